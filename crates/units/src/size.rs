@@ -1,0 +1,67 @@
+//! Sizes as people write them: `8G` in, `7.50G` out, as zpool prints them.
+
+/// A size that could not be read, with the reason in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParseSizeError(pub String);
+
+impl std::fmt::Display for ParseSizeError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for ParseSizeError {}
+
+/// Reads a size: digits, an optional fraction, an optional suffix K M G T P E (powers of 1024,
+/// `B` and `iB` after it allowed). Fails on anything else, on a negative and on overflow.
+pub fn parse_bytes(text: &str) -> Result<u64, ParseSizeError> {
+    let bad = || ParseSizeError(format!("'{text}' is not a size; write for example 512M, 8G or 1.5T"));
+    let body = text.trim();
+    let digits = body.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(body.len());
+    let (number, suffix) = body.split_at(digits);
+    let lower = suffix.to_ascii_lowercase();
+    let unit = lower.strip_suffix("ib").or_else(|| lower.strip_suffix('b')).unwrap_or(&lower);
+    let shift = match unit {
+        "" => 0,
+        "k" => 10,
+        "m" => 20,
+        "g" => 30,
+        "t" => 40,
+        "p" => 50,
+        "e" => 60,
+        _ => return Err(bad()),
+    };
+    if let Ok(whole) = number.parse::<u64>() {
+        return whole
+            .checked_mul(1u64 << shift)
+            .ok_or_else(|| ParseSizeError(format!("'{text}' is larger than 2^64 bytes")));
+    }
+    let fraction: f64 = number.parse().map_err(|_| bad())?;
+    let bytes = fraction * (1u64 << shift) as f64;
+    if bytes >= u64::MAX as f64 {
+        return Err(ParseSizeError(format!("'{text}' is larger than 2^64 bytes")));
+    }
+    Ok(bytes as u64)
+}
+
+/// Three significant digits and a suffix, as `zpool list` prints: `512`, `7.50G`, `75.0M`, `750K`.
+#[must_use]
+pub fn format_bytes(bytes: u64) -> String {
+    const SUFFIX: [&str; 7] = ["", "K", "M", "G", "T", "P", "E"];
+    let mut value = bytes as f64;
+    let mut step = 0;
+    while value >= 1024.0 && step < SUFFIX.len() - 1 {
+        value /= 1024.0;
+        step += 1;
+    }
+    let exact = step > 0 && bytes.is_multiple_of(1u64 << (10 * step));
+    if step == 0 || exact {
+        format!("{value:.0}{}", SUFFIX[step])
+    } else if value < 10.0 {
+        format!("{value:.2}{}", SUFFIX[step])
+    } else if value < 100.0 {
+        format!("{value:.1}{}", SUFFIX[step])
+    } else {
+        format!("{value:.0}{}", SUFFIX[step])
+    }
+}
