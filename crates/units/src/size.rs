@@ -15,7 +15,8 @@ impl std::error::Error for ParseSizeError {}
 /// Reads a size: digits, an optional fraction, an optional suffix K M G T P E (powers of 1024,
 /// `B` and `iB` after it allowed). Fails on anything else, on a negative and on overflow.
 pub fn parse_bytes(text: &str) -> Result<u64, ParseSizeError> {
-    let bad = || ParseSizeError(format!("'{text}' is not a size; write for example 512M, 8G or 1.5T"));
+    let bad =
+        || ParseSizeError(format!("'{text}' is not a size; write for example 512M, 8G or 1.5T"));
     let body = text.trim();
     let digits = body.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(body.len());
     let (number, suffix) = body.split_at(digits);

@@ -1,0 +1,174 @@
+//! Device errors, for the operator.
+
+use std::fmt;
+
+/// What was asked of the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Operation {
+    /// Opening it.
+    Open,
+    /// Reading.
+    Read,
+    /// Writing.
+    Write,
+    /// Flushing its cache.
+    Flush,
+    /// Discarding.
+    Discard,
+    /// Zeroing.
+    WriteZeroes,
+    /// Asking what is allocated.
+    Allocation,
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Operation::Open => "open",
+            Operation::Read => "read",
+            Operation::Write => "write",
+            Operation::Flush => "flush",
+            Operation::Discard => "discard",
+            Operation::WriteZeroes => "write zeroes",
+            Operation::Allocation => "block status",
+        })
+    }
+}
+
+/// Why it failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// The kernel said so.
+    Os {
+        /// The errno.
+        errno: i32,
+    },
+    /// Fewer bytes than asked for, and no error: the device ended early.
+    Short {
+        /// How many bytes came.
+        got_bytes: u64,
+    },
+    /// The range ends past the device.
+    OutOfRange {
+        /// The device's size.
+        size_bytes: u64,
+    },
+    /// Offset or length is not a multiple of the block size.
+    Misaligned {
+        /// The block size.
+        block_bytes: u32,
+    },
+    /// No space left for new data.
+    NoSpace,
+    /// The data that came fails its checksum, and no copy or parity could repair it.
+    Corrupt {
+        /// What was expected and found.
+        detail: String,
+    },
+    /// The device is gone, failed or suspended.
+    Gone,
+    /// The device is in use by another process.
+    Busy,
+    /// Writes are refused.
+    ReadOnly,
+    /// The device cannot do this.
+    Unsupported,
+    /// Anything else.
+    Other {
+        /// In words.
+        detail: String,
+    },
+}
+
+/// A failed operation: which device, what, where, why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceError {
+    /// Name of the device.
+    pub device: String,
+    /// What was asked.
+    pub operation: Operation,
+    /// Where, in bytes.
+    pub offset_bytes: u64,
+    /// How much, in bytes.
+    pub len_bytes: u64,
+    /// Why it failed.
+    pub kind: ErrorKind,
+}
+
+impl DeviceError {
+    /// An error of `device`.
+    #[must_use]
+    pub fn new(
+        device: &str,
+        operation: Operation,
+        offset_bytes: u64,
+        len_bytes: u64,
+        kind: ErrorKind,
+    ) -> Self {
+        Self { device: device.to_owned(), operation, offset_bytes, len_bytes, kind }
+    }
+
+    /// From what the kernel said.
+    #[must_use]
+    pub fn os(
+        device: &str,
+        operation: Operation,
+        offset_bytes: u64,
+        len_bytes: u64,
+        error: &std::io::Error,
+    ) -> Self {
+        let kind = match error.raw_os_error() {
+            Some(libc::ENOSPC) => ErrorKind::NoSpace,
+            Some(libc::ENODEV | libc::ENXIO) => ErrorKind::Gone,
+            Some(libc::EBUSY | libc::EWOULDBLOCK) => ErrorKind::Busy,
+            Some(errno) => ErrorKind::Os { errno },
+            None => ErrorKind::Other { detail: error.to_string() },
+        };
+        Self::new(device, operation, offset_bytes, len_bytes, kind)
+    }
+
+    /// The errno that a client of a block protocol should see.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self.kind {
+            ErrorKind::NoSpace => libc::ENOSPC,
+            ErrorKind::OutOfRange { .. } | ErrorKind::Misaligned { .. } => libc::EINVAL,
+            ErrorKind::ReadOnly => libc::EPERM,
+            ErrorKind::Unsupported => libc::EOPNOTSUPP,
+            _ => libc::EIO,
+        }
+    }
+}
+
+impl fmt::Display for DeviceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { device, operation, offset_bytes, len_bytes, kind } = self;
+        write!(f, "{device}: {operation}")?;
+        if *len_bytes > 0 {
+            write!(f, " of {len_bytes} bytes at offset {offset_bytes}")?;
+        }
+        match kind {
+            ErrorKind::Os { errno } => {
+                write!(f, ": {}", std::io::Error::from_raw_os_error(*errno))
+            }
+            ErrorKind::Short { got_bytes } => {
+                write!(f, ": only {got_bytes} bytes came; is the device smaller than it was?")
+            }
+            ErrorKind::OutOfRange { size_bytes } => {
+                write!(f, ": the range ends past the device's {size_bytes} bytes")
+            }
+            ErrorKind::Misaligned { block_bytes } => {
+                write!(f, ": offset and length must be multiples of {block_bytes} bytes")
+            }
+            ErrorKind::NoSpace => write!(f, ": no space left"),
+            ErrorKind::Corrupt { detail } => write!(f, ": {detail}"),
+            ErrorKind::Gone => write!(f, ": the device is gone or was failed"),
+            ErrorKind::Busy => write!(f, ": the device is in use by another process"),
+            ErrorKind::ReadOnly => write!(f, ": the device is read-only"),
+            ErrorKind::Unsupported => write!(f, ": not supported by this device"),
+            ErrorKind::Other { detail } => write!(f, ": {detail}"),
+        }
+    }
+}
+
+impl std::error::Error for DeviceError {}

@@ -1,0 +1,254 @@
+//! A file or block device through io_uring with O_DIRECT.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+
+use forebay_rt::net::StableBuf;
+use forebay_rt::uring;
+use io_uring::{opcode, types};
+
+use crate::{
+    BlockDevice, DeviceError, DeviceFuture, ErrorKind, Geometry, IoBuf, IoBytes, Operation,
+    ZeroOptions, check_range,
+};
+
+/// How to open a device.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OpenOptions {
+    /// Only read.
+    pub read_only: bool,
+    /// Take an exclusive lock that lasts as long as the device is open; fails with
+    /// [`ErrorKind::Busy`] when another process has it.
+    pub exclusive: bool,
+}
+
+/// A file or block device. All I/O is O_DIRECT.
+pub struct FileDevice {
+    file: File,
+    name: String,
+    geometry: Geometry,
+    is_block_device: bool,
+}
+
+/// Requests longer than this are split: the kernel's own limit is just below 2 GiB.
+const MAX_REQUEST_BYTES: usize = 1 << 30;
+
+// FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
+const PUNCH_HOLE: i32 = 0x01 | 0x02;
+// FALLOC_FL_KEEP_SIZE | FALLOC_FL_ZERO_RANGE
+const ZERO_RANGE: i32 = 0x01 | 0x10;
+
+/// Size in bytes of a file or block device, without keeping it open.
+pub fn probe_size_bytes(path: &Path) -> io::Result<u64> {
+    let file = File::open(path)?;
+    size_of_file(&file).map(|(size, _)| size)
+}
+
+fn size_of_file(file: &File) -> io::Result<(u64, bool)> {
+    let meta = file.metadata()?;
+    if meta.file_type().is_block_device() {
+        let end = unsafe { libc::lseek64(file.as_raw_fd(), 0, libc::SEEK_END) };
+        if end < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        return Ok((end as u64, true));
+    }
+    if meta.is_file() {
+        return Ok((meta.len(), false));
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidInput, "neither a file nor a block device"))
+}
+
+// _IO(0x12, 104) and _IO(0x12, 124): <linux/fs.h>
+const BLKSSZGET: libc::c_ulong = 0x1268;
+
+impl FileDevice {
+    /// Opens `path`. Fails when it is neither a file nor a block device, cannot be opened with
+    /// O_DIRECT, or (with `exclusive`) is locked by somebody else.
+    pub fn open(path: &Path, options: OpenOptions) -> Result<Self, DeviceError> {
+        let name = path.display().to_string();
+        let fail = |e: io::Error| DeviceError::os(&name, Operation::Open, 0, 0, &e);
+        let mut flags = libc::O_DIRECT;
+        let is_block = std::fs::metadata(path).map_err(fail)?.file_type().is_block_device();
+        if is_block && options.exclusive {
+            flags |= libc::O_EXCL; // the kernel refuses when a file system or another pool has it
+        }
+        let file = std::fs::OpenOptions::new()
+            .read(true)
+            .write(!options.read_only)
+            .custom_flags(flags)
+            .open(path)
+            .map_err(fail)?;
+        if options.exclusive {
+            let locked = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
+            if locked != 0 {
+                return Err(fail(io::Error::last_os_error()));
+            }
+        }
+        let (size_bytes, is_block_device) = size_of_file(&file).map_err(fail)?;
+        let mut block_bytes = 512u32;
+        if is_block_device {
+            let mut sector: libc::c_int = 512;
+            let got = unsafe { libc::ioctl(file.as_raw_fd(), BLKSSZGET, &raw mut sector) };
+            if got == 0 {
+                block_bytes = sector as u32;
+            }
+        }
+        let geometry = Geometry {
+            size_bytes,
+            block_bytes,
+            volatile_cache: true,
+            discard_bytes: 4096,
+            read_only: options.read_only,
+        };
+        Ok(Self { file, name, geometry, is_block_device })
+    }
+
+    fn fd(&self) -> types::Fd {
+        types::Fd(self.file.as_raw_fd())
+    }
+
+    fn error(&self, op: Operation, offset: u64, len: u64, e: &io::Error) -> DeviceError {
+        DeviceError::os(&self.name, op, offset, len, e)
+    }
+
+    async fn fallocate(&self, offset: u64, len: u64, mode: i32) -> io::Result<()> {
+        let entry = opcode::Fallocate::new(self.fd(), len).offset(offset).mode(mode).build();
+        let (outcome, ()) = unsafe { uring::submit(entry, ()) }.await;
+        outcome.map(|_| ())
+    }
+}
+
+impl BlockDevice for FileDevice {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn read(&self, offset_bytes: u64, mut buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
+        Box::pin(async move {
+            let total = buf.len();
+            check_range(&self.name, &self.geometry, Operation::Read, offset_bytes, total as u64)?;
+            let mut done = 0;
+            while done < total {
+                let ptr = unsafe { buf.stable_ptr().add(done) };
+                let len = (total - done).min(MAX_REQUEST_BYTES) as u32;
+                let at = offset_bytes + done as u64;
+                let entry = opcode::Read::new(self.fd(), ptr, len).offset(at).build();
+                let (outcome, back) = unsafe { uring::submit(entry, buf) }.await;
+                buf = back;
+                match outcome {
+                    Ok(0) => {
+                        let kind = ErrorKind::Short { got_bytes: done as u64 };
+                        return Err(DeviceError::new(
+                            &self.name,
+                            Operation::Read,
+                            offset_bytes,
+                            total as u64,
+                            kind,
+                        ));
+                    }
+                    Ok(n) => done += n as usize,
+                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                    Err(e) => return Err(self.error(Operation::Read, at, u64::from(len), &e)),
+                }
+            }
+            Ok(buf)
+        })
+    }
+
+    fn write(&self, offset_bytes: u64, mut data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
+        Box::pin(async move {
+            let total = data.len();
+            check_range(&self.name, &self.geometry, Operation::Write, offset_bytes, total as u64)?;
+            if !data.is_aligned_to(self.geometry.block_bytes as usize) {
+                data = IoBuf::copy_of(&data).freeze();
+            }
+            let mut done = 0;
+            while done < total {
+                let ptr = unsafe { data.stable_ptr().add(done) };
+                let len = (total - done).min(MAX_REQUEST_BYTES) as u32;
+                let at = offset_bytes + done as u64;
+                let entry = opcode::Write::new(self.fd(), ptr, len)
+                    .offset(at)
+                    .rw_flags(if fua { libc::RWF_DSYNC } else { 0 })
+                    .build();
+                let (outcome, back) = unsafe { uring::submit(entry, data) }.await;
+                data = back;
+                match outcome {
+                    Ok(0) => {
+                        let kind = ErrorKind::Short { got_bytes: done as u64 };
+                        return Err(DeviceError::new(
+                            &self.name,
+                            Operation::Write,
+                            offset_bytes,
+                            total as u64,
+                            kind,
+                        ));
+                    }
+                    Ok(n) => done += n as usize,
+                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                    Err(e) => return Err(self.error(Operation::Write, at, u64::from(len), &e)),
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn flush(&self) -> DeviceFuture<'_, ()> {
+        Box::pin(async move {
+            let entry = opcode::Fsync::new(self.fd()).flags(types::FsyncFlags::DATASYNC).build();
+            let (outcome, ()) = unsafe { uring::submit(entry, ()) }.await;
+            outcome.map(|_| ()).map_err(|e| self.error(Operation::Flush, 0, 0, &e))
+        })
+    }
+
+    fn discard(&self, offset_bytes: u64, len_bytes: u64, fua: bool) -> DeviceFuture<'_, ()> {
+        Box::pin(async move {
+            check_range(&self.name, &self.geometry, Operation::Discard, offset_bytes, len_bytes)?;
+            match self.fallocate(offset_bytes, len_bytes, PUNCH_HOLE).await {
+                Ok(()) if fua => self.flush().await,
+                Ok(()) => Ok(()),
+                // Discard is advice: a file system or disk that has none loses nothing.
+                Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
+                Err(e) => Err(self.error(Operation::Discard, offset_bytes, len_bytes, &e)),
+            }
+        })
+    }
+
+    fn write_zeroes(
+        &self,
+        offset_bytes: u64,
+        len_bytes: u64,
+        options: ZeroOptions,
+    ) -> DeviceFuture<'_, ()> {
+        Box::pin(async move {
+            let op = Operation::WriteZeroes;
+            check_range(&self.name, &self.geometry, op, offset_bytes, len_bytes)?;
+            let mode =
+                if self.is_block_device || options.no_hole { ZERO_RANGE } else { PUNCH_HOLE };
+            match self.fallocate(offset_bytes, len_bytes, mode).await {
+                Ok(()) if options.fua => self.flush().await,
+                Ok(()) => Ok(()),
+                Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) && !options.fast => {
+                    let zeros = IoBuf::zeroed((1 << 20).min(len_bytes as usize)).freeze();
+                    let mut done = 0;
+                    while done < len_bytes {
+                        let step = (len_bytes - done).min(1 << 20);
+                        let piece = zeros.slice(0, step as usize);
+                        self.write(offset_bytes + done, piece, options.fua).await?;
+                        done += step;
+                    }
+                    Ok(())
+                }
+                Err(e) => Err(self.error(op, offset_bytes, len_bytes, &e)),
+            }
+        })
+    }
+}

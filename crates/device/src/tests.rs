@@ -1,0 +1,102 @@
+use super::*;
+use forebay_rt::Runtime;
+
+struct TempFile(std::path::PathBuf);
+
+impl TempFile {
+    fn new(name: &str, size_bytes: u64) -> Self {
+        // Next to the build, not in /tmp: a tmpfs may refuse O_DIRECT.
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join(format!("../../target/device-test-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::File::create(&path).unwrap().set_len(size_bytes).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for TempFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn pattern(len: usize, salt: u8) -> IoBytes {
+    let mut buf = IoBuf::recycled(len);
+    for (i, byte) in buf.iter_mut().enumerate() {
+        *byte = (i % 251) as u8 ^ salt;
+    }
+    buf.freeze()
+}
+
+async fn exercise(device: Device) {
+    let data = pattern(16384, 3);
+    device.write(4096, data.clone(), true).await.unwrap();
+    device.write(512, pattern(512, 9), false).await.unwrap();
+    device.flush().await.unwrap();
+    let back = device.read(4096, IoBuf::zeroed(16384)).await.unwrap();
+    assert_eq!(&back[..], &data[..]);
+    // A slice that starts in the middle of a page is written all the same.
+    device.write(65536, data.slice(100, 1024), false).await.unwrap();
+    let back = device.read(65536, IoBuf::recycled(1024)).await.unwrap();
+    assert_eq!(&back[..], &data[100..1124]);
+    device.write_zeroes(4096, 8192, ZeroOptions { fua: true, ..Default::default() }).await.unwrap();
+    let back = device.read(4096, IoBuf::recycled(16384)).await.unwrap();
+    assert!(back[..8192].iter().all(|b| *b == 0) && back[8192..] == data[8192..]);
+    device.discard(8192, 4096, false).await.unwrap();
+
+    let size = device.geometry().size_bytes;
+    let past = device.write(size - 4096, pattern(8192, 1), false).await.unwrap_err();
+    assert!(matches!(past.kind, ErrorKind::OutOfRange { .. }), "{past}");
+    let odd = device.read(100, IoBuf::zeroed(512)).await.unwrap_err();
+    assert!(matches!(odd.kind, ErrorKind::Misaligned { .. }), "{odd}");
+    let overflow = device.read(u64::MAX - 511, IoBuf::zeroed(512)).await.unwrap_err();
+    assert!(matches!(overflow.kind, ErrorKind::OutOfRange { .. }), "{overflow}");
+}
+
+#[test]
+fn a_file_device_does_what_the_trait_says() {
+    let file = TempFile::new("rw", 1 << 20);
+    let path = file.0.clone();
+    Runtime::real().unwrap().block_on(async move {
+        let options = OpenOptions { exclusive: true, ..Default::default() };
+        let device = FileDevice::open(&path, options).unwrap();
+        let second = FileDevice::open(&path, options).err().expect("the lock holds");
+        assert_eq!(second.kind, ErrorKind::Busy);
+        let counted = layers::Counted::new(Rc::new(device));
+        exercise(counted.clone()).await;
+        let counts = counted.counts();
+        assert_eq!((counts.writes, counts.flushes, counts.discards), (4, 1, 1));
+        assert_eq!(counts.errors, 3);
+    });
+}
+
+#[test]
+fn a_memory_device_does_what_the_trait_says() {
+    Runtime::simulated(1).block_on(async {
+        let recorded = layers::Recorded::new(Rc::new(MemoryDevice::new("mem", 1 << 20)), 100);
+        exercise(recorded.clone()).await;
+        let events = recorded.take();
+        assert_eq!(events[0].operation, Operation::Write);
+        assert!(events[0].fua && events[0].ok && !events.last().unwrap().ok);
+    });
+}
+
+#[test]
+fn a_folder_or_nothing_is_no_device() {
+    let folder = FileDevice::open(std::path::Path::new("/proc/self"), OpenOptions::default());
+    assert!(folder.is_err());
+    let nothing = FileDevice::open(std::path::Path::new("/no/such"), OpenOptions::default());
+    let text = nothing.err().unwrap().to_string();
+    assert!(text.starts_with("/no/such: open"), "{text}");
+}
+
+#[test]
+fn counted_writes_know_what_is_sequential() {
+    Runtime::simulated(1).block_on(async {
+        let counted = layers::Counted::new(Rc::new(MemoryDevice::new("mem", 1 << 20)));
+        for offset in [0, 4096, 8192, 0, 4096] {
+            counted.write(offset, pattern(4096, 0), false).await.unwrap();
+        }
+        assert_eq!(counted.counts().sequential_writes, 3);
+    });
+}

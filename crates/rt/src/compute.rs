@@ -1,0 +1,67 @@
+//! Heavy pure work, off the engine's thread in production.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
+
+use forebay_units::Nanos;
+use futures_channel::oneshot;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+struct Pool {
+    jobs: Mutex<VecDeque<Job>>,
+    arrived: Condvar,
+}
+
+static POOL: OnceLock<Arc<Pool>> = OnceLock::new();
+
+fn pool() -> &'static Arc<Pool> {
+    POOL.get_or_init(|| {
+        let pool = Arc::new(Pool { jobs: Mutex::new(VecDeque::new()), arrived: Condvar::new() });
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+        for index in 0..cores.saturating_sub(1).clamp(1, 8) {
+            let pool = pool.clone();
+            std::thread::Builder::new()
+                .name(format!("compute-{index}"))
+                .spawn(move || {
+                    loop {
+                        let mut jobs = pool.jobs.lock().expect("jobs run outside the lock");
+                        let job = loop {
+                            match jobs.pop_front() {
+                                Some(job) => break job,
+                                None => jobs = pool.arrived.wait(jobs).expect("as above"),
+                            }
+                        };
+                        drop(jobs);
+                        job();
+                    }
+                })
+                .expect("a worker thread can be started");
+        }
+        pool
+    })
+}
+
+/// Runs `work` on a worker thread, or inline after `modelled_cost` of virtual time when simulated.
+/// `work` must be pure: no I/O, no clock, no chance. A panic in it panics here.
+pub async fn compute<T: Send + 'static>(
+    modelled_cost: Nanos,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    if crate::is_simulated() {
+        crate::sleep(modelled_cost).await;
+        return work();
+    }
+    let (done, result) = oneshot::channel();
+    let job: Job = Box::new(move || {
+        let out = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        let _ = done.send(out);
+    });
+    let pool = pool();
+    pool.jobs.lock().expect("jobs run outside the lock").push_back(job);
+    pool.arrived.notify_one();
+    match result.await.expect("a worker always answers") {
+        Ok(out) => out,
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}

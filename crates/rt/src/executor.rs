@@ -1,0 +1,440 @@
+//! Tasks, the ready queue, and the loop that alternates between polling and waiting.
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::collections::{BinaryHeap, VecDeque};
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+
+use forebay_units::Nanos;
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+
+use crate::time::TimerEntry;
+use crate::uring::Ring;
+
+thread_local! {
+    static CURRENT: RefCell<Option<Rc<Inner>>> = const { RefCell::new(None) };
+}
+
+/// How many tasks run before completions are looked at: keeps one busy connection from starving
+/// the device completions of the others.
+const POLLS_PER_TURN: usize = 64;
+
+pub(crate) struct Inner {
+    tasks: RefCell<Vec<Option<Task>>>,
+    free: RefCell<Vec<usize>>,
+    ready: RefCell<VecDeque<usize>>,
+    remote: Arc<Remote>,
+    pub(crate) timers: RefCell<BinaryHeap<Rc<TimerEntry>>>,
+    pub(crate) timer_seq: Cell<u64>,
+    rng: RefCell<Xoshiro256PlusPlus>,
+    halted: Cell<bool>,
+    pub(crate) clock: Clock,
+    pub(crate) ring: Option<Ring>,
+}
+
+pub(crate) enum Clock {
+    Real(std::time::Instant),
+    Virtual(Cell<Nanos>),
+}
+
+struct Task {
+    future: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    waker: Arc<TaskWaker>,
+}
+
+/// What another thread may touch: ids of tasks that it woke, and the eventfd that ends a wait.
+pub(crate) struct Remote {
+    woken: Mutex<Vec<usize>>,
+    any: AtomicBool,
+    event_fd: Option<i32>,
+}
+
+struct TaskWaker {
+    id: usize,
+    queued: AtomicBool,
+    remote: Arc<Remote>,
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if self.queued.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let local = CURRENT.with(|current| match &*current.borrow() {
+            Some(inner) if Arc::ptr_eq(&inner.remote, &self.remote) => {
+                inner.ready.borrow_mut().push_back(self.id);
+                true
+            }
+            _ => false,
+        });
+        if !local {
+            self.remote.woken.lock().expect("no panic under this lock").push(self.id);
+            self.remote.any.store(true, Ordering::Release);
+            if let Some(fd) = self.remote.event_fd {
+                let one = 1u64.to_ne_bytes();
+                // A full eventfd counter already means "awake", so the result does not matter.
+                let _ = unsafe { libc::write(fd, one.as_ptr().cast(), one.len()) };
+            }
+        }
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        if let Some(fd) = self.event_fd {
+            unsafe { libc::close(fd) };
+        }
+    }
+}
+
+pub(crate) fn with<R>(f: impl FnOnce(&Rc<Inner>) -> R) -> R {
+    CURRENT.with(|current| {
+        let inner = current.borrow().clone();
+        f(&inner.expect("called outside of Runtime::block_on: time, tasks and I/O need a runtime"))
+    })
+}
+
+/// Whether a runtime is current on this thread and it is simulated.
+#[must_use]
+pub fn is_simulated() -> bool {
+    with(|inner| inner.ring.is_none())
+}
+
+/// Stops the current runtime after this poll: its `run` returns `None`. This is how a simulated
+/// power cut stops the world at an exact device command.
+pub fn halt() {
+    with(|inner| inner.halted.set(true));
+}
+
+/// An executor with its driver.
+pub struct Runtime {
+    inner: Rc<Inner>,
+}
+
+impl Runtime {
+    /// A runtime on io_uring. Fails when the kernel has none or refuses it.
+    pub fn real() -> io::Result<Self> {
+        let event_fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+        if event_fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let mut seed = [0u8; 32];
+        let got = unsafe { libc::getrandom(seed.as_mut_ptr().cast(), seed.len(), 0) };
+        if got != seed.len() as isize {
+            return Err(io::Error::last_os_error());
+        }
+        let ring = Ring::new(event_fd)?;
+        let clock = Clock::Real(std::time::Instant::now());
+        let rng = Xoshiro256PlusPlus::from_seed(seed);
+        Ok(Self::new(Some(event_fd), clock, rng, Some(ring)))
+    }
+
+    /// A runtime in virtual time, whose every choice follows from `seed`.
+    #[must_use]
+    pub fn simulated(seed: u64) -> Self {
+        let clock = Clock::Virtual(Cell::new(Nanos::ZERO));
+        Self::new(None, clock, Xoshiro256PlusPlus::seed_from_u64(seed), None)
+    }
+
+    fn new(
+        event_fd: Option<i32>,
+        clock: Clock,
+        rng: Xoshiro256PlusPlus,
+        ring: Option<Ring>,
+    ) -> Self {
+        let remote = Arc::new(Remote {
+            woken: Mutex::new(Vec::new()),
+            any: AtomicBool::new(false),
+            event_fd,
+        });
+        Self {
+            inner: Rc::new(Inner {
+                tasks: RefCell::new(Vec::new()),
+                free: RefCell::new(Vec::new()),
+                ready: RefCell::new(VecDeque::new()),
+                remote,
+                timers: RefCell::new(BinaryHeap::new()),
+                timer_seq: Cell::new(0),
+                rng: RefCell::new(rng),
+                halted: Cell::new(false),
+                clock,
+                ring,
+            }),
+        }
+    }
+
+    /// Runs `future` to its end. Panics when [`halt`] was called, or when (under simulation)
+    /// nothing can ever make progress again.
+    pub fn block_on<F: Future + 'static>(&self, future: F) -> F::Output {
+        self.run(future).expect("the runtime was halted")
+    }
+
+    /// Runs `future` to its end, or to a [`halt`] (then `None`). Other tasks stay where they are
+    /// and go on in the next call. Panics under simulation when every task waits for nothing.
+    pub fn run<F: Future + 'static>(&self, future: F) -> Option<F::Output> {
+        let _entered = Entered::new(self.inner.clone());
+        self.inner.halted.set(false);
+        let mut handle = std::pin::pin!(spawn(future));
+        let main_waker = Waker::noop();
+        let mut context = Context::from_waker(main_waker);
+        loop {
+            self.inner.run_ready();
+            if self.inner.halted.get() {
+                return None;
+            }
+            if let Poll::Ready(out) = handle.as_mut().poll(&mut context) {
+                return Some(out);
+            }
+            self.inner.wait();
+        }
+    }
+
+    /// The virtual or real time of this runtime.
+    #[must_use]
+    pub fn now(&self) -> Nanos {
+        self.inner.now()
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        let _entered = Entered::new(self.inner.clone());
+        // Futures may spawn or wake while they are dropped, so the list is taken apart bit by bit.
+        loop {
+            let task = self.inner.tasks.borrow_mut().pop();
+            match task {
+                Some(task) => drop(task),
+                None => break,
+            }
+        }
+        self.inner.timers.borrow_mut().clear();
+        if let Some(ring) = &self.inner.ring {
+            ring.drain();
+        }
+    }
+}
+
+struct Entered(Option<Rc<Inner>>);
+
+impl Entered {
+    fn new(inner: Rc<Inner>) -> Self {
+        Self(CURRENT.with(|current| current.replace(Some(inner))))
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        let before = self.0.take();
+        CURRENT.with(|current| *current.borrow_mut() = before);
+    }
+}
+
+impl Inner {
+    pub(crate) fn now(&self) -> Nanos {
+        match &self.clock {
+            Clock::Real(base) => Nanos(base.elapsed().as_nanos() as u64),
+            Clock::Virtual(now) => now.get(),
+        }
+    }
+
+    pub(crate) fn random_u64(&self) -> u64 {
+        self.rng.borrow_mut().next_u64()
+    }
+
+    fn insert(&self, future: Pin<Box<dyn Future<Output = ()>>>) {
+        let id = self.free.borrow_mut().pop();
+        let mut tasks = self.tasks.borrow_mut();
+        let id = id.unwrap_or(tasks.len());
+        let waker =
+            Arc::new(TaskWaker { id, queued: AtomicBool::new(true), remote: self.remote.clone() });
+        let task = Some(Task { future: Some(future), waker });
+        if id == tasks.len() {
+            tasks.push(task);
+        } else {
+            tasks[id] = task;
+        }
+        self.ready.borrow_mut().push_back(id);
+    }
+
+    fn take_remote(&self) {
+        if self.remote.any.swap(false, Ordering::AcqRel) {
+            let woken = std::mem::take(&mut *self.remote.woken.lock().expect("no panic here"));
+            self.ready.borrow_mut().extend(woken);
+        }
+    }
+
+    fn next_ready(&self) -> Option<usize> {
+        let mut ready = self.ready.borrow_mut();
+        if self.ring.is_none() && ready.len() > 1 {
+            let bound = ready.len() as u64;
+            let pick = ((u128::from(self.random_u64()) * u128::from(bound)) >> 64) as usize;
+            return ready.swap_remove_back(pick);
+        }
+        ready.pop_front()
+    }
+
+    fn run_ready(&self) {
+        self.take_remote();
+        for _ in 0..POLLS_PER_TURN {
+            let Some(id) = self.next_ready() else { break };
+            self.poll_task(id);
+            if self.halted.get() {
+                return;
+            }
+        }
+    }
+
+    fn poll_task(&self, id: usize) {
+        let (mut future, waker) = {
+            let mut tasks = self.tasks.borrow_mut();
+            let Some(Some(task)) = tasks.get_mut(id) else { return };
+            task.waker.queued.store(false, Ordering::Release);
+            let Some(future) = task.future.take() else { return };
+            (future, task.waker.clone())
+        };
+        let std_waker = Waker::from(waker.clone());
+        let done = future.as_mut().poll(&mut Context::from_waker(&std_waker)).is_ready();
+        let mut tasks = self.tasks.borrow_mut();
+        let same = matches!(tasks.get(id), Some(Some(t)) if Arc::ptr_eq(&t.waker, &waker));
+        if !same {
+            return;
+        }
+        if done {
+            tasks[id] = None;
+            drop(tasks);
+            // A late wake of a finished task finds an empty slot or its successor, which then
+            // merely polls once more than needed.
+            self.free.borrow_mut().push(id);
+            drop(future);
+        } else if let Some(task) = tasks[id].as_mut() {
+            task.future = Some(future);
+        }
+    }
+
+    /// Called when it may be that nothing is ready: waits for a completion, a timer or a wake.
+    fn wait(&self) {
+        self.take_remote();
+        let idle = self.ready.borrow().is_empty();
+        match &self.clock {
+            Clock::Virtual(now) => {
+                if idle {
+                    match self.next_deadline() {
+                        Some(deadline) => now.set(now.get().max(deadline)),
+                        None => panic!("deadlock: no task is ready and no timer is pending"),
+                    }
+                }
+            }
+            Clock::Real(_) => {
+                let ring = self.ring.as_ref().expect("a real runtime has a ring");
+                if idle {
+                    let wait = self.next_deadline().map(|d| d.since(self.now()));
+                    ring.wait(wait);
+                } else {
+                    ring.reap();
+                }
+            }
+        }
+        self.fire_timers();
+    }
+
+    fn next_deadline(&self) -> Option<Nanos> {
+        let mut timers = self.timers.borrow_mut();
+        while timers.peek().is_some_and(|t| t.is_dead()) {
+            timers.pop();
+        }
+        timers.peek().map(|t| t.deadline)
+    }
+
+    fn fire_timers(&self) {
+        if self.timers.borrow().is_empty() {
+            return;
+        }
+        let now = self.now();
+        loop {
+            let due = {
+                let mut timers = self.timers.borrow_mut();
+                match timers.peek() {
+                    Some(t) if t.deadline <= now => timers.pop(),
+                    _ => None,
+                }
+            };
+            match due {
+                Some(timer) => timer.fire(),
+                None => return,
+            }
+        }
+    }
+}
+
+/// Starts a task on the current runtime. Dropping the handle lets it run on.
+pub fn spawn<F: Future + 'static>(future: F) -> JoinHandle<F::Output> {
+    let slot = Rc::new(JoinSlot { out: RefCell::new(None), waker: RefCell::new(None) });
+    let done = slot.clone();
+    with(|inner| {
+        inner.insert(Box::pin(async move {
+            let out = future.await;
+            *done.out.borrow_mut() = Some(out);
+            if let Some(waker) = done.waker.borrow_mut().take() {
+                waker.wake();
+            }
+        }))
+    });
+    JoinHandle { slot }
+}
+
+struct JoinSlot<T> {
+    out: RefCell<Option<T>>,
+    waker: RefCell<Option<Waker>>,
+}
+
+/// Waits for a spawned task.
+pub struct JoinHandle<T> {
+    slot: Rc<JoinSlot<T>>,
+}
+
+impl<T> JoinHandle<T> {
+    /// Whether the task has ended and its result has not been taken yet.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.slot.out.borrow().is_some()
+    }
+}
+
+impl<T> Future for JoinHandle<T> {
+    type Output = T;
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        if let Some(out) = self.slot.out.borrow_mut().take() {
+            return Poll::Ready(out);
+        }
+        *self.slot.waker.borrow_mut() = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+/// Lets the other ready tasks run first.
+pub async fn yield_now() {
+    let mut yielded = false;
+    std::future::poll_fn(move |cx| {
+        if yielded {
+            return Poll::Ready(());
+        }
+        yielded = true;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// Keeps a value alive until the kernel has let go of it.
+pub(crate) type Kept = Box<dyn Any>;

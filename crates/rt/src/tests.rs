@@ -1,0 +1,184 @@
+use super::*;
+use forebay_units::Nanos;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+fn both(test: impl Fn() -> futures_util::future::LocalBoxFuture<'static, ()>) {
+    Runtime::simulated(7).block_on(test());
+    Runtime::real().expect("io_uring").block_on(test());
+}
+
+#[test]
+fn tasks_timers_and_channels_work_on_both_drivers() {
+    both(|| {
+        Box::pin(async {
+            let begun = now();
+            let order = Rc::new(RefCell::new(Vec::new()));
+            let handles: Vec<_> = [3u64, 1, 2]
+                .into_iter()
+                .map(|ms| {
+                    let order = order.clone();
+                    spawn(async move {
+                        sleep(Nanos::from_millis(ms * 5)).await;
+                        order.borrow_mut().push(ms);
+                        ms
+                    })
+                })
+                .collect();
+            let sum: u64 = join_all(handles).await.into_iter().sum();
+            assert_eq!(sum, 6);
+            assert_eq!(*order.borrow(), [1, 2, 3]);
+            assert!(now().since(begun) >= Nanos::from_millis(15));
+            let timed = timeout(Nanos::from_millis(1), std::future::pending::<()>()).await;
+            assert_eq!(timed, Err(Elapsed));
+            assert_eq!(compute(Nanos(5), || 6 * 7).await, 42);
+        })
+    });
+}
+
+#[test]
+fn the_same_seed_gives_the_same_order_and_another_seed_another() {
+    let run = |seed| {
+        let order = Rc::new(RefCell::new(Vec::new()));
+        let out = order.clone();
+        Runtime::simulated(seed).block_on(async move {
+            let handles: Vec<_> = (0..20)
+                .map(|i| {
+                    let order = order.clone();
+                    spawn(async move {
+                        for _ in 0..3 {
+                            yield_now().await;
+                        }
+                        order.borrow_mut().push(i);
+                    })
+                })
+                .collect();
+            join_all(handles).await;
+        });
+        Rc::try_unwrap(out).unwrap().into_inner()
+    };
+    assert_eq!(run(1), run(1));
+    assert_ne!(run(1), run(2));
+}
+
+#[test]
+fn a_halt_stops_at_once_and_a_drop_drops_every_task() {
+    struct Bell(Rc<Cell<u32>>);
+    impl Drop for Bell {
+        fn drop(&mut self) {
+            self.0.set(self.0.get() + 1);
+        }
+    }
+    let dropped = Rc::new(Cell::new(0));
+    let runtime = Runtime::simulated(1);
+    let bells = dropped.clone();
+    let out = runtime.run(async move {
+        for _ in 0..5 {
+            let bell = Bell(bells.clone());
+            spawn(async move {
+                let _bell = bell;
+                std::future::pending::<()>().await;
+            });
+        }
+        sleep(Nanos(10)).await;
+        halt();
+        std::future::pending::<()>().await;
+    });
+    assert!(out.is_none());
+    assert_eq!(dropped.get(), 0);
+    drop(runtime);
+    assert_eq!(dropped.get(), 5);
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn waiting_for_nothing_is_found_out() {
+    Runtime::simulated(1).block_on(std::future::pending::<()>());
+}
+
+#[test]
+fn a_semaphore_serves_in_order_and_survives_a_waiter_that_left() {
+    both(|| {
+        Box::pin(async {
+            let semaphore = sync::Semaphore::new(4);
+            let held = semaphore.acquire(3).await;
+            let gone = timeout(Nanos::from_millis(1), semaphore.acquire(4)).await;
+            assert!(gone.is_err());
+            let big = spawn({
+                let semaphore = semaphore.clone();
+                async move { drop(semaphore.acquire(4).await) }
+            });
+            yield_now().await;
+            sleep(Nanos(10)).await;
+            assert!(semaphore.try_acquire(1).is_none(), "overtook the one that waits");
+            drop(held);
+            big.await;
+            assert_eq!(semaphore.available(), 4);
+        })
+    });
+}
+
+#[test]
+fn wakes_from_other_threads_are_never_lost() {
+    Runtime::real().expect("io_uring").block_on(async {
+        for round in 0..2_000u64 {
+            assert_eq!(compute(Nanos(0), move || round).await, round);
+        }
+        let many = (0..500u64).map(|i| compute(Nanos(0), move || i));
+        let sum: u64 = join_all(many).await.into_iter().sum();
+        assert_eq!(sum, 499 * 500 / 2);
+    });
+}
+
+#[test]
+fn bytes_cross_a_simulated_pair_in_order() {
+    Runtime::simulated(3).block_on(async {
+        let (a, b) = net::pair();
+        let sent: Vec<u8> = (0..1_000_000u32).map(|i| (i * 7 % 251) as u8).collect();
+        let expected = sent.clone();
+        let sender = spawn(async move {
+            let (outcome, _) = a.send_all(sent).await;
+            outcome.unwrap();
+        });
+        let (outcome, got) = b.recv_exact(vec![0; expected.len()], 0).await;
+        outcome.unwrap();
+        assert!(got == expected);
+        sender.await;
+        let (end, _) = b.recv(vec![0; 8], 0).await;
+        assert_eq!(end.unwrap(), 0, "the other side is gone");
+    });
+}
+
+#[test]
+fn bytes_cross_a_real_socket_and_a_dropped_receive_is_cancelled() {
+    let dir = std::env::temp_dir().join(format!("forebay-rt-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let path = dir.join("s.sock");
+    Runtime::real().expect("io_uring").block_on({
+        let path = path.clone();
+        async move {
+            let listener = net::Listener::bind_unix(&path, 0o600).unwrap();
+            assert!(net::Listener::bind_unix(&path, 0o600).is_err(), "a live socket was stolen");
+            let server = spawn(async move {
+                // The check above connected once, without a word.
+                drop(listener.accept().await.unwrap());
+                let stream = listener.accept().await.unwrap();
+                assert_eq!(stream.peer_uid(), Some(unsafe { libc::getuid() }));
+                let (outcome, got) = stream.recv_exact(vec![0; 5], 0).await;
+                outcome.unwrap();
+                let (outcome, _) = stream.send_all(got).await;
+                outcome.unwrap();
+            });
+            let stream = net::Stream::connect_unix(&path).await.unwrap();
+            let early = timeout(Nanos::from_millis(2), stream.recv(vec![0; 64], 0)).await;
+            assert!(early.is_err(), "nothing was sent yet");
+            stream.send_all(b"hello".to_vec()).await.0.unwrap();
+            let (outcome, got) = stream.recv_exact(vec![0; 5], 0).await;
+            outcome.unwrap();
+            assert_eq!(got, b"hello");
+            server.await;
+        }
+    });
+    assert!(!path.exists(), "the listener leaves its path behind");
+    std::fs::remove_dir_all(&dir).unwrap();
+}

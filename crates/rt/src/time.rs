@@ -1,0 +1,139 @@
+//! The clock and its timers.
+
+use std::cell::{Cell, RefCell};
+use std::cmp::Ordering;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use forebay_units::Nanos;
+
+use crate::executor::{self, Clock};
+
+/// The monotonic time of the current runtime, counted from its start.
+#[must_use]
+pub fn now() -> Nanos {
+    executor::with(|inner| inner.now())
+}
+
+/// Seconds since 1970. For people to read; nothing may depend on it. Under simulation it is the
+/// virtual time counted from a fixed day.
+#[must_use]
+pub fn wall_clock() -> u64 {
+    const SIMULATED_EPOCH_SECS: u64 = 1_700_000_000;
+    executor::with(|inner| match &inner.clock {
+        Clock::Virtual(now) => SIMULATED_EPOCH_SECS + now.get().0 / 1_000_000_000,
+        Clock::Real(_) => std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .map_or(0, |since| since.as_secs()),
+    })
+}
+
+pub(crate) struct TimerEntry {
+    pub(crate) deadline: Nanos,
+    seq: u64,
+    fired: Cell<bool>,
+    dead: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl TimerEntry {
+    pub(crate) fn is_dead(&self) -> bool {
+        self.dead.get()
+    }
+
+    pub(crate) fn fire(&self) {
+        self.fired.set(true);
+        if let Some(waker) = self.waker.borrow_mut().take() {
+            waker.wake();
+        }
+    }
+}
+
+impl PartialEq for TimerEntry {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+impl Eq for TimerEntry {}
+impl PartialOrd for TimerEntry {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for TimerEntry {
+    // Reversed: the heap's greatest is the earliest; equal deadlines fire in order of creation.
+    fn cmp(&self, other: &Self) -> Ordering {
+        (other.deadline, other.seq).cmp(&(self.deadline, self.seq))
+    }
+}
+
+/// Waits for `span`.
+pub fn sleep(span: Nanos) -> Sleep {
+    sleep_until(now() + span)
+}
+
+/// Waits until the clock reads `deadline` or later.
+pub fn sleep_until(deadline: Nanos) -> Sleep {
+    Sleep { deadline, entry: None }
+}
+
+/// Future of [`sleep`].
+pub struct Sleep {
+    deadline: Nanos,
+    entry: Option<Rc<TimerEntry>>,
+}
+
+impl Future for Sleep {
+    type Output = ();
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if let Some(entry) = &self.entry {
+            if entry.fired.get() {
+                return Poll::Ready(());
+            }
+            *entry.waker.borrow_mut() = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        let deadline = self.deadline;
+        self.entry = executor::with(|inner| {
+            if inner.now() >= deadline {
+                return None;
+            }
+            let seq = inner.timer_seq.get();
+            inner.timer_seq.set(seq + 1);
+            let entry = Rc::new(TimerEntry {
+                deadline,
+                seq,
+                fired: Cell::new(false),
+                dead: Cell::new(false),
+                waker: RefCell::new(Some(cx.waker().clone())),
+            });
+            inner.timers.borrow_mut().push(entry.clone());
+            Some(entry)
+        });
+        if self.entry.is_some() { Poll::Pending } else { Poll::Ready(()) }
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        if let Some(entry) = &self.entry {
+            entry.dead.set(true);
+            entry.waker.borrow_mut().take();
+        }
+    }
+}
+
+/// The time given to [`timeout`] ran out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Elapsed;
+
+/// `future`'s result, or [`Elapsed`] (and `future` dropped) when it takes longer than `span`.
+pub async fn timeout<F: Future>(span: Nanos, future: F) -> Result<F::Output, Elapsed> {
+    let future = std::pin::pin!(future);
+    match futures_util::future::select(future, sleep(span)).await {
+        futures_util::future::Either::Left((out, _)) => Ok(out),
+        futures_util::future::Either::Right(_) => Err(Elapsed),
+    }
+}

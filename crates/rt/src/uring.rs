@@ -1,0 +1,252 @@
+//! The io_uring driver: submissions in, completions out, buffers kept until the kernel is done.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use forebay_units::Nanos;
+use io_uring::{IoUring, opcode, squeue, types};
+
+use crate::executor::{self, Kept};
+
+const RING_ENTRIES: u32 = 2048;
+const WAKE_TOKEN: u64 = u64::MAX;
+const CANCEL_TOKEN: u64 = u64::MAX - 1;
+
+pub(crate) struct Ring {
+    ring: RefCell<IoUring>,
+    ops: RefCell<Vec<Slot>>,
+    free: RefCell<Vec<usize>>,
+    in_flight: Cell<usize>,
+    unsubmitted: Cell<usize>,
+    event_fd: i32,
+    // Where the kernel puts the eventfd's count; boxed so that it never moves.
+    event_count: Box<Cell<u64>>,
+    wake_armed: Cell<bool>,
+}
+
+enum Slot {
+    Free,
+    Pending(Option<Waker>),
+    Done(i32),
+    /// The future is gone; what it lent to the kernel stays here until the completion.
+    Orphan(#[allow(dead_code)] Kept),
+}
+
+impl Ring {
+    pub(crate) fn new(event_fd: i32) -> io::Result<Self> {
+        let ring = IoUring::builder()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .setup_coop_taskrun()
+            .setup_cqsize(RING_ENTRIES * 4)
+            .build(RING_ENTRIES)?;
+        Ok(Self {
+            ring: RefCell::new(ring),
+            ops: RefCell::new(Vec::new()),
+            free: RefCell::new(Vec::new()),
+            in_flight: Cell::new(0),
+            unsubmitted: Cell::new(0),
+            event_fd,
+            event_count: Box::new(Cell::new(0)),
+            wake_armed: Cell::new(false),
+        })
+    }
+
+    fn push(&self, entry: &squeue::Entry) {
+        loop {
+            let pushed = unsafe { self.ring.borrow_mut().submission().push(entry) };
+            if pushed.is_ok() {
+                self.unsubmitted.set(self.unsubmitted.get() + 1);
+                return;
+            }
+            self.submit();
+        }
+    }
+
+    fn start(&self, entry: squeue::Entry) -> usize {
+        let id = self.free.borrow_mut().pop().unwrap_or_else(|| {
+            self.ops.borrow_mut().push(Slot::Free);
+            self.ops.borrow().len() - 1
+        });
+        self.ops.borrow_mut()[id] = Slot::Pending(None);
+        self.in_flight.set(self.in_flight.get() + 1);
+        self.push(&entry.user_data(id as u64));
+        id
+    }
+
+    /// Hands queued submissions to the kernel without waiting.
+    pub(crate) fn submit(&self) {
+        if self.unsubmitted.get() == 0 {
+            return;
+        }
+        let outcome = self.ring.borrow().submit();
+        self.note_submitted(outcome.map(|_| ()));
+    }
+
+    fn note_submitted(&self, outcome: io::Result<()>) {
+        match outcome {
+            Ok(()) => self.unsubmitted.set(0),
+            Err(e) => match e.raw_os_error() {
+                // Time ran out or a signal came (submissions were taken); EBUSY and EAGAIN: the
+                // completion queue must be emptied first, which the loop does next.
+                Some(libc::ETIME | libc::EINTR) => self.unsubmitted.set(0),
+                Some(libc::EBUSY | libc::EAGAIN) => self.reap(),
+                _ => panic!("io_uring_enter failed: {e}"),
+            },
+        }
+    }
+
+    /// Submits and waits for at least one completion, for `span` at most.
+    pub(crate) fn wait(&self, span: Option<Nanos>) {
+        if !self.wake_armed.replace(true) {
+            let entry = opcode::Read::new(
+                types::Fd(self.event_fd),
+                self.event_count.as_ptr().cast(),
+                size_of::<u64>() as u32,
+            );
+            self.push(&entry.build().user_data(WAKE_TOKEN));
+        }
+        let outcome = match span {
+            None => self.ring.borrow().submit_and_wait(1).map(|_| ()),
+            Some(span) => {
+                let limit = types::Timespec::new()
+                    .sec(span.0 / 1_000_000_000)
+                    .nsec((span.0 % 1_000_000_000) as u32);
+                let args = types::SubmitArgs::new().timespec(&limit);
+                self.ring.borrow().submitter().submit_with_args(1, &args).map(|_| ())
+            }
+        };
+        self.note_submitted(outcome);
+        self.reap_queue();
+    }
+
+    /// Looks at completions that may have arrived, without waiting.
+    pub(crate) fn reap(&self) {
+        if self.in_flight.get() > 0 {
+            // With deferred task work the kernel posts completions only inside an enter call.
+            let _ = unsafe {
+                self.ring.borrow().submitter().enter::<libc::sigset_t>(
+                    self.unsubmitted.replace(0) as u32,
+                    0,
+                    1, // IORING_ENTER_GETEVENTS
+                    None,
+                )
+            };
+        }
+        self.reap_queue();
+    }
+
+    fn reap_queue(&self) {
+        loop {
+            let next = self.ring.borrow_mut().completion().next();
+            let Some(done) = next else { return };
+            match done.user_data() {
+                WAKE_TOKEN => self.wake_armed.set(false),
+                CANCEL_TOKEN => {}
+                id => self.finish(id as usize, done.result()),
+            }
+        }
+    }
+
+    fn finish(&self, id: usize, result: i32) {
+        self.in_flight.set(self.in_flight.get() - 1);
+        let before = std::mem::replace(&mut self.ops.borrow_mut()[id], Slot::Done(result));
+        match before {
+            Slot::Pending(waker) => {
+                if let Some(waker) = waker {
+                    waker.wake();
+                }
+            }
+            Slot::Orphan(kept) => {
+                self.release(id);
+                drop(kept);
+            }
+            Slot::Free | Slot::Done(_) => unreachable!("a completion for an op that was not there"),
+        }
+    }
+
+    fn release(&self, id: usize) {
+        self.ops.borrow_mut()[id] = Slot::Free;
+        self.free.borrow_mut().push(id);
+    }
+
+    fn abandon(&self, id: usize, kept: Kept) {
+        let done = matches!(self.ops.borrow()[id], Slot::Done(_));
+        if done {
+            self.release(id);
+            return;
+        }
+        self.ops.borrow_mut()[id] = Slot::Orphan(kept);
+        self.push(&opcode::AsyncCancel::new(id as u64).build().user_data(CANCEL_TOKEN));
+    }
+
+    /// Waits until the kernel holds none of our buffers any more.
+    pub(crate) fn drain(&self) {
+        while self.in_flight.get() > 0 {
+            let outcome = self.ring.borrow().submit_and_wait(1).map(|_| ());
+            self.note_submitted(outcome);
+            self.reap_queue();
+        }
+    }
+}
+
+/// One submitted operation that owns `T` (its buffers) until the kernel is done.
+pub struct Op<T: 'static> {
+    id: Option<usize>,
+    kept: Option<T>,
+}
+
+/// Submits `entry`. The result is the kernel's (negative: an errno), with `kept` given back.
+///
+/// # Safety
+/// Every pointer in `entry` must point into memory that `kept` owns and that does not move when
+/// `kept` does.
+pub unsafe fn submit<T: 'static>(entry: squeue::Entry, kept: T) -> Op<T> {
+    let id = executor::with(|inner| {
+        inner.ring.as_ref().expect("real I/O was asked of a simulated runtime").start(entry)
+    });
+    Op { id: Some(id), kept: Some(kept) }
+}
+
+impl<T: Unpin> Future for Op<T> {
+    type Output = (io::Result<u32>, T);
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let id = self.id.expect("polled after completion");
+        let result = executor::with(|inner| {
+            let ring = inner.ring.as_ref().expect("this op came from a ring");
+            let mut ops = ring.ops.borrow_mut();
+            match &mut ops[id] {
+                Slot::Done(result) => {
+                    let result = *result;
+                    drop(ops);
+                    ring.release(id);
+                    Some(result)
+                }
+                slot => {
+                    *slot = Slot::Pending(Some(cx.waker().clone()));
+                    None
+                }
+            }
+        });
+        let Some(result) = result else { return Poll::Pending };
+        self.id = None;
+        let kept = self.kept.take().expect("kept until completion");
+        let outcome =
+            if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(result as u32) };
+        Poll::Ready((outcome, kept))
+    }
+}
+
+impl<T> Drop for Op<T> {
+    fn drop(&mut self) {
+        if let (Some(id), Some(kept)) = (self.id.take(), self.kept.take()) {
+            executor::with(|inner| {
+                inner.ring.as_ref().expect("this op came from a ring").abandon(id, Box::new(kept));
+            });
+        }
+    }
+}
