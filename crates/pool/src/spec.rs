@@ -1,0 +1,74 @@
+//! What a user asks for when something is made.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// How a group of data devices keeps its data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Redundancy {
+    /// No redundancy.
+    Raid0,
+    /// Every device holds everything.
+    Mirror,
+    /// One parity column.
+    Raidz1,
+    /// Two.
+    Raidz2,
+    /// Three.
+    Raidz3,
+}
+
+/// A group of data devices.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupSpec {
+    /// How.
+    pub redundancy: Redundancy,
+    /// Paths of the devices.
+    pub devices: Vec<String>,
+}
+
+/// A log device: one path, or the sides of a mirror.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogSpec {
+    /// Paths of the sides.
+    pub devices: Vec<String>,
+}
+
+/// `pool create` and `pool add`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolSpec {
+    /// Data groups.
+    pub groups: Vec<GroupSpec>,
+    /// Log devices.
+    pub logs: Vec<LogSpec>,
+    /// Properties by name, as `-o` gave them.
+    pub properties: BTreeMap<String, String>,
+    /// Take devices that carry a label already.
+    pub force: bool,
+}
+
+/// `volume create`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeSpec {
+    /// Name without the pool's.
+    pub name: String,
+    /// Size in bytes; a multiple of 4096.
+    pub size_bytes: u64,
+    /// Set no space aside.
+    pub sparse: bool,
+    /// Properties by name, as `-o` gave them.
+    pub properties: BTreeMap<String, String>,
+}
+
+/// `pool import`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImportOptions {
+    /// Import although the pool looks in use elsewhere.
+    pub force: bool,
+    /// Go on without a missing log device, or past lost log frames (`-m`): names what is lost.
+    pub accept_log_loss: bool,
+    /// Go back this many committed groups (`-F`), after damage to the newest.
+    pub rewind_groups: u64,
+}

@@ -1,0 +1,337 @@
+//! What a pool tells of itself; every listing of the command line is made of these.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// Version of the JSON that these structures give. Raised when a field changes its meaning.
+pub const STATUS_VERSION: u32 = 1;
+
+/// How well a pool, group or device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Health {
+    /// Everything works.
+    Online,
+    /// Works, with less redundancy than it was made with.
+    Degraded,
+    /// Taken offline by the operator.
+    Offline,
+    /// Taken out after errors.
+    Faulted,
+    /// Could not be opened.
+    Unavail,
+    /// Refuses writes: too many devices are gone.
+    Suspended,
+}
+
+impl Health {
+    /// As zpool prints it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Health::Online => "ONLINE",
+            Health::Degraded => "DEGRADED",
+            Health::Offline => "OFFLINE",
+            Health::Faulted => "FAULTED",
+            Health::Unavail => "UNAVAIL",
+            Health::Suspended => "SUSPENDED",
+        }
+    }
+}
+
+/// A line of the device tree of `pool status`, and what hangs below it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct VdevStatus {
+    /// `raidz1-0`, `mirror-1`, `replacing-0`, or a device's path.
+    pub name: String,
+    /// `raid0`, `mirror`, `raidz1` …, `replacing` or `device`.
+    pub kind: String,
+    /// Its health.
+    pub state: Health,
+    /// Read errors since import.
+    pub read_errors: u64,
+    /// Write errors since import.
+    pub write_errors: u64,
+    /// Checksum errors since import.
+    pub checksum_errors: u64,
+    /// A remark for the operator, such as `resilvering`.
+    pub note: String,
+    /// Usable bytes (devices: their size).
+    pub size_bytes: u64,
+    /// What it has done.
+    pub io: IoCounts,
+    /// What it is made of.
+    pub children: Vec<VdevStatus>,
+}
+
+/// Reads, writes, flushes and discards of a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IoCounts {
+    /// Reads.
+    pub reads: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Bytes written.
+    pub write_bytes: u64,
+    /// Writes that began where the last ended.
+    pub sequential_writes: u64,
+    /// Flushes.
+    pub flushes: u64,
+    /// Discards.
+    pub discards: u64,
+    /// Bytes discarded.
+    pub discard_bytes: u64,
+}
+
+/// A scrub or resilver, running or ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ScanStatus {
+    /// `scrub` or `resilver`.
+    pub kind: String,
+    /// `in progress`, `paused`, `completed` or `stopped`.
+    pub state: String,
+    /// Seconds since 1970 when it began.
+    pub started_at: u64,
+    /// Seconds that it took or has taken.
+    pub elapsed_secs: u64,
+    /// Bytes looked at.
+    pub done_bytes: u64,
+    /// Bytes to look at in all.
+    pub total_bytes: u64,
+    /// Bytes repaired.
+    pub repaired_bytes: u64,
+    /// Blocks that could not be repaired.
+    pub errors: u64,
+}
+
+/// `pool status`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PoolStatus {
+    /// Name.
+    pub name: String,
+    /// The pool's id, for good.
+    pub guid: u64,
+    /// Overall health.
+    pub state: Health,
+    /// What is wrong, in a sentence; empty when nothing is.
+    pub status: String,
+    /// What to do about it.
+    pub action: String,
+    /// The last or running scan.
+    pub scan: Option<ScanStatus>,
+    /// Data groups.
+    pub groups: Vec<VdevStatus>,
+    /// Log devices; empty when the log is in the pool.
+    pub logs: Vec<VdevStatus>,
+    /// Blocks known lost: `POOL/VOL` and byte offset, at most 100.
+    pub lost: Vec<String>,
+    /// Count of blocks known lost.
+    pub lost_count: u64,
+    /// The last committed transaction group.
+    pub txg: u64,
+}
+
+/// `pool list`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PoolSummary {
+    /// Name.
+    pub name: String,
+    /// The pool's id.
+    pub guid: u64,
+    /// Bytes that volumes can use, parity and reserve taken off.
+    pub size_bytes: u64,
+    /// Bytes in use by volumes.
+    pub alloc_bytes: u64,
+    /// Bytes free.
+    pub free_bytes: u64,
+    /// Overall health.
+    pub health: Health,
+}
+
+/// `volume list`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct VolumeStatus {
+    /// `POOL/VOL`.
+    pub name: String,
+    /// Size that clients see.
+    pub size_bytes: u64,
+    /// Bytes that its data takes.
+    pub used_bytes: u64,
+    /// Bytes set aside for it; 0 for a sparse volume.
+    pub reserved_bytes: u64,
+    /// Bytes that it could still grow into.
+    pub available_bytes: u64,
+    /// `standard`, `always` or `disabled`.
+    pub sync: String,
+    /// All properties by name.
+    pub properties: BTreeMap<String, String>,
+}
+
+/// A count of operations and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpCount {
+    /// Operations.
+    pub count: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// Bytes that went to the media, by why.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MediaBytes {
+    /// Host data, once.
+    pub data: u64,
+    /// Parity and mirror copies of everything.
+    pub parity: u64,
+    /// Map journal, footers, superblocks and labels.
+    pub metadata: u64,
+    /// Live blocks moved by the cleaner.
+    pub cleaning: u64,
+    /// Zeros that fill a stripe.
+    pub padding: u64,
+    /// Repairs by reads, scrubs and resilvers.
+    pub repair: u64,
+    /// Written to log devices, or to the log in the pool.
+    pub log: u64,
+}
+
+/// Latency of one kind of operation, in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    /// Operations measured.
+    pub count: u64,
+    /// Mean.
+    pub mean_us: f64,
+    /// Median.
+    pub p50_us: f64,
+    /// 90 % were faster.
+    pub p90_us: f64,
+    /// 99 % were faster.
+    pub p99_us: f64,
+    /// 99.9 % were faster.
+    pub p999_us: f64,
+    /// 99.99 % were faster.
+    pub p9999_us: f64,
+    /// The slowest.
+    pub max_us: f64,
+}
+
+/// Host operations and what they cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Traffic {
+    /// Reads.
+    pub reads: OpCount,
+    /// Writes, FUA or not.
+    pub writes: OpCount,
+    /// Trims and zeroes.
+    pub trims: OpCount,
+    /// Flushes (no bytes).
+    pub flushes: OpCount,
+    /// Writes with FUA.
+    pub fuas: OpCount,
+    /// Writes to the log's devices.
+    pub log_writes: OpCount,
+    /// Of those, how many began where the last one ended.
+    pub log_sequential_writes: u64,
+    /// Bytes to the media by cause.
+    pub media: MediaBytes,
+    /// Segments that the cleaner freed.
+    pub segments_cleaned: u64,
+}
+
+/// Segments by state.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SegmentCounts {
+    /// Empty and ready.
+    pub free: u64,
+    /// Being filled.
+    pub open: u64,
+    /// Filled.
+    pub full: u64,
+    /// Emptied by the cleaner since import.
+    pub cleaned: u64,
+    /// Live share of the full ones, 0 to 1.
+    pub live_share: f64,
+    /// Bytes of data that one segment holds.
+    pub segment_bytes: u64,
+}
+
+/// `pool stats`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PoolStats {
+    /// [`STATUS_VERSION`].
+    pub version: u32,
+    /// Name.
+    pub name: String,
+    /// Seconds since import.
+    pub uptime_secs: f64,
+    /// Since import.
+    pub since_import: Traffic,
+    /// Since the pool was created (as of the last committed group for earlier imports).
+    pub for_ever: Traffic,
+    /// Media bytes (log left out) divided by host bytes written, since import.
+    pub write_amplification: f64,
+    /// The same with the log.
+    pub write_amplification_with_log: f64,
+    /// Segments.
+    pub segments: SegmentCounts,
+    /// Bytes that the map takes in memory.
+    pub map_memory_bytes: u64,
+    /// Bytes of data not yet in the main store.
+    pub dirty_bytes: u64,
+    /// Limit of the former.
+    pub dirty_limit_bytes: u64,
+    /// Log space in use and in all.
+    pub log_used_bytes: u64,
+    /// Log space in all.
+    pub log_capacity_bytes: u64,
+    /// FUA writes.
+    pub fua_latency: Latency,
+    /// Flushes.
+    pub flush_latency: Latency,
+    /// Reads.
+    pub read_latency: Latency,
+    /// Every device by name.
+    pub devices: BTreeMap<String, IoCounts>,
+    /// Seconds that the last import took, and what it replayed.
+    pub last_import: ImportReport,
+}
+
+/// What an import did.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ImportReport {
+    /// Seconds in all.
+    pub seconds: f64,
+    /// Seconds of log replay.
+    pub replay_seconds: f64,
+    /// Bytes of map journal read.
+    pub map_bytes: u64,
+    /// Bytes of log frames read.
+    pub log_bytes: u64,
+    /// Records replayed.
+    pub log_records: u64,
+    /// A torn tail, repaired sides, or accepted losses, in sentences.
+    pub remarks: Vec<String>,
+}
+
+/// A pool found on devices, before it is imported.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FoundPool {
+    /// Name.
+    pub name: String,
+    /// The pool's id.
+    pub guid: u64,
+    /// What it could be imported as.
+    pub state: Health,
+    /// Groups, logs and what is missing.
+    pub groups: Vec<VdevStatus>,
+    /// Log devices.
+    pub logs: Vec<VdevStatus>,
+    /// A sentence when something is missing or it was not exported.
+    pub remark: String,
+    /// Paths of the devices that were found.
+    pub paths: Vec<String>,
+}
