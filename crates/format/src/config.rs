@@ -33,9 +33,12 @@ pub struct MemberConfig {
     /// How it is used.
     #[serde(default)]
     pub state: MemberUse,
-    /// Segments last written in this group or later are missing on it (0: all are).
+    /// Segments last written in this group or later are missing on it.
     #[serde(default)]
     pub stale_since: Option<u64>,
+    /// Ranges of segments (first, one past the last) that are missing on it in any case.
+    #[serde(default)]
+    pub stale: Vec<(u32, u32)>,
     /// The device that is about to take its place.
     #[serde(default)]
     pub replacement: Option<Box<MemberConfig>>,

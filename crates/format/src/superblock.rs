@@ -1,6 +1,6 @@
 //! The root of a pool: one block, written whole, in rotating slots of every device.
 
-use forebay_units::{BlockAddr, TxgId};
+use forebay_units::{BlockAddr, CommitId, TxgId};
 
 use crate::checksum::crc64;
 use crate::label::{SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
@@ -27,7 +27,9 @@ pub struct JournalPosition {
 pub struct Superblock {
     /// The pool.
     pub pool: u64,
-    /// The group that this root committed.
+    /// The number of this root: the highest one counts.
+    pub commit: CommitId,
+    /// The last group that is in it.
     pub txg: TxgId,
     /// Generation of the configuration that belongs to it.
     pub config_generation: u64,
@@ -57,7 +59,7 @@ impl Superblock {
     /// The slot of this root in the ring of a label area.
     #[must_use]
     pub fn slot(&self) -> u64 {
-        self.txg.0 % SUPERBLOCK_SLOTS
+        self.commit.0 % SUPERBLOCK_SLOTS
     }
 
     /// One slot's bytes. Panics when the log's state is too long (a bug).
@@ -66,7 +68,7 @@ impl Superblock {
         assert!(self.log_state.len() <= LOG_STATE_MAX_BYTES, "log state is too long");
         let mut out = Encoder::new();
         out.u64(MAGIC).u32(VERSION).u32(u32::from(self.exported));
-        out.u64(self.pool).u64(self.txg.0).u64(self.config_generation).u64(self.config_sum);
+        out.u64(self.pool).u64(self.commit.0).u64(self.txg.0).u64(self.config_generation).u64(self.config_sum);
         for position in [self.journal_start, self.journal_end] {
             let (raw, seq) = position.map_or((u64::MAX, 0), |p| (p.addr.raw(), p.seq));
             out.u64(raw).u64(seq);
@@ -101,7 +103,7 @@ impl Superblock {
             return Err(input.error(format!("version {version}, this program knows {VERSION}")));
         }
         let exported = input.u32()? & 1 == 1;
-        let (pool, txg) = (input.u64()?, TxgId(input.u64()?));
+        let (pool, commit, txg) = (input.u64()?, CommitId(input.u64()?), TxgId(input.u64()?));
         let (config_generation, config_sum) = (input.u64()?, input.u64()?);
         let mut positions = [None; 2];
         for position in &mut positions {
@@ -126,6 +128,7 @@ impl Superblock {
         let log_state = input.bytes(len)?.to_vec();
         Ok(Self {
             pool,
+            commit,
             txg,
             config_generation,
             config_sum,

@@ -5,7 +5,7 @@ use crate::journal::{FrameHeader, FrameKind, SegmentRecord, encode_frame};
 use crate::label::{ConfigEnvelope, Heartbeat, LABEL_BYTES, label_offsets};
 use crate::superblock::{COUNTERS, JournalPosition, Superblock};
 use crate::{Decoder, Encoder};
-use forebay_units::{BlockAddr, Lba, SegmentId, TxgId, VolumeId};
+use forebay_units::{BlockAddr, CommitId, Lba, SegmentId, TxgId, VolumeId};
 use proptest::prelude::*;
 
 fn superblock() -> Superblock {
@@ -13,7 +13,8 @@ fn superblock() -> Superblock {
     counters[3] = 77;
     Superblock {
         pool: 1,
-        txg: TxgId(35),
+        commit: CommitId(35),
+        txg: TxgId(30),
         config_generation: 4,
         config_sum: 5,
         journal_start: Some(JournalPosition { addr: BlockAddr::new(SegmentId(2), 0), seq: 9 }),
