@@ -84,6 +84,13 @@ impl RowBatch {
         }
     }
 
+    /// Makes the batch shorter: only its first `rows` rows are written.
+    pub fn truncate_rows(&mut self, rows: u32) {
+        self.rows = self.rows.min(rows);
+        let len = u64::from(self.rows) * self.geometry.unit_bytes;
+        self.columns.iter_mut().for_each(|column| column.truncate(len as usize));
+    }
+
     /// What was put at `index`, when something was: for reading data that is on its way.
     #[must_use]
     pub fn block(&self, index: u32) -> Option<&[u8]> {

@@ -10,6 +10,7 @@ use forebay_format::journal::{
 use forebay_format::superblock::JournalPosition;
 use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, SegmentId, CommitId};
 
+use crate::reader::doubted_sets;
 use crate::stream::RowStream;
 use crate::{InFlight, MAP_STREAM, SegmentKind, SegmentTable, WriteCounts};
 
@@ -193,10 +194,8 @@ impl JournalReader {
                 && addr.block() + blocks <= at.block() + have
         };
         if !self.window.as_ref().is_some_and(inside) {
-            let geometry = self
-                .array
-                .geometry_of(addr.segment())
-                .ok_or_else(|| self.corrupt("names a segment that is not there".into()))?;
+            let geometry =
+                self.array.geometry_of(addr.segment()).map_err(|e| self.corrupt(e.to_string()))?;
             let left = geometry.blocks_per_segment().saturating_sub(addr.block());
             if blocks > left {
                 return Err(self.corrupt("reaches past its segment".into()));
@@ -238,7 +237,8 @@ impl JournalReader {
         let mut good = Vec::new();
         let header = {
             let mut found = None;
-            for candidate in self.array.alternatives(addr).await {
+            let versions = self.array.alternatives(addr).await;
+            for candidate in versions.map_err(|e| self.corrupt(e.to_string()))? {
                 if let Ok(header) = self.judge(&candidate) {
                     good = candidate.to_vec();
                     found = Some(header);
@@ -249,7 +249,7 @@ impl JournalReader {
         };
         let blocks = if header.kind == FrameKind::Pad { 1 } else { header.blocks() };
         // The damage is in one device's column mostly: try all blocks without each in turn.
-        for skip in self.array.member_choices(addr) {
+        for skip in doubted_sets(&self.array, addr.segment()) {
             let Ok(frame) = self.array.read_reconstructed(addr, blocks, &skip).await else {
                 continue;
             };

@@ -16,10 +16,10 @@ mod victims;
 mod writer;
 
 pub use classes::{Classes, MAP_STREAM, STREAMS};
-pub use journal::{JournalReader, JournalWriter};
+pub use journal::{JournalReader, JournalWriter, frame_bytes};
 pub use reader::{Reader, Wanted};
 pub use stream::InFlight;
-pub use table::{SegmentInfo, SegmentKind, SegmentState, SegmentTable};
+pub use table::{Pin, SegmentInfo, SegmentKind, SegmentState, SegmentTable};
 pub use victims::{Victim, choose_victim};
 pub use writer::{DataWriter, WriteCounts};
 

@@ -8,7 +8,9 @@ use forebay_array::Array;
 use forebay_device::{DeviceError, ErrorKind, IoBuf, Operation};
 use forebay_format::checksum::block_sum;
 use forebay_format::footer::{Footer, HEADER_BYTES, SUM_BYTES, footer_blocks};
-use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, Lba, SegmentId, VolumeId};
+use forebay_units::{
+    BLOCK_BYTES, BLOCK_LEN, BlockAddr, DeviceId, Lba, SegmentId, VolumeId,
+};
 
 use crate::SegmentTable;
 
@@ -91,7 +93,8 @@ impl Reader {
     async fn recover(&self, wanted: &Wanted, index: usize, sum: u64) -> Result<IoBuf, DeviceError> {
         let addr = wanted.addr.plus(index as u32);
         let lba = Lba(wanted.lba.0 + index as u64);
-        for candidate in self.array.alternatives(addr).await {
+        let versions = self.array.alternatives(addr).await;
+        for candidate in versions.map_err(|e| self.unreadable(wanted, index, &e.to_string()))? {
             if block_sum(self.pool, wanted.volume, lba, &candidate) == sum {
                 self.repaired.set(self.repaired.get() + 1);
                 // The data is right whether or not the bad copy can be rewritten.
@@ -136,7 +139,7 @@ impl Reader {
             DeviceError::new("pool", Operation::Read, 0, 0, ErrorKind::Corrupt { detail })
         };
         let geometry =
-            self.array.geometry_of(segment).ok_or_else(|| corrupt("no such segment".into()))?;
+            self.array.geometry_of(segment).map_err(|e| corrupt(e.to_string()))?;
         let total = geometry.blocks_per_segment();
         let blocks = footer_blocks(total);
         let addr = BlockAddr::new(segment, total - blocks);
@@ -172,7 +175,7 @@ impl Reader {
         blocks: u32,
         judge: &impl Fn(&[u8]) -> Result<Footer, String>,
     ) -> Option<Footer> {
-        for skip in self.array.member_choices(addr) {
+        for skip in doubted_sets(&self.array, addr.segment()) {
             let Ok(bytes) = self.array.read_reconstructed(addr, blocks, &skip).await else {
                 continue;
             };
@@ -188,4 +191,27 @@ impl Reader {
         }
         None
     }
+}
+
+/// Sets of members to leave out when a run of blocks that is checked as a whole is wrong: each one
+/// alone, then (where parity allows) each pair.
+pub(crate) fn doubted_sets(array: &Array, segment: SegmentId) -> Vec<Vec<DeviceId>> {
+    let Ok(geometry) = array.geometry_of(segment) else { return Vec::new() };
+    let number = array.groups().iter().position(|g| g.owns(segment));
+    let members: Vec<DeviceId> = array
+        .status()
+        .into_iter()
+        .filter(|member| Some(member.group) == number)
+        .map(|member| member.id)
+        .collect();
+    let mut sets: Vec<Vec<DeviceId>> = Vec::new();
+    if geometry.parity_columns() >= 1 {
+        sets.extend(members.iter().map(|id| vec![*id]));
+    }
+    if geometry.parity_columns() >= 2 {
+        for (at, first) in members.iter().enumerate() {
+            sets.extend(members[at + 1..].iter().map(|second| vec![*first, *second]));
+        }
+    }
+    sets
 }

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use forebay_array::{Array, ArrayError, GroupGeometry, RowBatch};
+use forebay_array::{Array, ArrayError, GroupGeometry, RowBatch, WriteKind};
 use forebay_device::{DeviceError, ErrorKind, Operation};
 use forebay_rt as rt;
 use forebay_rt::sync::{Notify, Semaphore};
@@ -151,11 +151,17 @@ impl RowStream {
         if open.batch.is_none() {
             let row = open.next_block / per_row;
             let rows = BATCH_ROWS.min(open.geometry.rows() - row);
-            let batch = self.array.begin_batch(open.id, row, rows);
+            let why = match (self.kind, crate::Classes::is_user(self.stream)) {
+                (SegmentKind::Map, _) => WriteKind::Map,
+                (SegmentKind::Data, true) => WriteKind::User,
+                (SegmentKind::Data, false) => WriteKind::Cleaning,
+            };
+            let batch = self.array.begin_batch(open.id, row, rows, why);
+            let batch = batch.expect("rows of an open segment are there");
             open.batch = Some((batch, open.next_block));
         }
         let (batch, first) = open.batch.as_mut().expect("just made");
-        batch.put(open.next_block - *first, block);
+        batch.put_run(open.next_block - *first, block);
         let addr = BlockAddr::new(open.id, open.next_block);
         open.next_block += 1;
         let filled = open.next_block - *first;

@@ -144,7 +144,11 @@ impl SegmentTable {
         }
     }
 
-    pub(crate) fn edit<R>(&self, segment: SegmentId, change: impl FnOnce(&mut SegmentInfo) -> R) -> R {
+    pub(crate) fn edit<R>(
+        &self,
+        segment: SegmentId,
+        change: impl FnOnce(&mut SegmentInfo) -> R,
+    ) -> R {
         change(&mut self.segments.borrow_mut()[segment.0 as usize])
     }
 
@@ -256,20 +260,29 @@ impl SegmentTable {
         });
     }
 
-    /// Frees segments that were emptied by `oldest_needed` or before, and gives them for discard.
-    /// Roots newer than `oldest_needed` do not need them.
-    pub fn reclaim(&self, oldest_needed: CommitId) -> Vec<SegmentId> {
-        let mut freed = Vec::new();
-        let mut free = self.free.borrow_mut();
-        for (index, info) in self.segments.borrow_mut().iter_mut().enumerate() {
-            let SegmentState::Emptied(commit) = info.state else { continue };
-            if commit <= oldest_needed && info.pins == 0 {
-                *info = SegmentInfo { changed: true, ..SegmentInfo::default() };
-                free.insert(index as u32);
-                freed.push(SegmentId(index as u32));
+    /// Segments that were emptied by root `commit` or before and that nobody reads any more. Roots
+    /// from `commit` on do not need them: they may be discarded, and then [`SegmentTable::free`]d.
+    #[must_use]
+    pub fn reclaimable(&self, commit: CommitId) -> Vec<SegmentId> {
+        let mut found = Vec::new();
+        for (index, info) in self.segments.borrow().iter().enumerate() {
+            if let SegmentState::Emptied(emptied) = info.state
+                && emptied <= commit
+                && info.pins == 0
+            {
+                found.push(SegmentId(index as u32));
             }
         }
-        freed
+        found
+    }
+
+    /// Makes an emptied segment free.
+    pub fn free(&self, segment: SegmentId) {
+        self.edit(segment, |info| {
+            assert!(matches!(info.state, SegmentState::Emptied(_)) && info.pins == 0, "in use");
+            *info = SegmentInfo { changed: true, ..SegmentInfo::default() };
+        });
+        self.free.borrow_mut().insert(segment.0);
     }
 
     /// Records of the segments that changed since the last call (`all`: of every segment in use).
