@@ -13,6 +13,7 @@ pub mod footer;
 pub mod journal;
 pub mod label;
 pub mod log_frame;
+pub mod map_record;
 pub mod superblock;
 
 pub use cursor::{Decoder, Encoder, FormatError};
