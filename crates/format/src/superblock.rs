@@ -39,8 +39,6 @@ pub struct Superblock {
     pub journal_start: Option<JournalPosition>,
     /// Where the next frame would have been written, and its sequence number.
     pub journal_end: Option<JournalPosition>,
-    /// Log records of this group or an older one are in the main store.
-    pub log_floor: TxgId,
     /// Whether the pool was exported: nothing is in the log.
     pub exported: bool,
     /// Seconds since 1970.
@@ -73,7 +71,7 @@ impl Superblock {
             let (raw, seq) = position.map_or((u64::MAX, 0), |p| (p.addr.raw(), p.seq));
             out.u64(raw).u64(seq);
         }
-        out.u64(self.log_floor.0).u64(self.written_at).u64(self.nonce).u64(self.host);
+        out.u64(self.written_at).u64(self.nonce).u64(self.host);
         for counter in self.counters {
             out.u64(counter);
         }
@@ -115,7 +113,6 @@ impl Superblock {
                 *position = Some(JournalPosition { addr: BlockAddr::from_raw(raw), seq });
             }
         }
-        let log_floor = TxgId(input.u64()?);
         let (written_at, nonce, host) = (input.u64()?, input.u64()?, input.u64()?);
         let mut counters = [0; COUNTERS];
         for counter in &mut counters {
@@ -134,7 +131,6 @@ impl Superblock {
             config_sum,
             journal_start: positions[0],
             journal_end: positions[1],
-            log_floor,
             exported,
             written_at,
             nonce,

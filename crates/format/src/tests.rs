@@ -19,7 +19,6 @@ fn superblock() -> Superblock {
         config_sum: 5,
         journal_start: Some(JournalPosition { addr: BlockAddr::new(SegmentId(2), 0), seq: 9 }),
         journal_end: None,
-        log_floor: TxgId(34),
         exported: true,
         written_at: 1,
         nonce: 2,
