@@ -86,6 +86,7 @@ impl Array {
             return Err(refuse(have));
         }
         let mut writes: Vec<(Rc<Member>, IoBytes)> = Vec::new();
+        let mut left_out: Vec<Rc<Member>> = Vec::new();
         let mut written = Written::default();
         let mut first_copies = vec![true; need];
         for (column, slot) in group.slots.borrow().iter().enumerate() {
@@ -101,11 +102,14 @@ impl Array {
                     writes.push((member.clone(), data.clone()));
                 } else {
                     member.mark_stale(index);
+                    left_out.push(member.clone());
                 }
             }
         }
         let causes = self.write_columns(&group, index, offset_bytes, writes).await;
 
+        // One that came back and was rebuilt meanwhile still lacks these rows.
+        left_out.iter().for_each(|member| member.mark_stale(index));
         self.account(kind, written);
         if group.missing_columns(index) > geometry.parity_columns() {
             return Err(ArrayError::SegmentLost { segment, causes });
