@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use forebay_device::{DeviceError, IoBuf, IoBytes};
 use forebay_rt as rt;
-use forebay_units::{Nanos, SegmentId};
+use forebay_units::{DeviceId, Nanos, SegmentId};
 
 use crate::batch::{RowBatch, WriteKind};
 use crate::error::ArrayError;
@@ -86,7 +86,6 @@ impl Array {
             return Err(refuse(have));
         }
         let mut writes: Vec<(Rc<Member>, IoBytes)> = Vec::new();
-        let mut left_out: Vec<Rc<Member>> = Vec::new();
         let mut written = Written::default();
         let mut first_copies = vec![true; need];
         for (column, slot) in group.slots.borrow().iter().enumerate() {
@@ -102,14 +101,18 @@ impl Array {
                     writes.push((member.clone(), data.clone()));
                 } else {
                     member.mark_stale(index);
-                    left_out.push(member.clone());
                 }
             }
         }
+        let asked: Vec<DeviceId> = writes.iter().map(|(member, _)| member.id).collect();
         let causes = self.write_columns(&group, index, offset_bytes, writes).await;
 
-        // One that came back and was rebuilt meanwhile still lacks these rows.
-        left_out.iter().for_each(|member| member.mark_stale(index));
+        // One that came (back) and was rebuilt meanwhile still lacks these rows.
+        for member in group.members() {
+            if !asked.contains(&member.id) {
+                member.mark_stale(index);
+            }
+        }
         self.account(kind, written);
         if group.missing_columns(index) > geometry.parity_columns() {
             return Err(ArrayError::SegmentLost { segment, causes });

@@ -113,6 +113,33 @@ fn a_member_that_returns_during_a_write_stays_outdated() {
 }
 
 #[test]
+fn a_replacement_that_comes_during_a_write_lacks_it() {
+    for seed in 0..60 {
+        simulate(seed, async {
+            let rig = Rig::new(Layout::Raidz1, 3);
+            rig.write_rows(segment(0), 0, 1, 1).await.expect("healthy");
+            let rows = std::cell::Cell::new(1);
+            let replace = async {
+                forebay_rt::sleep(forebay_units::Nanos(forebay_rt::random_below(600))).await;
+                rig.array.replace(DeviceId(1), DeviceId(5), rig.spare("new")).expect("fits");
+                let rebuilt = rig.array.rebuild_segment(segment(0), rows.get(), &version_one).await;
+                rebuilt.expect("readable");
+            };
+            let write = async {
+                rig.write_rows(segment(0), 1, 3, 1).await.expect("healthy");
+                rows.set(4);
+            };
+            forebay_rt::join(write, replace).await;
+            let new = rig.array.status().into_iter().find(|m| m.id == DeviceId(5)).expect("there");
+            let lacks = new.durable_stale.first().is_some_and(|range| range.start == segment(0).0);
+            rig.devices[1].gone.set(true);
+            rig.devices[2].gone.set(!lacks && rig.array.stale_segments()[0] != segment(0));
+            rig.expect_segment(segment(0), 1).await;
+        });
+    }
+}
+
+#[test]
 fn a_replacement_that_fails_leaves_the_old_one_in_service() {
     simulate(1, async {
         let rig = Rig::new(Layout::Raid0, 2);
