@@ -96,6 +96,16 @@ impl Group {
         slots[geometry.column_of(index, role)].iter().filter(current).cloned().collect()
     }
 
+    /// Members that have something of a role's column which may not be trusted: it is outdated, or
+    /// the member has failed. Only for those who check what they get.
+    pub(crate) fn suspects(&self, index: u32, role: usize) -> Vec<Rc<Member>> {
+        let slots = self.slots.borrow();
+        let column = self.geometry().column_of(index, role);
+        let suspect = |member: &&Rc<Member>| member.is_open() && !member.is_current(index);
+        let all = slots.iter().enumerate().filter(|(at, _)| self.is_mirror() || *at == column);
+        all.flat_map(|(_, slot)| slot).filter(suspect).cloned().collect()
+    }
+
     /// The role of a member's column in a segment; in a mirror all are copies of role 0.
     pub(crate) fn role_of_column(&self, index: u32, column: usize) -> usize {
         if self.is_mirror() { 0 } else { self.geometry().role_of(index, column) }

@@ -13,6 +13,7 @@
 //! can, passes a judge ([`Verdict`]) or goes through [`Array::alternatives`].
 
 mod admin;
+mod alternatives;
 mod batch;
 mod error;
 mod event;
@@ -21,6 +22,7 @@ mod group;
 pub mod kernel;
 mod member;
 mod read;
+mod repair;
 mod segment_set;
 mod write;
 
@@ -31,12 +33,14 @@ use std::rc::Rc;
 use forebay_units::SegmentId;
 
 pub use admin::MemberStatus;
+pub use alternatives::Alternatives;
 pub use batch::{RowBatch, WriteKind};
 pub use error::ArrayError;
 pub use event::{Event, Events};
 pub use geometry::{GeometryError, GroupGeometry, Layout};
 pub use group::{GroupConfig, Health};
 pub use member::{ErrorCounts, MemberConfig, MemberState};
+pub use repair::{Judge, Mismatch, Rebuilt, Scrubbed, Verdict};
 
 use group::Group;
 

@@ -99,8 +99,11 @@ pub(crate) struct Member {
     unflushed: RefCell<Unflushed>,
     /// Turns with every change of state, so that whoever began before it notices.
     epoch: Cell<u64>,
+    /// Counts what this member was left out of, so that rebuilding notices.
+    misses: Cell<u64>,
     reads_in_flight: Cell<u32>,
     read_end_bytes: Cell<u64>,
+    reads: Cell<u64>,
 }
 
 impl Member {
@@ -122,8 +125,10 @@ impl Member {
             errors: Cell::new(errors),
             unflushed: RefCell::default(),
             epoch: Cell::new(0),
+            misses: Cell::new(0),
             reads_in_flight: Cell::new(0),
             read_end_bytes: Cell::new(u64::MAX),
+            reads: Cell::new(0),
         }
     }
 
@@ -142,6 +147,12 @@ impl Member {
     /// Whether it takes reads (of segments that are not stale).
     pub(crate) fn is_readable(&self) -> bool {
         matches!(self.state.get(), MemberState::Online | MemberState::Degraded)
+    }
+
+    /// Whether there is a device that may answer, whatever it is worth.
+    pub(crate) fn is_open(&self) -> bool {
+        self.device.borrow().is_some()
+            && (self.is_readable() || self.state() == MemberState::Faulted)
     }
 
     /// Whether it takes writes.
@@ -182,6 +193,7 @@ impl Member {
     }
 
     pub(crate) fn mark_stale(&self, index: u32) {
+        self.misses.set(self.misses.get() + 1);
         self.stale.borrow_mut().insert(index);
         self.unflushed.borrow_mut().rebuilt.remove(&index);
     }
@@ -196,10 +208,15 @@ impl Member {
         self.unflushed.borrow_mut().rebuilt.remove(&index);
     }
 
-    /// The segment's column was rebuilt here (but not flushed yet), unless the member's state
-    /// changed since `epoch`.
-    pub(crate) fn mark_rebuilt(&self, index: u32, epoch: u64) -> bool {
-        if self.epoch.get() != epoch || !self.is_writable() {
+    /// What must still be the same when rebuilding ends as when it began.
+    pub(crate) fn rebuild_mark(&self) -> (u64, u64) {
+        (self.epoch.get(), self.misses.get())
+    }
+
+    /// The segment's column was rebuilt here (but not flushed yet), unless the member failed or
+    /// was left out of a write since `mark` was taken.
+    pub(crate) fn mark_rebuilt(&self, index: u32, mark: (u64, u64)) -> bool {
+        if self.rebuild_mark() != mark || !self.is_writable() {
             return false;
         }
         if self.stale.borrow_mut().remove(index) {
@@ -208,10 +225,6 @@ impl Member {
             unflushed.rebuilt.insert(index, seq);
         }
         true
-    }
-
-    pub(crate) fn epoch(&self) -> u64 {
-        self.epoch.get()
     }
 
     pub(crate) fn errors(&self) -> ErrorCounts {
@@ -270,6 +283,7 @@ impl Member {
         };
         let _busy = Busy::new(&self.reads_in_flight);
         self.read_end_bytes.set(offset_bytes + len_bytes);
+        self.reads.set(self.reads.get() + 1);
         let outcome = device.read(offset_bytes, IoBuf::recycled(len_bytes as usize)).await;
         if outcome.is_err() {
             self.count(|errors| errors.read += 1);
@@ -278,9 +292,10 @@ impl Member {
     }
 
     /// How good a choice this member is for a read: fewer in flight first, then one that goes on
-    /// where its last read ended.
-    pub(crate) fn read_cost(&self, offset_bytes: u64) -> (u32, bool) {
-        (self.reads_in_flight.get(), self.read_end_bytes.get() != offset_bytes)
+    /// where its last read ended, then one that was asked less often.
+    pub(crate) fn read_cost(&self, offset_bytes: u64) -> (u32, bool, u64) {
+        let goes_on = self.read_end_bytes.get() == offset_bytes;
+        (self.reads_in_flight.get(), !goes_on, self.reads.get())
     }
 
     /// Writes to a segment's column. When it fails the segment is stale here; failing the member

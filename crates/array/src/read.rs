@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use forebay_device::{DeviceError, IoBuf};
 use forebay_rt as rt;
-use forebay_units::{BLOCK_BYTES, BlockAddr, DeviceId, SegmentId};
+use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, DeviceId, SegmentId};
 
 use crate::Array;
 use crate::error::ArrayError;
@@ -71,7 +71,14 @@ impl Array {
         }
         let place = Place { group: &group, index: geometry.index_of(addr.segment()), bad };
         let ranges = geometry.column_ranges(addr.block(), blocks);
-        let mut pieces = self.load(&place, &ranges).await.map_err(|lost| lost.at(addr, blocks))?;
+        let mut pieces = match self.load(&place, &ranges).await {
+            Ok(pieces) => pieces,
+            // Devices that fail in different places may leave every single block readable.
+            Err(lost) if blocks > 1 && !lost.causes.is_empty() => {
+                return self.read_by_block(&place, addr, blocks).await;
+            }
+            Err(lost) => return Err(lost.at(addr, blocks)),
+        };
         if let [_] = pieces[..] {
             let piece = pieces.pop().expect("there is one");
             return Ok(piece.into_buf());
@@ -83,6 +90,24 @@ impl Array {
             let len = run.len_bytes as usize;
             out[run.logical_bytes as usize..][..len]
                 .copy_from_slice(&pieces[at].bytes()[from..from + len]);
+        }
+        Ok(out)
+    }
+
+    async fn read_by_block(
+        &self,
+        place: &Place<'_>,
+        addr: BlockAddr,
+        blocks: u32,
+    ) -> Result<IoBuf, ArrayError> {
+        let mut out = IoBuf::recycled(blocks as usize * BLOCK_LEN);
+        for (block, room) in (addr.block()..).zip(out.chunks_mut(BLOCK_LEN)) {
+            let (role, start_bytes) = place.group.geometry().locate(block);
+            let range = ColumnRange { role, start_bytes, end_bytes: start_bytes + BLOCK_BYTES };
+            let pieces = self.load(place, &[range]).await;
+            let pieces =
+                pieces.map_err(|lost| lost.at(BlockAddr::new(addr.segment(), block), 1))?;
+            room.copy_from_slice(pieces[0].bytes());
         }
         Ok(out)
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use forebay_device::{DeviceError, IoBuf, IoBytes};
 use forebay_rt as rt;
-use forebay_units::{Nanos, SegmentId};
+use forebay_units::{DeviceId, Nanos, SegmentId};
 
 use crate::batch::{RowBatch, WriteKind};
 use crate::error::ArrayError;
@@ -104,8 +104,15 @@ impl Array {
                 }
             }
         }
+        let asked: Vec<DeviceId> = writes.iter().map(|(member, _)| member.id).collect();
         let causes = self.write_columns(&group, index, offset_bytes, writes).await;
 
+        // One that came (back) and was rebuilt meanwhile still lacks these rows.
+        for member in group.members() {
+            if !asked.contains(&member.id) {
+                member.mark_stale(index);
+            }
+        }
         self.account(kind, written);
         if group.missing_columns(index) > geometry.parity_columns() {
             return Err(ArrayError::SegmentLost { segment, causes });
