@@ -112,7 +112,7 @@ impl Pool {
                             volume: entry.volume,
                             lba: entry.lba,
                             blocks: 1,
-                            sums: entry.sum.map(|sum| vec![sum]),
+                            sums: vec![entry.sum],
                         };
                         match self.reader.read(&wanted).await {
                             Ok(buf) => repaired = buf,

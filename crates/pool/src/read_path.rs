@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use forebay_device::{Allocation, DeviceError, IoBuf, Operation};
-use forebay_map::{Extent, Sums};
+use forebay_map::PieceKind;
 use forebay_rt as rt;
 use forebay_segment::Wanted;
 use forebay_txg::Content;
@@ -83,16 +83,13 @@ impl Pool {
                 Some(Content::Zero) => buf[start..start + len].fill(0),
                 None => map.lookup_range(volume, piece.lba, piece.blocks, |part| {
                     let at_bytes = (part.lba.0 - lba.0) as usize * BLOCK_LEN;
-                    match part.extent {
-                        Extent::Hole => {
+                    match part.kind {
+                        PieceKind::Hole => {
                             buf[at_bytes..at_bytes + part.blocks as usize * BLOCK_LEN].fill(0);
                         }
-                        Extent::Mapped { addr, sums } => {
-                            let sums = match sums {
-                                Sums::Known(sums) => Some(sums.to_vec()),
-                                Sums::InFooter => None,
-                            };
+                        PieceKind::Mapped { addr, sums } => {
                             let blocks = part.blocks as u32;
+                            let sums = (0..blocks as usize).map(|i| sums.get(i)).collect();
                             let wanted = Wanted { addr, volume, lba: part.lba, blocks, sums };
                             fetches.push(Fetch { at_bytes, wanted });
                         }
@@ -141,7 +138,7 @@ impl Pool {
             match piece.content {
                 Some(content) => push(piece.blocks, matches!(content, Content::Zero)),
                 None => map.lookup_range(volume.id, piece.lba, piece.blocks, |part| {
-                    push(part.blocks, matches!(part.extent, Extent::Hole));
+                    push(part.blocks, matches!(part.kind, PieceKind::Hole));
                 }),
             }
         }

@@ -320,10 +320,9 @@ impl Pool {
             if bytes >= budget_bytes {
                 return (images, Some(id));
             }
-            if let Some(image) = map.leaf_image(id) {
-                bytes += image.encoded_len() as u64;
-                images.push(image);
-            }
+            let image = map.leaf_image(id);
+            bytes += image.encoded_len() as u64;
+            images.push(image);
         }
         (images, None)
     }

@@ -25,8 +25,8 @@ pub struct Wanted {
     pub lba: Lba,
     /// How many.
     pub blocks: u32,
-    /// Their checksums; `None`: they are in the segment's footer.
-    pub sums: Option<Vec<u64>>,
+    /// Their checksums, block by block; `None`: it is in the segment's footer.
+    pub sums: Vec<Option<u64>>,
 }
 
 /// Footers kept in memory for their sums.
@@ -65,10 +65,7 @@ impl Reader {
     /// Reads and checks; what is wrong on media and can be repaired is repaired.
     pub async fn read(&self, wanted: &Wanted) -> Result<IoBuf, DeviceError> {
         let pin = self.table.pin(wanted.addr.segment());
-        let sums = match &wanted.sums {
-            Some(sums) => sums.clone(),
-            None => self.sums_from_footer(wanted).await?,
-        };
+        let sums = self.all_sums(wanted).await?;
         let outcome = self.array.read(wanted.addr, wanted.blocks).await;
         let mut buf = match outcome {
             Ok(buf) => buf,
@@ -116,12 +113,20 @@ impl Reader {
         DeviceError::new("pool", Operation::Read, lba * BLOCK_BYTES, BLOCK_BYTES, kind)
     }
 
-    async fn sums_from_footer(&self, wanted: &Wanted) -> Result<Vec<u64>, DeviceError> {
+    async fn all_sums(&self, wanted: &Wanted) -> Result<Vec<u64>, DeviceError> {
+        if let Some(sums) = wanted.sums.iter().copied().collect::<Option<Vec<u64>>>() {
+            return Ok(sums);
+        }
         let footer = self.footer(wanted.addr.segment()).await?;
         let start = wanted.addr.block() as usize;
-        let sums = footer.sums.get(start..start + wanted.blocks as usize);
-        sums.map(<[u64]>::to_vec)
-            .ok_or_else(|| self.unreadable(wanted, 0, "the segment's footer does not reach it"))
+        let mut sums = Vec::with_capacity(wanted.sums.len());
+        for (index, sum) in wanted.sums.iter().enumerate() {
+            let sum = sum.or_else(|| footer.sums.get(start + index).copied());
+            sums.push(sum.ok_or_else(|| {
+                self.unreadable(wanted, index, "the segment's footer does not reach it")
+            })?);
+        }
+        Ok(sums)
     }
 
     /// The footer of a filled segment, checked, from memory or from media.
