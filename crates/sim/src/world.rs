@@ -1,6 +1,7 @@
 //! What all disks of one simulation share: power, the count of commands, and the plan to cut it.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
 use forebay_device::Operation;
@@ -94,7 +95,10 @@ pub struct World {
     digest: Cell<u64>,
     stats: Cell<CommandStats>,
     disks: RefCell<Vec<Weak<SimDisk>>>,
+    hooks: RefCell<BTreeMap<u64, Vec<Hook>>>,
 }
+
+type Hook = Box<dyn FnOnce()>;
 
 /// One thing that happened to a command, for the digest.
 pub(crate) struct Event {
@@ -119,6 +123,7 @@ impl World {
             digest: Cell::new(0),
             stats: Cell::default(),
             disks: RefCell::default(),
+            hooks: RefCell::default(),
         })
     }
 
@@ -199,8 +204,15 @@ impl World {
         fates
     }
 
+    /// Calls `hook` when the `number`-th command since power-on is submitted, just before it counts.
+    /// Hooks that were never called are gone after the next [`World::power_on`].
+    pub fn at_command(&self, number: u64, hook: impl FnOnce() + 'static) {
+        self.hooks.borrow_mut().entry(number).or_default().push(Box::new(hook));
+    }
+
     /// Gives power again and counts commands from 1 again.
     pub fn power_on(&self) {
+        self.hooks.borrow_mut().clear();
         self.powered.set(true);
         self.submitted.set(0);
         self.completed.set(0);
@@ -242,6 +254,11 @@ impl World {
         }
         let number = self.submitted.get() + 1;
         self.submitted.set(number);
+        let hooks = match self.hooks.borrow().is_empty() {
+            true => None,
+            false => self.hooks.borrow_mut().remove(&number),
+        };
+        hooks.into_iter().flatten().for_each(|hook| hook());
         let timed = |at| rt::now().0 >= at;
         match self.plan.get() {
             Some(CrashPoint::BeforeSubmit(n)) if n == number => self.power_cut(),

@@ -181,6 +181,12 @@ impl Stack {
         self.misdirected.disarm();
     }
 
+    /// Ends delays and hangs only.
+    pub fn calm(&self) {
+        self.hung.release();
+        self.slow.set(None);
+    }
+
     /// Whether the device is away.
     #[must_use]
     pub fn is_gone(&self) -> bool {
