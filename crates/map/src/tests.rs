@@ -216,7 +216,8 @@ impl World {
         for (i, sum) in sums.iter().enumerate() {
             let at = (volume, lba + i as u64);
             let was = old.raw() + i as u64;
-            if self.model.get(&at).is_some_and(|entry| entry.addr.raw() == was) {
+            let lies_there = |e: &Entry| e.addr.raw() == was && e.addr.segment() == old.segment();
+            if self.model.get(&at).is_some_and(lies_there) {
                 let addr = new.plus(i as u32);
                 self.model.insert(at, Entry { addr, sum: *sum });
                 self.alive.remove(&BlockAddr::from_raw(was));
