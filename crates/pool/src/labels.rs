@@ -167,8 +167,4 @@ impl OpenDevice {
     pub fn device(&self) -> Device {
         self.counted.clone()
     }
-
-    pub fn size_bytes(&self) -> u64 {
-        self.counted.geometry().size_bytes
-    }
 }

@@ -213,7 +213,7 @@ impl Pool {
     /// long as there is space to spare.
     async fn reclaim(&self, _writers: &mut Writers, commit: CommitId) {
         let limits = self.limits.get();
-        let tight = self.table.free_count() < 2 * limits.reserve_segments;
+        let tight = self.table.free_count() < 2 * limits.reserve_segments + self.segments_needed();
         let oldest = if tight { commit } else { CommitId(commit.0.saturating_sub(1)) };
         let trim = self.property("autotrim") != "off";
         for segment in self.table.reclaimable(oldest) {

@@ -40,7 +40,8 @@ impl Pool {
         let first = offset_bytes / BLOCK_BYTES;
         let end = (offset_bytes + len_bytes).div_ceil(BLOCK_BYTES);
         let permit = self.throttle.admit((end - first) * BLOCK_BYTES).await;
-        let aligned = offset_bytes.is_multiple_of(BLOCK_BYTES) && len_bytes.is_multiple_of(BLOCK_BYTES);
+        let aligned =
+            offset_bytes.is_multiple_of(BLOCK_BYTES) && len_bytes.is_multiple_of(BLOCK_BYTES);
         let merge = if aligned {
             self.wait_for_merges(volume, first, end).await;
             None

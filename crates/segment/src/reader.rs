@@ -8,9 +8,7 @@ use forebay_array::Array;
 use forebay_device::{DeviceError, ErrorKind, IoBuf, Operation};
 use forebay_format::checksum::block_sum;
 use forebay_format::footer::{Footer, HEADER_BYTES, SUM_BYTES, footer_blocks};
-use forebay_units::{
-    BLOCK_BYTES, BLOCK_LEN, BlockAddr, DeviceId, Lba, SegmentId, VolumeId,
-};
+use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, DeviceId, Lba, SegmentId, VolumeId};
 
 use crate::SegmentTable;
 
@@ -143,8 +141,7 @@ impl Reader {
             let detail = format!("footer of segment {segment}: {why}");
             DeviceError::new("pool", Operation::Read, 0, 0, ErrorKind::Corrupt { detail })
         };
-        let geometry =
-            self.array.geometry_of(segment).map_err(|e| corrupt(e.to_string()))?;
+        let geometry = self.array.geometry_of(segment).map_err(|e| corrupt(e.to_string()))?;
         let total = geometry.blocks_per_segment();
         let blocks = footer_blocks(total);
         let addr = BlockAddr::new(segment, total - blocks);
@@ -159,7 +156,9 @@ impl Reader {
         };
         let footer = match first {
             Ok(footer) => footer,
-            Err(why) => self.repaired_footer(addr, blocks, &judge).await.ok_or_else(|| corrupt(why))?,
+            Err(why) => {
+                self.repaired_footer(addr, blocks, &judge).await.ok_or_else(|| corrupt(why))?
+            }
         };
         debug_assert!(SUM_BYTES * footer.sums.len() + HEADER_BYTES <= blocks as usize * BLOCK_LEN);
         let footer = Rc::new(footer);

@@ -6,7 +6,7 @@ use forebay_array::Array;
 use forebay_device::DeviceError;
 use forebay_format::checksum::block_sum;
 use forebay_format::footer::{Footer, Run, footer_blocks};
-use forebay_units::{BLOCK_LEN, BlockAddr, Lba, SegmentId, CommitId, VolumeId};
+use forebay_units::{BLOCK_LEN, BlockAddr, CommitId, Lba, SegmentId, VolumeId};
 
 use crate::stream::RowStream;
 use crate::{InFlight, SegmentKind, SegmentTable};
