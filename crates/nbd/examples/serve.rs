@@ -121,7 +121,10 @@ async fn serve(args: Args) -> Result<(), Box<dyn std::error::Error>> {
         println!("{}", server.listen_tcp(address)?);
     }
     Interrupts::catch()?.next().await?;
-    server.stop(Nanos::from_secs(5)).await;
+    let left = server.stop(Nanos::from_secs(5)).await;
+    if left > 0 {
+        eprintln!("serve: gave up {left} connections");
+    }
     println!("{:?}", server.counts());
     Ok(())
 }

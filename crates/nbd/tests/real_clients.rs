@@ -117,7 +117,7 @@ fn test_running<F: Future<Output = ()> + 'static>(
     async move {
         server.listen_unix(&socket, 0o600).unwrap();
         running.await;
-        server.stop(Nanos::from_secs(5)).await;
+        assert_eq!(server.stop(Nanos::from_secs(5)).await, 0);
         assert_eq!((server.connections(), server.bytes_in_flight()), (0, 0));
         assert_eq!(server.counts().broke, 0, "a good client was taken for a bad one");
     }
@@ -389,7 +389,7 @@ fn nbd_client_lists_the_exports_over_tcp() {
         let client = Client::connect(&format!("nbd://127.0.0.1:{port}/tank/vol")).await.unwrap();
         exercise(&client).await;
         drop(client);
-        server.stop(Nanos::from_secs(5)).await;
+        assert_eq!(server.stop(Nanos::from_secs(5)).await, 0);
     });
 }
 

@@ -343,7 +343,19 @@ impl Listener {
             set(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 10);
             set(libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 6);
         }
-        Ok(Stream { kind: Kind::Socket(fd), peer: format!("client of {}", self.address) })
+        let peer = match self.peer_of(&fd) {
+            Some(address) => address.to_string(),
+            None => format!("client of {}", self.address),
+        };
+        Ok(Stream { kind: Kind::Socket(fd), peer })
+    }
+
+    /// The other side's address, where there is one and it is still connected.
+    fn peer_of(&self, fd: &OwnedFd) -> Option<SocketAddr> {
+        if self.path.is_some() {
+            return None;
+        }
+        std::net::TcpStream::from(fd.try_clone().ok()?).peer_addr().ok()
     }
 }
 

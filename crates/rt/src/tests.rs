@@ -239,7 +239,9 @@ fn ending_one_direction_leaves_the_other() {
         let address = listener.address().trim_start_matches("tcp:").parse().unwrap();
         let accepted = spawn(async move { listener.accept().await.unwrap() });
         let b = net::Stream::connect_tcp(address).await.unwrap();
-        check_half_shutdown(accepted.await, b).await;
+        let a = accepted.await;
+        assert!(a.peer().starts_with("127.0.0.1:"), "{}", a.peer());
+        check_half_shutdown(a, b).await;
     });
 }
 
