@@ -393,6 +393,12 @@ pub fn spawn<F: Future + 'static>(future: F) -> JoinHandle<F::Output> {
     JoinHandle { slot }
 }
 
+/// Starts a task that nobody will wait for: one allocation less than [`spawn`], which counts
+/// where there is a task per request.
+pub fn spawn_detached(future: Pin<Box<dyn Future<Output = ()>>>) {
+    with(|inner| inner.insert(future));
+}
+
 struct JoinSlot<T> {
     out: RefCell<Option<T>>,
     waker: RefCell<Option<Waker>>,

@@ -12,12 +12,13 @@
 mod compute;
 mod executor;
 pub mod net;
+pub mod signal;
 pub mod sync;
 mod time;
 pub mod uring;
 
 pub use compute::compute;
-pub use executor::{JoinHandle, Runtime, halt, is_simulated, spawn, yield_now};
+pub use executor::{JoinHandle, Runtime, halt, is_simulated, spawn, spawn_detached, yield_now};
 pub use futures_channel::{mpsc, oneshot};
 pub use futures_util::future::{Either, join, join_all, select};
 pub use futures_util::stream::{FuturesUnordered, StreamExt};

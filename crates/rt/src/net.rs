@@ -169,6 +169,15 @@ impl Stream {
                 Kind::Socket(fd) => {
                     let ptr = unsafe { buf.stable_ptr().add(at) };
                     let len = (buf.stable_len() - at).min(1 << 30) as u32;
+                    // Mostly the socket has room, and then a plain call costs less than a
+                    // submission and the completion that would end the next wait early.
+                    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+                    let sent =
+                        unsafe { libc::send(fd.as_raw_fd(), ptr.cast(), len as usize, flags) };
+                    if sent > 0 {
+                        at += sent as usize;
+                        continue;
+                    }
                     let entry = opcode::Send::new(types::Fd(fd.as_raw_fd()), ptr, len)
                         .flags(libc::MSG_NOSIGNAL | libc::MSG_WAITALL)
                         .build();
@@ -214,6 +223,18 @@ impl Stream {
         }
     }
 
+    /// Ends the receiving direction: what has already arrived can still be received, then comes
+    /// the end of the stream. What is being sent is not disturbed.
+    pub fn shutdown_receive(&self) {
+        match &self.kind {
+            Kind::Socket(fd) => {
+                // Fails only when the peer was faster, which is what is wanted.
+                let _ = unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_RD) };
+            }
+            Kind::Pair { incoming, .. } => incoming.close(),
+        }
+    }
+
     /// The uid of the process on the other side of a Unix socket; `None` for other streams.
     #[must_use]
     pub fn peer_uid(&self) -> Option<u32> {
@@ -244,6 +265,13 @@ impl Drop for Stream {
 
 async fn jitter() {
     crate::sleep(Nanos(1_000 + crate::random_below(9_000))).await;
+}
+
+/// The addresses of `host` (a name or a literal), with `port`. Blocks while names are looked up:
+/// for clients, at their start.
+pub fn resolve(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    use std::net::ToSocketAddrs;
+    Ok((host, port).to_socket_addrs()?.collect())
 }
 
 /// A listening socket. Dropping a Unix listener removes its path.
@@ -281,6 +309,13 @@ impl Listener {
     #[must_use]
     pub fn address(&self) -> &str {
         &self.address
+    }
+
+    /// Ends the listening: connections are refused from here on, and whoever waits in
+    /// [`Listener::accept`] gets an error.
+    pub fn shutdown(&self) {
+        // On Linux this wakes accept; it fails only when it was done before.
+        let _ = unsafe { libc::shutdown(self.fd.as_raw_fd(), libc::SHUT_RDWR) };
     }
 
     /// Waits for the next connection.

@@ -1,0 +1,120 @@
+//! The receiving side of a connection: one large buffer, so that one system call brings many
+//! small messages, and large payloads that go straight to where they belong.
+
+use std::cell::Cell;
+use std::io;
+use std::rc::Rc;
+
+use forebay_device::IoBuf;
+use forebay_rt::net::Stream;
+
+/// Payloads longer than this are received in place instead of through the buffer.
+const IN_PLACE_BYTES: usize = 32 << 10;
+
+pub(crate) struct Inbox {
+    stream: Rc<Stream>,
+    /// `None` only while the kernel has it.
+    buf: Option<IoBuf>,
+    start: usize,
+    end: usize,
+    /// A message began to arrive and is not whole: its number. Else 0.
+    partial: Rc<Cell<u64>>,
+    messages: u64,
+}
+
+impl Inbox {
+    /// Receives from `stream`. `partial` tells a watchdog which message is incomplete.
+    pub(crate) fn new(stream: Rc<Stream>, buffer_bytes: usize, partial: Rc<Cell<u64>>) -> Self {
+        let buf = Some(IoBuf::recycled(buffer_bytes));
+        Self { stream, buf, start: 0, end: 0, partial, messages: 0 }
+    }
+
+    /// What has arrived and not been consumed.
+    #[inline]
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.buf.as_ref().expect("no receive is running")[self.start..self.end]
+    }
+
+    /// Drops the first `len` bytes.
+    #[inline]
+    pub(crate) fn consume(&mut self, len: usize) {
+        debug_assert!(len <= self.end - self.start);
+        self.start += len;
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+    }
+
+    /// The next message begins here: the clock of the watchdog starts anew.
+    #[inline]
+    pub(crate) fn begin_message(&mut self) {
+        self.messages += 1;
+    }
+
+    /// Waits until `len` bytes are there (at most the buffer's size). `Ok(false)`: the stream
+    /// ended before that.
+    pub(crate) async fn fill(&mut self, len: usize, mid_message: bool) -> io::Result<bool> {
+        while self.end - self.start < len {
+            if mid_message || self.start != self.end {
+                self.partial.set(self.messages);
+            }
+            let got = self.receive_some(len).await;
+            self.partial.set(0);
+            if got? == 0 {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    async fn receive_some(&mut self, len: usize) -> io::Result<usize> {
+        let mut buf = self.buf.take().expect("no receive is running");
+        debug_assert!(len <= buf.len(), "a message larger than the buffer");
+        if self.start > 0 && buf.len() - self.start < len.max(IN_PLACE_BYTES) {
+            buf.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        let (outcome, buf) = self.stream.recv(buf, self.end).await;
+        self.buf = Some(buf);
+        let got = outcome?;
+        self.end += got;
+        Ok(got)
+    }
+
+    /// Fills `into` with the next bytes. Not `Ok(true)`: the stream ended before they were all
+    /// there, and what came is lost.
+    pub(crate) async fn take(&mut self, mut into: IoBuf) -> io::Result<Option<IoBuf>> {
+        let len = into.len();
+        if self.end - self.start < len && len <= IN_PLACE_BYTES && !self.fill(len, true).await? {
+            return Ok(None);
+        }
+        let here = len.min(self.end - self.start);
+        into[..here].copy_from_slice(&self.bytes()[..here]);
+        self.consume(here);
+        if here == len {
+            return Ok(Some(into));
+        }
+        self.partial.set(self.messages);
+        let (outcome, into) = self.stream.recv_exact(into, here).await;
+        self.partial.set(0);
+        match outcome {
+            Ok(()) => Ok(Some(into)),
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Throws the next `len` bytes away. `Ok(false)`: the stream ended before that.
+    pub(crate) async fn skip(&mut self, mut len: u64) -> io::Result<bool> {
+        while len > 0 {
+            if self.start == self.end && !self.fill(1, true).await? {
+                return Ok(false);
+            }
+            let here = (self.end - self.start).min(usize::try_from(len).unwrap_or(usize::MAX));
+            self.consume(here);
+            len -= here as u64;
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,296 @@
+//! One request: is it allowed, what does it cost, and what is the answer.
+
+use std::rc::Rc;
+
+use forebay_device::{DeviceError, ErrorKind, IoBuf, IoBytes, ZeroOptions};
+
+use crate::connection::Connection;
+use crate::exports::usable_bytes;
+use crate::handshake::BASE_ALLOCATION_ID;
+use crate::limits::Limits;
+use crate::message::{ErrorPayload, Extent, StatusPayload};
+use crate::wire::{
+    self, CHUNK_DONE, CHUNK_HEADER_BYTES, ChunkHeader, Request, SimpleReply, chunk, command,
+    command_flag, errno, status_flag,
+};
+
+/// What every request is charged for its own upkeep, in bytes.
+pub(crate) const BASE_CHARGE_BYTES: u64 = 4096;
+/// Reading ahead and zeroing by hand work in pieces of this.
+const STEP_BYTES: u64 = 1 << 20;
+
+/// An answer without an operation.
+pub(crate) struct Answer {
+    error: u32,
+    text: &'static str,
+}
+
+pub(crate) fn refuse(error: u32, text: &'static str) -> Answer {
+    Answer { error, text }
+}
+
+/// Bytes that a request may hold in memory while it runs and until its reply has left.
+pub(crate) fn charge_bytes(request: &Request, limits: &Limits) -> u64 {
+    let len = u64::from(request.len_bytes);
+    let most = match request.command {
+        command::READ | command::WRITE => len,
+        command::CACHE | command::WRITE_ZEROES => len.min(STEP_BYTES),
+        command::BLOCK_STATUS => 24 * limits.extents_max as u64,
+        _ => 0,
+    };
+    // One that is longer than the whole allowance must not wait for ever.
+    (most + BASE_CHARGE_BYTES).min(limits.connection_bytes_max).min(limits.total_bytes_max)
+}
+
+/// Whether the request makes sense for this export.
+#[inline]
+pub(crate) fn check(connection: &Connection, request: &Request) -> Result<(), Answer> {
+    let invalid = |text| Err(refuse(errno::EINVAL, text));
+    let allowed_flags = match request.command {
+        command::READ => command_flag::DF,
+        command::BLOCK_STATUS => command_flag::REQ_ONE,
+        command::WRITE_ZEROES => command_flag::NO_HOLE | command_flag::FAST_ZERO,
+        command::WRITE | command::FLUSH | command::TRIM | command::CACHE => 0,
+        _ => return invalid("unknown command"),
+    };
+    if request.flags & !(allowed_flags | command_flag::FUA) != 0 {
+        return invalid("flags that this command does not have");
+    }
+    if request.flags & command_flag::DF != 0 && !connection.agreement.structured {
+        return invalid("DF without structured replies");
+    }
+    if request.command == command::FLUSH {
+        return Ok(());
+    }
+    let writes = matches!(request.command, command::WRITE | command::TRIM | command::WRITE_ZEROES);
+    if writes && connection.read_only {
+        return Err(refuse(errno::EPERM, "the export is read-only"));
+    }
+    if request.command == command::BLOCK_STATUS && !connection.agreement.base_allocation {
+        return invalid("no metadata context was chosen");
+    }
+    let block_bytes = connection.device.geometry().block_bytes.max(1);
+    if !request.offset_bytes.is_multiple_of(u64::from(block_bytes))
+        || !request.len_bytes.is_multiple_of(block_bytes)
+    {
+        return invalid("offset or length is no multiple of the minimum block size");
+    }
+    let size_bytes = usable_bytes(&*connection.device);
+    if request.end_bytes().is_none_or(|end| end > size_bytes) {
+        let error = if writes { errno::ENOSPC } else { errno::EINVAL };
+        return Err(refuse(error, "the range ends past the export"));
+    }
+    let moves_data = matches!(request.command, command::READ | command::WRITE);
+    if moves_data && request.len_bytes > connection.shared.limits.request_max_bytes {
+        return invalid("longer than the maximum block size");
+    }
+    if request.command == command::BLOCK_STATUS && request.len_bytes == 0 {
+        return invalid("block status of nothing");
+    }
+    Ok(())
+}
+
+/// Answers a request that is not performed.
+pub(crate) fn answer_refusal(
+    connection: &Connection,
+    request: &Request,
+    answer: &Answer,
+    charge_bytes: u64,
+) {
+    send_error(connection, request, answer.error, answer.text, charge_bytes);
+}
+
+/// Performs a checked request and queues its answer.
+pub(crate) async fn perform(
+    connection: &Rc<Connection>,
+    request: &Request,
+    payload: Option<IoBytes>,
+    charge_bytes: u64,
+) {
+    let device = &connection.device;
+    let (offset, len) = (request.offset_bytes, u64::from(request.len_bytes));
+    let fua = request.flags & command_flag::FUA != 0;
+    let has = |flag| request.flags & flag != 0;
+    let outcome = match request.command {
+        command::FLUSH => device.flush().await,
+        command::READ => {
+            if len == 0 {
+                return send_data(connection, request, IoBuf::recycled(0), charge_bytes);
+            }
+            match device.read(offset, IoBuf::recycled(len as usize)).await {
+                Ok(data) => return send_data(connection, request, data, charge_bytes),
+                Err(e) => Err(e),
+            }
+        }
+        _ if len == 0 => Ok(()),
+        command::WRITE => {
+            let data = payload.expect("a write has its payload");
+            device.write(offset, data, fua).await
+        }
+        command::TRIM => device.discard(offset, len, fua).await,
+        command::WRITE_ZEROES => {
+            let options = ZeroOptions {
+                fua,
+                no_hole: has(command_flag::NO_HOLE),
+                fast: has(command_flag::FAST_ZERO),
+            };
+            device.write_zeroes(offset, len, options).await
+        }
+        command::CACHE => read_ahead(connection, offset, len).await,
+        command::BLOCK_STATUS => match device.allocation(offset, len).await {
+            Ok(runs) => {
+                let one = has(command_flag::REQ_ONE);
+                let extents = extents(&runs, len, one, connection.shared.limits.extents_max);
+                return send_status(connection, request, extents, charge_bytes);
+            }
+            Err(e) => Err(e),
+        },
+        _ => unreachable!("checked before"),
+    };
+    match outcome {
+        Ok(()) => {
+            let reply = SimpleReply { error: 0, cookie: request.cookie };
+            connection.outbox.push(&reply.encode(), None, charge_bytes);
+        }
+        Err(e) => {
+            let error = wire::errno_on_wire(e.errno());
+            send_error(connection, request, error, words(&e), charge_bytes);
+        }
+    }
+}
+
+/// CACHE: reads the range, so that whatever caches there are below have it. Advice only: a long
+/// range is cut to what a read may be, since 28 bytes of request must not buy gigabytes of work.
+async fn read_ahead(connection: &Connection, offset: u64, len: u64) -> Result<(), DeviceError> {
+    let end = offset + len.min(u64::from(connection.shared.limits.request_max_bytes));
+    let mut at = offset;
+    while at < end {
+        let step = (end - at).min(STEP_BYTES);
+        connection.device.read(at, IoBuf::recycled(step as usize)).await?;
+        at += step;
+    }
+    Ok(())
+}
+
+/// Runs of a device as extents of a reply: neighbours of a kind merged, never past the request.
+fn extents(
+    runs: &[forebay_device::Allocation],
+    len_bytes: u64,
+    only_one: bool,
+    extents_max: usize,
+) -> Vec<Extent> {
+    let most = if only_one { 1 } else { extents_max };
+    let mut out: Vec<Extent> = Vec::new();
+    let mut left = len_bytes;
+    for run in runs {
+        let here = run.len_bytes.min(left);
+        if here == 0 {
+            continue;
+        }
+        // The request's length has 32 bits, so every part of it has.
+        let len = here as u32;
+        let flags = if run.hole { status_flag::HOLE | status_flag::ZERO } else { 0 };
+        let full = out.len() == most;
+        match out.last_mut() {
+            Some(last) if last.flags == flags => last.len_bytes += len,
+            _ if full => break,
+            _ => out.push(Extent { len_bytes: len, flags }),
+        }
+        left -= here;
+    }
+    if out.is_empty() {
+        // A device that has no answer: "allocated" is always true.
+        out.push(Extent { len_bytes: len_bytes as u32, flags: 0 });
+    }
+    out
+}
+
+/// What a client may read of an error: not the names of our devices.
+fn words(e: &DeviceError) -> &'static str {
+    match e.kind {
+        ErrorKind::NoSpace => "no space left",
+        ErrorKind::OutOfRange { .. } => "the range ends past the export",
+        ErrorKind::Misaligned { .. } => "not a multiple of the minimum block size",
+        ErrorKind::ReadOnly => "the export is read-only",
+        ErrorKind::Unsupported => "not supported by this export",
+        ErrorKind::Corrupt { .. } => "the data fails its checksum and could not be repaired",
+        ErrorKind::Gone => "the device is gone",
+        _ => "the device failed",
+    }
+}
+
+fn send_error(
+    connection: &Connection,
+    request: &Request,
+    error: u32,
+    text: &str,
+    charge_bytes: u64,
+) {
+    let structured = connection.agreement.structured
+        && matches!(request.command, command::READ | command::BLOCK_STATUS);
+    if !structured {
+        let reply = SimpleReply { error, cookie: request.cookie };
+        return connection.outbox.push(&reply.encode(), None, charge_bytes);
+    }
+    let mut payload = Vec::with_capacity(64);
+    ErrorPayload { error, text, offset_bytes: None }.encode(&mut payload);
+    let header = ChunkHeader {
+        flags: CHUNK_DONE,
+        kind: chunk::ERROR,
+        cookie: request.cookie,
+        len_bytes: payload.len() as u32,
+    };
+    connection.outbox.push(&header.encode(), Some(&payload), charge_bytes);
+}
+
+#[inline]
+fn send_data(connection: &Connection, request: &Request, data: IoBuf, charge_bytes: u64) {
+    let mut head = [0u8; CHUNK_HEADER_BYTES + 8];
+    let head = if !connection.agreement.structured {
+        let reply = SimpleReply { error: 0, cookie: request.cookie };
+        head[..wire::SIMPLE_REPLY_BYTES].copy_from_slice(&reply.encode());
+        &head[..wire::SIMPLE_REPLY_BYTES]
+    } else if data.is_empty() {
+        // A data chunk must hold data.
+        let header = ChunkHeader {
+            flags: CHUNK_DONE,
+            kind: chunk::NONE,
+            cookie: request.cookie,
+            len_bytes: 0,
+        };
+        head[..CHUNK_HEADER_BYTES].copy_from_slice(&header.encode());
+        &head[..CHUNK_HEADER_BYTES]
+    } else {
+        let header = ChunkHeader {
+            flags: CHUNK_DONE,
+            kind: chunk::OFFSET_DATA,
+            cookie: request.cookie,
+            len_bytes: request.len_bytes + 8,
+        };
+        head[..CHUNK_HEADER_BYTES].copy_from_slice(&header.encode());
+        head[CHUNK_HEADER_BYTES..].copy_from_slice(&request.offset_bytes.to_be_bytes());
+        &head[..]
+    };
+    if crate::outbox::Outbox::copies(data.len()) {
+        connection.outbox.push(head, Some(&data), charge_bytes);
+    } else {
+        connection.outbox.push_large(head, data.freeze(), charge_bytes);
+    }
+}
+
+fn send_status(
+    connection: &Connection,
+    request: &Request,
+    extents: Vec<Extent>,
+    charge_bytes: u64,
+) {
+    let mut payload = Vec::with_capacity(4 + 8 * extents.len());
+    StatusPayload { context: BASE_ALLOCATION_ID, extents }.encode(&mut payload);
+    let header = ChunkHeader {
+        flags: CHUNK_DONE,
+        kind: chunk::BLOCK_STATUS,
+        cookie: request.cookie,
+        len_bytes: payload.len() as u32,
+    };
+    connection.outbox.push(&header.encode(), Some(&payload), charge_bytes);
+}
