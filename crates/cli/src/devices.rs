@@ -60,8 +60,7 @@ pub fn resolve_spec(spec: &mut PoolSpec) -> Result<(), Failure> {
     let mut seen: BTreeMap<(u64, u64), &String> = BTreeMap::new();
     for device in devices_of(spec) {
         let meta = std::fs::metadata(device).map_err(|e| Failure::new(format!("{device}: {e}")))?;
-        let key =
-            if meta.is_file() { (meta.dev(), meta.ino()) } else { (u64::MAX, meta.rdev()) };
+        let key = if meta.is_file() { (meta.dev(), meta.ino()) } else { (u64::MAX, meta.rdev()) };
         if let Some(other) = seen.insert(key, device) {
             return Err(Failure::new(format!(
                 "{other} and {device} are the same device; name each device once"

@@ -1,1 +1,5 @@
-fn main(){}
+//! The `forebay` binary.
+
+fn main() -> std::process::ExitCode {
+    forebay_cli::run::run()
+}

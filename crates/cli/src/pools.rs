@@ -30,14 +30,14 @@ pub struct PoolSet {
     changing: Mutex<()>,
     /// Set when the process is about to end: nothing more is begun.
     leaving: Cell<bool>,
-    takes_more: bool,
+    takes_more: Cell<bool>,
     listeners: RefCell<Vec<String>>,
 }
 
 impl PoolSet {
-    /// A set without pools. `takes_more`: whether pools may be created and imported into it.
+    /// A set without pools.
     #[must_use]
-    pub fn new(opener: Rc<dyn Opener>, state: StateDir, takes_more: bool) -> Rc<Self> {
+    pub fn new(opener: Rc<dyn Opener>, state: StateDir) -> Rc<Self> {
         Rc::new(Self {
             opener,
             state,
@@ -45,7 +45,7 @@ impl PoolSet {
             leases: Leases::default(),
             changing: Mutex::new(()),
             leaving: Cell::new(false),
-            takes_more,
+            takes_more: Cell::new(true),
             listeners: RefCell::default(),
         })
     }
@@ -54,6 +54,11 @@ impl PoolSet {
     #[must_use]
     pub fn pools(&self) -> Vec<Rc<Pool>> {
         self.pools.borrow().values().cloned().collect()
+    }
+
+    /// Whether further pools may be created and imported into it; at first they may.
+    pub fn set_takes_more(&self, takes_more: bool) {
+        self.takes_more.set(takes_more);
     }
 
     /// Says where volumes can be reached, for [`Hello`].
@@ -141,7 +146,7 @@ impl PoolSet {
     }
 
     fn check_takes_more(&self, name: &str) -> Result<(), Failure> {
-        if !self.takes_more {
+        if !self.takes_more.get() {
             return Err(Failure::new(format!("this server was not told to serve '{name}'")));
         }
         if self.pools.borrow().contains_key(name) {
@@ -176,7 +181,7 @@ impl PoolSet {
             version: PROTOCOL_VERSION,
             pid: std::process::id(),
             pools: self.pools.borrow().keys().cloned().collect(),
-            takes_more: self.takes_more && !self.leaving.get(),
+            takes_more: self.takes_more.get() && !self.leaving.get(),
             listeners: self.listeners.borrow().clone(),
         }
     }

@@ -8,6 +8,7 @@ use crate::control::{Action, Link, PROTOCOL_VERSION, Reply, Request};
 use crate::devices::FileOpener;
 use crate::failure::Failure;
 use crate::pools::PoolSet;
+use crate::signals::Stop;
 use crate::state::{KnownPool, StateDir};
 
 /// The state folder, and the servers that run on it.
@@ -15,6 +16,7 @@ pub struct Reach {
     state: StateDir,
     links: Vec<Rc<Link>>,
     typed: String,
+    stop: Option<Rc<Stop>>,
 }
 
 /// A way to one pool.
@@ -30,8 +32,8 @@ enum Way {
 }
 
 impl Reach {
-    /// Looks for servers.
-    pub async fn new(state: StateDir) -> Result<Self, Failure> {
+    /// Looks for servers. `stop` is how the user ends a command that waits.
+    pub async fn new(state: StateDir, stop: Option<Rc<Stop>>) -> Result<Self, Failure> {
         let mut links = Vec::new();
         for (_, path) in state.control_sockets()? {
             match Link::connect(&path).await? {
@@ -39,13 +41,25 @@ impl Reach {
                 None => state.forget_socket(&path),
             }
         }
-        Ok(Self { state, links, typed: typed_command() })
+        Ok(Self { state, links, typed: typed_command(), stop })
     }
 
     /// The state folder.
     #[must_use]
     pub fn state(&self) -> &StateDir {
         &self.state
+    }
+
+    /// Ctrl-C and SIGTERM, for commands that wait. Panics for the others.
+    #[must_use]
+    pub fn stop(&self) -> Rc<Stop> {
+        self.stop.clone().expect("a command that waits is listed in run::waits")
+    }
+
+    /// A request that goes into the pool's history as this command, unless it only looks.
+    #[must_use]
+    pub fn request(&self, pool: &str, action: Action) -> Request {
+        request(pool, &self.typed, action)
     }
 
     fn serving(&self, pool: &str) -> Option<Rc<Link>> {
@@ -83,7 +97,7 @@ impl Reach {
         }
         let known = self.state.known_pools()?.into_iter().find(|pool| pool.name == name);
         let known = known.ok_or_else(|| no_such_pool(name))?;
-        let set = PoolSet::new(Rc::new(FileOpener), self.state.clone(), true);
+        let set = PoolSet::new(Rc::new(FileOpener), self.state.clone());
         import_known(&set, &known, &ImportOptions::default()).await?;
         Ok(Access { pool: name.to_owned(), typed, way: Way::Here(set) })
     }
@@ -95,7 +109,7 @@ impl Reach {
         match self.links.iter().find(|link| link.hello.takes_more) {
             Some(link) => Access { pool, typed, way: Way::Served(link.clone()) },
             None => {
-                let set = PoolSet::new(Rc::new(FileOpener), self.state.clone(), true);
+                let set = PoolSet::new(Rc::new(FileOpener), self.state.clone());
                 Access { pool, typed, way: Way::Here(set) }
             }
         }
@@ -112,9 +126,7 @@ impl Reach {
 impl Access {
     /// Asks one thing.
     pub async fn ask(&self, action: Action) -> Result<Reply, Failure> {
-        let typed = if action.is_read_only() { String::new() } else { self.typed.clone() };
-        let request =
-            Request { version: PROTOCOL_VERSION, pool: self.pool.clone(), typed, action };
+        let request = request(&self.pool, &self.typed, action);
         match &self.way {
             Way::Served(link) => link.ask(&request).await,
             Way::Here(set) => set.perform(&request).await,
@@ -141,6 +153,12 @@ impl Access {
         let value = outcome?;
         closed.map(|()| value)
     }
+}
+
+fn request(pool: &str, typed: &str, action: Action) -> Request {
+    let typed = if action.is_read_only() { "" } else { typed };
+    let (pool, typed) = (pool.to_owned(), typed.to_owned());
+    Request { version: PROTOCOL_VERSION, pool, typed, action }
 }
 
 /// Imports a known pool into `set`, without a line in its history.

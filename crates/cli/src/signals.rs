@@ -1,12 +1,15 @@
 //! Ctrl-C and SIGTERM as something to wait for.
 
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::rc::Rc;
 
-use forebay_rt::uring;
+use forebay_rt::sync::Notify;
+use forebay_rt::{Either, uring};
 use io_uring::{opcode, types};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, report};
 
 /// SIGINT and SIGTERM, taken away from their default action.
 pub struct Signals {
@@ -35,8 +38,28 @@ impl Signals {
         Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 
-    /// Waits for the next of them; its number.
-    pub async fn next(&self) -> io::Result<i32> {
+    /// Watches from now on. The first signal is told to whoever waits; the second ends the
+    /// process at once, without any cleaning up: what was acknowledged is durable already.
+    #[must_use]
+    pub fn watch(self) -> Rc<Stop> {
+        let stop = Rc::new(Stop { asked: Cell::new(false), changed: Notify::new() });
+        let tell = stop.clone();
+        // One task reads for the process's life: a read that is given up could swallow a signal.
+        forebay_rt::spawn(async move {
+            match self.next().await {
+                Ok(_) => {}
+                Err(e) => report(&format!("signals cannot be read ({e}): stopping")),
+            }
+            tell.asked.set(true);
+            tell.changed.notify_all();
+            if let Ok(signal) = self.next().await {
+                unsafe { libc::_exit(128 + signal) }
+            }
+        });
+        stop
+    }
+
+    async fn next(&self) -> io::Result<i32> {
         let len = size_of::<libc::signalfd_siginfo>();
         let mut memory = vec![0u8; len];
         let target = types::Fd(self.fd.as_raw_fd());
@@ -53,8 +76,24 @@ impl Signals {
     }
 }
 
-/// Ends the process at once, without any cleaning up: the answer to a second Ctrl-C. What was
-/// acknowledged is durable already.
-pub fn exit_now(signal: i32) -> ! {
-    unsafe { libc::_exit(128 + signal) }
+/// Whether the user wants the command to end.
+pub struct Stop {
+    asked: Cell<bool>,
+    changed: Rc<Notify>,
+}
+
+impl Stop {
+    /// Waits until the user asks.
+    pub async fn asked(&self) {
+        self.changed.until(|| self.asked.get()).await;
+    }
+
+    /// `work`'s result, unless the user asks before it ends; then `None`, and `work` is dropped.
+    pub async fn unless_asked<F: Future>(&self, work: F) -> Option<F::Output> {
+        let asked = std::pin::pin!(self.asked());
+        match forebay_rt::select(asked, std::pin::pin!(work)).await {
+            Either::Left(_) => None,
+            Either::Right((out, _)) => Some(out),
+        }
+    }
 }

@@ -120,8 +120,21 @@ pub fn property(text: &str) -> Result<(String, String), String> {
     }
 }
 
+/// Names separated by commas, in one word.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NameList(pub Vec<String>);
+
+/// Reads a [`NameList`].
+pub fn name_list(text: &str) -> Result<NameList, String> {
+    let names: Vec<String> = text.split(',').map(str::to_owned).collect();
+    if names.iter().any(String::is_empty) {
+        return Err("write names separated by single commas, or 'all'".to_owned());
+    }
+    Ok(NameList(names))
+}
+
 /// A size such as `8G`.
-pub fn size(text: &str) -> Result<u64, String> {
+pub fn parse_size(text: &str) -> Result<u64, String> {
     forebay_units::parse_bytes(text).map_err(|e| e.0)
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 
-use super::{Listing, Report, property};
+use super::{Listing, NameList, Report, name_list, property};
 
 /// The verbs of `forebay pool`.
 #[derive(Debug, Subcommand)]
@@ -141,8 +141,8 @@ pub enum PoolCommand {
         #[command(flatten)]
         listing: Listing,
         /// Properties, separated by commas, or 'all'.
-        #[arg(value_delimiter = ',', num_args = 1, required = true, value_name = "PROPERTY,...")]
-        properties: Vec<String>,
+        #[arg(value_name = "PROPERTY,...", value_parser = name_list)]
+        properties: NameList,
         /// Only these pools.
         #[arg(value_name = "POOL")]
         pools: Vec<String>,

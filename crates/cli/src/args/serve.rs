@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::size;
+use super::parse_size;
 
 /// Arguments of `forebay up`.
 #[derive(Args, Debug)]
@@ -14,7 +14,7 @@ pub struct UpArgs {
     #[arg(long, value_name = "DIR", default_value = "./forebay-data")]
     pub dir: PathBuf,
     /// Size of the volume, when it is made.
-    #[arg(long = "size", value_name = "SIZE", default_value = "8G", value_parser = size)]
+    #[arg(long = "size", value_name = "SIZE", default_value = "8G", value_parser = parse_size)]
     pub size_bytes: u64,
     /// Where to listen: unix:PATH or tcp:HOST:PORT; may be given several times.
     #[arg(long, value_name = "ADDR", value_parser = listen_address)]

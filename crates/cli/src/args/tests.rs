@@ -68,7 +68,7 @@ fn zpool_order_of_arguments_parses() {
         panic!("not a get");
     };
     assert!(listing.scripted && listing.exact);
-    assert_eq!((properties.len(), pools.len()), (2, 2));
+    assert_eq!((properties.0.len(), pools.len()), (2, 2));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use clap::Subcommand;
 
-use super::{Listing, VolumeName, property, size, volume_name};
+use super::{Listing, NameList, VolumeName, name_list, parse_size, property, volume_name};
 
 /// The verbs of `forebay volume`.
 #[derive(Debug, Subcommand)]
@@ -11,7 +11,7 @@ pub enum VolumeCommand {
     #[command(after_help = "Example:\n  forebay volume create -V 8G -o sync=standard tank/vol0")]
     Create {
         /// Size that clients see.
-        #[arg(short = 'V', value_name = "SIZE", value_parser = size)]
+        #[arg(short = 'V', value_name = "SIZE", value_parser = parse_size)]
         size_bytes: u64,
         /// Sparse: set no space aside.
         #[arg(short)]
@@ -52,7 +52,7 @@ pub enum VolumeCommand {
     #[command(after_help = "Example:\n  forebay volume resize -V 16G tank/vol0")]
     Resize {
         /// The new size.
-        #[arg(short = 'V', value_name = "SIZE", value_parser = size)]
+        #[arg(short = 'V', value_name = "SIZE", value_parser = parse_size)]
         size_bytes: u64,
         /// Allow it to become smaller: what lies past the new end is lost.
         #[arg(short)]
@@ -68,8 +68,8 @@ pub enum VolumeCommand {
         #[command(flatten)]
         listing: Listing,
         /// Properties, separated by commas, or 'all'.
-        #[arg(value_delimiter = ',', num_args = 1, required = true, value_name = "PROPERTY,...")]
-        properties: Vec<String>,
+        #[arg(value_name = "PROPERTY,...", value_parser = name_list)]
+        properties: NameList,
         /// Only these pools or volumes.
         #[arg(value_name = "POOL[/VOL]")]
         names: Vec<String>,

@@ -33,13 +33,22 @@ pub enum Action {
     /// Who are you? Always the first request.
     Hello,
     /// Create the pool, and serve it.
-    Create { spec: PoolSpec },
+    Create {
+        spec: PoolSpec,
+    },
     /// Import the pool (a name or guid) found on `paths`, and serve it.
-    Import { paths: Vec<String>, options: ImportOptions },
+    Import {
+        paths: Vec<String>,
+        options: ImportOptions,
+    },
     /// Stop serving the pool, and export it.
-    Export { force: bool },
+    Export {
+        force: bool,
+    },
     /// Stop serving the pool, and destroy it.
-    Destroy { force: bool },
+    Destroy {
+        force: bool,
+    },
     Status,
     Summary,
     Stats,
@@ -47,21 +56,57 @@ pub enum Action {
     Sample,
     History,
     Properties,
-    Set { property: String, value: String },
-    Add { spec: PoolSpec },
-    Remove { device: String },
-    Attach { device: String, new_device: String, force: bool },
-    Detach { device: String },
-    Replace { device: String, new_device: Option<String>, force: bool },
-    Offline { device: String },
-    Online { device: String },
-    Scrub { verb: ScanVerb },
+    Set {
+        property: String,
+        value: String,
+    },
+    Add {
+        spec: PoolSpec,
+    },
+    Remove {
+        device: String,
+    },
+    Attach {
+        device: String,
+        new_device: String,
+        force: bool,
+    },
+    Detach {
+        device: String,
+    },
+    Replace {
+        device: String,
+        new_device: Option<String>,
+        force: bool,
+    },
+    Offline {
+        device: String,
+    },
+    Online {
+        device: String,
+    },
+    Scrub {
+        verb: ScanVerb,
+    },
     Resilver,
     Volumes,
-    VolumeCreate { spec: VolumeSpec },
-    VolumeDestroy { volume: String, force: bool },
-    VolumeResize { volume: String, size_bytes: u64, force: bool },
-    VolumeSet { volume: String, property: String, value: String },
+    VolumeCreate {
+        spec: VolumeSpec,
+    },
+    VolumeDestroy {
+        volume: String,
+        force: bool,
+    },
+    VolumeResize {
+        volume: String,
+        size_bytes: u64,
+        force: bool,
+    },
+    VolumeSet {
+        volume: String,
+        property: String,
+        value: String,
+    },
 }
 
 impl Action {

@@ -141,8 +141,12 @@ pub fn iostat_text(rows: &[IostatRow], scripted: bool, exact: bool) -> String {
     for row in rows {
         let space = |v: Option<u64>| v.map_or_else(|| "-".to_owned(), |v| bytes(v, exact));
         let rate = |v: f64| bytes(v.round() as u64, exact);
-        let rates =
-            [row.reads_per_sec, row.writes_per_sec, row.read_bytes_per_sec, row.write_bytes_per_sec];
+        let rates = [
+            row.reads_per_sec,
+            row.writes_per_sec,
+            row.read_bytes_per_sec,
+            row.write_bytes_per_sec,
+        ];
         let heading = row.depth == 0 && row.alloc_bytes.is_none();
         let mut cells = vec![space(row.alloc_bytes), space(row.free_bytes)];
         cells.extend(rates.map(|v| if heading { "-".to_owned() } else { rate(v) }));

@@ -131,10 +131,7 @@ pub(super) fn choose<'a>(
     let find = |name: &String| {
         all.iter().find(|p| p.0 == *name).cloned().ok_or_else(|| {
             let known: Vec<&str> = all.iter().map(|p| p.0.as_str()).collect();
-            Failure::new(format!(
-                "a {what} has no property '{name}'; it has {}",
-                known.join(", ")
-            ))
+            Failure::new(format!("a {what} has no property '{name}'; it has {}", known.join(", ")))
         })
     };
     wanted.iter().map(find).collect()

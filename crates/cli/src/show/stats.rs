@@ -54,7 +54,8 @@ pub fn stats_text(stats: &PoolStats, exact: bool) -> String {
         "log                  {} of {}, {} sequential",
         bytes(stats.log_used_bytes, exact),
         bytes(stats.log_capacity_bytes, exact),
-        share(stats.since_import.log_sequential_writes, stats.since_import.log_writes.count)
+        // Down, not to the nearest: 100% is said only of a log without a single seek.
+        floor_share(stats.since_import.log_sequential_writes, stats.since_import.log_writes.count)
     );
     let _ = writeln!(text, "map in memory        {}", bytes(stats.map_memory_bytes, exact));
     let _ = writeln!(
@@ -78,6 +79,14 @@ pub fn stats_text(stats: &PoolStats, exact: bool) -> String {
 
 fn share(part: u64, whole: u64) -> String {
     if whole == 0 { "-".to_owned() } else { format!("{:.1}%", part as f64 * 100.0 / whole as f64) }
+}
+
+fn floor_share(part: u64, whole: u64) -> String {
+    if whole == 0 {
+        return "-".to_owned();
+    }
+    let hundredths = (u128::from(part) * 10_000 / u128::from(whole)) as f64;
+    format!("{:.2}%", hundredths / 100.0)
 }
 
 fn traffic_table(import: &Traffic, ever: &Traffic, exact: bool) -> String {

@@ -69,8 +69,7 @@ pub fn device_tree(
 ) -> String {
     let mut lines = Vec::new();
     let sum = |f: fn(&VdevStatus) -> u64| groups.iter().chain(logs).map(f).sum::<u64>();
-    let errors =
-        [sum(|v| v.read_errors), sum(|v| v.write_errors), sum(|v| v.checksum_errors)];
+    let errors = [sum(|v| v.read_errors), sum(|v| v.write_errors), sum(|v| v.checksum_errors)];
     lines.push(Line::new(pool.to_owned(), state, errors, ""));
     for group in groups {
         tree_lines(group, 1, &mut lines);
@@ -163,13 +162,15 @@ fn scan_lines(scan: &ScanStatus) -> Vec<String> {
             format!("{done} scanned, {total} total"),
             format!("{} {repaired}", bytes(scan.repaired_bytes, false)),
         ],
-        "completed" => vec![format!(
-            "{kind} {repaired_verb} {} in {} with {} errors on {ended}",
-            bytes(scan.repaired_bytes, false),
-            duration(scan.elapsed_secs),
-            scan.errors,
-            repaired_verb = if kind == "scrub" { "repaired" } else { "rebuilt" },
-        )],
+        "completed" => {
+            let did = if kind == "scrub" { "scrub repaired" } else { "resilvered" };
+            vec![format!(
+                "{did} {} in {} with {} errors on {ended}",
+                bytes(scan.repaired_bytes, false),
+                duration(scan.elapsed_secs),
+                scan.errors,
+            )]
+        }
         other => vec![format!("{kind} {other} on {ended}")],
     }
 }
