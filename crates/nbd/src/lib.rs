@@ -30,3 +30,6 @@ pub use handshake::Refusal;
 pub use latency::Latencies;
 pub use limits::Limits;
 pub use server::{Counts, Server};
+
+#[cfg(test)]
+mod tests;
