@@ -217,8 +217,18 @@ impl Client {
 
     /// Fills `buf` from `offset_bytes` on; at most the server's maximum block size.
     pub async fn read_once(&self, offset_bytes: u64, buf: IoBuf) -> Result<IoBuf, RequestError> {
+        self.read_flagged(offset_bytes, buf, 0).await
+    }
+
+    /// The same with [`command_flag`]s.
+    pub async fn read_flagged(
+        &self,
+        offset_bytes: u64,
+        buf: IoBuf,
+        flags: u16,
+    ) -> Result<IoBuf, RequestError> {
         let len = buf.len() as u32;
-        let wait = self.submit(command::READ, 0, offset_bytes, len, None, Some(buf));
+        let wait = self.submit(command::READ, flags, offset_bytes, len, None, Some(buf));
         let done = wait.await?;
         Ok(done.buf.expect("a read has a buffer"))
     }
