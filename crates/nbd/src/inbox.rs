@@ -82,21 +82,41 @@ impl Inbox {
         Ok(got)
     }
 
-    /// Fills `into` with the next bytes. Not `Ok(true)`: the stream ended before they were all
-    /// there, and what came is lost.
-    pub(crate) async fn take(&mut self, mut into: IoBuf) -> io::Result<Option<IoBuf>> {
+    /// Fills `into` with the next bytes. `Ok(None)`: the stream ended before they were all there,
+    /// and what came is lost.
+    pub(crate) async fn take(&mut self, into: IoBuf) -> io::Result<Option<IoBuf>> {
         let len = into.len();
         if self.end - self.start < len && len <= IN_PLACE_BYTES && !self.fill(len, true).await? {
             return Ok(None);
         }
-        let here = len.min(self.end - self.start);
-        into[..here].copy_from_slice(&self.bytes()[..here]);
-        self.consume(here);
-        if here == len {
-            return Ok(Some(into));
+        self.take_at(into, 0, len).await
+    }
+
+    /// Puts the next `len` bytes at `at` of `into`. `Ok(None)` as in [`Inbox::take`].
+    pub(crate) async fn take_at(
+        &mut self,
+        mut into: IoBuf,
+        mut at: usize,
+        len: usize,
+    ) -> io::Result<Option<IoBuf>> {
+        let end = at + len;
+        loop {
+            let here = (end - at).min(self.end - self.start);
+            into[at..at + here].copy_from_slice(&self.bytes()[..here]);
+            self.consume(here);
+            at += here;
+            if at == end {
+                return Ok(Some(into));
+            }
+            if end == into.len() && end - at > IN_PLACE_BYTES {
+                break;
+            }
+            if !self.fill(1, true).await? {
+                return Ok(None);
+            }
         }
         self.partial.set(self.messages);
-        let (outcome, into) = self.stream.recv_exact(into, here).await;
+        let (outcome, into) = self.stream.recv_exact(into, at).await;
         self.partial.set(0);
         match outcome {
             Ok(()) => Ok(Some(into)),

@@ -8,19 +8,28 @@
 //! device's flush covers every command that a client has seen completed, on any connection.
 //! Who calls me: the binary (to serve volumes), the lab and the tests (as clients).
 
+pub mod bench;
+pub mod client;
 mod connection;
 mod exports;
 pub mod handshake;
 mod inbox;
+mod latency;
 mod limits;
 pub mod message;
 mod outbox;
 mod perform;
 mod server;
+pub mod uri;
 pub mod wire;
 
+pub use client::{Client, ClientError, RequestError};
 pub use connection::{Ending, serve_connection};
 pub use exports::{ExportEntry, ExportHandle, Exports, FixedExports, Peer};
 pub use handshake::Refusal;
+pub use latency::Latencies;
 pub use limits::Limits;
 pub use server::{Counts, Server};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,48 @@
+//! The load generator on its own, without the rest of Forebay.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use forebay_nbd::bench::{BenchArgs, BenchError, BenchReport, Stop, run};
+use forebay_rt::Runtime;
+use forebay_rt::signal::Interrupts;
+
+#[derive(Parser)]
+struct Command {
+    #[command(flatten)]
+    bench: BenchArgs,
+}
+
+async fn bench(args: BenchArgs) -> Result<BenchReport, BenchError> {
+    let stop = Stop::new();
+    let asked = stop.clone();
+    forebay_rt::spawn(async move {
+        if let Ok(mut interrupts) = Interrupts::catch()
+            && interrupts.next().await.is_ok()
+        {
+            asked.ask();
+        }
+    });
+    run(args, &stop).await
+}
+
+fn main() -> ExitCode {
+    let args = Command::parse().bench;
+    let json = args.json;
+    let runtime = match Runtime::real() {
+        Ok(runtime) => runtime,
+        Err(e) => {
+            eprintln!("bench: io_uring is not available: {e}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match runtime.block_on(bench(args)) {
+        Ok(report) if json => println!("{}", report.to_json()),
+        Ok(report) => print!("{report}"),
+        Err(e) => {
+            eprintln!("bench: {e}");
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,134 @@
+use clap::Parser;
+use forebay_rt::Runtime;
+use proptest::prelude::*;
+
+use super::*;
+use crate::bench::{BenchArgs, BenchReport, RESULT_FORMAT, Stop, run_on};
+use crate::latency::Latencies;
+
+#[derive(Parser)]
+struct Command {
+    #[command(flatten)]
+    bench: BenchArgs,
+}
+
+fn args(words: &str) -> BenchArgs {
+    let line = format!("bench nbd://unused {words}");
+    Command::try_parse_from(line.split_whitespace()).unwrap_or_else(|e| panic!("{e}")).bench
+}
+
+async fn run_over(server: &Rc<Server>, args: BenchArgs, stop: &Stop) -> BenchReport {
+    let mut clients = Vec::new();
+    for _ in 0..args.connections {
+        clients.push(Rc::new(connect(server).await));
+    }
+    run_on(args, clients, stop).await.unwrap()
+}
+
+#[test]
+fn a_run_does_what_its_arguments_say() {
+    Runtime::simulated(1).block_on(async {
+        let device = CachedDevice::new(1 << 20);
+        let server = server_of(device.clone(), Limits::default());
+        let stop = Stop::new();
+        let words = "--count 300 --queue-depth 4 --connections 3 --fua --flush-each";
+        let report = run_over(&server, args(words), &stop).await;
+        assert_eq!((report.requests, device.writes_begun.get()), (300, 300));
+        assert_eq!(device.flushes_begun.get(), 300);
+        assert_eq!(report.format, RESULT_FORMAT);
+        let writes = report.writes.unwrap();
+        assert!(writes.min_us <= writes.p50_us && writes.p50_us <= writes.p9999_us);
+        assert!(writes.p9999_us <= writes.max_us && report.reads.is_none());
+        assert!(report.flushes.unwrap().mean_us < writes.mean_us);
+        assert!(*device.durable.borrow() == *device.seen.borrow());
+        let json = report.to_json();
+        let again: BenchReport = serde_json::from_str(&json).unwrap();
+        assert_eq!(again.requests, 300);
+        assert!(json.contains("\"p99.99_us\"") && report.to_string().contains("requests/s"));
+
+        let words = "--seconds 2 --read-percent 70 --block-size 64K --queue-depth 2";
+        let begun = rt::now();
+        let report = run_over(&server, args(words), &stop).await;
+        assert!((2.0..2.1).contains(&rt::now().since(begun).as_secs_f64()));
+        let share = report.reads.unwrap().count as f64 / report.requests as f64;
+        assert!((0.6..0.8).contains(&share), "{share} of the requests were reads");
+        let expected = report.requests as f64 * 65536.0 / report.seconds / 1e6;
+        assert!((report.mb_per_second - expected).abs() < 0.01);
+        // Little's law: two in flight, always.
+        let busy =
+            report.reads.unwrap().mean_us * share + report.writes.unwrap().mean_us * (1.0 - share);
+        assert!((report.iops * busy / 1e6 - 2.0).abs() < 0.1);
+    });
+}
+
+#[test]
+fn sequential_writes_cover_each_connections_part_in_order() {
+    Runtime::simulated(2).block_on(async {
+        let device = CachedDevice::new(1 << 20);
+        let server = server_of(device.clone(), Limits::default());
+        let words = "--pattern sequential --count 256 --connections 2 --queue-depth 8";
+        run_over(&server, args(words), &Stop::new()).await;
+        // 256 blocks of 4 KiB are the whole device, unless one was written twice.
+        assert!(device.stored.borrow().iter().filter(|s| **s).count() > 2048 * 9 / 10);
+        let seen = device.seen.borrow();
+        assert!(seen[..4096] != seen[4096..8192], "the same data twice in a row");
+    });
+}
+
+#[test]
+fn a_run_that_is_stopped_prints_what_it_has() {
+    Runtime::simulated(3).block_on(async {
+        let server = server_of(CachedDevice::new(1 << 20), Limits::default());
+        let stop = Stop::new();
+        let asked = stop.clone();
+        rt::spawn(async move {
+            rt::sleep(Nanos::from_secs(1)).await;
+            asked.ask();
+        });
+        let report = run_over(&server, args("--seconds 1000"), &stop).await;
+        assert!(report.interrupted && report.requests > 0);
+        assert!((0.9..1.2).contains(&report.seconds), "{}", report.seconds);
+    });
+}
+
+#[test]
+fn what_cannot_be_run_is_refused_in_words() {
+    Runtime::simulated(4).block_on(async {
+        let device = CachedDevice::new(1 << 20);
+        let server = server_of(device.clone(), Limits::default());
+        let client = Rc::new(connect(&server).await);
+        let stop = Stop::new();
+        for words in ["--block-size 1000", "--block-size 2M", "--span 1K", "--block-size 0"] {
+            let outcome = run_on(args(words), vec![client.clone()], &stop).await;
+            assert!(outcome.is_err(), "{words}");
+        }
+        *device.fail_next.borrow_mut() = Some(ErrorKind::Gone);
+        let failed = run_on(args("--count 50"), vec![client.clone()], &stop).await;
+        assert!(failed.err().unwrap().to_string().contains("write of 4096 bytes"));
+    });
+}
+
+proptest! {
+    #[test]
+    fn percentiles_are_those_of_the_sorted_list(
+        mut values in prop::collection::vec((0u32..43).prop_flat_map(|b| 0..(1u64 << b) + 1), 1..300),
+        percent in 0.0f64..=100.0,
+        split in 0usize..300,
+    ) {
+        let (mut whole, mut other) = (Latencies::new(), Latencies::new());
+        for (i, value) in values.iter().enumerate() {
+            if i < split { whole.add(Nanos(*value)) } else { other.add(Nanos(*value)) }
+        }
+        whole.merge(&other);
+        values.sort_unstable();
+        let rank = (percent / 100.0 * values.len() as f64).ceil().max(1.0) as usize;
+        let exact = values[rank - 1];
+        let got = whole.percentile(percent).0;
+        prop_assert!(got >= exact && got <= exact + exact / 128, "{} for {}", got, exact);
+        prop_assert_eq!(whole.max().0, *values.last().unwrap());
+        prop_assert_eq!(whole.min().0, values[0]);
+        prop_assert_eq!(whole.count(), values.len() as u64);
+        let sum: u128 = values.iter().map(|v| u128::from(*v)).sum();
+        prop_assert_eq!(whole.mean().0, (sum / values.len() as u128) as u64);
+    }
+}

@@ -1,0 +1,315 @@
+use proptest::prelude::*;
+
+use crate::handshake::*;
+use crate::message::*;
+use crate::wire::*;
+
+struct Table;
+
+impl Lookup for Table {
+    fn list(&mut self) -> Vec<(String, String)> {
+        vec![("vol".into(), "a volume".into()), ("other".into(), String::new())]
+    }
+    fn open(&mut self, name: &str) -> Result<ExportFacts, Refusal> {
+        match name {
+            "vol" | "other" => Ok(ExportFacts {
+                size_bytes: 1 << 30,
+                flags: transmission_flag::HAS_FLAGS | transmission_flag::SEND_DF,
+                sizes: BlockSizes { min_bytes: 512, preferred_bytes: 4096, max_bytes: 32 << 20 },
+                description: "a volume".into(),
+            }),
+            "secret" => Err(Refusal::Denied),
+            _ => Err(Refusal::Unknown),
+        }
+    }
+}
+
+fn option_bytes(option: u32, data: &[u8]) -> Vec<u8> {
+    let mut out = OptionHeader { option, len_bytes: data.len() as u32 }.encode().to_vec();
+    out.extend_from_slice(data);
+    out
+}
+
+fn go(option: u32, name: &str) -> Vec<u8> {
+    let mut data = Vec::new();
+    InfoRequest { name, wanted: vec![info::NAME, info::DESCRIPTION, 77] }.encode(&mut data);
+    option_bytes(option, &data)
+}
+
+fn meta(option: u32, name: &str, queries: &[&str]) -> Vec<u8> {
+    let mut data = Vec::new();
+    MetaRequest { name, queries: queries.to_vec() }.encode(&mut data);
+    option_bytes(option, &data)
+}
+
+/// What a conversation came to.
+#[derive(Debug, PartialEq)]
+enum End {
+    Waiting,
+    Agreed(Agreement),
+    Goodbye,
+    Failed(HandshakeError),
+}
+
+/// Feeds `input` in pieces that end at `cuts`, as a stream would.
+fn talk(input: &[u8], cuts: &[usize]) -> (End, Vec<u8>, usize) {
+    let mut out = Vec::new();
+    let mut handshake = Handshake::new(32, &mut out);
+    let (mut start, mut arrived) = (0, 0);
+    let mut cuts = cuts.iter().copied().chain([input.len()]);
+    loop {
+        match handshake.advance(&input[start..arrived], &mut Table, &mut out) {
+            Ok(Step::Need(len)) => {
+                assert!(len > arrived - start, "asked for what is there");
+                assert!(len <= OPTION_HEADER_BYTES + MAX_OPTION_BYTES as usize);
+                match cuts.find(|cut| *cut > arrived) {
+                    Some(cut) => arrived = cut.min(input.len()),
+                    None => return (End::Waiting, out, start),
+                }
+            }
+            Ok(Step::More(n)) => start += n,
+            Ok(Step::Transmit(n, agreement)) => return (End::Agreed(agreement), out, start + n),
+            Ok(Step::Ended(n)) => return (End::Goodbye, out, start + n),
+            Err(e) => return (End::Failed(e), out, start),
+        }
+    }
+}
+
+/// The replies after the greeting, decoded: option, kind, data.
+fn replies(out: &[u8]) -> Vec<(u32, u32, Vec<u8>)> {
+    let mut rest = &out[GREETING_BYTES..];
+    let mut all = Vec::new();
+    while !rest.is_empty() {
+        let header = OptionReplyHeader::decode(rest).expect("a whole reply");
+        let end = OPTION_REPLY_HEADER_BYTES + header.len_bytes as usize;
+        all.push((header.option, header.kind, rest[OPTION_REPLY_HEADER_BYTES..end].to_vec()));
+        OptionReply::decode(header.kind, &all.last().unwrap().2).expect("well-formed");
+        rest = &rest[end..];
+    }
+    all
+}
+
+fn kinds(out: &[u8]) -> Vec<u32> {
+    replies(out).into_iter().map(|(_, kind, _)| kind).collect()
+}
+
+fn hello() -> Vec<u8> {
+    3u32.to_be_bytes().to_vec()
+}
+
+#[test]
+fn go_tells_the_facts_and_begins() {
+    let mut input = hello();
+    input.extend(option_bytes(option::STRUCTURED_REPLY, &[]));
+    input.extend(meta(option::SET_META_CONTEXT, "vol", &["x:y", BASE_ALLOCATION]));
+    input.extend(go(option::GO, "vol"));
+    let used = input.len();
+    input.extend([9; 5]); // the first bytes of a request stay where they are
+    let (end, out, consumed) = talk(&input, &[]);
+    let agreed = Agreement { name: "vol".into(), structured: true, base_allocation: true };
+    assert_eq!((end, consumed), (End::Agreed(agreed), used));
+    let all = replies(&out);
+    let decoded: Vec<_> = all.iter().map(|(_, k, d)| OptionReply::decode(*k, d).unwrap()).collect();
+    let flags = transmission_flag::HAS_FLAGS | transmission_flag::SEND_DF;
+    assert_eq!(
+        decoded,
+        [
+            OptionReply::Ack,
+            OptionReply::MetaContext { id: BASE_ALLOCATION_ID, name: BASE_ALLOCATION },
+            OptionReply::Ack,
+            OptionReply::Export { size_bytes: 1 << 30, flags },
+            OptionReply::Name("vol"),
+            OptionReply::Description("a volume"),
+            OptionReply::BlockSize(BlockSizes {
+                min_bytes: 512,
+                preferred_bytes: 4096,
+                max_bytes: 32 << 20
+            }),
+            OptionReply::Ack,
+        ]
+    );
+}
+
+#[test]
+fn df_is_not_offered_without_structured_replies() {
+    let mut input = hello();
+    input.extend(go(option::GO, "vol"));
+    let (_, out, _) = talk(&input, &[]);
+    let (_, kind, data) = replies(&out).remove(0);
+    let export = OptionReply::decode(kind, &data).unwrap();
+    assert_eq!(
+        export,
+        OptionReply::Export { size_bytes: 1 << 30, flags: transmission_flag::HAS_FLAGS }
+    );
+}
+
+#[test]
+fn export_name_answers_in_its_old_way() {
+    for (flags, padding) in [(1u32, EXPORT_NAME_PADDING_BYTES), (3, 0)] {
+        let mut input = flags.to_be_bytes().to_vec();
+        input.extend(option_bytes(option::EXPORT_NAME, b"vol"));
+        let (end, out, _) = talk(&input, &[]);
+        let agreed = Agreement { name: "vol".into(), structured: false, base_allocation: false };
+        assert_eq!(end, End::Agreed(agreed));
+        assert_eq!(out.len(), GREETING_BYTES + 10 + padding);
+    }
+    let mut input = hello();
+    input.extend(option_bytes(option::EXPORT_NAME, b"nothing"));
+    let (end, out, _) = talk(&input, &[]);
+    assert_eq!(end, End::Failed(HandshakeError::NotOpened(Refusal::Unknown)));
+    assert_eq!(out.len(), GREETING_BYTES);
+}
+
+#[test]
+fn a_context_chosen_for_another_export_is_not_in_force() {
+    let mut input = hello();
+    input.extend(option_bytes(option::STRUCTURED_REPLY, &[]));
+    input.extend(meta(option::SET_META_CONTEXT, "other", &[BASE_ALLOCATION]));
+    input.extend(go(option::GO, "vol"));
+    let (end, ..) = talk(&input, &[]);
+    assert_eq!(
+        end,
+        End::Agreed(Agreement { name: "vol".into(), structured: true, base_allocation: false })
+    );
+
+    // And one that was chosen and then given up.
+    let mut input = hello();
+    input.extend(option_bytes(option::STRUCTURED_REPLY, &[]));
+    input.extend(meta(option::SET_META_CONTEXT, "vol", &[BASE_ALLOCATION]));
+    input.extend(meta(option::SET_META_CONTEXT, "vol", &[]));
+    input.extend(go(option::GO, "vol"));
+    let (end, ..) = talk(&input, &[]);
+    assert_eq!(
+        end,
+        End::Agreed(Agreement { name: "vol".into(), structured: true, base_allocation: false })
+    );
+}
+
+#[test]
+fn refusals_have_their_own_errors_and_the_talk_goes_on() {
+    let mut input = hello();
+    let long = "n".repeat(4096);
+    let mut too_long = 4097u32.to_be_bytes().to_vec();
+    too_long.extend([b'n'; 4097]);
+    too_long.extend([0, 0]);
+    input.extend(meta(option::SET_META_CONTEXT, "vol", &[BASE_ALLOCATION])); // not yet structured
+    input.extend(meta(option::LIST_META_CONTEXT, "vol", &[]));
+    input.extend(meta(option::LIST_META_CONTEXT, "vol", &["base:"]));
+    input.extend(meta(option::LIST_META_CONTEXT, "vol", &["qemu:"]));
+    input.extend(option_bytes(option::STARTTLS, &[]));
+    input.extend(option_bytes(option::EXTENDED_HEADERS, &[]));
+    input.extend(option_bytes(4242, &[1, 2, 3]));
+    input.extend(go(option::INFO, "nothing"));
+    input.extend(go(option::GO, "secret"));
+    input.extend(go(option::GO, &long));
+    input.extend(option_bytes(option::GO, &too_long));
+    input.extend(option_bytes(option::GO, &[1]));
+    input.extend(option_bytes(option::LIST, &[1]));
+    input.extend(option_bytes(option::LIST, &[]));
+    input.extend(option_bytes(option::ABORT, &[]));
+    let (end, out, consumed) = talk(&input, &[]);
+    assert_eq!((end, consumed), (End::Goodbye, input.len()));
+    assert_eq!(
+        kinds(&out),
+        [
+            reply::ERR_INVALID,
+            reply::META_CONTEXT,
+            reply::ACK,
+            reply::META_CONTEXT,
+            reply::ACK,
+            reply::ACK,
+            reply::ERR_UNSUP,
+            reply::ERR_UNSUP,
+            reply::ERR_UNSUP,
+            reply::ERR_UNKNOWN,
+            reply::ERR_POLICY,
+            reply::ERR_UNKNOWN,
+            reply::ERR_TOO_BIG,
+            reply::ERR_INVALID,
+            reply::ERR_INVALID,
+            reply::SERVER,
+            reply::SERVER,
+            reply::ACK,
+            reply::ACK,
+        ]
+    );
+    for (_, kind, data) in replies(&out) {
+        if kind & reply::ERROR_BIT != 0 {
+            assert!(data.len() <= MAX_ERROR_TEXT_BYTES, "an error echoes {} bytes", data.len());
+        }
+    }
+}
+
+#[test]
+fn the_thirty_third_option_ends_it() {
+    let mut input = hello();
+    for _ in 0..33 {
+        input.extend(option_bytes(option::LIST, &[]));
+    }
+    let (end, out, _) = talk(&input, &[]);
+    assert_eq!(end, End::Failed(HandshakeError::TooManyOptions(32)));
+    assert_eq!(kinds(&out).len(), 32 * 3);
+}
+
+#[test]
+fn an_option_of_4_gib_is_not_waited_for() {
+    for (option, answers) in [(option::GO, 1), (option::EXPORT_NAME, 0), (99, 1)] {
+        let mut input = hello();
+        input.extend(OptionHeader { option, len_bytes: u32::MAX }.encode());
+        let (end, out, _) = talk(&input, &[]);
+        assert_eq!(end, End::Failed(HandshakeError::OptionTooLong(u32::MAX)));
+        assert_eq!(kinds(&out), vec![reply::ERR_TOO_BIG; answers]);
+    }
+}
+
+#[test]
+fn wrong_magic_and_unknown_flags_end_it() {
+    let mut input = hello();
+    input.extend([0; 16]);
+    assert!(matches!(talk(&input, &[]).0, End::Failed(HandshakeError::Wire(_))));
+    let input = 7u32.to_be_bytes();
+    assert_eq!(talk(&input, &[]).0, End::Failed(HandshakeError::UnknownClientFlags(7)));
+}
+
+/// Options as a client might send them, sensible or not.
+fn any_option() -> impl Strategy<Value = Vec<u8>> {
+    let name = prop_oneof![Just("vol".to_owned()), Just("other".to_owned()), "[a-z]{0,8}"];
+    let query =
+        prop_oneof![Just("base:allocation".to_owned()), Just("base:".to_owned()), "[a-z:]{0,9}"];
+    prop_oneof![
+        (0u32..13, prop::collection::vec(any::<u8>(), 0..40))
+            .prop_map(|(o, d)| option_bytes(o, &d)),
+        (6u32..8, name.clone()).prop_map(|(o, n)| go(o, &n)),
+        (9u32..11, name, prop::collection::vec(query, 0..4)).prop_map(|(o, n, q)| {
+            meta(o, &n, &q.iter().map(String::as_str).collect::<Vec<_>>())
+        }),
+        Just(option_bytes(option::STRUCTURED_REPLY, &[])),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn how_the_bytes_arrive_makes_no_difference(
+        options in prop::collection::vec(any_option(), 0..12),
+        tail in prop::collection::vec(any::<u8>(), 0..30),
+        mut cuts in prop::collection::vec(0usize..600, 0..40),
+    ) {
+        let mut input = hello();
+        input.extend(options.concat());
+        input.extend(tail);
+        cuts.sort_unstable();
+        let whole = talk(&input, &[]);
+        prop_assert_eq!(&talk(&input, &cuts), &whole);
+        let each: Vec<usize> = (0..input.len()).collect();
+        prop_assert_eq!(&talk(&input, &each), &whole);
+    }
+
+    #[test]
+    fn any_bytes_are_taken_without_panic(mut input in prop::collection::vec(any::<u8>(), 0..300), sane: bool) {
+        if sane {
+            input.splice(..0, hello());
+        }
+        let (_, _, consumed) = talk(&input, &[]);
+        prop_assert!(consumed <= input.len());
+    }
+}

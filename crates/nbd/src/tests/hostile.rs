@@ -1,0 +1,318 @@
+use forebay_rt::Runtime;
+
+use super::*;
+use crate::wire::{Request, command};
+
+/// Shakes hands the short way, and gives the stream back at the start of transmission.
+async fn into_transmission(server: &Rc<Server>) -> net::Stream {
+    let stream = connect_raw(server);
+    let mut hello = 3u32.to_be_bytes().to_vec();
+    hello.extend(b"IHAVEOPT\0\0\0\x01\0\0\0\x03vol");
+    stream.send_all(hello).await.0.unwrap();
+    let (outcome, _) = stream.recv_exact(vec![0; 18 + 10], 0).await;
+    outcome.unwrap();
+    stream
+}
+
+fn request(command: u16, offset_bytes: u64, len_bytes: u32) -> Request {
+    Request { flags: 0, command, cookie: 7, offset_bytes, len_bytes }
+}
+
+fn write_bytes(offset_bytes: u64, len: usize) -> Vec<u8> {
+    let mut bytes = request(command::WRITE, offset_bytes, len as u32).encode().to_vec();
+    bytes.extend_from_slice(&pattern(len, 9));
+    bytes
+}
+
+async fn ended(stream: &net::Stream) -> bool {
+    loop {
+        match stream.recv(vec![0; 4096], 0).await.0 {
+            Ok(0) | Err(_) => return true,
+            Ok(_) => {}
+        }
+    }
+}
+
+/// Another client, before and after: it must notice nothing.
+async fn still_serves(client: &Client, salt: u64) {
+    client.write(65536, pattern(4096, salt), true).await.unwrap();
+    let back = client.read(65536, IoBuf::recycled(4096)).await.unwrap();
+    assert!(back[..] == pattern(4096, salt)[..]);
+}
+
+async fn settled(server: &Server, connections: usize) {
+    for _ in 0..10_000 {
+        if server.connections() == connections && server.bytes_in_flight() == 0 {
+            return;
+        }
+        rt::sleep(Nanos::from_millis(10)).await;
+    }
+    panic!("{} connections, {} bytes in flight", server.connections(), server.bytes_in_flight());
+}
+
+#[test]
+fn a_write_cut_at_any_byte_never_reaches_the_device() {
+    Runtime::simulated(5).block_on(async {
+        let device = CachedDevice::new(1 << 20);
+        let server = server_of(device.clone(), Limits::default());
+        let witness = connect(&server).await;
+        let whole = write_bytes(0, 512);
+        for cut in 0..whole.len() {
+            let stream = into_transmission(&server).await;
+            if cut > 0 {
+                stream.send_all(whole[..cut].to_vec()).await.0.unwrap();
+            }
+            drop(stream);
+        }
+        settled(&server, 1).await;
+        assert_eq!(device.writes_begun.get(), 0);
+        // Cut at 0 the client has left between two requests; else it vanished within one.
+        assert_eq!(server.counts().vanished, whole.len() as u64 - 1);
+        still_serves(&witness, 1).await;
+
+        // Whole, and then gone without waiting for the answer: it happens, once.
+        let stream = into_transmission(&server).await;
+        stream.send_all(whole).await.0.unwrap();
+        drop(stream);
+        settled(&server, 1).await;
+        assert_eq!(device.writes_begun.get(), 2);
+        assert!(device.seen.borrow()[..512] == pattern(512, 9)[..]);
+    });
+}
+
+#[test]
+fn a_large_write_cut_anywhere_never_reaches_the_device() {
+    // Longer than the receive buffer: the payload is received in place.
+    Runtime::simulated(6).block_on(async {
+        let device = CachedDevice::new(1 << 20);
+        let server = server_of(device.clone(), Limits::default());
+        let whole = write_bytes(0, 700 << 10);
+        for step in 0..40 {
+            let stream = into_transmission(&server).await;
+            let cut = whole.len() * step / 40 + 1;
+            stream.send_all(whole[..cut].to_vec()).await.0.unwrap();
+            drop(stream);
+        }
+        settled(&server, 0).await;
+        assert_eq!(device.writes_begun.get(), 0);
+    });
+}
+
+#[test]
+fn a_handshake_cut_at_any_byte_disturbs_nobody() {
+    Runtime::simulated(7).block_on(async {
+        let server = server_of(CachedDevice::new(1 << 20), Limits::default());
+        let witness = connect(&server).await;
+        let mut hello = 3u32.to_be_bytes().to_vec();
+        hello.extend(b"IHAVEOPT\0\0\0\x03\0\0\0\0IHAVEOPT\0\0\0\x01\0\0\0\x03vol");
+        for cut in 0..=hello.len() {
+            let stream = connect_raw(&server);
+            if cut > 0 {
+                stream.send_all(hello[..cut].to_vec()).await.0.unwrap();
+            }
+            drop(stream);
+        }
+        settled(&server, 1).await;
+        still_serves(&witness, 2).await;
+    });
+}
+
+#[test]
+fn a_handshake_that_trickles_is_ended_at_its_deadline() {
+    Runtime::simulated(8).block_on(async {
+        let limits = Limits { handshake_deadline: Nanos::from_secs(3), ..Default::default() };
+        let server = server_of(CachedDevice::new(1 << 20), limits);
+        let stream = connect_raw(&server);
+        let begun = rt::now();
+        for byte in [0u8, 0, 0, 3, b'I', b'H', b'A', b'V'] {
+            if stream.send_all(vec![byte]).await.0.is_err() {
+                break;
+            }
+            rt::sleep(Nanos::from_secs(1)).await;
+        }
+        assert!(ended(&stream).await);
+        assert!(rt::now().since(begun) < Nanos::from_secs(9));
+        settled(&server, 0).await;
+        assert_eq!(server.counts().too_slow, 1);
+    });
+}
+
+#[test]
+fn a_request_that_trickles_is_ended_at_its_deadline_and_an_idle_client_is_not() {
+    Runtime::simulated(9).block_on(async {
+        let limits = Limits { stall_deadline: Nanos::from_secs(4), ..Default::default() };
+        let device = CachedDevice::new(1 << 20);
+        let server = server_of(device.clone(), limits);
+        let idle = connect(&server).await;
+        // Through the buffer, and in place: both ways of receiving a payload.
+        for len in [4096, 700 << 10] {
+            let stream = into_transmission(&server).await;
+            let bytes = write_bytes(0, len);
+            let begun = rt::now();
+            let mut at = 0;
+            while at < bytes.len() {
+                let step = (bytes.len() / 50).max(1);
+                let piece = bytes[at..(at + step).min(bytes.len())].to_vec();
+                if stream.send_all(piece).await.0.is_err() {
+                    break;
+                }
+                at += step;
+                rt::sleep(Nanos::from_secs(1)).await;
+            }
+            assert!(at < bytes.len(), "it took a minute and nobody minded");
+            assert!(rt::now().since(begun) < Nanos::from_secs(9));
+            drop(stream);
+        }
+        settled(&server, 1).await;
+        assert_eq!((server.counts().too_slow, device.writes_begun.get()), (2, 0));
+        rt::sleep(Nanos::from_secs(3600)).await;
+        still_serves(&idle, 3).await;
+    });
+}
+
+#[test]
+fn lengths_of_4_gib_cost_only_their_own_connection() {
+    Runtime::simulated(10).block_on(async {
+        let server = server_of(CachedDevice::new(1 << 20), Limits::default());
+        let witness = connect(&server).await;
+        let stream = into_transmission(&server).await;
+        let huge = request(command::WRITE, 0, u32::MAX).encode().to_vec();
+        stream.send_all(huge).await.0.unwrap();
+        assert!(ended(&stream).await);
+        settled(&server, 1).await;
+        assert_eq!(server.counts().broke, 1);
+
+        // Where no payload follows, an error is enough.
+        let stream = into_transmission(&server).await;
+        for command in [command::READ, command::TRIM, command::WRITE_ZEROES, command::CACHE] {
+            let bytes = request(command, u64::MAX - 5, u32::MAX).encode().to_vec();
+            stream.send_all(bytes).await.0.unwrap();
+            let (outcome, reply) = stream.recv_exact(vec![0; 16], 0).await;
+            outcome.unwrap();
+            assert_ne!(reply[4..8], [0; 4], "command {command} succeeded");
+        }
+        still_serves(&witness, 4).await;
+    });
+}
+
+#[test]
+fn noise_in_place_of_requests_costs_only_its_own_connection() {
+    for seed in 0..40 {
+        Runtime::simulated(seed).block_on(async {
+            let device = CachedDevice::new(1 << 20);
+            let server = server_of(device.clone(), Limits::default());
+            let witness = connect(&server).await;
+            for _ in 0..10 {
+                let stream = into_transmission(&server).await;
+                let mut bytes = Vec::new();
+                for _ in 0..1 + rt::random_below(20) {
+                    // Mostly a request with one field gone wild, sometimes plain noise.
+                    let mut one = request(
+                        rt::random_below(10) as u16,
+                        rt::random_below(300) * 4096,
+                        rt::random_below(3) as u32 * 4096,
+                    )
+                    .encode();
+                    if rt::random_below(3) == 0 {
+                        one[rt::random_below(28) as usize] = rt::random_u64() as u8;
+                    }
+                    bytes.extend_from_slice(&one);
+                }
+                // It may have been cut off already; that is not under test.
+                let _ = stream.send_all(bytes).await.0;
+                rt::sleep(Nanos(rt::random_below(1_000_000))).await;
+            }
+            settled(&server, 1).await;
+            still_serves(&witness, 5).await;
+        });
+    }
+}
+
+#[test]
+fn one_connection_too_many_is_closed_at_once() {
+    Runtime::simulated(11).block_on(async {
+        let limits = Limits { connections_max: 3, ..Default::default() };
+        let server = server_of(CachedDevice::new(1 << 20), limits);
+        let streams: Vec<_> = (0..3).map(|_| connect_raw(&server)).collect();
+        let (here, there) = net::pair();
+        assert!(!server.adopt(there));
+        assert!(ended(&here).await);
+        drop(streams);
+        settled(&server, 0).await;
+        let client = connect(&server).await;
+        still_serves(&client, 6).await;
+    });
+}
+
+#[test]
+fn what_is_in_memory_is_bounded_per_connection_and_in_all() {
+    Runtime::simulated(12).block_on(async {
+        let limits = Limits {
+            request_max_bytes: 64 << 10,
+            connection_bytes_max: 256 << 10,
+            total_bytes_max: 512 << 10,
+            ..Default::default()
+        };
+        let device = CachedDevice::new(1 << 20);
+        let server = server_of(device.clone(), limits);
+        let mut clients = Vec::new();
+        for _ in 0..4 {
+            clients.push(Rc::new(connect(&server).await));
+        }
+        let mut tasks = Vec::new();
+        for (i, client) in clients.iter().enumerate() {
+            for lane in 0..16u64 {
+                let client = client.clone();
+                tasks.push(rt::spawn(async move {
+                    let data = pattern(64 << 10, lane);
+                    client.write((i as u64 * 4 + lane % 4) * 65536, data, false).await.unwrap();
+                    client.read(lane * 65536, IoBuf::recycled(65536)).await.unwrap();
+                }));
+            }
+        }
+        let watched = server.clone();
+        let watcher = rt::spawn(async move {
+            let mut most = 0;
+            while watched.connections() > 0 {
+                most = most.max(watched.bytes_in_flight());
+                rt::sleep(Nanos::from_micros(50)).await;
+            }
+            most
+        });
+        rt::join_all(tasks).await;
+        assert!(device.most_in_flight.get() <= 8, "more payloads than the bound allows");
+        drop(clients);
+        let most = watcher.await;
+        assert!((256 << 10..=512 << 10).contains(&most), "{most} bytes at most");
+        settled(&server, 0).await;
+    });
+}
+
+#[test]
+fn a_client_that_takes_no_replies_cannot_starve_the_others() {
+    Runtime::simulated(13).block_on(async {
+        let limits = Limits {
+            connection_bytes_max: 4 << 20,
+            total_bytes_max: 4 << 20,
+            request_max_bytes: 1 << 20,
+            stall_deadline: Nanos::from_secs(2),
+            ..Default::default()
+        };
+        let server = server_of(CachedDevice::new(1 << 20), limits);
+        let witness = connect(&server).await;
+        let greedy = into_transmission(&server).await;
+        let mut bytes = Vec::new();
+        for _ in 0..64 {
+            // Four of them, each with its upkeep, take all the memory there is.
+            bytes.extend_from_slice(&request(command::READ, 0, (1 << 20) - 4096).encode());
+        }
+        greedy.send_all(bytes).await.0.unwrap();
+        rt::sleep(Nanos::from_secs(60)).await;
+        // Alone it may stand still for as long as it likes; now somebody wants the memory.
+        assert_eq!(server.counts().too_slow, 0);
+        still_serves(&witness, 7).await;
+        settled(&server, 1).await;
+        assert_eq!(server.counts().too_slow, 1);
+        drop(greedy);
+    });
+}

@@ -1,0 +1,335 @@
+use forebay_rt::Runtime;
+
+use super::*;
+use crate::client::RequestError;
+use crate::wire::{Request, command, command_flag, errno, status_flag};
+
+fn simulated<F: Future<Output = ()> + 'static>(seeds: u64, test: impl Fn() -> F) {
+    for seed in 0..seeds {
+        Runtime::simulated(seed).block_on(test());
+    }
+}
+
+fn server_error(outcome: Result<(), RequestError>) -> u32 {
+    match outcome {
+        Err(RequestError::Server { error, .. }) => error,
+        other => panic!("an error of the server was expected, not {other:?}"),
+    }
+}
+
+const REGION_BYTES: u64 = 64 << 10;
+
+/// One task with a part of the volume to itself, and a plain vector to compare with.
+async fn exercise_region(client: Rc<Client>, region: u64, rounds: u32) {
+    let mut model = vec![0u8; REGION_BYTES as usize];
+    let mut stored = vec![false; REGION_BYTES as usize / 512];
+    let base = region * REGION_BYTES;
+    for round in 0..rounds {
+        let sectors = REGION_BYTES / 512;
+        let first = rt::random_below(sectors);
+        let count = 1 + rt::random_below((sectors - first).min(80));
+        let (start, len) = ((first * 512) as usize, (count * 512) as usize);
+        let (range, marks) = (start..start + len, first as usize..(first + count) as usize);
+        let at = base + start as u64;
+        match rt::random_below(6) {
+            0 | 1 => {
+                let data = pattern(len, region * 1000 + u64::from(round));
+                client.write(at, data.clone(), round % 3 == 0).await.unwrap();
+                model[range].copy_from_slice(&data);
+                stored[marks].fill(true);
+            }
+            2 => {
+                client.trim(at, len as u32, false).await.unwrap();
+                model[range].fill(0);
+                stored[marks].fill(false);
+            }
+            3 => {
+                let keep = rt::random_below(2) == 0;
+                let flags = if keep { command_flag::NO_HOLE } else { 0 };
+                client.zero(at, len as u32, flags).await.unwrap();
+                model[range].fill(0);
+                stored[marks].fill(keep);
+            }
+            4 if client.knows_allocation() => {
+                let extents = client.block_status(at, len as u32, 0).await.unwrap();
+                let mut sector = first as usize;
+                let mut last = None;
+                for extent in extents {
+                    assert_ne!(last.replace(extent.flags), Some(extent.flags), "not merged");
+                    let hole = status_flag::HOLE | status_flag::ZERO;
+                    let expected = |stored: bool| if stored { 0 } else { hole };
+                    for _ in 0..extent.len_bytes / 512 {
+                        assert_eq!(expected(stored[sector]), extent.flags);
+                        sector += 1;
+                    }
+                }
+                assert_eq!(sector, (first + count) as usize, "the whole range is answered");
+            }
+            _ => {
+                let back = client.read(at, IoBuf::recycled(len)).await.unwrap();
+                assert!(back[..] == model[range], "round {round} of region {region}");
+            }
+        }
+    }
+    let back = client.read(base, IoBuf::recycled(REGION_BYTES as usize)).await.unwrap();
+    assert!(back[..] == model[..]);
+}
+
+#[test]
+fn many_requests_on_many_connections_do_what_a_plain_vector_does() {
+    simulated(12, || async {
+        let device = CachedDevice::new(16 * REGION_BYTES as usize);
+        let server = server_of(device.clone(), Limits::default());
+        let mut tasks = Vec::new();
+        for connection in 0..4 {
+            let stream = connect_raw(&server);
+            let client = match connection {
+                0 => Client::over_simple(stream, "vol", "old client").await,
+                _ => Client::over(stream, "vol", "client").await,
+            };
+            let client = Rc::new(client.unwrap());
+            for lane in 0..4 {
+                tasks.push(rt::spawn(exercise_region(client.clone(), connection * 4 + lane, 40)));
+            }
+        }
+        rt::join_all(tasks).await;
+        assert!(device.most_in_flight.get() > 4, "requests did not run side by side");
+        server.stop(Nanos::from_secs(1)).await;
+        assert_eq!((server.connections(), server.bytes_in_flight()), (0, 0));
+    });
+}
+
+#[test]
+fn a_flush_on_one_connection_covers_what_every_other_has_completed() {
+    simulated(20, || async {
+        let device = CachedDevice::new(1 << 20);
+        let server = server_of(device.clone(), Limits::default());
+        let (a, b) = (Rc::new(connect(&server).await), connect(&server).await);
+        for round in 0..10u64 {
+            let writes = (0..4).map(|i| {
+                let a = a.clone();
+                rt::spawn(async move { a.write(i * 8192, pattern(4096, round + i), false).await })
+            });
+            for outcome in rt::join_all(writes).await {
+                outcome.unwrap();
+            }
+            b.flush().await.unwrap();
+            for i in 0..4u64 {
+                let start = i as usize * 8192;
+                let kept = device.durable.borrow()[start..start + 4096].to_vec();
+                assert!(kept == pattern(4096, round + i)[..], "lost after a flush elsewhere");
+            }
+        }
+    });
+}
+
+#[test]
+fn fua_is_durable_at_the_reply_on_every_command() {
+    simulated(5, || async {
+        let device = CachedDevice::new(1 << 20);
+        let server = server_of(device.clone(), Limits::default());
+        let client = connect(&server).await;
+        let kept = |at: usize| device.durable.borrow()[at..at + 4096].to_vec();
+        client.write_once(0, pattern(8192, 1), true).await.unwrap();
+        assert!(kept(0) == pattern(8192, 1)[..4096]);
+        client.zero(0, 4096, command_flag::FUA).await.unwrap();
+        assert!(kept(0) == [0; 4096]);
+        client.trim(4096, 4096, true).await.unwrap();
+        assert!(kept(4096) == [0; 4096]);
+        client.write_once(0, pattern(4096, 2), false).await.unwrap();
+        assert!(kept(0) == [0; 4096], "the device's cache is not under test");
+        // On commands that have nothing to make durable the flag is legal and means nothing.
+        for command in [command::READ, command::FLUSH, command::CACHE] {
+            let flags = command_flag::FUA;
+            let len_bytes = if command == command::CACHE { 4096 } else { 0 };
+            let request = Request { flags, command, cookie: 0, offset_bytes: 0, len_bytes };
+            client.raw(request).await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn requests_that_make_no_sense_are_answered_and_the_connection_goes_on() {
+    simulated(4, || async {
+        let device = CachedDevice::new((1 << 20) + 100);
+        let server = server_of(device.clone(), Limits::default());
+        for simple in [false, true] {
+            let stream = connect_raw(&server);
+            let client = if simple {
+                Client::over_simple(stream, "vol", "c").await.unwrap()
+            } else {
+                Client::over(stream, "vol", "c").await.unwrap()
+            };
+            assert_eq!(client.size_bytes(), 1 << 20, "whole blocks only");
+            let ask = |command, flags, offset_bytes, len_bytes| {
+                client.raw(Request { flags, command, cookie: 0, offset_bytes, len_bytes })
+            };
+            let size = 1u64 << 20;
+            let cases = [
+                (77, 0, 0, 512, errno::EINVAL),
+                (command::TRIM, command_flag::DF, 0, 512, errno::EINVAL),
+                (command::FLUSH, 1 << 15, 0, 0, errno::EINVAL),
+                (command::TRIM, 0, 100, 512, errno::EINVAL),
+                (command::TRIM, 0, 512, 100, errno::EINVAL),
+                (command::TRIM, 0, size, 512, errno::ENOSPC),
+                (command::TRIM, 0, u64::MAX - 511, 512, errno::ENOSPC),
+                (command::TRIM, 0, 0, u32::MAX - 511, errno::ENOSPC),
+                (command::WRITE_ZEROES, 0, size - 512, 1024, errno::ENOSPC),
+                (command::CACHE, 0, size, 512, errno::EINVAL),
+                (command::BLOCK_STATUS, 0, 0, 0, errno::EINVAL),
+                (command::BLOCK_STATUS, 0, size, 512, errno::EINVAL),
+                (
+                    command::WRITE_ZEROES,
+                    command_flag::FAST_ZERO | command_flag::NO_HOLE,
+                    0,
+                    4096,
+                    errno::ENOTSUP,
+                ),
+            ];
+            for (command, flags, offset, len, expected) in cases {
+                let got = server_error(ask(command, flags, offset, len).await);
+                assert_eq!(got, expected, "command {command} flags {flags} {offset}+{len}");
+            }
+            let past = client.read_once(size, IoBuf::recycled(512)).await;
+            assert_eq!(server_error(past.map(|_| ())), errno::EINVAL);
+            let past = client.write_once(size, pattern(512, 0), false).await;
+            assert_eq!(server_error(past), errno::ENOSPC);
+            let odd = client.write_once(7, pattern(512, 0), false).await;
+            assert_eq!(server_error(odd), errno::EINVAL);
+            let too_long = client.read_once(0, IoBuf::recycled((32 << 20) + 512)).await;
+            assert_eq!(server_error(too_long.map(|_| ())), errno::EINVAL);
+            // A payload that nobody wants is thrown away, and what follows it is understood.
+            let too_long = client.write_once(0, pattern((32 << 20) + 512, 0), false).await;
+            assert_eq!(server_error(too_long), errno::ENOSPC);
+            for command in [command::READ, command::WRITE, command::TRIM, command::CACHE] {
+                ask(command, 0, 512, 0).await.unwrap();
+            }
+            client.write(512, pattern(512, 3), false).await.unwrap();
+            let back = client.read(512, IoBuf::recycled(512)).await.unwrap();
+            assert!(back[..] == pattern(512, 3)[..]);
+            client.close().await;
+        }
+        assert_eq!(device.writes_begun.get(), 2);
+    });
+}
+
+#[test]
+fn one_extent_is_one_and_df_is_honoured() {
+    Runtime::simulated(1).block_on(async {
+        let server =
+            server_of(CachedDevice::new(1 << 20), Limits { extents_max: 4, ..Default::default() });
+        let client = connect(&server).await;
+        for i in 0..8 {
+            client.write(i * 8192, pattern(4096, i), false).await.unwrap();
+        }
+        let one = client.block_status(0, 1 << 20, command_flag::REQ_ONE).await.unwrap();
+        assert_eq!((one.len(), one[0].len_bytes, one[0].flags), (1, 4096, 0));
+        let some = client.block_status(0, 1 << 20, 0).await.unwrap();
+        assert_eq!(some.len(), 4, "the limit on extents");
+        let rest = client.block_status(7 * 8192 + 4096, 4096, 0).await.unwrap();
+        assert_eq!((rest.len(), rest[0].len_bytes), (1, 4096), "never past the request");
+        let data = client.read_flagged(0, IoBuf::recycled(65536), command_flag::DF).await.unwrap();
+        assert!(data[..4096] == pattern(4096, 0)[..] && data[4096..8192] == [0; 4096]);
+    });
+}
+
+#[test]
+fn device_errors_arrive_as_their_own_kind_and_name_no_device() {
+    simulated(3, || async {
+        let device = CachedDevice::new(1 << 20);
+        let server = server_of(device.clone(), Limits::default());
+        let client = connect(&server).await;
+        let corrupt = || ErrorKind::Corrupt { detail: "block 7 of secret-path".into() };
+        let cases = [
+            (ErrorKind::NoSpace, errno::ENOSPC),
+            (ErrorKind::Gone, errno::EIO),
+            (ErrorKind::ReadOnly, errno::EPERM),
+            (ErrorKind::Unsupported, errno::ENOTSUP),
+            (corrupt(), errno::EIO),
+            (ErrorKind::Os { errno: 121 }, errno::EIO),
+        ];
+        for (kind, expected) in cases {
+            *device.fail_next.borrow_mut() = Some(kind.clone());
+            let write = client.write_once(0, pattern(512, 0), false).await;
+            assert_eq!(server_error(write), expected);
+            *device.fail_next.borrow_mut() = Some(kind);
+            match client.read_once(0, IoBuf::recycled(512)).await.unwrap_err() {
+                RequestError::Server { error, text } => {
+                    assert_eq!(error, expected);
+                    assert!(!text.is_empty() && !text.contains("secret"), "{text}");
+                }
+                other => panic!("{other}"),
+            }
+        }
+        *device.fail_next.borrow_mut() = Some(ErrorKind::Gone);
+        let flush = client.flush().await.unwrap_err();
+        assert_eq!(flush.errno(), 5, "{flush}");
+        client.flush().await.unwrap();
+    });
+}
+
+#[test]
+fn a_read_only_export_refuses_every_kind_of_write() {
+    Runtime::simulated(1).block_on(async {
+        let device = CachedDevice::new(1 << 20);
+        device.geometry.set(Geometry { read_only: true, ..device.geometry.get() });
+        let server = server_of(device.clone(), Limits::default());
+        let client = connect(&server).await;
+        assert!(client.geometry().read_only);
+        assert_eq!(server_error(client.write_once(0, pattern(512, 0), false).await), errno::EPERM);
+        assert_eq!(server_error(client.trim(0, 512, false).await), errno::EPERM);
+        assert_eq!(server_error(client.zero(0, 512, 0).await), errno::EPERM);
+        client.read(0, IoBuf::recycled(512)).await.unwrap();
+        client.flush().await.unwrap();
+        assert_eq!(device.writes_begun.get(), 0);
+    });
+}
+
+#[test]
+fn a_volume_that_grows_is_served_to_its_new_end() {
+    Runtime::simulated(1).block_on(async {
+        let device = CachedDevice::new(1 << 20);
+        device.geometry.set(Geometry { size_bytes: 4096, ..device.geometry.get() });
+        let server = server_of(device.clone(), Limits::default());
+        let client = connect(&server).await;
+        let write = || client.write_once(8192, pattern(512, 0), false);
+        assert_eq!(server_error(write().await), errno::ENOSPC);
+        device.geometry.set(Geometry { size_bytes: 1 << 20, ..device.geometry.get() });
+        write().await.unwrap();
+    });
+}
+
+#[test]
+fn stopping_answers_what_is_in_flight_and_nothing_after() {
+    simulated(30, || async {
+        let device = CachedDevice::new(1 << 20);
+        let server = server_of(device.clone(), Limits::default());
+        let client = Rc::new(connect(&server).await);
+        let writes: Vec<_> = (0..32u64)
+            .map(|i| {
+                let client = client.clone();
+                rt::spawn(async move { client.write_once(i * 4096, pattern(4096, i), true).await })
+            })
+            .collect();
+        rt::sleep(Nanos(rt::random_below(3_000_000))).await;
+        server.stop(Nanos::from_secs(10)).await;
+        assert_eq!((server.connections(), server.bytes_in_flight()), (0, 0));
+        assert!(!server.adopt(net::pair().0), "a stopped server takes nobody");
+        let begun = device.writes_begun.get();
+        let mut done = 0;
+        for (i, outcome) in rt::join_all(writes).await.into_iter().enumerate() {
+            match outcome {
+                Ok(()) => {
+                    done += 1;
+                    let kept = device.durable.borrow()[i * 4096..][..4096].to_vec();
+                    assert!(kept == pattern(4096, i as u64)[..]);
+                }
+                Err(
+                    RequestError::Server { error: errno::ESHUTDOWN, .. } | RequestError::Lost(_),
+                ) => {}
+                Err(e) => panic!("{e}"),
+            }
+        }
+        assert_eq!(done, begun, "every write that reached the device was answered");
+    });
+}
