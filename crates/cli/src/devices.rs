@@ -132,10 +132,9 @@ fn search_folder(folder: &Path, files: bool, paths: &mut Vec<String>) -> Result<
         // Entries that vanish, or that we may not look at, hold no pool for us.
         let Ok(meta) = std::fs::metadata(&path) else { continue };
         let candidate = meta.file_type().is_block_device() || (files && meta.is_file());
-        if candidate && probe_size_bytes(&path).is_ok_and(|size| size >= DEVICE_MIN_BYTES) {
-            if let Ok(path) = utf8(path) {
-                paths.push(path);
-            }
+        let large = || probe_size_bytes(&path).is_ok_and(|size| size >= DEVICE_MIN_BYTES);
+        if candidate && large() {
+            paths.push(utf8(path)?);
         }
     }
     Ok(())

@@ -260,7 +260,7 @@ pub fn known(status: &PoolStatus) -> KnownPool {
 
 fn look(pool: &Pool, action: &Action) -> Result<Reply, Failure> {
     Ok(match action {
-        Action::Status => Reply::Status(pool.status()),
+        Action::Status => Reply::Status(Box::new(pool.status())),
         Action::Summary => Reply::Summary(pool.summary()),
         Action::Stats => Reply::Stats(Box::new(pool.stats())),
         Action::Sample => Reply::Sample(Box::new(Sample {

@@ -53,7 +53,7 @@ impl Reach {
     /// Ctrl-C and SIGTERM, for commands that wait. Panics for the others.
     #[must_use]
     pub fn stop(&self) -> Rc<Stop> {
-        self.stop.clone().expect("a command that waits is listed in run::waits")
+        self.stop.clone().expect("a command that waits is given signals by run::execute")
     }
 
     /// A request that goes into the pool's history as this command, unless it only looks.

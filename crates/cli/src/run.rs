@@ -6,8 +6,8 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 use forebay_rt::Runtime;
 
-use crate::args::{Cli, Command, PoolCommand};
-use crate::commands::{Outcome, completions, man, pool, serve, up, volume};
+use crate::args::{BenchCommand, Cli, Command, PoolCommand};
+use crate::commands::{Outcome, bench_nbd, completions, man, pool, serve, up, volume};
 use crate::failure::{Failure, report};
 use crate::reach::Reach;
 use crate::signals::Signals;
@@ -34,47 +34,54 @@ fn execute(cli: Cli) -> Result<u8, Failure> {
     let outcome = match cli.command {
         Command::Completions { shell } => completions(shell),
         Command::Man { dir } => man(dir.as_deref())?,
-        command => with_runtime(command)?,
+        Command::Bench { command: BenchCommand::Nbd(args) } => {
+            // Before the runtime has threads: they inherit the mask.
+            let signals = Signals::take()?;
+            runtime()?.block_on(async move { bench_nbd(args, &signals.watch()).await })?
+        }
+        Command::Up(args) => on_pools(true, async |reach| up(args, reach).await)?,
+        Command::Serve(args) => on_pools(true, async |reach| serve(args, reach).await)?,
+        Command::Pool { command } => {
+            on_pools(waits(&command), async |reach| pool(command, &reach).await)?
+        }
+        Command::Volume { command } => {
+            on_pools(false, async |reach| volume(command, &reach).await)?
+        }
     };
     print(&outcome.text)?;
     Ok(u8::from(!outcome.complete))
 }
 
-fn with_runtime(command: Command) -> Result<Outcome, Failure> {
+/// Runs `work` with the state folder and the servers on it. `waits`: Ctrl-C must end it well.
+fn on_pools(
+    waits: bool,
+    work: impl AsyncFnOnce(Reach) -> Result<Outcome, Failure> + 'static,
+) -> Result<Outcome, Failure> {
     let state = StateDir::open()?;
-    // Before the runtime has threads: they inherit the mask.
-    let signals = waits(&command).then(Signals::take).transpose()?;
-    let runtime = Runtime::real().map_err(|e| {
+    let signals = waits.then(Signals::take).transpose()?;
+    runtime()?.block_on(async move {
+        let reach = Reach::new(state, signals.map(Signals::watch)).await?;
+        work(reach).await
+    })
+}
+
+fn runtime() -> Result<Runtime, Failure> {
+    Runtime::real().map_err(|e| {
         Failure::new(format!(
             "io_uring is not available ({e}); it needs Linux 5.19 or newer, the sysctl \
              kernel.io_uring_disabled at 0, and a container that allows it"
         ))
-    })?;
-    runtime.block_on(async move {
-        let reach = Reach::new(state, signals.map(Signals::watch)).await?;
-        match command {
-            Command::Up(args) => up(args, reach).await,
-            Command::Serve(args) => serve(args, reach).await,
-            Command::Pool { command } => pool(command, &reach).await,
-            Command::Volume { command } => volume(command, &reach).await,
-            Command::Completions { shell } => Ok(completions(shell)),
-            Command::Man { dir } => man(dir.as_deref()),
-        }
     })
 }
 
-/// Whether a command goes on until something ends, so that Ctrl-C must end it well.
-fn waits(command: &Command) -> bool {
+/// Whether a command may wait for the end of a scan.
+fn waits(command: &PoolCommand) -> bool {
     matches!(
         command,
-        Command::Up(_)
-            | Command::Serve(_)
-            | Command::Pool {
-                command: PoolCommand::Scrub { .. }
-                    | PoolCommand::Resilver { .. }
-                    | PoolCommand::Attach { .. }
-                    | PoolCommand::Replace { .. }
-            }
+        PoolCommand::Scrub { .. }
+            | PoolCommand::Resilver { .. }
+            | PoolCommand::Attach { .. }
+            | PoolCommand::Replace { .. }
     )
 }
 

@@ -70,6 +70,16 @@ pub enum Command {
         too. Without --listen: a Unix socket in the state folder, and 127.0.0.1:10809. The \
         export name of a volume is POOL/VOL.")]
     Serve(ServeArgs),
+    /// Measure.
+    #[command(
+        arg_required_else_help = true,
+        after_help = "Example:\n  forebay bench nbd nbd://127.0.0.1:10809/tank/vol0 --fua"
+    )]
+    Bench {
+        /// What to measure.
+        #[command(subcommand)]
+        command: BenchCommand,
+    },
     /// Print a completion script for a shell.
     #[command(after_help = "Example:\n  forebay completions bash > \
         ~/.local/share/bash-completion/completions/forebay")]
@@ -85,6 +95,15 @@ pub enum Command {
         #[arg(value_name = "DIR")]
         dir: Option<PathBuf>,
     },
+}
+
+/// The verbs of `forebay bench`.
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// Put a load on an NBD server, and print its rate and latencies. Writes destroy data.
+    #[command(after_help = "Example:\n  forebay bench nbd nbd://127.0.0.1:10809/tank/vol0 \
+        --fua --queue-depth 1 --seconds 10 --json")]
+    Nbd(forebay_nbd::bench::BenchArgs),
 }
 
 /// How a listing is printed.

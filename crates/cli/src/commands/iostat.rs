@@ -72,13 +72,12 @@ pub async fn iostat(reach: &Reach, words: &[String], options: Options) -> Result
     if names.is_empty() {
         return Ok(Outcome::text("no pools available\n".to_owned()));
     }
-    if interval.is_some() {
-        if let Some(idle) = names.iter().find(|name| reach.server_of(name).is_none()) {
-            return Err(Failure::new(format!(
-                "'{idle}' is not being served, so nothing happens that could be watched; start \
-                 'forebay serve {idle}', or leave the interval out"
-            )));
-        }
+    let idle = names.iter().find(|name| reach.server_of(name).is_none());
+    if let Some(idle) = idle.filter(|_| interval.is_some()) {
+        return Err(Failure::new(format!(
+            "'{idle}' is not being served, so nothing happens that could be watched; start \
+             'forebay serve {idle}', or leave the interval out"
+        )));
     }
     let mut ways: Vec<Access> = Vec::new();
     for name in &names {

@@ -1,6 +1,7 @@
 //! What each verb does. A command gives back the text for standard output, so that a pool that
 //! was opened for it is closed before anything can go wrong with printing.
 
+mod bench;
 mod import;
 mod iostat;
 mod pages;
@@ -10,6 +11,7 @@ mod serve;
 mod up;
 mod volume;
 
+pub use bench::bench_nbd;
 pub use pages::{completions, man};
 pub use pool::pool;
 pub use serve::serve;

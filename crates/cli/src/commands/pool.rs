@@ -56,7 +56,7 @@ pub async fn pool(command: PoolCommand, reach: &Reach) -> Result<Outcome, Failur
         }
         PoolCommand::Status { report, unhealthy, verbose, pools } => {
             let each = from_each(reach, &pools, async |access| {
-                reply_as!(access.ask(Action::Status).await, Reply::Status)
+                reply_as!(access.ask(Action::Status).await, Reply::Status).map(|status| *status)
             })
             .await?;
             let none = each.is_empty();

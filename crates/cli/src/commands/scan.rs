@@ -109,7 +109,7 @@ async fn until_over(reach: &Reach, access: &Access, pool: &str) -> Result<(), Fa
 }
 
 fn progress(pool: &str, scan: &ScanStatus) -> String {
-    let share = if scan.total_bytes == 0 { 100 } else { scan.done_bytes * 100 / scan.total_bytes };
+    let share = (scan.done_bytes * 100).checked_div(scan.total_bytes).unwrap_or(100);
     format!(
         "{pool}: {} {share}% | {} of {} | {} repaired | {}",
         scan.kind,

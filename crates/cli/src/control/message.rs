@@ -144,7 +144,7 @@ pub enum Response {
 pub enum Reply {
     Done,
     Hello(Hello),
-    Status(PoolStatus),
+    Status(Box<PoolStatus>),
     Summary(PoolSummary),
     Stats(Box<PoolStats>),
     Sample(Box<Sample>),

@@ -68,7 +68,7 @@ fn folders_are_searched_for_devices() {
     let scratch = Scratch::new("search");
     let big = scratch.file("big", DEVICE_MIN_BYTES);
     let small = scratch.file("small", 4096);
-    assert_eq!(search(std::slice::from_ref(&scratch.0)).unwrap(), [big.clone()]);
+    assert_eq!(search(std::slice::from_ref(&scratch.0)).unwrap(), [big.as_str()]);
     // Named itself, a device is looked at whatever its size: the pool says what is wrong.
     assert_eq!(search(&[scratch.0.join("small"), scratch.0.clone()]).unwrap(), [big, small]);
     assert!(search(&[scratch.0.join("missing")]).is_err());

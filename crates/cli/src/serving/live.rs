@@ -73,7 +73,7 @@ pub fn live_line(
     }
     let number = |v: f64| count(v.round() as u64, false);
     let size = |v: f64| bytes(v.round() as u64, false);
-    let log_share = if log_capacity == 0 { 0 } else { log * 100 / log_capacity };
+    let log_share = (log * 100).checked_div(log_capacity).unwrap_or(0);
     format!(
         "{} | {connections} client{} | write {}/s {}B/s | read {}/s {}B/s | flush {}/s | dirty {} \
          | log {log_share}% | free {}",

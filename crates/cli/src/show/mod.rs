@@ -58,6 +58,18 @@ pub fn percent(part: u64, whole: u64, exact: bool) -> String {
     if exact { share.to_string() } else { format!("{share}%") }
 }
 
+/// Where a settable property's value comes from, as `zfs get` says it.
+fn source(name: &str, value: &str) -> &'static str {
+    let is_default = match name {
+        "sync" => value == "standard",
+        "autotrim" => value == "on",
+        "txg_timeout" => value == "5",
+        "dirty_limit" | "scan_rate" => value == "auto",
+        _ => value == "-",
+    };
+    if is_default { "default" } else { "local" }
+}
+
 /// The rows of `get`: name, property, value, source.
 fn property_table(rows: Vec<[String; 4]>, listing: Listing) -> String {
     let mut table = Table::new(&[

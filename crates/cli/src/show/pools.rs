@@ -6,7 +6,7 @@ use forebay_pool::status::{FoundPool, PoolSummary};
 use serde::Serialize;
 
 use super::status::device_tree;
-use super::{Column, Table, bytes, document, percent, property_table};
+use super::{Column, Table, bytes, document, percent, property_table, source};
 use crate::args::Listing;
 use crate::failure::Failure;
 
@@ -97,7 +97,7 @@ pub fn pool_get(
             .collect();
         for (name, value) in properties {
             if !COMPUTED.contains(&name.as_str()) {
-                all.push((name.clone(), value.clone(), "local"));
+                all.push((name.clone(), value.clone(), source(name, value)));
             }
         }
         let chosen = choose(&all, wanted, "pool")?;

@@ -89,6 +89,9 @@ fn floor_share(part: u64, whole: u64) -> String {
     format!("{:.2}%", hundredths / 100.0)
 }
 
+/// A figure of [`Traffic`] and its title.
+type Named<T> = (&'static str, fn(&Traffic) -> T);
+
 fn traffic_table(import: &Traffic, ever: &Traffic, exact: bool) -> String {
     let mut table = Table::new(&[
         Column::left("HOST"),
@@ -97,7 +100,7 @@ fn traffic_table(import: &Traffic, ever: &Traffic, exact: bool) -> String {
         Column::right("COUNT EVER"),
         Column::right("BYTES EVER"),
     ]);
-    let ops: [(&str, fn(&Traffic) -> OpCount); 6] = [
+    let ops: [Named<OpCount>; 6] = [
         ("reads", |t| t.reads),
         ("writes", |t| t.writes),
         ("  with FUA", |t| t.fuas),
@@ -122,7 +125,7 @@ fn traffic_table(import: &Traffic, ever: &Traffic, exact: bool) -> String {
         Column::right("SHARE"),
         Column::right("BYTES EVER"),
     ]);
-    let causes: [(&str, fn(&Traffic) -> u64); 7] = [
+    let causes: [Named<u64>; 7] = [
         ("data", |t| t.media.data),
         ("parity", |t| t.media.parity),
         ("metadata", |t| t.media.metadata),

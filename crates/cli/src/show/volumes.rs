@@ -6,7 +6,7 @@ use forebay_pool::status::VolumeStatus;
 use serde::Serialize;
 
 use super::pools::choose;
-use super::{Column, Table, bytes, document, property_table};
+use super::{Column, Table, bytes, document, property_table, source};
 use crate::args::Listing;
 use crate::failure::Failure;
 
@@ -29,11 +29,8 @@ fn value(volume: &VolumeStatus, name: &str, exact: bool) -> Option<(String, &'st
             };
             Some((shown, "local"))
         }
-        "sync" => {
-            let source = if volume.sync == "standard" { "default" } else { "local" };
-            Some((volume.sync.clone(), source))
-        }
-        other => volume.properties.get(other).map(|v| (v.clone(), "local")),
+        "sync" => Some((volume.sync.clone(), source(name, &volume.sync))),
+        other => volume.properties.get(other).map(|v| (v.clone(), source(name, v))),
     }
 }
 
