@@ -7,7 +7,16 @@
 //! Who calls me: the rooms that own the structures: intent log, segment, map, pool.
 
 pub mod checksum;
+pub mod config;
 mod cursor;
+pub mod footer;
+pub mod journal;
+pub mod label;
 pub mod log_frame;
+pub mod map_record;
+pub mod superblock;
 
 pub use cursor::{Decoder, Encoder, FormatError};
+
+#[cfg(test)]
+mod tests;

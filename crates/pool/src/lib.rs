@@ -1,57 +1,278 @@
-//! SKELETON for the command line's author: the real crate replaces it with these signatures.
+//! Pools: devices in, volumes out. The corridors where the rooms meet.
+//!
+//! What enters: devices (through an [`Opener`]), reads and writes of volumes, an operator's
+//! commands. What leaves: volumes as block devices, statuses and figures.
+//! What always holds: the promises of `docs/fault-model.md`; what is answered as durable is in the
+//! log or under a committed root; a volume after a crash is a prefix of its history.
+//! Who calls me: the command line and its NBD server, the lab, the proofs.
+//!
+//! The corridors: [`write_path`](../pool/write_path.rs), [`read_path`](../pool/read_path.rs),
+//! [`sync_path`](../pool/sync_path.rs), [`recovery`](../pool/recovery.rs).
+
+mod admin;
+mod cleaning;
+mod config;
+mod create;
+mod devices;
+mod error;
+mod health;
+mod labels;
+mod read_path;
+mod recovery;
+mod roots;
+mod scan;
 pub mod spec;
+mod stats;
 pub mod status;
+mod sync_path;
+mod volume;
+mod volumes;
+mod write_path;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
-use forebay_device::{Device, DeviceError};
-use spec::*;
-use status::*;
 
-/// Opens devices by name: files and disks in production, simulated ones in simulation.
-pub trait Opener {
-    /// Opens `path` exclusively. 
-    fn open(&self, path: &str) -> Result<Device, DeviceError>;
+use forebay_array::Array;
+use forebay_device::{DeviceError, ErrorKind, Operation};
+use forebay_format::config::PoolConfig;
+use forebay_format::superblock::JournalPosition;
+use forebay_intent_log::IntentLog;
+use forebay_map::{LeafId, Map};
+use forebay_rt as rt;
+use forebay_rt::sync::{Mutex, Notify};
+use forebay_segment::{Classes, DataWriter, InFlight, JournalWriter, Reader, SegmentTable};
+use forebay_txg::{Groups, Throttle};
+use forebay_units::{BLOCK_BYTES, BlockAddr, CommitId, DeviceId, Lba, TxgId, VolumeId};
+
+pub use error::PoolError;
+pub use labels::Opener;
+pub use volume::{SyncMode, Volume};
+
+use labels::OpenDevice;
+use stats::Stats;
+use volume::VolumeState;
+
+/// A block that the cleaner has moved; the map follows at the next root, if it still points there.
+pub(crate) struct Relocation {
+    pub volume: VolumeId,
+    pub lba: Lba,
+    pub old: BlockAddr,
+    pub new: BlockAddr,
+    pub sum: u64,
 }
 
-/// Something that could not be done: one line for the operator that says what to do.
-#[derive(Debug)]
-pub struct PoolError { pub message: String }
+/// What only the holder of the sync lock touches.
+pub(crate) struct Writers {
+    pub data: Vec<DataWriter>,
+    pub journal: JournalWriter,
+    /// First frame of the journal that the next root needs.
+    pub journal_start: Option<JournalPosition>,
+    /// A checkpoint in progress: where it began, and the next leaf.
+    pub checkpoint: Option<(JournalPosition, LeafId)>,
+    /// Bytes of deltas since the last checkpoint began.
+    pub delta_bytes: u64,
+    pub relocations: Vec<Relocation>,
+    /// Volumes to drop from the map with the next root.
+    pub dropped: Vec<VolumeId>,
+    /// Volumes to cut to so many blocks.
+    pub truncated: Vec<(VolumeId, u64)>,
+}
 
-pub struct Pool;
+/// What the sync task and those who wait for it share.
+pub(crate) struct SyncControl {
+    pub wake: Rc<Notify>,
+    /// A group that somebody waits for.
+    pub wanted: Cell<TxgId>,
+    pub committed: Cell<TxgId>,
+    pub commit: Cell<CommitId>,
+    pub done: Rc<Notify>,
+    /// The configuration changed and must be on the devices with the next root.
+    pub config_dirty: Cell<bool>,
+    /// A root is wanted even if nothing is dirty.
+    pub root_wanted: Cell<bool>,
+}
+
+/// Figures that are fixed at import.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Group age at which it is synced.
+    pub txg_timeout: forebay_units::Nanos,
+    /// Dirty bytes at which a group is synced before that.
+    pub txg_bytes: u64,
+    /// Segments that are never given to the host's data.
+    pub reserve_segments: u32,
+    /// Segments that only the map journal may take.
+    pub map_reserve_segments: u32,
+}
+
+/// An imported pool.
+pub struct Pool {
+    pub(crate) guid: u64,
+    pub(crate) opener: Rc<dyn Opener>,
+    pub(crate) config: RefCell<PoolConfig>,
+    pub(crate) devices: RefCell<BTreeMap<DeviceId, OpenDevice>>,
+    pub(crate) array: Rc<Array>,
+    pub(crate) table: Rc<SegmentTable>,
+    pub(crate) reader: Rc<Reader>,
+    pub(crate) in_flight: Rc<InFlight>,
+    pub(crate) classes: Classes,
+    pub(crate) map: RefCell<Map>,
+    pub(crate) groups: RefCell<Groups>,
+    pub(crate) throttle: Throttle,
+    pub(crate) log: IntentLog,
+    /// Whether the log lies on devices of its own (and not in the pool).
+    pub(crate) volumes: RefCell<BTreeMap<VolumeId, Rc<VolumeState>>>,
+    pub(crate) writers: Mutex<Writers>,
+    pub(crate) sync: SyncControl,
+    pub(crate) limits: Cell<Limits>,
+    pub(crate) stopped: RefCell<Option<String>>,
+    pub(crate) closing: Cell<bool>,
+    pub(crate) stats: Stats,
+    pub(crate) space: Space,
+    pub(crate) health: health::HealthState,
+    pub(crate) scan: scan::ScanState,
+    pub(crate) nonce: u64,
+    /// Serialises commands that change what the pool is made of.
+    pub(crate) admin: Mutex<()>,
+    /// Background tasks, waited for at export.
+    pub(crate) tasks: RefCell<Vec<rt::JoinHandle<()>>>,
+}
+
+/// Space accounts of sparse volumes: the others own what they reserved.
+#[derive(Default)]
+pub(crate) struct Space {
+    /// Blocks that host data may take in all.
+    pub usable_blocks: Cell<u64>,
+    /// Blocks set aside for volumes that are not sparse.
+    pub reserved_blocks: Cell<u64>,
+    /// Mapped blocks of sparse volumes, as of the last root.
+    pub sparse_blocks: Cell<u64>,
+    /// Blocks absorbed since that will be new.
+    pub promised_blocks: Cell<u64>,
+    /// Those of `promised_blocks` that the syncing group brings.
+    pub syncing_blocks: Cell<u64>,
+}
+
 impl Pool {
-    pub async fn create(_opener: Rc<dyn Opener>, _name: &str, _spec: &PoolSpec) -> Result<Rc<Pool>, PoolError> { unimplemented!() }
-    /// Looks for pools on `paths`.
-    pub async fn discover(_opener: Rc<dyn Opener>, _paths: &[String]) -> Vec<FoundPool> { unimplemented!() }
-    /// Imports the pool `name_or_guid` found on `paths`.
-    pub async fn import(_opener: Rc<dyn Opener>, _paths: &[String], _name_or_guid: &str, _options: &ImportOptions) -> Result<Rc<Pool>, PoolError> { unimplemented!() }
-    pub async fn export(&self) -> Result<(), PoolError> { unimplemented!() }
-    pub async fn destroy(&self) -> Result<(), PoolError> { unimplemented!() }
-    pub fn name(&self) -> String { unimplemented!() }
-    pub fn status(&self) -> PoolStatus { unimplemented!() }
-    pub fn summary(&self) -> PoolSummary { unimplemented!() }
-    pub fn stats(&self) -> PoolStats { unimplemented!() }
-    pub fn history(&self) -> Vec<String> { unimplemented!() }
-    /// Appends a line to the history (the command as typed).
-    pub async fn log_history(&self, _line: &str) -> Result<(), PoolError> { unimplemented!() }
-    pub fn get(&self) -> std::collections::BTreeMap<String, String> { unimplemented!() }
-    pub async fn set(&self, _property: &str, _value: &str) -> Result<(), PoolError> { unimplemented!() }
-    pub async fn add(&self, _spec: &PoolSpec) -> Result<(), PoolError> { unimplemented!() }
-    pub async fn remove(&self, _device: &str) -> Result<(), PoolError> { unimplemented!() }
-    pub async fn attach(&self, _device: &str, _new: &str, _force: bool) -> Result<(), PoolError> { unimplemented!() }
-    pub async fn detach(&self, _device: &str) -> Result<(), PoolError> { unimplemented!() }
-    pub async fn replace(&self, _device: &str, _new: Option<&str>, _force: bool) -> Result<(), PoolError> { unimplemented!() }
-    pub async fn offline(&self, _device: &str) -> Result<(), PoolError> { unimplemented!() }
-    pub async fn online(&self, _device: &str) -> Result<(), PoolError> { unimplemented!() }
-    /// Starts or resumes a scrub; `pool.status().scan` tells how it goes.
-    pub async fn scrub(&self) -> Result<(), PoolError> { unimplemented!() }
-    pub async fn scrub_pause(&self) -> Result<(), PoolError> { unimplemented!() }
-    pub async fn scrub_stop(&self) -> Result<(), PoolError> { unimplemented!() }
-    pub async fn resilver(&self) -> Result<(), PoolError> { unimplemented!() }
-    pub fn volumes(&self) -> Vec<VolumeStatus> { unimplemented!() }
-    /// The block device of a volume, for NBD.
-    pub fn open_volume(&self, _name: &str) -> Option<Device> { unimplemented!() }
-    pub async fn create_volume(&self, _spec: &VolumeSpec) -> Result<(), PoolError> { unimplemented!() }
-    pub async fn destroy_volume(&self, _name: &str) -> Result<(), PoolError> { unimplemented!() }
-    pub async fn resize_volume(&self, _name: &str, _size_bytes: u64, _force: bool) -> Result<(), PoolError> { unimplemented!() }
-    pub fn get_volume(&self, _name: &str) -> Option<VolumeStatus> { unimplemented!() }
-    pub async fn set_volume(&self, _name: &str, _property: &str, _value: &str) -> Result<(), PoolError> { unimplemented!() }
+    /// The pool's name.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.config.borrow().name.clone()
+    }
+
+    /// The pool's id.
+    #[must_use]
+    pub fn guid(&self) -> u64 {
+        self.guid
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.borrow().is_some()
+    }
+
+    pub(crate) fn stop_reason(&self) -> String {
+        self.stopped.borrow().clone().unwrap_or_else(|| "the pool is closing".to_owned())
+    }
+
+    /// Stops taking writes, for good: memory and media may disagree now, and only what the media
+    /// hold counts. An import goes on from the last root and the log.
+    pub(crate) fn stop(&self, why: &str) {
+        self.stopped.borrow_mut().get_or_insert_with(|| why.to_owned());
+        self.sync.done.notify_all();
+        self.sync.wake.notify_all();
+        for volume in self.volumes.borrow().values() {
+            volume.appended.notify_all();
+        }
+    }
+
+    pub(crate) fn check_running(
+        &self,
+        name: &str,
+        operation: Operation,
+        offset_bytes: u64,
+        len_bytes: u64,
+    ) -> Result<(), DeviceError> {
+        if !self.is_stopped() && !self.closing.get() {
+            return Ok(());
+        }
+        let detail = format!("the pool is suspended: {}", self.stop_reason());
+        let kind = ErrorKind::Other { detail };
+        Err(DeviceError::new(name, operation, offset_bytes, len_bytes, kind))
+    }
+
+    /// Pending bytes from which a flush commits the group instead of writing to the log.
+    pub(crate) fn direct_limit_bytes(&self) -> u64 {
+        const MOST: u64 = 32 << 20;
+        MOST.min(self.log.capacity_bytes() / 4).min(self.throttle.limit_bytes() / 2)
+    }
+
+    /// Tells the sync task that there is work, when there is enough of it.
+    pub(crate) fn note_dirty(&self) {
+        if self.throttle.dirty_bytes() >= self.limits.get().txg_bytes || self.throttle.is_full() {
+            self.sync.wake.notify_all();
+        }
+    }
+
+    /// Whether blocks of a volume may become dirty data; takes the space if so.
+    pub(crate) fn reserve_space(&self, volume: &VolumeState, lba: Lba, blocks: u64) -> bool {
+        if !volume.sparse {
+            return true;
+        }
+        let mut new = 0;
+        let map = self.map.borrow();
+        for piece in self.groups.borrow().lookup(volume.id, lba, blocks) {
+            if matches!(piece.content, Some(forebay_txg::Content::Data(_))) {
+                continue;
+            }
+            map.lookup_range(volume.id, piece.lba, piece.blocks, |part| {
+                if matches!(part.kind, forebay_map::PieceKind::Hole) {
+                    new += part.blocks;
+                }
+            });
+        }
+        let space = &self.space;
+        let free = space
+            .usable_blocks
+            .get()
+            .saturating_sub(space.reserved_blocks.get())
+            .saturating_sub(space.sparse_blocks.get())
+            .saturating_sub(space.promised_blocks.get());
+        if new > free {
+            return false;
+        }
+        space.promised_blocks.set(space.promised_blocks.get() + new);
+        true
+    }
+
+    /// Waits until group `txg` is committed.
+    pub(crate) async fn commit(&self, txg: TxgId) -> Result<(), PoolError> {
+        if self.sync.wanted.get() < txg {
+            self.sync.wanted.set(txg);
+        }
+        self.sync.wake.notify_all();
+        self.sync.done.until(|| self.sync.committed.get() >= txg || self.is_stopped()).await;
+        if self.sync.committed.get() >= txg {
+            return Ok(());
+        }
+        Err(PoolError::new(self.stop_reason()))
+    }
+
+    /// Commits everything absorbed so far, and the configuration as it is now.
+    pub(crate) async fn commit_all(&self) -> Result<(), PoolError> {
+        let before = self.sync.commit.get();
+        self.sync.root_wanted.set(true);
+        let txg = self.groups.borrow().open_txg();
+        self.commit(txg).await?;
+        debug_assert!(self.sync.commit.get() > before);
+        Ok(())
+    }
+
+    /// Blocks of `bytes`, rounded up.
+    pub(crate) fn blocks_of(bytes: u64) -> u64 {
+        bytes.div_ceil(BLOCK_BYTES)
+    }
 }
+
+#[cfg(test)]
+mod tests;

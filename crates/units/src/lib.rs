@@ -49,6 +49,11 @@ id!(
     TxgId(u64)
 );
 id!(
+    /// A committed root. Every transaction group is committed by one; roots that only move blocks
+    /// lie between.
+    CommitId(u64)
+);
+id!(
     /// Position of a frame in the intent log's one sequence, counted from 1 for the pool's life.
     FrameSeq(u64)
 );

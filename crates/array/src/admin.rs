@@ -1,0 +1,269 @@
+//! Devices that fail, leave, return and are replaced.
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use forebay_device::{Device, DeviceError, ErrorKind};
+use forebay_units::{DeviceId, SegmentId};
+
+use crate::Array;
+use crate::error::ArrayError;
+use crate::event::Event;
+use crate::geometry::{GroupGeometry, Layout, MAX_MEMBERS};
+use crate::group::{Group, check_size};
+use crate::member::{ErrorCounts, Member, MemberConfig, MemberState};
+
+/// A member as it is now.
+#[derive(Clone, Debug)]
+pub struct MemberStatus {
+    /// The member.
+    pub id: DeviceId,
+    /// The number of its group.
+    pub group: usize,
+    /// Its column. Members that share one replace each other.
+    pub column: usize,
+    /// Whether it is to replace another member of its column.
+    pub replacement: bool,
+    /// The name of its device, when it is open.
+    pub name: Option<String>,
+    /// Its state.
+    pub state: MemberState,
+    /// Its errors.
+    pub errors: ErrorCounts,
+    /// How many segments are missing or outdated here.
+    pub stale_segments: u32,
+    /// Segments (ids) that are missing or outdated here, or would be after a crash: what the
+    /// pool keeps, and gives back in [`MemberConfig::stale`].
+    pub durable_stale: Vec<Range<u32>>,
+}
+
+fn as_ids(geometry: &GroupGeometry, ranges: Vec<Range<u32>>) -> Vec<Range<u32>> {
+    let first = geometry.first_segment;
+    ranges.into_iter().map(|range| range.start + first..range.end + first).collect()
+}
+
+impl Array {
+    /// All members, by group and column.
+    #[must_use]
+    pub fn status(&self) -> Vec<MemberStatus> {
+        let mut all = Vec::new();
+        for (number, group) in self.groups.borrow().iter().enumerate() {
+            for (column, slot) in group.slots.borrow().iter().enumerate() {
+                for (place, member) in slot.iter().enumerate() {
+                    all.push(MemberStatus {
+                        id: member.id,
+                        group: number,
+                        column,
+                        replacement: place > 0,
+                        name: member.device().map(|device| device.name().to_owned()),
+                        state: member.state(),
+                        errors: member.errors(),
+                        stale_segments: member.stale_count(),
+                        durable_stale: as_ids(&group.geometry(), member.durable_stale_ranges()),
+                    });
+                }
+            }
+        }
+        all
+    }
+
+    /// The open device of a member.
+    pub fn device(&self, id: DeviceId) -> Result<Option<Device>, ArrayError> {
+        Ok(self.find(id)?.1.device())
+    }
+
+    /// Segments that some member that can be written misses: what there is to rebuild.
+    #[must_use]
+    pub fn stale_segments(&self) -> Vec<SegmentId> {
+        let mut segments = std::collections::BTreeSet::new();
+        for group in self.groups.borrow().iter() {
+            let geometry = group.geometry();
+            for member in group.members().iter().filter(|member| member.is_writable()) {
+                for index in member.stale_ranges().into_iter().flatten() {
+                    segments.insert(geometry.segment_at(index));
+                }
+            }
+        }
+        segments.into_iter().collect()
+    }
+
+    pub(crate) fn find(&self, id: DeviceId) -> Result<(Rc<Group>, Rc<Member>), ArrayError> {
+        for group in self.groups.borrow().iter() {
+            if let Some(member) = group.members().into_iter().find(|member| member.id == id) {
+                return Ok((group.clone(), member));
+            }
+        }
+        Err(ArrayError::NoSuchDevice { device: id })
+    }
+
+    fn change_state(&self, member: &Member, to: MemberState, cause: Option<DeviceError>) {
+        let from = member.state();
+        if from != to {
+            member.set_state(to);
+            self.events.push(Event::StateChanged { device: member.id, from, to, cause });
+        }
+    }
+
+    /// A write or flush failed on a member.
+    pub(crate) fn fail_member(&self, group: &Group, member: &Member, cause: &DeviceError) {
+        if self.lose_if_gone(member, cause) || member.state() != MemberState::Online {
+            return;
+        }
+        // A group that would be lost without it goes on reading what it held before.
+        let to = match self.check_without(group, member.id) {
+            Ok(()) => MemberState::Faulted,
+            Err(_) => MemberState::Degraded,
+        };
+        self.change_state(member, to, Some(cause.clone()));
+    }
+
+    /// A device that is gone is gone, whatever was asked of it.
+    pub(crate) fn lose_if_gone(&self, member: &Member, cause: &DeviceError) -> bool {
+        let gone = cause.kind == ErrorKind::Gone && member.is_readable();
+        if gone {
+            self.change_state(member, MemberState::Removed, Some(cause.clone()));
+        }
+        gone
+    }
+
+    fn check_without(&self, group: &Group, device: DeviceId) -> Result<(), ArrayError> {
+        group.check_without(Some(device)).map_err(|index| {
+            let segment = group.geometry().segment_at(index);
+            ArrayError::WouldLose { device, segment }
+        })
+    }
+
+    /// Stops using a member that has done too much wrong. Refused when it is needed.
+    pub fn fault(&self, id: DeviceId) -> Result<(), ArrayError> {
+        let (group, member) = self.find(id)?;
+        self.check_without(&group, id)?;
+        self.change_state(&member, MemberState::Faulted, None);
+        Ok(())
+    }
+
+    /// Takes a member out and closes its device, after a last flush. Refused when it is needed.
+    pub async fn offline(&self, id: DeviceId) -> Result<(), ArrayError> {
+        let (group, member) = self.find(id)?;
+        self.check_without(&group, id)?;
+        if member.is_writable()
+            && member.needs_flush()
+            && let Err(cause) = member.flush().await
+        {
+            self.fail_member(&group, &member, &cause);
+        }
+        // Another may have failed during the flush.
+        self.check_without(&group, id)?;
+        self.change_state(&member, MemberState::Offline, None);
+        member.set_device(None);
+        Ok(())
+    }
+
+    /// Takes a member back, with a device or with the one it still has. Its error counters start
+    /// again. What it missed stays outdated until it is rebuilt.
+    pub fn online(&self, id: DeviceId, device: Option<Device>) -> Result<(), ArrayError> {
+        let (group, member) = self.find(id)?;
+        check_size(&group.geometry(), id, device.as_ref())?;
+        let Some(device) = device.or_else(|| member.device()) else {
+            return Err(ArrayError::NotOpen { device: id });
+        };
+        member.set_device(Some(device));
+        member.clear_errors();
+        self.change_state(&member, MemberState::Online, None);
+        Ok(())
+    }
+
+    fn check_new(&self, group: &Group, id: DeviceId, device: &Device) -> Result<(), ArrayError> {
+        if self.find(id).is_ok() {
+            return Err(ArrayError::DeviceInUse { device: id });
+        }
+        check_size(&group.geometry(), id, Some(device))
+    }
+
+    /// A member that has everything still to get.
+    fn empty_member(group: &Group, id: DeviceId, device: Device) -> Rc<Member> {
+        let geometry = group.geometry();
+        let config = MemberConfig::healthy(id, device);
+        let member = Member::new(config, geometry.segments, geometry.first_segment);
+        member.mark_all_stale(geometry.segments);
+        Rc::new(member)
+    }
+
+    /// Adds a copy to a mirror, or makes a single device a mirror. All its segments are outdated
+    /// until they are rebuilt (or reset, when they are free).
+    pub fn attach(&self, to: DeviceId, id: DeviceId, device: Device) -> Result<(), ArrayError> {
+        let (group, _) = self.find(to)?;
+        self.check_new(&group, id, &device)?;
+        let mut geometry = group.geometry();
+        if geometry.layout != Layout::Mirror
+            && !(geometry.layout == Layout::Raid0 && geometry.members == 1)
+        {
+            return Err(ArrayError::NotMirror { device: to, layout: geometry.layout });
+        }
+        if geometry.members >= MAX_MEMBERS {
+            return Err(ArrayError::Full { device: id });
+        }
+        geometry.layout = Layout::Mirror;
+        geometry.members += 1;
+        group.slots.borrow_mut().push(vec![Self::empty_member(&group, id, device)]);
+        group.set_geometry(geometry);
+        Ok(())
+    }
+
+    /// Starts to replace a member: writes go to both from now on, and when the new one has been
+    /// rebuilt the old one can be detached.
+    pub fn replace(&self, old: DeviceId, id: DeviceId, device: Device) -> Result<(), ArrayError> {
+        let (group, _) = self.find(old)?;
+        self.check_new(&group, id, &device)?;
+        let member = Self::empty_member(&group, id, device);
+        for slot in group.slots.borrow_mut().iter_mut() {
+            if slot.iter().any(|member| member.id == old) {
+                slot.push(member);
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Members whose replacement holds everything: those to detach now.
+    #[must_use]
+    pub fn replaced(&self) -> Vec<DeviceId> {
+        let mut done = Vec::new();
+        for group in self.groups.borrow().iter() {
+            for slot in group.slots.borrow().iter() {
+                // The last is the newest wish; the others go when it is ready.
+                let Some((newest, olds)) = slot.split_last() else { continue };
+                if newest.is_writable() && newest.durable_stale_ranges().is_empty() {
+                    done.extend(olds.iter().map(|member| member.id));
+                }
+            }
+        }
+        done
+    }
+
+    /// Removes a copy from a mirror, a replaced member, or a replacement that is given up.
+    /// Refused when data would be lost by it.
+    pub fn detach(&self, id: DeviceId) -> Result<(), ArrayError> {
+        let (group, member) = self.find(id)?;
+        let mut geometry = group.geometry();
+        let column = {
+            let slots = group.slots.borrow();
+            slots.iter().position(|slot| slot.iter().any(|m| m.id == id)).expect("it was found")
+        };
+        let alone = group.slots.borrow()[column].len() == 1;
+        if alone && (geometry.layout != Layout::Mirror || geometry.members == 1) {
+            return Err(ArrayError::NotMirror { device: id, layout: geometry.layout });
+        }
+        self.check_without(&group, id)?;
+        let mut slots = group.slots.borrow_mut();
+        if alone {
+            slots.remove(column);
+            geometry.members -= 1;
+            group.set_geometry(geometry);
+        } else {
+            slots[column].retain(|m| m.id != id);
+        }
+        // Reads and writes on their way keep the device open until they end.
+        member.set_device(None);
+        Ok(())
+    }
+}

@@ -1,0 +1,173 @@
+//! What a block could have been, for those who know its checksum.
+//!
+//! Here, and only here, columns are read that may not be trusted: those of failed members, and
+//! those that missed a write. A segment's rows are written once in its life, so what a checksum
+//! accepts of them is right; and after more failures than parity covers it may be all there is.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use forebay_device::{DeviceError, IoBuf};
+use forebay_rt as rt;
+use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr};
+
+use crate::Array;
+use crate::error::ArrayError;
+use crate::geometry::ColumnRange;
+use crate::kernel::ParityKernel;
+use crate::read::Place;
+
+/// Versions of one block, best guess first: what the members say, then what follows from the
+/// others when any set of them, as large as parity allows, is taken for wrong.
+pub struct Alternatives {
+    /// What members hold as the block itself.
+    direct: VecDeque<IoBuf>,
+    parity: Option<FromParity>,
+}
+
+/// Versions that are computed.
+struct FromParity {
+    kernel: Arc<dyn ParityKernel>,
+    role: usize,
+    /// What members hold of each role: mostly one version, none when unreadable, several when
+    /// members that replace each other differ.
+    versions: Vec<Vec<IoBuf>>,
+    /// Sets of roles that are taken for wrong.
+    distrusted: Vec<Vec<usize>>,
+    next_set: usize,
+    /// Which of its versions each role contributes.
+    pick: Vec<usize>,
+    done: bool,
+}
+
+impl FromParity {
+    fn next(&mut self) -> Option<IoBuf> {
+        if self.next_set == self.distrusted.len() {
+            self.next_set = 0;
+            self.turn_pick();
+        }
+        if self.done {
+            return None;
+        }
+        let wrong = &self.distrusted[self.next_set];
+        self.next_set += 1;
+        let trusted = |role: usize| {
+            let version = self.versions[role].get(self.pick[role])?;
+            (role != self.role && !wrong.contains(&role)).then_some(&version[..])
+        };
+        let columns: Vec<Option<&[u8]>> = (0..self.versions.len()).map(trusted).collect();
+        let mut out = IoBuf::recycled(BLOCK_LEN);
+        let solved = self.kernel.reconstruct(&columns, &[self.role], &mut [&mut out]);
+        solved.expect("no more columns are left out than parity allows");
+        Some(out)
+    }
+
+    /// The next combination of versions; after the last one it is done.
+    fn turn_pick(&mut self) {
+        for (role, pick) in self.pick.iter_mut().enumerate() {
+            // The versions of the wanted role itself are never used here.
+            if role != self.role && *pick + 1 < self.versions[role].len() {
+                *pick += 1;
+                return;
+            }
+            *pick = 0;
+        }
+        self.done = true;
+    }
+}
+
+impl Iterator for Alternatives {
+    type Item = IoBuf;
+
+    fn next(&mut self) -> Option<IoBuf> {
+        self.direct.pop_front().or_else(|| self.parity.as_mut()?.next())
+    }
+}
+
+/// Every set of `size` of `roles`.
+fn sets(roles: &[usize], size: usize) -> Vec<Vec<usize>> {
+    if size == 0 {
+        return vec![Vec::new()];
+    }
+    let mut all = Vec::new();
+    for (at, first) in roles.iter().enumerate() {
+        for mut rest in sets(&roles[at + 1..], size - 1) {
+            rest.push(*first);
+            all.push(rest);
+        }
+    }
+    all
+}
+
+impl Array {
+    /// Everything that one block could have been. The error is that there is nothing at all.
+    pub async fn alternatives(&self, addr: BlockAddr) -> Result<Alternatives, ArrayError> {
+        let group = self.group_of(addr.segment())?;
+        let geometry = group.geometry();
+        let limit = geometry.blocks_per_segment();
+        if addr.block() >= limit {
+            let (segment, first) = (addr.segment(), addr.block());
+            return Err(ArrayError::OutOfRange { segment, first, count: 1, limit });
+        }
+        let place = Place { group: &group, index: geometry.index_of(addr.segment()), bad: &[] };
+        let (role, start_bytes) = geometry.locate(addr.block());
+        let end_bytes = start_bytes + BLOCK_BYTES;
+
+        // A mirror's columns are all role 0.
+        let roles = if group.kernel.is_some() { geometry.members } else { geometry.data_columns() };
+        let place = &place;
+        let reads = (0..roles).map(|role| async move {
+            let range = ColumnRange { role, start_bytes, end_bytes };
+            let trusted = place.group.sources(place.index, role);
+            let trusted = trusted.iter().map(|member| self.read_member(place, member, range));
+            let mut outcomes = rt::join_all(trusted).await;
+            let offset_bytes = geometry.column_start_bytes(place.index) + start_bytes;
+            for member in place.group.suspects(place.index, role) {
+                outcomes.push(member.read(offset_bytes, BLOCK_BYTES).await);
+            }
+            outcomes
+        });
+        let mut causes: Vec<DeviceError> = Vec::new();
+        let mut versions: Vec<Vec<IoBuf>> = Vec::new();
+        for outcomes in rt::join_all(reads).await {
+            let mut distinct: Vec<IoBuf> = Vec::new();
+            for outcome in outcomes {
+                match outcome {
+                    Ok(buf) if distinct.iter().any(|other| other[..] == buf[..]) => {}
+                    Ok(buf) => distinct.push(buf),
+                    Err(cause) => causes.push(cause),
+                }
+            }
+            versions.push(distinct);
+        }
+
+        let have = versions.iter().filter(|versions| !versions.is_empty()).count();
+        let need = geometry.data_columns();
+        let direct: VecDeque<IoBuf> =
+            versions[role].iter().map(|buf| IoBuf::copy_of(buf)).collect();
+        let others: Vec<usize> =
+            (0..roles).filter(|other| *other != role && !versions[*other].is_empty()).collect();
+        let parity = match group.kernel.clone() {
+            // Leaving out exactly as many as can be spared covers every smaller guess: columns
+            // that are right may be left out too.
+            Some(kernel) if others.len() >= need => {
+                let distrusted = sets(&others, others.len() - need);
+                let pick = vec![0; roles];
+                Some(FromParity {
+                    kernel,
+                    role,
+                    versions,
+                    distrusted,
+                    next_set: 0,
+                    pick,
+                    done: false,
+                })
+            }
+            _ => None,
+        };
+        if direct.is_empty() && parity.is_none() {
+            return Err(ArrayError::Unreadable { addr, blocks: 1, have, need, causes });
+        }
+        Ok(Alternatives { direct, parity })
+    }
+}

@@ -1,0 +1,147 @@
+use std::collections::BTreeMap;
+
+use forebay_units::{BLOCK_BYTES, BlockAddr, SegmentId};
+use proptest::prelude::*;
+
+use super::{GeometryError, GroupGeometry, Layout, MAX_MEMBERS};
+
+fn geometry(layout: Layout, members: usize) -> GroupGeometry {
+    GroupGeometry {
+        layout,
+        members,
+        unit_bytes: 16 << 10,
+        column_bytes: 1 << 20,
+        data_start_bytes: 1 << 20,
+        first_segment: 10,
+        segments: 100,
+    }
+}
+
+fn any_geometry() -> impl Strategy<Value = GroupGeometry> {
+    let layout = prop::sample::select(vec![
+        Layout::Raid0,
+        Layout::Mirror,
+        Layout::Raidz1,
+        Layout::Raidz2,
+        Layout::Raidz3,
+    ]);
+    (layout, 4usize..=MAX_MEMBERS, 1u64..6, 1u64..9, 0u64..5, 0u32..1000, 1u32..1000).prop_map(
+        |(layout, members, unit, rows, start, first_segment, segments)| GroupGeometry {
+            layout,
+            members,
+            unit_bytes: unit * BLOCK_BYTES,
+            column_bytes: unit * rows * BLOCK_BYTES,
+            data_start_bytes: start * BLOCK_BYTES,
+            first_segment,
+            segments,
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn every_block_has_one_place_and_every_data_place_one_block(g in any_geometry()) {
+        g.check().expect("in range");
+        let mut places = BTreeMap::new();
+        for block in 0..g.blocks_per_segment() {
+            let (role, offset_bytes) = g.locate(block);
+            prop_assert!(role < g.data_columns());
+            prop_assert!(offset_bytes + BLOCK_BYTES <= g.column_bytes);
+            prop_assert_eq!(g.block_at(role, offset_bytes), block);
+            prop_assert!(places.insert((role, offset_bytes), block).is_none());
+        }
+        let all = g.data_columns() as u64 * g.column_bytes / BLOCK_BYTES;
+        prop_assert_eq!(places.len() as u64, all);
+    }
+
+    #[test]
+    fn roles_turn_with_the_segment_and_come_back(g in any_geometry(), index: u32) {
+        let mut seen = vec![false; g.members];
+        for column in 0..g.members {
+            let role = g.role_of(index, column);
+            prop_assert!(!std::mem::replace(&mut seen[role], true));
+            prop_assert_eq!(g.column_of(index, role), column);
+            if g.layout != Layout::Mirror {
+                let next = g.role_of(index.wrapping_add(1) , column);
+                if index % g.members as u32 + 1 < g.members as u32 {
+                    prop_assert_eq!(next, (role + 1) % g.members);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn runs_cover_a_range_and_columns_are_one_piece(
+        g in any_geometry(), from: prop::sample::Index, len: prop::sample::Index,
+    ) {
+        let total = g.blocks_per_segment();
+        let block = from.index(total as usize) as u32;
+        let blocks = 1 + len.index((total - block) as usize) as u32;
+        let mut at_bytes = 0;
+        for run in g.runs(block, blocks) {
+            prop_assert_eq!(run.logical_bytes, at_bytes);
+            for step in (0..run.len_bytes).step_by(BLOCK_BYTES as usize) {
+                let at = block + ((run.logical_bytes + step) / BLOCK_BYTES) as u32;
+                prop_assert_eq!(g.locate(at), (run.role, run.column_offset_bytes + step));
+            }
+            at_bytes += run.len_bytes;
+        }
+        prop_assert_eq!(at_bytes, u64::from(blocks) * BLOCK_BYTES);
+        let ranges = g.column_ranges(block, blocks);
+        let sum: u64 = ranges.iter().map(|r| r.end_bytes - r.start_bytes).sum();
+        prop_assert_eq!(sum, at_bytes);
+    }
+
+    #[test]
+    fn columns_of_segments_never_overlap(g in any_geometry(), a: u32, b: u32) {
+        let (a, b) = (a % g.segments, b % g.segments);
+        let (low, high) = (a.min(b), a.max(b));
+        prop_assert!(g.column_start_bytes(low) >= g.data_start_bytes);
+        prop_assert!(g.column_start_bytes(high) + g.column_bytes <= g.needed_bytes());
+        if low < high {
+            let end = g.column_start_bytes(low) + g.column_bytes;
+            prop_assert!(end <= g.column_start_bytes(high));
+        }
+        prop_assert_eq!(g.index_of(g.segment_at(a)), a);
+        prop_assert!(g.owns(g.segment_at(a)));
+        prop_assert!(!g.owns(SegmentId(g.first_segment + g.segments)));
+    }
+}
+
+#[test]
+fn a_worked_example() {
+    let g = geometry(Layout::Raidz2, 6);
+    assert_eq!((g.data_columns(), g.parity_columns(), g.rows()), (4, 2, 64));
+    assert_eq!((g.blocks_per_row(), g.blocks_per_segment()), (16, 1024));
+    // Block 21: row 1, second unit, second block of it.
+    assert_eq!(g.locate(21), (1, (16 << 10) + 4096));
+    // Index 3: role 0 sits on column 3 and P (role 4) on column 1.
+    assert_eq!((g.column_of(3, 0), g.column_of(3, 4)), (3, 1));
+}
+
+#[test]
+fn limits_are_checked() {
+    let good = geometry(Layout::Raidz1, 5);
+    good.check().expect("the example is sound");
+    let refuses = |change: fn(&mut GroupGeometry)| {
+        let mut g = good;
+        change(&mut g);
+        g.check().expect_err("must be refused")
+    };
+    let members = |g: GroupGeometry| matches!(g.check(), Err(GeometryError::Members { .. }));
+    assert!(members(geometry(Layout::Raid0, 0)));
+    assert!(members(geometry(Layout::Raid0, 25)));
+    assert!(members(geometry(Layout::Raidz1, 1)));
+    assert!(members(geometry(Layout::Raidz2, 2)));
+    assert!(members(geometry(Layout::Raidz3, 3)));
+    assert!(matches!(refuses(|g| g.unit_bytes = 0), GeometryError::Unaligned { .. }));
+    assert!(matches!(refuses(|g| g.unit_bytes = 6144), GeometryError::Unaligned { .. }));
+    assert!(matches!(refuses(|g| g.column_bytes = 24 << 10), GeometryError::Unaligned { .. }));
+    assert!(matches!(refuses(|g| g.data_start_bytes = 512), GeometryError::Unaligned { .. }));
+    assert!(matches!(refuses(|g| g.column_bytes = 2 << 30), GeometryError::TooManyBlocks { .. }));
+    assert!(matches!(refuses(|g| g.segments = 0), GeometryError::Segments { .. }));
+    let past = |g: &mut GroupGeometry| g.first_segment = BlockAddr::MAX_SEGMENTS - 99;
+    assert!(matches!(refuses(past), GeometryError::Segments { .. }));
+    let huge = |g: &mut GroupGeometry| g.data_start_bytes = (i64::MAX as u64) & !4095;
+    assert_eq!(refuses(huge), GeometryError::TooLarge);
+}

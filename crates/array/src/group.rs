@@ -1,0 +1,191 @@
+//! A group: its members by column, and what they hold together.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use forebay_device::Device;
+use forebay_units::DeviceId;
+
+use crate::error::ArrayError;
+use crate::geometry::{GroupGeometry, Layout};
+use crate::kernel::{ParityKernel, kernel_for};
+use crate::member::{Member, MemberConfig};
+
+/// A group as the pool's configuration knows it.
+#[derive(Clone)]
+pub struct GroupConfig {
+    /// Its shape.
+    pub geometry: GroupGeometry,
+    /// For each column its member, and after it the devices that are to replace it.
+    pub slots: Vec<Vec<MemberConfig>>,
+}
+
+impl GroupConfig {
+    /// A group whose members are all online and hold everything.
+    #[must_use]
+    pub fn healthy(geometry: GroupGeometry, members: Vec<(DeviceId, Device)>) -> Self {
+        let slot = |(id, device)| vec![MemberConfig::healthy(id, device)];
+        Self { geometry, slots: members.into_iter().map(slot).collect() }
+    }
+}
+
+/// How well a group is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Health {
+    /// Every member is online and holds all its columns.
+    Online,
+    /// Something is missing; everything can be read and written.
+    Degraded,
+    /// Everything can be read, nothing written.
+    ReadOnly,
+    /// Some segments cannot be read.
+    Unavail,
+}
+
+pub(crate) type Slot = Vec<Rc<Member>>;
+
+pub(crate) struct Group {
+    geometry: Cell<GroupGeometry>,
+    pub(crate) slots: RefCell<Vec<Slot>>,
+    /// Parity, when the layout has it.
+    pub(crate) kernel: Option<Arc<dyn ParityKernel>>,
+}
+
+impl Group {
+    pub(crate) fn new(config: GroupConfig) -> Result<Self, ArrayError> {
+        let GroupConfig { geometry, slots } = config;
+        let geometry = GroupGeometry { members: slots.len(), ..geometry };
+        geometry.check()?;
+        for member in slots.iter().flatten() {
+            check_size(&geometry, member.id, member.device.as_ref())?;
+        }
+        let kernel = geometry
+            .is_raidz()
+            .then(|| kernel_for(geometry.data_columns(), geometry.parity_columns()));
+        let open = |c| Rc::new(Member::new(c, geometry.segments, geometry.first_segment));
+        let slots = slots.into_iter().map(|slot| slot.into_iter().map(open).collect()).collect();
+        Ok(Self { geometry: Cell::new(geometry), slots: RefCell::new(slots), kernel })
+    }
+
+    pub(crate) fn geometry(&self) -> GroupGeometry {
+        self.geometry.get()
+    }
+
+    pub(crate) fn set_geometry(&self, geometry: GroupGeometry) {
+        self.geometry.set(geometry);
+    }
+
+    pub(crate) fn is_mirror(&self) -> bool {
+        self.geometry.get().layout == Layout::Mirror
+    }
+
+    /// All members, replacements included.
+    pub(crate) fn members(&self) -> Vec<Rc<Member>> {
+        self.slots.borrow().iter().flatten().cloned().collect()
+    }
+
+    /// Members whose copy of a role's column may be read.
+    pub(crate) fn sources(&self, index: u32, role: usize) -> Vec<Rc<Member>> {
+        let geometry = self.geometry();
+        let slots = self.slots.borrow();
+        let current = |member: &&Rc<Member>| member.is_current(index);
+        if self.is_mirror() {
+            return slots.iter().flatten().filter(current).cloned().collect();
+        }
+        slots[geometry.column_of(index, role)].iter().filter(current).cloned().collect()
+    }
+
+    /// Members that have something of a role's column which may not be trusted: it is outdated, or
+    /// the member has failed. Only for those who check what they get.
+    pub(crate) fn suspects(&self, index: u32, role: usize) -> Vec<Rc<Member>> {
+        let slots = self.slots.borrow();
+        let column = self.geometry().column_of(index, role);
+        let suspect = |member: &&Rc<Member>| member.is_open() && !member.is_current(index);
+        let all = slots.iter().enumerate().filter(|(at, _)| self.is_mirror() || *at == column);
+        all.flat_map(|(_, slot)| slot).filter(suspect).cloned().collect()
+    }
+
+    /// The role of a member's column in a segment; in a mirror all are copies of role 0.
+    pub(crate) fn role_of_column(&self, index: u32, column: usize) -> usize {
+        if self.is_mirror() { 0 } else { self.geometry().role_of(index, column) }
+    }
+
+    /// Columns of a segment that no member holds up to date.
+    pub(crate) fn missing_columns(&self, index: u32) -> usize {
+        let slots = self.slots.borrow();
+        slots.iter().filter(|slot| slot.iter().all(|member| member.is_stale(index))).count()
+    }
+
+    /// Columns of a segment that writes would leave up to date.
+    pub(crate) fn writable_columns(&self, index: u32) -> usize {
+        let good = |member: &Rc<Member>| member.is_writable() && !member.is_stale(index);
+        self.slots.borrow().iter().filter(|slot| slot.iter().any(good)).count()
+    }
+
+    /// Whether every segment can be read when `without` is not there; else the index of the first
+    /// one that cannot.
+    pub(crate) fn check_without(&self, without: Option<DeviceId>) -> Result<(), u32> {
+        let geometry = self.geometry();
+        let allowed = geometry.parity_columns() as u32;
+        let slots = self.slots.borrow();
+        let usable: Vec<Vec<&Rc<Member>>> = slots
+            .iter()
+            .map(|slot| {
+                let usable = |m: &&Rc<Member>| m.is_readable() && Some(m.id) != without;
+                slot.iter().filter(usable).collect()
+            })
+            .collect();
+        for word in 0..geometry.segments.div_ceil(64) {
+            let in_use = (geometry.segments - word * 64).min(64);
+            let mask = u64::MAX >> (64 - in_use);
+            let missing: Vec<u64> = usable
+                .iter()
+                .map(|slot| slot.iter().fold(mask, |bits, m| bits & m.stale_word(word as usize)))
+                .filter(|bits| *bits != 0)
+                .collect();
+            if missing.len() as u32 <= allowed {
+                continue;
+            }
+            let lost = |bit: &u32| {
+                missing.iter().map(|bits| (bits >> bit & 1) as u32).sum::<u32>() > allowed
+            };
+            if let Some(bit) = (0..in_use).find(lost) {
+                return Err(word * 64 + bit);
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn health(&self) -> Health {
+        if self.check_without(None).is_err() {
+            return Health::Unavail;
+        }
+        let slots = self.slots.borrow();
+        let geometry = self.geometry();
+        let writable = slots.iter().filter(|s| s.iter().any(|m| m.is_writable())).count();
+        if writable < geometry.data_columns() {
+            return Health::ReadOnly;
+        }
+        let well = |member: &Rc<Member>| member.is_writable() && member.stale_count() == 0;
+        if slots.iter().all(|slot| slot.iter().all(well)) {
+            Health::Online
+        } else {
+            Health::Degraded
+        }
+    }
+}
+
+/// Refuses a device that is too small for its column.
+pub(crate) fn check_size(
+    geometry: &GroupGeometry,
+    id: DeviceId,
+    device: Option<&Device>,
+) -> Result<(), ArrayError> {
+    let Some(device) = device else { return Ok(()) };
+    let (size_bytes, needed_bytes) = (device.geometry().size_bytes, geometry.needed_bytes());
+    if size_bytes < needed_bytes {
+        return Err(ArrayError::TooSmall { device: id, size_bytes, needed_bytes });
+    }
+    Ok(())
+}

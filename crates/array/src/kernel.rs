@@ -1,0 +1,185 @@
+//! Parity: what is added to a row, and how lost columns come back.
+//!
+//! The matrix is part of the format and frozen: over GF(2^8) with the polynomial
+//! x^8 + x^4 + x^3 + x^2 + 1 (0x11d), parity row `r` (P = 0, Q = 1, R = 2) is the sum over data
+//! columns `c` of `2^(r*c) * data[c]`. P is plain XOR; Q is the Q of RAID-6; a coefficient does
+//! not depend on how many columns there are. Any kernel that computes this may stand here.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rusty_erasure::{Coder, Matrix, coder};
+
+/// Fewer columns are left than data columns are needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooFewColumns {
+    /// Columns at hand.
+    pub have: usize,
+    /// Columns needed.
+    pub need: usize,
+}
+
+impl fmt::Display for TooFewColumns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} columns are left of a row, {} are needed", self.have, self.need)
+    }
+}
+
+impl std::error::Error for TooFewColumns {}
+
+/// Computes parity and brings lost columns back. Columns are named by role: data columns first,
+/// then P, Q, R. All columns of one call have the same length.
+pub trait ParityKernel: Send + Sync {
+    /// Data columns of a row.
+    fn data_columns(&self) -> usize;
+
+    /// Parity columns of a row.
+    fn parity_columns(&self) -> usize;
+
+    /// Fills every parity column from all data columns.
+    fn encode(&self, data: &[&[u8]], parity: &mut [&mut [u8]]);
+
+    /// Computes the columns named in `roles` into `out`, from the first columns of `columns` that
+    /// are there. A column that is to be computed may not be among them.
+    fn reconstruct(
+        &self,
+        columns: &[Option<&[u8]>],
+        roles: &[usize],
+        out: &mut [&mut [u8]],
+    ) -> Result<(), TooFewColumns>;
+}
+
+/// The kernel for so many data and parity columns. Panics outside 1 to 3 parity columns: the
+/// geometry is checked before.
+#[must_use]
+pub fn kernel_for(data_columns: usize, parity_columns: usize) -> Arc<dyn ParityKernel> {
+    match parity_columns {
+        1 => Arc::new(XorKernel { data_columns }),
+        _ => Arc::new(MatrixKernel::new(data_columns, parity_columns)),
+    }
+}
+
+/// One parity column: XOR, for computing and for bringing back alike.
+pub struct XorKernel {
+    data_columns: usize,
+}
+
+/// What stays in the first-level cache while the columns stream past.
+const XOR_CHUNK_BYTES: usize = 8192;
+
+/// `out` becomes the XOR of all `columns`, each as long as `out`.
+fn xor_columns(columns: &[&[u8]], out: &mut [u8]) {
+    let (first, rest) = columns.split_first().expect("a row has a column");
+    let mut start = 0;
+    while start < out.len() {
+        let end = out.len().min(start + XOR_CHUNK_BYTES);
+        let chunk = &mut out[start..end];
+        match rest {
+            [] => chunk.copy_from_slice(&first[start..end]),
+            [second, ..] => xor_two(chunk, &first[start..end], &second[start..end]),
+        }
+        // Two at a time: each pass over the chunk then does twice the work per load and store.
+        let mut pairs = rest.get(1..).unwrap_or(&[]).chunks_exact(2);
+        for pair in &mut pairs {
+            xor_into_two(chunk, &pair[0][start..end], &pair[1][start..end]);
+        }
+        for column in pairs.remainder() {
+            xor_into(chunk, &column[start..end]);
+        }
+        start = end;
+    }
+}
+
+fn xor_two(out: &mut [u8], a: &[u8], b: &[u8]) {
+    for ((out, a), b) in out.iter_mut().zip(a).zip(b) {
+        *out = a ^ b;
+    }
+}
+
+fn xor_into(out: &mut [u8], a: &[u8]) {
+    for (out, a) in out.iter_mut().zip(a) {
+        *out ^= a;
+    }
+}
+
+fn xor_into_two(out: &mut [u8], a: &[u8], b: &[u8]) {
+    for ((out, a), b) in out.iter_mut().zip(a).zip(b) {
+        *out ^= a ^ b;
+    }
+}
+
+impl ParityKernel for XorKernel {
+    fn data_columns(&self) -> usize {
+        self.data_columns
+    }
+
+    fn parity_columns(&self) -> usize {
+        1
+    }
+
+    fn encode(&self, data: &[&[u8]], parity: &mut [&mut [u8]]) {
+        xor_columns(data, parity[0]);
+    }
+
+    fn reconstruct(
+        &self,
+        columns: &[Option<&[u8]>],
+        roles: &[usize],
+        out: &mut [&mut [u8]],
+    ) -> Result<(), TooFewColumns> {
+        let have: Vec<&[u8]> = columns.iter().filter_map(|column| *column).collect();
+        if have.len() < self.data_columns {
+            return Err(TooFewColumns { have: have.len(), need: self.data_columns });
+        }
+        for (role, out) in roles.iter().zip(out) {
+            debug_assert!(columns[*role].is_none(), "column {role} is there");
+            xor_columns(&have[..self.data_columns], out);
+        }
+        Ok(())
+    }
+}
+
+/// Two or three parity columns.
+pub struct MatrixKernel {
+    coder: Coder,
+}
+
+impl MatrixKernel {
+    fn new(data_columns: usize, parity_columns: usize) -> Self {
+        // For up to three parity rows every choice of columns can be solved; the unit tests try
+        // all of them for every width that a group can have.
+        let matrix = Matrix::reed_solomon(data_columns, parity_columns).expect("checked geometry");
+        Self { coder: coder(matrix).expect("the matrix has parity rows") }
+    }
+}
+
+impl ParityKernel for MatrixKernel {
+    fn data_columns(&self) -> usize {
+        self.coder.k()
+    }
+
+    fn parity_columns(&self) -> usize {
+        self.coder.p()
+    }
+
+    fn encode(&self, data: &[&[u8]], parity: &mut [&mut [u8]]) {
+        self.coder.encode(data, parity).expect("columns have one length");
+    }
+
+    fn reconstruct(
+        &self,
+        columns: &[Option<&[u8]>],
+        roles: &[usize],
+        out: &mut [&mut [u8]],
+    ) -> Result<(), TooFewColumns> {
+        let have = columns.iter().flatten().count();
+        if have < self.coder.k() {
+            return Err(TooFewColumns { have, need: self.coder.k() });
+        }
+        self.coder.recover(columns, roles, out).expect("enough columns of one length");
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,398 @@
+//! One device of a group: what it holds, what it misses, what it did wrong.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+
+use forebay_device::{Device, DeviceError, ErrorKind, IoBuf, IoBytes, Operation};
+use forebay_units::DeviceId;
+
+use crate::segment_set::SegmentSet;
+
+/// Whether a member is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemberState {
+    /// Read and written.
+    Online,
+    /// A write or flush failed, but the group cannot be read without it: what it held before is
+    /// read, nothing is written.
+    Degraded,
+    /// Taken out by the operator.
+    Offline,
+    /// Failed; neither read nor written.
+    Faulted,
+    /// Could not be opened.
+    Unavail,
+    /// Went away while in use.
+    Removed,
+}
+
+impl fmt::Display for MemberState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            MemberState::Online => "ONLINE",
+            MemberState::Degraded => "DEGRADED",
+            MemberState::Offline => "OFFLINE",
+            MemberState::Faulted => "FAULTED",
+            MemberState::Unavail => "UNAVAIL",
+            MemberState::Removed => "REMOVED",
+        })
+    }
+}
+
+/// Errors of a member since its counters were cleared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ErrorCounts {
+    /// Reads that failed.
+    pub read: u64,
+    /// Writes and flushes that failed.
+    pub write: u64,
+    /// Blocks that were read well and were wrong.
+    pub checksum: u64,
+}
+
+/// A member as the pool's configuration knows it.
+#[derive(Clone)]
+pub struct MemberConfig {
+    /// Its id.
+    pub id: DeviceId,
+    /// The open device, when it could be opened.
+    pub device: Option<Device>,
+    /// Its state; `Unavail` when there is no device to an online member.
+    pub state: MemberState,
+    /// Segments (ids) whose column is missing or outdated here.
+    pub stale: Vec<Range<u32>>,
+    /// Its error counters.
+    pub errors: ErrorCounts,
+}
+
+impl MemberConfig {
+    /// A member without fault.
+    #[must_use]
+    pub fn healthy(id: DeviceId, device: Device) -> Self {
+        let (state, errors) = (MemberState::Online, ErrorCounts::default());
+        Self { id, device: Some(device), state, stale: Vec::new(), errors }
+    }
+}
+
+/// What was written to a member and is not known to be durable.
+#[derive(Default)]
+struct Unflushed {
+    /// Counts writes as they complete.
+    seq: u64,
+    /// Segments with completed writes, and the last of these.
+    dirty: BTreeMap<u32, u64>,
+    /// Segments with writes on their way, and how many.
+    in_flight: BTreeMap<u32, u32>,
+    /// Segments whose column was rebuilt, and when: current, but outdated again after a crash.
+    rebuilt: BTreeMap<u32, u64>,
+}
+
+/// One device of a group.
+pub(crate) struct Member {
+    pub(crate) id: DeviceId,
+    device: RefCell<Option<Device>>,
+    state: Cell<MemberState>,
+    stale: RefCell<SegmentSet>,
+    errors: Cell<ErrorCounts>,
+    unflushed: RefCell<Unflushed>,
+    /// Turns with every change of state, so that whoever began before it notices.
+    epoch: Cell<u64>,
+    /// Counts what this member was left out of, so that rebuilding notices.
+    misses: Cell<u64>,
+    reads_in_flight: Cell<u32>,
+    read_end_bytes: Cell<u64>,
+    reads: Cell<u64>,
+}
+
+impl Member {
+    pub(crate) fn new(config: MemberConfig, segments: u32, first_segment: u32) -> Self {
+        let MemberConfig { id, device, state, stale, errors } = config;
+        let mut set = SegmentSet::new(segments);
+        for segment in stale.into_iter().flatten() {
+            if segment >= first_segment && segment - first_segment < segments {
+                set.insert(segment - first_segment);
+            }
+        }
+        let alive = matches!(state, MemberState::Online | MemberState::Degraded);
+        let state = if alive && device.is_none() { MemberState::Unavail } else { state };
+        Self {
+            id,
+            device: RefCell::new(device),
+            state: Cell::new(state),
+            stale: RefCell::new(set),
+            errors: Cell::new(errors),
+            unflushed: RefCell::default(),
+            epoch: Cell::new(0),
+            misses: Cell::new(0),
+            reads_in_flight: Cell::new(0),
+            read_end_bytes: Cell::new(u64::MAX),
+            reads: Cell::new(0),
+        }
+    }
+
+    pub(crate) fn state(&self) -> MemberState {
+        self.state.get()
+    }
+
+    pub(crate) fn device(&self) -> Option<Device> {
+        self.device.borrow().clone()
+    }
+
+    pub(crate) fn set_device(&self, device: Option<Device>) {
+        *self.device.borrow_mut() = device;
+    }
+
+    /// Whether it takes reads (of segments that are not stale).
+    pub(crate) fn is_readable(&self) -> bool {
+        matches!(self.state.get(), MemberState::Online | MemberState::Degraded)
+    }
+
+    /// Whether there is a device that may answer, whatever it is worth.
+    pub(crate) fn is_open(&self) -> bool {
+        self.device.borrow().is_some()
+            && (self.is_readable() || self.state() == MemberState::Faulted)
+    }
+
+    /// Whether it takes writes.
+    pub(crate) fn is_writable(&self) -> bool {
+        self.state.get() == MemberState::Online
+    }
+
+    /// Whether a segment's column may be read here.
+    pub(crate) fn is_current(&self, index: u32) -> bool {
+        self.is_readable() && !self.is_stale(index)
+    }
+
+    /// Whether a segment's column is missing or outdated here.
+    pub(crate) fn is_stale(&self, index: u32) -> bool {
+        self.stale.borrow().contains(index)
+    }
+
+    /// 64 bits of [`Member::is_stale`].
+    pub(crate) fn stale_word(&self, at: usize) -> u64 {
+        self.stale.borrow().word(at)
+    }
+
+    pub(crate) fn stale_count(&self) -> u32 {
+        self.stale.borrow().len()
+    }
+
+    pub(crate) fn stale_ranges(&self) -> Vec<Range<u32>> {
+        self.stale.borrow().ranges()
+    }
+
+    /// Stale segments as they would be after a crash now.
+    pub(crate) fn durable_stale_ranges(&self) -> Vec<Range<u32>> {
+        let mut set = self.stale.borrow().clone();
+        for index in self.unflushed.borrow().rebuilt.keys() {
+            set.insert(*index);
+        }
+        set.ranges()
+    }
+
+    pub(crate) fn mark_stale(&self, index: u32) {
+        self.misses.set(self.misses.get() + 1);
+        self.stale.borrow_mut().insert(index);
+        self.unflushed.borrow_mut().rebuilt.remove(&index);
+    }
+
+    pub(crate) fn mark_all_stale(&self, segments: u32) {
+        *self.stale.borrow_mut() = SegmentSet::full(segments);
+    }
+
+    /// Nothing in the segment is live: its column is as good as any.
+    pub(crate) fn reset_segment(&self, index: u32) {
+        self.stale.borrow_mut().remove(index);
+        self.unflushed.borrow_mut().rebuilt.remove(&index);
+    }
+
+    /// What must still be the same when rebuilding ends as when it began.
+    pub(crate) fn rebuild_mark(&self) -> (u64, u64) {
+        (self.epoch.get(), self.misses.get())
+    }
+
+    /// The segment's column was rebuilt here (but not flushed yet), unless the member failed or
+    /// was left out of a write since `mark` was taken.
+    pub(crate) fn mark_rebuilt(&self, index: u32, mark: (u64, u64)) -> bool {
+        if self.rebuild_mark() != mark || !self.is_writable() {
+            return false;
+        }
+        if self.stale.borrow_mut().remove(index) {
+            let mut unflushed = self.unflushed.borrow_mut();
+            let seq = unflushed.seq;
+            unflushed.rebuilt.insert(index, seq);
+        }
+        true
+    }
+
+    pub(crate) fn errors(&self) -> ErrorCounts {
+        self.errors.get()
+    }
+
+    pub(crate) fn clear_errors(&self) {
+        self.errors.set(ErrorCounts::default());
+    }
+
+    fn count(&self, change: impl FnOnce(&mut ErrorCounts)) {
+        let mut errors = self.errors.get();
+        change(&mut errors);
+        self.errors.set(errors);
+    }
+
+    pub(crate) fn count_checksum_errors(&self, blocks: u64) {
+        self.count(|errors| errors.checksum += blocks);
+    }
+
+    /// Changes the state. Leaving `Online` makes everything suspect that was not flushed.
+    pub(crate) fn set_state(&self, state: MemberState) {
+        let before = self.state.replace(state);
+        if before == state {
+            return;
+        }
+        self.epoch.set(self.epoch.get() + 1);
+        if before == MemberState::Online {
+            let mut unflushed = self.unflushed.borrow_mut();
+            let mut stale = self.stale.borrow_mut();
+            for index in std::mem::take(&mut unflushed.dirty).into_keys() {
+                stale.insert(index);
+            }
+            for index in std::mem::take(&mut unflushed.rebuilt).into_keys() {
+                stale.insert(index);
+            }
+            for index in unflushed.in_flight.keys() {
+                stale.insert(*index);
+            }
+        }
+    }
+
+    fn gone(&self, operation: Operation, offset_bytes: u64, len_bytes: u64) -> DeviceError {
+        let name = format!("device {}", self.id);
+        DeviceError::new(&name, operation, offset_bytes, len_bytes, ErrorKind::Gone)
+    }
+
+    /// Reads from the device. Counts errors; acting on them is the caller's.
+    pub(crate) async fn read(
+        &self,
+        offset_bytes: u64,
+        len_bytes: u64,
+    ) -> Result<IoBuf, DeviceError> {
+        let Some(device) = self.device() else {
+            return Err(self.gone(Operation::Read, offset_bytes, len_bytes));
+        };
+        let _busy = Busy::new(&self.reads_in_flight);
+        self.read_end_bytes.set(offset_bytes + len_bytes);
+        self.reads.set(self.reads.get() + 1);
+        let outcome = device.read(offset_bytes, IoBuf::recycled(len_bytes as usize)).await;
+        if outcome.is_err() {
+            self.count(|errors| errors.read += 1);
+        }
+        outcome
+    }
+
+    /// How good a choice this member is for a read: fewer in flight first, then one that goes on
+    /// where its last read ended, then one that was asked less often.
+    pub(crate) fn read_cost(&self, offset_bytes: u64) -> (u32, bool, u64) {
+        let goes_on = self.read_end_bytes.get() == offset_bytes;
+        (self.reads_in_flight.get(), !goes_on, self.reads.get())
+    }
+
+    /// Writes to a segment's column. When it fails the segment is stale here; failing the member
+    /// is the caller's.
+    pub(crate) async fn write(
+        &self,
+        index: u32,
+        offset_bytes: u64,
+        data: IoBytes,
+    ) -> Result<(), DeviceError> {
+        let ticket = WriteTicket::new(self, index);
+        let outcome = match self.device() {
+            Some(device) => device.write(offset_bytes, data, false).await,
+            None => Err(self.gone(Operation::Write, offset_bytes, data.len() as u64)),
+        };
+        drop(ticket);
+        if outcome.is_err() {
+            self.count(|errors| errors.write += 1);
+            self.mark_stale(index);
+        }
+        outcome
+    }
+
+    /// Whether something was written since the last good flush.
+    pub(crate) fn needs_flush(&self) -> bool {
+        let unflushed = self.unflushed.borrow();
+        !unflushed.dirty.is_empty() || !unflushed.rebuilt.is_empty()
+    }
+
+    /// Flushes the device. Failing the member after an error is the caller's.
+    pub(crate) async fn flush(&self) -> Result<(), DeviceError> {
+        let (seq, epoch) = (self.unflushed.borrow().seq, self.epoch.get());
+        let outcome = match self.device() {
+            Some(device) => device.flush().await,
+            None => Err(self.gone(Operation::Flush, 0, 0)),
+        };
+        match &outcome {
+            Ok(()) if epoch == self.epoch.get() => {
+                let mut unflushed = self.unflushed.borrow_mut();
+                unflushed.dirty.retain(|_, last| *last > seq);
+                unflushed.rebuilt.retain(|_, last| *last > seq);
+            }
+            Ok(()) => {}
+            Err(_) => self.count(|errors| errors.write += 1),
+        }
+        outcome
+    }
+}
+
+/// Counts a write as on its way until dropped. A write that is given up half way counts as done:
+/// it may have had its effect.
+struct WriteTicket<'a> {
+    member: &'a Member,
+    index: u32,
+    epoch: u64,
+}
+
+impl<'a> WriteTicket<'a> {
+    fn new(member: &'a Member, index: u32) -> Self {
+        *member.unflushed.borrow_mut().in_flight.entry(index).or_insert(0) += 1;
+        Self { member, index, epoch: member.epoch.get() }
+    }
+}
+
+impl Drop for WriteTicket<'_> {
+    fn drop(&mut self) {
+        let (member, index) = (self.member, self.index);
+        let mut unflushed = member.unflushed.borrow_mut();
+        if let Some(count) = unflushed.in_flight.get_mut(&index) {
+            *count -= 1;
+            if *count == 0 {
+                unflushed.in_flight.remove(&index);
+            }
+        }
+        unflushed.seq += 1;
+        let seq = unflushed.seq;
+        if member.epoch.get() == self.epoch {
+            unflushed.dirty.insert(index, seq);
+        } else {
+            // The member failed meanwhile: nothing is known of this write.
+            drop(unflushed);
+            member.mark_stale(index);
+        }
+    }
+}
+
+struct Busy<'a>(&'a Cell<u32>);
+
+impl<'a> Busy<'a> {
+    fn new(count: &'a Cell<u32>) -> Self {
+        count.set(count.get() + 1);
+        Self(count)
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}

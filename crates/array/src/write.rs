@@ -1,0 +1,210 @@
+//! Batches to devices, flushes, discards.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use forebay_device::{DeviceError, IoBuf, IoBytes};
+use forebay_rt as rt;
+use forebay_units::{DeviceId, Nanos, SegmentId};
+
+use crate::batch::{RowBatch, WriteKind};
+use crate::error::ArrayError;
+use crate::group::Group;
+use crate::kernel::ParityKernel;
+use crate::member::Member;
+use crate::{Array, Written};
+
+/// From here on, parity is worth the trip to another thread.
+pub(crate) const COMPUTE_BYTES: usize = 256 << 10;
+
+/// What a kernel costs under simulation: 16 bytes in a nanosecond.
+pub(crate) fn kernel_cost(bytes: usize) -> Nanos {
+    Nanos(bytes as u64 / 16)
+}
+
+/// Parity of data columns.
+pub(crate) async fn encode(kernel: &Arc<dyn ParityKernel>, data: &[IoBytes]) -> Vec<IoBytes> {
+    let len = data[0].len();
+    let (kernel, data) = (kernel.clone(), data.to_vec());
+    let bytes = len * data.len();
+    let work = move || {
+        let mut parity: Vec<IoBuf> =
+            (0..kernel.parity_columns()).map(|_| IoBuf::recycled(len)).collect();
+        let data: Vec<&[u8]> = data.iter().map(|column| &**column).collect();
+        let mut out: Vec<&mut [u8]> = parity.iter_mut().map(|column| &mut **column).collect();
+        kernel.encode(&data, &mut out);
+        parity
+    };
+    let parity =
+        if bytes >= COMPUTE_BYTES { rt::compute(kernel_cost(bytes), work).await } else { work() };
+    parity.into_iter().map(IoBuf::freeze).collect()
+}
+
+impl Array {
+    /// Starts a batch of whole rows. Rows of a segment are written once in its life, so nothing
+    /// live is overwritten.
+    pub fn begin_batch(
+        &self,
+        segment: SegmentId,
+        first_row: u32,
+        rows: u32,
+        kind: WriteKind,
+    ) -> Result<RowBatch, ArrayError> {
+        let geometry = self.group_of(segment)?.geometry();
+        self.check_rows(segment, first_row, rows)?;
+        Ok(RowBatch::new(geometry, segment, first_row, rows, kind))
+    }
+
+    /// Writes a batch: one command per device.
+    ///
+    /// A member that fails the write is failed at once, and its column of the segment counts as
+    /// outdated, as those of members that are missing do. The batch has succeeded when no more
+    /// columns are outdated than the layout can miss.
+    pub async fn write_batch(&self, batch: RowBatch) -> Result<Written, ArrayError> {
+        let (segment, kind) = (batch.segment, batch.kind);
+        let group = self.group_of(segment)?;
+        let geometry = group.geometry();
+        let index = geometry.index_of(segment);
+        let offset_bytes =
+            geometry.column_start_bytes(index) + u64::from(batch.first_row) * geometry.unit_bytes;
+        let column_bytes = u64::from(batch.rows) * geometry.unit_bytes;
+        let need = geometry.data_columns();
+        let refuse = |have| ArrayError::NotWritable { segment, have, need };
+
+        let have = group.writable_columns(index);
+        if have < need {
+            return Err(refuse(have));
+        }
+        let mut columns: Vec<IoBytes> =
+            batch.into_columns().into_iter().map(IoBuf::freeze).collect();
+        if let Some(kernel) = &group.kernel {
+            columns.extend(encode(kernel, &columns).await);
+        }
+        // Members may have come and gone while parity was computed.
+        let have = group.writable_columns(index);
+        if have < need {
+            return Err(refuse(have));
+        }
+        let mut writes: Vec<(Rc<Member>, IoBytes)> = Vec::new();
+        let mut written = Written::default();
+        let mut first_copies = vec![true; need];
+        for (column, slot) in group.slots.borrow().iter().enumerate() {
+            let role = group.role_of_column(index, column);
+            let data = &columns[role];
+            for member in slot {
+                if member.is_writable() {
+                    if first_copies.get_mut(role).is_some_and(std::mem::take) {
+                        written.data_bytes += column_bytes;
+                    } else {
+                        written.redundancy_bytes += column_bytes;
+                    }
+                    writes.push((member.clone(), data.clone()));
+                } else {
+                    member.mark_stale(index);
+                }
+            }
+        }
+        let asked: Vec<DeviceId> = writes.iter().map(|(member, _)| member.id).collect();
+        let causes = self.write_columns(&group, index, offset_bytes, writes).await;
+
+        // One that came (back) and was rebuilt meanwhile still lacks these rows.
+        for member in group.members() {
+            if !asked.contains(&member.id) {
+                member.mark_stale(index);
+            }
+        }
+        self.account(kind, written);
+        if group.missing_columns(index) > geometry.parity_columns() {
+            return Err(ArrayError::SegmentLost { segment, causes });
+        }
+        let seq = self.write_seq.get() + 1;
+        self.write_seq.set(seq);
+        self.unflushed.borrow_mut().insert(segment, seq);
+        Ok(written)
+    }
+
+    /// Writes to members at once; fails those that fail, and returns what they said.
+    pub(crate) async fn write_columns(
+        &self,
+        group: &Group,
+        index: u32,
+        offset_bytes: u64,
+        writes: Vec<(Rc<Member>, IoBytes)>,
+    ) -> Vec<DeviceError> {
+        let writes = writes.into_iter().map(|(member, data)| async move {
+            let outcome = member.write(index, offset_bytes, data).await;
+            // At once, and not after the others: their completion may be far.
+            outcome.err().inspect(|cause| self.fail_member(group, &member, cause))
+        });
+        rt::join_all(writes).await.into_iter().flatten().collect()
+    }
+
+    /// Makes everything durable that was written by batches that have succeeded.
+    ///
+    /// A member that fails the flush is failed, and every segment written to it since its last
+    /// good flush counts as outdated there; it is not asked again. When that leaves a segment with
+    /// too few columns the flush fails, and goes on failing until the segment is reset.
+    pub async fn flush(&self) -> Result<(), ArrayError> {
+        let seq = self.write_seq.get();
+        let mut flushes = Vec::new();
+        for group in self.groups.borrow().iter() {
+            for member in group.members() {
+                if member.is_writable() && member.needs_flush() {
+                    let group = group.clone();
+                    flushes.push(async move {
+                        let outcome = member.flush().await;
+                        outcome.err().inspect(|cause| self.fail_member(&group, &member, cause))
+                    });
+                }
+            }
+        }
+        let causes: Vec<DeviceError> = rt::join_all(flushes).await.into_iter().flatten().collect();
+
+        let mut segments = Vec::new();
+        self.unflushed.borrow_mut().retain(|segment, last| {
+            let Ok(group) = self.group_of(*segment) else { return false };
+            let geometry = group.geometry();
+            if group.missing_columns(geometry.index_of(*segment)) > geometry.parity_columns() {
+                segments.push(*segment);
+                return true;
+            }
+            *last > seq
+        });
+        if segments.is_empty() { Ok(()) } else { Err(ArrayError::FlushLost { segments, causes }) }
+    }
+
+    /// Says that nothing in a segment is live: before it is written anew, or when rebuilding comes
+    /// to a free one. Every column then counts as up to date, and flushes no longer answer for it.
+    pub fn reset_segment(&self, segment: SegmentId) -> Result<(), ArrayError> {
+        let group = self.group_of(segment)?;
+        for member in group.members() {
+            member.reset_segment(group.geometry().index_of(segment));
+        }
+        self.unflushed.borrow_mut().remove(&segment);
+        Ok(())
+    }
+
+    /// Resets a segment and tells the devices that its columns are not needed. Devices that fail
+    /// or cannot do this lose nothing by it. The segment may be written again when this is done,
+    /// not before.
+    pub async fn discard_segment(&self, segment: SegmentId) -> Result<(), ArrayError> {
+        self.reset_segment(segment)?;
+        let group = self.group_of(segment)?;
+        let geometry = group.geometry();
+        let offset_bytes = geometry.column_start_bytes(geometry.index_of(segment));
+        let discards = group
+            .members()
+            .into_iter()
+            .filter(|member| member.is_writable())
+            .filter_map(|member| {
+                let device = member.device()?;
+                Some(async move {
+                    if device.geometry().discard_bytes > 0 {
+                        let _ = device.discard(offset_bytes, geometry.column_bytes, false).await;
+                    }
+                })
+            });
+        rt::join_all(discards).await;
+        Ok(())
+    }
+}

@@ -1,0 +1,258 @@
+//! Devices that fail on demand, and arrays over them.
+
+#![allow(dead_code)] // Each test binary uses its own part of this.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use forebay_array::{Array, GroupConfig, GroupGeometry, Layout, WriteKind};
+use forebay_device::{
+    BlockDevice, Device, DeviceError, DeviceFuture, ErrorKind, Geometry, IoBuf, IoBytes,
+    MemoryDevice, Operation,
+};
+use forebay_rt as rt;
+use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, DeviceId, Nanos, SegmentId};
+
+/// Memory that takes a random time for everything and fails as told.
+pub struct FaultyDevice {
+    inner: MemoryDevice,
+    pub fail_reads: Cell<bool>,
+    pub fail_writes: Cell<bool>,
+    pub fail_flushes: Cell<bool>,
+    pub gone: Cell<bool>,
+    /// 4 KiB blocks of the device that cannot be read until they are written.
+    pub bad_blocks: RefCell<BTreeSet<u64>>,
+    pub writes: Cell<u64>,
+    pub reads: Cell<u64>,
+    pub flushes: Cell<u64>,
+}
+
+impl FaultyDevice {
+    pub fn new(name: &str, size_bytes: u64) -> Rc<Self> {
+        Rc::new(Self {
+            inner: MemoryDevice::new(name, size_bytes),
+            fail_reads: Cell::default(),
+            fail_writes: Cell::default(),
+            fail_flushes: Cell::default(),
+            gone: Cell::default(),
+            bad_blocks: RefCell::default(),
+            writes: Cell::default(),
+            reads: Cell::default(),
+            flushes: Cell::default(),
+        })
+    }
+
+    pub fn heal(&self) {
+        for flag in [&self.fail_reads, &self.fail_writes, &self.fail_flushes, &self.gone] {
+            flag.set(false);
+        }
+        self.bad_blocks.borrow_mut().clear();
+    }
+
+    /// Turns every bit of a range, behind everyone's back.
+    pub async fn corrupt(&self, offset_bytes: u64, len_bytes: u64) {
+        let mut buf = self.peek(offset_bytes, len_bytes).await;
+        buf.iter_mut().for_each(|byte| *byte = !*byte);
+        self.inner.write(offset_bytes, buf.freeze(), true).await.expect("in range");
+    }
+
+    /// What the media holds.
+    pub async fn peek(&self, offset_bytes: u64, len_bytes: u64) -> IoBuf {
+        let buf = IoBuf::zeroed(len_bytes as usize);
+        self.inner.read(offset_bytes, buf).await.expect("in range")
+    }
+
+    fn outcome(
+        &self,
+        operation: Operation,
+        offset_bytes: u64,
+        len_bytes: u64,
+        fails: bool,
+    ) -> Result<(), DeviceError> {
+        let kind = match (self.gone.get(), fails) {
+            (true, _) => ErrorKind::Gone,
+            (false, true) => ErrorKind::Os { errno: 5 },
+            (false, false) => return Ok(()),
+        };
+        Err(DeviceError::new(self.inner.name(), operation, offset_bytes, len_bytes, kind))
+    }
+}
+
+async fn take_a_while() {
+    rt::sleep(Nanos(1 + rt::random_below(1000))).await;
+}
+
+impl BlockDevice for FaultyDevice {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+    fn read(&self, offset_bytes: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
+        Box::pin(async move {
+            take_a_while().await;
+            let len = buf.len() as u64;
+            let blocks = offset_bytes / BLOCK_BYTES..(offset_bytes + len).div_ceil(BLOCK_BYTES);
+            let bad = self.bad_blocks.borrow().range(blocks).next().is_some();
+            self.outcome(Operation::Read, offset_bytes, len, bad || self.fail_reads.get())?;
+            self.reads.set(self.reads.get() + 1);
+            self.inner.read(offset_bytes, buf).await
+        })
+    }
+    fn write(&self, offset_bytes: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
+        Box::pin(async move {
+            take_a_while().await;
+            let len = data.len() as u64;
+            self.outcome(Operation::Write, offset_bytes, len, self.fail_writes.get())?;
+            self.writes.set(self.writes.get() + 1);
+            let blocks = offset_bytes / BLOCK_BYTES..(offset_bytes + len).div_ceil(BLOCK_BYTES);
+            self.bad_blocks.borrow_mut().retain(|block| !blocks.contains(block));
+            self.inner.write(offset_bytes, data, fua).await
+        })
+    }
+    fn flush(&self) -> DeviceFuture<'_, ()> {
+        Box::pin(async move {
+            take_a_while().await;
+            self.flushes.set(self.flushes.get() + 1);
+            self.outcome(Operation::Flush, 0, 0, self.fail_flushes.get())
+        })
+    }
+    fn discard(&self, offset_bytes: u64, len_bytes: u64, fua: bool) -> DeviceFuture<'_, ()> {
+        Box::pin(async move {
+            take_a_while().await;
+            self.outcome(Operation::Discard, offset_bytes, len_bytes, false)?;
+            self.inner.discard(offset_bytes, len_bytes, fua).await
+        })
+    }
+}
+
+pub const SEGMENTS: u32 = 6;
+pub const FIRST_SEGMENT: u32 = 4;
+
+/// A small group: units of two blocks, four rows.
+pub fn geometry(layout: Layout, members: usize) -> GroupGeometry {
+    GroupGeometry {
+        layout,
+        members,
+        unit_bytes: 2 * BLOCK_BYTES,
+        column_bytes: 8 * BLOCK_BYTES,
+        data_start_bytes: 3 * BLOCK_BYTES,
+        first_segment: FIRST_SEGMENT,
+        segments: SEGMENTS,
+    }
+}
+
+/// An array of one group, and the devices below it. Member `i` has id `i`.
+pub struct Rig {
+    pub array: Rc<Array>,
+    pub devices: Vec<Rc<FaultyDevice>>,
+}
+
+impl Rig {
+    pub fn new(layout: Layout, members: usize) -> Self {
+        let geometry = geometry(layout, members);
+        let devices: Vec<Rc<FaultyDevice>> = (0..members)
+            .map(|i| FaultyDevice::new(&format!("d{i}"), geometry.needed_bytes()))
+            .collect();
+        let named = |(i, device): (usize, &Rc<FaultyDevice>)| {
+            (DeviceId(i as u32), device.clone() as Device)
+        };
+        let members = devices.iter().enumerate().map(named).collect();
+        let array = Array::new(vec![GroupConfig::healthy(geometry, members)]).expect("sound");
+        Self { array, devices }
+    }
+
+    pub fn geometry(&self) -> GroupGeometry {
+        self.array.groups()[0]
+    }
+
+    /// A spare of the right size.
+    pub fn spare(&self, name: &str) -> Rc<FaultyDevice> {
+        FaultyDevice::new(name, self.geometry().needed_bytes())
+    }
+
+    /// Writes rows; the blocks are those of [`block`] for their address and `version`.
+    pub async fn write_rows(
+        &self,
+        segment: SegmentId,
+        first_row: u32,
+        rows: u32,
+        version: u64,
+    ) -> Result<forebay_array::Written, forebay_array::ArrayError> {
+        let mut batch = self.array.begin_batch(segment, first_row, rows, WriteKind::User)?;
+        for index in 0..batch.blocks() {
+            let block = block(batch.addr(index), version);
+            batch.put(index, &block);
+        }
+        self.array.write_batch(batch).await
+    }
+
+    pub async fn fill(&self, segment: SegmentId, version: u64) {
+        let rows = self.geometry().rows();
+        self.write_rows(segment, 0, rows, version).await.expect("the array can be written");
+    }
+
+    /// Reads a whole segment in several ways and compares.
+    pub async fn expect_segment(&self, segment: SegmentId, version: u64) {
+        let g = self.geometry();
+        let blocks = g.blocks_per_segment();
+        let whole = self.array.read_segment_rows(segment, 0, g.rows()).await.expect("readable");
+        for (index, got) in whole.chunks(BLOCK_LEN).enumerate() {
+            let addr = BlockAddr::new(segment, index as u32);
+            assert!(got == block(addr, version), "{addr} is not version {version}");
+        }
+        for start in 0..blocks {
+            let len = 1 + (start * 7) % 5;
+            let len = len.min(blocks - start);
+            let addr = BlockAddr::new(segment, start);
+            let got = self.array.read(addr, len).await.expect("readable");
+            assert_eq!(got.len(), len as usize * BLOCK_LEN);
+            assert!(got[..] == whole[start as usize * BLOCK_LEN..][..got.len()], "{addr} +{len}");
+        }
+    }
+}
+
+/// Content that names its place and version.
+pub fn block(addr: BlockAddr, version: u64) -> [u8; BLOCK_LEN] {
+    let mut block = [0; BLOCK_LEN];
+    let mut word = addr.raw().wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ version;
+    for chunk in block.chunks_mut(8) {
+        word = word.wrapping_mul(0xd129_0d3b_93c5_8e2d).rotate_left(17) ^ version;
+        chunk.copy_from_slice(&word.to_le_bytes());
+    }
+    block
+}
+
+pub fn segment(index: u32) -> SegmentId {
+    SegmentId(FIRST_SEGMENT + index)
+}
+
+/// Every layout at a few widths.
+pub fn shapes() -> Vec<(Layout, usize)> {
+    vec![
+        (Layout::Raid0, 1),
+        (Layout::Raid0, 3),
+        (Layout::Mirror, 1),
+        (Layout::Mirror, 2),
+        (Layout::Mirror, 3),
+        (Layout::Raidz1, 2),
+        (Layout::Raidz1, 4),
+        (Layout::Raidz2, 3),
+        (Layout::Raidz2, 5),
+        (Layout::Raidz3, 4),
+        (Layout::Raidz3, 6),
+    ]
+}
+
+/// Every set of exactly `k` of `0..n`.
+pub fn choose(n: usize, k: usize) -> Vec<Vec<usize>> {
+    let masks = (0u32..1 << n).filter(|mask| mask.count_ones() as usize == k);
+    masks.map(|mask| (0..n).filter(|i| mask >> i & 1 == 1).collect()).collect()
+}
+
+/// Runs a test under simulation.
+pub fn simulate(seed: u64, test: impl Future<Output = ()> + 'static) {
+    rt::Runtime::simulated(seed).block_on(test);
+}

@@ -1,0 +1,309 @@
+//! Devices that fail: before, during and after writing, in every combination that a layout covers.
+
+mod common;
+
+use common::{Rig, SEGMENTS, block, choose, segment, shapes, simulate};
+use forebay_array::{ArrayError, Event, Health, Layout, MemberState, Verdict};
+use forebay_units::{BLOCK_LEN, BlockAddr, DeviceId};
+
+/// Runs a test for every layout and every set of exactly `parity + more` of its devices.
+fn each_loss<F: Future<Output = ()> + 'static>(
+    more: usize,
+    test: impl Fn(Rig, Vec<usize>) -> F + Copy + 'static,
+) {
+    let mut seed = 0;
+    for (layout, members) in shapes() {
+        let parity = common::geometry(layout, members).parity_columns();
+        for lost in choose(members, (parity + more).min(members)) {
+            seed += 1;
+            simulate(seed, async move { test(Rig::new(layout, members), lost).await });
+        }
+    }
+}
+
+fn id(at: usize) -> DeviceId {
+    DeviceId(at as u32)
+}
+
+fn state(rig: &Rig, at: usize) -> MemberState {
+    let status = rig.array.status();
+    status.iter().find(|member| member.id == id(at)).expect("a member").state
+}
+
+#[test]
+fn reads_survive_every_loss_that_parity_covers() {
+    for way in 0..3 {
+        each_loss(0, move |rig, lost| async move {
+            for index in 0..SEGMENTS {
+                rig.fill(segment(index), 1).await;
+            }
+            for at in &lost {
+                match way {
+                    0 => rig.devices[*at].gone.set(true),
+                    1 => rig.devices[*at].fail_reads.set(true),
+                    _ => rig.array.offline(id(*at)).await.expect("it can be spared"),
+                }
+            }
+            for index in 0..SEGMENTS {
+                rig.expect_segment(segment(index), 1).await;
+            }
+            for at in lost {
+                let want = [MemberState::Removed, MemberState::Online, MemberState::Offline][way];
+                assert_eq!(state(&rig, at), want, "device {at}");
+            }
+        });
+    }
+}
+
+#[test]
+fn one_loss_more_is_an_error_and_not_wrong_data() {
+    each_loss(1, |rig, lost| async move {
+        let g = rig.geometry();
+        rig.fill(segment(1), 1).await;
+        lost.iter().for_each(|at| rig.devices[*at].gone.set(true));
+        for start in 0..g.blocks_per_segment() {
+            let addr = BlockAddr::new(segment(1), start);
+            match rig.array.read(addr, 1).await {
+                Ok(got) => assert!(got[..] == block(addr, 1)[..]),
+                Err(ArrayError::Unreadable { addr: at, have, need, .. }) => {
+                    assert_eq!(at, addr);
+                    assert!(have < need);
+                }
+                Err(other) => panic!("{other}"),
+            }
+        }
+        let whole = rig.array.read_segment_rows(segment(1), 0, g.rows()).await;
+        assert!(matches!(whole, Err(ArrayError::Unreadable { .. })));
+        assert_eq!(rig.array.health(), vec![Health::Unavail]);
+        assert_eq!(rig.array.is_writable(segment(1)), Ok(false));
+        let refused = rig.write_rows(segment(2), 0, 1, 1).await;
+        assert!(matches!(refused, Err(ArrayError::NotWritable { .. })));
+    });
+}
+
+#[test]
+fn sectors_that_fail_in_different_places_leave_every_block_readable() {
+    simulate(5, async {
+        let rig = Rig::new(Layout::Raidz1, 4);
+        let g = rig.geometry();
+        rig.fill(segment(2), 1).await;
+        // Each row has one bad block, each in another column.
+        for (at, device) in rig.devices.iter().enumerate() {
+            let column = g.column_start_bytes(2) / BLOCK_LEN as u64;
+            device.bad_blocks.borrow_mut().insert(column + 2 * at as u64);
+        }
+        rig.expect_segment(segment(2), 1).await;
+        let failed = rig.array.events().take();
+        assert!(failed.iter().any(|event| matches!(event, Event::ReadFailed { .. })));
+        let judge = |addr: BlockAddr, data: &[u8]| match data == block(addr, 1) {
+            true => Verdict::Good,
+            false => Verdict::Bad,
+        };
+        let scrubbed = rig.array.scrub_rows(segment(2), 0, g.rows(), &judge).await.expect("good");
+        assert_eq!(scrubbed.damaged, vec![]);
+        assert!(rig.devices.iter().all(|device| device.bad_blocks.borrow().is_empty()));
+        let again = rig.array.scrub_rows(segment(2), 0, g.rows(), &judge).await.expect("good");
+        assert_eq!((again.mismatches, again.repaired_bytes), (vec![], 0));
+    });
+}
+
+#[test]
+fn writes_survive_losses_and_what_was_missed_is_never_read() {
+    each_loss(0, |rig, lost| async move {
+        let g = rig.geometry();
+        for index in 0..3 {
+            rig.fill(segment(index), 1).await;
+        }
+        rig.array.flush().await.expect("healthy");
+        lost.iter().for_each(|at| rig.devices[*at].fail_writes.set(true));
+
+        // Segment 1 begins a new life; 3 is new. The devices fail on the way.
+        rig.array.reset_segment(segment(1)).expect("exists");
+        rig.fill(segment(1), 2).await;
+        rig.fill(segment(3), 2).await;
+        rig.array.flush().await.expect("enough columns are left");
+        for (index, version) in [(0, 1), (1, 2), (2, 1), (3, 2)] {
+            rig.expect_segment(segment(index), version).await;
+        }
+        let events = rig.array.events().take();
+        for at in &lost {
+            assert_eq!(state(&rig, *at), MemberState::Faulted, "device {at}");
+            let faulted = |event: &&Event| {
+                matches!(event, Event::StateChanged { device, to: MemberState::Faulted,
+                    cause: Some(_), .. } if *device == id(*at))
+            };
+            assert_eq!(events.iter().filter(faulted).count(), 1);
+        }
+
+        // The sides come back with what they held. It must not be read.
+        for at in &lost {
+            rig.devices[*at].heal();
+            rig.array.online(id(*at), None).expect("it has its device");
+        }
+        for index in [1, 3] {
+            rig.expect_segment(segment(index), 2).await;
+        }
+        if lost.is_empty() {
+            return;
+        }
+        assert_eq!(rig.array.stale_segments(), vec![segment(1), segment(3)]);
+        assert_eq!(rig.array.health(), vec![Health::Degraded]);
+
+        let judge = |addr: BlockAddr, data: &[u8]| {
+            let version = if [segment(1), segment(3)].contains(&addr.segment()) { 2 } else { 1 };
+            if data == block(addr, version) { Verdict::Good } else { Verdict::Bad }
+        };
+        for stale in rig.array.stale_segments() {
+            let rebuilt = rig.array.rebuild_segment(stale, g.rows(), &judge).await.expect("good");
+            assert_eq!(rebuilt.members.len(), lost.len());
+            assert_eq!(rebuilt.written_bytes, lost.len() as u64 * g.column_bytes);
+            assert_eq!((rebuilt.recovered, rebuilt.damaged), (vec![], vec![]));
+        }
+        assert_eq!(rig.array.health(), vec![Health::Online]);
+        // Until a flush a crash could take the rebuilt columns back.
+        let durable =
+            |rig: &Rig| rig.array.status().iter().all(|member| member.durable_stale.is_empty());
+        assert!(!durable(&rig));
+        rig.array.flush().await.expect("healthy");
+        assert!(durable(&rig));
+
+        // What was rebuilt carries its share: lose others instead.
+        let others = (0..g.members).filter(|at| !lost.contains(at)).take(g.parity_columns());
+        others.for_each(|at| rig.devices[at].gone.set(true));
+        for (index, version) in [(0, 1), (1, 2), (2, 1), (3, 2)] {
+            rig.expect_segment(segment(index), version).await;
+        }
+    });
+}
+
+#[test]
+fn one_failed_write_too_many_loses_the_segment_and_only_that() {
+    each_loss(1, |rig, lost| async move {
+        let g = rig.geometry();
+        rig.fill(segment(0), 1).await;
+        rig.write_rows(segment(1), 0, 2, 1).await.expect("healthy");
+        rig.array.flush().await.expect("healthy");
+        lost.iter().for_each(|at| rig.devices[*at].fail_writes.set(true));
+        let refused = rig.write_rows(segment(1), 2, 1, 1).await;
+        let Err(ArrayError::SegmentLost { segment: named, causes }) = refused else {
+            panic!("{refused:?}")
+        };
+        assert_eq!((named, causes.len()), (segment(1), lost.len()));
+        // What was durable before is still there: the last ones to fail are kept for reading.
+        rig.expect_segment(segment(0), 1).await;
+        assert_eq!(rig.array.health().len(), 1);
+        let kept = lost.iter().filter(|at| state(&rig, **at) == MemberState::Degraded).count();
+        assert!(kept >= 1);
+        assert_eq!(rig.array.is_writable(segment(2)), Ok(false));
+        // Even the rows of the lost segment, for those who can check them.
+        for index in 0..2 * g.blocks_per_row() {
+            let addr = BlockAddr::new(segment(1), index);
+            let mut all = rig.array.alternatives(addr).await.expect("something is there");
+            assert!(all.any(|data| data[..] == block(addr, 1)[..]), "{addr}");
+        }
+        // The flush answers for batches that had succeeded, and there was none since the last.
+        rig.array.flush().await.expect("nothing that was promised is lost");
+    });
+}
+
+#[test]
+fn a_failed_flush_is_not_asked_again() {
+    each_loss(0, |rig, lost| async move {
+        rig.fill(segment(0), 1).await;
+        rig.array.flush().await.expect("healthy");
+        rig.fill(segment(1), 1).await;
+        rig.fill(segment(2), 1).await;
+        lost.iter().for_each(|at| rig.devices[*at].fail_flushes.set(true));
+        rig.array.flush().await.expect("enough columns are durable");
+        for at in &lost {
+            assert_eq!(state(&rig, *at), MemberState::Faulted);
+            let status = rig.array.status();
+            let range = segment(1).0..segment(3).0;
+            assert_eq!(status[*at].durable_stale, vec![range], "since its last good flush");
+            assert_eq!(status[*at].errors.write, 1);
+            // A volatile cache may have dropped everything: make sure that nobody looks.
+            let g = rig.geometry();
+            rig.devices[*at].corrupt(g.column_start_bytes(1), 2 * g.column_bytes).await;
+            assert_eq!(rig.devices[*at].flushes.get(), 2);
+            rig.devices[*at].heal();
+        }
+        rig.array.flush().await.expect("still enough");
+        assert!(lost.iter().all(|at| rig.devices[*at].flushes.get() == 2));
+        for at in &lost {
+            rig.array.online(id(*at), None).expect("it has its device");
+        }
+        for index in 0..3 {
+            rig.expect_segment(segment(index), 1).await;
+        }
+    });
+}
+
+#[test]
+fn a_flush_that_loses_segments_fails_until_they_are_given_up() {
+    each_loss(1, |rig, lost| async move {
+        rig.fill(segment(0), 1).await;
+        rig.array.flush().await.expect("healthy");
+        rig.fill(segment(1), 1).await;
+        rig.fill(segment(2), 1).await;
+        lost.iter().for_each(|at| rig.devices[*at].fail_flushes.set(true));
+        for _ in 0..2 {
+            // The devices would now succeed; that proves nothing for what they were asked before.
+            let refused = rig.array.flush().await;
+            let Err(ArrayError::FlushLost { segments, .. }) = refused else {
+                panic!("{refused:?}")
+            };
+            assert_eq!(segments, vec![segment(1), segment(2)]);
+            rig.devices.iter().for_each(|device| device.heal());
+        }
+        rig.expect_segment(segment(0), 1).await;
+        rig.array.reset_segment(segment(1)).expect("exists");
+        rig.array.discard_segment(segment(2)).await.expect("exists");
+        rig.array.flush().await.expect("nobody waits for them any more");
+    });
+}
+
+#[test]
+fn flushes_that_overlap_all_answer_for_what_was_written_before() {
+    simulate(3, async {
+        let rig = Rig::new(Layout::Raidz1, 3);
+        rig.fill(segment(0), 1).await;
+        rig.devices[0].fail_flushes.set(true);
+        rig.devices[2].fail_flushes.set(true);
+        let (first, second) = forebay_rt::join(rig.array.flush(), rig.array.flush()).await;
+        for refused in [first, second] {
+            assert!(matches!(refused, Err(ArrayError::FlushLost { .. })), "{refused:?}");
+        }
+    });
+}
+
+#[test]
+fn a_write_that_ends_after_its_member_failed_does_not_count() {
+    for seed in 0..50 {
+        simulate(seed, async {
+            let rig = Rig::new(Layout::Raidz2, 4);
+            let g = rig.geometry();
+            rig.devices[1].fail_writes.set(true);
+            // Rows of one segment, on their way together; some end before device 1 fails.
+            let (a, b) = forebay_rt::join(
+                rig.write_rows(segment(0), 0, 2, 1),
+                rig.write_rows(segment(0), 2, 2, 1),
+            )
+            .await;
+            a.expect("two may be missing");
+            b.expect("two may be missing");
+            rig.devices[1].heal();
+            rig.array.online(id(1), None).expect("it has its device");
+            rig.expect_segment(segment(0), 1).await;
+            assert_eq!(rig.array.stale_segments(), vec![segment(0)]);
+            let good = |addr: BlockAddr, data: &[u8]| match data == block(addr, 1) {
+                true => Verdict::Good,
+                false => Verdict::Bad,
+            };
+            let rebuilt = rig.array.rebuild_segment(segment(0), g.rows(), &good).await;
+            assert_eq!(rebuilt.expect("good").members, vec![id(1)]);
+            rig.devices[0].gone.set(true);
+            rig.devices[3].gone.set(true);
+            rig.expect_segment(segment(0), 1).await;
+        });
+    }
+}

@@ -1,0 +1,202 @@
+//! Wrong data: finding the right version, repairing, scrubbing.
+
+mod common;
+
+use common::{Rig, block, choose, segment, shapes, simulate};
+use forebay_array::{ArrayError, Event, Layout, Verdict};
+use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, DeviceId};
+
+fn judge(addr: BlockAddr, data: &[u8]) -> Verdict {
+    if data == block(addr, 1) { Verdict::Good } else { Verdict::Bad }
+}
+
+/// How many columns may be wrong: for mirrors all but one.
+fn spare(layout: Layout, members: usize) -> usize {
+    common::geometry(layout, members).parity_columns()
+}
+
+#[test]
+fn the_right_version_is_among_the_alternatives() {
+    for (layout, members) in shapes() {
+        for wrong in choose(members, spare(layout, members)) {
+            simulate(1, async move {
+                let rig = Rig::new(layout, members);
+                let g = rig.geometry();
+                rig.fill(segment(1), 1).await;
+                for at in &wrong {
+                    rig.devices[*at].corrupt(g.column_start_bytes(1), g.column_bytes).await;
+                }
+                for index in 0..g.blocks_per_segment() {
+                    let addr = BlockAddr::new(segment(1), index);
+                    let mut all = rig.array.alternatives(addr).await.expect("readable");
+                    let right = all.find(|data| judge(addr, data) == Verdict::Good);
+                    let right = right.unwrap_or_else(|| panic!("{addr}: none is right"));
+                    rig.array.repair(addr, &right).await.expect("writable");
+                    let got = rig.array.read(addr, 1).await.expect("readable");
+                    assert!(got[..] == block(addr, 1)[..]);
+                }
+                // Every data column is right again, by itself.
+                rig.expect_segment(segment(1), 1).await;
+                let errors: u64 = rig.array.status().iter().map(|m| m.errors.checksum).sum();
+                let repaired = rig.array.events().take();
+                let repaired =
+                    repaired.iter().filter(|event| matches!(event, Event::Repaired { .. }));
+                assert_eq!(errors, repaired.count() as u64);
+            });
+        }
+    }
+}
+
+#[test]
+fn a_missing_and_a_wrong_column_are_told_apart() {
+    simulate(1, async {
+        let rig = Rig::new(Layout::Raidz3, 6);
+        let g = rig.geometry();
+        rig.fill(segment(0), 1).await;
+        rig.devices[1].gone.set(true);
+        for at in [0, 4] {
+            rig.devices[at].corrupt(g.column_start_bytes(0), g.column_bytes).await;
+        }
+        for index in 0..g.blocks_per_segment() {
+            let addr = BlockAddr::new(segment(0), index);
+            let mut all = rig.array.alternatives(addr).await.expect("readable");
+            assert!(all.any(|data| judge(addr, &data) == Verdict::Good), "{addr}");
+        }
+        // One more, and there is no right one: but there is an end to trying.
+        rig.devices[2].corrupt(g.column_start_bytes(0), g.column_bytes).await;
+        let (role, _) = g.locate(0);
+        assert_eq!(g.column_of(0, role), 0);
+        let addr = BlockAddr::new(segment(0), 0);
+        let all: Vec<_> = rig.array.alternatives(addr).await.expect("readable").collect();
+        assert!(!all.is_empty() && all.iter().all(|data| judge(addr, data) == Verdict::Bad));
+    });
+}
+
+#[test]
+fn bad_members_can_be_left_out_of_a_read() {
+    simulate(1, async {
+        for (layout, members) in [(Layout::Raidz2, 5), (Layout::Mirror, 3)] {
+            let rig = Rig::new(layout, members);
+            let g = rig.geometry();
+            rig.fill(segment(0), 1).await;
+            let bad = [DeviceId(0), DeviceId(2)];
+            for at in [0, 2] {
+                rig.devices[at].corrupt(g.column_start_bytes(0), g.column_bytes).await;
+            }
+            for index in 0..g.blocks_per_segment() {
+                let addr = BlockAddr::new(segment(0), index);
+                let got = rig.array.read_reconstructed(addr, 1, &bad).await.expect("readable");
+                assert!(got[..] == block(addr, 1)[..]);
+            }
+            let all = [DeviceId(0), DeviceId(1), DeviceId(2), DeviceId(3), DeviceId(4)];
+            let addr = BlockAddr::new(segment(0), 0);
+            let refused = rig.array.read_reconstructed(addr, 1, &all).await;
+            assert!(matches!(refused, Err(ArrayError::Unreadable { have: 0, .. })));
+        }
+    });
+}
+
+#[test]
+fn scrubbing_makes_every_column_right_again() {
+    for (layout, members) in shapes() {
+        let spare = spare(layout, members);
+        if spare == 0 {
+            continue;
+        }
+        for wrong in choose(members, spare) {
+            simulate(2, async move {
+                let rig = Rig::new(layout, members);
+                let g = rig.geometry();
+                let rows = g.rows();
+                rig.fill(segment(2), 1).await;
+                assert_eq!(rig.array.check_parity(segment(2), 0, rows).await, Ok(vec![]));
+                let start_bytes = g.column_start_bytes(2);
+                let mut before = Vec::new();
+                for device in &rig.devices {
+                    before.push(device.peek(start_bytes, g.column_bytes).await);
+                }
+                // The second row of each.
+                for at in &wrong {
+                    rig.devices[*at].corrupt(start_bytes + g.unit_bytes, g.unit_bytes).await;
+                }
+                let found = rig.array.check_parity(segment(2), 0, rows).await.expect("readable");
+                assert!(!found.is_empty() && found.iter().all(|mismatch| mismatch.row == 1));
+                let fine = rig.array.check_parity(segment(2), 2, 2).await;
+                assert_eq!(fine, Ok(vec![]));
+
+                let scrubbed =
+                    rig.array.scrub_rows(segment(2), 0, rows, &judge).await.expect("readable");
+                assert_eq!(scrubbed.damaged, vec![]);
+                assert_eq!(scrubbed.repaired_bytes, g.unit_bytes * wrong.len() as u64);
+                let named: Vec<usize> =
+                    scrubbed.mismatches.iter().map(|m| m.device.0 as usize).collect();
+                assert_eq!(named, wrong, "exactly the wrong ones, though none says so itself");
+                for (at, member) in rig.array.status().iter().enumerate() {
+                    let blocks = g.unit_bytes / BLOCK_BYTES;
+                    let want = if wrong.contains(&at) { blocks } else { 0 };
+                    assert_eq!(member.errors.checksum, want);
+                }
+                for (device, before) in rig.devices.iter().zip(before) {
+                    let now = device.peek(start_bytes, g.column_bytes).await;
+                    assert!(now[..] == before[..], "every bit is as it was");
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn scrubbing_leaves_alone_what_it_cannot_mend() {
+    simulate(2, async {
+        let rig = Rig::new(Layout::Raidz1, 4);
+        let g = rig.geometry();
+        rig.fill(segment(0), 1).await;
+        for at in [0, 1] {
+            rig.devices[at].corrupt(g.column_start_bytes(0), BLOCK_BYTES).await;
+        }
+        let scrubbed = rig.array.scrub_rows(segment(0), 0, 4, &judge).await.expect("readable");
+        let damaged: Vec<u32> = scrubbed.damaged.iter().map(|addr| addr.block()).collect();
+        assert_eq!(damaged, vec![0, 2], "the first blocks of data columns 0 and 1");
+        assert_eq!(scrubbed.repaired_bytes, 0);
+        // Undo one: the other can be had again, because nothing was rewritten.
+        rig.devices[0].corrupt(g.column_start_bytes(0), BLOCK_BYTES).await;
+        let scrubbed = rig.array.scrub_rows(segment(0), 0, 4, &judge).await.expect("readable");
+        assert_eq!((scrubbed.damaged, scrubbed.repaired_bytes), (vec![], BLOCK_BYTES));
+        rig.expect_segment(segment(0), 1).await;
+    });
+}
+
+#[test]
+fn what_nobody_refers_to_is_no_damage() {
+    simulate(2, async {
+        let rig = Rig::new(Layout::Raidz1, 3);
+        let g = rig.geometry();
+        rig.fill(segment(0), 1).await;
+        rig.devices[0].corrupt(g.column_start_bytes(0), g.column_bytes).await;
+        let dead = |_: BlockAddr, _: &[u8]| Verdict::Dead;
+        let scrubbed = rig.array.scrub_rows(segment(0), 0, 4, &dead).await.expect("readable");
+        assert_eq!(scrubbed.damaged, vec![]);
+        assert_eq!(rig.array.check_parity(segment(0), 0, 4).await, Ok(vec![]));
+        assert!(rig.array.status().iter().all(|member| member.errors.checksum == 0));
+    });
+}
+
+#[test]
+fn rebuilding_does_not_spread_what_is_wrong() {
+    simulate(2, async {
+        let rig = Rig::new(Layout::Raidz2, 5);
+        let g = rig.geometry();
+        rig.fill(segment(0), 1).await;
+        let spare = rig.spare("spare");
+        rig.devices[3].gone.set(true);
+        rig.array.read_segment_rows(segment(0), 0, 4).await.expect("readable");
+        rig.array.replace(DeviceId(3), DeviceId(9), spare.clone()).expect("fits");
+        // Data column 0 is rotten: what is computed from it would be, too.
+        rig.devices[0].corrupt(g.column_start_bytes(0), g.column_bytes).await;
+        let rebuilt = rig.array.rebuild_segment(segment(0), 4, &judge).await.expect("readable");
+        assert_eq!((rebuilt.members, rebuilt.damaged), (vec![DeviceId(9)], vec![]));
+        assert_eq!(rebuilt.recovered.len(), g.column_bytes as usize / BLOCK_LEN);
+        let right = rig.devices[3].peek(g.column_start_bytes(0), g.column_bytes).await;
+        assert!(spare.peek(g.column_start_bytes(0), g.column_bytes).await[..] == right[..]);
+    });
+}

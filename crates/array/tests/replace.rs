@@ -1,0 +1,299 @@
+//! Devices that come and go while the array serves.
+
+mod common;
+
+use std::rc::Rc;
+
+use common::{FaultyDevice, Rig, SEGMENTS, block, segment, simulate};
+use forebay_array::{
+    Array, ArrayError, GroupConfig, Health, Layout, MemberConfig, MemberState, Verdict,
+};
+use forebay_units::{BlockAddr, DeviceId};
+
+fn version_one(addr: BlockAddr, data: &[u8]) -> Verdict {
+    if data == block(addr, 1) { Verdict::Good } else { Verdict::Bad }
+}
+
+/// What a pool does: rebuilds live segments, resets free ones.
+async fn resilver(rig: &Rig, live: u32) {
+    for stale in rig.array.stale_segments() {
+        if stale.0 - common::FIRST_SEGMENT < live {
+            let rows = rig.geometry().rows();
+            let rebuilt = rig.array.rebuild_segment(stale, rows, &version_one).await;
+            assert_eq!(rebuilt.expect("readable").damaged, vec![]);
+        } else {
+            rig.array.reset_segment(stale).expect("exists");
+        }
+    }
+    rig.array.flush().await.expect("healthy");
+}
+
+#[test]
+fn a_device_is_replaced_while_writes_go_on() {
+    for (layout, members) in [(Layout::Raidz1, 4), (Layout::Mirror, 2), (Layout::Raid0, 2)] {
+        simulate(7, async move {
+            let rig = Rig::new(layout, members);
+            for index in 0..3 {
+                rig.fill(segment(index), 1).await;
+            }
+            let spare = rig.spare("spare");
+            rig.array.replace(DeviceId(1), DeviceId(7), spare.clone()).expect("fits");
+            assert_eq!(rig.array.replaced(), vec![], "it holds nothing yet");
+            let status = rig.array.status();
+            let new = status.iter().find(|member| member.id == DeviceId(7)).expect("there");
+            assert!(new.replacement && new.column == 1);
+            assert_eq!(new.stale_segments, SEGMENTS);
+
+            rig.array.reset_segment(segment(3)).expect("exists");
+            rig.fill(segment(3), 1).await;
+            let written = spare.writes.get();
+            assert_eq!(written, 1, "writes go to both");
+            resilver(&rig, 4).await;
+            assert_eq!(rig.array.replaced(), vec![DeviceId(1)]);
+            rig.array.detach(DeviceId(1)).expect("its successor has everything");
+            rig.devices[1].gone.set(true);
+            assert_eq!(rig.array.health(), vec![Health::Online]);
+            for index in 0..4 {
+                rig.expect_segment(segment(index), 1).await;
+            }
+            assert!(spare.reads.get() > 0);
+        });
+    }
+}
+
+#[test]
+fn new_rows_and_rebuilding_of_old_ones_meet_in_one_segment() {
+    for seed in 0..30 {
+        simulate(seed, async {
+            let rig = Rig::new(Layout::Raidz1, 3);
+            rig.write_rows(segment(0), 0, 2, 1).await.expect("healthy");
+            let spare = rig.spare("spare");
+            rig.array.replace(DeviceId(0), DeviceId(5), spare).expect("fits");
+            let rebuild = rig.array.rebuild_segment(segment(0), 2, &version_one);
+            let (rebuilt, written) =
+                forebay_rt::join(rebuild, rig.write_rows(segment(0), 2, 2, 1)).await;
+            assert_eq!(rebuilt.expect("readable").members, vec![DeviceId(5)]);
+            written.expect("healthy");
+            rig.devices[0].gone.set(true);
+            rig.devices[2].gone.set(true);
+            rig.expect_segment(segment(0), 1).await;
+        });
+    }
+}
+
+#[test]
+fn a_member_that_returns_during_a_write_stays_outdated() {
+    for seed in 0..60 {
+        simulate(seed, async {
+            let rig = Rig::new(Layout::Mirror, 2);
+            rig.write_rows(segment(0), 0, 1, 1).await.expect("healthy");
+            rig.array.offline(DeviceId(1)).await.expect("it can be spared");
+            // Rows that the pool knows to be written.
+            let rows = std::cell::Cell::new(1);
+            let back = async {
+                // Rows 1.. are on their way to device 0 alone when 1 returns and is rebuilt.
+                forebay_rt::sleep(forebay_units::Nanos(forebay_rt::random_below(600))).await;
+                rig.array.online(DeviceId(1), Some(rig.devices[1].clone())).expect("fits");
+                let rebuilt = rig.array.rebuild_segment(segment(0), rows.get(), &version_one).await;
+                rebuilt.expect("readable");
+            };
+            let write = async {
+                rig.write_rows(segment(0), 1, 3, 1).await.expect("one side is enough");
+                rows.set(4);
+            };
+            forebay_rt::join(write, back).await;
+            rig.expect_segment(segment(0), 1).await;
+            // Whatever device 1 says of itself must be true.
+            if rig.array.stale_segments().is_empty() {
+                rig.devices[0].gone.set(true);
+                rig.expect_segment(segment(0), 1).await;
+            }
+        });
+    }
+}
+
+#[test]
+fn a_replacement_that_comes_during_a_write_lacks_it() {
+    for seed in 0..60 {
+        simulate(seed, async {
+            let rig = Rig::new(Layout::Raidz1, 3);
+            rig.write_rows(segment(0), 0, 1, 1).await.expect("healthy");
+            let rows = std::cell::Cell::new(1);
+            let replace = async {
+                forebay_rt::sleep(forebay_units::Nanos(forebay_rt::random_below(600))).await;
+                rig.array.replace(DeviceId(1), DeviceId(5), rig.spare("new")).expect("fits");
+                let rebuilt = rig.array.rebuild_segment(segment(0), rows.get(), &version_one).await;
+                rebuilt.expect("readable");
+            };
+            let write = async {
+                rig.write_rows(segment(0), 1, 3, 1).await.expect("healthy");
+                rows.set(4);
+            };
+            forebay_rt::join(write, replace).await;
+            let new = rig.array.status().into_iter().find(|m| m.id == DeviceId(5)).expect("there");
+            let lacks = new.durable_stale.first().is_some_and(|range| range.start == segment(0).0);
+            rig.devices[1].gone.set(true);
+            rig.devices[2].gone.set(!lacks && rig.array.stale_segments()[0] != segment(0));
+            rig.expect_segment(segment(0), 1).await;
+        });
+    }
+}
+
+#[test]
+fn a_replacement_that_fails_leaves_the_old_one_in_service() {
+    simulate(1, async {
+        let rig = Rig::new(Layout::Raid0, 2);
+        rig.fill(segment(0), 1).await;
+        let spare = rig.spare("spare");
+        rig.array.replace(DeviceId(0), DeviceId(5), spare.clone()).expect("fits");
+        spare.fail_writes.set(true);
+        let rebuilt = rig.array.rebuild_segment(segment(0), 4, &version_one).await;
+        assert_eq!(rebuilt.expect("readable").members, vec![]);
+        rig.fill(segment(1), 1).await;
+        rig.expect_segment(segment(0), 1).await;
+        rig.expect_segment(segment(1), 1).await;
+        let refused = rig.array.detach(DeviceId(0));
+        assert!(matches!(refused, Err(ArrayError::WouldLose { .. })), "{refused:?}");
+        rig.array.detach(DeviceId(5)).expect("it is not needed");
+        assert_eq!(rig.array.health(), vec![Health::Online]);
+    });
+}
+
+#[test]
+fn a_single_device_becomes_a_mirror_and_back() {
+    simulate(1, async {
+        let rig = Rig::new(Layout::Raid0, 1);
+        rig.fill(segment(0), 1).await;
+        let second = rig.spare("second");
+        rig.array.attach(DeviceId(0), DeviceId(1), second).expect("fits");
+        assert_eq!(rig.geometry().layout, Layout::Mirror);
+        let refused = rig.array.detach(DeviceId(0));
+        assert!(matches!(refused, Err(ArrayError::WouldLose { .. })), "{refused:?}");
+        resilver(&rig, 1).await;
+        rig.array.detach(DeviceId(0)).expect("the other has everything");
+        rig.expect_segment(segment(0), 1).await;
+        let refused = rig.array.detach(DeviceId(1));
+        assert!(matches!(refused, Err(ArrayError::NotMirror { .. })), "{refused:?}");
+    });
+}
+
+#[test]
+fn what_would_lose_data_is_refused() {
+    simulate(1, async {
+        let rig = Rig::new(Layout::Raidz1, 3);
+        rig.fill(segment(0), 1).await;
+        rig.array.offline(DeviceId(0)).await.expect("one can be spared");
+        let refused = rig.array.offline(DeviceId(1)).await;
+        assert!(matches!(refused, Err(ArrayError::WouldLose { device: DeviceId(1), .. })));
+        assert!(matches!(rig.array.fault(DeviceId(1)), Err(ArrayError::WouldLose { .. })));
+        rig.fill(segment(1), 1).await;
+        let back = Some(rig.devices[0].clone() as forebay_device::Device);
+        rig.array.online(DeviceId(0), back).expect("fits");
+        // It lacks segment 1, so the others are needed still.
+        let refused = rig.array.offline(DeviceId(2)).await;
+        let lost = Err(ArrayError::WouldLose { device: DeviceId(2), segment: segment(1) });
+        assert_eq!(refused, lost);
+        resilver(&rig, 2).await;
+        rig.array.offline(DeviceId(2)).await.expect("now one can be spared");
+
+        let nobody = DeviceId(77);
+        assert_eq!(rig.array.fault(nobody), Err(ArrayError::NoSuchDevice { device: nobody }));
+        let raidz = rig.array.attach(DeviceId(0), nobody, rig.spare("x"));
+        assert!(matches!(raidz, Err(ArrayError::NotMirror { .. })));
+        let small = FaultyDevice::new("small", 4096);
+        let refused = rig.array.replace(DeviceId(0), nobody, small);
+        assert!(matches!(refused, Err(ArrayError::TooSmall { .. })));
+        let refused = rig.array.replace(DeviceId(0), DeviceId(1), rig.spare("x"));
+        assert_eq!(refused, Err(ArrayError::DeviceInUse { device: DeviceId(1) }));
+        let refused = rig.array.online(DeviceId(2), None);
+        assert_eq!(refused, Err(ArrayError::NotOpen { device: DeviceId(2) }));
+    });
+}
+
+#[test]
+fn what_is_kept_of_members_is_enough_to_open_again() {
+    simulate(1, async {
+        let rig = Rig::new(Layout::Raidz2, 4);
+        rig.fill(segment(0), 1).await;
+        rig.array.flush().await.expect("healthy");
+        rig.devices[1].fail_writes.set(true);
+        rig.fill(segment(1), 1).await;
+        rig.array.flush().await.expect("two may be missing");
+        let status = rig.array.status();
+        let open = |devices: &[Option<Rc<FaultyDevice>>]| {
+            let member = |(device, kept): (&Option<Rc<FaultyDevice>>, _)| {
+                let kept: &forebay_array::MemberStatus = kept;
+                let device = device.clone().map(|device| device as forebay_device::Device);
+                let (state, stale) = (kept.state, kept.durable_stale.clone());
+                vec![MemberConfig { id: kept.id, device, state, stale, errors: kept.errors }]
+            };
+            let slots = devices.iter().zip(&status).map(member).collect();
+            Array::new(vec![GroupConfig { geometry: rig.geometry(), slots }]).expect("sound")
+        };
+        let some: Vec<_> = rig.devices.iter().cloned().map(Some).collect();
+        let array = open(&some);
+        assert_eq!(array.status()[1].state, MemberState::Faulted);
+        assert_eq!(array.status()[1].errors.write, 1);
+        rig.devices[1].heal();
+        array.online(DeviceId(1), None).expect("open");
+        assert_eq!(array.stale_segments(), vec![segment(1)]);
+        let again = Rig { array, devices: rig.devices.clone() };
+        again.expect_segment(segment(0), 1).await;
+        again.expect_segment(segment(1), 1).await;
+
+        // One device cannot be opened.
+        let mut fewer = some;
+        fewer[3] = None;
+        let again = Rig { array: open(&fewer), devices: rig.devices.clone() };
+        assert_eq!(again.array.status()[3].state, MemberState::Unavail);
+        again.expect_segment(segment(1), 1).await;
+        assert_eq!(again.array.health(), vec![Health::Degraded]);
+    });
+}
+
+#[test]
+fn groups_share_nothing() {
+    simulate(1, async {
+        let rig = Rig::new(Layout::Raidz1, 3);
+        let geometry = forebay_array::GroupGeometry {
+            first_segment: 100,
+            ..common::geometry(Layout::Mirror, 2)
+        };
+        let device = |name| FaultyDevice::new(name, geometry.needed_bytes());
+        let (a, b) = (device("a"), device("b"));
+        let group = |geometry, first: u32| {
+            let members: Vec<(DeviceId, forebay_device::Device)> =
+                vec![(DeviceId(first), a.clone()), (DeviceId(first + 1), b.clone())];
+            GroupConfig::healthy(geometry, members)
+        };
+        let taken = forebay_array::GroupGeometry { first_segment: 9, ..geometry };
+        let refused = rig.array.add_group(group(taken, 10));
+        assert!(matches!(refused, Err(ArrayError::Geometry(_))), "{refused:?}");
+        let refused = rig.array.add_group(group(geometry, 2));
+        assert_eq!(refused, Err(ArrayError::DeviceInUse { device: DeviceId(2) }));
+        assert_eq!(rig.array.add_group(group(geometry, 10)), Ok(1));
+        let far = forebay_units::SegmentId(102);
+        rig.fill(segment(0), 1).await;
+        rig.write_rows(far, 0, 4, 1).await.expect("healthy");
+        a.gone.set(true);
+        rig.devices[1].gone.set(true);
+        rig.expect_segment(segment(0), 1).await;
+        let got = rig.array.read(BlockAddr::new(far, 3), 1).await.expect("one side is there");
+        assert!(got[..] == block(BlockAddr::new(far, 3), 1)[..]);
+        assert_eq!(rig.array.health().len(), 2);
+    });
+}
+
+#[test]
+fn mirrors_share_reads_between_sides() {
+    simulate(1, async {
+        let rig = Rig::new(Layout::Mirror, 3);
+        rig.fill(segment(0), 1).await;
+        let reads = (0..30).map(|index| {
+            let addr = BlockAddr::new(segment(0), (index * 5) % 8);
+            rig.array.read(addr, 1)
+        });
+        assert!(forebay_rt::join_all(reads).await.iter().all(Result::is_ok));
+        assert!(rig.devices.iter().all(|device| device.reads.get() == 10));
+    });
+}

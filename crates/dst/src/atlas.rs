@@ -1,0 +1,158 @@
+//! The fault atlas: which faults, where, so that a run stays within what is promised or goes
+//! beyond it on purpose.
+//!
+//! Within: the disks that lose or damage data are a fixed set, no larger than what the array's
+//! parity and the log's mirror can make good. They may do anything. All others keep their
+//! contract; they may only be slow. Beyond: more disks are struck than that.
+
+use forebay_sim::faults::{Effect, Failure, Fault, Ops, Tear, Trigger};
+use forebay_sim::{Latency, Rng};
+
+use crate::scenario::{Demand, TimedFault};
+use crate::subject::{LogShape, PoolSpec};
+
+/// How much may break.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// Nothing but power cuts.
+    CrashOnly,
+    /// What is promised to be survived.
+    Within,
+    /// More than that.
+    Beyond,
+    /// Flushes lie, on any disk.
+    Lies,
+}
+
+impl Level {
+    /// What may be demanded then.
+    #[must_use]
+    pub fn demand(self) -> Demand {
+        match self {
+            Level::CrashOnly | Level::Within => Demand::AllData,
+            Level::Beyond => Demand::Detected,
+            Level::Lies => Demand::NeverWrong,
+        }
+    }
+}
+
+/// The disks that will be struck in a run.
+#[derive(Clone, Debug)]
+pub struct Atlas {
+    level: Level,
+    victims: Vec<usize>,
+    /// Sizes of all disks, for places.
+    sizes: Vec<u64>,
+}
+
+impl Atlas {
+    /// Chooses the victims.
+    #[must_use]
+    pub fn draw(spec: &PoolSpec, level: Level, rng: &mut Rng) -> Self {
+        let mut sizes = vec![spec.data_bytes; spec.data_disks];
+        sizes.extend(vec![spec.log_bytes; spec.log.disks()]);
+        sizes.extend(vec![spec.data_bytes; spec.spare_disks]);
+        let mut victims = Vec::new();
+        let mut choose = |from: std::ops::Range<usize>, count: usize, rng: &mut Rng| {
+            let mut left: Vec<usize> = from.collect();
+            for _ in 0..count.min(left.len()) {
+                victims.push(left.swap_remove(rng.below(left.len() as u64) as usize));
+            }
+        };
+        let parity = spec.raid.parity(spec.data_disks);
+        match level {
+            Level::CrashOnly => {}
+            Level::Within => {
+                choose(0..spec.data_disks, rng.between(0, parity as u64) as usize, rng);
+                if spec.log == LogShape::Mirror && rng.chance(600) {
+                    choose(spec.log_range(), 1, rng);
+                }
+            }
+            Level::Beyond => {
+                let most = spec.data_disks as u64;
+                let least = (parity as u64 + 1).min(most);
+                if spec.log != LogShape::None && rng.chance(500) {
+                    choose(spec.log_range(), spec.log.disks(), rng);
+                } else {
+                    choose(0..spec.data_disks, rng.between(least, most) as usize, rng);
+                }
+            }
+            Level::Lies => choose(0..spec.data_disks + spec.log.disks(), sizes.len(), rng),
+        }
+        Self { level, victims, sizes }
+    }
+
+    /// Draws the faults of one boot that submits about `commands` commands.
+    #[must_use]
+    pub fn faults(&self, commands: u64, first_boot: bool, rng: &mut Rng) -> Vec<TimedFault> {
+        let mut out = Vec::new();
+        if self.level == Level::CrashOnly {
+            return out;
+        }
+        for _ in 0..rng.below(3) {
+            let disk = rng.below(self.sizes.len() as u64) as usize;
+            let at_command = rng.between(1, commands);
+            out.push(TimedFault { at_command, disk, fault: slow(rng) });
+        }
+        for disk in &self.victims {
+            for _ in 0..rng.below(4) {
+                let fault = match self.level {
+                    Level::Lies => Fault::LyingFlush { on: rng.chance(800) },
+                    _ => self.damage(*disk, rng),
+                };
+                let early = !first_boot && rng.chance(250);
+                let at_command = if early { 0 } else { rng.between(1, commands) };
+                out.push(TimedFault { at_command, disk: *disk, fault });
+            }
+        }
+        out
+    }
+
+    fn damage(&self, disk: usize, rng: &mut Rng) -> Fault {
+        let size = self.sizes[disk];
+        // Labels and superblocks are at the ends, and the first segments hold most of the data.
+        let place = match rng.below(4) {
+            0 => rng.below(1 << 20),
+            1 => size - 1 - rng.below(1 << 20),
+            _ => rng.below(size / 4),
+        };
+        let soon = |ops: Ops, rng: &mut Rng| Trigger::once(ops).after(rng.below(40));
+        match rng.below(13) {
+            0 | 1 => Fault::Rot { offset_bytes: place, mask: 1 << rng.below(8) },
+            2 => Fault::Lost { trigger: soon(Ops::WRITE, rng) },
+            3 => Fault::Misdirected { trigger: soon(Ops::WRITE, rng), to_bytes: place },
+            4 => {
+                let tear = if rng.chance(500) {
+                    Tear::Prefix { sectors: rng.below(64) }
+                } else {
+                    Tear::Scatter { seed: rng.u64() }
+                };
+                Fault::Torn { trigger: soon(Ops::WRITE, rng), tear }
+            }
+            5 | 6 => {
+                let ops = *rng.pick(&[Ops::READ, Ops::WRITE, Ops::FLUSH, Ops::ALL]);
+                let effect = *rng.pick(&[Effect::None, Effect::Full]);
+                let trigger = if rng.chance(800) { soon(ops, rng) } else { Trigger::always(ops) };
+                Fault::Error { trigger, failure: Failure::Eio, effect }
+            }
+            7 => Fault::FlushError { trigger: soon(Ops::FLUSH, rng) },
+            8 => Fault::LyingFlush { on: true },
+            9 => Fault::Gone,
+            10 => {
+                let effect = *rng.pick(&[Effect::None, Effect::Full]);
+                Fault::GoneAt { trigger: soon(Ops::ALL, rng), effect }
+            }
+            11 => Fault::ReadOnly { on: true },
+            _ => Fault::Back,
+        }
+    }
+}
+
+fn slow(rng: &mut Rng) -> Fault {
+    let ops = *rng.pick(&[Ops::READ, Ops::WRITE, Ops::FLUSH, Ops::ALL]);
+    if rng.chance(300) {
+        return Fault::Hung { ops };
+    }
+    let base_ns = 1_000_000 << rng.below(6);
+    Fault::Slow { ops, latency: Latency::HeavyTail { base_ns, max_ns: 500_000_000 } }
+}

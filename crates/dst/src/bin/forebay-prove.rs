@@ -1,0 +1,381 @@
+//! `forebay-prove`: runs scenarios for as long as it is told, and says what it found.
+//!
+//! A failure prints one line that replays it, shrinks itself and is saved to the corpus.
+#![allow(clippy::disallowed_methods)] // an offline tool: wall time, its own threads, its own files
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::{Parser, ValueEnum};
+use forebay_dst::atlas::Level;
+use forebay_dst::exhaustive::{Depth, explore};
+use forebay_dst::generate::Wish;
+use forebay_dst::prove::{Findings, run_number, scenario_of};
+use forebay_dst::scenario::{Act, Boot, Demand, Scenario, VERSION};
+use forebay_dst::stamp::Fill;
+use forebay_dst::subject::{LogShape, PoolSpec, Raid, Subject};
+use forebay_dst::toy::{Flaw, Toy};
+use forebay_dst::{Failure, Outcome, corpus, run, shrink};
+
+/// Proof by simulation that nothing acknowledged is lost.
+#[derive(Parser)]
+struct Options {
+    /// How long to search, for example 90s, 10m or 2h.
+    #[arg(long, default_value = "60s", value_parser = parse_span)]
+    time: Duration,
+    /// Root seed; without one it is drawn from the clock and printed.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Only this run of the search.
+    #[arg(long)]
+    run: Option<u64>,
+    /// At most this many runs.
+    #[arg(long)]
+    runs: Option<u64>,
+    /// Threads; all cores without it.
+    #[arg(long)]
+    threads: Option<usize>,
+    /// Replays the scenarios of a file or folder instead, each twice.
+    #[arg(long)]
+    replay: Option<PathBuf>,
+    /// Every crash point of a small scenario for every shape instead.
+    #[arg(long)]
+    exhaustive: bool,
+    /// With --exhaustive: only shapes whose name contains this, for example "Z1" or "Mirror log".
+    #[arg(long, default_value = "")]
+    shape: String,
+    /// How much may break.
+    #[arg(long, value_enum)]
+    level: Option<LevelArg>,
+    /// What is put to the proof.
+    #[arg(long, value_enum, default_value = "toy")]
+    subject: SubjectArg,
+    /// Where failures are saved.
+    #[arg(long, default_value = "crates/dst/corpus")]
+    corpus: PathBuf,
+    /// Runs that shrinking a failure may take.
+    #[arg(long, default_value_t = 400)]
+    shrink: usize,
+    /// Go on after this many failures.
+    #[arg(long, default_value_t = 0)]
+    keep_going: usize,
+    /// Print nothing but the summary.
+    #[arg(long)]
+    quiet: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum LevelArg {
+    Crash,
+    Within,
+    Beyond,
+    Lies,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum SubjectArg {
+    Toy,
+}
+
+fn parse_span(text: &str) -> Result<Duration, String> {
+    let bad = || format!("'{text}' is not a span of time; write for example 90s, 10m or 2h");
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let number: u64 = text[..end].parse().map_err(|_| bad())?;
+    let unit = match &text[end..] {
+        "" | "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => return Err(bad()),
+    };
+    Ok(Duration::from_secs(number * unit))
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    match options.subject {
+        SubjectArg::Toy => main_of(&options, || Toy { flaw: Flaw::None }, one_disk()),
+    }
+}
+
+fn one_disk() -> Option<PoolSpec> {
+    Some(PoolSpec {
+        raid: Raid::Raid0,
+        log: LogShape::None,
+        data_disks: 1,
+        spare_disks: 0,
+        data_bytes: 256 << 20,
+        log_bytes: 0,
+        segment_bytes: 1 << 20,
+        seed: 1,
+    })
+}
+
+fn main_of<S: Subject>(
+    options: &Options,
+    subject: impl Fn() -> S + Sync,
+    spec: Option<PoolSpec>,
+) -> ExitCode {
+    if let Some(path) = &options.replay {
+        return replay(path, &Rc::new(subject()));
+    }
+    if options.exhaustive {
+        return exhaustive(options, &subject, spec);
+    }
+    let level = options.level.map(|level| match level {
+        LevelArg::Crash => Level::CrashOnly,
+        LevelArg::Within => Level::Within,
+        LevelArg::Beyond => Level::Beyond,
+        LevelArg::Lies => Level::Lies,
+    });
+    let wish = Wish { spec, level, admin: true, ..Wish::default() };
+    let root = options.seed.unwrap_or_else(|| {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        now.map_or(1, |since| since.as_nanos() as u64)
+    });
+    if let Some(number) = options.run {
+        let scenario = scenario_of(root, number, &wish);
+        let outcome = run(&Rc::new(subject()), &scenario);
+        return report_one(options, &Rc::new(subject()), root, number, &scenario, &outcome);
+    }
+    search(options, &subject, &wish, root)
+}
+
+fn search<S: Subject>(
+    options: &Options,
+    subject: &(impl Fn() -> S + Sync),
+    wish: &Wish,
+    root: u64,
+) -> ExitCode {
+    let begun = Instant::now();
+    let threads = options
+        .threads
+        .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |cores| cores.get()));
+    println!("root seed {root}, {threads} threads, {:?}", options.time);
+    let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    let total = Mutex::new(Findings::default());
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                let subject = Rc::new(subject());
+                let mut told = Instant::now();
+                let mut mine = Findings::default();
+                while !stop.load(Ordering::Relaxed) && begun.elapsed() < options.time {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if options.runs.is_some_and(|runs| number >= runs) {
+                        break;
+                    }
+                    let outcome = run_number(&subject, root, number, wish, &mut mine);
+                    if let Some(failure) = &outcome.failure {
+                        println!("run {number}: {failure}");
+                        println!("  replay: forebay-prove --seed {root} --run {number}");
+                        if mine.failures.len() > options.keep_going {
+                            stop.store(true, Ordering::Relaxed);
+                        }
+                    }
+                    if !options.quiet && told.elapsed() > Duration::from_secs(10) {
+                        told = Instant::now();
+                        let secs = begun.elapsed().as_secs();
+                        println!("{secs:5} s: {} runs on this core", mine.runs);
+                    }
+                }
+                total.lock().expect("no panic under this lock").add(mine);
+            });
+        }
+    });
+    let found = total.into_inner().expect("no panic under this lock");
+    println!("{}", found.summary(begun.elapsed().as_secs_f64()));
+    let subject = Rc::new(subject());
+    for (number, scenario, failure) in found.failures.iter().take(options.keep_going.max(1)) {
+        save_shrunk(options, &subject, &format!("run-{root:x}-{number}"), scenario, failure);
+    }
+    if found.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn save_shrunk<S: Subject>(
+    options: &Options,
+    subject: &Rc<S>,
+    name: &str,
+    scenario: &Scenario,
+    failure: &Failure,
+) {
+    let (mut small, runs) =
+        shrink::shrink(scenario, failure.kind, options.shrink, |candidate| run(subject, candidate));
+    let message = run(subject, &small).failure.map_or_else(String::new, |f| f.to_string());
+    small.story = message.clone();
+    match corpus::save(&options.corpus, name, &small) {
+        Ok(path) => {
+            println!("shrunk to {} acts in {runs} runs: {}", small.acts(), path.display());
+            println!("  {message}");
+        }
+        Err(error) => println!("could not save {name}: {error}"),
+    }
+}
+
+fn report_one<S: Subject>(
+    options: &Options,
+    subject: &Rc<S>,
+    root: u64,
+    number: u64,
+    scenario: &Scenario,
+    outcome: &Outcome,
+) -> ExitCode {
+    println!("run {number} of root seed {root}: digest {:#x}", outcome.digest);
+    println!("{:?}, demand {:?}, boots {}", scenario.spec, scenario.demand, scenario.boots.len());
+    match &outcome.failure {
+        None => {
+            println!("passed");
+            ExitCode::SUCCESS
+        }
+        Some(failure) => {
+            println!("{failure}");
+            if options.shrink > 0 {
+                let name = format!("run-{root:x}-{number}");
+                save_shrunk(options, subject, &name, scenario, failure);
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn replay<S: Subject>(path: &std::path::Path, subject: &Rc<S>) -> ExitCode {
+    let loaded = if path.is_dir() {
+        corpus::load(path)
+    } else {
+        corpus::load_one(path).map(|scenario| vec![(path.to_owned(), scenario)])
+    };
+    let scenarios = match loaded {
+        Ok(scenarios) => scenarios,
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::from(2);
+        }
+    };
+    let mut failed = 0;
+    for (path, scenario) in &scenarios {
+        let (first, second) = (run(subject, scenario), run(subject, scenario));
+        let text = match &first.failure {
+            _ if first.digest != second.digest => "not deterministic".to_owned(),
+            Some(failure) => failure.to_string(),
+            None => continue,
+        };
+        failed += 1;
+        println!("{}: {text}", path.display());
+    }
+    println!("{} scenarios replayed, {failed} failed", scenarios.len());
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Every shape that the exhaustive mode visits.
+fn shapes() -> Vec<(String, PoolSpec)> {
+    let mut out = Vec::new();
+    for (raid, data_disks) in [
+        (Raid::Raid0, 1),
+        (Raid::Raid0, 2),
+        (Raid::Mirror, 2),
+        (Raid::Z1, 3),
+        (Raid::Z2, 4),
+        (Raid::Z3, 5),
+    ] {
+        for log in [LogShape::None, LogShape::One, LogShape::Mirror] {
+            let name = format!("{raid:?} of {data_disks}, {log:?} log");
+            let spec = PoolSpec {
+                raid,
+                log,
+                data_disks,
+                spare_disks: 0,
+                data_bytes: 64 << 20,
+                log_bytes: 16 << 20,
+                segment_bytes: 1 << 20,
+                seed: 1,
+            };
+            out.push((name, spec));
+        }
+    }
+    out
+}
+
+/// A handful of acts that take every path: FUA, flush, unaligned, trim, zeroes, two volumes.
+fn tiny(spec: &PoolSpec) -> Scenario {
+    let write =
+        |volume, first, count, fua| Act::Write { volume, first, count, fua, fill: Fill::Noise };
+    let clients = vec![
+        vec![
+            write(0, 0, 8, true),
+            write(0, 8, 16, false),
+            Act::Flush { volume: 0 },
+            write(0, 3, 2, true),
+            Act::Trim { volume: 0, first: 8, count: 8, fua: true },
+        ],
+        vec![
+            write(1, 0, 8, false),
+            write(1, 64, 8, true),
+            Act::Zero { volume: 1, first: 0, count: 8, fua: false, no_hole: false },
+            write(1, 0, 1, true),
+        ],
+    ];
+    Scenario {
+        version: VERSION,
+        story: String::new(),
+        seed: 1,
+        spec: spec.clone(),
+        demand: Demand::AllData,
+        volumes: vec![128, 128],
+        boots: vec![Boot { seed: 1, clients, ..Boot::default() }],
+    }
+}
+
+fn exhaustive<S: Subject>(
+    options: &Options,
+    subject: &(impl Fn() -> S + Sync),
+    spec: Option<PoolSpec>,
+) -> ExitCode {
+    let shapes = match spec {
+        Some(spec) => vec![("one shape".to_owned(), spec)],
+        None => shapes(),
+    };
+    let shapes: Vec<_> =
+        shapes.into_iter().filter(|(name, _)| name.contains(&options.shape)).collect();
+    let next = AtomicU64::new(0);
+    let failed = AtomicBool::new(false);
+    let threads = options.threads.unwrap_or(2);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                let subject = Rc::new(subject());
+                while let Some((name, spec)) =
+                    shapes.get(next.fetch_add(1, Ordering::Relaxed) as usize)
+                {
+                    let begun = Instant::now();
+                    let report = explore(&subject, &tiny(spec), &Depth::default());
+                    let secs = begun.elapsed().as_secs_f64();
+                    println!(
+                        "{name:28} {:7} crash states, {:7} second crashes, {secs:6.1} s: {}",
+                        report.first,
+                        report.second,
+                        if report.failure.is_some() { "FAILED" } else { "passed" }
+                    );
+                    if let Some((scenario, failure)) = report.failure {
+                        failed.store(true, Ordering::Relaxed);
+                        println!("  {failure}");
+                        let file: String = name
+                            .chars()
+                            .map(|c| if c.is_alphanumeric() { c } else { '-' })
+                            .collect();
+                        save_shrunk(
+                            options,
+                            &subject,
+                            &format!("exhaustive-{file}"),
+                            &scenario,
+                            &failure,
+                        );
+                    }
+                }
+            });
+        }
+    });
+    if failed.load(Ordering::Relaxed) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}

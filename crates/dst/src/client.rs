@@ -1,0 +1,281 @@
+//! Clients and the administrator: they do what the scenario says and note what they see.
+
+use std::rc::Rc;
+
+use forebay_device::{Device, IoBuf, ZeroOptions};
+use forebay_rt as rt;
+use forebay_sim::SECTOR_LEN;
+use forebay_units::{Nanos, SECTOR_BYTES};
+
+use crate::history::Change;
+use crate::model::{Model, Presence, volume_name};
+use crate::scenario::{Act, Admin};
+use crate::stamp::{Fill, Seen, examine, stamp};
+use crate::subject::Pool;
+use crate::verdict::Kind;
+
+/// Does everything in `acts`, in order.
+pub async fn client<P: Pool>(pool: Rc<P>, model: Rc<Model>, acts: Vec<Act>) {
+    for act in acts {
+        if model.failed() {
+            return;
+        }
+        perform(&*pool, &model, act).await;
+    }
+}
+
+async fn perform<P: Pool>(pool: &P, model: &Model, act: Act) {
+    match act {
+        Act::Pause { ns } => rt::sleep(Nanos(ns)).await,
+        Act::Flush { volume } => {
+            let Some(device) = open(pool, model, volume) else { return };
+            flush(&device, model, volume).await;
+        }
+        Act::Write { volume, first, count, fua, fill } => {
+            let Some((first, count)) = model.usable(volume, first, count) else { return };
+            let Some(device) = open(pool, model, volume) else { return };
+            write(&device, model, (volume, first, count), fua, fill).await;
+        }
+        Act::Read { volume, first, count } => {
+            let Some((first, count)) = model.usable(volume, first, count) else { return };
+            let Some(device) = open(pool, model, volume) else { return };
+            read(&device, model, (volume, first, count)).await;
+        }
+        Act::Trim { volume, first, count, fua } => {
+            let Some((first, count)) = model.usable(volume, first, count) else { return };
+            let Some(device) = open(pool, model, volume) else { return };
+            let Some(ticket) = model.issue(volume, Change::Zero, first, count).await else {
+                return;
+            };
+            let outcome = device.discard(first * SECTOR_BYTES, count * SECTOR_BYTES, fua).await;
+            if let Err(error) = &outcome {
+                model.error_seen("trim", error);
+            }
+            model.answered(volume, ticket, outcome.map(|()| fua).map_err(drop));
+        }
+        Act::Zero { volume, first, count, fua, no_hole } => {
+            let Some((first, count)) = model.usable(volume, first, count) else { return };
+            let Some(device) = open(pool, model, volume) else { return };
+            let Some(ticket) = model.issue(volume, Change::Zero, first, count).await else {
+                return;
+            };
+            let options = ZeroOptions { fua, no_hole, fast: false };
+            let (at, len) = (first * SECTOR_BYTES, count * SECTOR_BYTES);
+            let outcome = device.write_zeroes(at, len, options).await;
+            if let Err(error) = &outcome {
+                model.error_seen("write zeroes", error);
+            }
+            model.answered(volume, ticket, outcome.map(|()| fua).map_err(drop));
+        }
+        Act::Status { volume, first, count } => {
+            let Some((first, count)) = model.usable(volume, first, count) else { return };
+            let Some(device) = open(pool, model, volume) else { return };
+            status(&device, model, (volume, first, count)).await;
+        }
+    }
+}
+
+fn open<P: Pool>(pool: &P, model: &Model, volume: u32) -> Option<Device> {
+    model.usable(volume, 0, 1)?;
+    let device = pool.volume(&volume_name(volume));
+    if device.is_none() {
+        model.object(Kind::Volumes, format!("{} is not there", volume_name(volume)));
+    }
+    device
+}
+
+/// Flushes a volume and notes what is durable then. False when it failed.
+pub async fn flush(device: &Device, model: &Model, volume: u32) -> bool {
+    let Some(issued) = model.update(volume, |v| v.history.now()) else { return false };
+    match device.flush().await {
+        Ok(()) => {
+            model.acts.set(model.acts.get() + 1);
+            model.update(volume, |v| v.history.flushed(issued));
+            true
+        }
+        Err(error) => {
+            model.error_seen("flush", &error);
+            false
+        }
+    }
+}
+
+/// Writes stamps.
+pub async fn write(
+    device: &Device,
+    model: &Model,
+    (volume, first, count): (u32, u64, u64),
+    fua: bool,
+    fill: Fill,
+) {
+    let Some(ticket) = model.issue(volume, Change::Write, first, count).await else { return };
+    let mut buf = IoBuf::recycled(count as usize * SECTOR_LEN);
+    for (index, out) in buf.chunks_exact_mut(SECTOR_LEN).enumerate() {
+        stamp(out, volume, first + index as u64, ticket.number, fill);
+    }
+    let outcome = device.write(first * SECTOR_BYTES, buf.freeze(), fua).await;
+    if let Err(error) = &outcome {
+        model.error_seen("write", error);
+    }
+    model.answered(volume, ticket, outcome.map(|()| fua).map_err(drop));
+}
+
+/// Reads and judges every sector.
+pub async fn read(device: &Device, model: &Model, (volume, first, count): (u32, u64, u64)) {
+    let Some(issued) = model.update(volume, |v| v.history.now()) else { return };
+    let buf = IoBuf::recycled(count as usize * SECTOR_LEN);
+    let buf = match device.read(first * SECTOR_BYTES, buf).await {
+        Ok(buf) => buf,
+        Err(error) => return model.error_seen("read", &error),
+    };
+    model.acts.set(model.acts.get() + 1);
+    if buf.len() != count as usize * SECTOR_LEN {
+        return model.object(Kind::Read, format!("a read returned {} bytes", buf.len()));
+    }
+    model.update(volume, |v| {
+        for (index, bytes) in buf.chunks_exact(SECTOR_LEN).enumerate() {
+            let sector = first + index as u64;
+            if sector >= v.history.sectors() {
+                return; // shrunk while we read
+            }
+            let seen = examine(bytes, volume, sector);
+            model.judge(Kind::Read, v.history.check_read(issued, sector, seen));
+        }
+    });
+}
+
+async fn status(device: &Device, model: &Model, (volume, first, count): (u32, u64, u64)) {
+    let Some(issued) = model.update(volume, |v| v.history.now()) else { return };
+    let outcome = device.allocation(first * SECTOR_BYTES, count * SECTOR_BYTES).await;
+    let runs = match outcome {
+        Ok(runs) => runs,
+        Err(error) => return model.error_seen("block status", &error),
+    };
+    model.acts.set(model.acts.get() + 1);
+    let total: u64 = runs.iter().map(|run| run.len_bytes).sum();
+    if runs.is_empty() || runs.iter().any(|r| r.len_bytes == 0) || total > count * SECTOR_BYTES {
+        let text = format!("block status of {count} sectors at {first} gave {runs:?}");
+        return model.object(Kind::Hole, text);
+    }
+    model.update(volume, |v| {
+        let mut at = first * SECTOR_BYTES;
+        for run in &runs {
+            let end = at + run.len_bytes;
+            for sector in at.div_ceil(SECTOR_BYTES)..end / SECTOR_BYTES {
+                let inside = sector < v.history.sectors();
+                if run.hole && inside && !v.history.may_be_hole(issued, sector) {
+                    let name = volume_name(volume);
+                    model.object(Kind::Hole, format!("{name} sector {sector}: a hole over data"));
+                }
+            }
+            at = end;
+        }
+    });
+}
+
+/// Does everything in `jobs`, in order.
+pub async fn administrator<P: Pool>(
+    pool: Rc<P>,
+    model: Rc<Model>,
+    disks: Vec<Device>,
+    jobs: Vec<Admin>,
+) {
+    for job in jobs {
+        if model.failed() {
+            return;
+        }
+        manage(&*pool, &model, &disks, job).await;
+    }
+}
+
+async fn manage<P: Pool>(pool: &P, model: &Model, disks: &[Device], job: Admin) {
+    let outcome = match &job {
+        Admin::Pause { ns } => {
+            rt::sleep(Nanos(*ns)).await;
+            return;
+        }
+        Admin::Create { volume, sectors } => {
+            model.creating(*volume, *sectors);
+            let outcome = pool.create_volume(&volume_name(*volume), sectors * SECTOR_BYTES).await;
+            let presence = match outcome {
+                Ok(()) => Presence::Present,
+                Err(_) => Presence::Destroying,
+            };
+            model.update(*volume, |v| v.presence = presence);
+            outcome
+        }
+        Admin::Destroy { volume } => {
+            if model.usable(*volume, 0, 1).is_none() {
+                return;
+            }
+            model.close(*volume).await;
+            model.update(*volume, |v| v.presence = Presence::Destroying);
+            let outcome = pool.destroy_volume(&volume_name(*volume)).await;
+            if outcome.is_ok() {
+                model.update(*volume, |v| v.presence = Presence::Gone);
+            }
+            outcome
+        }
+        Admin::Resize { volume, sectors } => {
+            if model.usable(*volume, 0, 1).is_none() {
+                return;
+            }
+            model.close(*volume).await;
+            model.update(*volume, |v| v.resizing = Some(*sectors));
+            let outcome = pool.resize_volume(&volume_name(*volume), sectors * SECTOR_BYTES).await;
+            model.update(*volume, |v| {
+                if outcome.is_ok() {
+                    v.history.resize(*sectors);
+                    v.resizing = None;
+                }
+                v.closed = false;
+            });
+            outcome
+        }
+        Admin::Scrub => pool.scrub().await.map(drop),
+        Admin::Manage(what) => pool.manage(disks, what).await,
+    };
+    model.acts.set(model.acts.get() + 1);
+    if let Err(refusal) = outcome {
+        model.error_seen(&format!("{job:?}"), &refusal.message);
+    }
+}
+
+/// Reads a whole volume, sector by sector where larger reads fail. Unreadable sectors are `None`.
+pub async fn read_all(
+    device: &Device,
+    model: &Model,
+    volume: u32,
+    sectors: u64,
+) -> Vec<Option<Seen>> {
+    const CHUNK: u64 = 256;
+    let mut seen = Vec::with_capacity(sectors as usize);
+    let mut at = 0;
+    while at < sectors {
+        let count = CHUNK.min(sectors - at);
+        match read_some(device, volume, at, count).await {
+            Ok(found) => seen.extend(found.into_iter().map(Some)),
+            Err(error) => {
+                model.error_seen("read after import", &error);
+                for sector in at..at + count {
+                    let one = read_some(device, volume, sector, 1).await;
+                    seen.push(one.ok().map(|found| found[0]));
+                }
+            }
+        }
+        at += count;
+    }
+    seen
+}
+
+async fn read_some(
+    device: &Device,
+    volume: u32,
+    first: u64,
+    count: u64,
+) -> Result<Vec<Seen>, forebay_device::DeviceError> {
+    let buf = IoBuf::recycled(count as usize * SECTOR_LEN);
+    let buf = device.read(first * SECTOR_BYTES, buf).await?;
+    let sectors = buf.chunks_exact(SECTOR_LEN).enumerate();
+    Ok(sectors.map(|(index, bytes)| examine(bytes, volume, first + index as u64)).collect())
+}

@@ -1,0 +1,142 @@
+//! Every crash point of a small scenario, and every crash point of each recovery.
+//!
+//! The first boot runs once for each place where the power can fail: before and after each
+//! command's submission, and after each completion. For every subset of the unflushed writes that
+//! may have survived (a sample when there are many) the next boot imports, is judged, and is itself
+//! cut at each of its commands.
+
+use std::rc::Rc;
+
+use forebay_sim::{CrashPoint, Seed};
+
+use crate::run::{Run, run};
+use crate::scenario::{Boot, Crash, Fates, Scenario};
+use crate::subject::Subject;
+use crate::verdict::{Failure, Tally};
+
+/// How far to go.
+#[derive(Clone, Debug)]
+pub struct Depth {
+    /// All subsets are tried up to this many unflushed writes.
+    pub subsets_up_to: usize,
+    /// How many samples are tried beyond; half of them tear writes.
+    pub samples: u64,
+    /// Every how many crash points of the first boot the recovery is cut too; 0 never.
+    pub second_every: u64,
+    /// Every how many commands of the recovery it is cut.
+    pub second_stride: u64,
+}
+
+impl Default for Depth {
+    fn default() -> Self {
+        Self { subsets_up_to: 4, samples: 12, second_every: 7, second_stride: 1 }
+    }
+}
+
+/// What was visited.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Crash points of the first boot, subsets counted.
+    pub first: u64,
+    /// Crash points of recoveries.
+    pub second: u64,
+    /// Sums over all runs.
+    pub tally: Tally,
+    /// The first violation, with the scenario that replays it.
+    pub failure: Option<(Scenario, Failure)>,
+}
+
+/// Explores a scenario of one boot.
+pub fn explore<S: Subject>(subject: &Rc<S>, scenario: &Scenario, depth: &Depth) -> Report {
+    let mut report = Report::default();
+    let mut plain = scenario.clone();
+    plain.boots.truncate(1);
+    plain.boots[0].crash = None;
+    let whole = run(subject, &plain);
+    report.tally.add(&whole.tally);
+    if let Some(failure) = whole.failure {
+        report.failure = Some((plain, failure));
+        return report;
+    }
+    let commands = whole.boot_commands[0];
+    let mut number = 0;
+    for n in 1..=commands {
+        for point in
+            [CrashPoint::BeforeSubmit(n), CrashPoint::AfterSubmit(n), CrashPoint::AfterComplete(n)]
+        {
+            number += 1;
+            let again = depth.second_every > 0 && number % depth.second_every == 0;
+            crash_at(subject, &plain, point, again, depth, &mut report);
+            if report.failure.is_some() {
+                return report;
+            }
+        }
+    }
+    report
+}
+
+fn crash_at<S: Subject>(
+    subject: &Rc<S>,
+    plain: &Scenario,
+    point: CrashPoint,
+    again: bool,
+    depth: &Depth,
+    report: &mut Report,
+) {
+    let unflushed = {
+        let mut probe = Run::new(subject.clone(), plain.clone());
+        let crash = Crash { point, fates: Fates::Lost };
+        probe.boot(&Boot { crash: Some(crash), ..plain.boots[0].clone() });
+        probe.unflushed()
+    };
+    for fates in choices(unflushed, point, depth) {
+        let mut scenario = plain.clone();
+        scenario.boots[0].crash = Some(Crash { point, fates });
+        report.first += 1;
+        let outcome = run(subject, &scenario);
+        report.tally.add(&outcome.tally);
+        if let Some(failure) = outcome.failure {
+            report.failure = Some((scenario, failure));
+            return;
+        }
+        if !again {
+            continue;
+        }
+        // The boot after the crash is the epilogue's first: cut it at each of its commands.
+        let recovery = outcome.boot_commands.get(1).copied().unwrap_or(0);
+        let mut m = 1;
+        while m <= recovery {
+            for second in [CrashPoint::AfterSubmit(m), CrashPoint::AfterComplete(m)] {
+                let seed = Seed(m).derive("second").0;
+                let crash = Crash { point: second, fates: Fates::Random(seed) };
+                let mut twice = scenario.clone();
+                twice.boots.push(Boot { seed, crash: Some(crash), ..Boot::default() });
+                report.second += 1;
+                let outcome = run(subject, &twice);
+                report.tally.add(&outcome.tally);
+                if let Some(failure) = outcome.failure {
+                    report.failure = Some((twice, failure));
+                    return;
+                }
+            }
+            m += depth.second_stride.max(1);
+        }
+    }
+}
+
+fn choices(unflushed: usize, point: CrashPoint, depth: &Depth) -> Vec<Fates> {
+    let seed = Seed(unflushed as u64).derive(&format!("{point:?}"));
+    let mut out: Vec<Fates> = if unflushed <= depth.subsets_up_to {
+        (0..1u64 << unflushed).map(Fates::Subset).collect()
+    } else {
+        let mut rng = seed.derive("subsets").rng();
+        let mut out = vec![Fates::Lost, Fates::Kept];
+        out.extend((0..depth.samples / 2).map(|_| Fates::Subset(rng.u64())));
+        out
+    };
+    if unflushed > 0 {
+        let samples = (depth.samples / 2).max(1);
+        out.extend((0..samples).map(|i| Fates::Random(seed.derive(&format!("torn {i}")).0)));
+    }
+    out
+}

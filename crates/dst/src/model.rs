@@ -1,0 +1,205 @@
+//! What the clients know: the volumes they made and every change they issued.
+//!
+//! Lives outside of any runtime, as the memory of a client on another machine would.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use forebay_rt::sync::Notify;
+
+use crate::history::{Change, History, Objection, Ticket};
+use crate::scenario::Demand;
+use crate::verdict::{Failure, Kind};
+
+/// Whether a volume should be there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// Its creation was asked for and not answered.
+    Creating,
+    /// It exists.
+    Present,
+    /// Its destruction was asked for and not answered, or its state is not known.
+    Destroying,
+    /// It is gone.
+    Gone,
+}
+
+/// One volume, as clients know it.
+pub struct VolumeModel {
+    /// What was written.
+    pub history: History,
+    /// Whether it is there.
+    pub presence: Presence,
+    /// A size that was asked for and not answered.
+    pub resizing: Option<u64>,
+    /// Nobody starts anything new on it.
+    pub closed: bool,
+    busy: Vec<(u32, Change, u64, u64)>,
+}
+
+/// All volumes, and the first thing that went wrong.
+pub struct Model {
+    volumes: RefCell<BTreeMap<u32, VolumeModel>>,
+    changed: Rc<Notify>,
+    failure: RefCell<Option<Failure>>,
+    demand: Demand,
+    atomic_sectors: u64,
+    /// Things clients did that were answered.
+    pub acts: Cell<u64>,
+}
+
+/// The name of volume `id`.
+#[must_use]
+pub fn volume_name(id: u32) -> String {
+    format!("v{id}")
+}
+
+impl Model {
+    /// Without volumes.
+    #[must_use]
+    pub fn new(demand: Demand, atomic_sectors: u64) -> Rc<Self> {
+        Rc::new(Self {
+            volumes: RefCell::default(),
+            changed: Notify::new(),
+            failure: RefCell::default(),
+            demand,
+            atomic_sectors,
+            acts: Cell::new(0),
+        })
+    }
+
+    /// What is demanded.
+    #[must_use]
+    pub fn demand(&self) -> Demand {
+        self.demand
+    }
+
+    /// Notes the first failure; later ones are its consequences.
+    pub fn object(&self, kind: Kind, message: impl Into<String>) {
+        let mut failure = self.failure.borrow_mut();
+        if failure.is_none() {
+            *failure = Some(Failure { kind, message: message.into() });
+        }
+    }
+
+    /// The first failure, taken.
+    pub fn take_failure(&self) -> Option<Failure> {
+        self.failure.borrow_mut().take()
+    }
+
+    /// Whether something went wrong already.
+    #[must_use]
+    pub fn failed(&self) -> bool {
+        self.failure.borrow().is_some()
+    }
+
+    /// An error that a client saw: an objection when everything must work.
+    pub fn error_seen(&self, what: &str, error: &dyn std::fmt::Display) {
+        if self.demand == Demand::AllData {
+            self.object(Kind::Error, format!("{what}: {error}"));
+        }
+    }
+
+    /// A volume is about to be created.
+    pub fn creating(&self, id: u32, sectors: u64) {
+        let history = History::new(&volume_name(id), sectors, self.atomic_sectors);
+        let volume = VolumeModel {
+            history,
+            presence: Presence::Creating,
+            resizing: None,
+            closed: false,
+            busy: Vec::new(),
+        };
+        self.volumes.borrow_mut().insert(id, volume);
+    }
+
+    /// Changes what is known of a volume.
+    pub fn update<R>(&self, id: u32, change: impl FnOnce(&mut VolumeModel) -> R) -> Option<R> {
+        let out = self.volumes.borrow_mut().get_mut(&id).map(change);
+        self.changed.notify_all();
+        out
+    }
+
+    /// Ids of all volumes ever made.
+    #[must_use]
+    pub fn ids(&self) -> Vec<u32> {
+        self.volumes.borrow().keys().copied().collect()
+    }
+
+    /// The range that a client may use of a range it wants, if any: inside the volume, which must
+    /// be there and open.
+    #[must_use]
+    pub fn usable(&self, id: u32, first: u64, count: u64) -> Option<(u64, u64)> {
+        let volumes = self.volumes.borrow();
+        let volume = volumes.get(&id)?;
+        let open = volume.presence == Presence::Present && !volume.closed;
+        let sectors = volume.history.sectors();
+        (open && first < sectors && count > 0).then(|| (first, count.min(sectors - first)))
+    }
+
+    /// Waits until `change` may be issued, then issues it: a zeroing never overlaps another change.
+    pub async fn issue(&self, id: u32, change: Change, first: u64, count: u64) -> Option<Ticket> {
+        let clashes = |volume: &VolumeModel| {
+            volume.busy.iter().any(|(_, other, at, len)| {
+                (change == Change::Zero || *other == Change::Zero)
+                    && first < at + len
+                    && *at < first + count
+            })
+        };
+        loop {
+            {
+                let mut volumes = self.volumes.borrow_mut();
+                let volume = volumes.get_mut(&id)?;
+                let open = volume.presence == Presence::Present && !volume.closed;
+                if !open || first + count > volume.history.sectors() {
+                    return None;
+                }
+                if !clashes(volume) {
+                    let ticket = volume.history.issue(change, first, count);
+                    volume.busy.push((ticket.number, change, first, count));
+                    return Some(ticket);
+                }
+            }
+            self.changed.notified().await;
+        }
+    }
+
+    /// A change was answered: `durable` when it asked for that, `Err` when it failed.
+    pub fn answered(&self, id: u32, ticket: Ticket, outcome: Result<bool, ()>) {
+        self.acts.set(self.acts.get() + 1);
+        self.update(id, |volume| {
+            volume.busy.retain(|(number, ..)| *number != ticket.number);
+            match outcome {
+                Ok(durable) => volume.history.complete(ticket, durable),
+                Err(()) => volume.history.fail(ticket),
+            }
+        });
+    }
+
+    /// Lets nobody start anything on a volume any more, and waits for what runs.
+    pub async fn close(&self, id: u32) {
+        self.update(id, |volume| volume.closed = true);
+        loop {
+            if self.volumes.borrow().get(&id).is_none_or(|volume| volume.busy.is_empty()) {
+                return;
+            }
+            self.changed.notified().await;
+        }
+    }
+
+    /// The power went: nobody waits for an answer any more.
+    pub fn forget_callers(&self) {
+        for volume in self.volumes.borrow_mut().values_mut() {
+            volume.busy.clear();
+            volume.closed = false;
+        }
+    }
+
+    /// Notes an objection of a history.
+    pub fn judge(&self, kind: Kind, judged: Result<(), Objection>) {
+        if let Err(objection) = judged {
+            self.object(kind, objection);
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Many seeds, one summary: what `make prove` does on each core.
+
+use std::rc::Rc;
+
+use forebay_sim::Seed;
+
+use crate::generate::{Wish, generate};
+use crate::run::run;
+use crate::scenario::Scenario;
+use crate::subject::Subject;
+use crate::verdict::{Failure, Outcome, Tally};
+
+/// What a search came to.
+#[derive(Clone, Debug, Default)]
+pub struct Findings {
+    /// Scenarios run.
+    pub runs: u64,
+    /// Sums.
+    pub tally: Tally,
+    /// Seeds that failed, with what they found.
+    pub failures: Vec<(u64, Scenario, Failure)>,
+}
+
+impl Findings {
+    /// Adds what another core found.
+    pub fn add(&mut self, other: Findings) {
+        self.runs += other.runs;
+        self.tally.add(&other.tally);
+        self.failures.extend(other.failures);
+    }
+
+    /// The summary, for pasting.
+    #[must_use]
+    pub fn summary(&self, wall_secs: f64) -> String {
+        let t = &self.tally;
+        let simulated_secs = t.simulated_ns as f64 / 1e9;
+        let mut out = String::new();
+        let mut line = |name: &str, text: String| out.push_str(&format!("{name:28}{text}\n"));
+        line("scenarios", format!("{} ({:.1}/s)", self.runs, self.runs as f64 / wall_secs));
+        line("client operations", format!("{} ({:.0}/s)", t.acts, t.acts as f64 / wall_secs));
+        line("device commands", format!("{} ({:.0}/s)", t.commands, t.commands as f64 / wall_secs));
+        line(
+            "simulated time",
+            format!("{simulated_secs:.0} s ({:.0} times wall time)", simulated_secs / wall_secs),
+        );
+        line("power cuts", t.crashes.to_string());
+        line("unflushed writes at cuts", t.unflushed.to_string());
+        line("sectors judged after cuts", t.judged_sectors.to_string());
+        for (name, count) in &t.faults {
+            line(&format!("fault: {name}"), count.to_string());
+        }
+        for (name, count) in &t.events {
+            line(&format!("event: {name}"), count.to_string());
+        }
+        line("failures", self.failures.len().to_string());
+        if self.failures.is_empty() && self.runs > 0 {
+            let bound = 3.0 / self.runs as f64;
+            line("failure rate", format!("below {bound:.2e} per scenario (95 %, if drawn alike)"));
+        }
+        out
+    }
+}
+
+/// The scenario that a search gives to its `number`-th run.
+#[must_use]
+pub fn scenario_of(root: u64, number: u64, wish: &Wish) -> Scenario {
+    generate(Seed(root).derive("run").derive(&number.to_string()), wish)
+}
+
+/// Runs scenario `number` of the search from `root`.
+pub fn run_number<S: Subject>(
+    subject: &Rc<S>,
+    root: u64,
+    number: u64,
+    wish: &Wish,
+    findings: &mut Findings,
+) -> Outcome {
+    let scenario = scenario_of(root, number, wish);
+    let outcome = run(subject, &scenario);
+    findings.runs += 1;
+    findings.tally.add(&outcome.tally);
+    if let Some(failure) = &outcome.failure {
+        findings.failures.push((number, scenario, failure.clone()));
+    }
+    outcome
+}

@@ -1,0 +1,485 @@
+//! One scenario, from the first power-on to the last scrub.
+
+use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+
+use forebay_device::Device;
+use forebay_rt as rt;
+use forebay_rt::Runtime;
+use forebay_sim::faults::{Fault, Stack};
+use forebay_sim::{DiskConfig, Seed, SimDisk, World, WorldImage};
+use forebay_units::{Nanos, SECTOR_BYTES};
+
+use crate::client::{administrator, client, flush, read_all, write};
+use crate::model::{Model, Presence, volume_name};
+use crate::panics;
+use crate::scenario::{Boot, Crash, Demand, Scenario, TimedFault};
+use crate::stamp::Fill;
+use crate::subject::{Pool, Refusal, Subject};
+use crate::verdict::{Failure, Kind, Outcome, Tally};
+
+/// Virtual time that one boot may take. What waits longer hangs.
+const BOOT_LIMIT: Nanos = Nanos::from_secs(50_000);
+
+/// The disks of a run, under their fault layers. They outlive every boot.
+pub struct Lab {
+    /// Power, counts, digest.
+    pub world: Rc<World>,
+    sims: Vec<Rc<SimDisk>>,
+    stacks: Vec<Rc<Stack>>,
+}
+
+impl Lab {
+    fn new(scenario: &Scenario) -> Self {
+        let spec = &scenario.spec;
+        let world = World::new(Seed(scenario.seed).derive("disks"));
+        let log = spec.log_range();
+        let sims: Vec<Rc<SimDisk>> = (0..spec.disks())
+            .map(|number| {
+                let config = if log.contains(&number) {
+                    DiskConfig::log(&format!("log{number}"), spec.log_bytes)
+                } else {
+                    DiskConfig::flash(&format!("disk{number}"), spec.data_bytes)
+                };
+                SimDisk::new(&world, config)
+            })
+            .collect();
+        let stacks = sims
+            .iter()
+            .map(|sim| {
+                let cache = sim.clone();
+                let seed = world.seed().derive("slow").derive(&sim.number().to_string());
+                Stack::new(sim.clone(), seed, move || cache.forget_cached())
+            })
+            .collect();
+        Self { world, sims, stacks }
+    }
+
+    fn devices(&self) -> Vec<Device> {
+        self.stacks.iter().map(|stack| stack.clone() as Device).collect()
+    }
+
+    fn schedule(&self, faults: &[TimedFault]) {
+        for timed in faults {
+            let Some(stack) = self.stacks.get(timed.disk).cloned() else { continue };
+            let fault = timed.fault.clone();
+            let strike = move || {
+                stack.inject(&fault);
+                // A hang without end would be a test of patience: disks that hang come back.
+                if matches!(fault, Fault::Hung { .. } | Fault::Slow { .. }) {
+                    let stack = stack.clone();
+                    rt::spawn(async move {
+                        rt::sleep(Nanos::from_secs(20)).await;
+                        stack.calm();
+                    });
+                }
+            };
+            if timed.at_command == 0 {
+                strike();
+            } else {
+                self.world.at_command(timed.at_command, strike);
+            }
+        }
+    }
+}
+
+/// A run between two boots.
+pub struct Run<S: Subject> {
+    subject: Rc<S>,
+    scenario: Rc<Scenario>,
+    lab: Rc<Lab>,
+    model: Rc<Model>,
+    tally: Tally,
+    boot_commands: Vec<u64>,
+    failure: Option<Failure>,
+    created: bool,
+    ended: bool,
+}
+
+/// What one boot came to.
+enum Ended {
+    Crashed,
+    Done,
+    Refused,
+}
+
+/// Runs a scenario to its end, or to the first violation.
+pub fn run<S: Subject>(subject: &Rc<S>, scenario: &Scenario) -> Outcome {
+    let mut run = Run::new(subject.clone(), scenario.clone());
+    for index in 0..scenario.boots.len() {
+        run.boot(&scenario.boots[index]);
+        if run.over() {
+            break;
+        }
+        run.power_off(scenario.boots[index].crash.as_ref());
+    }
+    run.epilogue();
+    run.outcome()
+}
+
+impl<S: Subject> Run<S> {
+    /// A run that has not begun.
+    #[must_use]
+    pub fn new(subject: Rc<S>, scenario: Scenario) -> Self {
+        let atomic_sectors = (subject.atomic_bytes() / SECTOR_BYTES).max(1);
+        let lab = Rc::new(Lab::new(&scenario));
+        let model = Model::new(scenario.demand, atomic_sectors);
+        Self {
+            subject,
+            scenario: Rc::new(scenario),
+            lab,
+            model,
+            tally: Tally::default(),
+            boot_commands: Vec::new(),
+            failure: None,
+            created: false,
+            ended: false,
+        }
+    }
+
+    /// Whether nothing more can be run.
+    #[must_use]
+    pub fn over(&self) -> bool {
+        self.failure.is_some() || self.ended
+    }
+
+    /// The state of the disks, to come back to.
+    #[must_use]
+    pub fn image(&self) -> WorldImage {
+        self.lab.world.image()
+    }
+
+    /// How many writes are unflushed on the disks.
+    #[must_use]
+    pub fn unflushed(&self) -> usize {
+        self.lab.world.unflushed().len()
+    }
+
+    /// Runs one boot, to its crash or its end. Call [`Run::power_off`] after it.
+    pub fn boot(&mut self, boot: &Boot) {
+        let created = std::mem::replace(&mut self.created, true);
+        let world = self.lab.world.clone();
+        let runtime = Runtime::simulated(boot.seed);
+        let reached = Rc::new(Cell::new("boot"));
+        let tally = Rc::new(RefCell::new(Tally::default()));
+        if created {
+            world.plan_crash(boot.crash.as_ref().map(|crash| crash.point));
+        }
+        let task = boot_task(
+            Guest {
+                subject: self.subject.clone(),
+                scenario: self.scenario.clone(),
+                lab: self.lab.clone(),
+                model: self.model.clone(),
+                tally: tally.clone(),
+                reached: reached.clone(),
+            },
+            boot.clone(),
+            created,
+        );
+        let limited = async move { rt::timeout(BOOT_LIMIT, task).await };
+        let caught = panics::catch(AssertUnwindSafe(|| runtime.run(limited)));
+        self.boot_commands.push(world.submitted());
+        self.tally.simulated_ns += runtime.now().0;
+        // A task that panics while it is dropped would say more about the panic before it.
+        let dropped = catch_unwind(AssertUnwindSafe(|| drop(runtime)));
+        self.tally.add(&tally.borrow());
+        self.failure = self.model.take_failure();
+        let at = reached.get();
+        let fail = |kind, message: String| {
+            Some(Failure { kind, message: format!("{message} (during {at})") })
+        };
+        match caught {
+            Err(panic) if panic.contains("deadlock: no task is ready") => {
+                self.failure = self.failure.take().or(fail(Kind::Hang, panic));
+            }
+            Err(panic) => self.failure = self.failure.take().or(fail(Kind::Panic, panic)),
+            Ok(None) => {
+                self.tally.event(&format!("power cut during {at}"));
+            }
+            Ok(Some(Err(rt::Elapsed))) => {
+                let text = "no end in 50000 s of virtual time".to_owned();
+                self.failure = self.failure.take().or(fail(Kind::Hang, text));
+            }
+            Ok(Some(Ok(Ended::Refused))) => self.ended = true,
+            Ok(Some(Ok(Ended::Done | Ended::Crashed))) => {}
+        }
+        if dropped.is_err() {
+            let text = "a task panicked while it was dropped".to_owned();
+            self.failure = self.failure.take().or(fail(Kind::Panic, text));
+        }
+    }
+
+    /// Ends a power cut (or a power-off after an export): decides what the disks kept.
+    pub fn power_off(&mut self, crash: Option<&Crash>) {
+        let world = &self.lab.world;
+        world.plan_crash(None);
+        let writes = world.unflushed();
+        if let Some(crash) = crash {
+            self.tally.crashes += 1;
+            self.tally.unflushed += writes.len() as u64;
+            if !writes.is_empty() {
+                self.tally.event("power cut with unflushed writes");
+            }
+            if writes.iter().any(|write| write.in_flight) {
+                self.tally.event("power cut with commands in flight");
+            }
+            let fates = crash.fates.decide(&writes);
+            world.settle(|index, _| fates[index]);
+        } else {
+            // In order or not: without a power cut caches are written in the end.
+            world.settle(|_, _| forebay_sim::Fate::Kept);
+        }
+        world.power_on();
+        self.model.forget_callers();
+    }
+
+    /// After the last boot: everything is healed, imported, judged, written to, scrubbed and
+    /// exported, and imported once more.
+    pub fn epilogue(&mut self) {
+        for _ in 0..2 {
+            if self.over() {
+                return;
+            }
+            for stack in &self.lab.stacks {
+                stack.heal();
+            }
+            let seed = Seed(self.scenario.seed).derive("epilogue").0;
+            self.boot(&Boot { seed, ..Boot::default() });
+            if !self.over() {
+                self.power_off(None);
+            }
+        }
+    }
+
+    /// What it came to.
+    #[must_use]
+    pub fn outcome(mut self) -> Outcome {
+        let stats = self.lab.world.stats();
+        self.tally.commands =
+            stats.reads + stats.writes + stats.fua_writes + stats.flushes + stats.discards;
+        self.tally.acts = self.model.acts.get();
+        for stack in &self.lab.stacks {
+            let c = stack.counts();
+            for (name, count) in [
+                ("torn", c.torn),
+                ("lost", c.lost),
+                ("misdirected", c.misdirected),
+                ("rot (bytes)", c.rot_bytes),
+                ("rot (reads that saw it)", c.rot_reads),
+                ("error", c.errors),
+                ("flush error", c.flush_errors),
+                ("lying flush", c.lies),
+                ("slow", c.slow),
+                ("hung", c.hung),
+                ("no space", c.no_space),
+                ("gone", c.gone),
+                ("read-only", c.read_only),
+            ] {
+                if count > 0 {
+                    *self.tally.faults.entry(name.to_owned()).or_default() += count;
+                }
+            }
+        }
+        debug_assert_eq!(self.lab.sims.len(), self.lab.stacks.len());
+        Outcome {
+            failure: self.failure,
+            digest: self.lab.world.digest(),
+            tally: self.tally,
+            boot_commands: self.boot_commands,
+        }
+    }
+}
+
+/// What the tasks of one boot share.
+struct Guest<S: Subject> {
+    subject: Rc<S>,
+    scenario: Rc<Scenario>,
+    lab: Rc<Lab>,
+    model: Rc<Model>,
+    tally: Rc<RefCell<Tally>>,
+    reached: Rc<Cell<&'static str>>,
+}
+
+async fn boot_task<S: Subject>(guest: Guest<S>, boot: Boot, created: bool) -> Ended {
+    let Guest { scenario, lab, model, tally, reached, .. } = &guest;
+    let disks = lab.devices();
+    let pool = if created {
+        lab.schedule(&boot.faults);
+        reached.set("import");
+        let Some(pool) = import(&guest, &disks).await else { return Ended::Refused };
+        reached.set("judgement");
+        pool
+    } else {
+        reached.set("creation");
+        match create(&guest, &disks).await {
+            Ok(pool) => {
+                // The count starts when the pool exists, so that a crash point means the same for
+                // every shape.
+                lab.world.power_on();
+                lab.world.plan_crash(boot.crash.as_ref().map(|crash| crash.point));
+                lab.schedule(&boot.faults);
+                pool
+            }
+            Err(refusal) => {
+                model.object(Kind::Error, format!("create: {}", refusal.message));
+                return Ended::Refused;
+            }
+        }
+    };
+    if model.failed() {
+        return Ended::Done;
+    }
+    reached.set("work");
+    let pool = Rc::new(pool);
+    let mut tasks: Vec<_> = boot
+        .clients
+        .into_iter()
+        .map(|acts| rt::spawn(client(pool.clone(), model.clone(), acts)))
+        .collect();
+    tasks.push(rt::spawn(administrator(pool.clone(), model.clone(), disks, boot.admin)));
+    rt::join_all(tasks).await;
+    for (name, count) in pool.events() {
+        tally.borrow_mut().event_n(&name, count);
+    }
+    if boot.crash.is_some() {
+        tally.borrow_mut().event("power cut after the work");
+        return Ended::Crashed;
+    }
+    let Ok(pool) = Rc::try_unwrap(pool) else { panic!("a client still holds the pool") };
+    finish(&guest, pool, scenario.demand).await;
+    Ended::Done
+}
+
+async fn create<S: Subject>(guest: &Guest<S>, disks: &[Device]) -> Result<S::Pool, Refusal> {
+    let Guest { scenario, model, .. } = guest;
+    let pool = guest.subject.create(disks, &scenario.spec).await?;
+    for (id, sectors) in scenario.volumes.iter().enumerate() {
+        let id = id as u32;
+        model.creating(id, *sectors);
+        pool.create_volume(&volume_name(id), sectors * SECTOR_BYTES).await?;
+        model.update(id, |volume| volume.presence = Presence::Present);
+    }
+    Ok(pool)
+}
+
+/// Imports and judges. `None` when the subject rightly refuses.
+async fn import<S: Subject>(guest: &Guest<S>, disks: &[Device]) -> Option<S::Pool> {
+    let Guest { subject, scenario, model, tally, reached, .. } = guest;
+    let mut demand = scenario.demand;
+    let pool = match subject.import(disks, &scenario.spec, false).await {
+        Ok(pool) => pool,
+        Err(refusal) => {
+            if demand == Demand::AllData || refusal.message.is_empty() {
+                model.object(Kind::Import, format!("import: {}", refusal.message));
+                return None;
+            }
+            tally.borrow_mut().event("import refused");
+            if refusal.names_loss {
+                tally.borrow_mut().event("import refused, naming what is missing");
+            }
+            demand = Demand::NeverWrong;
+            match subject.import(disks, &scenario.spec, true).await {
+                Ok(pool) => {
+                    tally.borrow_mut().event("import with accepted loss");
+                    pool
+                }
+                Err(_) => return None,
+            }
+        }
+    };
+    reached.set("judgement");
+    judge(guest, &pool, demand).await;
+    Some(pool)
+}
+
+async fn judge<S: Subject>(guest: &Guest<S>, pool: &S::Pool, demand: Demand) {
+    let Guest { model, tally, .. } = guest;
+    let names = pool.volumes();
+    let known: Vec<String> = model.ids().into_iter().map(volume_name).collect();
+    if let Some(stranger) = names.iter().find(|name| !known.contains(name)) {
+        return model.object(Kind::Volumes, format!("volume {stranger} was never made"));
+    }
+    for id in model.ids() {
+        let name = volume_name(id);
+        let there = names.contains(&name);
+        let presence = model.update(id, |v| v.presence).unwrap_or(Presence::Gone);
+        match (presence, there) {
+            (Presence::Present, false) if demand == Demand::NeverWrong => {}
+            (Presence::Present, false) => {
+                return model.object(Kind::Volumes, format!("{name} is lost"));
+            }
+            (Presence::Gone, true) if demand == Demand::NeverWrong => {}
+            (Presence::Gone, true) => {
+                return model.object(Kind::Volumes, format!("{name} is back"));
+            }
+            _ => {}
+        }
+        let now = if there { Presence::Present } else { Presence::Gone };
+        model.update(id, |v| v.presence = now);
+        if !there {
+            continue;
+        }
+        let Some(device) = pool.volume(&name) else {
+            return model.object(Kind::Volumes, format!("{name} is listed and cannot be opened"));
+        };
+        let sectors = device.geometry().size_bytes / SECTOR_BYTES;
+        let sized = model.update(id, |v| {
+            let pending = v.resizing.take();
+            if pending == Some(sectors) {
+                v.history.resize(sectors);
+            }
+            v.history.sectors() == sectors
+        });
+        if sized != Some(true) {
+            return model.object(Kind::Volumes, format!("{name} has {sectors} sectors"));
+        }
+        let seen = read_all(&device, model, id, sectors).await;
+        tally.borrow_mut().judged_sectors += sectors;
+        model.update(id, |v| {
+            let judged = match demand {
+                Demand::NeverWrong => v.history.check_honest(&seen),
+                Demand::AllData | Demand::Detected => v.history.check_crash(&seen),
+            };
+            model.judge(Kind::Prefix, judged);
+        });
+        if model.failed() {
+            return;
+        }
+    }
+}
+
+/// A good end: everything still works, a scrub repairs what there is and a second one finds
+/// nothing, and the export succeeds.
+async fn finish<S: Subject>(guest: &Guest<S>, pool: S::Pool, demand: Demand) {
+    let Guest { model, reached, .. } = guest;
+    reached.set("last writes");
+    for id in model.ids() {
+        let Some((first, count)) = model.usable(id, 0, 8) else { continue };
+        let Some(device) = pool.volume(&volume_name(id)) else { continue };
+        write(&device, model, (id, first, count), true, Fill::Noise).await;
+        flush(&device, model, id).await;
+    }
+    reached.set("scrub");
+    for round in 0..2 {
+        match pool.scrub().await {
+            Ok(found) if demand == Demand::AllData => {
+                if found.unrepaired > 0 || (round == 1 && found.repaired > 0) {
+                    model.object(Kind::Scrub, format!("scrub {round} found {found:?}"));
+                }
+            }
+            Ok(_) => {}
+            Err(refusal) => model.error_seen("scrub", &refusal.message),
+        }
+    }
+    reached.set("export");
+    match pool.export().await {
+        Ok(()) => {
+            for id in model.ids() {
+                model.update(id, |v| v.history.settled());
+            }
+        }
+        Err(refusal) => model.error_seen("export", &refusal.message),
+    }
+}

@@ -1,0 +1,155 @@
+//! A run, written down: nothing in it is left to chance, so that it replays as long as it reads.
+
+use forebay_sim::faults::Fault;
+use forebay_sim::{CrashPoint, Fate, Rng, Unflushed, random_fates};
+use serde::{Deserialize, Serialize};
+
+use crate::stamp::Fill;
+use crate::subject::{Manage, PoolSpec};
+
+/// The version of the file format.
+pub const VERSION: u32 = 1;
+
+/// What the oracle may demand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Demand {
+    /// No more is broken than the pool promises to survive: all data, no error, a clean scrub.
+    AllData,
+    /// More is broken: errors and refusals are right, but what an import without complaint gives
+    /// must be a prefix with everything durable.
+    Detected,
+    /// Disks lie: only data that was never written there is wrong.
+    NeverWrong,
+}
+
+/// A whole run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Scenario {
+    /// [`VERSION`].
+    pub version: u32,
+    /// Why it is kept: a sentence for people.
+    #[serde(default)]
+    pub story: String,
+    /// Seed of the disks' latencies and discards.
+    pub seed: u64,
+    /// The pool.
+    pub spec: PoolSpec,
+    /// What is demanded.
+    pub demand: Demand,
+    /// Sizes of the volumes that exist from the start, in sectors.
+    pub volumes: Vec<u64>,
+    /// One after the other, each a new runtime on the same disks.
+    pub boots: Vec<Boot>,
+}
+
+/// From power-on to power-off.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Boot {
+    /// Seed of the order among ready tasks.
+    pub seed: u64,
+    /// What each client does, one thing after the other; clients run side by side.
+    pub clients: Vec<Vec<Act>>,
+    /// What the administrator does, one thing after the other.
+    #[serde(default)]
+    pub admin: Vec<Admin>,
+    /// What breaks.
+    #[serde(default)]
+    pub faults: Vec<TimedFault>,
+    /// How it ends; without one the pool is exported.
+    pub crash: Option<Crash>,
+}
+
+/// What a client does. Numbers are sectors of 512 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)] // volume, first sector, count of sectors, durable on reply
+pub enum Act {
+    Write { volume: u32, first: u64, count: u64, fua: bool, fill: Fill },
+    Read { volume: u32, first: u64, count: u64 },
+    Flush { volume: u32 },
+    Trim { volume: u32, first: u64, count: u64, fua: bool },
+    Zero { volume: u32, first: u64, count: u64, fua: bool, no_hole: bool },
+    Status { volume: u32, first: u64, count: u64 },
+    Pause { ns: u64 },
+}
+
+/// What the administrator does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub enum Admin {
+    Pause { ns: u64 },
+    Create { volume: u32, sectors: u64 },
+    Destroy { volume: u32 },
+    Resize { volume: u32, sectors: u64 },
+    Scrub,
+    Manage(Manage),
+}
+
+/// A fault, and when it strikes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TimedFault {
+    /// At the submission of this command of the boot, counted over all disks from 1; 0 is before
+    /// anything else.
+    pub at_command: u64,
+    /// Which disk.
+    pub disk: usize,
+    /// What.
+    pub fault: Fault,
+}
+
+/// A power cut.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Crash {
+    /// Where. When the boot's work ends before that, the power fails at its end.
+    pub point: CrashPoint,
+    /// What becomes of unflushed writes.
+    pub fates: Fates,
+}
+
+/// How the fates of unflushed writes are chosen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Fates {
+    /// All lost.
+    Lost,
+    /// All kept.
+    Kept,
+    /// Write i is kept when bit i is set.
+    Subset(u64),
+    /// At random from this seed.
+    Random(u64),
+    /// One by one; those beyond the list are lost.
+    Each(Vec<Fate>),
+}
+
+impl Fates {
+    /// Decides for every write of `writes`.
+    #[must_use]
+    pub fn decide(&self, writes: &[Unflushed]) -> Vec<Fate> {
+        let each = |choose: &mut dyn FnMut(usize, &Unflushed) -> Fate| {
+            writes.iter().enumerate().map(|(index, write)| choose(index, write)).collect()
+        };
+        match self {
+            Fates::Lost => each(&mut |_, _| Fate::Lost),
+            Fates::Kept => each(&mut |_, _| Fate::Kept),
+            Fates::Subset(bits) => each(&mut |index, _| {
+                if index < 64 && bits >> index & 1 == 1 { Fate::Kept } else { Fate::Lost }
+            }),
+            Fates::Random(seed) => {
+                let mut rng: Rng = forebay_sim::Seed(*seed).rng();
+                let mut choose = random_fates(&mut rng);
+                each(&mut choose)
+            }
+            Fates::Each(list) => {
+                each(&mut |index, _| list.get(index).copied().unwrap_or(Fate::Lost))
+            }
+        }
+    }
+}
+
+impl Scenario {
+    /// How many things clients and the administrator do.
+    #[must_use]
+    pub fn acts(&self) -> usize {
+        let boots = self.boots.iter();
+        boots.map(|b| b.clients.iter().map(Vec::len).sum::<usize>() + b.admin.len()).sum()
+    }
+}

@@ -1,0 +1,130 @@
+//! Makes a failing scenario smaller while it keeps failing in the same way.
+
+use crate::scenario::{Act, Fates, Scenario};
+use crate::verdict::{Kind, Outcome};
+
+/// The smallest scenario found within `budget` runs that still fails with `kind`, and how many
+/// runs it took.
+pub fn shrink(
+    scenario: &Scenario,
+    kind: Kind,
+    budget: usize,
+    mut run: impl FnMut(&Scenario) -> Outcome,
+) -> (Scenario, usize) {
+    let mut best = scenario.clone();
+    let mut runs = 0;
+    let mut fails = |candidate: &Scenario, runs: &mut usize| {
+        *runs += 1;
+        run(candidate).failure.is_some_and(|failure| failure.kind == kind)
+    };
+    loop {
+        let before = weight(&best);
+        for pass in [drop_boots, drop_clients, drop_admin, drop_faults, drop_acts, simplify] {
+            let mut step = 1.max(largest(&best) / 2);
+            while step > 0 && runs < budget {
+                let mut at = 0;
+                while runs < budget {
+                    let Some(candidate) = pass(&best, at, step) else { break };
+                    if candidate != best && fails(&candidate, &mut runs) {
+                        best = candidate; // the same place holds something else now
+                    } else {
+                        at += step;
+                    }
+                }
+                step /= 2;
+            }
+        }
+        if weight(&best) == before || runs >= budget {
+            return (best, runs);
+        }
+    }
+}
+
+fn weight(scenario: &Scenario) -> usize {
+    serde_json::to_string(scenario).map_or(0, |text| text.len())
+}
+
+fn largest(scenario: &Scenario) -> usize {
+    let clients = scenario.boots.iter().flat_map(|boot| boot.clients.iter().map(Vec::len));
+    clients.chain(scenario.boots.iter().map(|b| b.clients.len())).max().unwrap_or(1)
+}
+
+/// Removes `step` items from `at` of the lists taken together; `None` past their end.
+fn cut<'a, T: 'a>(lists: impl Iterator<Item = &'a mut Vec<T>>, at: usize, step: usize) -> bool {
+    let mut start = 0;
+    for list in lists {
+        let end = start + list.len();
+        if at < end {
+            let from = at - start;
+            list.drain(from..(from + step).min(list.len()));
+            return true;
+        }
+        start = end;
+    }
+    false
+}
+
+fn drop_boots(scenario: &Scenario, at: usize, step: usize) -> Option<Scenario> {
+    let mut out = scenario.clone();
+    cut(std::iter::once(&mut out.boots), at, step).then_some(())?;
+    (!out.boots.is_empty()).then_some(out).or_else(|| Some(scenario.clone()))
+}
+
+fn drop_clients(scenario: &Scenario, at: usize, step: usize) -> Option<Scenario> {
+    let mut out = scenario.clone();
+    cut(out.boots.iter_mut().map(|boot| &mut boot.clients), at, step).then_some(out)
+}
+
+fn drop_admin(scenario: &Scenario, at: usize, step: usize) -> Option<Scenario> {
+    let mut out = scenario.clone();
+    cut(out.boots.iter_mut().map(|boot| &mut boot.admin), at, step).then_some(out)
+}
+
+fn drop_faults(scenario: &Scenario, at: usize, step: usize) -> Option<Scenario> {
+    let mut out = scenario.clone();
+    cut(out.boots.iter_mut().map(|boot| &mut boot.faults), at, step).then_some(out)
+}
+
+fn drop_acts(scenario: &Scenario, at: usize, step: usize) -> Option<Scenario> {
+    let mut out = scenario.clone();
+    cut(out.boots.iter_mut().flat_map(|boot| boot.clients.iter_mut()), at, step).then_some(out)
+}
+
+/// Replaces one thing by a plainer one.
+fn simplify(scenario: &Scenario, at: usize, step: usize) -> Option<Scenario> {
+    if step > 1 {
+        return None;
+    }
+    let mut out = scenario.clone();
+    let mut place = 0;
+    for boot in &mut out.boots {
+        if let Some(crash) = &mut boot.crash {
+            for fates in [Fates::Lost, Fates::Kept] {
+                if place == at {
+                    crash.fates = fates;
+                    return Some(out);
+                }
+                place += 1;
+            }
+        }
+        for act in boot.clients.iter_mut().flatten() {
+            if place == at {
+                plain(act);
+                return Some(out);
+            }
+            place += 1;
+        }
+    }
+    None
+}
+
+fn plain(act: &mut Act) {
+    match act {
+        Act::Write { count, .. } | Act::Read { count, .. } | Act::Status { count, .. } => {
+            *count = (*count / 2).max(1);
+        }
+        Act::Trim { count, .. } | Act::Zero { count, .. } => *count = (*count / 16 * 8).max(8),
+        Act::Pause { ns } => *ns /= 2,
+        Act::Flush { .. } => {}
+    }
+}

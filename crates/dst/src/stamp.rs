@@ -1,0 +1,114 @@
+//! What clients write: every 512-byte sector says which write of which volume put it where.
+
+use forebay_sim::SECTOR_LEN;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"forebay!");
+const HEAD_LEN: usize = 40;
+
+/// What the rest of a sector is filled with.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
+)]
+pub enum Fill {
+    /// Zeros: compresses.
+    Zeros,
+    /// Pseudo-random bytes: does not.
+    Noise,
+}
+
+/// What a sector was found to hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// Only zeros.
+    Zeros,
+    /// The sector that this write of the volume put here.
+    Write(u32),
+    /// A good stamp of another place.
+    Elsewhere {
+        /// The volume it says.
+        volume: u32,
+        /// The sector it says.
+        sector: u64,
+        /// The write it says.
+        number: u32,
+    },
+    /// Anything else.
+    Garbage,
+}
+
+fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+fn sum_of(volume: u32, fill: Fill, sector: u64, number: u32) -> u64 {
+    let head = u64::from(volume) << 32 | u64::from(number);
+    mix(mix(head ^ MAGIC) ^ mix(sector.wrapping_add(fill as u64 + 1)))
+}
+
+fn noise(sum: u64) -> impl FnMut() -> u64 {
+    let mut state = sum | 1;
+    move || {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        state ^ (state >> 29)
+    }
+}
+
+/// Writes the stamp of one sector. `out` is [`SECTOR_LEN`] long.
+pub fn stamp(out: &mut [u8], volume: u32, sector: u64, number: u32, fill: Fill) {
+    let sum = sum_of(volume, fill, sector, number);
+    out[..8].copy_from_slice(&MAGIC.to_le_bytes());
+    out[8..12].copy_from_slice(&volume.to_le_bytes());
+    out[12..16].copy_from_slice(&(fill as u32).to_le_bytes());
+    out[16..24].copy_from_slice(&sector.to_le_bytes());
+    out[24..32].copy_from_slice(&u64::from(number).to_le_bytes());
+    out[32..40].copy_from_slice(&sum.to_le_bytes());
+    match fill {
+        Fill::Zeros => out[HEAD_LEN..].fill(0),
+        Fill::Noise => {
+            let mut next = noise(sum);
+            for word in out[HEAD_LEN..SECTOR_LEN].chunks_exact_mut(8) {
+                word.copy_from_slice(&next().to_le_bytes());
+            }
+        }
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+/// Reads one sector, every byte of it, as that of `volume` at `sector`.
+#[must_use]
+pub fn examine(bytes: &[u8], volume: u32, sector: u64) -> Seen {
+    if word(bytes, 0) != MAGIC {
+        let zeros = bytes.iter().all(|byte| *byte == 0);
+        return if zeros { Seen::Zeros } else { Seen::Garbage };
+    }
+    let (said_volume, kind) = (word(bytes, 8) as u32, word(bytes, 8) >> 32);
+    let (said_sector, number) = (word(bytes, 16), word(bytes, 24));
+    let fill = match kind {
+        0 => Fill::Zeros,
+        1 => Fill::Noise,
+        _ => return Seen::Garbage,
+    };
+    let Ok(number) = u32::try_from(number) else { return Seen::Garbage };
+    let sum = sum_of(said_volume, fill, said_sector, number);
+    let body = &bytes[HEAD_LEN..SECTOR_LEN];
+    let whole = word(bytes, 32) == sum
+        && match fill {
+            Fill::Zeros => body.iter().all(|byte| *byte == 0),
+            Fill::Noise => {
+                let mut next = noise(sum);
+                body.chunks_exact(8).all(|chunk| word(chunk, 0) == next())
+            }
+        };
+    if !whole {
+        return Seen::Garbage;
+    }
+    if (said_volume, said_sector) != (volume, sector) {
+        return Seen::Elsewhere { volume: said_volume, sector: said_sector, number };
+    }
+    Seen::Write(number)
+}

@@ -1,0 +1,289 @@
+use std::rc::Rc;
+
+use forebay_sim::{CrashPoint, Seed};
+use proptest::prelude::*;
+
+use crate::atlas::Level;
+use crate::generate::{Wish, generate};
+use crate::history::{Change, History};
+use crate::scenario::{Crash, Fates, Scenario};
+use crate::stamp::{Fill, Seen, examine, stamp};
+use crate::subject::{LogShape, PoolSpec, Raid};
+use crate::toy::{Flaw, Toy};
+use crate::verdict::Kind;
+use crate::{run, shrink};
+
+fn one_disk() -> PoolSpec {
+    PoolSpec {
+        raid: Raid::Raid0,
+        log: LogShape::None,
+        data_disks: 1,
+        spare_disks: 0,
+        data_bytes: 256 << 20,
+        log_bytes: 0,
+        segment_bytes: 1 << 20,
+        seed: 1,
+    }
+}
+
+fn toy_scenario(seed: u64) -> Scenario {
+    let wish = Wish {
+        spec: Some(one_disk()),
+        level: Some(Level::CrashOnly),
+        acts: Some(30),
+        admin: true,
+        ..Wish::default()
+    };
+    generate(Seed(seed), &wish)
+}
+
+#[test]
+fn the_honest_toy_passes_every_seed() {
+    let toy = Rc::new(Toy { flaw: Flaw::None });
+    for seed in 0..200 {
+        let outcome = run(&toy, &toy_scenario(seed));
+        assert_eq!(outcome.failure, None, "seed {seed}");
+    }
+}
+
+#[test]
+fn every_flaw_of_a_toy_is_caught() {
+    for flaw in Flaw::ALL {
+        let toy = Rc::new(Toy { flaw });
+        let caught = (0..400).find(|seed| run(&toy, &toy_scenario(*seed)).failure.is_some());
+        assert!(caught.is_some(), "{flaw:?} was not caught in 400 seeds");
+    }
+}
+
+#[test]
+fn the_same_scenario_gives_the_same_digest() {
+    let toy = Rc::new(Toy { flaw: Flaw::None });
+    let digests: Vec<u64> = (0..20).map(|seed| run(&toy, &toy_scenario(seed)).digest).collect();
+    for (seed, digest) in digests.iter().enumerate() {
+        assert_eq!(run(&toy, &toy_scenario(seed as u64)).digest, *digest, "seed {seed}");
+    }
+    let different: std::collections::BTreeSet<_> = digests.iter().collect();
+    assert_eq!(different.len(), digests.len());
+}
+
+#[test]
+fn a_failure_shrinks_and_survives_being_written_down() {
+    let toy = Rc::new(Toy { flaw: Flaw::AckBeforeDurable });
+    let seed = (0..400).find(|seed| run(&toy, &toy_scenario(*seed)).failure.is_some()).unwrap();
+    let scenario = toy_scenario(seed);
+    let kind = run(&toy, &scenario).failure.unwrap().kind;
+    let (small, _) = shrink::shrink(&scenario, kind, 3000, |s| run(&toy, s));
+    assert!(small.acts() <= 6, "{} acts are left of {}", small.acts(), scenario.acts());
+    let text = serde_json::to_string(&small).unwrap();
+    let back: Scenario = serde_json::from_str(&text).unwrap();
+    assert_eq!(back, small);
+    assert_eq!(run(&toy, &back).failure.unwrap().kind, kind);
+}
+
+#[test]
+fn a_toy_survives_a_crash_at_every_command_and_again_in_recovery() {
+    let toy = Rc::new(Toy { flaw: Flaw::None });
+    let mut scenario = toy_scenario(5);
+    scenario.boots.truncate(1);
+    scenario.boots[0].clients.truncate(3);
+    for client in &mut scenario.boots[0].clients {
+        client.truncate(8);
+    }
+    let report = crate::exhaustive::explore(&toy, &scenario, &crate::exhaustive::Depth::default());
+    assert_eq!(report.failure.map(|(_, f)| f), None);
+    assert!(
+        report.first > 20 && report.second > report.first,
+        "{report:?}",
+        report = (report.first, report.second)
+    );
+    let flawed = Rc::new(Toy { flaw: Flaw::NoChecksum });
+    let report =
+        crate::exhaustive::explore(&flawed, &scenario, &crate::exhaustive::Depth::default());
+    let (found, failure) = report.failure.expect("a torn record is believed somewhere");
+    assert_eq!(run(&flawed, &found).failure, Some(failure), "the scenario replays alone");
+}
+
+#[test]
+fn fates_can_be_listed() {
+    let crash = Crash { point: CrashPoint::AfterSubmit(3), fates: Fates::Subset(5) };
+    let text = serde_json::to_string(&crash).unwrap();
+    assert_eq!(serde_json::from_str::<Crash>(&text).unwrap(), crash);
+}
+
+fn write(history: &mut History, first: u64, count: u64) -> u32 {
+    let ticket = history.issue(Change::Write, first, count);
+    history.complete(ticket, false);
+    ticket.number
+}
+
+fn seen(numbers: &[u32]) -> Vec<Option<Seen>> {
+    let seen = |n: &u32| if *n == 0 { Seen::Zeros } else { Seen::Write(*n) };
+    numbers.iter().map(|n| Some(seen(n))).collect()
+}
+
+#[test]
+fn a_prefix_is_accepted_and_a_hole_is_not() {
+    let mut history = History::new("v", 4, 100);
+    let a = write(&mut history, 0, 1);
+    let b = write(&mut history, 1, 1);
+    let c = write(&mut history, 2, 1);
+    for fine in [[0, 0, 0, 0], [a, 0, 0, 0], [a, b, 0, 0], [a, b, c, 0]] {
+        assert_eq!(history.clone().check_crash(&seen(&fine)), Ok(()));
+    }
+    for wrong in [[0, b, 0, 0], [a, 0, c, 0], [0, 0, c, 0], [a, b, c, a]] {
+        assert!(history.clone().check_crash(&seen(&wrong)).is_err(), "{wrong:?}");
+    }
+    let now = history.now();
+    history.flushed(now);
+    assert!(history.clone().check_crash(&seen(&[a, b, 0, 0])).is_err());
+    assert!(history.clone().check_crash(&[None, Some(Seen::Write(b)), None, None]).is_ok());
+}
+
+#[test]
+fn a_write_is_there_whole_or_not_at_all() {
+    let mut history = History::new("v", 4, 100);
+    let a = history.issue(Change::Write, 0, 4).number;
+    assert_eq!(history.clone().check_crash(&seen(&[0; 4])), Ok(()));
+    assert_eq!(history.clone().check_crash(&seen(&[a; 4])), Ok(()));
+    assert!(history.clone().check_crash(&seen(&[a, a, 0, 0])).is_err());
+    let mut pieces = History::new("v", 4, 2);
+    let a = pieces.issue(Change::Write, 0, 4).number;
+    assert_eq!(pieces.clone().check_crash(&seen(&[0, 0, a, a])), Ok(()));
+    assert!(pieces.clone().check_crash(&seen(&[0, a, a, a])).is_err());
+}
+
+#[test]
+fn writes_in_flight_together_may_be_ordered_either_way_but_not_both() {
+    let mut history = History::new("v", 2, 100);
+    let a = history.issue(Change::Write, 0, 2).number;
+    let b = history.issue(Change::Write, 0, 2).number;
+    assert_eq!(history.clone().check_crash(&seen(&[a, a])), Ok(()));
+    assert_eq!(history.clone().check_crash(&seen(&[b, b])), Ok(()));
+    assert!(history.clone().check_crash(&seen(&[a, b])).is_err(), "a circle");
+}
+
+#[test]
+fn zeros_need_a_zeroing_and_bring_what_came_before_it() {
+    let mut history = History::new("v", 3, 100);
+    let a = write(&mut history, 0, 1);
+    let b = write(&mut history, 1, 1);
+    let ticket = history.issue(Change::Zero, 0, 1);
+    history.complete(ticket, false);
+    let c = write(&mut history, 2, 1);
+    assert_eq!(history.clone().check_crash(&seen(&[0, b, c])), Ok(()));
+    assert_eq!(history.clone().check_crash(&seen(&[0, b, 0])), Ok(()));
+    assert_eq!(history.clone().check_crash(&seen(&[a, b, 0])), Ok(()));
+    assert_eq!(history.clone().check_crash(&seen(&[0, 0, 0])), Ok(()));
+    assert!(history.clone().check_crash(&seen(&[a, b, c])).is_err(), "the zeroing is missing");
+    let now = history.now();
+    history.flushed(now);
+    assert!(history.clone().check_crash(&seen(&[0, 0, c])).is_err());
+}
+
+#[test]
+fn a_read_may_not_see_what_was_replaced() {
+    let mut history = History::new("v", 1, 100);
+    let a = write(&mut history, 0, 1);
+    let b = write(&mut history, 0, 1);
+    let now = history.now();
+    assert!(history.check_read(now, 0, Seen::Write(a)).is_err());
+    assert_eq!(history.check_read(now, 0, Seen::Write(b)), Ok(()));
+    let c = history.issue(Change::Write, 0, 1);
+    assert_eq!(history.check_read(now, 0, Seen::Write(c.number)), Ok(()));
+    assert_eq!(history.check_read(now, 0, Seen::Write(b)), Ok(()));
+    history.complete(c, false);
+    let later = history.now();
+    assert_eq!(history.check_read(now, 0, Seen::Write(b)), Ok(()), "it was issued before");
+    assert!(history.check_read(later, 0, Seen::Write(b)).is_err());
+    assert!(history.check_read(later, 0, Seen::Garbage).is_err());
+    assert!(!history.may_be_hole(later, 0));
+}
+
+proptest! {
+    #[test]
+    fn a_stamp_is_read_back_and_any_flip_is_seen(
+        volume in any::<u32>(), sector in any::<u64>(), number in 1u32.., noise in any::<bool>(),
+        byte in 0usize..512, bit in 0u8..8,
+    ) {
+        let mut bytes = [0; 512];
+        let fill = if noise { Fill::Noise } else { Fill::Zeros };
+        stamp(&mut bytes, volume, sector, number, fill);
+        prop_assert_eq!(examine(&bytes, volume, sector), Seen::Write(number));
+        prop_assert_eq!(
+            examine(&bytes, volume, sector ^ 1),
+            Seen::Elsewhere { volume, sector, number }
+        );
+        bytes[byte] ^= 1 << bit;
+        prop_assert_eq!(examine(&bytes, volume, sector), Seen::Garbage);
+    }
+
+    // Against brute force: a few serial or overlapping changes, any sectors found.
+    #[test]
+    fn the_prefix_search_agrees_with_trying_everything(
+        script in prop::collection::vec((0u64..3, 1u64..3, any::<bool>(), any::<bool>(), any::<bool>()), 1..5),
+        found in prop::collection::vec(0u32..6, 3),
+    ) {
+        let mut history = History::new("v", 3, 100);
+        // (first, count, issued, completed, durable) with a clock of our own.
+        let mut ops: Vec<(u64, u64, usize, usize, bool)> = Vec::new();
+        let mut open: Vec<(usize, crate::history::Ticket)> = Vec::new();
+        let mut clock = 0;
+        for (first, count, wait, durable, end) in script {
+            if wait {
+                for (index, ticket) in open.drain(..) {
+                    clock += 1;
+                    ops[index].3 = clock;
+                    history.complete(ticket, false);
+                }
+            }
+            let count = count.min(3 - first);
+            clock += 1;
+            ops.push((first, count, clock, usize::MAX, false));
+            let ticket = history.issue(Change::Write, first, count);
+            if end {
+                clock += 1;
+                let last = ops.len() - 1;
+                ops[last].3 = clock;
+                ops[last].4 = durable;
+                history.complete(ticket, durable);
+            } else {
+                open.push((ops.len() - 1, ticket));
+            }
+        }
+        let found: Vec<u32> = found.iter().map(|n| (*n).min(ops.len() as u32)).collect();
+        let mut possible = false;
+        permute(&mut Vec::new(), &ops, &mut |order: &[usize]| {
+            let mut sectors = [0u32; 3];
+            for index in order {
+                for sector in ops[*index].0..ops[*index].0 + ops[*index].1 {
+                    sectors[sector as usize] = *index as u32 + 1;
+                }
+            }
+            let durable = ops.iter().enumerate().all(|(i, op)| !op.4 || order.contains(&i));
+            possible |= durable && sectors[..] == found[..];
+        });
+        let judged = history.check_crash(&seen(&found));
+        prop_assert_eq!(judged.is_ok(), possible, "{:?} of {:?}: {:?}", found, ops, judged);
+    }
+}
+
+type Timed = (u64, u64, usize, usize, bool);
+
+/// Every order of every set of changes that contains with each all that ended before it began.
+fn permute(order: &mut Vec<usize>, ops: &[Timed], visit: &mut dyn FnMut(&[usize])) {
+    visit(order);
+    for next in 0..ops.len() {
+        let ready = !order.contains(&next)
+            && (0..ops.len()).all(|other| ops[other].3 >= ops[next].2 || order.contains(&other));
+        if ready {
+            order.push(next);
+            permute(order, ops, visit);
+            order.pop();
+        }
+    }
+}
+
+#[test]
+fn kinds_are_kept_by_name() {
+    assert_eq!(serde_json::to_string(&Kind::Prefix).unwrap(), "\"Prefix\"");
+}

@@ -1,0 +1,146 @@
+//! The configuration of a pool: what it is made of and what it offers. It changes with commands,
+//! not with writes. Kept as JSON inside a [`crate::label::ConfigEnvelope`], so that a person can
+//! read it off a device, and a newer program can add fields.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::FormatError;
+
+/// How a member is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MemberUse {
+    /// In use.
+    #[default]
+    Online,
+    /// Taken out by the operator.
+    Offline,
+    /// Taken out after errors.
+    Faulted,
+}
+
+/// A device of a group or of a log mirror.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberConfig {
+    /// Id within the pool, never reused.
+    pub device: u32,
+    /// Where it was last seen; its label counts, not its path.
+    pub path: String,
+    /// Its size when it joined.
+    pub size_bytes: u64,
+    /// How it is used.
+    #[serde(default)]
+    pub state: MemberUse,
+    /// Segments last written in this group or later are missing on it.
+    #[serde(default)]
+    pub stale_since: Option<u64>,
+    /// Ranges of segments (first, one past the last) that are missing on it in any case.
+    #[serde(default)]
+    pub stale: Vec<(u32, u32)>,
+    /// The device that is about to take its place.
+    #[serde(default)]
+    pub replacement: Option<Box<MemberConfig>>,
+}
+
+/// A group of data devices.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupConfig {
+    /// `raid0`, `mirror`, `raidz1`, `raidz2` or `raidz3`.
+    pub layout: String,
+    /// Bytes of a column in a row.
+    pub unit_bytes: u64,
+    /// Bytes of a segment on one device.
+    pub column_bytes: u64,
+    /// Where the segments begin on each device.
+    pub data_start_bytes: u64,
+    /// The first segment's id.
+    pub first_segment: u32,
+    /// How many segments.
+    pub segments: u32,
+    /// The devices, in column order.
+    pub members: Vec<MemberConfig>,
+}
+
+/// A ring of the log: a region on one device, or the same on the sides of a mirror.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RingConfig {
+    /// Index of the ring in the log, never reused within an epoch.
+    pub ring: u32,
+    /// Bytes of the ring.
+    pub len_bytes: u64,
+    /// Where it begins on each side.
+    pub start_bytes: u64,
+    /// The sides. For a log in the pool: data devices.
+    pub sides: Vec<MemberConfig>,
+}
+
+/// A volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeConfig {
+    /// Id within the pool, never reused.
+    pub id: u32,
+    /// Name without the pool's.
+    pub name: String,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Whether no space is set aside.
+    pub sparse: bool,
+    /// Properties that were set.
+    pub properties: BTreeMap<String, String>,
+}
+
+/// Everything about a pool but its data.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolConfig {
+    /// The pool's name.
+    pub name: String,
+    /// The pool's id.
+    pub guid: u64,
+    /// Counts up with each change.
+    pub generation: u64,
+    /// Seconds since 1970 when it was made.
+    pub created_at: u64,
+    /// Data groups.
+    pub groups: Vec<GroupConfig>,
+    /// Bytes on each data device that are kept for a log in the pool, right after the label.
+    pub reserve_bytes: u64,
+    /// Log devices; empty when the log is in the pool.
+    pub logs: Vec<RingConfig>,
+    /// Properties that were set.
+    pub properties: BTreeMap<String, String>,
+    /// Volumes by id.
+    pub volumes: Vec<VolumeConfig>,
+    /// The id that the next device gets.
+    pub next_device: u32,
+    /// The id that the next volume gets.
+    pub next_volume: u32,
+    /// The last commands, oldest first.
+    pub history: Vec<String>,
+    /// Set when the pool was destroyed: its devices are free for another.
+    #[serde(default)]
+    pub destroyed: bool,
+}
+
+impl PoolConfig {
+    /// As JSON.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("plain data becomes JSON")
+    }
+
+    /// From JSON.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        serde_json::from_slice(bytes)
+            .map_err(|e| FormatError::new("configuration", format!("unreadable: {e}")))
+    }
+
+    /// Every data member and its replacement.
+    pub fn data_members(&self) -> impl Iterator<Item = &MemberConfig> {
+        self.groups
+            .iter()
+            .flat_map(|g| &g.members)
+            .flat_map(|m| std::iter::once(m).chain(m.replacement.as_deref()))
+    }
+}

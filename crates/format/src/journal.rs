@@ -1,0 +1,174 @@
+//! Frames of the map journal: a linear stream through segments of their own.
+//!
+//! A frame is a header and a payload, padded to whole blocks, inside one segment. Space that is
+//! left at the end of a stripe is a frame of kind [`FrameKind::Pad`]; the last frame of a segment
+//! is a [`FrameKind::Jump`] that names the next one. So a reader never guesses.
+
+use forebay_units::{BLOCK_BYTES, SegmentId};
+
+use crate::checksum::crc64_of_parts;
+use crate::{Decoder, Encoder, FormatError};
+
+const MAGIC: u64 = u64::from_le_bytes(*b"FBAYJRNL");
+/// Bytes of a frame's header.
+pub const HEADER_BYTES: usize = 56;
+/// Longest payload of one frame: a frame fits into the smallest segment.
+pub const MAX_PAYLOAD_BYTES: usize = 120 << 10;
+
+/// What a frame holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameKind {
+    /// Changes of the map.
+    Delta,
+    /// Images of leaves of the map.
+    Leaves,
+    /// States of segments ([`SegmentRecord`]s).
+    Segments,
+    /// Nothing: fills a stripe.
+    Pad,
+    /// The stream goes on in another segment (four bytes: its id).
+    Jump,
+}
+
+impl FrameKind {
+    fn code(self) -> u32 {
+        match self {
+            FrameKind::Delta => 1,
+            FrameKind::Leaves => 2,
+            FrameKind::Segments => 3,
+            FrameKind::Pad => 4,
+            FrameKind::Jump => 5,
+        }
+    }
+
+    fn from_code(code: u32) -> Option<Self> {
+        [Self::Delta, Self::Leaves, Self::Segments, Self::Pad, Self::Jump]
+            .into_iter()
+            .find(|kind| kind.code() == code)
+    }
+}
+
+/// The header of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameHeader {
+    /// The pool.
+    pub pool: u64,
+    /// Sequence number: dense, from 1 for the pool's life.
+    pub seq: u64,
+    /// The group that wrote it.
+    pub txg: u64,
+    /// What it holds.
+    pub kind: FrameKind,
+    /// Bytes of payload after the header.
+    pub payload_bytes: u32,
+    sum: u64,
+}
+
+impl FrameHeader {
+    /// Blocks of the whole frame.
+    #[must_use]
+    pub fn blocks(&self) -> u32 {
+        frame_blocks(self.payload_bytes as usize)
+    }
+
+    /// From the first block of a frame. The payload is not checked yet: see [`Self::check`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let mut input = Decoder::new("map journal frame", bytes);
+        if input.u64()? != MAGIC {
+            return Err(input.error("no magic"));
+        }
+        let (pool, seq, txg) = (input.u64()?, input.u64()?, input.u64()?);
+        let code = input.u32()?;
+        let kind = FrameKind::from_code(code)
+            .ok_or_else(|| input.error(format!("kind {code} is unknown")))?;
+        let payload_bytes = input.u32()?;
+        let _ = input.u64()?;
+        let sum = input.u64()?;
+        if kind != FrameKind::Pad && payload_bytes as usize > MAX_PAYLOAD_BYTES {
+            return Err(input.error("payload is too long"));
+        }
+        Ok(Self { pool, seq, txg, kind, payload_bytes, sum })
+    }
+
+    /// The payload in the bytes of the whole frame, when its checksum holds.
+    pub fn check<'a>(&self, frame: &'a [u8]) -> Result<&'a [u8], FormatError> {
+        let bad = |detail: &str| FormatError::new("map journal frame", detail);
+        // Padding carries nothing, so only its header is summed and only that is read.
+        let summed = if self.kind == FrameKind::Pad { 0 } else { self.payload_bytes as usize };
+        let payload =
+            frame.get(HEADER_BYTES..HEADER_BYTES + summed).ok_or_else(|| bad("cut short"))?;
+        if crc64_of_parts(&[&frame[..HEADER_BYTES - 8], payload]) != self.sum {
+            return Err(bad("checksum mismatch"));
+        }
+        Ok(payload)
+    }
+}
+
+/// Blocks of a frame with `payload_bytes`.
+#[must_use]
+pub fn frame_blocks(payload_bytes: usize) -> u32 {
+    ((HEADER_BYTES + payload_bytes) as u64).div_ceil(BLOCK_BYTES) as u32
+}
+
+/// A whole frame, padded to blocks. For [`FrameKind::Pad`] the payload is zeros and not summed.
+#[must_use]
+pub fn encode_frame(pool: u64, seq: u64, txg: u64, kind: FrameKind, payload: &[u8]) -> Vec<u8> {
+    let mut out = Encoder::new();
+    out.u64(MAGIC).u64(pool).u64(seq).u64(txg).u32(kind.code()).u32(payload.len() as u32).u64(0);
+    let mut bytes = out.finish();
+    let summed = if kind == FrameKind::Pad { &[] } else { payload };
+    let sum = crc64_of_parts(&[&bytes, summed]);
+    bytes.extend_from_slice(&sum.to_le_bytes());
+    bytes.extend_from_slice(payload);
+    bytes.resize(frame_blocks(payload.len()) as usize * BLOCK_BYTES as usize, 0);
+    bytes
+}
+
+/// What is known of a segment besides its contents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentRecord {
+    /// The segment.
+    pub segment: SegmentId,
+    /// 0 free, 1 data, 2 map journal.
+    pub kind: u8,
+    /// The stream that filled it.
+    pub stream: u8,
+    /// Whether its footer is on media.
+    pub footer: bool,
+    /// Rows that were written.
+    pub rows: u32,
+    /// The group in which it was opened.
+    pub birth: u64,
+    /// The group in which it was last written.
+    pub last: u64,
+    /// Blocks that the host had written to the pool when it was opened: the cleaner's clock.
+    pub clock: u64,
+}
+
+impl SegmentRecord {
+    /// Bytes of a record.
+    pub const BYTES: usize = 35;
+
+    /// Appends the record.
+    pub fn encode(&self, out: &mut Encoder) {
+        out.u32(self.segment.0).u8(self.kind).u8(self.stream).u8(u8::from(self.footer));
+        out.u32(self.rows).u64(self.birth).u64(self.last).u64(self.clock);
+    }
+
+    /// Reads all records of a payload.
+    pub fn decode_all(payload: &[u8]) -> Result<Vec<Self>, FormatError> {
+        let mut input = Decoder::new("segment record", payload);
+        let mut records = Vec::with_capacity(payload.len() / Self::BYTES);
+        while !input.rest().is_empty() {
+            let segment = SegmentId(input.u32()?);
+            let (kind, stream, footer) = (input.u8()?, input.u8()?, input.u8()? == 1);
+            let (rows, birth, last, clock) =
+                (input.u32()?, input.u64()?, input.u64()?, input.u64()?);
+            if kind > 2 || segment.0 >= forebay_units::BlockAddr::MAX_SEGMENTS {
+                return Err(input.error("out of range"));
+            }
+            records.push(Self { segment, kind, stream, footer, rows, birth, last, clock });
+        }
+        Ok(records)
+    }
+}

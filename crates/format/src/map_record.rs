@@ -1,0 +1,69 @@
+//! Records of the map: what changed (a delta), and what a leaf holds (an image).
+//!
+//! Both have absolute meaning: they say what blocks point at, never how that differs from before.
+//! Replaying a journal of them in order, from any point that is early enough and any number of
+//! times, gives the same map. They are payloads of [`crate::journal`] frames, which bind pool and
+//! transaction group and carry the checksum; here every field is checked on its own all the same.
+
+use forebay_units::{BlockAddr, VolumeId};
+
+use crate::{Decoder, FormatError};
+
+mod delta;
+mod leaf;
+mod varint;
+
+pub use delta::{Change, Delta, VolumeDelta};
+pub use leaf::{LeafImage, LeafRun, RESERVED_ADDR, decode_leaves, encode_leaves};
+
+/// Blocks in a leaf: 2 MiB of a volume.
+pub const LEAF_BLOCKS: u32 = 512;
+/// Blocks a volume can have: as many as 32-bit leaf numbers reach (8 PiB).
+pub const MAX_VOLUME_BLOCKS: u64 = (LEAF_BLOCKS as u64) << 32;
+
+const WHAT: &str = "map record";
+/// First byte of every payload.
+const VERSION: u8 = 1;
+
+fn decode_version<'a>(payload: &'a [u8]) -> Result<Decoder<'a>, FormatError> {
+    let mut from = Decoder::new(WHAT, payload);
+    match from.u8()? {
+        VERSION => Ok(from),
+        other => Err(from.error(format!("version {VERSION} expected, {other} found"))),
+    }
+}
+
+/// Reads an address whose run of `blocks` stays within its segment and below the reserved one.
+fn decode_addr(from: &mut Decoder<'_>, blocks: u64) -> Result<BlockAddr, FormatError> {
+    let addr = BlockAddr::from_raw(from.u40()?);
+    check_run(from, addr, blocks)?;
+    Ok(addr)
+}
+
+fn check_run(from: &Decoder<'_>, addr: BlockAddr, blocks: u64) -> Result<(), FormatError> {
+    let end = u64::from(addr.block()).saturating_add(blocks);
+    if end > u64::from(BlockAddr::MAX_BLOCKS) {
+        return Err(from.error(format!("a run of {blocks} blocks at {addr} leaves its segment")));
+    }
+    if addr.raw().saturating_add(blocks) > RESERVED_ADDR {
+        return Err(from.error(format!("a run of {blocks} blocks at {addr} is reserved")));
+    }
+    Ok(())
+}
+
+fn check_lba_range(
+    from: &Decoder<'_>,
+    volume: VolumeId,
+    lba: u64,
+    blocks: u64,
+) -> Result<(), FormatError> {
+    match lba.checked_add(blocks) {
+        Some(end) if end <= MAX_VOLUME_BLOCKS => Ok(()),
+        _ => Err(from.error(format!(
+            "volume {volume}: {blocks} blocks at {lba} reach past {MAX_VOLUME_BLOCKS}"
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,246 @@
+//! A whole leaf: what each of its 512 blocks points at.
+
+use forebay_units::{BlockAddr, VolumeId};
+
+use super::{LEAF_BLOCKS, VERSION, check_run, decode_version};
+use crate::{Decoder, Encoder, FormatError};
+
+/// The one address that no block has: maps use it for "nothing here".
+pub const RESERVED_ADDR: u64 = (1 << BlockAddr::BITS) - 1;
+
+const KIND_RUNS: u8 = 0;
+/// Flags over one address per mapped block and one sum per unsealed one.
+const KIND_BLOCKS: u8 = 1;
+const FLAG_HOLES: u8 = 2;
+const FLAG_SEALED: u8 = 4;
+const BITMAP_LEN: usize = LEAF_BLOCKS as usize / 8;
+const RUN_LEN: usize = 8;
+const ADDR_LEN: usize = 5;
+
+const START_SHIFT: u32 = 55;
+const BLOCKS_SHIFT: u32 = 46;
+const SEALED_BIT: u32 = 45;
+const FIELD_MASK: u64 = LEAF_BLOCKS as u64 - 1;
+
+/// Consecutive blocks of a leaf at consecutive addresses of one segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeafRun {
+    /// The first block, counted within the leaf.
+    pub start: u32,
+    /// Blocks, 1 to 512.
+    pub blocks: u32,
+    /// Where the first one lies.
+    pub addr: BlockAddr,
+    /// The sums are not here: they are in the footer of the segment.
+    pub sealed: bool,
+}
+
+impl LeafRun {
+    /// All of it in one word, ordered by `start`.
+    #[inline]
+    #[must_use]
+    pub fn pack(self) -> u64 {
+        u64::from(self.start) << START_SHIFT
+            | u64::from(self.blocks - 1) << BLOCKS_SHIFT
+            | u64::from(self.sealed) << SEALED_BIT
+            | self.addr.raw()
+    }
+
+    /// What a word of [`LeafRun::pack`] says.
+    #[inline]
+    #[must_use]
+    pub fn unpack(word: u64) -> Self {
+        Self {
+            start: (word >> START_SHIFT) as u32,
+            blocks: (word >> BLOCKS_SHIFT & FIELD_MASK) as u32 + 1,
+            addr: BlockAddr::from_raw(word & RESERVED_ADDR),
+            sealed: word >> SEALED_BIT & 1 == 1,
+        }
+    }
+
+    /// The block after its last one.
+    #[inline]
+    #[must_use]
+    pub fn end(self) -> u32 {
+        self.start + self.blocks
+    }
+
+    /// Whether `next` carries this run on, in the leaf, in the segment, and in where its sums are.
+    #[inline]
+    #[must_use]
+    pub fn joins(self, next: LeafRun) -> bool {
+        self.end() == next.start
+            && self.sealed == next.sealed
+            && self.addr.raw() + u64::from(self.blocks) == next.addr.raw()
+            && self.addr.segment() == next.addr.segment()
+    }
+}
+
+/// The whole content of one leaf; without runs, the leaf is a hole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeafImage {
+    /// The volume.
+    pub volume: VolumeId,
+    /// The leaf: the blocks from 512 times this on.
+    pub leaf: u32,
+    /// What is mapped, in order, not overlapping.
+    pub runs: Vec<LeafRun>,
+    /// Sums of the blocks of the runs that are not sealed, in order.
+    pub sums: Vec<u64>,
+}
+
+/// `images` as payloads of at most `payload_bytes_max` each. Panics when the limit is below what
+/// one image may take, [`LeafImage::ENCODED_LEN_MAX`] and one byte.
+#[must_use]
+pub fn encode_leaves(images: &[LeafImage], payload_bytes_max: usize) -> Vec<Vec<u8>> {
+    assert!(payload_bytes_max > LeafImage::ENCODED_LEN_MAX, "payloads too small for a leaf");
+    let mut payloads: Vec<Encoder> = Vec::new();
+    for image in images {
+        let fits = |out: &Encoder| out.len() + image.encoded_len() <= payload_bytes_max;
+        if !payloads.last().is_some_and(fits) {
+            let mut out = Encoder::new();
+            out.u8(VERSION);
+            payloads.push(out);
+        }
+        image.encode_into(payloads.last_mut().expect("pushed above"));
+    }
+    payloads.into_iter().map(Encoder::finish).collect()
+}
+
+/// The images in one payload.
+pub fn decode_leaves(payload: &[u8]) -> Result<Vec<LeafImage>, FormatError> {
+    let mut from = decode_version(payload)?;
+    let mut images = Vec::new();
+    while !from.rest().is_empty() {
+        images.push(LeafImage::decode_from(&mut from)?);
+    }
+    Ok(images)
+}
+
+impl LeafImage {
+    /// Most bytes an image takes in a payload.
+    pub const ENCODED_LEN_MAX: usize = 9 + 2 * BITMAP_LEN + 10 * LEAF_BLOCKS as usize;
+
+    fn mapped(&self) -> usize {
+        self.runs.iter().map(|run| run.blocks as usize).sum()
+    }
+
+    /// Flags and bytes of the part between the leaf's name and the sums, in the shorter encoding.
+    fn shape(&self) -> (u8, usize) {
+        let mapped = self.mapped();
+        let flag = |on: bool, bit: u8| if on { bit } else { 0 };
+        let flags = flag(mapped < LEAF_BLOCKS as usize, FLAG_HOLES)
+            | flag(self.sums.len() < mapped, FLAG_SEALED);
+        let runs_len = 2 + self.runs.len() * RUN_LEN;
+        let blocks_len = flags.count_ones() as usize * BITMAP_LEN + mapped * ADDR_LEN;
+        if runs_len <= blocks_len {
+            (KIND_RUNS, runs_len)
+        } else {
+            (KIND_BLOCKS | flags, blocks_len)
+        }
+    }
+
+    /// Bytes the image takes in a payload.
+    #[must_use]
+    pub fn encoded_len(&self) -> usize {
+        9 + self.shape().1 + self.sums.len() * ADDR_LEN
+    }
+
+    fn encode_into(&self, out: &mut Encoder) {
+        let (kind, _) = self.shape();
+        out.u32(self.volume.0).u32(self.leaf).u8(kind);
+        if kind == KIND_RUNS {
+            out.u16(self.runs.len() as u16);
+            for run in &self.runs {
+                out.u64(run.pack());
+            }
+        } else {
+            let bitmap = |chosen: &dyn Fn(&LeafRun) -> bool| {
+                let mut bits = [0u8; BITMAP_LEN];
+                for run in self.runs.iter().filter(|run| chosen(run)) {
+                    for block in run.start as usize..run.end() as usize {
+                        bits[block / 8] |= 1 << (block % 8);
+                    }
+                }
+                bits
+            };
+            if kind & FLAG_HOLES != 0 {
+                out.bytes(&bitmap(&|_| true));
+            }
+            if kind & FLAG_SEALED != 0 {
+                out.bytes(&bitmap(&|run| run.sealed));
+            }
+            for run in &self.runs {
+                for block in 0..run.blocks {
+                    out.u40(run.addr.plus(block).raw());
+                }
+            }
+        }
+        for sum in &self.sums {
+            out.u40(*sum);
+        }
+    }
+
+    fn decode_from(from: &mut Decoder<'_>) -> Result<Self, FormatError> {
+        let volume = VolumeId(from.u32()?);
+        let leaf = from.u32()?;
+        let mut image = Self { volume, leaf, runs: Vec::new(), sums: Vec::new() };
+        let kind = from.u8()?;
+        if kind == KIND_RUNS {
+            image.decode_runs(from)?;
+        } else if kind & KIND_BLOCKS != 0 && kind & !(KIND_BLOCKS | FLAG_HOLES | FLAG_SEALED) == 0 {
+            image.decode_blocks(from, kind)?;
+        } else {
+            return Err(from.error(format!("volume {volume} leaf {leaf}: kind {kind} is unknown")));
+        }
+        let sums: u32 = image.runs.iter().filter(|run| !run.sealed).map(|run| run.blocks).sum();
+        image.sums.reserve(sums as usize);
+        for _ in 0..sums {
+            image.sums.push(from.u40()?);
+        }
+        Ok(image)
+    }
+
+    fn decode_runs(&mut self, from: &mut Decoder<'_>) -> Result<(), FormatError> {
+        let count = from.u16()?;
+        let mut end = 0;
+        for _ in 0..count {
+            let word = from.u64()?;
+            let run = LeafRun::unpack(word);
+            if run.pack() != word || run.start < end || run.end() > LEAF_BLOCKS {
+                let Self { volume, leaf, .. } = self;
+                let detail = format!("volume {volume} leaf {leaf}: run {word:#x} is out of order");
+                return Err(from.error(detail));
+            }
+            check_run(from, run.addr, u64::from(run.blocks))?;
+            end = run.end();
+            self.runs.push(run);
+        }
+        Ok(())
+    }
+
+    fn decode_blocks(&mut self, from: &mut Decoder<'_>, kind: u8) -> Result<(), FormatError> {
+        let mapped =
+            if kind & FLAG_HOLES != 0 { from.bytes(BITMAP_LEN)? } else { &[0xff; BITMAP_LEN] };
+        let sealed =
+            if kind & FLAG_SEALED != 0 { from.bytes(BITMAP_LEN)? } else { &[0; BITMAP_LEN] };
+        let bit = |bits: &[u8], block: usize| bits[block / 8] >> (block % 8) & 1 == 1;
+        for block in 0..LEAF_BLOCKS as usize {
+            let sealed = bit(sealed, block);
+            if !bit(mapped, block) {
+                if sealed {
+                    return Err(from.error(format!("block {block} of a leaf is a sealed hole")));
+                }
+                continue;
+            }
+            let addr = BlockAddr::from_raw(from.u40()?);
+            check_run(from, addr, 1)?;
+            let run = LeafRun { start: block as u32, blocks: 1, addr, sealed };
+            match self.runs.last_mut() {
+                Some(last) if last.joins(run) => last.blocks += 1,
+                _ => self.runs.push(run),
+            }
+        }
+        Ok(())
+    }
+}

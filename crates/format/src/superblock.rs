@@ -1,0 +1,142 @@
+//! The root of a pool: one block, written whole, in rotating slots of every device.
+
+use forebay_units::{BlockAddr, CommitId, TxgId};
+
+use crate::checksum::crc64;
+use crate::label::{SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
+use crate::{Decoder, Encoder, FormatError};
+
+const MAGIC: u64 = u64::from_le_bytes(*b"FBAYROOT");
+const VERSION: u32 = 1;
+/// Counters that are kept for ever; their meaning is the pool's.
+pub const COUNTERS: usize = 32;
+/// Largest log state that fits.
+pub const LOG_STATE_MAX_BYTES: usize = 3072;
+
+/// Where a frame of the map journal lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JournalPosition {
+    /// Its first block.
+    pub addr: BlockAddr,
+    /// Its sequence number.
+    pub seq: u64,
+}
+
+/// The root: everything that can be reached from it, and nothing else, is the pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// The pool.
+    pub pool: u64,
+    /// The number of this root: the highest one counts.
+    pub commit: CommitId,
+    /// The last group that is in it.
+    pub txg: TxgId,
+    /// Generation of the configuration that belongs to it.
+    pub config_generation: u64,
+    /// CRC-64 of that configuration's body.
+    pub config_sum: u64,
+    /// First frame of the map journal; `None` when there is none yet.
+    pub journal_start: Option<JournalPosition>,
+    /// Where the next frame would have been written, and its sequence number.
+    pub journal_end: Option<JournalPosition>,
+    /// Whether the pool was exported: nothing is in the log.
+    pub exported: bool,
+    /// Seconds since 1970.
+    pub written_at: u64,
+    /// Chosen anew at each import.
+    pub nonce: u64,
+    /// Hash of the machine that has it imported.
+    pub host: u64,
+    /// Counters since the pool was made.
+    pub counters: [u64; COUNTERS],
+    /// The log's own state, as the log encodes it.
+    pub log_state: Vec<u8>,
+}
+
+impl Superblock {
+    /// The slot of this root in the ring of a label area.
+    #[must_use]
+    pub fn slot(&self) -> u64 {
+        self.commit.0 % SUPERBLOCK_SLOTS
+    }
+
+    /// One slot's bytes. Panics when the log's state is too long (a bug).
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        assert!(self.log_state.len() <= LOG_STATE_MAX_BYTES, "log state is too long");
+        let mut out = Encoder::new();
+        out.u64(MAGIC).u32(VERSION).u32(u32::from(self.exported));
+        out.u64(self.pool).u64(self.commit.0).u64(self.txg.0).u64(self.config_generation).u64(self.config_sum);
+        for position in [self.journal_start, self.journal_end] {
+            let (raw, seq) = position.map_or((u64::MAX, 0), |p| (p.addr.raw(), p.seq));
+            out.u64(raw).u64(seq);
+        }
+        out.u64(self.written_at).u64(self.nonce).u64(self.host);
+        for counter in self.counters {
+            out.u64(counter);
+        }
+        out.u32(self.log_state.len() as u32).bytes(&self.log_state);
+        let mut bytes = out.finish();
+        bytes.resize(SUPERBLOCK_BYTES as usize - 8, 0);
+        let sum = crc64(&bytes);
+        bytes.extend_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+
+    /// From a slot's bytes.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let mut input = Decoder::new("superblock", bytes);
+        if bytes.len() != SUPERBLOCK_BYTES as usize {
+            return Err(input.error("wrong length"));
+        }
+        if input.u64()? != MAGIC {
+            return Err(input.error("no magic"));
+        }
+        let (body, sum) = bytes.split_at(bytes.len() - 8);
+        if crc64(body).to_le_bytes() != sum {
+            return Err(input.error("checksum mismatch"));
+        }
+        let version = input.u32()?;
+        if version != VERSION {
+            return Err(input.error(format!("version {version}, this program knows {VERSION}")));
+        }
+        let exported = input.u32()? & 1 == 1;
+        let (pool, commit, txg) = (input.u64()?, CommitId(input.u64()?), TxgId(input.u64()?));
+        let (config_generation, config_sum) = (input.u64()?, input.u64()?);
+        let mut positions = [None; 2];
+        for position in &mut positions {
+            let (raw, seq) = (input.u64()?, input.u64()?);
+            if raw != u64::MAX {
+                if raw >> BlockAddr::BITS != 0 {
+                    return Err(input.error("an address is out of range"));
+                }
+                *position = Some(JournalPosition { addr: BlockAddr::from_raw(raw), seq });
+            }
+        }
+        let (written_at, nonce, host) = (input.u64()?, input.u64()?, input.u64()?);
+        let mut counters = [0; COUNTERS];
+        for counter in &mut counters {
+            *counter = input.u64()?;
+        }
+        let len = input.u32()? as usize;
+        if len > LOG_STATE_MAX_BYTES {
+            return Err(input.error("log state is too long"));
+        }
+        let log_state = input.bytes(len)?.to_vec();
+        Ok(Self {
+            pool,
+            commit,
+            txg,
+            config_generation,
+            config_sum,
+            journal_start: positions[0],
+            journal_end: positions[1],
+            exported,
+            written_at,
+            nonce,
+            host,
+            counters,
+            log_state,
+        })
+    }
+}

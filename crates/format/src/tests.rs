@@ -1,0 +1,152 @@
+use crate::checksum::{block_sum, crc64};
+use crate::config::PoolConfig;
+use crate::footer::{Footer, Run, footer_blocks};
+use crate::journal::{FrameHeader, FrameKind, SegmentRecord, encode_frame};
+use crate::label::{ConfigEnvelope, Heartbeat, LABEL_BYTES, label_offsets};
+use crate::superblock::{COUNTERS, JournalPosition, Superblock};
+use crate::{Decoder, Encoder};
+use forebay_units::{BlockAddr, CommitId, Lba, SegmentId, TxgId, VolumeId};
+use proptest::prelude::*;
+
+fn superblock() -> Superblock {
+    let mut counters = [0; COUNTERS];
+    counters[3] = 77;
+    Superblock {
+        pool: 1,
+        commit: CommitId(35),
+        txg: TxgId(30),
+        config_generation: 4,
+        config_sum: 5,
+        journal_start: Some(JournalPosition { addr: BlockAddr::new(SegmentId(2), 0), seq: 9 }),
+        journal_end: None,
+        exported: true,
+        written_at: 1,
+        nonce: 2,
+        host: 3,
+        counters,
+        log_state: vec![1, 2, 3],
+    }
+}
+
+#[test]
+fn the_checksum_is_crc64_nvme() {
+    // The check value of the CRC catalogue for CRC-64/NVME.
+    assert_eq!(crc64(b"123456789"), 0xae8b_1486_0a79_9888);
+}
+
+#[test]
+fn a_block_sum_knows_its_place() {
+    let data = [7u8; 4096];
+    let here = block_sum(1, VolumeId(2), Lba(3), &data);
+    assert!(here < 1 << 40);
+    assert_ne!(here, block_sum(1, VolumeId(2), Lba(4), &data));
+    assert_ne!(here, block_sum(1, VolumeId(3), Lba(3), &data));
+    assert_ne!(here, block_sum(2, VolumeId(2), Lba(3), &data));
+}
+
+#[test]
+fn a_superblock_comes_back_and_any_flipped_bit_is_seen() {
+    let root = superblock();
+    let bytes = root.encode();
+    assert_eq!((bytes.len(), root.slot()), (4096, 3));
+    assert_eq!(Superblock::decode(&bytes).unwrap(), root);
+    for byte in (0..bytes.len()).step_by(7) {
+        let mut bad = bytes.clone();
+        bad[byte] ^= 0x10;
+        assert!(Superblock::decode(&bad).is_err(), "byte {byte}");
+    }
+}
+
+#[test]
+fn a_configuration_comes_back_and_too_large_a_one_is_refused() {
+    let envelope = ConfigEnvelope { pool: 9, device: 1, generation: 3, body: b"{}".to_vec() };
+    let bytes = envelope.encode().unwrap();
+    assert_eq!(bytes.len(), 4096);
+    assert_eq!(ConfigEnvelope::decode(&bytes).unwrap(), envelope);
+    let mut bad = bytes;
+    bad[48] ^= 1;
+    assert!(ConfigEnvelope::decode(&bad).is_err());
+    let large = ConfigEnvelope { body: vec![0; 400 << 10], ..envelope };
+    assert!(large.encode().unwrap_err().to_string().contains("too many volumes"));
+    assert!(PoolConfig::decode(b"{\"name\":1}").is_err());
+    let beat = Heartbeat { pool: 1, nonce: 2, host: 3, beat: 4 };
+    assert_eq!(Heartbeat::decode(&beat.encode()).unwrap(), beat);
+}
+
+#[test]
+fn label_areas_do_not_overlap_on_the_smallest_device() {
+    let [front, end] = label_offsets((64 << 20) + 4096);
+    assert_eq!((front, end), (0, 63 << 20));
+    assert!(end >= LABEL_BYTES);
+}
+
+#[test]
+fn journal_frames_come_back() {
+    let frame = encode_frame(1, 2, 3, FrameKind::Delta, &[9; 5000]);
+    assert_eq!(frame.len(), 8192);
+    let header = FrameHeader::decode(&frame).unwrap();
+    assert_eq!((header.seq, header.txg, header.blocks()), (2, 3, 2));
+    assert_eq!(header.check(&frame).unwrap(), &[9; 5000]);
+    let mut bad = frame.clone();
+    bad[4999] ^= 1;
+    assert!(header.check(&bad).is_err());
+    assert!(header.check(&frame[..4096]).is_err());
+    let pad = encode_frame(1, 2, 3, FrameKind::Pad, &[0; 10000]);
+    let header = FrameHeader::decode(&pad[..4096]).unwrap();
+    assert_eq!(header.blocks(), 3);
+    assert!(header.check(&pad[..4096]).is_ok());
+    let record = SegmentRecord {
+        segment: SegmentId(3),
+        kind: 1,
+        stream: 2,
+        footer: true,
+        rows: 4,
+        birth: 5,
+        last: 6,
+        clock: 7,
+    };
+    let mut out = Encoder::new();
+    record.encode(&mut out);
+    assert_eq!(out.len(), SegmentRecord::BYTES);
+    assert_eq!(SegmentRecord::decode_all(&out.finish()).unwrap(), [record]);
+}
+
+proptest! {
+    #[test]
+    fn footers_come_back(blocks in prop::collection::vec((0u32..3, 0u64..50, any::<u64>()), 0..300)) {
+        let mut footer = Footer { pool: 5, segment: SegmentId(8), birth: 2, ..Footer::default() };
+        for (volume, lba, sum) in &blocks {
+            footer.push(VolumeId(*volume), Lba(*lba), sum & ((1 << 40) - 1));
+        }
+        footer.push(Run::PADDING, Lba(0), 0);
+        let bytes = footer.encode(400);
+        prop_assert_eq!(bytes.len(), footer_blocks(400) as usize * 4096);
+        prop_assert_eq!(Footer::decode(&bytes).unwrap(), footer);
+    }
+
+    #[test]
+    fn no_bytes_make_a_decoder_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..5000),
+                                     valid in 0usize..4, at in 0usize..4096) {
+        let _ = (Superblock::decode(&bytes), ConfigEnvelope::decode(&bytes), Heartbeat::decode(&bytes));
+        let _ = (Footer::decode(&bytes), SegmentRecord::decode_all(&bytes), PoolConfig::decode(&bytes));
+        if let Ok(header) = FrameHeader::decode(&bytes) {
+            let _ = header.check(&bytes);
+        }
+        let mut good = match valid {
+            0 => superblock().encode(),
+            1 => encode_frame(1, 2, 3, FrameKind::Leaves, &[9; 5000]),
+            2 => Footer::default().encode(40),
+            _ => Heartbeat::default().encode(),
+        };
+        if let Some(byte) = bytes.pop() {
+            let len = good.len();
+            good[at % len] = byte;
+        }
+        let _ = (Superblock::decode(&good), Footer::decode(&good), Heartbeat::decode(&good));
+        if let Ok(header) = FrameHeader::decode(&good) {
+            let _ = header.check(&good);
+        }
+        let mut input = Decoder::new("x", &bytes);
+        let _ = (input.string(), input.u40(), input.u16());
+    }
+}

@@ -1,0 +1,565 @@
+//! The log's state between device commands: rings, live frames, who waits for what.
+//!
+//! Everything here is synchronous; `log.rs` does the waiting.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
+use std::task::Waker;
+
+use forebay_device::{DeviceError, IoBytes};
+use forebay_format::log_frame::{FrameHeader, LogState, RingState, next_position_bytes};
+use forebay_units::{DeviceId, FrameSeq, TxgId};
+
+use crate::config::{LogConfig, LogRing, Side};
+use crate::log::Event;
+use crate::pack::{Queue, Waiter};
+use crate::stats::LogStats;
+
+/// One append's wait: how many of its records are still open.
+pub(crate) struct Ticket {
+    pub(crate) open: Cell<u64>,
+    pub(crate) closed: Cell<bool>,
+    pub(crate) waker: RefCell<Option<Waker>>,
+}
+
+impl Ticket {
+    pub(crate) fn new(open: u64) -> Rc<Self> {
+        Rc::new(Self { open: Cell::new(open), closed: Cell::new(false), waker: RefCell::default() })
+    }
+
+    pub(crate) fn resolve_one(&self) {
+        self.open.set(self.open.get() - 1);
+        if self.open.get() == 0 {
+            self.wake();
+        }
+    }
+
+    pub(crate) fn close(&self) {
+        self.closed.set(true);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = self.waker.borrow_mut().take() {
+            waker.wake();
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Mode {
+    Running,
+    /// The pool asked: what is in flight is still acknowledged.
+    Paused,
+    /// A side failed: nothing is acknowledged but by a commit.
+    Failed,
+}
+
+struct Ring {
+    index: u8,
+    len_bytes: u64,
+    limit_bytes: u64,
+    sides: Rc<[Side]>,
+    /// Where the last frame ended.
+    end_bytes: u64,
+    /// Live frames and the waste before them.
+    used_bytes: u64,
+}
+
+impl Ring {
+    /// Where the next frame goes, and the bytes skipped at the ring's end to get there.
+    fn next_place(&self) -> (u64, u64) {
+        let position = next_position_bytes(self.end_bytes, self.len_bytes, self.limit_bytes);
+        let wraps = position == 0 && self.end_bytes != 0;
+        (position, if wraps { self.len_bytes - self.end_bytes } else { 0 })
+    }
+
+    fn free_bytes(&self) -> u64 {
+        let (_, waste) = self.next_place();
+        self.len_bytes.saturating_sub(self.used_bytes + waste)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    InFlight,
+    Durable,
+    /// Some side failed: it may be there or not.
+    Unknown,
+}
+
+/// A frame whose space is not free yet.
+struct Live {
+    ring: u8,
+    fate: Fate,
+    position_blocks: u32,
+    /// Its own and the waste before it.
+    taken_blocks: u32,
+    max_txg: TxgId,
+}
+
+#[derive(Default)]
+struct Worker {
+    idle: Option<Waker>,
+    woken: bool,
+}
+
+/// A frame ready for its device command.
+pub(crate) struct Issue {
+    pub(crate) generation: u64,
+    pub(crate) seq: FrameSeq,
+    pub(crate) sides: Rc<[Side]>,
+    pub(crate) position_bytes: u64,
+    pub(crate) bytes: IoBytes,
+}
+
+/// What a worker does next.
+pub(crate) enum Next {
+    Write(Issue),
+    Wait,
+    End,
+}
+
+pub(crate) struct Core {
+    pub(crate) config: LogConfig,
+    pub(crate) mode: Mode,
+    pub(crate) closed: bool,
+    pub(crate) generation: u64,
+    pub(crate) epoch: u32,
+    rings: Vec<Ring>,
+    workers: Vec<Worker>,
+    woken: usize,
+    next_worker: usize,
+    pub(crate) queue: Queue,
+    pub(crate) next_seq: FrameSeq,
+    watermark: FrameSeq,
+    /// Frames from `tail_seq` on.
+    live: VecDeque<Live>,
+    tail_seq: FrameSeq,
+    /// Waiters of the frames after the watermark.
+    unacked: VecDeque<Vec<Waiter>>,
+    /// The tail that the last state was given, and its group: space is freed up to there only,
+    /// because replay may still start there.
+    recorded: (TxgId, FrameSeq),
+    pub(crate) released: TxgId,
+    max_appended: TxgId,
+    in_flight: u64,
+    /// Device writes under way, old generations included.
+    pub(crate) outstanding: BTreeMap<DeviceId, u64>,
+    pub(crate) failed: BTreeSet<DeviceId>,
+    pub(crate) events: VecDeque<Event>,
+    /// Whether `events` has grown since somebody was told.
+    pub(crate) news: bool,
+    /// Whether something that a pause or resume waits for has happened.
+    pub(crate) settled: bool,
+    pressure_told: bool,
+    stats: LogStats,
+}
+
+impl Core {
+    pub(crate) fn new(config: LogConfig, rings: &[LogRing], state: &LogState) -> Self {
+        let mut core = Self {
+            config,
+            mode: Mode::Paused,
+            closed: false,
+            generation: 0,
+            epoch: 0,
+            rings: Vec::new(),
+            workers: Vec::new(),
+            woken: 0,
+            next_worker: 0,
+            queue: Queue::default(),
+            next_seq: state.next_seq,
+            watermark: FrameSeq(state.next_seq.0 - 1),
+            live: VecDeque::new(),
+            tail_seq: state.next_seq,
+            unacked: VecDeque::new(),
+            recorded: (state.committed, state.next_seq),
+            released: state.committed,
+            max_appended: TxgId(0),
+            in_flight: 0,
+            outstanding: BTreeMap::new(),
+            failed: BTreeSet::new(),
+            events: VecDeque::new(),
+            news: false,
+            settled: false,
+            pressure_told: false,
+            stats: LogStats::default(),
+        };
+        core.reconfigure(rings, state);
+        core
+    }
+
+    /// Takes new rings. Nothing of the old ones counts any more.
+    pub(crate) fn reconfigure(&mut self, rings: &[LogRing], state: &LogState) {
+        self.wake_all();
+        self.generation += 1;
+        self.epoch = state.epoch;
+        self.rings = rings
+            .iter()
+            .map(|ring| Ring {
+                index: ring.index,
+                len_bytes: ring.len_bytes,
+                limit_bytes: ring.frame_limit_bytes(self.config.max_frame_bytes),
+                sides: ring.sides.clone().into(),
+                end_bytes: 0,
+                used_bytes: 0,
+            })
+            .collect();
+        let workers = self.rings.len() * self.config.frames_in_flight;
+        self.workers = (0..workers).map(|_| Worker::default()).collect();
+        self.woken = 0;
+        self.next_worker = 0;
+        self.live.clear();
+        self.tail_seq = self.next_seq;
+        self.watermark = FrameSeq(self.next_seq.0 - 1);
+        let waiting: Vec<Waiter> = self.unacked.drain(..).flatten().collect();
+        for (ticket, _) in waiting {
+            // Only barriers whose records are all released can be left.
+            ticket.resolve_one();
+        }
+        self.recorded = (state.committed, self.next_seq);
+        self.in_flight = 0;
+        self.failed.clear();
+        self.mode = Mode::Running;
+        self.pressure_told = false;
+    }
+
+    pub(crate) fn worker_count(&self) -> usize {
+        self.workers.len()
+    }
+
+    fn ring_of(&self, worker: usize) -> usize {
+        // Neighbours serve different rings, so that taking turns spreads the frames.
+        worker % self.rings.len()
+    }
+
+    fn fits(&self, ring: usize) -> bool {
+        let ring = &self.rings[ring];
+        ring.free_bytes() >= self.queue.wanted_bytes(ring.limit_bytes)
+    }
+
+    /// Wakes a worker for the queue's first record, unless enough of them are on their way.
+    pub(crate) fn wake_worker(&mut self) {
+        if self.mode != Mode::Running || self.queue.is_empty() {
+            return;
+        }
+        let on_their_way = self.woken as u64 * u64::from(self.config.max_frame_bytes);
+        if self.woken > 0 && self.queue.bytes() < on_their_way {
+            return;
+        }
+        let count = self.workers.len();
+        for step in 0..count {
+            let at = (self.next_worker + step) % count;
+            if self.workers[at].idle.is_some() && self.fits(self.ring_of(at)) {
+                self.workers[at].woken = true;
+                self.woken += 1;
+                self.next_worker = (at + 1) % count;
+                if let Some(waker) = self.workers[at].idle.take() {
+                    waker.wake();
+                }
+                return;
+            }
+        }
+        if !(0..self.rings.len()).any(|ring| self.fits(ring)) {
+            self.tell_pressure();
+        }
+    }
+
+    pub(crate) fn wake_all(&mut self) {
+        for worker in &mut self.workers {
+            if let Some(waker) = worker.idle.take() {
+                waker.wake();
+            }
+        }
+    }
+
+    fn tell(&mut self, event: Event) {
+        self.events.push_back(event);
+        self.news = true;
+    }
+
+    fn tell_pressure(&mut self) {
+        if !self.pressure_told {
+            self.pressure_told = true;
+            self.tell(Event::Pressure);
+        }
+    }
+
+    fn note_pressure(&mut self) {
+        let (used, capacity) = (self.used_bytes(), self.capacity_bytes());
+        let limit = capacity * u64::from(self.config.pressure_percent) / 100;
+        if capacity > 0 && used >= limit {
+            self.tell_pressure();
+        }
+    }
+
+    pub(crate) fn used_bytes(&self) -> u64 {
+        self.rings.iter().map(|ring| ring.used_bytes).sum()
+    }
+
+    pub(crate) fn capacity_bytes(&self) -> u64 {
+        self.rings.iter().map(|ring| ring.len_bytes).sum()
+    }
+
+    /// What worker `at` of `generation` does next; `waker` is kept when that is to wait.
+    pub(crate) fn next_for(&mut self, at: usize, generation: u64, waker: &Waker) -> Next {
+        if self.closed || generation != self.generation {
+            return Next::End;
+        }
+        if std::mem::take(&mut self.workers[at].woken) {
+            self.woken -= 1;
+        }
+        let ring = self.ring_of(at);
+        let ready = self.mode == Mode::Running && !self.queue.is_empty() && self.fits(ring);
+        let issue = if ready { self.build(ring) } else { None };
+        if issue.is_none() {
+            self.workers[at].idle = Some(waker.clone());
+        }
+        self.wake_worker();
+        issue.map_or(Next::Wait, Next::Write)
+    }
+
+    fn build(&mut self, at: usize) -> Option<Issue> {
+        let ring = &mut self.rings[at];
+        let limit = ring.limit_bytes.min(ring.free_bytes());
+        let packed = self.queue.pack(limit, ring.limit_bytes)?;
+        let (position_bytes, waste) = ring.next_place();
+        let len_bytes = packed.len_bytes();
+        let seq = self.next_seq;
+        self.next_seq = seq.next();
+        self.stats.note_frame(len_bytes, packed.entries.len(), ring.sides.len());
+        self.stats.payload_bytes += packed.data_bytes;
+        self.stats.sequential_frames += u64::from(position_bytes == ring.end_bytes);
+        self.stats.wraps += u64::from(position_bytes == 0 && ring.end_bytes != 0);
+        ring.end_bytes = position_bytes + len_bytes;
+        ring.used_bytes += waste + len_bytes;
+        let header = FrameHeader {
+            pool: self.config.pool,
+            epoch: self.epoch,
+            seq,
+            ring: ring.index,
+            position_bytes,
+            len_bytes: len_bytes as u32,
+            max_txg: packed.max_txg,
+            watermark: self.watermark,
+            record_count: packed.entries.len() as u16,
+        };
+        self.live.push_back(Live {
+            ring: at as u8,
+            fate: Fate::InFlight,
+            position_blocks: (position_bytes / 4096) as u32,
+            taken_blocks: ((waste + len_bytes) / 4096) as u32,
+            max_txg: packed.max_txg,
+        });
+        self.in_flight += 1;
+        let sides = ring.sides.clone();
+        for side in sides.iter() {
+            *self.outstanding.entry(side.device_id).or_default() += 1;
+        }
+        let mut packed = packed;
+        self.unacked.push_back(std::mem::take(&mut packed.waiters));
+        self.note_pressure();
+        let generation = self.generation;
+        Some(Issue { generation, seq, sides, position_bytes, bytes: packed.seal(&header) })
+    }
+
+    /// One side's write has ended. A failure stops the log at once, before other sides answer.
+    pub(crate) fn side_done(
+        &mut self,
+        generation: u64,
+        device: DeviceId,
+        error: Option<&DeviceError>,
+    ) {
+        let left = self.outstanding.get_mut(&device).map(|n| {
+            *n -= 1;
+            *n
+        });
+        if left == Some(0) {
+            self.outstanding.remove(&device);
+        }
+        // Nobody waits for this while the log runs, and waking costs.
+        self.settled |= self.mode != Mode::Running;
+        let Some(error) = error else { return };
+        self.stats.write_errors += 1;
+        if generation == self.generation {
+            self.fail(device, error.clone());
+        }
+    }
+
+    pub(crate) fn fail(&mut self, device: DeviceId, error: DeviceError) {
+        if self.failed.insert(device) {
+            self.tell(Event::SideFailed { device, error });
+        }
+        if self.mode != Mode::Failed {
+            self.mode = Mode::Failed;
+            self.settled = true;
+            self.tell(Event::Paused);
+        }
+    }
+
+    /// All sides of a frame have ended.
+    pub(crate) fn frame_done(&mut self, generation: u64, seq: FrameSeq, durable: bool) {
+        if generation != self.generation {
+            return;
+        }
+        self.in_flight -= 1;
+        self.settled |= self.mode != Mode::Running;
+        let at = (seq.0 - self.tail_seq.0) as usize;
+        self.live[at].fate = if durable { Fate::Durable } else { Fate::Unknown };
+        if self.mode == Mode::Failed {
+            return;
+        }
+        loop {
+            let next = self.watermark.next();
+            if next >= self.next_seq {
+                return;
+            }
+            // The tail passes a frame only when it has ended, so what is behind it is durable.
+            let at = next.0.checked_sub(self.tail_seq.0);
+            if at.is_some_and(|at| self.live[at as usize].fate != Fate::Durable) {
+                return;
+            }
+            self.watermark = next;
+            for (ticket, _) in self.unacked.pop_front().unwrap_or_default() {
+                ticket.resolve_one();
+            }
+        }
+    }
+
+    /// Adds one who waits for all records so far.
+    pub(crate) fn add_barrier(&mut self, ticket: Rc<Ticket>) {
+        let waiter = (ticket, self.max_appended);
+        if let Some(waiter) = self.queue.attach(waiter) {
+            self.attach_to_frames(waiter);
+        }
+    }
+
+    fn attach_to_frames(&mut self, waiter: Waiter) {
+        match self.unacked.back_mut() {
+            Some(last) if waiter.1 > self.released => last.push(waiter),
+            _ => waiter.0.resolve_one(),
+        }
+    }
+
+    pub(crate) fn note_append(&mut self, txg: TxgId) {
+        self.max_appended = self.max_appended.max(txg);
+        if self.rings.is_empty() {
+            self.tell_pressure();
+        }
+    }
+
+    /// The state to be recorded with the commit of `committed`, and the tail that it fixes.
+    pub(crate) fn state(&mut self, committed: TxgId) -> LogState {
+        let ended = |live: &&Live| live.max_txg <= committed && live.fate != Fate::InFlight;
+        let freed = self.live.iter().take_while(ended).count();
+        let tail_seq = FrameSeq(self.tail_seq.0 + freed as u64);
+        self.recorded = (committed, tail_seq);
+        let mut tails: Vec<Option<u64>> = vec![None; self.rings.len()];
+        let mut missing = tails.len();
+        for live in self.live.iter().skip(freed) {
+            let tail = &mut tails[usize::from(live.ring)];
+            if tail.is_none() {
+                *tail = Some(u64::from(live.position_blocks) * 4096);
+                missing -= 1;
+            }
+            if missing == 0 {
+                break;
+            }
+        }
+        let rings = self.rings.iter().zip(tails).map(|(ring, tail)| RingState {
+            index: ring.index,
+            len_bytes: ring.len_bytes,
+            tail_bytes: tail.unwrap_or(ring.end_bytes),
+        });
+        LogState {
+            epoch: self.epoch,
+            committed,
+            tail_seq,
+            next_seq: self.next_seq,
+            watermark: self.watermark,
+            max_frame_bytes: self.config.max_frame_bytes,
+            rings: rings.collect(),
+        }
+    }
+
+    pub(crate) fn release(&mut self, committed: TxgId) {
+        self.released = self.released.max(committed);
+        let mut resolved = Vec::new();
+        let (overtaken, loose) = self.queue.drop_committed(committed, &mut resolved);
+        self.stats.records_overtaken += overtaken;
+        for waiters in &mut self.unacked {
+            waiters.retain(|(ticket, txg)| {
+                if *txg <= committed {
+                    resolved.push(ticket.clone());
+                }
+                *txg > committed
+            });
+        }
+        for waiter in loose {
+            self.attach_to_frames(waiter);
+        }
+        let (recorded_for, recorded_tail) = self.recorded;
+        if recorded_for <= committed {
+            while self.tail_seq < recorded_tail {
+                let Some(freed) = self.live.pop_front() else { break };
+                let ring = &mut self.rings[usize::from(freed.ring)];
+                ring.used_bytes -= u64::from(freed.taken_blocks) * 4096;
+                self.tail_seq = self.tail_seq.next();
+            }
+        }
+        for ticket in resolved {
+            ticket.resolve_one();
+        }
+        self.pressure_told = false;
+        self.note_pressure();
+        self.wake_worker();
+    }
+
+    /// What stands in the way of new rings, if anything does.
+    pub(crate) fn not_quiet(&self) -> Option<String> {
+        if self.mode == Mode::Running {
+            return Some("the log is running: pause it first".to_owned());
+        }
+        let open = self.live.iter().map(|live| live.max_txg).max()?;
+        (open > self.released).then(|| {
+            format!(
+                "frames hold records of group {open}, but only {} is released: commit first",
+                self.released
+            )
+        })
+    }
+
+    pub(crate) fn is_still(&self) -> bool {
+        self.in_flight == 0
+    }
+
+    pub(crate) fn pause(&mut self) {
+        if self.mode == Mode::Running {
+            self.mode = Mode::Paused;
+        }
+    }
+
+    pub(crate) fn close(&mut self) {
+        self.closed = true;
+        for ticket in self.queue.drain_waiters() {
+            ticket.close();
+        }
+        for (ticket, _) in self.unacked.drain(..).flatten() {
+            ticket.close();
+        }
+        self.wake_all();
+    }
+
+    pub(crate) fn stats(&self) -> LogStats {
+        LogStats {
+            frames_in_flight: self.in_flight,
+            queued_records: self.queue.len() as u64,
+            queued_bytes: self.queue.bytes(),
+            used_bytes: self.used_bytes(),
+            capacity_bytes: self.capacity_bytes(),
+            ..self.stats.clone()
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Records that wait, and how they become the bytes of a frame.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use forebay_device::{IoBuf, IoBytes};
+use forebay_format::log_frame::{
+    FrameHeader, Piece, RecordEntry, RecordKind, frame_len_bytes, seal, table_end_bytes,
+};
+use forebay_units::{BLOCK_BYTES, BLOCK_LEN, Lba, TxgId};
+
+use crate::core::Ticket;
+use crate::log::Record;
+
+/// Somebody who waits, and the group whose commit ends the wait as well.
+pub(crate) type Waiter = (Rc<Ticket>, TxgId);
+
+/// A record on its way into frames.
+pub(crate) struct Queued {
+    record: Record,
+    ticket: Rc<Ticket>,
+    /// Those who wait for everything up to here, without a record of their own.
+    barriers: Vec<Waiter>,
+    /// Blocks that are in frames already.
+    done_blocks: u32,
+    piece: usize,
+    piece_offset: usize,
+}
+
+impl Queued {
+    pub(crate) fn new(record: Record, ticket: Rc<Ticket>) -> Self {
+        Self { record, ticket, barriers: Vec::new(), done_blocks: 0, piece: 0, piece_offset: 0 }
+    }
+
+    fn left_bytes(&self) -> u64 {
+        match self.record.kind {
+            RecordKind::Write => u64::from(self.record.blocks - self.done_blocks) * BLOCK_BYTES,
+            RecordKind::Zero => 0,
+        }
+    }
+
+    /// Copies the next bytes of the data to `out`.
+    fn copy_to(&mut self, mut out: &mut [u8]) {
+        while !out.is_empty() {
+            let piece: &IoBytes = &self.record.data[self.piece];
+            let left = &piece[self.piece_offset..];
+            let len = left.len().min(out.len());
+            out[..len].copy_from_slice(&left[..len]);
+            out = &mut out[len..];
+            self.piece_offset += len;
+            if self.piece_offset == piece.len() {
+                self.piece += 1;
+                self.piece_offset = 0;
+            }
+        }
+    }
+}
+
+/// Records in the order of their appends.
+#[derive(Default)]
+pub(crate) struct Queue {
+    items: VecDeque<Queued>,
+    bytes: u64,
+}
+
+/// What a frame will hold.
+pub(crate) struct Packed {
+    pub(crate) entries: Vec<RecordEntry>,
+    pub(crate) waiters: Vec<Waiter>,
+    pub(crate) max_txg: TxgId,
+    pub(crate) data_bytes: u64,
+    buf: IoBuf,
+}
+
+/// How much of the first record a frame takes.
+enum Take {
+    Nothing,
+    Part(u64),
+    Whole,
+}
+
+impl Queue {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Bytes of data that wait.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(crate) fn push(&mut self, item: Queued) {
+        self.bytes += item.left_bytes();
+        self.items.push_back(item);
+    }
+
+    /// Makes `waiter` wait for the last record of the queue; gives it back when there is none.
+    pub(crate) fn attach(&mut self, waiter: Waiter) -> Option<Waiter> {
+        match self.items.back_mut() {
+            Some(last) => last.barriers.push(waiter),
+            None => return Some(waiter),
+        }
+        None
+    }
+
+    /// The frame length that the first record asks for, in bytes: a long one is not cut into
+    /// slivers just because the log is nearly full.
+    pub(crate) fn wanted_bytes(&self, limit_bytes: u64) -> u64 {
+        let first = self.items.front().map_or(0, Queued::left_bytes);
+        frame_len_bytes(1, first).min(limit_bytes)
+    }
+
+    fn take_of_first(&self, entries: usize, data_bytes: u64, limit: u64, whole_limit: u64) -> Take {
+        let Some(first) = self.items.front() else { return Take::Nothing };
+        let table_end = table_end_bytes(entries + 1) as u64;
+        let Some(room) = limit.checked_sub(table_end + data_bytes) else { return Take::Nothing };
+        let left = first.left_bytes();
+        if left <= room {
+            return Take::Whole;
+        }
+        let longer_than_a_frame = frame_len_bytes(1, left) > whole_limit;
+        let room = room / BLOCK_BYTES * BLOCK_BYTES;
+        if room > 0 && (first.done_blocks > 0 || longer_than_a_frame) {
+            return Take::Part(room);
+        }
+        Take::Nothing
+    }
+
+    /// Takes what fits into a frame of `limit` bytes, in order. `whole_limit` is what a frame may
+    /// have when there is room: only a record that is longer than that is split.
+    pub(crate) fn pack(&mut self, limit: u64, whole_limit: u64) -> Option<Packed> {
+        let mut plan = Vec::new();
+        let mut taken = Vec::new();
+        let mut data_bytes = 0;
+        let mut waiters = Vec::new();
+        let mut max_txg = TxgId(0);
+        while plan.len() < usize::from(u16::MAX) {
+            let take = self.take_of_first(plan.len(), data_bytes, limit, whole_limit);
+            let Some(first) = self.items.front_mut() else { break };
+            let (len, piece) = match take {
+                Take::Nothing => break,
+                Take::Part(len) => (len, Piece::Continues),
+                Take::Whole if first.done_blocks > 0 => (first.left_bytes(), Piece::Last),
+                Take::Whole => (first.left_bytes(), Piece::Whole),
+            };
+            let record = &first.record;
+            let blocks = match record.kind {
+                RecordKind::Write => (len / BLOCK_BYTES) as u32,
+                RecordKind::Zero => record.blocks,
+            };
+            plan.push(RecordEntry {
+                kind: record.kind,
+                piece,
+                volume: record.volume,
+                lba: Lba(record.lba.0 + u64::from(first.done_blocks)),
+                blocks,
+                txg: record.txg,
+            });
+            max_txg = max_txg.max(record.txg);
+            data_bytes += len;
+            self.bytes -= len;
+            first.done_blocks += blocks;
+            if piece == Piece::Continues {
+                break;
+            }
+            let mut item = self.items.pop_front().expect("looked at above");
+            waiters.push((item.ticket.clone(), item.record.txg));
+            waiters.append(&mut item.barriers);
+            taken.push(item);
+        }
+        if plan.is_empty() {
+            return None;
+        }
+        let mut buf = IoBuf::recycled(frame_len_bytes(plan.len(), data_bytes) as usize);
+        let mut at = table_end_bytes(plan.len());
+        let mut sources = taken.iter_mut().chain(self.items.front_mut());
+        for entry in &plan {
+            let source = sources.next().expect("each entry came from a record");
+            let end = at + entry.data_bytes() as usize;
+            source.copy_to(&mut buf[at..end]);
+            at = end;
+        }
+        debug_assert!(at == buf.len() && at.is_multiple_of(BLOCK_LEN));
+        Some(Packed { entries: plan, waiters, max_txg, data_bytes, buf })
+    }
+
+    /// Drops the records of groups up to `committed`; `resolved` gets those who waited for them.
+    /// Gives back barriers that now wait for nothing in the queue.
+    pub(crate) fn drop_committed(
+        &mut self,
+        committed: TxgId,
+        resolved: &mut Vec<Rc<Ticket>>,
+    ) -> (u64, Vec<Waiter>) {
+        let mut dropped = 0;
+        let mut loose = Vec::new();
+        let mut kept: VecDeque<Queued> = VecDeque::with_capacity(self.items.len());
+        for mut item in self.items.drain(..) {
+            let mut still = Vec::new();
+            for (ticket, txg) in item.barriers.drain(..) {
+                if txg <= committed {
+                    resolved.push(ticket);
+                } else {
+                    still.push((ticket, txg));
+                }
+            }
+            if item.record.txg > committed {
+                item.barriers = still;
+                kept.push_back(item);
+                continue;
+            }
+            dropped += 1;
+            self.bytes -= item.left_bytes();
+            resolved.push(item.ticket);
+            match kept.back_mut() {
+                Some(before) => before.barriers.append(&mut still),
+                None => loose.append(&mut still),
+            }
+        }
+        self.items = kept;
+        (dropped, loose)
+    }
+
+    /// Everybody who waits, taken out.
+    pub(crate) fn drain_waiters(&mut self) -> Vec<Rc<Ticket>> {
+        self.bytes = 0;
+        let items = self.items.drain(..);
+        items
+            .flat_map(|item| {
+                std::iter::once(item.ticket).chain(item.barriers.into_iter().map(|(t, _)| t))
+            })
+            .collect()
+    }
+}
+
+impl Packed {
+    /// Length of the frame in bytes.
+    pub(crate) fn len_bytes(&self) -> u64 {
+        self.buf.len() as u64
+    }
+
+    /// The finished frame.
+    pub(crate) fn seal(mut self, header: &FrameHeader) -> IoBytes {
+        seal(header, &self.entries, &mut self.buf);
+        self.buf.freeze()
+    }
+}

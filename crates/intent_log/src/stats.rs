@@ -1,0 +1,60 @@
+//! What the log has done.
+
+/// Counters of a log since it was started, and what it holds now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogStats {
+    /// Frames issued.
+    pub frames: u64,
+    /// Device writes issued: frames times sides.
+    pub device_writes: u64,
+    /// Bytes of those device writes.
+    pub device_write_bytes: u64,
+    /// Bytes of record data in the frames, each counted once however many sides there are.
+    pub payload_bytes: u64,
+    /// Bytes of the frames, each counted once however many sides there are.
+    pub frame_bytes: u64,
+    /// Records in the frames (a split one counts once for each part).
+    pub records: u64,
+    /// Frames that started where the last one of their ring ended.
+    pub sequential_frames: u64,
+    /// Times that a ring went back to its start.
+    pub wraps: u64,
+    /// Records that never reached the log because their group was committed first.
+    pub records_overtaken: u64,
+    /// Frames by length: entry i counts those of at most 4096 << i bytes.
+    pub frames_by_len: [u64; 9],
+    /// Frames by records: entry i counts those of at most 1 << i records.
+    pub frames_by_records: [u64; 16],
+    /// Frames in flight now.
+    pub frames_in_flight: u64,
+    /// Records that wait for a frame now.
+    pub queued_records: u64,
+    /// Bytes of data that wait for a frame now.
+    pub queued_bytes: u64,
+    /// Space in use now, in bytes.
+    pub used_bytes: u64,
+    /// Space in all, in bytes.
+    pub capacity_bytes: u64,
+    /// Device writes that failed.
+    pub write_errors: u64,
+}
+
+impl LogStats {
+    pub(crate) fn note_frame(&mut self, len_bytes: u64, records: usize, sides: usize) {
+        self.frames += 1;
+        self.device_writes += sides as u64;
+        self.device_write_bytes += len_bytes * sides as u64;
+        self.frame_bytes += len_bytes;
+        self.records += records as u64;
+        let by_len = (len_bytes / 4096).next_power_of_two().trailing_zeros() as usize;
+        self.frames_by_len[by_len.min(8)] += 1;
+        let by_records = records.next_power_of_two().trailing_zeros() as usize;
+        self.frames_by_records[by_records.min(15)] += 1;
+    }
+
+    /// Share of frames that started where the last one of their ring ended, 0 to 1.
+    #[must_use]
+    pub fn sequential_share(&self) -> f64 {
+        if self.frames == 0 { 1.0 } else { self.sequential_frames as f64 / self.frames as f64 }
+    }
+}

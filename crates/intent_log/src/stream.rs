@@ -1,0 +1,103 @@
+//! One side of a ring, read once round in large pieces, ahead of its reader.
+
+use std::collections::VecDeque;
+
+use forebay_device::{DeviceError, IoBuf, IoBytes};
+use forebay_rt as rt;
+
+use crate::config::Side;
+
+/// Bytes of one read: above this, devices gain little.
+pub(crate) const CHUNK_BYTES: u64 = 1 << 20;
+/// Reads under way at a time.
+const CHUNKS_AHEAD: usize = 4;
+
+enum Content {
+    Reading(rt::JoinHandle<Result<IoBuf, DeviceError>>),
+    Ready(IoBytes),
+    Failed(DeviceError),
+}
+
+struct Chunk {
+    start: u64,
+    len: u64,
+    content: Content,
+}
+
+/// Positions here count from where the stream began: 0 is `origin_bytes` of the ring, and what
+/// lies before the origin in the ring comes last.
+pub(crate) struct Stream {
+    side: Side,
+    origin_bytes: u64,
+    ring_len_bytes: u64,
+    chunks: VecDeque<Chunk>,
+    next: u64,
+}
+
+impl Stream {
+    /// Reads `side` from `at` on, which counts from `origin_bytes`.
+    pub(crate) fn new(side: Side, origin_bytes: u64, ring_len_bytes: u64, at: u64) -> Self {
+        Self { side, origin_bytes, ring_len_bytes, chunks: VecDeque::new(), next: at }
+    }
+
+    fn read_ahead(&mut self) {
+        while self.chunks.len() < CHUNKS_AHEAD && self.next < self.ring_len_bytes {
+            let physical = (self.origin_bytes + self.next) % self.ring_len_bytes;
+            let to_end = self.ring_len_bytes - physical;
+            let len = CHUNK_BYTES.min(self.ring_len_bytes - self.next).min(to_end);
+            let (device, offset) = (self.side.device.clone(), self.side.start_bytes + physical);
+            let handle =
+                rt::spawn(async move { device.read(offset, IoBuf::recycled(len as usize)).await });
+            self.chunks.push_back(Chunk {
+                start: self.next,
+                len,
+                content: Content::Reading(handle),
+            });
+            self.next += len;
+        }
+    }
+
+    async fn chunk(&mut self, at: usize) -> Result<(u64, IoBytes), DeviceError> {
+        let chunk = &mut self.chunks[at];
+        if let Content::Reading(handle) = &mut chunk.content {
+            chunk.content = match handle.await {
+                Ok(buf) => Content::Ready(buf.freeze()),
+                Err(error) => Content::Failed(error),
+            };
+        }
+        match &chunk.content {
+            Content::Ready(bytes) => Ok((chunk.start, bytes.clone())),
+            Content::Failed(error) => Err(error.clone()),
+            Content::Reading(_) => unreachable!("waited for above"),
+        }
+    }
+
+    /// `len` bytes from `at` on, which must not be before the last call's. They must not cross
+    /// the end of the ring, nor be longer than [`CHUNK_BYTES`].
+    pub(crate) async fn get(&mut self, at: u64, len: usize) -> Result<IoBytes, DeviceError> {
+        while self.chunks.front().is_some_and(|chunk| chunk.start + chunk.len <= at) {
+            self.chunks.pop_front();
+        }
+        if self.chunks.is_empty() {
+            self.next = at;
+        }
+        self.read_ahead();
+        let (start, first) = self.chunk(0).await?;
+        let skip = (at - start) as usize;
+        if skip + len <= first.len() {
+            return Ok(first.slice(skip, len));
+        }
+        let mut whole = IoBuf::recycled(len);
+        let mut filled = first.len() - skip;
+        whole[..filled].copy_from_slice(&first[skip..]);
+        let mut index = 1;
+        while filled < len {
+            let (_, more) = self.chunk(index).await?;
+            let part = more.len().min(len - filled);
+            whole[filled..filled + part].copy_from_slice(&more[..part]);
+            filled += part;
+            index += 1;
+        }
+        Ok(whole.freeze())
+    }
+}

@@ -1,0 +1,306 @@
+//! The log while it runs.
+
+use super::disk::Power;
+use super::*;
+use crate::{Event, LogError, RecordKind, Verdict};
+use forebay_device::{DeviceError, ErrorKind, Operation};
+use forebay_rt::{Runtime, join_all, sleep, spawn, yield_now};
+use forebay_units::Nanos;
+
+fn disks(count: u32, size_bytes: u64) -> Vec<Rc<Disk>> {
+    let power = Rc::new(Power::default());
+    (1..=count).map(|id| Disk::new(id, size_bytes, 20, &power)).collect()
+}
+
+#[test]
+fn at_queue_depth_one_an_append_is_one_write_of_two_blocks() {
+    Runtime::simulated(1).block_on(async {
+        let disk = &disks(1, 2 * MIB)[0];
+        let rings = [ring(0, MIB, &[disk])];
+        let (log, state) = start(LogConfig::new(POOL), &rings);
+        for id in 1..=20 {
+            log.append(vec![write(id, 1, 1)]).await.unwrap();
+        }
+        let expected: Vec<_> = (0..20).map(|i| (8192 + i * 8192, 8192)).collect();
+        assert_eq!(disk.writes(), expected);
+        let stats = log.stats();
+        assert_eq!(
+            (stats.frames, stats.frames_by_records[0], stats.frames_by_len[1]),
+            (20, 20, 20)
+        );
+        assert_eq!(stats.used_bytes, 20 * 8192);
+        let (records, end) = replay(&rings, &state).await;
+        assert_eq!((records.len(), end.frames, end.verdict), (20, 20, Verdict::CleanEnd));
+        assert!(records.iter().zip(1..).all(|(record, id)| same(record, &write(id, 1, 1))));
+    });
+}
+
+#[test]
+fn appends_that_gather_share_a_frame() {
+    Runtime::simulated(2).block_on(async {
+        let disk = &disks(1, 2 * MIB)[0];
+        let rings = [ring(0, MIB, &[disk])];
+        let config = LogConfig { frames_in_flight: 1, ..LogConfig::new(POOL) };
+        let (log, state) = start(config, &rings);
+        let first = log.append(vec![write(1, 1, 1)]);
+        yield_now().await;
+        sleep(Nanos(0)).await;
+        let rest: Vec<_> = (2..=31).map(|id| log.append(vec![write(id, 1, 1)])).collect();
+        first.await.unwrap();
+        join_all(rest).await.into_iter().for_each(|outcome| outcome.unwrap());
+        let writes = disk.writes();
+        assert!(writes.len() <= 2, "{writes:?}");
+        assert_eq!(replay(&rings, &state).await.0.len(), 31);
+    });
+}
+
+#[test]
+fn a_hundred_volumes_are_one_sequential_stream() {
+    Runtime::simulated(3).block_on(async {
+        let disk = &disks(1, 17 * MIB)[0];
+        let rings = [ring(0, 16 * MIB, &[disk])];
+        let log = Rc::new(start(LogConfig::new(POOL), &rings).0);
+        let open = Rc::new(std::cell::Cell::new(1));
+        let clients = (0..100u64).map(|client| {
+            let (log, open) = (log.clone(), open.clone());
+            spawn(async move {
+                for i in 0..80 {
+                    let id = client + 100 * i;
+                    log.append(vec![write(id, open.get(), 1)]).await.unwrap();
+                    if client == 0 && i % 5 == 4 {
+                        let done = TxgId(open.replace(open.get() + 1));
+                        let _ = log.state(done);
+                        log.release(done);
+                    }
+                }
+            })
+        });
+        join_all(clients).await;
+        let stats = log.stats();
+        assert_eq!(stats.records, 8000 - stats.records_overtaken);
+        let writes = disk.writes();
+        let follows = writes.windows(2).filter(|pair| pair[0].0 + pair[0].1 == pair[1].0).count();
+        assert!(stats.wraps > 0, "the ring must be gone round: {stats:?}");
+        let share = follows as f64 / (writes.len() - 1) as f64;
+        assert!(share >= 0.99, "{share} of {} writes", writes.len());
+        assert!((stats.sequential_share() - share).abs() < 0.01);
+    });
+}
+
+#[test]
+fn a_full_log_asks_for_a_commit_waits_and_never_overwrites_what_lives() {
+    Runtime::simulated(4).block_on(async {
+        let disk = &disks(1, 2 * MIB)[0];
+        let rings = [ring(0, MIB, &[disk])];
+        let (log, state) = start(LogConfig::new(POOL), &rings);
+        let waits: Vec<_> =
+            (1..=300).map(|id| log.append(vec![write(id, 1 + id / 200, 1)])).collect();
+        sleep(Nanos::from_millis(10)).await;
+        assert_eq!(log.next_event().await, Event::Pressure);
+        let stats = log.stats();
+        assert!(stats.queued_records > 0 && stats.frames_in_flight == 0, "{stats:?}");
+        assert!(stats.used_bytes <= MIB);
+        // All that got in is still there.
+        let (records, end) = replay(&rings, &state).await;
+        assert_eq!(records.len() as u64, 300 - stats.queued_records);
+        assert_eq!(end.verdict, Verdict::CleanEnd);
+        // A release without the state that was recorded for it frees nothing: replay may still
+        // begin at the old tail. It does acknowledge.
+        log.release(TxgId(1));
+        assert_eq!(log.used_bytes(), stats.used_bytes);
+        let state = log.state(TxgId(1));
+        log.release(TxgId(1));
+        assert!(log.used_bytes() < stats.used_bytes);
+        join_all(waits).await.into_iter().for_each(|outcome| outcome.unwrap());
+        let (records, _) = replay(&rings, &state).await;
+        let ids: Vec<u64> = records.iter().map(|record| record.lba.0).collect();
+        assert_eq!(ids, (200..=300).collect::<Vec<_>>());
+        assert_eq!(
+            log.append(vec![write(9, 1, 1)]).await.unwrap_err(),
+            LogError::BadRecord {
+                detail: "volume 9, 1 blocks at 9: group 1 is committed already".to_owned()
+            }
+        );
+    });
+}
+
+#[test]
+fn records_longer_than_a_frame_come_back_whole() {
+    Runtime::simulated(5).block_on(async {
+        let disk = &disks(1, 5 * MIB)[0];
+        let rings = [ring(0, 4 * MIB, &[disk])];
+        let (log, state) = start(LogConfig::new(POOL), &rings);
+        let mut sent = vec![write(1, 1, 1), write(2, 1, 300), write(3, 1, 1), write(4, 2, 31)];
+        // Pieces of any size make up the data.
+        let data = stamped(5, 64);
+        let mut odd = write(5, 2, 64);
+        odd.data = vec![data.slice(0, 100), data.slice(100, 200_000)];
+        odd.data.push(data.slice(200_100, 64 * 4096 - 200_100));
+        sent.push(odd);
+        sent.push(Record::zero(VolumeId(9), TxgId(2), Lba(77), u32::MAX));
+        log.append(sent.clone()).await.unwrap();
+        assert!(log.stats().frames_by_len[6..].iter().all(|n| *n == 0), "{:?}", log.stats());
+        let (records, _) = replay(&rings, &state).await;
+        assert_eq!(records.len(), sent.len());
+        assert!(records.iter().zip(&sent).all(|(got, sent)| same(got, sent)));
+        assert_eq!(records[5].kind, RecordKind::Zero);
+        // Once its group is committed, no part of it is asked for.
+        let state = log.state(TxgId(1));
+        let (records, end) = replay(&rings, &state).await;
+        let ids: Vec<u64> = records.iter().map(|record| record.lba.0).collect();
+        assert_eq!((ids, end.verdict), (vec![4, 5, 77], Verdict::CleanEnd));
+    });
+}
+
+#[test]
+fn an_empty_append_waits_for_what_came_before_and_for_nothing_else() {
+    Runtime::simulated(6).block_on(async {
+        let disk = &disks(1, 2 * MIB)[0];
+        let (log, _) = start(LogConfig::new(POOL), &[ring(0, MIB, &[disk])]);
+        log.append(Vec::new()).await.unwrap();
+        let first = spawn(log.append((1..=100).map(|id| write(id, 1, 1)).collect()));
+        log.append(Vec::new()).await.unwrap();
+        assert_eq!(log.stats().queued_records, 0);
+        assert_eq!(log.stats().records, 100);
+        yield_now().await;
+        first.await.unwrap();
+        assert!(disk.writes().len() >= 4);
+    });
+}
+
+#[test]
+fn without_a_ring_appends_wait_for_the_commit() {
+    Runtime::simulated(7).block_on(async {
+        let (log, _) = start(LogConfig::new(POOL), &[]);
+        let one = spawn(log.append(vec![write(1, 1, 1), write(2, 2, 1)]));
+        let two = spawn(log.append(Vec::new()));
+        assert_eq!(log.next_event().await, Event::Pressure);
+        log.release(TxgId(1));
+        sleep(Nanos(1000)).await;
+        assert!(!one.is_finished() && !two.is_finished());
+        log.release(TxgId(2));
+        one.await.unwrap();
+        two.await.unwrap();
+        assert_eq!(log.stats().records_overtaken, 2);
+        let last = spawn(log.append(vec![write(3, 3, 1)]));
+        drop(log);
+        assert_eq!(last.await, Err(LogError::Closed));
+    });
+}
+
+#[test]
+fn rings_take_turns_and_merge_again() {
+    Runtime::simulated(8).block_on(async {
+        let disks = disks(3, 2 * MIB);
+        let rings: Vec<_> = (0..3).map(|i| ring(i as u8 * 5, MIB, &[&disks[i]])).collect();
+        let log = Rc::new(start(LogConfig::new(POOL), &rings).0);
+        let mut state = log.state(TxgId(0));
+        for txg in 1..=30u64 {
+            let clients = (0..24u64).map(|client| {
+                let log = log.clone();
+                spawn(async move { log.append(vec![write(txg * 100 + client, txg, 1)]).await })
+            });
+            join_all(clients).await.into_iter().for_each(|outcome| outcome.unwrap());
+            if txg % 3 == 0 && txg < 30 {
+                state = log.state(TxgId(txg));
+                log.release(TxgId(txg));
+            }
+        }
+        let counts: Vec<usize> = disks.iter().map(|disk| disk.writes().len()).collect();
+        assert!(counts.iter().all(|count| *count >= 20), "{counts:?}");
+        let (records, end) = replay(&rings, &state).await;
+        assert_eq!((records.len(), end.verdict), (72, Verdict::CleanEnd));
+        let txgs: Vec<u64> = records.iter().map(|record| record.txg.0).collect();
+        assert!(txgs.is_sorted() && txgs[0] == 28);
+    });
+}
+
+#[test]
+fn a_failed_side_stops_all_acknowledgements_until_the_pool_has_committed() {
+    Runtime::simulated(9).block_on(async {
+        let disks = disks(3, 2 * MIB);
+        let mirror = [ring(0, MIB, &[&disks[0], &disks[1]])];
+        let (log, old_state) = start(LogConfig::new(POOL), &mirror);
+        log.append(vec![write(1, 1, 1)]).await.unwrap();
+        disks[1].fails_from.set(2);
+        let lost = spawn(log.append(vec![write(2, 1, 1)]));
+        let Event::SideFailed { device, error } = log.next_event().await else {
+            panic!("the failure must come first")
+        };
+        assert_eq!((device, error.offset_bytes), (DeviceId(2), 12288 + 8192));
+        assert_eq!(log.next_event().await, Event::Paused);
+        let later = spawn(log.append(vec![write(3, 2, 1)]));
+        sleep(Nanos::from_millis(5)).await;
+        assert!(!lost.is_finished() && !later.is_finished() && log.is_failed());
+        // What was acknowledged is found in either way: the good side has it.
+        assert!(!replay(&mirror, &old_state).await.0.is_empty());
+
+        let both = log.next_state(&mirror, 2, TxgId(1));
+        assert!(matches!(log.resume(&mirror, &both).await, Err(LogError::NotQuiet { .. })));
+        let alone = [ring(0, MIB, &[&disks[0]])];
+        let next = log.next_state(&alone, 2, TxgId(1));
+        assert!(matches!(log.resume(&alone, &next).await, Err(LogError::NotQuiet { .. })));
+        log.release(TxgId(1));
+        lost.await.unwrap();
+        assert!(!later.is_finished());
+        let stale = log.next_state(&alone, 1, TxgId(1));
+        assert!(matches!(log.resume(&alone, &stale).await, Err(LogError::StateMismatch { .. })));
+        log.resume(&alone, &next).await.unwrap();
+        later.await.unwrap();
+
+        // The old side is full of frames of the old epoch: none of them counts.
+        let (records, _) = replay(&mirror, &next).await;
+        assert_eq!(records.iter().map(|record| record.lba.0).collect::<Vec<_>>(), [3]);
+        let old_side = [LogRing { sides: mirror[0].sides[1..].to_vec(), ..mirror[0].clone() }];
+        let (records, end) = replay(&old_side, &next).await;
+        assert!(records.is_empty() && end.verdict == Verdict::CleanEnd);
+
+        // A new mirror side joins: pause, commit, resume.
+        log.pause().await;
+        let queued = spawn(log.append(vec![write(4, 3, 1)]));
+        let joined = [ring(0, MIB, &[&disks[0], &disks[2]])];
+        let next = log.next_state(&joined, 3, TxgId(2));
+        log.release(TxgId(2));
+        assert!(!queued.is_finished());
+        log.resume(&joined, &next).await.unwrap();
+        queued.await.unwrap();
+        assert_eq!(disks[2].writes().len(), 1);
+        let error = DeviceError::new("disk1", Operation::Write, 0, 0, ErrorKind::Gone);
+        log.fail_side(DeviceId(1), error.clone());
+        assert_eq!(log.take_event(), Some(Event::SideFailed { device: DeviceId(1), error }));
+    });
+}
+
+#[test]
+fn figures_that_cannot_work_are_refused() {
+    Runtime::simulated(10).block_on(async {
+        let disk = &disks(1, 2 * MIB)[0];
+        let config = LogConfig::new(POOL);
+        let state = |rings: &[LogRing]| {
+            IntentLog::empty_state(&LogConfig::new(POOL), rings, 1, TxgId(0), FrameSeq(1))
+        };
+        for (rings, what) in [
+            (vec![ring(0, MIB - 4096, &[disk])], "at least"),
+            (vec![ring(0, 2 * MIB, &[disk])], "do not fit"),
+            (vec![ring(0, MIB, &[disk]), ring(0, MIB, &[disk])], "twice"),
+            (vec![ring(64, MIB, &[disk])], "at most 64"),
+            (vec![ring(0, MIB, &[])], "no device"),
+        ] {
+            let error = IntentLog::start(config, &rings, &state(&rings)).err().unwrap();
+            assert!(error.to_string().contains(what), "{error}");
+        }
+        let rings = [ring(0, MIB, &[disk])];
+        for config in [
+            LogConfig { max_frame_bytes: 5000, ..config },
+            LogConfig { frames_in_flight: 0, ..config },
+            LogConfig { pressure_percent: 101, ..config },
+        ] {
+            assert!(IntentLog::start(config, &rings, &state(&rings)).is_err());
+        }
+        let (log, _) = start(config, &rings);
+        let mut short = write(1, 1, 2);
+        short.blocks = 3;
+        assert!(matches!(log.append(vec![short]).await, Err(LogError::BadRecord { .. })));
+        assert_eq!(log.stats().queued_records, 0);
+    });
+}

@@ -1,0 +1,173 @@
+//! The end of the log: torn, clean, or a loss that is named.
+
+use super::disk::Power;
+use super::*;
+use crate::{LogError, Verdict};
+use forebay_rt::Runtime;
+
+struct Written {
+    disks: Vec<Rc<Disk>>,
+    rings: Vec<LogRing>,
+    state: LogState,
+    /// The state after the last frame.
+    late: LogState,
+}
+
+/// Ten frames of two blocks, one after the other, over `ring_count` mirrors of `side_count`.
+async fn ten_frames(ring_count: usize, side_count: usize) -> Written {
+    let power = Rc::new(Power::default());
+    let new = |id| Disk::new(id as u32, 2 * MIB, 5, &power);
+    let disks: Vec<Rc<Disk>> = (0..ring_count * side_count).map(new).collect();
+    let sides = |i: usize| disks[i * side_count..][..side_count].iter().collect::<Vec<_>>();
+    let rings: Vec<_> = (0..ring_count).map(|i| ring(i as u8, MIB, &sides(i))).collect();
+    let (log, state) = start(LogConfig::new(POOL), &rings);
+    for id in 1..=10 {
+        log.append(vec![write(id, id, 1)]).await.unwrap();
+    }
+    let late = log.state(TxgId(0));
+    assert_eq!(late.watermark, FrameSeq(10));
+    Written { disks, rings, state, late }
+}
+
+fn ids(records: &[Record]) -> Vec<u64> {
+    records.iter().map(|record| record.lba.0).collect()
+}
+
+#[test]
+fn rot_in_the_middle_is_a_loss_that_says_what_and_where() {
+    Runtime::simulated(1).block_on(async {
+        let Written { disks, rings, state, .. } = ten_frames(1, 1).await;
+        let bad = 8192 + 4 * 8192;
+        disks[0].flip(bad + 5000);
+        disks[0].flip(bad + 2 * 8192 + 5000);
+        let (records, end) = replay(&rings, &state).await;
+        assert_eq!((ids(&records), end.last_seq), (vec![1, 2, 3, 4], FrameSeq(4)));
+        let Verdict::Loss(loss) = &end.verdict else { panic!("{end:?}") };
+        let runs = [(FrameSeq(5), FrameSeq(5)), (FrameSeq(7), FrameSeq(7))];
+        assert_eq!((&loss.missing[..], loss.watermark), (&runs[..], FrameSeq(9)));
+        assert_eq!((loss.frames_after, loss.txg_before), (4, TxgId(4)));
+        assert_eq!((loss.txg_after, &loss.volumes_hint[..]), (Some(TxgId(6)), &[VolumeId(5)][..]));
+        assert_eq!(loss.places[0].place.offset_bytes, bad);
+        let text = loss.to_string();
+        assert!(text.contains("frames 5 to 5, frames 7 to 7"), "{text}");
+        assert!(text.contains("disk0 at offset 40960: log frame: checksum"), "{text}");
+    });
+}
+
+#[test]
+fn rot_at_the_tail_is_torn_unless_the_superblock_knows_better() {
+    Runtime::simulated(2).block_on(async {
+        let Written { disks, rings, state, late } = ten_frames(1, 1).await;
+        disks[0].flip(8192 + 9 * 8192 + 4096);
+        let (records, end) = replay(&rings, &state).await;
+        assert_eq!((records.len(), end.verdict), (9, Verdict::TornTail { seq: FrameSeq(10) }));
+        let (records, end) = replay(&rings, &late).await;
+        let Verdict::Loss(loss) = &end.verdict else { panic!("{end:?}") };
+        assert_eq!((records.len(), &loss.missing[..]), (9, &[(FrameSeq(10), FrameSeq(10))][..]));
+
+        disks[0].erase(8192 + 9 * 8192, 8192);
+        let (records, end) = replay(&rings, &state).await;
+        assert_eq!((records.len(), end.verdict), (9, Verdict::CleanEnd));
+        assert!(matches!(replay(&rings, &late).await.1.verdict, Verdict::Loss(_)));
+    });
+}
+
+#[test]
+fn a_mirror_heals_what_either_side_has_lost() {
+    Runtime::simulated(3).block_on(async {
+        let Written { disks, rings, state, .. } = ten_frames(1, 2).await;
+        let starts = [8192, 12288];
+        for frame in 0..10 {
+            let disk = (frame / 2) as usize % 2;
+            disks[disk].flip(starts[disk] + frame * 8192 + 100 * frame);
+        }
+        let (records, end) = replay(&rings, &state).await;
+        assert_eq!((records.len(), &end.verdict), (10, &Verdict::CleanEnd));
+        assert_eq!(end.damages.len(), 5, "a side is left only where it is bad: {:?}", end.damages);
+        // A side that cannot be read at all is no loss either.
+        let Written { disks, rings, state, .. } = ten_frames(1, 2).await;
+        disks[0].unreadable.set((0, 2 * MIB));
+        let (records, end) = replay(&rings, &state).await;
+        assert_eq!((records.len(), end.verdict), (10, Verdict::CleanEnd));
+        // Both bad in the same frame is.
+        disks[1].flip(12288 + 3 * 8192);
+        let (records, end) = replay(&rings, &state).await;
+        assert!(records.len() == 3 && matches!(end.verdict, Verdict::Loss(_)), "{end:?}");
+    });
+}
+
+#[test]
+fn one_bad_sector_costs_no_neighbour() {
+    Runtime::simulated(4).block_on(async {
+        let Written { disks, rings, state, .. } = ten_frames(1, 1).await;
+        disks[0].unreadable.set((8192 + 10 * 8192, 8192 + 10 * 8192 + 512));
+        let (records, end) = replay(&rings, &state).await;
+        assert_eq!(records.len(), 10, "{end:?}");
+        let Verdict::Loss(loss) = end.verdict else { panic!("nothing proves a clean end") };
+        assert!(loss.missing.is_empty() && loss.places[0].reason.contains("Input/output error"));
+        disks[0].unreadable.set((8192 + 2 * 8192, 8192 + 2 * 8192 + 512));
+        let (records, end) = replay(&rings, &state).await;
+        let Verdict::Loss(loss) = end.verdict else { panic!("{end:?}") };
+        assert_eq!((records.len(), loss.frames_after), (2, 7));
+    });
+}
+
+#[test]
+fn an_absent_ring_is_a_loss_by_name() {
+    Runtime::simulated(5).block_on(async {
+        let Written { rings, state, late, .. } = ten_frames(3, 1).await;
+        let (records, end) = replay(&rings, &late).await;
+        assert_eq!((records.len(), end.verdict), (10, Verdict::CleanEnd));
+        let (records, end) = replay(&[rings[0].clone(), rings[2].clone()], &state).await;
+        let Verdict::Loss(loss) = end.verdict else { panic!("{end:?}") };
+        let prefix = records.len() as u64;
+        assert!(prefix < 3 && ids(&records) == (1..=prefix).collect::<Vec<_>>());
+        assert_eq!(loss.absent_rings, [1]);
+        assert_eq!(loss.missing[0], (FrameSeq(prefix + 1), FrameSeq(prefix + 1)));
+        assert!(loss.to_string().contains("no device of ring [1] is present"));
+        // One bad ring of three holds up the others.
+        let Written { disks, rings, state, .. } = ten_frames(3, 1).await;
+        disks[1].flip(8192);
+        let (records, end) = replay(&rings, &state).await;
+        let Verdict::Loss(loss) = end.verdict else { panic!("{end:?}") };
+        assert!(records.len() < 3);
+        assert_eq!((loss.missing.len(), loss.frames_after), (1, 9 - records.len() as u64));
+    });
+}
+
+#[test]
+fn copies_of_frames_in_the_data_or_elsewhere_are_no_frames() {
+    Runtime::simulated(6).block_on(async {
+        let power = Rc::new(Power::default());
+        let disk = Disk::new(1, 2 * MIB, 5, &power);
+        let rings = [ring(0, MIB, &[&disk])];
+        let (log, state) = start(LogConfig::new(POOL), &rings);
+        for id in 1..=3 {
+            log.append(vec![write(id, 1, 1)]).await.unwrap();
+        }
+        // A client stores an image of the log device in a volume.
+        let image = forebay_device::BlockDevice::read(&*disk, 8192, IoBuf::zeroed(6 * 4096));
+        let image = image.await.unwrap().freeze();
+        let record = Record::write(VolumeId(1), TxgId(1), Lba(1), image);
+        log.append(vec![record]).await.unwrap();
+        disk.erase(8192 + 2 * 8192, 4096);
+        disk.flip(8192 + 3 * 8192);
+        let (records, end) = replay(&rings, &state).await;
+        assert_eq!((records.len(), end.verdict), (2, Verdict::CleanEnd));
+    });
+}
+
+#[test]
+fn a_state_for_other_rings_or_another_pool_is_refused_or_finds_nothing() {
+    Runtime::simulated(7).block_on(async {
+        let Written { disks, rings, state, .. } = ten_frames(1, 1).await;
+        let shorter = ring(0, MIB + 4096, &[&disks[0]]);
+        let error = Replay::open(vec![shorter], &state, POOL).err().unwrap();
+        assert!(matches!(error, LogError::StateMismatch { .. }), "{error}");
+        let mut stranger = Replay::open(rings.clone(), &state, POOL + 1).unwrap();
+        assert!(stranger.next().await.unwrap().is_none());
+        assert_eq!(stranger.end().unwrap().verdict, Verdict::CleanEnd);
+        let older = LogState { epoch: 2, ..state };
+        assert_eq!(replay(&rings, &older).await.0.len(), 0);
+    });
+}

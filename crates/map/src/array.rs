@@ -1,0 +1,103 @@
+//! Leaves with an entry of ten bytes per block: five of address, five of sum.
+//!
+//! A *plain* array has all 512 entries; a hole has the reserved address. Where some sums are
+//! sealed, a bitmap of those blocks follows. A *packed* array is a bitmap of the mapped blocks and
+//! their entries alone.
+
+use forebay_format::map_record::LEAF_BLOCKS;
+use forebay_format::map_record::RESERVED_ADDR as HOLE;
+use forebay_units::BlockAddr;
+
+use crate::runs::{Freed, NewRun};
+
+pub(crate) const ENTRY_LEN: usize = 10;
+pub(crate) const BITMAP_LEN: usize = LEAF_BLOCKS as usize / 8;
+/// A plain array without sealed sums.
+pub(crate) const PLAIN_LEN: usize = LEAF_BLOCKS as usize * ENTRY_LEN;
+/// A plain array with sealed sums.
+pub(crate) const MIXED_LEN: usize = PLAIN_LEN + BITMAP_LEN;
+
+#[inline]
+pub(crate) fn entry(entries: &[u8], index: usize) -> (u64, u64) {
+    let at = &entries[index * ENTRY_LEN..][..ENTRY_LEN];
+    let low = u64::from_le_bytes(at[..8].try_into().expect("eight bytes"));
+    let high = u64::from_le_bytes(at[2..].try_into().expect("eight bytes"));
+    (low & HOLE, high >> 24)
+}
+
+#[inline]
+pub(crate) fn put_entry(entries: &mut [u8], index: usize, addr: u64, sum: u64) {
+    assert!(sum >> 40 == 0, "a block sum has 40 bits");
+    let bytes = (u128::from(addr) | u128::from(sum) << 40).to_le_bytes();
+    entries[index * ENTRY_LEN..][..ENTRY_LEN].copy_from_slice(&bytes[..ENTRY_LEN]);
+}
+
+#[inline]
+pub(crate) fn bit(bitmap: &[u8], index: u32) -> bool {
+    bitmap[index as usize / 8] >> (index % 8) & 1 == 1
+}
+
+#[inline]
+pub(crate) fn set_bit(bitmap: &mut [u8], index: u32) {
+    bitmap[index as usize / 8] |= 1 << (index % 8);
+}
+
+/// Set bits below `index`.
+#[inline]
+pub(crate) fn rank(bitmap: &[u8], index: u32) -> usize {
+    let (words, _) = bitmap[..BITMAP_LEN].as_chunks::<8>();
+    let word = index as usize / 64;
+    let below: u32 = words[..word].iter().map(|w| u64::from_le_bytes(*w).count_ones()).sum();
+    let part = words
+        .get(word)
+        .map_or(0, |w| (u64::from_le_bytes(*w) & ((1u64 << (index % 64)) - 1)).count_ones());
+    (below + part) as usize
+}
+
+/// Sets blocks of a plain array; returns the number of holes filled and of seals broken.
+pub(crate) fn assign_plain(buf: &mut [u8], new: NewRun<'_>, freed: &mut Freed<'_>) -> (u16, u16) {
+    let (entries, sealed) = buf.split_at_mut(PLAIN_LEN);
+    let (mut filled, mut unsealed) = (0, 0);
+    for (i, sum) in new.sums.iter().enumerate() {
+        let block = new.start as usize + i;
+        let addr = new.addr.raw() + i as u64;
+        let (old, _) = entry(entries, block);
+        if old == HOLE {
+            filled += 1;
+        } else {
+            if old != addr {
+                freed.add(BlockAddr::from_raw(old), 1);
+            }
+            if !sealed.is_empty() && bit(sealed, block as u32) {
+                sealed[block / 8] &= !(1 << (block % 8));
+                unsealed += 1;
+            }
+        }
+        put_entry(entries, block, addr, *sum);
+    }
+    (filled, unsealed)
+}
+
+/// Sets a block of a packed array with room for one more; returns whether it was a hole.
+pub(crate) fn assign_packed(
+    buf: &mut [u8],
+    mapped: usize,
+    block: u32,
+    (addr, sum): (BlockAddr, u64),
+    freed: &mut Freed<'_>,
+) -> bool {
+    let (bitmap, entries) = buf.split_at_mut(BITMAP_LEN);
+    let at = rank(bitmap, block);
+    let hole = !bit(bitmap, block);
+    if hole {
+        entries.copy_within(at * ENTRY_LEN..mapped * ENTRY_LEN, (at + 1) * ENTRY_LEN);
+        set_bit(bitmap, block);
+    } else {
+        let (old, _) = entry(entries, at);
+        if old != addr.raw() {
+            freed.add(BlockAddr::from_raw(old), 1);
+        }
+    }
+    put_entry(entries, at, addr.raw(), sum);
+    hole
+}

@@ -1,0 +1,399 @@
+//! A leaf: 512 blocks in whichever form is smallest.
+
+use forebay_format::map_record::{LEAF_BLOCKS, LeafRun, RESERVED_ADDR as HOLE};
+use forebay_units::{BlockAddr, SegmentId};
+
+use crate::Mapped;
+use crate::array::{
+    self, BITMAP_LEN, ENTRY_LEN, MIXED_LEN, PLAIN_LEN, assign_packed, assign_plain, bit, entry,
+    put_entry, rank, set_bit,
+};
+use crate::memory::heap_bytes;
+use crate::runs::{Freed, NewRun, RunList, sum_bytes, wide};
+
+/// Longer changes of an array look for a smaller form afterwards.
+const SHORT_BLOCKS: usize = 32;
+const RUN_LEN: usize = 8;
+const SUM_LEN: usize = 5;
+
+#[derive(Default)]
+pub(crate) enum Leaf {
+    /// All holes.
+    #[default]
+    Empty,
+    /// All mapped and sealed, in one run or two: `first` up to block `split`, `second` from there.
+    Sealed { split: u16, first: [u8; 5], second: [u8; 5] },
+    /// A list of packed runs, then the sums of those that are not sealed.
+    Runs { buf: Box<[u8]>, runs: u16, mapped: u16, summed: u16 },
+    /// A bitmap of the mapped blocks, then their entries; nothing sealed.
+    Packed { buf: Box<[u8]>, mapped: u16 },
+    /// An entry per block; when `sealed` is not 0, a bitmap of those whose sum is meaningless.
+    Plain { buf: Box<[u8]>, mapped: u16, sealed: u16 },
+}
+
+const _: () = assert!(size_of::<Leaf>() == 24, "a TiB has half a million leaves");
+
+/// Sums of consecutive blocks, as they lie in a leaf; no bytes when they are in the footer.
+#[derive(Clone, Copy)]
+pub(crate) struct SumBytes<'a> {
+    bytes: &'a [u8],
+    stride: usize,
+}
+
+impl<'a> SumBytes<'a> {
+    pub(crate) const SEALED: SumBytes<'static> = SumBytes { bytes: &[], stride: 0 };
+
+    pub(crate) fn iter(self, blocks: u32) -> impl Iterator<Item = [u8; 5]> + 'a {
+        (0..blocks as usize)
+            .map(move |i| self.bytes[i * self.stride..][..SUM_LEN].try_into().expect("five bytes"))
+    }
+
+    fn skip(self, blocks: u32) -> Self {
+        Self { bytes: &self.bytes[blocks as usize * self.stride..], ..self }
+    }
+}
+
+fn list(buf: &[u8], runs: u16) -> (&[[u8; RUN_LEN]], &[u8]) {
+    let (words, sums) = buf.split_at(usize::from(runs) * RUN_LEN);
+    (words.as_chunks().0, sums)
+}
+
+impl Leaf {
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        matches!(self, Leaf::Empty)
+    }
+
+    pub(crate) fn mapped(&self) -> u32 {
+        match self {
+            Leaf::Empty => 0,
+            Leaf::Sealed { .. } => LEAF_BLOCKS,
+            Leaf::Runs { mapped, .. }
+            | Leaf::Packed { mapped, .. }
+            | Leaf::Plain { mapped, .. } => u32::from(*mapped),
+        }
+    }
+
+    pub(crate) fn heap_bytes(&self) -> u64 {
+        match self {
+            Leaf::Empty | Leaf::Sealed { .. } => 0,
+            Leaf::Runs { buf, .. } | Leaf::Packed { buf, .. } | Leaf::Plain { buf, .. } => {
+                heap_bytes(buf.len())
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, block: u32) -> Option<Mapped> {
+        let found = |addr: u64, sum| Some(Mapped { addr: BlockAddr::from_raw(addr), sum });
+        match self {
+            Leaf::Empty => None,
+            Leaf::Sealed { split, first, second } => match block.checked_sub(u32::from(*split)) {
+                None => found(wide(*first) + u64::from(block), None),
+                Some(past) => found(wide(*second) + u64::from(past), None),
+            },
+            Leaf::Runs { buf, runs, .. } => {
+                let (words, sums) = list(buf, *runs);
+                let mut summed = 0;
+                for word in words {
+                    let run = LeafRun::unpack(u64::from_le_bytes(*word));
+                    if run.end() > block {
+                        let past = block.checked_sub(run.start)?;
+                        let at = (summed + past) as usize * SUM_LEN;
+                        let sum = (!run.sealed)
+                            .then(|| wide(sums[at..][..SUM_LEN].try_into().expect("five bytes")));
+                        return found(run.addr.raw() + u64::from(past), sum);
+                    }
+                    summed += if run.sealed { 0 } else { run.blocks };
+                }
+                None
+            }
+            Leaf::Packed { buf, .. } => {
+                let (bitmap, entries) = buf.split_at(BITMAP_LEN);
+                let (addr, sum) =
+                    bit(bitmap, block).then(|| entry(entries, rank(bitmap, block)))?;
+                found(addr, Some(sum))
+            }
+            Leaf::Plain { buf, sealed, .. } => {
+                let (addr, sum) = entry(buf, block as usize);
+                let kept = *sealed == 0 || !bit(&buf[PLAIN_LEN..], block);
+                if addr == HOLE { None } else { found(addr, kept.then_some(sum)) }
+            }
+        }
+    }
+
+    /// Tells `run` of what is mapped from block `start` up to `end`.
+    #[inline]
+    pub(crate) fn visit<'a>(
+        &'a self,
+        (start, end): (u32, u32),
+        mut run: impl FnMut(LeafRun, SumBytes<'a>),
+    ) {
+        let mut clipped = |whole: LeafRun, sums: SumBytes<'a>| {
+            let (from, to) = (whole.start.max(start), whole.end().min(end));
+            if from < to {
+                let past = from - whole.start;
+                let addr = whole.addr.plus(past);
+                run(LeafRun { start: from, blocks: to - from, addr, ..whole }, sums.skip(past));
+            }
+        };
+        match self {
+            Leaf::Empty => {}
+            Leaf::Sealed { split, first, second } => {
+                let split = u32::from(*split);
+                for (start, end, addr) in [(0, split, first), (split, LEAF_BLOCKS, second)] {
+                    if start < end {
+                        let addr = BlockAddr::from_raw(wide(*addr));
+                        let whole = LeafRun { start, blocks: end - start, addr, sealed: true };
+                        clipped(whole, SumBytes::SEALED);
+                    }
+                }
+            }
+            Leaf::Runs { buf, runs, .. } => {
+                let (words, mut sums) = list(buf, *runs);
+                for word in words {
+                    let whole = LeafRun::unpack(u64::from_le_bytes(*word));
+                    if whole.sealed {
+                        clipped(whole, SumBytes::SEALED);
+                    } else {
+                        clipped(whole, SumBytes { bytes: sums, stride: SUM_LEN });
+                        sums = &sums[whole.blocks as usize * SUM_LEN..];
+                    }
+                }
+            }
+            Leaf::Packed { buf, .. } => {
+                let (bitmap, entries) = buf.split_at(BITMAP_LEN);
+                let mut at = rank(bitmap, start);
+                visit_entries((start, end), run, |block| {
+                    let mapped = bit(bitmap, block);
+                    let index = at;
+                    at += usize::from(mapped);
+                    mapped.then(|| (entry(entries, index).0, entry_sum(entries, index), false))
+                });
+            }
+            Leaf::Plain { buf, sealed, .. } => {
+                let bitmap = (*sealed > 0).then_some(&buf[PLAIN_LEN..]);
+                visit_entries((start, end), run, |block| {
+                    let (addr, _) = entry(buf, block as usize);
+                    let sealed = bitmap.is_some_and(|bitmap| bit(bitmap, block));
+                    (addr != HOLE).then(|| (addr, entry_sum(buf, block as usize), sealed))
+                });
+            }
+        }
+    }
+
+    /// Sets the blocks of `new`; with `sealed`, a run over the whole leaf keeps no sums.
+    pub(crate) fn assign(
+        &mut self,
+        new: NewRun<'_>,
+        sealed: bool,
+        freed: &mut Freed<'_>,
+        scratch: &mut RunList,
+    ) {
+        let before = self.mapped();
+        let short = new.sums.len() < SHORT_BLOCKS;
+        match self {
+            Leaf::Plain { buf, mapped, sealed } if short => {
+                let (filled, unsealed) = assign_plain(buf, new, freed);
+                *mapped += filled;
+                *sealed -= unsealed;
+                if *sealed == 0 && buf.len() > PLAIN_LEN {
+                    *buf = buf[..PLAIN_LEN].into();
+                }
+            }
+            Leaf::Packed { .. } if short => {
+                for (i, sum) in new.sums.iter().enumerate() {
+                    self.assign_one(new.start + i as u32, (new.addr.plus(i as u32), *sum), freed);
+                }
+            }
+            _ => {
+                self.load(scratch);
+                let end = new.start + new.sums.len() as u32;
+                scratch.replace((new.start, end), Some(new), freed);
+                self.store(scratch);
+            }
+        }
+        if sealed && self.mapped() == LEAF_BLOCKS && (before < LEAF_BLOCKS || !short) {
+            let segment = new.addr.segment();
+            self.seal(&mut |other| other == segment, scratch);
+        }
+    }
+
+    /// Sets a block of a packed leaf, which may have just become a plain one.
+    fn assign_one(&mut self, block: u32, to: (BlockAddr, u64), freed: &mut Freed<'_>) {
+        if let Leaf::Packed { buf, mapped } = self {
+            let count = usize::from(*mapped);
+            if BITMAP_LEN + (count + 1) * ENTRY_LEN > buf.len() {
+                let wanted = count + 1 + count / 16;
+                if BITMAP_LEN + wanted * ENTRY_LEN < PLAIN_LEN {
+                    let mut wider = vec![0; BITMAP_LEN + wanted * ENTRY_LEN].into_boxed_slice();
+                    wider[..buf.len()].copy_from_slice(buf);
+                    *buf = wider;
+                } else {
+                    let (bitmap, entries) = buf.split_at(BITMAP_LEN);
+                    let mut plain = vec![0xff; PLAIN_LEN].into_boxed_slice();
+                    let blocks = (0..LEAF_BLOCKS as usize).filter(|b| bit(bitmap, *b as u32));
+                    for (from, to) in entries.as_chunks::<ENTRY_LEN>().0.iter().zip(blocks) {
+                        plain[to * ENTRY_LEN..][..ENTRY_LEN].copy_from_slice(from);
+                    }
+                    *self = Leaf::Plain { buf: plain, mapped: *mapped, sealed: 0 };
+                }
+            }
+        }
+        match self {
+            Leaf::Packed { buf, mapped } => {
+                *mapped += u16::from(assign_packed(buf, usize::from(*mapped), block, to, freed));
+            }
+            Leaf::Plain { buf, mapped, .. } => {
+                let new = NewRun { start: block, addr: to.0, sums: &[to.1] };
+                *mapped += assign_plain(buf, new, freed).0;
+            }
+            _ => unreachable!("a packed leaf becomes plain and nothing else"),
+        }
+    }
+
+    /// Makes holes of the blocks from `start` up to `end`.
+    pub(crate) fn clear(
+        &mut self,
+        range: (u32, u32),
+        freed: &mut Freed<'_>,
+        scratch: &mut RunList,
+    ) {
+        self.load(scratch);
+        scratch.replace(range, None, freed);
+        self.store(scratch);
+    }
+
+    /// Seals what is worth it; whether anything is sealed then.
+    pub(crate) fn seal(
+        &mut self,
+        on_media: &mut dyn FnMut(SegmentId) -> bool,
+        scratch: &mut RunList,
+    ) -> bool {
+        if matches!(self, Leaf::Empty | Leaf::Sealed { .. }) {
+            return !self.is_empty();
+        }
+        self.load(scratch);
+        scratch.seal(on_media);
+        self.store(scratch);
+        scratch.iter().any(|run| run.sealed)
+    }
+
+    /// Fills `into` with the content.
+    pub(crate) fn load(&self, into: &mut RunList) {
+        into.clear();
+        if let Leaf::Runs { buf, runs, summed, .. } = self {
+            let (words, sums) = list(buf, *runs);
+            into.runs.extend(words.iter().map(|word| u64::from_le_bytes(*word)));
+            into.sums.extend_from_slice(&sums.as_chunks().0[..usize::from(*summed)]);
+        } else {
+            self.visit((0, LEAF_BLOCKS), |run, sums| into.push(run, sums));
+        }
+    }
+
+    /// Becomes what `from` says, in the smallest form.
+    pub(crate) fn store(&mut self, from: &RunList) {
+        let mapped = from.mapped();
+        let summed = from.sums.len();
+        let runs_len = from.runs.len() * RUN_LEN + summed * SUM_LEN;
+        let all_summed = summed == mapped as usize;
+        let packed_len = BITMAP_LEN + mapped as usize * ENTRY_LEN;
+        let array_len = if all_summed { packed_len.min(PLAIN_LEN) } else { MIXED_LEN };
+        if mapped == 0 {
+            *self = Leaf::Empty;
+        } else if mapped == LEAF_BLOCKS && summed == 0 && from.runs.len() <= 2 {
+            let first = LeafRun::unpack(from.runs[0]);
+            let second = from.runs.get(1).map_or(first, |word| LeafRun::unpack(*word));
+            *self = Leaf::Sealed {
+                split: first.end() as u16,
+                first: sum_bytes(first.addr.raw()),
+                second: sum_bytes(second.addr.raw()),
+            };
+        } else if runs_len <= array_len {
+            self.store_runs(from, runs_len, mapped as u16);
+        } else if all_summed && packed_len < PLAIN_LEN {
+            self.store_packed(from, packed_len, mapped as u16);
+        } else {
+            self.store_plain(from, array_len, mapped as u16);
+        }
+    }
+
+    fn store_runs(&mut self, from: &RunList, len: usize, mapped: u16) {
+        let (runs, summed) = (from.runs.len() as u16, from.sums.len() as u16);
+        let mut buf = match std::mem::take(self) {
+            Leaf::Runs { buf, .. } if buf.len() >= len && buf.len() - len <= 64 + len / 8 => buf,
+            // A list that grows will grow again.
+            Leaf::Runs { buf, .. } if buf.len() < len => vec![0; len + 16 + len / 16].into(),
+            _ => vec![0; len].into(),
+        };
+        let (words, sums) = buf.split_at_mut(from.runs.len() * RUN_LEN);
+        for (to, word) in words.as_chunks_mut::<RUN_LEN>().0.iter_mut().zip(&from.runs) {
+            *to = word.to_le_bytes();
+        }
+        sums[..from.sums.len() * SUM_LEN].copy_from_slice(from.sums.as_flattened());
+        *self = Leaf::Runs { buf, runs, mapped, summed };
+    }
+
+    fn store_packed(&mut self, from: &RunList, len: usize, mapped: u16) {
+        let mut buf = vec![0; len].into_boxed_slice();
+        let (bitmap, entries) = buf.split_at_mut(BITMAP_LEN);
+        let blocks = from.iter().flat_map(|run| (0..run.blocks).map(move |i| (run, i)));
+        for (at, ((run, i), sum)) in blocks.zip(&from.sums).enumerate() {
+            set_bit(bitmap, run.start + i);
+            put_entry(entries, at, run.addr.raw() + u64::from(i), wide(*sum));
+        }
+        *self = Leaf::Packed { buf, mapped };
+    }
+
+    fn store_plain(&mut self, from: &RunList, len: usize, mapped: u16) {
+        let mut buf = vec![0xff; len].into_boxed_slice();
+        let (entries, bitmap) = buf.split_at_mut(PLAIN_LEN);
+        bitmap.fill(0);
+        let mut sums = from.sums.iter();
+        for run in from.iter() {
+            for i in 0..run.blocks {
+                let block = run.start + i;
+                let sum = if run.sealed {
+                    array::set_bit(bitmap, block);
+                    0
+                } else {
+                    wide(*sums.next().expect("a sum per block that is not sealed"))
+                };
+                put_entry(entries, block as usize, run.addr.raw() + u64::from(i), sum);
+            }
+        }
+        let sealed = mapped - from.sums.len() as u16;
+        *self = Leaf::Plain { buf, mapped, sealed };
+    }
+}
+
+fn entry_sum(entries: &[u8], index: usize) -> SumBytes<'_> {
+    SumBytes { bytes: &entries[index * ENTRY_LEN + SUM_LEN..], stride: ENTRY_LEN }
+}
+
+/// Joins what `at` says of each block (address, sum, whether sealed) into runs.
+#[inline]
+fn visit_entries<'a>(
+    (start, end): (u32, u32),
+    mut run: impl FnMut(LeafRun, SumBytes<'a>),
+    mut at: impl FnMut(u32) -> Option<(u64, SumBytes<'a>, bool)>,
+) {
+    let mut open: Option<(LeafRun, SumBytes<'a>)> = None;
+    for block in start..end {
+        let next = at(block).map(|(addr, sums, sealed)| {
+            let addr = BlockAddr::from_raw(addr);
+            (LeafRun { start: block, blocks: 1, addr, sealed }, sums)
+        });
+        match (&mut open, next) {
+            (Some((before, _)), Some((one, _))) if before.joins(one) => before.blocks += 1,
+            (open, next) => {
+                if let Some((before, sums)) = std::mem::replace(open, next) {
+                    run(before, sums);
+                }
+            }
+        }
+    }
+    if let Some((before, sums)) = open {
+        run(before, sums);
+    }
+}

@@ -1,0 +1,69 @@
+//! To and from the records of the map's journal.
+
+use forebay_format::map_record::{Change, Delta, LeafImage};
+use forebay_units::VolumeId;
+
+use crate::runs::{Freed, sum_bytes};
+use crate::volume::VolumeMap;
+use crate::{LeafId, Map, runs};
+
+impl Map {
+    /// Makes the changes of a decoded delta, creating volumes that it names. Nobody hears of
+    /// freed addresses: replay counts what lives at its end, with [`Map::for_each`].
+    pub fn apply(&mut self, delta: &Delta) {
+        let mut ignored = |_, _| {};
+        let mut freed = Freed::new(&mut ignored);
+        let Self { volumes, scratch } = self;
+        for (volume, group) in delta.volumes() {
+            let mut sums = &group.sums[..];
+            for change in &group.changes {
+                if *change == Change::Drop {
+                    volumes.remove(&volume);
+                    continue;
+                }
+                let map = volumes.entry(volume).or_default();
+                match *change {
+                    Change::Assign { lba, blocks, addr } => {
+                        let (mine, others) = sums.split_at(blocks as usize);
+                        map.set_run(lba.0, addr, mine, false, &mut freed, scratch);
+                        sums = others;
+                    }
+                    Change::Clear { lba, blocks } => {
+                        map.clear(lba.0, blocks, &mut freed, scratch);
+                    }
+                    Change::Drop => unreachable!("handled above"),
+                }
+            }
+        }
+    }
+
+    /// Makes a leaf what a decoded image says, creating its volume.
+    pub fn load_leaf(&mut self, image: &LeafImage) {
+        let Self { volumes, scratch } = self;
+        scratch.clear();
+        scratch.sums.extend(image.sums.iter().map(|sum| sum_bytes(*sum)));
+        for run in &image.runs {
+            scratch.push_run(*run);
+        }
+        let map: &mut VolumeMap = volumes.entry(image.volume).or_default();
+        map.change(image.leaf, |leaf| leaf.store(scratch));
+    }
+
+    /// What a leaf holds now; no runs when it is a hole.
+    #[must_use]
+    pub fn leaf_image(&self, id: LeafId) -> LeafImage {
+        let LeafId { volume, leaf } = id;
+        let mut image = LeafImage { volume, leaf, runs: Vec::new(), sums: Vec::new() };
+        if let Some(found) = self.leaf_of(volume, leaf) {
+            let mut list = runs::RunList::default();
+            found.load(&mut list);
+            image.runs = list.iter().collect();
+            image.sums = list.sums.iter().map(|sum| runs::wide(*sum)).collect();
+        }
+        image
+    }
+
+    fn leaf_of(&self, volume: VolumeId, leaf: u32) -> Option<&crate::leaf::Leaf> {
+        self.volumes.get(&volume)?.leaf(leaf)
+    }
+}

@@ -1,0 +1,259 @@
+//! The map of one volume.
+
+use forebay_format::map_record::{LEAF_BLOCKS, LeafRun, MAX_VOLUME_BLOCKS, RESERVED_ADDR};
+use forebay_units::{BlockAddr, Lba, SegmentId};
+
+use crate::Mapped;
+use crate::directory::Directory;
+use crate::leaf::{Leaf, SumBytes};
+use crate::runs::{Freed, NewRun, RunList, continues, wide};
+
+const LEAF: u64 = LEAF_BLOCKS as u64;
+/// Most blocks of a mapped piece, so that its sums fit half a MiB.
+const PIECE_BLOCKS_MAX: u64 = 1 << 16;
+/// Stands for a sum that is in the footer; sums have 40 bits.
+const IN_FOOTER: u64 = u64::MAX;
+
+/// A part of a range, all of one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece<'a> {
+    /// The first block.
+    pub lba: Lba,
+    /// Blocks, at least one.
+    pub blocks: u64,
+    /// What they point at.
+    pub kind: PieceKind<'a>,
+}
+
+/// What the blocks of a [`Piece`] point at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PieceKind<'a> {
+    /// Nothing.
+    Hole,
+    /// Consecutive addresses of one segment.
+    Mapped {
+        /// Where the first block lies.
+        addr: BlockAddr,
+        /// Their sums, as far as the map has them.
+        sums: Sums<'a>,
+    },
+}
+
+/// The sums of a piece, block by block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sums<'a>(&'a [u64]);
+
+impl Sums<'_> {
+    /// The sum of the `index`th block; `None` when only the footer of its segment has it.
+    #[must_use]
+    pub fn get(&self, index: usize) -> Option<u64> {
+        Some(self.0[index]).filter(|sum| *sum != IN_FOOTER)
+    }
+
+    /// Blocks.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are no blocks, which no piece has.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// All of them in order.
+    pub fn iter(&self) -> impl Iterator<Item = Option<u64>> {
+        self.0.iter().map(|sum| Some(*sum).filter(|sum| *sum != IN_FOOTER))
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct VolumeMap {
+    leaves: Directory,
+    mapped: u64,
+    leaf_heap_bytes: u64,
+}
+
+/// The leaf of a block and the block's number in it; `None` past the end of any volume.
+#[inline]
+fn place(lba: u64) -> Option<(u32, u32)> {
+    Some((u32::try_from(lba / LEAF).ok()?, (lba % LEAF) as u32))
+}
+
+impl VolumeMap {
+    #[inline]
+    pub(crate) fn lookup(&self, lba: u64) -> Option<Mapped> {
+        let (leaf, block) = place(lba)?;
+        self.leaves.get(leaf)?.get(block)
+    }
+
+    pub(crate) fn mapped_blocks(&self) -> u64 {
+        self.mapped
+    }
+
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.leaves.memory_bytes() + self.leaf_heap_bytes
+    }
+
+    pub(crate) fn leaf(&self, number: u32) -> Option<&Leaf> {
+        self.leaves.get(number)
+    }
+
+    pub(crate) fn leaves_from(&self, first: u32) -> impl Iterator<Item = u32> {
+        self.leaves.iter_from(first).map(|(number, _)| number)
+    }
+
+    pub(crate) fn change<T>(&mut self, number: u32, change: impl FnOnce(&mut Leaf) -> T) -> T {
+        let Self { leaves, mapped, leaf_heap_bytes } = self;
+        leaves.change(number, |leaf| {
+            let (blocks, bytes) = (u64::from(leaf.mapped()), leaf.heap_bytes());
+            let result = change(leaf);
+            *mapped = *mapped + u64::from(leaf.mapped()) - blocks;
+            *leaf_heap_bytes = *leaf_heap_bytes + leaf.heap_bytes() - bytes;
+            result
+        })
+    }
+
+    pub(crate) fn set_run(
+        &mut self,
+        mut lba: u64,
+        mut addr: BlockAddr,
+        mut sums: &[u64],
+        sums_on_media: bool,
+        freed: &mut Freed<'_>,
+        scratch: &mut RunList,
+    ) {
+        let end = u64::from(addr.block()) + sums.len() as u64;
+        assert!(end <= u64::from(BlockAddr::MAX_BLOCKS), "a run at {addr} leaves its segment");
+        assert!(addr.raw() + sums.len() as u64 <= RESERVED_ADDR, "a run at {addr} is reserved");
+        while !sums.is_empty() {
+            let (leaf, start) = place(lba).expect("the range was checked");
+            let blocks = sums.len().min((LEAF_BLOCKS - start) as usize);
+            let (now, later) = sums.split_at(blocks);
+            let new = NewRun { start, addr, sums: now };
+            self.change(leaf, |leaf| leaf.assign(new, sums_on_media, freed, scratch));
+            if !later.is_empty() {
+                addr = addr.plus(blocks as u32);
+            }
+            lba += blocks as u64;
+            sums = later;
+        }
+    }
+
+    pub(crate) fn clear(
+        &mut self,
+        lba: u64,
+        blocks: u64,
+        freed: &mut Freed<'_>,
+        scratch: &mut RunList,
+    ) {
+        let end = lba.saturating_add(blocks).min(MAX_VOLUME_BLOCKS);
+        let mut at = lba;
+        while at < end {
+            let from = (at / LEAF) as u32;
+            let Some((leaf, _)) = self.leaves.first_from(from) else { break };
+            let base = u64::from(leaf) * LEAF;
+            let (start, stop) = (at.max(base) - base, end.min(base + LEAF).saturating_sub(base));
+            if start < stop {
+                let range = (start as u32, stop as u32);
+                self.change(leaf, |leaf| leaf.clear(range, freed, scratch));
+            }
+            at = base + LEAF;
+        }
+    }
+
+    pub(crate) fn seal(
+        &mut self,
+        leaf: u32,
+        on_media: &mut impl FnMut(SegmentId) -> bool,
+        scratch: &mut RunList,
+    ) -> bool {
+        self.change(leaf, |leaf| leaf.seal(on_media, scratch))
+    }
+
+    pub(crate) fn for_each(&self, run: &mut impl FnMut(u64, BlockAddr, u32)) {
+        for (number, leaf) in self.leaves.iter_from(0) {
+            let base = u64::from(number) * LEAF;
+            leaf.visit((0, LEAF_BLOCKS), |found, _| {
+                run(base + u64::from(found.start), found.addr, found.blocks);
+            });
+        }
+    }
+
+    pub(crate) fn lookup_range(&self, lba: u64, blocks: u64, tell: &mut dyn FnMut(Piece<'_>)) {
+        let end = lba.saturating_add(blocks);
+        let mut pieces = Pieces { at: lba, open: None, sums: Vec::new(), tell };
+        if let Some((first, _)) = place(lba) {
+            for (number, leaf) in self.leaves.iter_from(first) {
+                let base = u64::from(number) * LEAF;
+                if base >= end {
+                    break;
+                }
+                let range = (lba.max(base) - base, end.min(base + LEAF) - base);
+                leaf.visit((range.0 as u32, range.1 as u32), |run, sums| {
+                    pieces.mapped(base + u64::from(run.start), run, sums);
+                });
+            }
+        }
+        pieces.finish(end);
+    }
+}
+
+/// Joins runs to pieces and tells of the holes between them.
+struct Pieces<'t> {
+    /// The end of what was heard of.
+    at: u64,
+    /// The piece that may still grow.
+    open: Option<(u64, BlockAddr, u64)>,
+    /// Its sums.
+    sums: Vec<u64>,
+    tell: &'t mut dyn FnMut(Piece<'_>),
+}
+
+impl Pieces<'_> {
+    fn mapped(&mut self, lba: u64, run: LeafRun, sums: SumBytes<'_>) {
+        let blocks = u64::from(run.blocks);
+        match &mut self.open {
+            Some((_, addr, count))
+                if lba == self.at
+                    && continues(*addr, *count as u32, run.addr)
+                    && *count + blocks <= PIECE_BLOCKS_MAX =>
+            {
+                *count += blocks;
+            }
+            _ => {
+                self.flush();
+                self.hole(lba);
+                self.open = Some((lba, run.addr, blocks));
+            }
+        }
+        if run.sealed {
+            self.sums.extend((0..run.blocks).map(|_| IN_FOOTER));
+        } else {
+            self.sums.extend(sums.iter(run.blocks).map(wide));
+        }
+        self.at = lba + blocks;
+    }
+
+    fn flush(&mut self) {
+        if let Some((lba, addr, blocks)) = self.open.take() {
+            let kind = PieceKind::Mapped { addr, sums: Sums(&self.sums) };
+            (self.tell)(Piece { lba: Lba(lba), blocks, kind });
+            self.sums.clear();
+        }
+    }
+
+    fn hole(&mut self, end: u64) {
+        if self.at < end {
+            let (lba, blocks) = (Lba(self.at), end - self.at);
+            (self.tell)(Piece { lba, blocks, kind: PieceKind::Hole });
+            self.at = end;
+        }
+    }
+
+    fn finish(mut self, end: u64) {
+        self.flush();
+        self.hole(end);
+    }
+}

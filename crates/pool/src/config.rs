@@ -1,0 +1,176 @@
+//! Properties of pools and volumes, and the members as the configuration keeps them.
+
+use std::collections::BTreeMap;
+
+use forebay_array::MemberState;
+use forebay_format::config::{MemberConfig, MemberUse};
+use forebay_units::{DeviceId, Nanos, parse_bytes};
+
+use crate::volume::SyncMode;
+use crate::{Pool, PoolError};
+
+/// A property: its name, default, and what it may be, in words.
+pub(crate) struct Property {
+    pub name: &'static str,
+    pub default: &'static str,
+    pub meaning: &'static str,
+    check: fn(&str) -> bool,
+}
+
+fn on_off(value: &str) -> bool {
+    matches!(value, "on" | "off")
+}
+
+fn bytes(value: &str) -> bool {
+    value == "auto" || parse_bytes(value).is_ok_and(|b| (1 << 20..=1 << 40).contains(&b))
+}
+
+fn seconds(value: &str) -> bool {
+    value.parse::<u64>().is_ok_and(|s| (1..=600).contains(&s))
+}
+
+/// Properties of a pool.
+pub(crate) const POOL_PROPERTIES: &[Property] = &[
+    Property {
+        name: "autotrim",
+        default: "on",
+        meaning: "on or off: whether freed segments are discarded on the devices",
+        check: on_off,
+    },
+    Property {
+        name: "comment",
+        default: "-",
+        meaning: "any text of at most 200 bytes",
+        check: |value| value.len() <= 200,
+    },
+    Property {
+        name: "dirty_limit",
+        default: "auto",
+        meaning: "auto, or a size from 1M to 1T; takes effect at the next import",
+        check: bytes,
+    },
+    Property {
+        name: "txg_timeout",
+        default: "5",
+        meaning: "seconds from 1 to 600 after which a group is committed",
+        check: seconds,
+    },
+    Property {
+        name: "scan_rate",
+        default: "auto",
+        meaning: "auto, or bytes a second from 1M to 1T that a scrub or resilver may read",
+        check: bytes,
+    },
+];
+
+/// Properties of a volume.
+pub(crate) const VOLUME_PROPERTIES: &[Property] = &[
+    Property {
+        name: "sync",
+        default: "standard",
+        meaning: "standard, always or disabled",
+        check: |value| SyncMode::parse(value).is_some(),
+    },
+    Property {
+        name: "comment",
+        default: "-",
+        meaning: "any text of at most 200 bytes",
+        check: |value| value.len() <= 200,
+    },
+];
+
+pub(crate) fn check_property(
+    known: &[Property],
+    name: &str,
+    value: &str,
+) -> Result<(), PoolError> {
+    let Some(property) = known.iter().find(|p| p.name == name) else {
+        let names: Vec<_> = known.iter().map(|p| p.name).collect();
+        return Err(PoolError::new(format!(
+            "there is no property '{name}'; the properties are {}",
+            names.join(", ")
+        )));
+    };
+    if (property.check)(value) {
+        return Ok(());
+    }
+    Err(PoolError::new(format!(
+        "'{value}' is no value for '{name}': it is {}",
+        property.meaning
+    )))
+}
+
+pub(crate) fn check_name(what: &str, name: &str) -> Result<(), PoolError> {
+    const RESERVED: [&str; 6] = ["mirror", "raid0", "raidz1", "raidz2", "raidz3", "log"];
+    let fits = !name.is_empty()
+        && name.len() <= 200
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || "_.:-".contains(c))
+        && name.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if !fits {
+        return Err(PoolError::new(format!(
+            "'{name}' is no name for a {what}: use letters, digits, '_', '.', ':' and '-', \
+             beginning with a letter or digit, at most 200"
+        )));
+    }
+    if what == "pool" && RESERVED.contains(&name) {
+        return Err(PoolError::new(format!("'{name}' is a reserved word; choose another name")));
+    }
+    Ok(())
+}
+
+/// All values, defaults included.
+pub(crate) fn effective(
+    known: &[Property],
+    set: &BTreeMap<String, String>,
+) -> BTreeMap<String, String> {
+    let value = |p: &Property| set.get(p.name).cloned().unwrap_or_else(|| p.default.to_owned());
+    known.iter().map(|p| (p.name.to_owned(), value(p))).collect()
+}
+
+impl Pool {
+    pub(crate) fn property(&self, name: &str) -> String {
+        effective(POOL_PROPERTIES, &self.config.borrow().properties)
+            .remove(name)
+            .unwrap_or_default()
+    }
+
+    pub(crate) fn apply_properties(&self) {
+        let seconds = self.property("txg_timeout").parse().unwrap_or(5);
+        let mut limits = self.limits.get();
+        limits.txg_timeout = Nanos::from_secs(seconds);
+        self.limits.set(limits);
+    }
+
+    /// Copies what the array knows of its members into the configuration.
+    pub(crate) fn refresh_member_configs(&self) {
+        let status = self.array.status();
+        // Everything up to the last root is on the devices that were in use then.
+        let suspect_from = self.sync.commit.get().next().0;
+        let mut config = self.config.borrow_mut();
+        let members = config.groups.iter_mut().flat_map(|g| &mut g.members);
+        for member in members {
+            let mut at = Some(member);
+            while let Some(member) = at {
+                if let Some(now) = status.iter().find(|s| s.id == DeviceId(member.device)) {
+                    refresh(member, now, suspect_from);
+                }
+                at = member.replacement.as_deref_mut();
+            }
+        }
+    }
+}
+
+fn refresh(member: &mut MemberConfig, now: &forebay_array::MemberStatus, suspect_from: u64) {
+    member.state = match now.state {
+        MemberState::Online | MemberState::Degraded | MemberState::Unavail => MemberUse::Online,
+        MemberState::Offline => MemberUse::Offline,
+        MemberState::Faulted | MemberState::Removed => MemberUse::Faulted,
+    };
+    member.stale = now.durable_stale.iter().map(|r| (r.start, r.end)).collect();
+    let writable = now.state == MemberState::Online;
+    member.stale_since = match (writable, member.stale_since) {
+        (true, _) => None,
+        (false, Some(since)) => Some(since),
+        (false, None) => Some(suspect_from),
+    };
+}

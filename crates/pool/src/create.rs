@@ -1,0 +1,196 @@
+//! Making a pool: devices checked, labels written, the first root.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use forebay_format::checksum::crc64;
+use forebay_format::config::{GroupConfig, MemberConfig, MemberUse, PoolConfig, RingConfig};
+use forebay_format::superblock::{COUNTERS, Superblock};
+use forebay_intent_log::{IntentLog, LogConfig};
+use forebay_rt as rt;
+use forebay_units::{CommitId, DeviceId, FrameSeq, TxgId};
+
+use crate::config::{POOL_PROPERTIES, check_name, check_property};
+use crate::devices::{Candidate, UNIT_BYTES, group_shape, layout_of, log_range, open_candidate};
+use crate::devices::reserve_bytes;
+use crate::labels::{OpenDevice, Opener, clear_label, write_config, write_root};
+use crate::recovery::{Parts, build_array, log_rings_of};
+use crate::spec::{GroupSpec, LogSpec, PoolSpec};
+use crate::{Pool, PoolError};
+
+/// Devices of a specification, opened.
+pub(crate) struct Opened {
+    pub groups: Vec<(GroupSpec, Vec<Candidate>)>,
+    pub logs: Vec<(LogSpec, Vec<Candidate>)>,
+}
+
+impl Opened {
+    pub fn all(&self) -> impl Iterator<Item = &Candidate> {
+        let groups = self.groups.iter().flat_map(|(_, devices)| devices);
+        groups.chain(self.logs.iter().flat_map(|(_, devices)| devices))
+    }
+}
+
+/// Opens everything that a specification names. Nothing is written.
+pub(crate) async fn open_spec(
+    opener: &Rc<dyn Opener>,
+    spec: &PoolSpec,
+) -> Result<Opened, PoolError> {
+    let mut seen = BTreeSet::new();
+    let names = spec.groups.iter().flat_map(|g| &g.devices);
+    for path in names.chain(spec.logs.iter().flat_map(|l| &l.devices)) {
+        if !seen.insert(path) {
+            return Err(PoolError::new(format!("{path} is named twice; name each device once")));
+        }
+    }
+    let mut opened = Opened { groups: Vec::new(), logs: Vec::new() };
+    for group in &spec.groups {
+        let mut devices = Vec::new();
+        for path in &group.devices {
+            devices.push(open_candidate(opener, path, spec.force).await?);
+        }
+        opened.groups.push((group.clone(), devices));
+    }
+    for log in &spec.logs {
+        let mut devices = Vec::new();
+        for path in &log.devices {
+            devices.push(open_candidate(opener, path, spec.force).await?);
+        }
+        opened.logs.push((log.clone(), devices));
+    }
+    Ok(opened)
+}
+
+pub(crate) fn member(config: &mut PoolConfig, candidate: &Candidate) -> MemberConfig {
+    let device = config.next_device;
+    config.next_device += 1;
+    MemberConfig {
+        device,
+        path: candidate.path.clone(),
+        size_bytes: candidate.size_bytes,
+        state: MemberUse::Online,
+        stale_since: None,
+        stale: Vec::new(),
+        replacement: None,
+    }
+}
+
+/// Adds the groups and logs of `opened` to a configuration; gives the ids of their devices.
+pub(crate) fn add_to_config(
+    config: &mut PoolConfig,
+    opened: &Opened,
+) -> Result<BTreeMap<DeviceId, OpenDevice>, PoolError> {
+    let mut devices = BTreeMap::new();
+    for (spec, candidates) in &opened.groups {
+        let smallest = candidates.iter().map(|c| c.size_bytes).min().unwrap_or(0);
+        let (data_start_bytes, column_bytes, segments) =
+            group_shape(smallest, config.reserve_bytes);
+        let first_segment = config.groups.iter().map(|g| g.first_segment + g.segments).max();
+        let members: Vec<MemberConfig> =
+            candidates.iter().map(|candidate| member(config, candidate)).collect();
+        for (member, candidate) in members.iter().zip(candidates) {
+            let open = OpenDevice::new(&candidate.path, candidate.device.clone());
+            devices.insert(DeviceId(member.device), open);
+        }
+        let group = GroupConfig {
+            layout: layout_of(spec.redundancy).to_string(),
+            unit_bytes: UNIT_BYTES,
+            column_bytes,
+            data_start_bytes,
+            first_segment: first_segment.unwrap_or(0),
+            segments,
+            members,
+        };
+        crate::recovery::geometry_of(&group)?.check().map_err(forebay_array::ArrayError::from)?;
+        config.groups.push(group);
+    }
+    for (_, candidates) in &opened.logs {
+        let ring = config.logs.iter().map(|r| r.ring + 1).max().unwrap_or(0);
+        let smallest = candidates.iter().map(|c| c.size_bytes).min().unwrap_or(0);
+        let (start_bytes, len_bytes) = log_range(smallest);
+        let sides: Vec<MemberConfig> =
+            candidates.iter().map(|candidate| member(config, candidate)).collect();
+        for (side, candidate) in sides.iter().zip(candidates) {
+            let open = OpenDevice::new(&candidate.path, candidate.device.clone());
+            devices.insert(DeviceId(side.device), open);
+        }
+        config.logs.push(RingConfig { ring, len_bytes, start_bytes, sides });
+    }
+    if config.logs.len() > forebay_format::log_frame::MAX_RINGS {
+        return Err(PoolError::new("a pool has at most 64 log devices; name fewer"));
+    }
+    Ok(devices)
+}
+
+impl Pool {
+    /// Makes a pool and imports it. Nothing is written before everything has been checked.
+    pub async fn create(
+        opener: Rc<dyn Opener>,
+        name: &str,
+        spec: &PoolSpec,
+    ) -> Result<Rc<Pool>, PoolError> {
+        check_name("pool", name)?;
+        for (property, value) in &spec.properties {
+            check_property(POOL_PROPERTIES, property, value)?;
+        }
+        if spec.groups.is_empty() || spec.groups.iter().any(|g| g.devices.is_empty()) {
+            return Err(PoolError::new("name at least one data device"));
+        }
+        let opened = open_spec(&opener, spec).await?;
+        let smallest = opened.groups.iter().flat_map(|(_, d)| d).map(|c| c.size_bytes).min();
+        let mut config = PoolConfig {
+            name: name.to_owned(),
+            guid: rt::random_u64() | 1,
+            generation: 1,
+            created_at: rt::wall_clock(),
+            groups: Vec::new(),
+            reserve_bytes: reserve_bytes(smallest.unwrap_or(0)),
+            logs: Vec::new(),
+            properties: spec.properties.clone(),
+            volumes: Vec::new(),
+            next_device: 0,
+            next_volume: 1,
+            history: Vec::new(),
+            destroyed: false,
+        };
+        let devices = add_to_config(&mut config, &opened)?;
+        for candidate in opened.all() {
+            clear_label(&candidate.device).await.map_err(|e| {
+                PoolError::new(format!("{e}; {} cannot be written, name another", candidate.path))
+            })?;
+        }
+        drop(opened);
+        for (id, open) in &devices {
+            write_config(&open.device(), id.0, &config).await?;
+        }
+        let array = build_array(&config, &devices, &|_| Vec::new())?;
+        let rings = log_rings_of(&config, &devices);
+        let log_config = LogConfig::new(config.guid);
+        let state = IntentLog::empty_state(&log_config, &rings, 1, TxgId(0), FrameSeq(1));
+        let nonce = rt::random_u64();
+        let root = Superblock {
+            pool: config.guid,
+            commit: CommitId(1),
+            txg: TxgId(0),
+            config_generation: 1,
+            config_sum: crc64(&config.encode()),
+            journal_start: None,
+            journal_end: None,
+            exported: false,
+            written_at: rt::wall_clock(),
+            nonce,
+            host: opener.host(),
+            counters: [0; COUNTERS],
+            log_state: state.encode(),
+        };
+        for member in config.data_members() {
+            let open = &devices[&DeviceId(member.device)];
+            write_root(&open.device(), &root).await?;
+        }
+        let log = IntentLog::start(log_config, &rings, &state)?;
+        let pool = Pool::assemble(Parts::fresh(opener, config, devices, array, log, &root)?)?;
+        pool.start();
+        Ok(pool)
+    }
+
+}

@@ -1,0 +1,140 @@
+//! Finding and opening the devices of a pool.
+
+use std::rc::Rc;
+
+use forebay_array::Layout;
+use forebay_device::{Device, ErrorKind};
+use forebay_format::config::{MemberConfig, PoolConfig};
+use forebay_format::label::{MIN_DEVICE_BYTES, body_range};
+use forebay_units::format_bytes;
+
+use crate::labels::{Label, Opener, read_label};
+use crate::spec::Redundancy;
+use crate::{Pool, PoolError};
+
+/// Bytes of a column in a row.
+pub(crate) const UNIT_BYTES: u64 = 16 << 10;
+
+pub(crate) fn layout_of(redundancy: Redundancy) -> Layout {
+    match redundancy {
+        Redundancy::Raid0 => Layout::Raid0,
+        Redundancy::Mirror => Layout::Mirror,
+        Redundancy::Raidz1 => Layout::Raidz1,
+        Redundancy::Raidz2 => Layout::Raidz2,
+        Redundancy::Raidz3 => Layout::Raidz3,
+    }
+}
+
+pub(crate) fn parse_layout(name: &str) -> Option<Layout> {
+    let all =
+        [Layout::Raid0, Layout::Mirror, Layout::Raidz1, Layout::Raidz2, Layout::Raidz3];
+    all.into_iter().find(|layout| layout.to_string() == name)
+}
+
+/// A device that is about to join a pool.
+pub(crate) struct Candidate {
+    pub path: String,
+    pub device: Device,
+    pub size_bytes: u64,
+}
+
+/// Opens a device that is to join a pool, and refuses it when it is too small, in use, or (without
+/// `force`) belongs to a pool already.
+pub(crate) async fn open_candidate(
+    opener: &Rc<dyn Opener>,
+    path: &str,
+    force: bool,
+) -> Result<Candidate, PoolError> {
+    let device = opener.open(path).map_err(|e| match e.kind {
+        ErrorKind::Busy => PoolError::new(format!(
+            "{path} is in use (by a pool that is imported, or another program); name another \
+             device, or export that pool first"
+        )),
+        _ => PoolError::new(e.to_string()),
+    })?;
+    let size_bytes = device.geometry().size_bytes;
+    if size_bytes < MIN_DEVICE_BYTES {
+        return Err(PoolError::new(format!(
+            "{path} has {}, but a device needs {} at least",
+            format_bytes(size_bytes),
+            format_bytes(MIN_DEVICE_BYTES)
+        )));
+    }
+    if !force && let Some(owner) = owner_of(&read_label(&device).await) {
+        return Err(PoolError::new(format!(
+            "{path} belongs to pool '{owner}'; use -f to take it all the same (that pool's data \
+             on it is lost)"
+        )));
+    }
+    Ok(Candidate { path: path.to_owned(), device, size_bytes })
+}
+
+/// The pool that a label names, unless it was destroyed or has left it.
+pub(crate) fn owner_of(label: &Label) -> Option<String> {
+    let (envelope, config) = label.configs.first()?;
+    let member = member_of(config, envelope.device).is_some();
+    (member && !config.destroyed).then(|| config.name.clone())
+}
+
+/// The member of a configuration with this id, data or log.
+pub(crate) fn member_of(config: &PoolConfig, device: u32) -> Option<&MemberConfig> {
+    config
+        .data_members()
+        .chain(config.logs.iter().flat_map(|ring| &ring.sides))
+        .find(|member| member.device == device)
+}
+
+/// Bytes of each data device that are kept for a log in the pool.
+pub(crate) fn reserve_bytes(smallest_device_bytes: u64) -> u64 {
+    (smallest_device_bytes / 64).clamp(4 << 20, 256 << 20) / (1 << 20) * (1 << 20)
+}
+
+/// Shape of a group over devices of which the smallest has `size_bytes`: about a thousand
+/// segments, of columns between 256 KiB and 16 MiB (larger only when there would be more segments
+/// than addresses).
+pub(crate) fn group_shape(size_bytes: u64, reserve_bytes: u64) -> (u64, u64, u32) {
+    let (start, end) = body_range(size_bytes);
+    let data_start = start + reserve_bytes;
+    let body = end.saturating_sub(data_start);
+    let mut column = (body / 1024).next_power_of_two().clamp(256 << 10, 16 << 20);
+    while body / column > 1 << 16 {
+        column *= 2;
+    }
+    (data_start, column, (body / column) as u32)
+}
+
+/// Where the log of a log device lies: everything between its labels.
+pub(crate) fn log_range(size_bytes: u64) -> (u64, u64) {
+    let (start, end) = body_range(size_bytes);
+    // More than this is never full: a group is committed long before.
+    const MOST: u64 = 16 << 30;
+    (start, (end - start).min(MOST))
+}
+
+impl Pool {
+    /// The id of a member by path, or by the last part of a path when that is unambiguous.
+    pub(crate) fn find_member(&self, name: &str) -> Result<MemberConfig, PoolError> {
+        let config = self.config.borrow();
+        let all: Vec<&MemberConfig> = config
+            .data_members()
+            .chain(config.logs.iter().flat_map(|ring| &ring.sides))
+            .collect();
+        let exact = all.iter().find(|m| m.path == name);
+        if let Some(found) = exact {
+            return Ok((**found).clone());
+        }
+        let last = |path: &str| path.rsplit('/').next().map(str::to_owned);
+        let mut loose = all.iter().filter(|m| last(&m.path).as_deref() == Some(name));
+        match (loose.next(), loose.next()) {
+            (Some(found), None) => Ok((**found).clone()),
+            (Some(_), Some(_)) => Err(PoolError::new(format!(
+                "'{name}' names more than one device of pool '{}'; give the whole path",
+                config.name
+            ))),
+            _ => Err(PoolError::new(format!(
+                "pool '{}' has no device '{name}'; 'pool status {}' lists them",
+                config.name, config.name
+            ))),
+        }
+    }
+}

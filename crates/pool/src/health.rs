@@ -1,0 +1,182 @@
+//! What goes wrong, and what the pool does about it by itself.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use forebay_array::{Event, MemberState};
+use forebay_device::{DeviceError, ErrorKind, Operation};
+use forebay_format::config::MemberUse;
+use forebay_intent_log::{LogState, Event as LogEvent};
+use forebay_rt as rt;
+use forebay_rt::Either;
+use forebay_rt::sync::Notify;
+use forebay_units::{BLOCK_BYTES, DeviceId, Lba, VolumeId};
+
+use crate::Pool;
+use crate::volume::VolumeState;
+
+/// Lost blocks that are named; more are counted.
+const LOST_NAMED: usize = 1000;
+
+pub(crate) struct HealthState {
+    lost: RefCell<BTreeSet<(VolumeId, Lba)>>,
+    lost_more: Cell<u64>,
+    /// The log of the last run, while it is being replayed.
+    pub replaying: RefCell<Option<LogState>>,
+    /// The log stopped (a side failed, or its devices change): the next group's root starts it
+    /// anew on what the configuration says then.
+    pub log_anew: Cell<bool>,
+    pub log_changed: Rc<Notify>,
+    pub log_errors: RefCell<std::collections::BTreeMap<DeviceId, u64>>,
+    /// What the operator should know, newest last.
+    pub remarks: RefCell<Vec<String>>,
+}
+
+impl HealthState {
+    pub fn new() -> Self {
+        Self {
+            lost: RefCell::default(),
+            lost_more: Cell::new(0),
+            replaying: RefCell::default(),
+            log_anew: Cell::new(false),
+            log_changed: Notify::new(),
+            log_errors: RefCell::default(),
+            remarks: RefCell::default(),
+        }
+    }
+
+    pub fn remark(&self, text: String) {
+        let mut remarks = self.remarks.borrow_mut();
+        remarks.push(text);
+        let extra = remarks.len().saturating_sub(100);
+        remarks.drain(..extra);
+    }
+}
+
+impl Pool {
+    pub(crate) fn note_lost(&self, volume: &VolumeState, lba: Lba, blocks: u32) {
+        for index in 0..u64::from(blocks) {
+            self.note_lost_block(volume.id, Lba(lba.0 + index));
+        }
+    }
+
+    pub(crate) fn note_lost_block(&self, volume: VolumeId, lba: Lba) {
+        let mut lost = self.health.lost.borrow_mut();
+        if lost.len() < LOST_NAMED {
+            lost.insert((volume, lba));
+        } else if !lost.contains(&(volume, lba)) {
+            self.health.lost_more.set(self.health.lost_more.get() + 1);
+        }
+    }
+
+    /// Lost blocks by name (at most 100), and how many there are.
+    pub(crate) fn lost(&self) -> (Vec<String>, u64) {
+        let lost = self.health.lost.borrow();
+        let volumes = self.volumes.borrow();
+        let name = self.name();
+        let named = lost.iter().filter_map(|(volume, lba)| {
+            let volume = volumes.get(volume)?;
+            Some(format!("{name}/{}: offset {}", volume.name.borrow(), lba.0 * BLOCK_BYTES))
+        });
+        (named.take(100).collect(), lost.len() as u64 + self.health.lost_more.get())
+    }
+
+    pub(crate) fn forget_lost(&self) {
+        self.health.lost.borrow_mut().clear();
+        self.health.lost_more.set(0);
+    }
+
+    pub(crate) fn log_pressure(&self) -> bool {
+        self.health.log_anew.get()
+    }
+
+    /// Takes what the array has to say. A member that changed its state changes the
+    /// configuration, which goes to the devices before the next root does.
+    pub(crate) fn take_array_events(&self) {
+        for event in self.array.events().take() {
+            match event {
+                Event::StateChanged { device, from, to, cause } => {
+                    self.sync.config_dirty.set(true);
+                    let path = self.device_path(device);
+                    let why = cause.map_or_else(String::new, |c| format!(": {c}"));
+                    self.health.remark(format!("{path} went from {from} to {to}{why}"));
+                    if self.config.borrow().logs.is_empty() && to != MemberState::Online {
+                        // The log lies on the data devices: it must not rely on this one.
+                        let kind = ErrorKind::Gone;
+                        let error = DeviceError::new(&path, Operation::Write, 0, 0, kind);
+                        self.log.fail_side(device, error);
+                    }
+                }
+                Event::ReadFailed { cause, .. } => self.health.remark(cause.to_string()),
+                Event::Repaired { device, addr, len_bytes } => {
+                    self.stats.repaired(len_bytes);
+                    let path = self.device_path(device);
+                    self.health.remark(format!("{path}: repaired {len_bytes} bytes at {addr}"));
+                }
+            }
+        }
+    }
+
+    pub(crate) fn device_path(&self, id: DeviceId) -> String {
+        let devices = self.devices.borrow();
+        devices.get(&id).map_or_else(|| format!("device {id}"), |open| open.path.clone())
+    }
+
+    /// Takes a log device out of use.
+    pub(crate) fn fail_log_side(&self, device: DeviceId, why: &str) {
+        let mut config = self.config.borrow_mut();
+        for side in config.logs.iter_mut().flat_map(|ring| &mut ring.sides) {
+            if side.device == device.0 && side.state == MemberUse::Online {
+                side.state = MemberUse::Faulted;
+                *self.health.log_errors.borrow_mut().entry(device).or_default() += 1;
+                self.health.remark(format!("log device {} failed: {why}", side.path));
+            }
+        }
+        drop(config);
+        self.sync.config_dirty.set(true);
+        self.health.log_anew.set(true);
+        self.sync.wake.notify_all();
+    }
+
+    /// The task that listens to the log and the array.
+    pub(crate) async fn health_loop(self: Rc<Self>) {
+        loop {
+            if self.is_stopped() || self.closing.get() {
+                return;
+            }
+            let log = Box::pin(self.log.next_event());
+            let array = Box::pin(self.array.events().wait());
+            let quit = Box::pin(self.sync.done.until(|| self.closing.get() || self.is_stopped()));
+            match rt::select(rt::select(log, array), quit).await {
+                Either::Left((Either::Left((event, _)), _)) => self.log_event(event),
+                Either::Left((Either::Right(((), _)), _)) => {
+                    self.take_array_events();
+                    if self.sync.config_dirty.get() {
+                        self.sync.root_wanted.set(true);
+                        self.sync.wake.notify_all();
+                    }
+                }
+                Either::Right(_) => return,
+            }
+        }
+    }
+
+    fn log_event(&self, event: LogEvent) {
+        match event {
+            LogEvent::SideFailed { device, error } => {
+                self.fail_log_side(device, &error.to_string());
+            }
+            LogEvent::Paused => {
+                // Writers wait for their group now: it must be committed at once.
+                self.health.log_anew.set(true);
+                self.sync.root_wanted.set(true);
+                self.sync.wake.notify_all();
+            }
+            LogEvent::Pressure => {
+                self.sync.root_wanted.set(true);
+                self.sync.wake.notify_all();
+            }
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Labels and superblocks on the devices: written to every copy, read from any.
+
+use std::rc::Rc;
+
+use forebay_device::{BlockDevice, Device, DeviceError, IoBuf};
+use forebay_format::checksum::crc64;
+use forebay_format::config::PoolConfig;
+use forebay_format::label::{
+    CONFIG_SLOT_BYTES, ConfigEnvelope, HEARTBEAT_OFFSET_BYTES, Heartbeat, MIN_DEVICE_BYTES,
+    SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SLOTS, label_offsets,
+};
+use forebay_format::superblock::Superblock;
+use forebay_rt as rt;
+
+use crate::PoolError;
+
+/// Everything that the label areas of one device say.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Label {
+    /// Readable configurations, newest first.
+    pub configs: Vec<(ConfigEnvelope, PoolConfig)>,
+    /// Readable superblocks, newest first, each once.
+    pub roots: Vec<Superblock>,
+    /// The heartbeat.
+    pub beat: Option<Heartbeat>,
+}
+
+impl Label {
+    /// The configuration with this generation and sum.
+    pub fn config(&self, generation: u64, sum: u64) -> Option<&PoolConfig> {
+        let found = |(envelope, _): &&(ConfigEnvelope, PoolConfig)| {
+            envelope.generation == generation && crc64(&envelope.body) == sum
+        };
+        self.configs.iter().find(found).map(|(_, config)| config)
+    }
+}
+
+/// Reads the label areas of a device. What cannot be read is left out.
+pub(crate) async fn read_label(device: &Device) -> Label {
+    let size_bytes = device.geometry().size_bytes;
+    let mut label = Label::default();
+    if size_bytes < MIN_DEVICE_BYTES {
+        return label;
+    }
+    for area in label_offsets(size_bytes) {
+        for slot in 0..2 {
+            let at = area + slot * CONFIG_SLOT_BYTES;
+            let Some(envelope) = read_config_slot(device, at).await else { continue };
+            let known = label.configs.iter().any(|(e, _)| e.generation == envelope.generation);
+            if let (false, Ok(config)) = (known, PoolConfig::decode(&envelope.body)) {
+                label.configs.push((envelope, config));
+            }
+        }
+        let ring = IoBuf::zeroed((SUPERBLOCK_SLOTS * SUPERBLOCK_BYTES) as usize);
+        if let Ok(ring) = device.read(area + SUPERBLOCK_OFFSET_BYTES, ring).await {
+            for slot in ring.chunks(SUPERBLOCK_BYTES as usize) {
+                if let Ok(root) = Superblock::decode(slot)
+                    && !label.roots.contains(&root)
+                {
+                    label.roots.push(root);
+                }
+            }
+        }
+        if label.beat.is_none()
+            && let Ok(block) = device.read(area + HEARTBEAT_OFFSET_BYTES, IoBuf::zeroed(4096)).await
+        {
+            label.beat = Heartbeat::decode(&block).ok();
+        }
+    }
+    label.configs.sort_by_key(|(envelope, _)| std::cmp::Reverse(envelope.generation));
+    label.roots.sort_by_key(|root| std::cmp::Reverse(root.commit));
+    label
+}
+
+async fn read_config_slot(device: &Device, at: u64) -> Option<ConfigEnvelope> {
+    const FIRST: usize = 16 << 10;
+    let head = device.read(at, IoBuf::zeroed(FIRST)).await.ok()?;
+    if let Ok(envelope) = ConfigEnvelope::decode(&head) {
+        return Some(envelope);
+    }
+    let whole = device.read(at, IoBuf::zeroed(CONFIG_SLOT_BYTES as usize)).await.ok()?;
+    ConfigEnvelope::decode(&whole).ok()
+}
+
+/// Writes a configuration to both areas of a device, durably.
+pub(crate) async fn write_config(
+    device: &Device,
+    id: u32,
+    config: &PoolConfig,
+) -> Result<(), PoolError> {
+    let envelope = ConfigEnvelope {
+        pool: config.guid,
+        device: id,
+        generation: config.generation,
+        body: config.encode(),
+    };
+    let bytes = IoBuf::copy_of(&envelope.encode()?).freeze();
+    for area in label_offsets(device.geometry().size_bytes) {
+        let at = area + ConfigEnvelope::slot_offset_bytes(config.generation);
+        device.write(at, bytes.clone(), true).await?;
+    }
+    Ok(())
+}
+
+/// Writes a superblock to both areas of a device, durably.
+pub(crate) async fn write_root(device: &Device, root: &Superblock) -> Result<(), DeviceError> {
+    let bytes = IoBuf::copy_of(&root.encode()).freeze();
+    let areas = label_offsets(device.geometry().size_bytes);
+    let writes = areas.map(|area| {
+        let at = area + SUPERBLOCK_OFFSET_BYTES + root.slot() * SUPERBLOCK_BYTES;
+        device.write(at, bytes.clone(), true)
+    });
+    for outcome in rt::join_all(writes).await {
+        outcome?;
+    }
+    Ok(())
+}
+
+/// Writes the heartbeat.
+pub(crate) async fn write_beat(device: &Device, beat: &Heartbeat) -> Result<(), DeviceError> {
+    let bytes = IoBuf::copy_of(&beat.encode()).freeze();
+    let area = label_offsets(device.geometry().size_bytes)[0];
+    device.write(area + HEARTBEAT_OFFSET_BYTES, bytes, true).await
+}
+
+/// Reads the heartbeat.
+pub(crate) async fn read_beat(device: &Device) -> Option<Heartbeat> {
+    let area = label_offsets(device.geometry().size_bytes)[0];
+    let block = device.read(area + HEARTBEAT_OFFSET_BYTES, IoBuf::zeroed(4096)).await.ok()?;
+    Heartbeat::decode(&block).ok()
+}
+
+/// Overwrites both label areas, so that nothing of an earlier pool is found there.
+pub(crate) async fn clear_label(device: &Device) -> Result<(), DeviceError> {
+    const CHUNK: u64 = 128 << 10;
+    let zeros = IoBuf::zeroed(CHUNK as usize).freeze();
+    for area in label_offsets(device.geometry().size_bytes) {
+        for part in 0..forebay_format::label::LABEL_BYTES / CHUNK {
+            device.write(area + part * CHUNK, zeros.clone(), false).await?;
+        }
+    }
+    device.flush().await
+}
+
+/// Opens devices by name: files and disks in production, simulated ones in simulation.
+pub trait Opener {
+    /// Opens `path` for this process alone, until the device is dropped. Errors say why in one
+    /// line ([`DeviceError`]).
+    fn open(&self, path: &str) -> Result<Device, DeviceError>;
+
+    /// A number that tells this machine from others, for pools on shared devices.
+    fn host(&self) -> u64;
+}
+
+/// A device that is open, with its id and counters.
+#[derive(Clone)]
+pub(crate) struct OpenDevice {
+    pub path: String,
+    pub counted: Rc<forebay_device::layers::Counted>,
+}
+
+impl OpenDevice {
+    pub fn new(path: &str, device: Device) -> Self {
+        Self { path: path.to_owned(), counted: forebay_device::layers::Counted::new(device) }
+    }
+
+    pub fn device(&self) -> Device {
+        self.counted.clone()
+    }
+
+    pub fn size_bytes(&self) -> u64 {
+        self.counted.geometry().size_bytes
+    }
+}

@@ -1,0 +1,155 @@
+//! The corridor of a read: dirty data first, then the map, then the segments.
+
+use std::rc::Rc;
+
+use forebay_device::{Allocation, DeviceError, IoBuf, Operation};
+use forebay_map::PieceKind;
+use forebay_rt as rt;
+use forebay_segment::Wanted;
+use forebay_txg::Content;
+use forebay_units::{BLOCK_BYTES, BLOCK_LEN, Lba, VolumeId};
+
+use crate::Pool;
+use crate::volume::VolumeState;
+
+/// A part of a read that must come from the devices.
+struct Fetch {
+    at_bytes: usize,
+    wanted: Wanted,
+}
+
+impl Pool {
+    pub(crate) async fn read(
+        self: &Rc<Self>,
+        volume: &Rc<VolumeState>,
+        name: &str,
+        offset_bytes: u64,
+        mut buf: IoBuf,
+    ) -> Result<IoBuf, DeviceError> {
+        let begun = rt::now();
+        let len = buf.len();
+        if len == 0 {
+            return Ok(buf);
+        }
+        let first = offset_bytes / BLOCK_BYTES;
+        let end = (offset_bytes + len as u64).div_ceil(BLOCK_BYTES);
+        let skip = (offset_bytes - first * BLOCK_BYTES) as usize;
+        if skip == 0 && len.is_multiple_of(BLOCK_LEN) {
+            buf = self.read_blocks(volume, name, Lba(first), buf).await?;
+        } else {
+            let whole = IoBuf::recycled((end - first) as usize * BLOCK_LEN);
+            let whole = self.read_blocks(volume, name, Lba(first), whole).await?;
+            buf.copy_from_slice(&whole[skip..skip + len]);
+        }
+        self.stats.count_read(len as u64, rt::now().since(begun));
+        Ok(buf)
+    }
+
+    /// Fills `buf` (whole blocks) from `lba` on.
+    pub(crate) async fn read_blocks(
+        self: &Rc<Self>,
+        volume: &Rc<VolumeState>,
+        name: &str,
+        lba: Lba,
+        mut buf: IoBuf,
+    ) -> Result<IoBuf, DeviceError> {
+        let blocks = (buf.len() / BLOCK_LEN) as u64;
+        let fetches = self.plan(volume.id, lba, blocks, &mut buf);
+        match fetches.len() {
+            0 => {}
+            1 if fetches[0].wanted.blocks as u64 == blocks => {
+                return self.fetch(volume, name, &fetches[0].wanted).await;
+            }
+            _ => {
+                let calls = fetches.iter().map(|f| self.fetch(volume, name, &f.wanted));
+                for (outcome, fetch) in rt::join_all(calls).await.into_iter().zip(&fetches) {
+                    let got = outcome?;
+                    buf[fetch.at_bytes..fetch.at_bytes + got.len()].copy_from_slice(&got);
+                }
+            }
+        }
+        Ok(buf)
+    }
+
+    /// Fills what memory knows, and says what must be read.
+    fn plan(&self, volume: VolumeId, lba: Lba, blocks: u64, buf: &mut IoBuf) -> Vec<Fetch> {
+        let mut fetches = Vec::new();
+        let map = self.map.borrow();
+        for piece in self.groups.borrow().lookup(volume, lba, blocks) {
+            let start = (piece.lba.0 - lba.0) as usize * BLOCK_LEN;
+            let len = piece.blocks as usize * BLOCK_LEN;
+            match piece.content {
+                Some(Content::Data(data)) => buf[start..start + len].copy_from_slice(&data),
+                Some(Content::Zero) => buf[start..start + len].fill(0),
+                None => map.lookup_range(volume, piece.lba, piece.blocks, |part| {
+                    let at_bytes = (part.lba.0 - lba.0) as usize * BLOCK_LEN;
+                    match part.kind {
+                        PieceKind::Hole => {
+                            buf[at_bytes..at_bytes + part.blocks as usize * BLOCK_LEN].fill(0);
+                        }
+                        PieceKind::Mapped { addr, sums } => {
+                            let blocks = part.blocks as u32;
+                            let sums = (0..blocks as usize).map(|i| sums.get(i)).collect();
+                            let wanted = Wanted { addr, volume, lba: part.lba, blocks, sums };
+                            fetches.push(Fetch { at_bytes, wanted });
+                        }
+                    }
+                }),
+            }
+        }
+        fetches
+    }
+
+    async fn fetch(
+        self: &Rc<Self>,
+        volume: &Rc<VolumeState>,
+        name: &str,
+        wanted: &Wanted,
+    ) -> Result<IoBuf, DeviceError> {
+        match self.reader.read(wanted).await {
+            Ok(buf) => Ok(buf),
+            Err(error) => {
+                self.note_lost(volume, wanted.lba, wanted.blocks);
+                let (offset, len) =
+                    (wanted.lba.0 * BLOCK_BYTES, u64::from(wanted.blocks) * BLOCK_BYTES);
+                Err(DeviceError::new(name, Operation::Read, offset, len, error.kind))
+            }
+        }
+    }
+
+    /// What of a range holds data, dirty data included.
+    pub(crate) fn allocation(
+        &self,
+        volume: &Rc<VolumeState>,
+        offset_bytes: u64,
+        len_bytes: u64,
+    ) -> Vec<Allocation> {
+        /// Runs in one answer: a client asks again for the rest.
+        const MOST: usize = 4096;
+        let first = offset_bytes / BLOCK_BYTES;
+        let end = (offset_bytes + len_bytes).div_ceil(BLOCK_BYTES);
+        let mut runs: Vec<(u64, bool)> = Vec::new();
+        let mut push = |blocks: u64, hole: bool| match runs.last_mut() {
+            Some((len, last)) if *last == hole => *len += blocks,
+            _ => runs.push((blocks, hole)),
+        };
+        let map = self.map.borrow();
+        for piece in self.groups.borrow().lookup(volume.id, Lba(first), end - first) {
+            match piece.content {
+                Some(content) => push(piece.blocks, matches!(content, Content::Zero)),
+                None => map.lookup_range(volume.id, piece.lba, piece.blocks, |part| {
+                    push(part.blocks, matches!(part.kind, PieceKind::Hole));
+                }),
+            }
+        }
+        let mut at = first;
+        let mut out = Vec::new();
+        for (blocks, hole) in runs.into_iter().take(MOST) {
+            let from = (at * BLOCK_BYTES).max(offset_bytes);
+            at += blocks;
+            let to = (at * BLOCK_BYTES).min(offset_bytes + len_bytes);
+            out.push(Allocation { len_bytes: to - from, hole });
+        }
+        out
+    }
+}

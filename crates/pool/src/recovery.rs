@@ -1,0 +1,788 @@
+//! The corridor of an import: labels, the newest root, the map journal, the log's replay.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::rc::Rc;
+
+use forebay_array::{Array, GroupConfig as ArrayGroup, GroupGeometry, MemberState};
+use forebay_array::{ErrorCounts, MemberConfig as ArrayMember};
+use forebay_device::{Device, DeviceError, ErrorKind, Operation};
+use forebay_format::config::{GroupConfig, MemberConfig, MemberUse, PoolConfig};
+use forebay_format::footer::footer_blocks;
+use forebay_format::journal::{FrameKind, SegmentRecord};
+use forebay_format::map_record::{Delta, decode_leaves};
+use forebay_format::superblock::Superblock;
+use forebay_intent_log::{IntentLog, LogConfig, LogRing, LogState, Replay, Side, Verdict};
+use forebay_map::Map;
+use forebay_rt as rt;
+use forebay_rt::sync::{Mutex, Notify};
+use forebay_segment::{
+    Classes, DataWriter, InFlight, JournalReader, JournalWriter, Reader, STREAMS, SegmentTable,
+};
+use forebay_txg::{Content, Groups, Throttle};
+use forebay_units::{
+    BLOCK_BYTES, BLOCK_LEN, CommitId, DeviceId, Nanos, SegmentId, TxgId, VolumeId, parse_bytes,
+};
+
+use crate::devices::parse_layout;
+use crate::health::HealthState;
+use crate::labels::{Label, OpenDevice, Opener, read_beat, read_label};
+use crate::scan::ScanState;
+use crate::spec::ImportOptions;
+use crate::stats::Stats;
+use crate::status::ImportReport;
+use crate::volume::VolumeState;
+use crate::{Limits, Pool, PoolError, Space, SyncControl, Writers};
+
+/// Everything that a running pool is put together from.
+pub(crate) struct Parts {
+    opener: Rc<dyn Opener>,
+    config: PoolConfig,
+    devices: BTreeMap<DeviceId, OpenDevice>,
+    array: Rc<Array>,
+    table: Rc<SegmentTable>,
+    map: Map,
+    log: IntentLog,
+    root: Superblock,
+    journal_segments: Vec<(SegmentId, u64)>,
+}
+
+impl Parts {
+    /// Of a pool without data.
+    pub fn fresh(
+        opener: Rc<dyn Opener>,
+        config: PoolConfig,
+        devices: BTreeMap<DeviceId, OpenDevice>,
+        array: Rc<Array>,
+        log: IntentLog,
+        root: &Superblock,
+    ) -> Result<Self, PoolError> {
+        let table = empty_table(&array);
+        let root = root.clone();
+        let (map, journal_segments) = (Map::new(), Vec::new());
+        Ok(Self { opener, config, devices, array, table, map, log, root, journal_segments })
+    }
+}
+
+pub(crate) fn geometry_of(group: &GroupConfig) -> Result<GroupGeometry, PoolError> {
+    let layout = parse_layout(&group.layout)
+        .ok_or_else(|| PoolError::new(format!("layout '{}' is unknown", group.layout)))?;
+    Ok(GroupGeometry {
+        layout,
+        members: group.members.len(),
+        unit_bytes: group.unit_bytes,
+        column_bytes: group.column_bytes,
+        data_start_bytes: group.data_start_bytes,
+        first_segment: group.first_segment,
+        segments: group.segments,
+    })
+}
+
+pub(crate) fn data_blocks(geometry: &GroupGeometry) -> u32 {
+    let blocks = geometry.blocks_per_segment();
+    blocks - footer_blocks(blocks)
+}
+
+fn empty_table(array: &Array) -> Rc<SegmentTable> {
+    let table = SegmentTable::new();
+    for geometry in array.groups() {
+        table.add_group(geometry.segments, data_blocks(&geometry));
+    }
+    table
+}
+
+/// The array of a configuration over the devices that are open. `stale` says which segments a
+/// member misses.
+pub(crate) fn build_array(
+    config: &PoolConfig,
+    devices: &BTreeMap<DeviceId, OpenDevice>,
+    stale: &dyn Fn(&MemberConfig) -> Vec<Range<u32>>,
+) -> Result<Rc<Array>, PoolError> {
+    let mut groups = Vec::new();
+    for group in &config.groups {
+        groups.push(build_array_group(group, devices, stale)?);
+    }
+    Ok(Array::new(groups)?)
+}
+
+/// One group of the array.
+pub(crate) fn build_array_group(
+    group: &GroupConfig,
+    devices: &BTreeMap<DeviceId, OpenDevice>,
+    stale: &dyn Fn(&MemberConfig) -> Vec<Range<u32>>,
+) -> Result<ArrayGroup, PoolError> {
+    let member = |member: &MemberConfig| {
+        let id = DeviceId(member.device);
+        ArrayMember {
+            id,
+            device: devices.get(&id).map(OpenDevice::device),
+            state: match member.state {
+                MemberUse::Online => MemberState::Online,
+                MemberUse::Offline => MemberState::Offline,
+                MemberUse::Faulted => MemberState::Faulted,
+            },
+            stale: stale(member),
+            errors: ErrorCounts::default(),
+        }
+    };
+    let slots = group.members.iter().map(|first| {
+        let chain = std::iter::successors(Some(first), |m| m.replacement.as_deref());
+        chain.map(member).collect::<Vec<_>>()
+    });
+    Ok(ArrayGroup { geometry: geometry_of(group)?, slots: slots.collect() })
+}
+
+/// The log's rings on the devices in use: log devices, or regions of the data devices.
+pub(crate) fn log_rings_of(
+    config: &PoolConfig,
+    devices: &BTreeMap<DeviceId, OpenDevice>,
+) -> Vec<LogRing> {
+    let side = |member: &MemberConfig, start_bytes: u64| {
+        let device_id = DeviceId(member.device);
+        let usable = member.state == MemberUse::Online;
+        let device = devices.get(&device_id).filter(|_| usable)?.device();
+        Some(Side { device_id, device, start_bytes })
+    };
+    if !config.logs.is_empty() {
+        let rings = config.logs.iter().map(|ring| LogRing {
+            index: ring.ring as u8,
+            len_bytes: ring.len_bytes,
+            sides: ring.sides.iter().filter_map(|s| side(s, ring.start_bytes)).collect(),
+        });
+        let rings: Vec<LogRing> = rings.filter(|ring| !ring.sides.is_empty()).collect();
+        if !rings.is_empty() {
+            return rings;
+        }
+    }
+    // In the pool: as many copies as the group survives failures, and one; several such rings
+    // when there are devices for them.
+    const MOST_RINGS: usize = 4;
+    let mut rings: Vec<LogRing> = Vec::new();
+    let first_index = config.logs.iter().map(|r| r.ring + 1).max().unwrap_or(0) as usize;
+    for group in &config.groups {
+        let Ok(geometry) = geometry_of(group) else { continue };
+        let start = forebay_format::label::LABEL_BYTES;
+        let stale = |m: &&MemberConfig| m.stale_since.is_none() && m.stale.is_empty();
+        let sides: Vec<Side> =
+            group.members.iter().filter(stale).filter_map(|m| side(m, start)).collect();
+        let copies = (geometry.parity_columns() + 1).min(4);
+        for chunk in sides.chunks_exact(copies.min(sides.len()).max(1)) {
+            if rings.len() < MOST_RINGS {
+                rings.push(LogRing {
+                    index: (first_index + rings.len()) as u8,
+                    len_bytes: config.reserve_bytes,
+                    sides: chunk.to_vec(),
+                });
+            }
+        }
+    }
+    rings
+}
+
+/// A device found with a label of the pool.
+pub(crate) struct Found {
+    pub path: String,
+    pub device: Device,
+    pub label: Label,
+}
+
+/// Reads the labels of all devices at `paths` that can be opened.
+pub(crate) async fn find_devices(opener: &Rc<dyn Opener>, paths: &[String]) -> Vec<Found> {
+    let mut found = Vec::new();
+    for path in paths {
+        let Ok(device) = opener.open(path) else { continue };
+        let label = read_label(&device).await;
+        if !label.configs.is_empty() {
+            found.push(Found { path: path.clone(), device, label });
+        }
+    }
+    found
+}
+
+/// The root that counts among those found, and the configuration that belongs to it.
+pub(crate) fn newest_root(
+    found: &[&Found],
+    rewind: u64,
+) -> Result<(Superblock, PoolConfig), PoolError> {
+    let mut roots: Vec<&Superblock> = found.iter().flat_map(|f| &f.label.roots).collect();
+    roots.sort_by_key(|root| std::cmp::Reverse(root.commit));
+    roots.dedup_by_key(|root| root.commit);
+    let mut why = "no readable superblock".to_owned();
+    for root in roots.into_iter().skip(rewind as usize) {
+        let config = found
+            .iter()
+            .find_map(|f| f.label.config(root.config_generation, root.config_sum));
+        match config {
+            Some(config) => return Ok((root.clone(), config.clone())),
+            None => {
+                // An older root would silently take back what this one committed.
+                why = format!(
+                    "root {} needs generation {} of the configuration, and no device has it",
+                    root.commit, root.config_generation
+                );
+                break;
+            }
+        }
+    }
+    Err(PoolError::new(why))
+}
+
+impl Pool {
+    /// Imports the pool `name_or_guid` found on `paths`: reads the newest root and the map
+    /// journal, replays the log, and serves. Refused when devices, or acknowledged writes, are
+    /// missing.
+    pub async fn import(
+        opener: Rc<dyn Opener>,
+        paths: &[String],
+        name_or_guid: &str,
+        options: &ImportOptions,
+    ) -> Result<Rc<Pool>, PoolError> {
+        let begun = rt::now();
+        let found = find_devices(&opener, paths).await;
+        let mine = select_pool(&found, name_or_guid)?;
+        let (root, mut config) = newest_root(&mine, options.rewind_groups).map_err(|e| {
+            PoolError::new(format!("pool '{name_or_guid}' cannot be imported: {e}"))
+        })?;
+        if config.destroyed {
+            return Err(PoolError::new(format!("pool '{}' was destroyed", config.name)));
+        }
+        check_not_in_use(&opener, &mine, &root, &config.name, options.force).await?;
+        let mut devices = BTreeMap::new();
+        place_devices(&mut config, &mine, &root, &mut devices);
+        drop(found);
+        check_complete(&config, &devices, &root, options)?;
+
+        let mut report = ImportReport::default();
+        let (map, table, journal_segments, array) =
+            load_map(&config, &devices, &root, &mut report).await?;
+        let (log_state, _) = LogState::decode(&root.log_state)?;
+        let log_config = LogConfig::new(config.guid);
+        let waiting = IntentLog::empty_state(
+            &log_config,
+            &[],
+            log_state.epoch + 1,
+            log_state.committed,
+            log_state.next_seq,
+        );
+        let log = IntentLog::start(log_config, &[], &waiting)?;
+        let parts =
+            Parts { opener, config, devices, array, table, map, log, root, journal_segments };
+        let exported = parts.root.exported;
+        let pool = Pool::assemble(parts)?;
+        pool.recover(&log_state, exported, options, &mut report).await?;
+        report.seconds = rt::now().since(begun).as_secs_f64();
+        report.remarks.iter().for_each(|r| pool.health.remark(r.clone()));
+        *pool.stats.import.borrow_mut() = report;
+        pool.start();
+        Ok(pool)
+    }
+
+    /// Replays the log into groups, commits them, and starts the log anew.
+    async fn recover(
+        self: &Rc<Self>,
+        state: &LogState,
+        exported: bool,
+        options: &ImportOptions,
+        report: &mut ImportReport,
+    ) -> Result<(), PoolError> {
+        *self.health.replaying.borrow_mut() = Some(state.clone());
+        if !exported {
+            let begun = rt::now();
+            self.replay(state, options, report).await?;
+            report.replay_seconds = rt::now().since(begun).as_secs_f64();
+        }
+        self.health.replaying.borrow_mut().take();
+        self.log.pause().await;
+        self.health.log_anew.set(true);
+        self.sync.config_dirty.set(true);
+        self.sync_group().await
+    }
+
+    async fn replay(
+        self: &Rc<Self>,
+        state: &LogState,
+        options: &ImportOptions,
+        report: &mut ImportReport,
+    ) -> Result<(), PoolError> {
+        let rings = {
+            let (config, devices) = (self.config.borrow(), self.devices.borrow());
+            replay_rings(&config, &devices, state)
+        };
+        let mut replay = Replay::open(rings, state, self.guid)?;
+        while let Some(records) = replay.next().await? {
+            for record in records {
+                self.replay_record(record).await?;
+            }
+        }
+        let end = replay.end().expect("a replay that has ended says how").clone();
+        report.log_bytes = end.bytes;
+        report.log_records = end.records;
+        for damage in &end.damages {
+            report.remarks.push(format!(
+                "log device {} at offset {}: {}; another side had it",
+                damage.place.device_name, damage.place.offset_bytes, damage.reason
+            ));
+        }
+        match end.verdict {
+            Verdict::CleanEnd => Ok(()),
+            Verdict::TornTail { seq } => {
+                report.remarks.push(format!(
+                    "log frame {seq} was being written when the pool stopped; nobody was told \
+                     that it was durable"
+                ));
+                Ok(())
+            }
+            Verdict::Loss(loss) => {
+                let text = describe_loss(&self.config.borrow(), &loss);
+                if options.accept_log_loss {
+                    report.remarks.push(format!("accepted: {text}"));
+                    return Ok(());
+                }
+                Err(PoolError::new(format!(
+                    "{text}; bring the log device back, or import with -m to go on without \
+                     these writes"
+                )))
+            }
+        }
+    }
+
+    async fn replay_record(
+        self: &Rc<Self>,
+        record: forebay_intent_log::Record,
+    ) -> Result<(), PoolError> {
+        let volume = self.volumes.borrow().get(&record.volume).cloned();
+        let Some(volume) = volume else { return Ok(()) };
+        let limit = Pool::blocks_of(volume.size_bytes.get());
+        let mut at = record.lba;
+        let mut absorb = |blocks: u64, content: Content, held: u64| {
+            // Writes past the end belong to a volume that was cut after them.
+            if at.0 + blocks <= limit {
+                self.groups.borrow_mut().absorb(record.volume, at, blocks, content, held);
+            }
+            at.0 += blocks;
+        };
+        if record.data.is_empty() {
+            absorb(u64::from(record.blocks), Content::Zero, 0);
+            return Ok(());
+        }
+        for piece in record.data {
+            if self.throttle.dirty_bytes() >= self.limits.get().txg_bytes {
+                self.sync_group().await?;
+            }
+            let held = self.throttle.admit(piece.len() as u64).await.forget();
+            absorb((piece.len() / BLOCK_LEN) as u64, Content::Data(piece), held);
+        }
+        Ok(())
+    }
+
+    /// Puts a pool together; nothing runs yet.
+    pub(crate) fn assemble(parts: Parts) -> Result<Rc<Pool>, PoolError> {
+        let Parts { opener, config, devices, array, table, map, log, root, journal_segments } =
+            parts;
+        let in_flight = InFlight::new(64 << 20);
+        let guid = config.guid;
+        let separate = table.len() >= 128;
+        let data = (0..STREAMS).map(|stream| {
+            DataWriter::new(array.clone(), table.clone(), in_flight.clone(), guid, stream)
+        });
+        let data = data.collect();
+        let next_seq = root.journal_end.map_or(1, |end| end.seq);
+        let mut journal = JournalWriter::new(
+            array.clone(),
+            table.clone(),
+            in_flight.clone(),
+            guid,
+            next_seq,
+            journal_segments,
+        );
+        if let Some(end) = root.journal_end {
+            journal.resume(end);
+        }
+        let volumes: BTreeMap<VolumeId, Rc<VolumeState>> =
+            config.volumes.iter().map(|v| (VolumeId(v.id), VolumeState::new(v))).collect();
+        let (limits, dirty_limit, usable_blocks) = limits_for(&config, &array);
+        let pool = Rc::new(Pool {
+            guid,
+            opener,
+            reader: Reader::new(array.clone(), table.clone(), guid),
+            in_flight,
+            classes: Classes::new(separate),
+            map: map.into(),
+            groups: Groups::new(root.txg.next()).into(),
+            throttle: Throttle::new(dirty_limit),
+            log,
+            volumes: volumes.into(),
+            writers: Mutex::new(Writers {
+                data,
+                journal,
+                journal_start: root.journal_start,
+                checkpoint: None,
+                delta_bytes: 0,
+                relocations: Vec::new(),
+                dropped: Vec::new(),
+                truncated: Vec::new(),
+            }),
+            sync: SyncControl {
+                wake: Notify::new(),
+                wanted: TxgId(0).into(),
+                committed: root.txg.into(),
+                commit: root.commit.into(),
+                done: Notify::new(),
+                config_dirty: false.into(),
+                root_wanted: false.into(),
+            },
+            limits: limits.into(),
+            stopped: None.into(),
+            closing: false.into(),
+            stats: Stats::new(&root.counters),
+            space: Space::default(),
+            health: HealthState::new(),
+            scan: ScanState::default(),
+            nonce: rt::random_u64(),
+            admin: Mutex::new(()),
+            tasks: Vec::new().into(),
+            config: config.into(),
+            devices: devices.into(),
+            array,
+            table,
+        });
+        pool.space.usable_blocks.set(usable_blocks);
+        pool.refresh_space();
+        pool.apply_properties();
+        for id in pool.volumes.borrow().keys() {
+            // A volume that the journal does not name yet is all holes.
+            let _ = pool.map.borrow_mut().create_volume(*id);
+        }
+        Ok(pool)
+    }
+
+    /// Starts the tasks of a pool.
+    pub(crate) fn start(self: &Rc<Self>) {
+        let tasks = vec![
+            rt::spawn(self.clone().sync_loop()),
+            rt::spawn(self.clone().health_loop()),
+            rt::spawn(self.clone().heartbeat_loop()),
+            rt::spawn(self.clone().scan_loop()),
+        ];
+        self.tasks.borrow_mut().extend(tasks);
+    }
+
+    /// The log's rings as the configuration has them now.
+    pub(crate) fn log_rings(&self) -> Vec<LogRing> {
+        log_rings_of(&self.config.borrow(), &self.devices.borrow())
+    }
+
+    /// Counts reserved and sparse blocks anew.
+    pub(crate) fn refresh_space(&self) {
+        let volumes = self.volumes.borrow();
+        let map = self.map.borrow();
+        let thick = volumes.values().filter(|v| !v.sparse);
+        self.space.reserved_blocks.set(thick.map(|v| Self::blocks_of(v.size_bytes.get())).sum());
+        let sparse = volumes.values().filter(|v| v.sparse);
+        self.space.sparse_blocks.set(sparse.map(|v| map.mapped_blocks(v.id)).sum());
+    }
+}
+
+/// Limits, the dirty limit in bytes, and blocks that data may take.
+pub(crate) fn limits_for(config: &PoolConfig, array: &Array) -> (Limits, u64, u64) {
+    const MOST_DIRTY: u64 = 256 << 20;
+    const LEAST_DIRTY: u64 = 4 << 20;
+    let groups = array.groups();
+    let segments: u64 = groups.iter().map(|g| u64::from(g.segments)).sum();
+    let blocks: u64 =
+        groups.iter().map(|g| u64::from(g.segments) * u64::from(data_blocks(g))).sum();
+    let auto = (blocks * BLOCK_BYTES / 16).clamp(LEAST_DIRTY, MOST_DIRTY);
+    let set = config.properties.get("dirty_limit").and_then(|v| parse_bytes(v).ok());
+    let dirty_limit = set.unwrap_or(auto).max(LEAST_DIRTY);
+    let per_segment = (blocks / segments.max(1)).max(1);
+    let dirty_segments = (dirty_limit / BLOCK_BYTES).div_ceil(per_segment);
+    let streams = if segments >= 128 { u64::from(STREAMS) } else { 2 };
+    let (reserve, map_reserve) = (streams + 2, 3);
+    // The open streams, one group, the journal (about 1 % of what is mapped), and 1/32 so that the
+    // cleaner never works on segments that are all alive.
+    let kept = reserve + map_reserve + dirty_segments + 2 + segments / 80 + segments / 32;
+    let limits = Limits {
+        txg_timeout: Nanos::from_secs(5),
+        txg_bytes: dirty_limit / 3,
+        reserve_segments: reserve as u32,
+        map_reserve_segments: map_reserve as u32,
+    };
+    (limits, dirty_limit, segments.saturating_sub(kept) * per_segment)
+}
+
+fn select_pool<'a>(found: &'a [Found], name_or_guid: &str) -> Result<Vec<&'a Found>, PoolError> {
+    let matches = |f: &&Found| {
+        let (envelope, config) = &f.label.configs[0];
+        config.name == name_or_guid || envelope.pool.to_string() == name_or_guid
+    };
+    let mine: Vec<&Found> = found.iter().filter(matches).collect();
+    let Some(first) = mine.first() else {
+        return Err(PoolError::new(format!(
+            "no pool '{name_or_guid}' was found; 'pool import' without a name lists what is there"
+        )));
+    };
+    let guid = first.label.configs[0].0.pool;
+    if mine.iter().any(|f| f.label.configs[0].0.pool != guid) {
+        return Err(PoolError::new(format!(
+            "more than one pool is named '{name_or_guid}'; import it by its number"
+        )));
+    }
+    Ok(mine)
+}
+
+/// Refuses a pool that another machine has imported. (On one machine the devices' locks do.)
+async fn check_not_in_use(
+    opener: &Rc<dyn Opener>,
+    found: &[&Found],
+    root: &Superblock,
+    name: &str,
+    force: bool,
+) -> Result<(), PoolError> {
+    /// Four heartbeats.
+    const WATCH: Nanos = Nanos::from_secs(4);
+    if root.exported || root.host == opener.host() {
+        return Ok(());
+    }
+    let before = beats(found).await;
+    rt::sleep(WATCH).await;
+    if beats(found).await != before {
+        return Err(PoolError::new(format!(
+            "pool '{name}' is imported on another machine and in use there; export it there first"
+        )));
+    }
+    if !force {
+        return Err(PoolError::new(format!(
+            "pool '{name}' was last used by another machine and not exported; that machine is \
+             silent now: use -f to import it if you are sure that it is off"
+        )));
+    }
+    Ok(())
+}
+
+async fn beats(found: &[&Found]) -> Vec<Option<u64>> {
+    let mut beats = Vec::new();
+    for device in found {
+        beats.push(read_beat(&device.device).await.map(|beat| beat.beat));
+    }
+    beats
+}
+
+/// Gives every member of the configuration its device, by label.
+fn place_devices(
+    config: &mut PoolConfig,
+    found: &[&Found],
+    root: &Superblock,
+    devices: &mut BTreeMap<DeviceId, OpenDevice>,
+) {
+    let place = |member: &mut MemberConfig, data: bool, devices: &mut BTreeMap<_, _>| {
+        // When two devices carry the same id (a copy), the one with the newer root counts.
+        let newest = |f: &&&Found| {
+            (f.label.roots.first().map(|r| r.commit), f.label.configs[0].0.generation)
+        };
+        let best = found
+            .iter()
+            .filter(|f| f.label.configs[0].0.device == member.device)
+            .max_by_key(newest);
+        let Some(best) = best else { return };
+        member.path.clone_from(&best.path);
+        devices.insert(DeviceId(member.device), OpenDevice::new(&best.path, best.device.clone()));
+        if data {
+            let last = best.label.roots.first().map_or(CommitId(0), |r| r.commit);
+            // Everything up to the root before the newest was flushed to all members in use, so a
+            // member one root behind misses nothing. One further behind is an old copy.
+            if last.0 + 1 < root.commit.0 && member.state == MemberUse::Online {
+                let since = member.stale_since.map_or(last.0, |s| s.min(last.0));
+                member.stale_since = Some(since);
+            }
+        } else if best.label.configs[0].0.generation < root.config_generation {
+            // A log side that missed a configuration missed frames with it.
+            member.state = MemberUse::Faulted;
+        }
+    };
+    let data = config.groups.iter_mut().flat_map(|g| &mut g.members).map(|m| (m, true));
+    let logs = config.logs.iter_mut().flat_map(|r| &mut r.sides).map(|m| (m, false));
+    for (member, data) in data.chain(logs) {
+        let mut at = Some(member);
+        while let Some(member) = at {
+            place(member, data, devices);
+            at = member.replacement.as_deref_mut();
+        }
+    }
+}
+
+fn check_complete(
+    config: &PoolConfig,
+    devices: &BTreeMap<DeviceId, OpenDevice>,
+    root: &Superblock,
+    options: &ImportOptions,
+) -> Result<(), PoolError> {
+    let absent = |member: &&MemberConfig| !devices.contains_key(&DeviceId(member.device));
+    for group in &config.groups {
+        let geometry = geometry_of(group)?;
+        let usable = |m: &&MemberConfig| !absent(m) && m.state == MemberUse::Online;
+        let good = group.members.iter().filter(usable).count();
+        if good < geometry.data_columns().max(1) {
+            let missing: Vec<&str> =
+                group.members.iter().filter(absent).map(|m| m.path.as_str()).collect();
+            return Err(PoolError::new(format!(
+                "pool '{}' cannot be imported: its {} of {} devices needs {} of them, {good} are \
+                 usable; missing: {}; bring devices back (-d DIR says where to look)",
+                config.name,
+                group.layout,
+                group.members.len(),
+                geometry.data_columns().max(1),
+                if missing.is_empty() { "none".to_owned() } else { missing.join(", ") },
+            )));
+        }
+    }
+    if root.exported || options.accept_log_loss {
+        return Ok(());
+    }
+    for ring in &config.logs {
+        let in_use = |m: &&MemberConfig| m.state == MemberUse::Online;
+        let needed = ring.sides.iter().any(|m| in_use(&m));
+        if needed && ring.sides.iter().filter(in_use).all(|m| absent(&m)) {
+            let paths: Vec<&str> = ring.sides.iter().map(|m| m.path.as_str()).collect();
+            return Err(PoolError::new(format!(
+                "pool '{}' cannot be imported: its log device is missing ({}), and with it writes \
+                 that were acknowledged after {}; bring it back, or import with -m to lose them",
+                config.name,
+                paths.join(", "),
+                root.txg
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Rings as the last run had them: by the superblock's list, log devices or regions in the pool.
+fn replay_rings(
+    config: &PoolConfig,
+    devices: &BTreeMap<DeviceId, OpenDevice>,
+    state: &LogState,
+) -> Vec<LogRing> {
+    let rings = log_rings_of(config, devices);
+    rings.into_iter().filter(|r| state.rings.iter().any(|s| s.index == r.index)).collect()
+}
+
+fn describe_loss(config: &PoolConfig, loss: &forebay_intent_log::Loss) -> String {
+    let frames: Vec<String> =
+        loss.missing.iter().take(4).map(|(a, b)| format!("{a} to {b}")).collect();
+    let volumes: Vec<String> = loss
+        .volumes_hint
+        .iter()
+        .filter_map(|id| config.volumes.iter().find(|v| v.id == id.0))
+        .map(|v| format!("{}/{}", config.name, v.name))
+        .collect();
+    let places: Vec<String> = loss
+        .places
+        .iter()
+        .map(|p| format!("{} at offset {}", p.place.device_name, p.place.offset_bytes))
+        .collect();
+    let mut text = format!(
+        "pool '{}' has lost acknowledged writes: log frames {} were durable (up to {}) and are \
+         not there",
+        config.name,
+        frames.join(", "),
+        loss.watermark
+    );
+    if !places.is_empty() {
+        text.push_str(&format!(" ({})", places.join(", ")));
+    }
+    if !volumes.is_empty() {
+        text.push_str(&format!("; volumes concerned, as far as known: {}", volumes.join(", ")));
+    }
+    text
+}
+
+type Loaded = (Map, Rc<SegmentTable>, Vec<(SegmentId, u64)>, Rc<Array>);
+
+/// Reads the map journal, and from it which segments hold what.
+async fn load_map(
+    config: &PoolConfig,
+    devices: &BTreeMap<DeviceId, OpenDevice>,
+    root: &Superblock,
+    report: &mut ImportReport,
+) -> Result<Loaded, PoolError> {
+    // Which segments a member misses is known only after the journal has been read: until then a
+    // member that misses anything is asked for nothing.
+    let everything = 0..u32::MAX >> 1;
+    let cautious = |m: &MemberConfig| match m.stale_since {
+        Some(_) => vec![everything.clone()],
+        None => m.stale.iter().map(|(a, b)| *a..*b).collect(),
+    };
+    let array = build_array(config, devices, &cautious)?;
+    let mut map = Map::new();
+    let mut records: BTreeMap<SegmentId, SegmentRecord> = BTreeMap::new();
+    let mut journal_segments = Vec::new();
+    if let (Some(start), Some(end)) = (root.journal_start, root.journal_end) {
+        let mut journal = JournalReader::new(array.clone(), config.guid, start, end);
+        while let Some((kind, payload)) = journal.next().await? {
+            match kind {
+                FrameKind::Delta => map.apply(&Delta::decode(&payload)?),
+                FrameKind::Leaves => {
+                    decode_leaves(&payload)?.iter().for_each(|image| map.load_leaf(image));
+                }
+                FrameKind::Segments => {
+                    for record in SegmentRecord::decode_all(&payload)? {
+                        records.insert(record.segment, record);
+                    }
+                }
+                FrameKind::Pad | FrameKind::Jump => {}
+            }
+        }
+        report.map_bytes = journal.bytes;
+        journal_segments = std::mem::take(&mut journal.segments);
+    }
+    let table = empty_table(&array);
+    let corrupt = |detail: String| {
+        let kind = ErrorKind::Corrupt { detail };
+        PoolError::from(DeviceError::new("map journal", Operation::Read, 0, 0, kind))
+    };
+    for record in records.values() {
+        let is_journal = journal_segments.iter().any(|(id, _)| *id == record.segment);
+        let mut record = *record;
+        if record.kind == 2 && !is_journal {
+            record.kind = 0;
+        }
+        if !table.load_record(&record) {
+            return Err(corrupt(format!("names segment {}", record.segment)));
+        }
+    }
+    for (segment, _) in &journal_segments {
+        if table.get(*segment).state == forebay_segment::SegmentState::Free {
+            table.reopen(*segment);
+            table.close(*segment, false);
+        }
+    }
+    let mut bad = None;
+    map.for_each(|volume, lba, addr, blocks| {
+        if addr.segment().0 >= table.len() {
+            bad.get_or_insert(format!("block {lba} of volume {volume} is at {addr}"));
+            return;
+        }
+        table.add_live(addr, blocks);
+        if table.get(addr.segment()).state == forebay_segment::SegmentState::Free {
+            bad.get_or_insert(format!(
+                "block {lba} of volume {volume} is in segment {}, which is free",
+                addr.segment()
+            ));
+        }
+    });
+    if let Some(detail) = bad {
+        return Err(corrupt(detail));
+    }
+    let exact = |m: &MemberConfig| {
+        let mut stale: Vec<Range<u32>> = m.stale.iter().map(|(a, b)| *a..*b).collect();
+        if let Some(since) = m.stale_since {
+            table.for_each(|segment, info| {
+                if info.last >= since && info.state != forebay_segment::SegmentState::Free {
+                    stale.push(segment.0..segment.0 + 1);
+                }
+            });
+        }
+        stale
+    };
+    let array = build_array(config, devices, &exact)?;
+    Ok((map, table, journal_segments, array))
+}

@@ -1,0 +1,243 @@
+//! Roots: the instant at which a group, and all that it changed, counts.
+
+use std::rc::Rc;
+
+use forebay_array::MemberState;
+use forebay_format::checksum::crc64;
+use forebay_format::config::MemberUse;
+use forebay_format::superblock::{JournalPosition, Superblock};
+use forebay_intent_log::{LogRing, LogState};
+use forebay_rt as rt;
+use forebay_units::{CommitId, DeviceId, TxgId};
+
+use crate::labels::{OpenDevice, write_config, write_root};
+use crate::{Pool, PoolError, Writers};
+
+/// What the root says of the log, and whether the log starts anew after it.
+enum LogPlan {
+    GoesOn(LogState),
+    StartsAnew(Vec<LogRing>, LogState),
+    /// During replay: the log is still the one that is being replayed.
+    Keep(LogState),
+}
+
+impl Pool {
+    /// Makes everything written so far durable and commits it with a new root. `txg` is the last
+    /// group that is in it; `group` says that this root is the one that brings it.
+    pub(crate) async fn write_root(
+        self: &Rc<Self>,
+        writers: &mut Writers,
+        txg: TxgId,
+        group: bool,
+    ) -> Result<(), PoolError> {
+        self.array.flush().await?;
+        self.take_array_events();
+        let commit = self.sync.commit.get().next();
+        if self.sync.config_dirty.get() {
+            self.write_configs().await?;
+        }
+        let plan = self.log_plan(txg, group);
+        let log_state = match &plan {
+            LogPlan::GoesOn(state) | LogPlan::StartsAnew(_, state) | LogPlan::Keep(state) => state,
+        };
+        self.tally(writers);
+        let root = self.superblock(writers, commit, txg, log_state.encode(), false);
+        self.put_root(&root).await?;
+        self.after_root(writers, commit, txg, group, plan).await
+    }
+
+    fn superblock(
+        &self,
+        writers: &Writers,
+        commit: CommitId,
+        txg: TxgId,
+        log_state: Vec<u8>,
+        exported: bool,
+    ) -> Superblock {
+        let config = self.config.borrow();
+        let journal_end: Option<JournalPosition> = writers.journal.position();
+        Superblock {
+            pool: self.guid,
+            commit,
+            txg,
+            config_generation: config.generation,
+            config_sum: crc64(&config.encode()),
+            journal_start: writers.journal_start,
+            journal_end,
+            exported,
+            written_at: rt::wall_clock(),
+            nonce: self.nonce,
+            host: self.opener.host(),
+            counters: self.counters(),
+            log_state,
+        }
+    }
+
+    /// Devices that labels and roots are written to: data members in use.
+    pub(crate) fn label_devices(&self) -> Vec<(DeviceId, OpenDevice)> {
+        let devices = self.devices.borrow();
+        let members = self.array.status().into_iter();
+        members
+            .filter(|m| matches!(m.state, MemberState::Online | MemberState::Degraded))
+            .filter_map(|m| devices.get(&m.id).map(|d| (m.id, d.clone())))
+            .collect()
+    }
+
+    /// Writes a root to every member. It counts when more than half of them have it.
+    async fn put_root(&self, root: &Superblock) -> Result<(), PoolError> {
+        let devices = self.label_devices();
+        let handles: Vec<_> = devices.iter().map(|(_, open)| open.device()).collect();
+        let writes = handles.iter().map(|device| write_root(device, root));
+        let outcomes = rt::join_all(writes).await;
+        let bytes = 2 * forebay_format::label::SUPERBLOCK_BYTES;
+        let mut good = 0;
+        let mut last = None;
+        for ((id, _), outcome) in devices.iter().zip(outcomes) {
+            match outcome {
+                Ok(()) => {
+                    good += 1;
+                    self.stats.wrote_root(bytes);
+                }
+                Err(error) => {
+                    // It may hold half a root: it must not be believed before a resilver. When
+                    // it cannot be spared, the next import finds the newer roots elsewhere.
+                    let _ = self.array.fault(*id);
+                    last = Some(error);
+                }
+            }
+        }
+        if 2 * good > devices.len() {
+            return Ok(());
+        }
+        let why = last.map_or_else(|| "no device is left".to_owned(), |e| e.to_string());
+        Err(PoolError::new(format!(
+            "the root could be written to {good} of {} devices: {why}",
+            devices.len()
+        )))
+    }
+
+    /// Writes the configuration with a new generation to every device, log devices included.
+    pub(crate) async fn write_configs(&self) -> Result<(), PoolError> {
+        self.sync.config_dirty.set(false);
+        self.refresh_member_configs();
+        let config = {
+            let mut config = self.config.borrow_mut();
+            config.generation += 1;
+            config.clone()
+        };
+        let mut good = 0;
+        let mut last = None;
+        let data = self.label_devices();
+        let total = data.len();
+        for (id, open) in data {
+            match write_config(&open.device(), id.0, &config).await {
+                Ok(()) => good += 1,
+                Err(error) => {
+                    let _ = self.array.fault(id);
+                    last = Some(error);
+                }
+            }
+            self.stats.wrote_root(2 * 4096);
+        }
+        if 2 * good <= total {
+            return Err(last.unwrap_or_else(|| PoolError::new("no device is left")));
+        }
+        for ring in &config.logs {
+            for side in ring.sides.iter().filter(|side| side.state == MemberUse::Online) {
+                let open = self.devices.borrow().get(&DeviceId(side.device)).cloned();
+                if let Some(open) = open
+                    && let Err(error) = write_config(&open.device(), side.device, &config).await
+                {
+                    self.fail_log_side(DeviceId(side.device), &error.message);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn log_plan(&self, txg: TxgId, group: bool) -> LogPlan {
+        if let Some(state) = self.health.replaying.borrow().clone() {
+            return LogPlan::Keep(state);
+        }
+        let anew = self.health.log_anew.get() && group;
+        if !anew {
+            return LogPlan::GoesOn(self.log.state(txg));
+        }
+        let rings = self.log_rings();
+        let state = self.log.next_state(&rings, self.log.epoch() + 1, txg);
+        LogPlan::StartsAnew(rings, state)
+    }
+
+    async fn after_root(
+        self: &Rc<Self>,
+        writers: &mut Writers,
+        commit: CommitId,
+        txg: TxgId,
+        group: bool,
+        plan: LogPlan,
+    ) -> Result<(), PoolError> {
+        self.sync.commit.set(commit);
+        let replaying = matches!(plan, LogPlan::Keep(_));
+        if !replaying {
+            self.log.release(txg);
+        }
+        if group {
+            for volume in self.volumes.borrow().values() {
+                volume.committed(txg);
+            }
+            self.throttle.release(self.stats.take_retired());
+            self.space_after_group();
+            self.sync.committed.set(txg);
+        }
+        if let LogPlan::StartsAnew(rings, state) = plan {
+            self.log.resume(&rings, &state).await?;
+            self.health.log_anew.set(false);
+            self.health.log_changed.notify_all();
+        }
+        self.sync.done.notify_all();
+        self.reclaim(writers, commit).await;
+        Ok(())
+    }
+
+    fn space_after_group(&self) {
+        let map = self.map.borrow();
+        let volumes = self.volumes.borrow();
+        let sparse = volumes.values().filter(|v| v.sparse).map(|v| map.mapped_blocks(v.id)).sum();
+        let space = &self.space;
+        space.sparse_blocks.set(sparse);
+        let left = space.promised_blocks.get().saturating_sub(space.syncing_blocks.replace(0));
+        space.promised_blocks.set(left);
+    }
+
+    /// Frees segments that no root needs any more. The root before the newest stays readable, as
+    /// long as there is space to spare.
+    async fn reclaim(&self, _writers: &mut Writers, commit: CommitId) {
+        let limits = self.limits.get();
+        let tight = self.table.free_count() < 2 * limits.reserve_segments;
+        let oldest = if tight { commit } else { CommitId(commit.0.saturating_sub(1)) };
+        let trim = self.property("autotrim") != "off";
+        for segment in self.table.reclaimable(oldest) {
+            // Discard is advice; whatever it says, nothing refers to the segment.
+            let _ = match trim {
+                true => self.array.discard_segment(segment).await,
+                false => self.array.reset_segment(segment),
+            };
+            self.table.free(segment);
+        }
+    }
+
+    /// Writes the last root of a pool that is exported: the log is empty, and nothing follows.
+    pub(crate) async fn write_last_root(&self, writers: &mut Writers) -> Result<(), PoolError> {
+        self.array.flush().await?;
+        if self.sync.config_dirty.get() {
+            self.write_configs().await?;
+        }
+        let (commit, txg) = (self.sync.commit.get().next(), self.sync.committed.get());
+        self.tally(writers);
+        let state = self.log.state(txg).encode();
+        let root = self.superblock(writers, commit, txg, state, true);
+        self.put_root(&root).await?;
+        self.sync.commit.set(commit);
+        Ok(())
+    }
+}

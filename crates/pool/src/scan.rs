@@ -1,0 +1,374 @@
+//! Scrubs and resilvers: every live segment read, judged, and put right, at a bounded pace.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use forebay_array::Verdict;
+use forebay_format::checksum::block_sum;
+use forebay_format::footer::{Footer, Run};
+use forebay_rt as rt;
+use forebay_segment::{SegmentInfo, SegmentKind, SegmentState};
+use forebay_units::{BLOCK_BYTES, BlockAddr, Lba, Nanos, SegmentId, VolumeId, parse_bytes};
+
+use crate::status::ScanStatus;
+use crate::{Pool, PoolError};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Scrub,
+    Resilver,
+}
+
+/// The last or running scan.
+#[derive(Default)]
+pub(crate) struct ScanState {
+    status: RefCell<Option<ScanStatus>>,
+    scrub_wanted: Cell<bool>,
+    resilver_wanted: Cell<bool>,
+    paused: Cell<bool>,
+    stop: Cell<bool>,
+    /// Where a paused scrub goes on.
+    next: Cell<u32>,
+    begun: Cell<Nanos>,
+}
+
+/// Rows judged at once.
+const ROWS: u32 = 16;
+
+impl Pool {
+    pub(crate) fn scan_status(&self) -> Option<ScanStatus> {
+        let mut status = self.scan.status.borrow().clone()?;
+        if status.state == "in progress" {
+            status.elapsed_secs = rt::now().since(self.scan.begun.get()).0 / 1_000_000_000;
+        }
+        Some(status)
+    }
+
+    fn scan_runs(&self) -> bool {
+        self.scan.status.borrow().as_ref().is_some_and(|s| s.state == "in progress")
+    }
+
+    /// Starts a scrub, or goes on with a paused one.
+    pub async fn scrub(&self) -> Result<(), PoolError> {
+        if self.scan_runs() {
+            return Err(PoolError::new(format!(
+                "pool '{}' is being scanned; 'pool status' shows how far it is, 'pool scrub -s' \
+                 stops a scrub",
+                self.name()
+            )));
+        }
+        self.scan.paused.set(false);
+        self.scan.stop.set(false);
+        self.scan.scrub_wanted.set(true);
+        self.sync.done.notify_all();
+        Ok(())
+    }
+
+    /// Pauses a scrub; [`Pool::scrub`] goes on.
+    pub async fn scrub_pause(&self) -> Result<(), PoolError> {
+        self.end_scrub(true)
+    }
+
+    /// Stops a scrub.
+    pub async fn scrub_stop(&self) -> Result<(), PoolError> {
+        self.end_scrub(false)
+    }
+
+    fn end_scrub(&self, pause: bool) -> Result<(), PoolError> {
+        let status = self.scan.status.borrow().clone();
+        let scrubbing = status.as_ref().is_some_and(|s| {
+            s.kind == "scrub" && (s.state == "in progress" || (!pause && s.state == "paused"))
+        });
+        if !scrubbing && !self.scan.scrub_wanted.get() {
+            return Err(PoolError::new(format!("pool '{}' is not being scrubbed", self.name())));
+        }
+        self.scan.scrub_wanted.set(false);
+        if pause {
+            self.scan.paused.set(true);
+        } else {
+            self.scan.stop.set(true);
+            self.scan.next.set(0);
+            if let Some(status) = self.scan.status.borrow_mut().as_mut()
+                && status.state == "paused"
+            {
+                status.state = "stopped".to_owned();
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts to rebuild what devices miss, at once.
+    pub async fn resilver(&self) -> Result<(), PoolError> {
+        self.want_resilver();
+        Ok(())
+    }
+
+    pub(crate) fn want_resilver(&self) {
+        self.scan.resilver_wanted.set(true);
+        self.sync.done.notify_all();
+    }
+
+    /// The task that scans.
+    pub(crate) async fn scan_loop(self: Rc<Self>) {
+        // What was missing at import is rebuilt first.
+        self.scan.resilver_wanted.set(!self.array.stale_segments().is_empty());
+        loop {
+            let scan = &self.scan;
+            let ended = || self.closing.get() || self.is_stopped();
+            let wanted = || scan.resilver_wanted.get() || scan.scrub_wanted.get() || ended();
+            self.sync.done.until(wanted).await;
+            if ended() {
+                return;
+            }
+            if scan.resilver_wanted.replace(false) {
+                self.run_resilver().await;
+            } else if scan.scrub_wanted.replace(false) {
+                self.run_scrub().await;
+            }
+        }
+    }
+
+    fn begin(&self, kind: Kind, segments: u64) {
+        let per_segment = u64::from(self.table.data_blocks(SegmentId(0))) * BLOCK_BYTES;
+        self.scan.begun.set(rt::now());
+        *self.scan.status.borrow_mut() = Some(ScanStatus {
+            kind: if kind == Kind::Scrub { "scrub" } else { "resilver" }.to_owned(),
+            state: "in progress".to_owned(),
+            started_at: rt::wall_clock(),
+            elapsed_secs: 0,
+            done_bytes: 0,
+            total_bytes: segments * per_segment,
+            repaired_bytes: 0,
+            errors: 0,
+        });
+    }
+
+    fn progress(&self, change: impl FnOnce(&mut ScanStatus)) {
+        if let Some(status) = self.scan.status.borrow_mut().as_mut() {
+            change(status);
+            status.done_bytes = status.done_bytes.min(status.total_bytes);
+        }
+    }
+
+    fn finish(&self, state: &str) {
+        let elapsed = rt::now().since(self.scan.begun.get()).0 / 1_000_000_000;
+        self.progress(|status| {
+            status.state = state.to_owned();
+            status.elapsed_secs = elapsed;
+            if state == "completed" {
+                status.done_bytes = status.total_bytes;
+            }
+        });
+    }
+
+    async fn pace(&self, bytes: u64, begun: Nanos) {
+        match parse_bytes(&self.property("scan_rate")) {
+            Ok(rate) if rate > 0 => {
+                let due = Nanos((bytes as f64 * 1e9 / rate as f64) as u64);
+                rt::sleep(due.since(rt::now().since(begun))).await;
+            }
+            // By itself a scan leaves as much time to others as it takes.
+            _ => {
+                let took = rt::now().since(begun);
+                rt::sleep(took.min(Nanos::from_millis(50))).await;
+            }
+        }
+    }
+
+    async fn run_scrub(self: &Rc<Self>) {
+        let in_use: Vec<SegmentId> = {
+            let mut all = Vec::new();
+            self.table.for_each(|segment, info| {
+                if info.state == SegmentState::Full || info.state == SegmentState::Open {
+                    all.push(segment);
+                }
+            });
+            all
+        };
+        let next = self.scan.next.get();
+        if next == 0 {
+            self.begin(Kind::Scrub, in_use.len() as u64);
+            self.forget_lost();
+        } else {
+            self.progress(|status| status.state = "in progress".to_owned());
+        }
+        for segment in in_use.into_iter().filter(|s| s.0 >= next) {
+            if self.closing.get() || self.is_stopped() {
+                return;
+            }
+            if self.scan.paused.get() {
+                self.scan.next.set(segment.0);
+                self.finish("paused");
+                return;
+            }
+            if self.scan.stop.get() {
+                self.finish("stopped");
+                return;
+            }
+            let begun = rt::now();
+            let bytes = self.scrub_segment(segment).await;
+            self.progress(|status| status.done_bytes += bytes);
+            self.pace(bytes, begun).await;
+        }
+        self.scan.next.set(0);
+        self.finish("completed");
+    }
+
+    async fn scrub_segment(self: &Rc<Self>, segment: SegmentId) -> u64 {
+        let _pin = self.table.pin(segment);
+        let info = self.table.get(segment);
+        let per_row = match self.array.geometry_of(segment) {
+            Ok(geometry) => geometry.blocks_per_row(),
+            Err(_) => return 0,
+        };
+        let owners = self.owners(segment, &info).await;
+        let judge = |addr: BlockAddr, block: &[u8]| self.judge(&owners, addr, block);
+        let mut row = 0;
+        // Rows that are being written now are read by nobody yet: they are left to the next scrub.
+        let rows = if info.state == SegmentState::Open { info.rows.saturating_sub(ROWS) } else { info.rows };
+        while row < rows {
+            let count = ROWS.min(rows - row);
+            match self.array.scrub_rows(segment, row, count, &judge).await {
+                Ok(found) => {
+                    self.progress(|status| {
+                        status.repaired_bytes += found.repaired_bytes;
+                        status.errors += found.damaged.len() as u64;
+                    });
+                    for addr in found.damaged {
+                        if let Some(Owner::Data(volume, lba, _)) = owners.get(&addr.block()) {
+                            self.note_lost_block(*volume, *lba);
+                        }
+                    }
+                }
+                Err(error) => {
+                    self.health.remark(error.to_string());
+                    self.progress(|status| status.errors += 1);
+                }
+            }
+            row += count;
+        }
+        u64::from(rows) * u64::from(per_row) * BLOCK_BYTES
+    }
+
+    async fn run_resilver(self: &Rc<Self>) {
+        let stale = self.array.stale_segments();
+        self.begin(Kind::Resilver, stale.len() as u64);
+        for segment in stale {
+            if self.closing.get() || self.is_stopped() {
+                return;
+            }
+            let begun = rt::now();
+            let _pin = self.table.pin(segment);
+            let info = self.table.get(segment);
+            let live = !matches!(info.state, SegmentState::Free | SegmentState::Emptied(_));
+            let outcome = if live {
+                let owners = self.owners(segment, &info).await;
+                let judge = |addr: BlockAddr, block: &[u8]| self.judge(&owners, addr, block);
+                self.array.rebuild_segment(segment, info.rows, &judge).await
+            } else {
+                // Nothing lives here: its column is as good as any.
+                self.array.reset_segment(segment).map(|()| forebay_array::Rebuilt::default())
+            };
+            match outcome {
+                Ok(rebuilt) => {
+                    self.stats.repaired(rebuilt.written_bytes);
+                    let errors = rebuilt.damaged.len() as u64;
+                    self.progress(|status| {
+                        status.repaired_bytes += rebuilt.written_bytes;
+                        status.errors += errors;
+                    });
+                }
+                Err(error) => {
+                    self.health.remark(error.to_string());
+                    self.progress(|status| status.errors += 1);
+                }
+            }
+            let bytes = u64::from(self.table.data_blocks(segment)) * BLOCK_BYTES;
+            self.progress(|status| status.done_bytes += bytes);
+            self.pace(if live { bytes } else { 0 }, begun).await;
+        }
+        // Rebuilt columns count once they are flushed and the configuration says so.
+        self.sync.config_dirty.set(true);
+        let _ = self.commit_all().await;
+        let done = self.array.replaced();
+        let mut left = false;
+        for device in done {
+            left |= self.array.detach(device).is_ok();
+            self.forget_member(device);
+        }
+        if left {
+            self.sync.config_dirty.set(true);
+            let _ = self.commit_all().await;
+        }
+        self.finish("completed");
+        // What was written meanwhile to a device that was away is in the next round.
+        if !self.array.stale_segments().is_empty() && !self.is_stopped() {
+            self.scan.resilver_wanted.set(true);
+        }
+    }
+
+    /// Whose each live block of a segment is.
+    async fn owners(&self, segment: SegmentId, info: &SegmentInfo) -> BTreeMap<u32, Owner> {
+        let mut owners = BTreeMap::new();
+        if info.kind == SegmentKind::Map {
+            return owners;
+        }
+        let footer = match info.footer {
+            true => self.reader.footer(segment).await.ok(),
+            false => None,
+        };
+        let map = self.map.borrow();
+        let mut add = |block: u32, volume: VolumeId, lba: Lba, footer: Option<&Footer>| {
+            if let Some(mapped) = map.lookup(volume, lba)
+                && mapped.addr == BlockAddr::new(segment, block)
+            {
+                let known = footer.and_then(|f| f.sums.get(block as usize).copied());
+                if let Some(sum) = mapped.sum.or(known) {
+                    owners.insert(block, Owner::Data(volume, lba, sum));
+                }
+            }
+        };
+        match &footer {
+            Some(footer) => {
+                let mut block = 0;
+                for run in &footer.runs {
+                    if run.volume != Run::PADDING {
+                        for index in 0..run.blocks {
+                            let lba = Lba(run.lba.0 + u64::from(index));
+                            add(block + index, run.volume, lba, Some(footer));
+                        }
+                    }
+                    block += run.blocks;
+                }
+            }
+            None => map.for_each(|volume, lba, addr, blocks| {
+                if addr.segment() == segment {
+                    for index in 0..blocks {
+                        add(addr.block() + index, volume, Lba(lba.0 + u64::from(index)), None);
+                    }
+                }
+            }),
+        }
+        owners
+    }
+
+    fn judge(&self, owners: &BTreeMap<u32, Owner>, addr: BlockAddr, block: &[u8]) -> Verdict {
+        match owners.get(&addr.block()) {
+            None => Verdict::Dead,
+            Some(Owner::Data(volume, lba, sum)) => {
+                // It may have been overwritten since the owners were listed.
+                let still = self.map.borrow().lookup(*volume, *lba).is_some_and(|m| m.addr == addr);
+                match block_sum(self.guid, *volume, *lba, block) == *sum {
+                    true => Verdict::Good,
+                    false if still => Verdict::Bad,
+                    false => Verdict::Dead,
+                }
+            }
+        }
+    }
+}
+
+enum Owner {
+    Data(VolumeId, Lba, u64),
+}

@@ -1,0 +1,304 @@
+//! Figures of a pool: since import, and for ever.
+
+use std::cell::{Cell, RefCell};
+
+use forebay_array::WriteKind;
+use forebay_format::superblock::COUNTERS;
+use forebay_rt as rt;
+use forebay_segment::{Classes, SegmentKind, SegmentState};
+use forebay_units::{BLOCK_BYTES, Nanos};
+use hdrhistogram::Histogram;
+
+use crate::status::{
+    ImportReport, IoCounts, Latency, MediaBytes, OpCount, PoolStats, STATUS_VERSION, SegmentCounts,
+    Traffic,
+};
+use crate::{Pool, Writers};
+
+pub(crate) struct Stats {
+    since: RefCell<Traffic>,
+    before: Traffic,
+    /// Blocks that the host has written to the main store, ever: the cleaner's clock.
+    clock: Cell<u64>,
+    fua: RefCell<Histogram<u64>>,
+    flush: RefCell<Histogram<u64>>,
+    read: RefCell<Histogram<u64>>,
+    imported_at: Nanos,
+    pub import: RefCell<ImportReport>,
+    retired_bytes: Cell<u64>,
+    root_bytes: Cell<u64>,
+    repair_bytes: Cell<u64>,
+}
+
+fn histogram() -> RefCell<Histogram<u64>> {
+    // 100 ns to 1000 s at two digits: 40 KiB each.
+    RefCell::new(Histogram::new_with_bounds(100, 1_000_000_000_000, 2).expect("bounds are sane"))
+}
+
+impl Stats {
+    pub fn new(counters: &[u64; COUNTERS]) -> Self {
+        Self {
+            since: RefCell::default(),
+            before: from_counters(counters),
+            clock: Cell::new(counters[20]),
+            fua: histogram(),
+            flush: histogram(),
+            read: histogram(),
+            imported_at: rt::now(),
+            import: RefCell::default(),
+            retired_bytes: Cell::new(0),
+            root_bytes: Cell::new(0),
+            repair_bytes: Cell::new(0),
+        }
+    }
+
+    pub fn clock(&self) -> u64 {
+        self.clock.get()
+    }
+
+    pub fn tick(&self) {
+        self.clock.set(self.clock.get() + 1);
+    }
+
+    pub fn count_write(&self, bytes: u64, fua: bool) {
+        let mut since = self.since.borrow_mut();
+        add(&mut since.writes, bytes);
+        if fua {
+            add(&mut since.fuas, bytes);
+        }
+    }
+
+    pub fn count_trim(&self, bytes: u64) {
+        add(&mut self.since.borrow_mut().trims, bytes);
+    }
+
+    pub fn count_read(&self, bytes: u64, took: Nanos) {
+        add(&mut self.since.borrow_mut().reads, bytes);
+        self.read.borrow_mut().saturating_record(took.0);
+    }
+
+    pub fn count_flush(&self, took: Nanos) {
+        add(&mut self.since.borrow_mut().flushes, 0);
+        self.flush.borrow_mut().saturating_record(took.0);
+    }
+
+    pub fn fua_latency(&self, took: Nanos) {
+        self.fua.borrow_mut().saturating_record(took.0);
+    }
+
+    /// Write buffers that a retired group held: its memory may be given back at its root.
+    pub fn retiring(&self, bytes: u64) {
+        self.retired_bytes.set(self.retired_bytes.get() + bytes);
+    }
+
+    pub fn take_retired(&self) -> u64 {
+        self.retired_bytes.replace(0)
+    }
+
+    pub fn cleaned(&self, segments: u64) {
+        self.since.borrow_mut().segments_cleaned += segments;
+    }
+
+    pub fn wrote_root(&self, bytes: u64) {
+        self.root_bytes.set(self.root_bytes.get() + bytes);
+    }
+
+    pub fn repaired(&self, bytes: u64) {
+        self.repair_bytes.set(self.repair_bytes.get() + bytes);
+    }
+}
+
+fn add(count: &mut OpCount, bytes: u64) {
+    count.count += 1;
+    count.bytes += bytes;
+}
+
+fn latency(histogram: &Histogram<u64>) -> Latency {
+    if histogram.is_empty() {
+        return Latency::default();
+    }
+    let us = |quantile: f64| histogram.value_at_quantile(quantile) as f64 / 1e3;
+    Latency {
+        count: histogram.len(),
+        mean_us: histogram.mean() / 1e3,
+        p50_us: us(0.5),
+        p90_us: us(0.9),
+        p99_us: us(0.99),
+        p999_us: us(0.999),
+        p9999_us: us(0.9999),
+        max_us: histogram.max() as f64 / 1e3,
+    }
+}
+
+fn from_counters(c: &[u64; COUNTERS]) -> Traffic {
+    let op = |at: usize| OpCount { count: c[at], bytes: c[at + 1] };
+    Traffic {
+        reads: op(0),
+        writes: op(2),
+        trims: op(4),
+        flushes: op(6),
+        fuas: op(8),
+        log_writes: op(10),
+        log_sequential_writes: c[12],
+        media: MediaBytes {
+            data: c[13],
+            parity: c[14],
+            metadata: c[15],
+            cleaning: c[16],
+            padding: c[17],
+            repair: c[18],
+            log: c[19],
+        },
+        segments_cleaned: c[21],
+    }
+}
+
+fn sum(a: &Traffic, b: &Traffic) -> Traffic {
+    let op = |a: OpCount, b: OpCount| OpCount { count: a.count + b.count, bytes: a.bytes + b.bytes };
+    Traffic {
+        reads: op(a.reads, b.reads),
+        writes: op(a.writes, b.writes),
+        trims: op(a.trims, b.trims),
+        flushes: op(a.flushes, b.flushes),
+        fuas: op(a.fuas, b.fuas),
+        log_writes: op(a.log_writes, b.log_writes),
+        log_sequential_writes: a.log_sequential_writes + b.log_sequential_writes,
+        media: MediaBytes {
+            data: a.media.data + b.media.data,
+            parity: a.media.parity + b.media.parity,
+            metadata: a.media.metadata + b.media.metadata,
+            cleaning: a.media.cleaning + b.media.cleaning,
+            padding: a.media.padding + b.media.padding,
+            repair: a.media.repair + b.media.repair,
+            log: a.media.log + b.media.log,
+        },
+        segments_cleaned: a.segments_cleaned + b.segments_cleaned,
+    }
+}
+
+impl Pool {
+    /// Takes the writers' counts into the figures: called with each root.
+    pub(crate) fn tally(&self, writers: &Writers) {
+        let mut media = MediaBytes::default();
+        for (stream, writer) in writers.data.iter().enumerate() {
+            let counts = writer.counts();
+            let data = counts.data * BLOCK_BYTES;
+            if Classes::is_user(stream as u8) {
+                media.data += data;
+            } else {
+                media.cleaning += data;
+            }
+            media.metadata += counts.footer * BLOCK_BYTES;
+            media.padding += counts.padding * BLOCK_BYTES;
+        }
+        let journal = writers.journal.counts();
+        media.metadata += journal.data * BLOCK_BYTES + self.stats.root_bytes.get();
+        media.padding += journal.padding * BLOCK_BYTES;
+        for kind in [WriteKind::User, WriteKind::Cleaning, WriteKind::Map] {
+            media.parity += self.array.totals(kind).redundancy_bytes;
+        }
+        media.repair = self.stats.repair_bytes.get();
+        let log = self.log.stats();
+        media.log = log.device_write_bytes;
+        let mut since = self.stats.since.borrow_mut();
+        since.media = media;
+        since.log_writes = OpCount { count: log.frames, bytes: log.frame_bytes };
+        since.log_sequential_writes = log.sequential_frames;
+    }
+
+    /// Counters for the superblock.
+    pub(crate) fn counters(&self) -> [u64; COUNTERS] {
+        let total = sum(&self.stats.before, &self.stats.since.borrow());
+        let mut c = [0; COUNTERS];
+        let ops = [
+            total.reads,
+            total.writes,
+            total.trims,
+            total.flushes,
+            total.fuas,
+            total.log_writes,
+        ];
+        for (at, op) in ops.into_iter().enumerate() {
+            c[2 * at] = op.count;
+            c[2 * at + 1] = op.bytes;
+        }
+        c[12] = total.log_sequential_writes;
+        let m = total.media;
+        let media = [m.data, m.parity, m.metadata, m.cleaning, m.padding, m.repair, m.log];
+        c[13..20].copy_from_slice(&media);
+        c[20] = self.stats.clock();
+        c[21] = total.segments_cleaned;
+        c
+    }
+
+    /// Figures since import and for ever.
+    #[must_use]
+    pub fn stats(&self) -> PoolStats {
+        if let Some(writers) = self.writers.try_lock() {
+            self.tally(&writers);
+        }
+        let since = *self.stats.since.borrow();
+        let media = since.media;
+        let main = media.data + media.parity + media.metadata + media.cleaning + media.padding;
+        let ratio = |bytes: u64| match since.writes.bytes {
+            0 => 0.0,
+            host => bytes as f64 / host as f64,
+        };
+        let devices = self.devices.borrow();
+        let names = devices.values().map(|d| (d.path.clone(), io_counts(&d.counted.counts())));
+        PoolStats {
+            version: STATUS_VERSION,
+            name: self.name(),
+            uptime_secs: rt::now().since(self.stats.imported_at).as_secs_f64(),
+            since_import: since,
+            for_ever: sum(&self.stats.before, &since),
+            write_amplification: ratio(main),
+            write_amplification_with_log: ratio(main + media.log),
+            segments: self.segment_counts(),
+            map_memory_bytes: self.map.borrow().memory_bytes(),
+            dirty_bytes: self.throttle.dirty_bytes(),
+            dirty_limit_bytes: self.throttle.limit_bytes(),
+            log_used_bytes: self.log.used_bytes(),
+            log_capacity_bytes: self.log.capacity_bytes(),
+            fua_latency: latency(&self.stats.fua.borrow()),
+            flush_latency: latency(&self.stats.flush.borrow()),
+            read_latency: latency(&self.stats.read.borrow()),
+            devices: names.collect(),
+            last_import: self.stats.import.borrow().clone(),
+        }
+    }
+
+    fn segment_counts(&self) -> SegmentCounts {
+        let mut counts = SegmentCounts::default();
+        let (mut live, mut held) = (0u64, 0u64);
+        self.table.for_each(|segment, info| match info.state {
+            SegmentState::Free | SegmentState::Emptied(_) => counts.free += 1,
+            SegmentState::Open => counts.open += 1,
+            SegmentState::Full => {
+                counts.full += 1;
+                if info.kind == SegmentKind::Data {
+                    live += u64::from(info.live);
+                    held += u64::from(self.table.data_blocks(segment));
+                }
+            }
+        });
+        counts.live_share = if held == 0 { 0.0 } else { live as f64 / held as f64 };
+        counts.cleaned = self.stats.since.borrow().segments_cleaned;
+        let first = self.array.groups().first().map_or(0, |g| g.blocks_per_segment());
+        counts.segment_bytes = u64::from(first) * BLOCK_BYTES;
+        counts
+    }
+}
+
+pub(crate) fn io_counts(c: &forebay_device::layers::Counts) -> IoCounts {
+    IoCounts {
+        reads: c.reads,
+        read_bytes: c.read_bytes,
+        writes: c.writes,
+        write_bytes: c.write_bytes,
+        sequential_writes: c.sequential_writes,
+        flushes: c.flushes,
+        discards: c.discards,
+        discard_bytes: c.discard_bytes,
+    }
+}

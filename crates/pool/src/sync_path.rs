@@ -1,0 +1,333 @@
+//! The corridor of a transaction group: from memory into segments, the map, and a new root.
+
+use std::rc::Rc;
+
+use forebay_format::journal::{FrameKind, MAX_PAYLOAD_BYTES, SegmentRecord};
+use forebay_format::map_record::{Delta, LeafImage, encode_leaves};
+use forebay_format::Encoder;
+use forebay_map::{Entry, LeafId};
+use forebay_rt as rt;
+use forebay_rt::Either;
+use forebay_segment::frame_bytes;
+use forebay_txg::Content;
+use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, CommitId, Lba, Nanos, TxgId, VolumeId};
+
+use crate::{Pool, PoolError, Writers};
+
+/// Blocks after which the sync lets others run.
+const BLOCKS_PER_TURN: usize = 64;
+
+/// Consecutive blocks of a volume that went to consecutive addresses.
+struct Placed {
+    volume: VolumeId,
+    lba: Lba,
+    addr: BlockAddr,
+    sums: Vec<u64>,
+}
+
+impl Pool {
+    /// The sync task: commits a group when it is old, large, or wanted, for as long as the pool
+    /// runs.
+    pub(crate) async fn sync_loop(self: Rc<Self>) {
+        loop {
+            let deadline = rt::now() + self.limits.get().txg_timeout;
+            loop {
+                if self.is_stopped() {
+                    return;
+                }
+                let seen = self.sync.wake.notified();
+                if self.wants_sync() {
+                    break;
+                }
+                if self.closing.get() {
+                    return;
+                }
+                match rt::select(Box::pin(seen), rt::sleep_until(deadline)).await {
+                    Either::Left(_) => {}
+                    Either::Right(_) => {
+                        if self.has_work() {
+                            break;
+                        }
+                        let _ = rt::timeout(Nanos::from_secs(3600), self.sync.wake.notified()).await;
+                        break;
+                    }
+                }
+            }
+            if self.is_stopped() || !(self.has_work() || self.wants_sync()) {
+                continue;
+            }
+            if let Err(error) = self.sync_group().await {
+                self.stop(&error.message);
+                return;
+            }
+        }
+    }
+
+    fn has_work(&self) -> bool {
+        !self.groups.borrow().open().is_empty() || self.sync.config_dirty.get()
+    }
+
+    fn wants_sync(&self) -> bool {
+        self.sync.wanted.get() > self.sync.committed.get()
+            || self.sync.root_wanted.get()
+            || self.throttle.dirty_bytes() >= self.limits.get().txg_bytes
+            || self.throttle.is_full()
+            || self.log_pressure()
+    }
+
+    /// Commits the open group: makes room first, then writes, then the root.
+    pub(crate) async fn sync_group(self: &Rc<Self>) -> Result<(), PoolError> {
+        let mut writers = self.writers.lock().await;
+        self.make_room(&mut writers).await?;
+        let begun = rt::now();
+        self.sync.root_wanted.set(false);
+        let txg = self.groups.borrow_mut().quiesce();
+        self.space.syncing_blocks.set(self.space.promised_blocks.get());
+        let written = self.write_group(&mut writers, txg).await?;
+        self.write_root(&mut writers, txg, true).await?;
+        self.throttle.measured(written, rt::now().since(begun));
+        Ok(())
+    }
+
+    /// Writes what the syncing group holds into segments and settles it in the map. Gives its
+    /// bytes.
+    async fn write_group(
+        self: &Rc<Self>,
+        writers: &mut Writers,
+        txg: TxgId,
+    ) -> Result<u64, PoolError> {
+        let commit = self.sync.commit.get().next();
+        let changes: Vec<(VolumeId, Lba, u64, Content)> = {
+            let groups = self.groups.borrow();
+            let set = groups.syncing().expect("just quiesced");
+            let all = set.volumes.iter().flat_map(|(volume, extents)| {
+                extents.iter().map(|(lba, blocks, content)| (*volume, lba, blocks, content.clone()))
+            });
+            all.collect()
+        };
+        let _ = txg;
+        let mut delta = Delta::new();
+        let mut placed: Vec<Placed> = Vec::new();
+        let mut cleared: Vec<(VolumeId, Lba, u64)> = Vec::new();
+        let mut bytes = 0;
+        let mut since_yield = 0;
+        for (volume, lba, blocks, content) in changes {
+            let data = match content {
+                Content::Zero => {
+                    cleared.push((volume, lba, blocks));
+                    continue;
+                }
+                Content::Data(data) => data,
+            };
+            bytes += data.len() as u64;
+            for (index, block) in data.chunks(BLOCK_LEN).enumerate() {
+                let at = Lba(lba.0 + index as u64);
+                let stream = self.user_stream(volume, at);
+                let clock = self.stats.clock();
+                let keep = self.limits.get().map_reserve_segments;
+                let writer = &mut writers.data[usize::from(stream)];
+                let (addr, sum) = writer.append(volume, at, block, commit, clock, keep).await?;
+                self.stats.tick();
+                match placed.last_mut() {
+                    Some(last)
+                        if last.volume == volume
+                            && last.lba.0 + last.sums.len() as u64 == at.0
+                            && last.addr.segment() == addr.segment()
+                            && last.addr.block() + last.sums.len() as u32 == addr.block() =>
+                    {
+                        last.sums.push(sum);
+                    }
+                    _ => placed.push(Placed { volume, lba: at, addr, sums: vec![sum] }),
+                }
+                since_yield += 1;
+                if since_yield >= BLOCKS_PER_TURN {
+                    since_yield = 0;
+                    rt::yield_now().await;
+                }
+            }
+        }
+        self.finish_data(writers, commit).await?;
+        self.settle(writers, &mut delta, &cleared, &placed)?;
+        self.journal(writers, &delta, commit).await?;
+        Ok(bytes)
+    }
+
+    /// Ends rows of all data streams and waits for every write.
+    pub(crate) async fn finish_data(
+        &self,
+        writers: &mut Writers,
+        commit: CommitId,
+    ) -> Result<(), PoolError> {
+        for writer in &mut writers.data {
+            writer.finish_rows(commit).await;
+        }
+        self.in_flight.settle().await?;
+        Ok(())
+    }
+
+    fn user_stream(&self, volume: VolumeId, lba: Lba) -> u8 {
+        let old = self.map.borrow().lookup(volume, lba);
+        let old_clock = old.map(|old| self.table.get(old.addr.segment()).clock);
+        self.classes.user_stream(self.stats.clock(), old_clock)
+    }
+
+    /// Lets the map follow: clears, new places, moved blocks, dropped volumes. No await in here:
+    /// readers see all of it or nothing.
+    pub(crate) fn settle(
+        &self,
+        writers: &mut Writers,
+        delta: &mut Delta,
+        cleared: &[(VolumeId, Lba, u64)],
+        placed: &[Placed],
+    ) -> Result<(), PoolError> {
+        let map = &mut *self.map.borrow_mut();
+        let table = &self.table;
+        let mut freed = |addr: BlockAddr, blocks: u32| table.sub_live(addr, blocks);
+        let known = |volume: VolumeId| self.volumes.borrow().contains_key(&volume);
+        for (volume, lba, blocks) in cleared.iter().copied() {
+            if known(volume) {
+                map.clear(volume, lba, blocks, &mut freed).map_err(map_error)?;
+                delta.clear(volume, lba, blocks);
+            }
+        }
+        for Placed { volume, lba, addr, sums } in placed {
+            if known(*volume) {
+                table.add_live(*addr, sums.len() as u32);
+                map.set_run(*volume, *lba, *addr, sums, false, &mut freed).map_err(map_error)?;
+                delta.assign(*volume, *lba, *addr, sums);
+            }
+        }
+        for moved in writers.relocations.drain(..) {
+            let entry = Entry { addr: moved.new, sum: moved.sum };
+            if map.replace_if(moved.volume, moved.lba, moved.old, entry) {
+                table.add_live(moved.new, 1);
+                table.sub_live(moved.old, 1);
+                delta.assign(moved.volume, moved.lba, moved.new, &[moved.sum]);
+            }
+        }
+        for (volume, blocks) in writers.truncated.drain(..) {
+            if known(volume) {
+                map.truncate(volume, blocks, &mut freed).map_err(map_error)?;
+                delta.clear(volume, Lba(blocks), u64::MAX / BLOCK_BYTES - blocks);
+            }
+        }
+        for volume in writers.dropped.drain(..) {
+            map.drop_volume(volume, &mut freed).map_err(map_error)?;
+            delta.drop_volume(volume);
+        }
+        // The map knows the group's contents now.
+        let retired = self.groups.borrow_mut().retire();
+        if let Some(set) = retired {
+            self.stats.retiring(set.held_bytes);
+        }
+        Ok(())
+    }
+
+    /// Appends what changed to the map journal, and a part of a checkpoint when one is due.
+    pub(crate) async fn journal(
+        &self,
+        writers: &mut Writers,
+        delta: &Delta,
+        commit: CommitId,
+    ) -> Result<(), PoolError> {
+        if writers.journal_start.is_none() {
+            writers.journal_start = Some(writers.journal.open(commit)?);
+        }
+        let mut bytes = 0;
+        if !delta.is_empty() {
+            for payload in delta.encode(MAX_PAYLOAD_BYTES) {
+                bytes += frame_bytes(payload.len());
+                writers.journal.append(FrameKind::Delta, &payload, commit).await?;
+            }
+        }
+        writers.delta_bytes += bytes;
+        self.checkpoint(writers, bytes, commit).await?;
+        let emptied = self.table.collect_empty(commit);
+        self.stats.cleaned(u64::from(emptied));
+        self.append_segments(writers, false, commit).await?;
+        writers.journal.finish_rows(commit).await?;
+        self.in_flight.settle().await?;
+        Ok(())
+    }
+
+    async fn append_segments(
+        &self,
+        writers: &mut Writers,
+        all: bool,
+        commit: CommitId,
+    ) -> Result<(), PoolError> {
+        let records = self.table.take_records(all);
+        for chunk in records.chunks(MAX_PAYLOAD_BYTES / SegmentRecord::BYTES) {
+            let mut out = Encoder::new();
+            chunk.iter().for_each(|record| record.encode(&mut out));
+            writers.journal.append(FrameKind::Segments, &out.finish(), commit).await?;
+        }
+        Ok(())
+    }
+
+    /// Goes on with a checkpoint, or begins one when the deltas have outgrown it. A checkpoint is
+    /// the whole map written again, bit by bit between deltas: when it is complete the journal
+    /// begins where the checkpoint did. Reading leaves and deltas in order gives the map, because
+    /// each says what is, not what changed.
+    async fn checkpoint(
+        &self,
+        writers: &mut Writers,
+        delta_bytes: u64,
+        commit: CommitId,
+    ) -> Result<(), PoolError> {
+        /// Below this much journal a checkpoint is not worth its segments.
+        const LEAST_BYTES: u64 = 1 << 20;
+        const PER_ENTRY_BYTES: u64 = 10;
+        if writers.checkpoint.is_none() {
+            let mapped: u64 = {
+                let map = self.map.borrow();
+                map.volumes().map(|volume| map.mapped_blocks(volume)).sum()
+            };
+            let worth = (2 * mapped * PER_ENTRY_BYTES).max(LEAST_BYTES);
+            if writers.delta_bytes < worth || writers.journal.segments() < 2 {
+                return Ok(());
+            }
+            // The first frame of a checkpoint begins a row's worth of frames of its own: its place
+            // is known only once it is written, so a frame of segment records comes first.
+            writers.journal.finish_rows(commit).await?;
+            let start = writers.journal.position().expect("a journal segment is open");
+            writers.checkpoint = Some((start, LeafId::default()));
+            writers.delta_bytes = 0;
+            self.append_segments(writers, true, commit).await?;
+        }
+        let (start, cursor) = writers.checkpoint.expect("set above");
+        let budget = (4 * delta_bytes).max(256 << 10);
+        let (images, next) = self.leaf_images(cursor, budget);
+        for payload in encode_leaves(&images, MAX_PAYLOAD_BYTES) {
+            writers.journal.append(FrameKind::Leaves, &payload, commit).await?;
+        }
+        match next {
+            Some(next) => writers.checkpoint = Some((start, next)),
+            None => {
+                writers.checkpoint = None;
+                writers.journal_start = Some(start);
+                writers.journal.trim(start.seq, commit);
+            }
+        }
+        Ok(())
+    }
+
+    fn leaf_images(&self, cursor: LeafId, budget_bytes: u64) -> (Vec<LeafImage>, Option<LeafId>) {
+        let map = self.map.borrow();
+        let mut images = Vec::new();
+        let mut bytes = 0;
+        for id in map.leaves_from(cursor) {
+            if bytes >= budget_bytes {
+                return (images, Some(id));
+            }
+            let image = map.leaf_image(id);
+            bytes += image.encoded_len() as u64;
+            images.push(image);
+        }
+        (images, None)
+    }
+}
+
+pub(crate) fn map_error(error: forebay_map::MapError) -> PoolError {
+    PoolError::new(format!("internal: {error}"))
+}

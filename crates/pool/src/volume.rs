@@ -1,0 +1,192 @@
+//! A volume: what a client of the pool sees as a block device.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use forebay_device::{
+    Allocation, BlockDevice, DeviceError, DeviceFuture, ErrorKind, Geometry, IoBuf, IoBytes,
+    Operation, ZeroOptions, check_range,
+};
+use forebay_format::config::VolumeConfig;
+use forebay_intent_log::Record;
+use forebay_rt::sync::Notify;
+use forebay_units::{BLOCK_BYTES, SECTOR_BYTES, TxgId, VolumeId};
+
+use crate::Pool;
+
+/// What `sync` is set to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SyncMode {
+    /// FUA and FLUSH are durable when they are answered.
+    #[default]
+    Standard,
+    /// Every write is durable when it is answered.
+    Always,
+    /// Nothing is durable before its group is committed: for data that can be made again.
+    Disabled,
+}
+
+impl SyncMode {
+    /// From the property's value.
+    #[must_use]
+    pub fn parse(value: &str) -> Option<Self> {
+        match value {
+            "standard" => Some(Self::Standard),
+            "always" => Some(Self::Always),
+            "disabled" => Some(Self::Disabled),
+            _ => None,
+        }
+    }
+
+    /// The property's value.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Standard => "standard",
+            Self::Always => "always",
+            Self::Disabled => "disabled",
+        }
+    }
+}
+
+/// The running state of a volume.
+pub(crate) struct VolumeState {
+    pub id: VolumeId,
+    pub name: RefCell<String>,
+    pub size_bytes: Cell<u64>,
+    pub sparse: bool,
+    pub sync: Cell<SyncMode>,
+    pub gone: Cell<bool>,
+    pub properties: RefCell<BTreeMap<String, String>>,
+    /// Writes that are neither in the log nor committed, oldest first.
+    pub pending: RefCell<Vec<Record>>,
+    pub pending_bytes: Cell<u64>,
+    /// Appends to the log that are not durable yet: the tickets of their order.
+    pub appending: RefCell<BTreeSet<u64>>,
+    pub next_append: Cell<u64>,
+    pub appended: Rc<Notify>,
+    /// Blocks that a partial write is reading and merging: nobody else may write them meanwhile.
+    pub merging: RefCell<BTreeSet<u64>>,
+    pub merged: Rc<Notify>,
+}
+
+impl VolumeState {
+    pub fn new(config: &VolumeConfig) -> Rc<Self> {
+        let sync = config.properties.get("sync").and_then(|v| SyncMode::parse(v));
+        Rc::new(Self {
+            id: VolumeId(config.id),
+            name: RefCell::new(config.name.clone()),
+            size_bytes: Cell::new(config.size_bytes),
+            sparse: config.sparse,
+            sync: Cell::new(sync.unwrap_or_default()),
+            gone: Cell::new(false),
+            properties: RefCell::new(config.properties.clone()),
+            pending: RefCell::default(),
+            pending_bytes: Cell::new(0),
+            appending: RefCell::default(),
+            next_append: Cell::new(0),
+            appended: Notify::new(),
+            merging: RefCell::default(),
+            merged: Notify::new(),
+        })
+    }
+
+    /// Forgets pending writes that are committed by now.
+    pub fn committed(&self, txg: TxgId) {
+        let mut pending = self.pending.borrow_mut();
+        let done = pending.partition_point(|record| record.txg <= txg);
+        for record in pending.drain(..done) {
+            self.pending_bytes.set(self.pending_bytes.get() - record_bytes(&record));
+        }
+    }
+}
+
+pub(crate) fn record_bytes(record: &Record) -> u64 {
+    record.data.iter().map(|piece| piece.len() as u64).sum()
+}
+
+/// The block device of a volume.
+pub struct Volume {
+    pub(crate) pool: Rc<Pool>,
+    pub(crate) state: Rc<VolumeState>,
+    name: String,
+}
+
+impl Volume {
+    pub(crate) fn new(pool: Rc<Pool>, state: Rc<VolumeState>) -> Self {
+        let name = format!("{}/{}", pool.name(), state.name.borrow());
+        Self { pool, state, name }
+    }
+
+    fn check(&self, op: Operation, offset: u64, len: u64) -> Result<(), DeviceError> {
+        if self.state.gone.get() {
+            return Err(DeviceError::new(&self.name, op, offset, len, ErrorKind::Gone));
+        }
+        check_range(&self.name, &self.geometry(), op, offset, len)
+    }
+}
+
+impl BlockDevice for Volume {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            size_bytes: self.state.size_bytes.get(),
+            block_bytes: SECTOR_BYTES as u32,
+            volatile_cache: true,
+            discard_bytes: BLOCK_BYTES as u32,
+            read_only: false,
+        }
+    }
+
+    fn read(&self, offset_bytes: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
+        Box::pin(async move {
+            self.check(Operation::Read, offset_bytes, buf.len() as u64)?;
+            self.pool.read(&self.state, &self.name, offset_bytes, buf).await
+        })
+    }
+
+    fn write(&self, offset_bytes: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
+        Box::pin(async move {
+            self.check(Operation::Write, offset_bytes, data.len() as u64)?;
+            self.pool.write(&self.state, &self.name, offset_bytes, data, fua).await
+        })
+    }
+
+    fn flush(&self) -> DeviceFuture<'_, ()> {
+        Box::pin(async move {
+            self.check(Operation::Flush, 0, 0)?;
+            self.pool.flush(&self.state, &self.name).await
+        })
+    }
+
+    /// Trimmed blocks read as zeros; the parts of blocks at the edges are left as they are.
+    fn discard(&self, offset_bytes: u64, len_bytes: u64, fua: bool) -> DeviceFuture<'_, ()> {
+        Box::pin(async move {
+            self.check(Operation::Discard, offset_bytes, len_bytes)?;
+            self.pool.trim(&self.state, &self.name, offset_bytes, len_bytes, fua).await
+        })
+    }
+
+    fn write_zeroes(
+        &self,
+        offset_bytes: u64,
+        len_bytes: u64,
+        options: ZeroOptions,
+    ) -> DeviceFuture<'_, ()> {
+        Box::pin(async move {
+            self.check(Operation::WriteZeroes, offset_bytes, len_bytes)?;
+            self.pool.zero(&self.state, &self.name, offset_bytes, len_bytes, options.fua).await
+        })
+    }
+
+    fn allocation(&self, offset_bytes: u64, len_bytes: u64) -> DeviceFuture<'_, Vec<Allocation>> {
+        Box::pin(async move {
+            self.check(Operation::Allocation, offset_bytes, len_bytes)?;
+            Ok(self.pool.allocation(&self.state, offset_bytes, len_bytes))
+        })
+    }
+}

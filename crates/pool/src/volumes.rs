@@ -1,0 +1,258 @@
+//! Commands on volumes.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use forebay_device::Device;
+use forebay_format::config::VolumeConfig;
+use forebay_units::{BLOCK_BYTES, VolumeId, format_bytes};
+
+use crate::config::{VOLUME_PROPERTIES, check_name, check_property, effective};
+use crate::spec::VolumeSpec;
+use crate::status::VolumeStatus;
+use crate::volume::{SyncMode, VolumeState};
+use crate::{Pool, PoolError, Volume};
+
+/// The largest volume: what a 64-bit byte offset of the protocols can reach comfortably.
+const MAX_VOLUME_BYTES: u64 = 1 << 50;
+
+fn check_size(size_bytes: u64) -> Result<(), PoolError> {
+    if size_bytes == 0 || !size_bytes.is_multiple_of(BLOCK_BYTES) || size_bytes > MAX_VOLUME_BYTES {
+        return Err(PoolError::new(format!(
+            "{size_bytes} bytes is no size for a volume: give a multiple of {BLOCK_BYTES} bytes, \
+             at most {}",
+            format_bytes(MAX_VOLUME_BYTES)
+        )));
+    }
+    Ok(())
+}
+
+impl Pool {
+    fn volume_named(&self, name: &str) -> Result<Rc<VolumeState>, PoolError> {
+        let volumes = self.volumes.borrow();
+        let found = volumes.values().find(|v| *v.name.borrow() == name);
+        found.cloned().ok_or_else(|| {
+            PoolError::new(format!(
+                "pool '{0}' has no volume '{name}'; 'volume list {0}' lists them",
+                self.name()
+            ))
+        })
+    }
+
+    /// The volumes, by name.
+    #[must_use]
+    pub fn volumes(&self) -> Vec<VolumeStatus> {
+        let mut all: Vec<VolumeStatus> =
+            self.volumes.borrow().values().map(|v| self.volume_status(v)).collect();
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        all
+    }
+
+    /// One volume by its name (without the pool's).
+    #[must_use]
+    pub fn get_volume(&self, name: &str) -> Option<VolumeStatus> {
+        self.volume_named(name).ok().map(|v| self.volume_status(&v))
+    }
+
+    fn volume_status(&self, volume: &VolumeState) -> VolumeStatus {
+        let used_bytes = self.map.borrow().mapped_blocks(volume.id) * BLOCK_BYTES;
+        let size_bytes = volume.size_bytes.get();
+        let reserved_bytes = if volume.sparse { 0 } else { size_bytes };
+        let free = self.free_blocks() * BLOCK_BYTES;
+        let properties = effective(VOLUME_PROPERTIES, &volume.properties.borrow());
+        VolumeStatus {
+            name: format!("{}/{}", self.name(), volume.name.borrow()),
+            size_bytes,
+            used_bytes,
+            reserved_bytes,
+            available_bytes: match volume.sparse {
+                true => free.min(size_bytes.saturating_sub(used_bytes)),
+                false => size_bytes.saturating_sub(used_bytes),
+            },
+            sync: volume.sync.get().as_str().to_owned(),
+            properties,
+        }
+    }
+
+    /// Blocks that nothing has taken or reserved.
+    pub(crate) fn free_blocks(&self) -> u64 {
+        let space = &self.space;
+        space
+            .usable_blocks
+            .get()
+            .saturating_sub(space.reserved_blocks.get())
+            .saturating_sub(space.sparse_blocks.get())
+            .saturating_sub(space.promised_blocks.get())
+    }
+
+    /// The block device of a volume, for NBD or a workload.
+    #[must_use]
+    pub fn open_volume(self: &Rc<Self>, name: &str) -> Option<Device> {
+        let state = self.volume_named(name).ok()?;
+        Some(Rc::new(Volume::new(self.clone(), state)))
+    }
+
+    /// Makes a volume; it can be written when this returns.
+    pub async fn create_volume(&self, spec: &VolumeSpec) -> Result<(), PoolError> {
+        let _turn = self.admin.lock().await;
+        check_name("volume", &spec.name)?;
+        check_size(spec.size_bytes)?;
+        for (name, value) in &spec.properties {
+            check_property(VOLUME_PROPERTIES, name, value)?;
+        }
+        if self.volume_named(&spec.name).is_ok() {
+            let name = format!("{}/{}", self.name(), spec.name);
+            return Err(PoolError::new(format!("volume '{name}' exists; choose another name")));
+        }
+        let blocks = Self::blocks_of(spec.size_bytes);
+        if !spec.sparse && blocks > self.free_blocks() {
+            return Err(PoolError::new(format!(
+                "pool '{}' has {} free, the volume needs {}; make it smaller, or sparse (-s)",
+                self.name(),
+                format_bytes(self.free_blocks() * BLOCK_BYTES),
+                format_bytes(spec.size_bytes)
+            )));
+        }
+        let config = {
+            let mut config = self.config.borrow_mut();
+            let id = config.next_volume;
+            config.next_volume += 1;
+            let volume = VolumeConfig {
+                id,
+                name: spec.name.clone(),
+                size_bytes: spec.size_bytes,
+                sparse: spec.sparse,
+                properties: spec.properties.clone(),
+            };
+            config.volumes.push(volume.clone());
+            volume
+        };
+        // The label must have room for it.
+        if let Err(error) = self.check_config_fits() {
+            self.config.borrow_mut().volumes.retain(|v| v.id != config.id);
+            return Err(error);
+        }
+        let id = VolumeId(config.id);
+        self.map.borrow_mut().create_volume(id).map_err(crate::sync_path::map_error)?;
+        self.sync.config_dirty.set(true);
+        self.commit_all().await?;
+        self.volumes.borrow_mut().insert(id, VolumeState::new(&config));
+        self.refresh_space();
+        Ok(())
+    }
+
+    pub(crate) fn check_config_fits(&self) -> Result<(), PoolError> {
+        let config = self.config.borrow();
+        let body = config.encode();
+        let (pool, generation) = (config.guid, config.generation);
+        let envelope =
+            forebay_format::label::ConfigEnvelope { pool, device: 0, generation, body };
+        envelope.encode()?;
+        Ok(())
+    }
+
+    /// Destroys a volume and all its data.
+    pub async fn destroy_volume(&self, name: &str) -> Result<(), PoolError> {
+        let _turn = self.admin.lock().await;
+        let volume = self.volume_named(name)?;
+        volume.gone.set(true);
+        // Writes that were answered are committed first: the log must not name a volume that the
+        // configuration no longer has.
+        self.commit_all().await?;
+        {
+            let mut writers = self.writers.lock().await;
+            writers.dropped.push(volume.id);
+            self.groups.borrow_mut().forget_volume(volume.id);
+            self.volumes.borrow_mut().remove(&volume.id);
+            self.config.borrow_mut().volumes.retain(|v| v.id != volume.id.0);
+            self.sync.config_dirty.set(true);
+        }
+        self.commit_all().await?;
+        self.refresh_space();
+        Ok(())
+    }
+
+    /// Changes the size of a volume. Making it smaller loses what lies past the new end, so it
+    /// needs `force`.
+    pub async fn resize_volume(
+        &self,
+        name: &str,
+        size_bytes: u64,
+        force: bool,
+    ) -> Result<(), PoolError> {
+        let _turn = self.admin.lock().await;
+        let volume = self.volume_named(name)?;
+        check_size(size_bytes)?;
+        let before = volume.size_bytes.get();
+        if size_bytes < before && !force {
+            return Err(PoolError::new(format!(
+                "volume '{name}' has {}; making it smaller loses what lies past {}: use -f to do \
+                 so",
+                format_bytes(before),
+                format_bytes(size_bytes)
+            )));
+        }
+        let grown = Self::blocks_of(size_bytes.saturating_sub(before));
+        if !volume.sparse && grown > self.free_blocks() {
+            return Err(PoolError::new(format!(
+                "pool '{}' has {} free, growing the volume needs {}",
+                self.name(),
+                format_bytes(self.free_blocks() * BLOCK_BYTES),
+                format_bytes(grown * BLOCK_BYTES)
+            )));
+        }
+        let set_config = |size_bytes| {
+            let mut config = self.config.borrow_mut();
+            if let Some(v) = config.volumes.iter_mut().find(|v| v.id == volume.id.0) {
+                v.size_bytes = size_bytes;
+            }
+            self.sync.config_dirty.set(true);
+        };
+        if size_bytes < before {
+            // From here on nothing is written past the new end; what was, is committed, then cut.
+            volume.size_bytes.set(size_bytes);
+            self.commit_all().await?;
+            self.writers.lock().await.truncated.push((volume.id, Self::blocks_of(size_bytes)));
+            set_config(size_bytes);
+            self.commit_all().await?;
+        } else {
+            set_config(size_bytes);
+            self.commit_all().await?;
+            volume.size_bytes.set(size_bytes);
+        }
+        self.refresh_space();
+        Ok(())
+    }
+
+    /// Sets a property of a volume.
+    pub async fn set_volume(
+        &self,
+        name: &str,
+        property: &str,
+        value: &str,
+    ) -> Result<(), PoolError> {
+        let _turn = self.admin.lock().await;
+        let volume = self.volume_named(name)?;
+        check_property(VOLUME_PROPERTIES, property, value)?;
+        let set = |properties: &mut BTreeMap<String, String>| {
+            properties.insert(property.to_owned(), value.to_owned());
+        };
+        {
+            let mut config = self.config.borrow_mut();
+            if let Some(v) = config.volumes.iter_mut().find(|v| v.id == volume.id.0) {
+                set(&mut v.properties);
+            }
+            self.sync.config_dirty.set(true);
+        }
+        // Writes from before are committed, so that the new mode holds for all that follow.
+        self.commit_all().await?;
+        set(&mut volume.properties.borrow_mut());
+        if let Some(mode) = (property == "sync").then(|| SyncMode::parse(value)).flatten() {
+            volume.sync.set(mode);
+            if mode != SyncMode::Disabled {
+                self.commit_all().await?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,93 @@
+//! Which stream a block goes to: blocks that will die together should lie together.
+//!
+//! The inference is that of SepBIT (Wang et al., FAST 2022): a block that overwrites a short-lived
+//! one will be short-lived, and a block that has survived long will live long. Lifespans are
+//! measured in blocks that the host has written.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+
+/// Data streams; the map journal is apart.
+pub const STREAMS: u8 = 6;
+/// The stream of the map journal.
+pub const MAP_STREAM: u8 = 15;
+
+const USER_LONG: u8 = 0;
+const USER_SHORT: u8 = 1;
+const MOVED_SHORT: u8 = 2;
+const MOVED_YOUNG: u8 = 3;
+const MOVED_MIDDLE: u8 = 4;
+const MOVED_OLD: u8 = 5;
+
+/// Reclaimed segments over which the short lifespan is averaged, as in the paper.
+const WINDOW: usize = 16;
+
+/// The classifier of one pool.
+pub struct Classes {
+    separate: bool,
+    lifespans: RefCell<VecDeque<u64>>,
+    short: Cell<u64>,
+}
+
+impl Classes {
+    /// With `separate` false there is one stream for writes and one for moved blocks: for pools of
+    /// so few segments that six open ones would take a large share.
+    #[must_use]
+    pub fn new(separate: bool) -> Self {
+        Self { separate, lifespans: RefCell::default(), short: Cell::new(u64::MAX) }
+    }
+
+    /// The stream of a block that the host writes at `now`, overwriting one whose segment was
+    /// opened at `old_clock` (if any).
+    #[must_use]
+    pub fn user_stream(&self, now: u64, old_clock: Option<u64>) -> u8 {
+        match old_clock {
+            Some(then) if self.separate && now.saturating_sub(then) < self.short.get() => USER_SHORT,
+            _ => USER_LONG,
+        }
+    }
+
+    /// The stream of a block that the cleaner moves out of a segment of `stream` opened at
+    /// `clock`.
+    #[must_use]
+    pub fn moved_stream(&self, now: u64, stream: u8, clock: u64) -> u8 {
+        if !self.separate {
+            return MOVED_YOUNG;
+        }
+        if stream == USER_SHORT {
+            return MOVED_SHORT;
+        }
+        let (age, short) = (now.saturating_sub(clock), self.short.get());
+        if age < short.saturating_mul(4) {
+            MOVED_YOUNG
+        } else if age < short.saturating_mul(16) {
+            MOVED_MIDDLE
+        } else {
+            MOVED_OLD
+        }
+    }
+
+    /// Whether a stream takes the host's own writes.
+    #[must_use]
+    pub fn is_user(stream: u8) -> bool {
+        stream <= USER_SHORT
+    }
+
+    /// Notes that a segment of `stream`, opened at `clock`, was emptied at `now`.
+    pub fn reclaimed(&self, now: u64, stream: u8, clock: u64) {
+        if stream != USER_SHORT && self.short.get() != u64::MAX {
+            return;
+        }
+        if !Self::is_user(stream) {
+            return;
+        }
+        let mut lifespans = self.lifespans.borrow_mut();
+        lifespans.push_back(now.saturating_sub(clock));
+        if lifespans.len() >= WINDOW {
+            if lifespans.len() > WINDOW {
+                lifespans.pop_front();
+            }
+            self.short.set(lifespans.iter().sum::<u64>() / lifespans.len() as u64);
+        }
+    }
+}

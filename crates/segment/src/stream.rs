@@ -1,0 +1,199 @@
+//! A stream of blocks through segments, whole rows at a time.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use forebay_array::{Array, ArrayError, GroupGeometry, RowBatch, WriteKind};
+use forebay_device::{DeviceError, ErrorKind, Operation};
+use forebay_rt as rt;
+use forebay_rt::sync::{Notify, Semaphore};
+use forebay_units::{BlockAddr, SegmentId, CommitId};
+
+use crate::{SegmentKind, SegmentTable};
+
+/// Rows that are gathered into one write per device.
+const BATCH_ROWS: u32 = 16;
+
+/// Writes on their way to the array, over all streams of a pool: bounded, and waited for together.
+pub struct InFlight {
+    room: Rc<Semaphore>,
+    outstanding: Cell<u64>,
+    idle: Rc<Notify>,
+    failed: RefCell<Option<ArrayError>>,
+}
+
+impl InFlight {
+    /// At most `limit_bytes` of data on their way.
+    #[must_use]
+    pub fn new(limit_bytes: u64) -> Rc<Self> {
+        Rc::new(Self {
+            room: Semaphore::new(limit_bytes),
+            outstanding: Cell::new(0),
+            idle: Notify::new(),
+            failed: RefCell::default(),
+        })
+    }
+
+    async fn start(self: &Rc<Self>, array: &Rc<Array>, batch: RowBatch, bytes: u64) {
+        let permit = self.room.acquire(bytes).await;
+        self.outstanding.set(self.outstanding.get() + 1);
+        let (this, array) = (self.clone(), array.clone());
+        rt::spawn(async move {
+            let outcome = array.write_batch(batch).await;
+            if let Err(error) = outcome {
+                this.failed.borrow_mut().get_or_insert(error);
+            }
+            drop(permit);
+            this.outstanding.set(this.outstanding.get() - 1);
+            this.idle.notify_all();
+        });
+    }
+
+    /// Waits until every write has completed; the first failure since the last call, if any.
+    pub async fn settle(&self) -> Result<(), ArrayError> {
+        self.idle.until(|| self.outstanding.get() == 0).await;
+        match self.failed.take() {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+}
+
+struct OpenSegment {
+    id: SegmentId,
+    geometry: GroupGeometry,
+    next_block: u32,
+    /// The batch being filled, and its first block.
+    batch: Option<(RowBatch, u32)>,
+}
+
+/// One open segment at a time, filled block by block.
+pub(crate) struct RowStream {
+    pub(crate) array: Rc<Array>,
+    pub(crate) table: Rc<SegmentTable>,
+    in_flight: Rc<InFlight>,
+    kind: SegmentKind,
+    stream: u8,
+    open: Option<OpenSegment>,
+}
+
+pub(crate) fn no_space() -> DeviceError {
+    DeviceError::new("pool", Operation::Write, 0, 0, ErrorKind::NoSpace)
+}
+
+impl RowStream {
+    pub(crate) fn new(
+        array: Rc<Array>,
+        table: Rc<SegmentTable>,
+        in_flight: Rc<InFlight>,
+        kind: SegmentKind,
+        stream: u8,
+    ) -> Self {
+        Self { array, table, in_flight, kind, stream, open: None }
+    }
+
+    pub(crate) fn segment(&self) -> Option<SegmentId> {
+        self.open.as_ref().map(|open| open.id)
+    }
+
+    /// Takes a new segment; the old one must have been closed.
+    pub(crate) fn open_segment(
+        &mut self,
+        commit: CommitId,
+        clock: u64,
+        keep: u32,
+    ) -> Result<SegmentId, DeviceError> {
+        let id = self.table.allocate(self.kind, self.stream, commit, clock, keep);
+        let id = id.ok_or_else(no_space)?;
+        self.adopt(id);
+        Ok(id)
+    }
+
+    /// Goes on in a segment that was allocated already.
+    pub(crate) fn adopt(&mut self, id: SegmentId) {
+        self.adopt_at(id, 0);
+    }
+
+    /// Goes on in a segment from a block at a row's border.
+    pub(crate) fn adopt_at(&mut self, id: SegmentId, next_block: u32) {
+        assert!(self.open.is_none(), "the last segment is still open");
+        let geometry = self.array.geometry_of(id).expect("the table knows the array's segments");
+        assert!(next_block.is_multiple_of(geometry.blocks_per_row()), "not a row's border");
+        self.open = Some(OpenSegment { id, geometry, next_block, batch: None });
+    }
+
+    pub(crate) fn blocks_total(&self) -> u32 {
+        self.open.as_ref().map_or(0, |open| open.geometry.blocks_per_segment())
+    }
+
+    pub(crate) fn blocks_left(&self) -> u32 {
+        self.open.as_ref().map_or(0, |o| o.geometry.blocks_per_segment() - o.next_block)
+    }
+
+    /// Blocks until the end of the row that is being filled; 0 at its border.
+    pub(crate) fn blocks_to_row_end(&self) -> u32 {
+        let Some(open) = &self.open else { return 0 };
+        let per_row = open.geometry.blocks_per_row();
+        (per_row - open.next_block % per_row) % per_row
+    }
+
+    /// Where the next block goes.
+    pub(crate) fn position(&self) -> Option<BlockAddr> {
+        let open = self.open.as_ref()?;
+        (open.next_block < open.geometry.blocks_per_segment())
+            .then(|| BlockAddr::new(open.id, open.next_block))
+    }
+
+    /// Puts one block; the segment must have room.
+    pub(crate) async fn put(&mut self, block: &[u8], commit: CommitId) -> BlockAddr {
+        let open = self.open.as_mut().expect("a segment is open");
+        let per_row = open.geometry.blocks_per_row();
+        if open.batch.is_none() {
+            let row = open.next_block / per_row;
+            let rows = BATCH_ROWS.min(open.geometry.rows() - row);
+            let why = match (self.kind, crate::Classes::is_user(self.stream)) {
+                (SegmentKind::Map, _) => WriteKind::Map,
+                (SegmentKind::Data, true) => WriteKind::User,
+                (SegmentKind::Data, false) => WriteKind::Cleaning,
+            };
+            let batch = self.array.begin_batch(open.id, row, rows, why);
+            let batch = batch.expect("rows of an open segment are there");
+            open.batch = Some((batch, open.next_block));
+        }
+        let (batch, first) = open.batch.as_mut().expect("just made");
+        batch.put_run(open.next_block - *first, block);
+        let addr = BlockAddr::new(open.id, open.next_block);
+        open.next_block += 1;
+        let filled = open.next_block - *first;
+        if filled == batch.blocks() {
+            self.issue(commit).await;
+        }
+        addr
+    }
+
+    /// Sends what is gathered; it must end at a row's border.
+    pub(crate) async fn issue(&mut self, commit: CommitId) {
+        let Some(open) = self.open.as_mut() else { return };
+        let Some((mut batch, first)) = open.batch.take() else { return };
+        let per_row = open.geometry.blocks_per_row();
+        let blocks = open.next_block - first;
+        assert!(blocks.is_multiple_of(per_row), "a row is not full");
+        batch.truncate_rows(blocks / per_row);
+        self.table.wrote(open.id, open.next_block / per_row, commit);
+        let bytes = u64::from(blocks) * forebay_units::BLOCK_BYTES;
+        self.in_flight.start(&self.array, batch, bytes).await;
+    }
+
+    /// Ends the segment. Everything must have been issued.
+    pub(crate) fn close(&mut self, footer: bool) {
+        if let Some(open) = self.open.take() {
+            assert!(open.batch.is_none(), "rows were left behind");
+            self.table.close(open.id, footer);
+        }
+    }
+
+    /// Forgets the open segment without a word: for a pool that stops.
+    pub(crate) fn abandon(&mut self) {
+        self.open = None;
+    }
+}

@@ -1,0 +1,343 @@
+//! What is known of every segment: its state, how much of it is live, when it was filled.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use forebay_format::journal::SegmentRecord;
+use forebay_units::{BlockAddr, SegmentId, CommitId};
+
+/// What a segment holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SegmentKind {
+    /// Blocks of volumes.
+    #[default]
+    Data,
+    /// The map journal.
+    Map,
+}
+
+/// Where a segment is in its life.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SegmentState {
+    /// Empty and ready.
+    #[default]
+    Free,
+    /// Being filled.
+    Open,
+    /// Filled, or left as it was at a crash.
+    Full,
+    /// Empty as of this group; free when the root after that group's is committed.
+    Emptied(CommitId),
+}
+
+/// A segment.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SegmentInfo {
+    /// Where in its life.
+    pub state: SegmentState,
+    /// What it holds.
+    pub kind: SegmentKind,
+    /// The stream that filled it.
+    pub stream: u8,
+    /// Whether its footer is on media.
+    pub footer: bool,
+    /// Rows written.
+    pub rows: u32,
+    /// Live blocks.
+    pub live: u32,
+    /// The group in which it was opened.
+    pub birth: u64,
+    /// The group in which it was last written.
+    pub last: u64,
+    /// The pool's write clock (blocks written by the host) when it was opened.
+    pub clock: u64,
+    /// The cleaner is emptying it.
+    pub cleaning: bool,
+    pins: u32,
+    changed: bool,
+}
+
+/// All segments of a pool.
+pub struct SegmentTable {
+    segments: RefCell<Vec<SegmentInfo>>,
+    free: RefCell<BTreeSet<u32>>,
+    data_blocks: RefCell<Vec<(u32, u32)>>,
+    cursor: RefCell<u32>,
+}
+
+/// Keeps a segment from being reused while it is being read.
+pub struct Pin {
+    table: Rc<SegmentTable>,
+    segment: SegmentId,
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        self.table.edit(self.segment, |info| info.pins -= 1);
+    }
+}
+
+impl SegmentTable {
+    /// A table without segments.
+    #[must_use]
+    pub fn new() -> Rc<Self> {
+        Rc::new(Self {
+            segments: RefCell::default(),
+            free: RefCell::default(),
+            data_blocks: RefCell::default(),
+            cursor: RefCell::new(0),
+        })
+    }
+
+    /// Adds `count` free segments of `data_blocks` blocks each (footer not counted).
+    pub fn add_group(&self, count: u32, data_blocks: u32) {
+        let first = self.segments.borrow().len() as u32;
+        let all = first + count;
+        self.segments.borrow_mut().resize(all as usize, SegmentInfo::default());
+        self.free.borrow_mut().extend(first..all);
+        self.data_blocks.borrow_mut().push((all, data_blocks));
+    }
+
+    /// How many segments there are.
+    #[must_use]
+    pub fn len(&self) -> u32 {
+        self.segments.borrow().len() as u32
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many are free.
+    #[must_use]
+    pub fn free_count(&self) -> u32 {
+        self.free.borrow().len() as u32
+    }
+
+    /// How many will be free after the next commits.
+    #[must_use]
+    pub fn emptied_count(&self) -> u32 {
+        let segments = self.segments.borrow();
+        segments.iter().filter(|s| matches!(s.state, SegmentState::Emptied(_))).count() as u32
+    }
+
+    /// Blocks of data that a segment holds when full.
+    #[must_use]
+    pub fn data_blocks(&self, segment: SegmentId) -> u32 {
+        let groups = self.data_blocks.borrow();
+        groups.iter().find(|(end, _)| segment.0 < *end).map_or(0, |(_, blocks)| *blocks)
+    }
+
+    /// What is known of `segment`.
+    #[must_use]
+    pub fn get(&self, segment: SegmentId) -> SegmentInfo {
+        self.segments.borrow()[segment.0 as usize]
+    }
+
+    /// Every segment.
+    pub fn for_each(&self, mut see: impl FnMut(SegmentId, &SegmentInfo)) {
+        for (index, info) in self.segments.borrow().iter().enumerate() {
+            see(SegmentId(index as u32), info);
+        }
+    }
+
+    pub(crate) fn edit<R>(
+        &self,
+        segment: SegmentId,
+        change: impl FnOnce(&mut SegmentInfo) -> R,
+    ) -> R {
+        change(&mut self.segments.borrow_mut()[segment.0 as usize])
+    }
+
+    /// Takes a free segment, the next one after the last taken: the stream stays linear and every
+    /// segment is worn alike. `None` when no more than `keep` are free.
+    pub fn allocate(
+        &self,
+        kind: SegmentKind,
+        stream: u8,
+        commit: CommitId,
+        clock: u64,
+        keep: u32,
+    ) -> Option<SegmentId> {
+        let mut free = self.free.borrow_mut();
+        if free.len() as u32 <= keep {
+            return None;
+        }
+        let mut cursor = self.cursor.borrow_mut();
+        let next = free.range(*cursor..).next().or_else(|| free.iter().next()).copied()?;
+        free.remove(&next);
+        *cursor = next + 1;
+        let segment = SegmentId(next);
+        self.edit(segment, |info| {
+            *info = SegmentInfo {
+                state: SegmentState::Open,
+                kind,
+                stream,
+                birth: commit.0,
+                last: commit.0,
+                clock,
+                changed: true,
+                ..SegmentInfo::default()
+            };
+        });
+        Some(segment)
+    }
+
+    /// Notes that rows were written.
+    pub fn wrote(&self, segment: SegmentId, rows: u32, commit: CommitId) {
+        self.edit(segment, |info| {
+            info.rows = info.rows.max(rows);
+            info.last = info.last.max(commit.0);
+            info.changed = true;
+        });
+    }
+
+    /// Notes that a segment is filled.
+    pub fn close(&self, segment: SegmentId, footer: bool) {
+        self.edit(segment, |info| {
+            info.state = SegmentState::Full;
+            info.footer = footer;
+            info.changed = true;
+        });
+    }
+
+    /// Goes on filling a segment that was left half filled.
+    pub fn reopen(&self, segment: SegmentId) {
+        self.free.borrow_mut().remove(&segment.0);
+        self.edit(segment, |info| {
+            info.state = SegmentState::Open;
+            info.kind = SegmentKind::Map;
+            info.changed = true;
+        });
+    }
+
+    /// Notes that blocks became live.
+    pub fn add_live(&self, addr: BlockAddr, blocks: u32) {
+        self.edit(addr.segment(), |info| info.live += blocks);
+    }
+
+    /// Notes that blocks died.
+    pub fn sub_live(&self, addr: BlockAddr, blocks: u32) {
+        self.edit(addr.segment(), |info| {
+            info.live = info.live.checked_sub(blocks).expect("a block dies once");
+        });
+    }
+
+    /// Marks (or unmarks) a segment as being cleaned.
+    pub fn set_cleaning(&self, segment: SegmentId, cleaning: bool) {
+        self.edit(segment, |info| info.cleaning = cleaning);
+    }
+
+    /// Keeps `segment` from being reused until the pin drops.
+    #[must_use]
+    pub fn pin(self: &Rc<Self>, segment: SegmentId) -> Pin {
+        self.edit(segment, |info| info.pins += 1);
+        Pin { table: self.clone(), segment }
+    }
+
+    /// Marks data segments without live blocks as emptied by `commit`, and says how many there were.
+    pub fn collect_empty(&self, commit: CommitId) -> u32 {
+        let mut found = 0;
+        for info in self.segments.borrow_mut().iter_mut() {
+            let dead = info.live == 0 && info.kind == SegmentKind::Data;
+            if dead && info.state == SegmentState::Full {
+                info.state = SegmentState::Emptied(commit);
+                info.changed = true;
+                found += 1;
+            }
+        }
+        found
+    }
+
+    /// Marks a segment of the map journal as emptied by `commit`.
+    pub fn retire_map(&self, segment: SegmentId, commit: CommitId) {
+        self.edit(segment, |info| {
+            info.state = SegmentState::Emptied(commit);
+            info.changed = true;
+        });
+    }
+
+    /// Segments that were emptied by root `commit` or before and that nobody reads any more. Roots
+    /// from `commit` on do not need them: they may be discarded, and then [`SegmentTable::free`]d.
+    #[must_use]
+    pub fn reclaimable(&self, commit: CommitId) -> Vec<SegmentId> {
+        let mut found = Vec::new();
+        for (index, info) in self.segments.borrow().iter().enumerate() {
+            if let SegmentState::Emptied(emptied) = info.state
+                && emptied <= commit
+                && info.pins == 0
+            {
+                found.push(SegmentId(index as u32));
+            }
+        }
+        found
+    }
+
+    /// Makes an emptied segment free.
+    pub fn free(&self, segment: SegmentId) {
+        self.edit(segment, |info| {
+            assert!(matches!(info.state, SegmentState::Emptied(_)) && info.pins == 0, "in use");
+            *info = SegmentInfo { changed: true, ..SegmentInfo::default() };
+        });
+        self.free.borrow_mut().insert(segment.0);
+    }
+
+    /// Records of the segments that changed since the last call (`all`: of every segment in use).
+    #[must_use]
+    pub fn take_records(&self, all: bool) -> Vec<SegmentRecord> {
+        let mut records = Vec::new();
+        for (index, info) in self.segments.borrow_mut().iter_mut().enumerate() {
+            let in_use = !matches!(info.state, SegmentState::Free);
+            if !(info.changed || (all && in_use)) {
+                continue;
+            }
+            info.changed = false;
+            let kind = match (info.state, info.kind) {
+                (SegmentState::Free | SegmentState::Emptied(_), _) => 0,
+                (_, SegmentKind::Data) => 1,
+                (_, SegmentKind::Map) => 2,
+            };
+            records.push(SegmentRecord {
+                segment: SegmentId(index as u32),
+                kind,
+                stream: info.stream,
+                footer: info.footer,
+                rows: info.rows,
+                birth: info.birth,
+                last: info.last,
+                clock: info.clock,
+            });
+        }
+        records
+    }
+
+    /// Takes a record of the journal at import: the last one of each segment counts.
+    pub fn load_record(&self, record: &SegmentRecord) -> bool {
+        if record.segment.0 >= self.len() {
+            return false;
+        }
+        let in_use = record.kind != 0;
+        if in_use {
+            self.free.borrow_mut().remove(&record.segment.0);
+        } else {
+            self.free.borrow_mut().insert(record.segment.0);
+        }
+        self.edit(record.segment, |info| {
+            *info = SegmentInfo {
+                state: if in_use { SegmentState::Full } else { SegmentState::Free },
+                kind: if record.kind == 2 { SegmentKind::Map } else { SegmentKind::Data },
+                stream: record.stream,
+                footer: record.footer,
+                rows: record.rows,
+                birth: record.birth,
+                last: record.last,
+                clock: record.clock,
+                ..SegmentInfo::default()
+            };
+        });
+        true
+    }
+}

@@ -1,0 +1,114 @@
+//! The writer of one data stream: blocks of volumes in, addresses and checksums out.
+
+use std::rc::Rc;
+
+use forebay_array::Array;
+use forebay_device::DeviceError;
+use forebay_format::checksum::block_sum;
+use forebay_format::footer::{Footer, Run, footer_blocks};
+use forebay_units::{BLOCK_LEN, BlockAddr, Lba, SegmentId, CommitId, VolumeId};
+
+use crate::stream::RowStream;
+use crate::{InFlight, SegmentKind, SegmentTable};
+
+/// What a writer has put into rows, in blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WriteCounts {
+    /// Blocks of volumes.
+    pub data: u64,
+    /// Blocks of footers.
+    pub footer: u64,
+    /// Zeros that fill rows.
+    pub padding: u64,
+}
+
+const ZEROS: [u8; BLOCK_LEN] = [0; BLOCK_LEN];
+
+/// Fills segments of one stream.
+pub struct DataWriter {
+    rows: RowStream,
+    pool: u64,
+    footer: Footer,
+    counts: WriteCounts,
+}
+
+impl DataWriter {
+    /// A writer for `stream` of pool `pool`.
+    #[must_use]
+    pub fn new(
+        array: Rc<Array>,
+        table: Rc<SegmentTable>,
+        in_flight: Rc<InFlight>,
+        pool: u64,
+        stream: u8,
+    ) -> Self {
+        let rows = RowStream::new(array, table, in_flight, SegmentKind::Data, stream);
+        Self { rows, pool, footer: Footer::default(), counts: WriteCounts::default() }
+    }
+
+    /// What it has written so far.
+    #[must_use]
+    pub fn counts(&self) -> WriteCounts {
+        self.counts
+    }
+
+    /// The segment being filled.
+    #[must_use]
+    pub fn segment(&self) -> Option<SegmentId> {
+        self.rows.segment()
+    }
+
+    /// Puts one block. Leaves at least `keep` segments free, or fails with no space. `clock` is
+    /// the pool's write clock.
+    pub async fn append(
+        &mut self,
+        volume: VolumeId,
+        lba: Lba,
+        block: &[u8],
+        commit: CommitId,
+        clock: u64,
+        keep: u32,
+    ) -> Result<(BlockAddr, u64), DeviceError> {
+        if self.rows.segment().is_none() {
+            let segment = self.rows.open_segment(commit, clock, keep)?;
+            self.footer = Footer { pool: self.pool, segment, birth: commit.0, ..Footer::default() };
+        }
+        let sum = block_sum(self.pool, volume, lba, block);
+        let addr = self.rows.put(block, commit).await;
+        self.footer.push(volume, lba, sum);
+        self.counts.data += 1;
+        self.end_when_full(commit).await;
+        Ok((addr, sum))
+    }
+
+    async fn end_when_full(&mut self, commit: CommitId) {
+        let total = self.rows.blocks_total();
+        if total == 0 || self.rows.blocks_left() > footer_blocks(total) {
+            return;
+        }
+        let bytes = self.footer.encode(total);
+        for block in bytes.chunks(BLOCK_LEN) {
+            self.rows.put(block, commit).await;
+            self.counts.footer += 1;
+        }
+        self.rows.issue(commit).await;
+        self.rows.close(true);
+    }
+
+    /// Fills the row that is being filled with zeros and sends it, so that everything that was
+    /// appended is on its way. [`InFlight::settle`] waits for it.
+    pub async fn finish_rows(&mut self, commit: CommitId) {
+        while self.rows.blocks_to_row_end() > 0 {
+            self.rows.put(&ZEROS, commit).await;
+            self.footer.push(Run::PADDING, Lba(0), 0);
+            self.counts.padding += 1;
+            self.end_when_full(commit).await;
+        }
+        self.rows.issue(commit).await;
+    }
+
+    /// Forgets the open segment: the pool stops, or starts over after a failure.
+    pub fn abandon(&mut self) {
+        self.rows.abandon();
+    }
+}

@@ -1,0 +1,212 @@
+//! Commands that take too long, for ever, or lie about being done.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use forebay_device::{
+    Allocation, BlockDevice, Device, DeviceFuture, Geometry, IoBuf, IoBytes, Operation, ZeroOptions,
+};
+use forebay_rt as rt;
+use forebay_units::Nanos;
+
+use super::{Ops, pass};
+use crate::{Latency, Rng, Seed};
+
+/// Adds time before chosen commands.
+pub struct Slow {
+    inner: Device,
+    delay: Cell<Option<(Ops, Latency)>>,
+    rng: RefCell<Rng>,
+    struck: Cell<u64>,
+}
+
+impl Slow {
+    /// As quick as `inner`; delays will follow from `seed`.
+    #[must_use]
+    pub fn new(inner: Device, seed: Seed) -> Rc<Self> {
+        let (delay, rng, struck) = (Cell::new(None), RefCell::new(seed.rng()), Cell::new(0));
+        Rc::new(Self { inner, delay, rng, struck })
+    }
+
+    /// Delays commands of these kinds from now on; `None` ends it.
+    pub fn set(&self, delay: Option<(Ops, Latency)>) {
+        self.delay.set(delay);
+    }
+
+    /// How many commands were delayed.
+    #[must_use]
+    pub fn struck(&self) -> u64 {
+        self.struck.get()
+    }
+
+    fn run<'a, T: 'a>(
+        &'a self,
+        operation: Operation,
+        call: impl FnOnce() -> DeviceFuture<'a, T>,
+    ) -> DeviceFuture<'a, T> {
+        match self.delay.get() {
+            Some((ops, latency)) if ops.has(operation) => {
+                self.struck.set(self.struck.get() + 1);
+                let span = latency.sample(&mut self.rng.borrow_mut());
+                let call = call();
+                Box::pin(async move {
+                    rt::sleep(span).await;
+                    call.await
+                })
+            }
+            _ => call(),
+        }
+    }
+}
+
+impl BlockDevice for Slow {
+    pass!(name);
+    pass!(geometry);
+    pass!(allocation);
+    fn read(&self, offset: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
+        self.run(Operation::Read, || self.inner.read(offset, buf))
+    }
+    fn write(&self, offset: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
+        self.run(Operation::Write, || self.inner.write(offset, data, fua))
+    }
+    fn flush(&self) -> DeviceFuture<'_, ()> {
+        self.run(Operation::Flush, || self.inner.flush())
+    }
+    fn discard(&self, offset: u64, len: u64, fua: bool) -> DeviceFuture<'_, ()> {
+        self.run(Operation::Discard, || self.inner.discard(offset, len, fua))
+    }
+    fn write_zeroes(&self, offset: u64, len: u64, options: ZeroOptions) -> DeviceFuture<'_, ()> {
+        self.run(Operation::WriteZeroes, || self.inner.write_zeroes(offset, len, options))
+    }
+}
+
+/// Chosen commands hang until they are released; then they go to the device.
+pub struct Hung {
+    inner: Device,
+    ops: Cell<Ops>,
+    released: Rc<rt::sync::Notify>,
+    struck: Cell<u64>,
+}
+
+impl Hung {
+    /// Not hanging.
+    #[must_use]
+    pub fn new(inner: Device) -> Rc<Self> {
+        let released = rt::sync::Notify::new();
+        Rc::new(Self { inner, ops: Cell::new(Ops(0)), released, struck: Cell::new(0) })
+    }
+
+    /// Commands of these kinds hang from now on.
+    pub fn hang(&self, ops: Ops) {
+        self.ops.set(ops);
+    }
+
+    /// Lets all that hang go on, and nothing hang any more.
+    pub fn release(&self) {
+        self.ops.set(Ops(0));
+        self.released.notify_all();
+    }
+
+    /// How many commands hung.
+    #[must_use]
+    pub fn struck(&self) -> u64 {
+        self.struck.get()
+    }
+
+    fn run<'a, T: 'a>(
+        &'a self,
+        operation: Operation,
+        call: impl FnOnce() -> DeviceFuture<'a, T>,
+    ) -> DeviceFuture<'a, T> {
+        if !self.ops.get().has(operation) {
+            return call();
+        }
+        self.struck.set(self.struck.get() + 1);
+        let call = call();
+        Box::pin(async move {
+            self.released.until(|| !self.ops.get().has(operation)).await;
+            call.await
+        })
+    }
+}
+
+impl BlockDevice for Hung {
+    pass!(name);
+    pass!(geometry);
+    pass!(allocation);
+    fn read(&self, offset: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
+        self.run(Operation::Read, || self.inner.read(offset, buf))
+    }
+    fn write(&self, offset: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
+        self.run(Operation::Write, || self.inner.write(offset, data, fua))
+    }
+    fn flush(&self) -> DeviceFuture<'_, ()> {
+        self.run(Operation::Flush, || self.inner.flush())
+    }
+    fn discard(&self, offset: u64, len: u64, fua: bool) -> DeviceFuture<'_, ()> {
+        self.run(Operation::Discard, || self.inner.discard(offset, len, fua))
+    }
+    fn write_zeroes(&self, offset: u64, len: u64, options: ZeroOptions) -> DeviceFuture<'_, ()> {
+        self.run(Operation::WriteZeroes, || self.inner.write_zeroes(offset, len, options))
+    }
+}
+
+/// Flushes do nothing and FUA is not honoured, while both are acknowledged.
+pub struct LyingFlush {
+    inner: Device,
+    lies: Cell<bool>,
+    struck: Cell<u64>,
+}
+
+impl LyingFlush {
+    /// Honest.
+    #[must_use]
+    pub fn new(inner: Device) -> Rc<Self> {
+        Rc::new(Self { inner, lies: Cell::new(false), struck: Cell::new(0) })
+    }
+
+    /// Starts or stops lying.
+    pub fn set(&self, lies: bool) {
+        self.lies.set(lies);
+    }
+
+    /// How many flushes and FUAs were lied about.
+    #[must_use]
+    pub fn struck(&self) -> u64 {
+        self.struck.get()
+    }
+
+    fn honest(&self, fua: bool) -> bool {
+        if fua && self.lies.get() {
+            self.struck.set(self.struck.get() + 1);
+        }
+        fua && !self.lies.get()
+    }
+}
+
+impl BlockDevice for LyingFlush {
+    pass!(name);
+    pass!(geometry);
+    pass!(allocation);
+    pass!(read);
+    fn write(&self, offset: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
+        self.inner.write(offset, data, self.honest(fua))
+    }
+    fn flush(&self) -> DeviceFuture<'_, ()> {
+        if !self.lies.get() {
+            return self.inner.flush();
+        }
+        self.struck.set(self.struck.get() + 1);
+        Box::pin(async {
+            rt::sleep(Nanos::from_micros(5)).await;
+            Ok(())
+        })
+    }
+    fn discard(&self, offset: u64, len: u64, fua: bool) -> DeviceFuture<'_, ()> {
+        self.inner.discard(offset, len, self.honest(fua))
+    }
+    fn write_zeroes(&self, offset: u64, len: u64, options: ZeroOptions) -> DeviceFuture<'_, ()> {
+        let options = ZeroOptions { fua: self.honest(options.fua), ..options };
+        self.inner.write_zeroes(offset, len, options)
+    }
+}

@@ -1,0 +1,281 @@
+//! Writes that are acknowledged and did something else.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use forebay_device::{
+    Allocation, BlockDevice, Device, DeviceFuture, Geometry, IoBuf, IoBytes, Operation, ZeroOptions,
+};
+use serde::{Deserialize, Serialize};
+
+use super::{Rules, Trigger, pass};
+use crate::{SECTOR_LEN, Seed};
+
+/// Chosen writes are acknowledged and dropped.
+pub struct LostWrites {
+    inner: Device,
+    rules: Rules<()>,
+}
+
+impl LostWrites {
+    /// Nothing is lost yet.
+    #[must_use]
+    pub fn new(inner: Device) -> Rc<Self> {
+        Rc::new(Self { inner, rules: Rules::new() })
+    }
+
+    /// Drops the writes that `trigger` strikes.
+    pub fn add(&self, trigger: Trigger) {
+        self.rules.add(trigger, ());
+    }
+
+    /// Takes all rules away. What was lost stays lost.
+    pub fn heal(&self) {
+        self.rules.clear();
+    }
+
+    /// How many writes were dropped.
+    #[must_use]
+    pub fn struck(&self) -> u64 {
+        self.rules.struck.get()
+    }
+
+    fn run<'a>(
+        &'a self,
+        operation: Operation,
+        offset: u64,
+        len: u64,
+        call: impl FnOnce() -> DeviceFuture<'a, ()>,
+    ) -> DeviceFuture<'a, ()> {
+        if self.rules.is_empty() || self.rules.strike(operation, offset, len).is_none() {
+            return call();
+        }
+        Box::pin(async {
+            forebay_rt::yield_now().await;
+            Ok(())
+        })
+    }
+}
+
+impl BlockDevice for LostWrites {
+    pass!(name);
+    pass!(geometry);
+    pass!(allocation);
+    pass!(read);
+    pass!(flush);
+    pass!(discard);
+    fn write(&self, offset: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
+        let len = data.len() as u64;
+        self.run(Operation::Write, offset, len, || self.inner.write(offset, data, fua))
+    }
+    fn write_zeroes(&self, offset: u64, len: u64, options: ZeroOptions) -> DeviceFuture<'_, ()> {
+        let call = || self.inner.write_zeroes(offset, len, options);
+        self.run(Operation::WriteZeroes, offset, len, call)
+    }
+}
+
+/// How a write is torn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Tear {
+    /// Only its first sectors are written.
+    Prefix {
+        /// How many.
+        sectors: u64,
+    },
+    /// Each sector is written or not, one by one.
+    Scatter {
+        /// What chooses them.
+        seed: u64,
+    },
+}
+
+/// Chosen writes are acknowledged and done in part.
+pub struct TornWrites {
+    inner: Device,
+    rules: Rules<Tear>,
+}
+
+impl TornWrites {
+    /// Nothing is torn yet.
+    #[must_use]
+    pub fn new(inner: Device) -> Rc<Self> {
+        Rc::new(Self { inner, rules: Rules::new() })
+    }
+
+    /// Tears the writes that `trigger` strikes. Units are the device's blocks where those are
+    /// larger than a sector.
+    pub fn add(&self, trigger: Trigger, tear: Tear) {
+        self.rules.add(trigger, tear);
+    }
+
+    /// Takes all rules away. What was torn stays torn.
+    pub fn heal(&self) {
+        self.rules.clear();
+    }
+
+    /// How many writes were torn.
+    #[must_use]
+    pub fn struck(&self) -> u64 {
+        self.rules.struck.get()
+    }
+}
+
+impl BlockDevice for TornWrites {
+    pass!(name);
+    pass!(geometry);
+    pass!(allocation);
+    pass!(read);
+    pass!(flush);
+    pass!(discard);
+    fn write(&self, offset: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
+        let len = data.len() as u64;
+        let struck = match self.rules.is_empty() {
+            true => None,
+            false => self.rules.strike(Operation::Write, offset, len),
+        };
+        let Some(tear) = struck else { return self.inner.write(offset, data, fua) };
+        Box::pin(async move {
+            let unit = self.inner.geometry().block_bytes as usize;
+            let units = data.len() / unit;
+            let mut keep: Vec<bool> = match tear {
+                Tear::Prefix { sectors } => {
+                    let kept = sectors as usize * SECTOR_LEN / unit;
+                    (0..units).map(|at| at < kept).collect()
+                }
+                Tear::Scatter { seed } => {
+                    let mut rng = Seed(seed).rng();
+                    (0..units).map(|_| rng.chance(500)).collect()
+                }
+            };
+            keep.push(false);
+            let mut start = None;
+            for (at, kept) in keep.into_iter().enumerate() {
+                match (start, kept) {
+                    (None, true) => start = Some(at),
+                    (Some(from), false) => {
+                        let part = data.slice(from * unit, (at - from) * unit);
+                        self.inner.write(offset + (from * unit) as u64, part, fua).await?;
+                        start = None;
+                    }
+                    _ => {}
+                }
+            }
+            forebay_rt::yield_now().await;
+            Ok(())
+        })
+    }
+    fn write_zeroes(&self, offset: u64, len: u64, options: ZeroOptions) -> DeviceFuture<'_, ()> {
+        self.inner.write_zeroes(offset, len, options)
+    }
+}
+
+/// Chosen writes land elsewhere: their own place keeps the old bytes, and another place reads as
+/// what was written. Both are an overlay over the device, which gets the right write, so that the
+/// fault can be healed; a later write to either place ends it there.
+pub struct Misdirected {
+    inner: Device,
+    rules: Rules<u64>,
+    overlay: RefCell<BTreeMap<u64, Box<[u8]>>>,
+}
+
+impl Misdirected {
+    /// Everything lands where it should.
+    #[must_use]
+    pub fn new(inner: Device) -> Rc<Self> {
+        Rc::new(Self { inner, rules: Rules::new(), overlay: RefCell::default() })
+    }
+
+    /// Sends the writes that `trigger` strikes to `to_bytes` instead (cut off at the device's end).
+    pub fn add(&self, trigger: Trigger, to_bytes: u64) {
+        self.rules.add(trigger, to_bytes / SECTOR_LEN as u64 * SECTOR_LEN as u64);
+    }
+
+    /// No further write goes astray. Damage that was done stays.
+    pub fn disarm(&self) {
+        self.rules.clear();
+    }
+
+    /// Every write so far lands where it should have, and so will those to come.
+    pub fn heal(&self) {
+        self.rules.clear();
+        self.overlay.borrow_mut().clear();
+    }
+
+    /// How many writes went astray.
+    #[must_use]
+    pub fn struck(&self) -> u64 {
+        self.rules.struck.get()
+    }
+
+    fn written(&self, offset: u64, len: u64) {
+        let mut overlay = self.overlay.borrow_mut();
+        let covered: Vec<u64> = overlay.range(offset..offset + len).map(|(at, _)| *at).collect();
+        for at in covered {
+            overlay.remove(&at);
+        }
+    }
+
+    fn lay(&self, offset: u64, bytes: &[u8]) {
+        let end = self.inner.geometry().size_bytes;
+        let mut overlay = self.overlay.borrow_mut();
+        for (index, sector) in bytes.chunks(SECTOR_LEN).enumerate() {
+            let at = offset + (index * SECTOR_LEN) as u64;
+            if at + SECTOR_LEN as u64 <= end {
+                overlay.insert(at, sector.into());
+            }
+        }
+    }
+
+    fn patch(&self, offset: u64, buf: &mut [u8]) {
+        for (at, sector) in self.overlay.borrow().range(offset..offset + buf.len() as u64) {
+            let within = (at - offset) as usize;
+            buf[within..within + SECTOR_LEN].copy_from_slice(sector);
+        }
+    }
+}
+
+impl BlockDevice for Misdirected {
+    pass!(name);
+    pass!(geometry);
+    pass!(allocation);
+    pass!(flush);
+    fn read(&self, offset: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
+        let call = self.inner.read(offset, buf);
+        if self.overlay.borrow().is_empty() {
+            return call;
+        }
+        Box::pin(async move {
+            let mut buf = call.await?;
+            self.patch(offset, &mut buf);
+            Ok(buf)
+        })
+    }
+    fn write(&self, offset: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
+        let len = data.len() as u64;
+        let struck = match self.rules.is_empty() {
+            true => None,
+            false => self.rules.strike(Operation::Write, offset, len),
+        };
+        let Some(to_bytes) = struck else {
+            self.written(offset, len);
+            return self.inner.write(offset, data, fua);
+        };
+        Box::pin(async move {
+            let mut old = self.inner.read(offset, IoBuf::zeroed(data.len())).await?;
+            self.patch(offset, &mut old);
+            self.inner.write(offset, data.clone(), fua).await?;
+            self.lay(offset, &old);
+            self.lay(to_bytes, &data);
+            Ok(())
+        })
+    }
+    fn discard(&self, offset: u64, len: u64, fua: bool) -> DeviceFuture<'_, ()> {
+        self.written(offset, len);
+        self.inner.discard(offset, len, fua)
+    }
+    fn write_zeroes(&self, offset: u64, len: u64, options: ZeroOptions) -> DeviceFuture<'_, ()> {
+        self.written(offset, len);
+        self.inner.write_zeroes(offset, len, options)
+    }
+}

@@ -1,0 +1,346 @@
+use std::rc::Rc;
+
+use forebay_device::{BlockDevice, Device, IoBuf, IoBytes, ZeroOptions};
+use forebay_rt as rt;
+use forebay_rt::Runtime;
+use forebay_units::Nanos;
+use proptest::prelude::*;
+
+use crate::*;
+
+const MIB: u64 = 1 << 20;
+
+fn block(len: usize, byte: u8) -> IoBytes {
+    let mut buf = IoBuf::recycled(len);
+    buf.fill(byte);
+    buf.freeze()
+}
+
+fn one_disk(seed: u64) -> (Rc<World>, Rc<SimDisk>) {
+    let world = World::new(Seed(seed));
+    let disk = SimDisk::new(&world, DiskConfig::flash("d0", MIB));
+    (world, disk)
+}
+
+fn stable_byte(disk: &SimDisk, offset: u64) -> u8 {
+    let mut byte = [0];
+    disk.stable().read(offset, &mut byte);
+    byte[0]
+}
+
+#[test]
+fn labels_derive_streams_that_do_not_meet() {
+    let root = Seed(7);
+    assert_eq!(root.derive("a"), Seed(7).derive("a"));
+    let labels = ["", "a", "b", "ab", "ba", "disk/1", "disk/2", "disk/11"];
+    let seeds: std::collections::BTreeSet<Seed> = labels.iter().map(|l| root.derive(l)).collect();
+    assert_eq!(seeds.len(), labels.len());
+    assert!(!seeds.contains(&root));
+}
+
+#[test]
+fn a_flush_and_fua_are_durable_and_the_rest_is_not() {
+    let (world, disk) = one_disk(1);
+    let runtime = Runtime::simulated(1);
+    let (d, w) = (disk.clone(), world.clone());
+    let end = runtime.run(async move {
+        d.write(0, block(512, 1), false).await.unwrap();
+        d.flush().await.unwrap();
+        d.write(512, block(512, 2), true).await.unwrap();
+        d.write(1024, block(512, 3), false).await.unwrap();
+        let back = d.read(0, IoBuf::zeroed(1536)).await.unwrap();
+        assert_eq!((back[0], back[512], back[1024]), (1, 2, 3));
+        w.power_cut();
+        // Without power nothing ends, not even within the same poll.
+        d.write(2048, block(512, 4), true).await.unwrap();
+        unreachable!();
+    });
+    assert!(end.is_none());
+    drop(runtime);
+    let unflushed = world.unflushed();
+    assert_eq!(unflushed.len(), 1);
+    assert_eq!((unflushed[0].offset_bytes, unflushed[0].in_flight), (1024, false));
+    world.settle(|_, _| Fate::Lost);
+    let bytes: Vec<u8> = [0, 512, 1024, 2048].map(|at| stable_byte(&disk, at)).to_vec();
+    assert_eq!(bytes, [1, 2, 0, 0]);
+}
+
+#[test]
+fn a_flush_does_not_cover_what_completes_after_its_issue() {
+    for seed in 0..200 {
+        let (world, disk) = one_disk(seed);
+        let runtime = Runtime::simulated(seed);
+        let (d, w) = (disk.clone(), world.clone());
+        runtime.run(async move {
+            let late = rt::spawn({
+                let d = d.clone();
+                async move { d.write(0, block(512, 9), false).await }
+            });
+            rt::yield_now().await;
+            d.flush().await.unwrap();
+            late.await.unwrap();
+            w.power_cut();
+        });
+        drop(runtime);
+        // In flight at the flush's issue: it may be lost, whatever completed first.
+        if world.submitted() == 2 && world.unflushed().is_empty() {
+            continue; // the write happened to complete before the flush was issued
+        }
+        world.settle(|_, _| Fate::Lost);
+        assert_eq!(stable_byte(&disk, 0), 0);
+    }
+}
+
+#[test]
+fn a_durable_write_is_not_undone_by_an_older_cached_one() {
+    let (world, disk) = one_disk(3);
+    let runtime = Runtime::simulated(3);
+    let (d, w) = (disk.clone(), world.clone());
+    runtime.run(async move {
+        d.write(0, block(2048, 1), false).await.unwrap();
+        d.write(512, block(512, 2), true).await.unwrap();
+        w.power_cut();
+    });
+    drop(runtime);
+    world.settle(|_, _| Fate::Kept);
+    let bytes = [0, 512, 1024].map(|at| stable_byte(&disk, at));
+    assert_eq!(bytes, [1, 2, 1], "the cached write came back over the durable one");
+}
+
+#[test]
+fn a_write_in_flight_can_be_torn_at_any_sector() {
+    let (world, disk) = one_disk(4);
+    world.plan_crash(Some(CrashPoint::AfterSubmit(1)));
+    let runtime = Runtime::simulated(4);
+    let d = disk.clone();
+    assert!(runtime.run(async move { d.write(0, block(4096, 7), true).await }).is_none());
+    drop(runtime);
+    assert!(world.unflushed()[0].in_flight);
+    let image = world.image();
+    for sectors in 0..=8u64 {
+        world.restore(&image);
+        world.settle(|_, _| Fate::Prefix { sectors });
+        let kept = (0..8).filter(|s| stable_byte(&disk, s * 512) == 7).count();
+        assert_eq!(kept as u64, sectors);
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    for seed in 0..200 {
+        world.restore(&image);
+        world.settle(|_, _| Fate::Scatter { seed });
+        seen.insert((0..8).map(|s| stable_byte(&disk, s * 512)).collect::<Vec<_>>());
+    }
+    assert!(seen.len() > 100, "only {} ways to tear", seen.len());
+}
+
+#[test]
+fn every_crash_point_stops_where_it_says() {
+    let script = |d: Rc<SimDisk>| async move {
+        for i in 0..4u64 {
+            d.write(i * 512, block(512, 1), true).await.unwrap();
+        }
+    };
+    let count = {
+        let (world, disk) = one_disk(5);
+        Runtime::simulated(5).block_on(script(disk));
+        world.submitted()
+    };
+    assert_eq!(count, 4);
+    for n in 1..=count {
+        for (point, durable, in_flight) in [
+            (CrashPoint::BeforeSubmit(n), n - 1, 0),
+            (CrashPoint::AfterSubmit(n), n - 1, 1),
+            (CrashPoint::AfterComplete(n), n, 0),
+        ] {
+            let (world, disk) = one_disk(5);
+            world.plan_crash(Some(point));
+            let runtime = Runtime::simulated(5);
+            assert!(runtime.run(script(disk.clone())).is_none(), "{point:?} did not stop it");
+            drop(runtime);
+            assert_eq!(world.unflushed().len(), in_flight, "{point:?}");
+            world.settle(|_, _| Fate::Lost);
+            let there = (0..4).filter(|i| stable_byte(&disk, i * 512) == 1).count() as u64;
+            assert_eq!(there, durable, "{point:?}");
+            world.power_on();
+            Runtime::simulated(6).block_on(script(disk.clone()));
+            assert_eq!(stable_byte(&disk, 3 * 512), 1, "the disk serves again");
+        }
+    }
+}
+
+#[test]
+fn a_crash_at_a_time_stops_at_the_next_command() {
+    let (world, disk) = one_disk(6);
+    world.plan_crash(Some(CrashPoint::AtTime(Nanos::from_millis(5).0)));
+    let runtime = Runtime::simulated(6);
+    let end = runtime.run(async move {
+        loop {
+            disk.read(0, IoBuf::zeroed(512)).await.unwrap();
+        }
+    });
+    assert!(end.is_none() && runtime.now() >= Nanos::from_millis(5));
+}
+
+#[test]
+fn an_abandoned_write_happens_all_the_same_and_late() {
+    let (_world, disk) = one_disk(7);
+    Runtime::simulated(7).block_on(async move {
+        let write = disk.write(0, block(512, 5), false);
+        assert!(rt::timeout(Nanos(1), write).await.is_err());
+        rt::sleep(Nanos::from_secs(1)).await;
+        assert_eq!(disk.read(0, IoBuf::zeroed(512)).await.unwrap()[0], 5);
+    });
+}
+
+#[test]
+fn a_discarded_range_reads_as_anything() {
+    let mut seen = std::collections::BTreeSet::new();
+    for seed in 0..50 {
+        let (_world, disk) = one_disk(seed);
+        seen.insert(Runtime::simulated(seed).block_on(async move {
+            disk.write(0, block(4096, 5), true).await.unwrap();
+            disk.discard(0, 4096, true).await.unwrap();
+            disk.read(0, IoBuf::zeroed(512)).await.unwrap()[0]
+        }));
+    }
+    assert_eq!(seen.into_iter().collect::<Vec<_>>(), [0, 5, 0xa5]);
+}
+
+async fn busy(disk: Device, writers: u64) {
+    let tasks = (0..writers).map(|w| {
+        let disk = disk.clone();
+        rt::spawn(async move {
+            for i in 0..20 {
+                let at = rt::random_below(200) * 512;
+                disk.write(at, block(512, (w * 20 + i) as u8), i % 3 == 0).await.unwrap();
+                if i % 7 == 0 {
+                    disk.flush().await.unwrap();
+                }
+            }
+        })
+    });
+    rt::join_all(tasks.collect::<Vec<_>>()).await;
+}
+
+#[test]
+fn the_same_seed_gives_the_same_digest_and_another_another() {
+    let run = |seed| {
+        let (world, disk) = one_disk(seed);
+        Runtime::simulated(seed).block_on(busy(disk, 5));
+        world.digest()
+    };
+    assert_eq!(run(11), run(11));
+    assert_ne!(run(11), run(12));
+}
+
+#[test]
+fn a_large_disk_costs_what_is_written() {
+    let world = World::new(Seed(1));
+    let disk = SimDisk::new(&world, DiskConfig::flash("big", 1 << 40));
+    Runtime::simulated(1).block_on({
+        let disk = disk.clone();
+        async move {
+            disk.write((1 << 40) - 4096, block(4096, 1), true).await.unwrap();
+            let all = ZeroOptions { fua: true, ..Default::default() };
+            disk.write_zeroes(0, 1 << 30, all).await.unwrap();
+        }
+    });
+    assert!(disk.stable().resident_bytes() <= 16384);
+}
+
+/// What a model of one sector says it may hold after a power cut.
+#[derive(Clone, Debug)]
+enum Step {
+    Write { sector: u64, sectors: u64, fua: bool },
+    Flush,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let write = (0u64..24, 1u64..8, any::<bool>()).prop_map(|(sector, sectors, fua)| Step::Write {
+        sector,
+        sectors,
+        fua,
+    });
+    prop::collection::vec(prop_oneof![5 => write, 1 => Just(Step::Flush)], 1..40)
+}
+
+proptest! {
+    // Each sector after a power cut holds its last durable value or a later one, and at some seed
+    // something is lost: the disk keeps its contract, and not more.
+    #[test]
+    fn a_power_cut_leaves_what_the_contract_allows(steps in steps(), seed in any::<u64>()) {
+        let (world, disk) = one_disk(seed);
+        let runtime = Runtime::simulated(seed);
+        let (d, w, script) = (disk.clone(), world.clone(), steps.clone());
+        runtime.run(async move {
+            for (number, step) in script.iter().enumerate() {
+                match step {
+                    Step::Write { sector, sectors, fua } => {
+                        let data = block(*sectors as usize * 512, number as u8 + 1);
+                        d.write(sector * 512, data, *fua).await.unwrap();
+                    }
+                    Step::Flush => d.flush().await.unwrap(),
+                }
+            }
+            w.power_cut();
+        });
+        drop(runtime);
+        world.settle(random_fates(&mut Seed(seed).derive("fates").rng()));
+        for at in 0..32u64 {
+            let mut allowed = vec![0u8];
+            for (number, step) in steps.iter().enumerate() {
+                match step {
+                    Step::Write { sector, sectors, fua } if (*sector..sector + sectors).contains(&at) => {
+                        if *fua {
+                            allowed.clear();
+                        }
+                        allowed.push(number as u8 + 1);
+                    }
+                    Step::Flush => allowed = allowed[allowed.len() - 1..].to_vec(),
+                    _ => {}
+                }
+            }
+            let found = stable_byte(&disk, at * 512);
+            prop_assert!(allowed.contains(&found), "sector {at}: {found} is none of {allowed:?}");
+        }
+    }
+
+    #[test]
+    fn media_is_an_array_of_bytes(
+        writes in prop::collection::vec((0u64..60_000, 1usize..20_000, any::<u8>(), any::<bool>()), 1..30)
+    ) {
+        let mut media = Media::new(80_000);
+        let mut model = vec![0u8; 80_000];
+        let mut kept = None;
+        for (step, (at, len, byte, fill)) in writes.iter().enumerate() {
+            if *fill {
+                media.fill(*at, *len as u64, byte & 1);
+                model[*at as usize..*at as usize + len].fill(byte & 1);
+            } else {
+                media.write(*at, &vec![*byte; *len]);
+                model[*at as usize..*at as usize + len].fill(*byte);
+            }
+            if step == writes.len() / 2 {
+                kept = Some((media.clone(), model.clone()));
+            }
+        }
+        let all = |media: &Media| {
+            let mut out = vec![0; 80_000];
+            media.read(0, &mut out);
+            out
+        };
+        prop_assert!(all(&media) == model);
+        let (media, model) = kept.expect("there is a middle");
+        prop_assert!(all(&media) == model, "a clone changed with its original");
+    }
+
+    #[test]
+    fn latencies_stay_within_their_bounds(base in 1u64..1_000_000, span in 0u64..1_000_000, seed in any::<u64>()) {
+        let mut rng = Seed(seed).rng();
+        let uniform = Latency::Uniform { min_ns: base, max_ns: base + span };
+        let tail = Latency::HeavyTail { base_ns: base, max_ns: base + span };
+        for _ in 0..50 {
+            prop_assert!((base..=base + span).contains(&uniform.sample(&mut rng).0));
+            prop_assert!(tail.sample(&mut rng).0 <= base + span);
+        }
+    }
+}

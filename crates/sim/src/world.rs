@@ -1,0 +1,347 @@
+//! What all disks of one simulation share: power, the count of commands, and the plan to cut it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::{Rc, Weak};
+
+use forebay_device::Operation;
+use forebay_rt as rt;
+use forebay_units::Nanos;
+use serde::{Deserialize, Serialize};
+
+use crate::disk::{DiskImage, SimDisk};
+use crate::{Rng, Seed};
+
+/// Where the power fails. Commands of all disks are counted together, from 1, since the last
+/// [`World::power_on`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CrashPoint {
+    /// The n-th command never reaches its disk.
+    BeforeSubmit(u64),
+    /// The n-th command has reached its disk and is in flight.
+    AfterSubmit(u64),
+    /// The n-th completion had its effect, but the host never hears of it.
+    AfterComplete(u64),
+    /// At the first command event at this time of the runtime's clock (ns) or later.
+    AtTime(u64),
+}
+
+/// What became of a write that no flush had covered when the power went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Fate {
+    /// It reached the media whole.
+    Kept,
+    /// It did not reach the media.
+    Lost,
+    /// Only its first sectors did.
+    Prefix {
+        /// How many sectors of 512 bytes.
+        sectors: u64,
+    },
+    /// Some of its sectors did, chosen one by one.
+    Scatter {
+        /// What chose them.
+        seed: u64,
+    },
+}
+
+/// A write (or discard) that no flush had covered when the power went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unflushed {
+    /// Number of the disk in the world.
+    pub disk: usize,
+    /// What it was.
+    pub operation: Operation,
+    /// Where.
+    pub offset_bytes: u64,
+    /// How much.
+    pub len_bytes: u64,
+    /// Whether its completion was still to come.
+    pub in_flight: bool,
+    /// Whether it asked for durability.
+    pub fua: bool,
+}
+
+/// Commands by kind, since the world began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommandStats {
+    /// Reads.
+    pub reads: u64,
+    /// Writes without FUA, write-zeroes included.
+    pub writes: u64,
+    /// Writes with FUA.
+    pub fua_writes: u64,
+    /// Flushes.
+    pub flushes: u64,
+    /// Discards.
+    pub discards: u64,
+    /// Bytes written.
+    pub write_bytes: u64,
+}
+
+/// The state of every disk, to come back to. Pages are shared until changed.
+#[derive(Clone)]
+pub struct WorldImage {
+    disks: Vec<DiskImage>,
+}
+
+/// One simulation's disks and their common power supply.
+pub struct World {
+    seed: Seed,
+    powered: Cell<bool>,
+    submitted: Cell<u64>,
+    completed: Cell<u64>,
+    plan: Cell<Option<CrashPoint>>,
+    digest: Cell<u64>,
+    stats: Cell<CommandStats>,
+    disks: RefCell<Vec<Weak<SimDisk>>>,
+    hooks: RefCell<BTreeMap<u64, Vec<Hook>>>,
+}
+
+type Hook = Box<dyn FnOnce()>;
+
+/// One thing that happened to a command, for the digest.
+pub(crate) struct Event {
+    pub(crate) disk: usize,
+    pub(crate) operation: Operation,
+    pub(crate) offset_bytes: u64,
+    pub(crate) len_bytes: u64,
+    pub(crate) fua: bool,
+    pub(crate) content: u64,
+}
+
+impl World {
+    /// A world under power, without disks, whose every choice follows from `seed`.
+    #[must_use]
+    pub fn new(seed: Seed) -> Rc<Self> {
+        Rc::new(Self {
+            seed,
+            powered: Cell::new(true),
+            submitted: Cell::new(0),
+            completed: Cell::new(0),
+            plan: Cell::new(None),
+            digest: Cell::new(0),
+            stats: Cell::default(),
+            disks: RefCell::default(),
+            hooks: RefCell::default(),
+        })
+    }
+
+    /// The seed it was made from.
+    #[must_use]
+    pub fn seed(&self) -> Seed {
+        self.seed
+    }
+
+    /// Plans (or with `None` calls off) the next power cut.
+    pub fn plan_crash(&self, plan: Option<CrashPoint>) {
+        self.plan.set(plan);
+    }
+
+    /// Whether there is power. Without it no command has any effect or any end.
+    #[must_use]
+    pub fn is_powered(&self) -> bool {
+        self.powered.get()
+    }
+
+    /// Commands submitted since the last power-on.
+    #[must_use]
+    pub fn submitted(&self) -> u64 {
+        self.submitted.get()
+    }
+
+    /// Commands completed since the last power-on.
+    #[must_use]
+    pub fn completed(&self) -> u64 {
+        self.completed.get()
+    }
+
+    /// Commands by kind since the world began.
+    #[must_use]
+    pub fn stats(&self) -> CommandStats {
+        self.stats.get()
+    }
+
+    /// A number that depends on every command, its place, content and time, in their order: two
+    /// runs with the same digest did the same.
+    #[must_use]
+    pub fn digest(&self) -> u64 {
+        self.digest.get()
+    }
+
+    /// Adds something else that happened to the digest.
+    pub fn note(&self, value: u64) {
+        let mixed = (self.digest.get().rotate_left(7) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.digest.set(mixed ^ (mixed >> 32));
+    }
+
+    /// Cuts the power now and halts the current runtime.
+    pub fn power_cut(&self) {
+        if self.powered.replace(false) {
+            self.plan.set(None);
+            rt::halt();
+        }
+    }
+
+    /// What no flush has covered, over all disks: those in a cache in order of completion, then
+    /// those in flight in order of issue.
+    #[must_use]
+    pub fn unflushed(&self) -> Vec<Unflushed> {
+        self.each_disk().flat_map(|disk| disk.unflushed()).collect()
+    }
+
+    /// Ends a power cut on every disk: `decide` chooses the fate of each unflushed write, in the
+    /// order of [`World::unflushed`]. Returns the choices. Call it when the old runtime is gone.
+    pub fn settle(&self, mut decide: impl FnMut(usize, &Unflushed) -> Fate) -> Vec<Fate> {
+        let mut fates = Vec::new();
+        for disk in self.each_disk() {
+            disk.settle(&mut |write| {
+                let fate = decide(fates.len(), write);
+                fates.push(fate);
+                fate
+            });
+        }
+        fates
+    }
+
+    /// Calls `hook` when the `number`-th command since power-on is submitted, just before it counts.
+    /// Hooks that were never called are gone after the next [`World::power_on`].
+    pub fn at_command(&self, number: u64, hook: impl FnOnce() + 'static) {
+        self.hooks.borrow_mut().entry(number).or_default().push(Box::new(hook));
+    }
+
+    /// Gives power again and counts commands from 1 again.
+    pub fn power_on(&self) {
+        self.hooks.borrow_mut().clear();
+        self.powered.set(true);
+        self.submitted.set(0);
+        self.completed.set(0);
+    }
+
+    /// The state of every disk now.
+    #[must_use]
+    pub fn image(&self) -> WorldImage {
+        WorldImage { disks: self.each_disk().map(|disk| disk.image()).collect() }
+    }
+
+    /// Puts every disk back into the state of `image`. Panics when disks were added since.
+    pub fn restore(&self, image: &WorldImage) {
+        let disks: Vec<_> = self.each_disk().collect();
+        assert_eq!(disks.len(), image.disks.len(), "the image is of another world");
+        for (disk, state) in disks.iter().zip(&image.disks) {
+            disk.restore(state);
+        }
+    }
+
+    fn each_disk(&self) -> impl Iterator<Item = Rc<SimDisk>> + use<> {
+        let disks: Vec<_> = self.disks.borrow().iter().filter_map(Weak::upgrade).collect();
+        disks.into_iter()
+    }
+
+    pub(crate) fn add(&self, disk: Weak<SimDisk>) {
+        self.disks.borrow_mut().push(disk);
+    }
+
+    pub(crate) fn disk_count(&self) -> usize {
+        self.disks.borrow().len()
+    }
+
+    /// Counts a submission. False when the command does not reach the disk.
+    #[must_use]
+    pub(crate) fn before_submit(&self, event: &Event) -> bool {
+        if !self.powered.get() {
+            return false;
+        }
+        let number = self.submitted.get() + 1;
+        self.submitted.set(number);
+        let hooks = match self.hooks.borrow().is_empty() {
+            true => None,
+            false => self.hooks.borrow_mut().remove(&number),
+        };
+        hooks.into_iter().flatten().for_each(|hook| hook());
+        let timed = |at| rt::now().0 >= at;
+        match self.plan.get() {
+            Some(CrashPoint::BeforeSubmit(n)) if n == number => self.power_cut(),
+            Some(CrashPoint::AtTime(at)) if timed(at) => self.power_cut(),
+            _ => {}
+        }
+        if self.powered.get() {
+            self.count(event);
+            self.note_event(event, 1);
+        }
+        self.powered.get()
+    }
+
+    /// After the command has reached its disk.
+    pub(crate) fn after_submit(&self) {
+        if self.plan.get() == Some(CrashPoint::AfterSubmit(self.submitted.get())) {
+            self.power_cut();
+        }
+    }
+
+    /// Counts a completion, after its effect. False when the host does not hear of it.
+    #[must_use]
+    pub(crate) fn after_complete(&self, event: &Event) -> bool {
+        let number = self.completed.get() + 1;
+        self.completed.set(number);
+        self.note_event(event, 2);
+        if self.plan.get() == Some(CrashPoint::AfterComplete(number)) {
+            self.power_cut();
+        }
+        self.powered.get()
+    }
+
+    fn note_event(&self, event: &Event, stage: u64) {
+        let kind = event.operation as u64;
+        self.note(stage << 60 | kind << 52 | u64::from(event.fua) << 51 | event.disk as u64);
+        self.note(event.offset_bytes);
+        self.note(event.len_bytes ^ event.content);
+        self.note(rt::now().0);
+    }
+
+    fn count(&self, event: &Event) {
+        let mut stats = self.stats.get();
+        match event.operation {
+            Operation::Read => stats.reads += 1,
+            Operation::Flush => stats.flushes += 1,
+            Operation::Discard => stats.discards += 1,
+            _ if event.fua => stats.fua_writes += 1,
+            _ => stats.writes += 1,
+        }
+        if matches!(event.operation, Operation::Write | Operation::WriteZeroes) {
+            stats.write_bytes += event.len_bytes;
+        }
+        self.stats.set(stats);
+    }
+
+    /// The time, for disks.
+    pub(crate) fn now(&self) -> Nanos {
+        rt::now()
+    }
+}
+
+/// Chooses fates as a power cut would: now and then all lost or all kept, mostly each on its own,
+/// some torn.
+pub fn random_fates(rng: &mut Rng) -> impl FnMut(usize, &Unflushed) -> Fate + '_ {
+    let mode = rng.below(10);
+    let kept_per_mille = match mode {
+        0 => 0,
+        1 => 1000,
+        _ => rng.between(50, 950),
+    };
+    let torn_per_mille = if mode < 3 { 0 } else { rng.below(400) };
+    move |_, write| {
+        let sectors = (write.len_bytes / forebay_units::SECTOR_BYTES).max(1);
+        if rng.chance(torn_per_mille) {
+            if rng.chance(500) {
+                Fate::Prefix { sectors: rng.below(sectors + 1) }
+            } else {
+                Fate::Scatter { seed: rng.u64() }
+            }
+        } else if rng.chance(kept_per_mille) {
+            Fate::Kept
+        } else {
+            Fate::Lost
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Runs of dirty blocks of one volume, newest content only.
+
+use std::collections::BTreeMap;
+
+use forebay_device::IoBytes;
+use forebay_units::{BLOCK_LEN, Lba};
+
+/// What a dirty run holds.
+#[derive(Clone, Debug)]
+pub enum Content {
+    /// New data, as many bytes as the run is long.
+    Data(IoBytes),
+    /// Nothing: the range was trimmed or zeroed.
+    Zero,
+}
+
+impl Content {
+    fn part(&self, skip: u64, blocks: u64) -> Self {
+        match self {
+            Content::Zero => Content::Zero,
+            Content::Data(bytes) => {
+                Content::Data(bytes.slice(skip as usize * BLOCK_LEN, blocks as usize * BLOCK_LEN))
+            }
+        }
+    }
+}
+
+struct Extent {
+    blocks: u64,
+    content: Content,
+}
+
+/// A part of a looked-up range.
+#[derive(Clone, Debug)]
+pub struct Piece {
+    /// First block.
+    pub lba: Lba,
+    /// Blocks.
+    pub blocks: u64,
+    /// What is dirty there; `None` when nothing is.
+    pub content: Option<Content>,
+}
+
+/// Non-overlapping runs by address; a newer run replaces what it covers.
+#[derive(Default)]
+pub struct ExtentMap {
+    extents: BTreeMap<u64, Extent>,
+    data_blocks: u64,
+}
+
+impl ExtentMap {
+    /// Blocks of dirty data (zeroes not counted).
+    #[must_use]
+    pub fn data_blocks(&self) -> u64 {
+        self.data_blocks
+    }
+
+    /// Whether nothing is dirty.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.extents.is_empty()
+    }
+
+    /// Puts a run, over whatever was there. Data must be as long as the run.
+    pub fn insert(&mut self, lba: Lba, blocks: u64, content: Content) {
+        if let Content::Data(bytes) = &content {
+            assert_eq!(bytes.len() as u64, blocks * BLOCK_LEN as u64, "a run of another length");
+            self.data_blocks += blocks;
+        }
+        self.remove(lba, blocks);
+        self.extents.insert(lba.0, Extent { blocks, content });
+    }
+
+    /// Forgets a range.
+    pub fn remove(&mut self, lba: Lba, blocks: u64) {
+        let (start, end) = (lba.0, lba.0 + blocks);
+        let before = self.extents.range(..start).next_back().map(|(at, e)| (*at, e.blocks));
+        if let Some((at, len)) = before
+            && at + len > start
+        {
+            let extent = self.extents.get_mut(&at).expect("just found");
+            let whole = std::mem::replace(&mut extent.content, Content::Zero);
+            extent.blocks = start - at;
+            extent.content = whole.part(0, start - at);
+            let cut = (at + len).min(end) - start;
+            let was_data = matches!(whole, Content::Data(_));
+            if at + len > end {
+                let rest = Extent {
+                    blocks: at + len - end,
+                    content: whole.part(end - at, at + len - end),
+                };
+                self.extents.insert(end, rest);
+            }
+            if was_data {
+                self.data_blocks -= cut;
+            }
+        }
+        while let Some((at, extent)) = self.extents.range(start..end).next() {
+            let (at, len) = (*at, extent.blocks);
+            let extent = self.extents.remove(&at).expect("just found");
+            if matches!(extent.content, Content::Data(_)) {
+                self.data_blocks -= len.min(end - at);
+            }
+            if at + len > end {
+                let rest = Extent {
+                    blocks: at + len - end,
+                    content: extent.content.part(end - at, at + len - end),
+                };
+                self.extents.insert(end, rest);
+            }
+        }
+    }
+
+    /// The range as pieces, in order, gaps included.
+    #[must_use]
+    pub fn lookup(&self, lba: Lba, blocks: u64) -> Vec<Piece> {
+        let (start, end) = (lba.0, lba.0 + blocks);
+        let mut pieces = Vec::new();
+        let mut at = start;
+        let first = self.extents.range(..=start).next_back().map_or(start, |(from, _)| *from);
+        for (from, extent) in self.extents.range(first..end) {
+            let (from, to) = (*from, *from + extent.blocks);
+            if to <= at {
+                continue;
+            }
+            if from > at {
+                pieces.push(Piece { lba: Lba(at), blocks: from - at, content: None });
+                at = from;
+            }
+            let upto = to.min(end);
+            let content = Some(extent.content.part(at - from, upto - at));
+            pieces.push(Piece { lba: Lba(at), blocks: upto - at, content });
+            at = upto;
+        }
+        if at < end {
+            pieces.push(Piece { lba: Lba(at), blocks: end - at, content: None });
+        }
+        pieces
+    }
+
+    /// Every run in order.
+    pub fn iter(&self) -> impl Iterator<Item = (Lba, u64, &Content)> {
+        self.extents.iter().map(|(at, e)| (Lba(*at), e.blocks, &e.content))
+    }
+}

@@ -1,0 +1,124 @@
+//! The open and the syncing group.
+
+use std::collections::BTreeMap;
+
+use forebay_units::{Lba, TxgId, VolumeId};
+
+use crate::{Content, ExtentMap, Piece};
+
+/// What one group changes.
+#[derive(Default)]
+pub struct DirtySet {
+    /// By volume.
+    pub volumes: BTreeMap<VolumeId, ExtentMap>,
+    /// Bytes of write buffers that the group holds on to (overwritten ones included).
+    pub held_bytes: u64,
+}
+
+impl DirtySet {
+    /// Blocks of data in the group.
+    #[must_use]
+    pub fn data_blocks(&self) -> u64 {
+        self.volumes.values().map(ExtentMap::data_blocks).sum()
+    }
+
+    /// Whether the group changes nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.volumes.values().all(ExtentMap::is_empty)
+    }
+}
+
+/// A part of a range, as the groups know it.
+pub type Lookup = Piece;
+
+/// All groups that are not committed.
+pub struct Groups {
+    open_txg: TxgId,
+    open: DirtySet,
+    syncing: Option<(TxgId, DirtySet)>,
+}
+
+impl Groups {
+    /// Starts with an empty open group `first`.
+    #[must_use]
+    pub fn new(first: TxgId) -> Self {
+        Self { open_txg: first, open: DirtySet::default(), syncing: None }
+    }
+
+    /// The group that takes writes now.
+    #[must_use]
+    pub fn open_txg(&self) -> TxgId {
+        self.open_txg
+    }
+
+    /// The open group.
+    #[must_use]
+    pub fn open(&self) -> &DirtySet {
+        &self.open
+    }
+
+    /// The group being written, if any.
+    #[must_use]
+    pub fn syncing(&self) -> Option<&DirtySet> {
+        self.syncing.as_ref().map(|(_, set)| set)
+    }
+
+    /// Puts a write into the open group and says which one that is. `held_bytes` is what its
+    /// buffers take in memory.
+    pub fn absorb(
+        &mut self,
+        volume: VolumeId,
+        lba: Lba,
+        blocks: u64,
+        content: Content,
+        held_bytes: u64,
+    ) -> TxgId {
+        self.open.volumes.entry(volume).or_default().insert(lba, blocks, content);
+        self.open.held_bytes += held_bytes;
+        self.open_txg
+    }
+
+    /// Forgets everything of a volume that is gone.
+    pub fn forget_volume(&mut self, volume: VolumeId) {
+        self.open.volumes.remove(&volume);
+        if let Some((_, set)) = &mut self.syncing {
+            set.volumes.remove(&volume);
+        }
+    }
+
+    /// Closes the open group and makes it the syncing one. Panics when one is syncing already.
+    pub fn quiesce(&mut self) -> TxgId {
+        assert!(self.syncing.is_none(), "a group is syncing");
+        let txg = self.open_txg;
+        self.syncing = Some((txg, std::mem::take(&mut self.open)));
+        self.open_txg = txg.next();
+        txg
+    }
+
+    /// Drops the syncing group, whose contents the map knows by now.
+    pub fn retire(&mut self) -> Option<DirtySet> {
+        self.syncing.take().map(|(_, set)| set)
+    }
+
+    /// The newest dirty content of a range, piece by piece.
+    #[must_use]
+    pub fn lookup(&self, volume: VolumeId, lba: Lba, blocks: u64) -> Vec<Lookup> {
+        let open = match self.open.volumes.get(&volume) {
+            Some(map) => map.lookup(lba, blocks),
+            None => vec![Piece { lba, blocks, content: None }],
+        };
+        let Some(older) = self.syncing().and_then(|set| set.volumes.get(&volume)) else {
+            return open;
+        };
+        let mut pieces = Vec::with_capacity(open.len());
+        for piece in open {
+            if piece.content.is_some() {
+                pieces.push(piece);
+            } else {
+                pieces.extend(older.lookup(piece.lba, piece.blocks));
+            }
+        }
+        pieces
+    }
+}

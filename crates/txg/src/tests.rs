@@ -1,0 +1,122 @@
+use crate::{Content, ExtentMap, Groups, Throttle};
+use forebay_device::IoBuf;
+use forebay_rt::Runtime;
+use forebay_units::{BLOCK_LEN, Lba, Nanos, TxgId, VolumeId};
+use proptest::prelude::*;
+use std::rc::Rc;
+
+fn data(blocks: u64, stamp: u8) -> Content {
+    let mut buf = IoBuf::zeroed(blocks as usize * BLOCK_LEN);
+    for (block, bytes) in buf.chunks_mut(BLOCK_LEN).enumerate() {
+        bytes.fill(stamp.wrapping_add(block as u8));
+    }
+    Content::Data(buf.freeze())
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Data(u64, u64, u8),
+    Zero(u64, u64),
+    Remove(u64, u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        (0u64..60, 1u64..12, any::<u8>()).prop_map(|(a, b, c)| Step::Data(a, b, c)),
+        (0u64..60, 1u64..30).prop_map(|(a, b)| Step::Zero(a, b)),
+        (0u64..60, 1u64..30).prop_map(|(a, b)| Step::Remove(a, b)),
+    ]
+}
+
+/// What a block is: not dirty, zero, or data with this stamp.
+type Model = Vec<Option<Option<u8>>>;
+
+fn flatten(pieces: Vec<crate::Piece>) -> Model {
+    let mut out = Model::new();
+    let mut at = None;
+    for piece in pieces {
+        assert!(at.is_none_or(|at| at == piece.lba.0), "pieces leave a gap");
+        at = Some(piece.lba.0 + piece.blocks);
+        for block in 0..piece.blocks as usize {
+            out.push(match &piece.content {
+                None => None,
+                Some(Content::Zero) => Some(None),
+                Some(Content::Data(bytes)) => Some(Some(bytes[block * BLOCK_LEN])),
+            });
+        }
+    }
+    out
+}
+
+proptest! {
+    #[test]
+    fn extents_agree_with_a_flat_model(steps in prop::collection::vec(step(), 1..40),
+                                       from in 0u64..90, len in 1u64..90) {
+        let mut map = ExtentMap::default();
+        let mut model: Model = vec![None; 200];
+        for step in steps {
+            let (lba, blocks) = match step {
+                Step::Data(lba, blocks, stamp) => {
+                    map.insert(Lba(lba), blocks, data(blocks, stamp));
+                    for block in 0..blocks {
+                        model[(lba + block) as usize] = Some(Some(stamp.wrapping_add(block as u8)));
+                    }
+                    continue;
+                }
+                Step::Zero(lba, blocks) => {
+                    map.insert(Lba(lba), blocks, Content::Zero);
+                    model[lba as usize..(lba + blocks) as usize].fill(Some(None));
+                    continue;
+                }
+                Step::Remove(lba, blocks) => (lba, blocks),
+            };
+            map.remove(Lba(lba), blocks);
+            model[lba as usize..(lba + blocks) as usize].fill(None);
+        }
+        let count = model.iter().filter(|b| matches!(b, Some(Some(_)))).count() as u64;
+        prop_assert_eq!(map.data_blocks(), count);
+        let got = flatten(map.lookup(Lba(from), len));
+        prop_assert_eq!(&got[..], &model[from as usize..(from + len) as usize]);
+        let all: u64 = map.iter().map(|(_, blocks, _)| blocks).sum();
+        prop_assert_eq!(all, model.iter().filter(|b| b.is_some()).count() as u64);
+    }
+}
+
+#[test]
+fn newer_groups_hide_older_ones_until_they_retire() {
+    let volume = VolumeId(1);
+    let mut groups = Groups::new(TxgId(5));
+    assert_eq!(groups.absorb(volume, Lba(0), 4, data(4, 10), 16384), TxgId(5));
+    assert_eq!(groups.quiesce(), TxgId(5));
+    assert_eq!(groups.absorb(volume, Lba(1), 1, data(1, 99), 4096), TxgId(6));
+    groups.absorb(volume, Lba(2), 1, Content::Zero, 0);
+    let seen = flatten(groups.lookup(volume, Lba(0), 5));
+    assert_eq!(seen, [Some(Some(10)), Some(Some(99)), Some(None), Some(Some(13)), None]);
+    let done = groups.retire().unwrap();
+    assert_eq!((done.data_blocks(), done.held_bytes), (4, 16384));
+    let seen = flatten(groups.lookup(volume, Lba(0), 4));
+    assert_eq!(seen, [None, Some(Some(99)), Some(None), None]);
+    groups.forget_volume(volume);
+    assert!(groups.open().is_empty());
+}
+
+#[test]
+fn writers_wait_at_the_limit_and_go_on_after_a_release() {
+    Runtime::simulated(1).block_on(async {
+        let throttle = Rc::new(Throttle::new(100_000));
+        throttle.measured(10 << 20, Nanos::from_millis(100));
+        let taken = throttle.admit(90_000).await.forget();
+        assert_eq!((taken, throttle.dirty_bytes()), (90_000, 90_000));
+        let waiter = forebay_rt::spawn({
+            let throttle = throttle.clone();
+            async move { throttle.admit(20_000).await.forget() }
+        });
+        forebay_rt::sleep(Nanos::from_secs(10)).await;
+        assert!(throttle.is_full() && !waiter.is_finished());
+        throttle.release(taken);
+        assert_eq!(waiter.await, 20_000);
+        // A write larger than the limit takes all of it rather than waiting for ever.
+        throttle.release(20_000);
+        assert_eq!(throttle.admit(1 << 30).await.forget(), 100_000);
+    });
+}
