@@ -1,6 +1,7 @@
 //! Files and disks by name: how a word becomes a device that a pool may take.
 
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -25,6 +26,29 @@ impl Opener for FileOpener {
         let options = OpenOptions { read_only: false, exclusive: true };
         Ok(Rc::new(FileDevice::open(Path::new(path), options)?))
     }
+
+    fn host(&self) -> u64 {
+        let name = machine_id().unwrap_or_else(host_name);
+        let fold = |id: u64, byte: &u8| (id ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        name.iter().fold(0xcbf2_9ce4_8422_2325, fold)
+    }
+}
+
+/// The id that this installation keeps over restarts: after a power cut the pool is still its own.
+fn machine_id() -> Option<Vec<u8>> {
+    let mut text = String::new();
+    let file = std::fs::File::options().read(true).open("/etc/machine-id").ok()?;
+    file.take(64).read_to_string(&mut text).ok()?;
+    let id = text.trim();
+    (id.len() >= 32).then(|| id.as_bytes().to_vec())
+}
+
+/// For systems without such an id, containers mostly.
+fn host_name() -> Vec<u8> {
+    let mut name = vec![0u8; 256];
+    // When even the name is not to be had, all such machines look alike, and the locks remain.
+    let _ = unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len() - 1) };
+    name.into_iter().take_while(|byte| *byte != 0).collect()
 }
 
 /// The absolute path of a device that a pool is to take. Fails when there is no such file or

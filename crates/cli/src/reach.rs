@@ -98,7 +98,7 @@ impl Reach {
         let known = self.state.known_pools()?.into_iter().find(|pool| pool.name == name);
         let known = known.ok_or_else(|| no_such_pool(name))?;
         let set = PoolSet::new(Rc::new(FileOpener), self.state.clone());
-        import_known(&set, &known, &ImportOptions::default()).await?;
+        import_known(&set, &known, &KNOWN).await?;
         Ok(Access { pool: name.to_owned(), typed, way: Way::Here(set) })
     }
 
@@ -160,6 +160,11 @@ fn request(pool: &str, typed: &str, action: Action) -> Request {
     let (pool, typed) = (pool.to_owned(), typed.to_owned());
     Request { version: PROTOCOL_VERSION, pool, typed, action }
 }
+
+/// How pools of the state folder are imported: that they are listed there says that they are
+/// ours, whatever this machine was called before. (A pool that is in use is refused all the same.)
+pub const KNOWN: ImportOptions =
+    ImportOptions { force: true, accept_log_loss: false, rewind_groups: 0 };
 
 /// Imports a known pool into `set`, without a line in its history.
 pub async fn import_known(

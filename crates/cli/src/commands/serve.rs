@@ -10,7 +10,7 @@ use crate::args::ServeArgs;
 use crate::devices::{FileOpener, search};
 use crate::failure::{Failure, report};
 use crate::pools::PoolSet;
-use crate::reach::{Reach, import_known};
+use crate::reach::{KNOWN, Reach, import_known};
 use crate::serving::Serving;
 use crate::state::{KnownPool, StateDir};
 
@@ -19,10 +19,11 @@ pub async fn serve(args: ServeArgs, reach: Reach) -> Result<Outcome, Failure> {
     let state = reach.state().clone();
     let chosen = choose(&args, &reach).await?;
     let every = args.pools.is_empty();
+    let options = if args.dirs.is_empty() { KNOWN } else { ImportOptions::default() };
     let set = PoolSet::new(Rc::new(FileOpener), state.clone());
     let stop = reach.stop();
     let serving = Serving::new(set, &state, stop.clone())?;
-    let opened = stop.unless_asked(open_all(&serving.set, &chosen, every)).await;
+    let opened = stop.unless_asked(open_all(&serving.set, &chosen, every, &options)).await;
     match opened {
         None => return serving.end().await.map(|()| Outcome::done()),
         Some(Err(failure)) => {
@@ -105,9 +106,14 @@ async fn choose(args: &ServeArgs, reach: &Reach) -> Result<Vec<KnownPool>, Failu
 
 /// Imports all. One that was named and cannot be imported is a failure; among "every known pool"
 /// it is reported, and the others are served.
-async fn open_all(set: &PoolSet, chosen: &[KnownPool], every: bool) -> Result<(), Failure> {
+async fn open_all(
+    set: &PoolSet,
+    chosen: &[KnownPool],
+    every: bool,
+    options: &ImportOptions,
+) -> Result<(), Failure> {
     for pool in chosen {
-        match import_known(set, pool, &ImportOptions::default()).await {
+        match import_known(set, pool, options).await {
             Ok(()) => {}
             Err(failure) if every => report(&format!("{}: {}", pool.name, failure.message)),
             Err(failure) => return Err(failure),

@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use forebay_device::{BlockDevice, FileDevice, IoBuf};
 use forebay_pool::Pool;
-use forebay_pool::spec::{GroupSpec, ImportOptions, LogSpec, PoolSpec, Redundancy, VolumeSpec};
+use forebay_pool::spec::{GroupSpec, LogSpec, PoolSpec, Redundancy, VolumeSpec};
 use forebay_rt::{FuturesUnordered, StreamExt};
 use forebay_units::{BLOCK_BYTES, format_bytes};
 
@@ -21,7 +21,7 @@ use crate::control::{Action, Reply};
 use crate::devices::FileOpener;
 use crate::failure::Failure;
 use crate::pools::PoolSet;
-use crate::reach::{Reach, import_known};
+use crate::reach::{KNOWN, Reach, import_known};
 use crate::serving::{Serving, connect_hints};
 use crate::state::{KnownPool, StateDir};
 use crate::terminal::Screen;
@@ -221,7 +221,7 @@ async fn open(set: &Rc<PoolSet>, layout: &Layout, screen: &Screen) -> Result<(),
     };
     screen.say(&format!("importing the pool '{}' from {shown}", pool.name));
     let known = KnownPool { name: pool.name.clone(), guid: pool.guid, devices: pool.paths.clone() };
-    import_known(set, &known, &ImportOptions::default()).await
+    import_known(set, &known, &KNOWN).await
 }
 
 async fn make(

@@ -44,6 +44,12 @@ fn a_device_must_exist_and_be_large_enough() {
 }
 
 #[test]
+fn the_host_is_the_same_all_the_time() {
+    assert_eq!(FileOpener.host(), FileOpener.host());
+    assert!(!host_name().is_empty(), "every Linux has a host name");
+}
+
+#[test]
 fn two_names_of_one_device_are_found_out() {
     let scratch = Scratch::new("twice");
     let file = scratch.file("file", DEVICE_MIN_BYTES);

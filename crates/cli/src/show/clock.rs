@@ -3,6 +3,16 @@
 /// Seconds since 1970 as `Sun Nov 21 03:09:29 2026`, in local time.
 #[must_use]
 pub fn local_time(secs: u64) -> String {
+    formatted(secs, c"%a %b %e %H:%M:%S %Y")
+}
+
+/// The same as `2026-11-21.03:09:29`, as histories of pools have it.
+#[must_use]
+pub fn history_time(secs: u64) -> String {
+    formatted(secs, c"%Y-%m-%d.%H:%M:%S")
+}
+
+fn formatted(secs: u64, format: &std::ffi::CStr) -> String {
     let Ok(time) = libc::time_t::try_from(secs) else { return secs.to_string() };
     let mut parts: libc::tm = unsafe { std::mem::zeroed() };
     if unsafe { libc::localtime_r(&raw const time, &raw mut parts) }.is_null() {
@@ -10,12 +20,7 @@ pub fn local_time(secs: u64) -> String {
     }
     let mut text = [0u8; 64];
     let len = unsafe {
-        libc::strftime(
-            text.as_mut_ptr().cast(),
-            text.len(),
-            c"%a %b %e %H:%M:%S %Y".as_ptr(),
-            &raw const parts,
-        )
+        libc::strftime(text.as_mut_ptr().cast(), text.len(), format.as_ptr(), &raw const parts)
     };
     String::from_utf8_lossy(&text[..len]).into_owned()
 }

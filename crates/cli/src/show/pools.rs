@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use forebay_pool::status::{FoundPool, PoolSummary};
 use serde::Serialize;
 
+use super::clock::history_time;
 use super::status::device_tree;
 use super::{Column, Table, bytes, document, percent, property_table, source};
 use crate::args::Listing;
@@ -142,8 +143,12 @@ pub(super) fn choose<'a>(
 pub fn history_text(pool: &str, lines: &[String]) -> String {
     let mut text = format!("History for '{pool}':\n");
     for line in lines {
-        text.push_str(line);
-        text.push('\n');
+        // The pool keeps seconds since 1970 before each command.
+        let stamped = line.split_once(' ').and_then(|(at, rest)| Some((at.parse().ok()?, rest)));
+        match stamped {
+            Some((at, rest)) => text.push_str(&format!("{} {rest}\n", history_time(at))),
+            None => text.push_str(&format!("{line}\n")),
+        }
     }
     text
 }

@@ -120,6 +120,10 @@ impl Line {
 }
 
 fn tree_lines(vdev: &VdevStatus, depth: usize, lines: &mut Vec<Line>) {
+    // A log on one device is a mirror of one side: show the device, as zpool does.
+    if let ("mirror", [only]) = (vdev.kind.as_str(), &vdev.children[..]) {
+        return tree_lines(only, depth, lines);
+    }
     let errors = [vdev.read_errors, vdev.write_errors, vdev.checksum_errors];
     let name = format!("{}{}", "  ".repeat(depth), vdev.name);
     lines.push(Line::new(name, vdev.state, errors, &vdev.note));

@@ -265,6 +265,23 @@ fn finished_scans_tell_what_they_did() {
 }
 
 #[test]
+fn histories_have_times_for_people() {
+    let lines = words(&["0 forebay pool create tank d0", "not stamped"]);
+    let text = history_text("tank", &lines);
+    let first = format!("{} forebay pool create tank d0", super::clock::history_time(0));
+    assert_eq!(text, format!("History for 'tank':\n{first}\nnot stamped\n"));
+    assert!(first.contains("19"), "{first}");
+}
+
+#[test]
+fn a_log_on_one_device_is_shown_as_that_device() {
+    let mut pool = healthy();
+    pool.logs = vec![vdev("mirror-0", "mirror", vec![disk("l0")])];
+    let text = status_text(&pool, false, false);
+    assert!(text.contains("\tlogs\n\t  /srv/l0"), "{text}");
+}
+
+#[test]
 fn pool_statistics() {
     golden("pool-stats.txt", &stats_text(&stats(), false));
     golden("pool-stats.json", &stats_json(&stats()));
