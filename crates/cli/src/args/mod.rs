@@ -1,0 +1,180 @@
+//! The one command table: parser, help, man pages and shell completions are all made from it.
+//!
+//! To add a command, add a variant here with its example, and an arm in `crate::run`.
+
+mod pool;
+mod serve;
+mod volume;
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+pub use pool::{PoolCommand, ScanVerb};
+pub use serve::{ListenAddress, ServeArgs, UpArgs};
+pub use volume::VolumeCommand;
+
+/// A hybrid storage pool in user space, served over NBD.
+#[derive(Debug, Parser)]
+#[command(
+    name = "forebay",
+    version,
+    about = "A hybrid storage pool in user space, served over NBD",
+    long_about = "Forebay keeps volumes on a pool of files or disks and serves them over NBD. \
+                  Synchronous writes are acknowledged from a small log device that all volumes \
+                  share; data reaches the main store as full stripes, never over live data.\n\n\
+                  Words, arguments and columns follow zpool and zfs.",
+    after_help = "Example:\n  forebay up --size 8G     make a pool in ./forebay-data and serve it\n\n\
+                  State (known pools, control sockets) is kept in $FOREBAY_STATE_DIR, else in the \
+                  XDG state folder, or in /var/lib/forebay for root.",
+    subcommand_required = true,
+    arg_required_else_help = true,
+    disable_help_subcommand = false
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The verbs.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Quick start: make a pool of files when there is none, and serve it.
+    #[command(after_help = "Example:\n  forebay up --dir ./forebay-data --size 8G\n\n\
+        Makes four data files (raidz1), two mirrored log files and the volume vol0 under DIR; \
+        run again, it serves the pool that is there. Ctrl-C exports it cleanly.")]
+    Up(UpArgs),
+    /// Create, inspect and maintain pools.
+    #[command(
+        arg_required_else_help = true,
+        after_help = "Example:\n  forebay pool create tank raidz1 d0 d1 d2 d3 log mirror l0 l1"
+    )]
+    Pool {
+        /// What to do.
+        #[command(subcommand)]
+        command: PoolCommand,
+    },
+    /// Create, inspect and change volumes.
+    #[command(
+        arg_required_else_help = true,
+        after_help = "Example:\n  forebay volume create -V 8G tank/vol0"
+    )]
+    Volume {
+        /// What to do.
+        #[command(subcommand)]
+        command: VolumeCommand,
+    },
+    /// Serve pools over NBD until interrupted.
+    #[command(after_help = "Example:\n  forebay serve tank --listen unix:/run/forebay.sock\n\n\
+        Without POOL every known pool is served, and pools that are created or imported later \
+        too. Without --listen: a Unix socket in the state folder, and 127.0.0.1:10809. The \
+        export name of a volume is POOL/VOL.")]
+    Serve(ServeArgs),
+    /// Measure.
+    #[command(
+        arg_required_else_help = true,
+        after_help = "Example:\n  forebay bench nbd nbd://127.0.0.1:10809/tank/vol0 --fua"
+    )]
+    Bench {
+        /// What to measure.
+        #[command(subcommand)]
+        command: BenchCommand,
+    },
+    /// Print a completion script for a shell.
+    #[command(after_help = "Example:\n  forebay completions bash > \
+        ~/.local/share/bash-completion/completions/forebay")]
+    Completions {
+        /// The shell.
+        #[arg(value_name = "SHELL")]
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page, or write all pages into a folder.
+    #[command(after_help = "Example:\n  forebay man | man -l -\n  forebay man ./man1")]
+    Man {
+        /// Folder for one page per command; made when missing.
+        #[arg(value_name = "DIR")]
+        dir: Option<PathBuf>,
+    },
+}
+
+/// The verbs of `forebay bench`.
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// Put a load on an NBD server, and print its rate and latencies. Writes destroy data.
+    #[command(after_help = "Example:\n  forebay bench nbd nbd://127.0.0.1:10809/tank/vol0 \
+        --fua --queue-depth 1 --seconds 10 --json")]
+    Nbd(forebay_nbd::bench::BenchArgs),
+}
+
+/// How a listing is printed.
+#[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Listing {
+    /// For scripts: no header, one tab between fields.
+    #[arg(short = 'H')]
+    pub scripted: bool,
+    /// Exact numbers instead of 1.50G.
+    #[arg(short = 'p')]
+    pub exact: bool,
+    /// Versioned JSON.
+    #[arg(long, conflicts_with = "scripted")]
+    pub json: bool,
+}
+
+/// How a report that is no table is printed.
+#[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Exact numbers instead of 1.50G.
+    #[arg(short = 'p')]
+    pub exact: bool,
+    /// Versioned JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A `P=V` pair.
+pub fn property(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("write it as property=value, for example sync=always".to_owned()),
+    }
+}
+
+/// Names separated by commas, in one word.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NameList(pub Vec<String>);
+
+/// Reads a [`NameList`].
+pub fn name_list(text: &str) -> Result<NameList, String> {
+    let names: Vec<String> = text.split(',').map(str::to_owned).collect();
+    if names.iter().any(String::is_empty) {
+        return Err("write names separated by single commas, or 'all'".to_owned());
+    }
+    Ok(NameList(names))
+}
+
+/// A size such as `8G`.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    forebay_units::parse_bytes(text).map_err(|e| e.0)
+}
+
+/// `POOL/VOL`, split.
+pub fn volume_name(text: &str) -> Result<VolumeName, String> {
+    match text.split_once('/') {
+        Some((pool, volume)) if !pool.is_empty() && !volume.is_empty() && !volume.contains('/') => {
+            Ok(VolumeName { pool: pool.to_owned(), volume: volume.to_owned() })
+        }
+        _ => Err("name a volume as POOL/VOL, for example tank/vol0".to_owned()),
+    }
+}
+
+/// The full name of a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeName {
+    /// The pool's name.
+    pub pool: String,
+    /// The volume's name within it.
+    pub volume: String,
+}
+
+#[cfg(test)]
+mod tests;

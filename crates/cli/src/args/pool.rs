@@ -1,0 +1,287 @@
+//! `forebay pool …`
+
+use std::path::PathBuf;
+
+use clap::Subcommand;
+
+use super::{Listing, NameList, Report, name_list, property};
+
+/// The verbs of `forebay pool`.
+#[derive(Debug, Subcommand)]
+pub enum PoolCommand {
+    /// Create a pool.
+    #[command(after_help = "Examples:\n  \
+        forebay pool create tank raidz1 d0 d1 d2 d3 log mirror l0 l1\n  \
+        forebay pool create tank mirror d0 d1 mirror d2 d3\n\n\
+        DEV is a file or block device that exists and has 64 MiB at least. A group begins with \
+        raid0, mirror, raidz1, raidz2 or raidz3; devices before the first such word form a raid0 \
+        group. Each device after 'log' is a log device of its own, unless 'mirror' stands before.")]
+    Create {
+        /// Take devices that carry a label already.
+        #[arg(short)]
+        force: bool,
+        /// Set a property; may be given several times.
+        #[arg(short = 'o', value_name = "PROPERTY=VALUE", value_parser = property)]
+        options: Vec<(String, String)>,
+        /// Name of the new pool.
+        pool: String,
+        /// Groups of devices, as in: raidz1 DEV... log mirror DEV DEV
+        #[arg(required = true, value_name = "VDEV")]
+        vdevs: Vec<String>,
+    },
+    /// List the known pools.
+    #[command(after_help = "Example:\n  forebay pool list -Hp -o name,free\n\n\
+        Fields: name, size, allocated, free, capacity, health, guid.")]
+    List {
+        /// How to print.
+        #[command(flatten)]
+        listing: Listing,
+        /// Fields to print, separated by commas.
+        #[arg(short = 'o', value_name = "FIELD,...", value_delimiter = ',')]
+        fields: Vec<String>,
+        /// Only these pools.
+        #[arg(value_name = "POOL")]
+        pools: Vec<String>,
+    },
+    /// Show health and devices of pools.
+    #[command(after_help = "Example:\n  forebay pool status tank")]
+    Status {
+        /// How to print.
+        #[command(flatten)]
+        report: Report,
+        /// Only pools that are not well.
+        #[arg(short = 'x')]
+        unhealthy: bool,
+        /// Also list what is known to be lost.
+        #[arg(short)]
+        verbose: bool,
+        /// Only these pools.
+        #[arg(value_name = "POOL")]
+        pools: Vec<String>,
+    },
+    /// Show what a pool has done: traffic, amplification, log, segments, latency.
+    #[command(after_help = "Example:\n  forebay pool stats tank --json")]
+    Stats {
+        /// How to print.
+        #[command(flatten)]
+        report: Report,
+        /// The pool.
+        pool: String,
+    },
+    /// Show operations and bandwidth, once or again and again.
+    #[command(after_help = "Example:\n  forebay pool iostat -v tank 5\n\n\
+        The first report is the average since import; each further one covers the interval \
+        before it.")]
+    Iostat {
+        /// How to print.
+        #[command(flatten)]
+        listing: Listing,
+        /// Also every device.
+        #[arg(short)]
+        verbose: bool,
+        /// Leave out the first report, the average since import.
+        #[arg(short = 'y')]
+        skip_first: bool,
+        /// Print the header once only.
+        #[arg(short = 'n')]
+        header_once: bool,
+        /// Pools, then seconds between reports, then how many reports.
+        #[arg(value_name = "POOL... [SECONDS [COUNT]]")]
+        words: Vec<String>,
+    },
+    /// Import a pool, or list what could be imported.
+    #[command(after_help = "Examples:\n  forebay pool import -d /srv/disks\n  \
+        forebay pool import -d /srv/disks tank\n\n\
+        Without -d, block devices under /dev are looked at.")]
+    Import {
+        /// A folder of devices, or a device, to look at; may be given several times.
+        #[arg(short = 'd', value_name = "DIR|DEV")]
+        dirs: Vec<PathBuf>,
+        /// Import all that were found.
+        #[arg(short = 'a', conflicts_with = "pool")]
+        all: bool,
+        /// Import although the pool looks in use elsewhere.
+        #[arg(short)]
+        force: bool,
+        /// Accept a missing log device and what is lost with it.
+        #[arg(short = 'm')]
+        accept_log_loss: bool,
+        /// Go back one committed group, past damage to the newest; repeat to go further.
+        #[arg(short = 'F', action = clap::ArgAction::Count)]
+        rewind: u8,
+        /// JSON list of what could be imported.
+        #[arg(long, conflicts_with_all = ["pool", "all"])]
+        json: bool,
+        /// Name or guid.
+        pool: Option<String>,
+    },
+    /// Export a pool: it can then be imported elsewhere.
+    #[command(after_help = "Example:\n  forebay pool export tank")]
+    Export {
+        /// Even while clients are connected.
+        #[arg(short)]
+        force: bool,
+        /// The pools.
+        #[arg(required = true, value_name = "POOL")]
+        pools: Vec<String>,
+    },
+    /// Destroy a pool and all its volumes.
+    #[command(after_help = "Example:\n  forebay pool destroy tank")]
+    Destroy {
+        /// Even while clients are connected.
+        #[arg(short)]
+        force: bool,
+        /// The pool.
+        pool: String,
+    },
+    /// Show properties.
+    #[command(after_help = "Example:\n  forebay pool get all tank")]
+    Get {
+        /// How to print.
+        #[command(flatten)]
+        listing: Listing,
+        /// Properties, separated by commas, or 'all'.
+        #[arg(value_name = "PROPERTY,...", value_parser = name_list)]
+        properties: NameList,
+        /// Only these pools.
+        #[arg(value_name = "POOL")]
+        pools: Vec<String>,
+    },
+    /// Set a property.
+    #[command(after_help = "Example:\n  forebay pool set comment=lab tank")]
+    Set {
+        /// The property and its value.
+        #[arg(value_parser = property, value_name = "PROPERTY=VALUE")]
+        property: (String, String),
+        /// The pool.
+        pool: String,
+    },
+    /// Show the commands that changed a pool.
+    #[command(after_help = "Example:\n  forebay pool history tank")]
+    History {
+        /// Versioned JSON.
+        #[arg(long)]
+        json: bool,
+        /// Only these pools.
+        #[arg(value_name = "POOL")]
+        pools: Vec<String>,
+    },
+    /// Add data groups or log devices.
+    #[command(after_help = "Example:\n  forebay pool add tank log mirror l0 l1")]
+    Add {
+        /// Take devices that carry a label already.
+        #[arg(short)]
+        force: bool,
+        /// The pool.
+        pool: String,
+        /// Groups of devices, as in: log mirror DEV DEV
+        #[arg(required = true, value_name = "VDEV")]
+        vdevs: Vec<String>,
+    },
+    /// Remove a log device (one side, or a whole mirror by its name in 'pool status').
+    #[command(after_help = "Example:\n  forebay pool remove tank mirror-1")]
+    Remove {
+        /// The pool.
+        pool: String,
+        /// The devices.
+        #[arg(required = true, value_name = "DEV")]
+        devices: Vec<String>,
+    },
+    /// Add a side to a device, making or widening a mirror.
+    #[command(after_help = "Example:\n  forebay pool attach tank l0 l1")]
+    Attach {
+        /// Take a device that carries a label already.
+        #[arg(short)]
+        force: bool,
+        /// Wait until it is resilvered.
+        #[arg(short)]
+        wait: bool,
+        /// The pool.
+        pool: String,
+        /// A device of the pool.
+        device: String,
+        /// The new side.
+        new_device: String,
+    },
+    /// Take a side out of a mirror.
+    #[command(after_help = "Example:\n  forebay pool detach tank l1")]
+    Detach {
+        /// The pool.
+        pool: String,
+        /// The side.
+        device: String,
+    },
+    /// Replace a device by a new one (or by a new one at the same path).
+    #[command(after_help = "Example:\n  forebay pool replace tank d2 d9")]
+    Replace {
+        /// Take a device that carries a label already.
+        #[arg(short)]
+        force: bool,
+        /// Wait until it is resilvered.
+        #[arg(short)]
+        wait: bool,
+        /// The pool.
+        pool: String,
+        /// The device to replace.
+        device: String,
+        /// The new device; without it, the one now at the old path.
+        new_device: Option<String>,
+    },
+    /// Take a device offline; the pool goes on without it.
+    #[command(after_help = "Example:\n  forebay pool offline tank d2")]
+    Offline {
+        /// The pool.
+        pool: String,
+        /// The devices.
+        #[arg(required = true, value_name = "DEV")]
+        devices: Vec<String>,
+    },
+    /// Bring a device back; what it missed is resilvered.
+    #[command(after_help = "Example:\n  forebay pool online tank d2")]
+    Online {
+        /// The pool.
+        pool: String,
+        /// The devices.
+        #[arg(required = true, value_name = "DEV")]
+        devices: Vec<String>,
+    },
+    /// Read everything, check it, and repair what is bad.
+    #[command(after_help = "Example:\n  forebay pool scrub tank\n\n\
+        When the pool is served, the scrub runs there; else it runs in this command, to its end.")]
+    Scrub {
+        /// Pause; 'scrub' without options resumes.
+        #[arg(short = 'p', conflicts_with = "stop")]
+        pause: bool,
+        /// Stop.
+        #[arg(short = 's')]
+        stop: bool,
+        /// Wait until it has ended.
+        #[arg(short = 'w', conflicts_with_all = ["pause", "stop"])]
+        wait: bool,
+        /// The pools.
+        #[arg(required = true, value_name = "POOL")]
+        pools: Vec<String>,
+    },
+    /// Start rebuilding again what devices missed.
+    #[command(after_help = "Example:\n  forebay pool resilver tank")]
+    Resilver {
+        /// Wait until it has ended.
+        #[arg(short = 'w')]
+        wait: bool,
+        /// The pools.
+        #[arg(required = true, value_name = "POOL")]
+        pools: Vec<String>,
+    },
+}
+
+/// What to do with a scrub.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ScanVerb {
+    /// Start, or go on.
+    Start,
+    /// Pause.
+    Pause,
+    /// Stop.
+    Stop,
+}

@@ -1,0 +1,87 @@
+//! `forebay volume …`
+
+use clap::Subcommand;
+
+use super::{Listing, NameList, VolumeName, name_list, parse_size, property, volume_name};
+
+/// The verbs of `forebay volume`.
+#[derive(Debug, Subcommand)]
+pub enum VolumeCommand {
+    /// Create a volume.
+    #[command(after_help = "Example:\n  forebay volume create -V 8G -o sync=standard tank/vol0")]
+    Create {
+        /// Size that clients see.
+        #[arg(short = 'V', value_name = "SIZE", value_parser = parse_size)]
+        size_bytes: u64,
+        /// Sparse: set no space aside.
+        #[arg(short)]
+        sparse: bool,
+        /// Set a property, such as sync=standard|always|disabled; may be given several times.
+        #[arg(short = 'o', value_name = "PROPERTY=VALUE", value_parser = property)]
+        options: Vec<(String, String)>,
+        /// Name of the new volume.
+        #[arg(value_name = "POOL/VOL", value_parser = volume_name)]
+        volume: VolumeName,
+    },
+    /// List volumes.
+    #[command(after_help = "Example:\n  forebay volume list -Hp -o name,volsize tank\n\n\
+        Fields: name, used, available, referenced, volsize, refreservation, sync, and every other \
+        property that 'forebay volume get all' shows.")]
+    List {
+        /// How to print.
+        #[command(flatten)]
+        listing: Listing,
+        /// Fields to print, separated by commas.
+        #[arg(short = 'o', value_name = "FIELD,...", value_delimiter = ',')]
+        fields: Vec<String>,
+        /// Only these pools or volumes.
+        #[arg(value_name = "POOL[/VOL]")]
+        names: Vec<String>,
+    },
+    /// Destroy a volume and its data.
+    #[command(after_help = "Example:\n  forebay volume destroy tank/vol0")]
+    Destroy {
+        /// Even while clients are connected to it.
+        #[arg(short)]
+        force: bool,
+        /// The volume.
+        #[arg(value_name = "POOL/VOL", value_parser = volume_name)]
+        volume: VolumeName,
+    },
+    /// Change the size of a volume.
+    #[command(after_help = "Example:\n  forebay volume resize -V 16G tank/vol0")]
+    Resize {
+        /// The new size.
+        #[arg(short = 'V', value_name = "SIZE", value_parser = parse_size)]
+        size_bytes: u64,
+        /// Allow it to become smaller: what lies past the new end is lost.
+        #[arg(short)]
+        force: bool,
+        /// The volume.
+        #[arg(value_name = "POOL/VOL", value_parser = volume_name)]
+        volume: VolumeName,
+    },
+    /// Show properties.
+    #[command(after_help = "Example:\n  forebay volume get sync tank/vol0")]
+    Get {
+        /// How to print.
+        #[command(flatten)]
+        listing: Listing,
+        /// Properties, separated by commas, or 'all'.
+        #[arg(value_name = "PROPERTY,...", value_parser = name_list)]
+        properties: NameList,
+        /// Only these pools or volumes.
+        #[arg(value_name = "POOL[/VOL]")]
+        names: Vec<String>,
+    },
+    /// Set a property.
+    #[command(after_help = "Example:\n  forebay volume set sync=always tank/vol0")]
+    Set {
+        /// The property and its value.
+        #[arg(value_parser = property, value_name = "PROPERTY=VALUE")]
+        property: (String, String),
+        /// The volumes.
+        #[arg(required = true, value_name = "POOL/VOL", value_parser = volume_name)]
+        volumes: Vec<VolumeName>,
+    },
+}

@@ -1,0 +1,160 @@
+//! `forebay pool iostat`.
+
+use std::collections::BTreeMap;
+
+use forebay_units::Nanos;
+
+use super::{Outcome, reply_as};
+use crate::args::Listing;
+use crate::control::{Action, Reply, Sample};
+use crate::failure::Failure;
+use crate::reach::{Access, Reach};
+use crate::show;
+use crate::terminal::print;
+
+/// Switches of the command.
+#[derive(Clone, Copy)]
+pub struct Options {
+    /// How to print.
+    pub listing: Listing,
+    /// Also every device.
+    pub verbose: bool,
+    /// Leave out the average since import.
+    pub skip_first: bool,
+    /// Print the header once only.
+    pub header_once: bool,
+}
+
+/// Pools, seconds between reports, and how many reports.
+#[derive(Debug, PartialEq)]
+pub struct Plan {
+    /// Pools; all when empty.
+    pub pools: Vec<String>,
+    /// Between reports; `None` for one report.
+    pub interval: Option<Nanos>,
+    /// How many reports; `None` for no end.
+    pub reports: Option<u64>,
+}
+
+/// Reads `[POOL]... [SECONDS [COUNT]]`: numbers at the end are not pools, as zpool has it.
+pub fn plan(words: &[String]) -> Result<Plan, Failure> {
+    let number = |word: &String| word.parse::<f64>().ok();
+    let mut pools = words.to_vec();
+    let mut numbers = Vec::new();
+    while numbers.len() < 2 {
+        let Some(value) = pools.last().and_then(number) else { break };
+        numbers.insert(0, value);
+        pools.pop();
+    }
+    let Some(&seconds) = numbers.first() else {
+        return Ok(Plan { pools, interval: None, reports: Some(1) });
+    };
+    if !(0.01..=86_400.0).contains(&seconds) {
+        return Err(Failure::usage(format!(
+            "an interval of {seconds} seconds is not between 0.01 and 86400"
+        )));
+    }
+    let reports = match numbers.get(1) {
+        None => None,
+        Some(&count) if count >= 1.0 && count.fract() == 0.0 => Some(count as u64),
+        Some(count) => {
+            return Err(Failure::usage(format!("{count} is not a number of reports")));
+        }
+    };
+    let interval = Some(Nanos((seconds * 1e9) as u64));
+    Ok(Plan { pools, interval, reports })
+}
+
+/// Prints reports; the last one is left to the caller.
+pub async fn iostat(reach: &Reach, words: &[String], options: Options) -> Result<Outcome, Failure> {
+    let Plan { pools, interval, reports } = plan(words)?;
+    let names = reach.names(&pools)?;
+    if names.is_empty() {
+        return Ok(Outcome::text("no pools available\n".to_owned()));
+    }
+    let idle = names.iter().find(|name| reach.server_of(name).is_none());
+    if let Some(idle) = idle.filter(|_| interval.is_some()) {
+        return Err(Failure::new(format!(
+            "'{idle}' is not being served, so nothing happens that could be watched; start \
+             'forebay serve {idle}', or leave the interval out"
+        )));
+    }
+    let mut ways: Vec<Access> = Vec::new();
+    for name in &names {
+        ways.push(reach.access(name).await?);
+    }
+    let outcome = repeat(&ways, interval, reports, options).await;
+    let mut closed = Ok(());
+    for way in ways {
+        closed = closed.and(way.close().await);
+    }
+    let last = outcome?;
+    closed.map(|()| Outcome::text(last))
+}
+
+async fn repeat(
+    ways: &[Access],
+    interval: Option<Nanos>,
+    reports: Option<u64>,
+    options: Options,
+) -> Result<String, Failure> {
+    let mut before: BTreeMap<String, Sample> = BTreeMap::new();
+    if options.skip_first && interval.is_some() {
+        before = samples(ways).await?;
+    }
+    let mut done: u64 = 0;
+    let mut next = forebay_rt::now();
+    loop {
+        if let Some(interval) = interval.filter(|_| done > 0 || !before.is_empty()) {
+            next = next + interval;
+            forebay_rt::sleep_until(next).await;
+        }
+        let now = samples(ways).await?;
+        let text = report(&before, &now, options, done);
+        before = now;
+        done += 1;
+        if reports == Some(done) {
+            return Ok(text);
+        }
+        print(&text)?;
+    }
+}
+
+async fn samples(ways: &[Access]) -> Result<BTreeMap<String, Sample>, Failure> {
+    let mut out = BTreeMap::new();
+    for way in ways {
+        let sample = *reply_as!(way.ask(Action::Sample).await, Reply::Sample)?;
+        out.insert(sample.status.name.clone(), sample);
+    }
+    Ok(out)
+}
+
+fn report(
+    before: &BTreeMap<String, Sample>,
+    now: &BTreeMap<String, Sample>,
+    options: Options,
+    reports_before: u64,
+) -> String {
+    /// Reports of one line each under one header, as zpool has it: a screen of them.
+    const HEADER_EVERY: u64 = 22;
+    let mut rows = Vec::new();
+    for (name, sample) in now {
+        rows.extend(show::iostat_rows(before.get(name), sample, options.verbose));
+    }
+    let listing = options.listing;
+    if listing.json {
+        return show::iostat_json(&rows);
+    }
+    let mut text = String::new();
+    let several = rows.len() > 1;
+    let due = reports_before == 0
+        || (!options.header_once && (several || reports_before.is_multiple_of(HEADER_EVERY)));
+    if due && !listing.scripted {
+        text.push_str(&show::iostat_header(&rows));
+    }
+    text.push_str(&show::iostat_text(&rows, listing.scripted, listing.exact));
+    text
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,214 @@
+//! `forebay pool …`
+
+use std::collections::BTreeMap;
+
+use super::{Outcome, ask_all, from_each, good, import, iostat, property_map, reply_as, scan};
+use crate::args::{PoolCommand, ScanVerb};
+use crate::control::{Action, Reply};
+use crate::devices::{resolve_member, resolve_new, resolve_spec};
+use crate::failure::Failure;
+use crate::reach::Reach;
+use crate::show;
+use crate::vdevs::parse_vdevs;
+
+/// Does it.
+pub async fn pool(command: PoolCommand, reach: &Reach) -> Result<Outcome, Failure> {
+    match command {
+        PoolCommand::Create { force, options, pool, vdevs } => {
+            let mut spec = parse_vdevs(&vdevs)?;
+            if spec.groups.is_empty() {
+                return Err(Failure::usage("a pool needs a data device, before 'log'"));
+            }
+            spec.properties = property_map(options)?;
+            spec.force = force;
+            if reach.names(&[])?.contains(&pool) {
+                return Err(Failure::new(format!(
+                    "a pool named '{pool}' exists already; choose another name, or destroy it \
+                     first (forebay pool destroy {pool})"
+                )));
+            }
+            resolve_spec(&mut spec)?;
+            let access = reach.access_new(&pool);
+            let outcome = access.ask(Action::Create { spec }).await;
+            access.close_after(outcome).await?;
+            Ok(Outcome::done())
+        }
+        PoolCommand::List { listing, fields, pools } => {
+            let each = from_each(reach, &pools, async |access| {
+                reply_as!(access.ask(Action::Summary).await, Reply::Summary)
+            })
+            .await?;
+            let mut rows = Vec::new();
+            let mut complete = true;
+            for (name, outcome) in each {
+                let summary = match outcome {
+                    Ok(summary) => Some(summary),
+                    Err(failure) => {
+                        complete = false;
+                        crate::failure::report(&format!("{name}: {}", failure.message));
+                        None
+                    }
+                };
+                rows.push((name, summary));
+            }
+            let text = show::pool_list(&rows, &fields, listing)?;
+            Ok(Outcome { text, complete })
+        }
+        PoolCommand::Status { report, unhealthy, verbose, pools } => {
+            let each = from_each(reach, &pools, async |access| {
+                reply_as!(access.ask(Action::Status).await, Reply::Status).map(|status| *status)
+            })
+            .await?;
+            let none = each.is_empty();
+            let (mut pools, complete) = good(each);
+            if unhealthy {
+                let well = |p: &forebay_pool::status::PoolStatus| {
+                    p.state == forebay_pool::status::Health::Online && p.lost_count == 0
+                };
+                pools.retain(|pool| !well(pool));
+            }
+            let text = if report.json {
+                show::status_json(&pools)
+            } else if none {
+                "no pools available\n".to_owned()
+            } else if pools.is_empty() && complete {
+                "all pools are healthy\n".to_owned()
+            } else {
+                let texts: Vec<String> =
+                    pools.iter().map(|p| show::status_text(p, report.exact, verbose)).collect();
+                texts.join("\n")
+            };
+            Ok(Outcome { text, complete })
+        }
+        PoolCommand::Stats { report, pool } => {
+            let stats = reply_as!(reach.ask(&pool, Action::Stats).await, Reply::Stats)?;
+            Ok(Outcome::text(if report.json {
+                show::stats_json(&stats)
+            } else {
+                show::stats_text(&stats, report.exact)
+            }))
+        }
+        PoolCommand::Iostat { listing, verbose, skip_first, header_once, words } => {
+            let options = iostat::Options { listing, verbose, skip_first, header_once };
+            iostat::iostat(reach, &words, options).await
+        }
+        PoolCommand::Import { dirs, all, force, accept_log_loss, rewind, json, pool } => {
+            let options = forebay_pool::spec::ImportOptions {
+                force,
+                accept_log_loss,
+                rewind_groups: u64::from(rewind),
+            };
+            import::import(reach, &dirs, pool.as_deref(), all, json, options).await
+        }
+        PoolCommand::Export { force, pools } => {
+            reach.names(&pools)?;
+            for pool in pools {
+                reach.ask(&pool, Action::Export { force }).await?;
+            }
+            Ok(Outcome::done())
+        }
+        PoolCommand::Destroy { force, pool } => {
+            reach.ask(&pool, Action::Destroy { force }).await?;
+            Ok(Outcome::done())
+        }
+        PoolCommand::Get { listing, properties, pools } => {
+            let each = from_each(reach, &pools, async |access| {
+                let summary = reply_as!(access.ask(Action::Summary).await, Reply::Summary)?;
+                let all = reply_as!(access.ask(Action::Properties).await, Reply::Properties)?;
+                Ok((summary, all))
+            })
+            .await?;
+            let (pools, complete) = good(each);
+            Ok(Outcome { text: show::pool_get(&pools, &properties.0, listing)?, complete })
+        }
+        PoolCommand::Set { property: (property, value), pool } => {
+            ask_all(reach, &pool, [Action::Set { property, value }]).await?;
+            Ok(Outcome::done())
+        }
+        PoolCommand::History { json, pools } => {
+            let each = from_each(reach, &pools, async |access| {
+                reply_as!(access.ask(Action::History).await, Reply::History)
+            })
+            .await?;
+            let names: Vec<String> = each.iter().map(|(name, _)| name.clone()).collect();
+            let mut histories = BTreeMap::new();
+            let mut complete = true;
+            for (name, outcome) in names.into_iter().zip(each) {
+                let (mut lines, fine) = good(vec![outcome]);
+                complete &= fine;
+                if let Some(lines) = lines.pop() {
+                    histories.insert(name, lines);
+                }
+            }
+            let text = if json {
+                show::history_json(&histories)
+            } else {
+                let each = histories.iter().map(|(name, lines)| show::history_text(name, lines));
+                each.collect::<Vec<_>>().join("\n")
+            };
+            Ok(Outcome { text, complete })
+        }
+        PoolCommand::Add { force, pool, vdevs } => {
+            let mut spec = parse_vdevs(&vdevs)?;
+            spec.force = force;
+            resolve_spec(&mut spec)?;
+            ask_all(reach, &pool, [Action::Add { spec }]).await?;
+            Ok(Outcome::done())
+        }
+        PoolCommand::Remove { pool, devices } => {
+            let devices = members(&devices)?;
+            let actions = devices.into_iter().map(|device| Action::Remove { device });
+            ask_all(reach, &pool, actions).await?;
+            Ok(Outcome::done())
+        }
+        PoolCommand::Attach { force, wait, pool, device, new_device } => {
+            let device = resolve_member(&device)?;
+            let new_device = resolve_new(&new_device)?;
+            scan::act_and_wait(reach, &pool, Action::Attach { device, new_device, force }, wait)
+                .await
+        }
+        PoolCommand::Detach { pool, device } => {
+            let device = resolve_member(&device)?;
+            ask_all(reach, &pool, [Action::Detach { device }]).await?;
+            Ok(Outcome::done())
+        }
+        PoolCommand::Replace { force, wait, pool, device, new_device } => {
+            let device = resolve_member(&device)?;
+            let new_device = new_device.as_deref().map(resolve_new).transpose()?;
+            scan::act_and_wait(reach, &pool, Action::Replace { device, new_device, force }, wait)
+                .await
+        }
+        PoolCommand::Offline { pool, devices } => {
+            let devices = members(&devices)?;
+            let actions = devices.into_iter().map(|device| Action::Offline { device });
+            ask_all(reach, &pool, actions).await?;
+            Ok(Outcome::done())
+        }
+        PoolCommand::Online { pool, devices } => {
+            let devices = members(&devices)?;
+            let actions = devices.into_iter().map(|device| Action::Online { device });
+            ask_all(reach, &pool, actions).await?;
+            Ok(Outcome::done())
+        }
+        PoolCommand::Scrub { pause, stop, wait, pools } => {
+            let verb = match (pause, stop) {
+                (true, _) => ScanVerb::Pause,
+                (_, true) => ScanVerb::Stop,
+                _ => ScanVerb::Start,
+            };
+            reach.names(&pools)?;
+            scan::scrub(reach, &pools, verb, wait).await
+        }
+        PoolCommand::Resilver { wait, pools } => {
+            reach.names(&pools)?;
+            for pool in pools {
+                scan::act_and_wait(reach, &pool, Action::Resilver, wait).await?;
+            }
+            Ok(Outcome::done())
+        }
+    }
+}
+
+fn members(words: &[String]) -> Result<Vec<String>, Failure> {
+    words.iter().map(|word| resolve_member(word)).collect()
+}

@@ -1,0 +1,121 @@
+//! Scrubs and resilvers: starting them, and waiting for their end.
+
+use forebay_pool::status::ScanStatus;
+use forebay_units::{Nanos, format_bytes};
+
+use super::{Outcome, reply_as};
+use crate::args::ScanVerb;
+use crate::control::{Action, Reply};
+use crate::failure::{Failure, report};
+use crate::reach::{Access, Reach};
+use crate::show::duration;
+use crate::terminal::Screen;
+
+/// Between two looks at a running scan.
+const LOOK_EVERY: Nanos = Nanos::from_millis(250);
+
+/// `pool scrub`. On a pool that nobody serves, the scrub runs here, to its end.
+pub async fn scrub(
+    reach: &Reach,
+    pools: &[String],
+    verb: ScanVerb,
+    wait: bool,
+) -> Result<Outcome, Failure> {
+    for pool in pools {
+        let access = reach.access(pool).await?;
+        let outcome = async {
+            access.ask(Action::Scrub { verb }).await?;
+            if verb == ScanVerb::Start && (wait || access.is_here()) {
+                if access.is_here() {
+                    report(&format!(
+                        "'{pool}' is not being served: the scrub runs in this command; Ctrl-C \
+                         pauses it"
+                    ));
+                }
+                until_over(reach, &access, pool).await?;
+            }
+            Ok(())
+        }
+        .await;
+        access.close_after(outcome).await?;
+    }
+    Ok(Outcome::done())
+}
+
+/// Does `action`, which makes a device resilver, and waits for the end when asked to.
+pub async fn act_and_wait(
+    reach: &Reach,
+    pool: &str,
+    action: Action,
+    wait: bool,
+) -> Result<Outcome, Failure> {
+    let access = reach.access(pool).await?;
+    let outcome = async {
+        access.ask(action).await?;
+        if wait {
+            until_over(reach, &access, pool).await?;
+        } else if access.is_here() && scan_of(&access).await?.is_some_and(|s| is_running(&s)) {
+            report(&format!(
+                "'{pool}' is not being served: the resilver goes on whenever it is ('forebay \
+                 pool resilver -w {pool}' runs it here)"
+            ));
+        }
+        Ok(Outcome::done())
+    }
+    .await;
+    access.close_after(outcome).await
+}
+
+fn is_running(scan: &ScanStatus) -> bool {
+    scan.state == "in progress"
+}
+
+async fn scan_of(access: &Access) -> Result<Option<ScanStatus>, Failure> {
+    let status = reply_as!(access.ask(Action::Status).await, Reply::Status)?;
+    Ok(status.scan)
+}
+
+/// Waits for the end of the running scan. Ctrl-C: a scrub that runs here is paused; anything else
+/// goes on where it runs, or at the next import.
+async fn until_over(reach: &Reach, access: &Access, pool: &str) -> Result<(), Failure> {
+    let stop = reach.stop();
+    let screen = Screen::stderr();
+    let outcome = loop {
+        match scan_of(access).await? {
+            Some(scan) if is_running(&scan) => {
+                screen.show(&progress(pool, &scan));
+                if stop.unless_asked(forebay_rt::sleep(LOOK_EVERY)).await.is_none() {
+                    if access.is_here() && scan.kind == "scrub" {
+                        access.ask(Action::Scrub { verb: ScanVerb::Pause }).await?;
+                        break Err(Failure::new(format!(
+                            "the scrub of '{pool}' is paused; 'forebay pool scrub {pool}' goes on"
+                        )));
+                    }
+                    break Err(Failure::new(format!("the {} of '{pool}' goes on", scan.kind)));
+                }
+            }
+            Some(scan) if scan.errors > 0 => {
+                break Err(Failure::new(format!(
+                    "the {} of '{pool}' found {} blocks that could not be repaired; 'forebay \
+                     pool status -v {pool}' lists them",
+                    scan.kind, scan.errors
+                )));
+            }
+            _ => break Ok(()),
+        }
+    };
+    screen.clear();
+    outcome
+}
+
+fn progress(pool: &str, scan: &ScanStatus) -> String {
+    let share = (scan.done_bytes * 100).checked_div(scan.total_bytes).unwrap_or(100);
+    format!(
+        "{pool}: {} {share}% | {} of {} | {} repaired | {}",
+        scan.kind,
+        format_bytes(scan.done_bytes),
+        format_bytes(scan.total_bytes),
+        format_bytes(scan.repaired_bytes),
+        duration(scan.elapsed_secs),
+    )
+}

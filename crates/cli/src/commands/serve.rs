@@ -1,0 +1,126 @@
+//! `forebay serve`.
+
+use std::rc::Rc;
+
+use forebay_pool::Pool;
+use forebay_pool::spec::ImportOptions;
+
+use super::Outcome;
+use crate::args::ServeArgs;
+use crate::devices::{FileOpener, search};
+use crate::failure::{Failure, report};
+use crate::pools::PoolSet;
+use crate::reach::{KNOWN, Reach, import_known};
+use crate::serving::Serving;
+use crate::state::{KnownPool, StateDir};
+
+/// Serves until a signal comes.
+pub async fn serve(args: ServeArgs, reach: Reach) -> Result<Outcome, Failure> {
+    let state = reach.state().clone();
+    let chosen = choose(&args, &reach).await?;
+    let every = args.pools.is_empty();
+    let options = if args.dirs.is_empty() { KNOWN } else { ImportOptions::default() };
+    let set = PoolSet::new(Rc::new(FileOpener), state.clone());
+    let stop = reach.stop();
+    let serving = Serving::new(set, &state, stop.clone())?;
+    let opened = stop.unless_asked(open_all(&serving.set, &chosen, every, &options)).await;
+    match opened {
+        None => return serving.end().await.map(|()| Outcome::done()),
+        Some(Err(failure)) => {
+            // What was opened before it must be closed; the first failure is the one to tell.
+            let _ = serving.set.close().await;
+            return Err(failure);
+        }
+        Some(Ok(())) => serving.set.set_takes_more(every && args.dirs.is_empty()),
+    }
+    let listeners = match serving.listen(&args.listen, &state) {
+        Ok(listeners) => listeners,
+        Err(failure) => {
+            let _ = serving.set.close().await;
+            return Err(failure);
+        }
+    };
+    ready(&serving, &state, listeners.len());
+    serving.run().await.map(|()| Outcome::done())
+}
+
+/// Says what is being served.
+pub fn ready(serving: &Serving, state: &StateDir, listeners: usize) {
+    let pools: Vec<String> = serving
+        .set
+        .pools()
+        .iter()
+        .map(|pool| {
+            let volumes = pool.volumes().len();
+            format!("{} ({volumes} volume{})", pool.name(), if volumes == 1 { "" } else { "s" })
+        })
+        .collect();
+    let pools = if pools.is_empty() {
+        "no pool yet (they are served as they are created or imported)".to_owned()
+    } else {
+        pools.join(", ")
+    };
+    serving.screen.say(&format!(
+        "ready: serving {pools} on {listeners} listener{}; state in {}; Ctrl-C ends",
+        if listeners == 1 { "" } else { "s" },
+        state.path().display()
+    ));
+}
+
+/// The pools to serve: named or known ones, or those found with `-d`.
+async fn choose(args: &ServeArgs, reach: &Reach) -> Result<Vec<KnownPool>, Failure> {
+    let mut chosen = reach.state().known_pools()?;
+    if !args.dirs.is_empty() {
+        let paths = search(&args.dirs)?;
+        let found = Pool::discover(Rc::new(FileOpener), &paths).await;
+        let entry = |p: forebay_pool::status::FoundPool| KnownPool {
+            name: p.name,
+            guid: p.guid,
+            devices: p.paths,
+        };
+        chosen = found.into_iter().map(entry).collect();
+    }
+    if let Some(name) = args.pools.iter().find(|name| chosen.iter().all(|p| p.name != **name)) {
+        return Err(match args.dirs.is_empty() {
+            true => Failure::new(format!(
+                "no pool named '{name}' is known; 'forebay pool import -d DIR {name}' or \
+                 'forebay serve -d DIR {name}' looks for it"
+            )),
+            false => Failure::new(format!("no pool named '{name}' was found in what -d names")),
+        });
+    }
+    chosen.retain(|p| args.pools.is_empty() || args.pools.contains(&p.name));
+    for pool in &chosen {
+        if let Some(pid) = reach.server_of(&pool.name) {
+            return Err(Failure::new(format!(
+                "'{}' is being served already, by process {pid}; end that first",
+                pool.name
+            )));
+        }
+    }
+    if chosen.is_empty() && !args.dirs.is_empty() {
+        return Err(Failure::new("no pool was found in what -d names"));
+    }
+    Ok(chosen)
+}
+
+/// Imports all. One that was named and cannot be imported is a failure; among "every known pool"
+/// it is reported, and the others are served.
+async fn open_all(
+    set: &PoolSet,
+    chosen: &[KnownPool],
+    every: bool,
+    options: &ImportOptions,
+) -> Result<(), Failure> {
+    for pool in chosen {
+        match import_known(set, pool, options).await {
+            Ok(()) => {}
+            Err(failure) if every => report(&format!("{}: {}", pool.name, failure.message)),
+            Err(failure) => return Err(failure),
+        }
+    }
+    if !chosen.is_empty() && set.pools().is_empty() {
+        return Err(Failure::new("none of the known pools can be served"));
+    }
+    Ok(())
+}

@@ -1,0 +1,362 @@
+//! `forebay up`: from nothing to a served volume.
+
+use std::fs::OpenOptions;
+use std::io::ErrorKind;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use forebay_device::{BlockDevice, FileDevice, IoBuf};
+use forebay_pool::Pool;
+use forebay_pool::spec::{GroupSpec, LogSpec, PoolSpec, Redundancy, VolumeSpec};
+use forebay_rt::{FuturesUnordered, StreamExt};
+use forebay_units::{BLOCK_BYTES, format_bytes};
+
+use super::serve::ready;
+use super::{Outcome, reply_as};
+use crate::args::UpArgs;
+use crate::control::{Action, Reply};
+use crate::devices::FileOpener;
+use crate::failure::Failure;
+use crate::pools::PoolSet;
+use crate::reach::{KNOWN, Reach, import_known};
+use crate::serving::{Serving, connect_hints};
+use crate::state::{KnownPool, StateDir};
+use crate::terminal::Screen;
+
+/// Name of the pool that it makes.
+const POOL: &str = "forebay";
+/// Name of the volume.
+const VOLUME: &str = "vol0";
+const DATA_FILES: usize = 4;
+const LOG_FILES: usize = 2;
+const MIB: u64 = 1 << 20;
+const VOLUME_MIN_BYTES: u64 = 64 * MIB;
+const VOLUME_MAX_BYTES: u64 = 64 << 40;
+/// Left over on the file system after the log files, for the first data.
+const SPARE_BYTES: u64 = 256 * MIB;
+
+/// The files under DIR, and how large they are.
+struct Layout {
+    dir: PathBuf,
+    data_bytes: u64,
+    log_bytes: u64,
+}
+
+impl Layout {
+    /// For a volume of `size_bytes`: with one parity column of four, the data files hold one and
+    /// a half times that, so that the cleaner has room.
+    fn new(dir: &Path, size_bytes: u64) -> Result<Self, Failure> {
+        let dir = std::path::absolute(dir)
+            .map_err(|e| Failure::new(format!("{}: {e}", dir.display())))?;
+        if dir.to_str().is_none() {
+            return Err(Failure::new(format!("{}: the path is not UTF-8", dir.display())));
+        }
+        let data_bytes = (size_bytes / 2).next_multiple_of(64 * MIB).max(1024 * MIB);
+        let log_bytes = (size_bytes / 8).next_multiple_of(64 * MIB).clamp(256 * MIB, 1024 * MIB);
+        Ok(Self { dir, data_bytes, log_bytes })
+    }
+
+    fn data(&self) -> Vec<String> {
+        (0..DATA_FILES).map(|at| self.path(&format!("data{at}.img"))).collect()
+    }
+
+    fn logs(&self) -> Vec<String> {
+        (0..LOG_FILES).map(|at| self.path(&format!("log{at}.img"))).collect()
+    }
+
+    fn all(&self) -> Vec<String> {
+        self.data().into_iter().chain(self.logs()).collect()
+    }
+
+    /// Present from before the first file is made until the volume is there.
+    fn marker(&self) -> String {
+        self.path("unfinished")
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.dir.join(name).to_str().expect("the folder's path was checked").to_owned()
+    }
+
+    /// Removes what a start that did not finish has left.
+    fn remove_all(&self) -> Result<(), Failure> {
+        for path in self.all().into_iter().chain([self.marker()]) {
+            match std::fs::remove_file(&path) {
+                Err(e) if e.kind() != ErrorKind::NotFound => {
+                    return Err(Failure::new(format!("{path}: {e}")));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Makes the pool when there is none, and serves it until a signal comes.
+pub async fn up(args: UpArgs, reach: Reach) -> Result<Outcome, Failure> {
+    let size_bytes = args.size_bytes;
+    let in_range = (VOLUME_MIN_BYTES..=VOLUME_MAX_BYTES).contains(&size_bytes);
+    if !in_range || !size_bytes.is_multiple_of(BLOCK_BYTES) {
+        return Err(Failure::new(format!(
+            "a volume of {size_bytes} bytes cannot be made; choose a --size between 64M and 64T, \
+             a multiple of {BLOCK_BYTES}"
+        )));
+    }
+    let layout = Layout::new(&args.dir, size_bytes)?;
+    let state = reach.state().clone();
+    check_not_served(&reach, &layout)?;
+    let set = PoolSet::new(Rc::new(FileOpener), state.clone());
+    let stop = reach.stop();
+    let serving = Serving::new(set.clone(), &state, stop.clone())?;
+    let begun = stop.unless_asked(open_or_make(&reach, &set, &layout, size_bytes, &serving.screen));
+    match begun.await {
+        Some(Ok(())) => {}
+        Some(Err(failure)) => {
+            give_up(&set, &state, &layout).await?;
+            return Err(failure);
+        }
+        None => {
+            serving.screen.clear();
+            give_up(&set, &state, &layout).await?;
+            return Err(Failure::new("stopped before the pool was ready; run it again"));
+        }
+    }
+    let listeners = match serving.listen(&args.listen, &state) {
+        Ok(listeners) => listeners,
+        Err(failure) => {
+            let _ = set.close().await;
+            return Err(failure);
+        }
+    };
+    for pool in set.pools() {
+        if let Some(volume) = pool.volumes().first() {
+            serving.screen.say("");
+            for line in connect_hints(&listeners, &volume.name) {
+                serving.screen.say(&line);
+            }
+            serving.screen.say("");
+        }
+    }
+    ready(&serving, &state, listeners.len());
+    serving.run().await.map(|()| Outcome::done())
+}
+
+/// After a failure or Ctrl-C: closes what is open, and removes files only when they were being
+/// made.
+async fn give_up(set: &PoolSet, state: &StateDir, layout: &Layout) -> Result<(), Failure> {
+    let guids: Vec<u64> = set.pools().iter().map(|pool| pool.status().guid).collect();
+    let closed = set.close().await;
+    if exists(&layout.marker()) {
+        for guid in guids {
+            state.forget(guid)?;
+        }
+        return layout.remove_all();
+    }
+    closed
+}
+
+fn exists(path: &str) -> bool {
+    Path::new(path).exists()
+}
+
+fn known_here(state: &StateDir, layout: &Layout) -> Result<Vec<KnownPool>, Failure> {
+    let files = layout.all();
+    let mut known = state.known_pools()?;
+    known.retain(|pool| pool.devices.iter().any(|device| files.contains(device)));
+    Ok(known)
+}
+
+fn check_not_served(reach: &Reach, layout: &Layout) -> Result<(), Failure> {
+    for pool in known_here(reach.state(), layout)? {
+        if let Some(pid) = reach.server_of(&pool.name) {
+            return Err(Failure::new(format!(
+                "the pool '{}' in {} is being served already, by process {pid}; 'forebay pool \
+                 status {}' shows it",
+                pool.name,
+                layout.dir.display(),
+                pool.name
+            )));
+        }
+    }
+    Ok(())
+}
+
+async fn open_or_make(
+    reach: &Reach,
+    set: &Rc<PoolSet>,
+    layout: &Layout,
+    size_bytes: u64,
+    screen: &Screen,
+) -> Result<(), Failure> {
+    let shown = layout.dir.display();
+    std::fs::create_dir_all(&layout.dir).map_err(|e| Failure::new(format!("{shown}: {e}")))?;
+    if exists(&layout.marker()) {
+        screen.say(&format!("{shown}: an earlier start did not finish; starting over"));
+        for pool in known_here(reach.state(), layout)? {
+            reach.state().forget(pool.guid)?;
+        }
+        layout.remove_all()?;
+    }
+    if layout.all().iter().any(|path| exists(path)) {
+        return open(set, layout, screen).await;
+    }
+    reach.state().check_name_free(POOL, None)?;
+    make(reach, set, layout, size_bytes, screen).await
+}
+
+async fn open(set: &Rc<PoolSet>, layout: &Layout, screen: &Screen) -> Result<(), Failure> {
+    let shown = layout.dir.display();
+    let present: Vec<String> = layout.all().into_iter().filter(|path| exists(path)).collect();
+    let found = Pool::discover(Rc::new(FileOpener), &present).await;
+    let [pool] = &found[..] else {
+        return Err(Failure::new(match found.len() {
+            0 => format!(
+                "{shown} has device files, but no pool was found on them (another process may \
+                 have them open); end that, or use another --dir"
+            ),
+            several => format!("{shown} has devices of {several} pools; use another --dir"),
+        }));
+    };
+    screen.say(&format!("importing the pool '{}' from {shown}", pool.name));
+    let known = KnownPool { name: pool.name.clone(), guid: pool.guid, devices: pool.paths.clone() };
+    import_known(set, &known, &KNOWN).await
+}
+
+async fn make(
+    reach: &Reach,
+    set: &Rc<PoolSet>,
+    layout: &Layout,
+    size_bytes: u64,
+    screen: &Screen,
+) -> Result<(), Failure> {
+    let shown = layout.dir.display();
+    let need_bytes = layout.log_bytes * LOG_FILES as u64 + SPARE_BYTES;
+    let free_bytes = free_space(&layout.dir)?;
+    if free_bytes < need_bytes {
+        return Err(Failure::new(format!(
+            "{shown} has {} free, and {} are needed to begin with; use a smaller --size or \
+             another --dir",
+            format_bytes(free_bytes),
+            format_bytes(need_bytes)
+        )));
+    }
+    screen.say(&format!(
+        "making the pool '{POOL}' in {shown}: {DATA_FILES} data files of {} (raidz1, sparse), \
+         {LOG_FILES} log files of {} (mirrored)",
+        format_bytes(layout.data_bytes),
+        format_bytes(layout.log_bytes)
+    ));
+    new_file(&layout.marker(), 0)?;
+    for path in layout.data() {
+        new_file(&path, layout.data_bytes)?;
+    }
+    for path in layout.logs() {
+        new_file(&path, layout.log_bytes)?;
+    }
+    write_through(&layout.logs(), screen).await?;
+    let spec = PoolSpec {
+        groups: vec![GroupSpec { redundancy: Redundancy::Raidz1, devices: layout.data() }],
+        logs: vec![LogSpec { devices: layout.logs() }],
+        ..PoolSpec::default()
+    };
+    set.perform(&reach.request(POOL, Action::Create { spec })).await?;
+    let spec = VolumeSpec {
+        name: VOLUME.to_owned(),
+        size_bytes,
+        sparse: false,
+        properties: std::collections::BTreeMap::new(),
+    };
+    set.perform(&reach.request(POOL, Action::VolumeCreate { spec })).await?;
+    let volumes =
+        reply_as!(set.perform(&reach.request(POOL, Action::Volumes)).await, Reply::Volumes)?;
+    std::fs::remove_file(layout.marker())
+        .map_err(|e| Failure::new(format!("{}: {e}", layout.marker())))?;
+    for volume in volumes {
+        screen.say(&format!("made the volume {} of {}", volume.name, format_bytes(size_bytes)));
+    }
+    Ok(())
+}
+
+fn new_file(path: &str, len_bytes: u64) -> Result<(), Failure> {
+    let failed = |e: std::io::Error| Failure::new(format!("{path}: {e}"));
+    let file =
+        OpenOptions::new().create_new(true).write(true).mode(0o600).open(path).map_err(failed)?;
+    file.set_len(len_bytes).map_err(failed)
+}
+
+/// Writes the files once from end to end, so that no commit to the log later waits for the file
+/// system to allocate.
+async fn write_through(paths: &[String], screen: &Screen) -> Result<(), Failure> {
+    const STEP_BYTES: u64 = 4 * MIB;
+    const IN_FLIGHT: usize = 4;
+    let failed = |e: forebay_device::DeviceError| Failure::new(e.to_string());
+    let zeros = IoBuf::zeroed(STEP_BYTES as usize).freeze();
+    let mut total_bytes = 0;
+    let mut devices = Vec::new();
+    for path in paths {
+        preallocate(path)?;
+        let options = forebay_device::OpenOptions { read_only: false, exclusive: true };
+        let device = FileDevice::open(Path::new(path), options).map_err(failed)?;
+        total_bytes += device.geometry().size_bytes;
+        devices.push(device);
+    }
+    screen.say(&format!("writing {} of log files through once", format_bytes(total_bytes)));
+    let mut done_bytes = 0;
+    for device in &devices {
+        let size_bytes = device.geometry().size_bytes;
+        let mut in_flight = FuturesUnordered::new();
+        let mut next = 0;
+        while next < size_bytes || !in_flight.is_empty() {
+            if next < size_bytes && in_flight.len() < IN_FLIGHT {
+                let len = STEP_BYTES.min(size_bytes - next);
+                in_flight.push(device.write(next, zeros.slice(0, len as usize), false));
+                next += len;
+                continue;
+            }
+            if let Some(outcome) = in_flight.next().await {
+                outcome.map_err(failed)?;
+                done_bytes += STEP_BYTES;
+                let share = (done_bytes * 100 / total_bytes).min(100);
+                screen.show(&format!(
+                    "  {share}% | {} of {}",
+                    format_bytes(done_bytes.min(total_bytes)),
+                    format_bytes(total_bytes)
+                ));
+            }
+        }
+        drop(in_flight);
+        device.flush().await.map_err(failed)?;
+    }
+    screen.clear();
+    Ok(())
+}
+
+/// Asks the file system for all blocks at once: they lie together then.
+fn preallocate(path: &str) -> Result<(), Failure> {
+    let failed = |e: std::io::Error| Failure::new(format!("{path}: {e}"));
+    let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
+    let len = file.metadata().map_err(failed)?.len();
+    let outcome = unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len as libc::off_t) };
+    if outcome == 0 {
+        return Ok(());
+    }
+    let error = std::io::Error::last_os_error();
+    match error.raw_os_error() {
+        // It is an improvement only.
+        Some(libc::EOPNOTSUPP) => Ok(()),
+        _ => Err(failed(error)),
+    }
+}
+
+fn free_space(dir: &Path) -> Result<u64, Failure> {
+    let failed = |e: std::io::Error| Failure::new(format!("{}: {e}", dir.display()));
+    let path = std::ffi::CString::new(dir.as_os_str().as_bytes())
+        .map_err(|e| failed(std::io::Error::other(e)))?;
+    let mut stat: libc::statvfs = unsafe { std::mem::zeroed() };
+    if unsafe { libc::statvfs(path.as_ptr(), &raw mut stat) } != 0 {
+        return Err(failed(std::io::Error::last_os_error()));
+    }
+    Ok(stat.f_bavail * stat.f_frsize)
+}

@@ -1,0 +1,100 @@
+//! `forebay volume …`
+
+use forebay_pool::spec::VolumeSpec;
+use forebay_pool::status::VolumeStatus;
+
+use super::{Outcome, ask_all, from_each, good, property_map, reply_as};
+use crate::args::{VolumeCommand, parse_size};
+use crate::control::{Action, Reply};
+use crate::failure::Failure;
+use crate::reach::Reach;
+use crate::show;
+
+/// Sizes are multiples of this.
+const SIZE_UNIT_BYTES: u64 = forebay_units::BLOCK_BYTES;
+
+/// Does it.
+pub async fn volume(command: VolumeCommand, reach: &Reach) -> Result<Outcome, Failure> {
+    match command {
+        VolumeCommand::Create { size_bytes, sparse, options, volume } => {
+            let size_bytes = checked_size(size_bytes)?;
+            let properties = property_map(options)?;
+            let spec = VolumeSpec { name: volume.volume, size_bytes, sparse, properties };
+            ask_all(reach, &volume.pool, [Action::VolumeCreate { spec }]).await?;
+        }
+        VolumeCommand::List { listing, fields, names } => {
+            let (volumes, complete) = volumes(reach, &names).await?;
+            let text = show::volume_list(&volumes, &fields, listing)?;
+            return Ok(Outcome { text, complete });
+        }
+        VolumeCommand::Destroy { force, volume } => {
+            let action = Action::VolumeDestroy { volume: volume.volume, force };
+            ask_all(reach, &volume.pool, [action]).await?;
+        }
+        VolumeCommand::Resize { size_bytes, force, volume } => {
+            let size_bytes = checked_size(size_bytes)?;
+            let action = Action::VolumeResize { volume: volume.volume, size_bytes, force };
+            ask_all(reach, &volume.pool, [action]).await?;
+        }
+        VolumeCommand::Get { listing, properties, names } => {
+            let (volumes, complete) = volumes(reach, &names).await?;
+            let text = show::volume_get(&volumes, &properties.0, listing)?;
+            return Ok(Outcome { text, complete });
+        }
+        VolumeCommand::Set { property: (property, value), volumes } => {
+            for volume in volumes {
+                // As zfs has it, the size is a property too.
+                let action = if property == "volsize" {
+                    let size_bytes = parse_size(&value).map_err(Failure::new)?;
+                    let size_bytes = checked_size(size_bytes)?;
+                    Action::VolumeResize { volume: volume.volume, size_bytes, force: false }
+                } else {
+                    let (property, value) = (property.clone(), value.clone());
+                    Action::VolumeSet { volume: volume.volume, property, value }
+                };
+                ask_all(reach, &volume.pool, [action]).await?;
+            }
+        }
+    }
+    Ok(Outcome::done())
+}
+
+fn checked_size(size_bytes: u64) -> Result<u64, Failure> {
+    if size_bytes == 0 || !size_bytes.is_multiple_of(SIZE_UNIT_BYTES) {
+        return Err(Failure::new(format!(
+            "a volume of {size_bytes} bytes cannot be made; use a multiple of {SIZE_UNIT_BYTES}, \
+             such as 1G"
+        )));
+    }
+    Ok(size_bytes)
+}
+
+/// The volumes of `names` (pools, or volumes as `POOL/VOL`); all when none is named.
+async fn volumes(reach: &Reach, names: &[String]) -> Result<(Vec<VolumeStatus>, bool), Failure> {
+    let mut pools: Vec<String> = Vec::new();
+    for name in names {
+        let pool = name.split('/').next().unwrap_or(name).to_owned();
+        if !pools.contains(&pool) {
+            pools.push(pool);
+        }
+    }
+    let each = from_each(reach, &pools, async |access| {
+        reply_as!(access.ask(Action::Volumes).await, Reply::Volumes)
+    })
+    .await?;
+    let (volumes, complete) = good(each);
+    let mut volumes: Vec<VolumeStatus> = volumes.into_iter().flatten().collect();
+    if let Some(missing) =
+        names.iter().find(|n| n.contains('/') && !volumes.iter().any(|v| v.name == **n))
+    {
+        return Err(Failure::new(format!(
+            "no volume named '{missing}'; 'forebay volume list' shows those that are"
+        )));
+    }
+    let wanted = |volume: &VolumeStatus| {
+        let pool = volume.name.split('/').next().unwrap_or_default();
+        names.iter().any(|name| *name == volume.name || name == pool)
+    };
+    volumes.retain(|volume| names.is_empty() || wanted(volume));
+    Ok((volumes, complete))
+}

@@ -1,0 +1,180 @@
+//! What is asked and answered.
+
+use std::collections::BTreeMap;
+
+use forebay_pool::spec::{ImportOptions, PoolSpec, VolumeSpec};
+use forebay_pool::status::{PoolStats, PoolStatus, PoolSummary, VolumeStatus};
+use serde::{Deserialize, Serialize};
+
+use crate::args::ScanVerb;
+
+/// Version of the protocol. Raised when a message changes its meaning; both sides must agree.
+pub const PROTOCOL_VERSION: u32 = 1;
+
+/// One request.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Request {
+    /// [`PROTOCOL_VERSION`].
+    pub version: u32,
+    /// The pool that it is about; empty for [`Action::Hello`].
+    pub pool: String,
+    /// The command as typed, for the pool's history; empty when it changes nothing.
+    #[serde(default)]
+    pub typed: String,
+    /// What to do.
+    pub action: Action,
+}
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "kebab-case")]
+#[allow(missing_docs)] // the fields are the arguments of the command of the same name
+pub enum Action {
+    /// Who are you? Always the first request.
+    Hello,
+    /// Create the pool, and serve it.
+    Create {
+        spec: PoolSpec,
+    },
+    /// Import the pool (a name or guid) found on `paths`, and serve it.
+    Import {
+        paths: Vec<String>,
+        options: ImportOptions,
+    },
+    /// Stop serving the pool, and export it.
+    Export {
+        force: bool,
+    },
+    /// Stop serving the pool, and destroy it.
+    Destroy {
+        force: bool,
+    },
+    Status,
+    Summary,
+    Stats,
+    /// Status, summary and age in one, for `iostat`.
+    Sample,
+    History,
+    Properties,
+    Set {
+        property: String,
+        value: String,
+    },
+    Add {
+        spec: PoolSpec,
+    },
+    Remove {
+        device: String,
+    },
+    Attach {
+        device: String,
+        new_device: String,
+        force: bool,
+    },
+    Detach {
+        device: String,
+    },
+    Replace {
+        device: String,
+        new_device: Option<String>,
+        force: bool,
+    },
+    Offline {
+        device: String,
+    },
+    Online {
+        device: String,
+    },
+    Scrub {
+        verb: ScanVerb,
+    },
+    Resilver,
+    Volumes,
+    VolumeCreate {
+        spec: VolumeSpec,
+    },
+    VolumeDestroy {
+        volume: String,
+        force: bool,
+    },
+    VolumeResize {
+        volume: String,
+        size_bytes: u64,
+        force: bool,
+    },
+    VolumeSet {
+        volume: String,
+        property: String,
+        value: String,
+    },
+}
+
+impl Action {
+    /// Whether it only looks.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        matches!(
+            self,
+            Action::Hello
+                | Action::Status
+                | Action::Summary
+                | Action::Stats
+                | Action::Sample
+                | Action::History
+                | Action::Properties
+                | Action::Volumes
+        )
+    }
+}
+
+/// The answer to one request.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Response {
+    /// It was done.
+    Ok(Reply),
+    /// It was not, and nothing changed: one line for the operator.
+    Error(String),
+}
+
+/// What comes back when it was done.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[allow(missing_docs)] // each is named as the action that it answers
+pub enum Reply {
+    Done,
+    Hello(Hello),
+    Status(Box<PoolStatus>),
+    Summary(PoolSummary),
+    Stats(Box<PoolStats>),
+    Sample(Box<Sample>),
+    History(Vec<String>),
+    Properties(BTreeMap<String, String>),
+    Volumes(Vec<VolumeStatus>),
+}
+
+/// Who the server is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Hello {
+    /// [`PROTOCOL_VERSION`] of the server.
+    pub version: u32,
+    /// Its process id.
+    pub pid: u32,
+    /// Names of the pools that it serves.
+    pub pools: Vec<String>,
+    /// Whether it takes pools that are created or imported later.
+    pub takes_more: bool,
+    /// Where volumes can be reached.
+    pub listeners: Vec<String>,
+}
+
+/// What `iostat` needs of one moment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// The device tree with its counters.
+    pub status: PoolStatus,
+    /// Space.
+    pub summary: PoolSummary,
+    /// Seconds since import.
+    pub uptime_secs: f64,
+}

@@ -1,0 +1,20 @@
+//! How commands reach the process that serves a pool: `docs/control.md` describes the bytes.
+//!
+//! What enters: requests from commands of the same user (or root), over a Unix socket.
+//! What leaves: replies, one for each request, in order.
+//! What always holds: lengths are checked before memory is taken; a peer of another user gets
+//! nothing; a broken request ends its own connection only.
+//! Who calls me: `crate::reach` as the client, `crate::serving` as the server.
+
+mod client;
+mod message;
+mod server;
+mod wire;
+
+pub use client::Link;
+pub use message::{Action, Hello, PROTOCOL_VERSION, Reply, Request, Response, Sample};
+pub use server::{Handler, answer_connection, serve_control};
+pub use wire::{REPLY_MAX_BYTES, REQUEST_MAX_BYTES, WireError, receive, send};
+
+#[cfg(test)]
+mod tests;

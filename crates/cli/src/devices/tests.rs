@@ -1,0 +1,81 @@
+use std::fs::OpenOptions as FileOptions;
+
+use super::*;
+use crate::vdevs::parse_vdevs;
+
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("forebay-dev-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    fn file(&self, name: &str, len_bytes: u64) -> String {
+        let path = self.0.join(name);
+        let file = FileOptions::new().create_new(true).write(true).open(&path).unwrap();
+        file.set_len(len_bytes).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn a_device_must_exist_and_be_large_enough() {
+    let scratch = Scratch::new("new");
+    let good = scratch.file("good", DEVICE_MIN_BYTES);
+    assert_eq!(resolve_new(&good).unwrap(), good);
+    let small = scratch.file("small", DEVICE_MIN_BYTES - 1);
+    assert!(resolve_new(&small).unwrap_err().message.contains("64M"));
+    let missing = scratch.0.join("missing");
+    let missing = resolve_new(missing.to_str().unwrap()).unwrap_err();
+    assert!(missing.message.contains("truncate"), "{}", missing.message);
+    let folder = resolve_new(scratch.0.to_str().unwrap()).unwrap_err();
+    assert!(folder.message.contains("neither a file"), "{}", folder.message);
+    let socket = resolve_new("/dev/null").unwrap_err();
+    assert!(socket.message.contains("neither a file"), "{}", socket.message);
+}
+
+#[test]
+fn the_host_is_the_same_all_the_time() {
+    assert_eq!(FileOpener.host(), FileOpener.host());
+    assert!(!host_name().is_empty(), "every Linux has a host name");
+}
+
+#[test]
+fn two_names_of_one_device_are_found_out() {
+    let scratch = Scratch::new("twice");
+    let file = scratch.file("file", DEVICE_MIN_BYTES);
+    let link = scratch.0.join("link");
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    let words = ["mirror".to_owned(), file, link.to_str().unwrap().to_owned()];
+    let mut spec = parse_vdevs(&words).unwrap();
+    let failure = resolve_spec(&mut spec).unwrap_err();
+    assert!(failure.message.contains("the same device"), "{}", failure.message);
+}
+
+#[test]
+fn members_are_paths_or_names_of_the_tree() {
+    assert_eq!(resolve_member("mirror-1").unwrap(), "mirror-1");
+    assert_eq!(resolve_member("/gone/disk").unwrap(), "/gone/disk");
+    let here = std::env::current_dir().unwrap();
+    assert_eq!(resolve_member("./gone").unwrap(), here.join("gone").to_str().unwrap());
+}
+
+#[test]
+fn folders_are_searched_for_devices() {
+    let scratch = Scratch::new("search");
+    let big = scratch.file("big", DEVICE_MIN_BYTES);
+    let small = scratch.file("small", 4096);
+    assert_eq!(search(std::slice::from_ref(&scratch.0)).unwrap(), [big.as_str()]);
+    // Named itself, a device is looked at whatever its size: the pool says what is wrong.
+    assert_eq!(search(&[scratch.0.join("small"), scratch.0.clone()]).unwrap(), [big, small]);
+    assert!(search(&[scratch.0.join("missing")]).is_err());
+}

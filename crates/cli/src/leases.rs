@@ -1,0 +1,154 @@
+//! Volumes as clients hold them: counted, and taken back when their pool leaves.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use forebay_device::{
+    Allocation, BlockDevice, Device, DeviceError, DeviceFuture, ErrorKind, Geometry, IoBuf,
+    IoBytes, Operation, ZeroOptions,
+};
+
+/// A volume that can be taken back: then every further operation fails with
+/// [`ErrorKind::Gone`], and the volume itself is let go of.
+pub struct Lease {
+    name: String,
+    device: RefCell<Option<Device>>,
+    geometry: Cell<Geometry>,
+    holders: Cell<usize>,
+}
+
+impl Lease {
+    fn device(&self, operation: Operation, at: u64, len: u64) -> Result<Device, DeviceError> {
+        let gone = || DeviceError::new(&self.name, operation, at, len, ErrorKind::Gone);
+        self.device.borrow().clone().ok_or_else(gone)
+    }
+}
+
+impl BlockDevice for Lease {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn geometry(&self) -> Geometry {
+        if let Some(device) = &*self.device.borrow() {
+            self.geometry.set(device.geometry());
+        }
+        self.geometry.get()
+    }
+
+    fn read(&self, offset_bytes: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
+        Box::pin(async move {
+            let device = self.device(Operation::Read, offset_bytes, buf.len() as u64)?;
+            device.read(offset_bytes, buf).await
+        })
+    }
+
+    fn write(&self, offset_bytes: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
+        Box::pin(async move {
+            let device = self.device(Operation::Write, offset_bytes, data.len() as u64)?;
+            device.write(offset_bytes, data, fua).await
+        })
+    }
+
+    fn flush(&self) -> DeviceFuture<'_, ()> {
+        Box::pin(async move {
+            let device = self.device(Operation::Flush, 0, 0)?;
+            device.flush().await
+        })
+    }
+
+    fn discard(&self, offset_bytes: u64, len_bytes: u64, fua: bool) -> DeviceFuture<'_, ()> {
+        Box::pin(async move {
+            let device = self.device(Operation::Discard, offset_bytes, len_bytes)?;
+            device.discard(offset_bytes, len_bytes, fua).await
+        })
+    }
+
+    fn write_zeroes(
+        &self,
+        offset_bytes: u64,
+        len_bytes: u64,
+        options: ZeroOptions,
+    ) -> DeviceFuture<'_, ()> {
+        Box::pin(async move {
+            let device = self.device(Operation::WriteZeroes, offset_bytes, len_bytes)?;
+            device.write_zeroes(offset_bytes, len_bytes, options).await
+        })
+    }
+
+    fn allocation(&self, offset_bytes: u64, len_bytes: u64) -> DeviceFuture<'_, Vec<Allocation>> {
+        Box::pin(async move {
+            let device = self.device(Operation::Allocation, offset_bytes, len_bytes)?;
+            device.allocation(offset_bytes, len_bytes).await
+        })
+    }
+}
+
+/// Counts one holder for as long as it lives.
+pub struct Hold(Rc<Lease>);
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.0.holders.set(self.0.holders.get() - 1);
+    }
+}
+
+/// The leases of a serving process, by `POOL/VOL`.
+#[derive(Default)]
+pub struct Leases {
+    by_name: RefCell<BTreeMap<String, Rc<Lease>>>,
+}
+
+impl Leases {
+    /// A lease on `name`: the one that others hold already, or a new one on what `open` gives.
+    pub fn take(
+        &self,
+        name: &str,
+        open: impl FnOnce() -> Option<Device>,
+    ) -> Option<(Rc<Lease>, Hold)> {
+        let held = self.by_name.borrow().get(name).cloned();
+        let lease = match held.filter(|lease| lease.holders.get() > 0) {
+            Some(lease) => lease,
+            None => {
+                let device = open()?;
+                let geometry = Cell::new(device.geometry());
+                let lease = Rc::new(Lease {
+                    name: name.to_owned(),
+                    device: RefCell::new(Some(device)),
+                    geometry,
+                    holders: Cell::new(0),
+                });
+                self.by_name.borrow_mut().insert(name.to_owned(), lease.clone());
+                lease
+            }
+        };
+        lease.holders.set(lease.holders.get() + 1);
+        Some((lease.clone(), Hold(lease)))
+    }
+
+    /// How many connections hold volumes of `pool`, or the one volume `POOL/VOL`.
+    #[must_use]
+    pub fn holders(&self, name: &str) -> usize {
+        let leases = self.by_name.borrow();
+        leases.iter().filter(|(of, _)| is_within(of, name)).map(|(_, l)| l.holders.get()).sum()
+    }
+
+    /// Takes back the volumes of `pool`, or the one volume `POOL/VOL`.
+    pub fn revoke(&self, name: &str) {
+        self.by_name.borrow_mut().retain(|of, lease| {
+            let keep = !is_within(of, name);
+            if !keep {
+                lease.device.take();
+            }
+            keep
+        });
+    }
+}
+
+fn is_within(volume: &str, name: &str) -> bool {
+    volume == name || volume.split_once('/').is_some_and(|(pool, _)| pool == name)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,45 @@
+use forebay_device::MemoryDevice;
+use forebay_rt::Runtime;
+
+use super::*;
+
+fn memory() -> Option<Device> {
+    Some(Rc::new(MemoryDevice::new("m", 1 << 20)))
+}
+
+#[test]
+fn holders_share_one_lease_and_are_counted() {
+    let leases = Leases::default();
+    let (first, hold_1) = leases.take("tank/a", memory).unwrap();
+    let (second, hold_2) = leases.take("tank/a", || panic!("it is open")).unwrap();
+    assert!(Rc::ptr_eq(&first, &second));
+    let (_other, _hold_3) = leases.take("tank/b", memory).unwrap();
+    let (_apart, _hold_4) = leases.take("tankette/a", memory).unwrap();
+    assert_eq!((leases.holders("tank/a"), leases.holders("tank")), (2, 3));
+    drop((hold_1, hold_2));
+    assert_eq!((leases.holders("tank/a"), leases.holders("tank")), (0, 1));
+    // Nobody holds it: it is opened anew, for it may have been destroyed and made again.
+    let (third, _hold_5) = leases.take("tank/a", memory).unwrap();
+    assert!(!Rc::ptr_eq(&first, &third));
+    assert!(leases.take("tank/none", || None).is_none());
+}
+
+#[test]
+fn a_revoked_volume_is_gone_for_its_holders() {
+    Runtime::simulated(1).block_on(async {
+        let leases = Leases::default();
+        let device: Device = memory().unwrap();
+        let weak = Rc::downgrade(&device);
+        let (lease, hold) = leases.take("tank/a", || Some(device)).unwrap();
+        let data = IoBuf::zeroed(4096).freeze();
+        lease.write(0, data.clone(), true).await.unwrap();
+        leases.revoke("tank");
+        assert!(weak.upgrade().is_none(), "the volume is let go of");
+        let error = lease.write(0, data, true).await.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Gone);
+        assert_eq!(lease.flush().await.unwrap_err().kind, ErrorKind::Gone);
+        assert_eq!(lease.geometry().size_bytes, 1 << 20);
+        drop(hold);
+        assert_eq!(leases.holders("tank"), 0);
+    });
+}

@@ -1,0 +1,5 @@
+//! The `forebay` binary.
+
+fn main() -> std::process::ExitCode {
+    forebay_cli::run::run()
+}

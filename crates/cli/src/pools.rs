@@ -1,0 +1,317 @@
+//! The pools that this process has open, and what may be asked of them.
+//!
+//! One set does the work in both cases: in a serving process (asked over the control socket) and
+//! in a command of its own (when nobody serves the pool).
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+
+use forebay_nbd::{ExportEntry, ExportHandle, Exports, Peer, Refusal};
+use forebay_pool::status::{PoolStatus, VdevStatus};
+use forebay_pool::{Opener, Pool};
+use forebay_rt::sync::Mutex;
+
+use crate::args::ScanVerb;
+use crate::control::{Action, Handler, Hello, PROTOCOL_VERSION, Reply, Request, Response, Sample};
+use crate::failure::Failure;
+use crate::leases::Leases;
+use crate::state::{KnownPool, StateDir};
+
+/// Open pools by name.
+pub struct PoolSet {
+    opener: Rc<dyn Opener>,
+    state: StateDir,
+    pools: RefCell<BTreeMap<String, Rc<Pool>>>,
+    leases: Leases,
+    /// Held by whoever changes something, so that two commands never interleave.
+    changing: Mutex<()>,
+    /// Set when the process is about to end: nothing more is begun.
+    leaving: Cell<bool>,
+    takes_more: Cell<bool>,
+    listeners: RefCell<Vec<String>>,
+}
+
+impl PoolSet {
+    /// A set without pools.
+    #[must_use]
+    pub fn new(opener: Rc<dyn Opener>, state: StateDir) -> Rc<Self> {
+        Rc::new(Self {
+            opener,
+            state,
+            pools: RefCell::default(),
+            leases: Leases::default(),
+            changing: Mutex::new(()),
+            leaving: Cell::new(false),
+            takes_more: Cell::new(true),
+            listeners: RefCell::default(),
+        })
+    }
+
+    /// The open pools.
+    #[must_use]
+    pub fn pools(&self) -> Vec<Rc<Pool>> {
+        self.pools.borrow().values().cloned().collect()
+    }
+
+    /// Whether further pools may be created and imported into it; at first they may.
+    pub fn set_takes_more(&self, takes_more: bool) {
+        self.takes_more.set(takes_more);
+    }
+
+    /// Says where volumes can be reached, for [`Hello`].
+    pub fn announce(&self, listeners: Vec<String>) {
+        *self.listeners.borrow_mut() = listeners;
+    }
+
+    /// Does what is asked.
+    pub async fn perform(&self, request: &Request) -> Result<Reply, Failure> {
+        let Request { pool: name, action, typed, .. } = request;
+        if *action == Action::Hello {
+            return Ok(Reply::Hello(self.hello()));
+        }
+        if action.is_read_only() {
+            return look(&*self.pool(name)?, action);
+        }
+        let _alone = self.changing.lock().await;
+        if self.leaving.get() {
+            return Err(Failure::new("the server is about to end; try again in a moment"));
+        }
+        match action {
+            Action::Create { spec } => {
+                self.check_takes_more(name)?;
+                self.state.check_name_free(name, None)?;
+                let pool = Pool::create(self.opener.clone(), name, spec).await?;
+                self.adopt(pool.clone())?;
+                pool.log_history(typed).await?;
+            }
+            Action::Import { paths, options } => {
+                self.check_takes_more(name)?;
+                let pool = Pool::import(self.opener.clone(), paths, name, options).await?;
+                if let Err(taken) = self.adopt(pool.clone()) {
+                    pool.export().await?;
+                    return Err(taken);
+                }
+                if !typed.is_empty() {
+                    pool.log_history(typed).await?;
+                }
+            }
+            Action::Export { force } => {
+                let pool = self.release(name, *force)?;
+                pool.log_history(typed).await?;
+                pool.export().await?;
+                self.drop_pool(&pool)?;
+            }
+            Action::Destroy { force } => {
+                let pool = self.release(name, *force)?;
+                pool.destroy().await?;
+                self.drop_pool(&pool)?;
+            }
+            Action::VolumeDestroy { volume, force } => {
+                let pool = self.pool(name)?;
+                self.check_unused(&format!("{name}/{volume}"), *force)?;
+                self.leases.revoke(&format!("{name}/{volume}"));
+                pool.destroy_volume(volume).await?;
+                pool.log_history(typed).await?;
+            }
+            other => {
+                let pool = self.pool(name)?;
+                change(&pool, other).await?;
+                if changes_devices(other) {
+                    self.state.remember(known(&pool.status()))?;
+                }
+                pool.log_history(typed).await?;
+            }
+        }
+        Ok(Reply::Done)
+    }
+
+    /// Takes an open pool into the set and the list of known pools.
+    fn adopt(&self, pool: Rc<Pool>) -> Result<(), Failure> {
+        self.state.remember(known(&pool.status()))?;
+        self.pools.borrow_mut().insert(pool.name(), pool);
+        Ok(())
+    }
+
+    fn drop_pool(&self, pool: &Pool) -> Result<(), Failure> {
+        self.pools.borrow_mut().remove(&pool.name());
+        self.state.forget(pool.status().guid)
+    }
+
+    fn pool(&self, name: &str) -> Result<Rc<Pool>, Failure> {
+        let missing = || Failure::new(format!("the pool '{name}' is not open here"));
+        self.pools.borrow().get(name).cloned().ok_or_else(missing)
+    }
+
+    fn check_takes_more(&self, name: &str) -> Result<(), Failure> {
+        if !self.takes_more.get() {
+            return Err(Failure::new(format!("this server was not told to serve '{name}'")));
+        }
+        if self.pools.borrow().contains_key(name) {
+            return Err(Failure::new(format!("a pool named '{name}' is imported already")));
+        }
+        Ok(())
+    }
+
+    fn check_unused(&self, name: &str, force: bool) -> Result<(), Failure> {
+        match self.leases.holders(name) {
+            0 => Ok(()),
+            _ if force => Ok(()),
+            1 => Err(Failure::new(format!(
+                "a client is connected to {name}; disconnect it, or use -f"
+            ))),
+            clients => Err(Failure::new(format!(
+                "{clients} clients are connected to {name}; disconnect them, or use -f"
+            ))),
+        }
+    }
+
+    /// A pool that is about to leave, taken away from its clients.
+    fn release(&self, name: &str, force: bool) -> Result<Rc<Pool>, Failure> {
+        let pool = self.pool(name)?;
+        self.check_unused(name, force)?;
+        self.leases.revoke(name);
+        Ok(pool)
+    }
+
+    fn hello(&self) -> Hello {
+        Hello {
+            version: PROTOCOL_VERSION,
+            pid: std::process::id(),
+            pools: self.pools.borrow().keys().cloned().collect(),
+            takes_more: self.takes_more.get() && !self.leaving.get(),
+            listeners: self.listeners.borrow().clone(),
+        }
+    }
+
+    /// Connections that hold a volume.
+    #[must_use]
+    pub fn clients(&self) -> usize {
+        self.pools.borrow().keys().map(|name| self.leases.holders(name)).sum()
+    }
+
+    /// Closes every pool, after what is being done now. They stay known. All are tried; the
+    /// first failure is told.
+    pub async fn close(&self) -> Result<(), Failure> {
+        self.leaving.set(true);
+        let _alone = self.changing.lock().await;
+        let pools = std::mem::take(&mut *self.pools.borrow_mut());
+        let mut outcome = Ok(());
+        for (name, pool) in pools {
+            self.leases.revoke(&name);
+            if let Err(e) = pool.export().await {
+                outcome = outcome.and(Err(e.into()));
+            }
+        }
+        outcome
+    }
+}
+
+impl Handler for PoolSet {
+    fn handle(self: Rc<Self>, request: Request) -> Pin<Box<dyn Future<Output = Response>>> {
+        Box::pin(async move {
+            match self.perform(&request).await {
+                Ok(reply) => Response::Ok(reply),
+                Err(failure) => Response::Error(failure.message),
+            }
+        })
+    }
+}
+
+impl Exports for PoolSet {
+    fn list(&self, _peer: &Peer) -> Vec<ExportEntry> {
+        let entry = |volume: forebay_pool::status::VolumeStatus| ExportEntry {
+            name: volume.name,
+            description: String::new(),
+        };
+        self.pools().iter().flat_map(|pool| pool.volumes()).map(entry).collect()
+    }
+
+    fn open(&self, name: &str, _peer: &Peer) -> Result<ExportHandle, Refusal> {
+        if self.leaving.get() {
+            return Err(Refusal::Unknown);
+        }
+        let (pool, volume) = name.split_once('/').ok_or(Refusal::Unknown)?;
+        let pool = self.pool(pool).map_err(|_| Refusal::Unknown)?;
+        let lease = self.leases.take(name, || pool.open_volume(volume));
+        let (device, hold) = lease.ok_or(Refusal::Unknown)?;
+        let mut handle = ExportHandle::new(device);
+        handle.hold = Some(Box::new(hold));
+        Ok(handle)
+    }
+}
+
+/// What the state folder keeps of a pool.
+#[must_use]
+pub fn known(status: &PoolStatus) -> KnownPool {
+    fn leaves(vdev: &VdevStatus, paths: &mut Vec<String>) {
+        // A device that is missing may be shown by something else than a path.
+        if vdev.children.is_empty() && vdev.name.starts_with('/') {
+            paths.push(vdev.name.clone());
+        }
+        vdev.children.iter().for_each(|child| leaves(child, paths));
+    }
+    let mut devices = Vec::new();
+    status.groups.iter().chain(&status.logs).for_each(|v| leaves(v, &mut devices));
+    KnownPool { name: status.name.clone(), guid: status.guid, devices }
+}
+
+fn look(pool: &Pool, action: &Action) -> Result<Reply, Failure> {
+    Ok(match action {
+        Action::Status => Reply::Status(Box::new(pool.status())),
+        Action::Summary => Reply::Summary(pool.summary()),
+        Action::Stats => Reply::Stats(Box::new(pool.stats())),
+        Action::Sample => Reply::Sample(Box::new(Sample {
+            status: pool.status(),
+            summary: pool.summary(),
+            uptime_secs: pool.stats().uptime_secs,
+        })),
+        Action::History => Reply::History(pool.history()),
+        Action::Properties => Reply::Properties(pool.get()),
+        Action::Volumes => Reply::Volumes(pool.volumes()),
+        other => unreachable!("{other:?} does not only look"),
+    })
+}
+
+fn changes_devices(action: &Action) -> bool {
+    matches!(
+        action,
+        Action::Add { .. }
+            | Action::Remove { .. }
+            | Action::Attach { .. }
+            | Action::Detach { .. }
+            | Action::Replace { .. }
+    )
+}
+
+async fn change(pool: &Rc<Pool>, action: &Action) -> Result<(), Failure> {
+    match action {
+        Action::Set { property, value } => pool.set(property, value).await?,
+        Action::Add { spec } => pool.add(spec).await?,
+        Action::Remove { device } => pool.remove(device).await?,
+        Action::Attach { device, new_device, force } => {
+            pool.attach(device, new_device, *force).await?;
+        }
+        Action::Detach { device } => pool.detach(device).await?,
+        Action::Replace { device, new_device, force } => {
+            pool.replace(device, new_device.as_deref(), *force).await?;
+        }
+        Action::Offline { device } => pool.offline(device).await?,
+        Action::Online { device } => pool.online(device).await?,
+        Action::Scrub { verb: ScanVerb::Start } => pool.scrub().await?,
+        Action::Scrub { verb: ScanVerb::Pause } => pool.scrub_pause().await?,
+        Action::Scrub { verb: ScanVerb::Stop } => pool.scrub_stop().await?,
+        Action::Resilver => pool.resilver().await?,
+        Action::VolumeCreate { spec } => pool.create_volume(spec).await?,
+        Action::VolumeResize { volume, size_bytes, force } => {
+            pool.resize_volume(volume, *size_bytes, *force).await?;
+        }
+        Action::VolumeSet { volume, property, value } => {
+            pool.set_volume(volume, property, value).await?;
+        }
+        other => unreachable!("{other:?} is done by the set itself"),
+    }
+    Ok(())
+}

@@ -1,0 +1,209 @@
+//! How a command reaches a pool: through the process that serves it, or by opening it here.
+
+use std::rc::Rc;
+
+use forebay_pool::spec::ImportOptions;
+
+use crate::control::{Action, Link, PROTOCOL_VERSION, Reply, Request};
+use crate::devices::FileOpener;
+use crate::failure::Failure;
+use crate::pools::PoolSet;
+use crate::signals::Stop;
+use crate::state::{KnownPool, StateDir};
+
+/// The state folder, and the servers that run on it.
+pub struct Reach {
+    state: StateDir,
+    links: Vec<Rc<Link>>,
+    typed: String,
+    stop: Option<Rc<Stop>>,
+}
+
+/// A way to one pool.
+pub struct Access {
+    pool: String,
+    typed: String,
+    way: Way,
+}
+
+enum Way {
+    Served(Rc<Link>),
+    Here(Rc<PoolSet>),
+}
+
+impl Reach {
+    /// Looks for servers. `stop` is how the user ends a command that waits.
+    pub async fn new(state: StateDir, stop: Option<Rc<Stop>>) -> Result<Self, Failure> {
+        let mut links = Vec::new();
+        for (_, path) in state.control_sockets()? {
+            match Link::connect(&path).await? {
+                Some(link) => links.push(Rc::new(link)),
+                None => state.forget_socket(&path),
+            }
+        }
+        Ok(Self { state, links, typed: typed_command(), stop })
+    }
+
+    /// The state folder.
+    #[must_use]
+    pub fn state(&self) -> &StateDir {
+        &self.state
+    }
+
+    /// Ctrl-C and SIGTERM, for commands that wait. Panics for the others.
+    #[must_use]
+    pub fn stop(&self) -> Rc<Stop> {
+        self.stop.clone().expect("a command that waits is given signals by run::execute")
+    }
+
+    /// A request that goes into the pool's history as this command, unless it only looks.
+    #[must_use]
+    pub fn request(&self, pool: &str, action: Action) -> Request {
+        request(pool, &self.typed, action)
+    }
+
+    fn serving(&self, pool: &str) -> Option<Rc<Link>> {
+        self.links.iter().find(|l| l.hello.pools.iter().any(|p| p == pool)).cloned()
+    }
+
+    /// The process that serves `pool`, if any.
+    #[must_use]
+    pub fn server_of(&self, pool: &str) -> Option<u32> {
+        self.serving(pool).map(|link| link.hello.pid)
+    }
+
+    /// The pools that are known or served: all of them, or those `wanted`, which must exist.
+    pub fn names(&self, wanted: &[String]) -> Result<Vec<String>, Failure> {
+        let mut names: Vec<String> =
+            self.state.known_pools()?.into_iter().map(|pool| pool.name).collect();
+        names.extend(self.links.iter().flat_map(|link| link.hello.pools.clone()));
+        names.sort();
+        names.dedup();
+        if wanted.is_empty() {
+            return Ok(names);
+        }
+        match wanted.iter().find(|name| !names.contains(name)) {
+            Some(name) => Err(no_such_pool(name)),
+            None => Ok(wanted.to_vec()),
+        }
+    }
+
+    /// A way to the pool `name`. Without a server, the pool is imported here until
+    /// [`Access::close`].
+    pub async fn access(&self, name: &str) -> Result<Access, Failure> {
+        let typed = self.typed.clone();
+        if let Some(link) = self.serving(name) {
+            return Ok(Access { pool: name.to_owned(), typed, way: Way::Served(link) });
+        }
+        let known = self.state.known_pools()?.into_iter().find(|pool| pool.name == name);
+        let known = known.ok_or_else(|| no_such_pool(name))?;
+        let set = PoolSet::new(Rc::new(FileOpener), self.state.clone());
+        import_known(&set, &known, &KNOWN).await?;
+        Ok(Access { pool: name.to_owned(), typed, way: Way::Here(set) })
+    }
+
+    /// A way for a pool that is about to be created or imported: a server that takes it, or here.
+    #[must_use]
+    pub fn access_new(&self, name: &str) -> Access {
+        let (pool, typed) = (name.to_owned(), self.typed.clone());
+        match self.links.iter().find(|link| link.hello.takes_more) {
+            Some(link) => Access { pool, typed, way: Way::Served(link.clone()) },
+            None => {
+                let set = PoolSet::new(Rc::new(FileOpener), self.state.clone());
+                Access { pool, typed, way: Way::Here(set) }
+            }
+        }
+    }
+
+    /// Asks one thing of the pool `name`.
+    pub async fn ask(&self, name: &str, action: Action) -> Result<Reply, Failure> {
+        let access = self.access(name).await?;
+        let outcome = access.ask(action).await;
+        access.close_after(outcome).await
+    }
+}
+
+impl Access {
+    /// Asks one thing.
+    pub async fn ask(&self, action: Action) -> Result<Reply, Failure> {
+        let request = request(&self.pool, &self.typed, action);
+        match &self.way {
+            Way::Served(link) => link.ask(&request).await,
+            Way::Here(set) => set.perform(&request).await,
+        }
+    }
+
+    /// Whether the pool is open in this process.
+    #[must_use]
+    pub fn is_here(&self) -> bool {
+        matches!(self.way, Way::Here(_))
+    }
+
+    /// Lets go of the pool: one that was opened here is closed.
+    pub async fn close(self) -> Result<(), Failure> {
+        match self.way {
+            Way::Served(_) => Ok(()),
+            Way::Here(set) => set.close().await,
+        }
+    }
+
+    /// Lets go, and gives `outcome` back; a failure to close is told when nothing failed before.
+    pub async fn close_after<T>(self, outcome: Result<T, Failure>) -> Result<T, Failure> {
+        let closed = self.close().await;
+        let value = outcome?;
+        closed.map(|()| value)
+    }
+}
+
+fn request(pool: &str, typed: &str, action: Action) -> Request {
+    let typed = if action.is_read_only() { "" } else { typed };
+    let (pool, typed) = (pool.to_owned(), typed.to_owned());
+    Request { version: PROTOCOL_VERSION, pool, typed, action }
+}
+
+/// How pools of the state folder are imported: that they are listed there says that they are
+/// ours, whatever this machine was called before. (A pool that is in use is refused all the same.)
+pub const KNOWN: ImportOptions =
+    ImportOptions { force: true, accept_log_loss: false, rewind_groups: 0 };
+
+/// Imports a known pool into `set`, without a line in its history.
+pub async fn import_known(
+    set: &PoolSet,
+    known: &KnownPool,
+    options: &ImportOptions,
+) -> Result<(), Failure> {
+    // By its id: another pool on these devices is not the one that is known.
+    let request = Request {
+        version: PROTOCOL_VERSION,
+        pool: known.guid.to_string(),
+        typed: String::new(),
+        action: Action::Import { paths: known.devices.clone(), options: options.clone() },
+    };
+    set.perform(&request).await.map(|_| ())
+}
+
+fn no_such_pool(name: &str) -> Failure {
+    Failure::new(format!(
+        "no pool named '{name}' is known; 'forebay pool list' shows those that are, and \
+         'forebay pool import -d DIR {name}' looks for it"
+    ))
+}
+
+/// The command as typed, for the history of pools.
+fn typed_command() -> String {
+    let words = std::env::args_os().skip(1).map(|word| {
+        let word = word.to_string_lossy().into_owned();
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./:,+@%".contains(c);
+        if !word.is_empty() && word.chars().all(plain) {
+            word
+        } else {
+            format!("'{}'", word.replace('\'', "'\\''"))
+        }
+    });
+    let mut text = "forebay".to_owned();
+    for word in words {
+        text.push(' ');
+        text.push_str(&word);
+    }
+    text
+}

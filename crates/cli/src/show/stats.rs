@@ -1,0 +1,204 @@
+//! `pool stats`.
+
+use std::fmt::Write;
+
+use forebay_pool::status::{Latency, OpCount, PoolStats, Traffic};
+use serde::Serialize;
+
+use super::{Column, Table, bytes, count, document, duration};
+
+/// The JSON of `pool stats`.
+#[must_use]
+pub fn stats_json(stats: &PoolStats) -> String {
+    #[derive(Serialize)]
+    struct Body<'a> {
+        pool: &'a PoolStats,
+    }
+    document("pool stats", Body { pool: stats })
+}
+
+/// The text.
+#[must_use]
+pub fn stats_text(stats: &PoolStats, exact: bool) -> String {
+    let mut text = format!(
+        "pool {}, imported {} ago\n\n",
+        stats.name,
+        duration(stats.uptime_secs.max(0.0) as u64)
+    );
+    text.push_str(&traffic_table(&stats.since_import, &stats.for_ever, exact));
+    text.push('\n');
+    let _ = writeln!(
+        text,
+        "write amplification  {:.3} since import ({:.3} with the log)",
+        stats.write_amplification, stats.write_amplification_with_log
+    );
+    let s = &stats.segments;
+    let _ = writeln!(
+        text,
+        "segments             {} free, {} open, {} full ({:.1}% live), {} cleaned; {} each",
+        s.free,
+        s.open,
+        s.full,
+        s.live_share * 100.0,
+        s.cleaned,
+        bytes(s.segment_bytes, exact)
+    );
+    let _ = writeln!(
+        text,
+        "dirty                {} of {}",
+        bytes(stats.dirty_bytes, exact),
+        bytes(stats.dirty_limit_bytes, exact)
+    );
+    let _ = writeln!(
+        text,
+        "log                  {} of {}, {} sequential",
+        bytes(stats.log_used_bytes, exact),
+        bytes(stats.log_capacity_bytes, exact),
+        // Down, not to the nearest: 100% is said only of a log without a single seek.
+        floor_share(stats.since_import.log_sequential_writes, stats.since_import.log_writes.count)
+    );
+    let _ = writeln!(text, "map in memory        {}", bytes(stats.map_memory_bytes, exact));
+    let _ = writeln!(
+        text,
+        "last import          {:.3} s, of it {:.3} s replay: {} records, {} of log, {} of map",
+        stats.last_import.seconds,
+        stats.last_import.replay_seconds,
+        count(stats.last_import.log_records, exact),
+        bytes(stats.last_import.log_bytes, exact),
+        bytes(stats.last_import.map_bytes, exact)
+    );
+    for remark in &stats.last_import.remarks {
+        let _ = writeln!(text, "                     {remark}");
+    }
+    text.push('\n');
+    text.push_str(&latency_table(stats, exact));
+    text.push('\n');
+    text.push_str(&device_table(stats, exact));
+    text
+}
+
+fn share(part: u64, whole: u64) -> String {
+    if whole == 0 { "-".to_owned() } else { format!("{:.1}%", part as f64 * 100.0 / whole as f64) }
+}
+
+fn floor_share(part: u64, whole: u64) -> String {
+    if whole == 0 {
+        return "-".to_owned();
+    }
+    let hundredths = (u128::from(part) * 10_000 / u128::from(whole)) as f64;
+    format!("{:.2}%", hundredths / 100.0)
+}
+
+/// A figure of [`Traffic`] and its title.
+type Named<T> = (&'static str, fn(&Traffic) -> T);
+
+fn traffic_table(import: &Traffic, ever: &Traffic, exact: bool) -> String {
+    let mut table = Table::new(&[
+        Column::left("HOST"),
+        Column::right("COUNT"),
+        Column::right("BYTES"),
+        Column::right("COUNT EVER"),
+        Column::right("BYTES EVER"),
+    ]);
+    let ops: [Named<OpCount>; 6] = [
+        ("reads", |t| t.reads),
+        ("writes", |t| t.writes),
+        ("  with FUA", |t| t.fuas),
+        ("trims", |t| t.trims),
+        ("flushes", |t| t.flushes),
+        ("log writes", |t| t.log_writes),
+    ];
+    for (name, of) in ops {
+        let (now, all) = (of(import), of(ever));
+        let mut row = vec![name.to_owned()];
+        for ops in [now, all] {
+            row.push(count(ops.count, exact));
+            row.push(bytes(ops.bytes, exact));
+        }
+        table.push(row);
+    }
+    let mut text = table.render(false);
+    text.push('\n');
+    let mut table = Table::new(&[
+        Column::left("MEDIA"),
+        Column::right("BYTES"),
+        Column::right("SHARE"),
+        Column::right("BYTES EVER"),
+    ]);
+    let causes: [Named<u64>; 7] = [
+        ("data", |t| t.media.data),
+        ("parity", |t| t.media.parity),
+        ("metadata", |t| t.media.metadata),
+        ("cleaning", |t| t.media.cleaning),
+        ("padding", |t| t.media.padding),
+        ("repair", |t| t.media.repair),
+        ("log", |t| t.media.log),
+    ];
+    let total: u64 = causes.iter().map(|(_, of)| of(import)).sum();
+    for (name, of) in causes {
+        let now = of(import);
+        table.push(vec![
+            name.to_owned(),
+            bytes(now, exact),
+            share(now, total),
+            bytes(of(ever), exact),
+        ]);
+    }
+    text.push_str(&table.render(false));
+    text
+}
+
+fn latency_table(stats: &PoolStats, exact: bool) -> String {
+    let mut table = Table::new(&[
+        Column::left("LATENCY, us"),
+        Column::right("COUNT"),
+        Column::right("MEAN"),
+        Column::right("P50"),
+        Column::right("P90"),
+        Column::right("P99"),
+        Column::right("P99.9"),
+        Column::right("P99.99"),
+        Column::right("MAX"),
+    ]);
+    let kinds: [(&str, &Latency); 3] = [
+        ("FUA writes", &stats.fua_latency),
+        ("flushes", &stats.flush_latency),
+        ("reads", &stats.read_latency),
+    ];
+    for (name, l) in kinds {
+        let mut row = vec![name.to_owned(), count(l.count, exact)];
+        for us in [l.mean_us, l.p50_us, l.p90_us, l.p99_us, l.p999_us, l.p9999_us, l.max_us] {
+            row.push(if l.count == 0 { "-".to_owned() } else { format!("{us:.0}") });
+        }
+        table.push(row);
+    }
+    table.render(false)
+}
+
+fn device_table(stats: &PoolStats, exact: bool) -> String {
+    let mut table = Table::new(&[
+        Column::left("DEVICE"),
+        Column::right("READS"),
+        Column::right("BYTES"),
+        Column::right("WRITES"),
+        Column::right("BYTES"),
+        Column::right("SEQ"),
+        Column::right("FLUSHES"),
+        Column::right("DISCARDS"),
+        Column::right("BYTES"),
+    ]);
+    for (name, io) in &stats.devices {
+        table.push(vec![
+            name.clone(),
+            count(io.reads, exact),
+            bytes(io.read_bytes, exact),
+            count(io.writes, exact),
+            bytes(io.write_bytes, exact),
+            share(io.sequential_writes, io.writes),
+            count(io.flushes, exact),
+            count(io.discards, exact),
+            bytes(io.discard_bytes, exact),
+        ]);
+    }
+    table.render(false)
+}

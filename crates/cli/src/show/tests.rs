@@ -1,0 +1,377 @@
+//! Golden files in `tests/golden`. `UPDATE_GOLDEN=1 cargo test -p forebay-cli` rewrites them.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::path::Path;
+
+use forebay_pool::status::{
+    FoundPool, Health, ImportReport, IoCounts, Latency, MediaBytes, OpCount, PoolStats, PoolStatus,
+    PoolSummary, ScanStatus, SegmentCounts, Traffic, VdevStatus, VolumeStatus,
+};
+
+use super::*;
+use crate::control::Sample;
+
+fn golden(name: &str, text: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        let mut file = std::fs::OpenOptions::new()
+            .create(true)
+            .write(true)
+            .truncate(true)
+            .open(&path)
+            .unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        return;
+    }
+    let mut expected = String::new();
+    std::fs::OpenOptions::new()
+        .read(true)
+        .open(&path)
+        .unwrap_or_else(|e| panic!("{}: {e}; UPDATE_GOLDEN=1 writes it", path.display()))
+        .read_to_string(&mut expected)
+        .unwrap();
+    assert!(text == expected, "{name} differs from its golden file; it is now:\n{text}");
+}
+
+fn io(reads: u64, writes: u64) -> IoCounts {
+    IoCounts {
+        reads,
+        read_bytes: reads * 4096,
+        writes,
+        write_bytes: writes * 65_536,
+        sequential_writes: writes / 2,
+        flushes: 3,
+        discards: 1,
+        discard_bytes: 1 << 20,
+    }
+}
+
+fn vdev(name: &str, kind: &str, children: Vec<VdevStatus>) -> VdevStatus {
+    VdevStatus {
+        name: name.into(),
+        kind: kind.into(),
+        state: Health::Online,
+        read_errors: 0,
+        write_errors: 0,
+        checksum_errors: 0,
+        note: String::new(),
+        size_bytes: 1 << 32,
+        io: if children.is_empty() { io(1000, 200) } else { IoCounts::default() },
+        children,
+    }
+}
+
+fn disk(name: &str) -> VdevStatus {
+    vdev(&format!("/srv/{name}"), "device", vec![])
+}
+
+fn healthy() -> PoolStatus {
+    PoolStatus {
+        name: "tank".into(),
+        guid: 1_234_567_890_123_456_789,
+        state: Health::Online,
+        status: String::new(),
+        action: String::new(),
+        scan: None,
+        groups: vec![vdev("raidz1-0", "raidz1", vec![disk("d0"), disk("d1"), disk("d2")])],
+        logs: vec![vdev("mirror-1", "mirror", vec![disk("l0"), disk("l1")])],
+        lost: vec![],
+        lost_count: 0,
+        txg: 42,
+    }
+}
+
+fn degraded() -> PoolStatus {
+    let mut pool = healthy();
+    pool.state = Health::Degraded;
+    pool.status = "One or more devices could not be opened. Sufficient replicas exist for the \
+                   pool to continue functioning in a degraded state."
+        .into();
+    pool.action = "Replace the device with 'forebay pool replace'.".into();
+    pool.groups[0].state = Health::Degraded;
+    pool.groups[0].children[1].state = Health::Unavail;
+    pool.groups[0].children[1].read_errors = 1536;
+    pool.groups[0].children[2].checksum_errors = 7;
+    let mut old = disk("l1");
+    old.state = Health::Faulted;
+    let mut new = disk("l9");
+    new.note = "resilvering".into();
+    pool.logs[0].children[1] = vdev("replacing-0", "replacing", vec![old, new]);
+    pool.scan = Some(ScanStatus {
+        kind: "resilver".into(),
+        state: "in progress".into(),
+        started_at: 0,
+        elapsed_secs: 100,
+        done_bytes: 25 << 30,
+        total_bytes: 100 << 30,
+        repaired_bytes: 5 << 30,
+        errors: 0,
+    });
+    pool.lost = vec!["tank/vol0 offset 4096".into()];
+    pool.lost_count = 3;
+    pool
+}
+
+fn summary() -> PoolSummary {
+    PoolSummary {
+        name: "tank".into(),
+        guid: 1_234_567_890_123_456_789,
+        size_bytes: 12 << 30,
+        alloc_bytes: 3 << 30,
+        free_bytes: 9 << 30,
+        health: Health::Online,
+    }
+}
+
+fn stats() -> PoolStats {
+    let ops = |count| OpCount { count, bytes: count * 4096 };
+    let traffic = Traffic {
+        reads: ops(5000),
+        writes: ops(100_000),
+        trims: ops(10),
+        flushes: OpCount { count: 77, bytes: 0 },
+        fuas: ops(90_000),
+        log_writes: ops(20_000),
+        log_sequential_writes: 19_990,
+        media: MediaBytes {
+            data: 409_600_000,
+            parity: 136_533_333,
+            metadata: 4_000_000,
+            cleaning: 0,
+            padding: 1_000,
+            repair: 0,
+            log: 420_000_000,
+        },
+        segments_cleaned: 4,
+    };
+    let latency = Latency {
+        count: 90_000,
+        mean_us: 141.2,
+        p50_us: 120.0,
+        p90_us: 180.0,
+        p99_us: 360.0,
+        p999_us: 900.0,
+        p9999_us: 2100.0,
+        max_us: 15_000.0,
+    };
+    PoolStats {
+        version: JSON_VERSION,
+        name: "tank".into(),
+        uptime_secs: 3725.5,
+        since_import: traffic,
+        for_ever: Traffic { reads: ops(50_000), ..traffic },
+        write_amplification: 1.343,
+        write_amplification_with_log: 2.368,
+        segments: SegmentCounts {
+            free: 100,
+            open: 2,
+            full: 20,
+            cleaned: 4,
+            live_share: 0.875,
+            segment_bytes: 48 << 20,
+        },
+        map_memory_bytes: 1 << 20,
+        dirty_bytes: 12 << 20,
+        dirty_limit_bytes: 256 << 20,
+        log_used_bytes: 40 << 20,
+        log_capacity_bytes: 1 << 30,
+        fua_latency: latency,
+        flush_latency: Latency { count: 77, ..latency },
+        read_latency: Latency::default(),
+        devices: BTreeMap::from([
+            ("/srv/d0".to_owned(), io(1000, 200)),
+            ("/srv/l0".to_owned(), io(0, 40)),
+        ]),
+        last_import: ImportReport {
+            seconds: 0.125,
+            replay_seconds: 0.1,
+            map_bytes: 1 << 20,
+            log_bytes: 40 << 20,
+            log_records: 9000,
+            remarks: vec!["a torn frame at the end of the log was dropped".into()],
+        },
+    }
+}
+
+fn volume(name: &str, sync: &str, reserved_bytes: u64) -> VolumeStatus {
+    VolumeStatus {
+        name: format!("tank/{name}"),
+        size_bytes: 8 << 30,
+        used_bytes: 3 << 29,
+        reserved_bytes,
+        available_bytes: 10 << 30,
+        sync: sync.into(),
+        properties: BTreeMap::from([("comment".to_owned(), "x".to_owned())]),
+    }
+}
+
+const PLAIN: Listing = Listing { scripted: false, exact: false, json: false };
+const SCRIPT: Listing = Listing { scripted: true, exact: true, json: false };
+const JSON: Listing = Listing { scripted: false, exact: false, json: true };
+
+fn words(list: &[&str]) -> Vec<String> {
+    list.iter().map(|w| (*w).to_owned()).collect()
+}
+
+#[test]
+fn pool_listings() {
+    let rows = [("tank".to_owned(), Some(summary())), ("gone".to_owned(), None)];
+    golden("pool-list.txt", &pool_list(&rows, &[], PLAIN).unwrap());
+    golden("pool-list.json", &pool_list(&rows, &[], JSON).unwrap());
+    assert_eq!(
+        pool_list(&rows, &words(&["name", "free", "cap"]), SCRIPT).unwrap(),
+        "tank\t9663676416\t25\ngone\t-\t-\n"
+    );
+    assert_eq!(pool_list(&rows, &words(&["frob"]), PLAIN).unwrap_err().code, 2);
+    assert_eq!(pool_list(&[], &[], PLAIN).unwrap(), "no pools available\n");
+    assert_eq!(pool_list(&[], &[], SCRIPT).unwrap(), "");
+}
+
+#[test]
+fn pool_statuses() {
+    golden("pool-status.txt", &status_text(&healthy(), false, false));
+    golden("pool-status.json", &status_json(&[degraded()]));
+    // The time of day depends on where the test runs; everything else does not.
+    let text = status_text(&degraded(), false, true);
+    let text = text.replace(&local_time(0), "Thu Jan  1 00:00:00 1970");
+    golden("pool-status-degraded.txt", &text);
+    assert!(status_text(&degraded(), true, false).contains(" 1536 "), "exact numbers");
+}
+
+#[test]
+fn finished_scans_tell_what_they_did() {
+    let mut pool = healthy();
+    let scan = |kind: &str, state: &str| ScanStatus {
+        kind: kind.into(),
+        state: state.into(),
+        started_at: 0,
+        elapsed_secs: 3661,
+        done_bytes: 1 << 30,
+        total_bytes: 2 << 30,
+        repaired_bytes: 8192,
+        errors: 1,
+    };
+    for (kind, state, expected) in [
+        ("scrub", "completed", "scrub repaired 8K in 01:01:01 with 1 errors on "),
+        ("resilver", "completed", "resilvered 8K in 01:01:01 with 1 errors on "),
+        ("scrub", "paused", "scrub paused, begun on "),
+        ("scrub", "stopped", "scrub stopped on "),
+    ] {
+        pool.scan = Some(scan(kind, state));
+        let text = status_text(&pool, false, false);
+        assert!(text.contains(&format!("  scan: {expected}")), "{text}");
+    }
+}
+
+#[test]
+fn histories_have_times_for_people() {
+    let lines = words(&["0 forebay pool create tank d0", "not stamped"]);
+    let text = history_text("tank", &lines);
+    let first = format!("{} forebay pool create tank d0", super::clock::history_time(0));
+    assert_eq!(text, format!("History for 'tank':\n{first}\nnot stamped\n"));
+    assert!(first.contains("19"), "{first}");
+}
+
+#[test]
+fn a_log_on_one_device_is_shown_as_that_device() {
+    let mut pool = healthy();
+    pool.logs = vec![vdev("mirror-0", "mirror", vec![disk("l0")])];
+    let text = status_text(&pool, false, false);
+    assert!(text.contains("\tlogs\n\t  /srv/l0"), "{text}");
+}
+
+#[test]
+fn pool_statistics() {
+    golden("pool-stats.txt", &stats_text(&stats(), false));
+    golden("pool-stats.json", &stats_json(&stats()));
+}
+
+#[test]
+fn pool_properties() {
+    let properties = BTreeMap::from([("comment".to_owned(), "lab".to_owned())]);
+    let pools = [(summary(), properties)];
+    golden("pool-get.txt", &pool_get(&pools, &words(&["all"]), PLAIN).unwrap());
+    golden("pool-get.json", &pool_get(&pools, &words(&["all"]), JSON).unwrap());
+    assert_eq!(
+        pool_get(&pools, &words(&["comment", "size"]), SCRIPT).unwrap(),
+        "tank\tcomment\tlab\tlocal\ntank\tsize\t12884901888\t-\n"
+    );
+    let unknown = pool_get(&pools, &words(&["frob"]), PLAIN).unwrap_err();
+    assert!(unknown.message.contains("comment"), "names those that are: {}", unknown.message);
+}
+
+#[test]
+fn volume_listings() {
+    let volumes = [volume("vol0", "standard", 8 << 30), volume("sparse", "always", 0)];
+    golden("volume-list.txt", &volume_list(&volumes, &[], PLAIN).unwrap());
+    golden("volume-list.json", &volume_list(&volumes, &[], JSON).unwrap());
+    golden("volume-get.txt", &volume_get(&volumes, &words(&["all"]), PLAIN).unwrap());
+    golden("volume-get.json", &volume_get(&volumes, &words(&["all"]), JSON).unwrap());
+    assert_eq!(
+        volume_list(&volumes, &words(&["name", "volsize", "comment"]), SCRIPT).unwrap(),
+        "tank/vol0\t8589934592\tx\ntank/sparse\t8589934592\tx\n"
+    );
+    assert_eq!(volume_list(&volumes, &words(&["frob"]), PLAIN).unwrap_err().code, 2);
+    assert_eq!(volume_list(&[], &[], PLAIN).unwrap(), "no volumes available\n");
+}
+
+#[test]
+fn pools_to_import() {
+    let status = degraded();
+    let found = FoundPool {
+        name: status.name,
+        guid: status.guid,
+        state: status.state,
+        groups: status.groups,
+        logs: status.logs,
+        remark: "One device is missing.".into(),
+        paths: words(&["/srv/d0", "/srv/d2"]),
+    };
+    golden("pool-import.txt", &found_text(std::slice::from_ref(&found)));
+    golden("pool-import.json", &found_json(&[found]));
+}
+
+fn sample(uptime_secs: f64, scale: u64) -> Sample {
+    fn scale_io(vdev: &mut VdevStatus, scale: u64) {
+        vdev.io.reads *= scale;
+        vdev.io.read_bytes *= scale;
+        vdev.io.writes *= scale;
+        vdev.io.write_bytes *= scale;
+        vdev.children.iter_mut().for_each(|child| scale_io(child, scale));
+    }
+    let mut status = healthy();
+    status.groups.iter_mut().chain(&mut status.logs).for_each(|v| scale_io(v, scale));
+    Sample { status, summary: summary(), uptime_secs }
+}
+
+#[test]
+fn io_statistics() {
+    let (before, after) = (sample(10.0, 1), sample(12.0, 3));
+    let rows = iostat_rows(Some(&before), &after, true);
+    golden(
+        "pool-iostat.txt",
+        &format!("{}{}", iostat_header(&rows), iostat_text(&rows, false, false)),
+    );
+    golden("pool-iostat.json", &iostat_json(&rows));
+    // Five devices, each with 2000 reads more in two seconds.
+    assert_eq!(rows[0].reads_per_sec, 5.0 * 1000.0);
+    assert_eq!(
+        iostat_text(&iostat_rows(Some(&before), &after, false), true, true),
+        "tank\t3221225472\t9663676416\t5000\t1000\t20480000\t65536000\n"
+    );
+    // Imported again since: the counters began anew, so the average since import is shown.
+    let again = iostat_rows(Some(&sample(99.0, 50)), &sample(2.0, 1), false);
+    assert_eq!(again[0].reads_per_sec, 5.0 * 500.0);
+    assert_eq!(iostat_rows(None, &sample(0.0, 0), false)[0].reads_per_sec, 0.0);
+}
+
+#[test]
+fn numbers_for_people_and_for_programs() {
+    assert_eq!((percent(1, 3, false), percent(1, 3, true)), ("33%".to_owned(), "33".to_owned()));
+    assert_eq!(percent(0, 0, false), "0%");
+    assert_eq!(percent(u64::MAX, u64::MAX, false), "100%");
+    assert_eq!(duration(59), "00:00:59");
+    assert_eq!(duration(86_400 + 61), "1 day 00:01:01");
+    assert_eq!(local_time(u64::MAX), u64::MAX.to_string());
+}

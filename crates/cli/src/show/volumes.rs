@@ -1,0 +1,126 @@
+//! `volume list` and `volume get`.
+
+use std::collections::BTreeMap;
+
+use forebay_pool::status::VolumeStatus;
+use serde::Serialize;
+
+use super::pools::choose;
+use super::{Column, Table, bytes, document, property_table, source};
+use crate::args::Listing;
+use crate::failure::Failure;
+
+const LIST_FIELDS: [&str; 6] = ["name", "used", "available", "referenced", "volsize", "sync"];
+
+/// A property of a volume, computed or set; `None` when there is no such property.
+fn value(volume: &VolumeStatus, name: &str, exact: bool) -> Option<(String, &'static str)> {
+    let number = |value| Some((bytes(value, exact), "-"));
+    match name {
+        "name" => Some((volume.name.clone(), "-")),
+        // What the volume takes from the pool: its data, or what was set aside for it.
+        "used" => number(volume.used_bytes.max(volume.reserved_bytes)),
+        "avail" | "available" => number(volume.available_bytes),
+        "refer" | "referenced" => number(volume.used_bytes),
+        "volsize" => Some((bytes(volume.size_bytes, exact), "local")),
+        "refreserv" | "refreservation" => {
+            let shown = match volume.reserved_bytes {
+                0 if !exact => "none".to_owned(),
+                reserved => bytes(reserved, exact),
+            };
+            Some((shown, "local"))
+        }
+        "sync" => Some((volume.sync.clone(), source(name, &volume.sync))),
+        other => volume.properties.get(other).map(|v| (v.clone(), source(name, v))),
+    }
+}
+
+/// `volume list`.
+pub fn volume_list(
+    volumes: &[VolumeStatus],
+    fields: &[String],
+    listing: Listing,
+) -> Result<String, Failure> {
+    if listing.json {
+        #[derive(Serialize)]
+        struct Body<'a> {
+            volumes: &'a [VolumeStatus],
+        }
+        return Ok(document("volume list", Body { volumes }));
+    }
+    let fields: Vec<&str> = if fields.is_empty() {
+        LIST_FIELDS.to_vec()
+    } else {
+        fields.iter().map(String::as_str).collect()
+    };
+    let columns: Vec<Column> = fields
+        .iter()
+        .map(|field| match *field {
+            "name" => Column::left("NAME"),
+            "sync" => Column::left("SYNC"),
+            "available" => Column::right("AVAIL"),
+            "referenced" => Column::right("REFER"),
+            "refreservation" => Column::right("REFRESERV"),
+            other => Column::right(&other.to_ascii_uppercase()),
+        })
+        .collect();
+    let mut table = Table::new(&columns);
+    for volume in volumes {
+        let mut row = Vec::new();
+        for field in &fields {
+            match value(volume, field, listing.exact) {
+                Some((text, _)) => row.push(text),
+                None => {
+                    return Err(Failure::usage(format!(
+                        "'{field}' is not a field of volume list; use {}, refreservation or a \
+                         property that 'forebay volume get all' shows",
+                        LIST_FIELDS.join(", ")
+                    )));
+                }
+            }
+        }
+        table.push(row);
+    }
+    if volumes.is_empty() && !listing.scripted {
+        return Ok("no volumes available\n".to_owned());
+    }
+    Ok(table.render(listing.scripted))
+}
+
+/// `volume get`. Fails on a property that a volume does not have.
+pub fn volume_get(
+    volumes: &[VolumeStatus],
+    wanted: &[String],
+    listing: Listing,
+) -> Result<String, Failure> {
+    const FIXED: [&str; 6] =
+        ["volsize", "used", "available", "referenced", "refreservation", "sync"];
+    let mut rows = Vec::new();
+    let mut json = BTreeMap::new();
+    for volume in volumes {
+        let names = FIXED.iter().map(|n| (*n).to_owned());
+        let others = volume.properties.keys().filter(|k| !FIXED.contains(&k.as_str())).cloned();
+        let all: Vec<(String, String, &str)> = names
+            .chain(others)
+            .filter_map(|name| {
+                let (text, source) = value(volume, &name, listing.exact)?;
+                Some((name, text, source))
+            })
+            .collect();
+        let chosen = choose(&all, wanted, "volume")?;
+        json.insert(volume.name.clone(), {
+            let pairs = chosen.iter().map(|(name, text, _)| (name.clone(), text.clone()));
+            pairs.collect::<BTreeMap<_, _>>()
+        });
+        for (name, text, source) in chosen {
+            rows.push([volume.name.clone(), name, text, source.to_owned()]);
+        }
+    }
+    if listing.json {
+        #[derive(Serialize)]
+        struct Body {
+            volumes: BTreeMap<String, BTreeMap<String, String>>,
+        }
+        return Ok(document("volume get", Body { volumes: json }));
+    }
+    Ok(property_table(rows, listing))
+}

@@ -1,0 +1,99 @@
+//! Ctrl-C and SIGTERM as something to wait for.
+
+use std::cell::Cell;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::rc::Rc;
+
+use forebay_rt::sync::Notify;
+use forebay_rt::{Either, uring};
+use io_uring::{opcode, types};
+
+use crate::failure::{Failure, report};
+
+/// SIGINT and SIGTERM, taken away from their default action.
+pub struct Signals {
+    fd: OwnedFd,
+}
+
+impl Signals {
+    /// Takes both signals over. Call it before the runtime starts threads: they inherit the mask.
+    pub fn take() -> Result<Self, Failure> {
+        let failed = |e: io::Error| Failure::new(format!("signals cannot be handled: {e}"));
+        let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+        unsafe {
+            libc::sigemptyset(&raw mut set);
+            libc::sigaddset(&raw mut set, libc::SIGINT);
+            libc::sigaddset(&raw mut set, libc::SIGTERM);
+        }
+        let masked =
+            unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };
+        if masked != 0 {
+            return Err(failed(io::Error::from_raw_os_error(masked)));
+        }
+        let fd = unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC) };
+        if fd < 0 {
+            return Err(failed(io::Error::last_os_error()));
+        }
+        Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
+    }
+
+    /// Watches from now on. The first signal is told to whoever waits; the second ends the
+    /// process at once, without any cleaning up: what was acknowledged is durable already.
+    #[must_use]
+    pub fn watch(self) -> Rc<Stop> {
+        let stop = Rc::new(Stop { asked: Cell::new(false), changed: Notify::new() });
+        let tell = stop.clone();
+        // One task reads for the process's life: a read that is given up could swallow a signal.
+        forebay_rt::spawn(async move {
+            match self.next().await {
+                Ok(_) => {}
+                Err(e) => report(&format!("signals cannot be read ({e}): stopping")),
+            }
+            tell.asked.set(true);
+            tell.changed.notify_all();
+            if let Ok(signal) = self.next().await {
+                unsafe { libc::_exit(128 + signal) }
+            }
+        });
+        stop
+    }
+
+    async fn next(&self) -> io::Result<i32> {
+        let len = size_of::<libc::signalfd_siginfo>();
+        let mut memory = vec![0u8; len];
+        let target = types::Fd(self.fd.as_raw_fd());
+        let entry = opcode::Read::new(target, memory.as_mut_ptr(), len as u32).build();
+        // The vector is kept until the kernel is done, and moving it does not move its memory.
+        let (outcome, memory) = unsafe { uring::submit(entry, memory) }.await;
+        let got = outcome? as usize;
+        if got < len {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        // The first field of signalfd_siginfo is the number.
+        let number = [memory[0], memory[1], memory[2], memory[3]];
+        Ok(u32::from_ne_bytes(number) as i32)
+    }
+}
+
+/// Whether the user wants the command to end.
+pub struct Stop {
+    asked: Cell<bool>,
+    changed: Rc<Notify>,
+}
+
+impl Stop {
+    /// Waits until the user asks.
+    pub async fn asked(&self) {
+        self.changed.until(|| self.asked.get()).await;
+    }
+
+    /// `work`'s result, unless the user asks before it ends; then `None`, and `work` is dropped.
+    pub async fn unless_asked<F: Future>(&self, work: F) -> Option<F::Output> {
+        let asked = std::pin::pin!(self.asked());
+        match forebay_rt::select(asked, std::pin::pin!(work)).await {
+            Either::Left(_) => None,
+            Either::Right((out, _)) => Some(out),
+        }
+    }
+}

@@ -1,0 +1,127 @@
+use super::*;
+
+fn environment() -> Environment {
+    Environment { override_dir: None, xdg_state_home: None, home: None, uid: 1000 }
+}
+
+fn some(text: &str) -> Option<OsString> {
+    Some(OsString::from(text))
+}
+
+/// A folder that goes when it is dropped.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("forebay-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn pool(name: &str, guid: u64) -> KnownPool {
+    KnownPool { name: name.into(), guid, devices: vec![format!("/dev/{name}")] }
+}
+
+#[test]
+fn the_folder_is_found_in_the_documented_order() {
+    let at = |e: Environment| locate(&e).unwrap();
+    let all = || Environment {
+        override_dir: some("/o"),
+        xdg_state_home: some("/x"),
+        home: some("/h"),
+        ..environment()
+    };
+    assert_eq!(at(all()), Path::new("/o"));
+    assert_eq!(at(Environment { uid: 0, ..all() }), Path::new("/o"));
+    assert_eq!(
+        at(Environment { override_dir: None, uid: 0, ..all() }),
+        Path::new("/var/lib/forebay")
+    );
+    assert_eq!(at(Environment { override_dir: None, ..all() }), Path::new("/x/forebay"));
+    let relative = Environment { override_dir: some(""), xdg_state_home: some("x"), ..all() };
+    assert_eq!(at(relative), Path::new("/h/.local/state/forebay"));
+    let none = locate(&environment()).unwrap_err();
+    assert!(none.message.contains("FOREBAY_STATE_DIR"), "{}", none.message);
+}
+
+#[test]
+fn the_folder_is_for_its_owner_alone() {
+    let scratch = Scratch::new("mode");
+    let path = scratch.0.join("deep/state");
+    StateDir::open_at(path.clone()).unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o700);
+    // Open to others and empty: made private. Open to others and not empty: refused.
+    let open = scratch.0.join("open");
+    std::fs::create_dir(&open).unwrap();
+    std::fs::set_permissions(&open, Permissions::from_mode(0o755)).unwrap();
+    StateDir::open_at(open.clone()).unwrap();
+    assert_eq!(std::fs::metadata(&open).unwrap().mode() & 0o777, 0o700);
+    std::fs::create_dir(open.join("content")).unwrap();
+    std::fs::set_permissions(&open, Permissions::from_mode(0o755)).unwrap();
+    let refused = StateDir::open_at(open.clone()).unwrap_err();
+    assert!(refused.message.contains("chmod 700"), "{}", refused.message);
+    assert_eq!(std::fs::metadata(&open).unwrap().mode() & 0o777, 0o755, "changed nothing");
+}
+
+#[test]
+fn pools_are_remembered_and_forgotten() {
+    let scratch = Scratch::new("list");
+    let state = StateDir::open_at(scratch.0.join("s")).unwrap();
+    assert_eq!(state.known_pools().unwrap(), []);
+    state.remember(pool("tank", 7)).unwrap();
+    state.remember(pool("alpha", 8)).unwrap();
+    assert_eq!(state.known_pools().unwrap(), [pool("alpha", 8), pool("tank", 7)]);
+    // The same pool again replaces its entry, under a new name too.
+    state.remember(pool("pond", 7)).unwrap();
+    assert_eq!(state.known_pools().unwrap(), [pool("alpha", 8), pool("pond", 7)]);
+    let clash = state.remember(pool("alpha", 9)).unwrap_err();
+    assert!(clash.message.contains("guid 8"), "{}", clash.message);
+    state.check_name_free("alpha", Some(8)).unwrap();
+    assert!(state.check_name_free("alpha", None).is_err());
+    state.forget(8).unwrap();
+    assert_eq!(state.known_pools().unwrap(), [pool("pond", 7)]);
+}
+
+#[test]
+fn a_damaged_list_is_named_and_left_alone() {
+    let scratch = Scratch::new("damaged");
+    let state = StateDir::open_at(scratch.0.join("s")).unwrap();
+    for text in ["{", "{\"version\":9,\"pools\":[]}", ""] {
+        let mut file = OpenOptions::new()
+            .create(true)
+            .write(true)
+            .truncate(true)
+            .open(state.list_path())
+            .unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        let refused = state.remember(pool("tank", 7)).unwrap_err();
+        assert!(refused.message.contains("pools.json"), "{}", refused.message);
+        let mut now = String::new();
+        File::options()
+            .read(true)
+            .open(state.list_path())
+            .unwrap()
+            .read_to_string(&mut now)
+            .unwrap();
+        assert_eq!(now, text);
+    }
+}
+
+#[test]
+fn control_sockets_are_found_by_process() {
+    let scratch = Scratch::new("sockets");
+    let state = StateDir::open_at(scratch.0.join("s")).unwrap();
+    for name in ["control-20.sock", "control-3.sock", "control-x.sock", "nbd.sock"] {
+        OpenOptions::new().create_new(true).write(true).open(state.path().join(name)).unwrap();
+    }
+    let pids: Vec<u32> = state.control_sockets().unwrap().into_iter().map(|(pid, _)| pid).collect();
+    assert_eq!(pids, [3, 20]);
+}

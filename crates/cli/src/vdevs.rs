@@ -1,0 +1,125 @@
+//! From the words after POOL, as zpool has them, to groups and log devices.
+
+use forebay_pool::spec::{GroupSpec, LogSpec, PoolSpec, Redundancy};
+
+use crate::failure::Failure;
+
+/// The most devices that a pool may have.
+const DEVICES_MAX: usize = 24;
+
+/// What a keyword opened.
+struct Open {
+    /// The keyword; `None` for devices before any keyword.
+    word: Option<&'static str>,
+    redundancy: Redundancy,
+    devices: Vec<String>,
+}
+
+/// Reads `[raid0|mirror|raidz1|raidz2|raidz3] DEV... [log [mirror] DEV...]`.
+///
+/// Checks what can be known from the words alone: keywords, counts, and devices named twice.
+pub fn parse_vdevs(words: &[String]) -> Result<PoolSpec, Failure> {
+    let mut spec = PoolSpec::default();
+    let mut in_log = false;
+    let mut open = Open { word: None, redundancy: Redundancy::Raid0, devices: Vec::new() };
+    for word in words {
+        if word == "log" || word == "logs" {
+            close(open, in_log, &mut spec)?;
+            in_log = true;
+            open = Open { word: None, redundancy: Redundancy::Raid0, devices: Vec::new() };
+            continue;
+        }
+        if matches!(word.as_str(), "cache" | "spare" | "special" | "dedup") {
+            return Err(Failure::usage(format!(
+                "'{word}' devices are not supported; if it is a file, write ./{word}"
+            )));
+        }
+        match keyword(word) {
+            Some((name, redundancy)) => {
+                close(open, in_log, &mut spec)?;
+                open = Open { word: Some(name), redundancy, devices: Vec::new() };
+            }
+            None => open.devices.push(word.clone()),
+        }
+    }
+    let log_is_empty = in_log && open.word.is_none() && open.devices.is_empty();
+    close(open, in_log, &mut spec)?;
+    if log_is_empty && spec.logs.is_empty() {
+        return Err(Failure::usage("no device follows 'log'"));
+    }
+    let all: Vec<&String> = devices_of(&spec).collect();
+    if all.len() > DEVICES_MAX {
+        return Err(Failure::new(format!(
+            "{} devices are more than the {DEVICES_MAX} that a pool may have",
+            all.len()
+        )));
+    }
+    for (at, device) in all.iter().enumerate() {
+        if all[..at].contains(device) {
+            return Err(Failure::new(format!("{device} is named twice; name each device once")));
+        }
+    }
+    Ok(spec)
+}
+
+/// Every device of `spec`, data devices first.
+pub fn devices_of(spec: &PoolSpec) -> impl Iterator<Item = &String> {
+    let data = spec.groups.iter().flat_map(|g| &g.devices);
+    data.chain(spec.logs.iter().flat_map(|l| &l.devices))
+}
+
+/// The same, to be replaced in place.
+pub fn devices_of_mut(spec: &mut PoolSpec) -> impl Iterator<Item = &mut String> {
+    let data = spec.groups.iter_mut().flat_map(|g| &mut g.devices);
+    data.chain(spec.logs.iter_mut().flat_map(|l| &mut l.devices))
+}
+
+fn keyword(word: &str) -> Option<(&'static str, Redundancy)> {
+    Some(match word {
+        "raid0" => ("raid0", Redundancy::Raid0),
+        "mirror" => ("mirror", Redundancy::Mirror),
+        "raidz" | "raidz1" => ("raidz1", Redundancy::Raidz1),
+        "raidz2" => ("raidz2", Redundancy::Raidz2),
+        "raidz3" => ("raidz3", Redundancy::Raidz3),
+        _ => return None,
+    })
+}
+
+fn close(open: Open, in_log: bool, spec: &mut PoolSpec) -> Result<(), Failure> {
+    let Open { word, redundancy, devices } = open;
+    let least = match redundancy {
+        Redundancy::Raid0 => 1,
+        Redundancy::Mirror | Redundancy::Raidz1 => 2,
+        Redundancy::Raidz2 => 3,
+        Redundancy::Raidz3 => 4,
+    };
+    match word {
+        None if devices.is_empty() => return Ok(()),
+        Some(word) if devices.len() < least => {
+            return Err(Failure::usage(format!(
+                "{word} needs {least} devices at least, not {}",
+                devices.len()
+            )));
+        }
+        _ => {}
+    }
+    if !in_log {
+        spec.groups.push(GroupSpec { redundancy, devices });
+        return Ok(());
+    }
+    match (word, redundancy) {
+        (_, Redundancy::Mirror) => spec.logs.push(LogSpec { devices }),
+        (None, _) => {
+            spec.logs.extend(devices.into_iter().map(|d| LogSpec { devices: vec![d] }));
+        }
+        (Some(word), _) => {
+            return Err(Failure::usage(format!(
+                "a log device is single or a mirror, not {word}; name data groups before 'log'"
+            )));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,68 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn parse(text: &str) -> Result<PoolSpec, Failure> {
+    let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+    parse_vdevs(&words)
+}
+
+fn shown(spec: &PoolSpec) -> String {
+    let groups = spec.groups.iter().map(|g| format!("{:?}({})", g.redundancy, g.devices.join(" ")));
+    let logs = spec.logs.iter().map(|l| format!("log({})", l.devices.join(" ")));
+    groups.chain(logs).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn groups_as_zpool_reads_them() {
+    for (words, expected) in [
+        ("a", "Raid0(a)"),
+        ("a b log c", "Raid0(a b) log(c)"),
+        ("raidz a b c", "Raidz1(a b c)"),
+        ("mirror a b mirror c d", "Mirror(a b) Mirror(c d)"),
+        ("raidz2 a b c log mirror l m", "Raidz2(a b c) log(l m)"),
+        ("raidz3 a b c d log l m", "Raidz3(a b c d) log(l) log(m)"),
+        ("raid0 a b log l mirror m n mirror o p", "Raid0(a b) log(l) log(m n) log(o p)"),
+        ("log mirror l m", "log(l m)"),
+        ("a raidz1 b c", "Raid0(a) Raidz1(b c)"),
+    ] {
+        assert_eq!(shown(&parse(words).unwrap()), expected, "{words}");
+    }
+}
+
+#[test]
+fn nonsense_is_refused_in_words() {
+    for (words, hint) in [
+        ("mirror a", "mirror needs 2"),
+        ("raidz1", "raidz1 needs 2"),
+        ("raidz2 a b", "raidz2 needs 3"),
+        ("raidz3 a b c", "raidz3 needs 4"),
+        ("raid0", "raid0 needs 1"),
+        ("a log", "follows 'log'"),
+        ("a log raidz1 b c", "single or a mirror"),
+        ("a log mirror b", "mirror needs 2"),
+        ("a a", "a is named twice"),
+        ("a log a", "a is named twice"),
+        ("a cache b", "'cache' devices"),
+        ("1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25", "25 devices"),
+    ] {
+        let failure = parse(words).unwrap_err();
+        assert!(failure.message.contains(hint), "{words}: {}", failure.message);
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_device_is_lost_or_made_up(words in proptest::collection::vec(
+        prop_oneof![
+            3 => "[a-j]", 1 => Just("mirror".to_owned()), 1 => Just("raidz1".to_owned()),
+            1 => Just("raid0".to_owned()), 1 => Just("log".to_owned()),
+        ], 0..16)
+    ) {
+        if let Ok(spec) = parse_vdevs(&words) {
+            let devices: Vec<&String> =
+                words.iter().filter(|w| w.len() == 1).collect();
+            prop_assert_eq!(devices_of(&spec).collect::<Vec<_>>(), devices);
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! The binary as a user meets it, without a pool: help, wrong usage, bad devices, the state folder.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+/// A folder that goes when it is dropped, with its own state folder.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("forebay-cli-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    fn state(&self) -> PathBuf {
+        self.0.join("state")
+    }
+
+    fn file(&self, name: &str, len_bytes: u64) {
+        let file = std::fs::OpenOptions::new()
+            .create_new(true)
+            .write(true)
+            .open(self.0.join(name))
+            .unwrap();
+        file.set_len(len_bytes).unwrap();
+    }
+
+    fn forebay(&self, words: &str) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_forebay"))
+            .args(words.split_whitespace())
+            .current_dir(&self.0)
+            .env("FOREBAY_STATE_DIR", self.state())
+            .output()
+            .unwrap()
+    }
+
+    /// Runs it, expects this exit code and one line of this kind.
+    fn refused(&self, words: &str, code: i32, hint: &str) {
+        let output = self.forebay(words);
+        let line = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{words}: {line}");
+        assert_eq!(line.matches('\n').count(), 1, "{words}: one line, not\n{line}");
+        assert!(line.starts_with("forebay: "), "{words}: {line}");
+        assert!(line.contains(hint), "{words}: no '{hint}' in: {line}");
+        assert!(output.stdout.is_empty(), "{words}: nothing on standard output");
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn text(output: &Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+#[test]
+fn help_needs_no_state_and_shows_examples() {
+    let scratch = Scratch::new("help");
+    for words in [
+        "--help",
+        "up --help",
+        "serve --help",
+        "pool --help",
+        "pool create --help",
+        "pool iostat --help",
+        "volume create --help",
+        "help pool scrub",
+    ] {
+        let help = text(&scratch.forebay(words));
+        assert!(help.contains("Example"), "{words}:\n{help}");
+        assert!(help.contains("forebay "), "{words}:\n{help}");
+    }
+    assert!(text(&scratch.forebay("--version")).starts_with("forebay "));
+    assert!(!scratch.state().exists(), "help makes no folder");
+}
+
+#[test]
+fn no_words_at_all_show_the_help_and_fail() {
+    let scratch = Scratch::new("bare");
+    for words in ["", "pool", "volume"] {
+        let output = scratch.forebay(words);
+        assert_eq!(output.status.code(), Some(2), "{words}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("Usage: forebay"), "{words}");
+    }
+}
+
+#[test]
+fn wrong_usage_is_one_line_and_exit_code_2() {
+    let scratch = Scratch::new("usage");
+    scratch.refused("pol", 2, "forebay --help");
+    scratch.refused("pool list --frob", 2, "forebay pool list --help");
+    scratch.refused("pool create tank", 2, "forebay pool create --help");
+    scratch.refused("pool create tank mirror a", 2, "mirror needs 2 devices");
+    scratch.refused("pool create tank log a", 2, "data device");
+    scratch.refused("pool create -o x tank a", 2, "property=value");
+    scratch.refused("volume create -V 1X tank/v", 2, "not a size");
+    scratch.refused("volume create -V 1G tank", 2, "POOL/VOL");
+    scratch.refused("serve --listen 0.0.0.0:1", 2, "tcp:HOST:PORT");
+    scratch.refused("pool iostat 0", 2, "interval");
+    scratch.refused("pool list -o frob", 2, "is not a field");
+}
+
+#[test]
+fn bad_devices_are_refused_and_nothing_is_left() {
+    let scratch = Scratch::new("devices");
+    scratch.file("small", (64 << 20) - 512);
+    scratch.file("good", 64 << 20);
+    std::fs::hard_link(scratch.0.join("good"), scratch.0.join("same")).unwrap();
+    scratch.refused("pool create tank missing", 1, "no such device");
+    scratch.refused("pool create tank small", 1, "64M");
+    scratch.refused("pool create tank good good", 1, "named twice");
+    scratch.refused("pool create tank good ./good", 1, "the same device");
+    scratch.refused("pool create tank good same", 1, "the same device");
+    scratch.refused("pool create tank .", 1, "neither a file nor a block device");
+    assert_eq!(text(&scratch.forebay("pool list")), "no pools available\n");
+    let untouched = std::fs::metadata(scratch.0.join("good")).unwrap();
+    assert_eq!(untouched.blocks(), 0, "nothing was written");
+}
+
+#[test]
+fn unknown_pools_and_sizes_out_of_range() {
+    let scratch = Scratch::new("unknown");
+    for words in [
+        "pool status tank",
+        "pool export tank",
+        "pool destroy tank",
+        "pool set x=y tank",
+        "pool scrub tank",
+        "pool stats tank",
+        "pool history tank",
+        "volume list tank",
+        "volume create -V 1G tank/v",
+        "serve tank",
+    ] {
+        scratch.refused(words, 1, "no pool named 'tank' is known");
+    }
+    scratch.refused("volume create -V 0 tank/v", 1, "multiple of 4096");
+    scratch.refused("volume create -V 4097 tank/v", 1, "multiple of 4096");
+    scratch.refused("up --size 1M", 1, "between 64M and 64T");
+    scratch.refused("pool import -d missing", 1, "missing");
+    assert!(!scratch.0.join("forebay-data").exists());
+}
+
+#[test]
+fn an_empty_state_lists_nothing() {
+    let scratch = Scratch::new("empty");
+    assert_eq!(text(&scratch.forebay("pool list")), "no pools available\n");
+    assert_eq!(text(&scratch.forebay("pool list -H")), "");
+    assert_eq!(text(&scratch.forebay("pool status")), "no pools available\n");
+    assert_eq!(text(&scratch.forebay("volume list")), "no volumes available\n");
+    assert_eq!(text(&scratch.forebay("pool iostat")), "no pools available\n");
+    let json = text(&scratch.forebay("pool list --json"));
+    assert_eq!(
+        json.split_whitespace().collect::<String>(),
+        "{\"version\":1,\"command\":\"poollist\",\"pools\":[],\"unavailable\":[]}"
+    );
+    let mode = std::fs::metadata(scratch.state()).unwrap().mode();
+    assert_eq!(mode & 0o777, 0o700);
+}
+
+#[test]
+fn a_reader_that_leaves_early_is_no_failure_of_ours() {
+    let scratch = Scratch::new("pipe");
+    let script = format!("{} completions bash | head -c 1", env!("CARGO_BIN_EXE_forebay"));
+    let output = Command::new("sh")
+        .args(["-c", &script])
+        .env("FOREBAY_STATE_DIR", scratch.state())
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+}
+
+#[test]
+fn man_pages_and_completions_cover_every_command() {
+    let scratch = Scratch::new("pages");
+    let said = text(&scratch.forebay("man pages"));
+    let pages: Vec<String> = std::fs::read_dir(scratch.0.join("pages"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    assert!(said.contains(&format!("{} pages", pages.len())), "{said}");
+    for page in ["forebay.1", "forebay-up.1", "forebay-pool-create.1", "forebay-volume-resize.1"] {
+        assert!(pages.iter().any(|p| p == page), "{page} is missing among {pages:?}");
+    }
+    assert!(text(&scratch.forebay("man")).contains(".TH forebay 1"));
+    for shell in ["bash", "zsh", "fish"] {
+        let script = text(&scratch.forebay(&format!("completions {shell}")));
+        assert!(script.contains("resilver"), "{shell}");
+    }
+}
