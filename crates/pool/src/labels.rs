@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use forebay_device::{BlockDevice, Device, DeviceError, IoBuf};
+use forebay_device::{Device, DeviceError, IoBuf};
 use forebay_format::checksum::crc64;
 use forebay_format::config::PoolConfig;
 use forebay_format::label::{

@@ -211,7 +211,11 @@ impl Pool {
         for (volume, blocks) in writers.truncated.drain(..) {
             if known(volume) {
                 map.truncate(volume, blocks, &mut freed).map_err(map_error)?;
-                delta.clear(volume, Lba(blocks), u64::MAX / BLOCK_BYTES - blocks);
+                delta.clear(
+                    volume,
+                    Lba(blocks),
+                    forebay_format::map_record::MAX_VOLUME_BLOCKS - blocks,
+                );
             }
         }
         for volume in writers.dropped.drain(..) {

@@ -116,7 +116,10 @@ impl JournalWriter {
         let next = self.rows.table.allocate(SegmentKind::Map, MAP_STREAM, commit, clock, keep);
         let next = next.ok_or_else(crate::stream::no_space)?;
         self.write(FrameKind::Jump, &next.0.to_le_bytes(), commit).await;
+        // The reader leaves this segment at the jump: the padding behind it takes no number.
+        let seq = self.next_seq;
         self.fill_row(commit).await;
+        self.next_seq = seq;
         self.rows.issue(commit).await;
         self.rows.close(false);
         self.rows.adopt(next);
