@@ -40,34 +40,6 @@ impl Pool {
         loop {
             let target = self.segments_needed() + self.limits.get().reserve_segments;
             let free = self.table.free_count();
-            if std::env::var_os("DBG").is_some() {
-                let mut st = [0u32; 6];
-                let mut live = 0;
-                let mut hist = [0u32; 11];
-                self.table.for_each(|_, i| {
-                    live += i.live;
-                    let k = match (i.state, i.kind) {
-                        (forebay_segment::SegmentState::Free, _) => 0,
-                        (forebay_segment::SegmentState::Open, _) => 1,
-                        (
-                            forebay_segment::SegmentState::Full,
-                            forebay_segment::SegmentKind::Data,
-                        ) => {
-                            hist[(i.live * 10 / 62) as usize] += 1;
-                            2
-                        }
-                        (forebay_segment::SegmentState::Full, _) => 3,
-                        (forebay_segment::SegmentState::Emptied(_), _) => 4,
-                    };
-                    st[k] += 1;
-                });
-                eprintln!(
-                    "free {free} target {target} fruitless {fruitless} free/open/full/map/emptied {st:?} live {live} journal {} {hist:?} usable {} dirty {}",
-                    writers.journal.segments(),
-                    self.space.usable_blocks.get(),
-                    self.throttle.dirty_bytes()
-                );
-            }
             if free >= target || fruitless >= FRUITLESS_ROUNDS {
                 return Ok(());
             }
@@ -98,7 +70,7 @@ impl Pool {
         let mut gain = 0.0;
         let mut any = false;
         while gain < f64::from(wanted) {
-            let Some(victim) = choose_victim(&self.table) else { break };
+            let Some(victim) = choose_victim(&self.table, self.sync.commit.get()) else { break };
             if u64::from(victim.live) > room {
                 break;
             }

@@ -1,6 +1,6 @@
 //! Which segment to clean next.
 
-use forebay_units::SegmentId;
+use forebay_units::{CommitId, SegmentId};
 
 use crate::{SegmentKind, SegmentState, SegmentTable};
 
@@ -19,13 +19,14 @@ pub struct Victim {
 /// blocks, the older of two alike. Greedy is optimal where every block is as likely to be
 /// overwritten as any other (Yang, Misra and Rubenstein 2015); where that is not so, separation by
 /// lifetime ([`crate::Classes`]) makes the segments differ, and the emptiest is still the right
-/// one. `None` when no segment would give any space.
+/// one. Segments written since root `committed` are left out: what lives in them is not settled yet.
+/// `None` when no segment would give any space.
 #[must_use]
-pub fn choose_victim(table: &SegmentTable) -> Option<Victim> {
+pub fn choose_victim(table: &SegmentTable, committed: CommitId) -> Option<Victim> {
     let mut best: Option<(f64, u64, Victim)> = None;
     table.for_each(|segment, info| {
         let ready = info.state == SegmentState::Full && info.kind == SegmentKind::Data;
-        if !ready || info.cleaning {
+        if !ready || info.cleaning || info.last > committed.0 {
             return;
         }
         let blocks = table.data_blocks(segment);
