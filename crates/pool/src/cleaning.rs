@@ -156,7 +156,7 @@ impl Pool {
             false => None,
         };
         let mut found: BTreeMap<u32, (VolumeId, Lba)> = BTreeMap::new();
-        match footer {
+        match &footer {
             Some(footer) => {
                 let mut block = 0;
                 for run in &footer.runs {
@@ -185,7 +185,9 @@ impl Pool {
             if let Some(mapped) = map.lookup(volume, lba)
                 && mapped.addr == here
             {
-                live.push(Live { block, volume, lba, sum: mapped.sum });
+                let in_footer = || footer.as_ref()?.sums.get(block as usize).copied();
+                let sum = mapped.sum.or_else(in_footer);
+                live.push(Live { block, volume, lba, sum });
             }
         }
         live

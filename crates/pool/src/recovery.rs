@@ -273,6 +273,7 @@ impl Pool {
         let exported = parts.root.exported;
         let pool = Pool::assemble(parts)?;
         pool.recover(&log_state, exported, options, &mut report).await?;
+        pool.seal_all();
         report.seconds = rt::now().since(begun).as_secs_f64();
         report.remarks.iter().for_each(|r| pool.health.remark(r.clone()));
         *pool.stats.import.borrow_mut() = report;

@@ -65,14 +65,8 @@ impl Reader {
         let pin = self.table.pin(wanted.addr.segment());
         let sums = self.all_sums(wanted).await?;
         let outcome = self.array.read(wanted.addr, wanted.blocks).await;
-        let mut buf = match outcome {
-            Ok(buf) => buf,
-            // Perhaps only one block of many is unreadable: take them one by one.
-            Err(error) if wanted.blocks == 1 => {
-                return Err(self.unreadable(wanted, 0, &error.to_string()));
-            }
-            Err(_) => IoBuf::zeroed(wanted.blocks as usize * BLOCK_LEN),
-        };
+        // What could not be read as a whole is tried block by block, in every version there is.
+        let mut buf = outcome.unwrap_or_else(|_| IoBuf::zeroed(wanted.blocks as usize * BLOCK_LEN));
         for index in 0..wanted.blocks as usize {
             let lba = Lba(wanted.lba.0 + index as u64);
             let block = &mut buf[index * BLOCK_LEN..(index + 1) * BLOCK_LEN];
