@@ -319,7 +319,9 @@ fn a_client_that_takes_no_replies_cannot_starve_the_others() {
         rt::sleep(Nanos::from_secs(60)).await;
         // Alone it may stand still for as long as it likes; now somebody wants the memory.
         assert_eq!(server.counts().too_slow, 0);
+        let begun = rt::now();
         still_serves(&witness, 7).await;
+        assert!(rt::now().since(begun) < Nanos::from_secs(3));
         settled(&server, 1).await;
         assert_eq!(server.counts().too_slow, 1);
         drop(greedy);
