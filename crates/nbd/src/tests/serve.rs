@@ -335,6 +335,33 @@ fn stopping_answers_what_is_in_flight_and_nothing_after() {
 }
 
 #[test]
+fn requests_that_had_not_begun_when_it_stopped_are_refused() {
+    Runtime::simulated(1).block_on(async {
+        let device = CachedDevice::new(1 << 20);
+        let limits =
+            Limits { request_max_bytes: 4096, connection_bytes_max: 16384, ..Default::default() };
+        let server = server_of(device.clone(), limits);
+        let client = Rc::new(connect(&server).await);
+        let writes: Vec<_> = (0..40u64)
+            .map(|i| {
+                let client = client.clone();
+                rt::spawn(async move { client.write_once(i * 4096, pattern(4096, i), true).await })
+            })
+            .collect();
+        // They have all arrived by then, and two at a time fit into the allowance.
+        rt::sleep(Nanos::from_millis(3)).await;
+        assert_eq!(server.stop(Nanos::from_secs(10)).await, 0);
+        let outcomes = rt::join_all(writes).await;
+        let done = outcomes.iter().filter(|outcome| outcome.is_ok()).count() as u64;
+        let refused: Vec<u32> =
+            outcomes.into_iter().filter(Result::is_err).map(server_error).collect();
+        assert!(refused.iter().all(|error| *error == errno::ESHUTDOWN));
+        assert!(refused.len() > 20, "{done} were still performed");
+        assert_eq!(done, device.writes_begun.get());
+    });
+}
+
+#[test]
 fn stopping_does_not_wait_for_ever() {
     Runtime::simulated(1).block_on(async {
         // A client that takes no replies is cut off.
