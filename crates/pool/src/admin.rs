@@ -88,21 +88,30 @@ impl Pool {
         pools
     }
 
-    /// Commits everything, marks the pool exported, and lets its devices go.
-    pub async fn export(&self) -> Result<(), PoolError> {
+    /// Commits everything, marks the pool exported, and lets its devices go. New operations are
+    /// refused from here on; those that were answered are committed.
+    pub async fn export(self: &Rc<Self>) -> Result<(), PoolError> {
         let _turn = self.admin.lock().await;
-        if self.closing.get() {
+        if self.closing.replace(true) {
             return Err(PoolError::new(format!("pool '{}' is being exported", self.name())));
         }
-        if !self.is_stopped() {
-            self.commit_all().await?;
-        }
-        self.closing.set(true);
         self.sync.wake.notify_all();
         self.sync.done.notify_all();
-        // Writes that were let in just before are committed by the last pass of the sync task.
         let tasks = self.tasks.take();
         rt::join_all(tasks).await;
+        if !self.is_stopped() {
+            // What was absorbed before the door closed, whoever still waits for it.
+            let last = match self.sync_group().await {
+                Ok(()) => {
+                    let mut writers = self.writers.lock().await;
+                    self.write_last_root(&mut writers).await
+                }
+                Err(error) => Err(error),
+            };
+            if let Err(error) = last {
+                self.stop(&error.message);
+            }
+        }
         if self.is_stopped() {
             return Err(PoolError::new(format!(
                 "pool '{}' was suspended and is left as it is: {}; the next import goes on from \
@@ -111,12 +120,11 @@ impl Pool {
                 self.stop_reason()
             )));
         }
-        let mut writers = self.writers.lock().await;
-        self.write_last_root(&mut writers).await
+        Ok(())
     }
 
     /// Destroys the pool: its devices are free for another one.
-    pub async fn destroy(&self) -> Result<(), PoolError> {
+    pub async fn destroy(self: &Rc<Self>) -> Result<(), PoolError> {
         self.config.borrow_mut().destroyed = true;
         self.sync.config_dirty.set(true);
         self.export().await

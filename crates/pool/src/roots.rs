@@ -6,7 +6,7 @@ use forebay_array::MemberState;
 use forebay_format::checksum::crc64;
 use forebay_format::config::MemberUse;
 use forebay_format::superblock::{JournalPosition, Superblock};
-use forebay_intent_log::{LogRing, LogState};
+use forebay_intent_log::{LogError, LogRing, LogState};
 use forebay_map::LeafId;
 use forebay_rt as rt;
 use forebay_segment::SegmentState;
@@ -161,7 +161,7 @@ impl Pool {
         if let Some(state) = self.health.replaying.borrow().clone() {
             return LogPlan::Keep(state);
         }
-        let anew = self.health.log_anew.get() && group;
+        let anew = self.health.log_quiet.get() && group;
         if !anew {
             return LogPlan::GoesOn(self.log.state(txg));
         }
@@ -192,9 +192,16 @@ impl Pool {
             self.sync.committed.set(txg);
         }
         if let LogPlan::StartsAnew(rings, state) = plan {
-            self.log.resume(&rings, &state).await?;
-            self.health.log_anew.set(false);
-            self.health.log_changed.notify_all();
+            self.health.log_quiet.set(false);
+            match self.log.resume(&rings, &state).await {
+                Ok(()) => {
+                    self.health.log_anew.set(false);
+                    self.health.log_changed.notify_all();
+                }
+                // Another side failed meanwhile: once more, without it.
+                Err(LogError::NotQuiet { .. }) => self.sync.wake.notify_all(),
+                Err(error) => return Err(error.into()),
+            }
         }
         self.sync.done.notify_all();
         self.seal(writers);
