@@ -11,9 +11,9 @@ use forebay_rt as rt;
 use forebay_units::{BLOCK_BYTES, CommitId, DeviceId, Nanos};
 
 use crate::config::{POOL_PROPERTIES, check_property, effective};
-use crate::create::{add_to_config, member, open_spec};
+use crate::create::{add_to_config, member, open_spec, prepare_log};
 use crate::devices::{open_candidate, owner_of};
-use crate::labels::{OpenDevice, Opener, clear_label, read_beat, write_beat};
+use crate::labels::{OpenDevice, Opener, clear_label, read_beat, write_beat, write_through};
 use crate::recovery::{build_array_group, find_devices, newest_root};
 use crate::spec::PoolSpec;
 use crate::stats::io_counts;
@@ -195,12 +195,13 @@ impl Pool {
         }
         let opened = open_spec(&self.opener, spec).await?;
         let mut config = self.config.borrow().clone();
-        let first_new = config.groups.len();
+        let (first_new, first_ring) = (config.groups.len(), config.logs.len());
         let devices = add_to_config(&mut config, &opened)?;
         for candidate in opened.all() {
             clear_label(&candidate.device).await?;
         }
         if !spec.logs.is_empty() {
+            prepare_log(&config, &devices, first_ring).await?;
             self.log.pause().await;
         }
         self.devices.borrow_mut().extend(devices);
@@ -303,6 +304,8 @@ impl Pool {
         let added = member(&mut self.config.borrow_mut(), &candidate);
         let id = DeviceId(added.device);
         if is_log {
+            let (start_bytes, len_bytes) = self.ring_range(old.device)?;
+            write_through(&open.device(), start_bytes, len_bytes).await?;
             self.log.pause().await;
             self.devices.borrow_mut().insert(id, open);
             let mut config = self.config.borrow_mut();
@@ -327,6 +330,13 @@ impl Pool {
         self.commit_config().await?;
         self.want_resilver();
         Ok(())
+    }
+
+    fn ring_range(&self, side: u32) -> Result<(u64, u64), PoolError> {
+        let config = self.config.borrow();
+        let ring = config.logs.iter().find(|r| r.sides.iter().any(|s| s.device == side));
+        ring.map(|r| (r.start_bytes, r.len_bytes))
+            .ok_or_else(|| PoolError::new("the log device was removed meanwhile"))
     }
 
     fn check_mirror(&self, member: &MemberConfig) -> Result<(), PoolError> {
