@@ -7,6 +7,10 @@
 //! Who calls me: `lab`, which drives models with workloads, and `sim`, which puts one under a
 //! simulated block device.
 
+mod chance;
+mod ftl;
 mod spec;
 
+pub use chance::Chance;
+pub use ftl::{Ftl, FtlConfig, FtlCounters, Media, Origin, WearSpread, WornOut};
 pub use spec::*;
