@@ -317,8 +317,8 @@ impl Ftl {
         if self.pools.len() == 1 { 0 } else { (block / self.config.blocks_per_pool) as usize }
     }
 
-    /// Writes `unit`, which now fills `slots` slots (1 to the unit's full size), into `pool`, or
-    /// into the next pool with room. Returns its slot.
+    /// Writes `unit`, which now fills `slots` slots (1 to the unit's full size), into `pool`, which
+    /// [`Ftl::pick_pool`] should have picked for every stripe at least. Returns its slot.
     ///
     /// # Errors
     /// [`WornOut`] when too many blocks have failed.
@@ -330,7 +330,6 @@ impl Ftl {
         pool: usize,
         media: &mut M,
     ) -> Result<u32, WornOut> {
-        let pool = if self.pools.len() == 1 { 0 } else { self.pool_with_room(pool, slots) };
         // Room first: when there is none, the old data must still be there.
         self.make_room(pool, slots, media)?;
         let old = self.map[unit as usize];

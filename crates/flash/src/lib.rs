@@ -8,9 +8,21 @@
 //! simulated block device.
 
 mod chance;
+mod compress;
 mod ftl;
+mod link;
+mod model;
 mod spec;
+mod ssd;
+mod stats;
 
 pub use chance::Chance;
 pub use ftl::{Ftl, FtlConfig, FtlCounters, Media, Origin, WearSpread, WornOut};
+pub use link::Hba;
+pub use model::{
+    Completion, Content, CutReport, Damage, Fate, Identity, Model, PowerOn, Request, RequestError,
+    RequestKind, Status, WriteId,
+};
 pub use spec::*;
+pub use ssd::Ssd;
+pub use stats::Stats;

@@ -322,6 +322,8 @@ pub struct ControllerSpec {
     pub unit_us: f64,
     /// Latency of each command that does not occupy the controller. Default 0.
     pub latency_us: f64,
+    /// Time from power-on to the first answer, in milliseconds. Default 0.
+    pub power_on_ms: f64,
     /// Compression of data before it is stored; absent means none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compression: Option<CompressionSpec>,

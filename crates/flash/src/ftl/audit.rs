@@ -56,6 +56,11 @@ impl Ftl {
                 let (is, listed) = (count(BlockState::Free), pool.free.len());
                 return Err(format!("pool {number}: {is} blocks free, {listed} listed"));
             }
+            let open = [pool.host, pool.clean].iter().filter(|open| open.block != NONE).count();
+            if count(BlockState::Open) != open {
+                let is = count(BlockState::Open);
+                return Err(format!("pool {number}: {is} blocks open, {open} being filled"));
+            }
             if count(BlockState::Cleaning) != usize::from(pool.victim.is_some()) {
                 return Err(format!("pool {number}: blocks in cleaning without a victim"));
             }

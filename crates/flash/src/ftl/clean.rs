@@ -35,9 +35,14 @@ impl Ftl {
     ) -> Result<(), WornOut> {
         let n = self.config.slots_per_block;
         let reserve = self.config.reserve_blocks as usize;
-        self.close(pool, Origin::Host, media);
-        // With a shared frontier, cleaning itself opens the block the host goes on in.
+        // With a shared frontier, cleaning itself opens the block the host goes on in, and may even
+        // fill it.
+        let mut rounds = 0_u64;
         while self.pools[pool].host.next + slots > n {
+            // There is always a dead slot somewhere, and every policy comes by in time.
+            assert!(rounds < 1024 * (u64::from(self.config.blocks_per_pool) + 64), "no progress");
+            rounds += 1;
+            self.close(pool, Origin::Host, media);
             if self.pools[pool].free.len() > reserve {
                 self.open(pool, Origin::Host)?;
             } else {

@@ -111,8 +111,6 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
-
     /// Against a naive model: the same units are mapped, with the same sizes; all counts hold; and
     /// flash is only ever programmed in order after an erase.
     #[test]
@@ -129,7 +127,7 @@ proptest! {
                 Step::Write(unit, slots, pool) => {
                     let unit = unit % config.units;
                     let slots = 1 + slots % config.slots_per_unit;
-                    let pool = pool % config.pools as usize;
+                    let pool = ftl.pick_pool(pool % config.pools as usize);
                     let slot = ftl.write(unit, slots, pool, &mut flash).unwrap();
                     prop_assert_eq!(ftl.unit_at(slot), Some(unit));
                     model.insert(unit, slots);
@@ -140,7 +138,7 @@ proptest! {
                     for number in 0..config.units {
                         let unit = chance.below(hot);
                         let slots = 1 + chance.below(config.slots_per_unit);
-                        let pool = number as usize % config.pools as usize;
+                        let pool = ftl.pick_pool(number as usize % config.pools as usize);
                         ftl.write(unit, slots, pool, &mut flash).unwrap();
                         model.insert(unit, slots);
                     }

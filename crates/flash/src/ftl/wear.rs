@@ -124,16 +124,20 @@ impl Ftl {
         u64::from(self.config.units) * u64::from(self.config.slots_per_unit)
     }
 
-    /// `wanted`, or the next pool that may take `slots` more slots of live data.
-    pub(super) fn pool_with_room(&self, wanted: usize, slots: u32) -> usize {
+    /// `wanted`, or the next pool with room for more live data.
+    #[must_use]
+    pub fn pick_pool(&self, wanted: usize) -> usize {
         let pools = self.pools.len();
+        if pools == 1 {
+            return 0;
+        }
         let fair = self.needed_slots() / pools as u64;
         let fits = |pool: usize| {
             let room = self.pool_room(pool);
             // Half of its spare space at most may go to more than a fair share, or cleaning in
             // this pool would stall while others have space.
             let most = fair.min(room) + room.saturating_sub(fair) / 2;
-            self.pools[pool].live_slots + u64::from(slots) <= most
+            self.pools[pool].live_slots < most
         };
         (0..pools).map(|step| (wanted + step) % pools).find(|&pool| fits(pool)).unwrap_or_else(
             || {

@@ -122,6 +122,7 @@ impl DeviceSpec {
         c.not_negative("media.flash.controller.command_us", flash.controller.command_us)?;
         c.not_negative("media.flash.controller.unit_us", flash.controller.unit_us)?;
         c.not_negative("media.flash.controller.latency_us", flash.controller.latency_us)?;
+        c.not_negative("media.flash.controller.power_on_ms", flash.controller.power_on_ms)?;
         c.not_negative("media.flash.cache.flush_us", flash.cache.flush_us)?;
         c.not_negative("media.flash.ftl.idle_after_ms", flash.ftl.idle_after_ms)?;
         c.not_negative("media.flash.ftl.map_persist_ms", flash.ftl.map_persist_ms)?;
@@ -139,8 +140,8 @@ impl DeviceSpec {
     fn check_units(&self, c: &Checker<'_>, flash: &FlashSpec) -> Result<(), SpecError> {
         let unit = flash.ftl.mapping_unit_bytes;
         let field = "media.flash.ftl.mapping_unit_bytes";
-        if !unit.is_power_of_two() || unit < 512 {
-            return c.fail(field, format!("{unit} is not a power of two from 512 up"));
+        if !unit.is_power_of_two() || !(512..=65536).contains(&unit) {
+            return c.fail(field, format!("{unit} is not a power of two from 512 to 65536"));
         }
         let stripe =
             u64::from(flash.geometry.page_bytes) * u64::from(flash.geometry.planes_per_die);
