@@ -6,7 +6,8 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use forebay_flash::{
-    Chance, CleaningPolicy, DeviceSpec, FlashSpec, Ftl, FtlConfig, MediaSpec, Model, Plp, Request, Ssd,
+    Chance, CleaningPolicy, DeviceSpec, FlashSpec, Ftl, FtlConfig, MediaSpec, Model, Plp, Request,
+    Ssd,
 };
 use forebay_units::Nanos;
 
@@ -107,7 +108,12 @@ fn main() {
     untimed("random 16384x128 spare 20 %", 16384, 128, 0.2, CleaningPolicy::Random);
     untimed("cost-benefit 8192x128 spare 20 %", 8192, 128, 0.2, CleaningPolicy::CostBenefit);
     timed("random 4 KiB, all dies together", |_| {}, 0, false);
-    timed("random 4 KiB, each die its own pool", |spec| flash(spec).ftl.superblock_dies = 1, 0, false);
+    timed(
+        "random 4 KiB, each die its own pool",
+        |spec| flash(spec).ftl.superblock_dies = 1,
+        0,
+        false,
+    );
     timed("random 4 KiB at 512 B offset", |_| {}, 512, false);
     timed("random 4 KiB, flush after each", |_| {}, 0, true);
     timed("full power-loss protection", |spec| flash(spec).cache.plp = Plp::Full, 0, false);

@@ -223,10 +223,9 @@ impl Disk {
         };
         let status = match self.unreadable.first_in(offset..offset + len) {
             None => Status::Done,
-            Some(bad) => Status::Unreadable {
-                offset_bytes: bad.start,
-                len_bytes: bad.end - bad.start,
-            },
+            Some(bad) => {
+                Status::Unreadable { offset_bytes: bad.start, len_bytes: bad.end - bad.start }
+            }
         };
         (self.link.return_data(done, done, len), status)
     }

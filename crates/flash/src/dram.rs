@@ -166,7 +166,11 @@ impl DramSsd {
             },
             Phase::On { ready_at, .. } if now.0 < ready_at => DramState::Restoring,
             Phase::On { erased_at, failed, .. } if now.0 < erased_at => {
-                if failed { DramState::RestoreFailed } else { DramState::Restored }
+                if failed {
+                    DramState::RestoreFailed
+                } else {
+                    DramState::Restored
+                }
             }
             Phase::On { .. } if self.energy_j(now) >= self.save_energy_j() => DramState::Armed,
             Phase::On { .. } => DramState::Disarmed,

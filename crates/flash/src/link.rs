@@ -211,3 +211,6 @@ impl Hba {
         Nanos(at)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -303,7 +303,11 @@ pub(crate) fn check_request(
         return Ok(());
     }
     if offset_bytes % 512 != 0 || len_bytes % 512 != 0 || len_bytes == 0 {
-        return Err(RequestError::Misaligned { device: device.to_owned(), offset_bytes, len_bytes });
+        return Err(RequestError::Misaligned {
+            device: device.to_owned(),
+            offset_bytes,
+            len_bytes,
+        });
     }
     if offset_bytes.checked_add(len_bytes).is_none_or(|end| end > capacity_bytes) {
         return Err(RequestError::OutOfRange {

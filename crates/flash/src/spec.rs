@@ -490,3 +490,6 @@ pub struct DiskSpec {
     #[serde(default)]
     pub flush: Honesty,
 }
+
+#[cfg(test)]
+mod tests;

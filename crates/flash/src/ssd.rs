@@ -312,8 +312,7 @@ impl Ssd {
             let data = match here {
                 None => ready,
                 Some(slot) => {
-                    let same_page =
-                        before.is_some_and(|before| self.array.same_page(before, slot));
+                    let same_page = before.is_some_and(|before| self.array.same_page(before, slot));
                     self.array.host_read(slot, self.ftl.slots_of(unit), same_page, ready)
                 }
             };
@@ -449,8 +448,7 @@ impl Model for Ssd {
             }
             _ => 0,
         };
-        let ready =
-            self.controller_free.max(arrived) + self.command_ns + self.unit_ns * units;
+        let ready = self.controller_free.max(arrived) + self.command_ns + self.unit_ns * units;
         self.controller_free = ready;
         let (done, status) = self.carry_out(request, ready);
         let at = self.link.complete(now.0, done, request);

@@ -108,7 +108,7 @@ fn uniform_rows() -> Vec<Uniform> {
 
 /// Blocks enough that a finite device is within a fraction of a percent of the limit.
 fn blocks_for(pages: u32) -> u32 {
-    (1 << 20).max(8192 * pages).min(16384 * pages) / pages
+    ((1 << 20) / pages).clamp(4096, 16384)
 }
 
 fn check_greedy(row: &Uniform, blocks: u32, verdict: &mut Verdict) {

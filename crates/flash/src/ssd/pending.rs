@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
+use crate::Chance;
 use crate::link::ns;
 use crate::model::{Damage, Fate, WriteId};
 use crate::spec::{FlashSpec, Honesty, Plp};
-use crate::Chance;
 
 const NEVER: u64 = u64::MAX;
 
@@ -51,8 +51,7 @@ impl Pending {
     /// Notes a write of sectors that lie in one unit. Returns its number here.
     #[inline]
     pub(super) fn add(&mut self, write: WriteId, sector: u64, sectors: u32, accepted: u64) -> u64 {
-        let entry =
-            Entry { write, sector, sectors, accepted, programmed: NEVER, durable: NEVER };
+        let entry = Entry { write, sector, sectors, accepted, programmed: NEVER, durable: NEVER };
         self.entries.push_back(entry);
         self.first + self.entries.len() as u64 - 1
     }
