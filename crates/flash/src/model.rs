@@ -258,7 +258,7 @@ pub struct Identity {
 
 /// A simulated device. Every call takes the caller's `now`, which never runs backwards, and
 /// returns at once with instants in the future. Contents stay with the caller.
-pub trait Model {
+pub trait Model: Send {
     /// The name from its description.
     fn name(&self) -> &str;
 

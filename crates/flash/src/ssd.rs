@@ -4,8 +4,9 @@
 //! had the place before is on flash. So a device is as fast as its link until the buffer is full
 //! and as fast as its flash, cleaning included, from then on. FUA and FLUSH wait for flash unless
 //! the buffer is protected (or the device lies).
-
-use std::collections::BTreeSet;
+//!
+//! After a power cut the translation layer goes on from its newest map even where the report says
+//! that a write was lost: contents are the caller's, and for wear the difference is a few units.
 
 use forebay_units::Nanos;
 
@@ -17,6 +18,7 @@ use crate::model::{
     Completion, CutReport, Damage, Fate, Identity, Model, PowerOn, Request, RequestError,
     RequestKind, Status, WriteId, check_request,
 };
+use crate::ranges::Ranges;
 use crate::spec::{CacheSpec, DeviceSpec, MediaSpec, Plp, PowerSpec, SpecError};
 use crate::stats::Stats;
 
@@ -61,8 +63,8 @@ pub struct Ssd {
     pool: usize,
     last_write: WriteId,
     last_write_at: u64,
-    /// Units that a power cut ruined.
-    unreadable: BTreeSet<u32>,
+    /// Bytes that a power cut ruined.
+    unreadable: Ranges,
     read_modify_writes: u64,
     /// Since when power is off, and for how long it was off before.
     off_since: Option<u64>,
@@ -118,7 +120,7 @@ impl Ssd {
             pool: 0,
             last_write: WriteId(0),
             last_write_at: 0,
-            unreadable: BTreeSet::new(),
+            unreadable: Ranges::default(),
             read_modify_writes: 0,
             off_since: None,
             off_ns: 0,
@@ -156,9 +158,6 @@ impl Ssd {
         }
         self.array.incoming.extend_from_slice(writes);
         self.ftl.write(unit, slots, self.pool, &mut self.array)?;
-        if !self.unreadable.is_empty() {
-            self.unreadable.remove(&unit);
-        }
         Ok(admitted)
     }
 
@@ -183,6 +182,9 @@ impl Ssd {
         let mut admitted = ready;
         if self.ftl.is_worn_out() {
             return Err(WornOut);
+        }
+        if !self.unreadable.is_empty() {
+            self.unreadable.remove(request.offset_bytes..end);
         }
         while at < end {
             let unit = at / self.unit_bytes;
@@ -296,18 +298,15 @@ impl Ssd {
         let end = request.offset_bytes + request.len_bytes;
         let units = request.offset_bytes / self.unit_bytes..end.div_ceil(self.unit_bytes);
         let (mut first, mut last) = (u64::MAX, ready);
-        let mut status = Status::Done;
+        let status = match self.unreadable.first_in(request.offset_bytes..end) {
+            None => Status::Done,
+            Some(bad) => {
+                Status::Unreadable { offset_bytes: bad.start, len_bytes: bad.end - bad.start }
+            }
+        };
         let mut before = None;
         for unit in units {
             let unit = unit as u32;
-            if self.unreadable.contains(&unit) && status == Status::Done {
-                let offset_bytes = u64::from(unit) * self.unit_bytes;
-                status = Status::Unreadable {
-                    offset_bytes: offset_bytes.max(request.offset_bytes),
-                    len_bytes: (offset_bytes + self.unit_bytes).min(end)
-                        - offset_bytes.max(request.offset_bytes),
-                };
-            }
             let here = self.ftl.slot_of(unit);
             let data = match here {
                 None => ready,
@@ -335,8 +334,8 @@ impl Ssd {
                 }
             }
             self.ftl.trim(unit);
-            self.unreadable.remove(&unit);
         }
+        self.unreadable.remove(first * self.unit_bytes..end.max(first) * self.unit_bytes);
     }
 
     fn secure_erase(&mut self, ready: u64) -> u64 {
@@ -398,9 +397,10 @@ impl Ssd {
         for first_slot in self.array.neighbours_of_interrupted(now) {
             for slot in first_slot..first_slot + slots {
                 if let Some(unit) = self.ftl.unit_at(slot) {
-                    self.unreadable.insert(unit);
+                    let offset_bytes = u64::from(unit) * self.unit_bytes;
+                    self.unreadable.insert(offset_bytes..offset_bytes + self.unit_bytes);
                     damage.push(Damage {
-                        offset_bytes: u64::from(unit) * self.unit_bytes,
+                        offset_bytes,
                         len_bytes: self.unit_bytes,
                         write: None,
                         fate: Fate::Unreadable,
@@ -460,7 +460,7 @@ impl Model for Ssd {
         let _ = self.settle(now);
         let mut damage = self.array.pending.cut(now, chance);
         for hit in damage.iter().filter(|hit| hit.fate == Fate::Unreadable) {
-            self.unreadable.insert((hit.offset_bytes / self.unit_bytes) as u32);
+            self.unreadable.insert(hit.offset_bytes..hit.offset_bytes + hit.len_bytes);
         }
         damage.extend(self.ruin_pairs(now));
         self.partials.clear();
