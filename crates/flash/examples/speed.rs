@@ -11,10 +11,20 @@ use forebay_flash::{
 };
 use forebay_units::Nanos;
 
-/// The only wall clock of this room: a benchmark measures the machine, not the model.
+/// Processor time of this thread in seconds, so that neighbours on the machine count less; wall
+/// time where the kernel does not tell. A benchmark measures the machine, not the model, which is
+/// why this room has no other clock.
 #[allow(clippy::disallowed_methods)]
-fn now() -> std::time::Instant {
-    std::time::Instant::now()
+fn now() -> f64 {
+    let spent = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
+    let spent = spent.and_then(|text| text.split(' ').next()?.parse::<u64>().ok());
+    spent.map_or_else(
+        || {
+            let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+            since.expect("the clock is past 1970").as_secs_f64()
+        },
+        |ns| ns as f64 / 1e9,
+    )
 }
 
 fn untimed(name: &str, blocks: u32, slots_per_block: u32, spare: f64, policy: CleaningPolicy) {
@@ -33,7 +43,7 @@ fn untimed(name: &str, blocks: u32, slots_per_block: u32, spare: f64, policy: Cl
     for _ in 0..writes {
         ftl.write(chance.below(units), 1, 0, &mut ()).expect("endless blocks");
     }
-    let seconds = start.elapsed().as_secs_f64();
+    let seconds = now() - start;
     let moved = ftl.counters().moved_units - before.moved_units;
     println!(
         "untimed {name:<34} {:>6.2} M host writes/s (write amplification {:.2})",
@@ -61,9 +71,16 @@ erase_us = 1500
 "#;
 
 /// Closed loop of `depth` random 4 KiB writes outstanding, as a load generator would drive it.
-fn timed(name: &str, edit: impl Fn(&mut DeviceSpec), offset_bytes: u64, flush_each: bool) {
+fn timed(
+    name: &str,
+    edit: impl Fn(&mut DeviceSpec),
+    offset_bytes: u64,
+    flush_each: bool,
+    shrink: u32,
+) {
     let mut spec: DeviceSpec = toml::from_str(DRIVE).expect("the page above parses");
     edit(&mut spec);
+    let spec = spec.scaled(shrink);
     let mut ssd = Ssd::new(&spec, 1).expect("the page above is possible");
     let units = ssd.identity().capacity_bytes / 4096 - 1;
     let mut chance = Chance::new(7);
@@ -88,7 +105,7 @@ fn timed(name: &str, edit: impl Fn(&mut DeviceSpec), offset_bytes: u64, flush_ea
     let writes = 5_000_000_u64;
     let start = now();
     let after = run(&mut ssd, writes, false);
-    let seconds = start.elapsed().as_secs_f64();
+    let seconds = now() - start;
     let stats = ssd.stats(Nanos(after)).since(&stats_before);
     println!(
         "timed   {name:<34} {:>6.2} M host writes/s (write amplification {:.2}, {:.0} IOPS)",
@@ -107,16 +124,17 @@ fn main() {
     untimed("fifo 16384x128 spare 20 %", 16384, 128, 0.2, CleaningPolicy::Fifo);
     untimed("random 16384x128 spare 20 %", 16384, 128, 0.2, CleaningPolicy::Random);
     untimed("cost-benefit 8192x128 spare 20 %", 8192, 128, 0.2, CleaningPolicy::CostBenefit);
-    timed("random 4 KiB, all dies together", |_| {}, 0, false);
+    timed("random 4 KiB, all dies together", |_| {}, 0, false, 1);
     timed(
         "random 4 KiB, each die its own pool",
         |spec| flash(spec).ftl.superblock_dies = 1,
         0,
         false,
+        4,
     );
-    timed("random 4 KiB at 512 B offset", |_| {}, 512, false);
-    timed("random 4 KiB, flush after each", |_| {}, 0, true);
-    timed("full power-loss protection", |spec| flash(spec).cache.plp = Plp::Full, 0, false);
+    timed("random 4 KiB at 512 B offset", |_| {}, 512, false, 4);
+    timed("random 4 KiB, flush after each", |_| {}, 0, true, 4);
+    timed("full power-loss protection", |spec| flash(spec).cache.plp = Plp::Full, 0, false, 4);
 }
 
 fn flash(spec: &mut DeviceSpec) -> &mut FlashSpec {

@@ -108,27 +108,28 @@ fn uniform_rows() -> Vec<Uniform> {
 
 /// Blocks enough that a finite device is within a fraction of a percent of the limit.
 fn blocks_for(pages: u32) -> u32 {
-    ((1 << 20) / pages).clamp(4096, 16384)
+    ((1 << 19) / pages).clamp(4096, 16384)
 }
 
 fn check_greedy(row: &Uniform, blocks: u32, verdict: &mut Verdict) {
     let spare = row.spare;
-    let wa = Run::new(blocks, row.pages, spare, CleaningPolicy::Greedy).steady(8, 4);
+    let wa = Run::new(blocks, row.pages, spare, CleaningPolicy::Greedy).steady(6, 2);
     verdict.check(&format!("greedy Sf {spare:.4} N {}", row.pages), row.greedy, wa);
     if let Some((blocks, simulated)) = row.simulated {
-        let wa = Run::new(blocks, row.pages, spare, CleaningPolicy::Greedy).steady(8, 4);
+        let wa = Run::new(blocks, row.pages, spare, CleaningPolicy::Greedy).steady(6, 2);
         let what = format!("greedy Sf {spare:.4} N {} against a simulation", row.pages);
         verdict.check(&what, simulated, wa);
     }
 }
 
 fn check_fifo(row: &Uniform, blocks: u32, verdict: &mut Verdict) {
-    let wa = Run::new(blocks, row.pages, row.spare, CleaningPolicy::Fifo).steady(12, 4);
+    let wa = Run::new(blocks, row.pages, row.spare, CleaningPolicy::Fifo).steady(8, 2);
     verdict.check(&format!("fifo Sf {:.4} N {}", row.spare, row.pages), row.fifo, wa);
 }
 
 fn check_random(row: &Uniform, blocks: u32, verdict: &mut Verdict) {
-    let wa = Run::new(blocks, row.pages, row.spare, CleaningPolicy::Random).steady(6, 4);
+    // A random victim holds the mean share of live data from the first on: no need to settle.
+    let wa = Run::new(blocks, row.pages, row.spare, CleaningPolicy::Random).steady(1, 2);
     verdict.check(&format!("random Sf {:.4} N {}", row.spare, row.pages), row.random, wa);
 }
 
@@ -263,13 +264,22 @@ fn every_greedy_row_is_met() {
 
 #[test]
 #[ignore = "minutes, in release only"]
-fn every_fifo_and_random_row_is_met() {
+fn every_fifo_row_is_met() {
     let mut verdict = Verdict::default();
     for row in &uniform_rows() {
         check_fifo(row, blocks_for(row.pages), &mut verdict);
+    }
+    verdict.finish("fifo");
+}
+
+#[test]
+#[ignore = "minutes, in release only"]
+fn every_random_row_is_met() {
+    let mut verdict = Verdict::default();
+    for row in &uniform_rows() {
         check_random(row, blocks_for(row.pages), &mut verdict);
     }
-    verdict.finish("fifo and random");
+    verdict.finish("random");
 }
 
 #[test]
