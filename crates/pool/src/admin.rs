@@ -202,7 +202,6 @@ impl Pool {
         }
         if !spec.logs.is_empty() {
             prepare_log(&config, &devices, first_ring).await?;
-            self.log.pause().await;
         }
         self.devices.borrow_mut().extend(devices);
         for group in &config.groups[first_new..] {
@@ -214,6 +213,9 @@ impl Pool {
         *self.config.borrow_mut() = config;
         let (_, _, usable) = crate::recovery::limits_for(&self.config.borrow(), &self.array);
         self.space.usable_blocks.set(usable);
+        if !spec.logs.is_empty() {
+            self.log.pause().await;
+        }
         self.restart_log(!spec.logs.is_empty()).await
     }
 

@@ -213,6 +213,7 @@ impl Pool {
         }
         let log = IntentLog::start(log_config, &rings, &state)?;
         let pool = Pool::assemble(Parts::fresh(opener, config, devices, array, log, &root)?)?;
+        pool.note_log_sides(&rings);
         pool.start();
         Ok(pool)
     }

@@ -29,6 +29,8 @@ pub(crate) struct HealthState {
     pub log_anew: Cell<bool>,
     /// The group that is being committed was closed after the log had stopped.
     pub log_quiet: Cell<bool>,
+    /// Devices that the log is on now.
+    pub log_sides: RefCell<BTreeSet<DeviceId>>,
     pub log_changed: Rc<Notify>,
     pub log_errors: RefCell<std::collections::BTreeMap<DeviceId, u64>>,
     /// What the operator should know, newest last.
@@ -43,6 +45,7 @@ impl HealthState {
             replaying: RefCell::default(),
             log_anew: Cell::new(false),
             log_quiet: Cell::new(false),
+            log_sides: RefCell::default(),
             log_changed: Notify::new(),
             log_errors: RefCell::default(),
             remarks: RefCell::default(),
@@ -104,8 +107,9 @@ impl Pool {
                     let path = self.device_path(device);
                     let why = cause.map_or_else(String::new, |c| format!(": {c}"));
                     self.health.remark(format!("{path} went from {from} to {to}{why}"));
-                    if self.config.borrow().logs.is_empty() && to != MemberState::Online {
-                        // The log lies on the data devices: it must not rely on this one.
+                    let in_log = self.health.log_sides.borrow().contains(&device);
+                    if in_log && to != MemberState::Online {
+                        // The log lies on data devices: it must not rely on this one.
                         let kind = ErrorKind::Gone;
                         let error = DeviceError::new(&path, Operation::Write, 0, 0, kind);
                         self.log.fail_side(device, error);
@@ -137,6 +141,13 @@ impl Pool {
             }
         }
         drop(config);
+        if self.health.log_sides.borrow_mut().remove(&device) {
+            // It may have failed a label, and not a frame: nothing more may rely on it.
+            let detail = why.to_owned();
+            let kind = ErrorKind::Other { detail };
+            let path = self.device_path(device);
+            self.log.fail_side(device, DeviceError::new(&path, Operation::Write, 0, 0, kind));
+        }
         self.sync.config_dirty.set(true);
         self.health.log_anew.set(true);
         self.sync.wake.notify_all();
@@ -177,6 +188,13 @@ impl Pool {
                 }
                 Either::Right(_) => return,
             }
+        }
+    }
+
+    /// Takes what the log has to say.
+    pub(crate) fn take_log_events(&self) {
+        while let Some(event) = self.log.take_event() {
+            self.log_event(event);
         }
     }
 

@@ -166,6 +166,11 @@ impl Pool {
         Ok(())
     }
 
+    pub(crate) fn note_log_sides(&self, rings: &[LogRing]) {
+        let sides = rings.iter().flat_map(|ring| &ring.sides).map(|side| side.device_id);
+        *self.health.log_sides.borrow_mut() = sides.collect();
+    }
+
     fn log_plan(&self, txg: TxgId, group: bool) -> LogPlan {
         if let Some(state) = self.health.replaying.borrow().clone() {
             return LogPlan::Keep(state);
@@ -204,12 +209,18 @@ impl Pool {
             self.health.log_quiet.set(false);
             match self.log.resume(&rings, &state).await {
                 Ok(()) => {
+                    self.note_log_sides(&rings);
                     self.health.log_anew.set(false);
                     self.health.log_changed.notify_all();
                 }
+                Err(LogError::Closed) => return Err(PoolError::new(self.stop_reason())),
                 // Another side failed meanwhile: once more, without it.
-                Err(LogError::NotQuiet { .. }) => self.sync.wake.notify_all(),
-                Err(error) => return Err(error.into()),
+                Err(error) => {
+                    self.health.remark(error.to_string());
+                    self.take_log_events();
+                    self.take_array_events();
+                    self.sync.wake.notify_all();
+                }
             }
         }
         self.sync.done.notify_all();

@@ -67,8 +67,10 @@ impl Pool {
         self.make_room(&mut writers).await?;
         let begun = rt::now();
         self.sync.root_wanted.set(false);
-        // Only a group that was closed after the log stopped holds all that the log may hold.
-        self.health.log_quiet.set(self.health.log_anew.get());
+        self.take_log_events();
+        self.take_array_events();
+        // Only a group that is closed after the log stopped holds all that the log may hold.
+        self.health.log_quiet.set(self.health.log_anew.get() && self.log.is_paused());
         let txg = self.groups.borrow_mut().quiesce();
         self.space.syncing_blocks.set(self.space.promised_blocks.get());
         let written = self.write_group(&mut writers, txg).await?;
