@@ -11,8 +11,8 @@ use forebay_rt as rt;
 use forebay_units::{BLOCK_BYTES, CommitId, DeviceId, Nanos};
 
 use crate::config::{POOL_PROPERTIES, check_property, effective};
-use crate::create::{add_to_config, member, open_spec, prepare_log};
-use crate::devices::{open_candidate, owner_of};
+use crate::create::{add_to_config, member, open_spec};
+use crate::devices::{log_range, open_candidate, owner_of};
 use crate::labels::{OpenDevice, Opener, clear_label, read_beat, write_beat, write_through};
 use crate::recovery::{build_array_group, find_devices, newest_root};
 use crate::spec::PoolSpec;
@@ -194,39 +194,47 @@ impl Pool {
             return Err(PoolError::new("name the devices to add"));
         }
         let opened = open_spec(&self.opener, spec).await?;
-        let mut config = self.config.borrow().clone();
-        let (first_new, first_ring) = (config.groups.len(), config.logs.len());
-        let devices = add_to_config(&mut config, &opened)?;
         for candidate in opened.all() {
             clear_label(&candidate.device).await?;
         }
-        if !spec.logs.is_empty() {
-            prepare_log(&config, &devices, first_ring).await?;
+        for (_, sides) in &opened.logs {
+            let smallest = sides.iter().map(|c| c.size_bytes).min().unwrap_or(0);
+            let (start_bytes, len_bytes) = log_range(smallest);
+            for side in sides {
+                write_through(&side.device, start_bytes, len_bytes).await?;
+            }
         }
-        self.devices.borrow_mut().extend(devices);
-        for group in &config.groups[first_new..] {
-            let group = build_array_group(group, &self.devices.borrow(), &|_| Vec::new())?;
-            let geometry = group.geometry;
-            self.array.add_group(group)?;
-            self.table.add_group(geometry.segments, crate::recovery::data_blocks(&geometry));
+        // No await from here to the end of the change: whoever else changes the configuration
+        // does so before or after.
+        {
+            let mut config = self.config.borrow().clone();
+            let first_new = config.groups.len();
+            let devices = add_to_config(&mut config, &opened)?;
+            let mut groups = Vec::new();
+            for group in &config.groups[first_new..] {
+                groups.push(build_array_group(group, &devices, &|_| Vec::new())?);
+            }
+            for group in groups {
+                let geometry = group.geometry;
+                self.array.add_group(group)?;
+                self.table.add_group(geometry.segments, crate::recovery::data_blocks(&geometry));
+            }
+            self.devices.borrow_mut().extend(devices);
+            *self.config.borrow_mut() = config;
         }
-        *self.config.borrow_mut() = config;
         let (_, _, usable) = crate::recovery::limits_for(&self.config.borrow(), &self.array);
         self.space.usable_blocks.set(usable);
-        if !spec.logs.is_empty() {
-            self.log.pause().await;
-        }
         self.restart_log(!spec.logs.is_empty()).await
     }
 
     /// Commits, and with `anew` starts the log on what the configuration says now.
     async fn restart_log(&self, anew: bool) -> Result<(), PoolError> {
-        if anew {
-            self.health.log_anew.set(true);
-        }
+        let request = anew.then(|| self.restart_log_wanted());
         self.commit_config().await?;
-        let done = || !self.health.log_anew.get() || self.is_stopped();
-        self.health.log_changed.until(done).await;
+        if let Some(request) = request {
+            let done = || self.log_restarted(request) || self.is_stopped();
+            self.health.log_changed.until(done).await;
+        }
         if self.is_stopped() {
             return Err(PoolError::new(self.stop_reason()));
         }
@@ -266,7 +274,6 @@ impl Pool {
                 })?
             }
         };
-        self.log.pause().await;
         let gone: Vec<u32> = {
             let mut config = self.config.borrow_mut();
             let at = config.logs.iter().position(|r| r.ring == ring).expect("just found");
@@ -277,7 +284,7 @@ impl Pool {
         Ok(())
     }
 
-    async fn let_go(&self, devices: &[u32]) {
+    pub(crate) async fn let_go(&self, devices: &[u32]) {
         for device in devices {
             let open = self.devices.borrow_mut().remove(&DeviceId(*device));
             if let Some(open) = open {
@@ -308,7 +315,6 @@ impl Pool {
         if is_log {
             let (start_bytes, len_bytes) = self.ring_range(old.device)?;
             write_through(&open.device(), start_bytes, len_bytes).await?;
-            self.log.pause().await;
             self.devices.borrow_mut().insert(id, open);
             let mut config = self.config.borrow_mut();
             let has = |r: &&mut forebay_format::config::RingConfig| {
@@ -393,7 +399,6 @@ impl Pool {
                     )));
                 }
             }
-            self.log.pause().await;
             for ring in &mut self.config.borrow_mut().logs {
                 ring.sides.retain(|s| s.device != found.device);
             }
@@ -509,7 +514,6 @@ impl Pool {
                     )));
                 }
             }
-            self.log.pause().await;
             self.set_side(found.device, MemberUse::Offline);
             self.restart_log(true).await?;
             self.devices.borrow_mut().remove(&id);
@@ -517,9 +521,6 @@ impl Pool {
         }
         // Nothing of the log may lie on it alone.
         let in_pool = self.config.borrow().logs.is_empty();
-        if in_pool {
-            self.log.pause().await;
-        }
         let outcome = self.array.offline(id).await;
         if outcome.is_ok() {
             self.devices.borrow_mut().remove(&id);
@@ -564,7 +565,6 @@ impl Pool {
         }
         self.devices.borrow_mut().insert(id, open.clone());
         if self.is_log(found.device) {
-            self.log.pause().await;
             self.set_side(found.device, MemberUse::Online);
             return self.restart_log(true).await;
         }

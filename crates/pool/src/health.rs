@@ -26,9 +26,10 @@ pub(crate) struct HealthState {
     pub replaying: RefCell<Option<LogState>>,
     /// The log stopped (a side failed, or its devices change): the next group's root starts it
     /// anew on what the configuration says then.
-    pub log_anew: Cell<bool>,
+    log_wanted: Cell<u64>,
+    log_done: Cell<u64>,
     /// The group that is being committed was closed after the log had stopped.
-    pub log_quiet: Cell<bool>,
+    log_quiet: Cell<Option<u64>>,
     /// Devices that the log is on now.
     pub log_sides: RefCell<BTreeSet<DeviceId>>,
     pub log_changed: Rc<Notify>,
@@ -43,8 +44,9 @@ impl HealthState {
             lost: RefCell::default(),
             lost_more: Cell::new(0),
             replaying: RefCell::default(),
-            log_anew: Cell::new(false),
-            log_quiet: Cell::new(false),
+            log_wanted: Cell::new(0),
+            log_done: Cell::new(0),
+            log_quiet: Cell::new(None),
             log_sides: RefCell::default(),
             log_changed: Notify::new(),
             log_errors: RefCell::default(),
@@ -94,7 +96,45 @@ impl Pool {
     }
 
     pub(crate) fn log_pressure(&self) -> bool {
-        self.health.log_anew.get()
+        self.health.log_wanted.get() > self.health.log_done.get()
+    }
+
+    /// Asks for the log to be started anew on what the configuration says; gives the number of the
+    /// request.
+    pub(crate) fn restart_log_wanted(&self) -> u64 {
+        let number = self.health.log_wanted.get() + 1;
+        self.health.log_wanted.set(number);
+        number
+    }
+
+    /// Whether request `number` has been met.
+    pub(crate) fn log_restarted(&self, number: u64) -> bool {
+        self.health.log_done.get() >= number
+    }
+
+    /// Called just before a group is closed: when the log is to start anew it must stand still by
+    /// now, so that nothing is in it that the group does not hold.
+    pub(crate) async fn quiet_log(&self) {
+        self.health.log_quiet.set(None);
+        if self.log_pressure() {
+            self.log.pause().await;
+            self.take_log_events();
+            self.take_array_events();
+            self.health.log_quiet.set(Some(self.health.log_wanted.get()));
+        }
+    }
+
+    /// The requests that the group being committed may meet.
+    pub(crate) fn quiet_request(&self) -> Option<u64> {
+        self.health.log_quiet.get()
+    }
+
+    /// The log runs again, as of these requests.
+    pub(crate) fn log_is_restarted(&self, number: u64) {
+        self.health.log_quiet.set(None);
+        self.health.log_done.set(number);
+        self.health.replaying.borrow_mut().take();
+        self.health.log_changed.notify_all();
     }
 
     /// Takes what the array has to say. A member that changed its state changes the
@@ -149,15 +189,16 @@ impl Pool {
             self.log.fail_side(device, DeviceError::new(&path, Operation::Write, 0, 0, kind));
         }
         self.sync.config_dirty.set(true);
-        self.health.log_anew.set(true);
+        self.restart_log_wanted();
         self.sync.wake.notify_all();
     }
 
     /// A device that holds a part of the log failed a write. When it is a data device (the log is
     /// in the pool) it is out for good.
     fn log_side_failed(&self, device: DeviceId, why: &str) {
-        let is_data = self.array.device(device).is_ok();
-        if is_data {
+        let online =
+            |m: &forebay_array::MemberStatus| m.id == device && m.state == MemberState::Online;
+        if self.array.status().iter().any(online) {
             self.health.remark(format!("{} failed: {why}", self.device_path(device)));
             if let Err(error) = self.array.fault(device) {
                 self.stop(&format!("{why}, and {error}"));
@@ -205,7 +246,7 @@ impl Pool {
             }
             LogEvent::Paused => {
                 // Writers wait for their group now: it must be committed at once.
-                self.health.log_anew.set(true);
+                self.restart_log_wanted();
                 self.sync.root_wanted.set(true);
                 self.sync.wake.notify_all();
             }

@@ -87,6 +87,8 @@ pub(crate) struct SyncControl {
     pub done: Rc<Notify>,
     /// The configuration changed and must be on the devices with the next root.
     pub config_dirty: Cell<bool>,
+    /// Generation and checksum of the configuration as it was last written: what a root names.
+    pub config_written: Cell<(u64, u64)>,
     /// A root is wanted even if nothing is dirty.
     pub root_wanted: Cell<bool>,
 }
@@ -180,6 +182,7 @@ impl Pool {
         self.log.close();
         // Writers that wait for room go on, and are refused.
         self.throttle.release(u64::from(u32::MAX) << 16);
+        self.health.log_changed.notify_all();
         self.sync.done.notify_all();
         self.sync.wake.notify_all();
         for volume in self.volumes.borrow().values() {

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use forebay_array::MemberState;
 use forebay_format::checksum::crc64;
-use forebay_format::config::MemberUse;
+use forebay_format::config::{MemberUse, PoolConfig};
 use forebay_format::superblock::{JournalPosition, Superblock};
 use forebay_intent_log::{LogError, LogRing, LogState};
 use forebay_map::LeafId;
@@ -13,12 +13,13 @@ use forebay_segment::SegmentState;
 use forebay_units::{CommitId, DeviceId, Lba, SegmentId, TxgId};
 
 use crate::labels::{OpenDevice, write_config, write_root};
+use crate::recovery::ring_configs;
 use crate::{Pool, PoolError, Writers};
 
 /// What the root says of the log, and whether the log starts anew after it.
 enum LogPlan {
     GoesOn(LogState),
-    StartsAnew(Vec<LogRing>, LogState),
+    StartsAnew(Vec<LogRing>, LogState, u64),
     /// During replay: the log is still the one that is being replayed.
     Keep(LogState),
 }
@@ -33,9 +34,9 @@ struct LabelVerdict {
 }
 
 impl LabelVerdict {
-    /// It counts when some took it and all others are out, or when most took it.
+    /// It counts when some took it and all others can be spared.
     fn judge(self, what: &str) -> Result<(), PoolError> {
-        if self.good > 0 && (self.needed == 0 || self.good > self.needed) {
+        if self.good > 0 && self.needed == 0 {
             return Ok(());
         }
         let why = self.last.map_or_else(|| "no device is left".to_owned(), |e| e.message);
@@ -55,12 +56,18 @@ impl Pool {
         self.array.flush().await?;
         self.take_array_events();
         let commit = self.sync.commit.get().next();
+        let plan = self.log_plan(txg, group);
+        if let LogPlan::StartsAnew(rings, ..) = &plan {
+            let mut config = self.config.borrow_mut();
+            config.log_rings = ring_configs(&config, rings);
+            self.sync.config_dirty.set(true);
+        }
         if self.sync.config_dirty.get() {
             self.write_configs().await?;
         }
-        let plan = self.log_plan(txg, group);
         let log_state = match &plan {
-            LogPlan::GoesOn(state) | LogPlan::StartsAnew(_, state) | LogPlan::Keep(state) => state,
+            LogPlan::GoesOn(state) | LogPlan::Keep(state) => state,
+            LogPlan::StartsAnew(_, state, _) => state,
         };
         self.tally(writers);
         let root = self.superblock(writers, commit, txg, log_state.encode(), false);
@@ -76,14 +83,14 @@ impl Pool {
         log_state: Vec<u8>,
         exported: bool,
     ) -> Superblock {
-        let config = self.config.borrow();
+        let (config_generation, config_sum) = self.sync.config_written.get();
         let journal_end: Option<JournalPosition> = writers.journal.position();
         Superblock {
             pool: self.guid,
             commit,
             txg,
-            config_generation: config.generation,
-            config_sum: crc64(&config.encode()),
+            config_generation,
+            config_sum,
             journal_start: writers.journal_start,
             journal_end,
             exported,
@@ -142,8 +149,10 @@ impl Pool {
         let config = {
             let mut config = self.config.borrow_mut();
             config.generation += 1;
+            shorten(&mut config);
             config.clone()
         };
+        self.sync.config_written.set((config.generation, crc64(&config.encode())));
         let mut verdict = LabelVerdict::default();
         for (id, open) in self.label_devices() {
             match write_config(&open.device(), id.0, &config).await {
@@ -172,16 +181,16 @@ impl Pool {
     }
 
     fn log_plan(&self, txg: TxgId, group: bool) -> LogPlan {
-        if let Some(state) = self.health.replaying.borrow().clone() {
-            return LogPlan::Keep(state);
-        }
-        let anew = self.health.log_quiet.get() && group;
-        if !anew {
-            return LogPlan::GoesOn(self.log.state(txg));
-        }
+        let request = self.quiet_request().filter(|_| group && self.log.is_paused());
+        let Some(request) = request else {
+            return match self.health.replaying.borrow().clone() {
+                Some(state) => LogPlan::Keep(state),
+                None => LogPlan::GoesOn(self.log.state(txg)),
+            };
+        };
         let rings = self.log_rings();
         let state = self.log.next_state(&rings, self.log.epoch() + 1, txg);
-        LogPlan::StartsAnew(rings, state)
+        LogPlan::StartsAnew(rings, state, request)
     }
 
     async fn after_root(
@@ -205,13 +214,11 @@ impl Pool {
             self.space_after_group();
             self.sync.committed.set(txg);
         }
-        if let LogPlan::StartsAnew(rings, state) = plan {
-            self.health.log_quiet.set(false);
+        if let LogPlan::StartsAnew(rings, state, request) = plan {
             match self.log.resume(&rings, &state).await {
                 Ok(()) => {
                     self.note_log_sides(&rings);
-                    self.health.log_anew.set(false);
-                    self.health.log_changed.notify_all();
+                    self.log_is_restarted(request);
                 }
                 Err(LogError::Closed) => return Err(PoolError::new(self.stop_reason())),
                 // Another side failed meanwhile: once more, without it.
@@ -282,6 +289,9 @@ impl Pool {
                 true => self.array.discard_segment(segment).await,
                 false => self.array.reset_segment(segment),
             };
+            if self.table.get(segment).is_pinned() {
+                continue;
+            }
             self.table.free(segment);
         }
     }
@@ -299,5 +309,17 @@ impl Pool {
         self.put_root(&root).await?;
         self.sync.commit.set(commit);
         Ok(())
+    }
+}
+
+/// Drops the oldest lines of history until the configuration fits its slot.
+fn shorten(config: &mut PoolConfig) {
+    const SPARE: usize = 4096;
+    let fits = |config: &PoolConfig| {
+        config.encode().len() + SPARE <= forebay_format::label::CONFIG_SLOT_BYTES as usize
+    };
+    while !fits(config) && !config.history.is_empty() {
+        let half = config.history.len().div_ceil(2);
+        config.history.drain(..half);
     }
 }

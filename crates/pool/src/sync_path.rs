@@ -69,8 +69,7 @@ impl Pool {
         self.sync.root_wanted.set(false);
         self.take_log_events();
         self.take_array_events();
-        // Only a group that is closed after the log stopped holds all that the log may hold.
-        self.health.log_quiet.set(self.health.log_anew.get() && self.log.is_paused());
+        self.quiet_log().await;
         let txg = self.groups.borrow_mut().quiesce();
         self.space.syncing_blocks.set(self.space.promised_blocks.get());
         let written = self.write_group(&mut writers, txg).await?;
@@ -277,9 +276,11 @@ impl Pool {
             // Twice what a checkpoint takes, and a little so that small pools get on with it.
             let segment_bytes = u64::from(self.table.data_blocks(SegmentId(0))) * BLOCK_BYTES;
             let worth = 2 + 2 * mapped * PER_ENTRY_BYTES / segment_bytes;
-            if writers.journal.segments() as u64 <= worth {
+            let forced = self.scan.checkpoint_wanted.get();
+            if writers.journal.segments() as u64 <= worth && !forced {
                 return Ok(());
             }
+            self.scan.checkpoint_wanted.set(false);
             // The first frame of a checkpoint begins a row's worth of frames of its own: its place
             // is known only once it is written, so a frame of segment records comes first.
             writers.journal.finish_rows(commit).await?;
