@@ -18,7 +18,7 @@ use super::serve::ready;
 use super::{Outcome, reply_as};
 use crate::args::UpArgs;
 use crate::control::{Action, Reply};
-use crate::devices::FileOpener;
+use crate::devices::{FileOpener, wait_until_free};
 use crate::failure::Failure;
 use crate::pools::PoolSet;
 use crate::reach::{KNOWN, Reach, import_known};
@@ -209,6 +209,7 @@ async fn open_or_make(
 async fn open(set: &Rc<PoolSet>, layout: &Layout, screen: &Screen) -> Result<(), Failure> {
     let shown = layout.dir.display();
     let present: Vec<String> = layout.all().into_iter().filter(|path| exists(path)).collect();
+    wait_until_free(&present).await;
     let found = Pool::discover(Rc::new(FileOpener), &present).await;
     let [pool] = &found[..] else {
         return Err(Failure::new(match found.len() {
