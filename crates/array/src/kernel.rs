@@ -69,42 +69,58 @@ const XOR_CHUNK_BYTES: usize = 8192;
 
 /// `out` becomes the XOR of all `columns`, each as long as `out`.
 fn xor_columns(columns: &[&[u8]], out: &mut [u8]) {
-    let (first, rest) = columns.split_first().expect("a row has a column");
-    let mut start = 0;
-    while start < out.len() {
-        let end = out.len().min(start + XOR_CHUNK_BYTES);
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        // The processor was asked just now.
+        unsafe { xor_columns_avx2(columns, out) };
+        return;
+    }
+    xor_columns_in_chunks(columns, out);
+}
+
+/// The same code, compiled for wider registers.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn xor_columns_avx2(columns: &[&[u8]], out: &mut [u8]) {
+    xor_columns_in_chunks(columns, out);
+}
+
+#[inline(always)]
+fn xor_columns_in_chunks(columns: &[&[u8]], out: &mut [u8]) {
+    let len = out.len();
+    for start in (0..len).step_by(XOR_CHUNK_BYTES) {
+        let end = len.min(start + XOR_CHUNK_BYTES);
         let chunk = &mut out[start..end];
-        match rest {
-            [] => chunk.copy_from_slice(&first[start..end]),
-            [second, ..] => xor_two(chunk, &first[start..end], &second[start..end]),
+        let part = |column: usize| &columns[column][start..end];
+        let mut next = 1;
+        if columns.len() == 1 {
+            chunk.copy_from_slice(part(0));
+        } else {
+            for ((out, a), b) in chunk.iter_mut().zip(part(0)).zip(part(1)) {
+                *out = a ^ b;
+            }
+            next = 2;
         }
-        // Two at a time: each pass over the chunk then does twice the work per load and store.
-        let mut pairs = rest.get(1..).unwrap_or(&[]).chunks_exact(2);
-        for pair in &mut pairs {
-            xor_into_two(chunk, &pair[0][start..end], &pair[1][start..end]);
+        // Four at a time: each pass over the chunk then does more work per load and store.
+        while next + 4 <= columns.len() {
+            let [a, b, c, d] = [part(next), part(next + 1), part(next + 2), part(next + 3)];
+            for ((((out, a), b), c), d) in chunk.iter_mut().zip(a).zip(b).zip(c).zip(d) {
+                *out ^= a ^ b ^ c ^ d;
+            }
+            next += 4;
         }
-        for column in pairs.remainder() {
-            xor_into(chunk, &column[start..end]);
+        if next + 2 <= columns.len() {
+            let [a, b] = [part(next), part(next + 1)];
+            for ((out, a), b) in chunk.iter_mut().zip(a).zip(b) {
+                *out ^= a ^ b;
+            }
+            next += 2;
         }
-        start = end;
-    }
-}
-
-fn xor_two(out: &mut [u8], a: &[u8], b: &[u8]) {
-    for ((out, a), b) in out.iter_mut().zip(a).zip(b) {
-        *out = a ^ b;
-    }
-}
-
-fn xor_into(out: &mut [u8], a: &[u8]) {
-    for (out, a) in out.iter_mut().zip(a) {
-        *out ^= a;
-    }
-}
-
-fn xor_into_two(out: &mut [u8], a: &[u8], b: &[u8]) {
-    for ((out, a), b) in out.iter_mut().zip(a).zip(b) {
-        *out ^= a ^ b;
+        if next < columns.len() {
+            for (out, a) in chunk.iter_mut().zip(part(next)) {
+                *out ^= a;
+            }
+        }
     }
 }
 

@@ -277,6 +277,27 @@ fn flushes_that_overlap_all_answer_for_what_was_written_before() {
 }
 
 #[test]
+fn a_flush_answers_only_for_writes_that_ended_before_it() {
+    for seed in 0..20 {
+        simulate(seed, async {
+            let rig = Rig::new(Layout::Raidz1, 3);
+            rig.fill(segment(0), 1).await;
+            // The flush is asked first, the write ends while it runs or after.
+            let (flushed, ()) = forebay_rt::join(rig.array.flush(), rig.fill(segment(1), 1)).await;
+            flushed.expect("healthy");
+            rig.devices[0].fail_flushes.set(true);
+            rig.devices[1].fail_flushes.set(true);
+            let refused = rig.array.flush().await;
+            let Err(ArrayError::FlushLost { segments, causes }) = refused else {
+                panic!("{refused:?}")
+            };
+            assert_eq!((segments, causes.len()), (vec![segment(1)], 2));
+            rig.expect_segment(segment(0), 1).await;
+        });
+    }
+}
+
+#[test]
 fn a_write_that_ends_after_its_member_failed_does_not_count() {
     for seed in 0..50 {
         simulate(seed, async {

@@ -341,7 +341,8 @@ proptest! {
                 world.step(step).await;
             }
             // At the end every live block is read once more.
-            for (addr, version) in world.blocks.borrow().clone() {
+            let live = world.blocks.borrow().clone();
+            for (addr, version) in live {
                 let got = world.rig.array.read(addr, 1).await.expect("enough columns are there");
                 assert!(got[..] == block(addr, version)[..], "{addr} is not version {version}");
             }

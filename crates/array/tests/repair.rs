@@ -148,18 +148,20 @@ fn scrubbing_makes_every_column_right_again() {
 #[test]
 fn scrubbing_leaves_alone_what_it_cannot_mend() {
     simulate(2, async {
-        let rig = Rig::new(Layout::Raidz1, 4);
+        let rig = Rig::new(Layout::Raidz1, 5);
         let g = rig.geometry();
         rig.fill(segment(0), 1).await;
-        for at in [0, 1] {
+        for at in [0, 1, 2] {
             rig.devices[at].corrupt(g.column_start_bytes(0), BLOCK_BYTES).await;
         }
         let scrubbed = rig.array.scrub_rows(segment(0), 0, 4, &judge).await.expect("readable");
         let damaged: Vec<u32> = scrubbed.damaged.iter().map(|addr| addr.block()).collect();
-        assert_eq!(damaged, vec![0, 2], "the first blocks of data columns 0 and 1");
+        assert_eq!(damaged, vec![0, 2, 4], "the first blocks of three data columns");
         assert_eq!(scrubbed.repaired_bytes, 0);
-        // Undo one: the other can be had again, because nothing was rewritten.
-        rig.devices[0].corrupt(g.column_start_bytes(0), BLOCK_BYTES).await;
+        // Undo two: the third can be had again, because nothing was rewritten.
+        for at in [0, 1] {
+            rig.devices[at].corrupt(g.column_start_bytes(0), BLOCK_BYTES).await;
+        }
         let scrubbed = rig.array.scrub_rows(segment(0), 0, 4, &judge).await.expect("readable");
         assert_eq!((scrubbed.damaged, scrubbed.repaired_bytes), (vec![], BLOCK_BYTES));
         rig.expect_segment(segment(0), 1).await;

@@ -79,7 +79,7 @@ pub fn draw_spec(seed: Seed) -> PoolSpec {
         data_disks,
         spare_disks: 0,
         data_bytes: 64 << 20,
-        log_bytes: 16 << 20,
+        log_bytes: 64 << 20,
         segment_bytes: 1 << 20,
         seed: rng.u64(),
     }

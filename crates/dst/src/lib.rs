@@ -16,6 +16,7 @@ pub mod generate;
 pub mod history;
 pub mod model;
 mod panics;
+pub mod pool;
 pub mod prove;
 mod run;
 pub mod scenario;

@@ -35,7 +35,7 @@ impl Findings {
         let t = &self.tally;
         let simulated_secs = t.simulated_ns as f64 / 1e9;
         let mut out = String::new();
-        let mut line = |name: &str, text: String| out.push_str(&format!("{name:28}{text}\n"));
+        let mut line = |name: &str, text: String| out.push_str(&format!("{name:38}{text}\n"));
         line("scenarios", format!("{} ({:.1}/s)", self.runs, self.runs as f64 / wall_secs));
         line("client operations", format!("{} ({:.0}/s)", t.acts, t.acts as f64 / wall_secs));
         line("device commands", format!("{} ({:.0}/s)", t.commands, t.commands as f64 / wall_secs));

@@ -66,7 +66,11 @@ impl Superblock {
         assert!(self.log_state.len() <= LOG_STATE_MAX_BYTES, "log state is too long");
         let mut out = Encoder::new();
         out.u64(MAGIC).u32(VERSION).u32(u32::from(self.exported));
-        out.u64(self.pool).u64(self.commit.0).u64(self.txg.0).u64(self.config_generation).u64(self.config_sum);
+        out.u64(self.pool)
+            .u64(self.commit.0)
+            .u64(self.txg.0)
+            .u64(self.config_generation)
+            .u64(self.config_sum);
         for position in [self.journal_start, self.journal_end] {
             let (raw, seq) = position.map_or((u64::MAX, 0), |p| (p.addr.raw(), p.seq));
             out.u64(raw).u64(seq);

@@ -512,8 +512,9 @@ impl Core {
         for ticket in resolved {
             ticket.resolve_one();
         }
+        // Told again when a frame is built above the limit or a record finds no room, not now: a
+        // log that is idle needs no commit.
         self.pressure_told = false;
-        self.note_pressure();
         self.wake_worker();
     }
 

@@ -311,6 +311,14 @@ impl IntentLog {
     }
 }
 
+impl IntentLog {
+    /// Ends the log: appends that wait, and all later ones, fail with [`LogError::Closed`]. For a
+    /// pool that stops.
+    pub fn close(&self) {
+        self.shared.with(Core::close);
+    }
+}
+
 impl Drop for IntentLog {
     fn drop(&mut self) {
         self.shared.with(Core::close);

@@ -1,34 +1,43 @@
 //! Leaves with an entry of ten bytes per block: five of address, five of sum.
 //!
-//! A *plain* array has all 512 entries; a hole has the reserved address. Where some sums are
-//! sealed, a bitmap of those blocks follows. A *packed* array is a bitmap of the mapped blocks and
-//! their entries alone.
+//! A *plain* array has all 512 entries; a *packed* one is a bitmap of the mapped blocks and their
+//! entries alone. No block has the reserved address, so it can mark what is not an ordinary entry:
+//! with the reserved value for a sum too it is a hole, and otherwise a sealed block, whose address
+//! is where the sum would be.
 
-use forebay_format::map_record::LEAF_BLOCKS;
-use forebay_format::map_record::RESERVED_ADDR as HOLE;
+use forebay_format::map_record::{LEAF_BLOCKS, RESERVED_ADDR};
 use forebay_units::BlockAddr;
 
 use crate::runs::{Freed, NewRun};
 
 pub(crate) const ENTRY_LEN: usize = 10;
 pub(crate) const BITMAP_LEN: usize = LEAF_BLOCKS as usize / 8;
-/// A plain array without sealed sums.
+/// Bytes of a plain array; all ones is all holes.
 pub(crate) const PLAIN_LEN: usize = LEAF_BLOCKS as usize * ENTRY_LEN;
-/// A plain array with sealed sums.
-pub(crate) const MIXED_LEN: usize = PLAIN_LEN + BITMAP_LEN;
 
+/// The address and, unless it is sealed, the sum of an entry; `None` for a hole.
 #[inline]
-pub(crate) fn entry(entries: &[u8], index: usize) -> (u64, u64) {
+pub(crate) fn entry(entries: &[u8], index: usize) -> Option<(u64, Option<u64>)> {
     let at = &entries[index * ENTRY_LEN..][..ENTRY_LEN];
-    let low = u64::from_le_bytes(at[..8].try_into().expect("eight bytes"));
-    let high = u64::from_le_bytes(at[2..].try_into().expect("eight bytes"));
-    (low & HOLE, high >> 24)
+    let low = u64::from_le_bytes(at[..8].try_into().expect("eight bytes")) & RESERVED_ADDR;
+    let high = u64::from_le_bytes(at[2..].try_into().expect("eight bytes")) >> 24;
+    if low != RESERVED_ADDR {
+        Some((low, Some(high)))
+    } else if high != RESERVED_ADDR {
+        Some((high, None))
+    } else {
+        None
+    }
 }
 
 #[inline]
-pub(crate) fn put_entry(entries: &mut [u8], index: usize, addr: u64, sum: u64) {
-    assert!(sum >> 40 == 0, "a block sum has 40 bits");
-    let bytes = (u128::from(addr) | u128::from(sum) << 40).to_le_bytes();
+pub(crate) fn put_entry(entries: &mut [u8], index: usize, addr: u64, sum: Option<u64>) {
+    let (low, high) = match sum {
+        Some(sum) => (addr, sum),
+        None => (RESERVED_ADDR, addr),
+    };
+    assert!(high >> 40 == 0, "a block sum has 40 bits");
+    let bytes = (u128::from(low) | u128::from(high) << 40).to_le_bytes();
     entries[index * ENTRY_LEN..][..ENTRY_LEN].copy_from_slice(&bytes[..ENTRY_LEN]);
 }
 
@@ -54,28 +63,20 @@ pub(crate) fn rank(bitmap: &[u8], index: u32) -> usize {
     (below + part) as usize
 }
 
-/// Sets blocks of a plain array; returns the number of holes filled and of seals broken.
-pub(crate) fn assign_plain(buf: &mut [u8], new: NewRun<'_>, freed: &mut Freed<'_>) -> (u16, u16) {
-    let (entries, sealed) = buf.split_at_mut(PLAIN_LEN);
-    let (mut filled, mut unsealed) = (0, 0);
+/// Sets blocks of a plain array; returns the number of holes filled.
+pub(crate) fn assign_plain(entries: &mut [u8], new: NewRun<'_>, freed: &mut Freed<'_>) -> u16 {
+    let mut filled = 0;
     for (i, sum) in new.sums.iter().enumerate() {
         let block = new.start as usize + i;
         let addr = new.addr.raw() + i as u64;
-        let (old, _) = entry(entries, block);
-        if old == HOLE {
-            filled += 1;
-        } else {
-            if old != addr {
-                freed.add(BlockAddr::from_raw(old), 1);
-            }
-            if !sealed.is_empty() && bit(sealed, block as u32) {
-                sealed[block / 8] &= !(1 << (block % 8));
-                unsealed += 1;
-            }
+        match entry(entries, block) {
+            None => filled += 1,
+            Some((old, _)) if old != addr => freed.add(BlockAddr::from_raw(old), 1),
+            Some(_) => {}
         }
-        put_entry(entries, block, addr, *sum);
+        put_entry(entries, block, addr, Some(*sum));
     }
-    (filled, unsealed)
+    filled
 }
 
 /// Sets a block of a packed array with room for one more; returns whether it was a hole.
@@ -93,11 +94,9 @@ pub(crate) fn assign_packed(
         entries.copy_within(at * ENTRY_LEN..mapped * ENTRY_LEN, (at + 1) * ENTRY_LEN);
         set_bit(bitmap, block);
     } else {
-        let (old, _) = entry(entries, at);
-        if old != addr.raw() {
-            freed.add(BlockAddr::from_raw(old), 1);
-        }
+        let old = entry(entries, at).map(|(old, _)| old).filter(|old| *old != addr.raw());
+        old.into_iter().for_each(|old| freed.add(BlockAddr::from_raw(old), 1));
     }
-    put_entry(entries, at, addr.raw(), sum);
+    put_entry(entries, at, addr.raw(), Some(sum));
     hole
 }

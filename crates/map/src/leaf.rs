@@ -1,18 +1,20 @@
 //! A leaf: 512 blocks in whichever form is smallest.
 
-use forebay_format::map_record::{LEAF_BLOCKS, LeafRun, RESERVED_ADDR as HOLE};
+use forebay_format::map_record::{LEAF_BLOCKS, LeafRun};
 use forebay_units::{BlockAddr, SegmentId};
 
 use crate::Mapped;
 use crate::array::{
-    self, BITMAP_LEN, ENTRY_LEN, MIXED_LEN, PLAIN_LEN, assign_packed, assign_plain, bit, entry,
-    put_entry, rank, set_bit,
+    BITMAP_LEN, ENTRY_LEN, PLAIN_LEN, assign_packed, assign_plain, bit, entry, put_entry, rank,
+    set_bit,
 };
 use crate::memory::heap_bytes;
 use crate::runs::{Freed, NewRun, RunList, sum_bytes, wide};
 
 /// Longer changes of an array look for a smaller form afterwards.
 const SHORT_BLOCKS: usize = 32;
+/// Finding a block in more runs than this takes so long that it must save half the memory.
+const RUNS_FEW: usize = 128;
 const RUN_LEN: usize = 8;
 const SUM_LEN: usize = 5;
 
@@ -25,10 +27,10 @@ pub(crate) enum Leaf {
     Sealed { split: u16, first: [u8; 5], second: [u8; 5] },
     /// A list of packed runs, then the sums of those that are not sealed.
     Runs { buf: Box<[u8]>, runs: u16, mapped: u16, summed: u16 },
-    /// A bitmap of the mapped blocks, then their entries; nothing sealed.
+    /// A bitmap of the mapped blocks, then their entries.
     Packed { buf: Box<[u8]>, mapped: u16 },
-    /// An entry per block; when `sealed` is not 0, a bitmap of those whose sum is meaningless.
-    Plain { buf: Box<[u8]>, mapped: u16, sealed: u16 },
+    /// An entry per block.
+    Plain { buf: Box<[u8]>, mapped: u16 },
 }
 
 const _: () = assert!(size_of::<Leaf>() == 24, "a TiB has half a million leaves");
@@ -110,14 +112,13 @@ impl Leaf {
             }
             Leaf::Packed { buf, .. } => {
                 let (bitmap, entries) = buf.split_at(BITMAP_LEN);
-                let (addr, sum) =
-                    bit(bitmap, block).then(|| entry(entries, rank(bitmap, block)))?;
-                found(addr, Some(sum))
+                let index = bit(bitmap, block).then(|| rank(bitmap, block))?;
+                let (addr, sum) = entry(entries, index)?;
+                found(addr, sum)
             }
-            Leaf::Plain { buf, sealed, .. } => {
-                let (addr, sum) = entry(buf, block as usize);
-                let kept = *sealed == 0 || !bit(&buf[PLAIN_LEN..], block);
-                if addr == HOLE { None } else { found(addr, kept.then_some(sum)) }
+            Leaf::Plain { buf, .. } => {
+                let (addr, sum) = entry(buf, block as usize)?;
+                found(addr, sum)
             }
         }
     }
@@ -168,16 +169,11 @@ impl Leaf {
                     let mapped = bit(bitmap, block);
                     let index = at;
                     at += usize::from(mapped);
-                    mapped.then(|| (entry(entries, index).0, entry_sum(entries, index), false))
+                    mapped.then_some((entries, index))
                 });
             }
-            Leaf::Plain { buf, sealed, .. } => {
-                let bitmap = (*sealed > 0).then_some(&buf[PLAIN_LEN..]);
-                visit_entries((start, end), run, |block| {
-                    let (addr, _) = entry(buf, block as usize);
-                    let sealed = bitmap.is_some_and(|bitmap| bit(bitmap, block));
-                    (addr != HOLE).then(|| (addr, entry_sum(buf, block as usize), sealed))
-                });
+            Leaf::Plain { buf, .. } => {
+                visit_entries((start, end), run, |block| Some((&buf[..], block as usize)));
             }
         }
     }
@@ -193,14 +189,7 @@ impl Leaf {
         let before = self.mapped();
         let short = new.sums.len() < SHORT_BLOCKS;
         match self {
-            Leaf::Plain { buf, mapped, sealed } if short => {
-                let (filled, unsealed) = assign_plain(buf, new, freed);
-                *mapped += filled;
-                *sealed -= unsealed;
-                if *sealed == 0 && buf.len() > PLAIN_LEN {
-                    *buf = buf[..PLAIN_LEN].into();
-                }
-            }
+            Leaf::Plain { buf, mapped } if short => *mapped += assign_plain(buf, new, freed),
             Leaf::Packed { .. } if short => {
                 for (i, sum) in new.sums.iter().enumerate() {
                     self.assign_one(new.start + i as u32, (new.addr.plus(i as u32), *sum), freed);
@@ -236,7 +225,7 @@ impl Leaf {
                     for (from, to) in entries.as_chunks::<ENTRY_LEN>().0.iter().zip(blocks) {
                         plain[to * ENTRY_LEN..][..ENTRY_LEN].copy_from_slice(from);
                     }
-                    *self = Leaf::Plain { buf: plain, mapped: *mapped, sealed: 0 };
+                    *self = Leaf::Plain { buf: plain, mapped: *mapped };
                 }
             }
         }
@@ -244,9 +233,9 @@ impl Leaf {
             Leaf::Packed { buf, mapped } => {
                 *mapped += u16::from(assign_packed(buf, usize::from(*mapped), block, to, freed));
             }
-            Leaf::Plain { buf, mapped, .. } => {
+            Leaf::Plain { buf, mapped } => {
                 let new = NewRun { start: block, addr: to.0, sums: &[to.1] };
-                *mapped += assign_plain(buf, new, freed).0;
+                *mapped += assign_plain(buf, new, freed);
             }
             _ => unreachable!("a packed leaf becomes plain and nothing else"),
         }
@@ -296,9 +285,8 @@ impl Leaf {
         let mapped = from.mapped();
         let summed = from.sums.len();
         let runs_len = from.runs.len() * RUN_LEN + summed * SUM_LEN;
-        let all_summed = summed == mapped as usize;
         let packed_len = BITMAP_LEN + mapped as usize * ENTRY_LEN;
-        let array_len = if all_summed { packed_len.min(PLAIN_LEN) } else { MIXED_LEN };
+        let most_len = packed_len.min(PLAIN_LEN);
         if mapped == 0 {
             *self = Leaf::Empty;
         } else if mapped == LEAF_BLOCKS && summed == 0 && from.runs.len() <= 2 {
@@ -309,12 +297,13 @@ impl Leaf {
                 first: sum_bytes(first.addr.raw()),
                 second: sum_bytes(second.addr.raw()),
             };
-        } else if runs_len <= array_len {
+        } else if runs_len <= most_len && (from.runs.len() <= RUNS_FEW || runs_len <= most_len / 2)
+        {
             self.store_runs(from, runs_len, mapped as u16);
-        } else if all_summed && packed_len < PLAIN_LEN {
-            self.store_packed(from, packed_len, mapped as u16);
+        } else if packed_len < PLAIN_LEN {
+            *self = Leaf::Packed { buf: packed(from, packed_len), mapped: mapped as u16 };
         } else {
-            self.store_plain(from, array_len, mapped as u16);
+            *self = Leaf::Plain { buf: plain(from), mapped: mapped as u16 };
         }
     }
 
@@ -333,56 +322,41 @@ impl Leaf {
         sums[..from.sums.len() * SUM_LEN].copy_from_slice(from.sums.as_flattened());
         *self = Leaf::Runs { buf, runs, mapped, summed };
     }
-
-    fn store_packed(&mut self, from: &RunList, len: usize, mapped: u16) {
-        let mut buf = vec![0; len].into_boxed_slice();
-        let (bitmap, entries) = buf.split_at_mut(BITMAP_LEN);
-        let blocks = from.iter().flat_map(|run| (0..run.blocks).map(move |i| (run, i)));
-        for (at, ((run, i), sum)) in blocks.zip(&from.sums).enumerate() {
-            set_bit(bitmap, run.start + i);
-            put_entry(entries, at, run.addr.raw() + u64::from(i), wide(*sum));
-        }
-        *self = Leaf::Packed { buf, mapped };
-    }
-
-    fn store_plain(&mut self, from: &RunList, len: usize, mapped: u16) {
-        let mut buf = vec![0xff; len].into_boxed_slice();
-        let (entries, bitmap) = buf.split_at_mut(PLAIN_LEN);
-        bitmap.fill(0);
-        let mut sums = from.sums.iter();
-        for run in from.iter() {
-            for i in 0..run.blocks {
-                let block = run.start + i;
-                let sum = if run.sealed {
-                    array::set_bit(bitmap, block);
-                    0
-                } else {
-                    wide(*sums.next().expect("a sum per block that is not sealed"))
-                };
-                put_entry(entries, block as usize, run.addr.raw() + u64::from(i), sum);
-            }
-        }
-        let sealed = mapped - from.sums.len() as u16;
-        *self = Leaf::Plain { buf, mapped, sealed };
-    }
 }
 
-fn entry_sum(entries: &[u8], index: usize) -> SumBytes<'_> {
-    SumBytes { bytes: &entries[index * ENTRY_LEN + SUM_LEN..], stride: ENTRY_LEN }
+fn packed(from: &RunList, len: usize) -> Box<[u8]> {
+    let mut buf = vec![0; len].into_boxed_slice();
+    let (bitmap, entries) = buf.split_at_mut(BITMAP_LEN);
+    let mut at = 0;
+    from.each_block(|block, addr, sum| {
+        set_bit(bitmap, block);
+        put_entry(entries, at, addr, sum);
+        at += 1;
+    });
+    buf
 }
 
-/// Joins what `at` says of each block (address, sum, whether sealed) into runs.
+fn plain(from: &RunList) -> Box<[u8]> {
+    let mut buf = vec![0xff; PLAIN_LEN].into_boxed_slice();
+    from.each_block(|block, addr, sum| put_entry(&mut buf, block as usize, addr, sum));
+    buf
+}
+
+/// Joins the entries that `at` names for each block into runs.
 #[inline]
 fn visit_entries<'a>(
     (start, end): (u32, u32),
     mut run: impl FnMut(LeafRun, SumBytes<'a>),
-    mut at: impl FnMut(u32) -> Option<(u64, SumBytes<'a>, bool)>,
+    mut at: impl FnMut(u32) -> Option<(&'a [u8], usize)>,
 ) {
     let mut open: Option<(LeafRun, SumBytes<'a>)> = None;
     for block in start..end {
-        let next = at(block).map(|(addr, sums, sealed)| {
+        let next = at(block).and_then(|(entries, index)| {
+            let (addr, sum) = entry(entries, index)?;
+            let bytes = &entries[index * ENTRY_LEN + SUM_LEN..];
             let addr = BlockAddr::from_raw(addr);
-            (LeafRun { start: block, blocks: 1, addr, sealed }, sums)
+            let one = LeafRun { start: block, blocks: 1, addr, sealed: sum.is_none() };
+            Some((one, SumBytes { bytes, stride: ENTRY_LEN }))
         });
         match (&mut open, next) {
             (Some((before, _)), Some((one, _))) if before.joins(one) => before.blocks += 1,

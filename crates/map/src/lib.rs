@@ -219,7 +219,7 @@ impl Map {
     /// one per sum. `stale` hears of the new addresses whose blocks had changed meanwhile: they
     /// hold nothing that lives. Returns the number of blocks moved.
     ///
-    /// Panics when a run leaves its segment.
+    /// Panics when the new run leaves its segment.
     pub fn replace_run_if(
         &mut self,
         volume: VolumeId,
@@ -235,7 +235,9 @@ impl Map {
         while at < sums.len() {
             let still = |i: usize| {
                 let now = self.lookup(volume, Lba(lba.0 + i as u64));
-                now.is_some_and(|now| now.addr == old.plus(i as u32))
+                now.is_some_and(|now| {
+                    now.addr.segment() == old.segment() && now.addr.raw() == old.raw() + i as u64
+                })
             };
             let lives = still(at);
             let end = (at + 1..sums.len()).find(|&i| still(i) != lives).unwrap_or(sums.len());
@@ -310,6 +312,12 @@ impl Map {
             memory::btree_bytes(self.volumes.len(), size_of::<(VolumeId, VolumeMap)>());
         let volumes: u64 = self.volumes.values().map(VolumeMap::memory_bytes).sum();
         containers + volumes + self.scratch.memory_bytes() + size_of::<Self>() as u64
+    }
+
+    /// The first leaf from `cursor` on that holds something.
+    #[must_use]
+    pub fn leaf_from(&self, cursor: LeafId) -> Option<LeafId> {
+        self.leaves_from(cursor).next()
     }
 
     /// The leaves that hold something, from `cursor` on, in order. The cursor is only a place:

@@ -90,7 +90,18 @@ impl RunList {
     }
 
     pub(crate) fn mapped(&self) -> u32 {
-        self.iter().map(|run| run.blocks).sum()
+        self.runs.iter().map(|word| LeafRun::packed_blocks(*word)).sum()
+    }
+
+    /// Tells of each block, with its address and its sum unless that is sealed.
+    pub(crate) fn each_block(&self, mut tell: impl FnMut(u32, u64, Option<u64>)) {
+        let mut sums = self.sums.iter();
+        for run in self.iter() {
+            for i in 0..run.blocks {
+                let sum = if run.sealed { None } else { sums.next().map(|sum| wide(*sum)) };
+                tell(run.start + i, run.addr.raw() + u64::from(i), sum);
+            }
+        }
     }
 
     pub(crate) fn memory_bytes(&self) -> u64 {
@@ -108,12 +119,11 @@ impl RunList {
         let first = self.runs.partition_point(|word| LeafRun::unpack(*word).end() <= start);
         let hit =
             self.runs[first..].partition_point(|word| LeafRun::unpack(*word).start < end) + first;
-        let inline = |word: &u64| {
-            let run = LeafRun::unpack(*word);
-            if run.sealed { 0 } else { run.blocks as usize }
+        let summed = |words: &[u64]| {
+            words.iter().map(|word| LeafRun::packed_summed(*word)).sum::<u32>() as usize
         };
-        let sums_from: usize = self.runs[..first].iter().map(inline).sum();
-        let sums_to = sums_from + self.runs[first..hit].iter().map(inline).sum::<usize>();
+        let sums_from = summed(&self.runs[..first]);
+        let sums_to = sums_from + summed(&self.runs[first..hit]);
 
         let mut left = None;
         let mut right = None;

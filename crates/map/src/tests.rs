@@ -4,6 +4,7 @@ use forebay_format::map_record::{decode_leaves, encode_leaves};
 use proptest::prelude::*;
 
 use super::*;
+use crate::leaf::Leaf;
 
 const LEAF: u64 = LEAF_BLOCKS as u64;
 /// Where the second cluster of blocks lies: in another chapter of the directory.
@@ -216,7 +217,8 @@ impl World {
         for (i, sum) in sums.iter().enumerate() {
             let at = (volume, lba + i as u64);
             let was = old.raw() + i as u64;
-            if self.model.get(&at).is_some_and(|entry| entry.addr.raw() == was) {
+            let lies_there = |e: &Entry| e.addr.raw() == was && e.addr.segment() == old.segment();
+            if self.model.get(&at).is_some_and(lies_there) {
                 let addr = new.plus(i as u32);
                 self.model.insert(at, Entry { addr, sum: *sum });
                 self.alive.remove(&BlockAddr::from_raw(was));
@@ -350,4 +352,154 @@ proptest! {
         world.map.scratch = RunList::default();
         prop_assert!(world.map.memory_bytes() < 2000);
     }
+}
+
+fn fresh() -> Map {
+    let mut map = Map::new();
+    map.create_volume(VolumeId(1)).unwrap();
+    map
+}
+
+fn place(segment: u32, block: u32) -> BlockAddr {
+    BlockAddr::new(SegmentId(segment), block)
+}
+
+#[test]
+fn changes_that_cannot_be_are_refused() {
+    let mut map = fresh();
+    let one = VolumeId(1);
+    let mut freed = |_, _| panic!("nothing was mapped");
+    assert_eq!(map.create_volume(one), Err(MapError::VolumeExists(one)));
+    let two = VolumeId(2);
+    let gone = Err(MapError::NoVolume(two));
+    assert_eq!(map.set_run(two, Lba(0), place(1, 0), &[1], false, &mut freed), gone);
+    assert_eq!(map.clear(two, Lba(0), 1, &mut freed), gone);
+    assert_eq!(map.truncate(two, 0, &mut freed), gone);
+    assert_eq!(map.drop_volume(two, &mut freed), gone);
+    assert!(!map.replace_if(two, Lba(0), place(1, 0), Entry { addr: place(2, 0), sum: 0 }));
+    assert_eq!(map.lookup(two, Lba(0)), None);
+    let mut stale = Vec::new();
+    let told = &mut |addr, blocks| stale.push((addr, blocks));
+    assert_eq!(map.replace_run_if(two, Lba(0), place(1, 0), place(2, 0), &[1, 2], told), 0);
+    assert_eq!(stale, [(place(2, 0), 2)]);
+    let last = Lba(MAX_VOLUME_BLOCKS - 1);
+    let past = MapError::PastEnd { volume: one, lba: last, blocks: 2 };
+    assert_eq!(map.set_run(one, last, place(1, 0), &[1, 2], false, &mut freed), Err(past));
+    assert!(past.to_string().contains("volume 1"));
+    assert_eq!(map.lookup(one, Lba(u64::MAX)), None);
+    map.set_run(one, last, place(1, 0), &[1], false, &mut freed).unwrap();
+    assert_eq!(map.lookup(one, last), Some(Mapped { addr: place(1, 0), sum: Some(1) }));
+}
+
+#[test]
+#[should_panic(expected = "reserved")]
+fn the_reserved_address_is_refused() {
+    let last = BlockAddr::from_raw(RESERVED_ADDR);
+    let _ = fresh().set_run(VolumeId(1), Lba(0), last, &[1], false, &mut |_, _| {});
+}
+
+#[test]
+#[should_panic(expected = "leaves its segment")]
+fn a_run_over_the_end_of_a_segment_is_refused() {
+    let addr = place(1, BlockAddr::MAX_BLOCKS - 1);
+    let _ = fresh().set_run(VolumeId(1), Lba(0), addr, &[1, 2], false, &mut |_, _| {});
+}
+
+#[test]
+fn freed_addresses_are_joined_and_kept_ones_are_not_freed() {
+    let mut map = fresh();
+    let volume = VolumeId(1);
+    let mut told = Vec::new();
+    let mut freed = |addr, blocks| told.push((addr, blocks));
+    let sums = vec![5; 2000];
+    map.set_run(volume, Lba(100), place(7, 50), &sums, false, &mut freed).unwrap();
+    // The same again, as a caller that starts over may do.
+    map.set_run(volume, Lba(100), place(7, 50), &sums, false, &mut freed).unwrap();
+    map.set_run(volume, Lba(300), place(8, 0), &sums[..700], false, &mut freed).unwrap();
+    map.clear(volume, Lba(0), 310, &mut freed).unwrap();
+    map.drop_volume(volume, &mut freed).unwrap();
+    let expected = [
+        (place(7, 250), 700),
+        (place(7, 50), 200),
+        (place(8, 0), 10),
+        (place(8, 10), 690),
+        (place(7, 950), 1100),
+    ];
+    assert_eq!(told, expected);
+}
+
+#[test]
+fn a_leaf_takes_the_form_that_fits_and_keeps_what_it_holds() {
+    let volume = VolumeId(1);
+    let form = |map: &Map| match map.volumes[&volume].leaf(0).unwrap() {
+        Leaf::Empty => "empty",
+        Leaf::Sealed { .. } => "sealed",
+        Leaf::Runs { .. } => "runs",
+        Leaf::Packed { .. } => "packed",
+        Leaf::Plain { .. } => "plain",
+    };
+    let mut map = fresh();
+    let mut forms = Vec::new();
+    let mut note = |map: &Map| {
+        if forms.last() != Some(&form(map)) {
+            forms.push(form(map));
+        }
+    };
+    // Backwards, so that no two blocks join: 512 single ones.
+    for i in 0..512 {
+        map.set_run(volume, Lba(511 - i), place(2, i as u32), &[i], true, &mut |_, _| {}).unwrap();
+        note(&map);
+    }
+    // Nothing to seal: the runs are single blocks.
+    assert!(!map.seal(LeafId { volume, leaf: 0 }, &mut |_| true));
+    note(&map);
+    let whole = vec![3; 512];
+    map.set_run(volume, Lba(0), place(4, 0), &whole, false, &mut |_, _| {}).unwrap();
+    note(&map);
+    assert!(!map.seal(LeafId { volume, leaf: 0 }, &mut |_| false));
+    note(&map);
+    assert!(map.seal(LeafId { volume, leaf: 0 }, &mut |segment| segment == SegmentId(4)));
+    note(&map);
+    assert_eq!(map.lookup(volume, Lba(9)), Some(Mapped { addr: place(4, 9), sum: None }));
+    // Single blocks over what is sealed: every second, then the rest but one.
+    for i in (0..512).step_by(2).chain((1..511).step_by(2)) {
+        map.set_run(volume, Lba(i), place(5, 1000 - i as u32), &[i], true, &mut |_, _| {}).unwrap();
+        note(&map);
+        let last = map.lookup(volume, Lba(511));
+        assert_eq!(last, Some(Mapped { addr: place(4, 511), sum: None }));
+    }
+    // Holes again.
+    for i in 0..500 {
+        map.clear(volume, Lba(i), 1, &mut |_, _| {}).unwrap();
+        note(&map);
+    }
+    let left = map.lookup(volume, Lba(510));
+    assert_eq!(left, Some(Mapped { addr: place(5, 490), sum: Some(510) }));
+    assert_eq!(
+        forms,
+        ["runs", "packed", "plain", "runs", "sealed", "runs", "plain", "packed", "runs"]
+    );
+}
+
+#[test]
+fn sealing_stops_where_no_footer_is_on_media() {
+    let mut map = fresh();
+    let (volume, id) = (VolumeId(1), LeafId { volume: VolumeId(1), leaf: 0 });
+    let sums: Vec<u64> = (0..512).collect();
+    let mut ignored = |_, _| {};
+    map.set_run(volume, Lba(0), place(1, 0), &sums[..300], true, &mut ignored).unwrap();
+    // This completes the leaf, but says nothing of the footer of segment 1.
+    map.set_run(volume, Lba(300), place(2, 0), &sums[300..], true, &mut ignored).unwrap();
+    let sum = |map: &Map, lba| map.lookup(volume, Lba(lba)).unwrap().sum;
+    assert_eq!((sum(&map, 299), sum(&map, 300)), (Some(299), None));
+    assert!(map.seal(id, &mut |segment| segment == SegmentId(1)));
+    assert_eq!((sum(&map, 299), sum(&map, 300)), (None, None));
+    // A whole leaf at one place is sealed as it is written.
+    map.set_run(volume, Lba(512), place(3, 7), &sums, true, &mut ignored).unwrap();
+    assert_eq!((sum(&map, 512), sum(&map, 1023)), (None, None));
+    // Short runs keep their sums.
+    map.set_run(volume, Lba(1024), place(3, 600), &sums[..31], true, &mut ignored).unwrap();
+    map.set_run(volume, Lba(1100), place(3, 700), &sums[..32], true, &mut ignored).unwrap();
+    assert!(map.seal(LeafId { volume, leaf: 2 }, &mut |_| true));
+    assert_eq!((sum(&map, 1024), sum(&map, 1100)), (Some(0), None));
 }

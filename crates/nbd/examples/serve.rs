@@ -18,6 +18,8 @@ use forebay_units::{Nanos, parse_bytes};
 enum Kind {
     /// Takes everything, keeps nothing: what the protocol alone costs.
     Null,
+    /// The same, but every operation waits for one turn of the loop, as real devices do.
+    Deferred,
     /// Keeps it in memory.
     Memory,
     /// A file or block device, with O_DIRECT.
@@ -44,23 +46,38 @@ struct Args {
     export: String,
 }
 
-struct NullDevice(Geometry);
+struct NullDevice {
+    geometry: Geometry,
+    deferred: bool,
+}
+
+impl NullDevice {
+    async fn wait(&self) {
+        if self.deferred {
+            forebay_rt::yield_now().await;
+        }
+    }
+}
 
 impl BlockDevice for NullDevice {
     fn name(&self) -> &str {
         "null"
     }
     fn geometry(&self) -> Geometry {
-        self.0
+        self.geometry
     }
     fn read(&self, _offset_bytes: u64, mut buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
         Box::pin(async move {
+            self.wait().await;
             buf.fill(0);
             Ok(buf)
         })
     }
     fn write(&self, _offset_bytes: u64, _data: IoBytes, _fua: bool) -> DeviceFuture<'_, ()> {
-        Box::pin(async { Ok(()) })
+        Box::pin(async {
+            self.wait().await;
+            Ok(())
+        })
     }
     fn flush(&self) -> DeviceFuture<'_, ()> {
         Box::pin(async { Ok(()) })
@@ -75,13 +92,16 @@ impl BlockDevice for NullDevice {
 
 fn open(args: &Args) -> Result<Device, DeviceError> {
     Ok(match args.kind {
-        Kind::Null => Rc::new(NullDevice(Geometry {
-            size_bytes: args.size,
-            block_bytes: 512,
-            volatile_cache: true,
-            discard_bytes: 4096,
-            read_only: false,
-        })),
+        Kind::Null | Kind::Deferred => Rc::new(NullDevice {
+            geometry: Geometry {
+                size_bytes: args.size,
+                block_bytes: 512,
+                volatile_cache: true,
+                discard_bytes: 4096,
+                read_only: false,
+            },
+            deferred: matches!(args.kind, Kind::Deferred),
+        }),
         Kind::Memory => Rc::new(MemoryDevice::new("memory", args.size)),
         Kind::File => {
             let path = args.path.as_deref().expect("clap asks for it");
@@ -101,7 +121,10 @@ async fn serve(args: Args) -> Result<(), Box<dyn std::error::Error>> {
         println!("{}", server.listen_tcp(address)?);
     }
     Interrupts::catch()?.next().await?;
-    server.stop(Nanos::from_secs(5)).await;
+    let left = server.stop(Nanos::from_secs(5)).await;
+    if left > 0 {
+        eprintln!("serve: gave up {left} connections");
+    }
     println!("{:?}", server.counts());
     Ok(())
 }

@@ -282,8 +282,10 @@ async fn receive(connection: &Rc<Connection>, inbox: &mut Inbox) -> Ending {
         };
         connection.budget.take(charge_bytes).await;
         if let Err(refusal) = verdict {
+            // Some clients take an answer before they have sent everything for a broken server.
+            let skipped = inbox.skip(payload_bytes).await;
             perform::answer_refusal(connection, &request, &refusal, charge_bytes);
-            match inbox.skip(payload_bytes).await {
+            match skipped {
                 Ok(true) => continue,
                 Ok(false) => return mid_request(),
                 Err(e) => return vanished(e),

@@ -143,9 +143,10 @@ impl Server {
     }
 
     /// Stops: no new connections, requests that have arrived and not begun are answered
-    /// `ESHUTDOWN`, those in flight are finished and answered, then connections close. Returns
-    /// when all have; clients that do not take their replies are cut off after `patience`.
-    pub async fn stop(&self, patience: Nanos) {
+    /// `ESHUTDOWN`, those in flight are finished and answered, then connections close. Clients
+    /// that do not take their replies are cut off after `patience`; connections whose device has
+    /// not answered after as long again are given up. Returns how many those are, 0 mostly.
+    pub async fn stop(&self, patience: Nanos) -> usize {
         self.shared.stopping.set(true);
         for listener in self.listeners.take() {
             listener.shutdown();
@@ -158,7 +159,10 @@ impl Server {
             for stream in self.streams.borrow().values() {
                 stream.shutdown();
             }
-            self.changed.until(over).await;
+            // Cutting off takes a turn or two even when nobody is patient.
+            let grace = patience.max(Nanos::from_millis(100));
+            let _ = rt::timeout(grace, self.changed.until(over)).await;
         }
+        self.connections()
     }
 }

@@ -39,9 +39,8 @@ impl Pool {
                 Ok((_, config)) => config.clone(),
                 Err(_) => devices[0].label.configs[0].1.clone(),
             };
-            let is_here = |m: &MemberConfig| {
-                devices.iter().any(|f| f.label.configs[0].0.device == m.device)
-            };
+            let is_here =
+                |m: &MemberConfig| devices.iter().any(|f| f.label.configs[0].0.device == m.device);
             let vdev = |m: &MemberConfig| {
                 let state = match (is_here(m), m.state) {
                     (false, _) => Health::Unavail,
@@ -75,7 +74,8 @@ impl Pool {
                     0 => Health::Unavail,
                     _ => Health::Degraded,
                 };
-                state = worse(state, if health == Health::Online { health } else { Health::Degraded });
+                state =
+                    worse(state, if health == Health::Online { health } else { Health::Degraded });
                 logs.push(branch("mirror", ring.ring as usize, health, children));
             }
             let remark = match &newest {
@@ -233,7 +233,11 @@ impl Pool {
         let ring = {
             let config = self.config.borrow();
             let by_name = name.strip_prefix("mirror-").and_then(|n| n.parse::<u32>().ok());
-            config.logs.iter().find(|r| Some(r.ring) == by_name && r.sides.len() > 1).map(|r| r.ring)
+            config
+                .logs
+                .iter()
+                .find(|r| Some(r.ring) == by_name && r.sides.len() > 1)
+                .map(|r| r.ring)
         };
         let ring = match ring {
             Some(ring) => ring,
@@ -342,9 +346,10 @@ impl Pool {
             }
         }
         for group in &config.groups {
-            let mut members = group.members.iter().flat_map(|m| {
-                std::iter::successors(Some(m), |m| m.replacement.as_deref())
-            });
+            let mut members = group
+                .members
+                .iter()
+                .flat_map(|m| std::iter::successors(Some(m), |m| m.replacement.as_deref()));
             if members.any(|m| m.device == old.device) {
                 let geometry = crate::recovery::geometry_of(group)?;
                 return Ok(geometry.needed_bytes() + label);
@@ -360,9 +365,8 @@ impl Pool {
         if self.is_log(found.device) {
             {
                 let config = self.config.borrow();
-                let ring = config.logs.iter().find(|r| {
-                    r.sides.iter().any(|s| s.device == found.device)
-                });
+                let ring =
+                    config.logs.iter().find(|r| r.sides.iter().any(|s| s.device == found.device));
                 if ring.is_none_or(|r| r.sides.len() < 2) {
                     return Err(PoolError::new(format!(
                         "{name} is the only side of its log device; 'pool remove' removes it"
@@ -406,9 +410,11 @@ impl Pool {
         let old = self.find_member(device)?;
         let path = new.unwrap_or(&old.path).to_owned();
         if path == old.path {
-            let in_use = self.array.status().iter().any(|m| {
-                m.id.0 == old.device && matches!(m.state, MemberState::Online)
-            });
+            let in_use = self
+                .array
+                .status()
+                .iter()
+                .any(|m| m.id.0 == old.device && matches!(m.state, MemberState::Online));
             if in_use && !self.is_log(old.device) {
                 return Err(PoolError::new(format!(
                     "{path} is in use; take it offline first to replace it with itself, or name \
@@ -473,9 +479,9 @@ impl Pool {
                     .iter()
                     .find(|r| r.sides.iter().any(|s| s.device == found.device))
                     .is_some_and(|r| {
-                        r.sides.iter().any(|s| {
-                            s.device != found.device && s.state == MemberUse::Online
-                        })
+                        r.sides
+                            .iter()
+                            .any(|s| s.device != found.device && s.state == MemberUse::Online)
                     });
                 if !others {
                     return Err(PoolError::new(format!(
@@ -527,9 +533,8 @@ impl Pool {
             None => OpenDevice::new(&found.path, self.opener.open(&found.path)?),
         };
         let label = crate::labels::read_label(&open.device()).await;
-        let belongs = label.configs.iter().any(|(e, _)| {
-            e.pool == self.guid && e.device == found.device
-        });
+        let belongs =
+            label.configs.iter().any(|(e, _)| e.pool == self.guid && e.device == found.device);
         if !belongs {
             return Err(PoolError::new(format!(
                 "{} no longer carries this pool's label; use 'pool replace' to make it part of \

@@ -14,6 +14,9 @@ use crate::{Pool, PoolError, Relocation, Writers};
 /// Blocks read at once from a victim.
 const CHUNK_BLOCKS: u32 = 256;
 
+/// Rounds of cleaning without a segment gained after which the group goes on with what there is.
+const FRUITLESS_ROUNDS: u32 = 16;
+
 /// A live block of a victim.
 struct Live {
     block: u32,
@@ -24,7 +27,7 @@ struct Live {
 
 impl Pool {
     /// Segments that the open group, and the streams that take it, may need.
-    fn segments_needed(&self) -> u32 {
+    pub(crate) fn segments_needed(&self) -> u32 {
         let blocks = self.groups.borrow().open().data_blocks();
         let per_segment = u64::from(self.table.data_blocks(SegmentId(0))).max(1);
         blocks.div_ceil(per_segment) as u32 + 2
@@ -33,11 +36,11 @@ impl Pool {
     /// Cleans until the open group fits and the reserve is whole, with roots of its own between:
     /// a segment is free only when a root no longer needs it.
     pub(crate) async fn make_room(self: &Rc<Self>, writers: &mut Writers) -> Result<(), PoolError> {
-        let mut fruitless = 0;
+        let (mut fruitless, mut best) = (0, 0);
         loop {
             let target = self.segments_needed() + self.limits.get().reserve_segments;
             let free = self.table.free_count();
-            if free >= target || fruitless >= 3 {
+            if free >= target || fruitless >= FRUITLESS_ROUNDS {
                 return Ok(());
             }
             let moved = self.clean(writers, target - free).await?;
@@ -48,9 +51,10 @@ impl Pool {
             self.journal(writers, &delta, commit).await?;
             let txg = self.sync.committed.get();
             self.write_root(writers, txg, false).await?;
-            let gained = self.table.free_count() > free;
-            fruitless = if gained { 0 } else { fruitless + 1 };
-            if !moved && !gained && self.table.emptied_count() == 0 {
+            let now = self.table.free_count() + self.table.emptied_count();
+            fruitless = if now > best { 0 } else { fruitless + 1 };
+            best = best.max(now);
+            if !moved && self.table.emptied_count() == 0 && self.table.free_count() <= free {
                 return Ok(());
             }
         }
@@ -66,7 +70,7 @@ impl Pool {
         let mut gain = 0.0;
         let mut any = false;
         while gain < f64::from(wanted) {
-            let Some(victim) = choose_victim(&self.table, self.stats.clock()) else { break };
+            let Some(victim) = choose_victim(&self.table, self.sync.commit.get()) else { break };
             if u64::from(victim.live) > room {
                 break;
             }
@@ -152,7 +156,7 @@ impl Pool {
             false => None,
         };
         let mut found: BTreeMap<u32, (VolumeId, Lba)> = BTreeMap::new();
-        match footer {
+        match &footer {
             Some(footer) => {
                 let mut block = 0;
                 for run in &footer.runs {
@@ -181,7 +185,9 @@ impl Pool {
             if let Some(mapped) = map.lookup(volume, lba)
                 && mapped.addr == here
             {
-                live.push(Live { block, volume, lba, sum: mapped.sum });
+                let in_footer = || footer.as_ref()?.sums.get(block as usize).copied();
+                let sum = mapped.sum.or_else(in_footer);
+                live.push(Live { block, volume, lba, sum });
             }
         }
         live

@@ -79,11 +79,7 @@ pub(crate) const VOLUME_PROPERTIES: &[Property] = &[
     },
 ];
 
-pub(crate) fn check_property(
-    known: &[Property],
-    name: &str,
-    value: &str,
-) -> Result<(), PoolError> {
+pub(crate) fn check_property(known: &[Property], name: &str, value: &str) -> Result<(), PoolError> {
     let Some(property) = known.iter().find(|p| p.name == name) else {
         let names: Vec<_> = known.iter().map(|p| p.name).collect();
         return Err(PoolError::new(format!(
@@ -94,10 +90,7 @@ pub(crate) fn check_property(
     if (property.check)(value) {
         return Ok(());
     }
-    Err(PoolError::new(format!(
-        "'{value}' is no value for '{name}': it is {}",
-        property.meaning
-    )))
+    Err(PoolError::new(format!("'{value}' is no value for '{name}': it is {}", property.meaning)))
 }
 
 pub(crate) fn check_name(what: &str, name: &str) -> Result<(), PoolError> {

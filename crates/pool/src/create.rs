@@ -11,8 +11,8 @@ use forebay_rt as rt;
 use forebay_units::{CommitId, DeviceId, FrameSeq, TxgId};
 
 use crate::config::{POOL_PROPERTIES, check_name, check_property};
-use crate::devices::{Candidate, UNIT_BYTES, group_shape, layout_of, log_range, open_candidate};
 use crate::devices::reserve_bytes;
+use crate::devices::{Candidate, UNIT_BYTES, group_shape, layout_of, log_range, open_candidate};
 use crate::labels::{OpenDevice, Opener, clear_label, write_config, write_root};
 use crate::recovery::{Parts, build_array, log_rings_of};
 use crate::spec::{GroupSpec, LogSpec, PoolSpec};
@@ -192,5 +192,4 @@ impl Pool {
         pool.start();
         Ok(pool)
     }
-
 }

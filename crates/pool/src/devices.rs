@@ -26,8 +26,7 @@ pub(crate) fn layout_of(redundancy: Redundancy) -> Layout {
 }
 
 pub(crate) fn parse_layout(name: &str) -> Option<Layout> {
-    let all =
-        [Layout::Raid0, Layout::Mirror, Layout::Raidz1, Layout::Raidz2, Layout::Raidz3];
+    let all = [Layout::Raid0, Layout::Mirror, Layout::Raidz1, Layout::Raidz2, Layout::Raidz3];
     all.into_iter().find(|layout| layout.to_string() == name)
 }
 
@@ -115,10 +114,8 @@ impl Pool {
     /// The id of a member by path, or by the last part of a path when that is unambiguous.
     pub(crate) fn find_member(&self, name: &str) -> Result<MemberConfig, PoolError> {
         let config = self.config.borrow();
-        let all: Vec<&MemberConfig> = config
-            .data_members()
-            .chain(config.logs.iter().flat_map(|ring| &ring.sides))
-            .collect();
+        let all: Vec<&MemberConfig> =
+            config.data_members().chain(config.logs.iter().flat_map(|ring| &ring.sides)).collect();
         let exact = all.iter().find(|m| m.path == name);
         if let Some(found) = exact {
             return Ok((**found).clone());

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use forebay_array::{Event, MemberState};
 use forebay_device::{DeviceError, ErrorKind, Operation};
 use forebay_format::config::MemberUse;
-use forebay_intent_log::{LogState, Event as LogEvent};
+use forebay_intent_log::{Event as LogEvent, LogState};
 use forebay_rt as rt;
 use forebay_rt::Either;
 use forebay_rt::sync::Notify;

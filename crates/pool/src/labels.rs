@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use forebay_device::{BlockDevice, Device, DeviceError, IoBuf};
+use forebay_device::{Device, DeviceError, IoBuf};
 use forebay_format::checksum::crc64;
 use forebay_format::config::PoolConfig;
 use forebay_format::label::{
@@ -166,9 +166,5 @@ impl OpenDevice {
 
     pub fn device(&self) -> Device {
         self.counted.clone()
-    }
-
-    pub fn size_bytes(&self) -> u64 {
-        self.counted.geometry().size_bytes
     }
 }

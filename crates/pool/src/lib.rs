@@ -70,8 +70,6 @@ pub(crate) struct Writers {
     pub journal_start: Option<JournalPosition>,
     /// A checkpoint in progress: where it began, and the next leaf.
     pub checkpoint: Option<(JournalPosition, LeafId)>,
-    /// Bytes of deltas since the last checkpoint began.
-    pub delta_bytes: u64,
     pub relocations: Vec<Relocation>,
     /// Volumes to drop from the map with the next root.
     pub dropped: Vec<VolumeId>,
@@ -179,6 +177,9 @@ impl Pool {
     /// hold counts. An import goes on from the last root and the log.
     pub(crate) fn stop(&self, why: &str) {
         self.stopped.borrow_mut().get_or_insert_with(|| why.to_owned());
+        self.log.close();
+        // Writers that wait for room go on, and are refused.
+        self.throttle.release(u64::from(u32::MAX) << 16);
         self.sync.done.notify_all();
         self.sync.wake.notify_all();
         for volume in self.volumes.borrow().values() {

@@ -34,6 +34,10 @@ use crate::status::ImportReport;
 use crate::volume::VolumeState;
 use crate::{Limits, Pool, PoolError, Space, SyncControl, Writers};
 
+/// From this many segments on, blocks are separated by lifetime: below, the open segments of six
+/// streams would take too large a share.
+const SEPARATE_SEGMENTS: u32 = 512;
+
 /// Everything that a running pool is put together from.
 pub(crate) struct Parts {
     opener: Rc<dyn Opener>,
@@ -209,9 +213,8 @@ pub(crate) fn newest_root(
     roots.dedup_by_key(|root| root.commit);
     let mut why = "no readable superblock".to_owned();
     for root in roots.into_iter().skip(rewind as usize) {
-        let config = found
-            .iter()
-            .find_map(|f| f.label.config(root.config_generation, root.config_sum));
+        let config =
+            found.iter().find_map(|f| f.label.config(root.config_generation, root.config_sum));
         match config {
             Some(config) => return Ok((root.clone(), config.clone())),
             None => {
@@ -270,6 +273,7 @@ impl Pool {
         let exported = parts.root.exported;
         let pool = Pool::assemble(parts)?;
         pool.recover(&log_state, exported, options, &mut report).await?;
+        pool.seal_all();
         report.seconds = rt::now().since(begun).as_secs_f64();
         report.remarks.iter().for_each(|r| pool.health.remark(r.clone()));
         *pool.stats.import.borrow_mut() = report;
@@ -381,7 +385,7 @@ impl Pool {
             parts;
         let in_flight = InFlight::new(64 << 20);
         let guid = config.guid;
-        let separate = table.len() >= 128;
+        let separate = table.len() >= SEPARATE_SEGMENTS;
         let data = (0..STREAMS).map(|stream| {
             DataWriter::new(array.clone(), table.clone(), in_flight.clone(), guid, stream)
         });
@@ -417,7 +421,6 @@ impl Pool {
                 journal,
                 journal_start: root.journal_start,
                 checkpoint: None,
-                delta_bytes: 0,
                 relocations: Vec::new(),
                 dropped: Vec::new(),
                 truncated: Vec::new(),
@@ -496,11 +499,11 @@ pub(crate) fn limits_for(config: &PoolConfig, array: &Array) -> (Limits, u64, u6
     let dirty_limit = set.unwrap_or(auto).max(LEAST_DIRTY);
     let per_segment = (blocks / segments.max(1)).max(1);
     let dirty_segments = (dirty_limit / BLOCK_BYTES).div_ceil(per_segment);
-    let streams = if segments >= 128 { u64::from(STREAMS) } else { 2 };
+    let streams = if segments >= u64::from(SEPARATE_SEGMENTS) { u64::from(STREAMS) } else { 2 };
     let (reserve, map_reserve) = (streams + 2, 3);
-    // The open streams, one group, the journal (about 1 % of what is mapped), and 1/32 so that the
+    // The open streams, one group, the journal (about 1 % of what is mapped), and 1/24 so that the
     // cleaner never works on segments that are all alive.
-    let kept = reserve + map_reserve + dirty_segments + 2 + segments / 80 + segments / 32;
+    let kept = reserve + map_reserve + dirty_segments + 2 + 4 + segments / 80 + segments / 24;
     let limits = Limits {
         txg_timeout: Nanos::from_secs(5),
         txg_bytes: dirty_limit / 3,

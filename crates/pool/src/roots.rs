@@ -7,8 +7,10 @@ use forebay_format::checksum::crc64;
 use forebay_format::config::MemberUse;
 use forebay_format::superblock::{JournalPosition, Superblock};
 use forebay_intent_log::{LogRing, LogState};
+use forebay_map::LeafId;
 use forebay_rt as rt;
-use forebay_units::{CommitId, DeviceId, TxgId};
+use forebay_segment::SegmentState;
+use forebay_units::{CommitId, DeviceId, Lba, SegmentId, TxgId};
 
 use crate::labels::{OpenDevice, write_config, write_root};
 use crate::{Pool, PoolError, Writers};
@@ -195,8 +197,39 @@ impl Pool {
             self.health.log_changed.notify_all();
         }
         self.sync.done.notify_all();
+        self.seal(writers);
         self.reclaim(writers, commit).await;
         Ok(())
+    }
+
+    /// Drops sums from memory that footers hold, now that those are under a root.
+    fn seal(&self, writers: &mut Writers) {
+        let mut map = self.map.borrow_mut();
+        for writer in &mut writers.data {
+            for run in writer.take_long_runs() {
+                let first = LeafId::of(run.volume, run.lba).leaf;
+                let last = Lba(run.lba.0 + u64::from(run.blocks) - 1);
+                for leaf in first..=LeafId::of(run.volume, last).leaf {
+                    let volume = run.volume;
+                    map.seal(LeafId { volume, leaf }, &mut |s| self.has_footer(s));
+                }
+            }
+        }
+    }
+
+    /// The same for the whole map, after an import.
+    pub(crate) fn seal_all(&self) {
+        let mut map = self.map.borrow_mut();
+        let leaves: Vec<LeafId> = map.leaves_from(LeafId::default()).collect();
+        for leaf in leaves {
+            map.seal(leaf, &mut |s| self.has_footer(s));
+        }
+    }
+
+    /// Whether a segment's footer is on media, under a root.
+    fn has_footer(&self, segment: SegmentId) -> bool {
+        let info = self.table.get(segment);
+        info.state == SegmentState::Full && info.footer && info.last <= self.sync.commit.get().0
     }
 
     fn space_after_group(&self) {
@@ -213,7 +246,7 @@ impl Pool {
     /// long as there is space to spare.
     async fn reclaim(&self, _writers: &mut Writers, commit: CommitId) {
         let limits = self.limits.get();
-        let tight = self.table.free_count() < 2 * limits.reserve_segments;
+        let tight = self.table.free_count() < 2 * limits.reserve_segments + self.segments_needed();
         let oldest = if tight { commit } else { CommitId(commit.0.saturating_sub(1)) };
         let trim = self.property("autotrim") != "off";
         for segment in self.table.reclaimable(oldest) {

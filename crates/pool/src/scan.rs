@@ -226,7 +226,11 @@ impl Pool {
         let judge = |addr: BlockAddr, block: &[u8]| self.judge(&owners, addr, block);
         let mut row = 0;
         // Rows that are being written now are read by nobody yet: they are left to the next scrub.
-        let rows = if info.state == SegmentState::Open { info.rows.saturating_sub(ROWS) } else { info.rows };
+        let rows = if info.state == SegmentState::Open {
+            info.rows.saturating_sub(ROWS)
+        } else {
+            info.rows
+        };
         while row < rows {
             let count = ROWS.min(rows - row);
             match self.array.scrub_rows(segment, row, count, &judge).await {

@@ -154,7 +154,8 @@ fn from_counters(c: &[u64; COUNTERS]) -> Traffic {
 }
 
 fn sum(a: &Traffic, b: &Traffic) -> Traffic {
-    let op = |a: OpCount, b: OpCount| OpCount { count: a.count + b.count, bytes: a.bytes + b.bytes };
+    let op =
+        |a: OpCount, b: OpCount| OpCount { count: a.count + b.count, bytes: a.bytes + b.bytes };
     Traffic {
         reads: op(a.reads, b.reads),
         writes: op(a.writes, b.writes),
@@ -210,14 +211,8 @@ impl Pool {
     pub(crate) fn counters(&self) -> [u64; COUNTERS] {
         let total = sum(&self.stats.before, &self.stats.since.borrow());
         let mut c = [0; COUNTERS];
-        let ops = [
-            total.reads,
-            total.writes,
-            total.trims,
-            total.flushes,
-            total.fuas,
-            total.log_writes,
-        ];
+        let ops =
+            [total.reads, total.writes, total.trims, total.flushes, total.fuas, total.log_writes];
         for (at, op) in ops.into_iter().enumerate() {
             c[2 * at] = op.count;
             c[2 * at + 1] = op.bytes;

@@ -2,15 +2,17 @@
 
 use std::rc::Rc;
 
+use forebay_format::Encoder;
 use forebay_format::journal::{FrameKind, MAX_PAYLOAD_BYTES, SegmentRecord};
 use forebay_format::map_record::{Delta, LeafImage, encode_leaves};
-use forebay_format::Encoder;
 use forebay_map::{Entry, LeafId};
 use forebay_rt as rt;
 use forebay_rt::Either;
 use forebay_segment::frame_bytes;
 use forebay_txg::Content;
-use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, CommitId, Lba, Nanos, TxgId, VolumeId};
+use forebay_units::{
+    BLOCK_BYTES, BLOCK_LEN, BlockAddr, CommitId, Lba, Nanos, SegmentId, TxgId, VolumeId,
+};
 
 use crate::{Pool, PoolError, Writers};
 
@@ -48,7 +50,8 @@ impl Pool {
                         if self.has_work() {
                             break;
                         }
-                        let _ = rt::timeout(Nanos::from_secs(3600), self.sync.wake.notified()).await;
+                        let _ =
+                            rt::timeout(Nanos::from_secs(3600), self.sync.wake.notified()).await;
                         break;
                     }
                 }
@@ -173,7 +176,7 @@ impl Pool {
 
     /// Lets the map follow: clears, new places, moved blocks, dropped volumes. No await in here:
     /// readers see all of it or nothing.
-    pub(crate) fn settle(
+    fn settle(
         &self,
         writers: &mut Writers,
         delta: &mut Delta,
@@ -208,7 +211,11 @@ impl Pool {
         for (volume, blocks) in writers.truncated.drain(..) {
             if known(volume) {
                 map.truncate(volume, blocks, &mut freed).map_err(map_error)?;
-                delta.clear(volume, Lba(blocks), u64::MAX / BLOCK_BYTES - blocks);
+                delta.clear(
+                    volume,
+                    Lba(blocks),
+                    forebay_format::map_record::MAX_VOLUME_BLOCKS - blocks,
+                );
             }
         }
         for volume in writers.dropped.drain(..) {
@@ -240,7 +247,6 @@ impl Pool {
                 writers.journal.append(FrameKind::Delta, &payload, commit).await?;
             }
         }
-        writers.delta_bytes += bytes;
         self.checkpoint(writers, bytes, commit).await?;
         let emptied = self.table.collect_empty(commit);
         self.stats.cleaned(u64::from(emptied));
@@ -275,16 +281,16 @@ impl Pool {
         delta_bytes: u64,
         commit: CommitId,
     ) -> Result<(), PoolError> {
-        /// Below this much journal a checkpoint is not worth its segments.
-        const LEAST_BYTES: u64 = 1 << 20;
         const PER_ENTRY_BYTES: u64 = 10;
         if writers.checkpoint.is_none() {
             let mapped: u64 = {
                 let map = self.map.borrow();
                 map.volumes().map(|volume| map.mapped_blocks(volume)).sum()
             };
-            let worth = (2 * mapped * PER_ENTRY_BYTES).max(LEAST_BYTES);
-            if writers.delta_bytes < worth || writers.journal.segments() < 2 {
+            // Twice what a checkpoint takes, and a little so that small pools get on with it.
+            let segment_bytes = u64::from(self.table.data_blocks(SegmentId(0))) * BLOCK_BYTES;
+            let worth = 2 + 2 * mapped * PER_ENTRY_BYTES / segment_bytes;
+            if writers.journal.segments() as u64 <= worth {
                 return Ok(());
             }
             // The first frame of a checkpoint begins a row's worth of frames of its own: its place
@@ -292,7 +298,6 @@ impl Pool {
             writers.journal.finish_rows(commit).await?;
             let start = writers.journal.position().expect("a journal segment is open");
             writers.checkpoint = Some((start, LeafId::default()));
-            writers.delta_bytes = 0;
             self.append_segments(writers, true, commit).await?;
         }
         let (start, cursor) = writers.checkpoint.expect("set above");

@@ -1,0 +1,163 @@
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use forebay_device::{Device, DeviceError, ErrorKind, IoBuf, IoBytes, MemoryDevice, Operation};
+use forebay_rt as rt;
+use forebay_rt::Runtime;
+
+use crate::spec::{GroupSpec, ImportOptions, LogSpec, PoolSpec, Redundancy, VolumeSpec};
+use crate::{Opener, Pool};
+
+/// Memory devices by name; they live as long as the shelf.
+pub(crate) struct Shelf(RefCell<BTreeMap<String, Device>>);
+
+impl Shelf {
+    fn new(names: &[&str], size_bytes: u64) -> Rc<Self> {
+        let device = |n: &&str| {
+            let device: Device = Rc::new(MemoryDevice::new(n, size_bytes));
+            ((*n).to_owned(), device)
+        };
+        Rc::new(Self(RefCell::new(names.iter().map(device).collect())))
+    }
+}
+
+impl Opener for Shelf {
+    fn open(&self, path: &str) -> Result<Device, DeviceError> {
+        let found = self.0.borrow().get(path).cloned();
+        found.ok_or_else(|| DeviceError::new(path, Operation::Open, 0, 0, ErrorKind::Gone))
+    }
+    fn host(&self) -> u64 {
+        1
+    }
+}
+
+pub(crate) fn names(list: &[&str]) -> Vec<String> {
+    list.iter().map(|n| (*n).to_owned()).collect()
+}
+
+fn spec(redundancy: Redundancy, data: &[&str], log: &[&str]) -> PoolSpec {
+    PoolSpec {
+        groups: vec![GroupSpec { redundancy, devices: names(data) }],
+        logs: if log.is_empty() { vec![] } else { vec![LogSpec { devices: names(log) }] },
+        ..PoolSpec::default()
+    }
+}
+
+fn volume(size_bytes: u64) -> VolumeSpec {
+    VolumeSpec { name: "v".into(), size_bytes, sparse: false, properties: BTreeMap::new() }
+}
+
+fn stamp(len: usize, salt: u64) -> IoBytes {
+    let mut buf = IoBuf::zeroed(len);
+    for (i, chunk) in buf.chunks_mut(8).enumerate() {
+        let word = (i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ salt;
+        chunk.copy_from_slice(&word.to_le_bytes()[..chunk.len()]);
+    }
+    buf.freeze()
+}
+
+async fn expect(device: &Device, offset: u64, data: &[u8]) {
+    let got = device.read(offset, IoBuf::zeroed(data.len())).await.unwrap();
+    assert!(got[..] == *data, "offset {offset}");
+}
+
+#[test]
+fn a_pool_keeps_what_was_written_over_an_export() {
+    for (redundancy, data, log) in [
+        (Redundancy::Raid0, &["a"][..], &[][..]),
+        (Redundancy::Raidz1, &["a", "b", "c", "d"][..], &["l", "m"][..]),
+        (Redundancy::Mirror, &["a", "b"][..], &["l"][..]),
+    ] {
+        Runtime::simulated(1).block_on(async move {
+            let shelf = Shelf::new(&["a", "b", "c", "d", "l", "m"], 64 << 20);
+            let pool =
+                Pool::create(shelf.clone(), "tank", &spec(redundancy, data, log)).await.unwrap();
+            pool.create_volume(&volume(16 << 20)).await.unwrap();
+            let v = pool.open_volume("v").unwrap();
+            v.write(0, stamp(8192, 1), false).await.unwrap();
+            v.write(1 << 20, stamp(65536, 2), true).await.unwrap();
+            v.write(1024, stamp(512, 3), false).await.unwrap();
+            v.discard((1 << 20) + 4096, 8192, false).await.unwrap();
+            v.flush().await.unwrap();
+            let check = async |v: &Device| {
+                let mut first = stamp(8192, 1).to_vec();
+                first[1024..1536].copy_from_slice(&stamp(512, 3));
+                expect(v, 0, &first).await;
+                let mut second = stamp(65536, 2).to_vec();
+                second[4096..12288].fill(0);
+                expect(v, 1 << 20, &second).await;
+                expect(v, 8192, &[0; 4096]).await;
+            };
+            check(&v).await;
+            pool.sync().await.unwrap();
+            check(&v).await;
+            v.write(4 << 20, stamp(4096, 9), false).await.unwrap();
+            pool.export().await.unwrap();
+            drop((v, pool));
+            let paths = names(&["a", "b", "c", "d", "l", "m"]);
+            let found = Pool::discover(shelf.clone(), &paths).await;
+            assert_eq!((found.len(), found[0].name.as_str()), (1, "tank"));
+            let options = ImportOptions::default();
+            let pool = Pool::import(shelf.clone(), &paths, "tank", &options).await.unwrap();
+            let v = pool.open_volume("v").unwrap();
+            check(&v).await;
+            expect(&v, 4 << 20, &stamp(4096, 9)).await;
+            pool.export().await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_dropped_pool_comes_back_from_its_log() {
+    let shelf = Shelf::new(&["a", "b", "c", "l", "m"], 64 << 20);
+    let options = spec(Redundancy::Raidz1, &["a", "b", "c"], &["l", "m"]);
+    let first = Runtime::simulated(2);
+    let kept = shelf.clone();
+    first.block_on(async move {
+        let pool = Pool::create(shelf.clone(), "tank", &options).await.unwrap();
+        pool.create_volume(&volume(8 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        for i in 0..200u64 {
+            v.write(i * 4096, stamp(4096, i), i % 3 == 0).await.unwrap();
+        }
+        v.flush().await.unwrap();
+    });
+    drop(first);
+    Runtime::simulated(3).block_on(async move {
+        let paths = names(&["a", "b", "c", "l", "m"]);
+        let pool = Pool::import(kept, &paths, "tank", &ImportOptions::default()).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        for i in 0..200u64 {
+            expect(&v, i * 4096, &stamp(4096, i)).await;
+        }
+        assert!(pool.stats().last_import.log_records > 0);
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn overwriting_for_ever_works_on_the_smallest_pool() {
+    Runtime::simulated(4).block_on(async {
+        let shelf = Shelf::new(&["a"], 64 << 20);
+        let pool =
+            Pool::create(shelf, "tank", &spec(Redundancy::Raid0, &["a"], &[])).await.unwrap();
+        let size = pool.summary().size_bytes / 4096 * 4096;
+        pool.create_volume(&volume(size)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        let blocks = size / 4096;
+        let mut newest = vec![0u64; blocks as usize];
+        for i in 0..blocks * 4 {
+            let block = if i < blocks { i } else { rt::random_below(blocks) };
+            newest[block as usize] = i;
+            v.write(block * 4096, stamp(4096, i), i % 100 == 0).await.unwrap();
+        }
+        v.flush().await.unwrap();
+        for (block, i) in newest.into_iter().enumerate() {
+            expect(&v, block as u64 * 4096, &stamp(4096, i)).await;
+        }
+        let stats = pool.stats();
+        assert!(stats.segments.cleaned > 0, "{stats:?}");
+        pool.export().await.unwrap();
+    });
+}

@@ -145,8 +145,7 @@ impl Pool {
         let config = self.config.borrow();
         let body = config.encode();
         let (pool, generation) = (config.guid, config.generation);
-        let envelope =
-            forebay_format::label::ConfigEnvelope { pool, device: 0, generation, body };
+        let envelope = forebay_format::label::ConfigEnvelope { pool, device: 0, generation, body };
         envelope.encode()?;
         Ok(())
     }

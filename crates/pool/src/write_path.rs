@@ -40,14 +40,15 @@ impl Pool {
         let first = offset_bytes / BLOCK_BYTES;
         let end = (offset_bytes + len_bytes).div_ceil(BLOCK_BYTES);
         let permit = self.throttle.admit((end - first) * BLOCK_BYTES).await;
-        let aligned = offset_bytes.is_multiple_of(BLOCK_BYTES) && len_bytes.is_multiple_of(BLOCK_BYTES);
+        let aligned =
+            offset_bytes.is_multiple_of(BLOCK_BYTES) && len_bytes.is_multiple_of(BLOCK_BYTES);
         let merge = if aligned {
             self.wait_for_merges(volume, first, end).await;
             None
         } else {
             Some(self.merge(volume, name, offset_bytes, &data).await?)
         };
-        let (data, _locks) = match merge {
+        let (data, locks) = match merge {
             Some((merged, locks)) => (merged, Some(locks)),
             None => (data, None),
         };
@@ -55,6 +56,7 @@ impl Pool {
         let blocks = end - first;
         let change = Change { lba: Lba(first), blocks, content: Content::Data(data) };
         self.absorb(volume, name, Operation::Write, change, held)?;
+        drop(locks);
         self.stats.count_write(len_bytes, fua);
         if fua || volume.sync.get() == SyncMode::Always {
             self.make_durable(volume, name, Operation::Write).await?;
@@ -259,8 +261,9 @@ impl Pool {
         if !end_bytes.is_multiple_of(BLOCK_BYTES) && edges.last() != Some(&(end - 1)) {
             edges.push(end - 1);
         }
-        volume.merging.borrow_mut().extend(edges.iter().copied());
-        let locks = MergeLocks { volume: volume.clone(), blocks: edges.clone() };
+        // All blocks, not the edges alone: what lies between is as good as written from here on.
+        volume.merging.borrow_mut().extend(first..end);
+        let locks = MergeLocks { volume: volume.clone(), blocks: (first..end).collect() };
         let mut whole = IoBuf::zeroed((end - first) as usize * BLOCK_LEN);
         for block in edges {
             let old = IoBuf::zeroed(BLOCK_LEN);

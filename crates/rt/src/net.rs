@@ -330,19 +330,32 @@ impl Listener {
         let (outcome, ()) = unsafe { uring::submit(entry, ()) }.await;
         let fd = unsafe { OwnedFd::from_raw_fd(outcome? as i32) };
         if self.path.is_none() {
-            let one: libc::c_int = 1;
-            // Without it small replies wait for an acknowledgement; failing costs only time.
-            let _ = unsafe {
-                libc::setsockopt(
-                    fd.as_raw_fd(),
-                    libc::IPPROTO_TCP,
-                    libc::TCP_NODELAY,
-                    (&raw const one).cast(),
-                    size_of::<libc::c_int>() as u32,
-                )
+            // Without the first, small replies wait for an acknowledgement. Without the others, a
+            // peer that lost its power keeps its connection for ever. Failing costs only that.
+            let set = |level, name, value: libc::c_int| {
+                let len = size_of::<libc::c_int>() as u32;
+                let value = (&raw const value).cast();
+                let _ = unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, value, len) };
             };
+            set(libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
+            set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1);
+            set(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 60);
+            set(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 10);
+            set(libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 6);
         }
-        Ok(Stream { kind: Kind::Socket(fd), peer: format!("client of {}", self.address) })
+        let peer = match self.peer_of(&fd) {
+            Some(address) => address.to_string(),
+            None => format!("client of {}", self.address),
+        };
+        Ok(Stream { kind: Kind::Socket(fd), peer })
+    }
+
+    /// The other side's address, where there is one and it is still connected.
+    fn peer_of(&self, fd: &OwnedFd) -> Option<SocketAddr> {
+        if self.path.is_some() {
+            return None;
+        }
+        std::net::TcpStream::from(fd.try_clone().ok()?).peer_addr().ok()
     }
 }
 

@@ -182,3 +182,114 @@ fn bytes_cross_a_real_socket_and_a_dropped_receive_is_cancelled() {
     assert!(!path.exists(), "the listener leaves its path behind");
     std::fs::remove_dir_all(&dir).unwrap();
 }
+
+#[test]
+fn a_send_larger_than_the_socket_holds_arrives_whole() {
+    let dir = std::env::temp_dir().join(format!("forebay-rt-large-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let path = dir.join("s.sock");
+    Runtime::real().expect("io_uring").block_on(async move {
+        let listener = net::Listener::bind_unix(&path, 0o600).unwrap();
+        let accepted = spawn(async move { listener.accept().await.unwrap() });
+        let sender = net::Stream::connect_unix(&path).await.unwrap();
+        let receiver = accepted.await;
+        let sent: Vec<u8> = (0..8_000_000u32).map(|i| (i * 7 % 251) as u8).collect();
+        let expected = sent.clone();
+        // Nobody receives yet: the plain call takes what fits, the ring has the rest.
+        let sending = spawn(async move { sender.send_all(sent).await.0.map(|()| sender) });
+        sleep(Nanos::from_millis(5)).await;
+        assert!(!sending.is_finished(), "8 MB fit into a socket");
+        let (outcome, got) = receiver.recv_exact(vec![0; expected.len()], 0).await;
+        outcome.unwrap();
+        assert!(got == expected);
+        let sender = sending.await.unwrap();
+        // Nobody will ever receive: an error, not a signal.
+        drop(receiver);
+        assert!(sender.send_all(vec![0; 1 << 20]).await.0.is_err());
+        let _ = std::fs::remove_dir_all(path.parent().unwrap());
+    });
+}
+
+async fn check_half_shutdown(a: net::Stream, b: net::Stream) {
+    let waiting = spawn(async move {
+        let (outcome, got) = a.recv_exact(vec![0; 4], 0).await;
+        outcome.unwrap();
+        assert_eq!(got, b"last");
+        a.shutdown_receive();
+        let (end, _) = a.recv(vec![0; 8], 0).await;
+        assert_eq!(end.unwrap(), 0);
+        a.send_all(b"answer".to_vec()).await.0.unwrap();
+        a
+    });
+    b.send_all(b"last".to_vec()).await.0.unwrap();
+    let (outcome, got) = b.recv_exact(vec![0; 6], 0).await;
+    outcome.unwrap();
+    assert_eq!(got, b"answer");
+    waiting.await;
+}
+
+#[test]
+fn ending_one_direction_leaves_the_other() {
+    Runtime::simulated(1).block_on(async {
+        let (a, b) = net::pair();
+        check_half_shutdown(a, b).await;
+    });
+    Runtime::real().unwrap().block_on(async {
+        let listener = net::Listener::bind_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = listener.address().trim_start_matches("tcp:").parse().unwrap();
+        let accepted = spawn(async move { listener.accept().await.unwrap() });
+        let b = net::Stream::connect_tcp(address).await.unwrap();
+        let a = accepted.await;
+        assert!(a.peer().starts_with("127.0.0.1:"), "{}", a.peer());
+        check_half_shutdown(a, b).await;
+    });
+}
+
+#[test]
+fn a_listener_that_is_shut_down_wakes_whoever_accepts() {
+    let dir = std::env::temp_dir().join(format!("forebay-rt-stop-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let path = dir.join("s.sock");
+    Runtime::real().unwrap().block_on(async move {
+        let tcp = net::Listener::bind_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
+        let unix = net::Listener::bind_unix(&path, 0o600).unwrap();
+        for listener in [Rc::new(tcp), Rc::new(unix)] {
+            let waiting = listener.clone();
+            let accepting = spawn(async move { waiting.accept().await.is_err() });
+            sleep(Nanos::from_millis(2)).await;
+            assert!(!accepting.is_finished());
+            listener.shutdown();
+            assert!(accepting.await);
+        }
+    });
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn a_signal_is_waited_for_and_does_not_kill() {
+    Runtime::real().unwrap().block_on(async {
+        let mut interrupts = signal::Interrupts::catch().unwrap();
+        for which in [libc::SIGTERM, libc::SIGINT] {
+            let early = timeout(Nanos::from_millis(2), interrupts.next()).await;
+            assert!(early.is_err(), "nobody has sent one");
+            unsafe { libc::raise(which) };
+            interrupts.next().await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_detached_task_runs_like_any_other() {
+    both(|| {
+        Box::pin(async {
+            let done = Rc::new(Cell::new(false));
+            let seen = done.clone();
+            spawn_detached(Box::pin(async move {
+                yield_now().await;
+                seen.set(true);
+            }));
+            sleep(Nanos::from_millis(1)).await;
+            assert!(done.get());
+        })
+    });
+}

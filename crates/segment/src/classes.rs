@@ -42,7 +42,9 @@ impl Classes {
     #[must_use]
     pub fn user_stream(&self, now: u64, old_clock: Option<u64>) -> u8 {
         match old_clock {
-            Some(then) if self.separate && now.saturating_sub(then) < self.short.get() => USER_SHORT,
+            Some(then) if self.separate && now.saturating_sub(then) < self.short.get() => {
+                USER_SHORT
+            }
             _ => USER_LONG,
         }
     }

@@ -8,7 +8,7 @@ use forebay_format::journal::{
     FrameHeader, FrameKind, HEADER_BYTES, MAX_PAYLOAD_BYTES, encode_frame, frame_blocks,
 };
 use forebay_format::superblock::JournalPosition;
-use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, SegmentId, CommitId};
+use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, CommitId, SegmentId};
 
 use crate::reader::doubted_sets;
 use crate::stream::RowStream;
@@ -116,7 +116,10 @@ impl JournalWriter {
         let next = self.rows.table.allocate(SegmentKind::Map, MAP_STREAM, commit, clock, keep);
         let next = next.ok_or_else(crate::stream::no_space)?;
         self.write(FrameKind::Jump, &next.0.to_le_bytes(), commit).await;
+        // The reader leaves this segment at the jump: the padding behind it takes no number.
+        let seq = self.next_seq;
         self.fill_row(commit).await;
+        self.next_seq = seq;
         self.rows.issue(commit).await;
         self.rows.close(false);
         self.rows.adopt(next);
@@ -129,8 +132,7 @@ impl JournalWriter {
         if self.rows.segment().is_none() {
             return Ok(());
         }
-        if self.rows.blocks_left() == self.rows.blocks_to_row_end()
-            || self.rows.blocks_left() == 0
+        if self.rows.blocks_left() == self.rows.blocks_to_row_end() || self.rows.blocks_left() == 0
         {
             // The last row: end the segment properly instead of padding its jump away.
             self.jump(commit).await?;
@@ -201,7 +203,8 @@ impl JournalReader {
                 return Err(self.corrupt("reaches past its segment".into()));
             }
             let ahead = WINDOW_BLOCKS.max(blocks).min(left);
-            let buf = self.array.read(addr, ahead).await.map_err(|e| self.corrupt(e.to_string()))?;
+            let buf =
+                self.array.read(addr, ahead).await.map_err(|e| self.corrupt(e.to_string()))?;
             self.bytes += buf.len() as u64;
             self.window = Some((addr, buf));
         }

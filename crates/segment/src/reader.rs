@@ -8,9 +8,7 @@ use forebay_array::Array;
 use forebay_device::{DeviceError, ErrorKind, IoBuf, Operation};
 use forebay_format::checksum::block_sum;
 use forebay_format::footer::{Footer, HEADER_BYTES, SUM_BYTES, footer_blocks};
-use forebay_units::{
-    BLOCK_BYTES, BLOCK_LEN, BlockAddr, DeviceId, Lba, SegmentId, VolumeId,
-};
+use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, DeviceId, Lba, SegmentId, VolumeId};
 
 use crate::SegmentTable;
 
@@ -67,14 +65,8 @@ impl Reader {
         let pin = self.table.pin(wanted.addr.segment());
         let sums = self.all_sums(wanted).await?;
         let outcome = self.array.read(wanted.addr, wanted.blocks).await;
-        let mut buf = match outcome {
-            Ok(buf) => buf,
-            // Perhaps only one block of many is unreadable: take them one by one.
-            Err(error) if wanted.blocks == 1 => {
-                return Err(self.unreadable(wanted, 0, &error.to_string()));
-            }
-            Err(_) => IoBuf::zeroed(wanted.blocks as usize * BLOCK_LEN),
-        };
+        // What could not be read as a whole is tried block by block, in every version there is.
+        let mut buf = outcome.unwrap_or_else(|_| IoBuf::zeroed(wanted.blocks as usize * BLOCK_LEN));
         for index in 0..wanted.blocks as usize {
             let lba = Lba(wanted.lba.0 + index as u64);
             let block = &mut buf[index * BLOCK_LEN..(index + 1) * BLOCK_LEN];
@@ -143,8 +135,7 @@ impl Reader {
             let detail = format!("footer of segment {segment}: {why}");
             DeviceError::new("pool", Operation::Read, 0, 0, ErrorKind::Corrupt { detail })
         };
-        let geometry =
-            self.array.geometry_of(segment).map_err(|e| corrupt(e.to_string()))?;
+        let geometry = self.array.geometry_of(segment).map_err(|e| corrupt(e.to_string()))?;
         let total = geometry.blocks_per_segment();
         let blocks = footer_blocks(total);
         let addr = BlockAddr::new(segment, total - blocks);
@@ -159,7 +150,9 @@ impl Reader {
         };
         let footer = match first {
             Ok(footer) => footer,
-            Err(why) => self.repaired_footer(addr, blocks, &judge).await.ok_or_else(|| corrupt(why))?,
+            Err(why) => {
+                self.repaired_footer(addr, blocks, &judge).await.ok_or_else(|| corrupt(why))?
+            }
         };
         debug_assert!(SUM_BYTES * footer.sums.len() + HEADER_BYTES <= blocks as usize * BLOCK_LEN);
         let footer = Rc::new(footer);

@@ -7,7 +7,7 @@ use forebay_array::{Array, ArrayError, GroupGeometry, RowBatch, WriteKind};
 use forebay_device::{DeviceError, ErrorKind, Operation};
 use forebay_rt as rt;
 use forebay_rt::sync::{Notify, Semaphore};
-use forebay_units::{BlockAddr, SegmentId, CommitId};
+use forebay_units::{BlockAddr, CommitId, SegmentId};
 
 use crate::{SegmentKind, SegmentTable};
 

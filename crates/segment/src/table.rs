@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use forebay_format::journal::SegmentRecord;
-use forebay_units::{BlockAddr, SegmentId, CommitId};
+use forebay_units::{BlockAddr, CommitId, SegmentId};
 
 /// What a segment holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

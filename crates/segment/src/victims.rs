@@ -1,6 +1,6 @@
 //! Which segment to clean next.
 
-use forebay_units::SegmentId;
+use forebay_units::{CommitId, SegmentId};
 
 use crate::{SegmentKind, SegmentState, SegmentTable};
 
@@ -15,27 +15,29 @@ pub struct Victim {
     pub utilisation: f64,
 }
 
-/// The segment with the best ratio of benefit to cost (Rosenblum and Ousterhout 1992): the space
-/// gained times its age, over the cost of reading it all and writing back what lives. `None` when
-/// no segment would give any space.
+/// The segment that gives the most space for the least copying: the one with the fewest live
+/// blocks, the older of two alike. Greedy is optimal where every block is as likely to be
+/// overwritten as any other (Yang, Misra and Rubenstein 2015); where that is not so, separation by
+/// lifetime ([`crate::Classes`]) makes the segments differ, and the emptiest is still the right
+/// one. Segments written since root `committed` are left out: what lives in them is not settled yet.
+/// `None` when no segment would give any space.
 #[must_use]
-pub fn choose_victim(table: &SegmentTable, now: u64) -> Option<Victim> {
-    let mut best: Option<(f64, Victim)> = None;
+pub fn choose_victim(table: &SegmentTable, committed: CommitId) -> Option<Victim> {
+    let mut best: Option<(f64, u64, Victim)> = None;
     table.for_each(|segment, info| {
         let ready = info.state == SegmentState::Full && info.kind == SegmentKind::Data;
-        if !ready || info.cleaning {
+        if !ready || info.cleaning || info.last > committed.0 {
             return;
         }
         let blocks = table.data_blocks(segment);
-        if blocks == 0 || info.live >= blocks {
+        if info.live >= blocks {
             return;
         }
         let utilisation = f64::from(info.live) / f64::from(blocks);
-        let age = now.saturating_sub(info.clock) as f64 + 1.0;
-        let score = (1.0 - utilisation) * age / (1.0 + utilisation);
-        if best.as_ref().is_none_or(|(most, _)| score > *most) {
-            best = Some((score, Victim { segment, live: info.live, utilisation }));
+        let key = (utilisation, info.clock);
+        if best.as_ref().is_none_or(|(least, clock, _)| key < (*least, *clock)) {
+            best = Some((key.0, key.1, Victim { segment, live: info.live, utilisation }));
         }
     });
-    best.map(|(_, victim)| victim)
+    best.map(|(_, _, victim)| victim)
 }

@@ -6,7 +6,7 @@ use forebay_array::Array;
 use forebay_device::DeviceError;
 use forebay_format::checksum::block_sum;
 use forebay_format::footer::{Footer, Run, footer_blocks};
-use forebay_units::{BLOCK_LEN, BlockAddr, Lba, SegmentId, CommitId, VolumeId};
+use forebay_units::{BLOCK_LEN, BlockAddr, CommitId, Lba, SegmentId, VolumeId};
 
 use crate::stream::RowStream;
 use crate::{InFlight, SegmentKind, SegmentTable};
@@ -30,7 +30,12 @@ pub struct DataWriter {
     pool: u64,
     footer: Footer,
     counts: WriteCounts,
+    /// Long runs of segments whose footers were written since the last [`DataWriter::take_long_runs`].
+    long_runs: Vec<Run>,
 }
+
+/// Runs from this length on may do without their sums in memory once the footer is on media.
+const LONG_RUN_BLOCKS: u32 = 32;
 
 impl DataWriter {
     /// A writer for `stream` of pool `pool`.
@@ -43,7 +48,8 @@ impl DataWriter {
         stream: u8,
     ) -> Self {
         let rows = RowStream::new(array, table, in_flight, SegmentKind::Data, stream);
-        Self { rows, pool, footer: Footer::default(), counts: WriteCounts::default() }
+        let (footer, counts) = (Footer::default(), WriteCounts::default());
+        Self { rows, pool, footer, counts, long_runs: Vec::new() }
     }
 
     /// What it has written so far.
@@ -93,6 +99,13 @@ impl DataWriter {
         }
         self.rows.issue(commit).await;
         self.rows.close(true);
+        let long = |r: &&Run| r.volume != Run::PADDING && r.blocks >= LONG_RUN_BLOCKS;
+        self.long_runs.extend(self.footer.runs.iter().filter(long));
+    }
+
+    /// Long runs in segments that were ended since the last call.
+    pub fn take_long_runs(&mut self) -> Vec<Run> {
+        std::mem::take(&mut self.long_runs)
     }
 
     /// Fills the row that is being filled with zeros and sends it, so that everything that was

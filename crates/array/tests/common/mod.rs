@@ -50,10 +50,12 @@ impl FaultyDevice {
         self.bad_blocks.borrow_mut().clear();
     }
 
-    /// Turns every bit of a range, behind everyone's back.
+    /// Turns bits all over a range, behind everyone's back; other bits for each device, so that
+    /// they do not cancel out in the parity. Doing it twice undoes it.
     pub async fn corrupt(&self, offset_bytes: u64, len_bytes: u64) {
         let mut buf = self.peek(offset_bytes, len_bytes).await;
-        buf.iter_mut().for_each(|byte| *byte = !*byte);
+        let bits = self.name().bytes().last().expect("a name");
+        buf.iter_mut().for_each(|byte| *byte ^= bits);
         self.inner.write(offset_bytes, buf.freeze(), true).await.expect("in range");
     }
 

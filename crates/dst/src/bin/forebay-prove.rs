@@ -14,6 +14,7 @@ use clap::{Parser, ValueEnum};
 use forebay_dst::atlas::Level;
 use forebay_dst::exhaustive::{Depth, explore};
 use forebay_dst::generate::Wish;
+use forebay_dst::pool::Forebay;
 use forebay_dst::prove::{Findings, run_number, scenario_of};
 use forebay_dst::scenario::{Act, Boot, Demand, Scenario, VERSION};
 use forebay_dst::stamp::Fill;
@@ -52,7 +53,7 @@ struct Options {
     #[arg(long, value_enum)]
     level: Option<LevelArg>,
     /// What is put to the proof.
-    #[arg(long, value_enum, default_value = "toy")]
+    #[arg(long, value_enum, default_value = "pool")]
     subject: SubjectArg,
     /// Where failures are saved.
     #[arg(long, default_value = "crates/dst/corpus")]
@@ -78,6 +79,7 @@ enum LevelArg {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum SubjectArg {
+    Pool,
     Toy,
 }
 
@@ -97,6 +99,7 @@ fn parse_span(text: &str) -> Result<Duration, String> {
 fn main() -> ExitCode {
     let options = Options::parse();
     match options.subject {
+        SubjectArg::Pool => main_of(&options, || Forebay, None),
         SubjectArg::Toy => main_of(&options, || Toy { flaw: Flaw::None }, one_disk()),
     }
 }
@@ -189,7 +192,8 @@ fn search<S: Subject>(
     let found = total.into_inner().expect("no panic under this lock");
     println!("{}", found.summary(begun.elapsed().as_secs_f64()));
     let subject = Rc::new(subject());
-    for (number, scenario, failure) in found.failures.iter().take(options.keep_going.max(1)) {
+    let shrunk = if options.shrink > 0 { options.keep_going.max(1) } else { 0 };
+    for (number, scenario, failure) in found.failures.iter().take(shrunk) {
         save_shrunk(options, &subject, &format!("run-{root:x}-{number}"), scenario, failure);
     }
     if found.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -288,7 +292,7 @@ fn shapes() -> Vec<(String, PoolSpec)> {
                 data_disks,
                 spare_disks: 0,
                 data_bytes: 64 << 20,
-                log_bytes: 16 << 20,
+                log_bytes: 64 << 20,
                 segment_bytes: 1 << 20,
                 seed: 1,
             };

@@ -52,10 +52,26 @@ impl LeafRun {
     pub fn unpack(word: u64) -> Self {
         Self {
             start: (word >> START_SHIFT) as u32,
-            blocks: (word >> BLOCKS_SHIFT & FIELD_MASK) as u32 + 1,
+            blocks: Self::packed_blocks(word),
             addr: BlockAddr::from_raw(word & RESERVED_ADDR),
             sealed: word >> SEALED_BIT & 1 == 1,
         }
+    }
+
+    /// The blocks of a packed run.
+    #[inline]
+    #[must_use]
+    pub fn packed_blocks(word: u64) -> u32 {
+        (word >> BLOCKS_SHIFT & FIELD_MASK) as u32 + 1
+    }
+
+    /// The sums that come with a packed run: none when it is sealed.
+    #[inline]
+    #[must_use]
+    pub fn packed_summed(word: u64) -> u32 {
+        // All ones or none: lists of runs are summed up often enough to do it without branches.
+        let keep = ((word >> SEALED_BIT & 1) as u32).wrapping_sub(1);
+        Self::packed_blocks(word) & keep
     }
 
     /// The block after its last one.

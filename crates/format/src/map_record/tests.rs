@@ -261,8 +261,8 @@ fn wrong_places_are_refused() {
         })
         .contains("reach past")
     );
-    assert!(delta(&|out| drop(out.u8(1 << 2 | 1).u8(1))).contains("below zero"));
-    assert!(delta(&|out| drop(out.u8(3).u32(1).u8(3))).contains("volume 1 is out of order"));
+    assert!(delta(&|out| _ = out.u8(1 << 2 | 1).u8(1)).contains("below zero"));
+    assert!(delta(&|out| _ = out.u8(3).u32(1).u8(3)).contains("volume 1 is out of order"));
 
     let mut overlap = Encoder::new();
     let run = |start| LeafRun { start, blocks: 4, addr: addr(1, 0), sealed: true }.pack();

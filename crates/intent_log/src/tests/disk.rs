@@ -100,7 +100,7 @@ impl Disk {
 
     fn tear(&self, offset: u64, data: &[u8], chance: &mut impl FnMut() -> u64) {
         for (i, sector) in data.chunks(512).enumerate() {
-            if chance() % 2 == 0 {
+            if chance().is_multiple_of(2) {
                 self.apply(offset + 512 * i as u64, sector);
             }
         }

@@ -82,20 +82,29 @@ fn a_write_cut_at_any_byte_never_reaches_the_device() {
 
 #[test]
 fn a_large_write_cut_anywhere_never_reaches_the_device() {
-    // Longer than the receive buffer: the payload is received in place.
-    Runtime::simulated(6).block_on(async {
-        let device = CachedDevice::new(1 << 20);
-        let server = server_of(device.clone(), Limits::default());
-        let whole = write_bytes(0, 700 << 10);
-        for step in 0..40 {
+    // Longer than what is assembled in the receive buffer, with and without a rest that is short
+    // enough to be assembled after all: every way of receiving a payload.
+    for (seed, len) in [(6, 40 << 10), (7, 100 << 10), (8, 700 << 10)] {
+        Runtime::simulated(seed).block_on(async move {
+            let device = CachedDevice::new(1 << 20);
+            let server = server_of(device.clone(), Limits::default());
+            let whole = write_bytes(0, len);
+            for step in 0..40 {
+                let stream = into_transmission(&server).await;
+                let cut = whole.len() * step / 40 + 1;
+                stream.send_all(whole[..cut].to_vec()).await.0.unwrap();
+                drop(stream);
+            }
+            settled(&server, 0).await;
+            assert_eq!(device.writes_begun.get(), 0);
+            // The cuts were what kept it away: whole, it arrives.
             let stream = into_transmission(&server).await;
-            let cut = whole.len() * step / 40 + 1;
-            stream.send_all(whole[..cut].to_vec()).await.0.unwrap();
-            drop(stream);
-        }
-        settled(&server, 0).await;
-        assert_eq!(device.writes_begun.get(), 0);
-    });
+            stream.send_all(whole).await.0.unwrap();
+            let (outcome, _) = stream.recv_exact(vec![0; 16], 0).await;
+            outcome.unwrap();
+            assert!(device.seen.borrow()[..len] == pattern(len, 9)[..]);
+        });
+    }
 }
 
 #[test]
@@ -310,7 +319,9 @@ fn a_client_that_takes_no_replies_cannot_starve_the_others() {
         rt::sleep(Nanos::from_secs(60)).await;
         // Alone it may stand still for as long as it likes; now somebody wants the memory.
         assert_eq!(server.counts().too_slow, 0);
+        let begun = rt::now();
         still_serves(&witness, 7).await;
+        assert!(rt::now().since(begun) < Nanos::from_secs(3));
         settled(&server, 1).await;
         assert_eq!(server.counts().too_slow, 1);
         drop(greedy);

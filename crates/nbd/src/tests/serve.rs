@@ -312,7 +312,7 @@ fn stopping_answers_what_is_in_flight_and_nothing_after() {
             })
             .collect();
         rt::sleep(Nanos(rt::random_below(3_000_000))).await;
-        server.stop(Nanos::from_secs(10)).await;
+        assert_eq!(server.stop(Nanos::from_secs(10)).await, 0);
         assert_eq!((server.connections(), server.bytes_in_flight()), (0, 0));
         assert!(!server.adopt(net::pair().0), "a stopped server takes nobody");
         let begun = device.writes_begun.get();
@@ -332,4 +332,86 @@ fn stopping_answers_what_is_in_flight_and_nothing_after() {
         }
         assert_eq!(done, begun, "every write that reached the device was answered");
     });
+}
+
+#[test]
+fn requests_that_had_not_begun_when_it_stopped_are_refused() {
+    Runtime::simulated(1).block_on(async {
+        let device = CachedDevice::new(1 << 20);
+        let limits =
+            Limits { request_max_bytes: 4096, connection_bytes_max: 16384, ..Default::default() };
+        let server = server_of(device.clone(), limits);
+        let client = Rc::new(connect(&server).await);
+        let writes: Vec<_> = (0..40u64)
+            .map(|i| {
+                let client = client.clone();
+                rt::spawn(async move { client.write_once(i * 4096, pattern(4096, i), true).await })
+            })
+            .collect();
+        // They have all arrived by then, and two at a time fit into the allowance.
+        rt::sleep(Nanos::from_millis(3)).await;
+        assert_eq!(server.stop(Nanos::from_secs(10)).await, 0);
+        let outcomes = rt::join_all(writes).await;
+        let done = outcomes.iter().filter(|outcome| outcome.is_ok()).count() as u64;
+        let refused: Vec<u32> =
+            outcomes.into_iter().filter(Result::is_err).map(server_error).collect();
+        assert!(refused.iter().all(|error| *error == errno::ESHUTDOWN));
+        assert!(refused.len() > 20, "{done} were still performed");
+        assert_eq!(done, device.writes_begun.get());
+    });
+}
+
+#[test]
+fn stopping_does_not_wait_for_ever() {
+    Runtime::simulated(1).block_on(async {
+        // A client that takes no replies is cut off.
+        let device = CachedDevice::new(1 << 20);
+        let server = server_of(device.clone(), Limits::default());
+        let stream = connect_raw(&server);
+        let mut bytes = 3u32.to_be_bytes().to_vec();
+        bytes.extend(b"IHAVEOPT\0\0\0\x01\0\0\0\x03vol");
+        for _ in 0..8 {
+            let (command, len_bytes) = (command::READ, 1 << 20);
+            let request = Request { flags: 0, command, cookie: 1, offset_bytes: 0, len_bytes };
+            bytes.extend(request.encode());
+        }
+        stream.send_all(bytes).await.0.unwrap();
+        rt::sleep(Nanos::from_secs(1)).await;
+        assert_eq!(server.stop(Nanos::from_secs(2)).await, 0);
+        drop(stream);
+
+        // A device that hangs is given up, and counted.
+        let hung = Rc::new(Hung(device));
+        let exports = FixedExports::new().with("vol", hung);
+        let server = Server::new(Rc::new(exports), Limits::default());
+        let client = Rc::new(connect(&server).await);
+        let flush = rt::spawn(async move { client.flush_once().await });
+        rt::sleep(Nanos::from_secs(1)).await;
+        assert_eq!(server.stop(Nanos::from_secs(2)).await, 1);
+        assert!(matches!(flush.await, Err(RequestError::Lost(_))));
+    });
+}
+
+/// A device that never answers a flush.
+struct Hung(Rc<CachedDevice>);
+
+impl BlockDevice for Hung {
+    fn name(&self) -> &str {
+        "hung"
+    }
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+    fn read(&self, offset_bytes: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
+        self.0.read(offset_bytes, buf)
+    }
+    fn write(&self, offset_bytes: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
+        self.0.write(offset_bytes, data, fua)
+    }
+    fn flush(&self) -> DeviceFuture<'_, ()> {
+        Box::pin(std::future::pending())
+    }
+    fn discard(&self, offset_bytes: u64, len_bytes: u64, fua: bool) -> DeviceFuture<'_, ()> {
+        self.0.discard(offset_bytes, len_bytes, fua)
+    }
 }

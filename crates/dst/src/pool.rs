@@ -1,0 +1,192 @@
+//! The pool under proof: a thin coat over `forebay-pool`.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use forebay_device::{Device, DeviceError, ErrorKind, Operation};
+use forebay_pool::spec::{GroupSpec, ImportOptions, LogSpec, Redundancy, VolumeSpec};
+use forebay_pool::{Opener, PoolError};
+use forebay_rt as rt;
+use forebay_units::Nanos;
+
+use crate::subject::{LogShape, Manage, Pool, PoolSpec, Raid, Refusal, Scrubbed, Subject};
+
+const POOL_NAME: &str = "tank";
+
+/// The product.
+pub struct Forebay;
+
+/// A running pool of the product.
+pub struct ForebayPool {
+    pool: Rc<forebay_pool::Pool>,
+}
+
+/// Disks by name, as an operator knows them.
+struct Shelf(BTreeMap<String, Device>);
+
+impl Opener for Shelf {
+    fn open(&self, path: &str) -> Result<Device, DeviceError> {
+        let found = self.0.get(path).cloned();
+        found.ok_or_else(|| DeviceError::new(path, Operation::Open, 0, 0, ErrorKind::Gone))
+    }
+
+    fn host(&self) -> u64 {
+        1
+    }
+}
+
+fn shelf(disks: &[Device]) -> Rc<Shelf> {
+    Rc::new(Shelf(disks.iter().map(|disk| (disk.name().to_owned(), disk.clone())).collect()))
+}
+
+fn names(disks: &[Device]) -> Vec<String> {
+    disks.iter().map(|disk| disk.name().to_owned()).collect()
+}
+
+impl From<PoolError> for Refusal {
+    fn from(error: PoolError) -> Self {
+        let text = &error.message;
+        let names_loss = ["missing", "lost", "log", "disk"].iter().any(|word| text.contains(word));
+        Self { names_loss, message: error.message }
+    }
+}
+
+impl Subject for Forebay {
+    type Pool = ForebayPool;
+
+    async fn create(&self, disks: &[Device], spec: &PoolSpec) -> Result<ForebayPool, Refusal> {
+        let redundancy = match spec.raid {
+            Raid::Raid0 => Redundancy::Raid0,
+            Raid::Mirror => Redundancy::Mirror,
+            Raid::Z1 => Redundancy::Raidz1,
+            Raid::Z2 => Redundancy::Raidz2,
+            Raid::Z3 => Redundancy::Raidz3,
+        };
+        let group = GroupSpec { redundancy, devices: names(&disks[..spec.data_disks]) };
+        let logs = match spec.log {
+            LogShape::None => Vec::new(),
+            _ => vec![LogSpec { devices: names(&disks[spec.log_range()]) }],
+        };
+        let wanted =
+            forebay_pool::spec::PoolSpec { groups: vec![group], logs, ..Default::default() };
+        let pool = forebay_pool::Pool::create(shelf(disks), POOL_NAME, &wanted).await?;
+        Ok(ForebayPool { pool })
+    }
+
+    async fn import(
+        &self,
+        disks: &[Device],
+        _spec: &PoolSpec,
+        accept_loss: bool,
+    ) -> Result<ForebayPool, Refusal> {
+        // Right after a power cut the last host's heartbeat may still look fresh; it is the same
+        // host, and an operator says so.
+        let options = ImportOptions { accept_log_loss: accept_loss, ..ImportOptions::default() };
+        let opener = shelf(disks);
+        let pool = forebay_pool::Pool::import(opener, &names(disks), POOL_NAME, &options).await?;
+        Ok(ForebayPool { pool })
+    }
+
+    fn atomic_bytes(&self) -> u64 {
+        1 << 40
+    }
+
+    fn can(&self, _manage: &Manage) -> bool {
+        true
+    }
+}
+
+impl ForebayPool {
+    /// Waits until no scan runs; gives the last one's kind, end and what it found.
+    async fn scan_ended(&self) -> Option<forebay_pool::status::ScanStatus> {
+        loop {
+            let scan = self.pool.status().scan;
+            match &scan {
+                Some(scan) if scan.state == "in progress" => {
+                    rt::sleep(Nanos::from_millis(50)).await
+                }
+                _ => return scan,
+            }
+        }
+    }
+}
+
+impl Pool for ForebayPool {
+    fn volumes(&self) -> Vec<String> {
+        let all = self.pool.volumes();
+        let short = |name: &str| name.rsplit('/').next().unwrap_or(name).to_owned();
+        all.iter().map(|volume| short(&volume.name)).collect()
+    }
+
+    fn volume(&self, name: &str) -> Option<Device> {
+        self.pool.open_volume(name)
+    }
+
+    async fn create_volume(&self, name: &str, size_bytes: u64) -> Result<(), Refusal> {
+        let spec = VolumeSpec {
+            name: name.to_owned(),
+            size_bytes,
+            sparse: false,
+            properties: BTreeMap::new(),
+        };
+        Ok(self.pool.create_volume(&spec).await?)
+    }
+
+    async fn destroy_volume(&self, name: &str) -> Result<(), Refusal> {
+        Ok(self.pool.destroy_volume(name).await?)
+    }
+
+    async fn resize_volume(&self, name: &str, size_bytes: u64) -> Result<(), Refusal> {
+        Ok(self.pool.resize_volume(name, size_bytes, true).await?)
+    }
+
+    async fn scrub(&self) -> Result<Scrubbed, Refusal> {
+        self.scan_ended().await;
+        self.pool.scrub().await?;
+        // It starts when its task gets its turn.
+        rt::sleep(Nanos::from_millis(100)).await;
+        let scan = self.scan_ended().await;
+        match scan {
+            Some(scan) if scan.kind == "scrub" && scan.state == "completed" => {
+                Ok(Scrubbed { repaired: scan.repaired_bytes, unrepaired: scan.errors })
+            }
+            other => {
+                let message = format!("a scrub was asked for and the last scan is {other:?}");
+                Err(Refusal { message, names_loss: false })
+            }
+        }
+    }
+
+    async fn manage(&self, disks: &[Device], what: &Manage) -> Result<(), Refusal> {
+        let name = |disk: usize| disks[disk].name().to_owned();
+        match *what {
+            Manage::Offline(disk) => self.pool.offline(&name(disk)).await?,
+            Manage::Online(disk) => self.pool.online(&name(disk)).await?,
+            Manage::Replace(old, new) => {
+                self.pool.replace(&name(old), Some(&name(new)), true).await?;
+            }
+            Manage::RemoveLog(disk) => self.pool.remove(&name(disk)).await?,
+            Manage::AddLog(disk) => {
+                let logs = vec![LogSpec { devices: vec![name(disk)] }];
+                let spec = forebay_pool::spec::PoolSpec { logs, force: true, ..Default::default() };
+                self.pool.add(&spec).await?;
+            }
+            Manage::Commit => self.pool.sync().await?,
+            Manage::Clean => {}
+        }
+        Ok(())
+    }
+
+    async fn export(self) -> Result<(), Refusal> {
+        Ok(self.pool.export().await?)
+    }
+
+    fn events(&self) -> Vec<(String, u64)> {
+        let stats = self.pool.stats();
+        vec![
+            ("segments cleaned".to_owned(), stats.since_import.segments_cleaned),
+            ("log records replayed".to_owned(), stats.last_import.log_records),
+            ("remarks at import".to_owned(), stats.last_import.remarks.len() as u64),
+        ]
+    }
+}

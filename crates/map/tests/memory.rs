@@ -1,0 +1,143 @@
+//! The map's own count of its memory, against what the allocator handed out; and the bounds that
+//! the design sets for it. One test, as the allocator counts for the whole process.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use forebay_map::{LEAF_BLOCKS, LeafId, Map};
+use forebay_units::{BlockAddr, Lba, SegmentId, VolumeId};
+
+struct Counted;
+
+static BYTES: AtomicU64 = AtomicU64::new(0);
+
+/// What a common allocator sets aside: a word before each piece, multiples of 16, at least 32.
+fn taken(len: usize) -> u64 {
+    (len as u64 + 8).next_multiple_of(16).max(32)
+}
+
+// SAFETY: everything is passed on to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counted {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        BYTES.fetch_add(taken(layout.size()), Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract of this same function.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        BYTES.fetch_sub(taken(layout.size()), Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract of this same function.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counted = Counted;
+
+const VOLUME: VolumeId = VolumeId(3);
+/// 8 GiB: leaves enough that fixed costs do not matter.
+const BLOCKS: u64 = 1 << 21;
+const TIB_BLOCKS: u64 = 1 << 28;
+const SEGMENT_BLOCKS: u64 = 1 << 14;
+
+fn addr(index: u64) -> BlockAddr {
+    BlockAddr::new(SegmentId((index / SEGMENT_BLOCKS) as u32), (index % SEGMENT_BLOCKS) as u32)
+}
+
+struct World {
+    map: Map,
+    before: u64,
+    written: u64,
+}
+
+impl World {
+    fn new() -> Self {
+        let before = BYTES.load(Ordering::Relaxed);
+        let mut map = Map::new();
+        map.create_volume(VOLUME).unwrap();
+        Self { map, before, written: 0 }
+    }
+
+    fn set(&mut self, lba: u64, sums: &[u64], on_media: bool) {
+        let to = addr(self.written);
+        self.map.set_run(VOLUME, Lba(lba), to, sums, on_media, &mut |_, _| {}).unwrap();
+        self.written += sums.len() as u64;
+    }
+
+    /// The map's count, having compared it with the allocator's.
+    fn memory_bytes(&self) -> u64 {
+        let told = self.map.memory_bytes();
+        let real = BYTES.load(Ordering::Relaxed) - self.before;
+        assert!(told >= real, "{told} bytes told, {real} taken");
+        assert!(told as f64 <= real as f64 * 1.02 + 2000.0, "{told} bytes told, {real} taken");
+        told
+    }
+
+    /// Block numbers below [`BLOCKS`], all of them once, in an order without order.
+    fn shuffled(round: u64) -> impl Iterator<Item = u64> {
+        (0..BLOCKS).map(move |i| {
+            let mixed = (i + round).wrapping_mul(0x9e37_79b1) % BLOCKS;
+            (mixed ^ mixed >> 11).wrapping_mul(0x85eb_ca6b) % BLOCKS
+        })
+    }
+}
+
+#[test]
+fn memory_is_counted_and_bounded() {
+    // Random single blocks: ten bytes and at most one in a hundred on top.
+    let mut world = World::new();
+    for (i, lba) in World::shuffled(0).enumerate() {
+        world.set(lba, &[i as u64], false);
+        if i as u64 == BLOCKS / 8 {
+            let each = world.memory_bytes() as f64 / i as f64;
+            assert!(each <= 12.5, "{each} bytes a block of a volume that is an eighth full");
+        }
+    }
+    assert_eq!(world.map.mapped_blocks(VOLUME), BLOCKS);
+    let each = world.memory_bytes() as f64 / BLOCKS as f64;
+    assert!(each <= 10.1, "{each} bytes a block of a random volume");
+
+    // The same volume written in order, sums on media: at most 16 MiB for a TiB.
+    let sums = [9; 32];
+    for lba in (0..BLOCKS).step_by(sums.len()) {
+        world.set(lba, &sums, true);
+    }
+    let tib = world.memory_bytes() * (TIB_BLOCKS / BLOCKS);
+    assert!(tib <= 16 << 20, "{tib} bytes a TiB of a sequential volume");
+
+    // And random again, over what is sealed: never above the bound on the way.
+    for (i, lba) in World::shuffled(77).enumerate() {
+        world.set(lba, &[i as u64], false);
+        if (i as u64).is_multiple_of(BLOCKS / 16) {
+            let each = world.memory_bytes() as f64 / BLOCKS as f64;
+            assert!(each <= 10.1, "{each} bytes a block after {i} random ones");
+        }
+    }
+    world.map.truncate(VOLUME, 0, &mut |_, _| {}).unwrap();
+    assert!(world.memory_bytes() < 64 << 10, "an empty volume keeps only scratch space");
+    drop(world);
+
+    // Written in order with the footers late, and segments that end within leaves: sealing does
+    // the same; two runs in every leaf cost no more than one.
+    let mut world = World::new();
+    for lba in (0..BLOCKS).step_by(32) {
+        world.written += u64::from(lba % u64::from(LEAF_BLOCKS) == 160) * 32;
+        world.set(lba, &sums, false);
+    }
+    let each = world.memory_bytes() as f64 / BLOCKS as f64;
+    assert!(each <= 5.5, "{each} bytes a block of runs with sums");
+    let mut cursor = LeafId::default();
+    while let Some(id) = world.map.leaf_from(cursor) {
+        assert!(world.map.seal(id, &mut |_| true));
+        cursor = id.next().unwrap();
+    }
+    let tib = world.memory_bytes() * (TIB_BLOCKS / BLOCKS);
+    assert!(tib <= 16 << 20, "{tib} bytes a TiB of a sealed volume");
+
+    // A few blocks in a PiB cost what they hold, not what lies between them.
+    let mut world = World::new();
+    for i in 0..1000u64 {
+        world.set(i << 28, &[i], false);
+    }
+    assert_eq!(world.map.mapped_blocks(VOLUME), 1000);
+    assert!(world.memory_bytes() / 1000 <= 6 << 10);
+}
