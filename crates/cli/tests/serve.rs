@@ -178,8 +178,7 @@ fn a_served_pool_is_reached_through_its_server() {
     assert_eq!(scratch.run("pool list -H -o name"), "tank\n");
     let server = scratch.server("serve tank");
     check_blocks(&scratch.uri("tank/vol0"), 1..9);
-    server.signal("-TERM");
-    assert!(server.interrupt().success());
+    assert!(server.end("-TERM").success());
 }
 
 #[test]
@@ -312,11 +311,16 @@ fn up_makes_a_pool_once_and_serves_it_again() {
     scratch.refused(words, 1, "being served already");
     assert!(server.interrupt().success());
     assert_eq!(scratch.run("volume list -Hp -o name,volsize"), "forebay/vol0\t67108864\n");
-    // Files of a start that was killed are made anew; those of a pool never.
-    scratch.run("pool export forebay");
-    std::fs::rename(scratch.0.join("forebay-data/log0.img"), scratch.0.join("kept")).unwrap();
-    std::fs::rename(scratch.0.join("forebay-data/log1.img"), scratch.0.join("kept2")).unwrap();
-    let refused = scratch.forebay(words);
-    assert_eq!(refused.status.code(), Some(1));
-    assert!(scratch.0.join("forebay-data/data0.img").exists());
+    // A start that did not finish is begun again; it leaves nothing of the old pool behind.
+    scratch.file("forebay-data/unfinished", 0);
+    let server = scratch.server(words);
+    check_blocks(&uri, 0..0);
+    assert!(server.interrupt().success());
+    assert!(!scratch.0.join("forebay-data/unfinished").exists());
+    // Device files without a pool may be anybody's: they are left alone.
+    let mine = Scratch::new("up-mine");
+    std::fs::create_dir(mine.0.join("forebay-data")).unwrap();
+    mine.file("forebay-data/data0.img", 64 * MIB);
+    mine.refused(words, 1, "no pool was found on them");
+    assert!(mine.0.join("forebay-data/data0.img").exists());
 }

@@ -1,7 +1,7 @@
 //! A place to run the binary in, and ways to run it.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 
@@ -42,8 +42,33 @@ impl Scratch {
         command
     }
 
+    /// Runs it to its end. One that should have been refused, and serves instead, is killed: then
+    /// there is no exit code.
     pub fn forebay(&self, words: &str) -> Output {
-        self.command(words).output().unwrap()
+        let mut child = self
+            .command(words)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let pid = child.id().to_string();
+        let (done, over) = std::sync::mpsc::channel::<()>();
+        #[allow(clippy::disallowed_methods, reason = "a watchdog beside a blocking wait")]
+        let watchdog = std::thread::spawn(move || {
+            let late = over.recv_timeout(std::time::Duration::from_secs(120));
+            if late == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+                let _ = Command::new("kill").args(["-KILL", &pid]).status();
+            }
+        });
+        let mut output = Output { status: ExitStatus::default(), stdout: vec![], stderr: vec![] };
+        // What is printed is short: neither pipe fills up while the other is read.
+        child.stdout.take().unwrap().read_to_end(&mut output.stdout).unwrap();
+        child.stderr.take().unwrap().read_to_end(&mut output.stderr).unwrap();
+        output.status = child.wait().unwrap();
+        drop(done);
+        watchdog.join().unwrap();
+        output
     }
 
     /// Runs it; it must go well. What it printed.
@@ -127,8 +152,13 @@ impl Server {
     }
 
     /// Interrupts it and waits for its end.
-    pub fn interrupt(mut self) -> ExitStatus {
-        self.signal("-INT");
+    pub fn interrupt(self) -> ExitStatus {
+        self.end("-INT")
+    }
+
+    /// Sends it this signal and waits for its end.
+    pub fn end(mut self, signal: &str) -> ExitStatus {
+        self.signal(signal);
         self.child.wait().unwrap()
     }
 
