@@ -11,9 +11,9 @@ use forebay_rt as rt;
 use forebay_units::{BLOCK_BYTES, CommitId, DeviceId, Nanos};
 
 use crate::config::{POOL_PROPERTIES, check_property, effective};
-use crate::create::{add_to_config, member, open_spec};
+use crate::create::{add_to_config, member, open_spec, prepare_log};
 use crate::devices::{open_candidate, owner_of};
-use crate::labels::{OpenDevice, Opener, clear_label, read_beat, write_beat};
+use crate::labels::{OpenDevice, Opener, clear_label, read_beat, write_beat, write_through};
 use crate::recovery::{build_array_group, find_devices, newest_root};
 use crate::spec::PoolSpec;
 use crate::stats::io_counts;
@@ -88,21 +88,30 @@ impl Pool {
         pools
     }
 
-    /// Commits everything, marks the pool exported, and lets its devices go.
-    pub async fn export(&self) -> Result<(), PoolError> {
+    /// Commits everything, marks the pool exported, and lets its devices go. New operations are
+    /// refused from here on; those that were answered are committed.
+    pub async fn export(self: &Rc<Self>) -> Result<(), PoolError> {
         let _turn = self.admin.lock().await;
-        if self.closing.get() {
+        if self.closing.replace(true) {
             return Err(PoolError::new(format!("pool '{}' is being exported", self.name())));
         }
-        if !self.is_stopped() {
-            self.commit_all().await?;
-        }
-        self.closing.set(true);
         self.sync.wake.notify_all();
         self.sync.done.notify_all();
-        // Writes that were let in just before are committed by the last pass of the sync task.
         let tasks = self.tasks.take();
         rt::join_all(tasks).await;
+        if !self.is_stopped() {
+            // What was absorbed before the door closed, whoever still waits for it.
+            let last = match self.sync_group().await {
+                Ok(()) => {
+                    let mut writers = self.writers.lock().await;
+                    self.write_last_root(&mut writers).await
+                }
+                Err(error) => Err(error),
+            };
+            if let Err(error) = last {
+                self.stop(&error.message);
+            }
+        }
         if self.is_stopped() {
             return Err(PoolError::new(format!(
                 "pool '{}' was suspended and is left as it is: {}; the next import goes on from \
@@ -111,12 +120,11 @@ impl Pool {
                 self.stop_reason()
             )));
         }
-        let mut writers = self.writers.lock().await;
-        self.write_last_root(&mut writers).await
+        Ok(())
     }
 
     /// Destroys the pool: its devices are free for another one.
-    pub async fn destroy(&self) -> Result<(), PoolError> {
+    pub async fn destroy(self: &Rc<Self>) -> Result<(), PoolError> {
         self.config.borrow_mut().destroyed = true;
         self.sync.config_dirty.set(true);
         self.export().await
@@ -187,12 +195,13 @@ impl Pool {
         }
         let opened = open_spec(&self.opener, spec).await?;
         let mut config = self.config.borrow().clone();
-        let first_new = config.groups.len();
+        let (first_new, first_ring) = (config.groups.len(), config.logs.len());
         let devices = add_to_config(&mut config, &opened)?;
         for candidate in opened.all() {
             clear_label(&candidate.device).await?;
         }
         if !spec.logs.is_empty() {
+            prepare_log(&config, &devices, first_ring).await?;
             self.log.pause().await;
         }
         self.devices.borrow_mut().extend(devices);
@@ -295,6 +304,8 @@ impl Pool {
         let added = member(&mut self.config.borrow_mut(), &candidate);
         let id = DeviceId(added.device);
         if is_log {
+            let (start_bytes, len_bytes) = self.ring_range(old.device)?;
+            write_through(&open.device(), start_bytes, len_bytes).await?;
             self.log.pause().await;
             self.devices.borrow_mut().insert(id, open);
             let mut config = self.config.borrow_mut();
@@ -319,6 +330,13 @@ impl Pool {
         self.commit_config().await?;
         self.want_resilver();
         Ok(())
+    }
+
+    fn ring_range(&self, side: u32) -> Result<(u64, u64), PoolError> {
+        let config = self.config.borrow();
+        let ring = config.logs.iter().find(|r| r.sides.iter().any(|s| s.device == side));
+        ring.map(|r| (r.start_bytes, r.len_bytes))
+            .ok_or_else(|| PoolError::new("the log device was removed meanwhile"))
     }
 
     fn check_mirror(&self, member: &MemberConfig) -> Result<(), PoolError> {

@@ -13,7 +13,7 @@ use forebay_units::{CommitId, DeviceId, FrameSeq, TxgId};
 use crate::config::{POOL_PROPERTIES, check_name, check_property};
 use crate::devices::reserve_bytes;
 use crate::devices::{Candidate, UNIT_BYTES, group_shape, layout_of, log_range, open_candidate};
-use crate::labels::{OpenDevice, Opener, clear_label, write_config, write_root};
+use crate::labels::{OpenDevice, Opener, clear_label, write_config, write_root, write_through};
 use crate::recovery::{Parts, build_array, log_rings_of};
 use crate::spec::{GroupSpec, LogSpec, PoolSpec};
 use crate::{Pool, PoolError};
@@ -122,6 +122,29 @@ pub(crate) fn add_to_config(
     Ok(devices)
 }
 
+/// Writes the log's regions through once: on the rings from `first` on, or (without log devices) on
+/// the data devices.
+pub(crate) async fn prepare_log(
+    config: &PoolConfig,
+    devices: &BTreeMap<DeviceId, OpenDevice>,
+    first: usize,
+) -> Result<(), PoolError> {
+    for ring in config.logs.iter().skip(first) {
+        for side in &ring.sides {
+            let device = devices[&DeviceId(side.device)].device();
+            write_through(&device, ring.start_bytes, ring.len_bytes).await?;
+        }
+    }
+    if config.logs.is_empty() {
+        for member in config.data_members() {
+            let device = devices[&DeviceId(member.device)].device();
+            let start = forebay_format::label::LABEL_BYTES;
+            write_through(&device, start, config.reserve_bytes).await?;
+        }
+    }
+    Ok(())
+}
+
 impl Pool {
     /// Makes a pool and imports it. Nothing is written before everything has been checked.
     pub async fn create(
@@ -160,6 +183,7 @@ impl Pool {
             })?;
         }
         drop(opened);
+        prepare_log(&config, &devices, 0).await?;
         for (id, open) in &devices {
             write_config(&open.device(), id.0, &config).await?;
         }

@@ -27,6 +27,8 @@ pub(crate) struct HealthState {
     /// The log stopped (a side failed, or its devices change): the next group's root starts it
     /// anew on what the configuration says then.
     pub log_anew: Cell<bool>,
+    /// The group that is being committed was closed after the log had stopped.
+    pub log_quiet: Cell<bool>,
     pub log_changed: Rc<Notify>,
     pub log_errors: RefCell<std::collections::BTreeMap<DeviceId, u64>>,
     /// What the operator should know, newest last.
@@ -40,6 +42,7 @@ impl HealthState {
             lost_more: Cell::new(0),
             replaying: RefCell::default(),
             log_anew: Cell::new(false),
+            log_quiet: Cell::new(false),
             log_changed: Notify::new(),
             log_errors: RefCell::default(),
             remarks: RefCell::default(),
@@ -139,6 +142,21 @@ impl Pool {
         self.sync.wake.notify_all();
     }
 
+    /// A device that holds a part of the log failed a write. When it is a data device (the log is
+    /// in the pool) it is out for good.
+    fn log_side_failed(&self, device: DeviceId, why: &str) {
+        let is_data = self.array.device(device).is_ok();
+        if is_data {
+            self.health.remark(format!("{} failed: {why}", self.device_path(device)));
+            if let Err(error) = self.array.fault(device) {
+                self.stop(&format!("{why}, and {error}"));
+                return;
+            }
+            self.take_array_events();
+        }
+        self.fail_log_side(device, why);
+    }
+
     /// The task that listens to the log and the array.
     pub(crate) async fn health_loop(self: Rc<Self>) {
         loop {
@@ -165,7 +183,7 @@ impl Pool {
     fn log_event(&self, event: LogEvent) {
         match event {
             LogEvent::SideFailed { device, error } => {
-                self.fail_log_side(device, &error.to_string());
+                self.log_side_failed(device, &error.to_string());
             }
             LogEvent::Paused => {
                 // Writers wait for their group now: it must be committed at once.

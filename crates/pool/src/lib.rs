@@ -209,8 +209,11 @@ impl Pool {
     }
 
     /// Tells the sync task that there is work, when there is enough of it.
-    pub(crate) fn note_dirty(&self) {
-        if self.throttle.dirty_bytes() >= self.limits.get().txg_bytes || self.throttle.is_full() {
+    pub(crate) fn note_dirty(&self, first: bool) {
+        if first
+            || self.throttle.dirty_bytes() >= self.limits.get().txg_bytes
+            || self.throttle.is_full()
+        {
             self.sync.wake.notify_all();
         }
     }

@@ -709,7 +709,8 @@ async fn load_map(
 ) -> Result<Loaded, PoolError> {
     // Which segments a member misses is known only after the journal has been read: until then a
     // member that misses anything is asked for nothing.
-    let everything = 0..u32::MAX >> 1;
+    let end = config.groups.iter().map(|g| g.first_segment + g.segments).max().unwrap_or(0);
+    let everything = 0..end;
     let cautious = |m: &MemberConfig| match m.stale_since {
         Some(_) => vec![everything.clone()],
         None => m.stale.iter().map(|(a, b)| *a..*b).collect(),

@@ -6,7 +6,7 @@ use forebay_array::MemberState;
 use forebay_format::checksum::crc64;
 use forebay_format::config::MemberUse;
 use forebay_format::superblock::{JournalPosition, Superblock};
-use forebay_intent_log::{LogRing, LogState};
+use forebay_intent_log::{LogError, LogRing, LogState};
 use forebay_map::LeafId;
 use forebay_rt as rt;
 use forebay_segment::SegmentState;
@@ -21,6 +21,26 @@ enum LogPlan {
     StartsAnew(Vec<LogRing>, LogState),
     /// During replay: the log is still the one that is being replayed.
     Keep(LogState),
+}
+
+/// How many devices took a label.
+#[derive(Default)]
+struct LabelVerdict {
+    good: usize,
+    /// Devices that did not, and that cannot be spared.
+    needed: usize,
+    last: Option<PoolError>,
+}
+
+impl LabelVerdict {
+    /// It counts when some took it and all others are out, or when most took it.
+    fn judge(self, what: &str) -> Result<(), PoolError> {
+        if self.good > 0 && (self.needed == 0 || self.good > self.needed) {
+            return Ok(());
+        }
+        let why = self.last.map_or_else(|| "no device is left".to_owned(), |e| e.message);
+        Err(PoolError::new(format!("the {what} could be written to {} devices: {why}", self.good)))
+    }
 }
 
 impl Pool {
@@ -85,37 +105,34 @@ impl Pool {
             .collect()
     }
 
-    /// Writes a root to every member. It counts when more than half of them have it.
+    /// Writes a root to every member.
     async fn put_root(&self, root: &Superblock) -> Result<(), PoolError> {
         let devices = self.label_devices();
         let handles: Vec<_> = devices.iter().map(|(_, open)| open.device()).collect();
         let writes = handles.iter().map(|device| write_root(device, root));
         let outcomes = rt::join_all(writes).await;
         let bytes = 2 * forebay_format::label::SUPERBLOCK_BYTES;
-        let mut good = 0;
-        let mut last = None;
+        let mut verdict = LabelVerdict::default();
         for ((id, _), outcome) in devices.iter().zip(outcomes) {
             match outcome {
                 Ok(()) => {
-                    good += 1;
+                    verdict.good += 1;
                     self.stats.wrote_root(bytes);
                 }
-                Err(error) => {
-                    // It may hold half a root: it must not be believed before a resilver. When
-                    // it cannot be spared, the next import finds the newer roots elsewhere.
-                    let _ = self.array.fault(*id);
-                    last = Some(error);
-                }
+                Err(error) => self.label_failed(*id, error.into(), &mut verdict),
             }
         }
-        if 2 * good > devices.len() {
-            return Ok(());
+        verdict.judge("root")
+    }
+
+    /// A device could not take a label or root. What it holds was flushed before, so the root is
+    /// good without it; but it is out from here on.
+    fn label_failed(&self, id: DeviceId, error: PoolError, verdict: &mut LabelVerdict) {
+        if self.array.fault(id).is_err() {
+            verdict.needed += 1;
         }
-        let why = last.map_or_else(|| "no device is left".to_owned(), |e| e.to_string());
-        Err(PoolError::new(format!(
-            "the root could be written to {good} of {} devices: {why}",
-            devices.len()
-        )))
+        self.sync.config_dirty.set(true);
+        verdict.last = Some(error);
     }
 
     /// Writes the configuration with a new generation to every device, log devices included.
@@ -127,23 +144,15 @@ impl Pool {
             config.generation += 1;
             config.clone()
         };
-        let mut good = 0;
-        let mut last = None;
-        let data = self.label_devices();
-        let total = data.len();
-        for (id, open) in data {
+        let mut verdict = LabelVerdict::default();
+        for (id, open) in self.label_devices() {
             match write_config(&open.device(), id.0, &config).await {
-                Ok(()) => good += 1,
-                Err(error) => {
-                    let _ = self.array.fault(id);
-                    last = Some(error);
-                }
+                Ok(()) => verdict.good += 1,
+                Err(error) => self.label_failed(id, error, &mut verdict),
             }
             self.stats.wrote_root(2 * 4096);
         }
-        if 2 * good <= total {
-            return Err(last.unwrap_or_else(|| PoolError::new("no device is left")));
-        }
+        verdict.judge("configuration")?;
         for ring in &config.logs {
             for side in ring.sides.iter().filter(|side| side.state == MemberUse::Online) {
                 let open = self.devices.borrow().get(&DeviceId(side.device)).cloned();
@@ -161,7 +170,7 @@ impl Pool {
         if let Some(state) = self.health.replaying.borrow().clone() {
             return LogPlan::Keep(state);
         }
-        let anew = self.health.log_anew.get() && group;
+        let anew = self.health.log_quiet.get() && group;
         if !anew {
             return LogPlan::GoesOn(self.log.state(txg));
         }
@@ -192,9 +201,16 @@ impl Pool {
             self.sync.committed.set(txg);
         }
         if let LogPlan::StartsAnew(rings, state) = plan {
-            self.log.resume(&rings, &state).await?;
-            self.health.log_anew.set(false);
-            self.health.log_changed.notify_all();
+            self.health.log_quiet.set(false);
+            match self.log.resume(&rings, &state).await {
+                Ok(()) => {
+                    self.health.log_anew.set(false);
+                    self.health.log_changed.notify_all();
+                }
+                // Another side failed meanwhile: once more, without it.
+                Err(LogError::NotQuiet { .. }) => self.sync.wake.notify_all(),
+                Err(error) => return Err(error.into()),
+            }
         }
         self.sync.done.notify_all();
         self.seal(writers);

@@ -10,9 +10,7 @@ use forebay_rt as rt;
 use forebay_rt::Either;
 use forebay_segment::frame_bytes;
 use forebay_txg::Content;
-use forebay_units::{
-    BLOCK_BYTES, BLOCK_LEN, BlockAddr, CommitId, Lba, Nanos, SegmentId, TxgId, VolumeId,
-};
+use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, CommitId, Lba, SegmentId, TxgId, VolumeId};
 
 use crate::{Pool, PoolError, Writers};
 
@@ -32,32 +30,17 @@ impl Pool {
     /// runs.
     pub(crate) async fn sync_loop(self: Rc<Self>) {
         loop {
+            let idle = || !self.has_work() && !self.wants_sync();
+            let ended = || self.is_stopped() || self.closing.get();
+            self.sync.wake.until(|| !idle() || ended()).await;
             let deadline = rt::now() + self.limits.get().txg_timeout;
-            loop {
-                if self.is_stopped() {
-                    return;
-                }
-                let seen = self.sync.wake.notified();
-                if self.wants_sync() {
-                    break;
-                }
-                if self.closing.get() {
-                    return;
-                }
-                match rt::select(Box::pin(seen), rt::sleep_until(deadline)).await {
-                    Either::Left(_) => {}
-                    Either::Right(_) => {
-                        if self.has_work() {
-                            break;
-                        }
-                        let _ =
-                            rt::timeout(Nanos::from_secs(3600), self.sync.wake.notified()).await;
-                        break;
-                    }
-                }
+            let due = self.sync.wake.until(|| self.wants_sync() || ended());
+            // Either way there is work now: the group is wanted, or old.
+            match rt::select(Box::pin(due), rt::sleep_until(deadline)).await {
+                Either::Left(_) | Either::Right(_) => {}
             }
-            if self.is_stopped() || !(self.has_work() || self.wants_sync()) {
-                continue;
+            if self.is_stopped() || (self.closing.get() && !self.wants_sync()) {
+                return;
             }
             if let Err(error) = self.sync_group().await {
                 self.stop(&error.message);
@@ -84,6 +67,8 @@ impl Pool {
         self.make_room(&mut writers).await?;
         let begun = rt::now();
         self.sync.root_wanted.set(false);
+        // Only a group that was closed after the log stopped holds all that the log may hold.
+        self.health.log_quiet.set(self.health.log_anew.get());
         let txg = self.groups.borrow_mut().quiesce();
         self.space.syncing_blocks.set(self.space.promised_blocks.get());
         let written = self.write_group(&mut writers, txg).await?;

@@ -150,7 +150,7 @@ impl Pool {
             Err(DeviceError::new(name, operation, offset, len, kind))
         };
         // The wait for admission may have outlived the volume, its size, or the pool.
-        if volume.gone.get() || self.is_stopped() {
+        if volume.gone.get() || self.is_stopped() || self.closing.get() {
             return refuse(ErrorKind::Gone);
         }
         if (lba.0 + blocks) * BLOCK_BYTES > volume.size_bytes.get().next_multiple_of(BLOCK_BYTES) {
@@ -159,6 +159,7 @@ impl Pool {
         if matches!(content, Content::Data(_)) && !self.reserve_space(volume, lba, blocks) {
             return refuse(ErrorKind::NoSpace);
         }
+        let first = self.groups.borrow().open().is_empty();
         let txg =
             self.groups.borrow_mut().absorb(volume.id, lba, blocks, content.clone(), held_bytes);
         if volume.sync.get() != SyncMode::Disabled {
@@ -180,7 +181,7 @@ impl Pool {
                 }
             }
         }
-        self.note_dirty();
+        self.note_dirty(first);
         Ok(())
     }
 
