@@ -199,6 +199,22 @@ fn a_read_may_not_see_what_was_replaced() {
     assert!(!history.may_be_hole(later, 0));
 }
 
+#[test]
+fn a_read_that_takes_long_may_see_what_was_replaced_meanwhile() {
+    let mut history = History::new("v", 1, 100);
+    let first = write(&mut history, 0, 1);
+    let issued = history.read_begins();
+    for _ in 0..20 {
+        write(&mut history, 0, 1);
+        let now = history.now();
+        history.flushed(now);
+    }
+    assert_eq!(history.check_read(issued, 0, Seen::Write(first)), Ok(()));
+    history.read_ends(issued);
+    write(&mut history, 0, 1);
+    assert!(history.check_read(issued, 0, Seen::Write(first)).is_err(), "nobody reads any more");
+}
+
 proptest! {
     #[test]
     fn a_stamp_is_read_back_and_any_flip_is_seen(
