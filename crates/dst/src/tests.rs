@@ -89,7 +89,8 @@ fn a_toy_survives_a_crash_at_every_command_and_again_in_recovery() {
     for client in &mut scenario.boots[0].clients {
         client.truncate(8);
     }
-    let report = crate::exhaustive::explore(&toy, &scenario, &crate::exhaustive::Depth::default());
+    let depth = crate::exhaustive::Depth { second_every: 5, ..Default::default() };
+    let report = crate::exhaustive::explore(&toy, &scenario, &depth);
     assert_eq!(report.failure.map(|(_, f)| f), None);
     assert!(
         report.first > 20 && report.second > report.first,
@@ -97,8 +98,7 @@ fn a_toy_survives_a_crash_at_every_command_and_again_in_recovery() {
         report = (report.first, report.second)
     );
     let flawed = Rc::new(Toy { flaw: Flaw::NoChecksum });
-    let report =
-        crate::exhaustive::explore(&flawed, &scenario, &crate::exhaustive::Depth::default());
+    let report = crate::exhaustive::explore(&flawed, &scenario, &depth);
     let (found, failure) = report.failure.expect("a torn record is believed somewhere");
     assert_eq!(run(&flawed, &found).failure, Some(failure), "the scenario replays alone");
 }

@@ -254,10 +254,8 @@ impl World {
         }
         let number = self.submitted.get() + 1;
         self.submitted.set(number);
-        let hooks = match self.hooks.borrow().is_empty() {
-            true => None,
-            false => self.hooks.borrow_mut().remove(&number),
-        };
+        // Nothing is borrowed while they run: they may hook on to later commands.
+        let hooks = self.hooks.borrow_mut().remove(&number);
         hooks.into_iter().flatten().for_each(|hook| hook());
         let timed = |at| rt::now().0 >= at;
         match self.plan.get() {

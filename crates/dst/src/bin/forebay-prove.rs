@@ -49,6 +49,9 @@ struct Options {
     /// With --exhaustive: only shapes whose name contains this, for example "Z1" or "Mirror log".
     #[arg(long, default_value = "")]
     shape: String,
+    /// With --exhaustive: at every how many crash points the recovery is cut at each command too.
+    #[arg(long, default_value_t = 40)]
+    second_every: u64,
     /// How much may break.
     #[arg(long, value_enum)]
     level: Option<LevelArg>,
@@ -343,6 +346,7 @@ fn exhaustive<S: Subject>(
     };
     let shapes: Vec<_> =
         shapes.into_iter().filter(|(name, _)| name.contains(&options.shape)).collect();
+    let depth = Depth { second_every: options.second_every, ..Depth::default() };
     let next = AtomicU64::new(0);
     let failed = AtomicBool::new(false);
     let threads = options.threads.unwrap_or(2);
@@ -354,7 +358,7 @@ fn exhaustive<S: Subject>(
                     shapes.get(next.fetch_add(1, Ordering::Relaxed) as usize)
                 {
                     let begun = Instant::now();
-                    let report = explore(&subject, &tiny(spec), &Depth::default());
+                    let report = explore(&subject, &tiny(spec), &depth);
                     let secs = begun.elapsed().as_secs_f64();
                     println!(
                         "{name:28} {:7} crash states, {:7} second crashes, {secs:6.1} s: {}",
