@@ -8,7 +8,22 @@
 //! experiment is virtual.
 //! Who calls me: the `forebay` binary (`forebay simulate`).
 
+pub mod bench;
 pub mod catalogue;
+pub mod cut;
+mod drive;
 mod error;
+mod experiments;
+mod files;
+mod hash;
+pub mod load;
+pub mod mirror;
+pub mod shared;
+mod shrink;
+pub mod simulate;
+pub mod sweep;
+pub mod task;
+pub mod timeline;
+pub mod zil;
 
 pub use error::LabError;

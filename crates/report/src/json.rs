@@ -42,7 +42,8 @@ pub fn round_significant(value: f64) -> f64 {
     format!("{value:.*e}", DIGITS - 1).parse().unwrap_or(value)
 }
 
-fn round_all(value: &mut serde_json::Value) {
+/// Rounds every number in a JSON value that is not whole to seven significant digits.
+pub fn round_all(value: &mut serde_json::Value) {
     match value {
         serde_json::Value::Number(n) if n.is_f64() => {
             let rounded = round_significant(n.as_f64().unwrap_or_default());

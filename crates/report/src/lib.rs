@@ -12,7 +12,7 @@ mod json;
 mod page;
 mod results;
 
-pub use json::{ReadError, from_json, round_significant, to_json};
+pub use json::{ReadError, from_json, round_all, round_significant, to_json};
 pub use page::render;
 pub use results::{
     Axis, Band, Basis, Cell, Chart, ChartKind, Check, Column, Experiment, Finding, Mark, Point,

@@ -69,7 +69,7 @@
         const few = s.points.length <= 40;
         series.push(Object.assign({
           name: s.name, type: published ? 'scatter' : 'line', data: s.points.map(p => [p.x, p.y]), showSymbol: few, symbol: published ? 'diamond' : SYMBOLS[i % SYMBOLS.length],
-          symbolSize: published ? 12 : 6, z: published ? 5 : 2, color: c, lineStyle: { width: 2, type: formula ? 'dashed' : 'solid' },
+          symbolSize: published ? 12 : 6, z: published ? 5 : 2, color: c, lineStyle: { width: 2, type: formula || s.dashed ? 'dashed' : 'solid' },
           itemStyle: published ? { color: panel, borderColor: c, borderWidth: 2 } : { color: c }, emphasis: { focus: 'series' },
         }, extra));
       } else if (chart.kind === 'interval') {

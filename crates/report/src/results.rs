@@ -237,6 +237,9 @@ pub struct Series {
     /// What it stands for.
     #[serde(default)]
     pub role: Role,
+    /// Drawn dashed, to tell two kinds of the same group apart.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub dashed: bool,
     /// In the order of x.
     pub points: Vec<Point>,
 }
