@@ -75,8 +75,8 @@ fn devices_of_the_source_documents_are_all_there() {
 fn longest_name_wins() {
     let page = find("ocz-vertex-2-pro-50gb").expect("built in");
     let of = |path: &str| page.provenance_of(path).expect(path).mark;
-    assert_eq!(of("media.flash.timing.program_us"), Trust::Fitted);
-    assert_eq!(of("media.flash.timing.read_us"), Trust::Assumed);
+    assert_eq!(of("media.flash.geometry.blocks_per_plane"), Trust::Fitted);
+    assert_eq!(of("media.flash.geometry.channels"), Trust::Assumed);
     assert!(page.provenance_of("nothing").is_none());
 }
 
@@ -96,7 +96,7 @@ fn unknown_and_ambiguous_names_answer_in_one_line() {
 fn impossible_devices_answer_in_one_line() {
     let page = text("ocz-vertex-2-ex-50gb").expect("built in");
     for (from, to) in [
-        ("blocks_per_plane = 8192", "blocks_per_plane = 8"),
+        ("blocks_per_plane = 6334", "blocks_per_plane = 8"),
         ("channels = 8", "channels = 0"),
         ("erase_us = 1500", "erase_us = -1"),
         ("plp = \"full\"", "plp = \"perhaps\""),
