@@ -8,9 +8,10 @@ use crate::LabError;
 use forebay_flash::{DeviceSpec, Frontiers, MediaSpec};
 
 /// Raw bytes a flash model is cut to when the caller does not say.
-const AUTO_RAW_BYTES: f64 = 8.0 * (1u64 << 30) as f64;
-/// Scale of media that remember nothing but their contents: a minute is simulated in a second.
-const MEMORYLESS_SCALE: f64 = 60.0;
+const AUTO_RAW_BYTES: f64 = 4.0 * (1u64 << 30) as f64;
+/// Scale of media that remember nothing but their contents: a minute is simulated in a tenth of a
+/// second.
+const MEMORYLESS_SCALE: f64 = 600.0;
 /// Below so many superblocks write amplification would fall visibly (finite-size effect).
 const FEWEST_BLOCKS: f64 = 1024.0;
 /// Below so many mapping units in a superblock greedy cleaning would profit visibly.

@@ -101,8 +101,8 @@ impl Grid {
     fn read(file: &Path) -> Result<Self, LabError> {
         let table: toml::Table =
             files::read_named(file)?.parse().map_err(|e: toml::de::Error| bad(file, e))?;
-        for key in table.keys().filter(|k| !["name", "task", "base", "grid"].contains(&k.as_str()))
-        {
+        let known = |key: &&String| ["name", "task", "base", "grid"].contains(&key.as_str());
+        if let Some(key) = table.keys().find(|key| !known(key)) {
             return Err(bad(
                 file,
                 format!("unknown key '{key}'; there are name, task, base, grid"),

@@ -19,7 +19,7 @@ pub enum Task {
     /// Synchronous clients on a log device.
     Zil(Zil),
     /// A mirror worn to its end.
-    Mirror(Mirror),
+    Mirror(Box<Mirror>),
     /// Power cuts.
     Cut(Cut),
 }

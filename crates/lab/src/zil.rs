@@ -130,7 +130,7 @@ impl Space {
 impl Zil {
     fn check(&self) -> Result<(), LabError> {
         self.device.check()?;
-        let block_ok = self.block_bytes >= 4096 && self.block_bytes % 4096 == 0;
+        let block_ok = self.block_bytes >= 4096 && self.block_bytes.is_multiple_of(4096);
         let sane = self.datasets >= 1
             && self.commits >= 1
             && self.frames_in_flight >= 1

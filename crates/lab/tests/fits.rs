@@ -52,8 +52,7 @@ fn vertex_2_ex_meets_the_printed_row() {
 fn vertex_2_falls_within_ten_minutes_and_rest_does_not_help() {
     // Predicted: nothing was adjusted to either.
     for id in ["ocz-vertex-2-ex-50gb", "ocz-vertex-2-pro-50gb"] {
-        let pattern =
-            Load { random_share: 1.0, outstanding: 32, workers: 2, ..Load::default() };
+        let pattern = Load { random_share: 1.0, outstanding: 32, workers: 2, ..Load::default() };
         let load = Phase::Load { minutes: 60.0, pattern };
         let idle = Phase::Idle { minutes: 60.0 };
         let out = run(&page(id), vec![Phase::SecureErase, load.clone(), idle, load]);

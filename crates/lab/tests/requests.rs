@@ -1,6 +1,9 @@
 //! Whole requests through the entry point: same bytes for the same request, one line for nonsense.
+#![allow(clippy::disallowed_methods)] // It looks at the files the lab writes.
 
-use forebay_lab::simulate::{Args, DEFAULT_SEED, WearRequest, WearRunner, results_of, run, run_with};
+use forebay_lab::simulate::{
+    Args, DEFAULT_SEED, WearRequest, WearRunner, results_of, run, run_with,
+};
 use forebay_lab::{LabError, catalogue};
 use forebay_report::{Experiment, from_json, to_json};
 use std::path::PathBuf;
@@ -40,8 +43,10 @@ const SMALL: &str = "ocz-vertex-2-ex-50gb";
 fn same_request_same_bytes_whether_run_resumed_or_on_more_threads() {
     for experiment in ["content", "power-cut", "zil-pattern"] {
         let (a, b) = (Scratch::new("once"), Scratch::new("again"));
-        let first = to_json(&results_of(&a.args(experiment, &[SMALL]), experiment, None).expect("runs"));
-        let resumed = to_json(&results_of(&a.args(experiment, &[SMALL]), experiment, None).expect("runs"));
+        let first =
+            to_json(&results_of(&a.args(experiment, &[SMALL]), experiment, None).expect("runs"));
+        let resumed =
+            to_json(&results_of(&a.args(experiment, &[SMALL]), experiment, None).expect("runs"));
         let one = Args { threads: Some(1), ..b.args(experiment, &[SMALL]) };
         let alone = to_json(&results_of(&one, experiment, None).expect("runs"));
         assert_eq!(first, resumed, "{experiment}");

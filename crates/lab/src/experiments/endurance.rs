@@ -80,7 +80,7 @@ fn mirrors(context: &Context) -> Vec<(String, Task)> {
     let left = page.device.clone();
     let task = |right: DeviceSpec| {
         let (left, cycles, seed) = (left.clone(), MODEL_CYCLES, context.seed);
-        Task::Mirror(Mirror { left, right, cycles, seed })
+        Task::Mirror(Box::new(Mirror { left, right, cycles, seed }))
     };
     vec![
         ("mirror of equals".to_owned(), task(left.clone())),
