@@ -217,3 +217,6 @@ fn judge(
     total.ruined_at_rest += damage.iter().filter(old).count() as u64;
     total.bad_cuts += u32::from((total.lost, total.ruined_at_rest) != before);
 }
+
+#[cfg(test)]
+mod tests;

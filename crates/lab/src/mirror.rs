@@ -46,6 +46,8 @@ struct Side {
     failed: Vec<f64>,
 }
 
+/// Pages of a block in the model.
+const BLOCK_PAGES: u32 = 4;
 /// Logical space of the model, in bytes.
 const MODEL_BYTES: f64 = 192.0 * (1u64 << 20) as f64;
 
@@ -55,6 +57,12 @@ impl Side {
         let MediaSpec::Flash(flash) = &mut small.media else {
             return Err(LabError::usage(format!("device \"{}\" does not wear out", device.name)));
         };
+        // Many small blocks instead of few large ones: with a few dozen the first to fail would
+        // decide, as it does not on a device of thousands.
+        let g = &mut flash.geometry;
+        let shorter = (g.pages_per_block / BLOCK_PAGES).max(1);
+        g.pages_per_block /= shorter;
+        g.blocks_per_plane *= shorter;
         flash.endurance.cycles_mean = cycles;
         flash.endurance.cycles_sd_fraction = flash.endurance.cycles_sd_fraction.max(0.05);
         flash.ftl.static_wear_gap = 4;
@@ -132,3 +140,6 @@ impl Mirror {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

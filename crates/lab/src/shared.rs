@@ -115,3 +115,6 @@ impl Shared {
         Ok(SharedOutcome { whole, link_retries })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -38,7 +38,7 @@ struct Point {
     task: Task,
 }
 
-/// A grid with its points in order: the last parameter named runs fastest.
+/// A grid with its points in order: the last parameter, by name, runs fastest.
 struct Grid {
     name: String,
     points: Vec<Point>,
@@ -170,6 +170,8 @@ fn axes(file: &Path, table: &toml::Table) -> Result<Vec<(String, Vec<Value>)>, L
             .collect::<Result<Vec<_>, _>>()?;
         axes.push((path.clone(), values));
     }
+    // By name, so that the order of points does not hang on how a table is kept.
+    axes.sort_by(|a, b| a.0.cmp(&b.0));
     Ok(axes)
 }
 

@@ -292,3 +292,6 @@ impl PhaseOutcome {
 
 /// Requests outstanding while a device is filled.
 const FILL_DEPTH: u32 = 8;
+
+#[cfg(test)]
+mod tests;

@@ -92,7 +92,7 @@ fn cell_html(cell: &Cell, head: bool) -> String {
     let note = if cell.note.is_empty() {
         String::new()
     } else {
-        format!("<small>{}</small>", escape(&cell.note))
+        format!("<small class=\"note\">{}</small>", escape(&cell.note))
     };
     let class = classes.join(" ");
     format!("<{tag} class=\"{class}\">{mark}{text}{note}</{end}>")

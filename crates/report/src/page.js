@@ -5,11 +5,12 @@
   const LIGHT = ['#1f5fbf', '#d9591c', '#0b8a6a', '#a83291', '#8a6a00', '#5b4bc4', '#c0303f', '#2e8fa8', '#6b7a1e', '#7a5240'];
   const DARK = ['#6ea8ff', '#ff9a5c', '#3fd0a4', '#e37fd0', '#e0c04f', '#a99bff', '#ff8b93', '#67cbe0', '#b9cc5e', '#cfa48e'];
   const SYMBOLS = ['circle', 'rect', 'triangle', 'diamond', 'pin', 'arrow'];
-  // A group keeps its colour on the whole page, in order of first appearance.
+  // A group keeps its colour on the whole page, in order of first appearance; lines, where devices
+  // stand side by side, before bars.
   const groups = new Map();
   const groupOf = s => s.group || s.name;
-  for (const e of results.experiments) for (const c of e.charts) for (const s of c.series)
-    if (!groups.has(groupOf(s))) groups.set(groupOf(s), groups.size);
+  for (const lines of [true, false]) for (const e of results.experiments) for (const c of e.charts)
+    for (const s of (c.kind === 'line') === lines ? c.series : []) if (!groups.has(groupOf(s))) groups.set(groupOf(s), groups.size);
   const dark = () => root.dataset.theme === 'dark';
 
   // Within a chart two groups that share a palette slot would look alike: give later ones the free slots.

@@ -103,21 +103,25 @@ pub(super) fn invariants(outcomes: &[Outcome], experiment: &mut Experiment) {
             "Utilisation of the medium stays between 0 and 1, busiest run",
             "",
             (0.5, busiest),
-            1.0,
+            // What is under way when a run ends is counted whole: a hair above 1 is that.
+            1.01,
             Basis::Invariant,
-            "time the servers were busy over time there was",
+            "time the servers were busy over time there was, operations under way counted whole",
         ));
     }
-    let worn = timelines.iter().filter(|t| t.erase_mean >= 1.0);
+    let worn = timelines.iter().filter(|t| t.erase_mean >= 10.0);
     let uneven = worn.map(|t| t.erase_deviation / t.erase_mean).fold(0.0, f64::max);
     if uneven > 0.0 {
         experiment.checks.push(Check::relative(
-            "Wear spread: deviation of erase counts over their mean, worst run",
+            "Wear spread: deviation of erase counts over their mean, worst run of ten cycles and more",
             "",
             (0.0, uneven),
-            1.0,
+            0.5,
             Basis::Invariant,
             "dynamic wear levelling opens the least worn block first",
         ));
     }
 }
+
+#[cfg(test)]
+mod tests;
