@@ -24,6 +24,10 @@ pub(crate) struct HealthState {
     lost_more: Cell<u64>,
     /// The log of the last run, while it is being replayed.
     pub replaying: RefCell<Option<LogState>>,
+    /// All of it has been read: it may be left behind with the next group.
+    pub replayed: Cell<bool>,
+    /// What the last root says of a log that could not be started then: it is empty.
+    pub log_void: RefCell<Option<LogState>>,
     /// The log stopped (a side failed, or its devices change): the next group's root starts it
     /// anew on what the configuration says then.
     log_wanted: Cell<u64>,
@@ -44,6 +48,8 @@ impl HealthState {
             lost: RefCell::default(),
             lost_more: Cell::new(0),
             replaying: RefCell::default(),
+            replayed: Cell::new(false),
+            log_void: RefCell::default(),
             log_wanted: Cell::new(0),
             log_done: Cell::new(0),
             log_quiet: Cell::new(None),
@@ -116,7 +122,8 @@ impl Pool {
     /// now, so that nothing is in it that the group does not hold.
     pub(crate) async fn quiet_log(&self) {
         self.health.log_quiet.set(None);
-        if self.log_pressure() {
+        let reading = self.health.replaying.borrow().is_some() && !self.health.replayed.get();
+        if self.log_pressure() && !reading {
             self.log.pause().await;
             self.take_log_events();
             self.take_array_events();
@@ -134,6 +141,7 @@ impl Pool {
         self.health.log_quiet.set(None);
         self.health.log_done.set(number);
         self.health.replaying.borrow_mut().take();
+        self.health.log_void.borrow_mut().take();
         self.health.log_changed.notify_all();
     }
 

@@ -91,6 +91,8 @@ pub(crate) struct SyncControl {
     pub config_written: Cell<(u64, u64)>,
     /// A root is wanted even if nothing is dirty.
     pub root_wanted: Cell<bool>,
+    /// The sync task has ended: nobody commits any more.
+    pub ended: Cell<bool>,
 }
 
 /// Figures that are fixed at import.
@@ -258,7 +260,8 @@ impl Pool {
             self.sync.wanted.set(txg);
         }
         self.sync.wake.notify_all();
-        self.sync.done.until(|| self.sync.committed.get() >= txg || self.is_stopped()).await;
+        let over = || self.is_stopped() || self.sync.ended.get();
+        self.sync.done.until(|| self.sync.committed.get() >= txg || over()).await;
         if self.sync.committed.get() >= txg {
             return Ok(());
         }

@@ -320,6 +320,7 @@ impl Pool {
             self.replay(state, options, report).await?;
             report.replay_seconds = rt::now().since(begun).as_secs_f64();
         }
+        self.health.replayed.set(true);
         // The old log counts until the root of the last replayed group starts the new one.
         self.restart_log_wanted();
         self.sync_group().await?;
@@ -463,6 +464,7 @@ impl Pool {
                 config_dirty: false.into(),
                 config_written: (root.config_generation, root.config_sum).into(),
                 root_wanted: false.into(),
+                ended: false.into(),
             },
             limits: limits.into(),
             stopped: None.into(),
@@ -632,6 +634,15 @@ fn place_devices(
             member.state = MemberUse::Faulted;
         }
     };
+    // The log that is to be replayed may lie on devices that have left since: whatever became of
+    // them later, every acknowledged frame is on all of them.
+    for side in config.log_rings.iter().flat_map(|ring| &ring.sides) {
+        let best = found.iter().find(|f| f.label.configs[0].0.device == side.device);
+        if let Some(best) = best {
+            let open = OpenDevice::new(&best.path, best.device.clone());
+            devices.insert(DeviceId(side.device), open);
+        }
+    }
     let data = config.groups.iter_mut().flat_map(|g| &mut g.members).map(|m| (m, true));
     let logs = config.logs.iter_mut().flat_map(|r| &mut r.sides).map(|m| (m, false));
     for (member, data) in data.chain(logs) {
@@ -663,6 +674,25 @@ fn check_newest(
              root found; the devices that hold newer data are missing: bring them back, or use -f \
              to go back to what is here",
             config.name, newer.path
+        )));
+    }
+    // One ahead may be a change whose root was never written; but not when it marks every device
+    // that this root was read from as left behind.
+    let holders = found.iter().filter(|f| f.label.roots.iter().any(|r| r.commit == root.commit));
+    let holders: Vec<u32> = holders.map(|f| f.label.configs[0].0.device).collect();
+    let next = found.iter().flat_map(|f| &f.label.configs).find(|(envelope, newer)| {
+        let left = |id: &u32| {
+            let member = newer.data_members().find(|m| m.device == *id);
+            member.is_none_or(|m| m.state != MemberUse::Online || m.stale_since.is_some())
+        };
+        envelope.generation > root.config_generation && holders.iter().all(left)
+    });
+    if next.is_some() {
+        return Err(PoolError::new(format!(
+            "pool '{}' cannot be imported: the devices that are here were left behind by others \
+             that are missing and hold newer data; bring those back, or use -f to go back to what \
+             is here",
+            config.name
         )));
     }
     let here = |m: &MemberConfig| found.iter().any(|f| f.label.configs[0].0.device == m.device);

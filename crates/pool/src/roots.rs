@@ -185,7 +185,10 @@ impl Pool {
         let Some(request) = request else {
             return match self.health.replaying.borrow().clone() {
                 Some(state) => LogPlan::Keep(state),
-                None => LogPlan::GoesOn(self.log.state(txg)),
+                None => {
+                    let void = self.health.log_void.borrow().clone();
+                    LogPlan::GoesOn(void.unwrap_or_else(|| self.log.state(txg)))
+                }
             };
         };
         let rings = self.log_rings();
@@ -224,6 +227,7 @@ impl Pool {
                 // Another side failed meanwhile: once more, without it.
                 Err(error) => {
                     self.health.remark(error.to_string());
+                    *self.health.log_void.borrow_mut() = Some(state);
                     self.take_log_events();
                     self.take_array_events();
                     self.sync.wake.notify_all();

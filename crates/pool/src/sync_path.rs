@@ -29,6 +29,12 @@ impl Pool {
     /// The sync task: commits a group when it is old, large, or wanted, for as long as the pool
     /// runs.
     pub(crate) async fn sync_loop(self: Rc<Self>) {
+        self.sync_until_closed().await;
+        self.sync.ended.set(true);
+        self.sync.done.notify_all();
+    }
+
+    async fn sync_until_closed(self: &Rc<Self>) {
         loop {
             let idle = || !self.has_work() && !self.wants_sync();
             let ended = || self.is_stopped() || self.closing.get();
