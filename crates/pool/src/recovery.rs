@@ -637,7 +637,8 @@ fn place_devices(
     // The log that is to be replayed may lie on devices that have left since: whatever became of
     // them later, every acknowledged frame is on all of them.
     for side in config.log_rings.iter().flat_map(|ring| &ring.sides) {
-        let best = found.iter().find(|f| f.label.configs[0].0.device == side.device);
+        let same = found.iter().filter(|f| f.label.configs[0].0.device == side.device);
+        let best = same.max_by_key(|f| f.label.configs[0].0.generation);
         if let Some(best) = best {
             let open = OpenDevice::new(&best.path, best.device.clone());
             devices.insert(DeviceId(side.device), open);
