@@ -25,6 +25,7 @@ pub async fn scrub(
     for pool in pools {
         let access = reach.access(pool).await?;
         let outcome = async {
+            let before = scan_of(&access).await?;
             access.ask(Action::Scrub { verb }).await?;
             let mut said = String::new();
             if verb == ScanVerb::Start && (wait || access.is_here()) {
@@ -34,6 +35,7 @@ pub async fn scrub(
                          pauses it"
                     ));
                 }
+                until_begun(&access, before.as_ref()).await?;
                 said = until_over(reach, &access, pool).await?;
             }
             Ok(said)
@@ -53,7 +55,11 @@ pub async fn act_and_wait(
 ) -> Result<Outcome, Failure> {
     let access = reach.access(pool).await?;
     let outcome = async {
+        let before = scan_of(&access).await?;
         access.ask(action).await?;
+        if wait || access.is_here() {
+            until_begun(&access, before.as_ref()).await?;
+        }
         if wait {
             return until_over(reach, &access, pool).await.map(Outcome::text);
         }
@@ -67,6 +73,18 @@ pub async fn act_and_wait(
     }
     .await;
     access.close_after(outcome).await
+}
+
+/// Gives the scan that was just asked for the time to begin: it does so at once, in a task of its
+/// own. Not every command makes one begin, so this ends soon in any case.
+async fn until_begun(access: &Access, before: Option<&ScanStatus>) -> Result<(), Failure> {
+    const PATIENCE: Nanos = Nanos::from_millis(300);
+    const LOOK_EVERY: Nanos = Nanos::from_millis(10);
+    let deadline = forebay_rt::now() + PATIENCE;
+    while scan_of(access).await?.as_ref() == before && forebay_rt::now() < deadline {
+        forebay_rt::sleep(LOOK_EVERY).await;
+    }
+    Ok(())
 }
 
 fn is_running(scan: &ScanStatus) -> bool {
