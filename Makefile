@@ -27,13 +27,13 @@ check:
 	$(CARGO) test --quiet --workspace --lib
 
 prove:
-	scripts/prove $(ARGS)
+	$(CARGO) run --profile prove --package forebay-dst --bin forebay-prove -- $(ARGS)
 
 bench:
-	scripts/bench $(ARGS)
+	bench/run $(ARGS)
 
 bench-sim:
-	scripts/bench-sim $(ARGS)
+	bench/simulated $(ARGS)
 
 man:
 	$(CARGO) run --release --quiet --package forebay-cli -- man target/man1
