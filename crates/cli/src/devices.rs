@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Read;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -9,6 +10,7 @@ use std::rc::Rc;
 use forebay_device::{Device, DeviceError, FileDevice, OpenOptions, probe_size_bytes};
 use forebay_pool::Opener;
 use forebay_pool::spec::PoolSpec;
+use forebay_units::Nanos;
 
 use crate::failure::Failure;
 use crate::vdevs::{devices_of, devices_of_mut};
@@ -49,6 +51,24 @@ fn host_name() -> Vec<u8> {
     // When even the name is not to be had, all such machines look alike, and the locks remain.
     let _ = unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len() - 1) };
     name.into_iter().take_while(|byte| *byte != 0).collect()
+}
+
+/// Waits until no other process has `paths` open, for a moment at most: the kernel lets go of the
+/// files of a killed server a little after the process is gone. Whoever opens them next finds out
+/// whether they are free.
+pub async fn wait_until_free(paths: &[String]) {
+    const PATIENCE: Nanos = Nanos::from_secs(2);
+    const LOOK_EVERY: Nanos = Nanos::from_millis(20);
+    let deadline = forebay_rt::now() + PATIENCE;
+    while paths.iter().any(|path| is_locked(path)) && forebay_rt::now() < deadline {
+        forebay_rt::sleep(LOOK_EVERY).await;
+    }
+}
+
+fn is_locked(path: &str) -> bool {
+    let Ok(file) = std::fs::File::options().read(true).open(path) else { return false };
+    let outcome = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
+    outcome != 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::EWOULDBLOCK)
 }
 
 /// The absolute path of a device that a pool is to take. Fails when there is no such file or

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use forebay_pool::spec::ImportOptions;
 
 use crate::control::{Action, Link, PROTOCOL_VERSION, Reply, Request};
-use crate::devices::FileOpener;
+use crate::devices::{FileOpener, wait_until_free};
 use crate::failure::Failure;
 use crate::pools::PoolSet;
 use crate::signals::Stop;
@@ -172,6 +172,7 @@ pub async fn import_known(
     known: &KnownPool,
     options: &ImportOptions,
 ) -> Result<(), Failure> {
+    wait_until_free(&known.devices).await;
     // By its id: another pool on these devices is not the one that is known.
     let request = Request {
         version: PROTOCOL_VERSION,

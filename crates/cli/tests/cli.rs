@@ -1,64 +1,11 @@
 //! The binary as a user meets it, without a pool: help, wrong usage, bad devices, the state folder.
 
+mod common;
+
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::Command;
 
-/// A folder that goes when it is dropped, with its own state folder.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("forebay-cli-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir(&path).unwrap();
-        Self(path)
-    }
-
-    fn state(&self) -> PathBuf {
-        self.0.join("state")
-    }
-
-    fn file(&self, name: &str, len_bytes: u64) {
-        let file = std::fs::OpenOptions::new()
-            .create_new(true)
-            .write(true)
-            .open(self.0.join(name))
-            .unwrap();
-        file.set_len(len_bytes).unwrap();
-    }
-
-    fn forebay(&self, words: &str) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_forebay"))
-            .args(words.split_whitespace())
-            .current_dir(&self.0)
-            .env("FOREBAY_STATE_DIR", self.state())
-            .output()
-            .unwrap()
-    }
-
-    /// Runs it, expects this exit code and one line of this kind.
-    fn refused(&self, words: &str, code: i32, hint: &str) {
-        let output = self.forebay(words);
-        let line = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(code), "{words}: {line}");
-        assert_eq!(line.matches('\n').count(), 1, "{words}: one line, not\n{line}");
-        assert!(line.starts_with("forebay: "), "{words}: {line}");
-        assert!(line.contains(hint), "{words}: no '{hint}' in: {line}");
-        assert!(output.stdout.is_empty(), "{words}: nothing on standard output");
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-fn text(output: &Output) -> String {
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout.clone()).unwrap()
-}
+use common::{Scratch, text};
 
 #[test]
 fn help_needs_no_state_and_shows_examples() {

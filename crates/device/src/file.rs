@@ -131,6 +131,10 @@ impl BlockDevice for FileDevice {
         self.geometry
     }
 
+    fn allocates_on_write(&self) -> bool {
+        !self.is_block_device
+    }
+
     fn read(&self, offset_bytes: u64, mut buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
         Box::pin(async move {
             let total = buf.len();

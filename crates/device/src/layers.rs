@@ -81,6 +81,9 @@ impl BlockDevice for Counted {
     fn geometry(&self) -> Geometry {
         self.inner.geometry()
     }
+    fn allocates_on_write(&self) -> bool {
+        self.inner.allocates_on_write()
+    }
     fn read(&self, offset_bytes: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
         let len = buf.len() as u64;
         Box::pin(self.note(self.inner.read(offset_bytes, buf), move |c| {
@@ -182,6 +185,9 @@ impl BlockDevice for Recorded {
     }
     fn geometry(&self) -> Geometry {
         self.inner.geometry()
+    }
+    fn allocates_on_write(&self) -> bool {
+        self.inner.allocates_on_write()
     }
     fn read(&self, offset_bytes: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
         let len = buf.len() as u64;

@@ -81,6 +81,12 @@ pub trait BlockDevice {
     /// Size, alignment and abilities. The size may change (a volume can be resized).
     fn geometry(&self) -> Geometry;
 
+    /// Whether the first write of a place costs more than later ones, because something below
+    /// must find space for it (a file system, for a file).
+    fn allocates_on_write(&self) -> bool {
+        false
+    }
+
     /// Fills `buf` from `offset_bytes` on.
     fn read(&self, offset_bytes: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf>;
 

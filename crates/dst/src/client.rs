@@ -122,11 +122,14 @@ pub async fn write(
 
 /// Reads and judges every sector.
 pub async fn read(device: &Device, model: &Model, (volume, first, count): (u32, u64, u64)) {
-    let Some(issued) = model.update(volume, |v| v.history.now()) else { return };
+    let Some(issued) = model.update(volume, |v| v.history.read_begins()) else { return };
     let buf = IoBuf::recycled(count as usize * SECTOR_LEN);
     let buf = match device.read(first * SECTOR_BYTES, buf).await {
         Ok(buf) => buf,
-        Err(error) => return model.error_seen("read", &error),
+        Err(error) => {
+            model.update(volume, |v| v.history.read_ends(issued));
+            return model.error_seen("read", &error);
+        }
     };
     model.acts.set(model.acts.get() + 1);
     if buf.len() != count as usize * SECTOR_LEN {
@@ -136,20 +139,24 @@ pub async fn read(device: &Device, model: &Model, (volume, first, count): (u32, 
         for (index, bytes) in buf.chunks_exact(SECTOR_LEN).enumerate() {
             let sector = first + index as u64;
             if sector >= v.history.sectors() {
-                return; // shrunk while we read
+                break; // shrunk while we read
             }
             let seen = examine(bytes, volume, sector);
             model.judge(Kind::Read, v.history.check_read(issued, sector, seen));
         }
+        v.history.read_ends(issued);
     });
 }
 
 async fn status(device: &Device, model: &Model, (volume, first, count): (u32, u64, u64)) {
-    let Some(issued) = model.update(volume, |v| v.history.now()) else { return };
+    let Some(issued) = model.update(volume, |v| v.history.read_begins()) else { return };
     let outcome = device.allocation(first * SECTOR_BYTES, count * SECTOR_BYTES).await;
     let runs = match outcome {
         Ok(runs) => runs,
-        Err(error) => return model.error_seen("block status", &error),
+        Err(error) => {
+            model.update(volume, |v| v.history.read_ends(issued));
+            return model.error_seen("block status", &error);
+        }
     };
     model.acts.set(model.acts.get() + 1);
     let total: u64 = runs.iter().map(|run| run.len_bytes).sum();
@@ -170,6 +177,7 @@ async fn status(device: &Device, model: &Model, (volume, first, count): (u32, u6
             }
             at = end;
         }
+        v.history.read_ends(issued);
     });
 }
 

@@ -29,7 +29,7 @@ pub struct Depth {
 
 impl Default for Depth {
     fn default() -> Self {
-        Self { subsets_up_to: 4, samples: 12, second_every: 7, second_stride: 1 }
+        Self { subsets_up_to: 4, samples: 8, second_every: 40, second_stride: 1 }
     }
 }
 
@@ -89,7 +89,7 @@ fn crash_at<S: Subject>(
         probe.boot(&Boot { crash: Some(crash), ..plain.boots[0].clone() });
         probe.unflushed()
     };
-    for fates in choices(unflushed, point, depth) {
+    for (index, fates) in choices(unflushed, point, depth).into_iter().enumerate() {
         let mut scenario = plain.clone();
         scenario.boots[0].crash = Some(Crash { point, fates });
         report.first += 1;
@@ -99,7 +99,8 @@ fn crash_at<S: Subject>(
             report.failure = Some((scenario, failure));
             return;
         }
-        if !again {
+        // One of the ways is enough for the second cut: it has fates of its own.
+        if !again || index > 0 {
             continue;
         }
         // The boot after the crash is the epilogue's first: cut it at each of its commands.

@@ -7,7 +7,7 @@
 //! wrote it: callers never let a zeroing overlap another change in flight, so that the smallest
 //! set that explains the zeros can be grown step by step.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::stamp::Seen;
 
@@ -73,6 +73,8 @@ pub struct History {
     volatile: Vec<u32>,
     /// Range of every change ever issued, by number.
     issued: Vec<(u64, u64)>,
+    /// When each read that is not answered yet was issued.
+    reading: BTreeSet<u64>,
     clock: u64,
     atomic_sectors: u64,
 }
@@ -96,6 +98,7 @@ impl History {
             writers: vec![Vec::new(); sectors as usize],
             volatile: Vec::new(),
             issued: vec![(0, 0)],
+            reading: BTreeSet::new(),
             clock: 1,
             atomic_sectors,
         }
@@ -122,9 +125,22 @@ impl History {
         self.clock
     }
 
-    /// The time, for [`History::check_read`] and [`History::flushed`].
+    /// The time, for [`History::flushed`].
     pub fn now(&mut self) -> u64 {
         self.tick()
+    }
+
+    /// A read is about to be issued: the time, for [`History::check_read`]. What it may see is
+    /// remembered until [`History::read_ends`].
+    pub fn read_begins(&mut self) -> u64 {
+        let issued = self.tick();
+        self.reading.insert(issued);
+        issued
+    }
+
+    /// The read that was issued at `issued` was answered and judged.
+    pub fn read_ends(&mut self, issued: u64) {
+        self.reading.remove(&issued);
     }
 
     /// A change is about to be issued.
@@ -164,7 +180,10 @@ impl History {
         if list.len() < 8 {
             return;
         }
-        let floor = list.iter().map(|i| &ops[*i as usize]).filter(|op| op.durable);
+        // A read that was issued before may still show what was replaced since.
+        let oldest_read = self.reading.first().copied().unwrap_or(u64::MAX);
+        let certain = |op: &&Op| op.durable && op.completed() < oldest_read;
+        let floor = list.iter().map(|i| &ops[*i as usize]).filter(certain);
         let Some(floor) = floor.map(|op| op.issued).max() else { return };
         list.retain(|i| ops[*i as usize].completed() >= floor);
     }
@@ -348,6 +367,7 @@ impl History {
         }
         self.ops.clear();
         self.volatile.clear();
+        self.reading.clear();
         self.writers.iter_mut().for_each(Vec::clear);
     }
 

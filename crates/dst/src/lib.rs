@@ -26,7 +26,7 @@ pub mod subject;
 pub mod toy;
 mod verdict;
 
-pub use run::{Run, run};
+pub use run::{Run, run, run_watched};
 pub use verdict::{Failure, Kind, Outcome, Tally};
 
 #[cfg(test)]

@@ -64,7 +64,9 @@ impl Lab {
         for timed in faults {
             let Some(stack) = self.stacks.get(timed.disk).cloned() else { continue };
             let fault = timed.fault.clone();
+            let (world, disk) = (self.world.clone(), timed.disk);
             let strike = move || {
+                world.tell(|| format!("fault on disk {disk}: {fault:?}"));
                 stack.inject(&fault);
                 // A hang without end would be a test of patience: disks that hang come back.
                 if matches!(fault, Fault::Hung { .. } | Fault::Slow { .. }) {
@@ -106,7 +108,21 @@ enum Ended {
 
 /// Runs a scenario to its end, or to the first violation.
 pub fn run<S: Subject>(subject: &Rc<S>, scenario: &Scenario) -> Outcome {
-    let mut run = Run::new(subject.clone(), scenario.clone());
+    play(Run::new(subject.clone(), scenario.clone()), scenario)
+}
+
+/// Runs a scenario and tells `watcher` everything that happens, line by line.
+pub fn run_watched<S: Subject>(
+    subject: &Rc<S>,
+    scenario: &Scenario,
+    watcher: impl Fn(&str) + 'static,
+) -> Outcome {
+    let run = Run::new(subject.clone(), scenario.clone());
+    run.watch(watcher);
+    play(run, scenario)
+}
+
+fn play<S: Subject>(mut run: Run<S>, scenario: &Scenario) -> Outcome {
     for index in 0..scenario.boots.len() {
         run.boot(&scenario.boots[index]);
         if run.over() {
@@ -136,6 +152,11 @@ impl<S: Subject> Run<S> {
             created: false,
             ended: false,
         }
+    }
+
+    /// Calls `watcher` with a line for everything that happens.
+    pub fn watch(&self, watcher: impl Fn(&str) + 'static) {
+        self.lab.world.watch(watcher);
     }
 
     /// Whether nothing more can be run.
@@ -216,6 +237,8 @@ impl<S: Subject> Run<S> {
         let world = &self.lab.world;
         world.plan_crash(None);
         let writes = world.unflushed();
+        let cut = crash.is_some();
+        world.tell(|| format!("power off (cut: {cut}), {} unflushed writes", writes.len()));
         if let Some(crash) = crash {
             self.tally.crashes += 1;
             self.tally.unflushed += writes.len() as u64;
@@ -233,6 +256,8 @@ impl<S: Subject> Run<S> {
         }
         world.power_on();
         self.model.forget_callers();
+        // What would have let a hanging disk go went with the power; so does the hang.
+        self.lab.stacks.iter().for_each(|stack| stack.calm());
     }
 
     /// After the last boot: everything is healed, imported, judged, written to, scrubbed and

@@ -89,7 +89,8 @@ fn a_toy_survives_a_crash_at_every_command_and_again_in_recovery() {
     for client in &mut scenario.boots[0].clients {
         client.truncate(8);
     }
-    let report = crate::exhaustive::explore(&toy, &scenario, &crate::exhaustive::Depth::default());
+    let depth = crate::exhaustive::Depth { second_every: 5, ..Default::default() };
+    let report = crate::exhaustive::explore(&toy, &scenario, &depth);
     assert_eq!(report.failure.map(|(_, f)| f), None);
     assert!(
         report.first > 20 && report.second > report.first,
@@ -97,8 +98,7 @@ fn a_toy_survives_a_crash_at_every_command_and_again_in_recovery() {
         report = (report.first, report.second)
     );
     let flawed = Rc::new(Toy { flaw: Flaw::NoChecksum });
-    let report =
-        crate::exhaustive::explore(&flawed, &scenario, &crate::exhaustive::Depth::default());
+    let report = crate::exhaustive::explore(&flawed, &scenario, &depth);
     let (found, failure) = report.failure.expect("a torn record is believed somewhere");
     assert_eq!(run(&flawed, &found).failure, Some(failure), "the scenario replays alone");
 }
@@ -197,6 +197,22 @@ fn a_read_may_not_see_what_was_replaced() {
     assert!(history.check_read(later, 0, Seen::Write(b)).is_err());
     assert!(history.check_read(later, 0, Seen::Garbage).is_err());
     assert!(!history.may_be_hole(later, 0));
+}
+
+#[test]
+fn a_read_that_takes_long_may_see_what_was_replaced_meanwhile() {
+    let mut history = History::new("v", 1, 100);
+    let first = write(&mut history, 0, 1);
+    let issued = history.read_begins();
+    for _ in 0..20 {
+        write(&mut history, 0, 1);
+        let now = history.now();
+        history.flushed(now);
+    }
+    assert_eq!(history.check_read(issued, 0, Seen::Write(first)), Ok(()));
+    history.read_ends(issued);
+    write(&mut history, 0, 1);
+    assert!(history.check_read(issued, 0, Seen::Write(first)).is_err(), "nobody reads any more");
 }
 
 proptest! {

@@ -108,6 +108,10 @@ pub struct PoolConfig {
     pub reserve_bytes: u64,
     /// Log devices; empty when the log is in the pool.
     pub logs: Vec<RingConfig>,
+    /// The rings that the log lies on now, be they on log devices or in the pool: changed only
+    /// together with the root that starts the log on them.
+    #[serde(default)]
+    pub log_rings: Vec<RingConfig>,
     /// Properties that were set.
     pub properties: BTreeMap<String, String>,
     /// Volumes by id.

@@ -286,6 +286,12 @@ impl IntentLog {
         self.shared.with(|core| core.mode == Mode::Failed)
     }
 
+    /// Whether the log stands still, because it was paused or because a side has failed.
+    #[must_use]
+    pub fn is_paused(&self) -> bool {
+        self.shared.with(|core| core.mode != Mode::Running)
+    }
+
     /// The epoch of the frames that are written now.
     #[must_use]
     pub fn epoch(&self) -> u32 {

@@ -12,8 +12,8 @@ use forebay_units::{BLOCK_BYTES, CommitId, DeviceId, Nanos};
 
 use crate::config::{POOL_PROPERTIES, check_property, effective};
 use crate::create::{add_to_config, member, open_spec};
-use crate::devices::{open_candidate, owner_of};
-use crate::labels::{OpenDevice, Opener, clear_label, read_beat, write_beat};
+use crate::devices::{log_range, open_candidate, owner_of};
+use crate::labels::{OpenDevice, Opener, clear_label, read_beat, write_beat, write_through};
 use crate::recovery::{build_array_group, find_devices, newest_root};
 use crate::spec::PoolSpec;
 use crate::stats::io_counts;
@@ -88,21 +88,30 @@ impl Pool {
         pools
     }
 
-    /// Commits everything, marks the pool exported, and lets its devices go.
-    pub async fn export(&self) -> Result<(), PoolError> {
+    /// Commits everything, marks the pool exported, and lets its devices go. New operations are
+    /// refused from here on; those that were answered are committed.
+    pub async fn export(self: &Rc<Self>) -> Result<(), PoolError> {
         let _turn = self.admin.lock().await;
-        if self.closing.get() {
+        if self.closing.replace(true) {
             return Err(PoolError::new(format!("pool '{}' is being exported", self.name())));
         }
-        if !self.is_stopped() {
-            self.commit_all().await?;
-        }
-        self.closing.set(true);
         self.sync.wake.notify_all();
         self.sync.done.notify_all();
-        // Writes that were let in just before are committed by the last pass of the sync task.
         let tasks = self.tasks.take();
         rt::join_all(tasks).await;
+        if !self.is_stopped() {
+            // What was absorbed before the door closed, whoever still waits for it.
+            let last = match self.sync_group().await {
+                Ok(()) => {
+                    let mut writers = self.writers.lock().await;
+                    self.write_last_root(&mut writers).await
+                }
+                Err(error) => Err(error),
+            };
+            if let Err(error) = last {
+                self.stop(&error.message);
+            }
+        }
         if self.is_stopped() {
             return Err(PoolError::new(format!(
                 "pool '{}' was suspended and is left as it is: {}; the next import goes on from \
@@ -111,12 +120,11 @@ impl Pool {
                 self.stop_reason()
             )));
         }
-        let mut writers = self.writers.lock().await;
-        self.write_last_root(&mut writers).await
+        Ok(())
     }
 
     /// Destroys the pool: its devices are free for another one.
-    pub async fn destroy(&self) -> Result<(), PoolError> {
+    pub async fn destroy(self: &Rc<Self>) -> Result<(), PoolError> {
         self.config.borrow_mut().destroyed = true;
         self.sync.config_dirty.set(true);
         self.export().await
@@ -186,23 +194,34 @@ impl Pool {
             return Err(PoolError::new("name the devices to add"));
         }
         let opened = open_spec(&self.opener, spec).await?;
-        let mut config = self.config.borrow().clone();
-        let first_new = config.groups.len();
-        let devices = add_to_config(&mut config, &opened)?;
         for candidate in opened.all() {
             clear_label(&candidate.device).await?;
         }
-        if !spec.logs.is_empty() {
-            self.log.pause().await;
+        for (_, sides) in &opened.logs {
+            let smallest = sides.iter().map(|c| c.size_bytes).min().unwrap_or(0);
+            let (start_bytes, len_bytes) = log_range(smallest);
+            for side in sides {
+                write_through(&side.device, start_bytes, len_bytes).await?;
+            }
         }
-        self.devices.borrow_mut().extend(devices);
-        for group in &config.groups[first_new..] {
-            let group = build_array_group(group, &self.devices.borrow(), &|_| Vec::new())?;
-            let geometry = group.geometry;
-            self.array.add_group(group)?;
-            self.table.add_group(geometry.segments, crate::recovery::data_blocks(&geometry));
+        // No await from here to the end of the change: whoever else changes the configuration
+        // does so before or after.
+        {
+            let mut config = self.config.borrow().clone();
+            let first_new = config.groups.len();
+            let devices = add_to_config(&mut config, &opened)?;
+            let mut groups = Vec::new();
+            for group in &config.groups[first_new..] {
+                groups.push(build_array_group(group, &devices, &|_| Vec::new())?);
+            }
+            for group in groups {
+                let geometry = group.geometry;
+                self.array.add_group(group)?;
+                self.table.add_group(geometry.segments, crate::recovery::data_blocks(&geometry));
+            }
+            self.devices.borrow_mut().extend(devices);
+            *self.config.borrow_mut() = config;
         }
-        *self.config.borrow_mut() = config;
         let (_, _, usable) = crate::recovery::limits_for(&self.config.borrow(), &self.array);
         self.space.usable_blocks.set(usable);
         self.restart_log(!spec.logs.is_empty()).await
@@ -210,12 +229,12 @@ impl Pool {
 
     /// Commits, and with `anew` starts the log on what the configuration says now.
     async fn restart_log(&self, anew: bool) -> Result<(), PoolError> {
-        if anew {
-            self.health.log_anew.set(true);
-        }
+        let request = anew.then(|| self.restart_log_wanted());
         self.commit_config().await?;
-        let done = || !self.health.log_anew.get() || self.is_stopped();
-        self.health.log_changed.until(done).await;
+        if let Some(request) = request {
+            let done = || self.log_restarted(request) || self.is_stopped();
+            self.health.log_changed.until(done).await;
+        }
         if self.is_stopped() {
             return Err(PoolError::new(self.stop_reason()));
         }
@@ -255,7 +274,6 @@ impl Pool {
                 })?
             }
         };
-        self.log.pause().await;
         let gone: Vec<u32> = {
             let mut config = self.config.borrow_mut();
             let at = config.logs.iter().position(|r| r.ring == ring).expect("just found");
@@ -266,7 +284,7 @@ impl Pool {
         Ok(())
     }
 
-    async fn let_go(&self, devices: &[u32]) {
+    pub(crate) async fn let_go(&self, devices: &[u32]) {
         for device in devices {
             let open = self.devices.borrow_mut().remove(&DeviceId(*device));
             if let Some(open) = open {
@@ -295,7 +313,8 @@ impl Pool {
         let added = member(&mut self.config.borrow_mut(), &candidate);
         let id = DeviceId(added.device);
         if is_log {
-            self.log.pause().await;
+            let (start_bytes, len_bytes) = self.ring_range(old.device)?;
+            write_through(&open.device(), start_bytes, len_bytes).await?;
             self.devices.borrow_mut().insert(id, open);
             let mut config = self.config.borrow_mut();
             let has = |r: &&mut forebay_format::config::RingConfig| {
@@ -319,6 +338,13 @@ impl Pool {
         self.commit_config().await?;
         self.want_resilver();
         Ok(())
+    }
+
+    fn ring_range(&self, side: u32) -> Result<(u64, u64), PoolError> {
+        let config = self.config.borrow();
+        let ring = config.logs.iter().find(|r| r.sides.iter().any(|s| s.device == side));
+        ring.map(|r| (r.start_bytes, r.len_bytes))
+            .ok_or_else(|| PoolError::new("the log device was removed meanwhile"))
     }
 
     fn check_mirror(&self, member: &MemberConfig) -> Result<(), PoolError> {
@@ -373,7 +399,6 @@ impl Pool {
                     )));
                 }
             }
-            self.log.pause().await;
             for ring in &mut self.config.borrow_mut().logs {
                 ring.sides.retain(|s| s.device != found.device);
             }
@@ -489,7 +514,6 @@ impl Pool {
                     )));
                 }
             }
-            self.log.pause().await;
             self.set_side(found.device, MemberUse::Offline);
             self.restart_log(true).await?;
             self.devices.borrow_mut().remove(&id);
@@ -497,9 +521,6 @@ impl Pool {
         }
         // Nothing of the log may lie on it alone.
         let in_pool = self.config.borrow().logs.is_empty();
-        if in_pool {
-            self.log.pause().await;
-        }
         let outcome = self.array.offline(id).await;
         if outcome.is_ok() {
             self.devices.borrow_mut().remove(&id);
@@ -544,7 +565,6 @@ impl Pool {
         }
         self.devices.borrow_mut().insert(id, open.clone());
         if self.is_log(found.device) {
-            self.log.pause().await;
             self.set_side(found.device, MemberUse::Online);
             return self.restart_log(true).await;
         }

@@ -13,8 +13,8 @@ use forebay_units::{CommitId, DeviceId, FrameSeq, TxgId};
 use crate::config::{POOL_PROPERTIES, check_name, check_property};
 use crate::devices::reserve_bytes;
 use crate::devices::{Candidate, UNIT_BYTES, group_shape, layout_of, log_range, open_candidate};
-use crate::labels::{OpenDevice, Opener, clear_label, write_config, write_root};
-use crate::recovery::{Parts, build_array, log_rings_of};
+use crate::labels::{OpenDevice, Opener, clear_label, write_config, write_root, write_through};
+use crate::recovery::{POOL_RINGS_FROM, Parts, build_array, log_rings_of, ring_configs};
 use crate::spec::{GroupSpec, LogSpec, PoolSpec};
 use crate::{Pool, PoolError};
 
@@ -116,10 +116,33 @@ pub(crate) fn add_to_config(
         }
         config.logs.push(RingConfig { ring, len_bytes, start_bytes, sides });
     }
-    if config.logs.len() > forebay_format::log_frame::MAX_RINGS {
-        return Err(PoolError::new("a pool has at most 64 log devices; name fewer"));
+    if config.logs.iter().any(|ring| ring.ring >= POOL_RINGS_FROM) {
+        return Err(PoolError::new(format!(
+            "a pool can be given {POOL_RINGS_FROM} log devices in its life; this would be one more"
+        )));
     }
     Ok(devices)
+}
+
+/// Writes the log's regions through once: on the log devices, or (without any) on the data devices.
+pub(crate) async fn prepare_log(
+    config: &PoolConfig,
+    devices: &BTreeMap<DeviceId, OpenDevice>,
+) -> Result<(), PoolError> {
+    for ring in &config.logs {
+        for side in &ring.sides {
+            let device = devices[&DeviceId(side.device)].device();
+            write_through(&device, ring.start_bytes, ring.len_bytes).await?;
+        }
+    }
+    if config.logs.is_empty() {
+        for member in config.data_members() {
+            let device = devices[&DeviceId(member.device)].device();
+            let start = forebay_format::label::LABEL_BYTES;
+            write_through(&device, start, config.reserve_bytes).await?;
+        }
+    }
+    Ok(())
 }
 
 impl Pool {
@@ -146,6 +169,7 @@ impl Pool {
             groups: Vec::new(),
             reserve_bytes: reserve_bytes(smallest.unwrap_or(0)),
             logs: Vec::new(),
+            log_rings: Vec::new(),
             properties: spec.properties.clone(),
             volumes: Vec::new(),
             next_device: 0,
@@ -160,11 +184,13 @@ impl Pool {
             })?;
         }
         drop(opened);
+        prepare_log(&config, &devices).await?;
+        let rings = log_rings_of(&config, &devices);
+        config.log_rings = ring_configs(&config, &rings);
         for (id, open) in &devices {
             write_config(&open.device(), id.0, &config).await?;
         }
         let array = build_array(&config, &devices, &|_| Vec::new())?;
-        let rings = log_rings_of(&config, &devices);
         let log_config = LogConfig::new(config.guid);
         let state = IntentLog::empty_state(&log_config, &rings, 1, TxgId(0), FrameSeq(1));
         let nonce = rt::random_u64();
@@ -189,6 +215,7 @@ impl Pool {
         }
         let log = IntentLog::start(log_config, &rings, &state)?;
         let pool = Pool::assemble(Parts::fresh(opener, config, devices, array, log, &root)?)?;
+        pool.note_log_sides(&rings);
         pool.start();
         Ok(pool)
     }

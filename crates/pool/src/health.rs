@@ -24,9 +24,18 @@ pub(crate) struct HealthState {
     lost_more: Cell<u64>,
     /// The log of the last run, while it is being replayed.
     pub replaying: RefCell<Option<LogState>>,
+    /// All of it has been read: it may be left behind with the next group.
+    pub replayed: Cell<bool>,
+    /// What the last root says of a log that could not be started then: it is empty.
+    pub log_void: RefCell<Option<LogState>>,
     /// The log stopped (a side failed, or its devices change): the next group's root starts it
     /// anew on what the configuration says then.
-    pub log_anew: Cell<bool>,
+    log_wanted: Cell<u64>,
+    log_done: Cell<u64>,
+    /// The group that is being committed was closed after the log had stopped.
+    log_quiet: Cell<Option<u64>>,
+    /// Devices that the log is on now.
+    pub log_sides: RefCell<BTreeSet<DeviceId>>,
     pub log_changed: Rc<Notify>,
     pub log_errors: RefCell<std::collections::BTreeMap<DeviceId, u64>>,
     /// What the operator should know, newest last.
@@ -39,7 +48,12 @@ impl HealthState {
             lost: RefCell::default(),
             lost_more: Cell::new(0),
             replaying: RefCell::default(),
-            log_anew: Cell::new(false),
+            replayed: Cell::new(false),
+            log_void: RefCell::default(),
+            log_wanted: Cell::new(0),
+            log_done: Cell::new(0),
+            log_quiet: Cell::new(None),
+            log_sides: RefCell::default(),
             log_changed: Notify::new(),
             log_errors: RefCell::default(),
             remarks: RefCell::default(),
@@ -88,7 +102,47 @@ impl Pool {
     }
 
     pub(crate) fn log_pressure(&self) -> bool {
-        self.health.log_anew.get()
+        self.health.log_wanted.get() > self.health.log_done.get()
+    }
+
+    /// Asks for the log to be started anew on what the configuration says; gives the number of the
+    /// request.
+    pub(crate) fn restart_log_wanted(&self) -> u64 {
+        let number = self.health.log_wanted.get() + 1;
+        self.health.log_wanted.set(number);
+        number
+    }
+
+    /// Whether request `number` has been met.
+    pub(crate) fn log_restarted(&self, number: u64) -> bool {
+        self.health.log_done.get() >= number
+    }
+
+    /// Called just before a group is closed: when the log is to start anew it must stand still by
+    /// now, so that nothing is in it that the group does not hold.
+    pub(crate) async fn quiet_log(&self) {
+        self.health.log_quiet.set(None);
+        let reading = self.health.replaying.borrow().is_some() && !self.health.replayed.get();
+        if self.log_pressure() && !reading {
+            self.log.pause().await;
+            self.take_log_events();
+            self.take_array_events();
+            self.health.log_quiet.set(Some(self.health.log_wanted.get()));
+        }
+    }
+
+    /// The requests that the group being committed may meet.
+    pub(crate) fn quiet_request(&self) -> Option<u64> {
+        self.health.log_quiet.get()
+    }
+
+    /// The log runs again, as of these requests.
+    pub(crate) fn log_is_restarted(&self, number: u64) {
+        self.health.log_quiet.set(None);
+        self.health.log_done.set(number);
+        self.health.replaying.borrow_mut().take();
+        self.health.log_void.borrow_mut().take();
+        self.health.log_changed.notify_all();
     }
 
     /// Takes what the array has to say. A member that changed its state changes the
@@ -101,8 +155,9 @@ impl Pool {
                     let path = self.device_path(device);
                     let why = cause.map_or_else(String::new, |c| format!(": {c}"));
                     self.health.remark(format!("{path} went from {from} to {to}{why}"));
-                    if self.config.borrow().logs.is_empty() && to != MemberState::Online {
-                        // The log lies on the data devices: it must not rely on this one.
+                    let in_log = self.health.log_sides.borrow().contains(&device);
+                    if in_log && to != MemberState::Online {
+                        // The log lies on data devices: it must not rely on this one.
                         let kind = ErrorKind::Gone;
                         let error = DeviceError::new(&path, Operation::Write, 0, 0, kind);
                         self.log.fail_side(device, error);
@@ -134,9 +189,32 @@ impl Pool {
             }
         }
         drop(config);
+        if self.health.log_sides.borrow_mut().remove(&device) {
+            // It may have failed a label, and not a frame: nothing more may rely on it.
+            let detail = why.to_owned();
+            let kind = ErrorKind::Other { detail };
+            let path = self.device_path(device);
+            self.log.fail_side(device, DeviceError::new(&path, Operation::Write, 0, 0, kind));
+        }
         self.sync.config_dirty.set(true);
-        self.health.log_anew.set(true);
+        self.restart_log_wanted();
         self.sync.wake.notify_all();
+    }
+
+    /// A device that holds a part of the log failed a write. When it is a data device (the log is
+    /// in the pool) it is out for good.
+    fn log_side_failed(&self, device: DeviceId, why: &str) {
+        let online =
+            |m: &forebay_array::MemberStatus| m.id == device && m.state == MemberState::Online;
+        if self.array.status().iter().any(online) {
+            self.health.remark(format!("{} failed: {why}", self.device_path(device)));
+            if let Err(error) = self.array.fault(device) {
+                self.stop(&format!("{why}, and {error}"));
+                return;
+            }
+            self.take_array_events();
+        }
+        self.fail_log_side(device, why);
     }
 
     /// The task that listens to the log and the array.
@@ -162,14 +240,21 @@ impl Pool {
         }
     }
 
+    /// Takes what the log has to say.
+    pub(crate) fn take_log_events(&self) {
+        while let Some(event) = self.log.take_event() {
+            self.log_event(event);
+        }
+    }
+
     fn log_event(&self, event: LogEvent) {
         match event {
             LogEvent::SideFailed { device, error } => {
-                self.fail_log_side(device, &error.to_string());
+                self.log_side_failed(device, &error.to_string());
             }
             LogEvent::Paused => {
                 // Writers wait for their group now: it must be committed at once.
-                self.health.log_anew.set(true);
+                self.restart_log_wanted();
                 self.sync.root_wanted.set(true);
                 self.sync.wake.notify_all();
             }

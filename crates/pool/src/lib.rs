@@ -87,8 +87,12 @@ pub(crate) struct SyncControl {
     pub done: Rc<Notify>,
     /// The configuration changed and must be on the devices with the next root.
     pub config_dirty: Cell<bool>,
+    /// Generation and checksum of the configuration as it was last written: what a root names.
+    pub config_written: Cell<(u64, u64)>,
     /// A root is wanted even if nothing is dirty.
     pub root_wanted: Cell<bool>,
+    /// The sync task has ended: nobody commits any more.
+    pub ended: Cell<bool>,
 }
 
 /// Figures that are fixed at import.
@@ -180,6 +184,7 @@ impl Pool {
         self.log.close();
         // Writers that wait for room go on, and are refused.
         self.throttle.release(u64::from(u32::MAX) << 16);
+        self.health.log_changed.notify_all();
         self.sync.done.notify_all();
         self.sync.wake.notify_all();
         for volume in self.volumes.borrow().values() {
@@ -209,8 +214,11 @@ impl Pool {
     }
 
     /// Tells the sync task that there is work, when there is enough of it.
-    pub(crate) fn note_dirty(&self) {
-        if self.throttle.dirty_bytes() >= self.limits.get().txg_bytes || self.throttle.is_full() {
+    pub(crate) fn note_dirty(&self, first: bool) {
+        if first
+            || self.throttle.dirty_bytes() >= self.limits.get().txg_bytes
+            || self.throttle.is_full()
+        {
             self.sync.wake.notify_all();
         }
     }
@@ -252,7 +260,8 @@ impl Pool {
             self.sync.wanted.set(txg);
         }
         self.sync.wake.notify_all();
-        self.sync.done.until(|| self.sync.committed.get() >= txg || self.is_stopped()).await;
+        let over = || self.is_stopped() || self.sync.ended.get();
+        self.sync.done.until(|| self.sync.committed.get() >= txg || over()).await;
         if self.sync.committed.get() >= txg {
             return Ok(());
         }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use forebay_array::{Array, GroupConfig as ArrayGroup, GroupGeometry, MemberState};
 use forebay_array::{ErrorCounts, MemberConfig as ArrayMember};
 use forebay_device::{Device, DeviceError, ErrorKind, Operation};
-use forebay_format::config::{GroupConfig, MemberConfig, MemberUse, PoolConfig};
+use forebay_format::config::{GroupConfig, MemberConfig, MemberUse, PoolConfig, RingConfig};
 use forebay_format::footer::footer_blocks;
 use forebay_format::journal::{FrameKind, SegmentRecord};
 use forebay_format::map_record::{Delta, decode_leaves};
@@ -136,6 +136,21 @@ pub(crate) fn build_array_group(
     Ok(ArrayGroup { geometry: geometry_of(group)?, slots: slots.collect() })
 }
 
+/// Rings in the pool are numbered from here on, so that they are never taken for log devices.
+pub(crate) const POOL_RINGS_FROM: u32 = 32;
+
+/// Rings as the configuration keeps them.
+pub(crate) fn ring_configs(config: &PoolConfig, rings: &[LogRing]) -> Vec<RingConfig> {
+    let member = |side: &Side| crate::devices::member_of(config, side.device_id.0).cloned();
+    let keep = |ring: &LogRing| RingConfig {
+        ring: u32::from(ring.index),
+        len_bytes: ring.len_bytes,
+        start_bytes: ring.sides.first().map_or(0, |side| side.start_bytes),
+        sides: ring.sides.iter().filter_map(member).collect(),
+    };
+    rings.iter().map(keep).collect()
+}
+
 /// The log's rings on the devices in use: log devices, or regions of the data devices.
 pub(crate) fn log_rings_of(
     config: &PoolConfig,
@@ -162,7 +177,6 @@ pub(crate) fn log_rings_of(
     // when there are devices for them.
     const MOST_RINGS: usize = 4;
     let mut rings: Vec<LogRing> = Vec::new();
-    let first_index = config.logs.iter().map(|r| r.ring + 1).max().unwrap_or(0) as usize;
     for group in &config.groups {
         let Ok(geometry) = geometry_of(group) else { continue };
         let start = forebay_format::label::LABEL_BYTES;
@@ -173,7 +187,7 @@ pub(crate) fn log_rings_of(
         for chunk in sides.chunks_exact(copies.min(sides.len()).max(1)) {
             if rings.len() < MOST_RINGS {
                 rings.push(LogRing {
-                    index: (first_index + rings.len()) as u8,
+                    index: POOL_RINGS_FROM as u8 + rings.len() as u8,
                     len_bytes: config.reserve_bytes,
                     sides: chunk.to_vec(),
                 });
@@ -250,6 +264,11 @@ impl Pool {
             return Err(PoolError::new(format!("pool '{}' was destroyed", config.name)));
         }
         check_not_in_use(&opener, &mine, &root, &config.name, options.force).await?;
+        let all_roots = || mine.iter().flat_map(|f| &f.label.roots);
+        let newest_commit = all_roots().map(|r| r.commit).max().unwrap_or(root.commit);
+        let epochs = all_roots().filter_map(|r| LogState::decode(&r.log_state).ok());
+        let newest_epoch = epochs.map(|(state, _)| state.epoch).max().unwrap_or(0);
+        check_newest(&config, &mine, &root, options)?;
         let mut devices = BTreeMap::new();
         place_devices(&mut config, &mine, &root, &mut devices);
         drop(found);
@@ -259,11 +278,15 @@ impl Pool {
         let (map, table, journal_segments, array) =
             load_map(&config, &devices, &root, &mut report).await?;
         let (log_state, _) = LogState::decode(&root.log_state)?;
+        // Roots that are left behind (by -F, or by devices that return) must never win again.
+        let mut root = root;
+        root.commit = newest_commit.max(root.commit);
+        let newest_epoch = newest_epoch.max(log_state.epoch);
         let log_config = LogConfig::new(config.guid);
         let waiting = IntentLog::empty_state(
             &log_config,
             &[],
-            log_state.epoch + 1,
+            newest_epoch + 1,
             log_state.committed,
             log_state.next_seq,
         );
@@ -290,16 +313,21 @@ impl Pool {
         report: &mut ImportReport,
     ) -> Result<(), PoolError> {
         *self.health.replaying.borrow_mut() = Some(state.clone());
+        // What was found out about members while placing them must be under the next root.
+        self.sync.config_dirty.set(true);
         if !exported {
             let begun = rt::now();
             self.replay(state, options, report).await?;
             report.replay_seconds = rt::now().since(begun).as_secs_f64();
         }
-        self.health.replaying.borrow_mut().take();
-        self.log.pause().await;
-        self.health.log_anew.set(true);
-        self.sync.config_dirty.set(true);
-        self.sync_group().await
+        self.health.replayed.set(true);
+        // The old log counts until the root of the last replayed group starts the new one.
+        self.restart_log_wanted();
+        self.sync_group().await?;
+        if self.health.replaying.borrow().is_some() {
+            return Err(PoolError::new("the log could not be started; see its devices"));
+        }
+        Ok(())
     }
 
     async fn replay(
@@ -310,7 +338,7 @@ impl Pool {
     ) -> Result<(), PoolError> {
         let rings = {
             let (config, devices) = (self.config.borrow(), self.devices.borrow());
-            replay_rings(&config, &devices, state)
+            replay_rings(&config, &devices)
         };
         let mut replay = Replay::open(rings, state, self.guid)?;
         while let Some(records) = replay.next().await? {
@@ -362,6 +390,8 @@ impl Pool {
             // Writes past the end belong to a volume that was cut after them.
             if at.0 + blocks <= limit {
                 self.groups.borrow_mut().absorb(record.volume, at, blocks, content, held);
+            } else {
+                self.throttle.release(held);
             }
             at.0 += blocks;
         };
@@ -432,7 +462,9 @@ impl Pool {
                 commit: root.commit.into(),
                 done: Notify::new(),
                 config_dirty: false.into(),
+                config_written: (root.config_generation, root.config_sum).into(),
                 root_wanted: false.into(),
+                ended: false.into(),
             },
             limits: limits.into(),
             stopped: None.into(),
@@ -602,6 +634,15 @@ fn place_devices(
             member.state = MemberUse::Faulted;
         }
     };
+    // The log that is to be replayed may lie on devices that have left since: whatever became of
+    // them later, every acknowledged frame is on all of them.
+    for side in config.log_rings.iter().flat_map(|ring| &ring.sides) {
+        let best = found.iter().find(|f| f.label.configs[0].0.device == side.device);
+        if let Some(best) = best {
+            let open = OpenDevice::new(&best.path, best.device.clone());
+            devices.insert(DeviceId(side.device), open);
+        }
+    }
     let data = config.groups.iter_mut().flat_map(|g| &mut g.members).map(|m| (m, true));
     let logs = config.logs.iter_mut().flat_map(|r| &mut r.sides).map(|m| (m, false));
     for (member, data) in data.chain(logs) {
@@ -611,6 +652,64 @@ fn place_devices(
             at = member.replacement.as_deref_mut();
         }
     }
+}
+
+/// Refuses a root that may be older than the last one: the devices that are missing may know more.
+fn check_newest(
+    config: &PoolConfig,
+    found: &[&Found],
+    root: &Superblock,
+    options: &ImportOptions,
+) -> Result<(), PoolError> {
+    if options.force || options.rewind_groups > 0 {
+        return Ok(());
+    }
+    // A generation is written just before the root that names it; two ahead proves newer roots.
+    let newer = found
+        .iter()
+        .find(|f| f.label.configs.iter().any(|(e, _)| e.generation > root.config_generation + 1));
+    if let Some(newer) = newer {
+        return Err(PoolError::new(format!(
+            "pool '{}' cannot be imported: {} knows of changes that are newer than the newest \
+             root found; the devices that hold newer data are missing: bring them back, or use -f \
+             to go back to what is here",
+            config.name, newer.path
+        )));
+    }
+    // One ahead may be a change whose root was never written; but not when it marks every device
+    // that this root was read from as left behind.
+    let holders = found.iter().filter(|f| f.label.roots.iter().any(|r| r.commit == root.commit));
+    let holders: Vec<u32> = holders.map(|f| f.label.configs[0].0.device).collect();
+    let next = found.iter().flat_map(|f| &f.label.configs).find(|(envelope, newer)| {
+        let left = |id: &u32| {
+            let member = newer.data_members().find(|m| m.device == *id);
+            member.is_none_or(|m| m.state != MemberUse::Online || m.stale_since.is_some())
+        };
+        envelope.generation > root.config_generation && holders.iter().all(left)
+    });
+    if next.is_some() {
+        return Err(PoolError::new(format!(
+            "pool '{}' cannot be imported: the devices that are here were left behind by others \
+             that are missing and hold newer data; bring those back, or use -f to go back to what \
+             is here",
+            config.name
+        )));
+    }
+    let here = |m: &MemberConfig| found.iter().any(|f| f.label.configs[0].0.device == m.device);
+    // A log device that is here is a witness: it is told of every member that leaves.
+    let online = |m: &&MemberConfig| m.state == MemberUse::Online;
+    let witness = config.logs.iter().flat_map(|r| &r.sides).filter(online).any(here);
+    let members: Vec<&MemberConfig> = config.data_members().filter(online).collect();
+    let missing: Vec<&str> = members.iter().filter(|m| !here(m)).map(|m| m.path.as_str()).collect();
+    if witness || 2 * missing.len() < members.len().max(1) {
+        return Ok(());
+    }
+    Err(PoolError::new(format!(
+        "pool '{}': half of its devices or more are missing ({}), and they may hold newer data \
+         than those that are here; bring them back, or use -f if you are sure that they do not",
+        config.name,
+        missing.join(", ")
+    )))
 }
 
 fn check_complete(
@@ -641,10 +740,8 @@ fn check_complete(
     if root.exported || options.accept_log_loss {
         return Ok(());
     }
-    for ring in &config.logs {
-        let in_use = |m: &&MemberConfig| m.state == MemberUse::Online;
-        let needed = ring.sides.iter().any(|m| in_use(&m));
-        if needed && ring.sides.iter().filter(in_use).all(|m| absent(&m)) {
+    for ring in config.log_rings.iter().filter(|ring| ring.ring < POOL_RINGS_FROM) {
+        if ring.sides.iter().all(|m| absent(&m)) {
             let paths: Vec<&str> = ring.sides.iter().map(|m| m.path.as_str()).collect();
             return Err(PoolError::new(format!(
                 "pool '{}' cannot be imported: its log device is missing ({}), and with it writes \
@@ -658,14 +755,19 @@ fn check_complete(
     Ok(())
 }
 
-/// Rings as the last run had them: by the superblock's list, log devices or regions in the pool.
-fn replay_rings(
-    config: &PoolConfig,
-    devices: &BTreeMap<DeviceId, OpenDevice>,
-    state: &LogState,
-) -> Vec<LogRing> {
-    let rings = log_rings_of(config, devices);
-    rings.into_iter().filter(|r| state.rings.iter().any(|s| s.index == r.index)).collect()
+/// Rings as the last run had them, on the devices that are here.
+fn replay_rings(config: &PoolConfig, devices: &BTreeMap<DeviceId, OpenDevice>) -> Vec<LogRing> {
+    let side = |ring: &RingConfig, member: &MemberConfig| {
+        let device_id = DeviceId(member.device);
+        let device = devices.get(&device_id)?.device();
+        Some(Side { device_id, device, start_bytes: ring.start_bytes })
+    };
+    let ring = |ring: &RingConfig| LogRing {
+        index: ring.ring as u8,
+        len_bytes: ring.len_bytes,
+        sides: ring.sides.iter().filter_map(|member| side(ring, member)).collect(),
+    };
+    config.log_rings.iter().map(ring).collect()
 }
 
 fn describe_loss(config: &PoolConfig, loss: &forebay_intent_log::Loss) -> String {
@@ -709,7 +811,8 @@ async fn load_map(
 ) -> Result<Loaded, PoolError> {
     // Which segments a member misses is known only after the journal has been read: until then a
     // member that misses anything is asked for nothing.
-    let everything = 0..u32::MAX >> 1;
+    let end = config.groups.iter().map(|g| g.first_segment + g.segments).max().unwrap_or(0);
+    let everything = 0..end;
     let cautious = |m: &MemberConfig| match m.stale_since {
         Some(_) => vec![everything.clone()],
         None => m.stale.iter().map(|(a, b)| *a..*b).collect(),
@@ -779,7 +882,10 @@ async fn load_map(
         let mut stale: Vec<Range<u32>> = m.stale.iter().map(|(a, b)| *a..*b).collect();
         if let Some(since) = m.stale_since {
             table.for_each(|segment, info| {
-                if info.last >= since && info.state != forebay_segment::SegmentState::Free {
+                let is_journal = journal_segments.iter().any(|(id, _)| *id == segment);
+                let in_use = info.state != forebay_segment::SegmentState::Free;
+                // The journal's own records are one root behind.
+                if in_use && (info.last >= since || is_journal) {
                     stale.push(segment.0..segment.0 + 1);
                 }
             });

@@ -4,23 +4,44 @@ use std::rc::Rc;
 
 use forebay_array::MemberState;
 use forebay_format::checksum::crc64;
-use forebay_format::config::MemberUse;
+use forebay_format::config::{MemberUse, PoolConfig};
 use forebay_format::superblock::{JournalPosition, Superblock};
-use forebay_intent_log::{LogRing, LogState};
+use forebay_intent_log::{LogError, LogRing, LogState};
 use forebay_map::LeafId;
 use forebay_rt as rt;
 use forebay_segment::SegmentState;
 use forebay_units::{CommitId, DeviceId, Lba, SegmentId, TxgId};
 
 use crate::labels::{OpenDevice, write_config, write_root};
+use crate::recovery::ring_configs;
 use crate::{Pool, PoolError, Writers};
 
 /// What the root says of the log, and whether the log starts anew after it.
 enum LogPlan {
     GoesOn(LogState),
-    StartsAnew(Vec<LogRing>, LogState),
+    StartsAnew(Vec<LogRing>, LogState, u64),
     /// During replay: the log is still the one that is being replayed.
     Keep(LogState),
+}
+
+/// How many devices took a label.
+#[derive(Default)]
+struct LabelVerdict {
+    good: usize,
+    /// Devices that did not, and that cannot be spared.
+    needed: usize,
+    last: Option<PoolError>,
+}
+
+impl LabelVerdict {
+    /// It counts when some took it and all others can be spared.
+    fn judge(self, what: &str) -> Result<(), PoolError> {
+        if self.good > 0 && self.needed == 0 {
+            return Ok(());
+        }
+        let why = self.last.map_or_else(|| "no device is left".to_owned(), |e| e.message);
+        Err(PoolError::new(format!("the {what} could be written to {} devices: {why}", self.good)))
+    }
 }
 
 impl Pool {
@@ -35,12 +56,18 @@ impl Pool {
         self.array.flush().await?;
         self.take_array_events();
         let commit = self.sync.commit.get().next();
+        let plan = self.log_plan(txg, group);
+        if let LogPlan::StartsAnew(rings, ..) = &plan {
+            let mut config = self.config.borrow_mut();
+            config.log_rings = ring_configs(&config, rings);
+            self.sync.config_dirty.set(true);
+        }
         if self.sync.config_dirty.get() {
             self.write_configs().await?;
         }
-        let plan = self.log_plan(txg, group);
         let log_state = match &plan {
-            LogPlan::GoesOn(state) | LogPlan::StartsAnew(_, state) | LogPlan::Keep(state) => state,
+            LogPlan::GoesOn(state) | LogPlan::Keep(state) => state,
+            LogPlan::StartsAnew(_, state, _) => state,
         };
         self.tally(writers);
         let root = self.superblock(writers, commit, txg, log_state.encode(), false);
@@ -56,14 +83,14 @@ impl Pool {
         log_state: Vec<u8>,
         exported: bool,
     ) -> Superblock {
-        let config = self.config.borrow();
+        let (config_generation, config_sum) = self.sync.config_written.get();
         let journal_end: Option<JournalPosition> = writers.journal.position();
         Superblock {
             pool: self.guid,
             commit,
             txg,
-            config_generation: config.generation,
-            config_sum: crc64(&config.encode()),
+            config_generation,
+            config_sum,
             journal_start: writers.journal_start,
             journal_end,
             exported,
@@ -85,37 +112,34 @@ impl Pool {
             .collect()
     }
 
-    /// Writes a root to every member. It counts when more than half of them have it.
+    /// Writes a root to every member.
     async fn put_root(&self, root: &Superblock) -> Result<(), PoolError> {
         let devices = self.label_devices();
         let handles: Vec<_> = devices.iter().map(|(_, open)| open.device()).collect();
         let writes = handles.iter().map(|device| write_root(device, root));
         let outcomes = rt::join_all(writes).await;
         let bytes = 2 * forebay_format::label::SUPERBLOCK_BYTES;
-        let mut good = 0;
-        let mut last = None;
+        let mut verdict = LabelVerdict::default();
         for ((id, _), outcome) in devices.iter().zip(outcomes) {
             match outcome {
                 Ok(()) => {
-                    good += 1;
+                    verdict.good += 1;
                     self.stats.wrote_root(bytes);
                 }
-                Err(error) => {
-                    // It may hold half a root: it must not be believed before a resilver. When
-                    // it cannot be spared, the next import finds the newer roots elsewhere.
-                    let _ = self.array.fault(*id);
-                    last = Some(error);
-                }
+                Err(error) => self.label_failed(*id, error.into(), &mut verdict),
             }
         }
-        if 2 * good > devices.len() {
-            return Ok(());
+        verdict.judge("root")
+    }
+
+    /// A device could not take a label or root. What it holds was flushed before, so the root is
+    /// good without it; but it is out from here on.
+    fn label_failed(&self, id: DeviceId, error: PoolError, verdict: &mut LabelVerdict) {
+        if self.array.fault(id).is_err() {
+            verdict.needed += 1;
         }
-        let why = last.map_or_else(|| "no device is left".to_owned(), |e| e.to_string());
-        Err(PoolError::new(format!(
-            "the root could be written to {good} of {} devices: {why}",
-            devices.len()
-        )))
+        self.sync.config_dirty.set(true);
+        verdict.last = Some(error);
     }
 
     /// Writes the configuration with a new generation to every device, log devices included.
@@ -125,25 +149,19 @@ impl Pool {
         let config = {
             let mut config = self.config.borrow_mut();
             config.generation += 1;
+            shorten(&mut config);
             config.clone()
         };
-        let mut good = 0;
-        let mut last = None;
-        let data = self.label_devices();
-        let total = data.len();
-        for (id, open) in data {
+        self.sync.config_written.set((config.generation, crc64(&config.encode())));
+        let mut verdict = LabelVerdict::default();
+        for (id, open) in self.label_devices() {
             match write_config(&open.device(), id.0, &config).await {
-                Ok(()) => good += 1,
-                Err(error) => {
-                    let _ = self.array.fault(id);
-                    last = Some(error);
-                }
+                Ok(()) => verdict.good += 1,
+                Err(error) => self.label_failed(id, error, &mut verdict),
             }
             self.stats.wrote_root(2 * 4096);
         }
-        if 2 * good <= total {
-            return Err(last.unwrap_or_else(|| PoolError::new("no device is left")));
-        }
+        verdict.judge("configuration")?;
         for ring in &config.logs {
             for side in ring.sides.iter().filter(|side| side.state == MemberUse::Online) {
                 let open = self.devices.borrow().get(&DeviceId(side.device)).cloned();
@@ -157,17 +175,25 @@ impl Pool {
         Ok(())
     }
 
+    pub(crate) fn note_log_sides(&self, rings: &[LogRing]) {
+        let sides = rings.iter().flat_map(|ring| &ring.sides).map(|side| side.device_id);
+        *self.health.log_sides.borrow_mut() = sides.collect();
+    }
+
     fn log_plan(&self, txg: TxgId, group: bool) -> LogPlan {
-        if let Some(state) = self.health.replaying.borrow().clone() {
-            return LogPlan::Keep(state);
-        }
-        let anew = self.health.log_anew.get() && group;
-        if !anew {
-            return LogPlan::GoesOn(self.log.state(txg));
-        }
+        let request = self.quiet_request().filter(|_| group && self.log.is_paused());
+        let Some(request) = request else {
+            return match self.health.replaying.borrow().clone() {
+                Some(state) => LogPlan::Keep(state),
+                None => {
+                    let void = self.health.log_void.borrow().clone();
+                    LogPlan::GoesOn(void.unwrap_or_else(|| self.log.state(txg)))
+                }
+            };
+        };
         let rings = self.log_rings();
         let state = self.log.next_state(&rings, self.log.epoch() + 1, txg);
-        LogPlan::StartsAnew(rings, state)
+        LogPlan::StartsAnew(rings, state, request)
     }
 
     async fn after_root(
@@ -191,10 +217,22 @@ impl Pool {
             self.space_after_group();
             self.sync.committed.set(txg);
         }
-        if let LogPlan::StartsAnew(rings, state) = plan {
-            self.log.resume(&rings, &state).await?;
-            self.health.log_anew.set(false);
-            self.health.log_changed.notify_all();
+        if let LogPlan::StartsAnew(rings, state, request) = plan {
+            match self.log.resume(&rings, &state).await {
+                Ok(()) => {
+                    self.note_log_sides(&rings);
+                    self.log_is_restarted(request);
+                }
+                Err(LogError::Closed) => return Err(PoolError::new(self.stop_reason())),
+                // Another side failed meanwhile: once more, without it.
+                Err(error) => {
+                    self.health.remark(error.to_string());
+                    *self.health.log_void.borrow_mut() = Some(state);
+                    self.take_log_events();
+                    self.take_array_events();
+                    self.sync.wake.notify_all();
+                }
+            }
         }
         self.sync.done.notify_all();
         self.seal(writers);
@@ -255,6 +293,9 @@ impl Pool {
                 true => self.array.discard_segment(segment).await,
                 false => self.array.reset_segment(segment),
             };
+            if self.table.get(segment).is_pinned() {
+                continue;
+            }
             self.table.free(segment);
         }
     }
@@ -272,5 +313,17 @@ impl Pool {
         self.put_root(&root).await?;
         self.sync.commit.set(commit);
         Ok(())
+    }
+}
+
+/// Drops the oldest lines of history until the configuration fits its slot.
+fn shorten(config: &mut PoolConfig) {
+    const SPARE: usize = 4096;
+    let fits = |config: &PoolConfig| {
+        config.encode().len() + SPARE <= forebay_format::label::CONFIG_SLOT_BYTES as usize
+    };
+    while !fits(config) && !config.history.is_empty() {
+        let half = config.history.len().div_ceil(2);
+        config.history.drain(..half);
     }
 }

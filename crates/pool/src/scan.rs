@@ -9,7 +9,9 @@ use forebay_format::checksum::block_sum;
 use forebay_format::footer::{Footer, Run};
 use forebay_rt as rt;
 use forebay_segment::{SegmentInfo, SegmentKind, SegmentState};
-use forebay_units::{BLOCK_BYTES, BlockAddr, Lba, Nanos, SegmentId, VolumeId, parse_bytes};
+use forebay_units::{
+    BLOCK_BYTES, BLOCK_LEN, BlockAddr, Lba, Nanos, SegmentId, VolumeId, parse_bytes,
+};
 
 use crate::status::ScanStatus;
 use crate::{Pool, PoolError};
@@ -28,6 +30,8 @@ pub(crate) struct ScanState {
     resilver_wanted: Cell<bool>,
     paused: Cell<bool>,
     stop: Cell<bool>,
+    /// A scrub found damage in the map journal: write the map anew.
+    pub checkpoint_wanted: Cell<bool>,
     /// Where a paused scrub goes on.
     next: Cell<u32>,
     begun: Cell<Nanos>,
@@ -216,21 +220,24 @@ impl Pool {
     }
 
     async fn scrub_segment(self: &Rc<Self>, segment: SegmentId) -> u64 {
-        let _pin = self.table.pin(segment);
+        // While this is held nothing is on its way to a segment, and none changes hands.
+        let _still = self.writers.lock().await;
         let info = self.table.get(segment);
+        if matches!(info.state, SegmentState::Free | SegmentState::Emptied(_)) {
+            return 0;
+        }
         let per_row = match self.array.geometry_of(segment) {
             Ok(geometry) => geometry.blocks_per_row(),
             Err(_) => return 0,
         };
+        let rows = info.rows;
+        if info.kind == SegmentKind::Map {
+            self.scrub_journal(segment, rows).await;
+            return u64::from(rows) * u64::from(per_row) * BLOCK_BYTES;
+        }
         let owners = self.owners(segment, &info).await;
         let judge = |addr: BlockAddr, block: &[u8]| self.judge(&owners, addr, block);
         let mut row = 0;
-        // Rows that are being written now are read by nobody yet: they are left to the next scrub.
-        let rows = if info.state == SegmentState::Open {
-            info.rows.saturating_sub(ROWS)
-        } else {
-            info.rows
-        };
         while row < rows {
             let count = ROWS.min(rows - row);
             match self.array.scrub_rows(segment, row, count, &judge).await {
@@ -255,6 +262,26 @@ impl Pool {
         u64::from(rows) * u64::from(per_row) * BLOCK_BYTES
     }
 
+    /// The journal is not judged block by block: when its columns do not agree, the whole map is
+    /// written anew from memory, and the damaged segments are given up.
+    async fn scrub_journal(&self, segment: SegmentId, rows: u32) {
+        let mut row = 0;
+        while row < rows {
+            let count = ROWS.min(rows - row);
+            let sound = self.array.check_parity(segment, row, count).await;
+            if !sound.is_ok_and(|mismatches| mismatches.is_empty()) {
+                self.health.remark(format!("segment {segment} of the map journal is damaged"));
+                self.scan.checkpoint_wanted.set(true);
+                self.sync.root_wanted.set(true);
+                self.sync.wake.notify_all();
+                let bytes = u64::from(self.table.data_blocks(segment)) * BLOCK_BYTES;
+                self.progress(|status| status.repaired_bytes += bytes);
+                return;
+            }
+            row += count;
+        }
+    }
+
     async fn run_resilver(self: &Rc<Self>) {
         let stale = self.array.stale_segments();
         self.begin(Kind::Resilver, stale.len() as u64);
@@ -263,7 +290,7 @@ impl Pool {
                 return;
             }
             let begun = rt::now();
-            let _pin = self.table.pin(segment);
+            let still = self.writers.lock().await;
             let info = self.table.get(segment);
             let live = !matches!(info.state, SegmentState::Free | SegmentState::Emptied(_));
             let outcome = if live {
@@ -288,6 +315,7 @@ impl Pool {
                     self.progress(|status| status.errors += 1);
                 }
             }
+            drop(still);
             let bytes = u64::from(self.table.data_blocks(segment)) * BLOCK_BYTES;
             self.progress(|status| status.done_bytes += bytes);
             self.pace(if live { bytes } else { 0 }, begun).await;
@@ -296,14 +324,18 @@ impl Pool {
         self.sync.config_dirty.set(true);
         let _ = self.commit_all().await;
         let done = self.array.replaced();
-        let mut left = false;
+        let mut left = Vec::new();
         for device in done {
-            left |= self.array.detach(device).is_ok();
-            self.forget_member(device);
+            if self.array.detach(device).is_ok() {
+                self.forget_member(device);
+                left.push(device.0);
+            }
         }
-        if left {
+        if !left.is_empty() {
             self.sync.config_dirty.set(true);
-            let _ = self.commit_all().await;
+            if self.commit_all().await.is_ok() {
+                self.let_go(&left).await;
+            }
         }
         self.finish("completed");
         // What was written meanwhile to a device that was away is in the next round.
@@ -345,6 +377,15 @@ impl Pool {
                     }
                     block += run.blocks;
                 }
+                // The footer itself, bit by bit.
+                if let Ok(geometry) = self.array.geometry_of(segment) {
+                    let total = geometry.blocks_per_segment();
+                    let bytes = footer.encode(total);
+                    let first = total - (bytes.len() / BLOCK_LEN) as u32;
+                    for (index, block) in bytes.chunks(BLOCK_LEN).enumerate() {
+                        owners.insert(first + index as u32, Owner::Footer(block.to_vec()));
+                    }
+                }
             }
             None => map.for_each(|volume, lba, addr, blocks| {
                 if addr.segment() == segment {
@@ -360,6 +401,8 @@ impl Pool {
     fn judge(&self, owners: &BTreeMap<u32, Owner>, addr: BlockAddr, block: &[u8]) -> Verdict {
         match owners.get(&addr.block()) {
             None => Verdict::Dead,
+            Some(Owner::Footer(right)) if right == block => Verdict::Good,
+            Some(Owner::Footer(_)) => Verdict::Bad,
             Some(Owner::Data(volume, lba, sum)) => {
                 // It may have been overwritten since the owners were listed.
                 let still = self.map.borrow().lookup(*volume, *lba).is_some_and(|m| m.addr == addr);
@@ -373,6 +416,8 @@ impl Pool {
     }
 }
 
+/// Whose a block is, and what it should be.
 enum Owner {
+    Footer(Vec<u8>),
     Data(VolumeId, Lba, u64),
 }

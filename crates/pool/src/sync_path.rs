@@ -10,9 +10,7 @@ use forebay_rt as rt;
 use forebay_rt::Either;
 use forebay_segment::frame_bytes;
 use forebay_txg::Content;
-use forebay_units::{
-    BLOCK_BYTES, BLOCK_LEN, BlockAddr, CommitId, Lba, Nanos, SegmentId, TxgId, VolumeId,
-};
+use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, CommitId, Lba, SegmentId, TxgId, VolumeId};
 
 use crate::{Pool, PoolError, Writers};
 
@@ -31,33 +29,24 @@ impl Pool {
     /// The sync task: commits a group when it is old, large, or wanted, for as long as the pool
     /// runs.
     pub(crate) async fn sync_loop(self: Rc<Self>) {
+        self.sync_until_closed().await;
+        self.sync.ended.set(true);
+        self.sync.done.notify_all();
+    }
+
+    async fn sync_until_closed(self: &Rc<Self>) {
         loop {
+            let idle = || !self.has_work() && !self.wants_sync();
+            let ended = || self.is_stopped() || self.closing.get();
+            self.sync.wake.until(|| !idle() || ended()).await;
             let deadline = rt::now() + self.limits.get().txg_timeout;
-            loop {
-                if self.is_stopped() {
-                    return;
-                }
-                let seen = self.sync.wake.notified();
-                if self.wants_sync() {
-                    break;
-                }
-                if self.closing.get() {
-                    return;
-                }
-                match rt::select(Box::pin(seen), rt::sleep_until(deadline)).await {
-                    Either::Left(_) => {}
-                    Either::Right(_) => {
-                        if self.has_work() {
-                            break;
-                        }
-                        let _ =
-                            rt::timeout(Nanos::from_secs(3600), self.sync.wake.notified()).await;
-                        break;
-                    }
-                }
+            let due = self.sync.wake.until(|| self.wants_sync() || ended());
+            // Either way there is work now: the group is wanted, or old.
+            match rt::select(Box::pin(due), rt::sleep_until(deadline)).await {
+                Either::Left(_) | Either::Right(_) => {}
             }
-            if self.is_stopped() || !(self.has_work() || self.wants_sync()) {
-                continue;
+            if self.is_stopped() || (self.closing.get() && !self.wants_sync()) {
+                return;
             }
             if let Err(error) = self.sync_group().await {
                 self.stop(&error.message);
@@ -84,6 +73,9 @@ impl Pool {
         self.make_room(&mut writers).await?;
         let begun = rt::now();
         self.sync.root_wanted.set(false);
+        self.take_log_events();
+        self.take_array_events();
+        self.quiet_log().await;
         let txg = self.groups.borrow_mut().quiesce();
         self.space.syncing_blocks.set(self.space.promised_blocks.get());
         let written = self.write_group(&mut writers, txg).await?;
@@ -290,9 +282,11 @@ impl Pool {
             // Twice what a checkpoint takes, and a little so that small pools get on with it.
             let segment_bytes = u64::from(self.table.data_blocks(SegmentId(0))) * BLOCK_BYTES;
             let worth = 2 + 2 * mapped * PER_ENTRY_BYTES / segment_bytes;
-            if writers.journal.segments() as u64 <= worth {
+            let forced = self.scan.checkpoint_wanted.get();
+            if writers.journal.segments() as u64 <= worth && !forced {
                 return Ok(());
             }
+            self.scan.checkpoint_wanted.set(false);
             // The first frame of a checkpoint begins a row's worth of frames of its own: its place
             // is known only once it is written, so a frame of segment records comes first.
             writers.journal.finish_rows(commit).await?;

@@ -66,6 +66,9 @@ pub(crate) struct VolumeState {
     pub appending: RefCell<BTreeSet<u64>>,
     pub next_append: Cell<u64>,
     pub appended: Rc<Notify>,
+    /// Groups before this one hold writes that were never on the list of pending ones: a flush
+    /// must see them committed.
+    pub log_from: Cell<TxgId>,
     /// Blocks that a partial write is reading and merging: nobody else may write them meanwhile.
     pub merging: RefCell<BTreeSet<u64>>,
     pub merged: Rc<Notify>,
@@ -87,6 +90,7 @@ impl VolumeState {
             appending: RefCell::default(),
             next_append: Cell::new(0),
             appended: Notify::new(),
+            log_from: Cell::new(TxgId(0)),
             merging: RefCell::default(),
             merged: Notify::new(),
         })

@@ -247,10 +247,11 @@ impl Pool {
         self.commit_all().await?;
         set(&mut volume.properties.borrow_mut());
         if let Some(mode) = (property == "sync").then(|| SyncMode::parse(value)).flatten() {
+            // Writes of the open group from before the switch are on no list: until it is
+            // committed, whoever asks for durability waits for its root.
+            volume.log_from.set(self.groups.borrow().open_txg().next());
             volume.sync.set(mode);
-            if mode != SyncMode::Disabled {
-                self.commit_all().await?;
-            }
+            self.commit_all().await?;
         }
         Ok(())
     }

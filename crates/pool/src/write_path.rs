@@ -19,6 +19,9 @@ struct Change {
     content: Content,
 }
 
+/// What a change without data is charged for: its place in lists and trees.
+const RECORD_BYTES: u64 = 256;
+
 /// Zeroing goes to the log in records of at most this many blocks.
 const ZERO_RECORD_BLOCKS: u64 = 1 << 31;
 
@@ -78,9 +81,10 @@ impl Pool {
         let first = offset_bytes.div_ceil(BLOCK_BYTES);
         let end = (offset_bytes + len_bytes) / BLOCK_BYTES;
         if first < end {
+            let permit = self.throttle.admit(RECORD_BYTES).await;
             self.wait_for_merges(volume, first, end).await;
             let change = Change { lba: Lba(first), blocks: end - first, content: Content::Zero };
-            self.absorb(volume, name, Operation::Discard, change, 0)?;
+            self.absorb(volume, name, Operation::Discard, change, permit.forget())?;
         }
         self.stats.count_trim(len_bytes);
         if fua || volume.sync.get() == SyncMode::Always {
@@ -110,9 +114,10 @@ impl Pool {
         }
         if inner_first < inner_end {
             let (first, end) = (inner_first / BLOCK_BYTES, inner_end / BLOCK_BYTES);
+            let permit = self.throttle.admit(RECORD_BYTES).await;
             self.wait_for_merges(volume, first, end).await;
             let change = Change { lba: Lba(first), blocks: end - first, content: Content::Zero };
-            self.absorb(volume, name, Operation::WriteZeroes, change, 0)?;
+            self.absorb(volume, name, Operation::WriteZeroes, change, permit.forget())?;
         }
         self.stats.count_trim(len_bytes);
         if fua || volume.sync.get() == SyncMode::Always {
@@ -150,7 +155,7 @@ impl Pool {
             Err(DeviceError::new(name, operation, offset, len, kind))
         };
         // The wait for admission may have outlived the volume, its size, or the pool.
-        if volume.gone.get() || self.is_stopped() {
+        if volume.gone.get() || self.is_stopped() || self.closing.get() {
             return refuse(ErrorKind::Gone);
         }
         if (lba.0 + blocks) * BLOCK_BYTES > volume.size_bytes.get().next_multiple_of(BLOCK_BYTES) {
@@ -159,6 +164,7 @@ impl Pool {
         if matches!(content, Content::Data(_)) && !self.reserve_space(volume, lba, blocks) {
             return refuse(ErrorKind::NoSpace);
         }
+        let first = self.groups.borrow().open().is_empty();
         let txg =
             self.groups.borrow_mut().absorb(volume.id, lba, blocks, content.clone(), held_bytes);
         if volume.sync.get() != SyncMode::Disabled {
@@ -180,7 +186,7 @@ impl Pool {
                 }
             }
         }
-        self.note_dirty();
+        self.note_dirty(first);
         Ok(())
     }
 
@@ -198,7 +204,8 @@ impl Pool {
         let fail = |detail: String| {
             Err(DeviceError::new(name, operation, 0, 0, ErrorKind::Other { detail }))
         };
-        if volume.pending_bytes.get() > self.direct_limit_bytes() {
+        let unlisted = self.sync.committed.get().next() < volume.log_from.get();
+        if unlisted || volume.pending_bytes.get() > self.direct_limit_bytes() {
             // Writing this much to the log first would only write it twice.
             let txg = self.groups.borrow().open_txg();
             return match self.commit(txg).await {
@@ -218,11 +225,10 @@ impl Pool {
         let ticket = volume.next_append.get();
         volume.next_append.set(ticket + 1);
         volume.appending.borrow_mut().insert(ticket);
+        let mut guard = AppendGuard { pool: self, volume, ticket, durable: false };
         let outcome = self.log.append(records).await;
-        if outcome.is_ok() {
-            volume.appending.borrow_mut().remove(&ticket);
-            volume.appended.notify_all();
-        }
+        guard.durable = outcome.is_ok();
+        drop(guard);
         match outcome {
             Ok(()) => Ok(()),
             Err(error) => {
@@ -274,6 +280,26 @@ impl Pool {
         let skip = (offset_bytes - first * BLOCK_BYTES) as usize;
         whole[skip..skip + data.len()].copy_from_slice(data);
         Ok((whole.freeze(), locks))
+    }
+}
+
+/// Takes an append off the volume's list when it is durable, or when its caller has gone: then the
+/// next flush must not rely on it, and waits for the group.
+struct AppendGuard<'a> {
+    pool: &'a Pool,
+    volume: &'a VolumeState,
+    ticket: u64,
+    durable: bool,
+}
+
+impl Drop for AppendGuard<'_> {
+    fn drop(&mut self) {
+        if !self.durable {
+            let open = self.pool.groups.borrow().open_txg();
+            self.volume.log_from.set(open.next().max(self.volume.log_from.get()));
+        }
+        self.volume.appending.borrow_mut().remove(&self.ticket);
+        self.volume.appended.notify_all();
     }
 }
 

@@ -203,8 +203,13 @@ impl JournalReader {
                 return Err(self.corrupt("reaches past its segment".into()));
             }
             let ahead = WINDOW_BLOCKS.max(blocks).min(left);
-            let buf =
-                self.array.read(addr, ahead).await.map_err(|e| self.corrupt(e.to_string()))?;
+            // What lies ahead may never have been written, and need not be readable.
+            let buf = match self.array.read(addr, ahead).await {
+                Ok(buf) => buf,
+                Err(_) => {
+                    self.array.read(addr, blocks).await.map_err(|e| self.corrupt(e.to_string()))?
+                }
+            };
             self.bytes += buf.len() as u64;
             self.window = Some((addr, buf));
         }

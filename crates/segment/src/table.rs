@@ -58,6 +58,14 @@ pub struct SegmentInfo {
     changed: bool,
 }
 
+impl SegmentInfo {
+    /// Whether somebody reads it.
+    #[must_use]
+    pub fn is_pinned(&self) -> bool {
+        self.pins > 0
+    }
+}
+
 /// All segments of a pool.
 pub struct SegmentTable {
     segments: RefCell<Vec<SegmentInfo>>,

@@ -1,1 +1,212 @@
+use std::rc::Rc;
 
+use forebay_array::{Array, GroupConfig, GroupGeometry, Layout};
+use forebay_device::{Device, IoBuf, MemoryDevice};
+use forebay_format::checksum::block_sum;
+use forebay_format::footer::{Run, footer_blocks};
+use forebay_format::journal::FrameKind;
+use forebay_rt::Runtime;
+use forebay_units::{BLOCK_LEN, CommitId, DeviceId, Lba, SegmentId, VolumeId};
+
+use crate::{
+    Classes, DataWriter, InFlight, JournalReader, JournalWriter, Reader, SegmentKind, SegmentState,
+    SegmentTable, Wanted, choose_victim,
+};
+
+const POOL: u64 = 77;
+
+struct Bench {
+    devices: Vec<Device>,
+    array: Rc<Array>,
+    table: Rc<SegmentTable>,
+    in_flight: Rc<InFlight>,
+}
+
+fn bench(layout: Layout, members: usize) -> Bench {
+    let geometry = GroupGeometry {
+        layout,
+        members,
+        unit_bytes: 16 << 10,
+        column_bytes: 256 << 10,
+        data_start_bytes: 0,
+        first_segment: 0,
+        segments: 40,
+    };
+    let devices: Vec<Device> = (0..members)
+        .map(|i| Rc::new(MemoryDevice::new(&format!("d{i}"), 40 * (256 << 10))) as Device)
+        .collect();
+    let members = devices.iter().enumerate().map(|(i, d)| (DeviceId(i as u32), d.clone()));
+    let array = Array::new(vec![GroupConfig::healthy(geometry, members.collect())]).unwrap();
+    let table = SegmentTable::new();
+    let blocks = geometry.blocks_per_segment();
+    table.add_group(40, blocks - footer_blocks(blocks));
+    Bench { devices, array, table, in_flight: InFlight::new(8 << 20) }
+}
+
+fn block(stamp: u64) -> Vec<u8> {
+    let word = stamp.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
+    word.iter().copied().cycle().take(BLOCK_LEN).collect()
+}
+
+#[test]
+fn journal_frames_come_back_over_jumps_paddings_and_a_resume() {
+    for (layout, members) in [(Layout::Raid0, 1), (Layout::Raidz1, 3), (Layout::Mirror, 2)] {
+        Runtime::simulated(5).block_on(async move {
+            let b = bench(layout, members);
+            let new = |seq, segments| {
+                let (array, table) = (b.array.clone(), b.table.clone());
+                JournalWriter::new(array, table, b.in_flight.clone(), POOL, seq, segments)
+            };
+            let mut writer = new(1, Vec::new());
+            let commit = CommitId(3);
+            let start = writer.open(commit).unwrap();
+            let payload = |i: usize| vec![i as u8; 1 + i * 7919 % 100_000];
+            for i in 0..60 {
+                writer.append(FrameKind::Delta, &payload(i), commit).await.unwrap();
+                if i % 7 == 0 {
+                    writer.finish_rows(commit).await.unwrap();
+                }
+            }
+            writer.finish_rows(commit).await.unwrap();
+            b.in_flight.settle().await.unwrap();
+            let end = writer.position().unwrap();
+            // A crash: what follows is written by a writer that goes on from the root's words.
+            let mut reader = JournalReader::new(b.array.clone(), POOL, start, end);
+            while reader.next().await.unwrap().is_some() {}
+            let mut writer = new(1, reader.segments.clone());
+            writer.resume(end);
+            for i in 60..90 {
+                writer.append(FrameKind::Leaves, &payload(i), commit).await.unwrap();
+            }
+            writer.finish_rows(commit).await.unwrap();
+            b.in_flight.settle().await.unwrap();
+            let end = writer.position().unwrap();
+            assert!(writer.segments() > 3, "no jump was tried");
+
+            let mut reader = JournalReader::new(b.array.clone(), POOL, start, end);
+            for i in 0..90 {
+                let (kind, bytes) = reader.next().await.unwrap().expect("more frames");
+                let expected = if i < 60 { FrameKind::Delta } else { FrameKind::Leaves };
+                assert_eq!(kind, expected);
+                assert!(bytes == payload(i), "frame {i}");
+            }
+            assert!(reader.next().await.unwrap().is_none());
+        });
+    }
+}
+
+#[test]
+fn rot_in_the_journal_is_repaired_from_parity_and_refused_without() {
+    for (layout, members, good) in [(Layout::Raidz1, 3, true), (Layout::Raid0, 2, false)] {
+        Runtime::simulated(6).block_on(async move {
+            let b = bench(layout, members);
+            let (array, table) = (b.array.clone(), b.table.clone());
+            let mut writer =
+                JournalWriter::new(array, table, b.in_flight.clone(), POOL, 1, Vec::new());
+            let start = writer.open(CommitId(1)).unwrap();
+            writer.append(FrameKind::Delta, &[7; 50_000], CommitId(1)).await.unwrap();
+            writer.finish_rows(CommitId(1)).await.unwrap();
+            b.in_flight.settle().await.unwrap();
+            let end = writer.position().unwrap();
+            let rotten = IoBuf::copy_of(&[0xee; 4096]).freeze();
+            b.devices[0].write(4096, rotten, false).await.unwrap();
+            let mut reader = JournalReader::new(b.array.clone(), POOL, start, end);
+            match (reader.next().await, good) {
+                (Ok(Some((_, bytes))), true) => assert!(bytes == [7; 50_000]),
+                (Err(e), false) => assert!(e.to_string().contains("frame 1 at"), "{e}"),
+                (other, _) => panic!("{other:?}"),
+            }
+        });
+    }
+}
+
+#[test]
+fn blocks_come_back_with_their_sums_from_memory_or_from_the_footer() {
+    Runtime::simulated(7).block_on(async {
+        let b = bench(Layout::Raidz1, 3);
+        let mut writer =
+            DataWriter::new(b.array.clone(), b.table.clone(), b.in_flight.clone(), POOL, 0);
+        let volume = VolumeId(4);
+        let mut places = Vec::new();
+        for i in 0..300u64 {
+            let data = block(i);
+            let put = writer.append(volume, Lba(i), &data, CommitId(1), 9, 0).await.unwrap();
+            assert_eq!(put.1, block_sum(POOL, volume, Lba(i), &data));
+            places.push(put);
+        }
+        writer.finish_rows(CommitId(1)).await;
+        b.in_flight.settle().await.unwrap();
+        let runs = writer.take_long_runs();
+        let whole = b.table.data_blocks(SegmentId(0));
+        assert_eq!(runs[0], Run { volume, lba: Lba(0), blocks: whole });
+        let reader = Reader::new(b.array.clone(), b.table.clone(), POOL);
+        for (i, (addr, sum)) in places.iter().enumerate() {
+            // The first segments are filled and have footers, the last one has not.
+            let footer = b.table.get(addr.segment()).footer;
+            let sums = vec![if footer && i % 2 == 0 { None } else { Some(*sum) }];
+            let wanted = Wanted { addr: *addr, volume, lba: Lba(i as u64), blocks: 1, sums };
+            assert!(reader.read(&wanted).await.unwrap()[..] == block(i as u64)[..]);
+        }
+        // A wrong block is put right from parity; a block asked for in a wrong place is refused.
+        let (addr, sum) = places[0];
+        let rotten = IoBuf::copy_of(&[1; 4096]).freeze();
+        for device in &b.devices[..1] {
+            device.write(0, rotten.clone(), false).await.unwrap();
+        }
+        let sums = vec![Some(sum)];
+        let wanted = Wanted { addr, volume, lba: Lba(0), blocks: 1, sums };
+        assert!(reader.read(&wanted).await.unwrap()[..] == block(0)[..]);
+        let misplaced = Wanted { lba: Lba(1), ..wanted };
+        assert!(reader.read(&misplaced).await.unwrap_err().to_string().contains("mismatch"));
+    });
+}
+
+#[test]
+fn a_segment_goes_through_its_life_and_never_skips_a_step() {
+    let table = SegmentTable::new();
+    table.add_group(4, 100);
+    let commit = CommitId(5);
+    let first = table.allocate(SegmentKind::Data, 0, commit, 1, 0).unwrap();
+    let second = table.allocate(SegmentKind::Data, 0, commit, 2, 0).unwrap();
+    assert_ne!(first, second);
+    assert!(table.allocate(SegmentKind::Data, 0, commit, 2, 2).is_none(), "the reserve was taken");
+    for segment in [first, second] {
+        table.wrote(segment, 3, commit);
+        table.close(segment, true);
+    }
+    table.add_live(forebay_units::BlockAddr::new(first, 0), 60);
+    table.add_live(forebay_units::BlockAddr::new(second, 0), 40);
+    assert!(choose_victim(&table, CommitId(4)).is_none(), "not settled yet");
+    assert_eq!(choose_victim(&table, commit).unwrap().segment, second);
+    table.sub_live(forebay_units::BlockAddr::new(second, 0), 40);
+    assert_eq!(table.collect_empty(CommitId(6)), 1);
+    assert!(table.reclaimable(CommitId(5)).is_empty(), "a root still needs it");
+    let pin = table.pin(second);
+    assert!(table.reclaimable(CommitId(6)).is_empty(), "somebody reads it");
+    drop(pin);
+    assert_eq!(table.reclaimable(CommitId(6)), [second]);
+    table.free(second);
+    assert_eq!((table.free_count(), table.get(second).state), (3, SegmentState::Free));
+    let records = table.take_records(false);
+    let copy = SegmentTable::new();
+    copy.add_group(4, 100);
+    assert!(records.iter().all(|record| copy.load_record(record)));
+    assert_eq!(copy.get(first).state, SegmentState::Full);
+    assert_eq!(copy.free_count(), 3);
+}
+
+#[test]
+fn what_overwrites_the_short_lived_is_taken_for_short_lived() {
+    let classes = Classes::new(true);
+    for at in 0..20 {
+        classes.reclaimed(at * 100 + 50, 0, at * 100);
+    }
+    assert_eq!(classes.user_stream(1000, Some(980)), 1);
+    assert_eq!(classes.user_stream(1000, Some(500)), 0);
+    assert_eq!(classes.user_stream(1000, None), 0);
+    let moved: Vec<u8> =
+        [1000, 700, 0].iter().map(|clock| classes.moved_stream(1000, 0, *clock)).collect();
+    assert_eq!(moved, [3, 4, 5]);
+    assert_eq!(classes.moved_stream(1000, 1, 990), 2);
+    assert_eq!(Classes::new(false).moved_stream(1000, 1, 0), 3);
+}

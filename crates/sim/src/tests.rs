@@ -181,6 +181,24 @@ fn a_crash_at_a_time_stops_at_the_next_command() {
 }
 
 #[test]
+fn a_hook_runs_at_its_command_and_may_hook_on_again() {
+    let (world, disk) = one_disk(9);
+    let seen = Rc::new(std::cell::RefCell::new(Vec::new()));
+    let (w, s) = (world.clone(), seen.clone());
+    world.at_command(2, move || {
+        s.borrow_mut().push(w.submitted());
+        let (w2, s) = (w.clone(), s.clone());
+        w.at_command(3, move || s.borrow_mut().push(w2.submitted()));
+    });
+    Runtime::simulated(9).block_on(async move {
+        for _ in 0..4 {
+            disk.read(0, IoBuf::zeroed(512)).await.unwrap();
+        }
+    });
+    assert_eq!(*seen.borrow(), [2, 3]);
+}
+
+#[test]
 fn an_abandoned_write_happens_all_the_same_and_late() {
     let (_world, disk) = one_disk(7);
     Runtime::simulated(7).block_on(async move {

@@ -96,7 +96,10 @@ pub struct World {
     stats: Cell<CommandStats>,
     disks: RefCell<Vec<Weak<SimDisk>>>,
     hooks: RefCell<BTreeMap<u64, Vec<Hook>>>,
+    watcher: RefCell<Option<Watcher>>,
 }
+
+type Watcher = Box<dyn Fn(&str)>;
 
 type Hook = Box<dyn FnOnce()>;
 
@@ -124,6 +127,7 @@ impl World {
             stats: Cell::default(),
             disks: RefCell::default(),
             hooks: RefCell::default(),
+            watcher: RefCell::default(),
         })
     }
 
@@ -210,6 +214,18 @@ impl World {
         self.hooks.borrow_mut().entry(number).or_default().push(Box::new(hook));
     }
 
+    /// Calls `watcher` with a line for each command that is submitted and each that completes.
+    pub fn watch(&self, watcher: impl Fn(&str) + 'static) {
+        *self.watcher.borrow_mut() = Some(Box::new(watcher));
+    }
+
+    /// Tells the watcher something.
+    pub fn tell(&self, line: impl FnOnce() -> String) {
+        if let Some(watcher) = &*self.watcher.borrow() {
+            watcher(&line());
+        }
+    }
+
     /// Gives power again and counts commands from 1 again.
     pub fn power_on(&self) {
         self.hooks.borrow_mut().clear();
@@ -254,10 +270,8 @@ impl World {
         }
         let number = self.submitted.get() + 1;
         self.submitted.set(number);
-        let hooks = match self.hooks.borrow().is_empty() {
-            true => None,
-            false => self.hooks.borrow_mut().remove(&number),
-        };
+        // Nothing is borrowed while they run: they may hook on to later commands.
+        let hooks = self.hooks.borrow_mut().remove(&number);
         hooks.into_iter().flatten().for_each(|hook| hook());
         let timed = |at| rt::now().0 >= at;
         match self.plan.get() {
@@ -292,6 +306,16 @@ impl World {
     }
 
     fn note_event(&self, event: &Event, stage: u64) {
+        self.tell(|| {
+            let what = if stage == 1 { "submit  " } else { "complete" };
+            let number = if stage == 1 { self.submitted.get() } else { self.completed.get() };
+            let fua = if event.fua { " FUA" } else { "" };
+            let Event { disk, operation, offset_bytes, len_bytes, .. } = event;
+            let at = rt::now().0 / 1000;
+            format!(
+                "{at:>9} us  {what} {number:>5}  disk {disk}: {operation} {offset_bytes:#x} + {len_bytes:#x}{fua}"
+            )
+        });
         let kind = event.operation as u64;
         self.note(stage << 60 | kind << 52 | u64::from(event.fua) << 51 | event.disk as u64);
         self.note(event.offset_bytes);

@@ -1,24 +1,23 @@
 //! `forebay up`: from nothing to a served volume.
 
 use std::fs::OpenOptions;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use forebay_device::{BlockDevice, FileDevice, IoBuf};
 use forebay_pool::Pool;
 use forebay_pool::spec::{GroupSpec, LogSpec, PoolSpec, Redundancy, VolumeSpec};
-use forebay_rt::{FuturesUnordered, StreamExt};
-use forebay_units::{BLOCK_BYTES, format_bytes};
+use forebay_rt::Either;
+use forebay_units::{BLOCK_BYTES, Nanos, format_bytes};
 
 use super::serve::ready;
 use super::{Outcome, reply_as};
 use crate::args::UpArgs;
 use crate::control::{Action, Reply};
-use crate::devices::FileOpener;
+use crate::devices::{FileOpener, wait_until_free};
 use crate::failure::Failure;
 use crate::pools::PoolSet;
 use crate::reach::{KNOWN, Reach, import_known};
@@ -209,6 +208,7 @@ async fn open_or_make(
 async fn open(set: &Rc<PoolSet>, layout: &Layout, screen: &Screen) -> Result<(), Failure> {
     let shown = layout.dir.display();
     let present: Vec<String> = layout.all().into_iter().filter(|path| exists(path)).collect();
+    wait_until_free(&present).await;
     let found = Pool::discover(Rc::new(FileOpener), &present).await;
     let [pool] = &found[..] else {
         return Err(Failure::new(match found.len() {
@@ -255,13 +255,18 @@ async fn make(
     for path in layout.logs() {
         new_file(&path, layout.log_bytes)?;
     }
-    write_through(&layout.logs(), screen).await?;
+    for path in layout.logs() {
+        preallocate(&path)?;
+    }
+    let log_bytes = layout.log_bytes * LOG_FILES as u64;
+    screen.say(&format!("writing {} of log files through once", format_bytes(log_bytes)));
     let spec = PoolSpec {
         groups: vec![GroupSpec { redundancy: Redundancy::Raidz1, devices: layout.data() }],
         logs: vec![LogSpec { devices: layout.logs() }],
         ..PoolSpec::default()
     };
-    set.perform(&reach.request(POOL, Action::Create { spec })).await?;
+    let create = reach.request(POOL, Action::Create { spec });
+    with_progress(set.perform(&create), log_bytes, screen).await?;
     let spec = VolumeSpec {
         name: VOLUME.to_owned(),
         size_bytes,
@@ -286,54 +291,36 @@ fn new_file(path: &str, len_bytes: u64) -> Result<(), Failure> {
     file.set_len(len_bytes).map_err(failed)
 }
 
-/// Writes the files once from end to end, so that no commit to the log later waits for the file
-/// system to allocate.
-async fn write_through(paths: &[String], screen: &Screen) -> Result<(), Failure> {
-    const STEP_BYTES: u64 = 4 * MIB;
-    const IN_FLIGHT: usize = 4;
-    let failed = |e: forebay_device::DeviceError| Failure::new(e.to_string());
-    let zeros = IoBuf::zeroed(STEP_BYTES as usize).freeze();
-    let mut total_bytes = 0;
-    let mut devices = Vec::new();
-    for path in paths {
-        preallocate(path)?;
-        let options = forebay_device::OpenOptions { read_only: false, exclusive: true };
-        let device = FileDevice::open(Path::new(path), options).map_err(failed)?;
-        total_bytes += device.geometry().size_bytes;
-        devices.push(device);
-    }
-    screen.say(&format!("writing {} of log files through once", format_bytes(total_bytes)));
-    let mut done_bytes = 0;
-    for device in &devices {
-        let size_bytes = device.geometry().size_bytes;
-        let mut in_flight = FuturesUnordered::new();
-        let mut next = 0;
-        while next < size_bytes || !in_flight.is_empty() {
-            if next < size_bytes && in_flight.len() < IN_FLIGHT {
-                let len = STEP_BYTES.min(size_bytes - next);
-                in_flight.push(device.write(next, zeros.slice(0, len as usize), false));
-                next += len;
-                continue;
-            }
-            if let Some(outcome) = in_flight.next().await {
-                outcome.map_err(failed)?;
-                done_bytes += STEP_BYTES;
-                let share = (done_bytes * 100 / total_bytes).min(100);
-                screen.show(&format!(
-                    "  {share}% | {} of {}",
-                    format_bytes(done_bytes.min(total_bytes)),
-                    format_bytes(total_bytes)
-                ));
-            }
+/// Shows how far the writing through of the log files is, while `work` does it.
+async fn with_progress<T>(work: impl Future<Output = T>, total_bytes: u64, screen: &Screen) -> T {
+    const LOOK_EVERY: Nanos = Nanos::from_millis(200);
+    let mut work = std::pin::pin!(work);
+    let begun_bytes = written_bytes();
+    loop {
+        let tick = std::pin::pin!(forebay_rt::sleep(LOOK_EVERY));
+        if let Either::Left((out, _)) = forebay_rt::select(work.as_mut(), tick).await {
+            screen.clear();
+            return out;
         }
-        drop(in_flight);
-        device.flush().await.map_err(failed)?;
+        if let (Some(begun), Some(now)) = (begun_bytes, written_bytes()) {
+            let done_bytes = now.saturating_sub(begun).min(total_bytes);
+            let share = done_bytes * 100 / total_bytes;
+            let (done, total) = (format_bytes(done_bytes), format_bytes(total_bytes));
+            screen.show(&format!("  {share}% | {done} of {total}"));
+        }
     }
-    screen.clear();
-    Ok(())
 }
 
-/// Asks the file system for all blocks at once: they lie together then.
+/// What this process has sent to storage, by the kernel's count; `None` where that is hidden.
+fn written_bytes() -> Option<u64> {
+    let mut text = String::new();
+    let file = std::fs::File::options().read(true).open("/proc/self/io").ok()?;
+    file.take(4096).read_to_string(&mut text).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("write_bytes: "))?.trim().parse().ok()
+}
+
+/// Asks the file system for all blocks at once: they lie together then. (The pool writes them
+/// through when it is created, so that no commit to the log waits for the file system later.)
 fn preallocate(path: &str) -> Result<(), Failure> {
     let failed = |e: std::io::Error| Failure::new(format!("{path}: {e}"));
     let file = OpenOptions::new().write(true).open(path).map_err(failed)?;

@@ -24,7 +24,12 @@ pub async fn volume(command: VolumeCommand, reach: &Reach) -> Result<Outcome, Fa
         }
         VolumeCommand::List { listing, fields, names } => {
             let (volumes, complete) = volumes(reach, &names).await?;
-            let text = show::volume_list(&volumes, &fields, listing)?;
+            // "No volumes" is only said when every pool could be asked.
+            let say = complete || listing.json || !volumes.is_empty();
+            let text = match say {
+                true => show::volume_list(&volumes, &fields, listing)?,
+                false => String::new(),
+            };
             return Ok(Outcome { text, complete });
         }
         VolumeCommand::Destroy { force, volume } => {

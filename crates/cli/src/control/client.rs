@@ -27,14 +27,16 @@ impl Link {
         let stream = match Stream::connect_unix(path).await {
             Ok(stream) => stream,
             Err(e) => match e.raw_os_error() {
-                Some(libc::ECONNREFUSED | libc::ENOENT) => return Ok(None),
+                Some(libc::ECONNREFUSED | libc::ENOENT | libc::ECONNRESET) => return Ok(None),
                 _ => return Err(Failure::new(format!("control socket {shown}: {e}"))),
             },
         };
         match forebay_rt::timeout(HELLO_WITHIN, Self::greet(stream)).await {
             Ok(Ok(link)) => Ok(Some(link)),
-            // It was leaving just as we came.
+            // It was leaving, or being killed, just as we came.
             Ok(Err(WireError::Closed)) => Ok(None),
+            Ok(Err(WireError::Io(e))) if e.raw_os_error() == Some(libc::ECONNRESET) => Ok(None),
+            Ok(Err(WireError::Io(e))) if e.raw_os_error() == Some(libc::EPIPE) => Ok(None),
             Ok(Err(e)) => Err(Failure::new(format!("control socket {shown}: {e}"))),
             Err(forebay_rt::Elapsed) => Err(Failure::new(format!(
                 "the server at {shown} does not answer; if it is stuck, end it and try again"

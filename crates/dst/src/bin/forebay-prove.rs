@@ -16,11 +16,11 @@ use forebay_dst::exhaustive::{Depth, explore};
 use forebay_dst::generate::Wish;
 use forebay_dst::pool::Forebay;
 use forebay_dst::prove::{Findings, run_number, scenario_of};
-use forebay_dst::scenario::{Act, Boot, Demand, Scenario, VERSION};
+use forebay_dst::scenario::{Act, Admin, Boot, Demand, Scenario, VERSION};
 use forebay_dst::stamp::Fill;
-use forebay_dst::subject::{LogShape, PoolSpec, Raid, Subject};
+use forebay_dst::subject::{LogShape, Manage, PoolSpec, Raid, Subject};
 use forebay_dst::toy::{Flaw, Toy};
-use forebay_dst::{Failure, Outcome, corpus, run, shrink};
+use forebay_dst::{Failure, Outcome, corpus, run, run_watched, shrink};
 
 /// Proof by simulation that nothing acknowledged is lost.
 #[derive(Parser)]
@@ -43,12 +43,18 @@ struct Options {
     /// Replays the scenarios of a file or folder instead, each twice.
     #[arg(long)]
     replay: Option<PathBuf>,
+    /// With --replay or --run: prints every device command.
+    #[arg(long)]
+    trace: bool,
     /// Every crash point of a small scenario for every shape instead.
     #[arg(long)]
     exhaustive: bool,
     /// With --exhaustive: only shapes whose name contains this, for example "Z1" or "Mirror log".
     #[arg(long, default_value = "")]
     shape: String,
+    /// With --exhaustive: at every how many crash points the recovery is cut at each command too.
+    #[arg(long, default_value_t = 40)]
+    second_every: u64,
     /// How much may break.
     #[arg(long, value_enum)]
     level: Option<LevelArg>,
@@ -69,7 +75,7 @@ struct Options {
     quiet: bool,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
+#[derive(Clone, Copy, Debug, ValueEnum)]
 enum LevelArg {
     Crash,
     Within,
@@ -82,6 +88,9 @@ enum SubjectArg {
     Pool,
     Toy,
 }
+
+/// No scenario of the generator takes a hundredth of this.
+const STUCK_AFTER: Duration = Duration::from_secs(120);
 
 fn parse_span(text: &str) -> Result<Duration, String> {
     let bad = || format!("'{text}' is not a span of time; write for example 90s, 10m or 2h");
@@ -123,7 +132,7 @@ fn main_of<S: Subject>(
     spec: Option<PoolSpec>,
 ) -> ExitCode {
     if let Some(path) = &options.replay {
-        return replay(path, &Rc::new(subject()));
+        return replay(path, &Rc::new(subject()), options.trace);
     }
     if options.exhaustive {
         return exhaustive(options, &subject, spec);
@@ -141,7 +150,11 @@ fn main_of<S: Subject>(
     });
     if let Some(number) = options.run {
         let scenario = scenario_of(root, number, &wish);
-        let outcome = run(&Rc::new(subject()), &scenario);
+        let subject_ = Rc::new(subject());
+        let outcome = match options.trace {
+            true => run_watched(&subject_, &scenario, |line| println!("{line}")),
+            false => run(&subject_, &scenario),
+        };
         return report_one(options, &Rc::new(subject()), root, number, &scenario, &outcome);
     }
     search(options, &subject, &wish, root)
@@ -157,12 +170,37 @@ fn search<S: Subject>(
     let threads = options
         .threads
         .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |cores| cores.get()));
-    println!("root seed {root}, {threads} threads, {:?}", options.time);
+    let describe = options.level.map_or(String::new(), |level| {
+        let value = level.to_possible_value().expect("no level is hidden");
+        format!("--level {}", value.get_name())
+    });
+    let describe = describe.as_str();
+    println!("{describe} root seed {root}, {threads} threads, {:?}", options.time);
     let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let total = Mutex::new(Findings::default());
+    let at_work: Vec<Mutex<Option<(u64, Instant)>>> =
+        (0..threads).map(|_| Mutex::default()).collect();
+    let busy = AtomicU64::new(threads as u64);
     std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
+        // Virtual time cannot show a loop in which no time passes: that takes a real clock.
+        scope.spawn(|| {
+            while busy.load(Ordering::Relaxed) > 0 {
+                std::thread::sleep(Duration::from_millis(200));
+                for slot in &at_work {
+                    let stuck = *slot.lock().expect("no panic under this lock");
+                    if let Some((number, since)) = stuck
+                        && since.elapsed() > STUCK_AFTER
+                    {
+                        println!("run {number}: Hang: not done after {STUCK_AFTER:?} of real time");
+                        println!("  replay: forebay-prove {describe} --seed {root} --run {number}");
+                        std::process::exit(3);
+                    }
+                }
+            }
+        });
+        for slot in &at_work {
+            let (next, stop, total, busy) = (&next, &stop, &total, &busy);
+            scope.spawn(move || {
                 let subject = Rc::new(subject());
                 let mut told = Instant::now();
                 let mut mine = Findings::default();
@@ -171,10 +209,13 @@ fn search<S: Subject>(
                     if options.runs.is_some_and(|runs| number >= runs) {
                         break;
                     }
+                    let now = Instant::now();
+                    *slot.lock().expect("no panic under this lock") = Some((number, now));
                     let outcome = run_number(&subject, root, number, wish, &mut mine);
+                    *slot.lock().expect("no panic under this lock") = None;
                     if let Some(failure) = &outcome.failure {
                         println!("run {number}: {failure}");
-                        println!("  replay: forebay-prove --seed {root} --run {number}");
+                        println!("  replay: forebay-prove {describe} --seed {root} --run {number}");
                         if mine.failures.len() > options.keep_going {
                             stop.store(true, Ordering::Relaxed);
                         }
@@ -186,6 +227,7 @@ fn search<S: Subject>(
                     }
                 }
                 total.lock().expect("no panic under this lock").add(mine);
+                busy.fetch_sub(1, Ordering::Relaxed);
             });
         }
     });
@@ -245,7 +287,7 @@ fn report_one<S: Subject>(
     }
 }
 
-fn replay<S: Subject>(path: &std::path::Path, subject: &Rc<S>) -> ExitCode {
+fn replay<S: Subject>(path: &std::path::Path, subject: &Rc<S>, trace: bool) -> ExitCode {
     let loaded = if path.is_dir() {
         corpus::load(path)
     } else {
@@ -260,6 +302,9 @@ fn replay<S: Subject>(path: &std::path::Path, subject: &Rc<S>) -> ExitCode {
     };
     let mut failed = 0;
     for (path, scenario) in &scenarios {
+        if trace {
+            run_watched(subject, scenario, |line| println!("{line}"));
+        }
         let (first, second) = (run(subject, scenario), run(subject, scenario));
         let text = match &first.failure {
             _ if first.digest != second.digest => "not deterministic".to_owned(),
@@ -321,6 +366,10 @@ fn tiny(spec: &PoolSpec) -> Scenario {
             write(1, 0, 1, true),
         ],
     ];
+    // Two roots amid the writes, so that every command of a commit is cut too.
+    let pause = Admin::Pause { ns: 60_000 };
+    let commit = Admin::Manage(Manage::Commit);
+    let admin = vec![pause.clone(), commit.clone(), pause, commit];
     Scenario {
         version: VERSION,
         story: String::new(),
@@ -328,7 +377,7 @@ fn tiny(spec: &PoolSpec) -> Scenario {
         spec: spec.clone(),
         demand: Demand::AllData,
         volumes: vec![128, 128],
-        boots: vec![Boot { seed: 1, clients, ..Boot::default() }],
+        boots: vec![Boot { seed: 1, clients, admin, ..Boot::default() }],
     }
 }
 
@@ -343,6 +392,7 @@ fn exhaustive<S: Subject>(
     };
     let shapes: Vec<_> =
         shapes.into_iter().filter(|(name, _)| name.contains(&options.shape)).collect();
+    let depth = Depth { second_every: options.second_every, ..Depth::default() };
     let next = AtomicU64::new(0);
     let failed = AtomicBool::new(false);
     let threads = options.threads.unwrap_or(2);
@@ -354,7 +404,7 @@ fn exhaustive<S: Subject>(
                     shapes.get(next.fetch_add(1, Ordering::Relaxed) as usize)
                 {
                     let begun = Instant::now();
-                    let report = explore(&subject, &tiny(spec), &Depth::default());
+                    let report = explore(&subject, &tiny(spec), &depth);
                     let secs = begun.elapsed().as_secs_f64();
                     println!(
                         "{name:28} {:7} crash states, {:7} second crashes, {secs:6.1} s: {}",

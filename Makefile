@@ -1,0 +1,42 @@
+# Thin: each target is a command that can be typed as well.
+#   make run      build, make a pool in ./forebay-data when there is none, serve it
+#   make test     install the test tools (as root on Debian), then run every test
+#   make check    format, lints, arrows, licences, unit tests
+#   make prove    longer: crashes and faults on simulated devices
+#   make bench    measure on this machine; writes docs/benchmarks/
+CARGO ?= cargo
+ARGS ?=
+
+.PHONY: run build test check prove bench bench-sim man clean
+
+run:
+	$(CARGO) run --release --quiet --package forebay-cli -- up $(ARGS)
+
+build:
+	$(CARGO) build --release --workspace
+
+test:
+	@scripts/test-tools
+	$(CARGO) test --workspace
+
+check:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) test --quiet --package forebay-cli --test arrows
+	@scripts/licences
+	$(CARGO) test --quiet --workspace --lib
+
+prove:
+	scripts/prove $(ARGS)
+
+bench:
+	scripts/bench $(ARGS)
+
+bench-sim:
+	scripts/bench-sim $(ARGS)
+
+man:
+	$(CARGO) run --release --quiet --package forebay-cli -- man target/man1
+
+clean:
+	$(CARGO) clean

@@ -1,0 +1,177 @@
+//! A place to run the binary in, and ways to run it.
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
+
+/// A folder that goes when it is dropped, with its own state folder.
+pub struct Scratch(pub PathBuf);
+
+impl Scratch {
+    pub fn new(name: &str) -> Self {
+        // On the disk that the build is on: /tmp may be memory, which has no O_DIRECT.
+        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub fn state(&self) -> PathBuf {
+        // Short: the path of a Unix socket has 107 bytes at most.
+        let name = self.0.file_name().unwrap().to_str().unwrap();
+        std::env::temp_dir().join(format!("fb-{name}"))
+    }
+
+    pub fn file(&self, name: &str, len_bytes: u64) {
+        let file = std::fs::OpenOptions::new()
+            .create_new(true)
+            .write(true)
+            .open(self.0.join(name))
+            .unwrap();
+        file.set_len(len_bytes).unwrap();
+    }
+
+    pub fn command(&self, words: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+        command
+            .args(words.split_whitespace())
+            .current_dir(&self.0)
+            .env("FOREBAY_STATE_DIR", self.state());
+        command
+    }
+
+    /// Runs it to its end. One that should have been refused, and serves instead, is killed: then
+    /// there is no exit code.
+    pub fn forebay(&self, words: &str) -> Output {
+        let mut child = self
+            .command(words)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let pid = child.id().to_string();
+        let (done, over) = std::sync::mpsc::channel::<()>();
+        #[allow(clippy::disallowed_methods, reason = "a watchdog beside a blocking wait")]
+        let watchdog = std::thread::spawn(move || {
+            let late = over.recv_timeout(std::time::Duration::from_secs(120));
+            if late == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+                let _ = Command::new("kill").args(["-KILL", &pid]).status();
+            }
+        });
+        let mut output = Output { status: ExitStatus::default(), stdout: vec![], stderr: vec![] };
+        // What is printed is short: neither pipe fills up while the other is read.
+        child.stdout.take().unwrap().read_to_end(&mut output.stdout).unwrap();
+        child.stderr.take().unwrap().read_to_end(&mut output.stderr).unwrap();
+        output.status = child.wait().unwrap();
+        drop(done);
+        watchdog.join().unwrap();
+        output
+    }
+
+    /// Runs it; it must go well. What it printed.
+    pub fn run(&self, words: &str) -> String {
+        let output = self.forebay(words);
+        assert!(
+            output.status.success(),
+            "forebay {words}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        text(&output)
+    }
+
+    /// Runs it, expects this exit code and one line of this kind.
+    pub fn refused(&self, words: &str, code: i32, hint: &str) {
+        let output = self.forebay(words);
+        let line = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{words}: {line}");
+        assert_eq!(line.matches('\n').count(), 1, "{words}: one line, not\n{line}");
+        assert!(line.starts_with("forebay: "), "{words}: {line}");
+        assert!(line.contains(hint), "{words}: no '{hint}' in: {line}");
+        assert!(output.stdout.is_empty(), "{words}: nothing on standard output");
+    }
+
+    /// Starts a server and waits until it says that it is ready.
+    pub fn server(&self, words: &str) -> Server {
+        let mut child = self.command(words).stdout(Stdio::piped()).spawn().unwrap();
+        let mut server = Server { lines: BufReader::new(child.stdout.take().unwrap()), child };
+        server.read_until("ready: ");
+        server
+    }
+
+    /// The URI of a volume on the default Unix socket.
+    pub fn uri(&self, volume: &str) -> String {
+        format!("nbd+unix:///{volume}?socket={}", self.state().join("nbd.sock").display())
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+        let _ = std::fs::remove_dir_all(self.state());
+    }
+}
+
+/// Standard output of a command that went well.
+pub fn text(output: &Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// A running server; killed when dropped.
+pub struct Server {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Server {
+    /// Reads its output up to the line that begins like this; all lines.
+    pub fn read_until(&mut self, beginning: &str) -> Vec<String> {
+        let mut seen = Vec::new();
+        loop {
+            let mut line = String::new();
+            let got = self.lines.read_line(&mut line).unwrap();
+            assert!(got > 0, "it ended without '{beginning}', after {seen:#?}");
+            let found = line.starts_with(beginning);
+            seen.push(line.trim_end().to_owned());
+            if found {
+                return seen;
+            }
+        }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn signal(&self, name: &str) {
+        let status = Command::new("kill").args([name, &self.pid().to_string()]).status().unwrap();
+        assert!(status.success());
+    }
+
+    /// Interrupts it and waits for its end.
+    pub fn interrupt(self) -> ExitStatus {
+        self.end("-INT")
+    }
+
+    /// Sends it this signal and waits for its end.
+    pub fn end(mut self, signal: &str) -> ExitStatus {
+        self.signal(signal);
+        self.child.wait().unwrap()
+    }
+
+    /// Kills it without warning.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,326 @@
+//! The binary on real files: pools with and without a server, clients, signals, crashes.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt;
+// A client of another make than the server's own.
+#[allow(clippy::disallowed_types, reason = "the test is a foreign client")]
+use std::os::unix::net::UnixStream;
+
+use common::Scratch;
+use forebay_device::{BlockDevice, IoBuf};
+use forebay_nbd::Client;
+use forebay_rt::Runtime;
+
+const MIB: u64 = 1 << 20;
+
+fn scratch(name: &str) -> Scratch {
+    let scratch = Scratch::new(name);
+    for file in ["d0", "d1", "d2", "d3", "l0", "l1"] {
+        scratch.file(file, 256 * MIB);
+    }
+    scratch
+}
+
+const CREATE: &str = "pool create tank raidz1 d0 d1 d2 d3 log mirror l0 l1";
+
+/// A block whose every byte is `fill`.
+fn block(fill: u8) -> IoBuf {
+    IoBuf::copy_of(&[fill; 4096])
+}
+
+/// Writes one block for each of `fills`, each durable before the next.
+fn write_blocks(uri: &str, fills: std::ops::Range<u8>) {
+    let uri = uri.to_owned();
+    Runtime::real().unwrap().block_on(async move {
+        let client = Client::connect(&uri).await.unwrap();
+        for fill in fills {
+            client.write(u64::from(fill) * 4096, block(fill).freeze(), true).await.unwrap();
+        }
+    });
+}
+
+fn check_blocks(uri: &str, fills: std::ops::Range<u8>) {
+    let uri = uri.to_owned();
+    Runtime::real().unwrap().block_on(async move {
+        let client = Client::connect(&uri).await.unwrap();
+        for fill in fills {
+            let read = client.read(u64::from(fill) * 4096, IoBuf::zeroed(4096)).await.unwrap();
+            assert!(read.iter().all(|byte| *byte == fill), "block {fill} is another one");
+        }
+    });
+}
+
+#[test]
+fn a_pool_without_a_server() {
+    let scratch = scratch("offline");
+    assert_eq!(scratch.run(CREATE), "", "as zpool: nothing to say");
+    assert!(scratch.run("pool list -H -o name,health").starts_with("tank\tONLINE"));
+    let status = scratch.run("pool status");
+    for word in ["  pool: tank", " state: ONLINE", "raidz1-0", "logs", "/l1", "No known data"] {
+        assert!(status.contains(word), "no '{word}' in\n{status}");
+    }
+    scratch.run("volume create -V 64M -o sync=always tank/vol0");
+    scratch.run("volume create -s -V 10G tank/thin");
+    assert_eq!(
+        scratch.run("volume list -Hp -o name,volsize,sync"),
+        "tank/thin\t10737418240\tstandard\ntank/vol0\t67108864\talways\n"
+    );
+    scratch.run("volume set sync=disabled tank/vol0");
+    assert_eq!(scratch.run("volume get -H sync tank/vol0"), "tank/vol0\tsync\tdisabled\tlocal\n");
+    scratch.run("volume resize -V 128M tank/vol0");
+    scratch.run("volume set volsize=256M tank/vol0");
+    scratch.refused("volume resize -V 64M tank/vol0", 1, "-f");
+    assert_eq!(scratch.run("volume list -Hp -o volsize tank/vol0"), "268435456\n");
+    scratch.run("volume destroy tank/thin");
+    scratch.run("pool set comment=lab tank");
+    assert_eq!(scratch.run("pool get -H comment tank"), "tank\tcomment\tlab\tlocal\n");
+    let history = scratch.run("pool history tank");
+    for line in [CREATE, "volume create -V 64M -o sync=always tank/vol0", "pool set comment=lab"] {
+        assert!(history.contains(&format!(" forebay {line}")), "no '{line}' in\n{history}");
+    }
+    let stats: serde_json::Value =
+        serde_json::from_str(&scratch.run("pool stats --json tank")).unwrap();
+    assert_eq!(stats["version"], 1);
+    assert_eq!(stats["pool"]["name"], "tank");
+}
+
+#[test]
+fn bad_input_to_a_pool_is_one_line_and_changes_nothing() {
+    let scratch = scratch("refusals");
+    scratch.run(CREATE);
+    scratch.file("d9", 64 * MIB);
+    scratch.refused("pool create tank d9", 1, "exists already");
+    scratch.refused("pool create other raidz1 d0 d1", 1, "-f");
+    scratch.refused("pool create mirror d9", 1, "reserved");
+    scratch.refused("pool create -o frob=1 other d9", 1, "frob");
+    scratch.refused("pool create -o txg_timeout=0 other d9", 1, "txg_timeout");
+    scratch.refused("pool set frob=1 tank", 1, "frob");
+    scratch.refused("pool get frob tank", 1, "frob");
+    scratch.refused("volume create -V 100T tank/vol0", 1, "");
+    scratch.refused("volume create -V 64M -o sync=maybe tank/vol0", 1, "sync");
+    scratch.refused("volume destroy tank/none", 1, "none");
+    scratch.refused("volume list tank/none", 1, "none");
+    scratch.refused("pool offline tank d9", 1, "d9");
+    scratch.refused("pool replace tank /nowhere d9", 1, "/nowhere");
+    scratch.refused("pool attach tank l0 d0", 1, "");
+    scratch.refused("pool iostat tank 1", 1, "not being served");
+    assert_eq!(scratch.run("volume list -H"), "");
+    assert_eq!(scratch.run("pool list -H -o name,health"), "tank\tONLINE\n");
+    assert_eq!(std::fs::metadata(scratch.0.join("d9")).unwrap().blocks(), 0, "untouched");
+}
+
+#[test]
+fn export_import_and_destroy() {
+    let scratch = scratch("moves");
+    scratch.run(CREATE);
+    scratch.run("volume create -V 64M tank/vol0");
+    scratch.run("pool export tank");
+    assert_eq!(scratch.run("pool list -H"), "");
+    assert!(scratch.run("pool import -d .").contains("   pool: tank\n"));
+    let found: serde_json::Value =
+        serde_json::from_str(&scratch.run("pool import --json -d .")).unwrap();
+    let guid = found["pools"][0]["guid"].as_u64().unwrap();
+    // Elsewhere: under another path, by its number.
+    std::fs::create_dir(scratch.0.join("moved")).unwrap();
+    for file in ["d0", "d1", "d2", "d3", "l0", "l1"] {
+        std::fs::rename(scratch.0.join(file), scratch.0.join("moved").join(file)).unwrap();
+    }
+    scratch.refused("pool import -d . tank", 1, "no pool 'tank' was found");
+    scratch.run(&format!("pool import -d moved {guid}"));
+    assert!(scratch.run("pool status").contains("/moved/d0"));
+    scratch.refused("pool import -d moved tank", 1, "imported already");
+    // A missing data device: degraded, and it says so. A missing log device: refused by name.
+    std::fs::rename(scratch.0.join("moved/d1"), scratch.0.join("away")).unwrap();
+    assert_eq!(scratch.run("pool list -H -o health"), "DEGRADED\n");
+    assert!(scratch.run("pool status").contains("UNAVAIL"));
+    std::fs::rename(scratch.0.join("away"), scratch.0.join("moved/d1")).unwrap();
+    scratch.run("pool destroy tank");
+    assert_eq!(scratch.run("pool list -H"), "");
+    scratch.run("pool create other moved/d0 moved/d1");
+}
+
+#[test]
+fn a_served_pool_is_reached_through_its_server() {
+    let scratch = scratch("served");
+    scratch.run(CREATE);
+    let server = scratch.server("serve");
+    let sockets: Vec<_> = std::fs::read_dir(scratch.state())
+        .unwrap()
+        .map(|entry| entry.unwrap())
+        .filter(|entry| entry.file_name().to_str().unwrap().ends_with(".sock"))
+        .collect();
+    assert_eq!(sockets.len(), 2, "{sockets:?}");
+    for socket in sockets {
+        assert_eq!(socket.metadata().unwrap().mode() & 0o777, 0o600, "{socket:?}");
+    }
+    scratch.run("volume create -V 64M tank/vol0");
+    write_blocks(&scratch.uri("tank/vol0"), 1..9);
+    let stats: serde_json::Value =
+        serde_json::from_str(&scratch.run("pool stats --json tank")).unwrap();
+    assert_eq!(stats["pool"]["since_import"]["fuas"]["count"], 8, "the server's own figures");
+    assert_eq!(scratch.run("pool iostat -Hy tank 0.05 3").lines().count(), 3);
+    scratch.refused("serve tank", 1, &format!("process {}", server.pid()));
+    // Pools that come later are served too, and one that leaves is let go.
+    scratch.file("e0", 64 * MIB);
+    scratch.file("e1", 64 * MIB);
+    scratch.run("pool create more mirror e0 e1");
+    scratch.run("volume create -s -V 64M more/vol1");
+    write_blocks(&scratch.uri("more/vol1"), 1..3);
+    scratch.run("pool export more");
+    scratch.run("pool import -d . more");
+    check_blocks(&scratch.uri("more/vol1"), 1..3);
+    scratch.run("pool destroy more");
+    assert!(server.interrupt().success());
+    assert!(!scratch.state().join("nbd.sock").exists(), "the socket goes with the server");
+    // Without a server, the same words work here.
+    assert_eq!(scratch.run("pool list -H -o name"), "tank\n");
+    let server = scratch.server("serve tank");
+    check_blocks(&scratch.uri("tank/vol0"), 1..9);
+    assert!(server.end("-TERM").success());
+}
+
+#[test]
+fn a_volume_in_use_is_kept_unless_forced() {
+    let scratch = scratch("in-use");
+    scratch.run(CREATE);
+    scratch.run("volume create -V 64M tank/vol0");
+    let server = scratch.server("serve");
+    let uri = scratch.uri("tank/vol0");
+    let scratch = std::rc::Rc::new(scratch);
+    let held = scratch.clone();
+    Runtime::real().unwrap().block_on(async move {
+        let client = Client::connect(&uri).await.unwrap();
+        client.write(0, block(1).freeze(), true).await.unwrap();
+        held.refused("pool export tank", 1, "a client is connected");
+        held.refused("pool destroy tank", 1, "a client is connected");
+        held.refused("volume destroy tank/vol0", 1, "a client is connected");
+        client.write(0, block(2).freeze(), true).await.unwrap();
+        // Forced, the volume goes, and the client is told.
+        held.run("volume destroy -f tank/vol0");
+        assert!(client.write(0, block(3).freeze(), true).await.is_err());
+        held.run("volume create -V 64M tank/vol0");
+        let again = Client::connect(&uri).await.unwrap();
+        let read = again.read(0, IoBuf::zeroed(4096)).await.unwrap();
+        assert!(read.iter().all(|byte| *byte == 0), "a new volume is empty");
+        held.run("pool export -f tank");
+    });
+    assert_eq!(scratch.run("pool list -H"), "");
+    assert!(server.interrupt().success());
+}
+
+#[test]
+fn what_was_durable_survives_a_kill() {
+    let scratch = scratch("kill");
+    scratch.run(CREATE);
+    scratch.run("volume create -V 64M tank/vol0");
+    for round in 0..3 {
+        let server = scratch.server("serve");
+        let uri = scratch.uri("tank/vol0");
+        check_blocks(&uri, 1..1 + round * 20);
+        write_blocks(&uri, 1 + round * 20..21 + round * 20);
+        server.kill();
+    }
+    // The sockets of the killed servers are in the way of nobody.
+    let server = scratch.server("serve");
+    check_blocks(&scratch.uri("tank/vol0"), 1..61);
+    assert!(server.interrupt().success());
+    assert!(scratch.run("pool status").contains("No known data errors"));
+}
+
+#[test]
+#[allow(clippy::disallowed_types, reason = "the test is a foreign client")]
+fn a_client_that_breaks_the_control_protocol_harms_itself_only() {
+    let scratch = scratch("control");
+    scratch.run(CREATE);
+    let server = scratch.server("serve");
+    let path = scratch.state().join(format!("control-{}.sock", server.pid()));
+    let good = b"{\"version\":1,\"pool\":\"\",\"action\":{\"do\":\"hello\"}}";
+    for bytes in [&b"\xff\xff\xff\xff"[..], b"\0\0\0\0", b"GET / HTTP/1.0\r\n\r\n", b"\0\0\0\x05"] {
+        let mut stream = UnixStream::connect(&path).unwrap();
+        stream.write_all(bytes).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut answer = Vec::new();
+        // A reset is as good an end as any.
+        let _ = stream.read_to_end(&mut answer);
+    }
+    let mut stream = UnixStream::connect(&path).unwrap();
+    stream.write_all(&(good.len() as u32).to_be_bytes()).unwrap();
+    stream.write_all(good).unwrap();
+    let mut prefix = [0u8; 4];
+    stream.read_exact(&mut prefix).unwrap();
+    let mut body = vec![0u8; u32::from_be_bytes(prefix) as usize];
+    stream.read_exact(&mut body).unwrap();
+    let hello: serde_json::Value = serde_json::from_slice(&body).unwrap();
+    assert_eq!(hello["ok"]["hello"]["pid"], server.pid());
+    assert_eq!(hello["ok"]["hello"]["pools"][0], "tank");
+    drop(stream);
+    assert!(server.interrupt().success());
+}
+
+#[test]
+fn listeners_that_are_taken_or_exposed() {
+    let scratch = scratch("listen");
+    scratch.run(CREATE);
+    scratch.refused("serve --listen unix:d0", 1, "no socket");
+    scratch.refused("serve --listen unix:/nowhere/x.sock", 1, "cannot listen");
+    let first = scratch.server("serve tank --listen unix:one.sock --listen tcp:127.0.0.1:0");
+    scratch.file("e0", 64 * MIB);
+    scratch.run("pool create more e0");
+    scratch.refused("serve more --listen unix:one.sock", 1, "another server has it");
+    assert!(first.interrupt().success());
+    let exposed = scratch
+        .command("serve tank --listen tcp:0.0.0.0:0")
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut exposed = exposed;
+    let mut warning = [0u8; 17];
+    exposed.stderr.as_mut().unwrap().read_exact(&mut warning).unwrap();
+    assert_eq!(&warning, b"forebay: warning:");
+    exposed.kill().unwrap();
+    exposed.wait().unwrap();
+}
+
+#[test]
+fn up_makes_a_pool_once_and_serves_it_again() {
+    let scratch = Scratch::new("up");
+    let words = "up --size 64M --listen unix:nbd.sock";
+    let uri = format!("nbd+unix:///forebay/vol0?socket={}", scratch.0.join("nbd.sock").display());
+    let mut child = scratch.command(words).stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut said = String::new();
+    let mut out = child.stdout.take().unwrap();
+    while !said.contains("ready: ") {
+        let mut chunk = [0u8; 4096];
+        let got = out.read(&mut chunk).unwrap();
+        assert!(got > 0, "it ended early, after\n{said}");
+        said.push_str(&String::from_utf8_lossy(&chunk[..got]));
+    }
+    for word in ["nbdinfo", "qemu-img", "fio", "nbdfuse", "forebay/vol0", "log files through once"]
+    {
+        assert!(said.contains(word), "no '{word}' in\n{said}");
+    }
+    assert!(!said.contains('\x1b'), "no live line when it is no terminal");
+    write_blocks(&uri, 1..9);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let server = scratch.server(words);
+    check_blocks(&uri, 1..9);
+    scratch.refused(words, 1, "being served already");
+    assert!(server.interrupt().success());
+    assert_eq!(scratch.run("volume list -Hp -o name,volsize"), "forebay/vol0\t67108864\n");
+    // A start that did not finish is begun again; it leaves nothing of the old pool behind.
+    scratch.file("forebay-data/unfinished", 0);
+    let server = scratch.server(words);
+    check_blocks(&uri, 0..0);
+    assert!(server.interrupt().success());
+    assert!(!scratch.0.join("forebay-data/unfinished").exists());
+    // Device files without a pool may be anybody's: they are left alone.
+    let mine = Scratch::new("up-mine");
+    std::fs::create_dir(mine.0.join("forebay-data")).unwrap();
+    mine.file("forebay-data/data0.img", 64 * MIB);
+    mine.refused(words, 1, "no pool was found on them");
+    assert!(mine.0.join("forebay-data/data0.img").exists());
+}

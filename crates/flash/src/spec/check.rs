@@ -1,0 +1,253 @@
+//! Refuses a description that no device could have, in one clear line.
+
+use super::{CleaningPolicy, DeviceSpec, DiskSpec, DramSpec, FlashSpec, MediaSpec};
+
+/// Why a description cannot be built. Its text is one line that names the device, the field, what
+/// stood there and what was expected.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SpecError {
+    /// The device's name.
+    pub device: String,
+    /// The field at fault, written as in the page (`media.flash.geometry.page_bytes`).
+    pub field: &'static str,
+    /// What is wrong and what to do.
+    pub problem: String,
+}
+
+impl std::fmt::Display for SpecError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "device \"{}\": {}: {}", self.device, self.field, self.problem)
+    }
+}
+
+impl std::error::Error for SpecError {}
+
+/// Slots are numbered with 32 bits and the highest number means "none".
+const MAX_SLOTS: u128 = u32::MAX as u128 - 1;
+
+struct Checker<'a> {
+    device: &'a str,
+}
+
+impl Checker<'_> {
+    fn fail<T>(&self, field: &'static str, problem: String) -> Result<T, SpecError> {
+        Err(SpecError { device: self.device.to_owned(), field, problem })
+    }
+
+    fn range(&self, field: &'static str, value: f64, low: f64, high: f64) -> Result<(), SpecError> {
+        if value.is_finite() && (low..=high).contains(&value) {
+            return Ok(());
+        }
+        self.fail(field, format!("{value} is not between {low} and {high}"))
+    }
+
+    /// A time or a rate that may be zero.
+    fn not_negative(&self, field: &'static str, value: f64) -> Result<(), SpecError> {
+        if value.is_finite() && (0.0..=1e12).contains(&value) {
+            return Ok(());
+        }
+        self.fail(field, format!("{value} is not a number from 0 up"))
+    }
+
+    fn positive(&self, field: &'static str, value: f64) -> Result<(), SpecError> {
+        if value > 0.0 {
+            return self.not_negative(field, value);
+        }
+        self.fail(field, format!("{value} is not above 0"))
+    }
+
+    fn count(&self, field: &'static str, value: u32) -> Result<(), SpecError> {
+        if value > 0 {
+            return Ok(());
+        }
+        self.fail(field, "0 is not possible; at least 1 is needed".to_owned())
+    }
+}
+
+impl DeviceSpec {
+    /// Bytes the model offers to its host, whole 4 KiB.
+    #[must_use]
+    pub fn offered_bytes(&self) -> u64 {
+        let bytes = self.capacity_bytes as f64 * (1.0 - self.unused_fraction);
+        (bytes as u64).min(self.capacity_bytes) / 4096 * 4096
+    }
+
+    /// Whether a device could be like this.
+    ///
+    /// # Errors
+    /// The first field found impossible.
+    pub fn check(&self) -> Result<(), SpecError> {
+        let c = Checker { device: &self.name };
+        c.range("unused_fraction", self.unused_fraction, 0.0, 0.99)?;
+        if self.offered_bytes() == 0 {
+            return c.fail("capacity_bytes", "less than one 4 KiB block is offered".to_owned());
+        }
+        self.check_link(&c)?;
+        c.not_negative("power.idle_w", self.power.idle_w)?;
+        c.not_negative("power.read_w", self.power.read_w)?;
+        c.not_negative("power.write_w", self.power.write_w)?;
+        c.not_negative("power.erase_w", self.power.erase_w)?;
+        match &self.media {
+            MediaSpec::Flash(flash) => self.check_flash(&c, flash),
+            MediaSpec::Dram(dram) => check_dram(&c, dram),
+            MediaSpec::Disk(disk) => check_disk(&c, disk),
+        }
+    }
+
+    fn check_link(&self, c: &Checker<'_>) -> Result<(), SpecError> {
+        let link = self.interface.resolve();
+        c.positive("interface.bandwidth_mb_s", link.bandwidth_mb_s)?;
+        c.not_negative("interface.command_us", link.command_us)?;
+        c.count("interface.queue_depth", link.queue_depth)?;
+        c.not_negative("interface.hop_us", link.hop_us)?;
+        c.not_negative("interface.hba_iops_cap", link.hba_iops_cap)?;
+        c.range("interface.bit_error_rate", link.bit_error_rate, 0.0, 1e-4)?;
+        c.not_negative("interface.retry_us", link.retry_us)
+    }
+
+    fn check_flash(&self, c: &Checker<'_>, flash: &FlashSpec) -> Result<(), SpecError> {
+        let g = &flash.geometry;
+        c.count("media.flash.geometry.channels", g.channels)?;
+        c.count("media.flash.geometry.dies_per_channel", g.dies_per_channel)?;
+        c.count("media.flash.geometry.planes_per_die", g.planes_per_die)?;
+        c.count("media.flash.geometry.blocks_per_plane", g.blocks_per_plane)?;
+        c.count("media.flash.geometry.pages_per_block", g.pages_per_block)?;
+        c.count("media.flash.geometry.page_bytes", g.page_bytes)?;
+        let t = &flash.timing;
+        c.not_negative("media.flash.timing.read_us", t.read_us)?;
+        c.positive("media.flash.timing.program_us", t.program_us)?;
+        c.not_negative("media.flash.timing.erase_us", t.erase_us)?;
+        c.positive("media.flash.timing.channel_mb_s", t.channel_mb_s)?;
+        c.not_negative("media.flash.timing.suspend_us", t.suspend_us)?;
+        c.not_negative("media.flash.controller.command_us", flash.controller.command_us)?;
+        c.not_negative("media.flash.controller.unit_us", flash.controller.unit_us)?;
+        c.not_negative("media.flash.controller.latency_us", flash.controller.latency_us)?;
+        c.not_negative("media.flash.controller.power_on_ms", flash.controller.power_on_ms)?;
+        c.not_negative("media.flash.cache.flush_us", flash.cache.flush_us)?;
+        c.not_negative("media.flash.ftl.idle_after_ms", flash.ftl.idle_after_ms)?;
+        c.not_negative("media.flash.ftl.map_persist_ms", flash.ftl.map_persist_ms)?;
+        let e = &flash.endurance;
+        c.not_negative("media.flash.endurance.cycles_mean", e.cycles_mean)?;
+        c.range("media.flash.endurance.cycles_sd_fraction", e.cycles_sd_fraction, 0.0, 1.0)?;
+        c.range("media.flash.endurance.factory_bad_fraction", e.factory_bad_fraction, 0.0, 0.9)?;
+        if flash.ftl.policy == CleaningPolicy::DChoices(0) {
+            return c.fail("media.flash.ftl.policy", "d-choices = 0 chooses nothing".to_owned());
+        }
+        self.check_units(c, flash)?;
+        self.check_room(c, flash)
+    }
+
+    fn check_units(&self, c: &Checker<'_>, flash: &FlashSpec) -> Result<(), SpecError> {
+        let unit = flash.ftl.mapping_unit_bytes;
+        let field = "media.flash.ftl.mapping_unit_bytes";
+        if !unit.is_power_of_two() || !(512..=65536).contains(&unit) {
+            return c.fail(field, format!("{unit} is not a power of two from 512 to 65536"));
+        }
+        let stripe =
+            u64::from(flash.geometry.page_bytes) * u64::from(flash.geometry.planes_per_die);
+        let granule = match &flash.controller.compression {
+            None => unit,
+            Some(z) => {
+                let field = "media.flash.controller.compression.granule_bytes";
+                if !z.granule_bytes.is_power_of_two() || z.granule_bytes < 64 {
+                    let problem = format!("{} is not a power of two from 64 up", z.granule_bytes);
+                    return c.fail(field, problem);
+                }
+                if z.granule_bytes > unit || unit / z.granule_bytes > 64 {
+                    let problem = format!(
+                        "{} does not divide the {unit}-byte unit in 1 to 64",
+                        z.granule_bytes
+                    );
+                    return c.fail(field, problem);
+                }
+                z.granule_bytes
+            }
+        };
+        if stripe % u64::from(granule) != 0 {
+            return c.fail(
+                field,
+                format!("{granule} does not divide the {stripe} bytes one die programs at once"),
+            );
+        }
+        if self.offered_bytes() / u64::from(unit) == 0 {
+            return c.fail(field, format!("{unit} is more than the offered capacity"));
+        }
+        Ok(())
+    }
+
+    fn check_room(&self, c: &Checker<'_>, flash: &FlashSpec) -> Result<(), SpecError> {
+        let layout = flash.layout();
+        let dies = u64::from(flash.geometry.channels) * u64::from(flash.geometry.dies_per_channel);
+        let width = u64::from(flash.ftl.superblock_dies);
+        if width > dies || (width > 0 && dies % width != 0) {
+            return c.fail(
+                "media.flash.ftl.superblock_dies",
+                format!("{width} does not divide the {dies} dies"),
+            );
+        }
+        if flash.ftl.reserve_superblocks == 0 {
+            return c.fail(
+                "media.flash.ftl.reserve_superblocks",
+                "0 leaves cleaning no block to move data to; at least 1 is needed".to_owned(),
+            );
+        }
+        let slots = layout.total_slots();
+        if slots > MAX_SLOTS {
+            return c.fail(
+                "media.flash.geometry",
+                format!("{slots} slots are more than {MAX_SLOTS}; build a scaled-down device"),
+            );
+        }
+        let bad = (f64::from(layout.blocks_per_pool) * flash.endurance.factory_bad_fraction).ceil();
+        let kept = u64::from(layout.blocks_per_pool).saturating_sub(bad as u64);
+        let overhead = u64::from(flash.ftl.reserve_superblocks) + layout.open_blocks() + 1;
+        let room = kept.saturating_sub(overhead) * u64::from(layout.slots_per_block);
+        let units = self.offered_bytes() / u64::from(flash.ftl.mapping_unit_bytes);
+        let need = units.div_ceil(u64::from(layout.pools)) * u64::from(layout.slots_per_unit);
+        if need > room {
+            return c.fail(
+                "media.flash.geometry",
+                format!(
+                    "{} bytes are offered but after reserve, open and bad blocks only {} bytes of \
+                     flash are left to hold them",
+                    self.offered_bytes(),
+                    u128::from(room) * u128::from(layout.pools) * u128::from(layout.slot_bytes),
+                ),
+            );
+        }
+        Ok(())
+    }
+}
+
+fn check_dram(c: &Checker<'_>, dram: &DramSpec) -> Result<(), SpecError> {
+    c.not_negative("media.dram.service_us", dram.service_us)?;
+    c.positive("media.dram.dram_mb_s", dram.dram_mb_s)?;
+    c.positive("media.dram.save_mb_s", dram.save_mb_s)?;
+    c.positive("media.dram.restore_mb_s", dram.restore_mb_s)?;
+    c.not_negative("media.dram.erase_ms", dram.erase_ms)?;
+    c.not_negative("media.dram.energy.full_j", dram.energy.full_j)?;
+    c.positive("media.dram.energy.save_w", dram.energy.save_w)?;
+    c.not_negative("media.dram.energy.charge_w", dram.energy.charge_w)?;
+    c.range("media.dram.energy.initial_fraction", dram.energy.initial_fraction, 0.0, 1.0)
+}
+
+fn check_disk(c: &Checker<'_>, disk: &DiskSpec) -> Result<(), SpecError> {
+    c.positive("media.disk.rpm", disk.rpm)?;
+    c.not_negative("media.disk.track_seek_ms", disk.track_seek_ms)?;
+    c.not_negative("media.disk.full_seek_ms", disk.full_seek_ms)?;
+    c.positive("media.disk.outer_mb_s", disk.outer_mb_s)?;
+    c.positive("media.disk.inner_mb_s", disk.inner_mb_s)?;
+    if disk.full_seek_ms < disk.track_seek_ms {
+        return c.fail(
+            "media.disk.full_seek_ms",
+            format!("{} is below track_seek_ms {}", disk.full_seek_ms, disk.track_seek_ms),
+        );
+    }
+    if disk.inner_mb_s > disk.outer_mb_s {
+        return c.fail(
+            "media.disk.inner_mb_s",
+            format!("{} is above outer_mb_s {}", disk.inner_mb_s, disk.outer_mb_s),
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,380 @@
+//! The flash array with a clock: dies and channels as queues, the write buffer in front of them.
+//!
+//! Operations queue at their die in the order the translation layer asks for them. Cleaning reads
+//! take their die's time but do not hold up the program that follows: a controller reads victims
+//! ahead, so only work counts, not its latency. Host reads go before queued work.
+
+use std::collections::VecDeque;
+
+use super::pending::Pending;
+use crate::ftl::{Media, NONE, Origin};
+use crate::link::{ns, ps_per_byte};
+use crate::spec::{FlashSpec, Plp, Suspend};
+
+/// A program not yet known done: when it ends, and its first slot.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Scheduled {
+    pub done: u64,
+    pub slot: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Work {
+    Program,
+    Erase,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Die {
+    /// When all queued work is done.
+    free: u64,
+    /// When all host reads are done.
+    read_free: u64,
+    last: Work,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct BusyTimes {
+    pub read_ns: u128,
+    pub program_ns: u128,
+    pub erase_ns: u128,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Array {
+    dies_per_pool: u32,
+    slots_per_block: u32,
+    pub slots_per_stripe: u32,
+    slots_per_page: u32,
+    slot_bytes: u32,
+    blocks_per_pool: u32,
+    pub read_ns: u64,
+    pub program_ns: u64,
+    erase_ns: u64,
+    suspend: Suspend,
+    suspend_ns: u64,
+    channel_ps_per_byte: u64,
+    stripe_ns: u64,
+    dies: Vec<Die>,
+    channels: Vec<u64>,
+    /// When the data being written is in the buffer.
+    pub host_time: u64,
+    /// The host's open superblock, whose stripes carry units of the write buffer.
+    host_block: u32,
+    /// The slot after the last one filled in that superblock.
+    next_host_slot: u32,
+    /// Page (as slot / slots_per_page) of the last unit cleaning read: one read serves a page.
+    last_read_page: u32,
+    /// When the unit that took each place of the write buffer was programmed.
+    places: Vec<u64>,
+    next_place: usize,
+    /// Places, and pending writes, whose stripe is not complete.
+    open_places: Vec<u32>,
+    open_writes: Vec<u64>,
+    /// Pending writes that the unit the host appends next makes durable.
+    pub incoming: Vec<u64>,
+    /// When the last complete stripe of host data will be programmed, over all of them.
+    pub host_done: u64,
+    pub pending: Pending,
+    /// By die, programs around the present, kept only where one may ruin its neighbour.
+    pub scheduled: Option<Vec<VecDeque<Scheduled>>>,
+    pub busy: BusyTimes,
+    map_journal_units: u32,
+    journal_due: u32,
+    journal_die: u32,
+    pub map_programs: u64,
+}
+
+impl Array {
+    pub(super) fn new(flash: &FlashSpec) -> Self {
+        let layout = flash.layout();
+        let dies = layout.pools * layout.dies_per_pool;
+        let stripe_bytes = u64::from(layout.slots_per_stripe) * u64::from(layout.slot_bytes);
+        let channel_ps_per_byte = ps_per_byte(flash.timing.channel_mb_s);
+        let unit = u64::from(flash.ftl.mapping_unit_bytes);
+        // At least a stripe for every die, or programs could not overlap.
+        let least = stripe_bytes * u64::from(dies) / unit;
+        // And two stripes of units of one slot, or a place could wait for its own stripe.
+        let least = least.max(2 * u64::from(layout.slots_per_stripe)).max(2);
+        let places = (flash.cache.bytes / unit).max(least) as usize;
+        let keeps_schedule = flash.cache.paired_pages && flash.cache.plp != Plp::Full;
+        Self {
+            dies_per_pool: layout.dies_per_pool,
+            slots_per_block: layout.slots_per_block,
+            slots_per_stripe: layout.slots_per_stripe,
+            slots_per_page: layout.slots_per_page,
+            slot_bytes: layout.slot_bytes,
+            blocks_per_pool: layout.blocks_per_pool,
+            read_ns: ns(flash.timing.read_us),
+            program_ns: ns(flash.timing.program_us),
+            erase_ns: ns(flash.timing.erase_us),
+            suspend: flash.timing.suspend,
+            suspend_ns: ns(flash.timing.suspend_us),
+            channel_ps_per_byte,
+            stripe_ns: stripe_bytes * channel_ps_per_byte / 1000,
+            dies: vec![Die { free: 0, read_free: 0, last: Work::Program }; dies as usize],
+            channels: vec![0; flash.geometry.channels as usize],
+            host_time: 0,
+            host_block: NONE,
+            next_host_slot: 0,
+            last_read_page: NONE,
+            places: vec![0; places],
+            next_place: 0,
+            open_places: Vec::new(),
+            open_writes: Vec::new(),
+            incoming: Vec::new(),
+            host_done: 0,
+            pending: Pending::new(flash),
+            scheduled: keeps_schedule.then(|| vec![VecDeque::new(); dies as usize]),
+            busy: BusyTimes::default(),
+            map_journal_units: flash.ftl.map_journal_units,
+            journal_due: 0,
+            journal_die: 0,
+            map_programs: 0,
+        }
+    }
+
+    pub(super) fn die_count(&self) -> u32 {
+        self.dies.len() as u32
+    }
+
+    pub(super) fn places(&self) -> usize {
+        self.places.len()
+    }
+
+    /// When the place the next unit takes in the write buffer is free.
+    #[inline]
+    pub(super) fn place_free(&self) -> u64 {
+        self.places[self.next_place]
+    }
+
+    /// Gives the unit just appended the next place.
+    #[inline]
+    fn take_place(&mut self) {
+        self.open_places.push(self.next_place as u32);
+        // Taken by a unit of an open stripe: free at no known time.
+        self.places[self.next_place] = u64::MAX;
+        self.next_place += 1;
+        if self.next_place == self.places.len() {
+            self.next_place = 0;
+        }
+        self.open_writes.append(&mut self.incoming);
+    }
+
+    /// First slots of the stripes programmed just before one that is being programmed at `now`.
+    pub(super) fn neighbours_of_interrupted(&self, now: u64) -> Vec<u32> {
+        let queues = self.scheduled.iter().flatten();
+        let neighbour = |queue: &VecDeque<Scheduled>| {
+            let next = queue.iter().position(|program| program.done > now)?;
+            let started = queue[next].done - self.program_ns <= now;
+            (started && next > 0).then(|| queue[next - 1].slot)
+        };
+        queues.filter_map(neighbour).collect()
+    }
+
+    /// Whether a unit of the write buffer waits for its stripe to fill.
+    pub(super) fn has_open_stripe(&self) -> bool {
+        !self.open_places.is_empty()
+    }
+
+    /// When all dies have done what is queued.
+    pub(super) fn all_free(&self) -> u64 {
+        self.dies.iter().map(|die| die.free.max(die.read_free)).max().unwrap_or(0)
+    }
+
+    #[inline]
+    fn die_of(&self, slot: u32) -> usize {
+        let block = slot / self.slots_per_block;
+        let stripe = (slot - block * self.slots_per_block) / self.slots_per_stripe;
+        ((block / self.blocks_per_pool) * self.dies_per_pool + stripe % self.dies_per_pool) as usize
+    }
+
+    /// Queues the program of a stripe whose data is ready at `ready`. Returns when it is done.
+    #[inline]
+    fn program_stripe(&mut self, die: usize, ready: u64) -> u64 {
+        let channel = die % self.channels.len();
+        let carried = ready.max(self.channels[channel]) + self.stripe_ns;
+        self.channels[channel] = carried;
+        let die = &mut self.dies[die];
+        die.free = die.free.max(carried) + self.program_ns;
+        die.last = Work::Program;
+        self.busy.program_ns += u128::from(self.program_ns);
+        die.free
+    }
+
+    /// A stripe is full: programs it and settles what waited for it.
+    fn finish_stripe(&mut self, first_slot: u32, block: u32, ready: u64) {
+        let die = self.die_of(first_slot);
+        let done = self.program_stripe(die, ready);
+        if let Some(scheduled) = &mut self.scheduled {
+            let queue = &mut scheduled[die];
+            // The one before the program in progress is needed, no older ones.
+            while queue.len() > 2 && queue[1].done < self.host_time {
+                queue.pop_front();
+            }
+            queue.push_back(Scheduled { done, slot: first_slot });
+        }
+        if block != self.host_block {
+            return;
+        }
+        for &place in &self.open_places {
+            self.places[place as usize] = done;
+        }
+        self.open_places.clear();
+        for &write in &self.open_writes {
+            self.pending.programmed(write, done);
+        }
+        self.open_writes.clear();
+        self.host_done = self.host_done.max(done);
+    }
+
+    /// One page of map, on the dies in turn.
+    pub(super) fn program_map(&mut self, ready: u64) -> u64 {
+        self.journal_die = (self.journal_die + 1) % self.die_count();
+        self.map_programs += 1;
+        self.program_stripe(self.journal_die as usize, ready)
+    }
+
+    /// The host reads a unit's slots. Returns when its data is in the controller. `same_page` is
+    /// whether the page was just read for the same request.
+    pub(super) fn host_read(&mut self, slot: u32, slots: u32, same_page: bool, now: u64) -> u64 {
+        if self.is_buffered(slot, slots) {
+            return now;
+        }
+        let index = self.die_of(slot);
+        let bytes_ns = u64::from(slots * self.slot_bytes) * self.channel_ps_per_byte / 1000;
+        let channel = index % self.channels.len();
+        let suspends = match (self.suspend, self.dies[index].last) {
+            (Suspend::ProgramAndErase, _) | (Suspend::Erase, Work::Erase) => true,
+            (Suspend::Erase | Suspend::None, _) => false,
+        };
+        let die = &mut self.dies[index];
+        let mut ready = now;
+        if !same_page {
+            let backlog = die.free.saturating_sub(now);
+            // Work queued on a die is of one kind mostly; what is left of the operation in
+            // progress is the backlog's remainder.
+            let operation = match die.last {
+                Work::Program => self.program_ns,
+                Work::Erase => self.erase_ns.max(1),
+            };
+            let wait = match backlog {
+                0 => 0,
+                _ if suspends => (backlog % operation).min(self.suspend_ns),
+                _ => backlog % operation,
+            };
+            let held = if suspends && backlog > 0 { self.suspend_ns } else { 0 };
+            let start = die.read_free.max(now + wait);
+            die.read_free = start + self.read_ns;
+            die.free = die.free.max(now) + self.read_ns + held;
+            self.busy.read_ns += u128::from(self.read_ns);
+            ready = die.read_free;
+        } else {
+            ready = ready.max(die.read_free);
+        }
+        // Reads hold the channel for their data; they do not wait behind queued program data.
+        self.channels[channel] = self.channels[channel].max(now) + bytes_ns;
+        ready + bytes_ns
+    }
+
+    /// Whether a slot is still in the write buffer because its stripe is not full.
+    fn is_buffered(&self, slot: u32, slots: u32) -> bool {
+        if !self.has_open_stripe() || slot / self.slots_per_block != self.host_block {
+            return false;
+        }
+        // Only the last stripe of the host's block is open, and `next_host_slot` lies in it.
+        let next = self.next_host_slot;
+        slot + slots > next - next % self.slots_per_stripe
+    }
+
+    /// Two units lie in one page.
+    pub(super) fn same_page(&self, one: u32, other: u32) -> bool {
+        one / self.slots_per_page == other / self.slots_per_page
+    }
+
+    /// All queues end at `now`: power is gone.
+    pub(super) fn cut(&mut self, now: u64) {
+        for die in &mut self.dies {
+            *die = Die { free: now, read_free: now, last: Work::Program };
+        }
+        self.channels.fill(now);
+        self.places.fill(now);
+        self.open_places.clear();
+        self.open_writes.clear();
+        self.incoming.clear();
+        self.host_time = now;
+        self.host_done = now;
+        for queue in self.scheduled.iter_mut().flatten() {
+            queue.clear();
+        }
+    }
+}
+
+impl Media for Array {
+    #[inline]
+    fn program(&mut self, slot: u32, slots: u32, origin: Origin) {
+        let block = slot / self.slots_per_block;
+        if origin == Origin::Host {
+            self.host_block = block;
+            self.next_host_slot = slot + slots;
+        } else if block == self.host_block {
+            self.next_host_slot = slot + slots;
+        }
+        let first = slot - block * self.slots_per_block;
+        let (begin, end) = (first / self.slots_per_stripe, (first + slots) / self.slots_per_stripe);
+        let mut taken = false;
+        if begin != end {
+            let ready = match origin {
+                Origin::Clean => self.host_time + self.read_ns + self.stripe_ns,
+                Origin::Host | Origin::Pad => self.host_time,
+            };
+            // A unit that ends with the stripe belongs to it; one that begins in it and goes on
+            // belongs to the stripe where it ends.
+            let ends_here = (first + slots).is_multiple_of(self.slots_per_stripe);
+            if origin == Origin::Host && ends_here {
+                self.take_place();
+                taken = true;
+            }
+            for stripe in begin..end {
+                let first_slot = block * self.slots_per_block + stripe * self.slots_per_stripe;
+                self.finish_stripe(first_slot, block, ready);
+            }
+        }
+        if origin == Origin::Host && !taken {
+            self.take_place();
+        }
+        if self.map_journal_units > 0 && origin != Origin::Pad {
+            self.journal_due += 1;
+            if self.journal_due == self.map_journal_units {
+                self.journal_due = 0;
+                self.program_map(self.host_time);
+            }
+        }
+    }
+
+    #[inline]
+    fn read(&mut self, slot: u32, slots: u32) {
+        let page = slot / self.slots_per_page;
+        let die = self.die_of(slot);
+        let bytes_ns = u64::from(slots * self.slot_bytes) * self.channel_ps_per_byte / 1000;
+        let channel = die % self.channels.len();
+        self.channels[channel] = self.channels[channel].max(self.host_time) + bytes_ns;
+        if page == self.last_read_page {
+            return;
+        }
+        self.last_read_page = page;
+        let die = &mut self.dies[die];
+        die.free = die.free.max(self.host_time) + self.read_ns;
+        self.busy.read_ns += u128::from(self.read_ns);
+    }
+
+    fn erase(&mut self, block: u32) {
+        let first = (block / self.blocks_per_pool * self.dies_per_pool) as usize;
+        for die in &mut self.dies[first..first + self.dies_per_pool as usize] {
+            die.free = die.free.max(self.host_time) + self.erase_ns;
+            die.last = Work::Erase;
+        }
+        self.busy.erase_ns += u128::from(self.erase_ns) * u128::from(self.dies_per_pool);
+        self.last_read_page = NONE;
+    }
+}

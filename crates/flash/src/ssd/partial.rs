@@ -1,0 +1,86 @@
+//! Writes that cover a mapping unit only in part, held back in case the rest follows.
+//!
+//! A misaligned sequential stream fills every unit in the end and pays nothing; random misaligned
+//! writes are pushed out half full, and each costs a read of the old unit.
+
+use std::collections::VecDeque;
+
+use forebay_units::FixedMap;
+
+/// A unit of which some sectors wait in the buffer.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PartialUnit {
+    /// One bit for each sector that is here.
+    pub sectors: u128,
+    /// Slots the unit will fill, as far as the content seen so far tells.
+    pub slots: u32,
+    /// When the first sector came.
+    pub since: u64,
+    /// Numbers of the pending writes that wait with it.
+    pub writes: Vec<u64>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Partials {
+    units: FixedMap<u32, PartialUnit>,
+    /// Units in order of arrival; one that has left since is skipped.
+    order: VecDeque<(u32, u64)>,
+    limit: usize,
+}
+
+impl Partials {
+    pub(super) fn new(limit: usize) -> Self {
+        Self { units: FixedMap::default(), order: VecDeque::new(), limit: limit.max(1) }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.units.is_empty()
+    }
+
+    /// Adds sectors of a unit that came at `now` as part of the pending write `number`. Returns
+    /// all sectors of the unit that are here now.
+    pub(super) fn add(
+        &mut self,
+        unit: u32,
+        sectors: u128,
+        slots: u32,
+        now: u64,
+        number: u64,
+    ) -> u128 {
+        let partial = self.units.entry(unit).or_default();
+        if partial.writes.is_empty() {
+            partial.since = now;
+            self.order.push_back((unit, now));
+        }
+        partial.sectors |= sectors;
+        partial.slots = partial.slots.max(slots);
+        partial.writes.push(number);
+        partial.sectors
+    }
+
+    /// Takes a unit out.
+    pub(super) fn take(&mut self, unit: u32) -> Option<PartialUnit> {
+        self.units.remove(&unit)
+    }
+
+    /// Takes the oldest unit out when there are too many, or when it came at `before` or earlier.
+    pub(super) fn take_due(&mut self, before: Option<u64>) -> Option<(u32, PartialUnit)> {
+        while let Some(&(unit, since)) = self.order.front() {
+            if self.units.get(&unit).is_none_or(|partial| partial.since != since) {
+                self.order.pop_front();
+                continue;
+            }
+            if self.units.len() <= self.limit && before.is_none_or(|before| since > before) {
+                return None;
+            }
+            self.order.pop_front();
+            return self.units.remove(&unit).map(|partial| (unit, partial));
+        }
+        None
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.units.clear();
+        self.order.clear();
+    }
+}

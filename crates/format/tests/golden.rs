@@ -1,0 +1,355 @@
+//! The format does not change by accident: each structure, with fixed content, against bytes that
+//! were kept when the format was fixed. `docs/format.md` uses the same examples.
+//!
+//! A change on purpose raises the structure's version, changes `docs/format.md`, and writes the
+//! files anew: `cargo test -p forebay-format --test golden -- --ignored`.
+
+use std::collections::BTreeMap;
+
+use forebay_format::Encoder;
+use forebay_format::checksum::{block_sum, crc64};
+use forebay_format::config::{
+    GroupConfig, MemberConfig, MemberUse, PoolConfig, RingConfig, VolumeConfig,
+};
+use forebay_format::footer::{Footer, Run};
+use forebay_format::journal::{FrameHeader, FrameKind, SegmentRecord, encode_frame};
+use forebay_format::label::{ConfigEnvelope, Heartbeat};
+use forebay_format::log_frame::{
+    self, LogState, Piece, RecordEntry, RecordKind, RingState, frame_len_bytes, seal,
+    table_end_bytes,
+};
+use forebay_format::map_record::{Delta, LeafImage, LeafRun, decode_leaves, encode_leaves};
+use forebay_format::superblock::{COUNTERS, JournalPosition, Superblock};
+use forebay_units::{BlockAddr, CommitId, FrameSeq, Lba, SegmentId, TxgId, VolumeId};
+
+const POOL: u64 = 0x1122_3344_5566_7788;
+
+macro_rules! golden {
+    ($name:literal) => {
+        ($name, include_bytes!(concat!("golden/", $name)).as_slice())
+    };
+}
+
+/// The kept bytes, by file.
+fn kept() -> BTreeMap<&'static str, &'static [u8]> {
+    BTreeMap::from([
+        golden!("config.json"),
+        golden!("config-envelope.bin"),
+        golden!("heartbeat.bin"),
+        golden!("superblock.bin"),
+        golden!("log-state.bin"),
+        golden!("log-frame.bin"),
+        golden!("footer.bin"),
+        golden!("journal-segments.bin"),
+        golden!("journal-jump.bin"),
+        golden!("journal-pad.bin"),
+        golden!("map-delta.bin"),
+        golden!("map-leaves.bin"),
+    ])
+}
+
+fn member(device: u32, path: &str) -> MemberConfig {
+    MemberConfig {
+        device,
+        path: path.to_owned(),
+        size_bytes: 64 << 20,
+        state: MemberUse::Online,
+        stale_since: None,
+        stale: Vec::new(),
+        replacement: None,
+    }
+}
+
+fn config() -> PoolConfig {
+    let mut second = member(1, "/dev/b");
+    second.state = MemberUse::Faulted;
+    second.stale_since = Some(41);
+    second.stale = vec![(3, 5)];
+    second.replacement = Some(Box::new(member(4, "/dev/e")));
+    PoolConfig {
+        name: "tank".to_owned(),
+        guid: POOL,
+        generation: 7,
+        created_at: 1_700_000_000,
+        groups: vec![GroupConfig {
+            layout: "raidz1".to_owned(),
+            unit_bytes: 16 << 10,
+            column_bytes: 256 << 10,
+            data_start_bytes: 5 << 20,
+            first_segment: 0,
+            segments: 232,
+            members: vec![member(0, "/dev/a"), second, member(2, "/dev/c")],
+        }],
+        reserve_bytes: 4 << 20,
+        logs: vec![RingConfig {
+            ring: 0,
+            len_bytes: 62 << 20,
+            start_bytes: 1 << 20,
+            sides: vec![member(3, "/dev/d")],
+        }],
+        properties: BTreeMap::from([("txg_timeout".to_owned(), "5".to_owned())]),
+        volumes: vec![VolumeConfig {
+            id: 1,
+            name: "v".to_owned(),
+            size_bytes: 16 << 20,
+            sparse: false,
+            properties: BTreeMap::from([("sync".to_owned(), "always".to_owned())]),
+        }],
+        next_device: 5,
+        next_volume: 2,
+        history: vec!["1700000000 pool create tank".to_owned()],
+        destroyed: false,
+    }
+}
+
+fn envelope() -> ConfigEnvelope {
+    ConfigEnvelope { pool: POOL, device: 2, generation: 7, body: config().encode() }
+}
+
+fn heartbeat() -> Heartbeat {
+    Heartbeat { pool: POOL, nonce: 0xa1, host: 0xb2, beat: 3 }
+}
+
+fn log_state() -> LogState {
+    LogState {
+        epoch: 4,
+        committed: TxgId(40),
+        tail_seq: FrameSeq(100),
+        next_seq: FrameSeq(103),
+        watermark: FrameSeq(101),
+        max_frame_bytes: 128 << 10,
+        rings: vec![
+            RingState { index: 0, len_bytes: 62 << 20, tail_bytes: 0x3000 },
+            RingState { index: 1, len_bytes: 62 << 20, tail_bytes: 0 },
+        ],
+    }
+}
+
+fn superblock() -> Superblock {
+    let mut counters = [0; COUNTERS];
+    for (at, counter) in counters.iter_mut().enumerate().take(22) {
+        *counter = 1000 + at as u64;
+    }
+    Superblock {
+        pool: POOL,
+        commit: CommitId(42),
+        txg: TxgId(40),
+        config_generation: 7,
+        config_sum: crc64(&config().encode()),
+        journal_start: Some(JournalPosition { addr: BlockAddr::new(SegmentId(9), 0), seq: 17 }),
+        journal_end: Some(JournalPosition { addr: BlockAddr::new(SegmentId(9), 40), seq: 23 }),
+        exported: false,
+        written_at: 1_700_000_100,
+        nonce: 0xa1,
+        host: 0xb2,
+        counters,
+        log_state: log_state().encode(),
+    }
+}
+
+fn block() -> Vec<u8> {
+    (0..4096u32).map(|at| (at * 7 + at / 256) as u8).collect()
+}
+
+fn log_frame() -> (log_frame::FrameHeader, Vec<RecordEntry>, Vec<u8>) {
+    let entry = |kind, lba, blocks, txg| RecordEntry {
+        kind,
+        piece: Piece::Whole,
+        volume: VolumeId(1),
+        lba: Lba(lba),
+        blocks,
+        txg: TxgId(txg),
+    };
+    let entries = vec![entry(RecordKind::Write, 5, 1, 41), entry(RecordKind::Zero, 64, 512, 41)];
+    let len_bytes = frame_len_bytes(entries.len(), 4096);
+    let header = log_frame::FrameHeader {
+        pool: POOL,
+        epoch: 4,
+        seq: FrameSeq(102),
+        ring: 0,
+        position_bytes: 0x7000,
+        len_bytes: len_bytes as u32,
+        max_txg: TxgId(41),
+        watermark: FrameSeq(101),
+        record_count: entries.len() as u16,
+    };
+    let mut bytes = vec![0; len_bytes as usize];
+    bytes[table_end_bytes(entries.len())..].copy_from_slice(&block());
+    seal(&header, &entries, &mut bytes);
+    (header, entries, bytes)
+}
+
+fn footer() -> Footer {
+    let mut footer =
+        Footer { pool: POOL, segment: SegmentId(3), birth: 39, runs: Vec::new(), sums: Vec::new() };
+    for lba in 5..8 {
+        let sum = block_sum(POOL, VolumeId(1), Lba(lba), &block());
+        footer.push(VolumeId(1), Lba(lba), sum);
+    }
+    footer.push(VolumeId(1), Lba(100), 0xab_cdef_0123);
+    footer.push(Run::PADDING, Lba(0), 0);
+    footer
+}
+
+fn segment_records() -> Vec<SegmentRecord> {
+    vec![
+        SegmentRecord {
+            segment: SegmentId(3),
+            kind: 1,
+            stream: 1,
+            footer: true,
+            rows: 16,
+            birth: 39,
+            last: 42,
+            clock: 1020,
+        },
+        SegmentRecord {
+            segment: SegmentId(9),
+            kind: 2,
+            stream: 15,
+            footer: false,
+            rows: 5,
+            birth: 30,
+            last: 42,
+            clock: 0,
+        },
+    ]
+}
+
+fn delta() -> Delta {
+    let mut delta = Delta::new();
+    let at = BlockAddr::new(SegmentId(3), 0);
+    delta.assign(VolumeId(1), Lba(5), at, &[0x11_1111_1111, 0x22_2222_2222, 0x33_3333_3333]);
+    delta.clear(VolumeId(1), Lba(64), 512);
+    delta.assign(VolumeId(1), Lba(2), at.plus(3), &[0xab_cdef_0123]);
+    delta.drop_volume(VolumeId(2));
+    delta
+}
+
+fn leaves() -> Vec<LeafImage> {
+    let run = |start, blocks, segment, block, sealed| {
+        let addr = BlockAddr::new(SegmentId(segment), block);
+        LeafRun { start, blocks, addr, sealed }
+    };
+    // Few runs: a list. Then single blocks at scattered places: bitmaps.
+    let scattered: Vec<LeafRun> = (0..100).map(|at| run(at * 2, 1, 3, 200 - at, at == 3)).collect();
+    vec![
+        LeafImage {
+            volume: VolumeId(1),
+            leaf: 0,
+            runs: vec![run(2, 1, 3, 3, false), run(5, 100, 4, 0, true)],
+            sums: vec![0xab_cdef_0123],
+        },
+        LeafImage {
+            volume: VolumeId(1),
+            leaf: 7,
+            sums: (0..99).map(|at| 0x10_0000_0000 + at).collect(),
+            runs: scattered,
+        },
+        LeafImage {
+            volume: VolumeId(3),
+            leaf: 1,
+            sums: (0..512).map(|at| 0x20_0000_0000 + at).collect(),
+            runs: (0..512).map(|at| run(at, 1, 5, 1023 - at, false)).collect(),
+        },
+    ]
+}
+
+fn one_payload(mut payloads: Vec<Vec<u8>>) -> Vec<u8> {
+    assert_eq!(payloads.len(), 1, "the example fits one payload");
+    payloads.pop().unwrap()
+}
+
+fn segments_frame() -> Vec<u8> {
+    let mut payload = Encoder::new();
+    segment_records().iter().for_each(|record| record.encode(&mut payload));
+    encode_frame(POOL, 22, 42, FrameKind::Segments, &payload.finish())
+}
+
+/// What the encoders give now, by file.
+fn encoded() -> BTreeMap<&'static str, Vec<u8>> {
+    BTreeMap::from([
+        ("config.json", config().encode()),
+        ("config-envelope.bin", envelope().encode().unwrap()),
+        ("heartbeat.bin", heartbeat().encode()),
+        ("superblock.bin", superblock().encode()),
+        ("log-state.bin", log_state().encode()),
+        ("log-frame.bin", log_frame().2),
+        ("footer.bin", footer().encode(128)),
+        ("journal-segments.bin", segments_frame()),
+        ("journal-jump.bin", encode_frame(POOL, 23, 42, FrameKind::Jump, &12u32.to_le_bytes())),
+        ("journal-pad.bin", encode_frame(POOL, 24, 42, FrameKind::Pad, &[0; 2 * 4096 - 56])),
+        ("map-delta.bin", one_payload(delta().encode(4096))),
+        ("map-leaves.bin", one_payload(encode_leaves(&leaves(), 16 << 10))),
+    ])
+}
+
+#[test]
+fn encoders_give_the_kept_bytes() {
+    let (kept, encoded) = (kept(), encoded());
+    assert!(kept.keys().eq(encoded.keys()), "each kept file has an encoder");
+    for (name, bytes) in &encoded {
+        let first = kept[name].iter().zip(bytes).position(|(kept, now)| kept != now);
+        assert_eq!(first, None, "{name}: the first byte that differs");
+        assert_eq!(kept[name].len(), bytes.len(), "{name}: length");
+    }
+}
+
+#[test]
+fn decoders_read_the_kept_bytes() {
+    let kept = kept();
+    assert_eq!(PoolConfig::decode(kept["config.json"]).unwrap(), config());
+    assert_eq!(ConfigEnvelope::decode(kept["config-envelope.bin"]).unwrap(), envelope());
+    assert_eq!(Heartbeat::decode(kept["heartbeat.bin"]).unwrap(), heartbeat());
+    let root = Superblock::decode(kept["superblock.bin"]).unwrap();
+    assert_eq!((&root, root.slot()), (&superblock(), 10));
+    let state = kept["log-state.bin"];
+    assert_eq!(LogState::decode(state).unwrap(), (log_state(), state.len()));
+    assert_eq!(Footer::decode(kept["footer.bin"]).unwrap(), footer());
+    assert_eq!(Delta::decode(kept["map-delta.bin"]).unwrap(), delta());
+    assert_eq!(decode_leaves(kept["map-leaves.bin"]).unwrap(), leaves());
+
+    let (header, entries, _) = log_frame();
+    let frame = log_frame::decode(kept["log-frame.bin"]).unwrap();
+    assert_eq!((frame.header, &frame.entries, frame.data_start), (header, &entries, 4096));
+    assert_eq!(&kept["log-frame.bin"][frame.data_start..], block());
+
+    let payload_of = |name: &str, seq, kind| {
+        let header = FrameHeader::decode(kept[name]).unwrap();
+        assert_eq!((header.pool, header.seq, header.txg, header.kind), (POOL, seq, 42, kind));
+        header.check(kept[name]).unwrap().to_vec()
+    };
+    let records = payload_of("journal-segments.bin", 22, FrameKind::Segments);
+    assert_eq!(SegmentRecord::decode_all(&records).unwrap(), segment_records());
+    assert_eq!(payload_of("journal-jump.bin", 23, FrameKind::Jump), 12u32.to_le_bytes());
+    // Padding says how long it is and nothing else.
+    assert!(payload_of("journal-pad.bin", 24, FrameKind::Pad).is_empty());
+    assert_eq!(FrameHeader::decode(kept["journal-pad.bin"]).unwrap().blocks(), 2);
+}
+
+#[test]
+fn structures_with_a_checksum_see_every_flipped_byte() {
+    let kept = kept();
+    let seen = |name: &str, fails: &dyn Fn(&[u8]) -> bool| {
+        for byte in 0..kept[name].len() {
+            let mut bad = kept[name].to_vec();
+            bad[byte] ^= 0x40;
+            assert!(fails(&bad), "{name}: byte {byte}");
+        }
+    };
+    seen("superblock.bin", &|b| Superblock::decode(b).is_err());
+    seen("log-state.bin", &|b| LogState::decode(b).is_err());
+    seen("log-frame.bin", &|b| log_frame::decode(b).is_err());
+    seen("footer.bin", &|b| Footer::decode(b).is_err());
+}
+
+/// Writes the files from what the encoders give now.
+#[test]
+#[ignore = "changes the kept files: only for a change of the format on purpose"]
+#[allow(clippy::disallowed_methods, reason = "a tool for developers, outside of the engine")]
+fn write_the_files_anew() {
+    for (name, bytes) in encoded() {
+        let path = format!("{}/tests/golden/{name}", env!("CARGO_MANIFEST_DIR"));
+        std::fs::write(path, bytes).unwrap();
+    }
+}

@@ -1,0 +1,260 @@
+//! Known devices: what a model needs, what others printed, and where every number is from.
+
+use crate::LabError;
+use forebay_flash::DeviceSpec;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+mod pages;
+
+/// How far a number can be trusted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Trust {
+    /// Printed by the source named.
+    Sourced,
+    /// Chosen because it is typical; the text says of what.
+    Assumed,
+    /// Chosen so that a printed figure comes out; the text says which.
+    Fitted,
+}
+
+/// Where a number of the model is from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Provenance {
+    /// How far to trust it.
+    pub mark: Trust,
+    /// The source, the reason, or the figure it was fitted to.
+    pub source: String,
+}
+
+/// A figure somebody printed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fact {
+    /// The figure, when it is one.
+    pub value: Option<f64>,
+    /// Lower end, when a range was printed.
+    pub low: Option<f64>,
+    /// Upper end.
+    pub high: Option<f64>,
+    /// Who printed it.
+    pub source: String,
+    /// Remembered rather than looked up.
+    #[serde(default)]
+    pub recalled: bool,
+    /// A reservation: `about`, `below`, `compressible data`.
+    #[serde(default)]
+    pub note: String,
+}
+
+/// Half-width given to a remembered figure. An assumption of this lab, not a statistic.
+const RECALLED_SPREAD: f64 = 0.25;
+/// Half-width given to a figure printed as "about".
+const ABOUT_SPREAD: f64 = 0.10;
+
+impl Fact {
+    /// Lower end, middle, upper end. A printed figure is exact, one printed as "about" has ± 10 %,
+    /// a remembered one ± 25 %, a printed range keeps its ends.
+    #[must_use]
+    pub fn interval(&self) -> (f64, f64, f64) {
+        let middle = self.value.unwrap_or_else(|| {
+            let (low, high) = (self.low.unwrap_or_default(), self.high.unwrap_or_default());
+            (low + high) / 2.0
+        });
+        let spread = match (self.recalled, self.note == "about") {
+            (true, _) => RECALLED_SPREAD,
+            (_, true) => ABOUT_SPREAD,
+            _ => 0.0,
+        };
+        (
+            self.low.unwrap_or(middle * (1.0 - spread)),
+            middle,
+            self.high.unwrap_or(middle * (1.0 + spread)),
+        )
+    }
+
+    /// Its middle.
+    #[must_use]
+    pub fn middle(&self) -> f64 {
+        self.interval().1
+    }
+}
+
+/// What others printed about a device. A missing figure is unknown.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Facts {
+    /// What keeps the data.
+    pub medium: String,
+    /// Year of launch.
+    pub year: Option<u32>,
+    /// Whether user data in flight survives a power cut: `yes`, `no`, `map-only`, `unknown`.
+    pub protected: String,
+    /// `unlimited` when writing wears nothing.
+    pub endurance: String,
+    /// 4 KiB random writes a second, fresh or as the data sheet has it.
+    pub fresh_write_iops: Option<Fact>,
+    /// 4 KiB random writes a second, sustained.
+    pub sustained_write_iops: Option<Fact>,
+    /// 4 KiB writes each followed by a flush, one at a time, a second.
+    pub sync_write_iops: Option<Fact>,
+    /// Latency of a write, as the vendor measures it, in microseconds.
+    pub write_latency_us: Option<Fact>,
+    /// Media bytes for each host byte.
+    pub write_amplification: Option<Fact>,
+    /// Host bytes it is rated for, in 10^12.
+    pub endurance_tb: Option<Fact>,
+    /// The same with a fifth of its capacity left unused.
+    pub endurance_tb_spare20: Option<Fact>,
+    /// Capacities a day over the warranty it is rated for.
+    pub endurance_dwpd: Option<Fact>,
+    /// Backups its flash is good for.
+    pub backups: Option<Fact>,
+    /// Price at launch in dollars.
+    pub price_usd: Option<Fact>,
+    /// Warranty in years.
+    pub warranty_years: Option<Fact>,
+}
+
+/// One page of the catalogue.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Page {
+    /// Short name, as `--device` takes it.
+    pub id: String,
+    /// The model's numbers.
+    pub device: DeviceSpec,
+    /// Where they are from, by field; the longest matching name counts.
+    #[serde(default)]
+    pub provenance: BTreeMap<String, Provenance>,
+    /// What others printed.
+    #[serde(default)]
+    pub facts: Facts,
+}
+
+impl Page {
+    /// Reads a page and checks the device. `origin` names the text in errors.
+    pub fn parse(origin: &str, text: &str) -> Result<Self, LabError> {
+        let page: Self =
+            toml::from_str(text).map_err(|e| LabError::usage(format!("{origin}: {e}")))?;
+        page.device.check()?;
+        Ok(page)
+    }
+
+    /// Where the model's number at `path` (`media.flash.timing.read_us`) is from; the longest name
+    /// in the page that is `path` or a table around it.
+    #[must_use]
+    pub fn provenance_of(&self, path: &str) -> Option<&Provenance> {
+        self.provenance
+            .iter()
+            .filter(|(name, _)| {
+                name.is_empty()
+                    || path == name.as_str()
+                    || path.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with('.'))
+            })
+            .max_by_key(|(name, _)| name.len())
+            .map(|(_, p)| p)
+    }
+
+    /// Host bytes the device is rated for: the printed figure, or drive writes a day times
+    /// capacity times warranty. None when unknown or unlimited.
+    #[must_use]
+    pub fn rated_bytes(&self) -> Option<f64> {
+        let facts = &self.facts;
+        if let Some(tb) = &facts.endurance_tb {
+            return Some(tb.middle() * 1e12);
+        }
+        let days = facts.warranty_years.as_ref()?.middle() * 365.0;
+        Some(facts.endurance_dwpd.as_ref()?.middle() * self.device.capacity_bytes as f64 * days)
+    }
+
+    /// Whether writing wears nothing.
+    #[must_use]
+    pub fn endless(&self) -> bool {
+        self.facts.endurance == "unlimited"
+    }
+}
+
+/// Every page, in the order of the list.
+///
+/// # Panics
+/// When a built-in page is malformed: the program was built from a broken catalogue.
+#[must_use]
+pub fn all() -> Vec<Page> {
+    pages::PAGES
+        .iter()
+        .map(|(id, text)| match Page::parse(id, text) {
+            Ok(page) => page,
+            Err(why) => panic!("built-in page {id}: {why}"),
+        })
+        .collect()
+}
+
+/// The text of the built-in page `id`.
+#[must_use]
+pub fn text(id: &str) -> Option<&'static str> {
+    pages::PAGES.iter().find(|(name, _)| *name == id).map(|(_, text)| *text)
+}
+
+/// The page of a built-in device by identifier or name, case and punctuation aside.
+pub fn find(name: &str) -> Result<Page, LabError> {
+    let wanted = plain(name);
+    let pages = all();
+    let exact = pages.iter().find(|p| plain(&p.id) == wanted || plain(&p.device.name) == wanted);
+    if let Some(page) = exact {
+        return Ok(page.clone());
+    }
+    let partial: Vec<&Page> =
+        pages.iter().filter(|p| !wanted.is_empty() && plain(&p.id).contains(&wanted)).collect();
+    match partial.as_slice() {
+        [one] => Ok((*one).clone()),
+        [] => Err(LabError::usage(format!(
+            "unknown device '{name}'; `simulate --list` names all {}, or give a TOML file",
+            pages.len()
+        ))),
+        some => Err(LabError::usage(format!(
+            "device '{name}' could be {}; say which",
+            some.iter().map(|p| p.id.as_str()).collect::<Vec<_>>().join(", ")
+        ))),
+    }
+}
+
+fn plain(name: &str) -> String {
+    name.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase()
+}
+
+/// The list for people: one line a device.
+#[must_use]
+pub fn list() -> String {
+    let unknown = || "unknown".to_owned();
+    let number = |fact: &Option<Fact>| {
+        fact.as_ref().map_or_else(unknown, |f| {
+            let mark = if f.recalled { "?" } else { "" };
+            format!("{}{mark}", f.middle().round())
+        })
+    };
+    let mut out = format!(
+        "{:<24} {:<34} {:<18} {:>5} {:>12} {:>10} {:>9}\n",
+        "NAME", "DEVICE", "MEDIUM", "YEAR", "WRITE IOPS", "PROTECTED", "PRICE $"
+    );
+    for page in all() {
+        let facts = &page.facts;
+        out.push_str(&format!(
+            "{:<24} {:<34} {:<18} {:>5} {:>12} {:>10} {:>9}\n",
+            page.id,
+            page.device.name,
+            facts.medium,
+            facts.year.map_or_else(unknown, |y| y.to_string()),
+            number(&facts.fresh_write_iops),
+            facts.protected,
+            number(&facts.price_usd),
+        ));
+    }
+    out.push_str("? from memory, not confirmed. Sources: the pages themselves (--show NAME).\n");
+    out
+}
+
+#[cfg(test)]
+mod tests;

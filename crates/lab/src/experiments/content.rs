@@ -1,0 +1,97 @@
+//! How much does a compressing controller gain from data that compresses?
+
+use super::common::{figure, over_names, say};
+use super::procedures::{self, Shape};
+use super::{Context, Plan};
+use crate::drive::Cell;
+use crate::load::Content;
+use crate::task::Outcome;
+use forebay_flash::MediaSpec;
+use forebay_report::{Axis, Basis, Chart, ChartKind, Check, Experiment};
+
+pub(super) const PLAN: Plan = Plan {
+    id: "content",
+    title: "Content of the data",
+    question: "How much faster does a device look when the test writes data that compresses?",
+    method: "Procedure A, random 4 KiB writes. The data is pseudo-random, half a repeated byte, or \
+             one repeated byte; what a compressing controller stores is measured with LZ4 on those \
+             very bytes. Fresh is the first minute, sustained the mean of the last ten.",
+    devices: &[
+        "ocz-vertex-2-ex-50gb",
+        "ocz-vertex-2-pro-50gb",
+        "intel-520-240gb",
+        "intel-710-200gb",
+        "ddrdrive-x1",
+    ],
+    cells,
+    show,
+};
+
+const CONTENTS: [Content; 3] = [Content::PseudoRandom, Content::Half, Content::Repeating];
+
+fn cells(context: &Context) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for page in &context.pages {
+        for content in CONTENTS {
+            let shape = Shape { content, ..Shape::random(1.0) };
+            let label = format!("{}, {}", page.device.name, content.name());
+            cells.push(Cell::new(label, procedures::a(context, page, shape)));
+        }
+    }
+    cells
+}
+
+fn compresses(page: &crate::catalogue::Page) -> bool {
+    matches!(&page.device.media, MediaSpec::Flash(f) if f.controller.compression.is_some())
+}
+
+fn show(context: &Context, outcomes: &[Outcome], e: &mut Experiment) {
+    let runs: Vec<_> = outcomes.iter().map(Outcome::timeline).collect();
+    let runs: Vec<_> = runs.chunks(CONTENTS.len()).collect();
+    for (id, title, value) in [
+        ("sustained", "Sustained random 4 KiB writes by content", true),
+        ("fresh", "The first minute after secure erase by content", false),
+    ] {
+        let series = CONTENTS.iter().enumerate().map(|(c, content)| {
+            let values = context.pages.iter().zip(&runs).map(|(page, runs)| {
+                let iops = if value { runs[c].sustained(10.0).iops } else { runs[c].fresh().iops };
+                (page.device.name.as_str(), Some(iops))
+            });
+            over_names(content.name(), values)
+        });
+        e.charts.push(Chart {
+            id: id.into(),
+            title: title.into(),
+            caption: "Only controllers that compress tell the difference.".into(),
+            kind: ChartKind::Row,
+            x: Axis::linear("Device", ""),
+            y: Axis::linear("Writes", "1/s"),
+            series: series.collect(),
+            ..Chart::default()
+        });
+    }
+    for (page, runs) in context.pages.iter().zip(&runs) {
+        let gain = runs[2].sustained(10.0).iops / runs[0].sustained(10.0).iops;
+        if compresses(page) {
+            say(
+                e,
+                Basis::Predicted,
+                format!(
+                    "{}: a repeating byte makes sustained writes {} times faster than pseudo-random \
+                     data.",
+                    page.device.name,
+                    figure(gain)
+                ),
+            );
+        } else {
+            e.checks.push(Check::relative(
+                format!("{}: repeating over pseudo-random", page.device.name),
+                "",
+                (1.0, gain),
+                0.01,
+                Basis::Predicted,
+                "a controller that does not compress cannot tell",
+            ));
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! How long until the flash is written to its limit, and what a mirror does about it?
+
+use super::common::{figure, over_names, percent, say};
+use super::procedures::{self, steady_end};
+use super::{Context, Plan};
+use crate::catalogue::{self, Page};
+use crate::drive::Cell;
+use crate::mirror::{Mirror, MirrorOutcome};
+use crate::task::{Outcome, Task};
+use forebay_flash::{DeviceSpec, MediaSpec};
+use forebay_report::{
+    Axis, Basis, Cell as TableCell, Chart, ChartKind, Check, Column, Experiment, Point, Role,
+    Series, Table,
+};
+
+pub(super) const PLAN: Plan = Plan {
+    id: "endurance",
+    title: "Write life",
+    question: "For how long can a log device take its own sustained write rate?",
+    method: "Sustained random 4 KiB writes (filled, then written twice over) against the host bytes \
+             the vendor rates it for, and against the cycles of its flash times its raw size over \
+             the amplification measured. Mirrors: two translation layers take the same writes until \
+             each is out of good blocks, with few cycles a block, which only stretches time; failed \
+             blocks are counted along the way.",
+    devices: &[
+        "intel-x25-e-32gb",
+        "intel-x25-e-64gb",
+        "intel-x25-m-g2-80gb",
+        "intel-311-20gb",
+        "intel-320-160gb",
+        "intel-320-300gb",
+        "intel-710-100gb",
+        "intel-710-200gb",
+        "intel-710-300gb",
+        "ocz-vertex-2-ex-50gb",
+        "ocz-vertex-2-pro-50gb",
+        "samsung-850-pro-256gb",
+        "ocz-vector-180-480gb",
+        "intel-s3700-200gb",
+        "intel-p3700-400gb",
+        "samsung-pm9a3-1920gb",
+        "kioxia-cm7-r-1920gb",
+        "kioxia-fl6-800gb",
+        "solidigm-p5810-800gb",
+    ],
+    cells,
+    show,
+};
+
+/// Device both mirrors are made of.
+const MIRRORED: &str = "ocz-vertex-2-ex-50gb";
+const MODEL_CYCLES: f64 = 60.0;
+const DAY_S: f64 = 86_400.0;
+
+/// The same device with half as much flash again, and no more of it offered.
+fn larger(device: &DeviceSpec) -> DeviceSpec {
+    let mut larger = device.clone();
+    if let MediaSpec::Flash(flash) = &mut larger.media {
+        flash.geometry.blocks_per_plane = flash.geometry.blocks_per_plane / 2 * 3;
+    }
+    larger.name = format!("{}, half as much flash again", device.name);
+    larger
+}
+
+fn spare20(page: &Page) -> Page {
+    let mut page = page.clone();
+    page.device.unused_fraction = 0.2;
+    page
+}
+
+const SPARED: &str = "intel-710-200gb";
+
+fn flash_pages(context: &Context) -> Vec<&Page> {
+    let flash = |p: &&Page| matches!(p.device.media, MediaSpec::Flash(_));
+    context.pages.iter().filter(flash).collect()
+}
+
+fn mirrors(context: &Context) -> Vec<(String, Task)> {
+    let page = catalogue::find(MIRRORED).expect("built in");
+    let left = page.device.clone();
+    let task = |right: DeviceSpec| {
+        let (left, cycles, seed) = (left.clone(), MODEL_CYCLES, context.seed);
+        Task::Mirror(Box::new(Mirror { left, right, cycles, seed }))
+    };
+    vec![
+        ("mirror of equals".to_owned(), task(left.clone())),
+        ("mirror of unequals".to_owned(), task(larger(&left))),
+    ]
+}
+
+fn cells(context: &Context) -> Vec<Cell> {
+    let mut cells: Vec<Cell> = flash_pages(context)
+        .iter()
+        .map(|page| Cell::new(page.device.name.clone(), procedures::steady(context, page)))
+        .collect();
+    if context.chosen {
+        return cells;
+    }
+    let page = catalogue::find(SPARED).expect("built in");
+    cells.push(Cell::new("a fifth left unused", procedures::steady(context, &spare20(&page))));
+    let page = catalogue::find(MIRRORED).expect("built in");
+    cells.push(Cell::new("the mirrored device", procedures::steady(context, &page)));
+    cells.extend(mirrors(context).into_iter().map(|(label, task)| Cell::new(label, task)));
+    cells
+}
+
+/// Host bytes until the cycles of the flash are used up.
+fn bytes_by_cycles(device: &DeviceSpec, amplification: f64) -> Option<f64> {
+    let MediaSpec::Flash(flash) = &device.media else { return None };
+    let cycles = flash.endurance.cycles_mean;
+    (cycles > 0.0).then(|| flash.raw_bytes() as f64 * cycles / amplification.max(1e-9))
+}
+
+fn show(context: &Context, outcomes: &[Outcome], e: &mut Experiment) {
+    let pages = flash_pages(context);
+    let mut rated = Vec::new();
+    let mut by_cycles = Vec::new();
+    let mut rows = Vec::new();
+    for (page, outcome) in pages.iter().zip(outcomes) {
+        let end = steady_end(outcome.timeline());
+        let rate = end.iops * 4096.0;
+        let days = |bytes: f64| bytes / rate / DAY_S;
+        let name = page.device.name.as_str();
+        let by_rating = page.rated_bytes().map(days);
+        let from_cycles = bytes_by_cycles(&page.device, end.amplification).map(days);
+        rated.push((name, by_rating));
+        by_cycles.push((name, from_cycles));
+        let hours = |d: Option<f64>| TableCell::maybe(d.map(|d| d * 24.0));
+        rows.push(vec![
+            TableCell::text(name),
+            TableCell::number(end.iops),
+            TableCell::number(end.amplification),
+            TableCell::maybe(page.rated_bytes().map(|b| b / 1e12)),
+            hours(by_rating),
+            hours(from_cycles),
+        ]);
+    }
+    e.charts.push(Chart {
+        id: "days".into(),
+        title: "Days to the write limit at the device's own sustained rate".into(),
+        caption:
+            "Dashed outline: by the host bytes the vendor rates it for; filled: by the cycles \
+                  of its flash in the model. A missing bar is unknown. DRAM devices have no limit."
+                .into(),
+        kind: ChartKind::Row,
+        x: Axis::linear("Device", ""),
+        y: Axis::log("Life", "days"),
+        series: vec![
+            over_names("by flash cycles", by_cycles),
+            Series { role: Role::Published, ..over_names("by the vendor's rating", rated.clone()) },
+        ],
+        ..Chart::default()
+    });
+    e.tables.push(Table {
+        id: "life".into(),
+        title: "Write life".into(),
+        caption: "At the sustained rate without pause.".into(),
+        columns: vec![
+            Column::new("Device"),
+            Column::with_unit("Sustained", "1/s"),
+            Column::new("Amplification"),
+            Column::with_unit("Rated for", "TB"),
+            Column::with_unit("Life by rating", "h"),
+            Column::with_unit("Life by cycles", "h"),
+        ],
+        rows,
+    });
+    let shortest = rated.iter().filter_map(|(n, d)| d.map(|d| (n, d)));
+    if let Some((name, days)) = shortest.min_by(|a, b| a.1.total_cmp(&b.1)) {
+        say(
+            e,
+            Basis::Predicted,
+            format!(
+                "{name} reaches the bytes it is rated for after {} days at its own sustained rate; \
+                 a DRAM device never does.",
+                figure(days)
+            ),
+        );
+    }
+    if !context.chosen {
+        spare(&pages, outcomes, e);
+        let rest = &outcomes[pages.len() + 1..];
+        mirror_charts(steady_end(rest[0].timeline()), rest[1].mirror(), rest[2].mirror(), e);
+    }
+}
+
+/// A fifth left unused: the vendor rates the 710 for half as many bytes again.
+fn spare(pages: &[&Page], outcomes: &[Outcome], e: &mut Experiment) {
+    let Some(i) = pages.iter().position(|p| p.id == SPARED) else { return };
+    let facts = &pages[i].facts;
+    let (Some(plain), Some(more)) = (&facts.endurance_tb, &facts.endurance_tb_spare20) else {
+        return;
+    };
+    let before = steady_end(outcomes[i].timeline()).amplification;
+    let after = steady_end(outcomes[pages.len()].timeline()).amplification;
+    say(
+        e,
+        Basis::Predicted,
+        format!(
+            "Leaving a fifth of the {} unused stretches its life {} times in the model; the vendor \
+             rates it for {} times the bytes.",
+            pages[i].device.name,
+            figure(before / after),
+            figure(more.middle() / plain.middle()),
+        ),
+    );
+}
+
+fn mirror_charts(
+    end: crate::bench::Sample,
+    equal: &MirrorOutcome,
+    unequal: &MirrorOutcome,
+    e: &mut Experiment,
+) {
+    let page = catalogue::find(MIRRORED).expect("built in");
+    let MediaSpec::Flash(flash) = &page.device.media else { return };
+    // One pass of the model stands for as many of the device as its cycles are more.
+    let stretch = flash.endurance.cycles_mean / MODEL_CYCLES;
+    let pass_days = page.device.offered_bytes() as f64 / (end.iops * 4096.0) / DAY_S;
+    let days = |passes: f64| passes * stretch * pass_days;
+    for (id, title, m, other) in [
+        ("equal", "A mirror of two equal devices", equal, "right, equal"),
+        ("unequal", "A mirror of two sizes", unequal, "right, half as much flash again"),
+    ] {
+        let line = |value: fn(&(f64, f64, f64)) -> f64| {
+            m.wear.iter().map(|w| Point::at(days(w.0 * m.left_passes), value(w))).collect()
+        };
+        let flat: Vec<Point> =
+            m.wear.iter().map(|w| Point::at(days(w.0 * m.left_passes), 0.0)).collect();
+        let mut series = vec![
+            Series { name: "left".into(), points: line(|w| w.1), ..Series::default() },
+            Series { name: other.into(), points: line(|w| w.2), ..Series::default() },
+        ];
+        if id == "unequal" {
+            let name = "a DRAM device beside it".into();
+            series.push(Series { name, points: flat, ..Series::default() });
+        }
+        e.charts.push(Chart {
+            id: format!("mirror-{id}"),
+            title: title.into(),
+            caption: "Failed blocks as both sides take the same writes at the sustained rate. A \
+                      line ends level when its device has stopped taking writes."
+                .into(),
+            kind: ChartKind::Line,
+            x: Axis::linear("Time", "days"),
+            y: Axis::linear("Failed blocks", "%"),
+            series,
+            ..Chart::default()
+        });
+    }
+    let gap = |m: &MirrorOutcome| (m.right_passes - m.left_passes).abs() / m.left_passes;
+    say(
+        e,
+        Basis::Predicted,
+        format!(
+            "Mirrored equals wear out {} days apart after {}: {} of their life. With half as much \
+             flash again on one side the gap is {}; a DRAM device beside it has no end.",
+            figure(days((equal.right_passes - equal.left_passes).abs())),
+            figure(days(equal.left_passes.min(equal.right_passes))),
+            percent(gap(equal)),
+            percent(gap(unequal)),
+        ),
+    );
+    e.checks.push(Check::relative(
+        "Mirrored equals: life of the right over the left side",
+        "",
+        (1.0, equal.right_passes / equal.left_passes),
+        0.02,
+        Basis::Predicted,
+        "talks: both sides see identical writes and wear out together",
+    ));
+}

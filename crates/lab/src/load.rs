@@ -1,0 +1,231 @@
+//! What a workload asks next: addresses, sizes, reads among writes, contents.
+
+use crate::LabError;
+use forebay_flash::Chance;
+use serde::{Deserialize, Serialize};
+
+/// What the data written looks like to a controller that compresses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Content {
+    /// Pseudo-random bytes: nothing to compress.
+    #[default]
+    PseudoRandom,
+    /// Half of each block pseudo-random, half one byte repeated.
+    Half,
+    /// One byte repeated.
+    Repeating,
+}
+
+impl Content {
+    /// As pages print it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::PseudoRandom => "pseudo-random",
+            Self::Half => "half repeating",
+            Self::Repeating => "repeating byte",
+        }
+    }
+
+    /// A block with such content.
+    #[must_use]
+    pub fn block(self, len_bytes: usize, seed: u64) -> Vec<u8> {
+        let mut chance = Chance::derive(seed, "content");
+        let random = match self {
+            Self::PseudoRandom => len_bytes,
+            Self::Half => len_bytes / 2,
+            Self::Repeating => 0,
+        };
+        let mut block = vec![0x5a; len_bytes];
+        for chunk in block[..random].chunks_mut(8) {
+            let bytes = chance.bits().to_le_bytes();
+            chunk.copy_from_slice(&bytes[..chunk.len()]);
+        }
+        block
+    }
+}
+
+fn default_block() -> u32 {
+    4096
+}
+fn default_align() -> u32 {
+    4096
+}
+fn default_outstanding() -> u32 {
+    32
+}
+fn default_workers() -> u32 {
+    1
+}
+
+/// One kind of load.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub struct Load {
+    /// Share of reads, 0 to 1.
+    #[serde(default)]
+    pub read_share: f64,
+    /// Share of requests at a random place, 0 to 1; the others follow their worker's last one.
+    #[serde(default)]
+    pub random_share: f64,
+    /// Bytes of a request.
+    #[serde(default = "default_block")]
+    pub block_bytes: u32,
+    /// Random places are multiples of this many bytes.
+    #[serde(default = "default_align")]
+    pub align_bytes: u32,
+    /// Added to every place: a partition that starts at a bad sector.
+    #[serde(default)]
+    pub offset_bytes: u64,
+    /// Requests each worker keeps outstanding.
+    #[serde(default = "default_outstanding")]
+    pub outstanding: u32,
+    /// Workers, each with a sequential position of its own.
+    #[serde(default = "default_workers")]
+    pub workers: u32,
+    /// Bytes from the start of the device that are used; 0 means all.
+    #[serde(default)]
+    pub span_bytes: u64,
+    /// What the data looks like.
+    #[serde(default)]
+    pub content: Content,
+    /// Whether each write must be durable before it completes.
+    #[serde(default)]
+    pub fua: bool,
+}
+
+impl Default for Load {
+    fn default() -> Self {
+        Self {
+            read_share: 0.0,
+            random_share: 0.0,
+            block_bytes: default_block(),
+            align_bytes: default_align(),
+            offset_bytes: 0,
+            outstanding: default_outstanding(),
+            workers: 1,
+            span_bytes: 0,
+            content: Content::PseudoRandom,
+            fua: false,
+        }
+    }
+}
+
+impl Load {
+    /// Refuses what cannot be run, in one line.
+    pub fn check(&self) -> Result<(), LabError> {
+        let share = |name: &str, value: f64| {
+            if (0.0..=1.0).contains(&value) {
+                Ok(())
+            } else {
+                Err(LabError::usage(format!("load: {name} is {value}, not between 0 and 1")))
+            }
+        };
+        share("read_share", self.read_share)?;
+        share("random_share", self.random_share)?;
+        if self.block_bytes == 0 || !self.block_bytes.is_multiple_of(512) {
+            let bytes = self.block_bytes;
+            let text = format!("load: block_bytes is {bytes}, not a multiple of 512 above 0");
+            return Err(LabError::usage(text));
+        }
+        if self.align_bytes == 0 || !self.align_bytes.is_multiple_of(512) {
+            let bytes = self.align_bytes;
+            let text = format!("load: align_bytes is {bytes}, not a multiple of 512 above 0");
+            return Err(LabError::usage(text));
+        }
+        if !self.offset_bytes.is_multiple_of(512) {
+            let bytes = self.offset_bytes;
+            return Err(LabError::usage(format!(
+                "load: offset_bytes is {bytes}, not a multiple of 512"
+            )));
+        }
+        if self.outstanding == 0 || self.workers == 0 {
+            return Err(LabError::usage("load: outstanding and workers must be at least 1"));
+        }
+        Ok(())
+    }
+
+    /// Requests outstanding in all.
+    #[must_use]
+    pub fn depth(&self) -> u32 {
+        self.outstanding.saturating_mul(self.workers)
+    }
+}
+
+/// One request to a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ask {
+    pub read: bool,
+    pub offset_bytes: u64,
+    pub len_bytes: u32,
+}
+
+/// The stream of requests of a [`Load`] on a device of a given size.
+#[derive(Clone, Debug)]
+pub(crate) struct Asks {
+    chance: Chance,
+    positions: Vec<u64>,
+    read_threshold: u64,
+    random_threshold: u64,
+    places: u32,
+    align: u64,
+    offset: u64,
+    end: u64,
+    block: u64,
+}
+
+/// The number below which 32 random bits fall with probability `share`.
+fn threshold(share: f64) -> u64 {
+    (share * 4_294_967_296.0) as u64
+}
+
+impl Asks {
+    /// On `capacity_bytes`. Fails when not even one request fits.
+    pub(crate) fn new(load: &Load, capacity_bytes: u64, seed: u64) -> Result<Self, LabError> {
+        load.check()?;
+        let span = if load.span_bytes == 0 { capacity_bytes } else { load.span_bytes };
+        let end = capacity_bytes.min(load.offset_bytes.saturating_add(span));
+        let (block, align) = (u64::from(load.block_bytes), u64::from(load.align_bytes));
+        let room = end.saturating_sub(load.offset_bytes);
+        if room < block {
+            let text = format!("load: a request of {block} bytes does not fit in {room} bytes");
+            return Err(LabError::usage(text));
+        }
+        let places = u32::try_from((room - block) / align + 1).unwrap_or(u32::MAX);
+        let workers = u64::from(load.workers);
+        // Workers start apart, on the alignment of the load.
+        let start = |w: u64| load.offset_bytes + (room / workers * w) / align * align;
+        Ok(Self {
+            chance: Chance::derive(seed, "load"),
+            positions: (0..workers).map(start).collect(),
+            read_threshold: threshold(load.read_share),
+            random_threshold: threshold(load.random_share),
+            places,
+            align,
+            offset: load.offset_bytes,
+            end,
+            block,
+        })
+    }
+
+    /// The next request of `worker`.
+    #[inline]
+    pub(crate) fn next(&mut self, worker: usize) -> Ask {
+        let bits = self.chance.bits();
+        let random = (bits & 0xffff_ffff) < self.random_threshold;
+        let read = (bits >> 32) < self.read_threshold;
+        let position = &mut self.positions[worker];
+        if random {
+            *position = self.offset + u64::from(self.chance.below(self.places)) * self.align;
+        } else if *position + self.block > self.end {
+            *position = self.offset;
+        }
+        let ask = Ask { read, offset_bytes: *position, len_bytes: self.block as u32 };
+        *position += self.block;
+        ask
+    }
+}
+
+#[cfg(test)]
+mod tests;

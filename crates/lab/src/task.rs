@@ -1,0 +1,75 @@
+//! What can be run on its own: the unit of caching, of threads, of sweeps.
+
+use crate::LabError;
+use crate::cut::{Cut, CutOutcome};
+use crate::mirror::{Mirror, MirrorOutcome};
+use crate::shared::{Shared, SharedOutcome};
+use crate::timeline::{Timeline, TimelineOutcome};
+use crate::zil::{Zil, ZilOutcome};
+use serde::{Deserialize, Serialize};
+
+/// One run, complete in itself: equal tasks have equal outcomes on any machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Task {
+    /// A device through phases of load and rest.
+    Timeline(Timeline),
+    /// Devices that share an adapter.
+    Shared(Shared),
+    /// Synchronous clients on a log device.
+    Zil(Zil),
+    /// A mirror worn to its end.
+    Mirror(Box<Mirror>),
+    /// Power cuts.
+    Cut(Cut),
+}
+
+/// What came out of a [`Task`] of the same name.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// Of a timeline.
+    Timeline(TimelineOutcome),
+    /// Of devices that share an adapter.
+    Shared(SharedOutcome),
+    /// Of synchronous clients.
+    Zil(ZilOutcome),
+    /// Of a mirror.
+    Mirror(MirrorOutcome),
+    /// Of power cuts.
+    Cut(CutOutcome),
+}
+
+impl Task {
+    /// Runs it on this thread.
+    pub fn run(&self) -> Result<Outcome, LabError> {
+        match self {
+            Self::Timeline(task) => task.run().map(Outcome::Timeline),
+            Self::Shared(task) => task.run().map(Outcome::Shared),
+            Self::Zil(task) => task.run().map(Outcome::Zil),
+            Self::Mirror(task) => task.run().map(Outcome::Mirror),
+            Self::Cut(task) => task.run().map(Outcome::Cut),
+        }
+    }
+}
+
+macro_rules! outcome_of {
+    ($name:ident, $variant:ident, $inner:ty) => {
+        impl Outcome {
+            /// The outcome of a task of this kind. Panics on another: tasks and outcomes were mixed
+            /// up by the program, not by a request.
+            #[must_use]
+            pub fn $name(&self) -> &$inner {
+                match self {
+                    Self::$variant(outcome) => outcome,
+                    other => panic!("not an outcome of this kind: {other:?}"),
+                }
+            }
+        }
+    };
+}
+outcome_of!(timeline, Timeline, TimelineOutcome);
+outcome_of!(shared, Shared, SharedOutcome);
+outcome_of!(zil, Zil, ZilOutcome);
+outcome_of!(mirror, Mirror, MirrorOutcome);
+outcome_of!(cut, Cut, CutOutcome);

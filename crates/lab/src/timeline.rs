@@ -1,0 +1,297 @@
+//! One device through a sequence of phases: secure erase, fill, load, idle.
+
+use crate::bench::{Bench, Ended, LoadRun, Sample};
+use crate::load::Load;
+use crate::{LabError, shrink};
+use forebay_flash::DeviceSpec;
+use serde::{Deserialize, Serialize};
+
+/// One phase. Minutes are those of the full-size device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Phase {
+    /// Erase everything; takes no counted time.
+    SecureErase,
+    /// Write the whole device once in order.
+    Fill {
+        /// Bytes of a request.
+        block_bytes: u32,
+    },
+    /// A load.
+    Load {
+        /// How long.
+        minutes: f64,
+        /// What.
+        pattern: Load,
+    },
+    /// A load until it has moved as many bytes as so many times the device's capacity.
+    Passes {
+        /// How many times.
+        passes: f64,
+        /// What.
+        pattern: Load,
+    },
+    /// Nothing.
+    Idle {
+        /// How long.
+        minutes: f64,
+    },
+}
+
+fn default_sample() -> f64 {
+    1.0
+}
+
+/// One device, one seed, some phases.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Timeline {
+    /// The device at full size.
+    pub device: DeviceSpec,
+    /// How many times smaller its model is; 0: as small as stays faithful.
+    #[serde(default)]
+    pub scale: u32,
+    /// Seed of device and load.
+    #[serde(default)]
+    pub seed: u64,
+    /// Time between samples.
+    #[serde(default = "default_sample")]
+    pub sample_minutes: f64,
+    /// In order.
+    pub phases: Vec<Phase>,
+}
+
+/// One phase's results.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PhaseOutcome {
+    /// Start, in minutes from the start of the first counted phase.
+    pub from_minute: f64,
+    /// End.
+    pub to_minute: f64,
+    /// Samples in order.
+    pub samples: Vec<Sample>,
+    /// The phase as one sample; nothing for phases without load.
+    pub whole: Option<Sample>,
+    /// Requests outstanding, integrated by the device over time; and arrival rate times mean
+    /// response. Little's law says they are the same.
+    pub little: Option<(f64, f64)>,
+    /// The flash wore out in it.
+    #[serde(default)]
+    pub worn_out: bool,
+}
+
+/// All phases' results and the device's state at the end.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TimelineOutcome {
+    /// Exact scale that was used.
+    pub scale: f64,
+    /// In order; phases without samples included.
+    pub phases: Vec<PhaseOutcome>,
+    /// Host bytes written at full size.
+    pub written_bytes: f64,
+    /// Media bytes per host byte over the whole run.
+    pub amplification: f64,
+    /// Share of the medium's servers busy, over the whole run.
+    pub utilisation: f64,
+    /// Mean erase count, and its deviation, over blocks.
+    pub erase_mean: f64,
+    /// Standard deviation of erase counts.
+    pub erase_deviation: f64,
+    /// Bytes the link repeated because of bit errors, in transfers.
+    pub link_retries: u64,
+    /// A number that follows from the model's whole state.
+    pub digest: String,
+}
+
+impl TimelineOutcome {
+    /// The last phase under load.
+    #[must_use]
+    pub fn last_load(&self) -> Option<&PhaseOutcome> {
+        self.phases.iter().rev().find(|p| p.whole.is_some())
+    }
+
+    /// All samples in order.
+    pub fn samples(&self) -> impl Iterator<Item = &Sample> {
+        self.phases.iter().flat_map(|p| &p.samples)
+    }
+
+    /// The mean over the last `minutes` of the last load.
+    #[must_use]
+    pub fn sustained(&self, minutes: f64) -> Sample {
+        let Some(phase) = self.last_load() else { return Sample::default() };
+        let from = phase.to_minute - minutes;
+        let tail: Vec<&Sample> = phase.samples.iter().filter(|s| s.minute > from + 1e-6).collect();
+        mean(&tail)
+    }
+
+    /// The first sample of the first load: what a fresh device does.
+    #[must_use]
+    pub fn fresh(&self) -> Sample {
+        let load = self.phases.iter().find(|p| p.whole.is_some());
+        load.and_then(|p| p.samples.first().copied()).unwrap_or_default()
+    }
+}
+
+/// The mean of samples of equal length.
+#[must_use]
+pub(crate) fn mean(samples: &[&Sample]) -> Sample {
+    let n = samples.len().max(1) as f64;
+    let sum = |f: fn(&Sample) -> f64| samples.iter().map(|s| f(s)).sum::<f64>();
+    let done = sum(|s| s.iops).max(f64::MIN_POSITIVE);
+    Sample {
+        minute: samples.last().map_or(0.0, |s| s.minute),
+        iops: sum(|s| s.iops) / n,
+        mib_s: sum(|s| s.mib_s) / n,
+        // Weighted by requests: the mean response of the whole stretch.
+        mean_ms: sum(|s| s.mean_ms * s.iops) / done,
+        max_ms: samples.iter().map(|s| s.max_ms).fold(0.0, f64::max),
+        power_w: sum(|s| s.power_w) / n,
+        amplification: sum(|s| s.amplification * s.iops) / done,
+    }
+}
+
+/// Longest a phase may last: a year. More is a mistake in a unit.
+const MOST_MINUTES: f64 = 366.0 * 24.0 * 60.0;
+
+fn check_minutes(what: &str, minutes: f64) -> Result<(), LabError> {
+    if minutes > 0.0 && minutes <= MOST_MINUTES {
+        return Ok(());
+    }
+    let text = format!("{what}: {minutes} minutes are not between 0 and {MOST_MINUTES}");
+    Err(LabError::usage(text))
+}
+
+impl Timeline {
+    /// Refuses what cannot be run, in one line.
+    pub fn check(&self) -> Result<(), LabError> {
+        self.device.check()?;
+        check_minutes("sample_minutes", self.sample_minutes)?;
+        if self.phases.is_empty() {
+            return Err(LabError::usage("a timeline needs at least one phase"));
+        }
+        for phase in &self.phases {
+            match phase {
+                Phase::SecureErase => {}
+                Phase::Fill { block_bytes } => {
+                    if *block_bytes == 0 || block_bytes % 512 != 0 {
+                        return Err(LabError::usage(format!(
+                            "fill: block_bytes is {block_bytes}, not a multiple of 512 above 0"
+                        )));
+                    }
+                }
+                Phase::Load { minutes, pattern: load } => {
+                    check_minutes("load", *minutes)?;
+                    load.check()?;
+                    if minutes / self.sample_minutes > 1e6 {
+                        let text =
+                            format!("load: more than a million samples in {minutes} minutes");
+                        return Err(LabError::usage(text));
+                    }
+                }
+                Phase::Passes { passes, pattern } => {
+                    pattern.check()?;
+                    if !(*passes > 0.0 && *passes <= 1e4) {
+                        let text = format!("passes: {passes} is not between 0 and 10,000");
+                        return Err(LabError::usage(text));
+                    }
+                }
+                Phase::Idle { minutes } => check_minutes("idle", *minutes)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs it.
+    pub fn run(&self) -> Result<TimelineOutcome, LabError> {
+        self.check()?;
+        let (device, scale) = shrink::shrink(&self.device, self.scale)?;
+        let mut bench = Bench::new(&device, scale, self.seed)?;
+        let mut counting = false;
+        let mut phases = Vec::new();
+        for (i, phase) in self.phases.iter().enumerate() {
+            let counts = !matches!(phase, Phase::SecureErase | Phase::Fill { .. });
+            if !counting && counts {
+                counting = true;
+                bench.start_counting();
+            }
+            let from_minute = if counting { bench.minute_at(bench.now) } else { 0.0 };
+            let mut outcome = PhaseOutcome {
+                from_minute,
+                to_minute: from_minute,
+                samples: Vec::new(),
+                whole: None,
+                little: None,
+                worn_out: false,
+            };
+            match phase {
+                Phase::SecureErase => bench.secure_erase()?,
+                Phase::Fill { block_bytes } => bench.fill(*block_bytes, FILL_DEPTH)?,
+                Phase::Idle { minutes } => {
+                    outcome.samples = bench.idle(*minutes, self.sample_minutes);
+                    outcome.to_minute = bench.minute_at(bench.now);
+                }
+                Phase::Load { minutes, pattern } => {
+                    let run = self.load(&mut bench, i, pattern, *minutes, u64::MAX)?;
+                    outcome.take(run, bench.minute_at(bench.now));
+                    outcome.to_minute = from_minute + minutes;
+                }
+                Phase::Passes { passes, pattern } => {
+                    let bytes = bench.capacity_bytes() as f64 * passes;
+                    let most = (bytes / f64::from(pattern.block_bytes)).ceil() as u64;
+                    let run = self.load(&mut bench, i, pattern, MOST_MINUTES, most)?;
+                    outcome.take(run, bench.minute_at(bench.now));
+                }
+            }
+            let worn_out = outcome.worn_out;
+            phases.push(outcome);
+            if worn_out {
+                break;
+            }
+        }
+        let stats = bench.stats();
+        Ok(TimelineOutcome {
+            scale,
+            phases,
+            written_bytes: stats.written_bytes as f64 * scale,
+            amplification: stats.write_amplification(),
+            utilisation: stats.media_utilisation(),
+            erase_mean: stats.wear.mean,
+            erase_deviation: stats.wear.deviation,
+            link_retries: stats.link_retries,
+            digest: format!("{:016x}", bench.digest()),
+        })
+    }
+}
+
+impl Timeline {
+    fn load(
+        &self,
+        bench: &mut Bench,
+        phase: usize,
+        pattern: &Load,
+        minutes: f64,
+        most: u64,
+    ) -> Result<LoadRun, LabError> {
+        let seed = crate::hash::mix(self.seed.wrapping_add(phase as u64));
+        // A span is given at full size, as capacities are.
+        let span_bytes = (pattern.span_bytes as f64 / bench.scale) as u64;
+        let load = Load { span_bytes, ..pattern.clone() };
+        bench.run(&load, minutes, most, self.sample_minutes, seed)
+    }
+}
+
+impl PhaseOutcome {
+    fn take(&mut self, run: LoadRun, to_minute: f64) {
+        self.to_minute = to_minute;
+        self.samples = run.samples;
+        self.whole = Some(run.whole);
+        self.little = Some(run.little);
+        self.worn_out = run.ended == Ended::WornOut;
+    }
+}
+
+/// Requests outstanding while a device is filled.
+const FILL_DEPTH: u32 = 8;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,66 @@
+use super::*;
+use crate::catalogue;
+
+fn timeline(phases: Vec<Phase>) -> Timeline {
+    let device = catalogue::find("ocz-vertex-2-ex-50gb").expect("built in").device;
+    Timeline { device, scale: 256, seed: 9, sample_minutes: 1.0, phases }
+}
+
+fn random() -> Load {
+    Load { random_share: 1.0, ..Load::default() }
+}
+
+#[test]
+fn samples_tile_the_time_and_obey_littles_law() {
+    let load = Phase::Load { minutes: 12.5, pattern: random() };
+    let out = timeline(vec![Phase::SecureErase, load.clone(), Phase::Idle { minutes: 5.0 }, load])
+        .run()
+        .expect("runs");
+    let counts: Vec<usize> = out.phases.iter().map(|p| p.samples.len()).collect();
+    // Half a minute left over makes a sample of its own only when it is not less than half.
+    assert_eq!(counts, [0, 12, 5, 12]);
+    let ends: Vec<f64> = out.samples().map(|s| s.minute).collect();
+    assert!(ends.windows(2).all(|w| w[0] < w[1]), "{ends:?}");
+    for phase in out.phases.iter().filter(|p| p.whole.is_some()) {
+        let (integrated, product) = phase.little.expect("a load");
+        assert!((integrated / product - 1.0).abs() < 1e-6, "{integrated} against {product}");
+        let whole = phase.whole.expect("a load");
+        let outstanding = whole.iops * whole.mean_ms / 1000.0;
+        assert!((outstanding / 32.0 - 1.0).abs() < 0.01, "{outstanding}");
+    }
+    assert!(out.utilisation > 0.0 && out.utilisation <= 1.0);
+}
+
+#[test]
+fn passes_end_with_their_bytes() {
+    let out = timeline(vec![Phase::Passes { passes: 0.5, pattern: random() }]).run().expect("runs");
+    let device = catalogue::find("ocz-vertex-2-ex-50gb").expect("built in").device;
+    let share = out.written_bytes / device.capacity_bytes as f64;
+    assert!((share - 0.5).abs() < 0.01, "{share}");
+}
+
+#[test]
+fn equal_runs_are_equal_to_the_last_bit_and_seeds_matter() {
+    let one = timeline(vec![Phase::Load { minutes: 5.0, pattern: random() }]);
+    assert_eq!(one.run().expect("runs"), one.run().expect("runs"));
+    let other = Timeline { seed: 10, ..one.clone() };
+    assert_ne!(one.run().expect("runs").digest, other.run().expect("runs").digest);
+}
+
+#[test]
+fn nonsense_is_refused_in_one_line() {
+    let load = |minutes| Phase::Load { minutes, pattern: random() };
+    for phases in [
+        vec![],
+        vec![load(-1.0)],
+        vec![load(0.0)],
+        vec![load(f64::NAN)],
+        vec![load(1e9)],
+        vec![Phase::Idle { minutes: -3.0 }],
+        vec![Phase::Fill { block_bytes: 100 }],
+        vec![Phase::Passes { passes: -1.0, pattern: random() }],
+    ] {
+        let error = timeline(phases.clone()).run().expect_err("must refuse");
+        assert!(error.exit_code() == 2 && !error.to_string().contains('\n'), "{phases:?}: {error}");
+    }
+}

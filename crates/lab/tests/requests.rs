@@ -1,0 +1,141 @@
+//! Whole requests through the entry point: same bytes for the same request, one line for nonsense.
+#![allow(clippy::disallowed_methods)] // It looks at the files the lab writes.
+
+use forebay_lab::simulate::{
+    Args, DEFAULT_SEED, WearRequest, WearRunner, results_of, run, run_with,
+};
+use forebay_lab::{LabError, catalogue};
+use forebay_report::{Experiment, from_json, to_json};
+use std::path::PathBuf;
+
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let dir = std::env::temp_dir().join(format!("forebay-lab-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(&dir).expect("scratch");
+        Self(dir)
+    }
+
+    fn args(&self, experiment: &str, devices: &[&str]) -> Args {
+        Args {
+            experiment: Some(experiment.into()),
+            devices: devices.iter().map(|d| (*d).to_owned()).collect(),
+            out: self.0.clone(),
+            seed: DEFAULT_SEED,
+            json: true,
+            scale: Some(512),
+            ..Args::default()
+        }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+const SMALL: &str = "ocz-vertex-2-ex-50gb";
+
+#[test]
+fn same_request_same_bytes_whether_run_resumed_or_on_more_threads() {
+    for experiment in ["content", "power-cut", "zil-pattern"] {
+        let (a, b) = (Scratch::new("once"), Scratch::new("again"));
+        let first =
+            to_json(&results_of(&a.args(experiment, &[SMALL]), experiment, None).expect("runs"));
+        let resumed =
+            to_json(&results_of(&a.args(experiment, &[SMALL]), experiment, None).expect("runs"));
+        let one = Args { threads: Some(1), ..b.args(experiment, &[SMALL]) };
+        let alone = to_json(&results_of(&one, experiment, None).expect("runs"));
+        assert_eq!(first, resumed, "{experiment}");
+        assert_eq!(first, alone, "{experiment}");
+        assert!(from_json(&first).is_ok());
+        let other = Args { seed: 2, ..b.args(experiment, &[SMALL]) };
+        let other = to_json(&results_of(&other, experiment, None).expect("runs"));
+        assert_ne!(first, other, "{experiment}: the seed must matter");
+    }
+}
+
+#[test]
+fn interrupted_work_is_taken_up_and_damaged_files_are_not_trusted() {
+    let s = Scratch::new("resume");
+    let args = s.args("content", &[SMALL]);
+    let first = to_json(&results_of(&args, "content", None).expect("runs"));
+    let mut kept: Vec<PathBuf> = std::fs::read_dir(s.0.join("runs"))
+        .expect("kept")
+        .map(|e| e.expect("entry").path())
+        .collect();
+    kept.sort();
+    assert_eq!(kept.len(), 3);
+    std::fs::remove_file(&kept[0]).expect("one is gone");
+    let text = std::fs::read_to_string(&kept[1]).expect("reads");
+    std::fs::write(&kept[1], &text[..text.len() / 2]).expect("one is torn");
+    assert_eq!(first, to_json(&results_of(&args, "content", None).expect("runs")));
+}
+
+fn refusal(args: &Args) -> String {
+    let error = run(args).expect_err("must refuse");
+    assert_eq!(error.exit_code(), 2, "{error}");
+    let text = error.to_string();
+    assert!(!text.contains('\n'), "{text}");
+    text
+}
+
+#[test]
+fn nonsense_is_answered_in_one_line_with_exit_code_2() {
+    let s = Scratch::new("nonsense");
+    assert!(refusal(&s.args("poem", &[])).contains("degradation"));
+    assert!(refusal(&s.args("content", &["no-such-device"])).contains("unknown device"));
+    assert!(refusal(&s.args("content", &["./no/such/file.toml"])).contains("cannot read"));
+    assert!(refusal(&s.args("price", &["generic-disk-7200-2tb"])).contains("none of the devices"));
+    assert!(refusal(&s.args("sweep", &[])).contains("file"));
+    refusal(&Args { scale: Some(0), ..s.args("content", &[SMALL]) });
+    refusal(&Args { threads: Some(0), ..s.args("content", &[SMALL]) });
+    refusal(&Args { shard: Some("1/2".into()), ..s.args("content", &[SMALL]) });
+    let text = catalogue::text(SMALL).expect("built in");
+    for (from, to, part) in [
+        ("blocks_per_plane = 6334", "blocks_per_plane = 63", "geometry"),
+        ("erase_us = 1500", "erase_us = -1500", "erase_us"),
+        ("capacity_bytes = 50_000_000_000", "capacity_bytes = -5", "capacity_bytes"),
+        ("program_us = 200", "program_us = \"fast\"", "program_us"),
+    ] {
+        assert!(text.contains(from), "{from}");
+        let file = s.0.join("bad.toml");
+        std::fs::write(&file, text.replace(from, to)).expect("writes");
+        let answer = refusal(&s.args("content", &[file.to_str().expect("path")]));
+        assert!(answer.contains(part), "{to}: {answer}");
+    }
+}
+
+#[test]
+fn a_device_of_ones_own_runs_from_a_file() {
+    let s = Scratch::new("own");
+    let text = catalogue::text(SMALL).expect("built in").replace("OCZ Vertex 2 EX", "Mine");
+    let file = s.0.join("mine.toml");
+    std::fs::write(&file, text).expect("writes");
+    let args = s.args("content", &[file.to_str().expect("path")]);
+    run(&args).expect("runs");
+    let page = std::fs::read_to_string(s.0.join("content.html")).expect("page");
+    assert!(page.contains("Mine 50 GB"));
+    let json = std::fs::read_to_string(s.0.join("content.json")).expect("json");
+    assert!(from_json(&json).is_ok());
+}
+
+struct FakePool;
+
+impl WearRunner for FakePool {
+    fn run(&self, request: &WearRequest<'_>) -> Result<Experiment, LabError> {
+        Ok(Experiment { id: "wear".into(), seed: request.seed, ..Experiment::default() })
+    }
+}
+
+#[test]
+fn wear_needs_the_pool_and_takes_one() {
+    let s = Scratch::new("wear");
+    assert!(refusal(&s.args("wear", &[])).contains("needs the pool"));
+    run_with(&s.args("wear", &[]), Some(&FakePool)).expect("with a pool it runs");
+    let json = std::fs::read_to_string(s.0.join("wear.json")).expect("json");
+    assert_eq!(from_json(&json).expect("reads").experiments[0].id, "wear");
+}

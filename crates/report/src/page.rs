@@ -1,0 +1,221 @@
+//! The page: one HTML file with everything in it.
+
+use crate::html::{chart_table, escape, escape_script, number, table};
+use crate::{Basis, Chart, Check, Experiment, Results, to_json};
+
+const STYLE: &str = include_str!("page.css");
+const SCRIPT: &str = include_str!("page.js");
+const ECHARTS: &str = include_str!("../vendor/echarts-5.6.0/echarts.common.min.js");
+
+fn basis_word(basis: Basis) -> (&'static str, &'static str) {
+    match basis {
+        Basis::Fitted => ("fitted", "A model parameter was chosen so that this figure comes out"),
+        Basis::Predicted => ("predicted", "Follows from the model; nothing was adjusted to it"),
+        Basis::Invariant => ("invariant", "Must hold for any model"),
+        Basis::Formula => ("formula", "Follows from a formula"),
+        Basis::Published => ("published", "Printed by somebody else"),
+    }
+}
+
+fn basis_tag(basis: Basis) -> String {
+    let (word, why) = basis_word(basis);
+    format!("<span class=\"tag {word}\" title=\"{why}\">{word}</span>")
+}
+
+fn passed(checks: &[Check]) -> usize {
+    checks.iter().filter(|c| c.pass).count()
+}
+
+fn verdict(experiment: &Experiment) -> (&'static str, String) {
+    if experiment.refusal.is_some() {
+        return ("none", "not run".into());
+    }
+    let (all, good) = (experiment.checks.len(), passed(&experiment.checks));
+    match (all, good) {
+        (0, _) => ("none", "no checks".into()),
+        (all, good) if all == good => ("pass", format!("{good} of {all} checks hold")),
+        (all, good) => ("fail", format!("{good} of {all} checks hold")),
+    }
+}
+
+fn navigation(results: &Results) -> String {
+    let mut out = String::from("<nav aria-label=\"Experiments\"><ol>");
+    for e in &results.experiments {
+        let (class, text) = verdict(e);
+        out.push_str(&format!(
+            "<li><a href=\"#{id}\"><span class=\"dot {class}\" title=\"{text}\"></span>{title}</a></li>",
+            id = escape(&e.id),
+            title = escape(&e.title),
+        ));
+    }
+    out.push_str("</ol></nav>");
+    out
+}
+
+fn overview(results: &Results) -> String {
+    let mut out = String::from("<section class=\"cards\" aria-label=\"Overview\">");
+    for e in &results.experiments {
+        let (class, text) = verdict(e);
+        let line = e
+            .refusal
+            .as_deref()
+            .or_else(|| e.findings.first().map(|f| f.text.as_str()))
+            .unwrap_or(&e.question);
+        out.push_str(&format!(
+            "<a class=\"card\" href=\"#{id}\"><h3>{title}</h3><p>{line}</p>\
+             <p class=\"verdict {class}\">{text}</p></a>",
+            id = escape(&e.id),
+            title = escape(&e.title),
+            line = escape(line),
+        ));
+    }
+    out.push_str("</section>");
+    out
+}
+
+fn check_rows(checks: &[Check]) -> String {
+    let mut out = String::from(
+        "<div class=\"scroll\"><table><thead><tr><th scope=\"col\">Check</th><th scope=\"col\">\
+         Expected</th><th scope=\"col\">Got</th><th scope=\"col\">Off by</th><th scope=\"col\">\
+         Allowed</th><th scope=\"col\">Basis</th><th scope=\"col\">Source</th></tr></thead><tbody>",
+    );
+    for c in checks {
+        let off = if c.expected == 0.0 {
+            number(c.got - c.expected)
+        } else {
+            format!("{:+.2} %", (c.got / c.expected - 1.0) * 100.0).replace('-', "−")
+        };
+        let allowed = if c.expected == 0.0 {
+            number(c.tolerance)
+        } else {
+            format!("± {} %", number(c.tolerance * 100.0))
+        };
+        let (class, mark) = if c.pass { ("good", "✓") } else { ("bad", "✗") };
+        let unit = escape(&c.unit);
+        out.push_str(&format!(
+            "<tr><th scope=\"row\" class=\"{class}\"><i>{mark}</i> {}</th><td class=\"n\">{} \
+             <small>{unit}</small></td><td class=\"n\">{} <small>{unit}</small></td>\
+             <td class=\"n\">{off}</td><td class=\"n\">{allowed}</td><td>{}</td><td>{}</td></tr>",
+            escape(&c.name),
+            number(c.expected),
+            number(c.got),
+            basis_tag(c.basis),
+            escape(&c.source),
+        ));
+    }
+    out.push_str("</tbody></table></div>");
+    out
+}
+
+fn chart(experiment: &Experiment, index: usize, chart: &Chart) -> String {
+    let id = format!("{}-{}", escape(&experiment.id), escape(&chart.id));
+    format!(
+        "<figure id=\"{id}\"><figcaption><h3>{title}</h3><p>{caption}</p></figcaption>\
+         <div class=\"chart\" data-experiment=\"{exp}\" data-chart=\"{index}\" role=\"img\" \
+         aria-label=\"{title}. The values are in the table below.\"></div>\
+         <p class=\"provenance\"><span>seed {seed}</span><span>configuration {hash}</span>\
+         <button type=\"button\" class=\"csv\" data-experiment=\"{exp}\" data-chart=\"{index}\">\
+         Save as CSV</button></p>\
+         <details><summary>Data</summary>{rows}</details></figure>",
+        title = escape(&chart.title),
+        caption = escape(&chart.caption),
+        exp = escape(&experiment.id),
+        seed = chart.seed,
+        hash = escape(&chart.config_hash),
+        rows = chart_table(chart),
+    )
+}
+
+fn section(e: &Experiment) -> String {
+    let mut out = format!(
+        "<section class=\"experiment\" id=\"{id}\"><h2>{title}</h2><p class=\"question\">{q}</p>",
+        id = escape(&e.id),
+        title = escape(&e.title),
+        q = escape(&e.question),
+    );
+    if let Some(why) = &e.refusal {
+        out.push_str(&format!("<p class=\"refusal\">{}</p></section>", escape(why)));
+        return out;
+    }
+    if !e.findings.is_empty() {
+        out.push_str("<ul class=\"findings\">");
+        for f in &e.findings {
+            out.push_str(&format!("<li>{} {}</li>", escape(&f.text), basis_tag(f.basis)));
+        }
+        out.push_str("</ul>");
+    }
+    for t in &e.tables {
+        out.push_str(&format!(
+            "<figure id=\"{}-{}\"><figcaption><h3>{}</h3><p>{}</p></figcaption>{}\
+             <p class=\"provenance\"><span>seed {}</span><span>configuration {}</span></p></figure>",
+            escape(&e.id),
+            escape(&t.id),
+            escape(&t.title),
+            escape(&t.caption),
+            table(t),
+            e.seed,
+            escape(&e.config_hash),
+        ));
+    }
+    for (i, c) in e.charts.iter().enumerate() {
+        out.push_str(&chart(e, i, c));
+    }
+    if !e.checks.is_empty() {
+        let (class, text) = verdict(e);
+        let open = if class == "fail" { " open" } else { "" };
+        out.push_str(&format!(
+            "<details class=\"checks\"{open}><summary><span class=\"dot {class}\"></span>{text}\
+             </summary>{}</details>",
+            check_rows(&e.checks)
+        ));
+    }
+    out.push_str(&format!(
+        "<details class=\"method\"><summary>Method and configuration</summary><p>{}</p><dl>",
+        escape(&e.method)
+    ));
+    for (key, value) in &e.config {
+        out.push_str(&format!("<dt>{}</dt><dd>{}</dd>", escape(key), escape(value)));
+    }
+    out.push_str(&format!(
+        "<dt>seed</dt><dd>{}</dd><dt>configuration hash</dt><dd>{}</dd></dl></details></section>",
+        e.seed,
+        escape(&e.config_hash)
+    ));
+    out
+}
+
+/// The page. Opens without a network; light and dark follow the reader's setting or the button.
+#[must_use]
+pub fn render(results: &Results) -> String {
+    let checks: usize = results.experiments.iter().map(|e| e.checks.len()).sum();
+    let good: usize = results.experiments.iter().map(|e| passed(&e.checks)).sum();
+    let charts: usize = results.experiments.iter().map(|e| e.charts.len()).sum();
+    let mut body = String::new();
+    for e in &results.experiments {
+        body.push_str(&section(e));
+    }
+    let single = results.experiments.len() < 2;
+    let shape = if single { "single" } else { "many" };
+    format!(
+        "<!doctype html>\n<html lang=\"en\" class=\"{shape}\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
+         <meta name=\"color-scheme\" content=\"light dark\"><title>{title}</title>\
+         <style>{STYLE}</style></head><body>\
+         <header><div><h1>{title}</h1><p class=\"provenance\"><span>seed {seed}</span>\
+         <span>{generator}</span><span>{charts} charts</span><span>{good} of {checks} checks hold</span>\
+         </p></div><div class=\"tools\"><button type=\"button\" id=\"save\">Save results as JSON\
+         </button><button type=\"button\" id=\"theme\" aria-label=\"Switch light and dark\">◐</button>\
+         </div></header><div class=\"page\">{nav}<main>{cards}{body}</main></div>\
+         <footer><p>Everything on this page is inside this file. Charts are drawn with Apache ECharts \
+         5.6.0 (Apache License 2.0; © The Apache Software Foundation; parts from d3, BSD-3-Clause).\
+         </p></footer>\
+         <script type=\"application/json\" id=\"results\">{data}</script>\
+         <script>{ECHARTS}</script><script>{SCRIPT}</script></body></html>\n",
+        title = escape(&results.title),
+        seed = results.seed,
+        generator = escape(&results.generator),
+        nav = if single { String::new() } else { navigation(results) },
+        cards = if single { String::new() } else { overview(results) },
+        data = escape_script(&to_json(results)),
+    )
+}

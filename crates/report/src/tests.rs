@@ -1,0 +1,130 @@
+use crate::*;
+use proptest::prelude::*;
+
+fn sample() -> Results {
+    let chart = Chart {
+        id: "fall".into(),
+        title: "IOPS <after> secure erase".into(),
+        kind: ChartKind::Line,
+        x: Axis::linear("Time", "min"),
+        y: Axis::linear("IOPS", "1/s"),
+        series: vec![
+            Series {
+                name: "A & B".into(),
+                points: vec![Point::at(0.0, 1234.5), Point::at(1.0, 10.0)],
+                ..Series::default()
+            },
+            Series {
+                name: "printed".into(),
+                role: Role::Published,
+                points: vec![Point::at(1.0, 11.0).between(9.0, 12.0)],
+                ..Series::default()
+            },
+        ],
+        seed: 42,
+        config_hash: "abcd".into(),
+        ..Chart::default()
+    };
+    Results {
+        schema: SCHEMA.into(),
+        title: "Lab".into(),
+        generator: "test 1".into(),
+        seed: 42,
+        experiments: vec![Experiment {
+            id: "degradation".into(),
+            title: "Degradation".into(),
+            seed: 42,
+            config_hash: "abcd".into(),
+            findings: vec![Finding {
+                text: "</script><script>alert(1)</script>".into(),
+                basis: Basis::Predicted,
+            }],
+            checks: vec![Check::relative("x", "", (100.0, 104.0), 0.05, Basis::Fitted, "book")],
+            charts: vec![chart],
+            tables: vec![Table {
+                id: "t".into(),
+                title: "T".into(),
+                columns: vec![Column::new("device"), Column::with_unit("price", "$")],
+                rows: vec![vec![Cell::text("a"), Cell::unknown()]],
+                ..Table::default()
+            }],
+            ..Experiment::default()
+        }],
+    }
+}
+
+#[test]
+fn results_survive_json() {
+    let text = to_json(&sample());
+    assert_eq!(from_json(&text).expect("reads back"), sample());
+    assert_eq!(text, to_json(&from_json(&text).expect("reads back")));
+}
+
+#[test]
+fn another_version_is_refused_by_name() {
+    let text = to_json(&sample()).replace(SCHEMA, "forebay-results/9");
+    let error = from_json(&text).expect_err("must refuse").to_string();
+    assert!(error.contains("forebay-results/9") && error.contains(SCHEMA), "{error}");
+    assert!(!error.contains('\n'));
+    assert!(from_json("[1]").is_err() && from_json("{").is_err());
+}
+
+#[test]
+fn text_of_results_cannot_become_markup() {
+    let page = render(&sample());
+    assert!(!page.contains("<script>alert"));
+    assert!(page.contains("&lt;script&gt;alert"));
+    assert!(page.contains("IOPS &lt;after&gt; secure erase"));
+}
+
+#[test]
+fn page_refers_to_nothing_outside_itself() {
+    let page = render(&sample());
+    // The chart library names its own licence and XML namespaces in text; what must not be there
+    // is an attribute or a rule that would make a browser fetch something.
+    for fetch in ["<link", "<img", "<iframe", "src=\"", "@import", "url("] {
+        let own: Vec<&str> = page.split("<script>").take(1).collect();
+        assert!(!own[0].contains(fetch), "found {fetch}");
+    }
+    assert!(page.contains("echarts") && page.contains("Apache License 2.0"));
+}
+
+#[test]
+fn every_chart_has_its_table_and_seed() {
+    let page = render(&sample());
+    assert!(page.contains("seed 42") && page.contains("configuration abcd"));
+    assert!(page.contains("1\u{202f}23") && page.contains("<summary>Data</summary>"), "table");
+    assert!(page.contains("unknown"));
+}
+
+#[test]
+fn checks_compare_relatively() {
+    let check = |got| Check::relative("x", "", (100.0, got), 0.05, Basis::Fitted, "").pass;
+    assert!(check(105.0) && check(95.0));
+    assert!(!check(105.1) && !check(94.9) && !check(f64::NAN));
+}
+
+#[test]
+fn a_nan_cannot_pass_for_a_number() {
+    let mut results = sample();
+    results.experiments[0].checks[0].got = f64::NAN;
+    assert!(from_json(&to_json(&results)).is_err());
+}
+
+proptest! {
+    #[test]
+    fn rounding_is_idempotent_and_close(v in proptest::num::f64::NORMAL) {
+        let once = round_significant(v);
+        prop_assert_eq!(once, round_significant(once));
+        prop_assert!((once - v).abs() <= v.abs() * 5.1e-7);
+    }
+
+    #[test]
+    fn any_text_survives(text in ".*") {
+        let mut results = sample();
+        results.experiments[0].question.clone_from(&text);
+        prop_assert_eq!(&from_json(&to_json(&results)).expect("reads").experiments[0].question, &text);
+        let page = render(&results);
+        prop_assert_eq!(page.matches("</html>").count(), 1);
+    }
+}
