@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# kill -9 in the middle of writes, several times on each layout: what was answered is there.
+. "$(dirname "$0")/lib.sh"
+need python3
+begin
+ROUNDS=$(longer 2 12)
+SECONDS_OF_LOAD=$(longer 1.2 8)
+
+# over NAME LAYOUT...: rounds of FUA writes and of writes with flushes on four connections.
+over() {
+    local pool=$1
+    shift
+    files 256M d0 d1 d2 d3 d4
+    files 128M l0 l1
+    run "$FOREBAY" pool create -f "$pool" "$@"
+    run "$FOREBAY" volume create -V 100M "$pool/v"
+    for round in $(seq "$ROUNDS"); do
+        for flags in "" "--flush-every 8 --connections 4 --depth 8" "--block 512 --flush-every 3"; do
+            serve "$pool"
+            local ledger="$DIR/$pool.${flags//[^0-9]/}"
+            # Each kind of load has a volume of its own: one ledger knows one volume.
+            local volume="$pool/v"
+            case $flags in
+            *connections*) volume="$pool/w" ;;
+            *512*) volume="$pool/x" ;;
+            esac
+            if [ "$volume" != "$pool/v" ] && [ "$round" = 1 ]; then
+                run "$FOREBAY" volume create -V 24M "$volume"
+            fi
+            # shellcheck disable=SC2086
+            python3 "$HERE/ledger.py" write "$SOCKET" "$volume" "$ledger" --seconds 60 \
+                --expect-end --seed "$round" $flags >"$DIR/writer.out" 2>&1 &
+            local writer=$!
+            sleep "$SECONDS_OF_LOAD"
+            alive
+            kill_server
+            wait "$writer" || fail "$pool, the writer: $(cat "$DIR/writer.out")"
+            serve "$pool"
+            python3 "$HERE/ledger.py" check "$SOCKET" "$volume" "$ledger" >"$DIR/check.out" 2>&1 ||
+                fail "$*: after kill $round: $(cat "$DIR/writer.out" "$DIR/check.out")"
+            kill_server
+        done
+    done
+    serve "$pool"
+    scrub_clean "$pool"
+    stop_server
+    run "$FOREBAY" pool destroy "$pool"
+    say "$*: $(tail -n 1 "$DIR/check.out")"
+    rm -f "$DIR"/d? "$DIR"/l?
+}
+
+cd "$DIR" || exit 1
+d() { for i in "$@"; do echo "$DIR/d$i"; done; }
+l() { for i in "$@"; do echo "$DIR/l$i"; done; }
+# shellcheck disable=SC2046
+{
+    over one $(d 0)
+    over mirr mirror $(d 0 1) log $(l 0)
+    over zone raidz1 $(d 0 1 2 3) log mirror $(l 0 1)
+    if [ "$LONG" != 0 ]; then
+        over ztwo raidz2 $(d 0 1 2 3 4) log $(l 0) $(l 1)
+        over ztri raidz3 $(d 0 1 2 3 4)
+        over stri raid0 $(d 0 1 2) log mirror $(l 0 1)
+    fi
+}
+pass "$((ROUNDS * 3)) kills on each layout"

@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# Log devices come, go and fail under load, and no acknowledged write is lost. The failing one is
+# real: a file behind nbdkit's error filter, seen through nbdfuse.
+. "$(dirname "$0")/lib.sh"
+need python3 jq
+begin
+files 256M d0 d1 d2
+files 64M l0 l1 l2
+run "$FOREBAY" pool create p raidz1 "$DIR"/d{0,1,2}
+run "$FOREBAY" volume create -V 128M p/v
+round=0
+load() {
+    round=$((round + 1))
+    python3 "$HERE/ledger.py" write "$SOCKET" p/v "$DIR/ledger" --seconds "$1" --seed $round \
+        ${2:+$2} >"$DIR/writer.out" 2>&1 &
+    WRITER=$!
+    sleep 0.4
+}
+loaded() {
+    wait "$WRITER" || fail "$1: writes suffered: $(cat "$DIR/writer.out")"
+    run python3 "$HERE/ledger.py" check "$SOCKET" p/v "$DIR/ledger"
+}
+# cut WHAT: kill -9 in the middle of the load, and everything answered must be there.
+cut() {
+    sleep 0.6
+    alive
+    kill_server
+    wait "$WRITER" || fail "$1: the writer: $(cat "$DIR/writer.out")"
+    serve p
+    run python3 "$HERE/ledger.py" check "$SOCKET" p/v "$DIR/ledger"
+}
+logs() { "$FOREBAY" pool status p | sed -n '/^[[:space:]]*logs/,$p'; }
+serve p
+say "add, attach, detach, remove under load"
+load 4
+run "$FOREBAY" pool add p log "$DIR/l0"
+sleep 0.5
+run "$FOREBAY" pool attach p "$DIR/l0" "$DIR/l1"
+sleep 0.5
+run "$FOREBAY" pool detach p "$DIR/l0"
+sleep 0.5
+run "$FOREBAY" pool remove p "$DIR/l1"
+loaded "changes of the log"
+logs | grep -q "/l[01] " && fail "removed, and still listed: $(logs)"
+say "kill -9 after each change"
+load 60 --expect-end
+run "$FOREBAY" pool add -f p log mirror "$DIR/l0" "$DIR/l1"
+cut "after add"
+load 60 --expect-end
+run "$FOREBAY" pool detach p "$DIR/l0"
+cut "after detach"
+load 60 --expect-end
+run "$FOREBAY" pool attach -f p "$DIR/l1" "$DIR/l2"
+cut "after attach"
+load 60 --expect-end
+run "$FOREBAY" pool add -f p log "$DIR/l0"
+cut "after a second log"
+load 60 --expect-end
+run "$FOREBAY" pool remove p "$DIR/l0"
+cut "after remove"
+
+if command -v nbdkit >/dev/null && command -v nbdfuse >/dev/null && [ -e /dev/fuse ]; then
+    say "a side of the log fails under load, then the only one"
+    mkdir "$RUN/bad"
+    nbdkit -f -U "$RUN/k" --filter=error memory 64M error-pwrite=EIO error-pwrite-rate=100% \
+        error-flush=EIO error-flush-rate=100% error-file="$RUN/fail" >"$DIR/nbdkit.log" 2>&1 &
+    KIT=$!
+    disown $KIT
+    undo "kill -9 $KIT"
+    await 10 "nbdkit listens" test -S "$RUN/k"
+    nbdfuse "$RUN/bad/" "nbd+unix:///?socket=$RUN/k" >"$DIR/badfuse.log" 2>&1 &
+    disown $!
+    undo "fusermount3 -uz '$RUN/bad'; kill -9 $!"
+    await 10 "nbdfuse shows the device" test -e "$RUN/bad/nbd"
+    run "$FOREBAY" pool attach -f p "$DIR/l1" "$RUN/bad/nbd"
+    load 4
+    touch "$RUN/fail"
+    loaded "a failed side"
+    "$FOREBAY" pool status p | grep "$RUN/bad/nbd" | grep -qv ONLINE ||
+        fail "the failed side counts as well: $("$FOREBAY" pool status p)"
+    load 60 --expect-end
+    cut "with a failed side"
+    rm -f "$RUN/fail"
+    run "$FOREBAY" pool detach p "$RUN/bad/nbd"
+    run "$FOREBAY" pool remove p mirror-1 || true
+    run "$FOREBAY" pool add -f p log "$RUN/bad/nbd"
+else
+    say "skip failing devices: nbdkit or nbdfuse is not here"
+fi
+alive
+scrub_clean p
+stop_server
+pass "adds, removals, attaches, kills and failures"
