@@ -34,7 +34,7 @@ bench:
 	bench/run $(ARGS)
 
 bench-sim:
-	bench/simulated $(ARGS)
+	scripts/bench-sim $(ARGS)
 
 man:
 	$(CARGO) run --release --quiet --package forebay-cli -- man target/man1
