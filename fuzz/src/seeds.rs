@@ -2,7 +2,9 @@
 //! them to `seeds/`.
 
 use forebay_format::Encoder;
-use forebay_format::config::{GroupConfig, MemberConfig, MemberUse, PoolConfig, VolumeConfig};
+use forebay_format::config::{
+    GroupConfig, MemberConfig, MemberUse, PoolConfig, RingConfig, VolumeConfig,
+};
 use forebay_format::footer::{Footer, Run};
 use forebay_format::journal::{FrameKind, SegmentRecord, encode_frame};
 use forebay_format::label::{ConfigEnvelope, Heartbeat};
@@ -62,6 +64,12 @@ fn pool_config() -> PoolConfig {
         }],
         reserve_bytes: 0,
         logs: Vec::new(),
+        log_rings: vec![RingConfig {
+            ring: 0,
+            len_bytes: 1 << 26,
+            start_bytes: 0,
+            sides: Vec::new(),
+        }],
         properties: [("compression".to_owned(), "lz4".to_owned())].into(),
         volumes: vec![VolumeConfig {
             id: 1,
