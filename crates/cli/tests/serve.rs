@@ -359,8 +359,9 @@ fn listeners_that_are_taken_or_exposed() {
     scratch.run("pool create more e0");
     scratch.refused("serve more --listen unix:one.sock", 1, "another server has it");
     assert!(first.interrupt().success());
+    scratch.refused("serve tank --listen tcp:0.0.0.0:0", 2, "--plaintext");
     let exposed = scratch
-        .command("serve tank --listen tcp:0.0.0.0:0")
+        .command("serve tank --plaintext --listen tcp:0.0.0.0:0")
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::piped())
         .spawn()

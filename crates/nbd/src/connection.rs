@@ -14,12 +14,14 @@ use forebay_rt as rt;
 use forebay_rt::net::Stream;
 use forebay_rt::sync::{Notify, Semaphore};
 
+use crate::channel::Channel;
 use crate::exports::{ExportHandle, Exports, Peer};
 use crate::handshake::{Agreement, ExportFacts, Handshake, Lookup, Refusal, Step};
 use crate::inbox::Inbox;
 use crate::limits::Limits;
 use crate::outbox::Outbox;
 use crate::perform;
+use crate::tls::{TlsConfig, identity_of};
 use crate::wire::{REQUEST_BYTES, Request, command, errno};
 
 /// How a connection ended.
@@ -40,15 +42,17 @@ pub enum Ending {
 /// What the connections of one server share.
 pub(crate) struct Shared {
     pub(crate) limits: Limits,
+    /// Demanded of everybody when it is there.
+    pub(crate) tls: Option<TlsConfig>,
     pub(crate) total: Rc<Semaphore>,
     pub(crate) stopping: Cell<bool>,
 }
 
 impl Shared {
-    pub(crate) fn new(limits: Limits) -> Rc<Self> {
+    pub(crate) fn new(limits: Limits, tls: Option<TlsConfig>) -> Rc<Self> {
         let limits = limits.sane();
         let total = Semaphore::new(limits.total_bytes_max);
-        Rc::new(Self { limits, total, stopping: Cell::new(false) })
+        Rc::new(Self { limits, tls, total, stopping: Cell::new(false) })
     }
 }
 
@@ -104,7 +108,7 @@ impl Drop for Budget {
 
 /// Serves one client from greeting to end. Never fails: how it ended is what it returns.
 pub async fn serve_connection(stream: Stream, exports: Rc<dyn Exports>, limits: Limits) -> Ending {
-    serve(Rc::new(stream), exports, Shared::new(limits)).await
+    serve(Rc::new(stream), exports, Shared::new(limits, None)).await
 }
 
 pub(crate) async fn serve(
@@ -114,8 +118,9 @@ pub(crate) async fn serve(
 ) -> Ending {
     let limits = shared.limits;
     let partial = Rc::new(Cell::new(0));
-    let mut inbox = Inbox::new(stream.clone(), limits.receive_buffer_bytes, partial.clone());
-    let shaking = shake_hands(&stream, &mut inbox, &*exports, &shared);
+    let channel = Channel::new(stream.clone());
+    let mut inbox = Inbox::new(channel.clone(), limits.receive_buffer_bytes, partial.clone());
+    let shaking = shake_hands(&stream, &channel, &mut inbox, &*exports, &shared);
     let agreed = match rt::timeout(limits.handshake_deadline, shaking).await {
         Ok(Ok(agreed)) => agreed,
         Ok(Err(ending)) => {
@@ -141,7 +146,7 @@ pub(crate) async fn serve(
         device: handle.device.clone(),
         read_only: handle.is_read_only(),
         agreement,
-        outbox: Outbox::new(stream.clone(), release),
+        outbox: Outbox::new(channel, release),
         budget,
         in_flight: Cell::new(0),
         idle: Notify::default(),
@@ -173,15 +178,25 @@ pub(crate) async fn serve(
 
 struct Opener<'a> {
     exports: &'a dyn Exports,
-    peer: &'a Peer,
+    peer: Peer,
     shared: &'a Shared,
     opened: Option<ExportHandle>,
 }
 
+impl Opener<'_> {
+    fn allows(&self, export: &str) -> bool {
+        let tls = self.shared.tls.as_ref();
+        tls.is_none_or(|tls| tls.allows(self.peer.identity.as_deref(), export))
+    }
+}
+
 impl Lookup for Opener<'_> {
     fn list(&mut self) -> Vec<(String, String)> {
-        let entries = self.exports.list(self.peer);
-        entries.into_iter().map(|entry| (entry.name, entry.description)).collect()
+        let entries = self.exports.list(&self.peer).into_iter();
+        entries
+            .filter(|entry| self.allows(&entry.name))
+            .map(|entry| (entry.name, entry.description))
+            .collect()
     }
 
     fn open(&mut self, name: &str) -> Result<ExportFacts, Refusal> {
@@ -189,7 +204,11 @@ impl Lookup for Opener<'_> {
         if self.shared.stopping.get() {
             return Err(Refusal::ShuttingDown);
         }
-        let handle = self.exports.open(name, self.peer)?;
+        // Before anything is looked up: the answer must not tell what exists.
+        if !self.allows(name) {
+            return Err(Refusal::Denied);
+        }
+        let handle = self.exports.open(name, &self.peer)?;
         let facts = handle.facts(&self.shared.limits);
         self.opened = Some(handle);
         Ok(facts)
@@ -198,19 +217,23 @@ impl Lookup for Opener<'_> {
 
 async fn shake_hands(
     stream: &Stream,
+    channel: &Channel,
     inbox: &mut Inbox,
     exports: &dyn Exports,
     shared: &Shared,
 ) -> Result<(Agreement, ExportHandle), Ending> {
     let peer = Peer { address: stream.peer().to_owned(), uid: stream.peer_uid(), identity: None };
-    let mut lookup = Opener { exports, peer: &peer, shared, opened: None };
+    let mut lookup = Opener { exports, peer, shared, opened: None };
     let mut out = Vec::new();
-    let mut handshake = Handshake::new(shared.limits.options_max, &mut out);
+    let mut handshake = match shared.tls {
+        None => Handshake::new(shared.limits.options_max, &mut out),
+        Some(_) => Handshake::demanding_tls(shared.limits.options_max, &mut out),
+    };
     loop {
         let step = handshake.advance(inbox.bytes(), &mut lookup, &mut out);
         let waits = !matches!(step, Ok(Step::More(_)));
         if waits && !out.is_empty() {
-            let (sent, back) = stream.send_all(std::mem::take(&mut out)).await;
+            let (sent, back) = channel.send_all(std::mem::take(&mut out)).await;
             out = back;
             out.clear();
             // Who says goodbye need not wait for the answer.
@@ -230,6 +253,16 @@ async fn shake_hands(
                 }
             }
             Ok(Step::More(consumed)) => inbox.consume(consumed),
+            Ok(Step::StartTls(consumed)) => {
+                inbox.consume(consumed);
+                // A good client waits for the answer. What somebody on the way put in before it
+                // would else pass for a part of the encrypted conversation.
+                if !inbox.bytes().is_empty() {
+                    return Err(Ending::Broke("bytes in plain text after STARTTLS".into()));
+                }
+                let config = shared.tls.as_ref().expect("only then TLS is demanded");
+                lookup.peer.identity = start_tls(channel, config).await?;
+            }
             Ok(Step::Ended(_)) => return Err(Ending::Left),
             Ok(Step::Transmit(consumed, agreement)) => {
                 inbox.consume(consumed);
@@ -239,6 +272,19 @@ async fn shake_hands(
             Err(e) => return Err(Ending::Broke(e.to_string())),
         }
     }
+}
+
+/// Shakes hands; the name that the client's certificate proves, when it has shown one.
+async fn start_tls(channel: &Channel, config: &TlsConfig) -> Result<Option<String>, Ending> {
+    let told = |e: io::Error| match e.kind() {
+        io::ErrorKind::InvalidData => Ending::Broke(e.to_string()),
+        _ => Ending::Vanished(format!("during the TLS handshake: {e}")),
+    };
+    let connection = config.connection().map_err(|e| Ending::Broke(e.to_string()))?;
+    channel.wrap(connection).await.map_err(told)?;
+    let certificate = channel.session().and_then(|session| session.peer_certificate());
+    let identity = certificate.map(|der| identity_of(&der)).transpose().map_err(Ending::Broke)?;
+    Ok(identity.flatten())
 }
 
 /// Takes requests until the client leaves or breaks a rule.

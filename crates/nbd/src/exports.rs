@@ -16,7 +16,8 @@ pub struct Peer {
     pub address: String,
     /// The uid of the process, when it came over a Unix socket.
     pub uid: Option<u32>,
-    /// The name that a TLS certificate proves. There is no TLS layer yet, so: none.
+    /// The name that its TLS certificate proves: the subject's common name, or else the first
+    /// DNS name, e-mail address or URI among its alternative names.
     pub identity: Option<String>,
 }
 

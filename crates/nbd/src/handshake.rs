@@ -1,9 +1,9 @@
 //! The server's side of the fixed newstyle handshake, without any I/O: bytes in, bytes out.
 //!
-//! TLS has its seam here. A server that demands it (the protocol's FORCEDTLS mode) must answer
-//! every option before `STARTTLS` with `ERR_TLS_REQD`, must end the connection on `EXPORT_NAME`,
-//! and after `STARTTLS` must start again with a fresh [`Handshake`], so that nothing agreed in
-//! plain text survives. Until there is a TLS layer, `STARTTLS` is answered `ERR_UNSUP`.
+//! With TLS it is the protocol's FORCEDTLS mode: every option before `STARTTLS` is answered
+//! `ERR_TLS_REQD` without looking at it, and `EXPORT_NAME` ends the connection. `STARTTLS` gives
+//! the bytes to whoever encrypts them ([`Step::StartTls`]); nothing agreed in plain text survives
+//! it.
 
 use std::fmt;
 
@@ -76,6 +76,10 @@ pub enum Step {
     Transmit(usize, Agreement),
     /// The client said goodbye; so many bytes were consumed.
     Ended(usize),
+    /// So many bytes were consumed; when the answer has left, TLS begins, and with it the next
+    /// option. Bytes that came after those consumed were sent too early, and in plain text: they
+    /// must not be taken for options.
+    StartTls(usize),
 }
 
 /// The client broke a rule. What has been written to the output may still be sent; then the
@@ -92,6 +96,8 @@ pub enum HandshakeError {
     OptionTooLong(u32),
     /// `EXPORT_NAME` (which knows no error reply) for something that cannot be opened.
     NotOpened(Refusal),
+    /// `EXPORT_NAME` (which knows no error reply) before TLS, on a server that demands it.
+    NotEncrypted,
 }
 
 impl fmt::Display for HandshakeError {
@@ -103,6 +109,7 @@ impl fmt::Display for HandshakeError {
             Self::OptionTooLong(len) => {
                 write!(f, "handshake: option of {len} bytes, {MAX_OPTION_BYTES} are allowed")
             }
+            Self::NotEncrypted => f.write_str("handshake: an export name in plain text"),
             Self::NotOpened(why) => write!(f, "handshake: export not opened: {why:?}"),
         }
     }
@@ -116,9 +123,21 @@ impl From<WireError> for HandshakeError {
     }
 }
 
+/// How the handshake stands with TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Encryption {
+    /// There is none here.
+    Never,
+    /// It must come before anything else.
+    Demanded,
+    /// It is there.
+    Active,
+}
+
 /// The state of one handshake.
 #[derive(Debug)]
 pub struct Handshake {
+    encryption: Encryption,
     options_left: u32,
     options_max: u32,
     client_flags: Option<u32>,
@@ -128,11 +147,21 @@ pub struct Handshake {
 }
 
 impl Handshake {
-    /// Starts; the greeting goes to `out`.
+    /// Starts, without TLS; the greeting goes to `out`.
     pub fn new(options_max: u32, out: &mut Vec<u8>) -> Self {
+        Self::greet(options_max, Encryption::Never, out)
+    }
+
+    /// The same for a server that demands TLS.
+    pub fn demanding_tls(options_max: u32, out: &mut Vec<u8>) -> Self {
+        Self::greet(options_max, Encryption::Demanded, out)
+    }
+
+    fn greet(options_max: u32, encryption: Encryption, out: &mut Vec<u8>) -> Self {
         let flags = handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES;
         out.extend_from_slice(&Greeting { flags }.encode());
         Self {
+            encryption,
             options_left: options_max,
             options_max,
             client_flags: None,
@@ -178,7 +207,32 @@ impl Handshake {
         self.options_left -= 1;
         let data = &input[OPTION_HEADER_BYTES..end];
         let no_zeroes = client_flags & u32::from(handshake_flag::NO_ZEROES) != 0;
+        if self.encryption == Encryption::Demanded {
+            match header.option {
+                option::STARTTLS | option::ABORT => {}
+                option::EXPORT_NAME => return Err(HandshakeError::NotEncrypted),
+                other => {
+                    put_error(out, other, reply::ERR_TLS_REQD, "TLS must be started first");
+                    return Ok(Step::More(end));
+                }
+            }
+        }
         match header.option {
+            option::STARTTLS if self.encryption == Encryption::Never => {
+                put_error(out, header.option, reply::ERR_UNSUP, "there is no TLS here");
+            }
+            option::STARTTLS if self.encryption == Encryption::Active => {
+                put_error(out, header.option, reply::ERR_INVALID, "TLS is there already");
+            }
+            option::STARTTLS if data.is_empty() => {
+                put(out, header.option, &OptionReply::Ack);
+                // The flags and the count of options stay: a second greeting is not sent, and
+                // TLS is no way around a limit. Whatever was agreed goes.
+                self.encryption = Encryption::Active;
+                self.structured = false;
+                self.base_allocation_for = None;
+                return Ok(Step::StartTls(end));
+            }
             option::EXPORT_NAME => {
                 let agreed = export_name(data, no_zeroes, self.offered(), lookup, out)?;
                 return Ok(Step::Transmit(end, self.agreement(agreed)));
@@ -204,7 +258,7 @@ impl Handshake {
                 self.structured = true;
                 put(out, header.option, &OptionReply::Ack);
             }
-            option::LIST | option::STRUCTURED_REPLY => {
+            option::LIST | option::STRUCTURED_REPLY | option::STARTTLS => {
                 put_error(out, header.option, reply::ERR_INVALID, "this option takes no data");
             }
             option::LIST_META_CONTEXT | option::SET_META_CONTEXT => {

@@ -6,13 +6,14 @@ use std::io;
 use std::rc::Rc;
 
 use forebay_device::IoBuf;
-use forebay_rt::net::Stream;
+
+use crate::channel::Channel;
 
 /// Payloads longer than this are received in place instead of through the buffer.
 const IN_PLACE_BYTES: usize = 32 << 10;
 
 pub(crate) struct Inbox {
-    stream: Rc<Stream>,
+    channel: Rc<Channel>,
     /// `None` only while the kernel has it.
     buf: Option<IoBuf>,
     start: usize,
@@ -23,10 +24,10 @@ pub(crate) struct Inbox {
 }
 
 impl Inbox {
-    /// Receives from `stream`. `partial` tells a watchdog which message is incomplete.
-    pub(crate) fn new(stream: Rc<Stream>, buffer_bytes: usize, partial: Rc<Cell<u64>>) -> Self {
+    /// Receives from `channel`. `partial` tells a watchdog which message is incomplete.
+    pub(crate) fn new(channel: Rc<Channel>, buffer_bytes: usize, partial: Rc<Cell<u64>>) -> Self {
         let buf = Some(IoBuf::recycled(buffer_bytes));
-        Self { stream, buf, start: 0, end: 0, partial, messages: 0 }
+        Self { channel, buf, start: 0, end: 0, partial, messages: 0 }
     }
 
     /// What has arrived and not been consumed.
@@ -75,7 +76,7 @@ impl Inbox {
             self.end -= self.start;
             self.start = 0;
         }
-        let (outcome, buf) = self.stream.recv(buf, self.end).await;
+        let (outcome, buf) = self.channel.recv(buf, self.end).await;
         self.buf = Some(buf);
         let got = outcome?;
         self.end += got;
@@ -116,7 +117,7 @@ impl Inbox {
             }
         }
         self.partial.set(self.messages);
-        let (outcome, into) = self.stream.recv_exact(into, at).await;
+        let (outcome, into) = self.channel.recv_exact(into, at).await;
         self.partial.set(0);
         match outcome {
             Ok(()) => Ok(Some(into)),

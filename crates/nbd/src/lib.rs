@@ -9,6 +9,7 @@
 //! Who calls me: the binary (to serve volumes), the lab and the tests (as clients).
 
 pub mod bench;
+mod channel;
 pub mod client;
 mod connection;
 mod exports;
@@ -20,6 +21,7 @@ pub mod message;
 mod outbox;
 mod perform;
 mod server;
+pub mod tls;
 pub mod uri;
 pub mod wire;
 
@@ -30,6 +32,7 @@ pub use handshake::Refusal;
 pub use latency::Latencies;
 pub use limits::Limits;
 pub use server::{Counts, Server};
+pub use tls::{AllowList, ClientTls, TlsConfig, TlsError, TlsFiles};
 
 #[cfg(test)]
 mod tests;

@@ -8,7 +8,8 @@ use std::rc::Rc;
 use std::task::{Poll, Waker};
 
 use forebay_device::IoBytes;
-use forebay_rt::net::Stream;
+
+use crate::channel::Channel;
 
 /// Payloads up to this are copied next to their headers: that is cheaper than a send of their own.
 const COPIED_BYTES: usize = 32 << 10;
@@ -32,7 +33,7 @@ struct Queue {
 type Release = Box<dyn Fn(u64)>;
 
 pub(crate) struct Outbox {
-    stream: Rc<Stream>,
+    channel: Rc<Channel>,
     queue: RefCell<Queue>,
     waker: RefCell<Option<Waker>>,
     closed: Cell<bool>,
@@ -43,9 +44,9 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    pub(crate) fn new(stream: Rc<Stream>, release: Release) -> Self {
+    pub(crate) fn new(channel: Rc<Channel>, release: Release) -> Self {
         Self {
-            stream,
+            channel,
             queue: RefCell::default(),
             waker: RefCell::default(),
             closed: Cell::new(false),
@@ -134,18 +135,20 @@ impl Outbox {
                 }
                 Poll::Pending
             });
-            if !waiting.await {
-                return Ok(());
-            }
+            let more = waiting.await;
             batch += 1;
             self.sending.set(batch);
-            let outcome = self.send_batch().await;
+            let outcome = if more { self.send_batch().await } else { self.channel.finish().await };
             self.sending.set(0);
+            if !more {
+                // Every reply has left: whether the peer hears the farewell is its own affair.
+                return Ok(());
+            }
             if let Err(e) = outcome {
                 self.broken.set(true);
                 let dropped = std::mem::take(&mut *self.queue.borrow_mut());
                 (self.release)(dropped.charge_bytes);
-                self.stream.shutdown();
+                self.channel.shutdown();
                 return Err(e);
             }
         }
@@ -162,13 +165,13 @@ impl Outbox {
         while let Some(piece) = pieces.pop_front() {
             if outcome.is_ok() {
                 outcome = match piece {
-                    Piece::Bytes(bytes) => self.stream.send_all(bytes).await.0,
-                    Piece::Payload(bytes) => self.stream.send_all(bytes).await.0,
+                    Piece::Bytes(bytes) => self.channel.send_all(bytes).await.0,
+                    Piece::Payload(bytes) => self.channel.send_all(bytes).await.0,
                 };
             }
         }
         if outcome.is_ok() && !tail.is_empty() {
-            let (sent, mut tail) = self.stream.send_all(tail).await;
+            let (sent, mut tail) = self.channel.send_all(tail).await;
             outcome = sent;
             // One vector goes back and forth; a large one is not kept for an idle connection.
             if tail.capacity() <= PIECE_BYTES * 2 {

@@ -15,6 +15,7 @@ use forebay_units::Nanos;
 use crate::connection::{Ending, Shared, serve};
 use crate::exports::Exports;
 use crate::limits::Limits;
+use crate::tls::TlsConfig;
 
 /// What a server has seen since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,9 +47,19 @@ impl Server {
     /// A server of `exports` that listens nowhere yet.
     #[must_use]
     pub fn new(exports: Rc<dyn Exports>, limits: Limits) -> Rc<Self> {
+        Self::make(exports, limits, None)
+    }
+
+    /// The same, but every client, whichever way it comes, must start TLS before anything else.
+    #[must_use]
+    pub fn with_tls(exports: Rc<dyn Exports>, limits: Limits, tls: TlsConfig) -> Rc<Self> {
+        Self::make(exports, limits, Some(tls))
+    }
+
+    fn make(exports: Rc<dyn Exports>, limits: Limits, tls: Option<TlsConfig>) -> Rc<Self> {
         Rc::new(Self {
             exports,
-            shared: Shared::new(limits),
+            shared: Shared::new(limits, tls),
             listeners: RefCell::default(),
             streams: RefCell::default(),
             accepting: Cell::new(0),
@@ -62,7 +73,14 @@ impl Server {
         Ok(self.listen(Listener::bind_unix(path, mode)?))
     }
 
-    /// Listens on a TCP address. There is no TLS yet: only trusted networks, loopback first.
+    /// Whether clients must start TLS.
+    #[must_use]
+    pub fn demands_tls(&self) -> bool {
+        self.shared.tls.is_some()
+    }
+
+    /// Listens on a TCP address. Without TLS ([`Server::with_tls`]) whoever reaches it may do
+    /// everything: loopback, or networks where everybody is trusted.
     pub fn listen_tcp(self: &Rc<Self>, address: SocketAddr) -> io::Result<String> {
         Ok(self.listen(Listener::bind_tcp(address)?))
     }

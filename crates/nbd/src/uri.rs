@@ -1,4 +1,5 @@
-//! NBD URIs, the plain ones: `nbd+unix:///EXPORT?socket=PATH` and `nbd://HOST[:PORT]/EXPORT`.
+//! NBD URIs: `nbd+unix:///EXPORT?socket=PATH` and `nbd://HOST[:PORT]/EXPORT`; and in TLS
+//! `nbds+unix://` and `nbds://`, with `tls-certificates=FOLDER` and `tls-hostname=NAME` after `?`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -20,6 +21,15 @@ pub enum Place {
     },
 }
 
+/// What an `nbds` URI says of TLS.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UriTls {
+    /// The folder of the client's certificates.
+    pub certificates: Option<PathBuf>,
+    /// The name that the server must prove, where it is not its host.
+    pub hostname: Option<String>,
+}
+
 /// A server and one of its exports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Uri {
@@ -27,6 +37,8 @@ pub struct Uri {
     pub place: Place,
     /// The export; may be empty.
     pub export: String,
+    /// TLS is demanded, and how.
+    pub tls: Option<UriTls>,
 }
 
 /// Text that is no such URI, and how one looks.
@@ -57,17 +69,31 @@ impl Uri {
         if export.len() > crate::wire::MAX_STRING_BYTES {
             return Err(bad("names an export longer than 4096 bytes"));
         }
+        let parameter = |name: &str| {
+            let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+            pairs.find(|(key, _)| *key == name).map(|(_, value)| decode(value))
+        };
+        let tls = match scheme.starts_with("nbds") {
+            false => None,
+            true => {
+                let bad = || bad("has a bad % escape");
+                let certificates = parameter("tls-certificates").map(|v| v.ok_or_else(bad));
+                let hostname = parameter("tls-hostname").map(|v| v.ok_or_else(bad));
+                let certificates = certificates.transpose()?.map(PathBuf::from);
+                Some(UriTls { certificates, hostname: hostname.transpose()? })
+            }
+        };
         let place = match scheme {
-            "nbd+unix" => {
+            "nbd+unix" | "nbds+unix" => {
                 if !authority.is_empty() {
                     return Err(bad("has a host before its path"));
                 }
-                let socket = query.split('&').find_map(|pair| pair.strip_prefix("socket="));
-                let socket = socket.ok_or_else(|| bad("does not say ?socket=PATH"))?;
-                let path = decode(socket).filter(|path| !path.is_empty());
+                let socket = parameter("socket");
+                let path = socket.ok_or_else(|| bad("does not say ?socket=PATH"))?;
+                let path = path.filter(|path| !path.is_empty());
                 Place::Unix(path.ok_or_else(|| bad("has a bad socket path"))?.into())
             }
-            "nbd" => {
+            "nbd" | "nbds" => {
                 let (host, port) = match authority.strip_prefix('[') {
                     Some(rest) => {
                         let (host, rest) = rest.split_once(']').ok_or_else(|| bad("lacks a ]"))?;
@@ -87,9 +113,9 @@ impl Uri {
                 };
                 Place::Tcp { host: host.to_owned(), port }
             }
-            _ => return Err(bad("is neither nbd:// nor nbd+unix://")),
+            _ => return Err(bad("is neither nbd://, nbds:// nor one of them with +unix")),
         };
-        Ok(Self { place, export })
+        Ok(Self { place, export, tls })
     }
 }
 
@@ -111,14 +137,15 @@ fn decode(text: &str) -> Option<String> {
 
 impl fmt::Display for Uri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nbd = if self.tls.is_some() { "nbds" } else { "nbd" };
         match &self.place {
             Place::Unix(path) => {
-                write!(f, "nbd+unix:///{}?socket={}", self.export, path.display())
+                write!(f, "{nbd}+unix:///{}?socket={}", self.export, path.display())
             }
             Place::Tcp { host, port } if host.contains(':') => {
-                write!(f, "nbd://[{host}]:{port}/{}", self.export)
+                write!(f, "{nbd}://[{host}]:{port}/{}", self.export)
             }
-            Place::Tcp { host, port } => write!(f, "nbd://{host}:{port}/{}", self.export),
+            Place::Tcp { host, port } => write!(f, "{nbd}://{host}:{port}/{}", self.export),
         }
     }
 }

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 pub use pool::{PoolCommand, ScanVerb};
-pub use serve::{ListenAddress, ServeArgs, UpArgs};
+pub use serve::{ListenAddress, SecurityArgs, ServeArgs, UpArgs};
 pub use volume::VolumeCommand;
 
 /// A hybrid storage pool in user space, served over NBD.

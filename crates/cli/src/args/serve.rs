@@ -19,6 +19,29 @@ pub struct UpArgs {
     /// Where to listen: unix:PATH or tcp:HOST:PORT; may be given several times.
     #[arg(long, value_name = "ADDR", value_parser = listen_address)]
     pub listen: Vec<ListenAddress>,
+    /// TLS, or knowingly none.
+    #[command(flatten)]
+    pub security: SecurityArgs,
+}
+
+/// How clients of the NBD listeners are told apart, and kept from others.
+#[derive(Args, Clone, Debug, Default)]
+pub struct SecurityArgs {
+    /// Demand TLS from every client, with this certificate (PEM, and those above it).
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// The private key of the certificate (PEM).
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// Let only clients in that have a certificate of one of these CAs (PEM).
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_ca: Option<PathBuf>,
+    /// Which exports which client may open (TOML; the clients' names are in their certificates).
+    #[arg(long, value_name = "FILE", requires = "tls_ca")]
+    pub tls_allow: Option<PathBuf>,
+    /// Listen without TLS even where other machines can connect.
+    #[arg(long, conflicts_with = "tls_cert")]
+    pub plaintext: bool,
 }
 
 /// Arguments of `forebay serve`.
@@ -30,6 +53,9 @@ pub struct ServeArgs {
     /// Where to listen: unix:PATH or tcp:HOST:PORT; may be given several times.
     #[arg(long, value_name = "ADDR", value_parser = listen_address)]
     pub listen: Vec<ListenAddress>,
+    /// TLS, or knowingly none.
+    #[command(flatten)]
+    pub security: SecurityArgs,
     /// The pools; all known ones when none is named.
     #[arg(value_name = "POOL")]
     pub pools: Vec<String>,

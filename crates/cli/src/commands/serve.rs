@@ -22,7 +22,7 @@ pub async fn serve(args: ServeArgs, reach: Reach) -> Result<Outcome, Failure> {
     let options = if args.dirs.is_empty() { KNOWN } else { ImportOptions::default() };
     let set = PoolSet::new(Rc::new(FileOpener), state.clone());
     let stop = reach.stop();
-    let serving = Serving::new(set, &state, stop.clone())?;
+    let serving = Serving::new(set, &state, stop.clone())?.secured(&args.security)?;
     let opened = stop.unless_asked(open_all(&serving.set, &chosen, every, &options)).await;
     match opened {
         None => return serving.end().await.map(|()| Outcome::done()),

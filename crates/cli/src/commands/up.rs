@@ -108,7 +108,7 @@ pub async fn up(args: UpArgs, reach: Reach) -> Result<Outcome, Failure> {
     check_not_served(&reach, &layout)?;
     let set = PoolSet::new(Rc::new(FileOpener), state.clone());
     let stop = reach.stop();
-    let serving = Serving::new(set.clone(), &state, stop.clone())?;
+    let serving = Serving::new(set.clone(), &state, stop.clone())?.secured(&args.security)?;
     let begun = stop.unless_asked(open_or_make(&reach, &set, &layout, size_bytes, &serving.screen));
     match begun.await {
         Some(Ok(())) => {}
@@ -132,7 +132,7 @@ pub async fn up(args: UpArgs, reach: Reach) -> Result<Outcome, Failure> {
     for pool in set.pools() {
         if let Some(volume) = pool.volumes().first() {
             serving.screen.say("");
-            for line in connect_hints(&listeners, &volume.name) {
+            for line in connect_hints(&listeners, &volume.name, serving.demands_tls()) {
                 serving.screen.say(&line);
             }
             serving.screen.say("");

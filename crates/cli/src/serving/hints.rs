@@ -2,10 +2,11 @@
 
 /// The NBD URI of `export` at `listener` (`unix:PATH` or `tcp:HOST:PORT`).
 #[must_use]
-pub fn nbd_uri(listener: &str, export: &str) -> String {
+pub fn nbd_uri(listener: &str, export: &str, tls: bool) -> String {
+    let nbd = if tls { "nbds" } else { "nbd" };
     match listener.split_once(':') {
-        Some(("unix", path)) => format!("nbd+unix:///{}?socket={}", quoted(export), quoted(path)),
-        Some(("tcp", address)) => format!("nbd://{address}/{}", quoted(export)),
+        Some(("unix", path)) => format!("{nbd}+unix:///{}?socket={}", quoted(export), quoted(path)),
+        Some(("tcp", address)) => format!("{nbd}://{address}/{}", quoted(export)),
         _ => format!("{listener}/{export}"),
     }
 }
@@ -25,9 +26,18 @@ fn quoted(text: &str) -> String {
 
 /// Commands that use `export` through the listeners.
 #[must_use]
-pub fn connect_hints(listeners: &[String], export: &str) -> Vec<String> {
-    let uris: Vec<String> = listeners.iter().map(|l| nbd_uri(l, export)).collect();
+pub fn connect_hints(listeners: &[String], export: &str, tls: bool) -> Vec<String> {
+    let uris: Vec<String> = listeners.iter().map(|l| nbd_uri(l, export, tls)).collect();
     let Some(uri) = uris.first() else { return Vec::new() };
+    if tls {
+        // Which clients can do TLS, and where they want their certificates, differs.
+        let mut lines = vec![format!("Connect a client in TLS to {export}:")];
+        lines.extend(uris.iter().map(|uri| {
+            let next = if uri.contains('?') { '&' } else { '?' };
+            format!("  nbdinfo '{uri}{next}tls-certificates=FOLDER'")
+        }));
+        return lines;
+    }
     let mut lines = vec![format!("Connect a client to {export}:")];
     let also = uris.iter().skip(1).map(|other| format!("  nbdinfo '{other}'"));
     lines.push(format!("  nbdinfo '{uri}'"));

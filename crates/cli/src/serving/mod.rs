@@ -3,7 +3,7 @@
 //! What enters: pools to serve, addresses to listen on, signals.
 //! What leaves: one line for each listener, a ready line, a live line on a terminal.
 //! What always holds: nothing but loopback and sockets in the owner's folder unless it was asked
-//! for; on the first signal requests in flight are answered and pools exported; on the second
+//! for; no plain text on other addresses unless that was asked for too; on the first signal requests in flight are answered and pools exported; on the second
 //! the process ends at once, and loses nothing that was acknowledged.
 //! Who calls me: `forebay serve` and `forebay up`.
 
@@ -15,11 +15,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::rc::Rc;
 
-use forebay_nbd::{Limits, Server};
+use forebay_nbd::{Limits, Server, TlsConfig, TlsFiles};
 use forebay_rt::net::Listener;
 use forebay_units::Nanos;
 
-use crate::args::ListenAddress;
+use crate::args::{ListenAddress, SecurityArgs};
 use crate::control::serve_control;
 use crate::failure::{Failure, report};
 use crate::pools::PoolSet;
@@ -45,6 +45,7 @@ pub struct Serving {
     pub screen: Rc<Screen>,
     server: Rc<Server>,
     stop: Rc<Stop>,
+    plaintext: bool,
 }
 
 impl Serving {
@@ -55,7 +56,26 @@ impl Serving {
             .map_err(|e| Failure::new(format!("control socket {}: {e}", path.display())))?;
         forebay_rt::spawn(serve_control(listener, set.clone(), own_uid()));
         let server = Server::new(set.clone(), Limits::default());
-        Ok(Self { set, screen: Rc::new(Screen::stdout()), server, stop })
+        Ok(Self { set, screen: Rc::new(Screen::stdout()), server, stop, plaintext: false })
+    }
+
+    /// The same, secured as `args` say. To be called before [`Serving::listen`].
+    pub fn secured(mut self, args: &SecurityArgs) -> Result<Self, Failure> {
+        self.plaintext = args.plaintext;
+        let (Some(cert), Some(key)) = (args.tls_cert.clone(), args.tls_key.clone()) else {
+            return Ok(self);
+        };
+        let (client_ca, allow) = (args.tls_ca.clone(), args.tls_allow.clone());
+        let config = TlsConfig::read(&TlsFiles { cert, key, client_ca, allow })
+            .map_err(|e| Failure::new(e.to_string()))?;
+        self.server = Server::with_tls(self.set.clone(), Limits::default(), config);
+        Ok(self)
+    }
+
+    /// Whether clients must come in TLS.
+    #[must_use]
+    pub fn demands_tls(&self) -> bool {
+        self.server.demands_tls()
     }
 
     /// Listens on `asked`, or on the default addresses when none is. Says where.
@@ -65,8 +85,12 @@ impl Serving {
         state: &StateDir,
     ) -> Result<Vec<String>, Failure> {
         let mut listeners = Vec::new();
+        let tls = self.demands_tls();
         for address in asked {
-            if address.is_exposed() {
+            refuse_exposed(address, tls, self.plaintext)?;
+        }
+        for address in asked {
+            if address.is_exposed() && !tls {
                 report(&format!(
                     "warning: {address} can be reached from other machines, and neither \
                      encrypts nor asks who is there; use it on trusted networks only"
@@ -150,6 +174,18 @@ fn refuse_other_files(path: &Path) -> io::Result<()> {
         )),
         _ => Ok(()),
     }
+}
+
+/// What other machines can reach must be encrypted, unless somebody said that he knows better.
+fn refuse_exposed(address: &ListenAddress, tls: bool, plaintext: bool) -> Result<(), Failure> {
+    if tls || plaintext || !address.is_exposed() {
+        return Ok(());
+    }
+    Err(Failure::usage(format!(
+        "{address} can be reached from other machines, and without TLS everybody there may read \
+         and write every volume; give --tls-cert and --tls-key (and --tls-ca), or --plaintext on a \
+         network where everybody is trusted"
+    )))
 }
 
 fn cannot_listen(address: &ListenAddress, error: &io::Error) -> Failure {

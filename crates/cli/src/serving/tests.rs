@@ -2,21 +2,55 @@ use super::*;
 
 #[test]
 fn uris_are_what_clients_read() {
-    assert_eq!(nbd_uri("tcp:127.0.0.1:10809", "tank/vol0"), "nbd://127.0.0.1:10809/tank/vol0");
     assert_eq!(
-        nbd_uri("unix:/a dir/nbd.sock", "tank/vol0"),
+        nbd_uri("tcp:127.0.0.1:10809", "tank/vol0", false),
+        "nbd://127.0.0.1:10809/tank/vol0"
+    );
+    assert_eq!(
+        nbd_uri("unix:/a dir/nbd.sock", "tank/vol0", false),
         "nbd+unix:///tank/vol0?socket=/a%20dir/nbd.sock"
     );
 }
 
 #[test]
 fn hints_name_the_clients() {
-    let lines = connect_hints(&["unix:/s".to_owned(), "tcp:127.0.0.1:1".to_owned()], "p/v");
+    let lines = connect_hints(&["unix:/s".to_owned(), "tcp:127.0.0.1:1".to_owned()], "p/v", false);
     let text = lines.join("\n");
     for word in ["nbdinfo", "qemu-img", "fio", "nbdfuse", "nbd://127.0.0.1:1/p/v"] {
         assert!(text.contains(word), "{word} is missing in\n{text}");
     }
-    assert!(connect_hints(&[], "p/v").is_empty());
+    assert!(connect_hints(&[], "p/v", false).is_empty());
+}
+
+#[test]
+fn hints_for_tls_say_where_certificates_go() {
+    let lines = connect_hints(&["unix:/s".to_owned(), "tcp:[::1]:1".to_owned()], "p/v", true);
+    assert!(lines[1].contains("nbds+unix:///p/v?socket=/s&tls-certificates="), "{lines:?}");
+    assert!(lines[2].contains("nbds://[::1]:1/p/v?tls-certificates="), "{lines:?}");
+}
+
+#[test]
+fn plain_text_off_loopback_must_be_asked_for() {
+    let exposed = |text: &str| match text.strip_prefix("tcp:") {
+        Some(address) => ListenAddress::Tcp(address.parse().unwrap()),
+        None => ListenAddress::Unix("/s".into()),
+    };
+    for (address, tls, plaintext, goes) in [
+        ("tcp:0.0.0.0:1", false, false, false),
+        ("tcp:[::]:1", false, false, false),
+        ("tcp:192.0.2.1:1", false, false, false),
+        ("tcp:0.0.0.0:1", false, true, true),
+        ("tcp:0.0.0.0:1", true, false, true),
+        ("tcp:127.0.0.1:1", false, false, true),
+        ("tcp:[::1]:1", false, false, true),
+        ("unix:/s", false, false, true),
+    ] {
+        let outcome = refuse_exposed(&exposed(address), tls, plaintext);
+        assert_eq!(outcome.is_ok(), goes, "{address} {tls} {plaintext}");
+        if let Err(failure) = outcome {
+            assert!(failure.message.contains("--plaintext"), "{}", failure.message);
+        }
+    }
 }
 
 #[test]

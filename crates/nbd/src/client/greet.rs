@@ -1,8 +1,7 @@
 //! The client's side of the handshake.
 
-use forebay_rt::net::Stream;
-
 use super::ClientError;
+use crate::channel::Channel;
 use crate::inbox::Inbox;
 use crate::message::{BlockSizes, InfoRequest, MetaRequest, OptionReply};
 use crate::wire::{
@@ -26,7 +25,7 @@ pub(super) struct Facts {
 }
 
 struct Talk<'a> {
-    stream: &'a Stream,
+    channel: &'a Channel,
     inbox: &'a mut Inbox,
 }
 
@@ -42,15 +41,32 @@ enum Heard {
 
 impl Talk<'_> {
     async fn send(&mut self, bytes: Vec<u8>) -> Result<(), ClientError> {
-        self.stream.send_all(bytes).await.0.map_err(ClientError::Lost)
+        self.channel.send_all(bytes).await.0.map_err(lost)
     }
 
     async fn need(&mut self, len: usize) -> Result<(), ClientError> {
         match self.inbox.fill(len, false).await {
             Ok(true) => Ok(()),
             Ok(false) => Err(ClientError::Lost(std::io::ErrorKind::UnexpectedEof.into())),
-            Err(e) => Err(ClientError::Lost(e)),
+            Err(e) => Err(lost(e)),
         }
+    }
+
+    async fn start_tls(&mut self, connection: rustls::Connection) -> Result<(), ClientError> {
+        self.say(option::STARTTLS, &[]).await?;
+        match self.hear(option::STARTTLS).await? {
+            Heard::Ack if self.inbox.bytes().is_empty() => {}
+            Heard::Ack => {
+                let why = "bytes in plain text where TLS must begin".to_owned();
+                return Err(ClientError::Protocol(why));
+            }
+            Heard::Error { kind, text } => {
+                let why = format!("the server has none (error {:#x}) {text}", kind & 0xffff);
+                return Err(ClientError::Tls(why));
+            }
+            _ => return Err(ClientError::Protocol("no answer to STARTTLS".into())),
+        }
+        self.channel.wrap(connection).await.map_err(lost)
     }
 
     async fn say(&mut self, option: u32, data: &[u8]) -> Result<(), ClientError> {
@@ -83,15 +99,24 @@ impl Talk<'_> {
     }
 }
 
+/// TLS tells what was wrong with a certificate in its alerts, which may come late.
+fn lost(e: std::io::Error) -> ClientError {
+    match e.kind() {
+        std::io::ErrorKind::InvalidData => ClientError::Tls(e.to_string()),
+        _ => ClientError::Lost(e),
+    }
+}
+
 /// Opens `name`; structured replies and block status are used when the server has them and
-/// `structured` is wanted.
+/// `structured` is wanted. With `tls` nothing but the wish for it is said in plain text.
 pub(super) async fn greet(
-    stream: &Stream,
+    channel: &Channel,
     inbox: &mut Inbox,
     name: &str,
     structured: bool,
+    tls: Option<rustls::Connection>,
 ) -> Result<Facts, ClientError> {
-    let mut talk = Talk { stream, inbox };
+    let mut talk = Talk { channel, inbox };
     talk.need(GREETING_BYTES).await?;
     let greeting = Greeting::decode(talk.inbox.bytes())?;
     talk.inbox.consume(GREETING_BYTES);
@@ -101,6 +126,9 @@ pub(super) async fn greet(
     let known = handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES;
     let flags = greeting.flags & known;
     talk.send(u32::from(flags).to_be_bytes().to_vec()).await?;
+    if let Some(connection) = tls {
+        talk.start_tls(connection).await?;
+    }
     let mut facts =
         Facts { size_bytes: 0, flags: 0, sizes: None, structured: false, allocation_id: None };
     if structured {

@@ -14,11 +14,13 @@ use forebay_device::{IoBuf, IoBytes};
 use forebay_rt as rt;
 use forebay_rt::net::{Stream, resolve};
 
+use crate::channel::Channel;
 use crate::inbox::Inbox;
 use crate::message::{BlockSizes, Extent};
 use crate::outbox::Outbox;
+use crate::tls::{ClientTls, TlsError};
 use crate::uri::{Place, Uri, UriError};
-use crate::wire::{Request, WireError, command, command_flag, transmission_flag};
+use crate::wire::{Request, WireError, command, command_flag, reply, transmission_flag};
 use pending::{Pending, Wait};
 
 const RECEIVE_BUFFER_BYTES: usize = 256 << 10;
@@ -41,6 +43,8 @@ pub enum ClientError {
     Lost(io::Error),
     /// The server said something that is not NBD.
     Protocol(String),
+    /// TLS was wanted and could not be had.
+    Tls(String),
     /// The server does not serve this export.
     Refused {
         /// The export.
@@ -61,6 +65,11 @@ impl fmt::Display for ClientError {
             }
             Self::Lost(e) => write!(f, "the connection was lost during the handshake: {e}"),
             Self::Protocol(what) => write!(f, "the server does not speak NBD as expected: {what}"),
+            Self::Tls(why) => write!(f, "no TLS with this server: {why}"),
+            Self::Refused { export, kind: reply::ERR_TLS_REQD, .. } => {
+                write!(f, "the server demands TLS for export '{export}': write nbds:// (or ")?;
+                f.write_str("nbds+unix://) and ?tls-certificates=FOLDER")
+            }
             Self::Refused { export, kind, text } => {
                 write!(f, "the server refuses export '{export}' (error {:#x})", kind & 0xffff)?;
                 if text.is_empty() { Ok(()) } else { write!(f, ": {text}") }
@@ -74,6 +83,12 @@ impl std::error::Error for ClientError {}
 impl From<WireError> for ClientError {
     fn from(e: WireError) -> Self {
         Self::Protocol(e.to_string())
+    }
+}
+
+impl From<TlsError> for ClientError {
+    fn from(e: TlsError) -> Self {
+        Self::Tls(e.to_string())
     }
 }
 
@@ -119,7 +134,7 @@ pub struct Client {
 struct Core {
     name: String,
     facts: greet::Facts,
-    stream: Rc<Stream>,
+    channel: Rc<Channel>,
     outbox: Outbox,
     pending: RefCell<Pending>,
     lost: RefCell<Option<String>>,
@@ -131,18 +146,44 @@ impl Client {
     /// Connects to `uri` and opens its export.
     pub async fn connect(uri: &str) -> Result<Self, ClientError> {
         let uri = Uri::parse(uri)?;
+        let tls = match &uri.tls {
+            None => None,
+            Some(tls) => {
+                let Some(folder) = &tls.certificates else {
+                    let why = "the URI does not say ?tls-certificates=FOLDER, with ca-cert.pem";
+                    return Err(ClientError::Tls(why.into()));
+                };
+                let host = match (&tls.hostname, &uri.place) {
+                    (Some(name), _) => name,
+                    (None, Place::Tcp { host, .. }) => host,
+                    (None, Place::Unix(_)) => "localhost",
+                };
+                Some(ClientTls::read(folder)?.connection(host)?)
+            }
+        };
         let stream = match &uri.place {
             Place::Unix(path) => Stream::connect_unix(path).await,
             Place::Tcp { host, port } => connect_any(host, *port).await,
         };
         let stream =
             stream.map_err(|error| ClientError::Connect { address: uri.to_string(), error })?;
-        Self::over(stream, &uri.export, &uri.to_string()).await
+        Self::open(stream, &uri.export, &uri.to_string(), true, tls).await
     }
 
     /// Opens `export` over a stream that is connected already. `name` is for messages.
     pub async fn over(stream: Stream, export: &str, name: &str) -> Result<Self, ClientError> {
-        Self::open(stream, export, name, true).await
+        Self::open(stream, export, name, true, None).await
+    }
+
+    /// The same in TLS, with a server that proves to be `host`.
+    pub async fn over_tls(
+        stream: Stream,
+        export: &str,
+        name: &str,
+        tls: &ClientTls,
+        host: &str,
+    ) -> Result<Self, ClientError> {
+        Self::open(stream, export, name, true, Some(tls.connection(host)?)).await
     }
 
     /// The same without structured replies, as old clients do.
@@ -151,7 +192,7 @@ impl Client {
         export: &str,
         name: &str,
     ) -> Result<Self, ClientError> {
-        Self::open(stream, export, name, false).await
+        Self::open(stream, export, name, false, None).await
     }
 
     async fn open(
@@ -159,15 +200,16 @@ impl Client {
         export: &str,
         name: &str,
         structured: bool,
+        tls: Option<rustls::Connection>,
     ) -> Result<Self, ClientError> {
-        let stream = Rc::new(stream);
-        let mut inbox = Inbox::new(stream.clone(), RECEIVE_BUFFER_BYTES, Rc::default());
-        let facts = greet::greet(&stream, &mut inbox, export, structured).await?;
+        let channel = Channel::new(Rc::new(stream));
+        let mut inbox = Inbox::new(channel.clone(), RECEIVE_BUFFER_BYTES, Rc::default());
+        let facts = greet::greet(&channel, &mut inbox, export, structured, tls).await?;
         let core = Rc::new(Core {
             name: name.to_owned(),
             facts,
-            outbox: Outbox::new(stream.clone(), Box::new(|_| {})),
-            stream,
+            outbox: Outbox::new(channel.clone(), Box::new(|_| {})),
+            channel,
             pending: RefCell::default(),
             lost: RefCell::default(),
             sender_done: Cell::new(false),
@@ -178,7 +220,7 @@ impl Client {
             async move {
                 match core.outbox.run().await {
                     // The goodbye has left: the receiving task ends too.
-                    Ok(()) => core.stream.shutdown(),
+                    Ok(()) => core.channel.shutdown(),
                     Err(e) => core.lose(&format!("a request could not be sent: {e}")),
                 }
                 core.sender_done.set(true);
@@ -349,7 +391,7 @@ impl Core {
     /// Fails every request in flight and all that come.
     fn lose(&self, why: &str) {
         self.lost.borrow_mut().get_or_insert_with(|| why.to_owned());
-        self.stream.shutdown();
+        self.channel.shutdown();
         let wakers = self.pending.borrow_mut().take_wakers();
         for waker in wakers {
             waker.wake();

@@ -24,19 +24,19 @@ impl Lookup for Table {
     }
 }
 
-fn option_bytes(option: u32, data: &[u8]) -> Vec<u8> {
+pub(super) fn option_bytes(option: u32, data: &[u8]) -> Vec<u8> {
     let mut out = OptionHeader { option, len_bytes: data.len() as u32 }.encode().to_vec();
     out.extend_from_slice(data);
     out
 }
 
-fn go(option: u32, name: &str) -> Vec<u8> {
+pub(super) fn go(option: u32, name: &str) -> Vec<u8> {
     let mut data = Vec::new();
     InfoRequest { name, wanted: vec![info::NAME, info::DESCRIPTION, 77] }.encode(&mut data);
     option_bytes(option, &data)
 }
 
-fn meta(option: u32, name: &str, queries: &[&str]) -> Vec<u8> {
+pub(super) fn meta(option: u32, name: &str, queries: &[&str]) -> Vec<u8> {
     let mut data = Vec::new();
     MetaRequest { name, queries: queries.to_vec() }.encode(&mut data);
     option_bytes(option, &data)
@@ -70,6 +70,7 @@ fn talk(input: &[u8], cuts: &[usize]) -> (End, Vec<u8>, usize) {
             Ok(Step::More(n)) => start += n,
             Ok(Step::Transmit(n, agreement)) => return (End::Agreed(agreement), out, start + n),
             Ok(Step::Ended(n)) => return (End::Goodbye, out, start + n),
+            Ok(Step::StartTls(_)) => panic!("there is no TLS here"),
             Err(e) => return (End::Failed(e), out, start),
         }
     }

@@ -6,6 +6,7 @@ mod codec;
 mod handshake;
 mod hostile;
 mod serve;
+mod tls;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

@@ -1,0 +1,31 @@
+//! What the fuzz targets check; they themselves are one line each.
+//!
+//! What enters: any bytes. What leaves: nothing, or a panic that is a defect.
+//! What always holds for a structure on media: decoding does not panic, and what was decoded
+//! comes back from its own encoding. Checksums are repaired on the way, since a fuzzer would
+//! never find them. What always holds for NBD: see [`nbd`].
+//! Who calls me: `fuzz_targets/`, and the test that replays the seeds with a stable compiler.
+
+pub mod media;
+pub mod nbd;
+pub mod seeds;
+
+/// A check of any bytes.
+pub type Check = fn(&[u8]);
+
+/// All targets by name, the same as in `fuzz_targets/` and `seeds/`.
+pub const TARGETS: &[(&str, Check)] = &[
+    ("config", media::config),
+    ("footer", media::footer),
+    ("heartbeat", media::heartbeat),
+    ("journal_frame", media::journal_frame),
+    ("leaf_images", media::leaf_images),
+    ("log_frame", media::log_frame),
+    ("log_state", media::log_state),
+    ("map_delta", media::map_delta),
+    ("nbd_client", nbd::client),
+    ("nbd_server", nbd::server),
+    ("nbd_tls", nbd::tls),
+    ("segment_records", media::segment_records),
+    ("superblock", media::superblock),
+];

@@ -1,0 +1,315 @@
+//! Good inputs, made by the encoders: where fuzzing starts. `cargo run --example seeds` writes
+//! them to `seeds/`.
+
+use forebay_format::Encoder;
+use forebay_format::config::{
+    GroupConfig, MemberConfig, MemberUse, PoolConfig, RingConfig, VolumeConfig,
+};
+use forebay_format::footer::{Footer, Run};
+use forebay_format::journal::{FrameKind, SegmentRecord, encode_frame};
+use forebay_format::label::{ConfigEnvelope, Heartbeat};
+use forebay_format::log_frame::{
+    FrameHeader, LogState, Piece, RecordEntry, RecordKind, RingState, frame_len_bytes, seal,
+};
+use forebay_format::map_record::{Delta, LeafImage, LeafRun, encode_leaves};
+use forebay_format::superblock::{COUNTERS, JournalPosition, Superblock};
+use forebay_nbd::message::{InfoRequest, MetaRequest, OptionReply};
+use forebay_nbd::wire::{
+    BASE_ALLOCATION, ChunkHeader, Greeting, OptionHeader, OptionReplyHeader, Request, SimpleReply,
+    chunk, command, option,
+};
+use forebay_units::{BlockAddr, CommitId, FrameSeq, Lba, SegmentId, TxgId, VolumeId};
+
+/// Target, name and bytes of each.
+#[must_use]
+pub fn all() -> Vec<(&'static str, &'static str, Vec<u8>)> {
+    let mut out = Vec::new();
+    media(&mut out);
+    log(&mut out);
+    map(&mut out);
+    nbd(&mut out);
+    out
+}
+
+type Seeds = Vec<(&'static str, &'static str, Vec<u8>)>;
+
+fn member(device: u32) -> MemberConfig {
+    MemberConfig {
+        device,
+        path: format!("/dev/d{device}"),
+        size_bytes: 1 << 30,
+        state: MemberUse::Online,
+        stale_since: Some(4),
+        stale: vec![(1, 3)],
+        replacement: None,
+    }
+}
+
+fn pool_config() -> PoolConfig {
+    let mut first = member(1);
+    first.replacement = Some(Box::new(member(3)));
+    PoolConfig {
+        name: "tank".into(),
+        guid: 7,
+        generation: 3,
+        created_at: 1,
+        groups: vec![GroupConfig {
+            layout: "mirror".into(),
+            unit_bytes: 65536,
+            column_bytes: 1 << 20,
+            data_start_bytes: 1 << 20,
+            first_segment: 0,
+            segments: 64,
+            members: vec![first, member(2)],
+        }],
+        reserve_bytes: 0,
+        logs: Vec::new(),
+        log_rings: vec![RingConfig {
+            ring: 0,
+            len_bytes: 1 << 26,
+            start_bytes: 0,
+            sides: Vec::new(),
+        }],
+        properties: [("compression".to_owned(), "lz4".to_owned())].into(),
+        volumes: vec![VolumeConfig {
+            id: 1,
+            name: "vol".into(),
+            size_bytes: 1 << 26,
+            sparse: true,
+            properties: Default::default(),
+        }],
+        next_device: 4,
+        next_volume: 2,
+        history: vec!["create".into()],
+        destroyed: false,
+    }
+}
+
+fn media(out: &mut Seeds) {
+    let addr = BlockAddr::new(SegmentId(2), 0);
+    let root = Superblock {
+        pool: 1,
+        commit: CommitId(35),
+        txg: TxgId(30),
+        config_generation: 4,
+        config_sum: 5,
+        journal_start: Some(JournalPosition { addr, seq: 9 }),
+        journal_end: None,
+        exported: true,
+        written_at: 1,
+        nonce: 2,
+        host: 3,
+        counters: [6; COUNTERS],
+        log_state: log_state().encode(),
+    };
+    out.push(("superblock", "root", root.encode()));
+    let body = pool_config().encode();
+    out.push(("config", "json", body.clone()));
+    let envelope = ConfigEnvelope { pool: 9, device: 1, generation: 3, body };
+    let mut bytes = envelope.encode().expect("it fits");
+    bytes.truncate(48 + envelope.body.len());
+    out.push(("config", "envelope", bytes));
+    let mut beat = Heartbeat { pool: 1, nonce: 2, host: 3, beat: 4 }.encode();
+    beat.truncate(48);
+    out.push(("heartbeat", "beat", beat));
+    let mut footer = Footer { pool: 5, segment: SegmentId(8), birth: 2, ..Footer::default() };
+    for at in 0..8 {
+        footer.push(VolumeId(at / 5), Lba(u64::from(at)), u64::from(at) * 999);
+    }
+    footer.push(Run::PADDING, Lba(0), 0);
+    let mut bytes = footer.encode(16);
+    bytes.truncate(64 + 9 * 5 + 3 * 11);
+    out.push(("footer", "three-runs", bytes));
+    let record = |segment: u32| SegmentRecord {
+        segment: SegmentId(segment),
+        kind: 1,
+        stream: 2,
+        footer: true,
+        rows: 4,
+        birth: 5,
+        last: 6,
+        clock: 7,
+    };
+    let mut records = Encoder::new();
+    (0..3).for_each(|segment| record(segment).encode(&mut records));
+    let records = records.finish();
+    for (name, kind, payload) in [
+        ("segments", FrameKind::Segments, &records[..]),
+        ("jump", FrameKind::Jump, &[1, 0, 0, 0]),
+        ("pad", FrameKind::Pad, &[0; 200]),
+    ] {
+        let mut frame = encode_frame(1, 2, 3, kind, payload);
+        frame.truncate(56 + payload.len());
+        out.push(("journal_frame", name, frame));
+    }
+    out.push(("segment_records", "three", records));
+}
+
+fn log_state() -> LogState {
+    let ring = |index| RingState { index, len_bytes: 1 << 26, tail_bytes: 8192 };
+    LogState {
+        epoch: 3,
+        committed: TxgId(5),
+        tail_seq: FrameSeq(7),
+        next_seq: FrameSeq(9),
+        watermark: FrameSeq(8),
+        max_frame_bytes: 1 << 17,
+        rings: vec![ring(0), ring(4)],
+    }
+}
+
+fn log(out: &mut Seeds) {
+    out.push(("log_state", "two-rings", log_state().encode()));
+    let entry = |kind, piece, lba| RecordEntry {
+        kind,
+        piece,
+        volume: VolumeId(1),
+        lba: Lba(lba),
+        blocks: 1,
+        txg: TxgId(4),
+    };
+    let entries = [
+        entry(RecordKind::Write, Piece::Continues, 5),
+        entry(RecordKind::Write, Piece::Last, 6),
+        entry(RecordKind::Zero, Piece::Whole, 70),
+    ];
+    let len_bytes = frame_len_bytes(entries.len(), 2 * 4096) as u32;
+    let header = FrameHeader {
+        pool: 1,
+        epoch: 2,
+        seq: FrameSeq(9),
+        ring: 1,
+        position_bytes: 8192,
+        len_bytes,
+        max_txg: TxgId(4),
+        watermark: FrameSeq(8),
+        record_count: 3,
+    };
+    let mut frame = vec![0; len_bytes as usize];
+    seal(&header, &entries, &mut frame);
+    frame.truncate(64 + 3 * 32);
+    out.push(("log_frame", "three-records", frame));
+}
+
+fn map(out: &mut Seeds) {
+    let (a, b) = (BlockAddr::new(SegmentId(3), 4), BlockAddr::new(SegmentId(9), 0));
+    let mut delta = Delta::new();
+    delta.assign(VolumeId(1), Lba(8), a, &[1, 2, 3]);
+    delta.clear(VolumeId(1), Lba(5), 700);
+    delta.assign(VolumeId(2), Lba(1 << 30), b, &[4]);
+    delta.drop_volume(VolumeId(3));
+    out.push(("map_delta", "all-kinds", delta.encode(4096).remove(0)));
+    let run = |start, blocks, addr, sealed| LeafRun { start, blocks, addr, sealed };
+    let images = [
+        LeafImage {
+            volume: VolumeId(1),
+            leaf: 2,
+            runs: vec![run(0, 3, a, false), run(500, 12, b, true)],
+            sums: vec![1, 2, 3],
+        },
+        LeafImage {
+            volume: VolumeId(1),
+            leaf: 3,
+            runs: (0..200).map(|n| run(n * 2, 1, a.plus(n * 3), n % 2 == 0)).collect(),
+            sums: vec![7; 100],
+        },
+    ];
+    for (at, name) in [(0, "runs"), (1, "blocks")] {
+        let mut payloads = encode_leaves(&images[at..=at], 1 << 16);
+        out.push(("leaf_images", name, payloads.remove(0)));
+    }
+}
+
+fn option_bytes(option: u32, data: &[u8]) -> Vec<u8> {
+    let mut out = OptionHeader { option, len_bytes: data.len() as u32 }.encode().to_vec();
+    out.extend_from_slice(data);
+    out
+}
+
+fn reply_bytes(option: u32, reply: &OptionReply<'_>) -> Vec<u8> {
+    let mut data = Vec::new();
+    reply.encode(&mut data);
+    let header = OptionReplyHeader { option, kind: reply.kind(), len_bytes: data.len() as u32 };
+    [header.encode().to_vec(), data].concat()
+}
+
+fn nbd(out: &mut Seeds) {
+    let request = |command: u16, flags: u16, len_bytes: u32| {
+        Request { flags, command, cookie: 1 << command, offset_bytes: 4096, len_bytes }.encode()
+    };
+    let mut requests = vec![1];
+    for (command, flags, len) in [
+        (command::READ, 0, 4096),
+        (command::WRITE, 1, 512),
+        (command::FLUSH, 0, 0),
+        (command::TRIM, 0, 8192),
+        (command::CACHE, 0, 512),
+        (command::WRITE_ZEROES, 2, 65536),
+        (command::BLOCK_STATUS, 8, 1 << 19),
+    ] {
+        requests.extend(request(command, flags, len));
+        if command == command::WRITE {
+            requests.extend([0x5a; 512]);
+        }
+    }
+    requests.extend(request(command::DISC, 0, 0));
+    out.push(("nbd_server", "requests", requests));
+
+    let mut meta = Vec::new();
+    MetaRequest { name: "vol", queries: vec![BASE_ALLOCATION] }.encode(&mut meta);
+    let mut go = Vec::new();
+    InfoRequest { name: "vol", wanted: vec![1, 3] }.encode(&mut go);
+    let options: Vec<u8> = [
+        3u32.to_be_bytes().to_vec(),
+        option_bytes(option::LIST, &[]),
+        option_bytes(option::STRUCTURED_REPLY, &[]),
+        option_bytes(option::LIST_META_CONTEXT, &meta),
+        option_bytes(option::SET_META_CONTEXT, &meta),
+        option_bytes(option::INFO, &go),
+        option_bytes(option::STARTTLS, &[]),
+        option_bytes(option::GO, &go),
+        request(command::BLOCK_STATUS, 0, 65536).to_vec(),
+    ]
+    .concat();
+    for target in ["nbd_server", "nbd_tls"] {
+        out.push((target, "options", [&[0], &options[..]].concat()));
+        let old = [3u32.to_be_bytes().to_vec(), option_bytes(option::EXPORT_NAME, b"vol")];
+        out.push((target, "export-name", [vec![0], old.concat()].concat()));
+    }
+    // The beginning of a hello of TLS 1.3; the fuzzer knows the way from there.
+    let mut hello = vec![1, 22, 3, 1, 0, 69, 1, 0, 0, 65, 3, 3];
+    hello.extend([0x33; 32]);
+    hello.extend([0, 0, 2, 0x13, 1, 1, 0, 0, 22]);
+    hello.extend([0, 43, 0, 3, 2, 3, 4, 0, 10, 0, 4, 0, 2, 0, 29, 0, 51, 0, 2, 0, 0, 0]);
+    out.push(("nbd_tls", "hello", hello));
+
+    let sizes = OptionReply::Export { size_bytes: 1 << 20, flags: 0xfff };
+    let answers = [
+        vec![0],
+        Greeting { flags: 3 }.encode().to_vec(),
+        reply_bytes(option::STRUCTURED_REPLY, &OptionReply::Ack),
+        reply_bytes(
+            option::SET_META_CONTEXT,
+            &OptionReply::MetaContext { id: 1, name: BASE_ALLOCATION },
+        ),
+        reply_bytes(option::SET_META_CONTEXT, &OptionReply::Ack),
+        reply_bytes(option::GO, &sizes),
+        reply_bytes(option::GO, &OptionReply::Ack),
+    ]
+    .concat();
+    let chunk = |cookie: u64, kind: u16, data: &[u8]| {
+        let len_bytes = data.len() as u32;
+        let header = ChunkHeader { flags: 1, kind, cookie, len_bytes };
+        [header.encode().to_vec(), data.to_vec()].concat()
+    };
+    let mut replies = answers;
+    for cookie in 0..5u64 {
+        let hole = [&(cookie * 4096).to_be_bytes()[..], &4096u32.to_be_bytes()].concat();
+        replies.extend(chunk(cookie, chunk::OFFSET_HOLE, &hole));
+        replies.extend(SimpleReply { error: 0, cookie }.encode());
+        let status = [1u32.to_be_bytes(), 4096u32.to_be_bytes(), 3u32.to_be_bytes()].concat();
+        replies.extend(chunk(cookie, chunk::BLOCK_STATUS, &status));
+        replies.extend(chunk(cookie, chunk::ERROR, &[0, 0, 0, 5, 0, 2, b'n', b'o']));
+    }
+    out.push(("nbd_client", "replies", replies));
+}
