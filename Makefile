@@ -27,8 +27,7 @@ check:
 	$(CARGO) test --quiet --workspace --lib
 
 prove:
-	$(CARGO) run --profile prove --package forebay-dst --bin forebay-prove -- \
-		$(if $(TIME),--time $(TIME)) $(ARGS)
+	scripts/prove $(ARGS)
 
 bench:
 	bench/run $(ARGS)
