@@ -173,9 +173,8 @@ impl Pool {
     pub async fn set(&self, property: &str, value: &str) -> Result<(), PoolError> {
         let _turn = self.admin.lock().await;
         check_property(POOL_PROPERTIES, property, value)?;
-        let mut config = self.config.borrow_mut();
-        config.properties.insert(property.to_owned(), value.to_owned());
-        drop(config);
+        let (name, value) = (property.to_owned(), value.to_owned());
+        self.config.borrow_mut().properties.insert(name, value);
         self.apply_properties();
         self.commit_config().await
     }
@@ -323,12 +322,13 @@ impl Pool {
             let (start_bytes, len_bytes) = self.ring_range(old.device)?;
             write_through(&open.device(), start_bytes, len_bytes).await?;
             self.devices.borrow_mut().insert(id, open);
-            let mut config = self.config.borrow_mut();
-            let has = |r: &&mut forebay_format::config::RingConfig| {
-                r.sides.iter().any(|s| s.device == old.device)
-            };
-            config.logs.iter_mut().find(has).expect("is a log").sides.push(added);
-            drop(config);
+            {
+                let mut config = self.config.borrow_mut();
+                let has = |r: &&mut forebay_format::config::RingConfig| {
+                    r.sides.iter().any(|s| s.device == old.device)
+                };
+                config.logs.iter_mut().find(has).expect("is a log").sides.push(added);
+            }
             return self.restart_log(true).await;
         }
         self.array.attach(DeviceId(old.device), id, open.device())?;
@@ -553,10 +553,7 @@ impl Pool {
         let _turn = self.admin.lock().await;
         let found = self.find_member(name)?;
         let id = DeviceId(found.device);
-        let open = match self.devices.borrow().get(&id) {
-            Some(open) => Some(open.clone()),
-            None => None,
-        };
+        let open = self.devices.borrow().get(&id).cloned();
         let open = match open {
             Some(open) => open,
             None => OpenDevice::new(&found.path, self.opener.open(&found.path)?),

@@ -225,23 +225,18 @@ pub(crate) fn newest_root(
     let mut roots: Vec<&Superblock> = found.iter().flat_map(|f| &f.label.roots).collect();
     roots.sort_by_key(|root| std::cmp::Reverse(root.commit));
     roots.dedup_by_key(|root| root.commit);
-    let mut why = "no readable superblock".to_owned();
-    for root in roots.into_iter().skip(rewind as usize) {
-        let config =
-            found.iter().find_map(|f| f.label.config(root.config_generation, root.config_sum));
-        match config {
-            Some(config) => return Ok((root.clone(), config.clone())),
-            None => {
-                // An older root would silently take back what this one committed.
-                why = format!(
-                    "root {} needs generation {} of the configuration, and no device has it",
-                    root.commit, root.config_generation
-                );
-                break;
-            }
-        }
-    }
-    Err(PoolError::new(why))
+    let Some(root) = roots.into_iter().nth(rewind as usize) else {
+        return Err(PoolError::new("no readable superblock"));
+    };
+    let config = found.iter().find_map(|f| f.label.config(root.config_generation, root.config_sum));
+    // Going on to an older root would silently take back what this one committed.
+    let config = config.ok_or_else(|| {
+        PoolError::new(format!(
+            "root {} needs generation {} of the configuration, and no device has it",
+            root.commit, root.config_generation
+        ))
+    })?;
+    Ok((root.clone(), config.clone()))
 }
 
 impl Pool {

@@ -216,6 +216,15 @@ impl Pool {
             self.pace(bytes, begun).await;
         }
         self.scan.next.set(0);
+        // A damaged journal is gone when the map has been written anew and its segments are free.
+        if self.scan.checkpoint_wanted.get() {
+            let mut more = 2;
+            while more > 0 && self.commit_all().await.is_ok() {
+                let still = self.scan.checkpoint_wanted.get()
+                    || self.writers.lock().await.checkpoint.is_some();
+                more -= u32::from(!still);
+            }
+        }
         self.finish("completed");
     }
 

@@ -7,7 +7,7 @@ use forebay_device::{DeviceError, ErrorKind, IoBuf, IoBytes, Operation};
 use forebay_intent_log::Record;
 use forebay_rt as rt;
 use forebay_txg::Content;
-use forebay_units::{BLOCK_BYTES, BLOCK_LEN, Lba};
+use forebay_units::{BLOCK_BYTES, BLOCK_LEN, Lba, TxgId};
 
 use crate::Pool;
 use crate::volume::{SyncMode, VolumeState, record_bytes};
@@ -220,7 +220,18 @@ impl Pool {
             let limit = volume.next_append.get();
             let done = || volume.appending.borrow().first().is_none_or(|first| *first >= limit);
             volume.appended.until(|| done() || self.is_stopped()).await;
-            return if done() { Ok(()) } else { fail(self.stop_reason()) };
+            if self.is_stopped() {
+                return fail(self.stop_reason());
+            }
+            // One of them may have been given up meanwhile: then only its group makes it durable.
+            if self.sync.committed.get().next() < volume.log_from.get() {
+                let txg = TxgId(volume.log_from.get().0 - 1);
+                return match self.commit(txg).await {
+                    Ok(()) => Ok(()),
+                    Err(error) => fail(error.message),
+                };
+            }
+            return Ok(());
         }
         let ticket = volume.next_append.get();
         volume.next_append.set(ticket + 1);
