@@ -222,7 +222,10 @@ fn draw_admin(plan: &Plan<'_>, next_volume: &mut u32) -> Vec<Admin> {
             }
             3 => {
                 let volume = rng.below(plan.volumes.len() as u64) as u32;
-                let sectors = plan.volumes[volume as usize] + rng.below(64) * 8;
+                // Smaller as well: what is cut off must be zeros when it is grown again.
+                let blocks = plan.volumes[volume as usize] / 8;
+                let least = blocks - (blocks / 2).min(48);
+                let sectors = rng.between(least, blocks + 64) * 8;
                 Admin::Resize { volume, sectors }
             }
             4 | 5 if !plan.wish.manage.is_empty() => {
