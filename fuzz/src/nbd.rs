@@ -25,9 +25,9 @@ const SIZE_BYTES: u64 = 1 << 20;
 fn limits() -> Limits {
     Limits {
         connections_max: 4,
-        request_max_bytes: 64 << 10,
-        connection_bytes_max: 128 << 10,
-        total_bytes_max: 256 << 10,
+        request_max_bytes: 8 << 10,
+        connection_bytes_max: 32 << 10,
+        total_bytes_max: 64 << 10,
         receive_buffer_bytes: 64 << 10,
         extents_max: 16,
         ..Limits::default()

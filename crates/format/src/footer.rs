@@ -123,6 +123,10 @@ impl Footer {
         for _ in 0..runs {
             let (volume, lba) = (VolumeId(input.u32()?), Lba(input.u40()?));
             let len = u32::from(input.u16()?);
+            // Nobody writes one, and any number of them would fit where only blocks have room.
+            if len == 0 {
+                return Err(input.error("a run of no blocks"));
+            }
             covered += len as usize;
             out.push(Run { volume, lba, blocks: len });
         }

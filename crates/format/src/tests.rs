@@ -111,6 +111,17 @@ fn journal_frames_come_back() {
     assert_eq!(SegmentRecord::decode_all(&out.finish()).unwrap(), [record]);
 }
 
+#[test]
+fn a_footer_with_runs_of_no_blocks_is_refused() {
+    let mut bytes = Footer::default().encode(700);
+    bytes[36..40].copy_from_slice(&700u32.to_le_bytes());
+    bytes[56..64].fill(0);
+    let sum = crc64(&bytes);
+    bytes[56..64].copy_from_slice(&sum.to_le_bytes());
+    let error = Footer::decode(&bytes).unwrap_err().to_string();
+    assert!(error.contains("no blocks"), "{error}");
+}
+
 proptest! {
     #[test]
     fn footers_come_back(blocks in prop::collection::vec((0u32..3, 0u64..50, any::<u64>()), 0..300)) {
