@@ -2,7 +2,7 @@
 #   make run      build, make a pool in ./forebay-data when there is none, serve it
 #   make test     install the test tools (as root on Debian), then run every test
 #   make check    format, lints, arrows, licences, unit tests
-#   make prove    longer: crashes and faults on simulated devices
+#   make prove    crashes and faults on simulated devices, for TIME=10m or another time
 #   make bench    measure on this machine; writes docs/benchmarks/
 CARGO ?= cargo
 ARGS ?=
@@ -27,13 +27,14 @@ check:
 	$(CARGO) test --quiet --workspace --lib
 
 prove:
-	scripts/prove $(ARGS)
+	$(CARGO) run --profile prove --package forebay-dst --bin forebay-prove -- \
+		$(if $(TIME),--time $(TIME)) $(ARGS)
 
 bench:
-	scripts/bench $(ARGS)
+	bench/run $(ARGS)
 
 bench-sim:
-	scripts/bench-sim $(ARGS)
+	bench/simulated $(ARGS)
 
 man:
 	$(CARGO) run --release --quiet --package forebay-cli -- man target/man1

@@ -85,7 +85,7 @@ impl PoolSet {
                 self.state.check_name_free(name, None)?;
                 let pool = Pool::create(self.opener.clone(), name, spec).await?;
                 self.adopt(pool.clone())?;
-                pool.log_history(typed).await?;
+                remember_command(&pool, typed).await?;
             }
             Action::Import { paths, options } => {
                 self.check_takes_more(name)?;
@@ -94,13 +94,11 @@ impl PoolSet {
                     pool.export().await?;
                     return Err(taken);
                 }
-                if !typed.is_empty() {
-                    pool.log_history(typed).await?;
-                }
+                remember_command(&pool, typed).await?;
             }
             Action::Export { force } => {
                 let pool = self.release(name, *force)?;
-                pool.log_history(typed).await?;
+                remember_command(&pool, typed).await?;
                 pool.export().await?;
                 self.drop_pool(&pool)?;
             }
@@ -114,7 +112,7 @@ impl PoolSet {
                 self.check_unused(&format!("{name}/{volume}"), *force)?;
                 self.leases.revoke(&format!("{name}/{volume}"));
                 pool.destroy_volume(volume).await?;
-                pool.log_history(typed).await?;
+                remember_command(&pool, typed).await?;
             }
             other => {
                 let pool = self.pool(name)?;
@@ -122,7 +120,7 @@ impl PoolSet {
                 if changes_devices(other) {
                     self.state.remember(known(&pool.status()))?;
                 }
-                pool.log_history(typed).await?;
+                remember_command(&pool, typed).await?;
             }
         }
         Ok(Reply::Done)
@@ -273,6 +271,14 @@ fn look(pool: &Pool, action: &Action) -> Result<Reply, Failure> {
         Action::Volumes => Reply::Volumes(pool.volumes()),
         other => unreachable!("{other:?} does not only look"),
     })
+}
+
+/// Puts the command into the pool's history, when there is one.
+async fn remember_command(pool: &Pool, typed: &str) -> Result<(), Failure> {
+    if !typed.is_empty() {
+        pool.log_history(typed).await?;
+    }
+    Ok(())
 }
 
 fn changes_devices(action: &Action) -> bool {

@@ -39,6 +39,11 @@ fn execute(cli: Cli) -> Result<u8, Failure> {
             let signals = Signals::take()?;
             runtime()?.block_on(async move { bench_nbd(args, &signals.watch()).await })?
         }
+        Command::Simulate(args) => {
+            forebay_lab::simulate::run(&args)
+                .map_err(|e| Failure { message: e.to_string(), code: e.exit_code() })?;
+            return Ok(0);
+        }
         Command::Up(args) => on_pools(true, async |reach| up(args, reach).await)?,
         Command::Serve(args) => on_pools(true, async |reach| serve(args, reach).await)?,
         Command::Pool { command } => {

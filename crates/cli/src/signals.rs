@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM as something to wait for.
+//! Ctrl-C, SIGTERM and SIGHUP as something to wait for.
 
 use std::cell::Cell;
 use std::io;
@@ -11,13 +11,13 @@ use io_uring::{opcode, types};
 
 use crate::failure::{Failure, report};
 
-/// SIGINT and SIGTERM, taken away from their default action.
+/// SIGINT, SIGTERM and SIGHUP, taken away from their default action.
 pub struct Signals {
     fd: OwnedFd,
 }
 
 impl Signals {
-    /// Takes both signals over. Call it before the runtime starts threads: they inherit the mask.
+    /// Takes the signals over. Call it before the runtime starts threads: they inherit the mask.
     pub fn take() -> Result<Self, Failure> {
         let failed = |e: io::Error| Failure::new(format!("signals cannot be handled: {e}"));
         let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
@@ -25,6 +25,8 @@ impl Signals {
             libc::sigemptyset(&raw mut set);
             libc::sigaddset(&raw mut set, libc::SIGINT);
             libc::sigaddset(&raw mut set, libc::SIGTERM);
+            // The terminal is closed: end as well as on Ctrl-C (under nohup it never arrives).
+            libc::sigaddset(&raw mut set, libc::SIGHUP);
         }
         let masked =
             unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };

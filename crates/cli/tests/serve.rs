@@ -210,6 +210,95 @@ fn a_volume_in_use_is_kept_unless_forced() {
     assert!(server.interrupt().success());
 }
 
+/// States by name in `pool status`.
+fn states(scratch: &Scratch) -> std::collections::BTreeMap<String, String> {
+    let status: serde_json::Value =
+        serde_json::from_str(&scratch.run("pool status --json tank")).unwrap();
+    fn walk(vdev: &serde_json::Value, out: &mut std::collections::BTreeMap<String, String>) {
+        let name = vdev["name"].as_str().unwrap().rsplit('/').next().unwrap().to_owned();
+        out.insert(name, vdev["state"].as_str().unwrap().to_owned());
+        vdev["children"].as_array().unwrap().iter().for_each(|child| walk(child, out));
+    }
+    let mut out = std::collections::BTreeMap::new();
+    let pool = &status["pools"][0];
+    out.insert("tank".to_owned(), pool["state"].as_str().unwrap().to_owned());
+    for list in ["groups", "logs"] {
+        pool[list].as_array().unwrap().iter().for_each(|vdev| walk(vdev, &mut out));
+    }
+    out
+}
+
+/// Every change of devices, with and without a server: the words are the same.
+fn change_devices(scratch: &Scratch) {
+    let is = |name: &str, state: &str| {
+        let all = states(scratch);
+        assert_eq!(all.get(name).map(String::as_str), Some(state), "{name} in {all:#?}");
+    };
+    is("tank", "ONLINE");
+    scratch.run("pool offline tank d1");
+    is("d1", "OFFLINE");
+    is("tank", "DEGRADED");
+    scratch.refused("pool offline tank d2", 1, "");
+    is("d2", "ONLINE");
+    scratch.run("pool online tank d1");
+    scratch.run("pool resilver -w tank");
+    is("tank", "ONLINE");
+    scratch.run("pool replace -w tank d2 d5");
+    is("d5", "ONLINE");
+    assert!(!states(scratch).contains_key("d2"));
+    scratch.run("pool detach tank l1");
+    assert!(!states(scratch).contains_key("l1"));
+    scratch.run("pool attach -w -f tank l0 l1");
+    is("l1", "ONLINE");
+    scratch.run("pool remove tank mirror-0");
+    assert!(!states(scratch).contains_key("l0"), "the log is in the pool now");
+    scratch.run("pool add -f tank log mirror l0 l1");
+    is("l0", "ONLINE");
+    assert!(scratch.run("pool scrub -w tank").contains("with 0 errors"));
+    scratch.run("pool replace -f -w tank d5 d2");
+    is("d2", "ONLINE");
+}
+
+#[test]
+fn devices_change_without_a_server() {
+    let scratch = scratch("change");
+    scratch.file("d5", 256 * MIB);
+    scratch.run(CREATE);
+    scratch.run("volume create -V 64M tank/vol0");
+    change_devices(&scratch);
+}
+
+#[test]
+fn devices_change_under_a_server_and_its_clients() {
+    let scratch = scratch("change-served");
+    scratch.file("d5", 256 * MIB);
+    scratch.run(CREATE);
+    scratch.run("volume create -V 64M tank/vol0");
+    let server = scratch.server("serve");
+    let uri = scratch.uri("tank/vol0");
+    write_blocks(&uri, 1..100);
+    let mut load = scratch
+        .command(&format!("bench nbd {uri} --fua --queue-depth 4 --span 32M --seconds 60 --json"))
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    change_devices(&scratch);
+    // Interrupted, the load generator gives its figures: it had no error to the end.
+    std::process::Command::new("kill").args(["-INT", &load.id().to_string()]).status().unwrap();
+    let mut figures = String::new();
+    load.stdout.take().unwrap().read_to_string(&mut figures).unwrap();
+    assert!(load.wait().unwrap().success(), "{figures}");
+    write_blocks(&uri, 100..120);
+    assert!(server.interrupt().success());
+    let server = scratch.server("serve");
+    check_blocks(&uri, 100..120);
+    assert!(server.interrupt().success());
+    // What the load wrote is readable to the last block.
+    let said = scratch.run("pool scrub tank");
+    assert!(said.contains("with 0 errors"), "{said}");
+    assert!(scratch.run("pool status").contains("No known data errors"));
+}
+
 #[test]
 fn what_was_durable_survives_a_kill() {
     let scratch = scratch("kill");

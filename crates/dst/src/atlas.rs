@@ -20,7 +20,7 @@ pub enum Level {
     Within,
     /// More than that.
     Beyond,
-    /// Flushes lie, on any disk.
+    /// Any disk may say that it wrote what it did not.
     Lies,
 }
 
@@ -96,10 +96,17 @@ impl Atlas {
         }
         for disk in &self.victims {
             for _ in 0..rng.below(4) {
-                let fault = match self.level {
-                    Level::Lies => Fault::LyingFlush { on: rng.chance(800) },
-                    _ => self.damage(*disk, rng),
-                };
+                let mut fault = self.damage(*disk, rng);
+                // Beyond what copies can show, a device that says it wrote and did not cannot be
+                // told from one that was never asked: such faults belong to the lies.
+                if self.level == Level::Beyond {
+                    while is_lie(&fault) {
+                        fault = self.damage(*disk, rng);
+                    }
+                }
+                if self.level == Level::Lies && rng.chance(300) {
+                    fault = Fault::LyingFlush { on: rng.chance(800) };
+                }
                 let early = !first_boot && rng.chance(250);
                 let at_command = if early { 0 } else { rng.between(1, commands) };
                 out.push(TimedFault { at_command, disk: *disk, fault });
@@ -146,6 +153,17 @@ impl Atlas {
             _ => Fault::Back,
         }
     }
+}
+
+fn is_lie(fault: &Fault) -> bool {
+    matches!(
+        fault,
+        Fault::Lost { .. }
+            | Fault::Torn { .. }
+            | Fault::Misdirected { .. }
+            | Fault::LyingFlush { .. }
+            | Fault::FlushError { .. }
+    )
 }
 
 fn slow(rng: &mut Rng) -> Fault {

@@ -32,7 +32,7 @@ pub fn load_one(path: &Path) -> io::Result<Scenario> {
 pub fn save(folder: &Path, name: &str, scenario: &Scenario) -> io::Result<PathBuf> {
     std::fs::create_dir_all(folder)?;
     let path = folder.join(format!("{name}.json"));
-    let mut text = serde_json::to_vec_pretty(scenario).map_err(io::Error::other)?;
+    let mut text = serde_json::to_vec(scenario).map_err(io::Error::other)?;
     text.push(b'\n');
     std::fs::write(&path, text)?;
     Ok(path)

@@ -38,14 +38,21 @@ pub fn generate(seed: Seed, wish: &Wish) -> Scenario {
         17..19 => Level::Beyond,
         _ => Level::Lies,
     });
-    let volumes: Vec<u64> = (0..rng.between(1, 3)).map(|_| rng.between(16, 512) * 8).collect();
+    let mut volumes: Vec<u64> = (0..rng.between(1, 3)).map(|_| rng.between(16, 512) * 8).collect();
+    // Now and then a volume that fills a good part of the pool, written over and over: only then
+    // does the cleaner have something to do.
+    let full = wish.acts.is_none() && wish.spec.is_none() && rng.chance(20);
+    if full {
+        volumes = vec![rng.between(12, 20) << 11];
+    }
     let atlas = Atlas::draw(&spec, level, &mut seed.derive("atlas").rng());
     let boots = wish.boots.unwrap_or_else(|| rng.between(1, 4));
     let mut next_volume = volumes.len() as u32;
     let boots = (0..boots)
         .map(|index| {
             let seed = seed.derive("boot").derive(&index.to_string());
-            let plan = Plan { wish, atlas: &atlas, volumes: &volumes, first: index == 0, seed };
+            let first = index == 0;
+            let plan = Plan { wish, atlas: &atlas, volumes: &volumes, first, full, seed };
             draw_boot(&plan, &mut next_volume)
         })
         .collect();
@@ -90,6 +97,7 @@ struct Plan<'a> {
     atlas: &'a Atlas,
     volumes: &'a [u64],
     first: bool,
+    full: bool,
     seed: Seed,
 }
 
@@ -100,7 +108,7 @@ fn draw_boot(plan: &Plan<'_>, next_volume: &mut u32) -> Boot {
     let commands = clients * acts + 50;
     let script = |index: u64| {
         let mut rng = plan.seed.derive("client").derive(&index.to_string()).rng();
-        draw_client(plan.volumes, acts, &mut rng)
+        draw_client(plan.volumes, acts, plan.full, &mut rng)
     };
     let admin =
         if plan.wish.admin && rng.chance(600) { draw_admin(plan, next_volume) } else { Vec::new() };
@@ -125,11 +133,12 @@ fn draw_boot(plan: &Plan<'_>, next_volume: &mut u32) -> Boot {
     }
 }
 
-fn draw_client(volumes: &[u64], acts: u64, rng: &mut Rng) -> Vec<Act> {
+fn draw_client(volumes: &[u64], acts: u64, full: bool, rng: &mut Rng) -> Vec<Act> {
     // Each client has habits: some only log, some only read, some overwrite one spot.
     let volume = rng.below(volumes.len() as u64) as u32;
     let sectors = volumes[volume as usize];
     let span = match rng.below(3) {
+        _ if full => sectors,
         0 => sectors.min(64),
         1 => sectors.min(512),
         _ => sectors,
@@ -138,7 +147,7 @@ fn draw_client(volumes: &[u64], acts: u64, rng: &mut Rng) -> Vec<Act> {
     let fua = *rng.pick(&[0, 100, 500, 1000]);
     let write = rng.between(200, 900);
     let unaligned = *rng.pick(&[0, 0, 200, 900]);
-    let large = *rng.pick(&[0, 0, 50]);
+    let large = if full { 700 } else { *rng.pick(&[0, 0, 50]) };
     let zeroing = *rng.pick(&[0, 0, 60, 300]);
     let flush = *rng.pick(&[0, 10, 100, 400]);
     let pause = *rng.pick(&[0, 0, 50]);

@@ -66,6 +66,12 @@ fn config() -> PoolConfig {
     second.stale_since = Some(41);
     second.stale = vec![(3, 5)];
     second.replacement = Some(Box::new(member(4, "/dev/e")));
+    let ring = RingConfig {
+        ring: 0,
+        len_bytes: 62 << 20,
+        start_bytes: 1 << 20,
+        sides: vec![member(3, "/dev/d")],
+    };
     PoolConfig {
         name: "tank".to_owned(),
         guid: POOL,
@@ -81,12 +87,8 @@ fn config() -> PoolConfig {
             members: vec![member(0, "/dev/a"), second, member(2, "/dev/c")],
         }],
         reserve_bytes: 4 << 20,
-        logs: vec![RingConfig {
-            ring: 0,
-            len_bytes: 62 << 20,
-            start_bytes: 1 << 20,
-            sides: vec![member(3, "/dev/d")],
-        }],
+        logs: vec![ring.clone()],
+        log_rings: vec![ring],
         properties: BTreeMap::from([("txg_timeout".to_owned(), "5".to_owned())]),
         volumes: vec![VolumeConfig {
             id: 1,

@@ -2,7 +2,7 @@
 
 use crate::LabError;
 use crate::load::{Asks, Load};
-use forebay_flash::{DeviceSpec, Ftl, FtlConfig, MediaSpec};
+use forebay_flash::{DeviceSpec, Frontiers, Ftl, FtlConfig, MediaSpec};
 use serde::{Deserialize, Serialize};
 
 /// Two sides under the same writes until both are worn out.
@@ -63,6 +63,12 @@ impl Side {
         let shorter = (g.pages_per_block / BLOCK_PAGES).max(1);
         g.pages_per_block /= shorter;
         g.blocks_per_plane *= shorter;
+        // What is open or in reserve keeps its share, or there would be more room to clean in.
+        let open = match flash.ftl.frontiers {
+            Frontiers::Apart => 2,
+            Frontiers::Shared => 1,
+        };
+        flash.ftl.reserve_superblocks = (flash.ftl.reserve_superblocks + open) * shorter - open;
         flash.endurance.cycles_mean = cycles;
         flash.endurance.cycles_sd_fraction = flash.endurance.cycles_sd_fraction.max(0.05);
         flash.ftl.static_wear_gap = 4;

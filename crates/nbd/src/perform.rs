@@ -77,7 +77,8 @@ pub(crate) fn check(connection: &Connection, request: &Request) -> Result<(), An
     }
     let size_bytes = usable_bytes(&*connection.device);
     if request.end_bytes().is_none_or(|end| end > size_bytes) {
-        let error = if writes { errno::ENOSPC } else { errno::EINVAL };
+        let full = writes && request.command != command::TRIM;
+        let error = if full { errno::ENOSPC } else { errno::EINVAL };
         return Err(refuse(error, "the range ends past the export"));
     }
     let moves_data = matches!(request.command, command::READ | command::WRITE);

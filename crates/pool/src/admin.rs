@@ -228,17 +228,24 @@ impl Pool {
     }
 
     /// Commits, and with `anew` starts the log on what the configuration says now.
-    async fn restart_log(&self, anew: bool) -> Result<(), PoolError> {
+    pub(crate) async fn restart_log(&self, anew: bool) -> Result<(), PoolError> {
         let request = anew.then(|| self.restart_log_wanted());
         self.commit_config().await?;
         if let Some(request) = request {
-            let done = || self.log_restarted(request) || self.is_stopped();
+            let over = || self.is_stopped() || self.sync.ended.get();
+            let done = || self.log_restarted(request) || over();
             self.health.log_changed.until(done).await;
         }
         if self.is_stopped() {
             return Err(PoolError::new(self.stop_reason()));
         }
         Ok(())
+    }
+
+    /// Whether the log lies on data devices now.
+    pub(crate) fn log_in_pool(&self) -> bool {
+        let config = self.config.borrow();
+        config.log_rings.iter().any(|ring| ring.ring >= crate::recovery::POOL_RINGS_FROM)
     }
 
     fn is_log(&self, device: u32) -> bool {
@@ -406,7 +413,8 @@ impl Pool {
         } else {
             self.array.detach(DeviceId(found.device))?;
             self.forget_member(DeviceId(found.device));
-            self.commit_config().await?;
+            let in_log = self.log_in_pool();
+            self.restart_log(in_log).await?;
         }
         self.let_go(&[found.device]).await;
         Ok(())

@@ -618,7 +618,9 @@ fn place_devices(
             .iter()
             .filter(|f| f.label.configs[0].0.device == member.device)
             .max_by_key(newest);
-        let Some(best) = best else { return };
+        // One that was cut short is as good as missing.
+        let whole = |f: &&&Found| f.device.geometry().size_bytes >= member.size_bytes;
+        let Some(best) = best.filter(whole) else { return };
         member.path.clone_from(&best.path);
         devices.insert(DeviceId(member.device), OpenDevice::new(&best.path, best.device.clone()));
         if data {
@@ -637,7 +639,8 @@ fn place_devices(
     // The log that is to be replayed may lie on devices that have left since: whatever became of
     // them later, every acknowledged frame is on all of them.
     for side in config.log_rings.iter().flat_map(|ring| &ring.sides) {
-        let best = found.iter().find(|f| f.label.configs[0].0.device == side.device);
+        let same = found.iter().filter(|f| f.label.configs[0].0.device == side.device);
+        let best = same.max_by_key(|f| f.label.configs[0].0.generation);
         if let Some(best) = best {
             let open = OpenDevice::new(&best.path, best.device.clone());
             devices.insert(DeviceId(side.device), open);
@@ -860,6 +863,12 @@ async fn load_map(
             table.reopen(*segment);
             table.close(*segment, false);
         }
+        // What the journal says of its own segments is one root old: rows written since then must
+        // be rebuilt and scrubbed as well.
+        let geometry = array.geometry_of(*segment)?;
+        let last = root.journal_end.filter(|end| end.addr.segment() == *segment);
+        let rows = last.map_or(geometry.rows(), |end| end.addr.block() / geometry.blocks_per_row());
+        table.wrote(*segment, rows, root.commit);
     }
     let mut bad = None;
     map.for_each(|volume, lba, addr, blocks| {

@@ -331,11 +331,10 @@ impl Pool {
                 left.push(device.0);
             }
         }
-        if !left.is_empty() {
-            self.sync.config_dirty.set(true);
-            if self.commit_all().await.is_ok() {
-                self.let_go(&left).await;
-            }
+        // A log in the pool follows: it leaves devices that left, and takes those that are whole.
+        let in_log = self.log_in_pool();
+        if (in_log || !left.is_empty()) && self.restart_log(in_log).await.is_ok() {
+            self.let_go(&left).await;
         }
         self.finish("completed");
         // What was written meanwhile to a device that was away is in the next round.

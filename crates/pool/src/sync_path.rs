@@ -32,6 +32,7 @@ impl Pool {
         self.sync_until_closed().await;
         self.sync.ended.set(true);
         self.sync.done.notify_all();
+        self.health.log_changed.notify_all();
     }
 
     async fn sync_until_closed(self: &Rc<Self>) {

@@ -50,7 +50,7 @@
     if (!lines) for (const s of chart.series) for (const p of s.points) { const n = String(p.x); if (!names.includes(n)) names.push(n); }
     const text = { color: soft, fontSize: 12 };
     const values = {
-      type: chart.y.log ? 'log' : 'value', name: named(chart.y), nameLocation: lying ? 'middle' : 'end', nameGap: lying ? 28 : 14, nameTextStyle: lying ? text : { color: soft, fontSize: 12, align: 'left', padding: [0, 0, 0, -34] },
+      type: chart.y.log ? 'log' : 'value', name: named(chart.y), nameLocation: lying ? 'middle' : 'end', nameGap: lying ? 28 : 14, nameTextStyle: lying ? text : { color: soft, fontSize: 12, align: 'left', padding: [0, 0, 0, -12] },
       axisLabel: { color: soft, formatter: short }, splitLine: { lineStyle: { color: line } }, axisLine: { show: false }, min: chart.y.log ? undefined : v => Math.min(0, v.min),
     };
     const places = lines

@@ -80,6 +80,10 @@ pub enum Command {
         #[command(subcommand)]
         command: BenchCommand,
     },
+    /// Repeat the experiments of the device lab on simulated devices, in virtual time.
+    #[command(after_help = "Example:\n  forebay simulate degradation --device vertex-2-ex \
+        --out ./results\n  forebay simulate all --out ./results\n  forebay simulate --list")]
+    Simulate(forebay_lab::simulate::Args),
     /// Print a completion script for a shell.
     #[command(after_help = "Example:\n  forebay completions bash > \
         ~/.local/share/bash-completion/completions/forebay")]

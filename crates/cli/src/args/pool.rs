@@ -178,7 +178,7 @@ pub enum PoolCommand {
         #[arg(required = true, value_name = "VDEV")]
         vdevs: Vec<String>,
     },
-    /// Remove a log device (one side, or a whole mirror by its name in 'pool status').
+    /// Remove a log device, or a log mirror by its name in 'pool status' (one side: detach).
     #[command(after_help = "Example:\n  forebay pool remove tank mirror-1")]
     Remove {
         /// The pool.

@@ -8,7 +8,7 @@ use crate::args::ScanVerb;
 use crate::control::{Action, Reply};
 use crate::failure::{Failure, report};
 use crate::reach::{Access, Reach};
-use crate::show::duration;
+use crate::show::{duration, scan_text};
 use crate::terminal::Screen;
 
 /// Between two looks at a running scan.
@@ -21,10 +21,13 @@ pub async fn scrub(
     verb: ScanVerb,
     wait: bool,
 ) -> Result<Outcome, Failure> {
+    let mut text = String::new();
     for pool in pools {
         let access = reach.access(pool).await?;
         let outcome = async {
+            let before = scan_of(&access).await?;
             access.ask(Action::Scrub { verb }).await?;
+            let mut said = String::new();
             if verb == ScanVerb::Start && (wait || access.is_here()) {
                 if access.is_here() {
                     report(&format!(
@@ -32,14 +35,15 @@ pub async fn scrub(
                          pauses it"
                     ));
                 }
-                until_over(reach, &access, pool).await?;
+                until_begun(&access, before.as_ref()).await?;
+                said = until_over(reach, &access, pool).await?;
             }
-            Ok(())
+            Ok(said)
         }
         .await;
-        access.close_after(outcome).await?;
+        text.push_str(&access.close_after(outcome).await?);
     }
-    Ok(Outcome::done())
+    Ok(Outcome::text(text))
 }
 
 /// Does `action`, which makes a device resilver, and waits for the end when asked to.
@@ -51,10 +55,15 @@ pub async fn act_and_wait(
 ) -> Result<Outcome, Failure> {
     let access = reach.access(pool).await?;
     let outcome = async {
+        let before = scan_of(&access).await?;
         access.ask(action).await?;
+        if wait || access.is_here() {
+            until_begun(&access, before.as_ref()).await?;
+        }
         if wait {
-            until_over(reach, &access, pool).await?;
-        } else if access.is_here() && scan_of(&access).await?.is_some_and(|s| is_running(&s)) {
+            return until_over(reach, &access, pool).await.map(Outcome::text);
+        }
+        if access.is_here() && scan_of(&access).await?.is_some_and(|s| is_running(&s)) {
             report(&format!(
                 "'{pool}' is not being served: the resilver goes on whenever it is ('forebay \
                  pool resilver -w {pool}' runs it here)"
@@ -66,6 +75,18 @@ pub async fn act_and_wait(
     access.close_after(outcome).await
 }
 
+/// Gives the scan that was just asked for the time to begin: it does so at once, in a task of its
+/// own. Not every command makes one begin, so this ends soon in any case.
+async fn until_begun(access: &Access, before: Option<&ScanStatus>) -> Result<(), Failure> {
+    const PATIENCE: Nanos = Nanos::from_millis(300);
+    const LOOK_EVERY: Nanos = Nanos::from_millis(10);
+    let deadline = forebay_rt::now() + PATIENCE;
+    while scan_of(access).await?.as_ref() == before && forebay_rt::now() < deadline {
+        forebay_rt::sleep(LOOK_EVERY).await;
+    }
+    Ok(())
+}
+
 fn is_running(scan: &ScanStatus) -> bool {
     scan.state == "in progress"
 }
@@ -75,9 +96,9 @@ async fn scan_of(access: &Access) -> Result<Option<ScanStatus>, Failure> {
     Ok(status.scan)
 }
 
-/// Waits for the end of the running scan. Ctrl-C: a scrub that runs here is paused; anything else
+/// Waits for the end of the running scan; what it did, in words. Ctrl-C: a scrub that runs here is paused; anything else
 /// goes on where it runs, or at the next import.
-async fn until_over(reach: &Reach, access: &Access, pool: &str) -> Result<(), Failure> {
+async fn until_over(reach: &Reach, access: &Access, pool: &str) -> Result<String, Failure> {
     let stop = reach.stop();
     let screen = Screen::stderr();
     let outcome = loop {
@@ -101,7 +122,8 @@ async fn until_over(reach: &Reach, access: &Access, pool: &str) -> Result<(), Fa
                     scan.kind, scan.errors
                 )));
             }
-            _ => break Ok(()),
+            Some(scan) => break Ok(scan_text(&scan)),
+            None => break Ok(String::new()),
         }
     };
     screen.clear();

@@ -273,7 +273,10 @@ async fn make(
         sparse: false,
         properties: std::collections::BTreeMap::new(),
     };
-    set.perform(&reach.request(POOL, Action::VolumeCreate { spec })).await?;
+    let mut volume = reach.request(POOL, Action::VolumeCreate { spec });
+    // One command was typed, and is in the history already.
+    volume.typed.clear();
+    set.perform(&volume).await?;
     let volumes =
         reply_as!(set.perform(&reach.request(POOL, Action::Volumes)).await, Reply::Volumes)?;
     std::fs::remove_file(layout.marker())

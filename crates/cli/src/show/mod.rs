@@ -14,7 +14,7 @@ pub use clock::{duration, local_time};
 pub use iostat::{IostatRow, iostat_header, iostat_json, iostat_rows, iostat_text};
 pub use pools::{found_json, found_text, history_json, history_text, pool_get, pool_list};
 pub use stats::{stats_json, stats_text};
-pub use status::{status_json, status_text};
+pub use status::{scan_text, status_json, status_text};
 pub use table::{Column, Table};
 pub use volumes::{volume_get, volume_list};
 

@@ -26,7 +26,7 @@ pub fn status_text(pool: &PoolStatus, exact: bool, verbose: bool) -> String {
         text.push_str(&field("action", &pool.action));
     }
     if let Some(scan) = &pool.scan {
-        text.push_str(&format!("  scan: {}\n", scan_lines(scan).join("\n        ")));
+        text.push_str(&scan_text(scan));
     }
     text.push_str("config:\n\n");
     let errors_shown = Some(exact);
@@ -130,6 +130,12 @@ fn tree_lines(vdev: &VdevStatus, depth: usize, lines: &mut Vec<Line>) {
     for child in &vdev.children {
         tree_lines(child, depth + 1, lines);
     }
+}
+
+/// The `scan:` lines alone.
+#[must_use]
+pub fn scan_text(scan: &ScanStatus) -> String {
+    format!("  scan: {}\n", scan_lines(scan).join("\n        "))
 }
 
 fn scan_lines(scan: &ScanStatus) -> Vec<String> {

@@ -50,8 +50,11 @@ pub(super) fn printed(name: &str, group: &str, minute: f64, value: f64) -> Serie
     }
 }
 
-/// `1,234`, `12.3`, `0.123`: for sentences.
+/// `1,234`, `12.3`, `0.123`, `0`: for sentences.
 pub(super) fn figure(value: f64) -> String {
+    if value.abs() < 0.000_5 {
+        return "0".into();
+    }
     let decimals = match value.abs() {
         v if v >= 100.0 => 0,
         v if v >= 10.0 => 1,

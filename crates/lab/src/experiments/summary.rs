@@ -151,7 +151,8 @@ fn show(context: &Context, outcomes: &[Outcome], e: &mut Experiment) {
         let column = [
             TableCell::number(fresh),
             TableCell::number(sustained),
-            TableCell::text(percent(lost)).judged(lost < 0.05),
+            TableCell::text(if lost < 0.005 { "nothing".into() } else { percent(lost) })
+                .judged(lost < 0.05),
             sensitivity(iops(1), sustained),
             sensitivity(iops(2), sustained),
             sensitivity(iops(3), sustained),

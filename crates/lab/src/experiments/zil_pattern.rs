@@ -27,8 +27,7 @@ pub(super) const PLAN: Plan = Plan {
 };
 
 const DATASETS: [u32; 8] = [1, 2, 5, 10, 20, 40, 70, 100];
-const LAYOUTS: [(Layout, &str); 2] =
-    [(Layout::Chains, "a chain for each dataset"), (Layout::Stream, "one stream")];
+const LAYOUTS: [(Layout, &str); 2] = [(Layout::Chains, "chains"), (Layout::Stream, "one stream")];
 /// Fitted: makes five datasets' chains as random as the talk's table, 39 % in the mean.
 const MEAN_BLOCKS: f64 = 4.55;
 

@@ -3,7 +3,8 @@ use super::*;
 #[test]
 fn figures_read_as_people_write_them() {
     for (value, text) in [
-        (0.0, "0.000"),
+        (0.0, "0"),
+        (-0.000_1, "0"),
         (0.1234, "0.123"),
         (1.5, "1.50"),
         (12.34, "12.3"),

@@ -1,6 +1,6 @@
 //! Prints how many host writes a second of processor time simulates, untimed and timed.
 //!
-//! `cargo run --release -p forebay-flash --example speed` (`make bench-sim`).
+//! `cargo run --release -p forebay-flash --example flash_speed` (`make bench-sim`).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

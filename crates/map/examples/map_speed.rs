@@ -1,6 +1,6 @@
 //! Prints what the map costs: operations a second on one core, and memory per TiB of volume.
 //!
-//! `cargo run --release -p forebay-map --example speed [GiB of volume, 64 unless told]`
+//! `cargo run --release -p forebay-map --example map_speed [GiB of volume, 64 unless told]`
 
 use forebay_format::map_record::LEAF_BLOCKS;
 use forebay_map::{LeafId, Map};

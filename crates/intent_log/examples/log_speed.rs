@@ -1,6 +1,6 @@
 //! How fast the log is on a real file, beside the same file without it.
 //!
-//! `cargo run --release -p forebay-intent-log --example speed -- FILE [SECONDS] [ROUNDS]`
+//! `cargo run --release -p forebay-intent-log --example log_speed -- FILE [SECONDS] [ROUNDS]`
 //!
 //! FILE is made (512 MiB, every block written once) and removed. All writes are O_DIRECT and
 //! durable on completion. The rounds of all figures take turns, so that a slow minute of the
