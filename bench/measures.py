@@ -175,13 +175,14 @@ def media(before, after):
     return {n: after["media"][n] - before["media"][n] for n in names}
 
 
-def interval(bench, server, pool, load):
-    """One stretch of load with a flush and a commit's time after it; counted twice over."""
+def interval(bench, server, pool, load, settle=True):
+    """One stretch of load, counted by the kernel and by the pool. With `settle` it ends when nothing
+    is left in memory; a stretch much longer than a group needs no such wait."""
     io_before, before = server.io(), bench.stats(pool)["since_import"]
     load()
     # What is in memory belongs to this stretch: wait until it has left.
     deadline = time.monotonic() + 30
-    while bench.stats(pool)["dirty_bytes"] and time.monotonic() < deadline:
+    while settle and bench.stats(pool)["dirty_bytes"] and time.monotonic() < deadline:
         time.sleep(0.2)
     io_after, after = server.io(), bench.stats(pool)["since_import"]
     host = after["writes"]["bytes"] - before["writes"]["bytes"]
@@ -236,7 +237,7 @@ def amplification(bench, rounds, _seconds):
 
 def overwrites(bench, _rounds, _seconds, times=10):
     """Uniform 4 KiB overwrites of ten times the volume: what cleaning costs, beside the formula."""
-    size = 128 * MIB
+    size = 96 * MIB
     rows = {}
     for percent in (50, 70, 85):
         data = [bench.sparse("ow%d" % i, size) for i in range(4)]
@@ -255,7 +256,7 @@ def overwrites(bench, _rounds, _seconds, times=10):
             began = time.monotonic()
             for turn in range(times):
                 runs.append(interval(bench, server, "ow", lambda: bench.load(
-                    uri, depth=32, count=volume // 4096, warmup=0, seed=turn + 1)))
+                    uri, depth=32, count=volume // 4096, warmup=0, seed=turn + 1), settle=False))
             after = bench.stats("ow")["segments"]
             # The first half is on the way to the steady state.
             row.update(fold_intervals(runs[times // 2:]))
