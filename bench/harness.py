@@ -108,11 +108,11 @@ class Bench:
     # ------------------------------------------------------------------ loads
 
     def load(self, uri, *, size=4096, depth=1, connections=1, reads=0, fua=False, flush=False,
-             seconds=1.0, warmup=0.2, sequential=False, span=None, count=None, seed=1):
+             seconds=1, warmup=0, sequential=False, span=None, count=None, seed=1):
         words = [self.forebay, "bench", "nbd", uri, "--json", "--block-size", size,
                  "--queue-depth", depth, "--connections", connections,
                  "--read-percent", reads, "--seed", seed]
-        words += ["--count", count] if count else ["--seconds", seconds]
+        words += ["--count", count] if count else ["--seconds", max(1, round(seconds))]
         words += ["--warmup-seconds", warmup] if warmup and not count else []
         words += ["--fua"] if fua else []
         words += ["--flush-each"] if flush else []

@@ -67,7 +67,7 @@ def targets(data):
     over = data.get("overwrites", {}).get("rows", {}).get("85 %")
     if over and "stats" in over:
         best = over["greedy_all"]
-        rows.append(["the same at 85 % full, uniform", "within 5 % of the greedy limit (%.2f)" % best,
+        rows.append(["the same at 85 % full, uniform", "within 5 %% of the greedy limit (%.2f)" % best,
                      "%.2f" % over["stats"], verdict(over["stats"] <= 1.05 * best)])
     reads = data.get("streams", {}).get("rows", {}).get("random read 4K QD32")
     if reads:
