@@ -18,6 +18,7 @@ build:
 test:
 	@scripts/test-tools
 	$(CARGO) test --workspace
+	tests/clients/run
 
 check:
 	$(CARGO) fmt --all --check

@@ -1,0 +1,206 @@
+"""Servers, load generators and files that the measurements share.
+
+Enters: a folder on the disk to measure and the release binary. Leaves: numbers. Every server that
+is started here ends here, and every file lies under the folder, which goes away at the end.
+"""
+import json
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import tempfile
+import time
+
+MIB = 1 << 20
+
+
+class Failure(Exception):
+    pass
+
+
+def have(tool):
+    return shutil.which(tool) is not None
+
+
+def call(*command, **more):
+    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, **more)
+    if done.returncode != 0:
+        raise Failure("%s\n%s%s" % (" ".join(map(str, command)), done.stdout, done.stderr))
+    return done.stdout
+
+
+def median(values):
+    return statistics.median(values) if values else None
+
+
+def spread(values):
+    """Smallest and largest, to show how noisy a median is."""
+    return [min(values), max(values)] if values else None
+
+
+class Bench:
+    def __init__(self, forebay, base):
+        self.forebay = str(forebay)
+        self.folder = tempfile.mkdtemp(prefix="bench.", dir=base)
+        # Socket paths must be short.
+        self.sockets = tempfile.mkdtemp(prefix="fbb.", dir="/tmp")
+        self.state = os.path.join(self.sockets, "state")
+        self.environment = dict(os.environ, FOREBAY_STATE_DIR=self.state)
+        self.servers = []
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def socket(self, name):
+        return os.path.join(self.sockets, name)
+
+    def close(self):
+        for server in list(self.servers):
+            server.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.rmtree(self.sockets, ignore_errors=True)
+
+    # ------------------------------------------------------------------ files
+
+    def sparse(self, name, size):
+        path = self.path(name)
+        with open(path, "wb") as out:
+            out.truncate(size)
+        return path
+
+    def written(self, name, size):
+        """Written through once: no later write changes the file system's metadata."""
+        path = self.path(name)
+        call("dd", "if=/dev/zero", "of=" + path, "bs=1M", "count=%d" % (size // MIB),
+             "oflag=direct", "conv=fsync")
+        return path
+
+    # ------------------------------------------------------------------ servers
+
+    def command(self, *words):
+        return call(self.forebay, *words, env=self.environment)
+
+    def stats(self, pool):
+        return json.loads(self.command("pool", "stats", pool, "--json"))["pool"]
+
+    def pool(self, name, layout, logs=(), options=()):
+        words = ["pool", "create", "-f"]
+        for option in options:
+            words += ["-o", option]
+        self.command(*words, name, *layout, *(["log"] + list(logs) if logs else []))
+
+    def volume(self, name, size):
+        self.command("volume", "create", "-V", str(size), name)
+
+    def serve(self, pool):
+        return Server(self, pool, [self.forebay, "serve", pool, "--listen",
+                                   "unix:" + self.socket(pool)], ready="ready")
+
+    def nbdkit(self, name, *plugin):
+        return Server(self, name, ["nbdkit", "-f", "-U", self.socket(name)] + list(plugin))
+
+    def qemu_nbd(self, name, path, kind):
+        return Server(self, name, [
+            "qemu-nbd", "-t", "-e", "64", "-f", kind, "--cache=none", "--aio=io_uring",
+            "-k", self.socket(name), path])
+
+    # ------------------------------------------------------------------ loads
+
+    def load(self, uri, *, size=4096, depth=1, connections=1, reads=0, fua=False, flush=False,
+             seconds=1, warmup=0, sequential=False, span=None, count=None, seed=1):
+        words = [self.forebay, "bench", "nbd", uri, "--json", "--block-size", size,
+                 "--queue-depth", depth, "--connections", connections,
+                 "--read-percent", reads, "--seed", seed]
+        words += ["--count", count] if count else ["--seconds", max(1, round(seconds))]
+        words += ["--warmup-seconds", warmup] if warmup and not count else []
+        words += ["--fua"] if fua else []
+        words += ["--flush-each"] if flush else []
+        words += ["--pattern", "sequential"] if sequential else []
+        words += ["--span", span] if span else []
+        return json.loads(call(*words, env=self.environment))
+
+    def fio(self, path, *options, seconds=1.0, warmup=0.2):
+        """One run on a bare file with O_DIRECT and io_uring; gives IOPS, bytes a second, p99."""
+        out = json.loads(call(
+            "fio", "--name=raw", "--filename=" + path, "--ioengine=io_uring", "--direct=1",
+            "--runtime=%g" % seconds, "--ramp_time=%g" % warmup, "--time_based",
+            "--group_reporting", "--output-format=json", "--randrepeat=0", "--norandommap", "--refill_buffers", *options))
+        job = out["jobs"][0]
+        side = job["write"] if job["write"]["total_ios"] else job["read"]
+        percentiles = side["clat_ns"].get("percentile", {})
+        return {"iops": side["iops"], "mb_per_second": side["bw_bytes"] / 1e6,
+                "p99_us": percentiles.get("99.000000", 0) / 1000}
+
+
+class Server:
+    def __init__(self, bench, name, words, ready=None):
+        self.bench = bench
+        self.name = name
+        path = bench.socket(name)
+        if os.path.exists(path):
+            os.unlink(path)
+        self.log = bench.path("%s.log" % name)
+        self.started = time.monotonic()
+        with open(self.log, "w") as log:
+            self.process = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT,
+                                            env=bench.environment)
+        bench.servers.append(self)
+        while not self.up(ready, path):
+            if self.process.poll() is not None or time.monotonic() - self.started > 60:
+                raise Failure("%s does not serve: %s" % (name, open(self.log).read()))
+            time.sleep(0.002)
+        self.ready_seconds = time.monotonic() - self.started
+
+    def up(self, ready, path):
+        if ready is None:
+            return os.path.exists(path)
+        return any(line.startswith(ready) for line in open(self.log))
+
+    def uri(self, volume=""):
+        return "nbd+unix:///%s?socket=%s" % (volume, self.bench.socket(self.name))
+
+    def io(self):
+        """What the kernel counted for this process: bytes sent to and fetched from the disk."""
+        lines = open("/proc/%d/io" % self.process.pid).read().split("\n")
+        return {k: int(v) for k, v in (line.split(": ") for line in lines if line)}
+
+    def stop(self):
+        self.process.send_signal(signal.SIGINT)
+        try:
+            self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            raise Failure("%s does not stop" % self.name)
+        self.bench.servers.remove(self)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+        if self in self.bench.servers:
+            self.bench.servers.remove(self)
+        # io_uring holds locks a moment longer than the process lives.
+        time.sleep(0.3)
+
+
+def conditions():
+    cpu = "unknown"
+    for line in open("/proc/cpuinfo"):
+        if line.startswith("model name"):
+            cpu = line.split(":")[1].strip()
+            break
+
+    def first_line(*command):
+        try:
+            return call(*command).strip().split("\n")[0]
+        except (Failure, FileNotFoundError):
+            return "not installed"
+
+    return {
+        "kernel": " ".join(os.uname()[i] for i in (0, 2, 4)),
+        "cpu": cpu,
+        "cpus": os.cpu_count(),
+        "load_average_before": os.getloadavg(),
+        "fio": first_line("fio", "--version"),
+        "nbdkit": first_line("nbdkit", "--version"),
+        "qemu-nbd": first_line("qemu-nbd", "--version"),
+    }
