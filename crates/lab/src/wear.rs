@@ -30,8 +30,8 @@ pub struct Wear {
     pub block_bytes: u32,
     /// Size of the volume as a share of what the pool offers, above 0, at most 1.
     pub utilisation: f64,
-    /// Bytes overwritten and measured, as a multiple of what the pool offers; half as much is
-    /// overwritten before.
+    /// Bytes overwritten and measured, as a multiple of what the pool offers; half as much
+    /// again is overwritten before, so that the drives' flash has come round once.
     pub turnover: f64,
     /// Seed of drives, pool and load.
     #[serde(default)]
@@ -85,6 +85,12 @@ impl WearOutcome {
     #[must_use]
     pub fn interface_amplification(&self) -> f64 {
         self.interface_bytes as f64 / self.host_bytes.max(1) as f64
+    }
+    /// Bytes at the interface for each byte of a client that left memory: without the gain from
+    /// blocks overwritten again before their group was written, which is large on a small volume.
+    #[must_use]
+    pub fn unmerged_amplification(&self) -> f64 {
+        self.interface_bytes as f64 / self.parts.data.max(1) as f64
     }
     /// Bytes programmed for each byte at the interface: the drives' own amplification.
     #[must_use]
@@ -244,7 +250,7 @@ impl Wear {
         let device = pool.open_volume("v").expect("it was just made");
         fill(&device, volume_bytes).await?;
         let writes = (pool_bytes as f64 * self.turnover) as u64 / u64::from(self.block_bytes);
-        self.overwrite(&device, volume_bytes, writes.div_ceil(2)).await?;
+        self.overwrite(&device, volume_bytes, writes + writes.div_ceil(2)).await?;
         pool.sync().await?;
         let before = Counts::of(&pool, &disks, &log);
         self.overwrite(&device, volume_bytes, writes.max(1)).await?;
