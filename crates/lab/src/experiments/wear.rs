@@ -135,14 +135,15 @@ fn shapes(id: &str, device: &str, runs: &[&WearOutcome], e: &mut Experiment) {
         e,
         Basis::Predicted,
         format!(
-            "{device}, 4K at 12 % full: Z1 sends its drives {} bytes a client byte and Z3 {}, where \
-             {} and {} were printed for ZFS; with the drives' own cleaning it is {} and {}.",
-            figure(z1.interface_amplification()),
-            figure(z3.interface_amplification()),
+            "{device}, 4K at 12 % full: Z1 sends its drives {} bytes for each client byte that left \
+             memory and Z3 {}, where {} and {} a client byte were printed for ZFS; the drives' own \
+             amplification on top is {} and {}.",
+            figure(z1.unmerged_amplification()),
+            figure(z3.unmerged_amplification()),
             figure(PRINTED[0][1]),
             figure(PRINTED[0][3]),
-            figure(z1.whole_amplification()),
-            figure(z3.whole_amplification()),
+            figure(z1.drive_amplification()),
+            figure(z3.drive_amplification()),
         ),
     );
     let columns = [
