@@ -1,4 +1,4 @@
-//! The lab's entry point on its own, without the pool:
+//! The lab's entry point on its own:
 //! `cargo run --release -p forebay-lab --example simulate -- --list`.
 
 use clap::Parser;

@@ -18,6 +18,7 @@ mod power_cut;
 mod price;
 pub(crate) mod procedures;
 mod summary;
+mod wear;
 mod zil_pattern;
 
 /// What an experiment may ask for.
@@ -46,8 +47,7 @@ pub(crate) struct Plan {
     pub show: fn(&Context, &[Outcome], &mut Experiment),
 }
 
-/// All that the lab runs by itself, in the order of the report. `wear` needs the pool and comes
-/// from outside (see [`crate::simulate::WearRunner`]).
+/// All of them, in the order of the report.
 pub(crate) const PLANS: &[Plan] = &[
     summary::PLAN,
     degradation::PLAN,
@@ -58,12 +58,13 @@ pub(crate) const PLANS: &[Plan] = &[
     zil_pattern::PLAN,
     endurance::PLAN,
     price::PLAN,
+    wear::PLAN,
     power_cut::PLAN,
 ];
 
-/// Names of all experiments, `wear` among them.
+/// Names of all experiments.
 pub(crate) fn names() -> Vec<&'static str> {
-    PLANS.iter().map(|p| p.id).chain(["wear"]).collect()
+    PLANS.iter().map(|p| p.id).collect()
 }
 
 impl Plan {

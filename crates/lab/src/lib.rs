@@ -24,6 +24,7 @@ pub mod simulate;
 pub mod sweep;
 pub mod task;
 pub mod timeline;
+pub mod wear;
 pub mod zil;
 
 pub use error::LabError;

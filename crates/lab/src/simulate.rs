@@ -54,37 +54,8 @@ pub struct Args {
 /// The seed when none is given.
 pub const DEFAULT_SEED: u64 = 20_260_901;
 
-/// What the `wear` experiment gets to know.
-#[derive(Clone, Debug)]
-pub struct WearRequest<'a> {
-    /// Devices the user named; empty: the experiment's own choice.
-    pub devices: &'a [Page],
-    /// The seed.
-    pub seed: u64,
-    /// Scale of models; 0: the experiment's own choice.
-    pub scale: u32,
-    /// A directory for what it wants to keep between runs.
-    pub keep: &'a Path,
-    /// Draw no progress.
-    pub quiet: bool,
-}
-
-/// Runs the pool's real code over simulated drives. The lab knows no pool: the program that knows
-/// both supplies this.
-pub trait WearRunner {
-    /// Runs it. The experiment returned has the identifier `wear`.
-    fn run(&self, request: &WearRequest<'_>) -> Result<Experiment, LabError>;
-}
-
-const NO_POOL: &str = "wear: needs the pool; this program was built without it";
-
-/// Runs what `args` ask for, without the pool.
+/// Runs what `args` ask for.
 pub fn run(args: &Args) -> Result<(), LabError> {
-    run_with(args, None)
-}
-
-/// Runs what `args` ask for; `wear` with what is supplied.
-pub fn run_with(args: &Args, wear: Option<&dyn WearRunner>) -> Result<(), LabError> {
     if args.list {
         print!("{}", catalogue::list());
         return Ok(());
@@ -117,7 +88,7 @@ pub fn run_with(args: &Args, wear: Option<&dyn WearRunner>) -> Result<(), LabErr
     if args.shard.is_some() || args.merge {
         return Err(LabError::usage("--shard and --merge belong to sweep"));
     }
-    let results = results_of(args, experiment, wear)?;
+    let results = results_of(args, experiment)?;
     let json = forebay_report::to_json(&results);
     let (json_name, html_name) = if experiment == "all" {
         ("results.json".to_owned(), "report.html".to_owned())
@@ -138,11 +109,7 @@ pub fn run_with(args: &Args, wear: Option<&dyn WearRunner>) -> Result<(), LabErr
 }
 
 /// The results `args` ask for, with nothing written but kept runs.
-pub fn results_of(
-    args: &Args,
-    experiment: &str,
-    wear: Option<&dyn WearRunner>,
-) -> Result<Results, LabError> {
+pub fn results_of(args: &Args, experiment: &str) -> Result<Results, LabError> {
     let known = experiment == "all" || experiments::names().contains(&experiment);
     if !known {
         let names = experiments::names().join(", ");
@@ -152,30 +119,12 @@ pub fn results_of(
     if args.scale == Some(0) || args.threads == Some(0) {
         return Err(LabError::usage("--scale and --threads must be at least 1"));
     }
-    if experiment == "wear" && wear.is_none() {
-        return Err(LabError::usage(NO_POOL));
-    }
     let chosen = args.devices.iter().map(|d| device(d)).collect::<Result<Vec<_>, _>>()?;
     let keep = args.out.join("runs");
-    let mut driver = Driver::new(Some(keep.clone()), args.fresh, args.json)?;
+    let mut driver = Driver::new(Some(keep), args.fresh, args.json)?;
     driver.threads = args.threads.unwrap_or(0);
     let scale = args.scale.unwrap_or(0);
-    let worn = || -> Result<Experiment, LabError> {
-        let Some(wear) = wear else {
-            return Ok(Experiment {
-                id: "wear".into(),
-                title: "Wear under the pool".into(),
-                question: "How many bytes reach the flash cells for each byte a client writes?"
-                    .into(),
-                refusal: Some(NO_POOL.into()),
-                ..Experiment::default()
-            });
-        };
-        let (seed, quiet) = (args.seed, args.json);
-        wear.run(&WearRequest { devices: &chosen, seed, scale, keep: &keep, quiet })
-    };
     let experiments = match experiment {
-        "wear" => vec![worn()?],
         "all" => {
             let mut all = Vec::new();
             for plan in experiments::PLANS {
@@ -185,7 +134,6 @@ pub fn results_of(
                     other => other?,
                 });
             }
-            all.push(worn()?);
             all
         }
         id => {

@@ -5,6 +5,7 @@ use crate::cut::{Cut, CutOutcome};
 use crate::mirror::{Mirror, MirrorOutcome};
 use crate::shared::{Shared, SharedOutcome};
 use crate::timeline::{Timeline, TimelineOutcome};
+use crate::wear::{Wear, WearOutcome};
 use crate::zil::{Zil, ZilOutcome};
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +23,8 @@ pub enum Task {
     Mirror(Box<Mirror>),
     /// Power cuts.
     Cut(Cut),
+    /// A pool over simulated drives.
+    Wear(Box<Wear>),
 }
 
 /// What came out of a [`Task`] of the same name.
@@ -38,6 +41,8 @@ pub enum Outcome {
     Mirror(MirrorOutcome),
     /// Of power cuts.
     Cut(CutOutcome),
+    /// Of a pool over simulated drives.
+    Wear(WearOutcome),
 }
 
 impl Task {
@@ -49,6 +54,7 @@ impl Task {
             Self::Zil(task) => task.run().map(Outcome::Zil),
             Self::Mirror(task) => task.run().map(Outcome::Mirror),
             Self::Cut(task) => task.run().map(Outcome::Cut),
+            Self::Wear(task) => task.run().map(Outcome::Wear),
         }
     }
 }
@@ -73,3 +79,4 @@ outcome_of!(shared, Shared, SharedOutcome);
 outcome_of!(zil, Zil, ZilOutcome);
 outcome_of!(mirror, Mirror, MirrorOutcome);
 outcome_of!(cut, Cut, CutOutcome);
+outcome_of!(wear, Wear, WearOutcome);

@@ -1,11 +1,9 @@
 //! Whole requests through the entry point: same bytes for the same request, one line for nonsense.
 #![allow(clippy::disallowed_methods)] // It looks at the files the lab writes.
 
-use forebay_lab::simulate::{
-    Args, DEFAULT_SEED, WearRequest, WearRunner, results_of, run, run_with,
-};
-use forebay_lab::{LabError, catalogue};
-use forebay_report::{Experiment, from_json, to_json};
+use forebay_lab::catalogue;
+use forebay_lab::simulate::{Args, DEFAULT_SEED, results_of, run};
+use forebay_report::{from_json, to_json};
 use std::path::PathBuf;
 
 struct Scratch(PathBuf);
@@ -43,17 +41,16 @@ const SMALL: &str = "ocz-vertex-2-ex-50gb";
 fn same_request_same_bytes_whether_run_resumed_or_on_more_threads() {
     for experiment in ["content", "power-cut", "zil-pattern"] {
         let (a, b) = (Scratch::new("once"), Scratch::new("again"));
-        let first =
-            to_json(&results_of(&a.args(experiment, &[SMALL]), experiment, None).expect("runs"));
+        let first = to_json(&results_of(&a.args(experiment, &[SMALL]), experiment).expect("runs"));
         let resumed =
-            to_json(&results_of(&a.args(experiment, &[SMALL]), experiment, None).expect("runs"));
+            to_json(&results_of(&a.args(experiment, &[SMALL]), experiment).expect("runs"));
         let one = Args { threads: Some(1), ..b.args(experiment, &[SMALL]) };
-        let alone = to_json(&results_of(&one, experiment, None).expect("runs"));
+        let alone = to_json(&results_of(&one, experiment).expect("runs"));
         assert_eq!(first, resumed, "{experiment}");
         assert_eq!(first, alone, "{experiment}");
         assert!(from_json(&first).is_ok());
         let other = Args { seed: 2, ..b.args(experiment, &[SMALL]) };
-        let other = to_json(&results_of(&other, experiment, None).expect("runs"));
+        let other = to_json(&results_of(&other, experiment).expect("runs"));
         assert_ne!(first, other, "{experiment}: the seed must matter");
     }
 }
@@ -62,7 +59,7 @@ fn same_request_same_bytes_whether_run_resumed_or_on_more_threads() {
 fn interrupted_work_is_taken_up_and_damaged_files_are_not_trusted() {
     let s = Scratch::new("resume");
     let args = s.args("content", &[SMALL]);
-    let first = to_json(&results_of(&args, "content", None).expect("runs"));
+    let first = to_json(&results_of(&args, "content").expect("runs"));
     let mut kept: Vec<PathBuf> = std::fs::read_dir(s.0.join("runs"))
         .expect("kept")
         .map(|e| e.expect("entry").path())
@@ -72,7 +69,7 @@ fn interrupted_work_is_taken_up_and_damaged_files_are_not_trusted() {
     std::fs::remove_file(&kept[0]).expect("one is gone");
     let text = std::fs::read_to_string(&kept[1]).expect("reads");
     std::fs::write(&kept[1], &text[..text.len() / 2]).expect("one is torn");
-    assert_eq!(first, to_json(&results_of(&args, "content", None).expect("runs")));
+    assert_eq!(first, to_json(&results_of(&args, "content").expect("runs")));
 }
 
 fn refusal(args: &Args) -> String {
@@ -90,6 +87,7 @@ fn nonsense_is_answered_in_one_line_with_exit_code_2() {
     assert!(refusal(&s.args("content", &["no-such-device"])).contains("unknown device"));
     assert!(refusal(&s.args("content", &["./no/such/file.toml"])).contains("cannot read"));
     assert!(refusal(&s.args("price", &["generic-disk-7200-2tb"])).contains("none of the devices"));
+    assert!(refusal(&s.args("wear", &["ddrdrive-x1"])).contains("none of the devices"));
     assert!(refusal(&s.args("sweep", &[])).contains("file"));
     refusal(&Args { scale: Some(0), ..s.args("content", &[SMALL]) });
     refusal(&Args { threads: Some(0), ..s.args("content", &[SMALL]) });
@@ -121,21 +119,4 @@ fn a_device_of_ones_own_runs_from_a_file() {
     assert!(page.contains("Mine 50 GB"));
     let json = std::fs::read_to_string(s.0.join("content.json")).expect("json");
     assert!(from_json(&json).is_ok());
-}
-
-struct FakePool;
-
-impl WearRunner for FakePool {
-    fn run(&self, request: &WearRequest<'_>) -> Result<Experiment, LabError> {
-        Ok(Experiment { id: "wear".into(), seed: request.seed, ..Experiment::default() })
-    }
-}
-
-#[test]
-fn wear_needs_the_pool_and_takes_one() {
-    let s = Scratch::new("wear");
-    assert!(refusal(&s.args("wear", &[])).contains("needs the pool"));
-    run_with(&s.args("wear", &[]), Some(&FakePool)).expect("with a pool it runs");
-    let json = std::fs::read_to_string(s.0.join("wear.json")).expect("json");
-    assert_eq!(from_json(&json).expect("reads").experiments[0].id, "wear");
 }

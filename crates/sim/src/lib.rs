@@ -12,17 +12,22 @@
 //! power, the runtime is dropped with all its tasks, [`World::settle`] decides the fate of what no
 //! flush had covered, [`World::power_on`], and the same disks serve a new runtime.
 //!
+//! A [`FlashDisk`] is the same over a device model of `flash`: its times, its wear and its own ways
+//! of losing data, instead of a latency distribution and the contract's worst.
+//!
 //! The layers in [`faults`] wrap any device, real ones too: they use only the device trait and the
 //! runtime's clock.
 
 mod disk;
 pub mod faults;
+mod flash_disk;
 mod latency;
 mod media;
 mod seed;
 mod world;
 
 pub use disk::{DiscardReads, DiskConfig, SimDisk};
+pub use flash_disk::FlashDisk;
 pub use latency::{Latency, LatencyModel};
 pub use media::Media;
 pub use seed::{Rng, Seed};

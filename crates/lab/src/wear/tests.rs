@@ -1,0 +1,54 @@
+use super::*;
+use crate::catalogue;
+
+fn small(redundancy: Redundancy, drives: u32) -> Wear {
+    Wear {
+        device: catalogue::find("samsung-830-128gb").unwrap().device,
+        log: catalogue::find("ddrdrive-x1").unwrap().device,
+        drives,
+        drive_bytes: 64 << 20,
+        redundancy,
+        block_bytes: 65536,
+        utilisation: 0.12,
+        turnover: 0.2,
+        seed: 1,
+    }
+}
+
+#[test]
+fn parity_is_seen_at_the_interface_and_the_parts_add_up() {
+    let mut last = 0.0;
+    for redundancy in [Redundancy::Raid0, Redundancy::Raidz1, Redundancy::Raidz2] {
+        let wear = small(redundancy, 5);
+        let out = wear.run().unwrap();
+        assert_eq!(out, wear.run().unwrap());
+        let n = f64::from(wear.drives);
+        let least = n / (n - f64::from(wear.parity()));
+        // Not of client bytes: what is overwritten within one group goes out once.
+        assert!(out.unmerged_amplification() >= least, "{out:?}");
+        assert!(out.unmerged_amplification() > last, "{out:?}");
+        last = out.unmerged_amplification();
+        let p = out.parts;
+        let parts = p.data + p.parity + p.metadata + p.cleaning + p.padding;
+        let off = (parts as f64 / out.interface_bytes as f64 - 1.0).abs();
+        assert!(off < 0.1, "the pool counts {parts}, the drives {}", out.interface_bytes);
+        assert!(out.programmed_bytes as f64 > 0.95 * out.interface_bytes as f64, "{out:?}");
+    }
+}
+
+#[test]
+fn nonsense_is_refused() {
+    let good = small(Redundancy::Raidz1, 4);
+    let dram = catalogue::find("ddrdrive-x1").unwrap().device;
+    for bad in [
+        Wear { drives: 0, ..good.clone() },
+        Wear { drive_bytes: 1 << 20, ..good.clone() },
+        Wear { utilisation: 1.5, ..good.clone() },
+        Wear { utilisation: f64::NAN, ..good.clone() },
+        Wear { turnover: 0.0, ..good.clone() },
+        Wear { block_bytes: 5000, ..good.clone() },
+        Wear { device: dram, ..good.clone() },
+    ] {
+        assert!(matches!(bad.run(), Err(LabError::Usage(_))), "{bad:?}");
+    }
+}

@@ -1,0 +1,373 @@
+//! A block device over a device model of `flash`: the model says when and whether, contents stay here.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use forebay_device::{
+    BlockDevice, DeviceError, DeviceFuture, ErrorKind, Geometry, IoBuf, IoBytes, Operation,
+    check_range,
+};
+use forebay_flash::{
+    Chance, Completion, CutReport, Damage, DeviceSpec, Fate, Model, Request, SpecError, Stats,
+    Status, WriteId,
+};
+use forebay_rt as rt;
+use forebay_units::Nanos;
+
+use crate::Media;
+
+/// What an unreadable range holds: the model fails reads of it, and if ever one came through, this
+/// is no data anybody wrote.
+const RUIN: u8 = 0xdb;
+
+enum Payload {
+    Data(IoBytes),
+    Zeros,
+}
+
+/// A change that a power cut may still undo, with what it replaced.
+struct Change {
+    /// The write itself; for a trim the last write before it.
+    write: WriteId,
+    trim: bool,
+    offset_bytes: u64,
+    len_bytes: u64,
+    payload: Payload,
+    before: Vec<u8>,
+}
+
+struct State {
+    model: Box<dyn Model>,
+    media: Media,
+    /// In order of submission.
+    journal: VecDeque<Change>,
+    chance: Chance,
+    /// What the device's clock is ahead of the current runtime's.
+    ahead: Nanos,
+    latest: Nanos,
+}
+
+/// A simulated SSD, DRAM SSD or disk. It outlives runtimes, as disks outlive kernels.
+///
+/// A write's bytes are in place from its submission on, so that data is in the order in which the
+/// model numbers writes; what a cut takes back it takes back from there. A future that is dropped
+/// has had its effect.
+pub struct FlashDisk {
+    name: String,
+    geometry: Geometry,
+    powered: Cell<bool>,
+    state: RefCell<State>,
+}
+
+impl FlashDisk {
+    /// A new device of zeros, switched on, whose every choice follows from `seed`.
+    ///
+    /// # Errors
+    /// [`SpecError`] when no device could be like `spec`.
+    pub fn new(name: &str, spec: &DeviceSpec, seed: u64) -> Result<Rc<Self>, SpecError> {
+        let model = forebay_flash::build(spec, seed)?;
+        let identity = model.identity();
+        // Whole blocks only: what is left over at the end of a scaled device has no use.
+        let size_bytes = identity.capacity_bytes / 4096 * 4096;
+        let geometry = Geometry {
+            size_bytes,
+            block_bytes: 512,
+            volatile_cache: identity.volatile_cache,
+            discard_bytes: 4096,
+            read_only: false,
+        };
+        let state = State {
+            model,
+            media: Media::new(size_bytes),
+            journal: VecDeque::new(),
+            chance: Chance::derive(seed, "cuts"),
+            ahead: Nanos(0),
+            latest: Nanos(0),
+        };
+        let (powered, state) = (Cell::new(true), RefCell::new(state));
+        Ok(Rc::new(Self { name: name.to_owned(), geometry, powered, state }))
+    }
+
+    /// What the model counted up to the last command or power event.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let state = self.state.borrow();
+        state.model.stats(state.latest)
+    }
+
+    /// The model's state as a number: equal for equal histories.
+    #[must_use]
+    pub fn digest(&self) -> u64 {
+        self.state.borrow().model.digest()
+    }
+
+    /// The contents as reads see them, for tests.
+    #[must_use]
+    pub fn contents(&self) -> Media {
+        self.state.borrow().media.clone()
+    }
+
+    /// Changes that a cut at the last command's time could still undo.
+    #[must_use]
+    pub fn undecided(&self) -> usize {
+        self.state.borrow().journal.len()
+    }
+
+    /// Cuts this device's power now; no command ends from here on. Call it inside the runtime, for
+    /// every device that shares the supply, then [`rt::halt`].
+    pub fn power_cut(&self) -> CutReport {
+        if !self.powered.replace(false) {
+            return CutReport::default();
+        }
+        let state = &mut *self.state.borrow_mut();
+        let now = state.tick();
+        let report = state.model.power_cut(now, &mut state.chance);
+        state.apply(&report);
+        report
+    }
+
+    /// Gives power again `off` after it went: call it when the runtime of before is gone. Gives
+    /// what only shows now, such as a backup that cannot be restored.
+    pub fn power_on(&self, off: Nanos) -> Vec<Damage> {
+        if self.powered.replace(true) {
+            return Vec::new();
+        }
+        let state = &mut *self.state.borrow_mut();
+        state.latest = state.latest + off;
+        // The next runtime's clock starts at 0.
+        state.ahead = state.latest;
+        let on = state.model.power_on(state.latest, &mut state.chance);
+        for hit in &on.damage {
+            state.ruin(hit);
+        }
+        on.damage
+    }
+
+    fn check(&self, operation: Operation, offset: u64, len: u64) -> Result<(), DeviceError> {
+        check_range(&self.name, &self.geometry, operation, offset, len)
+    }
+
+    fn error(&self, operation: Operation, offset: u64, len: u64, detail: String) -> DeviceError {
+        DeviceError::new(&self.name, operation, offset, len, ErrorKind::Other { detail })
+    }
+
+    async fn dark() -> ! {
+        std::future::pending::<()>().await;
+        unreachable!("nothing ends without power")
+    }
+
+    /// Waits until the model's completion: at least one turn of the executor.
+    async fn wait(&self, at: Nanos) {
+        let ahead = self.state.borrow().ahead;
+        let deadline = Nanos(at.0.saturating_sub(ahead.0));
+        if deadline > rt::now() {
+            rt::sleep_until(deadline).await;
+        } else {
+            rt::yield_now().await;
+        }
+        if !self.powered.get() {
+            Self::dark().await;
+        }
+    }
+
+    /// Hands a request to the model, and its change (if it took effect) to the contents.
+    fn submit(
+        &self,
+        operation: Operation,
+        request: &Request<'_>,
+        payload: Option<Payload>,
+    ) -> Result<Completion, DeviceError> {
+        let state = &mut *self.state.borrow_mut();
+        let now = state.tick();
+        let (offset_bytes, len_bytes) = (request.offset_bytes, request.len_bytes);
+        let done = state
+            .model
+            .submit(now, request)
+            .map_err(|e| self.error(operation, offset_bytes, len_bytes, e.to_string()))?;
+        if let (Some(payload), Status::Done) = (payload, done.status) {
+            let mut before = vec![0; len_bytes as usize];
+            state.media.read(offset_bytes, &mut before);
+            let trim = operation == Operation::Discard;
+            let write = done.write;
+            let change = Change { write, trim, offset_bytes, len_bytes, payload, before };
+            change.apply(&mut state.media, 0, len_bytes);
+            state.journal.push_back(change);
+        }
+        let bound = state.model.durable_before(now);
+        while state.journal.front().is_some_and(|change| change.write < bound) {
+            state.journal.pop_front();
+        }
+        Ok(done)
+    }
+
+    async fn change(
+        &self,
+        operation: Operation,
+        request: Request<'_>,
+        payload: Payload,
+    ) -> Result<(), DeviceError> {
+        let (offset_bytes, len_bytes) = (request.offset_bytes, request.len_bytes);
+        self.check(operation, offset_bytes, len_bytes)?;
+        if len_bytes == 0 {
+            return Ok(());
+        }
+        if !self.powered.get() {
+            Self::dark().await;
+        }
+        let done = self.submit(operation, &request, Some(payload))?;
+        self.wait(done.at).await;
+        match done.status {
+            Status::WornOut => {
+                let detail = "the flash is worn out and takes no more writes; replace the device";
+                Err(self.error(operation, offset_bytes, len_bytes, detail.to_owned()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl State {
+    /// The device's clock at the runtime's time.
+    fn tick(&mut self) -> Nanos {
+        self.latest = self.latest.max(self.ahead + rt::now());
+        self.latest
+    }
+
+    /// Contents after a cut: back to what was durable for certain, then forward again through
+    /// every write but for what the report says of it.
+    fn apply(&mut self, report: &CutReport) {
+        for change in self.journal.iter().rev() {
+            self.media.write(change.offset_bytes, &change.before);
+        }
+        for change in std::mem::take(&mut self.journal) {
+            if report.undone_from.is_some_and(|first| change.write >= first) {
+                continue;
+            }
+            let hits: Vec<&Damage> = report
+                .damage
+                .iter()
+                .filter(|hit| !change.trim && hit.write == Some(change.write))
+                .collect();
+            change.apply_without(&mut self.media, &hits);
+        }
+        for hit in &report.damage {
+            if hit.write.is_none() || hit.fate == Fate::Unreadable {
+                self.ruin(hit);
+            }
+        }
+    }
+
+    fn ruin(&mut self, hit: &Damage) {
+        // A device may offer a little more than the whole blocks that are used of it.
+        let end = (hit.offset_bytes + hit.len_bytes).min(self.media.size_bytes());
+        if hit.offset_bytes < end {
+            self.media.fill(hit.offset_bytes, end - hit.offset_bytes, RUIN);
+        }
+    }
+}
+
+impl Change {
+    /// Puts the bytes from `from` to `to`, counted from its own start, in place.
+    fn apply(&self, media: &mut Media, from: u64, to: u64) {
+        if from >= to {
+            return;
+        }
+        match &self.payload {
+            Payload::Data(data) => {
+                media.write(self.offset_bytes + from, &data[from as usize..to as usize]);
+            }
+            Payload::Zeros => media.fill(self.offset_bytes + from, to - from, 0),
+        }
+    }
+
+    /// Puts everything in place but for the damaged ranges.
+    fn apply_without(&self, media: &mut Media, hits: &[&Damage]) {
+        let mut lost: Vec<(u64, u64)> = Vec::new();
+        for hit in hits {
+            let intact_bytes = match hit.fate {
+                Fate::Shorn { intact_bytes } => intact_bytes,
+                Fate::Lost | Fate::RolledBack | Fate::Unreadable => 0,
+            };
+            // A damaged range may be a whole mapping unit, wider than the write that suffered.
+            let from = (hit.offset_bytes + intact_bytes).max(self.offset_bytes);
+            let to = (hit.offset_bytes + hit.len_bytes).min(self.offset_bytes + self.len_bytes);
+            if from < to {
+                lost.push((from - self.offset_bytes, to - self.offset_bytes));
+            }
+        }
+        lost.sort_unstable();
+        let mut at = 0;
+        for (from, to) in lost {
+            self.apply(media, at, from);
+            at = at.max(to);
+        }
+        self.apply(media, at, self.len_bytes);
+    }
+}
+
+impl BlockDevice for FlashDisk {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn read(&self, offset_bytes: u64, mut buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
+        Box::pin(async move {
+            let len_bytes = buf.len() as u64;
+            self.check(Operation::Read, offset_bytes, len_bytes)?;
+            if len_bytes == 0 {
+                return Ok(buf);
+            }
+            if !self.powered.get() {
+                Self::dark().await;
+            }
+            let request = Request::read(offset_bytes, len_bytes);
+            let done = self.submit(Operation::Read, &request, None)?;
+            self.wait(done.at).await;
+            if let Status::Unreadable { offset_bytes: bad, len_bytes: ruined } = done.status {
+                let detail = format!("{ruined} bytes at offset {bad} cannot be read");
+                let kind = ErrorKind::Corrupt { detail };
+                let op = Operation::Read;
+                return Err(DeviceError::new(&self.name, op, offset_bytes, len_bytes, kind));
+            }
+            self.state.borrow().media.read(offset_bytes, &mut buf);
+            Ok(buf)
+        })
+    }
+
+    fn write(&self, offset_bytes: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
+        Box::pin(async move {
+            let held = data.clone();
+            let request = Request::write(offset_bytes, data.len() as u64)
+                .with(forebay_flash::Content::Bytes(&held));
+            let request = if fua { request.fua() } else { request };
+            self.change(Operation::Write, request, Payload::Data(data)).await
+        })
+    }
+
+    fn flush(&self) -> DeviceFuture<'_, ()> {
+        Box::pin(async move {
+            if !self.powered.get() {
+                Self::dark().await;
+            }
+            let done = self.submit(Operation::Flush, &Request::flush(), None)?;
+            self.wait(done.at).await;
+            Ok(())
+        })
+    }
+
+    fn discard(&self, offset_bytes: u64, len_bytes: u64, fua: bool) -> DeviceFuture<'_, ()> {
+        Box::pin(async move {
+            let request = Request::trim(offset_bytes, len_bytes);
+            self.change(Operation::Discard, request, Payload::Zeros).await?;
+            if fua { self.flush().await } else { Ok(()) }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;
