@@ -119,7 +119,7 @@ impl Shelf {
 
 impl Opener for Shelf {
     fn open(&self, path: &str) -> Result<Device, DeviceError> {
-        let found = self.disks.get(path).map(|disk| -> Device { disk.clone() });
+        let found = self.disks.get(path).cloned().map(|disk| disk as Device);
         found.ok_or_else(|| DeviceError::new(path, Operation::Open, 0, 0, ErrorKind::Gone))
     }
 
