@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use forebay_format::Encoder;
 use forebay_format::checksum::{crc64, crc64_of_parts};
 use forebay_format::config::PoolConfig;
-use forebay_format::footer::Footer;
+use forebay_format::footer::{Footer, FooterPlace};
 use forebay_format::journal::{self, FrameHeader, FrameKind, SegmentRecord};
 use forebay_format::label::{ConfigEnvelope, Heartbeat};
 use forebay_format::log_frame::{self, LogState};
 use forebay_format::map_record::{Change, Delta, LeafImage, decode_leaves, encode_leaves};
 use forebay_format::superblock::Superblock;
-use forebay_units::VolumeId;
+use forebay_units::{SegmentId, VolumeId};
 
 /// `bytes`, and again with the checksum `sum` makes at `at`, when there is room for one.
 fn both(bytes: &[u8], at: usize, sum: impl Fn(&[u8]) -> u64, check: impl Fn(&[u8])) {
@@ -80,13 +80,24 @@ pub fn heartbeat(bytes: &[u8]) {
 
 /// The footer of a segment.
 pub fn footer(bytes: &[u8]) {
-    both(bytes, 56, crc64, |bytes| {
+    let check = |bytes: &[u8]| {
         if let Ok(footer) = Footer::decode(bytes) {
             // A footer has room for the worst case, a run for each block.
             let encoded = footer.encode(footer.sums.len() as u32);
             assert_eq!(Footer::decode(&encoded).as_ref(), Ok(&footer));
         }
-    });
+    };
+    check(bytes);
+    // Again with right checksums.
+    let mut pages = bytes.to_vec();
+    pages.resize(bytes.len().next_multiple_of(4096).max(4096), 0);
+    let word = |at: usize| u64::from_le_bytes(pages[at..at + 8].try_into().expect("eight bytes"));
+    let place =
+        FooterPlace { pool: word(16), segment: SegmentId((word(8) >> 32) as u32), birth: word(24) };
+    for (number, page) in (0..).zip(pages.chunks_mut(4096)) {
+        place.seal(number, page);
+    }
+    check(&pages);
 }
 
 /// A frame of the map journal.

@@ -118,7 +118,7 @@ fn media(out: &mut Seeds) {
     }
     footer.push(Run::PADDING, Lba(0), 0);
     let mut bytes = footer.encode(16);
-    bytes.truncate(64 + 9 * 5 + 3 * 11);
+    bytes.truncate(48 + 9 * 5 + 3 * 11);
     out.push(("footer", "three-runs", bytes));
     let record = |segment: u32| SegmentRecord {
         segment: SegmentId(segment),

@@ -1,21 +1,27 @@
 //! The footer of a filled segment: what each of its blocks is.
 //!
 //! It lies in the segment's last data blocks. The cleaner judges liveness with it, and reads of
-//! sequential data find their checksums in it: the sum of block `b` is at byte
-//! `HEADER_BYTES + 5 b`, whatever else the footer holds.
+//! sequential data find their checksums in it. Each block of it is a page with a checksum of its
+//! own that binds it to its place, and the sum of a block is at a fixed place of a page: one page
+//! is enough to check a block, however long the segment is.
 
-use forebay_units::{BLOCK_BYTES, Lba, SegmentId, VolumeId};
+use forebay_units::{BLOCK_LEN, Lba, SegmentId, VolumeId};
 
-use crate::checksum::crc64;
+use crate::checksum::crc64_of_parts;
 use crate::{Decoder, Encoder, FormatError};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FBAYFOOT");
-const VERSION: u32 = 1;
-/// Bytes before the first sum.
-pub const HEADER_BYTES: usize = 64;
+const VERSION: u32 = 2;
+/// Bytes before the first sum, in the first page.
+const HEADER_BYTES: usize = 48;
 /// Bytes of a sum.
-pub const SUM_BYTES: usize = 5;
+const SUM_BYTES: usize = 5;
 const RUN_BYTES: usize = 11;
+/// Bytes of a page before its checksum.
+const PAGE_BYTES: usize = BLOCK_LEN - 8;
+/// Sums in the first page, and in each after it.
+const FIRST_SUMS: u32 = ((PAGE_BYTES - HEADER_BYTES) / SUM_BYTES) as u32;
+const PAGE_SUMS: u32 = (PAGE_BYTES / SUM_BYTES) as u32;
 
 /// Blocks of a segment that follow each other and belong to consecutive blocks of a volume. A run
 /// of [`Run::PADDING`] belongs to nobody.
@@ -49,12 +55,76 @@ pub struct Footer {
     pub sums: Vec<u64>,
 }
 
+/// Where the sum of block `block` is: the page, and the byte in it.
+fn place_of_sum(block: u32) -> (u32, usize) {
+    match block.checked_sub(FIRST_SUMS) {
+        None => (0, HEADER_BYTES + SUM_BYTES * block as usize),
+        Some(later) => (1 + later / PAGE_SUMS, SUM_BYTES * (later % PAGE_SUMS) as usize),
+    }
+}
+
+/// Bytes of the pages, checksums left out, before the runs of a footer over `blocks` blocks.
+fn runs_start(blocks: u32) -> usize {
+    let (page, at) = place_of_sum(blocks);
+    page as usize * PAGE_BYTES + at
+}
+
 /// Blocks that the footer takes in a segment of `segment_blocks`: room for the worst case, so that
 /// its place is known before it is written.
 #[must_use]
 pub fn footer_blocks(segment_blocks: u32) -> u32 {
-    let worst = HEADER_BYTES as u64 + u64::from(segment_blocks) * (SUM_BYTES + RUN_BYTES) as u64;
-    worst.div_ceil(BLOCK_BYTES) as u32
+    let worst = runs_start(segment_blocks) + segment_blocks as usize * RUN_BYTES;
+    worst.div_ceil(PAGE_BYTES) as u32
+}
+
+/// What the pages of a footer are bound to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FooterPlace {
+    /// The pool.
+    pub pool: u64,
+    /// The segment.
+    pub segment: SegmentId,
+    /// The commit in which it was opened.
+    pub birth: u64,
+}
+
+impl FooterPlace {
+    /// The page that holds the sum of block `block`.
+    #[must_use]
+    pub fn page_of(block: u32) -> u32 {
+        place_of_sum(block).0
+    }
+
+    fn sum(&self, page: u32, bytes: &[u8]) -> u64 {
+        let mut place = [0; 24];
+        place[..8].copy_from_slice(&self.pool.to_le_bytes());
+        place[8..12].copy_from_slice(&self.segment.0.to_le_bytes());
+        place[12..20].copy_from_slice(&self.birth.to_le_bytes());
+        place[20..].copy_from_slice(&page.to_le_bytes());
+        crc64_of_parts(&[&place, &bytes[..PAGE_BYTES]])
+    }
+
+    /// Puts the checksum of page `page` behind its other bytes; `bytes` are 4096.
+    pub fn seal(&self, page: u32, bytes: &mut [u8]) {
+        let sum = self.sum(page, bytes);
+        bytes[PAGE_BYTES..].copy_from_slice(&sum.to_le_bytes());
+    }
+
+    /// Whether `bytes` (4096 of them) are page `page` of the footer that belongs here.
+    #[must_use]
+    pub fn owns(&self, page: u32, bytes: &[u8]) -> bool {
+        bytes.len() == BLOCK_LEN && bytes[PAGE_BYTES..] == self.sum(page, bytes).to_le_bytes()
+    }
+}
+
+/// The sum of block `block`, from the page that [`FooterPlace::page_of`] names. Of a block that
+/// the footer does not reach it is some number.
+#[must_use]
+pub fn sum_in_page(page: &[u8], block: u32) -> u64 {
+    let (_, at) = place_of_sum(block);
+    let mut wide = [0; 8];
+    wide[..SUM_BYTES].copy_from_slice(&page[at..at + SUM_BYTES]);
+    u64::from_le_bytes(wide)
 }
 
 impl Footer {
@@ -74,24 +144,32 @@ impl Footer {
     /// The footer's bytes, `footer_blocks(segment_blocks)` blocks long.
     #[must_use]
     pub fn encode(&self, segment_blocks: u32) -> Vec<u8> {
-        let total = footer_blocks(segment_blocks) as usize * BLOCK_BYTES as usize;
-        let mut out = Encoder::new();
-        out.u64(MAGIC).u32(VERSION).u32(self.segment.0).u64(self.pool).u64(self.birth);
-        out.u32(self.sums.len() as u32).u32(self.runs.len() as u32);
-        out.bytes(&[0; 16]).u64(0);
-        for sum in &self.sums {
-            out.u40(*sum);
+        let pages = footer_blocks(segment_blocks) as usize;
+        let mut flat = Encoder::new();
+        flat.u64(MAGIC).u32(VERSION).u32(self.segment.0).u64(self.pool).u64(self.birth);
+        flat.u32(self.sums.len() as u32).u32(self.runs.len() as u32).u64(0);
+        for (block, sum) in self.sums.iter().enumerate() {
+            let start = runs_start(block as u32);
+            // A sum does not go over the end of a page.
+            flat.bytes(&[0; SUM_BYTES][..start - flat.len()]).u40(*sum);
         }
+        flat.bytes(&[0; SUM_BYTES][..runs_start(self.sums.len() as u32) - flat.len()]);
         for run in &self.runs {
-            out.u32(run.volume.0).u40(run.lba.0);
-            out.u16(u16::try_from(run.blocks).expect("push keeps runs short"));
+            flat.u32(run.volume.0).u40(run.lba.0);
+            flat.u16(u16::try_from(run.blocks).expect("push keeps runs short"));
         }
-        let mut bytes = out.finish();
-        assert!(bytes.len() <= total, "a footer outgrew its room");
-        bytes.resize(total, 0);
-        let sum = crc64(&bytes);
-        bytes[56..64].copy_from_slice(&sum.to_le_bytes());
-        bytes
+        let mut flat = flat.finish();
+        assert!(flat.len() <= pages * PAGE_BYTES, "a footer outgrew its room");
+        flat.resize(pages * PAGE_BYTES, 0);
+        let place = FooterPlace { pool: self.pool, segment: self.segment, birth: self.birth };
+        let mut out = Vec::with_capacity(pages * BLOCK_LEN);
+        for (page, bytes) in (0..).zip(flat.chunks(PAGE_BYTES)) {
+            let start = out.len();
+            out.extend_from_slice(bytes);
+            out.resize(start + BLOCK_LEN, 0);
+            place.seal(page, &mut out[start..]);
+        }
+        out
     }
 
     /// From the footer's bytes.
@@ -106,18 +184,25 @@ impl Footer {
         }
         let segment = SegmentId(input.u32()?);
         let (pool, birth) = (input.u64()?, input.u64()?);
-        let (blocks, runs) = (input.u32()? as usize, input.u32()? as usize);
-        let _ = input.bytes(16)?;
-        let sum = input.u64()?;
-        let mut check = bytes.to_vec();
-        check[56..64].fill(0);
-        if crc64(&check) != sum {
-            return Err(input.error("checksum mismatch"));
+        let (blocks, runs) = (input.u32()?, input.u32()? as usize);
+        let place = FooterPlace { pool, segment, birth };
+        let mut flat = Vec::with_capacity(bytes.len());
+        for (page, bytes) in bytes.chunks(BLOCK_LEN).enumerate() {
+            if !place.owns(page as u32, bytes) {
+                return Err(input.error(format!("checksum mismatch in block {page} of it")));
+            }
+            flat.extend_from_slice(&bytes[..PAGE_BYTES]);
         }
-        if blocks.saturating_mul(SUM_BYTES) + runs.saturating_mul(RUN_BYTES) > input.rest().len() {
+        let room = flat.len().checked_sub(runs_start(blocks));
+        if room.is_none_or(|room| runs.saturating_mul(RUN_BYTES) > room) {
             return Err(input.error("more entries than fit"));
         }
-        let sums = (0..blocks).map(|_| input.u40()).collect::<Result<Vec<_>, _>>()?;
+        let sum = |block| {
+            let (page, _) = place_of_sum(block);
+            sum_in_page(&flat[page as usize * PAGE_BYTES..], block)
+        };
+        let sums = (0..blocks).map(sum).collect();
+        let mut input = Decoder::new("segment footer", &flat[runs_start(blocks)..]);
         let mut out = Vec::with_capacity(runs);
         let mut covered = 0usize;
         for _ in 0..runs {
@@ -130,7 +215,7 @@ impl Footer {
             covered += len as usize;
             out.push(Run { volume, lba, blocks: len });
         }
-        if covered != blocks {
+        if covered != blocks as usize {
             return Err(input.error("runs and sums disagree"));
         }
         Ok(Self { pool, segment, birth, runs: out, sums })

@@ -1,6 +1,6 @@
 use crate::checksum::{block_sum, crc64};
 use crate::config::PoolConfig;
-use crate::footer::{Footer, Run, footer_blocks};
+use crate::footer::{Footer, FooterPlace, Run, footer_blocks, sum_in_page};
 use crate::journal::{FrameHeader, FrameKind, SegmentRecord, encode_frame};
 use crate::label::{ConfigEnvelope, Heartbeat, LABEL_BYTES, label_offsets};
 use crate::superblock::{COUNTERS, JournalPosition, Superblock};
@@ -113,26 +113,35 @@ fn journal_frames_come_back() {
 
 #[test]
 fn a_footer_with_runs_of_no_blocks_is_refused() {
-    let mut bytes = Footer::default().encode(700);
-    bytes[36..40].copy_from_slice(&700u32.to_le_bytes());
-    bytes[56..64].fill(0);
-    let sum = crc64(&bytes);
-    bytes[56..64].copy_from_slice(&sum.to_le_bytes());
+    let mut bytes = Footer::default().encode(60);
+    bytes[36..40].copy_from_slice(&60u32.to_le_bytes());
+    FooterPlace { pool: 0, segment: SegmentId(0), birth: 0 }.seal(0, &mut bytes);
     let error = Footer::decode(&bytes).unwrap_err().to_string();
     assert!(error.contains("no blocks"), "{error}");
 }
 
 proptest! {
     #[test]
-    fn footers_come_back(blocks in prop::collection::vec((0u32..3, 0u64..50, any::<u64>()), 0..300)) {
+    fn footers_come_back(blocks in prop::collection::vec((0u32..3, 0u64..50, any::<u64>()), 0..2500)) {
         let mut footer = Footer { pool: 5, segment: SegmentId(8), birth: 2, ..Footer::default() };
         for (volume, lba, sum) in &blocks {
             footer.push(VolumeId(*volume), Lba(*lba), sum & ((1 << 40) - 1));
         }
         footer.push(Run::PADDING, Lba(0), 0);
-        let bytes = footer.encode(400);
-        prop_assert_eq!(bytes.len(), footer_blocks(400) as usize * 4096);
-        prop_assert_eq!(Footer::decode(&bytes).unwrap(), footer);
+        let bytes = footer.encode(2600);
+        prop_assert_eq!(bytes.len(), footer_blocks(2600) as usize * 4096);
+        prop_assert_eq!(&Footer::decode(&bytes).unwrap(), &footer);
+        // One page alone says as much of its blocks, and only in its place.
+        let place = FooterPlace { pool: 5, segment: SegmentId(8), birth: 2 };
+        for (block, sum) in (0..).zip(&footer.sums) {
+            let page = FooterPlace::page_of(block);
+            let bytes = &bytes[page as usize * 4096..][..4096];
+            prop_assert!(place.owns(page, bytes));
+            prop_assert!(!place.owns(page + 1, bytes));
+            let reborn = FooterPlace { birth: 3, ..place };
+            prop_assert!(!reborn.owns(page, bytes));
+            prop_assert_eq!(sum_in_page(bytes, block), *sum);
+        }
     }
 
     #[test]

@@ -50,6 +50,13 @@ pub(crate) const POOL_PROPERTIES: &[Property] = &[
         check: bytes,
     },
     Property {
+        name: "footer_cache",
+        default: "auto",
+        meaning: "auto (64M), or a size from 1M to 1T, for checksums of sequential data, 4K for \
+                  each 3M; takes effect at the next import",
+        check: bytes,
+    },
+    Property {
         name: "txg_timeout",
         default: "5",
         meaning: "seconds from 1 to 600 after which a group is committed",

@@ -433,7 +433,7 @@ impl Pool {
         let pool = Rc::new(Pool {
             guid,
             opener,
-            reader: Reader::new(array.clone(), table.clone(), guid),
+            reader: Reader::new(array.clone(), table.clone(), guid, footer_cache_bytes(&config)),
             in_flight,
             classes: Classes::new(separate),
             map: map.into(),
@@ -514,6 +514,12 @@ impl Pool {
 }
 
 /// Limits, the dirty limit in bytes, and blocks that data may take.
+fn footer_cache_bytes(config: &PoolConfig) -> u64 {
+    const AUTO: u64 = 64 << 20;
+    let set = config.properties.get("footer_cache").and_then(|v| parse_bytes(v).ok());
+    set.unwrap_or(AUTO)
+}
+
 pub(crate) fn limits_for(config: &PoolConfig, array: &Array) -> (Limits, u64, u64) {
     const MOST_DIRTY: u64 = 256 << 20;
     const LEAST_DIRTY: u64 = 4 << 20;

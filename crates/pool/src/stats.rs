@@ -251,6 +251,7 @@ impl Pool {
             write_amplification_with_log: ratio(main + media.log),
             segments: self.segment_counts(),
             map_memory_bytes: self.map.borrow().memory_bytes(),
+            footer_cache_bytes: self.reader.pages_bytes(),
             dirty_bytes: self.throttle.dirty_bytes(),
             dirty_limit_bytes: self.throttle.limit_bytes(),
             log_used_bytes: self.log.used_bytes(),

@@ -280,6 +280,9 @@ pub struct PoolStats {
     pub segments: SegmentCounts,
     /// Bytes that the map takes in memory.
     pub map_memory_bytes: u64,
+    /// Bytes of footers that are kept in memory, for the checksums of sequential data.
+    #[serde(default)]
+    pub footer_cache_bytes: u64,
     /// Bytes of data not yet in the main store.
     pub dirty_bytes: u64,
     /// Limit of the former.

@@ -8,9 +8,8 @@ use forebay_format::journal::{
     FrameHeader, FrameKind, HEADER_BYTES, MAX_PAYLOAD_BYTES, encode_frame, frame_blocks,
 };
 use forebay_format::superblock::JournalPosition;
-use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, CommitId, SegmentId};
+use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, CommitId, DeviceId, SegmentId};
 
-use crate::reader::doubted_sets;
 use crate::stream::RowStream;
 use crate::{InFlight, MAP_STREAM, SegmentKind, SegmentTable, WriteCounts};
 
@@ -314,4 +313,27 @@ impl JournalReader {
 #[must_use]
 pub fn frame_bytes(len: usize) -> u64 {
     u64::from(frame_blocks(len)) * BLOCK_BYTES
+}
+
+/// Sets of members to leave out when a run of blocks that is checked as a whole is wrong: each one
+/// alone, then (where parity allows) each pair.
+fn doubted_sets(array: &Array, segment: SegmentId) -> Vec<Vec<DeviceId>> {
+    let Ok(geometry) = array.geometry_of(segment) else { return Vec::new() };
+    let number = array.groups().iter().position(|g| g.owns(segment));
+    let members: Vec<DeviceId> = array
+        .status()
+        .into_iter()
+        .filter(|member| Some(member.group) == number)
+        .map(|member| member.id)
+        .collect();
+    let mut sets: Vec<Vec<DeviceId>> = Vec::new();
+    if geometry.parity_columns() >= 1 {
+        sets.extend(members.iter().map(|id| vec![*id]));
+    }
+    if geometry.parity_columns() >= 2 {
+        for (at, first) in members.iter().enumerate() {
+            sets.extend(members[at + 1..].iter().map(|second| vec![*first, *second]));
+        }
+    }
+    sets
 }

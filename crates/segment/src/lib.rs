@@ -9,6 +9,7 @@
 
 mod classes;
 mod journal;
+mod pages;
 mod reader;
 mod stream;
 mod table;

@@ -1,16 +1,17 @@
 //! Reads that are right or fail: every block is checked, repaired from redundancy when it can be.
 
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::cell::Cell;
 use std::rc::Rc;
 
 use forebay_array::Array;
-use forebay_device::{DeviceError, ErrorKind, IoBuf, Operation};
+use forebay_device::{DeviceError, ErrorKind, IoBuf, IoBytes, Operation};
 use forebay_format::checksum::block_sum;
-use forebay_format::footer::{Footer, HEADER_BYTES, SUM_BYTES, footer_blocks};
-use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, DeviceId, Lba, SegmentId, VolumeId};
+use forebay_format::footer::{Footer, FooterPlace, footer_blocks, sum_in_page};
+use forebay_rt as rt;
+use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, Lba, SegmentId, VolumeId};
 
 use crate::SegmentTable;
+use crate::pages::Pages;
 
 /// Blocks to read: consecutive on media and in the volume.
 #[derive(Clone, Debug)]
@@ -27,31 +28,28 @@ pub struct Wanted {
     pub sums: Vec<Option<u64>>,
 }
 
-/// Footers kept in memory for their sums.
-const FOOTERS_KEPT: usize = 64;
-
 /// Reads of one pool.
 pub struct Reader {
     array: Rc<Array>,
     table: Rc<SegmentTable>,
     pool: u64,
-    footers: RefCell<BTreeMap<SegmentId, (u64, Rc<Footer>)>>,
-    uses: Cell<u64>,
+    pages: Pages,
     repaired: Cell<u64>,
 }
 
 impl Reader {
-    /// A reader of pool `pool`.
+    /// A reader of pool `pool`, which keeps sums of sequential data in at most `pages_bytes` of
+    /// memory: a page of 4 KiB has those of 3 MiB of data.
     #[must_use]
-    pub fn new(array: Rc<Array>, table: Rc<SegmentTable>, pool: u64) -> Rc<Self> {
-        Rc::new(Self {
-            array,
-            table,
-            pool,
-            footers: RefCell::default(),
-            uses: Cell::new(0),
-            repaired: Cell::new(0),
-        })
+    pub fn new(array: Rc<Array>, table: Rc<SegmentTable>, pool: u64, pages_bytes: u64) -> Rc<Self> {
+        let (pages, repaired) = (Pages::new(pages_bytes), Cell::new(0));
+        Rc::new(Self { array, table, pool, pages, repaired })
+    }
+
+    /// Memory that pages of footers take, in bytes.
+    #[must_use]
+    pub fn pages_bytes(&self) -> u64 {
+        self.pages.bytes()
     }
 
     /// Blocks that were wrong on media and were put right.
@@ -63,15 +61,22 @@ impl Reader {
     /// Reads and checks; what is wrong on media and can be repaired is repaired.
     pub async fn read(&self, wanted: &Wanted) -> Result<IoBuf, DeviceError> {
         let pin = self.table.pin(wanted.addr.segment());
-        let sums = self.all_sums(wanted).await?;
-        let outcome = self.array.read(wanted.addr, wanted.blocks).await;
+        let data = self.array.read(wanted.addr, wanted.blocks);
+        // Sums that memory does not have are read with the data, not before it.
+        let (outcome, missing) = match wanted.sums.iter().all(Option::is_some) {
+            true => (data.await, Vec::new()),
+            false => match rt::join(data, self.missing_sums(wanted)).await {
+                (data, sums) => (data, sums?),
+            },
+        };
+        let sum = |index: usize| wanted.sums[index].unwrap_or_else(|| missing[index]);
         // What could not be read as a whole is tried block by block, in every version there is.
         let mut buf = outcome.unwrap_or_else(|_| IoBuf::zeroed(wanted.blocks as usize * BLOCK_LEN));
         for index in 0..wanted.blocks as usize {
             let lba = Lba(wanted.lba.0 + index as u64);
             let block = &mut buf[index * BLOCK_LEN..(index + 1) * BLOCK_LEN];
-            if block_sum(self.pool, wanted.volume, lba, block) != sums[index] {
-                let good = self.recover(wanted, index, sums[index]).await?;
+            if block_sum(self.pool, wanted.volume, lba, block) != sum(index) {
+                let good = self.recover(wanted, index, sum(index)).await?;
                 block.copy_from_slice(&good);
             }
         }
@@ -105,111 +110,91 @@ impl Reader {
         DeviceError::new("pool", Operation::Read, lba * BLOCK_BYTES, BLOCK_BYTES, kind)
     }
 
-    async fn all_sums(&self, wanted: &Wanted) -> Result<Vec<u64>, DeviceError> {
-        if let Some(sums) = wanted.sums.iter().copied().collect::<Option<Vec<u64>>>() {
-            return Ok(sums);
+    /// What the footer says of all blocks of `wanted`.
+    async fn missing_sums(&self, wanted: &Wanted) -> Result<Vec<u64>, DeviceError> {
+        let segment = wanted.addr.segment();
+        let (first, end) = (wanted.addr.block(), wanted.addr.block() + wanted.blocks);
+        let (_, data_blocks) = self.footer_of(segment)?;
+        if end > data_blocks {
+            let index = data_blocks.saturating_sub(first) as usize;
+            return Err(self.unreadable(wanted, index, "the segment's footer does not reach it"));
         }
-        let footer = self.footer(wanted.addr.segment()).await?;
-        let start = wanted.addr.block() as usize;
-        let mut sums = Vec::with_capacity(wanted.sums.len());
-        for (index, sum) in wanted.sums.iter().enumerate() {
-            let sum = sum.or_else(|| footer.sums.get(start + index).copied());
-            sums.push(sum.ok_or_else(|| {
-                self.unreadable(wanted, index, "the segment's footer does not reach it")
-            })?);
+        let mut sums = Vec::with_capacity(wanted.blocks as usize);
+        let mut page = None;
+        for block in first..end {
+            let number = FooterPlace::page_of(block);
+            let bytes = match &page {
+                Some((known, bytes)) if *known == number => bytes,
+                _ => &page.insert((number, self.page(segment, number).await?)).1,
+            };
+            sums.push(sum_in_page(bytes, block));
         }
         Ok(sums)
     }
 
-    /// The footer of a filled segment, checked, from memory or from media.
-    pub async fn footer(&self, segment: SegmentId) -> Result<Rc<Footer>, DeviceError> {
-        self.uses.set(self.uses.get() + 1);
-        if let Some((used, footer)) = self.footers.borrow_mut().get_mut(&segment)
-            && footer.birth == self.table.get(segment).birth
-        {
-            *used = self.uses.get();
-            return Ok(footer.clone());
-        }
-        let _pin = self.table.pin(segment);
-        let corrupt = |why: String| {
-            let detail = format!("footer of segment {segment}: {why}");
-            DeviceError::new("pool", Operation::Read, 0, 0, ErrorKind::Corrupt { detail })
-        };
-        let geometry = self.array.geometry_of(segment).map_err(|e| corrupt(e.to_string()))?;
+    /// Where a segment's footer belongs, and the block at which it begins.
+    fn footer_of(&self, segment: SegmentId) -> Result<(FooterPlace, u32), DeviceError> {
+        let geometry = self.array.geometry_of(segment);
+        let geometry = geometry.map_err(|e| corrupt(segment, &e.to_string()))?;
         let total = geometry.blocks_per_segment();
-        let blocks = footer_blocks(total);
-        let addr = BlockAddr::new(segment, total - blocks);
-        let judge = |bytes: &[u8]| match Footer::decode(bytes) {
-            Ok(footer) if footer.pool == self.pool && footer.segment == segment => Ok(footer),
-            Ok(footer) => Err(format!("belongs to segment {}", footer.segment)),
-            Err(e) => Err(e.to_string()),
-        };
-        let first = match self.array.read(addr, blocks).await {
-            Ok(bytes) => judge(&bytes),
-            Err(e) => Err(e.to_string()),
-        };
-        let footer = match first {
-            Ok(footer) => footer,
-            Err(why) => {
-                self.repaired_footer(addr, blocks, &judge).await.ok_or_else(|| corrupt(why))?
-            }
-        };
-        debug_assert!(SUM_BYTES * footer.sums.len() + HEADER_BYTES <= blocks as usize * BLOCK_LEN);
-        let footer = Rc::new(footer);
-        let mut kept = self.footers.borrow_mut();
-        if kept.len() >= FOOTERS_KEPT {
-            let oldest = kept.iter().min_by_key(|(_, (used, _))| *used).map(|(id, _)| *id);
-            if let Some(oldest) = oldest {
-                kept.remove(&oldest);
-            }
-        }
-        kept.insert(segment, (self.uses.get(), footer.clone()));
-        Ok(footer)
+        let birth = self.table.get(segment).birth;
+        Ok((FooterPlace { pool: self.pool, segment, birth }, total - footer_blocks(total)))
     }
 
-    async fn repaired_footer(
+    /// One page of a filled segment's footer, from memory or from media, checked and repaired.
+    async fn page(&self, segment: SegmentId, number: u32) -> Result<IoBytes, DeviceError> {
+        let (place, first) = self.footer_of(segment)?;
+        if let Some(bytes) = self.pages.get(&place, number) {
+            return Ok(bytes);
+        }
+        let addr = BlockAddr::new(segment, first + number);
+        let read = self.array.read(addr, 1).await.ok();
+        let bytes = match read.filter(|bytes| place.owns(number, bytes)) {
+            Some(bytes) => bytes,
+            None => self.repaired_page(&place, number, addr).await?,
+        };
+        let bytes = bytes.freeze();
+        self.pages.keep(&place, number, bytes.clone());
+        Ok(bytes)
+    }
+
+    async fn repaired_page(
         &self,
+        place: &FooterPlace,
+        number: u32,
         addr: BlockAddr,
-        blocks: u32,
-        judge: &impl Fn(&[u8]) -> Result<Footer, String>,
-    ) -> Option<Footer> {
-        for skip in doubted_sets(&self.array, addr.segment()) {
-            let Ok(bytes) = self.array.read_reconstructed(addr, blocks, &skip).await else {
-                continue;
-            };
-            if let Ok(footer) = judge(&bytes) {
-                for block in 0..blocks {
-                    let start = block as usize * BLOCK_LEN;
-                    let good = &bytes[start..start + BLOCK_LEN];
-                    // As above: what was read is right even if the repair fails.
-                    let _ = self.array.repair(addr.plus(block), good).await;
-                }
-                return Some(footer);
+    ) -> Result<IoBuf, DeviceError> {
+        let versions = self.array.alternatives(addr).await;
+        for candidate in versions.map_err(|e| corrupt(place.segment, &e.to_string()))? {
+            if place.owns(number, &candidate) {
+                self.repaired.set(self.repaired.get() + 1);
+                // As above: what was read is right even if the repair fails.
+                let _ = self.array.repair(addr, &candidate).await;
+                return Ok(candidate);
             }
         }
-        None
+        let why = format!("block {number} of it is wrong, and no copy or parity repairs it");
+        Err(corrupt(place.segment, &why))
+    }
+
+    /// The footer of a filled segment, checked and repaired.
+    pub async fn footer(&self, segment: SegmentId) -> Result<Footer, DeviceError> {
+        let _pin = self.table.pin(segment);
+        let (place, first) = self.footer_of(segment)?;
+        let blocks = self.array.geometry_of(segment).map_or(0, |g| g.blocks_per_segment()) - first;
+        let read = self.array.read(BlockAddr::new(segment, first), blocks).await;
+        let mut bytes = read.unwrap_or_else(|_| IoBuf::zeroed(blocks as usize * BLOCK_LEN));
+        for (number, page) in (0..).zip(bytes.chunks_mut(BLOCK_LEN)) {
+            if !place.owns(number, page) {
+                let addr = BlockAddr::new(segment, first + number);
+                page.copy_from_slice(&self.repaired_page(&place, number, addr).await?);
+            }
+        }
+        Footer::decode(&bytes).map_err(|e| corrupt(segment, &e.to_string()))
     }
 }
 
-/// Sets of members to leave out when a run of blocks that is checked as a whole is wrong: each one
-/// alone, then (where parity allows) each pair.
-pub(crate) fn doubted_sets(array: &Array, segment: SegmentId) -> Vec<Vec<DeviceId>> {
-    let Ok(geometry) = array.geometry_of(segment) else { return Vec::new() };
-    let number = array.groups().iter().position(|g| g.owns(segment));
-    let members: Vec<DeviceId> = array
-        .status()
-        .into_iter()
-        .filter(|member| Some(member.group) == number)
-        .map(|member| member.id)
-        .collect();
-    let mut sets: Vec<Vec<DeviceId>> = Vec::new();
-    if geometry.parity_columns() >= 1 {
-        sets.extend(members.iter().map(|id| vec![*id]));
-    }
-    if geometry.parity_columns() >= 2 {
-        for (at, first) in members.iter().enumerate() {
-            sets.extend(members[at + 1..].iter().map(|second| vec![*first, *second]));
-        }
-    }
-    sets
+fn corrupt(segment: SegmentId, why: &str) -> DeviceError {
+    let detail = format!("footer of segment {segment}: {why}");
+    DeviceError::new("pool", Operation::Read, 0, 0, ErrorKind::Corrupt { detail })
 }

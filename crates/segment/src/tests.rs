@@ -3,11 +3,12 @@ use std::rc::Rc;
 use forebay_array::{Array, GroupConfig, GroupGeometry, Layout};
 use forebay_device::{Device, IoBuf, MemoryDevice};
 use forebay_format::checksum::block_sum;
-use forebay_format::footer::{Run, footer_blocks};
+use forebay_format::footer::{FooterPlace, Run, footer_blocks};
 use forebay_format::journal::FrameKind;
 use forebay_rt::Runtime;
-use forebay_units::{BLOCK_LEN, CommitId, DeviceId, Lba, SegmentId, VolumeId};
+use forebay_units::{BLOCK_LEN, BlockAddr, CommitId, DeviceId, Lba, SegmentId, VolumeId};
 
+use crate::pages::Pages;
 use crate::{
     Classes, DataWriter, InFlight, JournalReader, JournalWriter, Reader, SegmentKind, SegmentState,
     SegmentTable, Wanted, choose_victim,
@@ -139,7 +140,7 @@ fn blocks_come_back_with_their_sums_from_memory_or_from_the_footer() {
         let runs = writer.take_long_runs();
         let whole = b.table.data_blocks(SegmentId(0));
         assert_eq!(runs[0], Run { volume, lba: Lba(0), blocks: whole });
-        let reader = Reader::new(b.array.clone(), b.table.clone(), POOL);
+        let reader = Reader::new(b.array.clone(), b.table.clone(), POOL, 1 << 20);
         for (i, (addr, sum)) in places.iter().enumerate() {
             // The first segments are filled and have footers, the last one has not.
             let footer = b.table.get(addr.segment()).footer;
@@ -158,6 +159,67 @@ fn blocks_come_back_with_their_sums_from_memory_or_from_the_footer() {
         assert!(reader.read(&wanted).await.unwrap()[..] == block(0)[..]);
         let misplaced = Wanted { lba: Lba(1), ..wanted };
         assert!(reader.read(&misplaced).await.unwrap_err().to_string().contains("mismatch"));
+    });
+}
+
+#[test]
+fn pages_of_footers_are_kept_while_they_are_used_and_never_past_the_budget() {
+    let pages = Pages::new(4 * 4096);
+    let place = |segment, birth| FooterPlace { pool: POOL, segment: SegmentId(segment), birth };
+    let bytes = |stamp: u8| IoBuf::copy_of(&[stamp; 4096]).freeze();
+    for segment in 0..4 {
+        pages.keep(&place(segment, 1), 0, bytes(segment as u8));
+    }
+    // A segment that was filled anew has another footer.
+    assert!(pages.get(&place(2, 2), 0).is_none());
+    pages.keep(&place(2, 2), 0, bytes(22));
+    assert!(pages.get(&place(2, 2), 0).unwrap()[..] == [22; 4096]);
+    assert!(pages.get(&place(0, 1), 0).unwrap()[..] == [0; 4096]);
+    for segment in 10..50 {
+        pages.keep(&place(segment, 1), 3, bytes(segment as u8));
+        assert_eq!(pages.bytes(), 4 * 4096);
+        assert!(pages.get(&place(0, 1), 0).is_some(), "used in every turn");
+    }
+    assert!(pages.get(&place(1, 1), 0).is_none());
+    assert!(pages.get(&place(49, 1), 0).is_none() && pages.get(&place(49, 1), 3).is_some());
+}
+
+#[test]
+fn a_page_of_a_footer_is_repaired_and_one_of_an_earlier_life_refused() {
+    Runtime::simulated(8).block_on(async {
+        let b = bench(Layout::Raidz1, 3);
+        let mut writer =
+            DataWriter::new(b.array.clone(), b.table.clone(), b.in_flight.clone(), POOL, 0);
+        let volume = VolumeId(4);
+        for i in 0..300u64 {
+            writer.append(volume, Lba(i), &block(i), CommitId(1), 9, 0).await.unwrap();
+        }
+        writer.finish_rows(CommitId(1)).await;
+        b.in_flight.settle().await.unwrap();
+        let reader = || Reader::new(b.array.clone(), b.table.clone(), POOL, 1 << 20);
+        let segment = SegmentId(0);
+        let footer = reader().footer(segment).await.unwrap();
+        assert_eq!(
+            (footer.segment, footer.birth, footer.sums[5]),
+            (segment, 1, { block_sum(POOL, volume, Lba(5), &block(5)) })
+        );
+        // The footer's column rots on one device: block and footer come back all the same.
+        let rotten = IoBuf::copy_of(&[0xee; 128 << 10]).freeze();
+        b.devices[1].write(128 << 10, rotten, false).await.unwrap();
+        let addr = BlockAddr::new(segment, 5);
+        let wanted = Wanted { addr, volume, lba: Lba(5), blocks: 1, sums: vec![None] };
+        let first = reader();
+        assert!(first.read(&wanted).await.unwrap()[..] == block(5)[..]);
+        assert!(first.pages_bytes() == 4096);
+        assert_eq!(reader().footer(segment).await.unwrap(), footer);
+        // The table says that the segment was filled later than that: this is not its footer.
+        let table = SegmentTable::new();
+        table.add_group(40, b.table.data_blocks(segment));
+        table.allocate(SegmentKind::Data, 0, CommitId(7), 1, 0).unwrap();
+        let later = Reader::new(b.array.clone(), table, POOL, 1 << 20);
+        let error = later.footer(segment).await.unwrap_err().to_string();
+        assert!(error.contains("footer of segment 0"), "{error}");
+        assert!(later.read(&wanted).await.is_err());
     });
 }
 

@@ -64,7 +64,7 @@ fn source(name: &str, value: &str) -> &'static str {
         "sync" => value == "standard",
         "autotrim" => value == "on",
         "txg_timeout" => value == "5",
-        "dirty_limit" | "scan_rate" => value == "auto",
+        "dirty_limit" | "footer_cache" | "scan_rate" => value == "auto",
         _ => value == "-",
     };
     if is_default { "default" } else { "local" }

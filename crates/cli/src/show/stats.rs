@@ -58,6 +58,7 @@ pub fn stats_text(stats: &PoolStats, exact: bool) -> String {
         floor_share(stats.since_import.log_sequential_writes, stats.since_import.log_writes.count)
     );
     let _ = writeln!(text, "map in memory        {}", bytes(stats.map_memory_bytes, exact));
+    let _ = writeln!(text, "footers in memory    {}", bytes(stats.footer_cache_bytes, exact));
     let _ = writeln!(
         text,
         "last import          {:.3} s, of it {:.3} s replay: {} records, {} of log, {} of map",

@@ -172,6 +172,7 @@ fn stats() -> PoolStats {
             segment_bytes: 48 << 20,
         },
         map_memory_bytes: 1 << 20,
+        footer_cache_bytes: 64 << 10,
         dirty_bytes: 12 << 20,
         dirty_limit_bytes: 256 << 20,
         log_used_bytes: 40 << 20,
