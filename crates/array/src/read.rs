@@ -197,8 +197,8 @@ impl Array {
 
         let len = (end_bytes - start_bytes) as usize;
         let wanted = roles.clone();
+        let mut out: Vec<IoBuf> = wanted.iter().map(|_| IoBuf::recycled(len)).collect();
         let work = move || {
-            let mut out: Vec<IoBuf> = wanted.iter().map(|_| IoBuf::recycled(len)).collect();
             let given: Vec<Option<&[u8]>> = columns.iter().map(|c| c.as_deref()).collect();
             let mut slices: Vec<&mut [u8]> = out.iter_mut().map(|column| &mut **column).collect();
             kernel.reconstruct(&given, &wanted, &mut slices).expect("enough columns were read");

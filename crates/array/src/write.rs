@@ -27,9 +27,10 @@ pub(crate) async fn encode(kernel: &Arc<dyn ParityKernel>, data: &[IoBytes]) -> 
     let len = data[0].len();
     let (kernel, data) = (kernel.clone(), data.to_vec());
     let bytes = len * data.len();
+    // Taken here, where they are given back: the other thread has no freed memory to reuse.
+    let mut parity: Vec<IoBuf> =
+        (0..kernel.parity_columns()).map(|_| IoBuf::recycled(len)).collect();
     let work = move || {
-        let mut parity: Vec<IoBuf> =
-            (0..kernel.parity_columns()).map(|_| IoBuf::recycled(len)).collect();
         let data: Vec<&[u8]> = data.iter().map(|column| &**column).collect();
         let mut out: Vec<&mut [u8]> = parity.iter_mut().map(|column| &mut **column).collect();
         kernel.encode(&data, &mut out);

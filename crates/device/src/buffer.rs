@@ -10,12 +10,36 @@ use std::sync::Arc;
 /// Alignment of every buffer: what O_DIRECT asks of the strictest devices.
 pub const BUFFER_ALIGN: usize = 4096;
 
-/// Freed memory that each thread keeps for the next buffer of that size class.
-const KEPT_BYTES_PER_CLASS: usize = 4 << 20;
+/// Freed memory that each thread keeps for its next buffers. A transaction group gives back tens
+/// of MiB at once, and takes them again in the next seconds: a general allocator spends more on
+/// merging and splitting aligned pages than the log does on a write.
+const KEPT_BYTES: usize = 64 << 20;
 const CLASSES: usize = 12; // 4 KiB to 8 MiB
 
+#[derive(Default)]
+struct Kept {
+    classes: [Vec<Memory>; CLASSES],
+    bytes: usize,
+}
+
 thread_local! {
-    static KEPT: RefCell<[Vec<Memory>; CLASSES]> = const { RefCell::new([const { Vec::new() }; CLASSES]) };
+    static KEPT: RefCell<Kept> = RefCell::default();
+}
+
+impl Kept {
+    fn take(&mut self, class: usize) -> Option<Memory> {
+        let memory = self.classes[class].pop()?;
+        self.bytes -= memory.layout.size();
+        Some(memory)
+    }
+
+    fn give(&mut self, class: usize, memory: Memory) {
+        let (size, list) = (memory.layout.size(), &mut self.classes[class]);
+        if self.bytes + size <= KEPT_BYTES && list.len() * size < KEPT_BYTES / 2 {
+            self.bytes += size;
+            list.push(memory);
+        }
+    }
 }
 
 struct Memory {
@@ -60,7 +84,7 @@ impl IoBuf {
     pub fn recycled(len: usize) -> Self {
         let class = class_of(len);
         let kept =
-            if class < CLASSES { KEPT.with(|kept| kept.borrow_mut()[class].pop()) } else { None };
+            if class < CLASSES { KEPT.with(|kept| kept.borrow_mut().take(class)) } else { None };
         let memory = kept.unwrap_or_else(|| Memory::new(BUFFER_ALIGN << class));
         Self { memory: Some(memory), len }
     }
@@ -93,6 +117,7 @@ impl IoBuf {
         IoBytes { buf: Arc::new(self), start: 0, len }
     }
 
+    #[inline]
     fn memory(&self) -> &Memory {
         self.memory.as_ref().expect("present until drop")
     }
@@ -101,29 +126,25 @@ impl IoBuf {
 impl Drop for IoBuf {
     fn drop(&mut self) {
         let Some(memory) = self.memory.take() else { return };
-        let capacity = memory.layout.size();
-        let class = class_of(capacity);
+        let class = class_of(memory.layout.size());
         if class >= CLASSES {
             return;
         }
         // After the thread's storage is gone the memory is simply freed.
-        let _ = KEPT.try_with(|kept| {
-            let list = &mut kept.borrow_mut()[class];
-            if (list.len() + 1) * capacity <= KEPT_BYTES_PER_CLASS.max(capacity) {
-                list.push(memory);
-            }
-        });
+        let _ = KEPT.try_with(|kept| kept.borrow_mut().give(class, memory));
     }
 }
 
 impl Deref for IoBuf {
     type Target = [u8];
+    #[inline]
     fn deref(&self) -> &[u8] {
         unsafe { std::slice::from_raw_parts(self.memory().ptr.as_ptr(), self.len) }
     }
 }
 
 impl DerefMut for IoBuf {
+    #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         unsafe { std::slice::from_raw_parts_mut(self.memory().ptr.as_ptr(), self.len) }
     }
@@ -170,6 +191,7 @@ impl IoBytes {
 
 impl Deref for IoBytes {
     type Target = [u8];
+    #[inline]
     fn deref(&self) -> &[u8] {
         &self.buf[self.start..self.start + self.len]
     }
