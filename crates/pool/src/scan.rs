@@ -55,6 +55,13 @@ impl Pool {
 
     /// Starts a scrub, or goes on with a paused one.
     pub async fn scrub(&self) -> Result<(), PoolError> {
+        if self.is_stopped() || self.closing.get() {
+            return Err(PoolError::new(format!(
+                "pool '{}' is suspended and cannot be scrubbed: {}",
+                self.name(),
+                self.stop_reason()
+            )));
+        }
         if self.scan_runs() {
             return Err(PoolError::new(format!(
                 "pool '{}' is being scanned; 'pool status' shows how far it is, 'pool scrub -s' \
@@ -199,6 +206,7 @@ impl Pool {
         }
         for segment in in_use.into_iter().filter(|s| s.0 >= next) {
             if self.closing.get() || self.is_stopped() {
+                self.finish("stopped");
                 return;
             }
             if self.scan.paused.get() {
@@ -225,7 +233,7 @@ impl Pool {
                 more -= u32::from(!still);
             }
         }
-        self.finish("completed");
+        self.finish(if self.is_stopped() { "stopped" } else { "completed" });
     }
 
     async fn scrub_segment(self: &Rc<Self>, segment: SegmentId) -> u64 {
@@ -296,6 +304,7 @@ impl Pool {
         self.begin(Kind::Resilver, stale.len() as u64);
         for segment in stale {
             if self.closing.get() || self.is_stopped() {
+                self.finish("stopped");
                 return;
             }
             let begun = rt::now();
@@ -345,7 +354,7 @@ impl Pool {
         if (in_log || !left.is_empty()) && self.restart_log(in_log).await.is_ok() {
             self.let_go(&left).await;
         }
-        self.finish("completed");
+        self.finish(if self.is_stopped() { "stopped" } else { "completed" });
         // What was written meanwhile to a device that was away is in the next round.
         if !self.array.stale_segments().is_empty() && !self.is_stopped() {
             self.scan.resilver_wanted.set(true);

@@ -291,6 +291,10 @@ impl Pool {
             // The first frame of a checkpoint begins a row's worth of frames of its own: its place
             // is known only once it is written, so a frame of segment records comes first.
             writers.journal.finish_rows(commit).await?;
+            if forced {
+                // The segment that is being filled may be the damaged one: it is given up too.
+                writers.journal.begin_segment(commit).await?;
+            }
             let start = writers.journal.position().expect("a journal segment is open");
             writers.checkpoint = Some((start, LeafId::default()));
             self.append_segments(writers, true, commit).await?;

@@ -141,6 +141,14 @@ impl JournalWriter {
         Ok(())
     }
 
+    /// Goes on in a new segment, unless nothing is in the open one yet. Rows are finished.
+    pub async fn begin_segment(&mut self, commit: CommitId) -> Result<(), DeviceError> {
+        match self.rows.position() {
+            Some(at) if at.block() > 0 => self.jump(commit).await,
+            _ => Ok(()),
+        }
+    }
+
     /// Retires segments that lie wholly before frame `seq`: the journal now starts there.
     pub fn trim(&mut self, seq: u64, commit: CommitId) {
         while self.segments.len() > 1 && self.segments[1].1 <= seq {

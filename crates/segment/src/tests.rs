@@ -80,12 +80,24 @@ fn journal_frames_come_back_over_jumps_paddings_and_a_resume() {
                 writer.append(FrameKind::Leaves, &payload(i), commit).await.unwrap();
             }
             writer.finish_rows(commit).await.unwrap();
+            // What must not share a segment with what is there begins one.
+            let before = writer.position().unwrap();
+            writer.begin_segment(commit).await.unwrap();
+            let fresh = writer.position().unwrap();
+            assert_ne!(fresh.addr.segment(), before.addr.segment());
+            assert_eq!(fresh.addr.block(), 0);
+            writer.begin_segment(commit).await.unwrap();
+            assert_eq!(writer.position(), Some(fresh), "an empty one will do");
+            for i in 90..95 {
+                writer.append(FrameKind::Leaves, &payload(i), commit).await.unwrap();
+            }
+            writer.finish_rows(commit).await.unwrap();
             b.in_flight.settle().await.unwrap();
             let end = writer.position().unwrap();
             assert!(writer.segments() > 3, "no jump was tried");
 
             let mut reader = JournalReader::new(b.array.clone(), POOL, start, end);
-            for i in 0..90 {
+            for i in 0..95 {
                 let (kind, bytes) = reader.next().await.unwrap().expect("more frames");
                 let expected = if i < 60 { FrameKind::Delta } else { FrameKind::Leaves };
                 assert_eq!(kind, expected);
