@@ -1,9 +1,10 @@
 //! Every crash point of a small scenario, and every crash point of each recovery.
 //!
 //! The first boot runs once for each place where the power can fail: before and after each
-//! command's submission, and after each completion. For every subset of the unflushed writes that
-//! may have survived (a sample when there are many) the next boot imports, is judged, and is itself
-//! cut at each of its commands.
+//! command's submission, and after each completion. From there the run forks: for every subset of
+//! the unflushed writes that may have survived (a sample when there are many) the next boot
+//! imports, is judged, and (a sample) is itself cut at each of its commands. Work is divided into
+//! shards, which need nothing of each other.
 
 use std::rc::Rc;
 
@@ -36,9 +37,13 @@ impl Default for Depth {
 /// What was visited.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Crash points of the first boot, subsets counted.
+    /// Places of the first boot where the power failed.
+    pub points: u64,
+    /// Crash states of the first boot: each point with each subset tried.
     pub first: u64,
-    /// Crash points of recoveries.
+    /// Of the points, those where every subset was tried.
+    pub complete: u64,
+    /// Crash states of recoveries.
     pub second: u64,
     /// Sums over all runs.
     pub tally: Tally,
@@ -46,14 +51,38 @@ pub struct Report {
     pub failure: Option<(Scenario, Failure)>,
 }
 
+impl Report {
+    /// Adds what another shard visited. The first failure stays.
+    pub fn add(&mut self, other: Report) {
+        self.points += other.points;
+        self.first += other.first;
+        self.complete += other.complete;
+        self.second += other.second;
+        self.tally.add(&other.tally);
+        self.failure = self.failure.take().or(other.failure);
+    }
+}
+
 /// Explores a scenario of one boot.
 pub fn explore<S: Subject>(subject: &Rc<S>, scenario: &Scenario, depth: &Depth) -> Report {
+    explore_shard(subject, scenario, depth, (0, 1))
+}
+
+/// Explores one of `shards` equal parts of the crash points: those whose number leaves `shard`.
+pub fn explore_shard<S: Subject>(
+    subject: &Rc<S>,
+    scenario: &Scenario,
+    depth: &Depth,
+    (shard, shards): (u64, u64),
+) -> Report {
     let mut report = Report::default();
     let mut plain = scenario.clone();
     plain.boots.truncate(1);
     plain.boots[0].crash = None;
     let whole = run(subject, &plain);
-    report.tally.add(&whole.tally);
+    if shard == 0 {
+        report.tally.add(&whole.tally);
+    }
     if let Some(failure) = whole.failure {
         report.failure = Some((plain, failure));
         return report;
@@ -65,6 +94,9 @@ pub fn explore<S: Subject>(subject: &Rc<S>, scenario: &Scenario, depth: &Depth) 
             [CrashPoint::BeforeSubmit(n), CrashPoint::AfterSubmit(n), CrashPoint::AfterComplete(n)]
         {
             number += 1;
+            if number % shards != shard {
+                continue;
+            }
             let again = depth.second_every > 0 && number % depth.second_every == 0;
             crash_at(subject, &plain, point, again, depth, &mut report);
             if report.failure.is_some() {
@@ -83,44 +115,59 @@ fn crash_at<S: Subject>(
     depth: &Depth,
     report: &mut Report,
 ) {
-    let unflushed = {
-        let mut probe = Run::new(subject.clone(), plain.clone());
-        let crash = Crash { point, fates: Fates::Lost };
-        probe.boot(&Boot { crash: Some(crash), ..plain.boots[0].clone() });
-        probe.unflushed()
-    };
-    for (index, fates) in choices(unflushed, point, depth).into_iter().enumerate() {
+    let with = |fates| {
         let mut scenario = plain.clone();
         scenario.boots[0].crash = Some(Crash { point, fates });
+        scenario
+    };
+    let first = with(Fates::Lost);
+    let mut base = Run::new(subject.clone(), first.clone());
+    base.boot(&first.boots[0]);
+    report.points += 1;
+    let unflushed = base.unflushed();
+    report.complete += u64::from(unflushed <= depth.subsets_up_to);
+    let over = base.over();
+    for (index, fates) in choices(unflushed, point, depth).into_iter().enumerate() {
+        let scenario = with(fates);
         report.first += 1;
-        let outcome = run(subject, &scenario);
+        let mut way = base.fork();
+        let mut recovery = None;
+        if !over {
+            way.power_off(scenario.boots[0].crash.as_ref());
+            // One of the ways is enough for the second cut: it has fates of its own.
+            recovery = (again && index == 0).then(|| way.fork());
+            way.epilogue();
+        }
+        let outcome = way.outcome();
         report.tally.add(&outcome.tally);
         if let Some(failure) = outcome.failure {
             report.failure = Some((scenario, failure));
             return;
         }
-        // One of the ways is enough for the second cut: it has fates of its own.
-        if !again || index > 0 {
-            continue;
-        }
+        let Some(recovery) = recovery else { continue };
         // The boot after the crash is the epilogue's first: cut it at each of its commands.
-        let recovery = outcome.boot_commands.get(1).copied().unwrap_or(0);
-        let mut m = 1;
-        while m <= recovery {
+        let commands = outcome.boot_commands.get(1).copied().unwrap_or(0);
+        for m in (1..=commands).step_by(depth.second_stride.max(1) as usize) {
             for second in [CrashPoint::AfterSubmit(m), CrashPoint::AfterComplete(m)] {
                 let seed = Seed(m).derive("second").0;
                 let crash = Crash { point: second, fates: Fates::Random(seed) };
-                let mut twice = scenario.clone();
-                twice.boots.push(Boot { seed, crash: Some(crash), ..Boot::default() });
+                let boot = Boot { seed, crash: Some(crash), ..Boot::default() };
                 report.second += 1;
-                let outcome = run(subject, &twice);
+                let mut way = recovery.fork();
+                way.boot(&boot);
+                if !way.over() {
+                    way.power_off(boot.crash.as_ref());
+                    way.epilogue();
+                }
+                let outcome = way.outcome();
                 report.tally.add(&outcome.tally);
                 if let Some(failure) = outcome.failure {
+                    let mut twice = scenario.clone();
+                    twice.boots.push(boot);
                     report.failure = Some((twice, failure));
                     return;
                 }
             }
-            m += depth.second_stride.max(1);
         }
     }
 }

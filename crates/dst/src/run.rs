@@ -12,6 +12,7 @@ use forebay_sim::{DiskConfig, Seed, SimDisk, World, WorldImage};
 use forebay_units::{Nanos, SECTOR_BYTES};
 
 use crate::client::{administrator, client, flush, read_all, write};
+use crate::doors::{Door, serve};
 use crate::model::{Model, Presence, volume_name};
 use crate::panics;
 use crate::scenario::{Boot, Crash, Demand, Scenario, TimedFault};
@@ -165,6 +166,25 @@ impl<S: Subject> Run<S> {
         self.failure.is_some() || self.ended
     }
 
+    /// This run between two boots, once more, for another way that it may go from here. Faults that
+    /// were injected do not come along, and counts and the digest start anew.
+    #[must_use]
+    pub fn fork(&self) -> Self {
+        let lab = Rc::new(Lab::new(&self.scenario));
+        lab.world.restore(&self.lab.world.image());
+        Self {
+            subject: self.subject.clone(),
+            scenario: self.scenario.clone(),
+            lab,
+            model: self.model.fork(),
+            tally: Tally::default(),
+            boot_commands: self.boot_commands.clone(),
+            failure: self.failure.clone(),
+            created: self.created,
+            ended: self.ended,
+        }
+    }
+
     /// The state of the disks, to come back to.
     #[must_use]
     pub fn image(&self) -> WorldImage {
@@ -285,6 +305,12 @@ impl<S: Subject> Run<S> {
         self.tally.commands =
             stats.reads + stats.writes + stats.fua_writes + stats.flushes + stats.discards;
         self.tally.acts = self.model.acts.get();
+        for (name, count) in self.model.events() {
+            self.tally.event_n(&name, count);
+        }
+        if self.tally.events.contains_key("segments cleaned") {
+            self.tally.event("scenarios with cleaning");
+        }
         for stack in &self.lab.stacks {
             let c = stack.counts();
             for (name, count) in [
@@ -358,19 +384,37 @@ async fn boot_task<S: Subject>(guest: Guest<S>, boot: Boot, created: bool) -> En
     }
     reached.set("work");
     let pool = Rc::new(pool);
-    let mut tasks: Vec<_> = boot
-        .clients
-        .into_iter()
-        .map(|acts| rt::spawn(client(pool.clone(), model.clone(), acts)))
-        .collect();
+    let last = (Rc::downgrade(&pool), model.clone());
+    lab.world.at_power_cut(move || {
+        // The cut may come while the pool is looking at its own figures.
+        let look = || last.0.upgrade().map_or_else(Vec::new, |pool| pool.events());
+        let events = panics::catch(AssertUnwindSafe(look)).unwrap_or_default();
+        events.into_iter().for_each(|(name, count)| last.1.count(&name, count));
+    });
+    let server = (!boot.remote.is_empty()).then(|| serve(&pool));
+    let mut tasks = Vec::new();
+    for (number, acts) in boot.clients.into_iter().enumerate() {
+        let door = match &server {
+            Some(server) if boot.remote.contains(&number) => Door::remote(server.clone()),
+            _ => Door::Direct(pool.clone()),
+        };
+        tasks.push(rt::spawn(client(door, model.clone(), acts)));
+    }
     tasks.push(rt::spawn(administrator(pool.clone(), model.clone(), disks, boot.admin)));
     rt::join_all(tasks).await;
     for (name, count) in pool.events() {
-        tally.borrow_mut().event_n(&name, count);
+        model.count(&name, count);
     }
     if boot.crash.is_some() {
         tally.borrow_mut().event("power cut after the work");
         return Ended::Crashed;
+    }
+    if let Some(server) = server {
+        let left = server.stop(Nanos::from_secs(60)).await;
+        if left > 0 {
+            model.object(Kind::Hang, format!("{left} NBD connections do not end"));
+            return Ended::Done;
+        }
     }
     let Ok(pool) = Rc::try_unwrap(pool) else { panic!("a client still holds the pool") };
     finish(&guest, pool, scenario.demand).await;

@@ -97,6 +97,7 @@ pub struct World {
     disks: RefCell<Vec<Weak<SimDisk>>>,
     hooks: RefCell<BTreeMap<u64, Vec<Hook>>>,
     watcher: RefCell<Option<Watcher>>,
+    last_words: RefCell<Option<Hook>>,
 }
 
 type Watcher = Box<dyn Fn(&str)>;
@@ -128,6 +129,7 @@ impl World {
             disks: RefCell::default(),
             hooks: RefCell::default(),
             watcher: RefCell::default(),
+            last_words: RefCell::default(),
         })
     }
 
@@ -183,6 +185,10 @@ impl World {
     pub fn power_cut(&self) {
         if self.powered.replace(false) {
             self.plan.set(None);
+            let last = self.last_words.take();
+            if let Some(look) = last {
+                look();
+            }
             rt::halt();
         }
     }
@@ -214,6 +220,12 @@ impl World {
         self.hooks.borrow_mut().entry(number).or_default().push(Box::new(hook));
     }
 
+    /// Calls `look` when the power is cut, while the runtime still stands: to count what the machine
+    /// had done. Forgotten at the next [`World::power_on`].
+    pub fn at_power_cut(&self, look: impl FnOnce() + 'static) {
+        *self.last_words.borrow_mut() = Some(Box::new(look));
+    }
+
     /// Calls `watcher` with a line for each command that is submitted and each that completes.
     pub fn watch(&self, watcher: impl Fn(&str) + 'static) {
         *self.watcher.borrow_mut() = Some(Box::new(watcher));
@@ -229,6 +241,7 @@ impl World {
     /// Gives power again and counts commands from 1 again.
     pub fn power_on(&self) {
         self.hooks.borrow_mut().clear();
+        *self.last_words.borrow_mut() = None;
         self.powered.set(true);
         self.submitted.set(0);
         self.completed.set(0);
