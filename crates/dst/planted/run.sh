@@ -4,7 +4,8 @@
 #   crates/dst/planted/run.sh [NAME]...      all of them without a name
 #   crates/dst/planted/run.sh --check        only whether every patch still applies
 #
-# Environment: SEED (1), RUNS (400): the scenarios that each may take. The first lines of a patch
+# Environment: SEED (1), RUNS (400): the scenarios that each may take, VIA (nice): what runs the
+# costly commands. The first lines of a patch
 # say what it does, at which level it is looked for (level:), and, where it takes more or another
 # kind of scenario, how many and which (runs:, class:). A scenario that fails without the bug as
 # well does not count. Ends with 1 when one gets away.
@@ -12,6 +13,7 @@ set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/../../.." && pwd)
 seed=${SEED:-1}
+via=${VIA:-nice}
 place=$top/target/planted
 tree=$place/tree
 mkdir -p "$tree"
@@ -39,13 +41,13 @@ apply() {
 }
 
 build() {
-    (cd "$tree" && cargo build --quiet -p forebay-dst --bin forebay-prove 2>"$place/build.log")
+    (cd "$tree" && $via cargo build --quiet -p forebay-dst --bin forebay-prove 2>"$place/build.log")
 }
 
 # Runs that fail, in order: level, class, how many to run, how many failures to go on after.
 failing() {
     # shellcheck disable=SC2086 # a class is a list of options
-    "$CARGO_TARGET_DIR/debug/forebay-prove" --seed "$seed" --runs "$3" --level "$1" $2 --time 30m \
+    $via "$CARGO_TARGET_DIR/debug/forebay-prove" --seed "$seed" --runs "$3" --level "$1" $2 --time 30m \
         --shrink 0 --keep-going "$4" --quiet 2>/dev/null |
         sed -n 's/^run \([0-9]*\): \([A-Za-z]*\).*/\1 \2/p' | sort -n
 }
@@ -69,7 +71,7 @@ cp "$CARGO_TARGET_DIR/debug/forebay-prove" "$place/without"
 # Whether the scenario fails without any bug: then it says nothing.
 innocent() {
     # shellcheck disable=SC2086 # a class is a list of options
-    "$place/without" --seed "$seed" --run "$3" --level "$1" $2 --shrink 0 >/dev/null 2>&1
+    $via "$place/without" --seed "$seed" --run "$3" --level "$1" $2 --shrink 0 >/dev/null 2>&1
 }
 
 escaped=0

@@ -1,16 +1,17 @@
 //! Every crash point of a small scenario, and every crash point of each recovery.
 //!
-//! The first boot runs once for each place where the power can fail: before and after each
-//! command's submission, and after each completion. From there the run forks: for every subset of
+//! The first boot runs once for each instant at which a power cut can leave something else behind
+//! than at the one before: a write that was submitted, a write that has completed, a flush that
+//! has. From there the run forks: for every subset of
 //! the unflushed writes that may have survived (a sample when there are many) the next boot
 //! imports, is judged, and (a sample) is itself cut at each of its commands. Work is divided into
 //! shards, which need nothing of each other.
 
 use std::rc::Rc;
 
-use forebay_sim::{CrashPoint, Seed};
+use forebay_sim::{CrashPoint, Seed, Step};
 
-use crate::run::{Run, run};
+use crate::run::Run;
 use crate::scenario::{Boot, Crash, Fates, Scenario};
 use crate::subject::Subject;
 use crate::verdict::{Failure, Tally};
@@ -30,13 +31,15 @@ pub struct Depth {
 
 impl Default for Depth {
     fn default() -> Self {
-        Self { subsets_up_to: 4, samples: 8, second_every: 40, second_stride: 1 }
+        Self { subsets_up_to: 4, samples: 8, second_every: 25, second_stride: 1 }
     }
 }
 
 /// What was visited.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
+    /// Device commands of the first boot, uncut.
+    pub commands: u64,
     /// Places of the first boot where the power failed.
     pub points: u64,
     /// Crash states of the first boot: each point with each subset tried.
@@ -54,6 +57,7 @@ pub struct Report {
 impl Report {
     /// Adds what another shard visited. The first failure stays.
     pub fn add(&mut self, other: Report) {
+        self.commands += other.commands;
         self.points += other.points;
         self.first += other.first;
         self.complete += other.complete;
@@ -79,32 +83,48 @@ pub fn explore_shard<S: Subject>(
     let mut plain = scenario.clone();
     plain.boots.truncate(1);
     plain.boots[0].crash = None;
-    let whole = run(subject, &plain);
+    let mut whole = Run::new(subject.clone(), plain.clone());
+    let steps = whole.steps(&plain.boots[0]);
+    let whole = whole.outcome();
     if shard == 0 {
         report.tally.add(&whole.tally);
+        report.commands = whole.boot_commands[0];
     }
     if let Some(failure) = whole.failure {
         report.failure = Some((plain, failure));
         return report;
     }
-    let commands = whole.boot_commands[0];
-    let mut number = 0;
-    for n in 1..=commands {
-        for point in
-            [CrashPoint::BeforeSubmit(n), CrashPoint::AfterSubmit(n), CrashPoint::AfterComplete(n)]
-        {
-            number += 1;
-            if number % shards != shard {
-                continue;
-            }
-            let again = depth.second_every > 0 && number % depth.second_every == 0;
-            crash_at(subject, &plain, point, again, depth, &mut report);
-            if report.failure.is_some() {
-                return report;
-            }
+    for (number, point) in (0..).zip(points(&steps)) {
+        if number % shards != shard {
+            continue;
+        }
+        let again = depth.second_every > 0 && number % depth.second_every == 0;
+        crash_at(subject, &plain, point, again, depth, &mut report);
+        if report.failure.is_some() {
+            return report;
         }
     }
     report
+}
+
+/// The last instant before each step that can change what a power cut leaves behind, and the end.
+/// At an instant before that the disks hold the same and clients know less: all that could be
+/// found there is found here.
+fn points(steps: &[Step]) -> Vec<CrashPoint> {
+    let after = |step: &Step| match step.completed {
+        true => CrashPoint::AfterComplete(step.number),
+        false => CrashPoint::AfterSubmit(step.number),
+    };
+    let mut out = Vec::new();
+    for (index, step) in steps.iter().enumerate().filter(|(_, step)| step.changes()) {
+        if !step.completed {
+            out.push(CrashPoint::BeforeSubmit(step.number));
+        } else if let Some(before) = index.checked_sub(1) {
+            out.push(after(&steps[before]));
+        }
+    }
+    out.extend(steps.last().map(after));
+    out
 }
 
 fn crash_at<S: Subject>(
@@ -117,7 +137,7 @@ fn crash_at<S: Subject>(
 ) {
     let with = |fates| {
         let mut scenario = plain.clone();
-        scenario.boots[0].crash = Some(Crash { point, fates });
+        scenario.boots[0].crash = Some(Crash::at(point, fates));
         scenario
     };
     let first = with(Fates::Lost);
@@ -136,7 +156,8 @@ fn crash_at<S: Subject>(
             way.power_off(scenario.boots[0].crash.as_ref());
             // One of the ways is enough for the second cut: it has fates of its own.
             recovery = (again && index == 0).then(|| way.fork());
-            way.epilogue();
+            // And for the second import after an export.
+            way.epilogue(if index == 0 { 2 } else { 1 });
         }
         let outcome = way.outcome();
         report.tally.add(&outcome.tally);
@@ -145,28 +166,27 @@ fn crash_at<S: Subject>(
             return;
         }
         let Some(recovery) = recovery else { continue };
-        // The boot after the crash is the epilogue's first: cut it at each of its commands.
-        let commands = outcome.boot_commands.get(1).copied().unwrap_or(0);
-        for m in (1..=commands).step_by(depth.second_stride.max(1) as usize) {
-            for second in [CrashPoint::AfterSubmit(m), CrashPoint::AfterComplete(m)] {
-                let seed = Seed(m).derive("second").0;
-                let crash = Crash { point: second, fates: Fates::Random(seed) };
-                let boot = Boot { seed, crash: Some(crash), ..Boot::default() };
-                report.second += 1;
-                let mut way = recovery.fork();
-                way.boot(&boot);
-                if !way.over() {
-                    way.power_off(boot.crash.as_ref());
-                    way.epilogue();
-                }
-                let outcome = way.outcome();
-                report.tally.add(&outcome.tally);
-                if let Some(failure) = outcome.failure {
-                    let mut twice = scenario.clone();
-                    twice.boots.push(boot);
-                    report.failure = Some((twice, failure));
-                    return;
-                }
+        // The boot after the crash: cut at each of its commands.
+        let boot = Boot { seed: 1, ..Boot::default() };
+        let steps = recovery.fork().steps(&boot);
+        for point in points(&steps).into_iter().step_by(depth.second_stride.max(1) as usize) {
+            let seed = Seed(1).derive(&format!("second {point:?}")).0;
+            let crash = Crash::at(point, Fates::Random(seed));
+            let boot = Boot { crash: Some(crash), ..boot.clone() };
+            report.second += 1;
+            let mut way = recovery.fork();
+            way.boot(&boot);
+            if !way.over() {
+                way.power_off(boot.crash.as_ref());
+                way.epilogue(1);
+            }
+            let outcome = way.outcome();
+            report.tally.add(&outcome.tally);
+            if let Some(failure) = outcome.failure {
+                let mut twice = scenario.clone();
+                twice.boots.push(boot);
+                report.failure = Some((twice, failure));
+                return;
             }
         }
     }

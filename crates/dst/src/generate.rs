@@ -10,7 +10,7 @@ use crate::stamp::Fill;
 use crate::subject::{LogShape, PoolSpec, Raid};
 
 /// Of a thousand scenarios, those whose pool is nearly full.
-const FULL: u64 = 120;
+const FULL: u64 = 80;
 
 /// What is wanted of a scenario; what is `None` is drawn.
 #[derive(Clone, Debug, Default)]
@@ -69,7 +69,9 @@ pub fn generate(seed: Seed, wish: &Wish) -> Scenario {
         .map(|index| {
             let seed = seed.derive("boot").derive(&index.to_string());
             let first = index == 0;
-            let plan = Plan { wish, atlas: &atlas, volumes: &volumes, first, full, remote, seed };
+            let disks = spec.data_disks as u64;
+            let plan =
+                Plan { wish, atlas: &atlas, volumes: &volumes, first, full, remote, disks, seed };
             draw_boot(&plan, &mut desk)
         })
         .collect();
@@ -133,6 +135,7 @@ struct Plan<'a> {
     first: bool,
     full: bool,
     remote: u64,
+    disks: u64,
     seed: Seed,
 }
 
@@ -144,7 +147,8 @@ fn draw_boot(plan: &Plan<'_>, desk: &mut Desk) -> Boot {
     if plan.full {
         clients = rng.between(1, 4);
         acts = rng.between(80, 320) / clients;
-        commands = clients * acts * 3;
+        // What it takes to fill it, and to write on, measured.
+        commands = plan.disks * if plan.first { 1200 } else { 500 };
     }
     let script = |index: u64| {
         let mut rng = plan.seed.derive("client").derive(&index.to_string()).rng();
@@ -161,6 +165,8 @@ fn draw_boot(plan: &Plan<'_>, desk: &mut Desk) -> Boot {
     };
     let mut crash = plan.seed.derive("crash").rng();
     let number = match crash.below(6) {
+        // Before it is full there is nothing to see that other scenarios do not show.
+        _ if plan.full && plan.first => crash.between(commands / 3, commands),
         0 => crash.between(1, 60), // during an import, mostly
         1 => u64::MAX,             // after the work
         _ => crash.between(1, commands),
@@ -177,7 +183,10 @@ fn draw_boot(plan: &Plan<'_>, desk: &mut Desk) -> Boot {
         remote: (0..clients as usize).filter(|_| remote.chance(plan.remote)).collect(),
         admin,
         faults: plan.atlas.faults(commands, plan.first, &mut plan.seed.derive("faults").rng()),
-        crash: crashes.then(|| Crash { point, fates: Fates::Random(crash.u64()) }),
+        crash: crashes.then(|| Crash {
+            in_work: plan.full || crash.chance(500),
+            ..Crash::at(point, Fates::Random(crash.u64()))
+        }),
     }
 }
 

@@ -8,7 +8,7 @@ use forebay_device::Device;
 use forebay_rt as rt;
 use forebay_rt::Runtime;
 use forebay_sim::faults::{Fault, Stack};
-use forebay_sim::{DiskConfig, Seed, SimDisk, World, WorldImage};
+use forebay_sim::{CrashPoint, DiskConfig, Seed, SimDisk, Step, World, WorldImage};
 use forebay_units::{Nanos, SECTOR_BYTES};
 
 use crate::client::{administrator, client, flush, read_all, write};
@@ -131,7 +131,7 @@ fn play<S: Subject>(mut run: Run<S>, scenario: &Scenario) -> Outcome {
         }
         run.power_off(scenario.boots[index].crash.as_ref());
     }
-    run.epilogue();
+    run.epilogue(2);
     run.outcome()
 }
 
@@ -158,6 +158,18 @@ impl<S: Subject> Run<S> {
     /// Calls `watcher` with a line for everything that happens.
     pub fn watch(&self, watcher: impl Fn(&str) + 'static) {
         self.lab.world.watch(watcher);
+    }
+
+    /// Gives the commands of one boot that is not cut, submissions and completions, in their order.
+    pub fn steps(&mut self, boot: &Boot) -> Vec<Step> {
+        let steps: Rc<RefCell<Vec<Step>>> = Rc::default();
+        let seen = steps.clone();
+        self.lab.world.follow(move |step| seen.borrow_mut().push(step));
+        self.boot(boot);
+        let steps = steps.take();
+        // Numbers start again when a new pool has been made.
+        let from = steps.iter().rposition(|step| !step.completed && step.number == 1);
+        steps[from.unwrap_or(0)..].to_vec()
     }
 
     /// Whether nothing more can be run.
@@ -205,7 +217,8 @@ impl<S: Subject> Run<S> {
         let reached = Rc::new(Cell::new("boot"));
         let tally = Rc::new(RefCell::new(Tally::default()));
         if created {
-            world.plan_crash(boot.crash.as_ref().map(|crash| crash.point));
+            let early = boot.crash.as_ref().filter(|crash| !crash.in_work);
+            world.plan_crash(early.map(|crash| crash.point));
         }
         let task = boot_task(
             Guest {
@@ -281,9 +294,9 @@ impl<S: Subject> Run<S> {
     }
 
     /// After the last boot: everything is healed, imported, judged, written to, scrubbed and
-    /// exported, and imported once more.
-    pub fn epilogue(&mut self) {
-        for _ in 0..2 {
+    /// exported, as many times as told.
+    pub fn epilogue(&mut self, rounds: u64) {
+        for _ in 0..rounds {
             if self.over() {
                 return;
             }
@@ -383,6 +396,9 @@ async fn boot_task<S: Subject>(guest: Guest<S>, boot: Boot, created: bool) -> En
         return Ended::Done;
     }
     reached.set("work");
+    if let Some(crash) = boot.crash.as_ref().filter(|crash| created && crash.in_work) {
+        lab.world.plan_crash(Some(counted_on(crash.point, &lab.world)));
+    }
     let pool = Rc::new(pool);
     let last = (Rc::downgrade(&pool), model.clone());
     lab.world.at_power_cut(move || {
@@ -419,6 +435,20 @@ async fn boot_task<S: Subject>(guest: Guest<S>, boot: Boot, created: bool) -> En
     let Ok(pool) = Rc::try_unwrap(pool) else { panic!("a client still holds the pool") };
     finish(&guest, pool, scenario.demand).await;
     Ended::Done
+}
+
+/// `point`, counted from now on.
+fn counted_on(point: CrashPoint, world: &World) -> CrashPoint {
+    match point {
+        CrashPoint::BeforeSubmit(n) => {
+            CrashPoint::BeforeSubmit(n.saturating_add(world.submitted()))
+        }
+        CrashPoint::AfterSubmit(n) => CrashPoint::AfterSubmit(n.saturating_add(world.submitted())),
+        CrashPoint::AfterComplete(n) => {
+            CrashPoint::AfterComplete(n.saturating_add(world.completed()))
+        }
+        at @ CrashPoint::AtTime(_) => at,
+    }
 }
 
 async fn create<S: Subject>(guest: &Guest<S>, disks: &[Device]) -> Result<S::Pool, Refusal> {

@@ -136,6 +136,18 @@ pub struct Crash {
     pub point: CrashPoint,
     /// What becomes of unflushed writes.
     pub fates: Fates,
+    /// Commands are counted from where clients begin, not from power-on: import and judgement are
+    /// never cut.
+    #[serde(default)]
+    pub in_work: bool,
+}
+
+impl Crash {
+    /// A cut at `point`, counted from power-on.
+    #[must_use]
+    pub fn at(point: CrashPoint, fates: Fates) -> Self {
+        Self { point, fates, in_work: false }
+    }
 }
 
 /// How the fates of unflushed writes are chosen.

@@ -2,10 +2,10 @@
 
 use std::rc::Rc;
 
-const PAGE_LEN: usize = 16384;
+const PAGE_LEN: usize = 4096;
 type Page = [u8; PAGE_LEN];
 
-/// A sparse array of bytes. A clone costs one pointer per 16 KiB and shares what neither changes.
+/// A sparse array of bytes. A clone costs one pointer per 4 KiB and shares what neither changes.
 #[derive(Clone)]
 pub struct Media {
     pages: Vec<Option<Rc<Page>>>,

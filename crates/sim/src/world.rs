@@ -98,11 +98,37 @@ pub struct World {
     hooks: RefCell<BTreeMap<u64, Vec<Hook>>>,
     watcher: RefCell<Option<Watcher>>,
     last_words: RefCell<Option<Hook>>,
+    follower: RefCell<Option<Follower>>,
 }
 
 type Watcher = Box<dyn Fn(&str)>;
 
 type Hook = Box<dyn FnOnce()>;
+
+type Follower = Box<dyn Fn(Step)>;
+
+/// A command that was submitted or has completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Whether it is its end.
+    pub completed: bool,
+    /// Of its kind (submissions, completions) since power-on, from 1.
+    pub number: u64,
+    /// The command.
+    pub operation: Operation,
+}
+
+impl Step {
+    /// Whether it can change what a power cut leaves behind.
+    #[must_use]
+    pub fn changes(&self) -> bool {
+        match self.operation {
+            Operation::Read => false,
+            Operation::Flush => self.completed,
+            _ => true,
+        }
+    }
+}
 
 /// One thing that happened to a command, for the digest.
 pub(crate) struct Event {
@@ -130,6 +156,7 @@ impl World {
             hooks: RefCell::default(),
             watcher: RefCell::default(),
             last_words: RefCell::default(),
+            follower: RefCell::default(),
         })
     }
 
@@ -231,6 +258,11 @@ impl World {
         *self.watcher.borrow_mut() = Some(Box::new(watcher));
     }
 
+    /// Calls `follower` for each command that is submitted and each that completes.
+    pub fn follow(&self, follower: impl Fn(Step) + 'static) {
+        *self.follower.borrow_mut() = Some(Box::new(follower));
+    }
+
     /// Tells the watcher something.
     pub fn tell(&self, line: impl FnOnce() -> String) {
         if let Some(watcher) = &*self.watcher.borrow() {
@@ -319,6 +351,11 @@ impl World {
     }
 
     fn note_event(&self, event: &Event, stage: u64) {
+        if let Some(follower) = &*self.follower.borrow() {
+            let completed = stage == 2;
+            let number = if completed { self.completed.get() } else { self.submitted.get() };
+            follower(Step { completed, number, operation: event.operation });
+        }
         self.tell(|| {
             let what = if stage == 1 { "submit  " } else { "complete" };
             let number = if stage == 1 { self.submitted.get() } else { self.completed.get() };

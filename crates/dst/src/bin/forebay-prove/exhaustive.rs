@@ -154,7 +154,8 @@ pub fn visit<S: Subject>(
 fn line(name: &str, sum: &Sum) -> String {
     let report = &sum.report;
     format!(
-        "{name:28} {:5} points ({:5} with every subset) {:7} crash states {:6} second crashes {:6.1} s: {}",
+        "{name:24} {:5} commands {:5} points ({:5} with every subset) {:7} crash states {:6} second crashes {:6.1} s: {}",
+        report.commands,
         report.points,
         report.complete,
         report.first,

@@ -53,7 +53,7 @@ struct Options {
     #[arg(long, default_value = "")]
     shape: String,
     /// With --exhaustive: at every how many crash points the recovery is cut at each command too.
-    #[arg(long, default_value_t = 40)]
+    #[arg(long, default_value_t = 25)]
     second_every: u64,
     /// With --exhaustive: all subsets are tried of up to this many unflushed writes.
     #[arg(long, default_value_t = 4)]
@@ -326,6 +326,7 @@ fn report_one<S: Subject>(
 ) -> ExitCode {
     println!("run {number} of root seed {root}: digest {:#x}", outcome.digest);
     println!("{:?}, demand {:?}, boots {}", scenario.spec, scenario.demand, scenario.boots.len());
+    println!("device commands of each boot: {:?}", outcome.boot_commands);
     match &outcome.failure {
         None => {
             println!("passed");
