@@ -3,11 +3,12 @@
 #   make test     install the test tools (as root on Debian), then run every test
 #   make check    format, lints, arrows, licences, unit tests
 #   make prove    crashes and faults on simulated devices, for TIME=10m or another time
+#   make prove-ci the quarter of an hour of it that every change must pass (make test ends with it)
 #   make bench    measure on this machine; writes docs/benchmarks/
 CARGO ?= cargo
 ARGS ?=
 
-.PHONY: run build test check prove bench bench-sim man clean
+.PHONY: run build test check prove prove-ci bench bench-sim man clean
 
 run:
 	$(CARGO) run --release --quiet --package forebay-cli -- up $(ARGS)
@@ -19,6 +20,7 @@ test:
 	@scripts/test-tools
 	$(CARGO) test --workspace
 	tests/clients/run
+	scripts/prove-ci
 
 check:
 	$(CARGO) fmt --all --check
@@ -29,6 +31,9 @@ check:
 
 prove:
 	scripts/prove $(ARGS)
+
+prove-ci:
+	scripts/prove-ci
 
 bench:
 	bench/run $(ARGS)

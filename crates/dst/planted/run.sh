@@ -2,68 +2,112 @@
 # Plants each bug of this folder in a copy of the tree and counts the scenarios until it is caught.
 #
 #   crates/dst/planted/run.sh [NAME]...      all of them without a name
+#   crates/dst/planted/run.sh --check        only whether every patch still applies
 #
-# Environment: SEED (1), RUNS (400) scenarios at most for each. Ends with 1 when one gets away.
-# A scenario that fails without any planted bug as well does not count.
+# Environment: SEED (1), RUNS (400): the scenarios that each may take, VIA (nice): what runs the
+# costly commands. The first lines of a patch
+# say what it does, at which level it is looked for (level:), and, where it takes more or another
+# kind of scenario, how many and which (runs:, class:). A scenario that fails without the bug as
+# well does not count. Ends with 1 when one gets away.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/../../.." && pwd)
 seed=${SEED:-1}
-runs=${RUNS:-400}
-tree=$top/target/planted/tree
-mkdir -p "$top/target/planted"
-export CARGO_TARGET_DIR="$top/target/planted/build" CARGO_PROFILE_DEV_DEBUG=0
+via=${VIA:-nice}
+place=$top/target/planted
+tree=$place/tree
+mkdir -p "$tree"
+export CARGO_TARGET_DIR="$place/build"
+# Only crates that a patch touches, and those above them, are built anew each time: quickly.
+export CARGO_INCREMENTAL=1 CARGO_PROFILE_DEV_DEBUG=0 CARGO_PROFILE_DEV_OPT_LEVEL=2
+# The copy lies inside a repository that it is no part of.
+export GIT_CEILING_DIRECTORIES="$place"
 
+# The tree as it is, committed or not. What has not changed keeps its time, so that cargo knows.
 fresh() {
-    git -C "$top" worktree remove --force "$tree" 2>/dev/null || true
-    git -C "$top" worktree prune
-    git -C "$top" worktree add --quiet --force --detach "$tree" HEAD
+    # A bug that was left planted may be in what was built: the originals' times would hide it.
+    [ -e "$place/unfinished" ] && rm -rf "$CARGO_TARGET_DIR/debug/.fingerprint/"forebay-*
+    touch "$place/unfinished"
+    rm -rf "$place/next"
+    mkdir -p "$place/next"
+    (cd "$top" && tar -cf - --exclude ./crates/dst/corpus Cargo.toml Cargo.lock clippy.toml crates) |
+        tar -xf - -C "$place/next"
+    rm -rf "$tree"
+    mv "$place/next" "$tree"
+}
+
+apply() {
+    git -C "$tree" apply --recount "$@"
 }
 
 build() {
-    (cd "$tree" && nice cargo build --quiet -p forebay-dst --bin forebay-prove 2>"$top/target/planted/build.log")
+    (cd "$tree" && $via cargo build --quiet -p forebay-dst --bin forebay-prove 2>"$place/build.log")
 }
 
-# Numbers of the runs that fail, in order, at the level given.
+# Runs that fail, in order: level, class, how many to run, how many failures to go on after.
 failing() {
-    "$CARGO_TARGET_DIR/debug/forebay-prove" --seed "$seed" --runs "$runs" --level "$1" --time 10m \
-        --shrink 0 --keep-going "$2" --quiet 2>/dev/null | sed -n 's/^run \([0-9]*\): \([A-Za-z]*\).*/\1 \2/p' | sort -n
+    # shellcheck disable=SC2086 # a class is a list of options
+    $via "$CARGO_TARGET_DIR/debug/forebay-prove" --seed "$seed" --runs "$3" --level "$1" $2 --time 30m \
+        --shrink 0 --keep-going "$4" --quiet 2>/dev/null |
+        sed -n 's/^run \([0-9]*\): \([A-Za-z]*\).*/\1 \2/p' | sort -n
 }
 
-fresh
-build || { cat "$top/target/planted/build.log"; exit 2; }
-for level in crash within beyond; do
-    failing "$level" 1000 >"$top/target/planted/known-$level"
-    echo "without a bug, level $level: $(wc -l <"$top/target/planted/known-$level") of $runs scenarios fail"
-done
+field() {
+    sed -n "1,/^diff /s/^$1: //p" "$2"
+}
 
-names=${*:-$(cd "$here" && ls ./*.patch | sed 's|^\./||; s|\.patch$||')}
+names=$(cd "$here" && ls ./*.patch | sed 's|^\./||; s|\.patch$||')
+fresh
+if [ "${1:-}" = --check ]; then
+    bad=0
+    for name in $names; do
+        apply --check "$here/$name.patch" || { echo "$name no longer applies"; bad=1; }
+    done
+    exit "$bad"
+fi
+build || { cat "$place/build.log"; exit 2; }
+cp "$CARGO_TARGET_DIR/debug/forebay-prove" "$place/without"
+
+# Whether the scenario fails without any bug: then it says nothing.
+innocent() {
+    # shellcheck disable=SC2086 # a class is a list of options
+    $via "$place/without" --seed "$seed" --run "$3" --level "$1" $2 --shrink 0 >/dev/null 2>&1
+}
+
 escaped=0
-for name in $names; do
+total=0
+for name in ${*:-$names}; do
     patch=$here/$name.patch
-    level=$(sed -n 's/^level: //p' "$patch")
-    git -C "$tree" checkout --quiet --force HEAD
-    if ! git -C "$tree" apply --recount "$patch"; then
+    level=$(field level "$patch")
+    class=$(field class "$patch")
+    runs=$(field runs "$patch")
+    runs=${runs:-${RUNS:-400}}
+    total=$((total + 1))
+    what="level $level${class:+ $class}"
+    if ! apply "$patch"; then
         printf '%-32s the patch no longer applies\n' "$name"
         escaped=$((escaped + 1))
         continue
     fi
-    if ! build; then
-        printf '%-32s does not build\n' "$name"
-        tail -n 5 "$top/target/planted/build.log"
-        escaped=$((escaped + 1))
-        continue
-    fi
-    first=$(failing "$level" 30 | while read -r run kind; do
-        grep -q "^$run " "$top/target/planted/known-$level" || { echo "$run $kind"; break; }
-    done)
-    if [ -n "$first" ]; then
-        run=${first% *}
-        printf '%-32s level %-7s caught after %4d scenarios (%s)\n' "$name" "$level" $((run + 1)) "${first#* }"
+    if build; then
+        first=$(failing "$level" "$class" "$runs" 6 | while read -r run kind; do
+            innocent "$level" "$class" "$run" && { echo "$run $kind"; break; }
+        done) || true
+        if [ -n "$first" ]; then
+            run=${first% *}
+            printf '%-32s %-20s caught after %4d scenarios (%s)\n' \
+                "$name" "$what" $((run + 1)) "${first#* }"
+        else
+            printf '%-32s %-20s GOT AWAY in %d scenarios\n' "$name" "$what" "$runs"
+            escaped=$((escaped + 1))
+        fi
     else
-        printf '%-32s level %-7s GOT AWAY in %d scenarios\n' "$name" "$level" "$runs"
+        printf '%-32s does not build\n' "$name"
+        tail -n 5 "$place/build.log"
         escaped=$((escaped + 1))
     fi
+    apply -R "$patch"
 done
-git -C "$top" worktree remove --force "$tree"
+rm -f "$place/unfinished"
+echo "$((total - escaped)) of $total planted bugs caught"
 [ "$escaped" -eq 0 ]

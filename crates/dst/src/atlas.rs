@@ -82,6 +82,31 @@ impl Atlas {
         Self { level, victims, sizes }
     }
 
+    /// Whether a log disk will be struck.
+    #[must_use]
+    pub fn strikes_log(&self, spec: &PoolSpec) -> bool {
+        self.victims.iter().any(|disk| spec.log_range().contains(disk))
+    }
+
+    /// The disks that an administrator may take out of service in this run without leaving its
+    /// level: those that will be struck first, others while parity and the log's mirror last.
+    #[must_use]
+    pub fn removable(&self, spec: &PoolSpec, rng: &mut Rng) -> Vec<usize> {
+        let mut out = Vec::new();
+        let log = if spec.log == LogShape::Mirror { 1 } else { 0 };
+        let parity = spec.raid.parity(spec.data_disks);
+        for (range, most) in [(0..spec.data_disks, parity), (spec.log_range(), log)] {
+            let (mut first, mut then): (Vec<usize>, Vec<usize>) =
+                range.partition(|disk| self.victims.contains(disk));
+            while first.len() < most && !then.is_empty() {
+                first.push(then.swap_remove(rng.below(then.len() as u64) as usize));
+            }
+            first.truncate(most);
+            out.extend(first);
+        }
+        out
+    }
+
     /// Draws the faults of one boot that submits about `commands` commands.
     #[must_use]
     pub fn faults(&self, commands: u64, first_boot: bool, rng: &mut Rng) -> Vec<TimedFault> {

@@ -7,6 +7,7 @@ use forebay_rt as rt;
 use forebay_sim::SECTOR_LEN;
 use forebay_units::{Nanos, SECTOR_BYTES};
 
+use crate::doors::{Door, Errand};
 use crate::history::Change;
 use crate::model::{Model, Presence, volume_name};
 use crate::scenario::{Act, Admin};
@@ -15,35 +16,38 @@ use crate::subject::Pool;
 use crate::verdict::Kind;
 
 /// Does everything in `acts`, in order.
-pub async fn client<P: Pool>(pool: Rc<P>, model: Rc<Model>, acts: Vec<Act>) {
+pub async fn client<P: Pool>(door: Door<P>, model: Rc<Model>, acts: Vec<Act>) {
     for act in acts {
         if model.failed() {
             return;
         }
-        perform(&*pool, &model, act).await;
+        perform(&door, &model, act).await;
+        if matches!(door, Door::Remote { .. }) {
+            model.count("client operations through NBD", 1);
+        }
     }
 }
 
-async fn perform<P: Pool>(pool: &P, model: &Model, act: Act) {
+async fn perform<P: Pool>(door: &Door<P>, model: &Model, act: Act) {
     match act {
         Act::Pause { ns } => rt::sleep(Nanos(ns)).await,
         Act::Flush { volume } => {
-            let Some(device) = open(pool, model, volume) else { return };
+            let Some(device) = door.open(model, volume, Errand::Flush).await else { return };
             flush(&device, model, volume).await;
         }
         Act::Write { volume, first, count, fua, fill } => {
-            let Some((first, count)) = model.usable(volume, first, count) else { return };
-            let Some(device) = open(pool, model, volume) else { return };
+            let Some(device) = door.open(model, volume, Errand::Data).await else { return };
+            let Some((first, count)) = usable(&device, model, volume, first, count) else { return };
             write(&device, model, (volume, first, count), fua, fill).await;
         }
         Act::Read { volume, first, count } => {
-            let Some((first, count)) = model.usable(volume, first, count) else { return };
-            let Some(device) = open(pool, model, volume) else { return };
+            let Some(device) = door.open(model, volume, Errand::Data).await else { return };
+            let Some((first, count)) = usable(&device, model, volume, first, count) else { return };
             read(&device, model, (volume, first, count)).await;
         }
         Act::Trim { volume, first, count, fua } => {
-            let Some((first, count)) = model.usable(volume, first, count) else { return };
-            let Some(device) = open(pool, model, volume) else { return };
+            let Some(device) = door.open(model, volume, Errand::Data).await else { return };
+            let Some((first, count)) = usable(&device, model, volume, first, count) else { return };
             let Some(ticket) = model.issue(volume, Change::Zero, first, count).await else {
                 return;
             };
@@ -54,8 +58,8 @@ async fn perform<P: Pool>(pool: &P, model: &Model, act: Act) {
             model.answered(volume, ticket, outcome.map(|()| fua).map_err(drop));
         }
         Act::Zero { volume, first, count, fua, no_hole } => {
-            let Some((first, count)) = model.usable(volume, first, count) else { return };
-            let Some(device) = open(pool, model, volume) else { return };
+            let Some(device) = door.open(model, volume, Errand::Data).await else { return };
+            let Some((first, count)) = usable(&device, model, volume, first, count) else { return };
             let Some(ticket) = model.issue(volume, Change::Zero, first, count).await else {
                 return;
             };
@@ -68,20 +72,25 @@ async fn perform<P: Pool>(pool: &P, model: &Model, act: Act) {
             model.answered(volume, ticket, outcome.map(|()| fua).map_err(drop));
         }
         Act::Status { volume, first, count } => {
-            let Some((first, count)) = model.usable(volume, first, count) else { return };
-            let Some(device) = open(pool, model, volume) else { return };
+            let Some(device) = door.open(model, volume, Errand::Data).await else { return };
+            let Some((first, count)) = usable(&device, model, volume, first, count) else { return };
             status(&device, model, (volume, first, count)).await;
         }
     }
 }
 
-fn open<P: Pool>(pool: &P, model: &Model, volume: u32) -> Option<Device> {
-    model.usable(volume, 0, 1)?;
-    let device = pool.volume(&volume_name(volume));
-    if device.is_none() {
-        model.object(Kind::Volumes, format!("{} is not there", volume_name(volume)));
-    }
-    device
+/// What of a range is inside the volume, and inside what the device in hand says of it: a
+/// connection does not learn that the volume has grown.
+fn usable(
+    device: &Device,
+    model: &Model,
+    volume: u32,
+    first: u64,
+    count: u64,
+) -> Option<(u64, u64)> {
+    let (first, count) = model.usable(volume, first, count)?;
+    let end = device.geometry().size_bytes / SECTOR_BYTES;
+    (first < end).then(|| (first, count.min(end - first)))
 }
 
 /// Flushes a volume and notes what is durable then. False when it failed.
@@ -244,8 +253,12 @@ async fn manage<P: Pool>(pool: &P, model: &Model, disks: &[Device], job: Admin) 
         Admin::Manage(what) => pool.manage(disks, what).await,
     };
     model.acts.set(model.acts.get() + 1);
-    if let Err(refusal) = outcome {
-        model.error_seen(&format!("{job:?}"), &refusal.message);
+    let name = job.name();
+    match outcome {
+        Ok(()) => model.count(&format!("admin: {name}"), 1),
+        // The last good side, a device that is busy or gone: its own affair.
+        Err(_) if job.may_be_refused() => model.count(&format!("admin: {name} refused"), 1),
+        Err(refusal) => model.error_seen(&format!("{job:?}"), &refusal.message),
     }
 }
 

@@ -4,9 +4,13 @@
 use forebay_sim::{CrashPoint, Rng, Seed};
 
 use crate::atlas::{Atlas, Level};
-use crate::scenario::{Act, Admin, Boot, Crash, Demand, Fates, Scenario, VERSION};
+use crate::desk::Desk;
+use crate::scenario::{Act, Boot, Crash, Demand, Fates, Scenario, VERSION};
 use crate::stamp::Fill;
-use crate::subject::{LogShape, Manage, PoolSpec, Raid};
+use crate::subject::{LogShape, PoolSpec, Raid};
+
+/// Of a thousand scenarios, those whose pool is nearly full.
+const FULL: u64 = 80;
 
 /// What is wanted of a scenario; what is `None` is drawn.
 #[derive(Clone, Debug, Default)]
@@ -23,14 +27,28 @@ pub struct Wish {
     pub acts: Option<u64>,
     /// Whether the administrator is at work.
     pub admin: bool,
-    /// What the subject can be told to do.
-    pub manage: Vec<Manage>,
+    /// Whether devices come and go too: the subject must be able to manage them.
+    pub manage: bool,
+    /// A pool nearly full, overwritten until the cleaner must move blocks; drawn without it.
+    pub full: Option<bool>,
+    /// How many of a thousand clients come through NBD; drawn without it.
+    pub remote: Option<u64>,
 }
 
 /// The scenario of `seed`.
 #[must_use]
 pub fn generate(seed: Seed, wish: &Wish) -> Scenario {
-    let spec = wish.spec.clone().unwrap_or_else(|| draw_spec(seed.derive("spec")));
+    // Now and then a pool that is nearly full and written over and over: only then does the
+    // cleaner have something to do.
+    let may = wish.acts.is_none() && wish.spec.is_none();
+    let full = wish.full.unwrap_or_else(|| may && seed.derive("full").rng().chance(FULL));
+    let mut spec = wish.spec.clone().unwrap_or_else(|| match full {
+        true => draw_small_spec(seed.derive("small spec")),
+        false => draw_spec(seed.derive("spec")),
+    });
+    if wish.manage && wish.spec.is_none() {
+        spec.spare_disks = seed.derive("spares").rng().below(3) as usize;
+    }
     let mut rng = seed.derive("shape").rng();
     let level = wish.level.unwrap_or_else(|| match rng.below(20) {
         0..7 => Level::CrashOnly,
@@ -39,21 +57,22 @@ pub fn generate(seed: Seed, wish: &Wish) -> Scenario {
         _ => Level::Lies,
     });
     let mut volumes: Vec<u64> = (0..rng.between(1, 3)).map(|_| rng.between(16, 512) * 8).collect();
-    // Now and then a volume that fills a good part of the pool, written over and over: only then
-    // does the cleaner have something to do.
-    let full = wish.acts.is_none() && wish.spec.is_none() && rng.chance(20);
     if full {
-        volumes = vec![rng.between(12, 20) << 11];
+        volumes = vec![nearly_all(&spec, &mut rng)];
     }
     let atlas = Atlas::draw(&spec, level, &mut seed.derive("atlas").rng());
     let boots = wish.boots.unwrap_or_else(|| rng.between(1, 4));
-    let mut next_volume = volumes.len() as u32;
+    let mut desk = Desk::new(&spec, &atlas, &volumes, wish.manage, seed.derive("desk"));
+    let remote =
+        wish.remote.unwrap_or_else(|| *seed.derive("remote").rng().pick(&[0, 0, 200, 500, 1000]));
     let boots = (0..boots)
         .map(|index| {
             let seed = seed.derive("boot").derive(&index.to_string());
             let first = index == 0;
-            let plan = Plan { wish, atlas: &atlas, volumes: &volumes, first, full, seed };
-            draw_boot(&plan, &mut next_volume)
+            let disks = spec.data_disks as u64;
+            let plan =
+                Plan { wish, atlas: &atlas, volumes: &volumes, first, full, remote, disks, seed };
+            draw_boot(&plan, &mut desk)
         })
         .collect();
     Scenario {
@@ -92,28 +111,62 @@ pub fn draw_spec(seed: Seed) -> PoolSpec {
     }
 }
 
+/// A shape with few data columns: it takes little to fill it.
+fn draw_small_spec(seed: Seed) -> PoolSpec {
+    let mut rng = seed.rng();
+    let (raid, data_disks) =
+        *rng.pick(&[(Raid::Raid0, 1), (Raid::Raid0, 1), (Raid::Mirror, 2), (Raid::Z1, 3)]);
+    PoolSpec { raid, data_disks, ..draw_spec(seed) }
+}
+
+/// A volume that takes most of what a pool of this shape has to give, in sectors.
+fn nearly_all(spec: &PoolSpec, rng: &mut Rng) -> u64 {
+    let columns = match spec.raid {
+        Raid::Mirror => 1,
+        raid => (spec.data_disks - raid.parity(spec.data_disks)) as u64,
+    };
+    (columns * rng.between(26, 42)) << 11
+}
+
 struct Plan<'a> {
     wish: &'a Wish,
     atlas: &'a Atlas,
     volumes: &'a [u64],
     first: bool,
     full: bool,
+    remote: u64,
+    disks: u64,
     seed: Seed,
 }
 
-fn draw_boot(plan: &Plan<'_>, next_volume: &mut u32) -> Boot {
+fn draw_boot(plan: &Plan<'_>, desk: &mut Desk) -> Boot {
     let mut rng = plan.seed.derive("size").rng();
-    let clients = plan.wish.clients.unwrap_or_else(|| rng.between(1, 12));
-    let acts = plan.wish.acts.unwrap_or_else(|| 1 << rng.between(3, 8));
-    let commands = clients * acts + 50;
+    let mut clients = plan.wish.clients.unwrap_or_else(|| rng.between(1, 12));
+    let mut acts = plan.wish.acts.unwrap_or_else(|| 1 << rng.between(3, 8));
+    let mut commands = clients * acts + 50;
+    if plan.full {
+        clients = rng.between(1, 4);
+        acts = rng.between(80, 320) / clients;
+        // What it takes to fill it, and to write on, measured.
+        commands = plan.disks * if plan.first { 1200 } else { 500 };
+    }
     let script = |index: u64| {
         let mut rng = plan.seed.derive("client").derive(&index.to_string()).rng();
-        draw_client(plan.volumes, acts, plan.full, &mut rng)
+        if plan.full {
+            return draw_filler(plan.volumes[0], index, clients, acts, plan.first, &mut rng);
+        }
+        draw_client(plan.volumes, acts, &mut rng)
     };
-    let admin =
-        if plan.wish.admin && rng.chance(600) { draw_admin(plan, next_volume) } else { Vec::new() };
+    let mut remote = plan.seed.derive("remote").rng();
+    let admin = if plan.wish.admin && rng.chance(600) {
+        desk.jobs(&mut plan.seed.derive("admin").rng())
+    } else {
+        Vec::new()
+    };
     let mut crash = plan.seed.derive("crash").rng();
     let number = match crash.below(6) {
+        // Before it is full there is nothing to see that other scenarios do not show.
+        _ if plan.full && plan.first => crash.between(commands / 3, commands),
         0 => crash.between(1, 60), // during an import, mostly
         1 => u64::MAX,             // after the work
         _ => crash.between(1, commands),
@@ -127,18 +180,62 @@ fn draw_boot(plan: &Plan<'_>, next_volume: &mut u32) -> Boot {
     Boot {
         seed: plan.seed.derive("order").0,
         clients: (0..clients).map(script).collect(),
+        remote: (0..clients as usize).filter(|_| remote.chance(plan.remote)).collect(),
         admin,
         faults: plan.atlas.faults(commands, plan.first, &mut plan.seed.derive("faults").rng()),
-        crash: crashes.then(|| Crash { point, fates: Fates::Random(crash.u64()) }),
+        crash: crashes.then(|| Crash {
+            in_work: plan.full || crash.chance(500),
+            ..Crash::at(point, Fates::Random(crash.u64()))
+        }),
     }
 }
 
-fn draw_client(volumes: &[u64], acts: u64, full: bool, rng: &mut Rng) -> Vec<Act> {
+/// A client of a pool that is nearly full: in the first boot it fills its part of the volume, then
+/// it writes over the whole of it, some places more often than others.
+fn draw_filler(
+    sectors: u64,
+    index: u64,
+    clients: u64,
+    acts: u64,
+    first_boot: bool,
+    rng: &mut Rng,
+) -> Vec<Act> {
+    const LONG: u64 = 512;
+    let write = |first: u64, count: u64, fua| {
+        let count = count.min(sectors - first);
+        Act::Write { volume: 0, first, count, fua, fill: Fill::Noise }
+    };
+    let mut out = Vec::new();
+    if first_boot {
+        let part = sectors / clients / 8 * 8;
+        let (mut at, end) =
+            (index * part, if index + 1 == clients { sectors } else { (index + 1) * part });
+        while at < end {
+            out.push(write(at, LONG.min(end - at), false));
+            at += LONG;
+        }
+    }
+    let fua = *rng.pick(&[0, 0, 100]);
+    let hot = *rng.pick(&[0, 500, 900]);
+    for _ in 0..acts {
+        let span = if rng.chance(hot) { sectors / 5 } else { sectors };
+        let count = if rng.chance(800) { rng.between(8, 64) * 8 } else { rng.between(1, 8) * 8 };
+        let first = rng.below(span / 8) * 8;
+        out.push(match rng.below(40) {
+            0 => Act::Flush { volume: 0 },
+            1 => Act::Read { volume: 0, first, count: count.min(sectors - first) },
+            2 => Act::Trim { volume: 0, first, count: count.min(sectors - first), fua: false },
+            _ => write(first, count, rng.chance(fua)),
+        });
+    }
+    out
+}
+
+fn draw_client(volumes: &[u64], acts: u64, rng: &mut Rng) -> Vec<Act> {
     // Each client has habits: some only log, some only read, some overwrite one spot.
     let volume = rng.below(volumes.len() as u64) as u32;
     let sectors = volumes[volume as usize];
     let span = match rng.below(3) {
-        _ if full => sectors,
         0 => sectors.min(64),
         1 => sectors.min(512),
         _ => sectors,
@@ -147,7 +244,7 @@ fn draw_client(volumes: &[u64], acts: u64, full: bool, rng: &mut Rng) -> Vec<Act
     let fua = *rng.pick(&[0, 100, 500, 1000]);
     let write = rng.between(200, 900);
     let unaligned = *rng.pick(&[0, 0, 200, 900]);
-    let large = if full { 700 } else { *rng.pick(&[0, 0, 50]) };
+    let large = *rng.pick(&[0, 0, 50]);
     let zeroing = *rng.pick(&[0, 0, 60, 300]);
     let flush = *rng.pick(&[0, 10, 100, 400]);
     let pause = *rng.pick(&[0, 0, 50]);
@@ -201,40 +298,6 @@ fn draw_client(volumes: &[u64], acts: u64, full: bool, rng: &mut Rng) -> Vec<Act
             }
         })
         .collect()
-}
-
-fn draw_admin(plan: &Plan<'_>, next_volume: &mut u32) -> Vec<Admin> {
-    let mut rng = plan.seed.derive("admin").rng();
-    let mut jobs = Vec::new();
-    let mut mine = Vec::new();
-    for _ in 0..rng.between(1, 6) {
-        jobs.push(Admin::Pause { ns: 1 << rng.between(14, 27) });
-        jobs.push(match rng.below(7) {
-            0 | 1 => {
-                let volume = *next_volume;
-                *next_volume += 1;
-                mine.push(volume);
-                Admin::Create { volume, sectors: rng.between(8, 128) * 8 }
-            }
-            2 if !mine.is_empty() => {
-                let index = rng.below(mine.len() as u64) as usize;
-                Admin::Destroy { volume: mine.swap_remove(index) }
-            }
-            3 => {
-                let volume = rng.below(plan.volumes.len() as u64) as u32;
-                // Smaller as well: what is cut off must be zeros when it is grown again.
-                let blocks = plan.volumes[volume as usize] / 8;
-                let least = blocks - (blocks / 2).min(48);
-                let sectors = rng.between(least, blocks + 64) * 8;
-                Admin::Resize { volume, sectors }
-            }
-            4 | 5 if !plan.wish.manage.is_empty() => {
-                Admin::Manage(rng.pick(&plan.wish.manage).clone())
-            }
-            _ => Admin::Scrub,
-        });
-    }
-    jobs
 }
 
 /// Whether everything is demanded of the scenario that `seed` gives.

@@ -11,6 +11,8 @@
 pub mod atlas;
 pub mod client;
 pub mod corpus;
+pub mod desk;
+pub mod doors;
 pub mod exhaustive;
 pub mod generate;
 pub mod history;

@@ -26,6 +26,7 @@ pub enum Presence {
 }
 
 /// One volume, as clients know it.
+#[derive(Clone)]
 pub struct VolumeModel {
     /// What was written.
     pub history: History,
@@ -47,6 +48,7 @@ pub struct Model {
     atomic_sectors: u64,
     /// Things clients did that were answered.
     pub acts: Cell<u64>,
+    events: RefCell<BTreeMap<String, u64>>,
 }
 
 /// The name of volume `id`.
@@ -66,7 +68,29 @@ impl Model {
             demand,
             atomic_sectors,
             acts: Cell::new(0),
+            events: RefCell::default(),
         })
+    }
+
+    /// What is known now, for another way that things may go from here. Counts start at 0.
+    #[must_use]
+    pub fn fork(&self) -> Rc<Self> {
+        let fork = Self::new(self.demand, self.atomic_sectors);
+        *fork.volumes.borrow_mut() = self.volumes.borrow().clone();
+        fork
+    }
+
+    /// Counts a named event.
+    pub fn count(&self, event: &str, times: u64) {
+        if times > 0 {
+            *self.events.borrow_mut().entry(event.to_owned()).or_default() += times;
+        }
+    }
+
+    /// The named events that were counted.
+    #[must_use]
+    pub fn events(&self) -> BTreeMap<String, u64> {
+        self.events.borrow().clone()
     }
 
     /// What is demanded.

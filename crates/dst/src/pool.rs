@@ -143,16 +143,19 @@ impl Pool for ForebayPool {
     async fn scrub(&self) -> Result<Scrubbed, Refusal> {
         self.scan_ended().await;
         self.pool.scrub().await?;
-        // It starts when its task gets its turn.
-        rt::sleep(Nanos::from_millis(100)).await;
-        let scan = self.scan_ended().await;
-        match scan {
-            Some(scan) if scan.kind == "scrub" && scan.state == "completed" => {
-                Ok(Scrubbed { repaired: scan.repaired_bytes, unrepaired: scan.errors })
-            }
-            other => {
-                let message = format!("a scrub was asked for and the last scan is {other:?}");
-                Err(Refusal { message, names_loss: false })
+        let mut others = 0;
+        loop {
+            // It starts when its task gets its turn, after a resilver that is wanted too.
+            rt::sleep(Nanos::from_millis(100)).await;
+            match self.scan_ended().await {
+                Some(scan) if scan.kind == "scrub" && scan.state == "completed" => {
+                    return Ok(Scrubbed { repaired: scan.repaired_bytes, unrepaired: scan.errors });
+                }
+                Some(scan) if scan.kind == "resilver" && others < 20 => others += 1,
+                other => {
+                    let message = format!("a scrub was asked for and the last scan is {other:?}");
+                    return Err(Refusal { message, names_loss: false });
+                }
             }
         }
     }
@@ -171,6 +174,8 @@ impl Pool for ForebayPool {
                 let spec = forebay_pool::spec::PoolSpec { logs, force: true, ..Default::default() };
                 self.pool.add(&spec).await?;
             }
+            Manage::Attach(old, new) => self.pool.attach(&name(old), &name(new), true).await?,
+            Manage::Detach(disk) => self.pool.detach(&name(disk)).await?,
             Manage::Commit => self.pool.sync().await?,
             Manage::Clean => {}
         }
@@ -185,6 +190,8 @@ impl Pool for ForebayPool {
         let stats = self.pool.stats();
         vec![
             ("segments cleaned".to_owned(), stats.since_import.segments_cleaned),
+            ("boots with cleaning".to_owned(), stats.since_import.segments_cleaned.min(1)),
+            ("blocks moved by the cleaner".to_owned(), stats.since_import.media.cleaning / 4096),
             ("log records replayed".to_owned(), stats.last_import.log_records),
             ("remarks at import".to_owned(), stats.last_import.remarks.len() as u64),
         ]

@@ -8,7 +8,7 @@ use crate::generate::{Wish, generate};
 use crate::run::run;
 use crate::scenario::Scenario;
 use crate::subject::Subject;
-use crate::verdict::{Failure, Outcome, Tally};
+use crate::verdict::{Failure, Kind, Outcome, Tally};
 
 /// What a search came to.
 #[derive(Clone, Debug, Default)]
@@ -67,16 +67,27 @@ pub fn scenario_of(root: u64, number: u64, wish: &Wish) -> Scenario {
     generate(Seed(root).derive("run").derive(&number.to_string()), wish)
 }
 
-/// Runs scenario `number` of the search from `root`.
+/// Runs scenario `number` of the search from `root`, and with `twice` once more: it must do the same.
 pub fn run_number<S: Subject>(
     subject: &Rc<S>,
     root: u64,
     number: u64,
     wish: &Wish,
+    twice: bool,
     findings: &mut Findings,
 ) -> Outcome {
     let scenario = scenario_of(root, number, wish);
-    let outcome = run(subject, &scenario);
+    let mut outcome = run(subject, &scenario);
+    if twice && outcome.failure.is_none() {
+        let again = run(subject, &scenario);
+        if (again.digest, &again.tally) != (outcome.digest, &outcome.tally) {
+            let message = format!(
+                "digest {:#x} the first time, {:#x} the second",
+                outcome.digest, again.digest
+            );
+            outcome.failure = Some(Failure { kind: Kind::Chance, message });
+        }
+    }
     findings.runs += 1;
     findings.tally.add(&outcome.tally);
     if let Some(failure) = &outcome.failure {

@@ -8,10 +8,11 @@ use forebay_device::Device;
 use forebay_rt as rt;
 use forebay_rt::Runtime;
 use forebay_sim::faults::{Fault, Stack};
-use forebay_sim::{DiskConfig, Seed, SimDisk, World, WorldImage};
+use forebay_sim::{CrashPoint, DiskConfig, Seed, SimDisk, Step, World, WorldImage};
 use forebay_units::{Nanos, SECTOR_BYTES};
 
 use crate::client::{administrator, client, flush, read_all, write};
+use crate::doors::{Door, serve};
 use crate::model::{Model, Presence, volume_name};
 use crate::panics;
 use crate::scenario::{Boot, Crash, Demand, Scenario, TimedFault};
@@ -130,7 +131,7 @@ fn play<S: Subject>(mut run: Run<S>, scenario: &Scenario) -> Outcome {
         }
         run.power_off(scenario.boots[index].crash.as_ref());
     }
-    run.epilogue();
+    run.epilogue(2);
     run.outcome()
 }
 
@@ -159,10 +160,41 @@ impl<S: Subject> Run<S> {
         self.lab.world.watch(watcher);
     }
 
+    /// Gives the commands of one boot that is not cut, submissions and completions, in their order.
+    pub fn steps(&mut self, boot: &Boot) -> Vec<Step> {
+        let steps: Rc<RefCell<Vec<Step>>> = Rc::default();
+        let seen = steps.clone();
+        self.lab.world.follow(move |step| seen.borrow_mut().push(step));
+        self.boot(boot);
+        let steps = steps.take();
+        // Numbers start again when a new pool has been made.
+        let from = steps.iter().rposition(|step| !step.completed && step.number == 1);
+        steps[from.unwrap_or(0)..].to_vec()
+    }
+
     /// Whether nothing more can be run.
     #[must_use]
     pub fn over(&self) -> bool {
         self.failure.is_some() || self.ended
+    }
+
+    /// This run between two boots, once more, for another way that it may go from here. Faults that
+    /// were injected do not come along, and counts and the digest start anew.
+    #[must_use]
+    pub fn fork(&self) -> Self {
+        let lab = Rc::new(Lab::new(&self.scenario));
+        lab.world.restore(&self.lab.world.image());
+        Self {
+            subject: self.subject.clone(),
+            scenario: self.scenario.clone(),
+            lab,
+            model: self.model.fork(),
+            tally: Tally::default(),
+            boot_commands: self.boot_commands.clone(),
+            failure: self.failure.clone(),
+            created: self.created,
+            ended: self.ended,
+        }
     }
 
     /// The state of the disks, to come back to.
@@ -185,7 +217,8 @@ impl<S: Subject> Run<S> {
         let reached = Rc::new(Cell::new("boot"));
         let tally = Rc::new(RefCell::new(Tally::default()));
         if created {
-            world.plan_crash(boot.crash.as_ref().map(|crash| crash.point));
+            let early = boot.crash.as_ref().filter(|crash| !crash.in_work);
+            world.plan_crash(early.map(|crash| crash.point));
         }
         let task = boot_task(
             Guest {
@@ -261,9 +294,9 @@ impl<S: Subject> Run<S> {
     }
 
     /// After the last boot: everything is healed, imported, judged, written to, scrubbed and
-    /// exported, and imported once more.
-    pub fn epilogue(&mut self) {
-        for _ in 0..2 {
+    /// exported, as many times as told.
+    pub fn epilogue(&mut self, rounds: u64) {
+        for _ in 0..rounds {
             if self.over() {
                 return;
             }
@@ -285,6 +318,12 @@ impl<S: Subject> Run<S> {
         self.tally.commands =
             stats.reads + stats.writes + stats.fua_writes + stats.flushes + stats.discards;
         self.tally.acts = self.model.acts.get();
+        for (name, count) in self.model.events() {
+            self.tally.event_n(&name, count);
+        }
+        if self.tally.events.contains_key("segments cleaned") {
+            self.tally.event("scenarios with cleaning");
+        }
         for stack in &self.lab.stacks {
             let c = stack.counts();
             for (name, count) in [
@@ -357,24 +396,59 @@ async fn boot_task<S: Subject>(guest: Guest<S>, boot: Boot, created: bool) -> En
         return Ended::Done;
     }
     reached.set("work");
+    if let Some(crash) = boot.crash.as_ref().filter(|crash| created && crash.in_work) {
+        lab.world.plan_crash(Some(counted_on(crash.point, &lab.world)));
+    }
     let pool = Rc::new(pool);
-    let mut tasks: Vec<_> = boot
-        .clients
-        .into_iter()
-        .map(|acts| rt::spawn(client(pool.clone(), model.clone(), acts)))
-        .collect();
+    let last = (Rc::downgrade(&pool), model.clone());
+    lab.world.at_power_cut(move || {
+        // The cut may come while the pool is looking at its own figures.
+        let look = || last.0.upgrade().map_or_else(Vec::new, |pool| pool.events());
+        let events = panics::catch(AssertUnwindSafe(look)).unwrap_or_default();
+        events.into_iter().for_each(|(name, count)| last.1.count(&name, count));
+    });
+    let server = (!boot.remote.is_empty()).then(|| serve(&pool));
+    let mut tasks = Vec::new();
+    for (number, acts) in boot.clients.into_iter().enumerate() {
+        let door = match &server {
+            Some(server) if boot.remote.contains(&number) => Door::remote(server.clone()),
+            _ => Door::Direct(pool.clone()),
+        };
+        tasks.push(rt::spawn(client(door, model.clone(), acts)));
+    }
     tasks.push(rt::spawn(administrator(pool.clone(), model.clone(), disks, boot.admin)));
     rt::join_all(tasks).await;
     for (name, count) in pool.events() {
-        tally.borrow_mut().event_n(&name, count);
+        model.count(&name, count);
     }
     if boot.crash.is_some() {
         tally.borrow_mut().event("power cut after the work");
         return Ended::Crashed;
     }
+    if let Some(server) = server {
+        let left = server.stop(Nanos::from_secs(60)).await;
+        if left > 0 {
+            model.object(Kind::Hang, format!("{left} NBD connections do not end"));
+            return Ended::Done;
+        }
+    }
     let Ok(pool) = Rc::try_unwrap(pool) else { panic!("a client still holds the pool") };
     finish(&guest, pool, scenario.demand).await;
     Ended::Done
+}
+
+/// `point`, counted from now on.
+fn counted_on(point: CrashPoint, world: &World) -> CrashPoint {
+    match point {
+        CrashPoint::BeforeSubmit(n) => {
+            CrashPoint::BeforeSubmit(n.saturating_add(world.submitted()))
+        }
+        CrashPoint::AfterSubmit(n) => CrashPoint::AfterSubmit(n.saturating_add(world.submitted())),
+        CrashPoint::AfterComplete(n) => {
+            CrashPoint::AfterComplete(n.saturating_add(world.completed()))
+        }
+        at @ CrashPoint::AtTime(_) => at,
+    }
 }
 
 async fn create<S: Subject>(guest: &Guest<S>, disks: &[Device]) -> Result<S::Pool, Refusal> {

@@ -49,6 +49,9 @@ pub struct Boot {
     pub seed: u64,
     /// What each client does, one thing after the other; clients run side by side.
     pub clients: Vec<Vec<Act>>,
+    /// Clients, by number, that come through the NBD server. All others call volumes directly.
+    #[serde(default)]
+    pub remote: Vec<usize>,
     /// What the administrator does, one thing after the other.
     #[serde(default)]
     pub admin: Vec<Admin>,
@@ -84,6 +87,36 @@ pub enum Admin {
     Manage(Manage),
 }
 
+impl Admin {
+    /// A word or two for counts.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Admin::Pause { .. } => "pause",
+            Admin::Create { .. } => "volume created",
+            Admin::Destroy { .. } => "volume destroyed",
+            Admin::Resize { .. } => "volume resized",
+            Admin::Scrub => "scrub",
+            Admin::Manage(Manage::Offline(_)) => "device offline",
+            Admin::Manage(Manage::Online(_)) => "device online",
+            Admin::Manage(Manage::Replace(..)) => "device replaced",
+            Admin::Manage(Manage::RemoveLog(_)) => "log removed",
+            Admin::Manage(Manage::AddLog(_)) => "log added",
+            Admin::Manage(Manage::Attach(..)) => "side attached",
+            Admin::Manage(Manage::Detach(_)) => "side detached",
+            Admin::Manage(Manage::Commit) => "commit",
+            Admin::Manage(Manage::Clean) => "clean",
+        }
+    }
+
+    /// Whether the pool may say no although nothing is broken: what is known here of its devices is
+    /// a guess.
+    #[must_use]
+    pub fn may_be_refused(&self) -> bool {
+        matches!(self, Admin::Manage(what) if !matches!(what, Manage::Commit | Manage::Clean))
+    }
+}
+
 /// A fault, and when it strikes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimedFault {
@@ -103,6 +136,18 @@ pub struct Crash {
     pub point: CrashPoint,
     /// What becomes of unflushed writes.
     pub fates: Fates,
+    /// Commands are counted from where clients begin, not from power-on: import and judgement are
+    /// never cut.
+    #[serde(default)]
+    pub in_work: bool,
+}
+
+impl Crash {
+    /// A cut at `point`, counted from power-on.
+    #[must_use]
+    pub fn at(point: CrashPoint, fates: Fates) -> Self {
+        Self { point, fates, in_work: false }
+    }
 }
 
 /// How the fates of unflushed writes are chosen.

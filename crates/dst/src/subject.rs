@@ -127,6 +127,10 @@ pub enum Manage {
     RemoveLog(usize),
     /// Add a disk as log.
     AddLog(usize),
+    /// Make the second disk a side of the first one's mirror (which it may become by that).
+    Attach(usize, usize),
+    /// Take a side off its mirror.
+    Detach(usize),
     /// Write everything down now, without a client asking.
     Commit,
     /// Clean up segments now, as much as there is.

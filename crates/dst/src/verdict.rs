@@ -25,6 +25,8 @@ pub enum Kind {
     Panic,
     /// No end in sight (I7).
     Hang,
+    /// The same scenario did something else the second time.
+    Chance,
 }
 
 /// A violation.

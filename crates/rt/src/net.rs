@@ -136,9 +136,11 @@ impl Stream {
                 };
                 let memory =
                     unsafe { std::slice::from_raw_parts_mut(buf.stable_ptr().add(start), take) };
-                for (slot, byte) in memory.iter_mut().zip(bytes.drain(..take)) {
-                    *slot = byte;
-                }
+                let (front, back) = bytes.as_slices();
+                let cut = front.len().min(take);
+                memory[..cut].copy_from_slice(&front[..cut]);
+                memory[cut..].copy_from_slice(&back[..take - cut]);
+                bytes.drain(..take);
                 drop(bytes);
                 incoming.changed.notify_all();
                 (Ok(take), buf)

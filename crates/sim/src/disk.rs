@@ -169,6 +169,7 @@ pub(crate) struct DiskImage {
     view: Media,
     cached: Vec<Change>,
     in_flight: Vec<Change>,
+    rng: Rng,
 }
 
 /// A simulated disk. It outlives runtimes, as disks outlive kernels.
@@ -280,6 +281,7 @@ impl SimDisk {
             view: state.view.clone(),
             cached: state.cached.iter().map(|(_, change)| change.clone()).collect(),
             in_flight: state.in_flight.values().map(|write| write.change.clone()).collect(),
+            rng: state.rng.clone(),
         }
     }
 
@@ -287,6 +289,7 @@ impl SimDisk {
         let state = &mut *self.state.borrow_mut();
         state.stable = image.stable.clone();
         state.view = image.view.clone();
+        state.rng = image.rng.clone();
         state.cached.clear();
         state.in_flight.clear();
         for change in &image.cached {

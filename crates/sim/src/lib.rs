@@ -31,7 +31,7 @@ pub use flash_disk::FlashDisk;
 pub use latency::{Latency, LatencyModel};
 pub use media::Media;
 pub use seed::{Rng, Seed};
-pub use world::{CommandStats, CrashPoint, Fate, Unflushed, World, WorldImage, random_fates};
+pub use world::{CommandStats, CrashPoint, Fate, Step, Unflushed, World, WorldImage, random_fates};
 
 /// What a torn write tears into.
 pub const SECTOR_LEN: usize = forebay_units::SECTOR_BYTES as usize;

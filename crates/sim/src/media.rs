@@ -2,10 +2,10 @@
 
 use std::rc::Rc;
 
-const PAGE_LEN: usize = 16384;
+const PAGE_LEN: usize = 4096;
 type Page = [u8; PAGE_LEN];
 
-/// A sparse array of bytes. A clone costs one pointer per 16 KiB and shares what neither changes.
+/// A sparse array of bytes. A clone costs one pointer per 4 KiB and shares what neither changes.
 #[derive(Clone)]
 pub struct Media {
     pages: Vec<Option<Rc<Page>>>,
@@ -49,7 +49,12 @@ impl Media {
     pub fn write(&mut self, offset_bytes: u64, data: &[u8]) {
         let mut done = 0;
         for (page, start, len) in self.pieces(offset_bytes, data.len() as u64) {
-            self.page(page)[start..start + len].copy_from_slice(&data[done..done + len]);
+            let part = &data[done..done + len];
+            match <&Page>::try_from(part) {
+                // A whole page is not worth clearing first.
+                Ok(whole) => self.put(page, whole),
+                Err(_) => self.page(page)[start..start + len].copy_from_slice(part),
+            }
             done += len;
         }
     }
@@ -61,6 +66,16 @@ impl Media {
                 self.pages[page] = None;
             } else {
                 self.page(page)[start..start + len].fill(byte);
+            }
+        }
+    }
+
+    fn put(&mut self, page: usize, bytes: &Page) {
+        match self.pages[page].as_mut().and_then(Rc::get_mut) {
+            Some(mine) => mine.copy_from_slice(bytes),
+            None => {
+                let copy: Rc<[u8]> = Rc::from(bytes.as_slice());
+                self.pages[page] = Some(copy.try_into().expect("as long as a page"));
             }
         }
     }

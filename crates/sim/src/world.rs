@@ -97,11 +97,38 @@ pub struct World {
     disks: RefCell<Vec<Weak<SimDisk>>>,
     hooks: RefCell<BTreeMap<u64, Vec<Hook>>>,
     watcher: RefCell<Option<Watcher>>,
+    last_words: RefCell<Option<Hook>>,
+    follower: RefCell<Option<Follower>>,
 }
 
 type Watcher = Box<dyn Fn(&str)>;
 
 type Hook = Box<dyn FnOnce()>;
+
+type Follower = Box<dyn Fn(Step)>;
+
+/// A command that was submitted or has completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Whether it is its end.
+    pub completed: bool,
+    /// Of its kind (submissions, completions) since power-on, from 1.
+    pub number: u64,
+    /// The command.
+    pub operation: Operation,
+}
+
+impl Step {
+    /// Whether it can change what a power cut leaves behind.
+    #[must_use]
+    pub fn changes(&self) -> bool {
+        match self.operation {
+            Operation::Read => false,
+            Operation::Flush => self.completed,
+            _ => true,
+        }
+    }
+}
 
 /// One thing that happened to a command, for the digest.
 pub(crate) struct Event {
@@ -128,6 +155,8 @@ impl World {
             disks: RefCell::default(),
             hooks: RefCell::default(),
             watcher: RefCell::default(),
+            last_words: RefCell::default(),
+            follower: RefCell::default(),
         })
     }
 
@@ -183,6 +212,10 @@ impl World {
     pub fn power_cut(&self) {
         if self.powered.replace(false) {
             self.plan.set(None);
+            let last = self.last_words.take();
+            if let Some(look) = last {
+                look();
+            }
             rt::halt();
         }
     }
@@ -214,9 +247,20 @@ impl World {
         self.hooks.borrow_mut().entry(number).or_default().push(Box::new(hook));
     }
 
+    /// Calls `look` when the power is cut, while the runtime still stands: to count what the machine
+    /// had done. Forgotten at the next [`World::power_on`].
+    pub fn at_power_cut(&self, look: impl FnOnce() + 'static) {
+        *self.last_words.borrow_mut() = Some(Box::new(look));
+    }
+
     /// Calls `watcher` with a line for each command that is submitted and each that completes.
     pub fn watch(&self, watcher: impl Fn(&str) + 'static) {
         *self.watcher.borrow_mut() = Some(Box::new(watcher));
+    }
+
+    /// Calls `follower` for each command that is submitted and each that completes.
+    pub fn follow(&self, follower: impl Fn(Step) + 'static) {
+        *self.follower.borrow_mut() = Some(Box::new(follower));
     }
 
     /// Tells the watcher something.
@@ -229,6 +273,7 @@ impl World {
     /// Gives power again and counts commands from 1 again.
     pub fn power_on(&self) {
         self.hooks.borrow_mut().clear();
+        *self.last_words.borrow_mut() = None;
         self.powered.set(true);
         self.submitted.set(0);
         self.completed.set(0);
@@ -306,6 +351,11 @@ impl World {
     }
 
     fn note_event(&self, event: &Event, stage: u64) {
+        if let Some(follower) = &*self.follower.borrow() {
+            let completed = stage == 2;
+            let number = if completed { self.completed.get() } else { self.submitted.get() };
+            follower(Step { completed, number, operation: event.operation });
+        }
         self.tell(|| {
             let what = if stage == 1 { "submit  " } else { "complete" };
             let number = if stage == 1 { self.submitted.get() } else { self.completed.get() };

@@ -12,15 +12,15 @@ use std::time::{Duration, Instant};
 
 use clap::{Parser, ValueEnum};
 use forebay_dst::atlas::Level;
-use forebay_dst::exhaustive::{Depth, explore};
 use forebay_dst::generate::Wish;
 use forebay_dst::pool::Forebay;
 use forebay_dst::prove::{Findings, run_number, scenario_of};
-use forebay_dst::scenario::{Act, Admin, Boot, Demand, Scenario, VERSION};
-use forebay_dst::stamp::Fill;
-use forebay_dst::subject::{LogShape, Manage, PoolSpec, Raid, Subject};
+use forebay_dst::scenario::Scenario;
+use forebay_dst::subject::{LogShape, PoolSpec, Raid, Subject};
 use forebay_dst::toy::{Flaw, Toy};
 use forebay_dst::{Failure, Outcome, corpus, run, run_watched, shrink};
+
+mod exhaustive;
 
 /// Proof by simulation that nothing acknowledged is lost.
 #[derive(Parser)]
@@ -53,8 +53,23 @@ struct Options {
     #[arg(long, default_value = "")]
     shape: String,
     /// With --exhaustive: at every how many crash points the recovery is cut at each command too.
-    #[arg(long, default_value_t = 40)]
+    #[arg(long, default_value_t = 25)]
     second_every: u64,
+    /// With --exhaustive: all subsets are tried of up to this many unflushed writes.
+    #[arg(long, default_value_t = 4)]
+    subsets: usize,
+    /// With --exhaustive: samples where there are more, and torn ones everywhere.
+    #[arg(long, default_value_t = 8)]
+    samples: u64,
+    /// Runs each scenario twice and compares the digests.
+    #[arg(long)]
+    twice: bool,
+    /// Only pools that are nearly full and written over and over, so that blocks are moved.
+    #[arg(long)]
+    full: bool,
+    /// Every client comes through the NBD server.
+    #[arg(long)]
+    nbd: bool,
     /// How much may break.
     #[arg(long, value_enum)]
     level: Option<LevelArg>,
@@ -73,6 +88,28 @@ struct Options {
     /// Print nothing but the summary.
     #[arg(long)]
     quiet: bool,
+}
+
+impl Options {
+    fn threads(&self) -> usize {
+        let cores = || std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        self.threads.unwrap_or_else(cores)
+    }
+
+    /// What draws the same scenarios again, but for the seed.
+    fn describe(&self) -> String {
+        let mut out = String::new();
+        if let Some(value) = self.level.and_then(|level| level.to_possible_value()) {
+            out += &format!("--level {} ", value.get_name());
+        }
+        if self.full {
+            out += "--full ";
+        }
+        if self.nbd {
+            out += "--nbd ";
+        }
+        out
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -106,10 +143,23 @@ fn parse_span(text: &str) -> Result<Duration, String> {
 }
 
 fn main() -> ExitCode {
+    keep_memory();
     let options = Options::parse();
     match options.subject {
         SubjectArg::Pool => main_of(&options, || Forebay, None),
         SubjectArg::Toy => main_of(&options, || Toy { flaw: Flaw::None }, one_disk()),
+    }
+}
+
+/// Thousands of short lives of a machine ask for the same large buffers over and over: giving them
+/// back to the kernel each time, and having them cleared, took a quarter of all time.
+fn keep_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: called before any other thread exists; it only sets the allocator's thresholds.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 1 << 30);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, 1 << 30);
+        libc::mallopt(libc::M_TOP_PAD, 64 << 20);
     }
 }
 
@@ -135,7 +185,7 @@ fn main_of<S: Subject>(
         return replay(path, &Rc::new(subject()), options.trace);
     }
     if options.exhaustive {
-        return exhaustive(options, &subject, spec);
+        return exhaustive::visit(options, &subject, spec);
     }
     let level = options.level.map(|level| match level {
         LevelArg::Crash => Level::CrashOnly,
@@ -143,7 +193,16 @@ fn main_of<S: Subject>(
         LevelArg::Beyond => Level::Beyond,
         LevelArg::Lies => Level::Lies,
     });
-    let wish = Wish { spec, level, admin: true, ..Wish::default() };
+    let manage = spec.is_none();
+    let wish = Wish {
+        spec,
+        level,
+        admin: true,
+        manage,
+        full: options.full.then_some(true),
+        remote: options.nbd.then_some(1000),
+        ..Wish::default()
+    };
     let root = options.seed.unwrap_or_else(|| {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         now.map_or(1, |since| since.as_nanos() as u64)
@@ -167,15 +226,10 @@ fn search<S: Subject>(
     root: u64,
 ) -> ExitCode {
     let begun = Instant::now();
-    let threads = options
-        .threads
-        .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |cores| cores.get()));
-    let describe = options.level.map_or(String::new(), |level| {
-        let value = level.to_possible_value().expect("no level is hidden");
-        format!("--level {}", value.get_name())
-    });
+    let threads = options.threads();
+    let describe = options.describe();
     let describe = describe.as_str();
-    println!("{describe} root seed {root}, {threads} threads, {:?}", options.time);
+    println!("{describe}root seed {root}, {threads} threads, {:?}", options.time);
     let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let total = Mutex::new(Findings::default());
     let at_work: Vec<Mutex<Option<(u64, Instant)>>> =
@@ -192,7 +246,7 @@ fn search<S: Subject>(
                         && since.elapsed() > STUCK_AFTER
                     {
                         println!("run {number}: Hang: not done after {STUCK_AFTER:?} of real time");
-                        println!("  replay: forebay-prove {describe} --seed {root} --run {number}");
+                        println!("  replay: forebay-prove {describe}--seed {root} --run {number}");
                         std::process::exit(3);
                     }
                 }
@@ -211,11 +265,12 @@ fn search<S: Subject>(
                     }
                     let now = Instant::now();
                     *slot.lock().expect("no panic under this lock") = Some((number, now));
-                    let outcome = run_number(&subject, root, number, wish, &mut mine);
+                    let outcome =
+                        run_number(&subject, root, number, wish, options.twice, &mut mine);
                     *slot.lock().expect("no panic under this lock") = None;
                     if let Some(failure) = &outcome.failure {
                         println!("run {number}: {failure}");
-                        println!("  replay: forebay-prove {describe} --seed {root} --run {number}");
+                        println!("  replay: forebay-prove {describe}--seed {root} --run {number}");
                         if mine.failures.len() > options.keep_going {
                             stop.store(true, Ordering::Relaxed);
                         }
@@ -271,6 +326,7 @@ fn report_one<S: Subject>(
 ) -> ExitCode {
     println!("run {number} of root seed {root}: digest {:#x}", outcome.digest);
     println!("{:?}, demand {:?}, boots {}", scenario.spec, scenario.demand, scenario.boots.len());
+    println!("device commands of each boot: {:?}", outcome.boot_commands);
     match &outcome.failure {
         None => {
             println!("passed");
@@ -316,120 +372,4 @@ fn replay<S: Subject>(path: &std::path::Path, subject: &Rc<S>, trace: bool) -> E
     }
     println!("{} scenarios replayed, {failed} failed", scenarios.len());
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-/// Every shape that the exhaustive mode visits.
-fn shapes() -> Vec<(String, PoolSpec)> {
-    let mut out = Vec::new();
-    for (raid, data_disks) in [
-        (Raid::Raid0, 1),
-        (Raid::Raid0, 2),
-        (Raid::Mirror, 2),
-        (Raid::Z1, 3),
-        (Raid::Z2, 4),
-        (Raid::Z3, 5),
-    ] {
-        for log in [LogShape::None, LogShape::One, LogShape::Mirror] {
-            let name = format!("{raid:?} of {data_disks}, {log:?} log");
-            let spec = PoolSpec {
-                raid,
-                log,
-                data_disks,
-                spare_disks: 0,
-                data_bytes: 64 << 20,
-                log_bytes: 64 << 20,
-                segment_bytes: 1 << 20,
-                seed: 1,
-            };
-            out.push((name, spec));
-        }
-    }
-    out
-}
-
-/// A handful of acts that take every path: FUA, flush, unaligned, trim, zeroes, two volumes.
-fn tiny(spec: &PoolSpec) -> Scenario {
-    let write =
-        |volume, first, count, fua| Act::Write { volume, first, count, fua, fill: Fill::Noise };
-    let clients = vec![
-        vec![
-            write(0, 0, 8, true),
-            write(0, 8, 16, false),
-            Act::Flush { volume: 0 },
-            write(0, 3, 2, true),
-            Act::Trim { volume: 0, first: 8, count: 8, fua: true },
-        ],
-        vec![
-            write(1, 0, 8, false),
-            write(1, 64, 8, true),
-            Act::Zero { volume: 1, first: 0, count: 8, fua: false, no_hole: false },
-            write(1, 0, 1, true),
-        ],
-    ];
-    // Two roots amid the writes, so that every command of a commit is cut too.
-    let pause = Admin::Pause { ns: 60_000 };
-    let commit = Admin::Manage(Manage::Commit);
-    let admin = vec![pause.clone(), commit.clone(), pause, commit];
-    Scenario {
-        version: VERSION,
-        story: String::new(),
-        seed: 1,
-        spec: spec.clone(),
-        demand: Demand::AllData,
-        volumes: vec![128, 128],
-        boots: vec![Boot { seed: 1, clients, admin, ..Boot::default() }],
-    }
-}
-
-fn exhaustive<S: Subject>(
-    options: &Options,
-    subject: &(impl Fn() -> S + Sync),
-    spec: Option<PoolSpec>,
-) -> ExitCode {
-    let shapes = match spec {
-        Some(spec) => vec![("one shape".to_owned(), spec)],
-        None => shapes(),
-    };
-    let shapes: Vec<_> =
-        shapes.into_iter().filter(|(name, _)| name.contains(&options.shape)).collect();
-    let depth = Depth { second_every: options.second_every, ..Depth::default() };
-    let next = AtomicU64::new(0);
-    let failed = AtomicBool::new(false);
-    let threads = options.threads.unwrap_or(2);
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                let subject = Rc::new(subject());
-                while let Some((name, spec)) =
-                    shapes.get(next.fetch_add(1, Ordering::Relaxed) as usize)
-                {
-                    let begun = Instant::now();
-                    let report = explore(&subject, &tiny(spec), &depth);
-                    let secs = begun.elapsed().as_secs_f64();
-                    println!(
-                        "{name:28} {:7} crash states, {:7} second crashes, {secs:6.1} s: {}",
-                        report.first,
-                        report.second,
-                        if report.failure.is_some() { "FAILED" } else { "passed" }
-                    );
-                    if let Some((scenario, failure)) = report.failure {
-                        failed.store(true, Ordering::Relaxed);
-                        println!("  {failure}");
-                        let file: String = name
-                            .chars()
-                            .map(|c| if c.is_alphanumeric() { c } else { '-' })
-                            .collect();
-                        save_shrunk(
-                            options,
-                            &subject,
-                            &format!("exhaustive-{file}"),
-                            &scenario,
-                            &failure,
-                        );
-                    }
-                }
-            });
-        }
-    });
-    if failed.load(Ordering::Relaxed) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }

@@ -1,0 +1,170 @@
+//! The administrator of a scenario: what is done to volumes and devices while clients are at work.
+//!
+//! Draws only what the run's level allows: devices that are taken out are among those that parity
+//! and the log's mirror can spare ([`Atlas::removable`]). Whether the pool refuses a job is its own
+//! affair; refusals are counted by name.
+
+use forebay_sim::{Rng, Seed};
+
+use crate::atlas::Atlas;
+use crate::scenario::Admin;
+use crate::subject::{LogShape, Manage, PoolSpec};
+
+/// What the administrator remembers from boot to boot.
+pub struct Desk {
+    /// Sizes of the volumes that clients use.
+    volumes: Vec<u64>,
+    next_volume: u32,
+    /// Volumes that were made here, and not destroyed.
+    mine: Vec<u32>,
+    /// Devices come and go in this run.
+    manages: bool,
+    data: Vec<usize>,
+    removable: Vec<usize>,
+    /// Disks that were taken offline and not brought back.
+    offline: Vec<usize>,
+    /// Disks that are in no use.
+    spares: Vec<usize>,
+    /// The log device, side by side; empty when the log is in the pool.
+    log: Vec<usize>,
+    /// A side of the log that must not be left alone.
+    fragile: bool,
+}
+
+impl Desk {
+    /// The administrator of a run on `spec`, whose faults `atlas` draws.
+    #[must_use]
+    pub fn new(spec: &PoolSpec, atlas: &Atlas, volumes: &[u64], manage: bool, seed: Seed) -> Self {
+        let mut rng = seed.rng();
+        let first_spare = spec.data_disks + spec.log.disks();
+        Self {
+            volumes: volumes.to_vec(),
+            next_volume: volumes.len() as u32,
+            mine: Vec::new(),
+            manages: manage && rng.chance(600),
+            data: (0..spec.data_disks).collect(),
+            removable: atlas.removable(spec, &mut rng),
+            offline: Vec::new(),
+            spares: (first_spare..spec.disks()).collect(),
+            log: spec.log_range().collect(),
+            fragile: spec.log == LogShape::Mirror && atlas.strikes_log(spec),
+        }
+    }
+
+    /// What is done in one boot.
+    pub fn jobs(&mut self, rng: &mut Rng) -> Vec<Admin> {
+        let mut jobs = Vec::new();
+        for _ in 0..rng.between(1, 6) {
+            jobs.push(Admin::Pause { ns: 1 << rng.between(14, 25) });
+            let job = if self.manages && rng.chance(600) {
+                self.device_job(rng).map(Admin::Manage)
+            } else {
+                None
+            };
+            jobs.push(job.unwrap_or_else(|| self.volume_job(rng)));
+        }
+        jobs
+    }
+
+    fn volume_job(&mut self, rng: &mut Rng) -> Admin {
+        match rng.below(8) {
+            0 | 1 => {
+                let volume = self.next_volume;
+                self.next_volume += 1;
+                self.mine.push(volume);
+                Admin::Create { volume, sectors: rng.between(8, 128) * 8 }
+            }
+            2 | 3 if !self.mine.is_empty() => {
+                let index = rng.below(self.mine.len() as u64) as usize;
+                Admin::Destroy { volume: self.mine.swap_remove(index) }
+            }
+            4 | 5 => {
+                let volume = rng.below(self.volumes.len() as u64) as u32;
+                // Smaller as well: what is cut off must be zeros when it is grown again.
+                let blocks = self.volumes[volume as usize] / 8;
+                let least = blocks - (blocks / 2).min(48);
+                let sectors = rng.between(least, blocks + 64) * 8;
+                Admin::Resize { volume, sectors }
+            }
+            6 => Admin::Manage(Manage::Commit),
+            _ => Admin::Scrub,
+        }
+    }
+
+    fn device_job(&mut self, rng: &mut Rng) -> Option<Manage> {
+        match rng.below(10) {
+            0..3 => {
+                let able: Vec<usize> =
+                    self.removable.iter().copied().filter(|d| !self.offline.contains(d)).collect();
+                if able.is_empty() {
+                    return self.online(rng);
+                }
+                let disk = *rng.pick(&able);
+                self.offline.push(disk);
+                Some(Manage::Offline(disk))
+            }
+            3..6 => self.online(rng),
+            6 | 7 => self.replace(rng),
+            _ => self.log_job(rng),
+        }
+    }
+
+    fn online(&mut self, rng: &mut Rng) -> Option<Manage> {
+        if self.offline.is_empty() {
+            return None;
+        }
+        let index = rng.below(self.offline.len() as u64) as usize;
+        Some(Manage::Online(self.offline.swap_remove(index)))
+    }
+
+    /// Data disks only; a log device is attached and detached.
+    fn replace(&mut self, rng: &mut Rng) -> Option<Manage> {
+        let spare = self.spares.pop()?;
+        let index = rng.below(self.data.len() as u64) as usize;
+        let old = std::mem::replace(&mut self.data[index], spare);
+        self.removable.retain(|disk| *disk != old);
+        self.offline.retain(|disk| *disk != old);
+        Some(Manage::Replace(old, spare))
+    }
+
+    fn log_job(&mut self, rng: &mut Rng) -> Option<Manage> {
+        match self.log.len() {
+            0 => {
+                let spare = self.spares.pop()?;
+                self.log.push(spare);
+                Some(Manage::AddLog(spare))
+            }
+            1 if rng.chance(500) && !self.spares.is_empty() => {
+                let spare = self.spares.pop()?;
+                let side = self.log[0];
+                self.log.push(spare);
+                Some(Manage::Attach(side, spare))
+            }
+            2.. if rng.chance(500) && !self.fragile => {
+                let index = rng.below(self.log.len() as u64) as usize;
+                // Not the one that would leave only a side that is out of service.
+                if self.log.iter().enumerate().any(|(i, d)| i != index && self.offline.contains(d))
+                {
+                    return None;
+                }
+                let side = self.log.swap_remove(index);
+                self.let_go(&[side]);
+                Some(Manage::Detach(side))
+            }
+            _ => {
+                let all = std::mem::take(&mut self.log);
+                self.let_go(&all);
+                Some(Manage::RemoveLog(all[0]))
+            }
+        }
+    }
+
+    fn let_go(&mut self, disks: &[usize]) {
+        self.removable.retain(|disk| !disks.contains(disk));
+        self.offline.retain(|disk| !disks.contains(disk));
+        // A disk that will be struck must not take the place of one that was to be spared.
+        if !self.fragile {
+            self.spares.extend(disks);
+        }
+    }
+}
