@@ -209,4 +209,5 @@ def main():
     sys.exit(write(args) if args.action == "write" else check(args))
 
 
-main()
+if __name__ == "__main__":
+    main()

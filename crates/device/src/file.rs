@@ -31,6 +31,8 @@ pub struct FileDevice {
     name: String,
     geometry: Geometry,
     is_block_device: bool,
+    /// Whether a write with RWF_DSYNC that ends later is durable then; see [`syncs_queued_writes`].
+    syncs_queued_writes: bool,
 }
 
 /// Requests longer than this are split: the kernel's own limit is just below 2 GiB.
@@ -64,6 +66,18 @@ fn size_of_file(file: &File) -> io::Result<(u64, bool)> {
 
 // _IO(0x12, 104) and _IO(0x12, 124): <linux/fs.h>
 const BLKSSZGET: libc::c_ulong = 0x1268;
+
+/// Whether the file system of `file` completes a queued O_DIRECT write with RWF_DSYNC only when it is
+/// durable. FUSE does not: the kernel synchronises after writes that end at once, and forgets those
+/// that it has queued. Who is not known to do it gets a flush of its own after each such write.
+fn syncs_queued_writes(file: &File) -> io::Result<bool> {
+    let mut about: libc::statfs = unsafe { std::mem::zeroed() };
+    if unsafe { libc::fstatfs(file.as_raw_fd(), &raw mut about) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // On tmpfs nothing is durable, and nothing is to be gained by asking.
+    Ok([libc::EXT4_SUPER_MAGIC, libc::XFS_SUPER_MAGIC, libc::TMPFS_MAGIC].contains(&about.f_type))
+}
 
 impl FileDevice {
     /// Opens `path`. Fails when it is neither a file nor a block device, cannot be opened with
@@ -104,7 +118,8 @@ impl FileDevice {
             discard_bytes: 4096,
             read_only: options.read_only,
         };
-        Ok(Self { file, name, geometry, is_block_device })
+        let syncs_queued_writes = is_block_device || syncs_queued_writes(&file).map_err(fail)?;
+        Ok(Self { file, name, geometry, is_block_device, syncs_queued_writes })
     }
 
     fn fd(&self) -> types::Fd {
@@ -174,6 +189,7 @@ impl BlockDevice for FileDevice {
             if !data.is_aligned_to(self.geometry.block_bytes as usize) {
                 data = IoBuf::copy_of(&data).freeze();
             }
+            let with_dsync = fua && self.syncs_queued_writes;
             let mut done = 0;
             while done < total {
                 let ptr = unsafe { data.stable_ptr().add(done) };
@@ -181,7 +197,7 @@ impl BlockDevice for FileDevice {
                 let at = offset_bytes + done as u64;
                 let entry = opcode::Write::new(self.fd(), ptr, len)
                     .offset(at)
-                    .rw_flags(if fua { libc::RWF_DSYNC } else { 0 })
+                    .rw_flags(if with_dsync { libc::RWF_DSYNC } else { 0 })
                     .build();
                 let (outcome, back) = unsafe { uring::submit(entry, data) }.await;
                 data = back;
@@ -201,7 +217,7 @@ impl BlockDevice for FileDevice {
                     Err(e) => return Err(self.error(Operation::Write, at, u64::from(len), &e)),
                 }
             }
-            Ok(())
+            if fua && !with_dsync { self.flush().await } else { Ok(()) }
         })
     }
 
