@@ -99,13 +99,13 @@ impl PoolSet {
             Action::Export { force } => {
                 let pool = self.release(name, *force)?;
                 remember_command(&pool, typed).await?;
-                pool.export().await?;
-                self.drop_pool(&pool)?;
+                let outcome = pool.export().await;
+                self.drop_pool(&pool, outcome)?;
             }
             Action::Destroy { force } => {
                 let pool = self.release(name, *force)?;
-                pool.destroy().await?;
-                self.drop_pool(&pool)?;
+                let outcome = pool.destroy().await;
+                self.drop_pool(&pool, outcome)?;
             }
             Action::VolumeDestroy { volume, force } => {
                 let pool = self.pool(name)?;
@@ -133,9 +133,24 @@ impl PoolSet {
         Ok(())
     }
 
-    fn drop_pool(&self, pool: &Pool) -> Result<(), Failure> {
+    /// Lets go of a pool that has ended, well or not. One that could not be closed well stays
+    /// known: the next import goes on with it.
+    fn drop_pool(
+        &self,
+        pool: &Pool,
+        outcome: Result<(), forebay_pool::PoolError>,
+    ) -> Result<(), Failure> {
         self.pools.borrow_mut().remove(&pool.name());
-        self.state.forget(pool.status().guid)
+        outcome?;
+        self.state.forget(pool.guid())
+    }
+
+    /// Fails when the name of `pool` belongs to another one, here or in the list of known pools.
+    pub fn check_name_free(&self, pool: &KnownPool) -> Result<(), Failure> {
+        if self.pools.borrow().contains_key(&pool.name) {
+            return Err(Failure::new(format!("a pool named '{}' is imported already", pool.name)));
+        }
+        self.state.check_name_free(&pool.name, Some(pool.guid))
     }
 
     fn pool(&self, name: &str) -> Result<Rc<Pool>, Failure> {

@@ -164,7 +164,7 @@ fn request(pool: &str, typed: &str, action: Action) -> Request {
 /// How pools of the state folder are imported: that they are listed there says that they are
 /// ours, whatever this machine was called before. (A pool that is in use is refused all the same.)
 pub const KNOWN: ImportOptions =
-    ImportOptions { force: true, accept_log_loss: false, rewind_groups: 0 };
+    ImportOptions { force: false, known: true, accept_log_loss: false, rewind_groups: 0 };
 
 /// Imports a known pool into `set`, without a line in its history.
 pub async fn import_known(
@@ -172,6 +172,8 @@ pub async fn import_known(
     known: &KnownPool,
     options: &ImportOptions,
 ) -> Result<(), Failure> {
+    // Before the import takes the pool over: afterwards it would have to be given back.
+    set.check_name_free(known)?;
     wait_until_free(&known.devices).await;
     // By its id: another pool on these devices is not the one that is known.
     let request = Request {

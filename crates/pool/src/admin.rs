@@ -28,17 +28,25 @@ impl Pool {
     pub async fn discover(opener: Rc<dyn Opener>, paths: &[String]) -> Vec<FoundPool> {
         let found = find_devices(&opener, paths).await;
         let mut by_guid: BTreeMap<u64, Vec<&crate::recovery::Found>> = BTreeMap::new();
-        for device in found.iter().filter(|f| owner_of(&f.label).is_some()) {
+        for device in &found {
             by_guid.entry(device.label.configs[0].0.pool).or_default().push(device);
         }
         let mut pools = Vec::new();
         for (guid, devices) in by_guid {
-            let paths: Vec<String> = devices.iter().map(|f| f.path.clone()).collect();
             let newest = newest_root(&devices, 0);
             let config = match &newest {
                 Ok((_, config)) => config.clone(),
                 Err(_) => devices[0].label.configs[0].1.clone(),
             };
+            // Devices that left a pool, or whose pool was destroyed, are nobody's.
+            if config.destroyed || devices.iter().all(|f| owner_of(&f.label).is_none()) {
+                continue;
+            }
+            let belongs = |f: &&&crate::recovery::Found| {
+                crate::devices::member_of(&config, f.label.configs[0].0.device).is_some()
+            };
+            let paths: Vec<String> =
+                devices.iter().filter(belongs).map(|f| f.path.clone()).collect();
             let is_here =
                 |m: &MemberConfig| devices.iter().any(|f| f.label.configs[0].0.device == m.device);
             let vdev = |m: &MemberConfig| {
@@ -78,8 +86,25 @@ impl Pool {
                     worse(state, if health == Health::Online { health } else { Health::Degraded });
                 logs.push(branch("mirror", ring.ring as usize, health, children));
             }
+            let log_is_gone = config.logs.iter().any(|ring| {
+                ring.sides.iter().any(|side| side.state == MemberUse::Online)
+                    && !ring.sides.iter().any(is_here)
+            });
             let remark = match &newest {
-                Err(e) => format!("cannot be imported: {e}"),
+                Err(e) => {
+                    state = Health::Unavail;
+                    format!("cannot be imported: {e}")
+                }
+                Ok((root, _)) if log_is_gone && root.exported => {
+                    "its log device is missing: import with -m to go on without it (no data is \
+                     lost with it)"
+                        .to_owned()
+                }
+                Ok(_) if log_is_gone => {
+                    "its log device is missing, and with it acknowledged writes: bring it back, or \
+                     import with -m to lose them"
+                        .to_owned()
+                }
                 Ok((root, _)) if root.exported => String::new(),
                 Ok(_) => "was not exported; an import replays its log".to_owned(),
             };
@@ -91,6 +116,10 @@ impl Pool {
     /// Commits everything, marks the pool exported, and lets its devices go. New operations are
     /// refused from here on; those that were answered are committed.
     pub async fn export(self: &Rc<Self>) -> Result<(), PoolError> {
+        self.close(false).await
+    }
+
+    async fn close(self: &Rc<Self>, destroy: bool) -> Result<(), PoolError> {
         let _turn = self.admin.lock().await;
         if self.closing.replace(true) {
             return Err(PoolError::new(format!("pool '{}' is being exported", self.name())));
@@ -104,7 +133,10 @@ impl Pool {
             let last = match self.sync_group().await {
                 Ok(()) => {
                     let mut writers = self.writers.lock().await;
-                    self.write_last_root(&mut writers).await
+                    match self.write_last_root(&mut writers).await {
+                        Ok(()) if destroy => self.write_destroyed_root(&mut writers).await,
+                        other => other,
+                    }
                 }
                 Err(error) => Err(error),
             };
@@ -123,11 +155,10 @@ impl Pool {
         Ok(())
     }
 
-    /// Destroys the pool: its devices are free for another one.
+    /// Destroys the pool: its devices are free for another one. A crash on the way leaves a pool
+    /// that was exported, or one that is destroyed.
     pub async fn destroy(self: &Rc<Self>) -> Result<(), PoolError> {
-        self.config.borrow_mut().destroyed = true;
-        self.sync.config_dirty.set(true);
-        self.export().await
+        self.close(true).await
     }
 
     /// The last commands, oldest first.
@@ -272,12 +303,20 @@ impl Pool {
                 let has = |r: &&forebay_format::config::RingConfig| {
                     r.sides.iter().any(|s| s.device == found.device)
                 };
-                config.logs.iter().find(has).map(|r| r.ring).ok_or_else(|| {
+                let ring = config.logs.iter().find(has).ok_or_else(|| {
                     PoolError::new(format!(
                         "{name} is a data device: only log devices can be removed; 'pool replace' \
                          puts another in its place"
                     ))
-                })?
+                })?;
+                if ring.sides.len() > 1 {
+                    return Err(PoolError::new(format!(
+                        "{name} is one side of mirror-{0}: 'pool detach {1} {name}' takes it out, \
+                         'pool remove {1} mirror-{0}' removes all of its sides",
+                        ring.ring, config.name
+                    )));
+                }
+                ring.ring
             }
         };
         let gone: Vec<u32> = {

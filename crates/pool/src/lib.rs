@@ -19,6 +19,7 @@ mod health;
 mod labels;
 mod read_path;
 mod recovery;
+mod replay;
 mod roots;
 mod scan;
 pub mod spec;

@@ -65,8 +65,13 @@ pub struct VolumeSpec {
 /// `pool import`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImportOptions {
-    /// Import although the pool looks in use elsewhere.
+    /// Import although the pool looks in use elsewhere, or newer data may be on devices that are
+    /// missing (`-f`).
     pub force: bool,
+    /// The pool is on the caller's own list: that another machine had it last is no obstacle, as
+    /// long as that one is silent. Forgives nothing else.
+    #[serde(default)]
+    pub known: bool,
     /// Go on without a missing log device, or past lost log frames (`-m`): names what is lost.
     pub accept_log_loss: bool,
     /// Go back this many committed groups (`-F`), after damage to the newest.

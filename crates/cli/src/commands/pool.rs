@@ -97,6 +97,7 @@ pub async fn pool(command: PoolCommand, reach: &Reach) -> Result<Outcome, Failur
                 force,
                 accept_log_loss,
                 rewind_groups: u64::from(rewind),
+                ..Default::default()
             };
             import::import(reach, &dirs, pool.as_deref(), all, json, options).await
         }
