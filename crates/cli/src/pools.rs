@@ -169,16 +169,16 @@ impl PoolSet {
     }
 
     fn check_unused(&self, name: &str, force: bool) -> Result<(), Failure> {
-        match self.leases.holders(name) {
-            0 => Ok(()),
-            _ if force => Ok(()),
-            1 => Err(Failure::new(format!(
-                "a client is connected to {name}; disconnect it, or use -f"
-            ))),
-            clients => Err(Failure::new(format!(
-                "{clients} clients are connected to {name}; disconnect them, or use -f"
-            ))),
+        let held = self.leases.who_holds(name);
+        if force || held.is_empty() {
+            return Ok(());
         }
+        let line = |(volume, who): (&String, &Vec<String>)| format!("{volume} by {}", few(who));
+        let held: Vec<String> = held.iter().map(line).collect();
+        Err(Failure::new(format!(
+            "'{name}' is busy: clients hold {}; disconnect them, or use -f to cut them off",
+            few(&held)
+        )))
     }
 
     /// A pool that is about to leave, taken away from its clients.
@@ -242,18 +242,30 @@ impl Exports for PoolSet {
         self.pools().iter().flat_map(|pool| pool.volumes()).map(entry).collect()
     }
 
-    fn open(&self, name: &str, _peer: &Peer) -> Result<ExportHandle, Refusal> {
+    fn open(&self, name: &str, peer: &Peer) -> Result<ExportHandle, Refusal> {
         if self.leaving.get() {
             return Err(Refusal::Unknown);
         }
         let (pool, volume) = name.split_once('/').ok_or(Refusal::Unknown)?;
         let pool = self.pool(pool).map_err(|_| Refusal::Unknown)?;
-        let lease = self.leases.take(name, || pool.open_volume(volume));
+        let lease = self.leases.take(name, &peer.address, || pool.open_volume(volume));
         let (device, hold) = lease.ok_or(Refusal::Unknown)?;
+        let cut = device.cut();
         let mut handle = ExportHandle::new(device);
+        handle.cut = Some(cut);
         handle.hold = Some(Box::new(hold));
         Ok(handle)
     }
+}
+
+/// The first few of a list, in words.
+fn few(all: &[String]) -> String {
+    const NAMED: usize = 5;
+    let mut text = all.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
+    if all.len() > NAMED {
+        text.push_str(&format!(" and {} more", all.len() - NAMED));
+    }
+    text
 }
 
 /// What the state folder keeps of a pool.
@@ -321,6 +333,7 @@ async fn change(pool: &Rc<Pool>, action: &Action) -> Result<(), Failure> {
         }
         Action::Offline { device } => pool.offline(device).await?,
         Action::Online { device } => pool.online(device).await?,
+        Action::Clear { device } => pool.clear(device.as_deref()).await?,
         Action::Scrub { verb: ScanVerb::Start } => pool.scrub().await?,
         Action::Scrub { verb: ScanVerb::Pause } => pool.scrub_pause().await?,
         Action::Scrub { verb: ScanVerb::Stop } => pool.scrub_stop().await?,

@@ -129,6 +129,7 @@ impl Pool {
         let tasks = self.tasks.take();
         rt::join_all(tasks).await;
         if !self.is_stopped() {
+            self.keep_running_scan();
             // What was absorbed before the door closed, whoever still waits for it.
             let last = match self.sync_group().await {
                 Ok(()) => {
@@ -692,7 +693,14 @@ impl Pool {
                         .map(|m| {
                             let now = status.iter().find(|s| s.id.0 == m.device);
                             let io = devices.get(&DeviceId(m.device)).map(|d| d.counted.counts());
-                            member_status(m, now, io, self.scan_status().as_ref())
+                            let scan = self.scan_status();
+                            let mut vdev = member_status(m, now, io, scan.as_ref());
+                            let suspect = self.health.diagnosis.suspects(DeviceId(m.device));
+                            if suspect && vdev.state == Health::Online && vdev.note.is_empty() {
+                                vdev.state = Health::Degraded;
+                                vdev.note = "too many errors".into();
+                            }
+                            vdev
                         })
                         .collect();
                 if members.len() == 1 {
@@ -789,7 +797,20 @@ impl Pool {
                 text,
                 format!(
                     "Bring the device back with 'forebay pool online', or put another in its place \
-                     with 'forebay pool replace {name} OLD NEW'."
+                     with 'forebay pool replace {name} OLD NEW'. One that failed and is well again \
+                     is taken back with 'forebay pool clear {name}'."
+                ),
+            );
+        }
+        let erred = |v: &VdevStatus| v.read_errors + v.write_errors + v.checksum_errors > 0;
+        if self.group_status().iter().chain(&self.log_status()).any(erred) {
+            return (
+                "Some operations on a device failed or gave wrong data. They were made good from \
+                 the others; no data is lost."
+                    .into(),
+                format!(
+                    "See whether the device should be replaced; 'forebay pool clear {name}' \
+                     starts the counters again."
                 ),
             );
         }

@@ -175,6 +175,7 @@ impl Pool {
             next_device: 0,
             next_volume: 1,
             history: Vec::new(),
+            scan: None,
             destroyed: false,
         };
         let devices = add_to_config(&mut config, &opened)?;

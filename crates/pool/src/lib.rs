@@ -14,6 +14,7 @@ mod cleaning;
 mod config;
 mod create;
 mod devices;
+mod diagnosis;
 mod error;
 mod health;
 mod labels;

@@ -397,7 +397,7 @@ impl Pool {
             stats: Stats::new(&root.counters),
             space: Space::default(),
             health: HealthState::new(),
-            scan: ScanState::default(),
+            scan: ScanState::restored(config.scan.as_ref()),
             nonce: rt::random_u64(),
             admin: Mutex::new(()),
             tasks: Vec::new().into(),

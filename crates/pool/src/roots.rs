@@ -155,6 +155,7 @@ impl Pool {
         let config = {
             let mut config = self.config.borrow_mut();
             config.generation += 1;
+            config.scan = self.scan_config();
             shorten(&mut config);
             config.clone()
         };

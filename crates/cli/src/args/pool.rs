@@ -245,6 +245,15 @@ pub enum PoolCommand {
         #[arg(required = true, value_name = "DEV")]
         devices: Vec<String>,
     },
+    /// Start error counters again, and take back devices that were taken out for errors.
+    #[command(after_help = "Example:\n  forebay pool clear tank d2")]
+    Clear {
+        /// The pool.
+        pool: String,
+        /// The devices; all when none is named.
+        #[arg(value_name = "DEV")]
+        devices: Vec<String>,
+    },
     /// Read everything, check it, and repair what is bad.
     #[command(after_help = "Example:\n  forebay pool scrub tank\n\n\
         When the pool is served, the scrub runs there; else it runs in this command, to its end.")]

@@ -191,6 +191,16 @@ pub async fn pool(command: PoolCommand, reach: &Reach) -> Result<Outcome, Failur
             ask_all(reach, &pool, actions).await?;
             Ok(Outcome::done())
         }
+        PoolCommand::Clear { pool, devices } => {
+            let mut devices: Vec<Option<String>> =
+                members(&devices)?.into_iter().map(Some).collect();
+            if devices.is_empty() {
+                devices.push(None);
+            }
+            let actions = devices.into_iter().map(|device| Action::Clear { device });
+            ask_all(reach, &pool, actions).await?;
+            Ok(Outcome::done())
+        }
         PoolCommand::Scrub { pause, stop, wait, pools } => {
             let verb = match (pause, stop) {
                 (true, _) => ScanVerb::Pause,
