@@ -9,6 +9,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 
+use forebay_device::{Device, DeviceError};
 use forebay_nbd::{ExportEntry, ExportHandle, Exports, Peer, Refusal};
 use forebay_pool::status::{PoolStatus, VdevStatus};
 use forebay_pool::{Opener, Pool};
@@ -16,7 +17,7 @@ use forebay_rt::sync::Mutex;
 
 use crate::args::ScanVerb;
 use crate::control::{Action, Handler, Hello, PROTOCOL_VERSION, Reply, Request, Response, Sample};
-use crate::failure::Failure;
+use crate::failure::{Failure, report};
 use crate::leases::Leases;
 use crate::state::{KnownPool, StateDir};
 
@@ -39,7 +40,7 @@ impl PoolSet {
     #[must_use]
     pub fn new(opener: Rc<dyn Opener>, state: StateDir) -> Rc<Self> {
         Rc::new(Self {
-            opener,
+            opener: Rc::new(Witness { opener, state: state.clone() }),
             state,
             pools: RefCell::default(),
             leases: Leases::default(),
@@ -118,7 +119,7 @@ impl PoolSet {
                 let pool = self.pool(name)?;
                 change(&pool, other).await?;
                 if changes_devices(other) {
-                    self.state.remember(known(&pool.status()))?;
+                    self.state.remember(known(&pool))?;
                 }
                 remember_command(&pool, typed).await?;
             }
@@ -128,7 +129,7 @@ impl PoolSet {
 
     /// Takes an open pool into the set and the list of known pools.
     fn adopt(&self, pool: Rc<Pool>) -> Result<(), Failure> {
-        self.state.remember(known(&pool.status()))?;
+        self.state.remember(known(&pool))?;
         self.pools.borrow_mut().insert(pool.name(), pool);
         Ok(())
     }
@@ -258,6 +259,29 @@ impl Exports for PoolSet {
     }
 }
 
+/// Opens devices, and keeps in the state folder what pools tell of their configurations.
+struct Witness {
+    opener: Rc<dyn Opener>,
+    state: StateDir,
+}
+
+impl Opener for Witness {
+    fn open(&self, path: &str) -> Result<Device, DeviceError> {
+        self.opener.open(path)
+    }
+
+    fn host(&self) -> u64 {
+        self.opener.host()
+    }
+
+    fn witness(&self, pool: u64, generation: u64) {
+        // The pool goes on without it: a later import without half of the devices asks for -f.
+        if let Err(failure) = self.state.witness(pool, generation) {
+            report(&format!("warning: {}", failure.message));
+        }
+    }
+}
+
 /// The first few of a list, in words.
 fn few(all: &[String]) -> String {
     const NAMED: usize = 5;
@@ -270,7 +294,7 @@ fn few(all: &[String]) -> String {
 
 /// What the state folder keeps of a pool.
 #[must_use]
-pub fn known(status: &PoolStatus) -> KnownPool {
+pub fn known(pool: &Pool) -> KnownPool {
     fn leaves(vdev: &VdevStatus, paths: &mut Vec<String>) {
         // A device that is missing may be shown by something else than a path.
         if vdev.children.is_empty() && vdev.name.starts_with('/') {
@@ -278,9 +302,15 @@ pub fn known(status: &PoolStatus) -> KnownPool {
         }
         vdev.children.iter().for_each(|child| leaves(child, paths));
     }
+    let status: PoolStatus = pool.status();
     let mut devices = Vec::new();
     status.groups.iter().chain(&status.logs).for_each(|v| leaves(v, &mut devices));
-    KnownPool { name: status.name.clone(), guid: status.guid, devices }
+    KnownPool {
+        name: status.name,
+        guid: status.guid,
+        devices,
+        generation: pool.config_generation(),
+    }
 }
 
 fn look(pool: &Pool, action: &Action) -> Result<Reply, Failure> {

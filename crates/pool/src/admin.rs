@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use forebay_array::{MemberState, MemberStatus};
+use forebay_array::{ArrayError, MemberState, MemberStatus};
 use forebay_device::layers::Counts;
 use forebay_format::config::{MemberConfig, MemberUse};
 use forebay_format::label::Heartbeat;
@@ -11,7 +11,7 @@ use forebay_rt as rt;
 use forebay_units::{BLOCK_BYTES, CommitId, DeviceId, Nanos};
 
 use crate::config::{POOL_PROPERTIES, check_property, effective};
-use crate::create::{add_to_config, member, open_spec};
+use crate::create::{add_to_config, check_alike, member, open_spec};
 use crate::devices::{log_range, open_candidate, owner_of};
 use crate::labels::{OpenDevice, Opener, clear_label, read_beat, write_beat, write_through};
 use crate::recovery::{build_array_group, find_devices, newest_root};
@@ -224,6 +224,7 @@ impl Pool {
         if spec.groups.is_empty() && spec.logs.is_empty() {
             return Err(PoolError::new("name the devices to add"));
         }
+        check_alike(&self.config.borrow().groups, spec)?;
         let opened = open_spec(&self.opener, spec).await?;
         for candidate in opened.all() {
             clear_label(&candidate.device).await?;
@@ -371,7 +372,9 @@ impl Pool {
             }
             return self.restart_log(true).await;
         }
-        self.array.attach(DeviceId(old.device), id, open.device())?;
+        self.array
+            .attach(DeviceId(old.device), id, open.device())
+            .map_err(|e| self.in_words(&e))?;
         self.devices.borrow_mut().insert(id, open);
         {
             let mut config = self.config.borrow_mut();
@@ -451,7 +454,7 @@ impl Pool {
             }
             self.restart_log(true).await?;
         } else {
-            self.array.detach(DeviceId(found.device))?;
+            self.array.detach(DeviceId(found.device)).map_err(|e| self.in_words(&e))?;
             self.forget_member(DeviceId(found.device));
             let in_log = self.log_in_pool();
             self.restart_log(in_log).await?;
@@ -516,7 +519,9 @@ impl Pool {
         let open = OpenDevice::new(&path, candidate.device.clone());
         let added = member(&mut self.config.borrow_mut(), &candidate);
         let id = DeviceId(added.device);
-        self.array.replace(DeviceId(old.device), id, open.device())?;
+        self.array
+            .replace(DeviceId(old.device), id, open.device())
+            .map_err(|e| self.in_words(&e))?;
         self.devices.borrow_mut().insert(id, open);
         {
             let mut config = self.config.borrow_mut();
@@ -576,7 +581,28 @@ impl Pool {
         self.take_array_events();
         self.refresh_member_configs();
         self.restart_log(in_pool).await?;
-        outcome.map_err(Into::into)
+        outcome.map_err(|e| self.in_words(&e))
+    }
+
+    /// What the array says, with the device's path: it knows devices by their number.
+    fn in_words(&self, error: &ArrayError) -> PoolError {
+        let (ArrayError::WouldLose { device, .. }
+        | ArrayError::TooSmall { device, .. }
+        | ArrayError::Full { device }
+        | ArrayError::NotMirror { device, .. }
+        | ArrayError::WrongState { device, .. }
+        | ArrayError::NotOpen { device }
+        | ArrayError::DeviceInUse { device }) = error
+        else {
+            return PoolError::new(error.to_string());
+        };
+        let config = self.config.borrow();
+        let path = crate::devices::member_of(&config, device.0).map(|m| m.path.clone());
+        let text = error.to_string();
+        PoolError::new(match path {
+            Some(path) => text.replacen(&format!("device {device}"), &path, 1),
+            None => text,
+        })
     }
 
     fn set_side(&self, device: u32, state: MemberUse) {
@@ -613,7 +639,7 @@ impl Pool {
             self.set_side(found.device, MemberUse::Online);
             return self.restart_log(true).await;
         }
-        self.array.online(id, Some(open.device()))?;
+        self.array.online(id, Some(open.device())).map_err(|e| self.in_words(&e))?;
         self.take_array_events();
         self.commit_config().await?;
         self.want_resilver();

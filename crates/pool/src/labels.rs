@@ -185,6 +185,13 @@ pub trait Opener {
 
     /// A number that tells this machine from others, for pools on shared devices.
     fn host(&self) -> u64;
+
+    /// Told of each generation of a pool's configuration before a root names it. Who keeps the
+    /// highest one elsewhere than on the pool's devices knows later whether those that are there
+    /// are the newest: a device that leaves raises it. (See [`ImportOptions::known`].)
+    ///
+    /// [`ImportOptions::known`]: crate::spec::ImportOptions::known
+    fn witness(&self, _pool: u64, _generation: u64) {}
 }
 
 /// A device that is open, with its id and counters.

@@ -171,6 +171,12 @@ impl Pool {
         self.guid
     }
 
+    /// The generation of the configuration as it was last written.
+    #[must_use]
+    pub fn config_generation(&self) -> u64 {
+        self.sync.config_written.get().0
+    }
+
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped.borrow().is_some()
     }

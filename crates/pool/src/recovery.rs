@@ -267,7 +267,7 @@ impl Pool {
         let newest_commit = all_roots().map(|r| r.commit).max().unwrap_or(root.commit);
         let epochs = all_roots().filter_map(|r| LogState::decode(&r.log_state).ok());
         let newest_epoch = epochs.map(|(state, _)| state.epoch).max().unwrap_or(0);
-        check_newest(&config, &mine, &root, options)?;
+        check_newest(&config, &mine, &root, opener.host(), options)?;
         let mut devices = BTreeMap::new();
         place_devices(&mut config, &mine, &root, &mut devices);
         drop(found);
@@ -509,7 +509,7 @@ async fn check_not_in_use(
             "pool '{name}' is imported on another machine and in use there; export it there first"
         )));
     }
-    if !options.force && !options.known {
+    if !options.force && options.known.is_none() {
         return Err(PoolError::new(format!(
             "pool '{name}' was last used by another machine and not exported; that machine is \
              silent now: use -f to import it if you are sure that it is off"
@@ -586,6 +586,7 @@ fn check_newest(
     config: &PoolConfig,
     found: &[&Found],
     root: &Superblock,
+    host: u64,
     options: &ImportOptions,
 ) -> Result<(), PoolError> {
     if options.force || options.rewind_groups > 0 {
@@ -631,6 +632,11 @@ fn check_newest(
     let current = |m: &&MemberConfig| online(m) && m.stale_since.is_none();
     let members: Vec<&MemberConfig> = config.data_members().filter(current).collect();
     let missing: Vec<&str> = members.iter().filter(|m| !here(m)).map(|m| m.path.as_str()).collect();
+    // The list of known pools is one, too, as long as no other machine had the pool since.
+    let told = |generation: u64| {
+        generation > 0 && root.host == host && root.config_generation >= generation
+    };
+    let witness = witness || options.known.is_some_and(told);
     if witness || 2 * missing.len() < members.len().max(1) {
         return Ok(());
     }

@@ -169,6 +169,7 @@ impl Pool {
             self.stats.wrote_root(2 * 4096);
         }
         verdict.judge("configuration")?;
+        self.opener.witness(self.guid, config.generation);
         Ok(config)
     }
 

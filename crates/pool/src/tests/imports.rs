@@ -1,5 +1,6 @@
 //! Imports that are refused, what an operator may force, and pools that end.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use forebay_device::IoBuf;
@@ -215,7 +216,8 @@ fn a_machine_that_lost_its_pool_to_another_stops_writing() {
 #[test]
 fn the_old_half_of_a_mirror_is_not_imported_unless_forced() {
     let rack = Rack::new(&ALL, SIZE);
-    let mine = rack.clone();
+    let told = Rc::new(Cell::new(0));
+    let (mine, tell) = (rack.clone(), told.clone());
     until_crash(async move {
         let pool = make(&mine, Redundancy::Mirror, &["a", "b"], &[]).await;
         pool.sync().await.unwrap();
@@ -224,13 +226,15 @@ fn the_old_half_of_a_mirror_is_not_imported_unless_forced() {
         pool.sync().await.unwrap();
         write(&pool, 3).await;
         pool.export().await.unwrap();
+        tell.set(pool.config_generation());
     });
     Runtime::simulated(2).block_on(async move {
         rack.put_back(&["a"]);
         rack.pull(&["b"]);
         refused(&rack, 1, &ImportOptions::default(), "may hold newer data").await;
-        let known = ImportOptions { known: true, ..Default::default() };
-        refused(&rack, 1, &known, "may hold newer data").await;
+        let known = |generation| ImportOptions { known: Some(generation), ..Default::default() };
+        refused(&rack, 1, &known(0), "may hold newer data").await;
+        refused(&rack, 1, &known(told.get()), "may hold newer data").await;
         // The newer half alone is all there is to have.
         rack.put_back(&["b"]);
         rack.pull(&["a"]);
@@ -246,6 +250,28 @@ fn the_old_half_of_a_mirror_is_not_imported_unless_forced() {
         pool.export().await.unwrap();
         drop(pool);
         let pool = import(&rack, 1, &ImportOptions::default()).await.unwrap();
+        check(&pool, 1).await;
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn half_of_a_mirror_is_imported_when_its_owner_knows_of_nothing_newer() {
+    let rack = Rack::new(&ALL, SIZE);
+    let told = Rc::new(Cell::new(0));
+    let (mine, tell) = (rack.clone(), told.clone());
+    until_crash(async move {
+        let pool = make(&mine, Redundancy::Mirror, &["a", "b"], &[]).await;
+        tell.set(pool.config_generation());
+    });
+    Runtime::simulated(2).block_on(async move {
+        rack.pull(&["b"]);
+        refused(&rack, 1, &ImportOptions::default(), "may hold newer data").await;
+        let known = |generation| ImportOptions { known: Some(generation), ..Default::default() };
+        refused(&rack, 1, &known(told.get() + 1), "may hold newer data").await;
+        // Another machine knows nothing of what its owner did last.
+        refused(&rack, 2, &known(told.get()), "may hold newer data").await;
+        let pool = import(&rack, 1, &known(told.get())).await.unwrap();
         check(&pool, 1).await;
         pool.export().await.unwrap();
     });
