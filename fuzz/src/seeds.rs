@@ -81,6 +81,7 @@ fn pool_config() -> PoolConfig {
         next_device: 4,
         next_volume: 2,
         history: vec!["create".into()],
+        scan: None,
         destroyed: false,
     }
 }

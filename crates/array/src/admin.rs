@@ -172,6 +172,12 @@ impl Array {
         Ok(())
     }
 
+    /// Starts a member's error counters again.
+    pub fn clear_errors(&self, id: DeviceId) -> Result<(), ArrayError> {
+        self.find(id)?.1.clear_errors();
+        Ok(())
+    }
+
     fn check_new(&self, group: &Group, id: DeviceId, device: &Device) -> Result<(), ArrayError> {
         if self.find(id).is_ok() {
             return Err(ArrayError::DeviceInUse { device: id });

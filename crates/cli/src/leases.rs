@@ -8,6 +8,7 @@ use forebay_device::{
     Allocation, BlockDevice, Device, DeviceError, DeviceFuture, ErrorKind, Geometry, IoBuf,
     IoBytes, Operation, ZeroOptions,
 };
+use forebay_nbd::Cut;
 
 /// A volume that can be taken back: then every further operation fails with
 /// [`ErrorKind::Gone`], and the volume itself is let go of.
@@ -15,10 +16,19 @@ pub struct Lease {
     name: String,
     device: RefCell<Option<Device>>,
     geometry: Cell<Geometry>,
-    holders: Cell<usize>,
+    /// Who holds it, by the number of the hold.
+    holders: RefCell<BTreeMap<u64, String>>,
+    /// Ends the connections of those who hold it.
+    cut: Rc<Cut>,
 }
 
 impl Lease {
+    /// What ends the connections of those who hold it, made when it is taken back.
+    #[must_use]
+    pub fn cut(&self) -> Rc<Cut> {
+        self.cut.clone()
+    }
+
     fn device(&self, operation: Operation, at: u64, len: u64) -> Result<Device, DeviceError> {
         let gone = || DeviceError::new(&self.name, operation, at, len, ErrorKind::Gone);
         self.device.borrow().clone().ok_or_else(gone)
@@ -86,11 +96,11 @@ impl BlockDevice for Lease {
 }
 
 /// Counts one holder for as long as it lives.
-pub struct Hold(Rc<Lease>);
+pub struct Hold(Rc<Lease>, u64);
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        self.0.holders.set(self.0.holders.get() - 1);
+        self.0.holders.borrow_mut().remove(&self.1);
     }
 }
 
@@ -98,17 +108,19 @@ impl Drop for Hold {
 #[derive(Default)]
 pub struct Leases {
     by_name: RefCell<BTreeMap<String, Rc<Lease>>>,
+    next: Cell<u64>,
 }
 
 impl Leases {
-    /// A lease on `name`: the one that others hold already, or a new one on what `open` gives.
+    /// A lease on `name` for `who`: the one that others hold already, or a new one on what `open` gives.
     pub fn take(
         &self,
         name: &str,
+        who: &str,
         open: impl FnOnce() -> Option<Device>,
     ) -> Option<(Rc<Lease>, Hold)> {
         let held = self.by_name.borrow().get(name).cloned();
-        let lease = match held.filter(|lease| lease.holders.get() > 0) {
+        let lease = match held.filter(|lease| !lease.holders.borrow().is_empty()) {
             Some(lease) => lease,
             None => {
                 let device = open()?;
@@ -117,29 +129,42 @@ impl Leases {
                     name: name.to_owned(),
                     device: RefCell::new(Some(device)),
                     geometry,
-                    holders: Cell::new(0),
+                    holders: RefCell::default(),
+                    cut: Cut::new(),
                 });
                 self.by_name.borrow_mut().insert(name.to_owned(), lease.clone());
                 lease
             }
         };
-        lease.holders.set(lease.holders.get() + 1);
-        Some((lease.clone(), Hold(lease)))
+        let number = self.next.get();
+        self.next.set(number + 1);
+        lease.holders.borrow_mut().insert(number, who.to_owned());
+        Some((lease.clone(), Hold(lease, number)))
     }
 
     /// How many connections hold volumes of `pool`, or the one volume `POOL/VOL`.
     #[must_use]
     pub fn holders(&self, name: &str) -> usize {
-        let leases = self.by_name.borrow();
-        leases.iter().filter(|(of, _)| is_within(of, name)).map(|(_, l)| l.holders.get()).sum()
+        self.who_holds(name).values().map(Vec::len).sum()
     }
 
-    /// Takes back the volumes of `pool`, or the one volume `POOL/VOL`.
+    /// Who holds volumes of `pool`, or the one volume `POOL/VOL`, by volume.
+    #[must_use]
+    pub fn who_holds(&self, name: &str) -> BTreeMap<String, Vec<String>> {
+        let leases = self.by_name.borrow();
+        let all = leases.iter().filter(|(of, _)| is_within(of, name));
+        let who = |lease: &Lease| lease.holders.borrow().values().cloned().collect::<Vec<_>>();
+        all.map(|(of, lease)| (of.clone(), who(lease))).filter(|(_, who)| !who.is_empty()).collect()
+    }
+
+    /// Takes back the volumes of `pool`, or the one volume `POOL/VOL`, and ends the connections
+    /// of those who hold them.
     pub fn revoke(&self, name: &str) {
         self.by_name.borrow_mut().retain(|of, lease| {
             let keep = !is_within(of, name);
             if !keep {
                 lease.device.take();
+                lease.cut.make();
             }
             keep
         });

@@ -9,6 +9,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 
+use forebay_device::{Device, DeviceError};
 use forebay_nbd::{ExportEntry, ExportHandle, Exports, Peer, Refusal};
 use forebay_pool::status::{PoolStatus, VdevStatus};
 use forebay_pool::{Opener, Pool};
@@ -16,7 +17,7 @@ use forebay_rt::sync::Mutex;
 
 use crate::args::ScanVerb;
 use crate::control::{Action, Handler, Hello, PROTOCOL_VERSION, Reply, Request, Response, Sample};
-use crate::failure::Failure;
+use crate::failure::{Failure, report};
 use crate::leases::Leases;
 use crate::state::{KnownPool, StateDir};
 
@@ -39,7 +40,7 @@ impl PoolSet {
     #[must_use]
     pub fn new(opener: Rc<dyn Opener>, state: StateDir) -> Rc<Self> {
         Rc::new(Self {
-            opener,
+            opener: Rc::new(Witness { opener, state: state.clone() }),
             state,
             pools: RefCell::default(),
             leases: Leases::default(),
@@ -99,13 +100,13 @@ impl PoolSet {
             Action::Export { force } => {
                 let pool = self.release(name, *force)?;
                 remember_command(&pool, typed).await?;
-                pool.export().await?;
-                self.drop_pool(&pool)?;
+                let outcome = pool.export().await;
+                self.drop_pool(&pool, outcome)?;
             }
             Action::Destroy { force } => {
                 let pool = self.release(name, *force)?;
-                pool.destroy().await?;
-                self.drop_pool(&pool)?;
+                let outcome = pool.destroy().await;
+                self.drop_pool(&pool, outcome)?;
             }
             Action::VolumeDestroy { volume, force } => {
                 let pool = self.pool(name)?;
@@ -118,7 +119,7 @@ impl PoolSet {
                 let pool = self.pool(name)?;
                 change(&pool, other).await?;
                 if changes_devices(other) {
-                    self.state.remember(known(&pool.status()))?;
+                    self.state.remember(known(&pool))?;
                 }
                 remember_command(&pool, typed).await?;
             }
@@ -128,14 +129,29 @@ impl PoolSet {
 
     /// Takes an open pool into the set and the list of known pools.
     fn adopt(&self, pool: Rc<Pool>) -> Result<(), Failure> {
-        self.state.remember(known(&pool.status()))?;
+        self.state.remember(known(&pool))?;
         self.pools.borrow_mut().insert(pool.name(), pool);
         Ok(())
     }
 
-    fn drop_pool(&self, pool: &Pool) -> Result<(), Failure> {
+    /// Lets go of a pool that has ended, well or not. One that could not be closed well stays
+    /// known: the next import goes on with it.
+    fn drop_pool(
+        &self,
+        pool: &Pool,
+        outcome: Result<(), forebay_pool::PoolError>,
+    ) -> Result<(), Failure> {
         self.pools.borrow_mut().remove(&pool.name());
-        self.state.forget(pool.status().guid)
+        outcome?;
+        self.state.forget(pool.guid())
+    }
+
+    /// Fails when the name of `pool` belongs to another one, here or in the list of known pools.
+    pub fn check_name_free(&self, pool: &KnownPool) -> Result<(), Failure> {
+        if self.pools.borrow().contains_key(&pool.name) {
+            return Err(Failure::new(format!("a pool named '{}' is imported already", pool.name)));
+        }
+        self.state.check_name_free(&pool.name, Some(pool.guid))
     }
 
     fn pool(&self, name: &str) -> Result<Rc<Pool>, Failure> {
@@ -154,16 +170,16 @@ impl PoolSet {
     }
 
     fn check_unused(&self, name: &str, force: bool) -> Result<(), Failure> {
-        match self.leases.holders(name) {
-            0 => Ok(()),
-            _ if force => Ok(()),
-            1 => Err(Failure::new(format!(
-                "a client is connected to {name}; disconnect it, or use -f"
-            ))),
-            clients => Err(Failure::new(format!(
-                "{clients} clients are connected to {name}; disconnect them, or use -f"
-            ))),
+        let held = self.leases.who_holds(name);
+        if force || held.is_empty() {
+            return Ok(());
         }
+        let line = |(volume, who): (&String, &Vec<String>)| format!("{volume} by {}", few(who));
+        let held: Vec<String> = held.iter().map(line).collect();
+        Err(Failure::new(format!(
+            "'{name}' is busy: clients hold {}; disconnect them, or use -f to cut them off",
+            few(&held)
+        )))
     }
 
     /// A pool that is about to leave, taken away from its clients.
@@ -227,23 +243,58 @@ impl Exports for PoolSet {
         self.pools().iter().flat_map(|pool| pool.volumes()).map(entry).collect()
     }
 
-    fn open(&self, name: &str, _peer: &Peer) -> Result<ExportHandle, Refusal> {
+    fn open(&self, name: &str, peer: &Peer) -> Result<ExportHandle, Refusal> {
         if self.leaving.get() {
             return Err(Refusal::Unknown);
         }
         let (pool, volume) = name.split_once('/').ok_or(Refusal::Unknown)?;
         let pool = self.pool(pool).map_err(|_| Refusal::Unknown)?;
-        let lease = self.leases.take(name, || pool.open_volume(volume));
+        let lease = self.leases.take(name, &peer.address, || pool.open_volume(volume));
         let (device, hold) = lease.ok_or(Refusal::Unknown)?;
+        let cut = device.cut();
         let mut handle = ExportHandle::new(device);
+        handle.cut = Some(cut);
         handle.hold = Some(Box::new(hold));
         Ok(handle)
     }
 }
 
+/// Opens devices, and keeps in the state folder what pools tell of their configurations.
+struct Witness {
+    opener: Rc<dyn Opener>,
+    state: StateDir,
+}
+
+impl Opener for Witness {
+    fn open(&self, path: &str) -> Result<Device, DeviceError> {
+        self.opener.open(path)
+    }
+
+    fn host(&self) -> u64 {
+        self.opener.host()
+    }
+
+    fn witness(&self, pool: u64, generation: u64) {
+        // The pool goes on without it: a later import without half of the devices asks for -f.
+        if let Err(failure) = self.state.witness(pool, generation) {
+            report(&format!("warning: {}", failure.message));
+        }
+    }
+}
+
+/// The first few of a list, in words.
+fn few(all: &[String]) -> String {
+    const NAMED: usize = 5;
+    let mut text = all.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
+    if all.len() > NAMED {
+        text.push_str(&format!(" and {} more", all.len() - NAMED));
+    }
+    text
+}
+
 /// What the state folder keeps of a pool.
 #[must_use]
-pub fn known(status: &PoolStatus) -> KnownPool {
+pub fn known(pool: &Pool) -> KnownPool {
     fn leaves(vdev: &VdevStatus, paths: &mut Vec<String>) {
         // A device that is missing may be shown by something else than a path.
         if vdev.children.is_empty() && vdev.name.starts_with('/') {
@@ -251,9 +302,15 @@ pub fn known(status: &PoolStatus) -> KnownPool {
         }
         vdev.children.iter().for_each(|child| leaves(child, paths));
     }
+    let status: PoolStatus = pool.status();
     let mut devices = Vec::new();
     status.groups.iter().chain(&status.logs).for_each(|v| leaves(v, &mut devices));
-    KnownPool { name: status.name.clone(), guid: status.guid, devices }
+    KnownPool {
+        name: status.name,
+        guid: status.guid,
+        devices,
+        generation: pool.config_generation(),
+    }
 }
 
 fn look(pool: &Pool, action: &Action) -> Result<Reply, Failure> {
@@ -306,6 +363,7 @@ async fn change(pool: &Rc<Pool>, action: &Action) -> Result<(), Failure> {
         }
         Action::Offline { device } => pool.offline(device).await?,
         Action::Online { device } => pool.online(device).await?,
+        Action::Clear { device } => pool.clear(device.as_deref()).await?,
         Action::Scrub { verb: ScanVerb::Start } => pool.scrub().await?,
         Action::Scrub { verb: ScanVerb::Pause } => pool.scrub_pause().await?,
         Action::Scrub { verb: ScanVerb::Stop } => pool.scrub_stop().await?,

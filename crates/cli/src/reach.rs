@@ -10,6 +10,7 @@ use crate::failure::Failure;
 use crate::pools::PoolSet;
 use crate::signals::Stop;
 use crate::state::{KnownPool, StateDir};
+use crate::terminal::patiently;
 
 /// The state folder, and the servers that run on it.
 pub struct Reach {
@@ -98,7 +99,8 @@ impl Reach {
         let known = self.state.known_pools()?.into_iter().find(|pool| pool.name == name);
         let known = known.ok_or_else(|| no_such_pool(name))?;
         let set = PoolSet::new(Rc::new(FileOpener), self.state.clone());
-        import_known(&set, &known, &KNOWN).await?;
+        let importing = import_known(&set, &known, &KNOWN);
+        patiently(&format!("opening '{name}'"), false, importing).await?;
         Ok(Access { pool: name.to_owned(), typed, way: Way::Here(set) })
     }
 
@@ -128,8 +130,14 @@ impl Access {
     pub async fn ask(&self, action: Action) -> Result<Reply, Failure> {
         let request = request(&self.pool, &self.typed, action);
         match &self.way {
-            Way::Served(link) => link.ask(&request).await,
-            Way::Here(set) => set.perform(&request).await,
+            Way::Served(link) => {
+                let what = format!("waiting for the server (process {})", link.hello.pid);
+                patiently(&what, false, link.ask(&request)).await
+            }
+            Way::Here(set) => {
+                let what = format!("working on '{}'", self.pool);
+                patiently(&what, true, set.perform(&request)).await
+            }
         }
     }
 
@@ -143,7 +151,9 @@ impl Access {
     pub async fn close(self) -> Result<(), Failure> {
         match self.way {
             Way::Served(_) => Ok(()),
-            Way::Here(set) => set.close().await,
+            Way::Here(set) => {
+                patiently(&format!("closing '{}'", self.pool), true, set.close()).await
+            }
         }
     }
 
@@ -164,7 +174,7 @@ fn request(pool: &str, typed: &str, action: Action) -> Request {
 /// How pools of the state folder are imported: that they are listed there says that they are
 /// ours, whatever this machine was called before. (A pool that is in use is refused all the same.)
 pub const KNOWN: ImportOptions =
-    ImportOptions { force: true, accept_log_loss: false, rewind_groups: 0 };
+    ImportOptions { force: false, known: Some(0), accept_log_loss: false, rewind_groups: 0 };
 
 /// Imports a known pool into `set`, without a line in its history.
 pub async fn import_known(
@@ -172,13 +182,17 @@ pub async fn import_known(
     known: &KnownPool,
     options: &ImportOptions,
 ) -> Result<(), Failure> {
+    // Before the import takes the pool over: afterwards it would have to be given back.
+    set.check_name_free(known)?;
     wait_until_free(&known.devices).await;
     // By its id: another pool on these devices is not the one that is known.
+    let mut options = options.clone();
+    options.known = options.known.map(|_| known.generation);
     let request = Request {
         version: PROTOCOL_VERSION,
         pool: known.guid.to_string(),
         typed: String::new(),
-        action: Action::Import { paths: known.devices.clone(), options: options.clone() },
+        action: Action::Import { paths: known.devices.clone(), options },
     };
     set.perform(&request).await.map(|_| ())
 }

@@ -1,6 +1,6 @@
 //! Ctrl-C, SIGTERM and SIGHUP as something to wait for.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::rc::Rc;
@@ -44,24 +44,28 @@ impl Signals {
     /// process at once, without any cleaning up: what was acknowledged is durable already.
     #[must_use]
     pub fn watch(self) -> Rc<Stop> {
-        let stop = Rc::new(Stop { asked: Cell::new(false), changed: Notify::new() });
+        let stop = Rc::new(Stop {
+            asked: Cell::new(false),
+            by: RefCell::default(),
+            changed: Notify::new(),
+        });
         let tell = stop.clone();
         // One task reads for the process's life: a read that is given up could swallow a signal.
         forebay_rt::spawn(async move {
             match self.next().await {
-                Ok(_) => {}
+                Ok(signal) => *tell.by.borrow_mut() = signal.to_string(),
                 Err(e) => report(&format!("signals cannot be read ({e}): stopping")),
             }
             tell.asked.set(true);
             tell.changed.notify_all();
             if let Ok(signal) = self.next().await {
-                unsafe { libc::_exit(128 + signal) }
+                unsafe { libc::_exit(128 + signal.number) }
             }
         });
         stop
     }
 
-    async fn next(&self) -> io::Result<i32> {
+    async fn next(&self) -> io::Result<Signal> {
         let len = size_of::<libc::signalfd_siginfo>();
         let mut memory = vec![0u8; len];
         let target = types::Fd(self.fd.as_raw_fd());
@@ -72,19 +76,50 @@ impl Signals {
         if got < len {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        // The first field of signalfd_siginfo is the number.
-        let number = [memory[0], memory[1], memory[2], memory[3]];
-        Ok(u32::from_ne_bytes(number) as i32)
+        // The fields of signalfd_siginfo at 0, 8 and 12: the number, how it came, and from whom.
+        let word = |at: usize| {
+            i32::from_ne_bytes([memory[at], memory[at + 1], memory[at + 2], memory[at + 3]])
+        };
+        let from_process = word(8) <= 0;
+        Ok(Signal { number: word(0), sender: from_process.then(|| word(12)) })
+    }
+}
+
+/// A signal, and who sent it: a server that stops says why.
+struct Signal {
+    number: i32,
+    sender: Option<i32>,
+}
+
+impl std::fmt::Display for Signal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = match self.number {
+            libc::SIGINT => "SIGINT",
+            libc::SIGTERM => "SIGTERM",
+            libc::SIGHUP => "SIGHUP",
+            _ => "a signal",
+        };
+        match self.sender {
+            Some(pid) => write!(f, "{name} of process {pid}"),
+            None => write!(f, "{name} of the terminal"),
+        }
     }
 }
 
 /// Whether the user wants the command to end.
 pub struct Stop {
     asked: Cell<bool>,
+    by: RefCell<String>,
     changed: Rc<Notify>,
 }
 
 impl Stop {
+    /// Which signal asked, and whose it was.
+    #[must_use]
+    pub fn by(&self) -> String {
+        self.by.borrow().clone()
+    }
+
     /// Waits until the user asks.
     pub async fn asked(&self) {
         self.changed.until(|| self.asked.get()).await;

@@ -1,7 +1,10 @@
 //! Standard output: plain lines, and one line at the bottom that is rewritten.
 
 use std::cell::RefCell;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal, Read, Write};
+
+use forebay_rt::Either;
+use forebay_units::{Nanos, format_bytes};
 
 use crate::failure::Failure;
 
@@ -21,6 +24,41 @@ pub fn columns(fd: i32) -> usize {
     let mut size: libc::winsize = unsafe { std::mem::zeroed() };
     let outcome = unsafe { libc::ioctl(fd, libc::TIOCGWINSZ, &raw mut size) };
     if outcome == 0 && size.ws_col > 0 { usize::from(size.ws_col) } else { 80 }
+}
+
+/// What `work` gives. When it takes longer than two seconds, a terminal on standard error shows
+/// that `what` goes on, for how long, and with `own_bytes` what this process has written for it.
+pub async fn patiently<T>(what: &str, own_bytes: bool, work: impl Future<Output = T>) -> T {
+    const QUIET: Nanos = Nanos::from_secs(2);
+    const LOOK_EVERY: Nanos = Nanos::from_millis(500);
+    let mut work = std::pin::pin!(work);
+    let (begun, begun_bytes) = (forebay_rt::now(), written_bytes());
+    let screen = Screen::stderr();
+    let mut wait = QUIET;
+    loop {
+        let tick = std::pin::pin!(forebay_rt::sleep(wait));
+        if let Either::Left((out, _)) = forebay_rt::select(work.as_mut(), tick).await {
+            screen.clear();
+            return out;
+        }
+        wait = LOOK_EVERY;
+        let secs = forebay_rt::now().since(begun).0 / 1_000_000_000;
+        let mut line = format!("{what}: {}", crate::show::duration(secs));
+        if let (true, Some(before), Some(now)) = (own_bytes, begun_bytes, written_bytes()) {
+            let done = format_bytes(now.saturating_sub(before));
+            line.push_str(&format!(", {done} written"));
+        }
+        screen.show(&line);
+    }
+}
+
+/// What this process has sent to storage, by the kernel's count; `None` where that is hidden.
+#[must_use]
+pub fn written_bytes() -> Option<u64> {
+    let mut text = String::new();
+    let file = std::fs::File::options().read(true).open("/proc/self/io").ok()?;
+    file.take(4096).read_to_string(&mut text).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("write_bytes: "))?.trim().parse().ok()
 }
 
 /// Lines, and below them a live one when the output is a terminal.

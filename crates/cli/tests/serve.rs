@@ -181,7 +181,22 @@ fn a_served_pool_is_reached_through_its_server() {
     assert!(server.end("-TERM").success());
 }
 
+/// Enters the transmission phase of `export` by hand, with the oldest of the options.
+#[allow(clippy::disallowed_types, reason = "the test is a foreign client")]
+fn enter(stream: &mut UnixStream, export: &str) {
+    let mut greeting = [0u8; 18];
+    stream.read_exact(&mut greeting).unwrap();
+    stream.write_all(&3u32.to_be_bytes()).unwrap();
+    stream.write_all(b"IHAVEOPT").unwrap();
+    stream.write_all(&1u32.to_be_bytes()).unwrap();
+    stream.write_all(&(export.len() as u32).to_be_bytes()).unwrap();
+    stream.write_all(export.as_bytes()).unwrap();
+    let mut size_and_flags = [0u8; 10];
+    stream.read_exact(&mut size_and_flags).unwrap();
+}
+
 #[test]
+#[allow(clippy::disallowed_types, reason = "the test is a foreign client")]
 fn a_volume_in_use_is_kept_unless_forced() {
     let scratch = scratch("in-use");
     scratch.run(CREATE);
@@ -193,9 +208,11 @@ fn a_volume_in_use_is_kept_unless_forced() {
     Runtime::real().unwrap().block_on(async move {
         let client = Client::connect(&uri).await.unwrap();
         client.write(0, block(1).freeze(), true).await.unwrap();
-        held.refused("pool export tank", 1, "a client is connected");
-        held.refused("pool destroy tank", 1, "a client is connected");
-        held.refused("volume destroy tank/vol0", 1, "a client is connected");
+        let me =
+            format!("'tank' is busy: clients hold tank/vol0 by process {}", std::process::id());
+        held.refused("pool export tank", 1, &me);
+        held.refused("pool destroy tank", 1, &me);
+        held.refused("volume destroy tank/vol0", 1, "'tank/vol0' is busy");
         client.write(0, block(2).freeze(), true).await.unwrap();
         // Forced, the volume goes, and the client is told.
         held.run("volume destroy -f tank/vol0");
@@ -204,7 +221,12 @@ fn a_volume_in_use_is_kept_unless_forced() {
         let again = Client::connect(&uri).await.unwrap();
         let read = again.read(0, IoBuf::zeroed(4096)).await.unwrap();
         assert!(read.iter().all(|byte| *byte == 0), "a new volume is empty");
+        // Forced, the pool goes, and the connection with it: the client sees its end.
+        let mut raw = UnixStream::connect(held.state().join("nbd.sock")).unwrap();
+        enter(&mut raw, "tank/vol0");
         held.run("pool export -f tank");
+        assert_eq!(raw.read_to_end(&mut Vec::new()).unwrap(), 0, "the connection has ended");
+        assert!(again.read(0, IoBuf::zeroed(4096)).await.is_err());
     });
     assert_eq!(scratch.run("pool list -H"), "");
     assert!(server.interrupt().success());

@@ -91,6 +91,29 @@ pub struct VolumeConfig {
     pub properties: BTreeMap<String, String>,
 }
 
+/// A scrub or resilver, as far as it had come when the configuration was written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScanConfig {
+    /// `scrub` or `resilver`.
+    pub kind: String,
+    /// `in progress`, `paused`, `completed` or `stopped`.
+    pub state: String,
+    /// Seconds since 1970 when it began.
+    pub started_at: u64,
+    /// Seconds that it took.
+    pub elapsed_secs: u64,
+    /// Bytes looked at.
+    pub done_bytes: u64,
+    /// Bytes to look at in all.
+    pub total_bytes: u64,
+    /// Bytes repaired.
+    pub repaired_bytes: u64,
+    /// Blocks that could not be repaired.
+    pub errors: u64,
+    /// The segment that a scrub goes on with.
+    pub next_segment: u32,
+}
+
 /// Everything about a pool but its data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolConfig {
@@ -122,6 +145,9 @@ pub struct PoolConfig {
     pub next_volume: u32,
     /// The last commands, oldest first.
     pub history: Vec<String>,
+    /// The running scan, or the last one.
+    #[serde(default)]
+    pub scan: Option<ScanConfig>,
     /// Set when the pool was destroyed: its devices are free for another.
     #[serde(default)]
     pub destroyed: bool,

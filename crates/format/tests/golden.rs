@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use forebay_format::Encoder;
 use forebay_format::checksum::{block_sum, crc64};
 use forebay_format::config::{
-    GroupConfig, MemberConfig, MemberUse, PoolConfig, RingConfig, VolumeConfig,
+    GroupConfig, MemberConfig, MemberUse, PoolConfig, RingConfig, ScanConfig, VolumeConfig,
 };
 use forebay_format::footer::{Footer, Run};
 use forebay_format::journal::{FrameHeader, FrameKind, SegmentRecord, encode_frame};
@@ -100,6 +100,17 @@ fn config() -> PoolConfig {
         next_device: 5,
         next_volume: 2,
         history: vec!["1700000000 pool create tank".to_owned()],
+        scan: Some(ScanConfig {
+            kind: "scrub".into(),
+            state: "paused".into(),
+            started_at: 1_790_000_000,
+            elapsed_secs: 61,
+            done_bytes: 1 << 30,
+            total_bytes: 3 << 30,
+            repaired_bytes: 4096,
+            errors: 1,
+            next_segment: 17,
+        }),
         destroyed: false,
     }
 }

@@ -13,9 +13,10 @@ use forebay_device::{Device, IoBuf, IoBytes};
 use forebay_rt as rt;
 use forebay_rt::net::Stream;
 use forebay_rt::sync::{Notify, Semaphore};
+use forebay_units::Nanos;
 
 use crate::channel::Channel;
-use crate::exports::{ExportHandle, Exports, Peer};
+use crate::exports::{Cut, ExportHandle, Exports, Peer};
 use crate::handshake::{Agreement, ExportFacts, Handshake, Lookup, Refusal, Step};
 use crate::inbox::Inbox;
 use crate::limits::Limits;
@@ -67,7 +68,7 @@ pub(crate) struct Connection {
     in_flight: Cell<usize>,
     idle: Notify,
     // Last, so that the hold outlives what uses the device.
-    _handle: ExportHandle,
+    handle: ExportHandle,
 }
 
 /// Bytes that this connection has taken out of both allowances.
@@ -151,7 +152,7 @@ pub(crate) async fn serve(
         in_flight: Cell::new(0),
         idle: Notify::default(),
         shared,
-        _handle: handle,
+        handle,
     });
     let sender = rt::spawn({
         let connection = connection.clone();
@@ -159,6 +160,9 @@ pub(crate) async fn serve(
     });
     let watch = Rc::new(Watch::default());
     rt::spawn(watch_pace(connection.clone(), stream.clone(), partial, watch.clone()));
+    if let Some(cut) = connection.handle.cut.clone() {
+        rt::spawn(watch_cut(cut, stream.clone(), watch.clone()));
+    }
 
     let mut ending = receive(&connection, &mut inbox).await;
     drop(inbox);
@@ -386,6 +390,20 @@ struct Watch {
     killed: Cell<Option<&'static str>>,
 }
 
+/// Ends a connection whose export is taken away: no further requests, and in a while no waiting
+/// for a client that does not take its last replies.
+async fn watch_cut(cut: Rc<Cut>, stream: Rc<Stream>, watch: Rc<Watch>) {
+    const PATIENCE: Nanos = Nanos::from_secs(5);
+    let over = Box::pin(watch.changed.until(|| watch.done.get()));
+    if let rt::Either::Right(_) = rt::select(Box::pin(cut.made()), over).await {
+        return;
+    }
+    stream.shutdown_receive();
+    if rt::timeout(PATIENCE, watch.changed.until(|| watch.done.get())).await.is_err() {
+        stream.shutdown();
+    }
+}
+
 /// Ends a connection whose client stands still in the middle of a request, or lets others wait
 /// for the memory of replies that it does not take. Looks twice per deadline, so that the way of
 /// the requests themselves needs no timers.
@@ -395,7 +413,7 @@ async fn watch_pace(
     partial: Rc<Cell<u64>>,
     watch: Rc<Watch>,
 ) {
-    let half = forebay_units::Nanos(connection.shared.limits.stall_deadline.0 / 2 + 1);
+    let half = Nanos(connection.shared.limits.stall_deadline.0 / 2 + 1);
     let mut seen = (0, 0);
     let mut same = (0, 0);
     while !watch.done.get() {

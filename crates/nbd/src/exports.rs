@@ -1,8 +1,11 @@
 //! What a server offers: names, and the devices behind them.
 
 use std::any::Any;
+use std::cell::Cell;
+use std::rc::Rc;
 
 use forebay_device::{BlockDevice, Device};
+use forebay_rt::sync::Notify;
 
 use crate::handshake::{ExportFacts, Refusal};
 use crate::limits::Limits;
@@ -30,6 +33,30 @@ pub struct ExportEntry {
     pub description: String,
 }
 
+/// How the owner of an export ends the connections that hold it.
+pub struct Cut {
+    made: Cell<bool>,
+    changed: Rc<Notify>,
+}
+
+impl Cut {
+    /// Not made yet.
+    #[must_use]
+    pub fn new() -> Rc<Self> {
+        Rc::new(Self { made: Cell::new(false), changed: Notify::new() })
+    }
+
+    /// Ends every connection that was given this: what is in flight is answered first.
+    pub fn make(&self) {
+        self.made.set(true);
+        self.changed.notify_all();
+    }
+
+    pub(crate) async fn made(&self) {
+        self.changed.until(|| self.made.get()).await;
+    }
+}
+
 /// An open export. It closes when the last connection that holds it ends.
 pub struct ExportHandle {
     /// What serves it. Connections to one export must share one device, or devices whose flush
@@ -41,13 +68,15 @@ pub struct ExportHandle {
     pub read_only: bool,
     /// Kept until the connection ends: a use count, a hold.
     pub hold: Option<Box<dyn Any>>,
+    /// Ends the connection when it is made.
+    pub cut: Option<Rc<Cut>>,
 }
 
 impl ExportHandle {
     /// A writable export without a hold.
     #[must_use]
     pub fn new(device: Device) -> Self {
-        Self { device, description: String::new(), read_only: false, hold: None }
+        Self { device, description: String::new(), read_only: false, hold: None, cut: None }
     }
 
     pub(crate) fn facts(&self, limits: &Limits) -> ExportFacts {

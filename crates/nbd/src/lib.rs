@@ -27,7 +27,7 @@ pub mod wire;
 
 pub use client::{Client, ClientError, RequestError};
 pub use connection::{Ending, serve_connection};
-pub use exports::{ExportEntry, ExportHandle, Exports, FixedExports, Peer};
+pub use exports::{Cut, ExportEntry, ExportHandle, Exports, FixedExports, Peer};
 pub use handshake::Refusal;
 pub use latency::Latencies;
 pub use limits::Limits;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use forebay_array::{MemberState, MemberStatus};
+use forebay_array::{ArrayError, MemberState, MemberStatus};
 use forebay_device::layers::Counts;
 use forebay_format::config::{MemberConfig, MemberUse};
 use forebay_format::label::Heartbeat;
@@ -11,7 +11,7 @@ use forebay_rt as rt;
 use forebay_units::{BLOCK_BYTES, CommitId, DeviceId, Nanos};
 
 use crate::config::{POOL_PROPERTIES, check_property, effective};
-use crate::create::{add_to_config, member, open_spec};
+use crate::create::{add_to_config, check_alike, member, open_spec};
 use crate::devices::{log_range, open_candidate, owner_of};
 use crate::labels::{OpenDevice, Opener, clear_label, read_beat, write_beat, write_through};
 use crate::recovery::{build_array_group, find_devices, newest_root};
@@ -28,17 +28,25 @@ impl Pool {
     pub async fn discover(opener: Rc<dyn Opener>, paths: &[String]) -> Vec<FoundPool> {
         let found = find_devices(&opener, paths).await;
         let mut by_guid: BTreeMap<u64, Vec<&crate::recovery::Found>> = BTreeMap::new();
-        for device in found.iter().filter(|f| owner_of(&f.label).is_some()) {
+        for device in &found {
             by_guid.entry(device.label.configs[0].0.pool).or_default().push(device);
         }
         let mut pools = Vec::new();
         for (guid, devices) in by_guid {
-            let paths: Vec<String> = devices.iter().map(|f| f.path.clone()).collect();
             let newest = newest_root(&devices, 0);
             let config = match &newest {
                 Ok((_, config)) => config.clone(),
                 Err(_) => devices[0].label.configs[0].1.clone(),
             };
+            // Devices that left a pool, or whose pool was destroyed, are nobody's.
+            if config.destroyed || devices.iter().all(|f| owner_of(&f.label).is_none()) {
+                continue;
+            }
+            let belongs = |f: &&&crate::recovery::Found| {
+                crate::devices::member_of(&config, f.label.configs[0].0.device).is_some()
+            };
+            let paths: Vec<String> =
+                devices.iter().filter(belongs).map(|f| f.path.clone()).collect();
             let is_here =
                 |m: &MemberConfig| devices.iter().any(|f| f.label.configs[0].0.device == m.device);
             let vdev = |m: &MemberConfig| {
@@ -78,8 +86,25 @@ impl Pool {
                     worse(state, if health == Health::Online { health } else { Health::Degraded });
                 logs.push(branch("mirror", ring.ring as usize, health, children));
             }
+            let log_is_gone = config.logs.iter().any(|ring| {
+                ring.sides.iter().any(|side| side.state == MemberUse::Online)
+                    && !ring.sides.iter().any(is_here)
+            });
             let remark = match &newest {
-                Err(e) => format!("cannot be imported: {e}"),
+                Err(e) => {
+                    state = Health::Unavail;
+                    format!("cannot be imported: {e}")
+                }
+                Ok((root, _)) if log_is_gone && root.exported => {
+                    "its log device is missing: import with -m to go on without it (no data is \
+                     lost with it)"
+                        .to_owned()
+                }
+                Ok(_) if log_is_gone => {
+                    "its log device is missing, and with it acknowledged writes: bring it back, or \
+                     import with -m to lose them"
+                        .to_owned()
+                }
                 Ok((root, _)) if root.exported => String::new(),
                 Ok(_) => "was not exported; an import replays its log".to_owned(),
             };
@@ -91,6 +116,10 @@ impl Pool {
     /// Commits everything, marks the pool exported, and lets its devices go. New operations are
     /// refused from here on; those that were answered are committed.
     pub async fn export(self: &Rc<Self>) -> Result<(), PoolError> {
+        self.close(false).await
+    }
+
+    async fn close(self: &Rc<Self>, destroy: bool) -> Result<(), PoolError> {
         let _turn = self.admin.lock().await;
         if self.closing.replace(true) {
             return Err(PoolError::new(format!("pool '{}' is being exported", self.name())));
@@ -100,11 +129,15 @@ impl Pool {
         let tasks = self.tasks.take();
         rt::join_all(tasks).await;
         if !self.is_stopped() {
+            self.keep_running_scan();
             // What was absorbed before the door closed, whoever still waits for it.
             let last = match self.sync_group().await {
                 Ok(()) => {
                     let mut writers = self.writers.lock().await;
-                    self.write_last_root(&mut writers).await
+                    match self.write_last_root(&mut writers).await {
+                        Ok(()) if destroy => self.write_destroyed_root(&mut writers).await,
+                        other => other,
+                    }
                 }
                 Err(error) => Err(error),
             };
@@ -123,11 +156,10 @@ impl Pool {
         Ok(())
     }
 
-    /// Destroys the pool: its devices are free for another one.
+    /// Destroys the pool: its devices are free for another one. A crash on the way leaves a pool
+    /// that was exported, or one that is destroyed.
     pub async fn destroy(self: &Rc<Self>) -> Result<(), PoolError> {
-        self.config.borrow_mut().destroyed = true;
-        self.sync.config_dirty.set(true);
-        self.export().await
+        self.close(true).await
     }
 
     /// The last commands, oldest first.
@@ -192,6 +224,7 @@ impl Pool {
         if spec.groups.is_empty() && spec.logs.is_empty() {
             return Err(PoolError::new("name the devices to add"));
         }
+        check_alike(&self.config.borrow().groups, spec)?;
         let opened = open_spec(&self.opener, spec).await?;
         for candidate in opened.all() {
             clear_label(&candidate.device).await?;
@@ -272,12 +305,20 @@ impl Pool {
                 let has = |r: &&forebay_format::config::RingConfig| {
                     r.sides.iter().any(|s| s.device == found.device)
                 };
-                config.logs.iter().find(has).map(|r| r.ring).ok_or_else(|| {
+                let ring = config.logs.iter().find(has).ok_or_else(|| {
                     PoolError::new(format!(
                         "{name} is a data device: only log devices can be removed; 'pool replace' \
                          puts another in its place"
                     ))
-                })?
+                })?;
+                if ring.sides.len() > 1 {
+                    return Err(PoolError::new(format!(
+                        "{name} is one side of mirror-{0}: 'pool detach {1} {name}' takes it out, \
+                         'pool remove {1} mirror-{0}' removes all of its sides",
+                        ring.ring, config.name
+                    )));
+                }
+                ring.ring
             }
         };
         let gone: Vec<u32> = {
@@ -331,7 +372,9 @@ impl Pool {
             }
             return self.restart_log(true).await;
         }
-        self.array.attach(DeviceId(old.device), id, open.device())?;
+        self.array
+            .attach(DeviceId(old.device), id, open.device())
+            .map_err(|e| self.in_words(&e))?;
         self.devices.borrow_mut().insert(id, open);
         {
             let mut config = self.config.borrow_mut();
@@ -411,7 +454,7 @@ impl Pool {
             }
             self.restart_log(true).await?;
         } else {
-            self.array.detach(DeviceId(found.device))?;
+            self.array.detach(DeviceId(found.device)).map_err(|e| self.in_words(&e))?;
             self.forget_member(DeviceId(found.device));
             let in_log = self.log_in_pool();
             self.restart_log(in_log).await?;
@@ -476,7 +519,9 @@ impl Pool {
         let open = OpenDevice::new(&path, candidate.device.clone());
         let added = member(&mut self.config.borrow_mut(), &candidate);
         let id = DeviceId(added.device);
-        self.array.replace(DeviceId(old.device), id, open.device())?;
+        self.array
+            .replace(DeviceId(old.device), id, open.device())
+            .map_err(|e| self.in_words(&e))?;
         self.devices.borrow_mut().insert(id, open);
         {
             let mut config = self.config.borrow_mut();
@@ -536,7 +581,28 @@ impl Pool {
         self.take_array_events();
         self.refresh_member_configs();
         self.restart_log(in_pool).await?;
-        outcome.map_err(Into::into)
+        outcome.map_err(|e| self.in_words(&e))
+    }
+
+    /// What the array says, with the device's path: it knows devices by their number.
+    fn in_words(&self, error: &ArrayError) -> PoolError {
+        let (ArrayError::WouldLose { device, .. }
+        | ArrayError::TooSmall { device, .. }
+        | ArrayError::Full { device }
+        | ArrayError::NotMirror { device, .. }
+        | ArrayError::WrongState { device, .. }
+        | ArrayError::NotOpen { device }
+        | ArrayError::DeviceInUse { device }) = error
+        else {
+            return PoolError::new(error.to_string());
+        };
+        let config = self.config.borrow();
+        let path = crate::devices::member_of(&config, device.0).map(|m| m.path.clone());
+        let text = error.to_string();
+        PoolError::new(match path {
+            Some(path) => text.replacen(&format!("device {device}"), &path, 1),
+            None => text,
+        })
     }
 
     fn set_side(&self, device: u32, state: MemberUse) {
@@ -573,7 +639,7 @@ impl Pool {
             self.set_side(found.device, MemberUse::Online);
             return self.restart_log(true).await;
         }
-        self.array.online(id, Some(open.device()))?;
+        self.array.online(id, Some(open.device())).map_err(|e| self.in_words(&e))?;
         self.take_array_events();
         self.commit_config().await?;
         self.want_resilver();
@@ -653,7 +719,14 @@ impl Pool {
                         .map(|m| {
                             let now = status.iter().find(|s| s.id.0 == m.device);
                             let io = devices.get(&DeviceId(m.device)).map(|d| d.counted.counts());
-                            member_status(m, now, io, self.scan_status().as_ref())
+                            let scan = self.scan_status();
+                            let mut vdev = member_status(m, now, io, scan.as_ref());
+                            let suspect = self.health.diagnosis.suspects(DeviceId(m.device));
+                            if suspect && vdev.state == Health::Online && vdev.note.is_empty() {
+                                vdev.state = Health::Degraded;
+                                vdev.note = "too many errors".into();
+                            }
+                            vdev
                         })
                         .collect();
                 if members.len() == 1 {
@@ -750,7 +823,20 @@ impl Pool {
                 text,
                 format!(
                     "Bring the device back with 'forebay pool online', or put another in its place \
-                     with 'forebay pool replace {name} OLD NEW'."
+                     with 'forebay pool replace {name} OLD NEW'. One that failed and is well again \
+                     is taken back with 'forebay pool clear {name}'."
+                ),
+            );
+        }
+        let erred = |v: &VdevStatus| v.read_errors + v.write_errors + v.checksum_errors > 0;
+        if self.group_status().iter().chain(&self.log_status()).any(erred) {
+            return (
+                "Some operations on a device failed or gave wrong data. They were made good from \
+                 the others; no data is lost."
+                    .into(),
+                format!(
+                    "See whether the device should be replaced; 'forebay pool clear {name}' \
+                     starts the counters again."
                 ),
             );
         }

@@ -31,6 +31,34 @@ impl Opened {
     }
 }
 
+/// Refuses groups that survive fewer failures than others of the pool, unless forced: a pool is as
+/// good as its worst group, and a device that was added by mistake cannot be removed.
+pub(crate) fn check_alike(there: &[GroupConfig], spec: &PoolSpec) -> Result<(), PoolError> {
+    if spec.force {
+        return Ok(());
+    }
+    let survives = |layout: &str, devices: usize| match layout {
+        "mirror" => devices - 1,
+        "raidz1" => 1,
+        "raidz2" => 2,
+        "raidz3" => 3,
+        _ => 0,
+    };
+    let before = there.iter().map(|g| survives(&g.layout, g.members.len()));
+    let after = spec
+        .groups
+        .iter()
+        .map(|group| survives(&layout_of(group.redundancy).to_string(), group.devices.len()));
+    let all: Vec<usize> = before.chain(after).collect();
+    match (all.iter().min(), all.iter().max()) {
+        (Some(least), Some(most)) if least != most => Err(PoolError::new(format!(
+            "one group would survive {least} failed devices and another {most}; make them alike, \
+             or use -f if that is what you want"
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// Opens everything that a specification names. Nothing is written.
 pub(crate) async fn open_spec(
     opener: &Rc<dyn Opener>,
@@ -159,6 +187,7 @@ impl Pool {
         if spec.groups.is_empty() || spec.groups.iter().any(|g| g.devices.is_empty()) {
             return Err(PoolError::new("name at least one data device"));
         }
+        check_alike(&[], spec)?;
         let opened = open_spec(&opener, spec).await?;
         let smallest = opened.groups.iter().flat_map(|(_, d)| d).map(|c| c.size_bytes).min();
         let mut config = PoolConfig {
@@ -175,6 +204,7 @@ impl Pool {
             next_device: 0,
             next_volume: 1,
             history: Vec::new(),
+            scan: None,
             destroyed: false,
         };
         let devices = add_to_config(&mut config, &opened)?;

@@ -70,7 +70,7 @@ pub(crate) async fn open_candidate(
 
 /// The pool that a label names, unless it was destroyed or has left it.
 pub(crate) fn owner_of(label: &Label) -> Option<String> {
-    let (envelope, config) = label.configs.first()?;
+    let (envelope, config) = label.current()?;
     let member = member_of(config, envelope.device).is_some();
     (member && !config.destroyed).then(|| config.name.clone())
 }

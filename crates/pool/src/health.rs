@@ -38,6 +38,7 @@ pub(crate) struct HealthState {
     pub log_sides: RefCell<BTreeSet<DeviceId>>,
     pub log_changed: Rc<Notify>,
     pub log_errors: RefCell<std::collections::BTreeMap<DeviceId, u64>>,
+    pub diagnosis: crate::diagnosis::Diagnosis,
     /// What the operator should know, newest last.
     pub remarks: RefCell<Vec<String>>,
 }
@@ -56,6 +57,7 @@ impl HealthState {
             log_sides: RefCell::default(),
             log_changed: Notify::new(),
             log_errors: RefCell::default(),
+            diagnosis: Default::default(),
             remarks: RefCell::default(),
         }
     }
@@ -163,11 +165,15 @@ impl Pool {
                         self.log.fail_side(device, error);
                     }
                 }
-                Event::ReadFailed { cause, .. } => self.health.remark(cause.to_string()),
+                Event::ReadFailed { device, cause, .. } => {
+                    self.health.remark(cause.to_string());
+                    self.diagnose_read(device);
+                }
                 Event::Repaired { device, addr, len_bytes } => {
                     self.stats.repaired(len_bytes);
                     let path = self.device_path(device);
                     self.health.remark(format!("{path}: repaired {len_bytes} bytes at {addr}"));
+                    self.diagnose_repair(device);
                 }
             }
         }

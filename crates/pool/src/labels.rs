@@ -26,6 +26,20 @@ pub(crate) struct Label {
 }
 
 impl Label {
+    /// The configuration that counts on this device by itself: the one that its newest root names.
+    /// One that is newer than the root that would name it is a change that was never made. A log
+    /// device has no roots: its newest configuration.
+    pub fn current(&self) -> Option<&(ConfigEnvelope, PoolConfig)> {
+        let named = |root: &Superblock| {
+            let found = |(envelope, _): &&(ConfigEnvelope, PoolConfig)| {
+                envelope.generation == root.config_generation
+                    && crc64(&envelope.body) == root.config_sum
+            };
+            self.configs.iter().find(found)
+        };
+        self.roots.first().and_then(named).or(self.configs.first())
+    }
+
     /// The configuration with this generation and sum.
     pub fn config(&self, generation: u64, sum: u64) -> Option<&PoolConfig> {
         let found = |(envelope, _): &&(ConfigEnvelope, PoolConfig)| {
@@ -171,6 +185,13 @@ pub trait Opener {
 
     /// A number that tells this machine from others, for pools on shared devices.
     fn host(&self) -> u64;
+
+    /// Told of each generation of a pool's configuration before a root names it. Who keeps the
+    /// highest one elsewhere than on the pool's devices knows later whether those that are there
+    /// are the newest: a device that leaves raises it. (See [`ImportOptions::known`].)
+    ///
+    /// [`ImportOptions::known`]: crate::spec::ImportOptions::known
+    fn witness(&self, _pool: u64, _generation: u64) {}
 }
 
 /// A device that is open, with its id and counters.

@@ -14,11 +14,13 @@ mod cleaning;
 mod config;
 mod create;
 mod devices;
+mod diagnosis;
 mod error;
 mod health;
 mod labels;
 mod read_path;
 mod recovery;
+mod replay;
 mod roots;
 mod scan;
 pub mod spec;
@@ -167,6 +169,12 @@ impl Pool {
     #[must_use]
     pub fn guid(&self) -> u64 {
         self.guid
+    }
+
+    /// The generation of the configuration as it was last written.
+    #[must_use]
+    pub fn config_generation(&self) -> u64 {
+        self.sync.config_written.get().0
     }
 
     pub(crate) fn is_stopped(&self) -> bool {

@@ -12,21 +12,22 @@ use forebay_format::footer::footer_blocks;
 use forebay_format::journal::{FrameKind, SegmentRecord};
 use forebay_format::map_record::{Delta, decode_leaves};
 use forebay_format::superblock::Superblock;
-use forebay_intent_log::{IntentLog, LogConfig, LogRing, LogState, Replay, Side, Verdict};
+use forebay_intent_log::{IntentLog, LogConfig, LogRing, LogState, Side};
 use forebay_map::Map;
 use forebay_rt as rt;
 use forebay_rt::sync::{Mutex, Notify};
 use forebay_segment::{
     Classes, DataWriter, InFlight, JournalReader, JournalWriter, Reader, STREAMS, SegmentTable,
 };
-use forebay_txg::{Content, Groups, Throttle};
+use forebay_txg::{Groups, Throttle};
 use forebay_units::{
-    BLOCK_BYTES, BLOCK_LEN, CommitId, DeviceId, Nanos, SegmentId, TxgId, VolumeId, parse_bytes,
+    BLOCK_BYTES, CommitId, DeviceId, Nanos, SegmentId, TxgId, VolumeId, parse_bytes,
 };
 
 use crate::devices::parse_layout;
 use crate::health::HealthState;
 use crate::labels::{Label, OpenDevice, Opener, read_beat, read_label};
+use crate::replay::{OldLog, read_log};
 use crate::scan::ScanState;
 use crate::spec::ImportOptions;
 use crate::stats::Stats;
@@ -37,6 +38,9 @@ use crate::{Limits, Pool, PoolError, Space, SyncControl, Writers};
 /// From this many segments on, blocks are separated by lifetime: below, the open segments of six
 /// streams would take too large a share.
 const SEPARATE_SEGMENTS: u32 = 512;
+
+/// The most dirty data that a pool holds unless it is told otherwise.
+pub(crate) const MOST_DIRTY_BYTES: u64 = 256 << 20;
 
 /// Everything that a running pool is put together from.
 pub(crate) struct Parts {
@@ -258,21 +262,30 @@ impl Pool {
         if config.destroyed {
             return Err(PoolError::new(format!("pool '{}' was destroyed", config.name)));
         }
-        check_not_in_use(&opener, &mine, &root, &config.name, options.force).await?;
+        check_not_in_use(&opener, &mine, &root, &config.name, options).await?;
         let all_roots = || mine.iter().flat_map(|f| &f.label.roots);
         let newest_commit = all_roots().map(|r| r.commit).max().unwrap_or(root.commit);
         let epochs = all_roots().filter_map(|r| LogState::decode(&r.log_state).ok());
         let newest_epoch = epochs.map(|(state, _)| state.epoch).max().unwrap_or(0);
-        check_newest(&config, &mine, &root, options)?;
+        check_newest(&config, &mine, &root, opener.host(), options)?;
         let mut devices = BTreeMap::new();
         place_devices(&mut config, &mine, &root, &mut devices);
         drop(found);
         check_complete(&config, &devices, &root, options)?;
+        if options.accept_log_loss {
+            leave_missing_logs(&mut config, &devices);
+        }
 
+        // Everything that may refuse comes before the first write (a repair of the map journal, a
+        // group of replayed writes): who is told no finds the pool as it was.
         let mut report = ImportReport::default();
+        let (log_state, _) = LogState::decode(&root.log_state)?;
+        let old_log = match root.exported {
+            true => OldLog::none(),
+            false => read_log(&config, &devices, &log_state, options, &mut report).await?,
+        };
         let (map, table, journal_segments, array) =
             load_map(&config, &devices, &root, &mut report).await?;
-        let (log_state, _) = LogState::decode(&root.log_state)?;
         // Roots that are left behind (by -F, or by devices that return) must never win again.
         let mut root = root;
         root.commit = newest_commit.max(root.commit);
@@ -288,9 +301,8 @@ impl Pool {
         let log = IntentLog::start(log_config, &[], &waiting)?;
         let parts =
             Parts { opener, config, devices, array, table, map, log, root, journal_segments };
-        let exported = parts.root.exported;
         let pool = Pool::assemble(parts)?;
-        pool.recover(&log_state, exported, options, &mut report).await?;
+        pool.recover(&log_state, old_log, &mut report).await?;
         pool.seal_all();
         report.seconds = rt::now().since(begun).as_secs_f64();
         report.remarks.iter().for_each(|r| pool.health.remark(r.clone()));
@@ -303,103 +315,21 @@ impl Pool {
     async fn recover(
         self: &Rc<Self>,
         state: &LogState,
-        exported: bool,
-        options: &ImportOptions,
+        old: OldLog,
         report: &mut ImportReport,
     ) -> Result<(), PoolError> {
         *self.health.replaying.borrow_mut() = Some(state.clone());
         // What was found out about members while placing them must be under the next root.
         self.sync.config_dirty.set(true);
-        if !exported {
-            let begun = rt::now();
-            self.replay(state, options, report).await?;
-            report.replay_seconds = rt::now().since(begun).as_secs_f64();
-        }
+        let begun = rt::now();
+        self.replay(old, state).await?;
+        report.replay_seconds += rt::now().since(begun).as_secs_f64();
         self.health.replayed.set(true);
         // The old log counts until the root of the last replayed group starts the new one.
         self.restart_log_wanted();
         self.sync_group().await?;
         if self.health.replaying.borrow().is_some() {
             return Err(PoolError::new("the log could not be started; see its devices"));
-        }
-        Ok(())
-    }
-
-    async fn replay(
-        self: &Rc<Self>,
-        state: &LogState,
-        options: &ImportOptions,
-        report: &mut ImportReport,
-    ) -> Result<(), PoolError> {
-        let rings = {
-            let (config, devices) = (self.config.borrow(), self.devices.borrow());
-            replay_rings(&config, &devices)
-        };
-        let mut replay = Replay::open(rings, state, self.guid)?;
-        while let Some(records) = replay.next().await? {
-            for record in records {
-                self.replay_record(record).await?;
-            }
-        }
-        let end = replay.end().expect("a replay that has ended says how").clone();
-        report.log_bytes = end.bytes;
-        report.log_records = end.records;
-        for damage in &end.damages {
-            report.remarks.push(format!(
-                "log device {} at offset {}: {}; another side had it",
-                damage.place.device_name, damage.place.offset_bytes, damage.reason
-            ));
-        }
-        match end.verdict {
-            Verdict::CleanEnd => Ok(()),
-            Verdict::TornTail { seq } => {
-                report.remarks.push(format!(
-                    "log frame {seq} was being written when the pool stopped; nobody was told \
-                     that it was durable"
-                ));
-                Ok(())
-            }
-            Verdict::Loss(loss) => {
-                let text = describe_loss(&self.config.borrow(), &loss);
-                if options.accept_log_loss {
-                    report.remarks.push(format!("accepted: {text}"));
-                    return Ok(());
-                }
-                Err(PoolError::new(format!(
-                    "{text}; bring the log device back, or import with -m to go on without \
-                     these writes"
-                )))
-            }
-        }
-    }
-
-    async fn replay_record(
-        self: &Rc<Self>,
-        record: forebay_intent_log::Record,
-    ) -> Result<(), PoolError> {
-        let volume = self.volumes.borrow().get(&record.volume).cloned();
-        let Some(volume) = volume else { return Ok(()) };
-        let limit = Pool::blocks_of(volume.size_bytes.get());
-        let mut at = record.lba;
-        let mut absorb = |blocks: u64, content: Content, held: u64| {
-            // Writes past the end belong to a volume that was cut after them.
-            if at.0 + blocks <= limit {
-                self.groups.borrow_mut().absorb(record.volume, at, blocks, content, held);
-            } else {
-                self.throttle.release(held);
-            }
-            at.0 += blocks;
-        };
-        if record.data.is_empty() {
-            absorb(u64::from(record.blocks), Content::Zero, 0);
-            return Ok(());
-        }
-        for piece in record.data {
-            if self.throttle.dirty_bytes() >= self.limits.get().txg_bytes {
-                self.sync_group().await?;
-            }
-            let held = self.throttle.admit(piece.len() as u64).await.forget();
-            absorb((piece.len() / BLOCK_LEN) as u64, Content::Data(piece), held);
         }
         Ok(())
     }
@@ -467,7 +397,7 @@ impl Pool {
             stats: Stats::new(&root.counters),
             space: Space::default(),
             health: HealthState::new(),
-            scan: ScanState::default(),
+            scan: ScanState::restored(config.scan.as_ref()),
             nonce: rt::random_u64(),
             admin: Mutex::new(()),
             tasks: Vec::new().into(),
@@ -521,13 +451,12 @@ fn footer_cache_bytes(config: &PoolConfig) -> u64 {
 }
 
 pub(crate) fn limits_for(config: &PoolConfig, array: &Array) -> (Limits, u64, u64) {
-    const MOST_DIRTY: u64 = 256 << 20;
     const LEAST_DIRTY: u64 = 4 << 20;
     let groups = array.groups();
     let segments: u64 = groups.iter().map(|g| u64::from(g.segments)).sum();
     let blocks: u64 =
         groups.iter().map(|g| u64::from(g.segments) * u64::from(data_blocks(g))).sum();
-    let auto = (blocks * BLOCK_BYTES / 16).clamp(LEAST_DIRTY, MOST_DIRTY);
+    let auto = (blocks * BLOCK_BYTES / 16).clamp(LEAST_DIRTY, MOST_DIRTY_BYTES);
     let set = config.properties.get("dirty_limit").and_then(|v| parse_bytes(v).ok());
     let dirty_limit = set.unwrap_or(auto).max(LEAST_DIRTY);
     let per_segment = (blocks / segments.max(1)).max(1);
@@ -572,7 +501,7 @@ async fn check_not_in_use(
     found: &[&Found],
     root: &Superblock,
     name: &str,
-    force: bool,
+    options: &ImportOptions,
 ) -> Result<(), PoolError> {
     /// Four heartbeats.
     const WATCH: Nanos = Nanos::from_secs(4);
@@ -586,7 +515,7 @@ async fn check_not_in_use(
             "pool '{name}' is imported on another machine and in use there; export it there first"
         )));
     }
-    if !force {
+    if !options.force && options.known.is_none() {
         return Err(PoolError::new(format!(
             "pool '{name}' was last used by another machine and not exported; that machine is \
              silent now: use -f to import it if you are sure that it is off"
@@ -663,6 +592,7 @@ fn check_newest(
     config: &PoolConfig,
     found: &[&Found],
     root: &Superblock,
+    host: u64,
     options: &ImportOptions,
 ) -> Result<(), PoolError> {
     if options.force || options.rewind_groups > 0 {
@@ -703,8 +633,16 @@ fn check_newest(
     // A log device that is here is a witness: it is told of every member that leaves.
     let online = |m: &&MemberConfig| m.state == MemberUse::Online;
     let witness = config.logs.iter().flat_map(|r| &r.sides).filter(online).any(here);
-    let members: Vec<&MemberConfig> = config.data_members().filter(online).collect();
+    // A member that this very root calls left behind cannot have gone on alone since: it would
+    // have had to be rebuilt first, and the members that are here would know of that.
+    let current = |m: &&MemberConfig| online(m) && m.stale_since.is_none();
+    let members: Vec<&MemberConfig> = config.data_members().filter(current).collect();
     let missing: Vec<&str> = members.iter().filter(|m| !here(m)).map(|m| m.path.as_str()).collect();
+    // The list of known pools is one, too, as long as no other machine had the pool since.
+    let told = |generation: u64| {
+        generation > 0 && root.host == host && root.config_generation >= generation
+    };
+    let witness = witness || options.known.is_some_and(told);
     if witness || 2 * missing.len() < members.len().max(1) {
         return Ok(());
     }
@@ -741,17 +679,36 @@ fn check_complete(
             )));
         }
     }
-    if root.exported || options.accept_log_loss {
+    if options.accept_log_loss {
+        return Ok(());
+    }
+    let paths = |ring: &RingConfig| -> String {
+        ring.sides.iter().map(|m| m.path.as_str()).collect::<Vec<_>>().join(", ")
+    };
+    if root.exported {
+        // Nothing of it counts, but a pool that goes on without its log device is another pool
+        // than the one that was exported: that is for the operator to say.
+        let in_use = |ring: &&RingConfig| ring.sides.iter().any(|m| m.state == MemberUse::Online);
+        let gone = |ring: &&RingConfig| ring.sides.iter().all(|m| absent(&m));
+        if let Some(ring) = config.logs.iter().filter(in_use).find(gone) {
+            return Err(PoolError::new(format!(
+                "pool '{}' cannot be imported: its log device is missing ({}); no data is lost \
+                 with it, for the pool was exported: bring it back (-d DIR says where to look), \
+                 or use 'pool import -m' to go on without it",
+                config.name,
+                paths(ring)
+            )));
+        }
         return Ok(());
     }
     for ring in config.log_rings.iter().filter(|ring| ring.ring < POOL_RINGS_FROM) {
         if ring.sides.iter().all(|m| absent(&m)) {
-            let paths: Vec<&str> = ring.sides.iter().map(|m| m.path.as_str()).collect();
             return Err(PoolError::new(format!(
                 "pool '{}' cannot be imported: its log device is missing ({}), and with it writes \
-                 that were acknowledged after {}; bring it back, or import with -m to lose them",
+                 that were acknowledged after {}; bring it back (-d DIR says where to look), or \
+                 use 'pool import -m' to lose them",
                 config.name,
-                paths.join(", "),
+                paths(ring),
                 root.txg
             )));
         }
@@ -759,49 +716,14 @@ fn check_complete(
     Ok(())
 }
 
-/// Rings as the last run had them, on the devices that are here.
-fn replay_rings(config: &PoolConfig, devices: &BTreeMap<DeviceId, OpenDevice>) -> Vec<LogRing> {
-    let side = |ring: &RingConfig, member: &MemberConfig| {
-        let device_id = DeviceId(member.device);
-        let device = devices.get(&device_id)?.device();
-        Some(Side { device_id, device, start_bytes: ring.start_bytes })
-    };
-    let ring = |ring: &RingConfig| LogRing {
-        index: ring.ring as u8,
-        len_bytes: ring.len_bytes,
-        sides: ring.sides.iter().filter_map(|member| side(ring, member)).collect(),
-    };
-    config.log_rings.iter().map(ring).collect()
-}
-
-fn describe_loss(config: &PoolConfig, loss: &forebay_intent_log::Loss) -> String {
-    let frames: Vec<String> =
-        loss.missing.iter().take(4).map(|(a, b)| format!("{a} to {b}")).collect();
-    let volumes: Vec<String> = loss
-        .volumes_hint
-        .iter()
-        .filter_map(|id| config.volumes.iter().find(|v| v.id == id.0))
-        .map(|v| format!("{}/{}", config.name, v.name))
-        .collect();
-    let places: Vec<String> = loss
-        .places
-        .iter()
-        .map(|p| format!("{} at offset {}", p.place.device_name, p.place.offset_bytes))
-        .collect();
-    let mut text = format!(
-        "pool '{}' has lost acknowledged writes: log frames {} were durable (up to {}) and are \
-         not there",
-        config.name,
-        frames.join(", "),
-        loss.watermark
-    );
-    if !places.is_empty() {
-        text.push_str(&format!(" ({})", places.join(", ")));
+/// Log devices that the pool was told to go on without are out of use from now on, so that the
+/// next import need not be told again.
+fn leave_missing_logs(config: &mut PoolConfig, devices: &BTreeMap<DeviceId, OpenDevice>) {
+    for side in config.logs.iter_mut().flat_map(|ring| &mut ring.sides) {
+        if side.state == MemberUse::Online && !devices.contains_key(&DeviceId(side.device)) {
+            side.state = MemberUse::Faulted;
+        }
     }
-    if !volumes.is_empty() {
-        text.push_str(&format!("; volumes concerned, as far as known: {}", volumes.join(", ")));
-    }
-    text
 }
 
 type Loaded = (Map, Rc<SegmentTable>, Vec<(SegmentId, u64)>, Rc<Array>);

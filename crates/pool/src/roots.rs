@@ -144,11 +144,18 @@ impl Pool {
 
     /// Writes the configuration with a new generation to every device, log devices included.
     pub(crate) async fn write_configs(&self) -> Result<(), PoolError> {
+        let config = self.write_data_configs().await?;
+        self.write_log_configs(&config).await;
+        Ok(())
+    }
+
+    async fn write_data_configs(&self) -> Result<PoolConfig, PoolError> {
         self.sync.config_dirty.set(false);
         self.refresh_member_configs();
         let config = {
             let mut config = self.config.borrow_mut();
             config.generation += 1;
+            config.scan = self.scan_config();
             shorten(&mut config);
             config.clone()
         };
@@ -162,17 +169,21 @@ impl Pool {
             self.stats.wrote_root(2 * 4096);
         }
         verdict.judge("configuration")?;
+        self.opener.witness(self.guid, config.generation);
+        Ok(config)
+    }
+
+    async fn write_log_configs(&self, config: &PoolConfig) {
         for ring in &config.logs {
             for side in ring.sides.iter().filter(|side| side.state == MemberUse::Online) {
                 let open = self.devices.borrow().get(&DeviceId(side.device)).cloned();
                 if let Some(open) = open
-                    && let Err(error) = write_config(&open.device(), side.device, &config).await
+                    && let Err(error) = write_config(&open.device(), side.device, config).await
                 {
                     self.fail_log_side(DeviceId(side.device), &error.message);
                 }
             }
         }
-        Ok(())
     }
 
     pub(crate) fn note_log_sides(&self, rings: &[LogRing]) {
@@ -306,12 +317,30 @@ impl Pool {
         if self.sync.config_dirty.get() {
             self.write_configs().await?;
         }
+        self.put_last_root(writers).await
+    }
+
+    async fn put_last_root(&self, writers: &mut Writers) -> Result<(), PoolError> {
         let (commit, txg) = (self.sync.commit.get().next(), self.sync.committed.get());
         self.tally(writers);
         let state = self.log.state(txg).encode();
         let root = self.superblock(writers, commit, txg, state, true);
         self.put_root(&root).await?;
         self.sync.commit.set(commit);
+        Ok(())
+    }
+
+    /// After the last root: one more, of a pool that is no more. Until it is there the pool is an
+    /// exported one, for a configuration without its root does not count. Log devices have no
+    /// roots, so they are told last: they are never free before the pool is gone.
+    pub(crate) async fn write_destroyed_root(
+        &self,
+        writers: &mut Writers,
+    ) -> Result<(), PoolError> {
+        self.config.borrow_mut().destroyed = true;
+        let config = self.write_data_configs().await?;
+        self.put_last_root(writers).await?;
+        self.write_log_configs(&config).await;
         Ok(())
     }
 }

@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use forebay_array::Verdict;
 use forebay_format::checksum::block_sum;
+use forebay_format::config::ScanConfig;
 use forebay_format::footer::{Footer, Run};
 use forebay_rt as rt;
 use forebay_segment::{SegmentInfo, SegmentKind, SegmentState};
@@ -35,7 +36,44 @@ pub(crate) struct ScanState {
     /// Where a paused scrub goes on.
     next: Cell<u32>,
     begun: Cell<Nanos>,
+    /// Seconds that it took before it was paused, or before the last import.
+    before_secs: Cell<u64>,
+    /// When its progress was last put on the devices.
+    kept_at: Cell<Nanos>,
 }
+
+impl ScanState {
+    /// As the configuration has it: a paused scrub stays paused, one in progress goes on.
+    pub fn restored(kept: Option<&ScanConfig>) -> Self {
+        let state = Self::default();
+        let Some(kept) = kept else { return state };
+        let mut now = kept.state.clone();
+        if now == "in progress" {
+            match kept.kind == "scrub" {
+                true => state.scrub_wanted.set(true),
+                // What is still missing begins another one.
+                false => now = "completed".to_owned(),
+            }
+        }
+        state.next.set(kept.next_segment);
+        state.before_secs.set(kept.elapsed_secs);
+        state.begun.set(rt::now());
+        *state.status.borrow_mut() = Some(ScanStatus {
+            kind: kept.kind.clone(),
+            state: now,
+            started_at: kept.started_at,
+            elapsed_secs: kept.elapsed_secs,
+            done_bytes: kept.done_bytes,
+            total_bytes: kept.total_bytes,
+            repaired_bytes: kept.repaired_bytes,
+            errors: kept.errors,
+        });
+        state
+    }
+}
+
+/// A scan that is cut short by the end of the process is at most this much behind.
+const KEEP_EVERY: Nanos = Nanos::from_secs(30);
 
 /// Rows judged at once.
 const ROWS: u32 = 16;
@@ -44,9 +82,44 @@ impl Pool {
     pub(crate) fn scan_status(&self) -> Option<ScanStatus> {
         let mut status = self.scan.status.borrow().clone()?;
         if status.state == "in progress" {
-            status.elapsed_secs = rt::now().since(self.scan.begun.get()).0 / 1_000_000_000;
+            status.elapsed_secs = self.scan_secs();
         }
         Some(status)
+    }
+
+    fn scan_secs(&self) -> u64 {
+        let now = rt::now().since(self.scan.begun.get()).0 / 1_000_000_000;
+        self.scan.before_secs.get() + now
+    }
+
+    /// The scan as the configuration keeps it.
+    pub(crate) fn scan_config(&self) -> Option<ScanConfig> {
+        let status = self.scan_status()?;
+        Some(ScanConfig {
+            kind: status.kind,
+            state: status.state,
+            started_at: status.started_at,
+            elapsed_secs: status.elapsed_secs,
+            done_bytes: status.done_bytes,
+            total_bytes: status.total_bytes,
+            repaired_bytes: status.repaired_bytes,
+            errors: status.errors,
+            next_segment: self.scan.next.get(),
+        })
+    }
+
+    /// Before the last root: a scan that is cut short goes on from here at the next import.
+    pub(crate) fn keep_running_scan(&self) {
+        if self.scan_runs() {
+            self.keep_scan();
+        }
+    }
+
+    /// Has the scan's state written with the next root.
+    fn keep_scan(&self) {
+        self.scan.kept_at.set(rt::now());
+        self.sync.config_dirty.set(true);
+        self.sync.wake.notify_all();
     }
 
     fn scan_runs(&self) -> bool {
@@ -57,7 +130,7 @@ impl Pool {
     pub async fn scrub(&self) -> Result<(), PoolError> {
         if self.is_stopped() || self.closing.get() {
             return Err(PoolError::new(format!(
-                "pool '{}' is suspended and cannot be scrubbed: {}",
+                "pool '{}' cannot be scrubbed: {}",
                 self.name(),
                 self.stop_reason()
             )));
@@ -72,8 +145,39 @@ impl Pool {
         self.scan.paused.set(false);
         self.scan.stop.set(false);
         self.scan.scrub_wanted.set(true);
+        // Whoever asks after this sees it running.
+        self.begin_scrub();
         self.sync.done.notify_all();
         Ok(())
+    }
+
+    fn segments_in_use(&self) -> Vec<SegmentId> {
+        let mut all = Vec::new();
+        self.table.for_each(|segment, info| {
+            if info.state == SegmentState::Full || info.state == SegmentState::Open {
+                all.push(segment);
+            }
+        });
+        all
+    }
+
+    /// Begins a scrub, or goes on with one.
+    fn begin_scrub(&self) {
+        let goes_on = |s: &ScanStatus| {
+            s.kind == "scrub" && matches!(s.state.as_str(), "paused" | "in progress")
+        };
+        if !self.scan.status.borrow().as_ref().is_some_and(goes_on) {
+            self.scan.next.set(0);
+            self.begin(Kind::Scrub, self.segments_in_use().len() as u64);
+            self.forget_lost();
+            return;
+        }
+        let paused = self.scan.status.borrow().as_ref().is_some_and(|s| s.state == "paused");
+        if paused {
+            self.progress(|status| status.state = "in progress".to_owned());
+            self.scan.begun.set(rt::now());
+            self.keep_scan();
+        }
     }
 
     /// Pauses a scrub; [`Pool::scrub`] goes on.
@@ -94,8 +198,17 @@ impl Pool {
         if !scrubbing && !self.scan.scrub_wanted.get() {
             return Err(PoolError::new(format!("pool '{}' is not being scrubbed", self.name())));
         }
-        self.scan.scrub_wanted.set(false);
-        if pause {
+        let waits = self.scan.scrub_wanted.replace(false);
+        let shown = status.is_some_and(|s| s.kind == "scrub" && s.state == "in progress");
+        if waits {
+            // It has not begun to read: nobody else would end it.
+            if !pause {
+                self.scan.next.set(0);
+            }
+            if shown {
+                self.finish(if pause { "paused" } else { "stopped" });
+            }
+        } else if pause {
             self.scan.paused.set(true);
         } else {
             self.scan.stop.set(true);
@@ -106,6 +219,7 @@ impl Pool {
                 status.state = "stopped".to_owned();
             }
         }
+        self.keep_scan();
         Ok(())
     }
 
@@ -117,6 +231,11 @@ impl Pool {
 
     pub(crate) fn want_resilver(&self) {
         self.scan.resilver_wanted.set(true);
+        // Whoever asks after this sees it running.
+        let stale = self.array.stale_segments().len();
+        if stale > 0 && !self.scan_runs() && !self.is_stopped() && !self.closing.get() {
+            self.begin(Kind::Resilver, stale as u64);
+        }
         self.sync.done.notify_all();
     }
 
@@ -143,6 +262,8 @@ impl Pool {
     fn begin(&self, kind: Kind, segments: u64) {
         let per_segment = u64::from(self.table.data_blocks(SegmentId(0))) * BLOCK_BYTES;
         self.scan.begun.set(rt::now());
+        self.scan.before_secs.set(0);
+        self.keep_scan();
         *self.scan.status.borrow_mut() = Some(ScanStatus {
             kind: if kind == Kind::Scrub { "scrub" } else { "resilver" }.to_owned(),
             state: "in progress".to_owned(),
@@ -163,7 +284,8 @@ impl Pool {
     }
 
     fn finish(&self, state: &str) {
-        let elapsed = rt::now().since(self.scan.begun.get()).0 / 1_000_000_000;
+        let elapsed = self.scan_secs();
+        self.scan.before_secs.set(elapsed);
         self.progress(|status| {
             status.state = state.to_owned();
             status.elapsed_secs = elapsed;
@@ -171,6 +293,7 @@ impl Pool {
                 status.done_bytes = status.total_bytes;
             }
         });
+        self.keep_scan();
     }
 
     async fn pace(&self, bytes: u64, begun: Nanos) {
@@ -188,35 +311,29 @@ impl Pool {
     }
 
     async fn run_scrub(self: &Rc<Self>) {
-        let in_use: Vec<SegmentId> = {
-            let mut all = Vec::new();
-            self.table.for_each(|segment, info| {
-                if info.state == SegmentState::Full || info.state == SegmentState::Open {
-                    all.push(segment);
-                }
-            });
-            all
-        };
+        let in_use = self.segments_in_use();
+        self.begin_scrub();
         let next = self.scan.next.get();
-        if next == 0 {
-            self.begin(Kind::Scrub, in_use.len() as u64);
-            self.forget_lost();
-        } else {
-            self.progress(|status| status.state = "in progress".to_owned());
-        }
         for segment in in_use.into_iter().filter(|s| s.0 >= next) {
-            if self.closing.get() || self.is_stopped() {
+            if self.is_stopped() {
                 self.finish("stopped");
                 return;
             }
+            if self.closing.get() {
+                return;
+            }
+            self.scan.next.set(segment.0);
             if self.scan.paused.get() {
-                self.scan.next.set(segment.0);
                 self.finish("paused");
                 return;
             }
             if self.scan.stop.get() {
+                self.scan.next.set(0);
                 self.finish("stopped");
                 return;
+            }
+            if rt::now().since(self.scan.kept_at.get()) >= KEEP_EVERY {
+                self.keep_scan();
             }
             let begun = rt::now();
             let bytes = self.scrub_segment(segment).await;

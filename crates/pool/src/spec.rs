@@ -45,7 +45,7 @@ pub struct PoolSpec {
     pub logs: Vec<LogSpec>,
     /// Properties by name, as `-o` gave them.
     pub properties: BTreeMap<String, String>,
-    /// Take devices that carry a label already.
+    /// Take devices that carry a label already, and groups that are not alike.
     pub force: bool,
 }
 
@@ -65,8 +65,17 @@ pub struct VolumeSpec {
 /// `pool import`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImportOptions {
-    /// Import although the pool looks in use elsewhere.
+    /// Import although the pool looks in use elsewhere, or newer data may be on devices that are
+    /// missing (`-f`).
     pub force: bool,
+    /// The pool is on the caller's own list, which was told ([`Opener::witness`]) of this
+    /// generation of its configuration last (0: of none). That another machine had the pool is no
+    /// obstacle then, as long as that one is silent; and when what is here is as new as what the
+    /// list was told of, nothing newer can be on devices that are missing. Forgives nothing else.
+    ///
+    /// [`Opener::witness`]: crate::Opener::witness
+    #[serde(default)]
+    pub known: Option<u64>,
     /// Go on without a missing log device, or past lost log frames (`-m`): names what is lost.
     pub accept_log_loss: bool,
     /// Go back this many committed groups (`-F`), after damage to the newest.

@@ -1,3 +1,7 @@
+mod devices;
+mod imports;
+mod rack;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;

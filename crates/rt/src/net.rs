@@ -241,19 +241,24 @@ impl Stream {
     #[must_use]
     pub fn peer_uid(&self) -> Option<u32> {
         let Kind::Socket(fd) = &self.kind else { return None };
-        let mut cred = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
-        let mut len = size_of::<libc::ucred>() as u32;
-        let outcome = unsafe {
-            libc::getsockopt(
-                fd.as_raw_fd(),
-                libc::SOL_SOCKET,
-                libc::SO_PEERCRED,
-                std::ptr::from_mut(&mut cred).cast(),
-                &raw mut len,
-            )
-        };
-        (outcome == 0 && cred.uid != u32::MAX).then_some(cred.uid)
+        credentials(fd).map(|cred| cred.uid)
     }
+}
+
+/// Who is on the other side of a Unix socket.
+fn credentials(fd: &OwnedFd) -> Option<libc::ucred> {
+    let mut cred = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut len = size_of::<libc::ucred>() as u32;
+    let outcome = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            std::ptr::from_mut(&mut cred).cast(),
+            &raw mut len,
+        )
+    };
+    (outcome == 0 && cred.uid != u32::MAX).then_some(cred)
 }
 
 impl Drop for Stream {
@@ -345,9 +350,13 @@ impl Listener {
             set(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 10);
             set(libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 6);
         }
+        let process = || credentials(&fd).filter(|cred| self.path.is_some() && cred.pid > 0);
         let peer = match self.peer_of(&fd) {
             Some(address) => address.to_string(),
-            None => format!("client of {}", self.address),
+            None => match process() {
+                Some(cred) => format!("process {}", cred.pid),
+                None => format!("client of {}", self.address),
+            },
         };
         Ok(Stream { kind: Kind::Socket(fd), peer })
     }

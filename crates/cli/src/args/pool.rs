@@ -17,7 +17,7 @@ pub enum PoolCommand {
         raid0, mirror, raidz1, raidz2 or raidz3; devices before the first such word form a raid0 \
         group. Each device after 'log' is a log device of its own, unless 'mirror' stands before.")]
     Create {
-        /// Take devices that carry a label already.
+        /// Take devices that carry a label already, and groups of unlike redundancy.
         #[arg(short)]
         force: bool,
         /// Set a property; may be given several times.
@@ -92,7 +92,9 @@ pub enum PoolCommand {
     /// Import a pool, or list what could be imported.
     #[command(after_help = "Examples:\n  forebay pool import -d /srv/disks\n  \
         forebay pool import -d /srv/disks tank\n\n\
-        Without -d, block devices under /dev are looked at.")]
+        Without -d, block devices under /dev are looked at. A pool that is known already and not \
+        served can be imported once more with -f, -m or -F, to go on without what is missing, and \
+        with -d when its devices have moved.")]
     Import {
         /// A folder of devices, or a device, to look at; may be given several times.
         #[arg(short = 'd', value_name = "DIR|DEV")]
@@ -100,7 +102,7 @@ pub enum PoolCommand {
         /// Import all that were found.
         #[arg(short = 'a', conflicts_with = "pool")]
         all: bool,
-        /// Import although the pool looks in use elsewhere.
+        /// Import although the pool looks in use elsewhere, or newer data may be on what is missing.
         #[arg(short)]
         force: bool,
         /// Accept a missing log device and what is lost with it.
@@ -169,7 +171,7 @@ pub enum PoolCommand {
     /// Add data groups or log devices.
     #[command(after_help = "Example:\n  forebay pool add tank log mirror l0 l1")]
     Add {
-        /// Take devices that carry a label already.
+        /// Take devices that carry a label already, and groups of unlike redundancy.
         #[arg(short)]
         force: bool,
         /// The pool.
@@ -243,6 +245,15 @@ pub enum PoolCommand {
         pool: String,
         /// The devices.
         #[arg(required = true, value_name = "DEV")]
+        devices: Vec<String>,
+    },
+    /// Start error counters again, and take back devices that were taken out for errors.
+    #[command(after_help = "Example:\n  forebay pool clear tank d2")]
+    Clear {
+        /// The pool.
+        pool: String,
+        /// The devices; all when none is named.
+        #[arg(value_name = "DEV")]
         devices: Vec<String>,
     },
     /// Read everything, check it, and repair what is bad.

@@ -1,6 +1,6 @@
 //! `forebay pool import`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use forebay_pool::Pool;
@@ -13,6 +13,7 @@ use crate::devices::{FileOpener, search};
 use crate::failure::Failure;
 use crate::reach::Reach;
 use crate::show;
+use crate::state::KnownPool;
 
 /// Imports `wanted` (a name or guid), or all; without either, lists what could be imported.
 pub async fn import(
@@ -23,12 +24,38 @@ pub async fn import(
     json: bool,
     options: ImportOptions,
 ) -> Result<Outcome, Failure> {
-    let known = reach.state().known_pools()?;
-    if let Some(pool) = known.iter().find(|p| Some(p.name.as_str()) == wanted) {
-        return Err(Failure::new(format!(
-            "'{}' is imported already; 'forebay serve {}' serves it",
-            pool.name, pool.name
-        )));
+    let mut known = reach.state().known_pools()?;
+    if let Some(at) = known.iter().position(|p| named(p, wanted)) {
+        let pool = &known[at];
+        if let Some(pid) = reach.server_of(&pool.name) {
+            return Err(Failure::new(format!(
+                "'{}' is imported already, and served by process {pid}",
+                pool.name
+            )));
+        }
+        let special = options != ImportOptions::default();
+        let moved = !dirs.is_empty() && pool.devices.iter().any(|path| !Path::new(path).exists());
+        if !special && !moved {
+            return Err(Failure::new(format!(
+                "'{}' is imported already; 'forebay serve {}' serves it",
+                pool.name, pool.name
+            )));
+        }
+        // Once more, from where its devices are now, or without what is missing.
+        let pool = known.remove(at);
+        let mut paths = pool.devices.clone();
+        paths.extend(search_named(dirs)?);
+        paths.sort();
+        paths.dedup();
+        let found = Pool::discover(Rc::new(FileOpener), &paths).await;
+        let Some(found) = found.iter().find(|found| found.guid == pool.guid) else {
+            return Err(Failure::new(format!(
+                "no device of '{}' was found; name the folder of its devices with -d",
+                pool.name
+            )));
+        };
+        import_one(reach, found, ImportOptions { known: Some(pool.generation), ..options }).await?;
+        return Ok(Outcome::done());
     }
     let paths = search(dirs)?;
     let mut found = Pool::discover(Rc::new(FileOpener), &paths).await;
@@ -52,6 +79,15 @@ pub async fn import(
         return Ok(Outcome::text(format!("no pools available to import in {}\n", places(dirs))));
     }
     Ok(Outcome::text(show::found_text(&found)))
+}
+
+fn named(pool: &KnownPool, wanted: Option<&str>) -> bool {
+    wanted.is_some_and(|wanted| pool.name == wanted || pool.guid.to_string() == wanted)
+}
+
+/// As [`search`], but without a name nothing is looked at.
+fn search_named(dirs: &[PathBuf]) -> Result<Vec<String>, Failure> {
+    if dirs.is_empty() { Ok(Vec::new()) } else { search(dirs) }
 }
 
 fn choose<'a>(

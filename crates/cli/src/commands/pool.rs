@@ -97,6 +97,7 @@ pub async fn pool(command: PoolCommand, reach: &Reach) -> Result<Outcome, Failur
                 force,
                 accept_log_loss,
                 rewind_groups: u64::from(rewind),
+                ..Default::default()
             };
             import::import(reach, &dirs, pool.as_deref(), all, json, options).await
         }
@@ -187,6 +188,16 @@ pub async fn pool(command: PoolCommand, reach: &Reach) -> Result<Outcome, Failur
         PoolCommand::Online { pool, devices } => {
             let devices = members(&devices)?;
             let actions = devices.into_iter().map(|device| Action::Online { device });
+            ask_all(reach, &pool, actions).await?;
+            Ok(Outcome::done())
+        }
+        PoolCommand::Clear { pool, devices } => {
+            let mut devices: Vec<Option<String>> =
+                members(&devices)?.into_iter().map(Some).collect();
+            if devices.is_empty() {
+                devices.push(None);
+            }
+            let actions = devices.into_iter().map(|device| Action::Clear { device });
             ask_all(reach, &pool, actions).await?;
             Ok(Outcome::done())
         }

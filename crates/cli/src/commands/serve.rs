@@ -77,6 +77,7 @@ async fn choose(args: &ServeArgs, reach: &Reach) -> Result<Vec<KnownPool>, Failu
             name: p.name,
             guid: p.guid,
             devices: p.paths,
+            generation: 0,
         };
         chosen = found.into_iter().map(entry).collect();
     }

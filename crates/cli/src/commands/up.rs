@@ -1,7 +1,7 @@
 //! `forebay up`: from nothing to a served volume.
 
 use std::fs::OpenOptions;
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
@@ -23,7 +23,7 @@ use crate::pools::PoolSet;
 use crate::reach::{KNOWN, Reach, import_known};
 use crate::serving::{Serving, connect_hints};
 use crate::state::{KnownPool, StateDir};
-use crate::terminal::Screen;
+use crate::terminal::{Screen, written_bytes};
 
 /// Name of the pool that it makes.
 const POOL: &str = "forebay";
@@ -190,7 +190,6 @@ async fn open_or_make(
     screen: &Screen,
 ) -> Result<(), Failure> {
     let shown = layout.dir.display();
-    std::fs::create_dir_all(&layout.dir).map_err(|e| Failure::new(format!("{shown}: {e}")))?;
     if exists(&layout.marker()) {
         screen.say(&format!("{shown}: an earlier start did not finish; starting over"));
         for pool in known_here(reach.state(), layout)? {
@@ -202,6 +201,7 @@ async fn open_or_make(
         return open(set, layout, screen).await;
     }
     reach.state().check_name_free(POOL, None)?;
+    std::fs::create_dir_all(&layout.dir).map_err(|e| Failure::new(format!("{shown}: {e}")))?;
     make(reach, set, layout, size_bytes, screen).await
 }
 
@@ -220,7 +220,12 @@ async fn open(set: &Rc<PoolSet>, layout: &Layout, screen: &Screen) -> Result<(),
         }));
     };
     screen.say(&format!("importing the pool '{}' from {shown}", pool.name));
-    let known = KnownPool { name: pool.name.clone(), guid: pool.guid, devices: pool.paths.clone() };
+    let known = KnownPool {
+        name: pool.name.clone(),
+        guid: pool.guid,
+        devices: pool.paths.clone(),
+        generation: 0,
+    };
     import_known(set, &known, &KNOWN).await
 }
 
@@ -312,14 +317,6 @@ async fn with_progress<T>(work: impl Future<Output = T>, total_bytes: u64, scree
             screen.show(&format!("  {share}% | {done} of {total}"));
         }
     }
-}
-
-/// What this process has sent to storage, by the kernel's count; `None` where that is hidden.
-fn written_bytes() -> Option<u64> {
-    let mut text = String::new();
-    let file = std::fs::File::options().read(true).open("/proc/self/io").ok()?;
-    file.take(4096).read_to_string(&mut text).ok()?;
-    text.lines().find_map(|line| line.strip_prefix("write_bytes: "))?.trim().parse().ok()
 }
 
 /// Asks the file system for all blocks at once: they lie together then. (The pool writes them

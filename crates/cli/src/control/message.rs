@@ -85,6 +85,10 @@ pub enum Action {
     Online {
         device: String,
     },
+    /// Forget errors, and take devices back that were taken out for them; all when none is named.
+    Clear {
+        device: Option<String>,
+    },
     Scrub {
         verb: ScanVerb,
     },

@@ -10,18 +10,20 @@ fn memory() -> Option<Device> {
 #[test]
 fn holders_share_one_lease_and_are_counted() {
     let leases = Leases::default();
-    let (first, hold_1) = leases.take("tank/a", memory).unwrap();
-    let (second, hold_2) = leases.take("tank/a", || panic!("it is open")).unwrap();
+    let (first, hold_1) = leases.take("tank/a", "me", memory).unwrap();
+    let (second, hold_2) = leases.take("tank/a", "me", || panic!("it is open")).unwrap();
     assert!(Rc::ptr_eq(&first, &second));
-    let (_other, _hold_3) = leases.take("tank/b", memory).unwrap();
-    let (_apart, _hold_4) = leases.take("tankette/a", memory).unwrap();
+    let (_other, _hold_3) = leases.take("tank/b", "me", memory).unwrap();
+    let (_apart, _hold_4) = leases.take("tankette/a", "me", memory).unwrap();
     assert_eq!((leases.holders("tank/a"), leases.holders("tank")), (2, 3));
+    let who = leases.who_holds("tank");
+    assert_eq!((who["tank/a"].len(), who["tank/b"].len(), who.len()), (2, 1, 2));
     drop((hold_1, hold_2));
     assert_eq!((leases.holders("tank/a"), leases.holders("tank")), (0, 1));
     // Nobody holds it: it is opened anew, for it may have been destroyed and made again.
-    let (third, _hold_5) = leases.take("tank/a", memory).unwrap();
+    let (third, _hold_5) = leases.take("tank/a", "me", memory).unwrap();
     assert!(!Rc::ptr_eq(&first, &third));
-    assert!(leases.take("tank/none", || None).is_none());
+    assert!(leases.take("tank/none", "me", || None).is_none());
 }
 
 #[test]
@@ -30,7 +32,7 @@ fn a_revoked_volume_is_gone_for_its_holders() {
         let leases = Leases::default();
         let device: Device = memory().unwrap();
         let weak = Rc::downgrade(&device);
-        let (lease, hold) = leases.take("tank/a", || Some(device)).unwrap();
+        let (lease, hold) = leases.take("tank/a", "me", || Some(device)).unwrap();
         let data = IoBuf::zeroed(4096).freeze();
         lease.write(0, data.clone(), true).await.unwrap();
         leases.revoke("tank");

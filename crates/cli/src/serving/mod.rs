@@ -156,7 +156,10 @@ impl Serving {
 
     /// Ends cleanly: answers what is in flight, exports the pools.
     pub async fn end(self) -> Result<(), Failure> {
-        self.screen.say("stopping: answering what is in flight, then exporting (Ctrl-C: at once)");
+        self.screen.say(&format!(
+            "stopping ({}): answering what is in flight, then exporting (Ctrl-C: at once)",
+            self.stop.by()
+        ));
         self.server.stop(PATIENCE).await;
         self.set.close().await?;
         self.screen.say("stopped: everything is on the devices");

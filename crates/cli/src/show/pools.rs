@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use forebay_pool::status::{FoundPool, PoolSummary};
+use forebay_pool::status::{FoundPool, Health, PoolSummary};
 use serde::Serialize;
 
 use super::clock::history_time;
@@ -180,9 +180,13 @@ pub fn found_text(pools: &[FoundPool]) -> String {
         if !pool.remark.is_empty() {
             text.push_str(&format!(" status: {}\n", pool.remark));
         }
-        text.push_str(
-            " action: The pool can be imported using its name or numeric identifier.\n config:\n\n",
-        );
+        let action = match pool.state {
+            Health::Unavail => {
+                "The pool cannot be imported. Bring its missing devices back, and try again."
+            }
+            _ => "The pool can be imported using its name or numeric identifier.",
+        };
+        text.push_str(&format!(" action: {action}\n config:\n\n"));
         // Nothing has been read yet, so there are no error counts to show.
         text.push_str(&device_tree(&pool.name, pool.state, &pool.groups, &pool.logs, None));
     }

@@ -31,6 +31,10 @@ pub struct KnownPool {
     pub guid: u64,
     /// Absolute paths of its devices.
     pub devices: Vec<String>,
+    /// The newest configuration of it that this machine has seen: what tells an old half of a
+    /// mirror from one that is all there is.
+    #[serde(default)]
+    pub generation: u64,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -215,8 +219,21 @@ impl StateDir {
             if let Some(other) = pools.iter().find(|p| p.name == pool.name && p.guid != pool.guid) {
                 return Err(name_taken(&other.name, other.guid));
             }
+            let mut pool = pool;
+            let before = pools.iter().find(|p| p.guid == pool.guid).map_or(0, |p| p.generation);
+            pool.generation = pool.generation.max(before);
             pools.retain(|p| p.guid != pool.guid);
             pools.push(pool);
+            Ok(())
+        })
+    }
+
+    /// Keeps the newest generation of the configuration of a pool that is on the list.
+    pub fn witness(&self, guid: u64, generation: u64) -> Result<(), Failure> {
+        self.change(|pools| {
+            for pool in pools.iter_mut().filter(|p| p.guid == guid) {
+                pool.generation = pool.generation.max(generation);
+            }
             Ok(())
         })
     }

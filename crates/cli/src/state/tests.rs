@@ -27,7 +27,7 @@ impl Drop for Scratch {
 }
 
 fn pool(name: &str, guid: u64) -> KnownPool {
-    KnownPool { name: name.into(), guid, devices: vec![format!("/dev/{name}")] }
+    KnownPool { name: name.into(), guid, devices: vec![format!("/dev/{name}")], generation: 0 }
 }
 
 #[test]
@@ -124,4 +124,23 @@ fn control_sockets_are_found_by_process() {
     }
     let pids: Vec<u32> = state.control_sockets().unwrap().into_iter().map(|(pid, _)| pid).collect();
     assert_eq!(pids, [3, 20]);
+}
+
+#[test]
+fn the_newest_generation_of_a_pool_is_kept_whatever_is_told_later() {
+    let scratch = Scratch::new("witness");
+    let state = StateDir::open_at(scratch.0.join("state")).unwrap();
+    let generation = || state.known_pools().unwrap()[0].generation;
+    state.witness(1, 9).unwrap();
+    state.remember(pool("tank", 1)).unwrap();
+    assert_eq!(generation(), 0, "a pool that is not on the list is nobody's");
+    for (told, kept) in [(4, 4), (7, 7), (5, 7)] {
+        state.witness(1, told).unwrap();
+        assert_eq!(generation(), kept);
+    }
+    state.remember(pool("tank", 1)).unwrap();
+    assert_eq!(generation(), 7);
+    state.forget(1).unwrap();
+    state.remember(pool("tank", 1)).unwrap();
+    assert_eq!(generation(), 0);
 }

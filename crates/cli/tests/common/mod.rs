@@ -93,11 +93,21 @@ impl Scratch {
         assert!(output.stdout.is_empty(), "{words}: nothing on standard output");
     }
 
+    /// The same for a server that may say something on standard output before it gives up.
+    pub fn refused_late(&self, words: &str, hint: &str) {
+        let output = self.forebay(words);
+        let line = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{words}: {line}");
+        assert_eq!(line.matches('\n').count(), 1, "{words}: one line, not\n{line}");
+        assert!(line.contains(hint), "{words}: no '{hint}' in: {line}");
+    }
+
     /// Starts a server and waits until it says that it is ready.
     pub fn server(&self, words: &str) -> Server {
         let mut child = self.command(words).stdout(Stdio::piped()).spawn().unwrap();
-        let mut server = Server { lines: BufReader::new(child.stdout.take().unwrap()), child };
-        server.read_until("ready: ");
+        let lines = BufReader::new(child.stdout.take().unwrap());
+        let mut server = Server { lines, child, said: Vec::new() };
+        server.said = server.read_until("ready: ");
         server
     }
 
@@ -124,6 +134,8 @@ pub fn text(output: &Output) -> String {
 pub struct Server {
     child: Child,
     lines: BufReader<ChildStdout>,
+    /// What it said until it was ready.
+    pub said: Vec<String>,
 }
 
 impl Server {

@@ -1,0 +1,242 @@
+//! What operators run into: refused imports, devices that moved, groups that are not alike, ports
+//! that are taken, commands that are interrupted.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::process::{Command, Stdio};
+
+use common::{Scratch, Server};
+
+const MIB: u64 = 1 << 20;
+
+fn scratch(name: &str, files: &[&str]) -> Scratch {
+    let scratch = Scratch::new(name);
+    files.iter().for_each(|file| scratch.file(file, 64 * MIB));
+    scratch
+}
+
+/// Hashes of the files that are there.
+fn hashes(scratch: &Scratch, files: &[&str]) -> BTreeMap<String, String> {
+    let there = files.iter().filter(|file| scratch.0.join(file).exists());
+    let output = Command::new("sha256sum").args(there).current_dir(&scratch.0).output().unwrap();
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).unwrap();
+    let pair = |line: &str| line.split_once("  ").map(|(hash, name)| (name.into(), hash.into()));
+    text.lines().filter_map(pair).collect()
+}
+
+fn hide(scratch: &Scratch, files: &[&str]) {
+    std::fs::create_dir_all(scratch.0.join("hidden")).unwrap();
+    for file in files {
+        std::fs::rename(scratch.0.join(file), scratch.0.join("hidden").join(file)).unwrap();
+    }
+}
+
+fn show(scratch: &Scratch, files: &[&str]) {
+    for file in files {
+        std::fs::rename(scratch.0.join("hidden").join(file), scratch.0.join(file)).unwrap();
+    }
+}
+
+/// A pool that was being served when its server was killed.
+fn killed(scratch: &Scratch, create: &str) {
+    scratch.run(create);
+    scratch.run("volume create -V 16M tank/vol0");
+    let server = scratch.server("serve tank");
+    let uri = scratch.uri("tank/vol0");
+    scratch.run(&format!("bench nbd {uri} --fua --seconds 1 --json"));
+    server.kill();
+}
+
+#[test]
+fn a_refused_import_changes_no_device() {
+    const FILES: [&str; 6] = ["d0", "d1", "d2", "d3", "l0", "l1"];
+    let scratch = scratch("refused", &FILES);
+    killed(&scratch, "pool create tank raidz1 d0 d1 d2 d3 log mirror l0 l1");
+    let refused = |gone: &[&str], words: &[&str], hint: &str| {
+        hide(&scratch, gone);
+        let before = hashes(&scratch, &FILES);
+        assert_eq!(before.len(), FILES.len() - gone.len());
+        for words in words {
+            scratch.refused(words, 1, hint);
+        }
+        assert_eq!(hashes(&scratch, &FILES), before, "{words:?}");
+        show(&scratch, gone);
+    };
+    // As a pool that is known, by whatever command, and as one that is looked for.
+    let known = ["pool status tank", "serve tank", "pool export tank", "pool import -F tank"];
+    refused(&["d0", "d1"], &known, "needs 3 of them");
+    refused(&["l0", "l1"], &known, "its log device is missing");
+    std::fs::rename(scratch.state(), scratch.0.join("state")).unwrap();
+    refused(&["d0", "d1"], &["pool import -d . tank", "pool import -f -d . tank"], "needs 3");
+    refused(&["l0", "l1"], &["pool import -d . tank"], "its log device is missing");
+    std::fs::remove_dir_all(scratch.state()).unwrap();
+    std::fs::rename(scratch.0.join("state"), scratch.state()).unwrap();
+    // What was said about -m holds for a pool that is known, too.
+    hide(&scratch, &["l0", "l1"]);
+    scratch.run("pool import -m tank");
+    let status = scratch.run("pool status tank");
+    assert!(status.contains("FAULTED"), "{status}");
+    assert!(scratch.run("pool scrub tank").contains("with 0 errors"));
+    show(&scratch, &["l0", "l1"]);
+    scratch.run("pool remove tank mirror-0");
+    scratch.run("pool add -f tank log mirror l0 l1");
+    assert_eq!(scratch.run("pool list -H -o health"), "ONLINE\n");
+    // Exported, nothing is lost without the log, and it is asked for all the same.
+    scratch.run("pool export tank");
+    refused(&["l0", "l1"], &["pool import -d . tank"], "no data is lost with it");
+    hide(&scratch, &["l0", "l1"]);
+    let listed = scratch.run("pool import -d .");
+    assert!(listed.contains("import with -m"), "{listed}");
+    scratch.run("pool import -m -d . tank");
+    scratch.run("pool destroy tank");
+}
+
+#[test]
+fn the_old_half_of_a_mirror_is_refused_though_the_pool_is_known() {
+    const FILES: [&str; 2] = ["d0", "d1"];
+    let scratch = scratch("halves", &FILES);
+    scratch.run("pool create tank mirror d0 d1");
+    hide(&scratch, &["d1"]);
+    // The other half goes on alone, and then is away itself.
+    scratch.run("volume create -V 16M tank/vol0");
+    assert_eq!(scratch.run("volume list -H -o name"), "tank/vol0\n");
+    show(&scratch, &["d1"]);
+    hide(&scratch, &["d0"]);
+    let before = hashes(&scratch, &FILES);
+    for words in ["volume list tank", "serve tank", "pool import -m tank"] {
+        scratch.refused(words, 1, "may hold newer data");
+    }
+    assert_eq!(hashes(&scratch, &FILES), before);
+    show(&scratch, &["d0"]);
+    assert_eq!(scratch.run("volume list -H -o name"), "tank/vol0\n");
+    scratch.run("pool resilver -w tank");
+    // Who says so goes back to what is here.
+    hide(&scratch, &["d1"]);
+    scratch.run("pool import -f tank");
+    scratch.run("pool status tank");
+}
+
+#[test]
+fn a_known_pool_is_found_where_its_devices_went() {
+    let scratch = scratch("moved", &["d0", "d1", "l0"]);
+    scratch.run("pool create tank mirror d0 d1 log l0");
+    scratch.refused("pool import -d . tank", 1, "'forebay serve tank' serves it");
+    hide(&scratch, &["d0", "d1", "l0"]);
+    scratch.refused("pool status tank", 1, "");
+    scratch.refused("pool import -d . tank", 1, "name the folder of its devices with -d");
+    scratch.run("pool import -d hidden tank");
+    assert!(scratch.run("pool status tank").contains("/hidden/l0"));
+    let server = scratch.server("serve tank");
+    scratch.refused("pool import -F tank", 1, "served by process");
+    assert!(server.interrupt().success());
+}
+
+#[test]
+fn groups_are_alike_unless_forced() {
+    let scratch = scratch("alike", &["d0", "d1", "d2", "d3", "d4"]);
+    scratch.refused("pool create tank mirror d0 d1 raidz2 d2 d3 d4", 1, "one group would survive");
+    scratch.run("pool create tank mirror d0 d1");
+    scratch.refused("pool add tank d2", 1, "would survive 0 failed devices and another 1");
+    scratch.run("pool add tank raidz1 d2 d3 d4");
+    scratch.refused("pool detach tank d2", 1, "/d2 is part of a raidz1");
+    scratch.run("pool offline tank d0");
+    scratch.refused("pool offline tank d1", 1, "/d1 is needed");
+    scratch.run("pool clear tank");
+    scratch.refused("pool clear tank d9", 1, "has no device");
+    assert_eq!(scratch.run("pool list -H -o health"), "DEGRADED\n", "offline is no error");
+}
+
+#[test]
+fn one_side_of_a_mirrored_log_is_not_removed() {
+    let scratch = scratch("sides", &["d0", "l0", "l1"]);
+    scratch.run("pool create tank d0 log mirror l0 l1");
+    scratch.refused("pool remove tank l0", 1, "'pool detach tank");
+    assert!(scratch.run("pool status tank").contains("mirror-0"));
+    scratch.run("pool detach tank l0");
+    scratch.run("pool attach tank l1 l0");
+    assert!(scratch.run("pool status tank").contains("mirror-0"));
+}
+
+#[test]
+fn a_scrub_is_seen_at_once_and_remembered() {
+    let scratch = scratch("scrubbed", &["d0", "d1"]);
+    scratch.run("pool create tank mirror d0 d1");
+    assert!(!scratch.run("pool status tank").contains("scan:"));
+    let server = scratch.server("serve tank");
+    scratch.run("pool scrub tank");
+    assert!(scratch.run("pool status tank").contains("scan: scrub"));
+    scratch.run("pool resilver -w tank");
+    assert!(server.interrupt().success());
+    let status = scratch.run("pool status tank");
+    assert!(status.contains("scan: "), "{status}");
+}
+
+#[test]
+fn a_port_that_is_taken_is_said_and_leaves_the_pool_closed() {
+    let scratch = scratch("ports", &["d0", "d1"]);
+    scratch.run("pool create one d0");
+    scratch.run("pool create two d1");
+    let first = scratch.server("serve one --listen tcp:127.0.0.1:0");
+    let hello = scratch.run("pool list -H -o name");
+    assert_eq!(hello, "one\ntwo\n");
+    let port = port_of(&first);
+    scratch.refused_late(&format!("serve two --listen tcp:127.0.0.1:{port}"), "another server");
+    assert_eq!(scratch.run("pool list -H -o name,health two"), "two\tONLINE\n");
+    assert!(first.interrupt().success());
+}
+
+/// The TCP port that a server listens on, as the kernel has it.
+fn port_of(server: &Server) -> u16 {
+    let listening = server.said.iter().find_map(|line| line.strip_prefix("listening on tcp:"));
+    listening.and_then(|address| address.rsplit(':').next()?.parse().ok()).expect("it said so")
+}
+
+#[test]
+fn up_that_is_refused_or_interrupted_leaves_nothing() {
+    let scratch = scratch("up-ends", &[]);
+    let server = scratch.server("up --size 64M --dir first --listen unix:a.sock");
+    scratch.refused("up --size 64M --dir second --listen unix:b.sock", 1, "is known already");
+    assert!(!scratch.0.join("second").exists());
+    assert!(server.interrupt().success());
+    // Interrupted while it writes its log files.
+    let other = Scratch::new("up-cut");
+    let mut child = other
+        .command("up --size 8G --dir made --listen unix:c.sock")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = String::new();
+    let mut out = child.stdout.take().unwrap();
+    while !said.contains("through once") {
+        let mut chunk = [0u8; 4096];
+        let got = out.read(&mut chunk).unwrap();
+        assert!(got > 0, "it ended early, after\n{said}");
+        said.push_str(&String::from_utf8_lossy(&chunk[..got]));
+    }
+    Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    let mut line = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut line).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(1), "{line}");
+    assert!(line.contains("run it again"), "{line}");
+    let left: Vec<_> = std::fs::read_dir(other.0.join("made")).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+    assert_eq!(other.run("pool list -H"), "");
+}
+
+#[test]
+fn a_server_that_stops_says_who_asked() {
+    let scratch = scratch("asked", &["d0"]);
+    scratch.run("pool create tank d0");
+    let mut server = scratch.server("serve tank");
+    let status = Command::new("sh")
+        .args(["-c", &format!("echo $$; exec kill -TERM {}", server.pid())])
+        .output()
+        .unwrap();
+    let sender = String::from_utf8(status.stdout).unwrap();
+    let said = server.read_until("stopping").pop().unwrap();
+    assert!(said.contains(&format!("SIGTERM of process {}", sender.trim())), "{said}");
+}

@@ -1,0 +1,192 @@
+//! The log of the last run: read to its end before an import writes anything, then taken into
+//! groups.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use forebay_format::config::{MemberConfig, PoolConfig, RingConfig};
+use forebay_intent_log::{LogRing, LogState, Loss, Record, Replay, Side, Verdict};
+use forebay_rt as rt;
+use forebay_txg::Content;
+use forebay_units::{BLOCK_LEN, DeviceId, parse_bytes};
+
+use crate::labels::OpenDevice;
+use crate::recovery::MOST_DIRTY_BYTES;
+use crate::spec::ImportOptions;
+use crate::status::ImportReport;
+use crate::{Pool, PoolError};
+
+/// What a record takes in memory beside its data, about.
+const RECORD_BYTES: u64 = 128;
+
+/// The log of the last run, read to its end and judged.
+pub(crate) struct OldLog {
+    /// Its records; `None` when they are too many to keep: then it is read once more.
+    kept: Option<Vec<Record>>,
+    records: u64,
+}
+
+impl OldLog {
+    /// Of a pool that was exported: nothing in its log counts.
+    pub fn none() -> Self {
+        Self { kept: Some(Vec::new()), records: 0 }
+    }
+}
+
+/// Reads the log to its end. Refused when acknowledged writes are missing in it, unless that is
+/// accepted. Nothing is written, so that an import that is refused has changed nothing.
+pub(crate) async fn read_log(
+    config: &PoolConfig,
+    devices: &BTreeMap<DeviceId, OpenDevice>,
+    state: &LogState,
+    options: &ImportOptions,
+    report: &mut ImportReport,
+) -> Result<OldLog, PoolError> {
+    let begun = rt::now();
+    let set = config.properties.get("dirty_limit").and_then(|v| parse_bytes(v).ok());
+    let most_bytes = set.unwrap_or(MOST_DIRTY_BYTES).min(MOST_DIRTY_BYTES);
+    let mut replay = Replay::open(replay_rings(config, devices), state, config.guid)?;
+    let mut kept = Some(Vec::new());
+    let mut kept_bytes = 0;
+    while let Some(records) = replay.next().await? {
+        for record in records {
+            let data_bytes: usize = record.data.iter().map(|piece| piece.len()).sum();
+            kept_bytes += data_bytes as u64 + RECORD_BYTES;
+            match &mut kept {
+                Some(list) if kept_bytes <= most_bytes => list.push(record),
+                _ => kept = None,
+            }
+        }
+    }
+    let end = replay.end().expect("a replay that has ended says how").clone();
+    report.log_bytes = end.bytes;
+    report.log_records = end.records;
+    for damage in &end.damages {
+        report.remarks.push(format!(
+            "log device {} at offset {}: {}; another side had it",
+            damage.place.device_name, damage.place.offset_bytes, damage.reason
+        ));
+    }
+    match end.verdict {
+        Verdict::CleanEnd => {}
+        Verdict::TornTail { seq } => report.remarks.push(format!(
+            "log frame {seq} was being written when the pool stopped; nobody was told that it was \
+             durable"
+        )),
+        Verdict::Loss(loss) => {
+            let text = describe_loss(config, &loss);
+            if !options.accept_log_loss {
+                return Err(PoolError::new(format!(
+                    "{text}; bring the log device back, or import with -m to go on without these \
+                     writes"
+                )));
+            }
+            report.remarks.push(format!("accepted: {text}"));
+        }
+    }
+    report.replay_seconds = rt::now().since(begun).as_secs_f64();
+    Ok(OldLog { kept, records: end.records })
+}
+
+impl Pool {
+    /// Takes the old log's records into groups, and commits those as they fill up.
+    pub(crate) async fn replay(
+        self: &Rc<Self>,
+        old: OldLog,
+        state: &LogState,
+    ) -> Result<(), PoolError> {
+        if let Some(records) = old.kept {
+            for record in records {
+                self.replay_record(record).await?;
+            }
+            return Ok(());
+        }
+        let rings = replay_rings(&self.config.borrow(), &self.devices.borrow());
+        let mut replay = Replay::open(rings, state, self.guid)?;
+        while let Some(records) = replay.next().await? {
+            for record in records {
+                self.replay_record(record).await?;
+            }
+        }
+        if replay.end().is_none_or(|end| end.records != old.records) {
+            return Err(PoolError::new(
+                "the log's devices do not give the same records twice; look at what the kernel \
+                 says of them, and import again",
+            ));
+        }
+        Ok(())
+    }
+
+    async fn replay_record(self: &Rc<Self>, record: Record) -> Result<(), PoolError> {
+        let volume = self.volumes.borrow().get(&record.volume).cloned();
+        let Some(volume) = volume else { return Ok(()) };
+        let limit = Pool::blocks_of(volume.size_bytes.get());
+        let mut at = record.lba;
+        let mut absorb = |blocks: u64, content: Content, held: u64| {
+            // Writes past the end belong to a volume that was cut after them.
+            if at.0 + blocks <= limit {
+                self.groups.borrow_mut().absorb(record.volume, at, blocks, content, held);
+            } else {
+                self.throttle.release(held);
+            }
+            at.0 += blocks;
+        };
+        if record.data.is_empty() {
+            absorb(u64::from(record.blocks), Content::Zero, 0);
+            return Ok(());
+        }
+        for piece in record.data {
+            if self.throttle.dirty_bytes() >= self.limits.get().txg_bytes {
+                self.sync_group().await?;
+            }
+            let held = self.throttle.admit(piece.len() as u64).await.forget();
+            absorb((piece.len() / BLOCK_LEN) as u64, Content::Data(piece), held);
+        }
+        Ok(())
+    }
+}
+
+/// Rings as the last run had them, on the devices that are here.
+fn replay_rings(config: &PoolConfig, devices: &BTreeMap<DeviceId, OpenDevice>) -> Vec<LogRing> {
+    let side = |ring: &RingConfig, member: &MemberConfig| {
+        let device_id = DeviceId(member.device);
+        let device = devices.get(&device_id)?.device();
+        Some(Side { device_id, device, start_bytes: ring.start_bytes })
+    };
+    let ring = |ring: &RingConfig| LogRing {
+        index: ring.ring as u8,
+        len_bytes: ring.len_bytes,
+        sides: ring.sides.iter().filter_map(|member| side(ring, member)).collect(),
+    };
+    config.log_rings.iter().map(ring).collect()
+}
+
+fn describe_loss(config: &PoolConfig, loss: &Loss) -> String {
+    let frames: Vec<String> =
+        loss.missing.iter().take(4).map(|(a, b)| format!("{a} to {b}")).collect();
+    let volumes: Vec<String> = loss
+        .volumes_hint
+        .iter()
+        .filter_map(|id| config.volumes.iter().find(|v| v.id == id.0))
+        .map(|v| format!("{}/{}", config.name, v.name))
+        .collect();
+    let places: Vec<String> = loss
+        .places
+        .iter()
+        .map(|p| format!("{} at offset {}", p.place.device_name, p.place.offset_bytes))
+        .collect();
+    let mut text = format!(
+        "pool '{}' has lost acknowledged writes: log frames {} were durable (up to {}) and are \
+         not there",
+        config.name,
+        frames.join(", "),
+        loss.watermark
+    );
+    if !places.is_empty() {
+        text.push_str(&format!(" ({})", places.join(", ")));
+    }
+    if !volumes.is_empty() {
+        text.push_str(&format!("; volumes concerned, as far as known: {}", volumes.join(", ")));
+    }
+    text
+}

@@ -1,0 +1,283 @@
+//! Commands on devices, and what becomes of space.
+
+use forebay_device::ErrorKind;
+use forebay_rt::Runtime;
+
+use super::rack::Rack;
+use super::{expect, names, spec, stamp, volume};
+use crate::Pool;
+use crate::spec::{ImportOptions, Redundancy, VolumeSpec};
+use crate::status::Health;
+
+const SIZE: u64 = 64 << 20;
+
+#[test]
+fn one_side_of_a_mirrored_log_is_detached_and_not_removed() {
+    Runtime::simulated(1).block_on(async {
+        let rack = Rack::new(&["a", "l", "m"], SIZE);
+        let spec = spec(Redundancy::Raid0, &["a"], &["l", "m"]);
+        let pool = Pool::create(rack.host(1), "tank", &spec).await.unwrap();
+        pool.create_volume(&volume(8 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        for side in ["l", "m"] {
+            let said = pool.remove(side).await.unwrap_err().message;
+            assert!(said.contains("'pool detach tank"), "{said}");
+            assert!(said.contains("mirror-0"), "{said}");
+        }
+        assert_eq!(pool.status().logs[0].children.len(), 2, "nothing changed");
+        pool.detach("l").await.unwrap();
+        v.write(0, stamp(4096, 1), true).await.unwrap();
+        let said = pool.detach("m").await.unwrap_err().message;
+        assert!(said.contains("'pool remove'"), "{said}");
+        pool.attach("m", "l", false).await.unwrap();
+        v.write(0, stamp(4096, 2), true).await.unwrap();
+        assert_eq!(pool.status().logs[0].children.len(), 2);
+        pool.remove("mirror-0").await.unwrap();
+        assert!(pool.status().logs.is_empty());
+        v.write(0, stamp(4096, 3), true).await.unwrap();
+        expect(&v, 0, &stamp(4096, 3)).await;
+        // Both are free again.
+        let add = super::spec(Redundancy::Raid0, &[], &["m"]);
+        let add = crate::spec::PoolSpec { groups: vec![], ..add };
+        pool.add(&add).await.unwrap();
+        // A log that is no mirror is removed by its name.
+        pool.remove("m").await.unwrap();
+        assert_eq!(pool.summary().health, Health::Online);
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn sparse_volumes_fill_the_pool_to_its_last_block_and_no_further() {
+    Runtime::simulated(2).block_on(async {
+        let rack = Rack::new(&["a", "b", "c"], SIZE);
+        let spec = spec(Redundancy::Raidz1, &["a", "b", "c"], &[]);
+        let pool = Pool::create(rack.host(1), "tank", &spec).await.unwrap();
+        for name in ["v", "w"] {
+            let sparse = VolumeSpec { name: name.into(), sparse: true, ..volume(1 << 30) };
+            pool.create_volume(&sparse).await.unwrap();
+        }
+        let (v, w) = (pool.open_volume("v").unwrap(), pool.open_volume("w").unwrap());
+        let room = pool.summary().free_bytes / 4096;
+        assert!(room > 1000);
+        let mut written = 0;
+        let full = loop {
+            let device = if written % 2 == 0 { &v } else { &w };
+            match device.write(written / 2 * 4096, stamp(4096, written), written % 500 == 0).await {
+                Ok(()) => written += 1,
+                Err(error) => break error,
+            }
+            assert!(written <= room, "more than there is");
+        };
+        assert_eq!(full.kind, ErrorKind::NoSpace, "{full}");
+        assert_eq!(written, room, "every block that was said to be free could be had");
+        pool.sync().await.unwrap();
+        // Full is not broken: what is there is read, overwritten and trimmed, and nothing else.
+        for at in (0..written).step_by(97) {
+            let device = if at % 2 == 0 { &v } else { &w };
+            expect(device, at / 2 * 4096, &stamp(4096, at)).await;
+        }
+        for round in 0..3 {
+            for at in 0..written / 2 {
+                v.write(at * 4096, stamp(4096, at + round), false).await.unwrap();
+            }
+            assert!(w.write(written * 4096, stamp(4096, 1), false).await.is_err());
+        }
+        w.discard(0, 40 * 4096, true).await.unwrap();
+        pool.sync().await.unwrap();
+        for at in 0..40 {
+            v.write((room + at) * 4096, stamp(4096, at), true).await.unwrap();
+        }
+        let more = v.write((room + 40) * 4096, stamp(4096, 0), true).await.unwrap_err();
+        assert_eq!(more.kind, ErrorKind::NoSpace);
+        pool.export().await.unwrap();
+        drop((v, w, pool));
+        let options = ImportOptions::default();
+        let paths = names(&["a", "b", "c"]);
+        let pool = Pool::import(rack.host(1), &paths, "tank", &options).await.unwrap();
+        let (v, w) = (pool.open_volume("v").unwrap(), pool.open_volume("w").unwrap());
+        expect(&v, (room + 39) * 4096, &stamp(4096, 39)).await;
+        expect(&w, 39 * 4096, &[0; 4096]).await;
+        expect(&v, 4096, &stamp(4096, 3)).await;
+        assert!(w.write(0, stamp(4096, 0), false).await.is_err(), "still full");
+        pool.export().await.unwrap();
+    });
+}
+
+/// A raidz1 of three with `blocks` blocks on its devices.
+async fn filled(rack: &std::rc::Rc<Rack>, blocks: u64) -> std::rc::Rc<Pool> {
+    let spec = spec(Redundancy::Raidz1, &["a", "b", "c"], &["l"]);
+    let pool = Pool::create(rack.host(1), "tank", &spec).await.unwrap();
+    pool.create_volume(&volume(64 << 20)).await.unwrap();
+    let v = pool.open_volume("v").unwrap();
+    for at in 0..blocks {
+        v.write(at * 4096, stamp(4096, at), false).await.unwrap();
+    }
+    pool.sync().await.unwrap();
+    pool
+}
+
+fn fail_reads(rack: &Rack, name: &str, failing: bool) {
+    let mut all = rack.switches.unreadable.borrow_mut();
+    if failing {
+        all.insert(name.to_owned());
+    } else {
+        all.remove(name);
+    }
+}
+
+/// The line of a device in `pool status`.
+fn line(pool: &Pool, name: &str) -> crate::status::VdevStatus {
+    let status = pool.status();
+    let all = status.groups.into_iter().flat_map(|group| group.children);
+    all.chain(status.logs).find(|vdev| vdev.name == name).expect("it is listed")
+}
+
+#[test]
+fn a_device_that_fails_many_reads_is_taken_out_and_cleared_by_the_operator() {
+    Runtime::simulated(3).block_on(async {
+        let rack = Rack::new(&["a", "b", "c", "l"], SIZE);
+        let pool = filled(&rack, 4000).await;
+        let v = pool.open_volume("v").unwrap();
+        fail_reads(&rack, "b", true);
+        let read = async |from: u64, to: u64| {
+            for at in from..to {
+                expect(&v, at * 4096, &stamp(4096, at)).await;
+            }
+        };
+        // A few in a while are counted and shown, and are no reason to do without it.
+        let mut at = 0;
+        while line(&pool, "b").read_errors < 5 {
+            read(at, at + 1).await;
+            at += 1;
+        }
+        forebay_rt::sleep(forebay_units::Nanos::from_secs(1)).await;
+        assert_eq!(line(&pool, "b").state, Health::Online);
+        assert!(pool.status().action.contains("pool clear tank"), "{}", pool.status().action);
+        forebay_rt::sleep(forebay_units::Nanos::from_secs(700)).await;
+        let before = line(&pool, "b").read_errors;
+        while line(&pool, "b").read_errors < before + 9 {
+            read(at, at + 1).await;
+            at += 1;
+        }
+        forebay_rt::sleep(forebay_units::Nanos::from_secs(1)).await;
+        assert_eq!(line(&pool, "b").state, Health::Online, "those before were long ago");
+        // As many at once are.
+        read(at, at + 400).await;
+        forebay_rt::sleep(forebay_units::Nanos::from_secs(1)).await;
+        let b = line(&pool, "b");
+        assert_eq!(b.state, Health::Faulted, "{b:?}");
+        assert!(b.read_errors >= 10 && b.write_errors == 0, "{b:?}");
+        assert_eq!(pool.summary().health, Health::Degraded);
+        assert!(
+            pool.remarks().iter().any(|r| r.contains("b was taken out")),
+            "{:?}",
+            pool.remarks()
+        );
+        read(0, 4000).await;
+        v.write(0, stamp(4096, 0), true).await.unwrap();
+        // Another one must not go as well: it is kept, and says so.
+        fail_reads(&rack, "c", true);
+        for at in 0..100 {
+            let _ = v.read(at * 4096 + 4096, forebay_device::IoBuf::zeroed(4096)).await;
+        }
+        forebay_rt::sleep(forebay_units::Nanos::from_secs(1)).await;
+        let c = line(&pool, "c");
+        assert_eq!((c.state, c.note.as_str()), (Health::Degraded, "too many errors"));
+        fail_reads(&rack, "c", false);
+        fail_reads(&rack, "b", false);
+        assert!(pool.clear(Some("x")).await.is_err());
+        pool.clear(Some("c")).await.unwrap();
+        assert_eq!((line(&pool, "c").state, line(&pool, "c").read_errors), (Health::Online, 0));
+        assert_eq!(line(&pool, "b").state, Health::Faulted, "only what was named");
+        pool.clear(None).await.unwrap();
+        while pool.status().scan.is_some_and(|s| s.state == "in progress") {
+            forebay_rt::sleep(forebay_units::Nanos::from_secs(1)).await;
+        }
+        let b = line(&pool, "b");
+        assert_eq!((b.state, b.read_errors, b.note.as_str()), (Health::Online, 0, ""));
+        assert_eq!(pool.summary().health, Health::Online);
+        // What could not be read for a while stays listed until it has been looked at again.
+        assert!(pool.status().lost_count > 0);
+        pool.scrub().await.unwrap();
+        while pool.status().scan.is_some_and(|s| s.state == "in progress") {
+            forebay_rt::sleep(forebay_units::Nanos::from_secs(1)).await;
+        }
+        let status = pool.status();
+        assert_eq!((status.lost_count, status.action.as_str()), (0, ""));
+        read(1, 4000).await;
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_scrub_is_remembered_over_an_export_and_goes_on_where_it_was() {
+    let rack = Rack::new(&["a", "b", "c", "l"], SIZE);
+    let paths = names(&["a", "b", "c", "l"]);
+    let (mine, its) = (rack.clone(), paths.clone());
+    Runtime::simulated(4).block_on(async move {
+        let (rack, paths) = (mine, its);
+        let pool = filled(&rack, 14000).await;
+        pool.set("scan_rate", "1M").await.unwrap();
+        let scan = |pool: &Pool| pool.status().scan.expect("there is one");
+        assert!(pool.status().scan.is_none());
+        pool.scrub().await.unwrap();
+        assert_eq!(scan(&pool).state, "in progress", "at once");
+        assert!(pool.scrub().await.is_err());
+        forebay_rt::sleep(forebay_units::Nanos::from_secs(10)).await;
+        pool.scrub_pause().await.unwrap();
+        forebay_rt::sleep(forebay_units::Nanos::from_secs(5)).await;
+        let paused = scan(&pool);
+        assert_eq!(paused.state, "paused");
+        assert!(paused.done_bytes > 0 && paused.done_bytes < paused.total_bytes, "{paused:?}");
+        assert!((9..=12).contains(&paused.elapsed_secs), "{paused:?}");
+        pool.export().await.unwrap();
+        drop(pool);
+        let options = ImportOptions::default();
+        let pool = Pool::import(rack.host(1), &paths, "tank", &options).await.unwrap();
+        forebay_rt::sleep(forebay_units::Nanos::from_secs(100)).await;
+        assert_eq!(scan(&pool), paused, "paused it stays");
+        pool.scrub().await.unwrap();
+        forebay_rt::sleep(forebay_units::Nanos::from_secs(3)).await;
+        let more = scan(&pool);
+        assert_eq!((more.state.as_str(), more.started_at), ("in progress", paused.started_at));
+        assert!(more.done_bytes >= paused.done_bytes, "{more:?}");
+        assert!((12..=16).contains(&more.elapsed_secs), "{more:?}");
+        pool.export().await.unwrap();
+        drop(pool);
+        // Cut short by an export it goes on by itself, and each segment is read once in all.
+        let pool = Pool::import(rack.host(1), &paths, "tank", &options).await.unwrap();
+        assert_eq!(scan(&pool).state, "in progress");
+        let mut rounds = 0;
+        while scan(&pool).state == "in progress" {
+            forebay_rt::sleep(forebay_units::Nanos::from_secs(1)).await;
+            rounds += 1;
+            assert!(rounds < 200, "{:?}", scan(&pool));
+        }
+        let done = scan(&pool);
+        assert_eq!((done.state.as_str(), done.errors, done.repaired_bytes), ("completed", 0, 0));
+        // Paused before it has read anything, and stopped: nobody else would end it.
+        pool.scrub().await.unwrap();
+        pool.scrub_pause().await.unwrap();
+        assert_eq!(scan(&pool).state, "paused");
+        pool.scrub_stop().await.unwrap();
+        assert_eq!(scan(&pool).state, "stopped");
+        assert!(pool.scrub_stop().await.is_err());
+        pool.scrub().await.unwrap();
+        // Long enough for its progress to be on the devices.
+        forebay_rt::sleep(forebay_units::Nanos::from_secs(45)).await;
+        assert_eq!(scan(&pool).state, "in progress");
+    });
+    // A crash: it goes on from a little before.
+    Runtime::simulated(5).block_on(async move {
+        let options = ImportOptions::default();
+        let pool = Pool::import(rack.host(1), &paths, "tank", &options).await.unwrap();
+        let scan = pool.status().scan.unwrap();
+        assert_eq!((scan.kind.as_str(), scan.state.as_str()), ("scrub", "in progress"));
+        assert!(scan.elapsed_secs >= 30 && scan.done_bytes > 0, "{scan:?}");
+        pool.set("scan_rate", "auto").await.unwrap();
+        forebay_rt::sleep(forebay_units::Nanos::from_secs(60)).await;
+        assert_eq!(pool.status().scan.unwrap().state, "completed");
+        pool.export().await.unwrap();
+    });
+}

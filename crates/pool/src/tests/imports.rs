@@ -1,0 +1,366 @@
+//! Imports that are refused, what an operator may force, and pools that end.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use forebay_device::IoBuf;
+use forebay_rt::{self as rt, Runtime};
+use forebay_units::Nanos;
+
+use super::rack::Rack;
+use super::{expect, names, spec, stamp, volume};
+use crate::Pool;
+use crate::spec::{ImportOptions, Redundancy};
+use crate::status::Health;
+
+const ALL: [&str; 6] = ["a", "b", "c", "d", "l", "m"];
+const SIZE: u64 = 64 << 20;
+
+fn forced() -> ImportOptions {
+    ImportOptions { force: true, ..Default::default() }
+}
+
+fn without_log() -> ImportOptions {
+    ImportOptions { accept_log_loss: true, ..Default::default() }
+}
+
+/// A pool with one volume whose first block is `salt`, durable in the log.
+async fn make(rack: &Rc<Rack>, redundancy: Redundancy, data: &[&str], log: &[&str]) -> Rc<Pool> {
+    let pool = Pool::create(rack.host(1), "tank", &spec(redundancy, data, log)).await.unwrap();
+    pool.create_volume(&volume(16 << 20)).await.unwrap();
+    write(&pool, 1).await;
+    pool
+}
+
+async fn write(pool: &Rc<Pool>, salt: u64) {
+    let v = pool.open_volume("v").unwrap();
+    v.write(0, stamp(4096, salt), true).await.unwrap();
+}
+
+async fn check(pool: &Rc<Pool>, salt: u64) {
+    expect(&pool.open_volume("v").unwrap(), 0, &stamp(4096, salt)).await;
+}
+
+/// A crash: the machine stops with whatever `work` left it in.
+fn until_crash<F: Future<Output = ()> + 'static>(work: F) {
+    Runtime::simulated(1).block_on(work);
+}
+
+async fn import(rack: &Rc<Rack>, host: u64, options: &ImportOptions) -> Result<Rc<Pool>, String> {
+    let outcome = Pool::import(rack.host(host), &names(&ALL), "tank", options).await;
+    outcome.map_err(|e| e.message)
+}
+
+/// Imports, which must be refused with this word and without a single write to any device.
+async fn refused(rack: &Rc<Rack>, host: u64, options: &ImportOptions, word: &str) {
+    let before = rack.changes();
+    let said = import(rack, host, options).await.err().expect("it is refused");
+    assert!(said.contains(word), "no '{word}' in: {said}");
+    assert_eq!(rack.changes(), before, "after: {said}");
+}
+
+#[test]
+fn an_import_without_too_many_devices_is_refused_and_writes_nothing() {
+    let rack = Rack::new(&ALL, SIZE);
+    let mine = rack.clone();
+    until_crash(async move {
+        make(&mine, Redundancy::Raidz1, &["a", "b", "c", "d"], &["l", "m"]).await;
+    });
+    Runtime::simulated(2).block_on(async move {
+        rack.pull(&["a", "b"]);
+        refused(&rack, 1, &ImportOptions::default(), "missing: a, b").await;
+        refused(&rack, 1, &forced(), "missing: a, b").await;
+        rack.put_back(&["a"]);
+        let pool = import(&rack, 1, &ImportOptions::default()).await.unwrap();
+        check(&pool, 1).await;
+        assert_eq!(pool.summary().health, Health::Degraded);
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn an_import_without_the_log_is_refused_and_writes_nothing() {
+    let rack = Rack::new(&ALL, SIZE);
+    let mine = rack.clone();
+    until_crash(async move {
+        let pool = make(&mine, Redundancy::Raidz1, &["a", "b", "c", "d"], &["l", "m"]).await;
+        pool.sync().await.unwrap();
+        write(&pool, 2).await;
+    });
+    Runtime::simulated(2).block_on(async move {
+        rack.pull(&["l", "m"]);
+        refused(&rack, 1, &ImportOptions::default(), "writes that were acknowledged").await;
+        let found = Pool::discover(rack.host(1), &names(&ALL)).await;
+        assert!(found[0].remark.contains("acknowledged writes"), "{}", found[0].remark);
+        // One side is as good as two.
+        rack.put_back(&["m"]);
+        let pool = import(&rack, 1, &ImportOptions::default()).await.unwrap();
+        check(&pool, 2).await;
+        write(&pool, 3).await;
+        pool.export().await.unwrap();
+        drop(pool);
+        // Exported: nothing is lost with the log, and still it is for the operator to say.
+        rack.pull(&["m"]);
+        refused(&rack, 1, &ImportOptions::default(), "no data is lost with it").await;
+        let found = Pool::discover(rack.host(1), &names(&ALL)).await;
+        assert!(found[0].remark.contains("-m"), "{}", found[0].remark);
+        let pool = import(&rack, 1, &without_log()).await.unwrap();
+        check(&pool, 3).await;
+        write(&pool, 4).await;
+        assert_eq!(pool.status().logs[0].state, Health::Faulted);
+        pool.export().await.unwrap();
+        drop(pool);
+        // It was said once; and a log that returns is not taken for a newer one.
+        rack.put_back(&["l", "m"]);
+        let pool = import(&rack, 1, &ImportOptions::default()).await.unwrap();
+        check(&pool, 4).await;
+        pool.online("l").await.unwrap();
+        pool.online("m").await.unwrap();
+        assert_eq!(pool.summary().health, Health::Online);
+        write(&pool, 5).await;
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn an_import_that_finds_acknowledged_frames_lost_writes_nothing() {
+    let rack = Rack::new(&ALL, SIZE);
+    let mine = rack.clone();
+    until_crash(async move {
+        let pool = make(&mine, Redundancy::Raidz1, &["a", "b", "c", "d"], &["l"]).await;
+        // More than the next import may keep in memory: it would commit groups on the way.
+        pool.set("dirty_limit", "1M").await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        for at in 0..96 {
+            v.write(at * 32768, stamp(32768, 100 + at), true).await.unwrap();
+        }
+    });
+    Runtime::simulated(2).block_on(async move {
+        // A hole in the middle of the frames.
+        let log = rack.device("l");
+        let hole = (1 << 20) + (2 << 20);
+        let kept = log.read(hole, IoBuf::zeroed(65536)).await.unwrap();
+        log.write(hole, IoBuf::zeroed(65536).freeze(), true).await.unwrap();
+        refused(&rack, 1, &ImportOptions::default(), "has lost acknowledged writes").await;
+        // With the frames where they were nothing is missing, in however many groups.
+        log.write(hole, kept.freeze(), true).await.unwrap();
+        let pool = import(&rack, 1, &ImportOptions::default()).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        for at in 0..96 {
+            expect(&v, at * 32768, &stamp(32768, 100 + at)).await;
+        }
+        let report = pool.stats().last_import;
+        assert!(report.log_bytes > 3 << 20, "{report:?}");
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_pool_that_another_machine_uses_is_refused_and_not_written_to() {
+    Runtime::simulated(1).block_on(async move {
+        let rack = Rack::new(&ALL, SIZE);
+        let pool = make(&rack, Redundancy::Raidz1, &["a", "b", "c", "d"], &["l", "m"]).await;
+        pool.sync().await.unwrap();
+        rt::sleep(Nanos::from_secs(20)).await;
+        // What the owner writes while it idles: heartbeats, one a second, for four seconds.
+        const BEATS: u64 = 5;
+        for options in [ImportOptions::default(), forced()] {
+            let before = rack.changes();
+            let said = import(&rack, 2, &options).await.err().unwrap();
+            assert!(said.contains("in use there"), "{said}");
+            let changes = rack.changes() - before;
+            assert!(changes <= BEATS, "{changes} changes: the other wrote as well");
+        }
+        check(&pool, 1).await;
+        write(&pool, 2).await;
+        pool.export().await.unwrap();
+        // Exported there, it is free for everybody.
+        let pool = import(&rack, 2, &ImportOptions::default()).await.unwrap();
+        check(&pool, 2).await;
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_pool_of_a_machine_that_is_silent_needs_force() {
+    let rack = Rack::new(&ALL, SIZE);
+    let mine = rack.clone();
+    until_crash(async move {
+        make(&mine, Redundancy::Raidz1, &["a", "b", "c", "d"], &["l", "m"]).await;
+    });
+    Runtime::simulated(2).block_on(async move {
+        refused(&rack, 2, &ImportOptions::default(), "use -f").await;
+        let pool = import(&rack, 2, &forced()).await.unwrap();
+        check(&pool, 1).await;
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_machine_that_lost_its_pool_to_another_stops_writing() {
+    Runtime::simulated(1).block_on(async move {
+        let rack = Rack::new(&ALL, SIZE);
+        let first = make(&rack, Redundancy::Mirror, &["a", "b"], &[]).await;
+        rt::sleep(Nanos::from_secs(3)).await;
+        // Somebody else's heartbeat appears, as after an import with -f on a machine that saw none.
+        let taken =
+            forebay_format::label::Heartbeat { pool: first.guid(), nonce: 7, host: 2, beat: 1 };
+        crate::labels::write_beat(&rack.device("a"), &taken).await.unwrap();
+        rt::sleep(Nanos::from_secs(3)).await;
+        assert_eq!(first.summary().health, Health::Suspended);
+        let v = first.open_volume("v").unwrap();
+        assert!(v.write(0, stamp(4096, 9), true).await.is_err());
+    });
+}
+
+#[test]
+fn the_old_half_of_a_mirror_is_not_imported_unless_forced() {
+    let rack = Rack::new(&ALL, SIZE);
+    let told = Rc::new(Cell::new(0));
+    let (mine, tell) = (rack.clone(), told.clone());
+    until_crash(async move {
+        let pool = make(&mine, Redundancy::Mirror, &["a", "b"], &[]).await;
+        pool.sync().await.unwrap();
+        mine.pull(&["a"]);
+        write(&pool, 2).await;
+        pool.sync().await.unwrap();
+        write(&pool, 3).await;
+        pool.export().await.unwrap();
+        tell.set(pool.config_generation());
+    });
+    Runtime::simulated(2).block_on(async move {
+        rack.put_back(&["a"]);
+        rack.pull(&["b"]);
+        refused(&rack, 1, &ImportOptions::default(), "may hold newer data").await;
+        let known = |generation| ImportOptions { known: Some(generation), ..Default::default() };
+        refused(&rack, 1, &known(0), "may hold newer data").await;
+        refused(&rack, 1, &known(told.get()), "may hold newer data").await;
+        // The newer half alone is all there is to have.
+        rack.put_back(&["b"]);
+        rack.pull(&["a"]);
+        let pool = import(&rack, 1, &ImportOptions::default()).await.unwrap();
+        check(&pool, 3).await;
+        pool.export().await.unwrap();
+        drop(pool);
+        // Who insists gets the old state, and need not insist again.
+        rack.put_back(&["a"]);
+        rack.pull(&["b"]);
+        let pool = import(&rack, 1, &forced()).await.unwrap();
+        check(&pool, 1).await;
+        pool.export().await.unwrap();
+        drop(pool);
+        let pool = import(&rack, 1, &ImportOptions::default()).await.unwrap();
+        check(&pool, 1).await;
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn half_of_a_mirror_is_imported_when_its_owner_knows_of_nothing_newer() {
+    let rack = Rack::new(&ALL, SIZE);
+    let told = Rc::new(Cell::new(0));
+    let (mine, tell) = (rack.clone(), told.clone());
+    until_crash(async move {
+        let pool = make(&mine, Redundancy::Mirror, &["a", "b"], &[]).await;
+        tell.set(pool.config_generation());
+    });
+    Runtime::simulated(2).block_on(async move {
+        rack.pull(&["b"]);
+        refused(&rack, 1, &ImportOptions::default(), "may hold newer data").await;
+        let known = |generation| ImportOptions { known: Some(generation), ..Default::default() };
+        refused(&rack, 1, &known(told.get() + 1), "may hold newer data").await;
+        // Another machine knows nothing of what its owner did last.
+        refused(&rack, 2, &known(told.get()), "may hold newer data").await;
+        let pool = import(&rack, 1, &known(told.get())).await.unwrap();
+        check(&pool, 1).await;
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_rewind_goes_back_by_groups_and_stays_there() {
+    let rack = Rack::new(&ALL, SIZE);
+    let mine = rack.clone();
+    until_crash(async move {
+        let pool = make(&mine, Redundancy::Raidz1, &["a", "b", "c"], &["l"]).await;
+        let v = pool.open_volume("v").unwrap();
+        pool.sync().await.unwrap();
+        for salt in [2, 3] {
+            v.write(0, stamp(4096, salt), false).await.unwrap();
+            pool.sync().await.unwrap();
+        }
+    });
+    Runtime::simulated(2).block_on(async move {
+        let back = ImportOptions { rewind_groups: 1, ..Default::default() };
+        let pool = import(&rack, 1, &back).await.unwrap();
+        check(&pool, 2).await;
+        pool.export().await.unwrap();
+        drop(pool);
+        // The root that was left behind never wins again.
+        let pool = import(&rack, 1, &ImportOptions::default()).await.unwrap();
+        check(&pool, 2).await;
+        write(&pool, 4).await;
+        pool.export().await.unwrap();
+        drop(pool);
+        let pool = import(&rack, 1, &ImportOptions::default()).await.unwrap();
+        check(&pool, 4).await;
+        pool.export().await.unwrap();
+        drop(pool);
+        let far = ImportOptions { rewind_groups: 200, ..Default::default() };
+        refused(&rack, 1, &far, "no readable superblock").await;
+    });
+}
+
+#[test]
+fn a_destroyed_pool_is_gone_or_there_whenever_the_power_fails() {
+    let make_and_destroy = |power: Option<u64>| {
+        let rack = Rack::new(&ALL, SIZE);
+        let mine = rack.clone();
+        let changes = Runtime::simulated(1).block_on(async move {
+            let pool = make(&mine, Redundancy::Mirror, &["a", "b"], &["l"]).await;
+            let before = mine.changes();
+            mine.switches.power.set(power);
+            pool.destroy().await.unwrap();
+            mine.changes() - before
+        });
+        rack.switches.power.set(None);
+        (rack, changes)
+    };
+    let (_, commands) = make_and_destroy(None);
+    assert!(commands > 10);
+    let (mut there, mut gone) = (0, 0);
+    for power in 0..=commands {
+        let (rack, _) = make_and_destroy(Some(power));
+        let is_gone = Runtime::simulated(2).block_on(async move {
+            let found = Pool::discover(rack.host(1), &names(&ALL)).await;
+            let imported = import(&rack, 1, &ImportOptions::default()).await;
+            assert_eq!(found.len(), usize::from(imported.is_ok()), "power {power}: {found:?}");
+            match imported {
+                Ok(pool) => {
+                    check(&pool, 1).await;
+                    pool.export().await.unwrap();
+                    drop(pool);
+                    for device in ["a", "b", "l"] {
+                        let spec = spec(Redundancy::Raid0, &[device], &[]);
+                        let taken = Pool::create(rack.host(1), "other", &spec).await;
+                        assert!(taken.is_err(), "power {power}: {device} was taken");
+                    }
+                    false
+                }
+                Err(said) => {
+                    assert!(said.contains("was destroyed"), "power {power}: {said}");
+                    true
+                }
+            }
+        });
+        gone += u64::from(is_gone);
+        there += u64::from(!is_gone);
+    }
+    assert!(there > 0 && gone > 0, "{there} there, {gone} gone");
+    let (rack, _) = make_and_destroy(None);
+    Runtime::simulated(3).block_on(async move {
+        let spec = spec(Redundancy::Mirror, &["a", "b"], &["l"]);
+        let pool = Pool::create(rack.host(1), "other", &spec).await.unwrap();
+        pool.export().await.unwrap();
+    });
+}
