@@ -240,13 +240,13 @@ def amplification(bench, rounds, _seconds):
 
 def overwrites(bench, _rounds, _seconds, times=10):
     """Uniform 4 KiB overwrites of ten times the volume: what cleaning costs, beside the formula."""
-    size = 96 * MIB
+    size = 256 * MIB
     rows = {}
     for percent in (50, 70, 85):
         data = [bench.sparse("ow%d" % i, size) for i in range(4)]
         # What an overwrite frees is free once its group is committed: in a small pool groups must be
         # small too, or what waits in memory counts as live.
-        bench.pool("ow", ["raid0"] + data, options=["dirty_limit=4M"])
+        bench.pool("ow", ["raid0"] + data, options=["dirty_limit=12M"])
         server = bench.serve("ow")
         segments = bench.stats("ow")["segments"]
         capacity = (segments["free"] + segments["open"] + segments["full"]) * segments["segment_bytes"]

@@ -70,6 +70,9 @@ pub enum Errand {
     Flush,
 }
 
+/// The size of a volume when its connection was opened, in sectors, and the connection.
+type Open = (u64, Rc<Client>);
+
 /// A client's way in.
 pub enum Door<P: Pool> {
     /// Calls the pool.
@@ -78,8 +81,8 @@ pub enum Door<P: Pool> {
     Remote {
         /// Who answers.
         server: Rc<Server>,
-        /// By volume and errand: the size when it was opened, in sectors, and the connection.
-        connections: RefCell<BTreeMap<(u32, Errand), (u64, Rc<Client>)>>,
+        /// By volume and errand.
+        connections: RefCell<BTreeMap<(u32, Errand), Open>>,
     },
 }
 

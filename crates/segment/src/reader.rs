@@ -63,11 +63,11 @@ impl Reader {
         let pin = self.table.pin(wanted.addr.segment());
         let data = self.array.read(wanted.addr, wanted.blocks);
         // Sums that memory does not have are read with the data, not before it.
-        let (outcome, missing) = match wanted.sums.iter().all(Option::is_some) {
-            true => (data.await, Vec::new()),
-            false => match rt::join(data, self.missing_sums(wanted)).await {
-                (data, sums) => (data, sums?),
-            },
+        let (outcome, missing) = if wanted.sums.iter().all(Option::is_some) {
+            (data.await, Vec::new())
+        } else {
+            let (outcome, missing) = rt::join(data, self.missing_sums(wanted)).await;
+            (outcome, missing?)
         };
         let sum = |index: usize| wanted.sums[index].unwrap_or_else(|| missing[index]);
         // What could not be read as a whole is tried block by block, in every version there is.
