@@ -6,9 +6,10 @@ use std::rc::Rc;
 use forebay_format::footer::Run;
 use forebay_format::map_record::Delta;
 use forebay_rt as rt;
-use forebay_segment::{SegmentInfo, Victim, Wanted, choose_victim};
-use forebay_units::{BLOCK_LEN, BlockAddr, Lba, SegmentId, VolumeId};
+use forebay_segment::{Classes, STREAMS, SegmentInfo, Victim, Wanted, choose_victim};
+use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, Lba, SegmentId, VolumeId};
 
+use crate::sync_path::CHECKPOINT_ENTRY_BYTES;
 use crate::{Pool, PoolError, Relocation, Writers};
 
 /// Blocks read at once from a victim.
@@ -38,7 +39,8 @@ impl Pool {
     pub(crate) async fn make_room(self: &Rc<Self>, writers: &mut Writers) -> Result<(), PoolError> {
         let (mut fruitless, mut best) = (0, 0);
         loop {
-            let target = self.segments_needed() + self.limits.get().reserve_segments;
+            let reserve = self.limits.get().reserve_segments + self.segments_of_a_checkpoint();
+            let target = self.segments_needed() + reserve;
             let free = self.table.free_count();
             if free >= target || fruitless >= FRUITLESS_ROUNDS {
                 return Ok(());
@@ -51,13 +53,30 @@ impl Pool {
             self.journal(writers, &delta, commit).await?;
             let txg = self.sync.committed.get();
             self.write_root(writers, txg, false).await?;
-            let now = self.table.free_count() + self.table.emptied_count();
+            let now = self.room_blocks(writers);
             fruitless = if now > best { 0 } else { fruitless + 1 };
             best = best.max(now);
             if !moved && self.table.emptied_count() == 0 && self.table.free_count() <= free {
                 return Ok(());
             }
         }
+    }
+
+    /// Segments that the map takes when it is written anew, which may begin with any root.
+    fn segments_of_a_checkpoint(&self) -> u32 {
+        let map = self.map.borrow();
+        let mapped: u64 = map.volumes().map(|volume| map.mapped_blocks(volume)).sum();
+        let blocks = (mapped * CHECKPOINT_ENTRY_BYTES).div_ceil(BLOCK_BYTES);
+        let per_segment = u64::from(self.table.data_blocks(SegmentId(0))).max(1);
+        blocks.div_ceil(per_segment) as u32 + 1
+    }
+
+    /// Blocks that can be written without cleaning. Where every segment is almost full of live
+    /// blocks, whole segments are gained too seldom to tell progress by them.
+    fn room_blocks(&self, writers: &Writers) -> u64 {
+        let segments = u64::from(self.table.free_count() + self.table.emptied_count());
+        let open: u64 = writers.data.iter().map(|w| u64::from(w.blocks_left())).sum();
+        segments * u64::from(self.table.data_blocks(SegmentId(0))) + open
     }
 
     /// Moves live blocks out of victims until about `wanted` segments will be free. Says whether
@@ -67,6 +86,12 @@ impl Pool {
         // What the moved blocks may take: the rest is the map journal's.
         let spare = self.table.free_count().saturating_sub(limits.map_reserve_segments + 1);
         let mut room = u64::from(spare) * u64::from(self.table.data_blocks(SegmentId(0)));
+        // When not each stream may have a segment of its own, one takes everything, into what is
+        // left of its own.
+        let only = (spare < u32::from(STREAMS)).then(Classes::of_all_moved);
+        if let Some(stream) = only {
+            room += u64::from(writers.data[usize::from(stream)].blocks_left());
+        }
         let mut gain = 0.0;
         let mut any = false;
         while gain < f64::from(wanted) {
@@ -78,7 +103,7 @@ impl Pool {
             gain += 1.0 - victim.utilisation;
             any = true;
             self.table.set_cleaning(victim.segment, true);
-            self.empty(writers, &victim).await?;
+            self.empty(writers, &victim, only).await?;
         }
         Ok(any)
     }
@@ -87,6 +112,7 @@ impl Pool {
         self: &Rc<Self>,
         writers: &mut Writers,
         victim: &Victim,
+        only: Option<u8>,
     ) -> Result<(), PoolError> {
         let info = self.table.get(victim.segment);
         self.classes.reclaimed(self.stats.clock(), info.stream, info.clock);
@@ -95,7 +121,8 @@ impl Pool {
         }
         let live = self.live_blocks(victim.segment, &info).await;
         let commit = self.sync.commit.get().next();
-        let stream = self.classes.moved_stream(self.stats.clock(), info.stream, info.clock);
+        let inferred = self.classes.moved_stream(self.stats.clock(), info.stream, info.clock);
+        let stream = only.unwrap_or(inferred);
         let mut at = 0;
         while at < live.len() {
             let first = live[at].block;

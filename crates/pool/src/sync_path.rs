@@ -14,6 +14,9 @@ use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, CommitId, Lba, SegmentId,
 
 use crate::{Pool, PoolError, Writers};
 
+/// What a mapped block takes in a checkpoint of the map, at most.
+pub(crate) const CHECKPOINT_ENTRY_BYTES: u64 = 10;
+
 /// Blocks after which the sync lets others run.
 const BLOCKS_PER_TURN: usize = 64;
 
@@ -274,7 +277,6 @@ impl Pool {
         delta_bytes: u64,
         commit: CommitId,
     ) -> Result<(), PoolError> {
-        const PER_ENTRY_BYTES: u64 = 10;
         if writers.checkpoint.is_none() {
             let mapped: u64 = {
                 let map = self.map.borrow();
@@ -282,7 +284,7 @@ impl Pool {
             };
             // Twice what a checkpoint takes, and a little so that small pools get on with it.
             let segment_bytes = u64::from(self.table.data_blocks(SegmentId(0))) * BLOCK_BYTES;
-            let worth = 2 + 2 * mapped * PER_ENTRY_BYTES / segment_bytes;
+            let worth = 2 + 2 * mapped * CHECKPOINT_ENTRY_BYTES / segment_bytes;
             let forced = self.scan.checkpoint_wanted.get();
             if writers.journal.segments() as u64 <= worth && !forced {
                 return Ok(());

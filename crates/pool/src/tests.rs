@@ -142,16 +142,29 @@ fn a_dropped_pool_comes_back_from_its_log() {
 
 #[test]
 fn overwriting_for_ever_works_on_the_smallest_pool() {
-    Runtime::simulated(4).block_on(async {
-        let shelf = Shelf::new(&["a"], 64 << 20);
-        let pool =
-            Pool::create(shelf, "tank", &spec(Redundancy::Raid0, &["a"], &[])).await.unwrap();
+    overwrite_for_ever(64 << 20, None, 4);
+}
+
+#[test]
+fn overwriting_for_ever_works_with_six_streams_and_groups_as_large_as_what_is_spare() {
+    overwrite_for_ever(160 << 20, Some("6M"), 8);
+}
+
+/// Fills a pool of one device to its last block, then overwrites it evenly, `times` its size in
+/// all: every write must be taken, and the newest must be there.
+fn overwrite_for_ever(device_bytes: u64, dirty_limit: Option<&str>, times: u64) {
+    let dirty_limit = dirty_limit.map(str::to_owned);
+    Runtime::simulated(4).block_on(async move {
+        let shelf = Shelf::new(&["a"], device_bytes);
+        let mut spec = spec(Redundancy::Raid0, &["a"], &[]);
+        spec.properties.extend(dirty_limit.map(|limit| ("dirty_limit".to_owned(), limit)));
+        let pool = Pool::create(shelf, "tank", &spec).await.unwrap();
         let size = pool.summary().size_bytes / 4096 * 4096;
         pool.create_volume(&volume(size)).await.unwrap();
         let v = pool.open_volume("v").unwrap();
         let blocks = size / 4096;
         let mut newest = vec![0u64; blocks as usize];
-        for i in 0..blocks * 4 {
+        for i in 0..blocks * times {
             let block = if i < blocks { i } else { rt::random_below(blocks) };
             newest[block as usize] = i;
             v.write(block * 4096, stamp(4096, i), i % 100 == 0).await.unwrap();

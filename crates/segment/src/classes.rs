@@ -69,6 +69,12 @@ impl Classes {
         }
     }
 
+    /// The stream of all moved blocks while there is no room to separate them.
+    #[must_use]
+    pub fn of_all_moved() -> u8 {
+        MOVED_YOUNG
+    }
+
     /// Whether a stream takes the host's own writes.
     #[must_use]
     pub fn is_user(stream: u8) -> bool {

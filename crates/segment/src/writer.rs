@@ -64,6 +64,12 @@ impl DataWriter {
         self.rows.segment()
     }
 
+    /// Blocks that the segment being filled still takes.
+    #[must_use]
+    pub fn blocks_left(&self) -> u32 {
+        self.rows.blocks_left().saturating_sub(footer_blocks(self.rows.blocks_total()))
+    }
+
     /// Puts one block. Leaves at least `keep` segments free, or fails with no space. `clock` is
     /// the pool's write clock.
     pub async fn append(
