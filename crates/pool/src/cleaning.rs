@@ -85,13 +85,17 @@ impl Pool {
         let limits = self.limits.get();
         // What the moved blocks may take: the rest is the map journal's.
         let spare = self.table.free_count().saturating_sub(limits.map_reserve_segments + 1);
-        let mut room = u64::from(spare) * u64::from(self.table.data_blocks(SegmentId(0)));
-        // When not each stream may have a segment of its own, one takes everything, into what is
-        // left of its own.
-        let only = (spare < u32::from(STREAMS)).then(Classes::of_all_moved);
-        if let Some(stream) = only {
-            room += u64::from(writers.data[usize::from(stream)].blocks_left());
-        }
+        let per_segment = u64::from(self.table.data_blocks(SegmentId(0)));
+        // The last segment of each stream may take a single block. When there is no room for
+        // that, one stream takes everything, into what is left of its own segment first.
+        let only = (spare < 2 * u32::from(STREAMS)).then(Classes::of_all_moved);
+        let mut room = match only {
+            Some(stream) => {
+                let left = writers.data[usize::from(stream)].blocks_left();
+                u64::from(spare) * per_segment + u64::from(left)
+            }
+            None => u64::from(spare - u32::from(STREAMS)) * per_segment,
+        };
         let mut gain = 0.0;
         let mut any = false;
         while gain < f64::from(wanted) {
