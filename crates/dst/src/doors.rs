@@ -70,6 +70,9 @@ pub enum Errand {
     Flush,
 }
 
+/// Connections by volume and errand, each with the size that it was told, in sectors.
+type Connections = BTreeMap<(u32, Errand), (u64, Rc<Client>)>;
+
 /// A client's way in.
 pub enum Door<P: Pool> {
     /// Calls the pool.
@@ -78,8 +81,8 @@ pub enum Door<P: Pool> {
     Remote {
         /// Who answers.
         server: Rc<Server>,
-        /// By volume and errand: the size when it was opened, in sectors, and the connection.
-        connections: RefCell<BTreeMap<(u32, Errand), (u64, Rc<Client>)>>,
+        /// What is open.
+        connections: RefCell<Connections>,
     },
 }
 
