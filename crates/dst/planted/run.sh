@@ -17,23 +17,29 @@ via=${VIA:-nice}
 place=$top/target/planted
 tree=$place/tree
 mkdir -p "$tree"
-export CARGO_TARGET_DIR="$place/build"
-# Only crates that a patch touches, and those above them, are built anew each time: quickly.
-export CARGO_INCREMENTAL=1 CARGO_PROFILE_DEV_DEBUG=0 CARGO_PROFILE_DEV_OPT_LEVEL=2
+# What comes from elsewhere is shared with `make prove`; only crates that a patch touches, and those
+# above them, are built anew each time. The binary has another name, so that one with a bug in it is
+# never taken for the real one.
+export CARGO_TARGET_DIR="$top/target" CARGO_INCREMENTAL=1
+binary=$top/target/prove/forebay-planted
 # The copy lies inside a repository that it is no part of.
 export GIT_CEILING_DIRECTORIES="$place"
 
 # The tree as it is, committed or not. What has not changed keeps its time, so that cargo knows.
 fresh() {
     # A bug that was left planted may be in what was built: the originals' times would hide it.
-    [ -e "$place/unfinished" ] && rm -rf "$CARGO_TARGET_DIR/debug/.fingerprint/"forebay-*
-    touch "$place/unfinished"
     rm -rf "$place/next"
     mkdir -p "$place/next"
     (cd "$top" && tar -cf - --exclude ./crates/dst/corpus Cargo.toml Cargo.lock clippy.toml crates) |
         tar -xf - -C "$place/next"
     rm -rf "$tree"
     mv "$place/next" "$tree"
+    mv "$tree/crates/dst/src/bin/forebay-prove" "$tree/crates/dst/src/bin/forebay-planted"
+    # A bug that was left planted may be in what was built: the originals' times would hide it.
+    if [ -e "$place/unfinished" ]; then
+        find "$tree/crates" -name '*.rs' -exec touch {} +
+    fi
+    touch "$place/unfinished"
 }
 
 apply() {
@@ -41,13 +47,13 @@ apply() {
 }
 
 build() {
-    (cd "$tree" && $via cargo build --quiet -p forebay-dst --bin forebay-prove 2>"$place/build.log")
+    (cd "$tree" && $via cargo build --quiet --profile prove -p forebay-dst --bin forebay-planted 2>"$place/build.log")
 }
 
 # Runs that fail, in order: level, class, how many to run, how many failures to go on after.
 failing() {
     # shellcheck disable=SC2086 # a class is a list of options
-    $via "$CARGO_TARGET_DIR/debug/forebay-prove" --seed "$seed" --runs "$3" --level "$1" $2 --time 30m \
+    $via "$binary" --seed "$seed" --runs "$3" --level "$1" $2 --time 30m \
         --shrink 0 --keep-going "$4" --quiet 2>/dev/null |
         sed -n 's/^run \([0-9]*\): \([A-Za-z]*\).*/\1 \2/p' | sort -n
 }
@@ -66,7 +72,7 @@ if [ "${1:-}" = --check ]; then
     exit "$bad"
 fi
 build || { cat "$place/build.log"; exit 2; }
-cp "$CARGO_TARGET_DIR/debug/forebay-prove" "$place/without"
+cp "$binary" "$place/without"
 
 # Whether the scenario fails without any bug: then it says nothing.
 innocent() {

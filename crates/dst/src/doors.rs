@@ -70,8 +70,8 @@ pub enum Errand {
     Flush,
 }
 
-/// The size of a volume when its connection was opened, in sectors, and the connection.
-type Open = (u64, Rc<Client>);
+/// Connections by volume and errand, each with the size that it was told, in sectors.
+type Connections = BTreeMap<(u32, Errand), (u64, Rc<Client>)>;
 
 /// A client's way in.
 pub enum Door<P: Pool> {
@@ -81,8 +81,8 @@ pub enum Door<P: Pool> {
     Remote {
         /// Who answers.
         server: Rc<Server>,
-        /// By volume and errand.
-        connections: RefCell<BTreeMap<(u32, Errand), Open>>,
+        /// What is open.
+        connections: RefCell<Connections>,
     },
 }
 

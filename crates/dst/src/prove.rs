@@ -10,6 +10,31 @@ use crate::scenario::Scenario;
 use crate::subject::Subject;
 use crate::verdict::{Failure, Kind, Outcome, Tally};
 
+/// Events that a search should have seen, whatever its level. Those of refusals are not among them.
+const COVERAGE: &[&str] = &[
+    "NBD connections",
+    "admin: commit",
+    "admin: device offline",
+    "admin: device online",
+    "admin: device replaced",
+    "admin: log added",
+    "admin: log removed",
+    "admin: scrub",
+    "admin: side attached",
+    "admin: side detached",
+    "admin: volume created",
+    "admin: volume destroyed",
+    "admin: volume resized",
+    "blocks moved by the cleaner",
+    "log records replayed",
+    "power cut after the work",
+    "power cut during import",
+    "power cut during judgement",
+    "power cut during work",
+    "power cut with commands in flight",
+    "power cut with unflushed writes",
+];
+
 /// What a search came to.
 #[derive(Clone, Debug, Default)]
 pub struct Findings {
@@ -29,15 +54,23 @@ impl Findings {
         self.failures.extend(other.failures);
     }
 
-    /// The summary, for pasting.
+    /// The summary, for pasting. `cpu_secs` is the time of cores that it took.
     #[must_use]
-    pub fn summary(&self, wall_secs: f64) -> String {
+    pub fn summary(&self, wall_secs: f64, cpu_secs: f64) -> String {
         let t = &self.tally;
         let simulated_secs = t.simulated_ns as f64 / 1e9;
         let mut out = String::new();
-        let mut line = |name: &str, text: String| out.push_str(&format!("{name:38}{text}\n"));
+        let mut line = |name: &str, text: String| out.push_str(&format!("{name:40}{text}\n"));
         line("scenarios", format!("{} ({:.1}/s)", self.runs, self.runs as f64 / wall_secs));
-        line("client operations", format!("{} ({:.0}/s)", t.acts, t.acts as f64 / wall_secs));
+        let per_core = t.acts as f64 / cpu_secs.max(0.01);
+        line(
+            "client operations",
+            format!(
+                "{} ({:.0}/s; {per_core:.0} per second of a core)",
+                t.acts,
+                t.acts as f64 / wall_secs
+            ),
+        );
         line("device commands", format!("{} ({:.0}/s)", t.commands, t.commands as f64 / wall_secs));
         line(
             "simulated time",
@@ -52,6 +85,9 @@ impl Findings {
         for (name, count) in &t.events {
             line(&format!("event: {name}"), count.to_string());
         }
+        let never: Vec<_> =
+            COVERAGE.iter().filter(|name| !t.events.contains_key(**name)).copied().collect();
+        line("events never seen", if never.is_empty() { "none".into() } else { never.join(", ") });
         line("failures", self.failures.len().to_string());
         if self.failures.is_empty() && self.runs > 0 {
             let bound = 3.0 / self.runs as f64;

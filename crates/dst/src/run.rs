@@ -98,6 +98,8 @@ pub struct Run<S: Subject> {
     failure: Option<Failure>,
     created: bool,
     ended: bool,
+    /// What is left only shows whether an export can be found again.
+    brief: bool,
 }
 
 /// What one boot came to.
@@ -152,6 +154,7 @@ impl<S: Subject> Run<S> {
             failure: None,
             created: false,
             ended: false,
+            brief: false,
         }
     }
 
@@ -194,6 +197,7 @@ impl<S: Subject> Run<S> {
             failure: self.failure.clone(),
             created: self.created,
             ended: self.ended,
+            brief: self.brief,
         }
     }
 
@@ -228,6 +232,7 @@ impl<S: Subject> Run<S> {
                 model: self.model.clone(),
                 tally: tally.clone(),
                 reached: reached.clone(),
+                brief: self.brief,
             },
             boot.clone(),
             created,
@@ -294,15 +299,16 @@ impl<S: Subject> Run<S> {
     }
 
     /// After the last boot: everything is healed, imported, judged, written to, scrubbed and
-    /// exported, as many times as told.
+    /// exported. With a second round it is imported, judged and exported once more.
     pub fn epilogue(&mut self, rounds: u64) {
-        for _ in 0..rounds {
+        for round in 0..rounds {
             if self.over() {
                 return;
             }
             for stack in &self.lab.stacks {
                 stack.heal();
             }
+            self.brief = round > 0;
             let seed = Seed(self.scenario.seed).derive("epilogue").0;
             self.boot(&Boot { seed, ..Boot::default() });
             if !self.over() {
@@ -364,6 +370,7 @@ struct Guest<S: Subject> {
     model: Rc<Model>,
     tally: Rc<RefCell<Tally>>,
     reached: Rc<Cell<&'static str>>,
+    brief: bool,
 }
 
 async fn boot_task<S: Subject>(guest: Guest<S>, boot: Boot, created: bool) -> Ended {
@@ -561,7 +568,7 @@ async fn finish<S: Subject>(guest: &Guest<S>, pool: S::Pool, demand: Demand) {
         flush(&device, model, id).await;
     }
     reached.set("scrub");
-    for round in 0..2 {
+    for round in 0..if guest.brief { 0 } else { 2 } {
         match pool.scrub().await {
             Ok(found) if demand == Demand::AllData => {
                 if found.unrepaired > 0 || (round == 1 && found.repaired > 0) {

@@ -235,11 +235,21 @@ fn search<S: Subject>(
     let at_work: Vec<Mutex<Option<(u64, Instant)>>> =
         (0..threads).map(|_| Mutex::default()).collect();
     let busy = AtomicU64::new(threads as u64);
+    let (done, failed) = (AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
         // Virtual time cannot show a loop in which no time passes: that takes a real clock.
         scope.spawn(|| {
+            let mut told = Instant::now();
             while busy.load(Ordering::Relaxed) > 0 {
                 std::thread::sleep(Duration::from_millis(200));
+                if !options.quiet && told.elapsed() > Duration::from_secs(10) {
+                    told = Instant::now();
+                    let secs = begun.elapsed().as_secs_f64();
+                    let (runs, failed) =
+                        (done.load(Ordering::Relaxed), failed.load(Ordering::Relaxed));
+                    let rate = runs as f64 / secs;
+                    println!("{secs:6.0} s: {runs} scenarios ({rate:.1}/s), {failed} failures");
+                }
                 for slot in &at_work {
                     let stuck = *slot.lock().expect("no panic under this lock");
                     if let Some((number, since)) = stuck
@@ -254,9 +264,9 @@ fn search<S: Subject>(
         });
         for slot in &at_work {
             let (next, stop, total, busy) = (&next, &stop, &total, &busy);
+            let (done, failed) = (&done, &failed);
             scope.spawn(move || {
                 let subject = Rc::new(subject());
-                let mut told = Instant::now();
                 let mut mine = Findings::default();
                 while !stop.load(Ordering::Relaxed) && begun.elapsed() < options.time {
                     let number = next.fetch_add(1, Ordering::Relaxed);
@@ -269,17 +279,14 @@ fn search<S: Subject>(
                         run_number(&subject, root, number, wish, options.twice, &mut mine);
                     *slot.lock().expect("no panic under this lock") = None;
                     if let Some(failure) = &outcome.failure {
+                        failed.fetch_add(1, Ordering::Relaxed);
                         println!("run {number}: {failure}");
                         println!("  replay: forebay-prove {describe}--seed {root} --run {number}");
                         if mine.failures.len() > options.keep_going {
                             stop.store(true, Ordering::Relaxed);
                         }
                     }
-                    if !options.quiet && told.elapsed() > Duration::from_secs(10) {
-                        told = Instant::now();
-                        let secs = begun.elapsed().as_secs();
-                        println!("{secs:5} s: {} runs on this core", mine.runs);
-                    }
+                    done.fetch_add(1, Ordering::Relaxed);
                 }
                 total.lock().expect("no panic under this lock").add(mine);
                 busy.fetch_sub(1, Ordering::Relaxed);
@@ -287,13 +294,23 @@ fn search<S: Subject>(
         }
     });
     let found = total.into_inner().expect("no panic under this lock");
-    println!("{}", found.summary(begun.elapsed().as_secs_f64()));
+    println!("{}", found.summary(begun.elapsed().as_secs_f64(), cpu_secs()));
     let subject = Rc::new(subject());
     let shrunk = if options.shrink > 0 { options.keep_going.max(1) } else { 0 };
     for (number, scenario, failure) in found.failures.iter().take(shrunk) {
         save_shrunk(options, &subject, &format!("run-{root:x}-{number}"), scenario, failure);
     }
     if found.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// What this process has used of all cores, in seconds; 0 where the system does not say.
+fn cpu_secs() -> f64 {
+    const TICKS_PER_SEC: f64 = 100.0;
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The name is in brackets and may hold anything; user and system time are 12th and 13th after it.
+    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+    let ticks: f64 = fields.skip(11).take(2).filter_map(|field| field.parse::<f64>().ok()).sum();
+    ticks / TICKS_PER_SEC
 }
 
 fn save_shrunk<S: Subject>(
