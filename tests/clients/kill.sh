@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# kill -9 in the middle of writes, several times on each layout: what was answered is there.
+# kill -9 in the middle of writes, several times on each layout: what was answered is there, and
+# each volume is a prefix of its history.
 . "$(dirname "$0")/lib.sh"
 need python3
 begin
@@ -40,12 +41,29 @@ over() {
                 fail "$*: after kill $round: $(cat "$DIR/writer.out" "$DIR/check.out")"
             kill_server
         done
+        # And two volumes whose whole history is known: each must be a prefix of it.
+        serve "$pool"
+        run "$FOREBAY" volume create -V 4M "$pool/s$round"
+        run "$FOREBAY" volume create -V 8M "$pool/t$round"
+        python3 "$HERE/stamps.py" load "$SOCKET" "$DIR/stamps" 60 "$round" \
+            "$pool/s$round=serial" "$pool/t$round=deep" >"$DIR/writer.out" 2>&1 &
+        local writer=$!
+        sleep "$SECONDS_OF_LOAD"
+        alive
+        kill_server
+        wait "$writer" || fail "$pool, the stamps: $(cat "$DIR/writer.out")"
+        serve "$pool"
+        python3 "$HERE/stamps.py" judge "$SOCKET" "$DIR/stamps" >"$DIR/judge.out" 2>&1 ||
+            fail "$*: after kill $round: $(cat "$DIR/writer.out" "$DIR/judge.out")"
+        run "$FOREBAY" volume destroy "$pool/s$round"
+        run "$FOREBAY" volume destroy "$pool/t$round"
+        kill_server
     done
     serve "$pool"
     scrub_clean "$pool"
     stop_server
     run "$FOREBAY" pool destroy "$pool"
-    say "$*: $(tail -n 1 "$DIR/check.out")"
+    say "$*: $(tail -n 1 "$DIR/check.out"); $(tail -n 1 "$DIR/judge.out")"
     rm -f "$DIR"/d? "$DIR"/l?
 }
 
@@ -63,4 +81,4 @@ l() { for i in "$@"; do echo "$DIR/l$i"; done; }
         over stri raid0 $(d 0 1 2) log mirror $(l 0 1)
     fi
 }
-pass "$((ROUNDS * 3)) kills on each layout"
+pass "$((ROUNDS * 4)) kills on each layout"

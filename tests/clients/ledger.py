@@ -5,7 +5,9 @@ connection broke. No library: the protocol is spoken here, so that no client sha
 
     ledger.py write SOCKET EXPORT LEDGER [--seconds S] [--depth N] [--connections N]
                     [--flush-every N | default FUA] [--span BYTES] [--seed N] [--block BYTES]
-                    [--expect-end]
+                    [--expect-end] [--expect-error]
+    SOCKET is a path, or HOST:PORT.
+    SIGTERM ends a load as the end of a connection does: what is in flight may be there or not.
     ledger.py check SOCKET EXPORT LEDGER
 """
 import argparse
@@ -13,6 +15,7 @@ import json
 import os
 import random
 import select
+import signal
 import socket
 import struct
 import sys
@@ -26,8 +29,13 @@ REPLY = struct.Struct(">IIQ")
 
 class Connection:
     def __init__(self, path, export):
-        self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.connect(path)
+        if "/" in path:
+            self.socket = socket.socket(socket.AF_UNIX)
+            self.socket.connect(path)
+        else:
+            host, port = path.split(":")
+            self.socket = socket.create_connection((host, int(port)))
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.take(18)
         self.socket.sendall(struct.pack(">I", 3))
         name = export.encode()
@@ -80,6 +88,11 @@ def write(args):
     end = time.monotonic() + args.seconds
     broken = ""
 
+    def stop(_signal, _frame):
+        raise EOFError("told to end")
+
+    signal.signal(signal.SIGTERM, stop)
+
     def start(link):
         nonlocal handle, version, since_flush
         handle += 1
@@ -113,6 +126,9 @@ def write(args):
             for sock in ready:
                 link = by_socket[sock]
                 error, which = link.reply()
+                if error and args.expect_error:
+                    # Refused is not answered: it may be there, like what was in flight.
+                    raise EOFError("the server answered error %d" % error)
                 if error:
                     errors += 1
                     print("ledger: the server answered error", error, file=sys.stderr)
@@ -131,10 +147,10 @@ def write(args):
                 start(link)
     except (EOFError, ConnectionError, BrokenPipeError) as reason:
         broken = str(reason)
-    if args.expect_end and not broken:
+    if (args.expect_end or args.expect_error) and not broken:
         print("ledger: the server was to be killed, and lived", file=sys.stderr)
         return 2
-    if broken and not args.expect_end:
+    if broken and not args.expect_end and not args.expect_error:
         print("ledger: connection lost:", broken, file=sys.stderr)
         return 2
     if not durable:
@@ -205,6 +221,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--block", type=int, default=4096)
     parser.add_argument("--expect-end", action="store_true")
+    parser.add_argument("--expect-error", action="store_true")
     args = parser.parse_args()
     sys.exit(write(args) if args.action == "write" else check(args))
 

@@ -5,7 +5,9 @@ record: what a flush of that device covered is there, and of each other write no
 sectors. From such images the pool is imported, and every volume is judged.
 
     powercut.py FOREBAY FOLDER RUN --layout "raidz1 3 log mirror 2" [--seconds S] [--cuts N] [--seed N]
-                [--only CUT]
+                [--only CUT] [--guest CONSOLE -- QEMU...]
+
+With --guest the pool lives in a guest on virtio drives, and killing the guest ends the record.
 """
 import argparse
 import collections
@@ -14,6 +16,7 @@ import pickle
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -74,8 +77,43 @@ class Server:
             raise ValueError("the server panicked: " + self.said())
 
 
+def three_volumes(args, address):
+    return [stamps.Volume(i + 1, address, "p/" + name, kind, args.seed * 10 + i, 6)
+            for i, (name, kind) in enumerate((("a", "serial"), ("b", "serial"), ("c", "deep")))]
+
+
+def record_guest(args, files):
+    """The same in a guest: its drives are recorded, its load comes through its network."""
+    recorder = writelog.Recorder(args.folder, args.run, files, served=False)
+    try:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        command = args.command + recorder.nodes(files)
+        command[command.index("-append") + 1] += " layout=" + args.layout.replace(" ", ",")
+        for i in range(len(files)):
+            # Not nvme: qemu's (7.2) takes a FUA write for any other.
+            command += ["-device", "virtio-blk-pci,drive=d%d" % i]
+        command += ["-netdev", "user,id=n,hostfwd=tcp:127.0.0.1:%d-:10809" % port,
+                    "-device", "virtio-net-pci,netdev=n"]
+
+        def ready():
+            with open(args.guest, errors="replace") as console:
+                return "ready: serving" in console.read()
+        recorder.start(command, ready, patience_s=120)
+        volumes = three_volumes(args, "127.0.0.1:%d" % port)
+        stamps.load(volumes, args.seconds, writelog.Marks(recorder.socket, recorder.marks))
+        # The power fails here; what the guest's kernel still holds is gone.
+        recorder.processes[-1].kill()
+        return volumes
+    finally:
+        recorder.stop()
+
+
 def record(args, files):
     """Runs the load on recorded devices; returns the volumes with their histories."""
+    if args.guest:
+        return record_guest(args, files)
     recorder = writelog.Recorder(args.folder, args.run, files)
     server = None
     try:
@@ -88,8 +126,7 @@ def record(args, files):
             subprocess.run([args.forebay] + command, env=environment, check=True,
                            stdout=subprocess.DEVNULL)
         server = Server(args.forebay, args.folder, args.run, [])
-        volumes = [stamps.Volume(i + 1, server.socket, "p/" + name, kind, args.seed * 10 + i, 6)
-                   for i, (name, kind) in enumerate((("a", "serial"), ("b", "serial"), ("c", "deep")))]
+        volumes = three_volumes(args, server.socket)
         marks = writelog.Marks(recorder.socket, recorder.marks)
         stamps.load(volumes, args.seconds, marks)
         server.kill()
@@ -122,11 +159,10 @@ class Devices:
                 put(self.open[event[1]], write)
             self.pending[event[1]] = []
         elif event[0] == "write" and event[4]:
-            # With FUA it is on media; later in time than what waits for a flush at the same place.
-            lo, hi = event[2], event[2] + len(event[3])
-            if any(w[2] < hi and lo < w[2] + length_of(w) for w in self.pending[event[1]]):
-                raise ValueError("a FUA write over an unflushed one: not modelled")
+            # With FUA it is on media, whatever becomes of older writes at the same place.
             put(self.open[event[1]], event)
+            if self.pending[event[1]]:
+                self.pending[event[1]].append(event)
         elif event[0] in ("write", "zero"):
             self.pending[event[1]].append(event)
 
@@ -138,6 +174,9 @@ class Devices:
             subprocess.run(["cp", "--sparse=always", path, copy], check=True)
             fd = os.open(copy, os.O_RDWR)
             for index, write in enumerate(pending):
+                if write[0] == "write" and write[4]:
+                    put(fd, write)
+                    continue
                 last = index == len(pending) - 1
                 fate = {"none": "lost", "all": "kept", "last-only": "kept" if last else "lost",
                         "random": rng.choice(("kept", "lost")),
@@ -148,7 +187,7 @@ class Devices:
                 elif fate != "lost":
                     tear(fd, write, fate, rng)
             os.close(fd)
-        return sum(map(len, self.pending))
+        return sum(1 for p in self.pending for w in p if w[0] == "zero" or not w[4])
 
 
 def length_of(write):
@@ -227,7 +266,11 @@ def main():
     parser.add_argument("--cuts", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", type=int, default=None, help="one cut of a record that was kept")
-    args = parser.parse_args()
+    parser.add_argument("--guest")
+    words = sys.argv[1:]
+    split = words.index("--") if "--" in words else len(words)
+    args = parser.parse_args(words[:split])
+    args.command = words[split + 1:]
     rng = random.Random(args.seed)
     _, count = words_of(args.layout, [""] * 64)
     _, data_devices = words_of(args.layout.split(" log ")[0], [""] * 64)

@@ -6,10 +6,16 @@ what some beginning of the history gives, and that beginning must include everyt
 durable. Volumes of kind "deep" have several writes in flight, never two at one place: a write that is
 found demands every write that was answered before it was sent, and each is there whole or not at all.
 
-The judgement does not see the pool's code; `ledger.Connection` speaks the protocol."""
+The judgement does not see the pool's code; `ledger.Connection` speaks the protocol.
+
+    stamps.py load SOCKET FILE SECONDS SEED EXPORT=KIND...   until the server dies, within SECONDS
+    stamps.py judge SOCKET FILE                              what is found after that
+"""
+import pickle
 import random
 import select
 import struct
+import sys
 import time
 
 from ledger import Connection, FUA
@@ -255,3 +261,33 @@ def judge_deep(volume, numbers, now):
         there += not missing
     return there
 
+
+def main():
+    action, path, file = sys.argv[1:4]
+    try:
+        if action == "load":
+            seconds, seed = float(sys.argv[4]), int(sys.argv[5])
+            words = [word.split("=") for word in sys.argv[6:]]
+            volumes = [Volume(i + 1, path, export, kind, seed * 10 + i, 8)
+                       for i, (export, kind) in enumerate(words)]
+            load(volumes, seconds, until_end=True)
+            for volume in volumes:
+                volume.link = None
+            with open(file, "wb") as out:
+                pickle.dump(volumes, out)
+            print("stamps: %d operations" % sum(len(v.history) for v in volumes))
+        else:
+            with open(file, "rb") as source:
+                volumes = pickle.load(source)
+            for volume in volumes:
+                reached = judge(volume, read_volume(volume, path), float("inf"))
+                print("stamps: %s: %d of %d operations are there"
+                      % (volume.export, reached, len(volume.history)))
+    except (OSError, ValueError, EOFError) as reason:
+        sys.exit("stamps: %s" % reason)
+
+
+if __name__ == "__main__":
+    # Histories are read back by other programs: they must not be of a module named __main__.
+    import stamps
+    stamps.main()

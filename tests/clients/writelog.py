@@ -84,7 +84,7 @@ class Recorder:
     device. The daemon's own FUSE export is no way to do it: up to QEMU 10.0 it reads the next request
     into the buffer of a write that is still under way, and writes of several in flight are mixed up."""
 
-    def __init__(self, folder, run, files):
+    def __init__(self, folder, run, files, served=True):
         self.folder, self.run = folder, run
         self.log = os.path.join(folder, "master.log")
         self.socket = os.path.join(run, "m")
@@ -103,19 +103,31 @@ class Recorder:
                         "--export", "nbd,id=x%d,node-name=s%d,name=s%d,writable=on" % (i, i, i)]
         self.start(command, lambda: os.path.exists(self.socket))
         self.marks = "s%d" % len(files)
-        served = os.path.join(run, "v")
+        if served:
+            self.serve(files)
+
+    def nodes(self, files):
+        """The arguments that make recorded block nodes d0, d1, ..., for a qemu of any kind."""
+        words = []
+        for i, path in enumerate(files):
+            words += ["-blockdev", "driver=file,node-name=f%d,filename=%s,discard=unmap" % (i, path),
+                      "-blockdev", "driver=nbd,node-name=l%d,server.type=unix,server.path=%s,"
+                      "export=s%d" % (i, self.socket, i),
+                      "-blockdev", "driver=blklogwrites,node-name=d%d,file=f%d,log=l%d,discard=unmap"
+                      % (i, i, i)]
+        return words
+
+    def serve(self, files):
+        """Shows each file as a recorded device."""
+        served = os.path.join(self.run, "v")
         command = ["qemu-storage-daemon",
                    "--nbd-server", "addr.type=unix,max-connections=64,addr.path=" + served]
-        for i, path in enumerate(files):
-            command += ["--blockdev", "driver=file,node-name=f%d,filename=%s,discard=unmap" % (i, path),
-                        "--blockdev", "driver=nbd,node-name=l%d,server.type=unix,server.path=%s,"
-                        "export=s%d" % (i, self.socket, i),
-                        "--blockdev", "driver=blklogwrites,node-name=d%d,file=f%d,log=l%d,discard=unmap"
-                        % (i, i, i),
-                        "--export", "nbd,id=x%d,node-name=d%d,name=d%d,writable=on" % (i, i, i)]
+        command += ["-" + w if w == "-blockdev" else w for w in self.nodes(files)]
+        for i in range(len(files)):
+            command += ["--export", "nbd,id=x%d,node-name=d%d,name=d%d,writable=on" % (i, i, i)]
         self.start(command, lambda: os.path.exists(served))
         for i in range(len(files)):
-            folder = os.path.join(run, "dev%d" % i)
+            folder = os.path.join(self.run, "dev%d" % i)
             os.makedirs(folder)
             seen = os.path.join(folder, "nbd")
             self.mounts.append(folder)
@@ -123,16 +135,16 @@ class Recorder:
                        lambda: os.path.exists(seen))
             self.devices.append(seen)
 
-    def start(self, command, ready):
+    def start(self, command, ready, patience_s=10):
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
         self.processes.append(process)
-        for _ in range(200):
+        for _ in range(patience_s * 20):
             if ready():
                 return
             if process.poll() is not None:
                 raise RuntimeError("%s ended with %d" % (command[0], process.returncode))
             time.sleep(0.05)
-        raise RuntimeError("%s is not ready after 10 s" % command[0])
+        raise RuntimeError("%s is not ready after %d s" % (command[0], patience_s))
 
     def stop(self):
         """The devices first: the record must be whole."""

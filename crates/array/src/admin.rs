@@ -141,6 +141,14 @@ impl Array {
         Ok(())
     }
 
+    /// Counts a write or flush that failed on a member outside of the segments: labels are not the
+    /// array's, but whoever reads the counters asks why a member was failed.
+    pub fn count_write_error(&self, id: DeviceId) -> Result<(), ArrayError> {
+        let (_, member) = self.find(id)?;
+        member.count_write_error();
+        Ok(())
+    }
+
     /// Takes a member out and closes its device, after a last flush. Refused when it is needed.
     pub async fn offline(&self, id: DeviceId) -> Result<(), ArrayError> {
         let (group, member) = self.find(id)?;

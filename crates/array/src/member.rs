@@ -241,6 +241,10 @@ impl Member {
         self.errors.set(errors);
     }
 
+    pub(crate) fn count_write_error(&self) {
+        self.count(|errors| errors.write += 1);
+    }
+
     pub(crate) fn count_checksum_errors(&self, blocks: u64) {
         self.count(|errors| errors.checksum += blocks);
     }

@@ -197,6 +197,13 @@ fn what_would_lose_data_is_refused() {
         rig.array.offline(DeviceId(2)).await.expect("now one can be spared");
 
         let nobody = DeviceId(77);
+        assert_eq!(
+            rig.array.count_write_error(nobody),
+            Err(ArrayError::NoSuchDevice { device: nobody })
+        );
+        rig.array.count_write_error(DeviceId(1)).unwrap();
+        let counted = rig.array.status().iter().find(|s| s.id == DeviceId(1)).unwrap().errors;
+        assert_eq!(counted.write, 1);
         assert_eq!(rig.array.fault(nobody), Err(ArrayError::NoSuchDevice { device: nobody }));
         let raidz = rig.array.attach(DeviceId(0), nobody, rig.spare("x"));
         assert!(matches!(raidz, Err(ArrayError::NotMirror { .. })));

@@ -6,14 +6,13 @@ use std::rc::Rc;
 use forebay_array::{ArrayError, MemberState, MemberStatus};
 use forebay_device::layers::Counts;
 use forebay_format::config::{MemberConfig, MemberUse};
-use forebay_format::label::Heartbeat;
 use forebay_rt as rt;
-use forebay_units::{BLOCK_BYTES, CommitId, DeviceId, Nanos};
+use forebay_units::{BLOCK_BYTES, CommitId, DeviceId};
 
 use crate::config::{POOL_PROPERTIES, check_property, effective};
 use crate::create::{add_to_config, check_alike, member, open_spec};
 use crate::devices::{log_range, open_candidate, owner_of};
-use crate::labels::{OpenDevice, Opener, clear_label, read_beat, write_beat, write_through};
+use crate::labels::{OpenDevice, Opener, clear_label, write_through};
 use crate::recovery::{build_array_group, find_devices, newest_root};
 use crate::spec::PoolSpec;
 use crate::stats::io_counts;
@@ -614,20 +613,26 @@ impl Pool {
         }
     }
 
+    async fn carries_label(&self, open: &OpenDevice, device: u32) -> bool {
+        let label = crate::labels::read_label(&open.device()).await;
+        label.configs.iter().any(|(e, _)| e.pool == self.guid && e.device == device)
+    }
+
     /// Brings a device back; what it missed is rebuilt.
     pub async fn online(&self, name: &str) -> Result<(), PoolError> {
         let _turn = self.admin.lock().await;
         let found = self.find_member(name)?;
         let id = DeviceId(found.device);
-        let open = self.devices.borrow().get(&id).cloned();
-        let open = match open {
-            Some(open) => open,
-            None => OpenDevice::new(&found.path, self.opener.open(&found.path)?),
+        let held = self.devices.borrow().get(&id).cloned();
+        let open = match held {
+            Some(held) if self.carries_label(&held, found.device).await => held,
+            // Closed, or nothing answers there any more: it may have come back under its name.
+            held => match self.opener.open(&found.path) {
+                Ok(device) => OpenDevice::new(&found.path, device),
+                Err(error) => held.ok_or(error)?,
+            },
         };
-        let label = crate::labels::read_label(&open.device()).await;
-        let belongs =
-            label.configs.iter().any(|(e, _)| e.pool == self.guid && e.device == found.device);
-        if !belongs {
+        if !self.carries_label(&open, found.device).await {
             return Err(PoolError::new(format!(
                 "{} no longer carries this pool's label; use 'pool replace' to make it part of \
                  the pool again",
@@ -644,34 +649,6 @@ impl Pool {
         self.commit_config().await?;
         self.want_resilver();
         Ok(())
-    }
-
-    /// The task that shows others that the pool is in use, and stops it when another has taken it.
-    pub(crate) async fn heartbeat_loop(self: Rc<Self>) {
-        const EVERY: Nanos = Nanos::from_secs(1);
-        let host = self.opener.host();
-        let mut beat = 0;
-        loop {
-            let quit = Box::pin(self.sync.done.until(|| self.closing.get() || self.is_stopped()));
-            let _ = rt::timeout(EVERY, quit).await;
-            if self.closing.get() || self.is_stopped() {
-                return;
-            }
-            let Some((_, open)) = self.label_devices().into_iter().next() else { continue };
-            let device = open.device();
-            if let Some(held) = read_beat(&device).await
-                && held.pool == self.guid
-                && held.nonce != self.nonce
-                && beat > 0
-            {
-                self.stop("another process has imported the pool; it must be imported anew");
-                return;
-            }
-            beat += 1;
-            let mine = Heartbeat { pool: self.guid, nonce: self.nonce, host, beat };
-            // A device that fails this fails the next root too, which deals with it.
-            let _ = write_beat(&device, &mine).await;
-        }
     }
 
     /// A line of `pool list`.

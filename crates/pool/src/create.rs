@@ -188,6 +188,7 @@ impl Pool {
             return Err(PoolError::new("name at least one data device"));
         }
         check_alike(&[], spec)?;
+        let (opener, possession) = crate::possession::fence(opener);
         let opened = open_spec(&opener, spec).await?;
         let smallest = opened.groups.iter().flat_map(|(_, d)| d).map(|c| c.size_bytes).min();
         let mut config = PoolConfig {
@@ -244,7 +245,8 @@ impl Pool {
             write_root(&open.device(), &root).await?;
         }
         let log = IntentLog::start(log_config, &rings, &state)?;
-        let pool = Pool::assemble(Parts::fresh(opener, config, devices, array, log, &root)?)?;
+        let pool =
+            Pool::assemble(Parts::fresh(opener, possession, config, devices, array, log, &root)?)?;
         pool.note_log_sides(&rings);
         pool.start();
         Ok(pool)

@@ -18,6 +18,7 @@ mod diagnosis;
 mod error;
 mod health;
 mod labels;
+mod possession;
 mod read_path;
 mod recovery;
 mod replay;
@@ -137,6 +138,7 @@ pub struct Pool {
     pub(crate) health: health::HealthState,
     pub(crate) scan: scan::ScanState,
     pub(crate) nonce: u64,
+    pub(crate) possession: Rc<possession::Possession>,
     /// Serialises commands that change what the pool is made of.
     pub(crate) admin: Mutex<()>,
     /// Background tasks, waited for at export.

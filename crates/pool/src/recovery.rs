@@ -10,6 +10,7 @@ use forebay_device::{Device, DeviceError, ErrorKind, Operation};
 use forebay_format::config::{GroupConfig, MemberConfig, MemberUse, PoolConfig, RingConfig};
 use forebay_format::footer::footer_blocks;
 use forebay_format::journal::{FrameKind, SegmentRecord};
+use forebay_format::label::Heartbeat;
 use forebay_format::map_record::{Delta, decode_leaves};
 use forebay_format::superblock::Superblock;
 use forebay_intent_log::{IntentLog, LogConfig, LogRing, LogState, Side};
@@ -26,7 +27,8 @@ use forebay_units::{
 
 use crate::devices::parse_layout;
 use crate::health::HealthState;
-use crate::labels::{Label, OpenDevice, Opener, read_beat, read_label};
+use crate::labels::{Label, OpenDevice, Opener, read_beat, read_label, write_beat};
+use crate::possession::{Possession, WATCH, fence};
 use crate::replay::{OldLog, read_log};
 use crate::scan::ScanState;
 use crate::spec::ImportOptions;
@@ -45,6 +47,8 @@ pub(crate) const MOST_DIRTY_BYTES: u64 = 256 << 20;
 /// Everything that a running pool is put together from.
 pub(crate) struct Parts {
     opener: Rc<dyn Opener>,
+    possession: Rc<Possession>,
+    nonce: u64,
     config: PoolConfig,
     devices: BTreeMap<DeviceId, OpenDevice>,
     array: Rc<Array>,
@@ -59,6 +63,7 @@ impl Parts {
     /// Of a pool without data.
     pub fn fresh(
         opener: Rc<dyn Opener>,
+        possession: Rc<Possession>,
         config: PoolConfig,
         devices: BTreeMap<DeviceId, OpenDevice>,
         array: Rc<Array>,
@@ -68,7 +73,20 @@ impl Parts {
         let table = empty_table(&array);
         let root = root.clone();
         let (map, journal_segments) = (Map::new(), Vec::new());
-        Ok(Self { opener, config, devices, array, table, map, log, root, journal_segments })
+        let nonce = root.nonce;
+        Ok(Self {
+            opener,
+            possession,
+            nonce,
+            config,
+            devices,
+            array,
+            table,
+            map,
+            log,
+            root,
+            journal_segments,
+        })
     }
 }
 
@@ -254,6 +272,7 @@ impl Pool {
         options: &ImportOptions,
     ) -> Result<Rc<Pool>, PoolError> {
         let begun = rt::now();
+        let (opener, possession) = fence(opener);
         let found = find_devices(&opener, paths).await;
         let mine = select_pool(&found, name_or_guid)?;
         let (root, mut config) = newest_root(&mine, options.rewind_groups).map_err(|e| {
@@ -262,7 +281,7 @@ impl Pool {
         if config.destroyed {
             return Err(PoolError::new(format!("pool '{}' was destroyed", config.name)));
         }
-        check_not_in_use(&opener, &mine, &root, &config.name, options).await?;
+        let taken_over = check_not_in_use(&opener, &mine, &root, &config.name, options).await?;
         let all_roots = || mine.iter().flat_map(|f| &f.label.roots);
         let newest_commit = all_roots().map(|r| r.commit).max().unwrap_or(root.commit);
         let epochs = all_roots().filter_map(|r| LogState::decode(&r.log_state).ok());
@@ -270,7 +289,6 @@ impl Pool {
         check_newest(&config, &mine, &root, opener.host(), options)?;
         let mut devices = BTreeMap::new();
         place_devices(&mut config, &mine, &root, &mut devices);
-        drop(found);
         check_complete(&config, &devices, &root, options)?;
         if options.accept_log_loss {
             leave_missing_logs(&mut config, &devices);
@@ -284,6 +302,12 @@ impl Pool {
             true => OldLog::none(),
             false => read_log(&config, &devices, &log_state, options, &mut report).await?,
         };
+        let nonce = rt::random_u64();
+        if taken_over {
+            // The old owner looks here before it writes again.
+            claim(&mine, config.guid, nonce, opener.host()).await;
+        }
+        drop(found);
         let (map, table, journal_segments, array) =
             load_map(&config, &devices, &root, &mut report).await?;
         // Roots that are left behind (by -F, or by devices that return) must never win again.
@@ -299,8 +323,19 @@ impl Pool {
             log_state.next_seq,
         );
         let log = IntentLog::start(log_config, &[], &waiting)?;
-        let parts =
-            Parts { opener, config, devices, array, table, map, log, root, journal_segments };
+        let parts = Parts {
+            opener,
+            possession,
+            nonce,
+            config,
+            devices,
+            array,
+            table,
+            map,
+            log,
+            root,
+            journal_segments,
+        };
         let pool = Pool::assemble(parts)?;
         pool.recover(&log_state, old_log, &mut report).await?;
         pool.seal_all();
@@ -336,8 +371,19 @@ impl Pool {
 
     /// Puts a pool together; nothing runs yet.
     pub(crate) fn assemble(parts: Parts) -> Result<Rc<Pool>, PoolError> {
-        let Parts { opener, config, devices, array, table, map, log, root, journal_segments } =
-            parts;
+        let Parts {
+            opener,
+            possession,
+            nonce,
+            config,
+            devices,
+            array,
+            table,
+            map,
+            log,
+            root,
+            journal_segments,
+        } = parts;
         let in_flight = InFlight::new(64 << 20);
         let guid = config.guid;
         let separate = table.len() >= SEPARATE_SEGMENTS;
@@ -398,7 +444,8 @@ impl Pool {
             space: Space::default(),
             health: HealthState::new(),
             scan: ScanState::restored(config.scan.as_ref()),
-            nonce: rt::random_u64(),
+            nonce,
+            possession,
             admin: Mutex::new(()),
             tasks: Vec::new().into(),
             config: config.into(),
@@ -495,18 +542,17 @@ fn select_pool<'a>(found: &'a [Found], name_or_guid: &str) -> Result<Vec<&'a Fou
     Ok(mine)
 }
 
-/// Refuses a pool that another machine has imported. (On one machine the devices' locks do.)
+/// Refuses a pool that another machine has imported. (On one machine the devices' locks do.) Says
+/// whether it is taken from a machine that has not exported it.
 async fn check_not_in_use(
     opener: &Rc<dyn Opener>,
     found: &[&Found],
     root: &Superblock,
     name: &str,
     options: &ImportOptions,
-) -> Result<(), PoolError> {
-    /// Four heartbeats.
-    const WATCH: Nanos = Nanos::from_secs(4);
+) -> Result<bool, PoolError> {
     if root.exported || root.host == opener.host() {
-        return Ok(());
+        return Ok(false);
     }
     let before = beats(found).await;
     rt::sleep(WATCH).await;
@@ -521,7 +567,16 @@ async fn check_not_in_use(
              silent now: use -f to import it if you are sure that it is off"
         )));
     }
-    Ok(())
+    Ok(true)
+}
+
+/// Writes a first heartbeat to every device found.
+async fn claim(found: &[&Found], pool: u64, nonce: u64, host: u64) {
+    let beat = Heartbeat { pool, nonce, host, beat: 0 };
+    for device in found {
+        // One that fails here fails the next root too, which deals with it.
+        let _ = write_beat(&device.device, &beat).await;
+    }
 }
 
 async fn beats(found: &[&Found]) -> Vec<Option<u64>> {

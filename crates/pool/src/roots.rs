@@ -135,6 +135,8 @@ impl Pool {
     /// A device could not take a label or root. What it holds was flushed before, so the root is
     /// good without it; but it is out from here on.
     fn label_failed(&self, id: DeviceId, error: PoolError, verdict: &mut LabelVerdict) {
+        // A member that has left meanwhile counts nothing.
+        let _ = self.array.count_write_error(id);
         if self.array.fault(id).is_err() {
             verdict.needed += 1;
         }

@@ -1,0 +1,241 @@
+//! Being the only owner: the heartbeat, and the fence before every write.
+//!
+//! Locks keep two processes of one machine apart. Between machines there is the heartbeat: who imports
+//! watches it for four seconds. An owner that was stopped meanwhile (a paused machine, SIGSTOP) and goes
+//! on knows nothing of that, and its timers have all run out: it would write a whole group over what
+//! the new owner has put there. So nobody writes who has not looked at the heartbeat for three seconds
+//! of the clock; such writes wait until it has been looked at, and fail if it is another's.
+//!
+//! What the kernel had already been given is beyond this: only a device that refuses its old owner (a
+//! reservation) could stop that.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use forebay_device::{
+    Allocation, BlockDevice, Device, DeviceError, DeviceFuture, ErrorKind, Geometry, IoBuf,
+    IoBytes, Operation, ZeroOptions,
+};
+use forebay_format::label::Heartbeat;
+use forebay_rt as rt;
+use forebay_rt::sync::Notify;
+use forebay_units::Nanos;
+
+use crate::Pool;
+use crate::labels::{Opener, read_beat, write_beat};
+
+/// How long an import watches for the beats of another owner.
+pub(crate) const WATCH: Nanos = Nanos::from_secs(4);
+/// How long a look at the heartbeat counts: less than [`WATCH`], so that the old owner has stopped
+/// writing before the new one begins.
+const TRUST: Nanos = Nanos::from_secs(3);
+const BEAT_EVERY: Nanos = Nanos::from_secs(1);
+
+/// What a pool knows about being its devices' only owner.
+pub(crate) struct Possession {
+    /// When it was last known. Nothing before the heartbeat runs: whoever creates or imports has
+    /// made sure by other means.
+    known_at: Cell<Option<Nanos>>,
+    lost: Cell<bool>,
+    changed: Rc<Notify>,
+}
+
+impl Possession {
+    fn is_sure(&self) -> bool {
+        self.known_at.get().is_none_or(|at| rt::now().since(at) <= TRUST)
+    }
+
+    fn may_write(&self) -> bool {
+        self.is_sure() && !self.lost.get()
+    }
+
+    /// The heartbeat was looked at, at `at` or later, and was ours.
+    fn renew(&self, at: Nanos) {
+        self.known_at.set(Some(at));
+        self.changed.notify_all();
+    }
+
+    /// The heartbeat ends.
+    fn end(&self) {
+        self.known_at.set(None);
+        self.changed.notify_all();
+    }
+
+    fn lose(&self) {
+        self.lost.set(true);
+        self.changed.notify_all();
+    }
+
+    /// This process runs, while the heartbeat's device takes its time.
+    fn tick(&self) {
+        if self.is_sure() {
+            self.known_at.set(Some(rt::now()));
+        }
+    }
+}
+
+/// An opener whose devices ask before they write.
+pub(crate) fn fence(inner: Rc<dyn Opener>) -> (Rc<dyn Opener>, Rc<Possession>) {
+    let possession = Rc::new(Possession {
+        known_at: Cell::new(None),
+        lost: Cell::new(false),
+        changed: Notify::new(),
+    });
+    (Rc::new(FencedOpener { inner, possession: possession.clone() }), possession)
+}
+
+struct FencedOpener {
+    inner: Rc<dyn Opener>,
+    possession: Rc<Possession>,
+}
+
+impl Opener for FencedOpener {
+    fn open(&self, path: &str) -> Result<Device, DeviceError> {
+        let inner = self.inner.open(path)?;
+        Ok(Rc::new(Fenced { inner, possession: self.possession.clone() }))
+    }
+
+    fn host(&self) -> u64 {
+        self.inner.host()
+    }
+}
+
+struct Fenced {
+    inner: Device,
+    possession: Rc<Possession>,
+}
+
+impl Fenced {
+    fn guarded<'a>(
+        &'a self,
+        operation: Operation,
+        offset_bytes: u64,
+        len_bytes: u64,
+        call: impl FnOnce() -> DeviceFuture<'a, ()> + 'a,
+    ) -> DeviceFuture<'a, ()> {
+        let possession = &self.possession;
+        if possession.may_write() {
+            return call();
+        }
+        Box::pin(async move {
+            possession.changed.until(|| possession.lost.get() || possession.is_sure()).await;
+            if possession.lost.get() {
+                let detail = "another process has imported the pool".to_owned();
+                let kind = ErrorKind::Other { detail };
+                return Err(DeviceError::new(
+                    self.name(),
+                    operation,
+                    offset_bytes,
+                    len_bytes,
+                    kind,
+                ));
+            }
+            call().await
+        })
+    }
+}
+
+impl BlockDevice for Fenced {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+    fn allocates_on_write(&self) -> bool {
+        self.inner.allocates_on_write()
+    }
+    fn read(&self, offset_bytes: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
+        self.inner.read(offset_bytes, buf)
+    }
+    fn write(&self, offset_bytes: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
+        let len = data.len() as u64;
+        let call = move || self.inner.write(offset_bytes, data, fua);
+        self.guarded(Operation::Write, offset_bytes, len, call)
+    }
+    fn flush(&self) -> DeviceFuture<'_, ()> {
+        self.inner.flush()
+    }
+    fn discard(&self, offset_bytes: u64, len_bytes: u64, fua: bool) -> DeviceFuture<'_, ()> {
+        let call = move || self.inner.discard(offset_bytes, len_bytes, fua);
+        self.guarded(Operation::Discard, offset_bytes, len_bytes, call)
+    }
+    fn write_zeroes(&self, offset: u64, len: u64, options: ZeroOptions) -> DeviceFuture<'_, ()> {
+        let call = move || self.inner.write_zeroes(offset, len, options);
+        self.guarded(Operation::WriteZeroes, offset, len, call)
+    }
+    fn allocation(&self, offset: u64, len: u64) -> DeviceFuture<'_, Vec<Allocation>> {
+        self.inner.allocation(offset, len)
+    }
+}
+
+/// What a look at the heartbeat shows.
+enum Look {
+    Ours,
+    Another,
+    /// So much time has passed since the look that it says nothing.
+    Late,
+}
+
+impl Pool {
+    /// The task that shows others that the pool is in use, and stops it when another has taken it.
+    pub(crate) async fn heartbeat_loop(self: Rc<Self>) {
+        let mut beat = 0;
+        self.possession.renew(rt::now());
+        loop {
+            let quit = Box::pin(self.sync.done.until(|| self.closing.get() || self.is_stopped()));
+            let _ = rt::timeout(BEAT_EVERY, quit).await;
+            let ending = self.closing.get() || self.is_stopped();
+            if ending && self.possession.is_sure() {
+                // An export takes as long as it takes.
+                self.possession.end();
+                return;
+            }
+            let mut look = Box::pin(self.look_and_beat(beat + 1));
+            let look = loop {
+                match rt::timeout(BEAT_EVERY, &mut look).await {
+                    Ok(look) => break look,
+                    Err(_) => self.possession.tick(),
+                }
+            };
+            match look {
+                Look::Ours => beat += 1,
+                Look::Late => {}
+                Look::Another => {
+                    self.stop("another process has imported the pool; it must be imported anew");
+                    self.possession.lose();
+                    return;
+                }
+            }
+        }
+    }
+
+    async fn look_and_beat(&self, beat: u64) -> Look {
+        let begun = rt::now();
+        let mut own = None;
+        for (_, open) in self.label_devices() {
+            let device = open.device();
+            // A device that fails this fails the next root too, which deals with it.
+            let Some(held) = read_beat(&device).await else { continue };
+            if held.pool == self.guid && held.nonce != self.nonce && beat > 1 {
+                return Look::Another;
+            }
+            own = Some(device);
+            break;
+        }
+        if rt::now().since(begun) > BEAT_EVERY + BEAT_EVERY {
+            return Look::Late;
+        }
+        self.possession.renew(begun);
+        let first = self.label_devices().into_iter().next().map(|(_, open)| open.device());
+        if let Some(device) = own.or(first) {
+            let host = self.opener.host();
+            let mine = Heartbeat { pool: self.guid, nonce: self.nonce, host, beat };
+            let _ = write_beat(&device, &mine).await;
+        }
+        Look::Ours
+    }
+}
+
+#[cfg(test)]
+mod tests;

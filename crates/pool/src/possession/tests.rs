@@ -1,0 +1,156 @@
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use forebay_device::{BlockDevice, Device, DeviceError, ErrorKind, IoBuf, MemoryDevice, Operation};
+use forebay_format::label::Heartbeat;
+use forebay_rt as rt;
+use forebay_rt::Runtime;
+use forebay_rt::sync::Notify;
+use forebay_units::Nanos;
+
+use super::{Fenced, Possession};
+use crate::labels::{Opener, write_beat};
+use crate::spec::{GroupSpec, ImportOptions, PoolSpec, Redundancy};
+use crate::status::Health;
+use crate::{Pool, PoolError};
+
+/// One machine's view of devices that several can reach; no locks between them.
+struct Machine {
+    shelf: Rc<RefCell<BTreeMap<String, Device>>>,
+    host: u64,
+}
+
+impl Opener for Machine {
+    fn open(&self, path: &str) -> Result<Device, DeviceError> {
+        let found = self.shelf.borrow().get(path).cloned();
+        found.ok_or_else(|| DeviceError::new(path, Operation::Open, 0, 0, ErrorKind::Gone))
+    }
+    fn host(&self) -> u64 {
+        self.host
+    }
+}
+
+fn shelf() -> Rc<RefCell<BTreeMap<String, Device>>> {
+    let device = |name: &str| {
+        let device: Device = Rc::new(MemoryDevice::new(name, 96 << 20));
+        (name.to_owned(), device)
+    };
+    Rc::new(RefCell::new(["a", "b"].map(device).into()))
+}
+
+fn paths() -> Vec<String> {
+    vec!["a".to_owned(), "b".to_owned()]
+}
+
+async fn create(machine: Machine) -> Rc<Pool> {
+    let group = GroupSpec { redundancy: Redundancy::Mirror, devices: paths() };
+    let spec = PoolSpec { groups: vec![group], ..PoolSpec::default() };
+    Pool::create(Rc::new(machine), "p", &spec).await.expect("a pool")
+}
+
+async fn import(machine: Machine, force: bool) -> Result<Rc<Pool>, PoolError> {
+    let options = ImportOptions { force, ..ImportOptions::default() };
+    Pool::import(Rc::new(machine), &paths(), "p", &options).await
+}
+
+/// A fenced device, and a word for each write that has ended: whether it succeeded.
+fn fenced() -> (Rc<Fenced>, Rc<Possession>, Rc<RefCell<Vec<bool>>>) {
+    let possession = Rc::new(Possession {
+        known_at: Cell::new(None),
+        lost: Cell::new(false),
+        changed: Notify::new(),
+    });
+    let inner: Device = Rc::new(MemoryDevice::new("a", 1 << 20));
+    let device = Rc::new(Fenced { inner, possession: possession.clone() });
+    (device, possession, Rc::default())
+}
+
+fn write_later(device: &Rc<Fenced>, ended: &Rc<RefCell<Vec<bool>>>) {
+    let (device, ended) = (device.clone(), ended.clone());
+    drop(rt::spawn(async move {
+        let outcome = device.write(0, IoBuf::zeroed(4096).freeze(), true).await;
+        ended.borrow_mut().push(outcome.is_ok());
+    }));
+}
+
+const MOMENT: Nanos = Nanos::from_millis(10);
+
+#[test]
+fn who_has_not_looked_for_long_waits_before_writing() {
+    Runtime::simulated(1).block_on(async {
+        let (device, possession, ended) = fenced();
+        rt::sleep(Nanos::from_secs(60)).await;
+        write_later(&device, &ended);
+        rt::sleep(MOMENT).await;
+        assert_eq!(ended.take(), [true], "nobody asks before the heartbeat runs");
+
+        possession.renew(rt::now());
+        rt::sleep(Nanos::from_secs(2)).await;
+        write_later(&device, &ended);
+        rt::sleep(MOMENT).await;
+        assert_eq!(ended.take(), [true]);
+
+        // As after a SIGSTOP: the clock has gone on, nothing else has.
+        rt::sleep(Nanos::from_secs(2)).await;
+        possession.tick();
+        write_later(&device, &ended);
+        rt::sleep(Nanos::from_secs(9)).await;
+        assert!(ended.take().is_empty(), "a tick does not make up for a gap");
+        possession.renew(rt::now());
+        rt::sleep(MOMENT).await;
+        assert_eq!(ended.take(), [true]);
+
+        rt::sleep(Nanos::from_secs(9)).await;
+        write_later(&device, &ended);
+        possession.lose();
+        rt::sleep(MOMENT).await;
+        assert_eq!(ended.take(), [false]);
+        possession.renew(rt::now());
+        write_later(&device, &ended);
+        rt::sleep(MOMENT).await;
+        assert_eq!(ended.take(), [false], "what is lost stays lost");
+    });
+}
+
+#[test]
+fn an_owner_that_finds_another_stops_and_writes_no_more() {
+    Runtime::simulated(1).block_on(async {
+        let shelf = shelf();
+        let pool = create(Machine { shelf: shelf.clone(), host: 1 }).await;
+        rt::sleep(Nanos::from_secs(3)).await;
+        assert_eq!(pool.summary().health, Health::Online);
+        let device = shelf.borrow()["a"].clone();
+        let beat = Heartbeat { pool: pool.guid(), nonce: pool.nonce ^ 1, host: 2, beat: 0 };
+        write_beat(&device, &beat).await.expect("written");
+        rt::sleep(Nanos::from_secs(2)).await;
+        assert_eq!(pool.summary().health, Health::Suspended);
+        let own = pool.label_devices()[0].1.device();
+        assert!(own.write(0, IoBuf::zeroed(4096).freeze(), false).await.is_err());
+    });
+}
+
+#[test]
+fn another_machine_is_refused_while_the_owner_lives_and_asked_when_it_is_silent() {
+    let shelf = shelf();
+    let machine = |host: u64| Machine { shelf: shelf.clone(), host };
+    let [first, refused, forced] = [1, 2, 2].map(machine);
+    Runtime::simulated(1).block_on(async move {
+        let pool = create(first).await;
+        for (machine, force) in [(refused, false), (forced, true)] {
+            let refused = import(machine, force).await.err().expect("refused").to_string();
+            assert!(refused.contains("in use there"), "{refused}");
+        }
+        assert_eq!(pool.summary().health, Health::Online);
+    });
+    // The first machine is gone.
+    let [refused, forced] = [2, 2].map(machine);
+    Runtime::simulated(2).block_on(async move {
+        let refused = import(refused, false).await.err().expect("refused").to_string();
+        assert!(refused.contains("-f"), "{refused}");
+        let pool = import(forced, true).await.expect("imported");
+        rt::sleep(Nanos::from_secs(5)).await;
+        assert_eq!(pool.summary().health, Health::Online);
+        pool.export().await.expect("exported");
+    });
+}
