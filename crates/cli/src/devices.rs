@@ -76,16 +76,22 @@ fn is_locked(path: &str) -> bool {
 pub fn resolve_new(word: &str) -> Result<String, Failure> {
     let path = absolute(&named(word))?;
     let shown = path.display();
+    let failed = |e: std::io::Error| match e.kind() {
+        std::io::ErrorKind::PermissionDenied => Failure::new(format!(
+            "{shown}: {e}; a device must be readable and writable for whoever serves the pool"
+        )),
+        _ => Failure::new(format!("{shown}: {e}")),
+    };
     let meta = std::fs::metadata(&path).map_err(|e| match e.kind() {
         std::io::ErrorKind::NotFound => Failure::new(format!(
             "{shown}: no such device; name a disk, or make a file with 'truncate -s 4G {shown}'"
         )),
-        _ => Failure::new(format!("{shown}: {e}")),
+        _ => failed(e),
     })?;
     if !meta.is_file() && !meta.file_type().is_block_device() {
         return Err(Failure::new(format!("{shown} is neither a file nor a block device")));
     }
-    let size_bytes = probe_size_bytes(&path).map_err(|e| Failure::new(format!("{shown}: {e}")))?;
+    let size_bytes = probe_size_bytes(&path).map_err(failed)?;
     if size_bytes < DEVICE_MIN_BYTES {
         return Err(Failure::new(format!(
             "{shown} has {}; a device needs 64M at least",

@@ -194,6 +194,16 @@ pub async fn import_known(
         typed: String::new(),
         action: Action::Import { paths: known.devices.clone(), options },
     };
+    let there = |path: &String| std::path::Path::new(path).exists();
+    if !known.devices.iter().any(there) {
+        return Err(Failure::new(format!(
+            "none of the devices of '{0}' is where it was ({1}); bring them back, or look for them \
+             with 'forebay pool import -d DIR {0}', or forget the pool with 'forebay pool export \
+             -f {0}'",
+            known.name,
+            known.devices.first().map_or("none is known", String::as_str)
+        )));
+    }
     set.perform(&request).await.map(|_| ())
 }
 

@@ -135,6 +135,22 @@ fn a_known_pool_is_found_where_its_devices_went() {
 }
 
 #[test]
+fn a_pool_whose_devices_are_gone_can_be_forgotten() {
+    let scratch = scratch("gone", &["d0"]);
+    scratch.run("pool create tank d0");
+    hide(&scratch, &["d0"]);
+    for words in ["pool status tank", "pool export tank", "pool destroy -f tank"] {
+        scratch.refused(words, 1, "'forebay pool export -f tank'");
+    }
+    let output = scratch.forebay("pool export -f tank");
+    assert!(output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("no longer known"));
+    assert_eq!(scratch.run("pool list -H"), "");
+    show(&scratch, &["d0"]);
+    scratch.run("pool import -d . tank");
+}
+
+#[test]
 fn groups_are_alike_unless_forced() {
     let scratch = scratch("alike", &["d0", "d1", "d2", "d3", "d4"]);
     scratch.refused("pool create tank mirror d0 d1 raidz2 d2 d3 d4", 1, "one group would survive");

@@ -777,8 +777,11 @@ impl Pool {
         if state == Health::Suspended {
             return (
                 format!("The pool stopped taking writes: {}.", self.stop_reason()),
-                "Bring its devices back and import it again; what was answered as durable is kept."
-                    .into(),
+                format!(
+                    "Put that right (bring devices back; make room where device files lie), then \
+                     'forebay pool export {name}' and import it again. What was answered as \
+                     durable is kept."
+                ),
             );
         }
         if lost_count > 0 {

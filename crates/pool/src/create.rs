@@ -173,6 +173,23 @@ pub(crate) async fn prepare_log(
     Ok(())
 }
 
+/// After [`prepare_log`] failed: files need not stay as full as it has made them.
+async fn give_back_log(config: &PoolConfig, devices: &BTreeMap<DeviceId, OpenDevice>) {
+    for ring in &config.logs {
+        for side in &ring.sides {
+            let device = devices[&DeviceId(side.device)].device();
+            let _ = device.discard(ring.start_bytes, ring.len_bytes, false).await;
+        }
+    }
+    if config.logs.is_empty() {
+        for member in config.data_members() {
+            let device = devices[&DeviceId(member.device)].device();
+            let start = forebay_format::label::LABEL_BYTES;
+            let _ = device.discard(start, config.reserve_bytes, false).await;
+        }
+    }
+}
+
 impl Pool {
     /// Makes a pool and imports it. Nothing is written before everything has been checked.
     pub async fn create(
@@ -215,7 +232,12 @@ impl Pool {
             })?;
         }
         drop(opened);
-        prepare_log(&config, &devices).await?;
+        if let Err(error) = prepare_log(&config, &devices).await {
+            give_back_log(&config, &devices).await;
+            return Err(PoolError::new(format!(
+                "{error}; the log's place must be had in whole: make room, or name another device"
+            )));
+        }
         let rings = log_rings_of(&config, &devices);
         config.log_rings = ring_configs(&config, &rings);
         for (id, open) in &devices {

@@ -80,6 +80,15 @@ const ROWS: u32 = 16;
 
 impl Pool {
     pub(crate) fn scan_status(&self) -> Option<ScanStatus> {
+        let mut status = self.scan_now()?;
+        if status.state == "in progress" && self.closing.get() {
+            // It goes on after the next import; whoever waits for it here waits in vain.
+            status.state = "stopped".to_owned();
+        }
+        Some(status)
+    }
+
+    fn scan_now(&self) -> Option<ScanStatus> {
         let mut status = self.scan.status.borrow().clone()?;
         if status.state == "in progress" {
             status.elapsed_secs = self.scan_secs();
@@ -94,7 +103,7 @@ impl Pool {
 
     /// The scan as the configuration keeps it.
     pub(crate) fn scan_config(&self) -> Option<ScanConfig> {
-        let status = self.scan_status()?;
+        let status = self.scan_now()?;
         Some(ScanConfig {
             kind: status.kind,
             state: status.state,

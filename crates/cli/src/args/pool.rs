@@ -120,7 +120,7 @@ pub enum PoolCommand {
     /// Export a pool: it can then be imported elsewhere.
     #[command(after_help = "Example:\n  forebay pool export tank")]
     Export {
-        /// Even while clients are connected.
+        /// Cut clients off; forget a pool that cannot be opened.
         #[arg(short)]
         force: bool,
         /// The pools.
@@ -130,7 +130,7 @@ pub enum PoolCommand {
     /// Destroy a pool and all its volumes.
     #[command(after_help = "Example:\n  forebay pool destroy tank")]
     Destroy {
-        /// Even while clients are connected.
+        /// Cut clients off.
         #[arg(short)]
         force: bool,
         /// The pool.

@@ -13,7 +13,7 @@ use crate::devices::{FileOpener, search};
 use crate::failure::Failure;
 use crate::reach::Reach;
 use crate::show;
-use crate::state::KnownPool;
+use crate::state::{KnownPool, own_uid};
 
 /// Imports `wanted` (a name or guid), or all; without either, lists what could be imported.
 pub async fn import(
@@ -128,7 +128,10 @@ async fn import_one(
 
 fn places(dirs: &[PathBuf]) -> String {
     if dirs.is_empty() {
-        return "/dev".to_owned();
+        return match own_uid() {
+            0 => "/dev".to_owned(),
+            _ => "/dev, as far as you may open its devices".to_owned(),
+        };
     }
     dirs.iter().map(|d| d.display().to_string()).collect::<Vec<_>>().join(", ")
 }

@@ -36,7 +36,9 @@ fn page(command: &Command) -> Result<Vec<u8>, Failure> {
     clap_mangen::Man::new(command.clone())
         .render(&mut text)
         .map_err(|e| Failure::new(format!("the page cannot be made: {e}")))?;
-    Ok(text)
+    // What stands after the options are examples, and here and there a word on what they show.
+    let text = String::from_utf8_lossy(&text).replace(".SH EXTRA\n", ".SH EXAMPLES\n");
+    Ok(text.into_bytes())
 }
 
 fn write_pages(command: &Command, dir: &Path) -> Result<usize, Failure> {

@@ -6,7 +6,7 @@ use super::{Outcome, ask_all, from_each, good, import, iostat, property_map, rep
 use crate::args::{PoolCommand, ScanVerb};
 use crate::control::{Action, Reply};
 use crate::devices::{resolve_member, resolve_new, resolve_spec};
-use crate::failure::Failure;
+use crate::failure::{Failure, report};
 use crate::reach::Reach;
 use crate::show;
 use crate::vdevs::parse_vdevs;
@@ -45,7 +45,7 @@ pub async fn pool(command: PoolCommand, reach: &Reach) -> Result<Outcome, Failur
                     Ok(summary) => Some(summary),
                     Err(failure) => {
                         complete = false;
-                        crate::failure::report(&format!("{name}: {}", failure.message));
+                        report(&format!("{name}: {}", failure.message));
                         None
                     }
                 };
@@ -104,7 +104,7 @@ pub async fn pool(command: PoolCommand, reach: &Reach) -> Result<Outcome, Failur
         PoolCommand::Export { force, pools } => {
             reach.names(&pools)?;
             for pool in pools {
-                reach.ask(&pool, Action::Export { force }).await?;
+                export(reach, &pool, force).await?;
             }
             Ok(Outcome::done())
         }
@@ -218,6 +218,28 @@ pub async fn pool(command: PoolCommand, reach: &Reach) -> Result<Outcome, Failur
             Ok(Outcome::done())
         }
     }
+}
+
+/// `pool export`. With force, a pool that cannot be opened any more is taken off the list of known
+/// pools: nothing is done to its devices, wherever they are.
+async fn export(reach: &Reach, pool: &str, force: bool) -> Result<(), Failure> {
+    let access = match reach.access(pool).await {
+        Err(failure) if force && reach.server_of(pool).is_none() => {
+            let known = reach.state().known_pools()?;
+            let Some(known) = known.iter().find(|known| known.name == pool) else {
+                return Err(failure);
+            };
+            reach.state().forget(known.guid)?;
+            report(&format!(
+                "'{pool}' is no longer known here; it was not opened: {}",
+                failure.message
+            ));
+            return Ok(());
+        }
+        other => other?,
+    };
+    let outcome = access.ask(Action::Export { force }).await.map(|_| ());
+    access.close_after(outcome).await
 }
 
 fn members(words: &[String]) -> Result<Vec<String>, Failure> {

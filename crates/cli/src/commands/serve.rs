@@ -13,6 +13,7 @@ use crate::pools::PoolSet;
 use crate::reach::{KNOWN, Reach, import_known};
 use crate::serving::Serving;
 use crate::state::{KnownPool, StateDir};
+use crate::terminal::patiently;
 
 /// Serves until a signal comes.
 pub async fn serve(args: ServeArgs, reach: Reach) -> Result<Outcome, Failure> {
@@ -114,7 +115,8 @@ async fn open_all(
     options: &ImportOptions,
 ) -> Result<(), Failure> {
     for pool in chosen {
-        match import_known(set, pool, options).await {
+        let importing = import_known(set, pool, options);
+        match patiently(&format!("opening '{}'", pool.name), false, importing).await {
             Ok(()) => {}
             Err(failure) if every => report(&format!("{}: {}", pool.name, failure.message)),
             Err(failure) => return Err(failure),

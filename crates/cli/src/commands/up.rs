@@ -23,7 +23,7 @@ use crate::pools::PoolSet;
 use crate::reach::{KNOWN, Reach, import_known};
 use crate::serving::{Serving, connect_hints};
 use crate::state::{KnownPool, StateDir};
-use crate::terminal::{Screen, written_bytes};
+use crate::terminal::{Screen, patiently, written_bytes};
 
 /// Name of the pool that it makes.
 const POOL: &str = "forebay";
@@ -201,7 +201,6 @@ async fn open_or_make(
         return open(set, layout, screen).await;
     }
     reach.state().check_name_free(POOL, None)?;
-    std::fs::create_dir_all(&layout.dir).map_err(|e| Failure::new(format!("{shown}: {e}")))?;
     make(reach, set, layout, size_bytes, screen).await
 }
 
@@ -226,7 +225,7 @@ async fn open(set: &Rc<PoolSet>, layout: &Layout, screen: &Screen) -> Result<(),
         devices: pool.paths.clone(),
         generation: 0,
     };
-    import_known(set, &known, &KNOWN).await
+    patiently("opening it", false, import_known(set, &known, &KNOWN)).await
 }
 
 async fn make(
@@ -238,7 +237,9 @@ async fn make(
 ) -> Result<(), Failure> {
     let shown = layout.dir.display();
     let need_bytes = layout.log_bytes * LOG_FILES as u64 + SPARE_BYTES;
-    let free_bytes = free_space(&layout.dir)?;
+    // The folder is made when nothing is in the way: its free space is that of what is above it.
+    let above = layout.dir.ancestors().find(|dir| dir.exists()).unwrap_or(&layout.dir);
+    let free_bytes = free_space(above)?;
     if free_bytes < need_bytes {
         return Err(Failure::new(format!(
             "{shown} has {} free, and {} are needed to begin with; use a smaller --size or \
@@ -253,6 +254,7 @@ async fn make(
         format_bytes(layout.data_bytes),
         format_bytes(layout.log_bytes)
     ));
+    std::fs::create_dir_all(&layout.dir).map_err(|e| Failure::new(format!("{shown}: {e}")))?;
     new_file(&layout.marker(), 0)?;
     for path in layout.data() {
         new_file(&path, layout.data_bytes)?;
