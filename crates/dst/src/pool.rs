@@ -1,8 +1,10 @@
 //! The pool under proof: a thin coat over `forebay-pool`.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
+use forebay_device::layers::Counted;
 use forebay_device::{Device, DeviceError, ErrorKind, Operation};
 use forebay_pool::spec::{GroupSpec, ImportOptions, LogSpec, Redundancy, VolumeSpec};
 use forebay_pool::{Opener, PoolError};
@@ -21,13 +23,25 @@ pub struct ForebayPool {
     pool: Rc<forebay_pool::Pool>,
 }
 
-/// Disks by name, as an operator knows them.
-struct Shelf(BTreeMap<String, Device>);
+/// Disks by name, as an operator knows them. Like files and block devices, each is open once only:
+/// whoever wants one that is in use is refused.
+struct Shelf {
+    disks: BTreeMap<String, Device>,
+    open: RefCell<BTreeMap<String, Weak<Counted>>>,
+}
 
 impl Opener for Shelf {
     fn open(&self, path: &str) -> Result<Device, DeviceError> {
-        let found = self.0.get(path).cloned();
-        found.ok_or_else(|| DeviceError::new(path, Operation::Open, 0, 0, ErrorKind::Gone))
+        let refuse = |kind| DeviceError::new(path, Operation::Open, 0, 0, kind);
+        let disk = self.disks.get(path).cloned().ok_or_else(|| refuse(ErrorKind::Gone))?;
+        let mut open = self.open.borrow_mut();
+        if open.get(path).is_some_and(|handle| handle.strong_count() > 0) {
+            return Err(refuse(ErrorKind::Busy));
+        }
+        // The layer does nothing; that it is still held shows that the disk is.
+        let handle = Counted::new(disk);
+        open.insert(path.to_owned(), Rc::downgrade(&handle));
+        Ok(handle)
     }
 
     fn host(&self) -> u64 {
@@ -36,7 +50,8 @@ impl Opener for Shelf {
 }
 
 fn shelf(disks: &[Device]) -> Rc<Shelf> {
-    Rc::new(Shelf(disks.iter().map(|disk| (disk.name().to_owned(), disk.clone())).collect()))
+    let disks = disks.iter().map(|disk| (disk.name().to_owned(), disk.clone())).collect();
+    Rc::new(Shelf { disks, open: RefCell::default() })
 }
 
 fn names(disks: &[Device]) -> Vec<String> {
