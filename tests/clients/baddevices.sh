@@ -56,9 +56,10 @@ kit() { # ARGUMENT...: nbdkit over the same image
 load() {
     round=$((round + 1))
     python3 "$HERE/ledger.py" write "$SOCKET" p/v "$DIR/ledger" --seconds 100 --seed $round --depth 8 \
-        --span $((24 << 20)) --expect-end >"$DIR/writer.out" 2>&1 &
+        --span $((24 << 20)) --expect-end --begun "$DIR/begun.$round" >"$DIR/writer.out" 2>&1 &
     WRITER=$!
-    sleep 1
+    await 20 "the writer writes" test -e "$DIR/begun.$round"
+    sleep 0.5
 }
 # loaded WHAT: ends the load; nothing of it may have failed or been lost.
 loaded() {

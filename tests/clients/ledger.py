@@ -5,7 +5,7 @@ connection broke. No library: the protocol is spoken here, so that no client sha
 
     ledger.py write SOCKET EXPORT LEDGER [--seconds S] [--depth N] [--connections N]
                     [--flush-every N | default FUA] [--span BYTES] [--seed N] [--block BYTES]
-                    [--expect-end] [--expect-error]
+                    [--expect-end] [--expect-error] [--begun FILE (made at the first answer)]
     SOCKET is a path, or HOST:PORT.
     SIGTERM ends a load as the end of a connection does: what is in flight may be there or not.
     ledger.py check SOCKET EXPORT LEDGER
@@ -126,6 +126,9 @@ def write(args):
             for sock in ready:
                 link = by_socket[sock]
                 error, which = link.reply()
+                if args.begun:
+                    open(args.begun, "w").close()
+                    args.begun = None
                 if error and args.expect_error:
                     # Refused is not answered: it may be there, like what was in flight.
                     raise EOFError("the server answered error %d" % error)
@@ -222,6 +225,7 @@ def main():
     parser.add_argument("--block", type=int, default=4096)
     parser.add_argument("--expect-end", action="store_true")
     parser.add_argument("--expect-error", action="store_true")
+    parser.add_argument("--begun")
     args = parser.parse_args()
     sys.exit(write(args) if args.action == "write" else check(args))
 

@@ -23,7 +23,7 @@ chmod +x "$RUN/there"
 there() { "$RUN/there" "$@"; }
 write() { # VOLUME SECONDS OPTION...: a load on the first machine
     python3 "$HERE/ledger.py" write "$SOCKET" "p/$1" "$DIR/$1.ledger" --seconds "$2" --depth 4 \
-        --seed "$round" "${@:3}" >"$DIR/$1.out" 2>&1 &
+        --seed "$round" --begun "$DIR/$1.begun" "${@:3}" >"$DIR/$1.out" 2>&1 &
 }
 check() { # VOLUME SOCKET
     python3 "$HERE/ledger.py" check "$2" "p/$1" "$DIR/$1.ledger" >"$DIR/check.out" 2>&1 ||
@@ -34,7 +34,7 @@ second_status() { FOREBAY_STATE_DIR=$RUN/second "$FOREBAY" pool status p; }
 for round in $(seq "$ROUNDS"); do
     files 256M d0 d1 d2
     files 64M l0 l1
-    rm -f "$DIR"/*.ledger
+    rm -f "$DIR"/*.ledger "$DIR"/*.begun
     rm -rf "$RUN/second" "$RUN/state"
     run "$FOREBAY" pool create -f -o txg_timeout=1 p raidz1 "$DIR"/d{0,1,2} log mirror "$DIR"/l{0,1}
     for volume in early late other; do run "$FOREBAY" volume create -V 32M "p/$volume"; done
@@ -52,7 +52,7 @@ for round in $(seq "$ROUNDS"); do
     early=$!
     write late 60 --expect-error
     late=$!
-    sleep 1
+    await 20 "the writers write" test -e "$DIR/early.begun" -a -e "$DIR/late.begun"
     if [ "$round" = 1 ]; then
         say "in use: refused by the locks, and without them by the heartbeat"
         refuse env FOREBAY_STATE_DIR="$RUN/mine" "$FOREBAY" pool import -f -d "$DIR" p
@@ -64,6 +64,7 @@ for round in $(seq "$ROUNDS"); do
     fi
     sleep "0.$((RANDOM % 900 + 100))"
     kill -STOP "$SERVER"
+    stopped=$SECONDS
     sleep 0.3
     kill -TERM $early
     wait $early || fail "the first writer: $(cat "$DIR/early.out")"
@@ -80,14 +81,17 @@ for round in $(seq "$ROUNDS"); do
     await 30 "the second machine serves" grep -q '^ready' "$DIR/serve.there.log"
     check early "$RUN/t" "the takeover"
     python3 "$HERE/ledger.py" write "$RUN/t" p/other "$DIR/other.ledger" --seconds 5 --depth 4 \
-        --seed "$round" >"$DIR/other.out" 2>&1 &
+        --seed "$round" --begun "$DIR/other.begun" >"$DIR/other.out" 2>&1 &
     other=$!
-    sleep 1.5
+    await 20 "the writer at the second owner writes" test -e "$DIR/other.begun"
+    sleep 1
     kill -CONT "$SERVER"
+    resumed=$SECONDS
     stops() { "$FOREBAY" pool status p | grep -q 'another process has imported'; }
     await 5 "the first owner notices" stops
     "$FOREBAY" pool status p | grep -q SUSPENDED || fail "not suspended: $("$FOREBAY" pool status p)"
-    wait $late || fail "the writer at the first owner: $(cat "$DIR/late.out")"
+    wait $late ||
+        fail "round $round, the writer at the first owner (stopped for $((resumed - stopped)) s, resumed $((SECONDS - resumed)) s ago): $(cat "$DIR/late.out")"
     wait $other || fail "the writer at the second owner: $(cat "$DIR/other.out")"
     second_status >"$DIR/.status" || fail "the second owner: $(cat "$DIR/.status")"
     grep -q 'errors: No known data errors' "$DIR/.status" || fail "$(cat "$DIR/.status")"
