@@ -31,8 +31,8 @@ pub struct VolumeModel {
     pub history: History,
     /// Whether it is there.
     pub presence: Presence,
-    /// A size that was asked for and not answered.
-    pub resizing: Option<u64>,
+    /// Sizes that were asked for and not answered, or with an error.
+    pub resizing: Vec<u64>,
     /// Nobody starts anything new on it.
     pub closed: bool,
     busy: Vec<(u32, Change, u64, u64)>,
@@ -47,6 +47,8 @@ pub struct Model {
     atomic_sectors: u64,
     /// Things clients did that were answered.
     pub acts: Cell<u64>,
+    /// An import was told to accept a loss, and its result has not been judged yet.
+    pub loss_accepted: Cell<bool>,
 }
 
 /// The name of volume `id`.
@@ -66,6 +68,7 @@ impl Model {
             demand,
             atomic_sectors,
             acts: Cell::new(0),
+            loss_accepted: Cell::new(false),
         })
     }
 
@@ -107,7 +110,7 @@ impl Model {
         let volume = VolumeModel {
             history,
             presence: Presence::Creating,
-            resizing: None,
+            resizing: Vec::new(),
             closed: false,
             busy: Vec::new(),
         };

@@ -13,7 +13,9 @@ use forebay_units::{BLOCK_BYTES, CommitId, DeviceId, Nanos};
 use crate::config::{POOL_PROPERTIES, check_property, effective};
 use crate::create::{add_to_config, member, open_spec};
 use crate::devices::{log_range, open_candidate, owner_of};
-use crate::labels::{OpenDevice, Opener, clear_label, read_beat, write_beat, write_through};
+use crate::labels::{
+    OpenDevice, Opener, clear_label, open_in_time, read_beat, write_beat, write_through,
+};
 use crate::recovery::{build_array_group, find_devices, newest_root};
 use crate::spec::PoolSpec;
 use crate::stats::io_counts;
@@ -194,13 +196,13 @@ impl Pool {
         }
         let opened = open_spec(&self.opener, spec).await?;
         for candidate in opened.all() {
-            clear_label(&candidate.device).await?;
+            clear_label(&candidate.device()).await?;
         }
         for (_, sides) in &opened.logs {
             let smallest = sides.iter().map(|c| c.size_bytes).min().unwrap_or(0);
             let (start_bytes, len_bytes) = log_range(smallest);
             for side in sides {
-                write_through(&side.device, start_bytes, len_bytes).await?;
+                write_through(&side.device(), start_bytes, len_bytes).await?;
             }
         }
         // No await from here to the end of the change: whoever else changes the configuration
@@ -314,8 +316,8 @@ impl Pool {
         if !is_log {
             self.check_mirror(&old)?;
         }
-        clear_label(&candidate.device).await?;
-        let open = OpenDevice::new(new, candidate.device.clone());
+        clear_label(&candidate.device()).await?;
+        let open = OpenDevice::new(new, candidate.deadline.clone());
         let added = member(&mut self.config.borrow_mut(), &candidate);
         let id = DeviceId(added.device);
         if is_log {
@@ -472,8 +474,8 @@ impl Pool {
         if candidate.size_bytes < needed {
             return Err(too_small(&path, candidate.size_bytes, needed));
         }
-        clear_label(&candidate.device).await?;
-        let open = OpenDevice::new(&path, candidate.device.clone());
+        clear_label(&candidate.device()).await?;
+        let open = OpenDevice::new(&path, candidate.deadline.clone());
         let added = member(&mut self.config.borrow_mut(), &candidate);
         let id = DeviceId(added.device);
         self.array.replace(DeviceId(old.device), id, open.device())?;
@@ -556,8 +558,16 @@ impl Pool {
         let open = self.devices.borrow().get(&id).cloned();
         let open = match open {
             Some(open) => open,
-            None => OpenDevice::new(&found.path, self.opener.open(&found.path)?),
+            None => OpenDevice::new(&found.path, open_in_time(&self.opener, &found.path)?),
         };
+        open.deadline.revive().map_err(|late| {
+            PoolError::new(format!(
+                "{} still has {late} commands under way that were given up: they could overwrite \
+                 what is newer; wait until it has ended them, or put another device in its place \
+                 with 'pool replace'",
+                found.path
+            ))
+        })?;
         let label = crate::labels::read_label(&open.device()).await;
         let belongs =
             label.configs.iter().any(|(e, _)| e.pool == self.guid && e.device == found.device);

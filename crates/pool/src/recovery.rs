@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use forebay_array::{Array, GroupConfig as ArrayGroup, GroupGeometry, MemberState};
 use forebay_array::{ErrorCounts, MemberConfig as ArrayMember};
-use forebay_device::{Device, DeviceError, ErrorKind, Operation};
+use forebay_device::{BlockDevice, Deadline, Device, DeviceError, ErrorKind, Operation};
 use forebay_format::config::{GroupConfig, MemberConfig, MemberUse, PoolConfig, RingConfig};
 use forebay_format::footer::footer_blocks;
 use forebay_format::journal::{FrameKind, SegmentRecord};
@@ -26,7 +26,7 @@ use forebay_units::{
 
 use crate::devices::parse_layout;
 use crate::health::HealthState;
-use crate::labels::{Label, OpenDevice, Opener, read_beat, read_label};
+use crate::labels::{Label, OpenDevice, Opener, open_in_time, read_beat, read_label};
 use crate::scan::ScanState;
 use crate::spec::ImportOptions;
 use crate::stats::Stats;
@@ -200,7 +200,7 @@ pub(crate) fn log_rings_of(
 /// A device found with a label of the pool.
 pub(crate) struct Found {
     pub path: String,
-    pub device: Device,
+    pub deadline: Rc<Deadline>,
     pub label: Label,
 }
 
@@ -208,10 +208,11 @@ pub(crate) struct Found {
 pub(crate) async fn find_devices(opener: &Rc<dyn Opener>, paths: &[String]) -> Vec<Found> {
     let mut found = Vec::new();
     for path in paths {
-        let Ok(device) = opener.open(path) else { continue };
+        let Ok(deadline) = open_in_time(opener, path) else { continue };
+        let device: Device = deadline.clone();
         let label = read_label(&device).await;
         if !label.configs.is_empty() {
-            found.push(Found { path: path.clone(), device, label });
+            found.push(Found { path: path.clone(), deadline, label });
         }
     }
     found
@@ -591,8 +592,9 @@ async fn check_not_in_use(
 
 async fn beats(found: &[&Found]) -> Vec<Option<u64>> {
     let mut beats = Vec::new();
-    for device in found {
-        beats.push(read_beat(&device.device).await.map(|beat| beat.beat));
+    for found in found {
+        let device: Device = found.deadline.clone();
+        beats.push(read_beat(&device).await.map(|beat| beat.beat));
     }
     beats
 }
@@ -614,10 +616,10 @@ fn place_devices(
             .filter(|f| f.label.configs[0].0.device == member.device)
             .max_by_key(newest);
         // One that was cut short is as good as missing.
-        let whole = |f: &&&Found| f.device.geometry().size_bytes >= member.size_bytes;
+        let whole = |f: &&&Found| f.deadline.geometry().size_bytes >= member.size_bytes;
         let Some(best) = best.filter(whole) else { return };
         member.path.clone_from(&best.path);
-        devices.insert(DeviceId(member.device), OpenDevice::new(&best.path, best.device.clone()));
+        devices.insert(DeviceId(member.device), OpenDevice::new(&best.path, best.deadline.clone()));
         if data {
             let last = best.label.roots.first().map_or(CommitId(0), |r| r.commit);
             // Everything up to the root before the newest was flushed to all members in use, so a
@@ -637,7 +639,7 @@ fn place_devices(
         let same = found.iter().filter(|f| f.label.configs[0].0.device == side.device);
         let best = same.max_by_key(|f| f.label.configs[0].0.generation);
         if let Some(best) = best {
-            let open = OpenDevice::new(&best.path, best.device.clone());
+            let open = OpenDevice::new(&best.path, best.deadline.clone());
             devices.insert(DeviceId(side.device), open);
         }
     }

@@ -55,6 +55,9 @@ impl Pool {
     ) -> Result<(), PoolError> {
         self.array.flush().await?;
         self.take_array_events();
+        // A root without devices that the pool cannot do without would call them left behind, and
+        // no import would take them back.
+        self.array.check_writable()?;
         let commit = self.sync.commit.get().next();
         let plan = self.log_plan(txg, group);
         if let LogPlan::StartsAnew(rings, ..) = &plan {
@@ -145,6 +148,7 @@ impl Pool {
     /// Writes the configuration with a new generation to every device, log devices included.
     pub(crate) async fn write_configs(&self) -> Result<(), PoolError> {
         self.sync.config_dirty.set(false);
+        self.apply_deadlines();
         self.refresh_member_configs();
         let config = {
             let mut config = self.config.borrow_mut();
@@ -303,6 +307,7 @@ impl Pool {
     /// Writes the last root of a pool that is exported: the log is empty, and nothing follows.
     pub(crate) async fn write_last_root(&self, writers: &mut Writers) -> Result<(), PoolError> {
         self.array.flush().await?;
+        self.array.check_writable()?;
         if self.sync.config_dirty.get() {
             self.write_configs().await?;
         }
