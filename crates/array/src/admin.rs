@@ -117,13 +117,18 @@ impl Array {
         self.change_state(member, to, Some(cause.clone()));
     }
 
-    /// A device that is gone is gone, whatever was asked of it.
+    /// A device that is gone, or does not answer, is out, whatever was asked of it.
     pub(crate) fn lose_if_gone(&self, member: &Member, cause: &DeviceError) -> bool {
-        let gone = cause.kind == ErrorKind::Gone && member.is_readable();
-        if gone {
-            self.change_state(member, MemberState::Removed, Some(cause.clone()));
+        let to = match cause.kind {
+            ErrorKind::Gone => MemberState::Removed,
+            ErrorKind::TimedOut { .. } => MemberState::Faulted,
+            _ => return false,
+        };
+        let lost = member.is_readable();
+        if lost {
+            self.change_state(member, to, Some(cause.clone()));
         }
-        gone
+        lost
     }
 
     fn check_without(&self, group: &Group, device: DeviceId) -> Result<(), ArrayError> {
@@ -131,6 +136,13 @@ impl Array {
             let segment = group.geometry().segment_at(index);
             ArrayError::WouldLose { device, segment }
         })
+    }
+
+    /// Stops using a member because of `cause`, unless it is needed.
+    pub(crate) fn fault_for(&self, group: &Group, member: &Member, cause: DeviceError) {
+        if member.is_readable() && self.check_without(group, member.id).is_ok() {
+            self.change_state(member, MemberState::Faulted, Some(cause));
+        }
     }
 
     /// Stops using a member that has done too much wrong. Refused when it is needed.

@@ -123,6 +123,12 @@ impl Group {
         self.slots.borrow().iter().filter(|slot| slot.iter().any(good)).count()
     }
 
+    /// Columns that some member takes writes for.
+    pub(crate) fn writable_slots(&self) -> usize {
+        let slots = self.slots.borrow();
+        slots.iter().filter(|slot| slot.iter().any(|member| member.is_writable())).count()
+    }
+
     /// Whether every segment can be read when `without` is not there; else the index of the first
     /// one that cannot.
     pub(crate) fn check_without(&self, without: Option<DeviceId>) -> Result<(), u32> {
@@ -161,12 +167,10 @@ impl Group {
         if self.check_without(None).is_err() {
             return Health::Unavail;
         }
-        let slots = self.slots.borrow();
-        let geometry = self.geometry();
-        let writable = slots.iter().filter(|s| s.iter().any(|m| m.is_writable())).count();
-        if writable < geometry.data_columns() {
+        if self.writable_slots() < self.geometry().data_columns() {
             return Health::ReadOnly;
         }
+        let slots = self.slots.borrow();
         let well = |member: &Rc<Member>| member.is_writable() && member.stale_count() == 0;
         if slots.iter().all(|slot| slot.iter().all(well)) {
             Health::Online

@@ -129,6 +129,18 @@ impl Array {
         Ok(group.writable_columns(geometry.index_of(segment)) >= geometry.data_columns())
     }
 
+    /// Whether every group has the devices that a write needs; else the first that has not.
+    pub fn check_writable(&self) -> Result<(), ArrayError> {
+        for group in self.groups.borrow().iter() {
+            let (have, need) = (group.writable_slots(), group.geometry().data_columns());
+            if have < need {
+                let segment = group.geometry().segment_at(0);
+                return Err(ArrayError::NotWritable { segment, have, need });
+            }
+        }
+        Ok(())
+    }
+
     /// What happened and was not taken yet.
     #[must_use]
     pub fn events(&self) -> &Events {

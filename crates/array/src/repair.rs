@@ -111,18 +111,23 @@ impl Array {
         let right = IoBuf::copy_of(data).freeze();
         let mut repaired = 0;
         for member in group.sources(index, role) {
-            match self.read_member(&place, &member, range).await {
+            let readable = match self.read_member(&place, &member, range).await {
                 Ok(held) if held[..] == *data => continue,
-                Ok(_) => member.count_checksum_errors(1),
-                Err(_) => {}
-            }
-            repaired +=
-                usize::from(self.rewrite(&place, &member, range, addr, right.clone()).await);
+                Ok(_) => {
+                    member.count_checksum_errors(1);
+                    true
+                }
+                Err(_) => false,
+            };
+            let rewritten =
+                self.rewrite(&place, &member, range, addr, right.clone(), readable).await;
+            repaired += usize::from(rewritten);
         }
         Ok(repaired)
     }
 
-    /// Writes what a member should hold; says whether it took it.
+    /// Writes what a member should hold; says whether it took it. What was not `readable` is read
+    /// back: a device that cannot read what it has just written is failed, unless it is needed.
     async fn rewrite(
         &self,
         place: &Place<'_>,
@@ -130,6 +135,7 @@ impl Array {
         range: ColumnRange,
         addr: BlockAddr,
         data: IoBytes,
+        readable: bool,
     ) -> bool {
         if !member.is_writable() {
             return false;
@@ -140,10 +146,15 @@ impl Array {
         let writes = vec![(member.clone(), data)];
         let failed =
             !self.write_columns(place.group, place.index, offset_bytes, writes).await.is_empty();
-        if !failed {
-            self.events.push(Event::Repaired { device: member.id, addr, len_bytes });
+        if failed {
+            return false;
         }
-        !failed
+        if !readable && let Err(cause) = self.read_member(place, member, range).await {
+            self.fault_for(place.group, member, cause);
+            return false;
+        }
+        self.events.push(Event::Repaired { device: member.id, addr, len_bytes });
+        true
     }
 
     /// Compares all columns of some rows with each other. It cannot tell who is right: a member
@@ -265,7 +276,7 @@ impl Array {
                         expected[*role].slice(doubt.first * BLOCK_LEN, doubt.blocks * BLOCK_LEN);
                     let row = (start_bytes / geometry.unit_bytes) as u32;
                     let addr = BlockAddr::new(segment, row * geometry.blocks_per_row());
-                    if self.rewrite(place, member, range, addr, data).await {
+                    if self.rewrite(place, member, range, addr, data, held.is_some()).await {
                         scrubbed.repaired_bytes += end_bytes - at_bytes;
                     }
                 }

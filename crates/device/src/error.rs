@@ -67,6 +67,11 @@ pub enum ErrorKind {
     },
     /// The device is gone, failed or suspended.
     Gone,
+    /// It did not answer in time, and is not asked any more. What was asked may still happen.
+    TimedOut {
+        /// How long it was waited for.
+        after_secs: u64,
+    },
     /// The device is in use by another process.
     Busy,
     /// Writes are refused.
@@ -163,6 +168,11 @@ impl fmt::Display for DeviceError {
             ErrorKind::NoSpace => write!(f, ": no space left"),
             ErrorKind::Corrupt { detail } => write!(f, ": {detail}"),
             ErrorKind::Gone => write!(f, ": the device is gone or was failed"),
+            ErrorKind::TimedOut { after_secs } => write!(
+                f,
+                ": no answer for {after_secs} s; the device is left alone from here on: when it \
+                 answers again, bring it back with 'pool online'"
+            ),
             ErrorKind::Busy => write!(f, ": the device is in use by another process"),
             ErrorKind::ReadOnly => write!(f, ": the device is read-only"),
             ErrorKind::Unsupported => write!(f, ": not supported by this device"),

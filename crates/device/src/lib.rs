@@ -8,6 +8,7 @@
 //! devices through the same trait.
 
 mod buffer;
+mod deadline;
 mod error;
 mod file;
 pub mod layers;
@@ -18,6 +19,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 pub use buffer::{BUFFER_ALIGN, IoBuf, IoBytes};
+pub use deadline::Deadline;
 pub use error::{DeviceError, ErrorKind, Operation};
 pub use file::{FileDevice, OpenOptions, probe_size_bytes};
 pub use memory::MemoryDevice;

@@ -137,6 +137,18 @@ impl Atlas {
                 out.push(TimedFault { at_command, disk: *disk, fault });
             }
         }
+        // Drawn last, so that what is drawn before stays what it was. Longer than any deadline, and
+        // mostly without end: when there is one, what was given up lands late.
+        for disk in &self.victims {
+            if !rng.chance(150) {
+                continue;
+            }
+            let ops = *rng.pick(&[Ops::READ, Ops::WRITE, Ops::FLUSH, Ops::ALL, Ops::ALL]);
+            let for_secs = rng.chance(400).then(|| rng.between(6, 120));
+            let at_command = if rng.chance(100) { 0 } else { rng.between(1, commands) };
+            let fault = Fault::Stuck { ops, for_secs };
+            out.push(TimedFault { at_command, disk: *disk, fault });
+        }
         out
     }
 

@@ -238,12 +238,12 @@ async fn manage<P: Pool>(pool: &P, model: &Model, disks: &[Device], job: Admin) 
                 return;
             }
             model.close(*volume).await;
-            model.update(*volume, |v| v.resizing = Some(*sectors));
+            model.update(*volume, |v| v.resizing.push(*sectors));
             let outcome = pool.resize_volume(&volume_name(*volume), sectors * SECTOR_BYTES).await;
             model.update(*volume, |v| {
                 if outcome.is_ok() {
                     v.history.resize(*sectors);
-                    v.resizing = None;
+                    v.resizing.clear();
                 }
                 v.closed = false;
             });

@@ -32,8 +32,8 @@ pub struct VolumeModel {
     pub history: History,
     /// Whether it is there.
     pub presence: Presence,
-    /// A size that was asked for and not answered.
-    pub resizing: Option<u64>,
+    /// Sizes that were asked for and not answered, or with an error.
+    pub resizing: Vec<u64>,
     /// Nobody starts anything new on it.
     pub closed: bool,
     busy: Vec<(u32, Change, u64, u64)>,
@@ -49,6 +49,8 @@ pub struct Model {
     /// Things clients did that were answered.
     pub acts: Cell<u64>,
     events: RefCell<BTreeMap<String, u64>>,
+    /// An import was told to accept a loss, and its result has not been judged yet.
+    pub loss_accepted: Cell<bool>,
 }
 
 /// The name of volume `id`.
@@ -69,6 +71,7 @@ impl Model {
             atomic_sectors,
             acts: Cell::new(0),
             events: RefCell::default(),
+            loss_accepted: Cell::new(false),
         })
     }
 
@@ -131,7 +134,7 @@ impl Model {
         let volume = VolumeModel {
             history,
             presence: Presence::Creating,
-            resizing: None,
+            resizing: Vec::new(),
             closed: false,
             busy: Vec::new(),
         };

@@ -69,11 +69,17 @@ impl Lab {
             let strike = move || {
                 world.tell(|| format!("fault on disk {disk}: {fault:?}"));
                 stack.inject(&fault);
-                // A hang without end would be a test of patience: disks that hang come back.
-                if matches!(fault, Fault::Hung { .. } | Fault::Slow { .. }) {
+                let calm_after_secs = match fault {
+                    // Shorter than any deadline: a disk that takes longer has failed.
+                    Fault::Hung { .. } => Some(4),
+                    Fault::Slow { .. } => Some(20),
+                    Fault::Stuck { for_secs, .. } => for_secs,
+                    _ => None,
+                };
+                if let Some(secs) = calm_after_secs {
                     let stack = stack.clone();
                     rt::spawn(async move {
-                        rt::sleep(Nanos::from_secs(20)).await;
+                        rt::sleep(Nanos::from_secs(secs)).await;
                         stack.calm();
                     });
                 }
@@ -474,6 +480,9 @@ async fn create<S: Subject>(guest: &Guest<S>, disks: &[Device]) -> Result<S::Poo
 async fn import<S: Subject>(guest: &Guest<S>, disks: &[Device]) -> Option<S::Pool> {
     let Guest { subject, scenario, model, tally, reached, .. } = guest;
     let mut demand = scenario.demand;
+    if model.loss_accepted.get() {
+        demand = Demand::NeverWrong;
+    }
     let pool = match subject.import(disks, &scenario.spec, false).await {
         Ok(pool) => pool,
         Err(refusal) => {
@@ -486,6 +495,8 @@ async fn import<S: Subject>(guest: &Guest<S>, disks: &[Device]) -> Option<S::Poo
                 tally.borrow_mut().event("import refused, naming what is missing");
             }
             demand = Demand::NeverWrong;
+            // The loss may be under a root before this import has ended.
+            model.loss_accepted.set(true);
             match subject.import(disks, &scenario.spec, true).await {
                 Ok(pool) => {
                     tally.borrow_mut().event("import with accepted loss");
@@ -497,6 +508,7 @@ async fn import<S: Subject>(guest: &Guest<S>, disks: &[Device]) -> Option<S::Poo
     };
     reached.set("judgement");
     judge(guest, &pool, demand).await;
+    model.loss_accepted.set(false);
     Some(pool)
 }
 
@@ -532,8 +544,9 @@ async fn judge<S: Subject>(guest: &Guest<S>, pool: &S::Pool, demand: Demand) {
         };
         let sectors = device.geometry().size_bytes / SECTOR_BYTES;
         let sized = model.update(id, |v| {
-            let pending = v.resizing.take();
-            if pending == Some(sectors) {
+            let pending = std::mem::take(&mut v.resizing);
+            // When what was committed may be gone, so may be a size.
+            if pending.contains(&sectors) || demand == Demand::NeverWrong {
                 v.history.resize(sectors);
             }
             v.history.sectors() == sectors

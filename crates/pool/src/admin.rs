@@ -12,7 +12,7 @@ use forebay_units::{BLOCK_BYTES, CommitId, DeviceId};
 use crate::config::{POOL_PROPERTIES, check_property, effective};
 use crate::create::{add_to_config, check_alike, member, open_spec};
 use crate::devices::{log_range, open_candidate, owner_of};
-use crate::labels::{OpenDevice, Opener, clear_label, write_through};
+use crate::labels::{OpenDevice, Opener, clear_label, open_in_time, write_through};
 use crate::recovery::{build_array_group, find_devices, newest_root};
 use crate::spec::PoolSpec;
 use crate::stats::io_counts;
@@ -226,13 +226,13 @@ impl Pool {
         check_alike(&self.config.borrow().groups, spec)?;
         let opened = open_spec(&self.opener, spec).await?;
         for candidate in opened.all() {
-            clear_label(&candidate.device).await?;
+            clear_label(&candidate.device()).await?;
         }
         for (_, sides) in &opened.logs {
             let smallest = sides.iter().map(|c| c.size_bytes).min().unwrap_or(0);
             let (start_bytes, len_bytes) = log_range(smallest);
             for side in sides {
-                write_through(&side.device, start_bytes, len_bytes).await?;
+                write_through(&side.device(), start_bytes, len_bytes).await?;
             }
         }
         // No await from here to the end of the change: whoever else changes the configuration
@@ -354,8 +354,8 @@ impl Pool {
         if !is_log {
             self.check_mirror(&old)?;
         }
-        clear_label(&candidate.device).await?;
-        let open = OpenDevice::new(new, candidate.device.clone());
+        clear_label(&candidate.device()).await?;
+        let open = OpenDevice::new(new, candidate.deadline.clone());
         let added = member(&mut self.config.borrow_mut(), &candidate);
         let id = DeviceId(added.device);
         if is_log {
@@ -514,8 +514,8 @@ impl Pool {
         if candidate.size_bytes < needed {
             return Err(too_small(&path, candidate.size_bytes, needed));
         }
-        clear_label(&candidate.device).await?;
-        let open = OpenDevice::new(&path, candidate.device.clone());
+        clear_label(&candidate.device()).await?;
+        let open = OpenDevice::new(&path, candidate.deadline.clone());
         let added = member(&mut self.config.borrow_mut(), &candidate);
         let id = DeviceId(added.device);
         self.array
@@ -624,10 +624,20 @@ impl Pool {
         let found = self.find_member(name)?;
         let id = DeviceId(found.device);
         let held = self.devices.borrow().get(&id).cloned();
+        if let Some(held) = &held {
+            held.deadline.revive().map_err(|late| {
+                PoolError::new(format!(
+                    "{} still has {late} commands under way that were given up: they could \
+                     overwrite what is newer; wait until it has ended them, or put another device \
+                     in its place with 'pool replace'",
+                    found.path
+                ))
+            })?;
+        }
         let open = match held {
             Some(held) if self.carries_label(&held, found.device).await => held,
             // Closed, or nothing answers there any more: it may have come back under its name.
-            held => match self.opener.open(&found.path) {
+            held => match open_in_time(&self.opener, &found.path) {
                 Ok(device) => OpenDevice::new(&found.path, device),
                 Err(error) => held.ok_or(error)?,
             },

@@ -29,6 +29,10 @@ fn seconds(value: &str) -> bool {
     value.parse::<u64>().is_ok_and(|s| (1..=600).contains(&s))
 }
 
+fn seconds_or_off(value: &str) -> bool {
+    value == "off" || value.parse::<u64>().is_ok_and(|s| (1..=3600).contains(&s))
+}
+
 /// Properties of a pool.
 pub(crate) const POOL_PROPERTIES: &[Property] = &[
     Property {
@@ -44,6 +48,12 @@ pub(crate) const POOL_PROPERTIES: &[Property] = &[
         check: |value| value.len() <= 200,
     },
     Property {
+        name: "device_timeout",
+        default: "30",
+        meaning: "seconds from 1 to 3600 after which a data device that does not answer is given up, or off",
+        check: seconds_or_off,
+    },
+    Property {
         name: "dirty_limit",
         default: "auto",
         meaning: "auto, or a size from 1M to 1T; takes effect at the next import",
@@ -55,6 +65,12 @@ pub(crate) const POOL_PROPERTIES: &[Property] = &[
         meaning: "auto (64M), or a size from 1M to 1T, for checksums of sequential data, 4K for \
                   each 3M; takes effect at the next import",
         check: bytes,
+    },
+    Property {
+        name: "log_timeout",
+        default: "5",
+        meaning: "seconds from 1 to 3600 after which a log device that does not answer is given up, or off",
+        check: seconds_or_off,
     },
     Property {
         name: "txg_timeout",
@@ -139,6 +155,20 @@ impl Pool {
         let mut limits = self.limits.get();
         limits.txg_timeout = Nanos::from_secs(seconds);
         self.limits.set(limits);
+        self.apply_deadlines();
+    }
+
+    /// Tells every device how long it may take: writers of a log device wait for every command,
+    /// those of a data device for none while there is memory.
+    pub(crate) fn apply_deadlines(&self) {
+        let span = |name| Nanos::from_secs(self.property(name).parse().unwrap_or(0));
+        let (data, log) = (span("device_timeout"), span("log_timeout"));
+        let config = self.config.borrow();
+        let sides: Vec<u32> =
+            config.logs.iter().flat_map(|ring| &ring.sides).map(|side| side.device).collect();
+        for (id, open) in self.devices.borrow().iter() {
+            open.deadline.set_span(if sides.contains(&id.0) { log } else { data });
+        }
     }
 
     /// Copies what the array knows of its members into the configuration.

@@ -117,7 +117,7 @@ pub(crate) fn add_to_config(
         let members: Vec<MemberConfig> =
             candidates.iter().map(|candidate| member(config, candidate)).collect();
         for (member, candidate) in members.iter().zip(candidates) {
-            let open = OpenDevice::new(&candidate.path, candidate.device.clone());
+            let open = OpenDevice::new(&candidate.path, candidate.deadline.clone());
             devices.insert(DeviceId(member.device), open);
         }
         let group = GroupConfig {
@@ -139,7 +139,7 @@ pub(crate) fn add_to_config(
         let sides: Vec<MemberConfig> =
             candidates.iter().map(|candidate| member(config, candidate)).collect();
         for (side, candidate) in sides.iter().zip(candidates) {
-            let open = OpenDevice::new(&candidate.path, candidate.device.clone());
+            let open = OpenDevice::new(&candidate.path, candidate.deadline.clone());
             devices.insert(DeviceId(side.device), open);
         }
         config.logs.push(RingConfig { ring, len_bytes, start_bytes, sides });
@@ -227,7 +227,7 @@ impl Pool {
         };
         let devices = add_to_config(&mut config, &opened)?;
         for candidate in opened.all() {
-            clear_label(&candidate.device).await.map_err(|e| {
+            clear_label(&candidate.device()).await.map_err(|e| {
                 PoolError::new(format!("{e}; {} cannot be written, name another", candidate.path))
             })?;
         }

@@ -3,12 +3,12 @@
 use std::rc::Rc;
 
 use forebay_array::Layout;
-use forebay_device::{Device, ErrorKind};
+use forebay_device::{Deadline, Device, ErrorKind};
 use forebay_format::config::{MemberConfig, PoolConfig};
 use forebay_format::label::{MIN_DEVICE_BYTES, body_range};
 use forebay_units::format_bytes;
 
-use crate::labels::{Label, Opener, read_label};
+use crate::labels::{Label, Opener, open_in_time, read_label};
 use crate::spec::Redundancy;
 use crate::{Pool, PoolError};
 
@@ -33,8 +33,14 @@ pub(crate) fn parse_layout(name: &str) -> Option<Layout> {
 /// A device that is about to join a pool.
 pub(crate) struct Candidate {
     pub path: String,
-    pub device: Device,
+    pub deadline: Rc<Deadline>,
     pub size_bytes: u64,
+}
+
+impl Candidate {
+    pub fn device(&self) -> Device {
+        self.deadline.clone()
+    }
 }
 
 /// Opens a device that is to join a pool, and refuses it when it is too small, in use, or (without
@@ -44,13 +50,14 @@ pub(crate) async fn open_candidate(
     path: &str,
     force: bool,
 ) -> Result<Candidate, PoolError> {
-    let device = opener.open(path).map_err(|e| match e.kind {
+    let deadline = open_in_time(opener, path).map_err(|e| match e.kind {
         ErrorKind::Busy => PoolError::new(format!(
             "{path} is in use (by a pool that is imported, or another program); name another \
              device, or export that pool first"
         )),
         _ => PoolError::new(e.to_string()),
     })?;
+    let device: Device = deadline.clone();
     let size_bytes = device.geometry().size_bytes;
     if size_bytes < MIN_DEVICE_BYTES {
         return Err(PoolError::new(format!(
@@ -65,7 +72,7 @@ pub(crate) async fn open_candidate(
              on it is lost)"
         )));
     }
-    Ok(Candidate { path: path.to_owned(), device, size_bytes })
+    Ok(Candidate { path: path.to_owned(), deadline, size_bytes })
 }
 
 /// The pool that a label names, unless it was destroyed or has left it.

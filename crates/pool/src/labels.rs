@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use forebay_device::{Device, DeviceError, IoBuf};
+use forebay_device::{Deadline, Device, DeviceError, IoBuf};
 use forebay_format::checksum::crc64;
 use forebay_format::config::PoolConfig;
 use forebay_format::label::{
@@ -11,6 +11,7 @@ use forebay_format::label::{
 };
 use forebay_format::superblock::Superblock;
 use forebay_rt as rt;
+use forebay_units::Nanos;
 
 use crate::PoolError;
 
@@ -194,16 +195,29 @@ pub trait Opener {
     fn witness(&self, _pool: u64, _generation: u64) {}
 }
 
-/// A device that is open, with its id and counters.
+/// How long a device may take for a command before its pool's properties are known.
+const SPAN_AT_FIRST: Nanos = Nanos::from_secs(30);
+
+/// Opens a device; it must answer in time.
+pub(crate) fn open_in_time(
+    opener: &Rc<dyn Opener>,
+    path: &str,
+) -> Result<Rc<Deadline>, DeviceError> {
+    Ok(Deadline::new(opener.open(path)?, SPAN_AT_FIRST))
+}
+
+/// A device that is open, with its counters.
 #[derive(Clone)]
 pub(crate) struct OpenDevice {
     pub path: String,
     pub counted: Rc<forebay_device::layers::Counted>,
+    pub deadline: Rc<Deadline>,
 }
 
 impl OpenDevice {
-    pub fn new(path: &str, device: Device) -> Self {
-        Self { path: path.to_owned(), counted: forebay_device::layers::Counted::new(device) }
+    pub fn new(path: &str, deadline: Rc<Deadline>) -> Self {
+        let counted = forebay_device::layers::Counted::new(deadline.clone());
+        Self { path: path.to_owned(), counted, deadline }
     }
 
     pub fn device(&self) -> Device {

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use forebay_array::{Array, GroupConfig as ArrayGroup, GroupGeometry, MemberState};
 use forebay_array::{ErrorCounts, MemberConfig as ArrayMember};
-use forebay_device::{Device, DeviceError, ErrorKind, Operation};
+use forebay_device::{BlockDevice, Deadline, Device, DeviceError, ErrorKind, Operation};
 use forebay_format::config::{GroupConfig, MemberConfig, MemberUse, PoolConfig, RingConfig};
 use forebay_format::footer::footer_blocks;
 use forebay_format::journal::{FrameKind, SegmentRecord};
@@ -27,7 +27,7 @@ use forebay_units::{
 
 use crate::devices::parse_layout;
 use crate::health::HealthState;
-use crate::labels::{Label, OpenDevice, Opener, read_beat, read_label, write_beat};
+use crate::labels::{Label, OpenDevice, Opener, open_in_time, read_beat, read_label, write_beat};
 use crate::possession::{Possession, WATCH, fence};
 use crate::replay::{OldLog, read_log};
 use crate::scan::ScanState;
@@ -222,7 +222,7 @@ pub(crate) fn log_rings_of(
 /// A device found with a label of the pool.
 pub(crate) struct Found {
     pub path: String,
-    pub device: Device,
+    pub deadline: Rc<Deadline>,
     pub label: Label,
 }
 
@@ -230,10 +230,11 @@ pub(crate) struct Found {
 pub(crate) async fn find_devices(opener: &Rc<dyn Opener>, paths: &[String]) -> Vec<Found> {
     let mut found = Vec::new();
     for path in paths {
-        let Ok(device) = opener.open(path) else { continue };
+        let Ok(deadline) = open_in_time(opener, path) else { continue };
+        let device: Device = deadline.clone();
         let label = read_label(&device).await;
         if !label.configs.is_empty() {
-            found.push(Found { path: path.clone(), device, label });
+            found.push(Found { path: path.clone(), deadline, label });
         }
     }
     found
@@ -573,16 +574,18 @@ async fn check_not_in_use(
 /// Writes a first heartbeat to every device found.
 async fn claim(found: &[&Found], pool: u64, nonce: u64, host: u64) {
     let beat = Heartbeat { pool, nonce, host, beat: 0 };
-    for device in found {
+    for found in found {
+        let device: Device = found.deadline.clone();
         // One that fails here fails the next root too, which deals with it.
-        let _ = write_beat(&device.device, &beat).await;
+        let _ = write_beat(&device, &beat).await;
     }
 }
 
 async fn beats(found: &[&Found]) -> Vec<Option<u64>> {
     let mut beats = Vec::new();
-    for device in found {
-        beats.push(read_beat(&device.device).await.map(|beat| beat.beat));
+    for found in found {
+        let device: Device = found.deadline.clone();
+        beats.push(read_beat(&device).await.map(|beat| beat.beat));
     }
     beats
 }
@@ -604,10 +607,10 @@ fn place_devices(
             .filter(|f| f.label.configs[0].0.device == member.device)
             .max_by_key(newest);
         // One that was cut short is as good as missing.
-        let whole = |f: &&&Found| f.device.geometry().size_bytes >= member.size_bytes;
+        let whole = |f: &&&Found| f.deadline.geometry().size_bytes >= member.size_bytes;
         let Some(best) = best.filter(whole) else { return };
         member.path.clone_from(&best.path);
-        devices.insert(DeviceId(member.device), OpenDevice::new(&best.path, best.device.clone()));
+        devices.insert(DeviceId(member.device), OpenDevice::new(&best.path, best.deadline.clone()));
         if data {
             let last = best.label.roots.first().map_or(CommitId(0), |r| r.commit);
             // Everything up to the root before the newest was flushed to all members in use, so a
@@ -627,7 +630,7 @@ fn place_devices(
         let same = found.iter().filter(|f| f.label.configs[0].0.device == side.device);
         let best = same.max_by_key(|f| f.label.configs[0].0.generation);
         if let Some(best) = best {
-            let open = OpenDevice::new(&best.path, best.device.clone());
+            let open = OpenDevice::new(&best.path, best.deadline.clone());
             devices.insert(DeviceId(side.device), open);
         }
     }

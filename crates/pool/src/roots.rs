@@ -55,6 +55,9 @@ impl Pool {
     ) -> Result<(), PoolError> {
         self.array.flush().await?;
         self.take_array_events();
+        // A root without devices that the pool cannot do without would call them left behind, and
+        // no import would take them back.
+        self.array.check_writable()?;
         let commit = self.sync.commit.get().next();
         let plan = self.log_plan(txg, group);
         if let LogPlan::StartsAnew(rings, ..) = &plan {
@@ -153,6 +156,7 @@ impl Pool {
 
     async fn write_data_configs(&self) -> Result<PoolConfig, PoolError> {
         self.sync.config_dirty.set(false);
+        self.apply_deadlines();
         self.refresh_member_configs();
         let config = {
             let mut config = self.config.borrow_mut();
@@ -316,6 +320,7 @@ impl Pool {
     /// Writes the last root of a pool that is exported: the log is empty, and nothing follows.
     pub(crate) async fn write_last_root(&self, writers: &mut Writers) -> Result<(), PoolError> {
         self.array.flush().await?;
+        self.array.check_writable()?;
         if self.sync.config_dirty.get() {
             self.write_configs().await?;
         }

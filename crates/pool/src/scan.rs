@@ -5,17 +5,17 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use forebay_array::Verdict;
-use forebay_format::checksum::block_sum;
+use forebay_format::checksum::{block_sum, crc64};
 use forebay_format::config::ScanConfig;
-use forebay_format::footer::{Footer, Run};
+use forebay_format::footer::{Footer, Run, footer_blocks};
 use forebay_rt as rt;
-use forebay_segment::{SegmentInfo, SegmentKind, SegmentState};
+use forebay_segment::{JournalReader, SegmentInfo, SegmentKind, SegmentState};
 use forebay_units::{
     BLOCK_BYTES, BLOCK_LEN, BlockAddr, Lba, Nanos, SegmentId, VolumeId, parse_bytes,
 };
 
 use crate::status::ScanStatus;
-use crate::{Pool, PoolError};
+use crate::{Pool, PoolError, Writers};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
@@ -359,12 +359,19 @@ impl Pool {
                 more -= u32::from(!still);
             }
         }
+        self.clean_again().await;
         self.finish(if self.is_stopped() { "stopped" } else { "completed" });
+    }
+
+    /// Blocks that the cleaner could not read may be readable now.
+    async fn clean_again(&self) {
+        let _still = self.writers.lock().await;
+        self.table.stop_cleaning();
     }
 
     async fn scrub_segment(self: &Rc<Self>, segment: SegmentId) -> u64 {
         // While this is held nothing is on its way to a segment, and none changes hands.
-        let _still = self.writers.lock().await;
+        let still = self.writers.lock().await;
         let info = self.table.get(segment);
         if matches!(info.state, SegmentState::Free | SegmentState::Emptied(_)) {
             return 0;
@@ -375,10 +382,10 @@ impl Pool {
         };
         let rows = info.rows;
         if info.kind == SegmentKind::Map {
-            self.scrub_journal(segment, rows).await;
+            self.scrub_journal(&still, segment, rows).await;
             return u64::from(rows) * u64::from(per_row) * BLOCK_BYTES;
         }
-        let owners = self.owners(segment, &info).await;
+        let owners = self.owners(&still, segment, &info).await;
         let judge = |addr: BlockAddr, block: &[u8]| self.judge(&owners, addr, block);
         let mut row = 0;
         while row < rows {
@@ -390,7 +397,10 @@ impl Pool {
                         status.errors += found.damaged.len() as u64;
                     });
                     for addr in found.damaged {
-                        if let Some(Owner::Data(volume, lba, _)) = owners.get(&addr.block()) {
+                        if let Some(
+                            Owner::Data(volume, lba, _) | Owner::Unknown(Some((volume, lba))),
+                        ) = owners.get(&addr.block())
+                        {
                             self.note_lost_block(*volume, *lba);
                         }
                     }
@@ -405,24 +415,59 @@ impl Pool {
         u64::from(rows) * u64::from(per_row) * BLOCK_BYTES
     }
 
-    /// The journal is not judged block by block: when its columns do not agree, the whole map is
-    /// written anew from memory, and the damaged segments are given up.
-    async fn scrub_journal(&self, segment: SegmentId, rows: u32) {
+    /// The journal is judged by its frames, when its columns do not agree. When a frame is not to
+    /// be had, the whole map is written anew from memory, and the damaged segments are given up.
+    async fn scrub_journal(&self, writers: &Writers, segment: SegmentId, rows: u32) {
         let mut row = 0;
         while row < rows {
             let count = ROWS.min(rows - row);
             let sound = self.array.check_parity(segment, row, count).await;
             if !sound.is_ok_and(|mismatches| mismatches.is_empty()) {
                 self.health.remark(format!("segment {segment} of the map journal is damaged"));
-                self.scan.checkpoint_wanted.set(true);
-                self.sync.root_wanted.set(true);
-                self.sync.wake.notify_all();
-                let bytes = u64::from(self.table.data_blocks(segment)) * BLOCK_BYTES;
-                self.progress(|status| status.repaired_bytes += bytes);
+                if !self.repair_journal(writers, segment, rows).await {
+                    self.scan.checkpoint_wanted.set(true);
+                    self.sync.root_wanted.set(true);
+                    self.sync.wake.notify_all();
+                    let bytes = u64::from(self.table.data_blocks(segment)) * BLOCK_BYTES;
+                    self.progress(|status| status.repaired_bytes += bytes);
+                }
                 return;
             }
             row += count;
         }
+    }
+
+    /// Puts every column of a segment of the journal right. Says whether all that counts could be.
+    async fn repair_journal(&self, writers: &Writers, segment: SegmentId, rows: u32) -> bool {
+        let Some(owners) = self.journal_owners(writers, segment).await else { return false };
+        let judge = |addr: BlockAddr, block: &[u8]| self.judge(&owners, addr, block);
+        let mut row = 0;
+        while row < rows {
+            let count = ROWS.min(rows - row);
+            let Ok(found) = self.array.scrub_rows(segment, row, count, &judge).await else {
+                return false;
+            };
+            self.progress(|status| status.repaired_bytes += found.repaired_bytes);
+            if !found.damaged.is_empty() {
+                return false;
+            }
+            row += count;
+        }
+        true
+    }
+
+    /// What the blocks of a segment of the journal sum up to, when all of its frames can be had.
+    async fn journal_owners(
+        &self,
+        writers: &Writers,
+        segment: SegmentId,
+    ) -> Option<BTreeMap<u32, Owner>> {
+        let extent = writers.journal_start.and_then(|s| writers.journal.extent(segment, s));
+        // One that the journal has left is not needed.
+        let Some((start, end)) = extent else { return Some(BTreeMap::new()) };
+        let reader = JournalReader::new(self.array.clone(), self.guid, start, end);
+        let sums = reader.all_sums().await.ok()?;
+        Some(sums.into_iter().map(|(addr, sum)| (addr.block(), Owner::Frame(sum))).collect())
     }
 
     async fn run_resilver(self: &Rc<Self>) {
@@ -438,7 +483,7 @@ impl Pool {
             let info = self.table.get(segment);
             let live = !matches!(info.state, SegmentState::Free | SegmentState::Emptied(_));
             let outcome = if live {
-                let owners = self.owners(segment, &info).await;
+                let owners = self.owners(&still, segment, &info).await;
                 let judge = |addr: BlockAddr, block: &[u8]| self.judge(&owners, addr, block);
                 self.array.rebuild_segment(segment, info.rows, &judge).await
             } else {
@@ -480,6 +525,7 @@ impl Pool {
         if (in_log || !left.is_empty()) && self.restart_log(in_log).await.is_ok() {
             self.let_go(&left).await;
         }
+        self.clean_again().await;
         self.finish(if self.is_stopped() { "stopped" } else { "completed" });
         // What was written meanwhile to a device that was away is in the next round.
         if !self.array.stale_segments().is_empty() && !self.is_stopped() {
@@ -488,11 +534,16 @@ impl Pool {
     }
 
     /// Whose each live block of a segment is.
-    async fn owners(&self, segment: SegmentId, info: &SegmentInfo) -> BTreeMap<u32, Owner> {
-        let mut owners = BTreeMap::new();
+    async fn owners(
+        &self,
+        writers: &Writers,
+        segment: SegmentId,
+        info: &SegmentInfo,
+    ) -> BTreeMap<u32, Owner> {
         if info.kind == SegmentKind::Map {
-            return owners;
+            return self.journal_owners(writers, segment).await.unwrap_or_default();
         }
+        let mut owners = BTreeMap::new();
         let footer = match info.footer {
             true => self.reader.footer(segment).await.ok(),
             false => None,
@@ -503,9 +554,11 @@ impl Pool {
                 && mapped.addr == BlockAddr::new(segment, block)
             {
                 let known = footer.and_then(|f| f.sums.get(block as usize).copied());
-                if let Some(sum) = mapped.sum.or(known) {
-                    owners.insert(block, Owner::Data(volume, lba, sum));
-                }
+                let owner = match mapped.sum.or(known) {
+                    Some(sum) => Owner::Data(volume, lba, sum),
+                    None => Owner::Unknown(Some((volume, lba))),
+                };
+                owners.insert(block, owner);
             }
         };
         match &footer {
@@ -538,6 +591,13 @@ impl Pool {
                 }
             }),
         }
+        if let (true, None, Ok(geometry)) = (info.footer, &footer, self.array.geometry_of(segment))
+        {
+            // What is left of it, and of parity over it, may be all there is to recover it from.
+            let total = geometry.blocks_per_segment();
+            let blocks = total - footer_blocks(total)..total;
+            owners.extend(blocks.map(|block| (block, Owner::Unknown(None))));
+        }
         owners
     }
 
@@ -546,6 +606,13 @@ impl Pool {
             None => Verdict::Dead,
             Some(Owner::Footer(right)) if right == block => Verdict::Good,
             Some(Owner::Footer(_)) => Verdict::Bad,
+            Some(Owner::Frame(sum)) if *sum == crc64(block) => Verdict::Good,
+            Some(Owner::Frame(_)) => Verdict::Bad,
+            Some(Owner::Unknown(None)) => Verdict::Bad,
+            Some(Owner::Unknown(Some((volume, lba)))) => {
+                let still = self.map.borrow().lookup(*volume, *lba).is_some_and(|m| m.addr == addr);
+                if still { Verdict::Bad } else { Verdict::Dead }
+            }
             Some(Owner::Data(volume, lba, sum)) => {
                 // It may have been overwritten since the owners were listed.
                 let still = self.map.borrow().lookup(*volume, *lba).is_some_and(|m| m.addr == addr);
@@ -563,4 +630,9 @@ impl Pool {
 enum Owner {
     Footer(Vec<u8>),
     Data(VolumeId, Lba, u64),
+    /// A part of a frame of the journal, which sums up to this.
+    Frame(u64),
+    /// Somebody needs it (when it is known, who), but its checksum is lost with the footer: it
+    /// cannot be told right from wrong, and must not be taken for dead.
+    Unknown(Option<(VolumeId, Lba)>),
 }

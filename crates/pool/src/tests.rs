@@ -178,3 +178,68 @@ fn overwrite_for_ever(device_bytes: u64, dirty_limit: Option<&str>, times: u64) 
         pool.export().await.unwrap();
     });
 }
+
+// Where a footer is lost, the checksums of what it covers are lost with it. That is no reason to
+// take one copy for the truth and write it over the other.
+#[test]
+fn a_lost_footer_costs_nothing_that_others_still_have() {
+    Runtime::simulated(5).block_on(async {
+        let shelf = Shelf::new(&["a", "b"], 64 << 20);
+        let options = spec(Redundancy::Mirror, &["a", "b"], &[]);
+        let pool = Pool::create(shelf.clone(), "tank", &options).await.unwrap();
+        pool.create_volume(&volume(16 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        for i in 0..32u64 {
+            v.write(i << 16, stamp(65536, i), false).await.unwrap();
+        }
+        v.flush().await.unwrap();
+        pool.sync().await.unwrap();
+        pool.sync().await.unwrap();
+        // Copies are alike, so what lies where is found by content.
+        let (a, b) = (shelf.open("a").unwrap(), shelf.open("b").unwrap());
+        let mut at = 0;
+        let wanted = stamp(65536, 20);
+        for offset in (5 << 20..10 << 20).step_by(4096) {
+            let held = a.read(offset, IoBuf::zeroed(4096)).await.unwrap();
+            if held[..] == wanted[..4096] {
+                at = offset;
+            }
+        }
+        assert!(at > 0);
+        const COLUMN: u64 = 256 << 10;
+        let end = at.next_multiple_of(COLUMN);
+        assert!(end - at > 4096, "the block is not the footer");
+        let good = b.read(at, IoBuf::zeroed(4096)).await.unwrap();
+        let rot = IoBuf::copy_of(&[0xee; 4096]).freeze();
+        a.write(at, rot.clone(), false).await.unwrap();
+        let footer = b.read(end - 4096, IoBuf::zeroed(4096)).await.unwrap();
+        a.write(end - 4096, rot.clone(), false).await.unwrap();
+        b.write(end - 4096, rot, false).await.unwrap();
+        let scrub = async || {
+            pool.scrub().await.unwrap();
+            loop {
+                rt::sleep(forebay_units::Nanos::from_millis(100)).await;
+                let scan = pool.status().scan.unwrap();
+                if scan.state != "in progress" {
+                    return scan;
+                }
+            }
+        };
+        let found = scrub().await;
+        assert!(found.errors > 0, "{found:?}");
+        assert!(pool.status().lost_count > 0);
+        let held = b.read(at, IoBuf::zeroed(4096)).await.unwrap();
+        assert!(held[..] == good[..], "the good copy was written over");
+        assert!(v.read(20 << 16, IoBuf::zeroed(4096)).await.is_err());
+        // The footer comes back: so does everything else.
+        b.write(end - 4096, IoBuf::copy_of(&footer).freeze(), false).await.unwrap();
+        let found = scrub().await;
+        assert_eq!(found.errors, 0, "{found:?}");
+        assert!(found.repaired_bytes >= 8192, "{found:?}");
+        for i in 0..32u64 {
+            expect(&v, i << 16, &stamp(65536, i)).await;
+        }
+        assert_eq!(scrub().await.repaired_bytes, 0);
+        pool.export().await.unwrap();
+    });
+}

@@ -1,9 +1,11 @@
 //! The map journal: frames appended to segments of their own, and read back in order.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use forebay_array::Array;
 use forebay_device::{DeviceError, ErrorKind, IoBuf, Operation};
+use forebay_format::checksum::crc64;
 use forebay_format::journal::{
     FrameHeader, FrameKind, HEADER_BYTES, MAX_PAYLOAD_BYTES, encode_frame, frame_blocks,
 };
@@ -157,6 +159,24 @@ impl JournalWriter {
         }
     }
 
+    /// Where the frames of one of its segments begin and end. `start` is where the journal does.
+    #[must_use]
+    pub fn extent(
+        &self,
+        segment: SegmentId,
+        start: JournalPosition,
+    ) -> Option<(JournalPosition, JournalPosition)> {
+        let at = self.segments.iter().position(|(id, _)| *id == segment)?;
+        let first =
+            |(id, seq): (SegmentId, u64)| JournalPosition { addr: BlockAddr::new(id, 0), seq };
+        let begin = if at == 0 { start } else { first(self.segments[at]) };
+        let end = match self.segments.get(at + 1) {
+            Some(next) => first(*next),
+            None => self.position()?,
+        };
+        Some((begin, end))
+    }
+
     /// Segments that hold the journal.
     #[must_use]
     pub fn segments(&self) -> usize {
@@ -176,6 +196,8 @@ pub struct JournalReader {
     pub segments: Vec<(SegmentId, u64)>,
     /// Bytes read.
     pub bytes: u64,
+    /// Checksums of the blocks of all frames read, when they are wanted.
+    sums: Option<BTreeMap<BlockAddr, u64>>,
 }
 
 const WINDOW_BLOCKS: u32 = 1024;
@@ -185,7 +207,22 @@ impl JournalReader {
     #[must_use]
     pub fn new(array: Rc<Array>, pool: u64, start: JournalPosition, end: JournalPosition) -> Self {
         let segments = vec![(start.addr.segment(), start.seq)];
-        Self { array, pool, next: start, end, window: None, segments, bytes: 0 }
+        Self { array, pool, next: start, end, window: None, segments, bytes: 0, sums: None }
+    }
+
+    /// Reads everything, repairs what it can, and gives the checksum of each block of each frame.
+    pub async fn all_sums(mut self) -> Result<BTreeMap<BlockAddr, u64>, DeviceError> {
+        self.sums = Some(BTreeMap::new());
+        while self.next().await?.is_some() {}
+        Ok(self.sums.expect("put there above"))
+    }
+
+    fn note(&mut self, addr: BlockAddr, frame: &[u8]) {
+        if let Some(sums) = &mut self.sums {
+            for (index, block) in frame.chunks(BLOCK_LEN).enumerate() {
+                sums.insert(addr.plus(index as u32), crc64(block));
+            }
+        }
     }
 
     fn corrupt(&self, detail: String) -> DeviceError {
@@ -241,7 +278,11 @@ impl JournalReader {
                 let whole = if header.kind == FrameKind::Pad { 1 } else { header.blocks() };
                 let frame = self.blocks(addr, whole).await?;
                 match header.check(&frame) {
-                    Ok(payload) => return Ok((header, payload.to_vec())),
+                    Ok(payload) => {
+                        let payload = payload.to_vec();
+                        self.note(addr, &frame);
+                        return Ok((header, payload));
+                    }
                     Err(e) => e.to_string(),
                 }
             }
@@ -270,6 +311,7 @@ impl JournalReader {
             };
             if let Ok(payload) = header.check(&frame) {
                 let payload = payload.to_vec();
+                self.note(addr, &frame);
                 for block in 0..blocks {
                     let start = block as usize * BLOCK_LEN;
                     let bytes = &frame[start..start + BLOCK_LEN];
@@ -280,7 +322,11 @@ impl JournalReader {
             }
         }
         match header.check(&good) {
-            Ok(payload) => Ok((header, payload.to_vec())),
+            Ok(payload) => {
+                let payload = payload.to_vec();
+                self.note(addr, &good);
+                Ok((header, payload))
+            }
             Err(_) => Err(self.corrupt(format!("{attempt}; no copy or parity repairs it"))),
         }
     }

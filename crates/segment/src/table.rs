@@ -239,6 +239,11 @@ impl SegmentTable {
         self.edit(segment, |info| info.cleaning = cleaning);
     }
 
+    /// Unmarks every segment: those in which the cleaner left something behind may be tried again.
+    pub fn stop_cleaning(&self) {
+        self.segments.borrow_mut().iter_mut().for_each(|info| info.cleaning = false);
+    }
+
     /// Keeps `segment` from being reused until the pin drops.
     #[must_use]
     pub fn pin(self: &Rc<Self>, segment: SegmentId) -> Pin {

@@ -252,6 +252,11 @@ fn a_segment_goes_through_its_life_and_never_skips_a_step() {
     table.add_live(forebay_units::BlockAddr::new(second, 0), 40);
     assert!(choose_victim(&table, CommitId(4)).is_none(), "not settled yet");
     assert_eq!(choose_victim(&table, commit).unwrap().segment, second);
+    // One that is being emptied is not chosen again, until everything may be tried again.
+    table.set_cleaning(second, true);
+    assert_ne!(choose_victim(&table, commit).map(|v| v.segment), Some(second));
+    table.stop_cleaning();
+    assert_eq!(choose_victim(&table, commit).unwrap().segment, second);
     table.sub_live(forebay_units::BlockAddr::new(second, 0), 40);
     assert_eq!(table.collect_empty(CommitId(6)), 1);
     assert!(table.reclaimable(CommitId(5)).is_empty(), "a root still needs it");

@@ -63,7 +63,8 @@ fn source(name: &str, value: &str) -> &'static str {
     let is_default = match name {
         "sync" => value == "standard",
         "autotrim" => value == "on",
-        "txg_timeout" => value == "5",
+        "txg_timeout" | "log_timeout" => value == "5",
+        "device_timeout" => value == "30",
         "dirty_limit" | "footer_cache" | "scan_rate" => value == "auto",
         _ => value == "-",
     };

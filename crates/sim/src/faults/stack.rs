@@ -35,6 +35,8 @@ pub enum Fault {
     Slow { ops: Ops, latency: Latency },
     /// [`Hung::hang`].
     Hung { ops: Ops },
+    /// [`Hung::hang`], for so long, or until the power goes: whoever injects it sees to that.
+    Stuck { ops: Ops, for_secs: Option<u64> },
     /// [`NoSpace::limit`].
     NoSpace { limit_bytes: u64 },
     /// [`Gone::vanish`].
@@ -64,6 +66,7 @@ impl Fault {
             Fault::LyingFlush { .. } => "lying flush",
             Fault::Slow { .. } => "slow",
             Fault::Hung { .. } => "hung",
+            Fault::Stuck { .. } => "stuck",
             Fault::NoSpace { .. } => "no space",
             Fault::Gone | Fault::GoneAt { .. } => "gone",
             Fault::Back => "back",
@@ -155,7 +158,7 @@ impl Stack {
             Fault::FlushError { trigger } => self.flush_errors.add(trigger),
             Fault::LyingFlush { on } => self.lying.set(on),
             Fault::Slow { ops, latency } => self.slow.set(Some((ops, latency))),
-            Fault::Hung { ops } => self.hung.hang(ops),
+            Fault::Hung { ops } | Fault::Stuck { ops, .. } => self.hung.hang(ops),
             Fault::NoSpace { limit_bytes } => self.no_space.limit(Some(limit_bytes)),
             Fault::Gone => self.gone.vanish(),
             Fault::GoneAt { trigger, effect } => self.gone.vanish_at(trigger, effect),

@@ -1,0 +1,253 @@
+//! A device that must answer in time.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::{Rc, Weak};
+use std::task::{Context, Poll, Waker};
+
+use forebay_rt as rt;
+use forebay_units::Nanos;
+
+use crate::{
+    Allocation, BlockDevice, Device, DeviceError, DeviceFuture, ErrorKind, Geometry, IoBuf,
+    IoBytes, Operation, ZeroOptions,
+};
+
+/// Ages are counted in parts of the span by a task of our own, and not read off the clock: a
+/// process that was stopped for an hour finds its commands no older than before.
+const TICKS: u64 = 8;
+
+/// Gives a device up when one of its commands takes longer than a span.
+///
+/// From then on every command, the late one included, fails with [`ErrorKind::TimedOut`], and none
+/// reaches the device. What was given up may still have its effect, whenever the device comes to
+/// it: [`Deadline::revive`] takes the device back only when all of it has ended.
+pub struct Deadline {
+    shared: Rc<Shared>,
+}
+
+struct Shared {
+    inner: Device,
+    span: Cell<Nanos>,
+    tick: Cell<u64>,
+    watched: Cell<bool>,
+    /// Who counts: with another span somebody else does.
+    watcher: Cell<u64>,
+    given_up: Cell<bool>,
+    next: Cell<u64>,
+    /// Commands under way, in order of issue.
+    waiting: RefCell<BTreeMap<u64, Waiting>>,
+    /// Commands that were given up and have not ended.
+    late: Cell<u64>,
+}
+
+impl Deadline {
+    /// Gives `inner` up when a command takes longer than `span` (an eighth more at most); zero:
+    /// never.
+    #[must_use]
+    pub fn new(inner: Device, span: Nanos) -> Rc<Self> {
+        let shared = Shared {
+            inner,
+            span: Cell::new(span),
+            tick: Cell::new(0),
+            watched: Cell::new(false),
+            watcher: Cell::new(0),
+            given_up: Cell::new(false),
+            next: Cell::new(0),
+            waiting: RefCell::default(),
+            late: Cell::new(0),
+        };
+        Rc::new(Self { shared: Rc::new(shared) })
+    }
+
+    /// Changes the span, for commands under way too; zero: never.
+    pub fn set_span(&self, span: Nanos) {
+        if self.shared.span.replace(span) == span {
+            return;
+        }
+        self.shared.watcher.set(self.shared.watcher.get() + 1);
+        self.shared.watched.set(false);
+        if !self.shared.waiting.borrow().is_empty() {
+            self.shared.watch();
+        }
+    }
+
+    /// Whether the device was given up.
+    #[must_use]
+    pub fn is_given_up(&self) -> bool {
+        self.shared.given_up.get()
+    }
+
+    /// Takes a device back that was given up. Refused, with their number, while commands that were
+    /// given up have not ended: they could still have their effect, over newer data.
+    pub fn revive(&self) -> Result<(), u64> {
+        match self.shared.late.get() {
+            0 => {
+                self.shared.given_up.set(false);
+                Ok(())
+            }
+            late => Err(late),
+        }
+    }
+
+    fn run<T: 'static>(
+        &self,
+        operation: Operation,
+        offset_bytes: u64,
+        len_bytes: u64,
+        call: impl Future<Output = Result<T, DeviceError>> + 'static,
+    ) -> DeviceFuture<'_, T> {
+        let shared = self.shared.clone();
+        if shared.given_up.get() {
+            return Box::pin(async move {
+                // Whoever tries block after block must not keep others from running.
+                rt::yield_now().await;
+                Err(shared.too_late(operation, offset_bytes, len_bytes))
+            });
+        }
+        let id = shared.next.get();
+        shared.next.set(id + 1);
+        shared.waiting.borrow_mut().insert(id, (shared.tick.get(), None));
+        shared.watch();
+        let call = Box::pin(call);
+        Box::pin(Command { shared, id, call: Some(call), operation, offset_bytes, len_bytes })
+    }
+}
+
+impl Shared {
+    fn too_late(&self, operation: Operation, offset_bytes: u64, len_bytes: u64) -> DeviceError {
+        let kind = ErrorKind::TimedOut { after_secs: self.span.get().0.div_ceil(1_000_000_000) };
+        DeviceError::new(self.inner.name(), operation, offset_bytes, len_bytes, kind)
+    }
+
+    /// Sees to it that somebody counts.
+    fn watch(self: &Rc<Self>) {
+        if self.span.get() > Nanos(0) && !self.watched.replace(true) {
+            // It must not keep a device open that nobody uses any more.
+            rt::spawn(count(Rc::downgrade(self), self.span.get(), self.watcher.get()));
+        }
+    }
+
+    /// One part of the span has passed. Says whether there is more to count.
+    fn advance(&self) -> bool {
+        self.tick.set(self.tick.get() + 1);
+        let oldest = self.waiting.borrow().first_key_value().map(|(_, (tick, _))| *tick);
+        if oldest.is_some_and(|tick| self.tick.get() - tick <= TICKS) {
+            return true;
+        }
+        self.watched.set(false);
+        if oldest.is_some() {
+            self.given_up.set(true);
+            let waiting: Vec<Waker> =
+                self.waiting.borrow_mut().values_mut().filter_map(|w| w.1.take()).collect();
+            waiting.into_iter().for_each(Waker::wake);
+        }
+        false
+    }
+}
+
+async fn count(shared: Weak<Shared>, span: Nanos, watcher: u64) {
+    loop {
+        rt::sleep(Nanos(span.0 / TICKS)).await;
+        let Some(shared) = shared.upgrade() else { return };
+        if shared.watcher.get() != watcher || !shared.advance() {
+            return;
+        }
+    }
+}
+
+/// At which tick a command was issued, and who waits for it.
+type Waiting = (u64, Option<Waker>);
+
+type Call<T> = Pin<Box<dyn Future<Output = Result<T, DeviceError>>>>;
+
+/// A command on its way.
+struct Command<T: 'static> {
+    shared: Rc<Shared>,
+    id: u64,
+    call: Option<Call<T>>,
+    operation: Operation,
+    offset_bytes: u64,
+    len_bytes: u64,
+}
+
+impl<T> Future for Command<T> {
+    type Output = Result<T, DeviceError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let call = self.call.as_mut().expect("polled after its end");
+        if let Poll::Ready(out) = call.as_mut().poll(cx) {
+            self.call = None;
+            return Poll::Ready(out);
+        }
+        let shared = self.shared.clone();
+        if shared.given_up.get() {
+            let late = self.call.take().expect("it is pending");
+            shared.late.set(shared.late.get() + 1);
+            let error = shared.too_late(self.operation, self.offset_bytes, self.len_bytes);
+            // Nobody waits for it; but whether it has ended must be known.
+            rt::spawn_detached(Box::pin(async move {
+                drop(late.await);
+                shared.late.set(shared.late.get() - 1);
+            }));
+            return Poll::Ready(Err(error));
+        }
+        if let Some((_, waker)) = shared.waiting.borrow_mut().get_mut(&self.id) {
+            match waker {
+                Some(known) => known.clone_from(cx.waker()),
+                None => *waker = Some(cx.waker().clone()),
+            }
+        }
+        Poll::Pending
+    }
+}
+
+impl<T> Drop for Command<T> {
+    fn drop(&mut self) {
+        self.shared.waiting.borrow_mut().remove(&self.id);
+    }
+}
+
+impl BlockDevice for Deadline {
+    fn name(&self) -> &str {
+        self.shared.inner.name()
+    }
+    fn geometry(&self) -> Geometry {
+        self.shared.inner.geometry()
+    }
+    fn allocates_on_write(&self) -> bool {
+        self.shared.inner.allocates_on_write()
+    }
+    fn read(&self, offset: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
+        let (inner, len) = (self.shared.inner.clone(), buf.len() as u64);
+        self.run(Operation::Read, offset, len, async move { inner.read(offset, buf).await })
+    }
+    fn write(&self, offset: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
+        let (inner, len) = (self.shared.inner.clone(), data.len() as u64);
+        self.run(Operation::Write, offset, len, async move { inner.write(offset, data, fua).await })
+    }
+    fn flush(&self) -> DeviceFuture<'_, ()> {
+        let inner = self.shared.inner.clone();
+        self.run(Operation::Flush, 0, 0, async move { inner.flush().await })
+    }
+    fn discard(&self, offset: u64, len: u64, fua: bool) -> DeviceFuture<'_, ()> {
+        let inner = self.shared.inner.clone();
+        let call = async move { inner.discard(offset, len, fua).await };
+        self.run(Operation::Discard, offset, len, call)
+    }
+    fn write_zeroes(&self, offset: u64, len: u64, options: ZeroOptions) -> DeviceFuture<'_, ()> {
+        let inner = self.shared.inner.clone();
+        let call = async move { inner.write_zeroes(offset, len, options).await };
+        self.run(Operation::WriteZeroes, offset, len, call)
+    }
+    fn allocation(&self, offset: u64, len: u64) -> DeviceFuture<'_, Vec<Allocation>> {
+        let inner = self.shared.inner.clone();
+        let call = async move { inner.allocation(offset, len).await };
+        self.run(Operation::Allocation, offset, len, call)
+    }
+}
+
+#[cfg(test)]
+mod tests;

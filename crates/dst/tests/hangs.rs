@@ -1,0 +1,349 @@
+//! Devices that stop answering: they are given up, what they held comes from others, and they are
+//! taken back only when nothing of what they were told can still happen.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use forebay_device::{Device, DeviceError, ErrorKind, IoBuf, IoBytes, Operation};
+use forebay_pool::spec::{GroupSpec, ImportOptions, LogSpec, PoolSpec, Redundancy, VolumeSpec};
+use forebay_pool::status::{Health, VdevStatus};
+use forebay_pool::{Opener, Pool};
+use forebay_rt as rt;
+use forebay_rt::Runtime;
+use forebay_sim::faults::{Fault, Ops, Stack};
+use forebay_sim::{DiskConfig, Seed, SimDisk, World};
+use forebay_units::Nanos;
+
+struct Bench {
+    world: Rc<World>,
+    stacks: BTreeMap<String, Rc<Stack>>,
+    opened: RefCell<u64>,
+}
+
+impl Opener for Bench {
+    fn open(&self, path: &str) -> Result<Device, DeviceError> {
+        *self.opened.borrow_mut() += 1;
+        let found = self.stacks.get(path).cloned();
+        let found = found.map(|stack| stack as Device);
+        found.ok_or_else(|| DeviceError::new(path, Operation::Open, 0, 0, ErrorKind::Gone))
+    }
+    fn host(&self) -> u64 {
+        1
+    }
+}
+
+const NAMES: [&str; 6] = ["a", "b", "c", "d", "l", "m"];
+
+fn bench() -> Rc<Bench> {
+    let world = World::new(Seed(7));
+    let stack = |name: &&str| {
+        let disk = match *name {
+            "l" | "m" => DiskConfig::log(name, 64 << 20),
+            _ => DiskConfig::flash(name, 64 << 20),
+        };
+        let disk = SimDisk::new(&world, disk);
+        let cache = disk.clone();
+        let stack = Stack::new(disk, Seed(3), move || cache.forget_cached());
+        ((*name).to_owned(), stack)
+    };
+    let stacks = NAMES.iter().map(stack).collect();
+    Rc::new(Bench { world, stacks, opened: RefCell::default() })
+}
+
+impl Bench {
+    fn hang(&self, name: &str) {
+        self.stacks[name].inject(&Fault::Stuck { ops: Ops::ALL, for_secs: None });
+    }
+
+    async fn pool(
+        self: &Rc<Self>,
+        redundancy: Redundancy,
+        data: &[&str],
+        log: &[&str],
+    ) -> (Rc<Pool>, Device) {
+        let names = |list: &[&str]| list.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
+        let logs = if log.is_empty() { vec![] } else { vec![LogSpec { devices: names(log) }] };
+        let groups = vec![GroupSpec { redundancy, devices: names(data) }];
+        let spec = PoolSpec { groups, logs, ..PoolSpec::default() };
+        let pool = Pool::create(self.clone(), "tank", &spec).await.unwrap();
+        let volume = VolumeSpec {
+            name: "v".into(),
+            size_bytes: 16 << 20,
+            sparse: false,
+            properties: BTreeMap::new(),
+        };
+        pool.create_volume(&volume).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        (pool, v)
+    }
+
+    async fn import(self: &Rc<Self>) -> Result<(Rc<Pool>, Device), String> {
+        let paths: Vec<String> = NAMES.iter().map(|n| (*n).to_owned()).collect();
+        let pool = Pool::import(self.clone(), &paths, "tank", &ImportOptions::default()).await;
+        let pool = pool.map_err(|e| e.message)?;
+        let v = pool.open_volume("v").unwrap();
+        Ok((pool, v))
+    }
+}
+
+fn stamp(salt: u64) -> IoBytes {
+    let mut buf = IoBuf::zeroed(16384);
+    for (i, word) in buf.chunks_mut(8).enumerate() {
+        word.copy_from_slice(&((i as u64) << 32 | salt).to_le_bytes());
+    }
+    buf.freeze()
+}
+
+async fn put(v: &Device, from: u64, count: u64, salt: u64) {
+    for i in from..from + count {
+        v.write(i * 16384, stamp(i + salt), true).await.unwrap();
+    }
+}
+
+async fn expect(v: &Device, from: u64, count: u64, salt: u64) {
+    for i in from..from + count {
+        let held = v.read(i * 16384, IoBuf::zeroed(16384)).await.unwrap();
+        assert!(held[..] == stamp(i + salt)[..], "block {i}");
+    }
+}
+
+fn state(pool: &Pool, name: &str) -> Health {
+    fn find<'a>(all: &'a [VdevStatus], name: &str) -> Option<&'a VdevStatus> {
+        all.iter().find_map(|v| if v.name == name { Some(v) } else { find(&v.children, name) })
+    }
+    let status = pool.status();
+    let found = find(&status.groups, name).or_else(|| find(&status.logs, name));
+    found.expect("it is in the pool").state
+}
+
+async fn scan_ended(pool: &Pool) -> forebay_pool::status::ScanStatus {
+    loop {
+        rt::sleep(Nanos::from_millis(200)).await;
+        if let Some(scan) = pool.status().scan
+            && scan.state != "in progress"
+        {
+            return scan;
+        }
+    }
+}
+
+#[test]
+fn writers_go_on_when_a_log_side_hangs_and_it_comes_back_empty() {
+    Runtime::simulated(1).block_on(async {
+        let bench = bench();
+        let (pool, v) = bench.pool(Redundancy::Mirror, &["a", "b"], &["l", "m"]).await;
+        put(&v, 0, 20, 0).await;
+        bench.hang("m");
+        let begun = rt::now();
+        put(&v, 20, 20, 0).await;
+        // One wait for the log's deadline, and none after it.
+        assert!(rt::now().since(begun) < Nanos::from_secs(7), "{:?}", rt::now().since(begun));
+        assert_eq!((state(&pool, "l"), state(&pool, "m")), (Health::Online, Health::Faulted));
+        assert!(pool.remarks().iter().any(|r| r.contains("no answer for 5 s")));
+        expect(&v, 0, 40, 0).await;
+
+        // What was given up may still happen, so the side is not taken.
+        let refused = pool.online("m").await.unwrap_err().message;
+        assert!(refused.contains("under way that were given up"), "{refused}");
+        bench.stacks["m"].calm();
+        rt::sleep(Nanos::from_secs(1)).await;
+        pool.online("m").await.unwrap();
+        assert_eq!(state(&pool, "m"), Health::Online);
+        put(&v, 40, 20, 0).await;
+        pool.export().await.unwrap();
+        drop((pool, v));
+        let (pool, v) = bench.import().await.unwrap();
+        expect(&v, 0, 60, 0).await;
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn frames_are_found_again_after_a_side_hung_and_the_power_failed() {
+    let bench = bench();
+    let shelf = bench.clone();
+    let first = Runtime::simulated(2);
+    first.block_on(async move {
+        let (_pool, v) = shelf.pool(Redundancy::Mirror, &["a", "b"], &["l", "m"]).await;
+        put(&v, 0, 20, 0).await;
+        shelf.hang("m");
+        put(&v, 20, 20, 0).await;
+    });
+    drop(first);
+    bench.world.settle(|_, _| forebay_sim::Fate::Lost);
+    bench.world.power_on();
+    Runtime::simulated(3).block_on(async move {
+        // It hangs still: the import does without it, within its deadline.
+        let (pool, v) = bench.import().await.unwrap();
+        expect(&v, 0, 40, 0).await;
+        assert!(rt::now() < Nanos::from_secs(60));
+        drop((pool, v));
+    });
+}
+
+#[test]
+fn the_pool_goes_on_without_its_only_log_device() {
+    Runtime::simulated(4).block_on(async {
+        let bench = bench();
+        let (pool, v) = bench.pool(Redundancy::Mirror, &["a", "b"], &["l"]).await;
+        put(&v, 0, 20, 0).await;
+        bench.hang("l");
+        let begun = rt::now();
+        put(&v, 20, 20, 0).await;
+        assert!(rt::now().since(begun) < Nanos::from_secs(7), "{:?}", rt::now().since(begun));
+        assert_eq!(state(&pool, "l"), Health::Faulted);
+        expect(&v, 0, 40, 0).await;
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_data_device_that_hangs_is_done_without_and_rebuilt_when_it_answers() {
+    for (redundancy, data) in [
+        (Redundancy::Raidz1, &["a", "b", "c"][..]),
+        (Redundancy::Raidz2, &["a", "b", "c", "d"][..]),
+        (Redundancy::Mirror, &["a", "b"][..]),
+    ] {
+        for ops in [Ops::READ, Ops::WRITE, Ops::FLUSH, Ops::ALL] {
+            Runtime::simulated(5).block_on(async move {
+                let bench = bench();
+                let (pool, v) = bench.pool(redundancy, data, &["l"]).await;
+                pool.set("autotrim", "off").await.unwrap();
+                pool.set("device_timeout", "12").await.unwrap();
+                put(&v, 0, 200, 0).await;
+                pool.sync().await.unwrap();
+                bench.stacks["b"].inject(&Fault::Stuck { ops, for_secs: None });
+                let begun = rt::now();
+                expect(&v, 0, 200, 0).await;
+                put(&v, 100, 200, 1000).await;
+                pool.sync().await.unwrap();
+                expect(&v, 0, 100, 0).await;
+                expect(&v, 100, 200, 1000).await;
+                assert!(rt::now().since(begun) < Nanos::from_secs(16), "waited more than once");
+                assert_eq!(state(&pool, "b"), Health::Faulted, "{redundancy:?} {ops:?}");
+                assert!(pool.remarks().iter().any(|r| r.contains("no answer for 12 s")));
+
+                let refused = pool.online("b").await.unwrap_err().message;
+                assert!(refused.contains("under way that were given up"), "{refused}");
+                // What was given up lands now, over whatever is there: the resilver knows of it.
+                bench.stacks["b"].calm();
+                rt::sleep(Nanos::from_secs(1)).await;
+                pool.online("b").await.unwrap();
+                scan_ended(&pool).await;
+                assert_eq!(state(&pool, "b"), Health::Online);
+                pool.scrub().await.unwrap();
+                let scrub = scan_ended(&pool).await;
+                assert_eq!(
+                    (scrub.kind.as_str(), scrub.repaired_bytes, scrub.errors),
+                    ("scrub", 0, 0)
+                );
+                expect(&v, 0, 100, 0).await;
+                expect(&v, 100, 200, 1000).await;
+                pool.export().await.unwrap();
+            });
+        }
+    }
+}
+
+#[test]
+fn beyond_parity_a_hang_is_an_error_and_the_next_import_has_everything() {
+    let bench = bench();
+    let shelf = bench.clone();
+    let first = Runtime::simulated(6);
+    first.block_on(async move {
+        let (pool, v) = shelf.pool(Redundancy::Raid0, &["a", "b"], &["l"]).await;
+        put(&v, 0, 100, 0).await;
+        pool.sync().await.unwrap();
+        put(&v, 100, 10, 0).await;
+        shelf.hang("b");
+        let begun = rt::now();
+        let mut failed = 0;
+        for i in 0..110 {
+            failed += u64::from(v.read(i * 16384, IoBuf::zeroed(16384)).await.is_err());
+        }
+        assert!(failed > 0);
+        // Writes are refused sooner or later; none waits without end.
+        let mut refused = false;
+        for i in 0..4000 {
+            refused |= v.write(i % 1000 * 16384, stamp(i % 1000), true).await.is_err();
+        }
+        assert!(refused);
+        assert!(rt::now().since(begun) < Nanos::from_secs(120));
+        assert_eq!(pool.status().state, Health::Suspended);
+        assert!(pool.scrub().await.is_err());
+        assert!(pool.export().await.is_err());
+    });
+    drop(first);
+    bench.world.settle(|_, _| forebay_sim::Fate::Lost);
+    bench.world.power_on();
+    bench.stacks["b"].calm();
+    Runtime::simulated(7).block_on(async move {
+        let (pool, v) = bench.import().await.unwrap();
+        expect(&v, 0, 110, 0).await;
+        pool.export().await.unwrap();
+    });
+}
+
+// A root without the device would call it left behind, and no import would take it back.
+#[test]
+fn a_pool_that_cannot_do_without_a_device_waits_for_it_in_no_root() {
+    for hangs in [false, true] {
+        let bench = bench();
+        let shelf = bench.clone();
+        let first = Runtime::simulated(8);
+        first.block_on(async move {
+            let (pool, v) = shelf.pool(Redundancy::Raid0, &["a", "b"], &["l"]).await;
+            put(&v, 0, 100, 0).await;
+            pool.sync().await.unwrap();
+            match hangs {
+                true => shelf.hang("b"),
+                false => shelf.stacks["b"].inject(&Fault::Gone),
+            }
+            // Nothing is dirty: only reads notice.
+            for i in 0..100 {
+                let _ = v.read(i * 16384, IoBuf::zeroed(16384)).await;
+            }
+            rt::sleep(Nanos::from_secs(60)).await;
+            assert_eq!(pool.status().state, Health::Suspended);
+        });
+        drop(first);
+        bench.world.settle(|_, _| forebay_sim::Fate::Lost);
+        bench.world.power_on();
+        bench.stacks["b"].heal();
+        Runtime::simulated(9).block_on(async move {
+            let (pool, v) = bench.import().await.unwrap();
+            expect(&v, 0, 100, 0).await;
+            pool.export().await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_device_that_hangs_is_replaced_at_once() {
+    Runtime::simulated(10).block_on(async {
+        let bench = bench();
+        let (pool, v) = bench.pool(Redundancy::Raidz1, &["a", "b", "c"], &["l"]).await;
+        put(&v, 0, 200, 0).await;
+        pool.sync().await.unwrap();
+        bench.hang("b");
+        put(&v, 100, 100, 1000).await;
+        pool.sync().await.unwrap();
+        assert_eq!(state(&pool, "b"), Health::Faulted);
+        pool.replace("b", Some("d"), false).await.unwrap();
+        scan_ended(&pool).await;
+        assert_eq!(state(&pool, "d"), Health::Online);
+        assert_eq!(pool.status().state, Health::Online);
+        // Late, and of no account.
+        bench.stacks["b"].calm();
+        pool.scrub().await.unwrap();
+        let scrub = scan_ended(&pool).await;
+        assert_eq!((scrub.repaired_bytes, scrub.errors), (0, 0));
+        pool.export().await.unwrap();
+        drop((pool, v));
+        let (pool, v) = bench.import().await.unwrap();
+        expect(&v, 0, 100, 0).await;
+        expect(&v, 100, 100, 1000).await;
+        pool.export().await.unwrap();
+    });
+}
