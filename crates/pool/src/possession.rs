@@ -98,6 +98,10 @@ impl Opener for FencedOpener {
     fn host(&self) -> u64 {
         self.inner.host()
     }
+
+    fn witness(&self, pool: u64, generation: u64) {
+        self.inner.witness(pool, generation);
+    }
 }
 
 struct Fenced {
