@@ -649,6 +649,7 @@ impl Pool {
                 found.path
             )));
         }
+        self.mark(&open.device()).await;
         self.devices.borrow_mut().insert(id, open.clone());
         if self.is_log(found.device) {
             self.set_side(found.device, MemberUse::Online);

@@ -182,6 +182,14 @@ enum Look {
 }
 
 impl Pool {
+    /// Leaves this owner's mark on a device that has come back with an older one.
+    pub(crate) async fn mark(&self, device: &Device) {
+        let host = self.opener.host();
+        let mine = Heartbeat { pool: self.guid, nonce: self.nonce, host, beat: 0 };
+        // A device that fails this fails the next root too, which deals with it.
+        let _ = write_beat(device, &mine).await;
+    }
+
     /// The task that shows others that the pool is in use, and stops it when another has taken it.
     pub(crate) async fn heartbeat_loop(self: Rc<Self>) {
         let mut beat = 0;
@@ -216,6 +224,9 @@ impl Pool {
 
     async fn look_and_beat(&self, beat: u64) -> Look {
         let begun = rt::now();
+        // After a gap one device is not enough: a beat of ours may have been on its way when time
+        // stood still, and lie over another's now. An import leaves its mark on every device.
+        let after_gap = !self.possession.is_sure();
         let mut own = None;
         for (_, open) in self.label_devices() {
             let device = open.device();
@@ -224,8 +235,10 @@ impl Pool {
             if held.pool == self.guid && held.nonce != self.nonce && beat > 1 {
                 return Look::Another;
             }
-            own = Some(device);
-            break;
+            own = own.or(Some(device));
+            if !after_gap {
+                break;
+            }
         }
         if rt::now().since(begun) > BEAT_EVERY + BEAT_EVERY {
             return Look::Late;

@@ -282,7 +282,7 @@ impl Pool {
         if config.destroyed {
             return Err(PoolError::new(format!("pool '{}' was destroyed", config.name)));
         }
-        let taken_over = check_not_in_use(&opener, &mine, &root, &config.name, options).await?;
+        check_not_in_use(&opener, &mine, &root, &config.name, options).await?;
         let all_roots = || mine.iter().flat_map(|f| &f.label.roots);
         let newest_commit = all_roots().map(|r| r.commit).max().unwrap_or(root.commit);
         let epochs = all_roots().filter_map(|r| LogState::decode(&r.log_state).ok());
@@ -304,10 +304,8 @@ impl Pool {
             false => read_log(&config, &devices, &log_state, options, &mut report).await?,
         };
         let nonce = rt::random_u64();
-        if taken_over {
-            // The old owner looks here before it writes again.
-            claim(&mine, config.guid, nonce, opener.host()).await;
-        }
+        // An owner that stood still looks here before it writes again.
+        claim(&mine, config.guid, nonce, opener.host()).await;
         drop(found);
         let (map, table, journal_segments, array) =
             load_map(&config, &devices, &root, &mut report).await?;
@@ -543,17 +541,16 @@ fn select_pool<'a>(found: &'a [Found], name_or_guid: &str) -> Result<Vec<&'a Fou
     Ok(mine)
 }
 
-/// Refuses a pool that another machine has imported. (On one machine the devices' locks do.) Says
-/// whether it is taken from a machine that has not exported it.
+/// Refuses a pool that another machine has imported. (On one machine the devices' locks do.)
 async fn check_not_in_use(
     opener: &Rc<dyn Opener>,
     found: &[&Found],
     root: &Superblock,
     name: &str,
     options: &ImportOptions,
-) -> Result<bool, PoolError> {
+) -> Result<(), PoolError> {
     if root.exported || root.host == opener.host() {
-        return Ok(false);
+        return Ok(());
     }
     let before = beats(found).await;
     rt::sleep(WATCH).await;
@@ -568,7 +565,7 @@ async fn check_not_in_use(
              silent now: use -f to import it if you are sure that it is off"
         )));
     }
-    Ok(true)
+    Ok(())
 }
 
 /// Writes a first heartbeat to every device found.

@@ -154,3 +154,19 @@ fn another_machine_is_refused_while_the_owner_lives_and_asked_when_it_is_silent(
         pool.export().await.expect("exported");
     });
 }
+
+#[test]
+fn after_a_gap_a_beat_of_ours_over_another_is_not_believed() {
+    Runtime::simulated(1).block_on(async {
+        let shelf = shelf();
+        let pool = create(Machine { shelf: shelf.clone(), host: 1 }).await;
+        rt::sleep(Nanos::from_millis(4500)).await;
+        // Another has marked both, and then a late beat of ours went over the first mark.
+        let other = Heartbeat { pool: pool.guid(), nonce: pool.nonce ^ 1, host: 2, beat: 0 };
+        let second = shelf.borrow()["b"].clone();
+        write_beat(&second, &other).await.expect("written");
+        pool.possession.known_at.set(Some(Nanos(0)));
+        rt::sleep(Nanos::from_secs(2)).await;
+        assert_eq!(pool.summary().health, Health::Suspended);
+    });
+}
