@@ -300,8 +300,8 @@ def main():
         pid, status = os.wait()
         number, folder = running.pop(pid)
         if status:
-            for other in running:
-                os.kill(other, signal.SIGKILL)
+            while running:  # each takes its server with it
+                running.pop(os.wait()[0])
             sys.exit("cut %d of %s: violated; images in %s" % (number, args.layout, folder))
         shutil.rmtree(folder)
 
