@@ -24,7 +24,8 @@ forebay volume create -V 8M p/c
 forebay serve p --listen tcp:0.0.0.0:10809 --plaintext 2>&1 | cat
 END
 : >"$DIR/console"
-make_guest "$FOREBAY"
+cp "$FOREBAY" "$DIR/forebay"
+make_guest "$DIR/forebay"
 mkdir "$DIR/w" "$RUN/w"
 eval "set -- $(guest_command)"
 say "$(basename "$KERNEL")"

@@ -74,6 +74,7 @@ for round in $(seq "$ROUNDS"); do
         grep -q -- '-f' "$DIR/.out" || fail "refused for another reason: $(cat "$DIR/.out")"
     fi
     run there "$FOREBAY" pool import -f "${seen[@]}" p
+    : >"$DIR/serve.there.log"
     "$RUN/there" "$FOREBAY" serve p --listen "unix:$RUN/t" >"$DIR/serve.there.log" 2>&1 &
     second=$!
     disown $second
@@ -101,6 +102,7 @@ for round in $(seq "$ROUNDS"); do
     kill -9 $second
     while kill -0 $second 2>/dev/null; do sleep 0.02; done
     kill_server
+    : >"$DIR/serve.there.log"
     "$RUN/there" "$FOREBAY" serve p --listen "unix:$RUN/t" >"$DIR/serve.there.log" 2>&1 &
     second=$!
     disown $second
