@@ -11,7 +11,8 @@ pub(crate) fn of(value: &impl Serialize) -> String {
 
 /// Sixteen hexadecimal digits over bytes: FNV-1a with eight bytes a step, then mixed.
 pub(crate) fn of_bytes(bytes: &[u8]) -> String {
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64 ^ bytes.len() as u64;
+    // The length is mixed first: as it is, it could be undone by a changed byte.
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64 ^ mix(bytes.len() as u64);
     for chunk in bytes.chunks(8) {
         let mut word = [0u8; 8];
         word[..chunk.len()].copy_from_slice(chunk);

@@ -11,6 +11,11 @@ fn order_of_fields_does_not_matter_and_values_do() {
     assert_eq!(of(&a).len(), 16);
 }
 
+#[test]
+fn a_length_is_not_undone_by_a_byte() {
+    assert_ne!(of_bytes(&[0, 0]), of_bytes(&[1, 0, 0]));
+}
+
 proptest! {
     #[test]
     fn any_changed_byte_changes_the_name(bytes in prop::collection::vec(any::<u8>(), 1..200), at: usize, by in 1u8..) {
