@@ -235,6 +235,53 @@ fn a_page_of_a_footer_is_repaired_and_one_of_an_earlier_life_refused() {
     });
 }
 
+// A write that is torn over a segment filled before leaves that life's footer behind it: whole, of
+// the right pool and segment, and of other blocks. The other side has all that is needed.
+#[test]
+fn a_torn_segment_is_not_judged_by_the_footer_of_its_earlier_life() {
+    Runtime::simulated(9).block_on(async {
+        let b = bench(Layout::Mirror, 2);
+        let (segment, volume) = (SegmentId(0), VolumeId(4));
+        let blocks = u64::from(b.table.data_blocks(segment));
+        let mut table = SegmentTable::new();
+        const COLUMN: usize = 256 << 10;
+        const TORN_AT: usize = 3 * BLOCK_LEN;
+        let torn = b.devices[1].clone();
+        // Both lives hold the same blocks of the volume; only what is in them differs.
+        let mut earlier = None;
+        for (commit, stamp) in [(CommitId(1), 0), (CommitId(7), 5000)] {
+            table = SegmentTable::new();
+            table.add_group(40, b.table.data_blocks(segment));
+            let in_flight = b.in_flight.clone();
+            let mut writer = DataWriter::new(b.array.clone(), table.clone(), in_flight, POOL, 0);
+            for i in 0..blocks {
+                let block = block(stamp + i);
+                let (addr, _) = writer.append(volume, Lba(i), &block, commit, 9, 0).await.unwrap();
+                assert_eq!(addr, BlockAddr::new(segment, i as u32));
+            }
+            b.in_flight.settle().await.unwrap();
+            let held = torn.read(0, IoBuf::zeroed(COLUMN)).await.unwrap();
+            if let Some(before) = earlier.replace(held) {
+                let behind = IoBuf::copy_of(&before[TORN_AT..]).freeze();
+                torn.write(TORN_AT as u64, behind, false).await.unwrap();
+            }
+        }
+        // Whichever side is asked first, for the sums and for the data.
+        for i in 0..blocks {
+            let reader = Reader::new(b.array.clone(), table.clone(), POOL, 1 << 20);
+            let addr = BlockAddr::new(segment, i as u32);
+            let wanted = Wanted { addr, volume, lba: Lba(i), blocks: 1, sums: vec![None] };
+            assert!(reader.read(&wanted).await.unwrap()[..] == block(5000 + i)[..], "block {i}");
+            assert_eq!(reader.footer(segment).await.unwrap().birth, 7);
+        }
+        let (one, other) = (
+            b.devices[0].read(0, IoBuf::zeroed(COLUMN)).await.unwrap(),
+            torn.read(0, IoBuf::zeroed(COLUMN)).await.unwrap(),
+        );
+        assert!(one[COLUMN - BLOCK_LEN..] == other[COLUMN - BLOCK_LEN..], "the footer is repaired");
+    });
+}
+
 #[test]
 fn a_segment_goes_through_its_life_and_never_skips_a_step() {
     let table = SegmentTable::new();
