@@ -1,6 +1,6 @@
 //! The pool under proof: a thin coat over `forebay-pool`.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
@@ -15,8 +15,13 @@ use crate::subject::{LogShape, Manage, Pool, PoolSpec, Raid, Refusal, Scrubbed, 
 
 const POOL_NAME: &str = "tank";
 
-/// The product.
-pub struct Forebay;
+/// The product, on a machine that has a list of known pools: like the oracle's memory, the list
+/// outlives every crash.
+#[derive(Default)]
+pub struct Forebay {
+    /// The pool and the newest generation of its configuration that the list was told of.
+    known: Rc<Cell<(u64, u64)>>,
+}
 
 /// A running pool of the product.
 pub struct ForebayPool {
@@ -28,6 +33,7 @@ pub struct ForebayPool {
 struct Shelf {
     disks: BTreeMap<String, Device>,
     open: RefCell<BTreeMap<String, Weak<Counted>>>,
+    known: Rc<Cell<(u64, u64)>>,
 }
 
 impl Opener for Shelf {
@@ -47,11 +53,19 @@ impl Opener for Shelf {
     fn host(&self) -> u64 {
         1
     }
+
+    fn witness(&self, pool: u64, generation: u64) {
+        let (known, before) = self.known.get();
+        let newest = if pool == known { generation.max(before) } else { generation };
+        self.known.set((pool, newest));
+    }
 }
 
-fn shelf(disks: &[Device]) -> Rc<Shelf> {
-    let disks = disks.iter().map(|disk| (disk.name().to_owned(), disk.clone())).collect();
-    Rc::new(Shelf { disks, open: RefCell::default() })
+impl Forebay {
+    fn shelf(&self, disks: &[Device]) -> Rc<Shelf> {
+        let disks = disks.iter().map(|disk| (disk.name().to_owned(), disk.clone())).collect();
+        Rc::new(Shelf { disks, open: RefCell::default(), known: self.known.clone() })
+    }
 }
 
 fn names(disks: &[Device]) -> Vec<String> {
@@ -84,7 +98,8 @@ impl Subject for Forebay {
         };
         let wanted =
             forebay_pool::spec::PoolSpec { groups: vec![group], logs, ..Default::default() };
-        let pool = forebay_pool::Pool::create(shelf(disks), POOL_NAME, &wanted).await?;
+        self.known.set((0, 0));
+        let pool = forebay_pool::Pool::create(self.shelf(disks), POOL_NAME, &wanted).await?;
         Ok(ForebayPool { pool })
     }
 
@@ -96,8 +111,12 @@ impl Subject for Forebay {
     ) -> Result<ForebayPool, Refusal> {
         // Right after a power cut the last host's heartbeat may still look fresh; it is the same
         // host, and an operator says so.
-        let options = ImportOptions { accept_log_loss: accept_loss, ..ImportOptions::default() };
-        let opener = shelf(disks);
+        let options = ImportOptions {
+            accept_log_loss: accept_loss,
+            known: Some(self.known.get().1),
+            ..ImportOptions::default()
+        };
+        let opener = self.shelf(disks);
         let pool = forebay_pool::Pool::import(opener, &names(disks), POOL_NAME, &options).await?;
         Ok(ForebayPool { pool })
     }

@@ -20,7 +20,7 @@ fn no_defect_of_the_corpus_is_back() {
     let scenarios = corpus::load(&folder).expect("the corpus is readable");
     assert!(!scenarios.is_empty());
     for (path, scenario) in scenarios {
-        let outcome = run(&Rc::new(Forebay), &scenario);
+        let outcome = run(&Rc::new(Forebay::default()), &scenario);
         assert_eq!(outcome.failure, None, "{}: {}", path.display(), scenario.story);
     }
 }
@@ -29,7 +29,7 @@ fn no_defect_of_the_corpus_is_back() {
 fn power_cuts_lose_nothing() {
     for number in 0..40 {
         let scenario = scenario_of(11, number, &wish(Level::CrashOnly));
-        let outcome = run(&Rc::new(Forebay), &scenario);
+        let outcome = run(&Rc::new(Forebay::default()), &scenario);
         assert_eq!(outcome.failure, None, "run {number} of root seed 11");
     }
 }
@@ -38,8 +38,10 @@ fn power_cuts_lose_nothing() {
 fn the_pool_does_the_same_twice() {
     for number in 0..6 {
         let scenario = scenario_of(12, number, &wish(Level::Within));
-        let (first, second) =
-            (run(&Rc::new(Forebay), &scenario), run(&Rc::new(Forebay), &scenario));
+        let (first, second) = (
+            run(&Rc::new(Forebay::default()), &scenario),
+            run(&Rc::new(Forebay::default()), &scenario),
+        );
         assert_eq!(first.digest, second.digest, "run {number} of root seed 12");
         assert_eq!(first.tally, second.tally);
         assert_ne!(first.digest, 0);

@@ -146,7 +146,7 @@ fn main() -> ExitCode {
     keep_memory();
     let options = Options::parse();
     match options.subject {
-        SubjectArg::Pool => main_of(&options, || Forebay, None),
+        SubjectArg::Pool => main_of(&options, Forebay::default, None),
         SubjectArg::Toy => main_of(&options, || Toy { flaw: Flaw::None }, one_disk()),
     }
 }
