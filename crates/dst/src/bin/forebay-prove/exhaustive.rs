@@ -98,8 +98,14 @@ pub fn visit<S: Subject>(
         Some(spec) => vec![("one shape".to_owned(), spec)],
         None => shapes(),
     };
+    let all: Vec<String> = shapes.iter().map(|(name, _)| name.clone()).collect();
     let shapes: Vec<_> =
         shapes.into_iter().filter(|(name, _)| name.contains(&options.shape)).collect();
+    if shapes.is_empty() {
+        // Nothing visited must not look like nothing found.
+        eprintln!("no shape has '{}' in its name; they are: {}", options.shape, all.join("; "));
+        return ExitCode::from(2);
+    }
     let depth = Depth {
         second_every: options.second_every,
         subsets_up_to: options.subsets.min(20),
