@@ -9,13 +9,12 @@ use forebay_rt as rt;
 use forebay_segment::{Classes, STREAMS, SegmentInfo, Victim, Wanted, choose_victim};
 use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, Lba, SegmentId, VolumeId};
 
-use crate::sync_path::CHECKPOINT_ENTRY_BYTES;
 use crate::{Pool, PoolError, Relocation, Writers};
 
 /// Blocks read at once from a victim.
 const CHUNK_BLOCKS: u32 = 256;
 
-/// Rounds of cleaning without a segment gained after which the group goes on with what there is.
+/// Rounds of cleaning without a block gained after which the group goes on with what there is.
 const FRUITLESS_ROUNDS: u32 = 16;
 
 /// A live block of a victim.
@@ -64,9 +63,7 @@ impl Pool {
 
     /// Segments that the map takes when it is written anew, which may begin with any root.
     fn segments_of_a_checkpoint(&self) -> u32 {
-        let map = self.map.borrow();
-        let mapped: u64 = map.volumes().map(|volume| map.mapped_blocks(volume)).sum();
-        let blocks = (mapped * CHECKPOINT_ENTRY_BYTES).div_ceil(BLOCK_BYTES);
+        let blocks = self.checkpoint_bytes().div_ceil(BLOCK_BYTES);
         let per_segment = u64::from(self.table.data_blocks(SegmentId(0))).max(1);
         blocks.div_ceil(per_segment) as u32 + 1
     }

@@ -14,9 +14,6 @@ use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, CommitId, Lba, SegmentId,
 
 use crate::{Pool, PoolError, Writers};
 
-/// What a mapped block takes in a checkpoint of the map, at most.
-pub(crate) const CHECKPOINT_ENTRY_BYTES: u64 = 10;
-
 /// Blocks after which the sync lets others run.
 const BLOCKS_PER_TURN: usize = 64;
 
@@ -267,6 +264,13 @@ impl Pool {
         Ok(())
     }
 
+    /// What a checkpoint of the whole map takes, at most.
+    pub(crate) fn checkpoint_bytes(&self) -> u64 {
+        const ENTRY_BYTES: u64 = 10;
+        let map = self.map.borrow();
+        map.volumes().map(|volume| map.mapped_blocks(volume)).sum::<u64>() * ENTRY_BYTES
+    }
+
     /// Goes on with a checkpoint, or begins one when the deltas have outgrown it. A checkpoint is
     /// the whole map written again, bit by bit between deltas: when it is complete the journal
     /// begins where the checkpoint did. Reading leaves and deltas in order gives the map, because
@@ -278,13 +282,9 @@ impl Pool {
         commit: CommitId,
     ) -> Result<(), PoolError> {
         if writers.checkpoint.is_none() {
-            let mapped: u64 = {
-                let map = self.map.borrow();
-                map.volumes().map(|volume| map.mapped_blocks(volume)).sum()
-            };
             // Twice what a checkpoint takes, and a little so that small pools get on with it.
             let segment_bytes = u64::from(self.table.data_blocks(SegmentId(0))) * BLOCK_BYTES;
-            let worth = 2 + 2 * mapped * CHECKPOINT_ENTRY_BYTES / segment_bytes;
+            let worth = 2 + 2 * self.checkpoint_bytes() / segment_bytes;
             let forced = self.scan.checkpoint_wanted.get();
             if writers.journal.segments() as u64 <= worth && !forced {
                 return Ok(());
