@@ -112,13 +112,14 @@ pub fn journal_frame(bytes: &[u8]) {
         let Ok(header) = FrameHeader::decode(bytes) else { return };
         assert!(u64::from(header.blocks()) * 4096 >= u64::from(header.payload_bytes));
         let Ok(payload) = header.check(bytes) else { return };
-        let FrameHeader { pool, seq, txg, kind, payload_bytes, .. } = header;
+        let FrameHeader { pool, seq, commit, kind, payload_bytes, link, .. } = header;
         let zeros = vec![0; (payload_bytes as usize).min(1 << 20)];
         let payload = if kind == FrameKind::Pad { &zeros } else { payload };
-        let encoded = journal::encode_frame(pool, seq, txg, kind, payload);
+        let (encoded, sum) = journal::encode_frame(pool, seq, commit, link, kind, payload);
         let again = FrameHeader::decode(&encoded).expect("own bytes");
-        let seen = (again.pool, again.seq, again.txg, again.kind, again.payload_bytes);
-        assert_eq!(seen, (pool, seq, txg, kind, payload.len() as u32));
+        let seen = (again.pool, again.seq, again.commit, again.kind, again.payload_bytes);
+        assert_eq!(seen, (pool, seq, commit, kind, payload.len() as u32));
+        assert_eq!((again.link, again.sum), (link, sum));
         let back = again.check(&encoded).expect("own bytes");
         assert!(kind == FrameKind::Pad || back == payload);
         assert_eq!(encoded.len(), again.blocks() as usize * 4096);

@@ -91,10 +91,11 @@ fn media(out: &mut Seeds) {
     let root = Superblock {
         pool: 1,
         commit: CommitId(35),
+        previous: CommitId(34),
         txg: TxgId(30),
         config_generation: 4,
         config_sum: 5,
-        journal_start: Some(JournalPosition { addr, seq: 9 }),
+        journal_start: Some(JournalPosition { addr, seq: 9, link: 8 }),
         journal_end: None,
         exported: true,
         written_at: 1,
@@ -139,7 +140,7 @@ fn media(out: &mut Seeds) {
         ("jump", FrameKind::Jump, &[1, 0, 0, 0]),
         ("pad", FrameKind::Pad, &[0; 200]),
     ] {
-        let mut frame = encode_frame(1, 2, 3, kind, payload);
+        let (mut frame, _) = encode_frame(1, 2, 3, 4, kind, payload);
         frame.truncate(56 + payload.len());
         out.push(("journal_frame", name, frame));
     }

@@ -3,6 +3,10 @@
 //! A frame is a header and a payload, padded to whole blocks, inside one segment. Space that is
 //! left at the end of a stripe is a frame of kind [`FrameKind::Pad`]; the last frame of a segment
 //! is a [`FrameKind::Jump`] that names the next one. So a reader never guesses.
+//!
+//! Each frame holds the checksum of the one before it, and a root that of the last one: the frames
+//! of a root are a chain. What a crash left behind where no root knew of it may lie at the right
+//! place with the right number, and be whole; it is not in the chain.
 
 use forebay_units::{BLOCK_BYTES, SegmentId};
 
@@ -55,13 +59,16 @@ pub struct FrameHeader {
     pub pool: u64,
     /// Sequence number: dense, from 1 for the pool's life.
     pub seq: u64,
-    /// The group that wrote it.
-    pub txg: u64,
+    /// The root that it was written for.
+    pub commit: u64,
     /// What it holds.
     pub kind: FrameKind,
     /// Bytes of payload after the header.
     pub payload_bytes: u32,
-    sum: u64,
+    /// Checksum of the frame before it; 0 in the first of a pool's life.
+    pub link: u64,
+    /// CRC-64 of the header before this field, and of the payload.
+    pub sum: u64,
 }
 
 impl FrameHeader {
@@ -77,17 +84,16 @@ impl FrameHeader {
         if input.u64()? != MAGIC {
             return Err(input.error("no magic"));
         }
-        let (pool, seq, txg) = (input.u64()?, input.u64()?, input.u64()?);
+        let (pool, seq, commit) = (input.u64()?, input.u64()?, input.u64()?);
         let code = input.u32()?;
         let kind = FrameKind::from_code(code)
             .ok_or_else(|| input.error(format!("kind {code} is unknown")))?;
         let payload_bytes = input.u32()?;
-        let _ = input.u64()?;
-        let sum = input.u64()?;
+        let (link, sum) = (input.u64()?, input.u64()?);
         if kind != FrameKind::Pad && payload_bytes as usize > MAX_PAYLOAD_BYTES {
             return Err(input.error("payload is too long"));
         }
-        Ok(Self { pool, seq, txg, kind, payload_bytes, sum })
+        Ok(Self { pool, seq, commit, kind, payload_bytes, link, sum })
     }
 
     /// The payload in the bytes of the whole frame, when its checksum holds.
@@ -110,18 +116,27 @@ pub fn frame_blocks(payload_bytes: usize) -> u32 {
     ((HEADER_BYTES + payload_bytes) as u64).div_ceil(BLOCK_BYTES) as u32
 }
 
-/// A whole frame, padded to blocks. For [`FrameKind::Pad`] the payload is zeros and not summed.
+/// A whole frame, padded to blocks, and its checksum. For [`FrameKind::Pad`] the payload is zeros
+/// and not summed. `link` is the checksum of the frame before it.
 #[must_use]
-pub fn encode_frame(pool: u64, seq: u64, txg: u64, kind: FrameKind, payload: &[u8]) -> Vec<u8> {
+pub fn encode_frame(
+    pool: u64,
+    seq: u64,
+    commit: u64,
+    link: u64,
+    kind: FrameKind,
+    payload: &[u8],
+) -> (Vec<u8>, u64) {
     let mut out = Encoder::new();
-    out.u64(MAGIC).u64(pool).u64(seq).u64(txg).u32(kind.code()).u32(payload.len() as u32).u64(0);
+    out.u64(MAGIC).u64(pool).u64(seq).u64(commit);
+    out.u32(kind.code()).u32(payload.len() as u32).u64(link);
     let mut bytes = out.finish();
     let summed = if kind == FrameKind::Pad { &[] } else { payload };
     let sum = crc64_of_parts(&[&bytes, summed]);
     bytes.extend_from_slice(&sum.to_le_bytes());
     bytes.extend_from_slice(payload);
     bytes.resize(frame_blocks(payload.len()) as usize * BLOCK_BYTES as usize, 0);
-    bytes
+    (bytes, sum)
 }
 
 /// What is known of a segment besides its contents.

@@ -7,19 +7,21 @@ use crate::label::{SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
 use crate::{Decoder, Encoder, FormatError};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FBAYROOT");
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Counters that are kept for ever; their meaning is the pool's.
 pub const COUNTERS: usize = 32;
 /// Largest log state that fits.
 pub const LOG_STATE_MAX_BYTES: usize = 3072;
 
-/// Where a frame of the map journal lies.
+/// A place in the chain of frames that is the map journal: that of a frame, or behind the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalPosition {
-    /// Its first block.
+    /// The frame's first block.
     pub addr: BlockAddr,
     /// Its sequence number.
     pub seq: u64,
+    /// Checksum of the frame before it.
+    pub link: u64,
 }
 
 /// The root: everything that can be reached from it, and nothing else, is the pool.
@@ -29,6 +31,9 @@ pub struct Superblock {
     pub pool: u64,
     /// The number of this root: the highest one counts.
     pub commit: CommitId,
+    /// The root before this one. They are not dense: an import leaves a gap, so that what a crash
+    /// left behind never has the number of what comes later.
+    pub previous: CommitId,
     /// The last group that is in it.
     pub txg: TxgId,
     /// Generation of the configuration that belongs to it.
@@ -68,12 +73,14 @@ impl Superblock {
         out.u64(MAGIC).u32(VERSION).u32(u32::from(self.exported));
         out.u64(self.pool)
             .u64(self.commit.0)
+            .u64(self.previous.0)
             .u64(self.txg.0)
             .u64(self.config_generation)
             .u64(self.config_sum);
         for position in [self.journal_start, self.journal_end] {
-            let (raw, seq) = position.map_or((u64::MAX, 0), |p| (p.addr.raw(), p.seq));
-            out.u64(raw).u64(seq);
+            let (raw, seq, link) =
+                position.map_or((u64::MAX, 0, 0), |p| (p.addr.raw(), p.seq, p.link));
+            out.u64(raw).u64(seq).u64(link);
         }
         out.u64(self.written_at).u64(self.nonce).u64(self.host);
         for counter in self.counters {
@@ -105,16 +112,17 @@ impl Superblock {
             return Err(input.error(format!("version {version}, this program knows {VERSION}")));
         }
         let exported = input.u32()? & 1 == 1;
-        let (pool, commit, txg) = (input.u64()?, CommitId(input.u64()?), TxgId(input.u64()?));
+        let (pool, commit) = (input.u64()?, CommitId(input.u64()?));
+        let (previous, txg) = (CommitId(input.u64()?), TxgId(input.u64()?));
         let (config_generation, config_sum) = (input.u64()?, input.u64()?);
         let mut positions = [None; 2];
         for position in &mut positions {
-            let (raw, seq) = (input.u64()?, input.u64()?);
+            let (raw, seq, link) = (input.u64()?, input.u64()?, input.u64()?);
             if raw != u64::MAX {
                 if raw >> BlockAddr::BITS != 0 {
                     return Err(input.error("an address is out of range"));
                 }
-                *position = Some(JournalPosition { addr: BlockAddr::from_raw(raw), seq });
+                *position = Some(JournalPosition { addr: BlockAddr::from_raw(raw), seq, link });
             }
         }
         let (written_at, nonce, host) = (input.u64()?, input.u64()?, input.u64()?);
@@ -130,6 +138,7 @@ impl Superblock {
         Ok(Self {
             pool,
             commit,
+            previous,
             txg,
             config_generation,
             config_sum,

@@ -14,10 +14,15 @@ fn superblock() -> Superblock {
     Superblock {
         pool: 1,
         commit: CommitId(35),
+        previous: CommitId(3),
         txg: TxgId(30),
         config_generation: 4,
         config_sum: 5,
-        journal_start: Some(JournalPosition { addr: BlockAddr::new(SegmentId(2), 0), seq: 9 }),
+        journal_start: Some(JournalPosition {
+            addr: BlockAddr::new(SegmentId(2), 0),
+            seq: 9,
+            link: 11,
+        }),
         journal_end: None,
         exported: true,
         written_at: 1,
@@ -82,16 +87,19 @@ fn label_areas_do_not_overlap_on_the_smallest_device() {
 
 #[test]
 fn journal_frames_come_back() {
-    let frame = encode_frame(1, 2, 3, FrameKind::Delta, &[9; 5000]);
+    let (frame, sum) = encode_frame(1, 2, 3, 4, FrameKind::Delta, &[9; 5000]);
     assert_eq!(frame.len(), 8192);
     let header = FrameHeader::decode(&frame).unwrap();
-    assert_eq!((header.seq, header.txg, header.blocks()), (2, 3, 2));
+    assert_eq!((header.seq, header.commit, header.blocks()), (2, 3, 2));
+    assert_eq!((header.link, header.sum), (4, sum));
+    let (other, _) = encode_frame(1, 2, 3, 5, FrameKind::Delta, &[9; 5000]);
+    assert_ne!(FrameHeader::decode(&other).unwrap().sum, sum, "the link is summed");
     assert_eq!(header.check(&frame).unwrap(), &[9; 5000]);
     let mut bad = frame.clone();
     bad[4999] ^= 1;
     assert!(header.check(&bad).is_err());
     assert!(header.check(&frame[..4096]).is_err());
-    let pad = encode_frame(1, 2, 3, FrameKind::Pad, &[0; 10000]);
+    let (pad, _) = encode_frame(1, 2, 3, 4, FrameKind::Pad, &[0; 10000]);
     let header = FrameHeader::decode(&pad[..4096]).unwrap();
     assert_eq!(header.blocks(), 3);
     assert!(header.check(&pad[..4096]).is_ok());
@@ -154,7 +162,7 @@ proptest! {
         }
         let mut good = match valid {
             0 => superblock().encode(),
-            1 => encode_frame(1, 2, 3, FrameKind::Leaves, &[9; 5000]),
+            1 => encode_frame(1, 2, 3, 4, FrameKind::Leaves, &[9; 5000]).0,
             2 => Footer::default().encode(40),
             _ => Heartbeat::default().encode(),
         };

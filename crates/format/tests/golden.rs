@@ -146,11 +146,20 @@ fn superblock() -> Superblock {
     Superblock {
         pool: POOL,
         commit: CommitId(42),
+        previous: CommitId(41),
         txg: TxgId(40),
         config_generation: 7,
         config_sum: crc64(&config().encode()),
-        journal_start: Some(JournalPosition { addr: BlockAddr::new(SegmentId(9), 0), seq: 17 }),
-        journal_end: Some(JournalPosition { addr: BlockAddr::new(SegmentId(9), 40), seq: 23 }),
+        journal_start: Some(JournalPosition {
+            addr: BlockAddr::new(SegmentId(9), 0),
+            seq: 17,
+            link: 0x1234_5678_9abc_def0,
+        }),
+        journal_end: Some(JournalPosition {
+            addr: BlockAddr::new(SegmentId(9), 40),
+            seq: 23,
+            link: segments_frame().1,
+        }),
         exported: false,
         written_at: 1_700_000_100,
         nonce: 0xa1,
@@ -273,10 +282,21 @@ fn one_payload(mut payloads: Vec<Vec<u8>>) -> Vec<u8> {
     payloads.pop().unwrap()
 }
 
-fn segments_frame() -> Vec<u8> {
+/// Three frames, each with the checksum of the one before it.
+fn segments_frame() -> (Vec<u8>, u64) {
     let mut payload = Encoder::new();
     segment_records().iter().for_each(|record| record.encode(&mut payload));
-    encode_frame(POOL, 22, 42, FrameKind::Segments, &payload.finish())
+    encode_frame(POOL, 22, 42, 0x0fed_cba9_8765_4321, FrameKind::Segments, &payload.finish())
+}
+
+fn jump_frame() -> (Vec<u8>, u64) {
+    let (_, link) = segments_frame();
+    encode_frame(POOL, 23, 42, link, FrameKind::Jump, &12u32.to_le_bytes())
+}
+
+fn pad_frame() -> (Vec<u8>, u64) {
+    let (_, link) = jump_frame();
+    encode_frame(POOL, 24, 42, link, FrameKind::Pad, &[0; 2 * 4096 - 56])
 }
 
 /// What the encoders give now, by file.
@@ -289,9 +309,9 @@ fn encoded() -> BTreeMap<&'static str, Vec<u8>> {
         ("log-state.bin", log_state().encode()),
         ("log-frame.bin", log_frame().2),
         ("footer.bin", footer().encode(128)),
-        ("journal-segments.bin", segments_frame()),
-        ("journal-jump.bin", encode_frame(POOL, 23, 42, FrameKind::Jump, &12u32.to_le_bytes())),
-        ("journal-pad.bin", encode_frame(POOL, 24, 42, FrameKind::Pad, &[0; 2 * 4096 - 56])),
+        ("journal-segments.bin", segments_frame().0),
+        ("journal-jump.bin", jump_frame().0),
+        ("journal-pad.bin", pad_frame().0),
         ("map-delta.bin", one_payload(delta().encode(4096))),
         ("map-leaves.bin", one_payload(encode_leaves(&leaves(), 16 << 10))),
     ])
@@ -329,7 +349,7 @@ fn decoders_read_the_kept_bytes() {
 
     let payload_of = |name: &str, seq, kind| {
         let header = FrameHeader::decode(kept[name]).unwrap();
-        assert_eq!((header.pool, header.seq, header.txg, header.kind), (POOL, seq, 42, kind));
+        assert_eq!((header.pool, header.seq, header.commit, header.kind), (POOL, seq, 42, kind));
         header.check(kept[name]).unwrap().to_vec()
     };
     let records = payload_of("journal-segments.bin", 22, FrameKind::Segments);

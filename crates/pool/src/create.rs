@@ -14,7 +14,7 @@ use crate::config::{POOL_PROPERTIES, check_name, check_property};
 use crate::devices::reserve_bytes;
 use crate::devices::{Candidate, UNIT_BYTES, group_shape, layout_of, log_range, open_candidate};
 use crate::labels::{OpenDevice, Opener, clear_label, write_config, write_root, write_through};
-use crate::recovery::{POOL_RINGS_FROM, Parts, build_array, log_rings_of, ring_configs};
+use crate::recovery::{Loaded, POOL_RINGS_FROM, Parts, build_array, log_rings_of, ring_configs};
 use crate::spec::{GroupSpec, LogSpec, PoolSpec};
 use crate::{Pool, PoolError};
 
@@ -250,6 +250,7 @@ impl Pool {
         let root = Superblock {
             pool: config.guid,
             commit: CommitId(1),
+            previous: CommitId(0),
             txg: TxgId(0),
             config_generation: 1,
             config_sum: crc64(&config.encode()),
@@ -267,8 +268,9 @@ impl Pool {
             write_root(&open.device(), &root).await?;
         }
         let log = IntentLog::start(log_config, &rings, &state)?;
-        let pool =
-            Pool::assemble(Parts::fresh(opener, possession, config, devices, array, log, &root)?)?;
+        let loaded = Loaded::empty(array);
+        let parts = Parts { opener, possession, nonce, config, devices, log, root, loaded };
+        let pool = Pool::assemble(parts)?;
         pool.note_log_sides(&rings);
         pool.start();
         Ok(pool)

@@ -86,7 +86,10 @@ pub(crate) struct SyncControl {
     /// A group that somebody waits for.
     pub wanted: Cell<TxgId>,
     pub committed: Cell<TxgId>,
+    /// The next root's number is one more.
     pub commit: Cell<CommitId>,
+    /// The last root on the devices: older than `commit` between an import and its first root.
+    pub rooted: Cell<CommitId>,
     pub done: Rc<Notify>,
     /// The configuration changed and must be on the devices with the next root.
     pub config_dirty: Cell<bool>,

@@ -10,9 +10,9 @@ use forebay_device::{BlockDevice, Deadline, Device, DeviceError, ErrorKind, Oper
 use forebay_format::config::{GroupConfig, MemberConfig, MemberUse, PoolConfig, RingConfig};
 use forebay_format::footer::footer_blocks;
 use forebay_format::journal::{FrameKind, SegmentRecord};
-use forebay_format::label::Heartbeat;
+use forebay_format::label::{Heartbeat, SUPERBLOCK_SLOTS};
 use forebay_format::map_record::{Delta, decode_leaves};
-use forebay_format::superblock::Superblock;
+use forebay_format::superblock::{JournalPosition, Superblock};
 use forebay_intent_log::{IntentLog, LogConfig, LogRing, LogState, Side};
 use forebay_map::Map;
 use forebay_rt as rt;
@@ -22,7 +22,7 @@ use forebay_segment::{
 };
 use forebay_txg::{Groups, Throttle};
 use forebay_units::{
-    BLOCK_BYTES, CommitId, DeviceId, Nanos, SegmentId, TxgId, VolumeId, parse_bytes,
+    BLOCK_BYTES, BlockAddr, CommitId, DeviceId, Nanos, SegmentId, TxgId, VolumeId, parse_bytes,
 };
 
 use crate::devices::parse_layout;
@@ -46,47 +46,32 @@ pub(crate) const MOST_DIRTY_BYTES: u64 = 256 << 20;
 
 /// Everything that a running pool is put together from.
 pub(crate) struct Parts {
-    opener: Rc<dyn Opener>,
-    possession: Rc<Possession>,
-    nonce: u64,
-    config: PoolConfig,
-    devices: BTreeMap<DeviceId, OpenDevice>,
-    array: Rc<Array>,
-    table: Rc<SegmentTable>,
-    map: Map,
-    log: IntentLog,
-    root: Superblock,
-    journal_segments: Vec<(SegmentId, u64)>,
+    pub opener: Rc<dyn Opener>,
+    pub possession: Rc<Possession>,
+    pub nonce: u64,
+    pub config: PoolConfig,
+    pub devices: BTreeMap<DeviceId, OpenDevice>,
+    pub log: IntentLog,
+    pub root: Superblock,
+    pub loaded: Loaded,
 }
 
-impl Parts {
+/// What the devices hold of the map, and what follows from it.
+pub(crate) struct Loaded {
+    pub array: Rc<Array>,
+    pub table: Rc<SegmentTable>,
+    pub map: Map,
+    /// Segments of the map journal.
+    pub journal: Vec<JournalPosition>,
+    /// Blocks of the journal that some device holds otherwise than they should be.
+    pub repairs: Vec<(BlockAddr, Vec<u8>)>,
+}
+
+impl Loaded {
     /// Of a pool without data.
-    pub fn fresh(
-        opener: Rc<dyn Opener>,
-        possession: Rc<Possession>,
-        config: PoolConfig,
-        devices: BTreeMap<DeviceId, OpenDevice>,
-        array: Rc<Array>,
-        log: IntentLog,
-        root: &Superblock,
-    ) -> Result<Self, PoolError> {
+    pub fn empty(array: Rc<Array>) -> Self {
         let table = empty_table(&array);
-        let root = root.clone();
-        let (map, journal_segments) = (Map::new(), Vec::new());
-        let nonce = root.nonce;
-        Ok(Self {
-            opener,
-            possession,
-            nonce,
-            config,
-            devices,
-            array,
-            table,
-            map,
-            log,
-            root,
-            journal_segments,
-        })
+        Self { array, table, map: Map::new(), journal: Vec::new(), repairs: Vec::new() }
     }
 }
 
@@ -274,68 +259,54 @@ impl Pool {
     ) -> Result<Rc<Pool>, PoolError> {
         let begun = rt::now();
         let (opener, possession) = fence(opener);
-        let found = find_devices(&opener, paths).await;
+        let mut found = find_devices(&opener, paths).await;
         let mine = select_pool(&found, name_or_guid)?;
-        let (root, mut config) = newest_root(&mine, options.rewind_groups).map_err(|e| {
+        let (root, config) = newest_root(&mine, options.rewind_groups).map_err(|e| {
             PoolError::new(format!("pool '{name_or_guid}' cannot be imported: {e}"))
         })?;
-        if config.destroyed {
-            return Err(PoolError::new(format!("pool '{}' was destroyed", config.name)));
+        let elsewhere = !root.exported && root.host != opener.host();
+        if elsewhere {
+            check_not_in_use(&mine, &config.name, options).await?;
         }
-        check_not_in_use(&opener, &mine, &root, &config.name, options).await?;
-        let all_roots = || mine.iter().flat_map(|f| &f.label.roots);
-        let newest_commit = all_roots().map(|r| r.commit).max().unwrap_or(root.commit);
-        let epochs = all_roots().filter_map(|r| LogState::decode(&r.log_state).ok());
-        let newest_epoch = epochs.map(|(state, _)| state.epoch).max().unwrap_or(0);
-        check_newest(&config, &mine, &root, opener.host(), options)?;
-        let mut devices = BTreeMap::new();
-        place_devices(&mut config, &mine, &root, &mut devices);
-        check_complete(&config, &devices, &root, options)?;
-        if options.accept_log_loss {
-            leave_missing_logs(&mut config, &devices);
-        }
-
-        // Everything that may refuse comes before the first write (a repair of the map journal, a
-        // group of replayed writes): who is told no finds the pool as it was.
-        let mut report = ImportReport::default();
-        let (log_state, _) = LogState::decode(&root.log_state)?;
-        let old_log = match root.exported {
-            true => OldLog::none(),
-            false => read_log(&config, &devices, &log_state, options, &mut report).await?,
-        };
+        let mut judged = judge(&mine, opener.host(), name_or_guid, options).await?;
         let nonce = rt::random_u64();
-        // An owner that stood still looks here before it writes again.
         claim(&mine, config.guid, nonce, opener.host()).await;
+        if elsewhere {
+            // Its owner may have come back while we read, and believes in itself until it looks at
+            // the heartbeat again: what it did until then counts.
+            check_still_ours(&mine, &config.name, nonce).await?;
+            for device in &mut found {
+                let again: Device = device.deadline.clone();
+                device.label = read_label(&again).await;
+            }
+            found.retain(|device| !device.label.configs.is_empty());
+            let mine = select_pool(&found, name_or_guid)?;
+            judged = judge(&mine, opener.host(), name_or_guid, options).await?;
+        }
         drop(found);
-        let (map, table, journal_segments, array) =
-            load_map(&config, &devices, &root, &mut report).await?;
-        // Roots that are left behind (by -F, or by devices that return) must never win again.
-        let mut root = root;
-        root.commit = newest_commit.max(root.commit);
-        let newest_epoch = newest_epoch.max(log_state.epoch);
+        let Judged { mut root, newest, config, devices, log_state, old_log, loaded, mut report } =
+            judged;
+        // Roots that are left behind (by -F, or by devices that return) must never win again. The
+        // gap keeps what a crash left behind, frames and footers, from having the number of what
+        // will be written now; its multiple of the slots keeps the rotation of the superblocks.
+        let gap = SUPERBLOCK_SLOTS * (1 + rt::random_u64() % MOST_GAP);
+        root.commit = CommitId(newest.commit.0 + gap);
         let log_config = LogConfig::new(config.guid);
         let waiting = IntentLog::empty_state(
             &log_config,
             &[],
-            newest_epoch + 1,
+            newest.epoch + 1,
             log_state.committed,
             log_state.next_seq,
         );
         let log = IntentLog::start(log_config, &[], &waiting)?;
-        let parts = Parts {
-            opener,
-            possession,
-            nonce,
-            config,
-            devices,
-            array,
-            table,
-            map,
-            log,
-            root,
-            journal_segments,
-        };
+        for (addr, bytes) in &loaded.repairs {
+            // A failed repair leaves what there was: the journal has been read all the same.
+            let _ = loaded.array.repair(*addr, bytes).await;
+        }
+        let parts = Parts { opener, possession, nonce, config, devices, log, root, loaded };
         let pool = Pool::assemble(parts)?;
+        pool.sync.rooted.set(newest.commit);
         pool.recover(&log_state, old_log, &mut report).await?;
         pool.seal_all();
         report.seconds = rt::now().since(begun).as_secs_f64();
@@ -370,19 +341,8 @@ impl Pool {
 
     /// Puts a pool together; nothing runs yet.
     pub(crate) fn assemble(parts: Parts) -> Result<Rc<Pool>, PoolError> {
-        let Parts {
-            opener,
-            possession,
-            nonce,
-            config,
-            devices,
-            array,
-            table,
-            map,
-            log,
-            root,
-            journal_segments,
-        } = parts;
+        let Parts { opener, possession, nonce, config, devices, log, root, loaded } = parts;
+        let Loaded { array, table, map, journal: journal_segments, .. } = loaded;
         let in_flight = InFlight::new(64 << 20);
         let guid = config.guid;
         let separate = table.len() >= SEPARATE_SEGMENTS;
@@ -390,17 +350,10 @@ impl Pool {
             DataWriter::new(array.clone(), table.clone(), in_flight.clone(), guid, stream)
         });
         let data = data.collect();
-        let next_seq = root.journal_end.map_or(1, |end| end.seq);
-        let mut journal = JournalWriter::new(
-            array.clone(),
-            table.clone(),
-            in_flight.clone(),
-            guid,
-            next_seq,
-            journal_segments,
-        );
+        let (of_array, of_table) = (array.clone(), table.clone());
+        let mut journal = JournalWriter::new(of_array, of_table, in_flight.clone(), guid);
         if let Some(end) = root.journal_end {
-            journal.resume(end);
+            journal.resume(end, journal_segments);
         }
         let volumes: BTreeMap<VolumeId, Rc<VolumeState>> =
             config.volumes.iter().map(|v| (VolumeId(v.id), VolumeState::new(v))).collect();
@@ -430,6 +383,7 @@ impl Pool {
                 wanted: TxgId(0).into(),
                 committed: root.txg.into(),
                 commit: root.commit.into(),
+                rooted: root.commit.into(),
                 done: Notify::new(),
                 config_dirty: false.into(),
                 config_written: (root.config_generation, root.config_sum).into(),
@@ -541,17 +495,71 @@ fn select_pool<'a>(found: &'a [Found], name_or_guid: &str) -> Result<Vec<&'a Fou
     Ok(mine)
 }
 
-/// Refuses a pool that another machine has imported. (On one machine the devices' locks do.)
+/// All that an import reads before it writes anything: who is told no finds the pool as it was.
+struct Judged {
+    root: Superblock,
+    newest: Newest,
+    config: PoolConfig,
+    devices: BTreeMap<DeviceId, OpenDevice>,
+    log_state: LogState,
+    old_log: OldLog,
+    loaded: Loaded,
+    report: ImportReport,
+}
+
+/// The highest numbers found on any device.
+#[derive(Clone, Copy)]
+struct Newest {
+    commit: CommitId,
+    epoch: u32,
+}
+
+/// Most of the gap that an import leaves in the numbers of roots, in rounds of the superblocks'
+/// slots: 2^29 numbers at most, so there is room for 2^35 imports, and two that go on from the
+/// same root meet once in 16 million.
+const MOST_GAP: u64 = 1 << 24;
+
+async fn judge(
+    mine: &[&Found],
+    host: u64,
+    name_or_guid: &str,
+    options: &ImportOptions,
+) -> Result<Judged, PoolError> {
+    let (root, mut config) = newest_root(mine, options.rewind_groups)
+        .map_err(|e| PoolError::new(format!("pool '{name_or_guid}' cannot be imported: {e}")))?;
+    if config.destroyed {
+        return Err(PoolError::new(format!("pool '{}' was destroyed", config.name)));
+    }
+    check_newest(&config, mine, &root, host, options)?;
+    let mut devices = BTreeMap::new();
+    place_devices(&mut config, mine, &root, &mut devices);
+    check_complete(&config, &devices, &root, options)?;
+    if options.accept_log_loss {
+        leave_missing_logs(&mut config, &devices);
+    }
+    let mut report = ImportReport::default();
+    let (log_state, _) = LogState::decode(&root.log_state)?;
+    let old_log = match root.exported {
+        true => OldLog::none(),
+        false => read_log(&config, &devices, &log_state, options, &mut report).await?,
+    };
+    let loaded = load_map(&config, &devices, &root, &mut report).await?;
+    let roots = || mine.iter().flat_map(|f| &f.label.roots);
+    let epochs = roots().filter_map(|r| LogState::decode(&r.log_state).ok());
+    let newest = Newest {
+        commit: roots().map(|r| r.commit).max().unwrap_or(root.commit),
+        epoch: epochs.map(|(state, _)| state.epoch).max().unwrap_or(0).max(log_state.epoch),
+    };
+    Ok(Judged { root, newest, config, devices, log_state, old_log, loaded, report })
+}
+
+/// Refuses a pool that another machine has imported and not exported, unless that machine is
+/// silent and the operator says so. (On one machine the devices' locks do.)
 async fn check_not_in_use(
-    opener: &Rc<dyn Opener>,
     found: &[&Found],
-    root: &Superblock,
     name: &str,
     options: &ImportOptions,
 ) -> Result<(), PoolError> {
-    if root.exported || root.host == opener.host() {
-        return Ok(());
-    }
     let before = beats(found).await;
     rt::sleep(WATCH).await;
     if beats(found).await != before {
@@ -566,6 +574,31 @@ async fn check_not_in_use(
         )));
     }
     Ok(())
+}
+
+/// After the claim: waits until an owner that has come back has looked at the heartbeat, and
+/// refuses when a mark of ours is gone.
+async fn check_still_ours(found: &[&Found], name: &str, nonce: u64) -> Result<(), PoolError> {
+    let marked = marks(found, nonce).await;
+    rt::sleep(WATCH).await;
+    let left = marks(found, nonce).await;
+    if marked.iter().zip(&left).all(|(marked, left)| *left || !*marked) {
+        return Ok(());
+    }
+    Err(PoolError::new(format!(
+        "pool '{name}' is imported on another machine that has come back meanwhile; export it \
+         there, or turn that machine off and try again"
+    )))
+}
+
+/// Which devices have our mark.
+async fn marks(found: &[&Found], nonce: u64) -> Vec<bool> {
+    let mut marks = Vec::new();
+    for found in found {
+        let device: Device = found.deadline.clone();
+        marks.push(read_beat(&device).await.is_some_and(|beat| beat.nonce == nonce));
+    }
+    marks
 }
 
 /// Writes a first heartbeat to every device found.
@@ -612,7 +645,7 @@ fn place_devices(
             let last = best.label.roots.first().map_or(CommitId(0), |r| r.commit);
             // Everything up to the root before the newest was flushed to all members in use, so a
             // member one root behind misses nothing. One further behind is an old copy.
-            if last.0 + 1 < root.commit.0 && member.state == MemberUse::Online {
+            if last < root.previous && member.state == MemberUse::Online {
                 let since = member.stale_since.map_or(last.0, |s| s.min(last.0));
                 member.stale_since = Some(since);
             }
@@ -781,8 +814,6 @@ fn leave_missing_logs(config: &mut PoolConfig, devices: &BTreeMap<DeviceId, Open
     }
 }
 
-type Loaded = (Map, Rc<SegmentTable>, Vec<(SegmentId, u64)>, Rc<Array>);
-
 /// Reads the map journal, and from it which segments hold what.
 async fn load_map(
     config: &PoolConfig,
@@ -801,33 +832,36 @@ async fn load_map(
     let array = build_array(config, devices, &cautious)?;
     let mut map = Map::new();
     let mut records: BTreeMap<SegmentId, SegmentRecord> = BTreeMap::new();
-    let mut journal_segments = Vec::new();
+    let (mut journal, mut repairs) = (Vec::new(), Vec::new());
     if let (Some(start), Some(end)) = (root.journal_start, root.journal_end) {
-        let mut journal = JournalReader::new(array.clone(), config.guid, start, end);
-        while let Some((kind, payload)) = journal.next().await? {
-            match kind {
-                FrameKind::Delta => map.apply(&Delta::decode(&payload)?),
+        let mut reader = JournalReader::new(array.clone(), config.guid, start, end);
+        while let Some(frame) = reader.next().await? {
+            let payload = frame.payload();
+            match frame.kind() {
+                FrameKind::Delta => map.apply(&Delta::decode(payload)?),
                 FrameKind::Leaves => {
-                    decode_leaves(&payload)?.iter().for_each(|image| map.load_leaf(image));
+                    decode_leaves(payload)?.iter().for_each(|image| map.load_leaf(image));
                 }
                 FrameKind::Segments => {
-                    for record in SegmentRecord::decode_all(&payload)? {
+                    for record in SegmentRecord::decode_all(payload)? {
                         records.insert(record.segment, record);
                     }
                 }
                 FrameKind::Pad | FrameKind::Jump => {}
             }
         }
-        report.map_bytes = journal.bytes;
-        journal_segments = std::mem::take(&mut journal.segments);
+        report.map_bytes = reader.bytes();
+        repairs = reader.take_repairs();
+        journal = reader.segments().to_vec();
     }
+    let journal_segments: Vec<SegmentId> = journal.iter().map(|at| at.addr.segment()).collect();
     let table = empty_table(&array);
     let corrupt = |detail: String| {
         let kind = ErrorKind::Corrupt { detail };
         PoolError::from(DeviceError::new("map journal", Operation::Read, 0, 0, kind))
     };
     for record in records.values() {
-        let is_journal = journal_segments.iter().any(|(id, _)| *id == record.segment);
+        let is_journal = journal_segments.contains(&record.segment);
         let mut record = *record;
         if record.kind == 2 && !is_journal {
             record.kind = 0;
@@ -836,7 +870,7 @@ async fn load_map(
             return Err(corrupt(format!("names segment {}", record.segment)));
         }
     }
-    for (segment, _) in &journal_segments {
+    for segment in &journal_segments {
         if table.get(*segment).state == forebay_segment::SegmentState::Free {
             table.reopen(*segment);
             table.close(*segment, false);
@@ -869,7 +903,7 @@ async fn load_map(
         let mut stale: Vec<Range<u32>> = m.stale.iter().map(|(a, b)| *a..*b).collect();
         if let Some(since) = m.stale_since {
             table.for_each(|segment, info| {
-                let is_journal = journal_segments.iter().any(|(id, _)| *id == segment);
+                let is_journal = journal_segments.contains(&segment);
                 let in_use = info.state != forebay_segment::SegmentState::Free;
                 // The journal's own records are one root behind.
                 if in_use && (info.last >= since || is_journal) {
@@ -880,5 +914,5 @@ async fn load_map(
         stale
     };
     let array = build_array(config, devices, &exact)?;
-    Ok((map, table, journal_segments, array))
+    Ok(Loaded { array, table, map, journal, repairs })
 }

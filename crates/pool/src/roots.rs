@@ -91,6 +91,7 @@ impl Pool {
         Superblock {
             pool: self.guid,
             commit,
+            previous: self.sync.rooted.get(),
             txg,
             config_generation,
             config_sum,
@@ -132,7 +133,9 @@ impl Pool {
                 Err(error) => self.label_failed(*id, error.into(), &mut verdict),
             }
         }
-        verdict.judge("root")
+        verdict.judge("root")?;
+        self.sync.rooted.set(root.commit);
+        Ok(())
     }
 
     /// A device could not take a label or root. What it holds was flushed before, so the root is

@@ -7,6 +7,7 @@
 //! the checksum that its reader brings, or is repaired, or is an error.
 //! Who calls me: the pool. This room knows no map: it is told what is live.
 
+mod chain;
 mod classes;
 mod journal;
 mod pages;
@@ -16,8 +17,9 @@ mod table;
 mod victims;
 mod writer;
 
+pub use chain::{Frame, JournalReader};
 pub use classes::{Classes, MAP_STREAM, STREAMS};
-pub use journal::{JournalReader, JournalWriter, frame_bytes};
+pub use journal::{JournalWriter, frame_bytes};
 pub use reader::{Reader, Wanted};
 pub use stream::InFlight;
 pub use table::{Pin, SegmentInfo, SegmentKind, SegmentState, SegmentTable};

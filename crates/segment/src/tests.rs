@@ -54,11 +54,11 @@ fn journal_frames_come_back_over_jumps_paddings_and_a_resume() {
     for (layout, members) in [(Layout::Raid0, 1), (Layout::Raidz1, 3), (Layout::Mirror, 2)] {
         Runtime::simulated(5).block_on(async move {
             let b = bench(layout, members);
-            let new = |seq, segments| {
+            let new = || {
                 let (array, table) = (b.array.clone(), b.table.clone());
-                JournalWriter::new(array, table, b.in_flight.clone(), POOL, seq, segments)
+                JournalWriter::new(array, table, b.in_flight.clone(), POOL)
             };
-            let mut writer = new(1, Vec::new());
+            let mut writer = new();
             let commit = CommitId(3);
             let start = writer.open(commit).unwrap();
             let payload = |i: usize| vec![i as u8; 1 + i * 7919 % 100_000];
@@ -74,8 +74,8 @@ fn journal_frames_come_back_over_jumps_paddings_and_a_resume() {
             // A crash: what follows is written by a writer that goes on from the root's words.
             let mut reader = JournalReader::new(b.array.clone(), POOL, start, end);
             while reader.next().await.unwrap().is_some() {}
-            let mut writer = new(1, reader.segments.clone());
-            writer.resume(end);
+            let mut writer = new();
+            writer.resume(end, reader.segments().to_vec());
             for i in 60..90 {
                 writer.append(FrameKind::Leaves, &payload(i), commit).await.unwrap();
             }
@@ -98,10 +98,10 @@ fn journal_frames_come_back_over_jumps_paddings_and_a_resume() {
 
             let mut reader = JournalReader::new(b.array.clone(), POOL, start, end);
             for i in 0..95 {
-                let (kind, bytes) = reader.next().await.unwrap().expect("more frames");
+                let frame = reader.next().await.unwrap().expect("more frames");
                 let expected = if i < 60 { FrameKind::Delta } else { FrameKind::Leaves };
-                assert_eq!(kind, expected);
-                assert!(bytes == payload(i), "frame {i}");
+                assert_eq!(frame.kind(), expected);
+                assert!(frame.payload() == payload(i), "frame {i}");
             }
             assert!(reader.next().await.unwrap().is_none());
         });
@@ -114,8 +114,7 @@ fn rot_in_the_journal_is_repaired_from_parity_and_refused_without() {
         Runtime::simulated(6).block_on(async move {
             let b = bench(layout, members);
             let (array, table) = (b.array.clone(), b.table.clone());
-            let mut writer =
-                JournalWriter::new(array, table, b.in_flight.clone(), POOL, 1, Vec::new());
+            let mut writer = JournalWriter::new(array, table, b.in_flight.clone(), POOL);
             let start = writer.open(CommitId(1)).unwrap();
             writer.append(FrameKind::Delta, &[7; 50_000], CommitId(1)).await.unwrap();
             writer.finish_rows(CommitId(1)).await.unwrap();
@@ -125,7 +124,10 @@ fn rot_in_the_journal_is_repaired_from_parity_and_refused_without() {
             b.devices[0].write(4096, rotten, false).await.unwrap();
             let mut reader = JournalReader::new(b.array.clone(), POOL, start, end);
             match (reader.next().await, good) {
-                (Ok(Some((_, bytes))), true) => assert!(bytes == [7; 50_000]),
+                (Ok(Some(frame)), true) => {
+                    assert!(frame.payload() == [7; 50_000]);
+                    assert!(!reader.take_repairs().is_empty());
+                }
                 (Err(e), false) => assert!(e.to_string().contains("frame 1 at"), "{e}"),
                 (other, _) => panic!("{other:?}"),
             }

@@ -197,6 +197,63 @@ fn a_pool_of_a_machine_that_is_silent_needs_force() {
 }
 
 #[test]
+fn an_owner_that_comes_back_while_its_pool_is_taken_over_keeps_it() {
+    let rack = Rack::new(&ALL, SIZE);
+    let mine = rack.clone();
+    until_crash(async move {
+        make(&mine, Redundancy::Raidz1, &["a", "b", "c", "d"], &["l", "m"]).await;
+    });
+    Runtime::simulated(2).block_on(async move {
+        let theirs = rack.clone();
+        let back = rt::spawn(async move {
+            // After the watch of four seconds, so over the mark of who imports.
+            rt::sleep(Nanos::from_secs(5)).await;
+            let device = theirs.device("b");
+            let mark = crate::labels::read_beat(&device).await.unwrap();
+            let beat = forebay_format::label::Heartbeat { nonce: mark.nonce ^ 1, host: 1, ..mark };
+            crate::labels::write_beat(&device, &beat).await.unwrap();
+        });
+        let said = import(&rack, 2, &forced()).await.err().unwrap();
+        assert!(said.contains("has come back meanwhile"), "{said}");
+        back.await;
+        // And it has everything still.
+        let pool = import(&rack, 1, &ImportOptions::default()).await.unwrap();
+        check(&pool, 1).await;
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn an_import_that_cannot_read_the_map_writes_nothing() {
+    let rack = Rack::new(&ALL, SIZE);
+    let mine = rack.clone();
+    until_crash(async move {
+        let pool = make(&mine, Redundancy::Raid0, &["a"], &["l"]).await;
+        pool.sync().await.unwrap();
+    });
+    Runtime::simulated(2).block_on(async move {
+        let device = rack.device("a");
+        let whole = device.read(0, IoBuf::zeroed(SIZE as usize)).await.unwrap();
+        let frames: Vec<usize> = (0..whole.len())
+            .step_by(4096)
+            .filter(|at| whole[*at..].starts_with(b"FBAYJRNL"))
+            .collect();
+        assert!(!frames.is_empty());
+        for at in &frames {
+            device.write(*at as u64, IoBuf::zeroed(4096).freeze(), true).await.unwrap();
+        }
+        refused(&rack, 1, &ImportOptions::default(), "map journal frame").await;
+        for at in &frames {
+            let kept = IoBuf::copy_of(&whole[*at..*at + 4096]).freeze();
+            device.write(*at as u64, kept, true).await.unwrap();
+        }
+        let pool = import(&rack, 1, &ImportOptions::default()).await.unwrap();
+        check(&pool, 1).await;
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
 fn a_machine_that_lost_its_pool_to_another_stops_writing() {
     Runtime::simulated(1).block_on(async move {
         let rack = Rack::new(&ALL, SIZE);

@@ -1,0 +1,181 @@
+use std::rc::Rc;
+
+use forebay_array::{GroupConfig, GroupGeometry};
+use forebay_device::{Device, IoBuf, MemoryDevice};
+use forebay_rt::Runtime;
+use forebay_units::CommitId;
+use proptest::prelude::*;
+
+use super::*;
+use crate::{InFlight, JournalWriter, SegmentTable};
+
+const POOL: u64 = 77;
+const UNIT: usize = 16 << 10;
+const COLUMN: u64 = 256 << 10;
+const SEGMENTS: u32 = 12;
+
+struct Bench {
+    devices: Vec<Device>,
+    array: Rc<Array>,
+}
+
+impl Bench {
+    /// A writer as after an import: nothing but `kept` is in use.
+    fn writer(&self, kept: &[JournalPosition]) -> (JournalWriter, Rc<InFlight>) {
+        let table = SegmentTable::new();
+        let blocks = self.array.geometry_of(SegmentId(0)).unwrap().blocks_per_segment();
+        table.add_group(SEGMENTS, blocks);
+        for first in kept {
+            table.reopen(first.addr.segment());
+            table.close(first.addr.segment(), false);
+        }
+        let in_flight = InFlight::new(8 << 20);
+        (JournalWriter::new(self.array.clone(), table, in_flight.clone(), POOL), in_flight)
+    }
+}
+
+fn bench(layout: Layout, members: usize) -> Bench {
+    let geometry = GroupGeometry {
+        layout,
+        members,
+        unit_bytes: UNIT as u64,
+        column_bytes: COLUMN,
+        data_start_bytes: 0,
+        first_segment: 0,
+        segments: SEGMENTS,
+    };
+    let size_bytes = COLUMN * u64::from(SEGMENTS);
+    let devices: Vec<Device> = (0..members)
+        .map(|i| Rc::new(MemoryDevice::new(&format!("d{i}"), size_bytes)) as Device)
+        .collect();
+    let members = devices.iter().enumerate().map(|(i, d)| (DeviceId(i as u32), d.clone()));
+    let array = Array::new(vec![GroupConfig::healthy(geometry, members.collect())]).unwrap();
+    Bench { devices, array }
+}
+
+async fn image(device: &Device) -> IoBuf {
+    device.read(0, IoBuf::zeroed((COLUMN * u64::from(SEGMENTS)) as usize)).await.unwrap()
+}
+
+/// One run of a pool: what it appends, how often, and whether its root is written before it ends.
+#[derive(Clone, Debug)]
+struct Boot {
+    frames: Vec<usize>,
+    rooted: bool,
+    /// Units of the victim, by a number that picks them, that lose what this run wrote.
+    lost: Vec<u16>,
+}
+
+fn boot() -> impl Strategy<Value = Boot> {
+    // Few lengths, so that what is left behind often has the length of what should be there.
+    let length = prop_oneof![Just(100usize), Just(9000), Just(40_000)];
+    let lost = prop::collection::vec(any::<u16>(), 0..6);
+    (prop::collection::vec(length, 1..4), any::<bool>(), lost)
+        .prop_map(|(frames, rooted, lost)| Boot { frames, rooted, lost })
+}
+
+/// Plays the runs; after each root the journal must read as what those that counted appended,
+/// though one device lost any of the writes since the first.
+async fn play(layout: Layout, members: usize, victim: usize, boots: &[Boot]) {
+    let b = bench(layout, members);
+    let victim = &b.devices[victim % members];
+    let mut commit = CommitId(1);
+    let (mut journal, in_flight) = b.writer(&[]);
+    let start = journal.open(commit).unwrap();
+    journal.append(FrameKind::Segments, &[1; 100], commit).await.unwrap();
+    journal.finish_rows(commit).await.unwrap();
+    in_flight.settle().await.unwrap();
+    let mut end = journal.position().unwrap();
+    let mut segments = vec![start];
+    let mut expected: Vec<Vec<u8>> = vec![vec![1; 100]];
+    let mut stamp = 1u8;
+    for boot in boots {
+        let (mut journal, in_flight) = b.writer(&segments);
+        journal.resume(end, segments.clone());
+        let before = image(victim).await;
+        // A run that never wrote its root leaves its number to the next.
+        let next = commit.next();
+        let mut appended = Vec::new();
+        for len in &boot.frames {
+            stamp = stamp.wrapping_add(1);
+            let payload = vec![stamp; *len];
+            journal.append(FrameKind::Delta, &payload, next).await.unwrap();
+            appended.push(payload);
+        }
+        journal.finish_rows(next).await.unwrap();
+        in_flight.settle().await.unwrap();
+        let after = image(victim).await;
+        let changed: Vec<usize> = (0..before.len())
+            .step_by(UNIT)
+            .filter(|at| before[*at..at + UNIT] != after[*at..at + UNIT])
+            .collect();
+        for pick in boot.lost.iter().filter(|_| !changed.is_empty()) {
+            let at = changed[usize::from(*pick) % changed.len()];
+            let old = IoBuf::copy_of(&before[at..at + UNIT]).freeze();
+            victim.write(at as u64, old, false).await.unwrap();
+        }
+        if !boot.rooted {
+            continue;
+        }
+        commit = next;
+        end = journal.position().unwrap();
+        expected.extend(appended);
+        let mut reader = JournalReader::new(b.array.clone(), POOL, start, end);
+        for (index, payload) in expected.iter().enumerate() {
+            let frame = reader.next().await.unwrap().expect("more frames");
+            assert!(frame.payload() == payload, "frame {index} of {}", expected.len());
+        }
+        assert!(reader.next().await.unwrap().is_none());
+        segments = reader.segments().to_vec();
+        for (addr, bytes) in reader.take_repairs() {
+            b.array.repair(addr, &bytes).await.unwrap();
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn what_a_crash_left_behind_is_never_taken_for_the_journal(
+        boots in prop::collection::vec(boot(), 2..7),
+        shape in prop::sample::select(vec![
+            (Layout::Mirror, 2), (Layout::Mirror, 3), (Layout::Raidz1, 2), (Layout::Raidz1, 4),
+            (Layout::Raidz2, 4), (Layout::Raidz3, 5),
+        ]),
+        victim in 0usize..8,
+    ) {
+        Runtime::simulated(3).block_on(async move {
+            play(shape.0, shape.1, victim, &boots).await;
+        });
+    }
+}
+
+#[test]
+fn a_whole_chain_left_behind_on_one_side_is_gone_back_over() {
+    let frames = vec![100, 100, 40_000];
+    let crashed = Boot { frames: frames.clone(), rooted: false, lost: Vec::new() };
+    let rooted = Boot { frames, rooted: true, lost: (0..40).collect() };
+    for victim in 0..2 {
+        let boots = [crashed.clone(), rooted.clone()];
+        Runtime::simulated(4)
+            .block_on(async move { play(Layout::Mirror, 2, victim, &boots).await });
+    }
+}
+
+#[test]
+fn a_root_that_names_another_last_frame_is_not_believed() {
+    Runtime::simulated(5).block_on(async {
+        let b = bench(Layout::Raid0, 1);
+        let (mut journal, in_flight) = b.writer(&[]);
+        let start = journal.open(CommitId(1)).unwrap();
+        journal.append(FrameKind::Delta, &[7; 100], CommitId(1)).await.unwrap();
+        journal.finish_rows(CommitId(1)).await.unwrap();
+        in_flight.settle().await.unwrap();
+        let mut end = journal.position().unwrap();
+        end.link ^= 1;
+        let mut reader = JournalReader::new(b.array.clone(), POOL, start, end);
+        let error = reader.next().await.unwrap_err().to_string();
+        assert!(error.contains("map journal frame"), "{error}");
+    });
+}
