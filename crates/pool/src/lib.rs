@@ -18,6 +18,8 @@ mod diagnosis;
 mod error;
 mod health;
 mod labels;
+mod lineage;
+mod lost;
 mod members;
 mod possession;
 mod read_path;

@@ -7,7 +7,8 @@ use forebay_units::DeviceId;
 
 use crate::create::{add_to_config, check_alike, member, open_spec};
 use crate::devices::{log_range, open_candidate};
-use crate::labels::{OpenDevice, clear_label, open_in_time, write_through};
+use crate::labels::{OpenDevice, clear_label, open_in_time, read_label, write_through};
+use crate::lineage::went_on_apart;
 use crate::recovery::build_array_group;
 use crate::spec::PoolSpec;
 use crate::{Pool, PoolError};
@@ -422,6 +423,15 @@ impl Pool {
                 "{} no longer carries this pool's label; use 'pool replace' to make it part of \
                  the pool again",
                 found.path
+            )));
+        }
+        let label = read_label(&open.device()).await;
+        if went_on_apart(&label, &self.config.borrow(), self.nonce) {
+            return Err(PoolError::new(format!(
+                "{0} was written apart from the pool, and what it holds is of another history; \
+                 'pool replace {1} {0}' takes it in anew, without what only it has",
+                found.path,
+                self.name()
             )));
         }
         self.mark(&open.device()).await;

@@ -28,6 +28,7 @@ use forebay_units::{
 use crate::devices::parse_layout;
 use crate::health::HealthState;
 use crate::labels::{Label, OpenDevice, Opener, open_in_time, read_beat, read_label, write_beat};
+use crate::lineage::one_history;
 use crate::possession::{Possession, WATCH, fence};
 use crate::replay::{OldLog, read_log};
 use crate::scan::ScanState;
@@ -276,6 +277,8 @@ impl Pool {
         let (opener, possession) = fence(opener);
         let found = find_devices(&opener, paths).await;
         let mine = select_pool(&found, name_or_guid)?;
+        let history = one_history(mine, options.keep.as_deref())?;
+        let mine = history.devices.clone();
         let (root, mut config) = newest_root(&mine, options.rewind_groups).map_err(|e| {
             PoolError::new(format!("pool '{name_or_guid}' cannot be imported: {e}"))
         })?;
@@ -284,7 +287,7 @@ impl Pool {
         }
         check_not_in_use(&opener, &mine, &root, &config.name, options).await?;
         let all_roots = || mine.iter().flat_map(|f| &f.label.roots);
-        let newest_commit = all_roots().map(|r| r.commit).max().unwrap_or(root.commit);
+        let newest_commit = history.highest.max(root.commit);
         let epochs = all_roots().filter_map(|r| LogState::decode(&r.log_state).ok());
         let newest_epoch = epochs.map(|(state, _)| state.epoch).max().unwrap_or(0);
         check_newest(&config, &mine, &root, opener.host(), options)?;
@@ -306,6 +309,7 @@ impl Pool {
         let nonce = rt::random_u64();
         // An owner that stood still looks here before it writes again.
         claim(&mine, config.guid, nonce, opener.host()).await;
+        history.goes_on(&mut config, nonce);
         drop(found);
         let (map, table, journal_segments, array) =
             load_map(&config, &devices, &root, &mut report).await?;
@@ -441,7 +445,7 @@ impl Pool {
             closing: false.into(),
             stats: Stats::new(&root.counters),
             space: Space::default(),
-            health: HealthState::new(),
+            health: HealthState::restored(&config.lost),
             scan: ScanState::restored(config.scan.as_ref()),
             nonce,
             possession,
