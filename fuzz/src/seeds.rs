@@ -82,6 +82,8 @@ fn pool_config() -> PoolConfig {
         next_volume: 2,
         history: vec!["create".into()],
         scan: None,
+        lineage: Default::default(),
+        lost: Default::default(),
         destroyed: false,
     }
 }

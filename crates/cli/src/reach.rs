@@ -173,8 +173,13 @@ fn request(pool: &str, typed: &str, action: Action) -> Request {
 
 /// How pools of the state folder are imported: that they are listed there says that they are
 /// ours, whatever this machine was called before. (A pool that is in use is refused all the same.)
-pub const KNOWN: ImportOptions =
-    ImportOptions { force: false, known: Some(0), accept_log_loss: false, rewind_groups: 0 };
+pub const KNOWN: ImportOptions = ImportOptions {
+    force: false,
+    known: Some(0),
+    accept_log_loss: false,
+    rewind_groups: 0,
+    keep: None,
+};
 
 /// Imports a known pool into `set`, without a line in its history.
 pub async fn import_known(

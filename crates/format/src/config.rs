@@ -114,6 +114,46 @@ pub struct ScanConfig {
     pub next_segment: u32,
 }
 
+/// A process that has had the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OwnerConfig {
+    /// The nonce of its roots.
+    pub nonce: u64,
+    /// The last root before its own.
+    pub after: u64,
+}
+
+/// Who has had the pool, one after the other: by this, devices that were away are told from
+/// devices that went on apart.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lineage {
+    /// The last ones, oldest first.
+    pub owners: Vec<OwnerConfig>,
+    /// Nonces of roots that were left behind by choice: devices that carry them do not count.
+    pub apart: Vec<u64>,
+}
+
+impl Lineage {
+    fn is_empty(&self) -> bool {
+        self.owners.is_empty() && self.apart.is_empty()
+    }
+}
+
+/// Blocks that are known lost.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LostConfig {
+    /// Volume, first block, how many.
+    pub runs: Vec<(u32, u64, u64)>,
+    /// How many more there are.
+    pub more: u64,
+}
+
+impl LostConfig {
+    fn is_empty(&self) -> bool {
+        self.runs.is_empty() && self.more == 0
+    }
+}
+
 /// Everything about a pool but its data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolConfig {
@@ -148,6 +188,12 @@ pub struct PoolConfig {
     /// The running scan, or the last one.
     #[serde(default)]
     pub scan: Option<ScanConfig>,
+    /// Who has had it.
+    #[serde(default, skip_serializing_if = "Lineage::is_empty")]
+    pub lineage: Lineage,
+    /// What is lost of it.
+    #[serde(default, skip_serializing_if = "LostConfig::is_empty")]
+    pub lost: LostConfig,
     /// Set when the pool was destroyed: its devices are free for another.
     #[serde(default)]
     pub destroyed: bool,

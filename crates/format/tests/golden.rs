@@ -111,6 +111,8 @@ fn config() -> PoolConfig {
             errors: 1,
             next_segment: 17,
         }),
+        lineage: Default::default(),
+        lost: Default::default(),
         destroyed: false,
     }
 }

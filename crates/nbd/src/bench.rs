@@ -35,6 +35,34 @@ pub enum Pattern {
     Sequential,
 }
 
+/// The longest run: who means more than this has mistyped it.
+const LONGEST_SECONDS: f64 = 1e6;
+
+/// Reads a time such as `10`, `0.5`, `500ms` or `2m`, in seconds.
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    let bad = || {
+        format!("'{text}' is not a time; write seconds, or a number with ms, s, m or h: 0.5, 500ms")
+    };
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let number: f64 = number.parse().map_err(|_| bad())?;
+    let seconds = match unit.trim() {
+        "ms" => number / 1e3,
+        "" | "s" => number,
+        "m" | "min" => number * 60.0,
+        "h" => number * 3600.0,
+        _ => return Err(bad()),
+    };
+    if seconds > LONGEST_SECONDS {
+        return Err(format!("'{text}' is longer than {LONGEST_SECONDS} seconds"));
+    }
+    Ok(seconds)
+}
+
+fn nanos(seconds: f64) -> Nanos {
+    Nanos((seconds * 1e9) as u64)
+}
+
 /// What to do to which server.
 #[derive(Clone, Debug, Args, Serialize, Deserialize)]
 pub struct BenchArgs {
@@ -61,15 +89,16 @@ pub struct BenchArgs {
     /// A flush follows each write, and counts into its latency.
     #[arg(long)]
     pub flush_each: bool,
-    /// Seconds to run for.
-    #[arg(long, default_value_t = 10, conflicts_with = "count")]
-    pub seconds: u64,
+    /// How long to run, in seconds, or with a unit: 0.5, 500ms, 10s, 2m.
+    #[arg(long, value_name = "TIME", default_value = "10", conflicts_with = "count",
+        value_parser = parse_seconds)]
+    pub seconds: f64,
     /// Requests to make, instead of a time.
     #[arg(long)]
     pub count: Option<u64>,
-    /// Seconds of load before the measuring begins.
-    #[arg(long, default_value_t = 0)]
-    pub warmup_seconds: u64,
+    /// How long the load runs before the measuring begins, likewise.
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_seconds)]
+    pub warmup_seconds: f64,
     /// Only the first so many bytes of the export.
     #[arg(long, value_parser = parse_bytes)]
     pub span: Option<u64>,
@@ -307,10 +336,10 @@ pub async fn run_on<D: BlockDevice + 'static>(
         ));
     }
     let start = rt::now();
-    let measure_from = start + Nanos::from_secs(args.warmup_seconds);
+    let measure_from = start + nanos(args.warmup_seconds);
     let end = match args.count {
         Some(_) => Nanos(u64::MAX),
-        None => measure_from + Nanos::from_secs(args.seconds),
+        None => measure_from + nanos(args.seconds),
     };
     let run = Rc::new(Run {
         blocks,

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use forebay_format::checksum::crc64;
-use forebay_format::config::{GroupConfig, MemberConfig, MemberUse, PoolConfig, RingConfig};
+use forebay_format::config::{
+    GroupConfig, Lineage, LostConfig, MemberConfig, MemberUse, PoolConfig, RingConfig,
+};
 use forebay_format::superblock::{COUNTERS, Superblock};
 use forebay_intent_log::{IntentLog, LogConfig};
 use forebay_rt as rt;
@@ -223,8 +225,12 @@ impl Pool {
             next_volume: 1,
             history: Vec::new(),
             scan: None,
+            lineage: Lineage::default(),
+            lost: LostConfig::default(),
             destroyed: false,
         };
+        let nonce = rt::random_u64();
+        crate::lineage::begin(&mut config, nonce, CommitId(0));
         let devices = add_to_config(&mut config, &opened)?;
         for candidate in opened.all() {
             clear_label(&candidate.device()).await.map_err(|e| {
@@ -246,7 +252,6 @@ impl Pool {
         let array = build_array(&config, &devices, &|_| Vec::new())?;
         let log_config = LogConfig::new(config.guid);
         let state = IntentLog::empty_state(&log_config, &rings, 1, TxgId(0), FrameSeq(1));
-        let nonce = rt::random_u64();
         let root = Superblock {
             pool: config.guid,
             commit: CommitId(1),

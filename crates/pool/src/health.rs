@@ -6,22 +6,18 @@ use std::rc::Rc;
 
 use forebay_array::{Event, MemberState};
 use forebay_device::{DeviceError, ErrorKind, Operation};
-use forebay_format::config::MemberUse;
+use forebay_format::config::{LostConfig, MemberUse};
 use forebay_intent_log::{Event as LogEvent, LogState};
 use forebay_rt as rt;
 use forebay_rt::Either;
 use forebay_rt::sync::Notify;
-use forebay_units::{BLOCK_BYTES, DeviceId, Lba, VolumeId};
+use forebay_units::DeviceId;
 
 use crate::Pool;
-use crate::volume::VolumeState;
-
-/// Lost blocks that are named; more are counted.
-const LOST_NAMED: usize = 1000;
+use crate::lost::Lost;
 
 pub(crate) struct HealthState {
-    lost: RefCell<BTreeSet<(VolumeId, Lba)>>,
-    lost_more: Cell<u64>,
+    pub lost: RefCell<Lost>,
     /// The log of the last run, while it is being replayed.
     pub replaying: RefCell<Option<LogState>>,
     /// All of it has been read: it may be left behind with the next group.
@@ -44,10 +40,10 @@ pub(crate) struct HealthState {
 }
 
 impl HealthState {
-    pub fn new() -> Self {
+    /// With what was known lost before.
+    pub fn restored(lost: &LostConfig) -> Self {
         Self {
-            lost: RefCell::default(),
-            lost_more: Cell::new(0),
+            lost: Lost::restored(lost).into(),
             replaying: RefCell::default(),
             replayed: Cell::new(false),
             log_void: RefCell::default(),
@@ -71,38 +67,6 @@ impl HealthState {
 }
 
 impl Pool {
-    pub(crate) fn note_lost(&self, volume: &VolumeState, lba: Lba, blocks: u32) {
-        for index in 0..u64::from(blocks) {
-            self.note_lost_block(volume.id, Lba(lba.0 + index));
-        }
-    }
-
-    pub(crate) fn note_lost_block(&self, volume: VolumeId, lba: Lba) {
-        let mut lost = self.health.lost.borrow_mut();
-        if lost.len() < LOST_NAMED {
-            lost.insert((volume, lba));
-        } else if !lost.contains(&(volume, lba)) {
-            self.health.lost_more.set(self.health.lost_more.get() + 1);
-        }
-    }
-
-    /// Lost blocks by name (at most 100), and how many there are.
-    pub(crate) fn lost(&self) -> (Vec<String>, u64) {
-        let lost = self.health.lost.borrow();
-        let volumes = self.volumes.borrow();
-        let name = self.name();
-        let named = lost.iter().filter_map(|(volume, lba)| {
-            let volume = volumes.get(volume)?;
-            Some(format!("{name}/{}: offset {}", volume.name.borrow(), lba.0 * BLOCK_BYTES))
-        });
-        (named.take(100).collect(), lost.len() as u64 + self.health.lost_more.get())
-    }
-
-    pub(crate) fn forget_lost(&self) {
-        self.health.lost.borrow_mut().clear();
-        self.health.lost_more.set(0);
-    }
-
     pub(crate) fn log_pressure(&self) -> bool {
         self.health.log_wanted.get() > self.health.log_done.get()
     }

@@ -28,6 +28,7 @@ use forebay_units::{
 use crate::devices::parse_layout;
 use crate::health::HealthState;
 use crate::labels::{Label, OpenDevice, Opener, open_in_time, read_beat, read_label, write_beat};
+use crate::lineage::{History, one_history};
 use crate::possession::{Possession, WATCH, fence};
 use crate::replay::{OldLog, read_log};
 use crate::scan::ScanState;
@@ -260,32 +261,42 @@ impl Pool {
         let begun = rt::now();
         let (opener, possession) = fence(opener);
         let mut found = find_devices(&opener, paths).await;
-        let mine = select_pool(&found, name_or_guid)?;
-        let (root, config) = newest_root(&mine, options.rewind_groups).map_err(|e| {
+        let keep = options.keep.as_deref();
+        let mut history = one_history(select_pool(&found, name_or_guid)?, keep)?;
+        let (root, config) = newest_root(&history.devices, options.rewind_groups).map_err(|e| {
             PoolError::new(format!("pool '{name_or_guid}' cannot be imported: {e}"))
         })?;
         let elsewhere = !root.exported && root.host != opener.host();
         if elsewhere {
-            check_not_in_use(&mine, &config.name, options).await?;
+            check_not_in_use(&history.devices, &config.name, options).await?;
         }
-        let mut judged = judge(&mine, opener.host(), name_or_guid, options).await?;
+        let mut judged = judge(&history, opener.host(), name_or_guid, options).await?;
         let nonce = rt::random_u64();
-        claim(&mine, config.guid, nonce, opener.host()).await;
+        claim(&history.devices, config.guid, nonce, opener.host()).await;
         if elsewhere {
             // Its owner may have come back while we read, and believes in itself until it looks at
             // the heartbeat again: what it did until then counts.
-            check_still_ours(&mine, &config.name, nonce).await?;
+            check_still_ours(&history.devices, &config.name, nonce).await?;
             for device in &mut found {
                 let again: Device = device.deadline.clone();
                 device.label = read_label(&again).await;
             }
             found.retain(|device| !device.label.configs.is_empty());
-            let mine = select_pool(&found, name_or_guid)?;
-            judged = judge(&mine, opener.host(), name_or_guid, options).await?;
+            history = one_history(select_pool(&found, name_or_guid)?, keep)?;
+            judged = judge(&history, opener.host(), name_or_guid, options).await?;
         }
+        let Judged {
+            mut root,
+            newest,
+            mut config,
+            devices,
+            log_state,
+            old_log,
+            loaded,
+            mut report,
+        } = judged;
+        history.goes_on(&mut config, nonce);
         drop(found);
-        let Judged { mut root, newest, config, devices, log_state, old_log, loaded, mut report } =
-            judged;
         // Roots that are left behind (by -F, or by devices that return) must never win again. The
         // gap keeps what a crash left behind, frames and footers, from having the number of what
         // will be written now; its multiple of the slots keeps the rotation of the superblocks.
@@ -306,7 +317,7 @@ impl Pool {
         }
         let parts = Parts { opener, possession, nonce, config, devices, log, root, loaded };
         let pool = Pool::assemble(parts)?;
-        pool.sync.rooted.set(newest.commit);
+        pool.sync.rooted.set(newest.rooted);
         pool.recover(&log_state, old_log, &mut report).await?;
         pool.seal_all();
         report.seconds = rt::now().since(begun).as_secs_f64();
@@ -395,7 +406,7 @@ impl Pool {
             closing: false.into(),
             stats: Stats::new(&root.counters),
             space: Space::default(),
-            health: HealthState::new(),
+            health: HealthState::restored(&config.lost),
             scan: ScanState::restored(config.scan.as_ref()),
             nonce,
             possession,
@@ -510,7 +521,10 @@ struct Judged {
 /// The highest numbers found on any device.
 #[derive(Clone, Copy)]
 struct Newest {
+    /// Left behind or not: the next root must be above it.
     commit: CommitId,
+    /// On the devices that count.
+    rooted: CommitId,
     epoch: u32,
 }
 
@@ -520,11 +534,12 @@ struct Newest {
 const MOST_GAP: u64 = 1 << 24;
 
 async fn judge(
-    mine: &[&Found],
+    history: &History<'_>,
     host: u64,
     name_or_guid: &str,
     options: &ImportOptions,
 ) -> Result<Judged, PoolError> {
+    let mine = &history.devices;
     let (root, mut config) = newest_root(mine, options.rewind_groups)
         .map_err(|e| PoolError::new(format!("pool '{name_or_guid}' cannot be imported: {e}")))?;
     if config.destroyed {
@@ -546,8 +561,10 @@ async fn judge(
     let loaded = load_map(&config, &devices, &root, &mut report).await?;
     let roots = || mine.iter().flat_map(|f| &f.label.roots);
     let epochs = roots().filter_map(|r| LogState::decode(&r.log_state).ok());
+    let rooted = roots().map(|r| r.commit).max().unwrap_or(root.commit);
     let newest = Newest {
-        commit: roots().map(|r| r.commit).max().unwrap_or(root.commit),
+        commit: history.highest.max(rooted),
+        rooted,
         epoch: epochs.map(|(state, _)| state.epoch).max().unwrap_or(0).max(log_state.epoch),
     };
     Ok(Judged { root, newest, config, devices, log_state, old_log, loaded, report })

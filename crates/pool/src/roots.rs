@@ -165,6 +165,7 @@ impl Pool {
             let mut config = self.config.borrow_mut();
             config.generation += 1;
             config.scan = self.scan_config();
+            config.lost = self.health.lost.borrow().config();
             shorten(&mut config);
             config.clone()
         };

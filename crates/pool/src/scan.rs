@@ -52,7 +52,7 @@ impl ScanState {
             match kept.kind == "scrub" {
                 true => state.scrub_wanted.set(true),
                 // What is still missing begins another one.
-                false => now = "completed".to_owned(),
+                false => now = "stopped".to_owned(),
             }
         }
         state.next.set(kept.next_segment);
@@ -178,7 +178,7 @@ impl Pool {
         if !self.scan.status.borrow().as_ref().is_some_and(goes_on) {
             self.scan.next.set(0);
             self.begin(Kind::Scrub, self.segments_in_use().len() as u64);
-            self.forget_lost();
+            self.health.lost.borrow_mut().begin_scrub();
             return;
         }
         let paused = self.scan.status.borrow().as_ref().is_some_and(|s| s.state == "paused");
@@ -360,6 +360,9 @@ impl Pool {
             }
         }
         self.clean_again().await;
+        if !self.is_stopped() {
+            self.health.lost.borrow_mut().settle();
+        }
         self.finish(if self.is_stopped() { "stopped" } else { "completed" });
     }
 

@@ -80,4 +80,8 @@ pub struct ImportOptions {
     pub accept_log_loss: bool,
     /// Go back this many committed groups (`-F`), after damage to the newest.
     pub rewind_groups: u64,
+    /// When devices went on apart from each other: the path of one whose history counts (`--keep`).
+    /// The others are left out, and must be made anew.
+    #[serde(default)]
+    pub keep: Option<String>,
 }

@@ -163,6 +163,7 @@ impl Pool {
             writers.dropped.push(volume.id);
             self.groups.borrow_mut().forget_volume(volume.id);
             self.volumes.borrow_mut().remove(&volume.id);
+            self.health.lost.borrow_mut().forget(volume.id);
             self.config.borrow_mut().volumes.retain(|v| v.id != volume.id.0);
             self.sync.config_dirty.set(true);
         }

@@ -93,8 +93,8 @@ pub enum PoolCommand {
     #[command(after_help = "Examples:\n  forebay pool import -d /srv/disks\n  \
         forebay pool import -d /srv/disks tank\n\n\
         Without -d, block devices under /dev are looked at. A pool that is known already and not \
-        served can be imported once more with -f, -m or -F, to go on without what is missing, and \
-        with -d when its devices have moved.")]
+        served can be imported once more with -f, -m or -F, to go on without what is missing, \
+        with --keep, and with -d when its devices have moved.")]
     Import {
         /// A folder of devices, or a device, to look at; may be given several times.
         #[arg(short = 'd', value_name = "DIR|DEV")]
@@ -111,6 +111,10 @@ pub enum PoolCommand {
         /// Go back one committed group, past damage to the newest; repeat to go further.
         #[arg(short = 'F', action = clap::ArgAction::Count)]
         rewind: u8,
+        /// When devices went on apart from each other: go on with what DEV has, and leave out the
+        /// others.
+        #[arg(long, value_name = "DEV", requires = "pool")]
+        keep: Option<String>,
         /// JSON list of what could be imported.
         #[arg(long, conflicts_with_all = ["pool", "all"])]
         json: bool,

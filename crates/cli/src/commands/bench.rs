@@ -7,6 +7,7 @@ use forebay_nbd::bench::{self, BenchArgs};
 use super::Outcome;
 use crate::failure::Failure;
 use crate::signals::Stop;
+use crate::terminal::patiently;
 
 /// Runs the load; Ctrl-C ends it early, with the figures so far.
 pub async fn bench_nbd(args: BenchArgs, stop: &Rc<Stop>) -> Result<Outcome, Failure> {
@@ -17,7 +18,9 @@ pub async fn bench_nbd(args: BenchArgs, stop: &Rc<Stop>) -> Result<Outcome, Fail
         asked.asked().await;
         tell.ask();
     });
-    let report = bench::run(args, &ended).await.map_err(|e| Failure::new(e.to_string()))?;
+    let what = format!("measuring {}", args.uri);
+    let measured = patiently(&what, false, bench::run(args, &ended)).await;
+    let report = measured.map_err(|e| Failure::new(e.to_string()))?;
     let text = if json { format!("{}\n", report.to_json()) } else { report.to_string() };
     Ok(Outcome::text(text))
 }

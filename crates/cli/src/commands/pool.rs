@@ -92,11 +92,12 @@ pub async fn pool(command: PoolCommand, reach: &Reach) -> Result<Outcome, Failur
             let options = iostat::Options { listing, verbose, skip_first, header_once };
             iostat::iostat(reach, &words, options).await
         }
-        PoolCommand::Import { dirs, all, force, accept_log_loss, rewind, json, pool } => {
+        PoolCommand::Import { dirs, all, force, accept_log_loss, rewind, keep, json, pool } => {
             let options = forebay_pool::spec::ImportOptions {
                 force,
                 accept_log_loss,
                 rewind_groups: u64::from(rewind),
+                keep: keep.as_deref().map(resolve_member).transpose()?,
                 ..Default::default()
             };
             import::import(reach, &dirs, pool.as_deref(), all, json, options).await

@@ -62,6 +62,29 @@ fn a_run_does_what_its_arguments_say() {
 }
 
 #[test]
+fn times_have_fractions_and_units() {
+    for (words, seconds) in
+        [("0.25", 0.25), ("10", 10.0), ("500ms", 0.5), ("1.5s", 1.5), ("2m", 120.0), ("1h", 3600.0)]
+    {
+        let args = args(&format!("--seconds {words} --warmup-seconds {words}"));
+        assert_eq!((args.seconds, args.warmup_seconds), (seconds, seconds), "{words}");
+    }
+    for bad in ["", "s", "1x", "-1", "1..2", "nan", "inf", "1e9", "9999h"] {
+        let line = ["bench", "nbd://unused", &format!("--seconds={bad}")].map(str::to_owned);
+        let error = Command::try_parse_from(line).err().expect(bad).to_string();
+        assert!(error.contains("time") || error.contains("longer") || bad.is_empty(), "{error}");
+    }
+    Runtime::simulated(7).block_on(async {
+        let server = server_of(CachedDevice::new(1 << 20), Limits::default());
+        let begun = rt::now();
+        let words = "--seconds 0.25 --warmup-seconds 250ms";
+        let report = run_over(&server, args(words), &Stop::new()).await;
+        assert!((0.5..0.6).contains(&rt::now().since(begun).as_secs_f64()));
+        assert!((0.25..0.35).contains(&report.seconds), "{}", report.seconds);
+    });
+}
+
+#[test]
 fn sequential_writes_cover_each_connections_part_in_order() {
     Runtime::simulated(2).block_on(async {
         let device = CachedDevice::new(1 << 20);

@@ -1,0 +1,201 @@
+//! One history: how devices that were away are told from devices that went on apart.
+//!
+//! Every root carries the nonce of the process that wrote it, and the configuration lists the owners,
+//! each with the root that it went on after. A device that was merely away stopped within an owner that
+//! the others know, at the root that the next owner went on after, or at the one that was on its way
+//! then. Everything else was written while the others were not there: two halves of a mirror that were
+//! both imported with force, each without the other. The higher number would win, and what the other
+//! half was given would be gone without a word: so the operator says which one it is to be.
+
+use forebay_format::config::{Lineage, MemberUse, OwnerConfig, PoolConfig};
+use forebay_format::superblock::Superblock;
+use forebay_units::CommitId;
+
+use crate::PoolError;
+use crate::labels::Label;
+use crate::recovery::Found;
+
+/// Owners that are remembered: a device that was away for longer is taken for an old copy.
+const OWNERS: usize = 256;
+/// Owners left behind by choice that are remembered.
+const APART: usize = 64;
+
+/// The devices of a pool that have one history.
+pub(crate) struct History<'a> {
+    /// Those that count.
+    pub devices: Vec<&'a Found>,
+    /// The highest root on any device, left behind or not: the next one must be above it.
+    pub highest: CommitId,
+    lineage: Lineage,
+}
+
+/// Of the devices of a pool those that have one history; refuses when there is more than one and
+/// `keep` (a path) does not say which one counts.
+pub(crate) fn one_history<'a>(
+    found: Vec<&'a Found>,
+    keep: Option<&str>,
+) -> Result<History<'a>, PoolError> {
+    let lasts = |of: &[&'a Found]| -> Vec<Last<'a>> { of.iter().filter_map(|f| last(f)).collect() };
+    let all = lasts(&found);
+    let highest = all.iter().map(|l| l.root.commit).max().unwrap_or(CommitId(0));
+    let left = |l: &Last| all.iter().any(|o| o.config.lineage.apart.contains(&l.root.nonce));
+    let mut candidates: Vec<&Last> = all.iter().filter(|l| !left(l)).collect();
+    if candidates.is_empty() || keep.is_some() {
+        candidates = all.iter().collect();
+    }
+    let mut head = newest(&candidates);
+    if let Some(path) = keep {
+        let kept = candidates.iter().find(|l| l.found.path == path).ok_or_else(|| {
+            PoolError::new(format!("{path} is no data device of the pool with a readable root"))
+        })?;
+        let same: Vec<&Last> =
+            candidates.iter().copied().filter(|l| !l.apart_from(kept, &all)).collect();
+        head = newest(&same);
+    }
+    // Nothing readable: the import says so.
+    let Some(head) = head else {
+        return Ok(History { devices: found, highest, lineage: Lineage::default() });
+    };
+    let apart: Vec<&Last> =
+        candidates.iter().copied().filter(|l| l.apart_from(head, &all)).collect();
+    if !apart.is_empty() && keep.is_none() {
+        return Err(refusal(head, &apart));
+    }
+    let mut lineage = head.config.lineage.clone();
+    for nonce in apart.iter().map(|l| l.root.nonce) {
+        if !lineage.apart.contains(&nonce) {
+            lineage.apart.push(nonce);
+        }
+    }
+    // The kept side may have been left behind itself, once.
+    lineage.apart.retain(|nonce| *nonce != head.root.nonce);
+    let extra = lineage.apart.len().saturating_sub(APART);
+    lineage.apart.drain(..extra);
+    let counts = |f: &&Found| match last(f) {
+        Some(last) => !lineage.apart.contains(&last.root.nonce),
+        None => keep.is_none() || !wrote_apart(f, head),
+    };
+    let devices = found.into_iter().filter(counts).collect();
+    Ok(History { devices, highest, lineage })
+}
+
+fn newest<'l, 'a>(of: &[&'l Last<'a>]) -> Option<&'l Last<'a>> {
+    of.iter().copied().max_by_key(|l| l.root.commit)
+}
+
+/// Whether a log device was last told of its pool by somebody whom the line to `head` does not know:
+/// its frames are of another history.
+fn wrote_apart(log: &Found, head: &Last) -> bool {
+    let told = log.label.configs.first().and_then(|(_, config)| config.lineage.owners.last());
+    told.is_some_and(|told| head.config.lineage.owners.iter().all(|o| o.nonce != told.nonce))
+}
+
+/// Whether a device that returns to a running pool (with this configuration, and roots with this
+/// nonce) has gone on apart from it.
+pub(crate) fn went_on_apart(label: &Label, config: &PoolConfig, nonce: u64) -> bool {
+    let Some(root) = label.roots.first() else { return false };
+    let left = config.lineage.apart.contains(&root.nonce);
+    let own = label.config(root.config_generation, root.config_sum);
+    left || is_apart(label, root, own, config, nonce, &[])
+}
+
+impl History<'_> {
+    /// Writes the owner `nonce` down as the next one. `after`: the highest root so far.
+    pub fn goes_on(self, config: &mut PoolConfig, nonce: u64) {
+        config.lineage = self.lineage;
+        begin(config, nonce, self.highest);
+    }
+}
+
+/// A new owner, of a pool that has roots up to `after`.
+pub(crate) fn begin(config: &mut PoolConfig, nonce: u64, after: CommitId) {
+    let owners = &mut config.lineage.owners;
+    owners.push(OwnerConfig { nonce, after: after.0 });
+    let extra = owners.len().saturating_sub(OWNERS);
+    owners.drain(..extra);
+}
+
+/// The newest root of a device, and the configuration that it names.
+struct Last<'a> {
+    found: &'a Found,
+    root: &'a Superblock,
+    config: &'a PoolConfig,
+}
+
+fn last(found: &Found) -> Option<Last<'_>> {
+    let root = found.label.roots.first()?;
+    let config = found.label.config(root.config_generation, root.config_sum)?;
+    Some(Last { found, root, config })
+}
+
+impl Last<'_> {
+    fn apart_from(&self, other: &Last, all: &[Last]) -> bool {
+        let reaches = |from: &Last, to: &Last| {
+            let with: Vec<u32> = all
+                .iter()
+                .filter(|l| l.root.nonce == to.root.nonce)
+                .map(|l| l.found.label.configs[0].0.device)
+                .collect();
+            let label = &from.found.label;
+            !is_apart(label, from.root, Some(from.config), to.config, to.root.nonce, &with)
+        };
+        !reaches(self, other) && !reaches(other, self)
+    }
+}
+
+/// Whether the newest root of a device is not on the way to that of `nonce`, whose configuration is
+/// `config`, on the devices `with`.
+fn is_apart(
+    label: &Label,
+    root: &Superblock,
+    own: Option<&PoolConfig>,
+    config: &PoolConfig,
+    nonce: u64,
+    with: &[u32],
+) -> bool {
+    let owners = &config.lineage.owners;
+    let oldest = owners.first().map_or(u64::MAX, |o| o.after);
+    if root.nonce == nonce || root.commit.0 <= oldest {
+        return false;
+    }
+    let at = owners.iter().rposition(|o| o.nonce == root.nonce);
+    let next = at.and_then(|at| owners.get(at + 1));
+    let after = match (at, next) {
+        // The last owner that is known: this is where the others stand, or will.
+        (Some(_), None) => return false,
+        (Some(_), Some(next)) => next.after,
+        (None, _) => 0,
+    };
+    let beyond = |r: &&Superblock| r.nonce == root.nonce && r.commit.0 > after;
+    match label.roots.iter().filter(beyond).count() {
+        0 => false,
+        // One root may have been on its way when its owner ended, and counted for nobody; unless it
+        // was written without those others.
+        1 => {
+            let left = |id: &u32| {
+                let member = own.and_then(|c| c.data_members().find(|m| m.device == *id));
+                own.is_some()
+                    && member
+                        .is_none_or(|m| m.state != MemberUse::Online || m.stale_since.is_some())
+            };
+            !with.is_empty() && with.iter().all(left)
+        }
+        _ => true,
+    }
+}
+
+fn refusal(head: &Last, apart: &[&Last]) -> PoolError {
+    let name = &head.config.name;
+    let others: Vec<&str> = apart.iter().map(|l| l.found.path.as_str()).collect();
+    let keep = &head.found.path;
+    PoolError::new(format!(
+        "pool '{name}' cannot be imported: {} went on without {keep} and {keep} without it, so each \
+         has writes that the other lacks (roots {} and {}); 'forebay pool import --keep {keep} \
+         {name}' goes on with what {keep} has, '--keep {}' with the other, and 'forebay pool replace \
+         {name} DEV' then takes the one that was left behind in anew",
+        others.join(", "),
+        apart[0].root.commit,
+        head.root.commit,
+        others[0],
+    ))
+}

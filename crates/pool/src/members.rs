@@ -1,0 +1,471 @@
+//! Commands on a pool's devices: added, removed, attached, detached, replaced, taken offline,
+//! brought back.
+
+use forebay_array::{ArrayError, MemberState};
+use forebay_format::config::{MemberConfig, MemberUse};
+use forebay_units::DeviceId;
+
+use crate::create::{add_to_config, check_alike, member, open_spec};
+use crate::devices::{log_range, open_candidate};
+use crate::labels::{OpenDevice, clear_label, open_in_time, read_label, write_through};
+use crate::lineage::went_on_apart;
+use crate::recovery::build_array_group;
+use crate::spec::PoolSpec;
+use crate::{Pool, PoolError};
+
+impl Pool {
+    /// Adds groups of data devices, or log devices.
+    pub async fn add(&self, spec: &PoolSpec) -> Result<(), PoolError> {
+        let _turn = self.admin.lock().await;
+        if spec.groups.is_empty() && spec.logs.is_empty() {
+            return Err(PoolError::new("name the devices to add"));
+        }
+        check_alike(&self.config.borrow().groups, spec)?;
+        let opened = open_spec(&self.opener, spec).await?;
+        for candidate in opened.all() {
+            clear_label(&candidate.device()).await?;
+        }
+        for (_, sides) in &opened.logs {
+            let smallest = sides.iter().map(|c| c.size_bytes).min().unwrap_or(0);
+            let (start_bytes, len_bytes) = log_range(smallest);
+            for side in sides {
+                write_through(&side.device(), start_bytes, len_bytes).await?;
+            }
+        }
+        // No await from here to the end of the change: whoever else changes the configuration
+        // does so before or after.
+        {
+            let mut config = self.config.borrow().clone();
+            let first_new = config.groups.len();
+            let devices = add_to_config(&mut config, &opened)?;
+            let mut groups = Vec::new();
+            for group in &config.groups[first_new..] {
+                groups.push(build_array_group(group, &devices, &|_| Vec::new())?);
+            }
+            for group in groups {
+                let geometry = group.geometry;
+                self.array.add_group(group)?;
+                self.table.add_group(geometry.segments, crate::recovery::data_blocks(&geometry));
+            }
+            self.devices.borrow_mut().extend(devices);
+            *self.config.borrow_mut() = config;
+        }
+        let (_, _, usable) = crate::recovery::limits_for(&self.config.borrow(), &self.array);
+        self.space.usable_blocks.set(usable);
+        self.restart_log(!spec.logs.is_empty()).await
+    }
+
+    fn is_log(&self, device: u32) -> bool {
+        let config = self.config.borrow();
+        config.logs.iter().flat_map(|r| &r.sides).any(|side| side.device == device)
+    }
+
+    /// Removes a log device (with all its sides).
+    pub async fn remove(&self, name: &str) -> Result<(), PoolError> {
+        let _turn = self.admin.lock().await;
+        let ring = {
+            let config = self.config.borrow();
+            let by_name = name.strip_prefix("mirror-").and_then(|n| n.parse::<u32>().ok());
+            config
+                .logs
+                .iter()
+                .find(|r| Some(r.ring) == by_name && r.sides.len() > 1)
+                .map(|r| r.ring)
+        };
+        let ring = match ring {
+            Some(ring) => ring,
+            None => {
+                let found = self.find_member(name)?;
+                let config = self.config.borrow();
+                let has = |r: &&forebay_format::config::RingConfig| {
+                    r.sides.iter().any(|s| s.device == found.device)
+                };
+                let ring = config.logs.iter().find(has).ok_or_else(|| {
+                    PoolError::new(format!(
+                        "{name} is a data device: only log devices can be removed; 'pool replace' \
+                         puts another in its place"
+                    ))
+                })?;
+                if ring.sides.len() > 1 {
+                    return Err(PoolError::new(format!(
+                        "{name} is one side of mirror-{0}: 'pool detach {1} {name}' takes it out, \
+                         'pool remove {1} mirror-{0}' removes all of its sides",
+                        ring.ring, config.name
+                    )));
+                }
+                ring.ring
+            }
+        };
+        let gone: Vec<u32> = {
+            let mut config = self.config.borrow_mut();
+            let at = config.logs.iter().position(|r| r.ring == ring).expect("just found");
+            config.logs.remove(at).sides.into_iter().map(|s| s.device).collect()
+        };
+        self.restart_log(true).await?;
+        self.let_go(&gone).await;
+        Ok(())
+    }
+
+    pub(crate) async fn let_go(&self, devices: &[u32]) {
+        for device in devices {
+            let open = self.devices.borrow_mut().remove(&DeviceId(*device));
+            if let Some(open) = open {
+                // Its label would name the pool otherwise; a device that fails keeps an old one,
+                // which no import believes.
+                let _ = clear_label(&open.device()).await;
+            }
+        }
+    }
+
+    /// Adds a side to a device: a mirror of a log device, or another copy of a data mirror.
+    pub async fn attach(&self, device: &str, new: &str, force: bool) -> Result<(), PoolError> {
+        let _turn = self.admin.lock().await;
+        let old = self.find_member(device)?;
+        let candidate = open_candidate(&self.opener, new, force).await?;
+        let is_log = self.is_log(old.device);
+        let needed = self.needed_bytes(&old)?;
+        if candidate.size_bytes < needed {
+            return Err(too_small(new, candidate.size_bytes, needed));
+        }
+        if !is_log {
+            self.check_mirror(&old)?;
+        }
+        clear_label(&candidate.device()).await?;
+        let open = OpenDevice::new(new, candidate.deadline.clone());
+        let added = member(&mut self.config.borrow_mut(), &candidate);
+        let id = DeviceId(added.device);
+        if is_log {
+            let (start_bytes, len_bytes) = self.ring_range(old.device)?;
+            write_through(&open.device(), start_bytes, len_bytes).await?;
+            self.devices.borrow_mut().insert(id, open);
+            {
+                let mut config = self.config.borrow_mut();
+                let has = |r: &&mut forebay_format::config::RingConfig| {
+                    r.sides.iter().any(|s| s.device == old.device)
+                };
+                config.logs.iter_mut().find(has).expect("is a log").sides.push(added);
+            }
+            return self.restart_log(true).await;
+        }
+        self.array
+            .attach(DeviceId(old.device), id, open.device())
+            .map_err(|e| self.in_words(&e))?;
+        self.devices.borrow_mut().insert(id, open);
+        {
+            let mut config = self.config.borrow_mut();
+            let has = |g: &&mut forebay_format::config::GroupConfig| {
+                g.members.iter().any(|m| m.device == old.device)
+            };
+            let group = config.groups.iter_mut().find(has).expect("is a data member");
+            group.layout = "mirror".to_owned();
+            group.members.push(added);
+        }
+        self.commit_config().await?;
+        self.want_resilver();
+        Ok(())
+    }
+
+    fn ring_range(&self, side: u32) -> Result<(u64, u64), PoolError> {
+        let config = self.config.borrow();
+        let ring = config.logs.iter().find(|r| r.sides.iter().any(|s| s.device == side));
+        ring.map(|r| (r.start_bytes, r.len_bytes))
+            .ok_or_else(|| PoolError::new("the log device was removed meanwhile"))
+    }
+
+    fn check_mirror(&self, member: &MemberConfig) -> Result<(), PoolError> {
+        let config = self.config.borrow();
+        let group = config
+            .groups
+            .iter()
+            .find(|g| g.members.iter().any(|m| m.device == member.device))
+            .ok_or_else(|| PoolError::new(format!("{} is being replaced", member.path)))?;
+        if group.layout == "mirror" || (group.layout == "raid0" && group.members.len() == 1) {
+            return Ok(());
+        }
+        Err(PoolError::new(format!(
+            "{} is part of a {}: only mirrors, single devices and log devices can be attached to",
+            member.path, group.layout
+        )))
+    }
+
+    fn needed_bytes(&self, old: &MemberConfig) -> Result<u64, PoolError> {
+        let config = self.config.borrow();
+        let label = forebay_format::label::LABEL_BYTES;
+        for ring in &config.logs {
+            if ring.sides.iter().any(|s| s.device == old.device) {
+                return Ok(ring.start_bytes + ring.len_bytes + label);
+            }
+        }
+        for group in &config.groups {
+            let mut members = group
+                .members
+                .iter()
+                .flat_map(|m| std::iter::successors(Some(m), |m| m.replacement.as_deref()));
+            if members.any(|m| m.device == old.device) {
+                let geometry = crate::recovery::geometry_of(group)?;
+                return Ok(geometry.needed_bytes() + label);
+            }
+        }
+        Err(PoolError::new(format!("{} is no device of the pool", old.path)))
+    }
+
+    /// Takes a side off a mirror.
+    pub async fn detach(&self, name: &str) -> Result<(), PoolError> {
+        let _turn = self.admin.lock().await;
+        let found = self.find_member(name)?;
+        if self.is_log(found.device) {
+            {
+                let config = self.config.borrow();
+                let ring =
+                    config.logs.iter().find(|r| r.sides.iter().any(|s| s.device == found.device));
+                if ring.is_none_or(|r| r.sides.len() < 2) {
+                    return Err(PoolError::new(format!(
+                        "{name} is the only side of its log device; 'pool remove' removes it"
+                    )));
+                }
+            }
+            for ring in &mut self.config.borrow_mut().logs {
+                ring.sides.retain(|s| s.device != found.device);
+            }
+            self.restart_log(true).await?;
+        } else {
+            self.array.detach(DeviceId(found.device)).map_err(|e| self.in_words(&e))?;
+            self.forget_member(DeviceId(found.device));
+            let in_log = self.log_in_pool();
+            self.restart_log(in_log).await?;
+        }
+        self.let_go(&[found.device]).await;
+        Ok(())
+    }
+
+    /// Takes a data member that the array has let go out of the configuration. Its place goes to
+    /// its replacement, if it had one.
+    pub(crate) fn forget_member(&self, device: DeviceId) {
+        let mut config = self.config.borrow_mut();
+        for group in &mut config.groups {
+            for member in &mut group.members {
+                forget(member, device.0);
+            }
+            group.members.retain(|m| m.device != device.0);
+        }
+    }
+
+    /// Puts `new` (or the same device, made anew) in the place of `device`.
+    pub async fn replace(
+        &self,
+        device: &str,
+        new: Option<&str>,
+        force: bool,
+    ) -> Result<(), PoolError> {
+        let turn = self.admin.lock().await;
+        let old = self.find_member(device)?;
+        let path = new.unwrap_or(&old.path).to_owned();
+        if path == old.path {
+            let in_use = self
+                .array
+                .status()
+                .iter()
+                .any(|m| m.id.0 == old.device && matches!(m.state, MemberState::Online));
+            if in_use && !self.is_log(old.device) {
+                return Err(PoolError::new(format!(
+                    "{path} is in use; take it offline first to replace it with itself, or name \
+                     another device"
+                )));
+            }
+            self.devices.borrow_mut().remove(&DeviceId(old.device));
+        }
+        if self.is_log(old.device) {
+            drop(turn);
+            if path == old.path {
+                return Err(PoolError::new(format!(
+                    "name another device to take the place of log device {path}"
+                )));
+            }
+            self.attach(device, &path, force).await?;
+            return self.detach(device).await;
+        }
+        let same = path == old.path;
+        let candidate = open_candidate(&self.opener, &path, force || same).await?;
+        let needed = self.needed_bytes(&old)?;
+        if candidate.size_bytes < needed {
+            return Err(too_small(&path, candidate.size_bytes, needed));
+        }
+        clear_label(&candidate.device()).await?;
+        let open = OpenDevice::new(&path, candidate.deadline.clone());
+        let added = member(&mut self.config.borrow_mut(), &candidate);
+        let id = DeviceId(added.device);
+        self.array
+            .replace(DeviceId(old.device), id, open.device())
+            .map_err(|e| self.in_words(&e))?;
+        self.devices.borrow_mut().insert(id, open);
+        {
+            let mut config = self.config.borrow_mut();
+            let members = config.groups.iter_mut().flat_map(|g| &mut g.members);
+            for member in members {
+                let mut at = Some(member);
+                while let Some(member) = at {
+                    if member.device == old.device {
+                        let after = member.replacement.take();
+                        let mut added = added.clone();
+                        added.replacement = after;
+                        member.replacement = Some(Box::new(added));
+                    }
+                    at = member.replacement.as_deref_mut();
+                }
+            }
+        }
+        self.commit_config().await?;
+        self.want_resilver();
+        Ok(())
+    }
+
+    /// Takes a device out until it is brought online again.
+    pub async fn offline(&self, name: &str) -> Result<(), PoolError> {
+        let _turn = self.admin.lock().await;
+        let found = self.find_member(name)?;
+        let id = DeviceId(found.device);
+        if self.is_log(found.device) {
+            {
+                let config = self.config.borrow();
+                let others = config
+                    .logs
+                    .iter()
+                    .find(|r| r.sides.iter().any(|s| s.device == found.device))
+                    .is_some_and(|r| {
+                        r.sides
+                            .iter()
+                            .any(|s| s.device != found.device && s.state == MemberUse::Online)
+                    });
+                if !others {
+                    return Err(PoolError::new(format!(
+                        "{name} is the only good side of its log device; remove it instead"
+                    )));
+                }
+            }
+            self.set_side(found.device, MemberUse::Offline);
+            self.restart_log(true).await?;
+            self.devices.borrow_mut().remove(&id);
+            return Ok(());
+        }
+        // Nothing of the log may lie on it alone.
+        let in_pool = self.config.borrow().logs.is_empty();
+        let outcome = self.array.offline(id).await;
+        if outcome.is_ok() {
+            self.devices.borrow_mut().remove(&id);
+        }
+        self.take_array_events();
+        self.refresh_member_configs();
+        self.restart_log(in_pool).await?;
+        outcome.map_err(|e| self.in_words(&e))
+    }
+
+    /// What the array says, with the device's path: it knows devices by their number.
+    fn in_words(&self, error: &ArrayError) -> PoolError {
+        let (ArrayError::WouldLose { device, .. }
+        | ArrayError::TooSmall { device, .. }
+        | ArrayError::Full { device }
+        | ArrayError::NotMirror { device, .. }
+        | ArrayError::WrongState { device, .. }
+        | ArrayError::NotOpen { device }
+        | ArrayError::DeviceInUse { device }) = error
+        else {
+            return PoolError::new(error.to_string());
+        };
+        let config = self.config.borrow();
+        let path = crate::devices::member_of(&config, device.0).map(|m| m.path.clone());
+        let text = error.to_string();
+        PoolError::new(match path {
+            Some(path) => text.replacen(&format!("device {device}"), &path, 1),
+            None => text,
+        })
+    }
+
+    fn set_side(&self, device: u32, state: MemberUse) {
+        let mut config = self.config.borrow_mut();
+        for side in config.logs.iter_mut().flat_map(|r| &mut r.sides) {
+            if side.device == device {
+                side.state = state;
+            }
+        }
+    }
+
+    async fn carries_label(&self, open: &OpenDevice, device: u32) -> bool {
+        let label = crate::labels::read_label(&open.device()).await;
+        label.configs.iter().any(|(e, _)| e.pool == self.guid && e.device == device)
+    }
+
+    /// Brings a device back; what it missed is rebuilt.
+    pub async fn online(&self, name: &str) -> Result<(), PoolError> {
+        let _turn = self.admin.lock().await;
+        let found = self.find_member(name)?;
+        let id = DeviceId(found.device);
+        let held = self.devices.borrow().get(&id).cloned();
+        if let Some(held) = &held {
+            held.deadline.revive().map_err(|late| {
+                PoolError::new(format!(
+                    "{} still has {late} commands under way that were given up: they could \
+                     overwrite what is newer; wait until it has ended them, or put another device \
+                     in its place with 'pool replace'",
+                    found.path
+                ))
+            })?;
+        }
+        let open = match held {
+            Some(held) if self.carries_label(&held, found.device).await => held,
+            // Closed, or nothing answers there any more: it may have come back under its name.
+            held => match open_in_time(&self.opener, &found.path) {
+                Ok(device) => OpenDevice::new(&found.path, device),
+                Err(error) => held.ok_or(error)?,
+            },
+        };
+        if !self.carries_label(&open, found.device).await {
+            return Err(PoolError::new(format!(
+                "{} no longer carries this pool's label; use 'pool replace' to make it part of \
+                 the pool again",
+                found.path
+            )));
+        }
+        let label = read_label(&open.device()).await;
+        if went_on_apart(&label, &self.config.borrow(), self.nonce) {
+            return Err(PoolError::new(format!(
+                "{0} was written apart from the pool, and what it holds is of another history; \
+                 'pool replace {1} {0}' takes it in anew, without what only it has",
+                found.path,
+                self.name()
+            )));
+        }
+        self.mark(&open.device()).await;
+        self.devices.borrow_mut().insert(id, open.clone());
+        if self.is_log(found.device) {
+            self.set_side(found.device, MemberUse::Online);
+            return self.restart_log(true).await;
+        }
+        self.array.online(id, Some(open.device())).map_err(|e| self.in_words(&e))?;
+        self.take_array_events();
+        self.commit_config().await?;
+        self.want_resilver();
+        Ok(())
+    }
+}
+
+fn too_small(path: &str, size_bytes: u64, needed_bytes: u64) -> PoolError {
+    PoolError::new(format!(
+        "{path} has {}, but {} are needed; use a larger device",
+        forebay_units::format_bytes(size_bytes),
+        forebay_units::format_bytes(needed_bytes)
+    ))
+}
+
+fn forget(member: &mut MemberConfig, device: u32) {
+    if member.device == device
+        && let Some(next) = member.replacement.take()
+    {
+        *member = *next;
+    }
+    if let Some(mut next) = member.replacement.take() {
+        forget(&mut next, device);
+        if next.device != device {
+            member.replacement = Some(next);
+        }
+    }
+}

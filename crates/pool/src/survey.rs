@@ -1,0 +1,346 @@
+//! What a pool tells of itself, and what devices tell of pools that are not imported.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use forebay_array::{MemberState, MemberStatus};
+use forebay_device::layers::Counts;
+use forebay_format::config::{MemberConfig, MemberUse};
+use forebay_units::{BLOCK_BYTES, DeviceId};
+
+use crate::Pool;
+use crate::devices::owner_of;
+use crate::labels::Opener;
+use crate::recovery::{find_devices, newest_root};
+use crate::stats::io_counts;
+use crate::status::{FoundPool, Health, PoolStatus, PoolSummary, VdevStatus};
+
+impl Pool {
+    /// Looks for pools on `paths`. Devices that cannot be opened, or have no label, are passed by.
+    pub async fn discover(opener: Rc<dyn Opener>, paths: &[String]) -> Vec<FoundPool> {
+        let found = find_devices(&opener, paths).await;
+        let mut by_guid: BTreeMap<u64, Vec<&crate::recovery::Found>> = BTreeMap::new();
+        for device in &found {
+            by_guid.entry(device.label.configs[0].0.pool).or_default().push(device);
+        }
+        let mut pools = Vec::new();
+        for (guid, devices) in by_guid {
+            let newest = newest_root(&devices, 0);
+            let config = match &newest {
+                Ok((_, config)) => config.clone(),
+                Err(_) => devices[0].label.configs[0].1.clone(),
+            };
+            // Devices that left a pool, or whose pool was destroyed, are nobody's.
+            if config.destroyed || devices.iter().all(|f| owner_of(&f.label).is_none()) {
+                continue;
+            }
+            let belongs = |f: &&&crate::recovery::Found| {
+                crate::devices::member_of(&config, f.label.configs[0].0.device).is_some()
+            };
+            let paths: Vec<String> =
+                devices.iter().filter(belongs).map(|f| f.path.clone()).collect();
+            let is_here =
+                |m: &MemberConfig| devices.iter().any(|f| f.label.configs[0].0.device == m.device);
+            let vdev = |m: &MemberConfig| {
+                let state = match (is_here(m), m.state) {
+                    (false, _) => Health::Unavail,
+                    (true, MemberUse::Online) => Health::Online,
+                    (true, MemberUse::Offline) => Health::Offline,
+                    (true, MemberUse::Faulted) => Health::Faulted,
+                };
+                leaf(m, state)
+            };
+            let mut state = Health::Online;
+            let mut groups = Vec::new();
+            for (number, group) in config.groups.iter().enumerate() {
+                let children: Vec<VdevStatus> = group.members.iter().map(vdev).collect();
+                let good = children.iter().filter(|c| c.state == Health::Online).count();
+                let geometry = crate::recovery::geometry_of(group).ok();
+                let need = geometry.map_or(usize::MAX, |g| g.data_columns().max(1));
+                let health = match good {
+                    good if good == children.len() => Health::Online,
+                    good if good >= need => Health::Degraded,
+                    _ => Health::Unavail,
+                };
+                state = worse(state, health);
+                groups.push(branch(&group.layout, number, health, children));
+            }
+            let mut logs = Vec::new();
+            for ring in &config.logs {
+                let children: Vec<VdevStatus> = ring.sides.iter().map(vdev).collect();
+                let good = children.iter().filter(|c| c.state == Health::Online).count();
+                let health = match good {
+                    good if good == children.len() => Health::Online,
+                    0 => Health::Unavail,
+                    _ => Health::Degraded,
+                };
+                state =
+                    worse(state, if health == Health::Online { health } else { Health::Degraded });
+                logs.push(branch("mirror", ring.ring as usize, health, children));
+            }
+            let log_is_gone = config.logs.iter().any(|ring| {
+                ring.sides.iter().any(|side| side.state == MemberUse::Online)
+                    && !ring.sides.iter().any(is_here)
+            });
+            let remark = match &newest {
+                Err(e) => {
+                    state = Health::Unavail;
+                    format!("cannot be imported: {e}")
+                }
+                Ok((root, _)) if log_is_gone && root.exported => {
+                    "its log device is missing: import with -m to go on without it (no data is \
+                     lost with it)"
+                        .to_owned()
+                }
+                Ok(_) if log_is_gone => {
+                    "its log device is missing, and with it acknowledged writes: bring it back, or \
+                     import with -m to lose them"
+                        .to_owned()
+                }
+                Ok((root, _)) if root.exported => String::new(),
+                Ok(_) => "was not exported; an import replays its log".to_owned(),
+            };
+            pools.push(FoundPool { name: config.name, guid, state, groups, logs, remark, paths });
+        }
+        pools
+    }
+
+    /// A line of `pool list`.
+    #[must_use]
+    pub fn summary(&self) -> PoolSummary {
+        let usable = self.space.usable_blocks.get() * BLOCK_BYTES;
+        let map = self.map.borrow();
+        let mapped: u64 = map.volumes().map(|v| map.mapped_blocks(v)).sum();
+        let alloc_bytes = mapped * BLOCK_BYTES;
+        PoolSummary {
+            name: self.name(),
+            guid: self.guid,
+            size_bytes: usable,
+            alloc_bytes,
+            free_bytes: usable.saturating_sub(alloc_bytes),
+            health: self.overall(),
+        }
+    }
+
+    fn overall(&self) -> Health {
+        if self.is_stopped() {
+            return Health::Suspended;
+        }
+        let mut state = Health::Online;
+        for group in self.group_status().iter().chain(&self.log_status()) {
+            let as_pool = match group.state {
+                Health::Online => Health::Online,
+                _ => Health::Degraded,
+            };
+            state = worse(state, as_pool);
+        }
+        state
+    }
+
+    fn group_status(&self) -> Vec<VdevStatus> {
+        let status = self.array.status();
+        let config = self.config.borrow();
+        let devices = self.devices.borrow();
+        let mut groups = Vec::new();
+        for (number, group) in config.groups.iter().enumerate() {
+            let mut children = Vec::new();
+            for (column, first) in group.members.iter().enumerate() {
+                let members: Vec<VdevStatus> =
+                    std::iter::successors(Some(first), |m| m.replacement.as_deref())
+                        .map(|m| {
+                            let now = status.iter().find(|s| s.id.0 == m.device);
+                            let io = devices.get(&DeviceId(m.device)).map(|d| d.counted.counts());
+                            let scan = self.scan_status();
+                            let mut vdev = member_status(m, now, io, scan.as_ref());
+                            let suspect = self.health.diagnosis.suspects(DeviceId(m.device));
+                            if suspect && vdev.state == Health::Online && vdev.note.is_empty() {
+                                vdev.state = Health::Degraded;
+                                vdev.note = "too many errors".into();
+                            }
+                            vdev
+                        })
+                        .collect();
+                if members.len() == 1 {
+                    children.extend(members);
+                } else {
+                    children.push(branch("replacing", column, Health::Degraded, members));
+                }
+            }
+            let good = children.iter().filter(|c| c.state == Health::Online && c.note.is_empty());
+            let all = good.count() == children.len();
+            let state = if all { Health::Online } else { Health::Degraded };
+            groups.push(branch(&group.layout, number, state, children));
+        }
+        groups
+    }
+
+    fn log_status(&self) -> Vec<VdevStatus> {
+        let config = self.config.borrow();
+        let devices = self.devices.borrow();
+        let errors = self.health.log_errors.borrow();
+        let mut logs = Vec::new();
+        for ring in &config.logs {
+            let mut children = Vec::new();
+            for side in &ring.sides {
+                let open = devices.get(&DeviceId(side.device));
+                let state = match (side.state, open.is_some()) {
+                    (MemberUse::Online, true) => Health::Online,
+                    (MemberUse::Online, false) => Health::Unavail,
+                    (MemberUse::Offline, _) => Health::Offline,
+                    (MemberUse::Faulted, _) => Health::Faulted,
+                };
+                let mut vdev = leaf(side, state);
+                vdev.write_errors = errors.get(&DeviceId(side.device)).copied().unwrap_or(0);
+                vdev.io = open.map(|d| io_counts(&d.counted.counts())).unwrap_or_default();
+                children.push(vdev);
+            }
+            let good = children.iter().filter(|c| c.state == Health::Online).count();
+            let state = match good {
+                good if good == children.len() => Health::Online,
+                0 => Health::Faulted,
+                _ => Health::Degraded,
+            };
+            logs.push(branch("mirror", ring.ring as usize, state, children));
+        }
+        logs
+    }
+
+    /// Everything that `pool status` shows.
+    #[must_use]
+    pub fn status(&self) -> PoolStatus {
+        let (lost, lost_count) = self.lost();
+        let state = self.overall();
+        let (status, action) = self.advice(state, lost_count);
+        PoolStatus {
+            name: self.name(),
+            guid: self.guid,
+            state,
+            status,
+            action,
+            scan: self.scan_status(),
+            groups: self.group_status(),
+            logs: self.log_status(),
+            lost,
+            lost_count,
+            txg: self.sync.committed.get().0,
+        }
+    }
+
+    fn advice(&self, state: Health, lost_count: u64) -> (String, String) {
+        let name = self.name();
+        if state == Health::Suspended {
+            return (
+                format!("The pool stopped taking writes: {}.", self.stop_reason()),
+                format!(
+                    "Put that right (bring devices back; make room where device files lie), then \
+                     'forebay pool export {name}' and import it again. What was answered as \
+                     durable is kept."
+                ),
+            );
+        }
+        if lost_count > 0 {
+            return (
+                "Some data cannot be read: no copy or parity could repair it.".into(),
+                format!(
+                    "Restore the blocks listed below from a backup by writing them again, then \
+                     run 'forebay pool scrub {name}'."
+                ),
+            );
+        }
+        if state == Health::Degraded {
+            let last = self.health.remarks.borrow().last().cloned().unwrap_or_default();
+            let mut text = "One or more devices are missing, failed, or being rebuilt.".to_owned();
+            if !last.is_empty() {
+                text.push_str(&format!(" Last: {last}."));
+            }
+            return (
+                text,
+                format!(
+                    "Bring the device back with 'forebay pool online', or put another in its place \
+                     with 'forebay pool replace {name} OLD NEW'. One that failed and is well again \
+                     is taken back with 'forebay pool clear {name}'."
+                ),
+            );
+        }
+        let erred = |v: &VdevStatus| v.read_errors + v.write_errors + v.checksum_errors > 0;
+        if self.group_status().iter().chain(&self.log_status()).any(erred) {
+            return (
+                "Some operations on a device failed or gave wrong data. They were made good from \
+                 the others; no data is lost."
+                    .into(),
+                format!(
+                    "See whether the device should be replaced; 'forebay pool clear {name}' \
+                     starts the counters again."
+                ),
+            );
+        }
+        (String::new(), String::new())
+    }
+}
+
+fn worse(a: Health, b: Health) -> Health {
+    a.max(b)
+}
+
+fn leaf(member: &MemberConfig, state: Health) -> VdevStatus {
+    VdevStatus {
+        name: member.path.clone(),
+        kind: "device".into(),
+        state,
+        read_errors: 0,
+        write_errors: 0,
+        checksum_errors: 0,
+        note: String::new(),
+        size_bytes: member.size_bytes,
+        io: crate::status::IoCounts::default(),
+        children: Vec::new(),
+    }
+}
+
+fn member_status(
+    member: &MemberConfig,
+    now: Option<&MemberStatus>,
+    io: Option<Counts>,
+    scan: Option<&crate::status::ScanStatus>,
+) -> VdevStatus {
+    let state = match now.map(|n| n.state) {
+        Some(MemberState::Online) => Health::Online,
+        Some(MemberState::Degraded) => Health::Degraded,
+        Some(MemberState::Offline) => Health::Offline,
+        Some(MemberState::Faulted) => Health::Faulted,
+        Some(MemberState::Unavail | MemberState::Removed) | None => Health::Unavail,
+    };
+    let mut vdev = leaf(member, state);
+    vdev.io = io.map(|c| io_counts(&c)).unwrap_or_default();
+    if let Some(now) = now {
+        vdev.read_errors = now.errors.read;
+        vdev.write_errors = now.errors.write;
+        vdev.checksum_errors = now.errors.checksum;
+        if now.stale_segments > 0 && state == Health::Online {
+            let running = scan.is_some_and(|s| s.kind == "resilver" && s.state == "in progress");
+            vdev.note = if running { "resilvering" } else { "awaiting resilver" }.into();
+        }
+    }
+    vdev
+}
+
+/// A node above devices. A group of one device is that device.
+fn branch(kind: &str, number: usize, state: Health, mut children: Vec<VdevStatus>) -> VdevStatus {
+    let single = matches!(kind, "mirror" | "raid0") && children.len() == 1;
+    if single {
+        return children.remove(0);
+    }
+    let sum = |of: fn(&VdevStatus) -> u64| children.iter().map(of).sum();
+    VdevStatus {
+        name: format!("{kind}-{number}"),
+        kind: kind.to_owned(),
+        state,
+        read_errors: sum(|c| c.read_errors),
+        write_errors: sum(|c| c.write_errors),
+        checksum_errors: sum(|c| c.checksum_errors),
+        note: String::new(),
+        size_bytes: sum(|c| c.size_bytes),
+        io: crate::status::IoCounts::default(),
+        children,
+    }
+}
