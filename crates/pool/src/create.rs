@@ -16,7 +16,8 @@ use crate::config::{POOL_PROPERTIES, check_name, check_property};
 use crate::devices::reserve_bytes;
 use crate::devices::{Candidate, UNIT_BYTES, group_shape, layout_of, log_range, open_candidate};
 use crate::labels::{OpenDevice, Opener, clear_label, write_config, write_root, write_through};
-use crate::recovery::{Loaded, POOL_RINGS_FROM, Parts, build_array, log_rings_of, ring_configs};
+use crate::loading::Loaded;
+use crate::recovery::{POOL_RINGS_FROM, Parts, build_array, log_rings_of, ring_configs};
 use crate::spec::{GroupSpec, LogSpec, PoolSpec};
 use crate::{Pool, PoolError};
 

@@ -13,7 +13,7 @@ use forebay_units::CommitId;
 
 use crate::PoolError;
 use crate::labels::Label;
-use crate::recovery::Found;
+use crate::placing::Found;
 
 /// Owners that are remembered: a device that was away for longer is taken for an old copy.
 const OWNERS: usize = 256;

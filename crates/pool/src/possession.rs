@@ -21,11 +21,13 @@ use forebay_rt as rt;
 use forebay_rt::sync::Notify;
 use forebay_units::Nanos;
 
-use crate::Pool;
 use crate::labels::{Opener, read_beat, write_beat};
+use crate::placing::Found;
+use crate::spec::ImportOptions;
+use crate::{Pool, PoolError};
 
 /// How long an import watches for the beats of another owner.
-pub(crate) const WATCH: Nanos = Nanos::from_secs(4);
+const WATCH: Nanos = Nanos::from_secs(4);
 /// How long a look at the heartbeat counts: less than [`WATCH`], so that the old owner has stopped
 /// writing before the new one begins.
 const TRUST: Nanos = Nanos::from_secs(3);
@@ -171,6 +173,77 @@ impl BlockDevice for Fenced {
     fn allocation(&self, offset: u64, len: u64) -> DeviceFuture<'_, Vec<Allocation>> {
         self.inner.allocation(offset, len)
     }
+}
+
+/// Refuses a pool that another machine has imported and not exported, unless that machine is
+/// silent and the operator says so. (On one machine the devices' locks do.)
+pub(crate) async fn check_not_in_use(
+    found: &[&Found],
+    name: &str,
+    options: &ImportOptions,
+) -> Result<(), PoolError> {
+    let before = beats(found).await;
+    rt::sleep(WATCH).await;
+    if beats(found).await != before {
+        return Err(PoolError::new(format!(
+            "pool '{name}' is imported on another machine and in use there; export it there first"
+        )));
+    }
+    if !options.force && options.known.is_none() {
+        return Err(PoolError::new(format!(
+            "pool '{name}' was last used by another machine and not exported; that machine is \
+             silent now: use -f to import it if you are sure that it is off"
+        )));
+    }
+    Ok(())
+}
+
+/// After the claim: waits until an owner that has come back has looked at the heartbeat, and
+/// refuses when a mark of ours is gone.
+pub(crate) async fn check_still_ours(
+    found: &[&Found],
+    name: &str,
+    nonce: u64,
+) -> Result<(), PoolError> {
+    let marked = marks(found, nonce).await;
+    rt::sleep(WATCH).await;
+    let left = marks(found, nonce).await;
+    if marked.iter().zip(&left).all(|(marked, left)| *left || !*marked) {
+        return Ok(());
+    }
+    Err(PoolError::new(format!(
+        "pool '{name}' is imported on another machine that has come back meanwhile; export it \
+         there, or turn that machine off and try again"
+    )))
+}
+
+/// Which devices have our mark.
+async fn marks(found: &[&Found], nonce: u64) -> Vec<bool> {
+    let mut marks = Vec::new();
+    for found in found {
+        let device: Device = found.deadline.clone();
+        marks.push(read_beat(&device).await.is_some_and(|beat| beat.nonce == nonce));
+    }
+    marks
+}
+
+/// Writes a first heartbeat to every device found.
+pub(crate) async fn claim(found: &[&Found], pool: u64, nonce: u64, host: u64) {
+    let beat = Heartbeat { pool, nonce, host, beat: 0 };
+    for found in found {
+        let device: Device = found.deadline.clone();
+        // One that fails here fails the next root too, which deals with it.
+        let _ = write_beat(&device, &beat).await;
+    }
+}
+
+async fn beats(found: &[&Found]) -> Vec<Option<u64>> {
+    let mut beats = Vec::new();
+    for found in found {
+        let device: Device = found.deadline.clone();
+        beats.push(read_beat(&device).await.map(|beat| beat.beat));
+    }
+    beats
 }
 
 /// What a look at the heartbeat shows.

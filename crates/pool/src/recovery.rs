@@ -1,4 +1,5 @@
-//! The corridor of an import: labels, the newest root, the map journal, the log's replay.
+//! The corridor of an import: what the devices hold is judged, then a pool is put together from it
+//! and the log's records are replayed.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -6,30 +7,28 @@ use std::rc::Rc;
 
 use forebay_array::{Array, GroupConfig as ArrayGroup, GroupGeometry, MemberState};
 use forebay_array::{ErrorCounts, MemberConfig as ArrayMember};
-use forebay_device::{BlockDevice, Deadline, Device, DeviceError, ErrorKind, Operation};
+use forebay_device::Device;
 use forebay_format::config::{GroupConfig, MemberConfig, MemberUse, PoolConfig, RingConfig};
 use forebay_format::footer::footer_blocks;
-use forebay_format::journal::{FrameKind, SegmentRecord};
-use forebay_format::label::{Heartbeat, SUPERBLOCK_SLOTS};
-use forebay_format::map_record::{Delta, decode_leaves};
-use forebay_format::superblock::{JournalPosition, Superblock};
+use forebay_format::label::SUPERBLOCK_SLOTS;
+use forebay_format::superblock::Superblock;
 use forebay_intent_log::{IntentLog, LogConfig, LogRing, LogState, Side};
-use forebay_map::Map;
 use forebay_rt as rt;
 use forebay_rt::sync::{Mutex, Notify};
-use forebay_segment::{
-    Classes, DataWriter, InFlight, JournalReader, JournalWriter, Reader, STREAMS, SegmentTable,
-};
+use forebay_segment::{Classes, DataWriter, InFlight, JournalWriter, Reader, STREAMS};
 use forebay_txg::{Groups, Throttle};
-use forebay_units::{
-    BLOCK_BYTES, BlockAddr, CommitId, DeviceId, Nanos, SegmentId, TxgId, VolumeId, parse_bytes,
-};
+use forebay_units::{BLOCK_BYTES, CommitId, DeviceId, Nanos, TxgId, VolumeId, parse_bytes};
 
 use crate::devices::parse_layout;
 use crate::health::HealthState;
-use crate::labels::{Label, OpenDevice, Opener, open_in_time, read_beat, read_label, write_beat};
+use crate::labels::{OpenDevice, Opener, read_label};
 use crate::lineage::{History, one_history};
-use crate::possession::{Possession, WATCH, fence};
+use crate::loading::{Loaded, load_map};
+use crate::placing::{
+    check_complete, check_newest, find_devices, leave_missing_logs, newest_root, place_devices,
+    select_pool,
+};
+use crate::possession::{Possession, check_not_in_use, check_still_ours, claim, fence};
 use crate::replay::{OldLog, read_log};
 use crate::scan::ScanState;
 use crate::spec::ImportOptions;
@@ -57,25 +56,6 @@ pub(crate) struct Parts {
     pub loaded: Loaded,
 }
 
-/// What the devices hold of the map, and what follows from it.
-pub(crate) struct Loaded {
-    pub array: Rc<Array>,
-    pub table: Rc<SegmentTable>,
-    pub map: Map,
-    /// Segments of the map journal.
-    pub journal: Vec<JournalPosition>,
-    /// Blocks of the journal that some device holds otherwise than they should be.
-    pub repairs: Vec<(BlockAddr, Vec<u8>)>,
-}
-
-impl Loaded {
-    /// Of a pool without data.
-    pub fn empty(array: Rc<Array>) -> Self {
-        let table = empty_table(&array);
-        Self { array, table, map: Map::new(), journal: Vec::new(), repairs: Vec::new() }
-    }
-}
-
 pub(crate) fn geometry_of(group: &GroupConfig) -> Result<GroupGeometry, PoolError> {
     let layout = parse_layout(&group.layout)
         .ok_or_else(|| PoolError::new(format!("layout '{}' is unknown", group.layout)))?;
@@ -93,14 +73,6 @@ pub(crate) fn geometry_of(group: &GroupConfig) -> Result<GroupGeometry, PoolErro
 pub(crate) fn data_blocks(geometry: &GroupGeometry) -> u32 {
     let blocks = geometry.blocks_per_segment();
     blocks - footer_blocks(blocks)
-}
-
-fn empty_table(array: &Array) -> Rc<SegmentTable> {
-    let table = SegmentTable::new();
-    for geometry in array.groups() {
-        table.add_group(geometry.segments, data_blocks(&geometry));
-    }
-    table
 }
 
 /// The array of a configuration over the devices that are open. `stale` says which segments a
@@ -203,49 +175,6 @@ pub(crate) fn log_rings_of(
         }
     }
     rings
-}
-
-/// A device found with a label of the pool.
-pub(crate) struct Found {
-    pub path: String,
-    pub deadline: Rc<Deadline>,
-    pub label: Label,
-}
-
-/// Reads the labels of all devices at `paths` that can be opened.
-pub(crate) async fn find_devices(opener: &Rc<dyn Opener>, paths: &[String]) -> Vec<Found> {
-    let mut found = Vec::new();
-    for path in paths {
-        let Ok(deadline) = open_in_time(opener, path) else { continue };
-        let device: Device = deadline.clone();
-        let label = read_label(&device).await;
-        if !label.configs.is_empty() {
-            found.push(Found { path: path.clone(), deadline, label });
-        }
-    }
-    found
-}
-
-/// The root that counts among those found, and the configuration that belongs to it.
-pub(crate) fn newest_root(
-    found: &[&Found],
-    rewind: u64,
-) -> Result<(Superblock, PoolConfig), PoolError> {
-    let mut roots: Vec<&Superblock> = found.iter().flat_map(|f| &f.label.roots).collect();
-    roots.sort_by_key(|root| std::cmp::Reverse(root.commit));
-    roots.dedup_by_key(|root| root.commit);
-    let Some(root) = roots.into_iter().nth(rewind as usize) else {
-        return Err(PoolError::new("no readable superblock"));
-    };
-    let config = found.iter().find_map(|f| f.label.config(root.config_generation, root.config_sum));
-    // Going on to an older root would silently take back what this one committed.
-    let config = config.ok_or_else(|| {
-        PoolError::new(format!(
-            "root {} needs generation {} of the configuration, and no device has it",
-            root.commit, root.config_generation
-        ))
-    })?;
-    Ok((root.clone(), config.clone()))
 }
 
 impl Pool {
@@ -486,26 +415,6 @@ pub(crate) fn limits_for(config: &PoolConfig, array: &Array) -> (Limits, u64, u6
     (limits, dirty_limit, segments.saturating_sub(kept) * per_segment)
 }
 
-fn select_pool<'a>(found: &'a [Found], name_or_guid: &str) -> Result<Vec<&'a Found>, PoolError> {
-    let matches = |f: &&Found| {
-        let (envelope, config) = &f.label.configs[0];
-        config.name == name_or_guid || envelope.pool.to_string() == name_or_guid
-    };
-    let mine: Vec<&Found> = found.iter().filter(matches).collect();
-    let Some(first) = mine.first() else {
-        return Err(PoolError::new(format!(
-            "no pool '{name_or_guid}' was found; 'pool import' without a name lists what is there"
-        )));
-    };
-    let guid = first.label.configs[0].0.pool;
-    if mine.iter().any(|f| f.label.configs[0].0.pool != guid) {
-        return Err(PoolError::new(format!(
-            "more than one pool is named '{name_or_guid}'; import it by its number"
-        )));
-    }
-    Ok(mine)
-}
-
 /// All that an import reads before it writes anything: who is told no finds the pool as it was.
 struct Judged {
     root: Superblock,
@@ -568,368 +477,4 @@ async fn judge(
         epoch: epochs.map(|(state, _)| state.epoch).max().unwrap_or(0).max(log_state.epoch),
     };
     Ok(Judged { root, newest, config, devices, log_state, old_log, loaded, report })
-}
-
-/// Refuses a pool that another machine has imported and not exported, unless that machine is
-/// silent and the operator says so. (On one machine the devices' locks do.)
-async fn check_not_in_use(
-    found: &[&Found],
-    name: &str,
-    options: &ImportOptions,
-) -> Result<(), PoolError> {
-    let before = beats(found).await;
-    rt::sleep(WATCH).await;
-    if beats(found).await != before {
-        return Err(PoolError::new(format!(
-            "pool '{name}' is imported on another machine and in use there; export it there first"
-        )));
-    }
-    if !options.force && options.known.is_none() {
-        return Err(PoolError::new(format!(
-            "pool '{name}' was last used by another machine and not exported; that machine is \
-             silent now: use -f to import it if you are sure that it is off"
-        )));
-    }
-    Ok(())
-}
-
-/// After the claim: waits until an owner that has come back has looked at the heartbeat, and
-/// refuses when a mark of ours is gone.
-async fn check_still_ours(found: &[&Found], name: &str, nonce: u64) -> Result<(), PoolError> {
-    let marked = marks(found, nonce).await;
-    rt::sleep(WATCH).await;
-    let left = marks(found, nonce).await;
-    if marked.iter().zip(&left).all(|(marked, left)| *left || !*marked) {
-        return Ok(());
-    }
-    Err(PoolError::new(format!(
-        "pool '{name}' is imported on another machine that has come back meanwhile; export it \
-         there, or turn that machine off and try again"
-    )))
-}
-
-/// Which devices have our mark.
-async fn marks(found: &[&Found], nonce: u64) -> Vec<bool> {
-    let mut marks = Vec::new();
-    for found in found {
-        let device: Device = found.deadline.clone();
-        marks.push(read_beat(&device).await.is_some_and(|beat| beat.nonce == nonce));
-    }
-    marks
-}
-
-/// Writes a first heartbeat to every device found.
-async fn claim(found: &[&Found], pool: u64, nonce: u64, host: u64) {
-    let beat = Heartbeat { pool, nonce, host, beat: 0 };
-    for found in found {
-        let device: Device = found.deadline.clone();
-        // One that fails here fails the next root too, which deals with it.
-        let _ = write_beat(&device, &beat).await;
-    }
-}
-
-async fn beats(found: &[&Found]) -> Vec<Option<u64>> {
-    let mut beats = Vec::new();
-    for found in found {
-        let device: Device = found.deadline.clone();
-        beats.push(read_beat(&device).await.map(|beat| beat.beat));
-    }
-    beats
-}
-
-/// Gives every member of the configuration its device, by label.
-fn place_devices(
-    config: &mut PoolConfig,
-    found: &[&Found],
-    root: &Superblock,
-    devices: &mut BTreeMap<DeviceId, OpenDevice>,
-) {
-    let place = |member: &mut MemberConfig, data: bool, devices: &mut BTreeMap<_, _>| {
-        // When two devices carry the same id (a copy), the one with the newer root counts.
-        let newest = |f: &&&Found| {
-            (f.label.roots.first().map(|r| r.commit), f.label.configs[0].0.generation)
-        };
-        let best = found
-            .iter()
-            .filter(|f| f.label.configs[0].0.device == member.device)
-            .max_by_key(newest);
-        // One that was cut short is as good as missing.
-        let whole = |f: &&&Found| f.deadline.geometry().size_bytes >= member.size_bytes;
-        let Some(best) = best.filter(whole) else { return };
-        member.path.clone_from(&best.path);
-        devices.insert(DeviceId(member.device), OpenDevice::new(&best.path, best.deadline.clone()));
-        if data {
-            let last = best.label.roots.first().map_or(CommitId(0), |r| r.commit);
-            // Everything up to the root before the newest was flushed to all members in use, so a
-            // member one root behind misses nothing. One further behind is an old copy.
-            if last < root.previous && member.state == MemberUse::Online {
-                let since = member.stale_since.map_or(last.0, |s| s.min(last.0));
-                member.stale_since = Some(since);
-            }
-        } else if best.label.configs[0].0.generation < root.config_generation {
-            // A log side that missed a configuration missed frames with it.
-            member.state = MemberUse::Faulted;
-        }
-    };
-    // The log that is to be replayed may lie on devices that have left since: whatever became of
-    // them later, every acknowledged frame is on all of them.
-    for side in config.log_rings.iter().flat_map(|ring| &ring.sides) {
-        let same = found.iter().filter(|f| f.label.configs[0].0.device == side.device);
-        let best = same.max_by_key(|f| f.label.configs[0].0.generation);
-        if let Some(best) = best {
-            let open = OpenDevice::new(&best.path, best.deadline.clone());
-            devices.insert(DeviceId(side.device), open);
-        }
-    }
-    let data = config.groups.iter_mut().flat_map(|g| &mut g.members).map(|m| (m, true));
-    let logs = config.logs.iter_mut().flat_map(|r| &mut r.sides).map(|m| (m, false));
-    for (member, data) in data.chain(logs) {
-        let mut at = Some(member);
-        while let Some(member) = at {
-            place(member, data, devices);
-            at = member.replacement.as_deref_mut();
-        }
-    }
-}
-
-/// Refuses a root that may be older than the last one: the devices that are missing may know more.
-fn check_newest(
-    config: &PoolConfig,
-    found: &[&Found],
-    root: &Superblock,
-    host: u64,
-    options: &ImportOptions,
-) -> Result<(), PoolError> {
-    if options.force || options.rewind_groups > 0 {
-        return Ok(());
-    }
-    // A generation is written just before the root that names it; two ahead proves newer roots.
-    let newer = found
-        .iter()
-        .find(|f| f.label.configs.iter().any(|(e, _)| e.generation > root.config_generation + 1));
-    if let Some(newer) = newer {
-        return Err(PoolError::new(format!(
-            "pool '{}' cannot be imported: {} knows of changes that are newer than the newest \
-             root found; the devices that hold newer data are missing: bring them back, or use -f \
-             to go back to what is here",
-            config.name, newer.path
-        )));
-    }
-    // One ahead may be a change whose root was never written; but not when it marks every device
-    // that this root was read from as left behind.
-    let holders = found.iter().filter(|f| f.label.roots.iter().any(|r| r.commit == root.commit));
-    let holders: Vec<u32> = holders.map(|f| f.label.configs[0].0.device).collect();
-    let next = found.iter().flat_map(|f| &f.label.configs).find(|(envelope, newer)| {
-        let left = |id: &u32| {
-            let member = newer.data_members().find(|m| m.device == *id);
-            member.is_none_or(|m| m.state != MemberUse::Online || m.stale_since.is_some())
-        };
-        envelope.generation > root.config_generation && holders.iter().all(left)
-    });
-    if next.is_some() {
-        return Err(PoolError::new(format!(
-            "pool '{}' cannot be imported: the devices that are here were left behind by others \
-             that are missing and hold newer data; bring those back, or use -f to go back to what \
-             is here",
-            config.name
-        )));
-    }
-    let here = |m: &MemberConfig| found.iter().any(|f| f.label.configs[0].0.device == m.device);
-    // A log device that is here is a witness: it is told of every member that leaves.
-    let online = |m: &&MemberConfig| m.state == MemberUse::Online;
-    let witness = config.logs.iter().flat_map(|r| &r.sides).filter(online).any(here);
-    // A member that this very root calls left behind cannot have gone on alone since: it would
-    // have had to be rebuilt first, and the members that are here would know of that.
-    let current = |m: &&MemberConfig| online(m) && m.stale_since.is_none();
-    let members: Vec<&MemberConfig> = config.data_members().filter(current).collect();
-    let missing: Vec<&str> = members.iter().filter(|m| !here(m)).map(|m| m.path.as_str()).collect();
-    // The list of known pools is one, too, as long as no other machine had the pool since.
-    let told = |generation: u64| {
-        generation > 0 && root.host == host && root.config_generation >= generation
-    };
-    let witness = witness || options.known.is_some_and(told);
-    if witness || 2 * missing.len() < members.len().max(1) {
-        return Ok(());
-    }
-    Err(PoolError::new(format!(
-        "pool '{}': half of its devices or more are missing ({}), and they may hold newer data \
-         than those that are here; bring them back, or use -f if you are sure that they do not",
-        config.name,
-        missing.join(", ")
-    )))
-}
-
-fn check_complete(
-    config: &PoolConfig,
-    devices: &BTreeMap<DeviceId, OpenDevice>,
-    root: &Superblock,
-    options: &ImportOptions,
-) -> Result<(), PoolError> {
-    let absent = |member: &&MemberConfig| !devices.contains_key(&DeviceId(member.device));
-    for group in &config.groups {
-        let geometry = geometry_of(group)?;
-        let usable = |m: &&MemberConfig| !absent(m) && m.state == MemberUse::Online;
-        let good = group.members.iter().filter(usable).count();
-        if good < geometry.data_columns().max(1) {
-            let missing: Vec<&str> =
-                group.members.iter().filter(absent).map(|m| m.path.as_str()).collect();
-            return Err(PoolError::new(format!(
-                "pool '{}' cannot be imported: its {} of {} devices needs {} of them, {good} are \
-                 usable; missing: {}; bring devices back (-d DIR says where to look)",
-                config.name,
-                group.layout,
-                group.members.len(),
-                geometry.data_columns().max(1),
-                if missing.is_empty() { "none".to_owned() } else { missing.join(", ") },
-            )));
-        }
-    }
-    if options.accept_log_loss {
-        return Ok(());
-    }
-    let paths = |ring: &RingConfig| -> String {
-        ring.sides.iter().map(|m| m.path.as_str()).collect::<Vec<_>>().join(", ")
-    };
-    if root.exported {
-        // Nothing of it counts, but a pool that goes on without its log device is another pool
-        // than the one that was exported: that is for the operator to say.
-        let in_use = |ring: &&RingConfig| ring.sides.iter().any(|m| m.state == MemberUse::Online);
-        let gone = |ring: &&RingConfig| ring.sides.iter().all(|m| absent(&m));
-        if let Some(ring) = config.logs.iter().filter(in_use).find(gone) {
-            return Err(PoolError::new(format!(
-                "pool '{}' cannot be imported: its log device is missing ({}); no data is lost \
-                 with it, for the pool was exported: bring it back (-d DIR says where to look), \
-                 or use 'pool import -m' to go on without it",
-                config.name,
-                paths(ring)
-            )));
-        }
-        return Ok(());
-    }
-    for ring in config.log_rings.iter().filter(|ring| ring.ring < POOL_RINGS_FROM) {
-        if ring.sides.iter().all(|m| absent(&m)) {
-            return Err(PoolError::new(format!(
-                "pool '{}' cannot be imported: its log device is missing ({}), and with it writes \
-                 that were acknowledged after {}; bring it back (-d DIR says where to look), or \
-                 use 'pool import -m' to lose them",
-                config.name,
-                paths(ring),
-                root.txg
-            )));
-        }
-    }
-    Ok(())
-}
-
-/// Log devices that the pool was told to go on without are out of use from now on, so that the
-/// next import need not be told again.
-fn leave_missing_logs(config: &mut PoolConfig, devices: &BTreeMap<DeviceId, OpenDevice>) {
-    for side in config.logs.iter_mut().flat_map(|ring| &mut ring.sides) {
-        if side.state == MemberUse::Online && !devices.contains_key(&DeviceId(side.device)) {
-            side.state = MemberUse::Faulted;
-        }
-    }
-}
-
-/// Reads the map journal, and from it which segments hold what.
-async fn load_map(
-    config: &PoolConfig,
-    devices: &BTreeMap<DeviceId, OpenDevice>,
-    root: &Superblock,
-    report: &mut ImportReport,
-) -> Result<Loaded, PoolError> {
-    // Which segments a member misses is known only after the journal has been read: until then a
-    // member that misses anything is asked for nothing.
-    let end = config.groups.iter().map(|g| g.first_segment + g.segments).max().unwrap_or(0);
-    let everything = 0..end;
-    let cautious = |m: &MemberConfig| match m.stale_since {
-        Some(_) => vec![everything.clone()],
-        None => m.stale.iter().map(|(a, b)| *a..*b).collect(),
-    };
-    let array = build_array(config, devices, &cautious)?;
-    let mut map = Map::new();
-    let mut records: BTreeMap<SegmentId, SegmentRecord> = BTreeMap::new();
-    let (mut journal, mut repairs) = (Vec::new(), Vec::new());
-    if let (Some(start), Some(end)) = (root.journal_start, root.journal_end) {
-        let mut reader = JournalReader::new(array.clone(), config.guid, start, end);
-        while let Some(frame) = reader.next().await? {
-            let payload = frame.payload();
-            match frame.kind() {
-                FrameKind::Delta => map.apply(&Delta::decode(payload)?),
-                FrameKind::Leaves => {
-                    decode_leaves(payload)?.iter().for_each(|image| map.load_leaf(image));
-                }
-                FrameKind::Segments => {
-                    for record in SegmentRecord::decode_all(payload)? {
-                        records.insert(record.segment, record);
-                    }
-                }
-                FrameKind::Pad | FrameKind::Jump => {}
-            }
-        }
-        report.map_bytes = reader.bytes();
-        repairs = reader.take_repairs();
-        journal = reader.segments().to_vec();
-    }
-    let journal_segments: Vec<SegmentId> = journal.iter().map(|at| at.addr.segment()).collect();
-    let table = empty_table(&array);
-    let corrupt = |detail: String| {
-        let kind = ErrorKind::Corrupt { detail };
-        PoolError::from(DeviceError::new("map journal", Operation::Read, 0, 0, kind))
-    };
-    for record in records.values() {
-        let is_journal = journal_segments.contains(&record.segment);
-        let mut record = *record;
-        if record.kind == 2 && !is_journal {
-            record.kind = 0;
-        }
-        if !table.load_record(&record) {
-            return Err(corrupt(format!("names segment {}", record.segment)));
-        }
-    }
-    for segment in &journal_segments {
-        if table.get(*segment).state == forebay_segment::SegmentState::Free {
-            table.reopen(*segment);
-            table.close(*segment, false);
-        }
-        // What the journal says of its own segments is one root old: rows written since then must
-        // be rebuilt and scrubbed as well.
-        let geometry = array.geometry_of(*segment)?;
-        let last = root.journal_end.filter(|end| end.addr.segment() == *segment);
-        let rows = last.map_or(geometry.rows(), |end| end.addr.block() / geometry.blocks_per_row());
-        table.wrote(*segment, rows, root.commit);
-    }
-    let mut bad = None;
-    map.for_each(|volume, lba, addr, blocks| {
-        if addr.segment().0 >= table.len() {
-            bad.get_or_insert(format!("block {lba} of volume {volume} is at {addr}"));
-            return;
-        }
-        table.add_live(addr, blocks);
-        if table.get(addr.segment()).state == forebay_segment::SegmentState::Free {
-            bad.get_or_insert(format!(
-                "block {lba} of volume {volume} is in segment {}, which is free",
-                addr.segment()
-            ));
-        }
-    });
-    if let Some(detail) = bad {
-        return Err(corrupt(detail));
-    }
-    let exact = |m: &MemberConfig| {
-        let mut stale: Vec<Range<u32>> = m.stale.iter().map(|(a, b)| *a..*b).collect();
-        if let Some(since) = m.stale_since {
-            table.for_each(|segment, info| {
-                let is_journal = journal_segments.contains(&segment);
-                let in_use = info.state != forebay_segment::SegmentState::Free;
-                // The journal's own records are one root behind.
-                if in_use && (info.last >= since || is_journal) {
-                    stale.push(segment.0..segment.0 + 1);
-                }
-            });
-        }
-        stale
-    };
-    let array = build_array(config, devices, &exact)?;
-    Ok(Loaded { array, table, map, journal, repairs })
 }

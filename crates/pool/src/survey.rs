@@ -11,7 +11,7 @@ use forebay_units::{BLOCK_BYTES, DeviceId};
 use crate::Pool;
 use crate::devices::owner_of;
 use crate::labels::Opener;
-use crate::recovery::{find_devices, newest_root};
+use crate::placing::{Found, find_devices, newest_root};
 use crate::stats::io_counts;
 use crate::status::{FoundPool, Health, PoolStatus, PoolSummary, VdevStatus};
 
@@ -19,7 +19,7 @@ impl Pool {
     /// Looks for pools on `paths`. Devices that cannot be opened, or have no label, are passed by.
     pub async fn discover(opener: Rc<dyn Opener>, paths: &[String]) -> Vec<FoundPool> {
         let found = find_devices(&opener, paths).await;
-        let mut by_guid: BTreeMap<u64, Vec<&crate::recovery::Found>> = BTreeMap::new();
+        let mut by_guid: BTreeMap<u64, Vec<&Found>> = BTreeMap::new();
         for device in &found {
             by_guid.entry(device.label.configs[0].0.pool).or_default().push(device);
         }
@@ -34,7 +34,7 @@ impl Pool {
             if config.destroyed || devices.iter().all(|f| owner_of(&f.label).is_none()) {
                 continue;
             }
-            let belongs = |f: &&&crate::recovery::Found| {
+            let belongs = |f: &&&Found| {
                 crate::devices::member_of(&config, f.label.configs[0].0.device).is_some()
             };
             let paths: Vec<String> =

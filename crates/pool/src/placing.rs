@@ -1,0 +1,277 @@
+//! Which devices an import has, which root of theirs counts, and whether that is enough.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use forebay_device::{BlockDevice, Deadline, Device};
+use forebay_format::config::{MemberConfig, MemberUse, PoolConfig, RingConfig};
+use forebay_format::superblock::Superblock;
+use forebay_units::{CommitId, DeviceId};
+
+use crate::PoolError;
+use crate::labels::{Label, OpenDevice, Opener, open_in_time, read_label};
+use crate::recovery::{POOL_RINGS_FROM, geometry_of};
+use crate::spec::ImportOptions;
+
+/// A device found with a label of the pool.
+pub(crate) struct Found {
+    pub path: String,
+    pub deadline: Rc<Deadline>,
+    pub label: Label,
+}
+
+/// Reads the labels of all devices at `paths` that can be opened.
+pub(crate) async fn find_devices(opener: &Rc<dyn Opener>, paths: &[String]) -> Vec<Found> {
+    let mut found = Vec::new();
+    for path in paths {
+        let Ok(deadline) = open_in_time(opener, path) else { continue };
+        let device: Device = deadline.clone();
+        let label = read_label(&device).await;
+        if !label.configs.is_empty() {
+            found.push(Found { path: path.clone(), deadline, label });
+        }
+    }
+    found
+}
+
+/// The root that counts among those found, and the configuration that belongs to it.
+pub(crate) fn newest_root(
+    found: &[&Found],
+    rewind: u64,
+) -> Result<(Superblock, PoolConfig), PoolError> {
+    let mut roots: Vec<&Superblock> = found.iter().flat_map(|f| &f.label.roots).collect();
+    roots.sort_by_key(|root| std::cmp::Reverse(root.commit));
+    roots.dedup_by_key(|root| root.commit);
+    let Some(root) = roots.into_iter().nth(rewind as usize) else {
+        return Err(PoolError::new("no readable superblock"));
+    };
+    let config = found.iter().find_map(|f| f.label.config(root.config_generation, root.config_sum));
+    // Going on to an older root would silently take back what this one committed.
+    let config = config.ok_or_else(|| {
+        PoolError::new(format!(
+            "root {} needs generation {} of the configuration, and no device has it",
+            root.commit, root.config_generation
+        ))
+    })?;
+    Ok((root.clone(), config.clone()))
+}
+
+pub(crate) fn select_pool<'a>(
+    found: &'a [Found],
+    name_or_guid: &str,
+) -> Result<Vec<&'a Found>, PoolError> {
+    let matches = |f: &&Found| {
+        let (envelope, config) = &f.label.configs[0];
+        config.name == name_or_guid || envelope.pool.to_string() == name_or_guid
+    };
+    let mine: Vec<&Found> = found.iter().filter(matches).collect();
+    let Some(first) = mine.first() else {
+        return Err(PoolError::new(format!(
+            "no pool '{name_or_guid}' was found; 'pool import' without a name lists what is there"
+        )));
+    };
+    let guid = first.label.configs[0].0.pool;
+    if mine.iter().any(|f| f.label.configs[0].0.pool != guid) {
+        return Err(PoolError::new(format!(
+            "more than one pool is named '{name_or_guid}'; import it by its number"
+        )));
+    }
+    Ok(mine)
+}
+
+/// Gives every member of the configuration its device, by label.
+pub(crate) fn place_devices(
+    config: &mut PoolConfig,
+    found: &[&Found],
+    root: &Superblock,
+    devices: &mut BTreeMap<DeviceId, OpenDevice>,
+) {
+    let place = |member: &mut MemberConfig, data: bool, devices: &mut BTreeMap<_, _>| {
+        // When two devices carry the same id (a copy), the one with the newer root counts.
+        let newest = |f: &&&Found| {
+            (f.label.roots.first().map(|r| r.commit), f.label.configs[0].0.generation)
+        };
+        let best = found
+            .iter()
+            .filter(|f| f.label.configs[0].0.device == member.device)
+            .max_by_key(newest);
+        // One that was cut short is as good as missing.
+        let whole = |f: &&&Found| f.deadline.geometry().size_bytes >= member.size_bytes;
+        let Some(best) = best.filter(whole) else { return };
+        member.path.clone_from(&best.path);
+        devices.insert(DeviceId(member.device), OpenDevice::new(&best.path, best.deadline.clone()));
+        if data {
+            let last = best.label.roots.first().map_or(CommitId(0), |r| r.commit);
+            // Everything up to the root before the newest was flushed to all members in use, so a
+            // member one root behind misses nothing. One further behind is an old copy.
+            if last < root.previous && member.state == MemberUse::Online {
+                let since = member.stale_since.map_or(last.0, |s| s.min(last.0));
+                member.stale_since = Some(since);
+            }
+        } else if best.label.configs[0].0.generation < root.config_generation {
+            // A log side that missed a configuration missed frames with it.
+            member.state = MemberUse::Faulted;
+        }
+    };
+    // The log that is to be replayed may lie on devices that have left since: whatever became of
+    // them later, every acknowledged frame is on all of them.
+    for side in config.log_rings.iter().flat_map(|ring| &ring.sides) {
+        let same = found.iter().filter(|f| f.label.configs[0].0.device == side.device);
+        let best = same.max_by_key(|f| f.label.configs[0].0.generation);
+        if let Some(best) = best {
+            let open = OpenDevice::new(&best.path, best.deadline.clone());
+            devices.insert(DeviceId(side.device), open);
+        }
+    }
+    let data = config.groups.iter_mut().flat_map(|g| &mut g.members).map(|m| (m, true));
+    let logs = config.logs.iter_mut().flat_map(|r| &mut r.sides).map(|m| (m, false));
+    for (member, data) in data.chain(logs) {
+        let mut at = Some(member);
+        while let Some(member) = at {
+            place(member, data, devices);
+            at = member.replacement.as_deref_mut();
+        }
+    }
+}
+
+/// Refuses a root that may be older than the last one: the devices that are missing may know more.
+pub(crate) fn check_newest(
+    config: &PoolConfig,
+    found: &[&Found],
+    root: &Superblock,
+    host: u64,
+    options: &ImportOptions,
+) -> Result<(), PoolError> {
+    if options.force || options.rewind_groups > 0 {
+        return Ok(());
+    }
+    // A generation is written just before the root that names it; two ahead proves newer roots.
+    let newer = found
+        .iter()
+        .find(|f| f.label.configs.iter().any(|(e, _)| e.generation > root.config_generation + 1));
+    if let Some(newer) = newer {
+        return Err(PoolError::new(format!(
+            "pool '{}' cannot be imported: {} knows of changes that are newer than the newest \
+             root found; the devices that hold newer data are missing: bring them back, or use -f \
+             to go back to what is here",
+            config.name, newer.path
+        )));
+    }
+    // One ahead may be a change whose root was never written; but not when it marks every device
+    // that this root was read from as left behind.
+    let holders = found.iter().filter(|f| f.label.roots.iter().any(|r| r.commit == root.commit));
+    let holders: Vec<u32> = holders.map(|f| f.label.configs[0].0.device).collect();
+    let next = found.iter().flat_map(|f| &f.label.configs).find(|(envelope, newer)| {
+        let left = |id: &u32| {
+            let member = newer.data_members().find(|m| m.device == *id);
+            member.is_none_or(|m| m.state != MemberUse::Online || m.stale_since.is_some())
+        };
+        envelope.generation > root.config_generation && holders.iter().all(left)
+    });
+    if next.is_some() {
+        return Err(PoolError::new(format!(
+            "pool '{}' cannot be imported: the devices that are here were left behind by others \
+             that are missing and hold newer data; bring those back, or use -f to go back to what \
+             is here",
+            config.name
+        )));
+    }
+    let here = |m: &MemberConfig| found.iter().any(|f| f.label.configs[0].0.device == m.device);
+    // A log device that is here is a witness: it is told of every member that leaves.
+    let online = |m: &&MemberConfig| m.state == MemberUse::Online;
+    let witness = config.logs.iter().flat_map(|r| &r.sides).filter(online).any(here);
+    // A member that this very root calls left behind cannot have gone on alone since: it would
+    // have had to be rebuilt first, and the members that are here would know of that.
+    let current = |m: &&MemberConfig| online(m) && m.stale_since.is_none();
+    let members: Vec<&MemberConfig> = config.data_members().filter(current).collect();
+    let missing: Vec<&str> = members.iter().filter(|m| !here(m)).map(|m| m.path.as_str()).collect();
+    // The list of known pools is one, too, as long as no other machine had the pool since.
+    let told = |generation: u64| {
+        generation > 0 && root.host == host && root.config_generation >= generation
+    };
+    let witness = witness || options.known.is_some_and(told);
+    if witness || 2 * missing.len() < members.len().max(1) {
+        return Ok(());
+    }
+    Err(PoolError::new(format!(
+        "pool '{}': half of its devices or more are missing ({}), and they may hold newer data \
+         than those that are here; bring them back, or use -f if you are sure that they do not",
+        config.name,
+        missing.join(", ")
+    )))
+}
+
+pub(crate) fn check_complete(
+    config: &PoolConfig,
+    devices: &BTreeMap<DeviceId, OpenDevice>,
+    root: &Superblock,
+    options: &ImportOptions,
+) -> Result<(), PoolError> {
+    let absent = |member: &&MemberConfig| !devices.contains_key(&DeviceId(member.device));
+    for group in &config.groups {
+        let geometry = geometry_of(group)?;
+        let usable = |m: &&MemberConfig| !absent(m) && m.state == MemberUse::Online;
+        let good = group.members.iter().filter(usable).count();
+        if good < geometry.data_columns().max(1) {
+            let missing: Vec<&str> =
+                group.members.iter().filter(absent).map(|m| m.path.as_str()).collect();
+            return Err(PoolError::new(format!(
+                "pool '{}' cannot be imported: its {} of {} devices needs {} of them, {good} are \
+                 usable; missing: {}; bring devices back (-d DIR says where to look)",
+                config.name,
+                group.layout,
+                group.members.len(),
+                geometry.data_columns().max(1),
+                if missing.is_empty() { "none".to_owned() } else { missing.join(", ") },
+            )));
+        }
+    }
+    if options.accept_log_loss {
+        return Ok(());
+    }
+    let paths = |ring: &RingConfig| -> String {
+        ring.sides.iter().map(|m| m.path.as_str()).collect::<Vec<_>>().join(", ")
+    };
+    if root.exported {
+        // Nothing of it counts, but a pool that goes on without its log device is another pool
+        // than the one that was exported: that is for the operator to say.
+        let in_use = |ring: &&RingConfig| ring.sides.iter().any(|m| m.state == MemberUse::Online);
+        let gone = |ring: &&RingConfig| ring.sides.iter().all(|m| absent(&m));
+        if let Some(ring) = config.logs.iter().filter(in_use).find(gone) {
+            return Err(PoolError::new(format!(
+                "pool '{}' cannot be imported: its log device is missing ({}); no data is lost \
+                 with it, for the pool was exported: bring it back (-d DIR says where to look), \
+                 or use 'pool import -m' to go on without it",
+                config.name,
+                paths(ring)
+            )));
+        }
+        return Ok(());
+    }
+    for ring in config.log_rings.iter().filter(|ring| ring.ring < POOL_RINGS_FROM) {
+        if ring.sides.iter().all(|m| absent(&m)) {
+            return Err(PoolError::new(format!(
+                "pool '{}' cannot be imported: its log device is missing ({}), and with it writes \
+                 that were acknowledged after {}; bring it back (-d DIR says where to look), or \
+                 use 'pool import -m' to lose them",
+                config.name,
+                paths(ring),
+                root.txg
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Log devices that the pool was told to go on without are out of use from now on, so that the
+/// next import need not be told again.
+pub(crate) fn leave_missing_logs(
+    config: &mut PoolConfig,
+    devices: &BTreeMap<DeviceId, OpenDevice>,
+) {
+    for side in config.logs.iter_mut().flat_map(|ring| &mut ring.sides) {
+        if side.state == MemberUse::Online && !devices.contains_key(&DeviceId(side.device)) {
+            side.state = MemberUse::Faulted;
+        }
+    }
+}
