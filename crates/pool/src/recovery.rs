@@ -1,6 +1,6 @@
 //! The corridor of an import: labels, the newest root, the map journal, the log's replay.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -270,7 +270,8 @@ impl Pool {
         }
         let mut judged = judge(&mine, opener.host(), name_or_guid, options).await?;
         let nonce = rt::random_u64();
-        claim(&mine, config.guid, nonce, opener.host()).await;
+        // An owner that stood still looks here before it writes again.
+        possession.follow(claim(&mine, config.guid, nonce, opener.host()).await);
         if elsewhere {
             // Its owner may have come back while we read, and believes in itself until it looks at
             // the heartbeat again: what it did until then counts.
@@ -601,14 +602,21 @@ async fn marks(found: &[&Found], nonce: u64) -> Vec<bool> {
     marks
 }
 
-/// Writes a first heartbeat to every device found.
-async fn claim(found: &[&Found], pool: u64, nonce: u64, host: u64) {
-    let beat = Heartbeat { pool, nonce, host, beat: 0 };
-    for found in found {
-        let device: Device = found.deadline.clone();
-        // One that fails here fails the next root too, which deals with it.
-        let _ = write_beat(&device, &beat).await;
+/// Writes a first heartbeat to every device found. Gives the nonces of those that lay there.
+async fn claim(found: &[&Found], pool: u64, nonce: u64, host: u64) -> Vec<u64> {
+    let devices: Vec<Device> = found.iter().map(|found| found.deadline.clone() as Device).collect();
+    let mut before = BTreeSet::new();
+    for device in &devices {
+        before.extend(
+            read_beat(device).await.filter(|held| held.pool == pool).map(|held| held.nonce),
+        );
     }
+    let beat = Heartbeat { pool, nonce, host, beat: 0 };
+    for device in &devices {
+        // One that fails here fails the next root too, which deals with it.
+        let _ = write_beat(device, &beat).await;
+    }
+    before.into_iter().collect()
 }
 
 async fn beats(found: &[&Found]) -> Vec<Option<u64>> {
