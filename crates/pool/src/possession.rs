@@ -6,10 +6,15 @@
 //! the new owner has put there. So nobody writes who has not looked at the heartbeat for three seconds
 //! of the clock; such writes wait until it has been looked at, and fail if it is another's.
 //!
+//! One beat of the old owner may have been on its way when it stopped, and land over the new owner's
+//! mark. The new owner knows whose mark it replaced: it takes that one for what it is and beats on. The
+//! old one finds the new mark on the other devices, or, where there is but one, at a second look.
+//!
 //! What the kernel had already been given is beyond this: only a device that refuses its old owner (a
 //! reservation) could stop that.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use forebay_device::{
@@ -32,6 +37,8 @@ const WATCH: Nanos = Nanos::from_secs(4);
 /// writing before the new one begins.
 const TRUST: Nanos = Nanos::from_secs(3);
 const BEAT_EVERY: Nanos = Nanos::from_secs(1);
+/// After this another owner has beaten again.
+const BEATEN_AGAIN: Nanos = Nanos::from_millis(1500);
 
 /// What a pool knows about being its devices' only owner.
 pub(crate) struct Possession {
@@ -40,9 +47,29 @@ pub(crate) struct Possession {
     known_at: Cell<Option<Nanos>>,
     lost: Cell<bool>,
     changed: Rc<Notify>,
+    /// Whose marks this owner replaced when it came.
+    before: RefCell<Vec<u64>>,
 }
 
 impl Possession {
+    fn new() -> Rc<Self> {
+        Rc::new(Self {
+            known_at: Cell::new(None),
+            lost: Cell::new(false),
+            changed: Notify::new(),
+            before: RefCell::default(),
+        })
+    }
+
+    /// These owners came before: their marks mean nothing any more.
+    pub(crate) fn follow(&self, nonces: Vec<u64>) {
+        *self.before.borrow_mut() = nonces;
+    }
+
+    fn came_before(&self, nonce: u64) -> bool {
+        self.before.borrow().contains(&nonce)
+    }
+
     fn is_sure(&self) -> bool {
         self.known_at.get().is_none_or(|at| rt::now().since(at) <= TRUST)
     }
@@ -78,11 +105,7 @@ impl Possession {
 
 /// An opener whose devices ask before they write.
 pub(crate) fn fence(inner: Rc<dyn Opener>) -> (Rc<dyn Opener>, Rc<Possession>) {
-    let possession = Rc::new(Possession {
-        known_at: Cell::new(None),
-        lost: Cell::new(false),
-        changed: Notify::new(),
-    });
+    let possession = Possession::new();
     (Rc::new(FencedOpener { inner, possession: possession.clone() }), possession)
 }
 
@@ -227,14 +250,21 @@ async fn marks(found: &[&Found], nonce: u64) -> Vec<bool> {
     marks
 }
 
-/// Writes a first heartbeat to every device found.
-pub(crate) async fn claim(found: &[&Found], pool: u64, nonce: u64, host: u64) {
-    let beat = Heartbeat { pool, nonce, host, beat: 0 };
-    for found in found {
-        let device: Device = found.deadline.clone();
-        // One that fails here fails the next root too, which deals with it.
-        let _ = write_beat(&device, &beat).await;
+/// Writes a first heartbeat to every device found. Gives the nonces of those that lay there.
+pub(crate) async fn claim(found: &[&Found], pool: u64, nonce: u64, host: u64) -> Vec<u64> {
+    let devices: Vec<Device> = found.iter().map(|found| found.deadline.clone() as Device).collect();
+    let mut before = BTreeSet::new();
+    for device in &devices {
+        before.extend(
+            read_beat(device).await.filter(|held| held.pool == pool).map(|held| held.nonce),
+        );
     }
+    let beat = Heartbeat { pool, nonce, host, beat: 0 };
+    for device in &devices {
+        // One that fails here fails the next root too, which deals with it.
+        let _ = write_beat(device, &beat).await;
+    }
+    before.into_iter().collect()
 }
 
 async fn beats(found: &[&Found]) -> Vec<Option<u64>> {
@@ -252,6 +282,16 @@ enum Look {
     Another,
     /// So much time has passed since the look that it says nothing.
     Late,
+}
+
+/// What the heartbeats say.
+#[derive(Default)]
+struct Marks {
+    /// One is of somebody who came later.
+    another: bool,
+    read: usize,
+    /// The first device that could be read.
+    device: Option<Device>,
 }
 
 impl Pool {
@@ -295,30 +335,45 @@ impl Pool {
         }
     }
 
-    async fn look_and_beat(&self, beat: u64) -> Look {
-        let begun = rt::now();
-        // After a gap one device is not enough: a beat of ours may have been on its way when time
-        // stood still, and lie over another's now. An import leaves its mark on every device.
-        let after_gap = !self.possession.is_sure();
-        let mut own = None;
+    /// Reads the heartbeat of one device that answers, or of all.
+    async fn marks(&self, all: bool) -> Marks {
+        let mut marks = Marks::default();
         for (_, open) in self.label_devices() {
             let device = open.device();
             // A device that fails this fails the next root too, which deals with it.
             let Some(held) = read_beat(&device).await else { continue };
-            if held.pool == self.guid && held.nonce != self.nonce && beat > 1 {
-                return Look::Another;
-            }
-            own = own.or(Some(device));
-            if !after_gap {
+            let known = held.nonce == self.nonce || self.possession.came_before(held.nonce);
+            marks.another |= held.pool == self.guid && !known;
+            marks.read += 1;
+            marks.device.get_or_insert(device);
+            if marks.another || !all {
                 break;
             }
+        }
+        marks
+    }
+
+    async fn look_and_beat(&self, beat: u64) -> Look {
+        let mut begun = rt::now();
+        // After a gap one device is not enough: a beat of ours may have been on its way when time
+        // stood still, and lie over another's now. An import leaves its mark on every device.
+        let after_gap = !self.possession.is_sure();
+        let mut marks = self.marks(after_gap).await;
+        if after_gap && !marks.another && marks.read < 2 {
+            // The late beat may lie over the only mark there was: whoever left it beats again.
+            rt::sleep(BEATEN_AGAIN).await;
+            begun = rt::now();
+            marks = self.marks(true).await;
+        }
+        if marks.another {
+            return Look::Another;
         }
         if rt::now().since(begun) > BEAT_EVERY + BEAT_EVERY {
             return Look::Late;
         }
         self.possession.renew(begun);
         let first = self.label_devices().into_iter().next().map(|(_, open)| open.device());
-        if let Some(device) = own.or(first) {
+        if let Some(device) = marks.device.or(first) {
             let host = self.opener.host();
             let mine = Heartbeat { pool: self.guid, nonce: self.nonce, host, beat };
             let _ = write_beat(&device, &mine).await;

@@ -201,7 +201,8 @@ impl Pool {
         }
         let mut judged = judge(&history, opener.host(), name_or_guid, options).await?;
         let nonce = rt::random_u64();
-        claim(&history.devices, config.guid, nonce, opener.host()).await;
+        // An owner that stood still looks here before it writes again.
+        possession.follow(claim(&history.devices, config.guid, nonce, opener.host()).await);
         if elsewhere {
             // Its owner may have come back while we read, and believes in itself until it looks at
             // the heartbeat again: what it did until then counts.

@@ -1,4 +1,4 @@
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -6,11 +6,10 @@ use forebay_device::{BlockDevice, Device, DeviceError, ErrorKind, IoBuf, MemoryD
 use forebay_format::label::Heartbeat;
 use forebay_rt as rt;
 use forebay_rt::Runtime;
-use forebay_rt::sync::Notify;
 use forebay_units::Nanos;
 
 use super::{Fenced, Possession};
-use crate::labels::{Opener, write_beat};
+use crate::labels::{Opener, read_beat, write_beat};
 use crate::spec::{GroupSpec, ImportOptions, PoolSpec, Redundancy};
 use crate::status::Health;
 use crate::{Pool, PoolError};
@@ -56,11 +55,7 @@ async fn import(machine: Machine, force: bool) -> Result<Rc<Pool>, PoolError> {
 
 /// A fenced device, and a word for each write that has ended: whether it succeeded.
 fn fenced() -> (Rc<Fenced>, Rc<Possession>, Rc<RefCell<Vec<bool>>>) {
-    let possession = Rc::new(Possession {
-        known_at: Cell::new(None),
-        lost: Cell::new(false),
-        changed: Notify::new(),
-    });
+    let possession = Possession::new();
     let inner: Device = Rc::new(MemoryDevice::new("a", 1 << 20));
     let device = Rc::new(Fenced { inner, possession: possession.clone() });
     (device, possession, Rc::default())
@@ -169,4 +164,83 @@ fn after_a_gap_a_beat_of_ours_over_another_is_not_believed() {
         rt::sleep(Nanos::from_secs(2)).await;
         assert_eq!(pool.summary().health, Health::Suspended);
     });
+}
+
+#[test]
+fn an_owner_that_was_stopped_before_its_first_beat_finds_another_too() {
+    Runtime::simulated(1).block_on(async {
+        let shelf = shelf();
+        let pool = create(Machine { shelf: shelf.clone(), host: 1 }).await;
+        rt::sleep(Nanos::from_millis(200)).await;
+        let other = Heartbeat { pool: pool.guid(), nonce: pool.nonce ^ 1, host: 2, beat: 0 };
+        for name in ["a", "b"] {
+            let device = shelf.borrow()[name].clone();
+            write_beat(&device, &other).await.expect("written");
+        }
+        rt::sleep(Nanos::from_secs(2)).await;
+        assert_eq!(pool.summary().health, Health::Suspended);
+    });
+}
+
+#[test]
+fn a_late_beat_of_the_owner_before_does_not_stop_the_new_one() {
+    let shelf = shelf();
+    let machine = |host: u64| Machine { shelf: shelf.clone(), host };
+    let [first, second] = [1, 2].map(machine);
+    let nonce = Runtime::simulated(1).block_on(async move {
+        let pool = create(first).await;
+        rt::sleep(Nanos::from_secs(3)).await;
+        pool.nonce
+    });
+    Runtime::simulated(2).block_on(async move {
+        let pool = import(second, true).await.expect("imported");
+        rt::sleep(Nanos::from_secs(2)).await;
+        let device = shelf.borrow()["a"].clone();
+        let late = Heartbeat { pool: pool.guid(), nonce, host: 1, beat: 3 };
+        write_beat(&device, &late).await.expect("written");
+        rt::sleep(Nanos::from_secs(2)).await;
+        assert_eq!(pool.summary().health, Health::Online);
+        let held = read_beat(&device).await.expect("a beat");
+        assert_eq!(held.nonce, pool.nonce, "the new owner's mark is there again");
+        // A third one is nobody's predecessor.
+        let third = Heartbeat { pool: pool.guid(), nonce: pool.nonce ^ 1, host: 3, beat: 0 };
+        write_beat(&device, &third).await.expect("written");
+        rt::sleep(Nanos::from_secs(2)).await;
+        assert_eq!(pool.summary().health, Health::Suspended);
+    });
+}
+
+#[test]
+fn after_a_gap_one_device_is_looked_at_twice() {
+    for another_beats in [true, false] {
+        Runtime::simulated(1).block_on(async move {
+            let shelf = shelf();
+            let machine = Machine { shelf: shelf.clone(), host: 1 };
+            let devices = vec!["a".to_owned()];
+            let group = GroupSpec { redundancy: Redundancy::Raid0, devices };
+            let spec = PoolSpec { groups: vec![group], ..PoolSpec::default() };
+            let pool = Pool::create(Rc::new(machine), "p", &spec).await.expect("a pool");
+            rt::sleep(Nanos::from_millis(4500)).await;
+            // Another has marked the device, and then a late beat of ours went over the mark.
+            pool.possession.known_at.set(Some(Nanos(0)));
+            let ended = Rc::new(RefCell::new(None));
+            let (own, word) = (pool.label_devices()[0].1.device(), ended.clone());
+            drop(rt::spawn(async move {
+                let outcome = own.write(8 << 20, IoBuf::zeroed(4096).freeze(), false).await;
+                *word.borrow_mut() = Some(outcome.is_ok());
+            }));
+            rt::sleep(Nanos::from_secs(1)).await;
+            assert_eq!(*ended.borrow(), None, "nothing is written after one look");
+            if another_beats {
+                let other =
+                    Heartbeat { pool: pool.guid(), nonce: pool.nonce ^ 1, host: 2, beat: 1 };
+                let device = shelf.borrow()["a"].clone();
+                write_beat(&device, &other).await.expect("written");
+            }
+            rt::sleep(Nanos::from_secs(3)).await;
+            let health = if another_beats { Health::Suspended } else { Health::Online };
+            assert_eq!(pool.summary().health, health);
+            assert_eq!(*ended.borrow(), Some(!another_beats));
+        });
+    }
 }
