@@ -7,7 +7,8 @@ use crate::label::{SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
 use crate::{Decoder, Encoder, FormatError};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FBAYROOT");
-const VERSION: u32 = 2;
+/// The version that this program reads and writes.
+pub const VERSION: u32 = 2;
 /// Counters that are kept for ever; their meaning is the pool's.
 pub const COUNTERS: usize = 32;
 /// Largest log state that fits.
@@ -92,6 +93,16 @@ impl Superblock {
         let sum = crc64(&bytes);
         bytes.extend_from_slice(&sum.to_le_bytes());
         bytes
+    }
+
+    /// The version of whatever superblock a slot holds, this program's or not; `None` when it holds
+    /// none, or a damaged one. All versions have magic, version and checksum in the same places.
+    #[must_use]
+    pub fn version(bytes: &[u8]) -> Option<u32> {
+        let (body, sum) = bytes.split_at_checked(SUPERBLOCK_BYTES as usize - 8)?;
+        let mut input = Decoder::new("superblock", body);
+        let magic = input.u64().ok()?;
+        (magic == MAGIC && crc64(body).to_le_bytes() == sum).then(|| input.u32().ok())?
     }
 
     /// From a slot's bytes.

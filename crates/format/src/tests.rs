@@ -3,7 +3,7 @@ use crate::config::PoolConfig;
 use crate::footer::{Footer, FooterPlace, Run, footer_blocks, sum_in_page};
 use crate::journal::{FrameHeader, FrameKind, SegmentRecord, encode_frame};
 use crate::label::{ConfigEnvelope, Heartbeat, LABEL_BYTES, label_offsets};
-use crate::superblock::{COUNTERS, JournalPosition, Superblock};
+use crate::superblock::{COUNTERS, JournalPosition, Superblock, VERSION};
 use crate::{Decoder, Encoder};
 use forebay_units::{BlockAddr, CommitId, Lba, SegmentId, TxgId, VolumeId};
 use proptest::prelude::*;
@@ -55,6 +55,16 @@ fn a_superblock_comes_back_and_any_flipped_bit_is_seen() {
     let bytes = root.encode();
     assert_eq!((bytes.len(), root.slot()), (4096, 3));
     assert_eq!(Superblock::decode(&bytes).unwrap(), root);
+    assert_eq!(Superblock::version(&bytes), Some(VERSION));
+    let mut later = bytes.clone();
+    later[8] += 1;
+    assert_eq!(Superblock::version(&later), None, "it is damaged, not of another version");
+    let body = later.len() - 8;
+    let sum = crc64(&later[..body]);
+    later[body..].copy_from_slice(&sum.to_le_bytes());
+    assert_eq!(Superblock::version(&later), Some(VERSION + 1));
+    assert!(Superblock::decode(&later).unwrap_err().to_string().contains("version"));
+    assert_eq!(Superblock::version(&[]), None);
     for byte in (0..bytes.len()).step_by(7) {
         let mut bad = bytes.clone();
         bad[byte] ^= 0x10;

@@ -9,7 +9,7 @@ use forebay_format::label::{
     CONFIG_SLOT_BYTES, ConfigEnvelope, HEARTBEAT_OFFSET_BYTES, Heartbeat, MIN_DEVICE_BYTES,
     SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SLOTS, label_offsets,
 };
-use forebay_format::superblock::Superblock;
+use forebay_format::superblock::{Superblock, VERSION};
 use forebay_rt as rt;
 use forebay_units::Nanos;
 
@@ -22,6 +22,8 @@ pub(crate) struct Label {
     pub configs: Vec<(ConfigEnvelope, PoolConfig)>,
     /// Readable superblocks, newest first, each once.
     pub roots: Vec<Superblock>,
+    /// The version of superblocks that are whole and that this program does not read.
+    pub unknown_version: Option<u32>,
     /// The heartbeat.
     pub beat: Option<Heartbeat>,
 }
@@ -69,10 +71,13 @@ pub(crate) async fn read_label(device: &Device) -> Label {
         let ring = IoBuf::zeroed((SUPERBLOCK_SLOTS * SUPERBLOCK_BYTES) as usize);
         if let Ok(ring) = device.read(area + SUPERBLOCK_OFFSET_BYTES, ring).await {
             for slot in ring.chunks(SUPERBLOCK_BYTES as usize) {
-                if let Ok(root) = Superblock::decode(slot)
-                    && !label.roots.contains(&root)
-                {
-                    label.roots.push(root);
+                match Superblock::decode(slot) {
+                    Ok(root) if label.roots.contains(&root) => {}
+                    Ok(root) => label.roots.push(root),
+                    Err(_) => {
+                        let other = Superblock::version(slot).filter(|v| *v != VERSION);
+                        label.unknown_version = label.unknown_version.max(other);
+                    }
                 }
             }
         }

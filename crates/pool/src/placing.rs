@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use forebay_device::{BlockDevice, Deadline, Device};
 use forebay_format::config::{MemberConfig, MemberUse, PoolConfig, RingConfig};
-use forebay_format::superblock::Superblock;
+use forebay_format::superblock::{Superblock, VERSION};
 use forebay_units::{CommitId, DeviceId};
 
 use crate::PoolError;
@@ -39,6 +39,15 @@ pub(crate) fn newest_root(
     found: &[&Found],
     rewind: u64,
 ) -> Result<(Superblock, PoolConfig), PoolError> {
+    // Passing over what another program wrote later would silently take that back.
+    if let Some(other) = found.iter().find(|f| f.label.unknown_version.is_some()) {
+        return Err(PoolError::new(format!(
+            "{} has superblocks of format version {}, and this program reads version {VERSION}; use \
+             the program that wrote them",
+            other.path,
+            other.label.unknown_version.unwrap_or_default()
+        )));
+    }
     let mut roots: Vec<&Superblock> = found.iter().flat_map(|f| &f.label.roots).collect();
     roots.sort_by_key(|root| std::cmp::Reverse(root.commit));
     roots.dedup_by_key(|root| root.commit);

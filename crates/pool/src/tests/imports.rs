@@ -224,6 +224,32 @@ fn an_owner_that_comes_back_while_its_pool_is_taken_over_keeps_it() {
 }
 
 #[test]
+fn roots_of_another_version_are_never_passed_over() {
+    let rack = Rack::new(&ALL, SIZE);
+    let mine = rack.clone();
+    until_crash(async move {
+        let pool = make(&mine, Redundancy::Mirror, &["a", "b"], &[]).await;
+        pool.sync().await.unwrap();
+        pool.export().await.unwrap();
+    });
+    Runtime::simulated(2).block_on(async move {
+        // A later program wrote one more root, on one device.
+        let device = rack.device("b");
+        let [front, _] = forebay_format::label::label_offsets(SIZE);
+        let ring = front + forebay_format::label::SUPERBLOCK_OFFSET_BYTES;
+        let at = ring + 31 * 4096;
+        let mut slot = device.read(ring + 4096, IoBuf::zeroed(4096)).await.unwrap();
+        assert!(forebay_format::superblock::Superblock::decode(&slot).is_ok(), "root 1");
+        slot[8] += 1;
+        let sum = forebay_format::checksum::crc64(&slot[..4088]);
+        slot[4088..].copy_from_slice(&sum.to_le_bytes());
+        device.write(at, slot.freeze(), true).await.unwrap();
+        refused(&rack, 1, &ImportOptions::default(), "b has superblocks of format version").await;
+        refused(&rack, 1, &forced(), "use the program that wrote them").await;
+    });
+}
+
+#[test]
 fn an_import_that_cannot_read_the_map_writes_nothing() {
     let rack = Rack::new(&ALL, SIZE);
     let mine = rack.clone();
