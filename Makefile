@@ -11,7 +11,7 @@ ARGS ?=
 .PHONY: run build test check prove prove-ci bench bench-sim man clean
 
 run:
-	$(CARGO) run --release --quiet --package forebay-cli -- up $(ARGS)
+	$(CARGO) run --release --package forebay-cli -- up $(ARGS)
 
 build:
 	$(CARGO) build --release --workspace

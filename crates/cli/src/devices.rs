@@ -77,9 +77,11 @@ pub fn resolve_new(word: &str) -> Result<String, Failure> {
     let path = absolute(&named(word))?;
     let shown = path.display();
     let failed = |e: std::io::Error| match e.kind() {
-        std::io::ErrorKind::PermissionDenied => Failure::new(format!(
-            "{shown}: {e}; a device must be readable and writable for whoever serves the pool"
-        )),
+        std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
+            Failure::new(format!(
+                "{shown}: {e}; a device must be readable and writable for whoever serves the pool"
+            ))
+        }
         _ => Failure::new(format!("{shown}: {e}")),
     };
     let meta = std::fs::metadata(&path).map_err(|e| match e.kind() {
@@ -91,6 +93,8 @@ pub fn resolve_new(word: &str) -> Result<String, Failure> {
     if !meta.is_file() && !meta.file_type().is_block_device() {
         return Err(Failure::new(format!("{shown} is neither a file nor a block device")));
     }
+    // The pool would say the same, in fewer words.
+    std::fs::File::options().read(true).write(true).open(&path).map_err(failed)?;
     let size_bytes = probe_size_bytes(&path).map_err(failed)?;
     if size_bytes < DEVICE_MIN_BYTES {
         return Err(Failure::new(format!(

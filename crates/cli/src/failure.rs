@@ -36,7 +36,20 @@ impl From<forebay_pool::PoolError> for Failure {
 /// Prints `forebay: MESSAGE` on standard error, on one line.
 pub fn report(message: &str) {
     if !message.is_empty() {
-        let line: Vec<&str> = message.split_whitespace().collect();
-        eprintln!("forebay: {}", line.join(" "));
+        eprintln!("forebay: {}", one_line(message));
     }
 }
+
+/// The message on one line, without the numbers that the system's errors have beside their words.
+fn one_line(message: &str) -> String {
+    const NUMBER: &str = " (os error ";
+    let mut line = message.split_whitespace().collect::<Vec<_>>().join(" ");
+    while let Some(at) = line.find(NUMBER) {
+        let Some(len) = line[at..].find(')') else { break };
+        line.replace_range(at..=at + len, "");
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests;

@@ -19,6 +19,7 @@ use crate::args::ScanVerb;
 use crate::control::{Action, Handler, Hello, PROTOCOL_VERSION, Reply, Request, Response, Sample};
 use crate::failure::{Failure, report};
 use crate::leases::Leases;
+use crate::signals::Stop;
 use crate::state::{KnownPool, StateDir};
 
 /// Open pools by name.
@@ -36,11 +37,11 @@ pub struct PoolSet {
 }
 
 impl PoolSet {
-    /// A set without pools.
+    /// A set without pools. `stop` is how the user ends this process, when it is watched for.
     #[must_use]
-    pub fn new(opener: Rc<dyn Opener>, state: StateDir) -> Rc<Self> {
+    pub fn new(opener: Rc<dyn Opener>, state: StateDir, stop: Option<Rc<Stop>>) -> Rc<Self> {
         Rc::new(Self {
-            opener: Rc::new(Witness { opener, state: state.clone() }),
+            opener: Rc::new(Witness { opener, state: state.clone(), stop }),
             state,
             pools: RefCell::default(),
             leases: Leases::default(),
@@ -91,6 +92,7 @@ impl PoolSet {
             Action::Import { paths, options } => {
                 self.check_takes_more(name)?;
                 let pool = Pool::import(self.opener.clone(), paths, name, options).await?;
+                crate::memory::give_back_what_is_free();
                 if let Err(taken) = self.adopt(pool.clone()) {
                     pool.export().await?;
                     return Err(taken);
@@ -259,10 +261,12 @@ impl Exports for PoolSet {
     }
 }
 
-/// Opens devices, and keeps in the state folder what pools tell of their configurations.
+/// Opens devices, keeps in the state folder what pools tell of their configurations, and tells
+/// pools when the user has had enough.
 struct Witness {
     opener: Rc<dyn Opener>,
     state: StateDir,
+    stop: Option<Rc<Stop>>,
 }
 
 impl Opener for Witness {
@@ -279,6 +283,10 @@ impl Opener for Witness {
         if let Err(failure) = self.state.witness(pool, generation) {
             report(&format!("warning: {}", failure.message));
         }
+    }
+
+    fn is_unwanted(&self) -> bool {
+        self.stop.as_ref().is_some_and(|stop| stop.is_asked())
     }
 }
 

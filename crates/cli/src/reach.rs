@@ -2,7 +2,9 @@
 
 use std::rc::Rc;
 
+use forebay_pool::Pool;
 use forebay_pool::spec::ImportOptions;
+use forebay_pool::status::FoundPool;
 
 use crate::control::{Action, Link, PROTOCOL_VERSION, Reply, Request};
 use crate::devices::{FileOpener, wait_until_free};
@@ -10,7 +12,7 @@ use crate::failure::Failure;
 use crate::pools::PoolSet;
 use crate::signals::Stop;
 use crate::state::{KnownPool, StateDir};
-use crate::terminal::patiently;
+use crate::terminal::{Screen, patiently};
 
 /// The state folder, and the servers that run on it.
 pub struct Reach {
@@ -25,6 +27,7 @@ pub struct Access {
     pool: String,
     typed: String,
     way: Way,
+    stop: Option<Rc<Stop>>,
 }
 
 enum Way {
@@ -55,6 +58,14 @@ impl Reach {
     #[must_use]
     pub fn stop(&self) -> Rc<Stop> {
         self.stop.clone().expect("a command that waits is given signals by run::execute")
+    }
+
+    /// The pools on `paths`: shown when it takes long, and given up on Ctrl-C.
+    pub async fn discover(&self, paths: &[String]) -> Result<Vec<FoundPool>, Failure> {
+        let looking = Pool::discover(Rc::new(FileOpener), paths);
+        let looking = patiently("looking for pools", false, looking);
+        let found = unless_asked(&self.stop, looking).await;
+        found.ok_or_else(|| Failure::new("interrupted; nothing was done"))
     }
 
     /// A request that goes into the pool's history as this command, unless it only looks.
@@ -92,27 +103,31 @@ impl Reach {
     /// A way to the pool `name`. Without a server, the pool is imported here until
     /// [`Access::close`].
     pub async fn access(&self, name: &str) -> Result<Access, Failure> {
-        let typed = self.typed.clone();
+        let (pool, typed, stop) = (name.to_owned(), self.typed.clone(), self.stop.clone());
         if let Some(link) = self.serving(name) {
-            return Ok(Access { pool: name.to_owned(), typed, way: Way::Served(link) });
+            return Ok(Access { pool, typed, way: Way::Served(link), stop });
         }
         let known = self.state.known_pools()?.into_iter().find(|pool| pool.name == name);
         let known = known.ok_or_else(|| no_such_pool(name))?;
-        let set = PoolSet::new(Rc::new(FileOpener), self.state.clone());
+        let set = PoolSet::new(Rc::new(FileOpener), self.state.clone(), self.stop.clone());
         let importing = import_known(&set, &known, &KNOWN);
-        patiently(&format!("opening '{name}'"), false, importing).await?;
-        Ok(Access { pool: name.to_owned(), typed, way: Way::Here(set) })
+        let what = format!("opening '{name}'");
+        let opening = patiently(&what, false, importing);
+        unless_asked(&stop, opening).await.ok_or_else(|| {
+            Failure::new(format!("interrupted while '{name}' was being opened; nothing was done"))
+        })??;
+        Ok(Access { pool, typed, way: Way::Here(set), stop })
     }
 
     /// A way for a pool that is about to be created or imported: a server that takes it, or here.
     #[must_use]
     pub fn access_new(&self, name: &str) -> Access {
-        let (pool, typed) = (name.to_owned(), self.typed.clone());
+        let (pool, typed, stop) = (name.to_owned(), self.typed.clone(), self.stop.clone());
         match self.links.iter().find(|link| link.hello.takes_more) {
-            Some(link) => Access { pool, typed, way: Way::Served(link.clone()) },
+            Some(link) => Access { pool, typed, way: Way::Served(link.clone()), stop },
             None => {
-                let set = PoolSet::new(Rc::new(FileOpener), self.state.clone());
-                Access { pool, typed, way: Way::Here(set) }
+                let set = PoolSet::new(Rc::new(FileOpener), self.state.clone(), self.stop.clone());
+                Access { pool, typed, way: Way::Here(set), stop }
             }
         }
     }
@@ -126,17 +141,45 @@ impl Reach {
 }
 
 impl Access {
-    /// Asks one thing.
+    /// Asks one thing. On Ctrl-C, what a server was asked goes on there; what is done here is given
+    /// up when that leaves nothing half done (an import, the log's place of a new device), and else
+    /// comes to its end first.
     pub async fn ask(&self, action: Action) -> Result<Reply, Failure> {
         let request = request(&self.pool, &self.typed, action);
+        // Whoever asks after the user has had enough cleans up.
+        let stop = self.stop.clone().filter(|stop| !stop.is_asked());
         match &self.way {
             Way::Served(link) => {
-                let what = format!("waiting for the server (process {})", link.hello.pid);
-                patiently(&what, false, link.ask(&request)).await
+                let pid = link.hello.pid;
+                let what = format!("waiting for the server (process {pid})");
+                let asking = patiently(&what, false, link.ask(&request));
+                unless_asked(&stop, asking).await.unwrap_or_else(|| {
+                    Err(Failure::new(format!(
+                        "interrupted: the server (process {pid}) goes on with it; 'forebay pool \
+                         history {}' shows when it is done",
+                        self.pool
+                    )))
+                })
             }
             Way::Here(set) => {
-                let what = format!("working on '{}'", self.pool);
-                patiently(&what, true, set.perform(&request)).await
+                let what = doing(&request.action, &self.pool);
+                let working = patiently(&what, true, set.perform(&request));
+                if matches!(request.action, Action::Import { .. }) {
+                    return unless_asked(&stop, working)
+                        .await
+                        .unwrap_or_else(|| Err(Failure::new("interrupted: nothing was imported")));
+                }
+                let mut working = std::pin::pin!(working);
+                if let Some(reply) = unless_asked(&stop, working.as_mut()).await {
+                    return reply;
+                }
+                let screen = Screen::stderr();
+                if screen.is_terminal() {
+                    // Over the live line, and what the terminal has echoed into it.
+                    screen.show("");
+                    screen.say("stopping as soon as nothing is half done (Ctrl-C again: at once)");
+                }
+                working.await
             }
         }
     }
@@ -162,6 +205,27 @@ impl Access {
         let closed = self.close().await;
         let value = outcome?;
         closed.map(|()| value)
+    }
+}
+
+/// `work`'s result, unless the user asks for the end first; then `None`, and `work` is dropped.
+async fn unless_asked<F: Future>(stop: &Option<Rc<Stop>>, work: F) -> Option<F::Output> {
+    match stop {
+        Some(stop) => stop.unless_asked(work).await,
+        None => Some(work.await),
+    }
+}
+
+/// What is being done, for whoever waits.
+fn doing(action: &Action, pool: &str) -> String {
+    match action {
+        Action::Create { .. } => format!("creating '{pool}', writing its log through"),
+        Action::Add { .. } => format!("adding to '{pool}'"),
+        Action::Attach { .. } => format!("attaching to '{pool}'"),
+        Action::Import { .. } => "importing".to_owned(),
+        Action::Export { .. } => format!("exporting '{pool}'"),
+        Action::Destroy { .. } => format!("destroying '{pool}'"),
+        _ => format!("working on '{pool}'"),
     }
 }
 

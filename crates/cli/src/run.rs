@@ -47,26 +47,31 @@ fn execute(cli: Cli) -> Result<u8, Failure> {
         Command::Up(args) => on_pools(true, async |reach| up(args, reach).await)?,
         Command::Serve(args) => on_pools(true, async |reach| serve(args, reach).await)?,
         Command::Pool { command } => {
-            on_pools(waits(&command), async |reach| pool(command, &reach).await)?
+            on_pools(ends_well(&command), async |reach| pool(command, &reach).await)?
         }
-        Command::Volume { command } => {
-            on_pools(false, async |reach| volume(command, &reach).await)?
-        }
+        Command::Volume { command } => on_pools(true, async |reach| volume(command, &reach).await)?,
     };
     print(&outcome.text)?;
     Ok(u8::from(!outcome.complete))
 }
 
-/// Runs `work` with the state folder and the servers on it. `waits`: Ctrl-C must end it well.
+/// Runs `work` with the state folder and the servers on it. `ends_well`: Ctrl-C is told to it.
 fn on_pools(
-    waits: bool,
+    ends_well: bool,
     work: impl AsyncFnOnce(Reach) -> Result<Outcome, Failure> + 'static,
 ) -> Result<Outcome, Failure> {
     let state = StateDir::open()?;
-    let signals = waits.then(Signals::take).transpose()?;
+    let signals = ends_well.then(Signals::take).transpose()?;
     runtime()?.block_on(async move {
-        let reach = Reach::new(state, signals.map(Signals::watch)).await?;
-        work(reach).await
+        let stop = signals.map(Signals::watch);
+        let reach = Reach::new(state, stop.clone());
+        let reach = match stop {
+            Some(stop) => stop.unless_asked(reach).await.ok_or_else(|| {
+                Failure::new("interrupted before any server was asked; nothing was done")
+            })?,
+            None => reach.await,
+        };
+        work(reach?).await
     })
 }
 
@@ -79,15 +84,9 @@ fn runtime() -> Result<Runtime, Failure> {
     })
 }
 
-/// Whether a command may wait for the end of a scan.
-fn waits(command: &PoolCommand) -> bool {
-    matches!(
-        command,
-        PoolCommand::Scrub { .. }
-            | PoolCommand::Resilver { .. }
-            | PoolCommand::Attach { .. }
-            | PoolCommand::Replace { .. }
-    )
+/// Whether Ctrl-C must leave nothing half done: everything but a command that only watches.
+fn ends_well(command: &PoolCommand) -> bool {
+    !matches!(command, PoolCommand::Iostat { .. })
 }
 
 /// Help and version go to standard output; everything else becomes one line.
@@ -101,41 +100,45 @@ fn wrong_usage(error: &clap::Error) -> Result<u8, Failure> {
             eprint!("{}", error.render());
             Ok(2)
         }
-        _ => Err(Failure::usage(usage_line(&error.render().to_string()))),
+        _ => {
+            let words: Vec<String> =
+                std::env::args_os().skip(1).map(|w| w.to_string_lossy().into_owned()).collect();
+            Err(Failure::usage(usage_line(&error.render().to_string(), &words)))
+        }
     }
 }
 
-/// Of what clap says (a paragraph, tips, usage, a pointer to help), the facts on one line.
-fn usage_line(rendered: &str) -> String {
+/// Of what clap says (a paragraph, tips, usage, a pointer to help), the facts on one line. `words`:
+/// what was typed.
+fn usage_line(rendered: &str, words: &[String]) -> String {
     let body = rendered.strip_prefix("error: ").unwrap_or(rendered);
-    let mut facts = Vec::new();
-    for line in body.lines().map(str::trim) {
-        if line.starts_with("Usage:") || line.starts_with("For more information") {
+    let mut line = String::new();
+    for fact in body.lines().map(str::trim) {
+        if fact.starts_with("Usage:") || fact.starts_with("For more information") {
             break;
         }
-        if !line.is_empty() {
-            facts.push(line);
+        // How to pass what looks like an option as a value is hardly ever what was meant.
+        if fact.is_empty() || fact.contains("as a value, use") {
+            continue;
         }
+        if !line.is_empty() {
+            line.push_str(if fact.starts_with("tip: ") { "; " } else { " " });
+        }
+        line.push_str(fact.strip_prefix("tip: ").unwrap_or(fact));
     }
-    let usage = body.lines().find_map(|line| line.trim().strip_prefix("Usage: "));
-    let command = usage.map_or_else(|| "forebay".to_owned(), command_of);
-    format!("{} (see '{command} --help')", facts.join(" "))
+    format!("{line} (see '{} --help')", command_of(words))
 }
 
-/// The words of a usage line that are commands.
-fn command_of(usage: &str) -> String {
+/// The command that was meant: its words, as far as they are commands.
+fn command_of(words: &[String]) -> String {
     let mut command = Cli::command();
-    let mut words = vec!["forebay"];
-    for word in usage.split_whitespace().skip(1) {
-        match command.find_subcommand(word).cloned() {
-            Some(sub) => {
-                command = sub;
-                words.push(word);
-            }
-            None => break,
-        }
+    let mut named = vec!["forebay".to_owned()];
+    for word in words {
+        let Some(sub) = command.find_subcommand(word).cloned() else { break };
+        command = sub;
+        named.push(word.clone());
     }
-    words.join(" ")
+    named.join(" ")
 }
 
 #[cfg(test)]

@@ -120,6 +120,12 @@ impl Stop {
         self.by.borrow().clone()
     }
 
+    /// Whether the user has asked already.
+    #[must_use]
+    pub fn is_asked(&self) -> bool {
+        self.asked.get()
+    }
+
     /// Waits until the user asks.
     pub async fn asked(&self) {
         self.changed.until(|| self.asked.get()).await;

@@ -89,6 +89,12 @@ impl Screen {
         self.is_terminal
     }
 
+    /// Columns that a live line may have.
+    #[must_use]
+    pub fn width(&self) -> usize {
+        columns(if self.to_stderr { 2 } else { 1 }).saturating_sub(1)
+    }
+
     fn write(&self, text: &str) {
         // A server does not end because nobody reads its output any more.
         let _ = if self.to_stderr {
@@ -115,8 +121,7 @@ impl Screen {
         if !self.is_terminal {
             return;
         }
-        let width = columns(if self.to_stderr { 2 } else { 1 }).saturating_sub(1);
-        let cut: String = line.chars().take(width).collect();
+        let cut: String = line.chars().take(self.width()).collect();
         self.write(&format!("\r\x1b[K{cut}"));
         *self.live.borrow_mut() = cut;
     }

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 
@@ -72,6 +73,23 @@ fn bad_devices_are_refused_and_nothing_is_left() {
 }
 
 #[test]
+fn what_others_keep_is_not_taken_without_force() {
+    let scratch = Scratch::new("foreign");
+    for name in ["ext4", "empty"] {
+        scratch.file(name, 64 << 20);
+    }
+    let mut file = std::fs::OpenOptions::new().write(true).open(scratch.0.join("ext4")).unwrap();
+    file.seek(SeekFrom::Start(0x438)).unwrap();
+    file.write_all(&[0x53, 0xef]).unwrap();
+    scratch.refused("pool create tank empty ext4", 1, "ext4 holds an ext2, ext3 or ext4 file");
+    scratch.run("pool create tank empty");
+    scratch.refused("pool add tank log ext4", 1, "use -f");
+    scratch.refused("pool attach tank empty ext4", 1, "use -f");
+    scratch.run("pool attach -f -w tank empty ext4");
+    assert_eq!(scratch.run("pool list -H -o health"), "ONLINE\n");
+}
+
+#[test]
 fn unknown_pools_and_sizes_out_of_range() {
     let scratch = Scratch::new("unknown");
     for words in [
@@ -91,6 +109,8 @@ fn unknown_pools_and_sizes_out_of_range() {
     scratch.refused("volume create -V 0 tank/v", 1, "multiple of 4096");
     scratch.refused("volume create -V 4097 tank/v", 1, "multiple of 4096");
     scratch.refused("up --size 1M", 1, "between 64M and 64T");
+    scratch.file("file", 1);
+    scratch.refused("up --dir file", 1, "is no folder");
     scratch.refused("pool import -d missing", 1, "missing");
     assert!(!scratch.0.join("forebay-data").exists());
 }
@@ -137,6 +157,10 @@ fn man_pages_and_completions_cover_every_command() {
         assert!(pages.iter().any(|p| p == page), "{page} is missing among {pages:?}");
     }
     assert!(text(&scratch.forebay("man")).contains(".TH forebay 1"));
+    let create = std::fs::read_to_string(scratch.0.join("pages/forebay-pool-create.1")).unwrap();
+    for part in ["[OPTIONS] <POOL> <VDEV>...", ".SH EXAMPLES\n", ".BR forebay\\-pool (1)"] {
+        assert!(create.contains(part), "no '{part}' in\n{create}");
+    }
     for shell in ["bash", "zsh", "fish"] {
         let script = text(&scratch.forebay(&format!("completions {shell}")));
         assert!(script.contains("resilver"), "{shell}");

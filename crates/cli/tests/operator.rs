@@ -256,3 +256,88 @@ fn a_server_that_stops_says_who_asked() {
     let said = server.read_until("stopping").pop().unwrap();
     assert!(said.contains(&format!("SIGTERM of process {}", sender.trim())), "{said}");
 }
+
+/// Bytes that a file takes on its file system.
+fn taken_bytes(scratch: &Scratch, file: &str) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(scratch.0.join(file)).unwrap().blocks() * 512
+}
+
+/// Runs a command, interrupts it when it has begun to fill `file`, and gives what it said.
+fn interrupted(scratch: &Scratch, words: &str, file: &str) -> String {
+    let before = taken_bytes(scratch, file);
+    let mut child = scratch.command(words).stderr(Stdio::piped()).spawn().unwrap();
+    while taken_bytes(scratch, file) < before + 16 * MIB {
+        assert!(child.try_wait().unwrap().is_none(), "{words} ended early");
+        #[allow(clippy::disallowed_methods, reason = "another process is waited for")]
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(1), "{words}: {said}");
+    assert_eq!(said.matches('\n').count(), 1, "{words}: {said}");
+    said
+}
+
+#[test]
+fn interrupted_in_the_middle_of_a_log_devices_are_as_they_were() {
+    // Far more than can be written before somebody notices.
+    const LOG: u64 = 16 << 30;
+    /// What is left of a device that was cleared: zeros where labels were.
+    const LITTLE: u64 = 4 * MIB;
+    let scratch = scratch("cut", &["d0", "d1", "old"]);
+    for log in ["l0", "l1"] {
+        scratch.file(log, LOG);
+    }
+    scratch.run("pool create other old");
+    scratch.run("pool export other");
+    let before = hashes(&scratch, &["d0", "old"]);
+    for words in ["pool create tank d0 log l0", "pool create -f tank old log mirror l0 l1"] {
+        let said = interrupted(&scratch, words, "l0");
+        assert!(said.contains("interrupted: no pool has changed"), "{said}");
+        assert!(taken_bytes(&scratch, "l0") <= LITTLE && taken_bytes(&scratch, "l1") <= LITTLE);
+    }
+    assert_eq!(hashes(&scratch, &["d0", "old"]), before, "the data devices were not touched");
+    assert_eq!(scratch.run("pool list -H"), "");
+    scratch.run("pool import -d old other");
+    scratch.run("pool create tank d0 log d1");
+    for words in ["pool add tank log l0", "pool attach tank d1 l0"] {
+        let said = interrupted(&scratch, words, "l0");
+        assert!(said.contains("interrupted: no pool has changed"), "{said}");
+        assert!(taken_bytes(&scratch, "l0") <= LITTLE, "{words}");
+        assert_eq!(scratch.run("pool list -H -o health tank"), "ONLINE\n");
+        assert!(!scratch.run("pool status tank").contains("l0"));
+    }
+    // A server goes on with what it was asked, and says so; told to stop, it gives that up.
+    let server = scratch.server("serve tank --listen unix:s.sock");
+    let said = interrupted(&scratch, "pool add tank log l0", "l0");
+    assert!(said.contains("goes on with it"), "{said}");
+    assert!(server.interrupt().success());
+    assert!(taken_bytes(&scratch, "l0") <= LITTLE);
+    assert!(!scratch.run("pool status tank").contains("l0"));
+}
+
+#[test]
+fn halves_that_went_on_apart_are_chosen_between() {
+    let scratch = scratch("apart", &["d0", "d1"]);
+    scratch.run("pool create tank mirror d0 d1");
+    for (gone, volume) in [("d1", "first"), ("d0", "second")] {
+        hide(&scratch, &[gone]);
+        scratch.run("pool import -f tank");
+        scratch.run(&format!("volume create -V 16M tank/{volume}"));
+        show(&scratch, &[gone]);
+    }
+    for words in ["pool status tank", "serve tank", "pool import -f tank"] {
+        scratch.refused(words, 1, "pool import --keep");
+    }
+    scratch.refused("pool import --keep d9 tank", 1, "d9 is no data device");
+    scratch.run("pool import --keep d0 tank");
+    assert_eq!(scratch.run("volume list -H -o name"), "tank/first\n");
+    scratch.refused("pool online tank d1", 1, "'pool replace tank");
+    scratch.run("pool replace -w tank d1");
+    assert_eq!(scratch.run("pool list -H -o health"), "ONLINE\n");
+    hide(&scratch, &["d0"]);
+    scratch.run("pool import -f tank");
+    assert_eq!(scratch.run("volume list -H -o name"), "tank/first\n");
+}

@@ -217,7 +217,7 @@ impl fmt::Display for BenchReport {
         };
         writeln!(
             f,
-            "{} B {pattern}, {} % reads, {} connection(s) x {} in flight{}{}, {:.1} s{}",
+            "{} {pattern}, {} % reads, {} connection(s) x {} in flight{}{}, {:.1} s{}",
             format_bytes(args.block_size),
             args.read_percent,
             args.connections,

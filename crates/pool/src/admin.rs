@@ -94,9 +94,11 @@ impl Pool {
         let mut all = effective(POOL_PROPERTIES, &config.properties);
         let summary = self.summary();
         all.insert("guid".into(), self.guid.to_string());
-        all.insert("size".into(), summary.size_bytes.to_string());
-        all.insert("allocated".into(), summary.alloc_bytes.to_string());
-        all.insert("free".into(), summary.free_bytes.to_string());
+        all.insert("size".into(), summary.raw_size_bytes.to_string());
+        all.insert("allocated".into(), summary.raw_alloc_bytes.to_string());
+        all.insert("free".into(), summary.raw_free_bytes.to_string());
+        all.insert("usable".into(), summary.size_bytes.to_string());
+        all.insert("available".into(), summary.free_bytes.to_string());
         all.insert("health".into(), summary.health.as_str().into());
         all
     }

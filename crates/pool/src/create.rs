@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use forebay_device::Device;
 use forebay_format::checksum::crc64;
 use forebay_format::config::{
     GroupConfig, Lineage, LostConfig, MemberConfig, MemberUse, PoolConfig, RingConfig,
@@ -15,7 +16,9 @@ use forebay_units::{CommitId, DeviceId, FrameSeq, TxgId};
 use crate::config::{POOL_PROPERTIES, check_name, check_property};
 use crate::devices::reserve_bytes;
 use crate::devices::{Candidate, UNIT_BYTES, group_shape, layout_of, log_range, open_candidate};
-use crate::labels::{OpenDevice, Opener, clear_label, write_config, write_root, write_through};
+use crate::labels::{
+    OpenDevice, Opener, clear_label, give_back, write_config, write_root, write_through,
+};
 use crate::loading::Loaded;
 use crate::recovery::{POOL_RINGS_FROM, Parts, build_array, log_rings_of, ring_configs};
 use crate::spec::{GroupSpec, LogSpec, PoolSpec};
@@ -25,13 +28,6 @@ use crate::{Pool, PoolError};
 pub(crate) struct Opened {
     pub groups: Vec<(GroupSpec, Vec<Candidate>)>,
     pub logs: Vec<(LogSpec, Vec<Candidate>)>,
-}
-
-impl Opened {
-    pub fn all(&self) -> impl Iterator<Item = &Candidate> {
-        let groups = self.groups.iter().flat_map(|(_, devices)| devices);
-        groups.chain(self.logs.iter().flat_map(|(_, devices)| devices))
-    }
 }
 
 /// Refuses groups that survive fewer failures than others of the pool, unless forced: a pool is as
@@ -155,42 +151,64 @@ pub(crate) fn add_to_config(
     Ok(devices)
 }
 
-/// Writes the log's regions through once: on the log devices, or (without any) on the data devices.
-pub(crate) async fn prepare_log(
-    config: &PoolConfig,
-    devices: &BTreeMap<DeviceId, OpenDevice>,
-) -> Result<(), PoolError> {
-    for ring in &config.logs {
-        for side in &ring.sides {
-            let device = devices[&DeviceId(side.device)].device();
-            write_through(&device, ring.start_bytes, ring.len_bytes).await?;
-        }
-    }
+/// A place for the log on a device that belongs to no pool yet: where it begins, and its length.
+pub(crate) struct LogPlace {
+    pub device: Device,
+    pub start_bytes: u64,
+    pub len_bytes: u64,
+}
+
+/// Where the log of a new pool will lie: on the log devices, or (without any) on the data devices.
+fn log_places(config: &PoolConfig, devices: &BTreeMap<DeviceId, OpenDevice>) -> Vec<LogPlace> {
+    let place = |member: &MemberConfig, start_bytes: u64, len_bytes: u64| {
+        let id = DeviceId(member.device);
+        LogPlace { device: devices[&id].device(), start_bytes, len_bytes }
+    };
     if config.logs.is_empty() {
-        for member in config.data_members() {
-            let device = devices[&DeviceId(member.device)].device();
-            let start = forebay_format::label::LABEL_BYTES;
-            write_through(&device, start, config.reserve_bytes).await?;
+        let start_bytes = forebay_format::label::LABEL_BYTES;
+        return config
+            .data_members()
+            .map(|member| place(member, start_bytes, config.reserve_bytes))
+            .collect();
+    }
+    let sides = config.logs.iter().flat_map(|ring| ring.sides.iter().map(move |s| (ring, s)));
+    sides.map(|(ring, side)| place(side, ring.start_bytes, ring.len_bytes)).collect()
+}
+
+/// Clears the labels of the log's devices and takes its places on them. When that cannot be done to
+/// the end, all of them are given back.
+pub(crate) async fn prepare_log(
+    opener: &Rc<dyn Opener>,
+    places: &[LogPlace],
+) -> Result<(), PoolError> {
+    for place in places {
+        clear(&place.device).await?;
+    }
+    for (done, place) in places.iter().enumerate() {
+        let LogPlace { device, start_bytes, len_bytes } = place;
+        let outcome = write_through(opener, device, *start_bytes, *len_bytes).await;
+        let Err(error) = outcome else { continue };
+        for place in &places[..done] {
+            give_back(&place.device, place.start_bytes, place.len_bytes).await;
         }
+        return Err(match opener.is_unwanted() {
+            true => PoolError::new(
+                "interrupted: no pool has changed, and the place that was taken for the log was \
+                 given back",
+            ),
+            false => PoolError::new(format!(
+                "{error}; the log's place must be had in whole: make room, or name another device"
+            )),
+        });
     }
     Ok(())
 }
 
-/// After [`prepare_log`] failed: files need not stay as full as it has made them.
-async fn give_back_log(config: &PoolConfig, devices: &BTreeMap<DeviceId, OpenDevice>) {
-    for ring in &config.logs {
-        for side in &ring.sides {
-            let device = devices[&DeviceId(side.device)].device();
-            let _ = device.discard(ring.start_bytes, ring.len_bytes, false).await;
-        }
-    }
-    if config.logs.is_empty() {
-        for member in config.data_members() {
-            let device = devices[&DeviceId(member.device)].device();
-            let start = forebay_format::label::LABEL_BYTES;
-            let _ = device.discard(start, config.reserve_bytes, false).await;
-        }
-    }
+/// Clears the label of a device that is about to join a pool.
+pub(crate) async fn clear(device: &Device) -> Result<(), PoolError> {
+    clear_label(device).await.map_err(|e| {
+        PoolError::new(format!("{e}; {} cannot be written, name another", device.name()))
+    })
 }
 
 impl Pool {
@@ -233,17 +251,15 @@ impl Pool {
         let nonce = rt::random_u64();
         crate::lineage::begin(&mut config, nonce, CommitId(0));
         let devices = add_to_config(&mut config, &opened)?;
-        for candidate in opened.all() {
-            clear_label(&candidate.device()).await.map_err(|e| {
-                PoolError::new(format!("{e}; {} cannot be written, name another", candidate.path))
-            })?;
-        }
         drop(opened);
-        if let Err(error) = prepare_log(&config, &devices).await {
-            give_back_log(&config, &devices).await;
-            return Err(PoolError::new(format!(
-                "{error}; the log's place must be had in whole: make room, or name another device"
-            )));
+        // What takes long, and may be given up, comes first: until then the other devices are what
+        // they were.
+        let places = log_places(&config, &devices);
+        prepare_log(&opener, &places).await?;
+        if !config.logs.is_empty() {
+            for member in config.data_members() {
+                clear(&devices[&DeviceId(member.device)].device()).await?;
+            }
         }
         let rings = log_rings_of(&config, &devices);
         config.log_rings = ring_configs(&config, &rings);

@@ -8,6 +8,7 @@ use forebay_format::config::{MemberConfig, PoolConfig};
 use forebay_format::label::{MIN_DEVICE_BYTES, body_range};
 use forebay_units::format_bytes;
 
+use crate::foreign::content_of;
 use crate::labels::{Label, Opener, open_in_time, read_label};
 use crate::spec::Redundancy;
 use crate::{Pool, PoolError};
@@ -44,7 +45,7 @@ impl Candidate {
 }
 
 /// Opens a device that is to join a pool, and refuses it when it is too small, in use, or (without
-/// `force`) belongs to a pool already.
+/// `force`) belongs to a pool already or holds something of others.
 pub(crate) async fn open_candidate(
     opener: &Rc<dyn Opener>,
     path: &str,
@@ -70,6 +71,11 @@ pub(crate) async fn open_candidate(
         return Err(PoolError::new(format!(
             "{path} belongs to pool '{owner}'; use -f to take it all the same (that pool's data \
              on it is lost)"
+        )));
+    }
+    if !force && let Some(what) = content_of(&device).await {
+        return Err(PoolError::new(format!(
+            "{path} holds {what}; use -f to take it all the same (what is on it is lost)"
         )));
     }
     Ok(Candidate { path: path.to_owned(), deadline, size_bytes })

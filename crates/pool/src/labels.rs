@@ -164,23 +164,46 @@ pub(crate) async fn clear_label(device: &Device) -> Result<(), DeviceError> {
 
 /// Writes a region that the log will lie in through once, where that makes later writes cheaper:
 /// no update of a file's own metadata then rides on a commit, and no lack of space comes up in one.
+/// When that fails, or whoever asked does not want it any more, the region is given back: files
+/// need not stay as full as this has made them.
 pub(crate) async fn write_through(
+    opener: &Rc<dyn Opener>,
     device: &Device,
     start_bytes: u64,
     len_bytes: u64,
-) -> Result<(), DeviceError> {
+) -> Result<(), PoolError> {
     const CHUNK: u64 = 4 << 20;
     if !device.allocates_on_write() {
         return Ok(());
     }
     let zeros = IoBuf::zeroed(CHUNK as usize).freeze();
     let mut at = 0;
-    while at < len_bytes {
+    let outcome = loop {
+        if opener.is_unwanted() {
+            break Err(PoolError::new("interrupted"));
+        }
+        if at == len_bytes {
+            break device.flush().await.map_err(PoolError::from);
+        }
         let step = CHUNK.min(len_bytes - at);
-        device.write(start_bytes + at, zeros.slice(0, step as usize), false).await?;
+        let part = zeros.slice(0, step as usize);
+        if let Err(error) = device.write(start_bytes + at, part, false).await {
+            break Err(error.into());
+        }
         at += step;
+    };
+    if outcome.is_err() {
+        give_back(device, start_bytes, len_bytes).await;
     }
-    device.flush().await
+    outcome
+}
+
+/// Takes back what [`write_through`] has taken.
+pub(crate) async fn give_back(device: &Device, start_bytes: u64, len_bytes: u64) {
+    if device.allocates_on_write() {
+        // It is a courtesy: the device is not of the pool.
+        let _ = device.discard(start_bytes, len_bytes, false).await;
+    }
 }
 
 /// Opens devices by name: files and disks in production, simulated ones in simulation.
@@ -198,6 +221,12 @@ pub trait Opener {
     ///
     /// [`ImportOptions::known`]: crate::spec::ImportOptions::known
     fn witness(&self, _pool: u64, _generation: u64) {}
+
+    /// Whether whoever gave the running command wants it ended. Asked while a log's place is being
+    /// written through, which may take minutes, and nothing has changed yet.
+    fn is_unwanted(&self) -> bool {
+        false
+    }
 }
 
 /// How long a device may take for a command before its pool's properties are known.

@@ -16,6 +16,7 @@ mod create;
 mod devices;
 mod diagnosis;
 mod error;
+mod foreign;
 mod health;
 mod labels;
 mod lineage;

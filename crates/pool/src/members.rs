@@ -5,9 +5,9 @@ use forebay_array::{ArrayError, MemberState};
 use forebay_format::config::{MemberConfig, MemberUse};
 use forebay_units::DeviceId;
 
-use crate::create::{add_to_config, check_alike, member, open_spec};
+use crate::create::{LogPlace, add_to_config, check_alike, clear, member, open_spec, prepare_log};
 use crate::devices::{log_range, open_candidate};
-use crate::labels::{OpenDevice, clear_label, open_in_time, read_label, write_through};
+use crate::labels::{OpenDevice, clear_label, open_in_time, read_label};
 use crate::lineage::went_on_apart;
 use crate::recovery::build_array_group;
 use crate::spec::PoolSpec;
@@ -22,15 +22,19 @@ impl Pool {
         }
         check_alike(&self.config.borrow().groups, spec)?;
         let opened = open_spec(&self.opener, spec).await?;
-        for candidate in opened.all() {
-            clear_label(&candidate.device()).await?;
-        }
+        let mut places = Vec::new();
         for (_, sides) in &opened.logs {
             let smallest = sides.iter().map(|c| c.size_bytes).min().unwrap_or(0);
             let (start_bytes, len_bytes) = log_range(smallest);
-            for side in sides {
-                write_through(&side.device(), start_bytes, len_bytes).await?;
-            }
+            places.extend(sides.iter().map(|side| LogPlace {
+                device: side.device(),
+                start_bytes,
+                len_bytes,
+            }));
+        }
+        prepare_log(&self.opener, &places).await?;
+        for candidate in opened.groups.iter().flat_map(|(_, devices)| devices) {
+            clear(&candidate.device()).await?;
         }
         // No await from here to the end of the change: whoever else changes the configuration
         // does so before or after.
@@ -130,13 +134,13 @@ impl Pool {
         if !is_log {
             self.check_mirror(&old)?;
         }
-        clear_label(&candidate.device()).await?;
         let open = OpenDevice::new(new, candidate.deadline.clone());
         let added = member(&mut self.config.borrow_mut(), &candidate);
         let id = DeviceId(added.device);
         if is_log {
             let (start_bytes, len_bytes) = self.ring_range(old.device)?;
-            write_through(&open.device(), start_bytes, len_bytes).await?;
+            let device = open.device();
+            prepare_log(&self.opener, &[LogPlace { device, start_bytes, len_bytes }]).await?;
             self.devices.borrow_mut().insert(id, open);
             {
                 let mut config = self.config.borrow_mut();
@@ -147,6 +151,7 @@ impl Pool {
             }
             return self.restart_log(true).await;
         }
+        clear(&open.device()).await?;
         self.array
             .attach(DeviceId(old.device), id, open.device())
             .map_err(|e| self.in_words(&e))?;

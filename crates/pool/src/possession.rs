@@ -127,6 +127,10 @@ impl Opener for FencedOpener {
     fn witness(&self, pool: u64, generation: u64) {
         self.inner.witness(pool, generation);
     }
+
+    fn is_unwanted(&self) -> bool {
+        self.inner.is_unwanted()
+    }
 }
 
 struct Fenced {

@@ -147,6 +147,16 @@ pub struct PoolSummary {
     pub alloc_bytes: u64,
     /// Bytes free.
     pub free_bytes: u64,
+    /// Bytes of the data devices, parity and reserve included, and a mirror as one of its sides:
+    /// what `zpool list` calls SIZE.
+    #[serde(default)]
+    pub raw_size_bytes: u64,
+    /// What `alloc_bytes` takes of them, parity included.
+    #[serde(default)]
+    pub raw_alloc_bytes: u64,
+    /// The rest of them.
+    #[serde(default)]
+    pub raw_free_bytes: u64,
     /// Overall health.
     pub health: Health,
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use forebay_array::{MemberState, MemberStatus};
+use forebay_array::{Layout, MemberState, MemberStatus};
 use forebay_device::layers::Counts;
 use forebay_format::config::{MemberConfig, MemberUse};
 use forebay_units::{BLOCK_BYTES, DeviceId};
@@ -11,6 +11,7 @@ use forebay_units::{BLOCK_BYTES, DeviceId};
 use crate::Pool;
 use crate::devices::owner_of;
 use crate::labels::Opener;
+use crate::lineage::one_history;
 use crate::placing::{Found, find_devices, newest_root};
 use crate::stats::io_counts;
 use crate::status::{FoundPool, Health, PoolStatus, PoolSummary, VdevStatus};
@@ -25,7 +26,8 @@ impl Pool {
         }
         let mut pools = Vec::new();
         for (guid, devices) in by_guid {
-            let newest = newest_root(&devices, 0);
+            let history = one_history(devices.clone(), None);
+            let newest = history.and_then(|history| newest_root(&history.devices, 0));
             let config = match &newest {
                 Ok((_, config)) => config.clone(),
                 Err(_) => devices[0].label.configs[0].1.clone(),
@@ -85,7 +87,9 @@ impl Pool {
             let remark = match &newest {
                 Err(e) => {
                     state = Health::Unavail;
-                    format!("cannot be imported: {e}")
+                    const SAID: &str = "cannot be imported: ";
+                    let why = e.message.split_once(SAID).map_or(&*e.message, |(_, why)| why);
+                    format!("{SAID}{why}")
                 }
                 Ok((root, _)) if log_is_gone && root.exported => {
                     "its log device is missing: import with -m to go on without it (no data is \
@@ -112,14 +116,35 @@ impl Pool {
         let map = self.map.borrow();
         let mapped: u64 = map.volumes().map(|v| map.mapped_blocks(v)).sum();
         let alloc_bytes = mapped * BLOCK_BYTES;
+        let (raw_size_bytes, data_bytes) = self.raw_bytes();
+        let share = u128::from(alloc_bytes) * u128::from(raw_size_bytes);
+        let raw_alloc_bytes = share.checked_div(u128::from(data_bytes)).unwrap_or(0) as u64;
         PoolSummary {
             name: self.name(),
             guid: self.guid,
             size_bytes: usable,
             alloc_bytes,
             free_bytes: usable.saturating_sub(alloc_bytes),
+            raw_size_bytes,
+            raw_alloc_bytes,
+            raw_free_bytes: raw_size_bytes.saturating_sub(raw_alloc_bytes),
             health: self.overall(),
         }
+    }
+
+    /// Bytes of all segments with their parity (a mirror's once), and of the data in them.
+    fn raw_bytes(&self) -> (u64, u64) {
+        let mut sum = (0, 0);
+        for group in self.array.groups() {
+            let columns = match group.layout {
+                Layout::Mirror => 1,
+                _ => group.members as u64,
+            };
+            let segments = u64::from(group.segments);
+            sum.0 += segments * group.column_bytes * columns;
+            sum.1 += segments * u64::from(crate::recovery::data_blocks(&group)) * BLOCK_BYTES;
+        }
+        sum
     }
 
     fn overall(&self) -> Health {

@@ -45,10 +45,10 @@ pub fn parse_bytes(text: &str) -> Result<u64, ParseSizeError> {
     Ok(bytes as u64)
 }
 
-/// Three significant digits and a suffix, as `zpool list` prints: `512`, `7.50G`, `75.0M`, `750K`.
+/// Three significant digits and a suffix, as `zpool list` prints: `512B`, `7.50G`, `75.0M`, `750K`.
 #[must_use]
 pub fn format_bytes(bytes: u64) -> String {
-    const SUFFIX: [&str; 7] = ["", "K", "M", "G", "T", "P", "E"];
+    const SUFFIX: [&str; 7] = ["B", "K", "M", "G", "T", "P", "E"];
     let mut value = bytes as f64;
     let mut step = 0;
     while value >= 1024.0 && step < SUFFIX.len() - 1 {

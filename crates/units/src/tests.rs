@@ -13,8 +13,8 @@ fn sizes_are_read_as_people_write_them() {
 
 #[test]
 fn sizes_are_printed_as_zpool_prints_them() {
-    assert_eq!(format_bytes(0), "0");
-    assert_eq!(format_bytes(512), "512");
+    assert_eq!(format_bytes(0), "0B");
+    assert_eq!(format_bytes(512), "512B");
     assert_eq!(format_bytes(8 << 30), "8G");
     assert_eq!(format_bytes(7_680 << 20), "7.50G");
     assert_eq!(format_bytes((75 << 20) + 1), "75.0M");

@@ -31,7 +31,9 @@ pub enum PoolCommand {
     },
     /// List the known pools.
     #[command(after_help = "Example:\n  forebay pool list -Hp -o name,free\n\n\
-        Fields: name, size, allocated, free, capacity, health, guid.")]
+        Fields: name, size, allocated, free, capacity, health, usable, available, guid. As zpool \
+        has it, size, allocated and free count bytes of the devices, parity included; usable is \
+        what volumes may take in all, and available what is left of it.")]
     List {
         /// How to print.
         #[command(flatten)]
@@ -245,6 +247,9 @@ pub enum PoolCommand {
     /// Bring a device back; what it missed is resilvered.
     #[command(after_help = "Example:\n  forebay pool online tank d2")]
     Online {
+        /// Wait until it is resilvered.
+        #[arg(short)]
+        wait: bool,
         /// The pool.
         pool: String,
         /// The devices.

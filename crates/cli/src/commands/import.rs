@@ -1,15 +1,13 @@
 //! `forebay pool import`.
 
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 
-use forebay_pool::Pool;
 use forebay_pool::spec::ImportOptions;
 use forebay_pool::status::FoundPool;
 
 use super::Outcome;
 use crate::control::Action;
-use crate::devices::{FileOpener, search};
+use crate::devices::search;
 use crate::failure::Failure;
 use crate::reach::Reach;
 use crate::show;
@@ -47,7 +45,7 @@ pub async fn import(
         paths.extend(search_named(dirs)?);
         paths.sort();
         paths.dedup();
-        let found = Pool::discover(Rc::new(FileOpener), &paths).await;
+        let found = reach.discover(&paths).await?;
         let Some(found) = found.iter().find(|found| found.guid == pool.guid) else {
             return Err(Failure::new(format!(
                 "no device of '{}' was found; name the folder of its devices with -d",
@@ -58,7 +56,7 @@ pub async fn import(
         return Ok(Outcome::done());
     }
     let paths = search(dirs)?;
-    let mut found = Pool::discover(Rc::new(FileOpener), &paths).await;
+    let mut found = reach.discover(&paths).await?;
     found.retain(|pool| known.iter().all(|k| k.guid != pool.guid));
     found.sort_by(|a, b| (&a.name, a.guid).cmp(&(&b.name, b.guid)));
     if let Some(wanted) = wanted {

@@ -34,11 +34,53 @@ pub fn man(dir: Option<&Path>) -> Result<Outcome, Failure> {
 fn page(command: &Command) -> Result<Vec<u8>, Failure> {
     let mut text = Vec::new();
     clap_mangen::Man::new(command.clone())
+        .source(concat!("forebay ", env!("CARGO_PKG_VERSION")))
+        .manual("Forebay")
         .render(&mut text)
         .map_err(|e| Failure::new(format!("the page cannot be made: {e}")))?;
-    // What stands after the options are examples, and here and there a word on what they show.
-    let text = String::from_utf8_lossy(&text).replace(".SH EXTRA\n", ".SH EXAMPLES\n");
-    Ok(text.into_bytes())
+    let mut page = String::new();
+    let mut section = String::new();
+    for line in String::from_utf8_lossy(&text).lines() {
+        if let Some(head) = line.strip_prefix(".TH ") {
+            // The generator leaves the date out without a trace; what follows would be taken for it.
+            page.push_str(&format!(".TH {}\n", head.replacen(" 1  ", " 1 \"\" ", 1)));
+            continue;
+        }
+        if let Some(title) = line.strip_prefix(".SH ") {
+            section = title.to_owned();
+            // What stands after the options are examples, and here and there a word on them.
+            let title = if section == "EXTRA" { "EXAMPLES" } else { title };
+            page.push_str(&format!(".SH {title}\n"));
+            if section == "SYNOPSIS" {
+                page.push_str(&synopsis(command));
+            }
+            continue;
+        }
+        // The generator leaves the values of options out.
+        let heading = section == "EXTRA" && matches!(line, "Example:" | "Examples:");
+        if section != "SYNOPSIS" && !heading {
+            page.push_str(line);
+            page.push('\n');
+        }
+    }
+    if let Some(parent) = parent_page(command) {
+        page.push_str(&format!(".SH \"SEE ALSO\"\n.BR {parent} (1)\n"));
+    }
+    Ok(page.into_bytes())
+}
+
+/// The usage line as `--help` has it.
+fn synopsis(command: &Command) -> String {
+    let usage = command.clone().render_usage().to_string();
+    let usage = usage.strip_prefix("Usage: ").unwrap_or(&usage);
+    let lines = usage.lines().map(|line| line.trim().replace('\\', "\\e").replace('-', "\\-"));
+    format!("{}\n", lines.collect::<Vec<_>>().join("\n.br\n"))
+}
+
+/// The page of the command above this one: forebay-pool of forebay-pool-create.
+fn parent_page(command: &Command) -> Option<String> {
+    let name = command.get_display_name().unwrap_or(command.get_name());
+    name.rsplit_once('-').map(|(parent, _)| parent.replace('-', "\\-"))
 }
 
 fn write_pages(command: &Command, dir: &Path) -> Result<usize, Failure> {

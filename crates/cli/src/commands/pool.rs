@@ -166,8 +166,8 @@ pub async fn pool(command: PoolCommand, reach: &Reach) -> Result<Outcome, Failur
         PoolCommand::Attach { force, wait, pool, device, new_device } => {
             let device = resolve_member(&device)?;
             let new_device = resolve_new(&new_device)?;
-            scan::act_and_wait(reach, &pool, Action::Attach { device, new_device, force }, wait)
-                .await
+            let action = Action::Attach { device, new_device, force };
+            scan::act_and_wait(reach, &pool, [action], wait).await
         }
         PoolCommand::Detach { pool, device } => {
             let device = resolve_member(&device)?;
@@ -177,8 +177,8 @@ pub async fn pool(command: PoolCommand, reach: &Reach) -> Result<Outcome, Failur
         PoolCommand::Replace { force, wait, pool, device, new_device } => {
             let device = resolve_member(&device)?;
             let new_device = new_device.as_deref().map(resolve_new).transpose()?;
-            scan::act_and_wait(reach, &pool, Action::Replace { device, new_device, force }, wait)
-                .await
+            let action = Action::Replace { device, new_device, force };
+            scan::act_and_wait(reach, &pool, [action], wait).await
         }
         PoolCommand::Offline { pool, devices } => {
             let devices = members(&devices)?;
@@ -186,11 +186,10 @@ pub async fn pool(command: PoolCommand, reach: &Reach) -> Result<Outcome, Failur
             ask_all(reach, &pool, actions).await?;
             Ok(Outcome::done())
         }
-        PoolCommand::Online { pool, devices } => {
+        PoolCommand::Online { wait, pool, devices } => {
             let devices = members(&devices)?;
             let actions = devices.into_iter().map(|device| Action::Online { device });
-            ask_all(reach, &pool, actions).await?;
-            Ok(Outcome::done())
+            scan::act_and_wait(reach, &pool, actions, wait).await
         }
         PoolCommand::Clear { pool, devices } => {
             let mut devices: Vec<Option<String>> =
@@ -214,7 +213,7 @@ pub async fn pool(command: PoolCommand, reach: &Reach) -> Result<Outcome, Failur
         PoolCommand::Resilver { wait, pools } => {
             reach.names(&pools)?;
             for pool in pools {
-                scan::act_and_wait(reach, &pool, Action::Resilver, wait).await?;
+                scan::act_and_wait(reach, &pool, [Action::Resilver], wait).await?;
             }
             Ok(Outcome::done())
         }

@@ -46,17 +46,19 @@ pub async fn scrub(
     Ok(Outcome::text(text))
 }
 
-/// Does `action`, which makes a device resilver, and waits for the end when asked to.
+/// Does `actions`, which make devices resilver, and waits for the end when asked to.
 pub async fn act_and_wait(
     reach: &Reach,
     pool: &str,
-    action: Action,
+    actions: impl IntoIterator<Item = Action>,
     wait: bool,
 ) -> Result<Outcome, Failure> {
     let access = reach.access(pool).await?;
     let outcome = async {
         let before = scan_of(&access).await?;
-        access.ask(action).await?;
+        for action in actions {
+            access.ask(action).await?;
+        }
         if wait || access.is_here() {
             until_begun(&access, before.as_ref()).await?;
         }

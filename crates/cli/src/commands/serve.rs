@@ -2,7 +2,6 @@
 
 use std::rc::Rc;
 
-use forebay_pool::Pool;
 use forebay_pool::spec::ImportOptions;
 
 use super::Outcome;
@@ -21,8 +20,8 @@ pub async fn serve(args: ServeArgs, reach: Reach) -> Result<Outcome, Failure> {
     let chosen = choose(&args, &reach).await?;
     let every = args.pools.is_empty();
     let options = if args.dirs.is_empty() { KNOWN } else { ImportOptions::default() };
-    let set = PoolSet::new(Rc::new(FileOpener), state.clone());
     let stop = reach.stop();
+    let set = PoolSet::new(Rc::new(FileOpener), state.clone(), Some(stop.clone()));
     let serving = Serving::new(set, &state, stop.clone())?.secured(&args.security)?;
     let opened = stop.unless_asked(open_all(&serving.set, &chosen, every, &options)).await;
     match opened {
@@ -73,7 +72,7 @@ async fn choose(args: &ServeArgs, reach: &Reach) -> Result<Vec<KnownPool>, Failu
     let mut chosen = reach.state().known_pools()?;
     if !args.dirs.is_empty() {
         let paths = search(&args.dirs)?;
-        let found = Pool::discover(Rc::new(FileOpener), &paths).await;
+        let found = reach.discover(&paths).await?;
         let entry = |p: forebay_pool::status::FoundPool| KnownPool {
             name: p.name,
             guid: p.guid,

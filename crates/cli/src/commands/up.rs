@@ -104,10 +104,16 @@ pub async fn up(args: UpArgs, reach: Reach) -> Result<Outcome, Failure> {
         )));
     }
     let layout = Layout::new(&args.dir, size_bytes)?;
+    if layout.dir.exists() && !layout.dir.is_dir() {
+        return Err(Failure::new(format!(
+            "{} is no folder; name one with --dir, or one that is to be made",
+            layout.dir.display()
+        )));
+    }
     let state = reach.state().clone();
     check_not_served(&reach, &layout)?;
-    let set = PoolSet::new(Rc::new(FileOpener), state.clone());
     let stop = reach.stop();
+    let set = PoolSet::new(Rc::new(FileOpener), state.clone(), Some(stop.clone()));
     let serving = Serving::new(set.clone(), &state, stop.clone())?.secured(&args.security)?;
     let begun = stop.unless_asked(open_or_make(&reach, &set, &layout, size_bytes, &serving.screen));
     match begun.await {
@@ -248,14 +254,15 @@ async fn make(
             format_bytes(need_bytes)
         )));
     }
+    std::fs::create_dir_all(&layout.dir)
+        .map_err(|e| Failure::new(format!("{shown}: {e}; use another --dir")))?;
+    new_file(&layout.marker(), 0)?;
     screen.say(&format!(
         "making the pool '{POOL}' in {shown}: {DATA_FILES} data files of {} (raidz1, sparse), \
          {LOG_FILES} log files of {} (mirrored)",
         format_bytes(layout.data_bytes),
         format_bytes(layout.log_bytes)
     ));
-    std::fs::create_dir_all(&layout.dir).map_err(|e| Failure::new(format!("{shown}: {e}")))?;
-    new_file(&layout.marker(), 0)?;
     for path in layout.data() {
         new_file(&path, layout.data_bytes)?;
     }

@@ -28,24 +28,26 @@ impl Live {
     }
 
     /// The line for now.
-    pub fn next(&mut self, set: &PoolSet, connections: usize) -> String {
+    pub fn next(&mut self, set: &PoolSet, connections: usize, width: usize) -> String {
         let now: Vec<Moment> = set
             .pools()
             .iter()
             .map(|pool| Moment { summary: pool.summary(), stats: pool.stats() })
             .collect();
-        let line = live_line(&now, &self.before, connections);
+        let line = live_line(&now, &self.before, connections, width);
         self.before = now.into_iter().map(|m| (m.stats.name.clone(), m.stats)).collect();
         line
     }
 }
 
-/// Rates over the time since `before`, summed over pools.
+/// Rates over the time since `before`, summed over pools, in a line of at most `width` columns: what
+/// matters least is left out first.
 #[must_use]
 pub fn live_line(
     now: &[Moment],
     before: &BTreeMap<String, PoolStats>,
     connections: usize,
+    width: usize,
 ) -> String {
     if now.is_empty() {
         return "no pools: waiting for one to be created or imported".to_owned();
@@ -74,17 +76,30 @@ pub fn live_line(
     let number = |v: f64| count(v.round() as u64, false);
     let size = |v: f64| bytes(v.round() as u64, false);
     let log_share = (log * 100).checked_div(log_capacity).unwrap_or(0);
-    format!(
-        "{} | {connections} client{} | write {}/s {}B/s | read {}/s {}B/s | flush {}/s | dirty {} \
-         | log {log_share}% | free {}",
-        worst.as_str(),
-        if connections == 1 { "" } else { "s" },
-        number(writes),
-        size(write_bytes),
-        number(reads),
-        size(read_bytes),
-        number(flushes),
-        bytes(dirty, false),
-        bytes(free, false),
-    )
+    let parts = [
+        worst.as_str().to_owned(),
+        format!("{connections} client{}", if connections == 1 { "" } else { "s" }),
+        format!("write {}/s {}/s", number(writes), size(write_bytes)),
+        format!("read {}/s {}/s", number(reads), size(read_bytes)),
+        format!("log {log_share}%"),
+        format!("free {}", bytes(free, false)),
+        format!("flush {}/s", number(flushes)),
+        format!("dirty {}", bytes(dirty, false)),
+    ];
+    fitting(&parts, width)
+}
+
+/// As many of the parts, in their order, as fit into one line whole.
+pub(super) fn fitting(parts: &[String], width: usize) -> String {
+    const BETWEEN: &str = " | ";
+    let mut line = String::new();
+    for part in parts {
+        let between = if line.is_empty() { "" } else { BETWEEN };
+        if line.len() + between.len() + part.len() > width {
+            break;
+        }
+        line.push_str(between);
+        line.push_str(part);
+    }
+    line
 }

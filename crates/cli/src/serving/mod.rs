@@ -147,7 +147,8 @@ impl Serving {
         let mut live = live::Live::new();
         while self.stop.unless_asked(forebay_rt::sleep(LIVE_EVERY)).await.is_some() {
             if self.screen.is_terminal() {
-                self.screen.show(&live.next(&self.set, self.server.connections()));
+                let width = self.screen.width();
+                self.screen.show(&live.next(&self.set, self.server.connections(), width));
             }
         }
         self.screen.clear();

@@ -61,3 +61,12 @@ fn a_file_is_never_replaced_by_a_socket() {
     std::fs::remove_file(&path).unwrap();
     assert!(refuse_other_files(&path).is_ok());
 }
+
+#[test]
+fn the_live_line_leaves_out_what_matters_least() {
+    let parts: Vec<String> = ["ONLINE", "2 clients", "log 3%"].map(str::to_owned).into();
+    assert_eq!(live::fitting(&parts, 79), "ONLINE | 2 clients | log 3%");
+    assert_eq!(live::fitting(&parts, 27), "ONLINE | 2 clients | log 3%");
+    assert_eq!(live::fitting(&parts, 26), "ONLINE | 2 clients");
+    assert_eq!(live::fitting(&parts, 3), "");
+}

@@ -3,7 +3,7 @@
 use forebay_pool::status::{IoCounts, VdevStatus};
 use serde::Serialize;
 
-use super::{bytes, document};
+use super::{count, document};
 use crate::control::Sample;
 
 /// One line: a pool, a group, a device, or the word `logs`.
@@ -48,8 +48,8 @@ pub fn iostat_rows(before: Option<&Sample>, after: &Sample, verbose: bool) -> Ve
         }
     }
     let mut pool = row(after.status.name.clone(), 0, total, span_secs);
-    pool.alloc_bytes = Some(after.summary.alloc_bytes);
-    pool.free_bytes = Some(after.summary.free_bytes);
+    pool.alloc_bytes = Some(after.summary.raw_alloc_bytes);
+    pool.free_bytes = Some(after.summary.raw_free_bytes);
     if !verbose {
         return vec![pool];
     }
@@ -139,8 +139,8 @@ pub fn iostat_text(rows: &[IostatRow], scripted: bool, exact: bool) -> String {
     let width = name_width(rows);
     let mut text = String::new();
     for row in rows {
-        let space = |v: Option<u64>| v.map_or_else(|| "-".to_owned(), |v| bytes(v, exact));
-        let rate = |v: f64| bytes(v.round() as u64, exact);
+        let space = |v: Option<u64>| v.map_or_else(|| "-".to_owned(), |v| count(v, exact));
+        let rate = |v: f64| count(v.round() as u64, exact);
         let rates = [
             row.reads_per_sec,
             row.writes_per_sec,

@@ -48,7 +48,7 @@ pub fn bytes(value: u64, exact: bool) -> String {
 /// A count, exact or as people read it (`12.3K`, powers of 1024 as zpool has them).
 #[must_use]
 pub fn count(value: u64, exact: bool) -> String {
-    bytes(value, exact)
+    if value < 1024 { value.to_string() } else { bytes(value, exact) }
 }
 
 /// How full, in percent; exact and scripted output leave the sign out.

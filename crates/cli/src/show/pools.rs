@@ -44,9 +44,11 @@ pub fn pool_list(
             "cap" | "capacity" => Column::right("CAP"),
             "health" => Column::left("HEALTH"),
             "guid" => Column::right("GUID"),
+            "usable" => Column::right("USABLE"),
+            "avail" | "available" => Column::right("AVAIL"),
             other => {
                 return Err(Failure::usage(format!(
-                    "'{other}' is not a field of pool list; use {}, guid",
+                    "'{other}' is not a field of pool list; use {}, usable, available, guid",
                     LIST_FIELDS.join(", ")
                 )));
             }
@@ -70,10 +72,12 @@ pub fn pool_list(
 
 fn summary_field(summary: &PoolSummary, field: &str, exact: bool) -> String {
     match field {
-        "size" => bytes(summary.size_bytes, exact),
-        "alloc" | "allocated" => bytes(summary.alloc_bytes, exact),
-        "free" => bytes(summary.free_bytes, exact),
-        "cap" | "capacity" => percent(summary.alloc_bytes, summary.size_bytes, exact),
+        "size" => bytes(summary.raw_size_bytes, exact),
+        "alloc" | "allocated" => bytes(summary.raw_alloc_bytes, exact),
+        "free" => bytes(summary.raw_free_bytes, exact),
+        "cap" | "capacity" => percent(summary.raw_alloc_bytes, summary.raw_size_bytes, exact),
+        "usable" => bytes(summary.size_bytes, exact),
+        "avail" | "available" => bytes(summary.free_bytes, exact),
         "guid" => summary.guid.to_string(),
         _ => summary.health.as_str().to_owned(),
     }
@@ -88,7 +92,8 @@ pub fn pool_get(
     wanted: &[String],
     listing: Listing,
 ) -> Result<String, Failure> {
-    const COMPUTED: [&str; 6] = ["size", "allocated", "free", "capacity", "health", "guid"];
+    const COMPUTED: [&str; 8] =
+        ["size", "allocated", "free", "capacity", "usable", "available", "health", "guid"];
     let mut rows = Vec::new();
     let mut json = BTreeMap::new();
     for (summary, properties) in pools {
@@ -182,7 +187,7 @@ pub fn found_text(pools: &[FoundPool]) -> String {
         }
         let action = match pool.state {
             Health::Unavail => {
-                "The pool cannot be imported. Bring its missing devices back, and try again."
+                "The pool cannot be imported as it is. Bring missing devices back, and try again."
             }
             _ => "The pool can be imported using its name or numeric identifier.",
         };

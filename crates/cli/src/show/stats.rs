@@ -1,5 +1,6 @@
 //! `pool stats`.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use forebay_pool::status::{Latency, OpCount, PoolStats, Traffic};
@@ -13,9 +14,50 @@ pub fn stats_json(stats: &PoolStats) -> String {
     #[derive(Serialize)]
     struct Body<'a> {
         pool: &'a PoolStats,
+        per_host_byte: BTreeMap<&'static str, Shares>,
     }
-    document("pool stats", Body { pool: stats })
+    let shares = [("since_import", &stats.since_import), ("for_ever", &stats.for_ever)];
+    let per_host_byte = shares.map(|(span, traffic)| (span, Shares::of(traffic))).into();
+    document("pool stats", Body { pool: stats, per_host_byte })
 }
+
+/// Bytes to the media for each byte that hosts wrote, by cause; and what else is a ratio.
+#[derive(Serialize)]
+struct Shares {
+    /// All but the log, as `write_amplification`.
+    main_store: f64,
+    #[serde(flatten)]
+    causes: BTreeMap<&'static str, f64>,
+    /// Of the writes to the log, those that began where the last one ended, 0 to 1.
+    log_sequential_share: f64,
+}
+
+impl Shares {
+    fn of(traffic: &Traffic) -> Self {
+        let ratio = |part: u64, whole: u64| match whole {
+            0 => 0.0,
+            _ => part as f64 / whole as f64,
+        };
+        let each = |bytes: u64| ratio(bytes, traffic.writes.bytes);
+        let m = traffic.media;
+        Self {
+            main_store: each(m.data + m.parity + m.metadata + m.cleaning + m.padding),
+            causes: CAUSES.iter().map(|(name, of)| (*name, each(of(traffic)))).collect(),
+            log_sequential_share: ratio(traffic.log_sequential_writes, traffic.log_writes.count),
+        }
+    }
+}
+
+/// Why bytes go to the media.
+const CAUSES: [Named<u64>; 7] = [
+    ("data", |t| t.media.data),
+    ("parity", |t| t.media.parity),
+    ("metadata", |t| t.media.metadata),
+    ("cleaning", |t| t.media.cleaning),
+    ("padding", |t| t.media.padding),
+    ("repair", |t| t.media.repair),
+    ("log", |t| t.media.log),
+];
 
 /// The text.
 #[must_use]
@@ -82,6 +124,13 @@ fn share(part: u64, whole: u64) -> String {
     if whole == 0 { "-".to_owned() } else { format!("{:.1}%", part as f64 * 100.0 / whole as f64) }
 }
 
+fn per_byte(bytes: u64, host_bytes: u64) -> String {
+    match host_bytes {
+        0 => "-".to_owned(),
+        host => format!("{:.3}", bytes as f64 / host as f64),
+    }
+}
+
 fn floor_share(part: u64, whole: u64) -> String {
     if whole == 0 {
         return "-".to_owned();
@@ -124,24 +173,17 @@ fn traffic_table(import: &Traffic, ever: &Traffic, exact: bool) -> String {
         Column::left("MEDIA"),
         Column::right("BYTES"),
         Column::right("SHARE"),
+        Column::right("PER HOST BYTE"),
         Column::right("BYTES EVER"),
     ]);
-    let causes: [Named<u64>; 7] = [
-        ("data", |t| t.media.data),
-        ("parity", |t| t.media.parity),
-        ("metadata", |t| t.media.metadata),
-        ("cleaning", |t| t.media.cleaning),
-        ("padding", |t| t.media.padding),
-        ("repair", |t| t.media.repair),
-        ("log", |t| t.media.log),
-    ];
-    let total: u64 = causes.iter().map(|(_, of)| of(import)).sum();
-    for (name, of) in causes {
+    let total: u64 = CAUSES.iter().map(|(_, of)| of(import)).sum();
+    for (name, of) in CAUSES {
         let now = of(import);
         table.push(vec![
             name.to_owned(),
             bytes(now, exact),
             share(now, total),
+            per_byte(now, import.writes.bytes),
             bytes(of(ever), exact),
         ]);
     }

@@ -120,6 +120,9 @@ fn summary() -> PoolSummary {
         size_bytes: 12 << 30,
         alloc_bytes: 3 << 30,
         free_bytes: 9 << 30,
+        raw_size_bytes: 18 << 30,
+        raw_alloc_bytes: 9 << 29,
+        raw_free_bytes: 27 << 29,
         health: Health::Online,
     }
 }
@@ -222,7 +225,7 @@ fn pool_listings() {
     golden("pool-list.json", &pool_list(&rows, &[], JSON).unwrap());
     assert_eq!(
         pool_list(&rows, &words(&["name", "free", "cap"]), SCRIPT).unwrap(),
-        "tank\t9663676416\t25\ngone\t-\t-\n"
+        "tank\t14495514624\t25\ngone\t-\t-\n"
     );
     assert_eq!(pool_list(&rows, &words(&["frob"]), PLAIN).unwrap_err().code, 2);
     assert_eq!(pool_list(&[], &[], PLAIN).unwrap(), "no pools available\n");
@@ -296,7 +299,7 @@ fn pool_properties() {
     golden("pool-get.json", &pool_get(&pools, &words(&["all"]), JSON).unwrap());
     assert_eq!(
         pool_get(&pools, &words(&["comment", "size"]), SCRIPT).unwrap(),
-        "tank\tcomment\tlab\tlocal\ntank\tsize\t12884901888\t-\n"
+        "tank\tcomment\tlab\tlocal\ntank\tsize\t19327352832\t-\n"
     );
     let unknown = pool_get(&pools, &words(&["frob"]), PLAIN).unwrap_err();
     assert!(unknown.message.contains("comment"), "names those that are: {}", unknown.message);
@@ -359,7 +362,7 @@ fn io_statistics() {
     assert_eq!(rows[0].reads_per_sec, 5.0 * 1000.0);
     assert_eq!(
         iostat_text(&iostat_rows(Some(&before), &after, false), true, true),
-        "tank\t3221225472\t9663676416\t5000\t1000\t20480000\t65536000\n"
+        "tank\t4831838208\t14495514624\t5000\t1000\t20480000\t65536000\n"
     );
     // Imported again since: the counters began anew, so the average since import is shown.
     let again = iostat_rows(Some(&sample(99.0, 50)), &sample(2.0, 1), false);

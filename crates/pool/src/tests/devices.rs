@@ -310,3 +310,43 @@ fn a_scrub_is_remembered_over_an_export_and_goes_on_where_it_was() {
         pool.export().await.unwrap();
     });
 }
+
+#[test]
+fn sizes_are_counted_as_zpool_counts_them() {
+    Runtime::simulated(6).block_on(async {
+        for (redundancy, devices, times) in [
+            (Redundancy::Raid0, &["a", "b", "c"][..], 3.0),
+            (Redundancy::Mirror, &["a", "b", "c"][..], 1.0),
+            (Redundancy::Raidz2, &["a", "b", "c", "d"][..], 4.0),
+        ] {
+            let rack = Rack::new(devices, SIZE);
+            let spec = spec(redundancy, devices, &[]);
+            let pool = Pool::create(rack.host(1), "tank", &spec).await.unwrap();
+            let of = |bytes: u64| bytes as f64 / SIZE as f64;
+            let empty = pool.summary();
+            // Labels, and the log's place in the pool, are no part of it.
+            let size = of(empty.raw_size_bytes);
+            assert!(size < times && size > 0.85 * times, "{redundancy:?}: {empty:?}");
+            assert_eq!((empty.raw_alloc_bytes, empty.raw_free_bytes), (0, empty.raw_size_bytes));
+            assert!(empty.size_bytes < empty.raw_size_bytes);
+            pool.create_volume(&volume(16 << 20)).await.unwrap();
+            let v = pool.open_volume("v").unwrap();
+            for at in 0..1024 {
+                v.write(at * 4096, stamp(4096, at), false).await.unwrap();
+            }
+            pool.sync().await.unwrap();
+            let full = pool.summary();
+            assert_eq!(full.alloc_bytes, 4 << 20);
+            let parity = match redundancy {
+                Redundancy::Raidz2 => 2.0,
+                _ => 1.0,
+            };
+            let share = full.raw_alloc_bytes as f64 / full.alloc_bytes as f64;
+            assert!(share >= parity && share < parity * 1.1, "{redundancy:?}: {full:?}");
+            assert_eq!(full.raw_alloc_bytes + full.raw_free_bytes, full.raw_size_bytes);
+            assert_eq!(pool.get()["size"], full.raw_size_bytes.to_string());
+            assert_eq!(pool.get()["available"], full.free_bytes.to_string());
+            pool.export().await.unwrap();
+        }
+    });
+}

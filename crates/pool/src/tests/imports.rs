@@ -485,6 +485,8 @@ fn halves_that_went_on_apart_are_refused_until_one_is_chosen() {
                 refused(&rack, 1, &options, "pool import --keep").await;
             }
             refused(&rack, 1, &keep("x"), "is no data device").await;
+            let found = Pool::discover(rack.host(1), &names(&ALL)).await;
+            assert!(found[0].remark.contains("went on without"), "{}", found[0].remark);
             let pool = import(&rack, 1, &keep(kept)).await.unwrap();
             check(&pool, salt).await;
             assert_eq!(pool.summary().health, Health::Degraded);
