@@ -35,24 +35,53 @@ struct FromParity {
     /// Sets of roles that are taken for wrong.
     distrusted: Vec<Vec<usize>>,
     next_set: usize,
-    /// Which of its versions each role contributes.
-    pick: Vec<usize>,
-    done: bool,
+    /// Roles that contribute another than their first version, and which, fewest first.
+    picks: Vec<Vec<(usize, usize)>>,
+    next_pick: usize,
 }
 
+/// Most versions that are computed of one block. Where many members are being replaced at once
+/// every one of them has two versions, and all combinations of those would take for ever.
+const COMPUTED_MAX: usize = 1 << 14;
+
 impl FromParity {
+    fn new(
+        kernel: Arc<dyn ParityKernel>,
+        role: usize,
+        versions: Vec<Vec<IoBuf>>,
+        distrusted: Vec<Vec<usize>>,
+    ) -> Self {
+        let most = (COMPUTED_MAX / distrusted.len().max(1)).max(1);
+        let mut picks: Vec<Vec<(usize, usize)>> = vec![Vec::new()];
+        let mut at = 0;
+        // Each one is the start of those that deviate in one more, later role.
+        while at < picks.len() && picks.len() < most {
+            let later = picks[at].last().map_or(0, |(role, _)| role + 1);
+            // The versions of the wanted role itself are never used here.
+            for other in (later..versions.len()).filter(|other| *other != role) {
+                for version in 1..versions[other].len() {
+                    let mut pick = picks[at].clone();
+                    pick.push((other, version));
+                    picks.push(pick);
+                }
+            }
+            at += 1;
+        }
+        picks.truncate(most);
+        Self { kernel, role, versions, distrusted, next_set: 0, picks, next_pick: 0 }
+    }
+
     fn next(&mut self) -> Option<IoBuf> {
         if self.next_set == self.distrusted.len() {
             self.next_set = 0;
-            self.turn_pick();
+            self.next_pick += 1;
         }
-        if self.done {
-            return None;
-        }
+        let pick = self.picks.get(self.next_pick)?;
         let wrong = &self.distrusted[self.next_set];
         self.next_set += 1;
         let trusted = |role: usize| {
-            let version = self.versions[role].get(self.pick[role])?;
+            let other = pick.iter().find(|(at, _)| *at == role);
+            let version = self.versions[role].get(other.map_or(0, |(_, version)| *version))?;
             (role != self.role && !wrong.contains(&role)).then_some(&version[..])
         };
         let columns: Vec<Option<&[u8]>> = (0..self.versions.len()).map(trusted).collect();
@@ -60,19 +89,6 @@ impl FromParity {
         let solved = self.kernel.reconstruct(&columns, &[self.role], &mut [&mut out]);
         solved.expect("no more columns are left out than parity allows");
         Some(out)
-    }
-
-    /// The next combination of versions; after the last one it is done.
-    fn turn_pick(&mut self) {
-        for (role, pick) in self.pick.iter_mut().enumerate() {
-            // The versions of the wanted role itself are never used here.
-            if role != self.role && *pick + 1 < self.versions[role].len() {
-                *pick += 1;
-                return;
-            }
-            *pick = 0;
-        }
-        self.done = true;
     }
 }
 
@@ -152,16 +168,7 @@ impl Array {
             // that are right may be left out too.
             Some(kernel) if others.len() >= need => {
                 let distrusted = sets(&others, others.len() - need);
-                let pick = vec![0; roles];
-                Some(FromParity {
-                    kernel,
-                    role,
-                    versions,
-                    distrusted,
-                    next_set: 0,
-                    pick,
-                    done: false,
-                })
+                Some(FromParity::new(kernel, role, versions, distrusted))
             }
             _ => None,
         };
@@ -171,3 +178,6 @@ impl Array {
         Ok(Alternatives { direct, parity })
     }
 }
+
+#[cfg(test)]
+mod tests;
