@@ -27,6 +27,26 @@ pub enum Layout {
     Raidz3,
 }
 
+impl Layout {
+    /// Columns of a row that are not data, of so many members: how many may be missing.
+    #[must_use]
+    pub fn parity_columns(self, members: usize) -> usize {
+        match self {
+            Layout::Raid0 => 0,
+            Layout::Mirror => members.saturating_sub(1),
+            Layout::Raidz1 => 1,
+            Layout::Raidz2 => 2,
+            Layout::Raidz3 => 3,
+        }
+    }
+
+    /// Columns of a row that hold different data, of so many members; 0 when they are too few.
+    #[must_use]
+    pub fn data_columns(self, members: usize) -> usize {
+        members.saturating_sub(self.parity_columns(members))
+    }
+}
+
 impl fmt::Display for Layout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -197,13 +217,7 @@ impl GroupGeometry {
     /// Parity columns: how many members may be missing. For mirrors, the spare copies.
     #[must_use]
     pub fn parity_columns(&self) -> usize {
-        match self.layout {
-            Layout::Raid0 => 0,
-            Layout::Mirror => self.members - 1,
-            Layout::Raidz1 => 1,
-            Layout::Raidz2 => 2,
-            Layout::Raidz3 => 3,
-        }
+        self.layout.parity_columns(self.members)
     }
 
     /// Columns of a row that hold different data.

@@ -110,8 +110,10 @@ pub(crate) fn add_to_config(
     let mut devices = BTreeMap::new();
     for (spec, candidates) in &opened.groups {
         let smallest = candidates.iter().map(|c| c.size_bytes).min().unwrap_or(0);
+        let layout = layout_of(spec.redundancy);
+        let data_columns = layout.data_columns(candidates.len());
         let (data_start_bytes, column_bytes, segments) =
-            group_shape(smallest, config.reserve_bytes);
+            group_shape(smallest, config.reserve_bytes, data_columns);
         let first_segment = config.groups.iter().map(|g| g.first_segment + g.segments).max();
         let members: Vec<MemberConfig> =
             candidates.iter().map(|candidate| member(config, candidate)).collect();
@@ -120,7 +122,7 @@ pub(crate) fn add_to_config(
             devices.insert(DeviceId(member.device), open);
         }
         let group = GroupConfig {
-            layout: layout_of(spec.redundancy).to_string(),
+            layout: layout.to_string(),
             unit_bytes: UNIT_BYTES,
             column_bytes,
             data_start_bytes,

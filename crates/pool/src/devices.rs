@@ -6,7 +6,7 @@ use forebay_array::Layout;
 use forebay_device::{Deadline, Device, ErrorKind};
 use forebay_format::config::{MemberConfig, PoolConfig};
 use forebay_format::label::{MIN_DEVICE_BYTES, body_range};
-use forebay_units::format_bytes;
+use forebay_units::{BLOCK_BYTES, BlockAddr, format_bytes};
 
 use crate::foreign::content_of;
 use crate::labels::{Label, Opener, open_in_time, read_label};
@@ -101,15 +101,22 @@ pub(crate) fn reserve_bytes(smallest_device_bytes: u64) -> u64 {
     (smallest_device_bytes / 64).clamp(4 << 20, 256 << 20) / (1 << 20) * (1 << 20)
 }
 
-/// Shape of a group over devices of which the smallest has `size_bytes`: about a thousand
-/// segments, of columns between 256 KiB and 16 MiB (larger only when there would be more segments
-/// than addresses).
-pub(crate) fn group_shape(size_bytes: u64, reserve_bytes: u64) -> (u64, u64, u32) {
+/// Shape of a group over devices of which the smallest has `size_bytes`, `data_columns` of them
+/// for data: about a thousand segments, of columns between 256 KiB and 16 MiB; larger ones where
+/// there would be very many segments, as long as an address can name all blocks of one.
+pub(crate) fn group_shape(
+    size_bytes: u64,
+    reserve_bytes: u64,
+    data_columns: usize,
+) -> (u64, u64, u32) {
     let (start, end) = body_range(size_bytes);
     let data_start = start + reserve_bytes;
     let body = end.saturating_sub(data_start);
     let mut column = (body / 1024).next_power_of_two().clamp(256 << 10, 16 << 20);
-    while body / column > 1 << 16 {
+    let has_names = |column: u64| {
+        column / BLOCK_BYTES * data_columns as u64 <= u64::from(BlockAddr::MAX_BLOCKS)
+    };
+    while body / column > 1 << 16 && has_names(2 * column) {
         column *= 2;
     }
     (data_start, column, (body / column) as u32)
