@@ -305,6 +305,12 @@ impl Map {
         self.volumes.get(&volume).map_or(0, VolumeMap::mapped_blocks)
     }
 
+    /// How many of `blocks` blocks from `lba` on are mapped.
+    #[must_use]
+    pub fn mapped_within(&self, volume: VolumeId, lba: Lba, blocks: u64) -> u64 {
+        self.volumes.get(&volume).map_or(0, |map| map.mapped_within(lba.0, blocks))
+    }
+
     /// Bytes of memory that the map takes, allocator and containers included.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {

@@ -288,6 +288,12 @@ impl World {
             let one = self.map.lookup(VolumeId(0), Lba(lba));
             assert_eq!(one, found.get(&(0, lba)).copied());
         }
+        let starts = [0, 7, LEAF, 2 * LEAF + 100, FAR, MAX_VOLUME_BLOCKS - 600];
+        for (start, blocks) in starts.into_iter().zip([u64::MAX, 1, LEAF, 900, 3, 600]) {
+            let range = (0, start)..(0, start.saturating_add(blocks));
+            let count = self.model.range(range).count() as u64;
+            assert_eq!(self.map.mapped_within(VolumeId(0), Lba(start), blocks), count);
+        }
         let mut runs = Vec::new();
         self.map.for_each(|volume, lba, addr, blocks| {
             runs.extend((0..blocks).map(|i| ((volume.0, lba.0 + u64::from(i)), addr.plus(i))));

@@ -181,6 +181,27 @@ impl VolumeMap {
         }
     }
 
+    pub(crate) fn mapped_within(&self, lba: u64, blocks: u64) -> u64 {
+        let end = lba.saturating_add(blocks);
+        let Some((first, _)) = place(lba) else { return 0 };
+        let mut mapped = 0;
+        for (number, leaf) in self.leaves.iter_from(first) {
+            let base = u64::from(number) * LEAF;
+            if base >= end {
+                break;
+            }
+            let range = (lba.max(base) - base, end.min(base + LEAF) - base);
+            if range == (0, LEAF) {
+                mapped += u64::from(leaf.mapped());
+            } else {
+                leaf.visit((range.0 as u32, range.1 as u32), |run, _| {
+                    mapped += u64::from(run.blocks);
+                });
+            }
+        }
+        mapped
+    }
+
     pub(crate) fn lookup_range(&self, lba: u64, blocks: u64, tell: &mut dyn FnMut(Piece<'_>)) {
         let end = lba.saturating_add(blocks);
         let mut pieces = Pieces { at: lba, open: None, sums: Vec::new(), tell };

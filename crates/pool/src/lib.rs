@@ -52,7 +52,7 @@ use forebay_map::{LeafId, Map};
 use forebay_rt as rt;
 use forebay_rt::sync::{Mutex, Notify};
 use forebay_segment::{Classes, DataWriter, InFlight, JournalWriter, Reader, SegmentTable};
-use forebay_txg::{Groups, Throttle};
+use forebay_txg::{Content, Groups, Throttle};
 use forebay_units::{BLOCK_BYTES, BlockAddr, CommitId, DeviceId, Lba, TxgId, VolumeId};
 
 pub use error::PoolError;
@@ -164,10 +164,10 @@ pub(crate) struct Space {
     pub reserved_blocks: Cell<u64>,
     /// Mapped blocks of sparse volumes, as of the last root.
     pub sparse_blocks: Cell<u64>,
-    /// Blocks absorbed since that will be new.
-    pub promised_blocks: Cell<u64>,
-    /// Those of `promised_blocks` that the syncing group brings.
-    pub syncing_blocks: Cell<u64>,
+    /// What they will have more (or fewer) when all that was absorbed is under a root.
+    pub promised_blocks: Cell<i64>,
+    /// That part of `promised_blocks` which the syncing group brings.
+    pub syncing_blocks: Cell<i64>,
 }
 
 impl Pool {
@@ -243,34 +243,35 @@ impl Pool {
         }
     }
 
-    /// Whether blocks of a volume may become dirty data; takes the space if so.
-    pub(crate) fn reserve_space(&self, volume: &VolumeState, lba: Lba, blocks: u64) -> bool {
+    /// Takes the space that a change of a sparse volume needs, or notes what it gives back; says
+    /// whether there is enough.
+    pub(crate) fn reserve_space(
+        &self,
+        volume: &VolumeState,
+        lba: Lba,
+        blocks: u64,
+        content: &Content,
+    ) -> bool {
         if !volume.sparse {
             return true;
         }
-        let mut new = 0;
         let map = self.map.borrow();
-        for piece in self.groups.borrow().lookup(volume.id, lba, blocks) {
-            if matches!(piece.content, Some(forebay_txg::Content::Data(_))) {
-                continue;
-            }
-            map.lookup_range(volume.id, piece.lba, piece.blocks, |part| {
-                if matches!(part.kind, forebay_map::PieceKind::Hole) {
-                    new += part.blocks;
-                }
-            });
-        }
-        let space = &self.space;
-        let free = space
-            .usable_blocks
-            .get()
-            .saturating_sub(space.reserved_blocks.get())
-            .saturating_sub(space.sparse_blocks.get())
-            .saturating_sub(space.promised_blocks.get());
-        if new > free {
+        let pieces = self.groups.borrow().lookup(volume.id, lba, blocks);
+        let held = |piece: &forebay_txg::Lookup| match piece.content {
+            Some(Content::Data(_)) => piece.blocks,
+            Some(Content::Zero) => 0,
+            None => map.mapped_within(volume.id, piece.lba, piece.blocks),
+        };
+        let held: u64 = pieces.iter().map(held).sum();
+        let more = match content {
+            Content::Data(_) => (blocks - held) as i64,
+            Content::Zero => -(held as i64),
+        };
+        if more > 0 && more as u64 > self.free_blocks() {
             return false;
         }
-        space.promised_blocks.set(space.promised_blocks.get() + new);
+        let promised = &self.space.promised_blocks;
+        promised.set(promised.get() + more);
         true
     }
 

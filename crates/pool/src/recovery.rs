@@ -354,6 +354,7 @@ impl Pool {
             // A volume that the journal does not name yet is all holes.
             let _ = pool.map.borrow_mut().create_volume(*id);
         }
+        pool.space_after_group();
         Ok(pool)
     }
 
@@ -373,14 +374,11 @@ impl Pool {
         log_rings_of(&self.config.borrow(), &self.devices.borrow())
     }
 
-    /// Counts reserved and sparse blocks anew.
+    /// Counts reserved blocks anew.
     pub(crate) fn refresh_space(&self) {
         let volumes = self.volumes.borrow();
-        let map = self.map.borrow();
         let thick = volumes.values().filter(|v| !v.sparse);
         self.space.reserved_blocks.set(thick.map(|v| Self::blocks_of(v.size_bytes.get())).sum());
-        let sparse = volumes.values().filter(|v| v.sparse);
-        self.space.sparse_blocks.set(sparse.map(|v| map.mapped_blocks(v.id)).sum());
     }
 }
 

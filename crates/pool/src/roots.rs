@@ -291,7 +291,9 @@ impl Pool {
         info.state == SegmentState::Full && info.footer && info.last <= self.sync.commit.get().0
     }
 
-    fn space_after_group(&self) {
+    /// Counts the blocks of sparse volumes anew. Only with the root that brings a group: whatever
+    /// is not under it is in `promised_blocks`.
+    pub(crate) fn space_after_group(&self) {
         let map = self.map.borrow();
         let volumes = self.volumes.borrow();
         let sparse = volumes.values().filter(|v| v.sparse).map(|v| map.mapped_blocks(v.id)).sum();

@@ -1,4 +1,5 @@
 mod devices;
+mod edges;
 mod imports;
 mod rack;
 

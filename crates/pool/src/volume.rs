@@ -129,6 +129,32 @@ impl Volume {
         }
         check_range(&self.name, &self.geometry(), op, offset, len)
     }
+
+    /// Zeros as data.
+    async fn write_zeros(
+        &self,
+        offset_bytes: u64,
+        len_bytes: u64,
+        options: ZeroOptions,
+    ) -> Result<(), DeviceError> {
+        const STEP_BYTES: u64 = 1 << 20;
+        if options.fast {
+            let (op, kind) = (Operation::WriteZeroes, ErrorKind::Unsupported);
+            return Err(DeviceError::new(&self.name, op, offset_bytes, len_bytes, kind));
+        }
+        let zeros = IoBuf::zeroed(STEP_BYTES.min(len_bytes) as usize).freeze();
+        let end_bytes = offset_bytes + len_bytes;
+        let mut at = offset_bytes;
+        while at < end_bytes {
+            let step = (end_bytes - at).min(STEP_BYTES);
+            let data = zeros.slice(0, step as usize);
+            // The last one takes all before it along.
+            let fua = options.fua && at + step == end_bytes;
+            self.pool.write(&self.state, &self.name, at, data, fua).await?;
+            at += step;
+        }
+        Ok(())
+    }
 }
 
 impl BlockDevice for Volume {
@@ -183,6 +209,10 @@ impl BlockDevice for Volume {
     ) -> DeviceFuture<'_, ()> {
         Box::pin(async move {
             self.check(Operation::WriteZeroes, offset_bytes, len_bytes)?;
+            if options.no_hole && self.state.sparse {
+                // Only what is written keeps its space; a volume that is not sparse owns all.
+                return self.write_zeros(offset_bytes, len_bytes, options).await;
+            }
             self.pool.zero(&self.state, &self.name, offset_bytes, len_bytes, options.fua).await
         })
     }

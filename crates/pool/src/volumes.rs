@@ -82,7 +82,7 @@ impl Pool {
             .get()
             .saturating_sub(space.reserved_blocks.get())
             .saturating_sub(space.sparse_blocks.get())
-            .saturating_sub(space.promised_blocks.get())
+            .saturating_sub_signed(space.promised_blocks.get())
     }
 
     /// The block device of a volume, for NBD or a workload.

@@ -161,7 +161,7 @@ impl Pool {
         if (lba.0 + blocks) * BLOCK_BYTES > volume.size_bytes.get().next_multiple_of(BLOCK_BYTES) {
             return refuse(ErrorKind::OutOfRange { size_bytes: volume.size_bytes.get() });
         }
-        if matches!(content, Content::Data(_)) && !self.reserve_space(volume, lba, blocks) {
+        if !self.reserve_space(volume, lba, blocks, &content) {
             return refuse(ErrorKind::NoSpace);
         }
         let first = self.groups.borrow().open().is_empty();

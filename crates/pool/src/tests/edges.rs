@@ -1,0 +1,257 @@
+//! Edges: the fullest pool, the widest group, what must not give space away.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use forebay_device::{
+    BlockDevice, Device, DeviceError, DeviceFuture, Geometry, IoBuf, IoBytes, ZeroOptions,
+};
+use forebay_rt::{self as rt, Runtime};
+use forebay_units::Nanos;
+use proptest::prelude::*;
+
+use super::{Shelf, spec, stamp};
+use crate::spec::{Redundancy, VolumeSpec};
+use crate::{Opener, Pool};
+
+const SIZE: u64 = 64 << 20;
+
+/// A device that takes its time, as real ones do: so that others run meanwhile.
+struct Slow(Device);
+
+impl BlockDevice for Slow {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+    fn read(&self, at: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
+        Box::pin(async move {
+            rt::sleep(Nanos::from_micros(50 + rt::random_below(50))).await;
+            self.0.read(at, buf).await
+        })
+    }
+    fn write(&self, at: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
+        Box::pin(async move {
+            rt::sleep(Nanos::from_micros(50 + rt::random_below(50))).await;
+            self.0.write(at, data, fua).await
+        })
+    }
+    fn flush(&self) -> DeviceFuture<'_, ()> {
+        Box::pin(async move {
+            rt::sleep(Nanos::from_millis(1)).await;
+            self.0.flush().await
+        })
+    }
+    fn discard(&self, at: u64, len: u64, fua: bool) -> DeviceFuture<'_, ()> {
+        self.0.discard(at, len, fua)
+    }
+}
+
+struct SlowShelf(Rc<Shelf>);
+
+impl Opener for SlowShelf {
+    fn open(&self, path: &str) -> Result<Device, DeviceError> {
+        Ok(Rc::new(Slow(self.0.open(path)?)))
+    }
+    fn host(&self) -> u64 {
+        1
+    }
+}
+
+fn slow(names: &[&str]) -> Rc<dyn Opener> {
+    Rc::new(SlowShelf(Shelf::new(names, SIZE)))
+}
+
+fn sparse(name: &str, size_bytes: u64) -> VolumeSpec {
+    VolumeSpec { name: name.into(), size_bytes, sparse: true, properties: BTreeMap::new() }
+}
+
+/// Bytes that volumes hold or own, against what there is.
+fn taken(pool: &Pool) -> (u64, u64) {
+    let all = pool.volumes();
+    let own = |v: &crate::status::VolumeStatus| v.reserved_bytes.max(v.used_bytes);
+    (all.iter().map(own).sum(), pool.summary().size_bytes)
+}
+
+/// Fills a volume until there is no space; gives the bytes that were taken.
+async fn fill(v: &Device, size: u64) -> u64 {
+    let mut at = 0;
+    while at < size && v.write(at, stamp(65536, at), false).await.is_ok() {
+        at += 65536;
+    }
+    at
+}
+
+#[test]
+fn what_is_trimmed_and_written_again_over_a_commit_takes_space_again() {
+    Runtime::simulated(4).block_on(async move {
+        let pool = Pool::create(slow(&["a"]), "tank", &spec(Redundancy::Raid0, &["a"], &[]))
+            .await
+            .unwrap();
+        let size = pool.summary().size_bytes.next_multiple_of(4096);
+        pool.create_volume(&sparse("v", 2 * size)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        let filled = fill(&v, size).await;
+        pool.sync().await.unwrap();
+        const PART: u64 = 512 << 10;
+        v.discard(0, PART, false).await.unwrap();
+        // So that the group takes a while.
+        v.write(8 * PART, stamp(PART as usize, 5), false).await.unwrap();
+        let syncing = rt::spawn({
+            let pool = pool.clone();
+            async move { pool.sync().await }
+        });
+        while pool.groups.borrow().syncing().is_none() {
+            assert!(!syncing.is_finished(), "it was not seen");
+            rt::sleep(Nanos::from_micros(10)).await;
+        }
+        // The trim is being committed; the same blocks again.
+        v.write(0, stamp(PART as usize, 7), false).await.unwrap();
+        syncing.await.unwrap();
+        let more = fill_from(&v, filled, filled + PART).await;
+        pool.sync().await.unwrap();
+        let (held, all) = taken(&pool);
+        assert!(held <= all, "{held} bytes of {all}; {more} too much");
+    });
+}
+
+async fn fill_from(v: &Device, from: u64, to: u64) -> u64 {
+    let mut at = from;
+    while at < to && v.write(at, stamp(4096, at), false).await.is_ok() {
+        at += 4096;
+    }
+    at - from
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Write { volume: usize, block: u64, blocks: u64 },
+    Trim { volume: usize, block: u64, blocks: u64 },
+    Zero { volume: usize, block: u64, blocks: u64, no_hole: bool },
+    Sync,
+    Wait(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let place = (0usize..2, 0u64..200, 1u64..80);
+    prop_oneof![
+        4 => place.clone().prop_map(|(volume, block, blocks)| Step::Write { volume, block, blocks }),
+        3 => place.clone().prop_map(|(volume, block, blocks)| Step::Trim { volume, block, blocks }),
+        2 => (place, any::<bool>()).prop_map(|((volume, block, blocks), no_hole)| {
+            Step::Zero { volume, block, blocks, no_hole }
+        }),
+        2 => Just(Step::Sync),
+        3 => (1u64..2000).prop_map(Step::Wait),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    // The account of sparse volumes against sets of their blocks: right at every instant, whatever
+    // is being committed just then.
+    #[test]
+    fn free_space_is_what_no_volume_has(steps in prop::collection::vec(step(), 1..40), seed: u64) {
+        Runtime::simulated(seed).block_on(async move {
+            let data = spec(Redundancy::Raid0, &["a"], &[]);
+            let pool = Pool::create(slow(&["a"]), "tank", &data).await.unwrap();
+            let mut volumes = Vec::new();
+            for name in ["v", "w"] {
+                pool.create_volume(&sparse(name, 4 << 20)).await.unwrap();
+                volumes.push((pool.open_volume(name).unwrap(), BTreeSet::new()));
+            }
+            let usable = pool.free_blocks();
+            for step in steps {
+                let bytes = |blocks: u64| blocks * 4096;
+                match step {
+                    Step::Write { volume, block, blocks } => {
+                        let (device, held) = &mut volumes[volume];
+                        let data = stamp(bytes(blocks) as usize, block);
+                        device.write(bytes(block), data, false).await.unwrap();
+                        held.extend(block..block + blocks);
+                    }
+                    Step::Trim { volume, block, blocks } => {
+                        let (device, held) = &mut volumes[volume];
+                        device.discard(bytes(block), bytes(blocks), false).await.unwrap();
+                        held.retain(|b| *b < block || *b >= block + blocks);
+                    }
+                    Step::Zero { volume, block, blocks, no_hole } => {
+                        let (device, held) = &mut volumes[volume];
+                        let options = ZeroOptions { no_hole, ..Default::default() };
+                        device.write_zeroes(bytes(block), bytes(blocks), options).await.unwrap();
+                        match no_hole {
+                            true => held.extend(block..block + blocks),
+                            false => held.retain(|b| *b < block || *b >= block + blocks),
+                        }
+                    }
+                    Step::Sync => {
+                        let pool = pool.clone();
+                        // The last one may be overtaken by the export.
+                        rt::spawn(async move { pool.sync().await });
+                    }
+                    Step::Wait(micros) => rt::sleep(Nanos::from_micros(micros)).await,
+                }
+                let held: usize = volumes.iter().map(|(_, held)| held.len()).sum();
+                assert_eq!(pool.free_blocks(), usable - held as u64);
+            }
+            pool.export().await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_group_of_twenty_four_large_disks_has_a_shape() {
+    for size_bytes in [1u64 << 40, 4 << 40, 9 << 40, 16 << 40, 24 << 40, 100 << 40] {
+        for (layout, members) in [("raid0", 24), ("raidz1", 24), ("raidz3", 24), ("raidz2", 12)] {
+            let reserve = crate::devices::reserve_bytes(size_bytes);
+            let data_columns = crate::devices::parse_layout(layout).unwrap().data_columns(members);
+            let (data_start_bytes, column_bytes, segments) =
+                crate::devices::group_shape(size_bytes, reserve, data_columns);
+            let group = forebay_format::config::GroupConfig {
+                layout: layout.to_owned(),
+                unit_bytes: crate::devices::UNIT_BYTES,
+                column_bytes,
+                data_start_bytes,
+                first_segment: 0,
+                segments,
+                members: (0..members as u32)
+                    .map(|device| forebay_format::config::MemberConfig {
+                        device,
+                        path: String::new(),
+                        size_bytes,
+                        state: Default::default(),
+                        stale_since: None,
+                        stale: Vec::new(),
+                        replacement: None,
+                    })
+                    .collect(),
+            };
+            let shape = crate::recovery::geometry_of(&group).unwrap().check();
+            assert_eq!(shape, Ok(()), "{layout} of {members} devices of {size_bytes} bytes");
+        }
+    }
+}
+
+#[test]
+fn zeroes_without_a_hole_keep_their_space() {
+    Runtime::simulated(4).block_on(async move {
+        let shelf = Shelf::new(&["a"], SIZE);
+        let pool =
+            Pool::create(shelf, "tank", &spec(Redundancy::Raid0, &["a"], &[])).await.unwrap();
+        let size = pool.summary().size_bytes.next_multiple_of(65536);
+        pool.create_volume(&sparse("v", size)).await.unwrap();
+        pool.create_volume(&sparse("w", size)).await.unwrap();
+        let (v, w) = (pool.open_volume("v").unwrap(), pool.open_volume("w").unwrap());
+        v.write(0, stamp(1 << 20, 1), false).await.unwrap();
+        let options = ZeroOptions { no_hole: true, ..Default::default() };
+        v.write_zeroes(0, 1 << 20, options).await.unwrap();
+        let runs = v.allocation(0, 1 << 20).await.unwrap();
+        assert!(runs.iter().all(|run| !run.hole), "{runs:?}");
+        pool.sync().await.unwrap();
+        let at = fill(&w, size).await;
+        fill_from(&w, at, size).await;
+        v.write(0, stamp(1 << 20, 2), false).await.unwrap();
+    });
+}
