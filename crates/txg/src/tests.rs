@@ -82,6 +82,90 @@ proptest! {
     }
 }
 
+#[derive(Clone, Debug)]
+enum Turn {
+    Absorb(u32, u64, u64, Option<u8>),
+    Quiesce,
+    Retire,
+    Forget(u32),
+}
+
+fn turn() -> impl Strategy<Value = Turn> {
+    prop_oneof![
+        6 => (0u32..3, 0u64..50, 1u64..12, proptest::option::of(any::<u8>()))
+            .prop_map(|(v, lba, blocks, stamp)| Turn::Absorb(v, lba, blocks, stamp)),
+        2 => Just(Turn::Quiesce),
+        2 => Just(Turn::Retire),
+        1 => (0u32..3).prop_map(Turn::Forget),
+    ]
+}
+
+proptest! {
+    // Groups against one flat model for each group: what is seen is the newest, what is committed
+    // is exactly what was absorbed while its group was open, and every held byte comes back.
+    #[test]
+    fn groups_agree_with_a_flat_model(turns in prop::collection::vec(turn(), 1..60)) {
+        let fresh = || vec![vec![None; 80]; 3];
+        let mut groups = Groups::new(TxgId(7));
+        let (mut open, mut syncing): (Vec<Model>, Option<Vec<Model>>) = (fresh(), None);
+        let (mut open_bytes, mut syncing_bytes) = (0, 0);
+        let mut next = TxgId(7);
+        for turn in turns {
+            match turn {
+                Turn::Absorb(volume, lba, blocks, stamp) => {
+                    let content = stamp.map_or(Content::Zero, |stamp| data(blocks, stamp));
+                    let held = blocks * 3;
+                    let txg = groups.absorb(VolumeId(volume), Lba(lba), blocks, content, held);
+                    prop_assert_eq!(txg, next);
+                    open_bytes += held;
+                    for i in 0..blocks {
+                        let byte = stamp.map(|stamp| stamp.wrapping_add(i as u8));
+                        open[volume as usize][(lba + i) as usize] = Some(byte);
+                    }
+                }
+                Turn::Quiesce if syncing.is_none() => {
+                    prop_assert_eq!(groups.quiesce(), next);
+                    next = next.next();
+                    syncing = Some(std::mem::replace(&mut open, fresh()));
+                    syncing_bytes = std::mem::take(&mut open_bytes);
+                }
+                Turn::Quiesce => {}
+                Turn::Retire => {
+                    let set = groups.retire();
+                    prop_assert_eq!(set.is_some(), syncing.is_some());
+                    if let (Some(set), Some(model)) = (set, syncing.take()) {
+                        prop_assert_eq!(set.held_bytes, syncing_bytes);
+                        for (volume, model) in (0u32..).zip(&model) {
+                            let empty = ExtentMap::default();
+                            let held = set.volumes.get(&VolumeId(volume)).unwrap_or(&empty);
+                            prop_assert_eq!(&flatten(held.lookup(Lba(0), 80)), model);
+                        }
+                    }
+                }
+                Turn::Forget(volume) => {
+                    groups.forget_volume(VolumeId(volume));
+                    open[volume as usize].fill(None);
+                    if let Some(model) = &mut syncing {
+                        model[volume as usize].fill(None);
+                    }
+                }
+            }
+            for (volume, newest) in open.iter().enumerate() {
+                let older = syncing.as_ref().map(|model| &model[volume]);
+                let seen = |i: usize| newest[i].or_else(|| older.and_then(|older| older[i]));
+                let seen: Model = (0..80).map(seen).collect();
+                let got = flatten(groups.lookup(VolumeId(volume as u32), Lba(0), 80));
+                prop_assert_eq!(got, seen);
+            }
+            let is_data = |b: &&Option<Option<u8>>| matches!(b, Some(Some(_)));
+            let count = open.iter().flatten().filter(is_data).count() as u64;
+            prop_assert_eq!(groups.open().data_blocks(), count);
+            let nothing = open.iter().flatten().all(Option::is_none);
+            prop_assert_eq!(groups.open().is_empty(), nothing);
+        }
+    }
+}
+
 #[test]
 fn newer_groups_hide_older_ones_until_they_retire() {
     let volume = VolumeId(1);
