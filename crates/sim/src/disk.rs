@@ -465,14 +465,12 @@ impl BlockDevice for SimDisk {
             self.world.after_submit();
             self.take_time(self.deadline(Operation::Read, len_bytes)).await;
             self.finish_abandoned();
-            let state = self.state.borrow();
-            if state.view.is_hole(offset_bytes, len_bytes) {
-                // Imports read a whole log, most of which is a hole: it need not be cleared each time.
+            // Imports read a whole log, most of which is a hole: it need not be cleared each time.
+            if self.state.borrow().view.is_hole(offset_bytes, len_bytes) {
                 buf = IoBuf::zeroed(len_bytes as usize);
             } else {
-                state.view.read(offset_bytes, &mut buf);
+                self.state.borrow().view.read(offset_bytes, &mut buf);
             }
-            drop(state);
             if !self.world.after_complete(&event) {
                 Self::dark().await;
             }
