@@ -21,7 +21,7 @@ show() {
 hide() {
     fusermount3 -u "$RUN/bad" 2>/dev/null || fusermount3 -uz "$RUN/bad" 2>/dev/null
     kill -9 "$BAD_FUSE" "$BELOW" 2>/dev/null
-    while kill -0 "$BELOW" 2>/dev/null; do sleep 0.05; done
+    ended "$BELOW" "the server of the bad device, killed,"
     rm -f "$RUN/k"
 }
 # blkdebug EVENT NUMBER ONCE: from the NUMBERth such event on, that operation fails (once, or always).
@@ -55,15 +55,15 @@ kit() { # ARGUMENT...: nbdkit over the same image
 }
 load() {
     round=$((round + 1))
-    python3 "$HERE/ledger.py" write "$SOCKET" p/v "$DIR/ledger" --seconds 100 --seed $round --depth 8 \
-        --span $((24 << 20)) --expect-end --begun "$DIR/begun.$round" >"$DIR/writer.out" 2>&1 &
+    rm -f "$DIR/told"
+    python3 "$HERE/ledger.py" write "$SOCKET" p/v "$DIR/ledger" --seconds 600 --seed $round --depth 8 \
+        --span $((24 << 20)) --expect-end --told "$DIR/told" >"$DIR/writer.out" 2>&1 &
     WRITER=$!
-    await 20 "the writer writes" test -e "$DIR/begun.$round"
-    sleep 0.5
+    goes_on "$DIR/told" 500 "the writer"
 }
 # loaded WHAT: ends the load; nothing of it may have failed or been lost.
 loaded() {
-    sleep 1
+    goes_on "$DIR/told" 500 "the writer"
     kill -TERM $WRITER
     wait $WRITER || fail "$1: writes suffered: $(cat "$DIR/writer.out")"
     python3 "$HERE/ledger.py" check "$SOCKET" p/v "$DIR/ledger" >"$DIR/check.out" 2>&1 ||
@@ -174,6 +174,7 @@ again "everything failed"
 say "nbdkit: it stands still for three seconds"
 load
 kill -STOP "$BELOW"
+# Shorter than any deadline: this is the fault itself.
 sleep 3
 kill -CONT "$BELOW"
 loaded "a device that stood still"

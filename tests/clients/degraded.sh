@@ -16,19 +16,22 @@ run nbdcopy --flush image "$(uri p/still)"
 still() { [ "$(hash_volume p/still)" = "$WANT" ] || fail "$1: the volume reads differently"; }
 still "at first"
 health() { "$FOREBAY" pool list --json | jq -r '.pools[0].health'; }
-load() {
-    python3 "$HERE/ledger.py" write "$SOCKET" p/busy "$DIR/ledger" --seconds "$1" --seed "$2" \
-        >"$DIR/writer.out" 2>&1 &
+load() { # SEED
+    rm -f "$DIR/told"
+    python3 "$HERE/ledger.py" write "$SOCKET" p/busy "$DIR/ledger" --seconds 600 --seed "$1" \
+        --expect-end --told "$DIR/told" >"$DIR/writer.out" 2>&1 &
     WRITER=$!
+    goes_on "$DIR/told" 1000 "the writer"
 }
 loaded() {
+    goes_on "$DIR/told" 1000 "the writer"
+    kill -TERM "$WRITER"
     wait "$WRITER" || fail "$1: writes suffered: $(cat "$DIR/writer.out")"
     run python3 "$HERE/ledger.py" check "$SOCKET" p/busy "$DIR/ledger"
 }
 
 say "offline and online under load"
-load 4 1
-sleep 1
+load 1
 run "$FOREBAY" pool offline p "$DIR/d1"
 [ "$(health)" = DEGRADED ] || fail "one device offline, and the pool is $(health)"
 still "without d1"
@@ -70,8 +73,7 @@ after=$("$FOREBAY" pool status p | awk '$1 ~ /\/d2$/ { print $5 }')
 [ "$before" = "$after" ] || fail "a second scrub still finds rot: $before, then $after"
 
 say "replace under load"
-load 4 2
-sleep 0.5
+load 2
 run "$FOREBAY" pool replace -w p "$DIR/d0" "$DIR/spare"
 loaded "replace"
 still "after a replace"

@@ -72,6 +72,9 @@ print(len(want), "files checked,", bad, "bad")
 sys.exit(1 if bad or not want else 0)
 P
 
+lines_of() { wc -l 2>/dev/null <"$1" || echo 0; }
+has_lines() { [ "$(lines_of "$1")" -ge "$2" ]; }
+
 under() {
     local kind=$1 make=$2 verify=$3
     local volume="p/$kind"
@@ -84,7 +87,10 @@ under() {
     for round in $(seq "$ROUNDS"); do
         python3 "$DIR/writer.py" "$RUN/mnt" "$DIR/$kind.ledger" "$round" >"$DIR/writer.out" 2>&1 &
         local writer=$!
-        sleep "$(longer 3 15)"
+        local before
+        before=$(lines_of "$DIR/$kind.ledger")
+        await 120 "files are synced on $kind: $DIR/writer.out" \
+            has_lines "$DIR/$kind.ledger" $((before + $(longer 40 200)))
         alive
         kill_server
         # A file system that cannot write would try again for long; after a power cut nobody is there to.

@@ -59,7 +59,6 @@ say "overwriting in a pool that is nearly full"
 run nbd_shell -u "$(uri p/v)" -c "exec(open('$DIR/fill.py').read())" -c "
 h.trim(124 * MB, 900 * MB, nbd.CMD_FLAG_FUA)
 h.trim(20 * MB, 60 * MB, nbd.CMD_FLAG_FUA)
-time.sleep(1)
 import random
 rng = random.Random(1)
 last = {}

@@ -5,7 +5,7 @@
 need python3
 begin
 ROUNDS=$(longer 2 12)
-SECONDS_OF_LOAD=$(longer 1.2 8)
+ANSWERS=$(longer 1500 10000)
 
 # over NAME LAYOUT...: rounds of FUA writes and of writes with flushes on four connections.
 over() {
@@ -29,10 +29,11 @@ over() {
                 run "$FOREBAY" volume create -V 24M "$volume"
             fi
             # shellcheck disable=SC2086
-            python3 "$HERE/ledger.py" write "$SOCKET" "$volume" "$ledger" --seconds 60 \
+            rm -f "$DIR/told"
+            python3 "$HERE/ledger.py" write "$SOCKET" "$volume" "$ledger" --seconds 600 --told "$DIR/told" \
                 --expect-end --seed "$round" $flags >"$DIR/writer.out" 2>&1 &
             local writer=$!
-            sleep "$SECONDS_OF_LOAD"
+            goes_on "$DIR/told" $((ANSWERS + RANDOM % ANSWERS)) "the writer"
             alive
             kill_server
             wait "$writer" || fail "$pool, the writer: $(cat "$DIR/writer.out")"
@@ -45,10 +46,11 @@ over() {
         serve "$pool"
         run "$FOREBAY" volume create -V 4M "$pool/s$round"
         run "$FOREBAY" volume create -V 8M "$pool/t$round"
-        python3 "$HERE/stamps.py" load "$SOCKET" "$DIR/stamps" 60 "$round" \
+        rm -f "$DIR/stamps.told"
+        python3 "$HERE/stamps.py" load "$SOCKET" "$DIR/stamps" 600 "$round" \
             "$pool/s$round=serial" "$pool/t$round=deep" >"$DIR/writer.out" 2>&1 &
         local writer=$!
-        sleep "$SECONDS_OF_LOAD"
+        goes_on "$DIR/stamps.told" $((ANSWERS + RANDOM % ANSWERS)) "the stamps"
         alive
         kill_server
         wait "$writer" || fail "$pool, the stamps: $(cat "$DIR/writer.out")"

@@ -5,7 +5,7 @@ connection broke. No library: the protocol is spoken here, so that no client sha
 
     ledger.py write SOCKET EXPORT LEDGER [--seconds S] [--depth N] [--connections N]
                     [--flush-every N | default FUA] [--span BYTES] [--seed N] [--block BYTES]
-                    [--expect-end] [--expect-error] [--begun FILE (made at the first answer)]
+                    [--expect-end] [--expect-error] [--told FILE (keeps the count of answers)]
     SOCKET is a path, or HOST:PORT.
     SIGTERM ends a load as the end of a connection does: what is in flight may be there or not.
     ledger.py check SOCKET EXPORT LEDGER
@@ -84,7 +84,7 @@ def write(args):
         version = max(list(durable.values()) + list(older.values()))
     flush_handles = {}
     since_flush = 0
-    flushes = errors = 0
+    flushes = errors = answers = 0
     end = time.monotonic() + args.seconds
     broken = ""
 
@@ -126,9 +126,10 @@ def write(args):
             for sock in ready:
                 link = by_socket[sock]
                 error, which = link.reply()
-                if args.begun:
-                    open(args.begun, "w").close()
-                    args.begun = None
+                if args.told is not None:
+                    # Of one length always: whoever reads it meanwhile sees a number.
+                    answers += 1
+                    os.pwrite(args.told, b"%-12d" % answers, 0)
                 if error and args.expect_error:
                     # Refused is not answered: it may be there, like what was in flight.
                     raise EOFError("the server answered error %d" % error)
@@ -225,8 +226,10 @@ def main():
     parser.add_argument("--block", type=int, default=4096)
     parser.add_argument("--expect-end", action="store_true")
     parser.add_argument("--expect-error", action="store_true")
-    parser.add_argument("--begun")
+    parser.add_argument("--told", metavar="FILE", help="keeps the count of answers there")
     args = parser.parse_args()
+    if args.told:
+        args.told = os.open(args.told, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     sys.exit(write(args) if args.action == "write" else check(args))
 
 

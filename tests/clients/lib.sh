@@ -68,8 +68,10 @@ finish() {
     local code=$?
     trap - EXIT INT TERM
     set +u
-    # The server first: nothing below may wait for it.
-    kill_server >/dev/null 2>&1
+    # The server first: nothing below may wait for it. (In a shell of its own: what it says of a server
+    # that does not end must not keep the rest from being cleared away.)
+    (kill_server) >/dev/null 2>&1
+    SERVER=
     for ((i = ${#UNDO[@]} - 1; i >= 0; i--)); do
         eval "${UNDO[$i]}" >/dev/null 2>&1
     done
@@ -126,6 +128,28 @@ refuse() {
 
 uri() { echo "nbd+unix:///$1?socket=$SOCKET"; }
 
+# ended PID WHAT: waits until a process that was told to end is gone.
+ended() {
+    local pid=$1
+    for _ in $(seq 1 3000); do
+        lives "$pid" || return 0
+        sleep 0.02
+    done
+    fail "$2 (process $pid) was told to end a minute ago and lives: $(cat "/proc/$pid/stat" "/proc/$pid/wchan")"
+}
+# One that its parent has not been told of yet has ended all the same.
+lives() { kill -0 "$1" 2>/dev/null && ! grep -q ') Z ' "/proc/$1/stat" 2>/dev/null; }
+
+# goes_on FILE COUNT WHO: waits until the client that keeps its answers counted in FILE has COUNT more
+# than now: however slow the machine is, a load was there.
+goes_on() {
+    local from
+    from=$(counted_in "$1")
+    await 120 "$2 more answers to $3" has_answers "$1" $((from + $2))
+}
+counted_in() { cat "$1" 2>/dev/null || echo 0; }
+has_answers() { [ "$(counted_in "$1")" -ge "$2" ]; }
+
 serving() { [ -n "$SERVER" ] && kill -0 "$SERVER" 2>/dev/null; }
 
 # serve POOL [OPTION...]: returns when the listener answers.
@@ -150,7 +174,7 @@ serve() {
 kill_server() {
     [ -n "$SERVER" ] || return 0
     kill -9 "$SERVER" 2>/dev/null
-    while kill -0 "$SERVER" 2>/dev/null; do sleep 0.02; done
+    ended "$SERVER" "the server, killed,"
     SERVER=
 }
 
@@ -230,7 +254,7 @@ detach() {
     fi
     losetup -d "$LOOP" 2>/dev/null
     # The loop device lets go of its file a moment after the command.
-    await 20 "$LOOP lets go of its file" sh -c "! losetup $LOOP"
+    await 60 "$LOOP lets go of its file" sh -c "! losetup $LOOP"
     fusermount3 -u "$RUN/fuse" 2>/dev/null || fusermount3 -uz "$RUN/fuse" 2>/dev/null
     for _ in $(seq 1 100); do
         kill -0 "$FUSE" 2>/dev/null || return 0

@@ -11,18 +11,22 @@ run "$FOREBAY" volume create -V 128M p/v
 round=0
 load() {
     round=$((round + 1))
-    python3 "$HERE/ledger.py" write "$SOCKET" p/v "$DIR/ledger" --seconds "$1" --seed $round \
-        ${2:+$2} >"$DIR/writer.out" 2>&1 &
+    rm -f "$DIR/told"
+    python3 "$HERE/ledger.py" write "$SOCKET" p/v "$DIR/ledger" --seconds 600 --seed $round \
+        --expect-end --told "$DIR/told" >"$DIR/writer.out" 2>&1 &
     WRITER=$!
-    sleep 0.4
+    more
 }
+more() { goes_on "$DIR/told" 500 "the writer"; }
 loaded() {
+    more
+    kill -TERM "$WRITER"
     wait "$WRITER" || fail "$1: writes suffered: $(cat "$DIR/writer.out")"
     run python3 "$HERE/ledger.py" check "$SOCKET" p/v "$DIR/ledger"
 }
 # cut WHAT: kill -9 in the middle of the load, and everything answered must be there.
 cut() {
-    sleep 0.6
+    more
     alive
     kill_server
     wait "$WRITER" || fail "$1: the writer: $(cat "$DIR/writer.out")"
@@ -32,30 +36,30 @@ cut() {
 logs() { "$FOREBAY" pool status p | sed -n '/^[[:space:]]*logs/,$p'; }
 serve p
 say "add, attach, detach, remove under load"
-load 4
+load
 run "$FOREBAY" pool add p log "$DIR/l0"
-sleep 0.5
+more
 run "$FOREBAY" pool attach p "$DIR/l0" "$DIR/l1"
-sleep 0.5
+more
 run "$FOREBAY" pool detach p "$DIR/l0"
-sleep 0.5
+more
 run "$FOREBAY" pool remove p "$DIR/l1"
 loaded "changes of the log"
 logs | grep -q "/l[01] " && fail "removed, and still listed: $(logs)"
 say "kill -9 after each change"
-load 60 --expect-end
+load
 run "$FOREBAY" pool add -f p log mirror "$DIR/l0" "$DIR/l1"
 cut "after add"
-load 60 --expect-end
+load
 run "$FOREBAY" pool detach p "$DIR/l0"
 cut "after detach"
-load 60 --expect-end
+load
 run "$FOREBAY" pool attach -f p "$DIR/l1" "$DIR/l2"
 cut "after attach"
-load 60 --expect-end
+load
 run "$FOREBAY" pool add -f p log "$DIR/l0"
 cut "after a second log"
-load 60 --expect-end
+load
 run "$FOREBAY" pool remove p "$DIR/l0"
 cut "after remove"
 
@@ -73,12 +77,12 @@ if command -v nbdkit >/dev/null && command -v nbdfuse >/dev/null && [ -e /dev/fu
     undo "fusermount3 -uz '$RUN/bad'; kill -9 $!"
     await 10 "nbdfuse shows the device" test -e "$RUN/bad/nbd"
     run "$FOREBAY" pool attach -f p "$DIR/l1" "$RUN/bad/nbd"
-    load 4
+    load
     touch "$RUN/fail"
     loaded "a failed side"
     "$FOREBAY" pool status p | grep "$RUN/bad/nbd" | grep -qv ONLINE ||
         fail "the failed side counts as well: $("$FOREBAY" pool status p)"
-    load 60 --expect-end
+    load
     cut "with a failed side"
     rm -f "$RUN/fail"
     run "$FOREBAY" pool detach p "$RUN/bad/nbd"
@@ -87,12 +91,12 @@ if command -v nbdkit >/dev/null && command -v nbdfuse >/dev/null && [ -e /dev/fu
     for dev in "$(logs | awk '$1 ~ /^mirror-/ { print $1; exit }')"; do
         run "$FOREBAY" pool remove p "${dev:-$DIR/l1}"
     done
-    load 4
+    load
     touch "$RUN/fail"
     loaded "the only log device failed"
     "$FOREBAY" pool status p | grep "$RUN/bad/nbd" | grep -qv ONLINE ||
         fail "the failed log counts as well: $("$FOREBAY" pool status p)"
-    load 60 --expect-end
+    load
     cut "without any log device"
     rm -f "$RUN/fail"
     run "$FOREBAY" pool remove p "$RUN/bad/nbd"

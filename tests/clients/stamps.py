@@ -11,6 +11,7 @@ The judgement does not see the pool's code; `ledger.Connection` speaks the proto
     stamps.py load SOCKET FILE SECONDS SEED EXPORT=KIND...   until the server dies, within SECONDS
     stamps.py judge SOCKET FILE                              what is found after that
 """
+import os
 import pickle
 import random
 import select
@@ -112,10 +113,11 @@ class Volume:
         operation.answered = clock
 
 
-def load(volumes, seconds, marks=None, until_end=False):
+def load(volumes, seconds, marks=None, until_end=False, told=None):
     """Loads the volumes. The clock counts sends and answers; after each answer its time goes to
-    `marks`. With `until_end` the load ends when a connection does, and that must happen."""
-    clock = 0
+    `marks`. With `until_end` the load ends when a connection does, and that must happen. The count of
+    answers is kept in the file `told`."""
+    clock = answers = 0
     for volume in volumes:
         if volume.link is None:
             volume.connect()
@@ -144,6 +146,9 @@ def load(volumes, seconds, marks=None, until_end=False):
             try:
                 clock += 1
                 volume.answer(clock)
+                if told is not None:
+                    answers += 1
+                    os.pwrite(told, b"%-12d" % answers, 0)
                 if marks:
                     marks.want(clock)
                 if not stopped:
@@ -270,7 +275,8 @@ def main():
             words = [word.split("=") for word in sys.argv[6:]]
             volumes = [Volume(i + 1, path, export, kind, seed * 10 + i, 8)
                        for i, (export, kind) in enumerate(words)]
-            load(volumes, seconds, until_end=True)
+            told = os.open(file + ".told", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            load(volumes, seconds, until_end=True, told=told)
             for volume in volumes:
                 volume.link = None
             with open(file, "wb") as out:

@@ -16,10 +16,19 @@ pub const BUFFER_ALIGN: usize = 4096;
 const KEPT_BYTES: usize = 64 << 20;
 const CLASSES: usize = 12; // 4 KiB to 8 MiB
 
-#[derive(Default)]
 struct Kept {
     classes: [Vec<Memory>; CLASSES],
+    /// Those that hold nothing but zeros: whoever wants zeros need not clear them.
+    clear: [Vec<Memory>; CLASSES],
     bytes: usize,
+    most_bytes: usize,
+}
+
+impl Default for Kept {
+    fn default() -> Self {
+        let classes = Default::default();
+        Self { classes, clear: Default::default(), bytes: 0, most_bytes: KEPT_BYTES }
+    }
 }
 
 thread_local! {
@@ -27,19 +36,39 @@ thread_local! {
 }
 
 impl Kept {
-    fn take(&mut self, class: usize) -> Option<Memory> {
-        let memory = self.classes[class].pop()?;
+    /// Memory, and whether it holds nothing but zeros; that kind first when it is asked for.
+    fn take(&mut self, class: usize, clear: bool) -> Option<(Memory, bool)> {
+        let found = match (self.classes[class].pop(), self.clear[class].pop()) {
+            (Some(used), Some(zeros)) if clear => {
+                self.classes[class].push(used);
+                Some((zeros, true))
+            }
+            (Some(used), zeros) => {
+                self.clear[class].extend(zeros);
+                Some((used, false))
+            }
+            (None, zeros) => zeros.map(|zeros| (zeros, true)),
+        };
+        let (memory, zeros) = found?;
         self.bytes -= memory.layout.size();
-        Some(memory)
+        Some((memory, zeros))
     }
 
-    fn give(&mut self, class: usize, memory: Memory) {
-        let (size, list) = (memory.layout.size(), &mut self.classes[class]);
-        if self.bytes + size <= KEPT_BYTES && list.len() * size < KEPT_BYTES / 2 {
+    fn give(&mut self, class: usize, memory: Memory, clear: bool) {
+        let lists = if clear { &mut self.clear } else { &mut self.classes };
+        let (size, list) = (memory.layout.size(), &mut lists[class]);
+        let most = self.most_bytes;
+        if self.bytes + size <= most && list.len() * size < most / 2 {
             self.bytes += size;
             list.push(memory);
         }
     }
+}
+
+/// How much freed memory the calling thread keeps for its next buffers, in bytes; 64 MiB unless it
+/// says so. For a thread whose buffers are the disks of one simulation after the other.
+pub fn keep_freed(most_bytes: usize) {
+    KEPT.with(|kept| kept.borrow_mut().most_bytes = most_bytes);
 }
 
 struct Memory {
@@ -70,6 +99,8 @@ impl Drop for Memory {
 pub struct IoBuf {
     memory: Option<Memory>,
     len: usize,
+    /// All of the memory holds zeros: it was cleared, and nobody has been able to write since.
+    clear: bool,
 }
 
 fn class_of(len: usize) -> usize {
@@ -82,19 +113,28 @@ impl IoBuf {
     /// filled whole.
     #[must_use]
     pub fn recycled(len: usize) -> Self {
-        let class = class_of(len);
-        let kept =
-            if class < CLASSES { KEPT.with(|kept| kept.borrow_mut().take(class)) } else { None };
-        let memory = kept.unwrap_or_else(|| Memory::new(BUFFER_ALIGN << class));
-        Self { memory: Some(memory), len }
+        Self::of(len, false)
     }
 
     /// `len` zero bytes.
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
-        let mut buf = Self::recycled(len);
-        buf.fill(0);
+        let mut buf = Self::of(len, true);
+        if !buf.clear {
+            buf.fill(0);
+            buf.clear = len == buf.memory().layout.size();
+        }
         buf
+    }
+
+    fn of(len: usize, clear: bool) -> Self {
+        let class = class_of(len);
+        let kept = match class < CLASSES {
+            true => KEPT.with(|kept| kept.borrow_mut().take(class, clear)),
+            false => None,
+        };
+        let (memory, clear) = kept.unwrap_or_else(|| (Memory::new(BUFFER_ALIGN << class), true));
+        Self { memory: Some(memory), len, clear }
     }
 
     /// A copy of `bytes`.
@@ -131,7 +171,7 @@ impl Drop for IoBuf {
             return;
         }
         // After the thread's storage is gone the memory is simply freed.
-        let _ = KEPT.try_with(|kept| kept.borrow_mut().give(class, memory));
+        let _ = KEPT.try_with(|kept| kept.borrow_mut().give(class, memory, self.clear));
     }
 }
 
@@ -146,6 +186,7 @@ impl Deref for IoBuf {
 impl DerefMut for IoBuf {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
+        self.clear = false;
         unsafe { std::slice::from_raw_parts_mut(self.memory().ptr.as_ptr(), self.len) }
     }
 }
@@ -159,6 +200,7 @@ impl fmt::Debug for IoBuf {
 // Heap memory: moving the owner does not move it.
 unsafe impl forebay_rt::net::StableBuf for IoBuf {
     fn stable_ptr(&mut self) -> *mut u8 {
+        self.clear = false;
         self.memory().ptr.as_ptr()
     }
     fn stable_len(&self) -> usize {

@@ -18,7 +18,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 
-pub use buffer::{BUFFER_ALIGN, IoBuf, IoBytes};
+pub use buffer::{BUFFER_ALIGN, IoBuf, IoBytes, keep_freed};
 pub use deadline::Deadline;
 pub use error::{DeviceError, ErrorKind, Operation};
 pub use file::{FileDevice, OpenOptions, probe_size_bytes};

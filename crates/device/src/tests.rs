@@ -100,3 +100,28 @@ fn counted_writes_know_what_is_sequential() {
         assert_eq!(counted.counts().sequential_writes, 3);
     });
 }
+
+#[test]
+fn memory_that_goes_round_is_zero_when_zeros_are_asked_for() {
+    let mut held = Vec::new();
+    let mut state = 1u64;
+    let mut draw = |below: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 33) % below
+    };
+    for _ in 0..20_000 {
+        let (len, how) = (1 + draw(40_000) as usize, draw(4));
+        let mut buf = if how == 0 { IoBuf::recycled(len) } else { IoBuf::zeroed(len) };
+        assert!(how == 0 || buf.iter().all(|byte| *byte == 0), "zeroed({len}) is not");
+        match how {
+            // One byte is enough to spoil it; a shorter one leaves the rest of its memory as it is.
+            1 => buf[draw(len as u64) as usize] = 1,
+            2 => buf.truncate(draw(len as u64) as usize),
+            _ => {}
+        }
+        held.push(buf);
+        if draw(9) == 0 {
+            held.clear();
+        }
+    }
+}

@@ -82,6 +82,14 @@ impl Atlas {
         Self { level, victims, sizes }
     }
 
+    /// Sees to it that a data disk is among those that are struck, when there are none.
+    pub fn strike_one(&mut self, spec: &PoolSpec, rng: &mut Rng) {
+        let data = 0..spec.data_disks;
+        if spec.raid.parity(spec.data_disks) > 0 && !self.victims.iter().any(|v| data.contains(v)) {
+            self.victims.push(rng.below(spec.data_disks as u64) as usize);
+        }
+    }
+
     /// Whether a log disk will be struck.
     #[must_use]
     pub fn strikes_log(&self, spec: &PoolSpec) -> bool {
@@ -148,6 +156,24 @@ impl Atlas {
             let at_command = if rng.chance(100) { 0 } else { rng.between(1, commands) };
             let fault = Fault::Stuck { ops, for_secs };
             out.push(TimedFault { at_command, disk: *disk, fault });
+        }
+        out
+    }
+
+    /// Of a boot that recovers: each disk that is struck loses some writes in a row, of the first
+    /// `among`.
+    #[must_use]
+    pub fn losses(&self, among: u64, rng: &mut Rng) -> Vec<TimedFault> {
+        let mut out = Vec::new();
+        if matches!(self.level, Level::CrashOnly | Level::Beyond) {
+            return out;
+        }
+        for disk in &self.victims {
+            if rng.chance(700) {
+                let mut trigger = Trigger::once(Ops::WRITE).after(rng.below(among));
+                trigger.times = rng.between(1, 3);
+                out.push(TimedFault { at_command: 0, disk: *disk, fault: Fault::Lost { trigger } });
+            }
         }
         out
     }

@@ -11,6 +11,8 @@ use crate::subject::{LogShape, PoolSpec, Raid};
 
 /// Of a thousand scenarios, those whose pool is nearly full.
 const FULL: u64 = 80;
+/// Of a thousand scenarios, those in which recoveries are cut and disks lose what the next one writes.
+const RELAPSE: u64 = 80;
 
 /// What is wanted of a scenario; what is `None` is drawn.
 #[derive(Clone, Debug, Default)]
@@ -31,6 +33,9 @@ pub struct Wish {
     pub manage: bool,
     /// A pool nearly full, overwritten until the cleaner must move blocks; drawn without it.
     pub full: Option<bool>,
+    /// Power cuts while a recovery commits, after which struck disks lose some of the first writes of
+    /// the next one: what they held before lies where something else should be. Drawn without it.
+    pub relapse: Option<bool>,
     /// How many of a thousand clients come through NBD; drawn without it.
     pub remote: Option<u64>,
 }
@@ -42,10 +47,18 @@ pub fn generate(seed: Seed, wish: &Wish) -> Scenario {
     // cleaner have something to do.
     let may = wish.acts.is_none() && wish.spec.is_none();
     let full = wish.full.unwrap_or_else(|| may && seed.derive("full").rng().chance(FULL));
-    let mut spec = wish.spec.clone().unwrap_or_else(|| match full {
+    let relapse =
+        wish.relapse.unwrap_or_else(|| may && seed.derive("relapse").rng().chance(RELAPSE));
+    let draw = |seed: Seed| match full {
         true => draw_small_spec(seed.derive("small spec")),
         false => draw_spec(seed.derive("spec")),
-    });
+    };
+    let mut spec = wish.spec.clone().unwrap_or_else(|| draw(seed));
+    let mut more = seed.derive("relapse shape").rng();
+    while relapse && wish.spec.is_none() && spec.raid.parity(spec.data_disks) == 0 {
+        // Without a copy nothing may be lost.
+        spec = draw(Seed(more.u64()));
+    }
     if wish.manage && wish.spec.is_none() {
         spec.spare_disks = seed.derive("spares").rng().below(3) as usize;
     }
@@ -60,8 +73,11 @@ pub fn generate(seed: Seed, wish: &Wish) -> Scenario {
     if full {
         volumes = vec![nearly_all(&spec, &mut rng)];
     }
-    let atlas = Atlas::draw(&spec, level, &mut seed.derive("atlas").rng());
-    let boots = wish.boots.unwrap_or_else(|| rng.between(1, 4));
+    let mut atlas = Atlas::draw(&spec, level, &mut seed.derive("atlas").rng());
+    if relapse && level == Level::Within {
+        atlas.strike_one(&spec, &mut more);
+    }
+    let boots = wish.boots.unwrap_or_else(|| rng.between(if relapse { 3 } else { 1 }, 4));
     let mut desk = Desk::new(&spec, &atlas, &volumes, wish.manage, seed.derive("desk"));
     let remote =
         wish.remote.unwrap_or_else(|| *seed.derive("remote").rng().pick(&[0, 0, 200, 500, 1000]));
@@ -72,7 +88,11 @@ pub fn generate(seed: Seed, wish: &Wish) -> Scenario {
             let disks = spec.data_disks as u64;
             let plan =
                 Plan { wish, atlas: &atlas, volumes: &volumes, first, full, remote, disks, seed };
-            draw_boot(&plan, &mut desk)
+            let mut boot = draw_boot(&plan, &mut desk);
+            if relapse && !first {
+                relapse_in(&mut boot, &atlas, full, seed.derive("relapse"));
+            }
+            boot
         })
         .collect();
     Scenario {
@@ -187,6 +207,22 @@ fn draw_boot(plan: &Plan<'_>, desk: &mut Desk) -> Boot {
             in_work: plan.full || crash.chance(500),
             ..Crash::at(point, Fates::Random(crash.u64()))
         }),
+    }
+}
+
+/// Makes a boot one that recovers, on disks that lose some of what it writes first, and is mostly cut
+/// while it does.
+fn relapse_in(boot: &mut Boot, atlas: &Atlas, full: bool, seed: Seed) {
+    let mut rng = seed.rng();
+    // A nearly full pool writes segments from end to end, and is cut amid them anyway.
+    boot.faults.extend(atlas.losses(if full { 40 } else { 5 }, &mut rng));
+    if !full && rng.chance(700) {
+        let number = rng.between(20, 160);
+        let point = match rng.below(2) {
+            0 => CrashPoint::AfterSubmit(number),
+            _ => CrashPoint::AfterComplete(number),
+        };
+        boot.crash = Some(Crash::at(point, Fates::Random(rng.u64())));
     }
 }
 

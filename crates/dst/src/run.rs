@@ -61,6 +61,12 @@ impl Lab {
         self.stacks.iter().map(|stack| stack.clone() as Device).collect()
     }
 
+    /// How often something on a disk became other than it should be, without a word.
+    fn damage(&self) -> u64 {
+        let counts = self.stacks.iter().map(|stack| stack.counts());
+        counts.map(|c| c.torn + c.lost + c.misdirected + c.rot_bytes).sum()
+    }
+
     fn schedule(&self, faults: &[TimedFault]) {
         for timed in faults {
             let Some(stack) = self.stacks.get(timed.disk).cloned() else { continue };
@@ -581,16 +587,26 @@ async fn finish<S: Subject>(guest: &Guest<S>, pool: S::Pool, demand: Demand) {
         flush(&device, model, id).await;
     }
     reached.set("scrub");
-    for round in 0..if guest.brief { 0 } else { 2 } {
+    // Disks that still lose writes may lose those of a scrub too: the next one must be clean only
+    // when nothing was struck during both.
+    let mut must_be_clean = false;
+    for round in 0..if guest.brief { 0 } else { 8 } {
+        let before = guest.lab.damage();
         match pool.scrub().await {
             Ok(found) if demand == Demand::AllData => {
-                if found.unrepaired > 0 || (round == 1 && found.repaired > 0) {
+                let calm = guest.lab.damage() == before;
+                if found.unrepaired > 0 || (must_be_clean && calm && found.repaired > 0) {
                     model.object(Kind::Scrub, format!("scrub {round} found {found:?}"));
                 }
             }
             Ok(_) => {}
             Err(refusal) => model.error_seen("scrub", &refusal.message),
         }
+        let calm = guest.lab.damage() == before;
+        if must_be_clean && calm {
+            break;
+        }
+        must_be_clean = calm;
     }
     reached.set("export");
     match pool.export().await {

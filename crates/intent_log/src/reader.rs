@@ -3,8 +3,8 @@
 use forebay_device::{DeviceError, IoBuf, IoBytes};
 use forebay_format::FormatError;
 use forebay_format::log_frame::{
-    Frame, FrameHeader, LogState, RingState, decode, hint_table, next_position_bytes, peek,
-    ring_frame_limit_bytes,
+    FRAME_MAGIC, Frame, FrameHeader, LogState, RingState, decode, hint_table, next_position_bytes,
+    peek, ring_frame_limit_bytes,
 };
 use forebay_units::{BLOCK_BYTES, BLOCK_LEN, FrameSeq, TxgId, VolumeId};
 
@@ -99,6 +99,17 @@ impl RingReader {
         }
     }
 
+    fn stream_of(&self, side: usize, at: u64) -> Stream {
+        let side = self.ring.sides[side].clone();
+        Stream::new(side, self.origin_bytes, self.ring.len_bytes, at)
+    }
+
+    /// The stream at work; an empty one stands in for it.
+    fn take_stream(&mut self) -> Stream {
+        let nothing = Stream::new(self.ring.sides[0].clone(), 0, 0, 0);
+        std::mem::replace(&mut self.stream, nothing)
+    }
+
     fn position_bytes(&self, gone_bytes: u64) -> u64 {
         (self.origin_bytes + gone_bytes) % self.ring.len_bytes
     }
@@ -191,8 +202,7 @@ impl RingReader {
         if self.head.is_some() || self.exhausted {
             return;
         }
-        let nothing = Stream::new(self.ring.sides[0].clone(), 0, 0, 0);
-        let mut stream = std::mem::replace(&mut self.stream, nothing);
+        let mut stream = self.take_stream();
         let gone = self.gone_bytes;
         let outcome = self.read_stream(&mut stream, gone, min_seq).await;
         self.stream = stream;
@@ -214,9 +224,7 @@ impl RingReader {
                 reason: describe(&first_miss),
             });
             self.side = side;
-            let after = gone + u64::from(head.0.header.len_bytes);
-            let (origin, len) = (self.origin_bytes, self.ring.len_bytes);
-            self.stream = Stream::new(self.ring.sides[side].clone(), origin, len, after);
+            self.stream = self.stream_of(side, gone + u64::from(head.0.header.len_bytes));
             self.head = Some(head);
             return;
         }
@@ -230,7 +238,14 @@ impl RingReader {
         if self.head.is_none() && from < self.ring.len_bytes {
             self.describe_end(min_seq, &mut rest).await;
         }
-        let sides = (0..self.ring.sides.len()).map(|side| self.scan(side, from, min_seq));
+        // What the side that was read last has in memory beyond here is not read again.
+        let mut at_hand = Some(self.take_stream());
+        let this = &*self;
+        let sides = (0..this.ring.sides.len()).map(|side| {
+            let at_hand = if side == this.side { at_hand.take() } else { None };
+            let stream = at_hand.unwrap_or_else(|| this.stream_of(side, from));
+            this.scan(side, stream, from, min_seq)
+        });
         rest.frames = forebay_rt::join_all(sides).await.into_iter().flatten().collect();
         rest
     }
@@ -255,15 +270,27 @@ impl RingReader {
         rest.unreadable = read_failures == self.ring.sides.len();
     }
 
-    async fn scan(&self, side: usize, from: u64, min_seq: FrameSeq) -> Vec<Found> {
+    async fn scan(
+        &self,
+        side: usize,
+        mut stream: Stream,
+        from: u64,
+        min_seq: FrameSeq,
+    ) -> Vec<Found> {
         let len_bytes = self.ring.len_bytes;
-        let new_stream =
-            |at| Stream::new(self.ring.sides[side].clone(), self.origin_bytes, len_bytes, at);
-        let mut stream = new_stream(from);
         let mut found = Vec::new();
         let mut gone = from;
         let mut failures_in_row = 0;
         while gone + BLOCK_BYTES <= len_bytes {
+            // Nearly all blocks of a ring are no frame's first one, and their first bytes say so.
+            // What cannot be read in one piece is asked for by itself below.
+            if let Ok(next) = stream.seek(gone, FRAME_MAGIC.to_le_bytes()).await
+                && next > gone
+            {
+                gone = next;
+                failures_in_row = 0;
+                continue;
+            }
             let outcome = match self.read_stream(&mut stream, gone, min_seq).await {
                 Err(Miss::Read(_)) => self.read_side(side, gone, min_seq).await,
                 other => other,

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use forebay_device::{DeviceError, IoBuf, IoBytes};
 use forebay_rt as rt;
+use forebay_units::{BLOCK_BYTES, BLOCK_LEN};
 
 use crate::config::Side;
 
@@ -72,9 +73,8 @@ impl Stream {
         }
     }
 
-    /// `len` bytes from `at` on, which must not be before the last call's. They must not cross
-    /// the end of the ring, nor be longer than [`CHUNK_BYTES`].
-    pub(crate) async fn get(&mut self, at: u64, len: usize) -> Result<IoBytes, DeviceError> {
+    /// Reads ahead from `at` on, which must not be before the last call's.
+    fn go_to(&mut self, at: u64) {
         while self.chunks.front().is_some_and(|chunk| chunk.start + chunk.len <= at) {
             self.chunks.pop_front();
         }
@@ -82,6 +82,22 @@ impl Stream {
             self.next = at;
         }
         self.read_ahead();
+    }
+
+    /// The first block from `at` on that begins with `magic`, or the end of the piece that is in
+    /// memory there: nothing before it begins so.
+    pub(crate) async fn seek(&mut self, at: u64, magic: [u8; 4]) -> Result<u64, DeviceError> {
+        self.go_to(at);
+        let (start, bytes) = self.chunk(0).await?;
+        let blocks = bytes[(at - start) as usize..].chunks_exact(BLOCK_LEN);
+        let passed = blocks.take_while(|block| block[..magic.len()] != magic).count();
+        Ok(at + passed as u64 * BLOCK_BYTES)
+    }
+
+    /// `len` bytes from `at` on, which must not be before the last call's. They must not cross
+    /// the end of the ring, nor be longer than [`CHUNK_BYTES`].
+    pub(crate) async fn get(&mut self, at: u64, len: usize) -> Result<IoBytes, DeviceError> {
+        self.go_to(at);
         let (start, first) = self.chunk(0).await?;
         let skip = (at - start) as usize;
         if skip + len <= first.len() {

@@ -110,7 +110,7 @@ impl Change {
     fn apply_whole(&self, media: &mut Media) {
         if self.superseded.is_empty() {
             match &self.payload {
-                Payload::Data(data) => media.write(self.offset_bytes, data),
+                Payload::Data(data) => media.write_shared(self.offset_bytes, data),
                 Payload::Fill(byte) => media.fill(self.offset_bytes, self.len_bytes, *byte),
             }
         } else {
@@ -465,7 +465,12 @@ impl BlockDevice for SimDisk {
             self.world.after_submit();
             self.take_time(self.deadline(Operation::Read, len_bytes)).await;
             self.finish_abandoned();
-            self.state.borrow().view.read(offset_bytes, &mut buf);
+            // Imports read a whole log, most of which is a hole: it need not be cleared each time.
+            if self.state.borrow().view.is_hole(offset_bytes, len_bytes) {
+                buf = IoBuf::zeroed(len_bytes as usize);
+            } else {
+                self.state.borrow().view.read(offset_bytes, &mut buf);
+            }
             if !self.world.after_complete(&event) {
                 Self::dark().await;
             }

@@ -87,6 +87,10 @@ impl Disk {
         self.media.borrow_mut()[offset as usize..(offset + len) as usize].fill(0);
     }
 
+    pub(super) fn bytes(&self, offset: u64, len: usize) -> Vec<u8> {
+        self.media.borrow()[offset as usize..offset as usize + len].to_vec()
+    }
+
     /// What a power cut leaves: of each write in flight, all, nothing, or any of its sectors.
     pub(super) fn settle(&self, mut chance: impl FnMut() -> u64) {
         for (_, (offset, data)) in std::mem::take(&mut *self.in_flight.borrow_mut()) {
@@ -106,7 +110,7 @@ impl Disk {
         }
     }
 
-    fn apply(&self, offset: u64, data: &[u8]) {
+    pub(super) fn apply(&self, offset: u64, data: &[u8]) {
         self.media.borrow_mut()[offset as usize..offset as usize + data.len()]
             .copy_from_slice(data);
     }

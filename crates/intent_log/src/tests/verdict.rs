@@ -55,6 +55,36 @@ fn rot_in_the_middle_is_a_loss_that_says_what_and_where() {
 }
 
 #[test]
+fn one_frame_far_beyond_a_hole_is_found_wherever_it_lies() {
+    Runtime::simulated(9).block_on(async {
+        // Longer than several reads of a scan; frames of two blocks, and one of three that shifts
+        // the rest by a block.
+        for shifted in [false, true] {
+            let power = Rc::new(Power::default());
+            let disk = Disk::new(0, 5 * MIB, 5, &power);
+            let rings = [ring(0, 4 * MIB, &[&disk])];
+            let (log, state) = start(LogConfig::new(POOL), &rings);
+            for id in 1..=450 {
+                log.append(vec![write(id, id, if id == 2 && shifted { 2 } else { 1 })])
+                    .await
+                    .unwrap();
+            }
+            let shift = if shifted { 4096 } else { 0 };
+            let kept = disk.bytes(8192, 4 * MIB as usize);
+            for left in [4, 64, 127, 128, 129, 130, 255, 256, 257, 300, 384, 385, 449, 450] {
+                let at = 8192 + (left - 1) * 8192 + shift;
+                disk.erase(8192 + 8192, 4 * MIB - 8192);
+                disk.apply(at, &kept[(at - 8192) as usize..][..8192]);
+                let (records, end) = replay(&rings, &state).await;
+                assert_eq!(ids(&records), [1]);
+                let Verdict::Loss(loss) = &end.verdict else { panic!("{left}: {end:?}") };
+                assert_eq!((loss.frames_after, loss.watermark), (1, FrameSeq(left - 1)));
+            }
+        }
+    });
+}
+
+#[test]
 fn rot_at_the_tail_is_torn_unless_the_superblock_knows_better() {
     Runtime::simulated(2).block_on(async {
         let Written { disks, rings, state, late } = ten_frames(1, 1).await;

@@ -12,7 +12,7 @@ use forebay_dst::scenario::{Act, Admin, Boot, Demand, Scenario, VERSION};
 use forebay_dst::stamp::Fill;
 use forebay_dst::subject::{LogShape, Manage, PoolSpec, Raid, Subject};
 
-use crate::{Options, save_shrunk};
+use crate::{KEPT_BYTES, Options, save_shrunk};
 
 /// Parts that each shape is divided into, so that cores end together.
 const SHARDS: u64 = 8;
@@ -121,6 +121,7 @@ pub fn visit<S: Subject>(
     std::thread::scope(|scope| {
         for _ in 0..options.threads() {
             scope.spawn(|| {
+                forebay_device::keep_freed(KEPT_BYTES);
                 let subject = Rc::new(subject());
                 while let Some((shape, shard)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let (name, spec) = &shapes[*shape];

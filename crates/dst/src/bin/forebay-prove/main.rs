@@ -64,9 +64,13 @@ struct Options {
     /// Runs each scenario twice and compares the digests.
     #[arg(long)]
     twice: bool,
-    /// Only pools that are nearly full and written over and over, so that blocks are moved.
+    /// Only pools that are nearly full and written over and over, so that blocks are moved; or
+    /// none of them with --full=never.
+    #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "always")]
+    full: Option<FullArg>,
+    /// Only scenarios in which recoveries are cut and struck disks lose what the next one writes first.
     #[arg(long)]
-    full: bool,
+    relapse: bool,
     /// Every client comes through the NBD server.
     #[arg(long)]
     nbd: bool,
@@ -102,8 +106,11 @@ impl Options {
         if let Some(value) = self.level.and_then(|level| level.to_possible_value()) {
             out += &format!("--level {} ", value.get_name());
         }
-        if self.full {
-            out += "--full ";
+        if let Some(value) = self.full.and_then(|full| full.to_possible_value()) {
+            out += &format!("--full={} ", value.get_name());
+        }
+        if self.relapse {
+            out += "--relapse ";
         }
         if self.nbd {
             out += "--nbd ";
@@ -118,6 +125,12 @@ enum LevelArg {
     Within,
     Beyond,
     Lies,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum FullArg {
+    Always,
+    Never,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -163,6 +176,9 @@ fn keep_memory() {
     }
 }
 
+/// What the disks of one scenario held is the next one's memory.
+const KEPT_BYTES: usize = 512 << 20;
+
 fn one_disk() -> Option<PoolSpec> {
     Some(PoolSpec {
         raid: Raid::Raid0,
@@ -199,7 +215,8 @@ fn main_of<S: Subject>(
         level,
         admin: true,
         manage,
-        full: options.full.then_some(true),
+        full: options.full.map(|full| full == FullArg::Always),
+        relapse: options.relapse.then_some(true),
         remote: options.nbd.then_some(1000),
         ..Wish::default()
     };
@@ -266,6 +283,7 @@ fn search<S: Subject>(
             let (next, stop, total, busy) = (&next, &stop, &total, &busy);
             let (done, failed) = (&done, &failed);
             scope.spawn(move || {
+                forebay_device::keep_freed(KEPT_BYTES);
                 let subject = Rc::new(subject());
                 let mut mine = Findings::default();
                 while !stop.load(Ordering::Relaxed) && begun.elapsed() < options.time {
