@@ -60,6 +60,16 @@ impl Reach {
         self.stop.clone().expect("a command that waits is given signals by run::execute")
     }
 
+    /// Fails when the user has asked for the end: nothing more is to be begun.
+    pub fn go_on(&self) -> Result<(), Failure> {
+        match &self.stop {
+            Some(stop) if stop.is_asked() => {
+                Err(Failure::new("interrupted: what was begun is done, and nothing more"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The pools on `paths`: shown when it takes long, and given up on Ctrl-C.
     pub async fn discover(&self, paths: &[String]) -> Result<Vec<FoundPool>, Failure> {
         let looking = Pool::discover(Rc::new(FileOpener), paths);
@@ -103,6 +113,7 @@ impl Reach {
     /// A way to the pool `name`. Without a server, the pool is imported here until
     /// [`Access::close`].
     pub async fn access(&self, name: &str) -> Result<Access, Failure> {
+        self.go_on()?;
         let (pool, typed, stop) = (name.to_owned(), self.typed.clone(), self.stop.clone());
         if let Some(link) = self.serving(name) {
             return Ok(Access { pool, typed, way: Way::Served(link), stop });
@@ -154,6 +165,9 @@ impl Access {
                 let what = format!("waiting for the server (process {pid})");
                 let asking = patiently(&what, false, link.ask(&request));
                 unless_asked(&stop, asking).await.unwrap_or_else(|| {
+                    if request.action.is_read_only() {
+                        return Err(Failure::new("interrupted; what the server does goes on"));
+                    }
                     Err(Failure::new(format!(
                         "interrupted: the server (process {pid}) goes on with it; 'forebay pool \
                          history {}' shows when it is done",

@@ -73,16 +73,16 @@ pub(crate) const POOL_PROPERTIES: &[Property] = &[
         check: seconds_or_off,
     },
     Property {
-        name: "txg_timeout",
-        default: "5",
-        meaning: "seconds from 1 to 600 after which a group is committed",
-        check: seconds,
-    },
-    Property {
         name: "scan_rate",
         default: "auto",
         meaning: "auto, or bytes a second from 1M to 1T that a scrub or resilver may read",
         check: bytes,
+    },
+    Property {
+        name: "txg_timeout",
+        default: "5",
+        meaning: "seconds from 1 to 600 after which a group is committed",
+        check: seconds,
     },
 ];
 

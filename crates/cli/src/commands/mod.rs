@@ -101,7 +101,10 @@ async fn ask_all(
     let access = reach.access(pool).await?;
     let mut outcome = Ok(());
     for action in actions {
-        outcome = access.ask(action).await.map(|_| ());
+        outcome = reach.go_on();
+        if outcome.is_ok() {
+            outcome = access.ask(action).await.map(|_| ());
+        }
         if outcome.is_err() {
             break;
         }

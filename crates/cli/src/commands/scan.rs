@@ -57,6 +57,7 @@ pub async fn act_and_wait(
     let outcome = async {
         let before = scan_of(&access).await?;
         for action in actions {
+            reach.go_on()?;
             access.ask(action).await?;
         }
         if wait || access.is_here() {
