@@ -21,7 +21,7 @@ use crate::labels::{
 };
 use crate::loading::Loaded;
 use crate::recovery::{POOL_RINGS_FROM, Parts, build_array, log_rings_of, ring_configs};
-use crate::spec::{GroupSpec, LogSpec, PoolSpec};
+use crate::spec::{GroupSpec, LogSpec, PoolSpec, Redundancy};
 use crate::{Pool, PoolError};
 
 /// Devices of a specification, opened.
@@ -110,8 +110,15 @@ pub(crate) fn add_to_config(
     let mut devices = BTreeMap::new();
     for (spec, candidates) in &opened.groups {
         let smallest = candidates.iter().map(|c| c.size_bytes).min().unwrap_or(0);
+        let data_columns = match spec.redundancy {
+            Redundancy::Mirror => 1,
+            Redundancy::Raid0 => candidates.len(),
+            Redundancy::Raidz1 => candidates.len().saturating_sub(1),
+            Redundancy::Raidz2 => candidates.len().saturating_sub(2),
+            Redundancy::Raidz3 => candidates.len().saturating_sub(3),
+        };
         let (data_start_bytes, column_bytes, segments) =
-            group_shape(smallest, config.reserve_bytes);
+            group_shape(smallest, config.reserve_bytes, data_columns.max(1) as u64);
         let first_segment = config.groups.iter().map(|g| g.first_segment + g.segments).max();
         let members: Vec<MemberConfig> =
             candidates.iter().map(|candidate| member(config, candidate)).collect();
