@@ -1,4 +1,9 @@
 //! The cleaner: empties segments that are mostly dead, so that there is always room.
+//!
+//! It works twice for a group. Mostly with it: once the group's blocks are in their rows, it moves
+//! what is left of the emptiest segments, fills up the group's last rows with that, and all of it
+//! counts with one root. What the group overwrites is as good as dead then. When a group is larger
+//! than what was made free for it, the cleaner works before it, with roots of its own.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -6,9 +11,10 @@ use std::rc::Rc;
 use forebay_format::footer::Run;
 use forebay_format::map_record::Delta;
 use forebay_rt as rt;
-use forebay_segment::{Classes, STREAMS, SegmentInfo, Victim, Wanted, choose_victim};
+use forebay_segment::{Classes, STREAMS, SegmentInfo, Victim, Victims, Wanted};
 use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, Lba, SegmentId, VolumeId};
 
+use crate::sync_path::checkpoint_budget;
 use crate::{Pool, PoolError, Relocation, Writers};
 
 /// Blocks read at once from a victim.
@@ -16,6 +22,18 @@ const CHUNK_BLOCKS: u32 = 256;
 
 /// Rounds of cleaning without a block gained after which the group goes on with what there is.
 const FRUITLESS_ROUNDS: u32 = 16;
+
+/// Free segments for blocks that are moved, from which on they are separated by age.
+const ROOM_TO_SEPARATE: u32 = 4;
+
+/// The cleaner may keep this part of all segments free so that it seldom needs a root of its own.
+const WORKING_SHARE: u32 = 100;
+
+/// Bytes that a change of one block takes in the map journal, at most.
+const CHANGE_BYTES: u64 = 20;
+
+/// Blocks that are written for each of a group, itself and those that are moved, in a full pool.
+const MOVED_AND_WRITTEN: u64 = 4;
 
 /// A live block of a victim.
 struct Live {
@@ -26,25 +44,59 @@ struct Live {
 }
 
 impl Pool {
-    /// Segments that the open group, and the streams that take it, may need.
-    pub(crate) fn segments_needed(&self) -> u32 {
-        let blocks = self.groups.borrow().open().data_blocks();
-        let per_segment = u64::from(self.table.data_blocks(SegmentId(0))).max(1);
-        blocks.div_ceil(per_segment) as u32 + 2
+    /// Blocks of data in a segment.
+    fn per_segment(&self) -> u64 {
+        u64::from(self.table.data_blocks(SegmentId(0))).max(1)
+    }
+
+    /// Segments that a group of `blocks` may need, beside those that are being filled.
+    fn segments_for(&self, blocks: u64, writers: &Writers) -> u32 {
+        let user = writers.data.iter().enumerate().filter(|(at, _)| Classes::is_user(*at as u8));
+        let left: u64 = user.map(|(_, writer)| u64::from(writer.blocks_left())).sum();
+        blocks.saturating_sub(left).div_ceil(self.per_segment()) as u32 + 1
+    }
+
+    /// Segments that only the map journal may take while a group of `blocks` is written, and what
+    /// is moved with it.
+    pub(crate) fn journal_keep(&self, blocks: u64) -> u32 {
+        let bytes = blocks * MOVED_AND_WRITTEN * CHANGE_BYTES;
+        let segments = bytes / (self.per_segment() * BLOCK_BYTES);
+        self.limits.get().map_reserve_segments + segments as u32
+    }
+
+    /// Segments that must be free before a group of `blocks` is written, so that the cleaner and
+    /// the journal can go on after it whatever becomes of it.
+    fn segments_before(&self, blocks: u64, writers: &Writers) -> u32 {
+        self.segments_for(blocks, writers)
+            + self.journal_keep(blocks)
+            + self.limits.get().reserve_segments
+            + self.segments_of_a_checkpoint(blocks, writers)
+    }
+
+    /// Free segments below which emptied ones are freed at once.
+    pub(crate) fn is_tight(&self, writers: &Writers) -> bool {
+        let blocks = self.groups.borrow().open().data_blocks().max(self.stats.last_group_blocks());
+        self.table.free_count() < 2 * self.segments_before(blocks, writers)
     }
 
     /// Cleans until the open group fits and the reserve is whole, with roots of its own between:
     /// a segment is free only when a root no longer needs it.
     pub(crate) async fn make_room(self: &Rc<Self>, writers: &mut Writers) -> Result<(), PoolError> {
+        // A root of moved blocks alone says little: one segment is enough for what the journal says.
+        const LEAST_KEEP: u32 = 1;
         let (mut fruitless, mut best) = (0, 0);
         loop {
-            let reserve = self.limits.get().reserve_segments + self.segments_of_a_checkpoint();
-            let target = self.segments_needed() + reserve;
+            let blocks = self.groups.borrow().open().data_blocks();
+            let target = self.segments_before(blocks, writers);
             let free = self.table.free_count();
             if free >= target || fruitless >= FRUITLESS_ROUNDS {
                 return Ok(());
             }
-            let moved = self.clean(writers, target - free).await?;
+            let keep = self.limits.get().map_reserve_segments;
+            let mut moved = self.clean(writers, target - free, keep).await?;
+            if !moved {
+                moved = self.clean(writers, 1, LEAST_KEEP).await?;
+            }
             let commit = self.sync.commit.get().next();
             self.finish_data(writers, commit).await?;
             let mut delta = Delta::new();
@@ -61,11 +113,43 @@ impl Pool {
         }
     }
 
-    /// Segments that the map takes when it is written anew, which may begin with any root.
-    fn segments_of_a_checkpoint(&self) -> u32 {
-        let blocks = self.checkpoint_bytes().div_ceil(BLOCK_BYTES);
-        let per_segment = u64::from(self.table.data_blocks(SegmentId(0))).max(1);
-        blocks.div_ceil(per_segment) as u32 + 1
+    /// Cleans with the group that is being written, of `blocks`, so that the next one fits without
+    /// a root for itself. Everything of the group is in its rows; those that are not full are
+    /// filled with what is moved.
+    pub(crate) async fn clean_along(
+        self: &Rc<Self>,
+        writers: &mut Writers,
+        blocks: u64,
+        keep: u32,
+    ) -> Result<(), PoolError> {
+        if self.closing.get() {
+            return Ok(());
+        }
+        let next = self.groups.borrow().open().data_blocks().max(blocks);
+        let mut target = self.segments_before(next, writers);
+        // What is moved beside the next group takes room too, until the root that frees victims.
+        if let Some(victim) = Victims::of(&self.table, self.sync.commit.get()).first() {
+            let live = u64::from(victim.live);
+            let dead = u64::from(self.table.data_blocks(victim.segment)).max(live + 1) - live;
+            let moved = (next * live / dead).div_ceil(self.per_segment()) as u32;
+            target += moved.min(self.table.len() / WORKING_SHARE);
+        }
+        let soon = self.table.free_soon();
+        if soon < target {
+            self.clean(writers, target - soon, keep).await?;
+        }
+        Ok(())
+    }
+
+    /// Segments that the part of a checkpoint takes which goes with a group of `blocks`, if one is
+    /// going on or about to begin.
+    fn segments_of_a_checkpoint(&self, blocks: u64, writers: &Writers) -> u32 {
+        let begins_soon = writers.journal.segments() as u64 + 1 > self.checkpoint_worth();
+        if writers.checkpoint.is_none() && !begins_soon {
+            return 0;
+        }
+        let part = checkpoint_budget(blocks * MOVED_AND_WRITTEN * CHANGE_BYTES);
+        part.min(self.checkpoint_bytes()).div_ceil(self.per_segment() * BLOCK_BYTES) as u32
     }
 
     /// Blocks that can be written without cleaning. Where every segment is almost full of live
@@ -73,57 +157,78 @@ impl Pool {
     fn room_blocks(&self, writers: &Writers) -> u64 {
         let segments = u64::from(self.table.free_count() + self.table.emptied_count());
         let open: u64 = writers.data.iter().map(|w| u64::from(w.blocks_left())).sum();
-        segments * u64::from(self.table.data_blocks(SegmentId(0))) + open
+        segments * self.per_segment() + open
     }
 
-    /// Moves live blocks out of victims until about `wanted` segments will be free. Says whether
-    /// there was a victim.
-    async fn clean(self: &Rc<Self>, writers: &mut Writers, wanted: u32) -> Result<bool, PoolError> {
-        let limits = self.limits.get();
-        // What the moved blocks may take: the rest is the map journal's.
-        let spare = self.table.free_count().saturating_sub(limits.map_reserve_segments + 1);
-        let per_segment = u64::from(self.table.data_blocks(SegmentId(0)));
-        // The last segment of each stream may take a single block. When there is no room for
-        // that, one stream takes everything, into what is left of its own segment first.
-        let only = (spare < 2 * u32::from(STREAMS)).then(Classes::of_all_moved);
-        let mut room = match only {
-            Some(stream) => {
-                let left = writers.data[usize::from(stream)].blocks_left();
-                u64::from(spare) * per_segment + u64::from(left)
-            }
-            None => u64::from(spare - u32::from(STREAMS)) * per_segment,
-        };
-        let mut gain = 0.0;
+    /// Moves live blocks out of victims until about `wanted` segments will be free, and then until
+    /// the rows that are being filled are full. Leaves `keep` segments to the journal. Says
+    /// whether there was a victim.
+    async fn clean(
+        self: &Rc<Self>,
+        writers: &mut Writers,
+        wanted: u32,
+        keep: u32,
+    ) -> Result<bool, PoolError> {
+        let mut victims = Victims::of(&self.table, self.sync.commit.get());
+        let mut gained = 0.0;
         let mut any = false;
-        while gain < f64::from(wanted) {
-            let Some(victim) = choose_victim(&self.table, self.sync.commit.get()) else { break };
-            if u64::from(victim.live) > room {
-                break;
-            }
-            room -= u64::from(victim.live);
-            gain += 1.0 - victim.utilisation;
+        while gained < f64::from(wanted) {
+            let Some(victim) = victims.first() else { break };
+            let Some(stream) = self.stream_for(writers, &victim, keep) else { break };
+            victims.next();
+            let blocks = self.table.data_blocks(victim.segment);
+            gained += 1.0 - f64::from(victim.live) / f64::from(blocks);
             any = true;
             self.table.set_cleaning(victim.segment, true);
-            self.empty(writers, &victim, only).await?;
+            let info = self.table.get(victim.segment);
+            self.classes.reclaimed(self.stats.clock(), info.stream, info.clock);
+            self.empty(writers, &victim, Some(stream), keep).await?;
+        }
+        // Zeros would be dead from the start; what is moved now need not be moved next time.
+        while any && writers.data.iter().any(|writer| writer.blocks_to_row_end() > 0) {
+            let Some(victim) = victims.next() else { break };
+            self.empty(writers, &victim, None, keep).await?;
         }
         Ok(any)
     }
 
+    /// The stream that takes what lives in `victim`: by its age while there is room to separate,
+    /// else where it fits best. `None` when it fits nowhere.
+    fn stream_for(&self, writers: &Writers, victim: &Victim, keep: u32) -> Option<u8> {
+        let info = self.table.get(victim.segment);
+        let left = |stream: u8| writers.data[usize::from(stream)].blocks_left();
+        let spare = self.table.free_count().saturating_sub(keep + 1);
+        let inferred = self.classes.moved_stream(self.stats.clock(), info.stream, info.clock);
+        if left(inferred) >= victim.live || spare >= ROOM_TO_SEPARATE {
+            return Some(inferred);
+        }
+        let moved = (0..STREAMS).filter(|stream| !Classes::is_user(*stream));
+        let roomiest = moved.max_by_key(|stream| (left(*stream), *stream == inferred))?;
+        (left(roomiest) >= victim.live || spare > 0).then_some(roomiest)
+    }
+
+    /// A stream whose last row is not full, of the host's first.
+    fn with_open_row(writers: &Writers, user_only: bool) -> Option<u8> {
+        let open = |stream: &u8| writers.data[usize::from(*stream)].blocks_to_row_end() > 0;
+        (0..STREAMS).filter(|stream| !user_only || Classes::is_user(*stream)).find(open)
+    }
+
+    /// Moves what lives in `victim` to `stream`, the last rows of the host's streams first; or,
+    /// without a stream, as much of it as fills the rows of all streams.
     async fn empty(
         self: &Rc<Self>,
         writers: &mut Writers,
         victim: &Victim,
-        only: Option<u8>,
+        stream: Option<u8>,
+        keep: u32,
     ) -> Result<(), PoolError> {
         let info = self.table.get(victim.segment);
-        self.classes.reclaimed(self.stats.clock(), info.stream, info.clock);
-        if info.live == 0 {
-            return Ok(());
-        }
-        let live = self.live_blocks(victim.segment, &info).await;
+        let mut live = self.live_blocks(victim.segment, &info).await;
         let commit = self.sync.commit.get().next();
-        let inferred = self.classes.moved_stream(self.stats.clock(), info.stream, info.clock);
-        let stream = only.unwrap_or(inferred);
+        if stream.is_none() {
+            let fill: u32 = writers.data.iter().map(|writer| writer.blocks_to_row_end()).sum();
+            live.truncate(fill as usize);
+        }
         let mut at = 0;
         while at < live.len() {
             let first = live[at].block;
@@ -158,10 +263,14 @@ impl Pool {
                         &repaired
                     }
                 };
-                let writer = &mut writers.data[usize::from(stream)];
-                let keep = self.limits.get().map_reserve_segments;
+                let row = Self::with_open_row(writers, stream.is_some());
+                let Some(to) = row.or(stream) else { return Ok(()) };
+                let writer = &mut writers.data[usize::from(to)];
                 let (new, sum) =
                     writer.append(entry.volume, entry.lba, block, commit, info.clock, keep).await?;
+                if Classes::is_user(to) {
+                    writer.count_filler();
+                }
                 let (volume, lba) = (entry.volume, entry.lba);
                 writers.relocations.push(Relocation { volume, lba, old, new, sum });
             }
@@ -176,7 +285,7 @@ impl Pool {
         entry.sum == Some(sum)
     }
 
-    /// What lives in a segment, in order: from its footer, or (when it was left half filled at a
+    /// What lives in a segment and is not overwritten by the group being written, in order: from its footer, or (when it was left half filled at a
     /// crash) from the whole map.
     async fn live_blocks(&self, segment: SegmentId, info: &SegmentInfo) -> Vec<Live> {
         let footer = match info.footer {
@@ -207,11 +316,17 @@ impl Pool {
             }),
         }
         let map = self.map.borrow();
+        let groups = self.groups.borrow();
+        let overwritten = |volume: &VolumeId, lba: Lba| {
+            let syncing = groups.syncing().and_then(|set| set.volumes.get(volume));
+            syncing.is_some_and(|extents| extents.covers(lba))
+        };
         let mut live = Vec::with_capacity(info.live as usize);
         for (block, (volume, lba)) in found {
             let here = BlockAddr::new(segment, block);
             if let Some(mapped) = map.lookup(volume, lba)
                 && mapped.addr == here
+                && !overwritten(&volume, lba)
             {
                 let in_footer = || footer.as_ref()?.sums.get(block as usize).copied();
                 let sum = mapped.sum.or_else(in_footer);

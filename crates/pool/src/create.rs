@@ -111,7 +111,7 @@ pub(crate) fn add_to_config(
     for (spec, candidates) in &opened.groups {
         let smallest = candidates.iter().map(|c| c.size_bytes).min().unwrap_or(0);
         let layout = layout_of(spec.redundancy);
-        let data_columns = layout.data_columns(candidates.len());
+        let data_columns = layout.data_columns(candidates.len()).max(1);
         let (data_start_bytes, column_bytes, segments) =
             group_shape(smallest, config.reserve_bytes, data_columns);
         let first_segment = config.groups.iter().map(|g| g.first_segment + g.segments).max();

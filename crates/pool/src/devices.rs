@@ -5,6 +5,7 @@ use std::rc::Rc;
 use forebay_array::Layout;
 use forebay_device::{Deadline, Device, ErrorKind};
 use forebay_format::config::{MemberConfig, PoolConfig};
+use forebay_format::footer::footer_blocks;
 use forebay_format::label::{MIN_DEVICE_BYTES, body_range};
 use forebay_units::{BLOCK_BYTES, BlockAddr, format_bytes};
 
@@ -101,9 +102,8 @@ pub(crate) fn reserve_bytes(smallest_device_bytes: u64) -> u64 {
     (smallest_device_bytes / 64).clamp(4 << 20, 256 << 20) / (1 << 20) * (1 << 20)
 }
 
-/// Shape of a group over devices of which the smallest has `size_bytes`, `data_columns` of them
-/// for data: about a thousand segments, of columns between 256 KiB and 16 MiB; larger ones where
-/// there would be very many segments, as long as an address can name all blocks of one.
+/// Shape of a group with `data_columns` over devices of which the smallest has `size_bytes`: where
+/// its data begins, bytes of a column, and how many segments there are.
 pub(crate) fn group_shape(
     size_bytes: u64,
     reserve_bytes: u64,
@@ -112,14 +112,42 @@ pub(crate) fn group_shape(
     let (start, end) = body_range(size_bytes);
     let data_start = start + reserve_bytes;
     let body = end.saturating_sub(data_start);
-    let mut column = (body / 1024).next_power_of_two().clamp(256 << 10, 16 << 20);
-    let has_names = |column: u64| {
-        column / BLOCK_BYTES * data_columns as u64 <= u64::from(BlockAddr::MAX_BLOCKS)
-    };
-    while body / column > 1 << 16 && has_names(2 * column) {
-        column *= 2;
-    }
+    let column = column_bytes(body, data_columns as u64);
     (data_start, column, (body / column) as u32)
+}
+
+/// The column of segments that leave the most to data. A pool keeps back a number of segments,
+/// whatever their size, so that small ones cost less; and of each its footer, which takes whole
+/// blocks, so that some sizes cost less than others. Where that makes no difference the larger
+/// column is better: devices like long writes and long discards.
+fn column_bytes(body_bytes: u64, data_columns: u64) -> u64 {
+    const MOST_BYTES: u64 = 16 << 20;
+    const MOST_SEGMENTS: u64 = 1 << 16;
+    /// Free, open and the journal's, beside what grows with the pool.
+    const HELD_SEGMENTS: u64 = 18;
+    const PARTS: u64 = 1_000_000;
+    /// What makes no difference: a thousandth of the space.
+    const ALIKE: u64 = 1000;
+    let least = ((256 << 10) / data_columns.div_ceil(2).next_power_of_two()).max(4 * UNIT_BYTES);
+    let cost = |column: &u64| {
+        let blocks = column / BLOCK_BYTES * data_columns;
+        let footer = u64::from(footer_blocks(blocks as u32));
+        footer * PARTS / blocks + HELD_SEGMENTS * PARTS / (body_bytes / column).max(1)
+    };
+    let sizes = (least / UNIT_BYTES..=MOST_BYTES / UNIT_BYTES).map(|units| units * UNIT_BYTES);
+    let sizes: Vec<u64> = sizes.filter(|column| body_bytes / column <= MOST_SEGMENTS).collect();
+    let cheapest = sizes.iter().map(cost).min();
+    let good = sizes.iter().rev().find(|column| Some(cost(column)) <= cheapest.map(|c| c + ALIKE));
+    good.copied().unwrap_or_else(|| {
+        // As long as an address can name all blocks of a segment.
+        let has_names =
+            |column: u64| column / BLOCK_BYTES * data_columns <= u64::from(BlockAddr::MAX_BLOCKS);
+        let mut column = MOST_BYTES;
+        while body_bytes / column > MOST_SEGMENTS && has_names(2 * column) {
+            column *= 2;
+        }
+        column
+    })
 }
 
 /// Where the log of a log device lies: everything between its labels.

@@ -115,7 +115,7 @@ pub(crate) struct Limits {
     pub txg_timeout: forebay_units::Nanos,
     /// Dirty bytes at which a group is synced before that.
     pub txg_bytes: u64,
-    /// Segments that are never given to the host's data.
+    /// Segments that are left to the cleaner when a group is written.
     pub reserve_segments: u32,
     /// Segments that only the map journal may take.
     pub map_reserve_segments: u32,

@@ -401,10 +401,11 @@ pub(crate) fn limits_for(config: &PoolConfig, array: &Array) -> (Limits, u64, u6
     let per_segment = (blocks / segments.max(1)).max(1);
     let dirty_segments = (dirty_limit / BLOCK_BYTES).div_ceil(per_segment);
     let streams = if segments >= u64::from(SEPARATE_SEGMENTS) { u64::from(STREAMS) } else { 2 };
-    let (reserve, map_reserve) = (streams + 2, 3);
+    // What the cleaner works in when nothing else is free, and what only the journal may take.
+    let (reserve, map_reserve) = (3, 3);
     // The open streams, one group, the journal (about 1 % of what is mapped), and 1/24 so that the
     // cleaner never works on segments that are all alive.
-    let kept = reserve + map_reserve + dirty_segments + 2 + 4 + segments / 80 + segments / 24;
+    let kept = streams + 2 + map_reserve + dirty_segments + 2 + 4 + segments / 80 + segments / 24;
     let limits = Limits {
         txg_timeout: Nanos::from_secs(5),
         txg_bytes: dirty_limit / 3,

@@ -305,9 +305,8 @@ impl Pool {
 
     /// Frees segments that no root needs any more. The root before the newest stays readable, as
     /// long as there is space to spare.
-    async fn reclaim(&self, _writers: &mut Writers, commit: CommitId) {
-        let limits = self.limits.get();
-        let tight = self.table.free_count() < 2 * limits.reserve_segments + self.segments_needed();
+    async fn reclaim(&self, writers: &mut Writers, commit: CommitId) {
+        let tight = self.is_tight(writers);
         let oldest = if tight { commit } else { CommitId(commit.0.saturating_sub(1)) };
         let trim = self.property("autotrim") != "off";
         for segment in self.table.reclaimable(oldest) {

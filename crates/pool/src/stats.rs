@@ -28,6 +28,7 @@ pub(crate) struct Stats {
     retired_bytes: Cell<u64>,
     root_bytes: Cell<u64>,
     repair_bytes: Cell<u64>,
+    last_group_blocks: Cell<u64>,
 }
 
 fn histogram() -> RefCell<Histogram<u64>> {
@@ -49,6 +50,7 @@ impl Stats {
             retired_bytes: Cell::new(0),
             root_bytes: Cell::new(0),
             repair_bytes: Cell::new(0),
+            last_group_blocks: Cell::new(0),
         }
     }
 
@@ -93,6 +95,15 @@ impl Stats {
 
     pub fn take_retired(&self) -> u64 {
         self.retired_bytes.replace(0)
+    }
+
+    /// Blocks of data in the last group: the next one may be as large.
+    pub fn last_group_blocks(&self) -> u64 {
+        self.last_group_blocks.get()
+    }
+
+    pub fn note_group_blocks(&self, blocks: u64) {
+        self.last_group_blocks.set(blocks);
     }
 
     pub fn cleaned(&self, segments: u64) {
@@ -185,7 +196,9 @@ impl Pool {
             let counts = writer.counts();
             let data = counts.data * BLOCK_BYTES;
             if Classes::is_user(stream as u8) {
-                media.data += data;
+                let fillers = counts.fillers * BLOCK_BYTES;
+                media.data += data - fillers;
+                media.cleaning += fillers;
             } else {
                 media.cleaning += data;
             }
@@ -267,15 +280,22 @@ impl Pool {
     fn segment_counts(&self) -> SegmentCounts {
         let mut counts = SegmentCounts::default();
         let (mut live, mut held) = (0u64, 0u64);
-        self.table.for_each(|segment, info| match info.state {
-            SegmentState::Free | SegmentState::Emptied(_) => counts.free += 1,
-            SegmentState::Open => counts.open += 1,
-            SegmentState::Full => {
-                counts.full += 1;
-                if info.kind == SegmentKind::Data {
+        self.table.for_each(|segment, info| {
+            match info.state {
+                SegmentState::Free | SegmentState::Emptied(_) => {
+                    counts.free += 1;
+                    return;
+                }
+                SegmentState::Open => counts.open += 1,
+                SegmentState::Full => counts.full += 1,
+            }
+            match (info.kind, info.state) {
+                (SegmentKind::Map, _) => counts.journal += 1,
+                (SegmentKind::Data, SegmentState::Full) => {
                     live += u64::from(info.live);
                     held += u64::from(self.table.data_blocks(segment));
                 }
+                (SegmentKind::Data, _) => {}
             }
         });
         counts.live_share = if held == 0 { 0.0 } else { live as f64 / held as f64 };

@@ -261,6 +261,9 @@ pub struct SegmentCounts {
     pub open: u64,
     /// Filled.
     pub full: u64,
+    /// Those of the open and the filled that are the map journal's.
+    #[serde(default)]
+    pub journal: u64,
     /// Emptied by the cleaner since import.
     pub cleaned: u64,
     /// Live share of the full ones, 0 to 1.

@@ -5,10 +5,10 @@ use std::rc::Rc;
 use forebay_format::Encoder;
 use forebay_format::journal::{FrameKind, MAX_PAYLOAD_BYTES, SegmentRecord};
 use forebay_format::map_record::{Delta, LeafImage, encode_leaves};
-use forebay_map::{Entry, LeafId};
+use forebay_map::{Entry, LeafId, PieceKind};
 use forebay_rt as rt;
 use forebay_rt::Either;
-use forebay_segment::frame_bytes;
+use forebay_segment::{Classes, STREAMS, frame_bytes};
 use forebay_txg::Content;
 use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, CommitId, Lba, SegmentId, TxgId, VolumeId};
 
@@ -16,6 +16,11 @@ use crate::{Pool, PoolError, Writers};
 
 /// Blocks after which the sync lets others run.
 const BLOCKS_PER_TURN: usize = 64;
+
+/// Bytes of a checkpoint that go with `delta_bytes` of changes.
+pub(crate) fn checkpoint_budget(delta_bytes: u64) -> u64 {
+    (4 * delta_bytes).max(256 << 10)
+}
 
 /// Consecutive blocks of a volume that went to consecutive addresses.
 struct Placed {
@@ -71,8 +76,9 @@ impl Pool {
     /// Commits the open group: makes room first, then writes, then the root.
     pub(crate) async fn sync_group(self: &Rc<Self>) -> Result<(), PoolError> {
         let mut writers = self.writers.lock().await;
-        self.make_room(&mut writers).await?;
+        // Writers are let in at the pace of all of it: cleaning is a part of what a byte takes.
         let begun = rt::now();
+        self.make_room(&mut writers).await?;
         self.sync.root_wanted.set(false);
         self.take_log_events();
         self.take_array_events();
@@ -102,6 +108,9 @@ impl Pool {
             all.collect()
         };
         let _ = txg;
+        let blocks: u64 = self.groups.borrow().syncing().expect("just quiesced").data_blocks();
+        let keep = self.journal_keep(blocks);
+        self.stats.note_group_blocks(blocks);
         let mut delta = Delta::new();
         let mut placed: Vec<Placed> = Vec::new();
         let mut cleared: Vec<(VolumeId, Lba, u64)> = Vec::new();
@@ -110,17 +119,18 @@ impl Pool {
         for (volume, lba, blocks, content) in changes {
             let data = match content {
                 Content::Zero => {
+                    self.note_dying(volume, lba, blocks);
                     cleared.push((volume, lba, blocks));
                     continue;
                 }
                 Content::Data(data) => data,
             };
             bytes += data.len() as u64;
+            self.note_dying(volume, lba, blocks);
             for (index, block) in data.chunks(BLOCK_LEN).enumerate() {
                 let at = Lba(lba.0 + index as u64);
-                let stream = self.user_stream(volume, at);
+                let stream = self.user_stream(writers, volume, at, keep);
                 let clock = self.stats.clock();
-                let keep = self.limits.get().map_reserve_segments;
                 let writer = &mut writers.data[usize::from(stream)];
                 let (addr, sum) = writer.append(volume, at, block, commit, clock, keep).await?;
                 self.stats.tick();
@@ -142,6 +152,7 @@ impl Pool {
                 }
             }
         }
+        self.clean_along(writers, blocks, keep).await?;
         self.finish_data(writers, commit).await?;
         self.settle(writers, &mut delta, &cleared, &placed)?;
         self.journal(writers, &delta, commit).await?;
@@ -161,10 +172,26 @@ impl Pool {
         Ok(())
     }
 
-    fn user_stream(&self, volume: VolumeId, lba: Lba) -> u8 {
+    /// Counts what the group being written overwrites.
+    fn note_dying(&self, volume: VolumeId, lba: Lba, blocks: u64) {
+        self.map.borrow().lookup_range(volume, lba, blocks, |piece| {
+            if let PieceKind::Mapped { addr, .. } = piece.kind {
+                self.table.add_dying(addr, piece.blocks as u32);
+            }
+        });
+    }
+
+    /// The stream of a block of the host: by the age of what it overwrites; where the last segments
+    /// are at stake, the one that has room.
+    fn user_stream(&self, writers: &Writers, volume: VolumeId, lba: Lba, keep: u32) -> u8 {
         let old = self.map.borrow().lookup(volume, lba);
         let old_clock = old.map(|old| self.table.get(old.addr.segment()).clock);
-        self.classes.user_stream(self.stats.clock(), old_clock)
+        let stream = self.classes.user_stream(self.stats.clock(), old_clock);
+        let left = |stream: u8| writers.data[usize::from(stream)].blocks_left();
+        if left(stream) > 0 || self.table.free_count() > keep + 1 {
+            return stream;
+        }
+        (0..STREAMS).find(|other| Classes::is_user(*other) && left(*other) > 0).unwrap_or(stream)
     }
 
     /// Lets the map follow: clears, new places, moved blocks, dropped volumes. No await in here:
@@ -215,6 +242,7 @@ impl Pool {
             map.drop_volume(volume, &mut freed).map_err(map_error)?;
             delta.drop_volume(volume);
         }
+        table.settle_dying();
         // The map knows the group's contents now.
         let retired = self.groups.borrow_mut().retire();
         if let Some(set) = retired {
@@ -242,7 +270,11 @@ impl Pool {
         }
         self.checkpoint(writers, bytes, commit).await?;
         let emptied = self.table.collect_empty(commit);
-        self.stats.cleaned(u64::from(emptied));
+        self.stats.cleaned(emptied.len() as u64);
+        // What was overwritten block by block tells of lifespans as much as what was moved.
+        for info in emptied.iter().filter(|info| !info.cleaning) {
+            self.classes.reclaimed(self.stats.clock(), info.stream, info.clock);
+        }
         self.append_segments(writers, false, commit).await?;
         writers.journal.finish_rows(commit).await?;
         self.in_flight.settle().await?;
@@ -271,6 +303,13 @@ impl Pool {
         map.volumes().map(|volume| map.mapped_blocks(volume)).sum::<u64>() * ENTRY_BYTES
     }
 
+    /// Segments of the journal from which on a checkpoint is worth it: twice what it takes, and a
+    /// little so that small pools get on with it.
+    pub(crate) fn checkpoint_worth(&self) -> u64 {
+        let segment_bytes = u64::from(self.table.data_blocks(SegmentId(0))) * BLOCK_BYTES;
+        2 + 2 * self.checkpoint_bytes() / segment_bytes
+    }
+
     /// Goes on with a checkpoint, or begins one when the deltas have outgrown it. A checkpoint is
     /// the whole map written again, bit by bit between deltas: when it is complete the journal
     /// begins where the checkpoint did. Reading leaves and deltas in order gives the map, because
@@ -282,9 +321,7 @@ impl Pool {
         commit: CommitId,
     ) -> Result<(), PoolError> {
         if writers.checkpoint.is_none() {
-            // Twice what a checkpoint takes, and a little so that small pools get on with it.
-            let segment_bytes = u64::from(self.table.data_blocks(SegmentId(0))) * BLOCK_BYTES;
-            let worth = 2 + 2 * self.checkpoint_bytes() / segment_bytes;
+            let worth = self.checkpoint_worth();
             let forced = self.scan.checkpoint_wanted.get();
             if writers.journal.segments() as u64 <= worth && !forced {
                 return Ok(());
@@ -302,7 +339,11 @@ impl Pool {
             self.append_segments(writers, true, commit).await?;
         }
         let (start, cursor) = writers.checkpoint.expect("set above");
-        let budget = (4 * delta_bytes).max(256 << 10);
+        // It can wait, but for the cleaner to gain room for it.
+        const LEFT_FREE: u64 = 2;
+        let room = u64::from(self.table.free_count()).saturating_sub(LEFT_FREE);
+        let room = room * u64::from(self.table.data_blocks(SegmentId(0))) * BLOCK_BYTES;
+        let budget = checkpoint_budget(delta_bytes).min(room);
         let (images, next) = self.leaf_images(cursor, budget);
         for payload in encode_leaves(&images, MAX_PAYLOAD_BYTES) {
             writers.journal.append(FrameKind::Leaves, &payload, commit).await?;

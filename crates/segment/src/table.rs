@@ -46,6 +46,8 @@ pub struct SegmentInfo {
     pub rows: u32,
     /// Live blocks.
     pub live: u32,
+    /// Those of them that the group being written overwrites: dead with its root.
+    pub dying: u32,
     /// The group in which it was opened.
     pub birth: u64,
     /// The group in which it was last written.
@@ -234,6 +236,30 @@ impl SegmentTable {
         });
     }
 
+    /// Notes that the group being written overwrites blocks: they are live until it is settled, and
+    /// not worth moving.
+    pub fn add_dying(&self, addr: BlockAddr, blocks: u32) {
+        self.edit(addr.segment(), |info| info.dying += blocks);
+    }
+
+    /// The group is settled: what was dying is counted as dead by now.
+    pub fn settle_dying(&self) {
+        self.segments.borrow_mut().iter_mut().for_each(|info| info.dying = 0);
+    }
+
+    /// Segments that are free, or will be with the next roots: emptied ones, and full ones of which
+    /// nothing outlives the group being written.
+    #[must_use]
+    pub fn free_soon(&self) -> u32 {
+        let segments = self.segments.borrow();
+        let soon = segments.iter().filter(|info| match info.state {
+            SegmentState::Free | SegmentState::Emptied(_) => true,
+            SegmentState::Full => info.kind == SegmentKind::Data && info.live <= info.dying,
+            SegmentState::Open => false,
+        });
+        soon.count() as u32
+    }
+
     /// Marks (or unmarks) a segment as being cleaned.
     pub fn set_cleaning(&self, segment: SegmentId, cleaning: bool) {
         self.edit(segment, |info| info.cleaning = cleaning);
@@ -251,15 +277,15 @@ impl SegmentTable {
         Pin { table: self.clone(), segment }
     }
 
-    /// Marks data segments without live blocks as emptied by `commit`, and says how many there were.
-    pub fn collect_empty(&self, commit: CommitId) -> u32 {
-        let mut found = 0;
+    /// Marks data segments without live blocks as emptied by `commit`, and says which there were.
+    pub fn collect_empty(&self, commit: CommitId) -> Vec<SegmentInfo> {
+        let mut found = Vec::new();
         for info in self.segments.borrow_mut().iter_mut() {
             let dead = info.live == 0 && info.kind == SegmentKind::Data;
             if dead && info.state == SegmentState::Full {
+                found.push(*info);
                 info.state = SegmentState::Emptied(commit);
                 info.changed = true;
-                found += 1;
             }
         }
         found

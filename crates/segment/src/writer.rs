@@ -16,6 +16,8 @@ use crate::{InFlight, SegmentKind, SegmentTable};
 pub struct WriteCounts {
     /// Blocks of volumes.
     pub data: u64,
+    /// Those of `data` that were moved to fill a row.
+    pub fillers: u64,
     /// Blocks of footers.
     pub footer: u64,
     /// Zeros that fill rows.
@@ -62,6 +64,17 @@ impl DataWriter {
     #[must_use]
     pub fn segment(&self) -> Option<SegmentId> {
         self.rows.segment()
+    }
+
+    /// Blocks until the end of the row that is being filled; 0 at its border.
+    #[must_use]
+    pub fn blocks_to_row_end(&self) -> u32 {
+        self.rows.blocks_to_row_end()
+    }
+
+    /// Notes that the last block is one that was moved here to fill a row.
+    pub fn count_filler(&mut self) {
+        self.counts.fillers += 1;
     }
 
     /// Blocks that the segment being filled still takes.

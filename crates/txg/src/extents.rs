@@ -138,6 +138,13 @@ impl ExtentMap {
         pieces
     }
 
+    /// Whether something is dirty at block `lba`.
+    #[must_use]
+    pub fn covers(&self, lba: Lba) -> bool {
+        let before = self.extents.range(..=lba.0).next_back();
+        before.is_some_and(|(at, extent)| at + extent.blocks > lba.0)
+    }
+
     /// Every run in order.
     pub fn iter(&self) -> impl Iterator<Item = (Lba, u64, &Content)> {
         self.extents.iter().map(|(at, e)| (Lba(*at), e.blocks, &e.content))

@@ -171,6 +171,7 @@ fn stats() -> PoolStats {
             open: 2,
             full: 20,
             cleaned: 4,
+            journal: 0,
             live_share: 0.875,
             segment_bytes: 48 << 20,
         },

@@ -1,0 +1,468 @@
+//! What overwriting a full pool costs: the pool itself, on simulated devices that keep only what
+//! tells blocks apart, in virtual time.
+//!
+//!     cargo run --release -p forebay-pool --example overwrites -- [WORD=VALUE ...]
+//!
+//! Words: `device=256M devices=4 layout=raid0 fill=85 pattern=uniform|zipf theta=0.99 times=10
+//! dirty=auto seed=1 clients=32 think_us=0 write_mb=1000 latency_us=100`. `fill` is in hundredths
+//! of the bytes that all segments have (their own bookkeeping included); `usable=85` counts in
+//! hundredths of what `pool list` calls the pool's size instead. Prints one line of JSON for each
+//! volume's worth of overwrites, and one with the second half of them taken together. Counts are
+//! those of the devices, and come out the same each time.
+
+// A tool, not part of the engine: it may look at the real clock to say how long it took.
+#![allow(clippy::disallowed_methods)]
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use forebay_device::{
+    BlockDevice, Device, DeviceError, DeviceFuture, ErrorKind, Geometry, IoBuf, IoBytes, Operation,
+};
+use forebay_pool::spec::{GroupSpec, PoolSpec, Redundancy, VolumeSpec};
+use forebay_pool::status::PoolStats;
+use forebay_pool::{Opener, Pool};
+use forebay_rt as rt;
+use forebay_units::{BLOCK_BYTES, BLOCK_LEN, FixedMap, Nanos, parse_bytes};
+use hdrhistogram::Histogram;
+
+/// A device in memory that keeps eight bytes of a block whose words are all alike, and whole
+/// blocks of others. One command at a time moves bytes.
+struct Sparse {
+    name: String,
+    geometry: Geometry,
+    words: RefCell<Vec<u64>>,
+    whole: RefCell<FixedMap<usize, Box<[u8]>>>,
+    free_at: Cell<Nanos>,
+    nanos_per_mib: u64,
+    latency: Nanos,
+    written: Cell<u64>,
+}
+
+impl Sparse {
+    fn new(name: &str, size_bytes: u64, write_mb: u64, latency: Nanos) -> Self {
+        let geometry = Geometry {
+            size_bytes,
+            block_bytes: 4096,
+            volatile_cache: false,
+            discard_bytes: 4096,
+            read_only: false,
+        };
+        Self {
+            name: name.to_owned(),
+            geometry,
+            words: vec![0; (size_bytes / BLOCK_BYTES) as usize].into(),
+            whole: RefCell::default(),
+            free_at: Cell::default(),
+            nanos_per_mib: (1 << 20) * 1000 / write_mb,
+            latency,
+            written: Cell::new(0),
+        }
+    }
+
+    async fn take_time(&self, len: u64) {
+        let begin = self.free_at.get().max(rt::now());
+        let end = begin + Nanos((self.nanos_per_mib * len) >> 20);
+        self.free_at.set(end);
+        rt::sleep_until(end + self.latency).await;
+    }
+
+    fn blocks(&self, offset: u64, len: usize) -> std::ops::Range<usize> {
+        assert!(offset.is_multiple_of(BLOCK_BYTES) && len.is_multiple_of(BLOCK_LEN));
+        let first = (offset / BLOCK_BYTES) as usize;
+        first..first + len / BLOCK_LEN
+    }
+}
+
+fn word_of(block: &[u8]) -> Option<u64> {
+    let word = u64::from_le_bytes(block[..8].try_into().expect("eight bytes"));
+    (block[8..] == block[..BLOCK_LEN - 8]).then_some(word)
+}
+
+impl BlockDevice for Sparse {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn read(&self, offset_bytes: u64, mut buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
+        Box::pin(async move {
+            self.take_time(buf.len() as u64).await;
+            let range = self.blocks(offset_bytes, buf.len());
+            let (words, whole) = (self.words.borrow(), self.whole.borrow());
+            for (out, at) in buf.chunks_mut(BLOCK_LEN).zip(range) {
+                match whole.get(&at) {
+                    Some(bytes) => out.copy_from_slice(bytes),
+                    None => fill(out, words[at]),
+                }
+            }
+            Ok(buf)
+        })
+    }
+
+    fn write(&self, offset_bytes: u64, data: IoBytes, _fua: bool) -> DeviceFuture<'_, ()> {
+        Box::pin(async move {
+            self.written.set(self.written.get() + data.len() as u64);
+            self.take_time(data.len() as u64).await;
+            let range = self.blocks(offset_bytes, data.len());
+            let (mut words, mut whole) = (self.words.borrow_mut(), self.whole.borrow_mut());
+            for (block, at) in data.chunks(BLOCK_LEN).zip(range) {
+                match word_of(block) {
+                    Some(word) => {
+                        words[at] = word;
+                        whole.remove(&at);
+                    }
+                    None => {
+                        whole.insert(at, block.into());
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn flush(&self) -> DeviceFuture<'_, ()> {
+        Box::pin(async {
+            rt::sleep(self.latency).await;
+            Ok(())
+        })
+    }
+
+    fn discard(&self, offset_bytes: u64, len_bytes: u64, _fua: bool) -> DeviceFuture<'_, ()> {
+        Box::pin(async move {
+            let range = self.blocks(offset_bytes, len_bytes as usize);
+            let mut whole = self.whole.borrow_mut();
+            for at in range.clone() {
+                whole.remove(&at);
+            }
+            self.words.borrow_mut()[range].fill(0);
+            Ok(())
+        })
+    }
+}
+
+fn fill(out: &mut [u8], word: u64) {
+    for chunk in out.chunks_exact_mut(8) {
+        chunk.copy_from_slice(&word.to_le_bytes());
+    }
+}
+
+struct Shelf(BTreeMap<String, Rc<Sparse>>);
+
+impl Opener for Shelf {
+    fn open(&self, path: &str) -> Result<Device, DeviceError> {
+        match self.0.get(path) {
+            Some(device) => Ok(device.clone()),
+            None => Err(DeviceError::new(path, Operation::Open, 0, 0, ErrorKind::Gone)),
+        }
+    }
+
+    fn host(&self) -> u64 {
+        1
+    }
+}
+
+/// Which block is written next.
+enum Pattern {
+    Uniform(u64),
+    /// Cumulative chances by rank, and the block of each rank.
+    Zipf(Vec<f64>, Vec<u32>),
+}
+
+impl Pattern {
+    fn new(name: &str, blocks: u64, theta: f64) -> Self {
+        if name == "uniform" {
+            return Self::Uniform(blocks);
+        }
+        assert_eq!(name, "zipf", "a pattern is uniform or zipf");
+        let mut sum = 0.0;
+        let chances: Vec<f64> = (1..=blocks)
+            .map(|rank| {
+                sum += (rank as f64).powf(-theta);
+                sum
+            })
+            .collect();
+        let mut places: Vec<u32> = (0..blocks as u32).collect();
+        for at in (1..places.len()).rev() {
+            places.swap(at, rt::random_below(at as u64 + 1) as usize);
+        }
+        Self::Zipf(chances, places)
+    }
+
+    fn next(&self) -> u64 {
+        match self {
+            Self::Uniform(blocks) => rt::random_below(*blocks),
+            Self::Zipf(chances, places) => {
+                let unit = (rt::random_u64() >> 11) as f64 / (1u64 << 53) as f64;
+                let wanted = unit * chances.last().expect("blocks");
+                let rank = chances.partition_point(|sum| *sum < wanted);
+                u64::from(places[rank.min(places.len() - 1)])
+            }
+        }
+    }
+}
+
+/// Bytes written for each byte of the host under greedy cleaning with large segments, when there
+/// are `alpha` bytes of segments for each byte of data: α/(α + W(−α·e^−α)).
+fn greedy(alpha: f64) -> f64 {
+    let x = -alpha * (-alpha).exp();
+    let mut w = -0.1f64;
+    for _ in 0..200 {
+        w -= (w * w.exp() - x) / (w.exp() * (w + 1.0));
+    }
+    alpha / (alpha + w)
+}
+
+fn shape(layout: &str) -> Redundancy {
+    match layout {
+        "raid0" => Redundancy::Raid0,
+        "raidz1" => Redundancy::Raidz1,
+        "raidz2" => Redundancy::Raidz2,
+        "raidz3" => Redundancy::Raidz3,
+        other => panic!("layout {other} is not measured here"),
+    }
+}
+
+/// Where the segments are, on average over samples.
+#[derive(Clone, Copy, Default)]
+struct Held {
+    samples: f64,
+    free: f64,
+    open: f64,
+    journal: f64,
+}
+
+impl Held {
+    fn sample(&mut self, stats: &PoolStats) {
+        self.samples += 1.0;
+        self.free += stats.segments.free as f64;
+        self.open += stats.segments.open as f64;
+        self.journal += stats.segments.journal as f64;
+    }
+}
+
+struct Words(BTreeMap<String, String>);
+
+impl Words {
+    fn text(&self, word: &str, default: &str) -> String {
+        self.0.get(word).cloned().unwrap_or_else(|| default.to_owned())
+    }
+    fn number(&self, word: &str, default: u64) -> u64 {
+        let text = self.text(word, &default.to_string());
+        parse_bytes(&text).unwrap_or_else(|_| panic!("{word}={text} is no number"))
+    }
+}
+
+fn main() {
+    let known = [
+        "device",
+        "devices",
+        "layout",
+        "fill",
+        "usable",
+        "pattern",
+        "theta",
+        "times",
+        "dirty",
+        "seed",
+        "clients",
+        "think_us",
+        "write_mb",
+        "latency_us",
+    ];
+    let mut words = BTreeMap::new();
+    for argument in std::env::args().skip(1) {
+        let pair = argument.split_once('=').filter(|(word, _)| known.contains(word));
+        let Some((word, value)) = pair else {
+            eprintln!("'{argument}' is not WORD=VALUE with one of {}", known.join(", "));
+            std::process::exit(2);
+        };
+        words.insert(word.to_owned(), value.to_owned());
+    }
+    let words = Words(words);
+    rt::Runtime::simulated(words.number("seed", 1)).block_on(measure(words));
+}
+
+async fn measure(words: Words) {
+    let began = std::time::Instant::now();
+    let (size, count) = (words.number("device", 192 << 20), words.number("devices", 4));
+    let redundancy = shape(&words.text("layout", "raid0"));
+    let latency = Nanos::from_micros(words.number("latency_us", 100));
+    let names: Vec<String> = (0..count).map(|i| format!("d{i}")).collect();
+    let device =
+        |name: &String| Rc::new(Sparse::new(name, size, words.number("write_mb", 1000), latency));
+    let shelf = Rc::new(Shelf(names.iter().map(|n| (n.clone(), device(n))).collect()));
+    let spec = PoolSpec {
+        groups: vec![GroupSpec { redundancy, devices: names.clone() }],
+        properties: BTreeMap::from([("dirty_limit".to_owned(), words.text("dirty", "auto"))]),
+        ..PoolSpec::default()
+    };
+    let pool = Pool::create(shelf.clone(), "tank", &spec).await.expect("the pool is made");
+    let segments = pool.stats().segments;
+    let all = (segments.free + segments.open + segments.full) * segments.segment_bytes;
+    let usable = pool.summary().size_bytes;
+    let bytes = match words.number("usable", 0) {
+        0 => all * words.number("fill", 85) / 100,
+        percent => usable * percent / 100,
+    };
+    let blocks = bytes / BLOCK_BYTES;
+    let spec = VolumeSpec {
+        name: "v".into(),
+        size_bytes: blocks * BLOCK_BYTES,
+        sparse: false,
+        properties: BTreeMap::new(),
+    };
+    if let Err(error) = pool.create_volume(&spec).await {
+        println!("{{\"refused\": \"{error}\"}}");
+        std::process::exit(1);
+    }
+    let volume = pool.open_volume("v").expect("just made");
+    let mut stamp = 0u64;
+    let mut block = |buf: &mut [u8]| {
+        stamp += 1;
+        fill(buf, stamp.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    };
+    let mut at = 0;
+    while at < blocks {
+        let run = (blocks - at).min(32);
+        let mut buf = IoBuf::zeroed(run as usize * BLOCK_LEN);
+        buf.chunks_mut(BLOCK_LEN).for_each(&mut block);
+        volume.write(at * BLOCK_BYTES, buf.freeze(), false).await.expect("the fill is taken");
+        at += run;
+    }
+    let alpha = all as f64 / (blocks * BLOCK_BYTES) as f64;
+    println!(
+        "{{\"segments\": {}, \"segment_bytes\": {}, \"bytes\": {all}, \"usable_bytes\": {usable}, \
+         \"volume_bytes\": {}, \"share_of_bytes\": {:.4}, \"share_of_usable\": {:.4}, \
+         \"greedy\": {:.3}, \"dirty_limit\": {}}}",
+        segments.free + segments.open + segments.full,
+        segments.segment_bytes,
+        blocks * BLOCK_BYTES,
+        1.0 / alpha,
+        (blocks * BLOCK_BYTES) as f64 / usable as f64,
+        greedy(alpha),
+        pool.stats().dirty_limit_bytes,
+    );
+    let pattern = Pattern::new(
+        &words.text("pattern", "uniform"),
+        blocks,
+        words.text("theta", "0.99").parse().expect("theta is a number"),
+    );
+    let load = Rc::new(Load {
+        pool: pool.clone(),
+        volume,
+        pattern,
+        think: Nanos::from_micros(words.number("think_us", 0)),
+        left: Cell::new(0),
+        stamp: Cell::new(stamp),
+        latencies: Histogram::new_with_bounds(100, 1_000_000_000_000, 3).expect("sane").into(),
+    });
+    let written = || shelf.0.values().map(|d| d.written.get()).sum::<u64>();
+    let times = words.number("times", 10);
+    let clients = words.number("clients", 32);
+    let (mut half, mut held) = (None, Held::default());
+    for turn in 1..=times {
+        let before = (pool.stats(), written());
+        if turn == times / 2 + 1 {
+            half = Some((pool.stats(), written()));
+            held = Held::default();
+            load.latencies.borrow_mut().reset();
+        }
+        const PARTS: u64 = 64;
+        for part in 0..PARTS {
+            load.left.set(blocks * (part + 1) / PARTS - blocks * part / PARTS);
+            let tasks = (0..clients).map(|_| rt::spawn(load.clone().run()));
+            rt::join_all(tasks.collect::<Vec<_>>()).await;
+            held.sample(&pool.stats());
+        }
+        report(&format!("{turn}"), &before.0, &pool.stats(), written() - before.1, None);
+    }
+    let (before, bytes) = half.expect("two times at least");
+    report("half", &before, &pool.stats(), written() - bytes, Some((held, alpha)));
+    let latencies = load.latencies.borrow().clone();
+    let us = |q: f64| latencies.value_at_quantile(q) as f64 / 1e3;
+    println!(
+        "{{\"write_us\": {{\"p50\": {:.0}, \"p99\": {:.0}, \"p999\": {:.0}, \"max\": {:.0}}}, \
+         \"virtual_seconds\": {:.1}, \"seconds\": {:.1}}}",
+        us(0.5),
+        us(0.99),
+        us(0.999),
+        us(1.0),
+        rt::now().0 as f64 / 1e9,
+        began.elapsed().as_secs_f64(),
+    );
+    pool.export().await.expect("the pool is exported");
+}
+
+struct Load {
+    pool: Rc<Pool>,
+    volume: Device,
+    pattern: Pattern,
+    think: Nanos,
+    left: Cell<u64>,
+    stamp: Cell<u64>,
+    latencies: RefCell<Histogram<u64>>,
+}
+
+impl Load {
+    async fn run(self: Rc<Self>) {
+        while self.left.get() > 0 {
+            self.left.set(self.left.get() - 1);
+            let stamp = self.stamp.get() + 1;
+            self.stamp.set(stamp);
+            let mut buf = IoBuf::zeroed(BLOCK_LEN);
+            fill(&mut buf, stamp.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            let at = self.pattern.next() * BLOCK_BYTES;
+            let begun = rt::now();
+            if let Err(error) = self.volume.write(at, buf.freeze(), false).await {
+                let status = self.pool.status();
+                eprintln!("{error}: {} {:?}", status.status, self.pool.stats().segments);
+                std::process::exit(1);
+            }
+            self.latencies.borrow_mut().saturating_record(rt::now().since(begun).0);
+            if self.think > Nanos(0) {
+                rt::sleep(self.think).await;
+            }
+        }
+    }
+}
+
+fn report(
+    name: &str,
+    before: &PoolStats,
+    after: &PoolStats,
+    device_bytes: u64,
+    held: Option<(Held, f64)>,
+) {
+    let host = (after.since_import.writes.bytes - before.since_import.writes.bytes) as f64;
+    let (a, b) = (&after.since_import.media, &before.since_import.media);
+    let share = |after: u64, before: u64| (after - before) as f64 / host;
+    print!(
+        "{{\"turn\": \"{name}\", \"devices\": {:.3}, \"data\": {:.3}, \"cleaning\": {:.3}, \
+         \"metadata\": {:.3}, \"padding\": {:.3}, \"parity\": {:.3}, \"log\": {:.3}",
+        device_bytes as f64 / host,
+        share(a.data, b.data),
+        share(a.cleaning, b.cleaning),
+        share(a.metadata, b.metadata),
+        share(a.padding, b.padding),
+        share(a.parity, b.parity),
+        share(a.log, b.log),
+    );
+    if let Some((held, alpha)) = held {
+        let all = (after.segments.free + after.segments.open + after.segments.full) as f64;
+        let mean = |sum: f64| sum / held.samples;
+        let taken = all - mean(held.free) - mean(held.journal) - mean(held.open) / 2.0;
+        print!(
+            ", \"free\": {:.1}, \"open\": {:.1}, \"journal\": {:.1}, \"greedy_of_taken\": {:.3}",
+            mean(held.free),
+            mean(held.open),
+            mean(held.journal),
+            greedy(alpha * taken / all),
+        );
+    }
+    println!("}}");
+}
