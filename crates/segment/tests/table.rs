@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use forebay_format::journal::SegmentRecord;
-use forebay_segment::{Pin, SegmentKind, SegmentState, SegmentTable, choose_victim};
+use forebay_segment::{Pin, SegmentKind, SegmentState, SegmentTable, Victims};
 use forebay_units::{BlockAddr, CommitId, SegmentId};
 use proptest::prelude::*;
 
@@ -196,20 +196,20 @@ proptest! {
                     }
                 }
                 Step::Commit { tight } => {
-                    if let Some(victim) = choose_victim(&table, commit) {
-                        let plain = &model[victim.segment.0 as usize];
-                        prop_assert!(plain.state == SegmentState::Full && plain.last <= commit.0);
-                        let share = |p: &Plain, s: u32| {
-                            f64::from(p.live) / f64::from(table.data_blocks(SegmentId(s)))
-                        };
-                        let least = (0..SMALL + LARGE)
-                            .map(|s| (s, &model[s as usize]))
-                            .filter(|(_, p)| p.state == SegmentState::Full)
-                            .filter(|(_, p)| p.kind == SegmentKind::Data && p.last <= commit.0)
-                            .map(|(s, p)| share(p, s))
-                            .fold(f64::INFINITY, f64::min);
-                        prop_assert_eq!(victim.utilisation, least);
-                    }
+                    let worth = |s: &u32| {
+                        let (p, blocks) = (&model[*s as usize], table.data_blocks(SegmentId(*s)));
+                        let full = p.state == SegmentState::Full && p.kind == SegmentKind::Data;
+                        full && p.last <= commit.0 && p.live > 0 && p.live < blocks
+                    };
+                    let share = |s: u32| {
+                        let blocks = table.data_blocks(SegmentId(s));
+                        f64::from(model[s as usize].live) / f64::from(blocks)
+                    };
+                    let mut least: Vec<f64> = (0..SMALL + LARGE).filter(worth).map(share).collect();
+                    least.sort_by(f64::total_cmp);
+                    let victims: Vec<f64> =
+                        Victims::of(&table, commit).map(|v| share(v.segment.0)).collect();
+                    prop_assert_eq!(victims, least, "the emptiest first");
                     let mut emptied = 0;
                     for plain in &mut model {
                         let dead = plain.live == 0 && plain.kind == SegmentKind::Data;
@@ -218,7 +218,7 @@ proptest! {
                             emptied += 1;
                         }
                     }
-                    prop_assert_eq!(table.collect_empty(commit), emptied);
+                    prop_assert_eq!(table.collect_empty(commit).len(), emptied);
                     for record in table.take_records(false) {
                         journal.insert(record.segment, record);
                     }
