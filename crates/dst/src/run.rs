@@ -61,10 +61,11 @@ impl Lab {
         self.stacks.iter().map(|stack| stack.clone() as Device).collect()
     }
 
-    /// How often something on a disk became other than it should be, without a word.
+    /// How often something on a disk became other than it should be, or could not be read: a scrub
+    /// repairs it.
     fn damage(&self) -> u64 {
         let counts = self.stacks.iter().map(|stack| stack.counts());
-        counts.map(|c| c.torn + c.lost + c.misdirected + c.rot_bytes).sum()
+        counts.map(|c| c.torn + c.lost + c.misdirected + c.rot_bytes + c.errors).sum()
     }
 
     fn schedule(&self, faults: &[TimedFault]) {
@@ -587,8 +588,8 @@ async fn finish<S: Subject>(guest: &Guest<S>, pool: S::Pool, demand: Demand) {
         flush(&device, model, id).await;
     }
     reached.set("scrub");
-    // Disks that still lose writes may lose those of a scrub too: the next one must be clean only
-    // when nothing was struck during both.
+    // A disk that still loses writes may lose those of a scrub too, and one that cannot be read is
+    // repaired: the next scrub must be clean only when nothing was struck during both.
     let mut must_be_clean = false;
     for round in 0..if guest.brief { 0 } else { 8 } {
         let before = guest.lab.damage();
