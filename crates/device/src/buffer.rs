@@ -13,7 +13,7 @@ pub const BUFFER_ALIGN: usize = 4096;
 /// Freed memory that each thread keeps for its next buffers. A transaction group gives back tens
 /// of MiB at once, and takes them again in the next seconds: a general allocator spends more on
 /// merging and splitting aligned pages than the log does on a write.
-const KEPT_BYTES: usize = 64 << 20;
+const KEPT_BYTES: usize = 256 << 20;
 const CLASSES: usize = 12; // 4 KiB to 8 MiB
 
 struct Kept {

@@ -79,6 +79,16 @@ impl Channel {
         }
     }
 
+    /// Sends what the stream takes at once, and says how many bytes that was. In TLS none: what is
+    /// encrypted must be sent whole.
+    #[inline]
+    pub(crate) fn try_send(&self, bytes: &[u8]) -> usize {
+        match self.session.get() {
+            None => self.stream.try_send(bytes),
+            Some(_) => 0,
+        }
+    }
+
     /// Nothing more will be sent: says so where TLS has a word for it.
     pub(crate) async fn finish(&self) -> io::Result<()> {
         match self.session.get() {

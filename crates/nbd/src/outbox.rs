@@ -15,6 +15,9 @@ use crate::channel::Channel;
 const COPIED_BYTES: usize = 32 << 10;
 /// Copied bytes are cut into pieces of about this size, so that no vector grows without end.
 const PIECE_BYTES: usize = 512 << 10;
+/// So many bytes are worth a send of their own before the task that sends has its turn: the other
+/// side works on them while this one makes the rest.
+const EAGER_BYTES: usize = 32 << 10;
 
 enum Piece {
     Bytes(Vec<u8>),
@@ -40,6 +43,8 @@ pub(crate) struct Outbox {
     broken: Cell<bool>,
     /// The number of the batch that is being sent; 0 when none is.
     sending: Cell<u64>,
+    /// The stream has taken less than it was offered since the last batch.
+    full: Cell<bool>,
     release: Release,
 }
 
@@ -52,6 +57,7 @@ impl Outbox {
             closed: Cell::new(false),
             broken: Cell::new(false),
             sending: Cell::new(0),
+            full: Cell::new(false),
             release,
         }
     }
@@ -68,11 +74,27 @@ impl Outbox {
             queue.tail.extend_from_slice(payload);
         }
         queue.charge_bytes += charge_bytes;
+        if queue.tail.len() >= EAGER_BYTES && queue.pieces.is_empty() && self.may_send_now() {
+            let sent = self.channel.try_send(&queue.tail);
+            if sent == queue.tail.len() {
+                queue.tail.clear();
+                let charge_bytes = std::mem::take(&mut queue.charge_bytes);
+                drop(queue);
+                return (self.release)(charge_bytes);
+            }
+            queue.tail.drain(..sent);
+            self.full.set(true);
+        }
         if queue.tail.len() >= PIECE_BYTES {
             queue.seal();
         }
         drop(queue);
         self.wake();
+    }
+
+    /// Whether nothing is on its way that must leave first.
+    fn may_send_now(&self) -> bool {
+        self.sending.get() == 0 && !self.full.get()
     }
 
     /// Queues a message with a payload that is not copied when it is long.
@@ -140,6 +162,7 @@ impl Outbox {
             self.sending.set(batch);
             let outcome = if more { self.send_batch().await } else { self.channel.finish().await };
             self.sending.set(0);
+            self.full.set(false);
             if !more {
                 // Every reply has left: whether the peer hears the farewell is its own affair.
                 return Ok(());

@@ -23,13 +23,17 @@ thread_local! {
 }
 
 /// How many tasks run before completions are looked at: keeps one busy connection from starving
-/// the device completions of the others.
-const POLLS_PER_TURN: usize = 64;
+/// the device completions of the others, and brings new requests to the devices while the answers
+/// of a burst are still being made.
+const POLLS_PER_TURN: usize = 8;
+/// The same where nothing completes by itself.
+const POLLS_PER_SIMULATED_TURN: usize = 64;
 
 pub(crate) struct Inner {
     tasks: RefCell<Vec<Option<Task>>>,
     free: RefCell<Vec<usize>>,
     ready: RefCell<VecDeque<usize>>,
+    first: First,
     remote: Arc<Remote>,
     pub(crate) timers: RefCell<BinaryHeap<Rc<TimerEntry>>>,
     pub(crate) timer_seq: Cell<u64>,
@@ -37,6 +41,17 @@ pub(crate) struct Inner {
     halted: Cell<bool>,
     pub(crate) clock: Clock,
     pub(crate) ring: Option<Ring>,
+}
+
+/// Ready tasks that go before the others, every second time at most, so that nobody starves. Only
+/// io_uring has such completions: under simulation there are none.
+#[derive(Default)]
+struct First {
+    ready: RefCell<VecDeque<usize>>,
+    /// Tasks that are woken now belong here.
+    waking: Cell<bool>,
+    /// The last task that ran was one of them.
+    had_turn: Cell<bool>,
 }
 
 pub(crate) enum Clock {
@@ -73,7 +88,9 @@ impl Wake for TaskWaker {
         }
         let local = CURRENT.with(|current| match &*current.borrow() {
             Some(inner) if Arc::ptr_eq(&inner.remote, &self.remote) => {
-                inner.ready.borrow_mut().push_back(self.id);
+                let first = inner.first.waking.get();
+                let queue = if first { &inner.first.ready } else { &inner.ready };
+                queue.borrow_mut().push_back(self.id);
                 true
             }
             _ => false,
@@ -103,6 +120,15 @@ pub(crate) fn with<R>(f: impl FnOnce(&Rc<Inner>) -> R) -> R {
         let inner = current.borrow().clone();
         f(&inner.expect("called outside of Runtime::block_on: time, tasks and I/O need a runtime"))
     })
+}
+
+/// Wakes a task that is to run before most of what is ready.
+pub(crate) fn wake_first(waker: Waker) {
+    with(|inner| {
+        inner.first.waking.set(true);
+        waker.wake();
+        inner.first.waking.set(false);
+    });
 }
 
 /// Whether a runtime is current on this thread and it is simulated.
@@ -163,6 +189,7 @@ impl Runtime {
                 tasks: RefCell::new(Vec::new()),
                 free: RefCell::new(Vec::new()),
                 ready: RefCell::new(VecDeque::new()),
+                first: First::default(),
                 remote,
                 timers: RefCell::new(BinaryHeap::new()),
                 timer_seq: Cell::new(0),
@@ -281,12 +308,16 @@ impl Inner {
             let pick = ((u128::from(self.random_u64()) * u128::from(bound)) >> 64) as usize;
             return ready.swap_remove_back(pick);
         }
-        ready.pop_front()
+        let mut first = self.first.ready.borrow_mut();
+        let turn = !first.is_empty() && (ready.is_empty() || !self.first.had_turn.get());
+        self.first.had_turn.set(turn);
+        if turn { first.pop_front() } else { ready.pop_front() }
     }
 
     fn run_ready(&self) {
         self.take_remote();
-        for _ in 0..POLLS_PER_TURN {
+        let polls = if self.ring.is_some() { POLLS_PER_TURN } else { POLLS_PER_SIMULATED_TURN };
+        for _ in 0..polls {
             let Some(id) = self.next_ready() else { break };
             self.poll_task(id);
             if self.halted.get() {
@@ -325,7 +356,7 @@ impl Inner {
     /// Called when it may be that nothing is ready: waits for a completion, a timer or a wake.
     fn wait(&self) {
         self.take_remote();
-        let idle = self.ready.borrow().is_empty();
+        let idle = self.ready.borrow().is_empty() && self.first.ready.borrow().is_empty();
         match &self.clock {
             Clock::Virtual(now) => {
                 if idle {

@@ -117,7 +117,7 @@ impl Stream {
                 let ptr = unsafe { buf.stable_ptr().add(start) };
                 let len = (buf.stable_len() - start).min(1 << 30) as u32;
                 let entry = opcode::Recv::new(types::Fd(fd.as_raw_fd()), ptr, len).build();
-                let (outcome, buf) = unsafe { uring::submit(entry, buf) }.await;
+                let (outcome, buf) = unsafe { uring::submit_first(entry, buf) }.await;
                 (outcome.map(|n| n as usize), buf)
             }
             Kind::Pair { incoming, .. } => {
@@ -209,6 +209,16 @@ impl Stream {
             }
         }
         (Ok(()), buf)
+    }
+
+    /// Sends as much of `bytes` as the socket takes now, without waiting, and says how much that
+    /// was: nothing too when the stream has failed, which the next [`Stream::send_all`] tells.
+    /// Streams in memory take nothing this way.
+    pub fn try_send(&self, bytes: &[u8]) -> usize {
+        let Kind::Socket(fd) = &self.kind else { return 0 };
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+        let sent = unsafe { libc::send(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
+        usize::try_from(sent).unwrap_or(0)
     }
 
     /// Ends both directions: whoever waits on the stream, here or there, wakes up.

@@ -293,3 +293,56 @@ fn a_detached_task_runs_like_any_other() {
         })
     });
 }
+
+#[test]
+fn those_who_go_first_go_first_and_starve_nobody() {
+    Runtime::real().expect("io_uring").block_on(async {
+        let order = Rc::new(RefCell::new(Vec::new()));
+        let wakers = Rc::new(RefCell::new(Vec::new()));
+        let tasks = (0..6).map(|i| {
+            let (order, wakers) = (order.clone(), wakers.clone());
+            spawn(async move {
+                let mut waited = false;
+                std::future::poll_fn(|cx| {
+                    if std::mem::replace(&mut waited, true) {
+                        return std::task::Poll::Ready(());
+                    }
+                    wakers.borrow_mut().push(cx.waker().clone());
+                    std::task::Poll::Pending
+                })
+                .await;
+                order.borrow_mut().push(i);
+            })
+        });
+        let tasks: Vec<_> = tasks.collect();
+        while wakers.borrow().len() < 6 {
+            yield_now().await;
+        }
+        for (i, waker) in wakers.take().into_iter().enumerate() {
+            if i < 3 { waker.wake() } else { executor::wake_first(waker) }
+        }
+        join_all(tasks).await;
+        assert_eq!(*order.borrow(), [3, 0, 4, 1, 5, 2]);
+    });
+}
+
+#[test]
+fn many_operations_in_one_turn_all_complete() {
+    let path = std::env::temp_dir().join(format!("forebay-rt-many-{}", std::process::id()));
+    std::fs::write(&path, [7u8; 4096]).unwrap();
+    let file = std::fs::File::open(&path).unwrap();
+    Runtime::real().expect("io_uring").block_on(async move {
+        let fd = io_uring::types::Fd(std::os::fd::AsRawFd::as_raw_fd(&file));
+        // More than the queue holds, and no multiple of what is handed over at once.
+        let reads = (0..5003).map(|_| async move {
+            let mut buf = vec![0u8; 16];
+            let entry = io_uring::opcode::Read::new(fd, buf.as_mut_ptr(), 16).build();
+            let (outcome, buf) = unsafe { uring::submit(entry, buf) }.await;
+            assert_eq!(outcome.unwrap(), 16);
+            assert_eq!(buf, [7u8; 16]);
+        });
+        assert_eq!(join_all(reads).await.len(), 5003);
+        drop(file);
+    });
+    std::fs::remove_file(&path).unwrap();
+}

@@ -14,6 +14,10 @@ use crate::executor::{self, Kept};
 const RING_ENTRIES: u32 = 2048;
 const WAKE_TOKEN: u64 = u64::MAX;
 const CANCEL_TOKEN: u64 = u64::MAX - 1;
+/// So many submissions go to the kernel without waiting for the turn's end: a device works on the
+/// first requests of a burst while the rest is being prepared. One by one would cost a system call
+/// each.
+const SUBMIT_AT: usize = 4;
 
 pub(crate) struct Ring {
     ring: RefCell<IoUring>,
@@ -29,10 +33,19 @@ pub(crate) struct Ring {
 
 enum Slot {
     Free,
-    Pending(Option<Waker>),
+    Pending(Option<Waker>, Turn),
     Done(i32),
     /// The future is gone; what it lent to the kernel stays here until the completion.
     Orphan(#[allow(dead_code)] Kept),
+}
+
+/// When the task that waits for an operation runs, once it has completed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    /// After those that became ready before.
+    InOrder,
+    /// Before most of them.
+    First,
 }
 
 impl Ring {
@@ -41,6 +54,7 @@ impl Ring {
             .setup_single_issuer()
             .setup_defer_taskrun()
             .setup_coop_taskrun()
+            .setup_taskrun_flag()
             .setup_cqsize(RING_ENTRIES * 4)
             .build(RING_ENTRIES)?;
         Ok(Self {
@@ -66,14 +80,17 @@ impl Ring {
         }
     }
 
-    fn start(&self, entry: squeue::Entry) -> usize {
+    fn start(&self, entry: squeue::Entry, turn: Turn) -> usize {
         let id = self.free.borrow_mut().pop().unwrap_or_else(|| {
             self.ops.borrow_mut().push(Slot::Free);
             self.ops.borrow().len() - 1
         });
-        self.ops.borrow_mut()[id] = Slot::Pending(None);
+        self.ops.borrow_mut()[id] = Slot::Pending(None, turn);
         self.in_flight.set(self.in_flight.get() + 1);
         self.push(&entry.user_data(id as u64));
+        if self.unsubmitted.get() >= SUBMIT_AT {
+            self.submit();
+        }
         id
     }
 
@@ -125,8 +142,14 @@ impl Ring {
 
     /// Looks at completions that may have arrived, without waiting.
     pub(crate) fn reap(&self) {
-        if self.in_flight.get() > 0 {
-            // With deferred task work the kernel posts completions only inside an enter call.
+        // With deferred task work the kernel posts completions only inside an enter call; it says
+        // when there are some.
+        let some = self.unsubmitted.get() > 0 || {
+            let mut ring = self.ring.borrow_mut();
+            let queue = ring.submission();
+            queue.taskrun() || queue.cq_overflow()
+        };
+        if self.in_flight.get() > 0 && some {
             let _ = unsafe {
                 self.ring.borrow().submitter().enter::<libc::sigset_t>(
                     self.unsubmitted.replace(0) as u32,
@@ -155,11 +178,9 @@ impl Ring {
         self.in_flight.set(self.in_flight.get() - 1);
         let before = std::mem::replace(&mut self.ops.borrow_mut()[id], Slot::Done(result));
         match before {
-            Slot::Pending(waker) => {
-                if let Some(waker) = waker {
-                    waker.wake();
-                }
-            }
+            Slot::Pending(None, _) => {}
+            Slot::Pending(Some(waker), Turn::InOrder) => waker.wake(),
+            Slot::Pending(Some(waker), Turn::First) => executor::wake_first(waker),
             Slot::Orphan(kept) => {
                 self.release(id);
                 drop(kept);
@@ -205,8 +226,21 @@ pub struct Op<T: 'static> {
 /// Every pointer in `entry` must point into memory that `kept` owns and that does not move when
 /// `kept` does.
 pub unsafe fn submit<T: 'static>(entry: squeue::Entry, kept: T) -> Op<T> {
+    start(entry, kept, Turn::InOrder)
+}
+
+/// The same for what brings new work, such as a receive: whoever waits for it runs before most of
+/// what is ready, so that devices get that work before they have run dry.
+///
+/// # Safety
+/// As for [`submit`].
+pub unsafe fn submit_first<T: 'static>(entry: squeue::Entry, kept: T) -> Op<T> {
+    start(entry, kept, Turn::First)
+}
+
+fn start<T: 'static>(entry: squeue::Entry, kept: T, turn: Turn) -> Op<T> {
     let id = executor::with(|inner| {
-        inner.ring.as_ref().expect("real I/O was asked of a simulated runtime").start(entry)
+        inner.ring.as_ref().expect("real I/O was asked of a simulated runtime").start(entry, turn)
     });
     Op { id: Some(id), kept: Some(kept) }
 }
@@ -226,10 +260,14 @@ impl<T: Unpin> Future for Op<T> {
                     ring.release(id);
                     Some(result)
                 }
-                slot => {
-                    *slot = Slot::Pending(Some(cx.waker().clone()));
+                Slot::Pending(waker, _) => {
+                    match waker {
+                        Some(known) => known.clone_from(cx.waker()),
+                        None => *waker = Some(cx.waker().clone()),
+                    }
                     None
                 }
+                Slot::Free | Slot::Orphan(_) => unreachable!("an op that nobody waits for"),
             }
         });
         let Some(result) = result else { return Poll::Pending };

@@ -5,6 +5,7 @@ mod client;
 mod codec;
 mod handshake;
 mod hostile;
+mod outbox;
 mod serve;
 mod tls;
 
