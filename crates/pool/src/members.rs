@@ -265,13 +265,18 @@ impl Pool {
         let turn = self.admin.lock().await;
         let old = self.find_member(device)?;
         let path = new.unwrap_or(&old.path).to_owned();
+        if path == old.path && self.is_log(old.device) {
+            return Err(PoolError::new(format!(
+                "name another device to take the place of log device {path}"
+            )));
+        }
         if path == old.path {
             let in_use = self
                 .array
                 .status()
                 .iter()
                 .any(|m| m.id.0 == old.device && matches!(m.state, MemberState::Online));
-            if in_use && !self.is_log(old.device) {
+            if in_use {
                 return Err(PoolError::new(format!(
                     "{path} is in use; take it offline first to replace it with itself, or name \
                      another device"
@@ -281,11 +286,6 @@ impl Pool {
         }
         if self.is_log(old.device) {
             drop(turn);
-            if path == old.path {
-                return Err(PoolError::new(format!(
-                    "name another device to take the place of log device {path}"
-                )));
-            }
             self.attach(device, &path, force).await?;
             return self.detach(device).await;
         }

@@ -163,7 +163,7 @@ pub(crate) fn log_rings_of(
         let stale = |m: &&MemberConfig| m.stale_since.is_none() && m.stale.is_empty();
         let sides: Vec<Side> =
             group.members.iter().filter(stale).filter_map(|m| side(m, start)).collect();
-        let copies = (geometry.parity_columns() + 1).min(4);
+        let copies = geometry.parity_columns() + 1;
         for chunk in sides.chunks_exact(copies.min(sides.len()).max(1)) {
             if rings.len() < MOST_RINGS {
                 rings.push(LogRing {

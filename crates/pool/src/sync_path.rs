@@ -83,6 +83,9 @@ impl Pool {
         self.take_log_events();
         self.take_array_events();
         self.quiet_log().await;
+        // The group has grown while the log came to rest. When this returns it has room, and no
+        // await lies between.
+        self.make_room(&mut writers).await?;
         let txg = self.groups.borrow_mut().quiesce();
         self.space.syncing_blocks.set(self.space.promised_blocks.get());
         let written = self.write_group(&mut writers, txg).await?;

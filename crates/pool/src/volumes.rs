@@ -113,6 +113,9 @@ impl Pool {
                 format_bytes(spec.size_bytes)
             )));
         }
+        // It owns its space from here on: others write while the volume is being committed.
+        let reserved = &self.space.reserved_blocks;
+        reserved.set(reserved.get() + if spec.sparse { 0 } else { blocks });
         let config = {
             let mut config = self.config.borrow_mut();
             let id = config.next_volume;
@@ -130,6 +133,7 @@ impl Pool {
         // The label must have room for it.
         if let Err(error) = self.check_config_fits() {
             self.config.borrow_mut().volumes.retain(|v| v.id != config.id);
+            self.refresh_space();
             return Err(error);
         }
         let id = VolumeId(config.id);
@@ -216,6 +220,9 @@ impl Pool {
             set_config(size_bytes);
             self.commit_all().await?;
         } else {
+            // The space is taken before the commit, during which others write.
+            let reserved = &self.space.reserved_blocks;
+            reserved.set(reserved.get() + if volume.sparse { 0 } else { grown });
             set_config(size_bytes);
             self.commit_all().await?;
             volume.size_bytes.set(size_bytes);

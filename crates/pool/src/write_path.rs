@@ -40,6 +40,36 @@ impl Pool {
         if len_bytes == 0 {
             return Ok(());
         }
+        // One that takes more of the dirty limit than this is taken in parts: a group has room for
+        // the limit, and whoever waits for a large part of it may wait for a commit that nobody asks
+        // for.
+        let most = (self.throttle.limit_bytes() / 4 / BLOCK_BYTES).max(1) * BLOCK_BYTES;
+        let mut done = 0;
+        while done < len_bytes {
+            let at = offset_bytes + done;
+            let left = len_bytes - done;
+            let step = if left <= most { left } else { most - at % BLOCK_BYTES };
+            let part = data.slice(done as usize, step as usize);
+            self.write_part(volume, name, at, part).await?;
+            done += step;
+        }
+        self.stats.count_write(len_bytes, fua);
+        if fua || volume.sync.get() == SyncMode::Always {
+            self.make_durable(volume, name, Operation::Write).await?;
+            self.stats.fua_latency(rt::now().since(begun));
+        }
+        Ok(())
+    }
+
+    /// Takes a write, or a part of a long one, into the open group.
+    async fn write_part(
+        self: &Rc<Self>,
+        volume: &Rc<VolumeState>,
+        name: &str,
+        offset_bytes: u64,
+        data: IoBytes,
+    ) -> Result<(), DeviceError> {
+        let len_bytes = data.len() as u64;
         let first = offset_bytes / BLOCK_BYTES;
         let end = (offset_bytes + len_bytes).div_ceil(BLOCK_BYTES);
         let permit = self.throttle.admit((end - first) * BLOCK_BYTES).await;
@@ -58,14 +88,9 @@ impl Pool {
         let held = permit.forget();
         let blocks = end - first;
         let change = Change { lba: Lba(first), blocks, content: Content::Data(data) };
-        self.absorb(volume, name, Operation::Write, change, held)?;
+        let outcome = self.absorb(volume, name, Operation::Write, change, held);
         drop(locks);
-        self.stats.count_write(len_bytes, fua);
-        if fua || volume.sync.get() == SyncMode::Always {
-            self.make_durable(volume, name, Operation::Write).await?;
-            self.stats.fua_latency(rt::now().since(begun));
-        }
-        Ok(())
+        outcome
     }
 
     pub(crate) async fn trim(

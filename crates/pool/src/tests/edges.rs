@@ -10,8 +10,9 @@ use forebay_rt::{self as rt, Runtime};
 use forebay_units::Nanos;
 use proptest::prelude::*;
 
-use super::{Shelf, spec, stamp};
-use crate::spec::{Redundancy, VolumeSpec};
+use super::rack::Rack;
+use super::{Shelf, expect, names, spec, stamp, volume};
+use crate::spec::{ImportOptions, Redundancy, VolumeSpec};
 use crate::{Opener, Pool};
 
 const SIZE: u64 = 64 << 20;
@@ -253,5 +254,222 @@ fn zeroes_without_a_hole_keep_their_space() {
         let at = fill(&w, size).await;
         fill_from(&w, at, size).await;
         v.write(0, stamp(1 << 20, 2), false).await.unwrap();
+    });
+}
+
+#[test]
+fn a_volume_that_is_being_made_owns_its_space_at_once() {
+    Runtime::simulated(4).block_on(async move {
+        let pool = Pool::create(slow(&["a"]), "tank", &spec(Redundancy::Raid0, &["a"], &[]))
+            .await
+            .unwrap();
+        let size = pool.summary().size_bytes / 4096 * 4096;
+        pool.create_volume(&sparse("s", size)).await.unwrap();
+        let s = pool.open_volume("s").unwrap();
+        let making = rt::spawn({
+            let pool = pool.clone();
+            async move { pool.create_volume(&volume(size / 65536 * 65536 - (1 << 20))).await }
+        });
+        let mut at = 0;
+        while !making.is_finished() && at < 8 << 20 {
+            let _ = s.write(at, stamp(65536, at), false).await;
+            at += 65536;
+            rt::sleep(Nanos::from_micros(10)).await;
+        }
+        making.await.unwrap();
+        pool.sync().await.unwrap();
+        let (held, all) = taken(&pool);
+        assert!(held <= all, "{held} bytes of {all}");
+    });
+}
+
+#[test]
+fn a_volume_that_grows_owns_its_space_at_once() {
+    Runtime::simulated(4).block_on(async move {
+        let pool = Pool::create(slow(&["a"]), "tank", &spec(Redundancy::Raid0, &["a"], &[]))
+            .await
+            .unwrap();
+        let size = pool.summary().size_bytes / 4096 * 4096;
+        pool.create_volume(&sparse("s", size)).await.unwrap();
+        pool.create_volume(&volume(1 << 20)).await.unwrap();
+        let s = pool.open_volume("s").unwrap();
+        let growing = rt::spawn({
+            let pool = pool.clone();
+            async move { pool.resize_volume("v", size / 65536 * 65536 - (1 << 20), false).await }
+        });
+        let mut at = 0;
+        while !growing.is_finished() && at < 8 << 20 {
+            let _ = s.write(at, stamp(65536, at), false).await;
+            at += 65536;
+            rt::sleep(Nanos::from_micros(10)).await;
+        }
+        growing.await.unwrap();
+        pool.sync().await.unwrap();
+        let (held, all) = taken(&pool);
+        assert!(held <= all, "{held} bytes of {all}");
+    });
+}
+
+#[test]
+fn the_longest_write_fits_the_smallest_pool() {
+    Runtime::simulated(4).block_on(async move {
+        let shelf = Shelf::new(&["a"], SIZE);
+        let pool =
+            Pool::create(shelf, "tank", &spec(Redundancy::Raid0, &["a"], &[])).await.unwrap();
+        let size = pool.summary().size_bytes / 4096 * 4096;
+        pool.create_volume(&volume(size)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        for at in (0..size / 4096).map(|b| b * 4096) {
+            v.write(at, stamp(4096, at), false).await.unwrap();
+        }
+        v.flush().await.unwrap();
+        for i in 0..size / 4096 {
+            let block = rt::random_below(size / 4096);
+            v.write(block * 4096, stamp(4096, i), false).await.unwrap();
+        }
+        for round in 0..4 {
+            v.write(round << 20, stamp(32 << 20, round), false).await.unwrap();
+            v.flush().await.unwrap();
+            expect(&v, round << 20, &stamp(32 << 20, round)).await;
+        }
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_log_device_that_may_not_replace_itself_stays_in_use() {
+    let rack = Rack::new(&["a", "l"], SIZE);
+    Runtime::simulated(2).block_on(async move {
+        let data = spec(Redundancy::Raid0, &["a"], &["l"]);
+        let pool = Pool::create(rack.host(1), "tank", &data).await.unwrap();
+        let before = format!("{:?}", pool.status().logs[0].state);
+        assert!(pool.replace("l", None, false).await.is_err());
+        assert_eq!(format!("{:?}", pool.status().logs[0].state), before);
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_mirror_of_five_loses_four_and_no_acknowledged_write() {
+    let all = ["a", "b", "c", "d", "e"];
+    for kept in all {
+        let rack = Rack::new(&all, SIZE);
+        let mine = rack.clone();
+        Runtime::simulated(1).block_on(async move {
+            let data = spec(Redundancy::Mirror, &all, &[]);
+            let pool = Pool::create(mine.host(1), "tank", &data).await.unwrap();
+            pool.create_volume(&volume(16 << 20)).await.unwrap();
+            pool.open_volume("v").unwrap().write(0, stamp(4096, 1), true).await.unwrap();
+        });
+        Runtime::simulated(2).block_on(async move {
+            let gone: Vec<&str> = all.iter().copied().filter(|d| *d != kept).collect();
+            rack.pull(&gone);
+            let forced = ImportOptions { force: true, ..Default::default() };
+            let pool = Pool::import(rack.host(1), &names(&all), "tank", &forced).await;
+            let pool = pool.map_err(|e| format!("{kept} alone: {e}")).unwrap();
+            expect(&pool.open_volume("v").unwrap(), 0, &stamp(4096, 1)).await;
+            pool.export().await.unwrap();
+        });
+    }
+}
+
+/// Writes to the log device take seconds when told so.
+struct SlowLog(Device, Rc<std::cell::Cell<bool>>);
+
+impl BlockDevice for SlowLog {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+    fn read(&self, at: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
+        self.0.read(at, buf)
+    }
+    fn write(&self, at: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
+        Box::pin(async move {
+            if self.1.get() && self.0.name() == "l" {
+                rt::sleep(Nanos::from_secs(3)).await;
+            } else {
+                rt::sleep(Nanos::from_micros(20)).await;
+            }
+            self.0.write(at, data, fua).await
+        })
+    }
+    fn flush(&self) -> DeviceFuture<'_, ()> {
+        self.0.flush()
+    }
+    fn discard(&self, at: u64, len: u64, fua: bool) -> DeviceFuture<'_, ()> {
+        self.0.discard(at, len, fua)
+    }
+}
+
+struct SlowLogShelf(Rc<Shelf>, Rc<std::cell::Cell<bool>>);
+
+impl Opener for SlowLogShelf {
+    fn open(&self, path: &str) -> Result<Device, DeviceError> {
+        Ok(Rc::new(SlowLog(self.0.open(path)?, self.1.clone())))
+    }
+    fn host(&self) -> u64 {
+        1
+    }
+}
+
+#[test]
+fn a_group_that_grows_while_the_log_comes_to_rest_finds_room() {
+    Runtime::simulated(4).block_on(async move {
+        let tardy = Rc::new(std::cell::Cell::new(false));
+        let shelf = Rc::new(SlowLogShelf(Shelf::new(&["a", "l"], SIZE), tardy.clone()));
+        let data = spec(Redundancy::Raid0, &["a"], &["l"]);
+        let pool = Pool::create(shelf, "tank", &data).await.unwrap();
+        let size = pool.summary().size_bytes / 4096 * 4096;
+        pool.create_volume(&volume(size)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        let blocks = size / 4096;
+        for i in 0..blocks * 3 {
+            let block = if i < blocks { i } else { rt::random_below(blocks) };
+            v.write(block * 4096, stamp(4096, i), false).await.unwrap();
+        }
+        v.flush().await.unwrap();
+        for _ in 0..10 {
+            pool.sync().await.unwrap();
+            tardy.set(true);
+            let frame = rt::spawn({
+                let v = v.clone();
+                async move { v.write(0, stamp(4096, 1), true).await }
+            });
+            rt::sleep(Nanos::from_millis(1)).await;
+            let request = rt::spawn({
+                let pool = pool.clone();
+                async move { pool.restart_log(true).await }
+            });
+            rt::sleep(Nanos::from_millis(100)).await;
+            for i in 0..900 {
+                let block = rt::random_below(blocks);
+                v.write(block * 4096, stamp(4096, i), false).await.unwrap();
+            }
+            frame.await.unwrap();
+            tardy.set(false);
+            request.await.unwrap();
+        }
+        pool.export().await.unwrap();
+    });
+}
+#[test]
+fn a_writer_that_waits_for_room_does_not_wait_for_the_clock() {
+    Runtime::simulated(4).block_on(async move {
+        let shelf = Shelf::new(&["a"], 64 << 20);
+        let pool =
+            Pool::create(shelf, "tank", &spec(Redundancy::Raid0, &["a"], &[])).await.unwrap();
+        pool.create_volume(&volume(16 << 20)).await.unwrap();
+        pool.set("txg_timeout", "600").await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        v.write(0, stamp(4096, 1), false).await.unwrap();
+        rt::sleep(forebay_units::Nanos::from_secs(1)).await;
+        let begun = rt::now();
+        v.write(1 << 20, stamp(4 << 20, 2), false).await.unwrap();
+        let took = rt::now().since(begun).as_secs_f64();
+        assert!(took < 5.0, "{took} seconds");
+        pool.export().await.unwrap();
     });
 }
