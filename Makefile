@@ -5,10 +5,11 @@
 #   make prove    crashes and faults on simulated devices, for TIME=10m or another time
 #   make prove-ci the quarter of an hour of it that every change must pass (make test ends with it)
 #   make bench    measure on this machine; writes docs/benchmarks/
+#   make bench-overwrites  count what overwriting full pools of several sizes costs, simulated
 CARGO ?= cargo
 ARGS ?=
 
-.PHONY: run build test check prove prove-ci bench bench-sim man clean
+.PHONY: run build test check prove prove-ci bench bench-overwrites bench-sim man clean
 
 run:
 	$(CARGO) run --release --package forebay-cli -- up $(ARGS)
@@ -37,6 +38,9 @@ prove-ci:
 
 bench:
 	bench/run $(ARGS)
+
+bench-overwrites:
+	bench/overwrites $(ARGS)
 
 bench-sim:
 	scripts/bench-sim $(ARGS)

@@ -84,7 +84,8 @@ def targets(data):
     return rows
 
 
-def page(result):
+def page(result, notes=""):
+    """The page of a result. `notes` is what somebody wrote by hand: it stands below the targets."""
     data = result["measures"]
     c = result["conditions"]
     out = ["# Measured on %s\n" % result["date"]]
@@ -110,6 +111,8 @@ def page(result):
             out.append("`%s` failed: `%s`\n" % (name, measure["failed"].strip().split("\n")[-1]))
     out.append("## Targets\n")
     out.append(table(["what", "target", "measured", ""], targets(data)))
+    if notes:
+        out.append(notes.strip() + "\n")
 
     sync = data.get("sync_writes", {})
     if "rows" in sync:

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use forebay_format::footer::Run;
 use forebay_format::map_record::Delta;
 use forebay_rt as rt;
-use forebay_segment::{Classes, STREAMS, SegmentInfo, Victim, Victims, Wanted};
+use forebay_segment::{Choice, Classes, STREAMS, SegmentInfo, Victim, Victims, Wanted};
 use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, Lba, SegmentId, VolumeId};
 
 use crate::sync_path::checkpoint_budget;
@@ -93,9 +93,14 @@ impl Pool {
                 return Ok(());
             }
             let keep = self.limits.get().map_reserve_segments;
-            let mut moved = self.clean(writers, target - free, keep).await?;
+            // Whatever is worthiest in the long run: without progress it is the emptiest.
+            let choice = match self.classes.is_skewed() && fruitless == 0 {
+                true => Choice::Worthiest { now: self.stats.clock() },
+                false => Choice::Emptiest,
+            };
+            let mut moved = self.clean(writers, target - free, keep, choice).await?;
             if !moved {
-                moved = self.clean(writers, 1, LEAST_KEEP).await?;
+                moved = self.clean(writers, 1, LEAST_KEEP, Choice::Emptiest).await?;
             }
             let commit = self.sync.commit.get().next();
             self.finish_data(writers, commit).await?;
@@ -113,22 +118,27 @@ impl Pool {
         }
     }
 
-    /// Cleans with the group that is being written, of `blocks`, so that the next one fits without
+    /// Cleans with the group that is being written, of `blocks`, which overwrites `(blocks, young ones)`, so that the next one fits without
     /// a root for itself. Everything of the group is in its rows; those that are not full are
     /// filled with what is moved.
     pub(crate) async fn clean_along(
         self: &Rc<Self>,
         writers: &mut Writers,
         blocks: u64,
+        (overwritten, young): (u64, u64),
         keep: u32,
     ) -> Result<(), PoolError> {
+        let now = self.stats.clock();
+        let (age, share) = self.table.live_ages(now, self.classes.young());
+        let skewed = self.classes.judge_skew(overwritten, young, age, share);
         if self.closing.get() {
             return Ok(());
         }
+        let choice = if skewed { Choice::Worthiest { now } } else { Choice::Emptiest };
         let next = self.groups.borrow().open().data_blocks().max(blocks);
         let mut target = self.segments_before(next, writers);
         // What is moved beside the next group takes room too, until the root that frees victims.
-        if let Some(victim) = Victims::of(&self.table, self.sync.commit.get()).first() {
+        if let Some(victim) = Victims::of(&self.table, self.sync.commit.get(), choice).first() {
             let live = u64::from(victim.live);
             let dead = u64::from(self.table.data_blocks(victim.segment)).max(live + 1) - live;
             let moved = (next * live / dead).div_ceil(self.per_segment()) as u32;
@@ -136,7 +146,7 @@ impl Pool {
         }
         let soon = self.table.free_soon();
         if soon < target {
-            self.clean(writers, target - soon, keep).await?;
+            self.clean(writers, target - soon, keep, choice).await?;
         }
         Ok(())
     }
@@ -168,8 +178,9 @@ impl Pool {
         writers: &mut Writers,
         wanted: u32,
         keep: u32,
+        choice: Choice,
     ) -> Result<bool, PoolError> {
-        let mut victims = Victims::of(&self.table, self.sync.commit.get());
+        let mut victims = Victims::of(&self.table, self.sync.commit.get(), choice);
         let mut gained = 0.0;
         let mut any = false;
         while gained < f64::from(wanted) {

@@ -119,6 +119,7 @@ impl Pool {
         let mut cleared: Vec<(VolumeId, Lba, u64)> = Vec::new();
         let mut bytes = 0;
         let mut since_yield = 0;
+        let mut overwritten = (0, 0);
         for (volume, lba, blocks, content) in changes {
             let data = match content {
                 Content::Zero => {
@@ -132,7 +133,7 @@ impl Pool {
             self.note_dying(volume, lba, blocks);
             for (index, block) in data.chunks(BLOCK_LEN).enumerate() {
                 let at = Lba(lba.0 + index as u64);
-                let stream = self.user_stream(writers, volume, at, keep);
+                let stream = self.user_stream(writers, volume, at, keep, &mut overwritten);
                 let clock = self.stats.clock();
                 let writer = &mut writers.data[usize::from(stream)];
                 let (addr, sum) = writer.append(volume, at, block, commit, clock, keep).await?;
@@ -155,7 +156,7 @@ impl Pool {
                 }
             }
         }
-        self.clean_along(writers, blocks, keep).await?;
+        self.clean_along(writers, blocks, overwritten, keep).await?;
         self.finish_data(writers, commit).await?;
         self.settle(writers, &mut delta, &cleared, &placed)?;
         self.journal(writers, &delta, commit).await?;
@@ -185,11 +186,23 @@ impl Pool {
     }
 
     /// The stream of a block of the host: by the age of what it overwrites; where the last segments
-    /// are at stake, the one that has room.
-    fn user_stream(&self, writers: &Writers, volume: VolumeId, lba: Lba, keep: u32) -> u8 {
+    /// are at stake, the one that has room. Counts what it overwrites, and whether that is young.
+    fn user_stream(
+        &self,
+        writers: &Writers,
+        volume: VolumeId,
+        lba: Lba,
+        keep: u32,
+        overwritten: &mut (u64, u64),
+    ) -> u8 {
         let old = self.map.borrow().lookup(volume, lba);
         let old_clock = old.map(|old| self.table.get(old.addr.segment()).clock);
-        let stream = self.classes.user_stream(self.stats.clock(), old_clock);
+        let now = self.stats.clock();
+        if let Some(then) = old_clock {
+            overwritten.0 += 1;
+            overwritten.1 += u64::from(now.saturating_sub(then) < self.classes.young());
+        }
+        let stream = self.classes.user_stream(now, old_clock);
         let left = |stream: u8| writers.data[usize::from(stream)].blocks_left();
         if left(stream) > 0 || self.table.free_count() > keep + 1 {
             return stream;

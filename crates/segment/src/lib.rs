@@ -23,7 +23,7 @@ pub use journal::{JournalWriter, frame_bytes};
 pub use reader::{Reader, Wanted};
 pub use stream::InFlight;
 pub use table::{Pin, SegmentInfo, SegmentKind, SegmentState, SegmentTable};
-pub use victims::{Victim, Victims};
+pub use victims::{Choice, Victim, Victims};
 pub use writer::{DataWriter, WriteCounts};
 
 #[cfg(test)]

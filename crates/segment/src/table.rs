@@ -260,6 +260,21 @@ impl SegmentTable {
         soon.count() as u32
     }
 
+    /// What is alive at write clock `now`: its age on average (that of its segments), and the share
+    /// of it that is younger than `limit`.
+    #[must_use]
+    pub fn live_ages(&self, now: u64, limit: u64) -> (u64, f64) {
+        let (mut blocks, mut young, mut ages) = (0u64, 0u64, 0u128);
+        for info in self.segments.borrow().iter().filter(|info| info.kind == SegmentKind::Data) {
+            let (live, age) = (u64::from(info.live), now.saturating_sub(info.clock));
+            blocks += live;
+            young += if age < limit { live } else { 0 };
+            ages += u128::from(live) * u128::from(age);
+        }
+        let blocks = blocks.max(1);
+        ((ages / u128::from(blocks)) as u64, young as f64 / blocks as f64)
+    }
+
     /// Marks (or unmarks) a segment as being cleaned.
     pub fn set_cleaning(&self, segment: SegmentId, cleaning: bool) {
         self.edit(segment, |info| info.cleaning = cleaning);

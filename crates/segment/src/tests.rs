@@ -10,8 +10,8 @@ use forebay_units::{BLOCK_LEN, BlockAddr, CommitId, DeviceId, Lba, SegmentId, Vo
 
 use crate::pages::Pages;
 use crate::{
-    Classes, DataWriter, InFlight, JournalReader, JournalWriter, Reader, SegmentKind, SegmentState,
-    SegmentTable, Victims, Wanted,
+    Choice, Classes, DataWriter, InFlight, JournalReader, JournalWriter, Reader, SegmentKind,
+    SegmentState, SegmentTable, Victims, Wanted,
 };
 
 const POOL: u64 = 77;
@@ -299,12 +299,15 @@ fn a_segment_goes_through_its_life_and_never_skips_a_step() {
     }
     table.add_live(forebay_units::BlockAddr::new(first, 0), 60);
     table.add_live(forebay_units::BlockAddr::new(second, 0), 40);
-    let best = |committed| Victims::of(&table, committed).next().map(|victim| victim.segment);
+    let best = |committed| {
+        Victims::of(&table, committed, Choice::Emptiest).next().map(|victim| victim.segment)
+    };
     assert_eq!(best(CommitId(4)), None, "not settled yet");
     assert_eq!(best(commit), Some(second));
     // What the group being written overwrites need not be moved.
     table.add_dying(forebay_units::BlockAddr::new(first, 0), 30);
-    assert_eq!(Victims::of(&table, commit).first().map(|v| (v.segment, v.live)), Some((first, 30)));
+    let victim = Victims::of(&table, commit, Choice::Emptiest).first();
+    assert_eq!(victim.map(|v| (v.segment, v.live)), Some((first, 30)));
     assert_eq!(table.free_soon(), 2);
     table.add_dying(forebay_units::BlockAddr::new(first, 30), 30);
     assert_eq!((table.free_soon(), best(commit)), (3, Some(second)), "it empties by itself");
@@ -331,9 +334,58 @@ fn a_segment_goes_through_its_life_and_never_skips_a_step() {
     assert_eq!(copy.free_count(), 3);
 }
 
+// Under skew a segment that is still emptying is left alone for an older one that gives a little
+// less, and never for one that gives next to nothing.
+#[test]
+fn age_counts_under_skew_and_never_alone() {
+    let table = SegmentTable::new();
+    table.add_group(4, 100);
+    let commit = CommitId(1);
+    let fill = |clock: u64, live: u32| {
+        let segment = table.allocate(SegmentKind::Data, 0, commit, clock, 0).unwrap();
+        table.wrote(segment, 3, commit);
+        table.close(segment, true);
+        table.add_live(forebay_units::BlockAddr::new(segment, 0), live);
+        segment
+    };
+    let (young, old, ancient) = (fill(990, 60), fill(200, 65), fill(0, 98));
+    let order = |choice| -> Vec<_> {
+        Victims::of(&table, commit, choice).map(|victim| victim.segment).collect()
+    };
+    assert_eq!(order(Choice::Emptiest), [young, old, ancient]);
+    assert_eq!(order(Choice::Worthiest { now: 1000 }), [old, young]);
+    let (age, young) = table.live_ages(1000, 900);
+    assert_eq!(age, (60 * 10 + 65 * 800 + 98 * 1000) / 223);
+    assert!((young - 125.0 / 223.0).abs() < 1e-9);
+}
+
+#[test]
+fn streams_are_separated_only_while_what_is_overwritten_is_young() {
+    let classes = Classes::new(true);
+    let first = classes.moved_stream(1000, 1, 990);
+    assert_eq!(classes.user_stream(1000, Some(999)), 0);
+    assert!(!classes.judge_skew(100, 100, 2000, 0.5), "too few to tell");
+    assert_eq!(classes.young(), 1000);
+    for _ in 0..40 {
+        classes.judge_skew(1000, 550, 2000, 0.5);
+    }
+    assert!(!classes.is_skewed());
+    for _ in 0..40 {
+        classes.judge_skew(1000, 900, 2000, 0.5);
+    }
+    assert!(classes.is_skewed());
+    assert_ne!(classes.moved_stream(1000, 1, 990), first);
+    assert_eq!(classes.user_stream(1000, Some(999)), 1);
+    for _ in 0..40 {
+        classes.judge_skew(1000, 500, 2000, 0.5);
+    }
+    assert_eq!(classes.user_stream(1000, Some(999)), 0);
+}
+
 #[test]
 fn what_overwrites_the_short_lived_is_taken_for_short_lived() {
     let classes = Classes::new(true);
+    assert!(classes.judge_skew(1000, 1000, 1000, 0.5));
     for at in 0..20 {
         classes.reclaimed(at * 100 + 50, 0, at * 100);
     }
