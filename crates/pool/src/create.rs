@@ -11,7 +11,7 @@ use forebay_format::config::{
 use forebay_format::superblock::{COUNTERS, Superblock};
 use forebay_intent_log::{IntentLog, LogConfig};
 use forebay_rt as rt;
-use forebay_units::{CommitId, DeviceId, FrameSeq, TxgId};
+use forebay_units::{BLOCK_BYTES, CommitId, DeviceId, FrameSeq, TxgId};
 
 use crate::config::{POOL_PROPERTIES, check_name, check_property};
 use crate::devices::reserve_bytes;
@@ -20,7 +20,9 @@ use crate::labels::{
     OpenDevice, Opener, clear_label, give_back, write_config, write_root, write_through,
 };
 use crate::loading::Loaded;
-use crate::recovery::{POOL_RINGS_FROM, Parts, build_array, log_rings_of, ring_configs};
+use crate::recovery::{
+    POOL_RINGS_FROM, Parts, build_array, geometry_of, log_rings_of, ring_configs,
+};
 use crate::spec::{GroupSpec, LogSpec, PoolSpec};
 use crate::{Pool, PoolError};
 
@@ -112,8 +114,10 @@ pub(crate) fn add_to_config(
         let smallest = candidates.iter().map(|c| c.size_bytes).min().unwrap_or(0);
         let layout = layout_of(spec.redundancy);
         let data_columns = layout.data_columns(candidates.len()).max(1);
+        let first = config.groups.first().map(geometry_of).transpose()?;
+        let like = first.map(|g| u64::from(g.blocks_per_segment()) * BLOCK_BYTES);
         let (data_start_bytes, column_bytes, segments) =
-            group_shape(smallest, config.reserve_bytes, data_columns);
+            group_shape(smallest, config.reserve_bytes, data_columns, like);
         let first_segment = config.groups.iter().map(|g| g.first_segment + g.segments).max();
         let members: Vec<MemberConfig> =
             candidates.iter().map(|candidate| member(config, candidate)).collect();
@@ -130,7 +134,7 @@ pub(crate) fn add_to_config(
             segments,
             members,
         };
-        crate::recovery::geometry_of(&group)?.check().map_err(forebay_array::ArrayError::from)?;
+        geometry_of(&group)?.check().map_err(forebay_array::ArrayError::from)?;
         config.groups.push(group);
     }
     for (_, candidates) in &opened.logs {

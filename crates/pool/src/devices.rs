@@ -103,18 +103,29 @@ pub(crate) fn reserve_bytes(smallest_device_bytes: u64) -> u64 {
 }
 
 /// Shape of a group with `data_columns` over devices of which the smallest has `size_bytes`: where
-/// its data begins, bytes of a column, and how many segments there are.
+/// its data begins, bytes of a column, and how many segments there are. `like`: bytes of data in a
+/// segment of the pool's other groups. Its segments are about as large, for what is kept free is
+/// counted in segments.
 pub(crate) fn group_shape(
     size_bytes: u64,
     reserve_bytes: u64,
     data_columns: usize,
+    like: Option<u64>,
 ) -> (u64, u64, u32) {
     let (start, end) = body_range(size_bytes);
     let data_start = start + reserve_bytes;
     let body = end.saturating_sub(data_start);
-    let column = column_bytes(body, data_columns as u64);
+    let alike = like.map(|bytes| {
+        let column = bytes.div_ceil(data_columns as u64).next_multiple_of(UNIT_BYTES);
+        // An address can name so many segments, and the table shall not be larger.
+        column.max((body / MOST_SEGMENTS).next_multiple_of(UNIT_BYTES))
+    });
+    let column = alike.unwrap_or_else(|| column_bytes(body, data_columns as u64));
     (data_start, column, (body / column) as u32)
 }
+
+/// Most segments of a group.
+const MOST_SEGMENTS: u64 = 1 << 16;
 
 /// The column of segments that leave the most to data. A pool keeps back a number of segments,
 /// whatever their size, so that small ones cost less; and of each its footer, which takes whole
@@ -122,7 +133,6 @@ pub(crate) fn group_shape(
 /// column is better: devices like long writes and long discards.
 fn column_bytes(body_bytes: u64, data_columns: u64) -> u64 {
     const MOST_BYTES: u64 = 16 << 20;
-    const MOST_SEGMENTS: u64 = 1 << 16;
     /// Free, open and the journal's, beside what grows with the pool.
     const HELD_SEGMENTS: u64 = 18;
     const PARTS: u64 = 1_000_000;

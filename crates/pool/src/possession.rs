@@ -202,11 +202,13 @@ impl BlockDevice for Fenced {
     }
 }
 
-/// Refuses a pool that another machine has imported and not exported, unless that machine is
-/// silent and the operator says so. (On one machine the devices' locks do.)
+/// Refuses a pool that another machine imports, or has imported and not exported; in the latter case
+/// (`elsewhere`) even when that machine is silent, unless the operator says so. (On one machine the
+/// devices' locks do.)
 pub(crate) async fn check_not_in_use(
     found: &[&Found],
     name: &str,
+    elsewhere: bool,
     options: &ImportOptions,
 ) -> Result<(), PoolError> {
     let before = beats(found).await;
@@ -216,7 +218,7 @@ pub(crate) async fn check_not_in_use(
             "pool '{name}' is imported on another machine and in use there; export it there first"
         )));
     }
-    if !options.force && options.known.is_none() {
+    if elsewhere && !options.force && options.known.is_none() {
         return Err(PoolError::new(format!(
             "pool '{name}' was last used by another machine and not exported; that machine is \
              silent now: use -f to import it if you are sure that it is off"
@@ -254,21 +256,111 @@ async fn marks(found: &[&Found], nonce: u64) -> Vec<bool> {
     marks
 }
 
-/// Writes a first heartbeat to every device found. Gives the nonces of those that lay there.
-pub(crate) async fn claim(found: &[&Found], pool: u64, nonce: u64, host: u64) -> Vec<u64> {
-    let devices: Vec<Device> = found.iter().map(|found| found.deadline.clone() as Device).collect();
-    let mut before = BTreeSet::new();
-    for device in &devices {
-        before.extend(
-            read_beat(device).await.filter(|held| held.pool == pool).map(|held| held.nonce),
-        );
+/// Whether somebody has left a mark who has written no root: an import that is going on somewhere
+/// else, or one that was cut short.
+pub(crate) fn is_being_imported(found: &[&Found], pool: u64) -> bool {
+    let nonces: BTreeSet<u64> =
+        found.iter().flat_map(|f| &f.label.roots).map(|root| root.nonce).collect();
+    let marks = found.iter().filter_map(|f| f.label.beat.as_ref());
+    marks.filter(|beat| beat.pool == pool).any(|beat| !nonces.contains(&beat.nonce))
+}
+
+/// An import's mark on every device found. It beats until it is dropped, so that another machine
+/// that looks sees that the pool is being imported.
+pub(crate) struct Claim {
+    holders: Rc<Holders>,
+}
+
+struct Holders {
+    name: String,
+    devices: Vec<Device>,
+    mine: Heartbeat,
+    /// Whose marks lay there.
+    before: BTreeSet<u64>,
+    ended: Cell<bool>,
+}
+
+impl Claim {
+    /// Refused, and nothing is written, when somebody else has left a mark since the labels were
+    /// read.
+    pub async fn new(found: &[&Found], name: &str, mine: Heartbeat) -> Result<Self, PoolError> {
+        let devices: Vec<Device> =
+            found.iter().map(|found| found.deadline.clone() as Device).collect();
+        let mut before = BTreeSet::new();
+        for (device, found) in devices.iter().zip(found) {
+            let held = read_beat(device).await.filter(|held| held.pool == mine.pool);
+            let known = found.label.beat.as_ref().map(|beat| beat.nonce);
+            if let Some(held) = &held
+                && Some(held.nonce) != known
+            {
+                return Err(taken(name));
+            }
+            before.extend(held.map(|held| held.nonce));
+        }
+        let holders =
+            Holders { name: name.to_owned(), devices, mine, before, ended: Cell::new(false) };
+        let holders = Rc::new(holders);
+        holders.beat(0).await;
+        rt::spawn(holders.clone().go_on());
+        Ok(Self { holders })
     }
-    let beat = Heartbeat { pool, nonce, host, beat: 0 };
-    for device in &devices {
-        // One that fails here fails the next root too, which deals with it.
-        let _ = write_beat(device, &beat).await;
+
+    /// Whose marks were replaced.
+    pub fn before(&self) -> Vec<u64> {
+        self.holders.before.iter().copied().collect()
     }
-    before.into_iter().collect()
+
+    /// Refused when somebody has left a mark over this one.
+    pub async fn look(&self) -> Result<(), PoolError> {
+        match self.holders.another().await {
+            true => Err(taken(&self.holders.name)),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.holders.ended.set(true);
+    }
+}
+
+impl Holders {
+    async fn go_on(self: Rc<Self>) {
+        for beat in 1.. {
+            rt::sleep(BEAT_EVERY).await;
+            // The mark of somebody else stays: who imports looks before it goes on.
+            if self.ended.get() || self.another().await || self.ended.get() {
+                return;
+            }
+            self.beat(beat).await;
+        }
+    }
+
+    async fn beat(&self, beat: u64) {
+        let mark = Heartbeat { beat, ..self.mine };
+        for device in &self.devices {
+            // One that fails here fails the next root too, which deals with it.
+            let _ = write_beat(device, &mark).await;
+        }
+    }
+
+    async fn another(&self) -> bool {
+        for device in &self.devices {
+            let held = read_beat(device).await.filter(|held| held.pool == self.mine.pool);
+            let known = |nonce: u64| nonce == self.mine.nonce || self.before.contains(&nonce);
+            if held.is_some_and(|held| !known(held.nonce)) {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+fn taken(name: &str) -> PoolError {
+    PoolError::new(format!(
+        "pool '{name}' is being imported on another machine; export it there first"
+    ))
 }
 
 async fn beats(found: &[&Found]) -> Vec<Option<u64>> {

@@ -10,7 +10,7 @@ use forebay_array::{ErrorCounts, MemberConfig as ArrayMember};
 use forebay_device::Device;
 use forebay_format::config::{GroupConfig, MemberConfig, MemberUse, PoolConfig, RingConfig};
 use forebay_format::footer::footer_blocks;
-use forebay_format::label::SUPERBLOCK_SLOTS;
+use forebay_format::label::{Heartbeat, SUPERBLOCK_SLOTS};
 use forebay_format::superblock::Superblock;
 use forebay_intent_log::{IntentLog, LogConfig, LogRing, LogState, Side};
 use forebay_rt as rt;
@@ -28,7 +28,9 @@ use crate::placing::{
     check_complete, check_newest, find_devices, leave_missing_logs, newest_root, place_devices,
     select_pool,
 };
-use crate::possession::{Possession, check_not_in_use, check_still_ours, claim, fence};
+use crate::possession::{
+    Claim, Possession, check_not_in_use, check_still_ours, fence, is_being_imported,
+};
 use crate::replay::{OldLog, read_log};
 use crate::scan::ScanState;
 use crate::spec::ImportOptions;
@@ -196,14 +198,18 @@ impl Pool {
             PoolError::new(format!("pool '{name_or_guid}' cannot be imported: {e}"))
         })?;
         let elsewhere = !root.exported && root.host != opener.host();
-        if elsewhere {
-            check_not_in_use(&history.devices, &config.name, options).await?;
+        // A mark of nobody who has written a root: an import that is going on, or was cut short.
+        let watched = elsewhere || is_being_imported(&history.devices, config.guid);
+        if watched {
+            check_not_in_use(&history.devices, &config.name, elsewhere, options).await?;
         }
         let mut judged = judge(&history, opener.host(), name_or_guid, options).await?;
         let nonce = rt::random_u64();
         // An owner that stood still looks here before it writes again.
-        possession.follow(claim(&history.devices, config.guid, nonce, opener.host()).await);
-        if elsewhere {
+        let mine = Heartbeat { pool: config.guid, nonce, host: opener.host(), beat: 0 };
+        let claim = Claim::new(&history.devices, &config.name, mine).await?;
+        possession.follow(claim.before());
+        if watched {
             // Its owner may have come back while we read, and believes in itself until it looks at
             // the heartbeat again: what it did until then counts.
             check_still_ours(&history.devices, &config.name, nonce).await?;
@@ -236,7 +242,7 @@ impl Pool {
         let waiting = IntentLog::empty_state(
             &log_config,
             &[],
-            newest.epoch + 1,
+            newest.epoch + 1 + rt::random_below(EPOCH_GAP) as u32,
             log_state.committed,
             log_state.next_seq,
         );
@@ -248,7 +254,11 @@ impl Pool {
         let parts = Parts { opener, possession, nonce, config, devices, log, root, loaded };
         let pool = Pool::assemble(parts)?;
         pool.sync.rooted.set(newest.rooted);
+        // Whoever has taken it meanwhile has left a mark: nothing was written yet.
+        claim.look().await?;
         pool.recover(&log_state, old_log, &mut report).await?;
+        claim.look().await?;
+        drop(claim);
         pool.seal_all();
         report.seconds = rt::now().since(begun).as_secs_f64();
         report.remarks.iter().for_each(|r| pool.health.remark(r.clone()));
@@ -441,6 +451,10 @@ struct Newest {
 /// slots: 2^29 numbers at most, so there is room for 2^35 imports, and two that go on from the
 /// same root meet once in 16 million.
 const MOST_GAP: u64 = 1 << 24;
+
+/// Most of the gap in the log's epochs: two halves of a pool that go on apart and share a log device
+/// shall not take each other's frames for their own.
+const EPOCH_GAP: u64 = 256;
 
 async fn judge(
     history: &History<'_>,

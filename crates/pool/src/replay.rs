@@ -8,7 +8,7 @@ use forebay_format::config::{MemberConfig, PoolConfig, RingConfig};
 use forebay_intent_log::{LogRing, LogState, Loss, Record, Replay, Side, Verdict};
 use forebay_rt as rt;
 use forebay_txg::Content;
-use forebay_units::{BLOCK_LEN, DeviceId, parse_bytes};
+use forebay_units::{BLOCK_LEN, DeviceId, TxgId, parse_bytes};
 
 use crate::labels::OpenDevice;
 use crate::recovery::MOST_DIRTY_BYTES;
@@ -24,17 +24,23 @@ pub(crate) struct OldLog {
     /// Its records; `None` when they are too many to keep: then it is read once more.
     kept: Option<Vec<Record>>,
     records: u64,
+    /// The last group whose records count, when the pool goes back to an older root.
+    until: Option<TxgId>,
 }
 
 impl OldLog {
     /// Of a pool that was exported: nothing in its log counts.
     pub fn none() -> Self {
-        Self { kept: Some(Vec::new()), records: 0 }
+        Self { kept: Some(Vec::new()), records: 0, until: None }
     }
 }
 
 /// Reads the log to its end. Refused when acknowledged writes are missing in it, unless that is
 /// accepted. Nothing is written, so that an import that is refused has changed nothing.
+///
+/// With `options.rewind_groups` the root is not the newest, and only the group that followed it is
+/// taken: what was plainly written in that group and committed with it is in no log, so records of
+/// later groups would be there without what was written before them.
 pub(crate) async fn read_log(
     config: &PoolConfig,
     devices: &BTreeMap<DeviceId, OpenDevice>,
@@ -47,9 +53,14 @@ pub(crate) async fn read_log(
     let most_bytes = set.unwrap_or(MOST_DIRTY_BYTES).min(MOST_DIRTY_BYTES);
     let mut replay = Replay::open(replay_rings(config, devices), state, config.guid)?;
     let mut kept = Some(Vec::new());
-    let mut kept_bytes = 0;
+    let until = (options.rewind_groups > 0).then(|| state.committed.next());
+    let (mut kept_bytes, mut left_out) = (0, 0u64);
     while let Some(records) = replay.next().await? {
         for record in records {
+            if until.is_some_and(|until| record.txg > until) {
+                left_out += 1;
+                continue;
+            }
             let data_bytes: usize = record.data.iter().map(|piece| piece.len()).sum();
             kept_bytes += data_bytes as u64 + RECORD_BYTES;
             match &mut kept {
@@ -60,7 +71,12 @@ pub(crate) async fn read_log(
     }
     let end = replay.end().expect("a replay that has ended says how").clone();
     report.log_bytes = end.bytes;
-    report.log_records = end.records;
+    report.log_records = end.records - left_out;
+    if left_out > 0 {
+        report.remarks.push(format!(
+            "went back to an older root: {left_out} log records of later groups were left out"
+        ));
+    }
     for damage in &end.damages {
         report.remarks.push(format!(
             "log device {} at offset {}: {}; another side had it",
@@ -85,7 +101,7 @@ pub(crate) async fn read_log(
         }
     }
     report.replay_seconds = rt::now().since(begun).as_secs_f64();
-    Ok(OldLog { kept, records: end.records })
+    Ok(OldLog { kept, records: end.records, until })
 }
 
 impl Pool {
@@ -105,7 +121,9 @@ impl Pool {
         let mut replay = Replay::open(rings, state, self.guid)?;
         while let Some(records) = replay.next().await? {
             for record in records {
-                self.replay_record(record).await?;
+                if old.until.is_none_or(|until| record.txg <= until) {
+                    self.replay_record(record).await?;
+                }
             }
         }
         if replay.end().is_none_or(|end| end.records != old.records) {

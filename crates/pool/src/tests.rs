@@ -1,6 +1,7 @@
 mod devices;
 mod edges;
 mod imports;
+mod owners;
 mod rack;
 
 use std::cell::RefCell;

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use forebay_format::journal::SegmentRecord;
-use forebay_segment::{Pin, SegmentKind, SegmentState, SegmentTable, Victims};
+use forebay_segment::{Choice, Pin, SegmentKind, SegmentState, SegmentTable, Victims};
 use forebay_units::{BlockAddr, CommitId, SegmentId};
 use proptest::prelude::*;
 
@@ -208,7 +208,7 @@ proptest! {
                     let mut least: Vec<f64> = (0..SMALL + LARGE).filter(worth).map(share).collect();
                     least.sort_by(f64::total_cmp);
                     let victims: Vec<f64> =
-                        Victims::of(&table, commit).map(|v| share(v.segment.0)).collect();
+                        Victims::of(&table, commit, Choice::Emptiest).map(|v| share(v.segment.0)).collect();
                     prop_assert_eq!(victims, least, "the emptiest first");
                     let mut emptied = 0;
                     for plain in &mut model {

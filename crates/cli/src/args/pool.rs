@@ -110,7 +110,8 @@ pub enum PoolCommand {
         /// Accept a missing log device and what is lost with it.
         #[arg(short = 'm')]
         accept_log_loss: bool,
-        /// Go back one committed group, past damage to the newest; repeat to go further.
+        /// Go back one root, past damage to the newest; repeat to go further. What was written since is
+        /// lost, log records included that are later than the group after that root.
         #[arg(short = 'F', action = clap::ArgAction::Count)]
         rewind: u8,
         /// When devices went on apart from each other: go on with what DEV has, and leave out the

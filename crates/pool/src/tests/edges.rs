@@ -209,7 +209,7 @@ fn a_group_of_twenty_four_large_disks_has_a_shape() {
             let reserve = crate::devices::reserve_bytes(size_bytes);
             let data_columns = crate::devices::parse_layout(layout).unwrap().data_columns(members);
             let (data_start_bytes, column_bytes, segments) =
-                crate::devices::group_shape(size_bytes, reserve, data_columns);
+                crate::devices::group_shape(size_bytes, reserve, data_columns, None);
             let group = forebay_format::config::GroupConfig {
                 layout: layout.to_owned(),
                 unit_bytes: crate::devices::UNIT_BYTES,

@@ -1,0 +1,158 @@
+//! Several owners, several groups, and going back.
+
+use std::rc::Rc;
+
+use forebay_device::{BlockDevice, Device, DeviceError, DeviceFuture, Geometry, IoBuf, IoBytes};
+use forebay_rt::{self as rt, Runtime};
+use forebay_units::Nanos;
+
+use super::rack::Rack;
+use super::{Shelf, expect, names, spec, stamp, volume};
+use crate::spec::{ImportOptions, Redundancy};
+use crate::{Opener, Pool};
+
+const SIZE: u64 = 64 << 20;
+
+#[test]
+fn groups_of_unlike_size_are_overwritten_for_ever() {
+    Runtime::simulated(4).block_on(async move {
+        let many: Vec<String> = (0..16).map(|i| format!("d{i}")).collect();
+        let mut all: Vec<&str> = many.iter().map(String::as_str).collect();
+        all.push("z");
+        let shelf = Shelf::new(&all, SIZE);
+        let wide = spec(Redundancy::Raid0, &all[..16], &[]);
+        let pool = Pool::create(shelf, "tank", &wide).await.unwrap();
+        pool.add(&spec(Redundancy::Raid0, &["z"], &[])).await.unwrap();
+        let size = pool.summary().size_bytes / 4096 * 4096;
+        pool.create_volume(&volume(size)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        let blocks = size / 65536;
+        for i in 0..blocks * 3 {
+            let block = if i < blocks { i } else { rt::random_below(blocks) };
+            v.write(block * 65536, stamp(65536, i), false).await.unwrap();
+        }
+        v.flush().await.unwrap();
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_rewind_gives_a_prefix() {
+    let all = ["a", "b", "c", "l"];
+    let rack = Rack::new(&all, SIZE);
+    let mine = rack.clone();
+    Runtime::simulated(1).block_on(async move {
+        let data = spec(Redundancy::Raidz1, &all[..3], &["l"]);
+        let pool = Pool::create(mine.host(1), "tank", &data).await.unwrap();
+        pool.create_volume(&volume(16 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        v.write(0, stamp(4096, 1), true).await.unwrap();
+        pool.sync().await.unwrap();
+        v.write(4096, stamp(4096, 2), false).await.unwrap();
+        pool.sync().await.unwrap();
+        v.write(8192, stamp(4096, 3), true).await.unwrap();
+    });
+    Runtime::simulated(2).block_on(async move {
+        let back = ImportOptions { rewind_groups: 1, ..Default::default() };
+        let pool = Pool::import(rack.host(1), &names(&all), "tank", &back).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        expect(&v, 0, &stamp(4096, 1)).await;
+        let second = v.read(4096, IoBuf::zeroed(4096)).await.unwrap();
+        let third = v.read(8192, IoBuf::zeroed(4096)).await.unwrap();
+        let there = |buf: &IoBuf| buf.iter().any(|b| *b != 0);
+        assert!(there(&second) || !there(&third), "the third write without the second");
+        pool.export().await.unwrap();
+    });
+}
+
+/// A machine whose reads of the main store take so long.
+struct Sluggish {
+    inner: Rc<dyn Opener>,
+    read: Nanos,
+}
+
+struct SluggishDevice(Device, Nanos);
+
+impl BlockDevice for SluggishDevice {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+    fn read(&self, at: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
+        Box::pin(async move {
+            if at >= 5 << 20 && self.0.name() != "l" && at < SIZE - (1 << 20) {
+                rt::sleep(self.1).await;
+            }
+            self.0.read(at, buf).await
+        })
+    }
+    fn write(&self, at: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
+        self.0.write(at, data, fua)
+    }
+    fn flush(&self) -> DeviceFuture<'_, ()> {
+        self.0.flush()
+    }
+    fn discard(&self, at: u64, len: u64, fua: bool) -> DeviceFuture<'_, ()> {
+        self.0.discard(at, len, fua)
+    }
+}
+
+impl Opener for Sluggish {
+    fn open(&self, path: &str) -> Result<Device, DeviceError> {
+        Ok(Rc::new(SluggishDevice(self.inner.open(path)?, self.read)))
+    }
+    fn host(&self) -> u64 {
+        self.inner.host()
+    }
+}
+
+#[test]
+fn a_pool_that_another_machine_is_importing_is_refused() {
+    let all = ["a", "b", "l"];
+    let rack = Rack::new(&all, SIZE);
+    let mine = rack.clone();
+    Runtime::simulated(1).block_on(async move {
+        let data = spec(Redundancy::Mirror, &all[..2], &["l"]);
+        let pool = Pool::create(mine.host(1), "tank", &data).await.unwrap();
+        pool.create_volume(&volume(16 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        v.write(0, stamp(4096, 1), true).await.unwrap();
+        pool.sync().await.unwrap();
+        v.write(4096, stamp(4096, 2), true).await.unwrap();
+    });
+    let mine = rack.clone();
+    let acknowledged = Runtime::simulated(2).block_on(async move {
+        let slow = Sluggish { inner: mine.host(2), read: Nanos::from_secs(10) };
+        let before = mine.changes();
+        let taking = rt::spawn(async move {
+            let forced = ImportOptions { force: true, ..Default::default() };
+            Pool::import(Rc::new(slow), &names(&all), "tank", &forced).await
+        });
+        while mine.changes() == before {
+            rt::sleep(Nanos::from_millis(10)).await;
+        }
+        // After it has looked whether its mark is still there.
+        rt::sleep(Nanos::from_secs(6)).await;
+        // The machine that had it last is back.
+        let default = ImportOptions::default();
+        let again = Pool::import(mine.host(1), &names(&all), "tank", &default).await;
+        let Ok(pool) = again else { return None };
+        let v = pool.open_volume("v").unwrap();
+        let second = taking.await.ok();
+        let w = second.as_ref().map(|p| p.open_volume("v").unwrap());
+        let (mut first, mut other) = (0, 0);
+        for i in 0..200u64 {
+            first += u64::from(v.write(4096 * (2 + i), stamp(4096, 100 + i), true).await.is_ok());
+            if let Some(w) = &w {
+                let at = (8 << 20) + 4096 * i;
+                other += u64::from(w.write(at, stamp(4096, 100 + i), true).await.is_ok());
+            }
+            rt::sleep(Nanos::from_millis(100)).await;
+        }
+        Some((first, other))
+    });
+    let Some((first, other)) = acknowledged else { return };
+    panic!("imported twice, and both acknowledged writes: {first}, {other}");
+}
