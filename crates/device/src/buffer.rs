@@ -65,7 +65,7 @@ impl Kept {
     }
 }
 
-/// How much freed memory the calling thread keeps for its next buffers, in bytes; 64 MiB unless it
+/// How much freed memory the calling thread keeps for its next buffers, in bytes; 256 MiB unless it
 /// says so. For a thread whose buffers are the disks of one simulation after the other.
 pub fn keep_freed(most_bytes: usize) {
     KEPT.with(|kept| kept.borrow_mut().most_bytes = most_bytes);
