@@ -273,11 +273,11 @@ pub(crate) struct Claim {
 
 struct Holders {
     name: String,
-    devices: Vec<Device>,
+    /// Empty from its end on: a device that leaves the pool is closed at once.
+    devices: RefCell<Vec<Device>>,
     mine: Heartbeat,
     /// Whose marks lay there.
     before: BTreeSet<u64>,
-    ended: Cell<bool>,
 }
 
 impl Claim {
@@ -297,8 +297,7 @@ impl Claim {
             }
             before.extend(held.map(|held| held.nonce));
         }
-        let holders =
-            Holders { name: name.to_owned(), devices, mine, before, ended: Cell::new(false) };
+        let holders = Holders { name: name.to_owned(), devices: devices.into(), mine, before };
         let holders = Rc::new(holders);
         holders.beat(0).await;
         rt::spawn(holders.clone().go_on());
@@ -321,7 +320,7 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        self.holders.ended.set(true);
+        self.holders.devices.borrow_mut().clear();
     }
 }
 
@@ -330,23 +329,29 @@ impl Holders {
         for beat in 1.. {
             rt::sleep(BEAT_EVERY).await;
             // The mark of somebody else stays: who imports looks before it goes on.
-            if self.ended.get() || self.another().await || self.ended.get() {
+            if self.has_ended() || self.another().await || self.has_ended() {
                 return;
             }
             self.beat(beat).await;
         }
     }
 
+    fn has_ended(&self) -> bool {
+        self.devices.borrow().is_empty()
+    }
+
     async fn beat(&self, beat: u64) {
         let mark = Heartbeat { beat, ..self.mine };
-        for device in &self.devices {
+        let devices = self.devices.borrow().clone();
+        for device in &devices {
             // One that fails here fails the next root too, which deals with it.
             let _ = write_beat(device, &mark).await;
         }
     }
 
     async fn another(&self) -> bool {
-        for device in &self.devices {
+        let devices = self.devices.borrow().clone();
+        for device in &devices {
             let held = read_beat(device).await.filter(|held| held.pool == self.mine.pool);
             let known = |nonce: u64| nonce == self.mine.nonce || self.before.contains(&nonce);
             if held.is_some_and(|held| !known(held.nonce)) {
