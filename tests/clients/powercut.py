@@ -247,7 +247,7 @@ def examine(args, volumes, folder, run, now, scrub):
         if scrub:
             server.command("pool", "scrub", "-w", "p")
             status = server.command("pool", "status", "p")
-            if "errors: No known data errors" not in status or "repaired 0 in" not in status:
+            if "errors: No known data errors" not in status or "repaired 0B in" not in status:
                 raise ValueError("the scrub is not clean:\n" + status)
             for v in volumes:
                 stamps.judge(v, stamps.read_volume(v, server.socket), now)

@@ -114,7 +114,7 @@ for round in $(seq "$ROUNDS"); do
     await 30 "the second machine serves again: $DIR/serve.there.log" grep -q '^ready' "$DIR/serve.there.log"
     for volume in early late other; do check $volume "$RUN/t" "a crash of the second owner"; done
     FOREBAY_STATE_DIR=$RUN/second scrub_clean p
-    FOREBAY_STATE_DIR=$RUN/second "$FOREBAY" pool status p | grep -q 'repaired 0 in' ||
+    FOREBAY_STATE_DIR=$RUN/second "$FOREBAY" pool status p | grep -q 'repaired 0B in' ||
         fail "there was something to repair: $(second_status)"
     kill -9 $second
     ended $second "the second owner, killed,"
