@@ -118,9 +118,9 @@ impl Pool {
         }
     }
 
-    /// Cleans with the group that is being written, of `blocks`, which overwrites `(blocks, young ones)`, so that the next one fits without
-    /// a root for itself. Everything of the group is in its rows; those that are not full are
-    /// filled with what is moved.
+    /// Cleans with the group that is being written, of `blocks`, so that the next one fits without a
+    /// root for itself. Everything of the group is in its rows; those that are not full are filled
+    /// with what is moved. The group overwrites `overwritten` blocks, `young` of them young.
     pub(crate) async fn clean_along(
         self: &Rc<Self>,
         writers: &mut Writers,

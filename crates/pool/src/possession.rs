@@ -31,8 +31,9 @@ use crate::placing::Found;
 use crate::spec::ImportOptions;
 use crate::{Pool, PoolError};
 
-/// How long an import watches for the beats of another owner.
-const WATCH: Nanos = Nanos::from_secs(4);
+/// How long an import watches for the beats of another owner, and after its own first mark waits for
+/// one that has come back: that one looks, finds the mark and stops.
+pub(crate) const WATCH: Nanos = Nanos::from_secs(4);
 /// How long a look at the heartbeat counts: less than [`WATCH`], so that the old owner has stopped
 /// writing before the new one begins.
 const TRUST: Nanos = Nanos::from_secs(3);
@@ -227,35 +228,6 @@ pub(crate) async fn check_not_in_use(
     Ok(())
 }
 
-/// After the claim: waits until an owner that has come back has looked at the heartbeat, and
-/// refuses when a mark of ours is gone.
-pub(crate) async fn check_still_ours(
-    found: &[&Found],
-    name: &str,
-    nonce: u64,
-) -> Result<(), PoolError> {
-    let marked = marks(found, nonce).await;
-    rt::sleep(WATCH).await;
-    let left = marks(found, nonce).await;
-    if marked.iter().zip(&left).all(|(marked, left)| *left || !*marked) {
-        return Ok(());
-    }
-    Err(PoolError::new(format!(
-        "pool '{name}' is imported on another machine that has come back meanwhile; export it \
-         there, or turn that machine off and try again"
-    )))
-}
-
-/// Which devices have our mark.
-async fn marks(found: &[&Found], nonce: u64) -> Vec<bool> {
-    let mut marks = Vec::new();
-    for found in found {
-        let device: Device = found.deadline.clone();
-        marks.push(read_beat(&device).await.is_some_and(|beat| beat.nonce == nonce));
-    }
-    marks
-}
-
 /// Whether somebody has left a mark who has written no root: an import that is going on somewhere
 /// else, or one that was cut short.
 pub(crate) fn is_being_imported(found: &[&Found], pool: u64) -> bool {
@@ -364,7 +336,8 @@ impl Holders {
 
 fn taken(name: &str) -> PoolError {
     PoolError::new(format!(
-        "pool '{name}' is being imported on another machine; export it there first"
+        "pool '{name}' was taken by another machine meanwhile; export it there, or turn that \
+         machine off and try again"
     ))
 }
 

@@ -28,9 +28,7 @@ use crate::placing::{
     check_complete, check_newest, find_devices, leave_missing_logs, newest_root, place_devices,
     select_pool,
 };
-use crate::possession::{
-    Claim, Possession, check_not_in_use, check_still_ours, fence, is_being_imported,
-};
+use crate::possession::{Claim, Possession, WATCH, check_not_in_use, fence, is_being_imported};
 use crate::replay::{OldLog, read_log};
 use crate::scan::ScanState;
 use crate::spec::ImportOptions;
@@ -212,7 +210,8 @@ impl Pool {
         if watched {
             // Its owner may have come back while we read, and believes in itself until it looks at
             // the heartbeat again: what it did until then counts.
-            check_still_ours(&history.devices, &config.name, nonce).await?;
+            rt::sleep(WATCH).await;
+            claim.look().await?;
             for device in &mut found {
                 let again: Device = device.deadline.clone();
                 device.label = read_label(&again).await;
@@ -247,6 +246,8 @@ impl Pool {
             log_state.next_seq,
         );
         let log = IntentLog::start(log_config, &[], &waiting)?;
+        // Whoever has taken it meanwhile has left a mark: nothing but ours was written yet.
+        claim.look().await?;
         for (addr, bytes) in &loaded.repairs {
             // A failed repair leaves what there was: the journal has been read all the same.
             let _ = loaded.array.repair(*addr, bytes).await;
@@ -254,8 +255,6 @@ impl Pool {
         let parts = Parts { opener, possession, nonce, config, devices, log, root, loaded };
         let pool = Pool::assemble(parts)?;
         pool.sync.rooted.set(newest.rooted);
-        // Whoever has taken it meanwhile has left a mark: nothing was written yet.
-        claim.look().await?;
         pool.recover(&log_state, old_log, &mut report).await?;
         claim.look().await?;
         drop(claim);

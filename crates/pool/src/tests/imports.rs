@@ -197,7 +197,7 @@ fn a_pool_of_a_machine_that_is_silent_needs_force() {
 }
 
 #[test]
-fn an_owner_that_comes_back_while_its_pool_is_taken_over_keeps_it() {
+fn a_takeover_gives_way_to_a_mark_over_its_own() {
     let rack = Rack::new(&ALL, SIZE);
     let mine = rack.clone();
     until_crash(async move {
@@ -206,7 +206,7 @@ fn an_owner_that_comes_back_while_its_pool_is_taken_over_keeps_it() {
     Runtime::simulated(2).block_on(async move {
         let theirs = rack.clone();
         let back = rt::spawn(async move {
-            // After the watch of four seconds, so over the mark of who imports.
+            // Somebody else, after the watch of four seconds: over the mark of who imports.
             rt::sleep(Nanos::from_secs(5)).await;
             let device = theirs.device("b");
             let mark = crate::labels::read_beat(&device).await.unwrap();
@@ -214,7 +214,7 @@ fn an_owner_that_comes_back_while_its_pool_is_taken_over_keeps_it() {
             crate::labels::write_beat(&device, &beat).await.unwrap();
         });
         let said = import(&rack, 2, &forced()).await.err().unwrap();
-        assert!(said.contains("has come back meanwhile"), "{said}");
+        assert!(said.contains("was taken by another machine meanwhile"), "{said}");
         back.await;
         // And it has everything still.
         let pool = import(&rack, 1, &ImportOptions::default()).await.unwrap();
