@@ -10,7 +10,7 @@ use forebay_rt as rt;
 use forebay_rt::Either;
 use forebay_segment::{Classes, STREAMS, frame_bytes};
 use forebay_txg::Content;
-use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, CommitId, Lba, SegmentId, TxgId, VolumeId};
+use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, CommitId, Lba, SegmentId, VolumeId};
 
 use crate::{Pool, PoolError, Writers};
 
@@ -88,7 +88,7 @@ impl Pool {
         self.make_room(&mut writers).await?;
         let txg = self.groups.borrow_mut().quiesce();
         self.space.syncing_blocks.set(self.space.promised_blocks.get());
-        let written = self.write_group(&mut writers, txg).await?;
+        let written = self.write_group(&mut writers).await?;
         self.write_root(&mut writers, txg, true).await?;
         self.throttle.measured(written, rt::now().since(begun));
         Ok(())
@@ -96,11 +96,7 @@ impl Pool {
 
     /// Writes what the syncing group holds into segments and settles it in the map. Gives its
     /// bytes.
-    async fn write_group(
-        self: &Rc<Self>,
-        writers: &mut Writers,
-        txg: TxgId,
-    ) -> Result<u64, PoolError> {
+    async fn write_group(self: &Rc<Self>, writers: &mut Writers) -> Result<u64, PoolError> {
         let commit = self.sync.commit.get().next();
         let changes: Vec<(VolumeId, Lba, u64, Content)> = {
             let groups = self.groups.borrow();
@@ -110,7 +106,6 @@ impl Pool {
             });
             all.collect()
         };
-        let _ = txg;
         let blocks: u64 = self.groups.borrow().syncing().expect("just quiesced").data_blocks();
         let keep = self.journal_keep(blocks);
         self.stats.note_group_blocks(blocks);
@@ -130,10 +125,11 @@ impl Pool {
                 Content::Data(data) => data,
             };
             bytes += data.len() as u64;
-            self.note_dying(volume, lba, blocks);
+            let (old, young) = self.note_dying(volume, lba, blocks);
+            overwritten = (overwritten.0 + old, overwritten.1 + young);
             for (index, block) in data.chunks(BLOCK_LEN).enumerate() {
                 let at = Lba(lba.0 + index as u64);
-                let stream = self.user_stream(writers, volume, at, keep, &mut overwritten);
+                let stream = self.user_stream(writers, volume, at, keep);
                 let clock = self.stats.clock();
                 let writer = &mut writers.data[usize::from(stream)];
                 let (addr, sum) = writer.append(volume, at, block, commit, clock, keep).await?;
@@ -176,33 +172,28 @@ impl Pool {
         Ok(())
     }
 
-    /// Counts what the group being written overwrites.
-    fn note_dying(&self, volume: VolumeId, lba: Lba, blocks: u64) {
+    /// Notes what the group being written overwrites; says how many blocks, and how many of them
+    /// are young.
+    fn note_dying(&self, volume: VolumeId, lba: Lba, blocks: u64) -> (u64, u64) {
+        let (now, limit) = (self.stats.clock(), self.classes.young());
+        let (mut all, mut young) = (0, 0);
         self.map.borrow().lookup_range(volume, lba, blocks, |piece| {
             if let PieceKind::Mapped { addr, .. } = piece.kind {
                 self.table.add_dying(addr, piece.blocks as u32);
+                let age = now.saturating_sub(self.table.get(addr.segment()).clock);
+                all += piece.blocks;
+                young += if age < limit { piece.blocks } else { 0 };
             }
         });
+        (all, young)
     }
 
     /// The stream of a block of the host: by the age of what it overwrites; where the last segments
-    /// are at stake, the one that has room. Counts what it overwrites, and whether that is young.
-    fn user_stream(
-        &self,
-        writers: &Writers,
-        volume: VolumeId,
-        lba: Lba,
-        keep: u32,
-        overwritten: &mut (u64, u64),
-    ) -> u8 {
+    /// are at stake, the one that has room.
+    fn user_stream(&self, writers: &Writers, volume: VolumeId, lba: Lba, keep: u32) -> u8 {
         let old = self.map.borrow().lookup(volume, lba);
         let old_clock = old.map(|old| self.table.get(old.addr.segment()).clock);
-        let now = self.stats.clock();
-        if let Some(then) = old_clock {
-            overwritten.0 += 1;
-            overwritten.1 += u64::from(now.saturating_sub(then) < self.classes.young());
-        }
-        let stream = self.classes.user_stream(now, old_clock);
+        let stream = self.classes.user_stream(self.stats.clock(), old_clock);
         let left = |stream: u8| writers.data[usize::from(stream)].blocks_left();
         if left(stream) > 0 || self.table.free_count() > keep + 1 {
             return stream;

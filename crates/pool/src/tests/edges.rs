@@ -3,66 +3,27 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use forebay_device::{
-    BlockDevice, Device, DeviceError, DeviceFuture, Geometry, IoBuf, IoBytes, ZeroOptions,
-};
+use forebay_device::{Device, Operation, ZeroOptions};
 use forebay_rt::{self as rt, Runtime};
 use forebay_units::Nanos;
 use proptest::prelude::*;
 
-use super::rack::Rack;
+use super::rack::{Paced, Rack};
 use super::{Shelf, expect, names, spec, stamp, volume};
 use crate::spec::{ImportOptions, Redundancy, VolumeSpec};
 use crate::{Opener, Pool};
 
 const SIZE: u64 = 64 << 20;
 
-/// A device that takes its time, as real ones do: so that others run meanwhile.
-struct Slow(Device);
-
-impl BlockDevice for Slow {
-    fn name(&self) -> &str {
-        self.0.name()
-    }
-    fn geometry(&self) -> Geometry {
-        self.0.geometry()
-    }
-    fn read(&self, at: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
-        Box::pin(async move {
-            rt::sleep(Nanos::from_micros(50 + rt::random_below(50))).await;
-            self.0.read(at, buf).await
-        })
-    }
-    fn write(&self, at: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
-        Box::pin(async move {
-            rt::sleep(Nanos::from_micros(50 + rt::random_below(50))).await;
-            self.0.write(at, data, fua).await
-        })
-    }
-    fn flush(&self) -> DeviceFuture<'_, ()> {
-        Box::pin(async move {
-            rt::sleep(Nanos::from_millis(1)).await;
-            self.0.flush().await
-        })
-    }
-    fn discard(&self, at: u64, len: u64, fua: bool) -> DeviceFuture<'_, ()> {
-        self.0.discard(at, len, fua)
-    }
-}
-
-struct SlowShelf(Rc<Shelf>);
-
-impl Opener for SlowShelf {
-    fn open(&self, path: &str) -> Result<Device, DeviceError> {
-        Ok(Rc::new(Slow(self.0.open(path)?)))
-    }
-    fn host(&self) -> u64 {
-        1
-    }
-}
-
+/// Devices that take a little time for everything.
 fn slow(names: &[&str]) -> Rc<dyn Opener> {
-    Rc::new(SlowShelf(Shelf::new(names, SIZE)))
+    let pace = |_: &str, operation: Operation, _: u64| {
+        Some(match operation {
+            Operation::Flush => Nanos::from_millis(1),
+            _ => Nanos::from_micros(50 + rt::random_below(50)),
+        })
+    };
+    Rc::new(Paced { inner: Shelf::new(names, SIZE), pace: Rc::new(pace) })
 }
 
 fn sparse(name: &str, size_bytes: u64) -> VolumeSpec {
@@ -74,6 +35,26 @@ fn taken(pool: &Pool) -> (u64, u64) {
     let all = pool.volumes();
     let own = |v: &crate::status::VolumeStatus| v.reserved_bytes.max(v.used_bytes);
     (all.iter().map(own).sum(), pool.summary().size_bytes)
+}
+
+/// Writes to the sparse volume "s" while an operator's command runs: all volumes together must not
+/// have more than there is.
+async fn write_during<F>(pool: &Rc<Pool>, command: F)
+where
+    F: Future<Output = Result<(), crate::PoolError>> + 'static,
+{
+    let s = pool.open_volume("s").unwrap();
+    let running = rt::spawn(command);
+    let mut at = 0;
+    while !running.is_finished() && at < 8 << 20 {
+        let _ = s.write(at, stamp(65536, at), false).await;
+        at += 65536;
+        rt::sleep(Nanos::from_micros(10)).await;
+    }
+    running.await.unwrap();
+    pool.sync().await.unwrap();
+    let (held, all) = taken(pool);
+    assert!(held <= all, "{held} bytes of {all}");
 }
 
 /// Fills a volume until there is no space; gives the bytes that were taken.
@@ -265,21 +246,11 @@ fn a_volume_that_is_being_made_owns_its_space_at_once() {
             .unwrap();
         let size = pool.summary().size_bytes / 4096 * 4096;
         pool.create_volume(&sparse("s", size)).await.unwrap();
-        let s = pool.open_volume("s").unwrap();
-        let making = rt::spawn({
+        let making = {
             let pool = pool.clone();
             async move { pool.create_volume(&volume(size / 65536 * 65536 - (1 << 20))).await }
-        });
-        let mut at = 0;
-        while !making.is_finished() && at < 8 << 20 {
-            let _ = s.write(at, stamp(65536, at), false).await;
-            at += 65536;
-            rt::sleep(Nanos::from_micros(10)).await;
-        }
-        making.await.unwrap();
-        pool.sync().await.unwrap();
-        let (held, all) = taken(&pool);
-        assert!(held <= all, "{held} bytes of {all}");
+        };
+        write_during(&pool, making).await;
     });
 }
 
@@ -292,21 +263,11 @@ fn a_volume_that_grows_owns_its_space_at_once() {
         let size = pool.summary().size_bytes / 4096 * 4096;
         pool.create_volume(&sparse("s", size)).await.unwrap();
         pool.create_volume(&volume(1 << 20)).await.unwrap();
-        let s = pool.open_volume("s").unwrap();
-        let growing = rt::spawn({
+        let growing = {
             let pool = pool.clone();
             async move { pool.resize_volume("v", size / 65536 * 65536 - (1 << 20), false).await }
-        });
-        let mut at = 0;
-        while !growing.is_finished() && at < 8 << 20 {
-            let _ = s.write(at, stamp(65536, at), false).await;
-            at += 65536;
-            rt::sleep(Nanos::from_micros(10)).await;
-        }
-        growing.await.unwrap();
-        pool.sync().await.unwrap();
-        let (held, all) = taken(&pool);
-        assert!(held <= all, "{held} bytes of {all}");
+        };
+        write_during(&pool, growing).await;
     });
 }
 
@@ -373,53 +334,18 @@ fn a_mirror_of_five_loses_four_and_no_acknowledged_write() {
     }
 }
 
-/// Writes to the log device take seconds when told so.
-struct SlowLog(Device, Rc<std::cell::Cell<bool>>);
-
-impl BlockDevice for SlowLog {
-    fn name(&self) -> &str {
-        self.0.name()
-    }
-    fn geometry(&self) -> Geometry {
-        self.0.geometry()
-    }
-    fn read(&self, at: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
-        self.0.read(at, buf)
-    }
-    fn write(&self, at: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
-        Box::pin(async move {
-            if self.1.get() && self.0.name() == "l" {
-                rt::sleep(Nanos::from_secs(3)).await;
-            } else {
-                rt::sleep(Nanos::from_micros(20)).await;
-            }
-            self.0.write(at, data, fua).await
-        })
-    }
-    fn flush(&self) -> DeviceFuture<'_, ()> {
-        self.0.flush()
-    }
-    fn discard(&self, at: u64, len: u64, fua: bool) -> DeviceFuture<'_, ()> {
-        self.0.discard(at, len, fua)
-    }
-}
-
-struct SlowLogShelf(Rc<Shelf>, Rc<std::cell::Cell<bool>>);
-
-impl Opener for SlowLogShelf {
-    fn open(&self, path: &str) -> Result<Device, DeviceError> {
-        Ok(Rc::new(SlowLog(self.0.open(path)?, self.1.clone())))
-    }
-    fn host(&self) -> u64 {
-        1
-    }
-}
-
 #[test]
 fn a_group_that_grows_while_the_log_comes_to_rest_finds_room() {
     Runtime::simulated(4).block_on(async move {
         let tardy = Rc::new(std::cell::Cell::new(false));
-        let shelf = Rc::new(SlowLogShelf(Shelf::new(&["a", "l"], SIZE), tardy.clone()));
+        // Writes to the log device take seconds when told so.
+        let told = tardy.clone();
+        let pace = move |name: &str, operation: Operation, _: u64| match operation {
+            Operation::Write if told.get() && name == "l" => Some(Nanos::from_secs(3)),
+            Operation::Write => Some(Nanos::from_micros(20)),
+            _ => None,
+        };
+        let shelf = Rc::new(Paced { inner: Shelf::new(&["a", "l"], SIZE), pace: Rc::new(pace) });
         let data = spec(Redundancy::Raid0, &["a"], &["l"]);
         let pool = Pool::create(shelf, "tank", &data).await.unwrap();
         let size = pool.summary().size_bytes / 4096 * 4096;

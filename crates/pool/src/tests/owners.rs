@@ -2,14 +2,14 @@
 
 use std::rc::Rc;
 
-use forebay_device::{BlockDevice, Device, DeviceError, DeviceFuture, Geometry, IoBuf, IoBytes};
+use forebay_device::{IoBuf, Operation};
 use forebay_rt::{self as rt, Runtime};
 use forebay_units::Nanos;
 
-use super::rack::Rack;
+use super::rack::{Paced, Rack};
 use super::{Shelf, expect, names, spec, stamp, volume};
+use crate::Pool;
 use crate::spec::{ImportOptions, Redundancy};
-use crate::{Opener, Pool};
 
 const SIZE: u64 = 64 << 20;
 
@@ -65,49 +65,6 @@ fn a_rewind_gives_a_prefix() {
     });
 }
 
-/// A machine whose reads of the main store take so long.
-struct Sluggish {
-    inner: Rc<dyn Opener>,
-    read: Nanos,
-}
-
-struct SluggishDevice(Device, Nanos);
-
-impl BlockDevice for SluggishDevice {
-    fn name(&self) -> &str {
-        self.0.name()
-    }
-    fn geometry(&self) -> Geometry {
-        self.0.geometry()
-    }
-    fn read(&self, at: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
-        Box::pin(async move {
-            if at >= 5 << 20 && self.0.name() != "l" && at < SIZE - (1 << 20) {
-                rt::sleep(self.1).await;
-            }
-            self.0.read(at, buf).await
-        })
-    }
-    fn write(&self, at: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
-        self.0.write(at, data, fua)
-    }
-    fn flush(&self) -> DeviceFuture<'_, ()> {
-        self.0.flush()
-    }
-    fn discard(&self, at: u64, len: u64, fua: bool) -> DeviceFuture<'_, ()> {
-        self.0.discard(at, len, fua)
-    }
-}
-
-impl Opener for Sluggish {
-    fn open(&self, path: &str) -> Result<Device, DeviceError> {
-        Ok(Rc::new(SluggishDevice(self.inner.open(path)?, self.read)))
-    }
-    fn host(&self) -> u64 {
-        self.inner.host()
-    }
-}
-
 #[test]
 fn a_pool_that_another_machine_is_importing_is_refused() {
     let all = ["a", "b", "l"];
@@ -124,7 +81,12 @@ fn a_pool_that_another_machine_is_importing_is_refused() {
     });
     let mine = rack.clone();
     let acknowledged = Runtime::simulated(2).block_on(async move {
-        let slow = Sluggish { inner: mine.host(2), read: Nanos::from_secs(10) };
+        // Its reads of the main store take long.
+        let pace = |name: &str, operation: Operation, at: u64| {
+            let body = (5 << 20..SIZE - (1 << 20)).contains(&at);
+            (operation == Operation::Read && name != "l" && body).then(|| Nanos::from_secs(10))
+        };
+        let slow = Paced { inner: mine.host(2), pace: Rc::new(pace) };
         let before = mine.changes();
         let taking = rt::spawn(async move {
             let forced = ImportOptions { force: true, ..Default::default() };

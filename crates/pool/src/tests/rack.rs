@@ -1,5 +1,5 @@
-//! Devices in memory that can be pulled, fail reads, and lose power at any command; and machines
-//! that look at them.
+//! Devices in memory that can be pulled, fail reads, take their time, and lose power at any command;
+//! and machines that look at them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,6 +9,9 @@ use forebay_device::{
     BlockDevice, Device, DeviceError, DeviceFuture, ErrorKind, Geometry, IoBuf, IoBytes,
     MemoryDevice, Operation, ZeroOptions,
 };
+
+use forebay_rt as rt;
+use forebay_units::Nanos;
 
 use crate::Opener;
 
@@ -153,5 +156,67 @@ impl Opener for Machine {
     }
     fn host(&self) -> u64 {
         self.host
+    }
+}
+
+/// How long a device takes for a command at an offset, before it does it.
+pub(crate) type Pace = Rc<dyn Fn(&str, Operation, u64) -> Option<Nanos>>;
+
+/// A machine whose devices take their time, as real ones do: so that others run meanwhile.
+pub(crate) struct Paced {
+    pub inner: Rc<dyn Opener>,
+    pub pace: Pace,
+}
+
+struct PacedDevice {
+    inner: Device,
+    pace: Pace,
+}
+
+impl PacedDevice {
+    async fn wait(&self, operation: Operation, at: u64) {
+        if let Some(time) = (self.pace)(self.inner.name(), operation, at) {
+            rt::sleep(time).await;
+        }
+    }
+}
+
+impl BlockDevice for PacedDevice {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+    fn read(&self, at: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
+        Box::pin(async move {
+            self.wait(Operation::Read, at).await;
+            self.inner.read(at, buf).await
+        })
+    }
+    fn write(&self, at: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
+        Box::pin(async move {
+            self.wait(Operation::Write, at).await;
+            self.inner.write(at, data, fua).await
+        })
+    }
+    fn flush(&self) -> DeviceFuture<'_, ()> {
+        Box::pin(async move {
+            self.wait(Operation::Flush, 0).await;
+            self.inner.flush().await
+        })
+    }
+    fn discard(&self, at: u64, len: u64, fua: bool) -> DeviceFuture<'_, ()> {
+        self.inner.discard(at, len, fua)
+    }
+}
+
+impl Opener for Paced {
+    fn open(&self, path: &str) -> Result<Device, DeviceError> {
+        let inner = self.inner.open(path)?;
+        Ok(Rc::new(PacedDevice { inner, pace: self.pace.clone() }))
+    }
+    fn host(&self) -> u64 {
+        self.inner.host()
     }
 }
