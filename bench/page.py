@@ -1,4 +1,5 @@
 """The page: conditions, the design's targets with met or missed, and every table."""
+import charts
 
 # Others' figures, to stand beside ours: OpenZFS 2.1.11, 16 disks, zvol of 12.5 %, random writes at
 # QD 10, bytes at the disks for each byte written (emulated guest, 2026-11-21).
@@ -84,8 +85,24 @@ def targets(data):
     return rows
 
 
+def pictures(result):
+    """The page's pictures: by the end of the file's name, what stands for it in words, and the SVG."""
+    data = result["measures"]
+    found = {}
+    if "rows" in data.get("sync_writes", {}):
+        found["durable"] = ("Durable 4 KiB writes a second, by server", charts.durable(data["sync_writes"]))
+    if "rows" in data.get("amplification", {}):
+        others = [("OpenZFS 2.1.11", OPENZFS), ("ZFS, 2013", SEED)]
+        found["wear"] = ("Bytes at the devices for each byte written, by layout",
+                         charts.wear(data["amplification"], others))
+    return found
+
+
 def page(result, notes=""):
-    """The page of a result. `notes` is what somebody wrote by hand: it stands below the targets."""
+    """The page of a result. `notes` is what somebody wrote by hand: it stands below the targets. Its
+    pictures are beside it, with its date before their names."""
+    shown = {name: "![%s](%s-%s.svg)\n" % (words, result["date"], name)
+             for name, (words, _) in pictures(result).items()}
     data = result["measures"]
     c = result["conditions"]
     out = ["# Measured on %s\n" % result["date"]]
@@ -120,6 +137,7 @@ def page(result, notes=""):
         out.append("Requests a second (99th percentile in µs). The bare file's third column is 32 jobs with "
                    "fdatasync after each write. Smallest and largest of the rounds are in the JSON file. "
                    "Load average during these rounds: %.1f to %.1f.\n" % tuple(sync["load_average"]))
+        out.append(shown["durable"])
         loads = list(next(iter(sync["rows"].values())))
         out.append(table([""] + loads, [
             [title] + ["%s (%s)" % (number(r[l]["iops"]), number(r[l]["p99_us"])) for l in loads]
@@ -151,6 +169,7 @@ def page(result, notes=""):
         out.append("After a fill; random writes at QD 10. \"Kernel\" is `/proc/PID/io`, \"pool\" is `pool stats`. "
                    "OpenZFS 2.1.11 was measured on 2026-11-21 in an emulated guest (counts are real, zvol of "
                    "12.5 %); the last column is the published measurement of 2013.\n")
+        out.append(shown["wear"])
         out.append(table(["", "kernel", "pool", "ideal n/(n−p)", "data", "parity", "metadata", "cleaning",
                           "padding", "OpenZFS 2.1.11", "2013"], [
             [name, "%.3f" % r["kernel"], "%.3f" % r["stats"], "%.3f" % r["ideal"]]
