@@ -346,3 +346,37 @@ fn many_operations_in_one_turn_all_complete() {
     });
     std::fs::remove_file(&path).unwrap();
 }
+
+// An entry names a file by its number. When whoever asked is gone and has closed the file, the next
+// file that is opened gets that number.
+#[test]
+fn an_operation_that_nobody_waits_for_reaches_no_other_file() {
+    use std::io::Read;
+    use std::os::fd::AsRawFd;
+    let attempt = || async {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let number = writer.as_raw_fd();
+        let data = vec![7u8; 16];
+        let write = io_uring::opcode::Write::new(io_uring::types::Fd(number), data.as_ptr(), 16);
+        drop(unsafe { uring::submit(write.build(), data) });
+        drop((writer, reader));
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let same = writer.as_raw_fd() == number;
+        sleep(Nanos::from_millis(20)).await;
+        drop(writer);
+        let mut heard = Vec::new();
+        reader.read_to_end(&mut heard).unwrap();
+        (same, heard.len())
+    };
+    Runtime::real().expect("io_uring").block_on(async move {
+        for _ in 0..100 {
+            let (same, heard) = attempt().await;
+            assert_eq!(heard, 0, "another's bytes");
+            if same {
+                return;
+            }
+            // Another thread was faster.
+        }
+        panic!("the number never came back");
+    });
+}

@@ -201,6 +201,9 @@ impl Ring {
             return;
         }
         self.ops.borrow_mut()[id] = Slot::Orphan(kept);
+        // The entry holds the number of a file and not the file. What the kernel has not taken yet
+        // must not outlive whoever keeps that file open: the number may be another's next.
+        self.submit();
         self.push(&opcode::AsyncCancel::new(id as u64).build().user_data(CANCEL_TOKEN));
     }
 
