@@ -178,6 +178,18 @@ impl Array {
         Ok(())
     }
 
+    /// Closes the device of a member that is not in use: it has failed, or was taken offline. What it
+    /// held cannot be looked at any more until it comes back. Refused while it is read or written.
+    pub fn close(&self, id: DeviceId) -> Result<(), ArrayError> {
+        let (group, member) = self.find(id)?;
+        if member.is_readable() {
+            self.check_without(&group, id)?;
+        }
+        self.change_state(&member, MemberState::Offline, None);
+        member.set_device(None);
+        Ok(())
+    }
+
     /// Takes a member back, with a device or with the one it still has. Its error counters start
     /// again. What it missed stays outdated until it is rebuilt.
     pub fn online(&self, id: DeviceId, device: Option<Device>) -> Result<(), ArrayError> {

@@ -37,7 +37,7 @@ pub struct MemberConfig {
     #[serde(default)]
     pub stale_since: Option<u64>,
     /// Ranges of segments (first, one past the last) that are missing on it in any case.
-    #[serde(default)]
+    #[serde(default, with = "crate::ranges")]
     pub stale: Vec<(u32, u32)>,
     /// The device that is about to take its place.
     #[serde(default)]

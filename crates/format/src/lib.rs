@@ -14,6 +14,7 @@ pub mod journal;
 pub mod label;
 pub mod log_frame;
 pub mod map_record;
+mod ranges;
 pub mod superblock;
 
 pub use cursor::{Decoder, Encoder, FormatError};

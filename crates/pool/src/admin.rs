@@ -7,6 +7,7 @@ use forebay_rt as rt;
 use forebay_units::CommitId;
 
 use crate::config::{POOL_PROPERTIES, check_property, effective};
+use crate::volumes::check_fits;
 use crate::{Pool, PoolError};
 
 /// Lines of history that are kept.
@@ -108,7 +109,10 @@ impl Pool {
         let _turn = self.admin.lock().await;
         check_property(POOL_PROPERTIES, property, value)?;
         let (name, value) = (property.to_owned(), value.to_owned());
-        self.config.borrow_mut().properties.insert(name, value);
+        let mut config = self.config.borrow().clone();
+        config.properties.insert(name, value);
+        check_fits(&config)?;
+        self.config.borrow_mut().properties = config.properties;
         self.apply_properties();
         self.commit_config().await
     }

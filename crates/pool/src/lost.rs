@@ -7,7 +7,6 @@ use forebay_format::config::LostConfig;
 use forebay_units::{BLOCK_BYTES, Lba, VolumeId};
 
 use crate::Pool;
-use crate::volume::VolumeState;
 
 /// Lost blocks that are named; more are counted.
 const NAMED: usize = 1000;
@@ -88,12 +87,6 @@ impl Lost {
 }
 
 impl Pool {
-    pub(crate) fn note_lost(&self, volume: &VolumeState, lba: Lba, blocks: u32) {
-        for index in 0..u64::from(blocks) {
-            self.note_lost_block(volume.id, Lba(lba.0 + index));
-        }
-    }
-
     pub(crate) fn note_lost_block(&self, volume: VolumeId, lba: Lba) {
         if self.health.lost.borrow_mut().note(volume, lba) {
             // On the devices with the next root, at export at the latest. (Not with one of its own:

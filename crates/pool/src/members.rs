@@ -6,11 +6,12 @@ use forebay_format::config::{MemberConfig, MemberUse};
 use forebay_units::DeviceId;
 
 use crate::create::{LogPlace, add_to_config, check_alike, clear, member, open_spec, prepare_log};
-use crate::devices::{log_range, open_candidate};
+use crate::devices::{Candidate, log_range, open_candidate};
 use crate::labels::{OpenDevice, clear_label, open_in_time, read_label};
 use crate::lineage::went_on_apart;
 use crate::recovery::build_array_group;
 use crate::spec::PoolSpec;
+use crate::volumes::check_fits;
 use crate::{Pool, PoolError};
 
 impl Pool {
@@ -22,6 +23,10 @@ impl Pool {
         }
         check_alike(&self.config.borrow().groups, spec)?;
         let opened = open_spec(&self.opener, spec).await?;
+        // Whoever is refused finds the devices as they were: nothing is written before this.
+        let mut trial = self.config.borrow().clone();
+        add_to_config(&mut trial, &opened)?;
+        check_fits(&trial)?;
         let mut places = Vec::new();
         for (_, sides) in &opened.logs {
             let smallest = sides.iter().map(|c| c.size_bytes).min().unwrap_or(0);
@@ -134,6 +139,7 @@ impl Pool {
         if !is_log {
             self.check_mirror(&old)?;
         }
+        self.check_one_more(&candidate)?;
         let open = OpenDevice::new(new, candidate.deadline.clone());
         let added = member(&mut self.config.borrow_mut(), &candidate);
         let id = DeviceId(added.device);
@@ -168,6 +174,17 @@ impl Pool {
         self.commit_config().await?;
         self.want_resilver();
         Ok(())
+    }
+
+    /// Refuses a device for which the configuration has no room.
+    fn check_one_more(&self, candidate: &Candidate) -> Result<(), PoolError> {
+        let mut trial = self.config.borrow().clone();
+        let added = member(&mut trial, candidate);
+        // Wherever it will be: it takes the same room.
+        if let Some(first) = trial.groups.first_mut() {
+            first.members.push(added);
+        }
+        check_fits(&trial)
     }
 
     fn ring_range(&self, side: u32) -> Result<(u64, u64), PoolError> {
@@ -271,17 +288,17 @@ impl Pool {
             )));
         }
         if path == old.path {
-            let in_use = self
-                .array
-                .status()
-                .iter()
-                .any(|m| m.id.0 == old.device && matches!(m.state, MemberState::Online));
+            let in_use =
+                self.array.status().iter().any(|m| m.id.0 == old.device && is_used(m.state));
             if in_use {
                 return Err(PoolError::new(format!(
                     "{path} is in use; take it offline first to replace it with itself, or name \
                      another device"
                 )));
             }
+            // It is let go first: it can be opened by one at a time.
+            self.array.close(DeviceId(old.device)).map_err(|e| self.in_words(&e))?;
+            self.take_array_events();
             self.devices.borrow_mut().remove(&DeviceId(old.device));
         }
         if self.is_log(old.device) {
@@ -295,6 +312,7 @@ impl Pool {
         if candidate.size_bytes < needed {
             return Err(too_small(&path, candidate.size_bytes, needed));
         }
+        self.check_one_more(&candidate)?;
         clear_label(&candidate.device()).await?;
         let open = OpenDevice::new(&path, candidate.deadline.clone());
         let added = member(&mut self.config.borrow_mut(), &candidate);
@@ -451,6 +469,10 @@ impl Pool {
         self.want_resilver();
         Ok(())
     }
+}
+
+fn is_used(state: MemberState) -> bool {
+    matches!(state, MemberState::Online | MemberState::Degraded)
 }
 
 fn too_small(path: &str, size_bytes: u64, needed_bytes: u64) -> PoolError {

@@ -106,13 +106,15 @@ impl Pool {
         name: &str,
         wanted: &Wanted,
     ) -> Result<IoBuf, DeviceError> {
-        match self.reader.read(wanted).await {
+        match self.reader.read_each(wanted).await {
             Ok(buf) => Ok(buf),
-            Err(error) => {
-                self.note_lost(volume, wanted.lba, wanted.blocks);
+            Err(unread) => {
+                for index in unread.blocks {
+                    self.note_lost_block(volume.id, Lba(wanted.lba.0 + u64::from(index)));
+                }
                 let (offset, len) =
                     (wanted.lba.0 * BLOCK_BYTES, u64::from(wanted.blocks) * BLOCK_BYTES);
-                Err(DeviceError::new(name, Operation::Read, offset, len, error.kind))
+                Err(DeviceError::new(name, Operation::Read, offset, len, unread.error.kind))
             }
         }
     }
@@ -126,21 +128,29 @@ impl Pool {
     ) -> Vec<Allocation> {
         /// Runs in one answer: a client asks again for the rest.
         const MOST: usize = 4096;
+        /// Blocks looked at before asking whether that is enough: they may all be runs of their own.
+        const LOOK: u64 = 1 << 14;
         let first = offset_bytes / BLOCK_BYTES;
         let end = (offset_bytes + len_bytes).div_ceil(BLOCK_BYTES);
         let mut runs: Vec<(u64, bool)> = Vec::new();
-        let mut push = |blocks: u64, hole: bool| match runs.last_mut() {
-            Some((len, last)) if *last == hole => *len += blocks,
-            _ => runs.push((blocks, hole)),
-        };
         let map = self.map.borrow();
-        for piece in self.groups.borrow().lookup(volume.id, Lba(first), end - first) {
-            match piece.content {
-                Some(content) => push(piece.blocks, matches!(content, Content::Zero)),
-                None => map.lookup_range(volume.id, piece.lba, piece.blocks, |part| {
-                    push(part.blocks, matches!(part.kind, PieceKind::Hole));
-                }),
+        let groups = self.groups.borrow();
+        let mut from = first;
+        while from < end && runs.len() <= MOST {
+            let blocks = LOOK.min(end - from);
+            let mut push = |blocks: u64, hole: bool| match runs.last_mut() {
+                Some((len, last)) if *last == hole => *len += blocks,
+                _ => runs.push((blocks, hole)),
+            };
+            for piece in groups.lookup(volume.id, Lba(from), blocks) {
+                match piece.content {
+                    Some(content) => push(piece.blocks, matches!(content, Content::Zero)),
+                    None => map.lookup_range(volume.id, piece.lba, piece.blocks, |part| {
+                        push(part.blocks, matches!(part.kind, PieceKind::Hole));
+                    }),
+                }
             }
+            from += blocks;
         }
         let mut at = first;
         let mut out = Vec::new();

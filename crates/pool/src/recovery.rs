@@ -11,13 +11,14 @@ use forebay_device::Device;
 use forebay_format::config::{GroupConfig, MemberConfig, MemberUse, PoolConfig, RingConfig};
 use forebay_format::footer::footer_blocks;
 use forebay_format::label::{Heartbeat, SUPERBLOCK_SLOTS};
+use forebay_format::map_record::MAX_VOLUME_BLOCKS;
 use forebay_format::superblock::Superblock;
 use forebay_intent_log::{IntentLog, LogConfig, LogRing, LogState, Side};
 use forebay_rt as rt;
 use forebay_rt::sync::{Mutex, Notify};
 use forebay_segment::{Classes, DataWriter, InFlight, JournalWriter, Reader, STREAMS};
 use forebay_txg::{Groups, Throttle};
-use forebay_units::{BLOCK_BYTES, CommitId, DeviceId, Nanos, TxgId, VolumeId, parse_bytes};
+use forebay_units::{BLOCK_BYTES, CommitId, DeviceId, Lba, Nanos, TxgId, VolumeId, parse_bytes};
 
 use crate::devices::parse_layout;
 use crate::health::HealthState;
@@ -280,6 +281,7 @@ impl Pool {
         self.replay(old, state).await?;
         report.replay_seconds += rt::now().since(begun).as_secs_f64();
         self.health.replayed.set(true);
+        self.cut_leftovers().await;
         // The old log counts until the root of the last replayed group starts the new one.
         self.restart_log_wanted();
         self.sync_group().await?;
@@ -287,6 +289,26 @@ impl Pool {
             return Err(PoolError::new("the log could not be started; see its devices"));
         }
         Ok(())
+    }
+
+    /// What volumes have that are gone by the configuration, and what lies past the end of the others:
+    /// a root of the cleaner may have brought the new configuration, and a crash have come before the
+    /// group that was to cut them.
+    async fn cut_leftovers(&self) {
+        let mut writers = self.writers.lock().await;
+        let map = self.map.borrow();
+        let volumes = self.volumes.borrow();
+        for id in map.volumes() {
+            match volumes.get(&id) {
+                None => writers.dropped.push(id),
+                Some(volume) => {
+                    let end = Self::blocks_of(volume.size_bytes.get());
+                    if map.mapped_within(id, Lba(end), MAX_VOLUME_BLOCKS - end) > 0 {
+                        writers.truncated.push((id, end));
+                    }
+                }
+            }
+        }
     }
 
     /// Puts a pool together; nothing runs yet.

@@ -374,7 +374,7 @@ impl Pool {
 
     async fn scrub_segment(self: &Rc<Self>, segment: SegmentId) -> u64 {
         // While this is held nothing is on its way to a segment, and none changes hands.
-        let still = self.writers.lock().await;
+        let mut still = self.writers.lock().await;
         let info = self.table.get(segment);
         if matches!(info.state, SegmentState::Free | SegmentState::Emptied(_)) {
             return 0;
@@ -384,15 +384,19 @@ impl Pool {
             Err(_) => return 0,
         };
         let rows = info.rows;
+        let bytes = u64::from(rows) * u64::from(per_row) * BLOCK_BYTES;
         if info.kind == SegmentKind::Map {
             self.scrub_journal(&still, segment, rows).await;
-            return u64::from(rows) * u64::from(per_row) * BLOCK_BYTES;
+            return bytes;
         }
         let owners = self.owners(&still, segment, &info).await;
         let judge = |addr: BlockAddr, block: &[u8]| self.judge(&owners, addr, block);
         let mut row = 0;
-        while row < rows {
+        loop {
             let count = ROWS.min(rows - row);
+            if count == 0 {
+                return bytes;
+            }
             match self.array.scrub_rows(segment, row, count, &judge).await {
                 Ok(found) => {
                     self.progress(|status| {
@@ -414,8 +418,16 @@ impl Pool {
                 }
             }
             row += count;
+            // A segment may take seconds: a group that waits has its turn between its rows. What was
+            // written of it when this began stays what it is, unless it was emptied and freed.
+            drop(still);
+            still = self.writers.lock().await;
+            let now = self.table.get(segment);
+            let gone = matches!(now.state, SegmentState::Free | SegmentState::Emptied(_));
+            if gone || now.birth != info.birth {
+                return bytes;
+            }
         }
-        u64::from(rows) * u64::from(per_row) * BLOCK_BYTES
     }
 
     /// The journal is judged by its frames, when its columns do not agree. When a frame is not to

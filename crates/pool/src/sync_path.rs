@@ -66,10 +66,12 @@ impl Pool {
     }
 
     fn wants_sync(&self) -> bool {
+        // What writers hold that still wait for a device is given back by no commit.
+        let gives_room = self.groups.borrow().open().held_bytes > 0;
+        let large = self.throttle.dirty_bytes() >= self.limits.get().txg_bytes;
         self.sync.wanted.get() > self.sync.committed.get()
             || self.sync.root_wanted.get()
-            || self.throttle.dirty_bytes() >= self.limits.get().txg_bytes
-            || self.throttle.is_full()
+            || (gives_room && (large || self.throttle.is_full()))
             || self.log_pressure()
     }
 

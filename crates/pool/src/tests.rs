@@ -1,6 +1,7 @@
 mod devices;
 mod edges;
 mod imports;
+mod leftovers;
 mod owners;
 mod rack;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use forebay_device::Device;
-use forebay_format::config::VolumeConfig;
+use forebay_format::config::{PoolConfig, VolumeConfig};
 use forebay_units::{BLOCK_BYTES, VolumeId, format_bytes};
 
 use crate::config::{VOLUME_PROPERTIES, check_name, check_property, effective};
@@ -25,6 +25,22 @@ fn check_size(size_bytes: u64) -> Result<(), PoolError> {
         )));
     }
     Ok(())
+}
+
+/// Refuses a configuration that leaves too little room in its slot for what grows by itself: what
+/// devices miss, what is lost. Lines of history do not count, they give way.
+pub(crate) fn check_fits(config: &PoolConfig) -> Result<(), PoolError> {
+    const SPARE_BYTES: u64 = 96 << 10;
+    let bytes = PoolConfig { history: Vec::new(), ..config.clone() }.encode().len() as u64;
+    if bytes + SPARE_BYTES <= forebay_format::label::CONFIG_SLOT_BYTES {
+        return Ok(());
+    }
+    Err(PoolError::new(format!(
+        "the label of a device has no room for more: the configuration of pool '{}' takes {} by now; \
+         it has too many volumes or devices",
+        config.name,
+        format_bytes(bytes)
+    )))
 }
 
 impl Pool {
@@ -146,12 +162,7 @@ impl Pool {
     }
 
     pub(crate) fn check_config_fits(&self) -> Result<(), PoolError> {
-        let config = self.config.borrow();
-        let body = config.encode();
-        let (pool, generation) = (config.guid, config.generation);
-        let envelope = forebay_format::label::ConfigEnvelope { pool, device: 0, generation, body };
-        envelope.encode()?;
-        Ok(())
+        check_fits(&self.config.borrow())
     }
 
     /// Destroys a volume and all its data.

@@ -28,6 +28,19 @@ pub struct Wanted {
     pub sums: Vec<Option<u64>>,
 }
 
+/// A read that failed.
+#[derive(Clone, Debug)]
+pub struct Unread {
+    /// What is wrong with the first block that could not be had.
+    pub error: DeviceError,
+    /// Blocks that could not be had, counted from the first one wanted; the first of them when there
+    /// are many.
+    pub blocks: Vec<u32>,
+}
+
+/// Bad blocks after which a read looks for no more: each may cost many reads.
+const BAD_MAX: usize = 64;
+
 /// Reads of one pool.
 pub struct Reader {
     array: Rc<Array>,
@@ -60,28 +73,47 @@ impl Reader {
 
     /// Reads and checks; what is wrong on media and can be repaired is repaired.
     pub async fn read(&self, wanted: &Wanted) -> Result<IoBuf, DeviceError> {
+        self.read_each(wanted).await.map_err(|unread| unread.error)
+    }
+
+    /// The same; who fails says which blocks could not be had.
+    pub async fn read_each(&self, wanted: &Wanted) -> Result<IoBuf, Unread> {
         let pin = self.table.pin(wanted.addr.segment());
         let data = self.array.read(wanted.addr, wanted.blocks);
+        let mut bad = Vec::new();
+        let mut first_error = None;
         // Sums that memory does not have are read with the data, not before it.
         let (outcome, missing) = if wanted.sums.iter().all(Option::is_some) {
             (data.await, Vec::new())
         } else {
-            let (outcome, missing) = rt::join(data, self.missing_sums(wanted)).await;
-            (outcome, missing?)
+            rt::join(data, self.missing_sums(wanted)).await
         };
-        let sum = |index: usize| wanted.sums[index].unwrap_or_else(|| missing[index]);
         // What could not be read as a whole is tried block by block, in every version there is.
         let mut buf = outcome.unwrap_or_else(|_| IoBuf::zeroed(wanted.blocks as usize * BLOCK_LEN));
         for index in 0..wanted.blocks as usize {
             let lba = Lba(wanted.lba.0 + index as u64);
             let block = &mut buf[index * BLOCK_LEN..(index + 1) * BLOCK_LEN];
-            if block_sum(self.pool, wanted.volume, lba, block) != sum(index) {
-                let good = self.recover(wanted, index, sum(index)).await?;
-                block.copy_from_slice(&good);
+            let sum = wanted.sums[index].map_or_else(|| missing[index].clone(), Ok);
+            let outcome = match sum {
+                Ok(sum) if block_sum(self.pool, wanted.volume, lba, block) == sum => continue,
+                Ok(sum) => {
+                    self.recover(wanted, index, sum).await.map(|g| block.copy_from_slice(&g))
+                }
+                Err(error) => Err(error),
+            };
+            if let Err(error) = outcome {
+                first_error.get_or_insert(error);
+                bad.push(index as u32);
+                if bad.len() >= BAD_MAX {
+                    break;
+                }
             }
         }
         drop(pin);
-        Ok(buf)
+        match first_error {
+            None => Ok(buf),
+            Some(error) => Err(Unread { error, blocks: bad }),
+        }
     }
 
     async fn recover(&self, wanted: &Wanted, index: usize, sum: u64) -> Result<IoBuf, DeviceError> {
@@ -110,26 +142,33 @@ impl Reader {
         DeviceError::new("pool", Operation::Read, lba * BLOCK_BYTES, BLOCK_BYTES, kind)
     }
 
-    /// What the footer says of all blocks of `wanted`.
-    async fn missing_sums(&self, wanted: &Wanted) -> Result<Vec<u64>, DeviceError> {
+    /// What the footer says of the blocks of `wanted` whose sums memory does not have.
+    async fn missing_sums(&self, wanted: &Wanted) -> Vec<Result<u64, DeviceError>> {
         let segment = wanted.addr.segment();
-        let (first, end) = (wanted.addr.block(), wanted.addr.block() + wanted.blocks);
-        let (_, data_blocks) = self.footer_of(segment)?;
-        if end > data_blocks {
-            let index = data_blocks.saturating_sub(first) as usize;
-            return Err(self.unreadable(wanted, index, "the segment's footer does not reach it"));
-        }
+        let first = wanted.addr.block();
+        let end = self.footer_of(segment).map(|(_, data_blocks)| data_blocks);
         let mut sums = Vec::with_capacity(wanted.blocks as usize);
         let mut page = None;
-        for block in first..end {
-            let number = FooterPlace::page_of(block);
-            let bytes = match &page {
-                Some((known, bytes)) if *known == number => bytes,
-                _ => &page.insert((number, self.page(segment, number).await?)).1,
+        for (index, known) in wanted.sums.iter().enumerate() {
+            let block = first + index as u32;
+            let sum = match (known, &end) {
+                (Some(sum), _) => Ok(*sum),
+                (None, Err(error)) => Err(error.clone()),
+                (None, Ok(end)) if block >= *end => {
+                    Err(self.unreadable(wanted, index, "the segment's footer does not reach it"))
+                }
+                (None, Ok(_)) => {
+                    let number = FooterPlace::page_of(block);
+                    if !matches!(&page, Some((known, _)) if *known == number) {
+                        page = Some((number, self.page(segment, number).await));
+                    }
+                    let (_, bytes) = page.as_ref().expect("just read");
+                    bytes.as_ref().map(|bytes| sum_in_page(bytes, block)).map_err(Clone::clone)
+                }
             };
-            sums.push(sum_in_page(bytes, block));
+            sums.push(sum);
         }
-        Ok(sums)
+        sums
     }
 
     /// Where a segment's footer belongs, and the block at which it begins.

@@ -1,0 +1,388 @@
+//! What is left half done: by a refused command, by a crash between two roots, by a read of which one
+//! block is bad, by writers that wait for devices.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use forebay_device::{
+    BlockDevice, Device, DeviceError, DeviceFuture, ErrorKind, Geometry, IoBuf, IoBytes, Operation,
+};
+use forebay_rt::{self as rt, Runtime};
+use forebay_units::Nanos;
+
+use super::rack::{Paced, Rack};
+use super::{Shelf, expect, names, spec, stamp, volume};
+use crate::spec::{GroupSpec, ImportOptions, PoolSpec, Redundancy, VolumeSpec};
+use crate::{Opener, Pool, PoolError};
+
+const SIZE: u64 = 64 << 20;
+
+/// Where `wanted` (one block) lies on a device.
+async fn place_of(device: &Device, wanted: &[u8]) -> u64 {
+    for at in (5 << 20..SIZE - (1 << 20)).step_by(4096) {
+        let held = device.read(at, IoBuf::zeroed(4096)).await.unwrap();
+        if held[..] == wanted[..4096] {
+            return at;
+        }
+    }
+    panic!("it is nowhere");
+}
+
+#[test]
+fn a_read_over_one_bad_block_calls_that_block_lost_and_no_other() {
+    Runtime::simulated(1).block_on(async {
+        let rack = Rack::new(&["a"], SIZE);
+        let options = spec(Redundancy::Raid0, &["a"], &[]);
+        let pool = Pool::create(rack.host(1), "tank", &options).await.unwrap();
+        pool.create_volume(&volume(8 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        let data = stamp(256 << 10, 1);
+        v.write(0, data.clone(), false).await.unwrap();
+        pool.sync().await.unwrap();
+        pool.sync().await.unwrap();
+        let device = rack.device("a");
+        let rot = IoBuf::copy_of(&[0xee; 4096]).freeze();
+        for block in [20, 40] {
+            let at = place_of(&device, &data[block * 4096..]).await;
+            device.write(at, rot.clone(), false).await.unwrap();
+        }
+        assert!(v.read(0, IoBuf::zeroed(256 << 10)).await.is_err());
+        let status = pool.status();
+        assert_eq!(status.lost_count, 2, "{:?}", status.lost);
+        for (said, block) in status.lost.iter().zip([20, 40]) {
+            assert!(said.ends_with(&format!("offset {}", block * 4096)), "{said}");
+        }
+        expect(&v, 0, &data[..20 * 4096]).await;
+        expect(&v, 21 * 4096, &data[21 * 4096..40 * 4096]).await;
+        pool.export().await.unwrap();
+    });
+}
+
+// Writers that merge hold a part of the dirty limit and wait for devices. No commit gives them room.
+#[test]
+fn writers_that_wait_for_devices_cause_no_roots() {
+    Runtime::simulated(2).block_on(async {
+        let slow = Rc::new(Cell::new(false));
+        let pace = {
+            let slow = slow.clone();
+            move |_: &str, operation: Operation, at: u64| {
+                let body = operation == Operation::Read && at >= 1 << 20;
+                Some(match body && slow.get() {
+                    true => Nanos::from_secs(10),
+                    false => Nanos::from_micros(100),
+                })
+            }
+        };
+        let inner = Shelf::new(&["a"], SIZE);
+        let opener = Rc::new(Paced { inner, pace: Rc::new(pace) });
+        let mut options = spec(Redundancy::Raid0, &["a"], &[]);
+        options.properties.insert("dirty_limit".to_owned(), "4M".to_owned());
+        let pool = Pool::create(opener, "tank", &options).await.unwrap();
+        pool.create_volume(&volume(16 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        for at in 0..16u64 {
+            v.write(at << 20, stamp(1 << 20, at), false).await.unwrap();
+        }
+        pool.sync().await.unwrap();
+        slow.set(true);
+        let before = pool.last_commit().0;
+        v.write(15 << 20, stamp(4096, 99), false).await.unwrap();
+        let writers: Vec<_> = (0..6u64)
+            .map(|at| {
+                let v = v.clone();
+                let part = stamp((1 << 20) - 1024, 100 + at);
+                rt::spawn(async move { v.write((at << 20) + 512, part, false).await })
+            })
+            .collect();
+        // The group of the one write is old after five seconds.
+        rt::sleep(Nanos::from_secs(9)).await;
+        let roots = pool.last_commit().0 - before;
+        assert!(roots <= 2, "{roots} roots, with nothing to commit");
+        for writer in writers {
+            writer.await.unwrap();
+        }
+        for at in 0..6u64 {
+            expect(&v, (at << 20) + 512, &stamp((1 << 20) - 1024, 100 + at)).await;
+        }
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn an_add_that_is_refused_leaves_the_devices_as_they_were() {
+    Runtime::simulated(3).block_on(async {
+        let rack = Rack::new(&["a", "b", "c", "d", "l"], SIZE);
+        let options = spec(Redundancy::Raid0, &["a"], &[]);
+        let pool = Pool::create(rack.host(1), "tank", &options).await.unwrap();
+        pool.sync().await.unwrap();
+        // What somebody has there.
+        let mine = stamp(65536, 7);
+        for name in ["b", "c", "d", "l"] {
+            rack.device(name).write(64 << 10, mine.clone(), false).await.unwrap();
+        }
+        let before = rack.changes();
+        let group = GroupSpec { redundancy: Redundancy::Raidz3, devices: names(&["b", "c", "d"]) };
+        let add =
+            PoolSpec { groups: vec![group], force: true, ..spec(Redundancy::Raid0, &[], &["l"]) };
+        pool.add(&add).await.unwrap_err();
+        for name in ["b", "c", "d", "l"] {
+            expect(&rack.device(name), 64 << 10, &mine).await;
+        }
+        assert_eq!(rack.changes(), before, "something was written");
+        assert_eq!(pool.status().groups.len(), 1);
+        pool.export().await.unwrap();
+    });
+}
+
+/// A pool that wants more room than there is, so that roots of the cleaner come before each group;
+/// a command on its volume, and the power fails after `cut` changes. Gives what changes there were,
+/// and whether the power failed.
+fn cut_during<F>(rack: &Rc<Rack>, cut: u64, command: impl FnOnce(Rc<Pool>) -> F + 'static) -> bool
+where
+    F: Future<Output = Result<(), PoolError>>,
+{
+    let rack = rack.clone();
+    Runtime::simulated(4).block_on(async move {
+        let options = spec(Redundancy::Raid0, &["a"], &[]);
+        let pool = Pool::create(rack.host(1), "tank", &options).await.unwrap();
+        pool.create_volume(&volume(4 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        v.write(0, stamp(4 << 20, 1), false).await.unwrap();
+        pool.sync().await.unwrap();
+        let mut limits = pool.limits.get();
+        limits.reserve_segments = 10_000;
+        pool.limits.set(limits);
+        rack.switches.power.set(Some(cut));
+        let _ = command(pool.clone()).await;
+        rack.switches.power.get() == Some(0)
+    })
+}
+
+fn imported<T>(rack: &Rc<Rack>, see: impl AsyncFnOnce(Rc<Pool>) -> T + 'static) -> T
+where
+    T: 'static,
+{
+    let rack = rack.clone();
+    rack.switches.power.set(None);
+    Runtime::simulated(5).block_on(async move {
+        let options = ImportOptions::default();
+        let pool = Pool::import(rack.host(1), &names(&["a"]), "tank", &options).await.unwrap();
+        let out = see(pool.clone()).await;
+        pool.export().await.unwrap();
+        out
+    })
+}
+
+#[test]
+fn what_a_smaller_size_has_cut_off_is_gone_whenever_the_power_fails() {
+    for cut in (0..).step_by(3) {
+        let rack = Rack::new(&["a"], SIZE);
+        let failed =
+            cut_during(
+                &rack,
+                cut,
+                |pool| async move { pool.resize_volume("v", 1 << 20, true).await },
+            );
+        imported(&rack, async |pool: Rc<Pool>| {
+            let v = pool.open_volume("v").unwrap();
+            expect(&v, 0, &stamp(4 << 20, 1)[..1 << 20]).await;
+            if pool.get_volume("v").unwrap().size_bytes == 1 << 20 {
+                pool.resize_volume("v", 4 << 20, false).await.unwrap();
+                expect(&v, 1 << 20, &vec![0; 3 << 20]).await;
+            } else {
+                expect(&v, 0, &stamp(4 << 20, 1)).await;
+            }
+        });
+        if !failed {
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_destroyed_volume_leaves_no_blocks_whenever_the_power_fails() {
+    for cut in (0..).step_by(3) {
+        let rack = Rack::new(&["a"], SIZE);
+        let failed = cut_during(&rack, cut, |pool| async move { pool.destroy_volume("v").await });
+        imported(&rack, async |pool: Rc<Pool>| match pool.open_volume("v") {
+            Some(v) => expect(&v, 0, &stamp(4 << 20, 1)).await,
+            None => {
+                let map = pool.map.borrow();
+                let held: u64 = map.volumes().map(|id| map.mapped_blocks(id)).sum();
+                assert_eq!(held, 0, "blocks that belong to nobody");
+            }
+        });
+        if !failed {
+            return;
+        }
+    }
+}
+
+/// Devices that one at a time can have, as files are with their locks.
+struct Locked {
+    inner: Rc<Rack>,
+    held: Rc<RefCell<BTreeSet<String>>>,
+}
+
+struct Held {
+    inner: Device,
+    held: Rc<RefCell<BTreeSet<String>>>,
+    fails: Rc<Rack>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.held.borrow_mut().remove(self.inner.name());
+    }
+}
+
+impl BlockDevice for Held {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+    fn read(&self, at: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
+        self.inner.read(at, buf)
+    }
+    fn write(&self, at: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
+        if self.fails.switches.unreadable.borrow().contains(self.inner.name()) {
+            let kind = ErrorKind::Other { detail: "worn out".to_owned() };
+            let error = DeviceError::new(self.inner.name(), Operation::Write, at, 0, kind);
+            return Box::pin(async move { Err(error) });
+        }
+        self.inner.write(at, data, fua)
+    }
+    fn flush(&self) -> DeviceFuture<'_, ()> {
+        self.inner.flush()
+    }
+    fn discard(&self, at: u64, len: u64, fua: bool) -> DeviceFuture<'_, ()> {
+        self.inner.discard(at, len, fua)
+    }
+}
+
+impl Opener for Locked {
+    fn open(&self, path: &str) -> Result<Device, DeviceError> {
+        let inner = self.inner.host(1).open(path)?;
+        if !self.held.borrow_mut().insert(path.to_owned()) {
+            return Err(DeviceError::new(path, Operation::Open, 0, 0, ErrorKind::Busy));
+        }
+        Ok(Rc::new(Held { inner, held: self.held.clone(), fails: self.inner.clone() }))
+    }
+    fn host(&self) -> u64 {
+        1
+    }
+}
+
+#[test]
+fn a_device_that_has_failed_is_replaced_by_itself() {
+    Runtime::simulated(6).block_on(async {
+        let rack = Rack::new(&["a", "b"], SIZE);
+        let opener = Rc::new(Locked { inner: rack.clone(), held: Rc::default() });
+        let options = spec(Redundancy::Mirror, &["a", "b"], &[]);
+        let pool = Pool::create(opener, "tank", &options).await.unwrap();
+        pool.create_volume(&volume(4 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        v.write(0, stamp(65536, 1), true).await.unwrap();
+        pool.sync().await.unwrap();
+        rack.switches.unreadable.borrow_mut().insert("a".to_owned());
+        v.write(0, stamp(65536, 2), true).await.unwrap();
+        pool.sync().await.unwrap();
+        assert_eq!(pool.status().groups[0].children[0].state, crate::status::Health::Faulted);
+        rack.switches.unreadable.borrow_mut().clear();
+        pool.replace("a", None, false).await.unwrap();
+        loop {
+            rt::sleep(Nanos::from_millis(100)).await;
+            if pool.status().scan.is_some_and(|scan| scan.state == "completed") {
+                break;
+            }
+        }
+        expect(&v, 0, &stamp(65536, 2)).await;
+        assert_eq!(pool.summary().health, crate::status::Health::Online);
+        pool.export().await.unwrap();
+    });
+}
+
+// A segment of large devices takes a while to read. Groups go on meanwhile.
+#[test]
+fn a_group_is_committed_while_a_scrub_reads_a_segment() {
+    Runtime::simulated(7).block_on(async {
+        let slow = Rc::new(Cell::new(false));
+        let pace = {
+            let slow = slow.clone();
+            move |_: &str, operation: Operation, at: u64| {
+                let body = operation == Operation::Read && at >= 1 << 20;
+                Some(match body && slow.get() {
+                    true => Nanos::from_secs(2),
+                    false => Nanos::from_micros(100),
+                })
+            }
+        };
+        let inner = Shelf::new(&["a", "b"], 8 << 30);
+        let opener = Rc::new(Paced { inner, pace: Rc::new(pace) });
+        let options = spec(Redundancy::Mirror, &["a", "b"], &[]);
+        let pool = Pool::create(opener, "tank", &options).await.unwrap();
+        let geometry = pool.array.groups()[0];
+        assert!(geometry.rows() >= 48, "{geometry:?}");
+        pool.create_volume(&volume(64 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        for at in 0..48u64 {
+            v.write(at << 20, stamp(1 << 20, at), false).await.unwrap();
+        }
+        pool.sync().await.unwrap();
+        slow.set(true);
+        pool.scrub().await.unwrap();
+        rt::sleep(Nanos::from_secs(3)).await;
+        let done = || pool.status().scan.unwrap().done_bytes;
+        let before = done();
+        v.write(50 << 20, stamp(4096, 100), false).await.unwrap();
+        pool.sync().await.unwrap();
+        assert_eq!(done(), before, "the group has waited for a whole segment");
+        slow.set(false);
+        // What is overwritten while it is being scrubbed is nobody's loss.
+        for at in 0..48u64 {
+            v.write(at << 20, stamp(1 << 20, 200 + at), false).await.unwrap();
+        }
+        pool.sync().await.unwrap();
+        let scan = loop {
+            rt::sleep(Nanos::from_millis(100)).await;
+            let scan = pool.status().scan.unwrap();
+            if scan.state != "in progress" {
+                break scan;
+            }
+        };
+        assert_eq!((scan.errors, scan.repaired_bytes), (0, 0), "{scan:?}");
+        for at in 0..48u64 {
+            expect(&v, at << 20, &stamp(1 << 20, 200 + at)).await;
+        }
+        pool.export().await.unwrap();
+    });
+}
+
+// What grows by itself in the configuration (what devices miss, what is lost) has room there, however
+// many volumes there are: a pool must not stop because a device was taken offline.
+#[test]
+fn volumes_leave_room_in_the_configuration_for_what_grows_by_itself() {
+    Runtime::simulated(8).block_on(async {
+        let rack = Rack::new(&["a"], SIZE);
+        let options = spec(Redundancy::Raid0, &["a"], &[]);
+        let pool = Pool::create(rack.host(1), "tank", &options).await.unwrap();
+        let long = |i: u32| VolumeSpec {
+            name: format!("{}{i}", "n".repeat(190)),
+            sparse: true,
+            properties: BTreeMap::from([("comment".to_owned(), "c".repeat(200))]),
+            ..volume(1 << 20)
+        };
+        let mut made = 0;
+        while pool.create_volume(&long(made)).await.is_ok() {
+            made += 1;
+        }
+        assert!(made > 100);
+        let spare =
+            forebay_format::label::CONFIG_SLOT_BYTES as usize - pool.config.borrow().encode().len();
+        assert!(spare >= 64 << 10, "{spare} bytes are left");
+        pool.export().await.unwrap();
+    });
+}
