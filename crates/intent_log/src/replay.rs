@@ -128,6 +128,7 @@ pub struct Replay {
     watermark: FrameSeq,
     last_txg: TxgId,
     partial: Option<Record>,
+    goes_back: bool,
     frames: u64,
     records: u64,
     bytes: u64,
@@ -170,6 +171,7 @@ impl Replay {
             watermark: state.watermark,
             last_txg,
             partial: None,
+            goes_back: false,
             frames: 0,
             records: 0,
             bytes: 0,
@@ -177,6 +179,15 @@ impl Replay {
             end: None,
             state: state.clone(),
         })
+    }
+
+    /// Makes this the replay of a log whose groups were committed by newer roots than the one that it
+    /// is read for. The commit of a group ends the writing of its records, so one that was split may
+    /// have no end: it is left out.
+    #[must_use]
+    pub fn going_back(mut self) -> Self {
+        self.goes_back = true;
+        self
     }
 
     /// The records of the next frame that has any, in the order of their appends; those of groups
@@ -244,7 +255,9 @@ impl Replay {
             let detail = format!("{detail} (volume {}, block {})", entry.volume, entry.lba);
             Err(LogError::Inconsistent { seq, detail })
         };
-        let joined = match (self.partial.take(), entry.piece) {
+        let ended = |partial: &Record| self.goes_back && partial.txg < entry.txg;
+        let before = self.partial.take().filter(|partial| !ended(partial));
+        let joined = match (before, entry.piece) {
             (None, Piece::Last) => return refuse("the end of a split write has no beginning"),
             (Some(_), Piece::Whole) => return refuse("a split write was never ended"),
             (None, _) => Record {

@@ -52,6 +52,9 @@ pub(crate) async fn read_log(
     let set = config.properties.get("dirty_limit").and_then(|v| parse_bytes(v).ok());
     let most_bytes = set.unwrap_or(MOST_DIRTY_BYTES).min(MOST_DIRTY_BYTES);
     let mut replay = Replay::open(replay_rings(config, devices), state, config.guid)?;
+    if options.rewind_groups > 0 {
+        replay = replay.going_back();
+    }
     let mut kept = Some(Vec::new());
     let until = (options.rewind_groups > 0).then(|| state.committed.next());
     let (mut kept_bytes, mut left_out) = (0, 0u64);
@@ -119,6 +122,9 @@ impl Pool {
         }
         let rings = replay_rings(&self.config.borrow(), &self.devices.borrow());
         let mut replay = Replay::open(rings, state, self.guid)?;
+        if old.until.is_some() {
+            replay = replay.going_back();
+        }
         while let Some(records) = replay.next().await? {
             for record in records {
                 if old.until.is_none_or(|until| record.txg <= until) {

@@ -304,3 +304,49 @@ fn figures_that_cannot_work_are_refused() {
         assert_eq!(log.stats().queued_records, 0);
     });
 }
+
+// The commit of a group ends the writing of its records: one that was longer than a frame may be there
+// in part. Whoever goes back to the root before that commit has no use for the part, and every use for
+// what was written before it.
+#[test]
+fn a_write_that_was_split_and_then_committed_is_left_out_by_whoever_goes_back() {
+    Runtime::simulated(30).block_on(async {
+        let disk = &disks(1, 2 * MIB)[0];
+        let rings = [ring(0, MIB, &[disk])];
+        let config = LogConfig { frames_in_flight: 1, ..LogConfig::new(POOL) };
+        let (log, older) = start(config, &rings);
+        log.append(vec![write(1, 1, 1)]).await.unwrap();
+        let long = log.append(vec![write(2, 1, 100)]);
+        yield_now().await;
+        sleep(Nanos(0)).await;
+        let newer = log.state(TxgId(1));
+        log.release(TxgId(1));
+        long.await.unwrap();
+        log.append(vec![write(3, 2, 1), write(4, 2, 60)]).await.unwrap();
+        let (records, _) = replay(&rings, &newer).await;
+        assert_eq!(records.iter().map(|r| r.lba.0).collect::<Vec<_>>(), [3, 4]);
+
+        let mut going_back = Replay::open(rings.to_vec(), &older, POOL).unwrap().going_back();
+        let mut records = Vec::new();
+        while let Some(more) = going_back.next().await.unwrap() {
+            records.extend(more);
+        }
+        assert_eq!(records.iter().map(|r| r.lba.0).collect::<Vec<_>>(), [1, 3, 4]);
+        assert!(
+            records
+                .iter()
+                .zip([(1, 1, 1), (3, 2, 1), (4, 2, 60)])
+                .all(|(got, (id, txg, len))| { same(got, &write(id, txg, len)) })
+        );
+        assert_eq!(going_back.end().unwrap().verdict, Verdict::CleanEnd);
+        // A hole is told from that: without going back nothing may be missing.
+        let mut strict = Replay::open(rings.to_vec(), &older, POOL).unwrap();
+        let strict = loop {
+            match strict.next().await {
+                Ok(Some(_)) => {}
+                other => break other,
+            }
+        };
+        assert!(matches!(strict, Err(LogError::Inconsistent { .. })), "{strict:?}");
+    });
+}
