@@ -86,7 +86,10 @@ impl PoolSet {
                 self.check_takes_more(name)?;
                 self.state.check_name_free(name, None)?;
                 let pool = Pool::create(self.opener.clone(), name, spec).await?;
-                self.adopt(pool.clone())?;
+                if let Err(unknown) = self.adopt(pool.clone()) {
+                    pool.export().await?;
+                    return Err(unknown);
+                }
                 remember_command(&pool, typed).await?;
             }
             Action::Import { paths, options } => {
@@ -114,7 +117,10 @@ impl PoolSet {
                 let pool = self.pool(name)?;
                 self.check_unused(&format!("{name}/{volume}"), *force)?;
                 self.leases.revoke(&format!("{name}/{volume}"));
-                pool.destroy_volume(volume).await?;
+                let outcome = pool.destroy_volume(volume).await;
+                // Whoever came back meanwhile would stand for the next volume of that name.
+                self.leases.revoke(&format!("{name}/{volume}"));
+                outcome?;
                 remember_command(&pool, typed).await?;
             }
             other => {
@@ -144,6 +150,8 @@ impl PoolSet {
         outcome: Result<(), forebay_pool::PoolError>,
     ) -> Result<(), Failure> {
         self.pools.borrow_mut().remove(&pool.name());
+        // Whoever came back meanwhile would keep its devices open.
+        self.leases.revoke(&pool.name());
         outcome?;
         self.state.forget(pool.guid())
     }
@@ -387,3 +395,6 @@ async fn change(pool: &Rc<Pool>, action: &Action) -> Result<(), Failure> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -424,7 +424,8 @@ impl Pool {
             still = self.writers.lock().await;
             let now = self.table.get(segment);
             let gone = matches!(now.state, SegmentState::Free | SegmentState::Emptied(_));
-            if gone || now.birth != info.birth {
+            let ended = self.closing.get() || self.is_stopped();
+            if gone || now.birth != info.birth || ended {
                 return bytes;
             }
         }

@@ -28,11 +28,16 @@ fn check_size(size_bytes: u64) -> Result<(), PoolError> {
 }
 
 /// Refuses a configuration that leaves too little room in its slot for what grows by itself: what
-/// devices miss, what is lost. Lines of history do not count, they give way.
+/// devices miss, what is lost. For commands that make it grow.
 pub(crate) fn check_fits(config: &PoolConfig) -> Result<(), PoolError> {
-    const SPARE_BYTES: u64 = 96 << 10;
+    check_spare(config, 96 << 10)
+}
+
+/// Refuses a configuration with less than `spare_bytes` left. Lines of history do not count, they give
+/// way.
+fn check_spare(config: &PoolConfig, spare_bytes: u64) -> Result<(), PoolError> {
     let bytes = PoolConfig { history: Vec::new(), ..config.clone() }.encode().len() as u64;
-    if bytes + SPARE_BYTES <= forebay_format::label::CONFIG_SLOT_BYTES {
+    if bytes + spare_bytes <= forebay_format::label::CONFIG_SLOT_BYTES {
         return Ok(());
     }
     Err(PoolError::new(format!(
@@ -101,10 +106,14 @@ impl Pool {
             .saturating_sub_signed(space.promised_blocks.get())
     }
 
-    /// The block device of a volume, for NBD or a workload.
+    /// The block device of a volume, for NBD or a workload. None of a volume, or pool, that is about to
+    /// leave: whoever got one would keep the devices open.
     #[must_use]
     pub fn open_volume(self: &Rc<Self>, name: &str) -> Option<Device> {
-        let state = self.volume_named(name).ok()?;
+        let state = self.volume_named(name).ok().filter(|volume| !volume.gone.get())?;
+        if self.closing.get() {
+            return None;
+        }
         Some(Rc::new(Volume::new(self.clone(), state)))
     }
 
@@ -147,7 +156,8 @@ impl Pool {
             volume
         };
         // The label must have room for it.
-        if let Err(error) = self.check_config_fits() {
+        let fits = check_fits(&self.config.borrow());
+        if let Err(error) = fits {
             self.config.borrow_mut().volumes.retain(|v| v.id != config.id);
             self.refresh_space();
             return Err(error);
@@ -161,8 +171,9 @@ impl Pool {
         Ok(())
     }
 
+    /// Whether the configuration can be written at all.
     pub(crate) fn check_config_fits(&self) -> Result<(), PoolError> {
-        check_fits(&self.config.borrow())
+        check_spare(&self.config.borrow(), 8 << 10)
     }
 
     /// Destroys a volume and all its data.

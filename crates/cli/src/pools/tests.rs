@@ -1,0 +1,177 @@
+use std::collections::BTreeSet;
+
+use forebay_device::{
+    BlockDevice, DeviceFuture, ErrorKind, Geometry, IoBuf, IoBytes, MemoryDevice, Operation,
+};
+use forebay_pool::spec::{GroupSpec, ImportOptions, PoolSpec, Redundancy, VolumeSpec};
+use forebay_rt::{self as rt, Runtime};
+
+use super::*;
+
+/// Devices in memory that one at a time can have.
+struct Shelf {
+    devices: BTreeMap<String, Device>,
+    held: Rc<RefCell<BTreeSet<String>>>,
+}
+
+struct Held {
+    inner: Device,
+    held: Rc<RefCell<BTreeSet<String>>>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.held.borrow_mut().remove(self.inner.name());
+    }
+}
+
+impl BlockDevice for Held {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+    fn read(&self, at: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
+        self.inner.read(at, buf)
+    }
+    fn write(&self, at: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
+        self.inner.write(at, data, fua)
+    }
+    fn flush(&self) -> DeviceFuture<'_, ()> {
+        self.inner.flush()
+    }
+    fn discard(&self, at: u64, len: u64, fua: bool) -> DeviceFuture<'_, ()> {
+        self.inner.discard(at, len, fua)
+    }
+}
+
+impl Opener for Shelf {
+    fn open(&self, path: &str) -> Result<Device, DeviceError> {
+        let fail = |kind| DeviceError::new(path, Operation::Open, 0, 0, kind);
+        let inner = self.devices.get(path).cloned().ok_or_else(|| fail(ErrorKind::Gone))?;
+        if !self.held.borrow_mut().insert(path.to_owned()) {
+            return Err(fail(ErrorKind::Busy));
+        }
+        Ok(Rc::new(Held { inner, held: self.held.clone() }))
+    }
+    fn host(&self) -> u64 {
+        1
+    }
+}
+
+fn shelf() -> Rc<Shelf> {
+    let device: Device = Rc::new(MemoryDevice::new("/a", 64 << 20));
+    let devices = BTreeMap::from([("/a".to_owned(), device)]);
+    Rc::new(Shelf { devices, held: Rc::default() })
+}
+
+struct Folder(std::path::PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        Self(std::env::temp_dir().join(format!("forebay-pools-{name}-{}", std::process::id())))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+async fn ask(set: &PoolSet, action: Action) -> Result<(), Failure> {
+    let (pool, typed) = ("tank".to_owned(), String::new());
+    set.perform(&Request { version: PROTOCOL_VERSION, pool, typed, action }).await.map(|_| ())
+}
+
+fn create() -> Action {
+    let group = GroupSpec { redundancy: Redundancy::Raid0, devices: vec!["/a".to_owned()] };
+    Action::Create { spec: PoolSpec { groups: vec![group], ..PoolSpec::default() } }
+}
+
+fn create_volume() -> Action {
+    let (name, properties) = ("v".to_owned(), BTreeMap::new());
+    Action::VolumeCreate {
+        spec: VolumeSpec { name, size_bytes: 1 << 20, sparse: false, properties },
+    }
+}
+
+fn peer() -> Peer {
+    Peer { address: "somebody".to_owned(), uid: None, identity: None }
+}
+
+/// Does what is asked while a client tries to connect again and again; gives what it got.
+async fn while_a_client_returns(set: &Rc<PoolSet>, action: Action) -> Vec<ExportHandle> {
+    let running = rt::spawn({
+        let set = set.clone();
+        async move { ask(&set, action).await }
+    });
+    let mut handles = Vec::new();
+    while !running.is_finished() {
+        handles.extend(set.open("tank/v", &peer()).ok());
+        rt::yield_now().await;
+    }
+    running.await.unwrap();
+    handles
+}
+
+async fn write(handle: &ExportHandle) -> Result<(), DeviceError> {
+    handle.device.write(0, IoBuf::zeroed(4096).freeze(), false).await
+}
+
+#[test]
+fn a_client_that_returns_too_soon_does_not_keep_an_exported_pools_devices() {
+    let folder = Folder::new("export");
+    let state = StateDir::open_at(folder.0.clone()).unwrap();
+    Runtime::simulated(1).block_on(async move {
+        let set = PoolSet::new(shelf(), state, None);
+        ask(&set, create()).await.unwrap();
+        ask(&set, create_volume()).await.unwrap();
+        let handles = while_a_client_returns(&set, Action::Export { force: true }).await;
+        let (paths, options) = (vec!["/a".to_owned()], ImportOptions::default());
+        ask(&set, Action::Import { paths, options }).await.unwrap();
+        for handle in &handles {
+            write(handle).await.unwrap_err();
+        }
+        write(&set.open("tank/v", &peer()).ok().unwrap()).await.unwrap();
+        set.close().await.unwrap();
+    });
+}
+
+#[test]
+fn a_client_that_returns_too_soon_does_not_stand_for_a_volume_made_anew() {
+    let folder = Folder::new("destroy");
+    let state = StateDir::open_at(folder.0.clone()).unwrap();
+    Runtime::simulated(2).block_on(async move {
+        let set = PoolSet::new(shelf(), state, None);
+        ask(&set, create()).await.unwrap();
+        ask(&set, create_volume()).await.unwrap();
+        let destroy = Action::VolumeDestroy { volume: "v".to_owned(), force: true };
+        let handles = while_a_client_returns(&set, destroy).await;
+        ask(&set, create_volume()).await.unwrap();
+        write(&set.open("tank/v", &peer()).ok().unwrap()).await.unwrap();
+        for handle in &handles {
+            write(handle).await.unwrap_err();
+        }
+        set.close().await.unwrap();
+    });
+}
+
+#[test]
+fn a_pool_that_cannot_be_remembered_is_not_left_open() {
+    let folder = Folder::new("create");
+    let state = StateDir::open_at(folder.0.clone()).unwrap();
+    let path = folder.0.clone();
+    Runtime::simulated(3).block_on(async move {
+        let set = PoolSet::new(shelf(), state, None);
+        std::fs::create_dir(path.join("lock")).unwrap();
+        let said = ask(&set, create()).await.unwrap_err().message;
+        assert!(said.contains("state folder"), "{said}");
+        assert!(set.pools().is_empty());
+        std::fs::remove_dir(path.join("lock")).unwrap();
+        let (paths, options) = (vec!["/a".to_owned()], ImportOptions::default());
+        ask(&set, Action::Import { paths, options }).await.unwrap();
+        set.close().await.unwrap();
+    });
+}
