@@ -170,6 +170,8 @@ fn a_pool_that_cannot_be_remembered_is_not_left_open() {
         assert!(said.contains("state folder"), "{said}");
         assert!(set.pools().is_empty());
         std::fs::remove_dir(path.join("lock")).unwrap();
+        // Tasks of the log that was closed take their leave in their turn.
+        rt::sleep(forebay_units::Nanos::from_millis(1)).await;
         let (paths, options) = (vec!["/a".to_owned()], ImportOptions::default());
         ask(&set, Action::Import { paths, options }).await.unwrap();
         set.close().await.unwrap();
