@@ -274,13 +274,11 @@ pub async fn read_all(
     let mut at = 0;
     while at < sectors {
         let count = CHUNK.min(sectors - at);
-        match read_some(device, volume, at, count).await {
-            Ok(found) => seen.extend(found.into_iter().map(Some)),
-            Err(error) => {
-                model.error_seen("read after import", &error);
-                for sector in at..at + count {
-                    let one = read_some(device, volume, sector, 1).await;
-                    seen.push(one.ok().map(|found| found[0]));
+        if let Err(error) = read_some(device, volume, at, count, &mut seen).await {
+            model.error_seen("read after import", &error);
+            for sector in at..at + count {
+                if read_some(device, volume, sector, 1, &mut seen).await.is_err() {
+                    seen.push(None);
                 }
             }
         }
@@ -289,14 +287,17 @@ pub async fn read_all(
     seen
 }
 
+/// Adds what a range shows to `seen`; nothing when it cannot be read.
 async fn read_some(
     device: &Device,
     volume: u32,
     first: u64,
     count: u64,
-) -> Result<Vec<Seen>, forebay_device::DeviceError> {
+    seen: &mut Vec<Option<Seen>>,
+) -> Result<(), forebay_device::DeviceError> {
     let buf = IoBuf::recycled(count as usize * SECTOR_LEN);
     let buf = device.read(first * SECTOR_BYTES, buf).await?;
-    let sectors = buf.chunks_exact(SECTOR_LEN).enumerate();
-    Ok(sectors.map(|(index, bytes)| examine(bytes, volume, first + index as u64)).collect())
+    let sectors = (first..).zip(buf.chunks_exact(SECTOR_LEN));
+    seen.extend(sectors.map(|(sector, bytes)| Some(examine(bytes, volume, sector))));
+    Ok(())
 }

@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::few::Few;
 use crate::stamp::Seen;
 
 /// What a change puts into its sectors.
@@ -68,7 +69,7 @@ pub struct History {
     base: Vec<u32>,
     ops: Vec<Op>,
     /// Changes of each sector, in order of issue, without those that can never be seen again.
-    writers: Vec<Vec<u32>>,
+    writers: Vec<Few>,
     /// Changes that are not known to be durable.
     volatile: Vec<u32>,
     /// Range of every change ever issued, by number.
@@ -95,7 +96,7 @@ impl History {
             sectors,
             base: vec![0; sectors as usize],
             ops: Vec::new(),
-            writers: vec![Vec::new(); sectors as usize],
+            writers: vec![Few::default(); sectors as usize],
             volatile: Vec::new(),
             issued: vec![(0, 0)],
             reading: BTreeSet::new(),
@@ -113,7 +114,7 @@ impl History {
     /// The size has changed: new sectors are zeros, lost ones are forgotten.
     pub fn resize(&mut self, sectors: u64) {
         self.base.resize(sectors as usize, 0);
-        self.writers.resize(sectors as usize, Vec::new());
+        self.writers.resize(sectors as usize, Few::default());
         self.sectors = sectors;
         for op in &mut self.ops {
             op.count = op.count.min(sectors.saturating_sub(op.first));
@@ -185,7 +186,7 @@ impl History {
         let certain = |op: &&Op| op.durable && op.completed() < oldest_read;
         let floor = list.iter().map(|i| &ops[*i as usize]).filter(certain);
         let Some(floor) = floor.map(|op| op.issued).max() else { return };
-        list.retain(|i| ops[*i as usize].completed() >= floor);
+        list.retain(|i| ops[i as usize].completed() >= floor);
     }
 
     /// A change was answered. With `durable` it must survive from now on, and with it everything
@@ -368,7 +369,7 @@ impl History {
         self.ops.clear();
         self.volatile.clear();
         self.reading.clear();
-        self.writers.iter_mut().for_each(Vec::clear);
+        self.writers.iter_mut().for_each(Few::clear);
     }
 
     /// The smallest set of changes that must be in the prefix.
@@ -449,6 +450,9 @@ impl History {
             let Some(found) = found.filter(|found| *found != Seen::Zeros) else {
                 continue; // zeros are settled by `zeroing_needed`
             };
+            if self.writers[sector].is_empty() {
+                continue; // the base, as `find_prefix` has seen
+            }
             let shown = self.writer_of(sector as u64, found)?;
             for index in self.writers[sector].iter().map(|i| *i as usize) {
                 let op = &self.ops[index];

@@ -14,6 +14,7 @@ pub mod corpus;
 pub mod desk;
 pub mod doors;
 pub mod exhaustive;
+mod few;
 pub mod generate;
 pub mod history;
 pub mod model;

@@ -17,7 +17,7 @@ use crate::model::{Model, Presence, volume_name};
 use crate::panics;
 use crate::scenario::{Boot, Crash, Demand, Scenario, TimedFault};
 use crate::stamp::Fill;
-use crate::subject::{Pool, Refusal, Subject};
+use crate::subject::{Pool, Refusal, Scrubbed, Subject};
 use crate::verdict::{Failure, Kind, Outcome, Tally};
 
 /// Virtual time that one boot may take. What waits longer hangs.
@@ -590,21 +590,27 @@ async fn finish<S: Subject>(guest: &Guest<S>, pool: S::Pool, demand: Demand) {
     reached.set("scrub");
     // A disk that still loses writes may lose those of a scrub too, and one that cannot be read is
     // repaired: the next scrub must be clean only when nothing was struck during both.
+    let spec = &guest.scenario.spec;
+    let copies = spec.raid.parity(spec.data_disks) > 0;
     let mut must_be_clean = false;
     for round in 0..if guest.brief { 0 } else { 8 } {
         let before = guest.lab.damage();
+        let mut clean = false;
         match pool.scrub().await {
             Ok(found) if demand == Demand::AllData => {
                 let calm = guest.lab.damage() == before;
                 if found.unrepaired > 0 || (must_be_clean && calm && found.repaired > 0) {
                     model.object(Kind::Scrub, format!("scrub {round} found {found:?}"));
                 }
+                clean = found == Scrubbed::default();
             }
             Ok(_) => {}
             Err(refusal) => model.error_seen("scrub", &refusal.message),
         }
         let calm = guest.lab.damage() == before;
-        if must_be_clean && calm {
+        // Without a copy a scrub that found nothing has written nothing: the next one would read
+        // what the last judgement reads anyway.
+        if calm && (must_be_clean || (clean && !copies)) {
             break;
         }
         must_be_clean = calm;

@@ -47,11 +47,23 @@ fn sum_of(volume: u32, fill: Fill, sector: u64, number: u32) -> u64 {
     mix(mix(head ^ MAGIC) ^ mix(sector.wrapping_add(fill as u64 + 1)))
 }
 
-/// Word `index` of the noise after `sum`. No word waits for the one before it: this is most of what
-/// clients cost.
-fn noise(sum: u64, index: usize) -> u64 {
-    let word = sum.wrapping_add((index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    (word ^ (word >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9)
+/// What is added to the sum for each word of noise.
+const STEPS: [u64; (SECTOR_LEN - HEAD_LEN) / 8] = {
+    let mut steps = [0; (SECTOR_LEN - HEAD_LEN) / 8];
+    let mut index = 0;
+    while index < steps.len() {
+        steps[index] = (index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        index += 1;
+    }
+    steps
+};
+
+/// A word of the noise after `sum`. No word waits for the one before it, and none is multiplied:
+/// then several are made at once. This is most of what clients cost, and the sum is what tells one
+/// sector's noise from another's.
+fn noise(sum: u64, step: u64) -> u64 {
+    let word = sum.wrapping_add(step);
+    word ^ (word >> 29)
 }
 
 /// Writes the stamp of one sector. `out` is [`SECTOR_LEN`] long.
@@ -67,8 +79,8 @@ pub fn stamp(out: &mut [u8], volume: u32, sector: u64, number: u32, fill: Fill) 
         Fill::Zeros => out[HEAD_LEN..].fill(0),
         Fill::Noise => {
             let (words, _) = out[HEAD_LEN..SECTOR_LEN].as_chunks_mut::<8>();
-            for (index, word) in words.iter_mut().enumerate() {
-                *word = noise(sum, index).to_le_bytes();
+            for (word, step) in words.iter_mut().zip(&STEPS) {
+                *word = noise(sum, *step).to_le_bytes();
             }
         }
     }
@@ -105,10 +117,10 @@ pub fn examine(bytes: &[u8], volume: u32, sector: u64) -> Seen {
             Fill::Zeros => is_zero(body),
             Fill::Noise => {
                 let (words, _) = body.as_chunks::<8>();
-                let words = words.iter().enumerate();
+                let words = words.iter().zip(&STEPS);
                 // No way out in the middle: the compiler may take several at once.
-                words.fold(0, |wrong, (index, found)| {
-                    wrong | (u64::from_le_bytes(*found) ^ noise(sum, index))
+                words.fold(0, |wrong, (found, step)| {
+                    wrong | (u64::from_le_bytes(*found) ^ noise(sum, *step))
                 }) == 0
             }
         };

@@ -177,7 +177,7 @@ fn keep_memory() {
 }
 
 /// What the disks of one scenario held is the next one's memory.
-const KEPT_BYTES: usize = 512 << 20;
+const KEPT_BYTES: usize = 1 << 30;
 
 fn one_disk() -> Option<PoolSpec> {
     Some(PoolSpec {
