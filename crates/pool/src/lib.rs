@@ -35,6 +35,7 @@ mod stats;
 pub mod status;
 mod survey;
 mod sync_path;
+mod trimming;
 mod volume;
 mod volumes;
 mod write_path;
@@ -147,6 +148,7 @@ pub struct Pool {
     pub(crate) space: Space,
     pub(crate) health: health::HealthState,
     pub(crate) scan: scan::ScanState,
+    pub(crate) trims: trimming::Trims,
     pub(crate) nonce: u64,
     pub(crate) possession: Rc<possession::Possession>,
     /// Serialises commands that change what the pool is made of.

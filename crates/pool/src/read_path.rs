@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use forebay_device::{Allocation, DeviceError, IoBuf, Operation};
-use forebay_map::PieceKind;
+use forebay_map::{Mapped, PieceKind};
 use forebay_rt as rt;
 use forebay_segment::Wanted;
 use forebay_txg::Content;
@@ -54,6 +54,16 @@ impl Pool {
         mut buf: IoBuf,
     ) -> Result<IoBuf, DeviceError> {
         let blocks = (buf.len() / BLOCK_LEN) as u64;
+        if blocks == 1 && !self.groups.borrow().covers(volume.id, lba) {
+            // What most reads are, without the lists that longer ones need.
+            let found = self.map.borrow().lookup(volume.id, lba);
+            let Some(Mapped { addr, sum }) = found else {
+                buf.fill(0);
+                return Ok(buf);
+            };
+            let wanted = Wanted { addr, volume: volume.id, lba, blocks: 1, sums: vec![sum] };
+            return self.fetch(volume, name, &wanted).await;
+        }
         let fetches = self.plan(volume.id, lba, blocks, &mut buf);
         match fetches.len() {
             0 => {}

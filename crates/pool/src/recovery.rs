@@ -369,6 +369,7 @@ impl Pool {
             space: Space::default(),
             health: HealthState::restored(&config.lost),
             scan: ScanState::restored(config.scan.as_ref()),
+            trims: crate::trimming::Trims::default(),
             nonce,
             possession,
             admin: Mutex::new(()),

@@ -257,7 +257,7 @@ impl Pool {
         }
         self.sync.done.notify_all();
         self.seal(writers);
-        self.reclaim(writers, commit).await;
+        self.reclaim(writers, commit);
         Ok(())
     }
 
@@ -305,20 +305,21 @@ impl Pool {
 
     /// Frees segments that no root needs any more. The root before the newest stays readable, as
     /// long as there is space to spare.
-    async fn reclaim(&self, writers: &mut Writers, commit: CommitId) {
+    fn reclaim(self: &Rc<Self>, writers: &mut Writers, commit: CommitId) {
         let tight = self.is_tight(writers);
         let oldest = if tight { commit } else { CommitId(commit.0.saturating_sub(1)) };
         let trim = self.property("autotrim") != "off";
         for segment in self.table.reclaimable(oldest) {
-            // Discard is advice; whatever it says, nothing refers to the segment.
-            let _ = match trim {
-                true => self.array.discard_segment(segment).await,
-                false => self.array.reset_segment(segment),
-            };
-            if self.table.get(segment).is_pinned() {
-                continue;
-            }
+            // Nothing refers to it, and the devices hear of it later, when it is free still.
+            let _ = self.array.reset_segment(segment);
             self.table.free(segment);
+            if trim {
+                self.trims.note(segment, commit);
+            }
+        }
+        // Where space is short it will be written again before a discard could be of use.
+        if trim && !tight {
+            self.trim_freed(commit);
         }
     }
 

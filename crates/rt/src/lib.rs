@@ -12,6 +12,7 @@
 mod compute;
 mod executor;
 pub mod net;
+mod patience;
 pub mod signal;
 pub mod sync;
 mod time;

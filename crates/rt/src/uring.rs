@@ -5,11 +5,13 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
+use std::time::Instant;
 
 use forebay_units::Nanos;
 use io_uring::{IoUring, opcode, squeue, types};
 
 use crate::executor::{self, Kept};
+use crate::patience::{Ended, Patience};
 
 const RING_ENTRIES: u32 = 2048;
 const WAKE_TOKEN: u64 = u64::MAX;
@@ -29,7 +31,14 @@ pub(crate) struct Ring {
     // Where the kernel puts the eventfd's count; boxed so that it never moves.
     event_count: Box<Cell<u64>>,
     wake_armed: Cell<bool>,
+    patience: Cell<Patience>,
+    /// Whether there are processors for others while this thread looks out for completions.
+    may_look_out: bool,
 }
+
+/// Who was off the processor for longer than this while looking out has kept somebody from it.
+/// (Interrupts that bring what is waited for take tens of microseconds.)
+const AWAY: Nanos = Nanos::from_micros(100);
 
 enum Slot {
     Free,
@@ -66,6 +75,8 @@ impl Ring {
             event_fd,
             event_count: Box::new(Cell::new(0)),
             wake_armed: Cell::new(false),
+            patience: Cell::default(),
+            may_look_out: std::thread::available_parallelism().is_ok_and(|n| n.get() > 1),
         })
     }
 
@@ -116,8 +127,75 @@ impl Ring {
         }
     }
 
-    /// Submits and waits for at least one completion, for `span` at most.
+    /// Submits and waits for at least one completion, for `span` at most. When completions have
+    /// come soon lately, it looks out for them for a while before it sleeps.
     pub(crate) fn wait(&self, span: Option<Nanos>) {
+        self.arm_wake();
+        let begun = Instant::now();
+        let mut patience = self.patience.get();
+        let mut left = span;
+        if self.may_look_out && patience.span() > Nanos::ZERO {
+            self.submit();
+            let most = span.map_or(patience.span(), |span| span.min(patience.span()));
+            let ended = self.look_out(begun, most);
+            let waited = since(begun);
+            if ended != Ended::Slept {
+                self.take_completions();
+                patience.note(waited, ended);
+                return self.patience.set(patience);
+            }
+            left = span.map(|span| span.since(waited));
+            if left == Some(Nanos::ZERO) {
+                // It was a timer that came soon, which says nothing of completions.
+                return self.reap_queue();
+            }
+        }
+        self.sleep(left);
+        patience.note(since(begun), Ended::Slept);
+        self.patience.set(patience);
+    }
+
+    /// Looks for completions until there are some, for `most` at most; other threads may have the
+    /// processor meanwhile.
+    fn look_out(&self, begun: Instant, most: Nanos) -> Ended {
+        let mut last = Nanos::ZERO;
+        loop {
+            let some = {
+                let mut ring = self.ring.borrow_mut();
+                let some = !ring.completion().is_empty();
+                let queue = ring.submission();
+                some || queue.taskrun() || queue.cq_overflow()
+            };
+            let now = since(begun);
+            let away = now.since(last);
+            if away > Nanos(5 * AWAY.0) || (away > AWAY && !some) {
+                return Ended::InTheWay;
+            }
+            if some {
+                return Ended::Seen;
+            }
+            if now >= most {
+                return Ended::Slept;
+            }
+            last = now;
+            // Cheaper than it looks when nobody else is there.
+            unsafe { libc::sched_yield() };
+        }
+    }
+
+    /// Lets the kernel post what has completed, and takes it.
+    fn take_completions(&self) {
+        let to_submit = self.unsubmitted.replace(0) as u32;
+        let _ = unsafe {
+            self.ring.borrow().submitter().enter::<libc::sigset_t>(
+                to_submit, 0, 1, // IORING_ENTER_GETEVENTS
+                None,
+            )
+        };
+        self.reap_queue();
+    }
+
+    fn arm_wake(&self) {
         if !self.wake_armed.replace(true) {
             let entry = opcode::Read::new(
                 types::Fd(self.event_fd),
@@ -126,6 +204,9 @@ impl Ring {
             );
             self.push(&entry.build().user_data(WAKE_TOKEN));
         }
+    }
+
+    fn sleep(&self, span: Option<Nanos>) {
         let outcome = match span {
             None => self.ring.borrow().submit_and_wait(1).map(|_| ()),
             Some(span) => {
@@ -150,16 +231,10 @@ impl Ring {
             queue.taskrun() || queue.cq_overflow()
         };
         if self.in_flight.get() > 0 && some {
-            let _ = unsafe {
-                self.ring.borrow().submitter().enter::<libc::sigset_t>(
-                    self.unsubmitted.replace(0) as u32,
-                    0,
-                    1, // IORING_ENTER_GETEVENTS
-                    None,
-                )
-            };
+            self.take_completions();
+        } else {
+            self.reap_queue();
         }
-        self.reap_queue();
     }
 
     fn reap_queue(&self) {
@@ -215,6 +290,10 @@ impl Ring {
             self.reap_queue();
         }
     }
+}
+
+fn since(begun: Instant) -> Nanos {
+    Nanos(begun.elapsed().as_nanos() as u64)
 }
 
 /// One submitted operation that owns `T` (its buffers) until the kernel is done.

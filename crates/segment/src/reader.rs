@@ -85,6 +85,8 @@ impl Reader {
         // Sums that memory does not have are read with the data, not before it.
         let (outcome, missing) = if wanted.sums.iter().all(Option::is_some) {
             (data.await, Vec::new())
+        } else if let Some(missing) = self.kept_sums(wanted) {
+            (data.await, missing)
         } else {
             rt::join(data, self.missing_sums(wanted)).await
         };
@@ -140,6 +142,18 @@ impl Reader {
         );
         let kind = ErrorKind::Corrupt { detail };
         DeviceError::new("pool", Operation::Read, lba * BLOCK_BYTES, BLOCK_BYTES, kind)
+    }
+
+    /// What the footer says of all blocks of `wanted`, when one page says it and memory has it.
+    fn kept_sums(&self, wanted: &Wanted) -> Option<Vec<Result<u64, DeviceError>>> {
+        let (first, end) = (wanted.addr.block(), wanted.addr.block() + wanted.blocks);
+        let (place, data_blocks) = self.footer_of(wanted.addr.segment()).ok()?;
+        let number = FooterPlace::page_of(first);
+        if end > data_blocks || FooterPlace::page_of(end - 1) != number {
+            return None;
+        }
+        let page = self.pages.get(&place, number)?;
+        Some((first..end).map(|block| Ok(sum_in_page(&page, block))).collect())
     }
 
     /// What the footer says of the blocks of `wanted` whose sums memory does not have.

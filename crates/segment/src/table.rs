@@ -339,6 +339,25 @@ impl SegmentTable {
         self.free.borrow_mut().insert(segment.0);
     }
 
+    /// Whether a segment can be allocated.
+    #[must_use]
+    pub fn is_free(&self, segment: SegmentId) -> bool {
+        self.free.borrow().contains(&segment.0)
+    }
+
+    /// Keeps a free segment from being allocated, until [`SegmentTable::let_go`]; false when it is not
+    /// free, or held already.
+    #[must_use]
+    pub fn hold(&self, segment: SegmentId) -> bool {
+        self.free.borrow_mut().remove(&segment.0)
+    }
+
+    /// The segment, which is held, can be allocated again.
+    pub fn let_go(&self, segment: SegmentId) {
+        assert!(self.get(segment).state == SegmentState::Free, "somebody took a held segment");
+        self.free.borrow_mut().insert(segment.0);
+    }
+
     /// Records of the segments that changed since the last call (`all`: of every segment in use).
     #[must_use]
     pub fn take_records(&self, all: bool) -> Vec<SegmentRecord> {

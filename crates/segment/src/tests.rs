@@ -326,6 +326,12 @@ fn a_segment_goes_through_its_life_and_never_skips_a_step() {
     assert_eq!(table.reclaimable(CommitId(6)), [second]);
     table.free(second);
     assert_eq!((table.free_count(), table.get(second).state), (3, SegmentState::Free));
+    // Held, it is free and nobody gets it.
+    assert!(table.is_free(second) && table.hold(second) && !table.hold(second));
+    assert!(!table.hold(first), "it is in use");
+    assert_eq!((table.free_count(), table.get(second).state), (2, SegmentState::Free));
+    table.let_go(second);
+    assert_eq!(table.free_count(), 3);
     let records = table.take_records(false);
     let copy = SegmentTable::new();
     copy.add_group(4, 100);

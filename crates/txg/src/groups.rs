@@ -101,6 +101,13 @@ impl Groups {
         self.syncing.take().map(|(_, set)| set)
     }
 
+    /// Whether some group has content for block `lba`.
+    #[must_use]
+    pub fn covers(&self, volume: VolumeId, lba: Lba) -> bool {
+        let covers = |set: &DirtySet| set.volumes.get(&volume).is_some_and(|map| map.covers(lba));
+        covers(&self.open) || self.syncing().is_some_and(covers)
+    }
+
     /// The newest dirty content of a range, piece by piece.
     #[must_use]
     pub fn lookup(&self, volume: VolumeId, lba: Lba, blocks: u64) -> Vec<Lookup> {

@@ -155,6 +155,10 @@ proptest! {
                 let seen = |i: usize| newest[i].or_else(|| older.and_then(|older| older[i]));
                 let seen: Model = (0..80).map(seen).collect();
                 let got = flatten(groups.lookup(VolumeId(volume as u32), Lba(0), 80));
+                for (lba, content) in seen.iter().enumerate() {
+                    let covers = groups.covers(VolumeId(volume as u32), Lba(lba as u64));
+                    prop_assert_eq!(covers, content.is_some());
+                }
                 prop_assert_eq!(got, seen);
             }
             let is_data = |b: &&Option<Option<u8>>| matches!(b, Some(Some(_)));

@@ -1,0 +1,134 @@
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use forebay_device::{
+    BlockDevice, Device, DeviceError, DeviceFuture, Geometry, IoBuf, IoBytes, MemoryDevice,
+};
+use forebay_rt as rt;
+use forebay_rt::Runtime;
+use forebay_units::{CommitId, Nanos, SegmentId};
+
+use super::Trims;
+use crate::spec::{GroupSpec, PoolSpec, Redundancy, VolumeSpec};
+use crate::{Opener, Pool};
+
+/// Memory whose discards take long, and must meet no write or read meanwhile.
+struct Slow {
+    inner: MemoryDevice,
+    discarding: RefCell<BTreeMap<u64, u64>>,
+    discards: Cell<u64>,
+    most: Cell<usize>,
+}
+
+impl Slow {
+    fn clear_of_discards(&self, offset: u64, len: u64) {
+        for (from, to) in self.discarding.borrow().iter() {
+            assert!(offset + len <= *from || offset >= *to, "in use and being discarded");
+        }
+    }
+}
+
+impl BlockDevice for Slow {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+    fn geometry(&self) -> Geometry {
+        Geometry { discard_bytes: 4096, ..self.inner.geometry() }
+    }
+    fn read(&self, offset: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
+        self.clear_of_discards(offset, buf.len() as u64);
+        self.inner.read(offset, buf)
+    }
+    fn write(&self, offset: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
+        self.clear_of_discards(offset, data.len() as u64);
+        self.inner.write(offset, data, fua)
+    }
+    fn flush(&self) -> DeviceFuture<'_, ()> {
+        self.inner.flush()
+    }
+    fn discard(&self, offset: u64, len: u64, fua: bool) -> DeviceFuture<'_, ()> {
+        Box::pin(async move {
+            self.discarding.borrow_mut().insert(offset, offset + len);
+            self.discards.set(self.discards.get() + 1);
+            self.most.set(self.most.get().max(self.discarding.borrow().len()));
+            rt::sleep(Nanos::from_millis(30)).await;
+            // What was there is gone: whoever still needs it notices.
+            let junk = IoBuf::copy_of(&vec![0xdb; len as usize]).freeze();
+            let outcome = self.inner.write(offset, junk, fua).await;
+            self.discarding.borrow_mut().remove(&offset);
+            outcome
+        })
+    }
+}
+
+struct One(Rc<Slow>);
+
+impl Opener for One {
+    fn open(&self, _: &str) -> Result<Device, DeviceError> {
+        Ok(self.0.clone())
+    }
+    fn host(&self) -> u64 {
+        1
+    }
+}
+
+#[test]
+fn freed_segments_are_discarded_beside_the_writers_and_never_in_use() {
+    Runtime::simulated(3).block_on(async {
+        let slow = Rc::new(Slow {
+            inner: MemoryDevice::new("d", 256 << 20),
+            discarding: RefCell::default(),
+            discards: Cell::new(0),
+            most: Cell::new(0),
+        });
+        let spec = PoolSpec {
+            groups: vec![GroupSpec { redundancy: Redundancy::Raid0, devices: vec!["d".into()] }],
+            ..PoolSpec::default()
+        };
+        let opener: Rc<dyn Opener> = Rc::new(One(slow.clone()));
+        let pool = Pool::create(opener.clone(), "tank", &spec).await.unwrap();
+        let size_bytes = 24u64 << 20;
+        let volume =
+            VolumeSpec { name: "v".into(), size_bytes, sparse: false, properties: BTreeMap::new() };
+        pool.create_volume(&volume).await.unwrap();
+        let device = pool.open_volume("v").unwrap();
+        let begun = slow.discards.get();
+        for round in 0..20u8 {
+            for at in (0..size_bytes).step_by(1 << 20) {
+                let data = IoBuf::copy_of(&vec![round; 1 << 20]).freeze();
+                device.write(at, data, false).await.unwrap();
+            }
+            device.flush().await.unwrap();
+            pool.commit_all().await.unwrap();
+            // Sometimes long enough for the discards, sometimes not.
+            rt::sleep(Nanos::from_millis(u64::from(round) * 17 % 100)).await;
+        }
+        for at in (0..size_bytes).step_by(1 << 20) {
+            let got = device.read(at, IoBuf::zeroed(1 << 20)).await.unwrap();
+            assert!(got.iter().all(|byte| *byte == 19), "at {at}");
+        }
+        assert!(slow.discards.get() > begun, "the device never heard of a freed segment");
+        assert!(slow.most.get() <= super::AT_ONCE);
+        drop(device);
+        pool.export().await.unwrap();
+        assert!(slow.discarding.borrow().is_empty(), "a discard outlived the pool");
+    });
+}
+
+#[test]
+fn only_what_stayed_free_long_enough_is_taken() {
+    let trims = Trims::default();
+    for id in 0..10 {
+        trims.note(SegmentId(id), CommitId(u64::from(id)));
+    }
+    let due = trims.take(CommitId(6), 3, |segment| segment.0 != 1);
+    assert_eq!(due, [SegmentId(0), SegmentId(2), SegmentId(3)]);
+    // Freed again: it begins anew.
+    trims.note(SegmentId(4), CommitId(20));
+    let due = trims.take(CommitId(6), 9, |_| true);
+    assert_eq!(due, [SegmentId(5), SegmentId(6)]);
+    assert!(trims.take(CommitId(6), 9, |_| true).is_empty());
+    assert_eq!(trims.take(CommitId(20), 9, |_| false), []);
+    assert_eq!(trims.take(CommitId(20), 9, |_| true), []);
+}
