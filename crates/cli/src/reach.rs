@@ -94,6 +94,12 @@ impl Reach {
         self.serving(pool).map(|link| link.hello.pid)
     }
 
+    /// Whether a server takes pools that are created or imported.
+    #[must_use]
+    pub fn has_server_for_more(&self) -> bool {
+        self.links.iter().any(|link| link.hello.takes_more)
+    }
+
     /// The pools that are known or served: all of them, or those `wanted`, which must exist.
     pub fn names(&self, wanted: &[String]) -> Result<Vec<String>, Failure> {
         let mut names: Vec<String> =
@@ -287,7 +293,22 @@ pub async fn import_known(
             known.devices.first().map_or("none is known", String::as_str)
         )));
     }
-    set.perform(&request).await.map(|_| ())
+    match set.perform(&request).await {
+        Ok(_) => Ok(()),
+        Err(failure) => Err(Failure { message: of_pool(&known.name, failure.message), ..failure }),
+    }
+}
+
+/// Why a pool could not be opened, with its name, and what to do when files have no room to grow.
+fn of_pool(name: &str, why: String) -> String {
+    let mut text = why;
+    if !text.contains(&format!("'{name}'")) {
+        text = format!("pool '{name}' cannot be opened: {text}");
+    }
+    if text.contains("no space left") && !text.contains("make room") {
+        text.push_str("; make room where its device files lie, and try again");
+    }
+    text
 }
 
 fn no_such_pool(name: &str) -> Failure {

@@ -76,7 +76,8 @@ pub(crate) fn select_pool<'a>(
     let mine: Vec<&Found> = found.iter().filter(matches).collect();
     let Some(first) = mine.first() else {
         return Err(PoolError::new(format!(
-            "no pool '{name_or_guid}' was found; 'pool import' without a name lists what is there"
+            "no pool '{name_or_guid}' was found; 'forebay pool import' without a name lists what \
+             is there"
         )));
     };
     let guid = first.label.configs[0].0.pool;
@@ -250,7 +251,7 @@ pub(crate) fn check_complete(
             return Err(PoolError::new(format!(
                 "pool '{}' cannot be imported: its log device is missing ({}); no data is lost \
                  with it, for the pool was exported: bring it back (-d DIR says where to look), \
-                 or use 'pool import -m' to go on without it",
+                 or use 'forebay pool import -m' to go on without it",
                 config.name,
                 paths(ring)
             )));
@@ -262,7 +263,7 @@ pub(crate) fn check_complete(
             return Err(PoolError::new(format!(
                 "pool '{}' cannot be imported: its log device is missing ({}), and with it writes \
                  that were acknowledged after {}; bring it back (-d DIR says where to look), or \
-                 use 'pool import -m' to lose them",
+                 use 'forebay pool import -m' to lose them",
                 config.name,
                 paths(ring),
                 root.txg

@@ -33,7 +33,8 @@ pub async fn import(
         }
         let special = options != ImportOptions::default();
         let moved = !dirs.is_empty() && pool.devices.iter().any(|path| !Path::new(path).exists());
-        if !special && !moved {
+        // A server that is there for every pool may take back one that it had to let go.
+        if !special && !moved && !reach.has_server_for_more() {
             return Err(Failure::new(format!(
                 "'{}' is imported already; 'forebay serve {}' serves it",
                 pool.name, pool.name

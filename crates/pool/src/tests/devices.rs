@@ -28,14 +28,14 @@ fn one_side_of_a_mirrored_log_is_detached_and_not_removed() {
         let v = pool.open_volume("v").unwrap();
         for side in ["l", "m"] {
             let said = pool.remove(side).await.unwrap_err().message;
-            assert!(said.contains("'pool detach tank"), "{said}");
+            assert!(said.contains("'forebay pool detach tank"), "{said}");
             assert!(said.contains("mirror-0"), "{said}");
         }
         assert_eq!(pool.status().logs[0].children.len(), 2, "nothing changed");
         pool.detach("l").await.unwrap();
         v.write(0, stamp(4096, 1), true).await.unwrap();
         let said = pool.detach("m").await.unwrap_err().message;
-        assert!(said.contains("'pool remove'"), "{said}");
+        assert!(said.contains("'forebay pool remove'"), "{said}");
         pool.attach("m", "l", false).await.unwrap();
         v.write(0, stamp(4096, 2), true).await.unwrap();
         assert_eq!(pool.status().logs[0].children.len(), 2);
@@ -345,7 +345,7 @@ fn sizes_are_counted_as_zpool_counts_them() {
             assert!(share >= parity && share < parity * 1.1, "{redundancy:?}: {full:?}");
             assert_eq!(full.raw_alloc_bytes + full.raw_free_bytes, full.raw_size_bytes);
             assert_eq!(pool.get()["size"], full.raw_size_bytes.to_string());
-            assert_eq!(pool.get()["available"], full.free_bytes.to_string());
+            assert_eq!(pool.get()["available"], full.available_bytes.to_string());
             pool.export().await.unwrap();
         }
     });
