@@ -7,7 +7,7 @@ use forebay_pool::spec::ImportOptions;
 use forebay_pool::status::FoundPool;
 
 use crate::control::{Action, Link, PROTOCOL_VERSION, Reply, Request};
-use crate::devices::{FileOpener, wait_until_free};
+use crate::devices::{FileOpener, is_locked, wait_until_free};
 use crate::failure::Failure;
 use crate::pools::PoolSet;
 use crate::signals::Stop;
@@ -295,6 +295,12 @@ pub async fn import_known(
     }
     match set.perform(&request).await {
         Ok(_) => Ok(()),
+        // Not by its message: that nothing was found on devices that are locked is no wonder.
+        Err(_) if known.devices.iter().any(|path| is_locked(path)) => Err(Failure::new(format!(
+            "the devices of '{}' are in use by another process: a server that is just starting, \
+             or one with another state folder; try again, or end that first",
+            known.name
+        ))),
         Err(failure) => Err(Failure { message: of_pool(&known.name, failure.message), ..failure }),
     }
 }

@@ -148,6 +148,32 @@ fn an_address_that_is_taken_is_found_before_anything_is_made() {
 }
 
 #[test]
+fn devices_that_another_process_has_are_called_so() {
+    let scratch = scratch("held", &["d0"]);
+    scratch.run("pool create tank d0");
+    let server = scratch.server("serve tank");
+    let elsewhere = |words: &str| {
+        let mut command = scratch.command(words);
+        command.env("FOREBAY_STATE_DIR", scratch.0.join("elsewhere")).output().unwrap()
+    };
+    let listed = common::text(&elsewhere("pool import -d ."));
+    assert!(listed.ends_with("; 1 device there is in use by another process\n"), "{listed}");
+    // The same list of pools, and no server on it that could be asked.
+    let list = std::fs::OpenOptions::new().read(true).open(scratch.state().join("pools.json"));
+    let to = scratch.0.join("elsewhere/pools.json");
+    let mut copy = std::fs::OpenOptions::new().create_new(true).write(true).open(to).unwrap();
+    std::io::copy(&mut list.unwrap(), &mut copy).unwrap();
+    for words in ["serve tank", "pool status tank", "pool list"] {
+        let output = elsewhere(words);
+        let line = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{words}: {line}");
+        assert!(line.contains("'tank' are in use by another process"), "{words}: {line}");
+    }
+    assert!(server.interrupt().success());
+    assert_eq!(common::text(&elsewhere("pool list -H -o health")), "ONLINE\n");
+}
+
+#[test]
 fn a_server_of_every_pool_takes_one_back_and_says_how_it_is() {
     let scratch = scratch("back", &["a0", "b0", "b1"]);
     scratch.run("pool create alpha a0");

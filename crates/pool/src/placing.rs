@@ -226,8 +226,8 @@ pub(crate) fn check_complete(
             let missing: Vec<&str> =
                 group.members.iter().filter(absent).map(|m| m.path.as_str()).collect();
             return Err(PoolError::new(format!(
-                "pool '{}' cannot be imported: its {} of {} devices needs {} of them, {good} are \
-                 usable; missing: {}; bring devices back (-d DIR says where to look)",
+                "pool '{}' cannot be imported: its {} of {} devices needs {} of them, and {good} \
+                 can be used; missing: {}; bring devices back ('forebay pool import -d DIR' looks elsewhere)",
                 config.name,
                 group.layout,
                 group.members.len(),
@@ -250,7 +250,7 @@ pub(crate) fn check_complete(
         if let Some(ring) = config.logs.iter().filter(in_use).find(gone) {
             return Err(PoolError::new(format!(
                 "pool '{}' cannot be imported: its log device is missing ({}); no data is lost \
-                 with it, for the pool was exported: bring it back (-d DIR says where to look), \
+                 with it, for the pool was exported: bring it back ('forebay pool import -d DIR' looks elsewhere), \
                  or use 'forebay pool import -m' to go on without it",
                 config.name,
                 paths(ring)
@@ -262,7 +262,7 @@ pub(crate) fn check_complete(
         if ring.sides.iter().all(|m| absent(&m)) {
             return Err(PoolError::new(format!(
                 "pool '{}' cannot be imported: its log device is missing ({}), and with it writes \
-                 that were acknowledged after {}; bring it back (-d DIR says where to look), or \
+                 that were acknowledged after {}; bring it back ('forebay pool import -d DIR' looks elsewhere), or \
                  use 'forebay pool import -m' to lose them",
                 config.name,
                 paths(ring),

@@ -130,6 +130,9 @@ pub async fn pool(command: PoolCommand, reach: &Reach) -> Result<Outcome, Failur
             })
             .await?;
             let (pools, complete) = good(each);
+            if pools.is_empty() && !complete {
+                return Ok(Outcome { text: String::new(), complete });
+            }
             let text = show::pool_get(&pools, &properties.0, names_of(&fields), listing)?;
             Ok(Outcome { text, complete })
         }

@@ -43,6 +43,9 @@ pub async fn volume(command: VolumeCommand, reach: &Reach) -> Result<Outcome, Fa
         }
         VolumeCommand::Get { listing, fields, properties, names } => {
             let (volumes, complete) = volumes(reach, &names).await?;
+            if volumes.is_empty() && !complete {
+                return Ok(Outcome { text: String::new(), complete });
+            }
             let text = show::volume_get(&volumes, &properties.0, names_of(&fields), listing)?;
             return Ok(Outcome { text, complete });
         }
