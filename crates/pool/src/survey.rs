@@ -276,16 +276,15 @@ impl Pool {
         }
     }
 
-    /// Whether every device is there and well, and some only lack data that they missed.
-    fn only_rebuilding(&self) -> bool {
-        fn well(vdev: &VdevStatus) -> bool {
-            let rebuilding = matches!(vdev.note.as_str(), "" | "resilvering" | "awaiting resilver");
+    /// Whether `so` is true of every device.
+    fn all_devices(&self, so: fn(&VdevStatus) -> bool) -> bool {
+        fn all(vdev: &VdevStatus, so: fn(&VdevStatus) -> bool) -> bool {
             match vdev.children.is_empty() {
-                true => vdev.state == Health::Online && rebuilding,
-                false => vdev.children.iter().all(well),
+                true => so(vdev),
+                false => vdev.children.iter().all(|child| all(child, so)),
             }
         }
-        self.group_status().iter().chain(&self.log_status()).all(well)
+        self.group_status().iter().chain(&self.log_status()).all(|vdev| all(vdev, so))
     }
 
     fn advice(&self, state: Health, lost_count: u64) -> (String, String) {
@@ -309,7 +308,13 @@ impl Pool {
                 ),
             );
         }
-        if state == Health::Degraded && self.only_rebuilding() {
+        // There and well; at most what it missed is not there yet.
+        fn well(device: &VdevStatus) -> bool {
+            let note = device.note.as_str();
+            device.state == Health::Online
+                && matches!(note, "" | "resilvering" | "awaiting resilver")
+        }
+        if state == Health::Degraded && self.all_devices(well) {
             return (
                 "One or more devices are being rebuilt. Until that is done, fewer devices may fail \
                  than the pool was made for."
@@ -317,6 +322,18 @@ impl Pool {
                 format!(
                     "Wait until the resilver is done, while the pool is served or with 'forebay \
                      pool resilver -w {name}'."
+                ),
+            );
+        }
+        if state == Health::Degraded && self.all_devices(|d| well(d) || d.state == Health::Offline)
+        {
+            return (
+                "One or more devices were taken offline by the operator. Fewer devices may fail \
+                 than the pool was made for."
+                    .into(),
+                format!(
+                    "Bring the device back with 'forebay pool online {name} DEV', or put another \
+                     in its place with 'forebay pool replace {name} DEV NEW'."
                 ),
             );
         }
@@ -329,9 +346,9 @@ impl Pool {
             return (
                 text,
                 format!(
-                    "Bring the device back with 'forebay pool online', or put another in its place \
-                     with 'forebay pool replace {name} OLD NEW'. One that failed and is well again \
-                     is taken back with 'forebay pool clear {name}'."
+                    "Bring the device back with 'forebay pool online {name} DEV', or put another \
+                     in its place with 'forebay pool replace {name} DEV NEW'. One that failed and \
+                     is well again is taken back with 'forebay pool clear {name}'."
                 ),
             );
         }
