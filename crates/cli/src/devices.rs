@@ -65,7 +65,9 @@ pub async fn wait_until_free(paths: &[String]) {
     }
 }
 
-fn is_locked(path: &str) -> bool {
+/// Whether another process has the device at `path` for itself. `false` when it cannot be told.
+#[must_use]
+pub fn is_locked(path: &str) -> bool {
     let Ok(file) = std::fs::File::options().read(true).open(path) else { return false };
     let outcome = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
     outcome != 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::EWOULDBLOCK)

@@ -16,6 +16,7 @@ pub mod control;
 pub mod devices;
 pub mod failure;
 pub mod leases;
+pub mod members;
 mod memory;
 pub mod pools;
 pub mod reach;

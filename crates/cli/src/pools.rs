@@ -19,6 +19,7 @@ use crate::args::ScanVerb;
 use crate::control::{Action, Handler, Hello, PROTOCOL_VERSION, Reply, Request, Response, Sample};
 use crate::failure::{Failure, report};
 use crate::leases::Leases;
+use crate::members::by_known_names;
 use crate::signals::Stop;
 use crate::state::{KnownPool, StateDir};
 
@@ -125,6 +126,7 @@ impl PoolSet {
             }
             other => {
                 let pool = self.pool(name)?;
+                let other = &by_known_names(&pool.status(), other.clone())?;
                 change(&pool, other).await?;
                 if changes_devices(other) {
                     self.state.remember(known(&pool))?;

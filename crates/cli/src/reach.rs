@@ -7,7 +7,7 @@ use forebay_pool::spec::ImportOptions;
 use forebay_pool::status::FoundPool;
 
 use crate::control::{Action, Link, PROTOCOL_VERSION, Reply, Request};
-use crate::devices::{FileOpener, wait_until_free};
+use crate::devices::{FileOpener, is_locked, wait_until_free};
 use crate::failure::Failure;
 use crate::pools::PoolSet;
 use crate::signals::Stop;
@@ -92,6 +92,12 @@ impl Reach {
     #[must_use]
     pub fn server_of(&self, pool: &str) -> Option<u32> {
         self.serving(pool).map(|link| link.hello.pid)
+    }
+
+    /// Whether a server takes pools that are created or imported.
+    #[must_use]
+    pub fn has_server_for_more(&self) -> bool {
+        self.links.iter().any(|link| link.hello.takes_more)
     }
 
     /// The pools that are known or served: all of them, or those `wanted`, which must exist.
@@ -287,7 +293,28 @@ pub async fn import_known(
             known.devices.first().map_or("none is known", String::as_str)
         )));
     }
-    set.perform(&request).await.map(|_| ())
+    match set.perform(&request).await {
+        Ok(_) => Ok(()),
+        // Not by its message: that nothing was found on devices that are locked is no wonder.
+        Err(_) if known.devices.iter().any(|path| is_locked(path)) => Err(Failure::new(format!(
+            "the devices of '{}' are in use by another process: a server that is just starting, \
+             or one with another state folder; try again, or end that first",
+            known.name
+        ))),
+        Err(failure) => Err(Failure { message: of_pool(&known.name, failure.message), ..failure }),
+    }
+}
+
+/// Why a pool could not be opened, with its name, and what to do when files have no room to grow.
+fn of_pool(name: &str, why: String) -> String {
+    let mut text = why;
+    if !text.contains(&format!("'{name}'")) {
+        text = format!("pool '{name}' cannot be opened: {text}");
+    }
+    if text.contains("no space left") && !text.contains("make room") {
+        text.push_str("; make room where its device files lie, and try again");
+    }
+    text
 }
 
 fn no_such_pool(name: &str) -> Failure {

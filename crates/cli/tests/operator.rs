@@ -169,7 +169,7 @@ fn groups_are_alike_unless_forced() {
 fn one_side_of_a_mirrored_log_is_not_removed() {
     let scratch = scratch("sides", &["d0", "l0", "l1"]);
     scratch.run("pool create tank d0 log mirror l0 l1");
-    scratch.refused("pool remove tank l0", 1, "'pool detach tank");
+    scratch.refused("pool remove tank l0", 1, "'forebay pool detach tank");
     assert!(scratch.run("pool status tank").contains("mirror-0"));
     scratch.run("pool detach tank l0");
     scratch.run("pool attach tank l1 l0");
@@ -334,7 +334,7 @@ fn halves_that_went_on_apart_are_chosen_between() {
     scratch.refused("pool import --keep d9 tank", 1, "d9 is no data device");
     scratch.run("pool import --keep d0 tank");
     assert_eq!(scratch.run("volume list -H -o name"), "tank/first\n");
-    scratch.refused("pool online tank d1", 1, "'pool replace tank");
+    scratch.refused("pool online tank d1", 1, "'forebay pool replace tank");
     scratch.run("pool replace -w tank d1");
     assert_eq!(scratch.run("pool list -H -o health"), "ONLINE\n");
     hide(&scratch, &["d0"]);

@@ -236,13 +236,13 @@ pub fn list() -> String {
         })
     };
     let mut out = format!(
-        "{:<24} {:<34} {:<18} {:>5} {:>12} {:>10} {:>9}\n",
+        "{:<26} {:<34} {:<18} {:>5} {:>12} {:>10} {:>9}\n",
         "NAME", "DEVICE", "MEDIUM", "YEAR", "WRITE IOPS", "PROTECTED", "PRICE $"
     );
     for page in all() {
         let facts = &page.facts;
         out.push_str(&format!(
-            "{:<24} {:<34} {:<18} {:>5} {:>12} {:>10} {:>9}\n",
+            "{:<26} {:<34} {:<18} {:>5} {:>12} {:>10} {:>9}\n",
             page.id,
             page.device.name,
             facts.medium,

@@ -99,7 +99,7 @@ impl Pool {
         all.insert("allocated".into(), summary.raw_alloc_bytes.to_string());
         all.insert("free".into(), summary.raw_free_bytes.to_string());
         all.insert("usable".into(), summary.size_bytes.to_string());
-        all.insert("available".into(), summary.free_bytes.to_string());
+        all.insert("available".into(), summary.available_bytes.to_string());
         all.insert("health".into(), summary.health.as_str().into());
         all
     }

@@ -44,8 +44,8 @@ pub(crate) const POOL_PROPERTIES: &[Property] = &[
     Property {
         name: "comment",
         default: "-",
-        meaning: "any text of at most 200 bytes",
-        check: |value| value.len() <= 200,
+        meaning: "text of at most 200 bytes, without tabs, line feeds and the like",
+        check: |value| value.len() <= 200 && !value.contains(char::is_control),
     },
     Property {
         name: "device_timeout",
@@ -97,8 +97,8 @@ pub(crate) const VOLUME_PROPERTIES: &[Property] = &[
     Property {
         name: "comment",
         default: "-",
-        meaning: "any text of at most 200 bytes",
-        check: |value| value.len() <= 200,
+        meaning: "text of at most 200 bytes, without tabs, line feeds and the like",
+        check: |value| value.len() <= 200 && !value.contains(char::is_control),
     },
 ];
 
@@ -113,19 +113,27 @@ pub(crate) fn check_property(known: &[Property], name: &str, value: &str) -> Res
     if (property.check)(value) {
         return Ok(());
     }
+    let value = value.escape_debug();
     Err(PoolError::new(format!("'{value}' is no value for '{name}': it is {}", property.meaning)))
 }
 
 pub(crate) fn check_name(what: &str, name: &str) -> Result<(), PoolError> {
     const RESERVED: [&str; 6] = ["mirror", "raid0", "raidz1", "raidz2", "raidz3", "log"];
+    // A pool whose name reads as a number could not be told from an id, or from the seconds of
+    // 'pool iostat'.
+    let (first, may_begin): (&str, fn(char) -> bool) = match what {
+        "pool" => ("a letter", |c| c.is_ascii_alphabetic()),
+        _ => ("a letter or digit", |c| c.is_ascii_alphanumeric()),
+    };
     let fits = !name.is_empty()
         && name.len() <= 200
         && name.chars().all(|c| c.is_ascii_alphanumeric() || "_.:-".contains(c))
-        && name.starts_with(|c: char| c.is_ascii_alphanumeric());
+        && name.starts_with(may_begin);
     if !fits {
         return Err(PoolError::new(format!(
-            "'{name}' is no name for a {what}: use letters, digits, '_', '.', ':' and '-', \
-             beginning with a letter or digit, at most 200"
+            "'{}' is no name for a {what}: use letters, digits, '_', '.', ':' and '-', \
+             beginning with {first}, at most 200",
+            name.escape_debug()
         )));
     }
     if what == "pool" && RESERVED.contains(&name) {

@@ -186,10 +186,21 @@ impl Pool {
                 "'{name}' names more than one device of pool '{}'; give the whole path",
                 config.name
             ))),
+            _ if is_group_name(name) => Err(PoolError::new(format!(
+                "'{name}' is a group; name one of its devices: 'forebay pool status {}' lists them",
+                config.name
+            ))),
             _ => Err(PoolError::new(format!(
-                "pool '{}' has no device '{name}'; 'pool status {}' lists them",
+                "pool '{}' has no device '{name}'; 'forebay pool status {}' lists them",
                 config.name, config.name
             ))),
         }
     }
+}
+
+/// Whether `name` is how status shows what stands above devices, such as `raidz1-0`.
+fn is_group_name(name: &str) -> bool {
+    let Some((kind, number)) = name.rsplit_once('-') else { return false };
+    let is_kind = kind == "replacing" || parse_layout(kind).is_some();
+    is_kind && number.parse::<u32>().is_ok()
 }

@@ -84,7 +84,7 @@ impl Pool {
     pub async fn clear(&self, device: Option<&str>) -> Result<(), PoolError> {
         if self.is_stopped() {
             return Err(PoolError::new(format!(
-                "pool '{0}' is suspended ({1}); 'pool export {0}' and import it again",
+                "pool '{0}' is suspended ({1}); 'forebay pool export {0}' and import it again",
                 self.name(),
                 self.stop_reason()
             )));

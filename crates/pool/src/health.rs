@@ -144,8 +144,13 @@ impl Pool {
     }
 
     pub(crate) fn device_path(&self, id: DeviceId) -> String {
-        let devices = self.devices.borrow();
-        devices.get(&id).map_or_else(|| format!("device {id}"), |open| open.path.clone())
+        if let Some(open) = self.devices.borrow().get(&id) {
+            return open.path.clone();
+        }
+        // One that was let go is still known by its path, unless it has just left the pool.
+        let config = self.config.try_borrow().ok();
+        let member = config.as_ref().and_then(|c| crate::devices::member_of(c, id.0));
+        member.map_or_else(|| format!("device {id}"), |member| member.path.clone())
     }
 
     /// Takes a log device out of use.

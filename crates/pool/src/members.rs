@@ -91,14 +91,14 @@ impl Pool {
                 };
                 let ring = config.logs.iter().find(has).ok_or_else(|| {
                     PoolError::new(format!(
-                        "{name} is a data device: only log devices can be removed; 'pool replace' \
-                         puts another in its place"
+                        "{name} is a data device: only log devices can be removed; 'forebay pool \
+                         replace' puts another in its place"
                     ))
                 })?;
                 if ring.sides.len() > 1 {
                     return Err(PoolError::new(format!(
-                        "{name} is one side of mirror-{0}: 'pool detach {1} {name}' takes it out, \
-                         'pool remove {1} mirror-{0}' removes all of its sides",
+                        "{name} is one side of mirror-{0}: 'forebay pool detach {1} {name}' takes it \
+                         out, 'forebay pool remove {1} mirror-{0}' removes all of its sides",
                         ring.ring, config.name
                     )));
                 }
@@ -242,7 +242,7 @@ impl Pool {
                     config.logs.iter().find(|r| r.sides.iter().any(|s| s.device == found.device));
                 if ring.is_none_or(|r| r.sides.len() < 2) {
                     return Err(PoolError::new(format!(
-                        "{name} is the only side of its log device; 'pool remove' removes it"
+                        "{name} is the only side of its log device; 'forebay pool remove' removes it"
                     )));
                 }
             }
@@ -428,7 +428,7 @@ impl Pool {
                 PoolError::new(format!(
                     "{} still has {late} commands under way that were given up: they could \
                      overwrite what is newer; wait until it has ended them, or put another device \
-                     in its place with 'pool replace'",
+                     in its place with 'forebay pool replace'",
                     found.path
                 ))
             })?;
@@ -443,8 +443,8 @@ impl Pool {
         };
         if !self.carries_label(&open, found.device).await {
             return Err(PoolError::new(format!(
-                "{} no longer carries this pool's label; use 'pool replace' to make it part of \
-                 the pool again",
+                "{} no longer carries this pool's label; use 'forebay pool replace' to make it \
+                 part of the pool again",
                 found.path
             )));
         }
@@ -452,7 +452,7 @@ impl Pool {
         if went_on_apart(&label, &self.config.borrow(), self.nonce) {
             return Err(PoolError::new(format!(
                 "{0} was written apart from the pool, and what it holds is of another history; \
-                 'pool replace {1} {0}' takes it in anew, without what only it has",
+                 'forebay pool replace {1} {0}' takes it in anew, without what only it has",
                 found.path,
                 self.name()
             )));

@@ -76,7 +76,8 @@ pub(crate) fn select_pool<'a>(
     let mine: Vec<&Found> = found.iter().filter(matches).collect();
     let Some(first) = mine.first() else {
         return Err(PoolError::new(format!(
-            "no pool '{name_or_guid}' was found; 'pool import' without a name lists what is there"
+            "no pool '{name_or_guid}' was found; 'forebay pool import' without a name lists what \
+             is there"
         )));
     };
     let guid = first.label.configs[0].0.pool;
@@ -225,8 +226,8 @@ pub(crate) fn check_complete(
             let missing: Vec<&str> =
                 group.members.iter().filter(absent).map(|m| m.path.as_str()).collect();
             return Err(PoolError::new(format!(
-                "pool '{}' cannot be imported: its {} of {} devices needs {} of them, {good} are \
-                 usable; missing: {}; bring devices back (-d DIR says where to look)",
+                "pool '{}' cannot be imported: its {} of {} devices needs {} of them, and {good} \
+                 can be used; missing: {}; bring devices back ('forebay pool import -d DIR' looks elsewhere)",
                 config.name,
                 group.layout,
                 group.members.len(),
@@ -249,8 +250,8 @@ pub(crate) fn check_complete(
         if let Some(ring) = config.logs.iter().filter(in_use).find(gone) {
             return Err(PoolError::new(format!(
                 "pool '{}' cannot be imported: its log device is missing ({}); no data is lost \
-                 with it, for the pool was exported: bring it back (-d DIR says where to look), \
-                 or use 'pool import -m' to go on without it",
+                 with it, for the pool was exported: bring it back ('forebay pool import -d DIR' looks elsewhere), \
+                 or use 'forebay pool import -m' to go on without it",
                 config.name,
                 paths(ring)
             )));
@@ -261,8 +262,8 @@ pub(crate) fn check_complete(
         if ring.sides.iter().all(|m| absent(&m)) {
             return Err(PoolError::new(format!(
                 "pool '{}' cannot be imported: its log device is missing ({}), and with it writes \
-                 that were acknowledged after {}; bring it back (-d DIR says where to look), or \
-                 use 'pool import -m' to lose them",
+                 that were acknowledged after {}; bring it back ('forebay pool import -d DIR' looks elsewhere), or \
+                 use 'forebay pool import -m' to lose them",
                 config.name,
                 paths(ring),
                 root.txg

@@ -146,8 +146,8 @@ impl Pool {
         }
         if self.scan_runs() {
             return Err(PoolError::new(format!(
-                "pool '{}' is being scanned; 'pool status' shows how far it is, 'pool scrub -s' \
-                 stops a scrub",
+                "pool '{}' is being scanned; 'forebay pool status' shows how far it is, 'forebay pool \
+                 scrub -s' stops a scrub",
                 self.name()
             )));
         }

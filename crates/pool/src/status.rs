@@ -59,10 +59,23 @@ pub struct VdevStatus {
     pub note: String,
     /// Usable bytes (devices: their size).
     pub size_bytes: u64,
+    /// How full it is: groups and log devices, not what they are made of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub space: Option<VdevSpace>,
     /// What it has done.
     pub io: IoCounts,
     /// What it is made of.
     pub children: Vec<VdevStatus>,
+}
+
+/// How full a group or a log device is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VdevSpace {
+    /// Bytes between the labels of its devices, parity included, and a mirror as one of its sides.
+    pub raw_size_bytes: u64,
+    /// What lives in them, with its parity, as of the last committed group. Of a log device what
+    /// is not yet in the main store; `None` when several share the log.
+    pub raw_alloc_bytes: Option<u64>,
 }
 
 /// Reads, writes, flushes and discards of a device.
@@ -147,6 +160,9 @@ pub struct PoolSummary {
     pub alloc_bytes: u64,
     /// Bytes free.
     pub free_bytes: u64,
+    /// Those of them that no volume has set aside.
+    #[serde(default)]
+    pub available_bytes: u64,
     /// Bytes of the data devices, parity and reserve included, and a mirror as one of its sides:
     /// what `zpool list` calls SIZE.
     #[serde(default)]

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use forebay_array::{Layout, MemberState, MemberStatus};
+use forebay_array::{GroupGeometry, Layout, MemberState, MemberStatus};
 use forebay_device::layers::Counts;
 use forebay_format::config::{MemberConfig, MemberUse};
+use forebay_segment::SegmentKind;
 use forebay_units::{BLOCK_BYTES, DeviceId};
 
 use crate::Pool;
@@ -14,7 +15,7 @@ use crate::labels::Opener;
 use crate::lineage::one_history;
 use crate::placing::{Found, find_devices, newest_root};
 use crate::stats::io_counts;
-use crate::status::{FoundPool, Health, PoolStatus, PoolSummary, VdevStatus};
+use crate::status::{FoundPool, Health, PoolStatus, PoolSummary, VdevSpace, VdevStatus};
 
 impl Pool {
     /// Looks for pools on `paths`. Devices that cannot be opened, or have no label, are passed by.
@@ -125,6 +126,7 @@ impl Pool {
             size_bytes: usable,
             alloc_bytes,
             free_bytes: usable.saturating_sub(alloc_bytes),
+            available_bytes: self.free_blocks() * BLOCK_BYTES,
             raw_size_bytes,
             raw_alloc_bytes,
             raw_free_bytes: raw_size_bytes.saturating_sub(raw_alloc_bytes),
@@ -134,17 +136,27 @@ impl Pool {
 
     /// Bytes of all segments with their parity (a mirror's once), and of the data in them.
     fn raw_bytes(&self) -> (u64, u64) {
-        let mut sum = (0, 0);
-        for group in self.array.groups() {
-            let columns = match group.layout {
-                Layout::Mirror => 1,
-                _ => group.members as u64,
-            };
-            let segments = u64::from(group.segments);
-            sum.0 += segments * group.column_bytes * columns;
-            sum.1 += segments * u64::from(crate::recovery::data_blocks(&group)) * BLOCK_BYTES;
-        }
-        sum
+        let each = self.array.groups().into_iter().map(|group| raw_bytes_of(&group));
+        each.fold((0, 0), |sum, group| (sum.0 + group.0, sum.1 + group.1))
+    }
+
+    /// How full each group is, in their order.
+    fn group_space(&self) -> Vec<VdevSpace> {
+        let groups = self.array.groups();
+        let mut live = vec![0u64; groups.len()];
+        self.table.for_each(|segment, info| {
+            let at = groups.partition_point(|group| group.first_segment <= segment.0);
+            if let (SegmentKind::Data, Some(live)) = (info.kind, live.get_mut(at.wrapping_sub(1))) {
+                *live += u64::from(info.live);
+            }
+        });
+        let space = |(group, live): (&GroupGeometry, u64)| {
+            let (raw_size_bytes, data_bytes) = raw_bytes_of(group);
+            let share = u128::from(live * BLOCK_BYTES) * u128::from(raw_size_bytes);
+            let raw_alloc_bytes = share.checked_div(u128::from(data_bytes)).unwrap_or(0) as u64;
+            VdevSpace { raw_size_bytes, raw_alloc_bytes: Some(raw_alloc_bytes) }
+        };
+        groups.iter().zip(live).map(space).collect()
     }
 
     fn overall(&self) -> Health {
@@ -167,6 +179,7 @@ impl Pool {
         let config = self.config.borrow();
         let devices = self.devices.borrow();
         let mut groups = Vec::new();
+        let space = self.group_space();
         for (number, group) in config.groups.iter().enumerate() {
             let mut children = Vec::new();
             for (column, first) in group.members.iter().enumerate() {
@@ -194,7 +207,9 @@ impl Pool {
             let good = children.iter().filter(|c| c.state == Health::Online && c.note.is_empty());
             let all = good.count() == children.len();
             let state = if all { Health::Online } else { Health::Degraded };
-            groups.push(branch(&group.layout, number, state, children));
+            let mut vdev = branch(&group.layout, number, state, children);
+            vdev.space = space.get(number).copied();
+            groups.push(vdev);
         }
         groups
     }
@@ -225,7 +240,17 @@ impl Pool {
                 0 => Health::Faulted,
                 _ => Health::Degraded,
             };
-            logs.push(branch("mirror", ring.ring as usize, state, children));
+            let sizes = ring.sides.iter().map(|side| side.size_bytes);
+            let alone = config.logs.len() == 1;
+            let mut vdev = branch("mirror", ring.ring as usize, state, children);
+            vdev.space = Some(VdevSpace {
+                raw_size_bytes: match alone {
+                    true => self.log.capacity_bytes(),
+                    false => sizes.min().unwrap_or(0),
+                },
+                raw_alloc_bytes: alone.then(|| self.log.used_bytes()),
+            });
+            logs.push(vdev);
         }
         logs
     }
@@ -251,6 +276,17 @@ impl Pool {
         }
     }
 
+    /// Whether `so` is true of every device.
+    fn all_devices(&self, so: fn(&VdevStatus) -> bool) -> bool {
+        fn all(vdev: &VdevStatus, so: fn(&VdevStatus) -> bool) -> bool {
+            match vdev.children.is_empty() {
+                true => so(vdev),
+                false => vdev.children.iter().all(|child| all(child, so)),
+            }
+        }
+        self.group_status().iter().chain(&self.log_status()).all(|vdev| all(vdev, so))
+    }
+
     fn advice(&self, state: Health, lost_count: u64) -> (String, String) {
         let name = self.name();
         if state == Health::Suspended {
@@ -272,6 +308,35 @@ impl Pool {
                 ),
             );
         }
+        // There and well; at most what it missed is not there yet.
+        fn well(device: &VdevStatus) -> bool {
+            let note = device.note.as_str();
+            device.state == Health::Online
+                && matches!(note, "" | "resilvering" | "awaiting resilver")
+        }
+        if state == Health::Degraded && self.all_devices(well) {
+            return (
+                "One or more devices are being rebuilt. Until that is done, fewer devices may fail \
+                 than the pool was made for."
+                    .into(),
+                format!(
+                    "Wait until the resilver is done, while the pool is served or with 'forebay \
+                     pool resilver -w {name}'."
+                ),
+            );
+        }
+        if state == Health::Degraded && self.all_devices(|d| well(d) || d.state == Health::Offline)
+        {
+            return (
+                "One or more devices were taken offline by the operator. Fewer devices may fail \
+                 than the pool was made for."
+                    .into(),
+                format!(
+                    "Bring the device back with 'forebay pool online {name} DEV', or put another \
+                     in its place with 'forebay pool replace {name} DEV NEW'."
+                ),
+            );
+        }
         if state == Health::Degraded {
             let last = self.health.remarks.borrow().last().cloned().unwrap_or_default();
             let mut text = "One or more devices are missing, failed, or being rebuilt.".to_owned();
@@ -281,9 +346,9 @@ impl Pool {
             return (
                 text,
                 format!(
-                    "Bring the device back with 'forebay pool online', or put another in its place \
-                     with 'forebay pool replace {name} OLD NEW'. One that failed and is well again \
-                     is taken back with 'forebay pool clear {name}'."
+                    "Bring the device back with 'forebay pool online {name} DEV', or put another \
+                     in its place with 'forebay pool replace {name} DEV NEW'. One that failed and \
+                     is well again is taken back with 'forebay pool clear {name}'."
                 ),
             );
         }
@@ -303,6 +368,17 @@ impl Pool {
     }
 }
 
+/// Bytes of all segments of a group with their parity (a mirror's once), and of the data in them.
+fn raw_bytes_of(group: &GroupGeometry) -> (u64, u64) {
+    let columns = match group.layout {
+        Layout::Mirror => 1,
+        _ => group.members as u64,
+    };
+    let segments = u64::from(group.segments);
+    let data_blocks = u64::from(crate::recovery::data_blocks(group));
+    (segments * group.column_bytes * columns, segments * data_blocks * BLOCK_BYTES)
+}
+
 fn worse(a: Health, b: Health) -> Health {
     a.max(b)
 }
@@ -317,6 +393,7 @@ fn leaf(member: &MemberConfig, state: Health) -> VdevStatus {
         checksum_errors: 0,
         note: String::new(),
         size_bytes: member.size_bytes,
+        space: None,
         io: crate::status::IoCounts::default(),
         children: Vec::new(),
     }
@@ -365,6 +442,7 @@ fn branch(kind: &str, number: usize, state: Health, mut children: Vec<VdevStatus
         checksum_errors: sum(|c| c.checksum_errors),
         note: String::new(),
         size_bytes: sum(|c| c.size_bytes),
+        space: None,
         io: crate::status::IoCounts::default(),
         children,
     }

@@ -54,7 +54,7 @@ impl Pool {
         let found = volumes.values().find(|v| *v.name.borrow() == name);
         found.cloned().ok_or_else(|| {
             PoolError::new(format!(
-                "pool '{0}' has no volume '{name}'; 'volume list {0}' lists them",
+                "pool '{0}' has no volume '{name}'; 'forebay volume list {0}' lists those that are",
                 self.name()
             ))
         })
@@ -212,8 +212,8 @@ impl Pool {
         let before = volume.size_bytes.get();
         if size_bytes < before && !force {
             return Err(PoolError::new(format!(
-                "volume '{name}' has {}; making it smaller loses what lies past {}: use -f to do \
-                 so",
+                "volume '{name}' has {}; making it smaller loses what lies past {}: \
+                 'forebay volume resize -f' does so",
                 format_bytes(before),
                 format_bytes(size_bytes)
             )));
@@ -221,7 +221,8 @@ impl Pool {
         let grown = Self::blocks_of(size_bytes.saturating_sub(before));
         if !volume.sparse && grown > self.free_blocks() {
             return Err(PoolError::new(format!(
-                "pool '{}' has {} free, growing the volume needs {}",
+                "pool '{}' has {} free, growing the volume needs {}; add devices, or destroy or trim \
+                 what is not needed",
                 self.name(),
                 format_bytes(self.free_blocks() * BLOCK_BYTES),
                 format_bytes(grown * BLOCK_BYTES)

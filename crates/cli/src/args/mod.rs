@@ -135,11 +135,20 @@ pub struct Report {
     pub json: bool,
 }
 
-/// A `P=V` pair.
+/// A `P=V` pair, for a volume.
 pub fn property(text: &str) -> Result<(String, String), String> {
+    pair(text, "sync=always")
+}
+
+/// A `P=V` pair, for a pool.
+pub fn pool_property(text: &str) -> Result<(String, String), String> {
+    pair(text, "comment=lab")
+}
+
+fn pair(text: &str, example: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        _ => Err("write it as property=value, for example sync=always".to_owned()),
+        _ => Err(format!("write it as property=value, for example {example}")),
     }
 }
 

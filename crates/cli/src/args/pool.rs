@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 
-use super::{Listing, NameList, Report, name_list, property};
+use super::{Listing, NameList, Report, name_list, pool_property};
 
 /// The verbs of `forebay pool`.
 #[derive(Debug, Subcommand)]
@@ -21,7 +21,7 @@ pub enum PoolCommand {
         #[arg(short)]
         force: bool,
         /// Set a property; may be given several times.
-        #[arg(short = 'o', value_name = "PROPERTY=VALUE", value_parser = property)]
+        #[arg(short = 'o', value_name = "PROPERTY=VALUE", value_parser = pool_property)]
         options: Vec<(String, String)>,
         /// Name of the new pool.
         pool: String,
@@ -30,17 +30,22 @@ pub enum PoolCommand {
         vdevs: Vec<String>,
     },
     /// List the known pools.
-    #[command(after_help = "Example:\n  forebay pool list -Hp -o name,free\n\n\
+    #[command(
+        after_help = "Examples:\n  forebay pool list -v\n  forebay pool list -Hp -o name,free\n\n\
         Fields: name, size, allocated, free, capacity, health, usable, available, guid. As zpool \
         has it, size, allocated and free count bytes of the devices, parity included; usable is \
-        what volumes may take in all, and available what is left of it.")]
+        what volumes may take in all, and available what is left of it and set aside for none."
+    )]
     List {
         /// How to print.
         #[command(flatten)]
         listing: Listing,
+        /// Also every group and device. Of a device its whole size is shown.
+        #[arg(short)]
+        verbose: bool,
         /// Fields to print, separated by commas.
-        #[arg(short = 'o', value_name = "FIELD,...", value_delimiter = ',')]
-        fields: Vec<String>,
+        #[arg(short = 'o', value_name = "FIELD,...", value_parser = name_list)]
+        fields: Option<NameList>,
         /// Only these pools.
         #[arg(value_name = "POOL")]
         pools: Vec<String>,
@@ -144,11 +149,15 @@ pub enum PoolCommand {
         pool: String,
     },
     /// Show properties.
-    #[command(after_help = "Example:\n  forebay pool get all tank")]
+    #[command(after_help = "Examples:\n  forebay pool get all tank\n  \
+        forebay pool get -Hp -o value free tank")]
     Get {
         /// How to print.
         #[command(flatten)]
         listing: Listing,
+        /// Fields to print, separated by commas: name, property, value, source, or all.
+        #[arg(short = 'o', value_name = "FIELD,...", value_parser = name_list)]
+        fields: Option<NameList>,
         /// Properties, separated by commas, or 'all'.
         #[arg(value_name = "PROPERTY,...", value_parser = name_list)]
         properties: NameList,
@@ -160,7 +169,7 @@ pub enum PoolCommand {
     #[command(after_help = "Example:\n  forebay pool set comment=lab tank")]
     Set {
         /// The property and its value.
-        #[arg(value_parser = property, value_name = "PROPERTY=VALUE")]
+        #[arg(value_parser = pool_property, value_name = "PROPERTY=VALUE")]
         property: (String, String),
         /// The pool.
         pool: String,

@@ -63,7 +63,8 @@ fn zpool_order_of_arguments_parses() {
     assert_eq!((pool.as_str(), vdevs.len()), ("tank", 10));
     let words = "forebay pool get -Hp size,free tank other";
     let cli = Cli::try_parse_from(words.split(' ')).unwrap();
-    let Command::Pool { command: PoolCommand::Get { listing, properties, pools } } = cli.command
+    let Command::Pool { command: PoolCommand::Get { listing, properties, pools, .. } } =
+        cli.command
     else {
         panic!("not a get");
     };

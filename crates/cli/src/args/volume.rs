@@ -11,7 +11,7 @@ pub enum VolumeCommand {
     #[command(after_help = "Example:\n  forebay volume create -V 8G -o sync=standard tank/vol0")]
     Create {
         /// Size that clients see.
-        #[arg(short = 'V', value_name = "SIZE", value_parser = parse_size)]
+        #[arg(short = 'V', value_name = "SIZE", value_parser = parse_size, allow_hyphen_values = true)]
         size_bytes: u64,
         /// Sparse: set no space aside.
         #[arg(short)]
@@ -32,8 +32,8 @@ pub enum VolumeCommand {
         #[command(flatten)]
         listing: Listing,
         /// Fields to print, separated by commas.
-        #[arg(short = 'o', value_name = "FIELD,...", value_delimiter = ',')]
-        fields: Vec<String>,
+        #[arg(short = 'o', value_name = "FIELD,...", value_parser = name_list)]
+        fields: Option<NameList>,
         /// Only these pools or volumes.
         #[arg(value_name = "POOL[/VOL]")]
         names: Vec<String>,
@@ -52,7 +52,7 @@ pub enum VolumeCommand {
     #[command(after_help = "Example:\n  forebay volume resize -V 16G tank/vol0")]
     Resize {
         /// The new size.
-        #[arg(short = 'V', value_name = "SIZE", value_parser = parse_size)]
+        #[arg(short = 'V', value_name = "SIZE", value_parser = parse_size, allow_hyphen_values = true)]
         size_bytes: u64,
         /// Allow it to become smaller: what lies past the new end is lost.
         #[arg(short)]
@@ -62,11 +62,15 @@ pub enum VolumeCommand {
         volume: VolumeName,
     },
     /// Show properties.
-    #[command(after_help = "Example:\n  forebay volume get sync tank/vol0")]
+    #[command(after_help = "Examples:\n  forebay volume get sync tank/vol0\n  \
+        forebay volume get -Hp -o value used tank/vol0")]
     Get {
         /// How to print.
         #[command(flatten)]
         listing: Listing,
+        /// Fields to print, separated by commas: name, property, value, source, or all.
+        #[arg(short = 'o', value_name = "FIELD,...", value_parser = name_list)]
+        fields: Option<NameList>,
         /// Properties, separated by commas, or 'all'.
         #[arg(value_name = "PROPERTY,...", value_parser = name_list)]
         properties: NameList,

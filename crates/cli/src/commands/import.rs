@@ -7,7 +7,7 @@ use forebay_pool::status::FoundPool;
 
 use super::Outcome;
 use crate::control::Action;
-use crate::devices::search;
+use crate::devices::{is_locked, search};
 use crate::failure::Failure;
 use crate::reach::Reach;
 use crate::show;
@@ -33,7 +33,8 @@ pub async fn import(
         }
         let special = options != ImportOptions::default();
         let moved = !dirs.is_empty() && pool.devices.iter().any(|path| !Path::new(path).exists());
-        if !special && !moved {
+        // A server that is there for every pool may take back one that it had to let go.
+        if !special && !moved && !reach.has_server_for_more() {
             return Err(Failure::new(format!(
                 "'{}' is imported already; 'forebay serve {}' serves it",
                 pool.name, pool.name
@@ -74,7 +75,13 @@ pub async fn import(
         return Ok(Outcome::text(show::found_json(&found)));
     }
     if found.is_empty() {
-        return Ok(Outcome::text(format!("no pools available to import in {}\n", places(dirs))));
+        let held = paths.iter().filter(|path| is_locked(path)).count();
+        let mut text = format!("no pools available to import in {}", places(dirs));
+        if held > 0 {
+            let (are, s) = if held == 1 { ("is", "") } else { ("are", "s") };
+            text.push_str(&format!("; {held} device{s} there {are} in use by another process"));
+        }
+        return Ok(Outcome::text(text + "\n"));
     }
     Ok(Outcome::text(show::found_text(&found)))
 }

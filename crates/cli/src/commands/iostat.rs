@@ -7,7 +7,7 @@ use forebay_units::Nanos;
 use super::{Outcome, reply_as};
 use crate::args::Listing;
 use crate::control::{Action, Reply, Sample};
-use crate::failure::Failure;
+use crate::failure::{Failure, report as report_line};
 use crate::reach::{Access, Reach};
 use crate::show;
 use crate::terminal::print;
@@ -38,7 +38,9 @@ pub struct Plan {
 
 /// Reads `[POOL]... [SECONDS [COUNT]]`: numbers at the end are not pools, as zpool has it.
 pub fn plan(words: &[String]) -> Result<Plan, Failure> {
-    let number = |word: &String| word.parse::<f64>().ok();
+    // Not every word that Rust reads as a number is one to people: 'nan' may be a pool.
+    let is_number = |word: &&String| word.starts_with(|c: char| !c.is_ascii_alphabetic());
+    let number = |word: &String| Some(word).filter(is_number)?.parse::<f64>().ok();
     let mut pools = words.to_vec();
     let mut numbers = Vec::new();
     while numbers.len() < 2 {
@@ -70,10 +72,16 @@ pub async fn iostat(reach: &Reach, words: &[String], options: Options) -> Result
     let Plan { pools, interval, reports } = plan(words)?;
     let names = reach.names(&pools)?;
     if names.is_empty() {
-        return Ok(Outcome::text("no pools available\n".to_owned()));
+        let listing = options.listing;
+        return Ok(Outcome::text(match (listing.json, listing.scripted) {
+            (true, _) => show::iostat_json(&[]),
+            (_, true) => String::new(),
+            _ => "no pools available\n".to_owned(),
+        }));
     }
-    let idle = names.iter().find(|name| reach.server_of(name).is_none());
-    if let Some(idle) = idle.filter(|_| interval.is_some()) {
+    let idle: Vec<String> =
+        names.iter().filter(|name| reach.server_of(name).is_none()).cloned().collect();
+    if let Some(idle) = idle.first().filter(|_| interval.is_some()) {
         return Err(Failure::new(format!(
             "'{idle}' is not being served, so nothing happens that could be watched; start \
              'forebay serve {idle}', or leave the interval out"
@@ -83,7 +91,10 @@ pub async fn iostat(reach: &Reach, words: &[String], options: Options) -> Result
     for name in &names {
         ways.push(reach.access(name).await?);
     }
-    let outcome = repeat(&ways, interval, reports, options).await;
+    for name in &idle {
+        report_line(&format!("'{name}' is not being served: nobody reads or writes it"));
+    }
+    let outcome = repeat(&ways, interval, reports, options, &idle).await;
     let mut closed = Ok(());
     for way in ways {
         closed = closed.and(way.close().await);
@@ -97,6 +108,7 @@ async fn repeat(
     interval: Option<Nanos>,
     reports: Option<u64>,
     options: Options,
+    idle: &[String],
 ) -> Result<String, Failure> {
     let mut before: BTreeMap<String, Sample> = BTreeMap::new();
     if options.skip_first && interval.is_some() {
@@ -105,11 +117,13 @@ async fn repeat(
     let mut done: u64 = 0;
     let mut next = forebay_rt::now();
     loop {
-        if let Some(interval) = interval.filter(|_| done > 0 || !before.is_empty()) {
+        if let Some(interval) = interval.filter(|_| done > 0 || options.skip_first) {
             next = next + interval;
             forebay_rt::sleep_until(next).await;
         }
         let now = samples(ways).await?;
+        // What this command did to open a pool is not what anybody asks for.
+        before.extend(idle.iter().filter_map(|name| Some((name.clone(), now.get(name)?.clone()))));
         let text = report(&before, &now, options, done);
         before = now;
         done += 1;

@@ -20,6 +20,7 @@ pub use volume::volume;
 
 use std::collections::BTreeMap;
 
+use crate::args::NameList;
 use crate::control::{Action, Reply};
 use crate::failure::{Failure, report};
 use crate::reach::{Access, Reach};
@@ -90,6 +91,11 @@ fn property_map(pairs: Vec<(String, String)>) -> Result<BTreeMap<String, String>
         map.insert(name, value);
     }
     Ok(map)
+}
+
+/// The names of a list that may be left out.
+fn names_of(list: &Option<NameList>) -> &[String] {
+    list.as_ref().map_or(&[], |list| &list.0)
 }
 
 /// Asks the same of one pool for each of `actions`.

@@ -26,6 +26,9 @@ pub fn man(dir: Option<&Path>) -> Result<Outcome, Failure> {
         return Ok(Outcome::text(String::from_utf8_lossy(&page(&command)?).into_owned()));
     };
     let shown = dir.display();
+    if dir.exists() && !dir.is_dir() {
+        return Err(Failure::new(format!("{shown} is no folder; name one, or one to be made")));
+    }
     std::fs::create_dir_all(dir).map_err(|e| Failure::new(format!("{shown}: {e}")))?;
     let written = write_pages(&command, dir)?;
     Ok(Outcome::text(format!("{written} pages in {shown}\n")))

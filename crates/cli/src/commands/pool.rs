@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::{Outcome, ask_all, from_each, good, import, iostat, property_map, reply_as, scan};
+use super::{
+    Outcome, ask_all, from_each, good, import, iostat, names_of, property_map, reply_as, scan,
+};
 use crate::args::{PoolCommand, ScanVerb};
 use crate::control::{Action, Reply};
 use crate::devices::{resolve_member, resolve_new, resolve_spec};
@@ -33,25 +35,32 @@ pub async fn pool(command: PoolCommand, reach: &Reach) -> Result<Outcome, Failur
             access.close_after(outcome).await?;
             Ok(Outcome::done())
         }
-        PoolCommand::List { listing, fields, pools } => {
+        PoolCommand::List { listing, verbose, fields, pools } => {
             let each = from_each(reach, &pools, async |access| {
-                reply_as!(access.ask(Action::Summary).await, Reply::Summary)
+                if verbose {
+                    let sample = reply_as!(access.ask(Action::Sample).await, Reply::Sample)?;
+                    let (summary, status) = (sample.summary, sample.status);
+                    let vdevs = Some(show::Vdevs::new(&status.groups, &status.logs));
+                    return Ok(show::Listed { summary, vdevs });
+                }
+                let summary = reply_as!(access.ask(Action::Summary).await, Reply::Summary)?;
+                Ok(show::Listed { summary, vdevs: None })
             })
             .await?;
             let mut rows = Vec::new();
             let mut complete = true;
             for (name, outcome) in each {
-                let summary = match outcome {
-                    Ok(summary) => Some(summary),
+                let listed = match outcome {
+                    Ok(listed) => Some(listed),
                     Err(failure) => {
                         complete = false;
                         report(&format!("{name}: {}", failure.message));
                         None
                     }
                 };
-                rows.push((name, summary));
+                rows.push((name, listed));
             }
-            let text = show::pool_list(&rows, &fields, listing)?;
+            let text = show::pool_list(&rows, names_of(&fields), listing)?;
             Ok(Outcome { text, complete })
         }
         PoolCommand::Status { report, unhealthy, verbose, pools } => {
@@ -113,7 +122,7 @@ pub async fn pool(command: PoolCommand, reach: &Reach) -> Result<Outcome, Failur
             reach.ask(&pool, Action::Destroy { force }).await?;
             Ok(Outcome::done())
         }
-        PoolCommand::Get { listing, properties, pools } => {
+        PoolCommand::Get { listing, fields, properties, pools } => {
             let each = from_each(reach, &pools, async |access| {
                 let summary = reply_as!(access.ask(Action::Summary).await, Reply::Summary)?;
                 let all = reply_as!(access.ask(Action::Properties).await, Reply::Properties)?;
@@ -121,7 +130,11 @@ pub async fn pool(command: PoolCommand, reach: &Reach) -> Result<Outcome, Failur
             })
             .await?;
             let (pools, complete) = good(each);
-            Ok(Outcome { text: show::pool_get(&pools, &properties.0, listing)?, complete })
+            if pools.is_empty() && !complete {
+                return Ok(Outcome { text: String::new(), complete });
+            }
+            let text = show::pool_get(&pools, &properties.0, names_of(&fields), listing)?;
+            Ok(Outcome { text, complete })
         }
         PoolCommand::Set { property: (property, value), pool } => {
             ask_all(reach, &pool, [Action::Set { property, value }]).await?;
@@ -144,6 +157,8 @@ pub async fn pool(command: PoolCommand, reach: &Reach) -> Result<Outcome, Failur
             }
             let text = if json {
                 show::history_json(&histories)
+            } else if histories.is_empty() && complete {
+                "no pools available\n".to_owned()
             } else {
                 let each = histories.iter().map(|(name, lines)| show::history_text(name, lines));
                 each.collect::<Vec<_>>().join("\n")

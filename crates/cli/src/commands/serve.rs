@@ -23,6 +23,7 @@ pub async fn serve(args: ServeArgs, reach: Reach) -> Result<Outcome, Failure> {
     let stop = reach.stop();
     let set = PoolSet::new(Rc::new(FileOpener), state.clone(), Some(stop.clone()));
     let serving = Serving::new(set, &state, stop.clone())?.secured(&args.security)?;
+    serving.check_free(&args.listen).await?;
     let opened = stop.unless_asked(open_all(&serving.set, &chosen, every, &options)).await;
     match opened {
         None => return serving.end().await.map(|()| Outcome::done()),

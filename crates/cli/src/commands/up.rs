@@ -115,6 +115,7 @@ pub async fn up(args: UpArgs, reach: Reach) -> Result<Outcome, Failure> {
     let stop = reach.stop();
     let set = PoolSet::new(Rc::new(FileOpener), state.clone(), Some(stop.clone()));
     let serving = Serving::new(set.clone(), &state, stop.clone())?.secured(&args.security)?;
+    serving.check_free(&args.listen).await?;
     let begun = stop.unless_asked(open_or_make(&reach, &set, &layout, size_bytes, &serving.screen));
     match begun.await {
         Some(Ok(())) => {}

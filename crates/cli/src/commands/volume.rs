@@ -3,8 +3,8 @@
 use forebay_pool::spec::VolumeSpec;
 use forebay_pool::status::VolumeStatus;
 
-use super::{Outcome, ask_all, from_each, good, property_map, reply_as};
-use crate::args::{VolumeCommand, parse_size};
+use super::{Outcome, ask_all, from_each, good, names_of, property_map, reply_as};
+use crate::args::{VolumeCommand, VolumeName, parse_size};
 use crate::control::{Action, Reply};
 use crate::failure::Failure;
 use crate::reach::Reach;
@@ -27,7 +27,7 @@ pub async fn volume(command: VolumeCommand, reach: &Reach) -> Result<Outcome, Fa
             // "No volumes" is only said when every pool could be asked.
             let say = complete || listing.json || !volumes.is_empty();
             let text = match say {
-                true => show::volume_list(&volumes, &fields, listing)?,
+                true => show::volume_list(&volumes, names_of(&fields), listing)?,
                 false => String::new(),
             };
             return Ok(Outcome { text, complete });
@@ -41,13 +41,22 @@ pub async fn volume(command: VolumeCommand, reach: &Reach) -> Result<Outcome, Fa
             let action = Action::VolumeResize { volume: volume.volume, size_bytes, force };
             ask_all(reach, &volume.pool, [action]).await?;
         }
-        VolumeCommand::Get { listing, properties, names } => {
+        VolumeCommand::Get { listing, fields, properties, names } => {
             let (volumes, complete) = volumes(reach, &names).await?;
-            let text = show::volume_get(&volumes, &properties.0, listing)?;
+            if volumes.is_empty() && !complete {
+                return Ok(Outcome { text: String::new(), complete });
+            }
+            let text = show::volume_get(&volumes, &properties.0, names_of(&fields), listing)?;
             return Ok(Outcome { text, complete });
         }
-        VolumeCommand::Set { property: (property, value), volumes } => {
-            for volume in volumes {
+        VolumeCommand::Set { property: (property, value), volumes: chosen } => {
+            if chosen.len() > 1 {
+                // All of them are there, or none is changed.
+                let name = |v: &VolumeName| format!("{}/{}", v.pool, v.volume);
+                let names: Vec<String> = chosen.iter().map(name).collect();
+                volumes(reach, &names).await?;
+            }
+            for volume in chosen {
                 // As zfs has it, the size is a property too.
                 let action = if property == "volsize" {
                     let size_bytes = parse_size(&value).map_err(Failure::new)?;
@@ -66,9 +75,11 @@ pub async fn volume(command: VolumeCommand, reach: &Reach) -> Result<Outcome, Fa
 
 fn checked_size(size_bytes: u64) -> Result<u64, Failure> {
     if size_bytes == 0 || !size_bytes.is_multiple_of(SIZE_UNIT_BYTES) {
+        let near = (size_bytes / SIZE_UNIT_BYTES).saturating_add(1).saturating_mul(SIZE_UNIT_BYTES);
         return Err(Failure::new(format!(
-            "a volume of {size_bytes} bytes cannot be made; use a multiple of {SIZE_UNIT_BYTES}, \
-             such as 1G"
+            "a volume cannot have {size_bytes} byte{}; use a multiple of {SIZE_UNIT_BYTES}, such \
+             as {near}",
+            if size_bytes == 1 { "" } else { "s" }
         )));
     }
     Ok(size_bytes)

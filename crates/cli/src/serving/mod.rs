@@ -9,6 +9,7 @@
 
 mod hints;
 mod live;
+mod watch;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -34,6 +35,8 @@ pub use live::live_line;
 const NBD_PORT: u16 = 10809;
 /// How long clients may take to receive the replies of their last requests.
 const PATIENCE: Nanos = Nanos::from_secs(10);
+/// What the kernel takes as the path of a Unix socket.
+const SOCKET_PATH_MAX_BYTES: usize = 107;
 /// Between two live lines.
 const LIVE_EVERY: Nanos = Nanos::from_secs(1);
 
@@ -52,6 +55,13 @@ impl Serving {
     /// Opens the control socket: from now on commands reach `set` here.
     pub fn new(set: Rc<PoolSet>, state: &StateDir, stop: Rc<Stop>) -> Result<Self, Failure> {
         let path = state.control_socket(std::process::id());
+        if path.as_os_str().len() > SOCKET_PATH_MAX_BYTES {
+            return Err(Failure::new(format!(
+                "control socket {}: {}; set FOREBAY_STATE_DIR to a shorter path",
+                path.display(),
+                long_path(&path)
+            )));
+        }
         let listener = Listener::bind_unix(&path, 0o600)
             .map_err(|e| Failure::new(format!("control socket {}: {e}", path.display())))?;
         forebay_rt::spawn(serve_control(listener, set.clone(), own_uid()));
@@ -142,10 +152,25 @@ impl Serving {
         Ok(listeners)
     }
 
-    /// Serves until a signal comes, then ends cleanly.
+    /// Fails when one of the addresses `asked` for is taken, or may not be used: before pools are
+    /// made and opened for nothing.
+    pub async fn check_free(&self, asked: &[ListenAddress]) -> Result<(), Failure> {
+        for address in asked {
+            refuse_exposed(address, self.demands_tls(), self.plaintext)?;
+            try_address(address).await.map_err(|e| cannot_listen(address, &e))?;
+        }
+        Ok(())
+    }
+
+    /// Serves until a signal comes, then ends cleanly. Says when the health of a pool changes.
     pub async fn run(self) -> Result<(), Failure> {
         let mut live = live::Live::new();
+        let mut watch = watch::Watch::default();
         while self.stop.unless_asked(forebay_rt::sleep(LIVE_EVERY)).await.is_some() {
+            for line in watch.look(&self.set.pools()) {
+                self.screen.clear();
+                report(&line);
+            }
             if self.screen.is_terminal() {
                 let width = self.screen.width();
                 self.screen.show(&live.next(&self.set, self.server.connections(), width));
@@ -178,6 +203,36 @@ fn refuse_other_files(path: &Path) -> io::Result<()> {
         )),
         _ => Ok(()),
     }
+}
+
+/// Whether `address` could be listened on now. Leaves nothing behind.
+async fn try_address(address: &ListenAddress) -> io::Result<()> {
+    match address {
+        ListenAddress::Unix(path) => {
+            refuse_other_files(path)?;
+            let path = std::path::absolute(path)?;
+            if path.as_os_str().len() > SOCKET_PATH_MAX_BYTES {
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, long_path(&path)));
+            }
+            if let Some(folder) = path.parent() {
+                std::fs::metadata(folder)?;
+            }
+            match forebay_rt::net::Stream::connect_unix(&path).await {
+                Ok(_) => Err(io::ErrorKind::AddrInUse.into()),
+                // Nobody answers there.
+                Err(_) => Ok(()),
+            }
+        }
+        // Bound as servers are: a port whose last owner has just ended is free.
+        ListenAddress::Tcp(address) => std::net::TcpListener::bind(address).map(|_| ()),
+    }
+}
+
+fn long_path(path: &Path) -> String {
+    format!(
+        "its path has {} bytes, and a socket's may have {SOCKET_PATH_MAX_BYTES}",
+        path.as_os_str().len()
+    )
 }
 
 /// What other machines can reach must be encrypted, unless somebody said that he knows better.

@@ -1,3 +1,5 @@
+use forebay_pool::status::Health;
+
 use super::*;
 
 #[test]
@@ -69,4 +71,29 @@ fn the_live_line_leaves_out_what_matters_least() {
     assert_eq!(live::fitting(&parts, 27), "ONLINE | 2 clients | log 3%");
     assert_eq!(live::fitting(&parts, 26), "ONLINE | 2 clients");
     assert_eq!(live::fitting(&parts, 3), "");
+}
+
+#[test]
+fn a_change_of_health_is_said_with_its_reason() {
+    let mut status = forebay_pool::status::PoolStatus {
+        name: "tank".into(),
+        guid: 1,
+        state: Health::Suspended,
+        status: "The pool stopped taking writes: no space left.".into(),
+        action: String::new(),
+        scan: None,
+        groups: vec![],
+        logs: vec![],
+        lost: vec![],
+        lost_count: 0,
+        txg: 0,
+    };
+    assert_eq!(
+        watch::line(Health::Online, &status),
+        "pool 'tank' went from ONLINE to SUSPENDED: The pool stopped taking writes: no space left. \
+         'forebay pool status tank' says what to do."
+    );
+    status.state = Health::Online;
+    status.status = String::new();
+    assert_eq!(watch::line(Health::Degraded, &status), "pool 'tank' went from DEGRADED to ONLINE");
 }

@@ -3,7 +3,7 @@
 use forebay_pool::status::{IoCounts, VdevStatus};
 use serde::Serialize;
 
-use super::{count, document};
+use super::{count, document, visible};
 use crate::control::Sample;
 
 /// One line: a pool, a group, a device, or the word `logs`.
@@ -13,9 +13,9 @@ pub struct IostatRow {
     pub name: String,
     /// Depth in the tree; 0 for a pool.
     pub depth: usize,
-    /// Bytes in use; pools only.
+    /// Bytes in use; pools, groups and log devices only.
     pub alloc_bytes: Option<u64>,
-    /// Bytes free; pools only.
+    /// Bytes free; likewise.
     pub free_bytes: Option<u64>,
     /// Reads a second.
     pub reads_per_sec: f64,
@@ -72,7 +72,7 @@ fn vdev_rows(
     rows: &mut Vec<IostatRow>,
 ) -> IoCounts {
     let at = rows.len();
-    rows.push(row(after.name.clone(), depth, IoCounts::default(), span_secs));
+    rows.push(row(visible(&after.name), depth, IoCounts::default(), span_secs));
     let mut io = IoCounts::default();
     if after.children.is_empty() {
         io = difference(before.map(|b| &b.io), &after.io);
@@ -81,7 +81,13 @@ fn vdev_rows(
         let earlier = before.and_then(|b| b.children.iter().find(|c| c.name == child.name));
         add(&mut io, &vdev_rows(earlier, child, depth + 1, span_secs, rows));
     }
-    rows[at] = row(after.name.clone(), depth, io, span_secs);
+    rows[at] = row(visible(&after.name), depth, io, span_secs);
+    if let Some(space) = after.space
+        && let Some(alloc_bytes) = space.raw_alloc_bytes
+    {
+        rows[at].alloc_bytes = Some(alloc_bytes);
+        rows[at].free_bytes = Some(space.raw_size_bytes.saturating_sub(alloc_bytes));
+    }
     io
 }
 

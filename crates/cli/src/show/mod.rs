@@ -2,6 +2,7 @@
 
 mod clock;
 mod iostat;
+mod pool_list;
 mod pools;
 mod stats;
 mod status;
@@ -12,13 +13,15 @@ use serde::Serialize;
 
 pub use clock::{duration, local_time};
 pub use iostat::{IostatRow, iostat_header, iostat_json, iostat_rows, iostat_text};
-pub use pools::{found_json, found_text, history_json, history_text, pool_get, pool_list};
+pub use pool_list::{Listed, Vdevs, pool_list};
+pub use pools::{found_json, found_text, history_json, history_text, pool_get};
 pub use stats::{stats_json, stats_text};
 pub use status::{scan_text, status_json, status_text};
 pub use table::{Column, Table};
 pub use volumes::{volume_get, volume_list};
 
 use crate::args::Listing;
+use crate::failure::Failure;
 
 /// Version of the JSON of every listing. Raised when a field changes its meaning or goes.
 pub const JSON_VERSION: u32 = forebay_pool::status::STATUS_VERSION;
@@ -66,23 +69,56 @@ fn source(name: &str, value: &str) -> &'static str {
         "txg_timeout" | "log_timeout" => value == "5",
         "device_timeout" => value == "30",
         "dirty_limit" | "footer_cache" | "scan_rate" => value == "auto",
-        _ => value == "-",
+        _ => value == "-" || value.is_empty(),
     };
     if is_default { "default" } else { "local" }
 }
 
-/// The rows of `get`: name, property, value, source.
-fn property_table(rows: Vec<[String; 4]>, listing: Listing) -> String {
-    let mut table = Table::new(&[
-        Column::left("NAME"),
-        Column::left("PROPERTY"),
-        Column::left("VALUE"),
-        Column::left("SOURCE"),
-    ]);
-    for row in rows {
-        table.push(row.to_vec());
+/// A property's value; a dash for one that was set to nothing.
+fn said(value: &str) -> String {
+    if value.is_empty() { "-".to_owned() } else { value.to_owned() }
+}
+
+/// The rows of `get`: name, property, value, source; of these the `fields` asked for, all when
+/// none is named.
+fn property_table(
+    rows: &[[String; 4]],
+    fields: &[String],
+    listing: Listing,
+) -> Result<String, Failure> {
+    const TITLES: [&str; 4] = ["NAME", "PROPERTY", "VALUE", "SOURCE"];
+    let mut chosen = Vec::new();
+    for field in fields {
+        match TITLES.iter().position(|title| title.eq_ignore_ascii_case(field)) {
+            Some(at) => chosen.push(at),
+            None if field == "all" => chosen.extend(0..TITLES.len()),
+            None => {
+                return Err(Failure::usage(format!(
+                    "'{field}' is not a field of get; use name, property, value, source or all"
+                )));
+            }
+        }
     }
-    table.render(listing.scripted)
+    if fields.is_empty() {
+        chosen.extend(0..TITLES.len());
+    }
+    let columns: Vec<Column> = chosen.iter().map(|at| Column::left(TITLES[*at])).collect();
+    let mut table = Table::new(&columns);
+    for row in rows {
+        table.push(chosen.iter().map(|at| row[*at].clone()).collect());
+    }
+    Ok(table.render(listing.scripted))
+}
+
+/// `text` with what would move the cursor, or pass for another column or line, written as an
+/// escape: names of files may hold anything.
+#[must_use]
+pub fn visible(text: &str) -> String {
+    let shown = |c: char| match c.is_control() {
+        true => c.escape_default().to_string(),
+        false => c.to_string(),
+    };
+    text.chars().map(shown).collect()
 }
 
 #[cfg(test)]

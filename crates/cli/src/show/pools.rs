@@ -1,4 +1,4 @@
-//! `pool list`, `pool get`, `pool history`, and what `pool import` finds.
+//! `pool get`, `pool history`, and what `pool import` finds.
 
 use std::collections::BTreeMap;
 
@@ -7,77 +7,19 @@ use serde::Serialize;
 
 use super::clock::history_time;
 use super::status::device_tree;
-use super::{Column, Table, bytes, document, percent, property_table, source};
+use super::{bytes, document, percent, property_table, said, source, visible};
 use crate::args::Listing;
 use crate::failure::Failure;
 
-const LIST_FIELDS: [&str; 6] = ["name", "size", "allocated", "free", "capacity", "health"];
-
-/// `pool list`. A pool that is known but cannot be opened has no summary: dashes and UNAVAIL.
-pub fn pool_list(
-    pools: &[(String, Option<PoolSummary>)],
-    fields: &[String],
-    listing: Listing,
-) -> Result<String, Failure> {
-    if listing.json {
-        #[derive(Serialize)]
-        struct Body<'a> {
-            pools: Vec<&'a PoolSummary>,
-            unavailable: Vec<&'a String>,
-        }
-        let open = pools.iter().filter_map(|(_, summary)| summary.as_ref()).collect();
-        let unavailable = pools.iter().filter(|p| p.1.is_none()).map(|(name, _)| name).collect();
-        return Ok(document("pool list", Body { pools: open, unavailable }));
-    }
-    let fields: Vec<&str> = if fields.is_empty() {
-        LIST_FIELDS.to_vec()
-    } else {
-        fields.iter().map(String::as_str).collect()
-    };
-    let mut columns = Vec::new();
-    for field in &fields {
-        columns.push(match *field {
-            "name" => Column::left("NAME"),
-            "size" => Column::right("SIZE"),
-            "alloc" | "allocated" => Column::right("ALLOC"),
-            "free" => Column::right("FREE"),
-            "cap" | "capacity" => Column::right("CAP"),
-            "health" => Column::left("HEALTH"),
-            "guid" => Column::right("GUID"),
-            "usable" => Column::right("USABLE"),
-            "avail" | "available" => Column::right("AVAIL"),
-            other => {
-                return Err(Failure::usage(format!(
-                    "'{other}' is not a field of pool list; use {}, usable, available, guid",
-                    LIST_FIELDS.join(", ")
-                )));
-            }
-        });
-    }
-    let mut table = Table::new(&columns);
-    for (name, summary) in pools {
-        let row = fields.iter().map(|field| match (summary, *field) {
-            (_, "name") => name.clone(),
-            (None, "health") => "UNAVAIL".to_owned(),
-            (None, _) => "-".to_owned(),
-            (Some(s), field) => summary_field(s, field, listing.exact),
-        });
-        table.push(row.collect());
-    }
-    if pools.is_empty() && !listing.scripted {
-        return Ok("no pools available\n".to_owned());
-    }
-    Ok(table.render(listing.scripted))
-}
-
-fn summary_field(summary: &PoolSummary, field: &str, exact: bool) -> String {
+/// A field of a pool, in words.
+pub(super) fn summary_field(summary: &PoolSummary, field: &str, exact: bool) -> String {
     match field {
         "size" => bytes(summary.raw_size_bytes, exact),
         "alloc" | "allocated" => bytes(summary.raw_alloc_bytes, exact),
         "free" => bytes(summary.raw_free_bytes, exact),
         "cap" | "capacity" => percent(summary.raw_alloc_bytes, summary.raw_size_bytes, exact),
         "usable" => bytes(summary.size_bytes, exact),
-        "avail" | "available" => bytes(summary.free_bytes, exact),
+        "avail" | "available" => bytes(summary.available_bytes, exact),
         "guid" => summary.guid.to_string(),
         _ => summary.health.as_str().to_owned(),
     }
@@ -90,8 +32,10 @@ pub type PoolProperties = (PoolSummary, BTreeMap<String, String>);
 pub fn pool_get(
     pools: &[PoolProperties],
     wanted: &[String],
+    fields: &[String],
     listing: Listing,
 ) -> Result<String, Failure> {
+    let exact = listing.exact || listing.json;
     const COMPUTED: [&str; 8] =
         ["size", "allocated", "free", "capacity", "usable", "available", "health", "guid"];
     let mut rows = Vec::new();
@@ -99,11 +43,11 @@ pub fn pool_get(
     for (summary, properties) in pools {
         let mut all: Vec<(String, String, &str)> = COMPUTED
             .iter()
-            .map(|name| ((*name).to_owned(), summary_field(summary, name, listing.exact), "-"))
+            .map(|name| ((*name).to_owned(), summary_field(summary, name, exact), "-"))
             .collect();
         for (name, value) in properties {
             if !COMPUTED.contains(&name.as_str()) {
-                all.push((name.clone(), value.clone(), source(name, value)));
+                all.push((name.clone(), said(value), source(name, value)));
             }
         }
         let chosen = choose(&all, wanted, "pool")?;
@@ -122,7 +66,10 @@ pub fn pool_get(
         }
         return Ok(document("pool get", Body { pools: json }));
     }
-    Ok(property_table(rows, listing))
+    if pools.is_empty() && !listing.scripted {
+        return Ok("no pools available\n".to_owned());
+    }
+    property_table(&rows, fields, listing)
 }
 
 /// Of `all` properties the `wanted` ones, in the order asked for.
@@ -151,8 +98,8 @@ pub fn history_text(pool: &str, lines: &[String]) -> String {
         // The pool keeps seconds since 1970 before each command.
         let stamped = line.split_once(' ').and_then(|(at, rest)| Some((at.parse().ok()?, rest)));
         match stamped {
-            Some((at, rest)) => text.push_str(&format!("{} {rest}\n", history_time(at))),
-            None => text.push_str(&format!("{line}\n")),
+            Some((at, rest)) => text.push_str(&format!("{} {}\n", history_time(at), visible(rest))),
+            None => text.push_str(&format!("{}\n", visible(line))),
         }
     }
     text

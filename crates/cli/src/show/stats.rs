@@ -69,10 +69,15 @@ pub fn stats_text(stats: &PoolStats, exact: bool) -> String {
     );
     text.push_str(&traffic_table(&stats.since_import, &stats.for_ever, exact));
     text.push('\n');
+    let amplification = |ratio: f64| match stats.since_import.writes.bytes {
+        0 => "-".to_owned(),
+        _ => format!("{ratio:.3}"),
+    };
     let _ = writeln!(
         text,
-        "write amplification  {:.3} since import ({:.3} with the log)",
-        stats.write_amplification, stats.write_amplification_with_log
+        "write amplification  {} since import ({} with the log)",
+        amplification(stats.write_amplification),
+        amplification(stats.write_amplification_with_log)
     );
     let s = &stats.segments;
     let _ = writeln!(

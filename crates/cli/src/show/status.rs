@@ -3,7 +3,7 @@
 use forebay_pool::status::{Health, PoolStatus, ScanStatus, VdevStatus};
 use serde::Serialize;
 
-use super::{bytes, count, document, duration, local_time};
+use super::{bytes, count, document, duration, local_time, visible};
 
 /// The JSON of `pool status`.
 #[must_use]
@@ -125,7 +125,7 @@ fn tree_lines(vdev: &VdevStatus, depth: usize, lines: &mut Vec<Line>) {
         return tree_lines(only, depth, lines);
     }
     let errors = [vdev.read_errors, vdev.write_errors, vdev.checksum_errors];
-    let name = format!("{}{}", "  ".repeat(depth), vdev.name);
+    let name = format!("{}{}", "  ".repeat(depth), visible(&vdev.name));
     lines.push(Line::new(name, vdev.state, errors, &vdev.note));
     for child in &vdev.children {
         tree_lines(child, depth + 1, lines);

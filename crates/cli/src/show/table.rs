@@ -1,5 +1,7 @@
 //! Columns as zpool prints them.
 
+use super::visible;
+
 /// A column's title and side.
 #[derive(Clone, Debug)]
 pub struct Column {
@@ -38,7 +40,7 @@ impl Table {
     /// Adds a row: one cell for each column.
     pub fn push(&mut self, row: Vec<String>) {
         assert_eq!(row.len(), self.columns.len(), "one cell for each column");
-        self.rows.push(row);
+        self.rows.push(row.iter().map(|cell| visible(cell)).collect());
     }
 
     /// The text. Scripted: no titles, one tab between cells.

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use forebay_pool::status::{
     FoundPool, Health, ImportReport, IoCounts, Latency, MediaBytes, OpCount, PoolStats, PoolStatus,
-    PoolSummary, ScanStatus, SegmentCounts, Traffic, VdevStatus, VolumeStatus,
+    PoolSummary, ScanStatus, SegmentCounts, Traffic, VdevSpace, VdevStatus, VolumeStatus,
 };
 
 use super::*;
@@ -57,6 +57,7 @@ fn vdev(name: &str, kind: &str, children: Vec<VdevStatus>) -> VdevStatus {
         checksum_errors: 0,
         note: String::new(),
         size_bytes: 1 << 32,
+        space: None,
         io: if children.is_empty() { io(1000, 200) } else { IoCounts::default() },
         children,
     }
@@ -66,7 +67,14 @@ fn disk(name: &str) -> VdevStatus {
     vdev(&format!("/srv/{name}"), "device", vec![])
 }
 
+/// A group or log device, and how full it is.
+fn holder(name: &str, kind: &str, full: (u64, u64), children: Vec<VdevStatus>) -> VdevStatus {
+    let space = VdevSpace { raw_size_bytes: full.1, raw_alloc_bytes: Some(full.0) };
+    VdevStatus { space: Some(space), ..vdev(name, kind, children) }
+}
+
 fn healthy() -> PoolStatus {
+    let (data, log) = ((9 << 29, 18 << 30), (64 << 20, 4 << 30));
     PoolStatus {
         name: "tank".into(),
         guid: 1_234_567_890_123_456_789,
@@ -74,8 +82,8 @@ fn healthy() -> PoolStatus {
         status: String::new(),
         action: String::new(),
         scan: None,
-        groups: vec![vdev("raidz1-0", "raidz1", vec![disk("d0"), disk("d1"), disk("d2")])],
-        logs: vec![vdev("mirror-1", "mirror", vec![disk("l0"), disk("l1")])],
+        groups: vec![holder("raidz1-0", "raidz1", data, vec![disk("d0"), disk("d1"), disk("d2")])],
+        logs: vec![holder("mirror-1", "mirror", log, vec![disk("l0"), disk("l1")])],
         lost: vec![],
         lost_count: 0,
         txg: 42,
@@ -120,6 +128,7 @@ fn summary() -> PoolSummary {
         size_bytes: 12 << 30,
         alloc_bytes: 3 << 30,
         free_bytes: 9 << 30,
+        available_bytes: 1 << 30,
         raw_size_bytes: 18 << 30,
         raw_alloc_bytes: 9 << 29,
         raw_free_bytes: 27 << 29,
@@ -219,9 +228,81 @@ fn words(list: &[&str]) -> Vec<String> {
     list.iter().map(|w| (*w).to_owned()).collect()
 }
 
+fn listed(verbose: bool) -> Listed {
+    let status = degraded();
+    let vdevs = verbose.then(|| Vdevs::new(&status.groups, &status.logs));
+    Listed { summary: summary(), vdevs }
+}
+
+#[test]
+fn pool_listings_with_devices() {
+    let rows = [("tank".to_owned(), Some(listed(true))), ("gone".to_owned(), None)];
+    golden("pool-list-verbose.txt", &pool_list(&rows, &[], PLAIN).unwrap());
+    golden("pool-list-verbose.json", &pool_list(&rows, &[], JSON).unwrap());
+    let some = words(&["name", "free", "guid", "avail"]);
+    let text = pool_list(&rows, &some, SCRIPT).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[0], "tank\t14495514624\t1234567890123456789\t1073741824");
+    assert_eq!(lines[1], "raidz1-0\t14495514624\t-\t-", "not indented, for scripts");
+    assert_eq!(lines[2], "/srv/d0\t-\t-\t-");
+}
+
+#[test]
+fn fields_of_properties_are_chosen() {
+    let pools = [(summary(), BTreeMap::new())];
+    let get = |fields: &[&str], listing| {
+        pool_get(&pools, &words(&["free", "health"]), &words(fields), listing)
+    };
+    assert_eq!(get(&["value"], SCRIPT).unwrap(), "14495514624\nONLINE\n");
+    assert_eq!(
+        get(&["value", "name"], PLAIN).unwrap(),
+        "VALUE   NAME\n13.5G   tank\nONLINE  tank\n"
+    );
+    assert_eq!(get(&["all"], PLAIN).unwrap(), get(&[], PLAIN).unwrap());
+    let refused = get(&["frob"], PLAIN).unwrap_err();
+    assert_eq!(refused.code, 2);
+    assert!(refused.message.contains("name, property, value, source"), "{}", refused.message);
+    assert_eq!(pool_get(&[], &words(&["all"]), &[], PLAIN).unwrap(), "no pools available\n");
+}
+
+#[test]
+fn names_with_odd_characters_stay_on_their_line() {
+    let odd = "/srv/new\nline\ttab\u{1b}[31m";
+    let shown = "/srv/new\\nline\\ttab\\u{1b}[31m";
+    assert_eq!(visible(odd), shown);
+    assert_eq!(visible("/srv/d 0/ä"), "/srv/d 0/ä");
+    let mut pool = healthy();
+    pool.groups[0].children[0].name = odd.into();
+    let has = |text: &str| {
+        assert!(text.contains(shown), "{text}");
+        assert!(!text.contains(odd), "{text}");
+    };
+    has(&status_text(&pool, false, false));
+    let sample = Sample { status: pool.clone(), summary: summary(), uptime_secs: 1.0 };
+    has(&iostat_text(&iostat_rows(None, &sample, true), true, false));
+    let vdevs = Some(Vdevs::new(&pool.groups, &pool.logs));
+    let rows = [("tank".to_owned(), Some(Listed { summary: summary(), vdevs }))];
+    has(&pool_list(&rows, &[], PLAIN).unwrap());
+    has(&history_text("tank", &[format!("0 forebay pool create tank '{odd}'")]));
+    let mut stats = stats();
+    stats.devices.insert(odd.into(), io(1, 1));
+    has(&stats_text(&stats, false));
+    let properties = BTreeMap::from([("comment".to_owned(), odd.to_owned())]);
+    let text = pool_get(&[(summary(), properties)], &words(&["comment"]), &[], SCRIPT).unwrap();
+    has(&text);
+}
+
+#[test]
+fn nothing_written_is_no_amplification() {
+    let mut stats = stats();
+    stats.since_import.writes = OpCount::default();
+    let text = stats_text(&stats, false);
+    assert!(text.contains("write amplification  - since import (- with the log)"), "{text}");
+}
+
 #[test]
 fn pool_listings() {
-    let rows = [("tank".to_owned(), Some(summary())), ("gone".to_owned(), None)];
+    let rows = [("tank".to_owned(), Some(listed(false))), ("gone".to_owned(), None)];
     golden("pool-list.txt", &pool_list(&rows, &[], PLAIN).unwrap());
     golden("pool-list.json", &pool_list(&rows, &[], JSON).unwrap());
     assert_eq!(
@@ -296,13 +377,13 @@ fn pool_statistics() {
 fn pool_properties() {
     let properties = BTreeMap::from([("comment".to_owned(), "lab".to_owned())]);
     let pools = [(summary(), properties)];
-    golden("pool-get.txt", &pool_get(&pools, &words(&["all"]), PLAIN).unwrap());
-    golden("pool-get.json", &pool_get(&pools, &words(&["all"]), JSON).unwrap());
+    golden("pool-get.txt", &pool_get(&pools, &words(&["all"]), &[], PLAIN).unwrap());
+    golden("pool-get.json", &pool_get(&pools, &words(&["all"]), &[], JSON).unwrap());
     assert_eq!(
-        pool_get(&pools, &words(&["comment", "size"]), SCRIPT).unwrap(),
+        pool_get(&pools, &words(&["comment", "size"]), &[], SCRIPT).unwrap(),
         "tank\tcomment\tlab\tlocal\ntank\tsize\t19327352832\t-\n"
     );
-    let unknown = pool_get(&pools, &words(&["frob"]), PLAIN).unwrap_err();
+    let unknown = pool_get(&pools, &words(&["frob"]), &[], PLAIN).unwrap_err();
     assert!(unknown.message.contains("comment"), "names those that are: {}", unknown.message);
 }
 
@@ -311,8 +392,8 @@ fn volume_listings() {
     let volumes = [volume("vol0", "standard", 8 << 30), volume("sparse", "always", 0)];
     golden("volume-list.txt", &volume_list(&volumes, &[], PLAIN).unwrap());
     golden("volume-list.json", &volume_list(&volumes, &[], JSON).unwrap());
-    golden("volume-get.txt", &volume_get(&volumes, &words(&["all"]), PLAIN).unwrap());
-    golden("volume-get.json", &volume_get(&volumes, &words(&["all"]), JSON).unwrap());
+    golden("volume-get.txt", &volume_get(&volumes, &words(&["all"]), &[], PLAIN).unwrap());
+    golden("volume-get.json", &volume_get(&volumes, &words(&["all"]), &[], JSON).unwrap());
     assert_eq!(
         volume_list(&volumes, &words(&["name", "volsize", "comment"]), SCRIPT).unwrap(),
         "tank/vol0\t8589934592\tx\ntank/sparse\t8589934592\tx\n"

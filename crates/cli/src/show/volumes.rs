@@ -6,7 +6,7 @@ use forebay_pool::status::VolumeStatus;
 use serde::Serialize;
 
 use super::pools::choose;
-use super::{Column, Table, bytes, document, property_table, source};
+use super::{Column, Table, bytes, document, property_table, said, source};
 use crate::args::Listing;
 use crate::failure::Failure;
 
@@ -27,10 +27,10 @@ fn value(volume: &VolumeStatus, name: &str, exact: bool) -> Option<(String, &'st
                 0 if !exact => "none".to_owned(),
                 reserved => bytes(reserved, exact),
             };
-            Some((shown, "local"))
+            Some((shown, if volume.reserved_bytes == 0 { "default" } else { "local" }))
         }
         "sync" => Some((volume.sync.clone(), source(name, &volume.sync))),
-        other => volume.properties.get(other).map(|v| (v.clone(), source(name, v))),
+        other => volume.properties.get(other).map(|v| (said(v), source(name, v))),
     }
 }
 
@@ -90,6 +90,7 @@ pub fn volume_list(
 pub fn volume_get(
     volumes: &[VolumeStatus],
     wanted: &[String],
+    fields: &[String],
     listing: Listing,
 ) -> Result<String, Failure> {
     const FIXED: [&str; 6] =
@@ -102,7 +103,7 @@ pub fn volume_get(
         let all: Vec<(String, String, &str)> = names
             .chain(others)
             .filter_map(|name| {
-                let (text, source) = value(volume, &name, listing.exact)?;
+                let (text, source) = value(volume, &name, listing.exact || listing.json)?;
                 Some((name, text, source))
             })
             .collect();
@@ -122,5 +123,8 @@ pub fn volume_get(
         }
         return Ok(document("volume get", Body { volumes: json }));
     }
-    Ok(property_table(rows, listing))
+    if volumes.is_empty() && !listing.scripted {
+        return Ok("no volumes available\n".to_owned());
+    }
+    property_table(&rows, fields, listing)
 }

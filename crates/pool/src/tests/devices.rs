@@ -28,14 +28,14 @@ fn one_side_of_a_mirrored_log_is_detached_and_not_removed() {
         let v = pool.open_volume("v").unwrap();
         for side in ["l", "m"] {
             let said = pool.remove(side).await.unwrap_err().message;
-            assert!(said.contains("'pool detach tank"), "{said}");
+            assert!(said.contains("'forebay pool detach tank"), "{said}");
             assert!(said.contains("mirror-0"), "{said}");
         }
         assert_eq!(pool.status().logs[0].children.len(), 2, "nothing changed");
         pool.detach("l").await.unwrap();
         v.write(0, stamp(4096, 1), true).await.unwrap();
         let said = pool.detach("m").await.unwrap_err().message;
-        assert!(said.contains("'pool remove'"), "{said}");
+        assert!(said.contains("'forebay pool remove'"), "{said}");
         pool.attach("m", "l", false).await.unwrap();
         v.write(0, stamp(4096, 2), true).await.unwrap();
         assert_eq!(pool.status().logs[0].children.len(), 2);
@@ -345,8 +345,61 @@ fn sizes_are_counted_as_zpool_counts_them() {
             assert!(share >= parity && share < parity * 1.1, "{redundancy:?}: {full:?}");
             assert_eq!(full.raw_alloc_bytes + full.raw_free_bytes, full.raw_size_bytes);
             assert_eq!(pool.get()["size"], full.raw_size_bytes.to_string());
-            assert_eq!(pool.get()["available"], full.free_bytes.to_string());
+            assert_eq!(pool.get()["available"], full.available_bytes.to_string());
             pool.export().await.unwrap();
         }
+    });
+}
+
+#[test]
+fn what_to_do_depends_on_what_is_the_matter() {
+    Runtime::simulated(5).block_on(async {
+        let rack = Rack::new(&["a", "b", "c", "d", "l"], SIZE);
+        let pool = filled(&rack, 4000).await;
+        let remark = || pool.health.remarks.borrow().last().cloned().unwrap_or_default();
+        pool.offline("b").await.unwrap();
+        let status = pool.status();
+        assert_eq!(status.state, Health::Degraded);
+        assert!(status.status.contains("taken offline by the operator"), "{}", status.status);
+        assert!(status.action.contains("'forebay pool online tank DEV'"), "{}", status.action);
+        pool.sync().await.unwrap();
+        assert!(remark().starts_with("b went from"), "by its path: {}", remark());
+        pool.replace("b", Some("d"), false).await.unwrap();
+        pool.offline("b").await.unwrap();
+        assert!(pool.status().action.contains("online tank DEV"), "{}", pool.status().action);
+        pool.detach("b").await.unwrap();
+        let status = pool.status();
+        assert_eq!(status.state, Health::Degraded);
+        assert!(status.status.contains("are being rebuilt"), "{}", status.status);
+        assert!(status.action.contains("pool resilver -w tank"), "{}", status.action);
+        while pool.status().state != Health::Online {
+            forebay_rt::sleep(forebay_units::Nanos::from_secs(1)).await;
+        }
+        assert_eq!(pool.status().action, "");
+    });
+}
+
+#[test]
+fn groups_and_logs_tell_how_full_they_are() {
+    Runtime::simulated(6).block_on(async {
+        let rack = Rack::new(&["a", "b", "c", "d", "e", "f", "l"], SIZE);
+        let pool = filled(&rack, 4000).await;
+        let empty = spec(Redundancy::Raidz1, &["d", "e", "f"], &[]);
+        pool.add(&empty).await.unwrap();
+        let (status, summary) = (pool.status(), pool.summary());
+        let space = |at: usize| status.groups[at].space.expect("a group has space");
+        assert_eq!(space(1).raw_alloc_bytes, Some(0), "the new one is empty");
+        let held = space(0).raw_alloc_bytes.unwrap();
+        assert!(held > 4000 * 4096 * 3 / 2, "with its parity: {held}");
+        assert_eq!(space(0).raw_size_bytes + space(1).raw_size_bytes, summary.raw_size_bytes);
+        assert_eq!(status.groups[0].children[0].space, None, "devices have none of their own");
+        let log = status.logs[0].space.unwrap();
+        assert!(log.raw_size_bytes > 0 && log.raw_alloc_bytes < Some(log.raw_size_bytes));
+        // What is set aside for a volume is not available to another, written or not.
+        let usable = summary.size_bytes;
+        assert_eq!(summary.available_bytes, usable - (64 << 20));
+        assert_eq!(summary.free_bytes, usable - 4000 * 4096);
+        let found = pool.get();
+        assert_eq!(found["available"], summary.available_bytes.to_string());
     });
 }

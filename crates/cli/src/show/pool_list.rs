@@ -1,0 +1,176 @@
+//! `pool list`, with groups and devices when asked to.
+
+use forebay_pool::status::{PoolSummary, VdevStatus};
+use serde::Serialize;
+
+use super::pools::summary_field;
+use super::{Column, Table, bytes, document, percent};
+use crate::args::Listing;
+use crate::failure::Failure;
+
+const FIELDS: [&str; 6] = ["name", "size", "allocated", "free", "capacity", "health"];
+
+/// A pool that could be opened.
+#[derive(Clone, Debug, Serialize)]
+pub struct Listed {
+    /// The pool as a whole.
+    #[serde(flatten)]
+    pub summary: PoolSummary,
+    /// Data groups and log devices, with `-v`.
+    #[serde(flatten)]
+    pub vdevs: Option<Vdevs>,
+}
+
+/// What a pool is made of.
+#[derive(Clone, Debug, Serialize)]
+pub struct Vdevs {
+    groups: Vec<Vdev>,
+    logs: Vec<Vdev>,
+}
+
+/// A group, a log device, or what it is made of.
+#[derive(Clone, Debug, Serialize)]
+struct Vdev {
+    name: String,
+    kind: String,
+    health: &'static str,
+    /// Bytes of the whole device, for those that are one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device_bytes: Option<u64>,
+    /// As the pool's; groups and log devices only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    raw_size_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    raw_alloc_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    raw_free_bytes: Option<u64>,
+    children: Vec<Vdev>,
+}
+
+impl Vdevs {
+    /// Of what `pool status` tells.
+    #[must_use]
+    pub fn new(groups: &[VdevStatus], logs: &[VdevStatus]) -> Self {
+        let all = |list: &[VdevStatus]| list.iter().map(Vdev::new).collect();
+        Self { groups: all(groups), logs: all(logs) }
+    }
+}
+
+impl Vdev {
+    fn new(status: &VdevStatus) -> Self {
+        let size = status.space.map(|space| space.raw_size_bytes);
+        let alloc = status.space.and_then(|space| space.raw_alloc_bytes);
+        Self {
+            name: status.name.clone(),
+            kind: status.kind.clone(),
+            health: status.state.as_str(),
+            device_bytes: status.children.is_empty().then_some(status.size_bytes),
+            raw_size_bytes: size,
+            raw_alloc_bytes: alloc,
+            raw_free_bytes: size.zip(alloc).map(|(size, alloc)| size.saturating_sub(alloc)),
+            children: status.children.iter().map(Self::new).collect(),
+        }
+    }
+
+    fn field(&self, field: &str, exact: bool) -> String {
+        let number = |value: Option<u64>| value.map(|value| bytes(value, exact));
+        let text = match field {
+            "size" => number(self.raw_size_bytes.or(self.device_bytes)),
+            "alloc" | "allocated" => number(self.raw_alloc_bytes),
+            "free" => number(self.raw_free_bytes),
+            "cap" | "capacity" => {
+                let both = self.raw_alloc_bytes.zip(self.raw_size_bytes);
+                both.map(|(alloc, size)| percent(alloc, size, exact))
+            }
+            "health" => Some(self.health.to_owned()),
+            _ => None,
+        };
+        text.unwrap_or_else(|| "-".to_owned())
+    }
+}
+
+/// `pool list`. A pool that is known but cannot be opened has no summary: dashes and UNAVAIL.
+pub fn pool_list(
+    pools: &[(String, Option<Listed>)],
+    fields: &[String],
+    listing: Listing,
+) -> Result<String, Failure> {
+    if listing.json {
+        #[derive(Serialize)]
+        struct Body<'a> {
+            pools: Vec<&'a Listed>,
+            unavailable: Vec<&'a String>,
+        }
+        let open = pools.iter().filter_map(|(_, listed)| listed.as_ref()).collect();
+        let unavailable = pools.iter().filter(|p| p.1.is_none()).map(|(name, _)| name).collect();
+        return Ok(document("pool list", Body { pools: open, unavailable }));
+    }
+    let fields: Vec<&str> = if fields.is_empty() {
+        FIELDS.to_vec()
+    } else {
+        fields.iter().map(String::as_str).collect()
+    };
+    let columns: Result<Vec<Column>, Failure> = fields.iter().map(|field| column(field)).collect();
+    let mut lines = Lines { table: Table::new(&columns?), fields, listing };
+    for (name, listed) in pools {
+        lines.push(name.clone(), |field| match listed {
+            None if field == "health" => "UNAVAIL".to_owned(),
+            None => "-".to_owned(),
+            Some(listed) => summary_field(&listed.summary, field, listing.exact),
+        });
+        let Some(vdevs) = listed.as_ref().and_then(|listed| listed.vdevs.as_ref()) else {
+            continue;
+        };
+        lines.push_all(&vdevs.groups, 1);
+        if !vdevs.logs.is_empty() {
+            lines.push("logs".to_owned(), |_| "-".to_owned());
+            lines.push_all(&vdevs.logs, 1);
+        }
+    }
+    if pools.is_empty() && !listing.scripted {
+        return Ok("no pools available\n".to_owned());
+    }
+    Ok(lines.table.render(listing.scripted))
+}
+
+struct Lines<'a> {
+    table: Table,
+    fields: Vec<&'a str>,
+    listing: Listing,
+}
+
+impl Lines<'_> {
+    fn push(&mut self, name: String, value: impl Fn(&str) -> String) {
+        let cell = |field: &&str| if *field == "name" { name.clone() } else { value(field) };
+        self.table.push(self.fields.iter().map(cell).collect());
+    }
+
+    fn push_all(&mut self, vdevs: &[Vdev], depth: usize) {
+        for vdev in vdevs {
+            let indent = if self.listing.scripted { 0 } else { depth };
+            let exact = self.listing.exact;
+            self.push(format!("{}{}", "  ".repeat(indent), vdev.name), |f| vdev.field(f, exact));
+            self.push_all(&vdev.children, depth + 1);
+        }
+    }
+}
+
+fn column(field: &str) -> Result<Column, Failure> {
+    Ok(match field {
+        "name" => Column::left("NAME"),
+        "size" => Column::right("SIZE"),
+        "alloc" | "allocated" => Column::right("ALLOC"),
+        "free" => Column::right("FREE"),
+        "cap" | "capacity" => Column::right("CAP"),
+        "health" => Column::left("HEALTH"),
+        "guid" => Column::right("GUID"),
+        "usable" => Column::right("USABLE"),
+        "avail" | "available" => Column::right("AVAIL"),
+        other => {
+            return Err(Failure::usage(format!(
+                "'{other}' is not a field of pool list; use {}, usable, available, guid",
+                FIELDS.join(", ")
+            )));
+        }
+    })
+}

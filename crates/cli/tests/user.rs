@@ -1,0 +1,205 @@
+//! What a new user types: lists with devices, fields for scripts, odd names of files, the same
+//! device by another name, addresses that are taken, and a pool that comes back.
+
+mod common;
+
+use std::os::unix::fs::symlink;
+use std::process::{Command, Stdio};
+
+use common::Scratch;
+
+const MIB: u64 = 1 << 20;
+
+fn scratch(name: &str, files: &[&str]) -> Scratch {
+    let scratch = Scratch::new(name);
+    files.iter().for_each(|file| scratch.file(file, 64 * MIB));
+    scratch
+}
+
+#[test]
+fn devices_are_listed_with_what_is_in_them() {
+    let scratch = scratch("verbose", &["d0", "d1", "d2", "d3", "l0"]);
+    scratch.run("pool create tank mirror d0 d1 mirror d2 d3 log l0");
+    scratch.run("volume create -V 40M tank/vol0");
+    let server = scratch.server("serve tank");
+    let uri = scratch.uri("tank/vol0");
+    scratch.run(&format!("bench nbd {uri} --pattern sequential --block-size 1M --count 40 --json"));
+    // The end of a group is the beginning of the next: an export in between is sure to commit.
+    assert!(server.interrupt().success());
+    let alloc = |line: &str| line.split('\t').nth(1).unwrap().parse::<u64>().unwrap();
+    let text = scratch.run("pool list -Hpv -o name,alloc,free,health");
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 9, "pool, two groups, four sides, logs, one log device:\n{text}");
+    assert!(lines[1].starts_with("mirror-0\t") && lines[4].starts_with("mirror-1\t"), "{text}");
+    assert!(lines[2].ends_with("/d0\t-\t-\tONLINE"), "{text}");
+    assert_eq!(lines[7], "logs\t-\t-\t-");
+    assert!(alloc(lines[0]) > 40 * MIB, "{text}");
+    let groups = alloc(lines[1]) + alloc(lines[4]);
+    assert!(groups.abs_diff(alloc(lines[0])) < MIB, "groups sum up to the pool:\n{text}");
+    let json: serde_json::Value =
+        serde_json::from_str(&scratch.run("pool list -v --json")).unwrap();
+    let group = &json["pools"][0]["groups"][0];
+    assert_eq!(group["raw_alloc_bytes"], alloc(lines[1]));
+    assert_eq!(group["children"][0]["device_bytes"], 64 * MIB);
+    assert!(scratch.run("pool list -v").contains("\n  mirror-0 "));
+    let iostat = scratch.run("pool iostat -v -H -p");
+    assert!(iostat.contains(&format!("\nmirror-0\t{}\t", alloc(lines[1]))), "{iostat}");
+}
+
+#[test]
+fn scripts_get_one_field_and_exact_numbers() {
+    let scratch = scratch("fields", &["d0"]);
+    assert_eq!(scratch.run("pool history"), "no pools available\n");
+    assert_eq!(scratch.run("pool get all"), "no pools available\n");
+    assert_eq!(scratch.run("volume get all"), "no volumes available\n");
+    let json: serde_json::Value = serde_json::from_str(&scratch.run("pool iostat --json")).unwrap();
+    assert_eq!(json["rows"].as_array().unwrap().len(), 0);
+    scratch.run("pool create tank d0");
+    scratch.run("volume create -V 16M tank/thick");
+    assert_eq!(scratch.run("pool get -H -o value health tank"), "ONLINE\n");
+    assert_eq!(scratch.run("volume get -Hp -o name,value volsize"), "tank/thick\t16777216\n");
+    scratch.refused("volume get -o frob volsize", 2, "name, property, value, source");
+    scratch.refused("pool list -o name,", 2, "separated by single commas");
+    let json = scratch.run("volume get --json volsize");
+    assert!(json.contains("\"volsize\": \"16777216\""), "programs get exact numbers: {json}");
+    // What is set aside for one volume is not there for another.
+    let number = |words: &str| scratch.run(words).trim().parse::<u64>().unwrap();
+    let usable = number("pool list -Hp -o usable");
+    assert_eq!(number("pool list -Hp -o available"), usable - 16 * MIB);
+    assert_eq!(number("pool get -Hp -o value available tank"), usable - 16 * MIB);
+    let larger = usable.next_multiple_of(4096);
+    scratch.refused(&format!("volume create -V {larger} tank/two"), 1, "make it smaller");
+    // Nobody serves it: what the command does to open it is no traffic.
+    let idle = scratch.forebay("pool iostat -Hp tank");
+    assert!(common::text(&idle).ends_with("\t0\t0\t0\t0\n"), "{}", common::text(&idle));
+    assert!(String::from_utf8_lossy(&idle.stderr).contains("'tank' is not being served"));
+}
+
+#[test]
+fn nothing_is_changed_when_one_of_the_names_is_wrong() {
+    let scratch = scratch("half", &["d0"]);
+    scratch.run("pool create tank d0");
+    scratch.run("volume create -V 4M tank/vol0");
+    scratch.refused("volume set sync=always tank/vol0 tank/none", 1, "tank/none");
+    assert_eq!(scratch.run("volume get -H -o value sync tank/vol0"), "standard\n");
+    scratch.refused("volume set volsize=1M tank/vol0", 1, "'forebay volume resize -f'");
+    scratch.refused("volume create -V -1 tank/x", 2, "'-1' is not a size");
+    scratch.refused("volume create -V 4097 tank/x", 1, "such as 8192");
+    scratch.refused("volume destroy tank/x", 1, "'forebay volume list tank'");
+    scratch.refused("pool set tank comment=x", 2, "for example comment=lab");
+    scratch.refused("pool offline tank raidz1-0", 1, "is a group");
+    for name in ["0", "1e5", "12"] {
+        scratch.refused(&format!("pool create -f {name} d0"), 1, "beginning with a letter");
+    }
+    scratch.refused("pool set comment=\u{1b}[31m tank", 1, "'\\u{1b}[31m' is no value");
+}
+
+#[test]
+fn a_device_goes_by_every_name_that_leads_to_it() {
+    let scratch = scratch("names", &["d0", "d1", "d2"]);
+    symlink("d0", scratch.0.join("link")).unwrap();
+    scratch.run("pool create tank mirror link d1");
+    scratch.run("pool offline tank d0");
+    assert!(scratch.run("pool status tank").contains("/link  OFFLINE"));
+    scratch.run("pool online -w tank d0");
+    for words in ["pool attach -f tank d1 d0", "pool add -f tank d1", "pool replace -f tank d0 d1"]
+    {
+        scratch.refused(words, 1, "is part of 'tank' already");
+    }
+    scratch.run("pool replace -w tank d0 d2");
+    assert!(!scratch.run("pool status tank").contains("/link"));
+}
+
+#[test]
+fn a_path_may_hold_anything() {
+    let scratch = scratch("odd", &["d0"]);
+    let odd = "new\nline\t\u{1b}[31m d1";
+    scratch.file(odd, 64 * MIB);
+    let mut create = scratch.command("pool create tank mirror d0");
+    let output = create.arg(odd).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let shown = "/new\\nline\\t\\u{1b}[31m d1";
+    for words in ["pool status", "pool list -v", "pool iostat -v -H", "pool stats tank"] {
+        let text = scratch.run(words);
+        assert!(text.contains(shown) && !text.contains(odd), "{words}:\n{text}");
+    }
+    scratch.run("pool export tank");
+    assert!(scratch.run("pool import -d .").contains(shown));
+    scratch.run("pool import -d . tank");
+    let refused = scratch.command("pool create x").arg("\u{1b}[31m").output().unwrap();
+    let line = String::from_utf8(refused.stderr).unwrap();
+    assert!(line.contains("\\u{1b}[31m: no such device") && !line.contains('\u{1b}'), "{line}");
+}
+
+#[test]
+fn an_address_that_is_taken_is_found_before_anything_is_made() {
+    let scratch = scratch("taken", &["d0"]);
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let up = format!("up --dir data --size 64M --listen tcp:127.0.0.1:{port}");
+    scratch.refused(&up, 1, "another server has it");
+    scratch.refused("up --dir data --listen unix:/none/there/x.sock", 1, "No such file");
+    let long = format!("/{}", "x".repeat(120));
+    scratch.refused(&format!("up --dir data --listen unix:{long}"), 1, "121 bytes");
+    assert!(!scratch.0.join("data").exists());
+    assert_eq!(scratch.run("pool list -H"), "");
+    scratch.run("pool create tank d0");
+    scratch.refused(&format!("serve --listen tcp:127.0.0.1:{port}"), 1, "another server has it");
+}
+
+#[test]
+fn devices_that_another_process_has_are_called_so() {
+    let scratch = scratch("held", &["d0"]);
+    scratch.run("pool create tank d0");
+    let server = scratch.server("serve tank");
+    let elsewhere = |words: &str| {
+        let mut command = scratch.command(words);
+        command.env("FOREBAY_STATE_DIR", scratch.0.join("elsewhere")).output().unwrap()
+    };
+    let listed = common::text(&elsewhere("pool import -d ."));
+    assert!(listed.ends_with("; 1 device there is in use by another process\n"), "{listed}");
+    // The same list of pools, and no server on it that could be asked.
+    let list = std::fs::OpenOptions::new().read(true).open(scratch.state().join("pools.json"));
+    let to = scratch.0.join("elsewhere/pools.json");
+    let mut copy = std::fs::OpenOptions::new().create_new(true).write(true).open(to).unwrap();
+    std::io::copy(&mut list.unwrap(), &mut copy).unwrap();
+    for words in ["serve tank", "pool status tank", "pool list"] {
+        let output = elsewhere(words);
+        let line = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{words}: {line}");
+        assert!(line.contains("'tank' are in use by another process"), "{words}: {line}");
+    }
+    assert!(server.interrupt().success());
+    assert_eq!(common::text(&elsewhere("pool list -H -o health")), "ONLINE\n");
+}
+
+#[test]
+fn a_server_of_every_pool_takes_one_back_and_says_how_it_is() {
+    let scratch = scratch("back", &["a0", "b0", "b1"]);
+    scratch.run("pool create alpha a0");
+    scratch.run("pool create beta mirror b0 b1");
+    std::fs::rename(scratch.0.join("a0"), scratch.0.join("away")).unwrap();
+    let log = scratch.0.join("log");
+    let to = std::fs::OpenOptions::new().create_new(true).append(true).open(&log).unwrap();
+    let mut child =
+        scratch.command("serve").stdout(Stdio::null()).stderr(Stdio::from(to)).spawn().unwrap();
+    let said = |what: &str| {
+        let looking =
+            "for i in $(seq 300); do grep -q \"$1\" log && exit 0; sleep 0.1; done; exit 1";
+        let mut look = Command::new("sh");
+        look.args(["-c", looking, "sh", what]).current_dir(&scratch.0).status().unwrap().success()
+    };
+    assert!(said("none of the devices of 'alpha'"));
+    std::fs::rename(scratch.0.join("away"), scratch.0.join("a0")).unwrap();
+    let beta = || scratch.forebay("pool iostat beta 0.1 1").status.success();
+    assert!((0..300).any(|_| beta()), "it serves the other one");
+    scratch.run("pool import alpha");
+    scratch.run("pool iostat alpha 0.1 1");
+    scratch.refused("pool import alpha", 1, "served by process");
+    scratch.run("pool offline beta b0");
+    assert!(said("pool 'beta' went from ONLINE to DEGRADED: "));
+    scratch.run("pool online -w beta b0");
+    assert!(said("pool 'beta' went from DEGRADED to ONLINE$"));
+    let status = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(status.success() && child.wait().unwrap().success());
+}
