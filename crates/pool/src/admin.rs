@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use forebay_format::config::PoolConfig;
 use forebay_rt as rt;
-use forebay_units::CommitId;
+use forebay_units::{BLOCK_BYTES, CommitId, format_bytes};
 
 use crate::config::{POOL_PROPERTIES, check_property, effective};
 use crate::volumes::check_fits;
@@ -112,9 +113,29 @@ impl Pool {
         let mut config = self.config.borrow().clone();
         config.properties.insert(name, value);
         check_fits(&config)?;
+        self.check_usable(&config)?;
         self.config.borrow_mut().properties = config.properties;
         self.apply_properties();
         self.commit_config().await
+    }
+
+    /// Refuses a configuration by which volumes have more than there would be: what is kept free must
+    /// hold a group, which may be as large as the dirty limit. Less than now counts from here on, for
+    /// what is promised until the next import must be there after it.
+    fn check_usable(&self, config: &PoolConfig) -> Result<(), PoolError> {
+        let (_, _, usable) = crate::recovery::limits_for(config, &self.array);
+        let now = self.space.usable_blocks.get();
+        let taken = now - self.free_blocks().min(now);
+        if usable < now && usable < taken {
+            return Err(PoolError::new(format!(
+                "with this dirty_limit volumes could have {}, and they have or own {} by now; give a \
+                 lower one",
+                format_bytes(usable * BLOCK_BYTES),
+                format_bytes(taken * BLOCK_BYTES)
+            )));
+        }
+        self.space.usable_blocks.set(usable.min(now));
+        Ok(())
     }
 
     /// Puts the configuration on the devices.

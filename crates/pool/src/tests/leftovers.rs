@@ -386,3 +386,40 @@ fn volumes_leave_room_in_the_configuration_for_what_grows_by_itself() {
         pool.export().await.unwrap();
     });
 }
+
+/// Fills a pool whole, sets a property, and overwrites everything after the next import.
+async fn overwrites_after_setting(property: &str, value: &str) -> Result<(), PoolError> {
+    let rack = Rack::new(&["a"], SIZE);
+    let options = spec(Redundancy::Raid0, &["a"], &[]);
+    let pool = Pool::create(rack.host(1), "tank", &options).await?;
+    let size = pool.summary().size_bytes / 4096 * 4096;
+    pool.create_volume(&volume(size)).await?;
+    let v = pool.open_volume("v").unwrap();
+    for at in (0..size).step_by(4096) {
+        v.write(at, stamp(4096, at), false).await.unwrap();
+    }
+    let outcome = pool.set(property, value).await;
+    pool.export().await?;
+    drop((v, pool));
+    outcome?;
+    let pool =
+        Pool::import(rack.host(1), &names(&["a"]), "tank", &ImportOptions::default()).await?;
+    let v = pool.open_volume("v").unwrap();
+    for i in 0..2 * size / 4096 {
+        let at = rt::random_below(size / 4096) * 4096;
+        let data = stamp(4096, i);
+        v.write(at, data, false).await.map_err(|e| PoolError::new(format!("WROTE {i}: {e}")))?;
+    }
+    v.flush().await.unwrap();
+    pool.export().await
+}
+
+// What is kept free must hold a group, and a group may be as large as the dirty limit.
+#[test]
+fn a_dirty_limit_for_which_there_is_no_room_is_refused() {
+    Runtime::simulated(9).block_on(async {
+        overwrites_after_setting("dirty_limit", "4M").await.unwrap();
+        let said = overwrites_after_setting("dirty_limit", "48M").await.unwrap_err().message;
+        assert!(said.contains("dirty_limit"), "{said}");
+    });
+}
