@@ -403,14 +403,7 @@ impl Pool {
                         status.repaired_bytes += found.repaired_bytes;
                         status.errors += found.damaged.len() as u64;
                     });
-                    for addr in found.damaged {
-                        if let Some(
-                            Owner::Data(volume, lba, _) | Owner::Unknown(Some((volume, lba))),
-                        ) = owners.get(&addr.block())
-                        {
-                            self.note_lost_block(*volume, *lba);
-                        }
-                    }
+                    self.note_damaged(&owners, found.damaged);
                 }
                 Err(error) => {
                     self.health.remark(error.to_string());
@@ -427,6 +420,16 @@ impl Pool {
             let ended = self.closing.get() || self.is_stopped();
             if gone || now.birth != info.birth || ended {
                 return bytes;
+            }
+        }
+    }
+
+    /// Lists those blocks of a segment as lost whose owners are known.
+    fn note_damaged(&self, owners: &BTreeMap<u32, Owner>, damaged: Vec<BlockAddr>) {
+        for addr in damaged {
+            let owner = owners.get(&addr.block());
+            if let Some(Owner::Data(volume, lba, _) | Owner::Unknown(Some((volume, lba)))) = owner {
+                self.note_lost_block(*volume, *lba);
             }
         }
     }
@@ -498,8 +501,11 @@ impl Pool {
             let still = self.writers.lock().await;
             let info = self.table.get(segment);
             let live = !matches!(info.state, SegmentState::Free | SegmentState::Emptied(_));
+            let owners = match live {
+                true => self.owners(&still, segment, &info).await,
+                false => BTreeMap::new(),
+            };
             let outcome = if live {
-                let owners = self.owners(&still, segment, &info).await;
                 let judge = |addr: BlockAddr, block: &[u8]| self.judge(&owners, addr, block);
                 self.array.rebuild_segment(segment, info.rows, &judge).await
             } else {
@@ -514,6 +520,7 @@ impl Pool {
                         status.repaired_bytes += rebuilt.written_bytes;
                         status.errors += errors;
                     });
+                    self.note_damaged(&owners, rebuilt.damaged);
                 }
                 Err(error) => {
                     self.health.remark(error.to_string());

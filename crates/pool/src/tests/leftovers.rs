@@ -423,3 +423,35 @@ fn a_dirty_limit_for_which_there_is_no_room_is_refused() {
         assert!(said.contains("dirty_limit"), "{said}");
     });
 }
+
+#[test]
+fn a_resilver_names_the_blocks_that_it_could_not_rebuild() {
+    Runtime::simulated(10).block_on(async {
+        let rack = Rack::new(&["a", "b"], SIZE);
+        let options = spec(Redundancy::Mirror, &["a", "b"], &[]);
+        let pool = Pool::create(rack.host(1), "tank", &options).await.unwrap();
+        pool.create_volume(&volume(8 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        pool.offline("a").await.unwrap();
+        let data = stamp(256 << 10, 1);
+        v.write(0, data.clone(), false).await.unwrap();
+        pool.sync().await.unwrap();
+        let b = rack.device("b");
+        let at = place_of(&b, &data[20 * 4096..]).await;
+        b.write(at, IoBuf::copy_of(&[0xee; 4096]).freeze(), false).await.unwrap();
+        pool.online("a").await.unwrap();
+        let scan = loop {
+            rt::sleep(Nanos::from_millis(100)).await;
+            let scan = pool.status().scan.unwrap();
+            if scan.state != "in progress" {
+                break scan;
+            }
+        };
+        assert_eq!((scan.kind.as_str(), scan.errors), ("resilver", 1), "{scan:?}");
+        let status = pool.status();
+        assert_eq!(status.lost, ["tank/v: offset 81920"], "{}", status.lost_count);
+        assert!(v.read(20 * 4096, IoBuf::zeroed(4096)).await.is_err());
+        expect(&v, 21 * 4096, &data[21 * 4096..]).await;
+        pool.export().await.unwrap();
+    });
+}
