@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::symlink;
 use std::process::{Command, Stdio};
 
@@ -202,4 +203,40 @@ fn a_server_of_every_pool_takes_one_back_and_says_how_it_is() {
     assert!(said("pool 'beta' went from DEGRADED to ONLINE$"));
     let status = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(status.success() && child.wait().unwrap().success());
+}
+
+#[test]
+fn two_that_come_up_in_one_folder_leave_each_other_alone() {
+    let scratch = scratch("twice", &[]);
+    let up = |port: &str| {
+        let mut command = scratch.command("up --dir data --size 64M --listen");
+        command.arg(format!("unix:{}", scratch.0.join(port).display()));
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let mut both = [up("a.sock"), up("b.sock")];
+    // One of them is refused, whichever; the other one serves.
+    let over = |child: &mut std::process::Child| child.try_wait().unwrap();
+    let at = loop {
+        match both.iter_mut().position(|child| over(child).is_some()) {
+            Some(at) => break at,
+            None => assert!(scratch.forebay("pool list").status.success()),
+        }
+    };
+    let [first, second] = both;
+    let (lost, mut won) = if at == 0 { (first, second) } else { (second, first) };
+    let lost = lost.wait_with_output().unwrap();
+    let line = String::from_utf8_lossy(&lost.stderr).into_owned();
+    assert_eq!(lost.status.code(), Some(1), "{line}");
+    assert!(line.contains("making a pool") || line.contains("being served"), "{line}");
+    let mut said = BufReader::new(won.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert!(said.any(|line| line.starts_with("ready: ")), "it serves");
+    assert_eq!(scratch.run("volume list -H -o name"), "forebay/vol0\n");
+    assert!(!scratch.0.join("data/unfinished").exists());
+    let interrupted = Command::new("kill").args(["-INT", &won.id().to_string()]).status();
+    assert!(interrupted.unwrap().success() && won.wait().unwrap().success());
+    // Who throws the folder away and comes up again begins anew.
+    std::fs::remove_dir_all(scratch.0.join("data")).unwrap();
+    let server = scratch.server("up --dir data --size 64M");
+    assert!(server.said.iter().any(|line| line.ends_with("are gone")), "{:?}", server.said);
+    assert!(server.interrupt().success());
 }

@@ -1,10 +1,11 @@
 //! `forebay up`: from nothing to a served volume.
 
-use std::fs::OpenOptions;
+use std::cell::RefCell;
+use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -42,6 +43,8 @@ struct Layout {
     dir: PathBuf,
     data_bytes: u64,
     log_bytes: u64,
+    /// The marker, locked, while this process makes the files.
+    making: RefCell<Option<File>>,
 }
 
 impl Layout {
@@ -55,7 +58,7 @@ impl Layout {
         }
         let data_bytes = (size_bytes / 2).next_multiple_of(64 * MIB).max(1024 * MIB);
         let log_bytes = (size_bytes / 8).next_multiple_of(64 * MIB).clamp(256 * MIB, 1024 * MIB);
-        Ok(Self { dir, data_bytes, log_bytes })
+        Ok(Self { dir, data_bytes, log_bytes, making: RefCell::default() })
     }
 
     fn data(&self) -> Vec<String> {
@@ -79,9 +82,40 @@ impl Layout {
         self.dir.join(name).to_str().expect("the folder's path was checked").to_owned()
     }
 
-    /// Removes what a start that did not finish has left.
-    fn remove_all(&self) -> Result<(), Failure> {
-        for path in self.all().into_iter().chain([self.marker()]) {
+    /// Puts the marker there, and takes it for this process alone: whoever has it may make and
+    /// remove the files. Fails when another process has it.
+    fn claim(&self) -> Result<(), Failure> {
+        let path = self.marker();
+        let failed = |e: std::io::Error| Failure::new(format!("{path}: {e}"));
+        let mut options = OpenOptions::new();
+        let options = options.create(true).truncate(false).write(true).mode(0o600);
+        let marker = options.open(&path).map_err(failed)?;
+        let taken = unsafe { libc::flock(marker.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0;
+        // Another one may have finished, and removed it, since we opened it.
+        let id = |meta: std::fs::Metadata| (meta.dev(), meta.ino());
+        let is_there = std::fs::metadata(&path).map(id).ok() == marker.metadata().map(id).ok();
+        if !taken || !is_there {
+            return Err(Failure::new(format!(
+                "another process is making a pool in {}; wait until it serves, or use another --dir",
+                self.dir.display()
+            )));
+        }
+        *self.making.borrow_mut() = Some(marker);
+        Ok(())
+    }
+
+    /// Takes the marker away: everything is made, or nothing is left.
+    fn finish(&self) -> Result<(), Failure> {
+        let path = self.marker();
+        std::fs::remove_file(&path).map_err(|e| Failure::new(format!("{path}: {e}")))?;
+        // Only now may others have it.
+        self.making.borrow_mut().take();
+        Ok(())
+    }
+
+    /// Removes what a start that did not finish has left, but for the marker.
+    fn remove_files(&self) -> Result<(), Failure> {
+        for path in self.all() {
             match std::fs::remove_file(&path) {
                 Err(e) if e.kind() != ErrorKind::NotFound => {
                     return Err(Failure::new(format!("{path}: {e}")));
@@ -154,11 +188,12 @@ pub async fn up(args: UpArgs, reach: Reach) -> Result<Outcome, Failure> {
 async fn give_up(set: &PoolSet, state: &StateDir, layout: &Layout) -> Result<(), Failure> {
     let guids: Vec<u64> = set.pools().iter().map(|pool| pool.status().guid).collect();
     let closed = set.close().await;
-    if exists(&layout.marker()) {
+    if layout.making.borrow().is_some() {
         for guid in guids {
             state.forget(guid)?;
         }
-        return layout.remove_all();
+        layout.remove_files()?;
+        return layout.finish();
     }
     closed
 }
@@ -198,11 +233,18 @@ async fn open_or_make(
 ) -> Result<(), Failure> {
     let shown = layout.dir.display();
     if exists(&layout.marker()) {
+        layout.claim()?;
         screen.say(&format!("{shown}: an earlier start did not finish; starting over"));
         for pool in known_here(reach.state(), layout)? {
             reach.state().forget(pool.guid)?;
         }
-        layout.remove_all()?;
+        layout.remove_files()?;
+    }
+    for pool in known_here(reach.state(), layout)? {
+        if !pool.devices.iter().any(|path| exists(path)) {
+            screen.say(&format!("the files of the pool '{}' in {shown} are gone", pool.name));
+            reach.state().forget(pool.guid)?;
+        }
     }
     if layout.all().iter().any(|path| exists(path)) {
         return open(set, layout, screen).await;
@@ -257,7 +299,9 @@ async fn make(
     }
     std::fs::create_dir_all(&layout.dir)
         .map_err(|e| Failure::new(format!("{shown}: {e}; use another --dir")))?;
-    new_file(&layout.marker(), 0)?;
+    if layout.making.borrow().is_none() {
+        layout.claim()?;
+    }
     screen.say(&format!(
         "making the pool '{POOL}' in {shown}: {DATA_FILES} data files of {} (raidz1, sparse), \
          {LOG_FILES} log files of {} (mirrored)",
@@ -294,8 +338,7 @@ async fn make(
     set.perform(&volume).await?;
     let volumes =
         reply_as!(set.perform(&reach.request(POOL, Action::Volumes)).await, Reply::Volumes)?;
-    std::fs::remove_file(layout.marker())
-        .map_err(|e| Failure::new(format!("{}: {e}", layout.marker())))?;
+    layout.finish()?;
     for volume in volumes {
         screen.say(&format!("made the volume {} of {}", volume.name, format_bytes(size_bytes)));
     }
