@@ -1,3 +1,4 @@
+mod core;
 mod crash;
 mod disk;
 mod running;

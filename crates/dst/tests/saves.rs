@@ -1,0 +1,189 @@
+//! Log devices of DRAM whose save does not come about: after the power cut they hold what they held
+//! long before, or the beginning of what they should. With a second side that keeps its own nothing
+//! is lost; alone, what is left is a prefix.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use forebay_device::{Device, DeviceError, ErrorKind, IoBuf, IoBytes, Operation};
+use forebay_pool::spec::{GroupSpec, ImportOptions, LogSpec, PoolSpec, Redundancy, VolumeSpec};
+use forebay_pool::{Opener, Pool};
+use forebay_rt::Runtime;
+use forebay_sim::{DiskConfig, Fate, Media, Seed, SimDisk, World};
+
+const SIZE: u64 = 64 << 20;
+const BLOCK: u64 = 4096;
+/// What a log of so few writes can have reached.
+const REACH: u64 = 4 << 20;
+
+struct Bench {
+    world: Rc<World>,
+    disks: BTreeMap<String, Rc<SimDisk>>,
+}
+
+impl Opener for Bench {
+    fn open(&self, path: &str) -> Result<Device, DeviceError> {
+        let found = self.disks.get(path).map(|disk| disk.clone() as Device);
+        found.ok_or_else(|| DeviceError::new(path, Operation::Open, 0, 0, ErrorKind::Gone))
+    }
+
+    fn host(&self) -> u64 {
+        1
+    }
+}
+
+fn bench(seed: u64) -> Rc<Bench> {
+    let world = World::new(Seed(seed));
+    let disk = |name: &str| {
+        let config = match name {
+            "a" => DiskConfig::flash(name, SIZE),
+            _ => DiskConfig::log(name, SIZE),
+        };
+        (name.to_owned(), SimDisk::new(&world, config))
+    };
+    let disks = ["a", "l", "m"].into_iter().map(disk).collect();
+    Rc::new(Bench { world, disks })
+}
+
+fn stamp(number: u64) -> IoBytes {
+    let mut buf = IoBuf::zeroed(BLOCK as usize);
+    for (at, word) in buf.chunks_mut(8).enumerate() {
+        word.copy_from_slice(&(number << 16 | at as u64 | 1 << 60).to_le_bytes());
+    }
+    buf.freeze()
+}
+
+impl Bench {
+    /// Makes a pool, writes `count` blocks one after the other, each durable before the next, and
+    /// cuts the power. Gives what the first log device held before the writes.
+    fn work(self: &Rc<Self>, seed: u64, log: &[&'static str], count: u64) -> Media {
+        let runtime = Runtime::simulated(seed);
+        let before = Rc::new(std::cell::RefCell::new(None));
+        let (bench, kept, log) = (self.clone(), before.clone(), log.to_vec());
+        let ended = runtime.run(async move {
+            let names = |list: &[&str]| list.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
+            let spec = PoolSpec {
+                groups: vec![GroupSpec { redundancy: Redundancy::Raid0, devices: names(&["a"]) }],
+                logs: vec![LogSpec { devices: names(&log) }],
+                ..PoolSpec::default()
+            };
+            let pool = Pool::create(bench.clone(), "tank", &spec).await.unwrap();
+            let volume = VolumeSpec {
+                name: "v".into(),
+                size_bytes: 16 << 20,
+                sparse: false,
+                properties: BTreeMap::new(),
+            };
+            pool.create_volume(&volume).await.unwrap();
+            let v = pool.open_volume("v").unwrap();
+            // The log has been in use when it is saved well for the last time.
+            for number in 0..4 {
+                v.write(number * BLOCK, stamp(number), true).await.unwrap();
+            }
+            pool.sync().await.unwrap();
+            *kept.borrow_mut() = Some(bench.disks[log[0]].stable());
+            for number in 4..4 + count {
+                v.write(number * BLOCK, stamp(number), true).await.unwrap();
+            }
+            bench.world.power_cut();
+            std::future::pending::<()>().await;
+        });
+        assert!(ended.is_none(), "the power was cut");
+        drop(runtime);
+        self.world.settle(|_, _| Fate::Lost);
+        self.world.power_on();
+        before.take().expect("it came that far")
+    }
+
+    /// Imports; gives how many of the blocks are there, which are the first ones.
+    fn import(self: &Rc<Self>, seed: u64, accept: bool, count: u64) -> Result<u64, String> {
+        let runtime = Runtime::simulated(seed);
+        let bench = self.clone();
+        runtime.block_on(async move {
+            let paths: Vec<String> = bench.disks.keys().cloned().collect();
+            let options = ImportOptions { accept_log_loss: accept, ..ImportOptions::default() };
+            let pool = Pool::import(bench.clone(), &paths, "tank", &options).await;
+            let pool = pool.map_err(|error| error.message)?;
+            let v = pool.open_volume("v").unwrap();
+            let mut there = 0;
+            for number in 0..count + 4 {
+                let held = v.read(number * BLOCK, IoBuf::recycled(BLOCK as usize)).await.unwrap();
+                let whole = held[..] == stamp(number)[..];
+                assert!(whole || held.iter().all(|byte| *byte == 0), "block {number} is garbage");
+                assert!(!whole || there == number, "block {number} without {there}");
+                there += u64::from(whole);
+            }
+            pool.export().await.unwrap();
+            Ok(there)
+        })
+    }
+
+    /// Only what lies before `cut_bytes` was saved; the rest is what it was before, or nothing.
+    fn half_save(&self, name: &str, before: &Media, cut_bytes: u64, old: bool) {
+        let mut rest = vec![0; (REACH - cut_bytes) as usize];
+        if old {
+            before.read(cut_bytes, &mut rest);
+        }
+        self.disks[name].damage(cut_bytes, |bytes| bytes.copy_from_slice(&rest), rest.len());
+    }
+}
+
+/// Where in the log the frames of the writes lie, by what differs from before.
+fn frames(disk: &SimDisk, before: &Media) -> (u64, u64) {
+    let (mut old, mut new) = (vec![0; REACH as usize], vec![0; REACH as usize]);
+    before.read(0, &mut old);
+    disk.stable().read(0, &mut new);
+    let differs = |at: &usize| old[*at] != new[*at];
+    // The first MiB has labels and heartbeats.
+    let from = (1 << 20..REACH as usize).find(differs).expect("frames were written");
+    let to = (1 << 20..REACH as usize).rfind(differs).expect("frames were written");
+    (from as u64, to as u64 + 1)
+}
+
+#[test]
+fn an_unsaved_side_costs_nothing_that_the_other_has() {
+    for seed in 0..6 {
+        let bench = bench(seed);
+        let before = bench.work(seed, &["l", "m"], 40);
+        match seed % 3 {
+            // Nothing was saved: what it held long ago, or zeros from end to end.
+            0 => bench.disks["l"].set_stable(before),
+            1 => bench.disks["l"].set_stable(Media::new(SIZE)),
+            _ => {
+                let (from, to) = frames(&bench.disks["l"], &before);
+                bench.half_save("l", &before, (from + (to - from) * seed / 7) / 8 * 8, seed == 5);
+            }
+        }
+        assert_eq!(bench.import(seed + 100, false, 40), Ok(44), "seed {seed}");
+    }
+}
+
+// Alone, a log that ends early looks like one that was never longer: nothing elsewhere says how far it
+// had come. What is left must be the beginning of what was, with all that was committed.
+#[test]
+fn the_only_log_unsaved_leaves_a_prefix_or_is_refused() {
+    let mut refusals = 0;
+    for seed in 0..16 {
+        let bench = bench(seed);
+        let before = bench.work(seed, &["l"], 40);
+        match seed {
+            0 => bench.disks["l"].set_stable(before),
+            1 => bench.disks["l"].set_stable(Media::new(SIZE)),
+            _ => {
+                let (from, to) = frames(&bench.disks["l"], &before);
+                let cut = from + (to - from) * (seed - 1) / 15;
+                bench.half_save("l", &before, cut / 8 * 8, seed % 2 == 0);
+            }
+        }
+        let there = match bench.import(seed + 100, false, 40) {
+            Ok(there) => there,
+            Err(said) => {
+                assert!(said.contains("log"), "seed {seed}: {said}");
+                refusals += 1;
+                bench.import(seed + 200, true, 40).unwrap()
+            }
+        };
+        assert!((4..=44).contains(&there), "seed {seed}: {there} of 44");
+    }
+    assert!(refusals > 0, "a device without a label is missed by name");
+}
