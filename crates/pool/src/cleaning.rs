@@ -155,7 +155,7 @@ impl Pool {
     /// to get on or is about to.
     fn segments_of_a_checkpoint(&self, blocks: u64, writers: &Writers) -> u32 {
         let urgent = writers.checkpoint.is_some_and(|checkpoint| checkpoint.urgent);
-        if !urgent && writers.journal.segments() as u64 + 1 <= self.checkpoint_worth() {
+        if !urgent && (writers.journal.segments() as u64) < self.checkpoint_worth() {
             return 0;
         }
         let part = checkpoint_budget(blocks * MOVED_AND_WRITTEN * CHANGE_BYTES);
