@@ -82,8 +82,7 @@ pub fn heartbeat(bytes: &[u8]) {
 pub fn footer(bytes: &[u8]) {
     let check = |bytes: &[u8]| {
         if let Ok(footer) = Footer::decode(bytes) {
-            // A footer has room for the worst case, a run for each block.
-            let encoded = footer.encode(footer.sums.len() as u32);
+            let encoded = footer.encode();
             assert_eq!(Footer::decode(&encoded).as_ref(), Ok(&footer));
         }
     };
@@ -91,10 +90,13 @@ pub fn footer(bytes: &[u8]) {
     // Again with right checksums.
     let mut pages = bytes.to_vec();
     pages.resize(bytes.len().next_multiple_of(4096).max(4096), 0);
-    let word = |at: usize| u64::from_le_bytes(pages[at..at + 8].try_into().expect("eight bytes"));
+    let first = pages.len() - 4096;
+    let word = |at: usize| {
+        u64::from_le_bytes(pages[first + at..first + at + 8].try_into().expect("eight bytes"))
+    };
     let place =
         FooterPlace { pool: word(16), segment: SegmentId((word(8) >> 32) as u32), birth: word(24) };
-    for (number, page) in (0..).zip(pages.chunks_mut(4096)) {
+    for (number, page) in (0..).zip(pages.rchunks_mut(4096)) {
         place.seal(number, page);
     }
     check(&pages);

@@ -121,8 +121,8 @@ fn media(out: &mut Seeds) {
         footer.push(VolumeId(at / 5), Lba(u64::from(at)), u64::from(at) * 999);
     }
     footer.push(Run::PADDING, Lba(0), 0);
-    let mut bytes = footer.encode(16);
-    bytes.truncate(48 + 9 * 5 + 3 * 11);
+    let mut bytes = footer.encode();
+    bytes.truncate(128);
     out.push(("footer", "three-runs", bytes));
     let record = |segment: u32| SegmentRecord {
         segment: SegmentId(segment),
@@ -130,6 +130,7 @@ fn media(out: &mut Seeds) {
         stream: 2,
         footer: true,
         rows: 4,
+        blocks: 9,
         birth: 5,
         last: 6,
         clock: 7,

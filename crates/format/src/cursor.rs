@@ -105,7 +105,7 @@ impl<'a> Decoder<'a> {
 }
 
 /// Appends fields to a vector.
-#[derive(Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Encoder {
     bytes: Vec<u8>,
 }

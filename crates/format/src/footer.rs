@@ -1,22 +1,27 @@
 //! The footer of a filled segment: what each of its blocks is.
 //!
-//! It lies in the segment's last data blocks. The cleaner judges liveness with it, and reads of
+//! It lies in the segment's last blocks. The cleaner judges liveness with it, and reads of
 //! sequential data find their checksums in it. Each block of it is a page with a checksum of its
 //! own that binds it to its place, and the sum of a block is at a fixed place of a page: one page
-//! is enough to check a block, however long the segment is.
+//! is enough to check a block, however long the segment is. How many pages there are depends on
+//! how the blocks are scattered over volumes, so pages are counted from the segment's end: the
+//! first one is its last block.
 
 use forebay_units::{BLOCK_LEN, Lba, SegmentId, VolumeId};
 
 use crate::checksum::crc64_of_parts;
-use crate::{Decoder, Encoder, FormatError};
+use crate::{Decoder, Encoder, FormatError, varint};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FBAYFOOT");
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Bytes before the first sum, in the first page.
 const HEADER_BYTES: usize = 48;
 /// Bytes of a sum.
 const SUM_BYTES: usize = 5;
-const RUN_BYTES: usize = 11;
+/// A run whose fields have their full width.
+const WIDE_RUN_BYTES: usize = 11;
+/// Most bytes of a run in the short form: tag, length, volume, block.
+const SHORT_RUN_BYTES_MAX: usize = 1 + 3 + 5 + 6;
 /// Bytes of a page before its checksum.
 const PAGE_BYTES: usize = BLOCK_LEN - 8;
 /// Sums in the first page, and in each after it.
@@ -39,6 +44,19 @@ impl Run {
     /// The volume id of blocks that fill a stripe.
     pub const PADDING: VolumeId = VolumeId(u32::MAX);
 }
+
+/// How runs are written: with all their fields, or as what differs from the run before. The first
+/// is what bounds a footer, the second what it mostly is.
+const WIDE: u32 = 0;
+const SHORT: u32 = 1;
+
+/// Tags of the short form: one block of the same volume; a longer run of it; a run of another
+/// volume; padding.
+const TAG_BLOCK: u64 = 0;
+const TAG_RUN: u64 = 1;
+const TAG_VOLUME: u64 = 2;
+const TAG_PADDING: u64 = 3;
+const TAG_BITS: u32 = 2;
 
 /// What a segment holds, block by block from its first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -69,12 +87,22 @@ fn runs_start(blocks: u32) -> usize {
     page as usize * PAGE_BYTES + at
 }
 
-/// Blocks that the footer takes in a segment of `segment_blocks`: room for the worst case, so that
-/// its place is known before it is written.
+fn pages_for(blocks: u32, run_bytes: usize) -> u32 {
+    (runs_start(blocks) + run_bytes).div_ceil(PAGE_BYTES) as u32
+}
+
+/// Blocks that a footer takes at most in a segment of `segment_blocks`, whatever the segment holds:
+/// what is promised of a segment is the rest.
 #[must_use]
 pub fn footer_blocks(segment_blocks: u32) -> u32 {
-    let worst = runs_start(segment_blocks) + segment_blocks as usize * RUN_BYTES;
-    worst.div_ceil(PAGE_BYTES) as u32
+    pages_for(segment_blocks, segment_blocks as usize * WIDE_RUN_BYTES)
+}
+
+/// Blocks that a footer takes when single blocks of one volume lie in the order of groups: what a
+/// segment of `segment_blocks` mostly needs.
+#[must_use]
+pub fn usual_footer_blocks(segment_blocks: u32) -> u32 {
+    pages_for(segment_blocks, segment_blocks as usize * 3)
 }
 
 /// What the pages of a footer are bound to.
@@ -127,54 +155,90 @@ pub fn sum_in_page(page: &[u8], block: u32) -> u64 {
     u64::from_le_bytes(wide)
 }
 
-impl Footer {
-    /// Adds a block, joining it to the last run when it continues it.
-    pub fn push(&mut self, volume: VolumeId, lba: Lba, sum: u64) {
-        self.sums.push(sum);
-        if let Some(last) = self.runs.last_mut() {
-            let follows = volume == Run::PADDING || last.lba.0 + u64::from(last.blocks) == lba.0;
-            if last.volume == volume && follows && last.blocks < u32::from(u16::MAX) {
-                last.blocks += 1;
-                return;
+/// The bytes of a footer's runs in the short form, and where it stands.
+#[derive(Clone, Debug, Default)]
+struct ShortRuns {
+    out: Encoder,
+    last: Option<Run>,
+}
+
+impl ShortRuns {
+    fn put(&mut self, run: &Run) {
+        let more = u64::from(run.blocks) - 1;
+        if run.volume == Run::PADDING {
+            return varint::put(&mut self.out, more << TAG_BITS | TAG_PADDING);
+        }
+        match self.last {
+            Some(last) if last.volume == run.volume => {
+                let end = last.lba.0 + u64::from(last.blocks);
+                let step = varint::zigzag(run.lba.0 as i64 - end as i64) << TAG_BITS;
+                if run.blocks == 1 {
+                    varint::put(&mut self.out, step | TAG_BLOCK);
+                } else {
+                    varint::put(&mut self.out, step | TAG_RUN);
+                    varint::put(&mut self.out, more);
+                }
+            }
+            _ => {
+                varint::put(&mut self.out, more << TAG_BITS | TAG_VOLUME);
+                varint::put(&mut self.out, u64::from(run.volume.0));
+                varint::put(&mut self.out, run.lba.0);
             }
         }
-        self.runs.push(Run { volume, lba, blocks: 1 });
+        self.last = Some(*run);
     }
+}
 
-    /// The footer's bytes, `footer_blocks(segment_blocks)` blocks long.
-    #[must_use]
-    pub fn encode(&self, segment_blocks: u32) -> Vec<u8> {
-        let pages = footer_blocks(segment_blocks) as usize;
-        let mut flat = Encoder::new();
-        flat.u64(MAGIC).u32(VERSION).u32(self.segment.0).u64(self.pool).u64(self.birth);
-        flat.u32(self.sums.len() as u32).u32(self.runs.len() as u32).u64(0);
-        for (block, sum) in self.sums.iter().enumerate() {
-            let start = runs_start(block as u32);
-            // A sum does not go over the end of a page.
-            flat.bytes(&[0; SUM_BYTES][..start - flat.len()]).u40(*sum);
+/// Takes a run in the short form off; `last` is the last one that was no padding.
+fn take_short(input: &mut Decoder<'_>, last: &mut Option<Run>) -> Result<Run, FormatError> {
+    let head = varint::take(input)?;
+    let (value, tag) = (head >> TAG_BITS, head & ((1 << TAG_BITS) - 1));
+    let (volume, lba, more) = match (tag, *last) {
+        (TAG_PADDING, _) => (u64::from(Run::PADDING.0), 0, value),
+        (TAG_VOLUME, _) => (varint::take(input)?, varint::take(input)?, value),
+        (_, Some(last)) => {
+            let end = last.lba.0 + u64::from(last.blocks);
+            let lba = end.checked_add_signed(varint::unzigzag(value));
+            let lba = lba.ok_or_else(|| input.error("a run begins below zero"))?;
+            (u64::from(last.volume.0), lba, if tag == TAG_RUN { varint::take(input)? } else { 0 })
         }
-        flat.bytes(&[0; SUM_BYTES][..runs_start(self.sums.len() as u32) - flat.len()]);
-        for run in &self.runs {
-            flat.u32(run.volume.0).u40(run.lba.0);
-            flat.u16(u16::try_from(run.blocks).expect("push keeps runs short"));
+        (_, None) => return Err(input.error("a run follows none")),
+    };
+    let narrow = lba < 1 << 40 && more < u64::from(u16::MAX);
+    let volume = u32::try_from(volume).ok().filter(|_| narrow);
+    let volume = volume.ok_or_else(|| input.error("a run out of range"))?;
+    let run = Run { volume: VolumeId(volume), lba: Lba(lba), blocks: more as u32 + 1 };
+    if tag != TAG_PADDING {
+        if run.volume == Run::PADDING {
+            return Err(input.error("a volume that is none"));
         }
-        let mut flat = flat.finish();
-        assert!(flat.len() <= pages * PAGE_BYTES, "a footer outgrew its room");
-        flat.resize(pages * PAGE_BYTES, 0);
-        let place = FooterPlace { pool: self.pool, segment: self.segment, birth: self.birth };
-        let mut out = Vec::with_capacity(pages * BLOCK_LEN);
-        for (page, bytes) in (0..).zip(flat.chunks(PAGE_BYTES)) {
-            let start = out.len();
-            out.extend_from_slice(bytes);
-            out.resize(start + BLOCK_LEN, 0);
-            place.seal(page, &mut out[start..]);
-        }
-        out
+        *last = Some(run);
     }
+    Ok(run)
+}
 
-    /// From the footer's bytes.
-    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
-        let mut input = Decoder::new("segment footer", bytes);
+fn take_wide(input: &mut Decoder<'_>) -> Result<Run, FormatError> {
+    let (volume, lba) = (VolumeId(input.u32()?), Lba(input.u40()?));
+    let blocks = u32::from(input.u16()?);
+    // Nobody writes one, and any number of them would fit where only blocks have room.
+    match blocks {
+        0 => Err(input.error("a run of no blocks")),
+        _ => Ok(Run { volume, lba, blocks }),
+    }
+}
+
+/// What a footer's first page says of the rest.
+struct Header {
+    place: FooterPlace,
+    blocks: u32,
+    runs: usize,
+    form: u32,
+    run_bytes: usize,
+}
+
+impl Header {
+    fn decode(page: &[u8]) -> Result<Self, FormatError> {
+        let mut input = Decoder::new("segment footer", page);
         if input.u64()? != MAGIC {
             return Err(input.error("no magic"));
         }
@@ -185,39 +249,163 @@ impl Footer {
         let segment = SegmentId(input.u32()?);
         let (pool, birth) = (input.u64()?, input.u64()?);
         let (blocks, runs) = (input.u32()?, input.u32()? as usize);
-        let place = FooterPlace { pool, segment, birth };
-        let mut flat = Vec::with_capacity(bytes.len());
-        for (page, bytes) in bytes.chunks(BLOCK_LEN).enumerate() {
-            if !place.owns(page as u32, bytes) {
-                return Err(input.error(format!("checksum mismatch in block {page} of it")));
+        let (form, run_bytes) = (input.u32()?, input.u32()? as usize);
+        if form > SHORT || runs > blocks as usize || run_bytes > runs * SHORT_RUN_BYTES_MAX {
+            return Err(input.error("out of range"));
+        }
+        Ok(Self { place: FooterPlace { pool, segment, birth }, blocks, runs, form, run_bytes })
+    }
+
+    fn pages(&self) -> u32 {
+        pages_for(self.blocks, self.run_bytes)
+    }
+}
+
+/// Pages of the footer of which `page` is the first.
+pub fn pages_of(page: &[u8]) -> Result<u32, FormatError> {
+    Ok(Header::decode(page)?.pages())
+}
+
+/// How long a footer is that still grows.
+#[derive(Clone, Debug, Default)]
+pub struct FooterLength {
+    blocks: u32,
+    runs: usize,
+    /// All runs but the last, which may still grow.
+    short: ShortRuns,
+    open: Option<Run>,
+}
+
+impl FooterLength {
+    /// Notes what [`Footer::push`] was given.
+    pub fn push(&mut self, volume: VolumeId, lba: Lba) {
+        self.blocks += 1;
+        if let Some(open) = &mut self.open {
+            if open.takes(volume, lba) {
+                open.blocks += 1;
+                return;
+            }
+            self.short.put(open);
+        }
+        self.open = Some(Run { volume, lba, blocks: 1 });
+        self.runs += 1;
+    }
+
+    /// Blocks of the footer when `more` blocks are added, whatever they are.
+    #[must_use]
+    pub fn blocks_with(&self, more: u32) -> u32 {
+        let others = more as usize + usize::from(self.open.is_some());
+        let short = self.short.out.len() + others * SHORT_RUN_BYTES_MAX;
+        let wide = (self.runs + more as usize) * WIDE_RUN_BYTES;
+        pages_for(self.blocks + more, short.min(wide))
+    }
+
+    /// Blocks that certainly fit where `left` are left for them and the footer.
+    #[must_use]
+    pub fn certain(&self, left: u32) -> u32 {
+        // Each takes its place, its sum and its run; sums leave three bytes of each page.
+        let page = PAGE_BYTES as u64 - 8;
+        let wide = (runs_start(self.blocks) + self.runs * WIDE_RUN_BYTES) as u64 + page;
+        let room = (u64::from(left) * page).saturating_sub(wide);
+        (room / (page + (SUM_BYTES + WIDE_RUN_BYTES) as u64)) as u32
+    }
+}
+
+impl Run {
+    /// Whether a block carries the run on.
+    fn takes(&self, volume: VolumeId, lba: Lba) -> bool {
+        let follows = volume == Run::PADDING || self.lba.0 + u64::from(self.blocks) == lba.0;
+        self.volume == volume && follows && self.blocks < u32::from(u16::MAX)
+    }
+}
+
+impl Footer {
+    /// Adds a block, joining it to the last run when it continues it.
+    pub fn push(&mut self, volume: VolumeId, lba: Lba, sum: u64) {
+        self.sums.push(sum);
+        match self.runs.last_mut() {
+            Some(last) if last.takes(volume, lba) => last.blocks += 1,
+            _ => self.runs.push(Run { volume, lba, blocks: 1 }),
+        }
+    }
+
+    /// The footer's bytes, whole blocks, as they end the segment: the first page is the last block.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut short = ShortRuns::default();
+        self.runs.iter().for_each(|run| short.put(run));
+        let (form, runs) = match short.out.len() < self.runs.len() * WIDE_RUN_BYTES {
+            true => (SHORT, short.out.finish()),
+            false => {
+                let mut wide = Encoder::new();
+                for run in &self.runs {
+                    wide.u32(run.volume.0).u40(run.lba.0);
+                    wide.u16(u16::try_from(run.blocks).expect("push keeps runs short"));
+                }
+                (WIDE, wide.finish())
+            }
+        };
+        let mut flat = Encoder::new();
+        flat.u64(MAGIC).u32(VERSION).u32(self.segment.0).u64(self.pool).u64(self.birth);
+        flat.u32(self.sums.len() as u32).u32(self.runs.len() as u32);
+        flat.u32(form).u32(runs.len() as u32);
+        for (block, sum) in self.sums.iter().enumerate() {
+            let start = runs_start(block as u32);
+            // A sum does not go over the end of a page.
+            flat.bytes(&[0; SUM_BYTES][..start - flat.len()]).u40(*sum);
+        }
+        flat.bytes(&[0; SUM_BYTES][..runs_start(self.sums.len() as u32) - flat.len()]);
+        flat.bytes(&runs);
+        let mut flat = flat.finish();
+        let pages = pages_for(self.sums.len() as u32, runs.len()) as usize;
+        flat.resize(pages * PAGE_BYTES, 0);
+        let place = FooterPlace { pool: self.pool, segment: self.segment, birth: self.birth };
+        let mut out = vec![0; pages * BLOCK_LEN];
+        let blocks = out.rchunks_mut(BLOCK_LEN);
+        for ((page, bytes), block) in (0..).zip(flat.chunks(PAGE_BYTES)).zip(blocks) {
+            block[..PAGE_BYTES].copy_from_slice(bytes);
+            place.seal(page, block);
+        }
+        out
+    }
+
+    /// From the footer's bytes: the last blocks of a segment, no fewer than it has pages.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let error = |detail: String| FormatError::new("segment footer", detail);
+        let last = bytes.rchunks(BLOCK_LEN).next().unwrap_or(&[]);
+        let Header { place, blocks, runs, form, run_bytes } = Header::decode(last)?;
+        let pages = pages_for(blocks, run_bytes) as usize;
+        if pages * BLOCK_LEN > bytes.len() {
+            return Err(error("more entries than fit".to_owned()));
+        }
+        let mut flat = Vec::with_capacity(pages * PAGE_BYTES);
+        for (page, bytes) in (0..).zip(bytes.rchunks(BLOCK_LEN).take(pages)) {
+            if !place.owns(page, bytes) {
+                return Err(error(format!("checksum mismatch in page {page}")));
             }
             flat.extend_from_slice(&bytes[..PAGE_BYTES]);
-        }
-        let room = flat.len().checked_sub(runs_start(blocks));
-        if room.is_none_or(|room| runs.saturating_mul(RUN_BYTES) > room) {
-            return Err(input.error("more entries than fit"));
         }
         let sum = |block| {
             let (page, _) = place_of_sum(block);
             sum_in_page(&flat[page as usize * PAGE_BYTES..], block)
         };
         let sums = (0..blocks).map(sum).collect();
-        let mut input = Decoder::new("segment footer", &flat[runs_start(blocks)..]);
+        let start = runs_start(blocks);
+        let mut input = Decoder::new("segment footer", &flat[start..start + run_bytes]);
         let mut out = Vec::with_capacity(runs);
-        let mut covered = 0usize;
+        let (mut covered, mut before) = (0usize, None);
         for _ in 0..runs {
-            let (volume, lba) = (VolumeId(input.u32()?), Lba(input.u40()?));
-            let len = u32::from(input.u16()?);
-            // Nobody writes one, and any number of them would fit where only blocks have room.
-            if len == 0 {
-                return Err(input.error("a run of no blocks"));
-            }
-            covered += len as usize;
-            out.push(Run { volume, lba, blocks: len });
+            let run = match form {
+                WIDE => take_wide(&mut input)?,
+                _ => take_short(&mut input, &mut before)?,
+            };
+            covered += run.blocks as usize;
+            out.push(run);
         }
-        if covered != blocks as usize {
+        if covered != blocks as usize || !input.rest().is_empty() {
             return Err(input.error("runs and sums disagree"));
         }
+        let FooterPlace { pool, segment, birth } = place;
         Ok(Self { pool, segment, birth, runs: out, sums })
     }
 }

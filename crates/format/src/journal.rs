@@ -152,6 +152,8 @@ pub struct SegmentRecord {
     pub footer: bool,
     /// Rows that were written.
     pub rows: u32,
+    /// Blocks before its footer, 0 without one.
+    pub blocks: u32,
     /// The group in which it was opened.
     pub birth: u64,
     /// The group in which it was last written.
@@ -162,12 +164,12 @@ pub struct SegmentRecord {
 
 impl SegmentRecord {
     /// Bytes of a record.
-    pub const BYTES: usize = 35;
+    pub const BYTES: usize = 39;
 
     /// Appends the record.
     pub fn encode(&self, out: &mut Encoder) {
         out.u32(self.segment.0).u8(self.kind).u8(self.stream).u8(u8::from(self.footer));
-        out.u32(self.rows).u64(self.birth).u64(self.last).u64(self.clock);
+        out.u32(self.rows).u32(self.blocks).u64(self.birth).u64(self.last).u64(self.clock);
     }
 
     /// Reads all records of a payload.
@@ -177,12 +179,12 @@ impl SegmentRecord {
         while !input.rest().is_empty() {
             let segment = SegmentId(input.u32()?);
             let (kind, stream, footer) = (input.u8()?, input.u8()?, input.u8()? == 1);
-            let (rows, birth, last, clock) =
-                (input.u32()?, input.u64()?, input.u64()?, input.u64()?);
+            let (rows, blocks) = (input.u32()?, input.u32()?);
+            let (birth, last, clock) = (input.u64()?, input.u64()?, input.u64()?);
             if kind > 2 || segment.0 >= forebay_units::BlockAddr::MAX_SEGMENTS {
                 return Err(input.error("out of range"));
             }
-            records.push(Self { segment, kind, stream, footer, rows, birth, last, clock });
+            records.push(Self { segment, kind, stream, footer, rows, blocks, birth, last, clock });
         }
         Ok(records)
     }

@@ -16,6 +16,7 @@ pub mod log_frame;
 pub mod map_record;
 mod ranges;
 pub mod superblock;
+mod varint;
 
 pub use cursor::{Decoder, Encoder, FormatError};
 

@@ -11,7 +11,6 @@ use crate::{Decoder, FormatError};
 
 mod delta;
 mod leaf;
-mod varint;
 
 pub use delta::{Change, Delta, VolumeDelta};
 pub use leaf::{LeafImage, LeafRun, RESERVED_ADDR, decode_leaves, encode_leaves};
@@ -23,7 +22,7 @@ pub const MAX_VOLUME_BLOCKS: u64 = (LEAF_BLOCKS as u64) << 32;
 
 const WHAT: &str = "map record";
 /// First byte of every payload.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 fn decode_version<'a>(payload: &'a [u8]) -> Result<Decoder<'a>, FormatError> {
     let mut from = Decoder::new(WHAT, payload);

@@ -1,6 +1,6 @@
 use crate::checksum::{block_sum, crc64};
 use crate::config::PoolConfig;
-use crate::footer::{Footer, FooterPlace, Run, footer_blocks, sum_in_page};
+use crate::footer::{Footer, FooterLength, FooterPlace, Run, footer_blocks, pages_of, sum_in_page};
 use crate::journal::{FrameHeader, FrameKind, SegmentRecord, encode_frame};
 use crate::label::{ConfigEnvelope, Heartbeat, LABEL_BYTES, label_offsets};
 use crate::superblock::{COUNTERS, JournalPosition, Superblock, VERSION};
@@ -119,6 +119,7 @@ fn journal_frames_come_back() {
         stream: 2,
         footer: true,
         rows: 4,
+        blocks: 9,
         birth: 5,
         last: 6,
         clock: 7,
@@ -131,29 +132,53 @@ fn journal_frames_come_back() {
 
 #[test]
 fn a_footer_with_runs_of_no_blocks_is_refused() {
-    let mut bytes = Footer::default().encode(60);
-    bytes[36..40].copy_from_slice(&60u32.to_le_bytes());
-    FooterPlace { pool: 0, segment: SegmentId(0), birth: 0 }.seal(0, &mut bytes);
+    let mut bytes = Footer::default().encode();
+    for (at, value) in [(32, 60u32), (36, 60), (44, 660)] {
+        bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+    }
+    let place = FooterPlace { pool: 0, segment: SegmentId(0), birth: 0 };
+    place.seal(0, &mut bytes);
     let error = Footer::decode(&bytes).unwrap_err().to_string();
     assert!(error.contains("no blocks"), "{error}");
+    // In the short form: 48 bytes of header, 60 sums, and there is no run to go on from.
+    bytes[40] = 1;
+    place.seal(0, &mut bytes);
+    let error = Footer::decode(&bytes).unwrap_err().to_string();
+    assert!(error.contains("follows none"), "{error}");
 }
 
 proptest! {
     #[test]
-    fn footers_come_back(blocks in prop::collection::vec((0u32..3, 0u64..50, any::<u64>()), 0..2500)) {
+    fn footers_come_back(blocks in prop::collection::vec((0u32..3, prop_oneof![0u64..50, 0u64..1 << 40], any::<u64>()), 0..2500)) {
         let mut footer = Footer { pool: 5, segment: SegmentId(8), birth: 2, ..Footer::default() };
         for (volume, lba, sum) in &blocks {
             footer.push(VolumeId(*volume), Lba(*lba), sum & ((1 << 40) - 1));
         }
         footer.push(Run::PADDING, Lba(0), 0);
-        let bytes = footer.encode(2600);
-        prop_assert_eq!(bytes.len(), footer_blocks(2600) as usize * 4096);
+        let mut length = FooterLength::default();
+        for (volume, lba, _) in &blocks {
+            prop_assert!(length.certain(1000) < 1000);
+            length.push(VolumeId(*volume), Lba(*lba));
+        }
+        length.push(Run::PADDING, Lba(0));
+        let bytes = footer.encode();
+        let pages = bytes.len() as u32 / 4096;
+        prop_assert!(pages <= length.blocks_with(0));
+        prop_assert!(length.blocks_with(0) <= footer_blocks(blocks.len() as u32 + 1));
+        let certain = length.certain(1000);
+        prop_assert!(certain + length.blocks_with(certain) <= 1000);
+        prop_assert_eq!(pages_of(&bytes[bytes.len() - 4096..]).unwrap(), pages);
+        // What lies before it does not matter.
+        let mut longer = vec![7; 8192];
+        longer.extend(&bytes);
+        prop_assert_eq!(&Footer::decode(&longer).unwrap(), &footer);
+        prop_assert!(Footer::decode(&bytes[..bytes.len() - 4096]).is_err());
         prop_assert_eq!(&Footer::decode(&bytes).unwrap(), &footer);
         // One page alone says as much of its blocks, and only in its place.
         let place = FooterPlace { pool: 5, segment: SegmentId(8), birth: 2 };
         for (block, sum) in (0..).zip(&footer.sums) {
             let page = FooterPlace::page_of(block);
-            let bytes = &bytes[page as usize * 4096..][..4096];
+            let bytes = &bytes[bytes.len() - (page as usize + 1) * 4096..][..4096];
             prop_assert!(place.owns(page, bytes));
             prop_assert!(!place.owns(page + 1, bytes));
             let reborn = FooterPlace { birth: 3, ..place };
@@ -173,7 +198,7 @@ proptest! {
         let mut good = match valid {
             0 => superblock().encode(),
             1 => encode_frame(1, 2, 3, 4, FrameKind::Leaves, &[9; 5000]).0,
-            2 => Footer::default().encode(40),
+            2 => Footer::default().encode(),
             _ => Heartbeat::default().encode(),
         };
         if let Some(byte) = bytes.pop() {

@@ -1,4 +1,5 @@
-//! Leaves with an entry of ten bytes per block: five of address, five of sum.
+//! Leaves with an entry per block: five bytes of address, or four where the pool is small enough,
+//! and five of sum.
 //!
 //! A *plain* array has all 512 entries; a *packed* one is a bitmap of the mapped blocks and their
 //! entries alone. No block has the reserved address, so it can mark what is not an ordinary entry:
@@ -14,6 +15,98 @@ pub(crate) const ENTRY_LEN: usize = 10;
 pub(crate) const BITMAP_LEN: usize = LEAF_BLOCKS as usize / 8;
 /// Bytes of a plain array; all ones is all holes.
 pub(crate) const PLAIN_LEN: usize = LEAF_BLOCKS as usize * ENTRY_LEN;
+
+/// How a plain array keeps addresses: in five bytes, or in four with the segment above so many
+/// bits of block. Four do for 16 TiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape(u8);
+
+const NARROW_ADDR_LEN: usize = 4;
+const NARROW_BITS: u32 = 32;
+const BLOCK_BITS: u32 = BlockAddr::MAX_BLOCKS.ilog2();
+
+impl Shape {
+    pub(crate) const WIDE: Self = Self(u8::MAX);
+
+    /// The smallest one for these addresses, with as much to spare for higher segments as for
+    /// longer ones.
+    pub(crate) fn of(addrs: impl Iterator<Item = u64>) -> Self {
+        let (mut blocks, mut segments) = (0, 0);
+        for addr in addrs {
+            blocks |= addr & (u64::from(BlockAddr::MAX_BLOCKS) - 1);
+            segments |= addr >> BLOCK_BITS;
+        }
+        // One more than the highest, so that no address is all ones.
+        let (block, segment) = (bits(blocks), bits(segments + 1));
+        match NARROW_BITS.checked_sub(block + segment) {
+            Some(spare) => Self((block + spare / 2).min(BLOCK_BITS) as u8),
+            None => Self::WIDE,
+        }
+    }
+
+    pub(crate) fn entry_len(self) -> usize {
+        if self == Self::WIDE { ENTRY_LEN } else { NARROW_ADDR_LEN + 5 }
+    }
+
+    pub(crate) fn array_len(self) -> usize {
+        LEAF_BLOCKS as usize * self.entry_len()
+    }
+
+    /// Whether the addresses from `addr` on, `blocks` of them, can be kept.
+    pub(crate) fn takes(self, addr: BlockAddr, blocks: u32) -> bool {
+        let bits = u32::from(self.0);
+        self == Self::WIDE
+            || ((addr.block() + blocks - 1) >> bits == 0
+                && u64::from(addr.segment().0) + 1 < 1 << (NARROW_BITS - bits))
+    }
+
+    /// As [`entry`].
+    #[inline]
+    pub(crate) fn entry(self, entries: &[u8], index: usize) -> Option<(u64, Option<u64>)> {
+        if self == Self::WIDE {
+            return entry(entries, index);
+        }
+        let at = &entries[index * self.entry_len()..][..NARROW_ADDR_LEN + 5];
+        let low = u32::from_le_bytes(at[..4].try_into().expect("four bytes"));
+        let high = u64::from_le_bytes(at[1..].try_into().expect("eight bytes")) >> 24;
+        if low != u32::MAX {
+            let (segment, block) = (low >> self.0, low & ((1 << self.0) - 1));
+            Some((u64::from(segment) << BLOCK_BITS | u64::from(block), Some(high)))
+        } else if high != RESERVED_ADDR {
+            Some((high, None))
+        } else {
+            None
+        }
+    }
+
+    /// As [`put_entry`]; an address that is not taken is an error of the caller.
+    #[inline]
+    pub(crate) fn put(self, entries: &mut [u8], index: usize, addr: u64, sum: Option<u64>) {
+        if self == Self::WIDE {
+            return put_entry(entries, index, addr, sum);
+        }
+        let (low, high) = match sum {
+            Some(sum) => {
+                let (segment, block) = (addr >> BLOCK_BITS, addr & ((1 << BLOCK_BITS) - 1));
+                ((segment << self.0 | block) as u32, sum)
+            }
+            None => (u32::MAX, addr),
+        };
+        assert!(high >> 40 == 0, "a block sum has 40 bits");
+        let at = &mut entries[index * self.entry_len()..][..NARROW_ADDR_LEN + 5];
+        at[..4].copy_from_slice(&low.to_le_bytes());
+        at[4..].copy_from_slice(&high.to_le_bytes()[..5]);
+    }
+
+    /// Where the sum of an entry begins, in the array.
+    pub(crate) fn sum_at(self, index: usize) -> usize {
+        (index + 1) * self.entry_len() - 5
+    }
+}
+
+fn bits(number: u64) -> u32 {
+    u64::BITS - number.leading_zeros()
+}
 
 /// The address and, unless it is sealed, the sum of an entry; `None` for a hole.
 #[inline]
@@ -64,17 +157,21 @@ pub(crate) fn rank(bitmap: &[u8], index: u32) -> usize {
 }
 
 /// Sets blocks of a plain array; returns the number of holes filled.
-pub(crate) fn assign_plain(entries: &mut [u8], new: NewRun<'_>, freed: &mut Freed<'_>) -> u16 {
+pub(crate) fn assign_plain(
+    (entries, shape): (&mut [u8], Shape),
+    new: NewRun<'_>,
+    freed: &mut Freed<'_>,
+) -> u16 {
     let mut filled = 0;
     for (i, sum) in new.sums.iter().enumerate() {
         let block = new.start as usize + i;
         let addr = new.addr.raw() + i as u64;
-        match entry(entries, block) {
+        match shape.entry(entries, block) {
             None => filled += 1,
             Some((old, _)) if old != addr => freed.add(BlockAddr::from_raw(old), 1),
             Some(_) => {}
         }
-        put_entry(entries, block, addr, Some(*sum));
+        shape.put(entries, block, addr, Some(*sum));
     }
     filled
 }

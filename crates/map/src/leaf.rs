@@ -5,8 +5,8 @@ use forebay_units::{BlockAddr, SegmentId};
 
 use crate::Mapped;
 use crate::array::{
-    BITMAP_LEN, ENTRY_LEN, PLAIN_LEN, assign_packed, assign_plain, bit, entry, put_entry, rank,
-    set_bit,
+    BITMAP_LEN, ENTRY_LEN, PLAIN_LEN, Shape, assign_packed, assign_plain, bit, entry, put_entry,
+    rank, set_bit,
 };
 use crate::memory::heap_bytes;
 use crate::runs::{Freed, NewRun, RunList, sum_bytes, wide};
@@ -30,7 +30,7 @@ pub(crate) enum Leaf {
     /// A bitmap of the mapped blocks, then their entries.
     Packed { buf: Box<[u8]>, mapped: u16 },
     /// An entry per block.
-    Plain { buf: Box<[u8]>, mapped: u16 },
+    Plain { buf: Box<[u8]>, mapped: u16, shape: Shape },
 }
 
 const _: () = assert!(size_of::<Leaf>() == 24, "a TiB has half a million leaves");
@@ -116,8 +116,8 @@ impl Leaf {
                 let (addr, sum) = entry(entries, index)?;
                 found(addr, sum)
             }
-            Leaf::Plain { buf, .. } => {
-                let (addr, sum) = entry(buf, block as usize)?;
+            Leaf::Plain { buf, shape, .. } => {
+                let (addr, sum) = shape.entry(buf, block as usize)?;
                 found(addr, sum)
             }
         }
@@ -165,15 +165,16 @@ impl Leaf {
             Leaf::Packed { buf, .. } => {
                 let (bitmap, entries) = buf.split_at(BITMAP_LEN);
                 let mut at = rank(bitmap, start);
-                visit_entries((start, end), run, |block| {
+                visit_entries((start, end), run, Shape::WIDE, |block| {
                     let mapped = bit(bitmap, block);
                     let index = at;
                     at += usize::from(mapped);
                     mapped.then_some((entries, index))
                 });
             }
-            Leaf::Plain { buf, .. } => {
-                visit_entries((start, end), run, |block| Some((&buf[..], block as usize)));
+            Leaf::Plain { buf, shape, .. } => {
+                let at = |block| Some((&buf[..], block as usize));
+                visit_entries((start, end), run, *shape, at);
             }
         }
     }
@@ -189,10 +190,15 @@ impl Leaf {
         let before = self.mapped();
         let short = new.sums.len() < SHORT_BLOCKS;
         match self {
-            Leaf::Plain { buf, mapped } if short => *mapped += assign_plain(buf, new, freed),
+            Leaf::Plain { buf, mapped, shape }
+                if short && shape.takes(new.addr, new.sums.len() as u32) =>
+            {
+                *mapped += assign_plain((buf, *shape), new, freed);
+            }
             Leaf::Packed { .. } if short => {
                 for (i, sum) in new.sums.iter().enumerate() {
-                    self.assign_one(new.start + i as u32, (new.addr.plus(i as u32), *sum), freed);
+                    let to = (new.addr.plus(i as u32), *sum);
+                    self.assign_one(new.start + i as u32, to, freed);
                 }
             }
             _ => {
@@ -213,19 +219,22 @@ impl Leaf {
         if let Leaf::Packed { buf, mapped } = self {
             let count = usize::from(*mapped);
             if BITMAP_LEN + (count + 1) * ENTRY_LEN > buf.len() {
-                let wanted = count + 1 + count / 16;
-                if BITMAP_LEN + wanted * ENTRY_LEN < PLAIN_LEN {
-                    let mut wider = vec![0; BITMAP_LEN + wanted * ENTRY_LEN].into_boxed_slice();
+                let wanted = BITMAP_LEN + (count + 1 + count / 16) * ENTRY_LEN;
+                let (bitmap, entries) = buf.split_at(BITMAP_LEN);
+                let blocks = (0..LEAF_BLOCKS).filter(|block| bit(bitmap, *block));
+                let found = blocks.enumerate().filter_map(|(index, block)| {
+                    let (addr, sum) = entry(entries, index)?;
+                    Some((block, addr, sum))
+                });
+                // The new one must fit as well.
+                let addrs = found.clone().map(|(_, addr, _)| addr).chain([to.0.raw()]);
+                let shape = Shape::of(addrs);
+                if wanted < shape.array_len() {
+                    let mut wider = vec![0; wanted].into_boxed_slice();
                     wider[..buf.len()].copy_from_slice(buf);
                     *buf = wider;
                 } else {
-                    let (bitmap, entries) = buf.split_at(BITMAP_LEN);
-                    let mut plain = vec![0xff; PLAIN_LEN].into_boxed_slice();
-                    let blocks = (0..LEAF_BLOCKS as usize).filter(|b| bit(bitmap, *b as u32));
-                    for (from, to) in entries.as_chunks::<ENTRY_LEN>().0.iter().zip(blocks) {
-                        plain[to * ENTRY_LEN..][..ENTRY_LEN].copy_from_slice(from);
-                    }
-                    *self = Leaf::Plain { buf: plain, mapped: *mapped };
+                    *self = Leaf::Plain { buf: plain(found, shape), mapped: *mapped, shape };
                 }
             }
         }
@@ -233,9 +242,10 @@ impl Leaf {
             Leaf::Packed { buf, mapped } => {
                 *mapped += u16::from(assign_packed(buf, usize::from(*mapped), block, to, freed));
             }
-            Leaf::Plain { buf, mapped } => {
+            Leaf::Plain { buf, mapped, shape } => {
+                assert!(shape.takes(to.0, 1), "a leaf that has just become plain takes it");
                 let new = NewRun { start: block, addr: to.0, sums: &[to.1] };
-                *mapped += assign_plain(buf, new, freed);
+                *mapped += assign_plain((buf, *shape), new, freed);
             }
             _ => unreachable!("a packed leaf becomes plain and nothing else"),
         }
@@ -300,10 +310,17 @@ impl Leaf {
         } else if runs_len <= most_len && (from.runs.len() <= RUNS_FEW || runs_len <= most_len / 2)
         {
             self.store_runs(from, runs_len, mapped as u16);
-        } else if packed_len < PLAIN_LEN {
-            *self = Leaf::Packed { buf: packed(from, packed_len), mapped: mapped as u16 };
         } else {
-            *self = Leaf::Plain { buf: plain(from), mapped: mapped as u16 };
+            let ends = |run: LeafRun| [run.addr.raw(), run.addr.plus(run.blocks - 1).raw()];
+            let shape = Shape::of(from.iter().flat_map(ends));
+            let mapped = mapped as u16;
+            *self = if packed_len < shape.array_len() {
+                Leaf::Packed { buf: packed(from, packed_len), mapped }
+            } else {
+                let mut found = Vec::with_capacity(usize::from(mapped));
+                from.each_block(|block, addr, sum| found.push((block, addr, sum)));
+                Leaf::Plain { buf: plain(found.into_iter(), shape), mapped, shape }
+            };
         }
     }
 
@@ -336,9 +353,9 @@ fn packed(from: &RunList, len: usize) -> Box<[u8]> {
     buf
 }
 
-fn plain(from: &RunList) -> Box<[u8]> {
-    let mut buf = vec![0xff; PLAIN_LEN].into_boxed_slice();
-    from.each_block(|block, addr, sum| put_entry(&mut buf, block as usize, addr, sum));
+fn plain(blocks: impl Iterator<Item = (u32, u64, Option<u64>)>, shape: Shape) -> Box<[u8]> {
+    let mut buf = vec![0xff; shape.array_len()].into_boxed_slice();
+    blocks.for_each(|(block, addr, sum)| shape.put(&mut buf, block as usize, addr, sum));
     buf
 }
 
@@ -347,16 +364,17 @@ fn plain(from: &RunList) -> Box<[u8]> {
 fn visit_entries<'a>(
     (start, end): (u32, u32),
     mut run: impl FnMut(LeafRun, SumBytes<'a>),
+    shape: Shape,
     mut at: impl FnMut(u32) -> Option<(&'a [u8], usize)>,
 ) {
     let mut open: Option<(LeafRun, SumBytes<'a>)> = None;
     for block in start..end {
         let next = at(block).and_then(|(entries, index)| {
-            let (addr, sum) = entry(entries, index)?;
-            let bytes = &entries[index * ENTRY_LEN + SUM_LEN..];
+            let (addr, sum) = shape.entry(entries, index)?;
+            let bytes = &entries[shape.sum_at(index)..];
             let addr = BlockAddr::from_raw(addr);
             let one = LeafRun { start: block, blocks: 1, addr, sealed: sum.is_none() };
-            Some((one, SumBytes { bytes, stride: ENTRY_LEN }))
+            Some((one, SumBytes { bytes, stride: shape.entry_len() }))
         });
         match (&mut open, next) {
             (Some((before, _)), Some((one, _))) if before.joins(one) => before.blocks += 1,

@@ -83,7 +83,8 @@ struct World {
 }
 
 impl World {
-    fn new() -> Self {
+    /// Its addresses begin near the end of segment `first`.
+    fn new(first: u32) -> Self {
         let mut map = Map::new();
         map.create_volume(VolumeId(0)).unwrap();
         map.create_volume(VolumeId(1)).unwrap();
@@ -91,8 +92,8 @@ impl World {
             map,
             model: BTreeMap::new(),
             alive: BTreeSet::new(),
-            // Near the end of a segment: addresses whose numbers follow each other across it.
-            next: BlockAddr::new(SegmentId(0), BlockAddr::MAX_BLOCKS - 3 * 512),
+            // Addresses whose numbers follow each other across it.
+            next: BlockAddr::new(SegmentId(first), BlockAddr::MAX_BLOCKS - 3 * 512),
             sums: 0,
             journal: Vec::new(),
             cursor: LeafId::default(),
@@ -334,8 +335,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
     #[test]
-    fn agrees_with_a_plain_map(ops in proptest::collection::vec(any_op(), 1..40)) {
-        let mut world = World::new();
+    fn agrees_with_a_plain_map(
+        ops in proptest::collection::vec(any_op(), 1..40),
+        // Of the segments from 4095 on, not all addresses fit four bytes.
+        first in prop_oneof![Just(0u32), Just(4094), Just(1 << 17)],
+    ) {
+        let mut world = World::new(first);
         for op in &ops {
             world.step(op);
             world.check();
@@ -485,6 +490,26 @@ fn a_leaf_takes_the_form_that_fits_and_keeps_what_it_holds() {
         forms,
         ["runs", "packed", "plain", "runs", "sealed", "runs", "plain", "packed", "runs"]
     );
+}
+
+#[test]
+fn a_leaf_of_short_addresses_takes_a_long_one() {
+    let volume = VolumeId(1);
+    let mut map = fresh();
+    let mut ignored = |_, _| {};
+    let at = |i: u64| place(i as u32 % 7, 5000 + 3 * i as u32);
+    for i in 0..512 {
+        map.set_run(volume, Lba(i), at(i), &[i], false, &mut ignored).unwrap();
+    }
+    let bytes = |map: &Map| map.volumes[&volume].leaf(0).unwrap().heap_bytes();
+    assert!(bytes(&map) < 4700, "{} bytes", bytes(&map));
+    let far = place((1 << 20) - 1, BlockAddr::MAX_BLOCKS - 2);
+    map.set_run(volume, Lba(100), far, &[7], false, &mut ignored).unwrap();
+    assert!(bytes(&map) > 5100, "{} bytes", bytes(&map));
+    for i in 0..512 {
+        let (addr, sum) = if i == 100 { (far, 7) } else { (at(i), i) };
+        assert_eq!(map.lookup(volume, Lba(i)), Some(Mapped { addr, sum: Some(sum) }));
+    }
 }
 
 #[test]

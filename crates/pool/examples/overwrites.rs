@@ -20,6 +20,9 @@ use std::rc::Rc;
 use forebay_device::{
     BlockDevice, Device, DeviceError, DeviceFuture, ErrorKind, Geometry, IoBuf, IoBytes, Operation,
 };
+use forebay_format::footer::pages_of;
+use forebay_format::journal::{FrameHeader, FrameKind};
+use forebay_format::label::body_range;
 use forebay_pool::spec::{GroupSpec, PoolSpec, Redundancy, VolumeSpec};
 use forebay_pool::status::PoolStats;
 use forebay_pool::{Opener, Pool};
@@ -38,6 +41,49 @@ struct Sparse {
     nanos_per_mib: u64,
     latency: Nanos,
     written: Cell<u64>,
+    metadata: RefCell<Metadata>,
+}
+
+/// Bytes of what the pool writes for itself, by what they are.
+#[derive(Clone, Copy, Default)]
+struct Metadata {
+    /// Superblocks, configurations, heartbeats.
+    roots: u64,
+    footers: u64,
+    changes: u64,
+    checkpoints: u64,
+    /// Records of segments, and jumps.
+    segments: u64,
+    /// Zeros that fill rows of the journal.
+    padding: u64,
+}
+
+impl Metadata {
+    /// Notes a block of a body. What a frame or a footer takes is counted where it says how long it
+    /// is.
+    fn note(&mut self, block: &[u8]) {
+        if let Ok(frame) = FrameHeader::decode(block) {
+            let bytes = u64::from(frame.blocks()) * BLOCK_BYTES;
+            match frame.kind {
+                FrameKind::Delta => self.changes += bytes,
+                FrameKind::Leaves => self.checkpoints += bytes,
+                FrameKind::Segments | FrameKind::Jump => self.segments += bytes,
+                FrameKind::Pad => self.padding += bytes,
+            }
+        } else if let Ok(pages) = pages_of(block) {
+            self.footers += u64::from(pages) * BLOCK_BYTES;
+        }
+    }
+
+    fn add(mut self, other: &Self) -> Self {
+        self.roots += other.roots;
+        self.footers += other.footers;
+        self.changes += other.changes;
+        self.checkpoints += other.checkpoints;
+        self.segments += other.segments;
+        self.padding += other.padding;
+        self
+    }
 }
 
 impl Sparse {
@@ -58,6 +104,7 @@ impl Sparse {
             nanos_per_mib: (1 << 20) * 1000 / write_mb,
             latency,
             written: Cell::new(0),
+            metadata: RefCell::default(),
         }
     }
 
@@ -109,6 +156,11 @@ impl BlockDevice for Sparse {
             self.written.set(self.written.get() + data.len() as u64);
             self.take_time(data.len() as u64).await;
             let range = self.blocks(offset_bytes, data.len());
+            let (body_start, body_end) = body_range(self.geometry.size_bytes);
+            let in_body = (body_start..body_end).contains(&offset_bytes);
+            if !in_body {
+                self.metadata.borrow_mut().roots += data.len() as u64;
+            }
             let (mut words, mut whole) = (self.words.borrow_mut(), self.whole.borrow_mut());
             for (block, at) in data.chunks(BLOCK_LEN).zip(range) {
                 match word_of(block) {
@@ -117,6 +169,9 @@ impl BlockDevice for Sparse {
                         whole.remove(&at);
                     }
                     None => {
+                        if in_body {
+                            self.metadata.borrow_mut().note(block);
+                        }
                         whole.insert(at, block.into());
                     }
                 }
@@ -232,14 +287,19 @@ fn shape(layout: &str) -> Redundancy {
 struct Held {
     samples: f64,
     free: f64,
+    emptied: f64,
     open: f64,
     journal: f64,
+    /// Bytes of full data segments before their footers.
+    held: f64,
 }
 
 impl Held {
     fn sample(&mut self, stats: &PoolStats) {
         self.samples += 1.0;
-        self.free += stats.segments.free as f64;
+        self.free += (stats.segments.free - stats.segments.emptied) as f64;
+        self.emptied += stats.segments.emptied as f64;
+        self.held += stats.segments.held_bytes as f64;
         self.open += stats.segments.open as f64;
         self.journal += stats.segments.journal as f64;
     }
@@ -362,13 +422,17 @@ async fn measure(words: Words) {
         latencies: Histogram::new_with_bounds(100, 1_000_000_000_000, 3).expect("sane").into(),
     });
     let written = || shelf.0.values().map(|d| d.written.get()).sum::<u64>();
+    let metadata = || {
+        let each = shelf.0.values().map(|d| *d.metadata.borrow());
+        each.fold(Metadata::default(), |sum, one| sum.add(&one))
+    };
     let times = words.number("times", 10);
     let clients = words.number("clients", 32);
     let (mut half, mut held) = (None, Held::default());
     for turn in 1..=times {
         let before = (pool.stats(), written());
         if turn == times / 2 + 1 {
-            half = Some((pool.stats(), written()));
+            half = Some((pool.stats(), written(), metadata()));
             held = Held::default();
             load.latencies.borrow_mut().reset();
         }
@@ -381,8 +445,10 @@ async fn measure(words: Words) {
         }
         report(&format!("{turn}"), &before.0, &pool.stats(), written() - before.1, None);
     }
-    let (before, bytes) = half.expect("two times at least");
+    let (before, bytes, account) = half.expect("two times at least");
     report("half", &before, &pool.stats(), written() - bytes, Some((held, alpha)));
+    let host = pool.stats().since_import.writes.bytes - before.since_import.writes.bytes;
+    report_metadata(&account, &metadata(), host);
     let latencies = load.latencies.borrow().clone();
     let us = |q: f64| latencies.value_at_quantile(q) as f64 / 1e3;
     println!(
@@ -454,15 +520,43 @@ fn report(
     );
     if let Some((held, alpha)) = held {
         let all = (after.segments.free + after.segments.open + after.segments.full) as f64;
+        let bytes = all * after.segments.segment_bytes as f64;
         let mean = |sum: f64| sum / held.samples;
-        let taken = all - mean(held.free) - mean(held.journal) - mean(held.open) / 2.0;
+        let share = |segments: f64| 100.0 * mean(segments) / all;
+        let full = all - mean(held.free + held.emptied + held.journal + held.open) + 1.0;
+        let footers = 100.0 * (full / all - mean(held.held) / bytes);
+        // Open segments are half full; one of them is the journal's, which is counted there.
+        let taken = mean(held.held) + (mean(held.open) - 1.0) / 2.0 * (bytes / all);
         print!(
-            ", \"free\": {:.1}, \"open\": {:.1}, \"journal\": {:.1}, \"greedy_of_taken\": {:.3}",
+            ", \"free\": {:.1}, \"emptied\": {:.1}, \"open\": {:.1}, \"journal\": {:.1}, \"greedy_of_taken\": {:.3}, \
+             \"space_percent\": {{\"free\": {:.2}, \"emptied\": {:.2}, \"open\": {:.2}, \"journal\": {:.2}, \
+             \"footers\": {:.2}}}",
             mean(held.free),
+            mean(held.emptied),
             mean(held.open),
             mean(held.journal),
-            greedy(alpha * taken / all),
+            greedy(alpha * taken / bytes),
+            share(held.free),
+            share(held.emptied),
+            share(held.open - held.samples) / 2.0,
+            share(held.journal),
+            footers,
         );
     }
     println!("}}");
+}
+
+/// What of each byte of the host was written to which part of the metadata.
+fn report_metadata(before: &Metadata, after: &Metadata, host: u64) {
+    let share = |after: u64, before: u64| (after - before) as f64 / host as f64;
+    println!(
+        "{{\"footers\": {:.4}, \"changes\": {:.4}, \"checkpoints\": {:.4}, \"segment_records\": {:.4}, \
+         \"journal_padding\": {:.4}, \"roots\": {:.4}}}",
+        share(after.footers, before.footers),
+        share(after.changes, before.changes),
+        share(after.checkpoints, before.checkpoints),
+        share(after.segments, before.segments),
+        share(after.padding, before.padding),
+        share(after.roots, before.roots),
+    );
 }

@@ -140,7 +140,7 @@ impl Pool {
         // What is moved beside the next group takes room too, until the root that frees victims.
         if let Some(victim) = Victims::of(&self.table, self.sync.commit.get(), choice).first() {
             let live = u64::from(victim.live);
-            let dead = u64::from(self.table.data_blocks(victim.segment)).max(live + 1) - live;
+            let dead = u64::from(self.table.capacity(victim.segment)).max(live + 1) - live;
             let moved = (next * live / dead).div_ceil(self.per_segment()) as u32;
             target += moved.min(self.table.len() / WORKING_SHARE);
         }
@@ -151,11 +151,11 @@ impl Pool {
         Ok(())
     }
 
-    /// Segments that the part of a checkpoint takes which goes with a group of `blocks`, if one is
-    /// going on or about to begin.
+    /// Segments that the part of a checkpoint takes which goes with a group of `blocks`, if one has
+    /// to get on or is about to.
     fn segments_of_a_checkpoint(&self, blocks: u64, writers: &Writers) -> u32 {
-        let begins_soon = writers.journal.segments() as u64 + 1 > self.checkpoint_worth();
-        if writers.checkpoint.is_none() && !begins_soon {
+        let urgent = writers.checkpoint.is_some_and(|checkpoint| checkpoint.urgent);
+        if !urgent && (writers.journal.segments() as u64) < self.checkpoint_worth() {
             return 0;
         }
         let part = checkpoint_budget(blocks * MOVED_AND_WRITTEN * CHANGE_BYTES);
@@ -187,7 +187,7 @@ impl Pool {
             let Some(victim) = victims.first() else { break };
             let Some(stream) = self.stream_for(writers, &victim, keep) else { break };
             victims.next();
-            let blocks = self.table.data_blocks(victim.segment);
+            let blocks = self.table.capacity(victim.segment);
             gained += 1.0 - f64::from(victim.live) / f64::from(blocks);
             any = true;
             self.table.set_cleaning(victim.segment, true);

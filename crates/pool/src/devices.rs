@@ -5,7 +5,7 @@ use std::rc::Rc;
 use forebay_array::Layout;
 use forebay_device::{Deadline, Device, ErrorKind};
 use forebay_format::config::{MemberConfig, PoolConfig};
-use forebay_format::footer::footer_blocks;
+use forebay_format::footer::usual_footer_blocks;
 use forebay_format::label::{MIN_DEVICE_BYTES, body_range};
 use forebay_units::{BLOCK_BYTES, BlockAddr, format_bytes};
 
@@ -141,7 +141,7 @@ fn column_bytes(body_bytes: u64, data_columns: u64) -> u64 {
     let least = ((256 << 10) / data_columns.div_ceil(2).next_power_of_two()).max(4 * UNIT_BYTES);
     let cost = |column: &u64| {
         let blocks = column / BLOCK_BYTES * data_columns;
-        let footer = u64::from(footer_blocks(blocks as u32));
+        let footer = u64::from(usual_footer_blocks(blocks as u32));
         footer * PARTS / blocks + HELD_SEGMENTS * PARTS / (body_bytes / column).max(1)
     };
     let sizes = (least / UNIT_BYTES..=MOST_BYTES / UNIT_BYTES).map(|units| units * UNIT_BYTES);

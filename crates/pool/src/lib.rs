@@ -79,8 +79,8 @@ pub(crate) struct Writers {
     pub journal: JournalWriter,
     /// First frame of the journal that the next root needs.
     pub journal_start: Option<JournalPosition>,
-    /// A checkpoint in progress: where it began, and the next leaf.
-    pub checkpoint: Option<(JournalPosition, LeafId)>,
+    /// A checkpoint in progress.
+    pub checkpoint: Option<Checkpoint>,
     pub relocations: Vec<Relocation>,
     /// Volumes to drop from the map with the next root.
     pub dropped: Vec<VolumeId>,
@@ -107,6 +107,17 @@ pub(crate) struct SyncControl {
     pub root_wanted: Cell<bool>,
     /// The sync task has ended: nobody commits any more.
     pub ended: Cell<bool>,
+}
+
+/// The map on its way into the journal once more.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Checkpoint {
+    /// Where it began.
+    pub start: JournalPosition,
+    /// The next leaf.
+    pub cursor: LeafId,
+    /// The journal is too long, or damaged: it must not wait for room that is left over in rows.
+    pub urgent: bool,
 }
 
 /// Figures that are fixed at import.

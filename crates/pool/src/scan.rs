@@ -599,7 +599,7 @@ impl Pool {
                 // The footer itself, bit by bit.
                 if let Ok(geometry) = self.array.geometry_of(segment) {
                     let total = geometry.blocks_per_segment();
-                    let bytes = footer.encode(total);
+                    let bytes = footer.encode();
                     let first = total - (bytes.len() / BLOCK_LEN) as u32;
                     for (index, block) in bytes.chunks(BLOCK_LEN).enumerate() {
                         owners.insert(first + index as u32, Owner::Footer(block.to_vec()));
@@ -617,9 +617,11 @@ impl Pool {
         if let (true, None, Ok(geometry)) = (info.footer, &footer, self.array.geometry_of(segment))
         {
             // What is left of it, and of parity over it, may be all there is to recover it from.
+            // How long it is, is lost with it.
             let total = geometry.blocks_per_segment();
-            let blocks = total - footer_blocks(total)..total;
-            owners.extend(blocks.map(|block| (block, Owner::Unknown(None))));
+            for block in total - footer_blocks(total)..total {
+                owners.entry(block).or_insert(Owner::Unknown(None));
+            }
         }
         owners
     }

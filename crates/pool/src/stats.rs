@@ -284,6 +284,7 @@ impl Pool {
             match info.state {
                 SegmentState::Free | SegmentState::Emptied(_) => {
                     counts.free += 1;
+                    counts.emptied += u64::from(info.state != SegmentState::Free);
                     return;
                 }
                 SegmentState::Open => counts.open += 1,
@@ -293,12 +294,13 @@ impl Pool {
                 (SegmentKind::Map, _) => counts.journal += 1,
                 (SegmentKind::Data, SegmentState::Full) => {
                     live += u64::from(info.live);
-                    held += u64::from(self.table.data_blocks(segment));
+                    held += u64::from(self.table.capacity(segment));
                 }
                 (SegmentKind::Data, _) => {}
             }
         });
         counts.live_share = if held == 0 { 0.0 } else { live as f64 / held as f64 };
+        counts.held_bytes = held * BLOCK_BYTES;
         counts.cleaned = self.stats.since.borrow().segments_cleaned;
         let first = self.array.groups().first().map_or(0, |g| g.blocks_per_segment());
         counts.segment_bytes = u64::from(first) * BLOCK_BYTES;

@@ -286,6 +286,12 @@ pub struct SegmentCounts {
     pub live_share: f64,
     /// Bytes of data that one segment holds.
     pub segment_bytes: u64,
+    /// Those of the free that were emptied and are free with a later root.
+    #[serde(default)]
+    pub emptied: u64,
+    /// Bytes of the full data segments, without their footers.
+    #[serde(default)]
+    pub held_bytes: u64,
 }
 
 /// `pool stats`.

@@ -8,11 +8,11 @@ use forebay_format::map_record::{Delta, LeafImage, encode_leaves};
 use forebay_map::{Entry, LeafId, PieceKind};
 use forebay_rt as rt;
 use forebay_rt::Either;
-use forebay_segment::{Classes, STREAMS, frame_bytes};
+use forebay_segment::{Classes, STREAMS, frame_bytes, frame_room};
 use forebay_txg::Content;
 use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, CommitId, Lba, SegmentId, VolumeId};
 
-use crate::{Pool, PoolError, Writers};
+use crate::{Checkpoint, Pool, PoolError, Writers};
 
 /// Blocks after which the sync lets others run.
 const BLOCKS_PER_TURN: usize = 64;
@@ -285,6 +285,7 @@ impl Pool {
             self.classes.reclaimed(self.stats.clock(), info.stream, info.clock);
         }
         self.append_segments(writers, false, commit).await?;
+        self.fill_row_with_leaves(writers, commit).await?;
         writers.journal.finish_rows(commit).await?;
         self.in_flight.settle().await?;
         Ok(())
@@ -319,20 +320,29 @@ impl Pool {
         2 + 2 * self.checkpoint_bytes() / segment_bytes
     }
 
+    /// Segments of the journal from which on the room that is left over in its rows goes to a
+    /// checkpoint: what one takes, and the segment being filled.
+    fn checkpoint_welcome(&self) -> u64 {
+        1 + self.checkpoint_worth() / 2
+    }
+
     /// Goes on with a checkpoint, or begins one when the deltas have outgrown it. A checkpoint is
     /// the whole map written again, bit by bit between deltas: when it is complete the journal
     /// begins where the checkpoint did. Reading leaves and deltas in order gives the map, because
     /// each says what is, not what changed.
+    ///
+    /// As long as the journal is not too long it goes on in the room that is left over in rows,
+    /// and costs nothing.
     async fn checkpoint(
         &self,
         writers: &mut Writers,
         delta_bytes: u64,
         commit: CommitId,
     ) -> Result<(), PoolError> {
+        let forced = self.scan.checkpoint_wanted.get();
+        let segments = writers.journal.segments() as u64;
         if writers.checkpoint.is_none() {
-            let worth = self.checkpoint_worth();
-            let forced = self.scan.checkpoint_wanted.get();
-            if writers.journal.segments() as u64 <= worth && !forced {
+            if segments <= self.checkpoint_welcome() && !forced {
                 return Ok(());
             }
             self.scan.checkpoint_wanted.set(false);
@@ -344,10 +354,16 @@ impl Pool {
                 writers.journal.begin_segment(commit).await?;
             }
             let start = writers.journal.position().expect("a journal segment is open");
-            writers.checkpoint = Some((start, LeafId::default()));
+            let cursor = LeafId::default();
+            writers.checkpoint = Some(Checkpoint { start, cursor, urgent: forced });
             self.append_segments(writers, true, commit).await?;
         }
-        let (start, cursor) = writers.checkpoint.expect("set above");
+        let now = writers.checkpoint.as_mut().expect("set above");
+        now.urgent |= forced || segments > self.checkpoint_worth();
+        let (cursor, urgent) = (now.cursor, now.urgent);
+        if !urgent {
+            return Ok(());
+        }
         // It can wait, but for the cleaner to gain room for it.
         const LEFT_FREE: u64 = 2;
         let room = u64::from(self.table.free_count()).saturating_sub(LEFT_FREE);
@@ -357,13 +373,40 @@ impl Pool {
         for payload in encode_leaves(&images, MAX_PAYLOAD_BYTES) {
             writers.journal.append(FrameKind::Leaves, &payload, commit).await?;
         }
+        self.checkpoint_is_at(writers, next, commit);
+        Ok(())
+    }
+
+    fn checkpoint_is_at(&self, writers: &mut Writers, next: Option<LeafId>, commit: CommitId) {
+        let Some(now) = &mut writers.checkpoint else { return };
         match next {
-            Some(next) => writers.checkpoint = Some((start, next)),
+            Some(next) => now.cursor = next,
             None => {
+                let start = now.start;
                 writers.checkpoint = None;
                 writers.journal_start = Some(start);
                 writers.journal.trim(start.seq, commit);
             }
+        }
+    }
+
+    /// Puts leaves where the last row of the journal would be filled with zeros.
+    async fn fill_row_with_leaves(
+        &self,
+        writers: &mut Writers,
+        commit: CommitId,
+    ) -> Result<(), PoolError> {
+        while let Some(Checkpoint { cursor, .. }) = writers.checkpoint {
+            let room = writers.journal.bytes_to_row_end().min(frame_room(MAX_PAYLOAD_BYTES));
+            // A version, and leaves that end within the room.
+            let (most, least) =
+                (room.saturating_sub(frame_room(0) + 1), LeafImage::ENCODED_LEN_MAX);
+            let Some(budget) = most.checked_sub(least).filter(|budget| *budget > 0) else { break };
+            let (images, next) = self.leaf_images(cursor, budget as u64);
+            for payload in encode_leaves(&images, MAX_PAYLOAD_BYTES) {
+                writers.journal.append(FrameKind::Leaves, &payload, commit).await?;
+            }
+            self.checkpoint_is_at(writers, next, commit);
         }
         Ok(())
     }

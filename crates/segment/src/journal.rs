@@ -95,6 +95,14 @@ impl JournalWriter {
         addr
     }
 
+    /// Bytes of frames that still fit into the row that is being filled, and leave room for a jump; 0
+    /// at a row's border.
+    #[must_use]
+    pub fn bytes_to_row_end(&self) -> usize {
+        let before_jump = self.rows.blocks_left().saturating_sub(1);
+        self.rows.blocks_to_row_end().min(before_jump) as usize * BLOCK_LEN
+    }
+
     async fn fill_row(&mut self, commit: CommitId) {
         let blocks = self.rows.blocks_to_row_end();
         if blocks > 0 {
@@ -187,6 +195,12 @@ impl JournalWriter {
     pub fn segments(&self) -> usize {
         self.segments.len()
     }
+}
+
+/// Bytes of a frame with a payload of `len`, before it is filled up to a block.
+#[must_use]
+pub const fn frame_room(len: usize) -> usize {
+    HEADER_BYTES + len
 }
 
 /// Bytes of journal that a payload of `len` takes.

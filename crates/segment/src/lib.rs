@@ -19,7 +19,7 @@ mod writer;
 
 pub use chain::{Frame, JournalReader};
 pub use classes::{Classes, MAP_STREAM, STREAMS};
-pub use journal::{JournalWriter, frame_bytes};
+pub use journal::{JournalWriter, frame_bytes, frame_room};
 pub use reader::{Reader, Unread, Wanted};
 pub use stream::InFlight;
 pub use table::{Pin, SegmentInfo, SegmentKind, SegmentState, SegmentTable};

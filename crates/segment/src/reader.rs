@@ -6,7 +6,7 @@ use std::rc::Rc;
 use forebay_array::Array;
 use forebay_device::{DeviceError, ErrorKind, IoBuf, IoBytes, Operation};
 use forebay_format::checksum::block_sum;
-use forebay_format::footer::{Footer, FooterPlace, footer_blocks, sum_in_page};
+use forebay_format::footer::{Footer, FooterPlace, pages_of, sum_in_page};
 use forebay_rt as rt;
 use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, Lba, SegmentId, VolumeId};
 
@@ -160,15 +160,16 @@ impl Reader {
     async fn missing_sums(&self, wanted: &Wanted) -> Vec<Result<u64, DeviceError>> {
         let segment = wanted.addr.segment();
         let first = wanted.addr.block();
-        let end = self.footer_of(segment).map(|(_, data_blocks)| data_blocks);
+        let total = self.footer_of(segment).map(|(_, total)| total);
         let mut sums = Vec::with_capacity(wanted.blocks as usize);
         let mut page = None;
         for (index, known) in wanted.sums.iter().enumerate() {
             let block = first + index as u32;
-            let sum = match (known, &end) {
+            let sum = match (known, &total) {
                 (Some(sum), _) => Ok(*sum),
                 (None, Err(error)) => Err(error.clone()),
-                (None, Ok(end)) if block >= *end => {
+                // It would lie behind the page that has its sum.
+                (None, Ok(total)) if block + 1 + FooterPlace::page_of(block) >= *total => {
                     Err(self.unreadable(wanted, index, "the segment's footer does not reach it"))
                 }
                 (None, Ok(_)) => {
@@ -185,30 +186,38 @@ impl Reader {
         sums
     }
 
-    /// Where a segment's footer belongs, and the block at which it begins.
+    /// Where a segment's footer belongs, and the blocks of the segment, which it ends.
     fn footer_of(&self, segment: SegmentId) -> Result<(FooterPlace, u32), DeviceError> {
         let geometry = self.array.geometry_of(segment);
         let geometry = geometry.map_err(|e| corrupt(segment, &e.to_string()))?;
         let total = geometry.blocks_per_segment();
         let birth = self.table.get(segment).birth;
-        Ok((FooterPlace { pool: self.pool, segment, birth }, total - footer_blocks(total)))
+        Ok((FooterPlace { pool: self.pool, segment, birth }, total))
     }
 
     /// One page of a filled segment's footer, from memory or from media, checked and repaired.
     async fn page(&self, segment: SegmentId, number: u32) -> Result<IoBytes, DeviceError> {
-        let (place, first) = self.footer_of(segment)?;
+        let (place, total) = self.footer_of(segment)?;
         if let Some(bytes) = self.pages.get(&place, number) {
             return Ok(bytes);
         }
-        let addr = BlockAddr::new(segment, first + number);
-        let read = self.array.read(addr, 1).await.ok();
-        let bytes = match read.filter(|bytes| place.owns(number, bytes)) {
-            Some(bytes) => bytes,
-            None => self.repaired_page(&place, number, addr).await?,
-        };
-        let bytes = bytes.freeze();
+        let addr = BlockAddr::new(segment, total - 1 - number);
+        let bytes = self.page_on_media(&place, number, addr).await?.freeze();
         self.pages.keep(&place, number, bytes.clone());
         Ok(bytes)
+    }
+
+    async fn page_on_media(
+        &self,
+        place: &FooterPlace,
+        number: u32,
+        addr: BlockAddr,
+    ) -> Result<IoBuf, DeviceError> {
+        let read = self.array.read(addr, 1).await.ok();
+        match read.filter(|bytes| place.owns(number, bytes)) {
+            Some(bytes) => Ok(bytes),
+            None => self.repaired_page(place, number, addr).await,
+        }
     }
 
     async fn repaired_page(
@@ -226,23 +235,33 @@ impl Reader {
                 return Ok(candidate);
             }
         }
-        let why = format!("block {number} of it is wrong, and no copy or parity repairs it");
+        let why = format!("page {number} of it is wrong, and no copy or parity repairs it");
         Err(corrupt(place.segment, &why))
     }
 
     /// The footer of a filled segment, checked and repaired.
     pub async fn footer(&self, segment: SegmentId) -> Result<Footer, DeviceError> {
         let _pin = self.table.pin(segment);
-        let (place, first) = self.footer_of(segment)?;
-        let blocks = self.array.geometry_of(segment).map_or(0, |g| g.blocks_per_segment()) - first;
-        let read = self.array.read(BlockAddr::new(segment, first), blocks).await;
-        let mut bytes = read.unwrap_or_else(|_| IoBuf::zeroed(blocks as usize * BLOCK_LEN));
-        for (number, page) in (0..).zip(bytes.chunks_mut(BLOCK_LEN)) {
-            if !place.owns(number, page) {
-                let addr = BlockAddr::new(segment, first + number);
-                page.copy_from_slice(&self.repaired_page(&place, number, addr).await?);
+        let (place, total) = self.footer_of(segment)?;
+        // The first page says how many there are.
+        let last = self.page_on_media(&place, 0, BlockAddr::new(segment, total - 1)).await?;
+        let pages = pages_of(&last).ok().filter(|pages| *pages < total);
+        let pages = pages.ok_or_else(|| corrupt(segment, "its first page makes no sense"))?;
+        let mut bytes = Vec::with_capacity(pages as usize * BLOCK_LEN);
+        if pages > 1 {
+            let (first, others) = (BlockAddr::new(segment, total - pages), pages - 1);
+            let read = self.array.read(first, others).await;
+            let read = read.unwrap_or_else(|_| IoBuf::zeroed(others as usize * BLOCK_LEN));
+            for (number, page) in (1..pages).rev().zip(read.chunks(BLOCK_LEN)) {
+                if place.owns(number, page) {
+                    bytes.extend_from_slice(page);
+                } else {
+                    let addr = BlockAddr::new(segment, total - 1 - number);
+                    bytes.extend_from_slice(&self.repaired_page(&place, number, addr).await?);
+                }
             }
         }
+        bytes.extend_from_slice(&last);
         Footer::decode(&bytes).map_err(|e| corrupt(segment, &e.to_string()))
     }
 }

@@ -122,10 +122,6 @@ impl RowStream {
         self.open = Some(OpenSegment { id, geometry, next_block, batch: None });
     }
 
-    pub(crate) fn blocks_total(&self) -> u32 {
-        self.open.as_ref().map_or(0, |open| open.geometry.blocks_per_segment())
-    }
-
     pub(crate) fn blocks_left(&self) -> u32 {
         self.open.as_ref().map_or(0, |o| o.geometry.blocks_per_segment() - o.next_block)
     }

@@ -44,6 +44,8 @@ pub struct SegmentInfo {
     pub footer: bool,
     /// Rows written.
     pub rows: u32,
+    /// Blocks before its footer; 0 without one.
+    pub blocks: u32,
     /// Live blocks.
     pub live: u32,
     /// Those of them that the group being written overwrites: dead with its root.
@@ -134,11 +136,21 @@ impl SegmentTable {
         segments.iter().filter(|s| matches!(s.state, SegmentState::Emptied(_))).count() as u32
     }
 
-    /// Blocks of data that a segment holds when full.
+    /// Blocks of data that a segment holds when full, at least: how long its footer gets depends on
+    /// what they are.
     #[must_use]
     pub fn data_blocks(&self, segment: SegmentId) -> u32 {
         let groups = self.data_blocks.borrow();
         groups.iter().find(|(end, _)| segment.0 < *end).map_or(0, |(_, blocks)| *blocks)
+    }
+
+    /// Blocks before the footer of `segment`; of one that has none, what it holds at least.
+    #[must_use]
+    pub fn capacity(&self, segment: SegmentId) -> u32 {
+        match self.get(segment).blocks {
+            0 => self.data_blocks(segment),
+            blocks => blocks,
+        }
     }
 
     /// What is known of `segment`.
@@ -212,6 +224,11 @@ impl SegmentTable {
             info.footer = footer;
             info.changed = true;
         });
+    }
+
+    /// Notes how many blocks lie before a segment's footer.
+    pub fn holds(&self, segment: SegmentId, blocks: u32) {
+        self.edit(segment, |info| info.blocks = blocks);
     }
 
     /// Goes on filling a segment that was left half filled.
@@ -379,6 +396,7 @@ impl SegmentTable {
                 stream: info.stream,
                 footer: info.footer,
                 rows: info.rows,
+                blocks: info.blocks,
                 birth: info.birth,
                 last: info.last,
                 clock: info.clock,
@@ -405,6 +423,7 @@ impl SegmentTable {
                 stream: record.stream,
                 footer: record.footer,
                 rows: record.rows,
+                blocks: record.blocks,
                 birth: record.birth,
                 last: record.last,
                 clock: record.clock,

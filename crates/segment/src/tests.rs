@@ -244,23 +244,27 @@ fn a_torn_segment_is_not_judged_by_the_footer_of_its_earlier_life() {
     Runtime::simulated(9).block_on(async {
         let b = bench(Layout::Mirror, 2);
         let (segment, volume) = (SegmentId(0), VolumeId(4));
-        let blocks = u64::from(b.table.data_blocks(segment));
         let mut table = SegmentTable::new();
         const COLUMN: usize = 256 << 10;
         const TORN_AT: usize = 3 * BLOCK_LEN;
         let torn = b.devices[1].clone();
         // Both lives hold the same blocks of the volume; only what is in them differs.
-        let mut earlier = None;
+        let (mut earlier, mut blocks) = (None, 0);
         for (commit, stamp) in [(CommitId(1), 0), (CommitId(7), 5000)] {
             table = SegmentTable::new();
             table.add_group(40, b.table.data_blocks(segment));
             let in_flight = b.in_flight.clone();
             let mut writer = DataWriter::new(b.array.clone(), table.clone(), in_flight, POOL, 0);
-            for i in 0..blocks {
-                let block = block(stamp + i);
-                let (addr, _) = writer.append(volume, Lba(i), &block, commit, 9, 0).await.unwrap();
-                assert_eq!(addr, BlockAddr::new(segment, i as u32));
+            blocks = 0;
+            while !table.get(segment).footer {
+                let block = block(stamp + blocks);
+                let lba = Lba(blocks);
+                let (addr, _) = writer.append(volume, lba, &block, commit, 9, 0).await.unwrap();
+                assert_eq!(addr, BlockAddr::new(segment, blocks as u32));
+                blocks += 1;
             }
+            assert!(blocks >= u64::from(b.table.data_blocks(segment)), "what was promised");
+            assert_eq!(blocks, u64::from(table.capacity(segment)));
             b.in_flight.settle().await.unwrap();
             let held = torn.read(0, IoBuf::zeroed(COLUMN)).await.unwrap();
             if let Some(before) = earlier.replace(held) {

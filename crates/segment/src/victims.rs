@@ -54,7 +54,11 @@ impl Victims {
             if !ready || info.cleaning || info.last > committed.0 {
                 return;
             }
-            let (blocks, live) = (table.data_blocks(segment), info.live.saturating_sub(info.dying));
+            let live = info.live.saturating_sub(info.dying);
+            let blocks = match info.blocks {
+                0 => table.data_blocks(segment),
+                blocks => blocks,
+            };
             if live == 0 || live >= blocks {
                 return;
             }

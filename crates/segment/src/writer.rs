@@ -5,7 +5,7 @@ use std::rc::Rc;
 use forebay_array::Array;
 use forebay_device::DeviceError;
 use forebay_format::checksum::block_sum;
-use forebay_format::footer::{Footer, Run, footer_blocks};
+use forebay_format::footer::{Footer, FooterLength, Run};
 use forebay_units::{BLOCK_LEN, BlockAddr, CommitId, Lba, SegmentId, VolumeId};
 
 use crate::stream::RowStream;
@@ -31,6 +31,7 @@ pub struct DataWriter {
     rows: RowStream,
     pool: u64,
     footer: Footer,
+    length: FooterLength,
     counts: WriteCounts,
     /// Long runs of segments whose footers were written since the last [`DataWriter::take_long_runs`].
     long_runs: Vec<Run>,
@@ -50,8 +51,8 @@ impl DataWriter {
         stream: u8,
     ) -> Self {
         let rows = RowStream::new(array, table, in_flight, SegmentKind::Data, stream);
-        let (footer, counts) = (Footer::default(), WriteCounts::default());
-        Self { rows, pool, footer, counts, long_runs: Vec::new() }
+        let (footer, length) = (Footer::default(), FooterLength::default());
+        Self { rows, pool, footer, length, counts: WriteCounts::default(), long_runs: Vec::new() }
     }
 
     /// What it has written so far.
@@ -77,10 +78,13 @@ impl DataWriter {
         self.counts.fillers += 1;
     }
 
-    /// Blocks that the segment being filled still takes.
+    /// Blocks that the segment being filled takes for certain, whatever they are.
     #[must_use]
     pub fn blocks_left(&self) -> u32 {
-        self.rows.blocks_left().saturating_sub(footer_blocks(self.rows.blocks_total()))
+        match self.rows.segment() {
+            Some(_) => self.length.certain(self.rows.blocks_left()),
+            None => 0,
+        }
     }
 
     /// Puts one block. Leaves at least `keep` segments free, or fails with no space. `clock` is
@@ -97,21 +101,31 @@ impl DataWriter {
         if self.rows.segment().is_none() {
             let segment = self.rows.open_segment(commit, clock, keep)?;
             self.footer = Footer { pool: self.pool, segment, birth: commit.0, ..Footer::default() };
+            self.length = FooterLength::default();
         }
         let sum = block_sum(self.pool, volume, lba, block);
         let addr = self.rows.put(block, commit).await;
-        self.footer.push(volume, lba, sum);
         self.counts.data += 1;
-        self.end_when_full(commit).await;
+        self.note(volume, lba, sum, commit).await;
         Ok((addr, sum))
     }
 
-    async fn end_when_full(&mut self, commit: CommitId) {
-        let total = self.rows.blocks_total();
-        if total == 0 || self.rows.blocks_left() > footer_blocks(total) {
+    /// Notes for the footer what was put last; ends the segment when another block, whatever it
+    /// were, might leave no room for the footer.
+    async fn note(&mut self, volume: VolumeId, lba: Lba, sum: u64, commit: CommitId) {
+        self.footer.push(volume, lba, sum);
+        self.length.push(volume, lba);
+        let left = self.rows.blocks_left();
+        if left > self.length.blocks_with(1) {
             return;
         }
-        let bytes = self.footer.encode(total);
+        let bytes = self.footer.encode();
+        let segment = self.rows.segment().expect("a block was put into it");
+        self.rows.table.holds(segment, self.footer.sums.len() as u32);
+        for _ in (bytes.len() / BLOCK_LEN) as u32..left {
+            self.rows.put(&ZEROS, commit).await;
+            self.counts.padding += 1;
+        }
         for block in bytes.chunks(BLOCK_LEN) {
             self.rows.put(block, commit).await;
             self.counts.footer += 1;
@@ -132,9 +146,8 @@ impl DataWriter {
     pub async fn finish_rows(&mut self, commit: CommitId) {
         while self.rows.blocks_to_row_end() > 0 {
             self.rows.put(&ZEROS, commit).await;
-            self.footer.push(Run::PADDING, Lba(0), 0);
             self.counts.padding += 1;
-            self.end_when_full(commit).await;
+            self.note(Run::PADDING, Lba(0), 0, commit).await;
         }
         self.rows.issue(commit).await;
     }

@@ -183,6 +183,8 @@ fn stats() -> PoolStats {
             journal: 0,
             live_share: 0.875,
             segment_bytes: 48 << 20,
+            emptied: 3,
+            held_bytes: 47 << 20,
         },
         map_memory_bytes: 1 << 20,
         footer_cache_bytes: 64 << 10,

@@ -4,14 +4,16 @@ use std::collections::BTreeMap;
 
 use forebay_units::{BlockAddr, Lba, VolumeId};
 
-use super::{VERSION, check_lba_range, decode_addr, decode_version, varint};
-use crate::{Decoder, Encoder, FormatError};
+use super::{VERSION, check_lba_range, check_run, decode_addr, decode_version};
+use crate::{Decoder, Encoder, FormatError, varint};
 
 const TAG_ASSIGN: u64 = 0;
 const TAG_CLEAR: u64 = 1;
 const TAG_DROP: u64 = 2;
 const TAG_END: u64 = 3;
-const TAG_BITS: u32 = 2;
+/// An assignment to where the one before it ended.
+const TAG_NEXT: u64 = 4;
+const TAG_BITS: u32 = 3;
 /// Tag and length, LBA, address: a change without its sums.
 const CHANGE_BYTES_MAX: usize = 7 + 6 + 5;
 /// The id of a volume before its changes, and the mark after them.
@@ -160,10 +162,8 @@ impl Delta {
             }
             last = Some(volume);
             let mut group = VolumeDelta::default();
-            let mut expected = 0u64;
-            while let Some(change) =
-                decode_change(&mut from, volume, &mut expected, &mut group.sums)?
-            {
+            let mut ends = Ends::default();
+            while let Some(change) = decode_change(&mut from, volume, &mut ends, &mut group.sums)? {
                 group.changes.push(change);
             }
             delta.changes += group.changes.len();
@@ -183,12 +183,14 @@ struct Payloads {
     open: Option<VolumeId>,
     /// Where the last change ended: one that goes on from there costs one byte of LBA.
     expected: u64,
+    /// Where the last assignment of the group ended: one that goes on there has no address.
+    next: Option<u64>,
 }
 
 impl Payloads {
     fn new(limit: usize) -> Self {
         assert!(limit >= 64, "payloads of {limit} bytes hold nothing");
-        Self { limit, full: Vec::new(), out: Encoder::new(), open: None, expected: 0 }
+        Self { limit, full: Vec::new(), out: Encoder::new(), open: None, expected: 0, next: None }
     }
 
     /// Bytes that can still be added, less what ends a group.
@@ -209,6 +211,7 @@ impl Payloads {
             self.out.u32(volume.0);
             self.open = Some(volume);
             self.expected = 0;
+            self.next = None;
         }
     }
 
@@ -229,8 +232,13 @@ impl Payloads {
             self.open_group(volume, CHANGE_BYTES_MAX + SUM_BYTES);
             let fit = ((self.room() - CHANGE_BYTES_MAX) / SUM_BYTES).min(sums.len());
             let (now, later) = sums.split_at(fit);
-            self.change(volume, TAG_ASSIGN, Some((lba, fit as u64)));
-            self.out.u40(addr.raw());
+            if self.next == Some(addr.raw()) {
+                self.change(volume, TAG_NEXT, Some((lba, fit as u64)));
+            } else {
+                self.change(volume, TAG_ASSIGN, Some((lba, fit as u64)));
+                self.out.u40(addr.raw());
+            }
+            self.next = Some(addr.raw() + fit as u64);
             for sum in now {
                 self.out.u40(*sum);
             }
@@ -260,10 +268,17 @@ impl Payloads {
     }
 }
 
+/// Where the last change of a group ended in its volume, and the last assignment on media.
+#[derive(Default)]
+struct Ends {
+    lba: u64,
+    addr: Option<u64>,
+}
+
 fn decode_change(
     from: &mut Decoder<'_>,
     volume: VolumeId,
-    expected: &mut u64,
+    ends: &mut Ends,
     sums: &mut Vec<u64>,
 ) -> Result<Option<Change>, FormatError> {
     let head = varint::take(from)?;
@@ -273,20 +288,31 @@ fn decode_change(
         (TAG_END, 0) => return Ok(None),
         _ => {}
     }
-    if tag > TAG_CLEAR || blocks == 0 {
+    if !matches!(tag, TAG_ASSIGN | TAG_CLEAR | TAG_NEXT) || blocks == 0 {
         return Err(from.error(format!("volume {volume}: change {head:#x} is unknown")));
     }
     let difference = varint::unzigzag(varint::take(from)?);
-    let Some(lba) = expected.checked_add_signed(difference) else {
+    let Some(lba) = ends.lba.checked_add_signed(difference) else {
         return Err(from.error(format!("volume {volume}: an LBA is below zero")));
     };
     check_lba_range(from, volume, lba, blocks)?;
-    *expected = lba + blocks;
+    ends.lba = lba + blocks;
     let lba = Lba(lba);
     if tag == TAG_CLEAR {
         return Ok(Some(Change::Clear { lba, blocks }));
     }
-    let addr = decode_addr(from, blocks)?;
+    let addr = match (tag, ends.addr) {
+        (TAG_NEXT, Some(addr)) => {
+            let addr = BlockAddr::from_raw(addr);
+            check_run(from, addr, blocks)?;
+            addr
+        }
+        (TAG_NEXT, None) => {
+            return Err(from.error(format!("volume {volume}: a change follows no assignment")));
+        }
+        _ => decode_addr(from, blocks)?,
+    };
+    ends.addr = Some(addr.raw() + blocks);
     // The run fits a segment, so its length is small; take the bytes before making room for them.
     let bytes = from.bytes(blocks as usize * SUM_BYTES)?;
     sums.extend(bytes.as_chunks::<SUM_BYTES>().0.iter().map(|sum| {

@@ -1,6 +1,6 @@
 //! A whole leaf: what each of its 512 blocks points at.
 
-use forebay_units::{BlockAddr, VolumeId};
+use forebay_units::{BlockAddr, SegmentId, VolumeId};
 
 use super::{LEAF_BLOCKS, VERSION, check_run, decode_version};
 use crate::{Decoder, Encoder, FormatError};
@@ -13,6 +13,10 @@ const KIND_RUNS: u8 = 0;
 const KIND_BLOCKS: u8 = 1;
 const FLAG_HOLES: u8 = 2;
 const FLAG_SEALED: u8 = 4;
+/// Addresses in fewer than five bytes: see [`Narrow`].
+const FLAG_NARROW: u8 = 8;
+/// All that the kind of blocks may have.
+const KINDS: u8 = KIND_BLOCKS | FLAG_HOLES | FLAG_SEALED | FLAG_NARROW;
 const BITMAP_LEN: usize = LEAF_BLOCKS as usize / 8;
 const RUN_LEN: usize = 8;
 const ADDR_LEN: usize = 5;
@@ -92,6 +96,41 @@ impl LeafRun {
     }
 }
 
+/// Addresses whose segments and blocks are small, as numbers of `bytes` bytes: the segment above
+/// the lowest `block_bits` bits, the block in them.
+#[derive(Clone, Copy)]
+struct Narrow {
+    block_bits: u32,
+    bytes: usize,
+}
+
+impl Narrow {
+    /// What the addresses of `runs` need, if that is less than [`ADDR_LEN`].
+    fn of(runs: &[LeafRun]) -> Option<Self> {
+        let bits = |number: u32| u32::BITS - number.leading_zeros();
+        let block = runs.iter().map(|r| bits(r.addr.block() + r.blocks - 1)).max()?;
+        let segment = runs.iter().map(|r| bits(r.addr.segment().0)).max()?;
+        let bytes = (block + segment).div_ceil(8).max(1) as usize;
+        (bytes < ADDR_LEN).then_some(Self { block_bits: block, bytes })
+    }
+
+    fn put(self, out: &mut Encoder, addr: BlockAddr) {
+        let number = u64::from(addr.segment().0) << self.block_bits | u64::from(addr.block());
+        out.bytes(&number.to_le_bytes()[..self.bytes]);
+    }
+
+    fn take(self, from: &mut Decoder<'_>) -> Result<BlockAddr, FormatError> {
+        let mut wide = [0; 8];
+        wide[..self.bytes].copy_from_slice(from.bytes(self.bytes)?);
+        let number = u64::from_le_bytes(wide);
+        let (segment, block) = (number >> self.block_bits, number & ((1 << self.block_bits) - 1));
+        if segment >= u64::from(BlockAddr::MAX_SEGMENTS) {
+            return Err(from.error(format!("there is no segment {segment}")));
+        }
+        Ok(BlockAddr::new(SegmentId(segment as u32), block as u32))
+    }
+}
+
 /// The whole content of one leaf; without runs, the leaf is a hole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeafImage {
@@ -148,7 +187,13 @@ impl LeafImage {
         let flags = flag(mapped < LEAF_BLOCKS as usize, FLAG_HOLES)
             | flag(self.sums.len() < mapped, FLAG_SEALED);
         let runs_len = 2 + self.runs.len() * RUN_LEN;
-        let blocks_len = flags.count_ones() as usize * BITMAP_LEN + mapped * ADDR_LEN;
+        let bitmaps_len = flags.count_ones() as usize * BITMAP_LEN;
+        // Not worth a look when the list of runs is short.
+        let narrow = Some(()).filter(|()| runs_len > bitmaps_len + mapped);
+        let narrow = narrow.and_then(|()| Narrow::of(&self.runs));
+        let flags = flags | flag(narrow.is_some(), FLAG_NARROW);
+        let blocks_len =
+            bitmaps_len + narrow.map_or(mapped * ADDR_LEN, |narrow| 2 + mapped * narrow.bytes);
         if runs_len <= blocks_len {
             (KIND_RUNS, runs_len)
         } else {
@@ -186,9 +231,17 @@ impl LeafImage {
             if kind & FLAG_SEALED != 0 {
                 out.bytes(&bitmap(&|run| run.sealed));
             }
+            let narrow = Narrow::of(&self.runs).filter(|_| kind & FLAG_NARROW != 0);
+            if let Some(Narrow { block_bits, bytes }) = narrow {
+                out.u8(block_bits as u8).u8(bytes as u8);
+            }
             for run in &self.runs {
                 for block in 0..run.blocks {
-                    out.u40(run.addr.plus(block).raw());
+                    let addr = run.addr.plus(block);
+                    match narrow {
+                        Some(narrow) => narrow.put(out, addr),
+                        None => _ = out.u40(addr.raw()),
+                    }
                 }
             }
         }
@@ -204,7 +257,7 @@ impl LeafImage {
         let kind = from.u8()?;
         if kind == KIND_RUNS {
             image.decode_runs(from)?;
-        } else if kind & KIND_BLOCKS != 0 && kind & !(KIND_BLOCKS | FLAG_HOLES | FLAG_SEALED) == 0 {
+        } else if kind & KIND_BLOCKS != 0 && kind & !KINDS == 0 {
             image.decode_blocks(from, kind)?;
         } else {
             return Err(from.error(format!("volume {volume} leaf {leaf}: kind {kind} is unknown")));
@@ -240,6 +293,13 @@ impl LeafImage {
             if kind & FLAG_HOLES != 0 { from.bytes(BITMAP_LEN)? } else { &[0xff; BITMAP_LEN] };
         let sealed =
             if kind & FLAG_SEALED != 0 { from.bytes(BITMAP_LEN)? } else { &[0; BITMAP_LEN] };
+        let narrow = match kind & FLAG_NARROW {
+            0 => None,
+            _ => Some(Narrow { block_bits: u32::from(from.u8()?), bytes: from.u8()?.into() }),
+        };
+        if narrow.is_some_and(|n| n.block_bits > 20 || !(1..ADDR_LEN).contains(&n.bytes)) {
+            return Err(from.error("addresses of an unknown width"));
+        }
         let bit = |bits: &[u8], block: usize| bits[block / 8] >> (block % 8) & 1 == 1;
         for block in 0..LEAF_BLOCKS as usize {
             let sealed = bit(sealed, block);
@@ -249,7 +309,10 @@ impl LeafImage {
                 }
                 continue;
             }
-            let addr = BlockAddr::from_raw(from.u40()?);
+            let addr = match narrow {
+                Some(narrow) => narrow.take(from)?,
+                None => BlockAddr::from_raw(from.u40()?),
+            };
             check_run(from, addr, 1)?;
             let run = LeafRun { start: block as u32, blocks: 1, addr, sealed };
             match self.runs.last_mut() {

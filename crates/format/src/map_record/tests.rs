@@ -2,7 +2,7 @@ use forebay_units::{BlockAddr, Lba, SegmentId, VolumeId};
 use proptest::prelude::*;
 
 use super::*;
-use crate::Encoder;
+use crate::{Encoder, varint};
 
 fn addr(segment: u32, block: u32) -> BlockAddr {
     BlockAddr::new(SegmentId(segment), block)
@@ -236,9 +236,15 @@ fn images_are_as_small_as_promised() {
         let run = |i| LeafRun { start: i, blocks: 1, addr: addr(i + 1, 512 - i), sealed: false };
         (0..n).map(run).collect::<Vec<_>>()
     };
-    // Nine bytes name the leaf and the encoding; a leaf with holes adds a bitmap.
-    assert_eq!(len(random(512), 512), 9 + 5120);
-    assert_eq!(len(random(400), 400), 9 + 64 + 4000);
+    // Nine bytes name the leaf and the encoding; a leaf with holes adds a bitmap. Addresses take
+    // what the highest segment and the highest block need: ten bits each here.
+    assert_eq!(len(random(512), 512), 9 + 2 + 512 * (3 + 5));
+    assert_eq!(len(random(400), 400), 9 + 64 + 2 + 400 * (3 + 5));
+    let mut far = random(512);
+    far[100].addr = addr((1 << 20) - 1, 7);
+    assert_eq!(len(far.clone(), 512), 9 + 2 + 512 * (4 + 5));
+    far[101].addr = addr(7, (1 << 20) - 1);
+    assert_eq!(len(far, 512), 9 + 5120);
 }
 
 #[test]
@@ -250,25 +256,35 @@ fn wrong_places_are_refused() {
         Delta::decode(&out.finish()).unwrap_err().detail
     };
     let assign = |out: &mut Encoder, blocks: u8, addr: u64| {
-        out.u8(blocks << 2).u8(0).u40(addr).u40(1).u40(2).u8(3);
+        out.u8(blocks << 3).u8(0).u40(addr).u40(1).u40(2).u8(3);
     };
     assert!(delta(&|out| assign(out, 2, 0xf_ffff)).contains("leaves its segment"));
     assert!(delta(&|out| assign(out, 1, RESERVED_ADDR)).contains("reserved"));
     assert!(
         delta(&|out| {
-            varint::put(out, 2 << 2 | 1);
+            varint::put(out, 2 << 3 | 1);
             varint::put(out, varint::zigzag(MAX_VOLUME_BLOCKS as i64 - 1));
         })
         .contains("reach past")
     );
-    assert!(delta(&|out| _ = out.u8(1 << 2 | 1).u8(1)).contains("below zero"));
+    assert!(delta(&|out| _ = out.u8(1 << 3 | 1).u8(1)).contains("below zero"));
+    assert!(delta(&|out| _ = out.u8(1 << 3 | 4).u8(0)).contains("follows no assignment"));
+    let next = |out: &mut Encoder| _ = out.u8(1 << 3 | 4).u8(0).u40(9).u8(3);
+    let last = |out: &mut Encoder| _ = out.u8(1 << 3).u8(0).u40(RESERVED_ADDR - 1).u40(9);
+    assert!(
+        delta(&|out| {
+            last(out);
+            next(out);
+        })
+        .contains("reserved")
+    );
     assert!(delta(&|out| _ = out.u8(3).u32(1).u8(3)).contains("volume 1 is out of order"));
 
     let mut overlap = Encoder::new();
     let run = |start| LeafRun { start, blocks: 4, addr: addr(1, 0), sealed: true }.pack();
     overlap.u8(VERSION).u32(1).u32(1).u8(0).u16(2).u64(run(0)).u64(run(3));
     assert!(decode_leaves(&overlap.finish()).unwrap_err().detail.contains("out of order"));
-    assert!(Delta::decode(&[2]).unwrap_err().detail.contains("version"));
+    assert!(Delta::decode(&[1]).unwrap_err().detail.contains("version"));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use crate::{Decoder, Encoder, FormatError};
 
 /// Appends `value`.
-pub(super) fn put(out: &mut Encoder, mut value: u64) {
+pub(crate) fn put(out: &mut Encoder, mut value: u64) {
     while value >= 0x80 {
         out.u8((value as u8) | 0x80);
         value >>= 7;
@@ -12,7 +12,7 @@ pub(super) fn put(out: &mut Encoder, mut value: u64) {
 }
 
 /// Takes a value off; one that needs more than 64 bits is an error.
-pub(super) fn take(from: &mut Decoder<'_>) -> Result<u64, FormatError> {
+pub(crate) fn take(from: &mut Decoder<'_>) -> Result<u64, FormatError> {
     let mut value = 0u64;
     for shift in (0..64).step_by(7) {
         let byte = from.u8()?;
@@ -29,11 +29,11 @@ pub(super) fn take(from: &mut Decoder<'_>) -> Result<u64, FormatError> {
 }
 
 /// Signed differences, small magnitudes first.
-pub(super) fn zigzag(difference: i64) -> u64 {
+pub(crate) fn zigzag(difference: i64) -> u64 {
     ((difference << 1) ^ (difference >> 63)) as u64
 }
 
 /// The difference behind a [`zigzag`] value.
-pub(super) fn unzigzag(value: u64) -> i64 {
+pub(crate) fn unzigzag(value: u64) -> i64 {
     ((value >> 1) as i64) ^ -((value & 1) as i64)
 }
