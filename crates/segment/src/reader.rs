@@ -147,9 +147,9 @@ impl Reader {
     /// What the footer says of all blocks of `wanted`, when one page says it and memory has it.
     fn kept_sums(&self, wanted: &Wanted) -> Option<Vec<Result<u64, DeviceError>>> {
         let (first, end) = (wanted.addr.block(), wanted.addr.block() + wanted.blocks);
-        let (place, data_blocks) = self.footer_of(wanted.addr.segment()).ok()?;
+        let (place, total) = self.footer_of(wanted.addr.segment()).ok()?;
         let number = FooterPlace::page_of(first);
-        if end > data_blocks || FooterPlace::page_of(end - 1) != number {
+        if end + number >= total || FooterPlace::page_of(end - 1) != number {
             return None;
         }
         let page = self.pages.get(&place, number)?;
