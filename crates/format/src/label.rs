@@ -4,6 +4,8 @@
 //! same: two slots for the configuration (written in turns), a heartbeat block, and a ring of
 //! superblock slots.
 
+use forebay_units::FrameSeq;
+
 use crate::checksum::crc64;
 use crate::{Decoder, Encoder, FormatError};
 
@@ -101,6 +103,15 @@ impl ConfigEnvelope {
     }
 }
 
+/// How far a log had come when this was written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LogMark {
+    /// The epoch of its frames; 0 says nothing.
+    pub epoch: u32,
+    /// Every frame up to this one was durable.
+    pub watermark: FrameSeq,
+}
+
 /// The heartbeat of the process that has the pool imported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Heartbeat {
@@ -112,6 +123,9 @@ pub struct Heartbeat {
     pub host: u64,
     /// Counts up while the pool is imported; 0 after an export.
     pub beat: u64,
+    /// What the log of the pool has acknowledged: it lies on other devices, which may come back
+    /// without it.
+    pub log: LogMark,
 }
 
 const HEARTBEAT_MAGIC: u64 = u64::from_le_bytes(*b"FBAYBEAT");
@@ -122,6 +136,7 @@ impl Heartbeat {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Encoder::new();
         out.u64(HEARTBEAT_MAGIC).u64(self.pool).u64(self.nonce).u64(self.host).u64(self.beat);
+        out.u32(self.log.epoch).u32(0).u64(self.log.watermark.0);
         let mut bytes = out.finish();
         let sum = crc64(&bytes);
         bytes.extend_from_slice(&sum.to_le_bytes());
@@ -136,9 +151,11 @@ impl Heartbeat {
             return Err(input.error("no magic"));
         }
         let (pool, nonce, host, beat) = (input.u64()?, input.u64()?, input.u64()?, input.u64()?);
-        if input.u64()? != crc64(&bytes[..40]) {
+        let (epoch, _) = (input.u32()?, input.u32()?);
+        let log = LogMark { epoch, watermark: FrameSeq(input.u64()?) };
+        if input.u64()? != crc64(&bytes[..56]) {
             return Err(input.error("checksum mismatch"));
         }
-        Ok(Self { pool, nonce, host, beat })
+        Ok(Self { pool, nonce, host, beat, log })
     }
 }

@@ -84,7 +84,7 @@ fn a_configuration_comes_back_and_too_large_a_one_is_refused() {
     let large = ConfigEnvelope { body: vec![0; 400 << 10], ..envelope };
     assert!(large.encode().unwrap_err().to_string().contains("too many volumes"));
     assert!(PoolConfig::decode(b"{\"name\":1}").is_err());
-    let beat = Heartbeat { pool: 1, nonce: 2, host: 3, beat: 4 };
+    let beat = Heartbeat { pool: 1, nonce: 2, host: 3, beat: 4, ..Heartbeat::default() };
     assert_eq!(Heartbeat::decode(&beat.encode()).unwrap(), beat);
 }
 

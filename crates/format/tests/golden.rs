@@ -13,7 +13,7 @@ use forebay_format::config::{
 };
 use forebay_format::footer::{Footer, Run};
 use forebay_format::journal::{FrameHeader, FrameKind, SegmentRecord, encode_frame};
-use forebay_format::label::{ConfigEnvelope, Heartbeat};
+use forebay_format::label::{ConfigEnvelope, Heartbeat, LogMark};
 use forebay_format::log_frame::{
     self, LogState, Piece, RecordEntry, RecordKind, RingState, frame_len_bytes, seal,
     table_end_bytes,
@@ -122,7 +122,8 @@ fn envelope() -> ConfigEnvelope {
 }
 
 fn heartbeat() -> Heartbeat {
-    Heartbeat { pool: POOL, nonce: 0xa1, host: 0xb2, beat: 3 }
+    let log = LogMark { epoch: 5, watermark: FrameSeq(77) };
+    Heartbeat { pool: POOL, nonce: 0xa1, host: 0xb2, beat: 3, log }
 }
 
 fn log_state() -> LogState {

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::task::Waker;
 
 use forebay_device::{DeviceError, IoBytes};
+use forebay_format::label::LogMark;
 use forebay_format::log_frame::{FrameHeader, LogState, RingState, next_position_bytes};
 use forebay_units::{DeviceId, FrameSeq, TxgId};
 
@@ -482,6 +483,11 @@ impl Core {
             max_frame_bytes: self.config.max_frame_bytes,
             rings: rings.collect(),
         }
+    }
+
+    /// How far it has come.
+    pub(crate) fn mark(&self) -> LogMark {
+        LogMark { epoch: self.epoch, watermark: self.watermark }
     }
 
     pub(crate) fn release(&mut self, committed: TxgId) {

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use forebay_device::{DeviceError, IoBytes};
+use forebay_format::label::LogMark;
 use forebay_format::log_frame::{LogState, RecordKind};
 use forebay_rt as rt;
 use forebay_rt::sync::Notify;
@@ -296,6 +297,12 @@ impl IntentLog {
     #[must_use]
     pub fn epoch(&self) -> u32 {
         self.shared.with(|core| core.epoch)
+    }
+
+    /// How far the log has come: what an import must find.
+    #[must_use]
+    pub fn mark(&self) -> LogMark {
+        self.shared.with(|core| core.mark())
     }
 
     /// Space in use, in bytes.

@@ -255,7 +255,10 @@ struct Holders {
 impl Claim {
     /// Refused, and nothing is written, when somebody else has left a mark since the labels were
     /// read.
+    ///
+    /// What the marks say of the log is kept: nothing else says it until the next root.
     pub async fn new(found: &[&Found], name: &str, mine: Heartbeat) -> Result<Self, PoolError> {
+        let mut mine = mine;
         let devices: Vec<Device> =
             found.iter().map(|found| found.deadline.clone() as Device).collect();
         let mut before = BTreeSet::new();
@@ -267,7 +270,10 @@ impl Claim {
             {
                 return Err(taken(name));
             }
-            before.extend(held.map(|held| held.nonce));
+            if let Some(held) = held {
+                mine.log = mine.log.max(held.log);
+                before.insert(held.nonce);
+            }
         }
         let holders = Holders { name: name.to_owned(), devices: devices.into(), mine, before };
         let holders = Rc::new(holders);
@@ -369,12 +375,15 @@ struct Marks {
 }
 
 impl Pool {
+    fn heartbeat(&self, beat: u64) -> Heartbeat {
+        let (host, log) = (self.opener.host(), self.log.mark());
+        Heartbeat { pool: self.guid, nonce: self.nonce, host, beat, log }
+    }
+
     /// Leaves this owner's mark on a device that has come back with an older one.
     pub(crate) async fn mark(&self, device: &Device) {
-        let host = self.opener.host();
-        let mine = Heartbeat { pool: self.guid, nonce: self.nonce, host, beat: 0 };
         // A device that fails this fails the next root too, which deals with it.
-        let _ = write_beat(device, &mine).await;
+        let _ = write_beat(device, &self.heartbeat(0)).await;
     }
 
     /// The task that shows others that the pool is in use, and stops it when another has taken it.
@@ -448,9 +457,7 @@ impl Pool {
         self.possession.renew(begun);
         let first = self.label_devices().into_iter().next().map(|(_, open)| open.device());
         if let Some(device) = marks.device.or(first) {
-            let host = self.opener.host();
-            let mine = Heartbeat { pool: self.guid, nonce: self.nonce, host, beat };
-            let _ = write_beat(&device, &mine).await;
+            let _ = write_beat(&device, &self.heartbeat(beat)).await;
         }
         Look::Ours
     }

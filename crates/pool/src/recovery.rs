@@ -18,7 +18,9 @@ use forebay_rt as rt;
 use forebay_rt::sync::{Mutex, Notify};
 use forebay_segment::{Classes, DataWriter, InFlight, JournalWriter, Reader, STREAMS};
 use forebay_txg::{Groups, Throttle};
-use forebay_units::{BLOCK_BYTES, CommitId, DeviceId, Lba, Nanos, TxgId, VolumeId, parse_bytes};
+use forebay_units::{
+    BLOCK_BYTES, CommitId, DeviceId, FrameSeq, Lba, Nanos, TxgId, VolumeId, parse_bytes,
+};
 
 use crate::devices::parse_layout;
 use crate::health::HealthState;
@@ -26,8 +28,8 @@ use crate::labels::{OpenDevice, Opener, read_label};
 use crate::lineage::{History, one_history};
 use crate::loading::{Loaded, load_map};
 use crate::placing::{
-    check_complete, check_newest, find_devices, leave_missing_logs, newest_root, place_devices,
-    select_pool,
+    Found, check_complete, check_newest, find_devices, leave_missing_logs, newest_root,
+    place_devices, select_pool,
 };
 use crate::possession::{Claim, Possession, WATCH, check_not_in_use, fence, is_being_imported};
 use crate::replay::{OldLog, read_log};
@@ -205,7 +207,8 @@ impl Pool {
         let mut judged = judge(&history, opener.host(), name_or_guid, options).await?;
         let nonce = rt::random_u64();
         // An owner that stood still looks here before it writes again.
-        let mine = Heartbeat { pool: config.guid, nonce, host: opener.host(), beat: 0 };
+        let mine =
+            Heartbeat { pool: config.guid, nonce, host: opener.host(), ..Heartbeat::default() };
         let claim = Claim::new(&history.devices, &config.name, mine).await?;
         possession.follow(claim.before());
         if watched {
@@ -469,6 +472,17 @@ struct Newest {
     epoch: u32,
 }
 
+/// Takes into the state that the root has of the log what heartbeats say of it since: frames that were
+/// durable must be there, though the log's devices may know nothing of them any more.
+fn note_progress(state: &mut LogState, devices: &[&Found], pool: u64) {
+    let beats = devices.iter().filter_map(|found| found.label.beat.as_ref());
+    let marks = beats.filter(|beat| beat.pool == pool).map(|beat| beat.log);
+    for mark in marks.filter(|mark| mark.epoch == state.epoch) {
+        state.watermark = state.watermark.max(mark.watermark);
+        state.next_seq = state.next_seq.max(FrameSeq(state.watermark.0.saturating_add(1)));
+    }
+}
+
 /// Most of the gap that an import leaves in the numbers of roots, in rounds of the superblocks'
 /// slots: 2^29 numbers at most, so there is room for 2^35 imports, and two that go on from the
 /// same root meet once in 16 million.
@@ -498,7 +512,10 @@ async fn judge(
         leave_missing_logs(&mut config, &devices);
     }
     let mut report = ImportReport::default();
-    let (log_state, _) = LogState::decode(&root.log_state)?;
+    let (mut log_state, _) = LogState::decode(&root.log_state)?;
+    if options.rewind_groups == 0 {
+        note_progress(&mut log_state, mine, root.pool);
+    }
     let old_log = match root.exported {
         true => OldLog::none(),
         false => read_log(&config, &devices, &log_state, options, &mut report).await?,

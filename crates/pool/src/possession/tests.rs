@@ -3,13 +3,14 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use forebay_device::{BlockDevice, Device, DeviceError, ErrorKind, IoBuf, MemoryDevice, Operation};
-use forebay_format::label::Heartbeat;
+use forebay_format::label::{Heartbeat, LogMark};
 use forebay_rt as rt;
 use forebay_rt::Runtime;
 use forebay_units::Nanos;
 
-use super::{Fenced, Possession};
+use super::{Claim, Fenced, Possession};
 use crate::labels::{Opener, read_beat, write_beat};
+use crate::placing::{Found, find_devices};
 use crate::spec::{GroupSpec, ImportOptions, PoolSpec, Redundancy};
 use crate::status::Health;
 use crate::{Pool, PoolError};
@@ -71,6 +72,11 @@ fn write_later(device: &Rc<Fenced>, ended: &Rc<RefCell<Vec<bool>>>) {
 
 const MOMENT: Nanos = Nanos::from_millis(10);
 
+/// What an owner of `pool` leaves on a device.
+fn mark(pool: &Pool, nonce: u64, host: u64, beat: u64) -> Heartbeat {
+    Heartbeat { pool: pool.guid(), nonce, host, beat, ..Heartbeat::default() }
+}
+
 #[test]
 fn who_has_not_looked_for_long_waits_before_writing() {
     Runtime::simulated(1).block_on(async {
@@ -116,7 +122,7 @@ fn an_owner_that_finds_another_stops_and_writes_no_more() {
         rt::sleep(Nanos::from_secs(3)).await;
         assert_eq!(pool.summary().health, Health::Online);
         let device = shelf.borrow()["a"].clone();
-        let beat = Heartbeat { pool: pool.guid(), nonce: pool.nonce ^ 1, host: 2, beat: 0 };
+        let beat = mark(&pool, pool.nonce ^ 1, 2, 0);
         write_beat(&device, &beat).await.expect("written");
         rt::sleep(Nanos::from_secs(2)).await;
         assert_eq!(pool.summary().health, Health::Suspended);
@@ -157,7 +163,7 @@ fn after_a_gap_a_beat_of_ours_over_another_is_not_believed() {
         let pool = create(Machine { shelf: shelf.clone(), host: 1 }).await;
         rt::sleep(Nanos::from_millis(4500)).await;
         // Another has marked both, and then a late beat of ours went over the first mark.
-        let other = Heartbeat { pool: pool.guid(), nonce: pool.nonce ^ 1, host: 2, beat: 0 };
+        let other = mark(&pool, pool.nonce ^ 1, 2, 0);
         let second = shelf.borrow()["b"].clone();
         write_beat(&second, &other).await.expect("written");
         pool.possession.known_at.set(Some(Nanos(0)));
@@ -172,7 +178,7 @@ fn an_owner_that_was_stopped_before_its_first_beat_finds_another_too() {
         let shelf = shelf();
         let pool = create(Machine { shelf: shelf.clone(), host: 1 }).await;
         rt::sleep(Nanos::from_millis(200)).await;
-        let other = Heartbeat { pool: pool.guid(), nonce: pool.nonce ^ 1, host: 2, beat: 0 };
+        let other = mark(&pool, pool.nonce ^ 1, 2, 0);
         for name in ["a", "b"] {
             let device = shelf.borrow()[name].clone();
             write_beat(&device, &other).await.expect("written");
@@ -196,14 +202,14 @@ fn a_late_beat_of_the_owner_before_does_not_stop_the_new_one() {
         let pool = import(second, true).await.expect("imported");
         rt::sleep(Nanos::from_secs(2)).await;
         let device = shelf.borrow()["a"].clone();
-        let late = Heartbeat { pool: pool.guid(), nonce, host: 1, beat: 3 };
+        let late = mark(&pool, nonce, 1, 3);
         write_beat(&device, &late).await.expect("written");
         rt::sleep(Nanos::from_secs(2)).await;
         assert_eq!(pool.summary().health, Health::Online);
         let held = read_beat(&device).await.expect("a beat");
         assert_eq!(held.nonce, pool.nonce, "the new owner's mark is there again");
         // A third one is nobody's predecessor.
-        let third = Heartbeat { pool: pool.guid(), nonce: pool.nonce ^ 1, host: 3, beat: 0 };
+        let third = mark(&pool, pool.nonce ^ 1, 3, 0);
         write_beat(&device, &third).await.expect("written");
         rt::sleep(Nanos::from_secs(2)).await;
         assert_eq!(pool.summary().health, Health::Suspended);
@@ -232,8 +238,7 @@ fn after_a_gap_one_device_is_looked_at_twice() {
             rt::sleep(Nanos::from_secs(1)).await;
             assert_eq!(*ended.borrow(), None, "nothing is written after one look");
             if another_beats {
-                let other =
-                    Heartbeat { pool: pool.guid(), nonce: pool.nonce ^ 1, host: 2, beat: 1 };
+                let other = mark(&pool, pool.nonce ^ 1, 2, 1);
                 let device = shelf.borrow()["a"].clone();
                 write_beat(&device, &other).await.expect("written");
             }
@@ -243,4 +248,30 @@ fn after_a_gap_one_device_is_looked_at_twice() {
             assert_eq!(*ended.borrow(), Some(!another_beats));
         });
     }
+}
+
+#[test]
+fn an_import_that_is_cut_short_keeps_what_heartbeats_say_of_the_log() {
+    let shelf = shelf();
+    let machine = |host: u64| Machine { shelf: shelf.clone(), host };
+    let [first, second] = [1, 1].map(machine);
+    let said = Runtime::simulated(1).block_on(async {
+        let pool = create(first).await;
+        rt::sleep(Nanos::from_millis(2500)).await;
+        pool.log.mark()
+    });
+    assert_ne!(said.epoch, 0);
+    Runtime::simulated(2).block_on(async move {
+        let opener: Rc<dyn Opener> = Rc::new(second);
+        let found = find_devices(&opener, &paths()).await;
+        let found: Vec<&Found> = found.iter().collect();
+        let mine = Heartbeat { nonce: 7, ..found[0].label.beat.expect("a mark") };
+        let claim = Claim::new(&found, "p", Heartbeat { log: LogMark::default(), ..mine }).await;
+        drop(claim.expect("nobody else is there"));
+        for name in ["a", "b"] {
+            let device = shelf.borrow()[name].clone();
+            let held = read_beat(&device).await.expect("a beat");
+            assert_eq!((held.nonce, held.log), (7, said), "{name}");
+        }
+    });
 }

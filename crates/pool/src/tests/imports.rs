@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use forebay_device::IoBuf;
+use forebay_format::label::Heartbeat;
 use forebay_rt::{self as rt, Runtime};
 use forebay_units::Nanos;
 
@@ -210,7 +211,7 @@ fn a_takeover_gives_way_to_a_mark_over_its_own() {
             rt::sleep(Nanos::from_secs(5)).await;
             let device = theirs.device("b");
             let mark = crate::labels::read_beat(&device).await.unwrap();
-            let beat = forebay_format::label::Heartbeat { nonce: mark.nonce ^ 1, host: 1, ..mark };
+            let beat = Heartbeat { nonce: mark.nonce ^ 1, host: 1, ..mark };
             crate::labels::write_beat(&device, &beat).await.unwrap();
         });
         let said = import(&rack, 2, &forced()).await.err().unwrap();
@@ -286,8 +287,8 @@ fn a_machine_that_lost_its_pool_to_another_stops_writing() {
         let first = make(&rack, Redundancy::Mirror, &["a", "b"], &[]).await;
         rt::sleep(Nanos::from_secs(3)).await;
         // Somebody else's heartbeat appears, as after an import with -f on a machine that saw none.
-        let taken =
-            forebay_format::label::Heartbeat { pool: first.guid(), nonce: 7, host: 2, beat: 1 };
+        let (pool, nonce, host, beat) = (first.guid(), 7, 2, 1);
+        let taken = Heartbeat { pool, nonce, host, beat, ..Heartbeat::default() };
         crate::labels::write_beat(&rack.device("a"), &taken).await.unwrap();
         rt::sleep(Nanos::from_secs(3)).await;
         assert_eq!(first.summary().health, Health::Suspended);
