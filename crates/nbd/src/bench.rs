@@ -335,6 +335,9 @@ pub async fn run_on<D: BlockDevice + 'static>(
             "the export is read-only: use --read-percent 100".into(),
         ));
     }
+    if args.count.map_or(args.seconds <= 0.0, |count| count == 0) {
+        return Err(BenchError::Arguments("that is no time to measure in".into()));
+    }
     let start = rt::now();
     let measure_from = start + nanos(args.warmup_seconds);
     let end = match args.count {

@@ -61,7 +61,7 @@ impl Talk<'_> {
                 return Err(ClientError::Protocol(why));
             }
             Heard::Error { kind, text } => {
-                let why = format!("the server has none (error {:#x}) {text}", kind & 0xffff);
+                let why = format!("the server has none: {}", super::reason(kind, &text));
                 return Err(ClientError::Tls(why));
             }
             _ => return Err(ClientError::Protocol("no answer to STARTTLS".into())),

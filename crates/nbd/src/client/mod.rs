@@ -71,11 +71,24 @@ impl fmt::Display for ClientError {
                 f.write_str("nbds+unix://) and ?tls-certificates=FOLDER")
             }
             Self::Refused { export, kind, text } => {
-                write!(f, "the server refuses export '{export}' (error {:#x})", kind & 0xffff)?;
-                if text.is_empty() { Ok(()) } else { write!(f, ": {text}") }
+                write!(f, "the server refuses export '{export}': {}", reason(*kind, text))
             }
         }
     }
+}
+
+/// Why a server refuses: in its own words, or what its number means.
+fn reason(kind: u32, text: &str) -> String {
+    let meaning = match kind {
+        _ if !text.is_empty() => text,
+        reply::ERR_UNSUP => "it does not know how",
+        reply::ERR_POLICY => "it is not for this client",
+        reply::ERR_UNKNOWN => "there is no such export",
+        reply::ERR_SHUTDOWN => "it is shutting down",
+        reply::ERR_BLOCK_SIZE_REQD => "it wants to be asked for block sizes",
+        _ => return format!("it says nothing but error {}", kind & 0xffff),
+    };
+    meaning.to_owned()
 }
 
 impl std::error::Error for ClientError {}

@@ -121,7 +121,15 @@ fn what_cannot_be_run_is_refused_in_words() {
         let server = server_of(device.clone(), Limits::default());
         let client = Rc::new(connect(&server).await);
         let stop = Stop::new();
-        for words in ["--block-size 1000", "--block-size 2M", "--span 1K", "--block-size 0"] {
+        let refused = [
+            "--block-size 1000",
+            "--block-size 2M",
+            "--span 1K",
+            "--block-size 0",
+            "--seconds 0",
+            "--count 0",
+        ];
+        for words in refused {
             let outcome = run_on(args(words), vec![client.clone()], &stop).await;
             assert!(outcome.is_err(), "{words}");
         }

@@ -261,6 +261,15 @@ fn refusals_and_absences_are_told_apart() {
             matches!(refused, ClientError::Refused { kind: reply::ERR_UNKNOWN, .. }),
             "{refused}"
         );
+        let said = "the server refuses export 'nothing': 'nothing': there is no such export";
+        assert_eq!(refused.to_string(), said);
+        let silent = ClientError::Refused {
+            export: "v".into(),
+            kind: reply::ERR_POLICY,
+            text: String::new(),
+        };
+        let said = "the server refuses export 'v': it is not for this client";
+        assert_eq!(silent.to_string(), said);
         let (here, there) = net::pair();
         drop(there);
         let lost = Client::over(here, "vol", "x").await.err().unwrap();
