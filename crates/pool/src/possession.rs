@@ -214,7 +214,9 @@ pub(crate) async fn check_not_in_use(
 ) -> Result<(), PoolError> {
     let before = beats(found).await;
     rt::sleep(WATCH).await;
-    if beats(found).await != before {
+    // A device that does not answer any more says nothing.
+    let moved = |(now, then): (Option<u64>, Option<u64>)| now.is_some() && now != then;
+    if beats(found).await.into_iter().zip(before).any(moved) {
         return Err(PoolError::new(format!(
             "pool '{name}' is imported on another machine and in use there; export it there first"
         )));
