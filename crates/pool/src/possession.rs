@@ -233,10 +233,14 @@ pub(crate) async fn check_not_in_use(
 /// Whether somebody has left a mark who has written no root: an import that is going on somewhere
 /// else, or one that was cut short.
 pub(crate) fn is_being_imported(found: &[&Found], pool: u64) -> bool {
-    let nonces: BTreeSet<u64> =
-        found.iter().flat_map(|f| &f.label.roots).map(|root| root.nonce).collect();
+    let nonces = known_nonces(found);
     let marks = found.iter().filter_map(|f| f.label.beat.as_ref());
     marks.filter(|beat| beat.pool == pool).any(|beat| !nonces.contains(&beat.nonce))
+}
+
+/// Who has written the roots that were found.
+fn known_nonces(found: &[&Found]) -> BTreeSet<u64> {
+    found.iter().flat_map(|found| &found.label.roots).map(|root| root.nonce).collect()
 }
 
 /// An import's mark on every device found. It beats until it is dropped, so that another machine
@@ -250,7 +254,7 @@ struct Holders {
     /// Empty from its end on: a device that leaves the pool is closed at once.
     devices: RefCell<Vec<Device>>,
     mine: Heartbeat,
-    /// Whose marks lay there.
+    /// Whose marks lay there, and who has written roots.
     before: BTreeSet<u64>,
 }
 
@@ -263,18 +267,17 @@ impl Claim {
         let mut mine = mine;
         let devices: Vec<Device> =
             found.iter().map(|found| found.deadline.clone() as Device).collect();
-        let mut before = BTreeSet::new();
-        for (device, found) in devices.iter().zip(found) {
-            let held = read_beat(device).await.filter(|held| held.pool == mine.pool);
-            let known = found.label.beat.as_ref().map(|beat| beat.nonce);
-            if let Some(held) = &held
-                && Some(held.nonce) != known
-            {
-                return Err(taken(name));
-            }
-            if let Some(held) = held {
+        // A device whose mark could not be read, or that is away now, may have what others have.
+        let mut before = known_nonces(found);
+        let beats = found.iter().filter_map(|found| found.label.beat.as_ref());
+        before.extend(beats.filter(|beat| beat.pool == mine.pool).map(|beat| beat.nonce));
+        for device in &devices {
+            let Some(held) = read_beat(device).await else { continue };
+            if held.pool == mine.pool {
+                if !before.contains(&held.nonce) {
+                    return Err(taken(name));
+                }
                 mine.log = mine.log.max(held.log);
-                before.insert(held.nonce);
             }
         }
         let holders = Holders { name: name.to_owned(), devices: devices.into(), mine, before };

@@ -263,16 +263,17 @@ impl JournalReader {
 
     /// All frames that devices and parity can make of a place and that fit the chain before it.
     async fn versions(&mut self, at: JournalPosition) -> Vec<Frame> {
-        let mut headers: Vec<(FrameHeader, IoBuf)> = Vec::new();
+        // A torn first block may have the same header as the whole one.
+        let mut firsts: Vec<(FrameHeader, IoBuf)> = Vec::new();
         for first in self.array.alternatives(at.addr).await.into_iter().flatten() {
             if let Ok(header) = self.judge(at, &first)
-                && headers.iter().all(|(known, _)| *known != header)
+                && firsts.iter().all(|(_, known)| known[..] != first[..])
             {
-                headers.push((header, first));
+                firsts.push((header, first));
             }
         }
         let mut found = Vec::new();
-        for (header, first) in headers {
+        for (header, first) in firsts {
             let blocks = blocks_to_read(&header);
             // The damage is in one device's column mostly: the whole frame without each in turn.
             for skip in doubted_sets(&self.array, at.addr.segment()) {
