@@ -136,8 +136,10 @@ pub async fn read(device: &Device, model: &Model, (volume, first, count): (u32, 
     let buf = match device.read(first * SECTOR_BYTES, buf).await {
         Ok(buf) => buf,
         Err(error) => {
-            model.update(volume, |v| v.history.read_ends(issued));
-            return model.error_seen("read", &error);
+            if model.update(volume, |v| v.read_fails(issued, first + count)) != Some(true) {
+                model.error_seen("read", &error);
+            }
+            return;
         }
     };
     model.acts.set(model.acts.get() + 1);
@@ -163,8 +165,10 @@ async fn status(device: &Device, model: &Model, (volume, first, count): (u32, u6
     let runs = match outcome {
         Ok(runs) => runs,
         Err(error) => {
-            model.update(volume, |v| v.history.read_ends(issued));
-            return model.error_seen("block status", &error);
+            if model.update(volume, |v| v.read_fails(issued, first + count)) != Some(true) {
+                model.error_seen("block status", &error);
+            }
+            return;
         }
     };
     model.acts.set(model.acts.get() + 1);

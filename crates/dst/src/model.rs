@@ -39,6 +39,16 @@ pub struct VolumeModel {
     busy: Vec<(u32, Change, u64, u64)>,
 }
 
+impl VolumeModel {
+    /// A read up to `end`, issued at `issued`, was answered with an error. Whether it may have been:
+    /// somebody was making the volume smaller, or destroying it.
+    pub fn read_fails(&mut self, issued: u64, end: u64) -> bool {
+        self.history.read_ends(issued);
+        let smaller = self.history.sectors() < end || self.resizing.iter().any(|to| *to < end);
+        smaller || self.presence != Presence::Present
+    }
+}
+
 /// All volumes, and the first thing that went wrong.
 pub struct Model {
     volumes: RefCell<BTreeMap<u32, VolumeModel>>,

@@ -214,9 +214,13 @@ pub(crate) async fn check_not_in_use(
 ) -> Result<(), PoolError> {
     let before = beats(found).await;
     rt::sleep(WATCH).await;
-    // A device that does not answer any more says nothing.
-    let moved = |(now, then): (Option<u64>, Option<u64>)| now.is_some() && now != then;
-    if beats(found).await.into_iter().zip(before).any(moved) {
+    let after = beats(found).await;
+    let moved = |(at, found): (usize, &&Found)| {
+        // A device that did not answer says nothing; its label was read a moment ago.
+        let then = before[at].or(found.label.beat.as_ref().map(|beat| beat.beat));
+        after[at].zip(then).is_some_and(|(now, then)| now != then)
+    };
+    if found.iter().enumerate().any(moved) {
         return Err(PoolError::new(format!(
             "pool '{name}' is imported on another machine and in use there; export it there first"
         )));
