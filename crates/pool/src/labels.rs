@@ -143,11 +143,15 @@ pub(crate) async fn write_beat(device: &Device, beat: &Heartbeat) -> Result<(), 
     device.write(area + HEARTBEAT_OFFSET_BYTES, bytes, true).await
 }
 
-/// Reads the heartbeat.
+/// The heartbeat on a device, if there is one that can be read.
 pub(crate) async fn read_beat(device: &Device) -> Option<Heartbeat> {
-    let area = label_offsets(device.geometry().size_bytes)[0];
-    let block = device.read(area + HEARTBEAT_OFFSET_BYTES, IoBuf::zeroed(4096)).await.ok()?;
-    Heartbeat::decode(&block).ok()
+    look_for_beat(device).await.ok().flatten()
+}
+
+/// The same; an error when the device does not answer.
+pub(crate) async fn look_for_beat(device: &Device) -> Result<Option<Heartbeat>, DeviceError> {
+    let block = device.read(HEARTBEAT_OFFSET_BYTES, IoBuf::zeroed(4096)).await?;
+    Ok(Heartbeat::decode(&block).ok())
 }
 
 /// Overwrites both label areas, so that nothing of an earlier pool is found there.

@@ -26,7 +26,7 @@ use forebay_rt as rt;
 use forebay_rt::sync::Notify;
 use forebay_units::Nanos;
 
-use crate::labels::{Opener, read_beat, write_beat};
+use crate::labels::{Opener, look_for_beat, read_beat, write_beat};
 use crate::placing::Found;
 use crate::spec::ImportOptions;
 use crate::{Pool, PoolError};
@@ -217,8 +217,8 @@ pub(crate) async fn check_not_in_use(
     let after = beats(found).await;
     let moved = |(at, found): (usize, &&Found)| {
         // A device that did not answer says nothing; its label was read a moment ago.
-        let then = before[at].or(found.label.beat.as_ref().map(|beat| beat.beat));
-        after[at].zip(then).is_some_and(|(now, then)| now != then)
+        let label = found.label.beat.as_ref().map(|beat| Some(beat.beat));
+        before[at].or(label).zip(after[at]).is_some_and(|(then, now)| now != then)
     };
     if found.iter().enumerate().any(moved) {
         return Err(PoolError::new(format!(
@@ -356,11 +356,14 @@ fn taken(name: &str) -> PoolError {
     ))
 }
 
-async fn beats(found: &[&Found]) -> Vec<Option<u64>> {
+/// What the heartbeat on each device counts, `None` inside where there is none; outside where the
+/// device does not answer.
+async fn beats(found: &[&Found]) -> Vec<Option<Option<u64>>> {
     let mut beats = Vec::new();
     for found in found {
         let device: Device = found.deadline.clone();
-        beats.push(read_beat(&device).await.map(|beat| beat.beat));
+        let held = look_for_beat(&device).await.ok();
+        beats.push(held.map(|held| held.map(|beat| beat.beat)));
     }
     beats
 }
