@@ -120,7 +120,7 @@ def page(result, notes=""):
         ["load average after", ", ".join("%.1f" % v for v in c["load_average_after"])],
         ["took", "%.0f s" % sum(result["seconds"].values())],
     ]))
-    if c["load_average_before"][2] > c["cpus"]:
+    if c["load_average_before"][0] > c["cpus"]:
         out.append("**The machine was busy with other work** (load average above its number of CPUs): "
                    "rates are low and spread widely; amplification figures are counts and do not suffer.\n")
     for name, measure in data.items():

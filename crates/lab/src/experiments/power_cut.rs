@@ -90,6 +90,7 @@ fn show(context: &Context, outcomes: &[Outcome], e: &mut Experiment) {
     let runs: Vec<&CutOutcome> = outcomes.iter().map(Outcome::cut).collect();
     let mut rows = Vec::new();
     let mut safe = Vec::new();
+    let mut unsafe_ones = Vec::new();
     for (device, runs) in devices.iter().zip(runs.chunks(WAYS.len())) {
         let mut row = vec![TableCell::text(&device.name)];
         for run in runs {
@@ -113,9 +114,8 @@ fn show(context: &Context, outcomes: &[Outcome], e: &mut Experiment) {
             row.push(TableCell::text(text).judged(run.safe()).noted(note));
         }
         rows.push(row);
-        if runs[0].safe() && runs[1].safe() {
-            safe.push(device.name.as_str());
-        }
+        let list = if runs[0].safe() && runs[1].safe() { &mut safe } else { &mut unsafe_ones };
+        list.push(device.name.as_str());
         if let MediaSpec::Flash(flash) = &device.media
             && flash.cache.plp == forebay_flash::Plp::Full
         {
@@ -140,8 +140,14 @@ fn show(context: &Context, outcomes: &[Outcome], e: &mut Experiment) {
             ));
         }
     }
-    let listed = safe.join(", ");
-    say(e, Basis::Predicted, format!("Every promised write survived {CUTS} cuts on: {listed}."));
+    for (devices, what) in [
+        (safe, format!("Every promised write survived {CUTS} cuts on")),
+        (unsafe_ones, format!("Promised writes were lost in some of {CUTS} cuts on")),
+    ] {
+        if !devices.is_empty() {
+            say(e, Basis::Predicted, format!("{what}: {}.", devices.join(", ")));
+        }
+    }
     let mut columns = vec![Column::new("Device")];
     columns.extend(WAYS.iter().map(|(.., way)| Column::new(way)));
     e.tables.push(Table {
