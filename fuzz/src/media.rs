@@ -68,8 +68,8 @@ fn json(bytes: &[u8]) {
 pub fn heartbeat(bytes: &[u8]) {
     both(
         bytes,
-        40,
-        |bytes| crc64(&bytes[..40]),
+        56,
+        |bytes| crc64(&bytes[..56]),
         |bytes| {
             if let Ok(beat) = Heartbeat::decode(bytes) {
                 assert_eq!(Heartbeat::decode(&beat.encode()), Ok(beat));

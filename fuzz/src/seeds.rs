@@ -7,7 +7,7 @@ use forebay_format::config::{
 };
 use forebay_format::footer::{Footer, Run};
 use forebay_format::journal::{FrameKind, SegmentRecord, encode_frame};
-use forebay_format::label::{ConfigEnvelope, Heartbeat};
+use forebay_format::label::{ConfigEnvelope, Heartbeat, LogMark};
 use forebay_format::log_frame::{
     FrameHeader, LogState, Piece, RecordEntry, RecordKind, RingState, frame_len_bytes, seal,
 };
@@ -113,8 +113,9 @@ fn media(out: &mut Seeds) {
     let mut bytes = envelope.encode().expect("it fits");
     bytes.truncate(48 + envelope.body.len());
     out.push(("config", "envelope", bytes));
-    let mut beat = Heartbeat { pool: 1, nonce: 2, host: 3, beat: 4 }.encode();
-    beat.truncate(48);
+    let log = LogMark { epoch: 5, watermark: FrameSeq(6) };
+    let mut beat = Heartbeat { pool: 1, nonce: 2, host: 3, beat: 4, log }.encode();
+    beat.truncate(64);
     out.push(("heartbeat", "beat", beat));
     let mut footer = Footer { pool: 5, segment: SegmentId(8), birth: 2, ..Footer::default() };
     for at in 0..8 {
