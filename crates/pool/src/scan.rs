@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use forebay_array::Verdict;
-use forebay_format::checksum::{block_sum, crc64};
+use forebay_format::checksum::block_sum;
 use forebay_format::config::ScanConfig;
 use forebay_format::footer::{Footer, Run, footer_blocks};
 use forebay_rt as rt;
@@ -475,7 +475,7 @@ impl Pool {
         true
     }
 
-    /// What the blocks of a segment of the journal sum up to, when all of its frames can be had.
+    /// What the blocks of a segment of the journal hold, when all of its frames can be had.
     async fn journal_owners(
         &self,
         writers: &Writers,
@@ -485,8 +485,8 @@ impl Pool {
         // One that the journal has left is not needed.
         let Some((start, end)) = extent else { return Some(BTreeMap::new()) };
         let reader = JournalReader::new(self.array.clone(), self.guid, start, end);
-        let sums = reader.all_sums().await.ok()?;
-        Some(sums.into_iter().map(|(addr, sum)| (addr.block(), Owner::Frame(sum))).collect())
+        let blocks = reader.all_blocks().await.ok()?;
+        Some(blocks.into_iter().map(|(addr, block)| (addr.block(), Owner::Pool(block))).collect())
     }
 
     async fn run_resilver(self: &Rc<Self>) {
@@ -602,7 +602,7 @@ impl Pool {
                     let bytes = footer.encode();
                     let first = total - (bytes.len() / BLOCK_LEN) as u32;
                     for (index, block) in bytes.chunks(BLOCK_LEN).enumerate() {
-                        owners.insert(first + index as u32, Owner::Footer(block.to_vec()));
+                        owners.insert(first + index as u32, Owner::Pool(block.to_vec()));
                     }
                 }
             }
@@ -629,10 +629,8 @@ impl Pool {
     fn judge(&self, owners: &BTreeMap<u32, Owner>, addr: BlockAddr, block: &[u8]) -> Verdict {
         match owners.get(&addr.block()) {
             None => Verdict::Dead,
-            Some(Owner::Footer(right)) if right == block => Verdict::Good,
-            Some(Owner::Footer(_)) => Verdict::Bad,
-            Some(Owner::Frame(sum)) if *sum == crc64(block) => Verdict::Good,
-            Some(Owner::Frame(_)) => Verdict::Bad,
+            Some(Owner::Pool(right)) if right == block => Verdict::Good,
+            Some(Owner::Pool(_)) => Verdict::Bad,
             Some(Owner::Unknown(None)) => Verdict::Bad,
             Some(Owner::Unknown(Some((volume, lba)))) => {
                 let still = self.map.borrow().lookup(*volume, *lba).is_some_and(|m| m.addr == addr);
@@ -653,10 +651,9 @@ impl Pool {
 
 /// Whose a block is, and what it should be.
 enum Owner {
-    Footer(Vec<u8>),
+    /// The pool's own: of a footer, or of a frame of the journal. It should be this.
+    Pool(Vec<u8>),
     Data(VolumeId, Lba, u64),
-    /// A part of a frame of the journal, which sums up to this.
-    Frame(u64),
     /// Somebody needs it (when it is known, who), but its checksum is lost with the footer: it
     /// cannot be told right from wrong, and must not be taken for dead.
     Unknown(Option<(VolumeId, Lba)>),

@@ -12,7 +12,6 @@ use std::rc::Rc;
 
 use forebay_array::{Array, Layout};
 use forebay_device::{DeviceError, ErrorKind, IoBuf, Operation};
-use forebay_format::checksum::crc64;
 use forebay_format::journal::{FrameHeader, FrameKind, HEADER_BYTES};
 use forebay_format::superblock::JournalPosition;
 use forebay_units::{BLOCK_LEN, BlockAddr, DeviceId, SegmentId};
@@ -85,8 +84,8 @@ pub struct JournalReader {
     segments: Vec<JournalPosition>,
     bytes: u64,
     repairs: Vec<(BlockAddr, Vec<u8>)>,
-    /// Checksums of the blocks of all frames read, when they are wanted.
-    sums: Option<BTreeMap<BlockAddr, u64>>,
+    /// The blocks of all frames read, when they are wanted.
+    blocks: Option<BTreeMap<BlockAddr, Vec<u8>>>,
 }
 
 const WINDOW_BLOCKS: u32 = 1024;
@@ -107,7 +106,7 @@ impl JournalReader {
             segments: vec![start],
             bytes: 0,
             repairs: Vec::new(),
-            sums: None,
+            blocks: None,
         }
     }
 
@@ -130,15 +129,17 @@ impl JournalReader {
         std::mem::take(&mut self.repairs)
     }
 
-    /// Reads everything, repairs what it can, and gives the checksum of each block of each frame.
-    pub async fn all_sums(mut self) -> Result<BTreeMap<BlockAddr, u64>, DeviceError> {
-        self.sums = Some(BTreeMap::new());
+    /// Reads everything, repairs what it can, and gives each block of each frame (of padding the
+    /// first). Not their checksums: a block that ends with its own checksum, and padding is one,
+    /// has the same CRC as any other such block.
+    pub async fn all_blocks(mut self) -> Result<BTreeMap<BlockAddr, Vec<u8>>, DeviceError> {
+        self.blocks = Some(BTreeMap::new());
         while self.next().await?.is_some() {}
         for (addr, bytes) in self.take_repairs() {
             // A failed repair leaves what there was: the frame has been read all the same.
             let _ = self.array.repair(addr, &bytes).await;
         }
-        Ok(self.sums.expect("put there above"))
+        Ok(self.blocks.expect("put there above"))
     }
 
     /// The next frame that says something; `None` at the end. An error names the frame at which
@@ -207,8 +208,8 @@ impl JournalReader {
             }
             for (index, block) in frame.bytes.chunks(BLOCK_LEN).enumerate() {
                 let addr = at.addr.plus(index as u32);
-                if let Some(sums) = &mut self.sums {
-                    sums.insert(addr, crc64(block));
+                if let Some(blocks) = &mut self.blocks {
+                    blocks.insert(addr, block.to_vec());
                 }
                 if other {
                     self.repairs.push((addr, block.to_vec()));
@@ -254,9 +255,9 @@ impl JournalReader {
     }
 
     async fn as_read(&mut self, at: JournalPosition) -> Result<Frame, String> {
-        let first = self.blocks(at.addr, 1).await?;
+        let first = self.read_blocks(at.addr, 1).await?;
         let header = self.judge(at, &first)?;
-        let bytes = self.blocks(at.addr, blocks_to_read(&header)).await?;
+        let bytes = self.read_blocks(at.addr, blocks_to_read(&header)).await?;
         header.check(&bytes).map_err(|e| e.to_string())?;
         Ok(Frame { header, bytes })
     }
@@ -307,7 +308,7 @@ impl JournalReader {
         DeviceError::new("pool", Operation::Read, 0, 0, ErrorKind::Corrupt { detail })
     }
 
-    async fn blocks(&mut self, addr: BlockAddr, blocks: u32) -> Result<Vec<u8>, String> {
+    async fn read_blocks(&mut self, addr: BlockAddr, blocks: u32) -> Result<Vec<u8>, String> {
         let inside = |(at, buf): &(BlockAddr, IoBuf)| {
             let have = (buf.len() / BLOCK_LEN) as u32;
             at.segment() == addr.segment()

@@ -1,6 +1,6 @@
 use std::rc::Rc;
 
-use forebay_array::{GroupConfig, GroupGeometry};
+use forebay_array::{GroupConfig, GroupGeometry, Verdict};
 use forebay_device::{Device, IoBuf, MemoryDevice};
 use forebay_rt::Runtime;
 use forebay_units::CommitId;
@@ -130,6 +130,24 @@ async fn play(layout: Layout, members: usize, victim: usize, boots: &[Boot]) {
         for (addr, bytes) in reader.take_repairs() {
             b.array.repair(addr, &bytes).await.unwrap();
         }
+        // What another run left in places that reading did not try is put right by a scrub, which
+        // must find the blocks of the chain in it and no others.
+        let whole = JournalReader::new(b.array.clone(), POOL, start, end);
+        let blocks = whole.all_blocks().await.unwrap();
+        let judge = |addr: BlockAddr, block: &[u8]| match blocks.get(&addr) {
+            None => Verdict::Dead,
+            Some(right) if right == block => Verdict::Good,
+            Some(_) => Verdict::Bad,
+        };
+        for first in &segments {
+            let segment = first.addr.segment();
+            let rows = b.array.geometry_of(segment).unwrap().rows();
+            let found = b.array.scrub_rows(segment, 0, rows, &judge).await.unwrap();
+            assert!(found.damaged.is_empty());
+        }
+        let mut again = JournalReader::new(b.array.clone(), POOL, start, end);
+        while again.next().await.unwrap().is_some() {}
+        assert!(again.take_repairs().is_empty(), "a scrub left versions of another run");
     }
 }
 
