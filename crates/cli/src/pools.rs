@@ -97,7 +97,13 @@ impl PoolSet {
                 self.check_takes_more(name)?;
                 let pool = Pool::import(self.opener.clone(), paths, name, options).await?;
                 crate::memory::give_back_what_is_free();
-                if let Err(taken) = self.adopt(pool.clone()) {
+                // Forced, it may be older than what was known of it.
+                let older = options.force || options.rewind_groups > 0 || options.keep.is_some();
+                let taken = match older {
+                    true => self.state.remember_anew(known(&pool)),
+                    false => Ok(()),
+                };
+                if let Err(taken) = taken.and_then(|()| self.adopt(pool.clone())) {
                     pool.export().await?;
                     return Err(taken);
                 }

@@ -201,13 +201,37 @@ pub(crate) fn check_newest(
     };
     let witness = witness || options.known.is_some_and(told);
     if witness || 2 * missing.len() < members.len().max(1) {
-        return Ok(());
+        return check_told(config, root, options, &missing);
     }
     Err(PoolError::new(format!(
         "pool '{}': half of its devices or more are missing ({}), and they may hold newer data \
          than those that are here; bring them back, or use -f if you are sure that they do not",
         config.name,
         missing.join(", ")
+    )))
+}
+
+/// Refuses a root that is older than what the list of known pools was told of: a pool goes on with
+/// fewer than half of its devices, and the others may be all that is here now.
+fn check_told(
+    config: &PoolConfig,
+    root: &Superblock,
+    options: &ImportOptions,
+    missing: &[&str],
+) -> Result<(), PoolError> {
+    let newer = options.known.filter(|told| *told > root.config_generation + 1);
+    // Who says which history counts knows that there is another.
+    let (Some(_), None) = (newer, &options.keep) else { return Ok(()) };
+    let lack = match missing {
+        [] => "its devices have lost it".to_owned(),
+        missing => {
+            format!("it is on devices that are missing: {}; bring them back", missing.join(", "))
+        }
+    };
+    Err(PoolError::new(format!(
+        "pool '{}' cannot be imported: this machine knows of changes that are newer than the newest \
+         root found; {lack}, or use -f to go back to what is here",
+        config.name
     )))
 }
 

@@ -72,6 +72,8 @@ pub struct ImportOptions {
     /// generation of its configuration last (0: of none). That another machine had the pool is no
     /// obstacle then, as long as that one is silent; and when what is here is as new as what the
     /// list was told of, nothing newer can be on devices that are missing. Forgives nothing else.
+    /// When the list was told of newer changes, the import is refused without `force`: whoever
+    /// forces it starts the list's count anew.
     ///
     /// [`Opener::witness`]: crate::Opener::witness
     #[serde(default)]

@@ -213,15 +213,26 @@ impl StateDir {
         Ok(list.pools)
     }
 
-    /// Adds `pool`, or replaces the entry with its guid. Fails when another pool has its name.
+    /// Adds `pool`, or replaces the entry with its guid; the newest generation that was told of it
+    /// stays. Fails when another pool has its name.
     pub fn remember(&self, pool: KnownPool) -> Result<(), Failure> {
+        self.put(pool, false)
+    }
+
+    /// The same for a pool that was taken back to an older state: what was told of it counts no
+    /// more.
+    pub fn remember_anew(&self, pool: KnownPool) -> Result<(), Failure> {
+        self.put(pool, true)
+    }
+
+    fn put(&self, pool: KnownPool, anew: bool) -> Result<(), Failure> {
         self.change(|pools| {
             if let Some(other) = pools.iter().find(|p| p.name == pool.name && p.guid != pool.guid) {
                 return Err(name_taken(&other.name, other.guid));
             }
             let mut pool = pool;
-            let before = pools.iter().find(|p| p.guid == pool.guid).map_or(0, |p| p.generation);
-            pool.generation = pool.generation.max(before);
+            let before = pools.iter().find(|p| p.guid == pool.guid && !anew);
+            pool.generation = pool.generation.max(before.map_or(0, |p| p.generation));
             pools.retain(|p| p.guid != pool.guid);
             pools.push(pool);
             Ok(())

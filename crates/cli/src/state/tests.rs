@@ -140,6 +140,10 @@ fn the_newest_generation_of_a_pool_is_kept_whatever_is_told_later() {
     }
     state.remember(pool("tank", 1)).unwrap();
     assert_eq!(generation(), 7);
+    state.remember_anew(pool("tank", 1)).unwrap();
+    assert_eq!(generation(), 0, "it was taken back");
+    state.witness(1, 3).unwrap();
+    assert_eq!(generation(), 3);
     state.forget(1).unwrap();
     state.remember(pool("tank", 1)).unwrap();
     assert_eq!(generation(), 0);

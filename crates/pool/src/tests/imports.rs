@@ -362,6 +362,34 @@ fn half_of_a_mirror_is_imported_when_its_owner_knows_of_nothing_newer() {
 }
 
 #[test]
+fn two_of_three_that_were_left_behind_are_refused_where_newer_changes_are_known() {
+    let rack = Rack::new(&ALL, SIZE);
+    let told = Rc::new(Cell::new(0));
+    let (mine, tell) = (rack.clone(), told.clone());
+    until_crash(async move {
+        let pool = make(&mine, Redundancy::Mirror, &["a", "b", "c"], &[]).await;
+        pool.sync().await.unwrap();
+        mine.pull(&["b", "c"]);
+        for salt in [2, 3] {
+            write(&pool, salt).await;
+            pool.sync().await.unwrap();
+        }
+        tell.set(pool.config_generation());
+    });
+    // Two of three, which have never heard of being left behind.
+    rack.put_back(&["b", "c"]);
+    rack.pull(&["a"]);
+    Runtime::simulated(2).block_on(async move {
+        let known = |generation| ImportOptions { known: Some(generation), ..Default::default() };
+        refused(&rack, 1, &known(told.get()), "is on devices that are missing: a").await;
+        let forced = ImportOptions { force: true, ..known(told.get()) };
+        let pool = import(&rack, 1, &forced).await.unwrap();
+        check(&pool, 1).await;
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
 fn a_rewind_goes_back_by_groups_and_stays_there() {
     let rack = Rack::new(&ALL, SIZE);
     let mine = rack.clone();
