@@ -11,6 +11,9 @@ use forebay_sim::{Latency, Rng};
 use crate::scenario::{Demand, TimedFault};
 use crate::subject::{LogShape, PoolSpec};
 
+/// Of the writes that a disk was given last, how many may rot.
+const LATELY: u64 = 32;
+
 /// How much may break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
@@ -43,6 +46,9 @@ pub struct Atlas {
     victims: Vec<usize>,
     /// Sizes of all disks, for places.
     sizes: Vec<u64>,
+    /// Disks on which rot of what was written last is told from the end of the log: those that a
+    /// run within what is promised strikes, otherwise those without a log.
+    fresh: Vec<usize>,
 }
 
 impl Atlas {
@@ -59,33 +65,44 @@ impl Atlas {
                 victims.push(left.swap_remove(rng.below(left.len() as u64) as usize));
             }
         };
-        let parity = spec.raid.parity(spec.data_disks);
+        let parity = spec.parity();
         match level {
             Level::CrashOnly => {}
             Level::Within => {
-                choose(0..spec.data_disks, rng.between(0, parity as u64) as usize, rng);
-                if spec.log == LogShape::Mirror && rng.chance(600) {
-                    choose(spec.log_range(), 1, rng);
+                for group in spec.group_ranges() {
+                    choose(group, rng.between(0, parity as u64) as usize, rng);
+                }
+                for ring in spec.ring_ranges().filter(|ring| ring.len() > 1) {
+                    if rng.chance(600) {
+                        choose(ring, 1, rng);
+                    }
                 }
             }
             Level::Beyond => {
-                let most = spec.data_disks as u64;
-                let least = (parity as u64 + 1).min(most);
                 if spec.log != LogShape::None && rng.chance(500) {
                     choose(spec.log_range(), spec.log.disks(), rng);
                 } else {
-                    choose(0..spec.data_disks, rng.between(least, most) as usize, rng);
+                    let which = if spec.groups > 1 { rng.below(spec.groups as u64) } else { 0 };
+                    let group = spec.group_ranges().nth(which as usize).expect("it has so many");
+                    let most = group.len() as u64;
+                    let least = (parity as u64 + 1).min(most);
+                    choose(group, rng.between(least, most) as usize, rng);
                 }
             }
             Level::Lies => choose(0..spec.data_disks + spec.log.disks(), sizes.len(), rng),
         }
-        Self { level, victims, sizes }
+        let fresh = match level {
+            Level::Beyond if spec.log == LogShape::None => Vec::new(),
+            Level::Beyond => (0..spec.data_disks).collect(),
+            _ => (0..sizes.len()).collect(),
+        };
+        Self { level, victims, sizes, fresh }
     }
 
     /// Sees to it that a data disk is among those that are struck, when there are none.
     pub fn strike_one(&mut self, spec: &PoolSpec, rng: &mut Rng) {
         let data = 0..spec.data_disks;
-        if spec.raid.parity(spec.data_disks) > 0 && !self.victims.iter().any(|v| data.contains(v)) {
+        if spec.parity() > 0 && !self.victims.iter().any(|v| data.contains(v)) {
             self.victims.push(rng.below(spec.data_disks as u64) as usize);
         }
     }
@@ -101,9 +118,9 @@ impl Atlas {
     #[must_use]
     pub fn removable(&self, spec: &PoolSpec, rng: &mut Rng) -> Vec<usize> {
         let mut out = Vec::new();
-        let log = if spec.log == LogShape::Mirror { 1 } else { 0 };
-        let parity = spec.raid.parity(spec.data_disks);
-        for (range, most) in [(0..spec.data_disks, parity), (spec.log_range(), log)] {
+        let groups = spec.group_ranges().map(|range| (range, spec.parity()));
+        let rings = spec.ring_ranges().map(|range| (range, spec.log.sides() - 1));
+        for (range, most) in groups.chain(rings) {
             let (mut first, mut then): (Vec<usize>, Vec<usize>) =
                 range.partition(|disk| self.victims.contains(disk));
             while first.len() < most && !then.is_empty() {
@@ -188,7 +205,16 @@ impl Atlas {
         };
         let soon = |ops: Ops, rng: &mut Rng| Trigger::once(ops).after(rng.below(40));
         match rng.below(13) {
-            0 | 1 => Fault::Rot { offset_bytes: place, mask: 1 << rng.below(8) },
+            0 | 1 => {
+                let mask = 1 << rng.below(8);
+                // Anywhere it mostly strikes what nobody reads. (No further draw: all others stay
+                // what they were.)
+                if place & 1 == 1 && self.fresh.contains(&disk) {
+                    Fault::RotLately { back: place / 2 % LATELY, permille: place / 64 % 1000, mask }
+                } else {
+                    Fault::Rot { offset_bytes: place, mask }
+                }
+            }
             2 => Fault::Lost { trigger: soon(Ops::WRITE, rng) },
             3 => Fault::Misdirected { trigger: soon(Ops::WRITE, rng), to_bytes: place },
             4 => {
@@ -205,13 +231,16 @@ impl Atlas {
                 let trigger = if rng.chance(800) { soon(ops, rng) } else { Trigger::always(ops) };
                 Fault::Error { trigger, failure: Failure::Eio, effect }
             }
-            7 => Fault::FlushError { trigger: soon(Ops::FLUSH, rng) },
+            // There are few flushes.
+            7 => Fault::FlushError { trigger: Trigger::once(Ops::FLUSH).after(rng.below(40) % 5) },
             8 => Fault::LyingFlush { on: true },
             9 => Fault::Gone,
             10 => {
                 let effect = *rng.pick(&[Effect::None, Effect::Full]);
                 Fault::GoneAt { trigger: soon(Ops::ALL, rng), effect }
             }
+            // Nothing is left underneath, or little.
+            11 if place & 1 == 1 => Fault::NoSpace { limit_bytes: (place % 64) << 14 },
             11 => Fault::ReadOnly { on: true },
             _ => Fault::Back,
         }

@@ -21,6 +21,9 @@ pub async fn client<P: Pool>(door: Door<P>, model: Rc<Model>, acts: Vec<Act>) {
         if model.failed() {
             return;
         }
+        if let Some(volume) = act.volume() {
+            model.opened(volume).await;
+        }
         perform(&door, &model, act).await;
         if matches!(door, Door::Remote { .. }) {
             model.count("client operations through NBD", 1);
@@ -48,19 +51,21 @@ async fn perform<P: Pool>(door: &Door<P>, model: &Model, act: Act) {
         Act::Trim { volume, first, count, fua } => {
             let Some(device) = door.open(model, volume, Errand::Data).await else { return };
             let Some((first, count)) = usable(&device, model, volume, first, count) else { return };
-            let Some(ticket) = model.issue(volume, Change::Zero, first, count).await else {
+            let range = (first, count);
+            let Some(issued) = model.issue(volume, Change::Zero, range, fua).await else {
                 return;
             };
             let outcome = device.discard(first * SECTOR_BYTES, count * SECTOR_BYTES, fua).await;
             if let Err(error) = &outcome {
                 model.error_seen("trim", error);
             }
-            model.answered(volume, ticket, outcome.map(|()| fua).map_err(drop));
+            model.answered(volume, issued, &outcome);
         }
         Act::Zero { volume, first, count, fua, no_hole } => {
             let Some(device) = door.open(model, volume, Errand::Data).await else { return };
             let Some((first, count)) = usable(&device, model, volume, first, count) else { return };
-            let Some(ticket) = model.issue(volume, Change::Zero, first, count).await else {
+            let range = (first, count);
+            let Some(issued) = model.issue(volume, Change::Zero, range, fua).await else {
                 return;
             };
             let options = ZeroOptions { fua, no_hole, fast: false };
@@ -69,7 +74,7 @@ async fn perform<P: Pool>(door: &Door<P>, model: &Model, act: Act) {
             if let Err(error) = &outcome {
                 model.error_seen("write zeroes", error);
             }
-            model.answered(volume, ticket, outcome.map(|()| fua).map_err(drop));
+            model.answered(volume, issued, &outcome);
         }
         Act::Status { volume, first, count } => {
             let Some(device) = door.open(model, volume, Errand::Data).await else { return };
@@ -95,11 +100,16 @@ fn usable(
 
 /// Flushes a volume and notes what is durable then. False when it failed.
 pub async fn flush(device: &Device, model: &Model, volume: u32) -> bool {
-    let Some(issued) = model.update(volume, |v| v.history.now()) else { return false };
+    let begun = model.update(volume, |v| (v.history.now(), v.heeds_flushes()));
+    let Some((issued, heeded)) = begun else { return false };
     match device.flush().await {
         Ok(()) => {
             model.acts.set(model.acts.get() + 1);
-            model.update(volume, |v| v.history.flushed(issued));
+            model.update(volume, |v| {
+                if heeded && v.heeds_flushes() {
+                    v.history.flushed(issued);
+                }
+            });
             true
         }
         Err(error) => {
@@ -117,16 +127,17 @@ pub async fn write(
     fua: bool,
     fill: Fill,
 ) {
-    let Some(ticket) = model.issue(volume, Change::Write, first, count).await else { return };
+    let range = (first, count);
+    let Some(issued) = model.issue(volume, Change::Write, range, fua).await else { return };
     let mut buf = IoBuf::recycled(count as usize * SECTOR_LEN);
     for (index, out) in buf.chunks_exact_mut(SECTOR_LEN).enumerate() {
-        stamp(out, volume, first + index as u64, ticket.number, fill);
+        stamp(out, volume, first + index as u64, issued.ticket.number, fill);
     }
     let outcome = device.write(first * SECTOR_BYTES, buf.freeze(), fua).await;
     if let Err(error) = &outcome {
         model.error_seen("write", error);
     }
-    model.answered(volume, ticket, outcome.map(|()| fua).map_err(drop));
+    model.answered(volume, issued, &outcome);
 }
 
 /// Reads and judges every sector.
@@ -194,22 +205,27 @@ async fn status(device: &Device, model: &Model, (volume, first, count): (u32, u6
     });
 }
 
-/// Does everything in `jobs`, in order.
+/// The event of a pool that says that its cleaner has moved blocks since the import.
+pub const MOVING: &str = "segments cleaned";
+
+/// Does everything in `jobs`, in order. All volumes had `at_first` sectors together, and the pool has
+/// room for so many.
 pub async fn administrator<P: Pool>(
     pool: Rc<P>,
     model: Rc<Model>,
     disks: Vec<Device>,
     jobs: Vec<Admin>,
+    at_first: u64,
 ) {
     for job in jobs {
         if model.failed() {
             return;
         }
-        manage(&*pool, &model, &disks, job).await;
+        manage(&*pool, &model, &disks, job, at_first).await;
     }
 }
 
-async fn manage<P: Pool>(pool: &P, model: &Model, disks: &[Device], job: Admin) {
+async fn manage<P: Pool>(pool: &P, model: &Model, disks: &[Device], job: Admin, at_first: u64) {
     let outcome = match &job {
         Admin::Pause { ns } => {
             rt::sleep(Nanos(*ns)).await;
@@ -217,7 +233,8 @@ async fn manage<P: Pool>(pool: &P, model: &Model, disks: &[Device], job: Admin) 
         }
         Admin::Create { volume, sectors } => {
             model.creating(*volume, *sectors);
-            let outcome = pool.create_volume(&volume_name(*volume), sectors * SECTOR_BYTES).await;
+            let outcome =
+                pool.create_volume(&volume_name(*volume), sectors * SECTOR_BYTES, false).await;
             let presence = match outcome {
                 Ok(()) => Presence::Present,
                 Err(_) => Presence::Destroying,
@@ -253,14 +270,44 @@ async fn manage<P: Pool>(pool: &P, model: &Model, disks: &[Device], job: Admin) 
             });
             outcome
         }
+        Admin::Sync { volume, sync } => {
+            if model.usable(*volume, 0, 1).is_none() {
+                return;
+            }
+            // Of what is under way while it changes neither is promised.
+            model.update(*volume, |v| (v.sync, v.sync_varies) = (None, true));
+            let outcome = pool.set_sync(&volume_name(*volume), *sync).await;
+            if outcome.is_ok() {
+                model.update(*volume, |v| v.sync = Some(*sync));
+            }
+            outcome
+        }
         Admin::Scrub => pool.scrub().await.map(drop),
         Admin::Manage(what) => pool.manage(disks, what).await,
     };
     model.acts.set(model.acts.get() + 1);
     let name = job.name();
+    // Whether it asks for more than all volumes had together at first.
+    let grows = match &job {
+        Admin::Create { sectors, .. } => model.sectors_present() + sectors > at_first,
+        Admin::Resize { volume, sectors } => {
+            let now = model.update(*volume, |v| v.history.sectors()).unwrap_or(0);
+            model.sectors_present() + sectors > at_first + now
+        }
+        _ => false,
+    };
     match outcome {
-        Ok(()) => model.count(&format!("admin: {name}"), 1),
+        Ok(()) => {
+            model.count(&format!("admin: {name}"), 1);
+            let moving = |(event, count): &(String, u64)| event == MOVING && *count > 0;
+            if pool.events().iter().any(moving) {
+                model.count(&format!("admin: {name}, while the cleaner is at work"), 1);
+            }
+        }
         // The last good side, a device that is busy or gone: its own affair.
+        Err(refusal) if grows && refusal.message.contains(" free, ") => {
+            model.count(&format!("admin: {name} refused for want of space"), 1);
+        }
         Err(_) if job.may_be_refused() => model.count(&format!("admin: {name} refused"), 1),
         Err(refusal) => model.error_seen(&format!("{job:?}"), &refusal.message),
     }

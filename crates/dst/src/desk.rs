@@ -8,7 +8,7 @@ use forebay_sim::{Rng, Seed};
 
 use crate::atlas::Atlas;
 use crate::scenario::Admin;
-use crate::subject::{LogShape, Manage, PoolSpec};
+use crate::subject::{Manage, PoolSpec, Raid, Sync};
 
 /// What the administrator remembers from boot to boot.
 pub struct Desk {
@@ -29,6 +29,10 @@ pub struct Desk {
     log: Vec<usize>,
     /// A side of the log that must not be left alone.
     fragile: bool,
+    /// New groups are mirrors.
+    mirrors: bool,
+    /// Sectors that volumes which were destroyed in a pool that is nearly full had.
+    free: u64,
 }
 
 impl Desk {
@@ -47,12 +51,15 @@ impl Desk {
             offline: Vec::new(),
             spares: (first_spare..spec.disks()).collect(),
             log: spec.log_range().collect(),
-            fragile: spec.log == LogShape::Mirror && atlas.strikes_log(spec),
+            fragile: spec.log.sides() > 1 && atlas.strikes_log(spec),
+            mirrors: spec.raid != Raid::Raid0,
+            free: 0,
         }
     }
 
     /// What is done in one boot.
-    pub fn jobs(&mut self, rng: &mut Rng) -> Vec<Admin> {
+    pub fn jobs(&mut self, seed: Seed) -> Vec<Admin> {
+        let (rng, more) = (&mut seed.rng(), &mut seed.derive("more").rng());
         let mut jobs = Vec::new();
         for _ in 0..rng.between(1, 6) {
             jobs.push(Admin::Pause { ns: 1 << rng.between(14, 25) });
@@ -62,8 +69,67 @@ impl Desk {
                 None
             };
             jobs.push(job.unwrap_or_else(|| self.volume_job(rng)));
+            if self.manages && more.chance(150) {
+                jobs.push(self.sync(more));
+            }
+            if self.manages && more.chance(150) {
+                jobs.extend(self.group().map(Admin::Manage));
+            }
         }
         jobs
+    }
+
+    /// What is done in one boot of a pool that is nearly full: volumes come, go, shrink and grow while
+    /// the cleaner moves their blocks. Together they are never larger than they were.
+    pub fn jobs_of_a_full_pool(&mut self, seed: Seed) -> Vec<Admin> {
+        let rng = &mut seed.rng();
+        let mut jobs = Vec::new();
+        for _ in 0..rng.between(2, 10) {
+            jobs.push(Admin::Pause { ns: 1 << rng.between(18, 28) });
+            let all = (self.volumes.len() + self.mine.len()) as u64;
+            jobs.push(match rng.below(16) {
+                0..6 => {
+                    let volume = rng.below(self.volumes.len() as u64) as u32;
+                    let blocks = self.volumes[volume as usize] / 8;
+                    let sectors = rng.between(blocks / 2, blocks) * 8;
+                    // As large as it was, now and then: then what was cut off is seen again.
+                    let sectors = if rng.chance(400) { blocks * 8 } else { sectors };
+                    Admin::Resize { volume, sectors }
+                }
+                6..9 if self.volumes.len() > 1 && all > 1 => {
+                    self.free += self.volumes.pop().unwrap_or(0);
+                    Admin::Destroy { volume: self.volumes.len() as u32 }
+                }
+                9 if !self.mine.is_empty() => Admin::Destroy { volume: self.mine.swap_remove(0) },
+                6..12 if self.free > 0 => {
+                    let sectors = (self.free / 8).min(rng.between(256, 4096)) * 8;
+                    self.free -= sectors;
+                    let volume = self.next_volume;
+                    self.next_volume += 1;
+                    self.mine.push(volume);
+                    Admin::Create { volume, sectors }
+                }
+                12 => self.sync(rng),
+                13 if self.manages => match self.device_job(rng) {
+                    Some(job) => Admin::Manage(job),
+                    None => Admin::Scrub,
+                },
+                14 => Admin::Scrub,
+                _ => Admin::Manage(Manage::Commit),
+            });
+        }
+        jobs
+    }
+
+    fn sync(&mut self, rng: &mut Rng) -> Admin {
+        let volume = rng.below(self.volumes.len() as u64) as u32;
+        Admin::Sync { volume, sync: *rng.pick(&[Sync::Standard, Sync::Always, Sync::Disabled]) }
+    }
+
+    /// All spares become a group: a pool of mirrors or with parity gets another mirror only.
+    fn group(&mut self) -> Option<Manage> {
+        let fits = if self.mirrors { self.spares.len() == 2 } else { self.spares.len() == 1 };
+        fits.then(|| Manage::AddGroup(std::mem::take(&mut self.spares)))
     }
 
     fn volume_job(&mut self, rng: &mut Rng) -> Admin {

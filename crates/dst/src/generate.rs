@@ -7,7 +7,7 @@ use crate::atlas::{Atlas, Level};
 use crate::desk::Desk;
 use crate::scenario::{Act, Boot, Crash, Demand, Fates, Scenario, VERSION};
 use crate::stamp::Fill;
-use crate::subject::{LogShape, PoolSpec, Raid};
+use crate::subject::{LogShape, PoolSpec, Raid, Sync};
 
 /// Of a thousand scenarios, those whose pool is nearly full.
 const FULL: u64 = 80;
@@ -55,11 +55,12 @@ pub fn generate(seed: Seed, wish: &Wish) -> Scenario {
     };
     let mut spec = wish.spec.clone().unwrap_or_else(|| draw(seed));
     let mut more = seed.derive("relapse shape").rng();
-    while relapse && wish.spec.is_none() && spec.raid.parity(spec.data_disks) == 0 {
+    while relapse && wish.spec.is_none() && spec.parity() == 0 {
         // Without a copy nothing may be lost.
         spec = draw(Seed(more.u64()));
     }
     if wish.manage && wish.spec.is_none() {
+        several(&mut spec, &mut seed.derive("several").rng());
         spec.spare_disks = seed.derive("spares").rng().below(3) as usize;
     }
     let mut rng = seed.derive("shape").rng();
@@ -71,7 +72,19 @@ pub fn generate(seed: Seed, wish: &Wish) -> Scenario {
     });
     let mut volumes: Vec<u64> = (0..rng.between(1, 3)).map(|_| rng.between(16, 512) * 8).collect();
     if full {
-        volumes = vec![nearly_all(&spec, &mut rng)];
+        volumes = split(nearly_all(&spec, &mut rng), &mut seed.derive("split").rng());
+    }
+    let (mut sparse, mut sync) = (Vec::new(), Vec::new());
+    if wish.manage {
+        let mut kinds = seed.derive("kinds").rng();
+        for volume in 0..volumes.len() as u32 {
+            if kinds.chance(150) && !full {
+                sparse.push(volume);
+            }
+            if kinds.chance(150) {
+                sync.push((volume, *kinds.pick(&[Sync::Always, Sync::Disabled])));
+            }
+        }
     }
     let mut atlas = Atlas::draw(&spec, level, &mut seed.derive("atlas").rng());
     if relapse && level == Level::Within {
@@ -102,6 +115,8 @@ pub fn generate(seed: Seed, wish: &Wish) -> Scenario {
         spec,
         demand: level.demand(),
         volumes,
+        sparse,
+        sync,
         boots,
     }
 }
@@ -123,6 +138,7 @@ pub fn draw_spec(seed: Seed) -> PoolSpec {
         raid,
         log,
         data_disks,
+        groups: 1,
         spare_disks: 0,
         data_bytes: 64 << 20,
         log_bytes: 64 << 20,
@@ -139,13 +155,34 @@ fn draw_small_spec(seed: Seed) -> PoolSpec {
     PoolSpec { raid, data_disks, ..draw_spec(seed) }
 }
 
-/// A volume that takes most of what a pool of this shape has to give, in sectors.
+/// Now and then two groups instead of one, and two rings.
+fn several(spec: &mut PoolSpec, rng: &mut Rng) {
+    let (groups, rings) = (rng.chance(150), rng.chance(200));
+    if groups && spec.data_disks <= 5 {
+        spec.groups = 2;
+        spec.data_disks *= 2;
+    }
+    spec.log = match spec.log {
+        LogShape::One if rings => LogShape::Two,
+        LogShape::Mirror if rings => LogShape::TwoMirrors,
+        log => log,
+    };
+}
+
+/// What most of a pool of this shape can hold, in sectors.
 fn nearly_all(spec: &PoolSpec, rng: &mut Rng) -> u64 {
+    let width = spec.data_disks / spec.groups;
     let columns = match spec.raid {
         Raid::Mirror => 1,
-        raid => (spec.data_disks - raid.parity(spec.data_disks)) as u64,
-    };
-    (columns * rng.between(26, 42)) << 11
+        _ => width - spec.parity(),
+    } * spec.groups;
+    (columns as u64 * rng.between(26, 42)) << 11
+}
+
+/// One volume of so many sectors, or several that have as many together.
+fn split(sectors: u64, rng: &mut Rng) -> Vec<u64> {
+    let count = *rng.pick(&[1, 1, 2, 3]);
+    vec![sectors / count / 8 * 8; count as usize]
 }
 
 struct Plan<'a> {
@@ -173,13 +210,14 @@ fn draw_boot(plan: &Plan<'_>, desk: &mut Desk) -> Boot {
     let script = |index: u64| {
         let mut rng = plan.seed.derive("client").derive(&index.to_string()).rng();
         if plan.full {
-            return draw_filler(plan.volumes[0], index, clients, acts, plan.first, &mut rng);
+            return draw_filler(plan.volumes, index, clients, acts, plan.first, &mut rng);
         }
         draw_client(plan.volumes, acts, &mut rng)
     };
     let mut remote = plan.seed.derive("remote").rng();
     let admin = if plan.wish.admin && rng.chance(600) {
-        desk.jobs(&mut plan.seed.derive("admin").rng())
+        let seed = plan.seed.derive("admin");
+        if plan.full { desk.jobs_of_a_full_pool(seed) } else { desk.jobs(seed) }
     } else {
         Vec::new()
     };
@@ -229,7 +267,7 @@ fn relapse_in(boot: &mut Boot, atlas: &Atlas, full: bool, seed: Seed) {
 /// A client of a pool that is nearly full: in the first boot it fills its part of the volume, then
 /// it writes over the whole of it, some places more often than others.
 fn draw_filler(
-    sectors: u64,
+    volumes: &[u64],
     index: u64,
     clients: u64,
     acts: u64,
@@ -237,18 +275,22 @@ fn draw_filler(
     rng: &mut Rng,
 ) -> Vec<Act> {
     const LONG: u64 = 512;
-    let write = |first: u64, count: u64, fua| {
+    // All are of the same size.
+    let sectors = volumes[0];
+    let write = |volume: u32, first: u64, count: u64, fua| {
         let count = count.min(sectors - first);
-        Act::Write { volume: 0, first, count, fua, fill: Fill::Noise }
+        Act::Write { volume, first, count, fua, fill: Fill::Noise }
     };
     let mut out = Vec::new();
     if first_boot {
         let part = sectors / clients / 8 * 8;
-        let (mut at, end) =
-            (index * part, if index + 1 == clients { sectors } else { (index + 1) * part });
-        while at < end {
-            out.push(write(at, LONG.min(end - at), false));
-            at += LONG;
+        for volume in 0..volumes.len() as u32 {
+            let (mut at, end) =
+                (index * part, if index + 1 == clients { sectors } else { (index + 1) * part });
+            while at < end {
+                out.push(write(volume, at, LONG.min(end - at), false));
+                at += LONG;
+            }
         }
     }
     let fua = *rng.pick(&[0, 0, 100]);
@@ -257,11 +299,14 @@ fn draw_filler(
         let span = if rng.chance(hot) { sectors / 5 } else { sectors };
         let count = if rng.chance(800) { rng.between(8, 64) * 8 } else { rng.between(1, 8) * 8 };
         let first = rng.below(span / 8) * 8;
+        // Also such as the administrator makes in place of others, while they are there.
+        let all = volumes.len() as u64 + 2;
+        let volume = if volumes.len() == 1 { 0 } else { rng.below(all) as u32 };
         out.push(match rng.below(40) {
-            0 => Act::Flush { volume: 0 },
-            1 => Act::Read { volume: 0, first, count: count.min(sectors - first) },
-            2 => Act::Trim { volume: 0, first, count: count.min(sectors - first), fua: false },
-            _ => write(first, count, rng.chance(fua)),
+            0 => Act::Flush { volume },
+            1 => Act::Read { volume, first, count: count.min(sectors - first) },
+            2 => Act::Trim { volume, first, count: count.min(sectors - first), fua: false },
+            _ => write(volume, first, count, rng.chance(fua)),
         });
     }
     out

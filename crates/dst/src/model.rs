@@ -10,6 +10,7 @@ use forebay_rt::sync::Notify;
 
 use crate::history::{Change, History, Objection, Ticket};
 use crate::scenario::Demand;
+use crate::subject::Sync;
 use crate::verdict::{Failure, Kind};
 
 /// Whether a volume should be there.
@@ -34,12 +35,33 @@ pub struct VolumeModel {
     pub presence: Presence,
     /// Sizes that were asked for and not answered, or with an error.
     pub resizing: Vec<u64>,
+    /// When its writes are durable; `None` while that is being changed, or is not known: then none
+    /// need be.
+    pub sync: Option<Sync>,
+    /// It was set to something else than the default once.
+    pub sync_varies: bool,
     /// Nobody starts anything new on it.
     pub closed: bool,
     busy: Vec<(u32, Change, u64, u64)>,
 }
 
 impl VolumeModel {
+    /// Whether a change that asks for it (or not) with `fua` is durable when it is answered.
+    #[must_use]
+    pub fn makes_durable(&self, fua: bool) -> bool {
+        match self.sync {
+            Some(Sync::Standard) => fua,
+            Some(Sync::Always) => true,
+            Some(Sync::Disabled) | None => false,
+        }
+    }
+
+    /// Whether a flush that is answered makes durable what was answered before it.
+    #[must_use]
+    pub fn heeds_flushes(&self) -> bool {
+        matches!(self.sync, Some(Sync::Standard | Sync::Always))
+    }
+
     /// A read up to `end`, issued at `issued`, was answered with an error. Whether it may have been:
     /// somebody was making the volume smaller, or destroying it.
     pub fn read_fails(&mut self, issued: u64, end: u64) -> bool {
@@ -47,6 +69,15 @@ impl VolumeModel {
         let smaller = self.history.sectors() < end || self.resizing.iter().any(|to| *to < end);
         smaller || self.presence != Presence::Present
     }
+}
+
+/// A change that was issued, and what was asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Issued {
+    /// Its place in the history.
+    pub ticket: Ticket,
+    fua: bool,
+    durable: bool,
 }
 
 /// All volumes, and the first thing that went wrong.
@@ -145,6 +176,8 @@ impl Model {
             history,
             presence: Presence::Creating,
             resizing: Vec::new(),
+            sync: Some(Sync::Standard),
+            sync_varies: false,
             closed: false,
             busy: Vec::new(),
         };
@@ -156,6 +189,14 @@ impl Model {
         let out = self.volumes.borrow_mut().get_mut(&id).map(change);
         self.changed.notify_all();
         out
+    }
+
+    /// Sectors of all volumes that are there, as far as is known.
+    #[must_use]
+    pub fn sectors_present(&self) -> u64 {
+        let volumes = self.volumes.borrow();
+        let present = volumes.values().filter(|volume| volume.presence == Presence::Present);
+        present.map(|volume| volume.history.sectors()).sum()
     }
 
     /// Ids of all volumes ever made.
@@ -176,7 +217,13 @@ impl Model {
     }
 
     /// Waits until `change` may be issued, then issues it: a zeroing never overlaps another change.
-    pub async fn issue(&self, id: u32, change: Change, first: u64, count: u64) -> Option<Ticket> {
+    pub async fn issue(
+        &self,
+        id: u32,
+        change: Change,
+        (first, count): (u64, u64),
+        fua: bool,
+    ) -> Option<Issued> {
         let clashes = |volume: &VolumeModel| {
             volume.busy.iter().any(|(_, other, at, len)| {
                 (change == Change::Zero || *other == Change::Zero)
@@ -195,21 +242,23 @@ impl Model {
                 if !clashes(volume) {
                     let ticket = volume.history.issue(change, first, count);
                     volume.busy.push((ticket.number, change, first, count));
-                    return Some(ticket);
+                    return Some(Issued { ticket, fua, durable: volume.makes_durable(fua) });
                 }
             }
             self.changed.notified().await;
         }
     }
 
-    /// A change was answered: `durable` when it asked for that, `Err` when it failed.
-    pub fn answered(&self, id: u32, ticket: Ticket, outcome: Result<bool, ()>) {
+    /// A change was answered.
+    pub fn answered<E>(&self, id: u32, issued: Issued, outcome: &Result<(), E>) {
         self.acts.set(self.acts.get() + 1);
+        let Issued { ticket, fua, durable } = issued;
         self.update(id, |volume| {
             volume.busy.retain(|(number, ..)| *number != ticket.number);
             match outcome {
-                Ok(durable) => volume.history.complete(ticket, durable),
-                Err(()) => volume.history.fail(ticket),
+                // When the volume was set to something else meanwhile, the weaker of the two counts.
+                Ok(()) => volume.history.complete(ticket, durable && volume.makes_durable(fua)),
+                Err(_) => volume.history.fail(ticket),
             }
         });
     }
@@ -221,6 +270,14 @@ impl Model {
             if self.volumes.borrow().get(&id).is_none_or(|volume| volume.busy.is_empty()) {
                 return;
             }
+            self.changed.notified().await;
+        }
+    }
+
+    /// Waits while nobody may start anything on a volume that is there.
+    pub async fn opened(&self, id: u32) {
+        let closed = |volume: &VolumeModel| volume.closed && volume.presence == Presence::Present;
+        while !self.failed() && self.volumes.borrow().get(&id).is_some_and(closed) {
             self.changed.notified().await;
         }
     }

@@ -11,7 +11,7 @@ use forebay_pool::{Opener, PoolError};
 use forebay_rt as rt;
 use forebay_units::Nanos;
 
-use crate::subject::{LogShape, Manage, Pool, PoolSpec, Raid, Refusal, Scrubbed, Subject};
+use crate::subject::{Manage, Pool, PoolSpec, Raid, Refusal, Scrubbed, Subject, Sync};
 
 const POOL_NAME: &str = "tank";
 
@@ -91,13 +91,11 @@ impl Subject for Forebay {
             Raid::Z2 => Redundancy::Raidz2,
             Raid::Z3 => Redundancy::Raidz3,
         };
-        let group = GroupSpec { redundancy, devices: names(&disks[..spec.data_disks]) };
-        let logs = match spec.log {
-            LogShape::None => Vec::new(),
-            _ => vec![LogSpec { devices: names(&disks[spec.log_range()]) }],
-        };
-        let wanted =
-            forebay_pool::spec::PoolSpec { groups: vec![group], logs, ..Default::default() };
+        let of = |range: std::ops::Range<usize>| names(&disks[range]);
+        let groups = spec.group_ranges().map(|r| GroupSpec { redundancy, devices: of(r) });
+        let logs = spec.ring_ranges().map(|r| LogSpec { devices: of(r) });
+        let (groups, logs) = (groups.collect(), logs.collect());
+        let wanted = forebay_pool::spec::PoolSpec { groups, logs, ..Default::default() };
         self.known.set((0, 0));
         let pool = forebay_pool::Pool::create(self.shelf(disks), POOL_NAME, &wanted).await?;
         Ok(ForebayPool { pool })
@@ -156,13 +154,14 @@ impl Pool for ForebayPool {
         self.pool.open_volume(name)
     }
 
-    async fn create_volume(&self, name: &str, size_bytes: u64) -> Result<(), Refusal> {
-        let spec = VolumeSpec {
-            name: name.to_owned(),
-            size_bytes,
-            sparse: false,
-            properties: BTreeMap::new(),
-        };
+    async fn create_volume(
+        &self,
+        name: &str,
+        size_bytes: u64,
+        sparse: bool,
+    ) -> Result<(), Refusal> {
+        let spec =
+            VolumeSpec { name: name.to_owned(), size_bytes, sparse, properties: BTreeMap::new() };
         Ok(self.pool.create_volume(&spec).await?)
     }
 
@@ -172,6 +171,15 @@ impl Pool for ForebayPool {
 
     async fn resize_volume(&self, name: &str, size_bytes: u64) -> Result<(), Refusal> {
         Ok(self.pool.resize_volume(name, size_bytes, true).await?)
+    }
+
+    async fn set_sync(&self, name: &str, sync: Sync) -> Result<(), Refusal> {
+        let value = match sync {
+            Sync::Standard => "standard",
+            Sync::Always => "always",
+            Sync::Disabled => "disabled",
+        };
+        Ok(self.pool.set_volume(name, "sync", value).await?)
     }
 
     async fn scrub(&self) -> Result<Scrubbed, Refusal> {
@@ -196,13 +204,28 @@ impl Pool for ForebayPool {
 
     async fn manage(&self, disks: &[Device], what: &Manage) -> Result<(), Refusal> {
         let name = |disk: usize| disks[disk].name().to_owned();
-        match *what {
+        match what.clone() {
             Manage::Offline(disk) => self.pool.offline(&name(disk)).await?,
             Manage::Online(disk) => self.pool.online(&name(disk)).await?,
             Manage::Replace(old, new) => {
                 self.pool.replace(&name(old), Some(&name(new)), true).await?;
             }
-            Manage::RemoveLog(disk) => self.pool.remove(&name(disk)).await?,
+            Manage::RemoveLog(disk) => {
+                // A mirror goes as a whole, by its own name.
+                let (logs, side) = (self.pool.status().logs, name(disk));
+                let whole =
+                    logs.iter().find(|log| log.children.iter().any(|child| child.name == side));
+                self.pool.remove(whole.map_or(&side, |log| &log.name)).await?;
+            }
+            Manage::AddGroup(new) => {
+                let redundancy =
+                    if new.len() == 1 { Redundancy::Raid0 } else { Redundancy::Mirror };
+                let devices = new.into_iter().map(name).collect();
+                let groups = vec![GroupSpec { redundancy, devices }];
+                let spec =
+                    forebay_pool::spec::PoolSpec { groups, force: true, ..Default::default() };
+                self.pool.add(&spec).await?;
+            }
             Manage::AddLog(disk) => {
                 let logs = vec![LogSpec { devices: vec![name(disk)] }];
                 let spec = forebay_pool::spec::PoolSpec { logs, force: true, ..Default::default() };
@@ -223,7 +246,7 @@ impl Pool for ForebayPool {
     fn events(&self) -> Vec<(String, u64)> {
         let stats = self.pool.stats();
         vec![
-            ("segments cleaned".to_owned(), stats.since_import.segments_cleaned),
+            (crate::client::MOVING.to_owned(), stats.since_import.segments_cleaned),
             ("boots with cleaning".to_owned(), stats.since_import.segments_cleaned.min(1)),
             ("blocks moved by the cleaner".to_owned(), stats.since_import.media.cleaning / 4096),
             ("log records replayed".to_owned(), stats.last_import.log_records),

@@ -11,7 +11,7 @@ use forebay_sim::faults::{Fault, Stack};
 use forebay_sim::{CrashPoint, DiskConfig, Seed, SimDisk, Step, World, WorldImage};
 use forebay_units::{Nanos, SECTOR_BYTES};
 
-use crate::client::{administrator, client, flush, read_all, write};
+use crate::client::{MOVING, administrator, client, flush, read_all, write};
 use crate::doors::{Door, serve};
 use crate::model::{Model, Presence, volume_name};
 use crate::panics;
@@ -340,7 +340,7 @@ impl<S: Subject> Run<S> {
         for (name, count) in self.model.events() {
             self.tally.event_n(&name, count);
         }
-        if self.tally.events.contains_key("segments cleaned") {
+        if self.tally.events.contains_key(MOVING) {
             self.tally.event("scenarios with cleaning");
         }
         for stack in &self.lab.stacks {
@@ -436,7 +436,8 @@ async fn boot_task<S: Subject>(guest: Guest<S>, boot: Boot, created: bool) -> En
         };
         tasks.push(rt::spawn(client(door, model.clone(), acts)));
     }
-    tasks.push(rt::spawn(administrator(pool.clone(), model.clone(), disks, boot.admin)));
+    let at_first = scenario.volumes.iter().sum();
+    tasks.push(rt::spawn(administrator(pool.clone(), model.clone(), disks, boot.admin, at_first)));
     rt::join_all(tasks).await;
     for (name, count) in pool.events() {
         model.count(&name, count);
@@ -477,7 +478,13 @@ async fn create<S: Subject>(guest: &Guest<S>, disks: &[Device]) -> Result<S::Poo
     for (id, sectors) in scenario.volumes.iter().enumerate() {
         let id = id as u32;
         model.creating(id, *sectors);
-        pool.create_volume(&volume_name(id), sectors * SECTOR_BYTES).await?;
+        let sparse = scenario.sparse.contains(&id);
+        pool.create_volume(&volume_name(id), sectors * SECTOR_BYTES, sparse).await?;
+        let sync = scenario.sync.iter().find(|(volume, _)| *volume == id).map(|(_, sync)| *sync);
+        if let Some(sync) = sync {
+            pool.set_sync(&volume_name(id), sync).await?;
+            model.update(id, |v| (v.sync, v.sync_varies) = (Some(sync), true));
+        }
         model.update(id, |volume| volume.presence = Presence::Present);
     }
     Ok(pool)
@@ -542,7 +549,13 @@ async fn judge<S: Subject>(guest: &Guest<S>, pool: &S::Pool, demand: Demand) {
             _ => {}
         }
         let now = if there { Presence::Present } else { Presence::Gone };
-        model.update(id, |v| v.presence = now);
+        model.update(id, |v| {
+            v.presence = now;
+            // A configuration from before may count again.
+            if demand == Demand::NeverWrong && v.sync_varies {
+                v.sync = None;
+            }
+        });
         if !there {
             continue;
         }
@@ -591,7 +604,7 @@ async fn finish<S: Subject>(guest: &Guest<S>, pool: S::Pool, demand: Demand) {
     // A disk that still loses writes may lose those of a scrub too, and one that cannot be read is
     // repaired: the next scrub must be clean only when nothing was struck during both.
     let spec = &guest.scenario.spec;
-    let copies = spec.raid.parity(spec.data_disks) > 0;
+    let copies = spec.parity() > 0;
     let mut must_be_clean = false;
     for round in 0..if guest.brief { 0 } else { 8 } {
         let before = guest.lab.damage();

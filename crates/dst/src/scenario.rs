@@ -5,7 +5,7 @@ use forebay_sim::{CrashPoint, Fate, Rng, Unflushed, random_fates};
 use serde::{Deserialize, Serialize};
 
 use crate::stamp::Fill;
-use crate::subject::{Manage, PoolSpec};
+use crate::subject::{Manage, PoolSpec, Sync};
 
 /// The version of the file format.
 pub const VERSION: u32 = 1;
@@ -38,6 +38,12 @@ pub struct Scenario {
     pub demand: Demand,
     /// Sizes of the volumes that exist from the start, in sectors.
     pub volumes: Vec<u64>,
+    /// Those of them, by number, that set no space aside.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sparse: Vec<u32>,
+    /// Those of them whose writes are not durable just when that is asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sync: Vec<(u32, Sync)>,
     /// One after the other, each a new runtime on the same disks.
     pub boots: Vec<Boot>,
 }
@@ -75,6 +81,22 @@ pub enum Act {
     Pause { ns: u64 },
 }
 
+impl Act {
+    /// The volume that it is about.
+    #[must_use]
+    pub fn volume(&self) -> Option<u32> {
+        match *self {
+            Act::Write { volume, .. }
+            | Act::Read { volume, .. }
+            | Act::Flush { volume }
+            | Act::Trim { volume, .. }
+            | Act::Zero { volume, .. }
+            | Act::Status { volume, .. } => Some(volume),
+            Act::Pause { .. } => None,
+        }
+    }
+}
+
 /// What the administrator does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)]
@@ -83,6 +105,7 @@ pub enum Admin {
     Create { volume: u32, sectors: u64 },
     Destroy { volume: u32 },
     Resize { volume: u32, sectors: u64 },
+    Sync { volume: u32, sync: Sync },
     Scrub,
     Manage(Manage),
 }
@@ -96,12 +119,16 @@ impl Admin {
             Admin::Create { .. } => "volume created",
             Admin::Destroy { .. } => "volume destroyed",
             Admin::Resize { .. } => "volume resized",
+            Admin::Sync { sync: Sync::Standard, .. } => "sync=standard",
+            Admin::Sync { sync: Sync::Always, .. } => "sync=always",
+            Admin::Sync { sync: Sync::Disabled, .. } => "sync=disabled",
             Admin::Scrub => "scrub",
             Admin::Manage(Manage::Offline(_)) => "device offline",
             Admin::Manage(Manage::Online(_)) => "device online",
             Admin::Manage(Manage::Replace(..)) => "device replaced",
             Admin::Manage(Manage::RemoveLog(_)) => "log removed",
             Admin::Manage(Manage::AddLog(_)) => "log added",
+            Admin::Manage(Manage::AddGroup(_)) => "group added",
             Admin::Manage(Manage::Attach(..)) => "side attached",
             Admin::Manage(Manage::Detach(_)) => "side detached",
             Admin::Manage(Manage::Commit) => "commit",

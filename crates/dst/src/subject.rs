@@ -41,6 +41,10 @@ pub enum LogShape {
     One,
     /// On two, mirrored.
     Mirror,
+    /// On two in turn: two rings.
+    Two,
+    /// On two mirrors in turn.
+    TwoMirrors,
 }
 
 impl LogShape {
@@ -50,9 +54,30 @@ impl LogShape {
         match self {
             LogShape::None => 0,
             LogShape::One => 1,
-            LogShape::Mirror => 2,
+            LogShape::Mirror | LogShape::Two => 2,
+            LogShape::TwoMirrors => 4,
         }
     }
+
+    /// How many of them hold the same.
+    #[must_use]
+    pub fn sides(self) -> usize {
+        match self {
+            LogShape::Mirror | LogShape::TwoMirrors => 2,
+            LogShape::None | LogShape::One | LogShape::Two => 1,
+        }
+    }
+}
+
+/// When a volume's writes are durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Sync {
+    /// When that is asked for.
+    Standard,
+    /// All, when they are answered.
+    Always,
+    /// When their group is committed, whatever is asked for.
+    Disabled,
 }
 
 /// The shape of a pool.
@@ -64,6 +89,9 @@ pub struct PoolSpec {
     pub log: LogShape,
     /// Data disks.
     pub data_disks: usize,
+    /// Groups that they are divided into, all alike.
+    #[serde(default = "one")]
+    pub groups: usize,
     /// Disks that are not in the pool at first.
     pub spare_disks: usize,
     /// Size of a data disk or spare.
@@ -76,7 +104,29 @@ pub struct PoolSpec {
     pub seed: u64,
 }
 
+fn one() -> usize {
+    1
+}
+
 impl PoolSpec {
+    /// How many disks of each group may fail.
+    #[must_use]
+    pub fn parity(&self) -> usize {
+        self.raid.parity(self.data_disks / self.groups)
+    }
+
+    /// Numbers of the disks of each group.
+    pub fn group_ranges(&self) -> impl Iterator<Item = std::ops::Range<usize>> + use<> {
+        let width = self.data_disks / self.groups;
+        (0..self.groups).map(move |group| group * width..(group + 1) * width)
+    }
+
+    /// Numbers of the disks of each ring of the log: they hold the same.
+    pub fn ring_ranges(&self) -> impl Iterator<Item = std::ops::Range<usize>> + use<> {
+        let (log, sides) = (self.log_range(), self.log.sides());
+        log.step_by(sides).map(move |first| first..first + sides)
+    }
+
     /// All disks: data, then log, then spares.
     #[must_use]
     pub fn disks(&self) -> usize {
@@ -127,6 +177,8 @@ pub enum Manage {
     RemoveLog(usize),
     /// Add a disk as log.
     AddLog(usize),
+    /// Add a group of data disks: one disk, or a mirror.
+    AddGroup(Vec<usize>),
     /// Make the second disk a side of the first one's mirror (which it may become by that).
     Attach(usize, usize),
     /// Take a side off its mirror.
@@ -174,14 +226,22 @@ pub trait Pool: 'static {
     /// A volume to read and write.
     fn volume(&self, name: &str) -> Option<Device>;
 
-    /// Makes a volume of zeros. It exists for good when this returns.
-    async fn create_volume(&self, name: &str, size_bytes: u64) -> Result<(), Refusal>;
+    /// Makes a volume of zeros, with no space set aside when it is `sparse`. It exists for good when
+    /// this returns.
+    async fn create_volume(&self, name: &str, size_bytes: u64, sparse: bool)
+    -> Result<(), Refusal>;
 
     /// Destroys a volume. It is gone for good when this returns.
     async fn destroy_volume(&self, name: &str) -> Result<(), Refusal>;
 
     /// Changes the size of a volume. New space reads as zeros.
     async fn resize_volume(&self, name: &str, size_bytes: u64) -> Result<(), Refusal>;
+
+    /// Changes when a volume's writes are durable, for those that are issued from its return on.
+    async fn set_sync(&self, name: &str, sync: Sync) -> Result<(), Refusal> {
+        let message = format!("{name} cannot be {sync:?}");
+        Err(Refusal { message, names_loss: false })
+    }
 
     /// Checks every copy and parity, and repairs what can be.
     async fn scrub(&self) -> Result<Scrubbed, Refusal>;

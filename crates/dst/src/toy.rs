@@ -356,7 +356,12 @@ impl Pool for ToyPool {
         Some(Rc::new(ToyVolume { engine: self.engine.clone(), name: name.to_owned(), index }))
     }
 
-    async fn create_volume(&self, name: &str, size_bytes: u64) -> Result<(), Refusal> {
+    async fn create_volume(
+        &self,
+        name: &str,
+        size_bytes: u64,
+        _sparse: bool,
+    ) -> Result<(), Refusal> {
         self.engine.table.borrow_mut().push((name.to_owned(), size_bytes, true));
         self.engine.contents.borrow_mut().push(Sectors::new());
         Ok(self.engine.save_table().await?)

@@ -1,5 +1,7 @@
 //! All layers over one device, and faults as values that can be written down.
 
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 use forebay_device::{
@@ -25,6 +27,9 @@ pub enum Fault {
     Misdirected { trigger: Trigger, to_bytes: u64 },
     /// [`BitRot::flip`].
     Rot { offset_bytes: u64, mask: u8 },
+    /// [`BitRot::flip`] in what was written there by the `back`-th write before the last one, so
+    /// far behind its beginning; nowhere when there were not so many.
+    RotLately { back: u64, permille: u64, mask: u8 },
     /// [`Errors::add`].
     Error { trigger: Trigger, failure: Failure, effect: Effect },
     /// [`FlushErrors::add`].
@@ -59,7 +64,7 @@ impl Fault {
             Fault::Torn { .. } => "torn",
             Fault::Lost { .. } => "lost",
             Fault::Misdirected { .. } => "misdirected",
-            Fault::Rot { .. } => "rot",
+            Fault::Rot { .. } | Fault::RotLately { .. } => "rot",
             Fault::Error { trigger, .. } if trigger.times == u64::MAX => "error for good",
             Fault::Error { .. } => "error once",
             Fault::FlushError { .. } => "flush error",
@@ -111,7 +116,12 @@ pub struct Stack {
     lost: Rc<LostWrites>,
     misdirected: Rc<Misdirected>,
     rot: Rc<BitRot>,
+    /// Offset and length of the last writes.
+    written: RefCell<VecDeque<(u64, u64)>>,
 }
+
+/// How many writes a stack remembers.
+const REMEMBERED: usize = 64;
 
 impl Stack {
     /// All layers over `device`, none of them active. `seed` is for delays; `on_flush_failure` as
@@ -144,6 +154,7 @@ impl Stack {
             lost,
             misdirected,
             rot,
+            written: RefCell::default(),
         })
     }
 
@@ -154,6 +165,13 @@ impl Stack {
             Fault::Lost { trigger } => self.lost.add(trigger),
             Fault::Misdirected { trigger, to_bytes } => self.misdirected.add(trigger, to_bytes),
             Fault::Rot { offset_bytes, mask } => self.rot.flip(offset_bytes, mask),
+            Fault::RotLately { back, permille, mask } => {
+                let written = self.written.borrow();
+                let at = written.len().checked_sub(1 + back as usize);
+                if let Some((offset, len)) = at.map(|at| written[at]) {
+                    self.rot.flip(offset + len * permille.min(999) / 1000, mask);
+                }
+            }
             Fault::Error { trigger, failure, effect } => self.errors.add(trigger, failure, effect),
             Fault::FlushError { trigger } => self.flush_errors.add(trigger),
             Fault::LyingFlush { on } => self.lying.set(on),
@@ -225,6 +243,12 @@ impl BlockDevice for Stack {
     pass!(flush);
     pass!(discard);
     fn write(&self, offset: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
+        let mut written = self.written.borrow_mut();
+        if written.len() == REMEMBERED {
+            written.pop_front();
+        }
+        written.push_back((offset, data.len() as u64));
+        drop(written);
         self.inner.write(offset, data, fua)
     }
     fn write_zeroes(&self, offset: u64, len: u64, options: ZeroOptions) -> DeviceFuture<'_, ()> {

@@ -143,6 +143,21 @@ fn rot_lasts_until_written_over() {
 }
 
 #[test]
+fn rot_of_what_was_written_lately_strikes_that_write_or_nothing() {
+    run(async {
+        let stack = Stack::new(memory(), Seed(1), || ());
+        for at in [0, 8192, 65536] {
+            stack.write(at, block(4096, 7), true).await.unwrap();
+        }
+        stack.inject(&Fault::RotLately { back: 1, permille: 500, mask: 1 });
+        assert_eq!(first(&*stack, 8192 + 2048).await, 6);
+        assert_eq!((first(&*stack, 2048).await, first(&*stack, 65536 + 2048).await), (7, 7));
+        stack.inject(&Fault::RotLately { back: 3, permille: 0, mask: 1 });
+        assert_eq!(stack.counts().rot_bytes, 1, "there were no four writes");
+    });
+}
+
+#[test]
 fn a_device_goes_before_or_after_the_effect_and_comes_back() {
     run(async {
         for (effect, found) in [(Effect::None, 0), (Effect::Full, 1)] {
@@ -236,6 +251,7 @@ proptest! {
                 Fault::Lost { trigger: Trigger::once(Ops::WRITE) },
                 Fault::Misdirected { trigger: Trigger::once(Ops::WRITE), to_bytes: 4096 },
                 Fault::Rot { offset_bytes: 5, mask: 3 },
+                Fault::RotLately { back: 0, permille: 999, mask: 4 },
                 Fault::Error { trigger: Trigger::always(Ops::ALL), failure: Failure::Eio, effect: Effect::None },
                 Fault::FlushError { trigger: Trigger::always(Ops::FLUSH) },
                 Fault::LyingFlush { on: true },

@@ -20,7 +20,23 @@ const SHARDS: u64 = 8;
 /// Every shape that the exhaustive mode visits.
 fn shapes() -> Vec<(String, PoolSpec)> {
     let mut out = Vec::new();
-    for (raid, data_disks) in [
+    let mut add = |groups: usize, raid: Raid, width: usize, log: LogShape| {
+        let times = if groups > 1 { format!("{groups} times ") } else { String::new() };
+        let name = format!("{times}{raid:?} of {width}, {log:?} log");
+        let spec = PoolSpec {
+            raid,
+            log,
+            data_disks: groups * width,
+            groups,
+            spare_disks: 0,
+            data_bytes: 64 << 20,
+            log_bytes: 64 << 20,
+            segment_bytes: 1 << 20,
+            seed: 1,
+        };
+        out.push((name, spec));
+    };
+    for (raid, width) in [
         (Raid::Raid0, 1),
         (Raid::Raid0, 2),
         (Raid::Mirror, 2),
@@ -29,20 +45,14 @@ fn shapes() -> Vec<(String, PoolSpec)> {
         (Raid::Z3, 5),
     ] {
         for log in [LogShape::None, LogShape::One, LogShape::Mirror] {
-            let name = format!("{raid:?} of {data_disks}, {log:?} log");
-            let spec = PoolSpec {
-                raid,
-                log,
-                data_disks,
-                spare_disks: 0,
-                data_bytes: 64 << 20,
-                log_bytes: 64 << 20,
-                segment_bytes: 1 << 20,
-                seed: 1,
-            };
-            out.push((name, spec));
+            add(1, raid, width, log);
         }
     }
+    // Several groups, several rings.
+    add(2, Raid::Mirror, 2, LogShape::None);
+    add(2, Raid::Z1, 3, LogShape::One);
+    add(1, Raid::Mirror, 2, LogShape::Two);
+    add(1, Raid::Raid0, 1, LogShape::TwoMirrors);
     out
 }
 
@@ -76,6 +86,8 @@ fn tiny(spec: &PoolSpec) -> Scenario {
         spec: spec.clone(),
         demand: Demand::AllData,
         volumes: vec![128, 128],
+        sparse: Vec::new(),
+        sync: Vec::new(),
         boots: vec![Boot { seed: 1, clients, admin, ..Boot::default() }],
     }
 }

@@ -184,6 +184,7 @@ fn one_disk() -> Option<PoolSpec> {
         raid: Raid::Raid0,
         log: LogShape::None,
         data_disks: 1,
+        groups: 1,
         spare_disks: 0,
         data_bytes: 256 << 20,
         log_bytes: 0,
