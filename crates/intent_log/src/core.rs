@@ -304,6 +304,11 @@ impl Core {
         self.rings.iter().map(|ring| ring.len_bytes).sum()
     }
 
+    /// Number, space in use and space in all of each ring.
+    pub(crate) fn ring_bytes(&self) -> Vec<(u8, u64, u64)> {
+        self.rings.iter().map(|ring| (ring.index, ring.used_bytes, ring.len_bytes)).collect()
+    }
+
     /// What worker `at` of `generation` does next; `waker` is kept when that is to wait.
     pub(crate) fn next_for(&mut self, at: usize, generation: u64, waker: &Waker) -> Next {
         if self.closed || generation != self.generation {

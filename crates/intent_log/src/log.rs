@@ -317,6 +317,12 @@ impl IntentLog {
         self.shared.with(|core| core.capacity_bytes())
     }
 
+    /// Of each ring that is written to: its number, its space in use and in all, in bytes.
+    #[must_use]
+    pub fn rings(&self) -> Vec<(u8, u64, u64)> {
+        self.shared.with(|core| core.ring_bytes())
+    }
+
     /// Counters.
     #[must_use]
     pub fn stats(&self) -> LogStats {

@@ -15,9 +15,11 @@ use forebay_units::{BLOCK_BYTES, CommitId, DeviceId, FrameSeq, TxgId};
 
 use crate::config::{POOL_PROPERTIES, check_name, check_property};
 use crate::devices::reserve_bytes;
-use crate::devices::{Candidate, UNIT_BYTES, group_shape, layout_of, log_range, open_candidate};
+use crate::devices::{
+    Candidate, UNIT_BYTES, group_shape, layout_of, log_range, open_candidate, owner_of,
+};
 use crate::labels::{
-    OpenDevice, Opener, clear_label, give_back, write_config, write_root, write_through,
+    OpenDevice, Opener, clear_label, give_back, read_label, write_config, write_root, write_through,
 };
 use crate::loading::Loaded;
 use crate::recovery::{
@@ -138,7 +140,11 @@ pub(crate) fn add_to_config(
         config.groups.push(group);
     }
     for (_, candidates) in &opened.logs {
-        let ring = config.logs.iter().map(|r| r.ring + 1).max().unwrap_or(0);
+        // Neither one that the pool is to have, nor one that its log has until it starts anew with
+        // these: then the epoch tells old frames apart, and a number that was given up is free again.
+        let used: BTreeSet<u32> =
+            config.logs.iter().chain(&config.log_rings).map(|r| r.ring).collect();
+        let ring = (0..).find(|ring| !used.contains(ring)).unwrap_or(POOL_RINGS_FROM);
         let smallest = candidates.iter().map(|c| c.size_bytes).min().unwrap_or(0);
         let (start_bytes, len_bytes) = log_range(smallest);
         let sides: Vec<MemberConfig> =
@@ -151,10 +157,35 @@ pub(crate) fn add_to_config(
     }
     if config.logs.iter().any(|ring| ring.ring >= POOL_RINGS_FROM) {
         return Err(PoolError::new(format!(
-            "a pool can be given {POOL_RINGS_FROM} log devices in its life; this would be one more"
+            "a pool can have {POOL_RINGS_FROM} log devices (a mirror is one); these would be more"
         )));
     }
     Ok(devices)
+}
+
+impl Pool {
+    /// Takes the labels of whatever pool off the device at `path`. Without `force` fails when that pool
+    /// still counts on the device; in any case when the device is in use, or has no label.
+    pub async fn clear_label(
+        opener: Rc<dyn Opener>,
+        path: &str,
+        force: bool,
+    ) -> Result<(), PoolError> {
+        // Whatever else is on it: nothing is written where there is no label.
+        let device = open_candidate(&opener, path, true).await?.device();
+        let label = read_label(&device).await;
+        if label.current().is_none() {
+            return Err(PoolError::new(format!("{path} has no label of a pool; nothing was done")));
+        }
+        if let Some(owner) = owner_of(&label).filter(|_| !force) {
+            return Err(PoolError::new(format!(
+                "{path} belongs to pool '{owner}'; use -f to take it away from there all the same \
+                 (what that pool has on it is lost)"
+            )));
+        }
+        clear_label(&device).await?;
+        Ok(())
+    }
 }
 
 /// A place for the log on a device that belongs to no pool yet: where it begins, and its length.
@@ -217,23 +248,41 @@ pub(crate) async fn clear(device: &Device) -> Result<(), PoolError> {
     })
 }
 
+/// Everything that can be known of a new pool before anything is written, and its devices.
+async fn checked(
+    opener: &Rc<dyn Opener>,
+    name: &str,
+    spec: &PoolSpec,
+) -> Result<Opened, PoolError> {
+    check_name("pool", name)?;
+    for (property, value) in &spec.properties {
+        check_property(POOL_PROPERTIES, property, value)?;
+    }
+    if spec.groups.is_empty() || spec.groups.iter().any(|g| g.devices.is_empty()) {
+        return Err(PoolError::new("name at least one data device"));
+    }
+    check_alike(&[], spec)?;
+    open_spec(opener, spec).await
+}
+
 impl Pool {
+    /// Fails as [`Pool::create`] would before it writes anything. Writes nothing itself.
+    pub async fn check_new(
+        opener: Rc<dyn Opener>,
+        name: &str,
+        spec: &PoolSpec,
+    ) -> Result<(), PoolError> {
+        checked(&opener, name, spec).await.map(|_| ())
+    }
+
     /// Makes a pool and imports it. Nothing is written before everything has been checked.
     pub async fn create(
         opener: Rc<dyn Opener>,
         name: &str,
         spec: &PoolSpec,
     ) -> Result<Rc<Pool>, PoolError> {
-        check_name("pool", name)?;
-        for (property, value) in &spec.properties {
-            check_property(POOL_PROPERTIES, property, value)?;
-        }
-        if spec.groups.is_empty() || spec.groups.iter().any(|g| g.devices.is_empty()) {
-            return Err(PoolError::new("name at least one data device"));
-        }
-        check_alike(&[], spec)?;
         let (opener, possession) = crate::possession::fence(opener);
-        let opened = open_spec(&opener, spec).await?;
+        let opened = checked(&opener, name, spec).await?;
         let smallest = opened.groups.iter().flat_map(|(_, d)| d).map(|c| c.size_bytes).min();
         let mut config = PoolConfig {
             name: name.to_owned(),

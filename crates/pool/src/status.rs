@@ -74,7 +74,7 @@ pub struct VdevSpace {
     /// Bytes between the labels of its devices, parity included, and a mirror as one of its sides.
     pub raw_size_bytes: u64,
     /// What lives in them, with its parity, as of the last committed group. Of a log device what
-    /// is not yet in the main store; `None` when several share the log.
+    /// is not yet in the main store; 0 when the log does not write to it at present.
     pub raw_alloc_bytes: Option<u64>,
 }
 

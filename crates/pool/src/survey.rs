@@ -218,6 +218,7 @@ impl Pool {
         let config = self.config.borrow();
         let devices = self.devices.borrow();
         let errors = self.health.log_errors.borrow();
+        let rings = self.log.rings();
         let mut logs = Vec::new();
         for ring in &config.logs {
             let mut children = Vec::new();
@@ -240,16 +241,11 @@ impl Pool {
                 0 => Health::Faulted,
                 _ => Health::Degraded,
             };
-            let sizes = ring.sides.iter().map(|side| side.size_bytes);
-            let alone = config.logs.len() == 1;
             let mut vdev = branch("mirror", ring.ring as usize, state, children);
-            vdev.space = Some(VdevSpace {
-                raw_size_bytes: match alone {
-                    true => self.log.capacity_bytes(),
-                    false => sizes.min().unwrap_or(0),
-                },
-                raw_alloc_bytes: alone.then(|| self.log.used_bytes()),
-            });
+            // One that the log does not write to at present has nothing that would be replayed.
+            let held = rings.iter().find(|(index, ..)| u32::from(*index) == ring.ring);
+            let (used, len) = held.map_or((0, ring.len_bytes), |(_, used, len)| (*used, *len));
+            vdev.space = Some(VdevSpace { raw_size_bytes: len, raw_alloc_bytes: Some(used) });
             logs.push(vdev);
         }
         logs

@@ -403,3 +403,59 @@ fn groups_and_logs_tell_how_full_they_are() {
         assert_eq!(found["available"], summary.available_bytes.to_string());
     });
 }
+
+#[test]
+fn log_devices_come_and_go_for_ever() {
+    let rack = Rack::new(&["a", "l", "m"], SIZE);
+    let there = rack.clone();
+    Runtime::simulated(7).block_on(async move {
+        let rack = there;
+        let both = spec(Redundancy::Raid0, &["a"], &["l"]);
+        let pool = Pool::create(rack.host(1), "tank", &both).await.unwrap();
+        pool.create_volume(&volume(8 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        for round in 0..40u64 {
+            let (new, old) = if round % 2 == 0 { ("m", "l") } else { ("l", "m") };
+            v.write(0, stamp(4096, round), true).await.unwrap();
+            let add = spec(Redundancy::Raid0, &[], &[new]);
+            let add = crate::spec::PoolSpec { groups: vec![], force: true, ..add };
+            pool.add(&add).await.unwrap_or_else(|e| panic!("round {round}: {}", e.message));
+            v.write(4096, stamp(4096, round + 100), true).await.unwrap();
+            pool.remove(old).await.unwrap();
+        }
+        v.write(0, stamp(4096, 40), true).await.unwrap();
+        let held = pool.status().logs[0].space.unwrap().raw_alloc_bytes;
+        assert!(held > Some(0), "the newest write waits in the log");
+    });
+    // Nobody closed it: what is in the log is found on a ring whose number had been used before.
+    Runtime::simulated(8).block_on(async move {
+        let paths = names(&["a", "l", "m"]);
+        let pool = Pool::import(rack.host(1), &paths, "tank", &OPTIONS).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        expect(&v, 0, &stamp(4096, 40)).await;
+        expect(&v, 4096, &stamp(4096, 139)).await;
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn each_of_several_logs_says_what_it_holds() {
+    Runtime::simulated(8).block_on(async {
+        let rack = Rack::new(&["a", "l", "m"], SIZE);
+        let mut all = spec(Redundancy::Raid0, &["a"], &["l"]);
+        all.logs.push(crate::spec::LogSpec { devices: vec!["m".into()] });
+        let pool = Pool::create(rack.host(1), "tank", &all).await.unwrap();
+        pool.create_volume(&volume(8 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        for at in 0..32 {
+            v.write(at * 4096, stamp(4096, at), true).await.unwrap();
+        }
+        let (status, stats) = (pool.status(), pool.stats());
+        let space = |at: usize| status.logs[at].space.expect("a log has space");
+        let held = |at: usize| space(at).raw_alloc_bytes.expect("each for itself");
+        assert!(held(0) > 0 && held(1) > 0, "both take writes: {} {}", held(0), held(1));
+        assert_eq!(held(0) + held(1), stats.log_used_bytes);
+        assert_eq!(space(0).raw_size_bytes + space(1).raw_size_bytes, stats.log_capacity_bytes);
+        pool.export().await.unwrap();
+    });
+}
