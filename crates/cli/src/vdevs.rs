@@ -4,7 +4,7 @@ use forebay_pool::spec::{GroupSpec, LogSpec, PoolSpec, Redundancy};
 
 use crate::failure::Failure;
 
-/// The most devices that a pool may have.
+/// The most devices that a group of data devices, or a mirror of log devices, may have.
 const DEVICES_MAX: usize = 24;
 
 /// What a keyword opened.
@@ -48,12 +48,6 @@ pub fn parse_vdevs(words: &[String]) -> Result<PoolSpec, Failure> {
         return Err(Failure::usage("no device follows 'log'"));
     }
     let all: Vec<&String> = devices_of(&spec).collect();
-    if all.len() > DEVICES_MAX {
-        return Err(Failure::new(format!(
-            "{} devices are more than the {DEVICES_MAX} that a pool may have",
-            all.len()
-        )));
-    }
     for (at, device) in all.iter().enumerate() {
         if all[..at].contains(device) {
             return Err(Failure::new(format!("{device} is named twice; name each device once")));
@@ -102,6 +96,14 @@ fn close(open: Open, in_log: bool, spec: &mut PoolSpec) -> Result<(), Failure> {
             )));
         }
         _ => {}
+    }
+    let is_mirror = redundancy == Redundancy::Mirror;
+    if devices.len() > DEVICES_MAX && (!in_log || is_mirror) {
+        return Err(Failure::new(format!(
+            "{} devices are more than the {DEVICES_MAX} that one {} may have; make several",
+            devices.len(),
+            word.unwrap_or("raid0")
+        )));
     }
     if !in_log {
         spec.groups.push(GroupSpec { redundancy, devices });

@@ -44,10 +44,29 @@ fn nonsense_is_refused_in_words() {
         ("a a", "a is named twice"),
         ("a log a", "a is named twice"),
         ("a cache b", "'cache' devices"),
-        ("1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25", "25 devices"),
     ] {
         let failure = parse(words).unwrap_err();
         assert!(failure.message.contains(hint), "{words}: {}", failure.message);
+    }
+}
+
+#[test]
+fn groups_have_24_devices_at_most_and_pools_more() {
+    let some = |from: usize, count: usize| {
+        (from..from + count).map(|at| format!("d{at}")).collect::<Vec<_>>().join(" ")
+    };
+    let wide = format!("raidz2 {} log mirror l m", some(0, 24));
+    assert_eq!(devices_of(&parse(&wide).unwrap()).count(), 26, "a log beside a group of 24");
+    let two = format!("mirror {} mirror {}", some(0, 24), some(24, 24));
+    assert_eq!(devices_of(&parse(&two).unwrap()).count(), 48);
+    for (words, name) in [
+        (some(0, 25), "one raid0"),
+        (format!("raidz3 {}", some(0, 25)), "one raidz3"),
+        (format!("a log mirror {}", some(0, 25)), "one mirror"),
+    ] {
+        let failure = parse(&words).unwrap_err();
+        assert!(failure.message.starts_with("25 devices are more"), "{}", failure.message);
+        assert!(failure.message.contains(name), "{}", failure.message);
     }
 }
 
