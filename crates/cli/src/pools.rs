@@ -392,6 +392,7 @@ async fn change(pool: &Rc<Pool>, action: &Action) -> Result<(), Failure> {
         Action::Scrub { verb: ScanVerb::Pause } => pool.scrub_pause().await?,
         Action::Scrub { verb: ScanVerb::Stop } => pool.scrub_stop().await?,
         Action::Resilver => pool.resilver().await?,
+        Action::Sync => pool.sync().await?,
         Action::VolumeCreate { spec } => pool.create_volume(spec).await?,
         Action::VolumeResize { volume, size_bytes, force } => {
             pool.resize_volume(volume, *size_bytes, *force).await?;

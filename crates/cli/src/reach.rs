@@ -39,8 +39,9 @@ impl Reach {
     /// Looks for servers. `stop` is how the user ends a command that waits.
     pub async fn new(state: StateDir, stop: Option<Rc<Stop>>) -> Result<Self, Failure> {
         let mut links = Vec::new();
-        for (_, path) in state.control_sockets()? {
-            match Link::connect(&path).await? {
+        for (pid, path) in state.control_sockets()? {
+            let what = format!("waiting for the server (process {pid})");
+            match patiently(&what, false, Link::connect(&path)).await? {
                 Some(link) => links.push(Rc::new(link)),
                 None => state.forget_socket(&path),
             }
@@ -250,7 +251,7 @@ fn doing(action: &Action, pool: &str) -> String {
 }
 
 fn request(pool: &str, typed: &str, action: Action) -> Request {
-    let typed = if action.is_read_only() { "" } else { typed };
+    let typed = if action.is_remembered() { typed } else { "" };
     let (pool, typed) = (pool.to_owned(), typed.to_owned());
     Request { version: PROTOCOL_VERSION, pool, typed, action }
 }

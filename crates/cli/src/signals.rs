@@ -7,9 +7,13 @@ use std::rc::Rc;
 
 use forebay_rt::sync::Notify;
 use forebay_rt::{Either, uring};
+use forebay_units::Nanos;
 use io_uring::{opcode, types};
 
 use crate::failure::{Failure, report};
+
+/// Signals that are no further apart than this are one.
+const SAME_WISH: Nanos = Nanos::from_millis(500);
 
 /// SIGINT, SIGTERM and SIGHUP, taken away from their default action.
 pub struct Signals {
@@ -41,7 +45,9 @@ impl Signals {
     }
 
     /// Watches from now on. The first signal is told to whoever waits; the second ends the
-    /// process at once, without any cleaning up: what was acknowledged is durable already.
+    /// process at once, without any cleaning up: what was acknowledged is durable already. One that
+    /// comes right after the first is the same wish: timeout(1) sends it to the process and to its
+    /// group, and a terminal that is closed and its shell both send one.
     #[must_use]
     pub fn watch(self) -> Rc<Stop> {
         let stop = Rc::new(Stop {
@@ -56,10 +62,13 @@ impl Signals {
                 Ok(signal) => *tell.by.borrow_mut() = signal.to_string(),
                 Err(e) => report(&format!("signals cannot be read ({e}): stopping")),
             }
+            let asked_at = forebay_rt::now();
             tell.asked.set(true);
             tell.changed.notify_all();
-            if let Ok(signal) = self.next().await {
-                unsafe { libc::_exit(128 + signal.number) }
+            while let Ok(signal) = self.next().await {
+                if forebay_rt::now() > asked_at + SAME_WISH {
+                    unsafe { libc::_exit(128 + signal.number) }
+                }
             }
         });
         stop

@@ -116,6 +116,18 @@ fn unknown_pools_and_sizes_out_of_range() {
 }
 
 #[test]
+fn the_catalogue_is_for_programs_too() {
+    let scratch = Scratch::new("catalogue");
+    let text = scratch.run("simulate --list --json");
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((&json["version"], &json["command"]), (&1.into(), &"simulate --list".into()));
+    let devices = json["devices"].as_array().unwrap();
+    assert_eq!(devices.len() + 2, scratch.run("simulate --list").lines().count());
+    assert!(devices.iter().all(|device| device["facts"]["medium"].is_string()));
+    scratch.refused("simulate --show intel-320-40gb --json", 2, "--list --json");
+}
+
+#[test]
 fn an_empty_state_lists_nothing() {
     let scratch = Scratch::new("empty");
     assert_eq!(text(&scratch.forebay("pool list")), "no pools available\n");

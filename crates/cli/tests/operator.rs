@@ -11,12 +11,6 @@ use common::{Scratch, Server};
 
 const MIB: u64 = 1 << 20;
 
-fn scratch(name: &str, files: &[&str]) -> Scratch {
-    let scratch = Scratch::new(name);
-    files.iter().for_each(|file| scratch.file(file, 64 * MIB));
-    scratch
-}
-
 /// Hashes of the files that are there.
 fn hashes(scratch: &Scratch, files: &[&str]) -> BTreeMap<String, String> {
     let there = files.iter().filter(|file| scratch.0.join(file).exists());
@@ -25,19 +19,6 @@ fn hashes(scratch: &Scratch, files: &[&str]) -> BTreeMap<String, String> {
     let text = String::from_utf8(output.stdout).unwrap();
     let pair = |line: &str| line.split_once("  ").map(|(hash, name)| (name.into(), hash.into()));
     text.lines().filter_map(pair).collect()
-}
-
-fn hide(scratch: &Scratch, files: &[&str]) {
-    std::fs::create_dir_all(scratch.0.join("hidden")).unwrap();
-    for file in files {
-        std::fs::rename(scratch.0.join(file), scratch.0.join("hidden").join(file)).unwrap();
-    }
-}
-
-fn show(scratch: &Scratch, files: &[&str]) {
-    for file in files {
-        std::fs::rename(scratch.0.join("hidden").join(file), scratch.0.join(file)).unwrap();
-    }
 }
 
 /// A pool that was being served when its server was killed.
@@ -53,20 +34,28 @@ fn killed(scratch: &Scratch, create: &str) {
 #[test]
 fn a_refused_import_changes_no_device() {
     const FILES: [&str; 6] = ["d0", "d1", "d2", "d3", "l0", "l1"];
-    let scratch = scratch("refused", &FILES);
+    let scratch = Scratch::with_devices("refused", &FILES);
     killed(&scratch, "pool create tank raidz1 d0 d1 d2 d3 log mirror l0 l1");
     let refused = |gone: &[&str], words: &[&str], hint: &str| {
-        hide(&scratch, gone);
+        scratch.hide(gone);
         let before = hashes(&scratch, &FILES);
         assert_eq!(before.len(), FILES.len() - gone.len());
         for words in words {
             scratch.refused(words, 1, hint);
         }
+        if words.contains(&"serve tank") {
+            let text = scratch.unavailable("pool status tank", hint);
+            for (at, file) in FILES.iter().enumerate() {
+                let state = if gone.contains(file) { "UNAVAIL" } else { "ONLINE" };
+                let line = text.lines().find(|line| line.contains(&format!("/{file} ")));
+                assert!(line.is_some_and(|line| line.ends_with(state)), "{at}:\n{text}");
+            }
+        }
         assert_eq!(hashes(&scratch, &FILES), before, "{words:?}");
-        show(&scratch, gone);
+        scratch.show(gone);
     };
     // As a pool that is known, by whatever command, and as one that is looked for.
-    let known = ["pool status tank", "serve tank", "pool export tank", "pool import -F tank"];
+    let known = ["serve tank", "pool export tank", "pool import -F tank", "volume list tank"];
     refused(&["d0", "d1"], &known, "needs 3 of them");
     refused(&["l0", "l1"], &known, "its log device is missing");
     std::fs::rename(scratch.state(), scratch.0.join("state")).unwrap();
@@ -75,19 +64,19 @@ fn a_refused_import_changes_no_device() {
     std::fs::remove_dir_all(scratch.state()).unwrap();
     std::fs::rename(scratch.0.join("state"), scratch.state()).unwrap();
     // What was said about -m holds for a pool that is known, too.
-    hide(&scratch, &["l0", "l1"]);
+    scratch.hide(&["l0", "l1"]);
     scratch.run("pool import -m tank");
     let status = scratch.run("pool status tank");
     assert!(status.contains("FAULTED"), "{status}");
     assert!(scratch.run("pool scrub tank").contains("with 0 errors"));
-    show(&scratch, &["l0", "l1"]);
+    scratch.show(&["l0", "l1"]);
     scratch.run("pool remove tank mirror-0");
     scratch.run("pool add -f tank log mirror l0 l1");
     assert_eq!(scratch.run("pool list -H -o health"), "ONLINE\n");
     // Exported, nothing is lost without the log, and it is asked for all the same.
     scratch.run("pool export tank");
     refused(&["l0", "l1"], &["pool import -d . tank"], "no data is lost with it");
-    hide(&scratch, &["l0", "l1"]);
+    scratch.hide(&["l0", "l1"]);
     let listed = scratch.run("pool import -d .");
     assert!(listed.contains("import with -m"), "{listed}");
     scratch.run("pool import -m -d . tank");
@@ -97,35 +86,35 @@ fn a_refused_import_changes_no_device() {
 #[test]
 fn the_old_half_of_a_mirror_is_refused_though_the_pool_is_known() {
     const FILES: [&str; 2] = ["d0", "d1"];
-    let scratch = scratch("halves", &FILES);
+    let scratch = Scratch::with_devices("halves", &FILES);
     scratch.run("pool create tank mirror d0 d1");
-    hide(&scratch, &["d1"]);
+    scratch.hide(&["d1"]);
     // The other half goes on alone, and then is away itself.
     scratch.run("volume create -V 16M tank/vol0");
     assert_eq!(scratch.run("volume list -H -o name"), "tank/vol0\n");
-    show(&scratch, &["d1"]);
-    hide(&scratch, &["d0"]);
+    scratch.show(&["d1"]);
+    scratch.hide(&["d0"]);
     let before = hashes(&scratch, &FILES);
     for words in ["volume list tank", "serve tank", "pool import -m tank"] {
         scratch.refused(words, 1, "may hold newer data");
     }
     assert_eq!(hashes(&scratch, &FILES), before);
-    show(&scratch, &["d0"]);
+    scratch.show(&["d0"]);
     assert_eq!(scratch.run("volume list -H -o name"), "tank/vol0\n");
     scratch.run("pool resilver -w tank");
     // Who says so goes back to what is here.
-    hide(&scratch, &["d1"]);
+    scratch.hide(&["d1"]);
     scratch.run("pool import -f tank");
     scratch.run("pool status tank");
 }
 
 #[test]
 fn a_known_pool_is_found_where_its_devices_went() {
-    let scratch = scratch("moved", &["d0", "d1", "l0"]);
+    let scratch = Scratch::with_devices("moved", &["d0", "d1", "l0"]);
     scratch.run("pool create tank mirror d0 d1 log l0");
     scratch.refused("pool import -d . tank", 1, "'forebay serve tank' serves it");
-    hide(&scratch, &["d0", "d1", "l0"]);
-    scratch.refused("pool status tank", 1, "");
+    scratch.hide(&["d0", "d1", "l0"]);
+    scratch.unavailable("pool status tank", "none of the devices of 'tank'");
     scratch.refused("pool import -d . tank", 1, "name the folder of its devices with -d");
     scratch.run("pool import -d hidden tank");
     assert!(scratch.run("pool status tank").contains("/hidden/l0"));
@@ -136,23 +125,29 @@ fn a_known_pool_is_found_where_its_devices_went() {
 
 #[test]
 fn a_pool_whose_devices_are_gone_can_be_forgotten() {
-    let scratch = scratch("gone", &["d0"]);
+    let scratch = Scratch::with_devices("gone", &["d0"]);
     scratch.run("pool create tank d0");
-    hide(&scratch, &["d0"]);
-    for words in ["pool status tank", "pool export tank", "pool destroy -f tank"] {
+    scratch.hide(&["d0"]);
+    for words in ["volume list tank", "pool export tank", "pool destroy -f tank"] {
         scratch.refused(words, 1, "'forebay pool export -f tank'");
     }
+    let text = scratch.unavailable("pool status -x", "'forebay pool export -f tank'");
+    assert!(text.lines().any(|line| line.ends_with("/d0  UNAVAIL")), "{text}");
+    let json: serde_json::Value =
+        serde_json::from_slice(&scratch.forebay("pool status --json").stdout).unwrap();
+    assert_eq!(json["unavailable"][0]["name"], "tank");
+    assert_eq!(json["unavailable"][0]["groups"][0]["state"], "UNAVAIL");
     let output = scratch.forebay("pool export -f tank");
     assert!(output.status.success());
     assert!(String::from_utf8_lossy(&output.stderr).contains("no longer known"));
     assert_eq!(scratch.run("pool list -H"), "");
-    show(&scratch, &["d0"]);
+    scratch.show(&["d0"]);
     scratch.run("pool import -d . tank");
 }
 
 #[test]
 fn groups_are_alike_unless_forced() {
-    let scratch = scratch("alike", &["d0", "d1", "d2", "d3", "d4"]);
+    let scratch = Scratch::with_devices("alike", &["d0", "d1", "d2", "d3", "d4"]);
     scratch.refused("pool create tank mirror d0 d1 raidz2 d2 d3 d4", 1, "one group would survive");
     scratch.run("pool create tank mirror d0 d1");
     scratch.refused("pool add tank d2", 1, "would survive 0 failed devices and another 1");
@@ -167,7 +162,7 @@ fn groups_are_alike_unless_forced() {
 
 #[test]
 fn one_side_of_a_mirrored_log_is_not_removed() {
-    let scratch = scratch("sides", &["d0", "l0", "l1"]);
+    let scratch = Scratch::with_devices("sides", &["d0", "l0", "l1"]);
     scratch.run("pool create tank d0 log mirror l0 l1");
     scratch.refused("pool remove tank l0", 1, "'forebay pool detach tank");
     assert!(scratch.run("pool status tank").contains("mirror-0"));
@@ -178,7 +173,7 @@ fn one_side_of_a_mirrored_log_is_not_removed() {
 
 #[test]
 fn a_scrub_is_seen_at_once_and_remembered() {
-    let scratch = scratch("scrubbed", &["d0", "d1"]);
+    let scratch = Scratch::with_devices("scrubbed", &["d0", "d1"]);
     scratch.run("pool create tank mirror d0 d1");
     assert!(!scratch.run("pool status tank").contains("scan:"));
     let server = scratch.server("serve tank");
@@ -192,7 +187,7 @@ fn a_scrub_is_seen_at_once_and_remembered() {
 
 #[test]
 fn a_port_that_is_taken_is_said_and_leaves_the_pool_closed() {
-    let scratch = scratch("ports", &["d0", "d1"]);
+    let scratch = Scratch::with_devices("ports", &["d0", "d1"]);
     scratch.run("pool create one d0");
     scratch.run("pool create two d1");
     let first = scratch.server("serve one --listen tcp:127.0.0.1:0");
@@ -212,19 +207,15 @@ fn port_of(server: &Server) -> u16 {
 
 #[test]
 fn up_that_is_refused_or_interrupted_leaves_nothing() {
-    let scratch = scratch("up-ends", &[]);
+    let scratch = Scratch::with_devices("up-ends", &[]);
     let server = scratch.server("up --size 64M --dir first --listen unix:a.sock");
     scratch.refused("up --size 64M --dir second --listen unix:b.sock", 1, "is known already");
     assert!(!scratch.0.join("second").exists());
     assert!(server.interrupt().success());
     // Interrupted while it writes its log files.
     let other = Scratch::new("up-cut");
-    let mut child = other
-        .command("up --size 8G --dir made --listen unix:c.sock")
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut up = other.command("up --size 8G --dir made --listen unix:c.sock");
+    let mut child = other.spawn(up.stdout(Stdio::piped()).stderr(Stdio::piped()));
     let mut said = String::new();
     let mut out = child.stdout.take().unwrap();
     while !said.contains("through once") {
@@ -233,7 +224,7 @@ fn up_that_is_refused_or_interrupted_leaves_nothing() {
         assert!(got > 0, "it ended early, after\n{said}");
         said.push_str(&String::from_utf8_lossy(&chunk[..got]));
     }
-    Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    child.signal("-INT");
     let mut line = String::new();
     child.stderr.take().unwrap().read_to_string(&mut line).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(1), "{line}");
@@ -245,7 +236,7 @@ fn up_that_is_refused_or_interrupted_leaves_nothing() {
 
 #[test]
 fn a_server_that_stops_says_who_asked() {
-    let scratch = scratch("asked", &["d0"]);
+    let scratch = Scratch::with_devices("asked", &["d0"]);
     scratch.run("pool create tank d0");
     let mut server = scratch.server("serve tank");
     let status = Command::new("sh")
@@ -257,6 +248,56 @@ fn a_server_that_stops_says_who_asked() {
     assert!(said.contains(&format!("SIGTERM of process {}", sender.trim())), "{said}");
 }
 
+#[test]
+fn a_signal_that_is_sent_twice_is_one_wish() {
+    let scratch = Scratch::with_devices("double", &["d0"]);
+    scratch.run("pool create tank d0");
+    for round in 0..20 {
+        let server = scratch.server("serve tank --listen unix:s.sock");
+        let pid = server.pid();
+        // As timeout(1) does it: to the process, and again to its group.
+        let twice = format!("kill -INT {pid}; kill -TERM {pid}");
+        Command::new("sh").args(["-c", &twice]).status().unwrap();
+        let ended = server.wait();
+        assert_eq!(ended.code(), Some(0), "round {round}: {ended}");
+    }
+}
+
+#[test]
+fn what_takes_long_is_seen_on_a_terminal() {
+    if !Command::new("script").arg("--version").output().is_ok_and(|o| o.status.success()) {
+        eprintln!("skipped: 'script' (bsdutils) makes the terminal");
+        return;
+    }
+    let scratch = Scratch::with_devices("long", &["d0"]);
+    scratch.run("pool create tank d0");
+    let server = scratch.server("serve tank --listen unix:s.sock");
+    // A server that stands still: whoever asks it something waits.
+    server.signal("-STOP");
+    let binary = env!("CARGO_BIN_EXE_forebay");
+    let mut terminal = Command::new("script");
+    terminal.args(["-qefc", &format!("{binary} pool list -H -o name"), "/dev/null"]);
+    terminal.env("FOREBAY_STATE_DIR", scratch.state()).current_dir(&scratch.0);
+    let mut child = scratch.spawn(terminal.stdin(Stdio::null()).stdout(Stdio::piped()));
+    let mut out = child.stdout.take().unwrap();
+    let mut said = String::new();
+    let mut more = |said: &mut String| {
+        let mut chunk = [0u8; 4096];
+        let got = out.read(&mut chunk).unwrap();
+        said.push_str(&String::from_utf8_lossy(&chunk[..got]));
+        got > 0
+    };
+    let waiting = format!("waiting for the server (process {}): 00:00:0", server.pid());
+    while !said.contains(&waiting) {
+        assert!(more(&mut said), "it ended without a word of waiting: {said}");
+    }
+    server.signal("-CONT");
+    while more(&mut said) {}
+    assert!(said.ends_with("tank\r\n"), "and then the answer: {said:?}");
+    assert!(child.finish().status.success());
+    assert!(server.interrupt().success());
+}
+
 /// Bytes that a file takes on its file system.
 fn taken_bytes(scratch: &Scratch, file: &str) -> u64 {
     use std::os::unix::fs::MetadataExt;
@@ -266,13 +307,13 @@ fn taken_bytes(scratch: &Scratch, file: &str) -> u64 {
 /// Runs a command, interrupts it when it has begun to fill `file`, and gives what it said.
 fn interrupted(scratch: &Scratch, words: &str, file: &str) -> String {
     let before = taken_bytes(scratch, file);
-    let mut child = scratch.command(words).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = scratch.spawn(scratch.command(words).stderr(Stdio::piped()));
     while taken_bytes(scratch, file) < before + 16 * MIB {
         assert!(child.try_wait().unwrap().is_none(), "{words} ended early");
         #[allow(clippy::disallowed_methods, reason = "another process is waited for")]
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    child.signal("-INT");
     let mut said = String::new();
     child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(1), "{words}: {said}");
@@ -286,7 +327,7 @@ fn interrupted_in_the_middle_of_a_log_devices_are_as_they_were() {
     const LOG: u64 = 16 << 30;
     /// What is left of a device that was cleared: zeros where labels were.
     const LITTLE: u64 = 4 * MIB;
-    let scratch = scratch("cut", &["d0", "d1", "old"]);
+    let scratch = Scratch::with_devices("cut", &["d0", "d1", "old"]);
     for log in ["l0", "l1"] {
         scratch.file(log, LOG);
     }
@@ -320,24 +361,25 @@ fn interrupted_in_the_middle_of_a_log_devices_are_as_they_were() {
 
 #[test]
 fn halves_that_went_on_apart_are_chosen_between() {
-    let scratch = scratch("apart", &["d0", "d1"]);
+    let scratch = Scratch::with_devices("apart", &["d0", "d1"]);
     scratch.run("pool create tank mirror d0 d1");
     for (gone, volume) in [("d1", "first"), ("d0", "second")] {
-        hide(&scratch, &[gone]);
+        scratch.hide(&[gone]);
         scratch.run("pool import -f tank");
         scratch.run(&format!("volume create -V 16M tank/{volume}"));
-        show(&scratch, &[gone]);
+        scratch.show(&[gone]);
     }
-    for words in ["pool status tank", "serve tank", "pool import -f tank"] {
+    for words in ["pool list tank", "serve tank", "pool import -f tank"] {
         scratch.refused(words, 1, "pool import --keep");
     }
+    scratch.unavailable("pool status tank", "pool import --keep");
     scratch.refused("pool import --keep d9 tank", 1, "d9 is no data device");
     scratch.run("pool import --keep d0 tank");
     assert_eq!(scratch.run("volume list -H -o name"), "tank/first\n");
     scratch.refused("pool online tank d1", 1, "'forebay pool replace tank");
     scratch.run("pool replace -w tank d1");
     assert_eq!(scratch.run("pool list -H -o health"), "ONLINE\n");
-    hide(&scratch, &["d0"]);
+    scratch.hide(&["d0"]);
     scratch.run("pool import -f tank");
     assert_eq!(scratch.run("volume list -H -o name"), "tank/first\n");
 }

@@ -11,15 +11,9 @@ use common::Scratch;
 
 const MIB: u64 = 1 << 20;
 
-fn scratch(name: &str, files: &[&str]) -> Scratch {
-    let scratch = Scratch::new(name);
-    files.iter().for_each(|file| scratch.file(file, 64 * MIB));
-    scratch
-}
-
 #[test]
 fn devices_are_listed_with_what_is_in_them() {
-    let scratch = scratch("verbose", &["d0", "d1", "d2", "d3", "l0"]);
+    let scratch = Scratch::with_devices("verbose", &["d0", "d1", "d2", "d3", "l0"]);
     scratch.run("pool create tank mirror d0 d1 mirror d2 d3 log l0");
     scratch.run("volume create -V 40M tank/vol0");
     let server = scratch.server("serve tank");
@@ -49,7 +43,7 @@ fn devices_are_listed_with_what_is_in_them() {
 
 #[test]
 fn scripts_get_one_field_and_exact_numbers() {
-    let scratch = scratch("fields", &["d0"]);
+    let scratch = Scratch::with_devices("fields", &["d0"]);
     assert_eq!(scratch.run("pool history"), "no pools available\n");
     assert_eq!(scratch.run("pool get all"), "no pools available\n");
     assert_eq!(scratch.run("volume get all"), "no volumes available\n");
@@ -78,7 +72,7 @@ fn scripts_get_one_field_and_exact_numbers() {
 
 #[test]
 fn nothing_is_changed_when_one_of_the_names_is_wrong() {
-    let scratch = scratch("half", &["d0"]);
+    let scratch = Scratch::with_devices("half", &["d0"]);
     scratch.run("pool create tank d0");
     scratch.run("volume create -V 4M tank/vol0");
     scratch.refused("volume set sync=always tank/vol0 tank/none", 1, "tank/none");
@@ -97,7 +91,7 @@ fn nothing_is_changed_when_one_of_the_names_is_wrong() {
 
 #[test]
 fn a_device_goes_by_every_name_that_leads_to_it() {
-    let scratch = scratch("names", &["d0", "d1", "d2"]);
+    let scratch = Scratch::with_devices("names", &["d0", "d1", "d2"]);
     symlink("d0", scratch.0.join("link")).unwrap();
     scratch.run("pool create tank mirror link d1");
     scratch.run("pool offline tank d0");
@@ -113,7 +107,7 @@ fn a_device_goes_by_every_name_that_leads_to_it() {
 
 #[test]
 fn a_path_may_hold_anything() {
-    let scratch = scratch("odd", &["d0"]);
+    let scratch = Scratch::with_devices("odd", &["d0"]);
     let odd = "new\nline\t\u{1b}[31m d1";
     scratch.file(odd, 64 * MIB);
     let mut create = scratch.command("pool create tank mirror d0");
@@ -134,7 +128,7 @@ fn a_path_may_hold_anything() {
 
 #[test]
 fn an_address_that_is_taken_is_found_before_anything_is_made() {
-    let scratch = scratch("taken", &["d0"]);
+    let scratch = Scratch::with_devices("taken", &["d0"]);
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
     let up = format!("up --dir data --size 64M --listen tcp:127.0.0.1:{port}");
@@ -150,7 +144,7 @@ fn an_address_that_is_taken_is_found_before_anything_is_made() {
 
 #[test]
 fn devices_that_another_process_has_are_called_so() {
-    let scratch = scratch("held", &["d0"]);
+    let scratch = Scratch::with_devices("held", &["d0"]);
     scratch.run("pool create tank d0");
     let server = scratch.server("serve tank");
     let elsewhere = |words: &str| {
@@ -164,7 +158,11 @@ fn devices_that_another_process_has_are_called_so() {
     let to = scratch.0.join("elsewhere/pools.json");
     let mut copy = std::fs::OpenOptions::new().create_new(true).write(true).open(to).unwrap();
     std::io::copy(&mut list.unwrap(), &mut copy).unwrap();
-    for words in ["serve tank", "pool status tank", "pool list"] {
+    let output = elsewhere("pool status tank");
+    let shown = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{shown}");
+    assert!(shown.contains("/d0  UNAVAIL   (in use)\n"), "{shown}");
+    for words in ["serve tank", "volume list tank", "pool list"] {
         let output = elsewhere(words);
         let line = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{words}: {line}");
@@ -176,14 +174,14 @@ fn devices_that_another_process_has_are_called_so() {
 
 #[test]
 fn a_server_of_every_pool_takes_one_back_and_says_how_it_is() {
-    let scratch = scratch("back", &["a0", "b0", "b1"]);
+    let scratch = Scratch::with_devices("back", &["a0", "b0", "b1"]);
     scratch.run("pool create alpha a0");
     scratch.run("pool create beta mirror b0 b1");
     std::fs::rename(scratch.0.join("a0"), scratch.0.join("away")).unwrap();
     let log = scratch.0.join("log");
     let to = std::fs::OpenOptions::new().create_new(true).append(true).open(&log).unwrap();
-    let mut child =
-        scratch.command("serve").stdout(Stdio::null()).stderr(Stdio::from(to)).spawn().unwrap();
+    let child =
+        scratch.spawn(scratch.command("serve").stdout(Stdio::null()).stderr(Stdio::from(to)));
     let said = |what: &str| {
         let looking =
             "for i in $(seq 300); do grep -q \"$1\" log && exit 0; sleep 0.1; done; exit 1";
@@ -201,21 +199,21 @@ fn a_server_of_every_pool_takes_one_back_and_says_how_it_is() {
     assert!(said("pool 'beta' went from ONLINE to DEGRADED: "));
     scratch.run("pool online -w beta b0");
     assert!(said("pool 'beta' went from DEGRADED to ONLINE$"));
-    let status = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    assert!(status.success() && child.wait().unwrap().success());
+    child.signal("-INT");
+    assert!(child.finish().status.success());
 }
 
 #[test]
 fn two_that_come_up_in_one_folder_leave_each_other_alone() {
-    let scratch = scratch("twice", &[]);
+    let scratch = Scratch::with_devices("twice", &[]);
     let up = |port: &str| {
         let mut command = scratch.command("up --dir data --size 64M --listen");
         command.arg(format!("unix:{}", scratch.0.join(port).display()));
-        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        scratch.spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped()))
     };
     let mut both = [up("a.sock"), up("b.sock")];
     // One of them is refused, whichever; the other one serves.
-    let over = |child: &mut std::process::Child| child.try_wait().unwrap();
+    let over = |child: &mut common::Running| child.try_wait().unwrap();
     let at = loop {
         match both.iter_mut().position(|child| over(child).is_some()) {
             Some(at) => break at,
@@ -224,7 +222,7 @@ fn two_that_come_up_in_one_folder_leave_each_other_alone() {
     };
     let [first, second] = both;
     let (lost, mut won) = if at == 0 { (first, second) } else { (second, first) };
-    let lost = lost.wait_with_output().unwrap();
+    let lost = lost.finish();
     let line = String::from_utf8_lossy(&lost.stderr).into_owned();
     assert_eq!(lost.status.code(), Some(1), "{line}");
     assert!(line.contains("making a pool") || line.contains("being served"), "{line}");
@@ -232,11 +230,131 @@ fn two_that_come_up_in_one_folder_leave_each_other_alone() {
     assert!(said.any(|line| line.starts_with("ready: ")), "it serves");
     assert_eq!(scratch.run("volume list -H -o name"), "forebay/vol0\n");
     assert!(!scratch.0.join("data/unfinished").exists());
-    let interrupted = Command::new("kill").args(["-INT", &won.id().to_string()]).status();
-    assert!(interrupted.unwrap().success() && won.wait().unwrap().success());
+    won.signal("-INT");
+    assert!(won.finish().status.success());
     // Who throws the folder away and comes up again begins anew.
     std::fs::remove_dir_all(scratch.0.join("data")).unwrap();
     let server = scratch.server("up --dir data --size 64M");
     assert!(server.said.iter().any(|line| line.ends_with("are gone")), "{:?}", server.said);
     assert!(server.interrupt().success());
+    // The volume is there: another size is not made of it without a word.
+    let server = scratch.server("up --dir data --size 128M");
+    let told = "forebay/vol0 has 64M and keeps it, whatever --size says; 'forebay volume resize \
+                -V 128M forebay/vol0' changes it";
+    assert!(server.said.iter().any(|line| line == told), "{:?}", server.said);
+    assert!(server.interrupt().success());
+    let server = scratch.server("up --dir data");
+    assert!(!server.said.iter().any(|line| line.contains("--size")), "{:?}", server.said);
+    assert!(server.interrupt().success());
+}
+
+#[test]
+fn properties_that_only_tell_are_called_so() {
+    let scratch = Scratch::with_devices("tell", &["d0"]);
+    scratch.run("pool create tank d0");
+    scratch.run("volume create -V 16M tank/vol0");
+    for property in ["size", "capacity", "health", "name"] {
+        let words = format!("pool set {property}=1 tank");
+        scratch.refused(&words, 1, &format!("'{property}' is read-only"));
+    }
+    for property in ["used", "referenced", "refreservation"] {
+        let words = format!("volume set {property}=1 tank/vol0");
+        scratch.refused(&words, 1, &format!("'{property}' is read-only"));
+    }
+    scratch.refused("volume set used=1 tank/none", 1, "tank/none");
+    scratch.refused("pool set size=1 none", 1, "no pool named 'none'");
+}
+
+#[test]
+fn volumes_are_sorted_as_asked() {
+    let scratch = Scratch::with_devices("sorted", &["d0"]);
+    scratch.run("pool create tank d0");
+    for (name, size, sync) in
+        [("a", "128M", "standard"), ("b", "16M", "always"), ("c", "1G", "standard")]
+    {
+        scratch.run(&format!("volume create -s -V {size} -o sync={sync} tank/{name}"));
+    }
+    let names = |words: &str| {
+        let text = scratch.run(&format!("volume list -H -o name {words}"));
+        text.lines().map(|name| name.trim_start_matches("tank/")).collect::<String>()
+    };
+    assert_eq!(names(""), "abc");
+    assert_eq!(names("-s volsize"), "bac", "by how large they are, not as text");
+    assert_eq!(names("-S volsize"), "cab");
+    assert_eq!(names("-s sync -s volsize"), "bac");
+    assert_eq!(names("-S sync"), "acb");
+    scratch.refused("volume list -s frob", 2, "is not a field");
+    scratch.refused("volume list -s name -S used", 2, "cannot be used with");
+}
+
+#[test]
+fn a_label_is_cleared_when_nobody_needs_it() {
+    let scratch = Scratch::with_devices("clear", &["d0", "d1", "d2"]);
+    scratch.run("pool create tank mirror d0 d1");
+    scratch.refused("pool labelclear d2", 1, "no label of a pool");
+    scratch.refused("pool labelclear d0", 1, "belongs to pool 'tank'; use -f");
+    let server = scratch.server("serve tank");
+    scratch.refused("pool labelclear -f d0", 1, "in use");
+    assert!(server.interrupt().success());
+    scratch.run("pool detach tank d1");
+    scratch.refused("pool labelclear d1", 1, "no label of a pool");
+    scratch.run("pool export tank");
+    scratch.refused("pool labelclear d0", 1, "belongs to pool 'tank'");
+    scratch.run("pool labelclear -f d0");
+    assert!(scratch.run("pool import -d .").starts_with("no pools available"));
+    scratch.run("pool create other d0");
+}
+
+#[test]
+fn sync_empties_the_log_and_wait_ends() {
+    let scratch = Scratch::with_devices("sync", &["d0", "d1", "l0"]);
+    scratch.run("pool create -o txg_timeout=600 tank mirror d0 d1 log l0");
+    scratch.run("volume create -V 16M tank/vol0");
+    let server = scratch.server("serve tank");
+    let uri = scratch.uri("tank/vol0");
+    scratch.run(&format!("bench nbd {uri} --fua --count 50 --json"));
+    let log = || {
+        let stats: serde_json::Value =
+            serde_json::from_str(&scratch.run("pool stats --json tank")).unwrap();
+        stats["pool"]["dirty_bytes"].as_u64().unwrap()
+    };
+    assert!(log() > 0, "nothing makes it commit");
+    scratch.run("pool sync");
+    assert_eq!(log(), 0);
+    assert!(!scratch.run("pool history tank").contains("pool sync"), "as zpool has it");
+    scratch.run("pool scrub tank");
+    scratch.run("pool wait -t scrub tank");
+    assert!(scratch.run("pool status tank").contains("scan: scrub repaired"));
+    scratch.run("pool wait tank");
+    scratch.refused("pool wait -t trim tank", 2, "nothing that can be waited for");
+    assert!(server.interrupt().success());
+    scratch.run("pool sync tank");
+    scratch.run("pool wait tank");
+}
+
+#[test]
+fn a_dry_run_checks_and_makes_nothing() {
+    let scratch = Scratch::with_devices("dry", &["d0", "d1", "d2", "l0", "l1"]);
+    let said = scratch.run("pool create -n tank raidz1 d0 d1 d2 log mirror l0 l1");
+    let at = |name: &str| scratch.0.join(name).display().to_string();
+    let expected = format!(
+        "would create 'tank' with the following layout:\n\n\ttank\n\t  raidz1\n\t    {}\n\t    {}\n\t    \
+         {}\n\tlogs\n\t  mirror\n\t    {}\n\t    {}\n",
+        at("d0"),
+        at("d1"),
+        at("d2"),
+        at("l0"),
+        at("l1")
+    );
+    assert_eq!(said, expected);
+    assert_eq!(scratch.run("pool list -H"), "");
+    for file in ["d0", "l0"] {
+        let meta = std::fs::metadata(scratch.0.join(file)).unwrap();
+        assert_eq!(std::os::unix::fs::MetadataExt::blocks(&meta), 0, "nothing was written");
+    }
+    scratch.run("pool create tank mirror d0 d1");
+    scratch.refused("pool create -n other d1", 1, "belongs to pool 'tank'; use -f");
+    scratch.refused("pool create -n 1st d2", 1, "beginning with a letter");
+    scratch.refused("pool create -n -o txg_timeout=x other d2", 1, "txg_timeout");
+    scratch.refused("pool create -n tank d2", 1, "exists already");
 }

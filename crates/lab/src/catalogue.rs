@@ -7,6 +7,9 @@ use std::collections::BTreeMap;
 
 mod pages;
 
+/// Version of [`list_json`]. Raised when a field changes its meaning or goes.
+const JSON_VERSION: u32 = 1;
+
 /// How far a number can be trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -254,6 +257,21 @@ pub fn list() -> String {
     }
     out.push_str("? from memory, not confirmed. Sources: the pages themselves (--show NAME).\n");
     out
+}
+
+/// The catalogue for programs: every page whole, in a document with its version.
+#[must_use]
+pub fn list_json() -> String {
+    #[derive(Serialize)]
+    struct Document {
+        version: u32,
+        command: &'static str,
+        devices: Vec<Page>,
+    }
+    let document = Document { version: JSON_VERSION, command: "simulate --list", devices: all() };
+    let mut text = serde_json::to_string_pretty(&document).expect("plain data");
+    text.push('\n');
+    text
 }
 
 #[cfg(test)]

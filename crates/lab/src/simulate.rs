@@ -25,7 +25,7 @@ pub struct Args {
     /// The seed everything derives from
     #[arg(long, value_name = "N", default_value_t = DEFAULT_SEED)]
     pub seed: u64,
-    /// Print the results as JSON instead of sentences
+    /// Print the results, or the catalogue, as JSON instead of sentences
     #[arg(long)]
     pub json: bool,
     /// Run devices at 1/N of their size; 1 is full size [default: small enough to be quick]
@@ -57,10 +57,15 @@ pub const DEFAULT_SEED: u64 = 20_260_901;
 /// Runs what `args` ask for.
 pub fn run(args: &Args) -> Result<(), LabError> {
     if args.list {
-        print!("{}", catalogue::list());
+        print!("{}", if args.json { catalogue::list_json() } else { catalogue::list() });
         return Ok(());
     }
     if let Some(name) = &args.show {
+        if args.json {
+            return Err(LabError::usage(
+                "--show prints a TOML page; --list --json has all of them",
+            ));
+        }
         let page = catalogue::find(name)?;
         print!("{}", catalogue::text(&page.id).unwrap_or_default());
         return Ok(());

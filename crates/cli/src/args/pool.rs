@@ -15,11 +15,15 @@ pub enum PoolCommand {
         forebay pool create tank mirror d0 d1 mirror d2 d3\n\n\
         DEV is a file or block device that exists and has 64 MiB at least. A group begins with \
         raid0, mirror, raidz1, raidz2 or raidz3; devices before the first such word form a raid0 \
-        group. Each device after 'log' is a log device of its own, unless 'mirror' stands before.")]
+        group. A group has 24 devices at most. Each device after 'log' is a log device of its own, \
+        unless 'mirror' stands before.")]
     Create {
         /// Take devices that carry a label already, and groups of unlike redundancy.
         #[arg(short)]
         force: bool,
+        /// Check everything, and show the layout without making it.
+        #[arg(short = 'n')]
+        dry_run: bool,
         /// Set a property; may be given several times.
         #[arg(short = 'o', value_name = "PROPERTY=VALUE", value_parser = pool_property)]
         options: Vec<(String, String)>,
@@ -301,6 +305,34 @@ pub enum PoolCommand {
         /// The pools.
         #[arg(required = true, value_name = "POOL")]
         pools: Vec<String>,
+    },
+    /// Wait until what runs in a pool has ended.
+    #[command(after_help = "Example:\n  forebay pool wait -t resilver tank\n\n\
+        Ends at once when nothing runs, with exit code 1 when blocks could not be repaired.")]
+    Wait {
+        /// Only for these, separated by commas: scrub, resilver.
+        #[arg(short = 't', value_name = "ACTIVITY,...", value_parser = name_list)]
+        activities: Option<NameList>,
+        /// The pool.
+        pool: String,
+    },
+    /// Bring everything that was written so far to the data devices.
+    #[command(after_help = "Example:\n  forebay pool sync tank\n\n\
+        What was acknowledged as durable is so without it; this empties the log.")]
+    Sync {
+        /// Only these pools.
+        #[arg(value_name = "POOL")]
+        pools: Vec<String>,
+    },
+    /// Take the label of a pool off a device, so that it can be used for something else.
+    #[command(after_help = "Example:\n  forebay pool labelclear /dev/sdb")]
+    Labelclear {
+        /// Even that of a pool that it is still part of.
+        #[arg(short)]
+        force: bool,
+        /// The devices.
+        #[arg(required = true, value_name = "DEV")]
+        devices: Vec<String>,
     },
 }
 

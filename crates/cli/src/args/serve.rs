@@ -13,10 +13,10 @@ pub struct UpArgs {
     /// Folder of the files; made when missing.
     #[arg(long, value_name = "DIR", default_value = "./forebay-data")]
     pub dir: PathBuf,
-    /// Size of the volume, when it is made.
-    #[arg(long = "size", value_name = "SIZE", default_value = "8G", value_parser = parse_size,
+    /// Size of the volume, when it is made [default: 8G].
+    #[arg(long = "size", value_name = "SIZE", value_parser = parse_size,
         allow_hyphen_values = true)]
-    pub size_bytes: u64,
+    pub size_bytes: Option<u64>,
     /// Where to listen: unix:PATH or tcp:HOST:PORT; may be given several times.
     #[arg(long, value_name = "ADDR", value_parser = listen_address)]
     pub listen: Vec<ListenAddress>,

@@ -53,7 +53,7 @@ fn every_argument_is_explained() {
 fn zpool_order_of_arguments_parses() {
     let words = "forebay pool create -f -o comment=x tank mirror a b mirror c d log mirror e f";
     let cli = Cli::try_parse_from(words.split(' ')).unwrap();
-    let Command::Pool { command: PoolCommand::Create { force, options, pool, vdevs } } =
+    let Command::Pool { command: PoolCommand::Create { force, options, pool, vdevs, .. } } =
         cli.command
     else {
         panic!("not a create");

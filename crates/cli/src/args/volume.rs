@@ -24,7 +24,7 @@ pub enum VolumeCommand {
         volume: VolumeName,
     },
     /// List volumes.
-    #[command(after_help = "Example:\n  forebay volume list -Hp -o name,volsize tank\n\n\
+    #[command(after_help = "Example:\n  forebay volume list -Hp -o name,volsize -S used tank\n\n\
         Fields: name, used, available, referenced, volsize, refreservation, sync, and every other \
         property that 'forebay volume get all' shows.")]
     List {
@@ -34,6 +34,12 @@ pub enum VolumeCommand {
         /// Fields to print, separated by commas.
         #[arg(short = 'o', value_name = "FIELD,...", value_parser = name_list)]
         fields: Option<NameList>,
+        /// Sort by this field; given several times, by the next where one is equal.
+        #[arg(short = 's', value_name = "FIELD")]
+        ascending: Vec<String>,
+        /// The same, the largest first.
+        #[arg(short = 'S', value_name = "FIELD", conflicts_with = "ascending")]
+        descending: Vec<String>,
         /// Only these pools or volumes.
         #[arg(value_name = "POOL[/VOL]")]
         names: Vec<String>,

@@ -8,6 +8,7 @@ mod pages;
 mod pool;
 mod scan;
 mod serve;
+mod status;
 mod up;
 mod volume;
 

@@ -1,13 +1,15 @@
 //! `forebay pool …`
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use super::{
     Outcome, ask_all, from_each, good, import, iostat, names_of, property_map, reply_as, scan,
+    status,
 };
 use crate::args::{PoolCommand, ScanVerb};
 use crate::control::{Action, Reply};
-use crate::devices::{resolve_member, resolve_new, resolve_spec};
+use crate::devices::{FileOpener, resolve_member, resolve_new, resolve_spec};
 use crate::failure::{Failure, report};
 use crate::reach::Reach;
 use crate::show;
@@ -16,7 +18,7 @@ use crate::vdevs::parse_vdevs;
 /// Does it.
 pub async fn pool(command: PoolCommand, reach: &Reach) -> Result<Outcome, Failure> {
     match command {
-        PoolCommand::Create { force, options, pool, vdevs } => {
+        PoolCommand::Create { force, dry_run, options, pool, vdevs } => {
             let mut spec = parse_vdevs(&vdevs)?;
             if spec.groups.is_empty() {
                 return Err(Failure::usage("a pool needs a data device, before 'log'"));
@@ -30,6 +32,10 @@ pub async fn pool(command: PoolCommand, reach: &Reach) -> Result<Outcome, Failur
                 )));
             }
             resolve_spec(&mut spec)?;
+            if dry_run {
+                forebay_pool::Pool::check_new(Rc::new(FileOpener), &pool, &spec).await?;
+                return Ok(Outcome::text(show::layout(&pool, &spec)));
+            }
             let access = reach.access_new(&pool);
             let outcome = access.ask(Action::Create { spec }).await;
             access.close_after(outcome).await?;
@@ -64,30 +70,7 @@ pub async fn pool(command: PoolCommand, reach: &Reach) -> Result<Outcome, Failur
             Ok(Outcome { text, complete })
         }
         PoolCommand::Status { report, unhealthy, verbose, pools } => {
-            let each = from_each(reach, &pools, async |access| {
-                reply_as!(access.ask(Action::Status).await, Reply::Status).map(|status| *status)
-            })
-            .await?;
-            let none = each.is_empty();
-            let (mut pools, complete) = good(each);
-            if unhealthy {
-                let well = |p: &forebay_pool::status::PoolStatus| {
-                    p.state == forebay_pool::status::Health::Online && p.lost_count == 0
-                };
-                pools.retain(|pool| !well(pool));
-            }
-            let text = if report.json {
-                show::status_json(&pools)
-            } else if none {
-                "no pools available\n".to_owned()
-            } else if pools.is_empty() && complete {
-                "all pools are healthy\n".to_owned()
-            } else {
-                let texts: Vec<String> =
-                    pools.iter().map(|p| show::status_text(p, report.exact, verbose)).collect();
-                texts.join("\n")
-            };
-            Ok(Outcome { text, complete })
+            status::status(reach, &pools, status::Options { report, unhealthy, verbose }).await
         }
         PoolCommand::Stats { report, pool } => {
             let stats = reply_as!(reach.ask(&pool, Action::Stats).await, Reply::Stats)?;
@@ -137,6 +120,10 @@ pub async fn pool(command: PoolCommand, reach: &Reach) -> Result<Outcome, Failur
             Ok(Outcome { text, complete })
         }
         PoolCommand::Set { property: (property, value), pool } => {
+            if show::is_computed_of_pool(&property) {
+                reach.names(std::slice::from_ref(&pool))?;
+                return Err(Failure::new(format!("'{property}' is read-only")));
+            }
             ask_all(reach, &pool, [Action::Set { property, value }]).await?;
             Ok(Outcome::done())
         }
@@ -229,6 +216,26 @@ pub async fn pool(command: PoolCommand, reach: &Reach) -> Result<Outcome, Failur
             reach.names(&pools)?;
             for pool in pools {
                 scan::act_and_wait(reach, &pool, [Action::Resilver], wait).await?;
+            }
+            Ok(Outcome::done())
+        }
+        PoolCommand::Wait { activities, pool } => {
+            scan::wait(reach, &pool, names_of(&activities)).await
+        }
+        PoolCommand::Sync { pools } => {
+            for pool in reach.names(&pools)? {
+                // Nobody writes to a pool that nobody serves.
+                if reach.server_of(&pool).is_some() {
+                    ask_all(reach, &pool, [Action::Sync]).await?;
+                }
+            }
+            Ok(Outcome::done())
+        }
+        PoolCommand::Labelclear { force, devices } => {
+            let devices: Vec<String> =
+                devices.iter().map(|device| resolve_new(device)).collect::<Result<_, _>>()?;
+            for device in devices {
+                forebay_pool::Pool::clear_label(Rc::new(FileOpener), &device, force).await?;
             }
             Ok(Outcome::done())
         }

@@ -78,6 +78,31 @@ pub async fn act_and_wait(
     access.close_after(outcome).await
 }
 
+/// `pool wait`: for the scan that runs, when it is one of `kinds` (any, when none is named).
+pub async fn wait(reach: &Reach, pool: &str, kinds: &[String]) -> Result<Outcome, Failure> {
+    const KINDS: [&str; 2] = ["scrub", "resilver"];
+    if let Some(other) = kinds.iter().find(|kind| !KINDS.contains(&kind.as_str())) {
+        return Err(Failure::usage(format!(
+            "'{other}' is nothing that can be waited for; use {}",
+            KINDS.join(", ")
+        )));
+    }
+    let access = reach.access(pool).await?;
+    let outcome = async {
+        let meant = |scan: &ScanStatus| kinds.is_empty() || kinds.contains(&scan.kind);
+        if access.is_here() {
+            // A resilver that is due begins with the pool.
+            until_begun(&access, None).await?;
+        }
+        if scan_of(&access).await?.is_some_and(|scan| is_running(&scan) && meant(&scan)) {
+            until_over(reach, &access, pool).await?;
+        }
+        Ok(Outcome::done())
+    }
+    .await;
+    access.close_after(outcome).await
+}
+
 /// Gives the scan that was just asked for the time to begin: it does so at once, in a task of its
 /// own. Not every command makes one begin, so this ends soon in any case.
 async fn until_begun(access: &Access, before: Option<&ScanStatus>) -> Result<(), Failure> {

@@ -33,6 +33,8 @@ const VOLUME: &str = "vol0";
 const DATA_FILES: usize = 4;
 const LOG_FILES: usize = 2;
 const MIB: u64 = 1 << 20;
+/// Of the volume, when nobody says another size.
+const VOLUME_BYTES: u64 = 8 << 30;
 const VOLUME_MIN_BYTES: u64 = 64 * MIB;
 const VOLUME_MAX_BYTES: u64 = 64 << 40;
 /// Left over on the file system after the log files, for the first data.
@@ -129,7 +131,7 @@ impl Layout {
 
 /// Makes the pool when there is none, and serves it until a signal comes.
 pub async fn up(args: UpArgs, reach: Reach) -> Result<Outcome, Failure> {
-    let size_bytes = args.size_bytes;
+    let size_bytes = args.size_bytes.unwrap_or(VOLUME_BYTES);
     let in_range = (VOLUME_MIN_BYTES..=VOLUME_MAX_BYTES).contains(&size_bytes);
     if !in_range || !size_bytes.is_multiple_of(BLOCK_BYTES) {
         return Err(Failure::new(format!(
@@ -172,6 +174,15 @@ pub async fn up(args: UpArgs, reach: Reach) -> Result<Outcome, Failure> {
     };
     for pool in set.pools() {
         if let Some(volume) = pool.volumes().first() {
+            if let Some(asked) = args.size_bytes.filter(|asked| *asked != volume.size_bytes) {
+                serving.screen.say(&format!(
+                    "{} has {} and keeps it, whatever --size says; 'forebay volume resize -V {} {0}' \
+                     changes it",
+                    volume.name,
+                    format_bytes(volume.size_bytes),
+                    format_bytes(asked)
+                ));
+            }
             serving.screen.say("");
             for line in connect_hints(&listeners, &volume.name, serving.demands_tls()) {
                 serving.screen.say(&line);

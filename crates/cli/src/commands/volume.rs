@@ -22,12 +22,17 @@ pub async fn volume(command: VolumeCommand, reach: &Reach) -> Result<Outcome, Fa
             let spec = VolumeSpec { name: volume.volume, size_bytes, sparse, properties };
             ask_all(reach, &volume.pool, [Action::VolumeCreate { spec }]).await?;
         }
-        VolumeCommand::List { listing, fields, names } => {
+        VolumeCommand::List { listing, fields, ascending, descending, names } => {
             let (volumes, complete) = volumes(reach, &names).await?;
             // "No volumes" is only said when every pool could be asked.
             let say = complete || listing.json || !volumes.is_empty();
             let text = match say {
-                true => show::volume_list(&volumes, names_of(&fields), listing)?,
+                true => {
+                    let descending_is = !descending.is_empty();
+                    let by = if descending_is { &descending } else { &ascending };
+                    let order = show::Order { fields: by, descending: descending_is };
+                    show::volume_list(&volumes, names_of(&fields), order, listing)?
+                }
                 false => String::new(),
             };
             return Ok(Outcome { text, complete });
@@ -50,11 +55,15 @@ pub async fn volume(command: VolumeCommand, reach: &Reach) -> Result<Outcome, Fa
             return Ok(Outcome { text, complete });
         }
         VolumeCommand::Set { property: (property, value), volumes: chosen } => {
-            if chosen.len() > 1 {
+            let is_fixed = show::is_computed_of_volume(&property);
+            if chosen.len() > 1 || is_fixed {
                 // All of them are there, or none is changed.
                 let name = |v: &VolumeName| format!("{}/{}", v.pool, v.volume);
                 let names: Vec<String> = chosen.iter().map(name).collect();
                 volumes(reach, &names).await?;
+            }
+            if is_fixed {
+                return Err(Failure::new(format!("'{property}' is read-only")));
             }
             for volume in chosen {
                 // As zfs has it, the size is a property too.

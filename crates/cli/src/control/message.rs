@@ -93,6 +93,8 @@ pub enum Action {
         verb: ScanVerb,
     },
     Resilver,
+    /// Commit everything that was written so far.
+    Sync,
     Volumes,
     VolumeCreate {
         spec: VolumeSpec,
@@ -128,6 +130,12 @@ impl Action {
                 | Action::Properties
                 | Action::Volumes
         )
+    }
+
+    /// Whether it belongs into the pool's history.
+    #[must_use]
+    pub fn is_remembered(&self) -> bool {
+        !self.is_read_only() && *self != Action::Sync
     }
 }
 

@@ -1,6 +1,7 @@
 //! Turns what pools tell of themselves into text and JSON; knows no I/O.
 
 mod clock;
+mod closed;
 mod iostat;
 mod pool_list;
 mod pools;
@@ -12,13 +13,16 @@ mod volumes;
 use serde::Serialize;
 
 pub use clock::{duration, local_time};
+pub use closed::{Closed, closed_text};
 pub use iostat::{IostatRow, iostat_header, iostat_json, iostat_rows, iostat_text};
 pub use pool_list::{Listed, Vdevs, pool_list};
-pub use pools::{found_json, found_text, history_json, history_text, pool_get};
+pub use pools::{
+    found_json, found_text, history_json, history_text, is_computed_of_pool, layout, pool_get,
+};
 pub use stats::{stats_json, stats_text};
 pub use status::{scan_text, status_json, status_text};
 pub use table::{Column, Table};
-pub use volumes::{volume_get, volume_list};
+pub use volumes::{Order, is_computed_of_volume, volume_get, volume_list};
 
 use crate::args::Listing;
 use crate::failure::Failure;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use forebay_pool::spec::{PoolSpec, Redundancy};
 use forebay_pool::status::{FoundPool, Health, PoolSummary};
 use serde::Serialize;
 
@@ -25,6 +26,16 @@ pub(super) fn summary_field(summary: &PoolSummary, field: &str, exact: bool) -> 
     }
 }
 
+/// What a pool says of itself, and nobody can set.
+const COMPUTED: [&str; 8] =
+    ["size", "allocated", "free", "capacity", "usable", "available", "health", "guid"];
+
+/// Whether a pool has this property, and nobody can set it.
+#[must_use]
+pub fn is_computed_of_pool(property: &str) -> bool {
+    property == "name" || COMPUTED.contains(&property)
+}
+
 /// What is known of a pool, for `pool get`.
 pub type PoolProperties = (PoolSummary, BTreeMap<String, String>);
 
@@ -36,8 +47,6 @@ pub fn pool_get(
     listing: Listing,
 ) -> Result<String, Failure> {
     let exact = listing.exact || listing.json;
-    const COMPUTED: [&str; 8] =
-        ["size", "allocated", "free", "capacity", "usable", "available", "health", "guid"];
     let mut rows = Vec::new();
     let mut json = BTreeMap::new();
     for (summary, properties) in pools {
@@ -113,6 +122,38 @@ pub fn history_json(pools: &BTreeMap<String, Vec<String>>) -> String {
         pools: &'a BTreeMap<String, Vec<String>>,
     }
     document("pool history", Body { pools })
+}
+
+/// What `pool create -n` would make.
+#[must_use]
+pub fn layout(pool: &str, spec: &PoolSpec) -> String {
+    let mut text = format!("would create '{pool}' with the following layout:\n\n\t{pool}\n");
+    let push = |text: &mut String, word: Option<&str>, devices: &[String]| {
+        let depth = if word.is_some() { 4 } else { 2 };
+        if let Some(word) = word {
+            text.push_str(&format!("\t  {word}\n"));
+        }
+        for device in devices {
+            text.push_str(&format!("\t{:depth$}{}\n", "", visible(device)));
+        }
+    };
+    for group in &spec.groups {
+        let word = match group.redundancy {
+            Redundancy::Raid0 => None,
+            Redundancy::Mirror => Some("mirror"),
+            Redundancy::Raidz1 => Some("raidz1"),
+            Redundancy::Raidz2 => Some("raidz2"),
+            Redundancy::Raidz3 => Some("raidz3"),
+        };
+        push(&mut text, word, &group.devices);
+    }
+    if !spec.logs.is_empty() {
+        text.push_str("\tlogs\n");
+    }
+    for log in &spec.logs {
+        push(&mut text, (log.devices.len() > 1).then_some("mirror"), &log.devices);
+    }
+    text
 }
 
 /// What `pool import` without a name lists.

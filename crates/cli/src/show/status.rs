@@ -3,16 +3,17 @@
 use forebay_pool::status::{Health, PoolStatus, ScanStatus, VdevStatus};
 use serde::Serialize;
 
-use super::{bytes, count, document, duration, local_time, visible};
+use super::{Closed, bytes, count, document, duration, local_time, visible};
 
 /// The JSON of `pool status`.
 #[must_use]
-pub fn status_json(pools: &[PoolStatus]) -> String {
+pub fn status_json(pools: &[PoolStatus], unavailable: &[Closed]) -> String {
     #[derive(Serialize)]
     struct Body<'a> {
         pools: &'a [PoolStatus],
+        unavailable: &'a [Closed],
     }
-    document("pool status", Body { pools })
+    document("pool status", Body { pools, unavailable })
 }
 
 /// The text for one pool. `verbose` lists what is lost.
@@ -186,7 +187,7 @@ fn scan_lines(scan: &ScanStatus) -> Vec<String> {
 }
 
 /// `title: text`, wrapped to 80 columns under the text's first word.
-fn field(title: &str, text: &str) -> String {
+pub(super) fn field(title: &str, text: &str) -> String {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {
         let last = lines.last_mut().expect("there is one from the start");

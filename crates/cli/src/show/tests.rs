@@ -12,6 +12,8 @@ use forebay_pool::status::{
 use super::*;
 use crate::control::Sample;
 
+const BY_NAME: Order<'static> = Order { fields: &[], descending: false };
+
 fn golden(name: &str, text: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
@@ -319,7 +321,7 @@ fn pool_listings() {
 #[test]
 fn pool_statuses() {
     golden("pool-status.txt", &status_text(&healthy(), false, false));
-    golden("pool-status.json", &status_json(&[degraded()]));
+    golden("pool-status.json", &status_json(&[degraded()], &[]));
     // The time of day depends on where the test runs; everything else does not.
     let text = status_text(&degraded(), false, true);
     let text = text.replace(&local_time(0), "Thu Jan  1 00:00:00 1970");
@@ -392,16 +394,16 @@ fn pool_properties() {
 #[test]
 fn volume_listings() {
     let volumes = [volume("vol0", "standard", 8 << 30), volume("sparse", "always", 0)];
-    golden("volume-list.txt", &volume_list(&volumes, &[], PLAIN).unwrap());
-    golden("volume-list.json", &volume_list(&volumes, &[], JSON).unwrap());
+    golden("volume-list.txt", &volume_list(&volumes, &[], BY_NAME, PLAIN).unwrap());
+    golden("volume-list.json", &volume_list(&volumes, &[], BY_NAME, JSON).unwrap());
     golden("volume-get.txt", &volume_get(&volumes, &words(&["all"]), &[], PLAIN).unwrap());
     golden("volume-get.json", &volume_get(&volumes, &words(&["all"]), &[], JSON).unwrap());
     assert_eq!(
-        volume_list(&volumes, &words(&["name", "volsize", "comment"]), SCRIPT).unwrap(),
+        volume_list(&volumes, &words(&["name", "volsize", "comment"]), BY_NAME, SCRIPT).unwrap(),
         "tank/vol0\t8589934592\tx\ntank/sparse\t8589934592\tx\n"
     );
-    assert_eq!(volume_list(&volumes, &words(&["frob"]), PLAIN).unwrap_err().code, 2);
-    assert_eq!(volume_list(&[], &[], PLAIN).unwrap(), "no volumes available\n");
+    assert_eq!(volume_list(&volumes, &words(&["frob"]), BY_NAME, PLAIN).unwrap_err().code, 2);
+    assert_eq!(volume_list(&[], &[], BY_NAME, PLAIN).unwrap(), "no volumes available\n");
 }
 
 #[test]

@@ -34,12 +34,65 @@ fn value(volume: &VolumeStatus, name: &str, exact: bool) -> Option<(String, &'st
     }
 }
 
+/// Whether a volume has this property, and `volume set` cannot change it.
+#[must_use]
+pub fn is_computed_of_volume(property: &str) -> bool {
+    matches!(
+        property,
+        "name"
+            | "used"
+            | "avail"
+            | "available"
+            | "refer"
+            | "referenced"
+            | "refreserv"
+            | "refreservation"
+    )
+}
+
+/// By which fields volumes are listed, and whether the largest comes first.
+#[derive(Clone, Copy, Debug)]
+pub struct Order<'a> {
+    /// The first decides; none: by name.
+    pub fields: &'a [String],
+    /// The largest first.
+    pub descending: bool,
+}
+
+/// `volumes` in this order. Numbers by their size, everything else as text.
+fn sorted(volumes: &[VolumeStatus], order: Order) -> Result<Vec<VolumeStatus>, Failure> {
+    let key = |volume: &VolumeStatus| -> Result<Vec<(u64, String)>, Failure> {
+        let of = |field: &String| {
+            let (text, _) = value(volume, field, true).ok_or_else(|| no_field(field))?;
+            Ok((text.parse().unwrap_or(0), text))
+        };
+        order.fields.iter().map(of).collect()
+    };
+    let mut keyed = Vec::new();
+    for volume in volumes {
+        keyed.push((key(volume)?, volume.clone()));
+    }
+    // Volumes that are equal stay in the order of their names.
+    keyed.sort_by(|(a, _), (b, _)| if order.descending { b.cmp(a) } else { a.cmp(b) });
+    Ok(keyed.into_iter().map(|(_, volume)| volume).collect())
+}
+
+fn no_field(field: &str) -> Failure {
+    Failure::usage(format!(
+        "'{field}' is not a field of volume list; use {}, refreservation or a property that \
+         'forebay volume get all' shows",
+        LIST_FIELDS.join(", ")
+    ))
+}
+
 /// `volume list`.
 pub fn volume_list(
     volumes: &[VolumeStatus],
     fields: &[String],
+    order: Order,
     listing: Listing,
 ) -> Result<String, Failure> {
+    let volumes = &sorted(volumes, order)?[..];
     if listing.json {
         #[derive(Serialize)]
         struct Body<'a> {
@@ -69,13 +122,7 @@ pub fn volume_list(
         for field in &fields {
             match value(volume, field, listing.exact) {
                 Some((text, _)) => row.push(text),
-                None => {
-                    return Err(Failure::usage(format!(
-                        "'{field}' is not a field of volume list; use {}, refreservation or a \
-                         property that 'forebay volume get all' shows",
-                        LIST_FIELDS.join(", ")
-                    )));
-                }
+                None => return Err(no_field(field)),
             }
         }
         table.push(row);

@@ -18,6 +18,28 @@ impl Scratch {
         Self(path)
     }
 
+    /// The same with these files, each as small as a device may be.
+    pub fn with_devices(name: &str, files: &[&str]) -> Self {
+        let scratch = Self::new(name);
+        files.iter().for_each(|file| scratch.file(file, 64 << 20));
+        scratch
+    }
+
+    /// Takes files out of sight.
+    pub fn hide(&self, files: &[&str]) {
+        std::fs::create_dir_all(self.0.join("hidden")).unwrap();
+        for file in files {
+            std::fs::rename(self.0.join(file), self.0.join("hidden").join(file)).unwrap();
+        }
+    }
+
+    /// Brings them back.
+    pub fn show(&self, files: &[&str]) {
+        for file in files {
+            std::fs::rename(self.0.join("hidden").join(file), self.0.join(file)).unwrap();
+        }
+    }
+
     pub fn state(&self) -> PathBuf {
         // Short: the path of a Unix socket has 107 bytes at most.
         let name = self.0.file_name().unwrap().to_str().unwrap();
@@ -102,9 +124,26 @@ impl Scratch {
         assert!(line.contains(hint), "{words}: no '{hint}' in: {line}");
     }
 
+    /// `pool status` of a pool that cannot be opened: exit code 1, and this is why.
+    pub fn unavailable(&self, words: &str, hint: &str) -> String {
+        let output = self.forebay(words);
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{words}: {text}");
+        assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(text.contains("\n state: UNAVAIL\n"), "{words}: {text}");
+        let words_of = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words_of(&text).contains(&words_of(hint)), "{words}: no '{hint}' in\n{text}");
+        text
+    }
+
+    /// Starts it, in a guard that ends it.
+    pub fn spawn(&self, command: &mut Command) -> Running {
+        Running(Some(command.spawn().unwrap()))
+    }
+
     /// Starts a server and waits until it says that it is ready.
     pub fn server(&self, words: &str) -> Server {
-        let mut child = self.command(words).stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = self.spawn(self.command(words).stdout(Stdio::piped()));
         let lines = BufReader::new(child.stdout.take().unwrap());
         let mut server = Server { lines, child, said: Vec::new() };
         server.said = server.read_until("ready: ");
@@ -130,9 +169,47 @@ pub fn text(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
+/// A running process; killed when dropped, so that a test that fails half way leaves none.
+pub struct Running(Option<Child>);
+
+impl Running {
+    pub fn signal(&self, name: &str) {
+        let status = Command::new("kill").args([name, &self.id().to_string()]).status().unwrap();
+        assert!(status.success());
+    }
+
+    /// Waits for its end, with what it printed where that was asked for.
+    pub fn finish(mut self) -> Output {
+        self.0.take().unwrap().wait_with_output().unwrap()
+    }
+}
+
+impl std::ops::Deref for Running {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        self.0.as_ref().unwrap()
+    }
+}
+
+impl std::ops::DerefMut for Running {
+    fn deref_mut(&mut self) -> &mut Child {
+        self.0.as_mut().unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
 /// A running server; killed when dropped.
 pub struct Server {
-    child: Child,
+    child: Running,
     lines: BufReader<ChildStdout>,
     /// What it said until it was ready.
     pub said: Vec<String>,
@@ -159,8 +236,7 @@ impl Server {
     }
 
     pub fn signal(&self, name: &str) {
-        let status = Command::new("kill").args([name, &self.pid().to_string()]).status().unwrap();
-        assert!(status.success());
+        self.child.signal(name);
     }
 
     /// Interrupts it and waits for its end.
@@ -174,16 +250,14 @@ impl Server {
         self.child.wait().unwrap()
     }
 
+    /// Waits for its end.
+    pub fn wait(mut self) -> ExitStatus {
+        self.child.wait().unwrap()
+    }
+
     /// Kills it without warning.
     pub fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
