@@ -109,6 +109,28 @@ fn the_old_half_of_a_mirror_is_refused_though_the_pool_is_known() {
 }
 
 #[test]
+fn a_side_that_is_behind_is_seen_to_be_so_when_the_other_is_gone() {
+    let scratch = Scratch::with_devices("behind", &["d0", "d1"]);
+    scratch.run("pool create tank mirror d0 d1");
+    scratch.hide(&["d0"]);
+    scratch.run("volume create -V 16M tank/vol0");
+    // It comes back, is known to be behind, and the other one goes before it has caught up.
+    scratch.show(&["d0"]);
+    let status = scratch.run("pool status tank");
+    assert!(status.contains("/d0  ONLINE") && status.contains("(awaiting resilver)"), "{status}");
+    scratch.hide(&["d1"]);
+    scratch.refused("volume list tank", 1, "'forebay pool status tank' shows which");
+    let text = scratch.unavailable("pool status tank", "bring devices back");
+    let ends = |device: &str, state: &str| {
+        text.lines().any(|line| line.contains(device) && line.ends_with(state))
+    };
+    assert!(ends("/d0 ", "(awaiting resilver)") && ends("/d1 ", "UNAVAIL"), "{text}");
+    scratch.show(&["d1"]);
+    scratch.run("pool resilver -w tank");
+    assert_eq!(scratch.run("pool list -H -o health"), "ONLINE\n");
+}
+
+#[test]
 fn a_known_pool_is_found_where_its_devices_went() {
     let scratch = Scratch::with_devices("moved", &["d0", "d1", "l0"]);
     scratch.run("pool create tank mirror d0 d1 log l0");

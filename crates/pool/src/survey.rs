@@ -51,7 +51,11 @@ impl Pool {
                     (true, MemberUse::Offline) => Health::Offline,
                     (true, MemberUse::Faulted) => Health::Faulted,
                 };
-                leaf(m, state)
+                let mut vdev = leaf(m, state);
+                if state == Health::Online && (m.stale_since.is_some() || !m.stale.is_empty()) {
+                    vdev.note = "awaiting resilver".into();
+                }
+                vdev
             };
             let mut state = Health::Online;
             let mut groups = Vec::new();

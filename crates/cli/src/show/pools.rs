@@ -49,6 +49,7 @@ pub fn pool_get(
     let exact = listing.exact || listing.json;
     let mut rows = Vec::new();
     let mut json = BTreeMap::new();
+    let mut sources = BTreeMap::new();
     for (summary, properties) in pools {
         let mut all: Vec<(String, String, &str)> = COMPUTED
             .iter()
@@ -64,6 +65,7 @@ pub fn pool_get(
             let pairs = chosen.iter().map(|(name, value, _)| (name.clone(), value.clone()));
             pairs.collect::<BTreeMap<_, _>>()
         });
+        sources.insert(summary.name.clone(), sources_of(&chosen));
         for (name, value, source) in chosen {
             rows.push([summary.name.clone(), name, value, source.to_owned()]);
         }
@@ -72,8 +74,9 @@ pub fn pool_get(
         #[derive(Serialize)]
         struct Body {
             pools: BTreeMap<String, BTreeMap<String, String>>,
+            sources: BTreeMap<String, BTreeMap<String, String>>,
         }
-        return Ok(document("pool get", Body { pools: json }));
+        return Ok(document("pool get", Body { pools: json, sources }));
     }
     if pools.is_empty() && !listing.scripted {
         return Ok("no pools available\n".to_owned());
@@ -97,6 +100,11 @@ pub(super) fn choose<'a>(
         })
     };
     wanted.iter().map(find).collect()
+}
+
+/// Where each value comes from, for JSON: `default`, `local`, or `-` for what is only told.
+pub(super) fn sources_of(chosen: &[(String, String, &str)]) -> BTreeMap<String, String> {
+    chosen.iter().map(|(name, _, source)| (name.clone(), (*source).to_owned())).collect()
 }
 
 /// `pool history`.

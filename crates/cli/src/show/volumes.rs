@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use forebay_pool::status::VolumeStatus;
 use serde::Serialize;
 
-use super::pools::choose;
+use super::pools::{choose, sources_of};
 use super::{Column, Table, bytes, document, property_table, said, source};
 use crate::args::Listing;
 use crate::failure::Failure;
@@ -144,6 +144,7 @@ pub fn volume_get(
         ["volsize", "used", "available", "referenced", "refreservation", "sync"];
     let mut rows = Vec::new();
     let mut json = BTreeMap::new();
+    let mut sources = BTreeMap::new();
     for volume in volumes {
         let names = FIXED.iter().map(|n| (*n).to_owned());
         let others = volume.properties.keys().filter(|k| !FIXED.contains(&k.as_str())).cloned();
@@ -159,6 +160,7 @@ pub fn volume_get(
             let pairs = chosen.iter().map(|(name, text, _)| (name.clone(), text.clone()));
             pairs.collect::<BTreeMap<_, _>>()
         });
+        sources.insert(volume.name.clone(), sources_of(&chosen));
         for (name, text, source) in chosen {
             rows.push([volume.name.clone(), name, text, source.to_owned()]);
         }
@@ -167,8 +169,9 @@ pub fn volume_get(
         #[derive(Serialize)]
         struct Body {
             volumes: BTreeMap<String, BTreeMap<String, String>>,
+            sources: BTreeMap<String, BTreeMap<String, String>>,
         }
-        return Ok(document("volume get", Body { volumes: json }));
+        return Ok(document("volume get", Body { volumes: json, sources }));
     }
     if volumes.is_empty() && !listing.scripted {
         return Ok("no volumes available\n".to_owned());
