@@ -173,16 +173,19 @@ pub async fn up(args: UpArgs, reach: Reach) -> Result<Outcome, Failure> {
         }
     };
     for pool in set.pools() {
+        let made = pool.get_volume(VOLUME);
+        if let Some((asked, volume)) = args.size_bytes.zip(made)
+            && asked != volume.size_bytes
+        {
+            serving.screen.say(&format!(
+                "{} has {} and keeps it, whatever --size says; 'forebay volume resize -V {} {0}' \
+                 changes it",
+                volume.name,
+                format_bytes(volume.size_bytes),
+                format_bytes(asked)
+            ));
+        }
         if let Some(volume) = pool.volumes().first() {
-            if let Some(asked) = args.size_bytes.filter(|asked| *asked != volume.size_bytes) {
-                serving.screen.say(&format!(
-                    "{} has {} and keeps it, whatever --size says; 'forebay volume resize -V {} {0}' \
-                     changes it",
-                    volume.name,
-                    format_bytes(volume.size_bytes),
-                    format_bytes(asked)
-                ));
-            }
             serving.screen.say("");
             for line in connect_hints(&listeners, &volume.name, serving.demands_tls()) {
                 serving.screen.say(&line);
