@@ -14,7 +14,12 @@ pub const BUFFER_ALIGN: usize = 4096;
 /// of MiB at once, and takes them again in the next seconds: a general allocator spends more on
 /// merging and splitting aligned pages than the log does on a write.
 const KEPT_BYTES: usize = 256 << 20;
-const CLASSES: usize = 12; // 4 KiB to 8 MiB
+/// Sizes of memory that is kept: every number of pages up to this one, then [`STEPS`] in each doubling.
+const EXACT_PAGES: usize = 16;
+const STEPS: usize = 8;
+/// The longest that is kept: 8 MiB.
+const MOST_PAGES: usize = 2048;
+const CLASSES: usize = EXACT_PAGES + STEPS * (MOST_PAGES / EXACT_PAGES).ilog2() as usize;
 
 struct Kept {
     classes: [Vec<Memory>; CLASSES],
@@ -26,8 +31,8 @@ struct Kept {
 
 impl Default for Kept {
     fn default() -> Self {
-        let classes = Default::default();
-        Self { classes, clear: Default::default(), bytes: 0, most_bytes: KEPT_BYTES }
+        let lists = || std::array::from_fn(|_| Vec::new());
+        Self { classes: lists(), clear: lists(), bytes: 0, most_bytes: KEPT_BYTES }
     }
 }
 
@@ -55,13 +60,30 @@ impl Kept {
     }
 
     fn give(&mut self, class: usize, memory: Memory, clear: bool) {
-        let lists = if clear { &mut self.clear } else { &mut self.classes };
-        let (size, list) = (memory.layout.size(), &mut lists[class]);
-        let most = self.most_bytes;
-        if self.bytes + size <= most && list.len() * size < most / 2 {
-            self.bytes += size;
-            list.push(memory);
+        let (size, most) = (memory.layout.size(), self.most_bytes);
+        let lists = if clear { &self.clear } else { &self.classes };
+        if lists[class].len() * size >= most / 2 {
+            return;
         }
+        // Sizes that nobody asks for any more give way.
+        while self.bytes + size > most {
+            if !self.forget_one() {
+                return;
+            }
+        }
+        self.bytes += size;
+        let lists = if clear { &mut self.clear } else { &mut self.classes };
+        lists[class].push(memory);
+    }
+
+    /// Frees a piece of memory of the size that takes the most; says whether there was one.
+    fn forget_one(&mut self) -> bool {
+        let held =
+            |list: &&mut Vec<Memory>| list.len() * list.first().map_or(0, |m| m.layout.size());
+        let lists = self.classes.iter_mut().chain(&mut self.clear);
+        let Some(memory) = lists.max_by_key(held).and_then(Vec::pop) else { return false };
+        self.bytes -= memory.layout.size();
+        true
     }
 }
 
@@ -103,9 +125,22 @@ pub struct IoBuf {
     clear: bool,
 }
 
-fn class_of(len: usize) -> usize {
-    (len.max(BUFFER_ALIGN).next_power_of_two().trailing_zeros() - BUFFER_ALIGN.trailing_zeros())
-        as usize
+/// The list that memory for `len` bytes is kept in, and how much of it there is: an eighth more than
+/// was asked for at most, because limits count what was asked for. Memory of [`CLASSES`] and beyond is
+/// not kept.
+fn class_of(len: usize) -> (usize, usize) {
+    let pages = len.max(1).div_ceil(BUFFER_ALIGN);
+    if pages <= EXACT_PAGES {
+        return (pages - 1, pages * BUFFER_ALIGN);
+    }
+    if pages > MOST_PAGES {
+        return (CLASSES, pages * BUFFER_ALIGN);
+    }
+    let doubling = (pages - 1).ilog2() as usize;
+    let (first, step) = (1 << doubling, (1 << doubling) / STEPS);
+    let steps = (pages - first).div_ceil(step);
+    let before = STEPS * (doubling - EXACT_PAGES.ilog2() as usize);
+    (EXACT_PAGES + before + steps - 1, (first + steps * step) * BUFFER_ALIGN)
 }
 
 impl IoBuf {
@@ -128,12 +163,12 @@ impl IoBuf {
     }
 
     fn of(len: usize, clear: bool) -> Self {
-        let class = class_of(len);
+        let (class, capacity) = class_of(len);
         let kept = match class < CLASSES {
             true => KEPT.with(|kept| kept.borrow_mut().take(class, clear)),
             false => None,
         };
-        let (memory, clear) = kept.unwrap_or_else(|| (Memory::new(BUFFER_ALIGN << class), true));
+        let (memory, clear) = kept.unwrap_or_else(|| (Memory::new(capacity), true));
         Self { memory: Some(memory), len, clear }
     }
 
@@ -143,6 +178,13 @@ impl IoBuf {
         let mut buf = Self::recycled(bytes.len());
         buf.copy_from_slice(bytes);
         buf
+    }
+
+    /// Bytes of memory that it takes: its length when it was made and an eighth of that, or a page,
+    /// at most.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.memory().layout.size()
     }
 
     /// Makes the buffer shorter.
@@ -166,7 +208,7 @@ impl IoBuf {
 impl Drop for IoBuf {
     fn drop(&mut self) {
         let Some(memory) = self.memory.take() else { return };
-        let class = class_of(memory.layout.size());
+        let (class, _) = class_of(memory.layout.size());
         if class >= CLASSES {
             return;
         }

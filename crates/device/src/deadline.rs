@@ -83,13 +83,17 @@ impl Deadline {
     /// Takes a device back that was given up. Refused, with their number, while commands that were
     /// given up have not ended: they could still have their effect, over newer data.
     pub fn revive(&self) -> Result<(), u64> {
-        match self.shared.late.get() {
-            0 => {
-                self.shared.given_up.set(false);
-                Ok(())
-            }
-            late => Err(late),
+        let shared = &self.shared;
+        // Those whose tasks have not run since are told from then on; none came after it.
+        let late = match shared.given_up.get() {
+            true => shared.late.get() + shared.waiting.borrow().len() as u64,
+            false => shared.late.get(),
+        };
+        if late > 0 {
+            return Err(late);
         }
+        shared.given_up.set(false);
+        Ok(())
     }
 
     fn run<T: 'static>(

@@ -195,21 +195,20 @@ impl Pool {
         let mut found = find_devices(&opener, paths).await;
         let keep = options.keep.as_deref();
         let mut history = one_history(select_pool(&found, name_or_guid)?, keep)?;
-        let (root, config) = newest_root(&history.devices, options.rewind_groups).map_err(|e| {
-            PoolError::new(format!("pool '{name_or_guid}' cannot be imported: {e}"))
-        })?;
+        let chosen = choose_root(&history, name_or_guid, options)?;
+        let (root, config) = &chosen;
         let elsewhere = !root.exported && root.host != opener.host();
         // A mark of nobody who has written a root: an import that is going on, or was cut short.
         let watched = elsewhere || is_being_imported(&history.devices, config.guid);
         if watched {
             check_not_in_use(&history.devices, &config.name, elsewhere, options).await?;
         }
-        let mut judged = judge(&history, opener.host(), name_or_guid, options).await?;
+        let (pool, name) = (config.guid, config.name.clone());
+        let mut judged = judge(&history, chosen, opener.host(), options).await?;
         let nonce = rt::random_u64();
         // An owner that stood still looks here before it writes again.
-        let mine =
-            Heartbeat { pool: config.guid, nonce, host: opener.host(), ..Heartbeat::default() };
-        let claim = Claim::new(&history.devices, &config.name, mine).await?;
+        let mine = Heartbeat { pool, nonce, host: opener.host(), ..Heartbeat::default() };
+        let claim = Claim::new(&history.devices, &name, mine).await?;
         possession.follow(claim.before());
         if watched {
             // Its owner may have come back while we read, and believes in itself until it looks at
@@ -222,7 +221,8 @@ impl Pool {
             }
             found.retain(|device| !device.label.configs.is_empty());
             history = one_history(select_pool(&found, name_or_guid)?, keep)?;
-            judged = judge(&history, opener.host(), name_or_guid, options).await?;
+            let chosen = choose_root(&history, name_or_guid, options)?;
+            judged = judge(&history, chosen, opener.host(), options).await?;
         }
         let Judged {
             mut root,
@@ -492,15 +492,22 @@ const MOST_GAP: u64 = 1 << 24;
 /// shall not take each other's frames for their own.
 const EPOCH_GAP: u64 = 256;
 
+fn choose_root(
+    history: &History<'_>,
+    name_or_guid: &str,
+    options: &ImportOptions,
+) -> Result<(Superblock, PoolConfig), PoolError> {
+    newest_root(&history.devices, options.rewind_groups)
+        .map_err(|e| PoolError::new(format!("pool '{name_or_guid}' cannot be imported: {e}")))
+}
+
 async fn judge(
     history: &History<'_>,
+    (root, mut config): (Superblock, PoolConfig),
     host: u64,
-    name_or_guid: &str,
     options: &ImportOptions,
 ) -> Result<Judged, PoolError> {
     let mine = &history.devices;
-    let (root, mut config) = newest_root(mine, options.rewind_groups)
-        .map_err(|e| PoolError::new(format!("pool '{name_or_guid}' cannot be imported: {e}")))?;
     if config.destroyed {
         return Err(PoolError::new(format!("pool '{}' was destroyed", config.name)));
     }

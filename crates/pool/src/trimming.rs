@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use forebay_rt as rt;
-use forebay_units::{CommitId, SegmentId};
+use forebay_units::{CommitId, Nanos, SegmentId};
 
 use crate::Pool;
 
@@ -19,8 +19,10 @@ use crate::Pool;
 const COMMITS: u64 = 64;
 /// Discards under way together.
 const AT_ONCE: usize = 4;
-/// Segments after one commit: the rest waits for the next.
+/// Segments after one commit: the rest waits for the next, or until nobody writes.
 const MOST: usize = 64;
+/// How long an export may take for those that are left.
+const PATIENCE: Nanos = Nanos::from_secs(5);
 
 /// Free segments that the devices have not heard of.
 #[derive(Default)]
@@ -69,22 +71,56 @@ impl Pool {
         self.trims.busy.set(true);
         let pool = self.clone();
         let task = rt::spawn(async move {
-            for some in due.chunks(AT_ONCE) {
-                if pool.is_stopped() || pool.closing.get() {
-                    break;
-                }
-                // Held, nobody can take them; those that were taken meanwhile are left alone.
-                let held: Vec<SegmentId> =
-                    some.iter().copied().filter(|segment| pool.table.hold(*segment)).collect();
-                // Discard is advice; whatever it says, nothing refers to the segment.
-                rt::join_all(held.iter().map(|s| pool.array.discard_segment(*s))).await;
-                held.iter().for_each(|segment| pool.table.let_go(*segment));
+            let ended = || pool.is_stopped() || pool.closing.get();
+            let mut due = due;
+            while !due.is_empty() {
+                pool.discard(&due, ended).await;
+                // Nobody may commit for long now: the rest need not wait for that.
+                let calm = pool.groups.borrow().open().is_empty() && !ended();
+                let (root, most) = (pool.sync.commit.get(), if calm { MOST } else { 0 });
+                due = pool.trims.take(root, most, |segment| pool.table.is_free(segment));
             }
             pool.trims.busy.set(false);
         });
         let mut tasks = self.tasks.borrow_mut();
         tasks.retain(|task| !task.is_finished());
         tasks.push(task);
+    }
+
+    /// Before the last root, after which the devices may be another machine's: the devices hear of what
+    /// is free, as much as can be told in a while.
+    pub(crate) async fn trim_at_the_end(&self) {
+        let begun = rt::now();
+        let late = || self.is_stopped() || rt::now().since(begun) > PATIENCE;
+        if self.property("autotrim") == "off" {
+            return;
+        }
+        while !late() {
+            let root = self.sync.commit.get();
+            let due = self.trims.take(root, MOST, |segment| self.table.is_free(segment));
+            if due.is_empty() {
+                return;
+            }
+            self.discard(&due, late).await;
+        }
+    }
+
+    /// Tells the devices of segments that are free, a few at a time, until `ended`; the others are
+    /// still to be told of.
+    async fn discard(&self, due: &[SegmentId], ended: impl Fn() -> bool) {
+        let root = self.sync.commit.get();
+        for (at, some) in due.chunks(AT_ONCE).enumerate() {
+            if ended() {
+                due[at * AT_ONCE..].iter().for_each(|segment| self.trims.note(*segment, root));
+                return;
+            }
+            // Held, nobody can take them; those that were taken meanwhile are left alone.
+            let held: Vec<SegmentId> =
+                some.iter().copied().filter(|segment| self.table.hold(*segment)).collect();
+            // Discard is advice; whatever it says, nothing refers to the segment.
+            rt::join_all(held.iter().map(|s| self.array.discard_segment(*s))).await;
+            held.iter().for_each(|segment| self.table.let_go(*segment));
+        }
     }
 }
 

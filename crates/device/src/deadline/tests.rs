@@ -146,3 +146,36 @@ fn nobody_keeps_a_device_that_is_not_used() {
         assert_eq!(Rc::strong_count(&hanging), 1);
     });
 }
+
+// A device is given up for one command: those of others count from that instant, and not only from
+// when their tasks are told.
+#[test]
+fn a_device_is_not_taken_back_while_tasks_have_yet_to_hear_of_it() {
+    for seed in 0..32 {
+        Runtime::simulated(seed).block_on(async {
+            let hanging = Hanging::new();
+            let deadline = Deadline::new(hanging.clone(), SPAN);
+            let device: Device = deadline.clone();
+            hanging.hangs.set(true);
+            let all: Vec<_> = (0..6u8)
+                .map(|i| {
+                    let device = device.clone();
+                    rt::spawn(async move { device.write(4096, block(i), true).await })
+                })
+                .collect();
+            // Whoever is told first asks for it back at once.
+            let first = device.write(0, block(7), true).await;
+            assert!(first.is_err() && deadline.is_given_up());
+            assert_eq!(deadline.revive(), Err(7));
+            rt::yield_now().await;
+            assert_eq!(deadline.revive(), Err(7));
+            for one in all {
+                assert!(one.await.is_err());
+            }
+            assert_eq!(deadline.revive(), Err(7));
+            hanging.release();
+            rt::sleep(Nanos::from_secs(1)).await;
+            assert_eq!(deadline.revive(), Ok(()));
+        });
+    }
+}

@@ -116,6 +116,73 @@ fn freed_segments_are_discarded_beside_the_writers_and_never_in_use() {
     });
 }
 
+/// A pool on one slow device, with a volume of `size_bytes` full of data.
+async fn filled(slow: &Rc<Slow>, size_bytes: u64) -> Rc<Pool> {
+    let spec = PoolSpec {
+        groups: vec![GroupSpec { redundancy: Redundancy::Raid0, devices: vec!["d".into()] }],
+        ..PoolSpec::default()
+    };
+    let opener: Rc<dyn Opener> = Rc::new(One(slow.clone()));
+    let pool = Pool::create(opener, "tank", &spec).await.unwrap();
+    let volume =
+        VolumeSpec { name: "v".into(), size_bytes, sparse: false, properties: BTreeMap::new() };
+    pool.create_volume(&volume).await.unwrap();
+    let device = pool.open_volume("v").unwrap();
+    for at in (0..size_bytes).step_by(1 << 20) {
+        let data = IoBuf::copy_of(&vec![7; 1 << 20]).freeze();
+        device.write(at, data, false).await.unwrap();
+    }
+    pool.commit_all().await.unwrap();
+    pool
+}
+
+fn slow(size_bytes: u64) -> Rc<Slow> {
+    Rc::new(Slow {
+        inner: MemoryDevice::new("d", size_bytes),
+        discarding: RefCell::default(),
+        discards: Cell::new(0),
+        most: Cell::new(0),
+    })
+}
+
+fn full_segments(pool: &Pool) -> u64 {
+    pool.table.len() as u64 - u64::from(pool.table.free_count())
+}
+
+#[test]
+fn what_is_free_is_discarded_though_nobody_commits_any_more() {
+    Runtime::simulated(4).block_on(async {
+        let slow = slow(512 << 20);
+        let pool = filled(&slow, 256 << 20).await;
+        let (full, before) = (full_segments(&pool), slow.discards.get());
+        pool.destroy_volume("v").await.unwrap();
+        for _ in 0..2 {
+            pool.commit_all().await.unwrap();
+        }
+        rt::sleep(Nanos::from_secs(60)).await;
+        let told = slow.discards.get() - before;
+        assert!(full > 128 && told + 16 > full, "{told} of {full}");
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn an_export_tells_of_what_is_free_and_takes_no_longer_than_it_may() {
+    Runtime::simulated(5).block_on(async {
+        let slow = slow(512 << 20);
+        let pool = filled(&slow, 256 << 20).await;
+        let (full, before) = (full_segments(&pool), slow.discards.get());
+        pool.destroy_volume("v").await.unwrap();
+        pool.commit_all().await.unwrap();
+        let begun = rt::now();
+        pool.export().await.unwrap();
+        let told = slow.discards.get() - before;
+        assert!(full > 128 && told + 16 > full, "{told} of {full}");
+        assert!(rt::now().since(begun) < super::PATIENCE + Nanos::from_secs(3));
+        assert!(slow.discarding.borrow().is_empty(), "a discard outlived the pool");
+    });
+}
+
 #[test]
 fn only_what_stayed_free_long_enough_is_taken() {
     let trims = Trims::default();
