@@ -117,7 +117,7 @@ pub fn journal_frame(bytes: &[u8]) {
         let FrameHeader { pool, seq, commit, kind, payload_bytes, link, .. } = header;
         let zeros = vec![0; (payload_bytes as usize).min(1 << 20)];
         let payload = if kind == FrameKind::Pad { &zeros } else { payload };
-        let (encoded, sum) = journal::encode_frame(pool, seq, commit, link, kind, payload);
+        let (encoded, sum) = journal::encode_frame(pool, seq, commit, link, kind, false, payload);
         let again = FrameHeader::decode(&encoded).expect("own bytes");
         let seen = (again.pool, again.seq, again.commit, again.kind, again.payload_bytes);
         assert_eq!(seen, (pool, seq, commit, kind, payload.len() as u32));

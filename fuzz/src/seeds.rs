@@ -144,7 +144,7 @@ fn media(out: &mut Seeds) {
         ("jump", FrameKind::Jump, &[1, 0, 0, 0]),
         ("pad", FrameKind::Pad, &[0; 200]),
     ] {
-        let (mut frame, _) = encode_frame(1, 2, 3, 4, kind, payload);
+        let (mut frame, _) = encode_frame(1, 2, 3, 4, kind, false, payload);
         frame.truncate(56 + payload.len());
         out.push(("journal_frame", name, frame));
     }

@@ -23,6 +23,8 @@ pub struct RowBatch {
     pub(crate) first_row: u32,
     pub(crate) rows: u32,
     pub(crate) kind: WriteKind,
+    /// Whether what it holds is written elsewhere too: for the accounts.
+    pub(crate) copy: bool,
     /// One buffer per data column.
     columns: Vec<IoBuf>,
     /// One bit per block that was put.
@@ -40,7 +42,7 @@ impl RowBatch {
         let len = u64::from(rows) * geometry.unit_bytes;
         let columns = (0..geometry.data_columns()).map(|_| IoBuf::recycled(len as usize)).collect();
         let put = vec![0; (rows * geometry.blocks_per_row()).div_ceil(64) as usize];
-        Self { geometry, segment, first_row, rows, kind, columns, put }
+        Self { geometry, segment, first_row, rows, kind, copy: false, columns, put }
     }
 
     /// Blocks that it takes.
@@ -82,6 +84,27 @@ impl RowBatch {
             let from = &bytes[run.logical_bytes as usize..][..len];
             self.columns[run.role][run.column_offset_bytes as usize..][..len].copy_from_slice(from);
         }
+    }
+
+    /// The same rows of a doubled segment again, where their copies belong
+    /// ([`GroupGeometry::copy_of`]). `None` when they are not among those that have copies.
+    #[must_use]
+    pub fn copied(&self) -> Option<RowBatch> {
+        let filled = self.geometry.doubled_rows();
+        if self.first_row + self.rows > filled {
+            return None;
+        }
+        let first_row = self.first_row + filled;
+        let mut copy = Self::new(self.geometry, self.segment, first_row, self.rows, self.kind);
+        copy.copy = true;
+        for index in 0..self.blocks() {
+            if let Some(block) = self.block(index) {
+                let to = self.addr(index).block();
+                let to = self.geometry.copy_of(to).expect("it is among the rows that are filled");
+                copy.put_run(to - first_row * self.geometry.blocks_per_row(), block);
+            }
+        }
+        Some(copy)
     }
 
     /// Makes the batch shorter: only its first `rows` rows are written.

@@ -319,6 +319,30 @@ impl GroupGeometry {
         ((unit * self.unit_bytes + column_offset_bytes % self.unit_bytes) / BLOCK_BYTES) as u32
     }
 
+    /// Rows of a doubled segment that are filled; as many behind them hold copies. A segment with
+    /// what the group could not do without is doubled where nothing else makes up for a bad sector:
+    /// see [`GroupGeometry::has_redundancy`].
+    #[must_use]
+    pub fn doubled_rows(&self) -> u32 {
+        self.rows() / 2
+    }
+
+    /// Where the copy of a block of a doubled segment lies: on the next data column, as far from
+    /// the block as the segment allows. `None` when the block is itself behind those that have one.
+    #[must_use]
+    pub fn copy_of(&self, block: u32) -> Option<u32> {
+        let (role, offset_bytes) = self.locate(block);
+        let filled_bytes = u64::from(self.doubled_rows()) * self.unit_bytes;
+        (offset_bytes < filled_bytes)
+            .then(|| self.block_at((role + 1) % self.data_columns(), filled_bytes + offset_bytes))
+    }
+
+    /// Whether a member may be missing, or wrong.
+    #[must_use]
+    pub fn has_redundancy(&self) -> bool {
+        self.parity_columns() > 0
+    }
+
     /// Cuts a range of blocks at unit borders, in logical order.
     pub fn runs(&self, block: u32, blocks: u32) -> impl Iterator<Item = Run> + use<> {
         let geometry = *self;

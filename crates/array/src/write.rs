@@ -62,7 +62,7 @@ impl Array {
     /// outdated, as those of members that are missing do. The batch has succeeded when no more
     /// columns are outdated than the layout can miss.
     pub async fn write_batch(&self, batch: RowBatch) -> Result<Written, ArrayError> {
-        let (segment, kind) = (batch.segment, batch.kind);
+        let (segment, kind, copy) = (batch.segment, batch.kind, batch.copy);
         let group = self.group_of(segment)?;
         let geometry = group.geometry();
         let index = geometry.index_of(segment);
@@ -94,7 +94,7 @@ impl Array {
             let data = &columns[role];
             for member in slot {
                 if member.is_writable() {
-                    if first_copies.get_mut(role).is_some_and(std::mem::take) {
+                    if !copy && first_copies.get_mut(role).is_some_and(std::mem::take) {
                         written.data_bytes += column_bytes;
                     } else {
                         written.redundancy_bytes += column_bytes;

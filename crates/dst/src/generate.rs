@@ -5,7 +5,7 @@ use forebay_sim::{CrashPoint, Rng, Seed};
 
 use crate::atlas::{Atlas, Level};
 use crate::desk::Desk;
-use crate::scenario::{Act, Boot, Crash, Demand, Fates, Scenario, VERSION};
+use crate::scenario::{Act, Boot, Crash, Demand, Fates, MapRot, Scenario, VERSION};
 use crate::stamp::Fill;
 use crate::subject::{LogShape, PoolSpec, Raid, Sync};
 
@@ -94,7 +94,7 @@ pub fn generate(seed: Seed, wish: &Wish) -> Scenario {
     let mut desk = Desk::new(&spec, &atlas, &volumes, wish.manage, seed.derive("desk"));
     let remote =
         wish.remote.unwrap_or_else(|| *seed.derive("remote").rng().pick(&[0, 0, 200, 500, 1000]));
-    let boots = (0..boots)
+    let mut boots: Vec<Boot> = (0..boots)
         .map(|index| {
             let seed = seed.derive("boot").derive(&index.to_string());
             let first = index == 0;
@@ -108,6 +108,9 @@ pub fn generate(seed: Seed, wish: &Wish) -> Scenario {
             boot
         })
         .collect();
+    if level == Level::Within && spec.raid.parity(spec.data_disks) == 0 {
+        rot_map_in(&mut boots, &mut seed.derive("map rot").rng());
+    }
     Scenario {
         version: VERSION,
         story: String::new(),
@@ -240,11 +243,24 @@ fn draw_boot(plan: &Plan<'_>, desk: &mut Desk) -> Boot {
         clients: (0..clients).map(script).collect(),
         remote: (0..clients as usize).filter(|_| remote.chance(plan.remote)).collect(),
         admin,
+        map_rot: None,
         faults: plan.atlas.faults(commands, plan.first, &mut plan.seed.derive("faults").rng()),
         crash: crashes.then(|| Crash {
             in_work: plan.full || crash.chance(500),
             ..Crash::at(point, Fates::Random(crash.u64()))
         }),
+    }
+}
+
+/// Without parity nothing may be struck but the pool's own map, which is there twice; and once only,
+/// so that it is not a copy and what it is a copy of.
+fn rot_map_in(boots: &mut [Boot], rng: &mut Rng) {
+    let Some(last) = boots.len().checked_sub(1).filter(|last| *last > 0) else { return };
+    let boot = rng.between(1, last as u64) as usize;
+    if rng.chance(800) {
+        let (pick, blocks) = (rng.u64(), rng.between(1, 4));
+        let (at_byte, mask) = (rng.below(4096), 1 << rng.below(8));
+        boots[boot].map_rot = Some(MapRot { pick, blocks, at_byte, mask });
     }
 }
 

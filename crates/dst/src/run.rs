@@ -15,7 +15,7 @@ use crate::client::{MOVING, administrator, client, flush, read_all, write};
 use crate::doors::{Door, serve};
 use crate::model::{Model, Presence, volume_name};
 use crate::panics;
-use crate::scenario::{Boot, Crash, Demand, Scenario, TimedFault};
+use crate::scenario::{Boot, Crash, Demand, MapRot, Scenario, TimedFault};
 use crate::stamp::Fill;
 use crate::subject::{Pool, Refusal, Scrubbed, Subject};
 use crate::verdict::{Failure, Kind, Outcome, Tally};
@@ -66,6 +66,37 @@ impl Lab {
     fn damage(&self) -> u64 {
         let counts = self.stacks.iter().map(|stack| stack.counts());
         counts.map(|c| c.torn + c.lost + c.misdirected + c.rot_bytes + c.errors).sum()
+    }
+
+    /// Flips bits in a frame of the map journal, wherever on a disk one begins.
+    fn rot_map(&self, rot: &MapRot) {
+        const MAGIC: &[u8] = b"FBAYJRNL";
+        const BLOCK_BYTES: u64 = 4096;
+        const UNIT_BYTES: u64 = 16 << 10;
+        let mut places = Vec::new();
+        for (disk, sim) in self.sims.iter().enumerate() {
+            let media = sim.stable();
+            for at in (0..media.size_bytes()).step_by(BLOCK_BYTES as usize) {
+                let mut first = [0; MAGIC.len()];
+                if !media.is_hole(at, BLOCK_BYTES) {
+                    media.read(at, &mut first);
+                }
+                if first[..] == *MAGIC {
+                    places.push((disk, at));
+                }
+            }
+        }
+        if places.is_empty() {
+            return;
+        }
+        let (disk, from) = places[(rot.pick % places.len() as u64) as usize];
+        let end =
+            (from + rot.blocks * BLOCK_BYTES).min(from / UNIT_BYTES * UNIT_BYTES + UNIT_BYTES);
+        self.world.tell(|| format!("rot in the map journal, on disk {disk} from {from} to {end}"));
+        for block in (from..end).step_by(BLOCK_BYTES as usize) {
+            let offset_bytes = block + rot.at_byte % BLOCK_BYTES;
+            self.stacks[disk].inject(&Fault::Rot { offset_bytes, mask: rot.mask });
+        }
     }
 
     fn schedule(&self, faults: &[TimedFault]) {
@@ -390,6 +421,10 @@ async fn boot_task<S: Subject>(guest: Guest<S>, boot: Boot, created: bool) -> En
     let Guest { scenario, lab, model, tally, reached, .. } = &guest;
     let disks = lab.devices();
     let pool = if created {
+        if let Some(rot) = &boot.map_rot {
+            lab.rot_map(rot);
+            model.count("rot in the map journal", 1);
+        }
         lab.schedule(&boot.faults);
         reached.set("import");
         let Some(pool) = import(&guest, &disks).await else { return Ended::Refused };

@@ -64,6 +64,9 @@ pub struct Boot {
     /// What breaks.
     #[serde(default)]
     pub faults: Vec<TimedFault>,
+    /// Rot in the pool's own map, before anything else: what no pool may be lost by.
+    #[serde(default)]
+    pub map_rot: Option<MapRot>,
     /// How it ends; without one the pool is exported.
     pub crash: Option<Crash>,
 }
@@ -154,6 +157,20 @@ pub struct TimedFault {
     pub disk: usize,
     /// What.
     pub fault: Fault,
+}
+
+/// Rot in one of the places where a data disk holds a frame of the map journal, known by its first
+/// bytes: it need not be one that still counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MapRot {
+    /// Which of the places, counted over all disks and round again.
+    pub pick: u64,
+    /// Blocks that are struck from there on; not past the end of 16 KiB.
+    pub blocks: u64,
+    /// The byte of each that is struck.
+    pub at_byte: u64,
+    /// Its bits that are flipped.
+    pub mask: u8,
 }
 
 /// A power cut.

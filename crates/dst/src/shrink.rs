@@ -82,7 +82,13 @@ fn drop_admin(scenario: &Scenario, at: usize, step: usize) -> Option<Scenario> {
 
 fn drop_faults(scenario: &Scenario, at: usize, step: usize) -> Option<Scenario> {
     let mut out = scenario.clone();
-    cut(out.boots.iter_mut().map(|boot| &mut boot.faults), at, step).then_some(out)
+    if cut(out.boots.iter_mut().map(|boot| &mut boot.faults), at, step) {
+        return Some(out);
+    }
+    // Behind all others.
+    let struck = out.boots.iter_mut().find(|boot| at == 0 && boot.map_rot.is_some())?;
+    struck.map_rot = None;
+    Some(out)
 }
 
 fn drop_acts(scenario: &Scenario, at: usize, step: usize) -> Option<Scenario> {

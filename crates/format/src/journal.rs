@@ -16,6 +16,8 @@ use crate::{Decoder, Encoder, FormatError};
 const MAGIC: u64 = u64::from_le_bytes(*b"FBAYJRNL");
 /// Bytes of a frame's header.
 pub const HEADER_BYTES: usize = 56;
+/// The flag of [`FrameHeader::copied`].
+const COPIED: u16 = 1;
 /// Longest payload of one frame: a frame fits into the smallest segment.
 pub const MAX_PAYLOAD_BYTES: usize = 120 << 10;
 
@@ -35,7 +37,7 @@ pub enum FrameKind {
 }
 
 impl FrameKind {
-    fn code(self) -> u32 {
+    fn code(self) -> u16 {
         match self {
             FrameKind::Delta => 1,
             FrameKind::Leaves => 2,
@@ -45,7 +47,7 @@ impl FrameKind {
         }
     }
 
-    fn from_code(code: u32) -> Option<Self> {
+    fn from_code(code: u16) -> Option<Self> {
         [Self::Delta, Self::Leaves, Self::Segments, Self::Pad, Self::Jump]
             .into_iter()
             .find(|kind| kind.code() == code)
@@ -63,6 +65,8 @@ pub struct FrameHeader {
     pub commit: u64,
     /// What it holds.
     pub kind: FrameKind,
+    /// Its blocks have copies in the second half of the segment.
+    pub copied: bool,
     /// Bytes of payload after the header.
     pub payload_bytes: u32,
     /// Checksum of the frame before it; 0 in the first of a pool's life.
@@ -85,15 +89,19 @@ impl FrameHeader {
             return Err(input.error("no magic"));
         }
         let (pool, seq, commit) = (input.u64()?, input.u64()?, input.u64()?);
-        let code = input.u32()?;
+        let (code, flags) = (input.u16()?, input.u16()?);
         let kind = FrameKind::from_code(code)
             .ok_or_else(|| input.error(format!("kind {code} is unknown")))?;
+        if flags & !COPIED != 0 {
+            return Err(input.error(format!("flags {flags:#x} are unknown")));
+        }
         let payload_bytes = input.u32()?;
         let (link, sum) = (input.u64()?, input.u64()?);
         if kind != FrameKind::Pad && payload_bytes as usize > MAX_PAYLOAD_BYTES {
             return Err(input.error("payload is too long"));
         }
-        Ok(Self { pool, seq, commit, kind, payload_bytes, link, sum })
+        let copied = flags & COPIED != 0;
+        Ok(Self { pool, seq, commit, kind, copied, payload_bytes, link, sum })
     }
 
     /// The payload in the bytes of the whole frame, when its checksum holds.
@@ -117,7 +125,8 @@ pub fn frame_blocks(payload_bytes: usize) -> u32 {
 }
 
 /// A whole frame, padded to blocks, and its checksum. For [`FrameKind::Pad`] the payload is zeros
-/// and not summed. `link` is the checksum of the frame before it.
+/// and not summed. `link` is the checksum of the frame before it; `copied` says that its blocks are
+/// written a second time ([`FrameHeader::copied`]).
 #[must_use]
 pub fn encode_frame(
     pool: u64,
@@ -125,11 +134,13 @@ pub fn encode_frame(
     commit: u64,
     link: u64,
     kind: FrameKind,
+    copied: bool,
     payload: &[u8],
 ) -> (Vec<u8>, u64) {
     let mut out = Encoder::new();
     out.u64(MAGIC).u64(pool).u64(seq).u64(commit);
-    out.u32(kind.code()).u32(payload.len() as u32).u64(link);
+    out.u16(kind.code()).u16(if copied { COPIED } else { 0 });
+    out.u32(payload.len() as u32).u64(link);
     let mut bytes = out.finish();
     let summed = if kind == FrameKind::Pad { &[] } else { payload };
     let sum = crc64_of_parts(&[&bytes, summed]);

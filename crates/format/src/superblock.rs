@@ -8,7 +8,7 @@ use crate::{Decoder, Encoder, FormatError};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FBAYROOT");
 /// The version that this program reads and writes.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Counters that are kept for ever; their meaning is the pool's.
 pub const COUNTERS: usize = 32;
 /// Largest log state that fits.

@@ -97,19 +97,19 @@ fn label_areas_do_not_overlap_on_the_smallest_device() {
 
 #[test]
 fn journal_frames_come_back() {
-    let (frame, sum) = encode_frame(1, 2, 3, 4, FrameKind::Delta, &[9; 5000]);
+    let (frame, sum) = encode_frame(1, 2, 3, 4, FrameKind::Delta, false, &[9; 5000]);
     assert_eq!(frame.len(), 8192);
     let header = FrameHeader::decode(&frame).unwrap();
     assert_eq!((header.seq, header.commit, header.blocks()), (2, 3, 2));
     assert_eq!((header.link, header.sum), (4, sum));
-    let (other, _) = encode_frame(1, 2, 3, 5, FrameKind::Delta, &[9; 5000]);
+    let (other, _) = encode_frame(1, 2, 3, 5, FrameKind::Delta, false, &[9; 5000]);
     assert_ne!(FrameHeader::decode(&other).unwrap().sum, sum, "the link is summed");
     assert_eq!(header.check(&frame).unwrap(), &[9; 5000]);
     let mut bad = frame.clone();
     bad[4999] ^= 1;
     assert!(header.check(&bad).is_err());
     assert!(header.check(&frame[..4096]).is_err());
-    let (pad, _) = encode_frame(1, 2, 3, 4, FrameKind::Pad, &[0; 10000]);
+    let (pad, _) = encode_frame(1, 2, 3, 4, FrameKind::Pad, false, &[0; 10000]);
     let header = FrameHeader::decode(&pad[..4096]).unwrap();
     assert_eq!(header.blocks(), 3);
     assert!(header.check(&pad[..4096]).is_ok());
@@ -197,7 +197,7 @@ proptest! {
         }
         let mut good = match valid {
             0 => superblock().encode(),
-            1 => encode_frame(1, 2, 3, 4, FrameKind::Leaves, &[9; 5000]).0,
+            1 => encode_frame(1, 2, 3, 4, FrameKind::Leaves, false, &[9; 5000]).0,
             2 => Footer::default().encode(),
             _ => Heartbeat::default().encode(),
         };

@@ -291,17 +291,17 @@ fn one_payload(mut payloads: Vec<Vec<u8>>) -> Vec<u8> {
 fn segments_frame() -> (Vec<u8>, u64) {
     let mut payload = Encoder::new();
     segment_records().iter().for_each(|record| record.encode(&mut payload));
-    encode_frame(POOL, 22, 42, 0x0fed_cba9_8765_4321, FrameKind::Segments, &payload.finish())
+    encode_frame(POOL, 22, 42, 0x0fed_cba9_8765_4321, FrameKind::Segments, false, &payload.finish())
 }
 
 fn jump_frame() -> (Vec<u8>, u64) {
     let (_, link) = segments_frame();
-    encode_frame(POOL, 23, 42, link, FrameKind::Jump, &12u32.to_le_bytes())
+    encode_frame(POOL, 23, 42, link, FrameKind::Jump, true, &12u32.to_le_bytes())
 }
 
 fn pad_frame() -> (Vec<u8>, u64) {
     let (_, link) = jump_frame();
-    encode_frame(POOL, 24, 42, link, FrameKind::Pad, &[0; 2 * 4096 - 56])
+    encode_frame(POOL, 24, 42, link, FrameKind::Pad, false, &[0; 2 * 4096 - 56])
 }
 
 /// What the encoders give now, by file.

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use forebay_array::GroupGeometry;
 use forebay_format::footer::Run;
 use forebay_format::map_record::Delta;
 use forebay_rt as rt;
@@ -43,10 +44,21 @@ struct Live {
     sum: Option<u64>,
 }
 
+/// How often the map journal is written where it is written most often: twice in groups that have no
+/// redundancy of their own.
+pub(crate) fn journal_copies(groups: &[GroupGeometry]) -> u64 {
+    if groups.iter().all(GroupGeometry::has_redundancy) { 1 } else { 2 }
+}
+
 impl Pool {
     /// Blocks of data in a segment.
     fn per_segment(&self) -> u64 {
         u64::from(self.table.data_blocks(SegmentId(0))).max(1)
+    }
+
+    /// Bytes that a segment of the map journal holds, at least: half where there are copies of them.
+    pub(crate) fn journal_segment_bytes(&self) -> u64 {
+        self.per_segment() * BLOCK_BYTES / journal_copies(&self.array.groups())
     }
 
     /// Segments that a group of `blocks` may need, beside those that are being filled.
@@ -60,7 +72,7 @@ impl Pool {
     /// is moved with it.
     pub(crate) fn journal_keep(&self, blocks: u64) -> u32 {
         let bytes = blocks * MOVED_AND_WRITTEN * CHANGE_BYTES;
-        let segments = bytes / (self.per_segment() * BLOCK_BYTES);
+        let segments = bytes / self.journal_segment_bytes();
         self.limits.get().map_reserve_segments + segments as u32
     }
 
@@ -159,7 +171,7 @@ impl Pool {
             return 0;
         }
         let part = checkpoint_budget(blocks * MOVED_AND_WRITTEN * CHANGE_BYTES);
-        part.min(self.checkpoint_bytes()).div_ceil(self.per_segment() * BLOCK_BYTES) as u32
+        part.min(self.checkpoint_bytes()).div_ceil(self.journal_segment_bytes()) as u32
     }
 
     /// Blocks that can be written without cleaning. Where every segment is almost full of live

@@ -26,6 +26,8 @@ pub(crate) struct Loaded {
     pub map: Map,
     /// Segments of the map journal.
     pub journal: Vec<JournalPosition>,
+    /// Whether the last of them has copies of its blocks, when it has any.
+    pub doubled: Option<bool>,
     /// Blocks of the journal that some device holds otherwise than they should be.
     pub repairs: Vec<(BlockAddr, Vec<u8>)>,
 }
@@ -34,7 +36,8 @@ impl Loaded {
     /// Of a pool without data.
     pub fn empty(array: Rc<Array>) -> Self {
         let table = empty_table(&array);
-        Self { array, table, map: Map::new(), journal: Vec::new(), repairs: Vec::new() }
+        let (journal, repairs) = (Vec::new(), Vec::new());
+        Self { array, table, map: Map::new(), journal, doubled: None, repairs }
     }
 }
 
@@ -64,7 +67,7 @@ pub(crate) async fn load_map(
     let array = build_array(config, devices, &cautious)?;
     let mut map = Map::new();
     let mut records: BTreeMap<SegmentId, SegmentRecord> = BTreeMap::new();
-    let (mut journal, mut repairs) = (Vec::new(), Vec::new());
+    let (mut journal, mut doubled, mut repairs) = (Vec::new(), None, Vec::new());
     if let (Some(start), Some(end)) = (root.journal_start, root.journal_end) {
         let mut reader = JournalReader::new(array.clone(), config.guid, start, end);
         while let Some(frame) = reader.next().await? {
@@ -85,6 +88,7 @@ pub(crate) async fn load_map(
         report.map_bytes = reader.bytes();
         repairs = reader.take_repairs();
         journal = reader.segments().to_vec();
+        doubled = reader.is_end_doubled();
     }
     let journal_segments: Vec<SegmentId> = journal.iter().map(|at| at.addr.segment()).collect();
     let table = empty_table(&array);
@@ -111,7 +115,9 @@ pub(crate) async fn load_map(
         // be rebuilt and scrubbed as well.
         let geometry = array.geometry_of(*segment)?;
         let last = root.journal_end.filter(|end| end.addr.segment() == *segment);
-        let rows = last.map_or(geometry.rows(), |end| end.addr.block() / geometry.blocks_per_row());
+        let copied = if doubled == Some(true) { geometry.doubled_rows() } else { 0 };
+        let rows = last
+            .map_or(geometry.rows(), |end| copied + end.addr.block() / geometry.blocks_per_row());
         table.wrote(*segment, rows, root.commit);
     }
     let mut bad = None;
@@ -146,5 +152,5 @@ pub(crate) async fn load_map(
         stale
     };
     let array = build_array(config, devices, &exact)?;
-    Ok(Loaded { array, table, map, journal, repairs })
+    Ok(Loaded { array, table, map, journal, doubled, repairs })
 }

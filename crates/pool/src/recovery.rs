@@ -22,6 +22,7 @@ use forebay_units::{
     BLOCK_BYTES, CommitId, DeviceId, FrameSeq, Lba, Nanos, TxgId, VolumeId, parse_bytes,
 };
 
+use crate::cleaning::journal_copies;
 use crate::devices::parse_layout;
 use crate::health::HealthState;
 use crate::labels::{OpenDevice, Opener, read_label};
@@ -317,7 +318,7 @@ impl Pool {
     /// Puts a pool together; nothing runs yet.
     pub(crate) fn assemble(parts: Parts) -> Result<Rc<Pool>, PoolError> {
         let Parts { opener, possession, nonce, config, devices, log, root, loaded } = parts;
-        let Loaded { array, table, map, journal: journal_segments, .. } = loaded;
+        let Loaded { array, table, map, journal: journal_segments, doubled, .. } = loaded;
         let in_flight = InFlight::new(64 << 20);
         let guid = config.guid;
         let separate = table.len() >= SEPARATE_SEGMENTS;
@@ -328,7 +329,7 @@ impl Pool {
         let (of_array, of_table) = (array.clone(), table.clone());
         let mut journal = JournalWriter::new(of_array, of_table, in_flight.clone(), guid);
         if let Some(end) = root.journal_end {
-            journal.resume(end, journal_segments);
+            journal.resume(end, journal_segments, doubled);
         }
         let volumes: BTreeMap<VolumeId, Rc<VolumeState>> =
             config.volumes.iter().map(|v| (VolumeId(v.id), VolumeState::new(v))).collect();
@@ -437,10 +438,12 @@ pub(crate) fn limits_for(config: &PoolConfig, array: &Array) -> (Limits, u64, u6
     let dirty_segments = (dirty_limit / BLOCK_BYTES).div_ceil(per_segment);
     let streams = if segments >= u64::from(SEPARATE_SEGMENTS) { u64::from(STREAMS) } else { 2 };
     // What the cleaner works in when nothing else is free, and what only the journal may take.
-    let (reserve, map_reserve) = (3, 3);
+    let copies = journal_copies(&groups);
+    let (reserve, map_reserve) = (3, 3 * copies);
     // The open streams, one group, the journal (about 1 % of what is mapped), and 1/24 so that the
     // cleaner never works on segments that are all alive.
-    let kept = streams + 2 + map_reserve + dirty_segments + 2 + 4 + segments / 80 + segments / 24;
+    let journal = 2 + segments * copies / 80;
+    let kept = streams + 2 + map_reserve + dirty_segments + journal + 4 + segments / 24;
     let limits = Limits {
         txg_timeout: Nanos::from_secs(5),
         txg_bytes: dirty_limit / 3,

@@ -434,26 +434,44 @@ impl Pool {
         }
     }
 
-    /// The journal is judged by its frames, when its columns do not agree. When a frame is not to
+    fn remark_damage(&self, segment: SegmentId) {
+        self.health.remark(format!("segment {segment} of the map journal is damaged"));
+    }
+
+    /// The journal is judged by its frames, when its columns do not agree, or have nothing in common
+    /// to agree on: then a frame is judged by its copy as well. When a frame is not to
     /// be had, the whole map is written anew from memory, and the damaged segments are given up.
     async fn scrub_journal(&self, writers: &Writers, segment: SegmentId, rows: u32) {
+        let geometry = self.array.geometry_of(segment);
+        if geometry.is_ok_and(|geometry| !geometry.has_redundancy()) {
+            if self.journal_owners(writers, segment).await.is_none() {
+                self.remark_damage(segment);
+                self.give_up_journal(segment);
+            }
+            return;
+        }
         let mut row = 0;
         while row < rows {
             let count = ROWS.min(rows - row);
             let sound = self.array.check_parity(segment, row, count).await;
             if !sound.is_ok_and(|mismatches| mismatches.is_empty()) {
-                self.health.remark(format!("segment {segment} of the map journal is damaged"));
+                self.remark_damage(segment);
                 if !self.repair_journal(writers, segment, rows).await {
-                    self.scan.checkpoint_wanted.set(true);
-                    self.sync.root_wanted.set(true);
-                    self.sync.wake.notify_all();
-                    let bytes = u64::from(self.table.data_blocks(segment)) * BLOCK_BYTES;
-                    self.progress(|status| status.repaired_bytes += bytes);
+                    self.give_up_journal(segment);
                 }
                 return;
             }
             row += count;
         }
+    }
+
+    /// Has the map written anew: a frame of this segment is not to be had.
+    fn give_up_journal(&self, segment: SegmentId) {
+        self.scan.checkpoint_wanted.set(true);
+        self.sync.root_wanted.set(true);
+        self.sync.wake.notify_all();
+        let bytes = u64::from(self.table.data_blocks(segment)) * BLOCK_BYTES;
+        self.progress(|status| status.repaired_bytes += bytes);
     }
 
     /// Puts every column of a segment of the journal right. Says whether all that counts could be.
@@ -485,8 +503,13 @@ impl Pool {
         // One that the journal has left is not needed.
         let Some((start, end)) = extent else { return Some(BTreeMap::new()) };
         let reader = JournalReader::new(self.array.clone(), self.guid, start, end);
-        let blocks = reader.all_blocks().await.ok()?;
-        Some(blocks.into_iter().map(|(addr, block)| (addr.block(), Owner::Pool(block))).collect())
+        let found = reader.all_blocks().await.ok()?;
+        self.progress(|status| status.repaired_bytes += found.repaired_bytes);
+        if found.repaired_bytes > 0 {
+            self.remark_damage(segment);
+        }
+        let own = |(addr, block): (BlockAddr, Vec<u8>)| (addr.block(), Owner::Pool(block));
+        Some(found.blocks.into_iter().map(own).collect())
     }
 
     async fn run_resilver(self: &Rc<Self>) {

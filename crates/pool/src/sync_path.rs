@@ -10,7 +10,7 @@ use forebay_rt as rt;
 use forebay_rt::Either;
 use forebay_segment::{Classes, STREAMS, frame_bytes, frame_room};
 use forebay_txg::Content;
-use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, CommitId, Lba, SegmentId, VolumeId};
+use forebay_units::{BLOCK_LEN, BlockAddr, CommitId, Lba, VolumeId};
 
 use crate::{Checkpoint, Pool, PoolError, Writers};
 
@@ -316,8 +316,7 @@ impl Pool {
     /// Segments of the journal from which on a checkpoint is worth it: twice what it takes, and a
     /// little so that small pools get on with it.
     pub(crate) fn checkpoint_worth(&self) -> u64 {
-        let segment_bytes = u64::from(self.table.data_blocks(SegmentId(0))) * BLOCK_BYTES;
-        2 + 2 * self.checkpoint_bytes() / segment_bytes
+        2 + 2 * self.checkpoint_bytes() / self.journal_segment_bytes()
     }
 
     /// Segments of the journal from which on the room that is left over in its rows goes to a
@@ -367,8 +366,7 @@ impl Pool {
         // It can wait, but for the cleaner to gain room for it.
         const LEFT_FREE: u64 = 2;
         let room = u64::from(self.table.free_count()).saturating_sub(LEFT_FREE);
-        let room = room * u64::from(self.table.data_blocks(SegmentId(0))) * BLOCK_BYTES;
-        let budget = checkpoint_budget(delta_bytes).min(room);
+        let budget = checkpoint_budget(delta_bytes).min(room * self.journal_segment_bytes());
         let (images, next) = self.leaf_images(cursor, budget);
         for payload in encode_leaves(&images, MAX_PAYLOAD_BYTES) {
             writers.journal.append(FrameKind::Leaves, &payload, commit).await?;

@@ -1,3 +1,4 @@
+mod copies;
 mod devices;
 mod edges;
 mod imports;

@@ -14,7 +14,9 @@ use forebay_array::{Array, Layout};
 use forebay_device::{DeviceError, ErrorKind, IoBuf, Operation};
 use forebay_format::journal::{FrameHeader, FrameKind, HEADER_BYTES};
 use forebay_format::superblock::JournalPosition;
-use forebay_units::{BLOCK_LEN, BlockAddr, DeviceId, SegmentId};
+use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, DeviceId, SegmentId};
+
+use crate::copies::{copy_of, mixed_frame, repair_all};
 
 /// A frame, whole and in its place in the chain.
 #[derive(Clone, Debug)]
@@ -82,10 +84,22 @@ pub struct JournalReader {
     /// Read ahead: the first block's address, and bytes.
     window: Option<(BlockAddr, IoBuf)>,
     segments: Vec<JournalPosition>,
+    /// Whether the last segment from which a frame came has copies of its blocks.
+    doubled: Option<(SegmentId, bool)>,
     bytes: u64,
     repairs: Vec<(BlockAddr, Vec<u8>)>,
     /// The blocks of all frames read, when they are wanted.
     blocks: Option<BTreeMap<BlockAddr, Vec<u8>>>,
+    /// Which of them are copies of others.
+    copies: Vec<BlockAddr>,
+}
+
+/// What the blocks of a part of the journal hold.
+pub struct JournalBlocks {
+    /// Each block of each frame, and its copy where there is one; of padding the first.
+    pub blocks: BTreeMap<BlockAddr, Vec<u8>>,
+    /// Bytes that were wrong on some device, and were rewritten.
+    pub repaired_bytes: u64,
 }
 
 const WINDOW_BLOCKS: u32 = 1024;
@@ -104,9 +118,11 @@ impl JournalReader {
             broken: None,
             window: None,
             segments: vec![start],
+            doubled: None,
             bytes: 0,
             repairs: Vec::new(),
             blocks: None,
+            copies: Vec::new(),
         }
     }
 
@@ -114,6 +130,14 @@ impl JournalReader {
     #[must_use]
     pub fn segments(&self) -> &[JournalPosition] {
         &self.segments
+    }
+
+    /// Whether the segment that holds the journal's end has copies of its blocks; `None` when
+    /// nothing of the journal is in it yet.
+    #[must_use]
+    pub fn is_end_doubled(&self) -> Option<bool> {
+        let (segment, doubled) = self.doubled?;
+        (segment == self.end.addr.segment()).then_some(doubled)
     }
 
     /// Bytes read.
@@ -131,15 +155,18 @@ impl JournalReader {
 
     /// Reads everything, repairs what it can, and gives each block of each frame (of padding the
     /// first). Not their checksums: a block that ends with its own checksum, and padding is one,
-    /// has the same CRC as any other such block.
-    pub async fn all_blocks(mut self) -> Result<BTreeMap<BlockAddr, Vec<u8>>, DeviceError> {
+    /// has the same CRC as any other such block. Where there are copies, they are blocks of their own.
+    pub async fn all_blocks(mut self) -> Result<JournalBlocks, DeviceError> {
         self.blocks = Some(BTreeMap::new());
         while self.next().await?.is_some() {}
-        for (addr, bytes) in self.take_repairs() {
-            // A failed repair leaves what there was: the frame has been read all the same.
-            let _ = self.array.repair(addr, &bytes).await;
-        }
-        Ok(self.blocks.expect("put there above"))
+        let blocks = self.blocks.take().expect("put there above");
+        // Nobody has looked at the copies, and nothing else would show that they are wrong.
+        let repairs = self.take_repairs();
+        let mut doubtful: Vec<(BlockAddr, &[u8])> =
+            repairs.iter().map(|(addr, bytes)| (*addr, &bytes[..])).collect();
+        doubtful.extend(self.copies.iter().map(|addr| (*addr, &blocks[addr][..])));
+        let repaired_bytes = repair_all(&self.array, &doubtful).await * BLOCK_BYTES;
+        Ok(JournalBlocks { blocks, repaired_bytes })
     }
 
     /// The next frame that says something; `None` at the end. An error names the frame at which
@@ -206,13 +233,18 @@ impl JournalReader {
             if frame.kind() == FrameKind::Jump {
                 self.segments.push(self.next);
             }
+            let copied = frame.header.copied;
+            self.doubled = Some((at.addr.segment(), copied));
             for (index, block) in frame.bytes.chunks(BLOCK_LEN).enumerate() {
                 let addr = at.addr.plus(index as u32);
+                let copy = if copied { copy_of(&self.array, addr) } else { None };
                 if let Some(blocks) = &mut self.blocks {
-                    blocks.insert(addr, block.to_vec());
+                    blocks.extend(copy.iter().chain([&addr]).map(|at| (*at, block.to_vec())));
+                    self.copies.extend(copy);
                 }
                 if other {
-                    self.repairs.push((addr, block.to_vec()));
+                    let wrong = copy.iter().chain([&addr]).map(|at| (*at, block.to_vec()));
+                    self.repairs.extend(wrong);
                 }
             }
             self.ready.push_back(frame);
@@ -262,19 +294,24 @@ impl JournalReader {
         Ok(Frame { header, bytes })
     }
 
-    /// All frames that devices and parity can make of a place and that fit the chain before it.
+    /// All frames that devices, parity and copies can make of a place and that fit the chain before it.
     async fn versions(&mut self, at: JournalPosition) -> Vec<Frame> {
         // A torn first block may have the same header as the whole one.
         let mut firsts: Vec<(FrameHeader, IoBuf)> = Vec::new();
-        for first in self.array.alternatives(at.addr).await.into_iter().flatten() {
-            if let Ok(header) = self.judge(at, &first)
-                && firsts.iter().all(|(_, known)| known[..] != first[..])
-            {
-                firsts.push((header, first));
+        let copy = copy_of(&self.array, at.addr);
+        let places = [(Some(at.addr), false), (copy, true)];
+        for (addr, is_copy) in places.into_iter().filter_map(|(addr, copy)| Some((addr?, copy))) {
+            for first in self.array.alternatives(addr).await.into_iter().flatten() {
+                if let Ok(header) = self.judge(at, &first)
+                    && (header.copied || !is_copy)
+                    && firsts.iter().all(|(_, known)| known[..] != first[..])
+                {
+                    firsts.push((header, first));
+                }
             }
         }
         let mut found = Vec::new();
-        for (header, first) in firsts {
+        'firsts: for (header, first) in firsts {
             let blocks = blocks_to_read(&header);
             // The damage is in one device's column mostly: the whole frame without each in turn.
             for skip in doubted_sets(&self.array, at.addr.segment()) {
@@ -285,8 +322,13 @@ impl JournalReader {
                 bytes[..BLOCK_LEN].copy_from_slice(&first);
                 if header.check(&bytes).is_ok() {
                     found.push(Frame { header, bytes });
-                    break;
+                    continue 'firsts;
                 }
+            }
+            if header.copied {
+                let right = |bytes: &[u8]| header.check(bytes).is_ok();
+                let mixed = mixed_frame(&self.array, at.addr, blocks, &first, right).await;
+                found.extend(mixed.map(|bytes| Frame { header, bytes }));
             }
         }
         found

@@ -40,10 +40,17 @@ impl JournalWriter {
     }
 
     /// Goes on where a committed root says the journal ends: what lies behind that place belongs
-    /// to no root, so it may be written again. `segments` are those that hold the journal so far.
-    pub fn resume(&mut self, end: JournalPosition, segments: Vec<JournalPosition>) {
-        self.rows.table.reopen(end.addr.segment());
-        self.rows.adopt_at(end.addr.segment(), end.addr.block());
+    /// to no root, so it may be written again. `segments` are those that hold the journal so far;
+    /// `doubled`, whether the last of them has copies of its blocks, when it has any.
+    pub fn resume(
+        &mut self,
+        end: JournalPosition,
+        segments: Vec<JournalPosition>,
+        doubled: Option<bool>,
+    ) {
+        let segment = end.addr.segment();
+        self.rows.table.reopen(segment);
+        self.rows.adopt_at(segment, end.addr.block(), doubled);
         self.next_seq = end.seq;
         self.link = end.link;
         self.segments = segments;
@@ -80,9 +87,9 @@ impl JournalWriter {
     }
 
     async fn write(&mut self, kind: FrameKind, payload: &[u8], commit: CommitId) -> BlockAddr {
-        let (frame, sum) =
-            encode_frame(self.pool, self.next_seq, commit.0, self.link, kind, payload);
         let addr = self.rows.position().expect("room was made");
+        let (seq, copied) = (self.next_seq, self.rows.is_doubled());
+        let (frame, sum) = encode_frame(self.pool, seq, commit.0, self.link, kind, copied, payload);
         for block in frame.chunks(BLOCK_LEN) {
             self.rows.put(block, commit).await;
             match kind {

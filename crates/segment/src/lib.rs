@@ -9,6 +9,7 @@
 
 mod chain;
 mod classes;
+mod copies;
 mod journal;
 mod pages;
 mod reader;
@@ -17,7 +18,7 @@ mod table;
 mod victims;
 mod writer;
 
-pub use chain::{Frame, JournalReader};
+pub use chain::{Frame, JournalBlocks, JournalReader};
 pub use classes::{Classes, MAP_STREAM, STREAMS};
 pub use journal::{JournalWriter, frame_bytes, frame_room};
 pub use reader::{Reader, Unread, Wanted};

@@ -63,8 +63,21 @@ struct OpenSegment {
     id: SegmentId,
     geometry: GroupGeometry,
     next_block: u32,
+    /// What is written here is written a second time, in the second half.
+    doubled: bool,
     /// The batch being filled, and its first block.
     batch: Option<(RowBatch, u32)>,
+}
+
+impl OpenSegment {
+    /// Rows that are filled with blocks of the stream.
+    fn rows(&self) -> u32 {
+        if self.doubled { self.geometry.doubled_rows() } else { self.geometry.rows() }
+    }
+
+    fn blocks_left(&self) -> u32 {
+        self.rows() * self.geometry.blocks_per_row() - self.next_block
+    }
 }
 
 /// One open segment at a time, filled block by block.
@@ -111,19 +124,29 @@ impl RowStream {
 
     /// Goes on in a segment that was allocated already.
     pub(crate) fn adopt(&mut self, id: SegmentId) {
-        self.adopt_at(id, 0);
+        self.adopt_at(id, 0, None);
     }
 
-    /// Goes on in a segment from a block at a row's border.
-    pub(crate) fn adopt_at(&mut self, id: SegmentId, next_block: u32) {
+    /// Goes on in a segment from a block at a row's border, as it was begun: doubled or not.
+    pub(crate) fn adopt_at(&mut self, id: SegmentId, next_block: u32, doubled: Option<bool>) {
         assert!(self.open.is_none(), "the last segment is still open");
         let geometry = self.array.geometry_of(id).expect("the table knows the array's segments");
         assert!(next_block.is_multiple_of(geometry.blocks_per_row()), "not a row's border");
-        self.open = Some(OpenSegment { id, geometry, next_block, batch: None });
+        // One bad sector in a pool's records would cost the pool, where nothing makes up for it.
+        let doubled =
+            doubled.unwrap_or(self.kind == SegmentKind::Map && !geometry.has_redundancy());
+        let filled = geometry.doubled_rows();
+        let doubled = doubled && filled > 0 && next_block <= filled * geometry.blocks_per_row();
+        self.open = Some(OpenSegment { id, geometry, next_block, doubled, batch: None });
     }
 
     pub(crate) fn blocks_left(&self) -> u32 {
-        self.open.as_ref().map_or(0, |o| o.geometry.blocks_per_segment() - o.next_block)
+        self.open.as_ref().map_or(0, OpenSegment::blocks_left)
+    }
+
+    /// Whether what is written now is written a second time.
+    pub(crate) fn is_doubled(&self) -> bool {
+        self.open.as_ref().is_some_and(|open| open.doubled)
     }
 
     /// Blocks until the end of the row that is being filled; 0 at its border.
@@ -136,8 +159,7 @@ impl RowStream {
     /// Where the next block goes.
     pub(crate) fn position(&self) -> Option<BlockAddr> {
         let open = self.open.as_ref()?;
-        (open.next_block < open.geometry.blocks_per_segment())
-            .then(|| BlockAddr::new(open.id, open.next_block))
+        (open.blocks_left() > 0).then(|| BlockAddr::new(open.id, open.next_block))
     }
 
     /// Puts one block; the segment must have room.
@@ -146,7 +168,7 @@ impl RowStream {
         let per_row = open.geometry.blocks_per_row();
         if open.batch.is_none() {
             let row = open.next_block / per_row;
-            let rows = BATCH_ROWS.min(open.geometry.rows() - row);
+            let rows = BATCH_ROWS.min(open.rows() - row);
             let why = match (self.kind, crate::Classes::is_user(self.stream)) {
                 (SegmentKind::Map, _) => WriteKind::Map,
                 (SegmentKind::Data, true) => WriteKind::User,
@@ -175,8 +197,14 @@ impl RowStream {
         let blocks = open.next_block - first;
         assert!(blocks.is_multiple_of(per_row), "a row is not full");
         batch.truncate_rows(blocks / per_row);
-        self.table.wrote(open.id, open.next_block / per_row, commit);
+        let rows = open.next_block / per_row;
+        let copied = if open.doubled { open.geometry.doubled_rows() } else { 0 };
+        self.table.wrote(open.id, rows + copied, commit);
         let bytes = u64::from(blocks) * forebay_units::BLOCK_BYTES;
+        if open.doubled {
+            let copy = batch.copied().expect("a doubled segment is filled to its half");
+            self.in_flight.start(&self.array, copy, bytes).await;
+        }
         self.in_flight.start(&self.array, batch, bytes).await;
     }
 

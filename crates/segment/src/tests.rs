@@ -15,6 +15,7 @@ use crate::{
 };
 
 const POOL: u64 = 77;
+const SEGMENTS: u32 = 100;
 
 struct Bench {
     devices: Vec<Device>,
@@ -31,16 +32,19 @@ fn bench(layout: Layout, members: usize) -> Bench {
         column_bytes: 256 << 10,
         data_start_bytes: 0,
         first_segment: 0,
-        segments: 40,
+        segments: SEGMENTS,
     };
     let devices: Vec<Device> = (0..members)
-        .map(|i| Rc::new(MemoryDevice::new(&format!("d{i}"), 40 * (256 << 10))) as Device)
+        .map(|i| {
+            Rc::new(MemoryDevice::new(&format!("d{i}"), u64::from(SEGMENTS) * (256 << 10)))
+                as Device
+        })
         .collect();
     let members = devices.iter().enumerate().map(|(i, d)| (DeviceId(i as u32), d.clone()));
     let array = Array::new(vec![GroupConfig::healthy(geometry, members.collect())]).unwrap();
     let table = SegmentTable::new();
     let blocks = geometry.blocks_per_segment();
-    table.add_group(40, blocks - footer_blocks(blocks));
+    table.add_group(SEGMENTS, blocks - footer_blocks(blocks));
     Bench { devices, array, table, in_flight: InFlight::new(8 << 20) }
 }
 
@@ -75,7 +79,7 @@ fn journal_frames_come_back_over_jumps_paddings_and_a_resume() {
             let mut reader = JournalReader::new(b.array.clone(), POOL, start, end);
             while reader.next().await.unwrap().is_some() {}
             let mut writer = new();
-            writer.resume(end, reader.segments().to_vec());
+            writer.resume(end, reader.segments().to_vec(), reader.is_end_doubled());
             for i in 60..90 {
                 writer.append(FrameKind::Leaves, &payload(i), commit).await.unwrap();
             }
@@ -109,8 +113,14 @@ fn journal_frames_come_back_over_jumps_paddings_and_a_resume() {
 }
 
 #[test]
-fn rot_in_the_journal_is_repaired_from_parity_and_refused_without() {
-    for (layout, members, good) in [(Layout::Raidz1, 3, true), (Layout::Raid0, 2, false)] {
+fn rot_in_the_journal_is_repaired_from_parity_or_its_copy_and_refused_without() {
+    let cases = [
+        (Layout::Raidz1, 3, true),
+        (Layout::Raid0, 1, true),
+        (Layout::Raid0, 2, true),
+        (Layout::Raid0, 2, false),
+    ];
+    for (layout, members, good) in cases {
         Runtime::simulated(6).block_on(async move {
             let b = bench(layout, members);
             let (array, table) = (b.array.clone(), b.table.clone());
@@ -121,7 +131,11 @@ fn rot_in_the_journal_is_repaired_from_parity_and_refused_without() {
             b.in_flight.settle().await.unwrap();
             let end = writer.position().unwrap();
             let rotten = IoBuf::copy_of(&[0xee; 4096]).freeze();
-            b.devices[0].write(4096, rotten, false).await.unwrap();
+            b.devices[0].write(4096, rotten.clone(), false).await.unwrap();
+            if !good {
+                // And its copy: on the next device, half a column on.
+                b.devices[1].write((128 << 10) + 4096, rotten, false).await.unwrap();
+            }
             let mut reader = JournalReader::new(b.array.clone(), POOL, start, end);
             match (reader.next().await, good) {
                 (Ok(Some(frame)), true) => {

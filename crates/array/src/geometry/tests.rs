@@ -93,6 +93,23 @@ proptest! {
     }
 
     #[test]
+    fn copies_lie_elsewhere_and_never_twice_in_one_place(g in any_geometry(), block: u32) {
+        let filled = g.doubled_rows() * g.blocks_per_row();
+        let block = block % g.blocks_per_segment();
+        let Some(copy) = g.copy_of(block) else {
+            prop_assert!(block >= filled);
+            return Ok(());
+        };
+        prop_assert!(block < filled && copy >= filled && copy < 2 * filled);
+        let ((role, at), (of_copy, at_copy)) = (g.locate(block), g.locate(copy));
+        prop_assert!(role != of_copy || g.data_columns() == 1);
+        prop_assert_eq!(at_copy - at, u64::from(g.doubled_rows()) * g.unit_bytes);
+        // Who has this copy is known from the copy alone.
+        let back = (of_copy + g.data_columns() - 1) % g.data_columns();
+        prop_assert_eq!(g.block_at(back, at), block);
+    }
+
+    #[test]
     fn columns_of_segments_never_overlap(g in any_geometry(), a: u32, b: u32) {
         let (a, b) = (a % g.segments, b % g.segments);
         let (low, high) = (a.min(b), a.max(b));

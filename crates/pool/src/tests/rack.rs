@@ -26,6 +26,8 @@ pub(crate) struct Switches {
     pub pulled: RefCell<BTreeSet<String>>,
     /// Devices that fail every read of their body.
     pub unreadable: RefCell<BTreeSet<String>>,
+    /// Blocks, by their first byte, that cannot be read until they are written.
+    pub bad_blocks: RefCell<BTreeSet<(String, u64)>>,
 }
 
 /// One slot: a device behind the switches.
@@ -42,6 +44,11 @@ impl Slot {
             return fail(ErrorKind::Gone);
         }
         let body = at >= 1 << 20;
+        let bad = self.switches.bad_blocks.borrow();
+        let touched = (name.to_owned(), at)..(name.to_owned(), at + len);
+        if operation == Operation::Read && bad.range(touched).next().is_some() {
+            return fail(ErrorKind::Other { detail: "a bad sector".to_owned() });
+        }
         if operation == Operation::Read && body && self.switches.unreadable.borrow().contains(name)
         {
             return fail(ErrorKind::Other { detail: "a bad sector".to_owned() });
@@ -79,7 +86,14 @@ impl BlockDevice for Slot {
     fn write(&self, at: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
         Box::pin(async move {
             self.check(Operation::Write, at, data.len() as u64)?;
-            if self.change() { self.inner.write(at, data, fua).await } else { Ok(()) }
+            if !self.change() {
+                return Ok(());
+            }
+            let written = at..at + data.len() as u64;
+            let name = self.inner.name();
+            let lasts = |(of, block): &(String, u64)| of != name || !written.contains(block);
+            self.switches.bad_blocks.borrow_mut().retain(lasts);
+            self.inner.write(at, data, fua).await
         })
     }
     fn flush(&self) -> DeviceFuture<'_, ()> {

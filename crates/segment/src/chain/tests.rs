@@ -87,11 +87,12 @@ async fn play(layout: Layout, members: usize, victim: usize, boots: &[Boot]) {
     in_flight.settle().await.unwrap();
     let mut end = journal.position().unwrap();
     let mut segments = vec![start];
+    let mut doubled = None;
     let mut expected: Vec<Vec<u8>> = vec![vec![1; 100]];
     let mut stamp = 1u8;
     for boot in boots {
         let (mut journal, in_flight) = b.writer(&segments);
-        journal.resume(end, segments.clone());
+        journal.resume(end, segments.clone(), doubled);
         let before = image(victim).await;
         // A run that never wrote its root leaves its number to the next.
         let next = commit.next();
@@ -127,13 +128,14 @@ async fn play(layout: Layout, members: usize, victim: usize, boots: &[Boot]) {
         }
         assert!(reader.next().await.unwrap().is_none());
         segments = reader.segments().to_vec();
+        doubled = reader.is_end_doubled();
         for (addr, bytes) in reader.take_repairs() {
             b.array.repair(addr, &bytes).await.unwrap();
         }
         // What another run left in places that reading did not try is put right by a scrub, which
         // must find the blocks of the chain in it and no others.
         let whole = JournalReader::new(b.array.clone(), POOL, start, end);
-        let blocks = whole.all_blocks().await.unwrap();
+        let blocks = whole.all_blocks().await.unwrap().blocks;
         let judge = |addr: BlockAddr, block: &[u8]| match blocks.get(&addr) {
             None => Verdict::Dead,
             Some(right) if right == block => Verdict::Good,
@@ -160,6 +162,8 @@ proptest! {
         shape in prop::sample::select(vec![
             (Layout::Mirror, 2), (Layout::Mirror, 3), (Layout::Raidz1, 2), (Layout::Raidz1, 4),
             (Layout::Raidz2, 4), (Layout::Raidz3, 5),
+            // A device alone in what it lost, and its copies are on others.
+            (Layout::Raid0, 2), (Layout::Raid0, 3), (Layout::Raid0, 5),
         ]),
         victim in 0usize..8,
     ) {
@@ -167,6 +171,126 @@ proptest! {
             play(shape.0, shape.1, victim, &boots).await;
         });
     }
+}
+
+/// Blocks of a journal in one segment or more, and the places of those that count.
+async fn some_journal(
+    b: &Bench,
+    frames: &[usize],
+) -> (JournalPosition, JournalPosition, Vec<Vec<u8>>) {
+    let commit = CommitId(1);
+    let (mut journal, in_flight) = b.writer(&[]);
+    let start = journal.open(commit).unwrap();
+    let mut payloads = Vec::new();
+    for (index, len) in frames.iter().enumerate() {
+        let payload = vec![index as u8 + 1; *len];
+        journal.append(FrameKind::Delta, &payload, commit).await.unwrap();
+        if index % 3 == 2 {
+            journal.finish_rows(commit).await.unwrap();
+        }
+        payloads.push(payload);
+    }
+    journal.finish_rows(commit).await.unwrap();
+    in_flight.settle().await.unwrap();
+    (start, journal.position().unwrap(), payloads)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// As long a damage as half a column, anywhere: that is what a device alone, or each of several
+    /// without parity, may lose of the journal.
+    #[test]
+    fn one_damaged_range_costs_nothing_of_a_journal_without_parity(
+        frames in prop::collection::vec(1usize..100_000, 1..14),
+        members in 1usize..5,
+        victim in 0usize..5,
+        from in 0usize..(SEGMENTS as usize * COLUMN as usize / BLOCK_LEN),
+        blocks in 1usize..=(COLUMN as usize / 2 / BLOCK_LEN),
+        zeros in any::<bool>(),
+    ) {
+        Runtime::simulated(8).block_on(async move {
+            let b = bench(Layout::Raid0, members);
+            let (start, end, payloads) = some_journal(&b, &frames).await;
+            let victim = &b.devices[victim % members];
+            let before = image(victim).await;
+            // In columns of their own, so that neither a block's copy is struck, nor two segments.
+            let column = COLUMN as usize / BLOCK_LEN;
+            let upto = (from + blocks).min((from / column + 1) * column);
+            for at in from..upto {
+                let junk = if zeros { [0; BLOCK_LEN] } else { [0xee; BLOCK_LEN] };
+                victim.write((at * BLOCK_LEN) as u64, IoBuf::copy_of(&junk).freeze(), false)
+                    .await
+                    .unwrap();
+            }
+            let mut reader = JournalReader::new(b.array.clone(), POOL, start, end);
+            for payload in &payloads {
+                let frame = reader.next().await.unwrap().expect("more frames");
+                assert!(frame.payload() == payload);
+            }
+            assert!(reader.next().await.unwrap().is_none());
+            let repairs = reader.take_repairs();
+            for (addr, bytes) in repairs {
+                b.array.repair(addr, &bytes).await.unwrap();
+            }
+            // A scrub finds what reading did not need: wrong copies.
+            let all = || JournalReader::new(b.array.clone(), POOL, start, end).all_blocks();
+            let found = all().await.unwrap();
+            assert_eq!(all().await.unwrap().repaired_bytes, 0, "a second scrub repairs again");
+            assert!(found.blocks.len() >= 2 * payloads.len());
+            let after = image(victim).await;
+            for (addr, bytes) in &found.blocks {
+                let read = b.array.read(*addr, 1).await.unwrap();
+                assert!(read[..] == bytes[..], "{addr}");
+            }
+            // Nothing else was touched.
+            for (at, (old, new)) in before.chunks(BLOCK_LEN).zip(after.chunks(BLOCK_LEN)).enumerate() {
+                assert!((from..upto).contains(&at) || old == new, "block {at} of the device");
+            }
+        });
+    }
+}
+
+#[test]
+fn a_segment_goes_on_as_it_was_begun_whatever_becomes_of_its_group() {
+    Runtime::simulated(9).block_on(async {
+        let b = bench(Layout::Raid0, 1);
+        let (start, end, _) = some_journal(&b, &[100, 9000, 100]).await;
+        let mut reader = JournalReader::new(b.array.clone(), POOL, start, end);
+        while reader.next().await.unwrap().is_some() {}
+        assert_eq!(reader.is_end_doubled(), Some(true));
+        // The device gets a second side: its copies are no longer needed, but may not be taken for
+        // free room while frames say that they are there.
+        let size = COLUMN * u64::from(SEGMENTS);
+        let other = Rc::new(MemoryDevice::new("other", size)) as Device;
+        b.array.attach(DeviceId(0), DeviceId(7), other).unwrap();
+        let (mut journal, in_flight) = b.writer(reader.segments());
+        journal.resume(end, reader.segments().to_vec(), reader.is_end_doubled());
+        for index in 0..40u8 {
+            journal.append(FrameKind::Delta, &[index; 20_000], CommitId(2)).await.unwrap();
+        }
+        journal.finish_rows(CommitId(2)).await.unwrap();
+        in_flight.settle().await.unwrap();
+        let end = journal.position().unwrap();
+        let mut reader = JournalReader::new(b.array.clone(), POOL, start, end);
+        let mut frames = 0;
+        while reader.next().await.unwrap().is_some() {
+            frames += 1;
+        }
+        assert_eq!(frames, 43);
+        assert_eq!(reader.is_end_doubled(), Some(false), "new segments of a mirror are whole");
+        let geometry = b.array.geometry_of(start.addr.segment()).unwrap();
+        let first_whole = reader.segments()[1].seq;
+        let filled = geometry.doubled_rows() * geometry.blocks_per_row();
+        let held: u32 = filled - 1;
+        assert!(
+            first_whole <= u64::from(held) + start.seq,
+            "{first_whole} frames in half a segment"
+        );
+        let found =
+            JournalReader::new(b.array.clone(), POOL, start, end).all_blocks().await.unwrap();
+        assert_eq!(found.repaired_bytes, 0);
+    });
 }
 
 #[test]
