@@ -31,6 +31,9 @@ pub struct Desk {
     fragile: bool,
     /// New groups are mirrors.
     mirrors: bool,
+    raid: Raid,
+    /// Each group is one disk.
+    single: bool,
     /// Sectors that volumes which were destroyed in a pool that is nearly full had.
     free: u64,
 }
@@ -53,6 +56,8 @@ impl Desk {
             log: spec.log_range().collect(),
             fragile: spec.log.sides() > 1 && atlas.strikes_log(spec),
             mirrors: spec.raid != Raid::Raid0,
+            raid: spec.raid,
+            single: spec.data_disks == spec.groups,
             free: 0,
         }
     }
@@ -73,7 +78,7 @@ impl Desk {
                 jobs.push(self.sync(more));
             }
             if self.manages && more.chance(150) {
-                jobs.extend(self.group().map(Admin::Manage));
+                jobs.extend(self.structure(more).map(Admin::Manage));
             }
         }
         jobs
@@ -124,6 +129,27 @@ impl Desk {
     fn sync(&mut self, rng: &mut Rng) -> Admin {
         let volume = rng.below(self.volumes.len() as u64) as u32;
         Admin::Sync { volume, sync: *rng.pick(&[Sync::Standard, Sync::Always, Sync::Disabled]) }
+    }
+
+    /// Groups and copies come, copies go.
+    fn structure(&mut self, rng: &mut Rng) -> Option<Manage> {
+        let copies = self.raid == Raid::Mirror;
+        match rng.below(3) {
+            0 if copies || self.single => {
+                let spare = self.spares.pop()?;
+                Some(Manage::AttachCopy(*rng.pick(&self.data), spare))
+            }
+            1 if copies => {
+                // One that may fail may go as well.
+                let able = |disk: &&usize| self.data.contains(disk) && !self.offline.contains(disk);
+                let able: Vec<usize> = self.removable.iter().filter(able).copied().collect();
+                let disk = *able.get(rng.below(able.len().max(1) as u64) as usize)?;
+                self.removable.retain(|other| *other != disk);
+                self.data.retain(|other| *other != disk);
+                Some(Manage::DetachCopy(disk))
+            }
+            _ => self.group(),
+        }
     }
 
     /// All spares become a group: a pool of mirrors or with parity gets another mirror only.

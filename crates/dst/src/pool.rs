@@ -20,6 +20,7 @@ const POOL_NAME: &str = "tank";
 #[derive(Default)]
 pub struct Forebay {
     /// The pool and the newest generation of its configuration that the list was told of.
+    /// [`Subject::memory`].
     known: Rc<Cell<(u64, u64)>>,
 }
 
@@ -121,6 +122,14 @@ impl Subject for Forebay {
 
     fn atomic_bytes(&self) -> u64 {
         1 << 40
+    }
+
+    fn memory(&self) -> (u64, u64) {
+        self.known.get()
+    }
+
+    fn remember(&self, memory: (u64, u64)) {
+        self.known.set(memory);
     }
 
     fn can(&self, _manage: &Manage) -> bool {
@@ -231,8 +240,12 @@ impl Pool for ForebayPool {
                 let spec = forebay_pool::spec::PoolSpec { logs, force: true, ..Default::default() };
                 self.pool.add(&spec).await?;
             }
-            Manage::Attach(old, new) => self.pool.attach(&name(old), &name(new), true).await?,
-            Manage::Detach(disk) => self.pool.detach(&name(disk)).await?,
+            Manage::Attach(old, new) | Manage::AttachCopy(old, new) => {
+                self.pool.attach(&name(old), &name(new), true).await?
+            }
+            Manage::Detach(disk) | Manage::DetachCopy(disk) => {
+                self.pool.detach(&name(disk)).await?
+            }
             Manage::Commit => self.pool.sync().await?,
             Manage::Clean => {}
         }

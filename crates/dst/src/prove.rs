@@ -12,6 +12,14 @@ use crate::verdict::{Failure, Kind, Outcome, Tally};
 
 /// Events that a search should have seen, whatever its level. Those of refusals are not among them.
 const COVERAGE: &[&str] = &[
+    "admin: copy attached",
+    "admin: copy detached",
+    "admin: group added",
+    "admin: sync=always",
+    "admin: sync=disabled",
+    "admin: volume created, while the cleaner is at work",
+    "admin: volume destroyed, while the cleaner is at work",
+    "admin: volume resized, while the cleaner is at work",
     "NBD connections",
     "admin: commit",
     "admin: device offline",
@@ -33,6 +41,22 @@ const COVERAGE: &[&str] = &[
     "power cut during work",
     "power cut with commands in flight",
     "power cut with unflushed writes",
+];
+
+/// Faults that a search should have seen that saw any.
+const FAULTS: &[&str] = &[
+    "error",
+    "flush error",
+    "gone",
+    "hung",
+    "lost",
+    "lying flush",
+    "misdirected",
+    "no space",
+    "read-only",
+    "rot (reads that saw it)",
+    "slow",
+    "torn",
 ];
 
 /// What a search came to.
@@ -60,7 +84,7 @@ impl Findings {
         let t = &self.tally;
         let simulated_secs = t.simulated_ns as f64 / 1e9;
         let mut out = String::new();
-        let mut line = |name: &str, text: String| out.push_str(&format!("{name:40}{text}\n"));
+        let mut line = |name: &str, text: String| out.push_str(&format!("{name:59} {text}\n"));
         line("scenarios", format!("{} ({:.1}/s)", self.runs, self.runs as f64 / wall_secs));
         let per_core = t.acts as f64 / cpu_secs.max(0.01);
         line(
@@ -85,8 +109,11 @@ impl Findings {
         for (name, count) in &t.events {
             line(&format!("event: {name}"), count.to_string());
         }
-        let never: Vec<_> =
+        let mut never: Vec<_> =
             COVERAGE.iter().filter(|name| !t.events.contains_key(**name)).copied().collect();
+        if !t.faults.is_empty() {
+            never.extend(FAULTS.iter().filter(|name| !t.faults.contains_key(**name)));
+        }
         line("events never seen", if never.is_empty() { "none".into() } else { never.join(", ") });
         line("failures", self.failures.len().to_string());
         if self.failures.is_empty() && self.runs > 0 {

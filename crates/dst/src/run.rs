@@ -144,6 +144,8 @@ pub struct Run<S: Subject> {
     ended: bool,
     /// What is left only shows whether an export can be found again.
     brief: bool,
+    /// [`Subject::memory`].
+    memory: (u64, u64),
 }
 
 /// What one boot came to.
@@ -199,6 +201,7 @@ impl<S: Subject> Run<S> {
             created: false,
             ended: false,
             brief: false,
+            memory: (0, 0),
         }
     }
 
@@ -242,6 +245,7 @@ impl<S: Subject> Run<S> {
             created: self.created,
             ended: self.ended,
             brief: self.brief,
+            memory: self.memory,
         }
     }
 
@@ -282,11 +286,13 @@ impl<S: Subject> Run<S> {
             created,
         );
         let limited = async move { rt::timeout(BOOT_LIMIT, task).await };
+        self.subject.remember(self.memory);
         let caught = panics::catch(AssertUnwindSafe(|| runtime.run(limited)));
         self.boot_commands.push(world.submitted());
         self.tally.simulated_ns += runtime.now().0;
         // A task that panics while it is dropped would say more about the panic before it.
         let dropped = catch_unwind(AssertUnwindSafe(|| drop(runtime)));
+        self.memory = self.subject.memory();
         self.tally.add(&tally.borrow());
         self.failure = self.model.take_failure();
         let at = reached.get();

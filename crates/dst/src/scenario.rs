@@ -134,6 +134,8 @@ impl Admin {
             Admin::Manage(Manage::AddGroup(_)) => "group added",
             Admin::Manage(Manage::Attach(..)) => "side attached",
             Admin::Manage(Manage::Detach(_)) => "side detached",
+            Admin::Manage(Manage::AttachCopy(..)) => "copy attached",
+            Admin::Manage(Manage::DetachCopy(_)) => "copy detached",
             Admin::Manage(Manage::Commit) => "commit",
             Admin::Manage(Manage::Clean) => "clean",
         }

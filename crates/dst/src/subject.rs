@@ -183,6 +183,10 @@ pub enum Manage {
     Attach(usize, usize),
     /// Take a side off its mirror.
     Detach(usize),
+    /// Make the second disk one more copy of the first, a data disk by itself or of a mirror.
+    AttachCopy(usize, usize),
+    /// Take a data disk off its mirror.
+    DetachCopy(usize),
     /// Write everything down now, without a client asking.
     Commit,
     /// Clean up segments now, as much as there is.
@@ -209,6 +213,16 @@ pub trait Subject: 'static {
     /// Writes longer than this may be found in part after a crash, in order of their pieces or
     /// not; shorter ones never.
     fn atomic_bytes(&self) -> u64;
+
+    /// What the machine remembers beside the disks, power cuts or not: two numbers of its own.
+    fn memory(&self) -> (u64, u64) {
+        (0, 0)
+    }
+
+    /// Makes it remember that instead: each way that a run may go has a memory of its own.
+    fn remember(&self, memory: (u64, u64)) {
+        let _ = memory;
+    }
 
     /// Whether it can do this at all.
     fn can(&self, manage: &Manage) -> bool {
