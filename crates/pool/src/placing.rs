@@ -89,14 +89,17 @@ pub(crate) fn select_pool<'a>(
     Ok(mine)
 }
 
-/// Gives every member of the configuration its device, by label.
+/// Gives every member of the configuration its device, by label. Gives the highest root that all data
+/// members in use have: the newest one may be on some of them only, when its owner ended while it
+/// wrote it.
 pub(crate) fn place_devices(
     config: &mut PoolConfig,
     found: &[&Found],
     root: &Superblock,
     devices: &mut BTreeMap<DeviceId, OpenDevice>,
-) {
-    let place = |member: &mut MemberConfig, data: bool, devices: &mut BTreeMap<_, _>| {
+) -> CommitId {
+    let mut everywhere = root.commit;
+    let mut place = |member: &mut MemberConfig, data: bool, devices: &mut BTreeMap<_, _>| {
         // When two devices carry the same id (a copy), the one with the newer root counts.
         let newest = |f: &&&Found| {
             (f.label.roots.first().map(|r| r.commit), f.label.configs[0].0.generation)
@@ -117,6 +120,9 @@ pub(crate) fn place_devices(
             if last < root.previous && member.state == MemberUse::Online {
                 let since = member.stale_since.map_or(last.0, |s| s.min(last.0));
                 member.stale_since = Some(since);
+            }
+            if member.state == MemberUse::Online && member.stale_since.is_none() {
+                everywhere = everywhere.min(last);
             }
         } else if best.label.configs[0].0.generation < root.config_generation {
             // A log side that missed a configuration missed frames with it.
@@ -142,6 +148,7 @@ pub(crate) fn place_devices(
             at = member.replacement.as_deref_mut();
         }
     }
+    everywhere
 }
 
 /// Refuses a root that may be older than the last one: the devices that are missing may know more.

@@ -470,7 +470,7 @@ struct Judged {
 struct Newest {
     /// Left behind or not: the next root must be above it.
     commit: CommitId,
-    /// On the devices that count.
+    /// On all data members in use: whoever has it misses nothing of the next one.
     rooted: CommitId,
     epoch: u32,
 }
@@ -516,7 +516,7 @@ async fn judge(
     }
     check_newest(&config, mine, &root, host, options)?;
     let mut devices = BTreeMap::new();
-    place_devices(&mut config, mine, &root, &mut devices);
+    let rooted = place_devices(&mut config, mine, &root, &mut devices);
     check_complete(&config, &devices, &root, options)?;
     if options.accept_log_loss {
         leave_missing_logs(&mut config, &devices);
@@ -533,9 +533,9 @@ async fn judge(
     let loaded = load_map(&config, &devices, &root, &mut report).await?;
     let roots = || mine.iter().flat_map(|f| &f.label.roots);
     let epochs = roots().filter_map(|r| LogState::decode(&r.log_state).ok());
-    let rooted = roots().map(|r| r.commit).max().unwrap_or(root.commit);
+    let highest = roots().map(|r| r.commit).max().unwrap_or(root.commit);
     let newest = Newest {
-        commit: history.highest.max(rooted),
+        commit: history.highest.max(highest),
         rooted,
         epoch: epochs.map(|(state, _)| state.epoch).max().unwrap_or(0).max(log_state.epoch),
     };
