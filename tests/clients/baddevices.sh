@@ -188,8 +188,28 @@ kit --filter=delay file "$DIR/bad.img" delay-write=30ms delay-read=5ms
 again "a death"
 end_pool
 
+say "nbdkit: it ignores flushes and FUA, and forgets with the power"
+begin_pool data
+# What it is given since now is in its cache, which dies with it.
+kit --filter=cache --filter=fua file "$DIR/bad.img" cache=unsafe fuamode=discard
+before=$(hash_of "$DIR/bad.img")
+serve p
+load
+loaded "a device that lies"
+[ "$(hash_of "$DIR/bad.img")" = "$before" ] || fail "it has written something: it was to lie"
+kill_server
+hide
+kit file "$DIR/bad.img"
+serve p
+python3 "$HERE/ledger.py" check "$SOCKET" p/v "$DIR/ledger" >"$DIR/check.out" 2>&1 ||
+    fail "a device that lied: $(cat "$DIR/writer.out" "$DIR/check.out")"
+run "$FOREBAY" pool resilver -w p
+load
+loaded "after a device that lied"
+end_pool
+
 if [ "$LONG" = 0 ]; then
-    pass "two failures under blkdebug, three under nbdkit"
+    pass "two failures under blkdebug, four under nbdkit"
 fi
 say "nbdkit: a log side dies, comes back at the same place"
 begin_pool log
@@ -203,4 +223,4 @@ hide
 kit file "$DIR/bad.img"
 again "a death of a log side"
 end_pool
-pass "five failures under blkdebug, four under nbdkit"
+pass "five failures under blkdebug, five under nbdkit"
