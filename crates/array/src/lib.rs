@@ -40,7 +40,7 @@ pub use event::{Event, Events};
 pub use geometry::{GeometryError, GroupGeometry, Layout};
 pub use group::{GroupConfig, Health};
 pub use member::{ErrorCounts, MemberConfig, MemberState};
-pub use repair::{Judge, Mismatch, Rebuilt, Scrubbed, Verdict};
+pub use repair::{Judge, Mismatch, Rebuilding, Rebuilt, Scrubbed, Verdict};
 
 use group::Group;
 
@@ -62,6 +62,8 @@ pub struct Array {
     /// Counts successful batches.
     write_seq: Cell<u64>,
     totals: RefCell<BTreeMap<WriteKind, Written>>,
+    /// Nothing is repaired any more.
+    frozen: Cell<bool>,
 }
 
 impl Array {
@@ -73,6 +75,7 @@ impl Array {
             unflushed: RefCell::default(),
             write_seq: Cell::new(0),
             totals: RefCell::default(),
+            frozen: Cell::new(false),
         });
         for config in configs {
             array.add_group(config)?;
@@ -103,6 +106,11 @@ impl Array {
         }
         self.groups.borrow_mut().push(Rc::new(group));
         Ok(self.groups.borrow().len() - 1)
+    }
+
+    /// From here on nothing is rewritten that is found wrong: the devices may be somebody else's.
+    pub fn freeze(&self) {
+        self.frozen.set(true);
     }
 
     /// The shape of each group, in the order of adding.

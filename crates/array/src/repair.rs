@@ -137,7 +137,7 @@ impl Array {
         data: IoBytes,
         readable: bool,
     ) -> bool {
-        if !member.is_writable() {
+        if !member.is_writable() || self.frozen.get() {
             return false;
         }
         let len_bytes = data.len() as u64;
@@ -411,13 +411,20 @@ impl Array {
         rows: u32,
         judge: Judge<'_>,
     ) -> Result<Rebuilt, ArrayError> {
+        let mut rebuilding = self.begin_rebuild(segment, rows)?;
+        while self.rebuild_more(&mut rebuilding, judge).await? {}
+        Ok(rebuilding.end())
+    }
+
+    /// Begins what [`Array::rebuild_segment`] does in one go. Between its steps the caller need not
+    /// keep the segment from being reused, when it looks before each, and before the end, whether
+    /// that has happened.
+    pub fn begin_rebuild(&self, segment: SegmentId, rows: u32) -> Result<Rebuilding, ArrayError> {
         let group = self.group_of(segment)?;
-        let geometry = group.geometry();
         if rows > 0 {
             self.check_rows(segment, 0, rows)?;
         }
-        let index = geometry.index_of(segment);
-        let place = &Place { group: &group, index, bad: &[] };
+        let index = group.geometry().index_of(segment);
         let mut targets = Vec::new();
         for (column, slot) in group.slots.borrow().iter().enumerate() {
             let role = group.role_of_column(index, column);
@@ -425,42 +432,81 @@ impl Array {
                 targets.push((role, member.clone(), member.rebuild_mark()));
             }
         }
-        let mut rebuilt = Rebuilt::default();
-        let step = (REBUILD_COLUMN_BYTES / geometry.unit_bytes).max(1) as u32;
-        let mut first_row = 0;
-        while first_row < rows && !targets.is_empty() {
-            let mut judged = Rows {
-                first_row,
-                rows: step.min(rows - first_row),
-                columns: Vec::new(),
-                dead: BTreeSet::new(),
-                recovered: BTreeSet::new(),
-                damaged: BTreeSet::new(),
-            };
-            self.load_rows(place, &mut judged).await;
-            self.judge_rows(place, &mut judged, judge).await;
-            let address = |block: u32| BlockAddr::new(segment, block);
-            rebuilt.recovered.extend(judged.recovered.iter().copied().map(address));
-            rebuilt.damaged.extend(judged.damaged_live().map(address));
-            let columns = self.all_columns(place, &mut judged).await;
-            let offset_bytes =
-                geometry.column_start_bytes(index) + u64::from(first_row) * geometry.unit_bytes;
-            targets.retain(|(_, member, mark)| member.rebuild_mark() == *mark);
-            let writes: Vec<(Rc<Member>, IoBytes)> = targets
-                .iter()
-                .map(|(role, member, _)| (member.clone(), columns[*role].clone()))
-                .collect();
-            let bytes = writes.len() as u64 * columns[0].len() as u64;
-            self.write_columns(&group, index, offset_bytes, writes).await;
-            rebuilt.written_bytes += bytes;
-            first_row += judged.rows;
+        let rebuilt = Rebuilt::default();
+        Ok(Rebuilding { segment, index, next_row: 0, rows, targets, rebuilt })
+    }
+
+    /// Rebuilds some more rows; says whether any are left.
+    pub async fn rebuild_more(
+        &self,
+        rebuilding: &mut Rebuilding,
+        judge: Judge<'_>,
+    ) -> Result<bool, ArrayError> {
+        let Rebuilding { segment, index, next_row, rows, targets, rebuilt } = rebuilding;
+        if *next_row >= *rows || targets.is_empty() {
+            return Ok(false);
         }
-        for (_, member, mark) in targets {
-            if member.mark_rebuilt(index, mark) {
-                rebuilt.members.push(member.id);
+        let group = self.group_of(*segment)?;
+        let geometry = group.geometry();
+        let place = &Place { group: &group, index: *index, bad: &[] };
+        let step = (REBUILD_COLUMN_BYTES / geometry.unit_bytes).max(1) as u32;
+        let mut judged = Rows {
+            first_row: *next_row,
+            rows: step.min(*rows - *next_row),
+            columns: Vec::new(),
+            dead: BTreeSet::new(),
+            recovered: BTreeSet::new(),
+            damaged: BTreeSet::new(),
+        };
+        self.load_rows(place, &mut judged).await;
+        self.judge_rows(place, &mut judged, judge).await;
+        let address = |block: u32| BlockAddr::new(*segment, block);
+        rebuilt.recovered.extend(judged.recovered.iter().copied().map(address));
+        rebuilt.damaged.extend(judged.damaged_live().map(address));
+        let columns = self.all_columns(place, &mut judged).await;
+        let offset_bytes =
+            geometry.column_start_bytes(*index) + u64::from(*next_row) * geometry.unit_bytes;
+        targets.retain(|(_, member, mark)| member.rebuild_mark() == *mark);
+        let writes: Vec<(Rc<Member>, IoBytes)> = targets
+            .iter()
+            .map(|(role, member, _)| (member.clone(), columns[*role].clone()))
+            .collect();
+        let bytes = writes.len() as u64 * columns[0].len() as u64;
+        self.write_columns(&group, *index, offset_bytes, writes).await;
+        rebuilt.written_bytes += bytes;
+        *next_row += judged.rows;
+        Ok(*next_row < *rows)
+    }
+}
+
+/// A segment's column on its way back to the members that miss it.
+pub struct Rebuilding {
+    segment: SegmentId,
+    index: u32,
+    next_row: u32,
+    rows: u32,
+    /// Their roles, and what must not have happened to them until the end.
+    targets: Vec<(usize, Rc<Member>, (u64, u64))>,
+    rebuilt: Rebuilt,
+}
+
+impl Rebuilding {
+    /// All rows were rebuilt, and the segment is still what it was: the members that took
+    /// everything hold it from here on.
+    #[must_use]
+    pub fn end(mut self) -> Rebuilt {
+        for (_, member, mark) in self.targets {
+            if member.mark_rebuilt(self.index, mark) {
+                self.rebuilt.members.push(member.id);
             }
         }
-        Ok(rebuilt)
+        self.rebuilt
+    }
+
+    /// What was done so far, of one that is given up.
+    #[must_use]
+    pub fn give_up(self) -> Rebuilt {
+        self.rebuilt
     }
 }
 

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use forebay_format::config::PoolConfig;
 use forebay_rt as rt;
+use forebay_rt::sync::MutexGuard;
 use forebay_units::{BLOCK_BYTES, CommitId, format_bytes};
 
 use crate::config::{POOL_PROPERTIES, check_property, effective};
@@ -33,8 +34,17 @@ impl Pool {
         if !self.is_stopped() {
             self.keep_running_scan();
             // What was absorbed before the door closed, whoever still waits for it.
-            let last = match self.sync_group().await {
+            let mut synced = self.sync_group().await;
+            if synced.is_ok() && !self.renew_damaged_journal().await {
+                synced = Err(PoolError::new(
+                    "its map journal is damaged, and there was no room to write it anew",
+                ));
+            }
+            let last = match synced {
                 Ok(()) => {
+                    if !destroy {
+                        self.trim_at_the_end().await;
+                    }
                     let mut writers = self.writers.lock().await;
                     match self.write_last_root(&mut writers).await {
                         Ok(()) if destroy => self.write_destroyed_root(&mut writers).await,
@@ -43,16 +53,27 @@ impl Pool {
                 }
                 Err(error) => Err(error),
             };
+            // From here on the devices may be somebody else's: no read repairs what it finds.
+            self.array.freeze();
             if let Err(error) = last {
                 self.stop(&error.message);
             }
         }
-        if self.is_stopped() {
+        // Whoever takes the pool from here on finds an exported one, and its mark is no reason to stop.
+        let failed = self.is_stopped().then(|| self.stop_reason());
+        // Until now others had to see that it is in use, and nothing may be written that nobody has
+        // looked for.
+        self.closed.set(true);
+        self.sync.done.notify_all();
+        let heart = self.heart.take();
+        if let Some(heart) = heart {
+            heart.await;
+        }
+        if let Some(reason) = failed {
             return Err(PoolError::new(format!(
-                "pool '{}' was suspended and is left as it is: {}; the next import goes on from \
+                "pool '{}' was suspended and is left as it is: {reason}; the next import goes on from \
                  its last root and its log",
                 self.name(),
-                self.stop_reason()
             )));
         }
         Ok(())
@@ -89,6 +110,23 @@ impl Pool {
         Ok(())
     }
 
+    /// The turn of a command that changes what the pool is made of. Refused, before anything is touched,
+    /// when nothing could be committed any more.
+    pub(crate) async fn turn(&self) -> Result<MutexGuard<'_, ()>, PoolError> {
+        let turn = self.admin.lock().await;
+        if self.is_stopped() {
+            return Err(PoolError::new(format!(
+                "pool '{}' is suspended: {}; export it, import it again, and repeat this",
+                self.name(),
+                self.stop_reason()
+            )));
+        }
+        if self.closing.get() {
+            return Err(PoolError::new(format!("pool '{}' is being exported", self.name())));
+        }
+        Ok(turn)
+    }
+
     /// All properties.
     #[must_use]
     pub fn get(&self) -> BTreeMap<String, String> {
@@ -107,7 +145,7 @@ impl Pool {
 
     /// Sets a property.
     pub async fn set(&self, property: &str, value: &str) -> Result<(), PoolError> {
-        let _turn = self.admin.lock().await;
+        let _turn = self.turn().await?;
         check_property(POOL_PROPERTIES, property, value)?;
         let (name, value) = (property.to_owned(), value.to_owned());
         let mut config = self.config.borrow().clone();

@@ -166,6 +166,9 @@ pub struct Pool {
     pub(crate) admin: Mutex<()>,
     /// Background tasks, waited for at export.
     pub(crate) tasks: RefCell<Vec<rt::JoinHandle<()>>>,
+    /// The heartbeat, which outlives them: it ends when the last root has been written.
+    pub(crate) heart: RefCell<Option<rt::JoinHandle<()>>>,
+    pub(crate) closed: Cell<bool>,
 }
 
 /// Space accounts of sparse volumes: the others own what they reserved.
@@ -215,6 +218,8 @@ impl Pool {
     pub(crate) fn stop(&self, why: &str) {
         self.stopped.borrow_mut().get_or_insert_with(|| why.to_owned());
         self.log.close();
+        // The heartbeat ends, and with it the right to write: no read repairs what it finds.
+        self.array.freeze();
         // Writers that wait for room go on, and are refused.
         self.throttle.release(u64::from(u32::MAX) << 16);
         self.health.log_changed.notify_all();

@@ -17,7 +17,7 @@ use crate::{Pool, PoolError};
 impl Pool {
     /// Adds groups of data devices, or log devices.
     pub async fn add(&self, spec: &PoolSpec) -> Result<(), PoolError> {
-        let _turn = self.admin.lock().await;
+        let _turn = self.turn().await?;
         if spec.groups.is_empty() && spec.logs.is_empty() {
             return Err(PoolError::new("name the devices to add"));
         }
@@ -71,7 +71,7 @@ impl Pool {
 
     /// Removes a log device (with all its sides).
     pub async fn remove(&self, name: &str) -> Result<(), PoolError> {
-        let _turn = self.admin.lock().await;
+        let _turn = self.turn().await?;
         let ring = {
             let config = self.config.borrow();
             let by_name = name.strip_prefix("mirror-").and_then(|n| n.parse::<u32>().ok());
@@ -128,7 +128,7 @@ impl Pool {
 
     /// Adds a side to a device: a mirror of a log device, or another copy of a data mirror.
     pub async fn attach(&self, device: &str, new: &str, force: bool) -> Result<(), PoolError> {
-        let _turn = self.admin.lock().await;
+        let _turn = self.turn().await?;
         let old = self.find_member(device)?;
         let candidate = open_candidate(&self.opener, new, force).await?;
         let is_log = self.is_log(old.device);
@@ -233,7 +233,7 @@ impl Pool {
 
     /// Takes a side off a mirror.
     pub async fn detach(&self, name: &str) -> Result<(), PoolError> {
-        let _turn = self.admin.lock().await;
+        let _turn = self.turn().await?;
         let found = self.find_member(name)?;
         if self.is_log(found.device) {
             {
@@ -279,7 +279,7 @@ impl Pool {
         new: Option<&str>,
         force: bool,
     ) -> Result<(), PoolError> {
-        let turn = self.admin.lock().await;
+        let turn = self.turn().await?;
         let old = self.find_member(device)?;
         let path = new.unwrap_or(&old.path).to_owned();
         if path == old.path && self.is_log(old.device) {
@@ -344,7 +344,7 @@ impl Pool {
 
     /// Takes a device out until it is brought online again.
     pub async fn offline(&self, name: &str) -> Result<(), PoolError> {
-        let _turn = self.admin.lock().await;
+        let _turn = self.turn().await?;
         let found = self.find_member(name)?;
         let id = DeviceId(found.device);
         if self.is_log(found.device) {
@@ -419,7 +419,7 @@ impl Pool {
 
     /// Brings a device back; what it missed is rebuilt.
     pub async fn online(&self, name: &str) -> Result<(), PoolError> {
-        let _turn = self.admin.lock().await;
+        let _turn = self.turn().await?;
         let found = self.find_member(name)?;
         let id = DeviceId(found.device);
         let held = self.devices.borrow().get(&id).cloned();

@@ -403,11 +403,10 @@ impl Pool {
         let mut beat = 0;
         self.possession.renew(rt::now());
         loop {
-            let quit = Box::pin(self.sync.done.until(|| self.closing.get() || self.is_stopped()));
+            let quit = Box::pin(self.sync.done.until(|| self.closed.get() || self.is_stopped()));
             let _ = rt::timeout(BEAT_EVERY, quit).await;
-            let ending = self.closing.get() || self.is_stopped();
+            let ending = self.closed.get() || self.is_stopped();
             if ending && self.possession.is_sure() {
-                // An export takes as long as it takes.
                 self.possession.end();
                 return;
             }

@@ -378,6 +378,8 @@ impl Pool {
             possession,
             admin: Mutex::new(()),
             tasks: Vec::new().into(),
+            heart: None.into(),
+            closed: false.into(),
             config: config.into(),
             devices: devices.into(),
             array,
@@ -399,10 +401,10 @@ impl Pool {
         let tasks = vec![
             rt::spawn(self.clone().sync_loop()),
             rt::spawn(self.clone().health_loop()),
-            rt::spawn(self.clone().heartbeat_loop()),
             rt::spawn(self.clone().scan_loop()),
         ];
         self.tasks.borrow_mut().extend(tasks);
+        *self.heart.borrow_mut() = Some(rt::spawn(self.clone().heartbeat_loop()));
     }
 
     /// The log's rings as the configuration has them now.

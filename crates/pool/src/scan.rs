@@ -9,6 +9,7 @@ use forebay_format::checksum::block_sum;
 use forebay_format::config::ScanConfig;
 use forebay_format::footer::{Footer, Run, footer_blocks};
 use forebay_rt as rt;
+use forebay_rt::sync::MutexGuard;
 use forebay_segment::{JournalReader, SegmentInfo, SegmentKind, SegmentState};
 use forebay_units::{
     BLOCK_BYTES, BLOCK_LEN, BlockAddr, Lba, Nanos, SegmentId, VolumeId, parse_bytes,
@@ -33,6 +34,8 @@ pub(crate) struct ScanState {
     stop: Cell<bool>,
     /// A scrub found damage in the map journal: write the map anew.
     pub checkpoint_wanted: Cell<bool>,
+    /// Such damage is there still: an import from the devices would not be possible.
+    pub journal_damaged: Cell<bool>,
     /// Where a paused scrub goes on.
     next: Cell<u32>,
     begun: Cell<Nanos>,
@@ -349,21 +352,69 @@ impl Pool {
             self.progress(|status| status.done_bytes += bytes);
             self.pace(bytes, begun).await;
         }
-        self.scan.next.set(0);
-        // A damaged journal is gone when the map has been written anew and its segments are free.
-        if self.scan.checkpoint_wanted.get() {
-            let mut more = 2;
-            while more > 0 && self.commit_all().await.is_ok() {
-                let still = self.scan.checkpoint_wanted.get()
-                    || self.writers.lock().await.checkpoint.is_some();
-                more -= u32::from(!still);
+        if self.scan.journal_damaged.get() {
+            if !self.renew_journal().await && !self.is_stopped() {
+                self.progress(|status| status.errors += 1);
+            }
+            if self.closing.get() && !self.is_stopped() {
+                // The end of the pool brings it about.
+                return;
+            }
+            if self.scan.paused.get() || self.scan.stop.get() {
+                self.finish(if self.scan.stop.get() { "stopped" } else { "paused" });
+                return;
             }
         }
+        self.scan.next.set(0);
         self.clean_again().await;
         if !self.is_stopped() {
             self.health.lost.borrow_mut().settle();
         }
         self.finish(if self.is_stopped() { "stopped" } else { "completed" });
+    }
+
+    /// A damaged journal is gone when the map has been written anew and its segments are free. Says
+    /// whether that could be done.
+    async fn renew_journal(self: &Rc<Self>) -> bool {
+        /// Roots that brought nothing of the map, or took what little room there is.
+        const FRUITLESS: u32 = 4;
+        const LEAST_FREE: u32 = 2;
+        let told = || self.closing.get() || self.scan.paused.get() || self.scan.stop.get();
+        let ends = self.closing.get();
+        let (mut more, mut fruitless, mut before) = (2, 0, None);
+        while more > 0 {
+            let outcome = match ends {
+                // Nobody else commits any more.
+                true => self.sync_group().await,
+                false => self.commit_all().await,
+            };
+            if outcome.is_err() || (!ends && told()) {
+                return false;
+            }
+            let at = self.writers.lock().await.checkpoint.map(|checkpoint| checkpoint.cursor);
+            if at.is_none() && !self.scan.checkpoint_wanted.get() {
+                self.scan.journal_damaged.set(false);
+                more -= 1;
+                continue;
+            }
+            let stuck = at == before || self.table.free_count() <= LEAST_FREE;
+            fruitless = if stuck { fruitless + 1 } else { 0 };
+            before = at;
+            if fruitless == FRUITLESS {
+                self.health.remark(
+                    "the map journal is damaged and could not be written anew: too few segments are \
+                     free; trim or destroy what is not needed, or add devices, and scrub again"
+                        .to_owned(),
+                );
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Before the last root: without the map on the devices nobody could import what they hold.
+    pub(crate) async fn renew_damaged_journal(self: &Rc<Self>) -> bool {
+        !self.scan.journal_damaged.get() || self.renew_journal().await
     }
 
     /// Blocks that the cleaner could not read may be readable now.
@@ -468,6 +519,7 @@ impl Pool {
     /// Has the map written anew: a frame of this segment is not to be had.
     fn give_up_journal(&self, segment: SegmentId) {
         self.scan.checkpoint_wanted.set(true);
+        self.scan.journal_damaged.set(true);
         self.sync.root_wanted.set(true);
         self.sync.wake.notify_all();
         let bytes = u64::from(self.table.data_blocks(segment)) * BLOCK_BYTES;
@@ -529,8 +581,7 @@ impl Pool {
                 false => BTreeMap::new(),
             };
             let outcome = if live {
-                let judge = |addr: BlockAddr, block: &[u8]| self.judge(&owners, addr, block);
-                self.array.rebuild_segment(segment, info.rows, &judge).await
+                self.rebuild(still, segment, &info, &owners).await
             } else {
                 // Nothing lives here: its column is as good as any.
                 self.array.reset_segment(segment).map(|()| forebay_array::Rebuilt::default())
@@ -550,7 +601,6 @@ impl Pool {
                     self.progress(|status| status.errors += 1);
                 }
             }
-            drop(still);
             let bytes = u64::from(self.table.data_blocks(segment)) * BLOCK_BYTES;
             self.progress(|status| status.done_bytes += bytes);
             self.pace(if live { bytes } else { 0 }, begun).await;
@@ -577,6 +627,31 @@ impl Pool {
         if !self.array.stale_segments().is_empty() && !self.is_stopped() {
             self.scan.resilver_wanted.set(true);
         }
+    }
+
+    /// Gives a segment back to members that miss it. Groups that wait have their turns between its
+    /// rows: what they write to it goes to those members too.
+    async fn rebuild(
+        &self,
+        mut still: MutexGuard<'_, Writers>,
+        segment: SegmentId,
+        info: &SegmentInfo,
+        owners: &BTreeMap<u32, Owner>,
+    ) -> Result<forebay_array::Rebuilt, forebay_array::ArrayError> {
+        let judge = |addr: BlockAddr, block: &[u8]| self.judge(owners, addr, block);
+        let mut rebuilding = self.array.begin_rebuild(segment, info.rows)?;
+        while self.array.rebuild_more(&mut rebuilding, &judge).await? {
+            drop(still);
+            still = self.writers.lock().await;
+            let now = self.table.get(segment);
+            let gone = matches!(now.state, SegmentState::Free | SegmentState::Emptied(_));
+            let ended = self.closing.get() || self.is_stopped();
+            // One that was emptied and freed misses nothing any more.
+            if gone || now.birth != info.birth || ended {
+                return Ok(rebuilding.give_up());
+            }
+        }
+        Ok(rebuilding.end())
     }
 
     /// Whose each live block of a segment is.

@@ -1,3 +1,4 @@
+mod closing;
 mod copies;
 mod devices;
 mod edges;

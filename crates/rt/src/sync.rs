@@ -1,7 +1,7 @@
 //! Waiting for each other, within one runtime (single-threaded; FIFO, so nobody starves).
 
 use std::cell::{Cell, RefCell, UnsafeCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::future::{Future, poll_fn};
 use std::ops::{Deref, DerefMut};
 use std::pin::Pin;
@@ -140,7 +140,12 @@ impl Drop for Permit {
 pub struct Notify {
     epoch: Cell<u64>,
     wakers: RefCell<Vec<Waker>>,
+    /// From so many on they are looked through for those that are there twice.
+    crowded: Cell<usize>,
 }
+
+/// So few are never looked through.
+const FEW_WAKERS: usize = 64;
 
 impl Notify {
     /// Nobody waits yet.
@@ -164,9 +169,24 @@ impl Notify {
             if self.epoch.get() != seen {
                 return Poll::Ready(());
             }
-            self.wakers.borrow_mut().push(cx.waker().clone());
+            self.keep(cx.waker());
             Poll::Pending
         })
+    }
+
+    /// A task that waits for several things asks again whenever one of the others happens, and the one
+    /// that never does must not keep it as often as that.
+    fn keep(&self, waker: &Waker) {
+        let mut wakers = self.wakers.borrow_mut();
+        if wakers.last().is_some_and(|last| last.will_wake(waker)) {
+            return;
+        }
+        if wakers.len() >= self.crowded.get().max(FEW_WAKERS) {
+            let mut seen = BTreeSet::new();
+            wakers.retain(|waker| seen.insert((waker.data(), std::ptr::from_ref(waker.vtable()))));
+            self.crowded.set(2 * wakers.len());
+        }
+        wakers.push(waker.clone());
     }
 
     /// Waits until `ready` says so, looking again after each `notify_all`.

@@ -380,3 +380,32 @@ fn an_operation_that_nobody_waits_for_reaches_no_other_file() {
         panic!("the number never came back");
     });
 }
+
+/// Counts what holds it.
+struct Bell;
+
+impl std::task::Wake for Bell {
+    fn wake(self: std::sync::Arc<Self>) {}
+}
+
+// Tasks that wait for one thing or another leave their wakers with both; the one that never happens
+// must not gather them.
+#[test]
+fn a_notify_that_is_never_told_keeps_each_task_a_few_times_at_most() {
+    use std::sync::Arc;
+    use std::task::{Context, Waker};
+    let notify = sync::Notify::new();
+    let bells = [Arc::new(Bell), Arc::new(Bell), Arc::new(Bell)];
+    for _ in 0..10_000 {
+        for bell in &bells {
+            let waker = Waker::from(bell.clone());
+            let mut waits = Box::pin(notify.notified());
+            assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+    }
+    let held: usize = bells.iter().map(Arc::strong_count).sum();
+    assert!(held < 200, "{held} wakers of three tasks");
+    notify.notify_all();
+    let held: usize = bells.iter().map(Arc::strong_count).sum();
+    assert_eq!(held, 3);
+}

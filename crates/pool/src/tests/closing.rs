@@ -1,0 +1,236 @@
+//! What a scan, or the end of a pool, must still bring about: a map journal that can be read.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use forebay_device::{Device, IoBuf, Operation};
+use forebay_rt::{self as rt, Runtime};
+use forebay_units::{Nanos, SegmentId};
+
+use super::rack::{Paced, Rack};
+use super::{names, spec, stamp, volume};
+use crate::Pool;
+use crate::spec::{ImportOptions, Redundancy};
+
+const SIZE: u64 = 480 << 20;
+const VOLUME: u64 = 320 << 20;
+
+/// A pool of one device, with so many blocks in disorder that the map is longer than what goes with one root.
+async fn with_a_long_map(rack: &Rc<Rack>) -> (Rc<Pool>, Device) {
+    let mut options = spec(Redundancy::Raid0, &["a"], &[]);
+    options.properties.insert("txg_timeout".to_owned(), "600".to_owned());
+    let pool = Pool::create(rack.host(1), "tank", &options).await.unwrap();
+    pool.create_volume(&volume(VOLUME)).await.unwrap();
+    let v = pool.open_volume("v").unwrap();
+    let blocks = VOLUME / 4096;
+    let data = stamp(4096, 1);
+    for i in 0..blocks {
+        // A stride that shares nothing with the number of blocks.
+        v.write(i * 7919 % blocks * 4096, data.clone(), false).await.unwrap();
+    }
+    pool.sync().await.unwrap();
+    (pool, v)
+}
+
+/// Spoils the first frame of the map journal, wherever it is.
+async fn spoil_the_journal(rack: &Rack) {
+    const STEP: u64 = 1 << 20;
+    let a = rack.device("a");
+    let junk = IoBuf::copy_of(&[0xaa; 4096]).freeze();
+    let mut frame: Option<Vec<u8>> = None;
+    for at in (5 << 20..SIZE - STEP).step_by(STEP as usize) {
+        let held = a.read(at, IoBuf::zeroed(STEP as usize)).await.unwrap();
+        for (block, bytes) in held.chunks(4096).enumerate() {
+            if bytes.starts_with(b"FBAYJRNL") && frame.as_ref().is_none_or(|first| first == bytes) {
+                frame = Some(bytes.to_vec());
+                a.write(at + block as u64 * 4096, junk.clone(), false).await.unwrap();
+            }
+        }
+    }
+    assert!(frame.is_some(), "there is no frame");
+}
+
+async fn scrub_ended(pool: &Pool) -> String {
+    loop {
+        let state = pool.scan_status().unwrap().state;
+        if state != "in progress" {
+            return state;
+        }
+        rt::sleep(Nanos::from_millis(100)).await;
+    }
+}
+
+async fn comes_back(rack: &Rc<Rack>) {
+    let paths = names(&["a"]);
+    let options = ImportOptions::default();
+    let pool = Pool::import(rack.host(1), &paths, "tank", &options).await.unwrap();
+    let v = pool.open_volume("v").unwrap();
+    let held = v.read(VOLUME / 2, IoBuf::zeroed(4096)).await.unwrap();
+    assert!(held[..] == stamp(4096, 1)[..]);
+    pool.export().await.unwrap();
+}
+
+#[test]
+fn an_export_waits_for_a_map_that_is_being_written_anew() {
+    Runtime::simulated(1).block_on(async {
+        let rack = Rack::new(&["a"], SIZE);
+        let (pool, v) = with_a_long_map(&rack).await;
+        spoil_the_journal(&rack).await;
+        pool.scrub().await.unwrap();
+        // The damage has been found, and the map is to be written anew.
+        while !pool.scan.journal_damaged.get() {
+            assert_eq!(pool.scan_status().unwrap().state, "in progress");
+            rt::yield_now().await;
+        }
+        drop(v);
+        pool.export().await.unwrap();
+        drop(pool);
+        comes_back(&rack).await;
+    });
+}
+
+/// Leaves two free segments, as in a pool whose cleaner finds nothing.
+fn take_all_but_two(pool: &Pool) -> Vec<SegmentId> {
+    let all = (0..pool.table.len()).map(SegmentId);
+    all.filter(|segment| pool.table.free_count() > 2 && pool.table.hold(*segment)).collect()
+}
+
+#[test]
+fn a_scrub_gives_up_when_there_is_no_room_for_the_map() {
+    Runtime::simulated(2).block_on(async {
+        let rack = Rack::new(&["a"], SIZE);
+        let (pool, _v) = with_a_long_map(&rack).await;
+        spoil_the_journal(&rack).await;
+        let held = take_all_but_two(&pool);
+        let before = pool.last_commit().0;
+        pool.scrub().await.unwrap();
+        let ended = rt::timeout(Nanos::from_secs(600), scrub_ended(&pool)).await;
+        let roots = pool.last_commit().0 - before;
+        assert!(ended.is_ok() && !pool.is_stopped(), "{roots} roots; {:?}", pool.remarks());
+        assert!(pool.scan_status().unwrap().errors > 0);
+        let said = pool.remarks().concat();
+        assert!(said.contains("could not be written anew"), "{said}");
+        // With room again, it is as good as new after another one.
+        held.into_iter().for_each(|segment| pool.table.let_go(segment));
+        pool.scrub().await.unwrap();
+        assert_eq!(scrub_ended(&pool).await, "completed");
+        assert_eq!(pool.scan_status().unwrap().errors, 0);
+        pool.export().await.unwrap();
+        drop(pool);
+        comes_back(&rack).await;
+    });
+}
+
+#[test]
+fn a_scrub_can_be_stopped_while_the_map_is_written_anew() {
+    Runtime::simulated(3).block_on(async {
+        let rack = Rack::new(&["a"], SIZE);
+        let (pool, _v) = with_a_long_map(&rack).await;
+        spoil_the_journal(&rack).await;
+        let held = take_all_but_two(&pool);
+        pool.scrub().await.unwrap();
+        while !pool.scan.journal_damaged.get() {
+            rt::yield_now().await;
+        }
+        let now = rt::now();
+        pool.scrub_stop().await.unwrap();
+        assert_eq!(scrub_ended(&pool).await, "stopped");
+        assert!(rt::now().since(now) < Nanos::from_secs(5));
+        held.into_iter().for_each(|segment| pool.table.let_go(segment));
+        // The end of the pool brings about what the scrub began.
+        pool.export().await.unwrap();
+        drop(pool);
+        comes_back(&rack).await;
+    });
+}
+
+// A segment may take seconds to read, and writers need the lock that keeps it in its place.
+#[test]
+fn groups_are_committed_between_the_rows_of_a_resilver() {
+    Runtime::simulated(4).block_on(async {
+        // As large as this so that a segment is more than one step.
+        let inner = Rack::new(&["a", "b"], 16 << 30);
+        let slow = Rc::new(Cell::new(false));
+        let pace = {
+            let slow = slow.clone();
+            move |_: &str, operation: Operation, at: u64| {
+                let body = operation == Operation::Read && at >= 1 << 20;
+                (body && slow.get()).then(|| Nanos::from_secs(4))
+            }
+        };
+        let opener = Rc::new(Paced { inner: inner.host(1), pace: Rc::new(pace) });
+        let options = spec(Redundancy::Mirror, &["a", "b"], &[]);
+        let pool = Pool::create(opener, "tank", &options).await.unwrap();
+        let column = pool.array.geometry_of(SegmentId(0)).unwrap().column_bytes;
+        assert!(column > 1 << 20, "{column}");
+        pool.create_volume(&volume(8 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        pool.offline("b").await.unwrap();
+        for at in (0..8u64 << 20).step_by(1 << 20) {
+            v.write(at, stamp(1 << 20, at), false).await.unwrap();
+        }
+        pool.sync().await.unwrap();
+        slow.set(true);
+        pool.online("b").await.unwrap();
+        let (mut longest, mut groups) = (Nanos(0), 0u64);
+        while pool.scan_status().is_some_and(|scan| scan.state == "in progress") {
+            let begun = rt::now();
+            v.write(0, stamp(4096, groups), false).await.unwrap();
+            pool.sync().await.unwrap();
+            longest = longest.max(rt::now().since(begun));
+            groups += 1;
+            rt::sleep(Nanos::from_millis(300)).await;
+        }
+        slow.set(false);
+        // One read for whose its blocks are, and one for a step.
+        assert!(groups > 3 && longest < Nanos::from_secs(10), "{groups} groups, {longest:?}");
+        assert!(pool.array.stale_segments().is_empty());
+        // The other side has all of it now.
+        inner.pull(&["a"]);
+        super::expect(&v, 0, &stamp(4096, groups - 1)).await;
+        for at in (1 << 20..8u64 << 20).step_by(1 << 20) {
+            super::expect(&v, at, &stamp(1 << 20, at)).await;
+        }
+    });
+}
+
+// An export may take longer than another machine watches.
+#[test]
+fn a_pool_that_takes_long_to_export_is_seen_to_be_in_use() {
+    Runtime::simulated(5).block_on(async {
+        let rack = Rack::new(&["a"], 64 << 20);
+        let slow = Rc::new(Cell::new(false));
+        let pace = {
+            let slow = slow.clone();
+            move |_: &str, operation: Operation, at: u64| {
+                let body = operation == Operation::Write && at >= 1 << 20;
+                (body && slow.get()).then(|| Nanos::from_secs(20))
+            }
+        };
+        let opener = Rc::new(Paced { inner: rack.host(1), pace: Rc::new(pace) });
+        let pool =
+            Pool::create(opener, "tank", &spec(Redundancy::Raid0, &["a"], &[])).await.unwrap();
+        pool.create_volume(&volume(8 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        v.write(0, stamp(65536, 1), false).await.unwrap();
+        slow.set(true);
+        let leaving = rt::spawn({
+            let pool = pool.clone();
+            async move { pool.export().await }
+        });
+        rt::sleep(Nanos::from_secs(2)).await;
+        let options = ImportOptions { force: true, ..ImportOptions::default() };
+        let other = Pool::import(rack.host(2), &names(&["a"]), "tank", &options).await;
+        let error = other.err().expect("two machines have the pool");
+        assert!(error.message.contains("in use"), "{error}");
+        assert!(!leaving.is_finished());
+        leaving.await.unwrap();
+        slow.set(false);
+        drop((v, pool));
+        let options = ImportOptions::default();
+        let other = Pool::import(rack.host(2), &names(&["a"]), "tank", &options).await.unwrap();
+        let v = other.open_volume("v").unwrap();
+        super::expect(&v, 0, &stamp(65536, 1)).await;
+        other.export().await.unwrap();
+    });
+}
