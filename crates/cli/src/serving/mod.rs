@@ -162,12 +162,18 @@ impl Serving {
         Ok(())
     }
 
-    /// Serves until a signal comes, then ends cleanly. Says when the health of a pool changes.
+    /// Serves until a signal comes, then ends cleanly. Says when the health of a pool changes, and when
+    /// clients are sent away.
     pub async fn run(self) -> Result<(), Failure> {
         let mut live = live::Live::new();
         let mut watch = watch::Watch::default();
         while self.stop.unless_asked(forebay_rt::sleep(LIVE_EVERY)).await.is_some() {
             for line in watch.look(&self.set.pools()) {
+                self.screen.clear();
+                report(&line);
+            }
+            let most = Limits::default().connections_max;
+            if let Some(line) = watch.clients(self.server.counts(), most, forebay_rt::now()) {
                 self.screen.clear();
                 report(&line);
             }

@@ -1,16 +1,23 @@
-//! Notices when a pool is less well than it was, or well again, and says so: servers mostly run
-//! where nobody looks at a live line.
+//! Notices when a pool is less well than it was, or well again, and when clients are sent away, and
+//! says so: servers mostly run where nobody looks at a live line.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use forebay_nbd::Counts;
 use forebay_pool::Pool;
 use forebay_pool::status::{Health, PoolStatus};
+use forebay_units::Nanos;
+
+/// Between two lines on clients: one that comes again and again shall not fill the server's log.
+const CLIENTS_EVERY: Nanos = Nanos::from_secs(60);
 
 /// What was said of each pool last. A pool that was never seen counts as well.
 #[derive(Default)]
 pub struct Watch {
     said: BTreeMap<String, Health>,
+    clients: Counts,
+    clients_said_at: Option<Nanos>,
 }
 
 impl Watch {
@@ -27,6 +34,35 @@ impl Watch {
             }
         }
         lines
+    }
+}
+
+impl Watch {
+    /// The line to say of clients that were sent away since the last one; `most` is how many
+    /// connections a server takes.
+    pub fn clients(&mut self, counts: Counts, most: usize, now: Nanos) -> Option<String> {
+        if self.clients_said_at.is_some_and(|at| now < at + CLIENTS_EVERY) {
+            return None;
+        }
+        let before = self.clients;
+        let mut parts = Vec::new();
+        let mut part = |count: u64, why: &str| {
+            if count > 0 {
+                parts.push(format!("{count} {why}"));
+            }
+        };
+        part(
+            counts.refused - before.refused,
+            &format!("for a server takes {most} connections at a time"),
+        );
+        part(counts.broke - before.broke, "for breaking the protocol");
+        part(counts.too_slow - before.too_slow, "for being too slow");
+        if parts.is_empty() {
+            return None;
+        }
+        self.clients = counts;
+        self.clients_said_at = Some(now);
+        Some(format!("clients were sent away: {}", parts.join(", ")))
     }
 }
 
