@@ -98,6 +98,28 @@ def pictures(result):
     return found
 
 
+def mixed_part(mixed):
+    """Mixes and tails."""
+    out = []
+    if "mixes" in mixed:
+        out.append("## Mixed loads\n")
+        out.append("By fio's NBD engine, which sleeps while it waits. raidz1 of four files, one log device. "
+                   "nbdkit's data stays in the page cache, writes too. Requests a second (MB/s).\n")
+        titles = list(next(iter(mixed["mixes"].values())))
+        out.append(table([""] + titles, [
+            [name] + ["%s (%s)" % (number(r[t]["iops"]), number(r[t]["mb_per_second"])) for t in titles]
+            for name, r in mixed["mixes"].items()]))
+    if "tails" in mixed:
+        out.append("## How long durable writes take while something else goes on\n")
+        out.append("4 KiB FUA writes, four in flight, on one connection; µs. A scrub and a resilver are begun again "
+                   "whenever one ends. What is beside them runs on the same server.\n")
+        out.append(table(["", "beside", "IOPS", "median", "99 %", "99.9 %", "99.99 %", "longest"], [
+            [title, name] + [number(r[k]) for k in
+                             ("iops", "p50_us", "p99_us", "p999_us", "p9999_us", "max_us")]
+            for title, rows in mixed["tails"].items() for name, r in rows.items()]))
+    return out
+
+
 def page(result, notes=""):
     """The page of a result. `notes` is what somebody wrote by hand: it stands below the targets. Its
     pictures are beside it, with its date before their names."""
@@ -162,6 +184,8 @@ def page(result, notes=""):
         out.append(table([""] + titles, [
             [name] + ["%s (%s)" % (number(r[t]["iops"]), number(r[t]["mb_per_second"])) if t in r else "–"
                       for t in titles] for name, r in streams["rows"].items()]))
+
+    out += mixed_part(data.get("mixed", {}))
 
     wear = data.get("amplification", {})
     if "rows" in wear:
