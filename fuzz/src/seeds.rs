@@ -84,6 +84,7 @@ fn pool_config() -> PoolConfig {
         scan: None,
         lineage: Default::default(),
         lost: Default::default(),
+        figures: Default::default(),
         destroyed: false,
     }
 }

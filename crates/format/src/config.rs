@@ -154,6 +154,26 @@ impl LostConfig {
     }
 }
 
+/// What a pool has counted, beyond the counters of its roots, when this was written.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FiguresConfig {
+    /// By device: reads, bytes read, writes, bytes written, writes that began where the one before
+    /// ended, flushes, discards, bytes discarded.
+    pub devices: BTreeMap<u32, [u64; 8]>,
+    /// How many FUA writes took about so many nanoseconds: nanoseconds, count.
+    pub fua: Vec<(u64, u64)>,
+    /// The same of flushes.
+    pub flush: Vec<(u64, u64)>,
+    /// The same of reads.
+    pub read: Vec<(u64, u64)>,
+}
+
+impl FiguresConfig {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 /// Everything about a pool but its data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolConfig {
@@ -194,6 +214,9 @@ pub struct PoolConfig {
     /// What is lost of it.
     #[serde(default, skip_serializing_if = "LostConfig::is_empty")]
     pub lost: LostConfig,
+    /// What it has counted.
+    #[serde(default, skip_serializing_if = "FiguresConfig::is_empty")]
+    pub figures: FiguresConfig,
     /// Set when the pool was destroyed: its devices are free for another.
     #[serde(default)]
     pub destroyed: bool,

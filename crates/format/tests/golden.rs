@@ -113,6 +113,7 @@ fn config() -> PoolConfig {
         }),
         lineage: Default::default(),
         lost: Default::default(),
+        figures: Default::default(),
         destroyed: false,
     }
 }

@@ -6,7 +6,8 @@ use std::rc::Rc;
 use forebay_device::Device;
 use forebay_format::checksum::crc64;
 use forebay_format::config::{
-    GroupConfig, Lineage, LostConfig, MemberConfig, MemberUse, PoolConfig, RingConfig,
+    FiguresConfig, GroupConfig, Lineage, LostConfig, MemberConfig, MemberUse, PoolConfig,
+    RingConfig,
 };
 use forebay_format::superblock::{COUNTERS, Superblock};
 use forebay_intent_log::{IntentLog, LogConfig};
@@ -301,6 +302,7 @@ impl Pool {
             scan: None,
             lineage: Lineage::default(),
             lost: LostConfig::default(),
+            figures: FiguresConfig::default(),
             destroyed: false,
         };
         let nonce = rt::random_u64();

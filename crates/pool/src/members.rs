@@ -458,7 +458,12 @@ impl Pool {
             )));
         }
         self.mark(&open.device()).await;
-        self.devices.borrow_mut().insert(id, open.clone());
+        let before = self.devices.borrow_mut().insert(id, open.clone());
+        if let Some(before) =
+            before.filter(|before| !std::rc::Rc::ptr_eq(&before.counted, &open.counted))
+        {
+            self.stats.counted_before(id, &before.counted.counts());
+        }
         if self.is_log(found.device) {
             self.set_side(found.device, MemberUse::Online);
             return self.restart_log(true).await;

@@ -369,7 +369,7 @@ impl Pool {
             limits: limits.into(),
             stopped: None.into(),
             closing: false.into(),
-            stats: Stats::new(&root.counters),
+            stats: Stats::new(&root.counters, &config.figures),
             space: Space::default(),
             health: HealthState::restored(&config.lost),
             scan: ScanState::restored(config.scan.as_ref()),

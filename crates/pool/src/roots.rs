@@ -65,6 +65,9 @@ impl Pool {
             config.log_rings = ring_configs(&config, rings);
             self.sync.config_dirty.set(true);
         }
+        if self.stats.figures_are_due() {
+            self.sync.config_dirty.set(true);
+        }
         if self.sync.config_dirty.get() {
             self.write_configs().await?;
         }
@@ -166,6 +169,7 @@ impl Pool {
             config.generation += 1;
             config.scan = self.scan_config();
             config.lost = self.health.lost.borrow().config();
+            config.figures = self.figures(&config);
             shorten(&mut config);
             config.clone()
         };
@@ -327,9 +331,8 @@ impl Pool {
     pub(crate) async fn write_last_root(&self, writers: &mut Writers) -> Result<(), PoolError> {
         self.array.flush().await?;
         self.array.check_writable()?;
-        if self.sync.config_dirty.get() {
-            self.write_configs().await?;
-        }
+        // In any case: what was counted since it was written last goes with it.
+        self.write_configs().await?;
         self.put_last_root(writers).await
     }
 

@@ -3,10 +3,12 @@
 use std::cell::{Cell, RefCell};
 
 use forebay_array::WriteKind;
+use forebay_device::layers::Counts;
+use forebay_format::config::{FiguresConfig, PoolConfig};
 use forebay_format::superblock::COUNTERS;
 use forebay_rt as rt;
 use forebay_segment::{Classes, SegmentKind, SegmentState};
-use forebay_units::{BLOCK_BYTES, Nanos};
+use forebay_units::{BLOCK_BYTES, DeviceId, Nanos};
 use hdrhistogram::Histogram;
 
 use crate::status::{
@@ -23,6 +25,10 @@ pub(crate) struct Stats {
     fua: RefCell<Histogram<u64>>,
     flush: RefCell<Histogram<u64>>,
     read: RefCell<Histogram<u64>>,
+    /// Devices and latencies before this import, and of devices that were opened anew.
+    earlier: RefCell<FiguresConfig>,
+    /// When the configuration was told of them last.
+    kept_at: Cell<Nanos>,
     imported_at: Nanos,
     pub import: RefCell<ImportReport>,
     retired_bytes: Cell<u64>,
@@ -36,8 +42,44 @@ fn histogram() -> RefCell<Histogram<u64>> {
     RefCell::new(Histogram::new_with_bounds(100, 1_000_000_000_000, 2).expect("bounds are sane"))
 }
 
+/// How much of the figures that the configuration keeps a crash may cost.
+const KEEP_EVERY: Nanos = Nanos::from_secs(600);
+
+/// One digit: at most 528 places, each with 6 % of its neighbours.
+fn coarse(earlier: &[(u64, u64)], since: &Histogram<u64>) -> Histogram<u64> {
+    let bounds = Histogram::new_with_bounds(100, 1_000_000_000_000, 1);
+    let mut all: Histogram<u64> = bounds.expect("bounds are sane");
+    for (nanos, count) in earlier {
+        all.saturating_record_n(*nanos, *count);
+    }
+    for place in since.iter_recorded() {
+        all.saturating_record_n(place.value_iterated_to(), place.count_since_last_iteration());
+    }
+    all
+}
+
+fn places(histogram: &Histogram<u64>) -> Vec<(u64, u64)> {
+    let recorded = histogram.iter_recorded();
+    recorded.map(|p| (p.value_iterated_to(), p.count_since_last_iteration())).collect()
+}
+
+/// As [`FiguresConfig::devices`] has them.
+fn added(earlier: &[u64; 8], c: &Counts) -> [u64; 8] {
+    let now = [
+        c.reads,
+        c.read_bytes,
+        c.writes,
+        c.write_bytes,
+        c.sequential_writes,
+        c.flushes,
+        c.discards,
+        c.discard_bytes,
+    ];
+    std::array::from_fn(|at| earlier[at].saturating_add(now[at]))
+}
+
 impl Stats {
-    pub fn new(counters: &[u64; COUNTERS]) -> Self {
+    pub fn new(counters: &[u64; COUNTERS], earlier: &FiguresConfig) -> Self {
         Self {
             since: RefCell::default(),
             before: from_counters(counters),
@@ -45,6 +87,8 @@ impl Stats {
             fua: histogram(),
             flush: histogram(),
             read: histogram(),
+            earlier: RefCell::new(earlier.clone()),
+            kept_at: Cell::new(rt::now()),
             imported_at: rt::now(),
             import: RefCell::default(),
             retired_bytes: Cell::new(0),
@@ -52,6 +96,18 @@ impl Stats {
             repair_bytes: Cell::new(0),
             last_group_blocks: Cell::new(0),
         }
+    }
+
+    /// Whether a crash would cost more of the figures than [`KEEP_EVERY`].
+    pub fn figures_are_due(&self) -> bool {
+        rt::now().since(self.kept_at.get()) >= KEEP_EVERY
+    }
+
+    /// What a device had counted that is open anew.
+    pub fn counted_before(&self, device: DeviceId, counts: &Counts) {
+        let mut earlier = self.earlier.borrow_mut();
+        let sum = earlier.devices.entry(device.0).or_default();
+        *sum = added(sum, counts);
     }
 
     pub fn clock(&self) -> u64 {
@@ -239,6 +295,25 @@ impl Pool {
         c
     }
 
+    /// What the configuration is to keep: of devices that the pool still has.
+    pub(crate) fn figures(&self, config: &PoolConfig) -> FiguresConfig {
+        let earlier = self.stats.earlier.borrow();
+        self.stats.kept_at.set(rt::now());
+        let open = self.devices.borrow();
+        let sides = config.logs.iter().flat_map(|ring| &ring.sides);
+        let devices = config.data_members().chain(sides).map(|member| {
+            let before = earlier.devices.get(&member.device).copied().unwrap_or_default();
+            let now = open.get(&DeviceId(member.device)).map(|d| d.counted.counts());
+            (member.device, added(&before, &now.unwrap_or_default()))
+        });
+        FiguresConfig {
+            devices: devices.collect(),
+            fua: places(&coarse(&earlier.fua, &self.stats.fua.borrow())),
+            flush: places(&coarse(&earlier.flush, &self.stats.flush.borrow())),
+            read: places(&coarse(&earlier.read, &self.stats.read.borrow())),
+        }
+    }
+
     /// Figures since import and for ever.
     #[must_use]
     pub fn stats(&self) -> PoolStats {
@@ -252,7 +327,15 @@ impl Pool {
             0 => 0.0,
             host => bytes as f64 / host as f64,
         };
+        let earlier = self.stats.earlier.borrow();
+        let ever = |earlier: &[(u64, u64)], since: &RefCell<Histogram<u64>>| {
+            latency(&coarse(earlier, &since.borrow()))
+        };
         let devices = self.devices.borrow();
+        let for_ever = devices.iter().map(|(id, device)| {
+            let before = earlier.devices.get(&id.0).copied().unwrap_or_default();
+            (device.path.clone(), from_figures(&added(&before, &device.counted.counts())))
+        });
         let names = devices.values().map(|d| (d.path.clone(), io_counts(&d.counted.counts())));
         PoolStats {
             version: STATUS_VERSION,
@@ -272,7 +355,11 @@ impl Pool {
             fua_latency: latency(&self.stats.fua.borrow()),
             flush_latency: latency(&self.stats.flush.borrow()),
             read_latency: latency(&self.stats.read.borrow()),
+            fua_latency_for_ever: ever(&earlier.fua, &self.stats.fua),
+            flush_latency_for_ever: ever(&earlier.flush, &self.stats.flush),
+            read_latency_for_ever: ever(&earlier.read, &self.stats.read),
             devices: names.collect(),
+            devices_for_ever: for_ever.collect(),
             last_import: self.stats.import.borrow().clone(),
         }
     }
@@ -308,7 +395,20 @@ impl Pool {
     }
 }
 
-pub(crate) fn io_counts(c: &forebay_device::layers::Counts) -> IoCounts {
+fn from_figures(c: &[u64; 8]) -> IoCounts {
+    IoCounts {
+        reads: c[0],
+        read_bytes: c[1],
+        writes: c[2],
+        write_bytes: c[3],
+        sequential_writes: c[4],
+        flushes: c[5],
+        discards: c[6],
+        discard_bytes: c[7],
+    }
+}
+
+pub(crate) fn io_counts(c: &Counts) -> IoCounts {
     IoCounts {
         reads: c.reads,
         read_bytes: c.read_bytes,

@@ -332,8 +332,21 @@ pub struct PoolStats {
     pub flush_latency: Latency,
     /// Reads.
     pub read_latency: Latency,
+    /// FUA writes since the pool was created, to about 6 %. What was counted in the last ten minutes
+    /// before a crash is missing, here and in the others that are for ever.
+    #[serde(default)]
+    pub fua_latency_for_ever: Latency,
+    /// Flushes since the pool was created.
+    #[serde(default)]
+    pub flush_latency_for_ever: Latency,
+    /// Reads since the pool was created.
+    #[serde(default)]
+    pub read_latency_for_ever: Latency,
     /// Every device by name.
     pub devices: BTreeMap<String, IoCounts>,
+    /// Every device by name, since it joined the pool.
+    #[serde(default)]
+    pub devices_for_ever: BTreeMap<String, IoCounts>,
     /// Seconds that the last import took, and what it replayed.
     pub last_import: ImportReport,
 }

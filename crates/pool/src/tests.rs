@@ -2,6 +2,7 @@ mod closing;
 mod copies;
 mod devices;
 mod edges;
+mod figures;
 mod imports;
 mod leftovers;
 mod owners;

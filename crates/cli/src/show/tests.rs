@@ -201,6 +201,13 @@ fn stats() -> PoolStats {
             ("/srv/d0".to_owned(), io(1000, 200)),
             ("/srv/l0".to_owned(), io(0, 40)),
         ]),
+        fua_latency_for_ever: Latency { count: 1001, ..latency },
+        flush_latency_for_ever: Latency { count: 177, ..latency },
+        read_latency_for_ever: Latency::default(),
+        devices_for_ever: BTreeMap::from([
+            ("/srv/d0".to_owned(), io(5000, 1200)),
+            ("/srv/l0".to_owned(), io(0, 440)),
+        ]),
         last_import: ImportReport {
             seconds: 0.125,
             replay_seconds: 0.1,

@@ -1,0 +1,82 @@
+//! What a pool counts for ever: over exports, crashes and devices that are opened anew.
+
+use forebay_rt::{self as rt, Runtime};
+use forebay_units::Nanos;
+
+use super::rack::Rack;
+use super::{names, spec, stamp, volume};
+use crate::Pool;
+use crate::spec::{ImportOptions, Redundancy};
+use crate::status::PoolStats;
+
+const ALL: [&str; 3] = ["a", "b", "l"];
+
+fn latencies(stats: &PoolStats) -> [u64; 3] {
+    [&stats.fua_latency_for_ever, &stats.flush_latency_for_ever, &stats.read_latency_for_ever]
+        .map(|latency| latency.count)
+}
+
+#[test]
+fn devices_and_latencies_are_counted_for_ever() {
+    let rack = Rack::new(&ALL, 64 << 20);
+    let mine = rack.clone();
+    let work = |pool: std::rc::Rc<Pool>| async move {
+        let v = pool.open_volume("v").unwrap();
+        for block in 0..20 {
+            v.write(block * 4096, stamp(4096, block), true).await.unwrap();
+        }
+        v.flush().await.unwrap();
+        for block in 0..10 {
+            v.read(block * 4096, forebay_device::IoBuf::zeroed(4096)).await.unwrap();
+        }
+    };
+    let exported = Runtime::simulated(1).block_on(async move {
+        let wanted = spec(Redundancy::Mirror, &["a", "b"], &["l"]);
+        let pool = Pool::create(mine.host(1), "tank", &wanted).await.unwrap();
+        pool.create_volume(&volume(16 << 20)).await.unwrap();
+        work(pool.clone()).await;
+        let stats = pool.stats();
+        assert_eq!(latencies(&stats), [20, 1, 10]);
+        assert_eq!(stats.devices, stats.devices_for_ever);
+        pool.export().await.unwrap();
+        stats
+    });
+    let mine = rack.clone();
+    let crashed = Runtime::simulated(2).block_on(async move {
+        let options = ImportOptions::default();
+        let pool = Pool::import(mine.host(1), &names(&ALL), "tank", &options).await.unwrap();
+        let stats = pool.stats();
+        assert_eq!(latencies(&stats), [20, 1, 10]);
+        assert_eq!(stats.fua_latency.count, 0);
+        for (name, io) in &stats.devices_for_ever {
+            let (before, since) = (&exported.devices[name], &stats.devices[name]);
+            assert!(io.writes >= before.writes + since.writes, "{name}: {io:?}");
+            assert!(io.write_bytes >= before.write_bytes + since.write_bytes, "{name}: {io:?}");
+        }
+        work(pool.clone()).await;
+        // A device that goes and is opened anew begins at nought, but not for ever.
+        let reads = pool.stats().devices_for_ever["b"].writes;
+        pool.offline("b").await.unwrap();
+        pool.online("b").await.unwrap();
+        assert!(pool.stats().devices_for_ever["b"].writes >= reads);
+        // More than is lost with a crash.
+        for round in 0..70 {
+            rt::sleep(Nanos::from_secs(10)).await;
+            pool.open_volume("v").unwrap().write(0, stamp(4096, round), false).await.unwrap();
+        }
+        pool.stats()
+    });
+    Runtime::simulated(3).block_on(async move {
+        let options = ImportOptions { force: true, ..Default::default() };
+        let pool = Pool::import(rack.host(1), &names(&ALL), "tank", &options).await.unwrap();
+        let stats = pool.stats();
+        assert_eq!(latencies(&stats), [40, 2, 20]);
+        let (before, now) = (&crashed.devices_for_ever["a"], &stats.devices_for_ever["a"]);
+        assert!(now.reads >= exported_reads(&crashed) && now.writes > before.writes / 2);
+        pool.export().await.unwrap();
+    });
+}
+
+fn exported_reads(stats: &PoolStats) -> u64 {
+    stats.devices_for_ever["a"].reads - stats.devices["a"].reads
+}
