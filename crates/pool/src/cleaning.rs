@@ -58,7 +58,12 @@ impl Pool {
 
     /// Bytes that a segment of the map journal holds, at least: half where there are copies of them.
     pub(crate) fn journal_segment_bytes(&self) -> u64 {
-        self.per_segment() * BLOCK_BYTES / journal_copies(&self.array.groups())
+        self.per_segment() * BLOCK_BYTES / self.journal_copies()
+    }
+
+    /// How often the map journal is written.
+    pub(crate) fn journal_copies(&self) -> u64 {
+        journal_copies(&self.array.groups())
     }
 
     /// Segments that a group of `blocks` may need, beside those that are being filled.

@@ -444,7 +444,7 @@ pub(crate) fn limits_for(config: &PoolConfig, array: &Array) -> (Limits, u64, u6
     let (reserve, map_reserve) = (3, 3 * copies);
     // The open streams, one group, the journal (about 1 % of what is mapped), and 1/24 so that the
     // cleaner never works on segments that are all alive.
-    let journal = 2 + segments * copies / 80;
+    let journal = copies * (2 + segments / 80);
     let kept = streams + 2 + map_reserve + dirty_segments + journal + 4 + segments / 24;
     let limits = Limits {
         txg_timeout: Nanos::from_secs(5),

@@ -316,13 +316,13 @@ impl Pool {
     /// Segments of the journal from which on a checkpoint is worth it: twice what it takes, and a
     /// little so that small pools get on with it.
     pub(crate) fn checkpoint_worth(&self) -> u64 {
-        2 + 2 * self.checkpoint_bytes() / self.journal_segment_bytes()
+        2 * self.journal_copies() + 2 * self.checkpoint_bytes() / self.journal_segment_bytes()
     }
 
     /// Segments of the journal from which on the room that is left over in its rows goes to a
     /// checkpoint: what one takes, and the segment being filled.
     fn checkpoint_welcome(&self) -> u64 {
-        1 + self.checkpoint_worth() / 2
+        self.journal_copies() + self.checkpoint_worth() / 2
     }
 
     /// Goes on with a checkpoint, or begins one when the deltas have outgrown it. A checkpoint is
