@@ -61,6 +61,9 @@ impl Pool {
         }
         // Whoever takes the pool from here on finds an exported one, and its mark is no reason to stop.
         let failed = self.is_stopped().then(|| self.stop_reason());
+        // Its workers end before the heartbeat does: they would keep the devices open, and who waits
+        // for this may import the pool at once.
+        self.log.close();
         // Until now others had to see that it is in use, and nothing may be written that nobody has
         // looked for.
         self.closed.set(true);
