@@ -42,9 +42,6 @@ fn histogram() -> RefCell<Histogram<u64>> {
     RefCell::new(Histogram::new_with_bounds(100, 1_000_000_000_000, 2).expect("bounds are sane"))
 }
 
-/// How much of the figures that the configuration keeps a crash may cost.
-const KEEP_EVERY: Nanos = Nanos::from_secs(600);
-
 /// One digit: at most 528 places, each with 6 % of its neighbours.
 fn coarse(earlier: &[(u64, u64)], since: &Histogram<u64>) -> Histogram<u64> {
     let bounds = Histogram::new_with_bounds(100, 1_000_000_000_000, 1);
@@ -98,9 +95,9 @@ impl Stats {
         }
     }
 
-    /// Whether a crash would cost more of the figures than [`KEEP_EVERY`].
-    pub fn figures_are_due(&self) -> bool {
-        rt::now().since(self.kept_at.get()) >= KEEP_EVERY
+    /// Whether the figures of more than `span` are in no configuration.
+    pub fn figures_are_due(&self, span: Nanos) -> bool {
+        rt::now().since(self.kept_at.get()) >= span
     }
 
     /// What a device had counted that is open anew.

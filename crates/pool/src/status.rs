@@ -333,7 +333,7 @@ pub struct PoolStats {
     /// Reads.
     pub read_latency: Latency,
     /// FUA writes since the pool was created, to about 6 %. What was counted in the last ten minutes
-    /// before a crash is missing, here and in the others that are for ever.
+    /// before a crash, or minute before an export, is missing, here and in the others that are for ever.
     #[serde(default)]
     pub fua_latency_for_ever: Latency,
     /// Flushes since the pool was created.

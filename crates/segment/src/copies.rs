@@ -5,8 +5,9 @@ use forebay_array::Array;
 use forebay_rt as rt;
 use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr};
 
-/// Blocks of a frame that differ from their copies, up to which every mixture is tried. From there
-/// on whole units are taken from one or the other: that is what one damaged place looks like.
+/// Blocks of a frame that differ from their copies, up to which every mixture is tried. Of more, those
+/// in one range of one device are taken from the copies, which is what one damaged place looks like,
+/// or whole units.
 const SINGLE_DOUBTS: usize = 10;
 
 /// Units of a frame for which every mixture is tried.
@@ -72,29 +73,42 @@ pub(crate) async fn mixed_frame(
             (None, None) => return None,
         }
     }
-    // What is chosen together: the number of the choice of each doubt.
-    let per_unit = (array.geometry_of(addr.segment()).ok()?.unit_bytes / BLOCK_BYTES) as usize;
-    let unit_of = |index: usize| (addr.block() as usize + index) / per_unit;
-    let mut units: Vec<usize> = doubts.iter().map(|(index, ..)| unit_of(*index)).collect();
-    units.dedup();
-    let choice_of = |at: usize| match doubts.len() <= SINGLE_DOUBTS {
-        true => at,
-        false => {
-            let unit = unit_of(doubts[at].0);
-            units.iter().position(|known| *known == unit).expect("listed").min(UNIT_DOUBTS - 1)
-        }
-    };
-    let choices = (0..doubts.len()).map(choice_of).max().map_or(0, |last| last + 1);
-    for mixture in 0..1u32 << choices {
+    let mut mixed = |copied: &dyn Fn(usize) -> bool| {
         for (at, (index, one, other)) in doubts.iter().enumerate() {
-            let block = if mixture >> choice_of(at) & 1 == 0 { one } else { other };
+            let block = if copied(at) { other } else { one };
             bytes[index * BLOCK_LEN..][..BLOCK_LEN].copy_from_slice(block);
         }
-        if right(&bytes) {
-            return Some(bytes);
+        right(&bytes).then(|| bytes.clone())
+    };
+    if doubts.len() <= SINGLE_DOUBTS {
+        return (0..1u32 << doubts.len()).find_map(|mixture| mixed(&|at| mixture >> at & 1 == 1));
+    }
+    let geometry = array.geometry_of(addr.segment()).ok()?;
+    let block_of = |at: usize| addr.block() + doubts[at].0 as u32;
+    // One device was damaged in one place: there the copies are right, and elsewhere what they are of.
+    let columns: Vec<usize> = (0..doubts.len()).map(|at| geometry.locate(block_of(at)).0).collect();
+    for column in 0..geometry.data_columns() {
+        let struck: Vec<usize> =
+            columns.iter().enumerate().filter(|(_, c)| **c == column).map(|(at, _)| at).collect();
+        for (first, from) in struck.iter().enumerate() {
+            for to in &struck[first..] {
+                let in_range = |at: usize| columns[at] == column && (*from..=*to).contains(&at);
+                if let Some(frame) = mixed(&in_range) {
+                    return Some(frame);
+                }
+            }
         }
     }
-    None
+    // What is chosen together: the number of the choice of each doubt.
+    let per_unit = (geometry.unit_bytes / BLOCK_BYTES) as u32;
+    let mut units: Vec<u32> = (0..doubts.len()).map(|at| block_of(at) / per_unit).collect();
+    units.dedup();
+    let choices = units.len().min(UNIT_DOUBTS);
+    let choice_of = |at: usize| {
+        let unit = units.binary_search(&(block_of(at) / per_unit)).expect("listed");
+        unit.min(UNIT_DOUBTS - 1)
+    };
+    (0..1u32 << choices).find_map(|mixture| mixed(&|at| mixture >> choice_of(at) & 1 == 1))
 }
 
 /// Makes every one of these blocks what it should be, where it is not. Says how many were rewritten.

@@ -35,6 +35,7 @@ fn devices_and_latencies_are_counted_for_ever() {
         let pool = Pool::create(mine.host(1), "tank", &wanted).await.unwrap();
         pool.create_volume(&volume(16 << 20)).await.unwrap();
         work(pool.clone()).await;
+        rt::sleep(Nanos::from_secs(61)).await;
         let stats = pool.stats();
         assert_eq!(latencies(&stats), [20, 1, 10]);
         assert_eq!(stats.devices, stats.devices_for_ever);
