@@ -14,6 +14,10 @@ pub struct Throttle {
     /// How long the store takes for a byte, as last measured: the pace at which writers are let in
     /// when more than half of the room is taken.
     nanos_per_mib: Cell<u64>,
+    /// When the last writer that was slowed down goes on. The next one goes on after it: each at
+    /// the store's pace by itself, many at once would come at many times that pace, fill the room,
+    /// and let everybody wait for a whole group, short writes too.
+    last_turn: Cell<Nanos>,
 }
 
 const MAX_DELAY: Nanos = Nanos::from_millis(20);
@@ -22,7 +26,12 @@ impl Throttle {
     /// At most `limit_bytes` dirty.
     #[must_use]
     pub fn new(limit_bytes: u64) -> Self {
-        Self { room: Semaphore::new(limit_bytes), limit_bytes, nanos_per_mib: Cell::new(0) }
+        Self {
+            room: Semaphore::new(limit_bytes),
+            limit_bytes,
+            nanos_per_mib: Cell::new(0),
+            last_turn: Cell::new(Nanos::ZERO),
+        }
     }
 
     /// The limit.
@@ -52,7 +61,10 @@ impl Throttle {
             // From nothing at half full to the store's own pace at three quarters and beyond.
             let share = ((dirty - half) as f64 / (half as f64 / 2.0)).min(1.0);
             let pace = self.nanos_per_mib.get() as f64 * bytes as f64 / (1 << 20) as f64;
-            let delay = Nanos((pace * share) as u64).min(MAX_DELAY);
+            let now = rt::now();
+            let line = self.last_turn.get().since(now);
+            let delay = (line + Nanos((pace * share) as u64)).min(MAX_DELAY);
+            self.last_turn.set(now + delay);
             if delay > Nanos::from_micros(50) || share >= 1.0 {
                 rt::sleep(delay).await;
             }

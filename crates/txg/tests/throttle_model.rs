@@ -156,4 +156,26 @@ proptest! {
             }
         });
     }
+
+    // The pace is that of all writers together: each one's delay comes after those before it.
+    #[test]
+    fn many_at_once_are_as_slow_as_one_after_the_other(
+        seed in any::<u64>(),
+        nanos_per_mib in 0u64..8_000_000,
+        writers in 1u64..8,
+    ) {
+        Runtime::simulated(seed).block_on(async move {
+            let throttle = Rc::new(Throttle::new(LIMIT));
+            throttle.measured(1 << 20, Nanos(nanos_per_mib));
+            let _held = throttle.admit(LIMIT / 4 * 3).await;
+            let begun = rt::now();
+            let tasks = (0..writers).map(|_| {
+                let throttle = throttle.clone();
+                rt::spawn(async move { throttle.admit(1 << 20).await.forget() })
+            });
+            rt::join_all(tasks.collect::<Vec<_>>()).await;
+            let all = Nanos(nanos_per_mib * writers).min(Nanos::from_millis(20));
+            assert_eq!(rt::now().since(begun), all);
+        });
+    }
 }
