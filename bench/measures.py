@@ -117,13 +117,12 @@ def streams(bench, rounds, seconds):
     raw = bench.written("st-raw", size)
     server = bench.serve("st")
     rows = {}
-    fills = []
-    for _ in range(rounds):
-        fills.append(bench.load(server.uri("st/v"), size=128 << 10, depth=8, sequential=True,
-                                count=size // (128 << 10), warmup=0))
-    rows["sequential fill 128K QD8"] = {"Forebay": fold(fills)}
-    rows["sequential fill 128K QD8"]["bare file"] = fold([
-        bench.fio(raw, "--rw=write", "--bs=128k", "--iodepth=8", seconds=seconds) for _ in range(rounds)])
+    for depth in (1, 10, 100):
+        fills = [bench.load(server.uri("st/v"), size=128 << 10, depth=depth, sequential=True,
+                            count=size // (128 << 10), warmup=0) for _ in range(rounds)]
+        plain = [bench.fio(raw, "--rw=write", "--bs=128k", "--iodepth=%d" % depth, seconds=seconds)
+                 for _ in range(rounds)]
+        rows["sequential fill 128K QD%d" % depth] = {"Forebay": fold(fills), "bare file": fold(plain)}
     # Reads must come from the devices, not from what is still in memory.
     server.stop()
     server = bench.serve("st")
