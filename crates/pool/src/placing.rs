@@ -242,6 +242,33 @@ fn check_told(
     )))
 }
 
+/// An import that could not read what it needs: which members would have it.
+pub(crate) fn with_what_lacks(
+    error: PoolError,
+    config: &PoolConfig,
+    devices: &BTreeMap<DeviceId, OpenDevice>,
+) -> PoolError {
+    let names = |lacks: &dyn Fn(&MemberConfig) -> bool| {
+        let paths: Vec<&str> =
+            config.data_members().filter(|m| lacks(m)).map(|m| m.path.as_str()).collect();
+        paths.join(", ")
+    };
+    let here = |member: &MemberConfig| devices.contains_key(&DeviceId(member.device));
+    let behind = |member: &MemberConfig| {
+        here(member) && (member.stale_since.is_some() || !member.stale.is_empty())
+    };
+    let mut message = error.message;
+    for (lack, who) in [
+        ("missing", names(&|member| !here(member))),
+        ("behind the others, and not rebuilt yet", names(&behind)),
+    ] {
+        if !who.is_empty() {
+            message.push_str(&format!("; {lack}: {who}"));
+        }
+    }
+    PoolError::new(format!("pool '{}' cannot be imported: {message}", config.name))
+}
+
 pub(crate) fn check_complete(
     config: &PoolConfig,
     devices: &BTreeMap<DeviceId, OpenDevice>,

@@ -30,7 +30,7 @@ use crate::lineage::{History, one_history};
 use crate::loading::{Loaded, load_map};
 use crate::placing::{
     Found, check_complete, check_newest, find_devices, leave_missing_logs, newest_root,
-    place_devices, select_pool,
+    place_devices, select_pool, with_what_lacks,
 };
 use crate::possession::{Claim, Possession, WATCH, check_not_in_use, fence, is_being_imported};
 use crate::replay::{OldLog, read_log};
@@ -532,7 +532,8 @@ async fn judge(
         true => OldLog::none(),
         false => read_log(&config, &devices, &log_state, options, &mut report).await?,
     };
-    let loaded = load_map(&config, &devices, &root, &mut report).await?;
+    let loaded = load_map(&config, &devices, &root, &mut report).await;
+    let loaded = loaded.map_err(|error| with_what_lacks(error, &config, &devices))?;
     let roots = || mine.iter().flat_map(|f| &f.label.roots);
     let epochs = roots().filter_map(|r| LogState::decode(&r.log_state).ok());
     let highest = roots().map(|r| r.commit).max().unwrap_or(root.commit);

@@ -390,6 +390,30 @@ fn two_of_three_that_were_left_behind_are_refused_where_newer_changes_are_known(
 }
 
 #[test]
+fn an_import_that_cannot_read_the_map_names_who_is_missing() {
+    let mut refused = 0;
+    for (gone, rotten) in [("a", "b"), ("a", "c"), ("b", "a"), ("b", "c"), ("c", "a"), ("c", "b")] {
+        let rack = Rack::new(&ALL, SIZE);
+        let mine = rack.clone();
+        until_crash(async move {
+            let pool = make(&mine, Redundancy::Raidz1, &["a", "b", "c"], &["l"]).await;
+            pool.sync().await.unwrap();
+        });
+        rack.pull(&[gone]);
+        rack.switches.unreadable.borrow_mut().insert(rotten.to_owned());
+        // What little there is may lie on the third one.
+        let said = Runtime::simulated(2)
+            .block_on(async move { import(&rack, 1, &ImportOptions::default()).await.err() });
+        if let Some(said) = said {
+            assert!(said.starts_with("pool 'tank' cannot be imported: "), "{said}");
+            assert!(said.ends_with(&format!("; missing: {gone}")), "{said}");
+            refused += 1;
+        }
+    }
+    assert!(refused > 0);
+}
+
+#[test]
 fn a_rewind_goes_back_by_groups_and_stays_there() {
     let rack = Rack::new(&ALL, SIZE);
     let mine = rack.clone();
