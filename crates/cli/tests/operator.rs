@@ -119,7 +119,7 @@ fn a_side_that_is_behind_is_seen_to_be_so_when_the_other_is_gone() {
     let status = scratch.run("pool status tank");
     assert!(status.contains("/d0  ONLINE") && status.contains("(awaiting resilver)"), "{status}");
     scratch.hide(&["d1"]);
-    scratch.refused("volume list tank", 1, "'forebay pool status tank' shows which");
+    scratch.refused("volume list tank", 1, "behind the others, and not rebuilt yet: ");
     let text = scratch.unavailable("pool status tank", "bring devices back");
     let ends = |device: &str, state: &str| {
         text.lines().any(|line| line.contains(device) && line.ends_with(state))
