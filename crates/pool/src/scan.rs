@@ -462,17 +462,28 @@ impl Pool {
                 }
             }
             row += count;
-            // A segment may take seconds: a group that waits has its turn between its rows. What was
-            // written of it when this began stays what it is, unless it was emptied and freed.
-            drop(still);
-            still = self.writers.lock().await;
-            let now = self.table.get(segment);
-            let gone = matches!(now.state, SegmentState::Free | SegmentState::Emptied(_));
-            let ended = self.closing.get() || self.is_stopped();
-            if gone || now.birth != info.birth || ended {
+            let Some(again) = self.let_groups_on(still, segment, info.birth).await else {
                 return bytes;
-            }
+            };
+            still = again;
         }
+    }
+
+    /// A segment may take seconds: a group that waits has its turn between its rows. What was written
+    /// of it when this began stays what it is, unless it was emptied and freed: then there is no
+    /// more to do, nor when the pool ends.
+    async fn let_groups_on<'a>(
+        &'a self,
+        still: MutexGuard<'a, Writers>,
+        segment: SegmentId,
+        birth: u64,
+    ) -> Option<MutexGuard<'a, Writers>> {
+        drop(still);
+        let still = self.writers.lock().await;
+        let now = self.table.get(segment);
+        let gone = matches!(now.state, SegmentState::Free | SegmentState::Emptied(_));
+        let ended = self.closing.get() || self.is_stopped();
+        (!gone && now.birth == birth && !ended).then_some(still)
     }
 
     /// Lists those blocks of a segment as lost whose owners are known.
@@ -641,15 +652,11 @@ impl Pool {
         let judge = |addr: BlockAddr, block: &[u8]| self.judge(owners, addr, block);
         let mut rebuilding = self.array.begin_rebuild(segment, info.rows)?;
         while self.array.rebuild_more(&mut rebuilding, &judge).await? {
-            drop(still);
-            still = self.writers.lock().await;
-            let now = self.table.get(segment);
-            let gone = matches!(now.state, SegmentState::Free | SegmentState::Emptied(_));
-            let ended = self.closing.get() || self.is_stopped();
             // One that was emptied and freed misses nothing any more.
-            if gone || now.birth != info.birth || ended {
+            let Some(again) = self.let_groups_on(still, segment, info.birth).await else {
                 return Ok(rebuilding.give_up());
-            }
+            };
+            still = again;
         }
         Ok(rebuilding.end())
     }

@@ -76,9 +76,11 @@ impl Pool {
             while !due.is_empty() {
                 pool.discard(&due, ended).await;
                 // Nobody may commit for long now: the rest need not wait for that.
-                let calm = pool.groups.borrow().open().is_empty() && !ended();
-                let (root, most) = (pool.sync.commit.get(), if calm { MOST } else { 0 });
-                due = pool.trims.take(root, most, |segment| pool.table.is_free(segment));
+                if ended() || !pool.groups.borrow().open().is_empty() {
+                    break;
+                }
+                let root = pool.sync.commit.get();
+                due = pool.trims.take(root, MOST, |segment| pool.table.is_free(segment));
             }
             pool.trims.busy.set(false);
         });
