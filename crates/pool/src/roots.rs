@@ -10,7 +10,7 @@ use forebay_intent_log::{LogError, LogRing, LogState};
 use forebay_map::LeafId;
 use forebay_rt as rt;
 use forebay_segment::SegmentState;
-use forebay_units::{CommitId, DeviceId, Lba, Nanos, SegmentId, TxgId};
+use forebay_units::{CommitId, DeviceId, Lba, SegmentId, TxgId};
 
 use crate::labels::{OpenDevice, write_config, write_root};
 use crate::recovery::ring_configs;
@@ -65,7 +65,7 @@ impl Pool {
             config.log_rings = ring_configs(&config, rings);
             self.sync.config_dirty.set(true);
         }
-        if self.stats.figures_are_due(Nanos::from_secs(600)) {
+        if self.stats.figures_are_due(false) {
             self.sync.config_dirty.set(true);
         }
         if self.sync.config_dirty.get() {
@@ -331,9 +331,7 @@ impl Pool {
     pub(crate) async fn write_last_root(&self, writers: &mut Writers) -> Result<(), PoolError> {
         self.array.flush().await?;
         self.array.check_writable()?;
-        // Each configuration takes the place of the one before the last, which older roots need: not
-        // for the figures of a moment.
-        if self.stats.figures_are_due(Nanos::from_secs(60)) {
+        if self.stats.figures_are_due(true) {
             self.sync.config_dirty.set(true);
         }
         if self.sync.config_dirty.get() {

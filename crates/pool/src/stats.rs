@@ -42,6 +42,10 @@ fn histogram() -> RefCell<Histogram<u64>> {
     RefCell::new(Histogram::new_with_bounds(100, 1_000_000_000_000, 2).expect("bounds are sane"))
 }
 
+/// How long a crash, and an export, may cost the figures that are for ever.
+const KEPT_IN_USE: Nanos = Nanos::from_secs(600);
+const KEPT_AT_THE_END: Nanos = Nanos::from_secs(60);
+
 /// One digit: at most 528 places, each with 6 % of its neighbours.
 fn coarse(earlier: &[(u64, u64)], since: &Histogram<u64>) -> Histogram<u64> {
     let bounds = Histogram::new_with_bounds(100, 1_000_000_000_000, 1);
@@ -61,8 +65,8 @@ fn places(histogram: &Histogram<u64>) -> Vec<(u64, u64)> {
 }
 
 /// As [`FiguresConfig::devices`] has them.
-fn added(earlier: &[u64; 8], c: &Counts) -> [u64; 8] {
-    let now = [
+fn figures_of(c: &Counts) -> [u64; 8] {
+    [
         c.reads,
         c.read_bytes,
         c.writes,
@@ -71,7 +75,11 @@ fn added(earlier: &[u64; 8], c: &Counts) -> [u64; 8] {
         c.flushes,
         c.discards,
         c.discard_bytes,
-    ];
+    ]
+}
+
+fn added(earlier: &[u64; 8], counts: &Counts) -> [u64; 8] {
+    let now = figures_of(counts);
     std::array::from_fn(|at| earlier[at].saturating_add(now[at]))
 }
 
@@ -95,9 +103,11 @@ impl Stats {
         }
     }
 
-    /// Whether the figures of more than `span` are in no configuration.
-    pub fn figures_are_due(&self, span: Nanos) -> bool {
-        rt::now().since(self.kept_at.get()) >= span
+    /// Whether to write a configuration for the figures that are in none. Each takes the place of the
+    /// one before the last, which older roots need: not for those of a moment, `at_the_end` either.
+    pub fn figures_are_due(&self, at_the_end: bool) -> bool {
+        let kept = if at_the_end { KEPT_AT_THE_END } else { KEPT_IN_USE };
+        rt::now().since(self.kept_at.get()) >= kept
     }
 
     /// What a device had counted that is open anew.
@@ -405,15 +415,6 @@ fn from_figures(c: &[u64; 8]) -> IoCounts {
     }
 }
 
-pub(crate) fn io_counts(c: &Counts) -> IoCounts {
-    IoCounts {
-        reads: c.reads,
-        read_bytes: c.read_bytes,
-        writes: c.writes,
-        write_bytes: c.write_bytes,
-        sequential_writes: c.sequential_writes,
-        flushes: c.flushes,
-        discards: c.discards,
-        discard_bytes: c.discard_bytes,
-    }
+pub(crate) fn io_counts(counts: &Counts) -> IoCounts {
+    from_figures(&figures_of(counts))
 }
