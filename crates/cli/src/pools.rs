@@ -87,7 +87,7 @@ impl PoolSet {
                 self.check_takes_more(name)?;
                 self.state.check_name_free(name, None)?;
                 let pool = Pool::create(self.opener.clone(), name, spec).await?;
-                if let Err(unknown) = self.adopt(pool.clone()) {
+                if let Err(unknown) = self.adopt(pool.clone(), false) {
                     pool.export().await?;
                     return Err(unknown);
                 }
@@ -99,11 +99,7 @@ impl PoolSet {
                 crate::memory::give_back_what_is_free();
                 // Forced, it may be older than what was known of it.
                 let older = options.force || options.rewind_groups > 0 || options.keep.is_some();
-                let taken = match older {
-                    true => self.state.remember_anew(known(&pool)),
-                    false => Ok(()),
-                };
-                if let Err(taken) = taken.and_then(|()| self.adopt(pool.clone())) {
+                if let Err(taken) = self.adopt(pool.clone(), older) {
                     pool.export().await?;
                     return Err(taken);
                 }
@@ -143,9 +139,13 @@ impl PoolSet {
         Ok(Reply::Done)
     }
 
-    /// Takes an open pool into the set and the list of known pools.
-    fn adopt(&self, pool: Rc<Pool>) -> Result<(), Failure> {
-        self.state.remember(known(&pool))?;
+    /// Takes an open pool into the set and the list of known pools, `older` than what that knew of it
+    /// or not.
+    fn adopt(&self, pool: Rc<Pool>, older: bool) -> Result<(), Failure> {
+        match older {
+            true => self.state.remember_anew(known(&pool))?,
+            false => self.state.remember(known(&pool))?,
+        }
         self.pools.borrow_mut().insert(pool.name(), pool);
         Ok(())
     }

@@ -312,10 +312,6 @@ fn of_pool(name: &str, why: String) -> String {
     if !text.contains(&format!("'{name}'")) {
         text = format!("pool '{name}' cannot be opened: {text}");
     }
-    // What could not be read says too little of which devices would help.
-    if text.contains("bring devices back") && !text.contains("missing: ") {
-        text.push_str(&format!("; 'forebay pool status {name}' shows which are missing or behind"));
-    }
     if text.contains("no space left") && !text.contains("make room") {
         text.push_str("; make room where its device files lie, and try again");
     }
