@@ -180,13 +180,6 @@ impl IoBuf {
         buf
     }
 
-    /// Bytes of memory that it takes: its length when it was made and an eighth of that, or a page,
-    /// at most.
-    #[must_use]
-    pub fn capacity(&self) -> usize {
-        self.memory().layout.size()
-    }
-
     /// Makes the buffer shorter.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
@@ -296,3 +289,6 @@ unsafe impl forebay_rt::net::StableBuf for IoBytes {
         self.len
     }
 }
+
+#[cfg(test)]
+mod tests;
