@@ -286,29 +286,11 @@ fn change_devices(scratch: &Scratch) {
 fn a_server_says_why_it_sends_clients_away() {
     let scratch = scratch("away");
     scratch.run(CREATE);
-    let log = scratch.0.join("log");
-    let to = std::fs::OpenOptions::new().create_new(true).append(true).open(&log).unwrap();
-    let mut serve = scratch.command("serve tank --listen unix:s.sock");
-    let server = scratch.spawn(serve.stdout(std::process::Stdio::null()).stderr(to));
-    let path = scratch.0.join("s.sock");
-    let connect = || UnixStream::connect(&path);
-    let mut stream = loop {
-        match connect() {
-            Ok(stream) => break stream,
-            Err(_) => {
-                #[allow(clippy::disallowed_methods, reason = "another process is waited for")]
-                std::thread::sleep(std::time::Duration::from_millis(20));
-            }
-        }
-    };
+    let server = scratch.spawn_logged(scratch.command("serve tank --listen unix:s.sock"));
+    assert!(scratch.log_says("^ready: "));
+    let mut stream = UnixStream::connect(scratch.0.join("s.sock")).unwrap();
     stream.write_all(&[0xff; 64]).unwrap();
-    let said = |what: &str| {
-        let looking =
-            "for i in $(seq 300); do grep -q \"$1\" log && exit 0; sleep 0.1; done; exit 1";
-        let mut look = std::process::Command::new("sh");
-        look.args(["-c", looking, "sh", what]).current_dir(&scratch.0).status().unwrap().success()
-    };
-    assert!(said("clients were sent away: 1 for breaking the protocol$"));
+    assert!(scratch.log_says("clients were sent away: 1 for breaking the protocol$"));
     server.signal("-INT");
     assert!(server.finish().status.success());
 }

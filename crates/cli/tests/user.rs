@@ -5,7 +5,7 @@ mod common;
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::symlink;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use common::Scratch;
 
@@ -178,17 +178,8 @@ fn a_server_of_every_pool_takes_one_back_and_says_how_it_is() {
     scratch.run("pool create alpha a0");
     scratch.run("pool create beta mirror b0 b1");
     std::fs::rename(scratch.0.join("a0"), scratch.0.join("away")).unwrap();
-    let log = scratch.0.join("log");
-    let to = std::fs::OpenOptions::new().create_new(true).append(true).open(&log).unwrap();
-    let child =
-        scratch.spawn(scratch.command("serve").stdout(Stdio::null()).stderr(Stdio::from(to)));
-    let said = |what: &str| {
-        let looking =
-            "for i in $(seq 300); do grep -q \"$1\" log && exit 0; sleep 0.1; done; exit 1";
-        let mut look = Command::new("sh");
-        look.args(["-c", looking, "sh", what]).current_dir(&scratch.0).status().unwrap().success()
-    };
-    assert!(said("none of the devices of 'alpha'"));
+    let child = scratch.spawn_logged(scratch.command("serve"));
+    assert!(scratch.log_says("none of the devices of 'alpha'"));
     std::fs::rename(scratch.0.join("away"), scratch.0.join("a0")).unwrap();
     let beta = || scratch.forebay("pool iostat beta 0.1 1").status.success();
     assert!((0..300).any(|_| beta()), "it serves the other one");
@@ -196,9 +187,9 @@ fn a_server_of_every_pool_takes_one_back_and_says_how_it_is() {
     scratch.run("pool iostat alpha 0.1 1");
     scratch.refused("pool import alpha", 1, "served by process");
     scratch.run("pool offline beta b0");
-    assert!(said("pool 'beta' went from ONLINE to DEGRADED: "));
+    assert!(scratch.log_says("pool 'beta' went from ONLINE to DEGRADED: "));
     scratch.run("pool online -w beta b0");
-    assert!(said("pool 'beta' went from DEGRADED to ONLINE$"));
+    assert!(scratch.log_says("pool 'beta' went from DEGRADED to ONLINE$"));
     child.signal("-INT");
     assert!(child.finish().status.success());
 }

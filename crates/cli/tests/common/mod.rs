@@ -18,6 +18,20 @@ impl Scratch {
         Self(path)
     }
 
+    /// Starts it; what it says is in the file `log` ([`Scratch::log_says`]).
+    pub fn spawn_logged(&self, mut command: Command) -> Running {
+        let mut options = std::fs::OpenOptions::new();
+        let log = options.create_new(true).append(true).open(self.0.join("log")).unwrap();
+        self.spawn(command.stdout(log.try_clone().unwrap()).stderr(log))
+    }
+
+    /// Whether a line like this appears in the log within half a minute.
+    pub fn log_says(&self, line: &str) -> bool {
+        let look = "for i in $(seq 300); do grep -q \"$1\" log && exit 0; sleep 0.1; done; exit 1";
+        let mut shell = Command::new("sh");
+        shell.args(["-c", look, "sh", line]).current_dir(&self.0).status().unwrap().success()
+    }
+
     /// The same with these files, each as small as a device may be.
     pub fn with_devices(name: &str, files: &[&str]) -> Self {
         let scratch = Self::new(name);
