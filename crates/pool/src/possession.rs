@@ -4,14 +4,16 @@
 //! watches it for four seconds. An owner that was stopped meanwhile (a paused machine, SIGSTOP) and goes
 //! on knows nothing of that, and its timers have all run out: it would write a whole group over what
 //! the new owner has put there. So nobody writes who has not looked at the heartbeat for three seconds
-//! of the clock; such writes wait until it has been looked at, and fail if it is another's.
+//! of the clock; such writes wait until it has been looked at, and fail if it is another's. Neither does
+//! a write count that was under way meanwhile: the kernel may have held it until after the new owner
+//! had read the log.
 //!
 //! One beat of the old owner may have been on its way when it stopped, and land over the new owner's
 //! mark. The new owner knows whose mark it replaced: it takes that one for what it is and beats on. The
 //! old one finds the new mark on the other devices, or, where there is but one, at a second look.
 //!
-//! What the kernel had already been given is beyond this: only a device that refuses its old owner (a
-//! reservation) could stop that.
+//! That such a write reaches the device late is beyond this: only a device that refuses its old owner (a
+//! reservation) could stop it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -75,8 +77,10 @@ impl Possession {
         self.known_at.get().is_none_or(|at| rt::now().since(at) <= TRUST)
     }
 
-    fn may_write(&self) -> bool {
-        self.is_sure() && !self.lost.get()
+    /// Waits until it is known who the owner is: an error when it is another.
+    async fn settled(&self) -> Result<(), ()> {
+        self.changed.until(|| self.lost.get() || self.is_sure()).await;
+        if self.lost.get() { Err(()) } else { Ok(()) }
     }
 
     /// The heartbeat was looked at, at `at` or later, and was ours.
@@ -147,24 +151,17 @@ impl Fenced {
         len_bytes: u64,
         call: impl FnOnce() -> DeviceFuture<'a, ()> + 'a,
     ) -> DeviceFuture<'a, ()> {
-        let possession = &self.possession;
-        if possession.may_write() {
-            return call();
-        }
         Box::pin(async move {
-            possession.changed.until(|| possession.lost.get() || possession.is_sure()).await;
-            if possession.lost.get() {
+            let another = |()| {
                 let detail = "another process has imported the pool".to_owned();
                 let kind = ErrorKind::Other { detail };
-                return Err(DeviceError::new(
-                    self.name(),
-                    operation,
-                    offset_bytes,
-                    len_bytes,
-                    kind,
-                ));
-            }
-            call().await
+                DeviceError::new(self.name(), operation, offset_bytes, len_bytes, kind)
+            };
+            self.possession.settled().await.map_err(another)?;
+            call().await?;
+            // The kernel may have held it while this process stood still, and have written it after
+            // a new owner had read what counts.
+            self.possession.settled().await.map_err(another)
         })
     }
 }

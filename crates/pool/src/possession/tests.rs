@@ -114,6 +114,35 @@ fn who_has_not_looked_for_long_waits_before_writing() {
     });
 }
 
+// The kernel may hold a write of a process that is stopped, and end it when that goes on.
+#[test]
+fn a_write_that_ends_after_a_gap_counts_when_the_heartbeat_has_been_looked_at() {
+    for another_came in [false, true] {
+        Runtime::simulated(1).block_on(async move {
+            let (kernel, held, _) = fenced();
+            let possession = Possession::new();
+            let inner: Device = kernel;
+            let device = Rc::new(Fenced { inner, possession: possession.clone() });
+            let ended = Rc::default();
+            possession.renew(rt::now());
+            held.renew(rt::now());
+            rt::sleep(Nanos::from_secs(4)).await;
+            possession.renew(rt::now());
+            write_later(&device, &ended);
+            rt::sleep(Nanos::from_secs(4)).await;
+            held.renew(rt::now());
+            rt::sleep(MOMENT).await;
+            assert!(ended.take().is_empty(), "a new owner may have read before it was written");
+            match another_came {
+                true => possession.lose(),
+                false => possession.renew(rt::now()),
+            }
+            rt::sleep(MOMENT).await;
+            assert_eq!(ended.take(), [!another_came]);
+        });
+    }
+}
+
 #[test]
 fn an_owner_that_finds_another_stops_and_writes_no_more() {
     Runtime::simulated(1).block_on(async {
