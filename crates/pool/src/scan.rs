@@ -4,17 +4,13 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use forebay_array::Verdict;
-use forebay_format::checksum::block_sum;
 use forebay_format::config::ScanConfig;
-use forebay_format::footer::{Footer, Run, footer_blocks};
 use forebay_rt as rt;
 use forebay_rt::sync::MutexGuard;
-use forebay_segment::{JournalReader, SegmentInfo, SegmentKind, SegmentState};
-use forebay_units::{
-    BLOCK_BYTES, BLOCK_LEN, BlockAddr, Lba, Nanos, SegmentId, VolumeId, parse_bytes,
-};
+use forebay_segment::{SegmentInfo, SegmentKind, SegmentState};
+use forebay_units::{BLOCK_BYTES, BlockAddr, Nanos, SegmentId, parse_bytes};
 
+use crate::owners::Owner;
 use crate::status::ScanStatus;
 use crate::{Pool, PoolError, Writers};
 
@@ -30,8 +26,8 @@ pub(crate) struct ScanState {
     status: RefCell<Option<ScanStatus>>,
     scrub_wanted: Cell<bool>,
     resilver_wanted: Cell<bool>,
-    paused: Cell<bool>,
-    stop: Cell<bool>,
+    pub(crate) paused: Cell<bool>,
+    pub(crate) stop: Cell<bool>,
     /// A scrub found damage in the map journal: write the map anew.
     pub checkpoint_wanted: Cell<bool>,
     /// Such damage is there still: an import from the devices would not be possible.
@@ -79,7 +75,7 @@ impl ScanState {
 const KEEP_EVERY: Nanos = Nanos::from_secs(30);
 
 /// Rows judged at once.
-const ROWS: u32 = 16;
+pub(crate) const ROWS: u32 = 16;
 
 impl Pool {
     pub(crate) fn scan_status(&self) -> Option<ScanStatus> {
@@ -288,7 +284,7 @@ impl Pool {
         });
     }
 
-    fn progress(&self, change: impl FnOnce(&mut ScanStatus)) {
+    pub(crate) fn progress(&self, change: impl FnOnce(&mut ScanStatus)) {
         if let Some(status) = self.scan.status.borrow_mut().as_mut() {
             change(status);
             status.done_bytes = status.done_bytes.min(status.total_bytes);
@@ -373,50 +369,6 @@ impl Pool {
         self.finish(if self.is_stopped() { "stopped" } else { "completed" });
     }
 
-    /// A damaged journal is gone when the map has been written anew and its segments are free. Says
-    /// whether that could be done.
-    async fn renew_journal(self: &Rc<Self>) -> bool {
-        /// Roots that brought nothing of the map, or took what little room there is.
-        const FRUITLESS: u32 = 4;
-        const LEAST_FREE: u32 = 2;
-        let told = || self.closing.get() || self.scan.paused.get() || self.scan.stop.get();
-        let ends = self.closing.get();
-        let (mut more, mut fruitless, mut before) = (2, 0, None);
-        while more > 0 {
-            let outcome = match ends {
-                // Nobody else commits any more.
-                true => self.sync_group().await,
-                false => self.commit_all().await,
-            };
-            if outcome.is_err() || (!ends && told()) {
-                return false;
-            }
-            let at = self.writers.lock().await.checkpoint.map(|checkpoint| checkpoint.cursor);
-            if at.is_none() && !self.scan.checkpoint_wanted.get() {
-                self.scan.journal_damaged.set(false);
-                more -= 1;
-                continue;
-            }
-            let stuck = at == before || self.table.free_count() <= LEAST_FREE;
-            fruitless = if stuck { fruitless + 1 } else { 0 };
-            before = at;
-            if fruitless == FRUITLESS {
-                self.health.remark(
-                    "the map journal is damaged and could not be written anew: too few segments are \
-                     free; trim or destroy what is not needed, or add devices, and scrub again"
-                        .to_owned(),
-                );
-                return false;
-            }
-        }
-        true
-    }
-
-    /// Before the last root: without the map on the devices nobody could import what they hold.
-    pub(crate) async fn renew_damaged_journal(self: &Rc<Self>) -> bool {
-        !self.scan.journal_damaged.get() || self.renew_journal().await
-    }
-
     /// Blocks that the cleaner could not read may be readable now.
     async fn clean_again(&self) {
         let _still = self.writers.lock().await;
@@ -484,95 +436,6 @@ impl Pool {
         let gone = matches!(now.state, SegmentState::Free | SegmentState::Emptied(_));
         let ended = self.closing.get() || self.is_stopped();
         (!gone && now.birth == birth && !ended).then_some(still)
-    }
-
-    /// Lists those blocks of a segment as lost whose owners are known.
-    fn note_damaged(&self, owners: &BTreeMap<u32, Owner>, damaged: Vec<BlockAddr>) {
-        for addr in damaged {
-            let owner = owners.get(&addr.block());
-            if let Some(Owner::Data(volume, lba, _) | Owner::Unknown(Some((volume, lba)))) = owner {
-                self.note_lost_block(*volume, *lba);
-            }
-        }
-    }
-
-    fn remark_damage(&self, segment: SegmentId) {
-        self.health.remark(format!("segment {segment} of the map journal is damaged"));
-    }
-
-    /// The journal is judged by its frames, when its columns do not agree, or have nothing in common
-    /// to agree on: then a frame is judged by its copy as well. When a frame is not to
-    /// be had, the whole map is written anew from memory, and the damaged segments are given up.
-    async fn scrub_journal(&self, writers: &Writers, segment: SegmentId, rows: u32) {
-        let geometry = self.array.geometry_of(segment);
-        if geometry.is_ok_and(|geometry| !geometry.has_redundancy()) {
-            if self.journal_owners(writers, segment).await.is_none() {
-                self.remark_damage(segment);
-                self.give_up_journal(segment);
-            }
-            return;
-        }
-        let mut row = 0;
-        while row < rows {
-            let count = ROWS.min(rows - row);
-            let sound = self.array.check_parity(segment, row, count).await;
-            if !sound.is_ok_and(|mismatches| mismatches.is_empty()) {
-                self.remark_damage(segment);
-                if !self.repair_journal(writers, segment, rows).await {
-                    self.give_up_journal(segment);
-                }
-                return;
-            }
-            row += count;
-        }
-    }
-
-    /// Has the map written anew: a frame of this segment is not to be had.
-    fn give_up_journal(&self, segment: SegmentId) {
-        self.scan.checkpoint_wanted.set(true);
-        self.scan.journal_damaged.set(true);
-        self.sync.root_wanted.set(true);
-        self.sync.wake.notify_all();
-        let bytes = u64::from(self.table.data_blocks(segment)) * BLOCK_BYTES;
-        self.progress(|status| status.repaired_bytes += bytes);
-    }
-
-    /// Puts every column of a segment of the journal right. Says whether all that counts could be.
-    async fn repair_journal(&self, writers: &Writers, segment: SegmentId, rows: u32) -> bool {
-        let Some(owners) = self.journal_owners(writers, segment).await else { return false };
-        let judge = |addr: BlockAddr, block: &[u8]| self.judge(&owners, addr, block);
-        let mut row = 0;
-        while row < rows {
-            let count = ROWS.min(rows - row);
-            let Ok(found) = self.array.scrub_rows(segment, row, count, &judge).await else {
-                return false;
-            };
-            self.progress(|status| status.repaired_bytes += found.repaired_bytes);
-            if !found.damaged.is_empty() {
-                return false;
-            }
-            row += count;
-        }
-        true
-    }
-
-    /// What the blocks of a segment of the journal hold, when all of its frames can be had.
-    async fn journal_owners(
-        &self,
-        writers: &Writers,
-        segment: SegmentId,
-    ) -> Option<BTreeMap<u32, Owner>> {
-        let extent = writers.journal_start.and_then(|s| writers.journal.extent(segment, s));
-        // One that the journal has left is not needed.
-        let Some((start, end)) = extent else { return Some(BTreeMap::new()) };
-        let reader = JournalReader::new(self.array.clone(), self.guid, start, end);
-        let found = reader.all_blocks().await.ok()?;
-        self.progress(|status| status.repaired_bytes += found.repaired_bytes);
-        if found.repaired_bytes > 0 {
-            self.remark_damage(segment);
-        }
-        let own = |(addr, block): (BlockAddr, Vec<u8>)| (addr.block(), Owner::Pool(block));
-        Some(found.blocks.into_iter().map(own).collect())
     }
 
     async fn run_resilver(self: &Rc<Self>) {
@@ -660,106 +523,4 @@ impl Pool {
         }
         Ok(rebuilding.end())
     }
-
-    /// Whose each live block of a segment is.
-    async fn owners(
-        &self,
-        writers: &Writers,
-        segment: SegmentId,
-        info: &SegmentInfo,
-    ) -> BTreeMap<u32, Owner> {
-        if info.kind == SegmentKind::Map {
-            return self.journal_owners(writers, segment).await.unwrap_or_default();
-        }
-        let mut owners = BTreeMap::new();
-        let footer = match info.footer {
-            true => self.reader.footer(segment).await.ok(),
-            false => None,
-        };
-        let map = self.map.borrow();
-        let mut add = |block: u32, volume: VolumeId, lba: Lba, footer: Option<&Footer>| {
-            if let Some(mapped) = map.lookup(volume, lba)
-                && mapped.addr == BlockAddr::new(segment, block)
-            {
-                let known = footer.and_then(|f| f.sums.get(block as usize).copied());
-                let owner = match mapped.sum.or(known) {
-                    Some(sum) => Owner::Data(volume, lba, sum),
-                    None => Owner::Unknown(Some((volume, lba))),
-                };
-                owners.insert(block, owner);
-            }
-        };
-        match &footer {
-            Some(footer) => {
-                let mut block = 0;
-                for run in &footer.runs {
-                    if run.volume != Run::PADDING {
-                        for index in 0..run.blocks {
-                            let lba = Lba(run.lba.0 + u64::from(index));
-                            add(block + index, run.volume, lba, Some(footer));
-                        }
-                    }
-                    block += run.blocks;
-                }
-                // The footer itself, bit by bit.
-                if let Ok(geometry) = self.array.geometry_of(segment) {
-                    let total = geometry.blocks_per_segment();
-                    let bytes = footer.encode();
-                    let first = total - (bytes.len() / BLOCK_LEN) as u32;
-                    for (index, block) in bytes.chunks(BLOCK_LEN).enumerate() {
-                        owners.insert(first + index as u32, Owner::Pool(block.to_vec()));
-                    }
-                }
-            }
-            None => map.for_each(|volume, lba, addr, blocks| {
-                if addr.segment() == segment {
-                    for index in 0..blocks {
-                        add(addr.block() + index, volume, Lba(lba.0 + u64::from(index)), None);
-                    }
-                }
-            }),
-        }
-        if let (true, None, Ok(geometry)) = (info.footer, &footer, self.array.geometry_of(segment))
-        {
-            // What is left of it, and of parity over it, may be all there is to recover it from.
-            // How long it is, is lost with it.
-            let total = geometry.blocks_per_segment();
-            for block in total - footer_blocks(total)..total {
-                owners.entry(block).or_insert(Owner::Unknown(None));
-            }
-        }
-        owners
-    }
-
-    fn judge(&self, owners: &BTreeMap<u32, Owner>, addr: BlockAddr, block: &[u8]) -> Verdict {
-        match owners.get(&addr.block()) {
-            None => Verdict::Dead,
-            Some(Owner::Pool(right)) if right == block => Verdict::Good,
-            Some(Owner::Pool(_)) => Verdict::Bad,
-            Some(Owner::Unknown(None)) => Verdict::Bad,
-            Some(Owner::Unknown(Some((volume, lba)))) => {
-                let still = self.map.borrow().lookup(*volume, *lba).is_some_and(|m| m.addr == addr);
-                if still { Verdict::Bad } else { Verdict::Dead }
-            }
-            Some(Owner::Data(volume, lba, sum)) => {
-                // It may have been overwritten since the owners were listed.
-                let still = self.map.borrow().lookup(*volume, *lba).is_some_and(|m| m.addr == addr);
-                match block_sum(self.guid, *volume, *lba, block) == *sum {
-                    true => Verdict::Good,
-                    false if still => Verdict::Bad,
-                    false => Verdict::Dead,
-                }
-            }
-        }
-    }
-}
-
-/// Whose a block is, and what it should be.
-enum Owner {
-    /// The pool's own: of a footer, or of a frame of the journal. It should be this.
-    Pool(Vec<u8>),
-    Data(VolumeId, Lba, u64),
-    /// Somebody needs it (when it is known, who), but its checksum is lost with the footer: it
-    /// cannot be told right from wrong, and must not be taken for dead.
-    Unknown(Option<(VolumeId, Lba)>),
 }

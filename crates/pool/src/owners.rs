@@ -1,0 +1,130 @@
+//! Whose each block of a segment is, and what it should be: by this scrubs and resilvers judge what they
+//! read.
+
+use std::collections::BTreeMap;
+
+use forebay_array::Verdict;
+use forebay_format::checksum::block_sum;
+use forebay_format::footer::{Footer, Run, footer_blocks};
+use forebay_segment::{SegmentInfo, SegmentKind};
+use forebay_units::{BLOCK_LEN, BlockAddr, Lba, SegmentId, VolumeId};
+
+use crate::{Pool, Writers};
+
+/// Whose a block is, and what it should be.
+pub(crate) enum Owner {
+    /// The pool's own: of a footer, or of a frame of the journal. It should be this.
+    Pool(Vec<u8>),
+    Data(VolumeId, Lba, u64),
+    /// Somebody needs it (when it is known, who), but its checksum is lost with the footer: it
+    /// cannot be told right from wrong, and must not be taken for dead.
+    Unknown(Option<(VolumeId, Lba)>),
+}
+
+impl Pool {
+    /// Whose each live block of a segment is.
+    pub(crate) async fn owners(
+        &self,
+        writers: &Writers,
+        segment: SegmentId,
+        info: &SegmentInfo,
+    ) -> BTreeMap<u32, Owner> {
+        if info.kind == SegmentKind::Map {
+            return self.journal_owners(writers, segment).await.unwrap_or_default();
+        }
+        let mut owners = BTreeMap::new();
+        let footer = match info.footer {
+            true => self.reader.footer(segment).await.ok(),
+            false => None,
+        };
+        let map = self.map.borrow();
+        let mut add = |block: u32, volume: VolumeId, lba: Lba, footer: Option<&Footer>| {
+            if let Some(mapped) = map.lookup(volume, lba)
+                && mapped.addr == BlockAddr::new(segment, block)
+            {
+                let known = footer.and_then(|f| f.sums.get(block as usize).copied());
+                let owner = match mapped.sum.or(known) {
+                    Some(sum) => Owner::Data(volume, lba, sum),
+                    None => Owner::Unknown(Some((volume, lba))),
+                };
+                owners.insert(block, owner);
+            }
+        };
+        match &footer {
+            Some(footer) => {
+                let mut block = 0;
+                for run in &footer.runs {
+                    if run.volume != Run::PADDING {
+                        for index in 0..run.blocks {
+                            let lba = Lba(run.lba.0 + u64::from(index));
+                            add(block + index, run.volume, lba, Some(footer));
+                        }
+                    }
+                    block += run.blocks;
+                }
+                // The footer itself, bit by bit.
+                if let Ok(geometry) = self.array.geometry_of(segment) {
+                    let total = geometry.blocks_per_segment();
+                    let bytes = footer.encode();
+                    let first = total - (bytes.len() / BLOCK_LEN) as u32;
+                    for (index, block) in bytes.chunks(BLOCK_LEN).enumerate() {
+                        owners.insert(first + index as u32, Owner::Pool(block.to_vec()));
+                    }
+                }
+            }
+            None => map.for_each(|volume, lba, addr, blocks| {
+                if addr.segment() == segment {
+                    for index in 0..blocks {
+                        add(addr.block() + index, volume, Lba(lba.0 + u64::from(index)), None);
+                    }
+                }
+            }),
+        }
+        if let (true, None, Ok(geometry)) = (info.footer, &footer, self.array.geometry_of(segment))
+        {
+            // What is left of it, and of parity over it, may be all there is to recover it from.
+            // How long it is, is lost with it.
+            let total = geometry.blocks_per_segment();
+            for block in total - footer_blocks(total)..total {
+                owners.entry(block).or_insert(Owner::Unknown(None));
+            }
+        }
+        owners
+    }
+
+    pub(crate) fn judge(
+        &self,
+        owners: &BTreeMap<u32, Owner>,
+        addr: BlockAddr,
+        block: &[u8],
+    ) -> Verdict {
+        match owners.get(&addr.block()) {
+            None => Verdict::Dead,
+            Some(Owner::Pool(right)) if right == block => Verdict::Good,
+            Some(Owner::Pool(_)) => Verdict::Bad,
+            Some(Owner::Unknown(None)) => Verdict::Bad,
+            Some(Owner::Unknown(Some((volume, lba)))) => {
+                let still = self.map.borrow().lookup(*volume, *lba).is_some_and(|m| m.addr == addr);
+                if still { Verdict::Bad } else { Verdict::Dead }
+            }
+            Some(Owner::Data(volume, lba, sum)) => {
+                // It may have been overwritten since the owners were listed.
+                let still = self.map.borrow().lookup(*volume, *lba).is_some_and(|m| m.addr == addr);
+                match block_sum(self.guid, *volume, *lba, block) == *sum {
+                    true => Verdict::Good,
+                    false if still => Verdict::Bad,
+                    false => Verdict::Dead,
+                }
+            }
+        }
+    }
+    /// Lists those blocks of a segment as lost whose owners are known.
+    pub(crate) fn note_damaged(&self, owners: &BTreeMap<u32, Owner>, damaged: Vec<BlockAddr>) {
+        for addr in damaged {
+            let owner = owners.get(&addr.block());
+            if let Some(Owner::Data(volume, lba, _) | Owner::Unknown(Some((volume, lba)))) = owner {
+                self.note_lost_block(*volume, *lba);
+            }
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! The map journal under a scrub: put right where it lies, or the whole map written anew from memory.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use forebay_segment::JournalReader;
+use forebay_units::{BLOCK_BYTES, BlockAddr, SegmentId};
+
+use crate::owners::Owner;
+use crate::scan::ROWS;
+use crate::{Pool, Writers};
+
+impl Pool {
+    fn remark_damage(&self, segment: SegmentId) {
+        self.health.remark(format!("segment {segment} of the map journal is damaged"));
+    }
+
+    /// The journal is judged by its frames, when its columns do not agree, or have nothing in common
+    /// to agree on: then a frame is judged by its copy as well. When a frame is not to
+    /// be had, the whole map is written anew from memory, and the damaged segments are given up.
+    pub(crate) async fn scrub_journal(&self, writers: &Writers, segment: SegmentId, rows: u32) {
+        let geometry = self.array.geometry_of(segment);
+        if geometry.is_ok_and(|geometry| !geometry.has_redundancy()) {
+            if self.journal_owners(writers, segment).await.is_none() {
+                self.remark_damage(segment);
+                self.give_up_journal(segment);
+            }
+            return;
+        }
+        let mut row = 0;
+        while row < rows {
+            let count = ROWS.min(rows - row);
+            let sound = self.array.check_parity(segment, row, count).await;
+            if !sound.is_ok_and(|mismatches| mismatches.is_empty()) {
+                self.remark_damage(segment);
+                if !self.repair_journal(writers, segment, rows).await {
+                    self.give_up_journal(segment);
+                }
+                return;
+            }
+            row += count;
+        }
+    }
+
+    /// Has the map written anew: a frame of this segment is not to be had.
+    fn give_up_journal(&self, segment: SegmentId) {
+        self.scan.checkpoint_wanted.set(true);
+        self.scan.journal_damaged.set(true);
+        self.sync.root_wanted.set(true);
+        self.sync.wake.notify_all();
+        let bytes = u64::from(self.table.data_blocks(segment)) * BLOCK_BYTES;
+        self.progress(|status| status.repaired_bytes += bytes);
+    }
+
+    /// Puts every column of a segment of the journal right. Says whether all that counts could be.
+    async fn repair_journal(&self, writers: &Writers, segment: SegmentId, rows: u32) -> bool {
+        let Some(owners) = self.journal_owners(writers, segment).await else { return false };
+        let judge = |addr: BlockAddr, block: &[u8]| self.judge(&owners, addr, block);
+        let mut row = 0;
+        while row < rows {
+            let count = ROWS.min(rows - row);
+            let Ok(found) = self.array.scrub_rows(segment, row, count, &judge).await else {
+                return false;
+            };
+            self.progress(|status| status.repaired_bytes += found.repaired_bytes);
+            if !found.damaged.is_empty() {
+                return false;
+            }
+            row += count;
+        }
+        true
+    }
+
+    /// What the blocks of a segment of the journal hold, when all of its frames can be had.
+    pub(crate) async fn journal_owners(
+        &self,
+        writers: &Writers,
+        segment: SegmentId,
+    ) -> Option<BTreeMap<u32, Owner>> {
+        let extent = writers.journal_start.and_then(|s| writers.journal.extent(segment, s));
+        // One that the journal has left is not needed.
+        let Some((start, end)) = extent else { return Some(BTreeMap::new()) };
+        let reader = JournalReader::new(self.array.clone(), self.guid, start, end);
+        let found = reader.all_blocks().await.ok()?;
+        self.progress(|status| status.repaired_bytes += found.repaired_bytes);
+        if found.repaired_bytes > 0 {
+            self.remark_damage(segment);
+        }
+        let own = |(addr, block): (BlockAddr, Vec<u8>)| (addr.block(), Owner::Pool(block));
+        Some(found.blocks.into_iter().map(own).collect())
+    }
+
+    /// A damaged journal is gone when the map has been written anew and its segments are free. Says
+    /// whether that could be done.
+    pub(crate) async fn renew_journal(self: &Rc<Self>) -> bool {
+        /// Roots that brought nothing of the map, or took what little room there is.
+        const FRUITLESS: u32 = 4;
+        const LEAST_FREE: u32 = 2;
+        let told = || self.closing.get() || self.scan.paused.get() || self.scan.stop.get();
+        let ends = self.closing.get();
+        let (mut more, mut fruitless, mut before) = (2, 0, None);
+        while more > 0 {
+            let outcome = match ends {
+                // Nobody else commits any more.
+                true => self.sync_group().await,
+                false => self.commit_all().await,
+            };
+            if outcome.is_err() || (!ends && told()) {
+                return false;
+            }
+            let at = self.writers.lock().await.checkpoint.map(|checkpoint| checkpoint.cursor);
+            if at.is_none() && !self.scan.checkpoint_wanted.get() {
+                self.scan.journal_damaged.set(false);
+                more -= 1;
+                continue;
+            }
+            let stuck = at == before || self.table.free_count() <= LEAST_FREE;
+            fruitless = if stuck { fruitless + 1 } else { 0 };
+            before = at;
+            if fruitless == FRUITLESS {
+                self.health.remark(
+                    "the map journal is damaged and could not be written anew: too few segments are \
+                     free; trim or destroy what is not needed, or add devices, and scrub again"
+                        .to_owned(),
+                );
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Before the last root: without the map on the devices nobody could import what they hold.
+    pub(crate) async fn renew_damaged_journal(self: &Rc<Self>) -> bool {
+        !self.scan.journal_damaged.get() || self.renew_journal().await
+    }
+}
