@@ -151,12 +151,15 @@ impl PoolSet {
     }
 
     /// Lets go of a pool that has ended, well or not. One that could not be closed well stays
-    /// known: the next import goes on with it.
+    /// known: the next import goes on with it. One that refused to end stays here.
     fn drop_pool(
         &self,
         pool: &Pool,
         outcome: Result<(), forebay_pool::PoolError>,
     ) -> Result<(), Failure> {
+        if !pool.has_ended() {
+            return Ok(outcome?);
+        }
         self.pools.borrow_mut().remove(&pool.name());
         // Whoever came back meanwhile would keep its devices open.
         self.leases.revoke(&pool.name());
@@ -233,7 +236,7 @@ impl PoolSet {
         let mut outcome = Ok(());
         for (name, pool) in pools {
             self.leases.revoke(&name);
-            if let Err(e) = pool.export().await {
+            if let Err(e) = pool.end().await {
                 outcome = outcome.and(Err(e.into()));
             }
         }

@@ -15,18 +15,44 @@ use crate::{Pool, PoolError};
 /// Lines of history that are kept.
 const HISTORY_LINES: usize = 200;
 
+/// Why a pool is closed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Export,
+    Destroy,
+    Process,
+}
+
 impl Pool {
     /// Commits everything, marks the pool exported, and lets its devices go. New operations are
     /// refused from here on; those that were answered are committed.
+    ///
+    /// A pool whose map is nowhere but in memory, for its journal is damaged and there is no room to write
+    /// it anew, is not let go: the error says so, and it is open as before ([`Pool::has_ended`]).
     pub async fn export(self: &Rc<Self>) -> Result<(), PoolError> {
-        self.close(false).await
+        self.close(End::Export).await
     }
 
-    async fn close(self: &Rc<Self>, destroy: bool) -> Result<(), PoolError> {
+    /// The same for a process that ends, whatever becomes of the pool.
+    pub async fn end(self: &Rc<Self>) -> Result<(), PoolError> {
+        self.close(End::Process).await
+    }
+
+    /// Whether it has been exported or destroyed, well or not.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.closing.get()
+    }
+
+    async fn close(self: &Rc<Self>, end: End) -> Result<(), PoolError> {
         let _turn = self.admin.lock().await;
+        if !self.closing.get() && end == End::Export {
+            self.check_can_be_left().await?;
+        }
         if self.closing.replace(true) {
             return Err(PoolError::new(format!("pool '{}' is being exported", self.name())));
         }
+        let destroy = end == End::Destroy;
         self.sync.wake.notify_all();
         self.sync.done.notify_all();
         let tasks = self.tasks.take();
@@ -35,7 +61,8 @@ impl Pool {
             self.keep_running_scan();
             // What was absorbed before the door closed, whoever still waits for it.
             let mut synced = self.sync_group().await;
-            if synced.is_ok() && !self.renew_damaged_journal().await {
+            // Nobody will look for the map of a pool that is no more.
+            if synced.is_ok() && !destroy && !self.renew_damaged_journal().await {
                 synced = Err(PoolError::new(
                     "its map journal is damaged, and there was no room to write it anew",
                 ));
@@ -85,7 +112,7 @@ impl Pool {
     /// Destroys the pool: its devices are free for another one. A crash on the way leaves a pool
     /// that was exported, or one that is destroyed.
     pub async fn destroy(self: &Rc<Self>) -> Result<(), PoolError> {
-        self.close(true).await
+        self.close(End::Destroy).await
     }
 
     /// The last commands, oldest first.

@@ -8,7 +8,7 @@ use forebay_units::{BLOCK_BYTES, BlockAddr, SegmentId};
 
 use crate::owners::Owner;
 use crate::scan::ROWS;
-use crate::{Pool, Writers};
+use crate::{Pool, PoolError, Writers};
 
 impl Pool {
     fn remark_damage(&self, segment: SegmentId) {
@@ -90,13 +90,18 @@ impl Pool {
         Some(found.blocks.into_iter().map(own).collect())
     }
 
+    /// The same as a part of a scrub, which may be told to pause or to stop meanwhile.
+    pub(crate) async fn renew_journal_scrubbing(self: &Rc<Self>) -> bool {
+        let told = || self.closing.get() || self.scan.paused.get() || self.scan.stop.get();
+        self.renew_journal(&told).await
+    }
+
     /// A damaged journal is gone when the map has been written anew and its segments are free. Says
-    /// whether that could be done.
-    pub(crate) async fn renew_journal(self: &Rc<Self>) -> bool {
+    /// whether that could be done; what is `told` ends it between two roots.
+    async fn renew_journal(self: &Rc<Self>, told: &dyn Fn() -> bool) -> bool {
         /// Roots that brought nothing of the map, or took what little room there is.
         const FRUITLESS: u32 = 4;
         const LEAST_FREE: u32 = 2;
-        let told = || self.closing.get() || self.scan.paused.get() || self.scan.stop.get();
         let ends = self.closing.get();
         let (mut more, mut fruitless, mut before) = (2, 0, None);
         while more > 0 {
@@ -105,7 +110,7 @@ impl Pool {
                 true => self.sync_group().await,
                 false => self.commit_all().await,
             };
-            if outcome.is_err() || (!ends && told()) {
+            if outcome.is_err() || told() {
                 return false;
             }
             let at = self.writers.lock().await.checkpoint.map(|checkpoint| checkpoint.cursor);
@@ -131,6 +136,22 @@ impl Pool {
 
     /// Before the last root: without the map on the devices nobody could import what they hold.
     pub(crate) async fn renew_damaged_journal(self: &Rc<Self>) -> bool {
-        !self.scan.journal_damaged.get() || self.renew_journal().await
+        !self.scan.journal_damaged.get() || self.renew_journal(&|| false).await
+    }
+
+    /// Before the door closes: as long as the pool is open its memory has the map, and room can be made.
+    pub(crate) async fn check_can_be_left(self: &Rc<Self>) -> Result<(), PoolError> {
+        // A scrub may find more of it meanwhile.
+        while self.scan.journal_damaged.get() && !self.is_stopped() {
+            if !self.renew_damaged_journal().await && !self.is_stopped() {
+                return Err(PoolError::new(format!(
+                    "pool '{}' stays imported: its map journal is damaged, there is no room to write \
+                     it anew, and the only good map is in memory; trim or destroy what is not needed, \
+                     or add devices, and export it again",
+                    self.name()
+                )));
+            }
+        }
+        Ok(())
     }
 }

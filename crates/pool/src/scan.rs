@@ -349,7 +349,7 @@ impl Pool {
             self.pace(bytes, begun).await;
         }
         if self.scan.journal_damaged.get() {
-            if !self.renew_journal().await && !self.is_stopped() {
+            if !self.renew_journal_scrubbing().await && !self.is_stopped() {
                 self.progress(|status| status.errors += 1);
             }
             if self.closing.get() && !self.is_stopped() {

@@ -122,6 +122,50 @@ fn a_scrub_gives_up_when_there_is_no_room_for_the_map() {
 }
 
 #[test]
+fn a_pool_whose_only_map_is_in_memory_is_not_let_go() {
+    Runtime::simulated(2).block_on(async {
+        let rack = Rack::new(&["a"], SIZE);
+        let (pool, v) = with_a_long_map(&rack).await;
+        spoil_the_journal(&rack).await;
+        let held = take_all_but_two(&pool);
+        pool.scrub().await.unwrap();
+        scrub_ended(&pool).await;
+        let refused = pool.export().await.unwrap_err().message;
+        assert!(refused.contains("stays imported"), "{refused}");
+        assert!(!pool.has_ended() && !pool.is_stopped());
+        v.write(VOLUME / 2, stamp(4096, 1), true).await.unwrap();
+        // With room again, the same export writes it.
+        held.into_iter().for_each(|segment| pool.table.let_go(segment));
+        drop(v);
+        pool.export().await.unwrap();
+        drop(pool);
+        comes_back(&rack).await;
+    });
+}
+
+#[test]
+fn a_pool_without_room_for_its_map_can_be_destroyed_and_its_process_may_end() {
+    for destroy in [true, false] {
+        Runtime::simulated(2).block_on(async move {
+            let rack = Rack::new(&["a"], SIZE);
+            let (pool, _) = with_a_long_map(&rack).await;
+            spoil_the_journal(&rack).await;
+            let _held = take_all_but_two(&pool);
+            pool.scrub().await.unwrap();
+            scrub_ended(&pool).await;
+            match destroy {
+                true => pool.destroy().await.unwrap(),
+                false => {
+                    let said = pool.end().await.unwrap_err().message;
+                    assert!(said.contains("no room"), "{said}");
+                }
+            }
+            assert!(pool.has_ended());
+        });
+    }
+}
+
+#[test]
 fn a_scrub_can_be_stopped_while_the_map_is_written_anew() {
     Runtime::simulated(3).block_on(async {
         let rack = Rack::new(&["a"], SIZE);
