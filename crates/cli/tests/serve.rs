@@ -272,7 +272,7 @@ fn change_devices(scratch: &Scratch) {
     assert!(!states(scratch).contains_key("l1"));
     scratch.run("pool attach -w -f tank l0 l1");
     is("l1", "ONLINE");
-    scratch.run("pool remove tank mirror-0");
+    scratch.run("pool remove tank mirror-1");
     assert!(!states(scratch).contains_key("l0"), "the log is in the pool now");
     scratch.run("pool add -f tank log mirror l0 l1");
     is("l0", "ONLINE");

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use forebay_array::Layout;
 use forebay_device::{Deadline, Device, ErrorKind};
-use forebay_format::config::{MemberConfig, PoolConfig};
+use forebay_format::config::{MemberConfig, PoolConfig, RingConfig};
 use forebay_format::footer::usual_footer_blocks;
 use forebay_format::label::{MIN_DEVICE_BYTES, body_range};
 use forebay_units::{BLOCK_BYTES, BlockAddr, format_bytes};
@@ -196,6 +196,12 @@ impl Pool {
             ))),
         }
     }
+}
+
+/// The number by which a log device is called, such as 1 in `mirror-1`: data groups are counted first, so
+/// that no two have the same name.
+pub(crate) fn log_number(config: &PoolConfig, ring: &RingConfig) -> usize {
+    config.groups.len() + ring.ring as usize
 }
 
 /// Whether `name` is how status shows what stands above devices, such as `raidz1-0`.

@@ -6,7 +6,7 @@ use forebay_format::config::{MemberConfig, MemberUse};
 use forebay_units::DeviceId;
 
 use crate::create::{LogPlace, add_to_config, check_alike, clear, member, open_spec, prepare_log};
-use crate::devices::{Candidate, log_range, open_candidate};
+use crate::devices::{Candidate, log_number, log_range, open_candidate};
 use crate::labels::{OpenDevice, clear_label, open_in_time, read_label};
 use crate::lineage::went_on_apart;
 use crate::recovery::build_array_group;
@@ -74,12 +74,9 @@ impl Pool {
         let _turn = self.turn().await?;
         let ring = {
             let config = self.config.borrow();
-            let by_name = name.strip_prefix("mirror-").and_then(|n| n.parse::<u32>().ok());
-            config
-                .logs
-                .iter()
-                .find(|r| Some(r.ring) == by_name && r.sides.len() > 1)
-                .map(|r| r.ring)
+            let by_name = name.strip_prefix("mirror-").and_then(|n| n.parse::<usize>().ok());
+            let mut mirrors = config.logs.iter().filter(|ring| ring.sides.len() > 1);
+            mirrors.find(|ring| by_name == Some(log_number(&config, ring))).map(|ring| ring.ring)
         };
         let ring = match ring {
             Some(ring) => ring,
@@ -99,7 +96,8 @@ impl Pool {
                     return Err(PoolError::new(format!(
                         "{name} is one side of mirror-{0}: 'forebay pool detach {1} {name}' takes it \
                          out, 'forebay pool remove {1} mirror-{0}' removes all of its sides",
-                        ring.ring, config.name
+                        log_number(&config, ring),
+                        config.name
                     )));
                 }
                 ring.ring
@@ -307,12 +305,13 @@ impl Pool {
             return self.detach(device).await;
         }
         let same = path == old.path;
-        let candidate = open_candidate(&self.opener, &path, force || same).await?;
-        let needed = self.needed_bytes(&old)?;
-        if candidate.size_bytes < needed {
-            return Err(too_small(&path, candidate.size_bytes, needed));
-        }
-        self.check_one_more(&candidate)?;
+        let candidate = self.open_instead(&old, &path, force || same).await.map_err(|error| {
+            let hint = format!(
+                "; it is offline now: 'forebay pool online {} {path}' brings it back as it was",
+                self.name()
+            );
+            PoolError::new(error.message + if same { &hint } else { "" })
+        })?;
         clear_label(&candidate.device()).await?;
         let open = OpenDevice::new(&path, candidate.deadline.clone());
         let added = member(&mut self.config.borrow_mut(), &candidate);
@@ -340,6 +339,22 @@ impl Pool {
         self.commit_config().await?;
         self.want_resilver();
         Ok(())
+    }
+
+    /// Opens what is to take the place of `old`; nothing is changed by it.
+    async fn open_instead(
+        &self,
+        old: &MemberConfig,
+        path: &str,
+        force: bool,
+    ) -> Result<Candidate, PoolError> {
+        let candidate = open_candidate(&self.opener, path, force).await?;
+        let needed = self.needed_bytes(old)?;
+        if candidate.size_bytes < needed {
+            return Err(too_small(path, candidate.size_bytes, needed));
+        }
+        self.check_one_more(&candidate)?;
+        Ok(candidate)
     }
 
     /// Takes a device out until it is brought online again.

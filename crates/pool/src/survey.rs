@@ -10,7 +10,7 @@ use forebay_segment::SegmentKind;
 use forebay_units::{BLOCK_BYTES, DeviceId};
 
 use crate::Pool;
-use crate::devices::owner_of;
+use crate::devices::{log_number, owner_of};
 use crate::labels::Opener;
 use crate::lineage::one_history;
 use crate::placing::{Found, find_devices, newest_root};
@@ -83,7 +83,7 @@ impl Pool {
                 };
                 state =
                     worse(state, if health == Health::Online { health } else { Health::Degraded });
-                logs.push(branch("mirror", ring.ring as usize, health, children));
+                logs.push(branch("mirror", log_number(&config, ring), health, children));
             }
             let log_is_gone = config.logs.iter().any(|ring| {
                 ring.sides.iter().any(|side| side.state == MemberUse::Online)
@@ -245,7 +245,7 @@ impl Pool {
                 0 => Health::Faulted,
                 _ => Health::Degraded,
             };
-            let mut vdev = branch("mirror", ring.ring as usize, state, children);
+            let mut vdev = branch("mirror", log_number(&config, ring), state, children);
             // One that the log does not write to at present has nothing that would be replayed.
             let held = rings.iter().find(|(index, ..)| u32::from(*index) == ring.ring);
             let (used, len) = held.map_or((0, ring.len_bytes), |(_, used, len)| (*used, *len));

@@ -29,7 +29,7 @@ fn one_side_of_a_mirrored_log_is_detached_and_not_removed() {
         for side in ["l", "m"] {
             let said = pool.remove(side).await.unwrap_err().message;
             assert!(said.contains("'forebay pool detach tank"), "{said}");
-            assert!(said.contains("mirror-0"), "{said}");
+            assert!(said.contains("mirror-1"), "{said}");
         }
         assert_eq!(pool.status().logs[0].children.len(), 2, "nothing changed");
         pool.detach("l").await.unwrap();
@@ -39,7 +39,9 @@ fn one_side_of_a_mirrored_log_is_detached_and_not_removed() {
         pool.attach("m", "l", false).await.unwrap();
         v.write(0, stamp(4096, 2), true).await.unwrap();
         assert_eq!(pool.status().logs[0].children.len(), 2);
-        pool.remove("mirror-0").await.unwrap();
+        assert_eq!(pool.status().logs[0].name, "mirror-1", "data groups are counted first");
+        pool.remove("mirror-0").await.unwrap_err();
+        pool.remove("mirror-1").await.unwrap();
         assert!(pool.status().logs.is_empty());
         v.write(0, stamp(4096, 3), true).await.unwrap();
         expect(&v, 0, &stamp(4096, 3)).await;
@@ -51,6 +53,32 @@ fn one_side_of_a_mirrored_log_is_detached_and_not_removed() {
         pool.remove("m").await.unwrap();
         assert_eq!(pool.summary().health, Health::Online);
         pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn no_two_groups_have_one_name() {
+    Runtime::simulated(1).block_on(async {
+        let rack = Rack::new(&["a", "b", "c", "d", "l", "m", "n", "o"], SIZE);
+        let mut spec = spec(Redundancy::Mirror, &["a", "b"], &["l", "m"]);
+        spec.logs.extend(super::spec(Redundancy::Raid0, &[], &["n", "o"]).logs);
+        spec.groups.extend(super::spec(Redundancy::Mirror, &["c", "d"], &[]).groups);
+        let pool = Pool::create(rack.host(1), "tank", &spec).await.unwrap();
+        let called = || {
+            let status = pool.status();
+            let all = status.groups.iter().chain(&status.logs).map(|vdev| vdev.name.clone());
+            all.collect::<Vec<_>>()
+        };
+        assert_eq!(called(), ["mirror-0", "mirror-1", "mirror-2", "mirror-3"]);
+        let said = pool.remove("mirror-1").await.unwrap_err().message;
+        assert!(said.contains("is a group"), "{said}");
+        pool.remove("mirror-2").await.unwrap();
+        assert_eq!(called(), ["mirror-0", "mirror-1", "mirror-3"], "the others keep their names");
+        pool.export().await.unwrap();
+        drop(pool);
+        let paths = names(&["a", "b", "c", "d", "n", "o"]);
+        let found = Pool::discover(rack.host(1), &paths).await;
+        assert_eq!(found[0].logs[0].name, "mirror-3");
     });
 }
 

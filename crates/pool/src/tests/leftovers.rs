@@ -305,6 +305,24 @@ fn a_device_that_has_failed_is_replaced_by_itself() {
     });
 }
 
+#[test]
+fn a_device_that_cannot_be_opened_anew_says_how_it_comes_back() {
+    Runtime::simulated(6).block_on(async {
+        let rack = Rack::new(&["a", "b"], SIZE);
+        let options = spec(Redundancy::Mirror, &["a", "b"], &[]);
+        let pool = Pool::create(rack.host(1), "tank", &options).await.unwrap();
+        pool.offline("a").await.unwrap();
+        rack.pull(&["a"]);
+        let said = pool.replace("a", None, false).await.unwrap_err().message;
+        assert!(said.contains("'forebay pool online tank a' brings it back"), "{said}");
+        rack.put_back(&["a"]);
+        pool.online("a").await.unwrap();
+        pool.sync().await.unwrap();
+        assert_eq!(pool.status().groups[0].children[0].state, crate::status::Health::Online);
+        pool.export().await.unwrap();
+    });
+}
+
 // A segment of large devices takes a while to read. Groups go on meanwhile.
 #[test]
 fn a_group_is_committed_while_a_scrub_reads_a_segment() {
