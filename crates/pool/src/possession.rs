@@ -4,7 +4,7 @@
 //! watches it for four seconds. An owner that was stopped meanwhile (a paused machine, SIGSTOP) and goes
 //! on knows nothing of that, and its timers have all run out: it would write a whole group over what
 //! the new owner has put there. So nobody writes who has not looked at the heartbeat for three seconds
-//! of the clock; such writes wait until it has been looked at, and fail if it is another's. Neither does
+//! of a clock that a suspended machine's time is part of; such writes wait until it has been looked at, and fail if it is another's. Neither does
 //! a write count that was under way meanwhile: the kernel may have held it until after the new owner
 //! had read the log.
 //!
@@ -43,6 +43,12 @@ const BEAT_EVERY: Nanos = Nanos::from_secs(1);
 /// After this another owner has beaten again.
 const BEATEN_AGAIN: Nanos = Nanos::from_millis(1500);
 
+/// The clock by which a look grows old: a machine that was suspended has been away, too. (Deadlines of
+/// devices must not count that: all would have passed when it wakes up.)
+fn clock() -> Nanos {
+    rt::now_with_suspension()
+}
+
 /// What a pool knows about being its devices' only owner.
 pub(crate) struct Possession {
     /// When it was last known. Nothing before the heartbeat runs: whoever creates or imports has
@@ -74,7 +80,7 @@ impl Possession {
     }
 
     fn is_sure(&self) -> bool {
-        self.known_at.get().is_none_or(|at| rt::now().since(at) <= TRUST)
+        self.known_at.get().is_none_or(|at| clock().since(at) <= TRUST)
     }
 
     /// Waits until it is known who the owner is: an error when it is another.
@@ -103,7 +109,7 @@ impl Possession {
     /// This process runs, while the heartbeat's device takes its time.
     fn tick(&self) {
         if self.is_sure() {
-            self.known_at.set(Some(rt::now()));
+            self.known_at.set(Some(clock()));
         }
     }
 }
@@ -398,7 +404,7 @@ impl Pool {
     /// The task that shows others that the pool is in use, and stops it when another has taken it.
     pub(crate) async fn heartbeat_loop(self: Rc<Self>) {
         let mut beat = 0;
-        self.possession.renew(rt::now());
+        self.possession.renew(clock());
         loop {
             let quit = Box::pin(self.sync.done.until(|| self.closed.get() || self.is_stopped()));
             let _ = rt::timeout(BEAT_EVERY, quit).await;
@@ -445,7 +451,7 @@ impl Pool {
     }
 
     async fn look_and_beat(&self, beat: u64) -> Look {
-        let mut begun = rt::now();
+        let mut begun = clock();
         // After a gap one device is not enough: a beat of ours may have been on its way when time
         // stood still, and lie over another's now. An import leaves its mark on every device.
         let after_gap = !self.possession.is_sure();
@@ -453,13 +459,13 @@ impl Pool {
         if after_gap && !marks.another && marks.read < 2 {
             // The late beat may lie over the only mark there was: whoever left it beats again.
             rt::sleep(BEATEN_AGAIN).await;
-            begun = rt::now();
+            begun = clock();
             marks = self.marks(true).await;
         }
         if marks.another {
             return Look::Another;
         }
-        if rt::now().since(begun) > BEAT_EVERY + BEAT_EVERY {
+        if clock().since(begun) > BEAT_EVERY + BEAT_EVERY {
             return Look::Late;
         }
         self.possession.renew(begun);

@@ -56,7 +56,8 @@ struct First {
 
 pub(crate) enum Clock {
     Real(std::time::Instant),
-    Virtual(Cell<Nanos>),
+    /// The time, and how long the machine was suspended: time that this clock does not have.
+    Virtual(Cell<Nanos>, Cell<Nanos>),
 }
 
 struct Task {
@@ -169,7 +170,7 @@ impl Runtime {
     /// A runtime in virtual time, whose every choice follows from `seed`.
     #[must_use]
     pub fn simulated(seed: u64) -> Self {
-        let clock = Clock::Virtual(Cell::new(Nanos::ZERO));
+        let clock = Clock::Virtual(Cell::new(Nanos::ZERO), Cell::new(Nanos::ZERO));
         Self::new(None, clock, Xoshiro256PlusPlus::seed_from_u64(seed), None)
     }
 
@@ -271,7 +272,7 @@ impl Inner {
     pub(crate) fn now(&self) -> Nanos {
         match &self.clock {
             Clock::Real(base) => Nanos(base.elapsed().as_nanos() as u64),
-            Clock::Virtual(now) => now.get(),
+            Clock::Virtual(now, _) => now.get(),
         }
     }
 
@@ -358,7 +359,7 @@ impl Inner {
         self.take_remote();
         let idle = self.ready.borrow().is_empty() && self.first.ready.borrow().is_empty();
         match &self.clock {
-            Clock::Virtual(now) => {
+            Clock::Virtual(now, _) => {
                 if idle {
                     match self.next_deadline() {
                         Some(deadline) => now.set(now.get().max(deadline)),

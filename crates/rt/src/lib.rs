@@ -23,7 +23,9 @@ pub use executor::{JoinHandle, Runtime, halt, is_simulated, spawn, spawn_detache
 pub use futures_channel::{mpsc, oneshot};
 pub use futures_util::future::{Either, join, join_all, select};
 pub use futures_util::stream::{FuturesUnordered, StreamExt};
-pub use time::{Elapsed, now, sleep, sleep_until, timeout, wall_clock};
+pub use time::{
+    Elapsed, now, now_with_suspension, sleep, sleep_until, suspend, timeout, wall_clock,
+};
 
 /// A random number from the runtime's generator: seeded under simulation, from the kernel else.
 #[must_use]

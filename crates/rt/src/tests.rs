@@ -409,3 +409,20 @@ fn a_notify_that_is_never_told_keeps_each_task_a_few_times_at_most() {
     let held: usize = bells.iter().map(Arc::strong_count).sum();
     assert_eq!(held, 3);
 }
+
+#[test]
+fn only_one_clock_goes_on_while_a_machine_is_suspended() {
+    Runtime::simulated(1).block_on(async {
+        let start = now_with_suspension();
+        sleep(Nanos::from_secs(2)).await;
+        suspend(Nanos::from_secs(5));
+        assert_eq!(now(), Nanos::from_secs(2));
+        assert_eq!(now_with_suspension().since(start), Nanos::from_secs(7));
+    });
+    Runtime::real().unwrap().block_on(async {
+        let (start, by_the_other) = (now_with_suspension(), now());
+        sleep(Nanos::from_millis(10)).await;
+        let gone = now().since(by_the_other);
+        assert!(now_with_suspension().since(start) >= gone);
+    });
+}

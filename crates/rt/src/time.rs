@@ -17,13 +17,40 @@ pub fn now() -> Nanos {
     executor::with(|inner| inner.now())
 }
 
+/// Like [`now`], from another start, but it goes on while the machine is suspended to memory. Timers and
+/// deadlines do not: a machine that wakes up finds nothing overdue.
+#[must_use]
+pub fn now_with_suspension() -> Nanos {
+    executor::with(|inner| match &inner.clock {
+        Clock::Virtual(now, suspended) => now.get() + suspended.get(),
+        Clock::Real(_) => {
+            let mut time: libc::timespec = unsafe { std::mem::zeroed() };
+            // Fails on no kernel that has io_uring.
+            let read = unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut time) };
+            assert_eq!(read, 0, "the kernel has this clock");
+            Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+        }
+    })
+}
+
+/// In simulation: the machine was suspended for so long, which only [`now_with_suspension`] sees.
+///
+/// # Panics
+/// On a real runtime.
+pub fn suspend(span: Nanos) {
+    executor::with(|inner| match &inner.clock {
+        Clock::Virtual(_, suspended) => suspended.set(suspended.get() + span),
+        Clock::Real(_) => panic!("only a simulated machine is suspended by this"),
+    });
+}
+
 /// Seconds since 1970. For people to read; nothing may depend on it. Under simulation it is the
 /// virtual time counted from a fixed day.
 #[must_use]
 pub fn wall_clock() -> u64 {
     const SIMULATED_EPOCH_SECS: u64 = 1_700_000_000;
     executor::with(|inner| match &inner.clock {
-        Clock::Virtual(now) => SIMULATED_EPOCH_SECS + now.get().0 / 1_000_000_000,
+        Clock::Virtual(now, _) => SIMULATED_EPOCH_SECS + now.get().0 / 1_000_000_000,
         Clock::Real(_) => std::time::SystemTime::now()
             .duration_since(std::time::UNIX_EPOCH)
             .map_or(0, |since| since.as_secs()),

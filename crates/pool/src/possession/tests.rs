@@ -86,7 +86,7 @@ fn who_has_not_looked_for_long_waits_before_writing() {
         rt::sleep(MOMENT).await;
         assert_eq!(ended.take(), [true], "nobody asks before the heartbeat runs");
 
-        possession.renew(rt::now());
+        possession.renew(rt::now_with_suspension());
         rt::sleep(Nanos::from_secs(2)).await;
         write_later(&device, &ended);
         rt::sleep(MOMENT).await;
@@ -98,7 +98,7 @@ fn who_has_not_looked_for_long_waits_before_writing() {
         write_later(&device, &ended);
         rt::sleep(Nanos::from_secs(9)).await;
         assert!(ended.take().is_empty(), "a tick does not make up for a gap");
-        possession.renew(rt::now());
+        possession.renew(rt::now_with_suspension());
         rt::sleep(MOMENT).await;
         assert_eq!(ended.take(), [true]);
 
@@ -107,10 +107,27 @@ fn who_has_not_looked_for_long_waits_before_writing() {
         possession.lose();
         rt::sleep(MOMENT).await;
         assert_eq!(ended.take(), [false]);
-        possession.renew(rt::now());
+        possession.renew(rt::now_with_suspension());
         write_later(&device, &ended);
         rt::sleep(MOMENT).await;
         assert_eq!(ended.take(), [false], "what is lost stays lost");
+    });
+}
+
+#[test]
+fn a_machine_that_was_suspended_looks_before_it_writes_and_gives_no_device_up() {
+    Runtime::simulated(1).block_on(async {
+        let (device, possession, ended) = fenced();
+        possession.renew(rt::now_with_suspension());
+        let before = rt::now();
+        rt::suspend(Nanos::from_secs(60));
+        assert_eq!(rt::now(), before, "deadlines are counted by this clock");
+        write_later(&device, &ended);
+        rt::sleep(MOMENT).await;
+        assert!(ended.take().is_empty(), "another may have come meanwhile");
+        possession.renew(rt::now_with_suspension());
+        rt::sleep(MOMENT).await;
+        assert_eq!(ended.take(), [true]);
     });
 }
 
@@ -124,18 +141,18 @@ fn a_write_that_ends_after_a_gap_counts_when_the_heartbeat_has_been_looked_at() 
             let inner: Device = kernel;
             let device = Rc::new(Fenced { inner, possession: possession.clone() });
             let ended = Rc::default();
-            possession.renew(rt::now());
-            held.renew(rt::now());
+            possession.renew(rt::now_with_suspension());
+            held.renew(rt::now_with_suspension());
             rt::sleep(Nanos::from_secs(4)).await;
-            possession.renew(rt::now());
+            possession.renew(rt::now_with_suspension());
             write_later(&device, &ended);
             rt::sleep(Nanos::from_secs(4)).await;
-            held.renew(rt::now());
+            held.renew(rt::now_with_suspension());
             rt::sleep(MOMENT).await;
             assert!(ended.take().is_empty(), "a new owner may have read before it was written");
             match another_came {
                 true => possession.lose(),
-                false => possession.renew(rt::now()),
+                false => possession.renew(rt::now_with_suspension()),
             }
             rt::sleep(MOMENT).await;
             assert_eq!(ended.take(), [!another_came]);
