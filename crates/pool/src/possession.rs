@@ -4,9 +4,9 @@
 //! watches it for four seconds. An owner that was stopped meanwhile (a paused machine, SIGSTOP) and goes
 //! on knows nothing of that, and its timers have all run out: it would write a whole group over what
 //! the new owner has put there. So nobody writes who has not looked at the heartbeat for three seconds
-//! of a clock that a suspended machine's time is part of; such writes wait until it has been looked at, and fail if it is another's. Neither does
-//! a write count that was under way meanwhile: the kernel may have held it until after the new owner
-//! had read the log.
+//! of a clock that a suspended machine's time is part of; such writes wait until it has been looked at,
+//! and fail if it is another's. Neither does a write count that was under way meanwhile: the kernel may
+//! have held it until after the new owner had read the log.
 //!
 //! One beat of the old owner may have been on its way when it stopped, and land over the new owner's
 //! mark. The new owner knows whose mark it replaced: it takes that one for what it is and beats on. The
