@@ -3,36 +3,14 @@
 # flushes, the handshake, and its integrity test with recorded transactions; and
 # nbd-client's list of exports.
 . "$(dirname "$0")/lib.sh"
+. "$HERE/source.lib.sh"
 need cc pkg-config dpkg-source nbd-client
 pkg-config --exists glib-2.0 || skip "glib cannot be compiled against here"
 begin
 BUILT=${CARGO_TARGET_DIR:-$ROOT/target}/nbd-tester
 
-# fetch_source: nbd's source, from the archives that this system installs from; of this release, or of
-# one after it when the archive has no sources of this one.
-fetch_source() {
-    command -v apt-get >/dev/null || return 1
-    mkdir -p "$DIR/apt/lists/partial" "$DIR/apt/parts"
-    local uri release key=/usr/share/keyrings/debian-archive-keyring.gpg
-    local options=(-o "Dir::Etc::SourceList=$DIR/apt/none" -o "Dir::Etc::SourceParts=$DIR/apt/parts"
-        -o "Dir::State::Lists=$DIR/apt/lists" -o APT::Sandbox::User=root)
-    apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(ORIGIN)' 'Created-By: Packages' 2>/dev/null |
-        awk '$3 == "Debian" && $2 !~ /-/ { print $1, $2; exit }' >"$DIR/apt/origin"
-    read -r uri release <"$DIR/apt/origin" || return 1
-    for release in "$release" stable testing trixie; do
-        printf 'Types: deb-src\nURIs: %s\nSuites: %s\nComponents: main\nSigned-By: %s\n' \
-            "$uri" "$release" "$key" >"$DIR/apt/parts/source.sources"
-        rm -f "$DIR"/apt/lists/*Sources*
-        apt-get -qq "${options[@]}" update >"$DIR/apt/out" 2>&1 || continue
-        (cd "$DIR/apt" && rm -rf nbd* && apt-get -qq "${options[@]}" source nbd) >"$DIR/apt/out" 2>&1 &&
-            return 0
-    done
-    return 1
-}
-
 if [ ! -x "$BUILT/nbd-tester-client" ]; then
-    fetch_source || skip "Debian's source of nbd cannot be had here"
-    SOURCE=$(find "$DIR/apt" -maxdepth 1 -type d -name 'nbd-*' | head -n 1)
+    fetch_source nbd || skip "Debian's source of nbd cannot be had here"
     # Its configure wants tools for parts that are not needed here; nor is TLS.
     mkdir "$DIR/config"
     for name in HAVE_FDATASYNC HAVE_MKSTEMP; do echo "#define $name 1"; done \

@@ -139,12 +139,12 @@ fn fua_is_durable_at_the_reply_on_every_command() {
         client.write_once(0, pattern(4096, 2), false).await.unwrap();
         assert!(kept(0) == [0; 4096], "the device's cache is not under test");
         // On commands that have nothing to make durable the flag is legal and means nothing.
-        for command in [command::READ, command::FLUSH, command::CACHE] {
+        for (command, len_bytes) in [(command::FLUSH, 0), (command::CACHE, 4096)] {
             let flags = command_flag::FUA;
-            let len_bytes = if command == command::CACHE { 4096 } else { 0 };
             let request = Request { flags, command, cookie: 0, offset_bytes: 0, len_bytes };
             client.raw(request).await.unwrap();
         }
+        client.read_flagged(0, IoBuf::recycled(4096), command_flag::FUA).await.unwrap();
     });
 }
 
@@ -176,6 +176,11 @@ fn requests_that_make_no_sense_are_answered_and_the_connection_goes_on() {
                 (command::TRIM, 0, 0, u32::MAX - 511, errno::EINVAL),
                 (command::WRITE_ZEROES, 0, size - 512, 1024, errno::ENOSPC),
                 (command::CACHE, 0, size, 512, errno::EINVAL),
+                (command::READ, 0, 512, 0, errno::EINVAL),
+                (command::WRITE, 0, 512, 0, errno::EINVAL),
+                (command::TRIM, 0, 512, 0, errno::EINVAL),
+                (command::WRITE_ZEROES, 0, 512, 0, errno::EINVAL),
+                (command::CACHE, 0, 512, 0, errno::EINVAL),
                 (command::BLOCK_STATUS, 0, 0, 0, errno::EINVAL),
                 (command::BLOCK_STATUS, 0, size, 512, errno::EINVAL),
                 (
@@ -201,9 +206,6 @@ fn requests_that_make_no_sense_are_answered_and_the_connection_goes_on() {
             // A payload that nobody wants is thrown away, and what follows it is understood.
             let too_long = client.write_once(0, pattern((32 << 20) + 512, 0), false).await;
             assert_eq!(server_error(too_long), errno::ENOSPC);
-            for command in [command::READ, command::WRITE, command::TRIM, command::CACHE] {
-                ask(command, 0, 512, 0).await.unwrap();
-            }
             client.write(512, pattern(512, 3), false).await.unwrap();
             let back = client.read(512, IoBuf::recycled(512)).await.unwrap();
             assert!(back[..] == pattern(512, 3)[..]);
