@@ -120,6 +120,24 @@ def mixed_part(mixed):
     return out
 
 
+def reads_part(profile):
+    """Where the processors are while 32 random reads are in flight."""
+    who = ("server", "client", "others")
+    purposes = profile["purposes"]
+    names = {what: sum(purposes.get(w, {}).get(what, 0) for w in who) for w in who for what in purposes.get(w, {})}
+    rows = [[what] + [number(purposes.get(w, {}).get(what, 0), 1) for w in who]
+            for what in sorted(names, key=lambda what: -names[what])]
+    rows.append(["**all**"] + ["**%s**" % number(sum(purposes.get(w, {}).values()), 1) for w in who])
+    return [
+        "Where the processors are meanwhile, random reads of 4 KiB at QD32 by `forebay bench nbd`, %s a second under "
+        "perf: hundredths of one processor, by what the sample's stack is for. All processors together were idle for "
+        "%s of them. Server and client look out for what comes next before they sleep: most of *going to sleep and "
+        "waking* is that.\n" % (number(profile["iops"]), number(sum(purposes.get("idle", {}).values()), 1)),
+        table([""] + list(who), rows),
+        "The server's heaviest functions:\n",
+        "```\n" + "\n".join(profile["lines"]) + "\n```\n"]
+
+
 def page(result, notes=""):
     """The page of a result. `notes` is what somebody wrote by hand: it stands below the targets. Its
     pictures are beside it, with its date before their names."""
@@ -184,6 +202,9 @@ def page(result, notes=""):
         out.append(table([""] + titles, [
             [name] + ["%s (%s)" % (number(r[t]["iops"]), number(r[t]["mb_per_second"])) if t in r else "–"
                       for t in titles] for name, r in streams["rows"].items()]))
+
+    if result.get("profile_reads"):
+        out += reads_part(result["profile_reads"])
 
     out += mixed_part(data.get("mixed", {}))
 

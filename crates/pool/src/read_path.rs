@@ -5,7 +5,7 @@ use std::rc::Rc;
 use forebay_device::{Allocation, DeviceError, IoBuf, Operation};
 use forebay_map::{Mapped, PieceKind};
 use forebay_rt as rt;
-use forebay_segment::Wanted;
+use forebay_segment::{Together, Unread, Wanted};
 use forebay_txg::Content;
 use forebay_units::{BLOCK_BYTES, BLOCK_LEN, Lba, VolumeId};
 
@@ -16,6 +16,33 @@ use crate::volume::VolumeState;
 struct Fetch {
     at_bytes: usize,
     wanted: Wanted,
+}
+
+/// Blocks that are read along when they lie between two that are wanted: on most devices they take less
+/// time than another command.
+const READ_ALONG_BLOCKS: u32 = 2;
+/// What is gathered into one read: long enough for any device, and others can be under way beside it.
+const GATHERED_BLOCKS: u32 = 256;
+
+/// Parts of a read by where they lie. What was written at random lies scattered in the order of the
+/// volume, but each group was written in that order: what one group brought to a range lies together.
+fn gather(mut fetches: Vec<Fetch>) -> Vec<Vec<Fetch>> {
+    fetches.sort_by_key(|fetch| fetch.wanted.addr.raw());
+    let mut reads: Vec<Vec<Fetch>> = Vec::new();
+    for fetch in fetches {
+        let Wanted { addr, blocks, .. } = fetch.wanted;
+        let near = reads.last().is_some_and(|read| {
+            let (first, last) = (&read[0].wanted, &read[read.len() - 1].wanted);
+            last.addr.segment() == addr.segment()
+                && addr.block() <= last.addr.block() + last.blocks + READ_ALONG_BLOCKS
+                && addr.block() + blocks - first.addr.block() <= GATHERED_BLOCKS
+        });
+        match reads.last_mut() {
+            Some(read) if near => read.push(fetch),
+            _ => reads.push(vec![fetch]),
+        }
+    }
+    reads
 }
 
 impl Pool {
@@ -71,10 +98,13 @@ impl Pool {
                 return self.fetch(volume, name, &fetches[0].wanted).await;
             }
             _ => {
-                let calls = fetches.iter().map(|f| self.fetch(volume, name, &f.wanted));
-                for (outcome, fetch) in rt::join_all(calls).await.into_iter().zip(&fetches) {
-                    let got = outcome?;
-                    buf[fetch.at_bytes..fetch.at_bytes + got.len()].copy_from_slice(&got);
+                let reads = gather(fetches);
+                let calls = reads.iter().map(|read| self.fetch_all(volume, name, read));
+                for (outcome, read) in rt::join_all(calls).await.into_iter().zip(&reads) {
+                    for (got, fetch) in outcome?.pieces().zip(read) {
+                        let got = got.expect("fetch_all fails when a piece has");
+                        buf[fetch.at_bytes..fetch.at_bytes + got.len()].copy_from_slice(got);
+                    }
                 }
             }
         }
@@ -110,23 +140,46 @@ impl Pool {
         fetches
     }
 
+    /// Reads pieces that lie near each other; fails when one of them does.
+    async fn fetch_all(
+        self: &Rc<Self>,
+        volume: &Rc<VolumeState>,
+        name: &str,
+        fetches: &[Fetch],
+    ) -> Result<Together, DeviceError> {
+        let wanted: Vec<&Wanted> = fetches.iter().map(|fetch| &fetch.wanted).collect();
+        let got = self.reader.read_together(&wanted).await;
+        let mut outcome = Ok(());
+        for (piece, wanted) in got.pieces().zip(&wanted) {
+            if let Err(unread) = piece {
+                outcome = outcome.and(Err(self.note_unread(volume, name, wanted, unread)));
+            }
+        }
+        outcome.map(|()| got)
+    }
+
     async fn fetch(
         self: &Rc<Self>,
         volume: &Rc<VolumeState>,
         name: &str,
         wanted: &Wanted,
     ) -> Result<IoBuf, DeviceError> {
-        match self.reader.read_each(wanted).await {
-            Ok(buf) => Ok(buf),
-            Err(unread) => {
-                for index in unread.blocks {
-                    self.note_lost_block(volume.id, Lba(wanted.lba.0 + u64::from(index)));
-                }
-                let (offset, len) =
-                    (wanted.lba.0 * BLOCK_BYTES, u64::from(wanted.blocks) * BLOCK_BYTES);
-                Err(DeviceError::new(name, Operation::Read, offset, len, unread.error.kind))
-            }
+        let outcome = self.reader.read_each(wanted).await;
+        outcome.map_err(|unread| self.note_unread(volume, name, wanted, &unread))
+    }
+
+    fn note_unread(
+        &self,
+        volume: &Rc<VolumeState>,
+        name: &str,
+        wanted: &Wanted,
+        unread: &Unread,
+    ) -> DeviceError {
+        for index in &unread.blocks {
+            self.note_lost_block(volume.id, Lba(wanted.lba.0 + u64::from(*index)));
         }
+        let (offset, len) = (wanted.lba.0 * BLOCK_BYTES, u64::from(wanted.blocks) * BLOCK_BYTES);
+        DeviceError::new(name, Operation::Read, offset, len, unread.error.kind.clone())
     }
 
     /// What of a range holds data, dirty data included.

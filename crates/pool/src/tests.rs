@@ -7,6 +7,7 @@ mod imports;
 mod leftovers;
 mod owners;
 mod rack;
+mod scattered;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

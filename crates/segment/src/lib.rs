@@ -21,7 +21,7 @@ mod writer;
 pub use chain::{Frame, JournalBlocks, JournalReader};
 pub use classes::{Classes, MAP_STREAM, STREAMS};
 pub use journal::{JournalWriter, frame_bytes, frame_room};
-pub use reader::{Reader, Unread, Wanted};
+pub use reader::{Reader, Together, Unread, Wanted};
 pub use stream::InFlight;
 pub use table::{Pin, SegmentInfo, SegmentKind, SegmentState, SegmentTable};
 pub use victims::{Choice, Victim, Victims};

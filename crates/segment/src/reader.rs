@@ -1,6 +1,7 @@
 //! Reads that are right or fail: every block is checked, repaired from redundancy when it can be.
 
 use std::cell::Cell;
+use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_array::Array;
@@ -40,6 +41,28 @@ pub struct Unread {
 
 /// Bad blocks after which a read looks for no more: each may cost many reads.
 const BAD_MAX: usize = 64;
+
+/// Pieces that were read together.
+pub struct Together {
+    span: IoBuf,
+    pieces: Vec<Piece>,
+}
+
+enum Piece {
+    /// Right in what was read in one go.
+    InSpan(Range<usize>),
+    Apart(Result<IoBuf, Unread>),
+}
+
+impl Together {
+    /// The pieces in the order in which they were asked for.
+    pub fn pieces(&self) -> impl Iterator<Item = Result<&[u8], &Unread>> {
+        self.pieces.iter().map(|piece| match piece {
+            Piece::InSpan(range) => Ok(&self.span[range.clone()]),
+            Piece::Apart(outcome) => outcome.as_deref(),
+        })
+    }
+}
 
 /// Reads of one pool.
 pub struct Reader {
@@ -116,6 +139,49 @@ impl Reader {
             None => Ok(buf),
             Some(error) => Err(Unread { error, blocks: bad }),
         }
+    }
+
+    /// Reads pieces of one segment, in the order of their addresses, with what lies between them in
+    /// one go. A piece that is not right in there is read by itself, as [`Reader::read_each`] does.
+    pub async fn read_together(&self, wanted: &[&Wanted]) -> Together {
+        let (first, last) = (wanted[0], wanted[wanted.len() - 1]);
+        if wanted.len() == 1 {
+            let piece = Piece::Apart(self.read_each(first).await);
+            return Together { span: IoBuf::recycled(0), pieces: vec![piece] };
+        }
+        // Until the last piece has been read: what moves meanwhile leaves its old place as it is.
+        let pin = self.table.pin(first.addr.segment());
+        let from = first.addr.block();
+        let blocks = last.addr.block() + last.blocks - from;
+        // Most have the same page of the footer, if they need one: one after the other reads it once.
+        let sums = async {
+            let mut sums = Vec::with_capacity(wanted.len());
+            for wanted in wanted {
+                sums.push(self.missing_sums(wanted).await);
+            }
+            sums
+        };
+        let (span, sums) = rt::join(self.array.read(first.addr, blocks), sums).await;
+        let span = span.ok();
+        let mut pieces = Vec::with_capacity(wanted.len());
+        for (wanted, sums) in wanted.iter().zip(sums) {
+            let start = (wanted.addr.block() - from) as usize * BLOCK_LEN;
+            let range = start..start + wanted.blocks as usize * BLOCK_LEN;
+            let right = span.as_ref().is_some_and(|span| {
+                let mut blocks =
+                    span[range.clone()].chunks(BLOCK_LEN).zip(sums).zip(wanted.lba.0..);
+                blocks.all(|((block, sum), lba)| {
+                    let here = block_sum(self.pool, wanted.volume, Lba(lba), block);
+                    sum.is_ok_and(|sum| sum == here)
+                })
+            });
+            pieces.push(match right {
+                true => Piece::InSpan(range),
+                false => Piece::Apart(self.read_each(wanted).await),
+            });
+        }
+        drop(pin);
+        Together { span: span.unwrap_or_else(|| IoBuf::recycled(0)), pieces }
     }
 
     async fn recover(&self, wanted: &Wanted, index: usize, sum: u64) -> Result<IoBuf, DeviceError> {

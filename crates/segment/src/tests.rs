@@ -190,6 +190,61 @@ fn blocks_come_back_with_their_sums_from_memory_or_from_the_footer() {
     });
 }
 
+// One read brings pieces and what lies between them; what is wrong with one piece is none of the
+// others' business, and what is wrong between them nobody's.
+#[test]
+fn pieces_that_are_read_together_are_right_each_for_itself() {
+    Runtime::simulated(11).block_on(async {
+        let b = bench(Layout::Raidz1, 3);
+        let mut writer =
+            DataWriter::new(b.array.clone(), b.table.clone(), b.in_flight.clone(), POOL, 0);
+        let volume = VolumeId(4);
+        let mut places = Vec::new();
+        for i in 0..300u64 {
+            places.push(writer.append(volume, Lba(i), &block(i), CommitId(1), 9, 0).await.unwrap());
+        }
+        writer.finish_rows(CommitId(1)).await;
+        b.in_flight.settle().await.unwrap();
+        assert!(b.table.get(SegmentId(0)).footer);
+        let wanted = |first: usize, blocks: u32, known: bool| {
+            let sums = |i: usize| known.then_some(places[i].1);
+            let sums = (first..first + blocks as usize).map(sums).collect();
+            Wanted { addr: places[first].0, volume, lba: Lba(first as u64), blocks, sums }
+        };
+        let reader = Reader::new(b.array.clone(), b.table.clone(), POOL, 1 << 20);
+        let pieces =
+            [wanted(2, 1, true), wanted(4, 5, false), wanted(9, 1, true), wanted(13, 9, false)];
+        let check = async |bad: Option<usize>| {
+            let wanted: Vec<&Wanted> = pieces.iter().collect();
+            let together = reader.read_together(&wanted).await;
+            assert_eq!(together.pieces().count(), pieces.len());
+            for (index, (got, piece)) in together.pieces().zip(&pieces).enumerate() {
+                if bad == Some(index) {
+                    assert!(got.unwrap_err().error.to_string().contains("mismatch"));
+                    continue;
+                }
+                let right: Vec<u8> =
+                    (0..u64::from(piece.blocks)).flat_map(|i| block(piece.lba.0 + i)).collect();
+                assert!(got.unwrap() == &right[..], "piece {index}");
+            }
+        };
+        check(None).await;
+        assert_eq!(reader.repaired_blocks(), 0);
+        // Rot in a piece is repaired; rot between two pieces is left to those whom it concerns.
+        let block_bytes = BLOCK_LEN as u64;
+        let rotten = IoBuf::copy_of(&[1; BLOCK_LEN]).freeze();
+        b.devices[0].write(2 * block_bytes, rotten.clone(), false).await.unwrap();
+        b.devices[0].write(3 * block_bytes, rotten.clone(), false).await.unwrap();
+        check(None).await;
+        assert_eq!(reader.repaired_blocks(), 1);
+        // Beyond repair, as parity rots too: it fails alone.
+        for device in [&b.devices[0], &b.devices[2]] {
+            device.write(2 * block_bytes, rotten.clone(), false).await.unwrap();
+        }
+        check(Some(0)).await;
+    });
+}
+
 #[test]
 fn pages_of_footers_are_kept_while_they_are_used_and_never_past_the_budget() {
     let pages = Pages::new(4 * 4096);
