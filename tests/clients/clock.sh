@@ -81,7 +81,7 @@ for round in $(seq "$ROUNDS"); do
         if [ "$years" = -80 ]; then shown 1970; else shown "$(year "$years")"; fi
         alive "the clock ${years} years ahead"
     done
-    run timeout 60 "$FOREBAY" pool wait p
+    run timeout 300 "$FOREBAY" pool wait p
     sane "after all jumps"
     if [ ${#LOOPS[@]} -gt 0 ]; then
         seen=()

@@ -2,7 +2,7 @@
 # fio checks what it wrote: crc32c of every block, mixed sizes and depths, 32 connections.
 . "$(dirname "$0")/lib.sh"
 need fio
-fio --enghelp 2>/dev/null | grep -qw nbd || skip "this fio has no nbd engine"
+fio --enghelp 2>/dev/null | grep -w nbd >/dev/null || skip "this fio has no nbd engine"
 begin
 files 256M d0 d1 d2 d3 d4
 files 64M l0 l1

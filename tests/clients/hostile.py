@@ -16,7 +16,9 @@ MAGIC = 0x25609513
 
 def connect():
     s = socket.socket(socket.AF_UNIX)
-    s.settimeout(20)
+    # Less than the minute after which a client that takes nothing is given up, and more than a disk that is
+    # busy with others lets a flush wait.
+    s.settimeout(50)
     s.connect(PATH)
     return s
 
@@ -51,7 +53,7 @@ def closed(s, what):
     except (ConnectionError, BrokenPipeError):
         pass
     except socket.timeout:
-        sys.exit("%s: the connection is still open after 20 s" % what)
+        sys.exit("%s: the connection is still open after 50 s" % what)
     s.close()
 
 

@@ -162,12 +162,12 @@ serve() {
     "$FOREBAY" serve "$pool" "$@" --listen "unix:$SOCKET" >"$SERVE_LOG" 2>&1 &
     SERVER=$!
     disown "$SERVER"
-    for _ in $(seq 1 600); do
+    for _ in $(seq 1 2400); do
         if grep -q '^ready' "$SERVE_LOG" 2>/dev/null; then return 0; fi
         serving || fail "the server ended instead of serving $pool"
         sleep 0.05
     done
-    fail "the server was not ready within 30 s"
+    fail "the server was not ready within two minutes"
 }
 
 # A power cut as far as the process goes.
@@ -180,11 +180,11 @@ kill_server() {
 
 stop_server() {
     kill -INT "$SERVER" || fail "the server is gone"
-    for _ in $(seq 1 600); do
+    for _ in $(seq 1 2400); do
         if ! kill -0 "$SERVER" 2>/dev/null; then SERVER=; return 0; fi
         sleep 0.05
     done
-    fail "the server did not stop within 30 s of an interrupt"
+    fail "the server did not stop within two minutes of an interrupt"
 }
 
 # alive: a test must not pass over the server's dead body.
@@ -195,9 +195,10 @@ alive() {
 
 pool_json() { "$FOREBAY" pool "$@" --json; }
 
-# await SECONDS WHAT COMMAND...: polls until the command succeeds.
+# await SECONDS WHAT COMMAND...: polls until the command succeeds. The seconds are those of a machine that has
+# nothing else to do; this one has four times as many.
 await() {
-    local rounds=$(($1 * 5)) what=$2
+    local rounds=$(($1 * 20)) what=$2
     shift 2
     for _ in $(seq 1 "$rounds"); do
         if "$@" >/dev/null 2>&1; then return 0; fi

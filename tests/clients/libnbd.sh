@@ -55,7 +55,7 @@ goes_on "$DIR/told" 10 "the client beside"
 programs=0
 for program in $PROGRAMS; do
     : >"$DIR/notes"
-    PATH=$RUN/bin:$PATH timeout 60 "$BUILT/$program" >"$DIR/$program.out" 2>&1 ||
+    PATH=$RUN/bin:$PATH timeout 300 "$BUILT/$program" >"$DIR/$program.out" 2>&1 ||
         fail "$program: exit code $? $(printf '\n'; tail -n 5 "$DIR/$program.out")"
     # One that was never connected shows nothing.
     [ -s "$DIR/notes" ] || fail "$program did not reach the server: $(tail -n 5 "$DIR/$program.out")"

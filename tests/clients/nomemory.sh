@@ -52,7 +52,8 @@ for round in $(seq "$ROUNDS"); do
     python3 "$RUN/readers.py" "$SOCKET" >"$DIR/readers.out" 2>&1 &
     readers=$!
     disown $readers
-    for _ in $(seq 50); do
+    # As long as the readers may take to have it fail.
+    for _ in $(seq 300); do
         lives "$SERVER" || break
         sleep 0.1
     done

@@ -31,7 +31,7 @@ fi
 tester() { # WHAT ARGUMENT...
     local what=$1
     shift
-    timeout 100 "$BUILT/nbd-tester-client" "$@" >"$DIR/tester.out" 2>&1 ||
+    timeout 300 "$BUILT/nbd-tester-client" "$@" >"$DIR/tester.out" 2>&1 ||
         fail "$what, exit code $?: $(tail -n 20 "$DIR/tester.out")"
     alive "$what"
     say "$what: $(tail -n 1 "$DIR/tester.out" | sed 's/^.*: //')"
