@@ -208,32 +208,3 @@ fn writers_wait_at_the_limit_and_go_on_after_a_release() {
         assert_eq!(throttle.admit(1 << 30).await.forget(), 100_000);
     });
 }
-
-#[test]
-fn writers_come_at_the_stores_pace_at_three_quarters_and_ever_slower_beyond() {
-    Runtime::simulated(2).block_on(async {
-        let throttle = Throttle::new(16 << 20);
-        // 10 ms for a MiB: 625 µs for a write of 64 KiB.
-        throttle.measured(10 << 20, Nanos::from_millis(100));
-        let pace = Nanos::from_micros(625);
-        let mut taken = 0;
-        let mut before = Nanos::ZERO;
-        for (mib, most_paces) in [(8, 0), (10, 1), (12, 2), (14, 4), (15, 9)] {
-            let rest = (mib << 20) - taken;
-            taken += throttle.admit(rest).await.forget();
-            // The turn of a long write before it is over.
-            forebay_rt::sleep(Nanos::from_secs(1)).await;
-            let begun = forebay_rt::now();
-            taken += throttle.admit(64 << 10).await.forget();
-            let delay = forebay_rt::now().since(begun);
-            assert!(delay <= Nanos(most_paces * pace.0), "{mib} MiB: {} ns", delay.0);
-            assert!(mib == 8 || delay > before, "{mib} MiB: {} ns", delay.0);
-            assert!(mib < 12 || delay >= pace, "{mib} MiB: {} ns", delay.0);
-            before = delay;
-        }
-        // Whoever comes to the limit itself waits no longer than before.
-        let begun = forebay_rt::now();
-        throttle.admit((16 << 20) - taken).await.forget();
-        assert_eq!(forebay_rt::now().since(begun), Nanos::from_millis(20));
-    });
-}

@@ -58,15 +58,12 @@ impl Throttle {
         let permit = self.room.acquire(bytes.min(self.limit_bytes)).await;
         let (dirty, half) = (self.dirty_bytes(), self.limit_bytes / 2);
         if dirty > half && self.nanos_per_mib.get() > 0 {
-            // From nothing at half full to the store's own pace at three quarters, and ever slower
-            // towards the limit: who comes there waits for the end of a whole group.
-            let left = self.limit_bytes.saturating_sub(dirty).max(1);
-            let share = (dirty - half) as f64 / left as f64;
+            // From nothing at half full to the store's own pace at three quarters and beyond.
+            let share = ((dirty - half) as f64 / (half as f64 / 2.0)).min(1.0);
             let pace = self.nanos_per_mib.get() as f64 * bytes as f64 / (1 << 20) as f64;
             let now = rt::now();
             let line = self.last_turn.get().since(now);
-            let turn = Nanos((pace * share).min(MAX_DELAY.0 as f64) as u64);
-            let delay = (line + turn).min(MAX_DELAY);
+            let delay = (line + Nanos((pace * share) as u64)).min(MAX_DELAY);
             self.last_turn.set(now + delay);
             if delay > Nanos::from_micros(50) || share >= 1.0 {
                 rt::sleep(delay).await;
