@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use forebay_device::{BlockDevice, Deadline, Device};
+use forebay_device::{BlockDevice, Deadline, Device, IoBuf};
 use forebay_format::config::{MemberConfig, MemberUse, PoolConfig, RingConfig};
 use forebay_format::superblock::{Superblock, VERSION};
 use forebay_units::{CommitId, DeviceId};
@@ -12,6 +12,9 @@ use crate::PoolError;
 use crate::labels::{Label, OpenDevice, Opener, open_in_time, read_label};
 use crate::recovery::{POOL_RINGS_FROM, geometry_of};
 use crate::spec::ImportOptions;
+
+/// Read of a device to see whether it can be read.
+const FIRST_BYTES: usize = 4096;
 
 /// A device found with a label of the pool.
 pub(crate) struct Found {
@@ -52,17 +55,111 @@ pub(crate) fn newest_root(
     roots.sort_by_key(|root| std::cmp::Reverse(root.commit));
     roots.dedup_by_key(|root| root.commit);
     let Some(root) = roots.into_iter().nth(rewind as usize) else {
-        return Err(PoolError::new("no readable superblock"));
+        return Err(PoolError::new(format!("no readable superblock{}", newest_lacks(found))));
     };
     let config = found.iter().find_map(|f| f.label.config(root.config_generation, root.config_sum));
     // Going on to an older root would silently take back what this one committed.
     let config = config.ok_or_else(|| {
         PoolError::new(format!(
-            "root {} needs generation {} of the configuration, and no device has it",
-            root.commit, root.config_generation
+            "root {} (on {}) needs generation {} of the configuration, and no device has it; 'forebay \
+             pool import -F' goes back to an older root{}",
+            root.commit,
+            paths_with(root, found).join(", "),
+            root.config_generation,
+            newest_lacks(found)
         ))
     })?;
     Ok((root.clone(), config.clone()))
+}
+
+/// What lacks of the pool as the newest configuration on any device has it, to be added to a refusal:
+/// members that are not here, and those that are here without a readable superblock.
+fn newest_lacks(found: &[&Found]) -> String {
+    let configs = found.iter().filter_map(|f| f.label.configs.first());
+    let Some((_, config)) = configs.max_by_key(|(envelope, _)| envelope.generation) else {
+        return String::new();
+    };
+    let missing = absent(config, found);
+    let rootless = config
+        .data_members()
+        .filter(|m| holder(m, found).is_some_and(|f| f.label.roots.is_empty()));
+    let rootless: Vec<&str> = rootless.map(|m| m.path.as_str()).collect();
+    let mut text = String::new();
+    for (lack, who) in [("missing", missing), ("without a readable superblock", rootless)] {
+        if !who.is_empty() {
+            text.push_str(&format!("; {lack}: {}", who.join(", ")));
+        }
+    }
+    text + "; bring devices back ('forebay pool import -d DIR' looks elsewhere)"
+}
+
+fn paths_with<'a>(root: &Superblock, found: &[&'a Found]) -> Vec<&'a str> {
+    let has = |f: &&&Found| f.label.roots.iter().any(|r| r.commit == root.commit);
+    found.iter().filter(has).map(|f| f.path.as_str()).collect()
+}
+
+fn holder<'a>(member: &MemberConfig, found: &[&'a Found]) -> Option<&'a Found> {
+    found.iter().copied().find(|f| f.label.configs[0].0.device == member.device)
+}
+
+/// Paths of the data members in use that are not here.
+fn absent<'a>(config: &'a PoolConfig, found: &[&Found]) -> Vec<&'a str> {
+    let gone = |m: &&MemberConfig| m.state == MemberUse::Online && holder(m, found).is_none();
+    config.data_members().filter(gone).map(|m| m.path.as_str()).collect()
+}
+
+/// The same of those that hold what is newer, for a refusal.
+fn who_is_newer(config: &PoolConfig, found: &[&Found]) -> String {
+    let current =
+        |path: &&str| config.data_members().any(|m| m.path == **path && m.stale_since.is_none());
+    let missing: Vec<&str> = absent(config, found).into_iter().filter(current).collect();
+    match missing[..] {
+        [] => {
+            let here: Vec<&str> = found.iter().map(|f| f.path.as_str()).collect();
+            format!(
+                "no device is missing, but those that are here ({}) have lost them",
+                here.join(", ")
+            )
+        }
+        _ => {
+            format!("they are on devices that are missing: {}; bring them back", missing.join(", "))
+        }
+    }
+}
+
+/// Of the devices at `paths`, which were all looked at and have no label of the pool that was wanted:
+/// those that do not answer or cannot be read, for a refusal. (A device that is read and belongs to
+/// something else is none of ours.)
+pub(crate) async fn name_unreadable(
+    opener: &Rc<dyn Opener>,
+    paths: &[String],
+    found: &[Found],
+) -> String {
+    const NAMED: usize = 8;
+    let mut bad = Vec::new();
+    for path in paths.iter().filter(|path| found.iter().all(|f| f.path != **path)) {
+        let outcome = match open_in_time(opener, path) {
+            Ok(device) => device.read(0, IoBuf::zeroed(FIRST_BYTES)).await.map(drop),
+            Err(error) => Err(error),
+        };
+        bad.extend(outcome.err().map(|error| error.to_string()));
+    }
+    let more = bad.len().saturating_sub(NAMED);
+    bad.truncate(NAMED);
+    let mut text = String::new();
+    if !bad.is_empty() {
+        text = format!("; could not be looked at: {}", bad.join(", "));
+    }
+    if more > 0 {
+        text.push_str(&format!(" and {more} more"));
+    }
+    if bad.is_empty() && !paths.is_empty() && paths.len() <= NAMED {
+        text = format!("; none of these has a label of it that can be read: {}", paths.join(", "));
+    }
+    if !text.is_empty() {
+        text.push_str("; bring devices back");
+    }
+    text
 }
 
 pub(crate) fn select_pool<'a>(
@@ -169,9 +266,10 @@ pub(crate) fn check_newest(
     if let Some(newer) = newer {
         return Err(PoolError::new(format!(
             "pool '{}' cannot be imported: {} knows of changes that are newer than the newest \
-             root found; the devices that hold newer data are missing: bring them back, or use -f \
-             to go back to what is here",
-            config.name, newer.path
+             root found; {}, or use -f to go back to what is here",
+            config.name,
+            newer.path,
+            who_is_newer(&newer.label.configs[0].1, found)
         )));
     }
     // One ahead may be a change whose root was never written; but not when it marks every device
@@ -185,12 +283,13 @@ pub(crate) fn check_newest(
         };
         envelope.generation > root.config_generation && holders.iter().all(left)
     });
-    if next.is_some() {
+    if let Some((_, next)) = next {
         return Err(PoolError::new(format!(
-            "pool '{}' cannot be imported: the devices that are here were left behind by others \
-             that are missing and hold newer data; bring those back, or use -f to go back to what \
-             is here",
-            config.name
+            "pool '{}' cannot be imported: the devices that are here were left behind by others, and \
+             know of changes that are newer than the newest root found; {}, or use -f to go back to \
+             what is here",
+            config.name,
+            who_is_newer(next, found)
         )));
     }
     let here = |m: &MemberConfig| found.iter().any(|f| f.label.configs[0].0.device == m.device);
@@ -230,7 +329,10 @@ fn check_told(
     // Who says which history counts knows that there is another.
     let (Some(_), None) = (newer, &options.keep) else { return Ok(()) };
     let lack = match missing {
-        [] => "its devices have lost it".to_owned(),
+        [] => {
+            let here: Vec<&str> = config.data_members().map(|m| m.path.as_str()).collect();
+            format!("its devices ({}) have lost it", here.join(", "))
+        }
         missing => {
             format!("it is on devices that are missing: {}; bring them back", missing.join(", "))
         }
@@ -258,6 +360,15 @@ pub(crate) fn with_what_lacks(
         here(member) && (member.stale_since.is_some() || !member.stale.is_empty())
     };
     let mut message = error.message;
+    let lacking = config.data_members().any(|m| !here(m) || behind(m));
+    message.push_str(match lacking {
+        true if message.contains("bring devices back") => "",
+        true => "; bring devices back",
+        false => {
+            "; no device is missing: 'forebay pool import -F' goes back to an older root, if \
+                  that can be read"
+        }
+    });
     for (lack, who) in [
         ("missing", names(&|member| !here(member))),
         ("behind the others, and not rebuilt yet", names(&behind)),
@@ -281,16 +392,22 @@ pub(crate) fn check_complete(
         let usable = |m: &&MemberConfig| !absent(m) && m.state == MemberUse::Online;
         let good = group.members.iter().filter(usable).count();
         if good < geometry.data_columns().max(1) {
-            let missing: Vec<&str> =
-                group.members.iter().filter(absent).map(|m| m.path.as_str()).collect();
+            let out = |m: &&MemberConfig| !absent(m) && m.state != MemberUse::Online;
+            let names = |of: &dyn Fn(&&MemberConfig) -> bool| -> String {
+                let of = group.members.iter().filter(of).map(|m| m.path.as_str());
+                of.collect::<Vec<_>>().join(", ")
+            };
+            let (missing, out) = (names(&absent), names(&out));
+            let out = if out.is_empty() { out } else { format!("; out of use: {out}") };
             return Err(PoolError::new(format!(
                 "pool '{}' cannot be imported: its {} of {} devices needs {} of them, and {good} \
-                 can be used; missing: {}; bring devices back ('forebay pool import -d DIR' looks elsewhere)",
+                 can be used; missing: {}{out}; bring devices back ('forebay pool import -d DIR' \
+                 looks elsewhere)",
                 config.name,
                 group.layout,
                 group.members.len(),
                 geometry.data_columns().max(1),
-                if missing.is_empty() { "none".to_owned() } else { missing.join(", ") },
+                if missing.is_empty() { "none" } else { &missing },
             )));
         }
     }

@@ -218,14 +218,16 @@ pub(crate) async fn check_not_in_use(
     let before = beats(found).await;
     rt::sleep(WATCH).await;
     let after = beats(found).await;
-    let moved = |(at, found): (usize, &&Found)| {
+    let moved = |(at, found): &(usize, &&Found)| {
         // A device that did not answer says nothing; its label was read a moment ago.
         let label = found.label.beat.as_ref().map(|beat| Some(beat.beat));
-        before[at].or(label).zip(after[at]).is_some_and(|(then, now)| now != then)
+        before[*at].or(label).zip(after[*at]).is_some_and(|(then, now)| now != then)
     };
-    if found.iter().enumerate().any(moved) {
+    if let Some((_, device)) = found.iter().enumerate().find(moved) {
         return Err(PoolError::new(format!(
-            "pool '{name}' is imported on another machine and in use there; export it there first"
+            "pool '{name}' is imported on another machine and in use there (the heartbeat on {} \
+             moves); export it there first",
+            device.path
         )));
     }
     if elsewhere && !options.force && options.known.is_none() {

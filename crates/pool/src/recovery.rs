@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_array::{Array, GroupConfig as ArrayGroup, GroupGeometry, MemberState};
-use forebay_array::{ErrorCounts, MemberConfig as ArrayMember};
+use forebay_array::{ErrorCounts, MemberConfig as ArrayMember, MemberStatus};
 use forebay_device::Device;
 use forebay_format::config::{GroupConfig, MemberConfig, MemberUse, PoolConfig, RingConfig};
 use forebay_format::footer::footer_blocks;
@@ -29,8 +29,8 @@ use crate::labels::{OpenDevice, Opener, read_label};
 use crate::lineage::{History, one_history};
 use crate::loading::{Loaded, load_map};
 use crate::placing::{
-    Found, check_complete, check_newest, find_devices, leave_missing_logs, newest_root,
-    place_devices, select_pool, with_what_lacks,
+    Found, check_complete, check_newest, find_devices, leave_missing_logs, name_unreadable,
+    newest_root, place_devices, select_pool, with_what_lacks,
 };
 use crate::possession::{Claim, Possession, WATCH, check_not_in_use, fence, is_being_imported};
 use crate::replay::{OldLog, read_log};
@@ -195,7 +195,14 @@ impl Pool {
         let (opener, possession) = fence(opener);
         let mut found = find_devices(&opener, paths).await;
         let keep = options.keep.as_deref();
-        let mut history = one_history(select_pool(&found, name_or_guid)?, keep)?;
+        let selected = match select_pool(&found, name_or_guid) {
+            Ok(selected) => selected,
+            Err(error) => {
+                let bad = name_unreadable(&opener, paths, &found).await;
+                return Err(PoolError::new(error.message + &bad));
+            }
+        };
+        let mut history = one_history(selected, keep)?;
         let chosen = choose_root(&history, name_or_guid, options)?;
         let (root, config) = &chosen;
         let elsewhere = !root.exported && root.host != opener.host();
@@ -260,7 +267,7 @@ impl Pool {
         let parts = Parts { opener, possession, nonce, config, devices, log, root, loaded };
         let pool = Pool::assemble(parts)?;
         pool.sync.rooted.set(newest.rooted);
-        pool.recover(&log_state, old_log, &mut report).await?;
+        pool.recover(&log_state, old_log, &mut report).await.map_err(|e| pool.ended_by(e))?;
         claim.look().await?;
         drop(claim);
         pool.seal_all();
@@ -293,6 +300,29 @@ impl Pool {
             return Err(PoolError::new("the log could not be started; see its devices"));
         }
         Ok(())
+    }
+
+    /// An import that ended when it went to write: which devices it could not use.
+    fn ended_by(&self, error: PoolError) -> PoolError {
+        let status = self.array.status();
+        let config = self.config.borrow();
+        let mut message = format!("pool '{}' cannot be imported: {error}", config.name);
+        let lists: [(&str, fn(&MemberStatus) -> bool); 2] = [
+            ("out of use", |s| s.name.is_none() || s.state != MemberState::Online),
+            ("behind the others, and not rebuilt yet", |s| s.stale_segments > 0),
+        ];
+        for (lack, lacks) in lists {
+            let who = status.iter().filter(|s| lacks(s));
+            let who = who.filter_map(|s| config.data_members().find(|m| m.device == s.id.0));
+            let who: Vec<&str> = who.map(|m| m.path.as_str()).collect();
+            if !who.is_empty() {
+                message.push_str(&format!("; {lack}: {}", who.join(", ")));
+            }
+        }
+        message.push_str(
+            "; bring devices back, or make room where device files lie, and import it again",
+        );
+        PoolError::new(message)
     }
 
     /// What volumes have that are gone by the configuration, and what lies past the end of the others:

@@ -199,15 +199,29 @@ fn describe_loss(config: &PoolConfig, loss: &Loss) -> String {
         .iter()
         .map(|p| format!("{} at offset {}", p.place.device_name, p.place.offset_bytes))
         .collect();
-    let mut text = format!(
-        "pool '{}' has lost acknowledged writes: log frames {} were durable (up to {}) and are \
-         not there",
-        config.name,
-        frames.join(", "),
-        loss.watermark
-    );
+    let mut text = match frames.is_empty() {
+        false => format!(
+            "pool '{}' has lost acknowledged writes: log frames {} were durable (up to {}) and are \
+             not there",
+            config.name,
+            frames.join(", "),
+            loss.watermark
+        ),
+        true => format!(
+            "pool '{}' may have lost acknowledged writes: the log cannot be read behind its frame {}",
+            config.name, loss.watermark
+        ),
+    };
+    let absent = config.log_rings.iter().filter(|r| loss.absent_rings.contains(&(r.ring as u8)));
+    let absent: Vec<&str> = absent.flat_map(|r| &r.sides).map(|m| m.path.as_str()).collect();
     if !places.is_empty() {
         text.push_str(&format!(" ({})", places.join(", ")));
+    }
+    if !absent.is_empty() {
+        text.push_str(&format!("; missing: {}", absent.join(", ")));
+    } else if places.is_empty() {
+        let sides = config.log_rings.iter().flat_map(|r| &r.sides).map(|m| m.path.as_str());
+        text.push_str(&format!("; its log is on {}", sides.collect::<Vec<_>>().join(", ")));
     }
     if !volumes.is_empty() {
         text.push_str(&format!("; volumes concerned, as far as known: {}", volumes.join(", ")));

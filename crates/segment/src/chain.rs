@@ -346,8 +346,27 @@ impl JournalReader {
     }
 
     fn corrupt(&self, at: JournalPosition, detail: &str) -> DeviceError {
-        let detail = format!("map journal frame {} at {}: {detail}", at.seq, at.addr);
+        let places = self.places(at.addr);
+        let detail = format!("map journal frame {} at {}{places}: {detail}", at.seq, at.addr);
         DeviceError::new("pool", Operation::Read, 0, 0, ErrorKind::Corrupt { detail })
+    }
+
+    /// Where the row of a block lies on the devices that are here, in words.
+    fn places(&self, addr: BlockAddr) -> String {
+        let segment = addr.segment();
+        let Ok(geometry) = self.array.geometry_of(segment) else { return String::new() };
+        let groups = self.array.groups();
+        let number = groups.iter().position(|group| group.owns(segment));
+        let members = self.array.status().into_iter();
+        let members = members.filter(|member| Some(member.group) == number && !member.replacement);
+        let names: Vec<String> = members.filter_map(|member| member.name).collect();
+        let row = u64::from(addr.block() / geometry.blocks_per_row());
+        let offset_bytes =
+            geometry.column_start_bytes(geometry.index_of(segment)) + row * geometry.unit_bytes;
+        match names[..] {
+            [] => String::new(),
+            _ => format!(" (offset {offset_bytes} of {})", names.join(", ")),
+        }
     }
 
     async fn read_blocks(&mut self, addr: BlockAddr, blocks: u32) -> Result<Vec<u8>, String> {
