@@ -76,6 +76,8 @@ pub struct History {
     issued: Vec<(u64, u64)>,
     /// When each read that is not answered yet was issued.
     reading: BTreeSet<u64>,
+    /// When the volume became smaller, and how small.
+    cuts: Vec<(u64, u64)>,
     clock: u64,
     atomic_sectors: u64,
 }
@@ -100,6 +102,7 @@ impl History {
             volatile: Vec::new(),
             issued: vec![(0, 0)],
             reading: BTreeSet::new(),
+            cuts: Vec::new(),
             clock: 1,
             atomic_sectors,
         }
@@ -113,12 +116,22 @@ impl History {
 
     /// The size has changed: new sectors are zeros, lost ones are forgotten.
     pub fn resize(&mut self, sectors: u64) {
+        if sectors < self.sectors {
+            let now = self.tick();
+            self.cuts.push((now, sectors));
+        }
         self.base.resize(sectors as usize, 0);
         self.writers.resize(sectors as usize, Few::default());
         self.sectors = sectors;
         for op in &mut self.ops {
             op.count = op.count.min(sectors.saturating_sub(op.first));
         }
+    }
+
+    /// Whether a sector was cut off while something that was issued at `issued` was under way: it may
+    /// see it as it was, though it is there again and new.
+    fn is_cut_since(&self, issued: u64, sector: u64) -> bool {
+        self.cuts.iter().any(|(at, sectors)| *at > issued && sector >= *sectors)
     }
 
     fn tick(&mut self) -> u64 {
@@ -286,6 +299,9 @@ impl History {
     /// Judges one sector of a read that was issued at `issued` and has just completed: it must
     /// show a change that no other had replaced for certain.
     pub fn check_read(&self, issued: u64, sector: u64, seen: Seen) -> Result<(), Objection> {
+        if self.is_cut_since(issued, sector) {
+            return Ok(());
+        }
         let list = &self.writers[sector as usize];
         let ops = || list.iter().map(|i| &self.ops[*i as usize]);
         // A change is out of sight when one that was issued after its end had ended already.

@@ -75,9 +75,7 @@ fn names(disks: &[Device]) -> Vec<String> {
 
 impl From<PoolError> for Refusal {
     fn from(error: PoolError) -> Self {
-        let text = &error.message;
-        let names_loss = ["missing", "lost", "log", "disk"].iter().any(|word| text.contains(word));
-        Self { names_loss, message: error.message }
+        Self { message: error.message }
     }
 }
 
@@ -205,7 +203,7 @@ impl Pool for ForebayPool {
                 Some(scan) if scan.kind == "resilver" && others < 20 => others += 1,
                 other => {
                     let message = format!("a scrub was asked for and the last scan is {other:?}");
-                    return Err(Refusal { message, names_loss: false });
+                    return Err(Refusal { message });
                 }
             }
         }

@@ -7,129 +7,22 @@ use std::rc::Rc;
 use forebay_device::Device;
 use forebay_rt as rt;
 use forebay_rt::Runtime;
-use forebay_sim::faults::{Fault, Stack};
-use forebay_sim::{CrashPoint, DiskConfig, Seed, SimDisk, Step, World, WorldImage};
+use forebay_sim::{CrashPoint, Seed, Step, World, WorldImage};
 use forebay_units::{Nanos, SECTOR_BYTES};
 
 use crate::client::{MOVING, administrator, client, flush, read_all, write};
 use crate::doors::{Door, serve};
+use crate::lab::Lab;
 use crate::model::{Model, Presence, volume_name};
 use crate::panics;
-use crate::scenario::{Boot, Crash, Demand, MapRot, Scenario, TimedFault};
+use crate::refusal;
+use crate::scenario::{Admin, Boot, Crash, Demand, Scenario};
 use crate::stamp::Fill;
 use crate::subject::{Pool, Refusal, Scrubbed, Subject};
 use crate::verdict::{Failure, Kind, Outcome, Tally};
 
 /// Virtual time that one boot may take. What waits longer hangs.
 const BOOT_LIMIT: Nanos = Nanos::from_secs(50_000);
-
-/// The disks of a run, under their fault layers. They outlive every boot.
-pub struct Lab {
-    /// Power, counts, digest.
-    pub world: Rc<World>,
-    sims: Vec<Rc<SimDisk>>,
-    stacks: Vec<Rc<Stack>>,
-}
-
-impl Lab {
-    fn new(scenario: &Scenario) -> Self {
-        let spec = &scenario.spec;
-        let world = World::new(Seed(scenario.seed).derive("disks"));
-        let log = spec.log_range();
-        let sims: Vec<Rc<SimDisk>> = (0..spec.disks())
-            .map(|number| {
-                let config = if log.contains(&number) {
-                    DiskConfig::log(&format!("log{number}"), spec.log_bytes)
-                } else {
-                    DiskConfig::flash(&format!("disk{number}"), spec.data_bytes)
-                };
-                SimDisk::new(&world, config)
-            })
-            .collect();
-        let stacks = sims
-            .iter()
-            .map(|sim| {
-                let cache = sim.clone();
-                let seed = world.seed().derive("slow").derive(&sim.number().to_string());
-                Stack::new(sim.clone(), seed, move || cache.forget_cached())
-            })
-            .collect();
-        Self { world, sims, stacks }
-    }
-
-    fn devices(&self) -> Vec<Device> {
-        self.stacks.iter().map(|stack| stack.clone() as Device).collect()
-    }
-
-    /// How often something on a disk became other than it should be, or could not be read: a scrub
-    /// repairs it.
-    fn damage(&self) -> u64 {
-        let counts = self.stacks.iter().map(|stack| stack.counts());
-        counts.map(|c| c.torn + c.lost + c.misdirected + c.rot_bytes + c.errors).sum()
-    }
-
-    /// Flips bits in a frame of the map journal, wherever on a disk one begins.
-    fn rot_map(&self, rot: &MapRot) {
-        const MAGIC: &[u8] = b"FBAYJRNL";
-        const BLOCK_BYTES: u64 = 4096;
-        const UNIT_BYTES: u64 = 16 << 10;
-        let mut places = Vec::new();
-        for (disk, sim) in self.sims.iter().enumerate() {
-            let media = sim.stable();
-            for at in (0..media.size_bytes()).step_by(BLOCK_BYTES as usize) {
-                let mut first = [0; MAGIC.len()];
-                if !media.is_hole(at, BLOCK_BYTES) {
-                    media.read(at, &mut first);
-                }
-                if first[..] == *MAGIC {
-                    places.push((disk, at));
-                }
-            }
-        }
-        if places.is_empty() {
-            return;
-        }
-        let (disk, from) = places[(rot.pick % places.len() as u64) as usize];
-        let end =
-            (from + rot.blocks * BLOCK_BYTES).min(from / UNIT_BYTES * UNIT_BYTES + UNIT_BYTES);
-        self.world.tell(|| format!("rot in the map journal, on disk {disk} from {from} to {end}"));
-        for block in (from..end).step_by(BLOCK_BYTES as usize) {
-            let offset_bytes = block + rot.at_byte % BLOCK_BYTES;
-            self.stacks[disk].inject(&Fault::Rot { offset_bytes, mask: rot.mask });
-        }
-    }
-
-    fn schedule(&self, faults: &[TimedFault]) {
-        for timed in faults {
-            let Some(stack) = self.stacks.get(timed.disk).cloned() else { continue };
-            let fault = timed.fault.clone();
-            let (world, disk) = (self.world.clone(), timed.disk);
-            let strike = move || {
-                world.tell(|| format!("fault on disk {disk}: {fault:?}"));
-                stack.inject(&fault);
-                let calm_after_secs = match fault {
-                    // Shorter than any deadline: a disk that takes longer has failed.
-                    Fault::Hung { .. } => Some(4),
-                    Fault::Slow { .. } => Some(20),
-                    Fault::Stuck { for_secs, .. } => for_secs,
-                    _ => None,
-                };
-                if let Some(secs) = calm_after_secs {
-                    let stack = stack.clone();
-                    rt::spawn(async move {
-                        rt::sleep(Nanos::from_secs(secs)).await;
-                        stack.calm();
-                    });
-                }
-            };
-            if timed.at_command == 0 {
-                strike();
-            } else {
-                self.world.at_command(timed.at_command, strike);
-            }
-        }
-    }
-}
 
 /// A run between two boots.
 pub struct Run<S: Subject> {
@@ -234,6 +127,7 @@ impl<S: Subject> Run<S> {
     pub fn fork(&self) -> Self {
         let lab = Rc::new(Lab::new(&self.scenario));
         lab.world.restore(&self.lab.world.image());
+        lab.struck.borrow_mut().clone_from(&self.lab.struck.borrow());
         Self {
             subject: self.subject.clone(),
             scenario: self.scenario.clone(),
@@ -478,6 +372,9 @@ async fn boot_task<S: Subject>(guest: Guest<S>, boot: Boot, created: bool) -> En
         tasks.push(rt::spawn(client(door, model.clone(), acts)));
     }
     let at_first = scenario.volumes.iter().sum();
+    // What is in no use, or is being filled, may be said to be.
+    let managed = boot.admin.iter().flat_map(Admin::taken);
+    lab.struck.borrow_mut().extend(managed);
     tasks.push(rt::spawn(administrator(pool.clone(), model.clone(), disks, boot.admin, at_first)));
     rt::join_all(tasks).await;
     for (name, count) in pool.events() {
@@ -546,8 +443,8 @@ async fn import<S: Subject>(guest: &Guest<S>, disks: &[Device]) -> Option<S::Poo
                 return None;
             }
             tally.borrow_mut().event("import refused");
-            if refusal.names_loss {
-                tally.borrow_mut().event("import refused, naming what is missing");
+            if !names_what_lacks(guest, &refusal) {
+                return None;
             }
             demand = Demand::NeverWrong;
             // The loss may be under a root before this import has ended.
@@ -557,7 +454,11 @@ async fn import<S: Subject>(guest: &Guest<S>, disks: &[Device]) -> Option<S::Poo
                     tally.borrow_mut().event("import with accepted loss");
                     pool
                 }
-                Err(_) => return None,
+                Err(refusal) => {
+                    tally.borrow_mut().event("import refused, with loss accepted");
+                    names_what_lacks(guest, &refusal);
+                    return None;
+                }
             }
         }
     };
@@ -565,6 +466,16 @@ async fn import<S: Subject>(guest: &Guest<S>, disks: &[Device]) -> Option<S::Poo
     judge(guest, &pool, demand).await;
     model.loss_accepted.set(false);
     Some(pool)
+}
+
+/// Whether a refused import names what lacks, and nothing else.
+fn names_what_lacks<S: Subject>(guest: &Guest<S>, refusal: &Refusal) -> bool {
+    let judged = refusal::judge(&refusal.message, &guest.lab.suspects());
+    if let Err(wrong) = &judged {
+        let text = format!("an import was refused and {wrong}: {}", refusal.message);
+        guest.model.object(Kind::Import, text);
+    }
+    judged.is_ok()
 }
 
 async fn judge<S: Subject>(guest: &Guest<S>, pool: &S::Pool, demand: Demand) {

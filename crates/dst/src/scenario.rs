@@ -141,6 +141,17 @@ impl Admin {
         }
     }
 
+    /// Disks that are not what they should be while it is done, or after it.
+    #[must_use]
+    pub fn taken(&self) -> Vec<usize> {
+        match self {
+            Admin::Manage(Manage::Offline(disk)) => vec![*disk],
+            Admin::Manage(Manage::Replace(old, new)) => vec![*old, *new],
+            Admin::Manage(Manage::Attach(_, new) | Manage::AttachCopy(_, new)) => vec![*new],
+            _ => Vec::new(),
+        }
+    }
+
     /// Whether the pool may say no although nothing is broken: what is known here of its devices is
     /// a guess.
     #[must_use]

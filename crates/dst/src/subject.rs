@@ -143,15 +143,13 @@ impl PoolSpec {
 /// Why a subject did not do something.
 #[derive(Clone, Debug)]
 pub struct Refusal {
-    /// What it told the operator.
+    /// What it told the operator. Of an import: judged by [`crate::refusal`].
     pub message: String,
-    /// It says that acknowledged data or devices are missing, and which.
-    pub names_loss: bool,
 }
 
 impl From<DeviceError> for Refusal {
     fn from(error: DeviceError) -> Self {
-        Self { message: error.to_string(), names_loss: false }
+        Self { message: error.to_string() }
     }
 }
 
@@ -254,7 +252,7 @@ pub trait Pool: 'static {
     /// Changes when a volume's writes are durable, for those that are issued from its return on.
     async fn set_sync(&self, name: &str, sync: Sync) -> Result<(), Refusal> {
         let message = format!("{name} cannot be {sync:?}");
-        Err(Refusal { message, names_loss: false })
+        Err(Refusal { message })
     }
 
     /// Checks every copy and parity, and repairs what can be.

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use crate::atlas::Level;
 use crate::generate::{Wish, generate};
 use crate::history::{Change, History};
+use crate::refusal::{self, Suspect};
 use crate::scenario::{Crash, Fates, Scenario};
 use crate::stamp::{Fill, Seen, examine, stamp};
 use crate::subject::{LogShape, PoolSpec, Raid};
@@ -303,4 +304,64 @@ fn permute(order: &mut Vec<usize>, ops: &[Timed], visit: &mut dyn FnMut(&[usize]
 #[test]
 fn kinds_are_kept_by_name() {
     assert_eq!(serde_json::to_string(&Kind::Prefix).unwrap(), "\"Prefix\"");
+}
+
+#[test]
+fn a_refusal_names_those_that_lack_and_no_others() {
+    let suspects: Vec<Suspect> =
+        [("disk0", true), ("disk1", false), ("disk10", true), ("log2", true)]
+            .map(|(name, struck)| Suspect { name: name.to_owned(), struck })
+            .to_vec();
+    let judge = |message: &str| refusal::judge(message, &suspects);
+    let well = [
+        "its raidz1 of 3 devices needs 2 of them; missing: disk0, disk10; bring devices back",
+        "its log device is missing (log2), and with it writes; bring it back",
+        "segment 3: writes failed; disk0: write of 4096 bytes at offset 0: no space left; bring it back",
+        // Where it lies is no blame.
+        "map journal frame 7 (offset 4096 of disk0, disk1): no copy repairs it; 'pool import -F' may",
+        "disk1 knows of newer changes; they are on devices that are missing: disk0; bring them back",
+        "disk0: read of 4096 bytes at offset 0: no answer; out of use: disk0; use -f if you dare",
+    ];
+    for message in well {
+        assert_eq!(judge(message), Ok(()), "{message}");
+    }
+    let ill = [
+        ("the devices that hold newer data are missing: bring them back", "names none"),
+        ("disk1 knows of newer changes; bring the others back", "names none"),
+        ("missing: disk0, disk1; bring devices back", "blames disk1"),
+        (
+            "half of them are missing (disk1) and may hold newer data than disk0; bring it back",
+            "blames disk1",
+        ),
+        (
+            "segment 3: writes failed; disk1: flush: Input/output error; bring disk0 back",
+            "blames disk1",
+        ),
+        (
+            "missing: disk0; behind the others, and not rebuilt yet: disk1; bring it back",
+            "blames disk1",
+        ),
+        ("missing: disk0", "what to do"),
+        ("missing: disk1000; bring devices back", "names none"),
+        ("", "names none"),
+    ];
+    for (message, why) in ill {
+        let said = judge(message).unwrap_err();
+        assert!(said.contains(why), "{message}: {said}");
+    }
+}
+
+#[test]
+fn a_read_under_way_while_a_volume_is_cut_and_grown_may_see_what_was_there() {
+    let mut history = History::new("v0", 16, 1 << 20);
+    let ticket = history.issue(Change::Write, 8, 8);
+    history.complete(ticket, true);
+    let before = history.read_begins();
+    history.resize(8);
+    history.resize(16);
+    let after = history.read_begins();
+    let old = Seen::Write(ticket.number);
+    assert_eq!(history.check_read(before, 8, old), Ok(()));
+    assert!(history.check_read(after, 8, old).is_err(), "what was cut off is gone");
+    assert_eq!(history.check_read(after, 8, Seen::Zeros), Ok(()));
 }

@@ -214,6 +214,13 @@ impl Stack {
         self.gone.is_gone()
     }
 
+    /// Whether one of the last writes that it was given covers the byte at `offset_bytes`.
+    #[must_use]
+    pub fn wrote_lately(&self, offset_bytes: u64) -> bool {
+        let covers = |(at, len): &(u64, u64)| (*at..at + len).contains(&offset_bytes);
+        self.written.borrow().iter().any(covers)
+    }
+
     /// How often each layer struck.
     #[must_use]
     pub fn counts(&self) -> FaultCounts {
