@@ -227,8 +227,15 @@ impl Pool {
                 let again: Device = device.deadline.clone();
                 device.label = read_label(&again).await;
             }
+            let all: Vec<String> = found.iter().map(|device| device.path.clone()).collect();
             found.retain(|device| !device.label.configs.is_empty());
-            history = one_history(select_pool(&found, name_or_guid)?, keep)?;
+            let gone = |error: PoolError| {
+                PoolError::new(format!(
+                    "{error}; their labels cannot be read any more: {}; bring devices back",
+                    all.join(", ")
+                ))
+            };
+            history = one_history(select_pool(&found, name_or_guid).map_err(gone)?, keep)?;
             let chosen = choose_root(&history, name_or_guid, options)?;
             judged = judge(&history, chosen, opener.host(), options).await?;
         }
@@ -307,7 +314,8 @@ impl Pool {
         let status = self.array.status();
         let config = self.config.borrow();
         let mut message = format!("pool '{}' cannot be imported: {error}", config.name);
-        let lists: [(&str, fn(&MemberStatus) -> bool); 2] = [
+        type Lacks = fn(&MemberStatus) -> bool;
+        let lists: [(&str, Lacks); 2] = [
             ("out of use", |s| s.name.is_none() || s.state != MemberState::Online),
             ("behind the others, and not rebuilt yet", |s| s.stale_segments > 0),
         ];
