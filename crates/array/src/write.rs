@@ -115,7 +115,8 @@ impl Array {
             }
         }
         self.account(kind, written);
-        if group.missing_columns(index) > geometry.parity_columns() {
+        // Copies may have been attached meanwhile, which lack these rows, or taken out.
+        if group.missing_columns(index) > group.geometry().parity_columns() {
             return Err(ArrayError::SegmentLost { segment, causes });
         }
         let seq = self.write_seq.get() + 1;

@@ -8,6 +8,7 @@ use common::{FaultyDevice, Rig, SEGMENTS, block, segment, simulate};
 use forebay_array::{
     Array, ArrayError, GroupConfig, Health, Layout, MemberConfig, MemberState, Verdict,
 };
+use forebay_rt as rt;
 use forebay_units::{BlockAddr, DeviceId};
 
 fn version_one(addr: BlockAddr, data: &[u8]) -> Verdict {
@@ -26,6 +27,29 @@ async fn resilver(rig: &Rig, live: u32) {
         }
     }
     rig.array.flush().await.expect("healthy");
+}
+
+// The rows that were on their way lack on the new copy, too; that makes no copy less of them.
+#[test]
+fn a_copy_is_attached_or_taken_out_while_rows_are_on_their_way() {
+    for attached in [true, false] {
+        simulate(3, async move {
+            let rig = Rig::new(Layout::Mirror, if attached { 2 } else { 3 });
+            rig.array.offline(DeviceId(1)).await.expect("it can be spared");
+            let meanwhile = async {
+                rt::yield_now().await;
+                match attached {
+                    true => rig.array.attach(DeviceId(0), DeviceId(9), rig.spare("spare")),
+                    false => rig.array.detach(DeviceId(1)).map(drop),
+                }
+            };
+            let (written, changed) = rt::join(rig.write_rows(segment(2), 0, 4, 1), meanwhile).await;
+            changed.expect("it can");
+            written.expect("what could be written was");
+            rig.array.flush().await.expect("healthy");
+            rig.expect_segment(segment(2), 1).await;
+        });
+    }
 }
 
 #[test]
