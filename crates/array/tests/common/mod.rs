@@ -12,6 +12,7 @@ use forebay_device::{
     MemoryDevice, Operation,
 };
 use forebay_rt as rt;
+use forebay_rt::sync::Mutex;
 use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, DeviceId, Nanos, SegmentId};
 
 /// Memory that takes a random time for everything and fails as told.
@@ -26,6 +27,9 @@ pub struct FaultyDevice {
     pub writes: Cell<u64>,
     pub reads: Cell<u64>,
     pub flushes: Cell<u64>,
+    /// What each read takes, one after the other, as on a disk with one arm.
+    pub seek: Cell<Nanos>,
+    arm: Mutex<()>,
 }
 
 impl FaultyDevice {
@@ -40,6 +44,8 @@ impl FaultyDevice {
             writes: Cell::default(),
             reads: Cell::default(),
             flushes: Cell::default(),
+            seek: Cell::default(),
+            arm: Mutex::new(()),
         })
     }
 
@@ -95,6 +101,10 @@ impl BlockDevice for FaultyDevice {
     fn read(&self, offset_bytes: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
         Box::pin(async move {
             take_a_while().await;
+            if self.seek.get() > Nanos::ZERO {
+                let _arm = self.arm.lock().await;
+                rt::sleep(self.seek.get()).await;
+            }
             let len = buf.len() as u64;
             let blocks = offset_bytes / BLOCK_BYTES..(offset_bytes + len).div_ceil(BLOCK_BYTES);
             let bad = self.bad_blocks.borrow().range(blocks).next().is_some();
@@ -154,13 +164,17 @@ pub struct Rig {
 
 impl Rig {
     pub fn new(layout: Layout, members: usize) -> Self {
+        Self::with(layout, members, |device| device)
+    }
+
+    /// The same, the array seeing of each device what `seen` makes of it.
+    pub fn with(layout: Layout, members: usize, seen: impl Fn(Device) -> Device) -> Self {
         let geometry = geometry(layout, members);
         let devices: Vec<Rc<FaultyDevice>> = (0..members)
             .map(|i| FaultyDevice::new(&format!("d{i}"), geometry.needed_bytes()))
             .collect();
-        let named = |(i, device): (usize, &Rc<FaultyDevice>)| {
-            (DeviceId(i as u32), device.clone() as Device)
-        };
+        let named =
+            |(i, device): (usize, &Rc<FaultyDevice>)| (DeviceId(i as u32), seen(device.clone()));
         let members = devices.iter().enumerate().map(named).collect();
         let array = Array::new(vec![GroupConfig::healthy(geometry, members)]).expect("sound");
         Self { array, devices }
