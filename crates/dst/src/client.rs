@@ -113,7 +113,10 @@ pub async fn flush(device: &Device, model: &Model, volume: u32) -> bool {
             true
         }
         Err(error) => {
-            model.error_seen("flush", &error);
+            // It may have waited while the volume was destroyed.
+            if model.update(volume, |v| v.presence == Presence::Present) == Some(true) {
+                model.error_seen("flush", &error);
+            }
             false
         }
     }
