@@ -228,6 +228,22 @@ impl Pool {
         Ok(())
     }
 
+    /// Waits until the log runs without the sides that have failed: it takes nobody back who has failed
+    /// since it was last started, and the pool would ask for that again and again.
+    pub(crate) async fn log_without_failed(&self) -> Result<(), PoolError> {
+        let over = || self.is_stopped() || self.sync.ended.get();
+        while !over() {
+            self.take_log_events();
+            if !self.log.is_failed() && !self.log_pressure() {
+                return Ok(());
+            }
+            let request = self.restart_log_wanted();
+            self.sync.wake.notify_all();
+            self.health.log_changed.until(|| self.log_restarted(request) || over()).await;
+        }
+        Err(PoolError::new(self.stop_reason()))
+    }
+
     /// Whether the log lies on data devices now.
     pub(crate) fn log_in_pool(&self) -> bool {
         let config = self.config.borrow();

@@ -480,6 +480,7 @@ impl Pool {
             self.stats.counted_before(id, &before.counted.counts());
         }
         if self.is_log(found.device) {
+            self.log_without_failed().await?;
             self.set_side(found.device, MemberUse::Online);
             return self.restart_log(true).await;
         }
