@@ -320,6 +320,19 @@ impl Run {
 }
 
 impl Footer {
+    /// The blocks that belong to somebody, by their place in the segment.
+    pub fn blocks(&self) -> impl Iterator<Item = (u32, VolumeId, Lba)> {
+        let placed = self.runs.iter().scan(0, |next, run| {
+            let first = *next;
+            *next += run.blocks;
+            Some((first, run))
+        });
+        let owned = placed.filter(|(_, run)| run.volume != Run::PADDING);
+        owned.flat_map(|(first, run)| {
+            (0..run.blocks).map(move |i| (first + i, run.volume, Lba(run.lba.0 + u64::from(i))))
+        })
+    }
+
     /// Adds a block, joining it to the last run when it continues it.
     pub fn push(&mut self, volume: VolumeId, lba: Lba, sum: u64) {
         self.sums.push(sum);

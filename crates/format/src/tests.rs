@@ -147,6 +147,18 @@ fn a_footer_with_runs_of_no_blocks_is_refused() {
     assert!(error.contains("follows none"), "{error}");
 }
 
+#[test]
+fn a_footer_tells_whose_each_block_is_and_leaves_padding_out() {
+    let mut footer = Footer::default();
+    let pushed = [(1, 7), (1, 8), (Run::PADDING.0, 0), (Run::PADDING.0, 0), (2, 5), (1, 9)];
+    for (volume, lba) in pushed {
+        footer.push(VolumeId(volume), Lba(lba), 0);
+    }
+    assert_eq!(footer.runs.len(), 4);
+    let blocks: Vec<_> = footer.blocks().map(|(at, volume, lba)| (at, volume.0, lba.0)).collect();
+    assert_eq!(blocks, [(0, 1, 7), (1, 1, 8), (4, 2, 5), (5, 1, 9)]);
+}
+
 proptest! {
     #[test]
     fn footers_come_back(blocks in prop::collection::vec((0u32..3, prop_oneof![0u64..50, 0u64..1 << 40], any::<u64>()), 0..2500)) {

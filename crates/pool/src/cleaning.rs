@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use forebay_array::GroupGeometry;
-use forebay_format::footer::Run;
 use forebay_format::map_record::Delta;
 use forebay_rt as rt;
 use forebay_segment::{Choice, Classes, STREAMS, SegmentInfo, Victim, Victims, Wanted};
@@ -323,16 +322,7 @@ impl Pool {
         let mut found: BTreeMap<u32, (VolumeId, Lba)> = BTreeMap::new();
         match &footer {
             Some(footer) => {
-                let mut block = 0;
-                for run in &footer.runs {
-                    if run.volume != Run::PADDING {
-                        for index in 0..run.blocks {
-                            let lba = Lba(run.lba.0 + u64::from(index));
-                            found.insert(block + index, (run.volume, lba));
-                        }
-                    }
-                    block += run.blocks;
-                }
+                found.extend(footer.blocks().map(|(block, volume, lba)| (block, (volume, lba))));
             }
             None => self.map.borrow().for_each(|volume, lba, addr, blocks| {
                 if addr.segment() == segment {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use forebay_array::Verdict;
 use forebay_format::checksum::block_sum;
-use forebay_format::footer::{Footer, Run, footer_blocks};
+use forebay_format::footer::{Footer, footer_blocks};
 use forebay_segment::{SegmentInfo, SegmentKind};
 use forebay_units::{BLOCK_LEN, BlockAddr, Lba, SegmentId, VolumeId};
 
@@ -52,15 +52,8 @@ impl Pool {
         };
         match &footer {
             Some(footer) => {
-                let mut block = 0;
-                for run in &footer.runs {
-                    if run.volume != Run::PADDING {
-                        for index in 0..run.blocks {
-                            let lba = Lba(run.lba.0 + u64::from(index));
-                            add(block + index, run.volume, lba, Some(footer));
-                        }
-                    }
-                    block += run.blocks;
+                for (block, volume, lba) in footer.blocks() {
+                    add(block, volume, lba, Some(footer));
                 }
                 // The footer itself, bit by bit.
                 if let Ok(geometry) = self.array.geometry_of(segment) {
