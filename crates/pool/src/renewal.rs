@@ -90,14 +90,14 @@ impl Pool {
         Some(found.blocks.into_iter().map(own).collect())
     }
 
-    /// The same as a part of a scrub, which may be told to pause or to stop meanwhile.
+    /// [`Pool::renew_journal`] as a part of a scrub, which may be told to pause or to stop meanwhile.
     pub(crate) async fn renew_journal_scrubbing(self: &Rc<Self>) -> bool {
         let told = || self.closing.get() || self.scan.paused.get() || self.scan.stop.get();
         self.renew_journal(&told).await
     }
 
     /// A damaged journal is gone when the map has been written anew and its segments are free. Says
-    /// whether that could be done; what is `told` ends it between two roots.
+    /// whether that could be done; when it is `told` to, it ends between two roots.
     async fn renew_journal(self: &Rc<Self>, told: &dyn Fn() -> bool) -> bool {
         /// Roots that brought nothing of the map, or took what little room there is.
         const FRUITLESS: u32 = 4;
