@@ -11,6 +11,7 @@
 //! [`args`] is the one command table; [`commands`] does what it says; [`show`] prints.
 
 pub mod args;
+pub mod clerk;
 pub mod commands;
 pub mod control;
 pub mod devices;

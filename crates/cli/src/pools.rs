@@ -16,8 +16,9 @@ use forebay_pool::{Opener, Pool};
 use forebay_rt::sync::Mutex;
 
 use crate::args::ScanVerb;
+use crate::clerk::Clerk;
 use crate::control::{Action, Handler, Hello, PROTOCOL_VERSION, Reply, Request, Response, Sample};
-use crate::failure::{Failure, report};
+use crate::failure::Failure;
 use crate::leases::Leases;
 use crate::members::by_known_names;
 use crate::signals::Stop;
@@ -26,7 +27,7 @@ use crate::state::{KnownPool, StateDir};
 /// Open pools by name.
 pub struct PoolSet {
     opener: Rc<dyn Opener>,
-    state: StateDir,
+    clerk: Rc<Clerk>,
     pools: RefCell<BTreeMap<String, Rc<Pool>>>,
     leases: Leases,
     /// Held by whoever changes something, so that two commands never interleave.
@@ -41,9 +42,10 @@ impl PoolSet {
     /// A set without pools. `stop` is how the user ends this process, when it is watched for.
     #[must_use]
     pub fn new(opener: Rc<dyn Opener>, state: StateDir, stop: Option<Rc<Stop>>) -> Rc<Self> {
+        let clerk = Clerk::new(state);
         Rc::new(Self {
-            opener: Rc::new(Witness { opener, state: state.clone(), stop }),
-            state,
+            opener: Rc::new(Witness { opener, clerk: clerk.clone(), stop }),
+            clerk,
             pools: RefCell::default(),
             leases: Leases::default(),
             changing: Mutex::new(()),
@@ -85,9 +87,10 @@ impl PoolSet {
         match action {
             Action::Create { spec } => {
                 self.check_takes_more(name)?;
-                self.state.check_name_free(name, None)?;
+                let free = name.clone();
+                self.clerk.ask(move |state| state.check_name_free(&free, None)).await?;
                 let pool = Pool::create(self.opener.clone(), name, spec).await?;
-                if let Err(unknown) = self.adopt(pool.clone(), false) {
+                if let Err(unknown) = self.adopt(pool.clone(), false).await {
                     pool.export().await?;
                     return Err(unknown);
                 }
@@ -99,7 +102,7 @@ impl PoolSet {
                 crate::memory::give_back_what_is_free();
                 // Forced, it may be older than what was known of it.
                 let older = options.force || options.rewind_groups > 0 || options.keep.is_some();
-                if let Err(taken) = self.adopt(pool.clone(), older) {
+                if let Err(taken) = self.adopt(pool.clone(), older).await {
                     pool.export().await?;
                     return Err(taken);
                 }
@@ -109,12 +112,12 @@ impl PoolSet {
                 let pool = self.release(name, *force)?;
                 remember_command(&pool, typed).await?;
                 let outcome = pool.export().await;
-                self.drop_pool(&pool, outcome)?;
+                self.drop_pool(&pool, outcome).await?;
             }
             Action::Destroy { force } => {
                 let pool = self.release(name, *force)?;
                 let outcome = pool.destroy().await;
-                self.drop_pool(&pool, outcome)?;
+                self.drop_pool(&pool, outcome).await?;
             }
             Action::VolumeDestroy { volume, force } => {
                 let pool = self.pool(name)?;
@@ -131,7 +134,8 @@ impl PoolSet {
                 let other = &by_known_names(&pool.status(), other.clone())?;
                 change(&pool, other).await?;
                 if changes_devices(other) {
-                    self.state.remember(known(&pool))?;
+                    let known = known(&pool);
+                    self.clerk.ask(|state| state.remember(known)).await?;
                 }
                 remember_command(&pool, typed).await?;
             }
@@ -141,18 +145,20 @@ impl PoolSet {
 
     /// Takes an open pool into the set and the list of known pools, `older` than what that knew of it
     /// or not.
-    fn adopt(&self, pool: Rc<Pool>, older: bool) -> Result<(), Failure> {
-        match older {
-            true => self.state.remember_anew(known(&pool))?,
-            false => self.state.remember(known(&pool))?,
-        }
+    async fn adopt(&self, pool: Rc<Pool>, older: bool) -> Result<(), Failure> {
+        let known = known(&pool);
+        let remember = move |state: &StateDir| match older {
+            true => state.remember_anew(known),
+            false => state.remember(known),
+        };
+        self.clerk.ask(remember).await?;
         self.pools.borrow_mut().insert(pool.name(), pool);
         Ok(())
     }
 
     /// Lets go of a pool that has ended, well or not. One that could not be closed well stays
     /// known: the next import goes on with it. One that refused to end stays here.
-    fn drop_pool(
+    async fn drop_pool(
         &self,
         pool: &Pool,
         outcome: Result<(), forebay_pool::PoolError>,
@@ -164,15 +170,17 @@ impl PoolSet {
         // Whoever came back meanwhile would keep its devices open.
         self.leases.revoke(&pool.name());
         outcome?;
-        self.state.forget(pool.guid())
+        let guid = pool.guid();
+        self.clerk.ask(move |state| state.forget(guid)).await
     }
 
     /// Fails when the name of `pool` belongs to another one, here or in the list of known pools.
-    pub fn check_name_free(&self, pool: &KnownPool) -> Result<(), Failure> {
+    pub async fn check_name_free(&self, pool: &KnownPool) -> Result<(), Failure> {
         if self.pools.borrow().contains_key(&pool.name) {
             return Err(Failure::new(format!("a pool named '{}' is imported already", pool.name)));
         }
-        self.state.check_name_free(&pool.name, Some(pool.guid))
+        let (name, guid) = (pool.name.clone(), Some(pool.guid));
+        self.clerk.ask(move |state| state.check_name_free(&name, guid)).await
     }
 
     fn pool(&self, name: &str) -> Result<Rc<Pool>, Failure> {
@@ -284,7 +292,7 @@ impl Exports for PoolSet {
 /// pools when the user has had enough.
 struct Witness {
     opener: Rc<dyn Opener>,
-    state: StateDir,
+    clerk: Rc<Clerk>,
     stop: Option<Rc<Stop>>,
 }
 
@@ -297,11 +305,8 @@ impl Opener for Witness {
         self.opener.host()
     }
 
-    fn witness(&self, pool: u64, generation: u64) {
-        // The pool goes on without it: a later import without half of the devices asks for -f.
-        if let Err(failure) = self.state.witness(pool, generation) {
-            report(&format!("warning: {}", failure.message));
-        }
+    fn witness(&self, pool: u64, generation: u64) -> Pin<Box<dyn Future<Output = ()> + '_>> {
+        Box::pin(self.clerk.tell(pool, generation))
     }
 
     fn is_unwanted(&self) -> bool {

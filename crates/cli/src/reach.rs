@@ -273,7 +273,7 @@ pub async fn import_known(
     options: &ImportOptions,
 ) -> Result<(), Failure> {
     // Before the import takes the pool over: afterwards it would have to be given back.
-    set.check_name_free(known)?;
+    set.check_name_free(known).await?;
     wait_until_free(&known.devices).await;
     // By its id: another pool on these devices is not the one that is known.
     let mut options = options.clone();

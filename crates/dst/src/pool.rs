@@ -2,6 +2,8 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
 use std::rc::{Rc, Weak};
 
 use forebay_device::layers::Counted;
@@ -55,10 +57,11 @@ impl Opener for Shelf {
         1
     }
 
-    fn witness(&self, pool: u64, generation: u64) {
+    fn witness(&self, pool: u64, generation: u64) -> Pin<Box<dyn Future<Output = ()> + '_>> {
         let (known, before) = self.known.get();
         let newest = if pool == known { generation.max(before) } else { generation };
         self.known.set((pool, newest));
+        Box::pin(std::future::ready(()))
     }
 }
 

@@ -1,5 +1,7 @@
 //! Labels and superblocks on the devices: written to every copy, read from any.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
 
 use forebay_device::{Deadline, Device, DeviceError, IoBuf};
@@ -224,7 +226,10 @@ pub trait Opener {
     /// are the newest: a device that leaves raises it. (See [`ImportOptions::known`].)
     ///
     /// [`ImportOptions::known`]: crate::spec::ImportOptions::known
-    fn witness(&self, _pool: u64, _generation: u64) {}
+    /// A root waits until this is done: it must end, in a few seconds at most.
+    fn witness(&self, _pool: u64, _generation: u64) -> Pin<Box<dyn Future<Output = ()> + '_>> {
+        Box::pin(std::future::ready(()))
+    }
 
     /// Whether whoever gave the running command wants it ended. Asked while a log's place is being
     /// written through, which may take minutes, and nothing has changed yet.

@@ -17,6 +17,8 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
+use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
 
 use forebay_device::{
@@ -135,8 +137,8 @@ impl Opener for FencedOpener {
         self.inner.host()
     }
 
-    fn witness(&self, pool: u64, generation: u64) {
-        self.inner.witness(pool, generation);
+    fn witness(&self, pool: u64, generation: u64) -> Pin<Box<dyn Future<Output = ()> + '_>> {
+        self.inner.witness(pool, generation)
     }
 
     fn is_unwanted(&self) -> bool {

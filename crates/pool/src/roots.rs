@@ -183,7 +183,7 @@ impl Pool {
             self.stats.wrote_root(2 * 4096);
         }
         verdict.judge("configuration")?;
-        self.opener.witness(self.guid, config.generation);
+        self.opener.witness(self.guid, config.generation).await;
         Ok(config)
     }
 

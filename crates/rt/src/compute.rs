@@ -42,6 +42,27 @@ fn pool() -> &'static Arc<Pool> {
     })
 }
 
+/// Runs `work`, which may take as long as it likes (a file system that hangs), on a thread of its own; inline
+/// when simulated. Whoever stops waiting does not end it.
+///
+/// # Panics
+/// When `work` does, or when there is no thread to be had.
+pub async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    if crate::is_simulated() {
+        return work();
+    }
+    let (done, result) = oneshot::channel();
+    let run = move || {
+        // Nobody may be waiting any more.
+        let _ = done.send(work());
+    };
+    std::thread::Builder::new()
+        .name("aside".to_owned())
+        .spawn(run)
+        .expect("a thread can be started");
+    result.await.expect("what runs aside does not panic")
+}
+
 /// Runs `work` on a worker thread, or inline after `modelled_cost` of virtual time when simulated.
 /// `work` must be pure: no I/O, no clock, no chance. A panic in it panics here.
 pub async fn compute<T: Send + 'static>(

@@ -18,7 +18,7 @@ pub mod sync;
 mod time;
 pub mod uring;
 
-pub use compute::compute;
+pub use compute::{aside, compute};
 pub use executor::{JoinHandle, Runtime, halt, is_simulated, spawn, spawn_detached, yield_now};
 pub use futures_channel::{mpsc, oneshot};
 pub use futures_util::future::{Either, join, join_all, select};

@@ -177,3 +177,27 @@ fn a_pool_that_cannot_be_remembered_is_not_left_open() {
         set.close().await.unwrap();
     });
 }
+
+// One thread serves all pools: the lock must not be waited for on it.
+#[test]
+fn a_state_folder_that_does_not_answer_stops_no_pool_and_hears_the_latest_later() {
+    let folder = Folder::new("late");
+    let state = StateDir::open_at(folder.0.clone()).unwrap();
+    Runtime::real().unwrap().block_on(async move {
+        let set = PoolSet::new(shelf(), state.clone(), None);
+        ask(&set, create()).await.unwrap();
+        let held = std::fs::File::options().write(true).open(state.path().join("lock")).unwrap();
+        held.lock().unwrap();
+        // Each change of the configuration is told to the folder.
+        ask(&set, create_volume()).await.unwrap();
+        write(&set.open("tank/v", &peer()).ok().unwrap()).await.unwrap();
+        let told = || state.known_pools().unwrap()[0].generation;
+        let newest = set.pools()[0].config_generation();
+        assert!(told() < newest);
+        drop(held);
+        while told() < newest {
+            rt::sleep(forebay_units::Nanos::from_millis(100)).await;
+        }
+        set.close().await.unwrap();
+    });
+}

@@ -278,12 +278,14 @@ impl StateDir {
             .open(self.path.join("lock"))
             .map_err(io)?;
         // Held for the few instructions below; it goes when the file is closed.
-        if unsafe { libc::flock(lock.as_raw_fd(), libc::LOCK_EX) } != 0 {
-            return Err(io(std::io::Error::last_os_error()));
-        }
-        let mut pools = self.known_pools()?;
+        take_lock(&lock).map_err(io)?;
+        let before = self.known_pools()?;
+        let mut pools = before.clone();
         edit(&mut pools)?;
         pools.sort_by(|a, b| a.name.cmp(&b.name));
+        if pools == before {
+            return Ok(());
+        }
         let text = serde_json::to_string_pretty(&List { version: LIST_VERSION, pools })
             .expect("plain data");
         let aside = self.path.join("pools.json.new");
@@ -307,6 +309,26 @@ impl StateDir {
     fn failed(&self, error: &std::io::Error) -> Failure {
         Failure::new(format!("state folder {}: {error}", self.path.display()))
     }
+}
+
+/// Takes the lock, or fails after a while: a process that was stopped in the middle may hold it for ever.
+#[allow(clippy::disallowed_methods)] // A server calls this aside; elsewhere nobody else wants to run.
+fn take_lock(lock: &File) -> std::io::Result<()> {
+    const TRIES: u32 = 200;
+    const EACH: std::time::Duration = std::time::Duration::from_millis(10);
+    for _ in 0..TRIES {
+        if unsafe { libc::flock(lock.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+            return Ok(());
+        }
+        let error = std::io::Error::last_os_error();
+        if error.kind() != ErrorKind::WouldBlock {
+            return Err(error);
+        }
+        std::thread::sleep(EACH);
+    }
+    let said =
+        "another forebay process holds its lock and does not let go; see whether one is stopped";
+    Err(std::io::Error::new(ErrorKind::WouldBlock, said))
 }
 
 fn name_taken(name: &str, guid: u64) -> Failure {

@@ -148,3 +148,17 @@ fn the_newest_generation_of_a_pool_is_kept_whatever_is_told_later() {
     state.remember(pool("tank", 1)).unwrap();
     assert_eq!(generation(), 0);
 }
+
+#[test]
+fn a_process_that_stands_still_with_the_lock_is_not_waited_for() {
+    let scratch = Scratch::new("held");
+    let state = StateDir::open_at(scratch.0.join("state")).unwrap();
+    state.remember(pool("tank", 1)).unwrap();
+    let held = File::options().write(true).open(state.path().join("lock")).unwrap();
+    held.lock().unwrap();
+    let refused = state.remember(pool("pond", 2)).unwrap_err();
+    assert!(refused.message.contains("holds its lock"), "{}", refused.message);
+    drop(held);
+    state.remember(pool("pond", 2)).unwrap();
+    assert_eq!(state.known_pools().unwrap().len(), 2);
+}
