@@ -8,12 +8,18 @@
 //! and fail if it is another's. Neither does a write count that was under way meanwhile: the kernel may
 //! have held it until after the new owner had read the log.
 //!
+//! Devices that do not answer are passed over: there are others to look at and to beat on, log devices
+//! last. An owner that none of them answers is not sure, and silent for others as well. An import is fenced
+//! from its first look on, and its mark renewed in the same way.
+//!
 //! One beat of the old owner may have been on its way when it stopped, and land over the new owner's
 //! mark. The new owner knows whose mark it replaced: it takes that one for what it is and beats on. The
 //! old one finds the new mark on the other devices, or, where there is but one, at a second look.
 //!
 //! That such a write reaches the device late is beyond this: only a device that refuses its old owner (a
 //! reservation) could stop it.
+
+mod looks;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -25,15 +31,17 @@ use forebay_device::{
     Allocation, BlockDevice, Device, DeviceError, DeviceFuture, ErrorKind, Geometry, IoBuf,
     IoBytes, Operation, ZeroOptions,
 };
+use forebay_format::config::MemberUse;
 use forebay_format::label::Heartbeat;
 use forebay_rt as rt;
 use forebay_rt::sync::Notify;
-use forebay_units::Nanos;
+use forebay_units::{DeviceId, Nanos};
 
-use crate::labels::{Opener, look_for_beat, read_beat, write_beat};
+use crate::labels::{OpenDevice, Opener, look_for_beat, read_beat, write_beat};
 use crate::placing::Found;
 use crate::spec::ImportOptions;
 use crate::{Pool, PoolError};
+use looks::Looks;
 
 /// How long an import watches for the beats of another owner, and after its own first mark waits for
 /// one that has come back: that one looks, finds the mark and stops.
@@ -53,13 +61,14 @@ fn clock() -> Nanos {
 
 /// What a pool knows about being its devices' only owner.
 pub(crate) struct Possession {
-    /// When it was last known. Nothing before the heartbeat runs: whoever creates or imports has
-    /// made sure by other means.
+    /// When it was last known. Nothing for whoever creates a pool, and before an import has left its mark:
+    /// nothing is there yet that could be lost.
     known_at: Cell<Option<Nanos>>,
     lost: Cell<bool>,
     changed: Rc<Notify>,
     /// Whose marks this owner replaced when it came.
     before: RefCell<Vec<u64>>,
+    looks: Rc<Looks>,
 }
 
 impl Possession {
@@ -69,6 +78,7 @@ impl Possession {
             lost: Cell::new(false),
             changed: Notify::new(),
             before: RefCell::default(),
+            looks: Looks::new(),
         })
     }
 
@@ -93,7 +103,8 @@ impl Possession {
 
     /// The heartbeat was looked at, at `at` or later, and was ours.
     fn renew(&self, at: Nanos) {
-        self.known_at.set(Some(at));
+        let before = self.known_at.get().unwrap_or(Nanos::ZERO);
+        self.known_at.set(Some(before.max(at)));
         self.changed.notify_all();
     }
 
@@ -106,13 +117,6 @@ impl Possession {
     fn lose(&self) {
         self.lost.set(true);
         self.changed.notify_all();
-    }
-
-    /// This process runs, while the heartbeat's device takes its time.
-    fn tick(&self) {
-        if self.is_sure() {
-            self.known_at.set(Some(clock()));
-        }
     }
 }
 
@@ -262,6 +266,7 @@ pub(crate) struct Claim {
 
 struct Holders {
     name: String,
+    possession: Rc<Possession>,
     /// Empty from its end on: a device that leaves the pool is closed at once.
     devices: RefCell<Vec<Device>>,
     mine: Heartbeat,
@@ -274,7 +279,12 @@ impl Claim {
     /// read.
     ///
     /// What the marks say of the log is kept: nothing else says it until the next root.
-    pub async fn new(found: &[&Found], name: &str, mine: Heartbeat) -> Result<Self, PoolError> {
+    pub async fn new(
+        found: &[&Found],
+        name: &str,
+        possession: &Rc<Possession>,
+        mine: Heartbeat,
+    ) -> Result<Self, PoolError> {
         let mut mine = mine;
         let devices: Vec<Device> =
             found.iter().map(|found| found.deadline.clone() as Device).collect();
@@ -282,6 +292,7 @@ impl Claim {
         let mut before = known_nonces(found);
         let beats = found.iter().filter_map(|found| found.label.beat.as_ref());
         before.extend(beats.filter(|beat| beat.pool == mine.pool).map(|beat| beat.nonce));
+        let begun = clock();
         for device in &devices {
             let Some(held) = read_beat(device).await else { continue };
             if held.pool == mine.pool {
@@ -291,16 +302,15 @@ impl Claim {
                 mine.log = mine.log.max(held.log);
             }
         }
-        let holders = Holders { name: name.to_owned(), devices: devices.into(), mine, before };
-        let holders = Rc::new(holders);
+        possession.follow(before.iter().copied().collect());
+        let (name, possession) = (name.to_owned(), possession.clone());
+        let devices = RefCell::new(devices);
+        let holders = Rc::new(Holders { name, possession, devices, mine, before });
+        // Should time stand still from here on, another may come; from the first mark on it is looked for.
+        holders.possession.renew(begun);
+        rt::spawn_detached(Box::pin(holders.clone().go_on()));
         holders.beat(0).await;
-        rt::spawn(holders.clone().go_on());
         Ok(Self { holders })
-    }
-
-    /// Whose marks were replaced.
-    pub fn before(&self) -> Vec<u64> {
-        self.holders.before.iter().copied().collect()
     }
 
     /// Refused when somebody has left a mark over this one.
@@ -322,11 +332,28 @@ impl Holders {
     async fn go_on(self: Rc<Self>) {
         for beat in 1.. {
             rt::sleep(BEAT_EVERY).await;
-            // The mark of somebody else stays: who imports looks before it goes on.
-            if self.has_ended() || self.another().await || self.has_ended() {
+            let devices = self.devices.borrow().clone();
+            let begun = clock();
+            let answers = self.possession.looks.look(&devices, true).await;
+            if self.has_ended() {
                 return;
             }
-            self.beat(beat).await;
+            let mut held = answers.iter().filter_map(|answer| answer.held);
+            // The mark of somebody else stays, and this import ends.
+            if held.any(|held| self.is_another(&held)) {
+                self.possession.lose();
+                return;
+            }
+            let asked_at = answers.iter().map(|answer| answer.asked_at).max();
+            // Where no mark can be read none can be left; roots will not be written either.
+            let mute = self.possession.looks.is_answered();
+            if let Some(at) = asked_at.or(mute.then_some(begun)) {
+                self.possession.renew(at);
+            }
+            for answer in answers {
+                let mark = Heartbeat { beat, ..self.mine };
+                self.possession.looks.beat(answer.device, mark).await;
+            }
         }
     }
 
@@ -346,13 +373,16 @@ impl Holders {
     async fn another(&self) -> bool {
         let devices = self.devices.borrow().clone();
         for device in &devices {
-            let held = read_beat(device).await.filter(|held| held.pool == self.mine.pool);
-            let known = |nonce: u64| nonce == self.mine.nonce || self.before.contains(&nonce);
-            if held.is_some_and(|held| !known(held.nonce)) {
+            if read_beat(device).await.is_some_and(|held| self.is_another(&held)) {
                 return true;
             }
         }
         false
+    }
+
+    fn is_another(&self, held: &Heartbeat) -> bool {
+        let known = held.nonce == self.mine.nonce || self.before.contains(&held.nonce);
+        held.pool == self.mine.pool && !known
     }
 }
 
@@ -379,7 +409,7 @@ async fn beats(found: &[&Found]) -> Vec<Option<Option<u64>>> {
 enum Look {
     Ours,
     Another,
-    /// So much time has passed since the look that it says nothing.
+    /// No device has answered, or so much time has passed since that it says nothing.
     Late,
 }
 
@@ -391,6 +421,8 @@ struct Marks {
     read: usize,
     /// The first device that could be read.
     device: Option<Device>,
+    /// When the last of those was asked that could be read.
+    asked_at: Option<Nanos>,
 }
 
 impl Pool {
@@ -407,26 +439,29 @@ impl Pool {
 
     /// The task that shows others that the pool is in use, and stops it when another has taken it.
     pub(crate) async fn heartbeat_loop(self: Rc<Self>) {
-        let mut beat = 0;
-        self.possession.renew(clock());
+        self.beat_until_closed().await;
+        self.possession.looks.rest().await;
+    }
+
+    async fn beat_until_closed(&self) {
+        const AGAIN: Nanos = Nanos::from_millis(100);
+        let (mut beat, mut pause) = (0, BEAT_EVERY);
+        // Who has imported has looked all the time.
+        if self.possession.known_at.get().is_none() {
+            self.possession.renew(clock());
+        }
         loop {
             let quit = Box::pin(self.sync.done.until(|| self.closed.get() || self.is_stopped()));
-            let _ = rt::timeout(BEAT_EVERY, quit).await;
+            let _ = rt::timeout(pause, quit).await;
             let ending = self.closed.get() || self.is_stopped();
             if ending && self.possession.is_sure() {
                 self.possession.end();
                 return;
             }
-            let mut look = Box::pin(self.look_and_beat(beat + 1));
-            let look = loop {
-                match rt::timeout(BEAT_EVERY, &mut look).await {
-                    Ok(look) => break look,
-                    Err(_) => self.possession.tick(),
-                }
-            };
-            match look {
+            pause = BEAT_EVERY;
+            match self.look_and_beat(beat + 1).await {
                 Look::Ours => beat += 1,
-                Look::Late => {}
+                Look::Late => pause = AGAIN,
                 Look::Another => {
                     self.stop("another process has imported the pool; it must be imported anew");
                     self.possession.lose();
@@ -436,19 +471,29 @@ impl Pool {
         }
     }
 
-    /// Reads the heartbeat of one device that answers, or of all.
-    async fn marks(&self, all: bool) -> Marks {
+    /// Devices that have this owner's mark, or take it when others do not answer.
+    fn beat_devices(&self) -> Vec<Device> {
+        let data = self.label_devices().into_iter().map(|(_, open)| open.device());
+        let config = self.config.borrow();
+        let devices = self.devices.borrow();
+        let sides = config.logs.iter().flat_map(|ring| &ring.sides);
+        let sides = sides.filter(|side| side.state == MemberUse::Online);
+        let logs = sides.filter_map(|side| devices.get(&DeviceId(side.device)));
+        data.chain(logs.map(OpenDevice::device)).collect()
+    }
+
+    /// Reads the heartbeat of one device that answers, or of all that do. What they said when they were
+    /// asked before `since` says nothing of who is the owner now.
+    async fn marks(&self, all: bool, since: Nanos) -> Marks {
         let mut marks = Marks::default();
-        for (_, open) in self.label_devices() {
-            let device = open.device();
-            // A device that fails this fails the next root too, which deals with it.
-            let Some(held) = read_beat(&device).await else { continue };
-            let known = held.nonce == self.nonce || self.possession.came_before(held.nonce);
-            marks.another |= held.pool == self.guid && !known;
-            marks.read += 1;
-            marks.device.get_or_insert(device);
-            if marks.another || !all {
-                break;
+        for answer in self.possession.looks.look(&self.beat_devices(), all).await {
+            let known = |nonce: u64| nonce == self.nonce || self.possession.came_before(nonce);
+            let held = answer.held.filter(|held| held.pool == self.guid);
+            marks.another |= held.is_some_and(|held| !known(held.nonce));
+            if answer.asked_at >= since {
+                marks.read += 1;
+                marks.device.get_or_insert(answer.device);
+                marks.asked_at = marks.asked_at.max(Some(answer.asked_at));
             }
         }
         marks
@@ -459,23 +504,27 @@ impl Pool {
         // After a gap one device is not enough: a beat of ours may have been on its way when time
         // stood still, and lie over another's now. An import leaves its mark on every device.
         let after_gap = !self.possession.is_sure();
-        let mut marks = self.marks(after_gap).await;
+        let since = if after_gap { begun } else { Nanos::ZERO };
+        let mut marks = self.marks(after_gap, since).await;
         if after_gap && !marks.another && marks.read < 2 {
             // The late beat may lie over the only mark there was: whoever left it beats again.
             rt::sleep(BEATEN_AGAIN).await;
             begun = clock();
-            marks = self.marks(true).await;
+            marks = self.marks(true, begun).await;
         }
         if marks.another {
             return Look::Another;
         }
-        if clock().since(begun) > BEAT_EVERY + BEAT_EVERY {
+        // Where all have answered and none can be read, the next root fails too, and deals with it.
+        let mute = marks.read == 0 && self.possession.looks.is_answered();
+        let Some(at) = marks.asked_at.or(mute.then_some(begun)) else { return Look::Late };
+        self.possession.renew(at);
+        if !self.possession.is_sure() {
             return Look::Late;
         }
-        self.possession.renew(begun);
         let first = self.label_devices().into_iter().next().map(|(_, open)| open.device());
         if let Some(device) = marks.device.or(first) {
-            let _ = write_beat(&device, &self.heartbeat(beat)).await;
+            self.possession.looks.beat(device, self.heartbeat(beat)).await;
         }
         Look::Ours
     }

@@ -216,8 +216,7 @@ impl Pool {
         let nonce = rt::random_u64();
         // An owner that stood still looks here before it writes again.
         let mine = Heartbeat { pool, nonce, host: opener.host(), ..Heartbeat::default() };
-        let claim = Claim::new(&history.devices, &name, mine).await?;
-        possession.follow(claim.before());
+        let claim = Claim::new(&history.devices, &name, &possession, mine).await?;
         if watched {
             // Its owner may have come back while we read, and believes in itself until it looks at
             // the heartbeat again: what it did until then counts.

@@ -8,6 +8,7 @@ mod leftovers;
 mod owners;
 mod rack;
 mod scattered;
+mod takeovers;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

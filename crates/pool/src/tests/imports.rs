@@ -285,7 +285,8 @@ fn a_machine_that_lost_its_pool_to_another_stops_writing() {
     Runtime::simulated(1).block_on(async move {
         let rack = Rack::new(&ALL, SIZE);
         let first = make(&rack, Redundancy::Mirror, &["a", "b"], &[]).await;
-        rt::sleep(Nanos::from_secs(3)).await;
+        // Not in the very moment between a look and a beat: who imports would leave its mark again.
+        rt::sleep(Nanos::from_millis(3500)).await;
         // Somebody else's heartbeat appears, as after an import with -f on a machine that saw none.
         let (pool, nonce, host, beat) = (first.guid(), 7, 2, 1);
         let taken = Heartbeat { pool, nonce, host, beat, ..Heartbeat::default() };
