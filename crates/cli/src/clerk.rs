@@ -26,9 +26,8 @@ const COMMAND: Nanos = Nanos::from_secs(5);
 /// Keeps the list of known pools.
 pub struct Clerk {
     state: StateDir,
-    /// By pool, what is to be told, and what was told last.
+    /// By pool, what is still to be told.
     wanted: RefCell<BTreeMap<u64, u64>>,
-    told: RefCell<BTreeMap<u64, u64>>,
     works: Cell<bool>,
     /// The folder has failed, or kept somebody waiting.
     late: Cell<bool>,
@@ -42,7 +41,6 @@ impl Clerk {
         Rc::new(Self {
             state,
             wanted: RefCell::default(),
-            told: RefCell::default(),
             works: Cell::new(false),
             late: Cell::new(false),
             changed: Notify::new(),
@@ -68,10 +66,7 @@ impl Clerk {
         if !self.works.replace(true) {
             rt::spawn_detached(Box::pin(self.clone().work()));
         }
-        let done = || {
-            let told = self.told.borrow().get(&pool).is_some_and(|told| *told >= generation);
-            told || self.late.get()
-        };
+        let done = || !self.wanted.borrow().contains_key(&pool) || self.late.get();
         if rt::timeout(PATIENCE, Box::pin(self.changed.until(done))).await.is_err() {
             self.is_late("does not answer");
         }
@@ -96,10 +91,9 @@ impl Clerk {
             let state = self.state.clone();
             match rt::aside(move || state.witness(pool, generation)).await {
                 Ok(()) => {
-                    self.told.borrow_mut().insert(pool, generation);
                     self.wanted
                         .borrow_mut()
-                        .retain(|of, newest| *of != pool || *newest > generation);
+                        .retain(|of, newest| *of != pool || *newest != generation);
                     self.late.set(false);
                     self.changed.notify_all();
                 }
