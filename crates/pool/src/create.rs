@@ -23,6 +23,7 @@ use crate::labels::{
     OpenDevice, Opener, clear_label, give_back, read_label, write_config, write_root, write_through,
 };
 use crate::loading::Loaded;
+use crate::possession::Gate;
 use crate::recovery::{
     POOL_RINGS_FROM, Parts, build_array, geometry_of, log_rings_of, ring_configs,
 };
@@ -64,10 +65,7 @@ pub(crate) fn check_alike(there: &[GroupConfig], spec: &PoolSpec) -> Result<(), 
 }
 
 /// Opens everything that a specification names. Nothing is written.
-pub(crate) async fn open_spec(
-    opener: &Rc<dyn Opener>,
-    spec: &PoolSpec,
-) -> Result<Opened, PoolError> {
+pub(crate) async fn open_spec(gate: &Gate, spec: &PoolSpec) -> Result<Opened, PoolError> {
     let mut seen = BTreeSet::new();
     let names = spec.groups.iter().flat_map(|g| &g.devices);
     for path in names.chain(spec.logs.iter().flat_map(|l| &l.devices)) {
@@ -79,14 +77,14 @@ pub(crate) async fn open_spec(
     for group in &spec.groups {
         let mut devices = Vec::new();
         for path in &group.devices {
-            devices.push(open_candidate(opener, path, spec.force).await?);
+            devices.push(open_candidate(gate, path, spec.force).await?);
         }
         opened.groups.push((group.clone(), devices));
     }
     for log in &spec.logs {
         let mut devices = Vec::new();
         for path in &log.devices {
-            devices.push(open_candidate(opener, path, spec.force).await?);
+            devices.push(open_candidate(gate, path, spec.force).await?);
         }
         opened.logs.push((log.clone(), devices));
     }
@@ -125,7 +123,7 @@ pub(crate) fn add_to_config(
         let members: Vec<MemberConfig> =
             candidates.iter().map(|candidate| member(config, candidate)).collect();
         for (member, candidate) in members.iter().zip(candidates) {
-            let open = OpenDevice::new(&candidate.path, candidate.deadline.clone());
+            let open = OpenDevice::new(&candidate.path, candidate.guarded.clone());
             devices.insert(DeviceId(member.device), open);
         }
         let group = GroupConfig {
@@ -151,7 +149,7 @@ pub(crate) fn add_to_config(
         let sides: Vec<MemberConfig> =
             candidates.iter().map(|candidate| member(config, candidate)).collect();
         for (side, candidate) in sides.iter().zip(candidates) {
-            let open = OpenDevice::new(&candidate.path, candidate.deadline.clone());
+            let open = OpenDevice::new(&candidate.path, candidate.guarded.clone());
             devices.insert(DeviceId(side.device), open);
         }
         config.logs.push(RingConfig { ring, len_bytes, start_bytes, sides });
@@ -173,7 +171,7 @@ impl Pool {
         force: bool,
     ) -> Result<(), PoolError> {
         // Whatever else is on it: nothing is written where there is no label.
-        let device = open_candidate(&opener, path, true).await?.device();
+        let device = open_candidate(&Gate::new(opener), path, true).await?.device();
         let label = read_label(&device).await;
         if label.current().is_none() {
             return Err(PoolError::new(format!("{path} has no label of a pool; nothing was done")));
@@ -215,21 +213,18 @@ fn log_places(config: &PoolConfig, devices: &BTreeMap<DeviceId, OpenDevice>) -> 
 
 /// Clears the labels of the log's devices and takes its places on them. When that cannot be done to
 /// the end, all of them are given back.
-pub(crate) async fn prepare_log(
-    opener: &Rc<dyn Opener>,
-    places: &[LogPlace],
-) -> Result<(), PoolError> {
+pub(crate) async fn prepare_log(gate: &Gate, places: &[LogPlace]) -> Result<(), PoolError> {
     for place in places {
         clear(&place.device).await?;
     }
     for (done, place) in places.iter().enumerate() {
         let LogPlace { device, start_bytes, len_bytes } = place;
-        let outcome = write_through(opener, device, *start_bytes, *len_bytes).await;
+        let outcome = write_through(gate, device, *start_bytes, *len_bytes).await;
         let Err(error) = outcome else { continue };
         for place in &places[..done] {
             give_back(&place.device, place.start_bytes, place.len_bytes).await;
         }
-        return Err(match opener.is_unwanted() {
+        return Err(match gate.is_unwanted() {
             true => PoolError::new(
                 "interrupted: no pool has changed, and the place that was taken for the log was \
                  given back",
@@ -250,11 +245,7 @@ pub(crate) async fn clear(device: &Device) -> Result<(), PoolError> {
 }
 
 /// Everything that can be known of a new pool before anything is written, and its devices.
-async fn checked(
-    opener: &Rc<dyn Opener>,
-    name: &str,
-    spec: &PoolSpec,
-) -> Result<Opened, PoolError> {
+async fn checked(gate: &Gate, name: &str, spec: &PoolSpec) -> Result<Opened, PoolError> {
     check_name("pool", name)?;
     for (property, value) in &spec.properties {
         check_property(POOL_PROPERTIES, property, value)?;
@@ -263,7 +254,7 @@ async fn checked(
         return Err(PoolError::new("name at least one data device"));
     }
     check_alike(&[], spec)?;
-    open_spec(opener, spec).await
+    open_spec(gate, spec).await
 }
 
 impl Pool {
@@ -273,7 +264,7 @@ impl Pool {
         name: &str,
         spec: &PoolSpec,
     ) -> Result<(), PoolError> {
-        checked(&opener, name, spec).await.map(|_| ())
+        checked(&Gate::new(opener), name, spec).await.map(|_| ())
     }
 
     /// Makes a pool and imports it. Nothing is written before everything has been checked.
@@ -282,8 +273,8 @@ impl Pool {
         name: &str,
         spec: &PoolSpec,
     ) -> Result<Rc<Pool>, PoolError> {
-        let (opener, possession) = crate::possession::fence(opener);
-        let opened = checked(&opener, name, spec).await?;
+        let gate = Gate::new(opener);
+        let opened = checked(&gate, name, spec).await?;
         let smallest = opened.groups.iter().flat_map(|(_, d)| d).map(|c| c.size_bytes).min();
         let mut config = PoolConfig {
             name: name.to_owned(),
@@ -312,7 +303,7 @@ impl Pool {
         // What takes long, and may be given up, comes first: until then the other devices are what
         // they were.
         let places = log_places(&config, &devices);
-        prepare_log(&opener, &places).await?;
+        prepare_log(&gate, &places).await?;
         if !config.logs.is_empty() {
             for member in config.data_members() {
                 clear(&devices[&DeviceId(member.device)].device()).await?;
@@ -338,7 +329,7 @@ impl Pool {
             exported: false,
             written_at: rt::wall_clock(),
             nonce,
-            host: opener.host(),
+            host: gate.host(),
             counters: [0; COUNTERS],
             log_state: state.encode(),
         };
@@ -348,7 +339,7 @@ impl Pool {
         }
         let log = IntentLog::start(log_config, &rings, &state)?;
         let loaded = Loaded::empty(array);
-        let parts = Parts { opener, possession, nonce, config, devices, log, root, loaded };
+        let parts = Parts { gate, nonce, config, devices, log, root, loaded };
         let pool = Pool::assemble(parts)?;
         pool.note_log_sides(&rings);
         pool.start();

@@ -1,16 +1,15 @@
 //! Finding and opening the devices of a pool.
 
-use std::rc::Rc;
-
 use forebay_array::Layout;
-use forebay_device::{Deadline, Device, ErrorKind};
+use forebay_device::{Device, ErrorKind};
 use forebay_format::config::{MemberConfig, PoolConfig, RingConfig};
 use forebay_format::footer::usual_footer_blocks;
 use forebay_format::label::{MIN_DEVICE_BYTES, body_range};
 use forebay_units::{BLOCK_BYTES, BlockAddr, format_bytes};
 
 use crate::foreign::content_of;
-use crate::labels::{Label, Opener, open_in_time, read_label};
+use crate::labels::{Label, read_label};
+use crate::possession::{Gate, Guarded};
 use crate::spec::Redundancy;
 use crate::{Pool, PoolError};
 
@@ -35,31 +34,31 @@ pub(crate) fn parse_layout(name: &str) -> Option<Layout> {
 /// A device that is about to join a pool.
 pub(crate) struct Candidate {
     pub path: String,
-    pub deadline: Rc<Deadline>,
+    pub guarded: Guarded,
     pub size_bytes: u64,
 }
 
 impl Candidate {
     pub fn device(&self) -> Device {
-        self.deadline.clone()
+        self.guarded.device.clone()
     }
 }
 
 /// Opens a device that is to join a pool, and refuses it when it is too small, in use, or (without
 /// `force`) belongs to a pool already or holds something of others.
 pub(crate) async fn open_candidate(
-    opener: &Rc<dyn Opener>,
+    gate: &Gate,
     path: &str,
     force: bool,
 ) -> Result<Candidate, PoolError> {
-    let deadline = open_in_time(opener, path).map_err(|e| match e.kind {
+    let guarded = gate.open(path).map_err(|e| match e.kind {
         ErrorKind::Busy => PoolError::new(format!(
             "{path} is in use (by a pool that is imported, or another program); name another \
              device, or export that pool first"
         )),
         _ => PoolError::new(e.to_string()),
     })?;
-    let device: Device = deadline.clone();
+    let device = guarded.device.clone();
     let size_bytes = device.geometry().size_bytes;
     if size_bytes < MIN_DEVICE_BYTES {
         return Err(PoolError::new(format!(
@@ -79,7 +78,7 @@ pub(crate) async fn open_candidate(
             "{path} holds {what}; use -f to take it all the same (what is on it is lost)"
         )));
     }
-    Ok(Candidate { path: path.to_owned(), deadline, size_bytes })
+    Ok(Candidate { path: path.to_owned(), guarded, size_bytes })
 }
 
 /// The pool that a label names, unless it was destroyed or has left it.

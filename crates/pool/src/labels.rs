@@ -13,9 +13,9 @@ use forebay_format::label::{
 };
 use forebay_format::superblock::{Superblock, VERSION};
 use forebay_rt as rt;
-use forebay_units::Nanos;
 
 use crate::PoolError;
+use crate::possession::{Gate, Guarded};
 
 /// Everything that the label areas of one device say.
 #[derive(Clone, Debug, Default)]
@@ -173,7 +173,7 @@ pub(crate) async fn clear_label(device: &Device) -> Result<(), DeviceError> {
 /// When that fails, or whoever asked does not want it any more, the region is given back: files
 /// need not stay as full as this has made them.
 pub(crate) async fn write_through(
-    opener: &Rc<dyn Opener>,
+    gate: &Gate,
     device: &Device,
     start_bytes: u64,
     len_bytes: u64,
@@ -185,7 +185,7 @@ pub(crate) async fn write_through(
     let zeros = IoBuf::zeroed(CHUNK as usize).freeze();
     let mut at = 0;
     let outcome = loop {
-        if opener.is_unwanted() {
+        if gate.is_unwanted() {
             break Err(PoolError::new("interrupted"));
         }
         if at == len_bytes {
@@ -238,17 +238,6 @@ pub trait Opener {
     }
 }
 
-/// How long a device may take for a command before its pool's properties are known.
-const SPAN_AT_FIRST: Nanos = Nanos::from_secs(30);
-
-/// Opens a device; it must answer in time.
-pub(crate) fn open_in_time(
-    opener: &Rc<dyn Opener>,
-    path: &str,
-) -> Result<Rc<Deadline>, DeviceError> {
-    Ok(Deadline::new(opener.open(path)?, SPAN_AT_FIRST))
-}
-
 /// A device that is open, with its counters.
 #[derive(Clone)]
 pub(crate) struct OpenDevice {
@@ -258,9 +247,9 @@ pub(crate) struct OpenDevice {
 }
 
 impl OpenDevice {
-    pub fn new(path: &str, deadline: Rc<Deadline>) -> Self {
-        let counted = forebay_device::layers::Counted::new(deadline.clone());
-        Self { path: path.to_owned(), counted, deadline }
+    pub fn new(path: &str, guarded: Guarded) -> Self {
+        let counted = forebay_device::layers::Counted::new(guarded.device);
+        Self { path: path.to_owned(), counted, deadline: guarded.deadline }
     }
 
     pub fn device(&self) -> Device {

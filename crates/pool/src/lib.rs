@@ -63,6 +63,7 @@ pub use labels::Opener;
 pub use volume::{SyncMode, Volume};
 
 use labels::OpenDevice;
+use possession::Gate;
 use stats::Stats;
 use volume::VolumeState;
 
@@ -138,7 +139,7 @@ pub(crate) struct Limits {
 /// An imported pool.
 pub struct Pool {
     pub(crate) guid: u64,
-    pub(crate) opener: Rc<dyn Opener>,
+    pub(crate) gate: Rc<Gate>,
     pub(crate) config: RefCell<PoolConfig>,
     pub(crate) devices: RefCell<BTreeMap<DeviceId, OpenDevice>>,
     pub(crate) array: Rc<Array>,
@@ -163,7 +164,6 @@ pub struct Pool {
     pub(crate) scan: scan::ScanState,
     pub(crate) trims: trimming::Trims,
     pub(crate) nonce: u64,
-    pub(crate) possession: Rc<possession::Possession>,
     /// Serialises commands that change what the pool is made of.
     pub(crate) admin: Mutex<()>,
     /// Background tasks, waited for at export.

@@ -7,7 +7,7 @@ use forebay_units::DeviceId;
 
 use crate::create::{LogPlace, add_to_config, check_alike, clear, member, open_spec, prepare_log};
 use crate::devices::{Candidate, log_number, log_range, open_candidate};
-use crate::labels::{OpenDevice, clear_label, open_in_time, read_label};
+use crate::labels::{OpenDevice, clear_label, read_label};
 use crate::lineage::went_on_apart;
 use crate::recovery::build_array_group;
 use crate::spec::PoolSpec;
@@ -22,7 +22,7 @@ impl Pool {
             return Err(PoolError::new("name the devices to add"));
         }
         check_alike(&self.config.borrow().groups, spec)?;
-        let opened = open_spec(&self.opener, spec).await?;
+        let opened = open_spec(&self.gate, spec).await?;
         // Whoever is refused finds the devices as they were: nothing is written before this.
         let mut trial = self.config.borrow().clone();
         add_to_config(&mut trial, &opened)?;
@@ -37,7 +37,7 @@ impl Pool {
                 len_bytes,
             }));
         }
-        prepare_log(&self.opener, &places).await?;
+        prepare_log(&self.gate, &places).await?;
         for candidate in opened.groups.iter().flat_map(|(_, devices)| devices) {
             clear(&candidate.device()).await?;
         }
@@ -128,7 +128,7 @@ impl Pool {
     pub async fn attach(&self, device: &str, new: &str, force: bool) -> Result<(), PoolError> {
         let _turn = self.turn().await?;
         let old = self.find_member(device)?;
-        let candidate = open_candidate(&self.opener, new, force).await?;
+        let candidate = open_candidate(&self.gate, new, force).await?;
         let is_log = self.is_log(old.device);
         let needed = self.needed_bytes(&old)?;
         if candidate.size_bytes < needed {
@@ -138,13 +138,13 @@ impl Pool {
             self.check_mirror(&old)?;
         }
         self.check_one_more(&candidate)?;
-        let open = OpenDevice::new(new, candidate.deadline.clone());
+        let open = OpenDevice::new(new, candidate.guarded.clone());
         let added = member(&mut self.config.borrow_mut(), &candidate);
         let id = DeviceId(added.device);
         if is_log {
             let (start_bytes, len_bytes) = self.ring_range(old.device)?;
             let device = open.device();
-            prepare_log(&self.opener, &[LogPlace { device, start_bytes, len_bytes }]).await?;
+            prepare_log(&self.gate, &[LogPlace { device, start_bytes, len_bytes }]).await?;
             self.devices.borrow_mut().insert(id, open);
             {
                 let mut config = self.config.borrow_mut();
@@ -313,7 +313,7 @@ impl Pool {
             PoolError::new(error.message + if same { &hint } else { "" })
         })?;
         clear_label(&candidate.device()).await?;
-        let open = OpenDevice::new(&path, candidate.deadline.clone());
+        let open = OpenDevice::new(&path, candidate.guarded.clone());
         let added = member(&mut self.config.borrow_mut(), &candidate);
         let id = DeviceId(added.device);
         self.array
@@ -348,7 +348,7 @@ impl Pool {
         path: &str,
         force: bool,
     ) -> Result<Candidate, PoolError> {
-        let candidate = open_candidate(&self.opener, path, force).await?;
+        let candidate = open_candidate(&self.gate, path, force).await?;
         let needed = self.needed_bytes(old)?;
         if candidate.size_bytes < needed {
             return Err(too_small(path, candidate.size_bytes, needed));
@@ -451,7 +451,7 @@ impl Pool {
         let open = match held {
             Some(held) if self.carries_label(&held, found.device).await => held,
             // Closed, or nothing answers there any more: it may have come back under its name.
-            held => match open_in_time(&self.opener, &found.path) {
+            held => match self.gate.open(&found.path) {
                 Ok(device) => OpenDevice::new(&found.path, device),
                 Err(error) => held.ok_or(error)?,
             },

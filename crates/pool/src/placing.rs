@@ -1,15 +1,15 @@
 //! Which devices an import has, which root of theirs counts, and whether that is enough.
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
 
-use forebay_device::{BlockDevice, Deadline, Device, IoBuf};
+use forebay_device::IoBuf;
 use forebay_format::config::{MemberConfig, MemberUse, PoolConfig, RingConfig};
 use forebay_format::superblock::{Superblock, VERSION};
 use forebay_units::{CommitId, DeviceId};
 
 use crate::PoolError;
-use crate::labels::{Label, OpenDevice, Opener, open_in_time, read_label};
+use crate::labels::{Label, OpenDevice, read_label};
+use crate::possession::{Gate, Guarded};
 use crate::recovery::{POOL_RINGS_FROM, geometry_of};
 use crate::spec::ImportOptions;
 
@@ -19,19 +19,18 @@ const FIRST_BYTES: usize = 4096;
 /// A device found with a label of the pool.
 pub(crate) struct Found {
     pub path: String,
-    pub deadline: Rc<Deadline>,
+    pub guarded: Guarded,
     pub label: Label,
 }
 
 /// Reads the labels of all devices at `paths` that can be opened.
-pub(crate) async fn find_devices(opener: &Rc<dyn Opener>, paths: &[String]) -> Vec<Found> {
+pub(crate) async fn find_devices(gate: &Gate, paths: &[String]) -> Vec<Found> {
     let mut found = Vec::new();
     for path in paths {
-        let Ok(deadline) = open_in_time(opener, path) else { continue };
-        let device: Device = deadline.clone();
-        let label = read_label(&device).await;
+        let Ok(guarded) = gate.open(path) else { continue };
+        let label = read_label(&guarded.device).await;
         if !label.configs.is_empty() {
-            found.push(Found { path: path.clone(), deadline, label });
+            found.push(Found { path: path.clone(), guarded, label });
         }
     }
     found
@@ -130,16 +129,12 @@ fn who_is_newer(config: &PoolConfig, found: &[&Found]) -> String {
 /// Of the devices at `paths`, which were all looked at and have no label of the pool that was wanted:
 /// those that do not answer or cannot be read, for a refusal. (A device that is read and belongs to
 /// something else is none of ours.)
-pub(crate) async fn name_unreadable(
-    opener: &Rc<dyn Opener>,
-    paths: &[String],
-    found: &[Found],
-) -> String {
+pub(crate) async fn name_unreadable(gate: &Gate, paths: &[String], found: &[Found]) -> String {
     const NAMED: usize = 8;
     let mut bad = Vec::new();
     for path in paths.iter().filter(|path| found.iter().all(|f| f.path != **path)) {
-        let outcome = match open_in_time(opener, path) {
-            Ok(device) => device.read(0, IoBuf::zeroed(FIRST_BYTES)).await.map(drop),
+        let outcome = match gate.open(path) {
+            Ok(guarded) => guarded.device.read(0, IoBuf::zeroed(FIRST_BYTES)).await.map(drop),
             Err(error) => Err(error),
         };
         bad.extend(outcome.err().map(|error| error.to_string()));
@@ -206,10 +201,10 @@ pub(crate) fn place_devices(
             .filter(|f| f.label.configs[0].0.device == member.device)
             .max_by_key(newest);
         // One that was cut short is as good as missing.
-        let whole = |f: &&&Found| f.deadline.geometry().size_bytes >= member.size_bytes;
+        let whole = |f: &&&Found| f.guarded.device.geometry().size_bytes >= member.size_bytes;
         let Some(best) = best.filter(whole) else { return };
         member.path.clone_from(&best.path);
-        devices.insert(DeviceId(member.device), OpenDevice::new(&best.path, best.deadline.clone()));
+        devices.insert(DeviceId(member.device), OpenDevice::new(&best.path, best.guarded.clone()));
         if data {
             let last = best.label.roots.first().map_or(CommitId(0), |r| r.commit);
             // Everything up to the root before the newest was flushed to all members in use, so a
@@ -232,7 +227,7 @@ pub(crate) fn place_devices(
         let same = found.iter().filter(|f| f.label.configs[0].0.device == side.device);
         let best = same.max_by_key(|f| f.label.configs[0].0.generation);
         if let Some(best) = best {
-            let open = OpenDevice::new(&best.path, best.deadline.clone());
+            let open = OpenDevice::new(&best.path, best.guarded.clone());
             devices.insert(DeviceId(side.device), open);
         }
     }

@@ -23,13 +23,11 @@ mod looks;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
-use std::future::Future;
-use std::pin::Pin;
 use std::rc::Rc;
 
 use forebay_device::{
-    Allocation, BlockDevice, Device, DeviceError, DeviceFuture, ErrorKind, Geometry, IoBuf,
-    IoBytes, Operation, ZeroOptions,
+    Allocation, BlockDevice, Deadline, Device, DeviceError, DeviceFuture, ErrorKind, Geometry,
+    IoBuf, IoBytes, Operation, ZeroOptions,
 };
 use forebay_format::config::MemberUse;
 use forebay_format::label::Heartbeat;
@@ -41,7 +39,7 @@ use crate::labels::{OpenDevice, Opener, look_for_beat, read_beat, write_beat};
 use crate::placing::Found;
 use crate::spec::ImportOptions;
 use crate::{Pool, PoolError};
-use looks::Looks;
+use looks::{Answer, Looks};
 
 /// How long an import watches for the beats of another owner, and after its own first mark waits for
 /// one that has come back: that one looks, finds the mark and stops.
@@ -50,6 +48,8 @@ pub(crate) const WATCH: Nanos = Nanos::from_secs(4);
 /// writing before the new one begins.
 const TRUST: Nanos = Nanos::from_secs(3);
 const BEAT_EVERY: Nanos = Nanos::from_secs(1);
+/// When it is looked again by whoever is not sure.
+const AGAIN: Nanos = Nanos::from_millis(100);
 /// After this another owner has beaten again.
 const BEATEN_AGAIN: Nanos = Nanos::from_millis(1500);
 
@@ -65,10 +65,35 @@ pub(crate) struct Possession {
     /// nothing is there yet that could be lost.
     known_at: Cell<Option<Nanos>>,
     lost: Cell<bool>,
+    /// Nobody looks any more.
+    ended: Cell<bool>,
+    /// Writes that a device has been given and has not answered.
+    under_way: Cell<usize>,
     changed: Rc<Notify>,
     /// Whose marks this owner replaced when it came.
     before: RefCell<Vec<u64>>,
     looks: Rc<Looks>,
+    /// What has been heard since it is not sure.
+    gap: RefCell<Option<Gap>>,
+}
+
+/// A time without a look that counts. One device is not enough after it: a beat of ours may have been on its
+/// way when time stood still, and lie over another's now. An import leaves its mark on every device, and
+/// renews it: either two devices must have been heard, or one after whoever is there has beaten again.
+struct Gap {
+    since: Nanos,
+    heard: BTreeSet<usize>,
+    /// When the last look ended: another gap may follow.
+    looked_at: Nanos,
+}
+
+/// What a look at the heartbeats shows.
+enum Look {
+    /// The devices that have said so, if any could be read.
+    Ours(Vec<Device>),
+    Another,
+    /// No device has answered, or so much time has passed since that it says nothing.
+    Late,
 }
 
 impl Possession {
@@ -76,9 +101,12 @@ impl Possession {
         Rc::new(Self {
             known_at: Cell::new(None),
             lost: Cell::new(false),
+            ended: Cell::new(false),
+            under_way: Cell::new(0),
             changed: Notify::new(),
             before: RefCell::default(),
             looks: Looks::new(),
+            gap: RefCell::default(),
         })
     }
 
@@ -95,10 +123,17 @@ impl Possession {
         self.known_at.get().is_none_or(|at| clock().since(at) <= TRUST)
     }
 
-    /// Waits until it is known who the owner is: an error when it is another.
-    async fn settled(&self) -> Result<(), ()> {
-        self.changed.until(|| self.lost.get() || self.is_sure()).await;
-        if self.lost.get() { Err(()) } else { Ok(()) }
+    /// Waits until it is known who the owner is: an error when it is another, or nobody looks any more.
+    async fn settled(&self) -> Result<(), &'static str> {
+        self.changed.until(|| self.lost.get() || self.ended.get() || self.is_sure()).await;
+        if self.lost.get() {
+            return Err("another process has imported the pool");
+        }
+        if self.ended.get() { Err("the pool has ended here") } else { Ok(()) }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.under_way.get() == 0
     }
 
     /// The heartbeat was looked at, at `at` or later, and was ours.
@@ -108,9 +143,53 @@ impl Possession {
         self.changed.notify_all();
     }
 
-    /// The heartbeat ends.
+    /// Looks at the heartbeat of one device that answers, or of all that do, for those of others than this
+    /// owner of `pool`.
+    async fn look(&self, devices: &[Device], all: bool, pool: u64, nonce: u64) -> Look {
+        let begun = clock();
+        let since = self.not_sure_since(begun);
+        let all = all || since.is_some();
+        let answers = self.looks.look(devices, all).await;
+        let known = |held: &Heartbeat| held.nonce == nonce || self.came_before(held.nonce);
+        let mut held = answers.iter().filter_map(|answer| answer.held);
+        if held.any(|held| held.pool == pool && !known(&held)) {
+            return Look::Another;
+        }
+        // What was asked before says nothing of who is the owner now.
+        let since = since.unwrap_or(Nanos::ZERO);
+        let heard = || answers.iter().filter(|answer| answer.asked_at >= since);
+        // Where all have answered and none can be read, the next root fails too, and deals with it.
+        let mute = answers.is_empty() && self.looks.is_answered();
+        let asked_at = heard().map(|answer| answer.asked_at).max().or(mute.then_some(begun));
+        let Some(asked_at) = asked_at else { return Look::Late };
+        if let Some(gap) = &mut *self.gap.borrow_mut() {
+            gap.heard.extend(heard().map(Answer::key));
+            gap.looked_at = clock();
+            if gap.heard.len() < 2 && asked_at < gap.since + BEATEN_AGAIN {
+                return Look::Late;
+            }
+        }
+        self.renew(asked_at);
+        match self.is_sure() {
+            true => Look::Ours(heard().map(|answer| answer.device.clone()).collect()),
+            false => Look::Late,
+        }
+    }
+
+    /// Since when there has been no look that counts, if it is so.
+    fn not_sure_since(&self, now: Nanos) -> Option<Nanos> {
+        let mut gap = self.gap.borrow_mut();
+        if self.is_sure() {
+            *gap = None;
+        } else if gap.as_ref().is_none_or(|gap| now.since(gap.looked_at) > TRUST) {
+            *gap = Some(Gap { since: now, heard: BTreeSet::new(), looked_at: now });
+        }
+        gap.as_ref().map(|gap| gap.since)
+    }
+
+    /// The heartbeat ends, and with it the right to write.
     fn end(&self) {
-        self.known_at.set(None);
+        self.ended.set(true);
         self.changed.notify_all();
     }
 
@@ -120,33 +199,68 @@ impl Possession {
     }
 }
 
-/// An opener whose devices ask before they write.
-pub(crate) fn fence(inner: Rc<dyn Opener>) -> (Rc<dyn Opener>, Rc<Possession>) {
-    let possession = Possession::new();
-    (Rc::new(FencedOpener { inner, possession: possession.clone() }), possession)
+/// A write that a device has been given.
+struct UnderWay<'a>(&'a Possession);
+
+impl<'a> UnderWay<'a> {
+    fn new(possession: &'a Possession) -> Self {
+        possession.under_way.set(possession.under_way.get() + 1);
+        Self(possession)
+    }
 }
 
-struct FencedOpener {
-    inner: Rc<dyn Opener>,
-    possession: Rc<Possession>,
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.under_way.set(self.0.under_way.get() - 1);
+        if self.0.is_idle() {
+            self.0.changed.notify_all();
+        }
+    }
 }
 
-impl Opener for FencedOpener {
-    fn open(&self, path: &str) -> Result<Device, DeviceError> {
-        let inner = self.inner.open(path)?;
-        Ok(Rc::new(Fenced { inner, possession: self.possession.clone() }))
+/// How long a device may take for a command before its pool's properties are known.
+const SPAN_AT_FIRST: Nanos = Nanos::from_secs(30);
+
+/// A device that must answer in time, and is asked to write by the pool's only owner.
+#[derive(Clone)]
+pub(crate) struct Guarded {
+    pub deadline: Rc<Deadline>,
+    pub device: Device,
+}
+
+/// Through which all devices of a pool are opened.
+pub(crate) struct Gate {
+    opener: Rc<dyn Opener>,
+    pub possession: Rc<Possession>,
+}
+
+impl Gate {
+    /// One for a pool that may write, until its heartbeat runs.
+    pub fn new(opener: Rc<dyn Opener>) -> Rc<Self> {
+        Rc::new(Self { opener, possession: Possession::new() })
     }
 
-    fn host(&self) -> u64 {
-        self.inner.host()
+    /// Opens a device; it must answer in time. Waiting for a look at the heartbeat is not the device's fault
+    /// and is not counted.
+    pub fn open(&self, path: &str) -> Result<Guarded, DeviceError> {
+        let deadline = Deadline::new(self.opener.open(path)?, SPAN_AT_FIRST);
+        let fenced = Fenced { inner: deadline.clone(), possession: self.possession.clone() };
+        Ok(Guarded { deadline, device: Rc::new(fenced) })
     }
 
-    fn witness(&self, pool: u64, generation: u64) -> Pin<Box<dyn Future<Output = ()> + '_>> {
-        self.inner.witness(pool, generation)
+    /// See [`Opener::host`].
+    pub fn host(&self) -> u64 {
+        self.opener.host()
     }
 
-    fn is_unwanted(&self) -> bool {
-        self.inner.is_unwanted()
+    /// See [`Opener::witness`].
+    pub async fn witness(&self, pool: u64, generation: u64) {
+        self.opener.witness(pool, generation).await;
+    }
+
+    /// See [`Opener::is_unwanted`].
+    pub fn is_unwanted(&self) -> bool {
+        self.opener.is_unwanted()
     }
 }
 
@@ -164,16 +278,16 @@ impl Fenced {
         call: impl FnOnce() -> DeviceFuture<'a, ()> + 'a,
     ) -> DeviceFuture<'a, ()> {
         Box::pin(async move {
-            let another = |()| {
-                let detail = "another process has imported the pool".to_owned();
-                let kind = ErrorKind::Other { detail };
+            let refused = |why: &str| {
+                let kind = ErrorKind::Other { detail: why.to_owned() };
                 DeviceError::new(self.name(), operation, offset_bytes, len_bytes, kind)
             };
-            self.possession.settled().await.map_err(another)?;
+            self.possession.settled().await.map_err(refused)?;
+            let _under_way = UnderWay::new(&self.possession);
             call().await?;
             // The kernel may have held it while this process stood still, and have written it after
             // a new owner had read what counts.
-            self.possession.settled().await.map_err(another)
+            self.possession.settled().await.map_err(refused)
         })
     }
 }
@@ -286,8 +400,7 @@ impl Claim {
         mine: Heartbeat,
     ) -> Result<Self, PoolError> {
         let mut mine = mine;
-        let devices: Vec<Device> =
-            found.iter().map(|found| found.deadline.clone() as Device).collect();
+        let devices: Vec<Device> = found.iter().map(|found| found.guarded.device.clone()).collect();
         // A device whose mark could not be read, or that is away now, may have what others have.
         let mut before = known_nonces(found);
         let beats = found.iter().filter_map(|found| found.label.beat.as_ref());
@@ -330,36 +443,26 @@ impl Drop for Claim {
 
 impl Holders {
     async fn go_on(self: Rc<Self>) {
-        for beat in 1.. {
-            rt::sleep(BEAT_EVERY).await;
+        let (mut beat, mut pause) = (0, BEAT_EVERY);
+        loop {
+            rt::sleep(pause).await;
             let devices = self.devices.borrow().clone();
-            let mut begun = clock();
-            let after_gap = !self.possession.is_sure();
-            let mut answers = self.possession.looks.look(&devices, true).await;
-            if after_gap && answers.iter().filter(|answer| answer.asked_at >= begun).count() < 2 {
-                // As below: the only mark there was may lie under a late one of ours.
-                rt::sleep(BEATEN_AGAIN).await;
-                begun = clock();
-                answers.extend(self.possession.looks.look(&devices, true).await);
-            }
+            let Heartbeat { pool, nonce, .. } = self.mine;
+            let look = self.possession.look(&devices, true, pool, nonce).await;
             if self.has_ended() {
                 return;
             }
-            let mut held = answers.iter().filter_map(|answer| answer.held);
-            // The mark of somebody else stays, and this import ends.
-            if held.any(|held| self.is_another(&held)) {
-                self.possession.lose();
-                return;
-            }
-            let asked_at = answers.iter().map(|answer| answer.asked_at).max();
-            // Where no mark can be read none can be left; roots will not be written either.
-            let mute = self.possession.looks.is_answered();
-            if let Some(at) = asked_at.or(mute.then_some(begun)) {
-                self.possession.renew(at);
-            }
-            for answer in answers {
-                let mark = Heartbeat { beat, ..self.mine };
-                self.possession.looks.beat(answer.device, mark).await;
+            match look {
+                Look::Ours(devices) => {
+                    beat += 1;
+                    pause = BEAT_EVERY;
+                    for device in devices {
+                        self.possession.looks.beat(device, Heartbeat { beat, ..self.mine }).await;
+                    }
+                }
+                Look::Late => pause = AGAIN,
+                // The mark of somebody else stays, and this import ends.
+                Look::Another => return self.possession.lose(),
             }
         }
     }
@@ -405,36 +508,16 @@ fn taken(name: &str) -> PoolError {
 async fn beats(found: &[&Found]) -> Vec<Option<Option<u64>>> {
     let mut beats = Vec::new();
     for found in found {
-        let device: Device = found.deadline.clone();
-        let held = look_for_beat(&device).await.ok();
+        let device = &found.guarded.device;
+        let held = look_for_beat(device).await.ok();
         beats.push(held.map(|held| held.map(|beat| beat.beat)));
     }
     beats
 }
 
-/// What a look at the heartbeat shows.
-enum Look {
-    Ours,
-    Another,
-    /// No device has answered, or so much time has passed since that it says nothing.
-    Late,
-}
-
-/// What the heartbeats say.
-#[derive(Default)]
-struct Marks {
-    /// One is of somebody who came later.
-    another: bool,
-    read: usize,
-    /// The first device that could be read.
-    device: Option<Device>,
-    /// When the last of those was asked that could be read.
-    asked_at: Option<Nanos>,
-}
-
 impl Pool {
     fn heartbeat(&self, beat: u64) -> Heartbeat {
-        let (host, log) = (self.opener.host(), self.log.mark());
+        let (host, log) = (self.gate.host(), self.log.mark());
         Heartbeat { pool: self.guid, nonce: self.nonce, host, beat, log }
     }
 
@@ -447,32 +530,40 @@ impl Pool {
     /// The task that shows others that the pool is in use, and stops it when another has taken it.
     pub(crate) async fn heartbeat_loop(self: Rc<Self>) {
         self.beat_until_closed().await;
-        self.possession.looks.rest().await;
+        self.gate.possession.looks.rest().await;
     }
 
     async fn beat_until_closed(&self) {
-        const AGAIN: Nanos = Nanos::from_millis(100);
+        let possession = &self.gate.possession;
         let (mut beat, mut pause) = (0, BEAT_EVERY);
         // Who has imported has looked all the time.
-        if self.possession.known_at.get().is_none() {
-            self.possession.renew(clock());
+        if possession.known_at.get().is_none() {
+            possession.renew(clock());
         }
         loop {
-            let quit = Box::pin(self.sync.done.until(|| self.closed.get() || self.is_stopped()));
-            let _ = rt::timeout(pause, quit).await;
-            let ending = self.closed.get() || self.is_stopped();
-            if ending && self.possession.is_sure() {
-                self.possession.end();
-                return;
+            let ending = || self.closed.get() || self.is_stopped();
+            let over = rt::now() + pause;
+            let _ = rt::timeout(pause, Box::pin(self.sync.done.until(ending))).await;
+            if ending() {
+                // What a device has been given still counts, and others have to see that there is something.
+                let idle = Box::pin(possession.changed.until(|| possession.is_idle()));
+                if rt::timeout(over.since(rt::now()), idle).await.is_ok() {
+                    return possession.end();
+                }
             }
-            pause = BEAT_EVERY;
-            match self.look_and_beat(beat + 1).await {
-                Look::Ours => beat += 1,
+            match possession.look(&self.beat_devices(), false, self.guid, self.nonce).await {
+                Look::Ours(devices) => {
+                    beat += 1;
+                    pause = BEAT_EVERY;
+                    let first = || self.beat_devices().into_iter().next();
+                    if let Some(device) = devices.into_iter().next().or_else(first) {
+                        possession.looks.beat(device, self.heartbeat(beat)).await;
+                    }
+                }
                 Look::Late => pause = AGAIN,
                 Look::Another => {
                     self.stop("another process has imported the pool; it must be imported anew");
-                    self.possession.lose();
-                    return;
+                    return possession.lose();
                 }
             }
         }
@@ -487,53 +578,6 @@ impl Pool {
         let sides = sides.filter(|side| side.state == MemberUse::Online);
         let logs = sides.filter_map(|side| devices.get(&DeviceId(side.device)));
         data.chain(logs.map(OpenDevice::device)).collect()
-    }
-
-    /// Reads the heartbeat of one device that answers, or of all that do. What they said when they were
-    /// asked before `since` says nothing of who is the owner now.
-    async fn marks(&self, all: bool, since: Nanos) -> Marks {
-        let mut marks = Marks::default();
-        for answer in self.possession.looks.look(&self.beat_devices(), all).await {
-            let known = |nonce: u64| nonce == self.nonce || self.possession.came_before(nonce);
-            let held = answer.held.filter(|held| held.pool == self.guid);
-            marks.another |= held.is_some_and(|held| !known(held.nonce));
-            if answer.asked_at >= since {
-                marks.read += 1;
-                marks.device.get_or_insert(answer.device);
-                marks.asked_at = marks.asked_at.max(Some(answer.asked_at));
-            }
-        }
-        marks
-    }
-
-    async fn look_and_beat(&self, beat: u64) -> Look {
-        let mut begun = clock();
-        // After a gap one device is not enough: a beat of ours may have been on its way when time
-        // stood still, and lie over another's now. An import leaves its mark on every device.
-        let after_gap = !self.possession.is_sure();
-        let since = if after_gap { begun } else { Nanos::ZERO };
-        let mut marks = self.marks(after_gap, since).await;
-        if after_gap && !marks.another && marks.read < 2 {
-            // The late beat may lie over the only mark there was: whoever left it beats again.
-            rt::sleep(BEATEN_AGAIN).await;
-            begun = clock();
-            marks = self.marks(true, begun).await;
-        }
-        if marks.another {
-            return Look::Another;
-        }
-        // Where all have answered and none can be read, the next root fails too, and deals with it.
-        let mute = marks.read == 0 && self.possession.looks.is_answered();
-        let Some(at) = marks.asked_at.or(mute.then_some(begun)) else { return Look::Late };
-        self.possession.renew(at);
-        if !self.possession.is_sure() {
-            return Look::Late;
-        }
-        let first = self.label_devices().into_iter().next().map(|(_, open)| open.device());
-        if let Some(device) = marks.device.or(first) {
-            self.possession.looks.beat(device, self.heartbeat(beat)).await;
-        }
-        Look::Ours
     }
 }
 

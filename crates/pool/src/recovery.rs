@@ -7,7 +7,6 @@ use std::rc::Rc;
 
 use forebay_array::{Array, GroupConfig as ArrayGroup, GroupGeometry, MemberState};
 use forebay_array::{ErrorCounts, MemberConfig as ArrayMember, MemberStatus};
-use forebay_device::Device;
 use forebay_format::config::{GroupConfig, MemberConfig, MemberUse, PoolConfig, RingConfig};
 use forebay_format::footer::footer_blocks;
 use forebay_format::label::{Heartbeat, SUPERBLOCK_SLOTS};
@@ -32,7 +31,7 @@ use crate::placing::{
     Found, check_complete, check_newest, find_devices, leave_missing_logs, name_unreadable,
     newest_root, place_devices, select_pool, with_what_lacks,
 };
-use crate::possession::{Claim, Possession, WATCH, check_not_in_use, fence, is_being_imported};
+use crate::possession::{Claim, Gate, WATCH, check_not_in_use, is_being_imported};
 use crate::replay::{OldLog, read_log};
 use crate::scan::ScanState;
 use crate::spec::ImportOptions;
@@ -50,8 +49,7 @@ pub(crate) const MOST_DIRTY_BYTES: u64 = 256 << 20;
 
 /// Everything that a running pool is put together from.
 pub(crate) struct Parts {
-    pub opener: Rc<dyn Opener>,
-    pub possession: Rc<Possession>,
+    pub gate: Rc<Gate>,
     pub nonce: u64,
     pub config: PoolConfig,
     pub devices: BTreeMap<DeviceId, OpenDevice>,
@@ -192,39 +190,38 @@ impl Pool {
         options: &ImportOptions,
     ) -> Result<Rc<Pool>, PoolError> {
         let begun = rt::now();
-        let (opener, possession) = fence(opener);
-        let mut found = find_devices(&opener, paths).await;
+        let gate = Gate::new(opener);
+        let mut found = find_devices(&gate, paths).await;
         let keep = options.keep.as_deref();
         let selected = match select_pool(&found, name_or_guid) {
             Ok(selected) => selected,
             Err(error) => {
-                let bad = name_unreadable(&opener, paths, &found).await;
+                let bad = name_unreadable(&gate, paths, &found).await;
                 return Err(PoolError::new(error.message + &bad));
             }
         };
         let mut history = one_history(selected, keep)?;
         let chosen = choose_root(&history, name_or_guid, options)?;
         let (root, config) = &chosen;
-        let elsewhere = !root.exported && root.host != opener.host();
+        let elsewhere = !root.exported && root.host != gate.host();
         // A mark of nobody who has written a root: an import that is going on, or was cut short.
         let watched = elsewhere || is_being_imported(&history.devices, config.guid);
         if watched {
             check_not_in_use(&history.devices, &config.name, elsewhere, options).await?;
         }
         let (pool, name) = (config.guid, config.name.clone());
-        let mut judged = judge(&history, chosen, opener.host(), options).await?;
+        let mut judged = judge(&history, chosen, gate.host(), options).await?;
         let nonce = rt::random_u64();
         // An owner that stood still looks here before it writes again.
-        let mine = Heartbeat { pool, nonce, host: opener.host(), ..Heartbeat::default() };
-        let claim = Claim::new(&history.devices, &name, &possession, mine).await?;
+        let mine = Heartbeat { pool, nonce, host: gate.host(), ..Heartbeat::default() };
+        let claim = Claim::new(&history.devices, &name, &gate.possession, mine).await?;
         if watched {
             // Its owner may have come back while we read, and believes in itself until it looks at
             // the heartbeat again: what it did until then counts.
             rt::sleep(WATCH).await;
             claim.look().await?;
             for device in &mut found {
-                let again: Device = device.deadline.clone();
-                device.label = read_label(&again).await;
+                device.label = read_label(&device.guarded.device).await;
             }
             let all: Vec<String> = found.iter().map(|device| device.path.clone()).collect();
             found.retain(|device| !device.label.configs.is_empty());
@@ -236,7 +233,7 @@ impl Pool {
             };
             history = one_history(select_pool(&found, name_or_guid).map_err(gone)?, keep)?;
             let chosen = choose_root(&history, name_or_guid, options)?;
-            judged = judge(&history, chosen, opener.host(), options).await?;
+            judged = judge(&history, chosen, gate.host(), options).await?;
         }
         let Judged {
             mut root,
@@ -270,7 +267,7 @@ impl Pool {
             // A failed repair leaves what there was: the journal has been read all the same.
             let _ = loaded.array.repair(*addr, bytes).await;
         }
-        let parts = Parts { opener, possession, nonce, config, devices, log, root, loaded };
+        let parts = Parts { gate, nonce, config, devices, log, root, loaded };
         let pool = Pool::assemble(parts)?;
         pool.sync.rooted.set(newest.rooted);
         pool.recover(&log_state, old_log, &mut report).await.map_err(|e| pool.ended_by(e))?;
@@ -354,7 +351,7 @@ impl Pool {
 
     /// Puts a pool together; nothing runs yet.
     pub(crate) fn assemble(parts: Parts) -> Result<Rc<Pool>, PoolError> {
-        let Parts { opener, possession, nonce, config, devices, log, root, loaded } = parts;
+        let Parts { gate, nonce, config, devices, log, root, loaded } = parts;
         let Loaded { array, table, map, journal: journal_segments, doubled, .. } = loaded;
         let in_flight = InFlight::new(64 << 20);
         let guid = config.guid;
@@ -373,7 +370,7 @@ impl Pool {
         let (limits, dirty_limit, usable_blocks) = limits_for(&config, &array);
         let pool = Rc::new(Pool {
             guid,
-            opener,
+            gate,
             reader: Reader::new(array.clone(), table.clone(), guid, footer_cache_bytes(&config)),
             in_flight,
             classes: Classes::new(separate),
@@ -412,7 +409,6 @@ impl Pool {
             scan: ScanState::restored(config.scan.as_ref()),
             trims: crate::trimming::Trims::default(),
             nonce,
-            possession,
             admin: Mutex::new(()),
             tasks: Vec::new().into(),
             heart: None.into(),

@@ -103,7 +103,7 @@ impl Pool {
             exported,
             written_at: rt::wall_clock(),
             nonce: self.nonce,
-            host: self.opener.host(),
+            host: self.gate.host(),
             counters: self.counters(),
             log_state,
         }
@@ -183,7 +183,7 @@ impl Pool {
             self.stats.wrote_root(2 * 4096);
         }
         verdict.judge("configuration")?;
-        self.opener.witness(self.guid, config.generation).await;
+        self.gate.witness(self.guid, config.generation).await;
         Ok(config)
     }
 

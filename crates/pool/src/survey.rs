@@ -14,13 +14,14 @@ use crate::devices::{log_number, owner_of};
 use crate::labels::Opener;
 use crate::lineage::one_history;
 use crate::placing::{Found, find_devices, newest_root};
+use crate::possession::Gate;
 use crate::stats::io_counts;
 use crate::status::{FoundPool, Health, PoolStatus, PoolSummary, VdevSpace, VdevStatus};
 
 impl Pool {
     /// Looks for pools on `paths`. Devices that cannot be opened, or have no label, are passed by.
     pub async fn discover(opener: Rc<dyn Opener>, paths: &[String]) -> Vec<FoundPool> {
-        let found = find_devices(&opener, paths).await;
+        let found = find_devices(&Gate::new(opener), paths).await;
         let mut by_guid: BTreeMap<u64, Vec<&Found>> = BTreeMap::new();
         for device in &found {
             by_guid.entry(device.label.configs[0].0.pool).or_default().push(device);

@@ -16,8 +16,8 @@ use crate::labels::{look_for_beat, write_beat};
 
 /// A device that does not answer within this is left to its thoughts, and the next is asked.
 const PATIENCE: Nanos = Nanos::from_millis(300);
-/// How long a look takes at most: with the time between two it is less than what a look counts.
-const LOOK: Nanos = Nanos::from_millis(1500);
+/// How long a look takes at most: what it has heard at its beginning must count until the next one has ended.
+const LOOK: Nanos = Nanos::from_millis(900);
 
 /// What a device said that could be read.
 pub(super) struct Answer {
@@ -25,6 +25,13 @@ pub(super) struct Answer {
     /// `None` when there is none: nobody has left a mark there, for an import does on every device.
     pub held: Option<Heartbeat>,
     pub asked_at: Nanos,
+}
+
+impl Answer {
+    /// Of which device, as long as that is open.
+    pub fn key(&self) -> usize {
+        key(&self.device)
+    }
 }
 
 /// Questions that are open, and beats on their way.
@@ -75,9 +82,13 @@ impl Looks {
         self.open.borrow().is_empty()
     }
 
-    /// What devices say until one has a heartbeat, or all of them that answer in time.
+    /// What devices say until one has a heartbeat, or all of them that answer in time. One that was late the
+    /// last time is heard now: devices that always take longer than a look would never be.
     pub async fn look(self: &Rc<Self>, devices: &[Device], all: bool) -> Vec<Answer> {
-        self.answers.borrow_mut().clear();
+        let late = self.answers.take();
+        if !late.is_empty() && (all || late.iter().any(|answer| answer.held.is_some())) {
+            return late;
+        }
         let over = rt::now() + LOOK;
         let ready = || self.is_answered() || (!all && self.has_beat());
         for device in devices {

@@ -8,7 +8,7 @@ use forebay_rt as rt;
 use forebay_rt::Runtime;
 use forebay_units::Nanos;
 
-use super::{Claim, Fenced, Possession};
+use super::{Claim, Fenced, Gate, Possession};
 use crate::labels::{Opener, read_beat, write_beat};
 use crate::placing::{Found, find_devices};
 use crate::spec::{GroupSpec, ImportOptions, PoolSpec, Redundancy};
@@ -159,6 +159,35 @@ fn a_write_that_ends_after_a_gap_counts_when_the_heartbeat_has_been_looked_at() 
     }
 }
 
+// What waited at the fence would write to devices that nobody looks at any more.
+#[test]
+fn a_pool_that_has_stopped_writes_no_more_and_beats_until_its_last_write_has_ended() {
+    Runtime::simulated(1).block_on(async {
+        let shelf = shelf();
+        let pool = create(Machine { shelf: shelf.clone(), host: 1 }).await;
+        let possession = pool.gate.possession.clone();
+        // A device that answers when `held` is sure.
+        let (slow, held, ended) = fenced();
+        let own = Rc::new(Fenced { inner: slow, possession: possession.clone() });
+        rt::sleep(Nanos::from_secs(4)).await;
+        held.known_at.set(Some(Nanos(0)));
+        write_later(&own, &ended);
+        rt::sleep(MOMENT).await;
+        pool.stop("it was asked to");
+        rt::sleep(Nanos::from_secs(2)).await;
+        assert!(ended.borrow().is_empty());
+        assert!(!possession.ended.get(), "a device has been given a write");
+        held.renew(rt::now_with_suspension());
+        rt::sleep(Nanos::from_secs(2)).await;
+        assert_eq!(ended.take(), [true]);
+        assert!(possession.ended.get());
+        held.renew(rt::now_with_suspension());
+        write_later(&own, &ended);
+        rt::sleep(MOMENT).await;
+        assert_eq!(ended.take(), [false], "nobody looks any more");
+    });
+}
+
 #[test]
 fn an_owner_that_finds_another_stops_and_writes_no_more() {
     Runtime::simulated(1).block_on(async {
@@ -211,7 +240,7 @@ fn after_a_gap_a_beat_of_ours_over_another_is_not_believed() {
         let other = mark(&pool, pool.nonce ^ 1, 2, 0);
         let second = shelf.borrow()["b"].clone();
         write_beat(&second, &other).await.expect("written");
-        pool.possession.known_at.set(Some(Nanos(0)));
+        pool.gate.possession.known_at.set(Some(Nanos(0)));
         rt::sleep(Nanos::from_secs(2)).await;
         assert_eq!(pool.summary().health, Health::Suspended);
     });
@@ -273,7 +302,7 @@ fn after_a_gap_one_device_is_looked_at_twice() {
             let pool = Pool::create(Rc::new(machine), "p", &spec).await.expect("a pool");
             rt::sleep(Nanos::from_millis(4500)).await;
             // Another has marked the device, and then a late beat of ours went over the mark.
-            pool.possession.known_at.set(Some(Nanos(0)));
+            pool.gate.possession.known_at.set(Some(Nanos(0)));
             let ended = Rc::new(RefCell::new(None));
             let (own, word) = (pool.label_devices()[0].1.device(), ended.clone());
             drop(rt::spawn(async move {
@@ -307,8 +336,8 @@ fn an_import_that_is_cut_short_keeps_what_heartbeats_say_of_the_log() {
     });
     assert_ne!(said.epoch, 0);
     Runtime::simulated(2).block_on(async move {
-        let opener: Rc<dyn Opener> = Rc::new(second);
-        let found = find_devices(&opener, &paths()).await;
+        let gate = Gate::new(Rc::new(second));
+        let found = find_devices(&gate, &paths()).await;
         let found: Vec<&Found> = found.iter().collect();
         let mine = Heartbeat { nonce: 7, ..found[0].label.beat.expect("a mark") };
         let mine = Heartbeat { log: LogMark::default(), ..mine };

@@ -28,6 +28,8 @@ struct View {
     stop_after: Cell<Option<u64>>,
     /// Devices that do not answer this machine.
     hung: RefCell<BTreeSet<String>>,
+    /// How long a device takes to answer a read.
+    read_takes: Cell<Nanos>,
 }
 
 struct Seen {
@@ -66,6 +68,7 @@ impl BlockDevice for Seen {
     fn read(&self, at: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
         Box::pin(async move {
             self.answer().await;
+            rt::sleep(self.view.read_takes.get()).await;
             let read = self.inner.read(at, buf).await;
             self.done().await;
             read
@@ -236,4 +239,37 @@ fn an_owner_whose_first_device_does_not_answer_is_seen_to_be_alive() {
             v.write(4096, stamp(4096, 2), true).await.unwrap();
         });
     }
+}
+
+// Each answer comes after the look it was meant for.
+#[test]
+fn an_owner_whose_devices_are_always_slow_goes_on() {
+    Runtime::simulated(1).block_on(async move {
+        let rack = Rack::new(DEVICES, SIZE);
+        let (opener, view) = machine(&rack, 1);
+        let options = spec(Redundancy::Mirror, &["a", "b"], &["l"]);
+        let pool = Pool::create(opener, "tank", &options).await.unwrap();
+        pool.create_volume(&volume(4 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        view.read_takes.set(Nanos::from_millis(1600));
+        for round in 0..60 {
+            let written = v.write(0, stamp(4096, round), true).await;
+            assert!(written.is_ok(), "{}", pool.stop_reason());
+            rt::sleep(Nanos::from_millis(500)).await;
+        }
+        // So slow that no look counts: writes wait, which is no fault of the devices they are for.
+        view.read_takes.set(Nanos::from_secs(4));
+        rt::sleep(Nanos::from_secs(10)).await;
+        let late = rt::spawn({
+            let v = v.clone();
+            async move { v.write(0, stamp(4096, 99), true).await }
+        });
+        rt::sleep(Nanos::from_secs(60)).await;
+        assert!(!late.is_finished());
+        view.read_takes.set(Nanos::from_millis(1600));
+        assert!(late.await.is_ok(), "{}", pool.stop_reason());
+        expect(&v, 0, &stamp(4096, 99)).await;
+        let refused = import(rack.host(2)).await.err().expect("refused").to_string();
+        assert!(refused.contains("in use there"), "{refused}");
+    });
 }
