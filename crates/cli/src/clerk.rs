@@ -1,6 +1,6 @@
 //! What pools tell of their configurations, on its way to the state folder.
 //!
-//! What enters: generations, as they are written. What leaves: the newest of each pool, in the list of known
+//! What enters: what configurations are called, as they are written. What leaves: the newest of each pool, in the list of known
 //! pools. What always holds: a folder that does not answer (a process that stands still with its lock, a
 //! file system that hangs) keeps no pool waiting for longer than [`PATIENCE`], and only once; whoever is late
 //! is told the latest. Who calls me: the set of open pools.
@@ -9,6 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use forebay_pool::spec::Told;
 use forebay_rt as rt;
 use forebay_rt::sync::Notify;
 use forebay_units::Nanos;
@@ -27,7 +28,7 @@ const COMMAND: Nanos = Nanos::from_secs(5);
 pub struct Clerk {
     state: StateDir,
     /// By pool, what is still to be told.
-    wanted: RefCell<BTreeMap<u64, u64>>,
+    wanted: RefCell<BTreeMap<u64, Told>>,
     works: Cell<bool>,
     /// The folder has failed, or kept somebody waiting.
     late: Cell<bool>,
@@ -60,9 +61,9 @@ impl Clerk {
         })
     }
 
-    /// Has the generation of a pool kept, and waits for that unless the folder is known to be late.
-    pub async fn tell(self: &Rc<Self>, pool: u64, generation: u64) {
-        self.wanted.borrow_mut().insert(pool, generation);
+    /// Has what is told of a pool kept, and waits for that unless the folder is known to be late.
+    pub async fn tell(self: &Rc<Self>, pool: u64, told: Told) {
+        self.wanted.borrow_mut().insert(pool, told);
         if !self.works.replace(true) {
             rt::spawn_detached(Box::pin(self.clone().work()));
         }
@@ -87,13 +88,11 @@ impl Clerk {
     async fn work(self: Rc<Self>) {
         loop {
             let next = self.wanted.borrow().iter().next().map(|(pool, newest)| (*pool, *newest));
-            let Some((pool, generation)) = next else { break };
+            let Some((pool, told)) = next else { break };
             let state = self.state.clone();
-            match rt::aside(move || state.witness(pool, generation)).await {
+            match rt::aside(move || state.witness(pool, told)).await {
                 Ok(()) => {
-                    self.wanted
-                        .borrow_mut()
-                        .retain(|of, newest| *of != pool || *newest != generation);
+                    self.wanted.borrow_mut().retain(|of, newest| *of != pool || *newest != told);
                     self.late.set(false);
                     self.changed.notify_all();
                 }

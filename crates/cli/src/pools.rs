@@ -11,6 +11,7 @@ use std::rc::Rc;
 
 use forebay_device::{Device, DeviceError};
 use forebay_nbd::{ExportEntry, ExportHandle, Exports, Peer, Refusal};
+use forebay_pool::spec::Told;
 use forebay_pool::status::{PoolStatus, VdevStatus};
 use forebay_pool::{Opener, Pool};
 use forebay_rt::sync::Mutex;
@@ -305,8 +306,8 @@ impl Opener for Witness {
         self.opener.host()
     }
 
-    fn witness(&self, pool: u64, generation: u64) -> Pin<Box<dyn Future<Output = ()> + '_>> {
-        Box::pin(self.clerk.tell(pool, generation))
+    fn witness(&self, pool: u64, told: Told) -> Pin<Box<dyn Future<Output = ()> + '_>> {
+        Box::pin(self.clerk.tell(pool, told))
     }
 
     fn is_unwanted(&self) -> bool {
@@ -337,12 +338,7 @@ pub fn known(pool: &Pool) -> KnownPool {
     let status: PoolStatus = pool.status();
     let mut devices = Vec::new();
     status.groups.iter().chain(&status.logs).for_each(|v| leaves(v, &mut devices));
-    KnownPool {
-        name: status.name,
-        guid: status.guid,
-        devices,
-        generation: pool.config_generation(),
-    }
+    KnownPool { name: status.name, guid: status.guid, devices, told: pool.told() }
 }
 
 fn look(pool: &Pool, action: &Action) -> Result<Reply, Failure> {

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use forebay_pool::Pool;
-use forebay_pool::spec::ImportOptions;
+use forebay_pool::spec::{ImportOptions, Told};
 use forebay_pool::status::FoundPool;
 
 use crate::control::{Action, Link, PROTOCOL_VERSION, Reply, Request};
@@ -260,7 +260,7 @@ fn request(pool: &str, typed: &str, action: Action) -> Request {
 /// ours, whatever this machine was called before. (A pool that is in use is refused all the same.)
 pub const KNOWN: ImportOptions = ImportOptions {
     force: false,
-    known: Some(0),
+    known: Some(Told { generation: 0, owner: 0 }),
     accept_log_loss: false,
     rewind_groups: 0,
     keep: None,
@@ -277,7 +277,7 @@ pub async fn import_known(
     wait_until_free(&known.devices).await;
     // By its id: another pool on these devices is not the one that is known.
     let mut options = options.clone();
-    options.known = options.known.map(|_| known.generation);
+    options.known = options.known.map(|_| known.told);
     let request = Request {
         version: PROTOCOL_VERSION,
         pool: known.guid.to_string(),

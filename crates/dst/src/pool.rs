@@ -8,7 +8,7 @@ use std::rc::{Rc, Weak};
 
 use forebay_device::layers::Counted;
 use forebay_device::{Device, DeviceError, ErrorKind, Operation};
-use forebay_pool::spec::{GroupSpec, ImportOptions, LogSpec, Redundancy, VolumeSpec};
+use forebay_pool::spec::{GroupSpec, ImportOptions, LogSpec, Redundancy, Told, VolumeSpec};
 use forebay_pool::{Opener, PoolError};
 use forebay_rt as rt;
 use forebay_units::Nanos;
@@ -23,7 +23,7 @@ const POOL_NAME: &str = "tank";
 pub struct Forebay {
     /// The pool and the newest generation of its configuration that the list was told of.
     /// [`Subject::memory`].
-    known: Rc<Cell<(u64, u64)>>,
+    known: Rc<Cell<(u64, Told)>>,
 }
 
 /// A running pool of the product.
@@ -36,7 +36,7 @@ pub struct ForebayPool {
 struct Shelf {
     disks: BTreeMap<String, Device>,
     open: RefCell<BTreeMap<String, Weak<Counted>>>,
-    known: Rc<Cell<(u64, u64)>>,
+    known: Rc<Cell<(u64, Told)>>,
 }
 
 impl Opener for Shelf {
@@ -57,9 +57,9 @@ impl Opener for Shelf {
         1
     }
 
-    fn witness(&self, pool: u64, generation: u64) -> Pin<Box<dyn Future<Output = ()> + '_>> {
+    fn witness(&self, pool: u64, told: Told) -> Pin<Box<dyn Future<Output = ()> + '_>> {
         let (known, before) = self.known.get();
-        let newest = if pool == known { generation.max(before) } else { generation };
+        let newest = if pool == known { before.and_then(told) } else { told };
         self.known.set((pool, newest));
         Box::pin(std::future::ready(()))
     }
@@ -98,7 +98,7 @@ impl Subject for Forebay {
         let logs = spec.ring_ranges().map(|r| LogSpec { devices: of(r) });
         let (groups, logs) = (groups.collect(), logs.collect());
         let wanted = forebay_pool::spec::PoolSpec { groups, logs, ..Default::default() };
-        self.known.set((0, 0));
+        self.known.set((0, Told::default()));
         let pool = forebay_pool::Pool::create(self.shelf(disks), POOL_NAME, &wanted).await?;
         Ok(ForebayPool { pool })
     }
@@ -125,12 +125,13 @@ impl Subject for Forebay {
         1 << 40
     }
 
-    fn memory(&self) -> (u64, u64) {
-        self.known.get()
+    fn memory(&self) -> [u64; 3] {
+        let (pool, Told { generation, owner }) = self.known.get();
+        [pool, generation, owner]
     }
 
-    fn remember(&self, memory: (u64, u64)) {
-        self.known.set(memory);
+    fn remember(&self, [pool, generation, owner]: [u64; 3]) {
+        self.known.set((pool, Told { generation, owner }));
     }
 
     fn can(&self, _manage: &Manage) -> bool {

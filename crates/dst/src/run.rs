@@ -38,7 +38,7 @@ pub struct Run<S: Subject> {
     /// What is left only shows whether an export can be found again.
     brief: bool,
     /// [`Subject::memory`].
-    memory: (u64, u64),
+    memory: [u64; 3],
 }
 
 /// What one boot came to.
@@ -94,7 +94,7 @@ impl<S: Subject> Run<S> {
             created: false,
             ended: false,
             brief: false,
-            memory: (0, 0),
+            memory: [0; 3],
         }
     }
 

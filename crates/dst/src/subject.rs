@@ -212,13 +212,13 @@ pub trait Subject: 'static {
     /// not; shorter ones never.
     fn atomic_bytes(&self) -> u64;
 
-    /// What the machine remembers beside the disks, power cuts or not: two numbers of its own.
-    fn memory(&self) -> (u64, u64) {
-        (0, 0)
+    /// What the machine remembers beside the disks, power cuts or not: three numbers of its own.
+    fn memory(&self) -> [u64; 3] {
+        [0; 3]
     }
 
     /// Makes it remember that instead: each way that a run may go has a memory of its own.
-    fn remember(&self, memory: (u64, u64)) {
+    fn remember(&self, memory: [u64; 3]) {
         let _ = memory;
     }
 

@@ -16,6 +16,7 @@ use forebay_rt as rt;
 
 use crate::PoolError;
 use crate::possession::{Gate, Guarded};
+use crate::spec::Told;
 
 /// Everything that the label areas of one device say.
 #[derive(Clone, Debug, Default)]
@@ -223,11 +224,11 @@ pub trait Opener {
 
     /// Told of each generation of a pool's configuration before a root names it. Who keeps the
     /// highest one elsewhere than on the pool's devices knows later whether those that are there
-    /// are the newest: a device that leaves raises it. (See [`ImportOptions::known`].)
+    /// are the newest: a device that leaves raises it. (See [`ImportOptions::known`].) A root waits
+    /// until this is done: it must end, in a few seconds at most.
     ///
     /// [`ImportOptions::known`]: crate::spec::ImportOptions::known
-    /// A root waits until this is done: it must end, in a few seconds at most.
-    fn witness(&self, _pool: u64, _generation: u64) -> Pin<Box<dyn Future<Output = ()> + '_>> {
+    fn witness(&self, _pool: u64, _told: Told) -> Pin<Box<dyn Future<Output = ()> + '_>> {
         Box::pin(std::future::ready(()))
     }
 

@@ -201,10 +201,11 @@ impl Pool {
         self.guid
     }
 
-    /// The generation of the configuration as it was last written.
+    /// What a list of known pools is told of this one ([`Opener::witness`]): its configuration as it was
+    /// last written.
     #[must_use]
-    pub fn config_generation(&self) -> u64 {
-        self.sync.config_written.get().0
+    pub fn told(&self) -> spec::Told {
+        spec::Told { generation: self.sync.config_written.get().0, owner: self.nonce }
     }
 
     pub(crate) fn is_stopped(&self) -> bool {

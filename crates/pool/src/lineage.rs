@@ -14,6 +14,7 @@ use forebay_units::CommitId;
 use crate::PoolError;
 use crate::labels::Label;
 use crate::placing::Found;
+use crate::spec::Told;
 
 /// Owners that are remembered: a device that was away for longer is taken for an old copy.
 const OWNERS: usize = 256;
@@ -113,6 +114,12 @@ pub(crate) fn begin(config: &mut PoolConfig, nonce: u64, after: CommitId) {
     owners.push(OwnerConfig { nonce, after: after.0 });
     let extra = owners.len().saturating_sub(OWNERS);
     owners.drain(..extra);
+}
+
+/// What is told of this configuration.
+pub(crate) fn told(config: &PoolConfig) -> Told {
+    let owner = config.lineage.owners.last().map_or(0, |owner| owner.nonce);
+    Told { generation: config.generation, owner }
 }
 
 /// The newest root of a device, and the configuration that it names.

@@ -9,9 +9,10 @@ use forebay_units::{CommitId, DeviceId};
 
 use crate::PoolError;
 use crate::labels::{Label, OpenDevice, read_label};
+use crate::lineage::told;
 use crate::possession::{Gate, Guarded};
 use crate::recovery::{POOL_RINGS_FROM, geometry_of};
-use crate::spec::ImportOptions;
+use crate::spec::{ImportOptions, Told};
 
 /// Read of a device to see whether it can be read.
 const FIRST_BYTES: usize = 4096;
@@ -297,8 +298,9 @@ pub(crate) fn check_newest(
     let members: Vec<&MemberConfig> = config.data_members().filter(current).collect();
     let missing: Vec<&str> = members.iter().filter(|m| !here(m)).map(|m| m.path.as_str()).collect();
     // The list of known pools is one, too, as long as no other machine had the pool since.
-    let told = |generation: u64| {
-        generation > 0 && root.host == host && root.config_generation >= generation
+    let told = |told: Told| {
+        let here = root.config_generation >= told.generation || has_heard(found, told);
+        told.generation > 0 && root.host == host && here
     };
     let witness = witness || options.known.is_some_and(told);
     if witness || 2 * missing.len() < members.len().max(1) {
@@ -312,6 +314,18 @@ pub(crate) fn check_newest(
     )))
 }
 
+/// Whether a device that is here has the very configuration that the list was told of last, and is whole in
+/// that: nobody can have gone on without it since, though the root that names it was never written.
+fn has_heard(found: &[&Found], last: Told) -> bool {
+    let whole = |device: u32, config: &PoolConfig| {
+        let of = |m: &&MemberConfig| m.device == device;
+        let member = config.data_members().find(of);
+        member.is_some_and(|m| m.state == MemberUse::Online && m.stale_since.is_none())
+    };
+    let configs = found.iter().flat_map(|found| &found.label.configs);
+    configs.into_iter().any(|(e, config)| told(config) == last && whole(e.device, config))
+}
+
 /// Refuses a root that is older than what the list of known pools was told of: a pool goes on with
 /// fewer than half of its devices, and the others may be all that is here now.
 fn check_told(
@@ -320,7 +334,7 @@ fn check_told(
     options: &ImportOptions,
     missing: &[&str],
 ) -> Result<(), PoolError> {
-    let newer = options.known.filter(|told| *told > root.config_generation + 1);
+    let newer = options.known.filter(|told| told.generation > root.config_generation + 1);
     // Who says which history counts knows that there is another.
     let (Some(_), None) = (newer, &options.keep) else { return Ok(()) };
     let lack = match missing {

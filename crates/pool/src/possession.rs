@@ -37,7 +37,7 @@ use forebay_units::{DeviceId, Nanos};
 
 use crate::labels::{OpenDevice, Opener, look_for_beat, read_beat, write_beat};
 use crate::placing::Found;
-use crate::spec::ImportOptions;
+use crate::spec::{ImportOptions, Told};
 use crate::{Pool, PoolError};
 use looks::{Answer, Looks};
 
@@ -254,8 +254,8 @@ impl Gate {
     }
 
     /// See [`Opener::witness`].
-    pub async fn witness(&self, pool: u64, generation: u64) {
-        self.opener.witness(pool, generation).await;
+    pub async fn witness(&self, pool: u64, told: Told) {
+        self.opener.witness(pool, told).await;
     }
 
     /// See [`Opener::is_unwanted`].

@@ -13,6 +13,7 @@ use forebay_segment::SegmentState;
 use forebay_units::{CommitId, DeviceId, Lba, SegmentId, TxgId};
 
 use crate::labels::{OpenDevice, write_config, write_root};
+use crate::lineage::told;
 use crate::recovery::ring_configs;
 use crate::{Pool, PoolError, Writers};
 
@@ -183,7 +184,7 @@ impl Pool {
             self.stats.wrote_root(2 * 4096);
         }
         verdict.judge("configuration")?;
-        self.gate.witness(self.guid, config.generation).await;
+        self.gate.witness(self.guid, told(&config)).await;
         Ok(config)
     }
 

@@ -62,22 +62,40 @@ pub struct VolumeSpec {
     pub properties: BTreeMap<String, String>,
 }
 
+/// What a list of known pools was told of one last ([`Opener::witness`]). By the generation alone it cannot
+/// be said whether a device has heard of it: after a power cut the next owner uses the number again.
+///
+/// [`Opener::witness`]: crate::Opener::witness
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Told {
+    /// Of the configuration; 0: nothing was told.
+    pub generation: u64,
+    /// Who wrote it.
+    pub owner: u64,
+}
+
+impl Told {
+    /// What counts after `later` was told.
+    #[must_use]
+    pub fn and_then(self, later: Self) -> Self {
+        if later.generation >= self.generation { later } else { self }
+    }
+}
+
 /// `pool import`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImportOptions {
     /// Import although the pool looks in use elsewhere, or newer data may be on devices that are
     /// missing (`-f`).
     pub force: bool,
-    /// The pool is on the caller's own list, which was told ([`Opener::witness`]) of this
-    /// generation of its configuration last (0: of none). That another machine had the pool is no
-    /// obstacle then, as long as that one is silent; and when what is here is as new as what the
-    /// list was told of, nothing newer can be on devices that are missing. Forgives nothing else.
-    /// When the list was told of newer changes, the import is refused without `force`: whoever
-    /// forces it starts the list's count anew.
-    ///
-    /// [`Opener::witness`]: crate::Opener::witness
+    /// The pool is on the caller's own list, which was told of this last (the default: of nothing). That
+    /// another machine had the pool is no obstacle then, as long as that one is silent; and when what is
+    /// here is as new as what the list was told of, nothing newer can be on devices that are missing.
+    /// Forgives nothing else. When the list was told of newer changes, the import is refused without
+    /// `force`: whoever forces it starts the list's count anew.
     #[serde(default)]
-    pub known: Option<u64>,
+    pub known: Option<Told>,
     /// Go on without a missing log device, or past lost log frames (`-m`): names what is lost.
     pub accept_log_loss: bool,
     /// Go back this many committed groups (`-F`), after damage to the newest.

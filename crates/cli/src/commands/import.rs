@@ -53,7 +53,7 @@ pub async fn import(
                 pool.name
             )));
         };
-        import_one(reach, found, ImportOptions { known: Some(pool.generation), ..options }).await?;
+        import_one(reach, found, ImportOptions { known: Some(pool.told), ..options }).await?;
         return Ok(Outcome::done());
     }
     let paths = search(dirs)?;

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use forebay_pool::spec::ImportOptions;
+use forebay_pool::spec::{ImportOptions, Told};
 
 use super::Outcome;
 use crate::args::ServeArgs;
@@ -78,7 +78,7 @@ async fn choose(args: &ServeArgs, reach: &Reach) -> Result<Vec<KnownPool>, Failu
             name: p.name,
             guid: p.guid,
             devices: p.paths,
-            generation: 0,
+            told: Told::default(),
         };
         chosen = found.into_iter().map(entry).collect();
     }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use forebay_pool::Pool;
-use forebay_pool::spec::{GroupSpec, LogSpec, PoolSpec, Redundancy, VolumeSpec};
+use forebay_pool::spec::{GroupSpec, LogSpec, PoolSpec, Redundancy, Told, VolumeSpec};
 use forebay_rt::Either;
 use forebay_units::{BLOCK_BYTES, Nanos, format_bytes};
 
@@ -286,7 +286,7 @@ async fn open(set: &Rc<PoolSet>, layout: &Layout, screen: &Screen) -> Result<(),
         name: pool.name.clone(),
         guid: pool.guid,
         devices: pool.paths.clone(),
-        generation: 0,
+        told: Told::default(),
     };
     patiently("opening it", false, import_known(set, &known, &KNOWN)).await
 }

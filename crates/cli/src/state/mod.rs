@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
+use forebay_pool::spec::Told;
 
 /// Version of `pools.json`.
 const LIST_VERSION: u32 = 1;
@@ -33,8 +34,8 @@ pub struct KnownPool {
     pub devices: Vec<String>,
     /// The newest configuration of it that this machine has seen: what tells an old half of a
     /// mirror from one that is all there is.
-    #[serde(default)]
-    pub generation: u64,
+    #[serde(flatten)]
+    pub told: Told,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -232,18 +233,18 @@ impl StateDir {
             }
             let mut pool = pool;
             let before = pools.iter().find(|p| p.guid == pool.guid && !anew);
-            pool.generation = pool.generation.max(before.map_or(0, |p| p.generation));
+            pool.told = before.map_or(pool.told, |before| before.told.and_then(pool.told));
             pools.retain(|p| p.guid != pool.guid);
             pools.push(pool);
             Ok(())
         })
     }
 
-    /// Keeps the newest generation of the configuration of a pool that is on the list.
-    pub fn witness(&self, guid: u64, generation: u64) -> Result<(), Failure> {
+    /// Keeps what is told of the newest configuration of a pool that is on the list.
+    pub fn witness(&self, guid: u64, told: Told) -> Result<(), Failure> {
         self.change(|pools| {
             for pool in pools.iter_mut().filter(|p| p.guid == guid) {
-                pool.generation = pool.generation.max(generation);
+                pool.told = pool.told.and_then(told);
             }
             Ok(())
         })

@@ -1,4 +1,5 @@
 use super::*;
+use forebay_pool::spec::Told;
 
 fn environment() -> Environment {
     Environment { override_dir: None, xdg_state_home: None, home: None, uid: 1000 }
@@ -27,7 +28,12 @@ impl Drop for Scratch {
 }
 
 fn pool(name: &str, guid: u64) -> KnownPool {
-    KnownPool { name: name.into(), guid, devices: vec![format!("/dev/{name}")], generation: 0 }
+    KnownPool {
+        name: name.into(),
+        guid,
+        devices: vec![format!("/dev/{name}")],
+        told: Told::default(),
+    }
 }
 
 #[test]
@@ -130,19 +136,20 @@ fn control_sockets_are_found_by_process() {
 fn the_newest_generation_of_a_pool_is_kept_whatever_is_told_later() {
     let scratch = Scratch::new("witness");
     let state = StateDir::open_at(scratch.0.join("state")).unwrap();
-    let generation = || state.known_pools().unwrap()[0].generation;
-    state.witness(1, 9).unwrap();
+    let generation = || state.known_pools().unwrap()[0].told.generation;
+    let of = |generation| Told { generation, owner: generation + 100 };
+    state.witness(1, of(9)).unwrap();
     state.remember(pool("tank", 1)).unwrap();
     assert_eq!(generation(), 0, "a pool that is not on the list is nobody's");
     for (told, kept) in [(4, 4), (7, 7), (5, 7)] {
-        state.witness(1, told).unwrap();
+        state.witness(1, of(told)).unwrap();
         assert_eq!(generation(), kept);
     }
     state.remember(pool("tank", 1)).unwrap();
     assert_eq!(generation(), 7);
     state.remember_anew(pool("tank", 1)).unwrap();
     assert_eq!(generation(), 0, "it was taken back");
-    state.witness(1, 3).unwrap();
+    state.witness(1, of(3)).unwrap();
     assert_eq!(generation(), 3);
     state.forget(1).unwrap();
     state.remember(pool("tank", 1)).unwrap();
