@@ -275,6 +275,8 @@ pub async fn import_known(
     // Before the import takes the pool over: afterwards it would have to be given back.
     set.check_name_free(known).await?;
     wait_until_free(&known.devices).await;
+    // Not afterwards: what this process has had of them itself is given up a moment later.
+    let held = known.devices.iter().any(|path| is_locked(path));
     // By its id: another pool on these devices is not the one that is known.
     let mut options = options.clone();
     options.known = options.known.map(|_| known.told);
@@ -297,7 +299,7 @@ pub async fn import_known(
     match set.perform(&request).await {
         Ok(_) => Ok(()),
         // Not by its message: that nothing was found on devices that are locked is no wonder.
-        Err(_) if known.devices.iter().any(|path| is_locked(path)) => Err(Failure::new(format!(
+        Err(_) if held => Err(Failure::new(format!(
             "the devices of '{}' are in use by another process: a server that is just starting, \
              or one with another state folder; try again, or end that first",
             known.name

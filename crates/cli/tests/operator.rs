@@ -111,13 +111,19 @@ fn the_old_half_of_a_mirror_is_refused_though_the_pool_is_known() {
 #[test]
 fn a_side_that_is_behind_is_seen_to_be_so_when_the_other_is_gone() {
     let scratch = Scratch::with_devices("behind", &["d0", "d1"]);
-    scratch.run("pool create tank mirror d0 d1");
+    // Whoever opens the pool begins to rebuild it: it shall not be done at once.
+    scratch.run("pool create -o scan_rate=1M tank mirror d0 d1");
     scratch.hide(&["d0"]);
     scratch.run("volume create -V 16M tank/vol0");
+    let server = scratch.server("serve tank");
+    let uri = scratch.uri("tank/vol0");
+    scratch.run(&format!("bench nbd {uri} --block-size 1M --seconds 1 --json"));
+    server.interrupt();
     // It comes back, is known to be behind, and the other one goes before it has caught up.
     scratch.show(&["d0"]);
     let status = scratch.run("pool status tank");
-    assert!(status.contains("/d0  ONLINE") && status.contains("(awaiting resilver)"), "{status}");
+    let behind = ["(awaiting resilver)", "(resilvering)"].iter().any(|word| status.contains(word));
+    assert!(status.contains("/d0  ONLINE") && behind, "{status}");
     scratch.hide(&["d1"]);
     scratch.refused("volume list tank", 1, "behind the others, and not rebuilt yet: ");
     let text = scratch.unavailable("pool status tank", "bring devices back");
@@ -126,6 +132,7 @@ fn a_side_that_is_behind_is_seen_to_be_so_when_the_other_is_gone() {
     };
     assert!(ends("/d0 ", "(awaiting resilver)") && ends("/d1 ", "UNAVAIL"), "{text}");
     scratch.show(&["d1"]);
+    scratch.run("pool set scan_rate=1T tank");
     scratch.run("pool resilver -w tank");
     assert_eq!(scratch.run("pool list -H -o health"), "ONLINE\n");
 }

@@ -146,7 +146,8 @@ impl Pool {
         let turn = self.admin.lock().await;
         if self.is_stopped() {
             return Err(PoolError::new(format!(
-                "pool '{}' is suspended: {}; export it, import it again, and repeat this",
+                "pool '{0}' is suspended: {1}; 'forebay pool export {0}' lets it go, 'forebay serve {0}' \
+                 opens it again; then repeat this",
                 self.name(),
                 self.stop_reason()
             )));

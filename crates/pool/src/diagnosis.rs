@@ -84,7 +84,8 @@ impl Pool {
     pub async fn clear(&self, device: Option<&str>) -> Result<(), PoolError> {
         if self.is_stopped() {
             return Err(PoolError::new(format!(
-                "pool '{0}' is suspended ({1}); 'forebay pool export {0}' and import it again",
+                "pool '{0}' is suspended ({1}); 'forebay pool export {0}' lets it go, 'forebay serve {0}' \
+                 opens it again",
                 self.name(),
                 self.stop_reason()
             )));

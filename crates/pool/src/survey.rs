@@ -295,8 +295,9 @@ impl Pool {
                 format!("The pool stopped taking writes: {}.", self.stop_reason()),
                 format!(
                     "Put that right (bring devices back; make room where device files lie), then \
-                     'forebay pool export {name}' and import it again. What was answered as \
-                     durable is kept."
+                     'forebay pool export {name}' lets it go, and 'forebay serve {name}' opens it \
+                     again ('forebay pool import {name}' where a server of all pools goes on). What \
+                     was answered as durable is kept."
                 ),
             );
         }
