@@ -196,5 +196,30 @@ fn search_folder(folder: &Path, files: bool, paths: &mut Vec<String>) -> Result<
     Ok(())
 }
 
+/// Of the files and disks in `places` those that may not be opened for writing here, and why, in words
+/// that go on a sentence; empty when there are none. A pool on them cannot be found.
+pub fn out_of_reach(places: &[PathBuf]) -> String {
+    let entries = |place: &PathBuf| match std::fs::read_dir(place) {
+        Ok(entries) => entries.filter_map(|entry| Some(entry.ok()?.path())).collect(),
+        Err(_) => vec![place.clone()],
+    };
+    let refused = |path: PathBuf| {
+        let meta = std::fs::metadata(&path).ok()?;
+        let large = meta.is_file() && meta.len() >= DEVICE_MIN_BYTES;
+        let opened = std::fs::File::options().read(true).write(true).open(&path);
+        let why = opened.err().filter(|_| large || meta.file_type().is_block_device())?;
+        Some((path, why))
+    };
+    let mut refused: Vec<_> = places.iter().flat_map(entries).filter_map(refused).collect();
+    refused.sort_by(|a, b| a.0.cmp(&b.0));
+    match &refused[..] {
+        [] => String::new(),
+        [(path, why)] => format!("; {}: {why}", path.display()),
+        [(path, why), others @ ..] => {
+            format!("; {}: {why} (and {} more like it)", path.display(), others.len())
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests;

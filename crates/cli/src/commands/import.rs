@@ -7,7 +7,7 @@ use forebay_pool::status::FoundPool;
 
 use super::Outcome;
 use crate::control::Action;
-use crate::devices::{is_locked, search};
+use crate::devices::{is_locked, out_of_reach, search};
 use crate::failure::Failure;
 use crate::reach::Reach;
 use crate::show;
@@ -81,6 +81,7 @@ pub async fn import(
             let (are, s) = if held == 1 { ("is", "") } else { ("are", "s") };
             text.push_str(&format!("; {held} device{s} there {are} in use by another process"));
         }
+        text.push_str(&out_of_reach(dirs));
         return Ok(Outcome::text(text + "\n"));
     }
     Ok(Outcome::text(show::found_text(&found)))
@@ -106,8 +107,9 @@ fn choose<'a>(
         [pool] => Ok(pool),
         [] => Err(Failure::new(format!(
             "no pool '{wanted}' was found in {}; name the folder of its devices with -d (a pool \
-             that another process serves is not found)",
-            places(dirs)
+             that another process serves is not found){}",
+            places(dirs),
+            out_of_reach(dirs)
         ))),
         _ => {
             let guids: Vec<String> = matching.iter().map(|p| p.guid.to_string()).collect();

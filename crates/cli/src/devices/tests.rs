@@ -1,4 +1,5 @@
-use std::fs::OpenOptions as FileOptions;
+use std::fs::{OpenOptions as FileOptions, Permissions};
+use std::os::unix::fs::PermissionsExt;
 
 use super::*;
 use crate::vdevs::parse_vdevs;
@@ -47,6 +48,35 @@ fn a_device_must_exist_and_be_large_enough() {
 fn the_host_is_the_same_all_the_time() {
     assert_eq!(FileOpener.host(), FileOpener.host());
     assert!(!host_name().is_empty(), "every Linux has a host name");
+}
+
+#[test]
+fn what_may_not_be_opened_is_told_with_its_reason() {
+    let scratch = Scratch::new("reach");
+    scratch.file("a", DEVICE_MIN_BYTES);
+    let places = [scratch.0.clone()];
+    assert_eq!(out_of_reach(&places), "", "all of it may be opened");
+    let may = |name: &str, mode| {
+        std::fs::set_permissions(scratch.0.join(name), Permissions::from_mode(mode)).unwrap();
+    };
+    scratch.file("small", DEVICE_MIN_BYTES - 1);
+    scratch.file("b", DEVICE_MIN_BYTES);
+    may("", 0o755);
+    for name in ["a", "b", "small"] {
+        may(name, 0o444);
+    }
+    let b = [scratch.0.join("b")];
+    let (told, named) = as_nobody(|| (out_of_reach(&places), out_of_reach(&b)));
+    assert!(told.contains("/a: ") && told.ends_with("(and 1 more like it)"), "{told}");
+    assert!(named.contains("/b: ") && !named.contains("more"), "{named}");
+}
+
+/// What root may open, this thread may not while `act` runs. For everybody else it changes nothing.
+fn as_nobody<T>(act: impl FnOnce() -> T) -> T {
+    let own = unsafe { libc::syscall(libc::SYS_setfsuid, 65534) };
+    let outcome = act();
+    unsafe { libc::syscall(libc::SYS_setfsuid, own) };
+    outcome
 }
 
 #[test]
