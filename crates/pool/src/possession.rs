@@ -155,16 +155,18 @@ impl Possession {
         if held.any(|held| held.pool == pool && !known(&held)) {
             return Look::Another;
         }
-        // What was asked before says nothing of who is the owner now.
-        let since = since.unwrap_or(Nanos::ZERO);
-        let heard = || answers.iter().filter(|answer| answer.asked_at >= since);
+        // What was asked before, or so long ago that time may have stood still again since, says nothing of who
+        // is the owner now.
+        let (since, now) = (since.unwrap_or(Nanos::ZERO), clock());
+        let counts = |at: Nanos| at >= since && now.since(at) <= TRUST;
+        let heard = || answers.iter().filter(|answer| counts(answer.asked_at));
         // Where all have answered and none can be read, the next root fails too, and deals with it.
         let mute = answers.is_empty() && self.looks.is_answered();
         let asked_at = heard().map(|answer| answer.asked_at).max().or(mute.then_some(begun));
         let Some(asked_at) = asked_at else { return Look::Late };
         if let Some(gap) = &mut *self.gap.borrow_mut() {
             gap.heard.extend(heard().map(Answer::key));
-            gap.looked_at = clock();
+            gap.looked_at = now;
             if gap.heard.len() < 2 && asked_at < gap.since + BEATEN_AGAIN {
                 return Look::Late;
             }
