@@ -218,6 +218,61 @@ fn an_import_that_stands_still_at_any_command_does_not_harm_who_takes_the_pool()
     assert!(taken > 10, "{taken}");
 }
 
+// Its kernel may have done what it was given; what it answers then is of no use to anybody.
+#[test]
+fn an_owner_that_stands_still_at_any_command_answers_nothing_that_the_next_one_lacks() {
+    const STRIDE: u64 = 4096;
+    let mut begun = 0;
+    for at in (1..=240).step_by(7) {
+        let rack = Rack::new(DEVICES, SIZE);
+        let (opener, view) = machine(&rack, 1);
+        let answered = Rc::new(Cell::new(0));
+        let first = Runtime::simulated(at + 10_000);
+        let (here, told) = (view.clone(), answered.clone());
+        let owner = async move {
+            let options = spec(Redundancy::Mirror, &["a", "b"], &["l"]);
+            let pool = Pool::create(opener, "tank", &options).await.unwrap();
+            pool.create_volume(&volume(4 << 20)).await.unwrap();
+            let v = pool.open_volume("v").unwrap();
+            here.stop_after.set(Some(here.commands.get() + at));
+            for round in 0.. {
+                let (offset, data) = (round % 1000 * STRIDE, stamp(STRIDE as usize, 100 + round));
+                if v.write(offset, data, true).await.is_err() {
+                    break;
+                }
+                told.set(round + 1);
+                if round % 10 == 9 {
+                    pool.sync().await.ok();
+                }
+            }
+        };
+        assert!(first.run(owner).is_none(), "it stands still");
+        let before = answered.get();
+        begun += u64::from(before > 0);
+        let opener = rack.host(2);
+        let runtime = Runtime::simulated(at + 20_000);
+        let (pool, v) = runtime.block_on(async move {
+            let pool = import(opener).await.unwrap();
+            let v = pool.open_volume("v").unwrap();
+            for round in 0..before {
+                expect(&v, round % 1000 * STRIDE, &stamp(STRIDE as usize, 100 + round)).await;
+            }
+            for round in 0..5 {
+                v.write(round << 16, stamp(65536, 10 + round), true).await.unwrap();
+            }
+            (pool, v)
+        });
+        for _ in 0..100 {
+            first.block_on(async { rt::sleep(Nanos::from_millis(100)).await });
+            runtime.block_on(async { rt::sleep(Nanos::from_millis(100)).await });
+        }
+        assert_eq!(answered.get(), before, "stopped after {at}: the next owner has read the log");
+        drop(first);
+        judge(&rack, Second { runtime, pool, v }, at);
+    }
+    assert!(begun > 10, "{begun}");
+}
+
 #[test]
 fn an_owner_whose_first_device_does_not_answer_is_seen_to_be_alive() {
     for hung in [&["a"][..], &["a", "b"]] {
