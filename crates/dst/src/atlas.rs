@@ -49,6 +49,8 @@ pub struct Atlas {
     /// Disks on which rot of what was written last is told from the end of the log: those that a
     /// run within what is promised strikes, otherwise those without a log.
     fresh: Vec<usize>,
+    /// Log disks.
+    logs: std::ops::Range<usize>,
 }
 
 impl Atlas {
@@ -96,7 +98,7 @@ impl Atlas {
             Level::Beyond => (0..spec.data_disks).collect(),
             _ => (0..sizes.len()).collect(),
         };
-        Self { level, victims, sizes, fresh }
+        Self { level, victims, sizes, fresh, logs: spec.log_range() }
     }
 
     /// Sees to it that a data disk is among those that are struck, when there are none.
@@ -195,6 +197,27 @@ impl Atlas {
         out
     }
 
+    /// Of a boot that recovers: the disks, of the first `data`, whose rows of the map journal stay as
+    /// they are when they are written over.
+    #[must_use]
+    pub fn stale(&self, data: usize, rng: &mut Rng) -> Vec<usize> {
+        if matches!(self.level, Level::CrashOnly | Level::Beyond) {
+            return Vec::new();
+        }
+        let victims = self.victims.iter().copied().filter(|disk| *disk < data);
+        victims.filter(|_| rng.chance(700)).collect()
+    }
+
+    /// Of a log disk of which no mirror makes anything good, half of the places are moved to where its
+    /// ring begins: so small a part of it is ever written.
+    fn where_frames_are(&self, disk: usize, place: u64) -> u64 {
+        const RING: std::ops::Range<u64> = 1 << 20..(1 << 20) + (256 << 10);
+        if self.level == Level::Beyond && self.logs.contains(&disk) && place & 2 == 2 {
+            return RING.start + place / 4 % (RING.end - RING.start);
+        }
+        place
+    }
+
     fn damage(&self, disk: usize, rng: &mut Rng) -> Fault {
         let size = self.sizes[disk];
         // Labels and superblocks are at the ends, and the first segments hold most of the data.
@@ -212,7 +235,7 @@ impl Atlas {
                 if place & 1 == 1 && self.fresh.contains(&disk) {
                     Fault::RotLately { back: place / 2 % LATELY, permille: place / 64 % 1000, mask }
                 } else {
-                    Fault::Rot { offset_bytes: place, mask }
+                    Fault::Rot { offset_bytes: self.where_frames_are(disk, place), mask }
                 }
             }
             2 => Fault::Lost { trigger: soon(Ops::WRITE, rng) },
