@@ -12,7 +12,7 @@ use crate::subject::{LogShape, Manage, PoolSpec, Raid, Sync};
 /// Of a thousand scenarios, those whose pool is nearly full.
 const FULL: u64 = 80;
 /// Of a thousand scenarios, those whose clients all write to one place.
-const CROWD: u64 = 100;
+const CROWD: u64 = 150;
 /// Of a thousand scenarios, those in which recoveries are cut and disks lose what the next one writes.
 const RELAPSE: u64 = 80;
 
@@ -198,13 +198,13 @@ struct Crowd {
     first: u64,
 }
 
-/// Sectors in which a crowd writes.
-const CROWDED: u64 = 48;
+/// Sectors in which a crowd writes: some are still on media only when the next one comes for them.
+const CROWDED: u64 = 128;
 
 fn draw_crowd(volumes: &[u64], seed: Seed) -> Option<Crowd> {
     let mut rng = seed.rng();
     let (is_one, volume) = (rng.chance(CROWD), rng.below(volumes.len() as u64));
-    let first = rng.below((volumes[volume as usize] - CROWDED) / 8) * 8;
+    let first = rng.below((volumes[volume as usize] - CROWDED) / 8 + 1) * 8;
     is_one.then_some(Crowd { volume: volume as u32, first })
 }
 
@@ -244,12 +244,15 @@ fn draw_boot(plan: &Plan<'_>, desk: &mut Desk) -> Boot {
         draw_client(plan.volumes, acts, plan.crowd, &mut rng)
     };
     let mut remote = plan.seed.derive("remote").rng();
-    let admin = if plan.wish.admin && rng.chance(600) {
+    let mut admin = if plan.wish.admin && rng.chance(600) {
         let seed = plan.seed.derive("admin");
         if plan.full { desk.jobs_of_a_full_pool(seed) } else { desk.jobs(seed) }
     } else {
         Vec::new()
     };
+    if plan.crowd.is_some() {
+        admin.splice(0..0, commits(12, 18, &mut plan.seed.derive("crowd").rng()));
+    }
     let mut crash = plan.seed.derive("crash").rng();
     let number = match crash.below(6) {
         // Before it is full there is nothing to see that other scenarios do not show.
@@ -300,7 +303,7 @@ fn rot_map_in(boots: &mut [Boot], rng: &mut Rng) {
 fn relapse_in(boot: &mut Boot, plan: &Plan<'_>, seed: Seed) {
     let (mut rng, atlas) = (seed.rng(), plan.atlas);
     let recovers = !plan.first;
-    if recovers && rng.chance(600) {
+    if recovers && rng.chance(if plan.full { 300 } else { 600 }) {
         boot.stale_map = atlas.stale(plan.disks as usize, &mut rng);
     }
     if recovers && boot.stale_map.is_empty() {
@@ -311,12 +314,7 @@ fn relapse_in(boot: &mut Boot, plan: &Plan<'_>, seed: Seed) {
     if plan.full {
         return;
     }
-    let mut commits = Vec::new();
-    for _ in 0..rng.below(4) {
-        commits.push(Admin::Pause { ns: 1 << rng.between(14, 22) });
-        commits.push(Admin::Manage(Manage::Commit));
-    }
-    boot.admin.splice(0..0, commits);
+    boot.admin.splice(0..0, commits(4, 22, &mut rng));
     if rng.chance(700) {
         let number = rng.between(20, 160);
         let (point, in_work) = match rng.below(4) {
@@ -330,6 +328,16 @@ fn relapse_in(boot: &mut Boot, plan: &Plan<'_>, seed: Seed) {
         };
         boot.crash = Some(Crash { in_work, ..Crash::at(point, Fates::Random(rng.u64())) });
     }
+}
+
+/// Fewer commits than `most`, and pauses before them.
+fn commits(most: u64, pause_bits: u64, rng: &mut Rng) -> Vec<Admin> {
+    let mut out = Vec::new();
+    for _ in 0..rng.below(most) {
+        out.push(Admin::Pause { ns: 1 << rng.between(14, pause_bits) });
+        out.push(Admin::Manage(Manage::Commit));
+    }
+    out
 }
 
 /// A client of a pool that is nearly full: in the first boot it fills its part of the volume, then
@@ -401,13 +409,16 @@ fn draw_client(volumes: &[u64], acts: u64, crowd: Option<Crowd>, rng: &mut Rng) 
     let mut at = 0;
     let sequential = rng.chance(300);
     let habits = (volume, start, span, write, unaligned, large, sequential);
-    // Long ones over short ones, with edges amid blocks.
+    // With edges amid blocks.
     let (volume, start, span, write, unaligned, large, sequential) = match crowd {
-        Some(Crowd { volume, first }) => (volume, first, CROWDED, 800, 900, 200, false),
+        Some(Crowd { volume, first }) => (volume, first, CROWDED, 800, 900, 400, false),
         None => habits,
     };
     let mut range = |rng: &mut Rng| {
-        let count = if rng.chance(large) {
+        let count = if crowd.is_some() {
+            // Long ones over short ones.
+            if rng.chance(large) { rng.between(17, 72) } else { rng.between(1, 12) }
+        } else if rng.chance(large) {
             rng.between(16, 512)
         } else if rng.chance(unaligned) {
             rng.between(1, 24)
