@@ -5,7 +5,7 @@
 //! parity and the log's mirror can make good. They may do anything. All others keep their
 //! contract; they may only be slow. Beyond: more disks are struck than that.
 
-use forebay_sim::faults::{Effect, Failure, Fault, Ops, Tear, Trigger};
+use forebay_sim::faults::{self, Effect, Failure, Fault, Ops, Tear, Trigger};
 use forebay_sim::{Latency, Rng};
 
 use crate::scenario::{Demand, TimedFault};
@@ -176,6 +176,18 @@ impl Atlas {
             let fault = Fault::Stuck { ops, for_secs };
             out.push(TimedFault { at_command, disk: *disk, fault });
         }
+        // And of a log that nothing makes good, frames that are needed still: a place drawn from all of
+        // the disk is hardly ever in one. Not the last ones, which are not told from its end.
+        let logs = self.victims.iter().filter(|disk| self.logs.contains(disk));
+        for disk in logs.filter(|_| self.level == Level::Beyond) {
+            for _ in 0..rng.below(3) {
+                let back = faults::LATELY as u64 + rng.below(LATELY);
+                let fault =
+                    Fault::RotLately { back, permille: rng.below(1000), mask: 1 << rng.below(8) };
+                let at_command = rng.between(commands / 4, commands);
+                out.push(TimedFault { at_command, disk: *disk, fault });
+            }
+        }
         out
     }
 
@@ -208,16 +220,6 @@ impl Atlas {
         victims.filter(|_| rng.chance(700)).collect()
     }
 
-    /// Of a log disk of which no mirror makes anything good, half of the places are moved to where its
-    /// ring begins: so small a part of it is ever written.
-    fn where_frames_are(&self, disk: usize, place: u64) -> u64 {
-        const RING: std::ops::Range<u64> = 1 << 20..(1 << 20) + (256 << 10);
-        if self.level == Level::Beyond && self.logs.contains(&disk) && place & 2 == 2 {
-            return RING.start + place / 4 % (RING.end - RING.start);
-        }
-        place
-    }
-
     fn damage(&self, disk: usize, rng: &mut Rng) -> Fault {
         let size = self.sizes[disk];
         // Labels and superblocks are at the ends, and the first segments hold most of the data.
@@ -235,7 +237,7 @@ impl Atlas {
                 if place & 1 == 1 && self.fresh.contains(&disk) {
                     Fault::RotLately { back: place / 2 % LATELY, permille: place / 64 % 1000, mask }
                 } else {
-                    Fault::Rot { offset_bytes: self.where_frames_are(disk, place), mask }
+                    Fault::Rot { offset_bytes: place, mask }
                 }
             }
             2 => Fault::Lost { trigger: soon(Ops::WRITE, rng) },
