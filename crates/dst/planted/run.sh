@@ -103,26 +103,29 @@ fresh() {
     rm -rf "$tree"
     mv "$place/next" "$tree"
     mv "$tree/crates/dst/src/bin/forebay-prove" "$tree/crates/dst/src/bin/forebay-planted"
-    # A bug that was left planted may be in what was built: the originals' times would hide it.
-    if [ -e "$place/unfinished" ]; then
-        find "$tree/crates" -name '*.rs' -exec touch {} +
+    # The last bug planted may still be in what was built: the originals' times would hide it.
+    if [ -e "$place/touched" ]; then
+        sort -u "$place/touched" | while read -r file; do
+            [ ! -e "$tree/$file" ] || touch "$tree/$file"
+        done
     fi
-    touch "$place/unfinished"
 }
 
-apply() {
-    git -C "$tree" apply --recount "$@"
+plant() {
+    git -C "$tree" apply --recount "$here/$1.patch" || return 1
+    sed -n 's|^+++ b/||p' "$here/$1.patch" >>"$place/touched"
 }
 
 build() {
     (cd "$tree" && $via cargo build --quiet --profile prove -p forebay-dst --bin forebay-planted 2>"$place/build.log")
 }
 
-# The search: level, class, how many to run. What it says is left in search.log.
+# The search: level, class, how many to run, failures after which it goes on. What it says is left in
+# search.log.
 search() {
     # shellcheck disable=SC2086 # a class is a list of options
     $via "$binary" --seed "$seed" --runs "$3" --level "$1" $2 --time 30m \
-        --shrink 0 --keep-going 6 --quiet >"$place/search.log" 2>"$place/search.err" || true
+        --shrink 0 --keep-going "$4" --quiet >"$place/search.log" 2>"$place/search.err" || true
 }
 
 # Runs that failed, in order.
@@ -147,6 +150,7 @@ innocent() {
 
 fresh
 build || { cat "$place/build.log"; exit 2; }
+rm -f "$place/touched"
 cp "$binary" "$place/without"
 
 escaped=0
@@ -159,16 +163,20 @@ for name in ${wanted:-$names}; do
     runs=${RUNS:-${runs:-400}}
     total=$((total + 1))
     what="level $level${class:+ $class}"
-    if ! apply "$patch"; then
+    if ! plant "$name"; then
         printf '%-32s the patch no longer applies\n' "$name"
         escaped=$((escaped + 1))
         continue
     fi
     if build; then
-        search "$level" "$class" "$runs"
-        first=$(failing | while read -r run kind; do
-            innocent "$level" "$class" "$run" && { echo "$run $kind"; break; }
-        done) || true
+        for on in 0 6; do
+            search "$level" "$class" "$runs" "$on"
+            first=$(failing | while read -r run kind; do
+                innocent "$level" "$class" "$run" && { echo "$run $kind"; break; }
+            done) || true
+            # Only failures that are not the bug's make it go on.
+            [ -z "$first" ] && [ -n "$(failing)" ] || break
+        done
         ran=$(searched)
         if [ -n "$first" ]; then
             run=${first% *}
@@ -187,8 +195,7 @@ for name in ${wanted:-$names}; do
         tail -n 5 "$place/build.log"
         escaped=$((escaped + 1))
     fi
-    apply -R "$patch"
+    git -C "$tree" apply --recount -R "$patch"
 done
-rm -f "$place/unfinished"
 echo "$((total - escaped)) of $total planted bugs caught"
 [ "$escaped" -eq 0 ]

@@ -5,7 +5,7 @@
 //! parity and the log's mirror can make good. They may do anything. All others keep their
 //! contract; they may only be slow. Beyond: more disks are struck than that.
 
-use forebay_sim::faults::{Effect, Failure, Fault, Ops, Tear, Trigger};
+use forebay_sim::faults::{self, Effect, Failure, Fault, Ops, Tear, Trigger};
 use forebay_sim::{Latency, Rng};
 
 use crate::scenario::{Demand, TimedFault};
@@ -49,6 +49,8 @@ pub struct Atlas {
     /// Disks on which rot of what was written last is told from the end of the log: those that a
     /// run within what is promised strikes, otherwise those without a log.
     fresh: Vec<usize>,
+    /// Log disks.
+    logs: std::ops::Range<usize>,
 }
 
 impl Atlas {
@@ -96,7 +98,7 @@ impl Atlas {
             Level::Beyond => (0..spec.data_disks).collect(),
             _ => (0..sizes.len()).collect(),
         };
-        Self { level, victims, sizes, fresh }
+        Self { level, victims, sizes, fresh, logs: spec.log_range() }
     }
 
     /// Sees to it that a data disk is among those that are struck, when there are none.
@@ -174,6 +176,18 @@ impl Atlas {
             let fault = Fault::Stuck { ops, for_secs };
             out.push(TimedFault { at_command, disk: *disk, fault });
         }
+        // And of a log that nothing makes good, frames that are needed still: a place drawn from all of
+        // the disk is hardly ever in one. Not the last ones, which are not told from its end.
+        let logs = self.victims.iter().filter(|disk| self.logs.contains(disk));
+        for disk in logs.filter(|_| self.level == Level::Beyond) {
+            for _ in 0..rng.below(3) {
+                let back = faults::LATELY as u64 + rng.below(LATELY);
+                let fault =
+                    Fault::RotLately { back, permille: rng.below(1000), mask: 1 << rng.below(8) };
+                let at_command = rng.between(commands / 4, commands);
+                out.push(TimedFault { at_command, disk: *disk, fault });
+            }
+        }
         out
     }
 
@@ -193,6 +207,17 @@ impl Atlas {
             }
         }
         out
+    }
+
+    /// Of a boot that recovers: the disks, of the first `data`, whose rows of the map journal stay as
+    /// they are when they are written over.
+    #[must_use]
+    pub fn stale(&self, data: usize, rng: &mut Rng) -> Vec<usize> {
+        if matches!(self.level, Level::CrashOnly | Level::Beyond) {
+            return Vec::new();
+        }
+        let victims = self.victims.iter().copied().filter(|disk| *disk < data);
+        victims.filter(|_| rng.chance(700)).collect()
     }
 
     fn damage(&self, disk: usize, rng: &mut Rng) -> Fault {

@@ -5,12 +5,14 @@ use forebay_sim::{CrashPoint, Rng, Seed};
 
 use crate::atlas::{Atlas, Level};
 use crate::desk::Desk;
-use crate::scenario::{Act, Boot, Crash, Demand, Fates, MapRot, Scenario, VERSION};
+use crate::scenario::{Act, Admin, Boot, Crash, Demand, Fates, MapRot, Scenario, VERSION};
 use crate::stamp::Fill;
-use crate::subject::{LogShape, PoolSpec, Raid, Sync};
+use crate::subject::{LogShape, Manage, PoolSpec, Raid, Sync};
 
 /// Of a thousand scenarios, those whose pool is nearly full.
 const FULL: u64 = 80;
+/// Of a thousand scenarios, those whose clients all write to one place.
+const CROWD: u64 = 150;
 /// Of a thousand scenarios, those in which recoveries are cut and disks lose what the next one writes.
 const RELAPSE: u64 = 80;
 
@@ -86,6 +88,7 @@ pub fn generate(seed: Seed, wish: &Wish) -> Scenario {
             }
         }
     }
+    let crowd = (may && !full).then(|| draw_crowd(&volumes, seed.derive("crowd"))).flatten();
     let mut atlas = Atlas::draw(&spec, level, &mut seed.derive("atlas").rng());
     if relapse && level == Level::Within {
         atlas.strike_one(&spec, &mut more);
@@ -99,11 +102,11 @@ pub fn generate(seed: Seed, wish: &Wish) -> Scenario {
             let seed = seed.derive("boot").derive(&index.to_string());
             let first = index == 0;
             let disks = spec.data_disks as u64;
-            let plan =
-                Plan { wish, atlas: &atlas, volumes: &volumes, first, full, remote, disks, seed };
+            let (atlas, volumes) = (&atlas, &volumes);
+            let plan = Plan { wish, atlas, volumes, first, full, crowd, remote, disks, seed };
             let mut boot = draw_boot(&plan, &mut desk);
-            if relapse && !first {
-                relapse_in(&mut boot, &atlas, full, seed.derive("relapse"));
+            if relapse {
+                relapse_in(&mut boot, &plan, seed.derive("relapse"));
             }
             boot
         })
@@ -188,12 +191,30 @@ fn split(sectors: u64, rng: &mut Rng) -> Vec<u64> {
     vec![sectors / count / 8 * 8; count as usize]
 }
 
+/// Where all clients write.
+#[derive(Clone, Copy)]
+struct Crowd {
+    volume: u32,
+    first: u64,
+}
+
+/// Sectors in which a crowd writes: some are still on media only when the next one comes for them.
+const CROWDED: u64 = 128;
+
+fn draw_crowd(volumes: &[u64], seed: Seed) -> Option<Crowd> {
+    let mut rng = seed.rng();
+    let (is_one, volume) = (rng.chance(CROWD), rng.below(volumes.len() as u64));
+    let first = rng.below((volumes[volume as usize] - CROWDED) / 8 + 1) * 8;
+    is_one.then_some(Crowd { volume: volume as u32, first })
+}
+
 struct Plan<'a> {
     wish: &'a Wish,
     atlas: &'a Atlas,
     volumes: &'a [u64],
     first: bool,
     full: bool,
+    crowd: Option<Crowd>,
     remote: u64,
     disks: u64,
     seed: Seed,
@@ -204,6 +225,11 @@ fn draw_boot(plan: &Plan<'_>, desk: &mut Desk) -> Boot {
     let mut clients = plan.wish.clients.unwrap_or_else(|| rng.between(1, 12));
     let mut acts = plan.wish.acts.unwrap_or_else(|| 1 << rng.between(3, 8));
     let mut commands = clients * acts + 50;
+    if plan.crowd.is_some() {
+        clients = clients.clamp(3, 8);
+        acts = acts.min(64);
+        commands = clients * acts + 50;
+    }
     if plan.full {
         clients = rng.between(1, 4);
         acts = rng.between(80, 320) / clients;
@@ -215,15 +241,18 @@ fn draw_boot(plan: &Plan<'_>, desk: &mut Desk) -> Boot {
         if plan.full {
             return draw_filler(plan.volumes, index, clients, acts, plan.first, &mut rng);
         }
-        draw_client(plan.volumes, acts, &mut rng)
+        draw_client(plan.volumes, acts, plan.crowd, &mut rng)
     };
     let mut remote = plan.seed.derive("remote").rng();
-    let admin = if plan.wish.admin && rng.chance(600) {
+    let mut admin = if plan.wish.admin && rng.chance(600) {
         let seed = plan.seed.derive("admin");
         if plan.full { desk.jobs_of_a_full_pool(seed) } else { desk.jobs(seed) }
     } else {
         Vec::new()
     };
+    if plan.crowd.is_some() {
+        admin.splice(0..0, commits(12, 18, &mut plan.seed.derive("crowd").rng()));
+    }
     let mut crash = plan.seed.derive("crash").rng();
     let number = match crash.below(6) {
         // Before it is full there is nothing to see that other scenarios do not show.
@@ -244,6 +273,7 @@ fn draw_boot(plan: &Plan<'_>, desk: &mut Desk) -> Boot {
         remote: (0..clients as usize).filter(|_| remote.chance(plan.remote)).collect(),
         admin,
         map_rot: None,
+        stale_map: Vec::new(),
         faults: plan.atlas.faults(commands, plan.first, &mut plan.seed.derive("faults").rng()),
         crash: crashes.then(|| Crash {
             in_work: plan.full || crash.chance(500),
@@ -260,24 +290,54 @@ fn rot_map_in(boots: &mut [Boot], rng: &mut Rng) {
     if rng.chance(800) {
         let (pick, blocks) = (rng.u64(), rng.between(1, 4));
         let (at_byte, mask) = (rng.below(4096), 1 << rng.below(8));
+        // Mostly in one that counts, and where it says something.
+        let pick = if rng.chance(700) { rng.below(8) } else { pick };
+        let at_byte = if rng.chance(500) { at_byte % 256 } else { at_byte };
         boots[boot].map_rot = Some(MapRot { pick, blocks, at_byte, mask });
     }
 }
 
-/// Makes a boot one that recovers, on disks that lose some of what it writes first, and is mostly cut
-/// while it does.
-fn relapse_in(boot: &mut Boot, atlas: &Atlas, full: bool, seed: Seed) {
-    let mut rng = seed.rng();
-    // A nearly full pool writes segments from end to end, and is cut amid them anyway.
-    boot.faults.extend(atlas.losses(if full { 40 } else { 5 }, &mut rng));
-    if !full && rng.chance(700) {
-        let number = rng.between(20, 160);
-        let point = match rng.below(2) {
-            0 => CrashPoint::AfterSubmit(number),
-            _ => CrashPoint::AfterComplete(number),
-        };
-        boot.crash = Some(Crash::at(point, Fates::Random(rng.u64())));
+/// Makes a boot one that commits more often and is mostly cut while it does; and, when it recovers,
+/// one on disks that lose some of what it writes first, or what it writes over rows of the map journal
+/// that the run before had written and no root knows.
+fn relapse_in(boot: &mut Boot, plan: &Plan<'_>, seed: Seed) {
+    let (mut rng, atlas) = (seed.rng(), plan.atlas);
+    let recovers = !plan.first;
+    if recovers && rng.chance(if plan.full { 300 } else { 600 }) {
+        boot.stale_map = atlas.stale(plan.disks as usize, &mut rng);
     }
+    if recovers && boot.stale_map.is_empty() {
+        // A nearly full pool writes segments from end to end.
+        boot.faults.extend(atlas.losses(if plan.full { 40 } else { 5 }, &mut rng));
+    }
+    // A nearly full pool is cut amid its segments anyway, and commits often.
+    if plan.full {
+        return;
+    }
+    boot.admin.splice(0..0, commits(4, 22, &mut rng));
+    if rng.chance(700) {
+        let number = rng.between(20, 160);
+        let (point, in_work) = match rng.below(4) {
+            0 if recovers => (CrashPoint::AfterSubmit(number), false),
+            1 if recovers => (CrashPoint::AfterComplete(number), false),
+            // Between the map journal of a commit and its root, one time in two.
+            _ => (
+                CrashPoint::AfterFlush(rng.between(1, 3 * plan.disks)),
+                !recovers || rng.chance(500),
+            ),
+        };
+        boot.crash = Some(Crash { in_work, ..Crash::at(point, Fates::Random(rng.u64())) });
+    }
+}
+
+/// Fewer commits than `most`, and pauses before them.
+fn commits(most: u64, pause_bits: u64, rng: &mut Rng) -> Vec<Admin> {
+    let mut out = Vec::new();
+    for _ in 0..rng.below(most) {
+        out.push(Admin::Pause { ns: 1 << rng.between(14, pause_bits) });
+        out.push(Admin::Manage(Manage::Commit));
+    }
+    out
 }
 
 /// A client of a pool that is nearly full: in the first boot it fills its part of the volume, then
@@ -328,7 +388,7 @@ fn draw_filler(
     out
 }
 
-fn draw_client(volumes: &[u64], acts: u64, rng: &mut Rng) -> Vec<Act> {
+fn draw_client(volumes: &[u64], acts: u64, crowd: Option<Crowd>, rng: &mut Rng) -> Vec<Act> {
     // Each client has habits: some only log, some only read, some overwrite one spot.
     let volume = rng.below(volumes.len() as u64) as u32;
     let sectors = volumes[volume as usize];
@@ -348,8 +408,17 @@ fn draw_client(volumes: &[u64], acts: u64, rng: &mut Rng) -> Vec<Act> {
     let fill = if rng.chance(700) { Fill::Noise } else { Fill::Zeros };
     let mut at = 0;
     let sequential = rng.chance(300);
+    let habits = (volume, start, span, write, unaligned, large, sequential);
+    // With edges amid blocks.
+    let (volume, start, span, write, unaligned, large, sequential) = match crowd {
+        Some(Crowd { volume, first }) => (volume, first, CROWDED, 800, 900, 400, false),
+        None => habits,
+    };
     let mut range = |rng: &mut Rng| {
-        let count = if rng.chance(large) {
+        let count = if crowd.is_some() {
+            // Long ones over short ones.
+            if rng.chance(large) { rng.between(17, 72) } else { rng.between(1, 12) }
+        } else if rng.chance(large) {
             rng.between(16, 512)
         } else if rng.chance(unaligned) {
             rng.between(1, 24)

@@ -1,14 +1,15 @@
 //! The disks of a run, under layers that break them.
 
 use std::cell::RefCell;
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use forebay_device::{BlockDevice, Device};
 use forebay_rt as rt;
-use forebay_sim::faults::{Fault, Stack};
+use forebay_sim::faults::{Fault, Ops, Stack, Trigger};
 use forebay_sim::{DiskConfig, Seed, SimDisk, World};
-use forebay_units::Nanos;
+use forebay_units::{BLOCK_BYTES, Nanos};
 
 use crate::refusal::Suspect;
 use crate::scenario::{Demand, MapRot, Scenario, TimedFault};
@@ -76,28 +77,45 @@ impl Lab {
         counts.map(|c| c.torn + c.lost + c.misdirected + c.rot_bytes + c.errors).sum()
     }
 
-    /// Flips bits in a frame of the map journal, wherever on a disk one begins.
-    pub(crate) fn rot_map(&self, rot: &MapRot) {
-        const MAGIC: &[u8] = b"FBAYJRNL";
-        const BLOCK_BYTES: u64 = 4096;
-        const UNIT_BYTES: u64 = 16 << 10;
-        let mut places = Vec::new();
-        for (disk, sim) in self.sims.iter().enumerate() {
-            let media = sim.stable();
-            for at in (0..media.size_bytes()).step_by(BLOCK_BYTES as usize) {
-                let mut first = [0; MAGIC.len()];
-                if !media.is_hole(at, BLOCK_BYTES) {
-                    media.read(at, &mut first);
-                }
-                if first[..] == *MAGIC {
-                    places.push((disk, at));
-                }
+    /// Where on a disk frames of the map journal begin, and their numbers.
+    fn frames_on(&self, disk: usize) -> Vec<(u64, u64)> {
+        const MAGIC: u64 = u64::from_le_bytes(*b"FBAYJRNL");
+        let media = self.sims[disk].stable();
+        let frame = |at: u64| {
+            // Magic, pool, number.
+            let mut first = [0; 24];
+            if !media.is_hole(at, BLOCK_BYTES) {
+                media.read(at, &mut first);
+            }
+            let word = |index: usize| {
+                u64::from_le_bytes(first[8 * index..][..8].try_into().expect("eight bytes"))
+            };
+            (word(0) == MAGIC).then(|| (at, word(2)))
+        };
+        (0..media.size_bytes()).step_by(BLOCK_BYTES as usize).filter_map(frame).collect()
+    }
+
+    /// Has disks lose the next write over each frame of the map journal that they hold now.
+    pub(crate) fn keep_map(&self, disks: &[usize]) {
+        for disk in disks.iter().copied().filter(|disk| *disk < self.sims.len()) {
+            self.struck.borrow_mut().insert(disk);
+            for (at, _) in self.frames_on(disk) {
+                let trigger = Trigger::once(Ops::WRITE).within(at, at + BLOCK_BYTES);
+                self.stacks[disk].inject(&Fault::Lost { trigger });
             }
         }
+    }
+
+    /// Flips bits in a frame of the map journal, wherever on a disk one begins.
+    pub(crate) fn rot_map(&self, rot: &MapRot) {
+        const UNIT_BYTES: u64 = 16 << 10;
+        let on = |disk| self.frames_on(disk).into_iter().map(move |(at, seq)| (seq, disk, at));
+        let mut places: Vec<_> = (0..self.sims.len()).flat_map(on).collect();
+        places.sort_by_key(|(seq, disk, at)| (Reverse(*seq), *disk, *at));
         if places.is_empty() {
             return;
         }
-        let (disk, from) = places[(rot.pick % places.len() as u64) as usize];
+        let (_, disk, from) = places[(rot.pick % places.len() as u64) as usize];
         let end =
             (from + rot.blocks * BLOCK_BYTES).min(from / UNIT_BYTES * UNIT_BYTES + UNIT_BYTES);
         self.world.tell(|| format!("rot in the map journal, on disk {disk} from {from} to {end}"));

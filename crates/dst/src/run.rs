@@ -326,6 +326,7 @@ async fn boot_task<S: Subject>(guest: Guest<S>, boot: Boot, created: bool) -> En
             model.count("rot in the map journal", 1);
         }
         lab.schedule(&boot.faults);
+        lab.keep_map(&boot.stale_map);
         reached.set("import");
         let Some(pool) = import(&guest, &disks).await else { return Ended::Refused };
         reached.set("judgement");
@@ -406,6 +407,7 @@ fn counted_on(point: CrashPoint, world: &World) -> CrashPoint {
         CrashPoint::AfterComplete(n) => {
             CrashPoint::AfterComplete(n.saturating_add(world.completed()))
         }
+        CrashPoint::AfterFlush(n) => CrashPoint::AfterFlush(n.saturating_add(world.flushed())),
         at @ CrashPoint::AtTime(_) => at,
     }
 }

@@ -67,6 +67,10 @@ pub struct Boot {
     /// Rot in the pool's own map, before anything else: what no pool may be lost by.
     #[serde(default)]
     pub map_rot: Option<MapRot>,
+    /// Disks that lose each write over a frame of the map journal which they hold as the boot begins:
+    /// what a run that was cut has left there, and no root knows, goes on to be there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stale_map: Vec<usize>,
     /// How it ends; without one the pool is exported.
     pub crash: Option<Crash>,
 }
@@ -176,7 +180,7 @@ pub struct TimedFault {
 /// bytes: it need not be one that still counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MapRot {
-    /// Which of the places, counted over all disks and round again.
+    /// Which of the places, over all disks, counted from the newest frame and round again.
     pub pick: u64,
     /// Blocks that are struck from there on; not past the end of 16 KiB.
     pub blocks: u64,

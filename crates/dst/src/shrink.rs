@@ -85,10 +85,23 @@ fn drop_faults(scenario: &Scenario, at: usize, step: usize) -> Option<Scenario> 
     if cut(out.boots.iter_mut().map(|boot| &mut boot.faults), at, step) {
         return Some(out);
     }
-    // Behind all others.
-    let struck = out.boots.iter_mut().find(|boot| at == 0 && boot.map_rot.is_some())?;
-    struck.map_rot = None;
-    Some(out)
+    // Behind all others: what strikes the map.
+    let mut at = at - out.boots.iter().map(|boot| boot.faults.len()).sum::<usize>();
+    for boot in &mut out.boots {
+        if boot.map_rot.is_some() {
+            if at == 0 {
+                boot.map_rot = None;
+                return Some(out);
+            }
+            at -= 1;
+        }
+        if at < boot.stale_map.len() {
+            boot.stale_map.remove(at);
+            return Some(out);
+        }
+        at -= boot.stale_map.len();
+    }
+    None
 }
 
 fn drop_acts(scenario: &Scenario, at: usize, step: usize) -> Option<Scenario> {

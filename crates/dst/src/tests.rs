@@ -1,17 +1,21 @@
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
+use forebay_device::IoBuf;
+use forebay_rt::Runtime;
 use forebay_sim::{CrashPoint, Seed};
 use proptest::prelude::*;
 
 use crate::atlas::Level;
 use crate::generate::{Wish, generate};
 use crate::history::{Change, History};
+use crate::lab::Lab;
 use crate::refusal::{self, Suspect};
-use crate::scenario::{Crash, Fates, Scenario};
+use crate::scenario::{Act, Crash, Fates, MapRot, Scenario};
 use crate::stamp::{Fill, Seen, examine, stamp};
 use crate::subject::{LogShape, PoolSpec, Raid};
 use crate::toy::{Flaw, Toy};
-use crate::verdict::Kind;
+use crate::verdict::{Failure, Kind, Outcome, Tally};
 use crate::{run, shrink};
 
 fn one_disk() -> PoolSpec {
@@ -110,6 +114,90 @@ fn fates_can_be_listed() {
     let crash = Crash::at(CrashPoint::AfterSubmit(3), Fates::Subset(5));
     let text = serde_json::to_string(&crash).unwrap();
     assert_eq!(serde_json::from_str::<Crash>(&text).unwrap(), crash);
+}
+
+#[test]
+fn a_stale_row_of_the_map_stays_when_it_is_written_over_once() {
+    let lab = Lab::new(&toy_scenario(1));
+    let block = |word: &[u8]| {
+        let mut buf = IoBuf::zeroed(4096);
+        buf[..word.len()].copy_from_slice(word);
+        buf.freeze()
+    };
+    let disk = lab.devices()[0].clone();
+    let write = |at: u64, word: &'static [u8]| {
+        let (disk, data) = (disk.clone(), block(word));
+        Runtime::simulated(1).block_on(async move { disk.write(at, data, true).await.unwrap() });
+    };
+    let holds = |at: u64| {
+        let disk = disk.clone();
+        let read = async move { disk.read(at, IoBuf::zeroed(4096)).await.unwrap().to_vec() };
+        Runtime::simulated(1).block_on(read)
+    };
+    write(8192, b"FBAYJRNL, of an earlier run");
+    write(16384, b"something else");
+    lab.keep_map(&[0, 99]);
+    write(8192, b"FBAYJRNL, anew");
+    write(16384, b"anything");
+    assert!(holds(8192).starts_with(b"FBAYJRNL, of an earlier run"));
+    assert!(holds(16384).starts_with(b"anything"));
+    write(8192, b"FBAYJRNL, once more");
+    assert!(holds(8192).starts_with(b"FBAYJRNL, once more"));
+}
+
+#[test]
+fn what_is_drawn_now_and_then_is_drawn() {
+    let wish = Wish { level: Some(Level::Within), admin: true, manage: true, ..Wish::default() };
+    let relapse = Wish { relapse: Some(true), ..wish.clone() };
+    let all = |wish: &Wish| (0..200).map(|seed| generate(Seed(seed), wish)).collect::<Vec<_>>();
+    let stale = |s: &Scenario| s.boots.iter().any(|boot| !boot.stale_map.is_empty());
+    let at_flush = |s: &Scenario| {
+        let crashes = s.boots.iter().filter_map(|boot| boot.crash.as_ref());
+        crashes.map(|crash| crash.point).any(|point| matches!(point, CrashPoint::AfterFlush(_)))
+    };
+    let relapses = all(&relapse);
+    assert!(relapses.iter().filter(|s| stale(s)).count() > 50);
+    assert!(relapses.iter().filter(|s| at_flush(s)).count() > 50);
+    for (scenario, boot) in relapses.iter().flat_map(|s| s.boots.iter().map(move |b| (s, b))) {
+        let data = |disk: &usize| *disk < scenario.spec.data_disks;
+        assert!(boot.stale_map.iter().all(data), "{:?}", boot.stale_map);
+    }
+    let crowded = |s: &Scenario| {
+        let places = s.boots[0].clients.iter().flatten().filter_map(|act| match act {
+            Act::Write { volume, first, .. } => Some((*volume, first / 64)),
+            _ => None,
+        });
+        s.boots[0].clients.len() > 2 && places.collect::<BTreeSet<_>>().len() <= 2
+    };
+    let usual = all(&wish);
+    assert!(usual.iter().filter(|s| crowded(s)).count() > 10);
+    assert!(usual.iter().any(|s| s.boots.iter().any(|boot| boot.map_rot.is_some())));
+}
+
+#[test]
+fn what_strikes_the_map_is_dropped_when_it_does_not_matter() {
+    let wish = Wish {
+        level: Some(Level::Within),
+        relapse: Some(true),
+        admin: true,
+        manage: true,
+        ..Wish::default()
+    };
+    let drawn = (0..200).map(|seed| generate(Seed(seed), &wish));
+    let mut scenario = drawn
+        .into_iter()
+        .find(|s| s.boots.iter().any(|boot| !boot.stale_map.is_empty()))
+        .expect("one of them");
+    scenario.boots[0].map_rot = Some(MapRot { pick: 1, blocks: 1, at_byte: 1, mask: 1 });
+    let fails = |_: &Scenario| {
+        let failure = Failure { kind: Kind::Prefix, message: String::new() };
+        let tally = Tally::default();
+        Outcome { failure: Some(failure), digest: 0, tally, boot_commands: Vec::new() }
+    };
+    let (small, _) = shrink::shrink(&scenario, Kind::Prefix, 2000, fails);
+    for boot in &small.boots {
+        assert!(boot.stale_map.is_empty() && boot.map_rot.is_none() && boot.faults.is_empty());
+    }
 }
 
 fn write(history: &mut History, first: u64, count: u64) -> u32 {

@@ -168,6 +168,27 @@ fn every_crash_point_stops_where_it_says() {
 }
 
 #[test]
+fn a_crash_at_a_flush_comes_when_that_has_had_its_effect() {
+    let script = |d: Rc<SimDisk>| async move {
+        for i in 0..3u64 {
+            d.write(i * 512, block(512, 1), false).await.unwrap();
+            d.flush().await.unwrap();
+        }
+    };
+    for n in 1..=3 {
+        let (world, disk) = one_disk(5);
+        world.plan_crash(Some(CrashPoint::AfterFlush(n)));
+        let runtime = Runtime::simulated(5);
+        assert!(runtime.run(script(disk.clone())).is_none(), "flush {n} did not stop it");
+        drop(runtime);
+        assert_eq!(world.flushed(), n);
+        world.settle(|_, _| Fate::Lost);
+        let there = (0..3).filter(|i| stable_byte(&disk, i * 512) == 1).count() as u64;
+        assert_eq!(there, n, "what was written before it is there, and nothing else was written");
+    }
+}
+
+#[test]
 fn a_crash_at_a_time_stops_at_the_next_command() {
     let (world, disk) = one_disk(6);
     world.plan_crash(Some(CrashPoint::AtTime(Nanos::from_millis(5).0)));

@@ -22,6 +22,9 @@ pub enum CrashPoint {
     AfterSubmit(u64),
     /// The n-th completion had its effect, but the host never hears of it.
     AfterComplete(u64),
+    /// The n-th flush that completed had its effect, and the host never hears of it: what a commit is
+    /// made of is mostly on media then, and what makes it count is not.
+    AfterFlush(u64),
     /// At the first command event at this time of the runtime's clock (ns) or later.
     AtTime(u64),
 }
@@ -91,6 +94,7 @@ pub struct World {
     powered: Cell<bool>,
     submitted: Cell<u64>,
     completed: Cell<u64>,
+    flushed: Cell<u64>,
     plan: Cell<Option<CrashPoint>>,
     digest: Cell<u64>,
     stats: Cell<CommandStats>,
@@ -149,6 +153,7 @@ impl World {
             powered: Cell::new(true),
             submitted: Cell::new(0),
             completed: Cell::new(0),
+            flushed: Cell::new(0),
             plan: Cell::new(None),
             digest: Cell::new(0),
             stats: Cell::default(),
@@ -187,6 +192,12 @@ impl World {
     #[must_use]
     pub fn completed(&self) -> u64 {
         self.completed.get()
+    }
+
+    /// Flushes completed since the last power-on.
+    #[must_use]
+    pub fn flushed(&self) -> u64 {
+        self.flushed.get()
     }
 
     /// Commands by kind since the world began.
@@ -277,6 +288,7 @@ impl World {
         self.powered.set(true);
         self.submitted.set(0);
         self.completed.set(0);
+        self.flushed.set(0);
     }
 
     /// The state of every disk now.
@@ -344,8 +356,14 @@ impl World {
         let number = self.completed.get() + 1;
         self.completed.set(number);
         self.note_event(event, 2);
-        if self.plan.get() == Some(CrashPoint::AfterComplete(number)) {
-            self.power_cut();
+        let is_flush = event.operation == Operation::Flush;
+        self.flushed.set(self.flushed.get() + u64::from(is_flush));
+        match self.plan.get() {
+            Some(CrashPoint::AfterComplete(n)) if n == number => self.power_cut(),
+            Some(CrashPoint::AfterFlush(n)) if is_flush && n == self.flushed.get() => {
+                self.power_cut();
+            }
+            _ => {}
         }
         self.powered.get()
     }
