@@ -5,7 +5,7 @@
 //! parity and the log's mirror can make good. They may do anything. All others keep their
 //! contract; they may only be slow. Beyond: more disks are struck than that.
 
-use forebay_sim::faults::{self, Effect, Failure, Fault, Ops, Tear, Trigger};
+use forebay_sim::faults::{Effect, Failure, Fault, Ops, Tear, Trigger};
 use forebay_sim::{Latency, Rng};
 
 use crate::scenario::{Demand, TimedFault};
@@ -49,8 +49,6 @@ pub struct Atlas {
     /// Disks on which rot of what was written last is told from the end of the log: those that a
     /// run within what is promised strikes, otherwise those without a log.
     fresh: Vec<usize>,
-    /// Log disks.
-    logs: std::ops::Range<usize>,
 }
 
 impl Atlas {
@@ -98,7 +96,7 @@ impl Atlas {
             Level::Beyond => (0..spec.data_disks).collect(),
             _ => (0..sizes.len()).collect(),
         };
-        Self { level, victims, sizes, fresh, logs: spec.log_range() }
+        Self { level, victims, sizes, fresh }
     }
 
     /// Sees to it that a data disk is among those that are struck, when there are none.
@@ -175,18 +173,6 @@ impl Atlas {
             let at_command = if rng.chance(100) { 0 } else { rng.between(1, commands) };
             let fault = Fault::Stuck { ops, for_secs };
             out.push(TimedFault { at_command, disk: *disk, fault });
-        }
-        // And of a log that nothing makes good, frames that are needed still: a place drawn from all of
-        // the disk is hardly ever in one. Not the last ones, which are not told from its end.
-        let logs = self.victims.iter().filter(|disk| self.logs.contains(disk));
-        for disk in logs.filter(|_| self.level == Level::Beyond) {
-            for _ in 0..rng.below(3) {
-                let back = faults::LATELY as u64 + rng.below(LATELY);
-                let fault =
-                    Fault::RotLately { back, permille: rng.below(1000), mask: 1 << rng.below(8) };
-                let at_command = rng.between(commands / 4, commands);
-                out.push(TimedFault { at_command, disk: *disk, fault });
-            }
         }
         out
     }

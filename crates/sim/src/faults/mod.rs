@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 pub use errors::{Effect, Errors, Failure, FlushErrors, Gone, NoSpace, ReadOnly};
 pub use rot::BitRot;
-pub use stack::{Fault, FaultCounts, LATELY, Stack};
+pub use stack::{Fault, FaultCounts, Stack};
 pub use timing::{Hung, LyingFlush, Slow};
 pub use writes::{LostWrites, Misdirected, Tear, TornWrites};
 

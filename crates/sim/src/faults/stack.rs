@@ -121,9 +121,7 @@ pub struct Stack {
 }
 
 /// How many writes a stack remembers.
-const REMEMBERED: usize = 128;
-/// How many of them count as the last ones.
-pub const LATELY: usize = 64;
+const REMEMBERED: usize = 64;
 
 impl Stack {
     /// All layers over `device`, none of them active. `seed` is for delays; `on_flush_failure` as
@@ -216,11 +214,11 @@ impl Stack {
         self.gone.is_gone()
     }
 
-    /// Whether one of the last [`LATELY`] writes that it was given covers the byte at `offset_bytes`.
+    /// Whether one of the last writes that it was given covers the byte at `offset_bytes`.
     #[must_use]
     pub fn wrote_lately(&self, offset_bytes: u64) -> bool {
         let covers = |(at, len): &(u64, u64)| (*at..at + len).contains(&offset_bytes);
-        self.written.borrow().iter().rev().take(LATELY).any(covers)
+        self.written.borrow().iter().any(covers)
     }
 
     /// How often each layer struck.
