@@ -153,6 +153,27 @@ fn a_known_pool_is_found_where_its_devices_went() {
 }
 
 #[test]
+fn disks_that_have_changed_names_with_another_pools_are_found() {
+    let scratch = Scratch::with_devices("swapped", &["d0", "d1"]);
+    for (pool, device) in [("one", "d0"), ("two", "d1")] {
+        scratch.run(&format!("pool create {pool} {device}"));
+        scratch.run(&format!("volume create -V 16M {pool}/of-{pool}"));
+    }
+    for (from, to) in [("d0", "d2"), ("d1", "d0"), ("d2", "d1")] {
+        std::fs::rename(scratch.0.join(from), scratch.0.join(to)).unwrap();
+    }
+    scratch.refused("volume list one", 1, "no pool");
+    // Without the folder there is nothing new to look at.
+    scratch.refused("pool import one", 1, "imported already");
+    for pool in ["one", "two"] {
+        scratch.run(&format!("pool import -d . {pool}"));
+        let volumes = scratch.run(&format!("volume list -H -o name {pool}"));
+        assert_eq!(volumes, format!("{pool}/of-{pool}\n"));
+    }
+    scratch.refused("pool import -d . one", 1, "imported already");
+}
+
+#[test]
 fn a_pool_whose_devices_are_gone_can_be_forgotten() {
     let scratch = Scratch::with_devices("gone", &["d0"]);
     scratch.run("pool create tank d0");

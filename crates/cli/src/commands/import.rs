@@ -22,26 +22,26 @@ pub async fn import(
     json: bool,
     options: ImportOptions,
 ) -> Result<Outcome, Failure> {
-    let mut known = reach.state().known_pools()?;
-    if let Some(at) = known.iter().position(|p| named(p, wanted)) {
-        let pool = &known[at];
+    let known = reach.state().known_pools()?;
+    if let Some(pool) = known.iter().find(|p| named(p, wanted)) {
         if let Some(pid) = reach.server_of(&pool.name) {
             return Err(Failure::new(format!(
                 "'{}' is imported already, and served by process {pid}",
                 pool.name
             )));
         }
-        let special = options != ImportOptions::default();
-        let moved = !dirs.is_empty() && pool.devices.iter().any(|path| !Path::new(path).exists());
         // A server that is there for every pool may take back one that it had to let go.
-        if !special && !moved && !reach.has_server_for_more() {
-            return Err(Failure::new(format!(
-                "'{}' is imported already; 'forebay serve {}' serves it",
-                pool.name, pool.name
-            )));
+        let again = options != ImportOptions::default() || reach.has_server_for_more();
+        let already = || {
+            Failure::new(format!(
+                "'{0}' is imported already; 'forebay serve {0}' serves it",
+                pool.name
+            ))
+        };
+        if !again && dirs.is_empty() {
+            return Err(already());
         }
         // Once more, from where its devices are now, or without what is missing.
-        let pool = known.remove(at);
         let mut paths = pool.devices.clone();
         paths.extend(search_named(dirs)?);
         paths.sort();
@@ -53,6 +53,12 @@ pub async fn import(
                 pool.name
             )));
         };
+        // Where one of its devices was there may be another's now: disks change their names.
+        let gone = pool.devices.iter().any(|path| !Path::new(path).exists());
+        let moved = found.paths.iter().any(|path| !pool.devices.contains(path));
+        if !again && !gone && !moved {
+            return Err(already());
+        }
         import_one(reach, found, ImportOptions { known: Some(pool.told), ..options }).await?;
         return Ok(Outcome::done());
     }

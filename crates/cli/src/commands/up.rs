@@ -275,8 +275,8 @@ async fn open(set: &Rc<PoolSet>, layout: &Layout, screen: &Screen) -> Result<(),
     let [pool] = &found[..] else {
         return Err(Failure::new(match found.len() {
             0 => format!(
-                "{shown} has device files, but no pool was found on them (another process may \
-                 have them open); end that, or use another --dir"
+                "{shown} has device files, but no pool was found on them: end the process that has \
+                 them open, remove them when their pool was destroyed, or use another --dir"
             ),
             several => format!("{shown} has devices of {several} pools; use another --dir"),
         }));
