@@ -4,7 +4,7 @@
 //! in a command of its own (when nobody serves the pool).
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -182,6 +182,28 @@ impl PoolSet {
         }
         let (name, guid) = (pool.name.clone(), Some(pool.guid));
         self.clerk.ask(move |state| state.check_name_free(&name, guid)).await
+    }
+
+    /// Devices of a known pool that are where another one's were: disks change their names.
+    pub async fn found_elsewhere(&self, known: &KnownPool) -> Result<Vec<String>, Failure> {
+        // As the list is now: an import a moment ago may have changed it.
+        let all = self.clerk.ask(StateDir::known_pools).await?;
+        let others: BTreeSet<String> = all.into_iter().flat_map(|pool| pool.devices).collect();
+        let others: Vec<String> =
+            others.into_iter().filter(|path| !known.devices.contains(path)).collect();
+        if others.is_empty() {
+            return Ok(others);
+        }
+        let here = self.devices_of(known.guid, &known.devices).await;
+        if here.len() >= known.devices.len() {
+            return Ok(Vec::new());
+        }
+        Ok(self.devices_of(known.guid, &others).await)
+    }
+
+    async fn devices_of(&self, guid: u64, paths: &[String]) -> Vec<String> {
+        let found = Pool::discover(self.opener.clone(), paths).await;
+        found.into_iter().filter(|pool| pool.guid == guid).flat_map(|pool| pool.paths).collect()
     }
 
     fn pool(&self, name: &str) -> Result<Rc<Pool>, Failure> {

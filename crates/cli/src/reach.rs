@@ -277,6 +277,9 @@ pub async fn import_known(
     wait_until_free(&known.devices).await;
     // Not afterwards: what this process has had of them itself is given up a moment later.
     let held = known.devices.iter().any(|path| is_locked(path));
+    let mut paths = known.devices.clone();
+    paths.extend(set.found_elsewhere(known).await?);
+    wait_until_free(&paths).await;
     // By its id: another pool on these devices is not the one that is known.
     let mut options = options.clone();
     options.known = options.known.map(|_| known.told);
@@ -284,7 +287,7 @@ pub async fn import_known(
         version: PROTOCOL_VERSION,
         pool: known.guid.to_string(),
         typed: String::new(),
-        action: Action::Import { paths: known.devices.clone(), options },
+        action: Action::Import { paths, options },
     };
     let there = |path: &String| std::path::Path::new(path).exists();
     if !known.devices.iter().any(there) {

@@ -154,23 +154,35 @@ fn a_known_pool_is_found_where_its_devices_went() {
 
 #[test]
 fn disks_that_have_changed_names_with_another_pools_are_found() {
-    let scratch = Scratch::with_devices("swapped", &["d0", "d1"]);
-    for (pool, device) in [("one", "d0"), ("two", "d1")] {
-        scratch.run(&format!("pool create {pool} {device}"));
+    let scratch = Scratch::with_devices("swapped", &["d0", "d1", "d3"]);
+    for (pool, devices) in [("one", "mirror d0 d3"), ("two", "d1")] {
+        scratch.run(&format!("pool create {pool} {devices}"));
         scratch.run(&format!("volume create -V 16M {pool}/of-{pool}"));
     }
-    for (from, to) in [("d0", "d2"), ("d1", "d0"), ("d2", "d1")] {
-        std::fs::rename(scratch.0.join(from), scratch.0.join(to)).unwrap();
-    }
-    scratch.refused("volume list one", 1, "no pool");
-    // Without the folder there is nothing new to look at.
-    scratch.refused("pool import one", 1, "imported already");
-    for pool in ["one", "two"] {
-        scratch.run(&format!("pool import -d . {pool}"));
-        let volumes = scratch.run(&format!("volume list -H -o name {pool}"));
-        assert_eq!(volumes, format!("{pool}/of-{pool}\n"));
-    }
+    let swap = || {
+        for (from, to) in [("d0", "d2"), ("d1", "d0"), ("d2", "d1")] {
+            std::fs::rename(scratch.0.join(from), scratch.0.join(to)).unwrap();
+        }
+    };
+    swap();
+    let whole = || {
+        for pool in ["one", "two"] {
+            let volumes = scratch.run(&format!("volume list -H -o name {pool}"));
+            assert_eq!(volumes, format!("{pool}/of-{pool}\n"));
+            assert_eq!(scratch.run(&format!("pool list -H -o health {pool}")), "ONLINE\n");
+        }
+    };
+    whole();
+    // In one process, which has one of them open when it comes to the other.
+    swap();
+    let server = scratch.server("serve");
+    whole();
+    assert!(server.interrupt().success());
+    swap();
+    scratch.run("pool import -d . one");
+    whole();
     scratch.refused("pool import -d . one", 1, "imported already");
+    scratch.refused("pool import one", 1, "imported already");
 }
 
 #[test]

@@ -234,6 +234,8 @@ impl StateDir {
             let mut pool = pool;
             let before = pools.iter().find(|p| p.guid == pool.guid && !anew);
             pool.told = before.map_or(pool.told, |before| before.told.and_then(pool.told));
+            let before = pools.iter().find(|p| p.guid == pool.guid).map(|p| p.devices.clone());
+            give_names(pools, &pool, &before.unwrap_or_default());
             pools.retain(|p| p.guid != pool.guid);
             pools.push(pool);
             Ok(())
@@ -330,6 +332,20 @@ fn take_lock(lock: &File) -> std::io::Result<()> {
     let said =
         "another forebay process holds its lock and does not let go; see whether one is stopped";
     Err(std::io::Error::new(ErrorKind::WouldBlock, said))
+}
+
+/// Disks change their names: when `pool` is found where another one was, that one may be where `pool` was
+/// (`before`). Nobody else would know of that place any more.
+fn give_names(pools: &mut [KnownPool], pool: &KnownPool, before: &[String]) {
+    let left: Vec<&String> = before.iter().filter(|path| !pool.devices.contains(path)).collect();
+    for other in pools.iter_mut().filter(|other| other.guid != pool.guid) {
+        let all = other.devices.len();
+        other.devices.retain(|path| !pool.devices.contains(path));
+        if other.devices.len() < all {
+            let new: Vec<String> = left.iter().map(|path| (*path).clone()).collect();
+            other.devices.extend(new);
+        }
+    }
 }
 
 fn name_taken(name: &str, guid: u64) -> Failure {

@@ -157,6 +157,24 @@ fn the_newest_generation_of_a_pool_is_kept_whatever_is_told_later() {
 }
 
 #[test]
+fn pools_whose_disks_have_changed_names_are_looked_for_where_the_others_were() {
+    let scratch = Scratch::new("names");
+    let state = StateDir::open_at(scratch.0.join("state")).unwrap();
+    let at = |name: &str, guid, devices: &[&str]| {
+        let devices = devices.iter().map(|path| (*path).to_owned()).collect();
+        KnownPool { devices, ..pool(name, guid) }
+    };
+    let devices = |at: usize| state.known_pools().unwrap()[at].devices.join(" ");
+    for pool in [at("a", 1, &["u", "v"]), at("b", 2, &["w"]), at("c", 3, &["x"])] {
+        state.remember(pool).unwrap();
+    }
+    state.remember(at("a", 1, &["w", "v"])).unwrap();
+    assert_eq!([devices(0), devices(1), devices(2)], ["w v", "u", "x"]);
+    state.remember(at("b", 2, &["x"])).unwrap();
+    assert_eq!([devices(0), devices(1), devices(2)], ["w v", "x", "u"]);
+}
+
+#[test]
 fn a_process_that_stands_still_with_the_lock_is_not_waited_for() {
     let scratch = Scratch::new("held");
     let state = StateDir::open_at(scratch.0.join("state")).unwrap();
