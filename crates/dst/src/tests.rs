@@ -164,7 +164,7 @@ fn what_is_drawn_now_and_then_is_drawn() {
     }
     let crowded = |s: &Scenario| {
         let places = s.boots[0].clients.iter().flatten().filter_map(|act| match act {
-            Act::Write { volume, first, .. } => Some((*volume, first / 64)),
+            Act::Write { volume, first, .. } => Some((*volume, first / 128)),
             _ => None,
         });
         s.boots[0].clients.len() > 2 && places.collect::<BTreeSet<_>>().len() <= 2
