@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use forebay_device::IoBuf;
+use forebay_device::{ErrorKind, IoBuf};
 use forebay_format::config::{MemberConfig, MemberUse, PoolConfig, RingConfig};
 use forebay_format::superblock::{Superblock, VERSION};
-use forebay_units::{CommitId, DeviceId};
+use forebay_rt as rt;
+use forebay_units::{CommitId, DeviceId, Nanos};
 
 use crate::PoolError;
 use crate::labels::{Label, OpenDevice, read_label};
@@ -24,17 +25,42 @@ pub(crate) struct Found {
     pub label: Label,
 }
 
+/// When a device is tried once more that somebody has open.
+const A_MOMENT: Nanos = Nanos::from_millis(200);
+
 /// Reads the labels of all devices at `paths` that can be opened.
 pub(crate) async fn find_devices(gate: &Gate, paths: &[String]) -> Vec<Found> {
-    let mut found = Vec::new();
+    look_at(gate, paths).await.0
+}
+
+/// The same for who takes them. Whoever just looks at labels has a device open for a moment only, and no
+/// pool shall do without it for that.
+pub(crate) async fn take_devices(gate: &Gate, paths: &[String]) -> Vec<Found> {
+    let (mut found, busy) = look_at(gate, paths).await;
+    if !busy.is_empty() {
+        rt::sleep(A_MOMENT).await;
+        found.extend(find_devices(gate, &busy).await);
+    }
+    found
+}
+
+/// The devices that have labels, and paths of those that somebody else has open.
+async fn look_at(gate: &Gate, paths: &[String]) -> (Vec<Found>, Vec<String>) {
+    let (mut found, mut busy) = (Vec::new(), Vec::new());
     for path in paths {
-        let Ok(guarded) = gate.open(path) else { continue };
+        let guarded = match gate.open(path) {
+            Ok(guarded) => guarded,
+            Err(error) => {
+                busy.extend((error.kind == ErrorKind::Busy).then(|| path.clone()));
+                continue;
+            }
+        };
         let label = read_label(&guarded.device).await;
         if !label.configs.is_empty() {
             found.push(Found { path: path.clone(), guarded, label });
         }
     }
-    found
+    (found, busy)
 }
 
 /// The root that counts among those found, and the configuration that belongs to it.

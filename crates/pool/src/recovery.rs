@@ -28,8 +28,8 @@ use crate::labels::{OpenDevice, Opener, read_label};
 use crate::lineage::{History, one_history};
 use crate::loading::{Loaded, load_map};
 use crate::placing::{
-    Found, check_complete, check_newest, find_devices, leave_missing_logs, name_unreadable,
-    newest_root, place_devices, select_pool, with_what_lacks,
+    Found, check_complete, check_newest, leave_missing_logs, name_unreadable, newest_root,
+    place_devices, select_pool, take_devices, with_what_lacks,
 };
 use crate::possession::{Claim, Gate, WATCH, check_not_in_use, is_being_imported};
 use crate::replay::{OldLog, read_log};
@@ -191,7 +191,7 @@ impl Pool {
     ) -> Result<Rc<Pool>, PoolError> {
         let begun = rt::now();
         let gate = Gate::new(opener);
-        let mut found = find_devices(&gate, paths).await;
+        let mut found = take_devices(&gate, paths).await;
         let keep = options.keep.as_deref();
         let selected = match select_pool(&found, name_or_guid) {
             Ok(selected) => selected,

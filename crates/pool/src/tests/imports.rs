@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 
-use forebay_device::{Device, DeviceError, IoBuf};
+use forebay_device::{Device, DeviceError, ErrorKind, IoBuf, Operation};
 use forebay_format::label::Heartbeat;
 use forebay_rt::{self as rt, Runtime};
 use forebay_units::Nanos;
@@ -446,6 +446,44 @@ fn half_of_a_mirror_that_has_heard_of_the_others_end_is_imported_though_no_root_
             rack.put_back(&["b"]);
             rack.pull(&["a"]);
             refused(&rack, 1, &options, "may hold newer data").await;
+        });
+    }
+}
+
+/// A machine on which something else has a device open until a moment.
+struct Shared {
+    inner: Rc<dyn Opener>,
+    busy: (&'static str, Nanos),
+}
+
+impl Opener for Shared {
+    fn open(&self, path: &str) -> Result<Device, DeviceError> {
+        if path == self.busy.0 && rt::now() < self.busy.1 {
+            return Err(DeviceError::new(path, Operation::Open, 0, 0, ErrorKind::Busy));
+        }
+        self.inner.open(path)
+    }
+    fn host(&self) -> u64 {
+        self.inner.host()
+    }
+}
+
+// Another command looks for pools.
+#[test]
+fn a_device_that_somebody_has_open_for_a_moment_is_not_left_out() {
+    let rack = Rack::new(&ALL, SIZE);
+    let mine = rack.clone();
+    until_crash(async move {
+        make(&mine, Redundancy::Mirror, &["a", "b"], &[]).await.export().await.unwrap();
+    });
+    for (busy_ms, health) in [(100, Health::Online), (1000, Health::Degraded)] {
+        let opener = Shared { inner: rack.host(1), busy: ("b", Nanos::from_millis(busy_ms)) };
+        Runtime::simulated(busy_ms).block_on(async move {
+            let options = ImportOptions { force: true, ..ImportOptions::default() };
+            let pool = Pool::import(Rc::new(opener), &names(&ALL), "tank", &options).await.unwrap();
+            check(&pool, 1).await;
+            assert_eq!(pool.summary().health, health);
+            pool.export().await.unwrap();
         });
     }
 }
