@@ -1,3 +1,4 @@
+use std::ffi::CString;
 use std::fs::{OpenOptions as FileOptions, Permissions};
 use std::os::unix::fs::PermissionsExt;
 
@@ -69,6 +70,22 @@ fn what_may_not_be_opened_is_told_with_its_reason() {
     let (told, named) = as_nobody(|| (out_of_reach(&places), out_of_reach(&b)));
     assert!(told.contains("/a: ") && told.ends_with("(and 1 more like it)"), "{told}");
     assert!(named.contains("/b: ") && !named.contains("more"), "{named}");
+}
+
+#[test]
+fn what_cannot_be_a_device_is_not_opened_by_looking_for_one() {
+    let scratch = Scratch::new("untouched");
+    scratch.file("small", DEVICE_MIN_BYTES - 1);
+    let path = CString::new(scratch.0.join("small").to_str().unwrap()).unwrap();
+    let mut told = [0u8; 256];
+    let (watch, read) = unsafe {
+        let watch = libc::inotify_init1(libc::IN_NONBLOCK);
+        assert!(libc::inotify_add_watch(watch, path.as_ptr(), libc::IN_OPEN) >= 0);
+        assert_eq!(out_of_reach(std::slice::from_ref(&scratch.0)), "");
+        (watch, libc::read(watch, told.as_mut_ptr().cast(), told.len()))
+    };
+    unsafe { libc::close(watch) };
+    assert_eq!(read, -1, "it was opened");
 }
 
 /// What root may open, this thread may not while `act` runs. For everybody else it changes nothing.
