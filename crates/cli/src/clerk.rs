@@ -1,9 +1,9 @@
 //! What pools tell of their configurations, on its way to the state folder.
 //!
-//! What enters: what configurations are called, as they are written. What leaves: the newest of each pool, in the list of known
-//! pools. What always holds: a folder that does not answer (a process that stands still with its lock, a
-//! file system that hangs) keeps no pool waiting for longer than [`PATIENCE`], and only once; whoever is late
-//! is told the latest. Who calls me: the set of open pools.
+//! What enters: what configurations are called, as they are written. What leaves: the newest of each pool,
+//! in the list of known pools. What always holds: a folder that does not answer (a process that stands still
+//! with its lock, a file system that hangs) keeps no pool waiting for longer than [`PATIENCE`], and only
+//! once; whoever is late is told the latest. Who calls me: the set of open pools.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -87,12 +87,15 @@ impl Clerk {
 
     async fn work(self: Rc<Self>) {
         loop {
-            let next = self.wanted.borrow().iter().next().map(|(pool, newest)| (*pool, *newest));
+            let next = self.wanted.borrow().first_key_value().map(|(pool, told)| (*pool, *told));
             let Some((pool, told)) = next else { break };
             let state = self.state.clone();
             match rt::aside(move || state.witness(pool, told)).await {
                 Ok(()) => {
-                    self.wanted.borrow_mut().retain(|of, newest| *of != pool || *newest != told);
+                    // Unless there is something newer to tell by now.
+                    if self.wanted.borrow().get(&pool) == Some(&told) {
+                        self.wanted.borrow_mut().remove(&pool);
+                    }
                     self.late.set(false);
                     self.changed.notify_all();
                 }

@@ -279,7 +279,10 @@ pub async fn import_known(
     let held = known.devices.iter().any(|path| is_locked(path));
     let mut paths = known.devices.clone();
     paths.extend(set.found_elsewhere(known).await?);
-    wait_until_free(&paths).await;
+    // By that look; who holds them otherwise has been waited for.
+    if !held {
+        wait_until_free(&paths).await;
+    }
     // By its id: another pool on these devices is not the one that is known.
     let mut options = options.clone();
     options.known = options.known.map(|_| known.told);

@@ -9,6 +9,7 @@ mod owners;
 mod rack;
 mod scattered;
 mod takeovers;
+mod witnesses;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

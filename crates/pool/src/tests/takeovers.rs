@@ -117,6 +117,15 @@ fn machine(rack: &Rc<Rack>, host: u64) -> (Rc<dyn Opener>, Rc<View>) {
     (Rc::new(Machine { inner: rack.host(host), view: view.clone() }), view)
 }
 
+/// A mirror with a log device, and its volume.
+async fn create(opener: Rc<dyn Opener>) -> (Rc<Pool>, Device) {
+    let options = spec(Redundancy::Mirror, &["a", "b"], &["l"]);
+    let pool = Pool::create(opener, "tank", &options).await.unwrap();
+    pool.create_volume(&volume(4 << 20)).await.unwrap();
+    let v = pool.open_volume("v").unwrap();
+    (pool, v)
+}
+
 async fn import(opener: Rc<dyn Opener>) -> Result<Rc<Pool>, PoolError> {
     let options = ImportOptions { force: true, ..ImportOptions::default() };
     Pool::import(opener, &names(DEVICES), "tank", &options).await
@@ -126,10 +135,7 @@ async fn import(opener: Rc<dyn Opener>) -> Result<Rc<Pool>, PoolError> {
 fn left_behind(rack: &Rc<Rack>) {
     let opener = rack.host(1);
     Runtime::simulated(1).block_on(async move {
-        let options = spec(Redundancy::Mirror, &["a", "b"], &["l"]);
-        let pool = Pool::create(opener, "tank", &options).await.unwrap();
-        pool.create_volume(&volume(4 << 20)).await.unwrap();
-        let v = pool.open_volume("v").unwrap();
+        let (pool, v) = create(opener).await;
         v.write(0, stamp(65536, 1), true).await.unwrap();
         pool.sync().await.unwrap();
         v.write(65536, stamp(65536, 2), true).await.unwrap();
@@ -230,10 +236,7 @@ fn an_owner_that_stands_still_at_any_command_answers_nothing_that_the_next_one_l
         let first = Runtime::simulated(at + 10_000);
         let (here, told) = (view.clone(), answered.clone());
         let owner = async move {
-            let options = spec(Redundancy::Mirror, &["a", "b"], &["l"]);
-            let pool = Pool::create(opener, "tank", &options).await.unwrap();
-            pool.create_volume(&volume(4 << 20)).await.unwrap();
-            let v = pool.open_volume("v").unwrap();
+            let (pool, v) = create(opener).await;
             here.stop_after.set(Some(here.commands.get() + at));
             for round in 0.. {
                 let (offset, data) = (round % 1000 * STRIDE, stamp(STRIDE as usize, 100 + round));
@@ -279,10 +282,7 @@ fn an_owner_whose_first_device_does_not_answer_is_seen_to_be_alive() {
         Runtime::simulated(1).block_on(async move {
             let rack = Rack::new(DEVICES, SIZE);
             let (opener, view) = machine(&rack, 1);
-            let options = spec(Redundancy::Mirror, &["a", "b"], &["l"]);
-            let pool = Pool::create(opener, "tank", &options).await.unwrap();
-            pool.create_volume(&volume(4 << 20)).await.unwrap();
-            let v = pool.open_volume("v").unwrap();
+            let (pool, v) = create(opener).await;
             rt::sleep(Nanos::from_secs(5)).await;
             *view.hung.borrow_mut() = hung.iter().map(|name| (*name).to_owned()).collect();
             rt::sleep(Nanos::from_secs(5)).await;
@@ -302,10 +302,7 @@ fn an_owner_whose_devices_are_always_slow_goes_on() {
     Runtime::simulated(1).block_on(async move {
         let rack = Rack::new(DEVICES, SIZE);
         let (opener, view) = machine(&rack, 1);
-        let options = spec(Redundancy::Mirror, &["a", "b"], &["l"]);
-        let pool = Pool::create(opener, "tank", &options).await.unwrap();
-        pool.create_volume(&volume(4 << 20)).await.unwrap();
-        let v = pool.open_volume("v").unwrap();
+        let (pool, v) = create(opener).await;
         view.read_takes.set(Nanos::from_millis(1600));
         for round in 0..60 {
             let written = v.write(0, stamp(4096, round), true).await;

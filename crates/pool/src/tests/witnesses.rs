@@ -1,0 +1,234 @@
+//! Imports without all devices: what the list of known pools says of those that are missing, and devices
+//! that somebody else has open.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+
+use forebay_device::{Device, DeviceError, ErrorKind, Operation};
+use forebay_rt::{self as rt, Runtime};
+use forebay_units::Nanos;
+
+use super::imports::{ALL, SIZE, check, forced, import, make, refused, until_crash, write};
+use super::rack::Rack;
+use super::{names, spec, volume};
+use crate::spec::{ImportOptions, Redundancy, Told};
+use crate::status::Health;
+use crate::{Opener, Pool};
+
+#[test]
+fn the_old_half_of_a_mirror_is_not_imported_unless_forced() {
+    let rack = Rack::new(&ALL, SIZE);
+    let told = Rc::new(Cell::new(Told::default()));
+    let (mine, tell) = (rack.clone(), told.clone());
+    until_crash(async move {
+        let pool = make(&mine, Redundancy::Mirror, &["a", "b"], &[]).await;
+        pool.sync().await.unwrap();
+        mine.pull(&["a"]);
+        write(&pool, 2).await;
+        pool.sync().await.unwrap();
+        write(&pool, 3).await;
+        pool.export().await.unwrap();
+        tell.set(pool.told());
+    });
+    Runtime::simulated(2).block_on(async move {
+        rack.put_back(&["a"]);
+        rack.pull(&["b"]);
+        refused(&rack, 1, &ImportOptions::default(), "may hold newer data").await;
+        let known = |told| ImportOptions { known: Some(told), ..Default::default() };
+        refused(&rack, 1, &known(Told::default()), "may hold newer data").await;
+        refused(&rack, 1, &known(told.get()), "may hold newer data").await;
+        // The newer half alone is all there is to have.
+        rack.put_back(&["b"]);
+        rack.pull(&["a"]);
+        let pool = import(&rack, 1, &ImportOptions::default()).await.unwrap();
+        check(&pool, 3).await;
+        pool.export().await.unwrap();
+        drop(pool);
+        // Who insists gets the old state, and need not insist again.
+        rack.put_back(&["a"]);
+        rack.pull(&["b"]);
+        let pool = import(&rack, 1, &forced()).await.unwrap();
+        check(&pool, 1).await;
+        pool.export().await.unwrap();
+        drop(pool);
+        let pool = import(&rack, 1, &ImportOptions::default()).await.unwrap();
+        check(&pool, 1).await;
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn half_of_a_mirror_is_imported_when_its_owner_knows_of_nothing_newer() {
+    let rack = Rack::new(&ALL, SIZE);
+    let told = Rc::new(Cell::new(Told::default()));
+    let (mine, tell) = (rack.clone(), told.clone());
+    until_crash(async move {
+        let pool = make(&mine, Redundancy::Mirror, &["a", "b"], &[]).await;
+        tell.set(pool.told());
+    });
+    Runtime::simulated(2).block_on(async move {
+        rack.pull(&["b"]);
+        refused(&rack, 1, &ImportOptions::default(), "may hold newer data").await;
+        let known = |told| ImportOptions { known: Some(told), ..Default::default() };
+        refused(
+            &rack,
+            1,
+            &known(Told { generation: told.get().generation + 1, ..told.get() }),
+            "may hold newer data",
+        )
+        .await;
+        // Another machine knows nothing of what its owner did last.
+        refused(&rack, 2, &known(told.get()), "may hold newer data").await;
+        let pool = import(&rack, 1, &known(told.get())).await.unwrap();
+        check(&pool, 1).await;
+        pool.export().await.unwrap();
+    });
+}
+
+/// A machine whose power fails when its list of known pools has been told of a generation.
+struct LastWords {
+    inner: Rc<dyn Opener>,
+    told: Rc<Cell<Told>>,
+    fails_at: Rc<Cell<u64>>,
+}
+
+impl Opener for LastWords {
+    fn open(&self, path: &str) -> Result<Device, DeviceError> {
+        self.inner.open(path)
+    }
+    fn host(&self) -> u64 {
+        self.inner.host()
+    }
+    fn witness(&self, _pool: u64, told: Told) -> Pin<Box<dyn Future<Output = ()> + '_>> {
+        self.told.set(told);
+        Box::pin(async move {
+            if told.generation == self.fails_at.get() {
+                rt::halt();
+                rt::yield_now().await;
+            }
+        })
+    }
+}
+
+#[test]
+fn half_of_a_mirror_that_has_heard_of_the_others_end_is_imported_though_no_root_says_so() {
+    for other_went_on in [false, true] {
+        let rack = Rack::new(&ALL, SIZE);
+        let told = Rc::new(Cell::new(Told::default()));
+        let fails_at = Rc::new(Cell::new(0));
+        let (inner, told_here, fails_here) = (rack.host(1), told.clone(), fails_at.clone());
+        let machine = Rc::new(LastWords { inner, told: told_here, fails_at: fails_here });
+        let known = || ImportOptions { known: Some(told.get()), ..Default::default() };
+        let (mine, opener) = (rack.clone(), machine.clone());
+        let first = Runtime::simulated(1).run(async move {
+            let group = spec(Redundancy::Mirror, &["a", "b"], &[]);
+            let pool = Pool::create(opener.clone(), "tank", &group).await.unwrap();
+            pool.create_volume(&volume(16 << 20)).await.unwrap();
+            write(&pool, 1).await;
+            pool.sync().await.unwrap();
+            opener.fails_at.set(pool.told().generation + 1);
+            mine.pull(&["b"]);
+            write(&pool, 2).await;
+            unreachable!("the power has failed");
+        });
+        assert!(first.is_none());
+        let last = told.get();
+        if other_went_on {
+            // From the same root, and by the same number.
+            rack.put_back(&["b"]);
+            rack.pull(&["a"]);
+            let (opener, options) = (machine.clone(), ImportOptions { force: true, ..known() });
+            let second = Runtime::simulated(2).run(async move {
+                Pool::import(opener, &names(&ALL), "tank", &options).await.map(drop)
+            });
+            assert!(second.is_none());
+            assert_eq!(told.get().generation, last.generation);
+            rack.put_back(&["a"]);
+            rack.pull(&["b"]);
+        }
+        let options = known();
+        Runtime::simulated(3).block_on(async move {
+            if other_went_on {
+                return refused(&rack, 1, &options, "may hold newer data").await;
+            }
+            refused(&rack, 1, &ImportOptions::default(), "may hold newer data").await;
+            let pool = import(&rack, 1, &options).await.unwrap();
+            // Not acknowledged, but in its log.
+            check(&pool, 2).await;
+            pool.export().await.unwrap();
+            drop(pool);
+            // The other one is what nobody has told of it.
+            rack.put_back(&["b"]);
+            rack.pull(&["a"]);
+            refused(&rack, 1, &options, "may hold newer data").await;
+        });
+    }
+}
+
+/// A machine on which something else has a device open until a moment.
+struct Shared {
+    inner: Rc<dyn Opener>,
+    busy: (&'static str, Nanos),
+}
+
+impl Opener for Shared {
+    fn open(&self, path: &str) -> Result<Device, DeviceError> {
+        if path == self.busy.0 && rt::now() < self.busy.1 {
+            return Err(DeviceError::new(path, Operation::Open, 0, 0, ErrorKind::Busy));
+        }
+        self.inner.open(path)
+    }
+    fn host(&self) -> u64 {
+        self.inner.host()
+    }
+}
+
+// Another command looks for pools.
+#[test]
+fn a_device_that_somebody_has_open_for_a_moment_is_not_left_out() {
+    let rack = Rack::new(&ALL, SIZE);
+    let mine = rack.clone();
+    until_crash(async move {
+        make(&mine, Redundancy::Mirror, &["a", "b"], &[]).await.export().await.unwrap();
+    });
+    for (busy_ms, health) in [(100, Health::Online), (1000, Health::Degraded)] {
+        let opener = Shared { inner: rack.host(1), busy: ("b", Nanos::from_millis(busy_ms)) };
+        Runtime::simulated(busy_ms).block_on(async move {
+            let options = ImportOptions { force: true, ..ImportOptions::default() };
+            let pool = Pool::import(Rc::new(opener), &names(&ALL), "tank", &options).await.unwrap();
+            check(&pool, 1).await;
+            assert_eq!(pool.summary().health, health);
+            pool.export().await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn two_of_three_that_were_left_behind_are_refused_where_newer_changes_are_known() {
+    let rack = Rack::new(&ALL, SIZE);
+    let told = Rc::new(Cell::new(Told::default()));
+    let (mine, tell) = (rack.clone(), told.clone());
+    until_crash(async move {
+        let pool = make(&mine, Redundancy::Mirror, &["a", "b", "c"], &[]).await;
+        pool.sync().await.unwrap();
+        mine.pull(&["b", "c"]);
+        for salt in [2, 3] {
+            write(&pool, salt).await;
+            pool.sync().await.unwrap();
+        }
+        tell.set(pool.told());
+    });
+    // Two of three, which have never heard of being left behind.
+    rack.put_back(&["b", "c"]);
+    rack.pull(&["a"]);
+    Runtime::simulated(2).block_on(async move {
+        let known = |told| ImportOptions { known: Some(told), ..Default::default() };
+        refused(&rack, 1, &known(told.get()), "is on devices that are missing: a").await;
+        let forced = ImportOptions { force: true, ..known(told.get()) };
+        let pool = import(&rack, 1, &forced).await.unwrap();
+        check(&pool, 1).await;
+        pool.export().await.unwrap();
+    });
+}
