@@ -178,6 +178,16 @@ kill_server() {
     SERVER=
 }
 
+# end_of PID...: clients whose server is gone, which end by that or, ten seconds later, by force.
+end_of() {
+    local pid
+    for pid in "$@"; do
+        for _ in $(seq 100); do kill -0 "$pid" 2>/dev/null || break; sleep 0.1; done
+        kill -9 "$pid" 2>/dev/null
+    done
+    wait "$@" 2>/dev/null
+}
+
 stop_server() {
     kill -INT "$SERVER" || fail "the server is gone"
     for _ in $(seq 1 2400); do

@@ -71,11 +71,7 @@ for round in $(seq "$ROUNDS"); do
     # It must fail on its disk first, as after a cut: what hangs in the kernel cannot be killed.
     await 60 "the disk is gone" sh -c "! dd if=$LOOP of=/dev/null bs=4096 count=1 iflag=direct"
     kill_postgres
-    for pid in "${writers[@]}"; do
-        for _ in $(seq 100); do kill -0 "$pid" 2>/dev/null || break; sleep 0.1; done
-        kill -9 "$pid" 2>/dev/null
-    done
-    wait "${writers[@]}" 2>/dev/null
+    end_of "${writers[@]}"
     detach
     serve p
     attach p/pg

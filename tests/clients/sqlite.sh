@@ -90,11 +90,7 @@ for round in $(seq "$(longer 3 12)"); do
     done
     alive
     kill_server
-    for pid in "${writers[@]}"; do
-        for _ in $(seq 100); do kill -0 "$pid" 2>/dev/null || break; sleep 0.1; done
-        kill -9 "$pid" 2>/dev/null
-    done
-    wait "${writers[@]}" 2>/dev/null
+    end_of "${writers[@]}"
     for mode in $modes; do grep -q '^ended by' "writer.$mode" || say "the writer of $mode: $(tail -n 1 "writer.$mode")"; done
     detach
     serve p

@@ -232,11 +232,13 @@ impl StateDir {
                 return Err(name_taken(&other.name, other.guid));
             }
             let mut pool = pool;
-            let before = pools.iter().find(|p| p.guid == pool.guid && !anew);
-            pool.told = before.map_or(pool.told, |before| before.told.and_then(pool.told));
-            let before = pools.iter().find(|p| p.guid == pool.guid).map(|p| p.devices.clone());
-            give_names(pools, &pool, &before.unwrap_or_default());
-            pools.retain(|p| p.guid != pool.guid);
+            let before = pools.iter().position(|p| p.guid == pool.guid).map(|at| pools.remove(at));
+            if let Some(before) = before {
+                if !anew {
+                    pool.told = before.told.and_then(pool.told);
+                }
+                give_names(pools, &pool, &before.devices);
+            }
             pools.push(pool);
             Ok(())
         })
@@ -334,16 +336,15 @@ fn take_lock(lock: &File) -> std::io::Result<()> {
     Err(std::io::Error::new(ErrorKind::WouldBlock, said))
 }
 
-/// Disks change their names: when `pool` is found where another one was, that one may be where `pool` was
+/// Disks change their names: when `pool` is found where one of the other `pools` was, that one may be where it was
 /// (`before`). Nobody else would know of that place any more.
 fn give_names(pools: &mut [KnownPool], pool: &KnownPool, before: &[String]) {
-    let left: Vec<&String> = before.iter().filter(|path| !pool.devices.contains(path)).collect();
-    for other in pools.iter_mut().filter(|other| other.guid != pool.guid) {
+    let left = || before.iter().filter(|path| !pool.devices.contains(path)).cloned();
+    for other in pools {
         let all = other.devices.len();
         other.devices.retain(|path| !pool.devices.contains(path));
         if other.devices.len() < all {
-            let new: Vec<String> = left.iter().map(|path| (*path).clone()).collect();
-            other.devices.extend(new);
+            other.devices.extend(left());
         }
     }
 }
