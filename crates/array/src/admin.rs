@@ -8,10 +8,10 @@ use forebay_units::{DeviceId, SegmentId};
 
 use crate::Array;
 use crate::error::ArrayError;
-use crate::event::Event;
+use crate::event::ArrayEvent;
 use crate::geometry::{GroupGeometry, Layout, MAX_MEMBERS};
 use crate::group::{Group, check_size};
-use crate::member::{ErrorCounts, Member, MemberConfig, MemberState};
+use crate::member::{ErrorCounts, Member, MemberSpec, MemberState};
 
 /// A member as it is now.
 #[derive(Clone, Debug)]
@@ -33,7 +33,7 @@ pub struct MemberStatus {
     /// How many segments are missing or outdated here.
     pub stale_segments: u32,
     /// Segments (ids) that are missing or outdated here, or would be after a crash: what the
-    /// pool keeps, and gives back in [`MemberConfig::stale`].
+    /// pool keeps, and gives back in [`MemberSpec::stale`].
     pub durable_stale: Vec<Range<u32>>,
 }
 
@@ -100,7 +100,7 @@ impl Array {
         let from = member.state();
         if from != to {
             member.set_state(to);
-            self.events.push(Event::StateChanged { device: member.id, from, to, cause });
+            self.events.push(ArrayEvent::StateChanged { device: member.id, from, to, cause });
         }
     }
 
@@ -220,7 +220,7 @@ impl Array {
     /// A member that has everything still to get.
     fn empty_member(group: &Group, id: DeviceId, device: Device) -> Rc<Member> {
         let geometry = group.geometry();
-        let config = MemberConfig::healthy(id, device);
+        let config = MemberSpec::healthy(id, device);
         let member = Member::new(config, geometry.segments, geometry.first_segment);
         member.mark_all_stale(geometry.segments);
         Rc::new(member)

@@ -15,7 +15,7 @@ use crate::Array;
 use crate::error::ArrayError;
 use crate::geometry::ColumnRange;
 use crate::kernel::ParityKernel;
-use crate::read::Place;
+use crate::read::ColumnReads;
 
 /// Versions of one block, best guess first: what the members say, then what follows from the
 /// others when any set of them, as large as parity allows, is taken for wrong.
@@ -125,7 +125,8 @@ impl Array {
             let (segment, first) = (addr.segment(), addr.block());
             return Err(ArrayError::OutOfRange { segment, first, count: 1, limit });
         }
-        let place = Place { group: &group, index: geometry.index_of(addr.segment()), bad: &[] };
+        let place =
+            ColumnReads { group: &group, index: geometry.index_of(addr.segment()), bad: &[] };
         let (role, start_bytes) = geometry.locate(addr.block());
         let end_bytes = start_bytes + BLOCK_BYTES;
 

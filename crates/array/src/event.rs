@@ -12,7 +12,7 @@ use crate::member::MemberState;
 
 /// Something happened that the pool must act on or tell the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum ArrayEvent {
     /// A member changed its state. Its set of outdated segments may have grown: keep it.
     StateChanged {
         /// The member.
@@ -47,8 +47,8 @@ pub enum Event {
 /// Events that wait to be taken. State changes are always kept; of the others, which a bad device
 /// can produce without end, only so many.
 #[derive(Default)]
-pub struct Events {
-    queue: RefCell<VecDeque<Event>>,
+pub struct ArrayEvents {
+    queue: RefCell<VecDeque<ArrayEvent>>,
     dropped: Cell<u64>,
     changed: Rc<Notify>,
 }
@@ -56,10 +56,10 @@ pub struct Events {
 /// Beyond this many, repairs and read errors are only counted.
 const EVENT_LIMIT: usize = 1024;
 
-impl Events {
-    pub(crate) fn push(&self, event: Event) {
+impl ArrayEvents {
+    pub(crate) fn push(&self, event: ArrayEvent) {
         let mut queue = self.queue.borrow_mut();
-        if queue.len() >= EVENT_LIMIT && !matches!(event, Event::StateChanged { .. }) {
+        if queue.len() >= EVENT_LIMIT && !matches!(event, ArrayEvent::StateChanged { .. }) {
             self.dropped.set(self.dropped.get() + 1);
             return;
         }
@@ -70,7 +70,7 @@ impl Events {
 
     /// Takes the events so far.
     #[must_use]
-    pub fn take(&self) -> Vec<Event> {
+    pub fn take(&self) -> Vec<ArrayEvent> {
         self.queue.take().into()
     }
 

@@ -10,22 +10,22 @@ use forebay_units::DeviceId;
 use crate::error::ArrayError;
 use crate::geometry::{GroupGeometry, Layout};
 use crate::kernel::{ParityKernel, kernel_for};
-use crate::member::{Member, MemberConfig};
+use crate::member::{Member, MemberSpec};
 
 /// A group as the pool's configuration knows it.
 #[derive(Clone)]
-pub struct GroupConfig {
+pub struct GroupSpec {
     /// Its shape.
     pub geometry: GroupGeometry,
     /// For each column its member, and after it the devices that are to replace it.
-    pub slots: Vec<Vec<MemberConfig>>,
+    pub slots: Vec<Vec<MemberSpec>>,
 }
 
-impl GroupConfig {
+impl GroupSpec {
     /// A group whose members are all online and hold everything.
     #[must_use]
     pub fn healthy(geometry: GroupGeometry, members: Vec<(DeviceId, Device)>) -> Self {
-        let slot = |(id, device)| vec![MemberConfig::healthy(id, device)];
+        let slot = |(id, device)| vec![MemberSpec::healthy(id, device)];
         Self { geometry, slots: members.into_iter().map(slot).collect() }
     }
 }
@@ -53,8 +53,8 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    pub(crate) fn new(config: GroupConfig) -> Result<Self, ArrayError> {
-        let GroupConfig { geometry, slots } = config;
+    pub(crate) fn new(config: GroupSpec) -> Result<Self, ArrayError> {
+        let GroupSpec { geometry, slots } = config;
         let geometry = GroupGeometry { members: slots.len(), ..geometry };
         geometry.check()?;
         for member in slots.iter().flatten() {

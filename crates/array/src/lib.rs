@@ -10,7 +10,7 @@
 //! out, rebuilds and scrubs at its own pace, keeps each member's state and outdated segments.
 //!
 //! This room knows devices and addresses only. Whether a block is right it cannot tell: whoever
-//! can, passes a judge ([`Verdict`]) or goes through [`Array::alternatives`].
+//! can, passes a judge ([`BlockVerdict`]) or goes through [`Array::alternatives`].
 
 mod admin;
 mod alternatives;
@@ -36,11 +36,11 @@ pub use admin::MemberStatus;
 pub use alternatives::Alternatives;
 pub use batch::{RowBatch, WriteKind};
 pub use error::ArrayError;
-pub use event::{Event, Events};
+pub use event::{ArrayEvent, ArrayEvents};
 pub use geometry::{GeometryError, GroupGeometry, Layout};
-pub use group::{GroupConfig, Health};
-pub use member::{ErrorCounts, MemberConfig, MemberState};
-pub use repair::{Judge, Mismatch, Rebuilding, Rebuilt, Scrubbed, Verdict};
+pub use group::{GroupSpec, Health};
+pub use member::{ErrorCounts, MemberSpec, MemberState};
+pub use repair::{BlockVerdict, Judge, Mismatch, Rebuilding, Rebuilt, Scrubbed};
 
 use group::Group;
 
@@ -56,7 +56,7 @@ pub struct Written {
 /// The groups of a pool's main store.
 pub struct Array {
     groups: RefCell<Vec<Rc<Group>>>,
-    events: Events,
+    events: ArrayEvents,
     /// Segments with successful batches since they were last known durable, and the last batch.
     unflushed: RefCell<BTreeMap<SegmentId, u64>>,
     /// Counts successful batches.
@@ -68,10 +68,10 @@ pub struct Array {
 
 impl Array {
     /// An array of groups with open devices.
-    pub fn new(configs: Vec<GroupConfig>) -> Result<Rc<Self>, ArrayError> {
+    pub fn new(configs: Vec<GroupSpec>) -> Result<Rc<Self>, ArrayError> {
         let array = Rc::new(Self {
             groups: RefCell::default(),
-            events: Events::default(),
+            events: ArrayEvents::default(),
             unflushed: RefCell::default(),
             write_seq: Cell::new(0),
             totals: RefCell::default(),
@@ -85,7 +85,7 @@ impl Array {
 
     /// Adds a group; its segments can be used at once. Its number is its place in the order of
     /// adding.
-    pub fn add_group(&self, config: GroupConfig) -> Result<usize, ArrayError> {
+    pub fn add_group(&self, config: GroupSpec) -> Result<usize, ArrayError> {
         let group = Group::new(config)?;
         let mine = group.geometry();
         for other in self.groups.borrow().iter() {
@@ -151,7 +151,7 @@ impl Array {
 
     /// What happened and was not taken yet.
     #[must_use]
-    pub fn events(&self) -> &Events {
+    pub fn events(&self) -> &ArrayEvents {
         &self.events
     }
 

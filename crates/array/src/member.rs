@@ -61,7 +61,7 @@ pub struct ErrorCounts {
 
 /// A member as the pool's configuration knows it.
 #[derive(Clone)]
-pub struct MemberConfig {
+pub struct MemberSpec {
     /// Its id.
     pub id: DeviceId,
     /// The open device, when it could be opened.
@@ -74,7 +74,7 @@ pub struct MemberConfig {
     pub errors: ErrorCounts,
 }
 
-impl MemberConfig {
+impl MemberSpec {
     /// A member without fault.
     #[must_use]
     pub fn healthy(id: DeviceId, device: Device) -> Self {
@@ -116,8 +116,8 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    pub(crate) fn new(config: MemberConfig, segments: u32, first_segment: u32) -> Self {
-        let MemberConfig { id, device, state, stale, errors } = config;
+    pub(crate) fn new(config: MemberSpec, segments: u32, first_segment: u32) -> Self {
+        let MemberSpec { id, device, state, stale, errors } = config;
         let mut set = SegmentSet::new(segments);
         for segment in stale.into_iter().flatten() {
             if segment >= first_segment && segment - first_segment < segments {

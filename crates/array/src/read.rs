@@ -8,21 +8,21 @@ use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, DeviceId, SegmentId};
 
 use crate::Array;
 use crate::error::ArrayError;
-use crate::event::Event;
+use crate::event::ArrayEvent;
 use crate::geometry::ColumnRange;
 use crate::group::Group;
 use crate::member::Member;
 use crate::write::{COMPUTE_BYTES, kernel_cost};
 
 /// Part of a column, read or computed.
-pub(crate) struct Piece {
+pub(crate) struct ColumnPart {
     buf: IoBuf,
     /// Where the range asked for starts in `buf`.
     start: usize,
     len: usize,
 }
 
-impl Piece {
+impl ColumnPart {
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.buf[self.start..self.start + self.len]
     }
@@ -38,7 +38,7 @@ impl Piece {
 }
 
 /// Where in the array a column read takes place, and what has gone wrong so far.
-pub(crate) struct Place<'a> {
+pub(crate) struct ColumnReads<'a> {
     pub(crate) group: &'a Rc<Group>,
     pub(crate) index: u32,
     /// Members that are not to be asked.
@@ -47,7 +47,7 @@ pub(crate) struct Place<'a> {
 
 impl Array {
     /// Reads blocks of one segment. Columns that are missing, outdated or unreadable come back
-    /// from the others; a device error on the way is counted and told as an [`Event`].
+    /// from the others; a device error on the way is counted and told as an [`ArrayEvent`].
     pub async fn read(&self, addr: BlockAddr, blocks: u32) -> Result<IoBuf, ArrayError> {
         self.read_reconstructed(addr, blocks, &[]).await
     }
@@ -69,7 +69,7 @@ impl Array {
         if blocks == 0 {
             return Ok(IoBuf::recycled(0));
         }
-        let place = Place { group: &group, index: geometry.index_of(addr.segment()), bad };
+        let place = ColumnReads { group: &group, index: geometry.index_of(addr.segment()), bad };
         let ranges = geometry.column_ranges(addr.block(), blocks);
         let mut pieces = match self.load(&place, &ranges).await {
             Ok(pieces) => pieces,
@@ -96,7 +96,7 @@ impl Array {
 
     async fn read_by_block(
         &self,
-        place: &Place<'_>,
+        place: &ColumnReads<'_>,
         addr: BlockAddr,
         blocks: u32,
     ) -> Result<IoBuf, ArrayError> {
@@ -127,14 +127,14 @@ impl Array {
     /// Parts of data columns, in the order asked for.
     pub(crate) async fn load(
         &self,
-        place: &Place<'_>,
+        place: &ColumnReads<'_>,
         ranges: &[ColumnRange],
-    ) -> Result<Vec<Piece>, Lost> {
+    ) -> Result<Vec<ColumnPart>, Lost> {
         let mut causes = Vec::new();
         // Most reads are short ones: they need no list of what to wait for.
         if let [range] = ranges {
             return match self.read_role(place, *range).await {
-                Ok(buf) => Ok(vec![Piece { start: 0, len: buf.len(), buf }]),
+                Ok(buf) => Ok(vec![ColumnPart { start: 0, len: buf.len(), buf }]),
                 Err(causes) => self.recover(place, ranges, vec![None], causes).await,
             };
         }
@@ -148,7 +148,7 @@ impl Array {
         }
         let whole = |buf: IoBuf| {
             let len = buf.len();
-            Piece { buf, start: 0, len }
+            ColumnPart { buf, start: 0, len }
         };
         Ok(pieces.into_iter().flatten().map(whole).collect())
     }
@@ -156,11 +156,11 @@ impl Array {
     /// Computes the pieces that are not there from other columns.
     async fn recover(
         &self,
-        place: &Place<'_>,
+        place: &ColumnReads<'_>,
         ranges: &[ColumnRange],
         mut pieces: Vec<Option<IoBuf>>,
         mut causes: Vec<DeviceError>,
-    ) -> Result<Vec<Piece>, Lost> {
+    ) -> Result<Vec<ColumnPart>, Lost> {
         let geometry = place.group.geometry();
         let need = geometry.data_columns();
         let Some(kernel) = place.group.kernel.clone() else {
@@ -224,8 +224,8 @@ impl Array {
         let assemble = |(range, piece): (&ColumnRange, Option<IoBuf>)| {
             let len = (range.end_bytes - range.start_bytes) as usize;
             match piece {
-                Some(buf) => Piece { buf, start: 0, len },
-                None => Piece {
+                Some(buf) => ColumnPart { buf, start: 0, len },
+                None => ColumnPart {
                     buf: columns[range.role].take().expect("read or computed"),
                     start: (range.start_bytes - start_bytes) as usize,
                     len,
@@ -236,7 +236,7 @@ impl Array {
     }
 
     /// Members that may answer for a role, best first.
-    fn choices(&self, place: &Place<'_>, role: usize, offset_bytes: u64) -> Vec<Rc<Member>> {
+    fn choices(&self, place: &ColumnReads<'_>, role: usize, offset_bytes: u64) -> Vec<Rc<Member>> {
         let start_bytes = place.group.geometry().column_start_bytes(place.index);
         let mut members = place.group.sources(place.index, role);
         members.retain(|member| !place.bad.contains(&member.id));
@@ -248,7 +248,7 @@ impl Array {
     /// of those that did not are events; all of them together are the error.
     pub(crate) async fn read_role(
         &self,
-        place: &Place<'_>,
+        place: &ColumnReads<'_>,
         range: ColumnRange,
     ) -> Result<IoBuf, Vec<DeviceError>> {
         let mut causes = Vec::new();
@@ -267,7 +267,7 @@ impl Array {
     /// Reads part of a column from one member.
     pub(crate) async fn read_member(
         &self,
-        place: &Place<'_>,
+        place: &ColumnReads<'_>,
         member: &Rc<Member>,
         range: ColumnRange,
     ) -> Result<IoBuf, DeviceError> {
@@ -283,7 +283,11 @@ impl Array {
                 row * geometry.blocks_per_row()
             };
             let addr = BlockAddr::new(geometry.segment_at(place.index), block);
-            self.events.push(Event::ReadFailed { device: member.id, addr, cause: cause.clone() });
+            self.events.push(ArrayEvent::ReadFailed {
+                device: member.id,
+                addr,
+                cause: cause.clone(),
+            });
             self.lose_if_gone(member, cause);
         }
         outcome

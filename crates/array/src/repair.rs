@@ -9,15 +9,15 @@ use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, DeviceId, SegmentId};
 
 use crate::Array;
 use crate::error::ArrayError;
-use crate::event::Event;
+use crate::event::ArrayEvent;
 use crate::geometry::{ColumnRange, GroupGeometry};
 use crate::member::Member;
-use crate::read::Place;
+use crate::read::ColumnReads;
 use crate::write::encode;
 
 /// What someone who knows the checksums says of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum BlockVerdict {
     /// Live, and right.
     Good,
     /// Live, and wrong.
@@ -27,7 +27,7 @@ pub enum Verdict {
 }
 
 /// Says of a block at an address whether it is right.
-pub type Judge<'a> = &'a dyn Fn(BlockAddr, &[u8]) -> Verdict;
+pub type Judge<'a> = &'a dyn Fn(BlockAddr, &[u8]) -> BlockVerdict;
 
 /// Columns of a row that do not fit the rest, or cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -105,7 +105,7 @@ impl Array {
             return Err(ArrayError::OutOfRange { segment, first, count: 1, limit });
         }
         let index = geometry.index_of(addr.segment());
-        let place = Place { group: &group, index, bad: &[] };
+        let place = ColumnReads { group: &group, index, bad: &[] };
         let (role, start_bytes) = geometry.locate(addr.block());
         let range = ColumnRange { role, start_bytes, end_bytes: start_bytes + BLOCK_BYTES };
         let right = IoBuf::copy_of(data).freeze();
@@ -130,7 +130,7 @@ impl Array {
     /// back: a device that cannot read what it has just written is failed, unless it is needed.
     async fn rewrite(
         &self,
-        place: &Place<'_>,
+        place: &ColumnReads<'_>,
         member: &Rc<Member>,
         range: ColumnRange,
         addr: BlockAddr,
@@ -153,7 +153,7 @@ impl Array {
             self.fault_for(place.group, member, cause);
             return false;
         }
-        self.events.push(Event::Repaired { device: member.id, addr, len_bytes });
+        self.events.push(ArrayEvent::Repaired { device: member.id, addr, len_bytes });
         true
     }
 
@@ -165,7 +165,7 @@ impl Array {
         first_row: u32,
         rows: u32,
     ) -> Result<Vec<Mismatch>, ArrayError> {
-        let anything = |_: BlockAddr, _: &[u8]| Verdict::Dead;
+        let anything = |_: BlockAddr, _: &[u8]| BlockVerdict::Dead;
         Ok(self.compare(segment, first_row, rows, &anything, false).await?.mismatches)
     }
 
@@ -193,7 +193,7 @@ impl Array {
         self.check_rows(segment, first_row, rows)?;
         let group = self.group_of(segment)?;
         let geometry = group.geometry();
-        let place = &Place { group: &group, index: geometry.index_of(segment), bad: &[] };
+        let place = &ColumnReads { group: &group, index: geometry.index_of(segment), bad: &[] };
         let mut judged = Rows {
             first_row,
             rows,
@@ -329,7 +329,7 @@ impl Array {
     }
 
     /// Every column of judged rows, parity computed. Takes the data columns out of `rows`.
-    async fn all_columns(&self, place: &Place<'_>, rows: &mut Rows) -> Vec<IoBytes> {
+    async fn all_columns(&self, place: &ColumnReads<'_>, rows: &mut Rows) -> Vec<IoBytes> {
         let columns = std::mem::take(&mut rows.columns);
         let mut columns: Vec<IoBytes> = columns.into_iter().map(IoBuf::freeze).collect();
         if let Some(kernel) = &place.group.kernel {
@@ -340,12 +340,12 @@ impl Array {
 
     /// Reads the data columns of rows, from parity where needed; block by block when devices
     /// fail in several places. Blocks that are not to be had are zeros, and damaged.
-    async fn load_rows(&self, place: &Place<'_>, rows: &mut Rows) {
+    async fn load_rows(&self, place: &ColumnReads<'_>, rows: &mut Rows) {
         let geometry = place.group.geometry();
         let ranges: Vec<ColumnRange> =
             (0..geometry.data_columns()).map(|role| rows.range(&geometry, role)).collect();
         if let Ok(pieces) = self.load(place, &ranges).await {
-            rows.columns = pieces.into_iter().map(crate::read::Piece::into_buf).collect();
+            rows.columns = pieces.into_iter().map(crate::read::ColumnPart::into_buf).collect();
             return;
         }
         let first_block = rows.first_row * geometry.blocks_per_row();
@@ -368,7 +368,7 @@ impl Array {
     }
 
     /// Has every block judged; wrong ones are replaced by the version that is right.
-    async fn judge_rows(&self, place: &Place<'_>, rows: &mut Rows, judge: Judge<'_>) {
+    async fn judge_rows(&self, place: &ColumnReads<'_>, rows: &mut Rows, judge: Judge<'_>) {
         let geometry = place.group.geometry();
         let segment = geometry.segment_at(place.index);
         let first_block = rows.first_row * geometry.blocks_per_row();
@@ -379,15 +379,15 @@ impl Array {
             let at = (column_offset_bytes - start_bytes) as usize;
             match judge(addr, &rows.columns[role][at..at + BLOCK_LEN]) {
                 // Zeros in place of what could not be read may be what was there.
-                Verdict::Good => {
+                BlockVerdict::Good => {
                     rows.damaged.remove(&block);
                 }
-                Verdict::Dead => {
+                BlockVerdict::Dead => {
                     rows.dead.insert(block);
                 }
-                Verdict::Bad => {
+                BlockVerdict::Bad => {
                     let right = match self.alternatives(addr).await {
-                        Ok(mut all) => all.find(|data| judge(addr, data) == Verdict::Good),
+                        Ok(mut all) => all.find(|data| judge(addr, data) == BlockVerdict::Good),
                         Err(_) => None,
                     };
                     if let Some(data) = right {
@@ -448,7 +448,7 @@ impl Array {
         }
         let group = self.group_of(*segment)?;
         let geometry = group.geometry();
-        let place = &Place { group: &group, index: *index, bad: &[] };
+        let place = &ColumnReads { group: &group, index: *index, bad: &[] };
         let step = (REBUILD_COLUMN_BYTES / geometry.unit_bytes).max(1) as u32;
         let mut judged = Rows {
             first_row: *next_row,

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Rig, SEGMENTS, block, choose, segment, shapes, simulate};
-use forebay_array::{ArrayError, Event, Health, Layout, MemberState, Verdict};
+use forebay_array::{ArrayError, ArrayEvent, BlockVerdict, Health, Layout, MemberState};
 use forebay_device::{Deadline, Device};
 use forebay_rt as rt;
 use forebay_units::{BLOCK_LEN, BlockAddr, DeviceId, Nanos};
@@ -141,10 +141,10 @@ fn sectors_that_fail_in_different_places_leave_every_block_readable() {
         }
         rig.expect_segment(segment(2), 1).await;
         let failed = rig.array.events().take();
-        assert!(failed.iter().any(|event| matches!(event, Event::ReadFailed { .. })));
+        assert!(failed.iter().any(|event| matches!(event, ArrayEvent::ReadFailed { .. })));
         let judge = |addr: BlockAddr, data: &[u8]| match data == block(addr, 1) {
-            true => Verdict::Good,
-            false => Verdict::Bad,
+            true => BlockVerdict::Good,
+            false => BlockVerdict::Bad,
         };
         let scrubbed = rig.array.scrub_rows(segment(2), 0, g.rows(), &judge).await.expect("good");
         assert_eq!(scrubbed.damaged, vec![]);
@@ -175,8 +175,8 @@ fn writes_survive_losses_and_what_was_missed_is_never_read() {
         let events = rig.array.events().take();
         for at in &lost {
             assert_eq!(state(&rig, *at), MemberState::Faulted, "device {at}");
-            let faulted = |event: &&Event| {
-                matches!(event, Event::StateChanged { device, to: MemberState::Faulted,
+            let faulted = |event: &&ArrayEvent| {
+                matches!(event, ArrayEvent::StateChanged { device, to: MemberState::Faulted,
                     cause: Some(_), .. } if *device == id(*at))
             };
             assert_eq!(events.iter().filter(faulted).count(), 1);
@@ -198,7 +198,7 @@ fn writes_survive_losses_and_what_was_missed_is_never_read() {
 
         let judge = |addr: BlockAddr, data: &[u8]| {
             let version = if [segment(1), segment(3)].contains(&addr.segment()) { 2 } else { 1 };
-            if data == block(addr, version) { Verdict::Good } else { Verdict::Bad }
+            if data == block(addr, version) { BlockVerdict::Good } else { BlockVerdict::Bad }
         };
         for stale in rig.array.stale_segments() {
             let rebuilt = rig.array.rebuild_segment(stale, g.rows(), &judge).await.expect("good");
@@ -364,8 +364,8 @@ fn a_write_that_ends_after_its_member_failed_does_not_count() {
             rig.expect_segment(segment(0), 1).await;
             assert_eq!(rig.array.stale_segments(), vec![segment(0)]);
             let good = |addr: BlockAddr, data: &[u8]| match data == block(addr, 1) {
-                true => Verdict::Good,
-                false => Verdict::Bad,
+                true => BlockVerdict::Good,
+                false => BlockVerdict::Bad,
             };
             let rebuilt = rig.array.rebuild_segment(segment(0), g.rows(), &good).await;
             assert_eq!(rebuilt.expect("good").members, vec![id(1)]);

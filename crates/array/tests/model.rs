@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use common::{FaultyDevice, Rig, SEGMENTS, block, segment};
-use forebay_array::{ArrayError, Layout, MemberState, Verdict};
+use forebay_array::{ArrayError, BlockVerdict, Layout, MemberState};
 use forebay_device::Device;
 use forebay_rt as rt;
 use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, DeviceId};
@@ -128,11 +128,11 @@ impl World {
         }
     }
 
-    fn judge(&self, addr: BlockAddr, data: &[u8]) -> Verdict {
+    fn judge(&self, addr: BlockAddr, data: &[u8]) -> BlockVerdict {
         match self.blocks.borrow().get(&addr) {
-            None => Verdict::Dead,
-            Some(version) if data == block(addr, *version) => Verdict::Good,
-            Some(_) => Verdict::Bad,
+            None => BlockVerdict::Dead,
+            Some(version) if data == block(addr, *version) => BlockVerdict::Good,
+            Some(_) => BlockVerdict::Bad,
         }
     }
 
@@ -242,7 +242,7 @@ impl World {
                 let got = array.read(addr, blocks).await.expect("enough columns are there");
                 for (at, got) in got.chunks(BLOCK_LEN).enumerate() {
                     let addr = addr.plus(at as u32);
-                    assert_ne!(self.judge(addr, got), Verdict::Bad, "{addr}");
+                    assert_ne!(self.judge(addr, got), BlockVerdict::Bad, "{addr}");
                 }
             }
             Step::FailWrites { device } if self.hurt(device % g.members) => {

@@ -3,11 +3,11 @@
 mod common;
 
 use common::{Rig, block, choose, segment, shapes, simulate};
-use forebay_array::{ArrayError, Event, Layout, Verdict};
+use forebay_array::{ArrayError, ArrayEvent, BlockVerdict, Layout};
 use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, DeviceId};
 
-fn judge(addr: BlockAddr, data: &[u8]) -> Verdict {
-    if data == block(addr, 1) { Verdict::Good } else { Verdict::Bad }
+fn judge(addr: BlockAddr, data: &[u8]) -> BlockVerdict {
+    if data == block(addr, 1) { BlockVerdict::Good } else { BlockVerdict::Bad }
 }
 
 /// How many columns may be wrong: for mirrors all but one.
@@ -29,7 +29,7 @@ fn the_right_version_is_among_the_alternatives() {
                 for index in 0..g.blocks_per_segment() {
                     let addr = BlockAddr::new(segment(1), index);
                     let mut all = rig.array.alternatives(addr).await.expect("readable");
-                    let right = all.find(|data| judge(addr, data) == Verdict::Good);
+                    let right = all.find(|data| judge(addr, data) == BlockVerdict::Good);
                     let right = right.unwrap_or_else(|| panic!("{addr}: none is right"));
                     rig.array.repair(addr, &right).await.expect("writable");
                     let got = rig.array.read(addr, 1).await.expect("readable");
@@ -40,7 +40,7 @@ fn the_right_version_is_among_the_alternatives() {
                 let errors: u64 = rig.array.status().iter().map(|m| m.errors.checksum).sum();
                 let repaired = rig.array.events().take();
                 let repaired =
-                    repaired.iter().filter(|event| matches!(event, Event::Repaired { .. }));
+                    repaired.iter().filter(|event| matches!(event, ArrayEvent::Repaired { .. }));
                 assert_eq!(errors, repaired.count() as u64);
             });
         }
@@ -60,7 +60,7 @@ fn a_missing_and_a_wrong_column_are_told_apart() {
         for index in 0..g.blocks_per_segment() {
             let addr = BlockAddr::new(segment(0), index);
             let mut all = rig.array.alternatives(addr).await.expect("readable");
-            assert!(all.any(|data| judge(addr, &data) == Verdict::Good), "{addr}");
+            assert!(all.any(|data| judge(addr, &data) == BlockVerdict::Good), "{addr}");
         }
         // One more, and there is no right one: but there is an end to trying.
         rig.devices[2].corrupt(g.column_start_bytes(0), g.column_bytes).await;
@@ -68,7 +68,7 @@ fn a_missing_and_a_wrong_column_are_told_apart() {
         assert_eq!(g.column_of(0, role), 0);
         let addr = BlockAddr::new(segment(0), 0);
         let all: Vec<_> = rig.array.alternatives(addr).await.expect("readable").collect();
-        assert!(!all.is_empty() && all.iter().all(|data| judge(addr, data) == Verdict::Bad));
+        assert!(!all.is_empty() && all.iter().all(|data| judge(addr, data) == BlockVerdict::Bad));
     });
 }
 
@@ -175,7 +175,7 @@ fn what_nobody_refers_to_is_no_damage() {
         let g = rig.geometry();
         rig.fill(segment(0), 1).await;
         rig.devices[0].corrupt(g.column_start_bytes(0), g.column_bytes).await;
-        let dead = |_: BlockAddr, _: &[u8]| Verdict::Dead;
+        let dead = |_: BlockAddr, _: &[u8]| BlockVerdict::Dead;
         let scrubbed = rig.array.scrub_rows(segment(0), 0, 4, &dead).await.expect("readable");
         assert_eq!(scrubbed.damaged, vec![]);
         assert_eq!(rig.array.check_parity(segment(0), 0, 4).await, Ok(vec![]));

@@ -6,13 +6,13 @@ use std::rc::Rc;
 
 use common::{FaultyDevice, Rig, SEGMENTS, block, segment, simulate};
 use forebay_array::{
-    Array, ArrayError, GroupConfig, Health, Layout, MemberConfig, MemberState, Verdict,
+    Array, ArrayError, BlockVerdict, GroupSpec, Health, Layout, MemberSpec, MemberState,
 };
 use forebay_rt as rt;
 use forebay_units::{BlockAddr, DeviceId};
 
-fn version_one(addr: BlockAddr, data: &[u8]) -> Verdict {
-    if data == block(addr, 1) { Verdict::Good } else { Verdict::Bad }
+fn version_one(addr: BlockAddr, data: &[u8]) -> BlockVerdict {
+    if data == block(addr, 1) { BlockVerdict::Good } else { BlockVerdict::Bad }
 }
 
 /// What a pool does: rebuilds live segments, resets free ones.
@@ -256,10 +256,10 @@ fn what_is_kept_of_members_is_enough_to_open_again() {
                 let kept: &forebay_array::MemberStatus = kept;
                 let device = device.clone().map(|device| device as forebay_device::Device);
                 let (state, stale) = (kept.state, kept.durable_stale.clone());
-                vec![MemberConfig { id: kept.id, device, state, stale, errors: kept.errors }]
+                vec![MemberSpec { id: kept.id, device, state, stale, errors: kept.errors }]
             };
             let slots = devices.iter().zip(&status).map(member).collect();
-            Array::new(vec![GroupConfig { geometry: rig.geometry(), slots }]).expect("sound")
+            Array::new(vec![GroupSpec { geometry: rig.geometry(), slots }]).expect("sound")
         };
         let some: Vec<_> = rig.devices.iter().cloned().map(Some).collect();
         let array = open(&some);
@@ -295,7 +295,7 @@ fn groups_share_nothing() {
         let group = |geometry, first: u32| {
             let members: Vec<(DeviceId, forebay_device::Device)> =
                 vec![(DeviceId(first), a.clone()), (DeviceId(first + 1), b.clone())];
-            GroupConfig::healthy(geometry, members)
+            GroupSpec::healthy(geometry, members)
         };
         let taken = forebay_array::GroupGeometry { first_segment: 9, ..geometry };
         let refused = rig.array.add_group(group(taken, 10));

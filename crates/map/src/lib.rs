@@ -29,7 +29,7 @@ pub use forebay_format::map_record::{
 };
 use runs::{Freed, RunList};
 use volume::VolumeMap;
-pub use volume::{Piece, PieceKind, Sums};
+pub use volume::{ExtentKind, MapExtent, Sums};
 
 /// Where a block lies and what it should sum up to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,11 +169,11 @@ impl Map {
         volume: VolumeId,
         lba: Lba,
         blocks: u64,
-        mut piece: impl FnMut(Piece<'_>),
+        mut piece: impl FnMut(MapExtent<'_>),
     ) {
         match self.volumes.get(&volume) {
             Some(map) => map.lookup_range(lba.0, blocks, &mut piece),
-            None if blocks > 0 => piece(Piece { lba, blocks, kind: PieceKind::Hole }),
+            None if blocks > 0 => piece(MapExtent { lba, blocks, kind: ExtentKind::Hole }),
             None => {}
         }
     }

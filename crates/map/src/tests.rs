@@ -257,7 +257,7 @@ impl World {
                 assert_eq!(piece.lba.0, end);
                 assert!(piece.blocks > 0);
                 end += piece.blocks;
-                let PieceKind::Mapped { addr, sums } = piece.kind else {
+                let ExtentKind::Mapped { addr, sums } = piece.kind else {
                     assert!(last.is_none_or(|(mapped, _)| mapped), "two holes in a row");
                     last = Some((false, BlockAddr::from_raw(0)));
                     return;

@@ -16,18 +16,18 @@ const IN_FOOTER: u64 = u64::MAX;
 
 /// A part of a range, all of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece<'a> {
+pub struct MapExtent<'a> {
     /// The first block.
     pub lba: Lba,
     /// Blocks, at least one.
     pub blocks: u64,
     /// What they point at.
-    pub kind: PieceKind<'a>,
+    pub kind: ExtentKind<'a>,
 }
 
-/// What the blocks of a [`Piece`] point at.
+/// What the blocks of a [`MapExtent`] point at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PieceKind<'a> {
+pub enum ExtentKind<'a> {
     /// Nothing.
     Hole,
     /// Consecutive addresses of one segment.
@@ -202,7 +202,7 @@ impl VolumeMap {
         mapped
     }
 
-    pub(crate) fn lookup_range(&self, lba: u64, blocks: u64, tell: &mut dyn FnMut(Piece<'_>)) {
+    pub(crate) fn lookup_range(&self, lba: u64, blocks: u64, tell: &mut dyn FnMut(MapExtent<'_>)) {
         let end = lba.saturating_add(blocks);
         let mut pieces = Pieces { at: lba, open: None, sums: Vec::new(), tell };
         if let Some((first, _)) = place(lba) {
@@ -229,7 +229,7 @@ struct Pieces<'t> {
     open: Option<(u64, BlockAddr, u64)>,
     /// Its sums.
     sums: Vec<u64>,
-    tell: &'t mut dyn FnMut(Piece<'_>),
+    tell: &'t mut dyn FnMut(MapExtent<'_>),
 }
 
 impl Pieces<'_> {
@@ -259,8 +259,8 @@ impl Pieces<'_> {
 
     fn flush(&mut self) {
         if let Some((lba, addr, blocks)) = self.open.take() {
-            let kind = PieceKind::Mapped { addr, sums: Sums(&self.sums) };
-            (self.tell)(Piece { lba: Lba(lba), blocks, kind });
+            let kind = ExtentKind::Mapped { addr, sums: Sums(&self.sums) };
+            (self.tell)(MapExtent { lba: Lba(lba), blocks, kind });
             self.sums.clear();
         }
     }
@@ -268,7 +268,7 @@ impl Pieces<'_> {
     fn hole(&mut self, end: u64) {
         if self.at < end {
             let (lba, blocks) = (Lba(self.at), end - self.at);
-            (self.tell)(Piece { lba, blocks, kind: PieceKind::Hole });
+            (self.tell)(MapExtent { lba, blocks, kind: ExtentKind::Hole });
             self.at = end;
         }
     }

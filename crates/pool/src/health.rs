@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use forebay_array::{Event, MemberState};
+use forebay_array::{ArrayEvent, MemberState};
 use forebay_device::{DeviceError, ErrorKind, Operation};
 use forebay_format::config::{LostConfig, MemberUse};
 use forebay_intent_log::{Event as LogEvent, LogState};
@@ -116,7 +116,7 @@ impl Pool {
     pub(crate) fn take_array_events(&self) {
         for event in self.array.events().take() {
             match event {
-                Event::StateChanged { device, from, to, cause } => {
+                ArrayEvent::StateChanged { device, from, to, cause } => {
                     self.sync.config_dirty.set(true);
                     let path = self.device_path(device);
                     let why = cause.map_or_else(String::new, |c| format!(": {c}"));
@@ -129,11 +129,11 @@ impl Pool {
                         self.log.fail_side(device, error);
                     }
                 }
-                Event::ReadFailed { device, cause, .. } => {
+                ArrayEvent::ReadFailed { device, cause, .. } => {
                     self.health.remark(cause.to_string());
                     self.diagnose_read(device);
                 }
-                Event::Repaired { device, addr, len_bytes } => {
+                ArrayEvent::Repaired { device, addr, len_bytes } => {
                     self.stats.repaired(len_bytes);
                     let path = self.device_path(device);
                     self.health.remark(format!("{path}: repaired {len_bytes} bytes at {addr}"));

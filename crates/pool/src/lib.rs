@@ -278,7 +278,7 @@ impl Pool {
         }
         let map = self.map.borrow();
         let pieces = self.groups.borrow().lookup(volume.id, lba, blocks);
-        let held = |piece: &forebay_txg::Lookup| match piece.content {
+        let held = |piece: &forebay_txg::OverlayExtent| match piece.content {
             Some(Content::Data(_)) => piece.blocks,
             Some(Content::Zero) => 0,
             None => map.mapped_within(volume.id, piece.lba, piece.blocks),

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use forebay_array::Verdict;
+use forebay_array::BlockVerdict;
 use forebay_format::checksum::block_sum;
 use forebay_format::footer::{Footer, footer_blocks};
 use forebay_segment::{SegmentInfo, SegmentKind};
@@ -90,23 +90,23 @@ impl Pool {
         owners: &BTreeMap<u32, Owner>,
         addr: BlockAddr,
         block: &[u8],
-    ) -> Verdict {
+    ) -> BlockVerdict {
         match owners.get(&addr.block()) {
-            None => Verdict::Dead,
-            Some(Owner::Pool(right)) if right == block => Verdict::Good,
-            Some(Owner::Pool(_)) => Verdict::Bad,
-            Some(Owner::Unknown(None)) => Verdict::Bad,
+            None => BlockVerdict::Dead,
+            Some(Owner::Pool(right)) if right == block => BlockVerdict::Good,
+            Some(Owner::Pool(_)) => BlockVerdict::Bad,
+            Some(Owner::Unknown(None)) => BlockVerdict::Bad,
             Some(Owner::Unknown(Some((volume, lba)))) => {
                 let still = self.map.borrow().lookup(*volume, *lba).is_some_and(|m| m.addr == addr);
-                if still { Verdict::Bad } else { Verdict::Dead }
+                if still { BlockVerdict::Bad } else { BlockVerdict::Dead }
             }
             Some(Owner::Data(volume, lba, sum)) => {
                 // It may have been overwritten since the owners were listed.
                 let still = self.map.borrow().lookup(*volume, *lba).is_some_and(|m| m.addr == addr);
                 match block_sum(self.guid, *volume, *lba, block) == *sum {
-                    true => Verdict::Good,
-                    false if still => Verdict::Bad,
-                    false => Verdict::Dead,
+                    true => BlockVerdict::Good,
+                    false if still => BlockVerdict::Bad,
+                    false => BlockVerdict::Dead,
                 }
             }
         }

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use forebay_device::{Allocation, DeviceError, IoBuf, Operation};
-use forebay_map::{Mapped, PieceKind};
+use forebay_map::{ExtentKind, Mapped};
 use forebay_rt as rt;
 use forebay_segment::{Together, Unread, Wanted};
 use forebay_txg::Content;
@@ -124,10 +124,10 @@ impl Pool {
                 None => map.lookup_range(volume, piece.lba, piece.blocks, |part| {
                     let at_bytes = (part.lba.0 - lba.0) as usize * BLOCK_LEN;
                     match part.kind {
-                        PieceKind::Hole => {
+                        ExtentKind::Hole => {
                             buf[at_bytes..at_bytes + part.blocks as usize * BLOCK_LEN].fill(0);
                         }
-                        PieceKind::Mapped { addr, sums } => {
+                        ExtentKind::Mapped { addr, sums } => {
                             let blocks = part.blocks as u32;
                             let sums = (0..blocks as usize).map(|i| sums.get(i)).collect();
                             let wanted = Wanted { addr, volume, lba: part.lba, blocks, sums };
@@ -209,7 +209,7 @@ impl Pool {
                 match piece.content {
                     Some(content) => push(piece.blocks, matches!(content, Content::Zero)),
                     None => map.lookup_range(volume.id, piece.lba, piece.blocks, |part| {
-                        push(part.blocks, matches!(part.kind, PieceKind::Hole));
+                        push(part.blocks, matches!(part.kind, ExtentKind::Hole));
                     }),
                 }
             }

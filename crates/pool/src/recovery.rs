@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-use forebay_array::{Array, GroupConfig as ArrayGroup, GroupGeometry, MemberState};
-use forebay_array::{ErrorCounts, MemberConfig as ArrayMember, MemberStatus};
+use forebay_array::{Array, GroupGeometry, GroupSpec as ArrayGroup, MemberState};
+use forebay_array::{ErrorCounts, MemberSpec as ArrayMember, MemberStatus};
 use forebay_format::config::{GroupConfig, MemberConfig, MemberUse, PoolConfig, RingConfig};
 use forebay_format::footer::footer_blocks;
 use forebay_format::label::{Heartbeat, SUPERBLOCK_SLOTS};

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use forebay_format::Encoder;
 use forebay_format::journal::{FrameKind, MAX_PAYLOAD_BYTES, SegmentRecord};
 use forebay_format::map_record::{Delta, LeafImage, encode_leaves};
-use forebay_map::{Entry, LeafId, PieceKind};
+use forebay_map::{Entry, ExtentKind, LeafId};
 use forebay_rt as rt;
 use forebay_rt::Either;
 use forebay_segment::{Classes, STREAMS, frame_bytes, frame_room};
@@ -170,7 +170,7 @@ impl Pool {
         for writer in &mut writers.data {
             writer.finish_rows(commit).await;
         }
-        self.in_flight.settle().await?;
+        self.in_flight.drain().await?;
         Ok(())
     }
 
@@ -180,7 +180,7 @@ impl Pool {
         let (now, limit) = (self.stats.clock(), self.classes.young());
         let (mut all, mut young) = (0, 0);
         self.map.borrow().lookup_range(volume, lba, blocks, |piece| {
-            if let PieceKind::Mapped { addr, .. } = piece.kind {
+            if let ExtentKind::Mapped { addr, .. } = piece.kind {
                 self.table.add_dying(addr, piece.blocks as u32);
                 let age = now.saturating_sub(self.table.get(addr.segment()).clock);
                 all += piece.blocks;
@@ -251,7 +251,7 @@ impl Pool {
             map.drop_volume(volume, &mut freed).map_err(map_error)?;
             delta.drop_volume(volume);
         }
-        table.settle_dying();
+        table.clear_dying();
         // The map knows the group's contents now.
         let retired = self.groups.borrow_mut().retire();
         if let Some(set) = retired {
@@ -287,7 +287,7 @@ impl Pool {
         self.append_segments(writers, false, commit).await?;
         self.fill_row_with_leaves(writers, commit).await?;
         writers.journal.finish_rows(commit).await?;
-        self.in_flight.settle().await?;
+        self.in_flight.drain().await?;
         Ok(())
     }
 

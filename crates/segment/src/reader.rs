@@ -45,10 +45,10 @@ const BAD_MAX: usize = 64;
 /// Pieces that were read together.
 pub struct Together {
     span: IoBuf,
-    pieces: Vec<Piece>,
+    pieces: Vec<WantedBytes>,
 }
 
-enum Piece {
+enum WantedBytes {
     /// Right in what was read in one go.
     InSpan(Range<usize>),
     Apart(Result<IoBuf, Unread>),
@@ -58,8 +58,8 @@ impl Together {
     /// The pieces in the order in which they were asked for.
     pub fn pieces(&self) -> impl Iterator<Item = Result<&[u8], &Unread>> {
         self.pieces.iter().map(|piece| match piece {
-            Piece::InSpan(range) => Ok(&self.span[range.clone()]),
-            Piece::Apart(outcome) => outcome.as_deref(),
+            WantedBytes::InSpan(range) => Ok(&self.span[range.clone()]),
+            WantedBytes::Apart(outcome) => outcome.as_deref(),
         })
     }
 }
@@ -146,7 +146,7 @@ impl Reader {
     pub async fn read_together(&self, wanted: &[&Wanted]) -> Together {
         let (first, last) = (wanted[0], wanted[wanted.len() - 1]);
         if wanted.len() == 1 {
-            let piece = Piece::Apart(self.read_each(first).await);
+            let piece = WantedBytes::Apart(self.read_each(first).await);
             return Together { span: IoBuf::recycled(0), pieces: vec![piece] };
         }
         // Until the last piece has been read: what moves meanwhile leaves its old place as it is.
@@ -176,8 +176,8 @@ impl Reader {
                 })
             });
             pieces.push(match right {
-                true => Piece::InSpan(range),
-                false => Piece::Apart(self.read_each(wanted).await),
+                true => WantedBytes::InSpan(range),
+                false => WantedBytes::Apart(self.read_each(wanted).await),
             });
         }
         drop(pin);

@@ -50,7 +50,7 @@ impl InFlight {
     }
 
     /// Waits until every write has completed; the first failure since the last call, if any.
-    pub async fn settle(&self) -> Result<(), ArrayError> {
+    pub async fn drain(&self) -> Result<(), ArrayError> {
         self.idle.until(|| self.outstanding.get() == 0).await;
         match self.failed.take() {
             Some(error) => Err(error),

@@ -260,7 +260,7 @@ impl SegmentTable {
     }
 
     /// The group is settled: what was dying is counted as dead by now.
-    pub fn settle_dying(&self) {
+    pub fn clear_dying(&self) {
         self.segments.borrow_mut().iter_mut().for_each(|info| info.dying = 0);
     }
 

@@ -1,6 +1,6 @@
 use std::rc::Rc;
 
-use forebay_array::{Array, GroupConfig, GroupGeometry, Layout};
+use forebay_array::{Array, GroupGeometry, GroupSpec, Layout};
 use forebay_device::{Device, IoBuf, MemoryDevice};
 use forebay_format::checksum::block_sum;
 use forebay_format::footer::{FooterPlace, Run, footer_blocks};
@@ -41,7 +41,7 @@ fn bench(layout: Layout, members: usize) -> Bench {
         })
         .collect();
     let members = devices.iter().enumerate().map(|(i, d)| (DeviceId(i as u32), d.clone()));
-    let array = Array::new(vec![GroupConfig::healthy(geometry, members.collect())]).unwrap();
+    let array = Array::new(vec![GroupSpec::healthy(geometry, members.collect())]).unwrap();
     let table = SegmentTable::new();
     let blocks = geometry.blocks_per_segment();
     table.add_group(SEGMENTS, blocks - footer_blocks(blocks));
@@ -73,7 +73,7 @@ fn journal_frames_come_back_over_jumps_paddings_and_a_resume() {
                 }
             }
             writer.finish_rows(commit).await.unwrap();
-            b.in_flight.settle().await.unwrap();
+            b.in_flight.drain().await.unwrap();
             let end = writer.position().unwrap();
             // A crash: what follows is written by a writer that goes on from the root's words.
             let mut reader = JournalReader::new(b.array.clone(), POOL, start, end);
@@ -96,7 +96,7 @@ fn journal_frames_come_back_over_jumps_paddings_and_a_resume() {
                 writer.append(FrameKind::Leaves, &payload(i), commit).await.unwrap();
             }
             writer.finish_rows(commit).await.unwrap();
-            b.in_flight.settle().await.unwrap();
+            b.in_flight.drain().await.unwrap();
             let end = writer.position().unwrap();
             assert!(writer.segments() > 3, "no jump was tried");
 
@@ -128,7 +128,7 @@ fn rot_in_the_journal_is_repaired_from_parity_or_its_copy_and_refused_without() 
             let start = writer.open(CommitId(1)).unwrap();
             writer.append(FrameKind::Delta, &[7; 50_000], CommitId(1)).await.unwrap();
             writer.finish_rows(CommitId(1)).await.unwrap();
-            b.in_flight.settle().await.unwrap();
+            b.in_flight.drain().await.unwrap();
             let end = writer.position().unwrap();
             let rotten = IoBuf::copy_of(&[0xee; 4096]).freeze();
             b.devices[0].write(4096, rotten.clone(), false).await.unwrap();
@@ -164,7 +164,7 @@ fn blocks_come_back_with_their_sums_from_memory_or_from_the_footer() {
             places.push(put);
         }
         writer.finish_rows(CommitId(1)).await;
-        b.in_flight.settle().await.unwrap();
+        b.in_flight.drain().await.unwrap();
         let runs = writer.take_long_runs();
         let whole = b.table.data_blocks(SegmentId(0));
         assert_eq!(runs[0], Run { volume, lba: Lba(0), blocks: whole });
@@ -204,7 +204,7 @@ fn pieces_that_are_read_together_are_right_each_for_itself() {
             places.push(writer.append(volume, Lba(i), &block(i), CommitId(1), 9, 0).await.unwrap());
         }
         writer.finish_rows(CommitId(1)).await;
-        b.in_flight.settle().await.unwrap();
+        b.in_flight.drain().await.unwrap();
         assert!(b.table.get(SegmentId(0)).footer);
         let wanted = |first: usize, blocks: u32, known: bool| {
             let sums = |i: usize| known.then_some(places[i].1);
@@ -278,7 +278,7 @@ fn a_page_of_a_footer_is_repaired_and_one_of_an_earlier_life_refused() {
             writer.append(volume, Lba(i), &block(i), CommitId(1), 9, 0).await.unwrap();
         }
         writer.finish_rows(CommitId(1)).await;
-        b.in_flight.settle().await.unwrap();
+        b.in_flight.drain().await.unwrap();
         let reader = || Reader::new(b.array.clone(), b.table.clone(), POOL, 1 << 20);
         let segment = SegmentId(0);
         let footer = reader().footer(segment).await.unwrap();
@@ -334,7 +334,7 @@ fn a_torn_segment_is_not_judged_by_the_footer_of_its_earlier_life() {
             }
             assert!(blocks >= u64::from(b.table.data_blocks(segment)), "what was promised");
             assert_eq!(blocks, u64::from(table.capacity(segment)));
-            b.in_flight.settle().await.unwrap();
+            b.in_flight.drain().await.unwrap();
             let held = torn.read(0, IoBuf::zeroed(COLUMN)).await.unwrap();
             if let Some(before) = earlier.replace(held) {
                 let behind = IoBuf::copy_of(&before[TORN_AT..]).freeze();
@@ -384,7 +384,7 @@ fn a_segment_goes_through_its_life_and_never_skips_a_step() {
     assert_eq!(table.free_soon(), 2);
     table.add_dying(forebay_units::BlockAddr::new(first, 30), 30);
     assert_eq!((table.free_soon(), best(commit)), (3, Some(second)), "it empties by itself");
-    table.settle_dying();
+    table.clear_dying();
     // One that is being emptied is not chosen again, until everything may be tried again.
     table.set_cleaning(second, true);
     assert_eq!(best(commit), Some(first));

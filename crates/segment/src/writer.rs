@@ -142,7 +142,7 @@ impl DataWriter {
     }
 
     /// Fills the row that is being filled with zeros and sends it, so that everything that was
-    /// appended is on its way. [`InFlight::settle`] waits for it.
+    /// appended is on its way. [`InFlight::drain`] waits for it.
     pub async fn finish_rows(&mut self, commit: CommitId) {
         while self.rows.blocks_to_row_end() > 0 {
             self.rows.put(&ZEROS, commit).await;

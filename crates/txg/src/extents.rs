@@ -32,7 +32,7 @@ struct Extent {
 
 /// A part of a looked-up range.
 #[derive(Clone, Debug)]
-pub struct Piece {
+pub struct OverlayExtent {
     /// First block.
     pub lba: Lba,
     /// Blocks.
@@ -113,7 +113,7 @@ impl ExtentMap {
 
     /// The range as pieces, in order, gaps included.
     #[must_use]
-    pub fn lookup(&self, lba: Lba, blocks: u64) -> Vec<Piece> {
+    pub fn lookup(&self, lba: Lba, blocks: u64) -> Vec<OverlayExtent> {
         let (start, end) = (lba.0, lba.0 + blocks);
         let mut pieces = Vec::new();
         let mut at = start;
@@ -124,16 +124,16 @@ impl ExtentMap {
                 continue;
             }
             if from > at {
-                pieces.push(Piece { lba: Lba(at), blocks: from - at, content: None });
+                pieces.push(OverlayExtent { lba: Lba(at), blocks: from - at, content: None });
                 at = from;
             }
             let upto = to.min(end);
             let content = Some(extent.content.part(at - from, upto - at));
-            pieces.push(Piece { lba: Lba(at), blocks: upto - at, content });
+            pieces.push(OverlayExtent { lba: Lba(at), blocks: upto - at, content });
             at = upto;
         }
         if at < end {
-            pieces.push(Piece { lba: Lba(at), blocks: end - at, content: None });
+            pieces.push(OverlayExtent { lba: Lba(at), blocks: end - at, content: None });
         }
         pieces
     }

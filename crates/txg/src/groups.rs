@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use forebay_units::{Lba, TxgId, VolumeId};
 
-use crate::{Content, ExtentMap, Piece};
+use crate::{Content, ExtentMap, OverlayExtent};
 
 /// What one group changes.
 #[derive(Default)]
@@ -28,9 +28,6 @@ impl DirtySet {
         self.volumes.values().all(ExtentMap::is_empty)
     }
 }
-
-/// A part of a range, as the groups know it.
-pub type Lookup = Piece;
 
 /// All groups that are not committed.
 pub struct Groups {
@@ -110,10 +107,10 @@ impl Groups {
 
     /// The newest dirty content of a range, piece by piece.
     #[must_use]
-    pub fn lookup(&self, volume: VolumeId, lba: Lba, blocks: u64) -> Vec<Lookup> {
+    pub fn lookup(&self, volume: VolumeId, lba: Lba, blocks: u64) -> Vec<OverlayExtent> {
         let open = match self.open.volumes.get(&volume) {
             Some(map) => map.lookup(lba, blocks),
-            None => vec![Piece { lba, blocks, content: None }],
+            None => vec![OverlayExtent { lba, blocks, content: None }],
         };
         let Some(older) = self.syncing().and_then(|set| set.volumes.get(&volume)) else {
             return open;

@@ -12,8 +12,8 @@ mod extents;
 mod groups;
 mod throttle;
 
-pub use extents::{Content, ExtentMap, Piece};
-pub use groups::{DirtySet, Groups, Lookup};
+pub use extents::{Content, ExtentMap, OverlayExtent};
+pub use groups::{DirtySet, Groups};
 pub use throttle::Throttle;
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ fn step() -> impl Strategy<Value = Step> {
 /// What a block is: not dirty, zero, or data with this stamp.
 type Model = Vec<Option<Option<u8>>>;
 
-fn flatten(pieces: Vec<crate::Piece>) -> Model {
+fn flatten(pieces: Vec<crate::OverlayExtent>) -> Model {
     let mut out = Model::new();
     let mut at = None;
     for piece in pieces {

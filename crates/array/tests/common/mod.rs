@@ -6,7 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use forebay_array::{Array, GroupConfig, GroupGeometry, Layout, WriteKind};
+use forebay_array::{Array, GroupGeometry, GroupSpec, Layout, WriteKind};
 use forebay_device::{
     BlockDevice, Device, DeviceError, DeviceFuture, ErrorKind, Geometry, IoBuf, IoBytes,
     MemoryDevice, Operation,
@@ -176,7 +176,7 @@ impl Rig {
         let named =
             |(i, device): (usize, &Rc<FaultyDevice>)| (DeviceId(i as u32), seen(device.clone()));
         let members = devices.iter().enumerate().map(named).collect();
-        let array = Array::new(vec![GroupConfig::healthy(geometry, members)]).expect("sound");
+        let array = Array::new(vec![GroupSpec::healthy(geometry, members)]).expect("sound");
         Self { array, devices }
     }
 

@@ -1,6 +1,6 @@
 use std::rc::Rc;
 
-use forebay_array::{GroupConfig, GroupGeometry, Verdict};
+use forebay_array::{BlockVerdict, GroupGeometry, GroupSpec};
 use forebay_device::{Device, IoBuf, MemoryDevice};
 use forebay_rt::Runtime;
 use forebay_units::CommitId;
@@ -49,7 +49,7 @@ fn bench(layout: Layout, members: usize) -> Bench {
         .map(|i| Rc::new(MemoryDevice::new(&format!("d{i}"), size_bytes)) as Device)
         .collect();
     let members = devices.iter().enumerate().map(|(i, d)| (DeviceId(i as u32), d.clone()));
-    let array = Array::new(vec![GroupConfig::healthy(geometry, members.collect())]).unwrap();
+    let array = Array::new(vec![GroupSpec::healthy(geometry, members.collect())]).unwrap();
     Bench { devices, array }
 }
 
@@ -84,7 +84,7 @@ async fn play(layout: Layout, members: usize, victim: usize, boots: &[Boot]) {
     let start = journal.open(commit).unwrap();
     journal.append(FrameKind::Segments, &[1; 100], commit).await.unwrap();
     journal.finish_rows(commit).await.unwrap();
-    in_flight.settle().await.unwrap();
+    in_flight.drain().await.unwrap();
     let mut end = journal.position().unwrap();
     let mut segments = vec![start];
     let mut doubled = None;
@@ -104,7 +104,7 @@ async fn play(layout: Layout, members: usize, victim: usize, boots: &[Boot]) {
             appended.push(payload);
         }
         journal.finish_rows(next).await.unwrap();
-        in_flight.settle().await.unwrap();
+        in_flight.drain().await.unwrap();
         let after = image(victim).await;
         let changed: Vec<usize> = (0..before.len())
             .step_by(UNIT)
@@ -137,9 +137,9 @@ async fn play(layout: Layout, members: usize, victim: usize, boots: &[Boot]) {
         let whole = JournalReader::new(b.array.clone(), POOL, start, end);
         let blocks = whole.all_blocks().await.unwrap().blocks;
         let judge = |addr: BlockAddr, block: &[u8]| match blocks.get(&addr) {
-            None => Verdict::Dead,
-            Some(right) if right == block => Verdict::Good,
-            Some(_) => Verdict::Bad,
+            None => BlockVerdict::Dead,
+            Some(right) if right == block => BlockVerdict::Good,
+            Some(_) => BlockVerdict::Bad,
         };
         for first in &segments {
             let segment = first.addr.segment();
@@ -191,7 +191,7 @@ async fn some_journal(
         payloads.push(payload);
     }
     journal.finish_rows(commit).await.unwrap();
-    in_flight.settle().await.unwrap();
+    in_flight.drain().await.unwrap();
     (start, journal.position().unwrap(), payloads)
 }
 
@@ -270,7 +270,7 @@ fn a_segment_goes_on_as_it_was_begun_whatever_becomes_of_its_group() {
             journal.append(FrameKind::Delta, &[index; 20_000], CommitId(2)).await.unwrap();
         }
         journal.finish_rows(CommitId(2)).await.unwrap();
-        in_flight.settle().await.unwrap();
+        in_flight.drain().await.unwrap();
         let end = journal.position().unwrap();
         let mut reader = JournalReader::new(b.array.clone(), POOL, start, end);
         let mut frames = 0;
@@ -313,7 +313,7 @@ fn a_root_that_names_another_last_frame_is_not_believed() {
         let start = journal.open(CommitId(1)).unwrap();
         journal.append(FrameKind::Delta, &[7; 100], CommitId(1)).await.unwrap();
         journal.finish_rows(CommitId(1)).await.unwrap();
-        in_flight.settle().await.unwrap();
+        in_flight.drain().await.unwrap();
         let mut end = journal.position().unwrap();
         end.link ^= 1;
         let mut reader = JournalReader::new(b.array.clone(), POOL, start, end);
