@@ -1,19 +1,18 @@
-//! How fast the log is on a real file, beside the same file without it.
+//! Measures the log's speed on a real file, beside raw writes to the same file.
 //!
 //! `cargo run --release -p forebay-intent-log --example log_speed -- FILE [SECONDS] [ROUNDS]`
 //!
-//! FILE is made (512 MiB, every block written once) and removed. All writes are O_DIRECT and
-//! durable on completion. The rounds of all figures take turns, so that a slow minute of the
-//! machine hits all alike. Other work on a small machine only ever slows a round, by whole
-//! scheduler ticks: the best round is what the device and the log can do, the median what they
-//! did; ratios compare best with best.
+//! The example creates FILE (512 MiB, every block written once) and removes it. All writes are
+//! O_DIRECT and durable on completion. The rounds of all figures alternate, so that a slow minute
+//! of the machine affects all of them. Other work on a small machine only slows a round. So the
+//! best round shows what the device and the log can do; ratios compare best rounds.
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use forebay_device::{Device, FileDevice, IoBuf, IoBytes, MemoryDevice, OpenOptions};
-use forebay_intent_log::{Event, IntentLog, LogConfig, LogRing, LogStats, Record, Replay, Side};
+use forebay_intent_log::{IntentLog, LogConfig, LogEvent, LogRing, LogStats, Record, Replay, Side};
 use forebay_rt::{FuturesUnordered, Runtime, StreamExt, join_all, now, spawn};
 use forebay_units::{DeviceId, FrameSeq, Lba, Nanos, TxgId, VolumeId};
 
@@ -39,7 +38,7 @@ struct Figure {
 fn main() {
     let mut args = std::env::args().skip(1);
     let Some(path) = args.next().map(PathBuf::from) else {
-        eprintln!("usage: speed FILE [SECONDS] [ROUNDS]");
+        eprintln!("usage: log_speed FILE [SECONDS] [ROUNDS]");
         std::process::exit(2);
     };
     let seconds: f64 = args.next().map_or(0.25, |s| s.parse().expect("SECONDS is a number"));
@@ -58,7 +57,7 @@ fn main() {
     let _ = std::fs::remove_file(&path);
 }
 
-// Making the file is not the log's work: a pool is given devices that exist.
+// The log never creates files: a pool gets existing devices.
 #[allow(clippy::disallowed_methods)]
 fn make_file(path: &Path) {
     std::fs::File::create(path).and_then(|file| file.set_len(FILE_BYTES)).expect("file");
@@ -80,7 +79,7 @@ async fn fill(device: &Device) {
     device.flush().await.expect("flush");
 }
 
-/// What the log itself costs: the same on a device that takes no time. Best of five rounds.
+/// Measures the log's own cost on a device without latency. Best of five rounds.
 async fn measure_cpu() {
     let device: Device = Rc::new(MemoryDevice::new("memory", FILE_BYTES));
     let span = Nanos::from_millis(200);
@@ -217,7 +216,7 @@ async fn log(
     let txg = Rc::new(Cell::new(1));
     let (watched, group) = (log.clone(), txg.clone());
     let commits = spawn(async move {
-        while watched.next_event().await == Event::Pressure {
+        while watched.next_event().await == LogEvent::Pressure {
             let done = TxgId(group.replace(group.get() + 1));
             let _ = watched.state(done);
             watched.release(done);
@@ -242,7 +241,7 @@ async fn log(
         })
     });
     let latencies = join_all(clients).await.concat();
-    // The task that commits keeps waiting for events; it goes with the runtime.
+    // The committing task waits for events until the runtime ends.
     drop(commits);
     let stats = log.stats();
     (latencies.len() as u64, latencies, stats)
@@ -283,8 +282,8 @@ async fn measure_replay(device: &Device) {
             best.1 = best.1.max(raw);
         }
         println!(
-            "replay, {name}: {:.0} MB/s with the search beyond the end; raw 1 MiB reads at depth 4: \
-             {:.0} MB/s; ratio {:.2}",
+            "replay, {name}: {:.0} MB/s with the search beyond the end; \
+             raw 1 MiB reads at depth 4: {:.0} MB/s; ratio {:.2}",
             best.0,
             best.1,
             best.0 / best.1

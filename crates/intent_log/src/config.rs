@@ -1,4 +1,4 @@
-//! Where the log lies, and its limits.
+//! The log's configuration: its rings on devices, and its limits.
 
 use forebay_device::Device;
 use forebay_format::log_frame::{
@@ -6,19 +6,19 @@ use forebay_format::log_frame::{
 };
 use forebay_units::{BLOCK_BYTES, DeviceId, FrameSeq, TxgId};
 
-use crate::LogError;
+use crate::error::{ConfigError, MAX_FRAMES_IN_FLIGHT};
 
 /// Limits of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogConfig {
     /// The pool's id; frames of other pools are never replayed.
     pub pool: u64,
-    /// No frame is longer, in bytes: a multiple of 4096 from 8192 to 1 MiB. Rings shorter than
-    /// eight such frames use an eighth of their length.
+    /// Longest frame, in bytes: a multiple of 4096 from 8192 to 1 MiB. Rings shorter than eight
+    /// such frames use an eighth of their length.
     pub max_frame_bytes: u32,
     /// Frames that may be in flight on each ring.
     pub frames_in_flight: usize,
-    /// Share of the log's space in use at which the pool is asked for a commit, in percent.
+    /// Share of the log's space in use at which the log asks the pool for a commit, in percent.
     pub pressure_percent: u8,
 }
 
@@ -29,22 +29,21 @@ impl LogConfig {
         Self { pool, max_frame_bytes: 128 << 10, frames_in_flight: 4, pressure_percent: 50 }
     }
 
-    pub(crate) fn check(&self) -> Result<(), LogError> {
-        let refuse = |detail: String| Err(LogError::BadConfig { detail });
-        let frame = u64::from(self.max_frame_bytes);
-        if !frame.is_multiple_of(BLOCK_BYTES)
-            || frame < 2 * BLOCK_BYTES
-            || self.max_frame_bytes > MAX_FRAME_BYTES
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        let Self { max_frame_bytes, frames_in_flight: frames, pressure_percent: percent, .. } =
+            *self;
+        let frame_bytes = u64::from(max_frame_bytes);
+        if !frame_bytes.is_multiple_of(BLOCK_BYTES)
+            || frame_bytes < 2 * BLOCK_BYTES
+            || max_frame_bytes > MAX_FRAME_BYTES
         {
-            return refuse(format!(
-                "frames of {frame} bytes: give a multiple of 4096 from 8192 to {MAX_FRAME_BYTES}"
-            ));
+            return Err(ConfigError::FrameLimit { max_frame_bytes });
         }
-        if self.frames_in_flight == 0 || self.frames_in_flight > 1024 {
-            return refuse(format!("{} frames in flight: give 1 to 1024", self.frames_in_flight));
+        if !(1..=MAX_FRAMES_IN_FLIGHT).contains(&frames) {
+            return Err(ConfigError::FramesInFlight { frames });
         }
-        if self.pressure_percent == 0 || self.pressure_percent > 100 {
-            return refuse(format!("pressure at {} %: give 1 to 100", self.pressure_percent));
+        if !(1..=100).contains(&percent) {
+            return Err(ConfigError::Pressure { percent });
         }
         Ok(())
     }
@@ -61,14 +60,15 @@ pub struct Side {
     pub start_bytes: u64,
 }
 
-/// One contiguous region that frames go round, the same bytes on each side.
+/// One contiguous region that the log fills with frames from start to end, over and over. Every
+/// side holds the same bytes.
 #[derive(Clone)]
 pub struct LogRing {
     /// Index of the ring in the pool's log, below 64.
     pub index: u8,
     /// Length in bytes: a multiple of 4096, 1 MiB at least.
     pub len_bytes: u64,
-    /// The copies: one, or several for a mirror. Replay takes none as "all are missing".
+    /// The copies: one, or several for a mirror. For replay, no side means that all are missing.
     pub sides: Vec<Side>,
 }
 
@@ -78,53 +78,50 @@ impl LogRing {
     }
 
     /// Checks the ring against its devices; `whole` demands at least one side.
-    pub(crate) fn check(&self, whole: bool) -> Result<(), LogError> {
-        let refuse = |detail: String| {
-            Err(LogError::BadConfig { detail: format!("ring {}: {detail}", self.index) })
-        };
-        let len = self.len_bytes;
-        if usize::from(self.index) >= MAX_RINGS {
-            return refuse(format!("a log has at most {MAX_RINGS} rings"));
+    pub(crate) fn check(&self, whole: bool) -> Result<(), ConfigError> {
+        let Self { index: ring, len_bytes, .. } = *self;
+        if usize::from(ring) >= MAX_RINGS {
+            return Err(ConfigError::RingIndex { ring });
         }
-        if len < MIN_RING_BYTES || !len.is_multiple_of(BLOCK_BYTES) || len >> 44 != 0 {
-            return refuse(format!(
-                "{len} bytes: give a multiple of 4096, at least {MIN_RING_BYTES}, below 16 TiB"
-            ));
+        let is_aligned = len_bytes.is_multiple_of(BLOCK_BYTES);
+        if len_bytes < MIN_RING_BYTES || !is_aligned || len_bytes >> 44 != 0 {
+            return Err(ConfigError::RingLength { ring, len_bytes });
         }
         if whole && self.sides.is_empty() {
-            return refuse("no device is left: leave the ring out".to_owned());
+            return Err(ConfigError::NoSide { ring });
         }
         for side in &self.sides {
-            let geometry = side.device.geometry();
-            let end = side.start_bytes.checked_add(len);
-            if !side.start_bytes.is_multiple_of(BLOCK_BYTES)
-                || end.is_none_or(|end| end > geometry.size_bytes)
+            let (start_bytes, size_bytes) = (side.start_bytes, side.device.geometry().size_bytes);
+            let end_bytes = start_bytes.checked_add(len_bytes);
+            if !start_bytes.is_multiple_of(BLOCK_BYTES)
+                || end_bytes.is_none_or(|end| end > size_bytes)
             {
-                return refuse(format!(
-                    "{} bytes from {} on do not fit on {} ({} bytes, in units of 4096)",
-                    len,
-                    side.start_bytes,
-                    side.device.name(),
-                    geometry.size_bytes
-                ));
+                let device_name = side.device.name().to_owned();
+                return Err(ConfigError::SideRange {
+                    ring,
+                    device_name,
+                    start_bytes,
+                    len_bytes,
+                    size_bytes,
+                });
             }
         }
         Ok(())
     }
 }
 
-pub(crate) fn check_rings(rings: &[LogRing], whole: bool) -> Result<(), LogError> {
+/// Checks every ring; `whole` demands at least one side of each.
+pub(crate) fn check_rings(rings: &[LogRing], whole: bool) -> Result<(), ConfigError> {
     for (i, ring) in rings.iter().enumerate() {
         ring.check(whole)?;
         if rings[..i].iter().any(|other| other.index == ring.index) {
-            let detail = format!("ring {} is given twice", ring.index);
-            return Err(LogError::BadConfig { detail });
+            return Err(ConfigError::DuplicateRing { ring: ring.index });
         }
     }
     Ok(())
 }
 
-/// The state of an empty log on `rings`: what the superblock says before the first frame.
+/// The state of an empty log on `rings`, which the superblock holds before the first frame.
 pub(crate) fn empty_state(
     config: &LogConfig,
     rings: &[LogRing],

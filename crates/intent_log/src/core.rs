@@ -1,8 +1,7 @@
-//! The log's state between device commands: rings, live frames, who waits for what.
+//! The log's state between device commands: rings, live frames, and waiting appends.
 //!
-//! Everything here is synchronous; `log.rs` does the waiting.
+//! This file is synchronous; `log.rs` awaits devices and wakes tasks.
 
-use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::task::Waker;
@@ -13,47 +12,18 @@ use forebay_format::log_frame::{FrameHeader, LogState, RingState, next_position_
 use forebay_units::{DeviceId, FrameSeq, TxgId};
 
 use crate::config::{LogConfig, LogRing, Side};
-use crate::log::Event;
-use crate::pack::{Queue, Waiter};
+use crate::error::NotQuiet;
+use crate::event::LogEvent;
+use crate::pack::Queue;
 use crate::stats::LogStats;
-
-/// One append's wait: how many of its records are still open.
-pub(crate) struct Ticket {
-    pub(crate) open: Cell<u64>,
-    pub(crate) closed: Cell<bool>,
-    pub(crate) waker: RefCell<Option<Waker>>,
-}
-
-impl Ticket {
-    pub(crate) fn new(open: u64) -> Rc<Self> {
-        Rc::new(Self { open: Cell::new(open), closed: Cell::new(false), waker: RefCell::default() })
-    }
-
-    pub(crate) fn resolve_one(&self) {
-        self.open.set(self.open.get() - 1);
-        if self.open.get() == 0 {
-            self.wake();
-        }
-    }
-
-    pub(crate) fn close(&self) {
-        self.closed.set(true);
-        self.wake();
-    }
-
-    fn wake(&self) {
-        if let Some(waker) = self.waker.borrow_mut().take() {
-            waker.wake();
-        }
-    }
-}
+use crate::ticket::{Ticket, Waiter};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Mode {
     Running,
-    /// The pool asked: what is in flight is still acknowledged.
+    /// Paused by the pool: frames in flight are still acknowledged.
     Paused,
-    /// A side failed: nothing is acknowledged but by a commit.
+    /// A side failed: only a commit acknowledges records now.
     Failed,
 }
 
@@ -64,12 +34,12 @@ struct Ring {
     sides: Rc<[Side]>,
     /// Where the last frame ended.
     end_bytes: u64,
-    /// Live frames and the waste before them.
+    /// Bytes of live frames, and of the skipped space before them.
     used_bytes: u64,
 }
 
 impl Ring {
-    /// Where the next frame goes, and the bytes skipped at the ring's end to get there.
+    /// Where the next frame goes, and the bytes that it skips at the ring's end.
     fn next_place(&self) -> (u64, u64) {
         let position = next_position_bytes(self.end_bytes, self.len_bytes, self.limit_bytes);
         let wraps = position == 0 && self.end_bytes != 0;
@@ -86,16 +56,16 @@ impl Ring {
 enum Fate {
     InFlight,
     Durable,
-    /// Some side failed: it may be there or not.
+    /// Some side failed: the frame may be there or not.
     Unknown,
 }
 
-/// A frame whose space is not free yet.
+/// A frame whose space is still in use.
 struct Live {
     ring: u8,
     fate: Fate,
     position_blocks: u32,
-    /// Its own and the waste before it.
+    /// The frame's blocks, and those skipped before it.
     taken_blocks: u32,
     max_txg: TxgId,
 }
@@ -140,7 +110,7 @@ pub(crate) struct Core {
     tail_seq: FrameSeq,
     /// Waiters of the frames after the watermark.
     unacked: VecDeque<Vec<Waiter>>,
-    /// The tail that the last state was given, and its group: space is freed up to there only,
+    /// The group of the last recorded state, and its tail. Space is freed only up to this tail,
     /// because replay may still start there.
     recorded: (TxgId, FrameSeq),
     pub(crate) released: TxgId,
@@ -149,12 +119,12 @@ pub(crate) struct Core {
     /// Device writes under way, old generations included.
     pub(crate) outstanding: BTreeMap<DeviceId, u64>,
     pub(crate) failed: BTreeSet<DeviceId>,
-    pub(crate) events: VecDeque<Event>,
-    /// Whether `events` has grown since somebody was told.
-    pub(crate) news: bool,
-    /// Whether something that a pause or resume waits for has happened.
-    pub(crate) settled: bool,
-    pressure_told: bool,
+    pub(crate) events: VecDeque<LogEvent>,
+    /// Whether `events` has grown since the last notification.
+    pub(crate) has_new_events: bool,
+    /// Whether something happened that a pause or a resume waits for.
+    pub(crate) quiet_changed: bool,
+    pressure_reported: bool,
     stats: LogStats,
 }
 
@@ -183,16 +153,16 @@ impl Core {
             outstanding: BTreeMap::new(),
             failed: BTreeSet::new(),
             events: VecDeque::new(),
-            news: false,
-            settled: false,
-            pressure_told: false,
+            has_new_events: false,
+            quiet_changed: false,
+            pressure_reported: false,
             stats: LogStats::default(),
         };
         core.reconfigure(rings, state);
         core
     }
 
-    /// Takes new rings. Nothing of the old ones counts any more.
+    /// Takes new rings and drops all state of the old ones.
     pub(crate) fn reconfigure(&mut self, rings: &[LogRing], state: &LogState) {
         self.wake_all();
         self.generation += 1;
@@ -217,14 +187,14 @@ impl Core {
         self.watermark = FrameSeq(self.next_seq.0 - 1);
         let waiting: Vec<Waiter> = self.unacked.drain(..).flatten().collect();
         for (ticket, _) in waiting {
-            // Only barriers whose records are all released can be left.
+            // Every record is released, so only barriers can be left.
             ticket.resolve_one();
         }
         self.recorded = (state.committed, self.next_seq);
         self.in_flight = 0;
         self.failed.clear();
         self.mode = Mode::Running;
-        self.pressure_told = false;
+        self.pressure_reported = false;
     }
 
     pub(crate) fn worker_count(&self) -> usize {
@@ -232,7 +202,7 @@ impl Core {
     }
 
     fn ring_of(&self, worker: usize) -> usize {
-        // Neighbours serve different rings, so that taking turns spreads the frames.
+        // Consecutive workers serve different rings, so that frames spread over the rings.
         worker % self.rings.len()
     }
 
@@ -241,13 +211,13 @@ impl Core {
         ring.free_bytes() >= self.queue.wanted_bytes(ring.limit_bytes)
     }
 
-    /// Wakes a worker for the queue's first record, unless enough of them are on their way.
+    /// Wakes a worker for the queue's first record, unless the workers already woken suffice.
     pub(crate) fn wake_worker(&mut self) {
         if self.mode != Mode::Running || self.queue.is_empty() {
             return;
         }
-        let on_their_way = self.woken as u64 * u64::from(self.config.max_frame_bytes);
-        if self.woken > 0 && self.queue.bytes() < on_their_way {
+        let woken_bytes = self.woken as u64 * u64::from(self.config.max_frame_bytes);
+        if self.woken > 0 && self.queue.bytes() < woken_bytes {
             return;
         }
         let count = self.workers.len();
@@ -264,7 +234,7 @@ impl Core {
             }
         }
         if !(0..self.rings.len()).any(|ring| self.fits(ring)) {
-            self.tell_pressure();
+            self.report_pressure();
         }
     }
 
@@ -276,23 +246,23 @@ impl Core {
         }
     }
 
-    fn tell(&mut self, event: Event) {
+    fn report(&mut self, event: LogEvent) {
         self.events.push_back(event);
-        self.news = true;
+        self.has_new_events = true;
     }
 
-    fn tell_pressure(&mut self) {
-        if !self.pressure_told {
-            self.pressure_told = true;
-            self.tell(Event::Pressure);
+    fn report_pressure(&mut self) {
+        if !self.pressure_reported {
+            self.pressure_reported = true;
+            self.report(LogEvent::Pressure);
         }
     }
 
-    fn note_pressure(&mut self) {
+    fn check_pressure(&mut self) {
         let (used, capacity) = (self.used_bytes(), self.capacity_bytes());
         let limit = capacity * u64::from(self.config.pressure_percent) / 100;
         if capacity > 0 && used >= limit {
-            self.tell_pressure();
+            self.report_pressure();
         }
     }
 
@@ -304,12 +274,12 @@ impl Core {
         self.rings.iter().map(|ring| ring.len_bytes).sum()
     }
 
-    /// Number, space in use and space in all of each ring.
+    /// Index, used bytes and total bytes of each ring.
     pub(crate) fn ring_bytes(&self) -> Vec<(u8, u64, u64)> {
         self.rings.iter().map(|ring| (ring.index, ring.used_bytes, ring.len_bytes)).collect()
     }
 
-    /// What worker `at` of `generation` does next; `waker` is kept when that is to wait.
+    /// What worker `at` of `generation` does next. Keeps `waker` when the worker must wait.
     pub(crate) fn next_for(&mut self, at: usize, generation: u64, waker: &Waker) -> Next {
         if self.closed || generation != self.generation {
             return Next::End;
@@ -366,12 +336,12 @@ impl Core {
         }
         let mut packed = packed;
         self.unacked.push_back(std::mem::take(&mut packed.waiters));
-        self.note_pressure();
+        self.check_pressure();
         let generation = self.generation;
         Some(Issue { generation, seq, sides, position_bytes, bytes: packed.seal(&header) })
     }
 
-    /// One side's write has ended. A failure stops the log at once, before other sides answer.
+    /// Ends one side's write. A failure stops the log at once, before the other sides complete.
     pub(crate) fn side_done(
         &mut self,
         generation: u64,
@@ -385,8 +355,8 @@ impl Core {
         if left == Some(0) {
             self.outstanding.remove(&device);
         }
-        // Nobody waits for this while the log runs, and waking costs.
-        self.settled |= self.mode != Mode::Running;
+        // No task waits for this while the log runs, and waking costs.
+        self.quiet_changed |= self.mode != Mode::Running;
         let Some(error) = error else { return };
         self.stats.write_errors += 1;
         if generation == self.generation {
@@ -396,22 +366,22 @@ impl Core {
 
     pub(crate) fn fail(&mut self, device: DeviceId, error: DeviceError) {
         if self.failed.insert(device) {
-            self.tell(Event::SideFailed { device, error });
+            self.report(LogEvent::SideFailed { device, error });
         }
         if self.mode != Mode::Failed {
             self.mode = Mode::Failed;
-            self.settled = true;
-            self.tell(Event::Paused);
+            self.quiet_changed = true;
+            self.report(LogEvent::Paused);
         }
     }
 
-    /// All sides of a frame have ended.
+    /// Ends a frame whose sides have all completed.
     pub(crate) fn frame_done(&mut self, generation: u64, seq: FrameSeq, durable: bool) {
         if generation != self.generation {
             return;
         }
         self.in_flight -= 1;
-        self.settled |= self.mode != Mode::Running;
+        self.quiet_changed |= self.mode != Mode::Running;
         let at = (seq.0 - self.tail_seq.0) as usize;
         self.live[at].fate = if durable { Fate::Durable } else { Fate::Unknown };
         if self.mode == Mode::Failed {
@@ -422,7 +392,7 @@ impl Core {
             if next >= self.next_seq {
                 return;
             }
-            // The tail passes a frame only when it has ended, so what is behind it is durable.
+            // The tail passes only completed frames of committed groups.
             let at = next.0.checked_sub(self.tail_seq.0);
             if at.is_some_and(|at| self.live[at as usize].fate != Fate::Durable) {
                 return;
@@ -434,7 +404,7 @@ impl Core {
         }
     }
 
-    /// Adds one who waits for all records so far.
+    /// Makes `ticket` wait for all records so far.
     pub(crate) fn add_barrier(&mut self, ticket: Rc<Ticket>) {
         let waiter = (ticket, self.max_appended);
         if let Some(waiter) = self.queue.attach(waiter) {
@@ -452,11 +422,11 @@ impl Core {
     pub(crate) fn note_append(&mut self, txg: TxgId) {
         self.max_appended = self.max_appended.max(txg);
         if self.rings.is_empty() {
-            self.tell_pressure();
+            self.report_pressure();
         }
     }
 
-    /// The state to be recorded with the commit of `committed`, and the tail that it fixes.
+    /// The state to record with the commit of `committed`. Remembers its tail.
     pub(crate) fn state(&mut self, committed: TxgId) -> LogState {
         let ended = |live: &&Live| live.max_txg <= committed && live.fate != Fate::InFlight;
         let freed = self.live.iter().take_while(ended).count();
@@ -490,7 +460,7 @@ impl Core {
         }
     }
 
-    /// How far it has come.
+    /// The epoch and the watermark: the least that an import must find.
     pub(crate) fn mark(&self) -> LogMark {
         LogMark { epoch: self.epoch, watermark: self.watermark }
     }
@@ -523,24 +493,22 @@ impl Core {
         for ticket in resolved {
             ticket.resolve_one();
         }
-        // Told again when a frame is built above the limit or a record finds no room, not now: a
-        // log that is idle needs no commit.
-        self.pressure_told = false;
+        // Pressure is reported again when a frame is built above the limit or a record finds no
+        // room. It is not reported here, because an idle log needs no commit.
+        self.pressure_reported = false;
         self.wake_worker();
     }
 
-    /// What stands in the way of new rings, if anything does.
-    pub(crate) fn not_quiet(&self) -> Option<String> {
+    /// Whether the log may take new rings; the error is the obstacle.
+    pub(crate) fn check_quiet(&self) -> Result<(), NotQuiet> {
         if self.mode == Mode::Running {
-            return Some("the log is running: pause it first".to_owned());
+            return Err(NotQuiet::Running);
         }
-        let open = self.live.iter().map(|live| live.max_txg).max()?;
-        (open > self.released).then(|| {
-            format!(
-                "frames hold records of group {open}, but only {} is released: commit first",
-                self.released
-            )
-        })
+        let released = self.released;
+        match self.live.iter().map(|live| live.max_txg).max() {
+            Some(held) if held > released => Err(NotQuiet::Unreleased { held, released }),
+            _ => Ok(()),
+        }
     }
 
     pub(crate) fn is_still(&self) -> bool {

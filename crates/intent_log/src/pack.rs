@@ -1,4 +1,4 @@
-//! Records that wait, and how they become the bytes of a frame.
+//! The queue of waiting records, and how it packs them into a frame.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -9,27 +9,25 @@ use forebay_format::log_frame::{
 };
 use forebay_units::{BLOCK_BYTES, BLOCK_LEN, Lba, TxgId};
 
-use crate::core::Ticket;
-use crate::log::Record;
-
-/// Somebody who waits, and the group whose commit ends the wait as well.
-pub(crate) type Waiter = (Rc<Ticket>, TxgId);
+use crate::record::Record;
+use crate::ticket::{Ticket, Waiter};
 
 /// A record on its way into frames.
 pub(crate) struct Queued {
     record: Record,
     ticket: Rc<Ticket>,
-    /// Those who wait for everything up to here, without a record of their own.
+    /// Appends without records, which wait for everything up to here.
     barriers: Vec<Waiter>,
     /// Blocks that are in frames already.
     done_blocks: u32,
-    piece: usize,
-    piece_offset: usize,
+    /// Where the rest of the data begins: index of the buffer, and offset in it.
+    buffer: usize,
+    buffer_offset: usize,
 }
 
 impl Queued {
     pub(crate) fn new(record: Record, ticket: Rc<Ticket>) -> Self {
-        Self { record, ticket, barriers: Vec::new(), done_blocks: 0, piece: 0, piece_offset: 0 }
+        Self { record, ticket, barriers: Vec::new(), done_blocks: 0, buffer: 0, buffer_offset: 0 }
     }
 
     fn left_bytes(&self) -> u64 {
@@ -42,15 +40,15 @@ impl Queued {
     /// Copies the next bytes of the data to `out`.
     fn copy_to(&mut self, mut out: &mut [u8]) {
         while !out.is_empty() {
-            let piece: &IoBytes = &self.record.data[self.piece];
-            let left = &piece[self.piece_offset..];
+            let buffer: &IoBytes = &self.record.data[self.buffer];
+            let left = &buffer[self.buffer_offset..];
             let len = left.len().min(out.len());
             out[..len].copy_from_slice(&left[..len]);
             out = &mut out[len..];
-            self.piece_offset += len;
-            if self.piece_offset == piece.len() {
-                self.piece += 1;
-                self.piece_offset = 0;
+            self.buffer_offset += len;
+            if self.buffer_offset == buffer.len() {
+                self.buffer += 1;
+                self.buffer_offset = 0;
             }
         }
     }
@@ -63,7 +61,7 @@ pub(crate) struct Queue {
     bytes: u64,
 }
 
-/// What a frame will hold.
+/// The content of the next frame.
 pub(crate) struct Packed {
     pub(crate) entries: Vec<RecordEntry>,
     pub(crate) waiters: Vec<Waiter>,
@@ -98,7 +96,7 @@ impl Queue {
         self.items.push_back(item);
     }
 
-    /// Makes `waiter` wait for the last record of the queue; gives it back when there is none.
+    /// Makes `waiter` wait for the last record of the queue; returns it when the queue is empty.
     pub(crate) fn attach(&mut self, waiter: Waiter) -> Option<Waiter> {
         match self.items.back_mut() {
             Some(last) => last.barriers.push(waiter),
@@ -107,8 +105,8 @@ impl Queue {
         None
     }
 
-    /// The frame length that the first record asks for, in bytes: a long one is not cut into
-    /// slivers just because the log is nearly full.
+    /// The frame length that the first record needs, in bytes. A long record is not cut into
+    /// slivers because the log is nearly full.
     pub(crate) fn wanted_bytes(&self, limit_bytes: u64) -> u64 {
         let first = self.items.front().map_or(0, Queued::left_bytes);
         frame_len_bytes(1, first).min(limit_bytes)
@@ -130,8 +128,8 @@ impl Queue {
         Take::Nothing
     }
 
-    /// Takes what fits into a frame of `limit` bytes, in order. `whole_limit` is what a frame may
-    /// have when there is room: only a record that is longer than that is split.
+    /// Takes the records that fit into a frame of `limit` bytes, in order. `whole_limit` is the
+    /// longest frame in an empty ring: only a record longer than that is split.
     pub(crate) fn pack(&mut self, limit: u64, whole_limit: u64) -> Option<Packed> {
         let mut plan = Vec::new();
         let mut taken = Vec::new();
@@ -188,8 +186,8 @@ impl Queue {
         Some(Packed { entries: plan, waiters, max_txg, data_bytes, buf })
     }
 
-    /// Drops the records of groups up to `committed`; `resolved` gets those who waited for them.
-    /// Gives back barriers that now wait for nothing in the queue.
+    /// Drops the records of groups up to `committed` and adds their waiters to `resolved`. Returns
+    /// the number of dropped records, and the barriers that wait for nothing in the queue now.
     pub(crate) fn drop_committed(
         &mut self,
         committed: TxgId,
@@ -224,7 +222,7 @@ impl Queue {
         (dropped, loose)
     }
 
-    /// Everybody who waits, taken out.
+    /// Empties the queue and returns its waiters.
     pub(crate) fn drain_waiters(&mut self) -> Vec<Rc<Ticket>> {
         self.bytes = 0;
         let items = self.items.drain(..);

@@ -1,7 +1,8 @@
-//! One ring under replay: its next frame from whichever side has it, and what lies beyond.
+//! Replay of one ring: its next frame, from any side that has it, and the frames beyond the end.
+//!
+//! Positions (`at_bytes`) count from where reading began, so that they never wrap.
 
-use forebay_device::{DeviceError, IoBuf, IoBytes};
-use forebay_format::FormatError;
+use forebay_device::{IoBuf, IoBytes};
 use forebay_format::log_frame::{
     FRAME_MAGIC, Frame, FrameHeader, LogState, RingState, decode, hint_table, next_position_bytes,
     peek, ring_frame_limit_bytes,
@@ -9,10 +10,14 @@ use forebay_format::log_frame::{
 use forebay_units::{BLOCK_BYTES, BLOCK_LEN, FrameSeq, TxgId, VolumeId};
 
 use crate::config::LogRing;
-use crate::replay::{Place, SideDamage};
+use crate::damage::{FrameFault, SideDamage, SideLocation};
 use crate::stream::{CHUNK_BYTES, Stream};
 
-/// What every frame of this log has in common.
+/// Failed reads in a row after which a scan skips whole chunks: a device that is gone would fail
+/// each of its blocks.
+const MAX_BLOCK_READ_FAILURES: u32 = 16;
+
+/// The pool and the epoch of every frame of this log.
 #[derive(Clone, Copy)]
 pub(crate) struct Expected {
     pub(crate) pool: u64,
@@ -26,49 +31,29 @@ pub(crate) struct Found {
     pub(crate) max_txg: TxgId,
 }
 
-/// What a ring holds from where its frames ended.
+/// The content of a ring from the end of its prefix on.
 #[derive(Default)]
 pub(crate) struct Rest {
     pub(crate) frames: Vec<Found>,
-    /// A header of this epoch stands where the next frame should be.
+    /// A header of this epoch is where the next frame should be.
     pub(crate) torn: bool,
     /// No side could be read where the next frame should be.
     pub(crate) unreadable: bool,
-    pub(crate) places: Vec<SideDamage>,
+    /// What each side has where the next frame should be.
+    pub(crate) damages: Vec<SideDamage>,
     pub(crate) volumes_hint: Vec<VolumeId>,
 }
 
-enum Miss {
-    Read(DeviceError),
-    Bad(FormatError),
-}
-
-impl Miss {
-    fn bad(detail: impl Into<String>) -> Self {
-        Miss::Bad(FormatError::new("log frame", detail))
-    }
-}
-
-impl From<DeviceError> for Miss {
-    fn from(error: DeviceError) -> Self {
-        Miss::Read(error)
-    }
-}
-
-impl From<FormatError> for Miss {
-    fn from(error: FormatError) -> Self {
-        Miss::Bad(error)
-    }
-}
-
+/// Reads the frames of one ring in order.
 pub(crate) struct RingReader {
     ring: LogRing,
     expected: Expected,
     limit_bytes: u64,
     /// Where reading began, in bytes from the ring's start.
     origin_bytes: u64,
-    /// How far it has come from there; the ring's length is once round.
-    gone_bytes: u64,
+    /// Position of the next frame; at the ring's length the reader is once round.
+    at_bytes: u64,
+    /// The side that `stream` reads.
     side: usize,
     stream: Stream,
     head: Option<(Frame, IoBytes)>,
@@ -91,7 +76,7 @@ impl RingReader {
             expected,
             limit_bytes,
             origin_bytes,
-            gone_bytes: 0,
+            at_bytes: 0,
             side: 0,
             stream,
             head: None,
@@ -99,28 +84,28 @@ impl RingReader {
         }
     }
 
-    fn stream_of(&self, side: usize, at: u64) -> Stream {
+    fn stream_of(&self, side: usize, at_bytes: u64) -> Stream {
         let side = self.ring.sides[side].clone();
-        Stream::new(side, self.origin_bytes, self.ring.len_bytes, at)
+        Stream::new(side, self.origin_bytes, self.ring.len_bytes, at_bytes)
     }
 
-    /// The stream at work; an empty one stands in for it.
+    /// Takes the stream in use and leaves an empty one.
     fn take_stream(&mut self) -> Stream {
         let nothing = Stream::new(self.ring.sides[0].clone(), 0, 0, 0);
         std::mem::replace(&mut self.stream, nothing)
     }
 
-    fn position_bytes(&self, gone_bytes: u64) -> u64 {
-        (self.origin_bytes + gone_bytes) % self.ring.len_bytes
+    fn position_bytes(&self, at_bytes: u64) -> u64 {
+        (self.origin_bytes + at_bytes) % self.ring.len_bytes
     }
 
-    fn place(&self, side: usize, gone_bytes: u64) -> Place {
+    fn location(&self, side: usize, at_bytes: u64) -> SideLocation {
         let side = &self.ring.sides[side];
-        Place {
+        SideLocation {
             ring: self.ring.index,
             device: side.device_id,
             device_name: side.device.name().to_owned(),
-            offset_bytes: side.start_bytes + self.position_bytes(gone_bytes),
+            offset_bytes: side.start_bytes + self.position_bytes(at_bytes),
         }
     }
 
@@ -128,42 +113,49 @@ impl RingReader {
         self.head.as_ref().map(|(frame, _)| frame.header.seq)
     }
 
-    /// Takes the head and moves on to where the next frame must be.
+    /// Takes the head and moves to the position of the next frame.
     pub(crate) fn take(&mut self) -> Option<(Frame, IoBytes)> {
         let head = self.head.take()?;
-        let end = self.position_bytes(self.gone_bytes) + u64::from(head.0.header.len_bytes);
+        let end = self.position_bytes(self.at_bytes) + u64::from(head.0.header.len_bytes);
         let next = next_position_bytes(end, self.ring.len_bytes, self.limit_bytes);
         let waste = if next == end { 0 } else { self.ring.len_bytes - end };
-        self.gone_bytes += u64::from(head.0.header.len_bytes) + waste;
-        self.exhausted = self.gone_bytes >= self.ring.len_bytes;
+        self.at_bytes += u64::from(head.0.header.len_bytes) + waste;
+        self.exhausted = self.at_bytes >= self.ring.len_bytes;
         Some(head)
     }
 
-    /// Whether the header is one of this log and place, and not older than `min_seq`.
-    fn check(&self, header: &FrameHeader, gone_bytes: u64, min_seq: FrameSeq) -> Result<(), Miss> {
+    /// Whether the header belongs to this log and this position, and is not older than `min_seq`.
+    fn check(
+        &self,
+        header: &FrameHeader,
+        at_bytes: u64,
+        min_seq: FrameSeq,
+    ) -> Result<(), FrameFault> {
         let Expected { pool, epoch } = self.expected;
         if header.pool != pool || header.epoch != epoch {
-            let (p, e) = (header.pool, header.epoch);
-            return Err(Miss::bad(format!(
-                "pool {pool:#x} epoch {epoch} expected, {p:#x} epoch {e} found"
-            )));
+            return Err(FrameFault::OtherLog {
+                expected_pool: pool,
+                expected_epoch: epoch,
+                found_pool: header.pool,
+                found_epoch: header.epoch,
+            });
         }
-        let position = self.position_bytes(gone_bytes);
+        let position = self.position_bytes(at_bytes);
         if header.ring != self.ring.index || header.position_bytes != position {
-            return Err(Miss::bad(format!(
-                "this is a frame of ring {} offset {}, misplaced",
-                header.ring, header.position_bytes
-            )));
+            return Err(FrameFault::Misplaced {
+                found_ring: header.ring,
+                found_position_bytes: header.position_bytes,
+            });
         }
         if header.seq < min_seq {
-            return Err(Miss::bad(format!("old frame {}, {min_seq} expected", header.seq)));
+            return Err(FrameFault::Stale { expected: min_seq, found: header.seq });
         }
-        let len = u64::from(header.len_bytes);
-        if len > self.limit_bytes
-            || gone_bytes + len > self.ring.len_bytes
-            || position + len > self.ring.len_bytes
+        let len_bytes = u64::from(header.len_bytes);
+        if len_bytes > self.limit_bytes
+            || at_bytes + len_bytes > self.ring.len_bytes
+            || position + len_bytes > self.ring.len_bytes
         {
-            return Err(Miss::bad(format!("{len} bytes do not fit there")));
+            return Err(FrameFault::TooLong { len_bytes });
         }
         Ok(())
     }
@@ -171,74 +163,71 @@ impl RingReader {
     async fn read_stream(
         &self,
         stream: &mut Stream,
-        gone_bytes: u64,
+        at_bytes: u64,
         min_seq: FrameSeq,
-    ) -> Result<(Frame, IoBytes), Miss> {
-        let header = peek(&stream.get(gone_bytes, BLOCK_LEN).await?)?;
-        self.check(&header, gone_bytes, min_seq)?;
-        let bytes = stream.get(gone_bytes, header.len_bytes as usize).await?;
+    ) -> Result<(Frame, IoBytes), FrameFault> {
+        let header = peek(&stream.get(at_bytes, BLOCK_LEN).await?)?;
+        self.check(&header, at_bytes, min_seq)?;
+        let bytes = stream.get(at_bytes, header.len_bytes as usize).await?;
         Ok((decode(&bytes)?, bytes))
     }
 
-    /// One frame of one side by itself: what a large read could not give, a small one may.
+    /// Reads one frame of one side by itself: it may be readable where a large read failed.
     async fn read_side(
         &self,
         side: usize,
-        gone_bytes: u64,
+        at_bytes: u64,
         min_seq: FrameSeq,
-    ) -> Result<(Frame, IoBytes), Miss> {
+    ) -> Result<(Frame, IoBytes), FrameFault> {
         let side = &self.ring.sides[side];
-        let offset = side.start_bytes + self.position_bytes(gone_bytes);
+        let offset = side.start_bytes + self.position_bytes(at_bytes);
         let first = side.device.read(offset, IoBuf::recycled(BLOCK_LEN)).await?;
         let header = peek(&first)?;
-        self.check(&header, gone_bytes, min_seq)?;
+        self.check(&header, at_bytes, min_seq)?;
         let len = header.len_bytes as usize;
         let bytes = side.device.read(offset, IoBuf::recycled(len)).await?.freeze();
         Ok((decode(&bytes)?, bytes))
     }
 
-    /// Looks for the frame at the current place on all sides, unless it is known already.
-    pub(crate) async fn look(&mut self, min_seq: FrameSeq, damages: &mut Vec<SideDamage>) {
+    /// Reads the frame at the current position from any side, unless it is read already.
+    pub(crate) async fn load_head(&mut self, min_seq: FrameSeq, damages: &mut Vec<SideDamage>) {
         if self.head.is_some() || self.exhausted {
             return;
         }
         let mut stream = self.take_stream();
-        let gone = self.gone_bytes;
-        let outcome = self.read_stream(&mut stream, gone, min_seq).await;
+        let at_bytes = self.at_bytes;
+        let outcome = self.read_stream(&mut stream, at_bytes, min_seq).await;
         self.stream = stream;
-        let first_miss = match outcome {
+        let first_fault = match outcome {
             Ok(head) => {
                 self.head = Some(head);
                 return;
             }
-            Err(miss) => miss,
+            Err(fault) => fault,
         };
         let count = self.ring.sides.len();
-        // The side itself is asked again only when its large read failed: bytes that are bad
-        // once stay bad.
-        let from = usize::from(!matches!(first_miss, Miss::Read(_)));
+        // Read this side again only when its large read failed: bad bytes stay bad.
+        let from = usize::from(!matches!(first_fault, FrameFault::Read(_)));
         for side in (from..count).map(|step| (self.side + step) % count) {
-            let Ok(head) = self.read_side(side, gone, min_seq).await else { continue };
-            damages.push(SideDamage {
-                place: self.place(self.side, gone),
-                reason: describe(&first_miss),
-            });
+            let Ok(head) = self.read_side(side, at_bytes, min_seq).await else { continue };
+            let location = self.location(self.side, at_bytes);
+            damages.push(SideDamage { location, fault: first_fault });
             self.side = side;
-            self.stream = self.stream_of(side, gone + u64::from(head.0.header.len_bytes));
+            self.stream = self.stream_of(side, at_bytes + u64::from(head.0.header.len_bytes));
             self.head = Some(head);
             return;
         }
         self.exhausted = true;
     }
 
-    /// Finds every intact frame from `min_seq` on between here and once round, on all sides.
+    /// Finds every intact frame from `min_seq` on in the rest of the ring, on all sides.
     pub(crate) async fn examine(&mut self, min_seq: FrameSeq) -> Rest {
         let mut rest = Rest::default();
-        let from = self.gone_bytes;
+        let from = self.at_bytes;
         if self.head.is_none() && from < self.ring.len_bytes {
             self.describe_end(min_seq, &mut rest).await;
         }
-        // What the side that was read last has in memory beyond here is not read again.
+        // The stream in use has read ahead: its chunks are not read again.
         let mut at_hand = Some(self.take_stream());
         let this = &*self;
         let sides = (0..this.ring.sides.len()).map(|side| {
@@ -250,19 +239,21 @@ impl RingReader {
         rest
     }
 
-    /// What stands on each side where the next frame should be.
+    /// Describes what each side has where the next frame should be.
     async fn describe_end(&self, min_seq: FrameSeq, rest: &mut Rest) {
-        let gone = self.gone_bytes;
+        let at_bytes = self.at_bytes;
         let mut read_failures = 0;
         for side in 0..self.ring.sides.len() {
-            let Err(miss) = self.read_side(side, gone, min_seq).await else { continue };
-            read_failures += usize::from(matches!(miss, Miss::Read(_)));
-            rest.places.push(SideDamage { place: self.place(side, gone), reason: describe(&miss) });
-            let at = self.ring.sides[side].start_bytes + self.position_bytes(gone);
-            let device = &self.ring.sides[side].device;
-            let Ok(first) = device.read(at, IoBuf::recycled(BLOCK_LEN)).await else { continue };
+            let Err(fault) = self.read_side(side, at_bytes, min_seq).await else { continue };
+            read_failures += usize::from(matches!(fault, FrameFault::Read(_)));
+            let location = self.location(side, at_bytes);
+            let (device, offset) = (&self.ring.sides[side].device, location.offset_bytes);
+            rest.damages.push(SideDamage { location, fault });
+            let Ok(first) = device.read(offset, IoBuf::recycled(BLOCK_LEN)).await else {
+                continue;
+            };
             let header = peek(&first);
-            if header.is_ok_and(|header| self.check(&header, gone, min_seq).is_ok()) {
+            if header.is_ok_and(|header| self.check(&header, at_bytes, min_seq).is_ok()) {
                 rest.torn = true;
                 rest.volumes_hint.extend(hint_table(&first).iter().map(|entry| entry.volume));
             }
@@ -270,6 +261,7 @@ impl RingReader {
         rest.unreadable = read_failures == self.ring.sides.len();
     }
 
+    /// Finds the intact frames of one side from position `from` on.
     async fn scan(
         &self,
         side: usize,
@@ -279,47 +271,40 @@ impl RingReader {
     ) -> Vec<Found> {
         let len_bytes = self.ring.len_bytes;
         let mut found = Vec::new();
-        let mut gone = from;
+        let mut at = from;
         let mut failures_in_row = 0;
-        while gone + BLOCK_BYTES <= len_bytes {
-            // Nearly all blocks of a ring are no frame's first one, and their first bytes say so.
-            // What cannot be read in one piece is asked for by itself below.
-            if let Ok(next) = stream.seek(gone, FRAME_MAGIC.to_le_bytes()).await
-                && next > gone
+        while at + BLOCK_BYTES <= len_bytes {
+            // Nearly no block begins a frame, so the magic number skips most of the ring. A chunk
+            // that cannot be read is read block by block below.
+            if let Ok(next) = stream.seek(at, FRAME_MAGIC.to_le_bytes()).await
+                && next > at
             {
-                gone = next;
+                at = next;
                 failures_in_row = 0;
                 continue;
             }
-            let outcome = match self.read_stream(&mut stream, gone, min_seq).await {
-                Err(Miss::Read(_)) => self.read_side(side, gone, min_seq).await,
+            let outcome = match self.read_stream(&mut stream, at, min_seq).await {
+                Err(FrameFault::Read(_)) => self.read_side(side, at, min_seq).await,
                 other => other,
             };
             match outcome {
                 Ok((Frame { header, .. }, _)) => {
                     let FrameHeader { seq, watermark, max_txg, .. } = header;
                     found.push(Found { seq, watermark, max_txg });
-                    gone += u64::from(header.len_bytes);
+                    at += u64::from(header.len_bytes);
                     failures_in_row = 0;
                 }
-                Err(Miss::Bad(_)) => {
-                    gone += BLOCK_BYTES;
-                    failures_in_row = 0;
-                }
-                Err(Miss::Read(_)) => {
-                    // A device that is gone must not be asked for each of its blocks.
+                Err(FrameFault::Read(_)) => {
                     failures_in_row += 1;
-                    gone += if failures_in_row < 16 { BLOCK_BYTES } else { CHUNK_BYTES };
+                    let skips_chunks = failures_in_row >= MAX_BLOCK_READ_FAILURES;
+                    at += if skips_chunks { CHUNK_BYTES } else { BLOCK_BYTES };
+                }
+                Err(_) => {
+                    at += BLOCK_BYTES;
+                    failures_in_row = 0;
                 }
             }
         }
         found
-    }
-}
-
-fn describe(miss: &Miss) -> String {
-    match miss {
-        Miss::Read(error) => error.to_string(),
-        Miss::Bad(error) => error.to_string(),
     }
 }

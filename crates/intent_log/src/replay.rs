@@ -1,94 +1,74 @@
-//! Reading the log after a crash: what it holds, and whether that is all it should hold.
+//! Replay: the records of the log after a crash, and the verdict on its end.
 //!
-//! A frame that is bad on every side ends the prefix. Whether that is the torn end of the log or
-//! a hole in it is decided by evidence: every later frame, and the superblock, say how far the
-//! log was known to be durable. A hole below that mark is loss, and is reported as such.
+//! A frame that is bad on every side ends the prefix. It is either the torn end of the log or a
+//! hole in it. Every later frame, and the superblock, hold a watermark: every frame up to it was
+//! durable. A hole at or below the watermark is a loss; replay reports it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use forebay_device::IoBytes;
 use forebay_format::log_frame::{Frame, LogState, Piece, RecordEntry};
-use forebay_units::{DeviceId, FrameSeq, TxgId, VolumeId};
+use forebay_units::{FrameSeq, TxgId, VolumeId};
 
-use crate::LogError;
 use crate::config::{LogRing, check_rings};
-use crate::log::Record;
+use crate::damage::SideDamage;
+use crate::error::{LogError, SplitError};
 use crate::reader::{Expected, Found, RingReader};
+use crate::record::Record;
 
-/// A place on a device.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// Index of the ring.
-    pub ring: u8,
-    /// The device's id in the pool.
-    pub device: DeviceId,
-    /// The device's name.
-    pub device_name: String,
-    /// Where on the device, in bytes.
-    pub offset_bytes: u64,
-}
-
-/// A bad place whose frame another side still had.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SideDamage {
-    /// Where.
-    pub place: Place,
-    /// What was expected and found.
-    pub reason: String,
-}
-
-/// Frames that were durable once and are not there.
+/// Frames that were durable and are missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// First and last number of each run of missing frames. The first run begins where replay
-    /// stopped.
+    /// First and last sequence number of each run of missing frames. The first run begins where
+    /// replay stopped.
     pub missing: Vec<(FrameSeq, FrameSeq)>,
-    /// Every frame up to this one was durable once.
+    /// Every frame up to this one was durable.
     pub watermark: FrameSeq,
-    /// Intact frames that were found after the hole, and are not replayed.
+    /// Intact frames after the hole. They are not replayed.
     pub frames_after: u64,
-    /// Where the first missing frame should be (one place for each side of each ring that may
-    /// hold it), and what is there instead.
-    pub places: Vec<SideDamage>,
-    /// Rings of which no device was given.
+    /// Where the first missing frame should be, and what is there instead: one entry for each side
+    /// of each ring that may hold it.
+    pub damages: Vec<SideDamage>,
+    /// Rings without a present device.
     pub absent_rings: Vec<u8>,
     /// Highest transaction group before the hole.
     pub txg_before: TxgId,
-    /// Lowest highest-group of the frames after the hole, when there are any.
+    /// Lowest of the newest groups of the frames after the hole, when there are such frames.
     pub txg_after: Option<TxgId>,
-    /// Volumes that the remains of the first missing frame name. A hint: its checksum is wrong.
+    /// Volumes that the remains of the first missing frame name. Only a hint, because its checksum
+    /// is wrong.
     pub volumes_hint: Vec<VolumeId>,
 }
 
 /// How the log ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// After its last frame there is nothing of this epoch.
+pub enum ReplayVerdict {
+    /// No frame of this epoch follows the last one.
     CleanEnd,
-    /// Frame `seq` was under way when the log stopped; nobody was told that it was durable.
+    /// Frame `seq` was in flight when the log stopped; it was never acknowledged.
     TornTail {
         /// The frame.
         seq: FrameSeq,
     },
-    /// Acknowledged writes are missing. What was replayed is the prefix before the hole.
+    /// Acknowledged writes are missing. Replay returned the prefix before the hole.
     Loss(Box<Loss>),
 }
 
-/// What a replay found.
+/// The result of a replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplayEnd {
     /// Frames taken.
     pub frames: u64,
-    /// Records given out.
+    /// Records returned.
     pub records: u64,
     /// Bytes of the frames taken.
     pub bytes: u64,
     /// The last frame taken; the one before the first when there was none.
     pub last_seq: FrameSeq,
     /// How the log ended.
-    pub verdict: Verdict,
-    /// Places that were bad on one side and good on another.
+    pub verdict: ReplayVerdict,
+    /// Locations that were bad on one side and good on another.
     pub damages: Vec<SideDamage>,
 }
 
@@ -104,8 +84,8 @@ impl fmt::Display for Loss {
         }
         write!(f, " (durable once up to frame {}", self.watermark)?;
         write!(f, "; {} intact frames come after the hole)", self.frames_after)?;
-        for SideDamage { place, reason } in &self.places {
-            write!(f, "; {} at offset {}: {reason}", place.device_name, place.offset_bytes)?;
+        for SideDamage { location, fault } in &self.damages {
+            write!(f, "; {} at offset {}: {fault}", location.device_name, location.offset_bytes)?;
         }
         write!(f, "; groups after {}", self.txg_before)?;
         if let Some(txg) = self.txg_after {
@@ -115,11 +95,11 @@ impl fmt::Display for Loss {
             let volumes: Vec<u32> = self.volumes_hint.iter().map(|v| v.0).collect();
             write!(f, "; volumes that its remains name: {volumes:?}")?;
         }
-        write!(f, "; bring the missing devices back, or accept the loss")
+        Ok(())
     }
 }
 
-/// A log being read.
+/// A log under replay.
 pub struct Replay {
     state: LogState,
     readers: Vec<RingReader>,
@@ -127,8 +107,9 @@ pub struct Replay {
     expected: FrameSeq,
     watermark: FrameSeq,
     last_txg: TxgId,
+    /// The parts so far of a write that is split over several frames.
     partial: Option<Record>,
-    goes_back: bool,
+    is_rewind: bool,
     frames: u64,
     records: u64,
     bytes: u64,
@@ -137,9 +118,9 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Prepares to read `rings` from where `state` (the superblock's) says. A ring may have fewer
-    /// sides than it had, or none at all: then the end is a [`Verdict::Loss`] unless the caller
-    /// leaves it at that. Fails when rings and state do not fit each other.
+    /// Prepares to read `rings` from where the superblock's `state` begins. A ring may have fewer
+    /// sides than before. When a ring has no side, the verdict is a [`ReplayVerdict::Loss`]. Fails
+    /// when rings and state do not fit each other.
     pub fn open(rings: Vec<LogRing>, state: &LogState, pool: u64) -> Result<Self, LogError> {
         state.check()?;
         check_rings(&rings, false)?;
@@ -149,11 +130,11 @@ impl Replay {
             let ring = rings.iter().find(|ring| ring.index == ring_state.index);
             match ring {
                 Some(ring) if ring.len_bytes != ring_state.len_bytes => {
-                    let detail = format!(
-                        "ring {} has {} bytes, the superblock says {}",
-                        ring.index, ring.len_bytes, ring_state.len_bytes
-                    );
-                    return Err(LogError::StateMismatch { detail });
+                    return Err(LogError::RingLength {
+                        ring: ring.index,
+                        expected_bytes: ring_state.len_bytes,
+                        found_bytes: ring.len_bytes,
+                    });
                 }
                 Some(ring) if !ring.sides.is_empty() => {
                     let expected = Expected { pool, epoch: state.epoch };
@@ -171,7 +152,7 @@ impl Replay {
             watermark: state.watermark,
             last_txg,
             partial: None,
-            goes_back: false,
+            is_rewind: false,
             frames: 0,
             records: 0,
             bytes: 0,
@@ -181,32 +162,32 @@ impl Replay {
         })
     }
 
-    /// Makes this the replay of a log whose groups were committed by newer roots than the one that it
-    /// is read for. The commit of a group ends the writing of its records, so one that was split may
-    /// have no end: it is left out.
+    /// Replays for an older root than the newest: newer roots committed some groups of this log.
+    /// The commit of a group ends the writing of its records, so a split record may have no end.
+    /// Replay leaves such a record out.
     #[must_use]
-    pub fn going_back(mut self) -> Self {
-        self.goes_back = true;
+    pub fn for_older_root(mut self) -> Self {
+        self.is_rewind = true;
         self
     }
 
-    /// The records of the next frame that has any, in the order of their appends; those of groups
-    /// that the superblock already has are left out. `None` at the end: see [`Replay::end`].
+    /// Returns the records of the next frame that has any, in the order of their appends, without
+    /// those of groups that the superblock has committed. `None` at the end: see [`Replay::end`].
     ///
-    /// Records come out before the end is known. A caller that may not accept a loss applies them
-    /// to memory only until it has seen the verdict.
+    /// Records come out before the verdict is known. A caller that may refuse a loss applies them
+    /// only to memory until it has the verdict.
     pub async fn next(&mut self) -> Result<Option<Vec<Record>>, LogError> {
         while self.end.is_none() {
             let mut taken = None;
             for reader in &mut self.readers {
-                reader.look(self.expected, &mut self.damages).await;
+                reader.load_head(self.expected, &mut self.damages).await;
                 if reader.head_seq() == Some(self.expected) {
                     taken = reader.take();
                     break;
                 }
             }
             let Some((frame, bytes)) = taken else {
-                self.finish().await;
+                self.end_replay().await;
                 break;
             };
             self.expected = frame.header.seq.next();
@@ -223,7 +204,7 @@ impl Replay {
         Ok(None)
     }
 
-    /// How it ended, once [`Replay::next`] has said `None`.
+    /// The result, once [`Replay::next`] has returned `None`.
     #[must_use]
     pub fn end(&self) -> Option<&ReplayEnd> {
         self.end.as_ref()
@@ -244,22 +225,20 @@ impl Replay {
         Ok(records)
     }
 
-    /// Adds one entry to the write that it is a part of; gives back the write when it is whole.
+    /// Adds one entry to the write that it is a part of. Returns the write when it is whole.
     fn join(
         &mut self,
         seq: FrameSeq,
         entry: &RecordEntry,
         mut data: Vec<IoBytes>,
     ) -> Result<Option<Record>, LogError> {
-        let refuse = |detail: &str| {
-            let detail = format!("{detail} (volume {}, block {})", entry.volume, entry.lba);
-            Err(LogError::Inconsistent { seq, detail })
-        };
-        let ended = |partial: &Record| self.goes_back && partial.txg < entry.txg;
+        let (volume, lba) = (entry.volume, entry.lba);
+        let refuse = |error| Err(LogError::Inconsistent { seq, volume, lba, error });
+        let ended = |partial: &Record| self.is_rewind && partial.txg < entry.txg;
         let before = self.partial.take().filter(|partial| !ended(partial));
         let joined = match (before, entry.piece) {
-            (None, Piece::Last) => return refuse("the end of a split write has no beginning"),
-            (Some(_), Piece::Whole) => return refuse("a split write was never ended"),
+            (None, Piece::Last) => return refuse(SplitError::NoBeginning),
+            (Some(_), Piece::Whole) => return refuse(SplitError::NoEnd),
             (None, _) => Record {
                 volume: entry.volume,
                 txg: entry.txg,
@@ -275,7 +254,7 @@ impl Replay {
                     && record.lba.0 + u64::from(record.blocks) == entry.lba.0;
                 let blocks = record.blocks.checked_add(entry.blocks);
                 let (true, Some(blocks)) = (follows, blocks) else {
-                    return refuse("a part of a split write does not follow the one before");
+                    return refuse(SplitError::Gap);
                 };
                 record.blocks = blocks;
                 record.data.append(&mut data);
@@ -289,11 +268,11 @@ impl Replay {
         Ok(Some(joined))
     }
 
-    /// No frame has the number that comes next: finds out what that means.
-    async fn finish(&mut self) {
+    /// No ring has the next frame: decides between a clean end, a torn tail and a loss.
+    async fn end_replay(&mut self) {
         let expected = self.expected;
         let mut found: BTreeMap<FrameSeq, Found> = BTreeMap::new();
-        let mut places = Vec::new();
+        let mut damages = Vec::new();
         let mut volumes_hint = BTreeSet::new();
         let mut torn = false;
         let mut unreadable = false;
@@ -301,7 +280,7 @@ impl Replay {
             let rest = reader.examine(expected).await;
             torn |= rest.torn;
             unreadable |= rest.unreadable;
-            places.extend(rest.places);
+            damages.extend(rest.damages);
             volumes_hint.extend(rest.volumes_hint);
             for frame in rest.frames {
                 self.watermark = self.watermark.max(frame.watermark);
@@ -310,20 +289,20 @@ impl Replay {
         }
         torn |= !found.is_empty();
         let verdict = if self.watermark >= expected || unreadable || !self.absent_rings.is_empty() {
-            Verdict::Loss(Box::new(Loss {
+            ReplayVerdict::Loss(Box::new(Loss {
                 missing: missing_runs(expected, self.watermark, &found),
                 watermark: self.watermark,
                 frames_after: found.len() as u64,
-                places,
+                damages,
                 absent_rings: self.absent_rings.clone(),
                 txg_before: self.last_txg,
                 txg_after: found.values().map(|frame| frame.max_txg).min(),
                 volumes_hint: volumes_hint.into_iter().collect(),
             }))
         } else if torn {
-            Verdict::TornTail { seq: expected }
+            ReplayVerdict::TornTail { seq: expected }
         } else {
-            Verdict::CleanEnd
+            ReplayVerdict::CleanEnd
         };
         self.end = Some(ReplayEnd {
             frames: self.frames,
@@ -336,8 +315,8 @@ impl Replay {
     }
 }
 
-/// The runs of numbers from `first` to `last` that `found` has not. Empty when `last` is lower,
-/// which says that it is not known whether anything is missing.
+/// The runs of sequence numbers from `first` to `last` that `found` lacks. Empty when `last` is
+/// lower than `first`: then it is unknown whether any frame is missing.
 fn missing_runs(
     first: FrameSeq,
     last: FrameSeq,

@@ -1,6 +1,6 @@
-//! What the log has done.
+//! Counters of the log.
 
-/// Counters of a log since it was started, and what it holds now.
+/// Counters of a log since its start, and its fill level now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogStats {
     /// Frames issued.
@@ -9,17 +9,17 @@ pub struct LogStats {
     pub device_writes: u64,
     /// Bytes of those device writes.
     pub device_write_bytes: u64,
-    /// Bytes of record data in the frames, each counted once however many sides there are.
+    /// Bytes of record data in the frames, counted once for all sides.
     pub payload_bytes: u64,
-    /// Bytes of the frames, each counted once however many sides there are.
+    /// Bytes of the frames, counted once for all sides.
     pub frame_bytes: u64,
-    /// Records in the frames (a split one counts once for each part).
+    /// Records in the frames; a split record counts once for each part.
     pub records: u64,
-    /// Frames that started where the last one of their ring ended.
+    /// Frames that started where the previous frame of their ring ended.
     pub sequential_frames: u64,
-    /// Times that a ring went back to its start.
+    /// Times that a ring wrapped to its start.
     pub wraps: u64,
-    /// Records that never reached the log because their group was committed first.
+    /// Records that reached no frame because their group was committed first.
     pub records_overtaken: u64,
     /// Frames by length: entry i counts those of at most 4096 << i bytes.
     pub frames_by_len: [u64; 9],
@@ -33,7 +33,7 @@ pub struct LogStats {
     pub queued_bytes: u64,
     /// Space in use now, in bytes.
     pub used_bytes: u64,
-    /// Space in all, in bytes.
+    /// Total space, in bytes.
     pub capacity_bytes: u64,
     /// Device writes that failed.
     pub write_errors: u64,
@@ -50,11 +50,5 @@ impl LogStats {
         self.frames_by_len[by_len.min(8)] += 1;
         let by_records = records.next_power_of_two().trailing_zeros() as usize;
         self.frames_by_records[by_records.min(15)] += 1;
-    }
-
-    /// Share of frames that started where the last one of their ring ended, 0 to 1.
-    #[must_use]
-    pub fn sequential_share(&self) -> f64 {
-        if self.frames == 0 { 1.0 } else { self.sequential_frames as f64 / self.frames as f64 }
     }
 }

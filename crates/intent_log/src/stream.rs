@@ -1,4 +1,4 @@
-//! One side of a ring, read once round in large pieces, ahead of its reader.
+//! A sequential read of one side of a ring, once round, in large chunks ahead of its reader.
 
 use std::collections::VecDeque;
 
@@ -8,9 +8,9 @@ use forebay_units::{BLOCK_BYTES, BLOCK_LEN};
 
 use crate::config::Side;
 
-/// Bytes of one read: above this, devices gain little.
+/// Bytes of one read. Devices gain little from longer reads.
 pub(crate) const CHUNK_BYTES: u64 = 1 << 20;
-/// Reads under way at a time.
+/// Reads in flight at a time.
 const CHUNKS_AHEAD: usize = 4;
 
 enum Content {
@@ -25,8 +25,8 @@ struct Chunk {
     content: Content,
 }
 
-/// Positions here count from where the stream began: 0 is `origin_bytes` of the ring, and what
-/// lies before the origin in the ring comes last.
+/// Positions count from where the stream began: position 0 is `origin_bytes` of the ring. The part
+/// of the ring before the origin comes last.
 pub(crate) struct Stream {
     side: Side,
     origin_bytes: u64,
@@ -36,7 +36,7 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// Reads `side` from `at` on, which counts from `origin_bytes`.
+    /// Reads `side` from position `at` on.
     pub(crate) fn new(side: Side, origin_bytes: u64, ring_len_bytes: u64, at: u64) -> Self {
         Self { side, origin_bytes, ring_len_bytes, chunks: VecDeque::new(), next: at }
     }
@@ -73,7 +73,7 @@ impl Stream {
         }
     }
 
-    /// Reads ahead from `at` on, which must not be before the last call's.
+    /// Reads ahead from `at` on. Positions of later calls must not decrease.
     fn go_to(&mut self, at: u64) {
         while self.chunks.front().is_some_and(|chunk| chunk.start + chunk.len <= at) {
             self.chunks.pop_front();
@@ -84,8 +84,8 @@ impl Stream {
         self.read_ahead();
     }
 
-    /// The first block from `at` on that begins with `magic`, or the end of the piece that is in
-    /// memory there: nothing before it begins so.
+    /// Position of the first block from `at` on that begins with `magic`; the end of the chunk in
+    /// memory when that chunk has no such block.
     pub(crate) async fn seek(&mut self, at: u64, magic: [u8; 4]) -> Result<u64, DeviceError> {
         self.go_to(at);
         let (start, bytes) = self.chunk(0).await?;
@@ -94,8 +94,8 @@ impl Stream {
         Ok(at + passed as u64 * BLOCK_BYTES)
     }
 
-    /// `len` bytes from `at` on, which must not be before the last call's. They must not cross
-    /// the end of the ring, nor be longer than [`CHUNK_BYTES`].
+    /// Returns `len` bytes from `at` on. `at` must not be before the last call's. The range must
+    /// not cross the end of the ring, nor be longer than [`CHUNK_BYTES`].
     pub(crate) async fn get(&mut self, at: u64, len: usize) -> Result<IoBytes, DeviceError> {
         self.go_to(at);
         let (start, first) = self.chunk(0).await?;

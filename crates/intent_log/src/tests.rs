@@ -16,7 +16,7 @@ use disk::Disk;
 const POOL: u64 = 0x5eed;
 const MIB: u64 = 1 << 20;
 
-/// Data that says whose it is in every block.
+/// Data that names its record and block in every word.
 fn stamped(id: u64, blocks: u32) -> IoBytes {
     let mut buf = IoBuf::recycled(blocks as usize * BLOCK_LEN);
     for (i, block) in buf.chunks_exact_mut(BLOCK_LEN).enumerate() {
@@ -32,7 +32,7 @@ fn write(id: u64, txg: u64, blocks: u32) -> Record {
     Record::write(VolumeId(id as u32 % 100), TxgId(txg), Lba(id), stamped(id, blocks))
 }
 
-/// Whether `got` is exactly `sent`, byte by byte.
+/// Whether `got` equals `sent`, byte by byte.
 fn same(got: &Record, sent: &Record) -> bool {
     let joined =
         |record: &Record| record.data.iter().flat_map(|piece| piece.to_vec()).collect::<Vec<u8>>();

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use forebay_array::{ArrayEvent, MemberState};
 use forebay_device::{DeviceError, ErrorKind, Operation};
 use forebay_format::config::{LostConfig, MemberUse};
-use forebay_intent_log::{Event as LogEvent, LogState};
+use forebay_intent_log::{LogEvent, LogState};
 use forebay_rt as rt;
 use forebay_rt::Either;
 use forebay_rt::sync::Notify;

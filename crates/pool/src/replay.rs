@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use forebay_format::config::{MemberConfig, PoolConfig, RingConfig};
-use forebay_intent_log::{LogRing, LogState, Loss, Record, Replay, Side, Verdict};
+use forebay_intent_log::{LogRing, LogState, Loss, Record, Replay, ReplayVerdict, Side};
 use forebay_rt as rt;
 use forebay_txg::Content;
 use forebay_units::{BLOCK_LEN, DeviceId, TxgId, parse_bytes};
@@ -53,7 +53,7 @@ pub(crate) async fn read_log(
     let most_bytes = set.unwrap_or(MOST_DIRTY_BYTES).min(MOST_DIRTY_BYTES);
     let mut replay = Replay::open(replay_rings(config, devices), state, config.guid)?;
     if options.rewind_groups > 0 {
-        replay = replay.going_back();
+        replay = replay.for_older_root();
     }
     let mut kept = Some(Vec::new());
     let until = (options.rewind_groups > 0).then(|| state.committed.next());
@@ -83,16 +83,16 @@ pub(crate) async fn read_log(
     for damage in &end.damages {
         report.remarks.push(format!(
             "log device {} at offset {}: {}; another side had it",
-            damage.place.device_name, damage.place.offset_bytes, damage.reason
+            damage.location.device_name, damage.location.offset_bytes, damage.fault
         ));
     }
     match end.verdict {
-        Verdict::CleanEnd => {}
-        Verdict::TornTail { seq } => report.remarks.push(format!(
+        ReplayVerdict::CleanEnd => {}
+        ReplayVerdict::TornTail { seq } => report.remarks.push(format!(
             "log frame {seq} was being written when the pool stopped; nobody was told that it was \
              durable"
         )),
-        Verdict::Loss(loss) => {
+        ReplayVerdict::Loss(loss) => {
             let text = describe_loss(config, &loss);
             if !options.accept_log_loss {
                 return Err(PoolError::new(format!(
@@ -123,7 +123,7 @@ impl Pool {
         let rings = replay_rings(&self.config.borrow(), &self.devices.borrow());
         let mut replay = Replay::open(rings, state, self.guid)?;
         if old.until.is_some() {
-            replay = replay.going_back();
+            replay = replay.for_older_root();
         }
         while let Some(records) = replay.next().await? {
             for record in records {
@@ -195,9 +195,9 @@ fn describe_loss(config: &PoolConfig, loss: &Loss) -> String {
         .map(|v| format!("{}/{}", config.name, v.name))
         .collect();
     let places: Vec<String> = loss
-        .places
+        .damages
         .iter()
-        .map(|p| format!("{} at offset {}", p.place.device_name, p.place.offset_bytes))
+        .map(|d| format!("{} at offset {}", d.location.device_name, d.location.offset_bytes))
         .collect();
     let mut text = match frames.is_empty() {
         false => format!(

@@ -1,4 +1,4 @@
-//! Queue and core alone, without devices or an executor, against a list of what was appended.
+//! Model test of the queue and the core, without devices or an executor.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -15,33 +15,34 @@ use proptest::sample::Index;
 use super::disk::{Disk, Power};
 use super::{MIB, POOL, ring, stamped};
 use crate::config::empty_state;
-use crate::core::{Core, Issue, Mode, Next, Ticket};
-use crate::log::Event;
+use crate::core::{Core, Issue, Mode, Next};
+use crate::event::LogEvent;
 use crate::pack::Queued;
+use crate::ticket::Ticket;
 use crate::{LogConfig, LogRing, Record};
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// One append of records of these lengths in blocks (0: a zeroing), in the open group or, while
-    /// it is not committed, in the one before.
+    /// One append of records of these lengths in blocks (0: a zeroing). With `true`, they belong to
+    /// the group before the open one, while that group is not committed.
     Append(Vec<u32>, bool),
-    /// Somebody waits for everything so far.
+    /// An append without records waits for everything so far.
     Barrier,
-    /// Workers that were woken go on.
+    /// The woken workers run.
     Turn,
-    /// A frame's writes end; with a number that side's fails.
+    /// A frame's writes end; with a number, the write to that side fails.
     End(Index, Option<u8>),
-    /// Writes end and workers go on until nothing moves: the queue is empty, or the log full.
+    /// Writes end and workers run until the queue is empty or the log is full.
     Run,
     /// The next group opens.
     Open,
     /// All groups but the open one are committed.
     Commit,
-    /// The root of a commit is being written: its state is taken, and released later.
+    /// The pool takes a commit's state and releases it later.
     State,
-    /// The commit before the one whose root is being written is released.
+    /// The pool releases the commit before the one whose state it took.
     Older,
-    /// A pause, or the end of one: whatever is uncommitted is, then new rings.
+    /// A pause, a commit of everything, then new rings.
     Renew,
 }
 
@@ -53,7 +54,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => Just(Step::Barrier),
         6 => Just(Step::Turn),
         8 => (any::<Index>(), Just(None)).prop_map(|(i, side)| Step::End(i, side)),
-        1 => (any::<Index>(), prop::option::weighted(0.3, 0u8..2)).prop_map(|(i, s)| Step::End(i, s)),
+        1 => (any::<Index>(), prop::option::weighted(0.3, 0u8..2))
+            .prop_map(|(i, side)| Step::End(i, side)),
         3 => Just(Step::Run),
         2 => Just(Step::Open),
         2 => Just(Step::Commit),
@@ -76,7 +78,7 @@ struct Sent {
     txg: TxgId,
     blocks: u32,
     kind: RecordKind,
-    /// Blocks that frames have had, and the frame that had the last of them.
+    /// Blocks that are in frames, and the frame that has the last of them.
     framed_blocks: u32,
     last: Option<u64>,
     answered: bool,
@@ -85,7 +87,7 @@ struct Sent {
 
 struct Waits {
     ticket: Rc<Ticket>,
-    /// Records that must be answered before it is.
+    /// Number of records that must be acknowledged before this wait ends.
     upto: usize,
     own: bool,
 }
@@ -105,14 +107,14 @@ struct Rig {
     rings: Vec<LogRing>,
     workers: Vec<(Arc<Woken>, Option<u64>)>,
     sent: Vec<Sent>,
-    /// Numbers of records that no frame has had whole, and that are not committed.
+    /// Numbers of the uncommitted records that are not wholly in frames.
     queue: VecDeque<usize>,
     waits: Vec<Waits>,
     frames: BTreeMap<u64, Placed>,
     ends: Vec<u64>,
     watermark: u64,
     next_seq: u64,
-    /// Below it nothing is replayed any more.
+    /// Replay starts here or later.
     tail: u64,
     recorded: Option<(TxgId, u64)>,
     open: TxgId,
@@ -166,7 +168,7 @@ impl Rig {
                 0 => Record::zero(super::VolumeId(1), txg, super::Lba(id * 100), 7),
                 _ => {
                     let data = stamped(id, *blocks);
-                    // In pieces of any lengths.
+                    // The data are in two buffers of any lengths.
                     let cut = (id as usize * 1000 + 512) % data.len();
                     let (a, b) = (data.slice(0, cut), data.slice(cut, data.len() - cut));
                     let whole =
@@ -191,7 +193,7 @@ impl Rig {
         self.core.wake_worker();
     }
 
-    /// Every worker that was woken takes its turn, until all wait or write.
+    /// Runs every woken worker until all of them wait or write.
     fn turn(&mut self) {
         while let Some(at) = self
             .workers
@@ -212,17 +214,14 @@ impl Rig {
         self.note_events();
     }
 
-    /// A frame holds what comes next, whole, in order, where nothing lives.
+    /// Checks that a frame holds the next records, in order, where no live frame is.
     fn take_frame(&mut self, ring: usize, issue: Issue) {
-        assert!(
-            !self.failed && self.core.mode == Mode::Running,
-            "a log that stands issues nothing"
-        );
+        assert!(!self.failed && self.core.mode == Mode::Running, "a stopped log issues no frame");
         let frame = decode(&issue.bytes).unwrap();
         let header = &frame.header;
         assert_eq!((header.seq.0, issue.seq.0), (self.next_seq, self.next_seq));
         assert_eq!((header.pool, header.epoch), (POOL, self.epoch));
-        assert_eq!(header.watermark.0, self.watermark, "it says how far the log is durable");
+        assert_eq!(header.watermark.0, self.watermark, "the frame holds the watermark");
         assert_eq!(usize::from(header.ring), ring);
         let len_bytes = self.rings[ring].len_bytes;
         let limit = self.rings[ring].frame_limit_bytes(self.config.max_frame_bytes);
@@ -234,11 +233,11 @@ impl Rig {
         for (seq, live) in self.frames.range(self.tail..) {
             let apart =
                 live.ring != ring || live.end_bytes <= start_bytes || end_bytes <= live.start_bytes;
-            assert!(apart, "frame {} lies over frame {seq}, which replay may need", self.next_seq);
+            assert!(apart, "frame {} overwrites frame {seq}, which replay may need", self.next_seq);
         }
         let mut at = frame.data_start;
         for entry in &frame.entries {
-            let id = *self.queue.front().expect("nothing was appended that this could be");
+            let id = *self.queue.front().expect("the entry matches no appended record");
             let sent = &mut self.sent[id];
             assert_eq!((entry.txg, entry.kind), (sent.txg, sent.kind));
             assert_eq!(entry.lba.0, id as u64 * 100 + u64::from(sent.framed_blocks));
@@ -277,7 +276,7 @@ impl Rig {
         self.frames.iter().filter(|(_, placed)| open(placed)).map(|(seq, _)| *seq).collect()
     }
 
-    /// The writes of a frame end, one side after the other.
+    /// Ends the writes of a frame, one side after the other.
     fn end(&mut self, seq: u64, failing: Option<u8>) {
         let placed = self.frames.get_mut(&seq).expect("in flight");
         let issue = placed.issue.take().expect("in flight");
@@ -290,7 +289,7 @@ impl Rig {
         }
         placed.durable = failing.is_none();
         self.core.frame_done(issue.generation, issue.seq, failing.is_none());
-        // After a failure nobody is answered any more: another side may lack it.
+        // After a failure nothing is acknowledged, because another side may lack the frame.
         while !self.failed
             && self.frames.get(&(self.watermark + 1)).is_some_and(|placed| placed.durable)
         {
@@ -300,7 +299,7 @@ impl Rig {
             sent.answered |= sent.last.is_some_and(|last| last <= self.watermark);
         }
         let worker = self.workers.iter_mut().find(|(_, busy)| *busy == Some(seq));
-        let (woken, busy) = worker.expect("somebody wrote it");
+        let (woken, busy) = worker.expect("a worker wrote the frame");
         *busy = None;
         woken.0.store(true, Ordering::Relaxed);
     }
@@ -318,7 +317,7 @@ impl Rig {
         }
     }
 
-    /// What a root that commits `committed` would say, checked against every frame.
+    /// Takes the state of a root that commits `committed`, and checks it against every frame.
     fn state(&mut self, committed: TxgId) {
         let state = self.core.state(committed);
         let done = |placed: &Placed| placed.max_txg <= committed && placed.issue.is_none();
@@ -356,7 +355,7 @@ impl Rig {
         self.release(committed);
     }
 
-    /// Stops, commits everything, and goes on with new rings on the same devices.
+    /// Pauses, commits everything, and continues with new rings on the same devices.
     fn renew(&mut self) {
         self.core.pause();
         for seq in self.in_flight() {
@@ -365,7 +364,7 @@ impl Rig {
         assert!(self.core.is_still());
         self.open = self.open.next();
         self.commit();
-        assert_eq!(self.core.not_quiet(), None);
+        assert_eq!(self.core.check_quiet(), Ok(()));
         self.epoch += 1;
         let next_seq = FrameSeq(self.next_seq);
         let state = empty_state(&self.config, &self.rings, self.epoch, self.released, next_seq);
@@ -379,11 +378,11 @@ impl Rig {
 
     fn note_events(&mut self) {
         while let Some(event) = self.core.events.pop_front() {
-            self.pressed |= event == Event::Pressure;
+            self.pressed |= event == LogEvent::Pressure;
         }
     }
 
-    /// What must hold at any time.
+    /// Checks the invariants.
     fn check(&mut self) {
         self.note_events();
         assert_eq!(self.core.mode == Mode::Failed, self.failed);
@@ -403,20 +402,20 @@ impl Rig {
                 assert_eq!(waits.ticket.open.get(), expected, "append {number}");
             } else if answered {
                 let all = self.sent[..waits.upto].iter().all(|sent| sent.answered);
-                assert!(all, "a barrier was answered before what it waits for");
+                assert!(all, "a barrier ended before its records were acknowledged");
             }
         }
         let live = self.frames.range(self.tail..);
         let live: u64 = live.map(|(_, placed)| placed.end_bytes - placed.start_bytes).sum();
         let (used, capacity) = (self.core.used_bytes(), self.core.capacity_bytes());
         assert!(live <= used && used <= capacity, "{live} live, {used} used of {capacity}");
-        // Nobody sleeps while there is something to do: the pool is asked for what is missing.
+        // If all workers sleep while records wait, the log must have reported pressure.
         let idle = self
             .workers
             .iter()
             .all(|(woken, busy)| busy.is_none() && !woken.0.load(Ordering::Relaxed));
         if idle && !self.failed && self.core.mode == Mode::Running && !self.queue.is_empty() {
-            assert!(self.pressed, "records wait for space and nobody is told");
+            assert!(self.pressed, "records wait for space without a pressure event");
         }
     }
 }
@@ -437,7 +436,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(160))]
 
     #[test]
-    fn the_core_agrees_with_a_list_of_what_was_appended(
+    fn core_agrees_with_a_list_of_appended_records(
         shape in (1u8..3, 1u32..3, 2u32..20, 1usize..4),
         steps in prop::collection::vec(step(), 1..240),
     ) {
@@ -476,7 +475,7 @@ proptest! {
         if rig.failed {
             rig.renew();
         }
-        // In the end everything is in frames or committed, and everybody has been answered.
+        // In the end every record is in a frame or committed, and every wait has ended.
         rig.run();
         rig.check();
         while !rig.queue.is_empty() {
@@ -488,12 +487,12 @@ proptest! {
         prop_assert!(rig.waits.iter().all(|waits| waits.ticket.open.get() == 0));
         rig.open = rig.open.next();
         rig.commit();
-        prop_assert_eq!(rig.core.used_bytes(), 0, "nothing lives and space is taken");
+        prop_assert_eq!(rig.core.used_bytes(), 0, "space is in use without a live frame");
     }
 }
 
 #[test]
-fn a_device_of_the_old_rings_that_ends_late_changes_nothing() {
+fn late_write_to_an_old_ring_changes_nothing() {
     let config = LogConfig::new(POOL);
     let mut rig = Rig::new(config, rings(1, 1));
     rig.append(&[3], false);
@@ -503,7 +502,7 @@ fn a_device_of_the_old_rings_that_ends_late_changes_nothing() {
     rig.core.fail(DeviceId(0), DeviceError::new("x", Operation::Write, 0, 0, ErrorKind::Gone));
     rig.open = rig.open.next();
     rig.core.release(TxgId(1));
-    assert_eq!(rig.core.not_quiet(), None);
+    assert_eq!(rig.core.check_quiet(), Ok(()));
     assert_eq!(rig.core.outstanding.len(), 1, "resume waits for this");
     let state = empty_state(&config, &rig.rings, 2, TxgId(1), FrameSeq(2));
     rig.core.reconfigure(&rig.rings, &state);

@@ -1,6 +1,6 @@
-//! A pool in miniature that appends, commits, loses log devices and power at any device command.
-//! What replay gives back must be a prefix of what was appended that holds all that was
-//! acknowledged and is not in the main store.
+//! Crash tests: a small pool appends, commits, and loses log devices and power at any device
+//! command. Replay must return a prefix of the appended records. The prefix must hold every record
+//! that was acknowledged and is not in the main store.
 
 use std::cell::{Cell, RefCell};
 
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::disk::Power;
 use super::*;
-use crate::{Event, Verdict};
+use crate::{LogEvent, ReplayVerdict};
 use forebay_rt::{Runtime, random_below, sleep, spawn, sync::Mutex};
 use forebay_units::Nanos;
 
@@ -21,13 +21,13 @@ struct Scenario {
     max_frame_blocks: u32,
     clients: u64,
     appends_each: u64,
-    /// The disk that fails and at which of its writes, if one does.
+    /// A disk, and the number of its first write that fails.
     failure: Option<(usize, u64)>,
-    /// Whether the administrator takes a side away and brings it back.
+    /// Whether an administrator removes a side and returns it.
     reconfigure: bool,
 }
 
-/// What lives longer than the process.
+/// The state that outlives the process.
 struct World {
     power: Rc<Power>,
     disks: Vec<Rc<Disk>>,
@@ -48,12 +48,12 @@ struct Pool {
 }
 
 impl Pool {
-    /// Commits everything so far; with rings, the log goes on there.
+    /// Commits everything so far; with `new_rings`, the log continues on those.
     async fn commit(&self, new_rings: Option<Vec<LogRing>>) {
         let _one_at_a_time = self.commit_lock.lock().await;
         let group = self.open.get();
         self.open.set(group + 1);
-        // For a while writes still go to the group that is closing.
+        // For a while, writes still go to the closing group.
         sleep(Nanos(random_below(30_000))).await;
         self.oldest_open.set(group + 1);
         let group = TxgId(group);
@@ -66,7 +66,7 @@ impl Pool {
         sleep(Nanos(random_below(10_000))).await;
         self.log.release(group);
         if new_rings.is_some() {
-            // Another side may have failed by now; then its event brings us here once more.
+            // If another side has failed by now, its event leads to another commit.
             if self.log.resume(&rings, &state).await.is_ok() {
                 *self.rings.borrow_mut() = rings;
             }
@@ -77,11 +77,12 @@ impl Pool {
         let mut failed = Vec::new();
         loop {
             match self.log.next_event().await {
-                Event::SideFailed { device, .. } => failed.push(device),
-                Event::Pressure => self.commit(None).await,
-                Event::Paused => {
+                LogEvent::SideFailed { device, .. } => failed.push(device),
+                LogEvent::Pressure => self.commit(None).await,
+                LogEvent::Paused => {
                     while self.log.is_failed() {
-                        while let Some(Event::SideFailed { device, .. }) = self.log.take_event() {
+                        while let Some(LogEvent::SideFailed { device, .. }) = self.log.take_event()
+                        {
                             failed.push(device);
                         }
                         let rings = self.rings.borrow().clone();
@@ -118,8 +119,8 @@ impl Pool {
             let task = spawn(async move {
                 done.await.unwrap();
                 let mut acknowledged = world.acknowledged.borrow_mut();
-                // An empty append vouches for all before it. Another does so for its own records
-                // only: a commit may have ended its wait, and not that of a later group.
+                // An empty append acknowledges all earlier records. Another append acknowledges
+                // only its own: a commit may end its wait, but not that of a later group.
                 let from = if count == 0 { 0 } else { first };
                 acknowledged[from..first + count as usize].fill(true);
             });
@@ -157,7 +158,7 @@ fn without(rings: &[LogRing], failed: &[DeviceId]) -> Vec<LogRing> {
     rings
 }
 
-/// Runs the scenario until its end or the power cut; gives the steps that it took.
+/// Runs the scenario until its end or the power cut. Returns its steps and the records replayed.
 fn run(scenario: &Scenario, cut_at: u64) -> (u64, usize) {
     let Scenario { seed, sides, .. } = *scenario;
     let power = Rc::new(Power::default());
@@ -219,7 +220,7 @@ fn run(scenario: &Scenario, cut_at: u64) -> (u64, usize) {
     assert!(ended.is_some() || outer.power.is_cut());
     let mut chance = seed ^ cut_at.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     for disk in &outer.disks {
-        disk.settle(|| {
+        disk.draw_crash_outcome(|| {
             chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             chance >> 40
         });
@@ -229,8 +230,8 @@ fn run(scenario: &Scenario, cut_at: u64) -> (u64, usize) {
     (steps, check(&outer, seed, ended.is_some()))
 }
 
-/// Replays from all sides, and from each side as if the others were lost with the power: what was
-/// acknowledged is on every side. Gives the number of records that came back.
+/// Replays from all sides, and from each side alone, because every side holds each acknowledged
+/// record. Returns the number of records replayed.
 fn check(world: &World, seed: u64, ended: bool) -> usize {
     let (bytes, rings) = world.superblock.borrow().clone();
     let (state, _) = LogState::decode(&bytes).unwrap();
@@ -257,7 +258,7 @@ fn check_rings(
     let committed = state.committed;
     let state = state.clone();
     let (got, end) = Runtime::simulated(seed).block_on(async move { replay(&rings, &state).await });
-    assert!(!matches!(end.verdict, Verdict::Loss(_)), "{end:?}");
+    assert!(!matches!(end.verdict, ReplayVerdict::Loss(_)), "{end:?}");
     let appended = world.appended.borrow();
     let acknowledged = world.acknowledged.borrow();
     let expected: Vec<usize> =
@@ -268,8 +269,8 @@ fn check_rings(
         assert!(same(got, sent), "record {at}: {:?} {} is not {:?}", got.lba, got.txg, sent.lba);
     }
     for at in &expected[got.len()..] {
-        assert!(!acknowledged[*at], "record {at} was acknowledged and is gone; {end:?}");
-        assert!(!ended, "everything was awaited");
+        assert!(!acknowledged[*at], "acknowledged record {at} is missing; {end:?}");
+        assert!(!ended, "every append was awaited");
     }
     got.len()
 }
@@ -295,12 +296,12 @@ fn scenario() -> impl Strategy<Value = Scenario> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 120, ..ProptestConfig::default() })]
     #[test]
-    fn replay_is_a_prefix_that_holds_all_that_was_acknowledged(
+    fn replay_is_a_prefix_with_every_acknowledged_record(
         scenario in scenario(),
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 3),
     ) {
         let (steps, _) = run(&scenario, 0);
-        // Without a single device command there is nowhere to cut.
+        // A scenario without device commands has no step to cut at.
         for cut in cuts.iter().filter(|_| steps > 0) {
             run(&scenario, 1 + cut.index(steps as usize) as u64);
         }
@@ -322,22 +323,22 @@ fn tiny() -> Scenario {
 }
 
 #[test]
-fn the_power_may_fail_at_every_single_command() {
+fn acknowledged_records_survive_a_power_cut_at_every_command() {
     for scenario in
         [tiny(), Scenario { rings: 2, ..tiny() }, Scenario { reconfigure: true, ..tiny() }]
     {
         let (steps, _) = run(&scenario, 0);
         assert!(steps > 100, "{steps}");
-        let mut most = 0;
+        let mut most_replayed = 0;
         for cut_at in 1..=steps {
-            most = most.max(run(&scenario, cut_at).1);
+            most_replayed = most_replayed.max(run(&scenario, cut_at).1);
         }
-        assert!(most > 5, "a scenario that never replays anything shows nothing");
+        assert!(most_replayed > 5, "some cut must leave records to replay");
     }
 }
 
 #[test]
-fn a_mirror_side_may_fail_at_every_write_and_the_power_after_it() {
+fn acknowledged_records_survive_a_failed_side_and_a_power_cut() {
     for side in 0..2 {
         for write in 1..=30 {
             let scenario = Scenario { failure: Some((side, write)), appends_each: 6, ..tiny() };
@@ -350,7 +351,7 @@ fn a_mirror_side_may_fail_at_every_write_and_the_power_after_it() {
 }
 
 #[test]
-fn a_ring_goes_round_many_times() {
+fn acknowledged_records_survive_many_wraps_of_a_ring() {
     let scenario = Scenario {
         frames_in_flight: 2,
         max_frame_blocks: 32,

@@ -1,4 +1,4 @@
-//! A disk that takes its time, fails when told, and whose power can be cut at any command.
+//! A disk with delays, injected failures, and a power cut at any command.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ impl Power {
         self.stop_if_cut().await;
     }
 
-    /// The task that is being polled at the cut goes on for a while; it must not reach a disk.
+    /// The task that runs at the cut continues until its next await; it must not reach a disk.
     async fn stop_if_cut(&self) {
         if self.is_cut() {
             rt::halt();
@@ -45,7 +45,7 @@ pub(super) struct Disk {
     in_flight: RefCell<BTreeMap<u64, (u64, IoBytes)>>,
     power: Rc<Power>,
     pub(super) max_delay: Nanos,
-    /// The write (counted from 1) from which on all fail.
+    /// The write (counted from 1) from which on all writes fail.
     pub(super) fails_from: Cell<u64>,
     /// Reads that touch this range fail.
     pub(super) unreadable: Cell<(u64, u64)>,
@@ -91,8 +91,8 @@ impl Disk {
         self.media.borrow()[offset as usize..offset as usize + len].to_vec()
     }
 
-    /// What a power cut leaves: of each write in flight, all, nothing, or any of its sectors.
-    pub(super) fn settle(&self, mut chance: impl FnMut() -> u64) {
+    /// Applies a power cut: of each write in flight all, none, or any sectors reach the media.
+    pub(super) fn draw_crash_outcome(&self, mut chance: impl FnMut() -> u64) {
         for (_, (offset, data)) in std::mem::take(&mut *self.in_flight.borrow_mut()) {
             match chance() % 4 {
                 0 => {}
@@ -145,7 +145,7 @@ impl BlockDevice for Disk {
 
     fn write(&self, offset: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
         Box::pin(async move {
-            assert!(fua, "a log write that is not durable on completion is worth nothing");
+            assert!(fua, "log writes must be durable on completion");
             let len = data.len() as u64;
             self.power.stop_if_cut().await;
             check_range(&self.name, &self.geometry, Operation::Write, offset, len)?;
