@@ -14,7 +14,7 @@ use forebay_rt::sync::Notify;
 use forebay_units::DeviceId;
 
 use crate::Pool;
-use crate::lost::Lost;
+use crate::scrub::error_log::Lost;
 
 pub(crate) struct HealthState {
     pub lost: RefCell<Lost>,
@@ -149,7 +149,7 @@ impl Pool {
         }
         // One that was let go is still known by its path, unless it has just left the pool.
         let config = self.config.try_borrow().ok();
-        let member = config.as_ref().and_then(|c| crate::devices::member_of(c, id.0));
+        let member = config.as_ref().and_then(|c| crate::layout::member_of(c, id.0));
         member.map_or_else(|| format!("device {id}"), |member| member.path.clone())
     }
 

@@ -6,40 +6,24 @@
 //! log or under a committed root; a volume after a crash is a prefix of its history.
 //! Who calls me: the command line and its NBD server, the lab, the proofs.
 //!
-//! The corridors: [`write_path`](../pool/write_path.rs), [`read_path`](../pool/read_path.rs),
-//! [`sync_path`](../pool/sync_path.rs), [`recovery`](../pool/recovery.rs).
+//! The paths: [`write_path`](../pool/write_path.rs), [`read_path`](../pool/read_path.rs),
+//! [`commit`](../pool/commit/mod.rs), [`import`](../pool/import/mod.rs).
 
 mod admin;
-mod cleaning;
-mod config;
-mod create;
-mod devices;
+mod commit;
 mod diagnosis;
 mod error;
-mod foreign;
 mod health;
+mod import;
 mod labels;
-mod lineage;
-mod loading;
-mod lost;
-mod members;
-mod owners;
-mod placing;
+mod layout;
+mod opener;
 mod possession;
 mod read_path;
-mod recovery;
-mod renewal;
-mod replay;
-mod roots;
-mod scan;
+mod scrub;
 pub mod spec;
-mod stats;
 pub mod status;
-mod survey;
-mod sync_path;
-mod trimming;
 mod volume;
-mod volumes;
 mod write_path;
 
 use std::cell::{Cell, RefCell};
@@ -58,14 +42,18 @@ use forebay_segment::{Classes, DataWriter, InFlight, JournalWriter, Reader, Segm
 use forebay_txg::{Content, Groups, Throttle};
 use forebay_units::{BLOCK_BYTES, BlockAddr, CommitId, DeviceId, Lba, TxgId, VolumeId};
 
-pub use error::PoolError;
-pub use labels::Opener;
-pub use volume::{SyncMode, Volume};
+use crate::commit::Trims;
+use crate::health::HealthState;
+use crate::layout::Limits;
+use crate::opener::OpenDevice;
+use crate::possession::Gate;
+use crate::scrub::ScanState;
+use crate::status::stats::Stats;
+use crate::volume::VolumeState;
 
-use labels::OpenDevice;
-use possession::Gate;
-use stats::Stats;
-use volume::VolumeState;
+pub use error::PoolError;
+pub use opener::Opener;
+pub use volume::{SyncMode, Volume};
 
 /// A block that the cleaner has moved; the map follows at the next root, if it still points there.
 pub(crate) struct Relocation {
@@ -123,19 +111,6 @@ pub(crate) struct Checkpoint {
     pub urgent: bool,
 }
 
-/// Figures that are fixed at import.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    /// Group age at which it is synced.
-    pub txg_timeout: forebay_units::Nanos,
-    /// Dirty bytes at which a group is synced before that.
-    pub txg_bytes: u64,
-    /// Segments that are left to the cleaner when a group is written.
-    pub reserve_segments: u32,
-    /// Segments that only the map journal may take.
-    pub map_reserve_segments: u32,
-}
-
 /// An imported pool.
 pub struct Pool {
     pub(crate) guid: u64,
@@ -160,9 +135,9 @@ pub struct Pool {
     pub(crate) closing: Cell<bool>,
     pub(crate) stats: Stats,
     pub(crate) space: Space,
-    pub(crate) health: health::HealthState,
-    pub(crate) scan: scan::ScanState,
-    pub(crate) trims: trimming::Trims,
+    pub(crate) health: HealthState,
+    pub(crate) scan: ScanState,
+    pub(crate) trims: Trims,
     pub(crate) nonce: u64,
     /// Serialises commands that change what the pool is made of.
     pub(crate) admin: Mutex<()>,

@@ -35,10 +35,11 @@ use forebay_rt as rt;
 use forebay_rt::sync::Notify;
 use forebay_units::{DeviceId, Nanos};
 
-use crate::labels::{OpenDevice, Opener, look_for_beat, read_beat, write_beat};
-use crate::placing::Found;
+use crate::import::device_match::Found;
+use crate::labels::{look_for_beat, read_beat, write_beat};
+use crate::opener::OpenDevice;
 use crate::spec::{ImportOptions, Told};
-use crate::{Pool, PoolError};
+use crate::{Opener, Pool, PoolError};
 use looks::{Answer, Looks};
 
 /// How long an import watches for the beats of another owner, and after its own first mark waits for

@@ -1,3 +1,4 @@
+mod backrefs;
 mod closing;
 mod copies;
 mod devices;
@@ -5,7 +6,6 @@ mod edges;
 mod figures;
 mod imports;
 mod leftovers;
-mod owners;
 mod rack;
 mod scattered;
 mod takeovers;

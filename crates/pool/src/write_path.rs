@@ -9,8 +9,8 @@ use forebay_rt as rt;
 use forebay_txg::Content;
 use forebay_units::{BLOCK_BYTES, BLOCK_LEN, Lba, TxgId};
 
-use crate::Pool;
-use crate::volume::{SyncMode, VolumeState, record_bytes};
+use crate::volume::{VolumeState, record_bytes};
+use crate::{Pool, SyncMode};
 
 /// One change of a volume, in whole blocks.
 struct Change {

@@ -9,11 +9,11 @@ use forebay_rt::Runtime;
 use forebay_units::Nanos;
 
 use super::{Claim, Fenced, Gate, Possession};
-use crate::labels::{Opener, read_beat, write_beat};
-use crate::placing::{Found, find_devices};
+use crate::import::device_match::{Found, find_devices};
+use crate::labels::{read_beat, write_beat};
 use crate::spec::{GroupSpec, ImportOptions, PoolSpec, Redundancy};
 use crate::status::Health;
-use crate::{Pool, PoolError};
+use crate::{Opener, Pool, PoolError};
 
 /// One machine's view of devices that several can reach; no locks between them.
 struct Machine {

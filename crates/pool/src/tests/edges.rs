@@ -187,13 +187,13 @@ proptest! {
 fn a_group_of_twenty_four_large_disks_has_a_shape() {
     for size_bytes in [1u64 << 40, 4 << 40, 9 << 40, 16 << 40, 24 << 40, 100 << 40] {
         for (layout, members) in [("raid0", 24), ("raidz1", 24), ("raidz3", 24), ("raidz2", 12)] {
-            let reserve = crate::devices::reserve_bytes(size_bytes);
-            let data_columns = crate::devices::parse_layout(layout).unwrap().data_columns(members);
+            let reserve = crate::layout::reserve_bytes(size_bytes);
+            let data_columns = crate::layout::parse_layout(layout).unwrap().data_columns(members);
             let (data_start_bytes, column_bytes, segments) =
-                crate::devices::group_shape(size_bytes, reserve, data_columns, None);
+                crate::layout::group_shape(size_bytes, reserve, data_columns, None);
             let group = forebay_format::config::GroupConfig {
                 layout: layout.to_owned(),
-                unit_bytes: crate::devices::UNIT_BYTES,
+                unit_bytes: crate::layout::UNIT_BYTES,
                 column_bytes,
                 data_start_bytes,
                 first_segment: 0,
@@ -210,7 +210,7 @@ fn a_group_of_twenty_four_large_disks_has_a_shape() {
                     })
                     .collect(),
             };
-            let shape = crate::recovery::geometry_of(&group).unwrap().check();
+            let shape = crate::layout::geometry_of(&group).unwrap().check();
             assert_eq!(shape, Ok(()), "{layout} of {members} devices of {size_bytes} bytes");
         }
     }

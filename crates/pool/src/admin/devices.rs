@@ -5,13 +5,16 @@ use forebay_array::{ArrayError, MemberState};
 use forebay_format::config::{MemberConfig, MemberUse};
 use forebay_units::DeviceId;
 
-use crate::create::{LogPlace, add_to_config, check_alike, clear, member, open_spec, prepare_log};
-use crate::devices::{Candidate, log_number, log_range, open_candidate};
-use crate::labels::{OpenDevice, clear_label, read_label};
-use crate::lineage::went_on_apart;
-use crate::recovery::build_array_group;
+use crate::admin::candidate::{Candidate, open_candidate};
+use crate::admin::create::{
+    LogPlace, add_to_config, check_alike, clear, member, open_spec, prepare_log,
+};
+use crate::admin::volumes::check_fits;
+use crate::import::divergence::went_on_apart;
+use crate::labels::{clear_label, read_label};
+use crate::layout::{build_array_group, log_number, log_range};
+use crate::opener::OpenDevice;
 use crate::spec::PoolSpec;
-use crate::volumes::check_fits;
 use crate::{Pool, PoolError};
 
 impl Pool {
@@ -54,12 +57,12 @@ impl Pool {
             for group in groups {
                 let geometry = group.geometry;
                 self.array.add_group(group)?;
-                self.table.add_group(geometry.segments, crate::recovery::data_blocks(&geometry));
+                self.table.add_group(geometry.segments, crate::layout::data_blocks(&geometry));
             }
             self.devices.borrow_mut().extend(devices);
             *self.config.borrow_mut() = config;
         }
-        let (_, _, usable) = crate::recovery::limits_for(&self.config.borrow(), &self.array);
+        let (_, _, usable) = crate::layout::limits_for(&self.config.borrow(), &self.array);
         self.space.usable_blocks.set(usable);
         self.restart_log(!spec.logs.is_empty()).await
     }
@@ -222,7 +225,7 @@ impl Pool {
                 .iter()
                 .flat_map(|m| std::iter::successors(Some(m), |m| m.replacement.as_deref()));
             if members.any(|m| m.device == old.device) {
-                let geometry = crate::recovery::geometry_of(group)?;
+                let geometry = crate::layout::geometry_of(group)?;
                 return Ok(geometry.needed_bytes() + label);
             }
         }
@@ -410,7 +413,7 @@ impl Pool {
             return PoolError::new(error.to_string());
         };
         let config = self.config.borrow();
-        let path = crate::devices::member_of(&config, device.0).map(|m| m.path.clone());
+        let path = crate::layout::member_of(&config, device.0).map(|m| m.path.clone());
         let text = error.to_string();
         PoolError::new(match path {
             Some(path) => text.replacen(&format!("device {device}"), &path, 1),

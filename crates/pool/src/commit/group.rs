@@ -2,25 +2,18 @@
 
 use std::rc::Rc;
 
-use forebay_format::Encoder;
-use forebay_format::journal::{FrameKind, MAX_PAYLOAD_BYTES, SegmentRecord};
-use forebay_format::map_record::{Delta, LeafImage, encode_leaves};
-use forebay_map::{Entry, ExtentKind, LeafId};
+use forebay_format::map_record::Delta;
+use forebay_map::{Entry, ExtentKind};
 use forebay_rt as rt;
 use forebay_rt::Either;
-use forebay_segment::{Classes, STREAMS, frame_bytes, frame_room};
+use forebay_segment::{Classes, STREAMS};
 use forebay_txg::Content;
 use forebay_units::{BLOCK_LEN, BlockAddr, CommitId, Lba, VolumeId};
 
-use crate::{Checkpoint, Pool, PoolError, Writers};
+use crate::{Pool, PoolError, Writers};
 
 /// Blocks after which the sync lets others run.
 const BLOCKS_PER_TURN: usize = 64;
-
-/// Bytes of a checkpoint that go with `delta_bytes` of changes.
-pub(crate) fn checkpoint_budget(delta_bytes: u64) -> u64 {
-    (4 * delta_bytes).max(256 << 10)
-}
 
 /// Consecutive blocks of a volume that went to consecutive addresses.
 struct Placed {
@@ -258,170 +251,6 @@ impl Pool {
             self.stats.retiring(set.held_bytes);
         }
         Ok(())
-    }
-
-    /// Appends what changed to the map journal, and a part of a checkpoint when one is due.
-    pub(crate) async fn journal(
-        &self,
-        writers: &mut Writers,
-        delta: &Delta,
-        commit: CommitId,
-    ) -> Result<(), PoolError> {
-        if writers.journal_start.is_none() {
-            writers.journal_start = Some(writers.journal.open(commit)?);
-        }
-        let mut bytes = 0;
-        if !delta.is_empty() {
-            for payload in delta.encode(MAX_PAYLOAD_BYTES) {
-                bytes += frame_bytes(payload.len());
-                writers.journal.append(FrameKind::Delta, &payload, commit).await?;
-            }
-        }
-        self.checkpoint(writers, bytes, commit).await?;
-        let emptied = self.table.collect_empty(commit);
-        self.stats.cleaned(emptied.len() as u64);
-        // What was overwritten block by block tells of lifespans as much as what was moved.
-        for info in emptied.iter().filter(|info| !info.cleaning) {
-            self.classes.reclaimed(self.stats.clock(), info.stream, info.clock);
-        }
-        self.append_segments(writers, false, commit).await?;
-        self.fill_row_with_leaves(writers, commit).await?;
-        writers.journal.finish_rows(commit).await?;
-        self.in_flight.drain().await?;
-        Ok(())
-    }
-
-    async fn append_segments(
-        &self,
-        writers: &mut Writers,
-        all: bool,
-        commit: CommitId,
-    ) -> Result<(), PoolError> {
-        let records = self.table.take_records(all);
-        for chunk in records.chunks(MAX_PAYLOAD_BYTES / SegmentRecord::BYTES) {
-            let mut out = Encoder::new();
-            chunk.iter().for_each(|record| record.encode(&mut out));
-            writers.journal.append(FrameKind::Segments, &out.finish(), commit).await?;
-        }
-        Ok(())
-    }
-
-    /// What a checkpoint of the whole map takes, at most.
-    pub(crate) fn checkpoint_bytes(&self) -> u64 {
-        const ENTRY_BYTES: u64 = 10;
-        let map = self.map.borrow();
-        map.volumes().map(|volume| map.mapped_blocks(volume)).sum::<u64>() * ENTRY_BYTES
-    }
-
-    /// Segments of the journal from which on a checkpoint is worth it: twice what it takes, and a
-    /// little so that small pools get on with it.
-    pub(crate) fn checkpoint_worth(&self) -> u64 {
-        2 * self.journal_copies() + 2 * self.checkpoint_bytes() / self.journal_segment_bytes()
-    }
-
-    /// Segments of the journal from which on the room that is left over in its rows goes to a
-    /// checkpoint: what one takes, and the segment being filled.
-    fn checkpoint_welcome(&self) -> u64 {
-        self.journal_copies() + self.checkpoint_worth() / 2
-    }
-
-    /// Goes on with a checkpoint, or begins one when the deltas have outgrown it. A checkpoint is
-    /// the whole map written again, bit by bit between deltas: when it is complete the journal
-    /// begins where the checkpoint did. Reading leaves and deltas in order gives the map, because
-    /// each says what is, not what changed.
-    ///
-    /// As long as the journal is not too long it goes on in the room that is left over in rows,
-    /// and costs nothing.
-    async fn checkpoint(
-        &self,
-        writers: &mut Writers,
-        delta_bytes: u64,
-        commit: CommitId,
-    ) -> Result<(), PoolError> {
-        let forced = self.scan.checkpoint_wanted.get();
-        let segments = writers.journal.segments() as u64;
-        if writers.checkpoint.is_none() {
-            if segments <= self.checkpoint_welcome() && !forced {
-                return Ok(());
-            }
-            self.scan.checkpoint_wanted.set(false);
-            // The first frame of a checkpoint begins a row's worth of frames of its own: its place
-            // is known only once it is written, so a frame of segment records comes first.
-            writers.journal.finish_rows(commit).await?;
-            if forced {
-                // The segment that is being filled may be the damaged one: it is given up too.
-                writers.journal.begin_segment(commit).await?;
-            }
-            let start = writers.journal.position().expect("a journal segment is open");
-            let cursor = LeafId::default();
-            writers.checkpoint = Some(Checkpoint { start, cursor, urgent: forced });
-            self.append_segments(writers, true, commit).await?;
-        }
-        let now = writers.checkpoint.as_mut().expect("set above");
-        now.urgent |= forced || segments > self.checkpoint_worth();
-        let (cursor, urgent) = (now.cursor, now.urgent);
-        if !urgent {
-            return Ok(());
-        }
-        // It can wait, but for the cleaner to gain room for it.
-        const LEFT_FREE: u64 = 2;
-        let room = u64::from(self.table.free_count()).saturating_sub(LEFT_FREE);
-        let budget = checkpoint_budget(delta_bytes).min(room * self.journal_segment_bytes());
-        let (images, next) = self.leaf_images(cursor, budget);
-        for payload in encode_leaves(&images, MAX_PAYLOAD_BYTES) {
-            writers.journal.append(FrameKind::Leaves, &payload, commit).await?;
-        }
-        self.checkpoint_is_at(writers, next, commit);
-        Ok(())
-    }
-
-    fn checkpoint_is_at(&self, writers: &mut Writers, next: Option<LeafId>, commit: CommitId) {
-        let Some(now) = &mut writers.checkpoint else { return };
-        match next {
-            Some(next) => now.cursor = next,
-            None => {
-                let start = now.start;
-                writers.checkpoint = None;
-                writers.journal_start = Some(start);
-                writers.journal.trim(start.seq, commit);
-            }
-        }
-    }
-
-    /// Puts leaves where the last row of the journal would be filled with zeros.
-    async fn fill_row_with_leaves(
-        &self,
-        writers: &mut Writers,
-        commit: CommitId,
-    ) -> Result<(), PoolError> {
-        while let Some(Checkpoint { cursor, .. }) = writers.checkpoint {
-            let room = writers.journal.bytes_to_row_end().min(frame_room(MAX_PAYLOAD_BYTES));
-            // A version, and leaves that end within the room.
-            let (most, least) =
-                (room.saturating_sub(frame_room(0) + 1), LeafImage::ENCODED_LEN_MAX);
-            let Some(budget) = most.checked_sub(least).filter(|budget| *budget > 0) else { break };
-            let (images, next) = self.leaf_images(cursor, budget as u64);
-            for payload in encode_leaves(&images, MAX_PAYLOAD_BYTES) {
-                writers.journal.append(FrameKind::Leaves, &payload, commit).await?;
-            }
-            self.checkpoint_is_at(writers, next, commit);
-        }
-        Ok(())
-    }
-
-    fn leaf_images(&self, cursor: LeafId, budget_bytes: u64) -> (Vec<LeafImage>, Option<LeafId>) {
-        let map = self.map.borrow();
-        let mut images = Vec::new();
-        let mut bytes = 0;
-        for id in map.leaves_from(cursor) {
-            if bytes >= budget_bytes {
-                return (images, Some(id));
-            }
-            let image = map.leaf_image(id);
-            bytes += image.encoded_len() as u64;
-            images.push(image);
-        }
-        (images, None)
     }
 }
 

@@ -8,13 +8,13 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use forebay_array::GroupGeometry;
 use forebay_format::map_record::Delta;
 use forebay_rt as rt;
 use forebay_segment::{Choice, Classes, STREAMS, SegmentInfo, Victim, Victims, Wanted};
 use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, Lba, SegmentId, VolumeId};
 
-use crate::sync_path::checkpoint_budget;
+use super::checkpoint::checkpoint_budget;
+use crate::layout::journal_copies;
 use crate::{Pool, PoolError, Relocation, Writers};
 
 /// Blocks read at once from a victim.
@@ -41,12 +41,6 @@ struct Live {
     volume: VolumeId,
     lba: Lba,
     sum: Option<u64>,
-}
-
-/// How often the map journal is written where it is written most often: twice in groups that have no
-/// redundancy of their own.
-pub(crate) fn journal_copies(groups: &[GroupGeometry]) -> u64 {
-    if groups.iter().all(GroupGeometry::has_redundancy) { 1 } else { 2 }
 }
 
 impl Pool {

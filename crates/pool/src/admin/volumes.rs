@@ -7,11 +7,11 @@ use forebay_device::Device;
 use forebay_format::config::{PoolConfig, VolumeConfig};
 use forebay_units::{BLOCK_BYTES, VolumeId, format_bytes};
 
-use crate::config::{VOLUME_PROPERTIES, check_name, check_property, effective};
+use crate::admin::properties::{VOLUME_PROPERTIES, check_name, check_property, effective};
 use crate::spec::VolumeSpec;
 use crate::status::VolumeStatus;
-use crate::volume::{SyncMode, VolumeState};
-use crate::{Pool, PoolError, Volume};
+use crate::volume::VolumeState;
+use crate::{Pool, PoolError, SyncMode, Volume};
 
 /// The largest volume: what a 64-bit byte offset of the protocols can reach comfortably.
 const MAX_VOLUME_BYTES: u64 = 1 << 50;
@@ -163,7 +163,7 @@ impl Pool {
             return Err(error);
         }
         let id = VolumeId(config.id);
-        self.map.borrow_mut().create_volume(id).map_err(crate::sync_path::map_error)?;
+        self.map.borrow_mut().create_volume(id).map_err(crate::commit::map_error)?;
         self.sync.config_dirty.set(true);
         self.commit_all().await?;
         self.volumes.borrow_mut().insert(id, VolumeState::new(&config));

@@ -12,9 +12,10 @@ use forebay_rt as rt;
 use forebay_segment::SegmentState;
 use forebay_units::{CommitId, DeviceId, Lba, SegmentId, TxgId};
 
-use crate::labels::{OpenDevice, write_config, write_root};
-use crate::lineage::told;
-use crate::recovery::ring_configs;
+use crate::import::divergence::told;
+use crate::labels::{write_config, write_root};
+use crate::layout::ring_configs;
+use crate::opener::OpenDevice;
 use crate::{Pool, PoolError, Writers};
 
 /// What the root says of the log, and whether the log starts anew after it.

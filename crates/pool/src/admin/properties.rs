@@ -6,8 +6,7 @@ use forebay_array::MemberState;
 use forebay_format::config::{MemberConfig, MemberUse};
 use forebay_units::{DeviceId, Nanos, parse_bytes};
 
-use crate::volume::SyncMode;
-use crate::{Pool, PoolError};
+use crate::{Pool, PoolError, SyncMode};
 
 /// A property: its name, default, and what it may be, in words.
 pub(crate) struct Property {

@@ -15,8 +15,8 @@ use forebay_segment::{JournalReader, SegmentTable};
 use forebay_units::{BlockAddr, DeviceId, SegmentId};
 
 use crate::PoolError;
-use crate::labels::OpenDevice;
-use crate::recovery::{build_array, data_blocks};
+use crate::layout::{build_array, data_blocks};
+use crate::opener::OpenDevice;
 use crate::status::ImportReport;
 
 /// What the devices hold of the map, and what follows from it.

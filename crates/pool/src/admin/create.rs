@@ -14,21 +14,19 @@ use forebay_intent_log::{IntentLog, LogConfig};
 use forebay_rt as rt;
 use forebay_units::{BLOCK_BYTES, CommitId, DeviceId, FrameSeq, TxgId};
 
-use crate::config::{POOL_PROPERTIES, check_name, check_property};
-use crate::devices::reserve_bytes;
-use crate::devices::{
-    Candidate, UNIT_BYTES, group_shape, layout_of, log_range, open_candidate, owner_of,
+use crate::admin::candidate::{Candidate, open_candidate, owner_of};
+use crate::admin::properties::{POOL_PROPERTIES, check_name, check_property};
+use crate::import::load_map::Loaded;
+use crate::import::recovery::Parts;
+use crate::labels::{clear_label, give_back, read_label, write_config, write_root, write_through};
+use crate::layout::{
+    POOL_RINGS_FROM, UNIT_BYTES, build_array, geometry_of, group_shape, layout_of, log_range,
+    log_rings_of, reserve_bytes, ring_configs,
 };
-use crate::labels::{
-    OpenDevice, Opener, clear_label, give_back, read_label, write_config, write_root, write_through,
-};
-use crate::loading::Loaded;
+use crate::opener::OpenDevice;
 use crate::possession::Gate;
-use crate::recovery::{
-    POOL_RINGS_FROM, Parts, build_array, geometry_of, log_rings_of, ring_configs,
-};
 use crate::spec::{GroupSpec, LogSpec, PoolSpec};
-use crate::{Pool, PoolError};
+use crate::{Opener, Pool, PoolError};
 
 /// Devices of a specification, opened.
 pub(crate) struct Opened {
@@ -297,7 +295,7 @@ impl Pool {
             destroyed: false,
         };
         let nonce = rt::random_u64();
-        crate::lineage::begin(&mut config, nonce, CommitId(0));
+        crate::import::divergence::begin(&mut config, nonce, CommitId(0));
         let devices = add_to_config(&mut config, &opened)?;
         drop(opened);
         // What takes long, and may be given up, comes first: until then the other devices are what

@@ -1,8 +1,5 @@
 //! What a pool tells of itself, and what devices tell of pools that are not imported.
 
-use std::collections::BTreeMap;
-use std::rc::Rc;
-
 use forebay_array::{GroupGeometry, Layout, MemberState, MemberStatus};
 use forebay_device::layers::Counts;
 use forebay_format::config::{MemberConfig, MemberUse};
@@ -10,111 +7,11 @@ use forebay_segment::SegmentKind;
 use forebay_units::{BLOCK_BYTES, DeviceId};
 
 use crate::Pool;
-use crate::devices::{log_number, owner_of};
-use crate::labels::Opener;
-use crate::lineage::one_history;
-use crate::placing::{Found, find_devices, newest_root};
-use crate::possession::Gate;
-use crate::stats::io_counts;
-use crate::status::{FoundPool, Health, PoolStatus, PoolSummary, VdevSpace, VdevStatus};
+use crate::layout::log_number;
+use crate::status::stats::io_counts;
+use crate::status::{Health, PoolStatus, PoolSummary, VdevSpace, VdevStatus};
 
 impl Pool {
-    /// Looks for pools on `paths`. Devices that cannot be opened, or have no label, are passed by.
-    pub async fn discover(opener: Rc<dyn Opener>, paths: &[String]) -> Vec<FoundPool> {
-        let found = find_devices(&Gate::new(opener), paths).await;
-        let mut by_guid: BTreeMap<u64, Vec<&Found>> = BTreeMap::new();
-        for device in &found {
-            by_guid.entry(device.label.configs[0].0.pool).or_default().push(device);
-        }
-        let mut pools = Vec::new();
-        for (guid, devices) in by_guid {
-            let history = one_history(devices.clone(), None);
-            let newest = history.and_then(|history| newest_root(&history.devices, 0));
-            let config = match &newest {
-                Ok((_, config)) => config.clone(),
-                Err(_) => devices[0].label.configs[0].1.clone(),
-            };
-            // Devices that left a pool, or whose pool was destroyed, are nobody's.
-            if config.destroyed || devices.iter().all(|f| owner_of(&f.label).is_none()) {
-                continue;
-            }
-            let belongs = |f: &&&Found| {
-                crate::devices::member_of(&config, f.label.configs[0].0.device).is_some()
-            };
-            let paths: Vec<String> =
-                devices.iter().filter(belongs).map(|f| f.path.clone()).collect();
-            let is_here =
-                |m: &MemberConfig| devices.iter().any(|f| f.label.configs[0].0.device == m.device);
-            let vdev = |m: &MemberConfig| {
-                let state = match (is_here(m), m.state) {
-                    (false, _) => Health::Unavail,
-                    (true, MemberUse::Online) => Health::Online,
-                    (true, MemberUse::Offline) => Health::Offline,
-                    (true, MemberUse::Faulted) => Health::Faulted,
-                };
-                let mut vdev = leaf(m, state);
-                if state == Health::Online && (m.stale_since.is_some() || !m.stale.is_empty()) {
-                    vdev.note = "awaiting resilver".into();
-                }
-                vdev
-            };
-            let mut state = Health::Online;
-            let mut groups = Vec::new();
-            for (number, group) in config.groups.iter().enumerate() {
-                let children: Vec<VdevStatus> = group.members.iter().map(vdev).collect();
-                let good = children.iter().filter(|c| c.state == Health::Online).count();
-                let geometry = crate::recovery::geometry_of(group).ok();
-                let need = geometry.map_or(usize::MAX, |g| g.data_columns().max(1));
-                let health = match good {
-                    good if good == children.len() => Health::Online,
-                    good if good >= need => Health::Degraded,
-                    _ => Health::Unavail,
-                };
-                state = worse(state, health);
-                groups.push(branch(&group.layout, number, health, children));
-            }
-            let mut logs = Vec::new();
-            for ring in &config.logs {
-                let children: Vec<VdevStatus> = ring.sides.iter().map(vdev).collect();
-                let good = children.iter().filter(|c| c.state == Health::Online).count();
-                let health = match good {
-                    good if good == children.len() => Health::Online,
-                    0 => Health::Unavail,
-                    _ => Health::Degraded,
-                };
-                state =
-                    worse(state, if health == Health::Online { health } else { Health::Degraded });
-                logs.push(branch("mirror", log_number(&config, ring), health, children));
-            }
-            let log_is_gone = config.logs.iter().any(|ring| {
-                ring.sides.iter().any(|side| side.state == MemberUse::Online)
-                    && !ring.sides.iter().any(is_here)
-            });
-            let remark = match &newest {
-                Err(e) => {
-                    state = Health::Unavail;
-                    const SAID: &str = "cannot be imported: ";
-                    let why = e.message.split_once(SAID).map_or(&*e.message, |(_, why)| why);
-                    format!("{SAID}{why}")
-                }
-                Ok((root, _)) if log_is_gone && root.exported => {
-                    "its log device is missing: import with -m to go on without it (no data is \
-                     lost with it)"
-                        .to_owned()
-                }
-                Ok(_) if log_is_gone => {
-                    "its log device is missing, and with it acknowledged writes: bring it back, or \
-                     import with -m to lose them"
-                        .to_owned()
-                }
-                Ok((root, _)) if root.exported => String::new(),
-                Ok(_) => "was not exported; an import replays its log".to_owned(),
-            };
-            pools.push(FoundPool { name: config.name, guid, state, groups, logs, remark, paths });
-        }
-        pools
-    }
-
     /// A line of `pool list`.
     #[must_use]
     pub fn summary(&self) -> PoolSummary {
@@ -377,15 +274,15 @@ fn raw_bytes_of(group: &GroupGeometry) -> (u64, u64) {
         _ => group.members as u64,
     };
     let segments = u64::from(group.segments);
-    let data_blocks = u64::from(crate::recovery::data_blocks(group));
+    let data_blocks = u64::from(crate::layout::data_blocks(group));
     (segments * group.column_bytes * columns, segments * data_blocks * BLOCK_BYTES)
 }
 
-fn worse(a: Health, b: Health) -> Health {
+pub(crate) fn worse(a: Health, b: Health) -> Health {
     a.max(b)
 }
 
-fn leaf(member: &MemberConfig, state: Health) -> VdevStatus {
+pub(crate) fn leaf(member: &MemberConfig, state: Health) -> VdevStatus {
     VdevStatus {
         name: member.path.clone(),
         kind: "device".into(),
@@ -429,7 +326,12 @@ fn member_status(
 }
 
 /// A node above devices. A group of one device is that device.
-fn branch(kind: &str, number: usize, state: Health, mut children: Vec<VdevStatus>) -> VdevStatus {
+pub(crate) fn branch(
+    kind: &str,
+    number: usize,
+    state: Health,
+    mut children: Vec<VdevStatus>,
+) -> VdevStatus {
     let single = matches!(kind, "mirror" | "raid0") && children.len() == 1;
     if single {
         return children.remove(0);

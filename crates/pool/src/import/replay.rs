@@ -10,8 +10,8 @@ use forebay_rt as rt;
 use forebay_txg::Content;
 use forebay_units::{BLOCK_LEN, DeviceId, TxgId, parse_bytes};
 
-use crate::labels::OpenDevice;
-use crate::recovery::MOST_DIRTY_BYTES;
+use crate::layout::MOST_DIRTY_BYTES;
+use crate::opener::OpenDevice;
 use crate::spec::ImportOptions;
 use crate::status::ImportReport;
 use crate::{Pool, PoolError};

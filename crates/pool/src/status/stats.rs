@@ -9,13 +9,13 @@ use forebay_format::superblock::COUNTERS;
 use forebay_rt as rt;
 use forebay_segment::{Classes, SegmentKind, SegmentState};
 use forebay_units::{BLOCK_BYTES, DeviceId, Nanos};
-use hdrhistogram::Histogram;
 
 use crate::status::{
     ImportReport, IoCounts, Latency, MediaBytes, OpCount, PoolStats, STATUS_VERSION, SegmentCounts,
     Traffic,
 };
 use crate::{Pool, Writers};
+use hdrhistogram::Histogram;
 
 pub(crate) struct Stats {
     since: RefCell<Traffic>,

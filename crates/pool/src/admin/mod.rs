@@ -1,5 +1,12 @@
 //! A pool as a whole: its end, its history and properties, and what puts them on the devices.
 
+pub(crate) mod candidate;
+pub(crate) mod create;
+mod devices;
+pub(crate) mod properties;
+mod signatures;
+pub(crate) mod volumes;
+
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -8,8 +15,8 @@ use forebay_rt as rt;
 use forebay_rt::sync::MutexGuard;
 use forebay_units::{BLOCK_BYTES, CommitId, format_bytes};
 
-use crate::config::{POOL_PROPERTIES, check_property, effective};
-use crate::volumes::check_fits;
+use crate::admin::properties::{POOL_PROPERTIES, check_property, effective};
+use crate::admin::volumes::check_fits;
 use crate::{Pool, PoolError};
 
 /// Lines of history that are kept.
@@ -192,7 +199,7 @@ impl Pool {
     /// hold a group, which may be as large as the dirty limit. Less than now counts from here on, for
     /// what is promised until the next import must be there after it.
     fn check_usable(&self, config: &PoolConfig) -> Result<(), PoolError> {
-        let (_, _, usable) = crate::recovery::limits_for(config, &self.array);
+        let (_, _, usable) = crate::layout::limits_for(config, &self.array);
         let now = self.space.usable_blocks.get();
         let taken = now - self.free_blocks().min(now);
         if usable < now && usable < taken {
@@ -248,7 +255,7 @@ impl Pool {
     /// Whether the log lies on data devices now.
     pub(crate) fn log_in_pool(&self) -> bool {
         let config = self.config.borrow();
-        config.log_rings.iter().any(|ring| ring.ring >= crate::recovery::POOL_RINGS_FROM)
+        config.log_rings.iter().any(|ring| ring.ring >= crate::layout::POOL_RINGS_FROM)
     }
 
     /// The number of the last root: for those who watch a pool commit.

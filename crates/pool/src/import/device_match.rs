@@ -9,10 +9,11 @@ use forebay_rt as rt;
 use forebay_units::{CommitId, DeviceId, Nanos};
 
 use crate::PoolError;
-use crate::labels::{Label, OpenDevice, read_label};
-use crate::lineage::told;
+use crate::import::divergence::told;
+use crate::labels::{Label, read_label};
+use crate::layout::{POOL_RINGS_FROM, geometry_of};
+use crate::opener::OpenDevice;
 use crate::possession::{Gate, Guarded};
-use crate::recovery::{POOL_RINGS_FROM, geometry_of};
 use crate::spec::{ImportOptions, Told};
 
 /// Read of a device to see whether it can be read.

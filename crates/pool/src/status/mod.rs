@@ -1,5 +1,8 @@
 //! What a pool tells of itself; every listing of the command line is made of these.
 
+pub(crate) mod report;
+pub(crate) mod stats;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};

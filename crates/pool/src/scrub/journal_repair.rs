@@ -6,8 +6,8 @@ use std::rc::Rc;
 use forebay_segment::JournalReader;
 use forebay_units::{BLOCK_BYTES, BlockAddr, SegmentId};
 
-use crate::owners::Owner;
-use crate::scan::ROWS;
+use crate::scrub::ROWS;
+use crate::scrub::backrefs::Owner;
 use crate::{Pool, PoolError, Writers};
 
 impl Pool {

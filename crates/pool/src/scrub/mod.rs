@@ -1,21 +1,24 @@
 //! Scrubs and resilvers: every live segment read, judged, and put right, at a bounded pace.
 
+pub(crate) mod backrefs;
+pub(crate) mod error_log;
+mod journal_repair;
+mod resilver;
+mod scan;
+
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use forebay_format::config::ScanConfig;
 use forebay_rt as rt;
-use forebay_rt::sync::MutexGuard;
-use forebay_segment::{SegmentInfo, SegmentKind, SegmentState};
-use forebay_units::{BLOCK_BYTES, BlockAddr, Nanos, SegmentId, parse_bytes};
+use forebay_segment::SegmentState;
+use forebay_units::{BLOCK_BYTES, Nanos, SegmentId, parse_bytes};
 
-use crate::owners::Owner;
 use crate::status::ScanStatus;
-use crate::{Pool, PoolError, Writers};
+use crate::{Pool, PoolError};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     Scrub,
     Resilver,
 }
@@ -72,7 +75,7 @@ impl ScanState {
 }
 
 /// A scan that is cut short by the end of the process is at most this much behind.
-const KEEP_EVERY: Nanos = Nanos::from_secs(30);
+pub(super) const KEEP_EVERY: Nanos = Nanos::from_secs(30);
 
 /// Rows judged at once.
 pub(crate) const ROWS: u32 = 16;
@@ -316,211 +319,5 @@ impl Pool {
                 rt::sleep(took.min(Nanos::from_millis(50))).await;
             }
         }
-    }
-
-    async fn run_scrub(self: &Rc<Self>) {
-        let in_use = self.segments_in_use();
-        self.begin_scrub();
-        let next = self.scan.next.get();
-        for segment in in_use.into_iter().filter(|s| s.0 >= next) {
-            if self.is_stopped() {
-                self.finish("stopped");
-                return;
-            }
-            if self.closing.get() {
-                return;
-            }
-            self.scan.next.set(segment.0);
-            if self.scan.paused.get() {
-                self.finish("paused");
-                return;
-            }
-            if self.scan.stop.get() {
-                self.scan.next.set(0);
-                self.finish("stopped");
-                return;
-            }
-            if rt::now().since(self.scan.kept_at.get()) >= KEEP_EVERY {
-                self.keep_scan();
-            }
-            let begun = rt::now();
-            let bytes = self.scrub_segment(segment).await;
-            self.progress(|status| status.done_bytes += bytes);
-            self.pace(bytes, begun).await;
-        }
-        if self.scan.journal_damaged.get() {
-            if !self.renew_journal_scrubbing().await && !self.is_stopped() {
-                self.progress(|status| status.errors += 1);
-            }
-            if self.closing.get() && !self.is_stopped() {
-                // The end of the pool brings it about.
-                return;
-            }
-            if self.scan.paused.get() || self.scan.stop.get() {
-                self.finish(if self.scan.stop.get() { "stopped" } else { "paused" });
-                return;
-            }
-        }
-        self.scan.next.set(0);
-        self.clean_again().await;
-        if !self.is_stopped() {
-            self.health.lost.borrow_mut().settle();
-        }
-        self.finish(if self.is_stopped() { "stopped" } else { "completed" });
-    }
-
-    /// Blocks that the cleaner could not read may be readable now.
-    async fn clean_again(&self) {
-        let _still = self.writers.lock().await;
-        self.table.stop_cleaning();
-    }
-
-    async fn scrub_segment(self: &Rc<Self>, segment: SegmentId) -> u64 {
-        // While this is held nothing is on its way to a segment, and none changes hands.
-        let mut still = self.writers.lock().await;
-        let info = self.table.get(segment);
-        if matches!(info.state, SegmentState::Free | SegmentState::Emptied(_)) {
-            return 0;
-        }
-        let per_row = match self.array.geometry_of(segment) {
-            Ok(geometry) => geometry.blocks_per_row(),
-            Err(_) => return 0,
-        };
-        let rows = info.rows;
-        let bytes = u64::from(rows) * u64::from(per_row) * BLOCK_BYTES;
-        if info.kind == SegmentKind::Map {
-            self.scrub_journal(&still, segment, rows).await;
-            return bytes;
-        }
-        let owners = self.owners(&still, segment, &info).await;
-        let judge = |addr: BlockAddr, block: &[u8]| self.judge(&owners, addr, block);
-        let mut row = 0;
-        loop {
-            let count = ROWS.min(rows - row);
-            if count == 0 {
-                return bytes;
-            }
-            match self.array.scrub_rows(segment, row, count, &judge).await {
-                Ok(found) => {
-                    self.progress(|status| {
-                        status.repaired_bytes += found.repaired_bytes;
-                        status.errors += found.damaged.len() as u64;
-                    });
-                    self.note_damaged(&owners, found.damaged);
-                }
-                Err(error) => {
-                    self.health.remark(error.to_string());
-                    self.progress(|status| status.errors += 1);
-                }
-            }
-            row += count;
-            let Some(again) = self.let_groups_on(still, segment, info.birth).await else {
-                return bytes;
-            };
-            still = again;
-        }
-    }
-
-    /// A segment may take seconds: a group that waits has its turn between its rows. What was written
-    /// of it when this began stays what it is, unless it was emptied and freed: then there is no
-    /// more to do, nor when the pool ends.
-    async fn let_groups_on<'a>(
-        &'a self,
-        still: MutexGuard<'a, Writers>,
-        segment: SegmentId,
-        birth: u64,
-    ) -> Option<MutexGuard<'a, Writers>> {
-        drop(still);
-        let still = self.writers.lock().await;
-        let now = self.table.get(segment);
-        let gone = matches!(now.state, SegmentState::Free | SegmentState::Emptied(_));
-        let ended = self.closing.get() || self.is_stopped();
-        (!gone && now.birth == birth && !ended).then_some(still)
-    }
-
-    async fn run_resilver(self: &Rc<Self>) {
-        let stale = self.array.stale_segments();
-        self.begin(Kind::Resilver, stale.len() as u64);
-        for segment in stale {
-            if self.closing.get() || self.is_stopped() {
-                self.finish("stopped");
-                return;
-            }
-            let begun = rt::now();
-            let still = self.writers.lock().await;
-            let info = self.table.get(segment);
-            let live = !matches!(info.state, SegmentState::Free | SegmentState::Emptied(_));
-            let owners = match live {
-                true => self.owners(&still, segment, &info).await,
-                false => BTreeMap::new(),
-            };
-            let outcome = if live {
-                self.rebuild(still, segment, &info, &owners).await
-            } else {
-                // Nothing lives here: its column is as good as any.
-                self.array.reset_segment(segment).map(|()| forebay_array::Rebuilt::default())
-            };
-            match outcome {
-                Ok(rebuilt) => {
-                    self.stats.repaired(rebuilt.written_bytes);
-                    let errors = rebuilt.damaged.len() as u64;
-                    self.progress(|status| {
-                        status.repaired_bytes += rebuilt.written_bytes;
-                        status.errors += errors;
-                    });
-                    self.note_damaged(&owners, rebuilt.damaged);
-                }
-                Err(error) => {
-                    self.health.remark(error.to_string());
-                    self.progress(|status| status.errors += 1);
-                }
-            }
-            let bytes = u64::from(self.table.data_blocks(segment)) * BLOCK_BYTES;
-            self.progress(|status| status.done_bytes += bytes);
-            self.pace(if live { bytes } else { 0 }, begun).await;
-        }
-        // Rebuilt columns count once they are flushed and the configuration says so.
-        self.sync.config_dirty.set(true);
-        let _ = self.commit_all().await;
-        let done = self.array.replaced();
-        let mut left = Vec::new();
-        for device in done {
-            if self.array.detach(device).is_ok() {
-                self.forget_member(device);
-                left.push(device.0);
-            }
-        }
-        // A log in the pool follows: it leaves devices that left, and takes those that are whole.
-        let in_log = self.log_in_pool();
-        if (in_log || !left.is_empty()) && self.restart_log(in_log).await.is_ok() {
-            self.let_go(&left).await;
-        }
-        self.clean_again().await;
-        self.finish(if self.is_stopped() { "stopped" } else { "completed" });
-        // What was written meanwhile to a device that was away is in the next round.
-        if !self.array.stale_segments().is_empty() && !self.is_stopped() {
-            self.scan.resilver_wanted.set(true);
-        }
-    }
-
-    /// Gives a segment back to members that miss it. Groups that wait have their turns between its
-    /// rows: what they write to it goes to those members too.
-    async fn rebuild(
-        &self,
-        mut still: MutexGuard<'_, Writers>,
-        segment: SegmentId,
-        info: &SegmentInfo,
-        owners: &BTreeMap<u32, Owner>,
-    ) -> Result<forebay_array::Rebuilt, forebay_array::ArrayError> {
-        let judge = |addr: BlockAddr, block: &[u8]| self.judge(owners, addr, block);
-        let mut rebuilding = self.array.begin_rebuild(segment, info.rows)?;
-        while self.array.rebuild_more(&mut rebuilding, &judge).await? {
-            // One that was emptied and freed misses nothing any more.
-            let Some(again) = self.let_groups_on(still, segment, info.birth).await else {
-                return Ok(rebuilding.give_up());
-            };
-            still = again;
-        }
-        Ok(rebuilding.end())
     }
 }

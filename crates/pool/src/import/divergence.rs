@@ -12,8 +12,8 @@ use forebay_format::superblock::Superblock;
 use forebay_units::CommitId;
 
 use crate::PoolError;
+use crate::import::device_match::Found;
 use crate::labels::Label;
-use crate::placing::Found;
 use crate::spec::Told;
 
 /// Owners that are remembered: a device that was away for longer is taken for an old copy.

@@ -1,0 +1,227 @@
+//! The corridor of an import: what the devices hold is judged, then a pool is put together from it
+//! and the log's records are replayed.
+
+pub(crate) mod device_match;
+mod discovery;
+pub(crate) mod divergence;
+pub(crate) mod load_map;
+pub(crate) mod recovery;
+mod replay;
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use forebay_format::config::PoolConfig;
+use forebay_format::label::{Heartbeat, SUPERBLOCK_SLOTS};
+use forebay_format::superblock::Superblock;
+use forebay_intent_log::{IntentLog, LogConfig, LogState};
+use forebay_rt as rt;
+use forebay_units::{CommitId, DeviceId, FrameSeq};
+
+use crate::import::device_match::{
+    Found, check_complete, check_newest, leave_missing_logs, name_unreadable, newest_root,
+    place_devices, select_pool, take_devices, with_what_lacks,
+};
+use crate::import::divergence::{History, one_history};
+use crate::import::load_map::{Loaded, load_map};
+use crate::import::recovery::Parts;
+use crate::import::replay::{OldLog, read_log};
+use crate::labels::read_label;
+use crate::opener::OpenDevice;
+use crate::possession::{Claim, Gate, WATCH, check_not_in_use, is_being_imported};
+use crate::spec::ImportOptions;
+use crate::status::ImportReport;
+use crate::{Opener, Pool, PoolError};
+
+impl Pool {
+    /// Imports the pool `name_or_guid` found on `paths`: reads the newest root and the map
+    /// journal, replays the log, and serves. Refused when devices, or acknowledged writes, are
+    /// missing.
+    pub async fn import(
+        opener: Rc<dyn Opener>,
+        paths: &[String],
+        name_or_guid: &str,
+        options: &ImportOptions,
+    ) -> Result<Rc<Pool>, PoolError> {
+        let begun = rt::now();
+        let gate = Gate::new(opener);
+        let mut found = take_devices(&gate, paths).await;
+        let keep = options.keep.as_deref();
+        let selected = match select_pool(&found, name_or_guid) {
+            Ok(selected) => selected,
+            Err(error) => {
+                let bad = name_unreadable(&gate, paths, &found).await;
+                return Err(PoolError::new(error.message + &bad));
+            }
+        };
+        let mut history = one_history(selected, keep)?;
+        let chosen = choose_root(&history, name_or_guid, options)?;
+        let (root, config) = &chosen;
+        let elsewhere = !root.exported && root.host != gate.host();
+        // A mark of nobody who has written a root: an import that is going on, or was cut short.
+        let watched = elsewhere || is_being_imported(&history.devices, config.guid);
+        if watched {
+            check_not_in_use(&history.devices, &config.name, elsewhere, options).await?;
+        }
+        let (pool, name) = (config.guid, config.name.clone());
+        let mut judged = judge(&history, chosen, gate.host(), options).await?;
+        let nonce = rt::random_u64();
+        // An owner that stood still looks here before it writes again.
+        let mine = Heartbeat { pool, nonce, host: gate.host(), ..Heartbeat::default() };
+        let claim = Claim::new(&history.devices, &name, &gate.possession, mine).await?;
+        if watched {
+            // Its owner may have come back while we read, and believes in itself until it looks at
+            // the heartbeat again: what it did until then counts.
+            rt::sleep(WATCH).await;
+            claim.look().await?;
+            for device in &mut found {
+                device.label = read_label(&device.guarded.device).await;
+            }
+            let all: Vec<String> = found.iter().map(|device| device.path.clone()).collect();
+            found.retain(|device| !device.label.configs.is_empty());
+            let gone = |error: PoolError| {
+                PoolError::new(format!(
+                    "{error}; their labels cannot be read any more: {}; bring devices back",
+                    all.join(", ")
+                ))
+            };
+            history = one_history(select_pool(&found, name_or_guid).map_err(gone)?, keep)?;
+            let chosen = choose_root(&history, name_or_guid, options)?;
+            judged = judge(&history, chosen, gate.host(), options).await?;
+        }
+        let Judged {
+            mut root,
+            newest,
+            mut config,
+            devices,
+            log_state,
+            old_log,
+            loaded,
+            mut report,
+        } = judged;
+        history.goes_on(&mut config, nonce);
+        drop(found);
+        // Roots that are left behind (by -F, or by devices that return) must never win again. The
+        // gap keeps what a crash left behind, frames and footers, from having the number of what
+        // will be written now; its multiple of the slots keeps the rotation of the superblocks.
+        let gap = SUPERBLOCK_SLOTS * (1 + rt::random_u64() % MOST_GAP);
+        root.commit = CommitId(newest.commit.0 + gap);
+        let log_config = LogConfig::new(config.guid);
+        let waiting = IntentLog::empty_state(
+            &log_config,
+            &[],
+            newest.epoch + 1 + rt::random_below(EPOCH_GAP) as u32,
+            log_state.committed,
+            log_state.next_seq,
+        );
+        let log = IntentLog::start(log_config, &[], &waiting)?;
+        // Whoever has taken it meanwhile has left a mark: nothing but ours was written yet.
+        claim.look().await?;
+        for (addr, bytes) in &loaded.repairs {
+            // A failed repair leaves what there was: the journal has been read all the same.
+            let _ = loaded.array.repair(*addr, bytes).await;
+        }
+        let parts = Parts { gate, nonce, config, devices, log, root, loaded };
+        let pool = Pool::assemble(parts)?;
+        pool.sync.rooted.set(newest.rooted);
+        pool.recover(&log_state, old_log, &mut report).await.map_err(|e| pool.ended_by(e))?;
+        claim.look().await?;
+        drop(claim);
+        pool.seal_all();
+        report.seconds = rt::now().since(begun).as_secs_f64();
+        report.remarks.iter().for_each(|r| pool.health.remark(r.clone()));
+        *pool.stats.import.borrow_mut() = report;
+        pool.start();
+        Ok(pool)
+    }
+}
+
+/// All that an import reads before it writes anything: who is told no finds the pool as it was.
+struct Judged {
+    root: Superblock,
+    newest: Newest,
+    config: PoolConfig,
+    devices: BTreeMap<DeviceId, OpenDevice>,
+    log_state: LogState,
+    old_log: OldLog,
+    loaded: Loaded,
+    report: ImportReport,
+}
+
+/// The highest numbers found on any device.
+#[derive(Clone, Copy)]
+struct Newest {
+    /// Left behind or not: the next root must be above it.
+    commit: CommitId,
+    /// On all data members in use: whoever has it misses nothing of the next one.
+    rooted: CommitId,
+    epoch: u32,
+}
+
+/// Takes into the state that the root has of the log what heartbeats say of it since: frames that were
+/// durable must be there, though the log's devices may know nothing of them any more.
+fn note_progress(state: &mut LogState, devices: &[&Found], pool: u64) {
+    let beats = devices.iter().filter_map(|found| found.label.beat.as_ref());
+    let marks = beats.filter(|beat| beat.pool == pool).map(|beat| beat.log);
+    for mark in marks.filter(|mark| mark.epoch == state.epoch) {
+        state.watermark = state.watermark.max(mark.watermark);
+        state.next_seq = state.next_seq.max(FrameSeq(state.watermark.0.saturating_add(1)));
+    }
+}
+
+/// Most of the gap that an import leaves in the numbers of roots, in rounds of the superblocks'
+/// slots: 2^29 numbers at most, so there is room for 2^35 imports, and two that go on from the
+/// same root meet once in 16 million.
+const MOST_GAP: u64 = 1 << 24;
+
+/// Most of the gap in the log's epochs: two halves of a pool that go on apart and share a log device
+/// shall not take each other's frames for their own.
+const EPOCH_GAP: u64 = 256;
+
+fn choose_root(
+    history: &History<'_>,
+    name_or_guid: &str,
+    options: &ImportOptions,
+) -> Result<(Superblock, PoolConfig), PoolError> {
+    newest_root(&history.devices, options.rewind_groups)
+        .map_err(|e| PoolError::new(format!("pool '{name_or_guid}' cannot be imported: {e}")))
+}
+
+async fn judge(
+    history: &History<'_>,
+    (root, mut config): (Superblock, PoolConfig),
+    host: u64,
+    options: &ImportOptions,
+) -> Result<Judged, PoolError> {
+    let mine = &history.devices;
+    if config.destroyed {
+        return Err(PoolError::new(format!("pool '{}' was destroyed", config.name)));
+    }
+    check_newest(&config, mine, &root, host, options)?;
+    let mut devices = BTreeMap::new();
+    let rooted = place_devices(&mut config, mine, &root, &mut devices);
+    check_complete(&config, &devices, &root, options)?;
+    if options.accept_log_loss {
+        leave_missing_logs(&mut config, &devices);
+    }
+    let mut report = ImportReport::default();
+    let (mut log_state, _) = LogState::decode(&root.log_state)?;
+    if options.rewind_groups == 0 {
+        note_progress(&mut log_state, mine, root.pool);
+    }
+    let old_log = match root.exported {
+        true => OldLog::none(),
+        false => read_log(&config, &devices, &log_state, options, &mut report).await?,
+    };
+    let loaded = load_map(&config, &devices, &root, &mut report).await;
+    let loaded = loaded.map_err(|error| with_what_lacks(error, &config, &devices))?;
+    let roots = || mine.iter().flat_map(|f| &f.label.roots);
+    let epochs = roots().filter_map(|r| LogState::decode(&r.log_state).ok());
+    let highest = roots().map(|r| r.commit).max().unwrap_or(root.commit);
+    let newest = Newest {
+        commit: history.highest.max(highest),
+        rooted,
+        epoch: epochs.map(|(state, _)| state.epoch).max().unwrap_or(0).max(log_state.epoch),
+    };
+    Ok(Judged { root, newest, config, devices, log_state, old_log, loaded, report })
+}

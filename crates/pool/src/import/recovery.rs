@@ -1,0 +1,211 @@
+//! Recovery: a pool is assembled from what an import has read, and the log is replayed.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use forebay_array::{MemberState, MemberStatus};
+use forebay_format::config::PoolConfig;
+use forebay_format::map_record::MAX_VOLUME_BLOCKS;
+use forebay_format::superblock::Superblock;
+use forebay_intent_log::{IntentLog, LogRing, LogState};
+use forebay_rt as rt;
+use forebay_rt::sync::{Mutex, Notify};
+use forebay_segment::{Classes, DataWriter, InFlight, JournalWriter, Reader, STREAMS};
+use forebay_txg::{Groups, Throttle};
+use forebay_units::{DeviceId, Lba, TxgId, VolumeId};
+
+use crate::health::HealthState;
+use crate::import::load_map::Loaded;
+use crate::import::replay::OldLog;
+use crate::layout::{SEPARATE_SEGMENTS, footer_cache_bytes, limits_for, log_rings_of};
+use crate::opener::OpenDevice;
+use crate::possession::Gate;
+use crate::scrub::ScanState;
+use crate::status::ImportReport;
+use crate::status::stats::Stats;
+use crate::volume::VolumeState;
+use crate::{Pool, PoolError, Space, SyncControl, Writers};
+
+/// Everything that a running pool is put together from.
+pub(crate) struct Parts {
+    pub gate: Rc<Gate>,
+    pub nonce: u64,
+    pub config: PoolConfig,
+    pub devices: BTreeMap<DeviceId, OpenDevice>,
+    pub log: IntentLog,
+    pub root: Superblock,
+    pub loaded: Loaded,
+}
+
+impl Pool {
+    /// Replays the log into groups, commits them, and starts the log anew.
+    pub(super) async fn recover(
+        self: &Rc<Self>,
+        state: &LogState,
+        old: OldLog,
+        report: &mut ImportReport,
+    ) -> Result<(), PoolError> {
+        *self.health.replaying.borrow_mut() = Some(state.clone());
+        // What was found out about members while placing them must be under the next root.
+        self.sync.config_dirty.set(true);
+        let begun = rt::now();
+        self.replay(old, state).await?;
+        report.replay_seconds += rt::now().since(begun).as_secs_f64();
+        self.health.replayed.set(true);
+        self.cut_leftovers().await;
+        // The old log counts until the root of the last replayed group starts the new one.
+        self.restart_log_wanted();
+        self.sync_group().await?;
+        if self.health.replaying.borrow().is_some() {
+            return Err(PoolError::new("the log could not be started; see its devices"));
+        }
+        Ok(())
+    }
+
+    /// An import that ended when it went to write: which devices it could not use.
+    pub(super) fn ended_by(&self, error: PoolError) -> PoolError {
+        let status = self.array.status();
+        let config = self.config.borrow();
+        let mut message = format!("pool '{}' cannot be imported: {error}", config.name);
+        type Lacks = fn(&MemberStatus) -> bool;
+        let lists: [(&str, Lacks); 2] = [
+            ("out of use", |s| s.name.is_none() || s.state != MemberState::Online),
+            ("behind the others, and not rebuilt yet", |s| s.stale_segments > 0),
+        ];
+        for (lack, lacks) in lists {
+            let who = status.iter().filter(|s| lacks(s));
+            let who = who.filter_map(|s| config.data_members().find(|m| m.device == s.id.0));
+            let who: Vec<&str> = who.map(|m| m.path.as_str()).collect();
+            if !who.is_empty() {
+                message.push_str(&format!("; {lack}: {}", who.join(", ")));
+            }
+        }
+        message.push_str(
+            "; bring devices back, or make room where device files lie, and import it again",
+        );
+        PoolError::new(message)
+    }
+
+    /// What volumes have that are gone by the configuration, and what lies past the end of the others:
+    /// a root of the cleaner may have brought the new configuration, and a crash have come before the
+    /// group that was to cut them.
+    async fn cut_leftovers(&self) {
+        let mut writers = self.writers.lock().await;
+        let map = self.map.borrow();
+        let volumes = self.volumes.borrow();
+        for id in map.volumes() {
+            match volumes.get(&id) {
+                None => writers.dropped.push(id),
+                Some(volume) => {
+                    let end = Self::blocks_of(volume.size_bytes.get());
+                    if map.mapped_within(id, Lba(end), MAX_VOLUME_BLOCKS - end) > 0 {
+                        writers.truncated.push((id, end));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Puts a pool together; nothing runs yet.
+    pub(crate) fn assemble(parts: Parts) -> Result<Rc<Pool>, PoolError> {
+        let Parts { gate, nonce, config, devices, log, root, loaded } = parts;
+        let Loaded { array, table, map, journal: journal_segments, doubled, .. } = loaded;
+        let in_flight = InFlight::new(64 << 20);
+        let guid = config.guid;
+        let separate = table.len() >= SEPARATE_SEGMENTS;
+        let data = (0..STREAMS).map(|stream| {
+            DataWriter::new(array.clone(), table.clone(), in_flight.clone(), guid, stream)
+        });
+        let data = data.collect();
+        let (of_array, of_table) = (array.clone(), table.clone());
+        let mut journal = JournalWriter::new(of_array, of_table, in_flight.clone(), guid);
+        if let Some(end) = root.journal_end {
+            journal.resume(end, journal_segments, doubled);
+        }
+        let volumes: BTreeMap<VolumeId, Rc<VolumeState>> =
+            config.volumes.iter().map(|v| (VolumeId(v.id), VolumeState::new(v))).collect();
+        let (limits, dirty_limit, usable_blocks) = limits_for(&config, &array);
+        let pool = Rc::new(Pool {
+            guid,
+            gate,
+            reader: Reader::new(array.clone(), table.clone(), guid, footer_cache_bytes(&config)),
+            in_flight,
+            classes: Classes::new(separate),
+            map: map.into(),
+            groups: Groups::new(root.txg.next()).into(),
+            throttle: Throttle::new(dirty_limit),
+            log,
+            volumes: volumes.into(),
+            writers: Mutex::new(Writers {
+                data,
+                journal,
+                journal_start: root.journal_start,
+                checkpoint: None,
+                relocations: Vec::new(),
+                dropped: Vec::new(),
+                truncated: Vec::new(),
+            }),
+            sync: SyncControl {
+                wake: Notify::new(),
+                wanted: TxgId(0).into(),
+                committed: root.txg.into(),
+                commit: root.commit.into(),
+                rooted: root.commit.into(),
+                done: Notify::new(),
+                config_dirty: false.into(),
+                config_written: (root.config_generation, root.config_sum).into(),
+                root_wanted: false.into(),
+                ended: false.into(),
+            },
+            limits: limits.into(),
+            stopped: None.into(),
+            closing: false.into(),
+            stats: Stats::new(&root.counters, &config.figures),
+            space: Space::default(),
+            health: HealthState::restored(&config.lost),
+            scan: ScanState::restored(config.scan.as_ref()),
+            trims: crate::commit::Trims::default(),
+            nonce,
+            admin: Mutex::new(()),
+            tasks: Vec::new().into(),
+            heart: None.into(),
+            closed: false.into(),
+            config: config.into(),
+            devices: devices.into(),
+            array,
+            table,
+        });
+        pool.space.usable_blocks.set(usable_blocks);
+        pool.refresh_space();
+        pool.apply_properties();
+        for id in pool.volumes.borrow().keys() {
+            // A volume that the journal does not name yet is all holes.
+            let _ = pool.map.borrow_mut().create_volume(*id);
+        }
+        pool.space_after_group();
+        Ok(pool)
+    }
+
+    /// Starts the tasks of a pool.
+    pub(crate) fn start(self: &Rc<Self>) {
+        let tasks = vec![
+            rt::spawn(self.clone().sync_loop()),
+            rt::spawn(self.clone().health_loop()),
+            rt::spawn(self.clone().scan_loop()),
+        ];
+        self.tasks.borrow_mut().extend(tasks);
+        *self.heart.borrow_mut() = Some(rt::spawn(self.clone().heartbeat_loop()));
+    }
+
+    /// The log's rings as the configuration has them now.
+    pub(crate) fn log_rings(&self) -> Vec<LogRing> {
+        log_rings_of(&self.config.borrow(), &self.devices.borrow())
+    }
+
+    /// Counts reserved blocks anew.
+    pub(crate) fn refresh_space(&self) {
+        let volumes = self.volumes.borrow();
+        let thick = volumes.values().filter(|v| !v.sparse);
+        self.space.reserved_blocks.set(thick.map(|v| Self::blocks_of(v.size_bytes.get())).sum());
+    }
+}

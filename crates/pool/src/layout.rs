@@ -1,0 +1,316 @@
+//! Layout: the geometry of groups, the regions reserved on devices, and the limits that follow.
+//!
+//! What enters: a pool's configuration, sizes of devices. What leaves: array groups, rings of the
+//! log, limits. What always holds: nothing here does I/O or knows a running pool.
+//! Who calls: creation, import, administration, commits.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::rc::Rc;
+
+use forebay_array::{
+    Array, ErrorCounts, GroupGeometry, GroupSpec as ArrayGroup, Layout, MemberSpec as ArrayMember,
+    MemberState,
+};
+use forebay_format::config::{GroupConfig, MemberConfig, MemberUse, PoolConfig, RingConfig};
+use forebay_format::footer::{footer_blocks, usual_footer_blocks};
+use forebay_format::label::body_range;
+use forebay_intent_log::{LogRing, Side};
+use forebay_segment::STREAMS;
+use forebay_units::{BLOCK_BYTES, BlockAddr, DeviceId, Nanos, parse_bytes};
+
+use crate::PoolError;
+use crate::opener::OpenDevice;
+use crate::spec::Redundancy;
+
+/// From this many segments on, blocks are separated by lifetime: below, the open segments of six
+/// streams would take too large a share.
+pub(crate) const SEPARATE_SEGMENTS: u32 = 512;
+
+/// The most dirty data that a pool holds unless it is told otherwise.
+pub(crate) const MOST_DIRTY_BYTES: u64 = 256 << 20;
+
+/// Bytes of a column in a row.
+pub(crate) const UNIT_BYTES: u64 = 16 << 10;
+
+/// Most segments of a group.
+const MOST_SEGMENTS: u64 = 1 << 16;
+
+/// Figures that are fixed at import.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Group age at which it is synced.
+    pub txg_timeout: forebay_units::Nanos,
+    /// Dirty bytes at which a group is synced before that.
+    pub txg_bytes: u64,
+    /// Segments that are left to the cleaner when a group is written.
+    pub reserve_segments: u32,
+    /// Segments that only the map journal may take.
+    pub map_reserve_segments: u32,
+}
+
+pub(crate) fn layout_of(redundancy: Redundancy) -> Layout {
+    match redundancy {
+        Redundancy::Raid0 => Layout::Raid0,
+        Redundancy::Mirror => Layout::Mirror,
+        Redundancy::Raidz1 => Layout::Raidz1,
+        Redundancy::Raidz2 => Layout::Raidz2,
+        Redundancy::Raidz3 => Layout::Raidz3,
+    }
+}
+
+pub(crate) fn parse_layout(name: &str) -> Option<Layout> {
+    let all = [Layout::Raid0, Layout::Mirror, Layout::Raidz1, Layout::Raidz2, Layout::Raidz3];
+    all.into_iter().find(|layout| layout.to_string() == name)
+}
+
+pub(crate) fn geometry_of(group: &GroupConfig) -> Result<GroupGeometry, PoolError> {
+    let layout = parse_layout(&group.layout)
+        .ok_or_else(|| PoolError::new(format!("layout '{}' is unknown", group.layout)))?;
+    Ok(GroupGeometry {
+        layout,
+        members: group.members.len(),
+        unit_bytes: group.unit_bytes,
+        column_bytes: group.column_bytes,
+        data_start_bytes: group.data_start_bytes,
+        first_segment: group.first_segment,
+        segments: group.segments,
+    })
+}
+
+pub(crate) fn data_blocks(geometry: &GroupGeometry) -> u32 {
+    let blocks = geometry.blocks_per_segment();
+    blocks - footer_blocks(blocks)
+}
+
+/// The array of a configuration over the devices that are open. `stale` says which segments a
+/// member misses.
+pub(crate) fn build_array(
+    config: &PoolConfig,
+    devices: &BTreeMap<DeviceId, OpenDevice>,
+    stale: &dyn Fn(&MemberConfig) -> Vec<Range<u32>>,
+) -> Result<Rc<Array>, PoolError> {
+    let mut groups = Vec::new();
+    for group in &config.groups {
+        groups.push(build_array_group(group, devices, stale)?);
+    }
+    Ok(Array::new(groups)?)
+}
+
+/// One group of the array.
+pub(crate) fn build_array_group(
+    group: &GroupConfig,
+    devices: &BTreeMap<DeviceId, OpenDevice>,
+    stale: &dyn Fn(&MemberConfig) -> Vec<Range<u32>>,
+) -> Result<ArrayGroup, PoolError> {
+    let member = |member: &MemberConfig| {
+        let id = DeviceId(member.device);
+        ArrayMember {
+            id,
+            device: devices.get(&id).map(OpenDevice::device),
+            state: match member.state {
+                MemberUse::Online => MemberState::Online,
+                MemberUse::Offline => MemberState::Offline,
+                MemberUse::Faulted => MemberState::Faulted,
+            },
+            stale: stale(member),
+            errors: ErrorCounts::default(),
+        }
+    };
+    let slots = group.members.iter().map(|first| {
+        let chain = std::iter::successors(Some(first), |m| m.replacement.as_deref());
+        chain.map(member).collect::<Vec<_>>()
+    });
+    Ok(ArrayGroup { geometry: geometry_of(group)?, slots: slots.collect() })
+}
+
+/// Rings in the pool are numbered from here on, so that they are never taken for log devices.
+pub(crate) const POOL_RINGS_FROM: u32 = 32;
+
+/// Rings as the configuration keeps them.
+pub(crate) fn ring_configs(config: &PoolConfig, rings: &[LogRing]) -> Vec<RingConfig> {
+    let member = |side: &Side| crate::layout::member_of(config, side.device_id.0).cloned();
+    let keep = |ring: &LogRing| RingConfig {
+        ring: u32::from(ring.index),
+        len_bytes: ring.len_bytes,
+        start_bytes: ring.sides.first().map_or(0, |side| side.start_bytes),
+        sides: ring.sides.iter().filter_map(member).collect(),
+    };
+    rings.iter().map(keep).collect()
+}
+
+/// The log's rings on the devices in use: log devices, or regions of the data devices.
+pub(crate) fn log_rings_of(
+    config: &PoolConfig,
+    devices: &BTreeMap<DeviceId, OpenDevice>,
+) -> Vec<LogRing> {
+    let side = |member: &MemberConfig, start_bytes: u64| {
+        let device_id = DeviceId(member.device);
+        let usable = member.state == MemberUse::Online;
+        let device = devices.get(&device_id).filter(|_| usable)?.device();
+        Some(Side { device_id, device, start_bytes })
+    };
+    if !config.logs.is_empty() {
+        let rings = config.logs.iter().map(|ring| LogRing {
+            index: ring.ring as u8,
+            len_bytes: ring.len_bytes,
+            sides: ring.sides.iter().filter_map(|s| side(s, ring.start_bytes)).collect(),
+        });
+        let rings: Vec<LogRing> = rings.filter(|ring| !ring.sides.is_empty()).collect();
+        if !rings.is_empty() {
+            return rings;
+        }
+    }
+    // In the pool: as many copies as the group survives failures, and one; several such rings
+    // when there are devices for them.
+    const MOST_RINGS: usize = 4;
+    let mut rings: Vec<LogRing> = Vec::new();
+    for group in &config.groups {
+        let Ok(geometry) = geometry_of(group) else { continue };
+        let start = forebay_format::label::LABEL_BYTES;
+        let stale = |m: &&MemberConfig| m.stale_since.is_none() && m.stale.is_empty();
+        let sides: Vec<Side> =
+            group.members.iter().filter(stale).filter_map(|m| side(m, start)).collect();
+        let copies = geometry.parity_columns() + 1;
+        for chunk in sides.chunks_exact(copies.min(sides.len()).max(1)) {
+            if rings.len() < MOST_RINGS {
+                rings.push(LogRing {
+                    index: POOL_RINGS_FROM as u8 + rings.len() as u8,
+                    len_bytes: config.reserve_bytes,
+                    sides: chunk.to_vec(),
+                });
+            }
+        }
+    }
+    rings
+}
+
+/// Limits, the dirty limit in bytes, and blocks that data may take.
+pub(crate) fn footer_cache_bytes(config: &PoolConfig) -> u64 {
+    const AUTO: u64 = 64 << 20;
+    let set = config.properties.get("footer_cache").and_then(|v| parse_bytes(v).ok());
+    set.unwrap_or(AUTO)
+}
+
+pub(crate) fn limits_for(config: &PoolConfig, array: &Array) -> (Limits, u64, u64) {
+    const LEAST_DIRTY: u64 = 4 << 20;
+    let groups = array.groups();
+    let segments: u64 = groups.iter().map(|g| u64::from(g.segments)).sum();
+    let blocks: u64 =
+        groups.iter().map(|g| u64::from(g.segments) * u64::from(data_blocks(g))).sum();
+    let auto = (blocks * BLOCK_BYTES / 16).clamp(LEAST_DIRTY, MOST_DIRTY_BYTES);
+    let set = config.properties.get("dirty_limit").and_then(|v| parse_bytes(v).ok());
+    let dirty_limit = set.unwrap_or(auto).max(LEAST_DIRTY);
+    let per_segment = (blocks / segments.max(1)).max(1);
+    let dirty_segments = (dirty_limit / BLOCK_BYTES).div_ceil(per_segment);
+    let streams = if segments >= u64::from(SEPARATE_SEGMENTS) { u64::from(STREAMS) } else { 2 };
+    // What the cleaner works in when nothing else is free, and what only the journal may take.
+    let copies = journal_copies(&groups);
+    let (reserve, map_reserve) = (3, 3 * copies);
+    // The open streams, one group, the journal (about 1 % of what is mapped), and 1/24 so that the
+    // cleaner never works on segments that are all alive.
+    let journal = copies * (2 + segments / 80);
+    let kept = streams + 2 + map_reserve + dirty_segments + journal + 4 + segments / 24;
+    let limits = Limits {
+        txg_timeout: Nanos::from_secs(5),
+        txg_bytes: dirty_limit / 3,
+        reserve_segments: reserve as u32,
+        map_reserve_segments: map_reserve as u32,
+    };
+    (limits, dirty_limit, segments.saturating_sub(kept) * per_segment)
+}
+
+/// The member of a configuration with this id, data or log.
+pub(crate) fn member_of(config: &PoolConfig, device: u32) -> Option<&MemberConfig> {
+    config
+        .data_members()
+        .chain(config.logs.iter().flat_map(|ring| &ring.sides))
+        .find(|member| member.device == device)
+}
+
+/// Bytes of each data device that are kept for a log in the pool.
+pub(crate) fn reserve_bytes(smallest_device_bytes: u64) -> u64 {
+    (smallest_device_bytes / 64).clamp(4 << 20, 256 << 20) / (1 << 20) * (1 << 20)
+}
+
+/// Shape of a group with `data_columns` over devices of which the smallest has `size_bytes`: where
+/// its data begins, bytes of a column, and how many segments there are. `like`: bytes of data in a
+/// segment of the pool's other groups. Its segments are about as large, for what is kept free is
+/// counted in segments.
+pub(crate) fn group_shape(
+    size_bytes: u64,
+    reserve_bytes: u64,
+    data_columns: usize,
+    like: Option<u64>,
+) -> (u64, u64, u32) {
+    let (start, end) = body_range(size_bytes);
+    let data_start = start + reserve_bytes;
+    let body = end.saturating_sub(data_start);
+    let alike = like.map(|bytes| {
+        let column = bytes.div_ceil(data_columns as u64).next_multiple_of(UNIT_BYTES);
+        // An address can name so many segments, and the table shall not be larger.
+        column.max((body / MOST_SEGMENTS).next_multiple_of(UNIT_BYTES))
+    });
+    let column = alike.unwrap_or_else(|| column_bytes(body, data_columns as u64));
+    (data_start, column, (body / column) as u32)
+}
+
+/// The column of segments that leave the most to data. A pool keeps back a number of segments,
+/// whatever their size, so that small ones cost less; and of each its footer, which takes whole
+/// blocks, so that some sizes cost less than others. Where that makes no difference the larger
+/// column is better: devices like long writes and long discards.
+fn column_bytes(body_bytes: u64, data_columns: u64) -> u64 {
+    const MOST_BYTES: u64 = 16 << 20;
+    /// Free, open and the journal's, beside what grows with the pool.
+    const HELD_SEGMENTS: u64 = 18;
+    const PARTS: u64 = 1_000_000;
+    /// What makes no difference: a thousandth of the space.
+    const ALIKE: u64 = 1000;
+    let least = ((256 << 10) / data_columns.div_ceil(2).next_power_of_two()).max(4 * UNIT_BYTES);
+    let cost = |column: &u64| {
+        let blocks = column / BLOCK_BYTES * data_columns;
+        let footer = u64::from(usual_footer_blocks(blocks as u32));
+        footer * PARTS / blocks + HELD_SEGMENTS * PARTS / (body_bytes / column).max(1)
+    };
+    let sizes = (least / UNIT_BYTES..=MOST_BYTES / UNIT_BYTES).map(|units| units * UNIT_BYTES);
+    let sizes: Vec<u64> = sizes.filter(|column| body_bytes / column <= MOST_SEGMENTS).collect();
+    let cheapest = sizes.iter().map(cost).min();
+    let good = sizes.iter().rev().find(|column| Some(cost(column)) <= cheapest.map(|c| c + ALIKE));
+    good.copied().unwrap_or_else(|| {
+        // As long as an address can name all blocks of a segment.
+        let has_names =
+            |column: u64| column / BLOCK_BYTES * data_columns <= u64::from(BlockAddr::MAX_BLOCKS);
+        let mut column = MOST_BYTES;
+        while body_bytes / column > MOST_SEGMENTS && has_names(2 * column) {
+            column *= 2;
+        }
+        column
+    })
+}
+
+/// Where the log of a log device lies: everything between its labels.
+pub(crate) fn log_range(size_bytes: u64) -> (u64, u64) {
+    let (start, end) = body_range(size_bytes);
+    // More than this is never full: a group is committed long before.
+    const MOST: u64 = 16 << 30;
+    (start, (end - start).min(MOST))
+}
+
+/// The number by which a log device is called, such as 1 in `mirror-1`: data groups are counted first, so
+/// that no two have the same name.
+pub(crate) fn log_number(config: &PoolConfig, ring: &RingConfig) -> usize {
+    config.groups.len() + ring.ring as usize
+}
+
+/// Whether `name` is how status shows what stands above devices, such as `raidz1-0`.
+pub(crate) fn is_group_name(name: &str) -> bool {
+    let Some((kind, number)) = name.rsplit_once('-') else { return false };
+    let is_kind = kind == "replacing" || parse_layout(kind).is_some();
+    is_kind && number.parse::<u32>().is_ok()
+}
+
+/// How often the map journal is written where it is written most often: twice in groups that have no
+/// redundancy of their own.
+pub(crate) fn journal_copies(groups: &[GroupGeometry]) -> u64 {
+    if groups.iter().all(GroupGeometry::has_redundancy) { 1 } else { 2 }
+}

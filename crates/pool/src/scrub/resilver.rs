@@ -1,0 +1,101 @@
+//! Resilver: rebuilds what members miss.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use forebay_rt as rt;
+use forebay_rt::sync::MutexGuard;
+use forebay_segment::{SegmentInfo, SegmentState};
+use forebay_units::{BLOCK_BYTES, BlockAddr, SegmentId};
+
+use crate::scrub::Kind;
+use crate::scrub::backrefs::Owner;
+use crate::{Pool, Writers};
+
+impl Pool {
+    pub(super) async fn run_resilver(self: &Rc<Self>) {
+        let stale = self.array.stale_segments();
+        self.begin(Kind::Resilver, stale.len() as u64);
+        for segment in stale {
+            if self.closing.get() || self.is_stopped() {
+                self.finish("stopped");
+                return;
+            }
+            let begun = rt::now();
+            let still = self.writers.lock().await;
+            let info = self.table.get(segment);
+            let live = !matches!(info.state, SegmentState::Free | SegmentState::Emptied(_));
+            let owners = match live {
+                true => self.owners(&still, segment, &info).await,
+                false => BTreeMap::new(),
+            };
+            let outcome = if live {
+                self.rebuild(still, segment, &info, &owners).await
+            } else {
+                // Nothing lives here: its column is as good as any.
+                self.array.reset_segment(segment).map(|()| forebay_array::Rebuilt::default())
+            };
+            match outcome {
+                Ok(rebuilt) => {
+                    self.stats.repaired(rebuilt.written_bytes);
+                    let errors = rebuilt.damaged.len() as u64;
+                    self.progress(|status| {
+                        status.repaired_bytes += rebuilt.written_bytes;
+                        status.errors += errors;
+                    });
+                    self.note_damaged(&owners, rebuilt.damaged);
+                }
+                Err(error) => {
+                    self.health.remark(error.to_string());
+                    self.progress(|status| status.errors += 1);
+                }
+            }
+            let bytes = u64::from(self.table.data_blocks(segment)) * BLOCK_BYTES;
+            self.progress(|status| status.done_bytes += bytes);
+            self.pace(if live { bytes } else { 0 }, begun).await;
+        }
+        // Rebuilt columns count once they are flushed and the configuration says so.
+        self.sync.config_dirty.set(true);
+        let _ = self.commit_all().await;
+        let done = self.array.replaced();
+        let mut left = Vec::new();
+        for device in done {
+            if self.array.detach(device).is_ok() {
+                self.forget_member(device);
+                left.push(device.0);
+            }
+        }
+        // A log in the pool follows: it leaves devices that left, and takes those that are whole.
+        let in_log = self.log_in_pool();
+        if (in_log || !left.is_empty()) && self.restart_log(in_log).await.is_ok() {
+            self.let_go(&left).await;
+        }
+        self.clean_again().await;
+        self.finish(if self.is_stopped() { "stopped" } else { "completed" });
+        // What was written meanwhile to a device that was away is in the next round.
+        if !self.array.stale_segments().is_empty() && !self.is_stopped() {
+            self.scan.resilver_wanted.set(true);
+        }
+    }
+
+    /// Gives a segment back to members that miss it. Groups that wait have their turns between its
+    /// rows: what they write to it goes to those members too.
+    async fn rebuild(
+        &self,
+        mut still: MutexGuard<'_, Writers>,
+        segment: SegmentId,
+        info: &SegmentInfo,
+        owners: &BTreeMap<u32, Owner>,
+    ) -> Result<forebay_array::Rebuilt, forebay_array::ArrayError> {
+        let judge = |addr: BlockAddr, block: &[u8]| self.judge(owners, addr, block);
+        let mut rebuilding = self.array.begin_rebuild(segment, info.rows)?;
+        while self.array.rebuild_more(&mut rebuilding, &judge).await? {
+            // One that was emptied and freed misses nothing any more.
+            let Some(again) = self.let_groups_on(still, segment, info.birth).await else {
+                return Ok(rebuilding.give_up());
+            };
+            still = again;
+        }
+        Ok(rebuilding.end())
+    }
+}

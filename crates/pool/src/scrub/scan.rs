@@ -1,0 +1,133 @@
+//! Scrub: reads and judges every live segment, and repairs what is wrong.
+
+use std::rc::Rc;
+
+use forebay_rt as rt;
+use forebay_rt::sync::MutexGuard;
+use forebay_segment::{SegmentKind, SegmentState};
+use forebay_units::{BLOCK_BYTES, BlockAddr, SegmentId};
+
+use crate::scrub::{KEEP_EVERY, ROWS};
+use crate::{Pool, Writers};
+
+impl Pool {
+    pub(super) async fn run_scrub(self: &Rc<Self>) {
+        let in_use = self.segments_in_use();
+        self.begin_scrub();
+        let next = self.scan.next.get();
+        for segment in in_use.into_iter().filter(|s| s.0 >= next) {
+            if self.is_stopped() {
+                self.finish("stopped");
+                return;
+            }
+            if self.closing.get() {
+                return;
+            }
+            self.scan.next.set(segment.0);
+            if self.scan.paused.get() {
+                self.finish("paused");
+                return;
+            }
+            if self.scan.stop.get() {
+                self.scan.next.set(0);
+                self.finish("stopped");
+                return;
+            }
+            if rt::now().since(self.scan.kept_at.get()) >= KEEP_EVERY {
+                self.keep_scan();
+            }
+            let begun = rt::now();
+            let bytes = self.scrub_segment(segment).await;
+            self.progress(|status| status.done_bytes += bytes);
+            self.pace(bytes, begun).await;
+        }
+        if self.scan.journal_damaged.get() {
+            if !self.renew_journal_scrubbing().await && !self.is_stopped() {
+                self.progress(|status| status.errors += 1);
+            }
+            if self.closing.get() && !self.is_stopped() {
+                // The end of the pool brings it about.
+                return;
+            }
+            if self.scan.paused.get() || self.scan.stop.get() {
+                self.finish(if self.scan.stop.get() { "stopped" } else { "paused" });
+                return;
+            }
+        }
+        self.scan.next.set(0);
+        self.clean_again().await;
+        if !self.is_stopped() {
+            self.health.lost.borrow_mut().settle();
+        }
+        self.finish(if self.is_stopped() { "stopped" } else { "completed" });
+    }
+
+    /// Blocks that the cleaner could not read may be readable now.
+    pub(super) async fn clean_again(&self) {
+        let _still = self.writers.lock().await;
+        self.table.stop_cleaning();
+    }
+
+    async fn scrub_segment(self: &Rc<Self>, segment: SegmentId) -> u64 {
+        // While this is held nothing is on its way to a segment, and none changes hands.
+        let mut still = self.writers.lock().await;
+        let info = self.table.get(segment);
+        if matches!(info.state, SegmentState::Free | SegmentState::Emptied(_)) {
+            return 0;
+        }
+        let per_row = match self.array.geometry_of(segment) {
+            Ok(geometry) => geometry.blocks_per_row(),
+            Err(_) => return 0,
+        };
+        let rows = info.rows;
+        let bytes = u64::from(rows) * u64::from(per_row) * BLOCK_BYTES;
+        if info.kind == SegmentKind::Map {
+            self.scrub_journal(&still, segment, rows).await;
+            return bytes;
+        }
+        let owners = self.owners(&still, segment, &info).await;
+        let judge = |addr: BlockAddr, block: &[u8]| self.judge(&owners, addr, block);
+        let mut row = 0;
+        loop {
+            let count = ROWS.min(rows - row);
+            if count == 0 {
+                return bytes;
+            }
+            match self.array.scrub_rows(segment, row, count, &judge).await {
+                Ok(found) => {
+                    self.progress(|status| {
+                        status.repaired_bytes += found.repaired_bytes;
+                        status.errors += found.damaged.len() as u64;
+                    });
+                    self.note_damaged(&owners, found.damaged);
+                }
+                Err(error) => {
+                    self.health.remark(error.to_string());
+                    self.progress(|status| status.errors += 1);
+                }
+            }
+            row += count;
+            let Some(again) = self.let_groups_on(still, segment, info.birth).await else {
+                return bytes;
+            };
+            still = again;
+        }
+    }
+
+    /// A segment may take seconds: a group that waits has its turn between its rows. What was written
+    /// of it when this began stays what it is, unless it was emptied and freed: then there is no
+    /// more to do, nor when the pool ends.
+    pub(super) async fn let_groups_on<'a>(
+        &'a self,
+        still: MutexGuard<'a, Writers>,
+        segment: SegmentId,
+        birth: u64,
+    ) -> Option<MutexGuard<'a, Writers>> {
+        drop(still);
+        let still = self.writers.lock().await;
+        let now = self.table.get(segment);
+        let gone = matches!(now.state, SegmentState::Free | SegmentState::Emptied(_));
+        let ended = self.closing.get() || self.is_stopped();
+        (!gone && now.birth == birth && !ended).then_some(still)
+    }
+}
