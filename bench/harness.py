@@ -112,6 +112,7 @@ class Bench:
         words = [self.forebay, "bench", "nbd", uri, "--json", "--block-size", size,
                  "--queue-depth", depth, "--connections", connections,
                  "--read-percent", reads, "--seed", seed]
+        words += ["--overwrite"] if reads < 100 else []
         words += ["--count", count] if count else ["--seconds", max(1, round(seconds))]
         words += ["--warmup-seconds", warmup] if warmup and not count else []
         words += ["--fua"] if fua else []

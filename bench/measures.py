@@ -292,8 +292,8 @@ def many_volumes(bench, rounds, seconds):
     server = bench.serve("mv")
 
     def together(volumes):
-        words = [bench.forebay, "bench", "nbd", "--json", "--fua", "--queue-depth", "1",
-                 "--seconds", "2", "--warmup-seconds", "1"]
+        words = [bench.forebay, "bench", "nbd", "--json", "--overwrite", "--fua",
+                 "--queue-depth", "1", "--seconds", "2", "--warmup-seconds", "1"]
         started = [subprocess.Popen(words + ["--seed", str(i + 1), server.uri("mv/" + v)],
                                     stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                     env=bench.environment, text=True)

@@ -58,7 +58,8 @@ class Beside:
     """A load of its own on the same server for as long as the block lasts."""
 
     def __init__(self, bench, uri, *words):
-        self.words = [bench.forebay, "bench", "nbd", uri, "--json", "--seconds", "60", *map(str, words)]
+        self.words = [bench.forebay, "bench", "nbd", uri, "--json", "--overwrite",
+                      "--seconds", "60", *map(str, words)]
         self.bench = bench
 
     def __enter__(self):

@@ -27,7 +27,7 @@ fn killed(scratch: &Scratch, create: &str) {
     scratch.run("volume create -V 16M tank/vol0");
     let server = scratch.server("serve tank");
     let uri = scratch.uri("tank/vol0");
-    scratch.run(&format!("bench nbd {uri} --fua --seconds 1 --json"));
+    scratch.run(&format!("bench nbd {uri} --overwrite --fua --seconds 1 --json"));
     server.kill();
 }
 
@@ -117,7 +117,7 @@ fn a_side_that_is_behind_is_seen_to_be_so_when_the_other_is_gone() {
     scratch.run("volume create -V 16M tank/vol0");
     let server = scratch.server("serve tank");
     let uri = scratch.uri("tank/vol0");
-    scratch.run(&format!("bench nbd {uri} --block-size 1M --seconds 1 --json"));
+    scratch.run(&format!("bench nbd {uri} --overwrite --block-size 1M --seconds 1 --json"));
     server.interrupt();
     // It comes back, is known to be behind, and the other one goes before it has caught up.
     scratch.show(&["d0"]);

@@ -314,7 +314,9 @@ fn devices_change_under_a_server_and_its_clients() {
     let uri = scratch.uri("tank/vol0");
     write_blocks(&uri, 1..100);
     let mut load = scratch
-        .command(&format!("bench nbd {uri} --fua --queue-depth 4 --span 32M --seconds 60 --json"))
+        .command(&format!(
+            "bench nbd {uri} --overwrite --fua --queue-depth 4 --span 32M --seconds 60 --json"
+        ))
         .stdout(std::process::Stdio::piped())
         .spawn()
         .unwrap();
@@ -333,6 +335,23 @@ fn devices_change_under_a_server_and_its_clients() {
     let said = scratch.run("pool scrub tank");
     assert!(said.contains("with 0 errors"), "{said}");
     assert!(scratch.run("pool status").contains("No known data errors"));
+}
+
+#[test]
+fn bench_nbd_writes_to_a_volume_only_with_overwrite() {
+    let scratch = scratch("bench");
+    scratch.run(CREATE);
+    scratch.run("volume create -V 64M tank/vol0");
+    let server = scratch.server("serve");
+    let uri = scratch.uri("tank/vol0");
+    write_blocks(&uri, 1..100);
+    scratch.refused(&format!("bench nbd {uri} --count 500"), 1, "--overwrite");
+    scratch.refused(&format!("bench nbd {uri} --read-percent 99 --count 500"), 1, "of data there");
+    check_blocks(&uri, 1..100);
+    scratch.run(&format!("bench nbd {uri} --read-percent 100 --count 500"));
+    check_blocks(&uri, 1..100);
+    scratch.run(&format!("bench nbd {uri} --overwrite --count 500"));
+    assert!(server.interrupt().success());
 }
 
 #[test]

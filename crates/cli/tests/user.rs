@@ -18,7 +18,9 @@ fn devices_are_listed_with_what_is_in_them() {
     scratch.run("volume create -V 40M tank/vol0");
     let server = scratch.server("serve tank");
     let uri = scratch.uri("tank/vol0");
-    scratch.run(&format!("bench nbd {uri} --pattern sequential --block-size 1M --count 40 --json"));
+    scratch.run(&format!(
+        "bench nbd {uri} --overwrite --pattern sequential --block-size 1M --count 40 --json"
+    ));
     // The end of a group is the beginning of the next: an export in between is sure to commit.
     assert!(server.interrupt().success());
     let alloc = |line: &str| line.split('\t').nth(1).unwrap().parse::<u64>().unwrap();
@@ -303,7 +305,7 @@ fn sync_empties_the_log_and_wait_ends() {
     scratch.run("volume create -V 16M tank/vol0");
     let server = scratch.server("serve tank");
     let uri = scratch.uri("tank/vol0");
-    scratch.run(&format!("bench nbd {uri} --fua --count 50 --json"));
+    scratch.run(&format!("bench nbd {uri} --overwrite --fua --count 50 --json"));
     let log = || {
         let stats: serde_json::Value =
             serde_json::from_str(&scratch.run("pool stats --json tank")).unwrap();

@@ -3,6 +3,8 @@
 //! Each connection keeps its share of requests in flight. Data is pseudo-random and never the
 //! same twice in a row, since what compresses or repeats flatters some servers.
 
+mod overwrite;
+
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::Rc;
@@ -18,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::client::{Client, ClientError};
 use crate::latency::Latencies;
+pub use overwrite::DataFound;
 
 /// Version of the JSON that a run writes.
 pub const RESULT_FORMAT: &str = "forebay-bench-nbd/1";
@@ -71,9 +74,13 @@ pub struct BenchArgs {
     /// Where requests go.
     #[arg(long, value_enum, default_value = "random")]
     pub pattern: Pattern,
-    /// Percent of requests that read; the others write.
+    /// Percent of requests that read; the others write, and need --overwrite.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
     pub read_percent: u8,
+    /// Allow writes, which destroy what the export holds.
+    #[arg(long)]
+    #[serde(default)]
+    pub overwrite: bool,
     /// Bytes of each request.
     #[arg(long, default_value = "4K", value_parser = parse_bytes)]
     pub block_size: u64,
@@ -119,6 +126,15 @@ pub enum BenchError {
     Device(DeviceError),
     /// The arguments do not fit the export.
     Arguments(String),
+    /// The load would write, and `--overwrite` was not given. Nothing has been written.
+    WouldOverwrite {
+        /// The export, as the client names it.
+        export: String,
+        /// The load writes anywhere in this many first bytes of the export.
+        len_bytes: u64,
+        /// What the server tells about data in these bytes.
+        found: DataFound,
+    },
 }
 
 impl fmt::Display for BenchError {
@@ -127,6 +143,12 @@ impl fmt::Display for BenchError {
             Self::Client(e) => e.fmt(f),
             Self::Device(e) => e.fmt(f),
             Self::Arguments(why) => f.write_str(why),
+            Self::WouldOverwrite { export, len_bytes, found } => write!(
+                f,
+                "writes would destroy the first {} of {export} ({found}): give --overwrite to allow \
+                 them, or --read-percent 100 to only read",
+                format_bytes(*len_bytes)
+            ),
         }
     }
 }
@@ -307,10 +329,11 @@ pub async fn run(args: BenchArgs, stop: &Stop) -> Result<BenchReport, BenchError
     run_on(args, clients, stop).await
 }
 
-/// The same over devices that are there already, one per connection.
-pub async fn run_on<D: BlockDevice + 'static>(
+/// Runs the load over clients that are connected already, one per connection. Writes nothing
+/// unless the arguments have `overwrite`.
+pub async fn run_on(
     args: BenchArgs,
-    devices: Vec<Rc<D>>,
+    devices: Vec<Rc<Client>>,
     stop: &Stop,
 ) -> Result<BenchReport, BenchError> {
     let geometry = devices.first().map(|device| device.geometry());
@@ -338,6 +361,11 @@ pub async fn run_on<D: BlockDevice + 'static>(
     if args.count.map_or(args.seconds <= 0.0, |count| count == 0) {
         return Err(BenchError::Arguments("that is no time to measure in".into()));
     }
+    if args.read_percent < 100 && !args.overwrite {
+        let found = overwrite::find_data(&devices[0], span).await;
+        let export = devices[0].name().to_owned();
+        return Err(BenchError::WouldOverwrite { export, len_bytes: span, found });
+    }
     let start = rt::now();
     let measure_from = start + nanos(args.warmup_seconds);
     let end = match args.count {
@@ -364,7 +392,7 @@ pub async fn run_on<D: BlockDevice + 'static>(
             let (run, device, cursor) = (run.clone(), device.clone(), cursor.clone());
             let id = (index as u64) << 32 | u64::from(lane);
             rt::spawn(async move {
-                let outcome = run.work(&*device, index as u64, id, &cursor).await;
+                let outcome = run.work(&device, index as u64, id, &cursor).await;
                 if let Err(e) = outcome {
                     run.failed.borrow_mut().get_or_insert(e);
                     run.over.set(true);
@@ -410,9 +438,9 @@ impl Run {
     }
 
     /// One of the requests in flight, over and over.
-    async fn work<D: BlockDevice>(
+    async fn work(
         &self,
-        device: &D,
+        device: &Client,
         connection: u64,
         id: u64,
         cursor: &Cell<u64>,

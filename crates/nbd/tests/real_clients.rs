@@ -460,6 +460,7 @@ fn against(tool: &str, name: &str, line: impl Fn(&str, &str) -> Vec<String>) {
         client.close().await;
         let args = BenchArgs {
             uri,
+            overwrite: true,
             pattern: Pattern::Random,
             read_percent: 50,
             block_size: 4096,

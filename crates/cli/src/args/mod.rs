@@ -73,7 +73,8 @@ pub enum Command {
     /// Measure.
     #[command(
         arg_required_else_help = true,
-        after_help = "Example:\n  forebay bench nbd nbd://127.0.0.1:10809/tank/vol0 --fua"
+        after_help = "Example:\n  forebay bench nbd nbd://127.0.0.1:10809/tank/vol0 \
+            --read-percent 100"
     )]
     Bench {
         /// What to measure.
@@ -104,9 +105,12 @@ pub enum Command {
 /// The verbs of `forebay bench`.
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
-    /// Put a load on an NBD server, and print its rate and latencies. Writes destroy data.
-    #[command(after_help = "Example:\n  forebay bench nbd nbd://127.0.0.1:10809/tank/vol0 \
-        --fua --queue-depth 1 --seconds 10 --json")]
+    /// Put a load on an NBD server, and print its rate and latencies.
+    #[command(after_help = "Example:\n  \
+        forebay bench nbd nbd://127.0.0.1:10809/tank/vol0 --read-percent 100\n  \
+        forebay bench nbd nbd://127.0.0.1:10809/tank/scratch --overwrite --fua --queue-depth 1\n\n\
+        Writes destroy what the export holds: without --overwrite, only a load of reads alone is \
+        run.")]
     Nbd(forebay_nbd::bench::BenchArgs),
 }
 

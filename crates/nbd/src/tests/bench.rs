@@ -3,7 +3,7 @@ use forebay_rt::Runtime;
 use proptest::prelude::*;
 
 use super::*;
-use crate::bench::{BenchArgs, BenchReport, RESULT_FORMAT, Stop, run_on};
+use crate::bench::{BenchArgs, BenchError, BenchReport, DataFound, RESULT_FORMAT, Stop, run_on};
 use crate::latency::Latencies;
 
 #[derive(Parser)]
@@ -12,7 +12,13 @@ struct Command {
     bench: BenchArgs,
 }
 
+/// Arguments of a load that may write.
 fn args(words: &str) -> BenchArgs {
+    careful_args(&format!("--overwrite {words}"))
+}
+
+/// Arguments of a load that may write only when `words` allow it.
+fn careful_args(words: &str) -> BenchArgs {
     let line = format!("bench nbd://unused {words}");
     Command::try_parse_from(line.split_whitespace()).unwrap_or_else(|e| panic!("{e}")).bench
 }
@@ -59,6 +65,64 @@ fn a_run_does_what_its_arguments_say() {
             report.reads.unwrap().mean_us * share + report.writes.unwrap().mean_us * (1.0 - share);
         assert!((report.iops * busy / 1e6 - 2.0).abs() < 0.1);
     });
+}
+
+/// The export, range and data of the refusal that `words` meet.
+async fn refused_overwrite(client: &Rc<Client>, words: &str) -> (String, u64, DataFound) {
+    let outcome = run_on(careful_args(words), vec![client.clone()], &Stop::new()).await;
+    match outcome {
+        Err(BenchError::WouldOverwrite { export, len_bytes, found }) => (export, len_bytes, found),
+        other => panic!("{words}: {other:?}"),
+    }
+}
+
+#[test]
+fn load_writes_nothing_without_overwrite() {
+    Runtime::simulated(5).block_on(async {
+        let device = CachedDevice::new(1 << 20);
+        let server = server_of(device.clone(), Limits::default());
+        let client = Rc::new(connect(&server).await);
+        let refusal = refused_overwrite(&client, "--count 9").await;
+        let empty = DataFound::Exactly { data_bytes: 0 };
+        assert_eq!(refusal, ("test".to_owned(), 1 << 20, empty));
+
+        client.write(64 << 10, pattern(8192, 1), true).await.unwrap();
+        let before = device.seen.borrow().clone();
+        for (words, len_bytes, data_bytes) in [
+            ("--count 9", 1 << 20, 8192),
+            ("--count 9 --read-percent 99", 1 << 20, 8192),
+            ("--count 9 --span 68K", 68 << 10, 4096),
+            ("--count 9 --span 64K --fua", 64 << 10, 0),
+        ] {
+            let (_, range, found) = refused_overwrite(&client, words).await;
+            assert_eq!((range, found), (len_bytes, DataFound::Exactly { data_bytes }), "{words}");
+        }
+        assert_eq!(device.writes_begun.get(), 1);
+        assert!(*device.seen.borrow() == before);
+
+        let reads = careful_args("--count 9 --read-percent 100");
+        let report = run_on(reads, vec![client.clone()], &Stop::new()).await.unwrap();
+        assert_eq!((report.requests, device.writes_begun.get()), (9, 1));
+    });
+}
+
+#[test]
+fn refusal_to_overwrite_says_what_the_server_does_not_report() {
+    Runtime::simulated(6).block_on(async {
+        let server = server_of(CachedDevice::new(1 << 20), Limits::default());
+        let client = Client::over_simple(connect_raw(&server), "vol", "test").await.unwrap();
+        let (_, _, found) = refused_overwrite(&Rc::new(client), "--count 9").await;
+        assert_eq!(found, DataFound::NotReported);
+    });
+    let data = |found| {
+        let export = "nbd://host/tank/vol0".to_owned();
+        BenchError::WouldOverwrite { export, len_bytes: 8 << 30, found }.to_string()
+    };
+    assert_eq!(
+        data(DataFound::Exactly { data_bytes: 3 << 20 }),
+        "writes would destroy the first 8G of nbd://host/tank/vol0 (3M of data there now): give \
+         --overwrite to allow them, or --read-percent 100 to only read"
+    );
 }
 
 #[test]
