@@ -1,4 +1,4 @@
-//! Devices that fail, leave, return and are replaced.
+//! Administration: members that fail, leave, return and are replaced.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -18,11 +18,11 @@ use crate::member::{ErrorCounts, Member, MemberSpec, MemberState};
 pub struct MemberStatus {
     /// The member.
     pub id: DeviceId,
-    /// The number of its group.
+    /// Number of its group.
     pub group: usize,
-    /// Its column. Members that share one replace each other.
+    /// Its column. Members that share a column replace each other.
     pub column: usize,
-    /// Whether it is to replace another member of its column.
+    /// Whether it replaces another member of its column.
     pub replacement: bool,
     /// The name of its device, when it is open.
     pub name: Option<String>,
@@ -30,10 +30,10 @@ pub struct MemberStatus {
     pub state: MemberState,
     /// Its errors.
     pub errors: ErrorCounts,
-    /// How many segments are missing or outdated here.
+    /// Number of segments that are missing or outdated here.
     pub stale_segments: u32,
-    /// Segments (ids) that are missing or outdated here, or would be after a crash: what the
-    /// pool keeps, and gives back in [`MemberSpec::stale`].
+    /// Ids of segments that are missing or outdated here, or would be after a crash. The pool
+    /// stores them and returns them in [`MemberSpec::stale`].
     pub durable_stale: Vec<Range<u32>>,
 }
 
@@ -72,7 +72,7 @@ impl Array {
         Ok(self.find(id)?.1.device())
     }
 
-    /// Segments that some member that can be written misses: what there is to rebuild.
+    /// Segments to rebuild: those that are outdated on a writable member.
     #[must_use]
     pub fn stale_segments(&self) -> Vec<SegmentId> {
         let mut segments = std::collections::BTreeSet::new();
@@ -104,12 +104,12 @@ impl Array {
         }
     }
 
-    /// A write or flush failed on a member.
+    /// Changes the state of a member whose write or flush failed.
     pub(crate) fn fail_member(&self, group: &Group, member: &Member, cause: &DeviceError) {
         if self.lose_if_gone(member, cause) || member.state() != MemberState::Online {
             return;
         }
-        // A group that would be lost without it goes on reading what it held before.
+        // A group that needs the member continues to read its earlier data.
         let to = match self.check_without(group, member.id) {
             Ok(()) => MemberState::Faulted,
             Err(_) => MemberState::Degraded,
@@ -117,7 +117,8 @@ impl Array {
         self.change_state(member, to, Some(cause.clone()));
     }
 
-    /// A device that is gone, or does not answer, is out, whatever was asked of it.
+    /// Stops using a member whose device is gone or timed out, after any command. Returns whether
+    /// the member was in use.
     pub(crate) fn lose_if_gone(&self, member: &Member, cause: &DeviceError) -> bool {
         let to = match cause.kind {
             ErrorKind::Gone => MemberState::Removed,
@@ -138,14 +139,14 @@ impl Array {
         })
     }
 
-    /// Stops using a member because of `cause`, unless it is needed.
+    /// Stops using a member because of `cause`, unless the group needs it.
     pub(crate) fn fault_for(&self, group: &Group, member: &Member, cause: DeviceError) {
         if member.is_readable() && self.check_without(group, member.id).is_ok() {
             self.change_state(member, MemberState::Faulted, Some(cause));
         }
     }
 
-    /// Stops using a member that has done too much wrong. Refused when it is needed.
+    /// Stops using a member with too many errors. Fails when the group needs it.
     pub fn fault(&self, id: DeviceId) -> Result<(), ArrayError> {
         let (group, member) = self.find(id)?;
         self.check_without(&group, id)?;
@@ -153,15 +154,15 @@ impl Array {
         Ok(())
     }
 
-    /// Counts a write or flush that failed on a member outside of the segments: labels are not the
-    /// array's, but whoever reads the counters asks why a member was failed.
+    /// Counts a failed write or flush of a member's labels. Labels are not the array's, but the
+    /// member's counters must explain why it failed.
     pub fn count_write_error(&self, id: DeviceId) -> Result<(), ArrayError> {
         let (_, member) = self.find(id)?;
         member.count_write_error();
         Ok(())
     }
 
-    /// Takes a member out and closes its device, after a last flush. Refused when it is needed.
+    /// Flushes a member, takes it offline and closes its device. Fails when the group needs it.
     pub async fn offline(&self, id: DeviceId) -> Result<(), ArrayError> {
         let (group, member) = self.find(id)?;
         self.check_without(&group, id)?;
@@ -171,15 +172,15 @@ impl Array {
         {
             self.fail_member(&group, &member, &cause);
         }
-        // Another may have failed during the flush.
+        // Another member may have failed during the flush.
         self.check_without(&group, id)?;
         self.change_state(&member, MemberState::Offline, None);
         member.set_device(None);
         Ok(())
     }
 
-    /// Closes the device of a member that is not in use: it has failed, or was taken offline. What it
-    /// held cannot be looked at any more until it comes back. Refused while it is read or written.
+    /// Takes a member offline and closes its device without a flush. Its data cannot be read until
+    /// it returns. Fails when the group needs it.
     pub fn close(&self, id: DeviceId) -> Result<(), ArrayError> {
         let (group, member) = self.find(id)?;
         if member.is_readable() {
@@ -190,8 +191,8 @@ impl Array {
         Ok(())
     }
 
-    /// Takes a member back, with a device or with the one it still has. Its error counters start
-    /// again. What it missed stays outdated until it is rebuilt.
+    /// Brings a member online, with a new device or the one it still has, and clears its error
+    /// counters. Segments that it missed stay outdated until they are rebuilt.
     pub fn online(&self, id: DeviceId, device: Option<Device>) -> Result<(), ArrayError> {
         let (group, member) = self.find(id)?;
         check_size(&group.geometry(), id, device.as_ref())?;
@@ -204,7 +205,7 @@ impl Array {
         Ok(())
     }
 
-    /// Starts a member's error counters again.
+    /// Clears a member's error counters.
     pub fn clear_errors(&self, id: DeviceId) -> Result<(), ArrayError> {
         self.find(id)?.1.clear_errors();
         Ok(())
@@ -217,7 +218,7 @@ impl Array {
         check_size(&group.geometry(), id, Some(device))
     }
 
-    /// A member that has everything still to get.
+    /// A new member whose segments are all outdated.
     fn empty_member(group: &Group, id: DeviceId, device: Device) -> Rc<Member> {
         let geometry = group.geometry();
         let config = MemberSpec::healthy(id, device);
@@ -226,8 +227,8 @@ impl Array {
         Rc::new(member)
     }
 
-    /// Adds a copy to a mirror, or makes a single device a mirror. All its segments are outdated
-    /// until they are rebuilt (or reset, when they are free).
+    /// Adds a copy to a mirror, or turns a single device into a mirror. All segments of the copy
+    /// are outdated until they are rebuilt, or reset when they are free.
     pub fn attach(&self, to: DeviceId, id: DeviceId, device: Device) -> Result<(), ArrayError> {
         let (group, _) = self.find(to)?;
         self.check_new(&group, id, &device)?;
@@ -247,8 +248,8 @@ impl Array {
         Ok(())
     }
 
-    /// Starts to replace a member: writes go to both from now on, and when the new one has been
-    /// rebuilt the old one can be detached.
+    /// Starts to replace a member: both members get all writes from now on. Once the new member is
+    /// rebuilt, the old one can be detached.
     pub fn replace(&self, old: DeviceId, id: DeviceId, device: Device) -> Result<(), ArrayError> {
         let (group, _) = self.find(old)?;
         self.check_new(&group, id, &device)?;
@@ -262,13 +263,13 @@ impl Array {
         Ok(())
     }
 
-    /// Members whose replacement holds everything: those to detach now.
+    /// Members to detach: their replacement is up to date.
     #[must_use]
     pub fn replaced(&self) -> Vec<DeviceId> {
         let mut done = Vec::new();
         for group in self.groups.borrow().iter() {
             for slot in group.slots.borrow().iter() {
-                // The last is the newest wish; the others go when it is ready.
+                // The last member of a slot is the newest replacement.
                 let Some((newest, olds)) = slot.split_last() else { continue };
                 if newest.is_writable() && newest.durable_stale_ranges().is_empty() {
                     done.extend(olds.iter().map(|member| member.id));
@@ -278,8 +279,8 @@ impl Array {
         done
     }
 
-    /// Removes a copy from a mirror, a replaced member, or a replacement that is given up.
-    /// Refused when data would be lost by it.
+    /// Removes a copy from a mirror, a replaced member, or an abandoned replacement. Fails when
+    /// data would be lost.
     pub fn detach(&self, id: DeviceId) -> Result<(), ArrayError> {
         let (group, member) = self.find(id)?;
         let mut geometry = group.geometry();
@@ -300,7 +301,7 @@ impl Array {
         } else {
             slots[column].retain(|m| m.id != id);
         }
-        // Reads and writes on their way keep the device open until they end.
+        // Reads and writes in flight keep the device open until they end.
         member.set_device(None);
         Ok(())
     }

@@ -1,8 +1,8 @@
-//! What a block could have been, for those who know its checksum.
+//! Alternatives: every possible version of a block, for a caller that knows its checksum.
 //!
-//! Here, and only here, columns are read that may not be trusted: those of failed members, and
-//! those that missed a write. A segment's rows are written once in its life, so what a checksum
-//! accepts of them is right; and after more failures than parity covers it may be all there is.
+//! Only this file reads untrusted columns: those of failed members, and those that missed a write.
+//! A segment's rows are written once in its life, so a version that the checksum accepts is right.
+//! After more failures than parity covers, an untrusted column may be the only source.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,34 +15,35 @@ use crate::Array;
 use crate::error::ArrayError;
 use crate::geometry::ColumnRange;
 use crate::kernel::ParityKernel;
-use crate::read::ColumnReads;
+use crate::read::SegmentSource;
 
-/// Versions of one block, best guess first: what the members say, then what follows from the
-/// others when any set of them, as large as parity allows, is taken for wrong.
+/// Versions of one block, best guess first: the versions that members hold, then those computed
+/// from the other columns. Each computation distrusts a set of columns as large as parity allows.
 pub struct Alternatives {
-    /// What members hold as the block itself.
+    /// The block itself, as members hold it.
     direct: VecDeque<IoBuf>,
     parity: Option<FromParity>,
 }
 
-/// Versions that are computed.
+/// Computed versions.
 struct FromParity {
     kernel: Arc<dyn ParityKernel>,
     role: usize,
-    /// What members hold of each role: mostly one version, none when unreadable, several when
-    /// members that replace each other differ.
+    /// The versions that members hold of each role: usually one, none when unreadable, several
+    /// when members that replace each other differ.
     versions: Vec<Vec<IoBuf>>,
-    /// Sets of roles that are taken for wrong.
+    /// Sets of distrusted roles.
     distrusted: Vec<Vec<usize>>,
     next_set: usize,
-    /// Roles that contribute another than their first version, and which, fewest first.
+    /// For each combination, the roles that use a later version than their first, and which
+    /// version. Combinations with the fewest such roles come first.
     picks: Vec<Vec<(usize, usize)>>,
     next_pick: usize,
 }
 
-/// Most versions that are computed of one block. Where many members are being replaced at once
-/// every one of them has two versions, and all combinations of those would take for ever.
-const COMPUTED_MAX: usize = 1 << 14;
+/// Most versions computed of one block. When many members are replaced at once, each has two
+/// versions, and trying every combination would take too long.
+const MAX_COMPUTED_VERSIONS: usize = 1 << 14;
 
 impl FromParity {
     fn new(
@@ -51,13 +52,13 @@ impl FromParity {
         versions: Vec<Vec<IoBuf>>,
         distrusted: Vec<Vec<usize>>,
     ) -> Self {
-        let most = (COMPUTED_MAX / distrusted.len().max(1)).max(1);
+        let max_picks = (MAX_COMPUTED_VERSIONS / distrusted.len().max(1)).max(1);
         let mut picks: Vec<Vec<(usize, usize)>> = vec![Vec::new()];
         let mut at = 0;
-        // Each one is the start of those that deviate in one more, later role.
-        while at < picks.len() && picks.len() < most {
+        // Each combination is extended by a deviation in one later role.
+        while at < picks.len() && picks.len() < max_picks {
             let later = picks[at].last().map_or(0, |(role, _)| role + 1);
-            // The versions of the wanted role itself are never used here.
+            // The versions of the wanted role itself are never used.
             for other in (later..versions.len()).filter(|other| *other != role) {
                 for version in 1..versions[other].len() {
                     let mut pick = picks[at].clone();
@@ -67,7 +68,7 @@ impl FromParity {
             }
             at += 1;
         }
-        picks.truncate(most);
+        picks.truncate(max_picks);
         Self { kernel, role, versions, distrusted, next_set: 0, picks, next_pick: 0 }
     }
 
@@ -100,7 +101,7 @@ impl Iterator for Alternatives {
     }
 }
 
-/// Every set of `size` of `roles`.
+/// Every subset of `roles` with `size` members.
 fn sets(roles: &[usize], size: usize) -> Vec<Vec<usize>> {
     if size == 0 {
         return vec![Vec::new()];
@@ -116,7 +117,7 @@ fn sets(roles: &[usize], size: usize) -> Vec<Vec<usize>> {
 }
 
 impl Array {
-    /// Everything that one block could have been. The error is that there is nothing at all.
+    /// Every possible version of one block. Fails when there is none.
     pub async fn alternatives(&self, addr: BlockAddr) -> Result<Alternatives, ArrayError> {
         let group = self.group_of(addr.segment())?;
         let geometry = group.geometry();
@@ -125,21 +126,20 @@ impl Array {
             let (segment, first) = (addr.segment(), addr.block());
             return Err(ArrayError::OutOfRange { segment, first, count: 1, limit });
         }
-        let place =
-            ColumnReads { group: &group, index: geometry.index_of(addr.segment()), bad: &[] };
+        let index = geometry.index_of(addr.segment());
+        let source = &SegmentSource { group: &group, index, excluded: &[] };
         let (role, start_bytes) = geometry.locate(addr.block());
         let end_bytes = start_bytes + BLOCK_BYTES;
 
         // A mirror's columns are all role 0.
         let roles = if group.kernel.is_some() { geometry.members } else { geometry.data_columns() };
-        let place = &place;
         let reads = (0..roles).map(|role| async move {
             let range = ColumnRange { role, start_bytes, end_bytes };
-            let trusted = place.group.sources(place.index, role);
-            let trusted = trusted.iter().map(|member| self.read_member(place, member, range));
+            let trusted = source.group.sources(source.index, role);
+            let trusted = trusted.iter().map(|member| self.read_member(source, member, range));
             let mut outcomes = rt::join_all(trusted).await;
-            let offset_bytes = geometry.column_start_bytes(place.index) + start_bytes;
-            for member in place.group.suspects(place.index, role) {
+            let offset_bytes = geometry.column_start_bytes(source.index) + start_bytes;
+            for member in source.group.suspects(source.index, role) {
                 outcomes.push(member.read(offset_bytes, BLOCK_BYTES).await);
             }
             outcomes
@@ -165,8 +165,8 @@ impl Array {
         let others: Vec<usize> =
             (0..roles).filter(|other| *other != role && !versions[*other].is_empty()).collect();
         let parity = match group.kernel.clone() {
-            // Leaving out exactly as many as can be spared covers every smaller guess: columns
-            // that are right may be left out too.
+            // Leaving out as many columns as possible covers every smaller set, because right
+            // columns may be left out too.
             Some(kernel) if others.len() >= need => {
                 let distrusted = sets(&others, others.len() - need);
                 Some(FromParity::new(kernel, role, versions, distrusted))

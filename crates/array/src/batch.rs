@@ -1,30 +1,30 @@
-//! Whole rows on their way to the devices.
+//! A batch: whole rows, filled block by block before they are written.
 
 use forebay_device::IoBuf;
 use forebay_units::{BLOCK_LEN, BlockAddr, SegmentId};
 
 use crate::geometry::GroupGeometry;
 
-/// Whose bytes a batch carries, for the accounts.
+/// The origin of a batch's data, for the statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WriteKind {
     /// Data that clients wrote.
     User,
     /// Blocks that the cleaner moves.
     Cleaning,
-    /// The pool's own records.
+    /// The map journal.
     Map,
 }
 
-/// Rows that are being filled. Blocks may be put in any order; those that are not put are zeros.
+/// Rows under construction. Blocks may be put in any order; blocks that are not put are zeros.
 pub struct RowBatch {
     pub(crate) geometry: GroupGeometry,
     pub(crate) segment: SegmentId,
     pub(crate) first_row: u32,
     pub(crate) rows: u32,
     pub(crate) kind: WriteKind,
-    /// Whether what it holds is written elsewhere too: for the accounts.
-    pub(crate) copy: bool,
+    /// Whether it is a copy of another batch, for the statistics.
+    pub(crate) is_copy: bool,
     /// One buffer per data column.
     columns: Vec<IoBuf>,
     /// One bit per block that was put.
@@ -42,10 +42,10 @@ impl RowBatch {
         let len = u64::from(rows) * geometry.unit_bytes;
         let columns = (0..geometry.data_columns()).map(|_| IoBuf::recycled(len as usize)).collect();
         let put = vec![0; (rows * geometry.blocks_per_row()).div_ceil(64) as usize];
-        Self { geometry, segment, first_row, rows, kind, copy: false, columns, put }
+        Self { geometry, segment, first_row, rows, kind, is_copy: false, columns, put }
     }
 
-    /// Blocks that it takes.
+    /// Blocks in the batch.
     #[must_use]
     pub fn blocks(&self) -> u32 {
         self.rows * self.geometry.blocks_per_row()
@@ -57,7 +57,7 @@ impl RowBatch {
         BlockAddr::new(self.segment, self.first_row * self.geometry.blocks_per_row() + index)
     }
 
-    /// Room for block `index`, to be filled whole. Panics when it is past the end.
+    /// The buffer of block `index`, which the caller fills whole. Panics past the end.
     pub fn block_mut(&mut self, index: u32) -> &mut [u8] {
         assert!(index < self.blocks(), "block {index} is past the end of a batch");
         self.put[index as usize / 64] |= 1 << (index % 64);
@@ -65,13 +65,13 @@ impl RowBatch {
         &mut self.columns[role][offset_bytes as usize..][..BLOCK_LEN]
     }
 
-    /// Copies one block in. Panics when it is past the end.
+    /// Copies one block in. Panics past the end.
     pub fn put(&mut self, index: u32, block: &[u8; BLOCK_LEN]) {
         self.block_mut(index).copy_from_slice(block);
     }
 
-    /// Copies blocks in from `first` on. Panics when they reach past the end or `bytes` is not a
-    /// whole number of blocks.
+    /// Copies blocks in from `first` on. Panics when they reach past the end, or when `bytes` is
+    /// not a whole number of blocks.
     pub fn put_run(&mut self, first: u32, bytes: &[u8]) {
         assert!(bytes.len().is_multiple_of(BLOCK_LEN), "a run is whole blocks");
         let blocks = (bytes.len() / BLOCK_LEN) as u32;
@@ -86,35 +86,35 @@ impl RowBatch {
         }
     }
 
-    /// The same rows of a doubled segment again, where their copies belong
-    /// ([`GroupGeometry::copy_of`]). `None` when they are not among those that have copies.
+    /// A batch of the copies of these rows of a doubled segment ([`GroupGeometry::copy_of`]).
+    /// `None` when the rows have no copies.
     #[must_use]
     pub fn copied(&self) -> Option<RowBatch> {
-        let filled = self.geometry.doubled_rows();
-        if self.first_row + self.rows > filled {
+        let doubled_rows = self.geometry.doubled_rows();
+        if self.first_row + self.rows > doubled_rows {
             return None;
         }
-        let first_row = self.first_row + filled;
+        let first_row = self.first_row + doubled_rows;
         let mut copy = Self::new(self.geometry, self.segment, first_row, self.rows, self.kind);
-        copy.copy = true;
+        copy.is_copy = true;
         for index in 0..self.blocks() {
             if let Some(block) = self.block(index) {
                 let to = self.addr(index).block();
-                let to = self.geometry.copy_of(to).expect("it is among the rows that are filled");
+                let to = self.geometry.copy_of(to).expect("the row has a copy");
                 copy.put_run(to - first_row * self.geometry.blocks_per_row(), block);
             }
         }
         Some(copy)
     }
 
-    /// Makes the batch shorter: only its first `rows` rows are written.
+    /// Shortens the batch to its first `rows` rows.
     pub fn truncate_rows(&mut self, rows: u32) {
         self.rows = self.rows.min(rows);
         let len = u64::from(self.rows) * self.geometry.unit_bytes;
         self.columns.iter_mut().for_each(|column| column.truncate(len as usize));
     }
 
-    /// What was put at `index`, when something was: for reading data that is on its way.
+    /// The block that was put at `index`, if any.
     #[must_use]
     pub fn block(&self, index: u32) -> Option<&[u8]> {
         if index >= self.blocks() || self.put[index as usize / 64] >> (index % 64) & 1 == 0 {
@@ -128,7 +128,7 @@ impl RowBatch {
     pub(crate) fn into_columns(mut self) -> Vec<IoBuf> {
         for index in 0..self.blocks() {
             if self.put[index as usize / 64] >> (index % 64) & 1 == 0 {
-                // What lay in the recycled memory before must not reach a device.
+                // Old content of recycled memory must not reach a device.
                 self.block_mut(index).fill(0);
             }
         }

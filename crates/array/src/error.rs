@@ -1,4 +1,4 @@
-//! What can go wrong in an array, for the operator and for the rooms above.
+//! Errors of the array.
 
 use std::fmt;
 
@@ -6,7 +6,6 @@ use forebay_device::DeviceError;
 use forebay_units::{BlockAddr, DeviceId, SegmentId};
 
 use crate::geometry::{GeometryError, Layout};
-use crate::member::MemberState;
 
 /// An error of the array.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,57 +31,57 @@ pub enum ArrayError {
     OutOfRange {
         /// The segment.
         segment: SegmentId,
-        /// First block (or row) asked for.
+        /// First block or row of the range.
         first: u32,
-        /// How many.
+        /// Blocks or rows of the range.
         count: u32,
-        /// How many the segment has.
+        /// Blocks or rows of the segment.
         limit: u32,
     },
-    /// Too many columns are missing, outdated or unreadable: the data cannot be had now.
+    /// Too many columns are missing, outdated or unreadable.
     Unreadable {
         /// Where the range starts.
         addr: BlockAddr,
-        /// Blocks asked for.
+        /// Blocks of the range.
         blocks: u32,
         /// Columns that could be read.
         have: usize,
         /// Columns needed.
         need: usize,
-        /// What the devices said, when they said something.
+        /// The errors of the devices, if any.
         causes: Vec<DeviceError>,
     },
-    /// Too few members can be written to; nothing was written. Choose a segment of another group,
-    /// or bring devices back.
+    /// Too few members accept writes; nothing was written.
     NotWritable {
         /// The segment.
         segment: SegmentId,
-        /// Columns that could be written.
+        /// Columns that accept writes.
         have: usize,
         /// Columns needed.
         need: usize,
     },
-    /// A write failed on more members than the layout can miss. What the segment got since the
-    /// last good flush may be gone: put it elsewhere.
+    /// A write failed on more members than the layout can miss. Data written to the segment since
+    /// the last successful flush may be lost: the caller writes them elsewhere.
     SegmentLost {
         /// The segment.
         segment: SegmentId,
-        /// What the devices said.
+        /// The errors of the devices.
         causes: Vec<DeviceError>,
     },
-    /// After flushing, these segments miss more columns than the layout can. What they got since
-    /// the last good flush may be gone: put it elsewhere, reset the segments, and flush again.
+    /// After a flush, these segments lack more columns than the layout can miss. Data written to
+    /// them since the last successful flush may be lost. The caller writes these data elsewhere,
+    /// resets the segments, and flushes again.
     FlushLost {
         /// The segments.
         segments: Vec<SegmentId>,
-        /// What the devices said.
+        /// The errors of the devices.
         causes: Vec<DeviceError>,
     },
-    /// Without this device some data could not be read any more.
+    /// Without this device some data would become unreadable.
     WouldLose {
         /// The device.
         device: DeviceId,
-        /// A segment that would be lost (the first one).
+        /// The first segment that would become unreadable.
         segment: SegmentId,
     },
     /// A device is too small for its column.
@@ -96,22 +95,15 @@ pub enum ArrayError {
     },
     /// The group cannot have more members.
     Full {
-        /// The device that was to be added.
+        /// The device to add.
         device: DeviceId,
     },
-    /// This needs a mirror (or a single device).
+    /// The operation needs a mirror or a single device.
     NotMirror {
-        /// The device named.
-        device: DeviceId,
-        /// The layout it is part of.
-        layout: Layout,
-    },
-    /// The device is in a state in which this makes no sense.
-    WrongState {
         /// The device.
         device: DeviceId,
-        /// Its state.
-        state: MemberState,
+        /// The layout of its group.
+        layout: Layout,
     },
     /// There is no open device behind the member.
     NotOpen {
@@ -125,27 +117,24 @@ impl fmt::Display for ArrayError {
         match self {
             Self::Geometry(error) => write!(f, "{error}"),
             Self::NoSuchSegment { segment } => {
-                write!(f, "segment {segment} belongs to no group: is a group missing?")
+                write!(f, "segment {segment} belongs to no group")
             }
             Self::NoSuchDevice { device } => write!(f, "the pool has no device {device}"),
             Self::DeviceInUse { device } => write!(f, "device {device} is in the pool already"),
-            Self::OutOfRange { segment, first, count, limit } => write!(
-                f,
-                "segment {segment}: {count} from {first} on end past the {limit} that it has"
-            ),
+            Self::OutOfRange { segment, first, count, limit } => {
+                write!(f, "segment {segment}: {count} from {first} on end past its {limit}")
+            }
             Self::Unreadable { addr, blocks, have, need, causes } => {
                 write!(
                     f,
                     "{addr}: {blocks} blocks cannot be read: {have} good columns are at hand, \
-                     {need} are needed; bring devices back"
+                     {need} are needed"
                 )?;
                 list(f, causes)
             }
-            Self::NotWritable { segment, have, need } => write!(
-                f,
-                "segment {segment}: {have} devices can be written, {need} are needed; bring \
-                 devices back or replace them"
-            ),
+            Self::NotWritable { segment, have, need } => {
+                write!(f, "segment {segment}: {have} devices can be written, {need} are needed")
+            }
             Self::SegmentLost { segment, causes } => {
                 write!(f, "segment {segment}: writes failed on more devices than may be missing")?;
                 list(f, causes)
@@ -164,20 +153,18 @@ impl fmt::Display for ArrayError {
             Self::WouldLose { device, segment } => write!(
                 f,
                 "device {device} is needed: without it segment {segment} (and perhaps others) \
-                 could not be read; let rebuilding finish, or bring other devices back first"
+                 could not be read"
             ),
-            Self::TooSmall { device, size_bytes, needed_bytes } => write!(
-                f,
-                "device {device} has {size_bytes} bytes, {needed_bytes} are needed: use a larger one"
-            ),
+            Self::TooSmall { device, size_bytes, needed_bytes } => {
+                write!(f, "device {device} has {size_bytes} bytes, {needed_bytes} are needed")
+            }
             Self::Full { device } => {
-                write!(f, "device {device} cannot be added: the group has all it can have")
+                write!(f, "device {device} cannot be added: the group is full")
             }
             Self::NotMirror { device, layout } => write!(
                 f,
-                "device {device} is part of a {layout}: only mirrors and single devices can do this"
+                "device {device} is part of a {layout}: this needs a mirror or a single device"
             ),
-            Self::WrongState { device, state } => write!(f, "device {device} is {state}"),
             Self::NotOpen { device } => write!(f, "device {device} is not open"),
         }
     }

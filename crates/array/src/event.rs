@@ -1,6 +1,6 @@
-//! What the array has to say without being asked.
+//! Events that the array reports to the pool.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -10,10 +10,11 @@ use forebay_units::{BlockAddr, DeviceId};
 
 use crate::member::MemberState;
 
-/// Something happened that the pool must act on or tell the operator.
+/// Something that the pool must act on or report to the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ArrayEvent {
-    /// A member changed its state. Its set of outdated segments may have grown: keep it.
+    /// A member changed its state. Its set of outdated segments may have grown: the pool stores
+    /// it.
     StateChanged {
         /// The member.
         device: DeviceId,
@@ -21,46 +22,44 @@ pub enum ArrayEvent {
         from: MemberState,
         /// Its state now.
         to: MemberState,
-        /// The failure that caused it, when one did.
+        /// The failure that caused the change, if any.
         cause: Option<DeviceError>,
     },
-    /// A read failed and other columns answered: check and repair the place.
+    /// A read failed. The pool checks and repairs the place.
     ReadFailed {
         /// The member.
         device: DeviceId,
-        /// A block of the range (of the row, when the column holds parity).
+        /// A block of the range; of the row, when the column holds parity.
         addr: BlockAddr,
-        /// What the device said.
+        /// The device's error.
         cause: DeviceError,
     },
     /// A column held wrong data and was rewritten.
     Repaired {
         /// The member.
         device: DeviceId,
-        /// The block (of the row, when the column holds parity).
+        /// The first block; of the row, when the column holds parity.
         addr: BlockAddr,
-        /// How many bytes were rewritten.
+        /// Bytes that were rewritten.
         len_bytes: u64,
     },
 }
 
-/// Events that wait to be taken. State changes are always kept; of the others, which a bad device
-/// can produce without end, only so many.
+/// The queue of events. It keeps every state change, but only so many other events, because a bad
+/// device can produce them without end.
 #[derive(Default)]
 pub struct ArrayEvents {
     queue: RefCell<VecDeque<ArrayEvent>>,
-    dropped: Cell<u64>,
     changed: Rc<Notify>,
 }
 
-/// Beyond this many, repairs and read errors are only counted.
-const EVENT_LIMIT: usize = 1024;
+/// Most events in the queue before repairs and read errors are dropped.
+const MAX_QUEUED_EVENTS: usize = 1024;
 
 impl ArrayEvents {
     pub(crate) fn push(&self, event: ArrayEvent) {
         let mut queue = self.queue.borrow_mut();
-        if queue.len() >= EVENT_LIMIT && !matches!(event, ArrayEvent::StateChanged { .. }) {
-            self.dropped.set(self.dropped.get() + 1);
+        if queue.len() >= MAX_QUEUED_EVENTS && !matches!(event, ArrayEvent::StateChanged { .. }) {
             return;
         }
         queue.push_back(event);
@@ -68,7 +67,7 @@ impl ArrayEvents {
         self.changed.notify_all();
     }
 
-    /// Takes the events so far.
+    /// Takes all events out of the queue.
     #[must_use]
     pub fn take(&self) -> Vec<ArrayEvent> {
         self.queue.take().into()
@@ -77,11 +76,5 @@ impl ArrayEvents {
     /// Waits until there is an event.
     pub async fn wait(&self) {
         self.changed.until(|| !self.queue.borrow().is_empty()).await;
-    }
-
-    /// Events that were counted only.
-    #[must_use]
-    pub fn dropped(&self) -> u64 {
-        self.dropped.get()
     }
 }

@@ -1,9 +1,9 @@
-//! Address maths of one group: which device, and where on it, a block of a segment lies.
+//! Address arithmetic of one group: the device and the offset of each block of a segment.
 //!
 //! A *segment* takes one contiguous *column* from every member. A *row* takes `unit_bytes` from
-//! every column. Which column plays which *role* (data column 0, 1, …, then parity P, Q, R) turns
-//! by one with each segment and never within one, so that parity over many rows is one run over
-//! whole columns and a batch of rows is one write per device.
+//! every column. Each column has a *role*: data column 0, 1, …, then parity P, Q, R. Roles rotate
+//! by one with each segment and never within a segment. So parity over many rows is one run over
+//! whole columns, and a batch of rows is one write per device.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use forebay_units::{BLOCK_BYTES, BlockAddr, SegmentId};
 /// Most members a group may have.
 pub const MAX_MEMBERS: usize = 24;
 
-/// How a group spreads its data.
+/// How a group distributes its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Layout {
     /// Striped, no redundancy.
@@ -28,7 +28,8 @@ pub enum Layout {
 }
 
 impl Layout {
-    /// Columns of a row that are not data, of so many members: how many may be missing.
+    /// Columns of a row that are not data, for a group of `members`: as many columns may be
+    /// missing.
     #[must_use]
     pub fn parity_columns(self, members: usize) -> usize {
         match self {
@@ -40,7 +41,7 @@ impl Layout {
         }
     }
 
-    /// Columns of a row that hold different data, of so many members; 0 when they are too few.
+    /// Columns of a row that hold different data, for a group of `members`; 0 for too few members.
     #[must_use]
     pub fn data_columns(self, members: usize) -> usize {
         members.saturating_sub(self.parity_columns(members))
@@ -59,10 +60,11 @@ impl fmt::Display for Layout {
     }
 }
 
-/// Shape of one group. All maths on it is pure; [`GroupGeometry::check`] makes it safe to use.
+/// Shape of one group. All its functions are pure; [`GroupGeometry::check`] makes them safe to
+/// call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupGeometry {
-    /// How data is spread.
+    /// The layout of the data.
     pub layout: Layout,
     /// Members, without replacements in progress.
     pub members: usize,
@@ -74,7 +76,7 @@ pub struct GroupGeometry {
     pub data_start_bytes: u64,
     /// The first segment id of this group.
     pub first_segment: u32,
-    /// How many segment ids this group owns.
+    /// Number of segment ids that this group owns.
     pub segments: u32,
 }
 
@@ -85,9 +87,9 @@ pub enum GeometryError {
     Members {
         /// The layout.
         layout: Layout,
-        /// Members asked for.
+        /// Members of the group.
         members: usize,
-        /// Fewest the layout takes.
+        /// Fewest members of the layout.
         least: usize,
     },
     /// A size that must be a multiple of another is not, or is zero.
@@ -99,16 +101,16 @@ pub enum GeometryError {
         /// What it must be a positive multiple of.
         multiple_of_bytes: u64,
     },
-    /// A segment holds more blocks than an address can name.
+    /// A segment has more blocks than an address can name.
     TooManyBlocks {
-        /// Blocks that a segment would hold.
+        /// Blocks of a segment.
         blocks: u64,
     },
     /// No segments, or ids past what an address can name.
     Segments {
         /// First id.
         first_segment: u32,
-        /// How many.
+        /// Number of segments.
         segments: u32,
     },
     /// The members would have to be larger than a device can be.
@@ -123,23 +125,20 @@ pub enum GeometryError {
 impl fmt::Display for GeometryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Members { layout, members, least } => write!(
-                f,
-                "{layout} takes {least} to {MAX_MEMBERS} devices, not {members}: name more or \
-                 fewer devices, or choose another layout"
-            ),
+            Self::Members { layout, members, least } => {
+                write!(f, "{layout} takes {least} to {MAX_MEMBERS} devices, not {members}")
+            }
             Self::Unaligned { field, bytes, multiple_of_bytes } => {
                 write!(f, "{field} is {bytes}, but must be a multiple of {multiple_of_bytes}")
             }
             Self::TooManyBlocks { blocks } => write!(
                 f,
-                "a segment of {blocks} blocks is larger than {} blocks: choose smaller columns",
+                "a segment of {blocks} blocks is larger than {} blocks",
                 BlockAddr::MAX_BLOCKS
             ),
             Self::Segments { first_segment, segments } => write!(
                 f,
-                "{segments} segments from {first_segment} on do not fit the {} ids of a pool: \
-                 choose larger columns",
+                "{segments} segments from {first_segment} on do not fit the {} ids of a pool",
                 BlockAddr::MAX_SEGMENTS
             ),
             Self::TooLarge => write!(f, "the columns end past what a device can address"),
@@ -150,20 +149,20 @@ impl fmt::Display for GeometryError {
 
 impl std::error::Error for GeometryError {}
 
-/// A run of logical bytes that lies in one piece in one data column.
+/// A run of logical bytes that is contiguous in one data column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// The data column (role).
     pub role: usize,
-    /// Where in the column.
+    /// Offset in the column.
     pub column_offset_bytes: u64,
-    /// Where in the range asked for.
+    /// Offset in the requested range.
     pub logical_bytes: u64,
-    /// How long.
+    /// Length.
     pub len_bytes: u64,
 }
 
-/// What a range of blocks needs of one data column: always one piece.
+/// The part of one data column that a range of blocks takes: always contiguous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ColumnRange {
     /// The data column (role).
@@ -175,7 +174,7 @@ pub struct ColumnRange {
 }
 
 impl GroupGeometry {
-    /// Checks every limit. Nothing else here checks them again.
+    /// Checks every limit. The other functions rely on it.
     pub fn check(&self) -> Result<(), GeometryError> {
         let least = match self.layout {
             Layout::Raid0 | Layout::Mirror => 1,
@@ -214,7 +213,7 @@ impl GroupGeometry {
         }
     }
 
-    /// Parity columns: how many members may be missing. For mirrors, the spare copies.
+    /// Parity columns: as many members may be missing. For mirrors, the spare copies.
     #[must_use]
     pub fn parity_columns(&self) -> usize {
         self.layout.parity_columns(self.members)
@@ -226,7 +225,7 @@ impl GroupGeometry {
         self.members - self.parity_columns()
     }
 
-    /// Whether lost columns are computed from parity (and not copied).
+    /// Whether lost columns are computed from parity.
     #[must_use]
     pub fn is_raidz(&self) -> bool {
         !matches!(self.layout, Layout::Raid0 | Layout::Mirror)
@@ -269,7 +268,7 @@ impl GroupGeometry {
         SegmentId(self.first_segment + index)
     }
 
-    /// Which role a member's column plays in the segment with this index: below
+    /// The role of a member's column in the segment with this index: below
     /// [`GroupGeometry::data_columns`] a data column, from there on parity P, Q, R. In a mirror
     /// every column is a copy, and the role is the column itself.
     #[must_use]
@@ -280,7 +279,7 @@ impl GroupGeometry {
         (column + index as usize % self.members) % self.members
     }
 
-    /// The member that plays a role: the inverse of [`GroupGeometry::role_of`].
+    /// The column with a role: the inverse of [`GroupGeometry::role_of`].
     #[must_use]
     pub fn column_of(&self, index: u32, role: usize) -> usize {
         if self.layout == Layout::Mirror {
@@ -295,7 +294,7 @@ impl GroupGeometry {
         self.data_start_bytes + u64::from(index) * self.column_bytes
     }
 
-    /// How large each member must be at least.
+    /// Least size of each member.
     #[must_use]
     pub fn needed_bytes(&self) -> u64 {
         self.data_start_bytes + u64::from(self.segments) * self.column_bytes
@@ -319,22 +318,22 @@ impl GroupGeometry {
         ((unit * self.unit_bytes + column_offset_bytes % self.unit_bytes) / BLOCK_BYTES) as u32
     }
 
-    /// Rows of a doubled segment that are filled; as many behind them hold copies. A segment with
-    /// what the group could not do without is doubled where nothing else makes up for a bad sector:
-    /// see [`GroupGeometry::has_redundancy`].
+    /// Rows of a doubled segment that hold data; the same number of rows after them holds copies.
+    /// Metadata segments are doubled in groups without redundancy, where a bad sector has no other
+    /// remedy: see [`GroupGeometry::has_redundancy`].
     #[must_use]
     pub fn doubled_rows(&self) -> u32 {
         self.rows() / 2
     }
 
-    /// Where the copy of a block of a doubled segment lies: on the next data column, as far from
-    /// the block as the segment allows. `None` when the block is itself behind those that have one.
+    /// The copy of a block of a doubled segment: on the next data column, as far from the block as
+    /// the segment allows. `None` when the block is not in the doubled rows.
     #[must_use]
     pub fn copy_of(&self, block: u32) -> Option<u32> {
         let (role, offset_bytes) = self.locate(block);
-        let filled_bytes = u64::from(self.doubled_rows()) * self.unit_bytes;
-        (offset_bytes < filled_bytes)
-            .then(|| self.block_at((role + 1) % self.data_columns(), filled_bytes + offset_bytes))
+        let doubled_bytes = u64::from(self.doubled_rows()) * self.unit_bytes;
+        (offset_bytes < doubled_bytes)
+            .then(|| self.block_at((role + 1) % self.data_columns(), doubled_bytes + offset_bytes))
     }
 
     /// Whether a member may be missing, or wrong.
@@ -343,7 +342,7 @@ impl GroupGeometry {
         self.parity_columns() > 0
     }
 
-    /// Cuts a range of blocks at unit borders, in logical order.
+    /// Splits a range of blocks at unit borders, in logical order.
     pub fn runs(&self, block: u32, blocks: u32) -> impl Iterator<Item = Run> + use<> {
         let geometry = *self;
         let start_bytes = u64::from(block) * BLOCK_BYTES;
@@ -362,8 +361,8 @@ impl GroupGeometry {
         })
     }
 
-    /// What a range of blocks needs of each data column. Rows between the first and the last are
-    /// whole, so it is one piece per column; a long range is one read per device.
+    /// The part of each data column that a range of blocks takes. Rows between the first and the
+    /// last are whole, so each part is contiguous, and a long range is one read per device.
     #[must_use]
     pub fn column_ranges(&self, block: u32, blocks: u32) -> Vec<ColumnRange> {
         let mut ranges: Vec<ColumnRange> = Vec::new();

@@ -1,4 +1,4 @@
-//! A group: its members by column, and what they hold together.
+//! A group: its members by column, and its health.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -12,17 +12,17 @@ use crate::geometry::{GroupGeometry, Layout};
 use crate::kernel::{ParityKernel, kernel_for};
 use crate::member::{Member, MemberSpec};
 
-/// A group as the pool's configuration knows it.
+/// A group as the pool's configuration describes it.
 #[derive(Clone)]
 pub struct GroupSpec {
     /// Its shape.
     pub geometry: GroupGeometry,
-    /// For each column its member, and after it the devices that are to replace it.
+    /// For each column its member, followed by the members that replace it.
     pub slots: Vec<Vec<MemberSpec>>,
 }
 
 impl GroupSpec {
-    /// A group whose members are all online and hold everything.
+    /// A group whose members are all online and up to date.
     #[must_use]
     pub fn healthy(geometry: GroupGeometry, members: Vec<(DeviceId, Device)>) -> Self {
         let slot = |(id, device)| vec![MemberSpec::healthy(id, device)];
@@ -30,14 +30,14 @@ impl GroupSpec {
     }
 }
 
-/// How well a group is.
+/// The health of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Health {
-    /// Every member is online and holds all its columns.
+    /// Every member is online and up to date.
     Online,
-    /// Something is missing; everything can be read and written.
+    /// A member or a column is missing; everything can be read and written.
     Degraded,
-    /// Everything can be read, nothing written.
+    /// Everything can be read; nothing can be written.
     ReadOnly,
     /// Some segments cannot be read.
     Unavail,
@@ -48,7 +48,7 @@ pub(crate) type Slot = Vec<Rc<Member>>;
 pub(crate) struct Group {
     geometry: Cell<GroupGeometry>,
     pub(crate) slots: RefCell<Vec<Slot>>,
-    /// Parity, when the layout has it.
+    /// The parity kernel, when the layout has parity.
     pub(crate) kernel: Option<Arc<dyn ParityKernel>>,
 }
 
@@ -85,7 +85,7 @@ impl Group {
         self.slots.borrow().iter().flatten().cloned().collect()
     }
 
-    /// Members whose copy of a role's column may be read.
+    /// Members whose copy of a role's column is trusted.
     pub(crate) fn sources(&self, index: u32, role: usize) -> Vec<Rc<Member>> {
         let geometry = self.geometry();
         let slots = self.slots.borrow();
@@ -96,8 +96,8 @@ impl Group {
         slots[geometry.column_of(index, role)].iter().filter(current).cloned().collect()
     }
 
-    /// Members that have something of a role's column which may not be trusted: it is outdated, or
-    /// the member has failed. Only for those who check what they get.
+    /// Members whose copy of a role's column is untrusted: outdated, or on a failed member. Only
+    /// for callers that check the data.
     pub(crate) fn suspects(&self, index: u32, role: usize) -> Vec<Rc<Member>> {
         let slots = self.slots.borrow();
         let column = self.geometry().column_of(index, role);
@@ -117,20 +117,20 @@ impl Group {
         slots.iter().filter(|slot| slot.iter().all(|member| member.is_stale(index))).count()
     }
 
-    /// Columns of a segment that writes would leave up to date.
+    /// Columns of a segment that stay up to date after a write.
     pub(crate) fn writable_columns(&self, index: u32) -> usize {
         let good = |member: &Rc<Member>| member.is_writable() && !member.is_stale(index);
         self.slots.borrow().iter().filter(|slot| slot.iter().any(good)).count()
     }
 
-    /// Columns that some member takes writes for.
+    /// Columns with a writable member.
     pub(crate) fn writable_slots(&self) -> usize {
         let slots = self.slots.borrow();
         slots.iter().filter(|slot| slot.iter().any(|member| member.is_writable())).count()
     }
 
-    /// Whether every segment can be read when `without` is not there; else the index of the first
-    /// one that cannot.
+    /// Checks that every segment can be read without the member `without`. The error is the index
+    /// of the first segment that cannot.
     pub(crate) fn check_without(&self, without: Option<DeviceId>) -> Result<(), u32> {
         let geometry = self.geometry();
         let allowed = geometry.parity_columns() as u32;
@@ -171,8 +171,8 @@ impl Group {
             return Health::ReadOnly;
         }
         let slots = self.slots.borrow();
-        let well = |member: &Rc<Member>| member.is_writable() && member.stale_count() == 0;
-        if slots.iter().all(|slot| slot.iter().all(well)) {
+        let is_whole = |member: &Rc<Member>| member.is_writable() && member.stale_count() == 0;
+        if slots.iter().all(|slot| slot.iter().all(is_whole)) {
             Health::Online
         } else {
             Health::Degraded

@@ -1,9 +1,9 @@
-//! Parity: what is added to a row, and how lost columns come back.
+//! Parity kernels: they compute parity columns, and reconstruct lost columns.
 //!
-//! The matrix is part of the format and frozen: over GF(2^8) with the polynomial
+//! The matrix is part of the on-disk format and frozen: over GF(2^8) with the polynomial
 //! x^8 + x^4 + x^3 + x^2 + 1 (0x11d), parity row `r` (P = 0, Q = 1, R = 2) is the sum over data
-//! columns `c` of `2^(r*c) * data[c]`. P is plain XOR; Q is the Q of RAID-6; a coefficient does
-//! not depend on how many columns there are. Any kernel that computes this may stand here.
+//! columns `c` of `2^(r*c) * data[c]`. P is plain XOR; Q is the Q of RAID-6. A coefficient does not
+//! depend on the number of columns.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use rusty_erasure::{Coder, Matrix, coder};
 /// Fewer columns are left than data columns are needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooFewColumns {
-    /// Columns at hand.
+    /// Columns present.
     pub have: usize,
     /// Columns needed.
     pub need: usize,
@@ -21,13 +21,13 @@ pub struct TooFewColumns {
 
 impl fmt::Display for TooFewColumns {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} columns are left of a row, {} are needed", self.have, self.need)
+        write!(f, "{} columns of a row are present, {} are needed", self.have, self.need)
     }
 }
 
 impl std::error::Error for TooFewColumns {}
 
-/// Computes parity and brings lost columns back. Columns are named by role: data columns first,
+/// Computes parity and reconstructs lost columns. Columns are named by role: data columns first,
 /// then P, Q, R. All columns of one call have the same length.
 pub trait ParityKernel: Send + Sync {
     /// Data columns of a row.
@@ -39,8 +39,8 @@ pub trait ParityKernel: Send + Sync {
     /// Fills every parity column from all data columns.
     fn encode(&self, data: &[&[u8]], parity: &mut [&mut [u8]]);
 
-    /// Computes the columns named in `roles` into `out`, from the first columns of `columns` that
-    /// are there. A column that is to be computed may not be among them.
+    /// Computes the columns of `roles` into `out`, from the first present columns of `columns`. The
+    /// columns of `roles` must be absent.
     fn reconstruct(
         &self,
         columns: &[Option<&[u8]>],
@@ -49,8 +49,8 @@ pub trait ParityKernel: Send + Sync {
     ) -> Result<(), TooFewColumns>;
 }
 
-/// The kernel for so many data and parity columns. Panics outside 1 to 3 parity columns: the
-/// geometry is checked before.
+/// The kernel for these numbers of data and parity columns. Panics outside 1 to 3 parity columns:
+/// the caller checks the geometry first.
 #[must_use]
 pub fn kernel_for(data_columns: usize, parity_columns: usize) -> Arc<dyn ParityKernel> {
     match parity_columns {
@@ -59,19 +59,19 @@ pub fn kernel_for(data_columns: usize, parity_columns: usize) -> Arc<dyn ParityK
     }
 }
 
-/// One parity column: XOR, for computing and for bringing back alike.
+/// One parity column: XOR computes it, and XOR reconstructs any lost column.
 pub struct XorKernel {
     data_columns: usize,
 }
 
-/// What stays in the first-level cache while the columns stream past.
+/// Bytes of a chunk, which stays in the first-level cache while the columns stream past.
 const XOR_CHUNK_BYTES: usize = 8192;
 
 /// `out` becomes the XOR of all `columns`, each as long as `out`.
 fn xor_columns(columns: &[&[u8]], out: &mut [u8]) {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
-        // The processor was asked just now.
+        // SAFETY: the check above found that this processor has AVX2.
         unsafe { xor_columns_avx2(columns, out) };
         return;
     }
@@ -101,7 +101,7 @@ fn xor_columns_in_chunks(columns: &[&[u8]], out: &mut [u8]) {
             }
             next = 2;
         }
-        // Four at a time: each pass over the chunk then does more work per load and store.
+        // Four columns at a time: each pass over the chunk does more work per load and store.
         while next + 4 <= columns.len() {
             let [a, b, c, d] = [part(next), part(next + 1), part(next + 2), part(next + 3)];
             for ((((out, a), b), c), d) in chunk.iter_mut().zip(a).zip(b).zip(c).zip(d) {
@@ -162,8 +162,8 @@ pub struct MatrixKernel {
 
 impl MatrixKernel {
     fn new(data_columns: usize, parity_columns: usize) -> Self {
-        // For up to three parity rows every choice of columns can be solved; the unit tests try
-        // all of them for every width that a group can have.
+        // With up to three parity rows, every choice of columns can be solved. The unit tests try
+        // all choices for every width of a group.
         let matrix = Matrix::reed_solomon(data_columns, parity_columns).expect("checked geometry");
         Self { coder: coder(matrix).expect("the matrix has parity rows") }
     }

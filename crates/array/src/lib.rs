@@ -1,16 +1,4 @@
-//! Segments over devices: stripes, parity, and what is left when devices fail.
-//!
-//! What enters: whole rows of blocks to write, addresses to read, and devices that come and go.
-//! What leaves: one command per device and column; data, computed from parity where columns are
-//! missing; events on devices that failed.
-//! What always holds: a column that missed a write is never read until it was rebuilt; a failed
-//! write or flush is never retried into success; only whole rows are written, and nothing live is
-//! overwritten, except by [`Array::repair`] and scrubbing with what it should have held.
-//! Who calls me: `segment` writes and reads, and knows the checksums; `pool` moves devices in and
-//! out, rebuilds and scrubs at its own pace, keeps each member's state and outdated segments.
-//!
-//! This room knows devices and addresses only. Whether a block is right it cannot tell: whoever
-//! can, passes a judge ([`BlockVerdict`]) or goes through [`Array::alternatives`].
+#![doc = include_str!("../README.md")]
 
 mod admin;
 mod alternatives;
@@ -22,7 +10,10 @@ mod group;
 pub mod kernel;
 mod member;
 mod read;
+mod rebuild;
 mod repair;
+mod rows;
+mod scrub;
 mod segment_set;
 mod write;
 
@@ -40,11 +31,13 @@ pub use event::{ArrayEvent, ArrayEvents};
 pub use geometry::{GeometryError, GroupGeometry, Layout};
 pub use group::{GroupSpec, Health};
 pub use member::{ErrorCounts, MemberSpec, MemberState};
-pub use repair::{BlockVerdict, Judge, Mismatch, Rebuilding, Rebuilt, Scrubbed};
+pub use rebuild::{Rebuilding, Rebuilt};
+pub use rows::{BlockVerdict, Judge};
+pub use scrub::{Mismatch, Scrubbed};
 
 use group::Group;
 
-/// Bytes that went to devices.
+/// Bytes written to devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
     /// The first copy of each data column.
@@ -57,12 +50,12 @@ pub struct Written {
 pub struct Array {
     groups: RefCell<Vec<Rc<Group>>>,
     events: ArrayEvents,
-    /// Segments with successful batches since they were last known durable, and the last batch.
+    /// Segments with successful batches that are not known to be durable, and their last batch.
     unflushed: RefCell<BTreeMap<SegmentId, u64>>,
     /// Counts successful batches.
     write_seq: Cell<u64>,
     totals: RefCell<BTreeMap<WriteKind, Written>>,
-    /// Nothing is repaired any more.
+    /// Whether repairs are disabled.
     frozen: Cell<bool>,
 }
 
@@ -83,8 +76,8 @@ impl Array {
         Ok(array)
     }
 
-    /// Adds a group; its segments can be used at once. Its number is its place in the order of
-    /// adding.
+    /// Adds a group, whose segments can be used at once. Returns its number: groups are numbered
+    /// in the order of adding.
     pub fn add_group(&self, config: GroupSpec) -> Result<usize, ArrayError> {
         let group = Group::new(config)?;
         let mine = group.geometry();
@@ -108,7 +101,7 @@ impl Array {
         Ok(self.groups.borrow().len() - 1)
     }
 
-    /// From here on nothing is rewritten that is found wrong: the devices may be somebody else's.
+    /// Disables repairs, because another owner may have taken the devices.
     pub fn freeze(&self) {
         self.frozen.set(true);
     }
@@ -124,20 +117,14 @@ impl Array {
         Ok(self.group_of(segment)?.geometry())
     }
 
-    /// How well each group is, in the order of adding.
+    /// The health of each group, in the order of adding.
     #[must_use]
     pub fn health(&self) -> Vec<Health> {
         self.groups.borrow().iter().map(|group| group.health()).collect()
     }
 
-    /// Whether a new segment can be written here now.
-    pub fn is_writable(&self, segment: SegmentId) -> Result<bool, ArrayError> {
-        let group = self.group_of(segment)?;
-        let geometry = group.geometry();
-        Ok(group.writable_columns(geometry.index_of(segment)) >= geometry.data_columns())
-    }
-
-    /// Whether every group has the devices that a write needs; else the first that has not.
+    /// Checks that every group has the devices that a write needs. The error names the first group
+    /// that does not.
     pub fn check_writable(&self) -> Result<(), ArrayError> {
         for group in self.groups.borrow().iter() {
             let (have, need) = (group.writable_slots(), group.geometry().data_columns());
@@ -149,13 +136,13 @@ impl Array {
         Ok(())
     }
 
-    /// What happened and was not taken yet.
+    /// The queue of events.
     #[must_use]
     pub fn events(&self) -> &ArrayEvents {
         &self.events
     }
 
-    /// Bytes that batches of a kind sent to devices since the array was opened.
+    /// Bytes that batches of a kind wrote to devices since the array was opened.
     #[must_use]
     pub fn totals(&self, kind: WriteKind) -> Written {
         self.totals.borrow().get(&kind).copied().unwrap_or_default()

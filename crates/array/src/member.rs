@@ -1,4 +1,4 @@
-//! One device of a group: what it holds, what it misses, what it did wrong.
+//! A member: one device of a group, with its state, outdated segments and error counters.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -12,20 +12,20 @@ use forebay_units::DeviceId;
 
 use crate::segment_set::SegmentSet;
 
-/// Reads that a device is given at once, more than any needs to be busy. The rest wait here: in the
-/// device's own queue they would keep writes and label reads waiting, and a disk of 150 reads a second would
-/// be given up as hanging when one client asks for 64 MiB of scattered blocks.
-const READS_AT_ONCE: u64 = 128;
+/// Most reads in flight on a device: more than any device needs to be busy. Further reads wait
+/// here. In the device's queue they would delay writes and label reads, and 64 MiB of scattered
+/// reads would make a disk of 150 reads a second miss its deadline.
+const MAX_READS_IN_FLIGHT: u64 = 128;
 
-/// Whether a member is used.
+/// The state of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberState {
     /// Read and written.
     Online,
-    /// A write or flush failed, but the group cannot be read without it: what it held before is
-    /// read, nothing is written.
+    /// A write or flush failed, but the group needs the member: its earlier data are read, and
+    /// nothing is written.
     Degraded,
-    /// Taken out by the operator.
+    /// Taken offline by the operator.
     Offline,
     /// Failed; neither read nor written.
     Faulted,
@@ -55,18 +55,18 @@ pub struct ErrorCounts {
     pub read: u64,
     /// Writes and flushes that failed.
     pub write: u64,
-    /// Blocks that were read well and were wrong.
+    /// Blocks that were read without an error and were wrong.
     pub checksum: u64,
 }
 
-/// A member as the pool's configuration knows it.
+/// A member as the pool's configuration describes it.
 #[derive(Clone)]
 pub struct MemberSpec {
     /// Its id.
     pub id: DeviceId,
-    /// The open device, when it could be opened.
+    /// The device, if it is open.
     pub device: Option<Device>,
-    /// Its state; `Unavail` when there is no device to an online member.
+    /// Its state. An online member without a device becomes `Unavail`.
     pub state: MemberState,
     /// Segments (ids) whose column is missing or outdated here.
     pub stale: Vec<Range<u32>>,
@@ -75,7 +75,7 @@ pub struct MemberSpec {
 }
 
 impl MemberSpec {
-    /// A member without fault.
+    /// A member that is online and up to date.
     #[must_use]
     pub fn healthy(id: DeviceId, device: Device) -> Self {
         let (state, errors) = (MemberState::Online, ErrorCounts::default());
@@ -83,16 +83,17 @@ impl MemberSpec {
     }
 }
 
-/// What was written to a member and is not known to be durable.
+/// Writes to a member that are not known to be durable.
 #[derive(Default)]
 struct Unflushed {
-    /// Counts writes as they complete.
+    /// Number of completed writes.
     seq: u64,
-    /// Segments with completed writes, and the last of these.
+    /// Segments with completed writes, and the number of the last one.
     dirty: BTreeMap<u32, u64>,
-    /// Segments with writes on their way, and how many.
+    /// Segments with writes in flight, and how many.
     in_flight: BTreeMap<u32, u32>,
-    /// Segments whose column was rebuilt, and when: current, but outdated again after a crash.
+    /// Segments whose column was rebuilt, and the number of completed writes then. They are
+    /// current, but outdated again after a crash.
     rebuilt: BTreeMap<u32, u64>,
 }
 
@@ -104,11 +105,11 @@ pub(crate) struct Member {
     stale: RefCell<SegmentSet>,
     errors: Cell<ErrorCounts>,
     unflushed: RefCell<Unflushed>,
-    /// Turns with every change of state, so that whoever began before it notices.
+    /// Counts changes of state, so that operations in flight notice them.
     epoch: Cell<u64>,
-    /// Counts what this member was left out of, so that rebuilding notices.
+    /// Counts writes that this member missed, so that a rebuild notices them.
     misses: Cell<u64>,
-    /// Those that wait for their turn too.
+    /// Includes reads that wait for `read_turns`.
     reads_in_flight: Cell<u32>,
     read_turns: Rc<Semaphore>,
     read_end_bytes: Cell<u64>,
@@ -136,7 +137,7 @@ impl Member {
             epoch: Cell::new(0),
             misses: Cell::new(0),
             reads_in_flight: Cell::new(0),
-            read_turns: Semaphore::new(READS_AT_ONCE),
+            read_turns: Semaphore::new(MAX_READS_IN_FLIGHT),
             read_end_bytes: Cell::new(u64::MAX),
             reads: Cell::new(0),
         }
@@ -154,18 +155,18 @@ impl Member {
         *self.device.borrow_mut() = device;
     }
 
-    /// Whether it takes reads (of segments that are not stale).
+    /// Whether it serves reads of segments that are not stale.
     pub(crate) fn is_readable(&self) -> bool {
         matches!(self.state.get(), MemberState::Online | MemberState::Degraded)
     }
 
-    /// Whether there is a device that may answer, whatever it is worth.
+    /// Whether its device can be read, trusted or not.
     pub(crate) fn is_open(&self) -> bool {
         self.device.borrow().is_some()
             && (self.is_readable() || self.state() == MemberState::Faulted)
     }
 
-    /// Whether it takes writes.
+    /// Whether it accepts writes.
     pub(crate) fn is_writable(&self) -> bool {
         self.state.get() == MemberState::Online
     }
@@ -193,7 +194,7 @@ impl Member {
         self.stale.borrow().ranges()
     }
 
-    /// Stale segments as they would be after a crash now.
+    /// Stale segments after a crash at this moment.
     pub(crate) fn durable_stale_ranges(&self) -> Vec<Range<u32>> {
         let mut set = self.stale.borrow().clone();
         for index in self.unflushed.borrow().rebuilt.keys() {
@@ -212,19 +213,19 @@ impl Member {
         *self.stale.borrow_mut() = SegmentSet::full(segments);
     }
 
-    /// Nothing in the segment is live: its column is as good as any.
+    /// Marks the segment's column as current, because nothing in the segment is live.
     pub(crate) fn reset_segment(&self, index: u32) {
         self.stale.borrow_mut().remove(index);
         self.unflushed.borrow_mut().rebuilt.remove(&index);
     }
 
-    /// What must still be the same when rebuilding ends as when it began.
+    /// A mark that must not change during a rebuild.
     pub(crate) fn rebuild_mark(&self) -> (u64, u64) {
         (self.epoch.get(), self.misses.get())
     }
 
-    /// The segment's column was rebuilt here (but not flushed yet), unless the member failed or
-    /// was left out of a write since `mark` was taken.
+    /// Marks the segment's column as rebuilt, but not yet durable. Returns false when the member
+    /// failed or missed a write since `mark` was taken.
     pub(crate) fn mark_rebuilt(&self, index: u32, mark: (u64, u64)) -> bool {
         if self.rebuild_mark() != mark || !self.is_writable() {
             return false;
@@ -259,7 +260,7 @@ impl Member {
         self.count(|errors| errors.checksum += blocks);
     }
 
-    /// Changes the state. Leaving `Online` makes everything suspect that was not flushed.
+    /// Changes the state. Leaving `Online` makes all unflushed segments stale.
     pub(crate) fn set_state(&self, state: MemberState) {
         let before = self.state.replace(state);
         if before == state {
@@ -286,7 +287,7 @@ impl Member {
         DeviceError::new(&name, operation, offset_bytes, len_bytes, ErrorKind::Gone)
     }
 
-    /// Reads from the device. Counts errors; acting on them is the caller's.
+    /// Reads from the device and counts errors; the caller acts on them.
     pub(crate) async fn read(
         &self,
         offset_bytes: u64,
@@ -299,7 +300,7 @@ impl Member {
         self.read_end_bytes.set(offset_bytes + len_bytes);
         self.reads.set(self.reads.get() + 1);
         let _turn = self.read_turns.acquire(1).await;
-        // Another may have taken its place meanwhile, or none.
+        // The device may have been replaced or closed meanwhile.
         if !self.device().is_some_and(|now| Rc::ptr_eq(&now, &device)) {
             return Err(self.gone(Operation::Read, offset_bytes, len_bytes));
         }
@@ -310,15 +311,15 @@ impl Member {
         outcome
     }
 
-    /// How good a choice this member is for a read: fewer in flight first, then one that goes on
-    /// where its last read ended, then one that was asked less often.
+    /// Cost of a read on this member. Fewest reads in flight come first, then a member whose last
+    /// read ended at this offset, then the member with the fewest reads so far.
     pub(crate) fn read_cost(&self, offset_bytes: u64) -> (u32, bool, u64) {
-        let goes_on = self.read_end_bytes.get() == offset_bytes;
-        (self.reads_in_flight.get(), !goes_on, self.reads.get())
+        let is_sequential = self.read_end_bytes.get() == offset_bytes;
+        (self.reads_in_flight.get(), !is_sequential, self.reads.get())
     }
 
-    /// Writes to a segment's column. When it fails the segment is stale here; failing the member
-    /// is the caller's.
+    /// Writes to a segment's column. A failed write makes the segment stale here; the caller fails
+    /// the member.
     pub(crate) async fn write(
         &self,
         index: u32,
@@ -338,13 +339,13 @@ impl Member {
         outcome
     }
 
-    /// Whether something was written since the last good flush.
+    /// Whether any write completed since the last successful flush.
     pub(crate) fn needs_flush(&self) -> bool {
         let unflushed = self.unflushed.borrow();
         !unflushed.dirty.is_empty() || !unflushed.rebuilt.is_empty()
     }
 
-    /// Flushes the device. Failing the member after an error is the caller's.
+    /// Flushes the device. After an error the caller fails the member.
     pub(crate) async fn flush(&self) -> Result<(), DeviceError> {
         let (seq, epoch) = (self.unflushed.borrow().seq, self.epoch.get());
         let outcome = match self.device() {
@@ -364,8 +365,8 @@ impl Member {
     }
 }
 
-/// Counts a write as on its way until dropped. A write that is given up half way counts as done:
-/// it may have had its effect.
+/// Counts a write as in flight until dropped. An abandoned write counts as completed, because it
+/// may have reached the media.
 struct WriteTicket<'a> {
     member: &'a Member,
     index: u32,
@@ -394,13 +395,14 @@ impl Drop for WriteTicket<'_> {
         if member.epoch.get() == self.epoch {
             unflushed.dirty.insert(index, seq);
         } else {
-            // The member failed meanwhile: nothing is known of this write.
+            // The member failed meanwhile, so the write's outcome is unknown.
             drop(unflushed);
             member.mark_stale(index);
         }
     }
 }
 
+/// Counts a read as in flight until dropped.
 struct Busy<'a>(&'a Cell<u32>);
 
 impl<'a> Busy<'a> {

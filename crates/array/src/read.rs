@@ -1,16 +1,19 @@
-//! Reads, and the columns that come back from parity when they must.
+//! Reads of blocks and columns, with absent columns computed from parity.
 
+use std::ops::Range;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use forebay_device::{DeviceError, IoBuf};
 use forebay_rt as rt;
-use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, DeviceId, SegmentId};
+use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, DeviceId};
 
 use crate::Array;
 use crate::error::ArrayError;
 use crate::event::ArrayEvent;
 use crate::geometry::ColumnRange;
 use crate::group::Group;
+use crate::kernel::ParityKernel;
 use crate::member::Member;
 use crate::write::{COMPUTE_BYTES, kernel_cost};
 
@@ -27,7 +30,7 @@ impl ColumnPart {
         &self.buf[self.start..self.start + self.len]
     }
 
-    /// The piece as a buffer of its own.
+    /// The part in a buffer of its own.
     pub(crate) fn into_buf(mut self) -> IoBuf {
         if self.start != 0 {
             return IoBuf::copy_of(self.bytes());
@@ -37,27 +40,27 @@ impl ColumnPart {
     }
 }
 
-/// Where in the array a column read takes place, and what has gone wrong so far.
-pub(crate) struct ColumnReads<'a> {
+/// The segment that columns are read from, and the members to leave out.
+pub(crate) struct SegmentSource<'a> {
     pub(crate) group: &'a Rc<Group>,
     pub(crate) index: u32,
-    /// Members that are not to be asked.
-    pub(crate) bad: &'a [DeviceId],
+    /// Members that are not read.
+    pub(crate) excluded: &'a [DeviceId],
 }
 
 impl Array {
-    /// Reads blocks of one segment. Columns that are missing, outdated or unreadable come back
-    /// from the others; a device error on the way is counted and told as an [`ArrayEvent`].
+    /// Reads blocks of one segment. Missing, outdated and unreadable columns are computed from the
+    /// others. A device error is counted and reported as an [`ArrayEvent`].
     pub async fn read(&self, addr: BlockAddr, blocks: u32) -> Result<IoBuf, ArrayError> {
         self.read_reconstructed(addr, blocks, &[]).await
     }
 
-    /// Reads blocks of one segment without asking the members in `bad`.
+    /// Reads blocks of one segment without the members in `excluded`.
     pub async fn read_reconstructed(
         &self,
         addr: BlockAddr,
         blocks: u32,
-        bad: &[DeviceId],
+        excluded: &[DeviceId],
     ) -> Result<IoBuf, ArrayError> {
         let group = self.group_of(addr.segment())?;
         let geometry = group.geometry();
@@ -69,19 +72,20 @@ impl Array {
         if blocks == 0 {
             return Ok(IoBuf::recycled(0));
         }
-        let place = ColumnReads { group: &group, index: geometry.index_of(addr.segment()), bad };
+        let source =
+            SegmentSource { group: &group, index: geometry.index_of(addr.segment()), excluded };
         let ranges = geometry.column_ranges(addr.block(), blocks);
-        let mut pieces = match self.load(&place, &ranges).await {
-            Ok(pieces) => pieces,
+        let mut parts = match self.load(&source, &ranges).await {
+            Ok(parts) => parts,
             // Devices that fail in different places may leave every single block readable.
-            Err(lost) if blocks > 1 && !lost.causes.is_empty() => {
-                return self.read_by_block(&place, addr, blocks).await;
+            Err(missing) if blocks > 1 && !missing.causes.is_empty() => {
+                return self.read_by_block(&source, addr, blocks).await;
             }
-            Err(lost) => return Err(lost.at(addr, blocks)),
+            Err(missing) => return Err(missing.at(addr, blocks)),
         };
-        if let [_] = pieces[..] {
-            let piece = pieces.pop().expect("there is one");
-            return Ok(piece.into_buf());
+        if let [_] = parts[..] {
+            let part = parts.pop().expect("there is one");
+            return Ok(part.into_buf());
         }
         let mut out = IoBuf::recycled((u64::from(blocks) * BLOCK_BYTES) as usize);
         for run in geometry.runs(addr.block(), blocks) {
@@ -89,141 +93,89 @@ impl Array {
             let from = (run.column_offset_bytes - ranges[at].start_bytes) as usize;
             let len = run.len_bytes as usize;
             out[run.logical_bytes as usize..][..len]
-                .copy_from_slice(&pieces[at].bytes()[from..from + len]);
+                .copy_from_slice(&parts[at].bytes()[from..from + len]);
         }
         Ok(out)
     }
 
     async fn read_by_block(
         &self,
-        place: &ColumnReads<'_>,
+        source: &SegmentSource<'_>,
         addr: BlockAddr,
         blocks: u32,
     ) -> Result<IoBuf, ArrayError> {
         let mut out = IoBuf::recycled(blocks as usize * BLOCK_LEN);
         for (block, room) in (addr.block()..).zip(out.chunks_mut(BLOCK_LEN)) {
-            let (role, start_bytes) = place.group.geometry().locate(block);
+            let (role, start_bytes) = source.group.geometry().locate(block);
             let range = ColumnRange { role, start_bytes, end_bytes: start_bytes + BLOCK_BYTES };
-            let pieces = self.load(place, &[range]).await;
-            let pieces =
-                pieces.map_err(|lost| lost.at(BlockAddr::new(addr.segment(), block), 1))?;
-            room.copy_from_slice(pieces[0].bytes());
+            let parts = self.load(source, &[range]).await;
+            let parts = parts.map_err(|e| e.at(BlockAddr::new(addr.segment(), block), 1))?;
+            room.copy_from_slice(parts[0].bytes());
         }
         Ok(out)
     }
 
-    /// Reads whole rows: for those who go through a segment from end to end.
-    pub async fn read_segment_rows(
-        &self,
-        segment: SegmentId,
-        first_row: u32,
-        rows: u32,
-    ) -> Result<IoBuf, ArrayError> {
-        self.check_rows(segment, first_row, rows)?;
-        let blocks = self.group_of(segment)?.geometry().blocks_per_row();
-        self.read(BlockAddr::new(segment, first_row * blocks), rows * blocks).await
-    }
-
-    /// Parts of data columns, in the order asked for.
+    /// Reads parts of data columns, in the order of `ranges`.
     pub(crate) async fn load(
         &self,
-        place: &ColumnReads<'_>,
+        source: &SegmentSource<'_>,
         ranges: &[ColumnRange],
-    ) -> Result<Vec<ColumnPart>, Lost> {
+    ) -> Result<Vec<ColumnPart>, MissingColumns> {
         let mut causes = Vec::new();
-        // Most reads are short ones: they need no list of what to wait for.
+        // Most reads are short: they need no list of futures.
         if let [range] = ranges {
-            return match self.read_role(place, *range).await {
+            return match self.read_role(source, *range).await {
                 Ok(buf) => Ok(vec![ColumnPart { start: 0, len: buf.len(), buf }]),
-                Err(causes) => self.recover(place, ranges, vec![None], causes).await,
+                Err(causes) => self.recover(source, ranges, vec![None], causes).await,
             };
         }
-        let reads = ranges.iter().map(|range| self.read_role(place, *range));
-        let mut pieces: Vec<Option<IoBuf>> = Vec::new();
+        let reads = ranges.iter().map(|range| self.read_role(source, *range));
+        let mut parts: Vec<Option<IoBuf>> = Vec::new();
         for outcome in rt::join_all(reads).await {
-            pieces.push(outcome.map_err(|mut said| causes.append(&mut said)).ok());
+            parts.push(outcome.map_err(|mut errors| causes.append(&mut errors)).ok());
         }
-        if pieces.iter().any(Option::is_none) {
-            return self.recover(place, ranges, pieces, causes).await;
+        if parts.iter().any(Option::is_none) {
+            return self.recover(source, ranges, parts, causes).await;
         }
         let whole = |buf: IoBuf| {
             let len = buf.len();
             ColumnPart { buf, start: 0, len }
         };
-        Ok(pieces.into_iter().flatten().map(whole).collect())
+        Ok(parts.into_iter().flatten().map(whole).collect())
     }
 
-    /// Computes the pieces that are not there from other columns.
+    /// Computes the absent parts from other columns.
     async fn recover(
         &self,
-        place: &ColumnReads<'_>,
+        source: &SegmentSource<'_>,
         ranges: &[ColumnRange],
-        mut pieces: Vec<Option<IoBuf>>,
-        mut causes: Vec<DeviceError>,
-    ) -> Result<Vec<ColumnPart>, Lost> {
-        let geometry = place.group.geometry();
-        let need = geometry.data_columns();
-        let Some(kernel) = place.group.kernel.clone() else {
-            return Err(Lost { have: pieces.iter().flatten().count(), need, causes });
+        mut parts: Vec<Option<IoBuf>>,
+        causes: Vec<DeviceError>,
+    ) -> Result<Vec<ColumnPart>, MissingColumns> {
+        let geometry = source.group.geometry();
+        let Some(kernel) = source.group.kernel.clone() else {
+            let (have, need) = (parts.iter().flatten().count(), geometry.data_columns());
+            return Err(MissingColumns { have, need, causes });
         };
-        let absent = || ranges.iter().zip(&pieces).filter(|(_, p)| p.is_none()).map(|(r, _)| r);
-        let start_bytes = absent().map(|r| r.start_bytes).min().expect("something is absent");
-        let end_bytes = absent().map(|r| r.end_bytes).max().expect("something is absent");
+        let absent = || ranges.iter().zip(&parts).filter(|(_, p)| p.is_none()).map(|(r, _)| r);
+        let start_bytes = absent().map(|r| r.start_bytes).min().expect("a part is absent");
+        let end_bytes = absent().map(|r| r.end_bytes).max().expect("a part is absent");
         let roles: Vec<usize> = absent().map(|r| r.role).collect();
 
-        // Pieces that were read and span what is absent serve as they are.
+        // Parts that were read and span the absent range serve as they are.
         let mut columns: Vec<Option<IoBuf>> = (0..geometry.members).map(|_| None).collect();
-        for (range, piece) in ranges.iter().zip(&mut pieces) {
+        for (range, part) in ranges.iter().zip(&mut parts) {
             if range.start_bytes == start_bytes && range.end_bytes == end_bytes {
-                columns[range.role] = piece.take();
+                columns[range.role] = part.take();
             }
         }
-        let mut untried: Vec<usize> = (0..geometry.members)
-            .filter(|role| columns[*role].is_none() && !roles.contains(role))
-            .filter(|role| !self.choices(place, *role, start_bytes).is_empty())
-            .collect();
-        loop {
-            let have = columns.iter().flatten().count();
-            if have >= need {
-                break;
-            }
-            if have + untried.len() < need {
-                return Err(Lost { have, need, causes });
-            }
-            let now: Vec<usize> = untried.drain(..need - have).collect();
-            let reads = now.iter().map(|role| {
-                self.read_role(place, ColumnRange { role: *role, start_bytes, end_bytes })
-            });
-            for (role, outcome) in now.iter().zip(rt::join_all(reads).await) {
-                match outcome {
-                    Ok(buf) => columns[*role] = Some(buf),
-                    Err(mut said) => causes.append(&mut said),
-                }
-            }
-        }
-
+        let span = start_bytes..end_bytes;
+        self.read_enough_columns(source, &span, &roles, &mut columns, causes).await?;
         let len = (end_bytes - start_bytes) as usize;
-        let wanted = roles.clone();
-        let mut out: Vec<IoBuf> = wanted.iter().map(|_| IoBuf::recycled(len)).collect();
-        let work = move || {
-            let given: Vec<Option<&[u8]>> = columns.iter().map(|c| c.as_deref()).collect();
-            let mut slices: Vec<&mut [u8]> = out.iter_mut().map(|column| &mut **column).collect();
-            kernel.reconstruct(&given, &wanted, &mut slices).expect("enough columns were read");
-            drop(given);
-            (out, columns)
-        };
-        let bytes = len * need;
-        let (out, mut columns) = if bytes >= COMPUTE_BYTES {
-            rt::compute(kernel_cost(bytes), work).await
-        } else {
-            work()
-        };
-        for (role, buf) in roles.into_iter().zip(out) {
-            columns[role] = Some(buf);
-        }
-        let assemble = |(range, piece): (&ColumnRange, Option<IoBuf>)| {
+        let mut columns = reconstruct(kernel, columns, roles, len).await;
+        let assemble = |(range, part): (&ColumnRange, Option<IoBuf>)| {
             let len = (range.end_bytes - range.start_bytes) as usize;
-            match piece {
+            match part {
                 Some(buf) => ColumnPart { buf, start: 0, len },
                 None => ColumnPart {
                     buf: columns[range.role].take().expect("read or computed"),
@@ -232,31 +184,72 @@ impl Array {
                 },
             }
         };
-        Ok(ranges.iter().zip(pieces).map(assemble).collect())
+        Ok(ranges.iter().zip(parts).map(assemble).collect())
     }
 
-    /// Members that may answer for a role, best first.
-    fn choices(&self, place: &ColumnReads<'_>, role: usize, offset_bytes: u64) -> Vec<Rc<Member>> {
-        let start_bytes = place.group.geometry().column_start_bytes(place.index);
-        let mut members = place.group.sources(place.index, role);
-        members.retain(|member| !place.bad.contains(&member.id));
+    /// Reads columns, except those in `absent`, until `columns` suffice to compute the absent ones.
+    async fn read_enough_columns(
+        &self,
+        source: &SegmentSource<'_>,
+        span_bytes: &Range<u64>,
+        absent: &[usize],
+        columns: &mut [Option<IoBuf>],
+        mut causes: Vec<DeviceError>,
+    ) -> Result<(), MissingColumns> {
+        let (start_bytes, end_bytes) = (span_bytes.start, span_bytes.end);
+        let need = source.group.geometry().data_columns();
+        let mut untried: Vec<usize> = (0..columns.len())
+            .filter(|role| columns[*role].is_none() && !absent.contains(role))
+            .filter(|role| !self.choices(source, *role, start_bytes).is_empty())
+            .collect();
+        loop {
+            let have = columns.iter().flatten().count();
+            if have >= need {
+                return Ok(());
+            }
+            if have + untried.len() < need {
+                return Err(MissingColumns { have, need, causes });
+            }
+            let now: Vec<usize> = untried.drain(..need - have).collect();
+            let reads = now.iter().map(|role| {
+                self.read_role(source, ColumnRange { role: *role, start_bytes, end_bytes })
+            });
+            for (role, outcome) in now.iter().zip(rt::join_all(reads).await) {
+                match outcome {
+                    Ok(buf) => columns[*role] = Some(buf),
+                    Err(mut errors) => causes.append(&mut errors),
+                }
+            }
+        }
+    }
+
+    /// Members that a role's column can be read from, best first.
+    fn choices(
+        &self,
+        source: &SegmentSource<'_>,
+        role: usize,
+        offset_bytes: u64,
+    ) -> Vec<Rc<Member>> {
+        let start_bytes = source.group.geometry().column_start_bytes(source.index);
+        let mut members = source.group.sources(source.index, role);
+        members.retain(|member| !source.excluded.contains(&member.id));
         members.sort_by_key(|member| member.read_cost(start_bytes + offset_bytes));
         members
     }
 
-    /// Reads part of one column, from one member after the other until one answers. The errors
-    /// of those that did not are events; all of them together are the error.
+    /// Reads part of one column, from one member after the other until a read succeeds. Each
+    /// failed read is an event; the error holds all of them.
     pub(crate) async fn read_role(
         &self,
-        place: &ColumnReads<'_>,
+        source: &SegmentSource<'_>,
         range: ColumnRange,
     ) -> Result<IoBuf, Vec<DeviceError>> {
         let mut causes = Vec::new();
-        for member in self.choices(place, range.role, range.start_bytes) {
-            if !member.is_current(place.index) {
+        for member in self.choices(source, range.role, range.start_bytes) {
+            if !member.is_current(source.index) {
                 continue;
             }
-            match self.read_member(place, &member, range).await {
+            match self.read_member(source, &member, range).await {
                 Ok(buf) => return Ok(buf),
                 Err(cause) => causes.push(cause),
             }
@@ -267,12 +260,12 @@ impl Array {
     /// Reads part of a column from one member.
     pub(crate) async fn read_member(
         &self,
-        place: &ColumnReads<'_>,
+        source: &SegmentSource<'_>,
         member: &Rc<Member>,
         range: ColumnRange,
     ) -> Result<IoBuf, DeviceError> {
-        let geometry = place.group.geometry();
-        let start_bytes = geometry.column_start_bytes(place.index) + range.start_bytes;
+        let geometry = source.group.geometry();
+        let start_bytes = geometry.column_start_bytes(source.index) + range.start_bytes;
         let len_bytes = range.end_bytes - range.start_bytes;
         let outcome = member.read(start_bytes, len_bytes).await;
         if let Err(cause) = &outcome {
@@ -282,7 +275,7 @@ impl Array {
             } else {
                 row * geometry.blocks_per_row()
             };
-            let addr = BlockAddr::new(geometry.segment_at(place.index), block);
+            let addr = BlockAddr::new(geometry.segment_at(source.index), block);
             self.events.push(ArrayEvent::ReadFailed {
                 device: member.id,
                 addr,
@@ -294,14 +287,39 @@ impl Array {
     }
 }
 
-/// Too few columns.
-pub(crate) struct Lost {
+/// Computes the columns of `roles`, each `len` bytes, and adds them to `columns`.
+async fn reconstruct(
+    kernel: Arc<dyn ParityKernel>,
+    columns: Vec<Option<IoBuf>>,
+    roles: Vec<usize>,
+    len: usize,
+) -> Vec<Option<IoBuf>> {
+    let wanted = roles.clone();
+    let mut out: Vec<IoBuf> = wanted.iter().map(|_| IoBuf::recycled(len)).collect();
+    let bytes = len * kernel.data_columns();
+    let work = move || {
+        let given: Vec<Option<&[u8]>> = columns.iter().map(|c| c.as_deref()).collect();
+        let mut slices: Vec<&mut [u8]> = out.iter_mut().map(|column| &mut **column).collect();
+        kernel.reconstruct(&given, &wanted, &mut slices).expect("enough columns were read");
+        drop(given);
+        (out, columns)
+    };
+    let (out, mut columns) =
+        if bytes >= COMPUTE_BYTES { rt::compute(kernel_cost(bytes), work).await } else { work() };
+    for (role, buf) in roles.into_iter().zip(out) {
+        columns[role] = Some(buf);
+    }
+    columns
+}
+
+/// Too few columns are readable.
+pub(crate) struct MissingColumns {
     pub(crate) have: usize,
     pub(crate) need: usize,
     pub(crate) causes: Vec<DeviceError>,
 }
 
-impl Lost {
+impl MissingColumns {
     pub(crate) fn at(self, addr: BlockAddr, blocks: u32) -> ArrayError {
         let Self { have, need, causes } = self;
         ArrayError::Unreadable { addr, blocks, have, need, causes }

@@ -25,12 +25,12 @@ impl SegmentSet {
         set
     }
 
-    /// How many are in it.
+    /// Number of indexes in the set.
     pub(crate) fn len(&self) -> u32 {
         self.len
     }
 
-    /// Puts one in; says whether it was new.
+    /// Inserts an index; returns whether it was new.
     pub(crate) fn insert(&mut self, index: u32) -> bool {
         assert!(index < self.limit, "segment index {index} is past {}", self.limit);
         let (word, bit) = (&mut self.words[index as usize / 64], 1 << (index % 64));
@@ -40,7 +40,7 @@ impl SegmentSet {
         new
     }
 
-    /// Takes one out; says whether it was in.
+    /// Removes an index; returns whether it was in the set.
     pub(crate) fn remove(&mut self, index: u32) -> bool {
         let Some(word) = self.words.get_mut(index as usize / 64) else { return false };
         let bit = 1 << (index % 64);
@@ -50,12 +50,12 @@ impl SegmentSet {
         was
     }
 
-    /// Whether it is in.
+    /// Whether an index is in the set.
     pub(crate) fn contains(&self, index: u32) -> bool {
         self.words.get(index as usize / 64).is_some_and(|word| word >> (index % 64) & 1 == 1)
     }
 
-    /// Word `at` of the bits, for looking at 64 segments at a time.
+    /// Word `at` of the bits: 64 segments at a time.
     pub(crate) fn word(&self, at: usize) -> u64 {
         self.words[at]
     }

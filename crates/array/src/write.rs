@@ -1,4 +1,4 @@
-//! Batches to devices, flushes, discards.
+//! Writes of batches, flushes, and discards.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,20 +14,20 @@ use crate::kernel::ParityKernel;
 use crate::member::Member;
 use crate::{Array, Written};
 
-/// From here on, parity is worth the trip to another thread.
+/// Least bytes of a computation that runs on another thread.
 pub(crate) const COMPUTE_BYTES: usize = 256 << 10;
 
-/// What a kernel costs under simulation: 16 bytes in a nanosecond.
+/// Cost of a kernel under simulation: a nanosecond for 16 bytes.
 pub(crate) fn kernel_cost(bytes: usize) -> Nanos {
     Nanos(bytes as u64 / 16)
 }
 
-/// Parity of data columns.
+/// Computes the parity of data columns.
 pub(crate) async fn encode(kernel: &Arc<dyn ParityKernel>, data: &[IoBytes]) -> Vec<IoBytes> {
     let len = data[0].len();
     let (kernel, data) = (kernel.clone(), data.to_vec());
     let bytes = len * data.len();
-    // Taken here, where they are given back: the other thread has no freed memory to reuse.
+    // Allocated on this thread, which also frees them and so can recycle them.
     let mut parity: Vec<IoBuf> =
         (0..kernel.parity_columns()).map(|_| IoBuf::recycled(len)).collect();
     let work = move || {
@@ -42,8 +42,8 @@ pub(crate) async fn encode(kernel: &Arc<dyn ParityKernel>, data: &[IoBytes]) -> 
 }
 
 impl Array {
-    /// Starts a batch of whole rows. Rows of a segment are written once in its life, so nothing
-    /// live is overwritten.
+    /// Begins a batch of whole rows. A segment's rows are written once in its life, so a batch
+    /// overwrites nothing live.
     pub fn begin_batch(
         &self,
         segment: SegmentId,
@@ -58,11 +58,11 @@ impl Array {
 
     /// Writes a batch: one command per device.
     ///
-    /// A member that fails the write is failed at once, and its column of the segment counts as
-    /// outdated, as those of members that are missing do. The batch has succeeded when no more
-    /// columns are outdated than the layout can miss.
+    /// A member whose write fails stops taking writes at once. Its column of the segment becomes
+    /// outdated, as do the columns of missing members. The batch succeeds when no more columns are
+    /// outdated than the layout can miss.
     pub async fn write_batch(&self, batch: RowBatch) -> Result<Written, ArrayError> {
-        let (segment, kind, copy) = (batch.segment, batch.kind, batch.copy);
+        let (segment, kind, is_copy) = (batch.segment, batch.kind, batch.is_copy);
         let group = self.group_of(segment)?;
         let geometry = group.geometry();
         let index = geometry.index_of(segment);
@@ -94,7 +94,7 @@ impl Array {
             let data = &columns[role];
             for member in slot {
                 if member.is_writable() {
-                    if !copy && first_copies.get_mut(role).is_some_and(std::mem::take) {
+                    if !is_copy && first_copies.get_mut(role).is_some_and(std::mem::take) {
                         written.data_bytes += column_bytes;
                     } else {
                         written.redundancy_bytes += column_bytes;
@@ -108,14 +108,14 @@ impl Array {
         let asked: Vec<DeviceId> = writes.iter().map(|(member, _)| member.id).collect();
         let causes = self.write_columns(&group, index, offset_bytes, writes).await;
 
-        // One that came (back) and was rebuilt meanwhile still lacks these rows.
+        // A member that returned and was rebuilt meanwhile still lacks these rows.
         for member in group.members() {
             if !asked.contains(&member.id) {
                 member.mark_stale(index);
             }
         }
         self.account(kind, written);
-        // Copies may have been attached meanwhile, which lack these rows, or taken out.
+        // Copies that were attached meanwhile lack these rows; others may have been detached.
         if group.missing_columns(index) > group.geometry().parity_columns() {
             return Err(ArrayError::SegmentLost { segment, causes });
         }
@@ -125,7 +125,8 @@ impl Array {
         Ok(written)
     }
 
-    /// Writes to members at once; fails those that fail, and returns what they said.
+    /// Writes to several members in parallel. Fails the members whose write fails, and returns
+    /// their errors.
     pub(crate) async fn write_columns(
         &self,
         group: &Group,
@@ -135,17 +136,17 @@ impl Array {
     ) -> Vec<DeviceError> {
         let writes = writes.into_iter().map(|(member, data)| async move {
             let outcome = member.write(index, offset_bytes, data).await;
-            // At once, and not after the others: their completion may be far.
+            // Fails the member at once: the other writes may take long.
             outcome.err().inspect(|cause| self.fail_member(group, &member, cause))
         });
         rt::join_all(writes).await.into_iter().flatten().collect()
     }
 
-    /// Makes everything durable that was written by batches that have succeeded.
+    /// Makes all data of successful batches durable.
     ///
-    /// A member that fails the flush is failed, and every segment written to it since its last
-    /// good flush counts as outdated there; it is not asked again. When that leaves a segment with
-    /// too few columns the flush fails, and goes on failing until the segment is reset.
+    /// A member whose flush fails stops taking writes. Every segment written to it since its last
+    /// successful flush becomes outdated there, and the member is not flushed again. If a segment
+    /// then has too few columns, this and every later flush fails until the segment is reset.
     pub async fn flush(&self) -> Result<(), ArrayError> {
         let seq = self.write_seq.get();
         let mut flushes = Vec::new();
@@ -175,8 +176,9 @@ impl Array {
         if segments.is_empty() { Ok(()) } else { Err(ArrayError::FlushLost { segments, causes }) }
     }
 
-    /// Says that nothing in a segment is live: before it is written anew, or when rebuilding comes
-    /// to a free one. Every column then counts as up to date, and flushes no longer answer for it.
+    /// Declares that nothing in a segment is live: before the segment is reused, or when a rebuild
+    /// reaches a free segment. Every column then counts as up to date, and flushes ignore the
+    /// segment.
     pub fn reset_segment(&self, segment: SegmentId) -> Result<(), ArrayError> {
         let group = self.group_of(segment)?;
         for member in group.members() {
@@ -186,9 +188,8 @@ impl Array {
         Ok(())
     }
 
-    /// Resets a segment and tells the devices that its columns are not needed. Devices that fail
-    /// or cannot do this lose nothing by it. The segment may be written again when this is done,
-    /// not before.
+    /// Resets a segment and discards its columns on the devices. Failed and unsupported discards
+    /// are harmless. The segment may be written again after this completes, not before.
     pub async fn discard_segment(&self, segment: SegmentId) -> Result<(), ArrayError> {
         self.reset_segment(segment)?;
         let group = self.group_of(segment)?;

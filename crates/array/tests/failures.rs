@@ -1,4 +1,4 @@
-//! Devices that fail: before, during and after writing, in every combination that a layout covers.
+//! Devices that fail before, during and after writes, in every combination that a layout covers.
 
 mod common;
 
@@ -8,7 +8,7 @@ use forebay_device::{Deadline, Device};
 use forebay_rt as rt;
 use forebay_units::{BLOCK_LEN, BlockAddr, DeviceId, Nanos};
 
-/// Runs a test for every layout and every set of exactly `parity + more` of its devices.
+/// Runs a test for every layout and every set of `parity + more` of its devices.
 fn each_loss<F: Future<Output = ()> + 'static>(
     more: usize,
     test: impl Fn(Rig, Vec<usize>) -> F + Copy + 'static,
@@ -34,13 +34,13 @@ fn state(rig: &Rig, at: usize) -> MemberState {
 
 #[test]
 fn reads_survive_every_loss_that_parity_covers() {
-    for way in 0..3 {
+    for loss in 0..3 {
         each_loss(0, move |rig, lost| async move {
             for index in 0..SEGMENTS {
                 rig.fill(segment(index), 1).await;
             }
             for at in &lost {
-                match way {
+                match loss {
                     0 => rig.devices[*at].gone.set(true),
                     1 => rig.devices[*at].fail_reads.set(true),
                     _ => rig.array.offline(id(*at)).await.expect("it can be spared"),
@@ -50,14 +50,14 @@ fn reads_survive_every_loss_that_parity_covers() {
                 rig.expect_segment(segment(index), 1).await;
             }
             for at in lost {
-                let want = [MemberState::Removed, MemberState::Online, MemberState::Offline][way];
+                let want = [MemberState::Removed, MemberState::Online, MemberState::Offline][loss];
                 assert_eq!(state(&rig, at), want, "device {at}");
             }
         });
     }
 }
 
-/// So many reads of single blocks at once, each of which must be right.
+/// Reads single blocks in parallel and checks each.
 async fn flood(rig: &Rig, reads: u32) {
     let reads = (0..reads).map(|i| async move {
         let addr = BlockAddr::new(segment(0), i % rig.geometry().blocks_per_segment());
@@ -66,9 +66,9 @@ async fn flood(rig: &Rig, reads: u32) {
     rt::join_all(reads).await;
 }
 
-// A disk that seeks for each block: what waits for its turn is no older for that.
+// The disks seek for each block. Reads that wait for their turn do not count towards the deadline.
 #[test]
-fn a_flood_of_reads_gives_no_device_up() {
+fn flood_of_reads_faults_no_device() {
     simulate(1, async {
         let deadline = |device| Deadline::new(device, Nanos::from_secs(30)) as Device;
         let rig = Rig::with(Layout::Mirror, 2, deadline);
@@ -87,7 +87,7 @@ fn a_flood_of_reads_gives_no_device_up() {
 }
 
 #[test]
-fn reads_that_wait_for_a_device_that_goes_are_read_elsewhere() {
+fn reads_queued_on_a_removed_device_are_served_by_others() {
     simulate(2, async {
         let rig = Rig::new(Layout::Mirror, 2);
         rig.fill(segment(0), 1).await;
@@ -103,7 +103,7 @@ fn reads_that_wait_for_a_device_that_goes_are_read_elsewhere() {
 }
 
 #[test]
-fn one_loss_more_is_an_error_and_not_wrong_data() {
+fn one_loss_beyond_parity_is_an_error_and_not_wrong_data() {
     each_loss(1, |rig, lost| async move {
         let g = rig.geometry();
         rig.fill(segment(1), 1).await;
@@ -119,17 +119,18 @@ fn one_loss_more_is_an_error_and_not_wrong_data() {
                 Err(other) => panic!("{other}"),
             }
         }
-        let whole = rig.array.read_segment_rows(segment(1), 0, g.rows()).await;
+        let whole = rig.read_rows(segment(1), 0, g.rows()).await;
         assert!(matches!(whole, Err(ArrayError::Unreadable { .. })));
         assert_eq!(rig.array.health(), vec![Health::Unavail]);
-        assert_eq!(rig.array.is_writable(segment(1)), Ok(false));
+        let refused = rig.array.check_writable();
+        assert!(matches!(refused, Err(ArrayError::NotWritable { .. })));
         let refused = rig.write_rows(segment(2), 0, 1, 1).await;
         assert!(matches!(refused, Err(ArrayError::NotWritable { .. })));
     });
 }
 
 #[test]
-fn sectors_that_fail_in_different_places_leave_every_block_readable() {
+fn bad_sectors_in_different_places_leave_every_block_readable() {
     simulate(5, async {
         let rig = Rig::new(Layout::Raidz1, 4);
         let g = rig.geometry();
@@ -155,7 +156,7 @@ fn sectors_that_fail_in_different_places_leave_every_block_readable() {
 }
 
 #[test]
-fn writes_survive_losses_and_what_was_missed_is_never_read() {
+fn writes_survive_losses_and_missed_columns_are_never_read() {
     each_loss(0, |rig, lost| async move {
         let g = rig.geometry();
         for index in 0..3 {
@@ -164,7 +165,7 @@ fn writes_survive_losses_and_what_was_missed_is_never_read() {
         rig.array.flush().await.expect("healthy");
         lost.iter().for_each(|at| rig.devices[*at].fail_writes.set(true));
 
-        // Segment 1 begins a new life; 3 is new. The devices fail on the way.
+        // Segment 1 is reused; segment 3 is new. The devices fail during the writes.
         rig.array.reset_segment(segment(1)).expect("exists");
         rig.fill(segment(1), 2).await;
         rig.fill(segment(3), 2).await;
@@ -182,7 +183,7 @@ fn writes_survive_losses_and_what_was_missed_is_never_read() {
             assert_eq!(events.iter().filter(faulted).count(), 1);
         }
 
-        // The sides come back with what they held. It must not be read.
+        // The devices return with outdated columns, which must not be read.
         for at in &lost {
             rig.devices[*at].heal();
             rig.array.online(id(*at), None).expect("it has its device");
@@ -201,20 +202,20 @@ fn writes_survive_losses_and_what_was_missed_is_never_read() {
             if data == block(addr, version) { BlockVerdict::Good } else { BlockVerdict::Bad }
         };
         for stale in rig.array.stale_segments() {
-            let rebuilt = rig.array.rebuild_segment(stale, g.rows(), &judge).await.expect("good");
+            let rebuilt = rig.rebuild(stale, g.rows(), &judge).await.expect("good");
             assert_eq!(rebuilt.members.len(), lost.len());
             assert_eq!(rebuilt.written_bytes, lost.len() as u64 * g.column_bytes);
             assert_eq!((rebuilt.recovered, rebuilt.damaged), (vec![], vec![]));
         }
         assert_eq!(rig.array.health(), vec![Health::Online]);
-        // Until a flush a crash could take the rebuilt columns back.
+        // Until a flush, a crash could lose the rebuilt columns.
         let durable =
             |rig: &Rig| rig.array.status().iter().all(|member| member.durable_stale.is_empty());
         assert!(!durable(&rig));
         rig.array.flush().await.expect("healthy");
         assert!(durable(&rig));
 
-        // What was rebuilt carries its share: lose others instead.
+        // The rebuilt columns are used: other devices fail instead.
         let others = (0..g.members).filter(|at| !lost.contains(at)).take(g.parity_columns());
         others.for_each(|at| rig.devices[at].gone.set(true));
         for (index, version) in [(0, 1), (1, 2), (2, 1), (3, 2)] {
@@ -224,7 +225,7 @@ fn writes_survive_losses_and_what_was_missed_is_never_read() {
 }
 
 #[test]
-fn one_failed_write_too_many_loses_the_segment_and_only_that() {
+fn one_failed_write_beyond_parity_loses_only_its_segment() {
     each_loss(1, |rig, lost| async move {
         let g = rig.geometry();
         rig.fill(segment(0), 1).await;
@@ -236,25 +237,26 @@ fn one_failed_write_too_many_loses_the_segment_and_only_that() {
             panic!("{refused:?}")
         };
         assert_eq!((named, causes.len()), (segment(1), lost.len()));
-        // What was durable before is still there: the last ones to fail are kept for reading.
+        // Durable data stay readable: the last devices to fail are kept for reading.
         rig.expect_segment(segment(0), 1).await;
         assert_eq!(rig.array.health().len(), 1);
         let kept = lost.iter().filter(|at| state(&rig, **at) == MemberState::Degraded).count();
         assert!(kept >= 1);
-        assert_eq!(rig.array.is_writable(segment(2)), Ok(false));
-        // Even the rows of the lost segment, for those who can check them.
+        let refused = rig.array.check_writable();
+        assert!(matches!(refused, Err(ArrayError::NotWritable { .. })));
+        // Alternatives still have the earlier rows of the lost segment.
         for index in 0..2 * g.blocks_per_row() {
             let addr = BlockAddr::new(segment(1), index);
             let mut all = rig.array.alternatives(addr).await.expect("something is there");
             assert!(all.any(|data| data[..] == block(addr, 1)[..]), "{addr}");
         }
-        // The flush answers for batches that had succeeded, and there was none since the last.
-        rig.array.flush().await.expect("nothing that was promised is lost");
+        // No batch has succeeded since the last flush, so this flush loses nothing.
+        rig.array.flush().await.expect("no successful batch is lost");
     });
 }
 
 #[test]
-fn a_failed_flush_is_not_asked_again() {
+fn failed_flush_is_not_retried() {
     each_loss(0, |rig, lost| async move {
         rig.fill(segment(0), 1).await;
         rig.array.flush().await.expect("healthy");
@@ -268,7 +270,7 @@ fn a_failed_flush_is_not_asked_again() {
             let range = segment(1).0..segment(3).0;
             assert_eq!(status[*at].durable_stale, vec![range], "since its last good flush");
             assert_eq!(status[*at].errors.write, 1);
-            // A volatile cache may have dropped everything: make sure that nobody looks.
+            // A volatile cache may have dropped these columns: they must not be read.
             let g = rig.geometry();
             rig.devices[*at].corrupt(g.column_start_bytes(1), 2 * g.column_bytes).await;
             assert_eq!(rig.devices[*at].flushes.get(), 2);
@@ -286,7 +288,7 @@ fn a_failed_flush_is_not_asked_again() {
 }
 
 #[test]
-fn a_flush_that_loses_segments_fails_until_they_are_given_up() {
+fn flush_that_loses_segments_fails_until_they_are_reset() {
     each_loss(1, |rig, lost| async move {
         rig.fill(segment(0), 1).await;
         rig.array.flush().await.expect("healthy");
@@ -294,7 +296,7 @@ fn a_flush_that_loses_segments_fails_until_they_are_given_up() {
         rig.fill(segment(2), 1).await;
         lost.iter().for_each(|at| rig.devices[*at].fail_flushes.set(true));
         for _ in 0..2 {
-            // The devices would now succeed; that proves nothing for what they were asked before.
+            // A later success of the devices proves nothing about the earlier writes.
             let refused = rig.array.flush().await;
             let Err(ArrayError::FlushLost { segments, .. }) = refused else {
                 panic!("{refused:?}")
@@ -305,12 +307,12 @@ fn a_flush_that_loses_segments_fails_until_they_are_given_up() {
         rig.expect_segment(segment(0), 1).await;
         rig.array.reset_segment(segment(1)).expect("exists");
         rig.array.discard_segment(segment(2)).await.expect("exists");
-        rig.array.flush().await.expect("nobody waits for them any more");
+        rig.array.flush().await.expect("the lost segments were reset");
     });
 }
 
 #[test]
-fn flushes_that_overlap_all_answer_for_what_was_written_before() {
+fn overlapping_flushes_all_report_lost_writes() {
     simulate(3, async {
         let rig = Rig::new(Layout::Raidz1, 3);
         rig.fill(segment(0), 1).await;
@@ -324,12 +326,12 @@ fn flushes_that_overlap_all_answer_for_what_was_written_before() {
 }
 
 #[test]
-fn a_flush_answers_only_for_writes_that_ended_before_it() {
+fn flush_covers_only_writes_that_ended_before_it() {
     for seed in 0..20 {
         simulate(seed, async {
             let rig = Rig::new(Layout::Raidz1, 3);
             rig.fill(segment(0), 1).await;
-            // The flush is asked first, the write ends while it runs or after.
+            // The flush starts first; the write ends during the flush or later.
             let (flushed, ()) = forebay_rt::join(rig.array.flush(), rig.fill(segment(1), 1)).await;
             flushed.expect("healthy");
             rig.devices[0].fail_flushes.set(true);
@@ -345,13 +347,13 @@ fn a_flush_answers_only_for_writes_that_ended_before_it() {
 }
 
 #[test]
-fn a_write_that_ends_after_its_member_failed_does_not_count() {
+fn write_that_ends_after_its_member_failed_is_stale() {
     for seed in 0..50 {
         simulate(seed, async {
             let rig = Rig::new(Layout::Raidz2, 4);
             let g = rig.geometry();
             rig.devices[1].fail_writes.set(true);
-            // Rows of one segment, on their way together; some end before device 1 fails.
+            // Two writes to one segment in flight; one may end before device 1 fails.
             let (a, b) = forebay_rt::join(
                 rig.write_rows(segment(0), 0, 2, 1),
                 rig.write_rows(segment(0), 2, 2, 1),
@@ -367,7 +369,7 @@ fn a_write_that_ends_after_its_member_failed_does_not_count() {
                 true => BlockVerdict::Good,
                 false => BlockVerdict::Bad,
             };
-            let rebuilt = rig.array.rebuild_segment(segment(0), g.rows(), &good).await;
+            let rebuilt = rig.rebuild(segment(0), g.rows(), &good).await;
             assert_eq!(rebuilt.expect("good").members, vec![id(1)]);
             rig.devices[0].gone.set(true);
             rig.devices[3].gone.set(true);

@@ -1,4 +1,4 @@
-//! Arrays without faults: every layout, whole and part, and the accounts.
+//! Arrays without faults: every layout, whole and partial rows, and the statistics.
 
 mod common;
 
@@ -7,11 +7,11 @@ use forebay_array::{ArrayError, Health, Layout, WriteKind};
 use forebay_units::{BLOCK_LEN, BlockAddr, SegmentId};
 
 #[test]
-fn what_is_written_is_read() {
+fn reads_return_written_blocks_in_every_layout() {
     for (shape, (layout, members)) in shapes().into_iter().enumerate() {
         simulate(shape as u64, async move {
             let rig = Rig::new(layout, members);
-            // Enough segments that every column plays every role in small groups.
+            // Enough segments that every column of a small group has every role.
             for index in 0..common::SEGMENTS {
                 rig.fill(segment(index), u64::from(index)).await;
             }
@@ -26,7 +26,7 @@ fn what_is_written_is_read() {
 }
 
 #[test]
-fn a_batch_is_one_write_per_device() {
+fn batch_is_one_write_per_device() {
     for (layout, members) in shapes() {
         simulate(1, async move {
             let rig = Rig::new(layout, members);
@@ -43,21 +43,21 @@ fn a_batch_is_one_write_per_device() {
 }
 
 #[test]
-fn reading_a_segment_is_one_read_per_data_column() {
+fn segment_read_is_one_read_per_data_column() {
     simulate(1, async move {
         let rig = Rig::new(Layout::Raidz2, 5);
         rig.fill(segment(2), 0).await;
-        rig.array.read_segment_rows(segment(2), 0, 4).await.expect("healthy");
+        rig.read_rows(segment(2), 0, 4).await.expect("healthy");
         let reads: u64 = rig.devices.iter().map(|device| device.reads.get()).sum();
         assert_eq!(reads, 3);
     });
 }
 
 #[test]
-fn blocks_that_were_not_put_are_zeros() {
+fn blocks_not_put_into_a_batch_are_zeros() {
     simulate(1, async move {
         let rig = Rig::new(Layout::Raidz1, 4);
-        // Leaves its bytes behind in recycled memory.
+        // Leaves its bytes in recycled memory.
         rig.fill(segment(0), 9).await;
         let mut batch = rig.array.begin_batch(segment(1), 0, 4, WriteKind::User).expect("fits");
         let addr = batch.addr(5);
@@ -67,7 +67,7 @@ fn blocks_that_were_not_put_are_zeros() {
         let run: Vec<u8> = (7..12).flat_map(|index| block(batch.addr(index), 2)).collect();
         batch.put_run(7, &run);
         rig.array.write_batch(batch).await.expect("healthy");
-        let got = rig.array.read_segment_rows(segment(1), 0, 4).await.expect("healthy");
+        let got = rig.read_rows(segment(1), 0, 4).await.expect("healthy");
         for (index, got) in got.chunks(BLOCK_LEN).enumerate() {
             let addr = BlockAddr::new(segment(1), index as u32);
             let want = match index {
@@ -81,7 +81,7 @@ fn blocks_that_were_not_put_are_zeros() {
 }
 
 #[test]
-fn a_flush_asks_only_those_that_were_written() {
+fn flush_reaches_only_devices_with_unflushed_writes() {
     simulate(1, async move {
         let rig = Rig::new(Layout::Raidz1, 3);
         rig.array.flush().await.expect("nothing to do");
@@ -94,15 +94,13 @@ fn a_flush_asks_only_those_that_were_written() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
+fn ranges_past_the_end_are_refused() {
     simulate(1, async move {
         let rig = Rig::new(Layout::Raidz1, 3);
         let array = &rig.array;
         let blocks = rig.geometry().blocks_per_segment();
         let past = array.read(BlockAddr::new(segment(0), blocks - 1), 2).await;
         assert!(matches!(past, Err(ArrayError::OutOfRange { limit, .. }) if limit == blocks));
-        let past = array.read_segment_rows(segment(0), 3, 2).await;
-        assert!(matches!(past, Err(ArrayError::OutOfRange { limit: 4, .. })));
         for (first, rows) in [(4, 1), (0, 5), (0, 0), (u32::MAX, 2)] {
             let refused = array.begin_batch(segment(0), first, rows, WriteKind::User).err();
             assert!(matches!(refused, Some(ArrayError::OutOfRange { .. })));

@@ -1,5 +1,5 @@
-//! An array against a flat map of blocks, under random writes and random failures that stay
-//! within what the layout covers: a read is right, always.
+//! Model test: an array against a flat map of blocks, under random writes and random failures
+//! within the redundancy of the layout. Every read must be right.
 
 mod common;
 
@@ -16,12 +16,12 @@ use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Writes the next rows of a segment; a full one begins a new life.
+    /// Writes the next rows of a segment; a full segment is reused.
     Write {
         segment: u32,
         rows: u32,
     },
-    /// Two writes on their way together, with a flush among them.
+    /// Two writes in parallel, with a flush among them.
     WriteTwo {
         segments: (u32, u32),
         rows: u32,
@@ -32,7 +32,7 @@ enum Step {
         from: u32,
         blocks: u32,
     },
-    /// From now on a device fails its writes, its flushes, everything.
+    /// From now on a device fails its writes (below: its flushes, all commands).
     FailWrites {
         device: usize,
     },
@@ -45,7 +45,7 @@ enum Step {
     Offline {
         device: usize,
     },
-    /// A device gets well, is taken back and rebuilt.
+    /// A device recovers, is brought online, and may be rebuilt.
     Return {
         device: usize,
         rebuild: bool,
@@ -54,7 +54,7 @@ enum Step {
     Replace {
         device: usize,
     },
-    /// Turns the bits of a unit, and has it scrubbed.
+    /// Flips the bits of a unit, then scrubs.
     Rot {
         device: usize,
         segment: u32,
@@ -100,11 +100,11 @@ struct World {
     rig: Rig,
     /// Each live block's version.
     blocks: RefCell<BTreeMap<BlockAddr, u64>>,
-    /// Rows written in each segment's life.
+    /// Rows written since each segment was reset.
     rows: RefCell<BTreeMap<u32, u32>>,
     /// The device behind each column, and its id.
     devices: RefCell<Vec<(DeviceId, Rc<FaultyDevice>)>>,
-    /// Columns that something is wrong with: no more than parity covers.
+    /// Damaged columns: at most as many as parity covers.
     hurt: RefCell<BTreeSet<usize>>,
     version: RefCell<u64>,
 }
@@ -136,7 +136,7 @@ impl World {
         }
     }
 
-    /// Whether a column may be hurt now; then it counts as hurt.
+    /// Whether a column may be damaged now. If so, it counts as damaged.
     fn hurt(&self, column: usize) -> bool {
         let mut hurt = self.hurt.borrow_mut();
         let allowed = self.rig.geometry().parity_columns();
@@ -167,10 +167,10 @@ impl World {
         };
         *self.version.borrow_mut() += 1;
         let version = *self.version.borrow();
-        // Counted before the write, so that two of one segment do not take the same rows.
+        // Counted before the write, so that parallel writes take different rows.
         self.rows.borrow_mut().insert(index, first + rows);
         let written = self.rig.write_rows(segment(index), first, rows, version).await;
-        written.expect("no more is hurt than the layout covers");
+        written.expect("the layout covers the damage");
         let per_row = self.rig.geometry().blocks_per_row();
         for block in first * per_row..(first + rows) * per_row {
             self.blocks.borrow_mut().insert(BlockAddr::new(segment(index), block), version);
@@ -191,12 +191,12 @@ impl World {
                 continue;
             };
             let judge = |addr: BlockAddr, data: &[u8]| self.judge(addr, data);
-            let rebuilt = self.rig.array.rebuild_segment(stale, rows, &judge).await;
+            let rebuilt = self.rig.rebuild(stale, rows, &judge).await;
             assert_eq!(rebuilt.expect("enough columns are there").damaged, vec![]);
         }
     }
 
-    /// Whether a column is as good as new.
+    /// Whether a column is online and up to date.
     fn recovered(&self, column: usize) -> bool {
         let status = self.rig.array.status();
         let mine = status.iter().filter(|member| member.column == column);
@@ -215,36 +215,91 @@ impl World {
         }
     }
 
+    async fn flush(&self) {
+        self.rig.array.flush().await.expect("the layout covers the damage");
+    }
+
+    async fn write_two(&self, (a, b): (u32, u32), rows: u32) {
+        let flush = async {
+            rt::sleep(forebay_units::Nanos(rt::random_below(1500))).await;
+            self.flush().await;
+        };
+        let second = async {
+            if a != b {
+                self.write(b, rows).await;
+            }
+        };
+        rt::join(rt::join(self.write(a, rows), second), flush).await;
+    }
+
+    async fn read(&self, index: u32, from: u32, blocks: u32) {
+        let limit = self.rig.geometry().blocks_per_segment();
+        let from = from % limit;
+        let addr = BlockAddr::new(segment(index), from);
+        let got = self.rig.array.read(addr, blocks.min(limit - from)).await;
+        for (at, got) in got.expect("enough columns are there").chunks(BLOCK_LEN).enumerate() {
+            let addr = addr.plus(at as u32);
+            assert_ne!(self.judge(addr, got), BlockVerdict::Bad, "{addr}");
+        }
+    }
+
+    async fn take_offline(&self, column: usize) {
+        let (id, _) = self.device(column);
+        match self.rig.array.offline(id).await {
+            Ok(()) => assert_eq!(self.state(id), MemberState::Offline),
+            Err(ArrayError::WouldLose { .. }) => {}
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    async fn bring_back(&self, column: usize, rebuild: bool) {
+        let (id, device) = self.device(column);
+        device.heal();
+        if self.state(id) != MemberState::Online {
+            self.rig.array.online(id, Some(device as Device)).expect("it fits");
+        }
+        if rebuild {
+            self.rebuild_all().await;
+            self.scrub().await;
+            if self.recovered(column) {
+                self.hurt.borrow_mut().remove(&column);
+            }
+        }
+    }
+
+    async fn replace(&self, column: usize) {
+        let array = &self.rig.array;
+        let (old, _) = self.device(column);
+        let ids = array.status().iter().map(|m| m.id.0).max().expect("members");
+        let (new, spare) = (DeviceId(ids + 1), self.rig.spare("spare"));
+        array.replace(old, new, spare.clone()).expect("it fits");
+        self.rebuild_all().await;
+        self.flush().await;
+        assert!(array.replaced().contains(&old));
+        array.detach(old).expect("its replacement is up to date");
+        self.devices.borrow_mut()[column] = (new, spare);
+        self.hurt.borrow_mut().remove(&column);
+    }
+
+    /// Damages a unit and scrubs before any read can see it. The scrub needs an online device.
+    async fn corrupt_and_scrub(&self, column: usize, index: u32, row: u32) {
+        let (id, device) = self.device(column);
+        if device.gone.get() || self.state(id) != MemberState::Online {
+            return;
+        }
+        let g = self.rig.geometry();
+        let offset = g.column_start_bytes(index) + u64::from(row) * g.unit_bytes;
+        device.corrupt(offset, g.unit_bytes).await;
+        self.scrub().await;
+    }
+
     async fn step(&self, step: Step) {
         let g = self.rig.geometry();
-        let array = &self.rig.array;
         match step {
             Step::Write { segment, rows } => self.write(segment, rows).await,
-            Step::WriteTwo { segments: (a, b), rows } => {
-                let flush = async {
-                    rt::sleep(forebay_units::Nanos(rt::random_below(1500))).await;
-                    array.flush().await.expect("no more is hurt than the layout covers");
-                };
-                let second = async {
-                    if a != b {
-                        self.write(b, rows).await;
-                    }
-                };
-                rt::join(rt::join(self.write(a, rows), second), flush).await;
-            }
-            Step::Flush => {
-                array.flush().await.expect("no more is hurt than the layout covers");
-            }
-            Step::Read { segment: index, from, blocks } => {
-                let from = from % g.blocks_per_segment();
-                let blocks = blocks.min(g.blocks_per_segment() - from);
-                let addr = BlockAddr::new(segment(index), from);
-                let got = array.read(addr, blocks).await.expect("enough columns are there");
-                for (at, got) in got.chunks(BLOCK_LEN).enumerate() {
-                    let addr = addr.plus(at as u32);
-                    assert_ne!(self.judge(addr, got), BlockVerdict::Bad, "{addr}");
-                }
-            }
+            Step::WriteTwo { segments, rows } => self.write_two(segments, rows).await,
+            Step::Flush => self.flush().await,
+            Step::Read { segment, from, blocks } => self.read(segment, from, blocks).await,
             Step::FailWrites { device } if self.hurt(device % g.members) => {
                 self.device(device % g.members).1.fail_writes.set(true);
             }
@@ -255,51 +310,14 @@ impl World {
                 self.device(device % g.members).1.gone.set(true);
             }
             Step::Offline { device } if self.hurt(device % g.members) => {
-                let (id, _) = self.device(device % g.members);
-                match array.offline(id).await {
-                    Ok(()) => assert_eq!(self.state(id), MemberState::Offline),
-                    Err(ArrayError::WouldLose { .. }) => {}
-                    Err(other) => panic!("{other}"),
-                }
+                self.take_offline(device % g.members).await;
             }
-            Step::Return { device, rebuild } => {
-                let column = device % g.members;
-                let (id, device) = self.device(column);
-                device.heal();
-                if self.state(id) != MemberState::Online {
-                    array.online(id, Some(device as Device)).expect("it fits");
-                }
-                if rebuild {
-                    self.rebuild_all().await;
-                    self.scrub().await;
-                    if self.recovered(column) {
-                        self.hurt.borrow_mut().remove(&column);
-                    }
-                }
-            }
+            Step::Return { device, rebuild } => self.bring_back(device % g.members, rebuild).await,
             Step::Replace { device } if self.hurt(device % g.members) => {
-                let column = device % g.members;
-                let (old, _) = self.device(column);
-                let ids = array.status().iter().map(|m| m.id.0).max().expect("members");
-                let (new, spare) = (DeviceId(ids + 1), self.rig.spare("spare"));
-                array.replace(old, new, spare.clone()).expect("it fits");
-                self.rebuild_all().await;
-                array.flush().await.expect("no more is hurt than the layout covers");
-                assert!(array.replaced().contains(&old));
-                array.detach(old).expect("its successor has everything");
-                self.devices.borrow_mut()[column] = (new, spare);
-                self.hurt.borrow_mut().remove(&column);
+                self.replace(device % g.members).await;
             }
-            Step::Rot { device, segment: index, row } if self.hurt(device % g.members) => {
-                // Seen by nobody until it is scrubbed: so it is, before anything reads it. That
-                // takes a device that is there.
-                let (id, device) = self.device(device % g.members);
-                if device.gone.get() || self.state(id) != MemberState::Online {
-                    return;
-                }
-                let offset = g.column_start_bytes(index) + u64::from(row) * g.unit_bytes;
-                device.corrupt(offset, g.unit_bytes).await;
-                self.scrub().await;
+            Step::Rot { device, segment, row } if self.hurt(device % g.members) => {
+                self.corrupt_and_scrub(device % g.members, segment, row).await;
             }
             Step::BadBlock { device, segment: index, block } if self.hurt(device % g.members) => {
                 let (_, device) = self.device(device % g.members);
@@ -307,7 +325,7 @@ impl World {
                 device.bad_blocks.borrow_mut().insert(first + block);
             }
             Step::Discard { segment: index } => self.discard(index).await,
-            // Too much is hurt already.
+            // The damage would exceed the redundancy.
             _ => {}
         }
     }
@@ -327,10 +345,14 @@ fn layouts() -> impl Strategy<Value = (Layout, usize)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1_500, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 1_500,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
-    fn reads_are_right_whatever_fails(
+    fn reads_are_right_under_covered_failures(
         (layout, members) in layouts(),
         steps in prop::collection::vec(step(), 1..60),
         seed: u64,
@@ -340,7 +362,7 @@ proptest! {
             for step in steps {
                 world.step(step).await;
             }
-            // At the end every live block is read once more.
+            // In the end every live block is read once more.
             let live = world.blocks.borrow().clone();
             for (addr, version) in live {
                 let got = world.rig.array.read(addr, 1).await.expect("enough columns are there");

@@ -1,4 +1,4 @@
-//! Wrong data: finding the right version, repairing, scrubbing.
+//! Wrong data: alternatives, repair and scrub.
 
 mod common;
 
@@ -10,13 +10,13 @@ fn judge(addr: BlockAddr, data: &[u8]) -> BlockVerdict {
     if data == block(addr, 1) { BlockVerdict::Good } else { BlockVerdict::Bad }
 }
 
-/// How many columns may be wrong: for mirrors all but one.
+/// Number of columns that may be wrong; in a mirror, all but one.
 fn spare(layout: Layout, members: usize) -> usize {
     common::geometry(layout, members).parity_columns()
 }
 
 #[test]
-fn the_right_version_is_among_the_alternatives() {
+fn alternatives_include_the_right_version() {
     for (layout, members) in shapes() {
         for wrong in choose(members, spare(layout, members)) {
             simulate(1, async move {
@@ -35,7 +35,7 @@ fn the_right_version_is_among_the_alternatives() {
                     let got = rig.array.read(addr, 1).await.expect("readable");
                     assert!(got[..] == block(addr, 1)[..]);
                 }
-                // Every data column is right again, by itself.
+                // Every data column is right again.
                 rig.expect_segment(segment(1), 1).await;
                 let errors: u64 = rig.array.status().iter().map(|m| m.errors.checksum).sum();
                 let repaired = rig.array.events().take();
@@ -48,7 +48,7 @@ fn the_right_version_is_among_the_alternatives() {
 }
 
 #[test]
-fn a_missing_and_a_wrong_column_are_told_apart() {
+fn alternatives_recover_with_missing_and_wrong_columns() {
     simulate(1, async {
         let rig = Rig::new(Layout::Raidz3, 6);
         let g = rig.geometry();
@@ -62,7 +62,7 @@ fn a_missing_and_a_wrong_column_are_told_apart() {
             let mut all = rig.array.alternatives(addr).await.expect("readable");
             assert!(all.any(|data| judge(addr, &data) == BlockVerdict::Good), "{addr}");
         }
-        // One more, and there is no right one: but there is an end to trying.
+        // With one more wrong column no version is right, but the iteration ends.
         rig.devices[2].corrupt(g.column_start_bytes(0), g.column_bytes).await;
         let (role, _) = g.locate(0);
         assert_eq!(g.column_of(0, role), 0);
@@ -73,7 +73,7 @@ fn a_missing_and_a_wrong_column_are_told_apart() {
 }
 
 #[test]
-fn bad_members_can_be_left_out_of_a_read() {
+fn read_can_exclude_members() {
     simulate(1, async {
         for (layout, members) in [(Layout::Raidz2, 5), (Layout::Mirror, 3)] {
             let rig = Rig::new(layout, members);
@@ -97,7 +97,7 @@ fn bad_members_can_be_left_out_of_a_read() {
 }
 
 #[test]
-fn scrubbing_makes_every_column_right_again() {
+fn scrub_repairs_every_wrong_column() {
     for (layout, members) in shapes() {
         let spare = spare(layout, members);
         if spare == 0 {
@@ -130,7 +130,7 @@ fn scrubbing_makes_every_column_right_again() {
                 assert_eq!(scrubbed.repaired_bytes, g.unit_bytes * wrong.len() as u64);
                 let named: Vec<usize> =
                     scrubbed.mismatches.iter().map(|m| m.device.0 as usize).collect();
-                assert_eq!(named, wrong, "exactly the wrong ones, though none says so itself");
+                assert_eq!(named, wrong, "the scrub names exactly the wrong columns");
                 for (at, member) in rig.array.status().iter().enumerate() {
                     let blocks = g.unit_bytes / BLOCK_BYTES;
                     let want = if wrong.contains(&at) { blocks } else { 0 };
@@ -138,7 +138,7 @@ fn scrubbing_makes_every_column_right_again() {
                 }
                 for (device, before) in rig.devices.iter().zip(before) {
                     let now = device.peek(start_bytes, g.column_bytes).await;
-                    assert!(now[..] == before[..], "every bit is as it was");
+                    assert!(now[..] == before[..], "the scrub restores every bit");
                 }
             });
         }
@@ -146,7 +146,7 @@ fn scrubbing_makes_every_column_right_again() {
 }
 
 #[test]
-fn scrubbing_leaves_alone_what_it_cannot_mend() {
+fn scrub_does_not_rewrite_unrecoverable_rows() {
     simulate(2, async {
         let rig = Rig::new(Layout::Raidz1, 5);
         let g = rig.geometry();
@@ -158,7 +158,7 @@ fn scrubbing_leaves_alone_what_it_cannot_mend() {
         let damaged: Vec<u32> = scrubbed.damaged.iter().map(|addr| addr.block()).collect();
         assert_eq!(damaged, vec![0, 2, 4], "the first blocks of three data columns");
         assert_eq!(scrubbed.repaired_bytes, 0);
-        // Undo two: the third can be had again, because nothing was rewritten.
+        // With two columns restored the third is recoverable, because nothing was rewritten.
         for at in [0, 1] {
             rig.devices[at].corrupt(g.column_start_bytes(0), BLOCK_BYTES).await;
         }
@@ -169,7 +169,7 @@ fn scrubbing_leaves_alone_what_it_cannot_mend() {
 }
 
 #[test]
-fn what_nobody_refers_to_is_no_damage() {
+fn wrong_dead_blocks_are_no_damage() {
     simulate(2, async {
         let rig = Rig::new(Layout::Raidz1, 3);
         let g = rig.geometry();
@@ -184,18 +184,18 @@ fn what_nobody_refers_to_is_no_damage() {
 }
 
 #[test]
-fn rebuilding_does_not_spread_what_is_wrong() {
+fn rebuild_does_not_spread_wrong_data() {
     simulate(2, async {
         let rig = Rig::new(Layout::Raidz2, 5);
         let g = rig.geometry();
         rig.fill(segment(0), 1).await;
         let spare = rig.spare("spare");
         rig.devices[3].gone.set(true);
-        rig.array.read_segment_rows(segment(0), 0, 4).await.expect("readable");
+        rig.read_rows(segment(0), 0, 4).await.expect("readable");
         rig.array.replace(DeviceId(3), DeviceId(9), spare.clone()).expect("fits");
-        // Data column 0 is rotten: what is computed from it would be, too.
+        // Data column 0 is wrong, and so would be every column computed from it.
         rig.devices[0].corrupt(g.column_start_bytes(0), g.column_bytes).await;
-        let rebuilt = rig.array.rebuild_segment(segment(0), 4, &judge).await.expect("readable");
+        let rebuilt = rig.rebuild(segment(0), 4, &judge).await.expect("readable");
         assert_eq!((rebuilt.members, rebuilt.damaged), (vec![DeviceId(9)], vec![]));
         assert_eq!(rebuilt.recovered.len(), g.column_bytes as usize / BLOCK_LEN);
         let right = rig.devices[3].peek(g.column_start_bytes(0), g.column_bytes).await;

@@ -1,4 +1,4 @@
-//! Devices that come and go while the array serves.
+//! Devices that are attached, detached, replaced and returned while the array serves.
 
 mod common;
 
@@ -15,12 +15,12 @@ fn version_one(addr: BlockAddr, data: &[u8]) -> BlockVerdict {
     if data == block(addr, 1) { BlockVerdict::Good } else { BlockVerdict::Bad }
 }
 
-/// What a pool does: rebuilds live segments, resets free ones.
+/// Resilvers as a pool does: rebuilds live segments and resets free ones.
 async fn resilver(rig: &Rig, live: u32) {
     for stale in rig.array.stale_segments() {
         if stale.0 - common::FIRST_SEGMENT < live {
             let rows = rig.geometry().rows();
-            let rebuilt = rig.array.rebuild_segment(stale, rows, &version_one).await;
+            let rebuilt = rig.rebuild(stale, rows, &version_one).await;
             assert_eq!(rebuilt.expect("readable").damaged, vec![]);
         } else {
             rig.array.reset_segment(stale).expect("exists");
@@ -29,9 +29,9 @@ async fn resilver(rig: &Rig, live: u32) {
     rig.array.flush().await.expect("healthy");
 }
 
-// The rows that were on their way lack on the new copy, too; that makes no copy less of them.
+// A copy attached during a write lacks these rows; the write still succeeds.
 #[test]
-fn a_copy_is_attached_or_taken_out_while_rows_are_on_their_way() {
+fn attach_and_detach_during_a_write_do_not_fail_the_write() {
     for attached in [true, false] {
         simulate(3, async move {
             let rig = Rig::new(Layout::Mirror, if attached { 2 } else { 3 });
@@ -45,7 +45,7 @@ fn a_copy_is_attached_or_taken_out_while_rows_are_on_their_way() {
             };
             let (written, changed) = rt::join(rig.write_rows(segment(2), 0, 4, 1), meanwhile).await;
             changed.expect("it can");
-            written.expect("what could be written was");
+            written.expect("the other copies took the write");
             rig.array.flush().await.expect("healthy");
             rig.expect_segment(segment(2), 1).await;
         });
@@ -53,7 +53,7 @@ fn a_copy_is_attached_or_taken_out_while_rows_are_on_their_way() {
 }
 
 #[test]
-fn a_device_is_replaced_while_writes_go_on() {
+fn replacement_completes_while_writes_continue() {
     for (layout, members) in [(Layout::Raidz1, 4), (Layout::Mirror, 2), (Layout::Raid0, 2)] {
         simulate(7, async move {
             let rig = Rig::new(layout, members);
@@ -86,14 +86,14 @@ fn a_device_is_replaced_while_writes_go_on() {
 }
 
 #[test]
-fn new_rows_and_rebuilding_of_old_ones_meet_in_one_segment() {
+fn new_rows_may_be_written_during_a_rebuild_of_their_segment() {
     for seed in 0..30 {
         simulate(seed, async {
             let rig = Rig::new(Layout::Raidz1, 3);
             rig.write_rows(segment(0), 0, 2, 1).await.expect("healthy");
             let spare = rig.spare("spare");
             rig.array.replace(DeviceId(0), DeviceId(5), spare).expect("fits");
-            let rebuild = rig.array.rebuild_segment(segment(0), 2, &version_one);
+            let rebuild = rig.rebuild(segment(0), 2, &version_one);
             let (rebuilt, written) =
                 forebay_rt::join(rebuild, rig.write_rows(segment(0), 2, 2, 1)).await;
             assert_eq!(rebuilt.expect("readable").members, vec![DeviceId(5)]);
@@ -106,19 +106,19 @@ fn new_rows_and_rebuilding_of_old_ones_meet_in_one_segment() {
 }
 
 #[test]
-fn a_member_that_returns_during_a_write_stays_outdated() {
+fn member_that_returns_during_a_write_stays_outdated() {
     for seed in 0..60 {
         simulate(seed, async {
             let rig = Rig::new(Layout::Mirror, 2);
             rig.write_rows(segment(0), 0, 1, 1).await.expect("healthy");
             rig.array.offline(DeviceId(1)).await.expect("it can be spared");
-            // Rows that the pool knows to be written.
+            // Rows that the pool knows as written.
             let rows = std::cell::Cell::new(1);
             let back = async {
-                // Rows 1.. are on their way to device 0 alone when 1 returns and is rebuilt.
+                // Rows 1.. are in flight to device 0 alone when device 1 returns and is rebuilt.
                 forebay_rt::sleep(forebay_units::Nanos(forebay_rt::random_below(600))).await;
                 rig.array.online(DeviceId(1), Some(rig.devices[1].clone())).expect("fits");
-                let rebuilt = rig.array.rebuild_segment(segment(0), rows.get(), &version_one).await;
+                let rebuilt = rig.rebuild(segment(0), rows.get(), &version_one).await;
                 rebuilt.expect("readable");
             };
             let write = async {
@@ -127,7 +127,7 @@ fn a_member_that_returns_during_a_write_stays_outdated() {
             };
             forebay_rt::join(write, back).await;
             rig.expect_segment(segment(0), 1).await;
-            // Whatever device 1 says of itself must be true.
+            // If device 1 claims to be up to date, it must be.
             if rig.array.stale_segments().is_empty() {
                 rig.devices[0].gone.set(true);
                 rig.expect_segment(segment(0), 1).await;
@@ -137,7 +137,7 @@ fn a_member_that_returns_during_a_write_stays_outdated() {
 }
 
 #[test]
-fn a_replacement_that_comes_during_a_write_lacks_it() {
+fn replacement_added_during_a_write_lacks_its_rows() {
     for seed in 0..60 {
         simulate(seed, async {
             let rig = Rig::new(Layout::Raidz1, 3);
@@ -146,7 +146,7 @@ fn a_replacement_that_comes_during_a_write_lacks_it() {
             let replace = async {
                 forebay_rt::sleep(forebay_units::Nanos(forebay_rt::random_below(600))).await;
                 rig.array.replace(DeviceId(1), DeviceId(5), rig.spare("new")).expect("fits");
-                let rebuilt = rig.array.rebuild_segment(segment(0), rows.get(), &version_one).await;
+                let rebuilt = rig.rebuild(segment(0), rows.get(), &version_one).await;
                 rebuilt.expect("readable");
             };
             let write = async {
@@ -164,14 +164,14 @@ fn a_replacement_that_comes_during_a_write_lacks_it() {
 }
 
 #[test]
-fn a_replacement_that_fails_leaves_the_old_one_in_service() {
+fn failed_replacement_leaves_the_old_member_in_service() {
     simulate(1, async {
         let rig = Rig::new(Layout::Raid0, 2);
         rig.fill(segment(0), 1).await;
         let spare = rig.spare("spare");
         rig.array.replace(DeviceId(0), DeviceId(5), spare.clone()).expect("fits");
         spare.fail_writes.set(true);
-        let rebuilt = rig.array.rebuild_segment(segment(0), 4, &version_one).await;
+        let rebuilt = rig.rebuild(segment(0), 4, &version_one).await;
         assert_eq!(rebuilt.expect("readable").members, vec![]);
         rig.fill(segment(1), 1).await;
         rig.expect_segment(segment(0), 1).await;
@@ -184,7 +184,7 @@ fn a_replacement_that_fails_leaves_the_old_one_in_service() {
 }
 
 #[test]
-fn a_single_device_becomes_a_mirror_and_back() {
+fn single_device_becomes_a_mirror_and_back() {
     simulate(1, async {
         let rig = Rig::new(Layout::Raid0, 1);
         rig.fill(segment(0), 1).await;
@@ -202,7 +202,7 @@ fn a_single_device_becomes_a_mirror_and_back() {
 }
 
 #[test]
-fn what_would_lose_data_is_refused() {
+fn removal_that_would_lose_data_is_refused() {
     simulate(1, async {
         let rig = Rig::new(Layout::Raidz1, 3);
         rig.fill(segment(0), 1).await;
@@ -213,26 +213,26 @@ fn what_would_lose_data_is_refused() {
         rig.fill(segment(1), 1).await;
         let back = Some(rig.devices[0].clone() as forebay_device::Device);
         rig.array.online(DeviceId(0), back).expect("fits");
-        // It lacks segment 1, so the others are needed still.
+        // Device 0 lacks segment 1, so the group still needs the others.
         let refused = rig.array.offline(DeviceId(2)).await;
         let lost = Err(ArrayError::WouldLose { device: DeviceId(2), segment: segment(1) });
         assert_eq!(refused, lost);
         resilver(&rig, 2).await;
         rig.array.offline(DeviceId(2)).await.expect("now one can be spared");
 
-        let nobody = DeviceId(77);
+        let unknown = DeviceId(77);
         assert_eq!(
-            rig.array.count_write_error(nobody),
-            Err(ArrayError::NoSuchDevice { device: nobody })
+            rig.array.count_write_error(unknown),
+            Err(ArrayError::NoSuchDevice { device: unknown })
         );
         rig.array.count_write_error(DeviceId(1)).unwrap();
         let counted = rig.array.status().iter().find(|s| s.id == DeviceId(1)).unwrap().errors;
         assert_eq!(counted.write, 1);
-        assert_eq!(rig.array.fault(nobody), Err(ArrayError::NoSuchDevice { device: nobody }));
-        let raidz = rig.array.attach(DeviceId(0), nobody, rig.spare("x"));
+        assert_eq!(rig.array.fault(unknown), Err(ArrayError::NoSuchDevice { device: unknown }));
+        let raidz = rig.array.attach(DeviceId(0), unknown, rig.spare("x"));
         assert!(matches!(raidz, Err(ArrayError::NotMirror { .. })));
         let small = FaultyDevice::new("small", 4096);
-        let refused = rig.array.replace(DeviceId(0), nobody, small);
+        let refused = rig.array.replace(DeviceId(0), unknown, small);
         assert!(matches!(refused, Err(ArrayError::TooSmall { .. })));
         let refused = rig.array.replace(DeviceId(0), DeviceId(1), rig.spare("x"));
         assert_eq!(refused, Err(ArrayError::DeviceInUse { device: DeviceId(1) }));
@@ -242,7 +242,7 @@ fn what_would_lose_data_is_refused() {
 }
 
 #[test]
-fn what_is_kept_of_members_is_enough_to_open_again() {
+fn stored_member_status_is_enough_to_reopen() {
     simulate(1, async {
         let rig = Rig::new(Layout::Raidz2, 4);
         rig.fill(segment(0), 1).await;
@@ -283,7 +283,7 @@ fn what_is_kept_of_members_is_enough_to_open_again() {
 }
 
 #[test]
-fn groups_share_nothing() {
+fn groups_are_independent() {
     simulate(1, async {
         let rig = Rig::new(Layout::Raidz1, 3);
         let geometry = forebay_array::GroupGeometry {
@@ -316,7 +316,7 @@ fn groups_share_nothing() {
 }
 
 #[test]
-fn mirrors_share_reads_between_sides() {
+fn mirror_spreads_reads_over_its_members() {
     simulate(1, async {
         let rig = Rig::new(Layout::Mirror, 3);
         rig.fill(segment(0), 1).await;

@@ -3,10 +3,10 @@ use std::collections::BTreeSet;
 use forebay_device::IoBuf;
 use forebay_units::BLOCK_LEN;
 
-use super::{COMPUTED_MAX, FromParity, sets};
+use super::{FromParity, MAX_COMPUTED_VERSIONS, sets};
 use crate::kernel::kernel_for;
 
-/// Role 0 is wanted; of the roles in `twice` there is a wrong version first and the right one next.
+/// Role 0 is wanted. The roles in `twice` have a wrong version first and the right one second.
 fn computed(data: usize, parity: usize, twice: &[usize], spare: usize) -> FromParity {
     let kernel = kernel_for(data, parity);
     let right: Vec<IoBuf> =
@@ -31,23 +31,23 @@ fn all(mut computed: FromParity) -> Vec<IoBuf> {
 }
 
 #[test]
-fn every_choice_of_versions_is_tried_when_they_are_few() {
+fn every_combination_of_few_versions_is_tried() {
     let computed = computed(3, 2, &[1, 2, 4], 1);
     let distinct: BTreeSet<_> = computed.picks.iter().cloned().collect();
     assert_eq!((computed.picks.len(), distinct.len()), (8, 8));
     let found = all(computed);
-    // Eight choices, and of four other roles each is left out once.
+    // Eight combinations; each of the four other roles is left out once.
     assert_eq!(found.len(), 8 * 4);
     assert!(found.iter().any(|block| block.iter().all(|byte| *byte == 1)));
 }
 
 #[test]
-fn members_replaced_at_once_do_not_make_it_endless() {
-    // All 23 others have two versions: 8 million choices, 253 sets each.
+fn number_of_computed_versions_is_bounded() {
+    // All 23 other roles have two versions: 8 million combinations of 253 sets each.
     let others: Vec<usize> = (1..24).collect();
     let found = all(computed(21, 3, &others, 2));
-    assert!(found.len() <= COMPUTED_MAX);
-    // Three wrong ones among them, as many as may be: they are still told.
+    assert!(found.len() <= MAX_COMPUTED_VERSIONS);
+    // Two or three wrong versions, as many as parity covers, are still sorted out.
     let found = all(computed(21, 3, &[5, 9], 2));
     assert!(found.iter().any(|block| block.iter().all(|byte| *byte == 1)));
     let found = all(computed(21, 3, &[4, 5, 9], 2));

@@ -55,7 +55,7 @@ proptest! {
     }
 
     #[test]
-    fn roles_turn_with_the_segment_and_come_back(g in any_geometry(), index: u32) {
+    fn roles_rotate_with_the_segment_and_invert(g in any_geometry(), index: u32) {
         let mut seen = vec![false; g.members];
         for column in 0..g.members {
             let role = g.role_of(index, column);
@@ -71,7 +71,7 @@ proptest! {
     }
 
     #[test]
-    fn runs_cover_a_range_and_columns_are_one_piece(
+    fn runs_cover_a_range_and_column_parts_are_contiguous(
         g in any_geometry(), from: prop::sample::Index, len: prop::sample::Index,
     ) {
         let total = g.blocks_per_segment();
@@ -93,7 +93,7 @@ proptest! {
     }
 
     #[test]
-    fn copies_lie_elsewhere_and_never_twice_in_one_place(g in any_geometry(), block: u32) {
+    fn copies_are_on_other_columns_and_distinct(g in any_geometry(), block: u32) {
         let filled = g.doubled_rows() * g.blocks_per_row();
         let block = block % g.blocks_per_segment();
         let Some(copy) = g.copy_of(block) else {
@@ -104,7 +104,7 @@ proptest! {
         let ((role, at), (of_copy, at_copy)) = (g.locate(block), g.locate(copy));
         prop_assert!(role != of_copy || g.data_columns() == 1);
         prop_assert_eq!(at_copy - at, u64::from(g.doubled_rows()) * g.unit_bytes);
-        // Who has this copy is known from the copy alone.
+        // The copy alone determines its block.
         let back = (of_copy + g.data_columns() - 1) % g.data_columns();
         prop_assert_eq!(g.block_at(back, at), block);
     }
@@ -126,7 +126,7 @@ proptest! {
 }
 
 #[test]
-fn a_worked_example() {
+fn worked_example_of_addresses() {
     let g = geometry(Layout::Raidz2, 6);
     assert_eq!((g.data_columns(), g.parity_columns(), g.rows()), (4, 2, 64));
     assert_eq!((g.blocks_per_row(), g.blocks_per_segment()), (16, 1024));
@@ -137,7 +137,7 @@ fn a_worked_example() {
 }
 
 #[test]
-fn limits_are_checked() {
+fn every_limit_is_checked() {
     let good = geometry(Layout::Raidz1, 5);
     good.check().expect("the example is sound");
     let refuses = |change: fn(&mut GroupGeometry)| {

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::{ParityKernel, TooFewColumns, kernel_for};
 use crate::geometry::MAX_MEMBERS;
 
-/// The oracle: multiplication bit by bit, nothing shared with the kernels.
+/// The oracle: multiplication bit by bit, independent of the kernels.
 fn multiply(a: u8, b: u8) -> u8 {
     let (mut a, mut product) = (u16::from(a), 0u16);
     for bit in 0..8 {
@@ -84,14 +84,14 @@ fn subsets(n: usize, most: usize) -> Vec<Vec<usize>> {
 }
 
 #[test]
-fn the_oracle_knows_the_field() {
+fn oracle_multiplies_in_the_field() {
     assert_eq!(multiply(2, 0x80), 0x1d);
     assert_eq!(multiply(0x53, 0x8c), 0x01);
     assert_eq!(power_of_two(255), 1);
 }
 
 #[test]
-fn every_loss_of_every_width_is_solved() {
+fn every_loss_of_every_width_is_reconstructed() {
     for parity_columns in 1..=3 {
         for data_columns in 1..=MAX_MEMBERS - parity_columns {
             let kernel = kernel_for(data_columns, parity_columns);
@@ -107,7 +107,7 @@ fn every_loss_of_every_width_is_solved() {
 }
 
 #[test]
-fn one_loss_too_many_is_refused() {
+fn one_loss_beyond_parity_is_refused() {
     for parity_columns in 1..=3 {
         let kernel = kernel_for(4, parity_columns);
         let mut all = pattern(4, 8, 3);
@@ -120,9 +120,9 @@ fn one_loss_too_many_is_refused() {
     }
 }
 
-// Frozen: these bytes are what a pool on disk holds. A change here is a change of format.
+// Frozen: pools on disk hold these bytes. A change here changes the on-disk format.
 #[test]
-fn golden_vectors() {
+fn parity_matches_golden_vectors() {
     let data: Vec<Vec<u8>> = vec![
         vec![0x01, 0x80, 0xff, 0x00],
         vec![0x01, 0x80, 0xff, 0x5a],
@@ -149,7 +149,7 @@ const GOLDEN_WIDE: [[u8; 2]; 3] = [[0xe5, 0xeb], [0x06, 0x36], [0xf9, 0x29]];
 
 proptest! {
     #[test]
-    fn agrees_with_the_oracle(
+    fn kernels_agree_with_the_oracle(
         data_columns in 1usize..22,
         parity_columns in 1usize..4,
         len in 1usize..20_000,

@@ -6,7 +6,7 @@ use super::SegmentSet;
 
 proptest! {
     #[test]
-    fn behaves_as_an_ordered_set(
+    fn segment_set_agrees_with_an_ordered_set(
         limit in 1u32..300,
         steps in prop::collection::vec((any::<bool>(), any::<u32>()), 0..200),
     ) {
@@ -31,7 +31,7 @@ proptest! {
 }
 
 #[test]
-fn a_full_set_ends_at_its_limit() {
+fn full_set_ends_at_its_limit() {
     let set = SegmentSet::full(70);
     assert_eq!(set.ranges(), vec![0..70]);
     assert!(!set.contains(70));

@@ -6,7 +6,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use forebay_array::{Array, GroupGeometry, GroupSpec, Layout, WriteKind};
+use forebay_array::{
+    Array, ArrayError, GroupGeometry, GroupSpec, Judge, Layout, Rebuilt, WriteKind, Written,
+};
 use forebay_device::{
     BlockDevice, Device, DeviceError, DeviceFuture, ErrorKind, Geometry, IoBuf, IoBytes,
     MemoryDevice, Operation,
@@ -15,7 +17,7 @@ use forebay_rt as rt;
 use forebay_rt::sync::Mutex;
 use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, DeviceId, Nanos, SegmentId};
 
-/// Memory that takes a random time for everything and fails as told.
+/// A memory device with random delays and injected failures.
 pub struct FaultyDevice {
     inner: MemoryDevice,
     pub fail_reads: Cell<bool>,
@@ -27,7 +29,7 @@ pub struct FaultyDevice {
     pub writes: Cell<u64>,
     pub reads: Cell<u64>,
     pub flushes: Cell<u64>,
-    /// What each read takes, one after the other, as on a disk with one arm.
+    /// Time of each read. Reads run one after the other, as on a disk with one arm.
     pub seek: Cell<Nanos>,
     arm: Mutex<()>,
 }
@@ -56,8 +58,8 @@ impl FaultyDevice {
         self.bad_blocks.borrow_mut().clear();
     }
 
-    /// Turns bits all over a range, behind everyone's back; other bits for each device, so that
-    /// they do not cancel out in the parity. Doing it twice undoes it.
+    /// Flips bits over a whole range on the media. Each device flips other bits, so that they do
+    /// not cancel out in the parity. A second call undoes the first.
     pub async fn corrupt(&self, offset_bytes: u64, len_bytes: u64) {
         let mut buf = self.peek(offset_bytes, len_bytes).await;
         let bits = self.name().bytes().last().expect("a name");
@@ -65,7 +67,7 @@ impl FaultyDevice {
         self.inner.write(offset_bytes, buf.freeze(), true).await.expect("in range");
     }
 
-    /// What the media holds.
+    /// The content of the media.
     pub async fn peek(&self, offset_bytes: u64, len_bytes: u64) -> IoBuf {
         let buf = IoBuf::zeroed(len_bytes as usize);
         self.inner.read(offset_bytes, buf).await.expect("in range")
@@ -156,7 +158,7 @@ pub fn geometry(layout: Layout, members: usize) -> GroupGeometry {
     }
 }
 
-/// An array of one group, and the devices below it. Member `i` has id `i`.
+/// An array of one group, and its devices. Member `i` has id `i`.
 pub struct Rig {
     pub array: Rc<Array>,
     pub devices: Vec<Rc<FaultyDevice>>,
@@ -167,7 +169,7 @@ impl Rig {
         Self::with(layout, members, |device| device)
     }
 
-    /// The same, the array seeing of each device what `seen` makes of it.
+    /// As [`Rig::new`], with each device wrapped by `seen`.
     pub fn with(layout: Layout, members: usize, seen: impl Fn(Device) -> Device) -> Self {
         let geometry = geometry(layout, members);
         let devices: Vec<Rc<FaultyDevice>> = (0..members)
@@ -189,14 +191,14 @@ impl Rig {
         FaultyDevice::new(name, self.geometry().needed_bytes())
     }
 
-    /// Writes rows; the blocks are those of [`block`] for their address and `version`.
+    /// Writes rows with the blocks that [`block`] returns for their address and `version`.
     pub async fn write_rows(
         &self,
         segment: SegmentId,
         first_row: u32,
         rows: u32,
         version: u64,
-    ) -> Result<forebay_array::Written, forebay_array::ArrayError> {
+    ) -> Result<Written, ArrayError> {
         let mut batch = self.array.begin_batch(segment, first_row, rows, WriteKind::User)?;
         for index in 0..batch.blocks() {
             let block = block(batch.addr(index), version);
@@ -210,11 +212,34 @@ impl Rig {
         self.write_rows(segment, 0, rows, version).await.expect("the array can be written");
     }
 
+    /// Reads whole rows.
+    pub async fn read_rows(
+        &self,
+        segment: SegmentId,
+        first_row: u32,
+        rows: u32,
+    ) -> Result<IoBuf, ArrayError> {
+        let blocks = self.geometry().blocks_per_row();
+        self.array.read(BlockAddr::new(segment, first_row * blocks), rows * blocks).await
+    }
+
+    /// Rebuilds the first `rows` rows of a segment.
+    pub async fn rebuild(
+        &self,
+        segment: SegmentId,
+        rows: u32,
+        judge: Judge<'_>,
+    ) -> Result<Rebuilt, ArrayError> {
+        let mut rebuilding = self.array.begin_rebuild(segment, rows)?;
+        while self.array.rebuild_more(&mut rebuilding, judge).await? {}
+        Ok(rebuilding.end())
+    }
+
     /// Reads a whole segment in several ways and compares.
     pub async fn expect_segment(&self, segment: SegmentId, version: u64) {
         let g = self.geometry();
         let blocks = g.blocks_per_segment();
-        let whole = self.array.read_segment_rows(segment, 0, g.rows()).await.expect("readable");
+        let whole = self.read_rows(segment, 0, g.rows()).await.expect("readable");
         for (index, got) in whole.chunks(BLOCK_LEN).enumerate() {
             let addr = BlockAddr::new(segment, index as u32);
             assert!(got == block(addr, version), "{addr} is not version {version}");
@@ -230,7 +255,7 @@ impl Rig {
     }
 }
 
-/// Content that names its place and version.
+/// Content that depends on its address and version.
 pub fn block(addr: BlockAddr, version: u64) -> [u8; BLOCK_LEN] {
     let mut block = [0; BLOCK_LEN];
     let mut word = addr.raw().wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ version;
@@ -245,7 +270,7 @@ pub fn segment(index: u32) -> SegmentId {
     SegmentId(FIRST_SEGMENT + index)
 }
 
-/// Every layout at a few widths.
+/// Every layout with a few numbers of members.
 pub fn shapes() -> Vec<(Layout, usize)> {
     vec![
         (Layout::Raid0, 1),
@@ -262,7 +287,7 @@ pub fn shapes() -> Vec<(Layout, usize)> {
     ]
 }
 
-/// Every set of exactly `k` of `0..n`.
+/// Every subset of `0..n` with exactly `k` members.
 pub fn choose(n: usize, k: usize) -> Vec<Vec<usize>> {
     let masks = (0u32..1 << n).filter(|mask| mask.count_ones() as usize == k);
     masks.map(|mask| (0..n).filter(|i| mask >> i & 1 == 1).collect()).collect()

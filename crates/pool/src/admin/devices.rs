@@ -406,7 +406,6 @@ impl Pool {
         | ArrayError::TooSmall { device, .. }
         | ArrayError::Full { device }
         | ArrayError::NotMirror { device, .. }
-        | ArrayError::WrongState { device, .. }
         | ArrayError::NotOpen { device }
         | ArrayError::DeviceInUse { device }) = error
         else {
