@@ -119,7 +119,9 @@ impl Bench {
         let leaves = self.blocks / u64::from(LEAF_BLOCKS);
         time("  seal, leaves", leaves, || {
             let mut cursor = LeafId::default();
-            while let Some(id) = self.map.leaf_from(cursor) {
+            loop {
+                let next = self.map.leaves_from(cursor).next();
+                let Some(id) = next else { break };
                 self.map.seal(id, &mut |_| true);
                 cursor = id.next().expect("not the last leaf there is");
             }

@@ -1,23 +1,23 @@
-//! Leaves with an entry per block: five bytes of address, or four where the pool is small enough,
-//! and five of sum.
+//! Leaves with an entry per block: an address of five bytes, or of four in a small pool, and a sum
+//! of five bytes.
 //!
-//! A *plain* array has all 512 entries; a *packed* one is a bitmap of the mapped blocks and their
-//! entries alone. No block has the reserved address, so it can mark what is not an ordinary entry:
-//! with the reserved value for a sum too it is a hole, and otherwise a sealed block, whose address
-//! is where the sum would be.
+//! A *plain* array has all 512 entries. A *packed* array has a bitmap of the mapped blocks and only
+//! their entries. No block has the reserved address, so that address marks special entries. With
+//! the reserved value as its sum, the entry is a hole. Otherwise the entry is a sealed block, and
+//! its address is in the place of the sum.
 
 use forebay_format::map_record::{LEAF_BLOCKS, RESERVED_ADDR};
 use forebay_units::BlockAddr;
 
-use crate::runs::{Freed, NewRun};
+use crate::change::{Freed, NewRun};
 
 pub(crate) const ENTRY_LEN: usize = 10;
 pub(crate) const BITMAP_LEN: usize = LEAF_BLOCKS as usize / 8;
 /// Bytes of a plain array; all ones is all holes.
 pub(crate) const PLAIN_LEN: usize = LEAF_BLOCKS as usize * ENTRY_LEN;
 
-/// How a plain array keeps addresses: in five bytes, or in four with the segment above so many
-/// bits of block. Four do for 16 TiB.
+/// The encoding of addresses in a plain array: five bytes, or four bytes with the segment above
+/// this number of block bits. Four bytes suffice for 16 TiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape(u8);
 
@@ -28,8 +28,7 @@ const BLOCK_BITS: u32 = BlockAddr::MAX_BLOCKS.ilog2();
 impl Shape {
     pub(crate) const WIDE: Self = Self(u8::MAX);
 
-    /// The smallest one for these addresses, with as much to spare for higher segments as for
-    /// longer ones.
+    /// The smallest shape for these addresses. Spare bits are divided between segments and blocks.
     pub(crate) fn of(addrs: impl Iterator<Item = u64>) -> Self {
         let (mut blocks, mut segments) = (0, 0);
         for addr in addrs {
@@ -52,7 +51,7 @@ impl Shape {
         LEAF_BLOCKS as usize * self.entry_len()
     }
 
-    /// Whether the addresses from `addr` on, `blocks` of them, can be kept.
+    /// Whether the shape can hold `blocks` addresses from `addr` on.
     pub(crate) fn takes(self, addr: BlockAddr, blocks: u32) -> bool {
         let bits = u32::from(self.0);
         self == Self::WIDE
@@ -79,7 +78,7 @@ impl Shape {
         }
     }
 
-    /// As [`put_entry`]; an address that is not taken is an error of the caller.
+    /// As [`put_entry`]; the caller ensures that [`Shape::takes`] the address.
     #[inline]
     pub(crate) fn put(self, entries: &mut [u8], index: usize, addr: u64, sum: Option<u64>) {
         if self == Self::WIDE {
@@ -98,7 +97,7 @@ impl Shape {
         at[4..].copy_from_slice(&high.to_le_bytes()[..5]);
     }
 
-    /// Where the sum of an entry begins, in the array.
+    /// Offset of an entry's sum in the array.
     pub(crate) fn sum_at(self, index: usize) -> usize {
         (index + 1) * self.entry_len() - 5
     }

@@ -1,6 +1,7 @@
-//! Finds the leaves of a volume by number; holes cost nothing.
+//! The directory of a volume: finds leaves by number, and takes no memory for holes.
 //!
-//! Three steps: a B-tree of chapters (64 GiB of a volume each), a chapter's pages, a page's leaves.
+//! It has three levels: a B-tree of chapters (64 GiB of a volume each), the pages of a chapter, and
+//! the leaves of a page.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +43,7 @@ impl Directory {
         Some(&page.leaves[slot]).filter(|leaf| !leaf.is_empty())
     }
 
-    /// Lets `change` at the leaf, which may be empty before and after.
+    /// Applies `change` to a leaf, which may be empty before and after.
     #[inline]
     pub(crate) fn change<T>(&mut self, number: u32, change: impl FnOnce(&mut Leaf) -> T) -> T {
         let (chapter_no, page_no, slot) = split(number);
@@ -98,7 +99,7 @@ impl Directory {
         })
     }
 
-    /// Bytes of memory, without what leaves keep elsewhere.
+    /// Bytes of memory, without the heap memory of the leaves.
     pub(crate) fn memory_bytes(&self) -> u64 {
         btree_bytes(self.chapters.len(), size_of::<(u32, Box<Chapter>)>())
             + self.chapters.len() as u64 * heap_bytes(size_of::<Chapter>())

@@ -1,31 +1,32 @@
-//! A leaf: 512 blocks in whichever form is smallest.
+//! A leaf: the map of 512 blocks, in the form that is smallest for its content.
 
 use forebay_format::map_record::{LEAF_BLOCKS, LeafRun};
 use forebay_units::{BlockAddr, SegmentId};
 
-use crate::Mapped;
 use crate::array::{
     BITMAP_LEN, ENTRY_LEN, PLAIN_LEN, Shape, assign_packed, assign_plain, bit, entry, put_entry,
     rank, set_bit,
 };
+use crate::change::{Freed, NewRun};
+use crate::entry::Mapped;
 use crate::memory::heap_bytes;
-use crate::runs::{Freed, NewRun, RunList, sum_bytes, wide};
+use crate::runs::RunList;
+use crate::sums::{SUM_LEN, SumBytes, sum_bytes, wide};
 
-/// Longer changes of an array look for a smaller form afterwards.
-const SHORT_BLOCKS: usize = 32;
-/// Finding a block in more runs than this takes so long that it must save half the memory.
-const RUNS_FEW: usize = 128;
+/// A change of this many blocks or more also chooses a new form.
+const MIN_RESHAPE_BLOCKS: usize = 32;
+/// A longer list of runs is slow to search, so it must save half of the memory.
+const MAX_FAST_RUNS: usize = 128;
 const RUN_LEN: usize = 8;
-const SUM_LEN: usize = 5;
 
 #[derive(Default)]
 pub(crate) enum Leaf {
     /// All holes.
     #[default]
     Empty,
-    /// All mapped and sealed, in one run or two: `first` up to block `split`, `second` from there.
+    /// All mapped and sealed, in one or two runs: `first` up to block `split`, `second` from there.
     Sealed { split: u16, first: [u8; 5], second: [u8; 5] },
-    /// A list of packed runs, then the sums of those that are not sealed.
+    /// A list of packed runs, then the sums of the unsealed runs.
     Runs { buf: Box<[u8]>, runs: u16, mapped: u16, summed: u16 },
     /// A bitmap of the mapped blocks, then their entries.
     Packed { buf: Box<[u8]>, mapped: u16 },
@@ -34,26 +35,6 @@ pub(crate) enum Leaf {
 }
 
 const _: () = assert!(size_of::<Leaf>() == 24, "a TiB has half a million leaves");
-
-/// Sums of consecutive blocks, as they lie in a leaf; no bytes when they are in the footer.
-#[derive(Clone, Copy)]
-pub(crate) struct SumBytes<'a> {
-    bytes: &'a [u8],
-    stride: usize,
-}
-
-impl<'a> SumBytes<'a> {
-    pub(crate) const SEALED: SumBytes<'static> = SumBytes { bytes: &[], stride: 0 };
-
-    pub(crate) fn iter(self, blocks: u32) -> impl Iterator<Item = [u8; 5]> + 'a {
-        (0..blocks as usize)
-            .map(move |i| self.bytes[i * self.stride..][..SUM_LEN].try_into().expect("five bytes"))
-    }
-
-    fn skip(self, blocks: u32) -> Self {
-        Self { bytes: &self.bytes[blocks as usize * self.stride..], ..self }
-    }
-}
 
 fn list(buf: &[u8], runs: u16) -> (&[[u8; RUN_LEN]], &[u8]) {
     let (words, sums) = buf.split_at(usize::from(runs) * RUN_LEN);
@@ -123,7 +104,7 @@ impl Leaf {
         }
     }
 
-    /// Tells `run` of what is mapped from block `start` up to `end`.
+    /// Calls `run` for each mapped run from block `start` up to `end`.
     #[inline]
     pub(crate) fn visit<'a>(
         &'a self,
@@ -179,7 +160,7 @@ impl Leaf {
         }
     }
 
-    /// Sets the blocks of `new`; with `sealed`, a run over the whole leaf keeps no sums.
+    /// Sets the blocks of `new`. With `sealed`, a run over the whole leaf keeps no sums.
     pub(crate) fn assign(
         &mut self,
         new: NewRun<'_>,
@@ -188,7 +169,7 @@ impl Leaf {
         scratch: &mut RunList,
     ) {
         let before = self.mapped();
-        let short = new.sums.len() < SHORT_BLOCKS;
+        let short = new.sums.len() < MIN_RESHAPE_BLOCKS;
         match self {
             Leaf::Plain { buf, mapped, shape }
                 if short && shape.takes(new.addr, new.sums.len() as u32) =>
@@ -214,7 +195,7 @@ impl Leaf {
         }
     }
 
-    /// Sets a block of a packed leaf, which may have just become a plain one.
+    /// Sets a block of a packed leaf, which an earlier call may have made plain.
     fn assign_one(&mut self, block: u32, to: (BlockAddr, u64), freed: &mut Freed<'_>) {
         if let Leaf::Packed { buf, mapped } = self {
             let count = usize::from(*mapped);
@@ -226,7 +207,7 @@ impl Leaf {
                     let (addr, sum) = entry(entries, index)?;
                     Some((block, addr, sum))
                 });
-                // The new one must fit as well.
+                // The new address must fit as well.
                 let addrs = found.clone().map(|(_, addr, _)| addr).chain([to.0.raw()]);
                 let shape = Shape::of(addrs);
                 if wanted < shape.array_len() {
@@ -263,7 +244,7 @@ impl Leaf {
         self.store(scratch);
     }
 
-    /// Seals what is worth it; whether anything is sealed then.
+    /// Seals long runs whose sums are on media. Returns whether any run is sealed now.
     pub(crate) fn seal(
         &mut self,
         on_media: &mut dyn FnMut(SegmentId) -> bool,
@@ -278,7 +259,7 @@ impl Leaf {
         scratch.iter().any(|run| run.sealed)
     }
 
-    /// Fills `into` with the content.
+    /// Fills `into` with the leaf's content.
     pub(crate) fn load(&self, into: &mut RunList) {
         into.clear();
         if let Leaf::Runs { buf, runs, summed, .. } = self {
@@ -290,7 +271,7 @@ impl Leaf {
         }
     }
 
-    /// Becomes what `from` says, in the smallest form.
+    /// Takes the content of `from`, in the smallest form.
     pub(crate) fn store(&mut self, from: &RunList) {
         let mapped = from.mapped();
         let summed = from.sums.len();
@@ -307,7 +288,8 @@ impl Leaf {
                 first: sum_bytes(first.addr.raw()),
                 second: sum_bytes(second.addr.raw()),
             };
-        } else if runs_len <= most_len && (from.runs.len() <= RUNS_FEW || runs_len <= most_len / 2)
+        } else if runs_len <= most_len
+            && (from.runs.len() <= MAX_FAST_RUNS || runs_len <= most_len / 2)
         {
             self.store_runs(from, runs_len, mapped as u16);
         } else {
@@ -328,7 +310,7 @@ impl Leaf {
         let (runs, summed) = (from.runs.len() as u16, from.sums.len() as u16);
         let mut buf = match std::mem::take(self) {
             Leaf::Runs { buf, .. } if buf.len() >= len && buf.len() - len <= 64 + len / 8 => buf,
-            // A list that grows will grow again.
+            // A growing list is likely to grow again.
             Leaf::Runs { buf, .. } if buf.len() < len => vec![0; len + 16 + len / 16].into(),
             _ => vec![0; len].into(),
         };
@@ -359,7 +341,7 @@ fn plain(blocks: impl Iterator<Item = (u32, u64, Option<u64>)>, shape: Shape) ->
     buf
 }
 
-/// Joins the entries that `at` names for each block into runs.
+/// Joins the entries that `at` returns for each block into runs.
 #[inline]
 fn visit_entries<'a>(
     (start, end): (u32, u32),

@@ -1,15 +1,19 @@
-//! To and from the records of the map's journal.
+//! Conversion from and to the records of the map journal.
 
 use forebay_format::map_record::{Change, Delta, LeafImage};
 use forebay_units::VolumeId;
 
-use crate::runs::{Freed, sum_bytes};
+use crate::change::Freed;
+use crate::entry::LeafId;
+use crate::leaf::Leaf;
+use crate::map::Map;
+use crate::runs::RunList;
+use crate::sums::{sum_bytes, wide};
 use crate::volume::VolumeMap;
-use crate::{LeafId, Map, runs};
 
 impl Map {
-    /// Makes the changes of a decoded delta, creating volumes that it names. Nobody hears of
-    /// freed addresses: replay counts what lives at its end, with [`Map::for_each`].
+    /// Applies a decoded delta, and creates the volumes that it names. Freed addresses are not
+    /// reported: import counts live blocks at the end of replay, with [`Map::for_each`].
     pub fn apply(&mut self, delta: &Delta) {
         let mut ignored = |_, _| {};
         let mut freed = Freed::new(&mut ignored);
@@ -37,7 +41,7 @@ impl Map {
         }
     }
 
-    /// Makes a leaf what a decoded image says, creating its volume.
+    /// Replaces a leaf by a decoded image, and creates its volume.
     pub fn load_leaf(&mut self, image: &LeafImage) {
         let Self { volumes, scratch } = self;
         scratch.clear();
@@ -49,21 +53,21 @@ impl Map {
         map.change(image.leaf, |leaf| leaf.store(scratch));
     }
 
-    /// What a leaf holds now; no runs when it is a hole.
+    /// The image of a leaf; it has no runs when the leaf is empty.
     #[must_use]
     pub fn leaf_image(&self, id: LeafId) -> LeafImage {
         let LeafId { volume, leaf } = id;
         let mut image = LeafImage { volume, leaf, runs: Vec::new(), sums: Vec::new() };
         if let Some(found) = self.leaf_of(volume, leaf) {
-            let mut list = runs::RunList::default();
+            let mut list = RunList::default();
             found.load(&mut list);
             image.runs = list.iter().collect();
-            image.sums = list.sums.iter().map(|sum| runs::wide(*sum)).collect();
+            image.sums = list.sums.iter().map(|sum| wide(*sum)).collect();
         }
         image
     }
 
-    fn leaf_of(&self, volume: VolumeId, leaf: u32) -> Option<&crate::leaf::Leaf> {
+    fn leaf_of(&self, volume: VolumeId, leaf: u32) -> Option<&Leaf> {
         self.volumes.get(&volume)?.leaf(leaf)
     }
 }

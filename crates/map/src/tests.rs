@@ -1,10 +1,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_format::map_record::{decode_leaves, encode_leaves};
+use forebay_units::{BlockAddr, Lba, SegmentId, VolumeId};
 use proptest::prelude::*;
 
 use super::*;
 use crate::leaf::Leaf;
+use crate::runs::RunList;
 
 const LEAF: u64 = LEAF_BLOCKS as u64;
 /// Where the second cluster of blocks lies: in another chapter of the directory.
@@ -17,7 +19,7 @@ fn on_media(segment: SegmentId) -> bool {
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// Volume, block, blocks, addresses to skip before taking some.
+    /// Volume, block, blocks, addresses to skip first.
     Set(u32, u64, u64, u32),
     /// Volume, leaf, seed, count: single blocks of one leaf in random order.
     Scatter(u32, u64, u64, u64),
@@ -26,11 +28,10 @@ enum Op {
     Clear(u32, u64, u64),
     Truncate(u32, u64),
     Seal(u32, u64),
-    /// Volume, block, blocks, whether the cleaner saw the right old addresses.
-    Move(u32, u64, u64, bool),
-    MoveOne(u32, u64, bool),
+    /// Volume, block, whether the cleaner has the right old address.
+    Move(u32, u64, bool),
     Drop(u32),
-    /// Images of at most so many leaves, going on where the last ones stopped.
+    /// Images of at most this many leaves, from where the last checkpoint stopped.
     Checkpoint(usize),
 }
 
@@ -44,7 +45,7 @@ fn any_op() -> impl Strategy<Value = Op> {
     let skip = prop_oneof![3 => Just(0), 1 => 1..100u32, 1 => Just(1 << 19)];
     let blocks = prop_oneof![Just(1), 1..40u64, 1..700u64, Just(LEAF)];
     prop_oneof![
-        6 => (volume.clone(), any_lba(), blocks.clone(), skip)
+        6 => (volume.clone(), any_lba(), blocks, skip)
             .prop_map(|(v, l, n, s)| Op::Set(v, l, n, s)),
         3 => (volume.clone(), leaf.clone(), any::<u64>(), prop_oneof![1..30u64, 1..1500u64])
             .prop_map(|(v, l, s, n)| Op::Scatter(v, l, s, n)),
@@ -55,9 +56,7 @@ fn any_op() -> impl Strategy<Value = Op> {
         1 => (volume.clone(), prop_oneof![Just(0u64), any_lba()])
             .prop_map(|(v, l)| Op::Truncate(v, l)),
         4 => (volume.clone(), leaf).prop_map(|(v, l)| Op::Seal(v, l)),
-        2 => (volume.clone(), any_lba(), blocks, any::<bool>())
-            .prop_map(|(v, l, n, r)| Op::Move(v, l, n, r)),
-        2 => (volume.clone(), any_lba(), any::<bool>()).prop_map(|(v, l, r)| Op::MoveOne(v, l, r)),
+        4 => (volume.clone(), any_lba(), any::<bool>()).prop_map(|(v, l, r)| Op::Move(v, l, r)),
         1 => volume.prop_map(Op::Drop),
         3 => (1..20usize).prop_map(Op::Checkpoint),
     ]
@@ -68,7 +67,7 @@ enum Payload {
     Leaves(Vec<u8>),
 }
 
-/// The map, the plainest map there is, what freeing left alive, and a journal.
+/// The map, a plain model of it, the addresses that are not freed, and a journal.
 struct World {
     map: Map,
     model: BTreeMap<(u32, u64), Entry>,
@@ -78,12 +77,12 @@ struct World {
     journal: Vec<Payload>,
     cursor: LeafId,
     round_began: usize,
-    /// Where a journal may begin: the start of the last round of images that was completed.
+    /// Where a journal may begin: the start of the last completed round of images.
     journal_from: usize,
 }
 
 impl World {
-    /// Its addresses begin near the end of segment `first`.
+    /// A world whose addresses begin near the end of segment `first`.
     fn new(first: u32) -> Self {
         let mut map = Map::new();
         map.create_volume(VolumeId(0)).unwrap();
@@ -92,7 +91,7 @@ impl World {
             map,
             model: BTreeMap::new(),
             alive: BTreeSet::new(),
-            // Addresses whose numbers follow each other across it.
+            // Consecutive addresses cross the border to the next segment.
             next: BlockAddr::new(SegmentId(first), BlockAddr::MAX_BLOCKS - 3 * 512),
             sums: 0,
             journal: Vec::new(),
@@ -102,7 +101,7 @@ impl World {
         }
     }
 
-    /// Fresh addresses, within a segment: as many as asked for or as its end allows.
+    /// Takes up to `blocks` fresh addresses within a segment.
     fn take(&mut self, blocks: u64, skip: u32) -> (BlockAddr, Vec<u64>) {
         let raw = self.next.raw() + u64::from(skip);
         let addr = BlockAddr::from_raw(raw);
@@ -115,7 +114,7 @@ impl World {
         (addr, sums)
     }
 
-    /// Makes one change through `change`, which also hears where to tell of freed addresses.
+    /// Applies `change` and removes the addresses that it frees.
     fn free<T>(&mut self, change: impl FnOnce(&mut Map, &mut dyn FnMut(BlockAddr, u32)) -> T) -> T {
         let alive = &mut self.alive;
         change(&mut self.map, &mut |addr, blocks| {
@@ -181,8 +180,7 @@ impl World {
                 let id = LeafId::of(VolumeId(volume), Lba(leaf * LEAF));
                 self.map.seal(id, &mut on_media);
             }
-            Op::Move(volume, lba, blocks, right) => self.move_run(volume, lba, blocks, right),
-            Op::MoveOne(volume, lba, right) => {
+            Op::Move(volume, lba, right) => {
                 let Some(now) = self.model.get(&(volume, lba)).copied() else { return };
                 let (addr, sums) = self.take(1, 1);
                 let old = if right { now.addr } else { addr };
@@ -209,31 +207,6 @@ impl World {
         }
     }
 
-    fn move_run(&mut self, volume: u32, lba: u64, blocks: u64, right: bool) {
-        let old = self.model.get(&(volume, lba)).map(|entry| entry.addr);
-        let old = old.filter(|_| right).unwrap_or(BlockAddr::new(SegmentId(9999), 0));
-        let (new, sums) = self.take(blocks, 1);
-        let mut delta = Delta::new();
-        let mut moved = 0;
-        for (i, sum) in sums.iter().enumerate() {
-            let at = (volume, lba + i as u64);
-            let was = old.raw() + i as u64;
-            let lies_there = |e: &Entry| e.addr.raw() == was && e.addr.segment() == old.segment();
-            if self.model.get(&at).is_some_and(lies_there) {
-                let addr = new.plus(i as u32);
-                self.model.insert(at, Entry { addr, sum: *sum });
-                self.alive.remove(&BlockAddr::from_raw(was));
-                delta.assign(VolumeId(volume), Lba(at.1), addr, &[*sum]);
-                moved += 1;
-            }
-        }
-        let told = self.free(|map, mut stale| {
-            map.replace_run_if(VolumeId(volume), Lba(lba), old, new, &sums, &mut stale)
-        });
-        assert_eq!(told, moved);
-        self.note(delta);
-    }
-
     fn checkpoint(&mut self, count: usize) {
         let ids: Vec<_> = self.map.leaves_from(self.cursor).take(count).collect();
         let images: Vec<_> = ids.iter().map(|id| self.map.leaf_image(*id)).collect();
@@ -247,29 +220,32 @@ impl World {
         }
     }
 
-    /// All that is mapped, block by block, as `lookup_range` tells it; checks its promises.
+    /// All mapped blocks according to `lookup_range`; checks its invariants.
     fn contents(map: &Map) -> BTreeMap<(u32, u64), Mapped> {
         let mut found = BTreeMap::new();
         for volume in map.volumes() {
             let mut end = 0;
             let mut last: Option<(bool, BlockAddr)> = None;
-            map.lookup_range(volume, Lba(0), MAX_VOLUME_BLOCKS, |piece| {
-                assert_eq!(piece.lba.0, end);
-                assert!(piece.blocks > 0);
-                end += piece.blocks;
-                let ExtentKind::Mapped { addr, sums } = piece.kind else {
+            map.lookup_range(volume, Lba(0), MAX_VOLUME_BLOCKS, |extent| {
+                assert_eq!(extent.lba.0, end);
+                assert!(extent.blocks > 0);
+                end += extent.blocks;
+                let ExtentKind::Mapped { addr, sums } = extent.kind else {
                     assert!(last.is_none_or(|(mapped, _)| mapped), "two holes in a row");
                     last = Some((false, BlockAddr::from_raw(0)));
                     return;
                 };
-                assert_eq!(sums.len() as u64, piece.blocks);
+                assert_eq!(sums.len() as u64, extent.blocks);
                 if let Some((true, before)) = last {
-                    assert!(!runs::continues(before, 1, addr), "two pieces that are one");
+                    assert!(
+                        !crate::change::continues(before, 1, addr),
+                        "two extents that should be joined"
+                    );
                 }
                 for (i, sum) in sums.iter().enumerate() {
                     assert_eq!(sums.get(i), sum);
                     let at = addr.plus(i as u32);
-                    found.insert((volume.0, piece.lba.0 + i as u64), Mapped { addr: at, sum });
+                    found.insert((volume.0, extent.lba.0 + i as u64), Mapped { addr: at, sum });
                     last = Some((true, at));
                 }
             });
@@ -319,7 +295,7 @@ impl World {
     }
 }
 
-/// The same addresses; the same sums, or none where a footer has them.
+/// Checks that addresses are equal, and sums too where no footer has them.
 fn assert_same(found: &BTreeMap<(u32, u64), Mapped>, model: &BTreeMap<(u32, u64), Entry>) {
     assert_eq!(found.len(), model.len());
     for ((at, mapped), (expected_at, entry)) in found.iter().zip(model) {
@@ -335,9 +311,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
     #[test]
-    fn agrees_with_a_plain_map(
+    fn map_agrees_with_a_plain_model(
         ops in proptest::collection::vec(any_op(), 1..40),
-        // Of the segments from 4095 on, not all addresses fit four bytes.
+        // From segment 4095 on, not all addresses fit four bytes.
         first in prop_oneof![Just(0u32), Just(4094), Just(1 << 17)],
     ) {
         let mut world = World::new(first);
@@ -345,8 +321,8 @@ proptest! {
             world.step(op);
             world.check();
         }
-        // A journal gives the map back: all of it, what is left after a round of images, and
-        // each of them over again.
+        // The whole journal restores the map, and so does its part since the last round of images.
+        // A second replay changes nothing.
         for from in [0, world.journal_from] {
             let mut map = Map::new();
             world.replay(&mut map, from);
@@ -354,7 +330,7 @@ proptest! {
             world.replay(&mut map, from);
             assert_same(&World::contents(&map), &world.model);
         }
-        // Nothing mapped, nothing kept.
+        // An empty map keeps no memory.
         let mut ignored = |_, _| {};
         for volume in [VolumeId(0), VolumeId(1)] {
             world.map.truncate(volume, 0, &mut ignored).unwrap();
@@ -376,7 +352,7 @@ fn place(segment: u32, block: u32) -> BlockAddr {
 }
 
 #[test]
-fn changes_that_cannot_be_are_refused() {
+fn invalid_changes_are_refused() {
     let mut map = fresh();
     let one = VolumeId(1);
     let mut freed = |_, _| panic!("nothing was mapped");
@@ -389,14 +365,9 @@ fn changes_that_cannot_be_are_refused() {
     assert_eq!(map.drop_volume(two, &mut freed), gone);
     assert!(!map.replace_if(two, Lba(0), place(1, 0), Entry { addr: place(2, 0), sum: 0 }));
     assert_eq!(map.lookup(two, Lba(0)), None);
-    let mut stale = Vec::new();
-    let told = &mut |addr, blocks| stale.push((addr, blocks));
-    assert_eq!(map.replace_run_if(two, Lba(0), place(1, 0), place(2, 0), &[1, 2], told), 0);
-    assert_eq!(stale, [(place(2, 0), 2)]);
     let last = Lba(MAX_VOLUME_BLOCKS - 1);
     let past = MapError::PastEnd { volume: one, lba: last, blocks: 2 };
     assert_eq!(map.set_run(one, last, place(1, 0), &[1, 2], false, &mut freed), Err(past));
-    assert!(past.to_string().contains("volume 1"));
     assert_eq!(map.lookup(one, Lba(u64::MAX)), None);
     map.set_run(one, last, place(1, 0), &[1], false, &mut freed).unwrap();
     assert_eq!(map.lookup(one, last), Some(Mapped { addr: place(1, 0), sum: Some(1) }));
@@ -404,14 +375,14 @@ fn changes_that_cannot_be_are_refused() {
 
 #[test]
 #[should_panic(expected = "reserved")]
-fn the_reserved_address_is_refused() {
+fn run_at_the_reserved_address_panics() {
     let last = BlockAddr::from_raw(RESERVED_ADDR);
     let _ = fresh().set_run(VolumeId(1), Lba(0), last, &[1], false, &mut |_, _| {});
 }
 
 #[test]
 #[should_panic(expected = "leaves its segment")]
-fn a_run_over_the_end_of_a_segment_is_refused() {
+fn run_past_the_end_of_a_segment_panics() {
     let addr = place(1, BlockAddr::MAX_BLOCKS - 1);
     let _ = fresh().set_run(VolumeId(1), Lba(0), addr, &[1, 2], false, &mut |_, _| {});
 }
@@ -424,7 +395,7 @@ fn freed_addresses_are_joined_and_kept_ones_are_not_freed() {
     let mut freed = |addr, blocks| told.push((addr, blocks));
     let sums = vec![5; 2000];
     map.set_run(volume, Lba(100), place(7, 50), &sums, false, &mut freed).unwrap();
-    // The same again, as a caller that starts over may do.
+    // The same call again, as after a retry.
     map.set_run(volume, Lba(100), place(7, 50), &sums, false, &mut freed).unwrap();
     map.set_run(volume, Lba(300), place(8, 0), &sums[..700], false, &mut freed).unwrap();
     map.clear(volume, Lba(0), 310, &mut freed).unwrap();
@@ -440,7 +411,7 @@ fn freed_addresses_are_joined_and_kept_ones_are_not_freed() {
 }
 
 #[test]
-fn a_leaf_takes_the_form_that_fits_and_keeps_what_it_holds() {
+fn leaf_takes_the_smallest_form_and_keeps_its_content() {
     let volume = VolumeId(1);
     let form = |map: &Map| match map.volumes[&volume].leaf(0).unwrap() {
         Leaf::Empty => "empty",
@@ -456,12 +427,12 @@ fn a_leaf_takes_the_form_that_fits_and_keeps_what_it_holds() {
             forms.push(form(map));
         }
     };
-    // Backwards, so that no two blocks join: 512 single ones.
+    // In descending order, so that no two of the 512 blocks join.
     for i in 0..512 {
         map.set_run(volume, Lba(511 - i), place(2, i as u32), &[i], true, &mut |_, _| {}).unwrap();
         note(&map);
     }
-    // Nothing to seal: the runs are single blocks.
+    // Runs of single blocks are not sealed.
     assert!(!map.seal(LeafId { volume, leaf: 0 }, &mut |_| true));
     note(&map);
     let whole = vec![3; 512];
@@ -472,7 +443,7 @@ fn a_leaf_takes_the_form_that_fits_and_keeps_what_it_holds() {
     assert!(map.seal(LeafId { volume, leaf: 0 }, &mut |segment| segment == SegmentId(4)));
     note(&map);
     assert_eq!(map.lookup(volume, Lba(9)), Some(Mapped { addr: place(4, 9), sum: None }));
-    // Single blocks over what is sealed: every second, then the rest but one.
+    // Single blocks over the sealed leaf: every second block, then all others but one.
     for i in (0..512).step_by(2).chain((1..511).step_by(2)) {
         map.set_run(volume, Lba(i), place(5, 1000 - i as u32), &[i], true, &mut |_, _| {}).unwrap();
         note(&map);
@@ -493,7 +464,7 @@ fn a_leaf_takes_the_form_that_fits_and_keeps_what_it_holds() {
 }
 
 #[test]
-fn a_leaf_of_short_addresses_takes_a_long_one() {
+fn leaf_of_short_addresses_accepts_a_long_one() {
     let volume = VolumeId(1);
     let mut map = fresh();
     let mut ignored = |_, _| {};
@@ -513,19 +484,19 @@ fn a_leaf_of_short_addresses_takes_a_long_one() {
 }
 
 #[test]
-fn sealing_stops_where_no_footer_is_on_media() {
+fn only_runs_with_a_footer_on_media_are_sealed() {
     let mut map = fresh();
     let (volume, id) = (VolumeId(1), LeafId { volume: VolumeId(1), leaf: 0 });
     let sums: Vec<u64> = (0..512).collect();
     let mut ignored = |_, _| {};
     map.set_run(volume, Lba(0), place(1, 0), &sums[..300], true, &mut ignored).unwrap();
-    // This completes the leaf, but says nothing of the footer of segment 1.
+    // This completes the leaf; the footer of segment 1 may not be on media.
     map.set_run(volume, Lba(300), place(2, 0), &sums[300..], true, &mut ignored).unwrap();
     let sum = |map: &Map, lba| map.lookup(volume, Lba(lba)).unwrap().sum;
     assert_eq!((sum(&map, 299), sum(&map, 300)), (Some(299), None));
     assert!(map.seal(id, &mut |segment| segment == SegmentId(1)));
     assert_eq!((sum(&map, 299), sum(&map, 300)), (None, None));
-    // A whole leaf at one place is sealed as it is written.
+    // A run over a whole leaf is sealed as it is written.
     map.set_run(volume, Lba(512), place(3, 7), &sums, true, &mut ignored).unwrap();
     assert_eq!((sum(&map, 512), sum(&map, 1023)), (None, None));
     // Short runs keep their sums.

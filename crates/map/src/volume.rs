@@ -3,32 +3,34 @@
 use forebay_format::map_record::{LEAF_BLOCKS, LeafRun, MAX_VOLUME_BLOCKS, RESERVED_ADDR};
 use forebay_units::{BlockAddr, Lba, SegmentId};
 
-use crate::Mapped;
+use crate::change::{Freed, NewRun, continues};
 use crate::directory::Directory;
-use crate::leaf::{Leaf, SumBytes};
-use crate::runs::{Freed, NewRun, RunList, continues, wide};
+use crate::entry::Mapped;
+use crate::leaf::Leaf;
+use crate::runs::RunList;
+use crate::sums::{SumBytes, wide};
 
 const LEAF: u64 = LEAF_BLOCKS as u64;
-/// Most blocks of a mapped piece, so that its sums fit half a MiB.
-const PIECE_BLOCKS_MAX: u64 = 1 << 16;
-/// Stands for a sum that is in the footer; sums have 40 bits.
+/// Most blocks of a mapped extent, so that its sums fit half a MiB.
+const MAX_EXTENT_BLOCKS: u64 = 1 << 16;
+/// Marks a sum that is in the footer; sums have 40 bits.
 const IN_FOOTER: u64 = u64::MAX;
 
-/// A part of a range, all of one kind.
+/// A part of a range that was looked up: a hole or a mapped run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapExtent<'a> {
     /// The first block.
     pub lba: Lba,
     /// Blocks, at least one.
     pub blocks: u64,
-    /// What they point at.
+    /// Hole or mapped.
     pub kind: ExtentKind<'a>,
 }
 
-/// What the blocks of a [`MapExtent`] point at.
+/// The kind of a [`MapExtent`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExtentKind<'a> {
-    /// Nothing.
+    /// The blocks are not mapped.
     Hole,
     /// Consecutive addresses of one segment.
     Mapped {
@@ -39,7 +41,7 @@ pub enum ExtentKind<'a> {
     },
 }
 
-/// The sums of a piece, block by block.
+/// The sums of an extent, block by block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sums<'a>(&'a [u64]);
 
@@ -50,13 +52,13 @@ impl Sums<'_> {
         Some(self.0[index]).filter(|sum| *sum != IN_FOOTER)
     }
 
-    /// Blocks.
+    /// Number of blocks.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are no blocks, which no piece has.
+    /// Whether there are no blocks; never true of an extent.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -77,14 +79,14 @@ pub(crate) struct VolumeMap {
 
 /// The leaf of a block and the block's number in it; `None` past the end of any volume.
 #[inline]
-fn place(lba: u64) -> Option<(u32, u32)> {
+fn leaf_and_block(lba: u64) -> Option<(u32, u32)> {
     Some((u32::try_from(lba / LEAF).ok()?, (lba % LEAF) as u32))
 }
 
 impl VolumeMap {
     #[inline]
     pub(crate) fn lookup(&self, lba: u64) -> Option<Mapped> {
-        let (leaf, block) = place(lba)?;
+        let (leaf, block) = leaf_and_block(lba)?;
         self.leaves.get(leaf)?.get(block)
     }
 
@@ -128,7 +130,7 @@ impl VolumeMap {
         assert!(end <= u64::from(BlockAddr::MAX_BLOCKS), "a run at {addr} leaves its segment");
         assert!(addr.raw() + sums.len() as u64 <= RESERVED_ADDR, "a run at {addr} is reserved");
         while !sums.is_empty() {
-            let (leaf, start) = place(lba).expect("the range was checked");
+            let (leaf, start) = leaf_and_block(lba).expect("the range was checked");
             let blocks = sums.len().min((LEAF_BLOCKS - start) as usize);
             let (now, later) = sums.split_at(blocks);
             let new = NewRun { start, addr, sums: now };
@@ -183,7 +185,7 @@ impl VolumeMap {
 
     pub(crate) fn mapped_within(&self, lba: u64, blocks: u64) -> u64 {
         let end = lba.saturating_add(blocks);
-        let Some((first, _)) = place(lba) else { return 0 };
+        let Some((first, _)) = leaf_and_block(lba) else { return 0 };
         let mut mapped = 0;
         for (number, leaf) in self.leaves.iter_from(first) {
             let base = u64::from(number) * LEAF;
@@ -202,10 +204,10 @@ impl VolumeMap {
         mapped
     }
 
-    pub(crate) fn lookup_range(&self, lba: u64, blocks: u64, tell: &mut dyn FnMut(MapExtent<'_>)) {
+    pub(crate) fn lookup_range(&self, lba: u64, blocks: u64, visit: &mut dyn FnMut(MapExtent<'_>)) {
         let end = lba.saturating_add(blocks);
-        let mut pieces = Pieces { at: lba, open: None, sums: Vec::new(), tell };
-        if let Some((first, _)) = place(lba) {
+        let mut extents = Extents { at: lba, open: None, sums: Vec::new(), visit };
+        if let Some((first, _)) = leaf_and_block(lba) {
             for (number, leaf) in self.leaves.iter_from(first) {
                 let base = u64::from(number) * LEAF;
                 if base >= end {
@@ -213,33 +215,33 @@ impl VolumeMap {
                 }
                 let range = (lba.max(base) - base, end.min(base + LEAF) - base);
                 leaf.visit((range.0 as u32, range.1 as u32), |run, sums| {
-                    pieces.mapped(base + u64::from(run.start), run, sums);
+                    extents.mapped(base + u64::from(run.start), run, sums);
                 });
             }
         }
-        pieces.finish(end);
+        extents.finish(end);
     }
 }
 
-/// Joins runs to pieces and tells of the holes between them.
-struct Pieces<'t> {
-    /// The end of what was heard of.
+/// Joins runs to extents and adds the holes between them.
+struct Extents<'v> {
+    /// The end of the last run.
     at: u64,
-    /// The piece that may still grow.
+    /// The extent that may still grow: first block, address, blocks.
     open: Option<(u64, BlockAddr, u64)>,
     /// Its sums.
     sums: Vec<u64>,
-    tell: &'t mut dyn FnMut(MapExtent<'_>),
+    visit: &'v mut dyn FnMut(MapExtent<'_>),
 }
 
-impl Pieces<'_> {
+impl Extents<'_> {
     fn mapped(&mut self, lba: u64, run: LeafRun, sums: SumBytes<'_>) {
         let blocks = u64::from(run.blocks);
         match &mut self.open {
             Some((_, addr, count))
                 if lba == self.at
                     && continues(*addr, *count as u32, run.addr)
-                    && *count + blocks <= PIECE_BLOCKS_MAX =>
+                    && *count + blocks <= MAX_EXTENT_BLOCKS =>
             {
                 *count += blocks;
             }
@@ -260,7 +262,7 @@ impl Pieces<'_> {
     fn flush(&mut self) {
         if let Some((lba, addr, blocks)) = self.open.take() {
             let kind = ExtentKind::Mapped { addr, sums: Sums(&self.sums) };
-            (self.tell)(MapExtent { lba: Lba(lba), blocks, kind });
+            (self.visit)(MapExtent { lba: Lba(lba), blocks, kind });
             self.sums.clear();
         }
     }
@@ -268,7 +270,7 @@ impl Pieces<'_> {
     fn hole(&mut self, end: u64) {
         if self.at < end {
             let (lba, blocks) = (Lba(self.at), end - self.at);
-            (self.tell)(MapExtent { lba, blocks, kind: ExtentKind::Hole });
+            (self.visit)(MapExtent { lba, blocks, kind: ExtentKind::Hole });
             self.at = end;
         }
     }

@@ -1,5 +1,5 @@
-//! The map's own count of its memory, against what the allocator handed out; and the bounds that
-//! the design sets for it. One test, as the allocator counts for the whole process.
+//! The map's count of its memory against the allocator's count, and the design's bounds on it. The
+//! file has one test, because the allocator counts for the whole process.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -13,16 +13,16 @@ struct Counted;
 static BYTES: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// The test's own thread is counted: the harness allocates beside it.
+    /// Only the test's thread is counted, because the test harness allocates too.
     static COUNTED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What a common allocator sets aside: a word before each piece, multiples of 16, at least 32.
+/// Bytes that a common allocator takes: one more word, in multiples of 16, at least 32.
 fn taken(len: usize) -> u64 {
     (len as u64 + 8).next_multiple_of(16).max(32)
 }
 
-// SAFETY: everything is passed on to the system's allocator unchanged.
+// SAFETY: every call is passed on to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counted {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if COUNTED.get() {
@@ -44,10 +44,10 @@ unsafe impl GlobalAlloc for Counted {
 static ALLOCATOR: Counted = Counted;
 
 const VOLUME: VolumeId = VolumeId(3);
-/// 8 GiB: leaves enough that fixed costs do not matter.
+/// Blocks of 8 GiB: enough leaves that fixed costs do not matter.
 const BLOCKS: u64 = 1 << 21;
 const TIB_BLOCKS: u64 = 1 << 28;
-/// Segments of 64 MiB, so that a TiB has 2¹⁴: with those before it, up to 2¹⁸ could be named.
+/// Segments of 64 MiB, so that a TiB has 2¹⁴ segments.
 const SEGMENT_BLOCKS: u64 = 1 << 14;
 
 fn addr(index: u64) -> BlockAddr {
@@ -74,7 +74,7 @@ impl World {
         self.written += sums.len() as u64;
     }
 
-    /// The map's count, having compared it with the allocator's.
+    /// The map's count, after a comparison with the allocator's.
     fn memory_bytes(&self) -> u64 {
         let told = self.map.memory_bytes();
         let real = BYTES.load(Ordering::Relaxed) - self.before;
@@ -83,7 +83,7 @@ impl World {
         told
     }
 
-    /// Block numbers below [`BLOCKS`], all of them once, in an order without order.
+    /// All block numbers below [`BLOCKS`], once each, shuffled.
     fn shuffled(round: u64) -> impl Iterator<Item = u64> {
         (0..BLOCKS).map(move |i| {
             let mixed = (i + round).wrapping_mul(0x9e37_79b1) % BLOCKS;
@@ -93,9 +93,9 @@ impl World {
 }
 
 #[test]
-fn memory_is_counted_and_bounded() {
+fn memory_count_is_exact_and_bounded() {
     COUNTED.set(true);
-    // Random single blocks: nine bytes and at most two in a hundred on top, 2.5 GiB for a TiB at most.
+    // Random single blocks: at most 9.2 bytes each, and 2.5 GiB for a TiB.
     let mut world = World::new();
     for (i, lba) in World::shuffled(0).enumerate() {
         world.set(lba, &[i as u64], false);
@@ -118,7 +118,7 @@ fn memory_is_counted_and_bounded() {
     let tib = world.memory_bytes() * (TIB_BLOCKS / BLOCKS);
     assert!(tib <= 16 << 20, "{tib} bytes a TiB of a sequential volume");
 
-    // And random again, over what is sealed: never above the bound on the way.
+    // Random blocks again, over sealed leaves: the bound holds at every point.
     for (i, lba) in World::shuffled(77).enumerate() {
         world.set(lba, &[i as u64], false);
         if (i as u64).is_multiple_of(BLOCKS / 16) {
@@ -130,8 +130,8 @@ fn memory_is_counted_and_bounded() {
     assert!(world.memory_bytes() < 64 << 10, "an empty volume keeps only scratch space");
     drop(world);
 
-    // Written in order with the footers late, and segments that end within leaves: sealing does
-    // the same; two runs in every leaf cost no more than one.
+    // Sequential writes with late footers, and segments that end within leaves: sealing later has
+    // the same result, and two runs in a leaf cost no more than one.
     let mut world = World::new();
     for lba in (0..BLOCKS).step_by(32) {
         world.written += u64::from(lba % u64::from(LEAF_BLOCKS) == 160) * 32;
@@ -140,14 +140,16 @@ fn memory_is_counted_and_bounded() {
     let each = world.memory_bytes() as f64 / BLOCKS as f64;
     assert!(each <= 5.5, "{each} bytes a block of runs with sums");
     let mut cursor = LeafId::default();
-    while let Some(id) = world.map.leaf_from(cursor) {
+    loop {
+        let next = world.map.leaves_from(cursor).next();
+        let Some(id) = next else { break };
         assert!(world.map.seal(id, &mut |_| true));
         cursor = id.next().unwrap();
     }
     let tib = world.memory_bytes() * (TIB_BLOCKS / BLOCKS);
     assert!(tib <= 16 << 20, "{tib} bytes a TiB of a sealed volume");
 
-    // A few blocks in a PiB cost what they hold, not what lies between them.
+    // A few blocks in a PiB cost no memory for the holes between them.
     let mut world = World::new();
     for i in 0..1000u64 {
         world.set(i << 28, &[i], false);
