@@ -1,16 +1,16 @@
-//! Runs of dirty blocks of one volume, newest content only.
+//! An extent map: the dirty blocks of one volume, newest content only.
 
 use std::collections::BTreeMap;
 
 use forebay_device::IoBytes;
 use forebay_units::{BLOCK_LEN, Lba};
 
-/// What a dirty run holds.
+/// The content of a dirty extent.
 #[derive(Clone, Debug)]
 pub enum Content {
-    /// New data, as many bytes as the run is long.
+    /// New data, as long as the extent.
     Data(IoBytes),
-    /// Nothing: the range was trimmed or zeroed.
+    /// Zeros: the range was trimmed or zeroed.
     Zero,
 }
 
@@ -30,18 +30,18 @@ struct Extent {
     content: Content,
 }
 
-/// A part of a looked-up range.
+/// A part of a range that was looked up.
 #[derive(Clone, Debug)]
 pub struct OverlayExtent {
     /// First block.
     pub lba: Lba,
     /// Blocks.
     pub blocks: u64,
-    /// What is dirty there; `None` when nothing is.
+    /// Its dirty content; `None` when it is not dirty.
     pub content: Option<Content>,
 }
 
-/// Non-overlapping runs by address; a newer run replaces what it covers.
+/// Non-overlapping extents by address; a newer extent replaces the range that it covers.
 #[derive(Default)]
 pub struct ExtentMap {
     extents: BTreeMap<u64, Extent>,
@@ -49,7 +49,7 @@ pub struct ExtentMap {
 }
 
 impl ExtentMap {
-    /// Blocks of dirty data (zeroes not counted).
+    /// Blocks of dirty data, without zeros.
     #[must_use]
     pub fn data_blocks(&self) -> u64 {
         self.data_blocks
@@ -61,17 +61,21 @@ impl ExtentMap {
         self.extents.is_empty()
     }
 
-    /// Puts a run, over whatever was there. Data must be as long as the run.
+    /// Inserts an extent over the old content of its range. Data must be as long as the extent.
     pub fn insert(&mut self, lba: Lba, blocks: u64, content: Content) {
         if let Content::Data(bytes) = &content {
-            assert_eq!(bytes.len() as u64, blocks * BLOCK_LEN as u64, "a run of another length");
+            assert_eq!(
+                bytes.len() as u64,
+                blocks * BLOCK_LEN as u64,
+                "data and extent differ in length"
+            );
             self.data_blocks += blocks;
         }
         self.remove(lba, blocks);
         self.extents.insert(lba.0, Extent { blocks, content });
     }
 
-    /// Forgets a range.
+    /// Removes a range.
     pub fn remove(&mut self, lba: Lba, blocks: u64) {
         let (start, end) = (lba.0, lba.0 + blocks);
         let before = self.extents.range(..start).next_back().map(|(at, e)| (*at, e.blocks));
@@ -111,11 +115,11 @@ impl ExtentMap {
         }
     }
 
-    /// The range as pieces, in order, gaps included.
+    /// Splits a range into dirty extents and gaps, in order.
     #[must_use]
     pub fn lookup(&self, lba: Lba, blocks: u64) -> Vec<OverlayExtent> {
         let (start, end) = (lba.0, lba.0 + blocks);
-        let mut pieces = Vec::new();
+        let mut found = Vec::new();
         let mut at = start;
         let first = self.extents.range(..=start).next_back().map_or(start, |(from, _)| *from);
         for (from, extent) in self.extents.range(first..end) {
@@ -124,28 +128,28 @@ impl ExtentMap {
                 continue;
             }
             if from > at {
-                pieces.push(OverlayExtent { lba: Lba(at), blocks: from - at, content: None });
+                found.push(OverlayExtent { lba: Lba(at), blocks: from - at, content: None });
                 at = from;
             }
             let upto = to.min(end);
             let content = Some(extent.content.part(at - from, upto - at));
-            pieces.push(OverlayExtent { lba: Lba(at), blocks: upto - at, content });
+            found.push(OverlayExtent { lba: Lba(at), blocks: upto - at, content });
             at = upto;
         }
         if at < end {
-            pieces.push(OverlayExtent { lba: Lba(at), blocks: end - at, content: None });
+            found.push(OverlayExtent { lba: Lba(at), blocks: end - at, content: None });
         }
-        pieces
+        found
     }
 
-    /// Whether something is dirty at block `lba`.
+    /// Whether block `lba` is dirty.
     #[must_use]
     pub fn covers(&self, lba: Lba) -> bool {
         let before = self.extents.range(..=lba.0).next_back();
         before.is_some_and(|(at, extent)| at + extent.blocks > lba.0)
     }
 
-    /// Every run in order.
+    /// Every extent in order.
     pub fn iter(&self) -> impl Iterator<Item = (Lba, u64, &Content)> {
         self.extents.iter().map(|(at, e)| (Lba(*at), e.blocks, &e.content))
     }

@@ -1,4 +1,4 @@
-//! The open and the syncing group.
+//! The open and the syncing transaction group.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,12 @@ use forebay_units::{Lba, TxgId, VolumeId};
 
 use crate::{Content, ExtentMap, OverlayExtent};
 
-/// What one group changes.
+/// The changes of one group.
 #[derive(Default)]
 pub struct DirtySet {
-    /// By volume.
+    /// Dirty extents by volume.
     pub volumes: BTreeMap<VolumeId, ExtentMap>,
-    /// Bytes of write buffers that the group holds on to (overwritten ones included).
+    /// Bytes of write buffers that the group holds, including overwritten ones.
     pub held_bytes: u64,
 }
 
@@ -29,7 +29,7 @@ impl DirtySet {
     }
 }
 
-/// All groups that are not committed.
+/// The groups that are not committed.
 pub struct Groups {
     open_txg: TxgId,
     open: DirtySet,
@@ -43,7 +43,7 @@ impl Groups {
         Self { open_txg: first, open: DirtySet::default(), syncing: None }
     }
 
-    /// The group that takes writes now.
+    /// The id of the open group, which takes writes.
     #[must_use]
     pub fn open_txg(&self) -> TxgId {
         self.open_txg
@@ -55,14 +55,14 @@ impl Groups {
         &self.open
     }
 
-    /// The group being written, if any.
+    /// The syncing group, if any.
     #[must_use]
     pub fn syncing(&self) -> Option<&DirtySet> {
         self.syncing.as_ref().map(|(_, set)| set)
     }
 
-    /// Puts a write into the open group and says which one that is. `held_bytes` is what its
-    /// buffers take in memory.
+    /// Adds a write to the open group and returns the group's id. `held_bytes` is the memory that
+    /// its buffers take.
     pub fn absorb(
         &mut self,
         volume: VolumeId,
@@ -76,7 +76,7 @@ impl Groups {
         self.open_txg
     }
 
-    /// Forgets everything of a volume that is gone.
+    /// Removes a deleted volume from every group.
     pub fn forget_volume(&mut self, volume: VolumeId) {
         self.open.volumes.remove(&volume);
         if let Some((_, set)) = &mut self.syncing {
@@ -93,7 +93,7 @@ impl Groups {
         txg
     }
 
-    /// Drops the syncing group, whose contents the map knows by now.
+    /// Removes the syncing group, whose contents are in the map by now.
     pub fn retire(&mut self) -> Option<DirtySet> {
         self.syncing.take().map(|(_, set)| set)
     }
@@ -105,7 +105,7 @@ impl Groups {
         covers(&self.open) || self.syncing().is_some_and(covers)
     }
 
-    /// The newest dirty content of a range, piece by piece.
+    /// The newest dirty content of a range, in order, with gaps.
     #[must_use]
     pub fn lookup(&self, volume: VolumeId, lba: Lba, blocks: u64) -> Vec<OverlayExtent> {
         let open = match self.open.volumes.get(&volume) {
@@ -115,14 +115,14 @@ impl Groups {
         let Some(older) = self.syncing().and_then(|set| set.volumes.get(&volume)) else {
             return open;
         };
-        let mut pieces = Vec::with_capacity(open.len());
-        for piece in open {
-            if piece.content.is_some() {
-                pieces.push(piece);
+        let mut newest = Vec::with_capacity(open.len());
+        for extent in open {
+            if extent.content.is_some() {
+                newest.push(extent);
             } else {
-                pieces.extend(older.lookup(piece.lba, piece.blocks));
+                newest.extend(older.lookup(extent.lba, extent.blocks));
             }
         }
-        pieces
+        newest
     }
 }

@@ -28,17 +28,17 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a block is: not dirty, zero, or data with this stamp.
+/// The state of each block: not dirty, zero, or data with this stamp.
 type Model = Vec<Option<Option<u8>>>;
 
-fn flatten(pieces: Vec<crate::OverlayExtent>) -> Model {
+fn flatten(extents: Vec<crate::OverlayExtent>) -> Model {
     let mut out = Model::new();
     let mut at = None;
-    for piece in pieces {
-        assert!(at.is_none_or(|at| at == piece.lba.0), "pieces leave a gap");
-        at = Some(piece.lba.0 + piece.blocks);
-        for block in 0..piece.blocks as usize {
-            out.push(match &piece.content {
+    for extent in extents {
+        assert!(at.is_none_or(|at| at == extent.lba.0), "extents leave a gap");
+        at = Some(extent.lba.0 + extent.blocks);
+        for block in 0..extent.blocks as usize {
+            out.push(match &extent.content {
                 None => None,
                 Some(Content::Zero) => Some(None),
                 Some(Content::Data(bytes)) => Some(Some(bytes[block * BLOCK_LEN])),
@@ -50,7 +50,7 @@ fn flatten(pieces: Vec<crate::OverlayExtent>) -> Model {
 
 proptest! {
     #[test]
-    fn extents_agree_with_a_flat_model(steps in prop::collection::vec(step(), 1..40),
+    fn extent_map_agrees_with_a_flat_model(steps in prop::collection::vec(step(), 1..40),
                                        from in 0u64..90, len in 1u64..90) {
         let mut map = ExtentMap::default();
         let mut model: Model = vec![None; 200];
@@ -101,8 +101,8 @@ fn turn() -> impl Strategy<Value = Turn> {
 }
 
 proptest! {
-    // Groups against one flat model for each group: what is seen is the newest, what is committed
-    // is exactly what was absorbed while its group was open, and every held byte comes back.
+    // Groups against one flat model for each group: reads see the newest content, a retired group
+    // holds exactly the writes absorbed while it was open, and every held byte is released.
     #[test]
     fn groups_agree_with_a_flat_model(turns in prop::collection::vec(turn(), 1..60)) {
         let fresh = || vec![vec![None; 80]; 3];
@@ -171,7 +171,7 @@ proptest! {
 }
 
 #[test]
-fn newer_groups_hide_older_ones_until_they_retire() {
+fn open_group_hides_the_syncing_group_until_it_retires() {
     let volume = VolumeId(1);
     let mut groups = Groups::new(TxgId(5));
     assert_eq!(groups.absorb(volume, Lba(0), 4, data(4, 10), 16384), TxgId(5));
@@ -189,7 +189,7 @@ fn newer_groups_hide_older_ones_until_they_retire() {
 }
 
 #[test]
-fn writers_wait_at_the_limit_and_go_on_after_a_release() {
+fn writers_wait_at_the_limit_until_a_release() {
     Runtime::simulated(1).block_on(async {
         let throttle = Rc::new(Throttle::new(100_000));
         throttle.measured(10 << 20, Nanos::from_millis(100));
@@ -203,7 +203,7 @@ fn writers_wait_at_the_limit_and_go_on_after_a_release() {
         assert!(throttle.is_full() && !waiter.is_finished());
         throttle.release(taken);
         assert_eq!(waiter.await, 20_000);
-        // A write larger than the limit takes all of it rather than waiting for ever.
+        // A write larger than the limit takes the whole limit.
         throttle.release(20_000);
         assert_eq!(throttle.admit(1 << 30).await.forget(), 100_000);
     });

@@ -1,4 +1,4 @@
-//! Pacing: writers slow down smoothly as dirty data nears its limit, and wait at the limit.
+//! The write throttle: writers slow down as dirty data nears its limit, and wait at the limit.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -7,30 +7,32 @@ use forebay_rt as rt;
 use forebay_rt::sync::{Permit, Semaphore};
 use forebay_units::Nanos;
 
-/// Bounds dirty bytes.
+/// Limits the dirty bytes of a pool.
 pub struct Throttle {
     room: Rc<Semaphore>,
     limit_bytes: u64,
-    /// How long the store takes for a byte, as last measured: the pace at which writers are let in
-    /// when more than half of the room is taken.
+    /// Time that the main store takes for a MiB, as last measured. Writers are admitted at this
+    /// pace when more than half of the limit is dirty.
     nanos_per_mib: Cell<u64>,
-    /// When the last writer that was slowed down goes on. The next one goes on after it: each at
-    /// the store's pace by itself, many at once would come at many times that pace, fill the room,
-    /// and let everybody wait for a whole group, short writes too.
-    last_turn: Cell<Nanos>,
+    /// When the last delayed writer continues. The delay applies to all writers together, so that
+    /// many parallel writers do not fill the limit and starve short writes.
+    last_admission: Cell<Nanos>,
 }
 
+/// Longest delay of a write below the limit.
 const MAX_DELAY: Nanos = Nanos::from_millis(20);
+/// Below three quarters of the limit, shorter delays are not slept.
+const MIN_SLEEP: Nanos = Nanos::from_micros(50);
 
 impl Throttle {
-    /// At most `limit_bytes` dirty.
+    /// A throttle with a limit of `limit_bytes` dirty bytes.
     #[must_use]
     pub fn new(limit_bytes: u64) -> Self {
         Self {
             room: Semaphore::new(limit_bytes),
             limit_bytes,
             nanos_per_mib: Cell::new(0),
-            last_turn: Cell::new(Nanos::ZERO),
+            last_admission: Cell::new(Nanos::ZERO),
         }
     }
 
@@ -46,38 +48,38 @@ impl Throttle {
         self.limit_bytes.saturating_sub(self.room.available())
     }
 
-    /// Whether a writer waits for room.
+    /// Whether a writer waits for space.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.room.has_waiters()
     }
 
-    /// Waits for room for a write of `bytes`. The permit is kept by [`Permit::forget`] when the
-    /// write was absorbed, and given back by [`Throttle::release`] when its group is committed.
+    /// Waits for space for a write of `bytes`. When a group absorbs the write, the caller calls
+    /// [`Permit::forget`]; when the group is committed, it calls [`Throttle::release`].
     pub async fn admit(&self, bytes: u64) -> Permit {
         let permit = self.room.acquire(bytes.min(self.limit_bytes)).await;
         let (dirty, half) = (self.dirty_bytes(), self.limit_bytes / 2);
         if dirty > half && self.nanos_per_mib.get() > 0 {
-            // From nothing at half full to the store's own pace at three quarters and beyond.
+            // The share rises from 0 at half of the limit to 1 at three quarters.
             let share = ((dirty - half) as f64 / (half as f64 / 2.0)).min(1.0);
             let pace = self.nanos_per_mib.get() as f64 * bytes as f64 / (1 << 20) as f64;
             let now = rt::now();
-            let line = self.last_turn.get().since(now);
-            let delay = (line + Nanos((pace * share) as u64)).min(MAX_DELAY);
-            self.last_turn.set(now + delay);
-            if delay > Nanos::from_micros(50) || share >= 1.0 {
+            let queued = self.last_admission.get().since(now);
+            let delay = (queued + Nanos((pace * share) as u64)).min(MAX_DELAY);
+            self.last_admission.set(now + delay);
+            if delay > MIN_SLEEP || share >= 1.0 {
                 rt::sleep(delay).await;
             }
         }
         permit
     }
 
-    /// Gives back what writes of a committed group took.
+    /// Releases the bytes of a committed group.
     pub fn release(&self, bytes: u64) {
         self.room.release(bytes);
     }
 
-    /// Notes that the store took `bytes` in `span`.
+    /// Records that the main store wrote `bytes` in `span`.
     pub fn measured(&self, bytes: u64, span: Nanos) {
         if bytes >= 1 << 20 {
             self.nanos_per_mib.set(span.0 / (bytes >> 20).max(1));

@@ -1,4 +1,4 @@
-//! The throttle against a line of people and a room, in virtual time.
+//! Model test of the throttle against a queue of writers, in virtual time.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -14,15 +14,15 @@ const LIMIT: u64 = 64 << 20;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Somebody writes this much.
+    /// A writer of this many bytes comes.
     Write(u64),
-    /// Somebody begins to write this much, and is gone when he has to wait.
+    /// A writer of this many bytes comes, and gives up when it has to wait.
     GiveUp(u64),
-    /// A group is committed: what was admitted so far is given back.
+    /// A commit releases all bytes admitted so far.
     Commit,
-    /// The store was seen to take a MiB in this time.
+    /// The store was measured to take this many nanoseconds for a MiB.
     Pace(u64),
-    /// So much time passes that whoever may go on has gone on.
+    /// Enough time passes for every delay to end.
     Rest,
 }
 
@@ -37,96 +37,142 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// The throttle, and a model of its queue.
+struct Rig {
+    throttle: Rc<Throttle>,
+    /// Admitted writers: number and bytes, in order.
+    entered: Rc<RefCell<Vec<(u64, u64)>>>,
+    /// Bytes admitted since the last commit.
+    absorbed: Rc<Cell<u64>>,
+    tasks: Vec<rt::JoinHandle<()>>,
+    /// The model's queue: number and bytes.
+    queue: VecDeque<(u64, u64)>,
+    free_bytes: u64,
+    /// Writers that the model has admitted.
+    expected: Vec<(u64, u64)>,
+    next_writer: u64,
+}
+
+/// Longer than any delay of the throttle.
+async fn rest() {
+    rt::sleep(Nanos::from_secs(1)).await;
+}
+
+impl Rig {
+    fn new() -> Self {
+        Self {
+            throttle: Rc::new(Throttle::new(LIMIT)),
+            entered: Rc::default(),
+            absorbed: Rc::default(),
+            tasks: Vec::new(),
+            queue: VecDeque::new(),
+            free_bytes: LIMIT,
+            expected: Vec::new(),
+            next_writer: 0,
+        }
+    }
+
+    async fn write(&mut self, bytes: u64) {
+        let number = self.next_writer;
+        self.next_writer += 1;
+        let (throttle, entered, absorbed) =
+            (self.throttle.clone(), self.entered.clone(), self.absorbed.clone());
+        self.tasks.push(rt::spawn(async move {
+            let took = throttle.admit(bytes).await.forget();
+            assert_eq!(took, bytes.min(LIMIT));
+            assert!(throttle.dirty_bytes() <= LIMIT);
+            entered.borrow_mut().push((number, took));
+            absorbed.set(absorbed.get() + took);
+        }));
+        // The writer is queued before the next one comes.
+        rt::yield_now().await;
+        rest().await;
+        self.queue.push_back((number, bytes.min(LIMIT)));
+    }
+
+    async fn give_up(&self, bytes: u64) {
+        let must_wait = !self.queue.is_empty() || self.free_bytes < bytes.min(LIMIT);
+        // Longer than any delay of an admitted writer.
+        let timeout = Nanos::from_millis(500);
+        let outcome = rt::timeout(timeout, self.throttle.admit(bytes)).await;
+        assert_eq!(outcome.is_err(), must_wait);
+        // A dropped permit is released at once.
+        drop(outcome);
+    }
+
+    /// Releases all bytes admitted so far, and returns them.
+    fn commit(&mut self) -> u64 {
+        let bytes = self.absorbed.replace(0);
+        self.throttle.release(bytes);
+        self.free_bytes += bytes;
+        bytes
+    }
+
+    /// Admits writers of the model's queue while they fit.
+    fn admit_in_model(&mut self) {
+        while let Some((number, bytes)) = self.queue.front().copied() {
+            if bytes > self.free_bytes {
+                return;
+            }
+            self.queue.pop_front();
+            self.free_bytes -= bytes;
+            self.expected.push((number, bytes));
+        }
+    }
+
+    async fn check(&mut self) {
+        self.admit_in_model();
+        rest().await;
+        assert_eq!(self.throttle.dirty_bytes(), LIMIT - self.free_bytes);
+        assert_eq!(self.throttle.is_full(), !self.queue.is_empty());
+        let mut entered = self.entered.borrow().clone();
+        // Delays may swap neighbors, but never change the set of admitted writers.
+        entered.sort_unstable();
+        assert_eq!(entered, self.expected);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn writers_enter_in_order_and_never_more_than_there_is_room_for(
+    fn writers_are_admitted_in_order_and_within_the_limit(
         seed in any::<u64>(),
         steps in prop::collection::vec(step(), 1..60),
     ) {
         Runtime::simulated(seed).block_on(async move {
-            let throttle = Rc::new(Throttle::new(LIMIT));
-            // Who was let in, in order, and what they took.
-            let entered: Rc<RefCell<Vec<(u64, u64)>>> = Rc::default();
-            let absorbed = Rc::new(Cell::new(0));
-            let mut tasks = Vec::new();
-            // The line on paper: number and bytes.
-            let mut line: VecDeque<(u64, u64)> = VecDeque::new();
-            let (mut free, mut expected) = (LIMIT, Vec::new());
-            let mut number = 0;
-            let rest = || rt::sleep(Nanos::from_secs(1));
+            let mut rig = Rig::new();
             for step in steps.into_iter().chain([Step::Rest]) {
                 match step {
-                    Step::Write(bytes) => {
-                        let (room, entered, absorbed) =
-                            (throttle.clone(), entered.clone(), absorbed.clone());
-                        tasks.push(rt::spawn(async move {
-                            let took = room.admit(bytes).await.forget();
-                            assert_eq!(took, bytes.min(LIMIT));
-                            assert!(room.dirty_bytes() <= LIMIT);
-                            entered.borrow_mut().push((number, took));
-                            absorbed.set(absorbed.get() + took);
-                        }));
-                        // It stands in the line before the next one comes.
-                        rt::yield_now().await;
-                        rest().await;
-                        line.push_back((number, bytes.min(LIMIT)));
-                        number += 1;
-                    }
-                    Step::GiveUp(bytes) => {
-                        let waits = !line.is_empty() || free < bytes.min(LIMIT);
-                        // Longer than any delay for the store's sake.
-                        let patience = Nanos::from_millis(500);
-                        let outcome = rt::timeout(patience, throttle.admit(bytes)).await;
-                        assert_eq!(outcome.is_err(), waits);
-                        // Whoever is let in and does not write gives it back at once.
-                        drop(outcome);
-                    }
+                    Step::Write(bytes) => rig.write(bytes).await,
+                    Step::GiveUp(bytes) => rig.give_up(bytes).await,
                     Step::Commit => {
                         rest().await;
-                        let bytes = absorbed.replace(0);
-                        throttle.release(bytes);
-                        free += bytes;
+                        rig.commit();
                     }
                     Step::Pace(nanos_per_mib) => {
-                        throttle.measured(8 << 20, Nanos(nanos_per_mib * 8));
+                        rig.throttle.measured(8 << 20, Nanos(nanos_per_mib * 8));
                     }
                     Step::Rest => rest().await,
                 }
-                while line.front().is_some_and(|(_, bytes)| *bytes <= free) {
-                    let (who, bytes) = line.pop_front().expect("just seen");
-                    free -= bytes;
-                    expected.push((who, bytes));
-                }
-                rest().await;
-                assert_eq!(throttle.dirty_bytes(), LIMIT - free);
-                assert_eq!(throttle.is_full(), !line.is_empty());
-                let mut entered = entered.borrow().clone();
-                // Delays for the store's sake may turn neighbours round, never the room they take.
-                entered.sort_unstable();
-                assert_eq!(entered, expected);
+                rig.check().await;
             }
-            // Commits let everybody in.
-            while !line.is_empty() {
-                let bytes = absorbed.replace(0);
-                assert!(bytes > 0, "the line stands still in an empty room");
-                throttle.release(bytes);
-                free += bytes;
-                while line.front().is_some_and(|(_, bytes)| *bytes <= free) {
-                    free -= line.pop_front().expect("just seen").1;
-                }
+            // Commits admit every waiting writer.
+            while !rig.queue.is_empty() {
+                assert!(rig.commit() > 0, "writers wait although nothing is dirty");
+                rig.admit_in_model();
                 rest().await;
             }
+            let Rig { throttle, absorbed, tasks, .. } = rig;
             rt::join_all(tasks).await;
             throttle.release(absorbed.get());
             assert_eq!(throttle.dirty_bytes(), 0);
         });
     }
 
-    // The fuller the room, the slower: nothing up to half, at most 20 ms, never less for more.
+    // The delay rises with the dirty bytes: none up to half of the limit, at most 20 ms.
     #[test]
-    fn the_pace_rises_from_half_full_and_has_an_end(
+    fn delay_rises_from_half_of_the_limit_up_to_a_maximum(
         seed in any::<u64>(),
         nanos_per_mib in 0u64..100_000_000,
         bytes in 1u64..(4 << 20),
@@ -144,7 +190,7 @@ proptest! {
                 drop(throttle.admit(bytes).await);
                 let took = rt::now().since(begun);
                 let full_pace = (nanos_per_mib as f64 * bytes as f64 / (1 << 20) as f64) as u64;
-                assert!(took >= before, "{fill} full is quicker than less");
+                assert!(took >= before, "the delay shrinks at {fill} dirty bytes");
                 assert!(took <= Nanos::from_millis(20) && took.0 <= full_pace);
                 assert!(fill + bytes > LIMIT / 2 || took == Nanos(0));
                 if fill + bytes >= LIMIT / 4 * 3 {
@@ -157,9 +203,9 @@ proptest! {
         });
     }
 
-    // The pace is that of all writers together: each one's delay comes after those before it.
+    // The delay applies to all writers together: each one queues behind those before it.
     #[test]
-    fn many_at_once_are_as_slow_as_one_after_the_other(
+    fn parallel_writers_share_one_pace(
         seed in any::<u64>(),
         nanos_per_mib in 0u64..8_000_000,
         writers in 1u64..8,
