@@ -6,6 +6,7 @@ use forebay_array::ArrayError;
 use forebay_device::DeviceError;
 use forebay_format::FormatError;
 use forebay_intent_log::LogError;
+use forebay_segment::SegmentError;
 
 /// Something that could not be done: one line that says what, why, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,3 +41,9 @@ macro_rules! widen {
     };
 }
 widen!(ArrayError, DeviceError, FormatError, LogError);
+
+impl From<SegmentError> for PoolError {
+    fn from(error: SegmentError) -> Self {
+        DeviceError::from(error).into()
+    }
+}

@@ -179,7 +179,7 @@ impl Pool {
             self.note_lost_block(volume.id, Lba(wanted.lba.0 + u64::from(*index)));
         }
         let (offset, len) = (wanted.lba.0 * BLOCK_BYTES, u64::from(wanted.blocks) * BLOCK_BYTES);
-        DeviceError::new(name, Operation::Read, offset, len, unread.error.kind.clone())
+        DeviceError::new(name, Operation::Read, offset, len, (&unread.error).into())
     }
 
     /// What of a range holds data, dirty data included.

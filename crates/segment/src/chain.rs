@@ -1,33 +1,36 @@
-//! The map journal, read back: the chain of frames that a root holds, and nothing else.
+//! Reader of the map journal: the chain of frames that a root names.
 //!
-//! After a crash rows that no root knew are written again. A device that loses such a write still
-//! holds what the crashed run had put there: a whole frame, at the right place, with the right
-//! number. Only the next frame, or the root, tells that it is not in the chain. So frames are held
-//! back until a frame of a later root follows them (which is written only once theirs counts) or
-//! the end confirms them; when the chain breaks, the reader goes back through what it holds and
-//! tries other versions: other copies, or what parity makes of the other columns.
+//! After a crash, rows that no root names are written again. A device that loses such a write still
+//! holds a whole frame of the crashed run, at the right address, with the right number. Only the
+//! next frame, or the root, shows that it is not in the chain.
+//!
+//! So the reader holds frames back until a frame of a later root follows them, or the end confirms
+//! them. A later root writes frames only after the earlier root is durable. When the chain breaks,
+//! the reader backtracks and tries other versions of the held frames: copies, or versions computed
+//! from parity.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use forebay_array::{Array, Layout};
-use forebay_device::{DeviceError, ErrorKind, IoBuf, Operation};
+use forebay_device::IoBuf;
 use forebay_format::journal::{FrameHeader, FrameKind, HEADER_BYTES};
 use forebay_format::superblock::JournalPosition;
 use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, DeviceId, SegmentId};
 
 use crate::copies::{copy_of, mixed_frame, repair_all};
+use crate::error::{JournalFault, RowLocation, SegmentError};
 
-/// A frame, whole and in its place in the chain.
+/// A whole frame of the journal.
 #[derive(Clone, Debug)]
 pub struct Frame {
     header: FrameHeader,
-    /// From the header on; of padding the first block only.
+    /// Its bytes from the header on; of padding, only the first block.
     bytes: Vec<u8>,
 }
 
 impl Frame {
-    /// What it holds.
+    /// Its kind.
     #[must_use]
     pub fn kind(&self) -> FrameKind {
         self.header.kind
@@ -41,67 +44,68 @@ impl Frame {
         self.bytes.get(HEADER_BYTES..end).unwrap_or_default()
     }
 
-    fn follower(&self, at: JournalPosition) -> Result<JournalPosition, String> {
+    /// The position of the next frame, when this one is at `at`.
+    fn follower(&self, at: JournalPosition) -> Result<JournalPosition, JournalFault> {
         let (seq, link) = (at.seq + 1, self.header.sum);
         if self.header.kind == FrameKind::Jump {
-            let bytes: [u8; 4] =
-                self.payload().try_into().map_err(|_| "a jump of a wrong length".to_owned())?;
+            let bytes: [u8; 4] = self.payload().try_into().map_err(|_| JournalFault::JumpLength)?;
             let segment = SegmentId(u32::from_le_bytes(bytes));
             if segment.0 >= BlockAddr::MAX_SEGMENTS {
-                return Err("jumps out of the pool".to_owned());
+                return Err(JournalFault::JumpTarget { segment });
             }
             return Ok(JournalPosition { addr: BlockAddr::new(segment, 0), seq, link });
         }
-        // Behind the last block of a segment there is nothing but the end.
+        // Only the journal's end may follow the last block of a segment.
         let block = (at.addr.block() + self.header.blocks()).min(BlockAddr::MAX_BLOCKS - 1);
         Ok(JournalPosition { addr: BlockAddr::new(at.addr.segment(), block), seq, link })
     }
 }
 
-/// A frame that may still turn out not to be in the chain.
+/// A frame that is not confirmed: it may not be in the chain.
 struct Held {
     at: JournalPosition,
     frame: Frame,
-    /// Whether it is not what was read at first.
-    other: bool,
-    /// Versions not tried yet; `None` when nobody asked for them.
+    /// Whether it is another version than the one read first.
+    is_alternative: bool,
+    /// Versions not tried yet; `None` before they are computed.
     untried: Option<Vec<Frame>>,
 }
 
-/// Reads the journal at import, and for a scrub.
+/// Reads the journal, at import and for a scrub.
 pub struct JournalReader {
     array: Rc<Array>,
     pool: u64,
-    /// Where the first frame lies that is not confirmed.
+    /// Position of the first frame that is not confirmed.
     next: JournalPosition,
     end: JournalPosition,
-    /// Frames of one root behind `next`.
+    /// Unconfirmed frames of one root, from `next` on.
     held: Vec<Held>,
-    /// Frames confirmed and not given yet.
+    /// Confirmed frames that are not returned yet.
     ready: VecDeque<Frame>,
     /// Why the chain broke, since the last frame was confirmed.
-    broken: Option<DeviceError>,
+    broken: Option<SegmentError>,
     /// Read ahead: the first block's address, and bytes.
     window: Option<(BlockAddr, IoBuf)>,
     segments: Vec<JournalPosition>,
-    /// Whether the last segment from which a frame came has copies of its blocks.
+    /// The segment of the last frame, and whether it has copies of its blocks.
     doubled: Option<(SegmentId, bool)>,
     bytes: u64,
     repairs: Vec<(BlockAddr, Vec<u8>)>,
-    /// The blocks of all frames read, when they are wanted.
+    /// The blocks of all frames read, for [`JournalReader::all_blocks`].
     blocks: Option<BTreeMap<BlockAddr, Vec<u8>>>,
-    /// Which of them are copies of others.
+    /// Addresses in `blocks` that are copies of other blocks.
     copies: Vec<BlockAddr>,
 }
 
-/// What the blocks of a part of the journal hold.
+/// The blocks of a part of the journal.
 pub struct JournalBlocks {
-    /// Each block of each frame, and its copy where there is one; of padding the first.
+    /// Each block of each frame, and its copy if it has one; of padding, only the first block.
     pub blocks: BTreeMap<BlockAddr, Vec<u8>>,
-    /// Bytes that were wrong on some device, and were rewritten.
+    /// Bytes that were wrong on a device and were rewritten.
     pub repaired_bytes: u64,
 }
 
+/// Blocks of one read ahead.
 const WINDOW_BLOCKS: u32 = 1024;
 
 impl JournalReader {
@@ -126,7 +130,7 @@ impl JournalReader {
         }
     }
 
-    /// Segments that hold the journal: where the first frames in them are.
+    /// The positions of the first frames in the journal's segments.
     #[must_use]
     pub fn segments(&self) -> &[JournalPosition] {
         &self.segments
@@ -146,21 +150,23 @@ impl JournalReader {
         self.bytes
     }
 
-    /// Blocks that some device holds otherwise than they should be. Reading changes nothing: who
-    /// reads decides when they are written.
+    /// Blocks that are wrong on some device. Reading repairs nothing: the caller decides when to
+    /// write them.
     #[must_use]
     pub fn take_repairs(&mut self) -> Vec<(BlockAddr, Vec<u8>)> {
         std::mem::take(&mut self.repairs)
     }
 
-    /// Reads everything, repairs what it can, and gives each block of each frame (of padding the
-    /// first). Not their checksums: a block that ends with its own checksum, and padding is one,
-    /// has the same CRC as any other such block. Where there are copies, they are blocks of their own.
-    pub async fn all_blocks(mut self) -> Result<JournalBlocks, DeviceError> {
+    /// Reads the whole journal, repairs what it can, and returns each block of each frame; of
+    /// padding, only the first block. Copies are blocks of their own.
+    ///
+    /// It returns blocks and not checksums: a block that ends with its own checksum, such as
+    /// padding, has the same CRC as any other such block.
+    pub async fn all_blocks(mut self) -> Result<JournalBlocks, SegmentError> {
         self.blocks = Some(BTreeMap::new());
         while self.next().await?.is_some() {}
         let blocks = self.blocks.take().expect("put there above");
-        // Nobody has looked at the copies, and nothing else would show that they are wrong.
+        // Copies are not read above, so nothing else would find a wrong copy.
         let repairs = self.take_repairs();
         let mut doubtful: Vec<(BlockAddr, &[u8])> =
             repairs.iter().map(|(addr, bytes)| (*addr, &bytes[..])).collect();
@@ -169,9 +175,9 @@ impl JournalReader {
         Ok(JournalBlocks { blocks, repaired_bytes })
     }
 
-    /// The next frame that says something; `None` at the end. An error names the frame at which
-    /// the chain broke, when no version of it, or of those before it, mends it.
-    pub async fn next(&mut self) -> Result<Option<Frame>, DeviceError> {
+    /// The next frame that is not padding or a jump; `None` at the end. An error names the frame
+    /// where the chain broke, when no version of it or of the held frames repairs the chain.
+    pub async fn next(&mut self) -> Result<Option<Frame>, SegmentError> {
         loop {
             match self.ready.pop_front() {
                 Some(frame) if matches!(frame.kind(), FrameKind::Pad | FrameKind::Jump) => {}
@@ -183,7 +189,7 @@ impl JournalReader {
     }
 
     /// Reads on until frames are confirmed: those of one root, or the last.
-    async fn confirm_some(&mut self) -> Result<(), DeviceError> {
+    async fn confirm_some(&mut self) -> Result<(), SegmentError> {
         loop {
             let next = match self.reached() {
                 Ok(at) if at.seq != self.end.seq => self.read_frame(at).await,
@@ -191,8 +197,8 @@ impl JournalReader {
                     self.confirm();
                     return Ok(());
                 }
-                Ok(at) => Err(self.corrupt(at, "the frame before is not the one the root names")),
-                Err(why) => Err(why),
+                Ok(at) => Err(self.broken_at(at, JournalFault::WrongEnd)),
+                Err(error) => Err(error),
             };
             match next {
                 Ok(next) => {
@@ -206,29 +212,29 @@ impl JournalReader {
                         return Ok(());
                     }
                 }
-                Err(why) => {
-                    self.broken.get_or_insert(why);
-                    self.go_back().await?;
+                Err(error) => {
+                    self.broken.get_or_insert(error);
+                    self.backtrack().await?;
                 }
             }
         }
     }
 
-    /// Where the chain goes on behind what is held.
-    fn reached(&self) -> Result<JournalPosition, DeviceError> {
+    /// The position after the held frames.
+    fn reached(&self) -> Result<JournalPosition, SegmentError> {
         match self.held.last() {
             None => Ok(self.next),
             Some(held) => {
-                held.frame.follower(held.at).map_err(|detail| self.corrupt(held.at, &detail))
+                held.frame.follower(held.at).map_err(|fault| self.broken_at(held.at, fault))
             }
         }
     }
 
-    /// What is held is in the chain.
+    /// Confirms the held frames: they are in the chain.
     fn confirm(&mut self) {
         self.broken = None;
         for held in std::mem::take(&mut self.held) {
-            let Held { at, frame, other, .. } = held;
+            let Held { at, frame, is_alternative, .. } = held;
             self.next = frame.follower(at).expect("it was followed");
             if frame.kind() == FrameKind::Jump {
                 self.segments.push(self.next);
@@ -242,7 +248,7 @@ impl JournalReader {
                     blocks.extend(copy.iter().chain([&addr]).map(|at| (*at, block.to_vec())));
                     self.copies.extend(copy);
                 }
-                if other {
+                if is_alternative {
                     let wrong = copy.iter().chain([&addr]).map(|at| (*at, block.to_vec()));
                     self.repairs.extend(wrong);
                 }
@@ -251,8 +257,8 @@ impl JournalReader {
         }
     }
 
-    /// The chain broke: takes another version of the last frame that has one.
-    async fn go_back(&mut self) -> Result<(), DeviceError> {
+    /// After a break of the chain, takes another version of the last held frame that has one.
+    async fn backtrack(&mut self) -> Result<(), SegmentError> {
         self.window = None;
         while let Some(mut held) = self.held.pop() {
             let mut untried = match held.untried.take() {
@@ -265,36 +271,39 @@ impl JournalReader {
             };
             if let Some(frame) = untried.pop() {
                 let untried = Some(untried);
-                self.held.push(Held { at: held.at, frame, other: true, untried });
+                self.held.push(Held { at: held.at, frame, is_alternative: true, untried });
                 return Ok(());
             }
         }
-        Err(self.broken.take().expect("who goes back says why"))
+        Err(self.broken.take().expect("the caller has noted the break"))
     }
 
-    /// The frame at a place: as it is read, else the first version that fits.
-    async fn read_frame(&mut self, at: JournalPosition) -> Result<Held, DeviceError> {
-        let detail = match self.as_read(at).await {
-            Ok(frame) => return Ok(Held { at, frame, other: false, untried: None }),
-            Err(detail) => detail,
+    /// The frame at a position: as it is read, else the first version that fits.
+    async fn read_frame(&mut self, at: JournalPosition) -> Result<Held, SegmentError> {
+        let fault = match self.as_read(at).await {
+            Ok(frame) => {
+                return Ok(Held { at, frame, is_alternative: false, untried: None });
+            }
+            Err(fault) => fault,
         };
         self.window = None;
         let mut versions = self.versions(at).await;
         match versions.pop() {
-            Some(frame) => Ok(Held { at, frame, other: true, untried: Some(versions) }),
-            None => Err(self.corrupt(at, &format!("{detail}; no copy or parity repairs it"))),
+            Some(frame) => Ok(Held { at, frame, is_alternative: true, untried: Some(versions) }),
+            None => Err(self.broken_at(at, JournalFault::Unrepairable(Box::new(fault)))),
         }
     }
 
-    async fn as_read(&mut self, at: JournalPosition) -> Result<Frame, String> {
+    async fn as_read(&mut self, at: JournalPosition) -> Result<Frame, JournalFault> {
         let first = self.read_blocks(at.addr, 1).await?;
-        let header = self.judge(at, &first)?;
+        let header = self.check_header(at, &first)?;
         let bytes = self.read_blocks(at.addr, blocks_to_read(&header)).await?;
-        header.check(&bytes).map_err(|e| e.to_string())?;
+        header.check(&bytes)?;
         Ok(Frame { header, bytes })
     }
 
-    /// All frames that devices, parity and copies can make of a place and that fit the chain before it.
+    /// All versions of the frame at a position, from devices, parity and copies, that fit the chain
+    /// before it.
     async fn versions(&mut self, at: JournalPosition) -> Vec<Frame> {
         // A torn first block may have the same header as the whole one.
         let mut firsts: Vec<(FrameHeader, IoBuf)> = Vec::new();
@@ -302,7 +311,7 @@ impl JournalReader {
         let places = [(Some(at.addr), false), (copy, true)];
         for (addr, is_copy) in places.into_iter().filter_map(|(addr, copy)| Some((addr?, copy))) {
             for first in self.array.alternatives(addr).await.into_iter().flatten() {
-                if let Ok(header) = self.judge(at, &first)
+                if let Ok(header) = self.check_header(at, &first)
                     && (header.copied || !is_copy)
                     && firsts.iter().all(|(_, known)| known[..] != first[..])
                 {
@@ -313,9 +322,10 @@ impl JournalReader {
         let mut found = Vec::new();
         'firsts: for (header, first) in firsts {
             let blocks = blocks_to_read(&header);
-            // The damage is in one device's column mostly: the whole frame without each in turn.
-            for skip in doubted_sets(&self.array, at.addr.segment()) {
-                let Ok(read) = self.array.read_reconstructed(at.addr, blocks, &skip).await else {
+            // Damage is usually in one device's column: read the frame without each in turn.
+            for excluded in excluded_sets(&self.array, at.addr.segment()) {
+                let Ok(read) = self.array.read_reconstructed(at.addr, blocks, &excluded).await
+                else {
                     continue;
                 };
                 let mut bytes = read.to_vec();
@@ -334,42 +344,38 @@ impl JournalReader {
         found
     }
 
-    fn judge(&self, at: JournalPosition, first: &[u8]) -> Result<FrameHeader, String> {
-        let header = FrameHeader::decode(first).map_err(|e| e.to_string())?;
+    fn check_header(&self, at: JournalPosition, first: &[u8]) -> Result<FrameHeader, JournalFault> {
+        let header = FrameHeader::decode(first)?;
         if header.pool != self.pool || header.seq != at.seq {
-            return Err(format!("found frame {} of pool {:x}", header.seq, header.pool));
+            return Err(JournalFault::OtherFrame { seq: header.seq, pool: header.pool });
         }
         if header.link != at.link {
-            return Err("it does not follow the frame before it".to_owned());
+            return Err(JournalFault::NotLinked);
         }
         Ok(header)
     }
 
-    fn corrupt(&self, at: JournalPosition, detail: &str) -> DeviceError {
-        let places = self.places(at.addr);
-        let detail = format!("map journal frame {} at {}{places}: {detail}", at.seq, at.addr);
-        DeviceError::new("pool", Operation::Read, 0, 0, ErrorKind::Corrupt { detail })
+    fn broken_at(&self, at: JournalPosition, fault: JournalFault) -> SegmentError {
+        let location = self.row_location(at.addr);
+        SegmentError::Journal { seq: at.seq, addr: at.addr, location, fault }
     }
 
-    /// Where the row of a block lies on the devices that are here, in words.
-    fn places(&self, addr: BlockAddr) -> String {
+    /// The location of a block's row on the devices that are present.
+    fn row_location(&self, addr: BlockAddr) -> Option<RowLocation> {
         let segment = addr.segment();
-        let Ok(geometry) = self.array.geometry_of(segment) else { return String::new() };
+        let geometry = self.array.geometry_of(segment).ok()?;
         let groups = self.array.groups();
         let number = groups.iter().position(|group| group.owns(segment));
         let members = self.array.status().into_iter();
         let members = members.filter(|member| Some(member.group) == number && !member.replacement);
-        let names: Vec<String> = members.filter_map(|member| member.name).collect();
+        let device_names: Vec<String> = members.filter_map(|member| member.name).collect();
         let row = u64::from(addr.block() / geometry.blocks_per_row());
         let offset_bytes =
             geometry.column_start_bytes(geometry.index_of(segment)) + row * geometry.unit_bytes;
-        match names[..] {
-            [] => String::new(),
-            _ => format!(" (offset {offset_bytes} of {})", names.join(", ")),
-        }
+        (!device_names.is_empty()).then_some(RowLocation { device_names, offset_bytes })
     }
 
-    async fn read_blocks(&mut self, addr: BlockAddr, blocks: u32) -> Result<Vec<u8>, String> {
+    async fn read_blocks(&mut self, addr: BlockAddr, blocks: u32) -> Result<Vec<u8>, JournalFault> {
         let inside = |(at, buf): &(BlockAddr, IoBuf)| {
             let have = (buf.len() / BLOCK_LEN) as u32;
             at.segment() == addr.segment()
@@ -377,16 +383,16 @@ impl JournalReader {
                 && addr.block() + blocks <= at.block() + have
         };
         if !self.window.as_ref().is_some_and(inside) {
-            let geometry = self.array.geometry_of(addr.segment()).map_err(|e| e.to_string())?;
+            let geometry = self.array.geometry_of(addr.segment())?;
             let left = geometry.blocks_per_segment().saturating_sub(addr.block());
             if blocks > left {
-                return Err("reaches past its segment".to_owned());
+                return Err(JournalFault::PastSegment);
             }
             let ahead = WINDOW_BLOCKS.max(blocks).min(left);
-            // What lies ahead may never have been written, and need not be readable.
+            // Blocks ahead may never have been written, and need not be readable.
             let buf = match self.array.read(addr, ahead).await {
                 Ok(buf) => buf,
-                Err(_) => self.array.read(addr, blocks).await.map_err(|e| e.to_string())?,
+                Err(_) => self.array.read(addr, blocks).await?,
             };
             self.bytes += buf.len() as u64;
             self.window = Some((addr, buf));
@@ -397,14 +403,14 @@ impl JournalReader {
     }
 }
 
-/// Padding says nothing behind its first block.
+/// Blocks of a frame that are read. Of padding, only the first block matters.
 fn blocks_to_read(header: &FrameHeader) -> u32 {
     if header.kind == FrameKind::Pad { 1 } else { header.blocks() }
 }
 
-/// Sets of members to leave out when a run of blocks that is checked as a whole is wrong: none,
-/// each one alone, then (where parity allows) each pair; of a mirror, all but each one.
-fn doubted_sets(array: &Array, segment: SegmentId) -> Vec<Vec<DeviceId>> {
+/// Sets of members to exclude when a run of blocks with one checksum is wrong: none, each member
+/// alone, then (where parity allows) each pair. Of a mirror, all members but each one.
+fn excluded_sets(array: &Array, segment: SegmentId) -> Vec<Vec<DeviceId>> {
     let mut sets: Vec<Vec<DeviceId>> = vec![Vec::new()];
     let Ok(geometry) = array.geometry_of(segment) else { return sets };
     let number = array.groups().iter().position(|g| g.owns(segment));

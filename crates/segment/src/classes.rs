@@ -1,19 +1,19 @@
-//! Which stream a block goes to: blocks that will die together should lie together.
+//! Data placement: selects the stream of a block, so that blocks with similar lifespans share
+//! segments.
 //!
 //! The inference is that of SepBIT (Wang et al., FAST 2022): a block that overwrites a short-lived
-//! one will be short-lived, and a block that has survived long will live long. Lifespans are
-//! measured in blocks that the host has written.
+//! block is short-lived, and a block that has lived long will live long. Lifespans are measured in
+//! blocks that the host has written.
 //!
-//! Where all blocks are as likely to be overwritten as any other there is nothing to infer, and
-//! more open segments only cost space. Whether that is so shows in ages: of what is overwritten as
-//! large a share is young as of what is alive then, and a much larger one under skew. (Averages
-//! would not tell: whatever the skew, a block is overwritten after as many writes as there are
-//! blocks, on average over writes.)
+//! Under uniform overwrites there is nothing to infer, and more open segments only cost space. Ages
+//! show the difference. Under uniform overwrites, the share of young blocks is equal among the
+//! overwritten and the live blocks; under skew it is much larger among the overwritten ones.
+//! Average ages would not show it: averaged over writes, they are the same under any skew.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
-/// Data streams; the map journal is apart.
+/// Number of data streams; the map journal has its own.
 pub const STREAMS: u8 = 6;
 /// The stream of the map journal.
 pub const MAP_STREAM: u8 = 15;
@@ -26,22 +26,22 @@ const MOVED_MIDDLE: u8 = 4;
 const MOVED_OLD: u8 = 5;
 
 /// Reclaimed segments over which the short lifespan is averaged, as in the paper.
-const WINDOW: usize = 16;
+const LIFESPAN_SEGMENTS: usize = 16;
 
 /// The classifier of one pool.
 pub struct Classes {
     separate: bool,
     lifespans: RefCell<VecDeque<u64>>,
     short: Cell<u64>,
-    /// Blocks overwritten of late, and those of them that were young.
+    /// Recently overwritten blocks, and how many of them were young.
     overwritten: Cell<(f64, f64)>,
     young: Cell<u64>,
     skewed: Cell<bool>,
 }
 
 impl Classes {
-    /// With `separate` false there is one stream for writes and one for moved blocks: for pools of
-    /// so few segments that six open ones would take a large share.
+    /// With `separate` false there is one stream for writes and one for moved blocks. That is for
+    /// pools with so few segments that six open ones would take a large share.
     #[must_use]
     pub fn new(separate: bool) -> Self {
         Self {
@@ -60,29 +60,31 @@ impl Classes {
         self.young.get()
     }
 
-    /// Notes that a group overwrites `blocks` of which `young` were young, while `live_young` is
-    /// that share of all that is alive, which is `live_age` old on average. Says whether writes
-    /// favour some blocks over others.
+    /// Records that a group overwrites `blocks`, of which `young` were young. `live_young` is the
+    /// share of young blocks among the live blocks, and `live_age` their average age. Returns
+    /// whether the overwrites are skewed.
     pub fn judge_skew(&self, blocks: u64, young: u64, live_age: u64, live_young: f64) -> bool {
-        /// Older groups count less and less.
-        const KEPT: f64 = 7.0 / 8.0;
-        /// Blocks of which a share says something.
-        const ENOUGH: f64 = 500.0;
-        /// So many times the share of what is alive: skew begins, and ends.
-        const BEGINS: f64 = 1.5;
-        const ENDS: f64 = 1.25;
+        /// Weight that earlier groups keep with each new group.
+        const DECAY: f64 = 7.0 / 8.0;
+        /// Least blocks for a significant share.
+        const MIN_BLOCKS: f64 = 500.0;
+        /// Ratio of the two shares of young blocks at which skew begins.
+        const SKEW_BEGINS_RATIO: f64 = 1.5;
+        /// Ratio at which skew ends.
+        const SKEW_ENDS_RATIO: f64 = 1.25;
         let (count, sum) = self.overwritten.get();
-        let (count, sum) = (count * KEPT + blocks as f64, sum * KEPT + young as f64);
+        let (count, sum) = (count * DECAY + blocks as f64, sum * DECAY + young as f64);
         self.overwritten.set((count, sum));
         self.young.set(live_age / 2);
-        if count >= ENOUGH {
-            let times = sum / count / live_young.max(0.01);
-            self.skewed.set(times >= if self.skewed.get() { ENDS } else { BEGINS });
+        if count >= MIN_BLOCKS {
+            let ratio = sum / count / live_young.max(0.01);
+            let limit = if self.skewed.get() { SKEW_ENDS_RATIO } else { SKEW_BEGINS_RATIO };
+            self.skewed.set(ratio >= limit);
         }
         self.skewed.get()
     }
 
-    /// What [`Classes::judge_skew`] said last.
+    /// The last result of [`Classes::judge_skew`].
     #[must_use]
     pub fn is_skewed(&self) -> bool {
         self.skewed.get()
@@ -92,8 +94,8 @@ impl Classes {
         self.separate && self.skewed.get()
     }
 
-    /// The stream of a block that the host writes at `now`, overwriting one whose segment was
-    /// opened at `old_clock` (if any).
+    /// The stream of a block that the host writes at `now`. `old_clock` is when the segment of the
+    /// overwritten block was opened, if there is such a block.
     #[must_use]
     pub fn user_stream(&self, now: u64, old_clock: Option<u64>) -> u8 {
         match old_clock {
@@ -104,7 +106,7 @@ impl Classes {
         }
     }
 
-    /// The stream of a block that the cleaner moves out of a segment of `stream` opened at
+    /// The stream of a block that the cleaner moves out of a segment of `stream`, opened at
     /// `clock`.
     #[must_use]
     pub fn moved_stream(&self, now: u64, stream: u8, clock: u64) -> u8 {
@@ -124,19 +126,13 @@ impl Classes {
         }
     }
 
-    /// The stream of all moved blocks while there is no room to separate them.
-    #[must_use]
-    pub fn of_all_moved() -> u8 {
-        MOVED_YOUNG
-    }
-
     /// Whether a stream takes the host's own writes.
     #[must_use]
     pub fn is_user(stream: u8) -> bool {
         stream <= USER_SHORT
     }
 
-    /// Notes that a segment of `stream`, opened at `clock`, was emptied at `now`.
+    /// Records that a segment of `stream`, opened at `clock`, was emptied at `now`.
     pub fn reclaimed(&self, now: u64, stream: u8, clock: u64) {
         if stream != USER_SHORT && self.short.get() != u64::MAX {
             return;
@@ -146,8 +142,8 @@ impl Classes {
         }
         let mut lifespans = self.lifespans.borrow_mut();
         lifespans.push_back(now.saturating_sub(clock));
-        if lifespans.len() >= WINDOW {
-            if lifespans.len() > WINDOW {
+        if lifespans.len() >= LIFESPAN_SEGMENTS {
+            if lifespans.len() > LIFESPAN_SEGMENTS {
                 lifespans.pop_front();
             }
             self.short.set(lifespans.iter().sum::<u64>() / lifespans.len() as u64);

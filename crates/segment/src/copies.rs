@@ -1,28 +1,28 @@
-//! The second copy of the map journal, where the group has no redundancy of its own: in the same
-//! segment, half of its rows further on, on another device when there is one.
+//! The second copy of the map journal in a group without redundancy: in the same segment, half of
+//! its rows further, on another device if there is one.
 
 use forebay_array::Array;
 use forebay_rt as rt;
 use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr};
 
-/// Blocks of a frame that differ from their copies, up to which every mixture is tried. Of more, those
-/// in one range of one device are taken from the copies, which is what one damaged place looks like,
-/// or whole units.
-const SINGLE_DOUBTS: usize = 10;
+/// Most differing blocks of a frame for which every mixture of blocks and copies is tried. With
+/// more, one range of one device is taken from the copies, as after damage in one place, or whole
+/// units.
+const MAX_MIXED_BLOCKS: usize = 10;
 
-/// Units of a frame for which every mixture is tried.
-const UNIT_DOUBTS: usize = 12;
+/// Most units of a frame for which every mixture is tried.
+const MAX_MIXED_UNITS: usize = 12;
 
-/// Blocks that are compared with their copies at once.
-const COMPARED: usize = 32;
+/// Most repairs in flight.
+const MAX_REPAIRS_IN_FLIGHT: usize = 32;
 
-/// Where the copy of a block lies, if it is one that may have a copy.
+/// The address of a block's copy, if the block may have one.
 pub(crate) fn copy_of(array: &Array, addr: BlockAddr) -> Option<BlockAddr> {
     let copy = array.geometry_of(addr.segment()).ok()?.copy_of(addr.block())?;
     Some(BlockAddr::new(addr.segment(), copy))
 }
 
-/// One block after the other, as far as each can be read.
+/// Reads blocks; `None` for each unreadable one.
 async fn read_each(array: &Array, addr: BlockAddr, blocks: u32) -> Vec<Option<Vec<u8>>> {
     if let Ok(read) = array.read(addr, blocks).await {
         return read.chunks(BLOCK_LEN).map(|block| Some(block.to_vec())).collect();
@@ -34,7 +34,7 @@ async fn read_each(array: &Array, addr: BlockAddr, blocks: u32) -> Vec<Option<Ve
     each
 }
 
-/// The copies of some blocks, as far as each can be read.
+/// Reads the copies of blocks; `None` for each that is unreadable or absent.
 async fn read_copies(array: &Array, addr: BlockAddr, blocks: u32) -> Vec<Option<Vec<u8>>> {
     let mut each = Vec::new();
     let Ok(geometry) = array.geometry_of(addr.segment()) else { return each };
@@ -48,8 +48,8 @@ async fn read_copies(array: &Array, addr: BlockAddr, blocks: u32) -> Vec<Option<
     each
 }
 
-/// A frame that begins with `first`, of its blocks and their copies: the first mixture that is
-/// `right`.
+/// Finds a mixture of a frame's blocks and their copies, beginning with `first`, for which `right`
+/// returns true.
 pub(crate) async fn mixed_frame(
     array: &Array,
     addr: BlockAddr,
@@ -80,18 +80,18 @@ pub(crate) async fn mixed_frame(
         }
         right(&bytes).then(|| bytes.clone())
     };
-    if doubts.len() <= SINGLE_DOUBTS {
+    if doubts.len() <= MAX_MIXED_BLOCKS {
         return (0..1u32 << doubts.len()).find_map(|mixture| mixed(&|at| mixture >> at & 1 == 1));
     }
     let geometry = array.geometry_of(addr.segment()).ok()?;
     let block_of = |at: usize| addr.block() + doubts[at].0 as u32;
-    // One device was damaged in one place: there the copies are right, and elsewhere what they are of.
+    // After damage in one range of one device, the copies are right there, the blocks elsewhere.
     let columns: Vec<usize> = (0..doubts.len()).map(|at| geometry.locate(block_of(at)).0).collect();
     for column in 0..geometry.data_columns() {
-        let struck: Vec<usize> =
+        let differing: Vec<usize> =
             columns.iter().enumerate().filter(|(_, c)| **c == column).map(|(at, _)| at).collect();
-        for (first, from) in struck.iter().enumerate() {
-            for to in &struck[first..] {
+        for (first, from) in differing.iter().enumerate() {
+            for to in &differing[first..] {
                 let in_range = |at: usize| columns[at] == column && (*from..=*to).contains(&at);
                 if let Some(frame) = mixed(&in_range) {
                     return Some(frame);
@@ -99,24 +99,24 @@ pub(crate) async fn mixed_frame(
             }
         }
     }
-    // What is chosen together: the number of the choice of each doubt.
+    // Blocks of one unit are taken from the same side; units beyond the limit, too.
     let per_unit = (geometry.unit_bytes / BLOCK_BYTES) as u32;
     let mut units: Vec<u32> = (0..doubts.len()).map(|at| block_of(at) / per_unit).collect();
     units.dedup();
-    let choices = units.len().min(UNIT_DOUBTS);
+    let choices = units.len().min(MAX_MIXED_UNITS);
     let choice_of = |at: usize| {
         let unit = units.binary_search(&(block_of(at) / per_unit)).expect("listed");
-        unit.min(UNIT_DOUBTS - 1)
+        unit.min(MAX_MIXED_UNITS - 1)
     };
     (0..1u32 << choices).find_map(|mixture| mixed(&|at| mixture >> choice_of(at) & 1 == 1))
 }
 
-/// Makes every one of these blocks what it should be, where it is not. Says how many were rewritten.
+/// Repairs blocks, each with its right content. Returns the number of rewritten blocks.
 pub(crate) async fn repair_all(array: &Array, blocks: &[(BlockAddr, &[u8])]) -> u64 {
     let mut rewritten = 0;
-    for some in blocks.chunks(COMPARED) {
+    for some in blocks.chunks(MAX_REPAIRS_IN_FLIGHT) {
         let repairs = some.iter().map(|(addr, bytes)| array.repair(*addr, bytes));
-        // A failed repair leaves what there was.
+        // A failed repair changes nothing.
         rewritten += rt::join_all(repairs).await.into_iter().flatten().sum::<usize>() as u64;
     }
     rewritten

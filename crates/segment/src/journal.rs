@@ -1,32 +1,32 @@
-//! The map journal, written: a chain of frames through segments of their own.
+//! Writer of the map journal: a chain of frames in segments of its own.
 
 use std::rc::Rc;
 
 use forebay_array::Array;
-use forebay_device::DeviceError;
 use forebay_format::journal::{
     FrameKind, HEADER_BYTES, MAX_PAYLOAD_BYTES, encode_frame, frame_blocks,
 };
 use forebay_format::superblock::JournalPosition;
 use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, CommitId, SegmentId};
 
+use crate::error::SegmentError;
 use crate::stream::RowStream;
 use crate::{InFlight, MAP_STREAM, SegmentKind, SegmentTable, WriteCounts};
 
-/// Appends frames.
+/// Appends frames to the map journal.
 pub struct JournalWriter {
     rows: RowStream,
     pool: u64,
     next_seq: u64,
     /// Checksum of the last frame.
     link: u64,
-    /// Segments of the journal in order: where their first frames are, and what those follow.
+    /// The positions of the first frames in the journal's segments, in order.
     segments: Vec<JournalPosition>,
     counts: WriteCounts,
 }
 
 impl JournalWriter {
-    /// A writer of a pool's first frame.
+    /// The writer of a new pool's journal.
     #[must_use]
     pub fn new(
         array: Rc<Array>,
@@ -39,9 +39,9 @@ impl JournalWriter {
         Self { rows, pool, next_seq: 1, link: 0, segments, counts }
     }
 
-    /// Goes on where a committed root says the journal ends: what lies behind that place belongs
-    /// to no root, so it may be written again. `segments` are those that hold the journal so far;
-    /// `doubled`, whether the last of them has copies of its blocks, when it has any.
+    /// Continues at the journal's end according to a committed root. Rows after the end belong to
+    /// no root, so they may be written again. `segments` hold the journal so far. `doubled` says
+    /// whether the last of them has copies of its blocks; `None` when it has no blocks yet.
     pub fn resume(
         &mut self,
         end: JournalPosition,
@@ -56,7 +56,7 @@ impl JournalWriter {
         self.segments = segments;
     }
 
-    /// What it has written so far (frames count as `data`).
+    /// Blocks written so far; frames count as `data`.
     #[must_use]
     pub fn counts(&self) -> WriteCounts {
         self.counts
@@ -68,7 +68,7 @@ impl JournalWriter {
         self.next_seq
     }
 
-    /// Where the next frame goes, when a segment is open.
+    /// The position of the next frame, when a segment is open.
     #[must_use]
     pub fn position(&self) -> Option<JournalPosition> {
         self.rows.position().map(|addr| self.place(addr))
@@ -78,8 +78,8 @@ impl JournalWriter {
         JournalPosition { addr, seq: self.next_seq, link: self.link }
     }
 
-    /// Opens the first segment. Gives the position of the first frame.
-    pub fn open(&mut self, commit: CommitId) -> Result<JournalPosition, DeviceError> {
+    /// Opens the first segment. Returns the position of the first frame.
+    pub fn open(&mut self, commit: CommitId) -> Result<JournalPosition, SegmentError> {
         let segment = self.rows.open_segment(commit, 0, 0)?;
         let first = self.place(BlockAddr::new(segment, 0));
         self.segments.push(first);
@@ -102,8 +102,8 @@ impl JournalWriter {
         addr
     }
 
-    /// Bytes of frames that still fit into the row that is being filled, and leave room for a jump; 0
-    /// at a row's border.
+    /// Bytes of frames that fit into the rest of the current row and leave room for a jump; 0 at a
+    /// row's border.
     #[must_use]
     pub fn bytes_to_row_end(&self) -> usize {
         let before_jump = self.rows.blocks_left().saturating_sub(1);
@@ -118,13 +118,13 @@ impl JournalWriter {
         }
     }
 
-    /// Appends a frame; a segment is open. When it does not fit, the journal jumps to a new one.
+    /// Appends a frame to the open segment. When it does not fit, the journal jumps to a new one.
     pub async fn append(
         &mut self,
         kind: FrameKind,
         payload: &[u8],
         commit: CommitId,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<(), SegmentError> {
         assert!(payload.len() <= MAX_PAYLOAD_BYTES, "a frame is too long");
         // One block is always kept for the jump.
         if self.rows.blocks_left() <= frame_blocks(payload.len()) {
@@ -134,12 +134,12 @@ impl JournalWriter {
         Ok(())
     }
 
-    async fn jump(&mut self, commit: CommitId) -> Result<(), DeviceError> {
+    async fn jump(&mut self, commit: CommitId) -> Result<(), SegmentError> {
         let (keep, clock) = (0, 0);
         let next = self.rows.table.allocate(SegmentKind::Map, MAP_STREAM, commit, clock, keep);
-        let next = next.ok_or_else(crate::stream::no_space)?;
+        let next = next.ok_or(SegmentError::NoSpace)?;
         self.write(FrameKind::Jump, &next.0.to_le_bytes(), commit).await;
-        // The reader leaves this segment at the jump: the padding behind it takes no number.
+        // The reader leaves the segment at the jump, so the padding after it takes no number.
         let (seq, link) = (self.next_seq, self.link);
         self.fill_row(commit).await;
         (self.next_seq, self.link) = (seq, link);
@@ -150,14 +150,14 @@ impl JournalWriter {
         Ok(())
     }
 
-    /// Fills the row and sends it. Keeps room for a jump.
-    pub async fn finish_rows(&mut self, commit: CommitId) -> Result<(), DeviceError> {
+    /// Fills the current row and issues it. Keeps room for a jump.
+    pub async fn finish_rows(&mut self, commit: CommitId) -> Result<(), SegmentError> {
         if self.rows.segment().is_none() {
             return Ok(());
         }
         if self.rows.blocks_left() == self.rows.blocks_to_row_end() || self.rows.blocks_left() == 0
         {
-            // The last row: end the segment properly instead of padding its jump away.
+            // In the last row, the jump must not be lost to padding.
             self.jump(commit).await?;
         }
         self.fill_row(commit).await;
@@ -165,15 +165,15 @@ impl JournalWriter {
         Ok(())
     }
 
-    /// Goes on in a new segment, unless nothing is in the open one yet. Rows are finished.
-    pub async fn begin_segment(&mut self, commit: CommitId) -> Result<(), DeviceError> {
+    /// Continues in a new segment, unless the open one is empty. Rows must be finished.
+    pub async fn begin_segment(&mut self, commit: CommitId) -> Result<(), SegmentError> {
         match self.rows.position() {
             Some(at) if at.block() > 0 => self.jump(commit).await,
             _ => Ok(()),
         }
     }
 
-    /// Retires segments that lie wholly before frame `seq`: the journal now starts there.
+    /// Retires the segments before frame `seq`, where the journal starts now.
     pub fn trim(&mut self, seq: u64, commit: CommitId) {
         while self.segments.len() > 1 && self.segments[1].seq <= seq {
             let first = self.segments.remove(0);
@@ -181,7 +181,7 @@ impl JournalWriter {
         }
     }
 
-    /// Where the frames of one of its segments begin and end. `start` is where the journal does.
+    /// The positions where the frames of a segment begin and end. The journal begins at `start`.
     #[must_use]
     pub fn extent(
         &self,
@@ -197,20 +197,20 @@ impl JournalWriter {
         Some((begin, end))
     }
 
-    /// Segments that hold the journal.
+    /// Number of segments that hold the journal.
     #[must_use]
     pub fn segments(&self) -> usize {
         self.segments.len()
     }
 }
 
-/// Bytes of a frame with a payload of `len`, before it is filled up to a block.
+/// Bytes of a frame with a payload of `len`, without padding to a block.
 #[must_use]
 pub const fn frame_room(len: usize) -> usize {
     HEADER_BYTES + len
 }
 
-/// Bytes of journal that a payload of `len` takes.
+/// Bytes of the journal that a payload of `len` takes.
 #[must_use]
 pub fn frame_bytes(len: usize) -> u64 {
     u64::from(frame_blocks(len)) * BLOCK_BYTES

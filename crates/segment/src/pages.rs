@@ -1,4 +1,4 @@
-//! Footer pages in memory: the sums of what is read often need not be read again.
+//! A cache of footer pages, so that the sums of frequently read data stay in memory.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -13,33 +13,33 @@ struct Kept {
     used: Cell<bool>,
 }
 
-/// Checked pages of footers, at most as many as fit the budget. Which one leaves is chosen by the
-/// clock algorithm (F. J. Corbató, 1968): the first one in turn that was not used since its last.
+/// Verified pages of footers, within a budget of memory. The clock algorithm (F. J. Corbató, 1968)
+/// evicts the first page in turn that was not used since its last turn.
 pub(crate) struct Pages {
-    most: usize,
+    max_pages: usize,
     kept: RefCell<FixedMap<(SegmentId, u32), Kept>>,
     turn: RefCell<VecDeque<(SegmentId, u32)>>,
 }
 
 impl Pages {
-    /// At most `budget_bytes` of pages.
+    /// A cache of at most `budget_bytes`.
     pub(crate) fn new(budget_bytes: u64) -> Self {
-        let most = (budget_bytes / BLOCK_LEN as u64).max(1) as usize;
-        Self { most, kept: RefCell::default(), turn: RefCell::default() }
+        let max_pages = (budget_bytes / BLOCK_LEN as u64).max(1) as usize;
+        Self { max_pages, kept: RefCell::default(), turn: RefCell::default() }
     }
 
-    /// Page `page` of the footer that belongs to `place`.
+    /// Page `page` of the footer at `place`.
     pub(crate) fn get(&self, place: &FooterPlace, page: u32) -> Option<IoBytes> {
         let kept = self.kept.borrow();
         let found = kept.get(&(place.segment, page))?;
-        // A segment that was freed and filled anew has another footer.
+        // A reused segment has another footer.
         (found.birth == place.birth).then(|| {
             found.used.set(true);
             found.bytes.clone()
         })
     }
 
-    /// Keeps a page that was checked.
+    /// Adds a verified page.
     pub(crate) fn keep(&self, place: &FooterPlace, page: u32, bytes: IoBytes) {
         let key = (place.segment, page);
         let mut kept = self.kept.borrow_mut();
@@ -48,7 +48,7 @@ impl Pages {
             return;
         }
         let mut turn = self.turn.borrow_mut();
-        while kept.len() > self.most {
+        while kept.len() > self.max_pages {
             let first = turn.pop_front().expect("every page but the new one has a turn");
             if kept[&first].used.replace(false) {
                 turn.push_back(first);
@@ -59,7 +59,7 @@ impl Pages {
         turn.push_back(key);
     }
 
-    /// Bytes that are kept.
+    /// Bytes in the cache.
     pub(crate) fn bytes(&self) -> u64 {
         self.kept.borrow().len() as u64 * BLOCK_LEN as u64
     }

@@ -1,119 +1,112 @@
-//! Reads that are right or fail: every block is checked, repaired from redundancy when it can be.
+//! Verified reads: every block is checked against its sum, and repaired from redundancy if needed.
 
-use std::cell::Cell;
 use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_array::Array;
-use forebay_device::{DeviceError, ErrorKind, IoBuf, IoBytes, Operation};
+use forebay_device::{IoBuf, IoBytes};
 use forebay_format::checksum::block_sum;
 use forebay_format::footer::{Footer, FooterPlace, pages_of, sum_in_page};
 use forebay_rt as rt;
-use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, Lba, SegmentId, VolumeId};
+use forebay_units::{BLOCK_LEN, BlockAddr, Lba, SegmentId, VolumeId};
 
 use crate::SegmentTable;
+use crate::error::{BlockFault, FooterFault, SegmentError};
 use crate::pages::Pages;
 
 /// Blocks to read: consecutive on media and in the volume.
 #[derive(Clone, Debug)]
 pub struct Wanted {
-    /// Where.
+    /// Address of the first block.
     pub addr: BlockAddr,
-    /// Whose.
+    /// Their volume.
     pub volume: VolumeId,
     /// First block in the volume.
     pub lba: Lba,
-    /// How many.
+    /// Number of blocks.
     pub blocks: u32,
-    /// Their checksums, block by block; `None`: it is in the segment's footer.
+    /// Their checksums, block by block; `None` when the sum is in the segment's footer.
     pub sums: Vec<Option<u64>>,
 }
 
 /// A read that failed.
 #[derive(Clone, Debug)]
 pub struct Unread {
-    /// What is wrong with the first block that could not be had.
-    pub error: DeviceError,
-    /// Blocks that could not be had, counted from the first one wanted; the first of them when there
-    /// are many.
+    /// The error of the first unreadable block.
+    pub error: SegmentError,
+    /// Unreadable blocks, counted from the first block wanted. Incomplete when there are many.
     pub blocks: Vec<u32>,
 }
 
-/// Bad blocks after which a read looks for no more: each may cost many reads.
-const BAD_MAX: usize = 64;
+/// Bad blocks after which a read stops, because each may cost many reads.
+const MAX_BAD_BLOCKS: usize = 64;
 
-/// Pieces that were read together.
+/// The result of a read of several pieces of one segment.
 pub struct Together {
     span: IoBuf,
     pieces: Vec<WantedBytes>,
 }
 
+/// Where the bytes of one piece are.
 enum WantedBytes {
-    /// Right in what was read in one go.
+    /// In the common read.
     InSpan(Range<usize>),
-    Apart(Result<IoBuf, Unread>),
+    /// In a read of their own.
+    Separate(Result<IoBuf, Unread>),
 }
 
 impl Together {
-    /// The pieces in the order in which they were asked for.
+    /// The pieces in the order of the request.
     pub fn pieces(&self) -> impl Iterator<Item = Result<&[u8], &Unread>> {
         self.pieces.iter().map(|piece| match piece {
             WantedBytes::InSpan(range) => Ok(&self.span[range.clone()]),
-            WantedBytes::Apart(outcome) => outcome.as_deref(),
+            WantedBytes::Separate(outcome) => outcome.as_deref(),
         })
     }
 }
 
-/// Reads of one pool.
+/// The reader of one pool.
 pub struct Reader {
     array: Rc<Array>,
     table: Rc<SegmentTable>,
     pool: u64,
     pages: Pages,
-    repaired: Cell<u64>,
 }
 
 impl Reader {
-    /// A reader of pool `pool`, which keeps sums of sequential data in at most `pages_bytes` of
-    /// memory: a page of 4 KiB has those of 3 MiB of data.
+    /// A reader of pool `pool` that caches footer pages in at most `pages_bytes` of memory. A page
+    /// of 4 KiB has the sums of 3 MiB of data.
     #[must_use]
     pub fn new(array: Rc<Array>, table: Rc<SegmentTable>, pool: u64, pages_bytes: u64) -> Rc<Self> {
-        let (pages, repaired) = (Pages::new(pages_bytes), Cell::new(0));
-        Rc::new(Self { array, table, pool, pages, repaired })
+        Rc::new(Self { array, table, pool, pages: Pages::new(pages_bytes) })
     }
 
-    /// Memory that pages of footers take, in bytes.
+    /// Memory of the cached footer pages, in bytes.
     #[must_use]
     pub fn pages_bytes(&self) -> u64 {
         self.pages.bytes()
     }
 
-    /// Blocks that were wrong on media and were put right.
-    #[must_use]
-    pub fn repaired_blocks(&self) -> u64 {
-        self.repaired.get()
-    }
-
-    /// Reads and checks; what is wrong on media and can be repaired is repaired.
-    pub async fn read(&self, wanted: &Wanted) -> Result<IoBuf, DeviceError> {
+    /// Reads and verifies blocks, and repairs wrong blocks where possible.
+    pub async fn read(&self, wanted: &Wanted) -> Result<IoBuf, SegmentError> {
         self.read_each(wanted).await.map_err(|unread| unread.error)
     }
 
-    /// The same; who fails says which blocks could not be had.
+    /// As [`Reader::read`]; the error names the unreadable blocks.
     pub async fn read_each(&self, wanted: &Wanted) -> Result<IoBuf, Unread> {
         let pin = self.table.pin(wanted.addr.segment());
         let data = self.array.read(wanted.addr, wanted.blocks);
         let mut bad = Vec::new();
         let mut first_error = None;
-        // Sums that memory does not have are read with the data, not before it.
+        // Sums that are not in memory are read in parallel with the data.
         let (outcome, missing) = if wanted.sums.iter().all(Option::is_some) {
             (data.await, Vec::new())
-        } else if let Some(missing) = self.kept_sums(wanted) {
+        } else if let Some(missing) = self.cached_sums(wanted) {
             (data.await, missing)
         } else {
             rt::join(data, self.missing_sums(wanted)).await
         };
-        // What could not be read as a whole is tried block by block, in every version there is.
+        // After a failed read, every block is recovered from its alternatives.
         let mut buf = outcome.unwrap_or_else(|_| IoBuf::zeroed(wanted.blocks as usize * BLOCK_LEN));
         for index in 0..wanted.blocks as usize {
             let lba = Lba(wanted.lba.0 + index as u64);
@@ -129,7 +122,7 @@ impl Reader {
             if let Err(error) = outcome {
                 first_error.get_or_insert(error);
                 bad.push(index as u32);
-                if bad.len() >= BAD_MAX {
+                if bad.len() >= MAX_BAD_BLOCKS {
                     break;
                 }
             }
@@ -141,19 +134,19 @@ impl Reader {
         }
     }
 
-    /// Reads pieces of one segment, in the order of their addresses, with what lies between them in
-    /// one go. A piece that is not right in there is read by itself, as [`Reader::read_each`] does.
+    /// Reads pieces of one segment, in the order of their addresses, with one read that includes
+    /// the gaps. A piece that is wrong there is read by itself, as by [`Reader::read_each`].
     pub async fn read_together(&self, wanted: &[&Wanted]) -> Together {
         let (first, last) = (wanted[0], wanted[wanted.len() - 1]);
         if wanted.len() == 1 {
-            let piece = WantedBytes::Apart(self.read_each(first).await);
+            let piece = WantedBytes::Separate(self.read_each(first).await);
             return Together { span: IoBuf::recycled(0), pieces: vec![piece] };
         }
-        // Until the last piece has been read: what moves meanwhile leaves its old place as it is.
+        // The pin keeps the old copies of moved blocks until the last piece is read.
         let pin = self.table.pin(first.addr.segment());
         let from = first.addr.block();
         let blocks = last.addr.block() + last.blocks - from;
-        // Most have the same page of the footer, if they need one: one after the other reads it once.
+        // Most pieces need the same footer page. One after the other, they read it once.
         let sums = async {
             let mut sums = Vec::with_capacity(wanted.len());
             for wanted in wanted {
@@ -177,41 +170,36 @@ impl Reader {
             });
             pieces.push(match right {
                 true => WantedBytes::InSpan(range),
-                false => WantedBytes::Apart(self.read_each(wanted).await),
+                false => WantedBytes::Separate(self.read_each(wanted).await),
             });
         }
         drop(pin);
         Together { span: span.unwrap_or_else(|| IoBuf::recycled(0)), pieces }
     }
 
-    async fn recover(&self, wanted: &Wanted, index: usize, sum: u64) -> Result<IoBuf, DeviceError> {
+    async fn recover(
+        &self,
+        wanted: &Wanted,
+        index: usize,
+        sum: u64,
+    ) -> Result<IoBuf, SegmentError> {
         let addr = wanted.addr.plus(index as u32);
         let lba = Lba(wanted.lba.0 + index as u64);
         let versions = self.array.alternatives(addr).await;
-        for candidate in versions.map_err(|e| self.unreadable(wanted, index, &e.to_string()))? {
+        let versions =
+            versions.map_err(|e| block_error(wanted, index, BlockFault::Unreadable(e)))?;
+        for candidate in versions {
             if block_sum(self.pool, wanted.volume, lba, &candidate) == sum {
-                self.repaired.set(self.repaired.get() + 1);
-                // The data is right whether or not the bad copy can be rewritten.
+                // The data are right even if the repair fails.
                 let _ = self.array.repair(addr, &candidate).await;
                 return Ok(candidate);
             }
         }
-        Err(self.unreadable(wanted, index, "checksum mismatch, and no copy or parity repairs it"))
+        Err(block_error(wanted, index, BlockFault::Checksum))
     }
 
-    fn unreadable(&self, wanted: &Wanted, index: usize, why: &str) -> DeviceError {
-        let lba = wanted.lba.0 + index as u64;
-        let detail = format!(
-            "block {lba} of volume {} at {}: {why}",
-            wanted.volume,
-            wanted.addr.plus(index as u32)
-        );
-        let kind = ErrorKind::Corrupt { detail };
-        DeviceError::new("pool", Operation::Read, lba * BLOCK_BYTES, BLOCK_BYTES, kind)
-    }
-
-    /// What the footer says of all blocks of `wanted`, when one page says it and memory has it.
-    fn kept_sums(&self, wanted: &Wanted) -> Option<Vec<Result<u64, DeviceError>>> {
+    /// The footer's sums of all blocks of `wanted`, when one cached page has them.
+    fn cached_sums(&self, wanted: &Wanted) -> Option<Vec<Result<u64, SegmentError>>> {
         let (first, end) = (wanted.addr.block(), wanted.addr.block() + wanted.blocks);
         let (place, total) = self.footer_of(wanted.addr.segment()).ok()?;
         let number = FooterPlace::page_of(first);
@@ -222,8 +210,8 @@ impl Reader {
         Some((first..end).map(|block| Ok(sum_in_page(&page, block))).collect())
     }
 
-    /// What the footer says of the blocks of `wanted` whose sums memory does not have.
-    async fn missing_sums(&self, wanted: &Wanted) -> Vec<Result<u64, DeviceError>> {
+    /// The sums of the blocks of `wanted`, from the footer where `wanted` does not have them.
+    async fn missing_sums(&self, wanted: &Wanted) -> Vec<Result<u64, SegmentError>> {
         let segment = wanted.addr.segment();
         let first = wanted.addr.block();
         let total = self.footer_of(segment).map(|(_, total)| total);
@@ -234,9 +222,9 @@ impl Reader {
             let sum = match (known, &total) {
                 (Some(sum), _) => Ok(*sum),
                 (None, Err(error)) => Err(error.clone()),
-                // It would lie behind the page that has its sum.
+                // The block would be after the footer page with its sum.
                 (None, Ok(total)) if block + 1 + FooterPlace::page_of(block) >= *total => {
-                    Err(self.unreadable(wanted, index, "the segment's footer does not reach it"))
+                    Err(block_error(wanted, index, BlockFault::PastFooter))
                 }
                 (None, Ok(_)) => {
                     let number = FooterPlace::page_of(block);
@@ -252,17 +240,17 @@ impl Reader {
         sums
     }
 
-    /// Where a segment's footer belongs, and the blocks of the segment, which it ends.
-    fn footer_of(&self, segment: SegmentId) -> Result<(FooterPlace, u32), DeviceError> {
+    /// The identity of a segment's footer, and the number of blocks of the segment.
+    fn footer_of(&self, segment: SegmentId) -> Result<(FooterPlace, u32), SegmentError> {
         let geometry = self.array.geometry_of(segment);
-        let geometry = geometry.map_err(|e| corrupt(segment, &e.to_string()))?;
+        let geometry = geometry.map_err(|e| footer_error(segment, FooterFault::Unreadable(e)))?;
         let total = geometry.blocks_per_segment();
         let birth = self.table.get(segment).birth;
         Ok((FooterPlace { pool: self.pool, segment, birth }, total))
     }
 
-    /// One page of a filled segment's footer, from memory or from media, checked and repaired.
-    async fn page(&self, segment: SegmentId, number: u32) -> Result<IoBytes, DeviceError> {
+    /// One page of a full segment's footer, from the cache or from media, verified and repaired.
+    async fn page(&self, segment: SegmentId, number: u32) -> Result<IoBytes, SegmentError> {
         let (place, total) = self.footer_of(segment)?;
         if let Some(bytes) = self.pages.get(&place, number) {
             return Ok(bytes);
@@ -278,7 +266,7 @@ impl Reader {
         place: &FooterPlace,
         number: u32,
         addr: BlockAddr,
-    ) -> Result<IoBuf, DeviceError> {
+    ) -> Result<IoBuf, SegmentError> {
         let read = self.array.read(addr, 1).await.ok();
         match read.filter(|bytes| place.owns(number, bytes)) {
             Some(bytes) => Ok(bytes),
@@ -291,28 +279,28 @@ impl Reader {
         place: &FooterPlace,
         number: u32,
         addr: BlockAddr,
-    ) -> Result<IoBuf, DeviceError> {
+    ) -> Result<IoBuf, SegmentError> {
         let versions = self.array.alternatives(addr).await;
-        for candidate in versions.map_err(|e| corrupt(place.segment, &e.to_string()))? {
+        let versions =
+            versions.map_err(|e| footer_error(place.segment, FooterFault::Unreadable(e)))?;
+        for candidate in versions {
             if place.owns(number, &candidate) {
-                self.repaired.set(self.repaired.get() + 1);
-                // As above: what was read is right even if the repair fails.
+                // The page is right even if the repair fails.
                 let _ = self.array.repair(addr, &candidate).await;
                 return Ok(candidate);
             }
         }
-        let why = format!("page {number} of it is wrong, and no copy or parity repairs it");
-        Err(corrupt(place.segment, &why))
+        Err(footer_error(place.segment, FooterFault::Page { page: number }))
     }
 
-    /// The footer of a filled segment, checked and repaired.
-    pub async fn footer(&self, segment: SegmentId) -> Result<Footer, DeviceError> {
+    /// The footer of a full segment, verified and repaired.
+    pub async fn footer(&self, segment: SegmentId) -> Result<Footer, SegmentError> {
         let _pin = self.table.pin(segment);
         let (place, total) = self.footer_of(segment)?;
-        // The first page says how many there are.
+        // The first page has the number of pages.
         let last = self.page_on_media(&place, 0, BlockAddr::new(segment, total - 1)).await?;
         let pages = pages_of(&last).ok().filter(|pages| *pages < total);
-        let pages = pages.ok_or_else(|| corrupt(segment, "its first page makes no sense"))?;
+        let pages = pages.ok_or_else(|| footer_error(segment, FooterFault::PageCount))?;
         let mut bytes = Vec::with_capacity(pages as usize * BLOCK_LEN);
         if pages > 1 {
             let (first, others) = (BlockAddr::new(segment, total - pages), pages - 1);
@@ -328,11 +316,15 @@ impl Reader {
             }
         }
         bytes.extend_from_slice(&last);
-        Footer::decode(&bytes).map_err(|e| corrupt(segment, &e.to_string()))
+        Footer::decode(&bytes).map_err(|e| footer_error(segment, FooterFault::Format(e)))
     }
 }
 
-fn corrupt(segment: SegmentId, why: &str) -> DeviceError {
-    let detail = format!("footer of segment {segment}: {why}");
-    DeviceError::new("pool", Operation::Read, 0, 0, ErrorKind::Corrupt { detail })
+fn block_error(wanted: &Wanted, index: usize, fault: BlockFault) -> SegmentError {
+    let (volume, lba) = (wanted.volume, Lba(wanted.lba.0 + index as u64));
+    SegmentError::Block { volume, lba, addr: wanted.addr.plus(index as u32), fault }
+}
+
+fn footer_error(segment: SegmentId, fault: FooterFault) -> SegmentError {
+    SegmentError::Footer { segment, fault }
 }

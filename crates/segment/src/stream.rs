@@ -1,20 +1,20 @@
-//! A stream of blocks through segments, whole rows at a time.
+//! A stream: blocks that fill one segment after the other, written in whole rows.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use forebay_array::{Array, ArrayError, GroupGeometry, RowBatch, WriteKind};
-use forebay_device::{DeviceError, ErrorKind, Operation};
 use forebay_rt as rt;
 use forebay_rt::sync::{Notify, Semaphore};
 use forebay_units::{BlockAddr, CommitId, SegmentId};
 
+use crate::error::SegmentError;
 use crate::{SegmentKind, SegmentTable};
 
-/// Rows that are gathered into one write per device.
+/// Rows of one write per device.
 const BATCH_ROWS: u32 = 16;
 
-/// Writes on their way to the array, over all streams of a pool: bounded, and waited for together.
+/// Writes in flight to the array, over all streams of a pool: limited, and awaited together.
 pub struct InFlight {
     room: Rc<Semaphore>,
     outstanding: Cell<u64>,
@@ -23,7 +23,7 @@ pub struct InFlight {
 }
 
 impl InFlight {
-    /// At most `limit_bytes` of data on their way.
+    /// A limit of `limit_bytes` of data in flight.
     #[must_use]
     pub fn new(limit_bytes: u64) -> Rc<Self> {
         Rc::new(Self {
@@ -49,7 +49,8 @@ impl InFlight {
         });
     }
 
-    /// Waits until every write has completed; the first failure since the last call, if any.
+    /// Waits until every write has completed. Returns the first failure since the last call, if
+    /// any.
     pub async fn drain(&self) -> Result<(), ArrayError> {
         self.idle.until(|| self.outstanding.get() == 0).await;
         match self.failed.take() {
@@ -63,14 +64,14 @@ struct OpenSegment {
     id: SegmentId,
     geometry: GroupGeometry,
     next_block: u32,
-    /// What is written here is written a second time, in the second half.
+    /// Whether every block is written a second time, in the second half.
     doubled: bool,
     /// The batch being filled, and its first block.
     batch: Option<(RowBatch, u32)>,
 }
 
 impl OpenSegment {
-    /// Rows that are filled with blocks of the stream.
+    /// Rows for blocks of the stream, without their copies.
     fn rows(&self) -> u32 {
         if self.doubled { self.geometry.doubled_rows() } else { self.geometry.rows() }
     }
@@ -90,10 +91,6 @@ pub(crate) struct RowStream {
     open: Option<OpenSegment>,
 }
 
-pub(crate) fn no_space() -> DeviceError {
-    DeviceError::new("pool", Operation::Write, 0, 0, ErrorKind::NoSpace)
-}
-
 impl RowStream {
     pub(crate) fn new(
         array: Rc<Array>,
@@ -109,30 +106,31 @@ impl RowStream {
         self.open.as_ref().map(|open| open.id)
     }
 
-    /// Takes a new segment; the old one must have been closed.
+    /// Allocates a new segment; the old one must be closed.
     pub(crate) fn open_segment(
         &mut self,
         commit: CommitId,
         clock: u64,
         keep: u32,
-    ) -> Result<SegmentId, DeviceError> {
+    ) -> Result<SegmentId, SegmentError> {
         let id = self.table.allocate(self.kind, self.stream, commit, clock, keep);
-        let id = id.ok_or_else(no_space)?;
+        let id = id.ok_or(SegmentError::NoSpace)?;
         self.adopt(id);
         Ok(id)
     }
 
-    /// Goes on in a segment that was allocated already.
+    /// Continues in a segment that is allocated already.
     pub(crate) fn adopt(&mut self, id: SegmentId) {
         self.adopt_at(id, 0, None);
     }
 
-    /// Goes on in a segment from a block at a row's border, as it was begun: doubled or not.
+    /// Continues in a segment from a block at a row's border. A segment stays doubled, or not, as
+    /// it was begun.
     pub(crate) fn adopt_at(&mut self, id: SegmentId, next_block: u32, doubled: Option<bool>) {
         assert!(self.open.is_none(), "the last segment is still open");
         let geometry = self.array.geometry_of(id).expect("the table knows the array's segments");
         assert!(next_block.is_multiple_of(geometry.blocks_per_row()), "not a row's border");
-        // One bad sector in a pool's records would cost the pool, where nothing makes up for it.
+        // Without redundancy, one bad sector in the map journal would lose the pool.
         let doubled =
             doubled.unwrap_or(self.kind == SegmentKind::Map && !geometry.has_redundancy());
         let filled = geometry.doubled_rows();
@@ -144,25 +142,25 @@ impl RowStream {
         self.open.as_ref().map_or(0, OpenSegment::blocks_left)
     }
 
-    /// Whether what is written now is written a second time.
+    /// Whether every block is written a second time.
     pub(crate) fn is_doubled(&self) -> bool {
         self.open.as_ref().is_some_and(|open| open.doubled)
     }
 
-    /// Blocks until the end of the row that is being filled; 0 at its border.
+    /// Blocks until the end of the current row; 0 at a row's border.
     pub(crate) fn blocks_to_row_end(&self) -> u32 {
         let Some(open) = &self.open else { return 0 };
         let per_row = open.geometry.blocks_per_row();
         (per_row - open.next_block % per_row) % per_row
     }
 
-    /// Where the next block goes.
+    /// The address of the next block.
     pub(crate) fn position(&self) -> Option<BlockAddr> {
         let open = self.open.as_ref()?;
         (open.blocks_left() > 0).then(|| BlockAddr::new(open.id, open.next_block))
     }
 
-    /// Puts one block; the segment must have room.
+    /// Puts one block. The segment must have room.
     pub(crate) async fn put(&mut self, block: &[u8], commit: CommitId) -> BlockAddr {
         let open = self.open.as_mut().expect("a segment is open");
         let per_row = open.geometry.blocks_per_row();
@@ -189,7 +187,7 @@ impl RowStream {
         addr
     }
 
-    /// Sends what is gathered; it must end at a row's border.
+    /// Issues the current batch, which must end at a row's border.
     pub(crate) async fn issue(&mut self, commit: CommitId) {
         let Some(open) = self.open.as_mut() else { return };
         let Some((mut batch, first)) = open.batch.take() else { return };
@@ -202,13 +200,13 @@ impl RowStream {
         self.table.wrote(open.id, rows + copied, commit);
         let bytes = u64::from(blocks) * forebay_units::BLOCK_BYTES;
         if open.doubled {
-            let copy = batch.copied().expect("a doubled segment is filled to its half");
+            let copy = batch.copied().expect("rows of a doubled segment have copies");
             self.in_flight.start(&self.array, copy, bytes).await;
         }
         self.in_flight.start(&self.array, batch, bytes).await;
     }
 
-    /// Ends the segment. Everything must have been issued.
+    /// Closes the segment. Every row must be issued.
     pub(crate) fn close(&mut self, footer: bool) {
         if let Some(open) = self.open.take() {
             assert!(open.batch.is_none(), "rows were left behind");
@@ -216,7 +214,7 @@ impl RowStream {
         }
     }
 
-    /// Forgets the open segment without a word: for a pool that stops.
+    /// Drops the open segment, for a pool that stops.
     pub(crate) fn abandon(&mut self) {
         self.open = None;
     }

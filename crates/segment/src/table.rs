@@ -1,4 +1,4 @@
-//! What is known of every segment: its state, how much of it is live, when it was filled.
+//! The segment table: each segment's state, its live blocks, and when it was filled.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -7,7 +7,7 @@ use std::rc::Rc;
 use forebay_format::journal::SegmentRecord;
 use forebay_units::{BlockAddr, CommitId, SegmentId};
 
-/// What a segment holds.
+/// The content of a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SegmentKind {
     /// Blocks of volumes.
@@ -17,26 +17,26 @@ pub enum SegmentKind {
     Map,
 }
 
-/// Where a segment is in its life.
+/// The state of a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SegmentState {
-    /// Empty and ready.
+    /// Empty: it may be allocated.
     #[default]
     Free,
     /// Being filled.
     Open,
-    /// Filled, or left as it was at a crash.
+    /// Full, or left part-filled by a crash.
     Full,
-    /// Empty as of this group; free when the root after that group's is committed.
+    /// Empty as of this group; free once the root after that group's is committed.
     Emptied(CommitId),
 }
 
 /// A segment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SegmentInfo {
-    /// Where in its life.
+    /// Its state.
     pub state: SegmentState,
-    /// What it holds.
+    /// Its content.
     pub kind: SegmentKind,
     /// The stream that filled it.
     pub stream: u8,
@@ -48,7 +48,7 @@ pub struct SegmentInfo {
     pub blocks: u32,
     /// Live blocks.
     pub live: u32,
-    /// Those of them that the group being written overwrites: dead with its root.
+    /// Live blocks that the syncing group overwrites: they die with its root.
     pub dying: u32,
     /// The group in which it was opened.
     pub birth: u64,
@@ -56,18 +56,10 @@ pub struct SegmentInfo {
     pub last: u64,
     /// The pool's write clock (blocks written by the host) when it was opened.
     pub clock: u64,
-    /// The cleaner is emptying it.
+    /// Whether the cleaner is emptying it.
     pub cleaning: bool,
     pins: u32,
     changed: bool,
-}
-
-impl SegmentInfo {
-    /// Whether somebody reads it.
-    #[must_use]
-    pub fn is_pinned(&self) -> bool {
-        self.pins > 0
-    }
 }
 
 /// All segments of a pool.
@@ -78,7 +70,7 @@ pub struct SegmentTable {
     cursor: RefCell<u32>,
 }
 
-/// Keeps a segment from being reused while it is being read.
+/// Prevents reuse of a segment during a read.
 pub struct Pin {
     table: Rc<SegmentTable>,
     segment: SegmentId,
@@ -102,7 +94,7 @@ impl SegmentTable {
         })
     }
 
-    /// Adds `count` free segments of `data_blocks` blocks each (footer not counted).
+    /// Adds `count` free segments of `data_blocks` blocks each, without the footer.
     pub fn add_group(&self, count: u32, data_blocks: u32) {
         let first = self.segments.borrow().len() as u32;
         let all = first + count;
@@ -111,40 +103,39 @@ impl SegmentTable {
         self.data_blocks.borrow_mut().push((all, data_blocks));
     }
 
-    /// How many segments there are.
+    /// Number of segments.
     #[must_use]
     pub fn len(&self) -> u32 {
         self.segments.borrow().len() as u32
     }
 
-    /// Whether there are none.
+    /// Whether the table has no segments.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many are free.
+    /// Number of free segments.
     #[must_use]
     pub fn free_count(&self) -> u32 {
         self.free.borrow().len() as u32
     }
 
-    /// How many will be free after the next commits.
+    /// Number of segments that become free with the next commits.
     #[must_use]
     pub fn emptied_count(&self) -> u32 {
         let segments = self.segments.borrow();
         segments.iter().filter(|s| matches!(s.state, SegmentState::Emptied(_))).count() as u32
     }
 
-    /// Blocks of data that a segment holds when full, at least: how long its footer gets depends on
-    /// what they are.
+    /// Least blocks of data in a full segment. The length of its footer depends on the data.
     #[must_use]
     pub fn data_blocks(&self, segment: SegmentId) -> u32 {
         let groups = self.data_blocks.borrow();
         groups.iter().find(|(end, _)| segment.0 < *end).map_or(0, |(_, blocks)| *blocks)
     }
 
-    /// Blocks before the footer of `segment`; of one that has none, what it holds at least.
+    /// Blocks before the footer of `segment`; without a footer, [`SegmentTable::data_blocks`].
     #[must_use]
     pub fn capacity(&self, segment: SegmentId) -> u32 {
         match self.get(segment).blocks {
@@ -153,16 +144,16 @@ impl SegmentTable {
         }
     }
 
-    /// What is known of `segment`.
+    /// The state of `segment`.
     #[must_use]
     pub fn get(&self, segment: SegmentId) -> SegmentInfo {
         self.segments.borrow()[segment.0 as usize]
     }
 
-    /// Every segment.
-    pub fn for_each(&self, mut see: impl FnMut(SegmentId, &SegmentInfo)) {
+    /// Visits every segment.
+    pub fn for_each(&self, mut visit: impl FnMut(SegmentId, &SegmentInfo)) {
         for (index, info) in self.segments.borrow().iter().enumerate() {
-            see(SegmentId(index as u32), info);
+            visit(SegmentId(index as u32), info);
         }
     }
 
@@ -174,8 +165,8 @@ impl SegmentTable {
         change(&mut self.segments.borrow_mut()[segment.0 as usize])
     }
 
-    /// Takes a free segment, the next one after the last taken: the stream stays linear and every
-    /// segment is worn alike. `None` when no more than `keep` are free.
+    /// Allocates the next free segment after the last one allocated, so that writes stay sequential
+    /// and wear is even. `None` when at most `keep` segments are free.
     pub fn allocate(
         &self,
         kind: SegmentKind,
@@ -208,7 +199,7 @@ impl SegmentTable {
         Some(segment)
     }
 
-    /// Notes that rows were written.
+    /// Records that rows were written.
     pub fn wrote(&self, segment: SegmentId, rows: u32, commit: CommitId) {
         self.edit(segment, |info| {
             info.rows = info.rows.max(rows);
@@ -217,7 +208,7 @@ impl SegmentTable {
         });
     }
 
-    /// Notes that a segment is filled.
+    /// Marks a segment as full.
     pub fn close(&self, segment: SegmentId, footer: bool) {
         self.edit(segment, |info| {
             info.state = SegmentState::Full;
@@ -226,12 +217,12 @@ impl SegmentTable {
         });
     }
 
-    /// Notes how many blocks lie before a segment's footer.
+    /// Records the number of blocks before a segment's footer.
     pub fn holds(&self, segment: SegmentId, blocks: u32) {
         self.edit(segment, |info| info.blocks = blocks);
     }
 
-    /// Goes on filling a segment that was left half filled.
+    /// Reopens a part-filled segment of the map journal.
     pub fn reopen(&self, segment: SegmentId) {
         self.free.borrow_mut().remove(&segment.0);
         self.edit(segment, |info| {
@@ -241,31 +232,31 @@ impl SegmentTable {
         });
     }
 
-    /// Notes that blocks became live.
+    /// Adds live blocks.
     pub fn add_live(&self, addr: BlockAddr, blocks: u32) {
         self.edit(addr.segment(), |info| info.live += blocks);
     }
 
-    /// Notes that blocks died.
+    /// Subtracts live blocks.
     pub fn sub_live(&self, addr: BlockAddr, blocks: u32) {
         self.edit(addr.segment(), |info| {
             info.live = info.live.checked_sub(blocks).expect("a block dies once");
         });
     }
 
-    /// Notes that the group being written overwrites blocks: they are live until it is settled, and
-    /// not worth moving.
+    /// Adds blocks that the syncing group overwrites. They stay live until the group is applied to
+    /// the map, but are not worth moving.
     pub fn add_dying(&self, addr: BlockAddr, blocks: u32) {
         self.edit(addr.segment(), |info| info.dying += blocks);
     }
 
-    /// The group is settled: what was dying is counted as dead by now.
+    /// Clears the dying blocks, once the group is applied to the map and they are dead.
     pub fn clear_dying(&self) {
         self.segments.borrow_mut().iter_mut().for_each(|info| info.dying = 0);
     }
 
-    /// Segments that are free, or will be with the next roots: emptied ones, and full ones of which
-    /// nothing outlives the group being written.
+    /// Segments that are free or will be with the next roots: emptied ones, and full ones whose
+    /// live blocks are all dying.
     #[must_use]
     pub fn free_soon(&self) -> u32 {
         let segments = self.segments.borrow();
@@ -277,8 +268,8 @@ impl SegmentTable {
         soon.count() as u32
     }
 
-    /// What is alive at write clock `now`: its age on average (that of its segments), and the share
-    /// of it that is younger than `limit`.
+    /// The average age of live blocks at write clock `now`, and the share of them younger than
+    /// `limit`. A block is as old as its segment.
     #[must_use]
     pub fn live_ages(&self, now: u64, limit: u64) -> (u64, f64) {
         let (mut blocks, mut young, mut ages) = (0u64, 0u64, 0u128);
@@ -297,19 +288,19 @@ impl SegmentTable {
         self.edit(segment, |info| info.cleaning = cleaning);
     }
 
-    /// Unmarks every segment: those in which the cleaner left something behind may be tried again.
+    /// Unmarks every segment, so that the cleaner may try all of them again.
     pub fn stop_cleaning(&self) {
         self.segments.borrow_mut().iter_mut().for_each(|info| info.cleaning = false);
     }
 
-    /// Keeps `segment` from being reused until the pin drops.
+    /// Prevents reuse of `segment` until the pin drops.
     #[must_use]
     pub fn pin(self: &Rc<Self>, segment: SegmentId) -> Pin {
         self.edit(segment, |info| info.pins += 1);
         Pin { table: self.clone(), segment }
     }
 
-    /// Marks data segments without live blocks as emptied by `commit`, and says which there were.
+    /// Marks data segments without live blocks as emptied by `commit`, and returns them.
     pub fn collect_empty(&self, commit: CommitId) -> Vec<SegmentInfo> {
         let mut found = Vec::new();
         for info in self.segments.borrow_mut().iter_mut() {
@@ -331,8 +322,9 @@ impl SegmentTable {
         });
     }
 
-    /// Segments that were emptied by root `commit` or before and that nobody reads any more. Roots
-    /// from `commit` on do not need them: they may be discarded, and then [`SegmentTable::free`]d.
+    /// Segments that root `commit` or an earlier one emptied, and that are not pinned. Roots from
+    /// `commit` on do not need them: the caller may discard them and then [`SegmentTable::free`]
+    /// them.
     #[must_use]
     pub fn reclaimable(&self, commit: CommitId) -> Vec<SegmentId> {
         let mut found = Vec::new();
@@ -362,20 +354,21 @@ impl SegmentTable {
         self.free.borrow().contains(&segment.0)
     }
 
-    /// Keeps a free segment from being allocated, until [`SegmentTable::let_go`]; false when it is not
-    /// free, or held already.
+    /// Prevents allocation of a free segment until [`SegmentTable::let_go`]. Returns false when the
+    /// segment is not free or is held already.
     #[must_use]
     pub fn hold(&self, segment: SegmentId) -> bool {
         self.free.borrow_mut().remove(&segment.0)
     }
 
-    /// The segment, which is held, can be allocated again.
+    /// Allows allocation of a held segment again.
     pub fn let_go(&self, segment: SegmentId) {
-        assert!(self.get(segment).state == SegmentState::Free, "somebody took a held segment");
+        assert!(self.get(segment).state == SegmentState::Free, "a held segment was allocated");
         self.free.borrow_mut().insert(segment.0);
     }
 
-    /// Records of the segments that changed since the last call (`all`: of every segment in use).
+    /// Records of the segments that changed since the last call; with `all`, of every segment in
+    /// use.
     #[must_use]
     pub fn take_records(&self, all: bool) -> Vec<SegmentRecord> {
         let mut records = Vec::new();
@@ -405,7 +398,8 @@ impl SegmentTable {
         records
     }
 
-    /// Takes a record of the journal at import: the last one of each segment counts.
+    /// Loads a record of the journal at import; the last record of each segment counts. Returns
+    /// false when the table has no such segment.
     pub fn load_record(&self, record: &SegmentRecord) -> bool {
         if record.segment.0 >= self.len() {
             return false;

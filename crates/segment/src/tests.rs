@@ -1,6 +1,6 @@
 use std::rc::Rc;
 
-use forebay_array::{Array, GroupGeometry, GroupSpec, Layout};
+use forebay_array::{Array, ArrayEvent, GroupGeometry, GroupSpec, Layout};
 use forebay_device::{Device, IoBuf, MemoryDevice};
 use forebay_format::checksum::block_sum;
 use forebay_format::footer::{FooterPlace, Run, footer_blocks};
@@ -10,8 +10,8 @@ use forebay_units::{BLOCK_LEN, BlockAddr, CommitId, DeviceId, Lba, SegmentId, Vo
 
 use crate::pages::Pages;
 use crate::{
-    Choice, Classes, DataWriter, InFlight, JournalReader, JournalWriter, Reader, SegmentKind,
-    SegmentState, SegmentTable, Victims, Wanted,
+    BlockFault, Choice, Classes, DataWriter, InFlight, JournalFault, JournalReader, JournalWriter,
+    Reader, SegmentError, SegmentKind, SegmentState, SegmentTable, Victims, Wanted,
 };
 
 const POOL: u64 = 77;
@@ -48,13 +48,23 @@ fn bench(layout: Layout, members: usize) -> Bench {
     Bench { devices, array, table, in_flight: InFlight::new(8 << 20) }
 }
 
+fn is_checksum_fault(error: &SegmentError) -> bool {
+    matches!(error, SegmentError::Block { fault: BlockFault::Checksum, .. })
+}
+
+/// Repairs since the last call.
+fn repairs(array: &Array) -> usize {
+    let events = array.events().take();
+    events.iter().filter(|event| matches!(event, ArrayEvent::Repaired { .. })).count()
+}
+
 fn block(stamp: u64) -> Vec<u8> {
     let word = stamp.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
     word.iter().copied().cycle().take(BLOCK_LEN).collect()
 }
 
 #[test]
-fn journal_frames_come_back_over_jumps_paddings_and_a_resume() {
+fn journal_reads_back_across_jumps_padding_and_resume() {
     for (layout, members) in [(Layout::Raid0, 1), (Layout::Raidz1, 3), (Layout::Mirror, 2)] {
         Runtime::simulated(5).block_on(async move {
             let b = bench(layout, members);
@@ -75,7 +85,7 @@ fn journal_frames_come_back_over_jumps_paddings_and_a_resume() {
             writer.finish_rows(commit).await.unwrap();
             b.in_flight.drain().await.unwrap();
             let end = writer.position().unwrap();
-            // A crash: what follows is written by a writer that goes on from the root's words.
+            // After a crash, another writer continues at the root's end of the journal.
             let mut reader = JournalReader::new(b.array.clone(), POOL, start, end);
             while reader.next().await.unwrap().is_some() {}
             let mut writer = new();
@@ -84,14 +94,14 @@ fn journal_frames_come_back_over_jumps_paddings_and_a_resume() {
                 writer.append(FrameKind::Leaves, &payload(i), commit).await.unwrap();
             }
             writer.finish_rows(commit).await.unwrap();
-            // What must not share a segment with what is there begins one.
+            // begin_segment continues in a new segment.
             let before = writer.position().unwrap();
             writer.begin_segment(commit).await.unwrap();
             let fresh = writer.position().unwrap();
             assert_ne!(fresh.addr.segment(), before.addr.segment());
             assert_eq!(fresh.addr.block(), 0);
             writer.begin_segment(commit).await.unwrap();
-            assert_eq!(writer.position(), Some(fresh), "an empty one will do");
+            assert_eq!(writer.position(), Some(fresh), "an empty segment is kept");
             for i in 90..95 {
                 writer.append(FrameKind::Leaves, &payload(i), commit).await.unwrap();
             }
@@ -113,7 +123,7 @@ fn journal_frames_come_back_over_jumps_paddings_and_a_resume() {
 }
 
 #[test]
-fn rot_in_the_journal_is_repaired_from_parity_or_its_copy_and_refused_without() {
+fn journal_corruption_is_repaired_from_parity_or_copy_else_refused() {
     let cases = [
         (Layout::Raidz1, 3, true),
         (Layout::Raid0, 1, true),
@@ -133,7 +143,7 @@ fn rot_in_the_journal_is_repaired_from_parity_or_its_copy_and_refused_without() 
             let rotten = IoBuf::copy_of(&[0xee; 4096]).freeze();
             b.devices[0].write(4096, rotten.clone(), false).await.unwrap();
             if !good {
-                // And its copy: on the next device, half a column on.
+                // Also corrupt the copy: on the next device, half a column further.
                 b.devices[1].write((128 << 10) + 4096, rotten, false).await.unwrap();
             }
             let mut reader = JournalReader::new(b.array.clone(), POOL, start, end);
@@ -142,7 +152,9 @@ fn rot_in_the_journal_is_repaired_from_parity_or_its_copy_and_refused_without() 
                     assert!(frame.payload() == [7; 50_000]);
                     assert!(!reader.take_repairs().is_empty());
                 }
-                (Err(e), false) => assert!(e.to_string().contains("frame 1 at"), "{e}"),
+                (Err(SegmentError::Journal { seq: 1, fault, .. }), false) => {
+                    assert!(matches!(fault, JournalFault::Unrepairable(_)), "{fault}");
+                }
                 (other, _) => panic!("{other:?}"),
             }
         });
@@ -150,7 +162,7 @@ fn rot_in_the_journal_is_repaired_from_parity_or_its_copy_and_refused_without() 
 }
 
 #[test]
-fn blocks_come_back_with_their_sums_from_memory_or_from_the_footer() {
+fn reads_verify_sums_from_the_map_or_the_footer() {
     Runtime::simulated(7).block_on(async {
         let b = bench(Layout::Raidz1, 3);
         let mut writer =
@@ -170,13 +182,13 @@ fn blocks_come_back_with_their_sums_from_memory_or_from_the_footer() {
         assert_eq!(runs[0], Run { volume, lba: Lba(0), blocks: whole });
         let reader = Reader::new(b.array.clone(), b.table.clone(), POOL, 1 << 20);
         for (i, (addr, sum)) in places.iter().enumerate() {
-            // The first segments are filled and have footers, the last one has not.
+            // The first segments are full and have footers; the last one has none.
             let footer = b.table.get(addr.segment()).footer;
             let sums = vec![if footer && i % 2 == 0 { None } else { Some(*sum) }];
             let wanted = Wanted { addr: *addr, volume, lba: Lba(i as u64), blocks: 1, sums };
             assert!(reader.read(&wanted).await.unwrap()[..] == block(i as u64)[..]);
         }
-        // A wrong block is put right from parity; a block asked for in a wrong place is refused.
+        // A wrong block is repaired from parity; a block of another LBA is refused.
         let (addr, sum) = places[0];
         let rotten = IoBuf::copy_of(&[1; 4096]).freeze();
         for device in &b.devices[..1] {
@@ -186,14 +198,15 @@ fn blocks_come_back_with_their_sums_from_memory_or_from_the_footer() {
         let wanted = Wanted { addr, volume, lba: Lba(0), blocks: 1, sums };
         assert!(reader.read(&wanted).await.unwrap()[..] == block(0)[..]);
         let misplaced = Wanted { lba: Lba(1), ..wanted };
-        assert!(reader.read(&misplaced).await.unwrap_err().to_string().contains("mismatch"));
+        let unread = reader.read_each(&misplaced).await.unwrap_err();
+        assert!(is_checksum_fault(&unread.error), "{}", unread.error);
     });
 }
 
-// One read brings pieces and what lies between them; what is wrong with one piece is none of the
-// others' business, and what is wrong between them nobody's.
+// One read covers several pieces and the gaps between them. A wrong block affects only its own
+// piece, and a wrong block in a gap affects none.
 #[test]
-fn pieces_that_are_read_together_are_right_each_for_itself() {
+fn pieces_of_one_read_are_verified_separately() {
     Runtime::simulated(11).block_on(async {
         let b = bench(Layout::Raidz1, 3);
         let mut writer =
@@ -220,7 +233,7 @@ fn pieces_that_are_read_together_are_right_each_for_itself() {
             assert_eq!(together.pieces().count(), pieces.len());
             for (index, (got, piece)) in together.pieces().zip(&pieces).enumerate() {
                 if bad == Some(index) {
-                    assert!(got.unwrap_err().error.to_string().contains("mismatch"));
+                    assert!(is_checksum_fault(&got.unwrap_err().error));
                     continue;
                 }
                 let right: Vec<u8> =
@@ -229,15 +242,15 @@ fn pieces_that_are_read_together_are_right_each_for_itself() {
             }
         };
         check(None).await;
-        assert_eq!(reader.repaired_blocks(), 0);
-        // Rot in a piece is repaired; rot between two pieces is left to those whom it concerns.
+        assert_eq!(repairs(&b.array), 0);
+        // A wrong block in a piece is repaired; one in a gap is not.
         let block_bytes = BLOCK_LEN as u64;
         let rotten = IoBuf::copy_of(&[1; BLOCK_LEN]).freeze();
         b.devices[0].write(2 * block_bytes, rotten.clone(), false).await.unwrap();
         b.devices[0].write(3 * block_bytes, rotten.clone(), false).await.unwrap();
         check(None).await;
-        assert_eq!(reader.repaired_blocks(), 1);
-        // Beyond repair, as parity rots too: it fails alone.
+        assert_eq!(repairs(&b.array), 1);
+        // With wrong parity too, the piece fails alone.
         for device in [&b.devices[0], &b.devices[2]] {
             device.write(2 * block_bytes, rotten.clone(), false).await.unwrap();
         }
@@ -246,14 +259,14 @@ fn pieces_that_are_read_together_are_right_each_for_itself() {
 }
 
 #[test]
-fn pages_of_footers_are_kept_while_they_are_used_and_never_past_the_budget() {
+fn footer_pages_are_cached_by_use_within_the_budget() {
     let pages = Pages::new(4 * 4096);
     let place = |segment, birth| FooterPlace { pool: POOL, segment: SegmentId(segment), birth };
     let bytes = |stamp: u8| IoBuf::copy_of(&[stamp; 4096]).freeze();
     for segment in 0..4 {
         pages.keep(&place(segment, 1), 0, bytes(segment as u8));
     }
-    // A segment that was filled anew has another footer.
+    // A reused segment has another footer.
     assert!(pages.get(&place(2, 2), 0).is_none());
     pages.keep(&place(2, 2), 0, bytes(22));
     assert!(pages.get(&place(2, 2), 0).unwrap()[..] == [22; 4096]);
@@ -268,7 +281,7 @@ fn pages_of_footers_are_kept_while_they_are_used_and_never_past_the_budget() {
 }
 
 #[test]
-fn a_page_of_a_footer_is_repaired_and_one_of_an_earlier_life_refused() {
+fn footer_page_is_repaired_and_a_stale_footer_refused() {
     Runtime::simulated(8).block_on(async {
         let b = bench(Layout::Raidz1, 3);
         let mut writer =
@@ -286,7 +299,7 @@ fn a_page_of_a_footer_is_repaired_and_one_of_an_earlier_life_refused() {
             (footer.segment, footer.birth, footer.sums[5]),
             (segment, 1, { block_sum(POOL, volume, Lba(5), &block(5)) })
         );
-        // The footer's column rots on one device: block and footer come back all the same.
+        // The footer's column is corrupted on one device: block and footer are still readable.
         let rotten = IoBuf::copy_of(&[0xee; 128 << 10]).freeze();
         b.devices[1].write(128 << 10, rotten, false).await.unwrap();
         let addr = BlockAddr::new(segment, 5);
@@ -295,21 +308,21 @@ fn a_page_of_a_footer_is_repaired_and_one_of_an_earlier_life_refused() {
         assert!(first.read(&wanted).await.unwrap()[..] == block(5)[..]);
         assert!(first.pages_bytes() == 4096);
         assert_eq!(reader().footer(segment).await.unwrap(), footer);
-        // The table says that the segment was filled later than that: this is not its footer.
+        // According to this table the segment was filled later, so the footer is stale.
         let table = SegmentTable::new();
         table.add_group(40, b.table.data_blocks(segment));
         table.allocate(SegmentKind::Data, 0, CommitId(7), 1, 0).unwrap();
         let later = Reader::new(b.array.clone(), table, POOL, 1 << 20);
-        let error = later.footer(segment).await.unwrap_err().to_string();
-        assert!(error.contains("footer of segment 0"), "{error}");
+        let error = later.footer(segment).await.unwrap_err();
+        assert!(matches!(error, SegmentError::Footer { segment: SegmentId(0), .. }), "{error}");
         assert!(later.read(&wanted).await.is_err());
     });
 }
 
-// A write that is torn over a segment filled before leaves that life's footer behind it: whole, of
-// the right pool and segment, and of other blocks. The other side has all that is needed.
+// A torn write over a reused segment leaves the old footer: whole, and of the right pool and
+// segment, but with the sums of other blocks. The other side of the mirror has the right data.
 #[test]
-fn a_torn_segment_is_not_judged_by_the_footer_of_its_earlier_life() {
+fn torn_segment_is_not_verified_by_its_old_footer() {
     Runtime::simulated(9).block_on(async {
         let b = bench(Layout::Mirror, 2);
         let (segment, volume) = (SegmentId(0), VolumeId(4));
@@ -317,7 +330,7 @@ fn a_torn_segment_is_not_judged_by_the_footer_of_its_earlier_life() {
         const COLUMN: usize = 256 << 10;
         const TORN_AT: usize = 3 * BLOCK_LEN;
         let torn = b.devices[1].clone();
-        // Both lives hold the same blocks of the volume; only what is in them differs.
+        // Both fillings hold the same blocks of the volume, with different content.
         let (mut earlier, mut blocks) = (None, 0);
         for (commit, stamp) in [(CommitId(1), 0), (CommitId(7), 5000)] {
             table = SegmentTable::new();
@@ -332,7 +345,10 @@ fn a_torn_segment_is_not_judged_by_the_footer_of_its_earlier_life() {
                 assert_eq!(addr, BlockAddr::new(segment, blocks as u32));
                 blocks += 1;
             }
-            assert!(blocks >= u64::from(b.table.data_blocks(segment)), "what was promised");
+            assert!(
+                blocks >= u64::from(b.table.data_blocks(segment)),
+                "a segment holds at least data_blocks"
+            );
             assert_eq!(blocks, u64::from(table.capacity(segment)));
             b.in_flight.drain().await.unwrap();
             let held = torn.read(0, IoBuf::zeroed(COLUMN)).await.unwrap();
@@ -341,7 +357,7 @@ fn a_torn_segment_is_not_judged_by_the_footer_of_its_earlier_life() {
                 torn.write(TORN_AT as u64, behind, false).await.unwrap();
             }
         }
-        // Whichever side is asked first, for the sums and for the data.
+        // Reads alternate between the sides, for the sums and for the data.
         for i in 0..blocks {
             let reader = Reader::new(b.array.clone(), table.clone(), POOL, 1 << 20);
             let addr = BlockAddr::new(segment, i as u32);
@@ -358,7 +374,7 @@ fn a_torn_segment_is_not_judged_by_the_footer_of_its_earlier_life() {
 }
 
 #[test]
-fn a_segment_goes_through_its_life_and_never_skips_a_step() {
+fn segment_passes_through_every_state_in_order() {
     let table = SegmentTable::new();
     table.add_group(4, 100);
     let commit = CommitId(5);
@@ -370,36 +386,36 @@ fn a_segment_goes_through_its_life_and_never_skips_a_step() {
         table.wrote(segment, 3, commit);
         table.close(segment, true);
     }
-    table.add_live(forebay_units::BlockAddr::new(first, 0), 60);
-    table.add_live(forebay_units::BlockAddr::new(second, 0), 40);
+    table.add_live(BlockAddr::new(first, 0), 60);
+    table.add_live(BlockAddr::new(second, 0), 40);
     let best = |committed| {
         Victims::of(&table, committed, Choice::Emptiest).next().map(|victim| victim.segment)
     };
-    assert_eq!(best(CommitId(4)), None, "not settled yet");
+    assert_eq!(best(CommitId(4)), None, "live blocks are not final");
     assert_eq!(best(commit), Some(second));
-    // What the group being written overwrites need not be moved.
-    table.add_dying(forebay_units::BlockAddr::new(first, 0), 30);
+    // Blocks that the syncing group overwrites are not moved.
+    table.add_dying(BlockAddr::new(first, 0), 30);
     let victim = Victims::of(&table, commit, Choice::Emptiest).first();
     assert_eq!(victim.map(|v| (v.segment, v.live)), Some((first, 30)));
     assert_eq!(table.free_soon(), 2);
-    table.add_dying(forebay_units::BlockAddr::new(first, 30), 30);
+    table.add_dying(BlockAddr::new(first, 30), 30);
     assert_eq!((table.free_soon(), best(commit)), (3, Some(second)), "it empties by itself");
     table.clear_dying();
-    // One that is being emptied is not chosen again, until everything may be tried again.
+    // A segment under cleaning is not selected again until stop_cleaning.
     table.set_cleaning(second, true);
     assert_eq!(best(commit), Some(first));
     table.stop_cleaning();
     assert_eq!(best(commit), Some(second));
-    table.sub_live(forebay_units::BlockAddr::new(second, 0), 40);
+    table.sub_live(BlockAddr::new(second, 0), 40);
     assert_eq!(table.collect_empty(CommitId(6)).len(), 1);
     assert!(table.reclaimable(CommitId(5)).is_empty(), "a root still needs it");
     let pin = table.pin(second);
-    assert!(table.reclaimable(CommitId(6)).is_empty(), "somebody reads it");
+    assert!(table.reclaimable(CommitId(6)).is_empty(), "the segment is pinned");
     drop(pin);
     assert_eq!(table.reclaimable(CommitId(6)), [second]);
     table.free(second);
     assert_eq!((table.free_count(), table.get(second).state), (3, SegmentState::Free));
-    // Held, it is free and nobody gets it.
+    // A held segment stays free but cannot be allocated.
     assert!(table.is_free(second) && table.hold(second) && !table.hold(second));
     assert!(!table.hold(first), "it is in use");
     assert_eq!((table.free_count(), table.get(second).state), (2, SegmentState::Free));
@@ -413,10 +429,10 @@ fn a_segment_goes_through_its_life_and_never_skips_a_step() {
     assert_eq!(copy.free_count(), 3);
 }
 
-// Under skew a segment that is still emptying is left alone for an older one that gives a little
-// less, and never for one that gives next to nothing.
+// Under skew, an older segment that frees a little less comes before a younger one. A segment that
+// frees almost nothing is never selected for its age.
 #[test]
-fn age_counts_under_skew_and_never_alone() {
+fn age_counts_under_skew_but_not_alone() {
     let table = SegmentTable::new();
     table.add_group(4, 100);
     let commit = CommitId(1);
@@ -424,7 +440,7 @@ fn age_counts_under_skew_and_never_alone() {
         let segment = table.allocate(SegmentKind::Data, 0, commit, clock, 0).unwrap();
         table.wrote(segment, 3, commit);
         table.close(segment, true);
-        table.add_live(forebay_units::BlockAddr::new(segment, 0), live);
+        table.add_live(BlockAddr::new(segment, 0), live);
         segment
     };
     let (young, old, ancient) = (fill(990, 60), fill(200, 65), fill(0, 98));
@@ -439,11 +455,11 @@ fn age_counts_under_skew_and_never_alone() {
 }
 
 #[test]
-fn streams_are_separated_only_while_what_is_overwritten_is_young() {
+fn streams_are_separated_only_under_skew() {
     let classes = Classes::new(true);
     let first = classes.moved_stream(1000, 1, 990);
     assert_eq!(classes.user_stream(1000, Some(999)), 0);
-    assert!(!classes.judge_skew(100, 100, 2000, 0.5), "too few to tell");
+    assert!(!classes.judge_skew(100, 100, 2000, 0.5), "too few blocks for a verdict");
     assert_eq!(classes.young(), 1000);
     for _ in 0..40 {
         classes.judge_skew(1000, 550, 2000, 0.5);
@@ -462,7 +478,7 @@ fn streams_are_separated_only_while_what_is_overwritten_is_young() {
 }
 
 #[test]
-fn what_overwrites_the_short_lived_is_taken_for_short_lived() {
+fn blocks_that_overwrite_short_lived_blocks_count_as_short_lived() {
     let classes = Classes::new(true);
     assert!(classes.judge_skew(1000, 1000, 1000, 0.5));
     for at in 0..20 {

@@ -1,4 +1,4 @@
-//! Which segment to clean next.
+//! Victim selection: the order in which the cleaner takes segments.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -18,17 +18,15 @@ pub struct Victim {
     pub segment: SegmentId,
 }
 
-/// What makes a segment worth cleaning.
+/// How the cleaner orders segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// The most space for the least copying: the fewest live blocks, the older of two alike. That
-    /// is optimal where every block is as likely to be overwritten as any other (Yang, Misra and
-    /// Rubenstein 2015), and the only choice when space is short.
+    /// Greedy: the fewest live blocks first, and of two equal segments the older. This is optimal
+    /// for uniform overwrites (Yang, Misra and Rubenstein 2015), and necessary when space is short.
     Emptiest,
-    /// Under skew, at write clock `now`: what an old segment gives stays free for longer, and a
-    /// young one goes on emptying by itself, so that age counts too, as its cube root. Only
-    /// segments that give a quarter of what the emptiest does, or more, are considered: age alone
-    /// is no reason to copy a full one.
+    /// Cost-benefit under skew, at write clock `now`: age counts too, as its cube root, because a
+    /// young segment continues to empty by itself. Only segments that free at least a quarter of
+    /// what the emptiest frees are considered: age alone does not justify copying a full segment.
     Worthiest {
         /// The pool's write clock.
         now: u64,
@@ -37,17 +35,17 @@ pub enum Choice {
 
 /// Segments worth cleaning, the best first.
 ///
-/// Live blocks are counted when the list is made; nothing dies until the next group is settled, so
-/// that the order holds for as long as one root is being prepared.
+/// Live blocks are counted when the list is made. No block dies until the next group is applied to
+/// the map, so the order holds while one root is prepared.
 pub struct Victims(BinaryHeap<Reverse<(u64, Victim)>>);
 
 impl Victims {
-    /// Looks at every segment. Segments written since root `committed` are left out: what lives in
-    /// them is not settled yet. So are those that would give nothing, and those that will be empty
-    /// without the cleaner.
+    /// Selects from all segments. Left out are segments written since root `committed`, because
+    /// their live blocks are not final, and segments that are full or will be empty without
+    /// cleaning.
     #[must_use]
     pub fn of(table: &SegmentTable, committed: CommitId, choice: Choice) -> Self {
-        // Groups may have segments of different sizes: shares count.
+        // Groups may have segments of different sizes, so shares are compared.
         let mut found: Vec<(f64, Victim)> = Vec::new();
         table.for_each(|segment, info| {
             let ready = info.state == SegmentState::Full && info.kind == SegmentKind::Data;
@@ -76,12 +74,12 @@ impl Victims {
                 (1.0 + share) / ((1.0 - share) * age.cbrt())
             }
         };
-        // Keys are positive: their bits sort as they do.
+        // Positive floats sort as their bits do.
         let keyed = found.into_iter().map(|(share, v)| Reverse((key(share, v.clock).to_bits(), v)));
         Self(keyed.collect())
     }
 
-    /// The best one that is left.
+    /// The best victim that is left.
     #[must_use]
     pub fn first(&self) -> Option<Victim> {
         self.0.peek().map(|Reverse((_, victim))| *victim)

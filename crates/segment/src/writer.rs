@@ -1,22 +1,22 @@
-//! The writer of one data stream: blocks of volumes in, addresses and checksums out.
+//! The writer of one data stream: it takes blocks of volumes and returns addresses and checksums.
 
 use std::rc::Rc;
 
 use forebay_array::Array;
-use forebay_device::DeviceError;
 use forebay_format::checksum::block_sum;
 use forebay_format::footer::{Footer, FooterLength, Run};
 use forebay_units::{BLOCK_LEN, BlockAddr, CommitId, Lba, SegmentId, VolumeId};
 
+use crate::error::SegmentError;
 use crate::stream::RowStream;
 use crate::{InFlight, SegmentKind, SegmentTable};
 
-/// What a writer has put into rows, in blocks.
+/// Blocks that a writer has put into rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriteCounts {
     /// Blocks of volumes.
     pub data: u64,
-    /// Those of `data` that were moved to fill a row.
+    /// Blocks of `data` that were moved to fill a row.
     pub fillers: u64,
     /// Blocks of footers.
     pub footer: u64,
@@ -33,12 +33,12 @@ pub struct DataWriter {
     footer: Footer,
     length: FooterLength,
     counts: WriteCounts,
-    /// Long runs of segments whose footers were written since the last [`DataWriter::take_long_runs`].
+    /// Long runs of the segments closed since the last [`DataWriter::take_long_runs`].
     long_runs: Vec<Run>,
 }
 
-/// Runs from this length on may do without their sums in memory once the footer is on media.
-const LONG_RUN_BLOCKS: u32 = 32;
+/// Least blocks of a run whose sums the map may drop once the footer is on media.
+const MIN_LONG_RUN_BLOCKS: u32 = 32;
 
 impl DataWriter {
     /// A writer for `stream` of pool `pool`.
@@ -55,30 +55,30 @@ impl DataWriter {
         Self { rows, pool, footer, length, counts: WriteCounts::default(), long_runs: Vec::new() }
     }
 
-    /// What it has written so far.
+    /// Blocks written so far.
     #[must_use]
     pub fn counts(&self) -> WriteCounts {
         self.counts
     }
 
-    /// The segment being filled.
+    /// The open segment.
     #[must_use]
     pub fn segment(&self) -> Option<SegmentId> {
         self.rows.segment()
     }
 
-    /// Blocks until the end of the row that is being filled; 0 at its border.
+    /// Blocks until the end of the current row; 0 at a row's border.
     #[must_use]
     pub fn blocks_to_row_end(&self) -> u32 {
         self.rows.blocks_to_row_end()
     }
 
-    /// Notes that the last block is one that was moved here to fill a row.
+    /// Counts the last block as moved to fill a row.
     pub fn count_filler(&mut self) {
         self.counts.fillers += 1;
     }
 
-    /// Blocks that the segment being filled takes for certain, whatever they are.
+    /// Blocks that the open segment has room for, in any case.
     #[must_use]
     pub fn blocks_left(&self) -> u32 {
         match self.rows.segment() {
@@ -87,8 +87,8 @@ impl DataWriter {
         }
     }
 
-    /// Puts one block. Leaves at least `keep` segments free, or fails with no space. `clock` is
-    /// the pool's write clock.
+    /// Writes one block; returns its address and sum. Fails with [`SegmentError::NoSpace`] rather
+    /// than leave fewer than `keep` segments free. `clock` is the pool's write clock.
     pub async fn append(
         &mut self,
         volume: VolumeId,
@@ -97,7 +97,7 @@ impl DataWriter {
         commit: CommitId,
         clock: u64,
         keep: u32,
-    ) -> Result<(BlockAddr, u64), DeviceError> {
+    ) -> Result<(BlockAddr, u64), SegmentError> {
         if self.rows.segment().is_none() {
             let segment = self.rows.open_segment(commit, clock, keep)?;
             self.footer = Footer { pool: self.pool, segment, birth: commit.0, ..Footer::default() };
@@ -110,8 +110,8 @@ impl DataWriter {
         Ok((addr, sum))
     }
 
-    /// Notes for the footer what was put last; ends the segment when another block, whatever it
-    /// were, might leave no room for the footer.
+    /// Adds the last block to the footer. Closes the segment when another block might leave no room
+    /// for the footer.
     async fn note(&mut self, volume: VolumeId, lba: Lba, sum: u64, commit: CommitId) {
         self.footer.push(volume, lba, sum);
         self.length.push(volume, lba);
@@ -132,17 +132,17 @@ impl DataWriter {
         }
         self.rows.issue(commit).await;
         self.rows.close(true);
-        let long = |r: &&Run| r.volume != Run::PADDING && r.blocks >= LONG_RUN_BLOCKS;
+        let long = |r: &&Run| r.volume != Run::PADDING && r.blocks >= MIN_LONG_RUN_BLOCKS;
         self.long_runs.extend(self.footer.runs.iter().filter(long));
     }
 
-    /// Long runs in segments that were ended since the last call.
+    /// Takes the long runs of the segments closed since the last call.
     pub fn take_long_runs(&mut self) -> Vec<Run> {
         std::mem::take(&mut self.long_runs)
     }
 
-    /// Fills the row that is being filled with zeros and sends it, so that everything that was
-    /// appended is on its way. [`InFlight::drain`] waits for it.
+    /// Fills the current row with zeros and issues it, so that every appended block is in flight.
+    /// [`InFlight::drain`] waits for them.
     pub async fn finish_rows(&mut self, commit: CommitId) {
         while self.rows.blocks_to_row_end() > 0 {
             self.rows.put(&ZEROS, commit).await;
@@ -152,7 +152,7 @@ impl DataWriter {
         self.rows.issue(commit).await;
     }
 
-    /// Forgets the open segment: the pool stops, or starts over after a failure.
+    /// Drops the open segment: the pool stops, or restarts after a failure.
     pub fn abandon(&mut self) {
         self.rows.abandon();
     }

@@ -1,7 +1,8 @@
-//! The table of segments against the plainest model there is: no segment is given away that a root
-//! or a reader still needs, and the records of the journal give the table back.
+//! Model test of the segment table: no segment is allocated that a root or a reader needs, and the
+//! records of the journal restore the table.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use forebay_format::journal::SegmentRecord;
 use forebay_segment::{Choice, Pin, SegmentKind, SegmentState, SegmentTable, Victims};
@@ -13,12 +14,12 @@ const LARGE: u32 = 7;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Takes a segment, when more than so many are free.
+    /// Allocates a segment when more than `keep` are free.
     Allocate {
         map: bool,
         keep: u32,
     },
-    /// Ends the n-th open one.
+    /// Closes the n-th open segment.
     Close {
         nth: usize,
         footer: bool,
@@ -45,11 +46,11 @@ enum Step {
     RetireMap {
         nth: usize,
     },
-    /// A root; then what it and the one before it no longer need is freed.
+    /// Commits a root, then frees the segments that no readable root needs.
     Commit {
         tight: bool,
     },
-    /// A crash: the table comes back from the records.
+    /// A crash: the table is restored from the records.
     Reload,
 }
 
@@ -69,6 +70,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// The model's segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Plain {
     state: SegmentState,
@@ -81,205 +83,238 @@ struct Plain {
     pins: u32,
 }
 
-fn table() -> std::rc::Rc<SegmentTable> {
+fn new_table() -> Rc<SegmentTable> {
     let table = SegmentTable::new();
     table.add_group(SMALL, 20);
     table.add_group(LARGE, 100);
     table
 }
 
-fn check(table: &SegmentTable, model: &[Plain]) -> Result<(), TestCaseError> {
-    let mut seen = Vec::new();
-    table.for_each(|segment, info| {
-        let known = &model[segment.0 as usize];
-        let same = info.state == known.state
-            && (info.kind, info.footer) == (known.kind, known.footer)
-            && (info.live, info.rows) == (known.live, known.rows)
-            && (info.birth, info.last) == (known.birth, known.last)
-            && info.is_pinned() == (known.pins > 0);
-        seen.push((same, segment, *known));
-    });
-    for (same, segment, known) in seen {
-        prop_assert!(same, "{segment}: {:?} is not {known:?}", table.get(segment));
+fn is_in_use(plain: &Plain) -> bool {
+    matches!(plain.state, SegmentState::Open | SegmentState::Full)
+}
+
+/// The table, its model, and the records in the journal.
+struct Rig {
+    table: Rc<SegmentTable>,
+    model: Vec<Plain>,
+    journal: BTreeMap<SegmentId, SegmentRecord>,
+    pins: Vec<(u32, Pin)>,
+    commit: CommitId,
+    /// The segment after the last one allocated.
+    cursor: u32,
+}
+
+impl Rig {
+    fn new() -> Self {
+        Self {
+            table: new_table(),
+            model: vec![Plain::default(); (SMALL + LARGE) as usize],
+            journal: BTreeMap::new(),
+            pins: Vec::new(),
+            commit: CommitId(1),
+            cursor: 0,
+        }
     }
-    let count = |state: fn(&SegmentState) -> bool| {
-        model.iter().filter(|plain| state(&plain.state)).count() as u32
-    };
-    prop_assert_eq!(table.free_count(), count(|s| *s == SegmentState::Free));
-    let emptied = count(|s| matches!(s, SegmentState::Emptied(_)));
-    prop_assert_eq!(table.emptied_count(), emptied);
-    Ok(())
+
+    /// The n-th segment, counted round, for which `fits` returns true.
+    fn pick(&self, nth: usize, fits: impl Fn(&Plain) -> bool) -> Option<(SegmentId, usize)> {
+        let all: Vec<usize> = (0..self.model.len()).filter(|at| fits(&self.model[*at])).collect();
+        (!all.is_empty()).then(|| {
+            let at = all[nth % all.len()];
+            (SegmentId(at as u32), at)
+        })
+    }
+
+    fn allocate(&mut self, map: bool, keep: u32) {
+        let kind = if map { SegmentKind::Map } else { SegmentKind::Data };
+        let is_free = |at: &u32| self.model[*at as usize].state == SegmentState::Free;
+        let free: Vec<u32> = (0..SMALL + LARGE).filter(is_free).collect();
+        let got = self.table.allocate(kind, 3, self.commit, 9, keep);
+        // The next free segment after the last one allocated, or the first.
+        let next = free.iter().find(|at| **at >= self.cursor).or(free.first());
+        let next = next.filter(|_| free.len() as u32 > keep).copied();
+        assert_eq!(got.map(|segment| segment.0), next);
+        if let Some(next) = next {
+            self.cursor = next + 1;
+            let (birth, last) = (self.commit.0, self.commit.0);
+            let state = SegmentState::Open;
+            self.model[next as usize] = Plain { state, kind, birth, last, ..Plain::default() };
+        }
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::Allocate { map, keep } => self.allocate(map, keep),
+            Step::Close { nth, footer } => {
+                if let Some((id, at)) = self.pick(nth, |p| p.state == SegmentState::Open) {
+                    self.table.close(id, footer);
+                    self.model[at].state = SegmentState::Full;
+                    self.model[at].footer = footer;
+                }
+            }
+            Step::Live { nth, blocks } => {
+                let is_data = |p: &Plain| is_in_use(p) && p.kind == SegmentKind::Data;
+                if let Some((id, at)) = self.pick(nth, is_data) {
+                    self.table.add_live(BlockAddr::new(id, 0), blocks);
+                    self.model[at].live += blocks;
+                }
+            }
+            Step::Die { nth, blocks } => {
+                if let Some((id, at)) = self.pick(nth, |p| is_in_use(p) && p.live > 0) {
+                    let blocks = blocks.min(self.model[at].live);
+                    self.table.sub_live(BlockAddr::new(id, 0), blocks);
+                    self.model[at].live -= blocks;
+                }
+            }
+            Step::Wrote { nth, rows } => {
+                if let Some((id, at)) = self.pick(nth, |p| p.state == SegmentState::Open) {
+                    self.table.wrote(id, rows, self.commit);
+                    let plain = &mut self.model[at];
+                    plain.rows = plain.rows.max(rows);
+                    plain.last = plain.last.max(self.commit.0);
+                }
+            }
+            Step::Pin { nth } => {
+                // Readers follow the map, which refers to no empty segment.
+                if let Some((id, at)) = self.pick(nth, is_in_use) {
+                    self.pins.push((id.0, self.table.pin(id)));
+                    self.model[at].pins += 1;
+                }
+            }
+            Step::Unpin { nth } => {
+                if !self.pins.is_empty() {
+                    let (at, pin) = self.pins.swap_remove(nth % self.pins.len());
+                    drop(pin);
+                    self.model[at as usize].pins -= 1;
+                }
+            }
+            Step::RetireMap { nth } => {
+                let is_map =
+                    |p: &Plain| p.state == SegmentState::Full && p.kind == SegmentKind::Map;
+                if let Some((id, at)) = self.pick(nth, is_map) {
+                    self.table.retire_map(id, self.commit);
+                    self.model[at].state = SegmentState::Emptied(self.commit);
+                }
+            }
+            Step::Commit { tight } => self.commit(tight),
+            Step::Reload => self.reload(),
+        }
+    }
+
+    /// The victims must be the segments worth cleaning, the emptiest first.
+    fn check_victims(&self) {
+        let worth = |at: &u32| {
+            let (p, blocks) = (&self.model[*at as usize], self.table.data_blocks(SegmentId(*at)));
+            let is_full = p.state == SegmentState::Full && p.kind == SegmentKind::Data;
+            is_full && p.last <= self.commit.0 && p.live > 0 && p.live < blocks
+        };
+        let share = |at: u32| {
+            let blocks = self.table.data_blocks(SegmentId(at));
+            f64::from(self.model[at as usize].live) / f64::from(blocks)
+        };
+        let mut expected: Vec<f64> = (0..SMALL + LARGE).filter(worth).map(share).collect();
+        expected.sort_by(f64::total_cmp);
+        let victims = Victims::of(&self.table, self.commit, Choice::Emptiest);
+        let victims: Vec<f64> = victims.map(|victim| share(victim.segment.0)).collect();
+        assert_eq!(victims, expected, "the emptiest first");
+    }
+
+    fn take_records(&mut self) {
+        for record in self.table.take_records(false) {
+            self.journal.insert(record.segment, record);
+        }
+    }
+
+    fn commit(&mut self, tight: bool) {
+        self.check_victims();
+        let mut emptied = 0;
+        for plain in &mut self.model {
+            let is_dead = plain.live == 0 && plain.kind == SegmentKind::Data;
+            if plain.state == SegmentState::Full && is_dead {
+                plain.state = SegmentState::Emptied(self.commit);
+                emptied += 1;
+            }
+        }
+        assert_eq!(self.table.collect_empty(self.commit).len(), emptied);
+        self.take_records();
+        // The root before the new one stays readable unless space is short.
+        let oldest = if tight { self.commit } else { CommitId(self.commit.0 - 1) };
+        self.commit = self.commit.next();
+        let is_unneeded = |at: &u32| {
+            let plain = &self.model[*at as usize];
+            matches!(plain.state, SegmentState::Emptied(at) if at <= oldest) && plain.pins == 0
+        };
+        let expected: Vec<SegmentId> =
+            (0..SMALL + LARGE).filter(is_unneeded).map(SegmentId).collect();
+        assert_eq!(self.table.reclaimable(oldest), expected);
+        for segment in expected {
+            self.table.free(segment);
+            self.model[segment.0 as usize] = Plain::default();
+        }
+    }
+
+    fn reload(&mut self) {
+        self.pins.clear();
+        self.take_records();
+        let all = self.table.take_records(true);
+        self.table = new_table();
+        for record in self.journal.values() {
+            assert!(self.table.load_record(record));
+        }
+        // Records of all segments in use equal those of the last change.
+        for record in all.iter().filter(|record| record.kind != 0) {
+            assert_eq!(&self.journal[&record.segment], record);
+        }
+        for (at, plain) in (0u32..).zip(&mut self.model) {
+            plain.pins = 0;
+            plain.state = match plain.state {
+                SegmentState::Free | SegmentState::Emptied(_) => SegmentState::Free,
+                SegmentState::Open | SegmentState::Full => SegmentState::Full,
+            };
+            // Live blocks are counted from the map. Old fields of a free segment do not matter.
+            let info = self.table.get(SegmentId(at));
+            if plain.state == SegmentState::Free {
+                assert_eq!(info.state, SegmentState::Free);
+                let (kind, footer) = (info.kind, info.footer);
+                let (rows, birth, last) = (info.rows, info.birth, info.last);
+                *plain = Plain { kind, footer, rows, birth, last, ..Plain::default() };
+            } else {
+                self.table.add_live(BlockAddr::new(SegmentId(at), 0), plain.live);
+            }
+        }
+        self.cursor = 0;
+    }
+
+    fn check(&self) {
+        self.table.for_each(|segment, info| {
+            let known = &self.model[segment.0 as usize];
+            let is_equal = info.state == known.state
+                && (info.kind, info.footer) == (known.kind, known.footer)
+                && (info.live, info.rows) == (known.live, known.rows)
+                && (info.birth, info.last) == (known.birth, known.last);
+            assert!(is_equal, "{segment}: {info:?} is not {known:?}");
+        });
+        let count = |state: fn(&SegmentState) -> bool| {
+            self.model.iter().filter(|plain| state(&plain.state)).count() as u32
+        };
+        assert_eq!(self.table.free_count(), count(|s| *s == SegmentState::Free));
+        let emptied = count(|s| matches!(s, SegmentState::Emptied(_)));
+        assert_eq!(self.table.emptied_count(), emptied);
+    }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn no_segment_is_free_that_somebody_needs(steps in prop::collection::vec(step(), 1..120)) {
-        let mut table = table();
-        let mut model = vec![Plain::default(); (SMALL + LARGE) as usize];
-        let mut journal: BTreeMap<SegmentId, SegmentRecord> = BTreeMap::new();
-        let mut pins: Vec<(u32, Pin)> = Vec::new();
-        let mut commit = CommitId(1);
-        let mut cursor = 0u32;
+    fn no_segment_is_free_that_a_root_or_a_reader_needs(
+        steps in prop::collection::vec(step(), 1..120),
+    ) {
+        let mut rig = Rig::new();
         for step in steps {
-            let pick = |nth: usize, fits: &dyn Fn(&Plain) -> bool| {
-                let all: Vec<u32> = (0..SMALL + LARGE).filter(|s| fits(&model[*s as usize])).collect();
-                (!all.is_empty()).then(|| all[nth % all.len()])
-            };
-            let in_use = |p: &Plain| matches!(p.state, SegmentState::Open | SegmentState::Full);
-            match step {
-                Step::Allocate { map, keep } => {
-                    let kind = if map { SegmentKind::Map } else { SegmentKind::Data };
-                    let free: Vec<u32> = (0..SMALL + LARGE)
-                        .filter(|s| model[*s as usize].state == SegmentState::Free)
-                        .collect();
-                    let got = table.allocate(kind, 3, commit, 9, keep);
-                    // The next one after the last, and round.
-                    let next = free.iter().find(|s| **s >= cursor).or(free.first());
-                    let next = next.filter(|_| free.len() as u32 > keep);
-                    prop_assert_eq!(got.map(|s| s.0), next.copied());
-                    if let Some(next) = next.copied() {
-                        cursor = next + 1;
-                        let (birth, last) = (commit.0, commit.0);
-                        let state = SegmentState::Open;
-                        model[next as usize] = Plain { state, kind, birth, last, ..Plain::default() };
-                    }
-                }
-                Step::Close { nth, footer } => {
-                    if let Some(at) = pick(nth, &|p| p.state == SegmentState::Open) {
-                        table.close(SegmentId(at), footer);
-                        model[at as usize].state = SegmentState::Full;
-                        model[at as usize].footer = footer;
-                    }
-                }
-                Step::Live { nth, blocks } => {
-                    if let Some(at) = pick(nth, &|p| in_use(p) && p.kind == SegmentKind::Data) {
-                        table.add_live(BlockAddr::new(SegmentId(at), 0), blocks);
-                        model[at as usize].live += blocks;
-                    }
-                }
-                Step::Die { nth, blocks } => {
-                    if let Some(at) = pick(nth, &|p| in_use(p) && p.live > 0) {
-                        let blocks = blocks.min(model[at as usize].live);
-                        table.sub_live(BlockAddr::new(SegmentId(at), 0), blocks);
-                        model[at as usize].live -= blocks;
-                    }
-                }
-                Step::Wrote { nth, rows } => {
-                    if let Some(at) = pick(nth, &|p| p.state == SegmentState::Open) {
-                        table.wrote(SegmentId(at), rows, commit);
-                        let plain = &mut model[at as usize];
-                        plain.rows = plain.rows.max(rows);
-                        plain.last = plain.last.max(commit.0);
-                    }
-                }
-                Step::Pin { nth } => {
-                    // Readers come by the map: it points at nothing that is empty.
-                    if let Some(at) = pick(nth, &in_use) {
-                        pins.push((at, table.pin(SegmentId(at))));
-                        model[at as usize].pins += 1;
-                    }
-                }
-                Step::Unpin { nth } => {
-                    if !pins.is_empty() {
-                        let (at, pin) = pins.swap_remove(nth % pins.len());
-                        drop(pin);
-                        model[at as usize].pins -= 1;
-                    }
-                }
-                Step::RetireMap { nth } => {
-                    let full = |p: &Plain| p.state == SegmentState::Full;
-                    if let Some(at) = pick(nth, &|p| full(p) && p.kind == SegmentKind::Map) {
-                        table.retire_map(SegmentId(at), commit);
-                        model[at as usize].state = SegmentState::Emptied(commit);
-                    }
-                }
-                Step::Commit { tight } => {
-                    let worth = |s: &u32| {
-                        let (p, blocks) = (&model[*s as usize], table.data_blocks(SegmentId(*s)));
-                        let full = p.state == SegmentState::Full && p.kind == SegmentKind::Data;
-                        full && p.last <= commit.0 && p.live > 0 && p.live < blocks
-                    };
-                    let share = |s: u32| {
-                        let blocks = table.data_blocks(SegmentId(s));
-                        f64::from(model[s as usize].live) / f64::from(blocks)
-                    };
-                    let mut least: Vec<f64> = (0..SMALL + LARGE).filter(worth).map(share).collect();
-                    least.sort_by(f64::total_cmp);
-                    let victims: Vec<f64> =
-                        Victims::of(&table, commit, Choice::Emptiest).map(|v| share(v.segment.0)).collect();
-                    prop_assert_eq!(victims, least, "the emptiest first");
-                    let mut emptied = 0;
-                    for plain in &mut model {
-                        let dead = plain.live == 0 && plain.kind == SegmentKind::Data;
-                        if plain.state == SegmentState::Full && dead {
-                            plain.state = SegmentState::Emptied(commit);
-                            emptied += 1;
-                        }
-                    }
-                    prop_assert_eq!(table.collect_empty(commit).len(), emptied);
-                    for record in table.take_records(false) {
-                        journal.insert(record.segment, record);
-                    }
-                    // The root is there; the one before it stays readable unless space is short.
-                    let oldest = if tight { commit } else { CommitId(commit.0 - 1) };
-                    commit = commit.next();
-                    let goes = |p: &Plain| {
-                        matches!(p.state, SegmentState::Emptied(at) if at <= oldest) && p.pins == 0
-                    };
-                    let expected: Vec<SegmentId> = (0..SMALL + LARGE)
-                        .filter(|s| goes(&model[*s as usize]))
-                        .map(SegmentId)
-                        .collect();
-                    prop_assert_eq!(&table.reclaimable(oldest), &expected);
-                    for segment in expected {
-                        table.free(segment);
-                        model[segment.0 as usize] = Plain::default();
-                    }
-                }
-                Step::Reload => {
-                    pins.clear();
-                    for record in table.take_records(false) {
-                        journal.insert(record.segment, record);
-                    }
-                    let all = table.take_records(true);
-                    table = self::table();
-                    for record in journal.values() {
-                        prop_assert!(table.load_record(record));
-                    }
-                    for plain in &mut model {
-                        plain.pins = 0;
-                        match plain.state {
-                            SegmentState::Free | SegmentState::Emptied(_) => {
-                                // What a free one held before does not count.
-                                *plain = Plain { state: SegmentState::Free, ..*plain };
-                            }
-                            SegmentState::Open | SegmentState::Full => {
-                                plain.state = SegmentState::Full;
-                            }
-                        }
-                    }
-                    // Records of all that is in use say no less than those of each change.
-                    for record in all.iter().filter(|record| record.kind != 0) {
-                        prop_assert_eq!(&journal[&record.segment], record);
-                    }
-                    // What lives is counted from the map.
-                    for (at, plain) in (0u32..).zip(&mut model) {
-                        let info = table.get(SegmentId(at));
-                        if plain.state == SegmentState::Free {
-                            prop_assert_eq!(info.state, SegmentState::Free);
-                            let (kind, footer) = (info.kind, info.footer);
-                            let (rows, birth, last) = (info.rows, info.birth, info.last);
-                            *plain = Plain { kind, footer, rows, birth, last, ..Plain::default() };
-                        } else {
-                            table.add_live(BlockAddr::new(SegmentId(at), 0), plain.live);
-                        }
-                    }
-                    cursor = 0;
-                }
-            }
-            check(&table, &model)?;
+            rig.step(step);
+            rig.check();
         }
     }
 }

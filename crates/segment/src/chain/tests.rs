@@ -20,7 +20,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// A writer as after an import: nothing but `kept` is in use.
+    /// A writer as after an import: only the segments in `kept` are in use.
     fn writer(&self, kept: &[JournalPosition]) -> (JournalWriter, Rc<InFlight>) {
         let table = SegmentTable::new();
         let blocks = self.array.geometry_of(SegmentId(0)).unwrap().blocks_per_segment();
@@ -57,25 +57,27 @@ async fn image(device: &Device) -> IoBuf {
     device.read(0, IoBuf::zeroed((COLUMN * u64::from(SEGMENTS)) as usize)).await.unwrap()
 }
 
-/// One run of a pool: what it appends, how often, and whether its root is written before it ends.
+/// One run of a pool, from import to crash.
 #[derive(Clone, Debug)]
 struct Boot {
+    /// Lengths of the frames that it appends.
     frames: Vec<usize>,
+    /// Whether it writes a root before the crash.
     rooted: bool,
-    /// Units of the victim, by a number that picks them, that lose what this run wrote.
+    /// Picks of the victim's units that lose the writes of this run.
     lost: Vec<u16>,
 }
 
 fn boot() -> impl Strategy<Value = Boot> {
-    // Few lengths, so that what is left behind often has the length of what should be there.
+    // Few lengths, so that a stale frame often has the length of the right one.
     let length = prop_oneof![Just(100usize), Just(9000), Just(40_000)];
     let lost = prop::collection::vec(any::<u16>(), 0..6);
     (prop::collection::vec(length, 1..4), any::<bool>(), lost)
         .prop_map(|(frames, rooted, lost)| Boot { frames, rooted, lost })
 }
 
-/// Plays the runs; after each root the journal must read as what those that counted appended,
-/// though one device lost any of the writes since the first.
+/// Plays the runs. After each root the journal must read as the frames of the rooted runs, although
+/// one device lost some of the writes since the first root.
 async fn play(layout: Layout, members: usize, victim: usize, boots: &[Boot]) {
     let b = bench(layout, members);
     let victim = &b.devices[victim % members];
@@ -94,7 +96,7 @@ async fn play(layout: Layout, members: usize, victim: usize, boots: &[Boot]) {
         let (mut journal, in_flight) = b.writer(&segments);
         journal.resume(end, segments.clone(), doubled);
         let before = image(victim).await;
-        // A run that never wrote its root leaves its number to the next.
+        // A run without a root leaves its number to the next run.
         let next = commit.next();
         let mut appended = Vec::new();
         for len in &boot.frames {
@@ -105,16 +107,7 @@ async fn play(layout: Layout, members: usize, victim: usize, boots: &[Boot]) {
         }
         journal.finish_rows(next).await.unwrap();
         in_flight.drain().await.unwrap();
-        let after = image(victim).await;
-        let changed: Vec<usize> = (0..before.len())
-            .step_by(UNIT)
-            .filter(|at| before[*at..at + UNIT] != after[*at..at + UNIT])
-            .collect();
-        for pick in boot.lost.iter().filter(|_| !changed.is_empty()) {
-            let at = changed[usize::from(*pick) % changed.len()];
-            let old = IoBuf::copy_of(&before[at..at + UNIT]).freeze();
-            victim.write(at as u64, old, false).await.unwrap();
-        }
+        lose_writes(victim, &before, &boot.lost).await;
         if !boot.rooted {
             continue;
         }
@@ -132,37 +125,60 @@ async fn play(layout: Layout, members: usize, victim: usize, boots: &[Boot]) {
         for (addr, bytes) in reader.take_repairs() {
             b.array.repair(addr, &bytes).await.unwrap();
         }
-        // What another run left in places that reading did not try is put right by a scrub, which
-        // must find the blocks of the chain in it and no others.
-        let whole = JournalReader::new(b.array.clone(), POOL, start, end);
-        let blocks = whole.all_blocks().await.unwrap().blocks;
-        let judge = |addr: BlockAddr, block: &[u8]| match blocks.get(&addr) {
-            None => BlockVerdict::Dead,
-            Some(right) if right == block => BlockVerdict::Good,
-            Some(_) => BlockVerdict::Bad,
-        };
-        for first in &segments {
-            let segment = first.addr.segment();
-            let rows = b.array.geometry_of(segment).unwrap().rows();
-            let found = b.array.scrub_rows(segment, 0, rows, &judge).await.unwrap();
-            assert!(found.damaged.is_empty());
-        }
-        let mut again = JournalReader::new(b.array.clone(), POOL, start, end);
-        while again.next().await.unwrap().is_some() {}
-        assert!(again.take_repairs().is_empty(), "a scrub left versions of another run");
+        scrub_journal(&b, start, end, &segments).await;
     }
+}
+
+/// Restores the old content of some of the units that changed since `before`.
+async fn lose_writes(victim: &Device, before: &IoBuf, lost: &[u16]) {
+    let after = image(victim).await;
+    let changed: Vec<usize> = (0..before.len())
+        .step_by(UNIT)
+        .filter(|at| before[*at..at + UNIT] != after[*at..at + UNIT])
+        .collect();
+    for pick in lost.iter().filter(|_| !changed.is_empty()) {
+        let at = changed[usize::from(*pick) % changed.len()];
+        let old = IoBuf::copy_of(&before[at..at + UNIT]).freeze();
+        victim.write(at as u64, old, false).await.unwrap();
+    }
+}
+
+/// Scrubs the journal's segments. The scrub must repair what reading did not need, and must find
+/// the blocks of the chain and no others.
+async fn scrub_journal(
+    b: &Bench,
+    start: JournalPosition,
+    end: JournalPosition,
+    segments: &[JournalPosition],
+) {
+    let whole = JournalReader::new(b.array.clone(), POOL, start, end);
+    let blocks = whole.all_blocks().await.unwrap().blocks;
+    let judge = |addr: BlockAddr, block: &[u8]| match blocks.get(&addr) {
+        None => BlockVerdict::Dead,
+        Some(right) if right == block => BlockVerdict::Good,
+        Some(_) => BlockVerdict::Bad,
+    };
+    for first in segments {
+        let segment = first.addr.segment();
+        let rows = b.array.geometry_of(segment).unwrap().rows();
+        let found = b.array.scrub_rows(segment, 0, rows, &judge).await.unwrap();
+        assert!(found.damaged.is_empty());
+    }
+    let mut again = JournalReader::new(b.array.clone(), POOL, start, end);
+    while again.next().await.unwrap().is_some() {}
+    assert!(again.take_repairs().is_empty(), "a scrub left versions of another run");
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn what_a_crash_left_behind_is_never_taken_for_the_journal(
+    fn stale_frames_of_a_crashed_run_are_never_read(
         boots in prop::collection::vec(boot(), 2..7),
         shape in prop::sample::select(vec![
             (Layout::Mirror, 2), (Layout::Mirror, 3), (Layout::Raidz1, 2), (Layout::Raidz1, 4),
             (Layout::Raidz2, 4), (Layout::Raidz3, 5),
-            // A device alone in what it lost, and its copies are on others.
+            // Without redundancy: the copies are on other devices.
             (Layout::Raid0, 2), (Layout::Raid0, 3), (Layout::Raid0, 5),
         ]),
         victim in 0usize..8,
@@ -173,7 +189,7 @@ proptest! {
     }
 }
 
-/// Blocks of a journal in one segment or more, and the places of those that count.
+/// Writes a journal. Returns its start, its end and its payloads.
 async fn some_journal(
     b: &Bench,
     frames: &[usize],
@@ -198,10 +214,9 @@ async fn some_journal(
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// As long a damage as half a column, anywhere: that is what a device alone, or each of several
-    /// without parity, may lose of the journal.
+    // Without parity, the journal survives damage of up to half a column on one device.
     #[test]
-    fn one_damaged_range_costs_nothing_of_a_journal_without_parity(
+    fn journal_without_parity_survives_one_damaged_range(
         frames in prop::collection::vec(1usize..100_000, 1..14),
         members in 1usize..5,
         victim in 0usize..5,
@@ -214,7 +229,7 @@ proptest! {
             let (start, end, payloads) = some_journal(&b, &frames).await;
             let victim = &b.devices[victim % members];
             let before = image(victim).await;
-            // In columns of their own, so that neither a block's copy is struck, nor two segments.
+            // Within one column, so that neither a copy nor a second segment is damaged.
             let column = COLUMN as usize / BLOCK_LEN;
             let upto = (from + blocks).min((from / column + 1) * column);
             for at in from..upto {
@@ -233,7 +248,7 @@ proptest! {
             for (addr, bytes) in repairs {
                 b.array.repair(addr, &bytes).await.unwrap();
             }
-            // A scrub finds what reading did not need: wrong copies.
+            // A scrub finds wrong copies, which reading did not need.
             let all = || JournalReader::new(b.array.clone(), POOL, start, end).all_blocks();
             let found = all().await.unwrap();
             assert_eq!(all().await.unwrap().repaired_bytes, 0, "a second scrub repairs again");
@@ -243,8 +258,9 @@ proptest! {
                 let read = b.array.read(*addr, 1).await.unwrap();
                 assert!(read[..] == bytes[..], "{addr}");
             }
-            // Nothing else was touched.
-            for (at, (old, new)) in before.chunks(BLOCK_LEN).zip(after.chunks(BLOCK_LEN)).enumerate() {
+            // Nothing else was written.
+            let pairs = before.chunks(BLOCK_LEN).zip(after.chunks(BLOCK_LEN));
+            for (at, (old, new)) in pairs.enumerate() {
                 assert!((from..upto).contains(&at) || old == new, "block {at} of the device");
             }
         });
@@ -252,15 +268,15 @@ proptest! {
 }
 
 #[test]
-fn a_segment_goes_on_as_it_was_begun_whatever_becomes_of_its_group() {
+fn doubled_segment_stays_doubled_after_its_group_gains_redundancy() {
     Runtime::simulated(9).block_on(async {
         let b = bench(Layout::Raid0, 1);
         let (start, end, _) = some_journal(&b, &[100, 9000, 100]).await;
         let mut reader = JournalReader::new(b.array.clone(), POOL, start, end);
         while reader.next().await.unwrap().is_some() {}
         assert_eq!(reader.is_end_doubled(), Some(true));
-        // The device gets a second side: its copies are no longer needed, but may not be taken for
-        // free room while frames say that they are there.
+        // The device becomes a mirror. Copies are no longer needed, but their space is not free
+        // while frames say that the copies exist.
         let size = COLUMN * u64::from(SEGMENTS);
         let other = Rc::new(MemoryDevice::new("other", size)) as Device;
         b.array.attach(DeviceId(0), DeviceId(7), other).unwrap();
@@ -294,7 +310,7 @@ fn a_segment_goes_on_as_it_was_begun_whatever_becomes_of_its_group() {
 }
 
 #[test]
-fn a_whole_chain_left_behind_on_one_side_is_gone_back_over() {
+fn reader_backtracks_over_a_whole_stale_chain() {
     let frames = vec![100, 100, 40_000];
     let crashed = Boot { frames: frames.clone(), rooted: false, lost: Vec::new() };
     let rooted = Boot { frames, rooted: true, lost: (0..40).collect() };
@@ -306,7 +322,7 @@ fn a_whole_chain_left_behind_on_one_side_is_gone_back_over() {
 }
 
 #[test]
-fn a_root_that_names_another_last_frame_is_not_believed() {
+fn root_that_names_another_last_frame_is_refused() {
     Runtime::simulated(5).block_on(async {
         let b = bench(Layout::Raid0, 1);
         let (mut journal, in_flight) = b.writer(&[]);
@@ -317,7 +333,8 @@ fn a_root_that_names_another_last_frame_is_not_believed() {
         let mut end = journal.position().unwrap();
         end.link ^= 1;
         let mut reader = JournalReader::new(b.array.clone(), POOL, start, end);
-        let error = reader.next().await.unwrap_err().to_string();
-        assert!(error.contains("map journal frame"), "{error}");
+        let error = reader.next().await.unwrap_err();
+        let SegmentError::Journal { fault, .. } = error else { panic!("{error}") };
+        assert_eq!(fault, JournalFault::WrongEnd);
     });
 }
