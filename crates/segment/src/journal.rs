@@ -62,12 +62,6 @@ impl JournalWriter {
         self.counts
     }
 
-    /// The sequence number of the next frame.
-    #[must_use]
-    pub fn next_seq(&self) -> u64 {
-        self.next_seq
-    }
-
     /// The position of the next frame, when a segment is open.
     #[must_use]
     pub fn position(&self) -> Option<JournalPosition> {
