@@ -7,6 +7,7 @@ mod figures;
 mod imports;
 mod leftovers;
 mod rack;
+mod resilvers;
 mod scattered;
 mod takeovers;
 mod witnesses;

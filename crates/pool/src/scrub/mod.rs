@@ -45,24 +45,23 @@ pub(crate) struct ScanState {
 }
 
 impl ScanState {
-    /// As the configuration has it: a paused scrub stays paused, one in progress goes on.
+    /// As the configuration has it: a paused scrub stays paused, a scan in progress goes on.
     pub fn restored(kept: Option<&ScanConfig>) -> Self {
         let state = Self::default();
         let Some(kept) = kept else { return state };
-        let mut now = kept.state.clone();
-        if now == "in progress" {
-            match kept.kind == "scrub" {
-                true => state.scrub_wanted.set(true),
-                // What is still missing begins another one.
-                false => now = "stopped".to_owned(),
-            }
+        if kept.state == "in progress" {
+            let wanted = match kept.kind == "scrub" {
+                true => &state.scrub_wanted,
+                false => &state.resilver_wanted,
+            };
+            wanted.set(true);
         }
         state.next.set(kept.next_segment);
         state.before_secs.set(kept.elapsed_secs);
         state.begun.set(rt::now());
         *state.status.borrow_mut() = Some(ScanStatus {
             kind: kept.kind.clone(),
-            state: now,
+            state: kept.state.clone(),
             started_at: kept.started_at,
             elapsed_secs: kept.elapsed_secs,
             done_bytes: kept.done_bytes,
@@ -245,15 +244,35 @@ impl Pool {
         // Whoever asks after this sees it running.
         let stale = self.array.stale_segments().len();
         if stale > 0 && !self.scan_runs() && !self.is_stopped() && !self.closing.get() {
-            self.begin(Kind::Resilver, stale as u64);
+            self.begin_resilver(stale as u64);
         }
         self.sync.done.notify_all();
+    }
+
+    /// Begins a resilver of `segments`, or goes on with the one in progress, whose remainder they are.
+    fn begin_resilver(&self, segments: u64) {
+        let is_running = |s: &ScanStatus| s.kind == "resilver" && s.state == "in progress";
+        if !self.scan.status.borrow().as_ref().is_some_and(is_running) {
+            self.begin(Kind::Resilver, segments);
+            return;
+        }
+        let left_bytes = segments * self.segment_data_bytes();
+        self.progress(|status| {
+            status.total_bytes = status.total_bytes.max(left_bytes);
+            status.done_bytes = status.total_bytes - left_bytes;
+        });
+    }
+
+    fn segment_data_bytes(&self) -> u64 {
+        u64::from(self.table.data_blocks(SegmentId(0))) * BLOCK_BYTES
     }
 
     /// The task that scans.
     pub(crate) async fn scan_loop(self: Rc<Self>) {
         // What was missing at import is rebuilt first.
-        self.scan.resilver_wanted.set(!self.array.stale_segments().is_empty());
+        if !self.array.stale_segments().is_empty() {
+            self.scan.resilver_wanted.set(true);
+        }
         loop {
             let scan = &self.scan;
             let ended = || self.closing.get() || self.is_stopped();
@@ -271,7 +290,6 @@ impl Pool {
     }
 
     fn begin(&self, kind: Kind, segments: u64) {
-        let per_segment = u64::from(self.table.data_blocks(SegmentId(0))) * BLOCK_BYTES;
         self.scan.begun.set(rt::now());
         self.scan.before_secs.set(0);
         self.keep_scan();
@@ -281,7 +299,7 @@ impl Pool {
             started_at: rt::wall_clock(),
             elapsed_secs: 0,
             done_bytes: 0,
-            total_bytes: segments * per_segment,
+            total_bytes: segments * self.segment_data_bytes(),
             repaired_bytes: 0,
             errors: 0,
         });

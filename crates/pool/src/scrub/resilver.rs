@@ -8,16 +8,19 @@ use forebay_rt::sync::MutexGuard;
 use forebay_segment::{SegmentInfo, SegmentState};
 use forebay_units::{BLOCK_BYTES, BlockAddr, SegmentId};
 
-use crate::scrub::Kind;
 use crate::scrub::backrefs::Owner;
 use crate::{Pool, Writers};
 
 impl Pool {
     pub(super) async fn run_resilver(self: &Rc<Self>) {
         let stale = self.array.stale_segments();
-        self.begin(Kind::Resilver, stale.len() as u64);
+        self.begin_resilver(stale.len() as u64);
         for segment in stale {
-            if self.closing.get() || self.is_stopped() {
+            if self.closing.get() {
+                // The next import goes on with it.
+                return;
+            }
+            if self.is_stopped() {
                 self.finish("stopped");
                 return;
             }

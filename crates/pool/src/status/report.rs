@@ -103,7 +103,11 @@ impl Pool {
                 if members.len() == 1 {
                     children.extend(members);
                 } else {
-                    children.push(branch("replacing", column, Health::Degraded, members));
+                    // A whole original keeps the group's redundancy until the copy is whole too.
+                    let whole = |v: &VdevStatus| v.state == Health::Online && v.note.is_empty();
+                    let is_whole = members.iter().any(whole);
+                    let state = if is_whole { Health::Online } else { Health::Degraded };
+                    children.push(branch("replacing", column, state, members));
                 }
             }
             let good = children.iter().filter(|c| c.state == Health::Online && c.note.is_empty());
@@ -251,8 +255,10 @@ impl Pool {
                 ),
             );
         }
-        let erred = |v: &VdevStatus| v.read_errors + v.write_errors + v.checksum_errors > 0;
-        if self.group_status().iter().chain(&self.log_status()).any(erred) {
+        fn has_no_errors(device: &VdevStatus) -> bool {
+            device.read_errors + device.write_errors + device.checksum_errors == 0
+        }
+        if !self.all_devices(has_no_errors) {
             return (
                 "Some operations on a device failed or gave wrong data. They were made good from \
                  the others; no data is lost."
@@ -325,7 +331,8 @@ fn member_status(
     vdev
 }
 
-/// A node above devices. A group of one device is that device.
+/// A node above devices. A group of one device is that device. Errors of the devices below do not
+/// count here: they were made good, and did not reach this level.
 pub(crate) fn branch(
     kind: &str,
     number: usize,
@@ -341,9 +348,9 @@ pub(crate) fn branch(
         name: format!("{kind}-{number}"),
         kind: kind.to_owned(),
         state,
-        read_errors: sum(|c| c.read_errors),
-        write_errors: sum(|c| c.write_errors),
-        checksum_errors: sum(|c| c.checksum_errors),
+        read_errors: 0,
+        write_errors: 0,
+        checksum_errors: 0,
         note: String::new(),
         size_bytes: sum(|c| c.size_bytes),
         space: None,

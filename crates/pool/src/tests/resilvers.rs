@@ -1,0 +1,95 @@
+//! What status shows of a resilver, and of errors that were made good.
+
+use std::rc::Rc;
+
+use forebay_rt as rt;
+use forebay_rt::Runtime;
+use forebay_units::Nanos;
+
+use super::rack::Rack;
+use super::{names, spec, stamp, volume};
+use crate::Pool;
+use crate::spec::{ImportOptions, Redundancy};
+use crate::status::Health;
+
+/// A mirror of `a` and `b` with 16 MiB on it, whose scans read 1 MiB a second.
+async fn slowly_scanned(rack: &Rc<Rack>) -> Rc<Pool> {
+    let mut spec = spec(Redundancy::Mirror, &["a", "b"], &[]);
+    spec.properties.insert("scan_rate".into(), "1M".into());
+    let pool = Pool::create(rack.host(1), "tank", &spec).await.unwrap();
+    pool.create_volume(&volume(32 << 20)).await.unwrap();
+    let v = pool.open_volume("v").unwrap();
+    for at in 0..16 {
+        v.write(at << 20, stamp(1 << 20, at), false).await.unwrap();
+    }
+    pool.sync().await.unwrap();
+    pool
+}
+
+#[test]
+fn a_planned_replacement_leaves_the_pool_online() {
+    Runtime::simulated(61).block_on(async {
+        let rack = Rack::new(&["a", "b", "c"], 64 << 20);
+        let pool = slowly_scanned(&rack).await;
+        pool.replace("a", Some("c"), false).await.unwrap();
+        let status = pool.status();
+        assert_eq!(status.state, Health::Online, "redundancy is whole");
+        let replacing = &status.groups[0].children[0];
+        assert_eq!((replacing.kind.as_str(), replacing.state), ("replacing", Health::Online));
+        assert!(status.scan.is_some_and(|scan| scan.kind == "resilver"));
+        // Without the original the copy alone is not whole.
+        pool.offline("a").await.unwrap();
+        assert_eq!(pool.status().state, Health::Degraded);
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_resilver_goes_on_where_it_was_after_an_import() {
+    Runtime::simulated(62).block_on(async {
+        let rack = Rack::new(&["a", "b", "c"], 64 << 20);
+        let pool = slowly_scanned(&rack).await;
+        pool.replace("a", Some("c"), false).await.unwrap();
+        rt::sleep(Nanos::from_secs(8)).await;
+        let before = pool.status().scan.unwrap();
+        assert!(before.done_bytes > 0 && before.done_bytes < before.total_bytes, "{before:?}");
+        pool.export().await.unwrap();
+        drop(pool);
+        let paths = names(&["a", "b", "c"]);
+        let options = ImportOptions::default();
+        let pool = Pool::import(rack.host(1), &paths, "tank", &options).await.unwrap();
+        rt::sleep(Nanos::from_millis(1)).await;
+        let after = pool.status().scan.unwrap();
+        assert_eq!((after.kind.as_str(), after.state.as_str()), ("resilver", "in progress"));
+        assert_eq!(after.total_bytes, before.total_bytes);
+        assert!(after.done_bytes >= before.done_bytes, "{before:?} then {after:?}");
+        assert_eq!(after.started_at, before.started_at);
+        while pool.status().scan.unwrap().state == "in progress" {
+            rt::sleep(Nanos::from_secs(1)).await;
+        }
+        let end = pool.status();
+        assert_eq!(end.scan.unwrap().state, "completed");
+        assert_eq!(end.groups[0].children.len(), 2, "the original has left");
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn errors_that_were_made_good_count_at_the_device_alone() {
+    Runtime::simulated(63).block_on(async {
+        let rack = Rack::new(&["a", "b"], 64 << 20);
+        let pool = slowly_scanned(&rack).await;
+        rack.switches.unreadable.borrow_mut().insert("a".into());
+        let v = pool.open_volume("v").unwrap();
+        for at in 0..4 {
+            super::expect(&v, at << 20, &stamp(1 << 20, at)).await;
+        }
+        rack.switches.unreadable.borrow_mut().clear();
+        let status = pool.status();
+        let errors: u64 = status.groups[0].children.iter().map(|child| child.read_errors).sum();
+        assert!(errors > 0, "some reads went to the bad device");
+        assert_eq!(status.groups[0].read_errors, 0, "none reached the group");
+        assert!(!status.status.is_empty(), "status still speaks of them");
+        pool.export().await.unwrap();
+    });
+}
