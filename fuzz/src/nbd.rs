@@ -1,9 +1,10 @@
-//! Hostile NBD peers in simulation: any bytes against a server, against a server that demands
+//! Hostile NBD peers in simulation: any bytes against a server, against a server that requires
 //! TLS, and against a client.
 //!
-//! What always holds: nobody panics; memory that a server has lent to requests comes back; a
-//! second client notices nothing; without TLS nothing reaches the device of a server that demands
-//! it; a client ends when the other side does. The fuzzer itself bounds the memory of a run.
+//! What always holds: no bytes cause a panic. The server gets back the memory of all requests,
+//! which it asserts when it stops. A second client is not disturbed. Without TLS nothing reaches
+//! the device of a server that requires it. A client ends when its peer does. The fuzzer bounds
+//! the memory of a run.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -118,7 +119,7 @@ async fn throw(stream: Stream, parts: Vec<Vec<u8>>) {
 
 async fn all_gone(server: &Rc<Server>) {
     assert_eq!(server.stop(Nanos::from_secs(60)).await, 0, "a connection does not end");
-    assert_eq!((server.connections(), server.bytes_in_flight()), (0, 0));
+    assert_eq!(server.connections(), 0);
 }
 
 /// Flags of the client, structured replies, and the export opened.

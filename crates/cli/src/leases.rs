@@ -8,7 +8,7 @@ use forebay_device::{
     Allocation, BlockDevice, Device, DeviceError, DeviceFuture, ErrorKind, Geometry, IoBuf,
     IoBytes, Operation, ZeroOptions,
 };
-use forebay_nbd::Cut;
+use forebay_nbd::Revocation;
 
 /// A volume that can be taken back: then every further operation fails with
 /// [`ErrorKind::Gone`], and the volume itself is let go of.
@@ -19,14 +19,14 @@ pub struct Lease {
     /// Who holds it, by the number of the hold.
     holders: RefCell<BTreeMap<u64, String>>,
     /// Ends the connections of those who hold it.
-    cut: Rc<Cut>,
+    revocation: Rc<Revocation>,
 }
 
 impl Lease {
     /// What ends the connections of those who hold it, made when it is taken back.
     #[must_use]
-    pub fn cut(&self) -> Rc<Cut> {
-        self.cut.clone()
+    pub fn revocation(&self) -> Rc<Revocation> {
+        self.revocation.clone()
     }
 
     fn device(&self, operation: Operation, at: u64, len: u64) -> Result<Device, DeviceError> {
@@ -130,7 +130,7 @@ impl Leases {
                     device: RefCell::new(Some(device)),
                     geometry,
                     holders: RefCell::default(),
-                    cut: Cut::new(),
+                    revocation: Revocation::new(),
                 });
                 self.by_name.borrow_mut().insert(name.to_owned(), lease.clone());
                 lease
@@ -164,7 +164,7 @@ impl Leases {
             let keep = !is_within(of, name);
             if !keep {
                 lease.device.take();
-                lease.cut.make();
+                lease.revocation.revoke();
             }
             keep
         });

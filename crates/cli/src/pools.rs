@@ -303,9 +303,9 @@ impl Exports for PoolSet {
         let pool = self.pool(pool).map_err(|_| Refusal::Unknown)?;
         let lease = self.leases.take(name, &peer.address, || pool.open_volume(volume));
         let (device, hold) = lease.ok_or(Refusal::Unknown)?;
-        let cut = device.cut();
+        let revocation = device.revocation();
         let mut handle = ExportHandle::new(device);
-        handle.cut = Some(cut);
+        handle.revocation = Some(revocation);
         handle.hold = Some(Box::new(hold));
         Ok(handle)
     }

@@ -1,9 +1,11 @@
-//! The load generator on its own, without the rest of Forebay.
+//! The load generator as a program of its own.
+//!
+//! Example: `bench nbd://127.0.0.1:10809/trial --overwrite --fua`
 
 use std::process::ExitCode;
 
 use clap::Parser;
-use forebay_nbd::bench::{BenchArgs, BenchError, BenchReport, Stop, run};
+use forebay_nbd::bench::{BenchArgs, BenchError, BenchReport, Cancellation, run};
 use forebay_rt::Runtime;
 use forebay_rt::signal::Interrupts;
 
@@ -14,16 +16,16 @@ struct Command {
 }
 
 async fn bench(args: BenchArgs) -> Result<BenchReport, BenchError> {
-    let stop = Stop::new();
-    let asked = stop.clone();
+    let cancellation = Cancellation::new();
+    let cancel = cancellation.clone();
     forebay_rt::spawn(async move {
         if let Ok(mut interrupts) = Interrupts::catch()
             && interrupts.next().await.is_ok()
         {
-            asked.ask();
+            cancel.cancel();
         }
     });
-    run(args, &stop).await
+    run(args, &cancellation).await
 }
 
 fn main() -> ExitCode {

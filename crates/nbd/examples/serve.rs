@@ -1,4 +1,6 @@
-//! Serves a device in memory, a file, or nothing at all over NBD, for measurements and trials.
+//! Serves a device in memory, a file, or a device without data over NBD, for measurements.
+//!
+//! Example: `serve memory --socket /tmp/trial.sock`
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -16,11 +18,11 @@ use forebay_units::{Nanos, parse_bytes};
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Kind {
-    /// Takes everything, keeps nothing: what the protocol alone costs.
+    /// A device that discards writes and reads zeros: it shows the cost of the protocol alone.
     Null,
-    /// The same, but every operation waits for one turn of the loop, as real devices do.
+    /// A null device whose operations wait for one turn of the event loop, as real devices do.
     Deferred,
-    /// Keeps it in memory.
+    /// A device in memory.
     Memory,
     /// A file or block device, with O_DIRECT.
     File,
@@ -35,7 +37,7 @@ struct Args {
     /// TCP address to listen on.
     #[arg(long)]
     listen: Option<std::net::SocketAddr>,
-    /// Size of null and memory.
+    /// Size of the kinds null, deferred and memory.
     #[arg(long, default_value = "1G", value_parser = parse_bytes)]
     size: u64,
     /// Path of the file.
@@ -123,7 +125,7 @@ async fn serve(args: Args) -> Result<(), Box<dyn std::error::Error>> {
     Interrupts::catch()?.next().await?;
     let left = server.stop(Nanos::from_secs(5)).await;
     if left > 0 {
-        eprintln!("serve: gave up {left} connections");
+        eprintln!("serve: abandoned {left} connections");
     }
     println!("{:?}", server.counts());
     Ok(())

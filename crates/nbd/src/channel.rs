@@ -1,4 +1,4 @@
-//! The byte stream of a connection, plain at first and in TLS when both sides agreed on it.
+//! The byte stream of a connection: plain text first, TLS after [`Channel::wrap`].
 
 use std::cell::OnceCell;
 use std::io;
@@ -9,33 +9,33 @@ use forebay_rt::net::{StableBuf, Stream};
 
 use crate::tls::Session;
 
-/// Same calls as [`Stream`], and once [`Channel::wrap`] was called all of them go through TLS.
+/// A stream with the calls of [`Stream`], which go through TLS after [`Channel::wrap`].
 pub(crate) struct Channel {
     stream: Rc<Stream>,
     session: OnceCell<Session>,
 }
 
 impl Channel {
-    /// In plain text.
+    /// A channel in plain text.
     pub(crate) fn new(stream: Rc<Stream>) -> Rc<Self> {
         Rc::new(Self { stream, session: OnceCell::new() })
     }
 
-    /// Shakes hands over `connection`, and speaks TLS from here on. Nothing else may be using the
-    /// channel meanwhile.
+    /// Runs the TLS handshake of `connection`, and uses TLS from here on. No other task may use
+    /// the channel during the call.
     pub(crate) async fn wrap(&self, connection: rustls::Connection) -> io::Result<()> {
-        let session = Session::shake_hands(connection, &self.stream).await?;
+        let session = Session::handshake(connection, &self.stream).await?;
         let fresh = self.session.set(session).is_ok();
-        assert!(fresh, "TLS inside of TLS");
+        assert!(fresh, "the channel uses TLS already");
         Ok(())
     }
 
-    /// The TLS session, when there is one.
+    /// The TLS session; `None` in plain text.
     pub(crate) fn session(&self) -> Option<&Session> {
         self.session.get()
     }
 
-    /// Receives into `buf` from `start` on, whatever is there, at least one byte; 0 is the end.
+    /// Receives at least one byte into `buf`, from `start` on; 0 means the end of the stream.
     #[inline]
     pub(crate) async fn recv<B: StableBuf + DerefMut<Target = [u8]>>(
         &self,
@@ -48,7 +48,7 @@ impl Channel {
         }
     }
 
-    /// Fills `buf` from `start` to its end. An end of the stream before that is `UnexpectedEof`.
+    /// Fills `buf` from `start` to its end; `UnexpectedEof` if the stream ends before that.
     pub(crate) async fn recv_exact<B: StableBuf + DerefMut<Target = [u8]>>(
         &self,
         mut buf: B,
@@ -67,7 +67,7 @@ impl Channel {
         (Ok(()), buf)
     }
 
-    /// Sends all of `buf`, and gives it back.
+    /// Sends all of `buf`, and returns it.
     #[inline]
     pub(crate) async fn send_all<B: StableBuf + Deref<Target = [u8]>>(
         &self,
@@ -79,8 +79,8 @@ impl Channel {
         }
     }
 
-    /// Sends what the stream takes at once, and says how many bytes that was. In TLS none: what is
-    /// encrypted must be sent whole.
+    /// Sends what the stream takes without waiting, and returns the number of bytes. In TLS this
+    /// is 0, because an encrypted record must be sent whole.
     #[inline]
     pub(crate) fn try_send(&self, bytes: &[u8]) -> usize {
         match self.session.get() {
@@ -89,11 +89,11 @@ impl Channel {
         }
     }
 
-    /// Nothing more will be sent: says so where TLS has a word for it.
+    /// Ends the sending direction: TLS sends its close alert, plain text sends nothing.
     pub(crate) async fn finish(&self) -> io::Result<()> {
         match self.session.get() {
             None => Ok(()),
-            Some(session) => session.say_goodbye(&self.stream).await,
+            Some(session) => session.send_close(&self.stream).await,
         }
     }
 

@@ -1,4 +1,7 @@
-//! What a server offers: names, and the devices behind them.
+//! Exports: names, and the devices behind them.
+//!
+//! The owner of the volumes implements [`Exports`]; a connection calls it with a name and a
+//! [`Peer`], and gets a device. An export stays open until its last connection ends.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -7,79 +10,81 @@ use std::rc::Rc;
 use forebay_device::{BlockDevice, Device};
 use forebay_rt::sync::Notify;
 
-use crate::handshake::{ExportFacts, Refusal};
+use crate::handshake::{ExportInfo, Refusal};
 use crate::limits::Limits;
 use crate::message::BlockSizes;
 use crate::wire::transmission_flag as flag;
 
-/// Who asks.
+/// A client, as the server knows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Peer {
-    /// Where it connects from, for messages.
+    /// The address that the client connects from, for messages.
     pub address: String,
-    /// The uid of the process, when it came over a Unix socket.
+    /// The uid of the client's process, over a Unix socket.
     pub uid: Option<u32>,
-    /// The name that its TLS certificate proves: the subject's common name, or else the first
-    /// DNS name, e-mail address or URI among its alternative names.
+    /// The name that the client's TLS certificate proves: the subject's common name, or else the
+    /// first DNS name, e-mail address or URI among its alternative names.
     pub identity: Option<String>,
 }
 
-/// One line of a listing.
+/// One export in a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportEntry {
-    /// What a client asks for, such as `POOL/VOLUME`.
+    /// The name that a client asks for, such as `POOL/VOLUME`.
     pub name: String,
-    /// Words for people; may be empty.
+    /// The description for people; may be empty.
     pub description: String,
 }
 
-/// How the owner of an export ends the connections that hold it.
-pub struct Cut {
-    made: Cell<bool>,
+/// A switch with which the owner of an export ends the connections that hold it.
+pub struct Revocation {
+    is_revoked: Cell<bool>,
     changed: Rc<Notify>,
 }
 
-impl Cut {
-    /// Not made yet.
+impl Revocation {
+    /// A switch that is not used yet.
     #[must_use]
     pub fn new() -> Rc<Self> {
-        Rc::new(Self { made: Cell::new(false), changed: Notify::new() })
+        Rc::new(Self { is_revoked: Cell::new(false), changed: Notify::new() })
     }
 
-    /// Ends every connection that was given this: what is in flight is answered first.
-    pub fn make(&self) {
-        self.made.set(true);
+    /// Ends every connection whose handle has this switch. The server answers the requests in
+    /// flight first.
+    pub fn revoke(&self) {
+        self.is_revoked.set(true);
         self.changed.notify_all();
     }
 
-    pub(crate) async fn made(&self) {
-        self.changed.until(|| self.made.get()).await;
+    pub(crate) async fn revoked(&self) {
+        self.changed.until(|| self.is_revoked.get()).await;
     }
 }
 
 /// An open export. It closes when the last connection that holds it ends.
 pub struct ExportHandle {
-    /// What serves it. Connections to one export must share one device, or devices whose flush
-    /// covers the writes of all of them: that is what lets clients use several connections.
+    /// The device that requests go to. Connections to one export must share one device, or
+    /// devices whose flush covers the writes of all of them: the export promises multi-conn.
     pub device: Device,
-    /// Words for people; may be empty.
+    /// The description for people; may be empty.
     pub description: String,
-    /// Refuse writes, whatever the device says.
+    /// Writes are refused, even if the device takes them.
     pub read_only: bool,
-    /// Kept until the connection ends: a use count, a hold.
+    /// A use count of the owner, dropped when the connection ends.
     pub hold: Option<Box<dyn Any>>,
-    /// Ends the connection when it is made.
-    pub cut: Option<Rc<Cut>>,
+    /// Ends the connection when the owner revokes it.
+    pub revocation: Option<Rc<Revocation>>,
 }
 
 impl ExportHandle {
     /// A writable export without a hold.
     #[must_use]
     pub fn new(device: Device) -> Self {
-        Self { device, description: String::new(), read_only: false, hold: None, cut: None }
+        let description = String::new();
+        Self { device, description, read_only: false, hold: None, revocation: None }
     }
 
-    pub(crate) fn facts(&self, limits: &Limits) -> ExportFacts {
+    pub(crate) fn info(&self, limits: &Limits) -> ExportInfo {
         let geometry = self.device.geometry();
         let mut flags = flag::HAS_FLAGS
             | flag::SEND_FLUSH
@@ -87,13 +92,13 @@ impl ExportHandle {
             | flag::SEND_DF
             | flag::SEND_CACHE
             | flag::CAN_MULTI_CONN;
-        if self.is_read_only() {
+        if self.refuses_writes() {
             flags |= flag::READ_ONLY;
         } else {
             flags |= flag::SEND_TRIM | flag::SEND_WRITE_ZEROES | flag::SEND_FAST_ZERO;
         }
         let min_bytes = geometry.block_bytes.max(1);
-        ExportFacts {
+        ExportInfo {
             size_bytes: usable_bytes(&*self.device),
             flags,
             sizes: BlockSizes {
@@ -105,41 +110,41 @@ impl ExportHandle {
         }
     }
 
-    pub(crate) fn is_read_only(&self) -> bool {
+    pub(crate) fn refuses_writes(&self) -> bool {
         self.read_only || self.device.geometry().read_only
     }
 }
 
-/// The size that clients see: whole blocks only.
+/// The size that clients see: the whole blocks of the device.
 pub(crate) fn usable_bytes(device: &dyn BlockDevice) -> u64 {
     let geometry = device.geometry();
     geometry.size_bytes - geometry.size_bytes % u64::from(geometry.block_bytes.max(1))
 }
 
-/// What a server asks when clients ask it.
+/// The exports of a server.
 pub trait Exports {
     /// The exports that `peer` may see.
     fn list(&self, peer: &Peer) -> Vec<ExportEntry>;
 
-    /// Opens `name` for `peer`. Called for facts as well as to serve: it must be cheap, and
-    /// dropping the handle must undo it.
+    /// Opens `name` for `peer`. The handshake calls it for information too, so it must be cheap,
+    /// and dropping the handle must undo it.
     fn open(&self, name: &str, peer: &Peer) -> Result<ExportHandle, Refusal>;
 }
 
-/// The simplest exports: a list that never changes.
+/// A list of exports that never changes.
 #[derive(Default)]
 pub struct FixedExports {
     entries: Vec<(String, Device)>,
 }
 
 impl FixedExports {
-    /// No exports yet.
+    /// An empty list.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// One more. The empty name is what clients get that name none.
+    /// Adds an export. Clients that give no name get the export with the empty name.
     #[must_use]
     pub fn with(mut self, name: &str, device: Device) -> Self {
         self.entries.push((name.to_owned(), device));

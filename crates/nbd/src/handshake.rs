@@ -1,102 +1,111 @@
-//! The server's side of the fixed newstyle handshake, without any I/O: bytes in, bytes out.
+//! The server's side of the fixed newstyle handshake, without any I/O.
 //!
-//! With TLS it is the protocol's FORCEDTLS mode: every option before `STARTTLS` is answered
-//! `ERR_TLS_REQD` without looking at it, and `EXPORT_NAME` ends the connection. `STARTTLS` gives
-//! the bytes to whoever encrypts them ([`Step::StartTls`]); nothing agreed in plain text survives
-//! it.
+//! The client's bytes enter; the server's bytes and the next [`Step`] leave. The connection calls
+//! it, and gives it the exports as a [`Lookup`].
+//!
+//! A server with TLS uses the protocol's FORCEDTLS mode. Before `STARTTLS`, every option gets
+//! `ERR_TLS_REQD` unread, and `EXPORT_NAME` ends the connection. `STARTTLS` discards what was
+//! negotiated in plain text.
 
 use std::fmt;
 
 use crate::message::{BlockSizes, InfoRequest, MetaRequest, OptionReply};
 use crate::wire::{
     self, BASE_ALLOCATION, EXPORT_NAME_PADDING_BYTES, Greeting, MAX_STRING_BYTES,
-    OPTION_HEADER_BYTES, OptionHeader, OptionReplyHeader, WireError, handshake_flag, info, option,
-    reply, transmission_flag,
+    OPTION_HEADER_BYTES, OptionHeader, OptionReplyHeader, WireError, WireFlaw, handshake_flag,
+    info, option, reply, transmission_flag,
 };
 
-/// Longest data of an option: a name and a few queries. Longer ones end the connection.
+/// Bytes of data of an option: a name and a few queries. A longer option ends the connection.
 pub const MAX_OPTION_BYTES: u32 = 16 << 10;
 
-/// The id that `base:allocation` has in replies.
+/// The id of `base:allocation` in replies.
 pub const BASE_ALLOCATION_ID: u32 = 1;
+
+/// Bytes of an export's name that an error text shows.
+const MAX_SHOWN_NAME_BYTES: usize = 64;
+
+/// The handshake flags that this server offers.
+const OFFERED_FLAGS: u16 = handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES;
+
+/// The error text for data after an option that has none.
+const TAKES_NO_DATA: &str = "this option takes no data";
 
 /// What a client learns about an export.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ExportFacts {
+pub struct ExportInfo {
     /// Size in bytes.
     pub size_bytes: u64,
     /// [`wire::transmission_flag`]s.
     pub flags: u16,
     /// Block sizes.
     pub sizes: BlockSizes,
-    /// Words for people; may be empty.
+    /// The description for people; may be empty.
     pub description: String,
 }
 
 /// Why an export was not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// There is none of that name.
+    /// There is no export of that name.
     Unknown,
-    /// Not for this client.
+    /// This client may not open it.
     Denied,
-    /// It is there, but cannot be served now.
+    /// The export exists, but cannot be served now.
     Unavailable,
-    /// The server ends.
+    /// The server is shutting down.
     ShuttingDown,
 }
 
-/// What the handshake asks of the server.
+/// The exports of a server, as one client may see them.
 pub trait Lookup {
     /// Names and descriptions of the exports that this client may see.
     fn list(&mut self) -> Vec<(String, String)>;
-    /// Looks an export up, for facts or to serve it.
-    fn open(&mut self, name: &str) -> Result<ExportFacts, Refusal>;
+    /// Opens an export, for information or to serve it.
+    fn open(&mut self, name: &str) -> Result<ExportInfo, Refusal>;
 }
 
-/// What both sides agreed on.
+/// The result of a handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agreement {
-    /// The export.
+    /// The name of the export.
     pub name: String,
     /// Replies to reads and block status are structured.
     pub structured: bool,
-    /// `base:allocation` was chosen.
+    /// The client chose `base:allocation`.
     pub base_allocation: bool,
 }
 
-/// Where the handshake stands after a step.
+/// What the caller does next. The field of a step is the number of bytes that it consumed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Nothing was consumed: so many bytes must be there before the next step.
+    /// Nothing was consumed: the next step needs this many bytes of input.
     Need(usize),
-    /// So many bytes were consumed; go on.
+    /// Take the next step.
     More(usize),
-    /// So many bytes were consumed; transmission begins.
+    /// Transmission begins.
     Transmit(usize, Agreement),
-    /// The client said goodbye; so many bytes were consumed.
-    Ended(usize),
-    /// So many bytes were consumed; when the answer has left, TLS begins, and with it the next
-    /// option. Bytes that came after those consumed were sent too early, and in plain text: they
-    /// must not be taken for options.
+    /// The client aborted the handshake.
+    Aborted(usize),
+    /// Send the answer, then start TLS; the next option comes through TLS. Further bytes that
+    /// arrived already are plain text, and must not be read as options.
     StartTls(usize),
 }
 
-/// The client broke a rule. What has been written to the output may still be sent; then the
-/// connection ends.
+/// The client broke the protocol. The caller may send the output so far, and ends the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HandshakeError {
-    /// Bytes that are no message.
+    /// A message cannot be decoded.
     Wire(WireError),
-    /// Flags that nobody offered.
+    /// The client has flags that the server did not offer.
     UnknownClientFlags(u32),
-    /// More options than are allowed.
+    /// The client sent more options than this limit.
     TooManyOptions(u32),
-    /// An option longer than is allowed, in bytes.
+    /// An option has this many bytes of data, more than [`MAX_OPTION_BYTES`].
     OptionTooLong(u32),
-    /// `EXPORT_NAME` (which knows no error reply) for something that cannot be opened.
+    /// `EXPORT_NAME`, which has no error reply, named an export that cannot be opened.
     NotOpened(Refusal),
-    /// `EXPORT_NAME` (which knows no error reply) before TLS, on a server that demands it.
+    /// `EXPORT_NAME`, which has no error reply, came before TLS on a server that requires it.
     NotEncrypted,
 }
 
@@ -104,7 +113,9 @@ impl fmt::Display for HandshakeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Wire(e) => write!(f, "handshake: {e}"),
-            Self::UnknownClientFlags(flags) => write!(f, "handshake: client flags {flags:#x}"),
+            Self::UnknownClientFlags(flags) => {
+                write!(f, "handshake: unknown client flags {flags:#x}")
+            }
             Self::TooManyOptions(max) => write!(f, "handshake: more than {max} options"),
             Self::OptionTooLong(len) => {
                 write!(f, "handshake: option of {len} bytes, {MAX_OPTION_BYTES} are allowed")
@@ -123,14 +134,14 @@ impl From<WireError> for HandshakeError {
     }
 }
 
-/// How the handshake stands with TLS.
+/// The state of TLS in a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Encryption {
-    /// There is none here.
-    Never,
-    /// It must come before anything else.
-    Demanded,
-    /// It is there.
+    /// The server has no TLS.
+    Unsupported,
+    /// The client must start TLS before any other option.
+    Required,
+    /// TLS has started.
     Active,
 }
 
@@ -142,24 +153,23 @@ pub struct Handshake {
     options_max: u32,
     client_flags: Option<u32>,
     structured: bool,
-    /// The export that `base:allocation` was chosen for.
+    /// The export that the client chose `base:allocation` for.
     base_allocation_for: Option<String>,
 }
 
 impl Handshake {
-    /// Starts, without TLS; the greeting goes to `out`.
+    /// A handshake without TLS; appends the greeting to `out`.
     pub fn new(options_max: u32, out: &mut Vec<u8>) -> Self {
-        Self::greet(options_max, Encryption::Never, out)
+        Self::greet(options_max, Encryption::Unsupported, out)
     }
 
-    /// The same for a server that demands TLS.
-    pub fn demanding_tls(options_max: u32, out: &mut Vec<u8>) -> Self {
-        Self::greet(options_max, Encryption::Demanded, out)
+    /// A handshake that requires TLS; appends the greeting to `out`.
+    pub fn requiring_tls(options_max: u32, out: &mut Vec<u8>) -> Self {
+        Self::greet(options_max, Encryption::Required, out)
     }
 
     fn greet(options_max: u32, encryption: Encryption, out: &mut Vec<u8>) -> Self {
-        let flags = handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES;
-        out.extend_from_slice(&Greeting { flags }.encode());
+        out.extend_from_slice(&Greeting { flags: OFFERED_FLAGS }.encode());
         Self {
             encryption,
             options_left: options_max,
@@ -178,14 +188,7 @@ impl Handshake {
         out: &mut Vec<u8>,
     ) -> Result<Step, HandshakeError> {
         let Some(client_flags) = self.client_flags else {
-            let Some(bytes) = input.first_chunk::<4>() else { return Ok(Step::Need(4)) };
-            let flags = u32::from_be_bytes(*bytes);
-            let offered = handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES;
-            if flags & !u32::from(offered) != 0 {
-                return Err(HandshakeError::UnknownClientFlags(flags));
-            }
-            self.client_flags = Some(flags);
-            return Ok(Step::More(4));
+            return self.take_client_flags(input);
         };
         if input.len() < OPTION_HEADER_BYTES {
             return Ok(Step::Need(OPTION_HEADER_BYTES));
@@ -206,70 +209,99 @@ impl Handshake {
         }
         self.options_left -= 1;
         let data = &input[OPTION_HEADER_BYTES..end];
-        let no_zeroes = client_flags & u32::from(handshake_flag::NO_ZEROES) != 0;
-        if self.encryption == Encryption::Demanded {
-            match header.option {
-                option::STARTTLS | option::ABORT => {}
-                option::EXPORT_NAME => return Err(HandshakeError::NotEncrypted),
-                other => {
-                    put_error(out, other, reply::ERR_TLS_REQD, "TLS must be started first");
-                    return Ok(Step::More(end));
-                }
+        let is_tls_missing = self.encryption == Encryption::Required;
+        match header.option {
+            option::STARTTLS if self.answer_starttls(data, out) => Ok(Step::StartTls(end)),
+            option::STARTTLS => Ok(Step::More(end)),
+            option::ABORT => {
+                put(out, header.option, &OptionReply::Ack);
+                Ok(Step::Aborted(end))
+            }
+            option::EXPORT_NAME if is_tls_missing => Err(HandshakeError::NotEncrypted),
+            other if is_tls_missing => {
+                put_error(out, other, reply::ERR_TLS_REQD, "start TLS first");
+                Ok(Step::More(end))
+            }
+            option::EXPORT_NAME => {
+                let no_zeroes = client_flags & u32::from(handshake_flag::NO_ZEROES) != 0;
+                let name = answer_export_name(data, no_zeroes, self.offered(), lookup, out)?;
+                Ok(Step::Transmit(end, self.agreement(name)))
+            }
+            option::GO => match answer_info(header.option, data, self.offered(), lookup, out) {
+                Some(name) => Ok(Step::Transmit(end, self.agreement(name))),
+                None => Ok(Step::More(end)),
+            },
+            other => {
+                self.answer_query(other, data, lookup, out);
+                Ok(Step::More(end))
             }
         }
-        match header.option {
-            option::STARTTLS if self.encryption == Encryption::Never => {
-                put_error(out, header.option, reply::ERR_UNSUP, "there is no TLS here");
-            }
-            option::STARTTLS if self.encryption == Encryption::Active => {
-                put_error(out, header.option, reply::ERR_INVALID, "TLS is there already");
-            }
-            option::STARTTLS if data.is_empty() => {
-                put(out, header.option, &OptionReply::Ack);
-                // The flags and the count of options stay: a second greeting is not sent, and
-                // TLS is no way around a limit. Whatever was agreed goes.
+    }
+
+    fn take_client_flags(&mut self, input: &[u8]) -> Result<Step, HandshakeError> {
+        let Some(bytes) = input.first_chunk::<4>() else { return Ok(Step::Need(4)) };
+        let flags = u32::from_be_bytes(*bytes);
+        if flags & !u32::from(OFFERED_FLAGS) != 0 {
+            return Err(HandshakeError::UnknownClientFlags(flags));
+        }
+        self.client_flags = Some(flags);
+        Ok(Step::More(4))
+    }
+
+    /// Answers `STARTTLS`; returns whether TLS begins.
+    fn answer_starttls(&mut self, data: &[u8], out: &mut Vec<u8>) -> bool {
+        let (kind, text) = match self.encryption {
+            Encryption::Unsupported => (reply::ERR_UNSUP, "this server has no TLS"),
+            Encryption::Active => (reply::ERR_INVALID, "TLS has started already"),
+            Encryption::Required if !data.is_empty() => (reply::ERR_INVALID, TAKES_NO_DATA),
+            Encryption::Required => {
+                put(out, option::STARTTLS, &OptionReply::Ack);
+                // The server sends no second greeting, so the flags stay. The count of options
+                // stays too, so that TLS does not raise the limit.
                 self.encryption = Encryption::Active;
                 self.structured = false;
                 self.base_allocation_for = None;
-                return Ok(Step::StartTls(end));
+                return true;
             }
-            option::EXPORT_NAME => {
-                let agreed = export_name(data, no_zeroes, self.offered(), lookup, out)?;
-                return Ok(Step::Transmit(end, self.agreement(agreed)));
-            }
-            option::ABORT => {
-                put(out, header.option, &OptionReply::Ack);
-                return Ok(Step::Ended(end));
-            }
-            option::INFO | option::GO => {
-                let name = answer_info(header.option, data, self.offered(), lookup, out);
-                if let (option::GO, Some(name)) = (header.option, name) {
-                    return Ok(Step::Transmit(end, self.agreement(name)));
-                }
-            }
-            option::LIST if data.is_empty() => {
-                for (name, description) in lookup.list() {
-                    let one = OptionReply::Server { name: &name, description: &description };
-                    put(out, header.option, &one);
-                }
-                put(out, header.option, &OptionReply::Ack);
-            }
-            option::STRUCTURED_REPLY if data.is_empty() => {
-                self.structured = true;
-                put(out, header.option, &OptionReply::Ack);
-            }
-            option::LIST | option::STRUCTURED_REPLY | option::STARTTLS => {
-                put_error(out, header.option, reply::ERR_INVALID, "this option takes no data");
-            }
-            option::LIST_META_CONTEXT | option::SET_META_CONTEXT => {
-                self.answer_meta(header.option, data, lookup, out);
-            }
-            other => put_error(out, other, reply::ERR_UNSUP, "not supported here"),
-        }
-        Ok(Step::More(end))
+        };
+        put_error(out, option::STARTTLS, kind, text);
+        false
     }
 
-    /// The abilities that may be offered as things stand: DF needs structured replies.
+    /// Answers an option that leaves the handshake where it is.
+    fn answer_query(
+        &mut self,
+        option: u32,
+        data: &[u8],
+        lookup: &mut dyn Lookup,
+        out: &mut Vec<u8>,
+    ) {
+        match option {
+            option::INFO => {
+                answer_info(option, data, self.offered(), lookup, out);
+            }
+            option::LIST | option::STRUCTURED_REPLY if !data.is_empty() => {
+                put_error(out, option, reply::ERR_INVALID, TAKES_NO_DATA);
+            }
+            option::LIST => {
+                for (name, description) in lookup.list() {
+                    let entry = OptionReply::Server { name: &name, description: &description };
+                    put(out, option, &entry);
+                }
+                put(out, option, &OptionReply::Ack);
+            }
+            option::STRUCTURED_REPLY => {
+                self.structured = true;
+                put(out, option, &OptionReply::Ack);
+            }
+            option::LIST_META_CONTEXT | option::SET_META_CONTEXT => {
+                self.answer_meta(option, data, lookup, out);
+            }
+            other => put_error(out, other, reply::ERR_UNSUP, "this server does not support it"),
+        }
+    }
+
+    /// The mask of transmission flags that the server may offer now: DF needs structured replies.
     fn offered(&self) -> u16 {
         if self.structured { u16::MAX } else { !transmission_flag::SEND_DF }
     }
@@ -288,7 +320,7 @@ impl Handshake {
     ) {
         let setting = option == option::SET_META_CONTEXT;
         if setting {
-            // Whatever becomes of this one, an earlier choice is over.
+            // This option replaces an earlier choice even when it fails.
             self.base_allocation_for = None;
             if !self.structured {
                 let text = "structured replies must be negotiated first";
@@ -302,7 +334,7 @@ impl Handshake {
         if let Err(refusal) = lookup.open(request.name) {
             return put_refusal(out, option, request.name, refusal);
         }
-        // A listing matches a whole namespace too; choosing needs the name itself.
+        // `LIST_META_CONTEXT` matches a namespace too; `SET_META_CONTEXT` needs the full name.
         let listing_all = !setting && request.queries.is_empty();
         let matches = |query: &&str| *query == BASE_ALLOCATION || (!setting && *query == "base:");
         if listing_all || request.queries.iter().any(matches) {
@@ -316,7 +348,8 @@ impl Handshake {
     }
 }
 
-fn export_name(
+/// Answers `EXPORT_NAME`; returns the name of the export.
+fn answer_export_name(
     data: &[u8],
     no_zeroes: bool,
     offered: u16,
@@ -324,16 +357,16 @@ fn export_name(
     out: &mut Vec<u8>,
 ) -> Result<String, HandshakeError> {
     let name = wire::Fields::new("export name", data).string(data.len() as u64)?;
-    let facts = lookup.open(name).map_err(HandshakeError::NotOpened)?;
-    out.extend_from_slice(&facts.size_bytes.to_be_bytes());
-    out.extend_from_slice(&(facts.flags & offered).to_be_bytes());
+    let info = lookup.open(name).map_err(HandshakeError::NotOpened)?;
+    out.extend_from_slice(&info.size_bytes.to_be_bytes());
+    out.extend_from_slice(&(info.flags & offered).to_be_bytes());
     if !no_zeroes {
         out.resize(out.len() + EXPORT_NAME_PADDING_BYTES, 0);
     }
     Ok(name.to_owned())
 }
 
-/// Answers `INFO` or `GO`; the name when the export is there.
+/// Answers `INFO` or `GO`; returns the name of the export when it can be opened.
 fn answer_info(
     option: u32,
     data: &[u8],
@@ -348,22 +381,22 @@ fn answer_info(
             return None;
         }
     };
-    let facts = match lookup.open(request.name) {
-        Ok(facts) => facts,
+    let export = match lookup.open(request.name) {
+        Ok(export) => export,
         Err(refusal) => {
             put_refusal(out, option, request.name, refusal);
             return None;
         }
     };
-    let export = OptionReply::Export { size_bytes: facts.size_bytes, flags: facts.flags & offered };
-    put(out, option, &export);
+    let (size_bytes, flags) = (export.size_bytes, export.flags & offered);
+    put(out, option, &OptionReply::Export { size_bytes, flags });
     if request.wanted.contains(&info::NAME) {
         put(out, option, &OptionReply::Name(request.name));
     }
-    if request.wanted.contains(&info::DESCRIPTION) && !facts.description.is_empty() {
-        put(out, option, &OptionReply::Description(&facts.description));
+    if request.wanted.contains(&info::DESCRIPTION) && !export.description.is_empty() {
+        put(out, option, &OptionReply::Description(&export.description));
     }
-    put(out, option, &OptionReply::BlockSize(facts.sizes));
+    put(out, option, &OptionReply::BlockSize(export.sizes));
     put(out, option, &OptionReply::Ack);
     Some(request.name.to_owned())
 }
@@ -382,18 +415,20 @@ fn put_error(out: &mut Vec<u8>, option: u32, kind: u32, text: &str) {
 }
 
 fn put_malformed(out: &mut Vec<u8>, option: u32, e: &WireError) {
-    let kind = if e.string_too_long { reply::ERR_TOO_BIG } else { reply::ERR_INVALID };
+    let kind = match e.flaw {
+        WireFlaw::StringTooLong { .. } => reply::ERR_TOO_BIG,
+        _ => reply::ERR_INVALID,
+    };
     put_error(out, option, kind, &e.to_string());
 }
 
 fn put_refusal(out: &mut Vec<u8>, option: u32, name: &str, refusal: Refusal) {
-    const SHOWN_BYTES: usize = 64;
     debug_assert!(name.len() <= MAX_STRING_BYTES);
-    let shown = crate::message::bounded(name, SHOWN_BYTES);
+    let shown = crate::message::bounded(name, MAX_SHOWN_NAME_BYTES);
     let more = if shown.len() < name.len() { "..." } else { "" };
     let (kind, why) = match refusal {
         Refusal::Unknown => (reply::ERR_UNKNOWN, "there is no such export"),
-        Refusal::Denied => (reply::ERR_POLICY, "not allowed for this client"),
+        Refusal::Denied => (reply::ERR_POLICY, "this client may not open it"),
         Refusal::Unavailable => (reply::ERR_UNKNOWN, "it cannot be served now"),
         Refusal::ShuttingDown => (reply::ERR_SHUTDOWN, "the server is shutting down"),
     };

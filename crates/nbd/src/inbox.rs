@@ -1,5 +1,8 @@
-//! The receiving side of a connection: one large buffer, so that one system call brings many
-//! small messages, and large payloads that go straight to where they belong.
+//! The receiving side of a connection.
+//!
+//! Bytes of a [`Channel`] enter; messages and payloads leave. One system call brings many small
+//! messages into one large buffer, and a large payload goes straight into its own buffer. The
+//! server's connection and the client call it.
 
 use std::cell::Cell;
 use std::io;
@@ -9,7 +12,7 @@ use forebay_device::IoBuf;
 
 use crate::channel::Channel;
 
-/// Payloads longer than this are received in place instead of through the buffer.
+/// A payload longer than this is received into its own buffer, without a copy.
 const IN_PLACE_BYTES: usize = 32 << 10;
 
 pub(crate) struct Inbox {
@@ -18,19 +21,19 @@ pub(crate) struct Inbox {
     buf: Option<IoBuf>,
     start: usize,
     end: usize,
-    /// A message began to arrive and is not whole: its number. Else 0.
+    /// The number of the message of which a part has arrived; 0 between messages.
     partial: Rc<Cell<u64>>,
     messages: u64,
 }
 
 impl Inbox {
-    /// Receives from `channel`. `partial` tells a watchdog which message is incomplete.
+    /// Receives from `channel`. The watchdog reads in `partial` which message is incomplete.
     pub(crate) fn new(channel: Rc<Channel>, buffer_bytes: usize, partial: Rc<Cell<u64>>) -> Self {
         let buf = Some(IoBuf::recycled(buffer_bytes));
         Self { channel, buf, start: 0, end: 0, partial, messages: 0 }
     }
 
-    /// What has arrived and not been consumed.
+    /// The bytes that have arrived and are not consumed.
     #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.buf.as_ref().expect("no receive is running")[self.start..self.end]
@@ -46,14 +49,14 @@ impl Inbox {
         }
     }
 
-    /// The next message begins here: the clock of the watchdog starts anew.
+    /// Begins the next message, for which the watchdog starts its clock again.
     #[inline]
     pub(crate) fn begin_message(&mut self) {
         self.messages += 1;
     }
 
-    /// Waits until `len` bytes are there (at most the buffer's size). `Ok(false)`: the stream
-    /// ended before that.
+    /// Waits until `len` bytes have arrived (at most the buffer's size). `Ok(false)` means that the
+    /// stream ended before that.
     pub(crate) async fn fill(&mut self, len: usize, mid_message: bool) -> io::Result<bool> {
         while self.end - self.start < len {
             if mid_message || self.start != self.end {
@@ -83,8 +86,8 @@ impl Inbox {
         Ok(got)
     }
 
-    /// Fills `into` with the next bytes. `Ok(None)`: the stream ended before they were all there,
-    /// and what came is lost.
+    /// Fills `into` with the next bytes. `Ok(None)` means that the stream ended before that; the
+    /// bytes that came are discarded.
     pub(crate) async fn take(&mut self, into: IoBuf) -> io::Result<Option<IoBuf>> {
         let len = into.len();
         if self.end - self.start < len && len <= IN_PLACE_BYTES && !self.fill(len, true).await? {
@@ -126,7 +129,7 @@ impl Inbox {
         }
     }
 
-    /// Throws the next `len` bytes away. `Ok(false)`: the stream ended before that.
+    /// Discards the next `len` bytes. `Ok(false)` means that the stream ended before that.
     pub(crate) async fn skip(&mut self, mut len: u64) -> io::Result<bool> {
         while len > 0 {
             if self.start == self.end && !self.fill(1, true).await? {

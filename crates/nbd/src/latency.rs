@@ -1,8 +1,11 @@
-//! A histogram of latencies: constant memory, every value kept to within 1/128 of itself.
+//! Latency histogram.
+//!
+//! Latencies enter; count, mean, extremes and percentiles leave. Memory is constant, and a
+//! percentile is at most 1/128 above the true value. The load generator calls it.
 
 use forebay_units::Nanos;
 
-/// Buckets per doubling, as a power of two.
+/// Buckets per doubling of the latency, as a power of two.
 const STEP_BITS: u32 = 7;
 const STEPS: usize = 1 << STEP_BITS;
 /// Values of 2^44 ns (almost five hours) and more share the last bucket.
@@ -45,13 +48,13 @@ fn top_of(bucket: usize) -> u64 {
 }
 
 impl Latencies {
-    /// Nothing yet.
+    /// An empty histogram.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds one.
+    /// Adds one latency.
     #[inline]
     pub fn add(&mut self, latency: Nanos) {
         self.buckets[bucket_of(latency.0)] += 1;
@@ -61,7 +64,7 @@ impl Latencies {
         self.max_ns = self.max_ns.max(latency.0);
     }
 
-    /// Adds all of another.
+    /// Adds all latencies of `other`.
     pub fn merge(&mut self, other: &Self) {
         for (mine, theirs) in self.buckets.iter_mut().zip(&other.buckets) {
             *mine += theirs;
@@ -72,13 +75,13 @@ impl Latencies {
         self.max_ns = self.max_ns.max(other.max_ns);
     }
 
-    /// How many there are.
+    /// The number of latencies.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// The mean; zero when there are none.
+    /// The mean; zero when the histogram is empty.
     #[must_use]
     pub fn mean(&self) -> Nanos {
         if self.count == 0 {
@@ -87,20 +90,20 @@ impl Latencies {
         Nanos((self.sum_ns / u128::from(self.count)) as u64)
     }
 
-    /// The shortest, exactly; zero when there are none.
+    /// The shortest latency, exactly; zero when the histogram is empty.
     #[must_use]
     pub fn min(&self) -> Nanos {
         if self.count == 0 { Nanos::ZERO } else { Nanos(self.min_ns) }
     }
 
-    /// The longest, exactly.
+    /// The longest latency, exactly.
     #[must_use]
     pub fn max(&self) -> Nanos {
         Nanos(self.max_ns)
     }
 
-    /// The value that `percent` of all do not exceed, never less than the true one and at most
-    /// 1/128 more; zero when there are none.
+    /// The latency that `percent` of all do not exceed: never below the true value, and at most
+    /// 1/128 above it. Zero when the histogram is empty.
     #[must_use]
     pub fn percentile(&self, percent: f64) -> Nanos {
         let rank = (percent / 100.0 * self.count as f64).ceil().max(1.0) as u64;
@@ -108,7 +111,7 @@ impl Latencies {
         for (bucket, count) in self.buckets.iter().enumerate() {
             seen += count;
             if seen >= rank {
-                // The last bucket has no top of its own.
+                // The last bucket has no upper bound.
                 let top = if bucket == BUCKETS - 1 { u64::MAX } else { top_of(bucket) };
                 return Nanos(top.min(self.max_ns));
             }

@@ -1,28 +1,28 @@
-//! What one client may ask of the server, and what all of them together may.
+//! Limits on one client, and on all clients together.
 
 use forebay_units::Nanos;
 
-/// Bounds on clients. A client that runs into one that is a matter of pace waits; one that breaks
-/// a rule loses its connection, and nothing else happens.
+/// Bounds on clients. A client that reaches a memory bound waits. A client that exceeds another
+/// bound loses its connection; other connections are not affected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections at a time; further ones are closed at once.
+    /// Connections at a time; the server closes further connections at once.
     pub connections_max: usize,
-    /// Options before transmission must begin.
+    /// Options that a client may send before transmission begins.
     pub options_max: u32,
     /// Time for the whole handshake.
     pub handshake_deadline: Nanos,
-    /// Time for one request to arrive whole once its first byte came, and for one batch of
-    /// replies to be taken. A connection that is idle between requests may stay so for ever.
+    /// Time for the rest of a request after its first byte, and for the client to take one batch
+    /// of replies. A connection may be idle between requests without a bound.
     pub stall_deadline: Nanos,
     /// Longest read or write, in bytes.
     pub request_max_bytes: u32,
-    /// Bytes of requests and replies in memory for one connection; at least one longest request
-    /// always fits.
+    /// Bytes of requests and replies in memory for one connection. At least one request of the
+    /// maximum length always fits.
     pub connection_bytes_max: u64,
     /// The same for all connections together.
     pub total_bytes_max: u64,
-    /// Bytes of the receive buffer of a connection: what one system call can bring.
+    /// Bytes of the receive buffer of a connection: one receive brings at most this much.
     pub receive_buffer_bytes: usize,
     /// Extents in one block status reply.
     pub extents_max: usize,
@@ -45,14 +45,14 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The same with every bound at least as large as correctness asks.
+    /// The same limits, with every bound raised to the minimum that correctness needs.
     #[must_use]
-    pub fn sane(mut self) -> Self {
+    pub fn with_minimums(mut self) -> Self {
         self.request_max_bytes = self.request_max_bytes.max(4096);
         let one = u64::from(self.request_max_bytes);
         self.connection_bytes_max = self.connection_bytes_max.max(one);
         self.total_bytes_max = self.total_bytes_max.max(one);
-        // The longest option must fit, and small writes are assembled here.
+        // The buffer holds the longest option, and the payloads of small writes.
         self.receive_buffer_bytes = self.receive_buffer_bytes.max(64 << 10);
         self.extents_max = self.extents_max.max(1);
         self

@@ -1,13 +1,15 @@
-//! The messages of varying length: what options carry, and what their replies and the chunks of
-//! structured replies carry.
+//! The messages of variable length: the data of options, of their replies and of reply chunks.
+//!
+//! Bytes enter and structs leave, and the other way round. Decoding takes any bytes, as in
+//! [`crate::wire`]; lists and texts are bounded. The handshake and both sides call it.
 
-use crate::wire::{Fields, MAX_STRING_BYTES, WireError, info, reply};
+use crate::wire::{Fields, MAX_STRING_BYTES, WireError, WireFlaw, info, reply};
 
-/// Most queries of one metadata context option.
+/// Queries in one metadata context option.
 pub const MAX_QUERIES: u32 = 64;
-/// Most facts asked for in one option.
+/// Kinds of information that a client may ask for in one option.
 pub const MAX_INFO_REQUESTS: u16 = 64;
-/// Most bytes of an error text; longer ones are cut.
+/// Bytes of an error text; a longer text is cut.
 pub const MAX_ERROR_TEXT_BYTES: usize = 256;
 
 /// `text` cut to at most `max_bytes`, at a character boundary.
@@ -26,12 +28,12 @@ fn put_string32(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-/// What `INFO` and `GO` carry.
+/// The data of `INFO` and `GO`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InfoRequest<'a> {
     /// The export.
     pub name: &'a str,
-    /// Which [`info`] the client wants; what it does not know it ignores.
+    /// The kinds of [`info`] that the client asks for.
     pub wanted: Vec<u16>,
 }
 
@@ -52,7 +54,8 @@ impl<'a> InfoRequest<'a> {
         let name = fields.string(u64::from(len))?;
         let count = fields.u16()?;
         if count > MAX_INFO_REQUESTS {
-            return Err(WireError::new("info request", format!("{count} facts asked for")));
+            let (count, max) = (count.into(), MAX_INFO_REQUESTS.into());
+            return Err(fields.error(WireFlaw::TooManyEntries { count, max }));
         }
         let wanted = (0..count).map(|_| fields.u16()).collect::<Result<_, _>>()?;
         fields.end()?;
@@ -60,7 +63,7 @@ impl<'a> InfoRequest<'a> {
     }
 }
 
-/// What `LIST_META_CONTEXT` and `SET_META_CONTEXT` carry.
+/// The data of `LIST_META_CONTEXT` and `SET_META_CONTEXT`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MetaRequest<'a> {
     /// The export.
@@ -86,7 +89,7 @@ impl<'a> MetaRequest<'a> {
         let name = fields.string(u64::from(len))?;
         let count = fields.u32()?;
         if count > MAX_QUERIES {
-            return Err(WireError::new("metadata request", format!("{count} queries")));
+            return Err(fields.error(WireFlaw::TooManyEntries { count, max: MAX_QUERIES }));
         }
         let mut queries = Vec::new();
         for _ in 0..count {
@@ -101,9 +104,9 @@ impl<'a> MetaRequest<'a> {
 /// Block sizes of an export, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockSizes {
-    /// Offsets and lengths are multiples of it.
+    /// Offsets and lengths must be multiples of it.
     pub min_bytes: u32,
-    /// What works best.
+    /// The size that performs best.
     pub preferred_bytes: u32,
     /// The longest read or write.
     pub max_bytes: u32,
@@ -112,16 +115,16 @@ pub struct BlockSizes {
 /// The data of a reply to an option.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OptionReply<'a> {
-    /// Done.
+    /// The option succeeded; its last reply.
     Ack,
-    /// One export, and words for people.
+    /// One export and its description.
     Server {
         /// Its name.
         name: &'a str,
         /// Its description.
         description: &'a str,
     },
-    /// Size and abilities.
+    /// Size and features.
     Export {
         /// Size in bytes.
         size_bytes: u64,
@@ -130,11 +133,11 @@ pub enum OptionReply<'a> {
     },
     /// The canonical name.
     Name(&'a str),
-    /// Words for people.
+    /// The description for people.
     Description(&'a str),
     /// Block sizes.
     BlockSize(BlockSizes),
-    /// A fact that is not known here.
+    /// A kind of information that this crate does not know.
     OtherInfo(u16),
     /// A metadata context.
     MetaContext {
@@ -143,11 +146,11 @@ pub enum OptionReply<'a> {
         /// Its name.
         name: &'a str,
     },
-    /// An error with words.
+    /// An error.
     Error {
         /// Which of [`reply`].
         kind: u32,
-        /// Words for people.
+        /// The text for people.
         text: &'a str,
     },
 }
@@ -169,7 +172,7 @@ impl<'a> OptionReply<'a> {
         }
     }
 
-    /// Appends the bytes after the header. Words longer than the protocol allows are cut.
+    /// Appends the bytes after the header. Text longer than the protocol allows is cut.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Ack => {}
@@ -215,7 +218,7 @@ impl<'a> OptionReply<'a> {
             fields.string(len)
         };
         if kind & reply::ERROR_BIT != 0 {
-            // Words are a courtesy: those that are no text do not make the error another one.
+            // The error keeps its meaning when its text is not UTF-8.
             let text = rest_as_text(&mut fields).unwrap_or_default();
             return Ok(Self::Error { kind, text });
         }
@@ -243,9 +246,7 @@ impl<'a> OptionReply<'a> {
                     Self::OtherInfo(other)
                 }
             },
-            other => {
-                return Err(WireError::new("option reply", format!("unknown kind {other}")));
-            }
+            kind => return Err(fields.error(WireFlaw::UnknownKind { kind })),
         };
         fields.end()?;
         Ok(out)
@@ -266,7 +267,7 @@ pub struct Extent {
 pub struct StatusPayload {
     /// The metadata context.
     pub context: u32,
-    /// Extents from the request's offset on, at least one.
+    /// Extents from the request's offset on; at least one.
     pub extents: Vec<Extent>,
 }
 
@@ -289,7 +290,7 @@ impl StatusPayload {
             extents.push(Extent { len_bytes: fields.u32()?, flags: fields.u32()? });
         }
         if extents.is_empty() || extents.iter().any(|e| e.len_bytes == 0) {
-            return Err(WireError::new("block status", "an empty extent, or none"));
+            return Err(fields.error(WireFlaw::EmptyExtent));
         }
         Ok(Self { context, extents })
     }
@@ -300,9 +301,9 @@ impl StatusPayload {
 pub struct ErrorPayload<'a> {
     /// An [`crate::wire::errno`].
     pub error: u32,
-    /// Words for people.
+    /// The text for people.
     pub text: &'a str,
-    /// Where, in chunks of the kind that says so.
+    /// Where the error is, in chunks of the kind that carries it.
     pub offset_bytes: Option<u64>,
 }
 
@@ -327,7 +328,7 @@ impl<'a> ErrorPayload<'a> {
         let offset_bytes = if with_offset { Some(fields.u64()?) } else { None };
         fields.end()?;
         if error == 0 {
-            return Err(WireError::new("error chunk", "an error that is none"));
+            return Err(fields.error(WireFlaw::NoError));
         }
         Ok(Self { error, text, offset_bytes })
     }

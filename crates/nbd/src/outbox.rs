@@ -1,4 +1,9 @@
-//! The sending side of a connection: whatever is pushed while a send runs leaves in the next one.
+//! The sending side of a connection.
+//!
+//! Messages enter in any number of tasks; one task sends them, in order, as one stream. Messages
+//! that are pushed during a send leave together in the next one. The charge of a message returns
+//! to the release function once the message was sent or dropped. The server's connection and the
+//! client call it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -11,40 +16,47 @@ use forebay_device::IoBytes;
 
 use crate::channel::Channel;
 
-/// Payloads up to this are copied next to their headers: that is cheaper than a send of their own.
-const COPIED_BYTES: usize = 32 << 10;
-/// Copied bytes are cut into pieces of about this size, so that no vector grows without end.
-const PIECE_BYTES: usize = 512 << 10;
-/// So many bytes are worth a send of their own before the task that sends has its turn: the other
-/// side works on them while this one makes the rest.
-const EAGER_BYTES: usize = 32 << 10;
+/// A payload up to this length is copied behind its header, which is cheaper than a second send.
+const MAX_COPIED_BYTES: usize = 32 << 10;
+/// A buffer of copied bytes is closed at this length, so that no vector grows without a bound.
+const BUFFER_BYTES: usize = 512 << 10;
+/// This many queued bytes are sent before the sending task has its turn. The peer works on them
+/// while this side makes the rest.
+const EAGER_SEND_BYTES: usize = 32 << 10;
 
-enum Piece {
-    Bytes(Vec<u8>),
+/// Bytes of one send.
+enum SendBuffer {
+    /// Headers and copied payloads.
+    Copied(Vec<u8>),
+    /// One payload.
     Payload(IoBytes),
 }
 
 #[derive(Default)]
 struct Queue {
-    pieces: VecDeque<Piece>,
+    buffers: VecDeque<SendBuffer>,
+    /// Copied bytes behind all buffers.
     tail: Vec<u8>,
     charge_bytes: u64,
+    /// The memory of an earlier tail, for the next one.
     spare: Vec<u8>,
 }
 
-/// Called with the bytes that were charged for what has left, or will never leave.
+/// Called with the charge of messages that were sent, or dropped after a failed send.
 type Release = Box<dyn Fn(u64)>;
 
+/// The queue of one connection, and what its sending task needs.
 pub(crate) struct Outbox {
     channel: Rc<Channel>,
     queue: RefCell<Queue>,
     waker: RefCell<Option<Waker>>,
-    closed: Cell<bool>,
-    broken: Cell<bool>,
+    is_closed: Cell<bool>,
+    /// A send has failed.
+    is_broken: Cell<bool>,
     /// The number of the batch that is being sent; 0 when none is.
     sending: Cell<u64>,
-    /// The stream has taken less than it was offered since the last batch.
-    full: Cell<bool>,
+    /// The stream has taken less than a push offered since the last batch.
+    stream_is_full: Cell<bool>,
     release: Release,
 }
 
@@ -54,18 +66,18 @@ impl Outbox {
             channel,
             queue: RefCell::default(),
             waker: RefCell::default(),
-            closed: Cell::new(false),
-            broken: Cell::new(false),
+            is_closed: Cell::new(false),
+            is_broken: Cell::new(false),
             sending: Cell::new(0),
-            full: Cell::new(false),
+            stream_is_full: Cell::new(false),
             release,
         }
     }
 
-    /// Queues a message and its payload. `charge_bytes` come back through the release function.
+    /// Queues a message and its payload. `charge_bytes` returns through the release function.
     #[inline]
     pub(crate) fn push(&self, head: &[u8], payload: Option<&[u8]>, charge_bytes: u64) {
-        if self.broken.get() {
+        if self.is_broken.get() {
             return (self.release)(charge_bytes);
         }
         let mut queue = self.queue.borrow_mut();
@@ -74,7 +86,7 @@ impl Outbox {
             queue.tail.extend_from_slice(payload);
         }
         queue.charge_bytes += charge_bytes;
-        if queue.tail.len() >= EAGER_BYTES && queue.pieces.is_empty() && self.may_send_now() {
+        if queue.tail.len() >= EAGER_SEND_BYTES && queue.buffers.is_empty() && self.may_send_now() {
             let sent = self.channel.try_send(&queue.tail);
             if sent == queue.tail.len() {
                 queue.tail.clear();
@@ -83,40 +95,40 @@ impl Outbox {
                 return (self.release)(charge_bytes);
             }
             queue.tail.drain(..sent);
-            self.full.set(true);
+            self.stream_is_full.set(true);
         }
-        if queue.tail.len() >= PIECE_BYTES {
+        if queue.tail.len() >= BUFFER_BYTES {
             queue.seal();
         }
         drop(queue);
         self.wake();
     }
 
-    /// Whether nothing is on its way that must leave first.
+    /// Whether no earlier bytes must be sent first.
     fn may_send_now(&self) -> bool {
-        self.sending.get() == 0 && !self.full.get()
+        self.sending.get() == 0 && !self.stream_is_full.get()
     }
 
-    /// Queues a message with a payload that is not copied when it is long.
+    /// Queues a message and its payload, which is not copied when it is long.
     pub(crate) fn push_large(&self, head: &[u8], payload: IoBytes, charge_bytes: u64) {
-        if payload.len() <= COPIED_BYTES {
+        if payload.len() <= MAX_COPIED_BYTES {
             return self.push(head, Some(&payload), charge_bytes);
         }
-        if self.broken.get() {
+        if self.is_broken.get() {
             return (self.release)(charge_bytes);
         }
         let mut queue = self.queue.borrow_mut();
         queue.tail.extend_from_slice(head);
         queue.seal();
-        queue.pieces.push_back(Piece::Payload(payload));
+        queue.buffers.push_back(SendBuffer::Payload(payload));
         queue.charge_bytes += charge_bytes;
         drop(queue);
         self.wake();
     }
 
     /// Whether a payload of this length is copied by [`Outbox::push_large`].
-    pub(crate) fn copies(len_bytes: usize) -> bool {
-        len_bytes <= COPIED_BYTES
+    pub(crate) fn copies_payload(len_bytes: usize) -> bool {
+        len_bytes <= MAX_COPIED_BYTES
     }
 
     #[inline]
@@ -126,9 +138,9 @@ impl Outbox {
         }
     }
 
-    /// Nothing more will be pushed: [`Outbox::run`] ends when the queue is empty.
+    /// Ends the queue: [`Outbox::run`] returns when it is empty. No push may follow.
     pub(crate) fn close(&self) {
-        self.closed.set(true);
+        self.is_closed.set(true);
         self.wake();
     }
 
@@ -137,17 +149,17 @@ impl Outbox {
         self.sending.get()
     }
 
-    /// Sends until [`Outbox::close`], or until a send fails; then everything queued is dropped,
-    /// and the stream is shut down so that the receiving side learns of it too.
+    /// Sends until [`Outbox::close`], or until a send fails. After a failure the queue is dropped,
+    /// and the stream is shut down so that the receiving side ends too.
     pub(crate) async fn run(&self) -> io::Result<()> {
         let mut batch = 0;
         loop {
             let waiting = poll_fn(|cx| {
                 let queue = self.queue.borrow();
-                if !queue.tail.is_empty() || !queue.pieces.is_empty() {
+                if !queue.tail.is_empty() || !queue.buffers.is_empty() {
                     return Poll::Ready(true);
                 }
-                if self.closed.get() {
+                if self.is_closed.get() {
                     return Poll::Ready(false);
                 }
                 let mut waker = self.waker.borrow_mut();
@@ -162,13 +174,13 @@ impl Outbox {
             self.sending.set(batch);
             let outcome = if more { self.send_batch().await } else { self.channel.finish().await };
             self.sending.set(0);
-            self.full.set(false);
+            self.stream_is_full.set(false);
             if !more {
-                // Every reply has left: whether the peer hears the farewell is its own affair.
+                // Every reply was sent; a failure to announce the end changes nothing.
                 return Ok(());
             }
             if let Err(e) = outcome {
-                self.broken.set(true);
+                self.is_broken.set(true);
                 let dropped = std::mem::take(&mut *self.queue.borrow_mut());
                 (self.release)(dropped.charge_bytes);
                 self.channel.shutdown();
@@ -178,26 +190,26 @@ impl Outbox {
     }
 
     async fn send_batch(&self) -> io::Result<()> {
-        let (mut pieces, tail, charge_bytes) = {
+        let (mut buffers, tail, charge_bytes) = {
             let mut queue = self.queue.borrow_mut();
             let spare = std::mem::take(&mut queue.spare);
             let tail = std::mem::replace(&mut queue.tail, spare);
-            (std::mem::take(&mut queue.pieces), tail, std::mem::take(&mut queue.charge_bytes))
+            (std::mem::take(&mut queue.buffers), tail, std::mem::take(&mut queue.charge_bytes))
         };
         let mut outcome = Ok(());
-        while let Some(piece) = pieces.pop_front() {
+        while let Some(buffer) = buffers.pop_front() {
             if outcome.is_ok() {
-                outcome = match piece {
-                    Piece::Bytes(bytes) => self.channel.send_all(bytes).await.0,
-                    Piece::Payload(bytes) => self.channel.send_all(bytes).await.0,
+                outcome = match buffer {
+                    SendBuffer::Copied(bytes) => self.channel.send_all(bytes).await.0,
+                    SendBuffer::Payload(bytes) => self.channel.send_all(bytes).await.0,
                 };
             }
         }
         if outcome.is_ok() && !tail.is_empty() {
             let (sent, mut tail) = self.channel.send_all(tail).await;
             outcome = sent;
-            // One vector goes back and forth; a large one is not kept for an idle connection.
-            if tail.capacity() <= PIECE_BYTES * 2 {
+            // The two vectors take turns; an idle connection does not keep a large one.
+            if tail.capacity() <= BUFFER_BYTES * 2 {
                 tail.clear();
                 self.queue.borrow_mut().spare = tail;
             }
@@ -210,6 +222,6 @@ impl Outbox {
 impl Queue {
     fn seal(&mut self) {
         let bytes = std::mem::take(&mut self.tail);
-        self.pieces.push_back(Piece::Bytes(bytes));
+        self.buffers.push_back(SendBuffer::Copied(bytes));
     }
 }

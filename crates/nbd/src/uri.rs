@@ -1,15 +1,24 @@
-//! NBD URIs: `nbd+unix:///EXPORT?socket=PATH` and `nbd://HOST[:PORT]/EXPORT`; and in TLS
-//! `nbds+unix://` and `nbds://`, with `tls-certificates=FOLDER` and `tls-hostname=NAME` after `?`.
+//! NBD URIs.
+//!
+//! Text enters, a [`Uri`] leaves: `nbd://HOST[:PORT]/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`,
+//! and with TLS `nbds://` and `nbds+unix://`, which take `tls-certificates=FOLDER` and
+//! `tls-hostname=NAME` after the `?`. The client calls it.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// The port of NBD.
+use crate::message::bounded;
+use crate::wire::MAX_STRING_BYTES;
+
+/// The TCP port of NBD.
 pub const DEFAULT_PORT: u16 = 10809;
 
-/// Where a server is.
+/// Bytes of a wrong URI that an error shows.
+const MAX_SHOWN_BYTES: usize = 200;
+
+/// The address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Address {
     /// A Unix socket.
     Unix(PathBuf),
     /// A host and its port.
@@ -21,7 +30,7 @@ pub enum Place {
     },
 }
 
-/// What an `nbds` URI says of TLS.
+/// The TLS parameters of an `nbds` URI.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UriTls {
     /// The folder of the client's certificates.
@@ -34,24 +43,71 @@ pub struct UriTls {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Uri {
     /// The server.
-    pub place: Place,
+    pub address: Address,
     /// The export; may be empty.
     pub export: String,
-    /// TLS is demanded, and how.
+    /// The TLS parameters; `None` means plain text.
     pub tls: Option<UriTls>,
 }
 
-/// Text that is no such URI, and how one looks.
+/// Text that is not an NBD URI.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UriError(String);
+pub struct UriError {
+    /// The text, cut to a bounded length.
+    pub text: String,
+    /// What is wrong with it.
+    pub flaw: UriFlaw,
+}
+
+/// What is wrong with a URI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UriFlaw {
+    /// There is no `://`.
+    NoScheme,
+    /// The scheme is not one of NBD.
+    UnknownScheme,
+    /// A `%` escape is malformed, or does not give UTF-8.
+    BadEscape,
+    /// The name of the export is longer than the protocol allows.
+    ExportTooLong,
+    /// A Unix URI has a host.
+    HostBeforePath,
+    /// A Unix URI has no `socket` parameter.
+    NoSocket,
+    /// The `socket` parameter is empty or malformed.
+    BadSocket,
+    /// A TCP URI has no host.
+    NoHost,
+    /// An IPv6 address has no closing bracket.
+    NoClosingBracket,
+    /// The port is not a number up to 65535.
+    BadPort,
+}
+
+impl fmt::Display for UriFlaw {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoScheme => "is not an NBD URI",
+            Self::UnknownScheme => "is neither nbd:// nor nbds://, nor one of them with +unix",
+            Self::BadEscape => "has a malformed % escape",
+            Self::ExportTooLong => "names an export longer than 4096 bytes",
+            Self::HostBeforePath => "has a host before its path",
+            Self::NoSocket => "has no ?socket=PATH",
+            Self::BadSocket => "has a malformed socket path",
+            Self::NoHost => "names no host",
+            Self::NoClosingBracket => "lacks a closing bracket",
+            Self::BadPort => "has a malformed port",
+        })
+    }
+}
 
 impl fmt::Display for UriError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{}; write for example nbd+unix:///tank/vol?socket=/run/forebay.sock or \
+            "'{}' {}; write for example nbd+unix:///tank/vol?socket=/run/forebay.sock or \
              nbd://127.0.0.1:10809/tank/vol",
-            self.0
+            self.text, self.flaw
         )
     }
 }
@@ -61,66 +117,75 @@ impl std::error::Error for UriError {}
 impl Uri {
     /// Reads a URI.
     pub fn parse(text: &str) -> Result<Self, UriError> {
-        let bad = |why: &str| UriError(format!("'{}' {why}", crate::message::bounded(text, 200)));
-        let (scheme, rest) = text.split_once("://").ok_or_else(|| bad("is not an NBD URI"))?;
+        let error = |flaw| UriError { text: bounded(text, MAX_SHOWN_BYTES).to_owned(), flaw };
+        Self::parse_parts(text).map_err(error)
+    }
+
+    fn parse_parts(text: &str) -> Result<Self, UriFlaw> {
+        let (scheme, rest) = text.split_once("://").ok_or(UriFlaw::NoScheme)?;
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-        let export = decode(path).ok_or_else(|| bad("has a bad % escape"))?;
-        if export.len() > crate::wire::MAX_STRING_BYTES {
-            return Err(bad("names an export longer than 4096 bytes"));
+        let export = unescape(path).ok_or(UriFlaw::BadEscape)?;
+        if export.len() > MAX_STRING_BYTES {
+            return Err(UriFlaw::ExportTooLong);
         }
-        let parameter = |name: &str| {
-            let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
-            pairs.find(|(key, _)| *key == name).map(|(_, value)| decode(value))
+        let tls = match scheme {
+            "nbds" | "nbds+unix" => Some(UriTls {
+                certificates: parameter(query, "tls-certificates")?.map(PathBuf::from),
+                hostname: parameter(query, "tls-hostname")?,
+            }),
+            _ => None,
         };
-        let tls = match scheme.starts_with("nbds") {
-            false => None,
-            true => {
-                let bad = || bad("has a bad % escape");
-                let certificates = parameter("tls-certificates").map(|v| v.ok_or_else(bad));
-                let hostname = parameter("tls-hostname").map(|v| v.ok_or_else(bad));
-                let certificates = certificates.transpose()?.map(PathBuf::from);
-                Some(UriTls { certificates, hostname: hostname.transpose()? })
-            }
+        let address = match scheme {
+            "nbd+unix" | "nbds+unix" => unix_address(authority, query)?,
+            "nbd" | "nbds" => tcp_address(authority)?,
+            _ => return Err(UriFlaw::UnknownScheme),
         };
-        let place = match scheme {
-            "nbd+unix" | "nbds+unix" => {
-                if !authority.is_empty() {
-                    return Err(bad("has a host before its path"));
-                }
-                let socket = parameter("socket");
-                let path = socket.ok_or_else(|| bad("does not say ?socket=PATH"))?;
-                let path = path.filter(|path| !path.is_empty());
-                Place::Unix(path.ok_or_else(|| bad("has a bad socket path"))?.into())
-            }
-            "nbd" | "nbds" => {
-                let (host, port) = match authority.strip_prefix('[') {
-                    Some(rest) => {
-                        let (host, rest) = rest.split_once(']').ok_or_else(|| bad("lacks a ]"))?;
-                        (host, rest.strip_prefix(':'))
-                    }
-                    None => match authority.split_once(':') {
-                        Some((host, port)) => (host, Some(port)),
-                        None => (authority, None),
-                    },
-                };
-                if host.is_empty() {
-                    return Err(bad("names no host"));
-                }
-                let port = match port {
-                    Some(digits) => digits.parse().map_err(|_| bad("has a bad port"))?,
-                    None => DEFAULT_PORT,
-                };
-                Place::Tcp { host: host.to_owned(), port }
-            }
-            _ => return Err(bad("is neither nbd://, nbds:// nor one of them with +unix")),
-        };
-        Ok(Self { place, export, tls })
+        Ok(Self { address, export, tls })
     }
 }
 
-/// Undoes % escapes; `None` when one is broken or the result is not UTF-8.
-fn decode(text: &str) -> Option<String> {
+/// The value of `name` in `query`, without escapes.
+fn parameter(query: &str, name: &str) -> Result<Option<String>, UriFlaw> {
+    let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+    let value = pairs.find(|(key, _)| *key == name).map(|(_, value)| value);
+    value.map(|value| unescape(value).ok_or(UriFlaw::BadEscape)).transpose()
+}
+
+fn unix_address(authority: &str, query: &str) -> Result<Address, UriFlaw> {
+    if !authority.is_empty() {
+        return Err(UriFlaw::HostBeforePath);
+    }
+    let path = parameter(query, "socket").map_err(|_| UriFlaw::BadSocket)?;
+    match path.ok_or(UriFlaw::NoSocket)? {
+        path if path.is_empty() => Err(UriFlaw::BadSocket),
+        path => Ok(Address::Unix(path.into())),
+    }
+}
+
+fn tcp_address(authority: &str) -> Result<Address, UriFlaw> {
+    let (host, port) = match authority.strip_prefix('[') {
+        Some(rest) => {
+            let (host, rest) = rest.split_once(']').ok_or(UriFlaw::NoClosingBracket)?;
+            (host, rest.strip_prefix(':'))
+        }
+        None => match authority.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (authority, None),
+        },
+    };
+    if host.is_empty() {
+        return Err(UriFlaw::NoHost);
+    }
+    let port = match port {
+        Some(digits) => digits.parse().map_err(|_| UriFlaw::BadPort)?,
+        None => DEFAULT_PORT,
+    };
+    Ok(Address::Tcp { host: host.to_owned(), port })
+}
+
+/// Replaces % escapes; `None` when one is malformed or the result is not UTF-8.
+fn unescape(text: &str) -> Option<String> {
     let mut out = Vec::with_capacity(text.len());
     let mut bytes = text.bytes();
     while let Some(byte) = bytes.next() {
@@ -138,14 +203,14 @@ fn decode(text: &str) -> Option<String> {
 impl fmt::Display for Uri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nbd = if self.tls.is_some() { "nbds" } else { "nbd" };
-        match &self.place {
-            Place::Unix(path) => {
+        match &self.address {
+            Address::Unix(path) => {
                 write!(f, "{nbd}+unix:///{}?socket={}", self.export, path.display())
             }
-            Place::Tcp { host, port } if host.contains(':') => {
+            Address::Tcp { host, port } if host.contains(':') => {
                 write!(f, "{nbd}://[{host}]:{port}/{}", self.export)
             }
-            Place::Tcp { host, port } => write!(f, "{nbd}://{host}:{port}/{}", self.export),
+            Address::Tcp { host, port } => write!(f, "{nbd}://{host}:{port}/{}", self.export),
         }
     }
 }

@@ -1,6 +1,8 @@
-//! Every fixed-layout message of the NBD protocol, as bytes and as structs. All integers are
-//! big-endian. Decoding takes any bytes: a message that is not one is a [`WireError`], never a
-//! panic, and nothing is allocated from a length that was not checked first.
+//! The fixed-layout messages of the NBD protocol, as bytes and as structs.
+//!
+//! Bytes enter and structs leave, and the other way round. All integers are big-endian.
+//! Decoding takes any bytes: malformed bytes give a [`WireError`], never a panic. Memory is never
+//! allocated from an unchecked length. The handshake, both sides and the tests call it.
 
 use std::fmt;
 
@@ -36,7 +38,11 @@ pub const CHUNK_HEADER_BYTES: usize = 20;
 pub const EXPORT_NAME_PADDING_BYTES: usize = 124;
 
 macro_rules! codes {
-    ($(#[$doc:meta])* $module:ident: $type:ty { $($(#[$item:meta])* $name:ident = $value:expr;)* }) => {
+    (
+        $(#[$doc:meta])* $module:ident: $type:ty {
+            $($(#[$item:meta])* $name:ident = $value:expr;)*
+        }
+    ) => {
         $(#[$doc])*
         pub mod $module {
             $($(#[$item])* pub const $name: $type = $value;)*
@@ -49,17 +55,17 @@ codes!(/** Flags of the greeting and of the client's answer to it. */ handshake_
     /** No padding after the answer to `EXPORT_NAME`. */ NO_ZEROES = 2;
 });
 
-codes!(/** Options a client may send before transmission. */ option: u32 {
+codes!(/** Options that a client may send before transmission. */ option: u32 {
     /** Open an export, without a way to refuse it. */ EXPORT_NAME = 1;
-    /** End. */ ABORT = 2;
-    /** Which exports are there. */ LIST = 3;
+    /** End the connection. */ ABORT = 2;
+    /** List the exports. */ LIST = 3;
     /** Wrap the connection in TLS. */ STARTTLS = 5;
     /** Facts about an export. */ INFO = 6;
     /** Open an export. */ GO = 7;
     /** Structured replies from here on. */ STRUCTURED_REPLY = 8;
-    /** Which metadata contexts are there. */ LIST_META_CONTEXT = 9;
+    /** List the metadata contexts. */ LIST_META_CONTEXT = 9;
     /** Choose metadata contexts. */ SET_META_CONTEXT = 10;
-    /** Wide headers (not spoken here). */ EXTENDED_HEADERS = 11;
+    /** Wide headers; this crate does not support them. */ EXTENDED_HEADERS = 11;
 });
 
 codes!(/** Kinds of replies to options. */ reply: u32 {
@@ -68,15 +74,15 @@ codes!(/** Kinds of replies to options. */ reply: u32 {
     /** One fact. */ INFO = 3;
     /** One metadata context. */ META_CONTEXT = 4;
     /** The bit that all errors carry. */ ERROR_BIT = 1 << 31;
-    /** The option is not known. */ ERR_UNSUP = (1 << 31) | 1;
+    /** The server does not know the option. */ ERR_UNSUP = (1 << 31) | 1;
     /** Not allowed for this client. */ ERR_POLICY = (1 << 31) | 2;
     /** Malformed, or out of order. */ ERR_INVALID = (1 << 31) | 3;
-    /** Not on this platform. */ ERR_PLATFORM = (1 << 31) | 4;
+    /** The platform does not support it. */ ERR_PLATFORM = (1 << 31) | 4;
     /** TLS must come first. */ ERR_TLS_REQD = (1 << 31) | 5;
     /** No such export. */ ERR_UNKNOWN = (1 << 31) | 6;
-    /** The server ends. */ ERR_SHUTDOWN = (1 << 31) | 7;
+    /** The server is shutting down. */ ERR_SHUTDOWN = (1 << 31) | 7;
     /** The client must ask for block sizes. */ ERR_BLOCK_SIZE_REQD = (1 << 31) | 8;
-    /** Too long. */ ERR_TOO_BIG = (1 << 31) | 9;
+    /** The request or its reply is too long. */ ERR_TOO_BIG = (1 << 31) | 9;
 });
 
 codes!(/** Kinds of facts about an export. */ info: u16 {
@@ -86,12 +92,12 @@ codes!(/** Kinds of facts about an export. */ info: u16 {
     /** Block sizes. */ BLOCK_SIZE = 3;
 });
 
-codes!(/** What an export can do. */ transmission_flag: u16 {
+codes!(/** Features of an export. */ transmission_flag: u16 {
     /** Always set. */ HAS_FLAGS = 1 << 0;
     /** Writes are refused. */ READ_ONLY = 1 << 1;
     /** FLUSH works. */ SEND_FLUSH = 1 << 2;
     /** FUA works. */ SEND_FUA = 1 << 3;
-    /** A disk that turns. */ ROTATIONAL = 1 << 4;
+    /** The disk rotates. */ ROTATIONAL = 1 << 4;
     /** TRIM works. */ SEND_TRIM = 1 << 5;
     /** WRITE_ZEROES works. */ SEND_WRITE_ZEROES = 1 << 6;
     /** The DF flag works. */ SEND_DF = 1 << 7;
@@ -103,12 +109,12 @@ codes!(/** What an export can do. */ transmission_flag: u16 {
 codes!(/** Commands of the transmission phase. */ command: u16 {
     /** Read. */ READ = 0;
     /** Write; the data follows the request. */ WRITE = 1;
-    /** End of the connection; there is no reply. */ DISC = 2;
+    /** End the connection; there is no reply. */ DISC = 2;
     /** Make completed writes durable. */ FLUSH = 3;
-    /** The range is not needed. */ TRIM = 4;
-    /** The range will be read soon. */ CACHE = 5;
+    /** Discard the range. */ TRIM = 4;
+    /** Prefetch the range. */ CACHE = 5;
     /** Zero the range. */ WRITE_ZEROES = 6;
-    /** What is allocated. */ BLOCK_STATUS = 7;
+    /** Report which parts of the range are allocated. */ BLOCK_STATUS = 7;
 });
 
 codes!(/** Flags of a command. */ command_flag: u16 {
@@ -116,11 +122,11 @@ codes!(/** Flags of a command. */ command_flag: u16 {
     /** Zeroing keeps the space. */ NO_HOLE = 1 << 1;
     /** One data chunk only. */ DF = 1 << 2;
     /** One extent only. */ REQ_ONE = 1 << 3;
-    /** Zero fast or not at all. */ FAST_ZERO = 1 << 4;
+    /** Zero faster than a write would, or fail. */ FAST_ZERO = 1 << 4;
 });
 
 codes!(/** Kinds of chunks of a structured reply. */ chunk: u16 {
-    /** Nothing but the end. */ NONE = 0;
+    /** No content. */ NONE = 0;
     /** An offset, and data. */ OFFSET_DATA = 1;
     /** An offset and a length of zeros. */ OFFSET_HOLE = 2;
     /** A context id and descriptors. */ BLOCK_STATUS = 5;
@@ -136,25 +142,25 @@ codes!(/** Errors on the wire: Linux numbers, but only these. */ errno: u32 {
     /** Not allowed. */ EPERM = 1;
     /** The device failed. */ EIO = 5;
     /** No memory. */ ENOMEM = 12;
-    /** The request makes no sense. */ EINVAL = 22;
+    /** The request is invalid. */ EINVAL = 22;
     /** No space. */ ENOSPC = 28;
-    /** Does not fit into one chunk. */ EOVERFLOW = 75;
+    /** The data does not fit into one chunk. */ EOVERFLOW = 75;
     /** Not supported. */ ENOTSUP = 95;
-    /** The server ends. */ ESHUTDOWN = 108;
+    /** The server is shutting down. */ ESHUTDOWN = 108;
 });
 
 /// State bits of an extent of `base:allocation`.
 pub mod status_flag {
-    /// Nothing is stored there.
+    /// The extent is not allocated.
     pub const HOLE: u32 = 1;
-    /// It reads as zeros.
+    /// The extent reads as zeros.
     pub const ZERO: u32 = 2;
 }
 
-/// The one metadata context.
+/// The only metadata context that this crate supports.
 pub const BASE_ALLOCATION: &str = "base:allocation";
 
-/// The number that may go on the wire for an errno of a device: anything unknown is EIO.
+/// The protocol's number for an errno of a device; `EIO` when the protocol has none.
 #[must_use]
 pub fn errno_on_wire(raw: i32) -> u32 {
     match u32::try_from(raw) {
@@ -172,26 +178,84 @@ pub fn errno_on_wire(raw: i32) -> u32 {
     }
 }
 
-/// Bytes that are no message: which one was expected, and what is wrong.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A message that cannot be decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WireError {
     /// The message that was expected.
-    pub what: &'static str,
-    /// What is wrong with it, bounded in length.
-    pub detail: String,
-    /// It is well-formed, but a string in it is longer than the protocol allows.
-    pub string_too_long: bool,
+    pub message: &'static str,
+    /// What is wrong with it.
+    pub flaw: WireFlaw,
 }
 
-impl WireError {
-    pub(crate) fn new(what: &'static str, detail: impl Into<String>) -> Self {
-        Self { what, detail: detail.into(), string_too_long: false }
-    }
+/// What is wrong with a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WireFlaw {
+    /// The message ends too early.
+    Truncated {
+        /// Bytes that the next field has.
+        expected_bytes: u64,
+        /// Bytes that are left.
+        left_bytes: usize,
+    },
+    /// A string is longer than the protocol allows; the message may be well-formed otherwise.
+    StringTooLong {
+        /// Its length.
+        len_bytes: u64,
+    },
+    /// A string is not UTF-8.
+    NotUtf8,
+    /// Bytes follow the message.
+    TrailingBytes {
+        /// How many.
+        len_bytes: usize,
+    },
+    /// The magic number is another one.
+    BadMagic {
+        /// The number in the message.
+        found: u64,
+        /// The protocol's number.
+        expected: u64,
+    },
+    /// A list has more entries than this crate accepts.
+    TooManyEntries {
+        /// Entries in the list.
+        count: u32,
+        /// Entries that are accepted.
+        max: u32,
+    },
+    /// The kind of an option reply is unknown.
+    UnknownKind {
+        /// The kind.
+        kind: u32,
+    },
+    /// A block status has no extent, or an empty one.
+    EmptyExtent,
+    /// An error chunk has the error number 0.
+    NoError,
 }
 
 impl fmt::Display for WireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.what, self.detail)
+        write!(f, "{}: ", self.message)?;
+        match self.flaw {
+            WireFlaw::Truncated { expected_bytes, left_bytes } => {
+                write!(f, "{expected_bytes} more bytes expected, {left_bytes} left")
+            }
+            WireFlaw::StringTooLong { len_bytes } => {
+                write!(f, "a string of {len_bytes} bytes; {MAX_STRING_BYTES} are allowed")
+            }
+            WireFlaw::NotUtf8 => f.write_str("a string is not UTF-8"),
+            WireFlaw::TrailingBytes { len_bytes } => write!(f, "{len_bytes} bytes too many"),
+            WireFlaw::BadMagic { found, expected } => {
+                write!(f, "magic {found:#x}, {expected:#x} expected")
+            }
+            WireFlaw::TooManyEntries { count, max } => {
+                write!(f, "a list of {count} entries; {max} are allowed")
+            }
+            WireFlaw::UnknownKind { kind } => write!(f, "unknown kind {kind}"),
+            WireFlaw::EmptyExtent => f.write_str("an empty extent, or no extent"),
+            WireFlaw::NoError => f.write_str("an error with the number 0"),
+        }
     }
 }
 
@@ -200,30 +264,35 @@ impl std::error::Error for WireError {}
 /// Takes big-endian fields off the front of a slice.
 #[derive(Clone, Copy)]
 pub struct Fields<'a> {
-    what: &'static str,
+    message: &'static str,
     rest: &'a [u8],
 }
 
 impl<'a> Fields<'a> {
-    /// Reads `bytes` as a `what`.
+    /// Reads `bytes`; errors name `message` as the expected one.
     #[must_use]
-    pub fn new(what: &'static str, bytes: &'a [u8]) -> Self {
-        Self { what, rest: bytes }
+    pub fn new(message: &'static str, bytes: &'a [u8]) -> Self {
+        Self { message, rest: bytes }
+    }
+
+    /// An error of this message.
+    #[must_use]
+    pub(crate) fn error(&self, flaw: WireFlaw) -> WireError {
+        WireError { message: self.message, flaw }
     }
 
     #[inline]
     fn array<const N: usize>(&mut self) -> Result<[u8; N], WireError> {
         let Some((head, rest)) = self.rest.split_first_chunk::<N>() else {
-            return Err(self.short(N as u64));
+            return Err(self.truncated(N as u64));
         };
         self.rest = rest;
         Ok(*head)
     }
 
     #[cold]
-    fn short(&self, wanted_bytes: u64) -> WireError {
-        let left = self.rest.len();
-        WireError::new(self.what, format!("{wanted_bytes} more bytes expected, {left} left"))
+    fn truncated(&self, expected_bytes: u64) -> WireError {
+        self.error(WireFlaw::Truncated { expected_bytes, left_bytes: self.rest.len() })
     }
 
     /// Two bytes.
@@ -247,7 +316,7 @@ impl<'a> Fields<'a> {
     /// The next `len` bytes.
     pub fn bytes(&mut self, len: u64) -> Result<&'a [u8], WireError> {
         let whole = usize::try_from(len).ok().and_then(|len| self.rest.split_at_checked(len));
-        let Some((head, rest)) = whole else { return Err(self.short(len)) };
+        let Some((head, rest)) = whole else { return Err(self.truncated(len)) };
         self.rest = rest;
         Ok(head)
     }
@@ -255,14 +324,13 @@ impl<'a> Fields<'a> {
     /// A string of `len` bytes: UTF-8, and no longer than the protocol allows.
     pub fn string(&mut self, len: u64) -> Result<&'a str, WireError> {
         if len > MAX_STRING_BYTES as u64 {
-            let detail = format!("a string of {len} bytes; {MAX_STRING_BYTES} are allowed");
-            return Err(WireError { what: self.what, detail, string_too_long: true });
+            return Err(self.error(WireFlaw::StringTooLong { len_bytes: len }));
         }
         let bytes = self.bytes(len)?;
-        std::str::from_utf8(bytes).map_err(|_| WireError::new(self.what, "not UTF-8"))
+        std::str::from_utf8(bytes).map_err(|_| self.error(WireFlaw::NotUtf8))
     }
 
-    /// How many bytes are left.
+    /// The number of bytes that are left.
     #[must_use]
     pub fn rest_len(&self) -> u64 {
         self.rest.len() as u64
@@ -279,27 +347,27 @@ impl<'a> Fields<'a> {
         if self.rest.is_empty() {
             return Ok(());
         }
-        Err(WireError::new(self.what, format!("{} bytes too many", self.rest.len())))
+        Err(self.error(WireFlaw::TrailingBytes { len_bytes: self.rest.len() }))
     }
 
-    fn magic32(&mut self, magic: u32) -> Result<(), WireError> {
+    fn magic32(&mut self, expected: u32) -> Result<(), WireError> {
         let found = self.u32()?;
-        if found == magic {
+        if found == expected {
             return Ok(());
         }
-        Err(WireError::new(self.what, format!("magic {found:#x}, {magic:#x} expected")))
+        Err(self.error(WireFlaw::BadMagic { found: found.into(), expected: expected.into() }))
     }
 
-    fn magic64(&mut self, magic: u64) -> Result<(), WireError> {
+    fn magic64(&mut self, expected: u64) -> Result<(), WireError> {
         let found = self.u64()?;
-        if found == magic {
+        if found == expected {
             return Ok(());
         }
-        Err(WireError::new(self.what, format!("magic {found:#x}, {magic:#x} expected")))
+        Err(self.error(WireFlaw::BadMagic { found, expected }))
     }
 }
 
-/// What a server says first.
+/// The first message of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Greeting {
     /// [`handshake_flag`]s.
@@ -392,11 +460,11 @@ pub struct Request {
     pub flags: u16,
     /// Which [`command`].
     pub command: u16,
-    /// The client's name for it.
+    /// The client's number for the request; replies carry it.
     pub cookie: u64,
-    /// Where.
+    /// Where the range begins.
     pub offset_bytes: u64,
-    /// How much.
+    /// Length of the range.
     pub len_bytes: u32,
 }
 

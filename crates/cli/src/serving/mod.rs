@@ -85,7 +85,7 @@ impl Serving {
     /// Whether clients must come in TLS.
     #[must_use]
     pub fn demands_tls(&self) -> bool {
-        self.server.demands_tls()
+        self.server.requires_tls()
     }
 
     /// Listens on `asked`, or on the default addresses when none is. Says where.

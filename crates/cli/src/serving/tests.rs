@@ -102,13 +102,13 @@ fn a_change_of_health_is_said_with_its_reason() {
 fn clients_that_are_sent_away_are_counted_once_a_minute() {
     let mut watch = watch::Watch::default();
     let second = |secs: u64| forebay_units::Nanos::from_secs(secs);
-    let mut counts = forebay_nbd::Counts { accepted: 9, vanished: 3, ..Default::default() };
+    let mut counts = forebay_nbd::Counts { accepted: 9, lost: 3, ..Default::default() };
     assert_eq!(watch.clients(counts, 4, second(1)), None, "who only goes is nobody's business");
     counts.refused = 2;
     let said = watch.clients(counts, 4, second(2)).unwrap();
     assert_eq!(said, "clients were sent away: 2 for a server takes 4 connections at a time");
     counts.refused = 5;
-    counts.broke = 1;
+    counts.protocol_errors = 1;
     assert_eq!(watch.clients(counts, 4, second(61)), None, "one line a minute");
     let said = watch.clients(counts, 4, second(62)).unwrap();
     assert_eq!(
@@ -116,7 +116,7 @@ fn clients_that_are_sent_away_are_counted_once_a_minute() {
         "clients were sent away: 3 for a server takes 4 connections at a time, 1 for breaking the \
          protocol"
     );
-    counts.too_slow = 1;
+    counts.timed_out = 1;
     let said = watch.clients(counts, 4, second(200)).unwrap();
     assert_eq!(said, "clients were sent away: 1 for being too slow");
     assert_eq!(watch.clients(counts, 4, second(300)), None);

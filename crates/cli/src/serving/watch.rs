@@ -55,8 +55,8 @@ impl Watch {
             counts.refused - before.refused,
             &format!("for a server takes {most} connections at a time"),
         );
-        part(counts.broke - before.broke, "for breaking the protocol");
-        part(counts.too_slow - before.too_slow, "for being too slow");
+        part(counts.protocol_errors - before.protocol_errors, "for breaking the protocol");
+        part(counts.timed_out - before.timed_out, "for being too slow");
         if parts.is_empty() {
             return None;
         }

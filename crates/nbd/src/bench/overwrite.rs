@@ -1,4 +1,4 @@
-//! Data that writes would destroy: what block status tells of a range before a load writes to it.
+//! Data that the writes of a load would destroy, as block status reports it.
 
 use std::fmt;
 
@@ -7,23 +7,22 @@ use forebay_units::format_bytes;
 
 use crate::client::Client;
 
-/// Block status requests for one range. A server that describes little in each reply is not asked
-/// for ever.
+/// Block status requests for one range. A server may report a short part in each reply.
 const MAX_STATUS_REQUESTS: u32 = 256;
 
-/// What the server tells about data in a range.
+/// What the server reports about data in a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataFound {
     /// The server does not report allocation, or failed to.
     NotReported,
-    /// The server described the whole range, and this much of it holds data.
+    /// The server reported the whole range.
     Exactly {
-        /// Bytes that are not a hole.
+        /// Bytes in it that are allocated.
         data_bytes: u64,
     },
-    /// The server described a part of the range only.
+    /// The server reported a part of the range.
     AtLeast {
-        /// Bytes of that part that are not a hole.
+        /// Bytes in that part that are allocated.
         data_bytes: u64,
     },
 }
@@ -43,7 +42,7 @@ impl fmt::Display for DataFound {
     }
 }
 
-/// Asks `client` how much of its first `len_bytes` holds data. Reads no data.
+/// Asks the server how many of its first `len_bytes` are allocated. Reads no data.
 pub(super) async fn find_data(client: &Client, len_bytes: u64) -> DataFound {
     if !client.knows_allocation() {
         return DataFound::NotReported;

@@ -1,15 +1,19 @@
-//! A connection as a block device, so that whatever drives devices can drive an export.
+//! The client as a block device.
 
 use forebay_device::{
     Allocation, BlockDevice, DeviceError, DeviceFuture, ErrorKind, Geometry, IoBuf, IoBytes,
     Operation, ZeroOptions, check_range,
 };
 
-use super::{Client, RequestError};
+use super::error::RequestError;
+use super::requests::{Client, fua_flag};
 use crate::wire::{command_flag, errno, status_flag, transmission_flag};
 
-/// Pieces that requests without data are cut into: their lengths have 32 bits.
-const MAX_BARE_BYTES: u64 = 1 << 30;
+/// Bytes of one request without data; its length field has 32 bits.
+const MAX_DATALESS_BYTES: u64 = 1 << 30;
+
+/// Bytes of zeros in one write, for a server without `WRITE_ZEROES`.
+const ZERO_WRITE_BYTES: usize = 1 << 20;
 
 impl Client {
     fn error(&self, op: Operation, offset: u64, len: u64, e: RequestError) -> DeviceError {
@@ -24,6 +28,7 @@ impl Client {
             RequestError::Server { error, text } => {
                 ErrorKind::Other { detail: format!("the server answered error {error}: {text}") }
             }
+            e @ RequestError::WrongLength { .. } => ErrorKind::Other { detail: e.to_string() },
             RequestError::Lost(_) => ErrorKind::Gone,
         };
         DeviceError::new(&self.core.name, op, offset, len, kind)
@@ -45,8 +50,8 @@ impl BlockDevice for Client {
 
     fn geometry(&self) -> Geometry {
         Geometry {
-            size_bytes: self.core.facts.size_bytes,
-            block_bytes: self.core.facts.sizes.map_or(512, |sizes| sizes.min_bytes.max(1)),
+            size_bytes: self.core.export.size_bytes,
+            block_bytes: self.core.export.sizes.map_or(512, |sizes| sizes.min_bytes.max(1)),
             volatile_cache: self.can(transmission_flag::SEND_FLUSH),
             discard_bytes: if self.can(transmission_flag::SEND_TRIM) { 4096 } else { 0 },
             read_only: self.can(transmission_flag::READ_ONLY),
@@ -58,14 +63,14 @@ impl BlockDevice for Client {
             let op = Operation::Read;
             let total = buf.len();
             self.check(op, offset_bytes, total as u64)?;
-            let most = self.max_bytes() as usize;
-            if total <= most {
+            let max = self.max_bytes() as usize;
+            if total <= max {
                 let outcome = self.read_once(offset_bytes, buf).await;
                 return outcome.map_err(|e| self.error(op, offset_bytes, total as u64, e));
             }
             let mut done = 0;
             while done < total {
-                let step = (total - done).min(most);
+                let step = (total - done).min(max);
                 let at = offset_bytes + done as u64;
                 let part = self.read_once(at, IoBuf::recycled(step)).await;
                 let part = part.map_err(|e| self.error(op, at, step as u64, e))?;
@@ -82,10 +87,10 @@ impl BlockDevice for Client {
             let total = data.len();
             self.check(op, offset_bytes, total as u64)?;
             let by_flag = fua && self.can(transmission_flag::SEND_FUA);
-            let most = self.max_bytes() as usize;
+            let max = self.max_bytes() as usize;
             let mut done = 0;
             while done < total {
-                let step = (total - done).min(most);
+                let step = (total - done).min(max);
                 let at = offset_bytes + done as u64;
                 self.write_once(at, data.slice(done, step), by_flag)
                     .await
@@ -116,7 +121,7 @@ impl BlockDevice for Client {
             let by_flag = fua && self.can(transmission_flag::SEND_FUA);
             let mut done = 0;
             while done < len_bytes {
-                let step = (len_bytes - done).min(MAX_BARE_BYTES);
+                let step = (len_bytes - done).min(MAX_DATALESS_BYTES);
                 let at = offset_bytes + done;
                 self.trim(at, step as u32, by_flag)
                     .await
@@ -142,18 +147,18 @@ impl BlockDevice for Client {
                 return Err(DeviceError::new(&self.core.name, op, offset_bytes, len_bytes, kind));
             }
             let by_flag = options.fua && self.can(transmission_flag::SEND_FUA);
-            let mut flags = super::fua_flag(by_flag);
+            let mut flags = fua_flag(by_flag);
             if options.no_hole {
                 flags |= command_flag::NO_HOLE;
             }
             if options.fast {
                 flags |= command_flag::FAST_ZERO;
             }
-            let zeros = (!can).then(|| IoBuf::zeroed(1 << 20).freeze());
-            let most = if can { MAX_BARE_BYTES } else { 1 << 20 };
+            let zeros = (!can).then(|| IoBuf::zeroed(ZERO_WRITE_BYTES).freeze());
+            let max = if can { MAX_DATALESS_BYTES } else { ZERO_WRITE_BYTES as u64 };
             let mut done = 0;
             while done < len_bytes {
-                let step = (len_bytes - done).min(most);
+                let step = (len_bytes - done).min(max);
                 let at = offset_bytes + done;
                 match &zeros {
                     None => self
@@ -175,15 +180,15 @@ impl BlockDevice for Client {
             if !self.knows_allocation() {
                 return Ok(vec![Allocation { len_bytes, hole: false }]);
             }
-            let asked = len_bytes.min(MAX_BARE_BYTES);
+            let asked = len_bytes.min(MAX_DATALESS_BYTES);
             let extents = self
                 .block_status(offset_bytes, asked as u32, 0)
                 .await
                 .map_err(|e| self.error(op, offset_bytes, asked, e))?;
-            let both = status_flag::HOLE | status_flag::ZERO;
+            let hole = status_flag::HOLE | status_flag::ZERO;
             let run = |extent: &crate::message::Extent| Allocation {
                 len_bytes: u64::from(extent.len_bytes),
-                hole: extent.flags & both == both,
+                hole: extent.flags & hole == hole,
             };
             Ok(extents.iter().map(run).collect())
         })

@@ -1,33 +1,34 @@
-//! Requests that wait for their answers, found by cookie.
+//! Table of the client's requests in flight, found by cookie.
 
-use std::future::Future;
-use std::pin::Pin;
-use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 
 use forebay_device::IoBuf;
 
-use super::{Core, RequestError};
+use super::error::RequestError;
 use crate::message::Extent;
 
-/// What came back.
+/// The bits of a cookie that hold the index of its slot; the upper half holds the generation.
+const INDEX_MASK: u64 = 0xffff_ffff;
+
+/// The result of a request.
 #[derive(Default)]
-pub(super) struct Done {
+pub(crate) struct Outcome {
     pub(super) buf: Option<IoBuf>,
     pub(super) extents: Vec<Extent>,
 }
 
+/// One request in flight.
 #[derive(Default)]
 pub(super) struct Slot {
-    /// The upper half of the cookie: an answer to a slot's earlier tenant is not for this one.
+    /// The upper half of the cookie: it tells the slot's requests apart.
     generation: u32,
     state: State,
     pub(super) command: u16,
     pub(super) offset_bytes: u64,
-    /// Bytes of a read that have arrived; the whole length when it is complete.
+    /// Bytes of a read that have arrived.
     pub(super) received_bytes: u64,
-    pub(super) error: Option<(u32, String)>,
-    pub(super) done: Done,
+    pub(super) error: Option<RequestError>,
+    pub(super) outcome: Outcome,
     waker: Option<Waker>,
 }
 
@@ -36,18 +37,20 @@ enum State {
     #[default]
     Free,
     Waiting,
-    /// Whoever asked has gone; the slot stays taken until the answer comes.
-    Orphaned,
+    /// The caller has dropped the request; the slot stays taken until the reply comes.
+    Abandoned,
     Answered,
 }
 
+/// The requests in flight.
 #[derive(Default)]
-pub(super) struct Pending {
+pub(super) struct PendingRequests {
     slots: Vec<Slot>,
     free: Vec<u32>,
 }
 
-impl Pending {
+impl PendingRequests {
+    /// Takes a slot for a request; returns its cookie.
     pub(super) fn begin(&mut self, command: u16, offset_bytes: u64, buf: Option<IoBuf>) -> u64 {
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::default());
@@ -60,21 +63,21 @@ impl Pending {
         slot.offset_bytes = offset_bytes;
         slot.received_bytes = 0;
         slot.error = None;
-        slot.done = Done { buf, extents: Vec::new() };
+        slot.outcome = Outcome { buf, extents: Vec::new() };
         u64::from(slot.generation) << 32 | u64::from(index)
     }
 
-    /// The slot that an answer is for; `None` when nobody asked.
+    /// The slot that a reply belongs to; `None` when no request waits with this cookie.
     pub(super) fn find(&mut self, cookie: u64) -> Option<&mut Slot> {
-        let slot = self.slots.get_mut((cookie & 0xffff_ffff) as usize)?;
-        let waits = matches!(slot.state, State::Waiting | State::Orphaned);
+        let slot = self.slots.get_mut((cookie & INDEX_MASK) as usize)?;
+        let waits = matches!(slot.state, State::Waiting | State::Abandoned);
         (waits && u64::from(slot.generation) == cookie >> 32).then_some(slot)
     }
 
-    /// The answer is complete.
-    pub(super) fn finish(&mut self, cookie: u64) -> Option<Waker> {
+    /// Notes that the reply is complete; returns the waker of the waiting task.
+    pub(super) fn complete(&mut self, cookie: u64) -> Option<Waker> {
         let slot = self.find(cookie)?;
-        if slot.state == State::Orphaned {
+        if slot.state == State::Abandoned {
             self.release(cookie);
             return None;
         }
@@ -83,10 +86,10 @@ impl Pending {
     }
 
     fn release(&mut self, cookie: u64) {
-        let index = (cookie & 0xffff_ffff) as u32;
+        let index = (cookie & INDEX_MASK) as u32;
         let slot = &mut self.slots[index as usize];
         slot.state = State::Free;
-        slot.done = Done::default();
+        slot.outcome = Outcome::default();
         slot.waker = None;
         self.free.push(index);
     }
@@ -98,64 +101,35 @@ impl Pending {
     pub(super) fn take_wakers(&mut self) -> Vec<Waker> {
         self.slots.iter_mut().filter_map(|slot| slot.waker.take()).collect()
     }
-}
 
-/// Waits for one answer.
-pub(super) struct Wait {
-    core: Rc<Core>,
-    cookie: u64,
-    over: bool,
-}
-
-impl Wait {
-    pub(super) fn new(core: Rc<Core>, cookie: u64) -> Self {
-        Self { core, cookie, over: false }
+    /// The result of an answered request, whose slot becomes free; else `None`.
+    pub(super) fn take_answer(&mut self, cookie: u64) -> Option<Result<Outcome, RequestError>> {
+        let slot = &mut self.slots[(cookie & INDEX_MASK) as usize];
+        if slot.state != State::Answered {
+            return None;
+        }
+        let (outcome, error) = (std::mem::take(&mut slot.outcome), slot.error.take());
+        self.release(cookie);
+        Some(error.map_or(Ok(outcome), Err))
     }
-}
 
-impl Future for Wait {
-    type Output = Result<Done, RequestError>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let cookie = self.cookie;
-        let core = self.core.clone();
-        let mut pending = core.pending.borrow_mut();
-        let slot = &mut pending.slots[(cookie & 0xffff_ffff) as usize];
-        if slot.state == State::Answered {
-            let done = std::mem::take(&mut slot.done);
-            let error = slot.error.take();
-            pending.release(cookie);
-            self.over = true;
-            return Poll::Ready(match error {
-                None => Ok(done),
-                Some((error, text)) => Err(RequestError::Server { error, text }),
-            });
-        }
-        if let Some(why) = &*core.lost.borrow() {
-            pending.release(cookie);
-            self.over = true;
-            return Poll::Ready(Err(RequestError::Lost(why.clone())));
-        }
+    /// Sets the waker of a request that waits for its reply.
+    pub(super) fn set_waker(&mut self, cookie: u64, waker: &Waker) {
+        let slot = &mut self.slots[(cookie & INDEX_MASK) as usize];
         match &slot.waker {
-            Some(known) if known.will_wake(cx.waker()) => {}
-            _ => slot.waker = Some(cx.waker().clone()),
+            Some(known) if known.will_wake(waker) => {}
+            _ => slot.waker = Some(waker.clone()),
         }
-        Poll::Pending
     }
-}
 
-impl Drop for Wait {
-    fn drop(&mut self) {
-        if self.over {
-            return;
-        }
-        let mut pending = self.core.pending.borrow_mut();
-        let lost = self.core.lost.borrow().is_some();
-        let slot = &mut pending.slots[(self.cookie & 0xffff_ffff) as usize];
-        if lost || slot.state == State::Answered {
-            pending.release(self.cookie);
+    /// Gives up a request that nothing waits for. While the connection is up, its slot stays taken
+    /// until the reply comes.
+    pub(super) fn abandon(&mut self, cookie: u64, connection_is_lost: bool) {
+        let slot = &mut self.slots[(cookie & INDEX_MASK) as usize];
+        if connection_is_lost || slot.state == State::Answered {
+            self.release(cookie);
         } else {
-            slot.state = State::Orphaned;
+            slot.state = State::Abandoned;
             slot.waker = None;
         }
     }

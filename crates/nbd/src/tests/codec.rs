@@ -1,11 +1,11 @@
 use proptest::prelude::*;
 
 use crate::message::*;
-use crate::uri::{Place, Uri};
+use crate::uri::{Address, Uri, UriFlaw};
 use crate::wire::*;
 
 #[test]
-fn a_request_has_the_bytes_of_the_protocol() {
+fn messages_have_the_bytes_of_the_protocol() {
     let request = Request {
         flags: 1,
         command: command::WRITE,
@@ -27,7 +27,7 @@ fn a_request_has_the_bytes_of_the_protocol() {
 }
 
 #[test]
-fn only_errors_of_the_protocol_go_on_the_wire() {
+fn unknown_errnos_become_eio_on_the_wire() {
     assert_eq!(errno_on_wire(28), errno::ENOSPC);
     assert_eq!(errno_on_wire(108), errno::ESHUTDOWN);
     assert_eq!(errno_on_wire(-1), errno::EIO);
@@ -36,7 +36,7 @@ fn only_errors_of_the_protocol_go_on_the_wire() {
 }
 
 #[test]
-fn the_end_of_a_range_never_wraps() {
+fn end_of_a_range_never_wraps() {
     let request = |offset_bytes, len_bytes| Request {
         flags: 0,
         command: 0,
@@ -50,7 +50,7 @@ fn the_end_of_a_range_never_wraps() {
 }
 
 #[test]
-fn long_words_are_cut_at_a_character() {
+fn long_text_is_cut_at_a_character_boundary() {
     assert_eq!(bounded("häuser", 2), "h");
     assert_eq!(bounded("häuser", 3), "hä");
     let mut out = Vec::new();
@@ -59,33 +59,49 @@ fn long_words_are_cut_at_a_character() {
 }
 
 #[test]
-fn uris_are_read() {
+fn uris_are_parsed() {
     let uri = Uri::parse("nbd+unix:///tank/vol%201?socket=/run/f%2dbay.sock").unwrap();
     assert_eq!(uri.export, "tank/vol 1");
-    assert_eq!(uri.place, Place::Unix("/run/f-bay.sock".into()));
+    assert_eq!(uri.address, Address::Unix("/run/f-bay.sock".into()));
     let uri = Uri::parse("nbd://[::1]:7/x").unwrap();
-    assert_eq!(uri.place, Place::Tcp { host: "::1".into(), port: 7 });
+    assert_eq!(uri.address, Address::Tcp { host: "::1".into(), port: 7 });
     assert_eq!(uri.to_string(), "nbd://[::1]:7/x");
     let uri = Uri::parse("nbd://localhost").unwrap();
     assert_eq!(
-        (uri.place, uri.export),
-        (Place::Tcp { host: "localhost".into(), port: 10809 }, String::new())
+        (uri.address, uri.export),
+        (Address::Tcp { host: "localhost".into(), port: 10809 }, String::new())
     );
-    for bad in [
-        "",
-        "nbd",
-        "nbd:///x",
-        "nbd+unix:///x",
-        "nbd+unix://h/x?socket=/s",
-        "http://x/y",
-        "nbd://h:99999/x",
-        "nbd://h/%zz",
-        "nbd://h/%4",
-        "nbd://[::1/x",
-        "nbd+unix:///x?socket=",
+    for (bad, flaw) in [
+        ("", UriFlaw::NoScheme),
+        ("nbd", UriFlaw::NoScheme),
+        ("nbd:///x", UriFlaw::NoHost),
+        ("nbd+unix:///x", UriFlaw::NoSocket),
+        ("nbd+unix://h/x?socket=/s", UriFlaw::HostBeforePath),
+        ("http://x/y", UriFlaw::UnknownScheme),
+        ("nbd://h:99999/x", UriFlaw::BadPort),
+        ("nbd://h/%zz", UriFlaw::BadEscape),
+        ("nbd://h/%4", UriFlaw::BadEscape),
+        ("nbd://[::1/x", UriFlaw::NoClosingBracket),
+        ("nbd+unix:///x?socket=", UriFlaw::BadSocket),
+        ("nbd+unix:///x?socket=%4", UriFlaw::BadSocket),
     ] {
-        assert!(Uri::parse(bad).is_err(), "{bad:?} was taken for a URI");
+        assert_eq!(Uri::parse(bad).map_err(|e| e.flaw), Err(flaw), "{bad}");
     }
+    assert_eq!(
+        Uri::parse("http://x/y").unwrap_err().to_string(),
+        "'http://x/y' is neither nbd:// nor nbds://, nor one of them with +unix; write for example \
+         nbd+unix:///tank/vol?socket=/run/forebay.sock or nbd://127.0.0.1:10809/tank/vol"
+    );
+}
+
+#[test]
+fn wire_errors_name_the_message_and_the_flaw() {
+    let truncated = Request::decode(&[0x25, 0x60, 0x95, 0x13, 0]).unwrap_err();
+    let flaw = WireFlaw::Truncated { expected_bytes: 2, left_bytes: 1 };
+    assert_eq!(truncated, WireError { message: "request", flaw });
+    assert_eq!(truncated.to_string(), "request: 2 more bytes expected, 1 left");
+    let magic = Request::decode(&[0; REQUEST_BYTES]).unwrap_err();
+    assert_eq!(magic.flaw, WireFlaw::BadMagic { found: 0, expected: REQUEST_MAGIC.into() });
 }
 
 prop_compose! {
@@ -102,7 +118,7 @@ fn round_trip(reply: &OptionReply<'_>) -> Result<(), TestCaseError> {
 
 proptest! {
     #[test]
-    fn fixed_messages_come_back(r in any_request(), a: u16, b: u16, c: u32, d: u32, e: u64) {
+    fn fixed_messages_round_trip(r in any_request(), a: u16, b: u16, c: u32, d: u32, e: u64) {
         prop_assert_eq!(Request::decode(&r.encode()).unwrap(), r);
         let greeting = Greeting { flags: a };
         prop_assert_eq!(Greeting::decode(&greeting.encode()).unwrap(), greeting);
@@ -117,7 +133,7 @@ proptest! {
     }
 
     #[test]
-    fn messages_of_varying_length_come_back(
+    fn variable_messages_round_trip(
         name in "\\PC{0,60}", words in "\\PC{0,60}",
         wanted in prop::collection::vec(any::<u16>(), 0..64),
         queries in prop::collection::vec("\\PC{0,20}", 0..64),
@@ -129,11 +145,13 @@ proptest! {
         info.encode(&mut out);
         prop_assert_eq!(InfoRequest::decode(&out).unwrap(), info);
         out.clear();
-        let meta = MetaRequest { name: &name, queries: queries.iter().map(String::as_str).collect() };
+        let queries = queries.iter().map(String::as_str).collect();
+        let meta = MetaRequest { name: &name, queries };
         meta.encode(&mut out);
         prop_assert_eq!(MetaRequest::decode(&out).unwrap(), meta);
         out.clear();
-        let extents = extents.iter().map(|(len_bytes, flags)| Extent { len_bytes: *len_bytes, flags: *flags }).collect();
+        let extent = |&(len_bytes, flags): &(u32, u32)| Extent { len_bytes, flags };
+        let extents = extents.iter().map(extent).collect();
         let status = StatusPayload { context: id, extents };
         status.encode(&mut out);
         prop_assert_eq!(StatusPayload::decode(&out).unwrap(), status);
@@ -147,13 +165,18 @@ proptest! {
         round_trip(&OptionReply::Export { size_bytes, flags })?;
         round_trip(&OptionReply::Name(&name))?;
         round_trip(&OptionReply::Description(&words))?;
-        round_trip(&OptionReply::BlockSize(BlockSizes { min_bytes: id, preferred_bytes: error, max_bytes: 1 }))?;
+        let sizes = BlockSizes { min_bytes: id, preferred_bytes: error, max_bytes: 1 };
+        round_trip(&OptionReply::BlockSize(sizes))?;
         round_trip(&OptionReply::MetaContext { id, name: &name })?;
         round_trip(&OptionReply::Error { kind: error | reply::ERROR_BIT, text })?;
     }
 
     #[test]
-    fn any_bytes_are_read_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), kind: u32, small in 0u32..12) {
+    fn any_bytes_are_decoded_without_panic(
+        bytes in prop::collection::vec(any::<u8>(), 0..200),
+        kind: u32,
+        small in 0u32..12,
+    ) {
         let _ = Request::decode(&bytes);
         let _ = Greeting::decode(&bytes);
         let _ = OptionHeader::decode(&bytes);
@@ -170,9 +193,9 @@ proptest! {
     }
 
     #[test]
-    fn lengths_that_lie_are_refused(name in "[a-z]{0,20}", lie in 21u32..) {
-        // The name's length claims more than there is: an error, and no allocation of that size.
-        let mut out = lie.to_be_bytes().to_vec();
+    fn wrong_lengths_are_refused(name in "[a-z]{0,20}", claimed in 21u32..) {
+        // The message claims a longer name than it has: an error, without such an allocation.
+        let mut out = claimed.to_be_bytes().to_vec();
         out.extend_from_slice(name.as_bytes());
         prop_assert!(InfoRequest::decode(&out).is_err());
         prop_assert!(MetaRequest::decode(&out).is_err());

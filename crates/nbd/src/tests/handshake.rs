@@ -10,9 +10,9 @@ impl Lookup for Table {
     fn list(&mut self) -> Vec<(String, String)> {
         vec![("vol".into(), "a volume".into()), ("other".into(), String::new())]
     }
-    fn open(&mut self, name: &str) -> Result<ExportFacts, Refusal> {
+    fn open(&mut self, name: &str) -> Result<ExportInfo, Refusal> {
         match name {
-            "vol" | "other" => Ok(ExportFacts {
+            "vol" | "other" => Ok(ExportInfo {
                 size_bytes: 1 << 30,
                 flags: transmission_flag::HAS_FLAGS | transmission_flag::SEND_DF,
                 sizes: BlockSizes { min_bytes: 512, preferred_bytes: 4096, max_bytes: 32 << 20 },
@@ -42,17 +42,17 @@ pub(super) fn meta(option: u32, name: &str, queries: &[&str]) -> Vec<u8> {
     option_bytes(option, &data)
 }
 
-/// What a conversation came to.
+/// The end of a handshake.
 #[derive(Debug, PartialEq)]
 enum End {
     Waiting,
     Agreed(Agreement),
-    Goodbye,
+    Aborted,
     Failed(HandshakeError),
 }
 
-/// Feeds `input` in pieces that end at `cuts`, as a stream would.
-fn talk(input: &[u8], cuts: &[usize]) -> (End, Vec<u8>, usize) {
+/// Runs a handshake on `input`, which arrives in parts that end at `cuts`.
+fn negotiate(input: &[u8], cuts: &[usize]) -> (End, Vec<u8>, usize) {
     let mut out = Vec::new();
     let mut handshake = Handshake::new(32, &mut out);
     let (mut start, mut arrived) = (0, 0);
@@ -60,7 +60,7 @@ fn talk(input: &[u8], cuts: &[usize]) -> (End, Vec<u8>, usize) {
     loop {
         match handshake.advance(&input[start..arrived], &mut Table, &mut out) {
             Ok(Step::Need(len)) => {
-                assert!(len > arrived - start, "asked for what is there");
+                assert!(len > arrived - start, "the bytes have arrived already");
                 assert!(len <= OPTION_HEADER_BYTES + MAX_OPTION_BYTES as usize);
                 match cuts.find(|cut| *cut > arrived) {
                     Some(cut) => arrived = cut.min(input.len()),
@@ -69,8 +69,8 @@ fn talk(input: &[u8], cuts: &[usize]) -> (End, Vec<u8>, usize) {
             }
             Ok(Step::More(n)) => start += n,
             Ok(Step::Transmit(n, agreement)) => return (End::Agreed(agreement), out, start + n),
-            Ok(Step::Ended(n)) => return (End::Goodbye, out, start + n),
-            Ok(Step::StartTls(_)) => panic!("there is no TLS here"),
+            Ok(Step::Aborted(n)) => return (End::Aborted, out, start + n),
+            Ok(Step::StartTls(_)) => panic!("this server has no TLS"),
             Err(e) => return (End::Failed(e), out, start),
         }
     }
@@ -94,19 +94,19 @@ fn kinds(out: &[u8]) -> Vec<u32> {
     replies(out).into_iter().map(|(_, kind, _)| kind).collect()
 }
 
-fn hello() -> Vec<u8> {
+fn client_flags() -> Vec<u8> {
     3u32.to_be_bytes().to_vec()
 }
 
 #[test]
-fn go_tells_the_facts_and_begins() {
-    let mut input = hello();
+fn go_sends_information_and_starts_transmission() {
+    let mut input = client_flags();
     input.extend(option_bytes(option::STRUCTURED_REPLY, &[]));
     input.extend(meta(option::SET_META_CONTEXT, "vol", &["x:y", BASE_ALLOCATION]));
     input.extend(go(option::GO, "vol"));
     let used = input.len();
-    input.extend([9; 5]); // the first bytes of a request stay where they are
-    let (end, out, consumed) = talk(&input, &[]);
+    input.extend([9; 5]); // the first bytes of a request are not consumed
+    let (end, out, consumed) = negotiate(&input, &[]);
     let agreed = Agreement { name: "vol".into(), structured: true, base_allocation: true };
     assert_eq!((end, consumed), (End::Agreed(agreed), used));
     let all = replies(&out);
@@ -133,9 +133,9 @@ fn go_tells_the_facts_and_begins() {
 
 #[test]
 fn df_is_not_offered_without_structured_replies() {
-    let mut input = hello();
+    let mut input = client_flags();
     input.extend(go(option::GO, "vol"));
-    let (_, out, _) = talk(&input, &[]);
+    let (_, out, _) = negotiate(&input, &[]);
     let (_, kind, data) = replies(&out).remove(0);
     let export = OptionReply::decode(kind, &data).unwrap();
     assert_eq!(
@@ -145,41 +145,41 @@ fn df_is_not_offered_without_structured_replies() {
 }
 
 #[test]
-fn export_name_answers_in_its_old_way() {
+fn export_name_gets_the_old_reply() {
     for (flags, padding) in [(1u32, EXPORT_NAME_PADDING_BYTES), (3, 0)] {
         let mut input = flags.to_be_bytes().to_vec();
         input.extend(option_bytes(option::EXPORT_NAME, b"vol"));
-        let (end, out, _) = talk(&input, &[]);
+        let (end, out, _) = negotiate(&input, &[]);
         let agreed = Agreement { name: "vol".into(), structured: false, base_allocation: false };
         assert_eq!(end, End::Agreed(agreed));
         assert_eq!(out.len(), GREETING_BYTES + 10 + padding);
     }
-    let mut input = hello();
+    let mut input = client_flags();
     input.extend(option_bytes(option::EXPORT_NAME, b"nothing"));
-    let (end, out, _) = talk(&input, &[]);
+    let (end, out, _) = negotiate(&input, &[]);
     assert_eq!(end, End::Failed(HandshakeError::NotOpened(Refusal::Unknown)));
     assert_eq!(out.len(), GREETING_BYTES);
 }
 
 #[test]
-fn a_context_chosen_for_another_export_is_not_in_force() {
-    let mut input = hello();
+fn context_of_another_export_is_not_used() {
+    let mut input = client_flags();
     input.extend(option_bytes(option::STRUCTURED_REPLY, &[]));
     input.extend(meta(option::SET_META_CONTEXT, "other", &[BASE_ALLOCATION]));
     input.extend(go(option::GO, "vol"));
-    let (end, ..) = talk(&input, &[]);
+    let (end, ..) = negotiate(&input, &[]);
     assert_eq!(
         end,
         End::Agreed(Agreement { name: "vol".into(), structured: true, base_allocation: false })
     );
 
-    // And one that was chosen and then given up.
-    let mut input = hello();
+    // A second choice replaces the first one.
+    let mut input = client_flags();
     input.extend(option_bytes(option::STRUCTURED_REPLY, &[]));
     input.extend(meta(option::SET_META_CONTEXT, "vol", &[BASE_ALLOCATION]));
     input.extend(meta(option::SET_META_CONTEXT, "vol", &[]));
     input.extend(go(option::GO, "vol"));
-    let (end, ..) = talk(&input, &[]);
+    let (end, ..) = negotiate(&input, &[]);
     assert_eq!(
         end,
         End::Agreed(Agreement { name: "vol".into(), structured: true, base_allocation: false })
@@ -187,8 +187,8 @@ fn a_context_chosen_for_another_export_is_not_in_force() {
 }
 
 #[test]
-fn refusals_have_their_own_errors_and_the_talk_goes_on() {
-    let mut input = hello();
+fn refused_options_get_their_errors_and_the_handshake_continues() {
+    let mut input = client_flags();
     let long = "n".repeat(4096);
     let mut too_long = 4097u32.to_be_bytes().to_vec();
     too_long.extend([b'n'; 4097]);
@@ -208,8 +208,8 @@ fn refusals_have_their_own_errors_and_the_talk_goes_on() {
     input.extend(option_bytes(option::LIST, &[1]));
     input.extend(option_bytes(option::LIST, &[]));
     input.extend(option_bytes(option::ABORT, &[]));
-    let (end, out, consumed) = talk(&input, &[]);
-    assert_eq!((end, consumed), (End::Goodbye, input.len()));
+    let (end, out, consumed) = negotiate(&input, &[]);
+    assert_eq!((end, consumed), (End::Aborted, input.len()));
     assert_eq!(
         kinds(&out),
         [
@@ -242,37 +242,37 @@ fn refusals_have_their_own_errors_and_the_talk_goes_on() {
 }
 
 #[test]
-fn the_thirty_third_option_ends_it() {
-    let mut input = hello();
+fn option_above_the_limit_ends_the_handshake() {
+    let mut input = client_flags();
     for _ in 0..33 {
         input.extend(option_bytes(option::LIST, &[]));
     }
-    let (end, out, _) = talk(&input, &[]);
+    let (end, out, _) = negotiate(&input, &[]);
     assert_eq!(end, End::Failed(HandshakeError::TooManyOptions(32)));
     assert_eq!(kinds(&out).len(), 32 * 3);
 }
 
 #[test]
-fn an_option_of_4_gib_is_not_waited_for() {
+fn option_of_4_gib_is_refused_from_its_header() {
     for (option, answers) in [(option::GO, 1), (option::EXPORT_NAME, 0), (99, 1)] {
-        let mut input = hello();
+        let mut input = client_flags();
         input.extend(OptionHeader { option, len_bytes: u32::MAX }.encode());
-        let (end, out, _) = talk(&input, &[]);
+        let (end, out, _) = negotiate(&input, &[]);
         assert_eq!(end, End::Failed(HandshakeError::OptionTooLong(u32::MAX)));
         assert_eq!(kinds(&out), vec![reply::ERR_TOO_BIG; answers]);
     }
 }
 
 #[test]
-fn wrong_magic_and_unknown_flags_end_it() {
-    let mut input = hello();
+fn wrong_magic_and_unknown_flags_end_the_handshake() {
+    let mut input = client_flags();
     input.extend([0; 16]);
-    assert!(matches!(talk(&input, &[]).0, End::Failed(HandshakeError::Wire(_))));
+    assert!(matches!(negotiate(&input, &[]).0, End::Failed(HandshakeError::Wire(_))));
     let input = 7u32.to_be_bytes();
-    assert_eq!(talk(&input, &[]).0, End::Failed(HandshakeError::UnknownClientFlags(7)));
+    assert_eq!(negotiate(&input, &[]).0, End::Failed(HandshakeError::UnknownClientFlags(7)));
 }
 
-/// Options as a client might send them, sensible or not.
+/// Options that a client might send, valid or not.
 fn any_option() -> impl Strategy<Value = Vec<u8>> {
     let name = prop_oneof![Just("vol".to_owned()), Just("other".to_owned()), "[a-z]{0,8}"];
     let query =
@@ -290,27 +290,30 @@ fn any_option() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn how_the_bytes_arrive_makes_no_difference(
+    fn partition_of_the_stream_makes_no_difference(
         options in prop::collection::vec(any_option(), 0..12),
         tail in prop::collection::vec(any::<u8>(), 0..30),
         mut cuts in prop::collection::vec(0usize..600, 0..40),
     ) {
-        let mut input = hello();
+        let mut input = client_flags();
         input.extend(options.concat());
         input.extend(tail);
         cuts.sort_unstable();
-        let whole = talk(&input, &[]);
-        prop_assert_eq!(&talk(&input, &cuts), &whole);
+        let whole = negotiate(&input, &[]);
+        prop_assert_eq!(&negotiate(&input, &cuts), &whole);
         let each: Vec<usize> = (0..input.len()).collect();
-        prop_assert_eq!(&talk(&input, &each), &whole);
+        prop_assert_eq!(&negotiate(&input, &each), &whole);
     }
 
     #[test]
-    fn any_bytes_are_taken_without_panic(mut input in prop::collection::vec(any::<u8>(), 0..300), sane: bool) {
-        if sane {
-            input.splice(..0, hello());
+    fn any_bytes_are_taken_without_panic(
+        mut input in prop::collection::vec(any::<u8>(), 0..300),
+        has_client_flags: bool,
+    ) {
+        if has_client_flags {
+            input.splice(..0, client_flags());
         }
-        let (_, _, consumed) = talk(&input, &[]);
+        let (_, _, consumed) = negotiate(&input, &[]);
         prop_assert!(consumed <= input.len());
     }
 }

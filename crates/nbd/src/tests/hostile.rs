@@ -3,7 +3,7 @@ use forebay_rt::Runtime;
 use super::*;
 use crate::wire::{Request, command};
 
-/// Shakes hands the short way, and gives the stream back at the start of transmission.
+/// A stream at the start of transmission, after a short handshake.
 async fn into_transmission(server: &Rc<Server>) -> net::Stream {
     let stream = connect_raw(server);
     let mut hello = 3u32.to_be_bytes().to_vec();
@@ -33,14 +33,14 @@ async fn ended(stream: &net::Stream) -> bool {
     }
 }
 
-/// Another client, before and after: it must notice nothing.
+/// Checks that another client is still served.
 async fn still_serves(client: &Client, salt: u64) {
     client.write(65536, pattern(4096, salt), true).await.unwrap();
     let back = client.read(65536, IoBuf::recycled(4096)).await.unwrap();
     assert!(back[..] == pattern(4096, salt)[..]);
 }
 
-async fn settled(server: &Server, connections: usize) {
+async fn drained(server: &Server, connections: usize) {
     for _ in 0..10_000 {
         if server.connections() == connections && server.bytes_in_flight() == 0 {
             return;
@@ -51,7 +51,7 @@ async fn settled(server: &Server, connections: usize) {
 }
 
 #[test]
-fn a_write_cut_at_any_byte_never_reaches_the_device() {
+fn write_truncated_at_any_byte_never_reaches_the_device() {
     Runtime::simulated(5).block_on(async {
         let device = CachedDevice::new(1 << 20);
         let server = server_of(device.clone(), Limits::default());
@@ -64,26 +64,26 @@ fn a_write_cut_at_any_byte_never_reaches_the_device() {
             }
             drop(stream);
         }
-        settled(&server, 1).await;
+        drained(&server, 1).await;
         assert_eq!(device.writes_begun.get(), 0);
-        // Cut at 0 the client has left between two requests; else it vanished within one.
-        assert_eq!(server.counts().vanished, whole.len() as u64 - 1);
+        // With a cut at 0 the client left between two requests; else it vanished within one.
+        assert_eq!(server.counts().lost, whole.len() as u64 - 1);
         still_serves(&witness, 1).await;
 
-        // Whole, and then gone without waiting for the answer: it happens, once.
+        // A client may leave after the whole request, before the reply: the write happens once.
         let stream = into_transmission(&server).await;
         stream.send_all(whole).await.0.unwrap();
         drop(stream);
-        settled(&server, 1).await;
+        drained(&server, 1).await;
         assert_eq!(device.writes_begun.get(), 2);
         assert!(device.seen.borrow()[..512] == pattern(512, 9)[..]);
     });
 }
 
 #[test]
-fn a_large_write_cut_anywhere_never_reaches_the_device() {
-    // Longer than what is assembled in the receive buffer, with and without a rest that is short
-    // enough to be assembled after all: every way of receiving a payload.
+fn large_truncated_write_never_reaches_the_device() {
+    // Payloads above the size of a copy through the receive buffer, with and without a short rest:
+    // together they use every way of receiving a payload.
     for (seed, len) in [(6, 40 << 10), (7, 100 << 10), (8, 700 << 10)] {
         Runtime::simulated(seed).block_on(async move {
             let device = CachedDevice::new(1 << 20);
@@ -95,9 +95,9 @@ fn a_large_write_cut_anywhere_never_reaches_the_device() {
                 stream.send_all(whole[..cut].to_vec()).await.0.unwrap();
                 drop(stream);
             }
-            settled(&server, 0).await;
+            drained(&server, 0).await;
             assert_eq!(device.writes_begun.get(), 0);
-            // The cuts were what kept it away: whole, it arrives.
+            // The whole write arrives, so the cuts were what stopped the others.
             let stream = into_transmission(&server).await;
             stream.send_all(whole).await.0.unwrap();
             let (outcome, _) = stream.recv_exact(vec![0; 16], 0).await;
@@ -108,7 +108,7 @@ fn a_large_write_cut_anywhere_never_reaches_the_device() {
 }
 
 #[test]
-fn a_handshake_cut_at_any_byte_disturbs_nobody() {
+fn handshake_truncated_at_any_byte_disturbs_no_other_client() {
     Runtime::simulated(7).block_on(async {
         let server = server_of(CachedDevice::new(1 << 20), Limits::default());
         let witness = connect(&server).await;
@@ -121,13 +121,13 @@ fn a_handshake_cut_at_any_byte_disturbs_nobody() {
             }
             drop(stream);
         }
-        settled(&server, 1).await;
+        drained(&server, 1).await;
         still_serves(&witness, 2).await;
     });
 }
 
 #[test]
-fn a_handshake_that_trickles_is_ended_at_its_deadline() {
+fn slow_handshake_ends_at_its_deadline() {
     Runtime::simulated(8).block_on(async {
         let limits = Limits { handshake_deadline: Nanos::from_secs(3), ..Default::default() };
         let server = server_of(CachedDevice::new(1 << 20), limits);
@@ -141,19 +141,19 @@ fn a_handshake_that_trickles_is_ended_at_its_deadline() {
         }
         assert!(ended(&stream).await);
         assert!(rt::now().since(begun) < Nanos::from_secs(9));
-        settled(&server, 0).await;
-        assert_eq!(server.counts().too_slow, 1);
+        drained(&server, 0).await;
+        assert_eq!(server.counts().timed_out, 1);
     });
 }
 
 #[test]
-fn a_request_that_trickles_is_ended_at_its_deadline_and_an_idle_client_is_not() {
+fn slow_request_ends_its_connection_and_an_idle_client_stays() {
     Runtime::simulated(9).block_on(async {
         let limits = Limits { stall_deadline: Nanos::from_secs(4), ..Default::default() };
         let device = CachedDevice::new(1 << 20);
         let server = server_of(device.clone(), limits);
         let idle = connect(&server).await;
-        // Through the buffer, and in place: both ways of receiving a payload.
+        // A payload through the receive buffer, and one that is received in place.
         for len in [4096, 700 << 10] {
             let stream = into_transmission(&server).await;
             let bytes = write_bytes(0, len);
@@ -168,19 +168,19 @@ fn a_request_that_trickles_is_ended_at_its_deadline_and_an_idle_client_is_not() 
                 at += step;
                 rt::sleep(Nanos::from_secs(1)).await;
             }
-            assert!(at < bytes.len(), "it took a minute and nobody minded");
+            assert!(at < bytes.len(), "the server waited for a slow request");
             assert!(rt::now().since(begun) < Nanos::from_secs(9));
             drop(stream);
         }
-        settled(&server, 1).await;
-        assert_eq!((server.counts().too_slow, device.writes_begun.get()), (2, 0));
+        drained(&server, 1).await;
+        assert_eq!((server.counts().timed_out, device.writes_begun.get()), (2, 0));
         rt::sleep(Nanos::from_secs(3600)).await;
         still_serves(&idle, 3).await;
     });
 }
 
 #[test]
-fn lengths_of_4_gib_cost_only_their_own_connection() {
+fn lengths_of_4_gib_end_only_their_own_connection() {
     Runtime::simulated(10).block_on(async {
         let server = server_of(CachedDevice::new(1 << 20), Limits::default());
         let witness = connect(&server).await;
@@ -188,10 +188,10 @@ fn lengths_of_4_gib_cost_only_their_own_connection() {
         let huge = request(command::WRITE, 0, u32::MAX).encode().to_vec();
         stream.send_all(huge).await.0.unwrap();
         assert!(ended(&stream).await);
-        settled(&server, 1).await;
-        assert_eq!(server.counts().broke, 1);
+        drained(&server, 1).await;
+        assert_eq!(server.counts().protocol_errors, 1);
 
-        // Where no payload follows, an error is enough.
+        // A request without a payload gets an error, and its connection stays.
         let stream = into_transmission(&server).await;
         for command in [command::READ, command::TRIM, command::WRITE_ZEROES, command::CACHE] {
             let bytes = request(command, u64::MAX - 5, u32::MAX).encode().to_vec();
@@ -205,7 +205,7 @@ fn lengths_of_4_gib_cost_only_their_own_connection() {
 }
 
 #[test]
-fn noise_in_place_of_requests_costs_only_its_own_connection() {
+fn random_bytes_end_only_their_own_connection() {
     for seed in 0..40 {
         Runtime::simulated(seed).block_on(async {
             let device = CachedDevice::new(1 << 20);
@@ -215,7 +215,7 @@ fn noise_in_place_of_requests_costs_only_its_own_connection() {
                 let stream = into_transmission(&server).await;
                 let mut bytes = Vec::new();
                 for _ in 0..1 + rt::random_below(20) {
-                    // Mostly a request with one field gone wild, sometimes plain noise.
+                    // Mostly a request, sometimes with one random byte.
                     let mut one = request(
                         rt::random_below(10) as u16,
                         rt::random_below(300) * 4096,
@@ -227,18 +227,18 @@ fn noise_in_place_of_requests_costs_only_its_own_connection() {
                     }
                     bytes.extend_from_slice(&one);
                 }
-                // It may have been cut off already; that is not under test.
+                // The server may have disconnected already; the test does not care.
                 let _ = stream.send_all(bytes).await.0;
                 rt::sleep(Nanos(rt::random_below(1_000_000))).await;
             }
-            settled(&server, 1).await;
+            drained(&server, 1).await;
             still_serves(&witness, 5).await;
         });
     }
 }
 
 #[test]
-fn one_connection_too_many_is_closed_at_once() {
+fn connection_above_the_limit_is_closed_at_once() {
     Runtime::simulated(11).block_on(async {
         let limits = Limits { connections_max: 3, ..Default::default() };
         let server = server_of(CachedDevice::new(1 << 20), limits);
@@ -247,14 +247,14 @@ fn one_connection_too_many_is_closed_at_once() {
         assert!(!server.adopt(there));
         assert!(ended(&here).await);
         drop(streams);
-        settled(&server, 0).await;
+        drained(&server, 0).await;
         let client = connect(&server).await;
         still_serves(&client, 6).await;
     });
 }
 
 #[test]
-fn what_is_in_memory_is_bounded_per_connection_and_in_all() {
+fn memory_is_bounded_per_connection_and_in_total() {
     Runtime::simulated(12).block_on(async {
         let limits = Limits {
             request_max_bytes: 64 << 10,
@@ -281,24 +281,24 @@ fn what_is_in_memory_is_bounded_per_connection_and_in_all() {
         }
         let watched = server.clone();
         let watcher = rt::spawn(async move {
-            let mut most = 0;
+            let mut max_bytes = 0;
             while watched.connections() > 0 {
-                most = most.max(watched.bytes_in_flight());
+                max_bytes = max_bytes.max(watched.bytes_in_flight());
                 rt::sleep(Nanos::from_micros(50)).await;
             }
-            most
+            max_bytes
         });
         rt::join_all(tasks).await;
-        assert!(device.most_in_flight.get() <= 8, "more payloads than the bound allows");
+        assert!(device.max_in_flight.get() <= 8, "more payloads than the bound allows");
         drop(clients);
-        let most = watcher.await;
-        assert!((256 << 10..=512 << 10).contains(&most), "{most} bytes at most");
-        settled(&server, 0).await;
+        let max_bytes = watcher.await;
+        assert!((256 << 10..=512 << 10).contains(&max_bytes), "{max_bytes} bytes at most");
+        drained(&server, 0).await;
     });
 }
 
 #[test]
-fn a_client_that_takes_no_replies_cannot_starve_the_others() {
+fn client_that_takes_no_replies_cannot_starve_others() {
     Runtime::simulated(13).block_on(async {
         let limits = Limits {
             connection_bytes_max: 4 << 20,
@@ -312,18 +312,18 @@ fn a_client_that_takes_no_replies_cannot_starve_the_others() {
         let greedy = into_transmission(&server).await;
         let mut bytes = Vec::new();
         for _ in 0..64 {
-            // Four of them, each with its upkeep, take all the memory there is.
+            // Four of these, each with its base charge, take all the memory.
             bytes.extend_from_slice(&request(command::READ, 0, (1 << 20) - 4096).encode());
         }
         greedy.send_all(bytes).await.0.unwrap();
         rt::sleep(Nanos::from_secs(60)).await;
-        // Alone it may stand still for as long as it likes; now somebody wants the memory.
-        assert_eq!(server.counts().too_slow, 0);
+        // Without another client it may stall without a bound; now another one needs the memory.
+        assert_eq!(server.counts().timed_out, 0);
         let begun = rt::now();
         still_serves(&witness, 7).await;
         assert!(rt::now().since(begun) < Nanos::from_secs(3));
-        settled(&server, 1).await;
-        assert_eq!(server.counts().too_slow, 1);
+        drained(&server, 1).await;
+        assert_eq!(server.counts().timed_out, 1);
         drop(greedy);
     });
 }

@@ -1,4 +1,4 @@
-//! Tests, by what they look at; and the device that most of them serve.
+//! Tests by subject, and the device that most of them serve.
 
 mod bench;
 mod client;
@@ -25,20 +25,20 @@ use crate::exports::FixedExports;
 use crate::limits::Limits;
 use crate::server::Server;
 
-/// A device with a volatile cache that answers after a random time and says what would survive.
+/// A device with a volatile cache that answers after a random delay.
 struct CachedDevice {
     geometry: Cell<Geometry>,
-    /// What reads see.
+    /// The content that reads return.
     seen: RefCell<Vec<u8>>,
-    /// What a power cut would leave.
+    /// The content that a power failure would leave.
     durable: RefCell<Vec<u8>>,
-    /// Which 512-byte sectors hold something.
+    /// Whether each 512-byte sector is allocated.
     stored: RefCell<Vec<bool>>,
     max_delay: Nanos,
     writes_begun: Cell<u64>,
     flushes_begun: Cell<u64>,
     in_flight: Cell<u64>,
-    most_in_flight: Cell<u64>,
+    max_in_flight: Cell<u64>,
     fail_next: RefCell<Option<ErrorKind>>,
 }
 
@@ -59,14 +59,14 @@ impl CachedDevice {
             writes_begun: Cell::new(0),
             flushes_begun: Cell::new(0),
             in_flight: Cell::new(0),
-            most_in_flight: Cell::new(0),
+            max_in_flight: Cell::new(0),
             fail_next: RefCell::new(None),
         })
     }
 
     async fn delay(&self) {
         self.in_flight.set(self.in_flight.get() + 1);
-        self.most_in_flight.set(self.most_in_flight.get().max(self.in_flight.get()));
+        self.max_in_flight.set(self.max_in_flight.get().max(self.in_flight.get()));
         rt::sleep(Nanos(1 + rt::random_below(self.max_delay.0))).await;
         self.in_flight.set(self.in_flight.get() - 1);
     }
@@ -118,7 +118,7 @@ impl BlockDevice for CachedDevice {
     fn flush(&self) -> DeviceFuture<'_, ()> {
         Box::pin(async move {
             self.flushes_begun.set(self.flushes_begun.get() + 1);
-            // Covers what had completed when it was issued, and not a byte more.
+            // A flush covers the writes that had completed when it was issued, and no others.
             let covered = self.seen.borrow().clone();
             self.delay().await;
             self.check(Operation::Flush, 0, 0)?;
@@ -151,18 +151,19 @@ impl BlockDevice for CachedDevice {
             self.delay().await;
             let stored = self.stored.borrow();
             let sectors = &stored[offset as usize / 512..(offset + len) as usize / 512];
-            // One run per sector: merging is the server's work.
+            // One run per sector, so that the server has to merge.
             Ok(sectors.iter().map(|s| Allocation { len_bytes: 512, hole: !s }).collect())
         })
     }
 }
 
-/// Two streams that are connected: real sockets do the same in `tests/`.
+/// A server of `device` as the exports "vol" and "".
 fn server_of(device: Rc<CachedDevice>, limits: Limits) -> Rc<Server> {
     let exports = FixedExports::new().with("vol", device.clone()).with("", device);
     Server::new(Rc::new(exports), limits)
 }
 
+/// A connected stream; the tests in `tests/` use real sockets instead.
 fn connect_raw(server: &Rc<Server>) -> net::Stream {
     let (here, there) = net::pair();
     assert!(server.adopt(there), "there was no room");
@@ -170,7 +171,13 @@ fn connect_raw(server: &Rc<Server>) -> net::Stream {
 }
 
 async fn connect(server: &Rc<Server>) -> Client {
-    Client::over(connect_raw(server), "vol", "test").await.expect("the export is there")
+    Client::over(connect_raw(server), "vol", "test").await.expect("the export exists")
+}
+
+/// A client without structured replies.
+async fn connect_simple(server: &Rc<Server>) -> Client {
+    let opened = Client::open(connect_raw(server), "vol", "test", false, None);
+    opened.await.expect("the export exists")
 }
 
 fn pattern(len: usize, salt: u64) -> IoBytes {

@@ -1,4 +1,4 @@
-//! Sending at once and sending later give one stream.
+//! Eager sends and sends by the task give one stream.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -10,7 +10,7 @@ use crate::channel::Channel;
 use crate::outbox::Outbox;
 
 #[test]
-fn what_a_full_socket_does_not_take_follows_in_order_and_every_charge_comes_back() {
+fn full_socket_keeps_order_and_every_charge_returns() {
     let dir = std::env::temp_dir().join(format!("forebay-nbd-outbox-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     let path = dir.join("s.sock");
@@ -29,7 +29,7 @@ fn what_a_full_socket_does_not_take_follows_in_order_and_every_charge_comes_back
             let outbox = outbox.clone();
             async move { outbox.run().await }
         });
-        // The sender waits: what is pushed now may leave at once.
+        // The sending task waits, so a push may send eagerly.
         rt::yield_now().await;
         let mut expected = Vec::new();
         let mut push = |from: u32, to: u32| {
@@ -40,16 +40,16 @@ fn what_a_full_socket_does_not_take_follows_in_order_and_every_charge_comes_back
                 expected.extend_from_slice(&payload);
             }
         };
-        // Far more than a socket holds, then a little, as nobody reads yet.
+        // More than a socket holds, then a little, before the first receive.
         push(0, 1000);
-        assert!(released.get() > 0, "nothing left at once");
-        assert!(released.get() < 10_000, "a socket does not hold this much");
+        assert!(released.get() > 0, "no push was sent eagerly");
+        assert!(released.get() < 10_000, "a socket cannot hold this much");
         rt::yield_now().await;
         push(1000, 1003);
         outbox.close();
         let (outcome, got) = there.recv_exact(vec![0u8; expected.len()], 0).await;
         outcome.unwrap();
-        assert!(got == expected, "the stream is not what was pushed");
+        assert!(got == expected, "the stream differs from the pushed bytes");
         sender.await.unwrap();
         assert_eq!(released.get(), 10_030);
     });

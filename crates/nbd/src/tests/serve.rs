@@ -10,16 +10,17 @@ fn simulated<F: Future<Output = ()> + 'static>(seeds: u64, test: impl Fn() -> F)
     }
 }
 
+/// The errno with which the server answered.
 fn server_error(outcome: Result<(), RequestError>) -> u32 {
     match outcome {
         Err(RequestError::Server { error, .. }) => error,
-        other => panic!("an error of the server was expected, not {other:?}"),
+        other => panic!("expected an error of the server, not {other:?}"),
     }
 }
 
 const REGION_BYTES: u64 = 64 << 10;
 
-/// One task with a part of the volume to itself, and a plain vector to compare with.
+/// One task with its own part of the volume, which compares with a vector.
 async fn exercise_region(client: Rc<Client>, region: u64, rounds: u32) {
     let mut model = vec![0u8; REGION_BYTES as usize];
     let mut stored = vec![false; REGION_BYTES as usize / 512];
@@ -55,7 +56,11 @@ async fn exercise_region(client: Rc<Client>, region: u64, rounds: u32) {
                 let mut sector = first as usize;
                 let mut last = None;
                 for extent in extents {
-                    assert_ne!(last.replace(extent.flags), Some(extent.flags), "not merged");
+                    assert_ne!(
+                        last.replace(extent.flags),
+                        Some(extent.flags),
+                        "equal neighbors are not merged"
+                    );
                     let hole = status_flag::HOLE | status_flag::ZERO;
                     let expected = |stored: bool| if stored { 0 } else { hole };
                     for _ in 0..extent.len_bytes / 512 {
@@ -63,7 +68,7 @@ async fn exercise_region(client: Rc<Client>, region: u64, rounds: u32) {
                         sector += 1;
                     }
                 }
-                assert_eq!(sector, (first + count) as usize, "the whole range is answered");
+                assert_eq!(sector, (first + count) as usize, "the reply does not cover the range");
             }
             _ => {
                 let back = client.read(at, IoBuf::recycled(len)).await.unwrap();
@@ -76,31 +81,29 @@ async fn exercise_region(client: Rc<Client>, region: u64, rounds: u32) {
 }
 
 #[test]
-fn many_requests_on_many_connections_do_what_a_plain_vector_does() {
+fn concurrent_requests_on_many_connections_match_a_vector() {
     simulated(12, || async {
         let device = CachedDevice::new(16 * REGION_BYTES as usize);
         let server = server_of(device.clone(), Limits::default());
         let mut tasks = Vec::new();
         for connection in 0..4 {
             let stream = connect_raw(&server);
-            let client = match connection {
-                0 => Client::over_simple(stream, "vol", "old client").await,
-                _ => Client::over(stream, "vol", "client").await,
-            };
+            // The first connection has simple replies.
+            let client = Client::open(stream, "vol", "client", connection > 0, None).await;
             let client = Rc::new(client.unwrap());
             for lane in 0..4 {
                 tasks.push(rt::spawn(exercise_region(client.clone(), connection * 4 + lane, 40)));
             }
         }
         rt::join_all(tasks).await;
-        assert!(device.most_in_flight.get() > 4, "requests did not run side by side");
+        assert!(device.max_in_flight.get() > 4, "requests did not run concurrently");
         server.stop(Nanos::from_secs(1)).await;
         assert_eq!((server.connections(), server.bytes_in_flight()), (0, 0));
     });
 }
 
 #[test]
-fn a_flush_on_one_connection_covers_what_every_other_has_completed() {
+fn flush_covers_completed_writes_of_every_connection() {
     simulated(20, || async {
         let device = CachedDevice::new(1 << 20);
         let server = server_of(device.clone(), Limits::default());
@@ -117,14 +120,17 @@ fn a_flush_on_one_connection_covers_what_every_other_has_completed() {
             for i in 0..4u64 {
                 let start = i as usize * 8192;
                 let kept = device.durable.borrow()[start..start + 4096].to_vec();
-                assert!(kept == pattern(4096, round + i)[..], "lost after a flush elsewhere");
+                assert!(
+                    kept == pattern(4096, round + i)[..],
+                    "lost after a flush on another connection"
+                );
             }
         }
     });
 }
 
 #[test]
-fn fua_is_durable_at_the_reply_on_every_command() {
+fn fua_makes_every_command_durable_at_its_reply() {
     simulated(5, || async {
         let device = CachedDevice::new(1 << 20);
         let server = server_of(device.clone(), Limits::default());
@@ -137,62 +143,61 @@ fn fua_is_durable_at_the_reply_on_every_command() {
         client.trim(4096, 4096, true).await.unwrap();
         assert!(kept(4096) == [0; 4096]);
         client.write_once(0, pattern(4096, 2), false).await.unwrap();
-        assert!(kept(0) == [0; 4096], "the device's cache is not under test");
-        // On commands that have nothing to make durable the flag is legal and means nothing.
+        assert!(kept(0) == [0; 4096], "the device has no volatile cache");
+        // The flag is allowed, without an effect, on commands that write nothing.
         for (command, len_bytes) in [(command::FLUSH, 0), (command::CACHE, 4096)] {
             let flags = command_flag::FUA;
-            let request = Request { flags, command, cookie: 0, offset_bytes: 0, len_bytes };
-            client.raw(request).await.unwrap();
+            client.submit(command, flags, 0, len_bytes, None, None).await.unwrap();
         }
         client.read_flagged(0, IoBuf::recycled(4096), command_flag::FUA).await.unwrap();
     });
 }
 
+/// Invalid requests for an export of `size` bytes: command, flags, offset, length, errno.
+fn invalid_requests(size: u64) -> [(u16, u16, u64, u32, u32); 18] {
+    [
+        (77, 0, 0, 512, errno::EINVAL),
+        (command::TRIM, command_flag::DF, 0, 512, errno::EINVAL),
+        (command::FLUSH, 1 << 15, 0, 0, errno::EINVAL),
+        (command::TRIM, 0, 100, 512, errno::EINVAL),
+        (command::TRIM, 0, 512, 100, errno::EINVAL),
+        (command::TRIM, 0, size, 512, errno::EINVAL),
+        (command::TRIM, 0, u64::MAX - 511, 512, errno::EINVAL),
+        (command::TRIM, 0, 0, u32::MAX - 511, errno::EINVAL),
+        (command::WRITE_ZEROES, 0, size - 512, 1024, errno::ENOSPC),
+        (command::CACHE, 0, size, 512, errno::EINVAL),
+        (command::READ, 0, 512, 0, errno::EINVAL),
+        (command::WRITE, 0, 512, 0, errno::EINVAL),
+        (command::TRIM, 0, 512, 0, errno::EINVAL),
+        (command::WRITE_ZEROES, 0, 512, 0, errno::EINVAL),
+        (command::CACHE, 0, 512, 0, errno::EINVAL),
+        (command::BLOCK_STATUS, 0, 0, 0, errno::EINVAL),
+        (command::BLOCK_STATUS, 0, size, 512, errno::EINVAL),
+        (
+            command::WRITE_ZEROES,
+            command_flag::FAST_ZERO | command_flag::NO_HOLE,
+            0,
+            4096,
+            errno::ENOTSUP,
+        ),
+    ]
+}
+
 #[test]
-fn requests_that_make_no_sense_are_answered_and_the_connection_goes_on() {
+fn invalid_requests_get_errors_and_the_connection_continues() {
     simulated(4, || async {
         let device = CachedDevice::new((1 << 20) + 100);
         let server = server_of(device.clone(), Limits::default());
-        for simple in [false, true] {
+        for structured in [true, false] {
             let stream = connect_raw(&server);
-            let client = if simple {
-                Client::over_simple(stream, "vol", "c").await.unwrap()
-            } else {
-                Client::over(stream, "vol", "c").await.unwrap()
-            };
+            let client = Client::open(stream, "vol", "c", structured, None).await.unwrap();
             assert_eq!(client.size_bytes(), 1 << 20, "whole blocks only");
             let ask = |command, flags, offset_bytes, len_bytes| {
-                client.raw(Request { flags, command, cookie: 0, offset_bytes, len_bytes })
+                client.submit(command, flags, offset_bytes, len_bytes, None, None)
             };
             let size = 1u64 << 20;
-            let cases = [
-                (77, 0, 0, 512, errno::EINVAL),
-                (command::TRIM, command_flag::DF, 0, 512, errno::EINVAL),
-                (command::FLUSH, 1 << 15, 0, 0, errno::EINVAL),
-                (command::TRIM, 0, 100, 512, errno::EINVAL),
-                (command::TRIM, 0, 512, 100, errno::EINVAL),
-                (command::TRIM, 0, size, 512, errno::EINVAL),
-                (command::TRIM, 0, u64::MAX - 511, 512, errno::EINVAL),
-                (command::TRIM, 0, 0, u32::MAX - 511, errno::EINVAL),
-                (command::WRITE_ZEROES, 0, size - 512, 1024, errno::ENOSPC),
-                (command::CACHE, 0, size, 512, errno::EINVAL),
-                (command::READ, 0, 512, 0, errno::EINVAL),
-                (command::WRITE, 0, 512, 0, errno::EINVAL),
-                (command::TRIM, 0, 512, 0, errno::EINVAL),
-                (command::WRITE_ZEROES, 0, 512, 0, errno::EINVAL),
-                (command::CACHE, 0, 512, 0, errno::EINVAL),
-                (command::BLOCK_STATUS, 0, 0, 0, errno::EINVAL),
-                (command::BLOCK_STATUS, 0, size, 512, errno::EINVAL),
-                (
-                    command::WRITE_ZEROES,
-                    command_flag::FAST_ZERO | command_flag::NO_HOLE,
-                    0,
-                    4096,
-                    errno::ENOTSUP,
-                ),
-            ];
-            for (command, flags, offset, len, expected) in cases {
-                let got = server_error(ask(command, flags, offset, len).await);
+            for (command, flags, offset, len, expected) in invalid_requests(size) {
+                let got = server_error(ask(command, flags, offset, len).await.map(|_| ()));
                 assert_eq!(got, expected, "command {command} flags {flags} {offset}+{len}");
             }
             let past = client.read_once(size, IoBuf::recycled(512)).await;
@@ -203,7 +208,7 @@ fn requests_that_make_no_sense_are_answered_and_the_connection_goes_on() {
             assert_eq!(server_error(odd), errno::EINVAL);
             let too_long = client.read_once(0, IoBuf::recycled((32 << 20) + 512)).await;
             assert_eq!(server_error(too_long.map(|_| ())), errno::EINVAL);
-            // A payload that nobody wants is thrown away, and what follows it is understood.
+            // The server discards the payload of a refused write, and reads on behind it.
             let too_long = client.write_once(0, pattern((32 << 20) + 512, 0), false).await;
             assert_eq!(server_error(too_long), errno::ENOSPC);
             client.write(512, pattern(512, 3), false).await.unwrap();
@@ -216,7 +221,7 @@ fn requests_that_make_no_sense_are_answered_and_the_connection_goes_on() {
 }
 
 #[test]
-fn one_extent_is_one_and_df_is_honoured() {
+fn req_one_gives_one_extent_and_df_one_chunk() {
     Runtime::simulated(1).block_on(async {
         let server =
             server_of(CachedDevice::new(1 << 20), Limits { extents_max: 4, ..Default::default() });
@@ -227,16 +232,16 @@ fn one_extent_is_one_and_df_is_honoured() {
         let one = client.block_status(0, 1 << 20, command_flag::REQ_ONE).await.unwrap();
         assert_eq!((one.len(), one[0].len_bytes, one[0].flags), (1, 4096, 0));
         let some = client.block_status(0, 1 << 20, 0).await.unwrap();
-        assert_eq!(some.len(), 4, "the limit on extents");
+        assert_eq!(some.len(), 4, "more or fewer extents than the limit");
         let rest = client.block_status(7 * 8192 + 4096, 4096, 0).await.unwrap();
-        assert_eq!((rest.len(), rest[0].len_bytes), (1, 4096), "never past the request");
+        assert_eq!((rest.len(), rest[0].len_bytes), (1, 4096), "past the end of the request");
         let data = client.read_flagged(0, IoBuf::recycled(65536), command_flag::DF).await.unwrap();
         assert!(data[..4096] == pattern(4096, 0)[..] && data[4096..8192] == [0; 4096]);
     });
 }
 
 #[test]
-fn device_errors_arrive_as_their_own_kind_and_name_no_device() {
+fn device_errors_keep_their_errno_and_hide_the_device_name() {
     simulated(3, || async {
         let device = CachedDevice::new(1 << 20);
         let server = server_of(device.clone(), Limits::default());
@@ -258,7 +263,7 @@ fn device_errors_arrive_as_their_own_kind_and_name_no_device() {
             match client.read_once(0, IoBuf::recycled(512)).await.unwrap_err() {
                 RequestError::Server { error, text } => {
                     assert_eq!(error, expected);
-                    assert!(!text.is_empty() && !text.contains("secret"), "{text}");
+                    assert!(!text.is_empty() && !text.contains(device.name()), "{text}");
                 }
                 other => panic!("{other}"),
             }
@@ -271,7 +276,7 @@ fn device_errors_arrive_as_their_own_kind_and_name_no_device() {
 }
 
 #[test]
-fn a_read_only_export_refuses_every_kind_of_write() {
+fn read_only_export_refuses_every_kind_of_write() {
     Runtime::simulated(1).block_on(async {
         let device = CachedDevice::new(1 << 20);
         device.geometry.set(Geometry { read_only: true, ..device.geometry.get() });
@@ -288,7 +293,7 @@ fn a_read_only_export_refuses_every_kind_of_write() {
 }
 
 #[test]
-fn a_volume_that_grows_is_served_to_its_new_end() {
+fn grown_volume_is_served_to_its_new_end() {
     Runtime::simulated(1).block_on(async {
         let device = CachedDevice::new(1 << 20);
         device.geometry.set(Geometry { size_bytes: 4096, ..device.geometry.get() });
@@ -302,7 +307,7 @@ fn a_volume_that_grows_is_served_to_its_new_end() {
 }
 
 #[test]
-fn stopping_answers_what_is_in_flight_and_nothing_after() {
+fn stop_answers_requests_in_flight_and_none_after() {
     simulated(30, || async {
         let device = CachedDevice::new(1 << 20);
         let server = server_of(device.clone(), Limits::default());
@@ -316,7 +321,7 @@ fn stopping_answers_what_is_in_flight_and_nothing_after() {
         rt::sleep(Nanos(rt::random_below(3_000_000))).await;
         assert_eq!(server.stop(Nanos::from_secs(10)).await, 0);
         assert_eq!((server.connections(), server.bytes_in_flight()), (0, 0));
-        assert!(!server.adopt(net::pair().0), "a stopped server takes nobody");
+        assert!(!server.adopt(net::pair().0), "a stopped server took a connection");
         let begun = device.writes_begun.get();
         let mut done = 0;
         for (i, outcome) in rt::join_all(writes).await.into_iter().enumerate() {
@@ -332,12 +337,12 @@ fn stopping_answers_what_is_in_flight_and_nothing_after() {
                 Err(e) => panic!("{e}"),
             }
         }
-        assert_eq!(done, begun, "every write that reached the device was answered");
+        assert_eq!(done, begun, "a write that reached the device got no answer");
     });
 }
 
 #[test]
-fn requests_that_had_not_begun_when_it_stopped_are_refused() {
+fn stop_refuses_requests_that_have_not_begun() {
     Runtime::simulated(1).block_on(async {
         let device = CachedDevice::new(1 << 20);
         let limits =
@@ -350,7 +355,7 @@ fn requests_that_had_not_begun_when_it_stopped_are_refused() {
                 rt::spawn(async move { client.write_once(i * 4096, pattern(4096, i), true).await })
             })
             .collect();
-        // They have all arrived by then, and two at a time fit into the allowance.
+        // All have arrived by now; two at a time fit into the limit.
         rt::sleep(Nanos::from_millis(3)).await;
         assert_eq!(server.stop(Nanos::from_secs(10)).await, 0);
         let outcomes = rt::join_all(writes).await;
@@ -358,15 +363,15 @@ fn requests_that_had_not_begun_when_it_stopped_are_refused() {
         let refused: Vec<u32> =
             outcomes.into_iter().filter(Result::is_err).map(server_error).collect();
         assert!(refused.iter().all(|error| *error == errno::ESHUTDOWN));
-        assert!(refused.len() > 20, "{done} were still performed");
+        assert!(refused.len() > 20, "{done} were performed");
         assert_eq!(done, device.writes_begun.get());
     });
 }
 
 #[test]
-fn stopping_does_not_wait_for_ever() {
+fn stop_does_not_wait_without_a_bound() {
     Runtime::simulated(1).block_on(async {
-        // A client that takes no replies is cut off.
+        // The server disconnects a client that takes no replies.
         let device = CachedDevice::new(1 << 20);
         let server = server_of(device.clone(), Limits::default());
         let stream = connect_raw(&server);
@@ -382,7 +387,7 @@ fn stopping_does_not_wait_for_ever() {
         assert_eq!(server.stop(Nanos::from_secs(2)).await, 0);
         drop(stream);
 
-        // A device that hangs is given up, and counted.
+        // The server abandons a connection whose device hangs, and counts it.
         let hung = Rc::new(Hung(device));
         let exports = FixedExports::new().with("vol", hung);
         let server = Server::new(Rc::new(exports), Limits::default());

@@ -1,35 +1,47 @@
-//! The one name that a certificate stands for.
+//! The identity of a client: one name from its certificate.
 
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// Longest name that is taken, in bytes.
+/// Bytes of an identity.
 const MAX_NAME_BYTES: usize = 255;
 
-/// The name of the certificate in `der`, whose signature somebody else has verified: the
-/// subject's common name, or else the first DNS name, e-mail address or URI of its alternative
-/// names. `Ok(None)` when it has none of them.
-///
-/// # Errors
-/// Words on why it cannot be told for sure who that is: two common names, characters that do not
-/// show, a name of more than 255 bytes. Such a certificate must not pass for another one.
-pub(crate) fn identity_of(der: &[u8]) -> Result<Option<String>, String> {
+/// Why a certificate gives no certain identity. It must not pass for another identity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IdentityError {
+    /// The certificate is malformed.
+    Malformed,
+    /// Bytes follow the certificate.
+    TrailingBytes,
+    /// The subject has two common names.
+    TwoCommonNames,
+    /// The name is not text.
+    NotText,
+    /// The name is empty, or longer than 255 bytes.
+    BadLength,
+    /// The name has control characters.
+    ControlCharacters,
+}
+
+/// The identity of the certificate in `der`, whose signature rustls has verified: the subject's
+/// common name, or else the first DNS name, e-mail address or URI of its alternative names.
+/// `Ok(None)` if it has none of them.
+pub(crate) fn identity_of(der: &[u8]) -> Result<Option<String>, IdentityError> {
     let (rest, certificate) =
-        X509Certificate::from_der(der).map_err(|e| format!("the certificate is malformed: {e}"))?;
+        X509Certificate::from_der(der).map_err(|_| IdentityError::Malformed)?;
     if !rest.is_empty() {
-        return Err("bytes follow the certificate".into());
+        return Err(IdentityError::TrailingBytes);
     }
     let mut common = certificate.subject().iter_common_name();
     if let Some(name) = common.next() {
         if common.next().is_some() {
-            return Err("the certificate's subject has two common names".into());
+            return Err(IdentityError::TwoCommonNames);
         }
-        let name = name.as_str().map_err(|_| "the common name is no text".to_owned())?;
+        let name = name.as_str().map_err(|_| IdentityError::NotText)?;
         return checked(name).map(Some);
     }
-    let alternatives = certificate
-        .subject_alternative_name()
-        .map_err(|e| format!("the alternative names are malformed: {e}"))?;
+    let alternatives =
+        certificate.subject_alternative_name().map_err(|_| IdentityError::Malformed)?;
     let names = alternatives.iter().flat_map(|extension| &extension.value.general_names);
     let first = names.into_iter().find_map(|name| match name {
         GeneralName::DNSName(name) | GeneralName::RFC822Name(name) | GeneralName::URI(name) => {
@@ -40,12 +52,12 @@ pub(crate) fn identity_of(der: &[u8]) -> Result<Option<String>, String> {
     first.map(checked).transpose()
 }
 
-fn checked(name: &str) -> Result<String, String> {
+fn checked(name: &str) -> Result<String, IdentityError> {
     if name.is_empty() || name.len() > MAX_NAME_BYTES {
-        return Err(format!("the certificate's name has {} bytes, 1 to 255 may be", name.len()));
+        return Err(IdentityError::BadLength);
     }
     if name.chars().any(char::is_control) {
-        return Err("the certificate's name has control characters".into());
+        return Err(IdentityError::ControlCharacters);
     }
     Ok(name.to_owned())
 }

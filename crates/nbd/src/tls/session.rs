@@ -1,56 +1,84 @@
-//! One TLS connection over a stream: rustls turns bytes into bytes, and this moves them.
+//! One TLS connection over a stream: moves bytes between rustls and the stream.
 
 use std::cell::RefCell;
+use std::fmt;
 use std::io::{self, Read, Write};
 use std::ops::DerefMut;
 
 use forebay_rt::net::{StableBuf, Stream};
 use forebay_rt::sync::Mutex;
 
-/// What one receive of ciphertext can bring.
-const RECEIVE_BYTES: usize = 64 << 10;
+/// Ciphertext that one receive brings at most.
+const MAX_RECEIVE_BYTES: usize = 64 << 10;
 /// Plain text that is encrypted for one send.
-const SEND_BYTES: usize = 128 << 10;
+const MAX_SEND_BYTES: usize = 128 << 10;
 
 /// An established TLS connection. One task may receive while others send.
 pub(crate) struct Session {
     connection: RefCell<rustls::Connection>,
     arrived: RefCell<Arrived>,
-    /// Whoever holds it sends; so records leave in the order in which they were made. In it is
-    /// the memory that they leave from.
-    turn: Mutex<Vec<u8>>,
+    /// Held by the task that sends, so that records are sent in the order in which rustls made
+    /// them. Its content is the buffer of that send.
+    send_buffer: Mutex<Vec<u8>>,
 }
 
-/// Ciphertext that rustls has not taken yet.
-#[derive(Default)]
+/// Ciphertext that rustls has not read yet.
 struct Arrived {
-    /// `None` only while the kernel has it.
+    /// `None` while a receive is running.
     bytes: Option<Vec<u8>>,
     start: usize,
     end: usize,
 }
 
-fn broken(e: rustls::Error) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("TLS: {e}"))
+/// TLS that failed, as the content of an [`io::Error`] of kind `InvalidData`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum SessionError {
+    /// rustls refused the peer's messages or certificate, or the peer sent an alert.
+    Rustls(rustls::Error),
+    /// The peer sent data after its close alert.
+    DataAfterClose,
+}
+
+impl fmt::Display for SessionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rustls(e) => write!(f, "TLS: {e}"),
+            Self::DataAfterClose => f.write_str("TLS: data after the end"),
+        }
+    }
+}
+
+impl std::error::Error for SessionError {}
+
+impl From<SessionError> for io::Error {
+    fn from(e: SessionError) -> Self {
+        Self::new(io::ErrorKind::InvalidData, e)
+    }
+}
+
+impl SessionError {
+    /// The TLS failure that `e` carries; `e` itself when the stream has failed.
+    pub(crate) fn from_io(e: io::Error) -> Result<Self, io::Error> {
+        e.downcast::<Self>()
+    }
 }
 
 impl Session {
-    /// From the first message to the last one of the handshake. It may wait for the peer for
-    /// ever: the caller has a deadline.
-    pub(crate) async fn shake_hands(
+    /// Runs the TLS handshake. It may wait for the peer without a bound; the caller has a deadline.
+    pub(crate) async fn handshake(
         mut connection: rustls::Connection,
         stream: &Stream,
     ) -> io::Result<Self> {
-        // Everything that is written is sent before more is: there is nothing to bound.
+        // Each write is sent before the next one, so that the buffer needs no bound.
         connection.set_buffer_limit(None);
-        let arrived = Arrived { bytes: Some(vec![0; RECEIVE_BYTES]), start: 0, end: 0 };
+        let arrived = Arrived { bytes: Some(vec![0; MAX_RECEIVE_BYTES]), start: 0, end: 0 };
         let session = Self {
             connection: RefCell::new(connection),
             arrived: RefCell::new(arrived),
-            turn: Mutex::new(Vec::new()),
+            send_buffer: Mutex::new(Vec::new()),
         };
         loop {
-            session.send_made(stream).await?;
+            session.send_records(stream).await?;
             if !session.connection.borrow().is_handshaking() {
                 return Ok(session);
             }
@@ -59,22 +87,21 @@ impl Session {
                 true => session.feed(),
             };
             if let Err(e) = outcome {
-                // The peer may learn why; whether it does changes nothing here.
-                let _ = session.send_made(stream).await;
+                // This sends the alert that says why; a failure to send it changes nothing.
+                let _ = session.send_records(stream).await;
                 return Err(e);
             }
         }
     }
 
-    /// The certificate that the peer has proved to own: DER, `None` when it showed none.
+    /// The certificate, in DER, that the peer has proved to own; `None` if it showed none.
     pub(crate) fn peer_certificate(&self) -> Option<Vec<u8>> {
         let connection = self.connection.borrow();
         Some(connection.peer_certificates()?.first()?.to_vec())
     }
 
-    /// As [`Stream::recv`]. The end of the stream is the end whether TLS announced it or not:
-    /// NBD's messages know their own lengths, so that one that was cut off is never taken for
-    /// whole.
+    /// Receives as [`Stream::recv`] does. The end of the stream counts as the end even without a
+    /// close alert: NBD messages carry their lengths, so a truncated one is always detected.
     pub(crate) async fn recv<B: StableBuf + DerefMut<Target = [u8]>>(
         &self,
         stream: &Stream,
@@ -114,23 +141,23 @@ impl Session {
 
     /// Sends all of `bytes`.
     pub(crate) async fn send(&self, stream: &Stream, bytes: &[u8]) -> io::Result<()> {
-        let mut out = self.turn.lock().await;
-        for part in bytes.chunks(SEND_BYTES) {
+        let mut out = self.send_buffer.lock().await;
+        for part in bytes.chunks(MAX_SEND_BYTES) {
             self.connection.borrow_mut().writer().write_all(part)?;
             self.send_locked(stream, &mut out).await?;
         }
         Ok(())
     }
 
-    /// Announces the end of what is sent.
-    pub(crate) async fn say_goodbye(&self, stream: &Stream) -> io::Result<()> {
+    /// Sends the close alert.
+    pub(crate) async fn send_close(&self, stream: &Stream) -> io::Result<()> {
         self.connection.borrow_mut().send_close_notify();
-        self.send_made(stream).await
+        self.send_records(stream).await
     }
 
-    /// Sends what rustls has made on its own account.
-    async fn send_made(&self, stream: &Stream) -> io::Result<()> {
-        let mut out = self.turn.lock().await;
+    /// Sends the records that rustls has made by itself.
+    async fn send_records(&self, stream: &Stream) -> io::Result<()> {
+        let mut out = self.send_buffer.lock().await;
         self.send_locked(stream, &mut out).await
     }
 
@@ -168,8 +195,8 @@ impl Session {
         Ok(outcome? > 0)
     }
 
-    /// Gives rustls some of what has arrived. Plain text must have been taken out before: that is
-    /// what bounds the memory.
+    /// Gives rustls some of the ciphertext. The caller has read all plain text before, which
+    /// bounds the memory.
     fn feed(&self) -> io::Result<()> {
         let mut connection = self.connection.borrow_mut();
         let mut arrived = self.arrived.borrow_mut();
@@ -177,9 +204,9 @@ impl Session {
         let bytes = bytes.as_deref().expect("no receive is running");
         let taken = connection.read_tls(&mut &bytes[*start..*end])?;
         *start += taken;
-        connection.process_new_packets().map_err(broken)?;
+        connection.process_new_packets().map_err(SessionError::Rustls)?;
         if taken == 0 {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "TLS: bytes after the end"));
+            return Err(SessionError::DataAfterClose.into());
         }
         Ok(())
     }

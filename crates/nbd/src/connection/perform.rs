@@ -1,10 +1,10 @@
-//! One request: is it allowed, what does it cost, and what is the answer.
+//! One request: its check, its charge of memory, its work on the device, and its answer.
 
 use std::rc::Rc;
 
 use forebay_device::{DeviceError, ErrorKind, IoBuf, IoBytes, ZeroOptions};
 
-use crate::connection::Connection;
+use super::state::Connection;
 use crate::exports::usable_bytes;
 use crate::handshake::BASE_ALLOCATION_ID;
 use crate::limits::Limits;
@@ -14,23 +14,23 @@ use crate::wire::{
     command_flag, errno, status_flag,
 };
 
-/// What every request is charged for its own upkeep, in bytes.
-pub(crate) const BASE_CHARGE_BYTES: u64 = 4096;
-/// Reading ahead and zeroing by hand work in pieces of this.
+/// The charge of every request, beside its data.
+pub(super) const BASE_CHARGE_BYTES: u64 = 4096;
+/// Prefetching reads, and zeroing may write, this many bytes at a time.
 const STEP_BYTES: u64 = 1 << 20;
 
-/// An answer without an operation.
-pub(crate) struct Answer {
+/// The answer to a request that is not performed.
+pub(super) struct RequestRefusal {
     error: u32,
     text: &'static str,
 }
 
-pub(crate) fn refuse(error: u32, text: &'static str) -> Answer {
-    Answer { error, text }
+pub(super) fn refuse(error: u32, text: &'static str) -> RequestRefusal {
+    RequestRefusal { error, text }
 }
 
-/// Bytes that a request may hold in memory while it runs and until its reply has left.
-pub(crate) fn charge_bytes(request: &Request, limits: &Limits) -> u64 {
+/// Bytes that a request may hold in memory until its reply was sent.
+pub(super) fn charge_bytes(request: &Request, limits: &Limits) -> u64 {
     let len = u64::from(request.len_bytes);
     let most = match request.command {
         command::READ | command::WRITE => len,
@@ -38,13 +38,13 @@ pub(crate) fn charge_bytes(request: &Request, limits: &Limits) -> u64 {
         command::BLOCK_STATUS => 24 * limits.extents_max as u64,
         _ => 0,
     };
-    // One that is longer than the whole allowance must not wait for ever.
+    // A charge above a limit would wait without an end.
     (most + BASE_CHARGE_BYTES).min(limits.connection_bytes_max).min(limits.total_bytes_max)
 }
 
-/// Whether the request makes sense for this export.
+/// Refuses a request that is invalid for this export.
 #[inline]
-pub(crate) fn check(connection: &Connection, request: &Request) -> Result<(), Answer> {
+pub(super) fn check(connection: &Connection, request: &Request) -> Result<(), RequestRefusal> {
     let invalid = |text| Err(refuse(errno::EINVAL, text));
     let allowed_flags = match request.command {
         command::READ => command_flag::DF,
@@ -54,7 +54,7 @@ pub(crate) fn check(connection: &Connection, request: &Request) -> Result<(), An
         _ => return invalid("unknown command"),
     };
     if request.flags & !(allowed_flags | command_flag::FUA) != 0 {
-        return invalid("flags that this command does not have");
+        return invalid("this command does not have these flags");
     }
     if request.flags & command_flag::DF != 0 && !connection.agreement.structured {
         return invalid("DF without structured replies");
@@ -66,44 +66,44 @@ pub(crate) fn check(connection: &Connection, request: &Request) -> Result<(), An
     if writes && connection.read_only {
         return Err(refuse(errno::EPERM, "the export is read-only"));
     }
-    // The protocol leaves open what this does; libnbd's own clients expect it to be refused.
+    // The protocol does not define this request; libnbd's own clients expect an error.
     if request.len_bytes == 0 {
-        return invalid("a request for no bytes");
+        return invalid("the length is 0");
     }
     if request.command == command::BLOCK_STATUS && !connection.agreement.base_allocation {
-        return invalid("no metadata context was chosen");
+        return invalid("the client chose no metadata context");
     }
     let block_bytes = connection.device.geometry().block_bytes.max(1);
     if !request.offset_bytes.is_multiple_of(u64::from(block_bytes))
         || !request.len_bytes.is_multiple_of(block_bytes)
     {
-        return invalid("offset or length is no multiple of the minimum block size");
+        return invalid("offset or length is not a multiple of the minimum block size");
     }
     let size_bytes = usable_bytes(&*connection.device);
     if request.end_bytes().is_none_or(|end| end > size_bytes) {
-        let full = writes && request.command != command::TRIM;
-        let error = if full { errno::ENOSPC } else { errno::EINVAL };
+        let needs_space = writes && request.command != command::TRIM;
+        let error = if needs_space { errno::ENOSPC } else { errno::EINVAL };
         return Err(refuse(error, "the range ends past the export"));
     }
     let moves_data = matches!(request.command, command::READ | command::WRITE);
-    if moves_data && request.len_bytes > connection.shared.limits.request_max_bytes {
+    if moves_data && request.len_bytes > connection.server.limits.request_max_bytes {
         return invalid("longer than the maximum block size");
     }
     Ok(())
 }
 
 /// Answers a request that is not performed.
-pub(crate) fn answer_refusal(
+pub(super) fn answer_refusal(
     connection: &Connection,
     request: &Request,
-    answer: &Answer,
+    refusal: &RequestRefusal,
     charge_bytes: u64,
 ) {
-    send_error(connection, request, answer.error, answer.text, charge_bytes);
+    send_error(connection, request, refusal.error, refusal.text, charge_bytes);
 }
 
 /// Performs a checked request and queues its answer.
-pub(crate) async fn perform(
+pub(super) async fn perform(
     connection: &Rc<Connection>,
     request: &Request,
     payload: Option<IoBytes>,
@@ -132,16 +132,16 @@ pub(crate) async fn perform(
             };
             device.write_zeroes(offset, len, options).await
         }
-        command::CACHE => read_ahead(connection, offset, len).await,
+        command::CACHE => prefetch(connection, offset, len).await,
         command::BLOCK_STATUS => match device.allocation(offset, len).await {
             Ok(runs) => {
                 let one = has(command_flag::REQ_ONE);
-                let extents = extents(&runs, len, one, connection.shared.limits.extents_max);
+                let extents = extents(&runs, len, one, connection.server.limits.extents_max);
                 return send_status(connection, request, extents, charge_bytes);
             }
             Err(e) => Err(e),
         },
-        _ => unreachable!("checked before"),
+        _ => unreachable!("check() refuses other commands"),
     };
     match outcome {
         Ok(()) => {
@@ -150,15 +150,15 @@ pub(crate) async fn perform(
         }
         Err(e) => {
             let error = wire::errno_on_wire(e.errno());
-            send_error(connection, request, error, words(&e), charge_bytes);
+            send_error(connection, request, error, client_text(&e), charge_bytes);
         }
     }
 }
 
-/// CACHE: reads the range, so that whatever caches there are below have it. Advice only: a long
-/// range is cut to what a read may be, since 28 bytes of request must not buy gigabytes of work.
-async fn read_ahead(connection: &Connection, offset: u64, len: u64) -> Result<(), DeviceError> {
-    let end = offset + len.min(u64::from(connection.shared.limits.request_max_bytes));
+/// CACHE: reads the range, so that the caches below hold it. The command is advice, so a range
+/// longer than the longest read is cut: 28 bytes of request must not cause gigabytes of work.
+async fn prefetch(connection: &Connection, offset: u64, len: u64) -> Result<(), DeviceError> {
+    let end = offset + len.min(u64::from(connection.server.limits.request_max_bytes));
     let mut at = offset;
     while at < end {
         let step = (end - at).min(STEP_BYTES);
@@ -168,14 +168,15 @@ async fn read_ahead(connection: &Connection, offset: u64, len: u64) -> Result<()
     Ok(())
 }
 
-/// Runs of a device as extents of a reply: neighbours of a kind merged, never past the request.
+/// The device's runs as extents of a reply: equal neighbors are merged, and the last extent ends
+/// within the request.
 fn extents(
     runs: &[forebay_device::Allocation],
     len_bytes: u64,
     only_one: bool,
     extents_max: usize,
 ) -> Vec<Extent> {
-    let most = if only_one { 1 } else { extents_max };
+    let max = if only_one { 1 } else { extents_max };
     let mut out: Vec<Extent> = Vec::new();
     let mut left = len_bytes;
     for run in runs {
@@ -183,26 +184,26 @@ fn extents(
         if here == 0 {
             continue;
         }
-        // The request's length has 32 bits, so every part of it has.
+        // The request's length has 32 bits, so every part of it fits.
         let len = here as u32;
         let flags = if run.hole { status_flag::HOLE | status_flag::ZERO } else { 0 };
-        let full = out.len() == most;
+        let is_full = out.len() == max;
         match out.last_mut() {
             Some(last) if last.flags == flags => last.len_bytes += len,
-            _ if full => break,
+            _ if is_full => break,
             _ => out.push(Extent { len_bytes: len, flags }),
         }
         left -= here;
     }
     if out.is_empty() {
-        // A device that has no answer: "allocated" is always true.
+        // The device reported nothing: "allocated" is always a correct answer.
         out.push(Extent { len_bytes: len_bytes as u32, flags: 0 });
     }
     out
 }
 
-/// What a client may read of an error: not the names of our devices.
-fn words(e: &DeviceError) -> &'static str {
+/// The text of an error for clients, which must not learn the names of devices.
+fn client_text(e: &DeviceError) -> &'static str {
     match e.kind {
         ErrorKind::NoSpace => "no space left",
         ErrorKind::OutOfRange { .. } => "the range ends past the export",
@@ -257,7 +258,7 @@ fn send_data(connection: &Connection, request: &Request, data: IoBuf, charge_byt
         head[CHUNK_HEADER_BYTES..].copy_from_slice(&request.offset_bytes.to_be_bytes());
         &head[..]
     };
-    if crate::outbox::Outbox::copies(data.len()) {
+    if crate::outbox::Outbox::copies_payload(data.len()) {
         connection.outbox.push(head, Some(&data), charge_bytes);
     } else {
         connection.outbox.push_large(head, data.freeze(), charge_bytes);

@@ -1,0 +1,102 @@
+//! Connecting the client: from a URI or a stream to an open export.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::rc::Rc;
+
+use forebay_rt as rt;
+use forebay_rt::net::{Stream, resolve};
+use forebay_rt::sync::Notify;
+
+use super::core::Core;
+use super::error::{ClientError, ConnectionLoss};
+use super::negotiate::negotiate;
+use super::replies;
+use super::requests::Client;
+use crate::channel::Channel;
+use crate::inbox::Inbox;
+use crate::outbox::Outbox;
+use crate::tls::ClientTls;
+use crate::uri::{Address, Uri};
+
+const RECEIVE_BUFFER_BYTES: usize = 256 << 10;
+
+impl Client {
+    /// Connects to `uri` and opens its export.
+    pub async fn connect(uri: &str) -> Result<Self, ClientError> {
+        let uri = Uri::parse(uri)?;
+        let tls = match &uri.tls {
+            None => None,
+            Some(tls) => {
+                let folder = tls.certificates.as_ref().ok_or(ClientError::NoTlsCertificates)?;
+                let host = match (&tls.hostname, &uri.address) {
+                    (Some(name), _) => name,
+                    (None, Address::Tcp { host, .. }) => host,
+                    (None, Address::Unix(_)) => "localhost",
+                };
+                Some(ClientTls::read(folder)?.connection(host)?)
+            }
+        };
+        let stream = match &uri.address {
+            Address::Unix(path) => Stream::connect_unix(path).await,
+            Address::Tcp { host, port } => connect_any(host, *port).await,
+        };
+        let stream =
+            stream.map_err(|error| ClientError::Connect { address: uri.to_string(), error })?;
+        Self::open(stream, &uri.export, &uri.to_string(), true, tls).await
+    }
+
+    /// Opens `export` over a connected stream. Messages call the client `name`.
+    pub async fn over(stream: Stream, export: &str, name: &str) -> Result<Self, ClientError> {
+        Self::open(stream, export, name, true, None).await
+    }
+
+    /// Opens `export` over a connected stream. Without `structured`, replies are simple, as for old
+    /// clients. With `tls`, the client starts TLS first.
+    pub(crate) async fn open(
+        stream: Stream,
+        export: &str,
+        name: &str,
+        structured: bool,
+        tls: Option<rustls::Connection>,
+    ) -> Result<Self, ClientError> {
+        let channel = Channel::new(Rc::new(stream));
+        let mut inbox = Inbox::new(channel.clone(), RECEIVE_BUFFER_BYTES, Rc::default());
+        let export = negotiate(&channel, &mut inbox, export, structured, tls).await?;
+        let core = Rc::new(Core {
+            name: name.to_owned(),
+            export,
+            outbox: Outbox::new(channel.clone(), Box::new(|_| {})),
+            channel,
+            pending: RefCell::default(),
+            loss: RefCell::default(),
+            sender_is_done: Cell::new(false),
+            changed: Notify::default(),
+        });
+        rt::spawn_detached(Box::pin({
+            let core = core.clone();
+            async move {
+                match core.outbox.run().await {
+                    // The disconnect was sent, so the receiving task ends too.
+                    Ok(()) => core.channel.shutdown(),
+                    Err(e) => core.lose(ConnectionLoss::Send(e)),
+                }
+                core.sender_is_done.set(true);
+                core.changed.notify_all();
+            }
+        }));
+        rt::spawn_detached(Box::pin(replies::receive(core.clone(), inbox)));
+        Ok(Self { core })
+    }
+}
+
+async fn connect_any(host: &str, port: u16) -> io::Result<Stream> {
+    let mut last = io::ErrorKind::NotFound.into();
+    for address in resolve(host, port)? {
+        match Stream::connect_tcp(address).await {
+            Ok(stream) => return Ok(stream),
+            Err(e) => last = e,
+        }
+    }
+    Err(last)
+}

@@ -1,0 +1,16 @@
+//! How a connection of the server ended.
+
+/// How a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// The client disconnected between two requests.
+    Disconnected,
+    /// The server stopped; the requests in flight were answered.
+    Stopped,
+    /// The client broke the protocol.
+    ProtocolError,
+    /// The client vanished within a message, or the stream failed.
+    Lost,
+    /// The client exceeded a deadline.
+    TimedOut,
+}

@@ -1,0 +1,101 @@
+//! The transmission phase of a connection: takes requests off the stream and starts them.
+
+use std::rc::Rc;
+use std::task::{Context, Waker};
+
+use forebay_device::{IoBuf, IoBytes};
+use forebay_rt as rt;
+
+use super::ending::Ending;
+use super::perform;
+use super::state::Connection;
+use crate::inbox::Inbox;
+use crate::wire::{REQUEST_BYTES, Request, command, errno};
+
+/// Takes requests until the client disconnects or breaks the protocol.
+pub(super) async fn receive(connection: &Rc<Connection>, inbox: &mut Inbox) -> Ending {
+    loop {
+        let outcome = receive_one(connection, inbox).await;
+        if let Err(ending) = outcome {
+            return ending;
+        }
+    }
+}
+
+/// Takes one request off the stream, and starts it or answers with an error.
+#[inline]
+async fn receive_one(connection: &Rc<Connection>, inbox: &mut Inbox) -> Result<(), Ending> {
+    inbox.begin_message();
+    if inbox.bytes().len() < REQUEST_BYTES {
+        match inbox.fill(REQUEST_BYTES, false).await {
+            Ok(true) => {}
+            Ok(false) if connection.server.is_stopping.get() => return Err(Ending::Stopped),
+            Ok(false) if inbox.bytes().is_empty() => return Err(Ending::Disconnected),
+            Ok(false) | Err(_) => return Err(Ending::Lost),
+        }
+    }
+    let request = Request::decode(inbox.bytes()).map_err(|_| Ending::ProtocolError)?;
+    inbox.consume(REQUEST_BYTES);
+    if request.command == command::DISC {
+        return Err(Ending::Disconnected);
+    }
+    let limits = &connection.server.limits;
+    let is_write = request.command == command::WRITE;
+    let payload_bytes = if is_write { u64::from(request.len_bytes) } else { 0 };
+    // A payload slightly above the limit is skipped and gets an error. One far above the limit is
+    // not read at all.
+    if payload_bytes > 2 * u64::from(limits.request_max_bytes) {
+        return Err(Ending::ProtocolError);
+    }
+    let verdict = if connection.server.is_stopping.get() {
+        Err(perform::refuse(errno::ESHUTDOWN, "the server is shutting down"))
+    } else {
+        perform::check(connection, &request)
+    };
+    let charge_bytes = match verdict {
+        Ok(()) => perform::charge_bytes(&request, limits),
+        Err(_) => perform::BASE_CHARGE_BYTES,
+    };
+    connection.budget.take(charge_bytes).await;
+    if let Err(refusal) = verdict {
+        // Some clients fail when the answer comes before they have sent the whole payload.
+        let skipped = inbox.skip(payload_bytes).await;
+        perform::answer_refusal(connection, &request, &refusal, charge_bytes);
+        return if matches!(skipped, Ok(true)) { Ok(()) } else { Err(Ending::Lost) };
+    }
+    let mut payload = None;
+    if is_write {
+        match inbox.take(IoBuf::recycled(request.len_bytes as usize)).await {
+            Ok(Some(whole)) => payload = Some(whole.freeze()),
+            Ok(None) | Err(_) => {
+                connection.budget.give_back(charge_bytes);
+                return Err(Ending::Lost);
+            }
+        }
+    }
+    start(connection, request, payload, charge_bytes);
+    Ok(())
+}
+
+/// Starts a request. The first poll happens here, so that a request without a wait needs no task.
+#[inline]
+fn start(
+    connection: &Rc<Connection>,
+    request: Request,
+    payload: Option<IoBytes>,
+    charge_bytes: u64,
+) {
+    connection.in_flight.set(connection.in_flight.get() + 1);
+    let running = connection.clone();
+    let mut future = Box::pin(async move {
+        perform::perform(&running, &request, payload, charge_bytes).await;
+        let left = running.in_flight.get() - 1;
+        running.in_flight.set(left);
+        if left == 0 {
+            running.became_idle.notify_all();
+        }
+    });
+    if future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+        rt::spawn_detached(future);
+    }
+}

@@ -1,0 +1,190 @@
+//! TLS configurations of servers and clients, from PEM files.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use forebay_rt as rt;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use rustls::time_provider::TimeProvider;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+
+use super::allow::AllowList;
+use super::error::TlsError;
+
+/// The TLS files of a server: PEM, except the allow-list, which is TOML.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The server's certificate, and the certificates between it and its CA.
+    pub cert: PathBuf,
+    /// The server's private key.
+    pub key: PathBuf,
+    /// The CAs of client certificates; without it, clients need no certificate.
+    pub client_ca: Option<PathBuf>,
+    /// The [`AllowList`]; needs `client_ca`.
+    pub allow: Option<PathBuf>,
+}
+
+/// The TLS configuration of a server.
+#[derive(Clone, Debug)]
+pub struct TlsConfig {
+    server: Arc<ServerConfig>,
+    requires_client_certificate: bool,
+    allow: Option<AllowList>,
+}
+
+impl TlsConfig {
+    /// Reads certificate, key and client CA from PEM. With `client_ca`, clients need a certificate
+    /// of that CA.
+    ///
+    /// # Errors
+    /// A part is missing or malformed, or the key does not fit the certificate.
+    pub fn from_pem(cert: &[u8], key: &[u8], client_ca: Option<&[u8]>) -> Result<Self, TlsError> {
+        let key = PrivateKeyDer::from_pem_slice(key).map_err(TlsError::KeyPem)?;
+        let chain = certificates(cert)?;
+        let provider = provider();
+        let builder = ServerConfig::builder_with_details(provider.clone(), Arc::new(Clock))
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .expect("the provider has suites of TLS 1.3");
+        let builder = match client_ca {
+            None => builder.with_no_client_auth(),
+            Some(ca) => builder.with_client_cert_verifier(
+                WebPkiClientVerifier::builder_with_provider(Arc::new(roots(ca)?), provider)
+                    .build()
+                    .map_err(TlsError::ClientCa)?,
+            ),
+        };
+        let mut server = builder.with_single_cert(chain, key).map_err(TlsError::Key)?;
+        server.send_tls13_tickets = 0;
+        let server = Arc::new(server);
+        Ok(Self { server, requires_client_certificate: client_ca.is_some(), allow: None })
+    }
+
+    /// Lets clients open only the exports that `allow` lists for them.
+    ///
+    /// # Errors
+    /// Clients need no certificate, so the server would not know their identity.
+    pub fn with_allow_list(mut self, allow: AllowList) -> Result<Self, TlsError> {
+        if !self.requires_client_certificate {
+            return Err(TlsError::AllowListWithoutClientCa);
+        }
+        self.allow = Some(allow);
+        Ok(self)
+    }
+
+    /// Reads the configuration from files.
+    ///
+    /// # Errors
+    /// As [`TlsConfig::from_pem`], or a file cannot be read.
+    pub fn read(files: &TlsFiles) -> Result<Self, TlsError> {
+        let ca = files.client_ca.as_deref().map(read).transpose()?;
+        let config = Self::from_pem(&read(&files.cert)?, &read(&files.key)?, ca.as_deref())?;
+        let Some(path) = &files.allow else { return Ok(config) };
+        let text = String::from_utf8(read(path)?).map_err(|e| TlsError::File {
+            path: path.clone(),
+            error: io::Error::new(io::ErrorKind::InvalidData, e),
+        })?;
+        let list = AllowList::parse(&text)
+            .map_err(|error| TlsError::AllowListSyntax { path: path.clone(), error })?;
+        config.with_allow_list(list)
+    }
+
+    pub(crate) fn connection(&self) -> Result<rustls::Connection, rustls::Error> {
+        rustls::ServerConnection::new(self.server.clone()).map(rustls::Connection::Server)
+    }
+
+    /// Whether a client with the proven `identity` may open `export`.
+    pub(crate) fn allows(&self, identity: Option<&str>, export: &str) -> bool {
+        self.allow.as_ref().is_none_or(|list| list.allows(identity, export))
+    }
+}
+
+/// The TLS configuration of a client.
+#[derive(Clone, Debug)]
+pub struct ClientTls {
+    config: Arc<ClientConfig>,
+}
+
+impl ClientTls {
+    /// Reads PEM: the client trusts servers with certificates of `ca`, and shows the certificates
+    /// and key of `own` to a server that asks for them.
+    ///
+    /// # Errors
+    /// A part is missing or malformed, or the key does not fit the certificate.
+    pub fn from_pem(ca: &[u8], own: Option<(&[u8], &[u8])>) -> Result<Self, TlsError> {
+        let builder = ClientConfig::builder_with_details(provider(), Arc::new(Clock))
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .expect("the provider has suites of TLS 1.3")
+            .with_root_certificates(roots(ca)?);
+        let mut config = match own {
+            None => builder.with_no_client_auth(),
+            Some((cert, key)) => {
+                let key = PrivateKeyDer::from_pem_slice(key).map_err(TlsError::KeyPem)?;
+                builder.with_client_auth_cert(certificates(cert)?, key).map_err(TlsError::Key)?
+            }
+        };
+        config.resumption = rustls::client::Resumption::disabled();
+        Ok(Self { config: Arc::new(config) })
+    }
+
+    /// Reads the files in `folder` that other NBD clients use too: `ca-cert.pem`, and
+    /// `client-cert.pem` with `client-key.pem` if they exist.
+    ///
+    /// # Errors
+    /// As [`ClientTls::from_pem`], or a file cannot be read.
+    pub fn read(folder: &Path) -> Result<Self, TlsError> {
+        let ca = read(&folder.join("ca-cert.pem"))?;
+        let (cert, key) = (folder.join("client-cert.pem"), folder.join("client-key.pem"));
+        if !cert.exists() && !key.exists() {
+            return Self::from_pem(&ca, None);
+        }
+        Self::from_pem(&ca, Some((&read(&cert)?, &read(&key)?)))
+    }
+
+    /// A connection to a server that must prove the name `host`.
+    pub(crate) fn connection(&self, host: &str) -> Result<rustls::Connection, TlsError> {
+        let name = ServerName::try_from(host.to_owned())
+            .map_err(|_| TlsError::ServerName(crate::message::bounded(host, 255).to_owned()))?;
+        let made = rustls::ClientConnection::new(self.config.clone(), name);
+        made.map(rustls::Connection::Client).map_err(TlsError::Certificate)
+    }
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+/// The runtime's clock, which is virtual under simulation.
+#[derive(Debug)]
+struct Clock;
+
+impl TimeProvider for Clock {
+    fn current_time(&self) -> Option<UnixTime> {
+        Some(UnixTime::since_unix_epoch(std::time::Duration::from_secs(rt::wall_clock())))
+    }
+}
+
+fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    match all {
+        Ok(all) if all.is_empty() => Err(TlsError::NoCertificate),
+        Ok(all) => Ok(all),
+        Err(e) => Err(TlsError::CertificatePem(e)),
+    }
+}
+
+fn roots(pem: &[u8]) -> Result<RootCertStore, TlsError> {
+    let mut store = RootCertStore::empty();
+    for certificate in certificates(pem)? {
+        store.add(certificate).map_err(TlsError::Certificate)?;
+    }
+    Ok(store)
+}
+
+#[allow(clippy::disallowed_methods, reason = "files are read once, before serving begins")]
+fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
+    std::fs::read(path).map_err(|error| TlsError::File { path: path.to_owned(), error })
+}
