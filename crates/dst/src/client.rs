@@ -7,16 +7,16 @@ use forebay_rt as rt;
 use forebay_sim::SECTOR_LEN;
 use forebay_units::{Nanos, SECTOR_BYTES};
 
-use crate::doors::{Door, Errand};
 use crate::history::Change;
 use crate::model::{Model, Presence, volume_name};
 use crate::scenario::{Act, Admin};
 use crate::stamp::{Fill, Seen, examine, stamp};
 use crate::subject::Pool;
+use crate::transport::{Purpose, Transport};
 use crate::verdict::Kind;
 
 /// Does everything in `acts`, in order.
-pub async fn client<P: Pool>(door: Door<P>, model: Rc<Model>, acts: Vec<Act>) {
+pub async fn client<P: Pool>(transport: Transport<P>, model: Rc<Model>, acts: Vec<Act>) {
     for act in acts {
         if model.failed() {
             return;
@@ -24,32 +24,32 @@ pub async fn client<P: Pool>(door: Door<P>, model: Rc<Model>, acts: Vec<Act>) {
         if let Some(volume) = act.volume() {
             model.opened(volume).await;
         }
-        perform(&door, &model, act).await;
-        if matches!(door, Door::Remote { .. }) {
+        perform(&transport, &model, act).await;
+        if matches!(transport, Transport::Remote { .. }) {
             model.count("client operations through NBD", 1);
         }
     }
 }
 
-async fn perform<P: Pool>(door: &Door<P>, model: &Model, act: Act) {
+async fn perform<P: Pool>(transport: &Transport<P>, model: &Model, act: Act) {
     match act {
         Act::Pause { ns } => rt::sleep(Nanos(ns)).await,
         Act::Flush { volume } => {
-            let Some(device) = door.open(model, volume, Errand::Flush).await else { return };
+            let Some(device) = transport.open(model, volume, Purpose::Flush).await else { return };
             flush(&device, model, volume).await;
         }
         Act::Write { volume, first, count, fua, fill } => {
-            let Some(device) = door.open(model, volume, Errand::Data).await else { return };
+            let Some(device) = transport.open(model, volume, Purpose::Data).await else { return };
             let Some((first, count)) = usable(&device, model, volume, first, count) else { return };
             write(&device, model, (volume, first, count), fua, fill).await;
         }
         Act::Read { volume, first, count } => {
-            let Some(device) = door.open(model, volume, Errand::Data).await else { return };
+            let Some(device) = transport.open(model, volume, Purpose::Data).await else { return };
             let Some((first, count)) = usable(&device, model, volume, first, count) else { return };
             read(&device, model, (volume, first, count)).await;
         }
         Act::Trim { volume, first, count, fua } => {
-            let Some(device) = door.open(model, volume, Errand::Data).await else { return };
+            let Some(device) = transport.open(model, volume, Purpose::Data).await else { return };
             let Some((first, count)) = usable(&device, model, volume, first, count) else { return };
             let range = (first, count);
             let Some(issued) = model.issue(volume, Change::Zero, range, fua).await else {
@@ -62,7 +62,7 @@ async fn perform<P: Pool>(door: &Door<P>, model: &Model, act: Act) {
             model.answered(volume, issued, &outcome);
         }
         Act::Zero { volume, first, count, fua, no_hole } => {
-            let Some(device) = door.open(model, volume, Errand::Data).await else { return };
+            let Some(device) = transport.open(model, volume, Purpose::Data).await else { return };
             let Some((first, count)) = usable(&device, model, volume, first, count) else { return };
             let range = (first, count);
             let Some(issued) = model.issue(volume, Change::Zero, range, fua).await else {
@@ -77,7 +77,7 @@ async fn perform<P: Pool>(door: &Door<P>, model: &Model, act: Act) {
             model.answered(volume, issued, &outcome);
         }
         Act::Status { volume, first, count } => {
-            let Some(device) = door.open(model, volume, Errand::Data).await else { return };
+            let Some(device) = transport.open(model, volume, Purpose::Data).await else { return };
             let Some((first, count)) = usable(&device, model, volume, first, count) else { return };
             status(&device, model, (volume, first, count)).await;
         }

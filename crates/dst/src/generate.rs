@@ -3,8 +3,8 @@
 
 use forebay_sim::{CrashPoint, Rng, Seed};
 
-use crate::atlas::{Atlas, Level};
-use crate::desk::Desk;
+use crate::admin_workload::AdminWorkload;
+use crate::fault_plan::{FaultPlan, Level};
 use crate::scenario::{Act, Admin, Boot, Crash, Demand, Fates, MapRot, Scenario, VERSION};
 use crate::stamp::Fill;
 use crate::subject::{LogShape, Manage, PoolSpec, Raid, Sync};
@@ -12,13 +12,13 @@ use crate::subject::{LogShape, Manage, PoolSpec, Raid, Sync};
 /// Of a thousand scenarios, those whose pool is nearly full.
 const FULL: u64 = 80;
 /// Of a thousand scenarios, those whose clients all write to one place.
-const CROWD: u64 = 150;
+const HOT_BLOCKS: u64 = 150;
 /// Of a thousand scenarios, those in which recoveries are cut and disks lose what the next one writes.
-const RELAPSE: u64 = 80;
+const CRASH_IN_RECOVERY: u64 = 80;
 
 /// What is wanted of a scenario; what is `None` is drawn.
 #[derive(Clone, Debug, Default)]
-pub struct Wish {
+pub struct Constraints {
     /// The shape of the pool.
     pub spec: Option<PoolSpec>,
     /// How much may break.
@@ -37,36 +37,37 @@ pub struct Wish {
     pub full: Option<bool>,
     /// Power cuts while a recovery commits, after which struck disks lose some of the first writes of
     /// the next one: what they held before lies where something else should be. Drawn without it.
-    pub relapse: Option<bool>,
+    pub crash_in_recovery: Option<bool>,
     /// How many of a thousand clients come through NBD; drawn without it.
     pub remote: Option<u64>,
 }
 
 /// The scenario of `seed`.
 #[must_use]
-pub fn generate(seed: Seed, wish: &Wish) -> Scenario {
+pub fn generate(seed: Seed, constraints: &Constraints) -> Scenario {
     // Now and then a pool that is nearly full and written over and over: only then does the
     // cleaner have something to do.
-    let may = wish.acts.is_none() && wish.spec.is_none();
-    let full = wish.full.unwrap_or_else(|| may && seed.derive("full").rng().chance(FULL));
-    let relapse =
-        wish.relapse.unwrap_or_else(|| may && seed.derive("relapse").rng().chance(RELAPSE));
+    let may = constraints.acts.is_none() && constraints.spec.is_none();
+    let full = constraints.full.unwrap_or_else(|| may && seed.derive("full").rng().chance(FULL));
+    let crash_in_recovery = constraints
+        .crash_in_recovery
+        .unwrap_or_else(|| may && seed.derive("relapse").rng().chance(CRASH_IN_RECOVERY));
     let draw = |seed: Seed| match full {
         true => draw_small_spec(seed.derive("small spec")),
         false => draw_spec(seed.derive("spec")),
     };
-    let mut spec = wish.spec.clone().unwrap_or_else(|| draw(seed));
+    let mut spec = constraints.spec.clone().unwrap_or_else(|| draw(seed));
     let mut more = seed.derive("relapse shape").rng();
-    while relapse && wish.spec.is_none() && spec.parity() == 0 {
+    while crash_in_recovery && constraints.spec.is_none() && spec.parity() == 0 {
         // Without a copy nothing may be lost.
         spec = draw(Seed(more.u64()));
     }
-    if wish.manage && wish.spec.is_none() {
+    if constraints.manage && constraints.spec.is_none() {
         several(&mut spec, &mut seed.derive("several").rng());
         spec.spare_disks = seed.derive("spares").rng().below(3) as usize;
     }
     let mut rng = seed.derive("shape").rng();
-    let level = wish.level.unwrap_or_else(|| match rng.below(20) {
+    let level = constraints.level.unwrap_or_else(|| match rng.below(20) {
         0..7 => Level::CrashOnly,
         7..17 => Level::Within,
         17..19 => Level::Beyond,
@@ -77,7 +78,7 @@ pub fn generate(seed: Seed, wish: &Wish) -> Scenario {
         volumes = split(nearly_all(&spec, &mut rng), &mut seed.derive("split").rng());
     }
     let (mut sparse, mut sync) = (Vec::new(), Vec::new());
-    if wish.manage {
+    if constraints.manage {
         let mut kinds = seed.derive("kinds").rng();
         for volume in 0..volumes.len() as u32 {
             if kinds.chance(150) && !full {
@@ -88,25 +89,39 @@ pub fn generate(seed: Seed, wish: &Wish) -> Scenario {
             }
         }
     }
-    let crowd = (may && !full).then(|| draw_crowd(&volumes, seed.derive("crowd"))).flatten();
-    let mut atlas = Atlas::draw(&spec, level, &mut seed.derive("atlas").rng());
-    if relapse && level == Level::Within {
-        atlas.strike_one(&spec, &mut more);
+    let hot_blocks =
+        (may && !full).then(|| draw_hot_blocks(&volumes, seed.derive("crowd"))).flatten();
+    let mut fault_plan = FaultPlan::draw(&spec, level, &mut seed.derive("atlas").rng());
+    if crash_in_recovery && level == Level::Within {
+        fault_plan.strike_one(&spec, &mut more);
     }
-    let boots = wish.boots.unwrap_or_else(|| rng.between(if relapse { 3 } else { 1 }, 4));
-    let mut desk = Desk::new(&spec, &atlas, &volumes, wish.manage, seed.derive("desk"));
-    let remote =
-        wish.remote.unwrap_or_else(|| *seed.derive("remote").rng().pick(&[0, 0, 200, 500, 1000]));
+    let boots =
+        constraints.boots.unwrap_or_else(|| rng.between(if crash_in_recovery { 3 } else { 1 }, 4));
+    let mut workload =
+        AdminWorkload::new(&spec, &fault_plan, &volumes, constraints.manage, seed.derive("desk"));
+    let remote = constraints
+        .remote
+        .unwrap_or_else(|| *seed.derive("remote").rng().pick(&[0, 0, 200, 500, 1000]));
     let mut boots: Vec<Boot> = (0..boots)
         .map(|index| {
             let seed = seed.derive("boot").derive(&index.to_string());
             let first = index == 0;
             let disks = spec.data_disks as u64;
-            let (atlas, volumes) = (&atlas, &volumes);
-            let plan = Plan { wish, atlas, volumes, first, full, crowd, remote, disks, seed };
-            let mut boot = draw_boot(&plan, &mut desk);
-            if relapse {
-                relapse_in(&mut boot, &plan, seed.derive("relapse"));
+            let (fault_plan, volumes) = (&fault_plan, &volumes);
+            let plan = Plan {
+                constraints,
+                fault_plan,
+                volumes,
+                first,
+                full,
+                hot_blocks,
+                remote,
+                disks,
+                seed,
+            };
+            let mut boot = draw_boot(&plan, &mut workload);
+            if crash_in_recovery {
+                crash_in_recovery_of(&mut boot, &plan, seed.derive("relapse"));
             }
             boot
         })
@@ -193,39 +208,39 @@ fn split(sectors: u64, rng: &mut Rng) -> Vec<u64> {
 
 /// Where all clients write.
 #[derive(Clone, Copy)]
-struct Crowd {
+struct HotBlocks {
     volume: u32,
     first: u64,
 }
 
-/// Sectors in which a crowd writes: some are still on media only when the next one comes for them.
-const CROWDED: u64 = 128;
+/// Sectors in which a hot_blocks writes: some are still on media only when the next one comes for them.
+const HOT_SECTORS: u64 = 128;
 
-fn draw_crowd(volumes: &[u64], seed: Seed) -> Option<Crowd> {
+fn draw_hot_blocks(volumes: &[u64], seed: Seed) -> Option<HotBlocks> {
     let mut rng = seed.rng();
-    let (is_one, volume) = (rng.chance(CROWD), rng.below(volumes.len() as u64));
-    let first = rng.below((volumes[volume as usize] - CROWDED) / 8 + 1) * 8;
-    is_one.then_some(Crowd { volume: volume as u32, first })
+    let (is_one, volume) = (rng.chance(HOT_BLOCKS), rng.below(volumes.len() as u64));
+    let first = rng.below((volumes[volume as usize] - HOT_SECTORS) / 8 + 1) * 8;
+    is_one.then_some(HotBlocks { volume: volume as u32, first })
 }
 
 struct Plan<'a> {
-    wish: &'a Wish,
-    atlas: &'a Atlas,
+    constraints: &'a Constraints,
+    fault_plan: &'a FaultPlan,
     volumes: &'a [u64],
     first: bool,
     full: bool,
-    crowd: Option<Crowd>,
+    hot_blocks: Option<HotBlocks>,
     remote: u64,
     disks: u64,
     seed: Seed,
 }
 
-fn draw_boot(plan: &Plan<'_>, desk: &mut Desk) -> Boot {
+fn draw_boot(plan: &Plan<'_>, workload: &mut AdminWorkload) -> Boot {
     let mut rng = plan.seed.derive("size").rng();
-    let mut clients = plan.wish.clients.unwrap_or_else(|| rng.between(1, 12));
-    let mut acts = plan.wish.acts.unwrap_or_else(|| 1 << rng.between(3, 8));
+    let mut clients = plan.constraints.clients.unwrap_or_else(|| rng.between(1, 12));
+    let mut acts = plan.constraints.acts.unwrap_or_else(|| 1 << rng.between(3, 8));
     let mut commands = clients * acts + 50;
-    if plan.crowd.is_some() {
+    if plan.hot_blocks.is_some() {
         clients = clients.clamp(3, 8);
         acts = acts.min(64);
         commands = clients * acts + 50;
@@ -241,16 +256,16 @@ fn draw_boot(plan: &Plan<'_>, desk: &mut Desk) -> Boot {
         if plan.full {
             return draw_filler(plan.volumes, index, clients, acts, plan.first, &mut rng);
         }
-        draw_client(plan.volumes, acts, plan.crowd, &mut rng)
+        draw_client(plan.volumes, acts, plan.hot_blocks, &mut rng)
     };
     let mut remote = plan.seed.derive("remote").rng();
-    let mut admin = if plan.wish.admin && rng.chance(600) {
+    let mut admin = if plan.constraints.admin && rng.chance(600) {
         let seed = plan.seed.derive("admin");
-        if plan.full { desk.jobs_of_a_full_pool(seed) } else { desk.jobs(seed) }
+        if plan.full { workload.jobs_of_a_full_pool(seed) } else { workload.jobs(seed) }
     } else {
         Vec::new()
     };
-    if plan.crowd.is_some() {
+    if plan.hot_blocks.is_some() {
         admin.splice(0..0, commits(12, 18, &mut plan.seed.derive("crowd").rng()));
     }
     let mut crash = plan.seed.derive("crash").rng();
@@ -274,7 +289,7 @@ fn draw_boot(plan: &Plan<'_>, desk: &mut Desk) -> Boot {
         admin,
         map_rot: None,
         stale_map: Vec::new(),
-        faults: plan.atlas.faults(commands, plan.first, &mut plan.seed.derive("faults").rng()),
+        faults: plan.fault_plan.faults(commands, plan.first, &mut plan.seed.derive("faults").rng()),
         crash: crashes.then(|| Crash {
             in_work: plan.full || crash.chance(500),
             ..Crash::at(point, Fates::Random(crash.u64()))
@@ -300,15 +315,15 @@ fn rot_map_in(boots: &mut [Boot], rng: &mut Rng) {
 /// Makes a boot one that commits more often and is mostly cut while it does; and, when it recovers,
 /// one on disks that lose some of what it writes first, or what it writes over rows of the map journal
 /// that the run before had written and no root knows.
-fn relapse_in(boot: &mut Boot, plan: &Plan<'_>, seed: Seed) {
-    let (mut rng, atlas) = (seed.rng(), plan.atlas);
+fn crash_in_recovery_of(boot: &mut Boot, plan: &Plan<'_>, seed: Seed) {
+    let (mut rng, fault_plan) = (seed.rng(), plan.fault_plan);
     let recovers = !plan.first;
     if recovers && rng.chance(if plan.full { 300 } else { 600 }) {
-        boot.stale_map = atlas.stale(plan.disks as usize, &mut rng);
+        boot.stale_map = fault_plan.stale(plan.disks as usize, &mut rng);
     }
     if recovers && boot.stale_map.is_empty() {
         // A nearly full pool writes segments from end to end.
-        boot.faults.extend(atlas.losses(if plan.full { 40 } else { 5 }, &mut rng));
+        boot.faults.extend(fault_plan.losses(if plan.full { 40 } else { 5 }, &mut rng));
     }
     // A nearly full pool is cut amid its segments anyway, and commits often.
     if plan.full {
@@ -388,7 +403,12 @@ fn draw_filler(
     out
 }
 
-fn draw_client(volumes: &[u64], acts: u64, crowd: Option<Crowd>, rng: &mut Rng) -> Vec<Act> {
+fn draw_client(
+    volumes: &[u64],
+    acts: u64,
+    hot_blocks: Option<HotBlocks>,
+    rng: &mut Rng,
+) -> Vec<Act> {
     // Each client has habits: some only log, some only read, some overwrite one spot.
     let volume = rng.below(volumes.len() as u64) as u32;
     let sectors = volumes[volume as usize];
@@ -410,12 +430,12 @@ fn draw_client(volumes: &[u64], acts: u64, crowd: Option<Crowd>, rng: &mut Rng) 
     let sequential = rng.chance(300);
     let habits = (volume, start, span, write, unaligned, large, sequential);
     // With edges amid blocks.
-    let (volume, start, span, write, unaligned, large, sequential) = match crowd {
-        Some(Crowd { volume, first }) => (volume, first, CROWDED, 800, 900, 400, false),
+    let (volume, start, span, write, unaligned, large, sequential) = match hot_blocks {
+        Some(HotBlocks { volume, first }) => (volume, first, HOT_SECTORS, 800, 900, 400, false),
         None => habits,
     };
     let mut range = |rng: &mut Rng| {
-        let count = if crowd.is_some() {
+        let count = if hot_blocks.is_some() {
             // Long ones over short ones.
             if rng.chance(large) { rng.between(17, 72) } else { rng.between(1, 12) }
         } else if rng.chance(large) {

@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::few::Few;
+use crate::small_list::SmallList;
 use crate::stamp::Seen;
 
 /// What a change puts into its sectors.
@@ -69,7 +69,7 @@ pub struct History {
     base: Vec<u32>,
     ops: Vec<Op>,
     /// Changes of each sector, in order of issue, without those that can never be seen again.
-    writers: Vec<Few>,
+    writers: Vec<SmallList>,
     /// Changes that are not known to be durable.
     volatile: Vec<u32>,
     /// Range of every change ever issued, by number.
@@ -98,7 +98,7 @@ impl History {
             sectors,
             base: vec![0; sectors as usize],
             ops: Vec::new(),
-            writers: vec![Few::default(); sectors as usize],
+            writers: vec![SmallList::default(); sectors as usize],
             volatile: Vec::new(),
             issued: vec![(0, 0)],
             reading: BTreeSet::new(),
@@ -121,7 +121,7 @@ impl History {
             self.cuts.push((now, sectors));
         }
         self.base.resize(sectors as usize, 0);
-        self.writers.resize(sectors as usize, Few::default());
+        self.writers.resize(sectors as usize, SmallList::default());
         self.sectors = sectors;
         for op in &mut self.ops {
             op.count = op.count.min(sectors.saturating_sub(op.first));
@@ -230,7 +230,7 @@ impl History {
     }
 
     /// Everything is durable (the pool was exported).
-    pub fn settled(&mut self) {
+    pub fn mark_all_durable(&mut self) {
         let now = self.tick();
         self.flushed(now);
     }
@@ -385,7 +385,7 @@ impl History {
         self.ops.clear();
         self.volatile.clear();
         self.reading.clear();
-        self.writers.iter_mut().for_each(Few::clear);
+        self.writers.iter_mut().for_each(SmallList::clear);
     }
 
     /// The smallest set of changes that must be in the prefix.
@@ -464,7 +464,7 @@ impl History {
         let mut edges: Vec<(usize, usize)> = Vec::new();
         for (sector, found) in seen.iter().enumerate() {
             let Some(found) = found.filter(|found| *found != Seen::Zeros) else {
-                continue; // zeros are settled by `zeroing_needed`
+                continue; // zeros are mark_all_durable by `zeroing_needed`
             };
             if self.writers[sector].is_empty() {
                 continue; // the base, as `find_prefix` has seen

@@ -8,27 +8,27 @@
 //! simulated machine; a run never looks into the subject, only at its disks and its answers.
 //! Who calls me: `make prove`, CI, and whoever has a seed to replay.
 
-pub mod atlas;
+pub mod admin_workload;
 pub mod client;
 pub mod corpus;
-pub mod desk;
-pub mod doors;
+mod disks;
 pub mod exhaustive;
-mod few;
+pub mod fault_plan;
 pub mod generate;
 pub mod history;
-mod lab;
 pub mod model;
 mod panics;
 pub mod pool;
 pub mod prove;
+pub mod reference_pool;
 pub mod refusal;
 mod run;
 pub mod scenario;
 pub mod shrink;
+mod small_list;
 pub mod stamp;
 pub mod subject;
-pub mod toy;
+pub mod transport;
 mod verdict;
 
 pub use run::{Run, run, run_watched};

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use forebay_sim::Seed;
 
-use crate::generate::{Wish, generate};
+use crate::generate::{Constraints, generate};
 use crate::run::run;
 use crate::scenario::Scenario;
 use crate::subject::Subject;
@@ -126,8 +126,8 @@ impl Findings {
 
 /// The scenario that a search gives to its `number`-th run.
 #[must_use]
-pub fn scenario_of(root: u64, number: u64, wish: &Wish) -> Scenario {
-    generate(Seed(root).derive("run").derive(&number.to_string()), wish)
+pub fn scenario_of(root: u64, number: u64, constraints: &Constraints) -> Scenario {
+    generate(Seed(root).derive("run").derive(&number.to_string()), constraints)
 }
 
 /// Runs scenario `number` of the search from `root`, and with `twice` once more: it must do the same.
@@ -135,11 +135,11 @@ pub fn run_number<S: Subject>(
     subject: &Rc<S>,
     root: u64,
     number: u64,
-    wish: &Wish,
+    constraints: &Constraints,
     twice: bool,
     findings: &mut Findings,
 ) -> Outcome {
-    let scenario = scenario_of(root, number, wish);
+    let scenario = scenario_of(root, number, constraints);
     let mut outcome = run(subject, &scenario);
     if twice && outcome.failure.is_none() {
         let again = run(subject, &scenario);

@@ -11,14 +11,14 @@ use forebay_sim::{CrashPoint, Seed, Step, World, WorldImage};
 use forebay_units::{Nanos, SECTOR_BYTES};
 
 use crate::client::{MOVING, administrator, client, flush, read_all, write};
-use crate::doors::{Door, serve};
-use crate::lab::Lab;
+use crate::disks::Disks;
 use crate::model::{Model, Presence, volume_name};
 use crate::panics;
 use crate::refusal;
 use crate::scenario::{Admin, Boot, Crash, Demand, Scenario};
 use crate::stamp::Fill;
 use crate::subject::{Pool, Refusal, Scrubbed, Subject};
+use crate::transport::{Transport, serve};
 use crate::verdict::{Failure, Kind, Outcome, Tally};
 
 /// Virtual time that one boot may take. What waits longer hangs.
@@ -28,7 +28,7 @@ const BOOT_LIMIT: Nanos = Nanos::from_secs(50_000);
 pub struct Run<S: Subject> {
     subject: Rc<S>,
     scenario: Rc<Scenario>,
-    lab: Rc<Lab>,
+    disks: Rc<Disks>,
     model: Rc<Model>,
     tally: Tally,
     boot_commands: Vec<u64>,
@@ -81,12 +81,12 @@ impl<S: Subject> Run<S> {
     #[must_use]
     pub fn new(subject: Rc<S>, scenario: Scenario) -> Self {
         let atomic_sectors = (subject.atomic_bytes() / SECTOR_BYTES).max(1);
-        let lab = Rc::new(Lab::new(&scenario));
+        let disks = Rc::new(Disks::new(&scenario));
         let model = Model::new(scenario.demand, atomic_sectors);
         Self {
             subject,
             scenario: Rc::new(scenario),
-            lab,
+            disks,
             model,
             tally: Tally::default(),
             boot_commands: Vec::new(),
@@ -100,14 +100,14 @@ impl<S: Subject> Run<S> {
 
     /// Calls `watcher` with a line for everything that happens.
     pub fn watch(&self, watcher: impl Fn(&str) + 'static) {
-        self.lab.world.watch(watcher);
+        self.disks.world.watch(watcher);
     }
 
     /// Gives the commands of one boot that is not cut, submissions and completions, in their order.
     pub fn steps(&mut self, boot: &Boot) -> Vec<Step> {
         let steps: Rc<RefCell<Vec<Step>>> = Rc::default();
         let seen = steps.clone();
-        self.lab.world.follow(move |step| seen.borrow_mut().push(step));
+        self.disks.world.follow(move |step| seen.borrow_mut().push(step));
         self.boot(boot);
         let steps = steps.take();
         // Numbers start again when a new pool has been made.
@@ -125,13 +125,13 @@ impl<S: Subject> Run<S> {
     /// were injected do not come along, and counts and the digest start anew.
     #[must_use]
     pub fn fork(&self) -> Self {
-        let lab = Rc::new(Lab::new(&self.scenario));
-        lab.world.restore(&self.lab.world.image());
-        lab.struck.borrow_mut().clone_from(&self.lab.struck.borrow());
+        let disks = Rc::new(Disks::new(&self.scenario));
+        disks.world.restore(&self.disks.world.image());
+        disks.struck.borrow_mut().clone_from(&self.disks.struck.borrow());
         Self {
             subject: self.subject.clone(),
             scenario: self.scenario.clone(),
-            lab,
+            disks,
             model: self.model.fork(),
             tally: Tally::default(),
             boot_commands: self.boot_commands.clone(),
@@ -146,19 +146,19 @@ impl<S: Subject> Run<S> {
     /// The state of the disks, to come back to.
     #[must_use]
     pub fn image(&self) -> WorldImage {
-        self.lab.world.image()
+        self.disks.world.image()
     }
 
     /// How many writes are unflushed on the disks.
     #[must_use]
     pub fn unflushed(&self) -> usize {
-        self.lab.world.unflushed().len()
+        self.disks.world.unflushed().len()
     }
 
     /// Runs one boot, to its crash or its end. Call [`Run::power_off`] after it.
     pub fn boot(&mut self, boot: &Boot) {
         let created = std::mem::replace(&mut self.created, true);
-        let world = self.lab.world.clone();
+        let world = self.disks.world.clone();
         let runtime = Runtime::simulated(boot.seed);
         let reached = Rc::new(Cell::new("boot"));
         let tally = Rc::new(RefCell::new(Tally::default()));
@@ -170,7 +170,7 @@ impl<S: Subject> Run<S> {
             Guest {
                 subject: self.subject.clone(),
                 scenario: self.scenario.clone(),
-                lab: self.lab.clone(),
+                disks: self.disks.clone(),
                 model: self.model.clone(),
                 tally: tally.clone(),
                 reached: reached.clone(),
@@ -216,7 +216,7 @@ impl<S: Subject> Run<S> {
 
     /// Ends a power cut (or a power-off after an export): decides what the disks kept.
     pub fn power_off(&mut self, crash: Option<&Crash>) {
-        let world = &self.lab.world;
+        let world = &self.disks.world;
         world.plan_crash(None);
         let writes = world.unflushed();
         let cut = crash.is_some();
@@ -231,15 +231,15 @@ impl<S: Subject> Run<S> {
                 self.tally.event("power cut with commands in flight");
             }
             let fates = crash.fates.decide(&writes);
-            world.settle(|index, _| fates[index]);
+            world.draw_crash_outcome(|index, _| fates[index]);
         } else {
             // In order or not: without a power cut caches are written in the end.
-            world.settle(|_, _| forebay_sim::Fate::Kept);
+            world.draw_crash_outcome(|_, _| forebay_sim::Fate::Kept);
         }
         world.power_on();
         self.model.forget_callers();
         // What would have let a hanging disk go went with the power; so does the hang.
-        self.lab.stacks.iter().for_each(|stack| stack.calm());
+        self.disks.stacks.iter().for_each(|stack| stack.calm());
     }
 
     /// After the last boot: everything is healed, imported, judged, written to, scrubbed and
@@ -249,7 +249,7 @@ impl<S: Subject> Run<S> {
             if self.over() {
                 return;
             }
-            for stack in &self.lab.stacks {
+            for stack in &self.disks.stacks {
                 stack.heal();
             }
             self.brief = round > 0;
@@ -264,7 +264,7 @@ impl<S: Subject> Run<S> {
     /// What it came to.
     #[must_use]
     pub fn outcome(mut self) -> Outcome {
-        let stats = self.lab.world.stats();
+        let stats = self.disks.world.stats();
         self.tally.commands =
             stats.reads + stats.writes + stats.fua_writes + stats.flushes + stats.discards;
         self.tally.acts = self.model.acts.get();
@@ -274,7 +274,7 @@ impl<S: Subject> Run<S> {
         if self.tally.events.contains_key(MOVING) {
             self.tally.event("scenarios with cleaning");
         }
-        for stack in &self.lab.stacks {
+        for stack in &self.disks.stacks {
             let c = stack.counts();
             for (name, count) in [
                 ("torn", c.torn),
@@ -296,10 +296,10 @@ impl<S: Subject> Run<S> {
                 }
             }
         }
-        debug_assert_eq!(self.lab.sims.len(), self.lab.stacks.len());
+        debug_assert_eq!(self.disks.sims.len(), self.disks.stacks.len());
         Outcome {
             failure: self.failure,
-            digest: self.lab.world.digest(),
+            digest: self.disks.world.digest(),
             tally: self.tally,
             boot_commands: self.boot_commands,
         }
@@ -310,7 +310,7 @@ impl<S: Subject> Run<S> {
 struct Guest<S: Subject> {
     subject: Rc<S>,
     scenario: Rc<Scenario>,
-    lab: Rc<Lab>,
+    disks: Rc<Disks>,
     model: Rc<Model>,
     tally: Rc<RefCell<Tally>>,
     reached: Rc<Cell<&'static str>>,
@@ -318,28 +318,28 @@ struct Guest<S: Subject> {
 }
 
 async fn boot_task<S: Subject>(guest: Guest<S>, boot: Boot, created: bool) -> Ended {
-    let Guest { scenario, lab, model, tally, reached, .. } = &guest;
-    let disks = lab.devices();
+    let Guest { scenario, disks, model, tally, reached, .. } = &guest;
+    let devices = disks.devices();
     let pool = if created {
         if let Some(rot) = &boot.map_rot {
-            lab.rot_map(rot);
+            disks.rot_map(rot);
             model.count("rot in the map journal", 1);
         }
-        lab.schedule(&boot.faults);
-        lab.keep_map(&boot.stale_map);
+        disks.schedule(&boot.faults);
+        disks.keep_map(&boot.stale_map);
         reached.set("import");
-        let Some(pool) = import(&guest, &disks).await else { return Ended::Refused };
+        let Some(pool) = import(&guest, &devices).await else { return Ended::Refused };
         reached.set("judgement");
         pool
     } else {
         reached.set("creation");
-        match create(&guest, &disks).await {
+        match create(&guest, &devices).await {
             Ok(pool) => {
                 // The count starts when the pool exists, so that a crash point means the same for
                 // every shape.
-                lab.world.power_on();
-                lab.world.plan_crash(boot.crash.as_ref().map(|crash| crash.point));
-                lab.schedule(&boot.faults);
+                disks.world.power_on();
+                disks.world.plan_crash(boot.crash.as_ref().map(|crash| crash.point));
+                disks.schedule(&boot.faults);
                 pool
             }
             Err(refusal) => {
@@ -353,11 +353,11 @@ async fn boot_task<S: Subject>(guest: Guest<S>, boot: Boot, created: bool) -> En
     }
     reached.set("work");
     if let Some(crash) = boot.crash.as_ref().filter(|crash| created && crash.in_work) {
-        lab.world.plan_crash(Some(counted_on(crash.point, &lab.world)));
+        disks.world.plan_crash(Some(counted_on(crash.point, &disks.world)));
     }
     let pool = Rc::new(pool);
     let last = (Rc::downgrade(&pool), model.clone());
-    lab.world.at_power_cut(move || {
+    disks.world.at_power_cut(move || {
         // The cut may come while the pool is looking at its own figures.
         let look = || last.0.upgrade().map_or_else(Vec::new, |pool| pool.events());
         let events = panics::catch(AssertUnwindSafe(look)).unwrap_or_default();
@@ -366,17 +366,23 @@ async fn boot_task<S: Subject>(guest: Guest<S>, boot: Boot, created: bool) -> En
     let server = (!boot.remote.is_empty()).then(|| serve(&pool));
     let mut tasks = Vec::new();
     for (number, acts) in boot.clients.into_iter().enumerate() {
-        let door = match &server {
-            Some(server) if boot.remote.contains(&number) => Door::remote(server.clone()),
-            _ => Door::Direct(pool.clone()),
+        let transport = match &server {
+            Some(server) if boot.remote.contains(&number) => Transport::remote(server.clone()),
+            _ => Transport::Direct(pool.clone()),
         };
-        tasks.push(rt::spawn(client(door, model.clone(), acts)));
+        tasks.push(rt::spawn(client(transport, model.clone(), acts)));
     }
     let at_first = scenario.volumes.iter().sum();
     // What is in no use, or is being filled, may be said to be.
     let managed = boot.admin.iter().flat_map(Admin::taken);
-    lab.struck.borrow_mut().extend(managed);
-    tasks.push(rt::spawn(administrator(pool.clone(), model.clone(), disks, boot.admin, at_first)));
+    disks.struck.borrow_mut().extend(managed);
+    tasks.push(rt::spawn(administrator(
+        pool.clone(),
+        model.clone(),
+        devices,
+        boot.admin,
+        at_first,
+    )));
     rt::join_all(tasks).await;
     for (name, count) in pool.events() {
         model.count(&name, count);
@@ -472,7 +478,7 @@ async fn import<S: Subject>(guest: &Guest<S>, disks: &[Device]) -> Option<S::Poo
 
 /// Whether a refused import names what lacks, and nothing else.
 fn names_what_lacks<S: Subject>(guest: &Guest<S>, refusal: &Refusal) -> bool {
-    let judged = refusal::judge(&refusal.message, &guest.lab.suspects());
+    let judged = refusal::judge(&refusal.message, &guest.disks.suspects());
     if let Err(wrong) = &judged {
         let text = format!("an import was refused and {wrong}: {}", refusal.message);
         guest.model.object(Kind::Import, text);
@@ -561,11 +567,11 @@ async fn finish<S: Subject>(guest: &Guest<S>, pool: S::Pool, demand: Demand) {
     let copies = spec.parity() > 0;
     let mut must_be_clean = false;
     for round in 0..if guest.brief { 0 } else { 8 } {
-        let before = guest.lab.damage();
+        let before = guest.disks.damage();
         let mut clean = false;
         match pool.scrub().await {
             Ok(found) if demand == Demand::AllData => {
-                let calm = guest.lab.damage() == before;
+                let calm = guest.disks.damage() == before;
                 if found.unrepaired > 0 || (must_be_clean && calm && found.repaired > 0) {
                     model.object(Kind::Scrub, format!("scrub {round} found {found:?}"));
                 }
@@ -574,7 +580,7 @@ async fn finish<S: Subject>(guest: &Guest<S>, pool: S::Pool, demand: Demand) {
             Ok(_) => {}
             Err(refusal) => model.error_seen("scrub", &refusal.message),
         }
-        let calm = guest.lab.damage() == before;
+        let calm = guest.disks.damage() == before;
         // Without a copy a scrub that found nothing has written nothing: the next one would read
         // what the last judgement reads anyway.
         if calm && (must_be_clean || (clean && !copies)) {
@@ -586,7 +592,7 @@ async fn finish<S: Subject>(guest: &Guest<S>, pool: S::Pool, demand: Demand) {
     match pool.export().await {
         Ok(()) => {
             for id in model.ids() {
-                model.update(id, |v| v.history.settled());
+                model.update(id, |v| v.history.mark_all_durable());
             }
         }
         Err(refusal) => model.error_seen("export", &refusal.message),

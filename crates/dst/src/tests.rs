@@ -6,15 +6,15 @@ use forebay_rt::Runtime;
 use forebay_sim::{CrashPoint, Seed};
 use proptest::prelude::*;
 
-use crate::atlas::Level;
-use crate::generate::{Wish, generate};
+use crate::disks::Disks;
+use crate::fault_plan::Level;
+use crate::generate::{Constraints, generate};
 use crate::history::{Change, History};
-use crate::lab::Lab;
+use crate::reference_pool::{Flaw, Reference};
 use crate::refusal::{self, Suspect};
 use crate::scenario::{Act, Crash, Fates, MapRot, Scenario};
 use crate::stamp::{Fill, Seen, examine, stamp};
 use crate::subject::{LogShape, PoolSpec, Raid};
-use crate::toy::{Flaw, Toy};
 use crate::verdict::{Failure, Kind, Outcome, Tally};
 use crate::{run, shrink};
 
@@ -32,41 +32,47 @@ fn one_disk() -> PoolSpec {
     }
 }
 
-fn toy_scenario(seed: u64) -> Scenario {
-    let wish = Wish {
+fn reference_scenario(seed: u64) -> Scenario {
+    let constraints = Constraints {
         spec: Some(one_disk()),
         level: Some(Level::CrashOnly),
         acts: Some(30),
         admin: true,
-        ..Wish::default()
+        ..Constraints::default()
     };
-    generate(Seed(seed), &wish)
+    generate(Seed(seed), &constraints)
 }
 
 #[test]
-fn the_honest_toy_passes_every_seed() {
-    let toy = Rc::new(Toy { flaw: Flaw::None });
+fn reference_pool_without_flaw_passes_every_seed() {
+    let reference = Rc::new(Reference { flaw: Flaw::None });
     for seed in 0..200 {
-        let outcome = run(&toy, &toy_scenario(seed));
+        let outcome = run(&reference, &reference_scenario(seed));
         assert_eq!(outcome.failure, None, "seed {seed}");
     }
 }
 
 #[test]
-fn every_flaw_of_a_toy_is_caught() {
+fn every_flaw_of_the_reference_pool_is_caught() {
     for flaw in Flaw::ALL {
-        let toy = Rc::new(Toy { flaw });
-        let caught = (0..400).find(|seed| run(&toy, &toy_scenario(*seed)).failure.is_some());
+        let reference = Rc::new(Reference { flaw });
+        let caught =
+            (0..400).find(|seed| run(&reference, &reference_scenario(*seed)).failure.is_some());
         assert!(caught.is_some(), "{flaw:?} was not caught in 400 seeds");
     }
 }
 
 #[test]
 fn the_same_scenario_gives_the_same_digest() {
-    let toy = Rc::new(Toy { flaw: Flaw::None });
-    let digests: Vec<u64> = (0..20).map(|seed| run(&toy, &toy_scenario(seed)).digest).collect();
+    let reference = Rc::new(Reference { flaw: Flaw::None });
+    let digests: Vec<u64> =
+        (0..20).map(|seed| run(&reference, &reference_scenario(seed)).digest).collect();
     for (seed, digest) in digests.iter().enumerate() {
-        assert_eq!(run(&toy, &toy_scenario(seed as u64)).digest, *digest, "seed {seed}");
+        assert_eq!(
+            run(&reference, &reference_scenario(seed as u64)).digest,
+            *digest,
+            "seed {seed}"
+        );
     }
     let different: std::collections::BTreeSet<_> = digests.iter().collect();
     assert_eq!(different.len(), digests.len());
@@ -74,36 +80,38 @@ fn the_same_scenario_gives_the_same_digest() {
 
 #[test]
 fn a_failure_shrinks_and_survives_being_written_down() {
-    let toy = Rc::new(Toy { flaw: Flaw::AckBeforeDurable });
-    let seed = (0..400).find(|seed| run(&toy, &toy_scenario(*seed)).failure.is_some()).unwrap();
-    let scenario = toy_scenario(seed);
-    let kind = run(&toy, &scenario).failure.unwrap().kind;
-    let (small, _) = shrink::shrink(&scenario, kind, 3000, |s| run(&toy, s));
+    let reference = Rc::new(Reference { flaw: Flaw::AckBeforeDurable });
+    let seed = (0..400)
+        .find(|seed| run(&reference, &reference_scenario(*seed)).failure.is_some())
+        .unwrap();
+    let scenario = reference_scenario(seed);
+    let kind = run(&reference, &scenario).failure.unwrap().kind;
+    let (small, _) = shrink::shrink(&scenario, kind, 3000, |s| run(&reference, s));
     assert!(small.acts() <= 6, "{} acts are left of {}", small.acts(), scenario.acts());
     let text = serde_json::to_string(&small).unwrap();
     let back: Scenario = serde_json::from_str(&text).unwrap();
     assert_eq!(back, small);
-    assert_eq!(run(&toy, &back).failure.unwrap().kind, kind);
+    assert_eq!(run(&reference, &back).failure.unwrap().kind, kind);
 }
 
 #[test]
-fn a_toy_survives_a_crash_at_every_command_and_again_in_recovery() {
-    let toy = Rc::new(Toy { flaw: Flaw::None });
-    let mut scenario = toy_scenario(5);
+fn reference_pool_survives_crash_at_every_command_and_in_recovery() {
+    let reference = Rc::new(Reference { flaw: Flaw::None });
+    let mut scenario = reference_scenario(5);
     scenario.boots.truncate(1);
     scenario.boots[0].clients.truncate(3);
     for client in &mut scenario.boots[0].clients {
         client.truncate(8);
     }
     let depth = crate::exhaustive::Depth { second_every: 5, ..Default::default() };
-    let report = crate::exhaustive::explore(&toy, &scenario, &depth);
+    let report = crate::exhaustive::explore(&reference, &scenario, &depth);
     assert_eq!(report.failure.map(|(_, f)| f), None);
     assert!(
         report.first > 20 && report.second > 20,
         "{report:?}",
         report = (report.first, report.second)
     );
-    let flawed = Rc::new(Toy { flaw: Flaw::NoChecksum });
+    let flawed = Rc::new(Reference { flaw: Flaw::NoChecksum });
     let report = crate::exhaustive::explore(&flawed, &scenario, &depth);
     let (found, failure) = report.failure.expect("a torn record is believed somewhere");
     assert_eq!(run(&flawed, &found).failure, Some(failure), "the scenario replays alone");
@@ -118,13 +126,13 @@ fn fates_can_be_listed() {
 
 #[test]
 fn a_stale_row_of_the_map_stays_when_it_is_written_over_once() {
-    let lab = Lab::new(&toy_scenario(1));
+    let disks = Disks::new(&reference_scenario(1));
     let block = |word: &[u8]| {
         let mut buf = IoBuf::zeroed(4096);
         buf[..word.len()].copy_from_slice(word);
         buf.freeze()
     };
-    let disk = lab.devices()[0].clone();
+    let disk = disks.devices()[0].clone();
     let write = |at: u64, word: &'static [u8]| {
         let (disk, data) = (disk.clone(), block(word));
         Runtime::simulated(1).block_on(async move { disk.write(at, data, true).await.unwrap() });
@@ -136,7 +144,7 @@ fn a_stale_row_of_the_map_stays_when_it_is_written_over_once() {
     };
     write(8192, b"FBAYJRNL, of an earlier run");
     write(16384, b"something else");
-    lab.keep_map(&[0, 99]);
+    disks.keep_map(&[0, 99]);
     write(8192, b"FBAYJRNL, anew");
     write(16384, b"anything");
     assert!(holds(8192).starts_with(b"FBAYJRNL, of an earlier run"));
@@ -147,43 +155,50 @@ fn a_stale_row_of_the_map_stays_when_it_is_written_over_once() {
 
 #[test]
 fn what_is_drawn_now_and_then_is_drawn() {
-    let wish = Wish { level: Some(Level::Within), admin: true, manage: true, ..Wish::default() };
-    let relapse = Wish { relapse: Some(true), ..wish.clone() };
-    let all = |wish: &Wish| (0..200).map(|seed| generate(Seed(seed), wish)).collect::<Vec<_>>();
+    let constraints = Constraints {
+        level: Some(Level::Within),
+        admin: true,
+        manage: true,
+        ..Constraints::default()
+    };
+    let crash_in_recovery = Constraints { crash_in_recovery: Some(true), ..constraints.clone() };
+    let all = |constraints: &Constraints| {
+        (0..200).map(|seed| generate(Seed(seed), constraints)).collect::<Vec<_>>()
+    };
     let stale = |s: &Scenario| s.boots.iter().any(|boot| !boot.stale_map.is_empty());
     let at_flush = |s: &Scenario| {
         let crashes = s.boots.iter().filter_map(|boot| boot.crash.as_ref());
         crashes.map(|crash| crash.point).any(|point| matches!(point, CrashPoint::AfterFlush(_)))
     };
-    let relapses = all(&relapse);
-    assert!(relapses.iter().filter(|s| stale(s)).count() > 50);
-    assert!(relapses.iter().filter(|s| at_flush(s)).count() > 50);
-    for (scenario, boot) in relapses.iter().flat_map(|s| s.boots.iter().map(move |b| (s, b))) {
+    let drawn = all(&crash_in_recovery);
+    assert!(drawn.iter().filter(|s| stale(s)).count() > 50);
+    assert!(drawn.iter().filter(|s| at_flush(s)).count() > 50);
+    for (scenario, boot) in drawn.iter().flat_map(|s| s.boots.iter().map(move |b| (s, b))) {
         let data = |disk: &usize| *disk < scenario.spec.data_disks;
         assert!(boot.stale_map.iter().all(data), "{:?}", boot.stale_map);
     }
-    let crowded = |s: &Scenario| {
+    let hot = |s: &Scenario| {
         let places = s.boots[0].clients.iter().flatten().filter_map(|act| match act {
             Act::Write { volume, first, .. } => Some((*volume, first / 128)),
             _ => None,
         });
         s.boots[0].clients.len() > 2 && places.collect::<BTreeSet<_>>().len() <= 2
     };
-    let usual = all(&wish);
-    assert!(usual.iter().filter(|s| crowded(s)).count() > 10);
+    let usual = all(&constraints);
+    assert!(usual.iter().filter(|s| hot(s)).count() > 10);
     assert!(usual.iter().any(|s| s.boots.iter().any(|boot| boot.map_rot.is_some())));
 }
 
 #[test]
 fn what_strikes_the_map_is_dropped_when_it_does_not_matter() {
-    let wish = Wish {
+    let constraints = Constraints {
         level: Some(Level::Within),
-        relapse: Some(true),
+        crash_in_recovery: Some(true),
         admin: true,
         manage: true,
-        ..Wish::default()
+        ..Constraints::default()
     };
-    let drawn = (0..200).map(|seed| generate(Seed(seed), &wish));
+    let drawn = (0..200).map(|seed| generate(Seed(seed), &constraints));
     let mut scenario = drawn
         .into_iter()
         .find(|s| s.boots.iter().any(|boot| !boot.stale_map.is_empty()))

@@ -171,7 +171,7 @@ fn frames_are_found_again_after_a_side_hung_and_the_power_failed() {
         put(&v, 20, 20, 0).await;
     });
     drop(first);
-    bench.world.settle(|_, _| forebay_sim::Fate::Lost);
+    bench.world.draw_crash_outcome(|_, _| forebay_sim::Fate::Lost);
     bench.world.power_on();
     Runtime::simulated(3).block_on(async move {
         // It hangs still: the import does without it, within its deadline.
@@ -275,7 +275,7 @@ fn beyond_parity_a_hang_is_an_error_and_the_next_import_has_everything() {
         assert!(pool.export().await.is_err());
     });
     drop(first);
-    bench.world.settle(|_, _| forebay_sim::Fate::Lost);
+    bench.world.draw_crash_outcome(|_, _| forebay_sim::Fate::Lost);
     bench.world.power_on();
     bench.stacks["b"].calm();
     Runtime::simulated(7).block_on(async move {
@@ -308,7 +308,7 @@ fn a_pool_that_cannot_do_without_a_device_waits_for_it_in_no_root() {
             assert_eq!(pool.status().state, Health::Suspended);
         });
         drop(first);
-        bench.world.settle(|_, _| forebay_sim::Fate::Lost);
+        bench.world.draw_crash_outcome(|_, _| forebay_sim::Fate::Lost);
         bench.world.power_on();
         bench.stacks["b"].heal();
         Runtime::simulated(9).block_on(async move {

@@ -3,14 +3,14 @@
 use std::path::Path;
 use std::rc::Rc;
 
-use forebay_dst::atlas::Level;
-use forebay_dst::generate::Wish;
+use forebay_dst::fault_plan::Level;
+use forebay_dst::generate::Constraints;
 use forebay_dst::pool::Forebay;
 use forebay_dst::prove::scenario_of;
 use forebay_dst::{corpus, run};
 
-fn wish(level: Level) -> Wish {
-    Wish { level: Some(level), admin: true, acts: Some(24), ..Wish::default() }
+fn constraints(level: Level) -> Constraints {
+    Constraints { level: Some(level), admin: true, acts: Some(24), ..Constraints::default() }
 }
 
 // Each file is a defect that the product once had; its story is in the file.
@@ -28,7 +28,7 @@ fn no_defect_of_the_corpus_is_back() {
 #[test]
 fn power_cuts_lose_nothing() {
     for number in 0..40 {
-        let scenario = scenario_of(11, number, &wish(Level::CrashOnly));
+        let scenario = scenario_of(11, number, &constraints(Level::CrashOnly));
         let outcome = run(&Rc::new(Forebay::default()), &scenario);
         assert_eq!(outcome.failure, None, "run {number} of root seed 11");
     }
@@ -37,7 +37,7 @@ fn power_cuts_lose_nothing() {
 #[test]
 fn the_pool_does_the_same_twice() {
     for number in 0..6 {
-        let scenario = scenario_of(12, number, &wish(Level::Within));
+        let scenario = scenario_of(12, number, &constraints(Level::Within));
         let (first, second) = (
             run(&Rc::new(Forebay::default()), &scenario),
             run(&Rc::new(Forebay::default()), &scenario),

@@ -92,7 +92,7 @@ impl Bench {
         });
         assert!(ended.is_none(), "the power was cut");
         drop(runtime);
-        self.world.settle(|_, _| Fate::Lost);
+        self.world.draw_crash_outcome(|_, _| Fate::Lost);
         self.world.power_on();
         before.take().expect("it came that far")
     }

@@ -12,7 +12,7 @@ use forebay_rt as rt;
 use forebay_units::Nanos;
 use serde::{Deserialize, Serialize};
 
-use crate::world::Event;
+use crate::world::CommandEvent;
 use crate::{Fate, LatencyModel, Media, Rng, SECTOR_LEN, Seed, Unflushed, World};
 
 /// What a discarded range reads as.
@@ -262,7 +262,7 @@ impl SimDisk {
         cached.chain(in_flight).collect()
     }
 
-    pub(crate) fn settle(&self, decide: &mut dyn FnMut(&Unflushed) -> Fate) {
+    pub(crate) fn draw_crash_outcome(&self, decide: &mut dyn FnMut(&Unflushed) -> Fate) {
         let writes = self.unflushed();
         let state = &mut *self.state.borrow_mut();
         let cached = std::mem::take(&mut state.cached).into_iter().map(|(_, change)| change);
@@ -304,8 +304,14 @@ impl SimDisk {
         self.abandoned.set(0);
     }
 
-    fn event(&self, operation: Operation, offset_bytes: u64, len_bytes: u64, fua: bool) -> Event {
-        Event { disk: self.number, operation, offset_bytes, len_bytes, fua, content: 0 }
+    fn event(
+        &self,
+        operation: Operation,
+        offset_bytes: u64,
+        len_bytes: u64,
+        fua: bool,
+    ) -> CommandEvent {
+        CommandEvent { disk: self.number, operation, offset_bytes, len_bytes, fua, content: 0 }
     }
 
     async fn dark() -> ! {
@@ -378,7 +384,7 @@ impl SimDisk {
         }
     }
 
-    async fn change(&self, change: Option<Change>, event: Event) -> Result<(), DeviceError> {
+    async fn change(&self, change: Option<Change>, event: CommandEvent) -> Result<(), DeviceError> {
         self.check(event.operation, event.offset_bytes, event.len_bytes)?;
         if !self.world.before_submit(&event) {
             Self::dark().await;
@@ -418,7 +424,7 @@ impl Drop for Guard<'_> {
     fn drop(&mut self) {
         let Some(id) = self.id else { return };
         if !self.disk.world.is_powered() {
-            return; // it stays in flight for World::settle
+            return; // it stays in flight for World::draw_crash_outcome
         }
         if let Some(write) = self.disk.state.borrow_mut().in_flight.get_mut(&id) {
             write.abandoned_until = Some(self.deadline);

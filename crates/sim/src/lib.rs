@@ -9,7 +9,7 @@
 //! Who calls me: the proof harness, the lab, tests of the rooms above `device`.
 //!
 //! The state of a disk lives outside of any runtime. A crash is: the [`World`]'s plan cuts the
-//! power, the runtime is dropped with all its tasks, [`World::settle`] decides the fate of what no
+//! power, the runtime is dropped with all its tasks, [`World::draw_crash_outcome`] decides the fate of what no
 //! flush had covered, [`World::power_on`], and the same disks serve a new runtime.
 //!
 //! A [`FlashDisk`] is the same over a device model of `flash`: its times, its wear and its own ways

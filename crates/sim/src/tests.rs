@@ -60,7 +60,7 @@ fn a_flush_and_fua_are_durable_and_the_rest_is_not() {
     let unflushed = world.unflushed();
     assert_eq!(unflushed.len(), 1);
     assert_eq!((unflushed[0].offset_bytes, unflushed[0].in_flight), (1024, false));
-    world.settle(|_, _| Fate::Lost);
+    world.draw_crash_outcome(|_, _| Fate::Lost);
     let bytes: Vec<u8> = [0, 512, 1024, 2048].map(|at| stable_byte(&disk, at)).to_vec();
     assert_eq!(bytes, [1, 2, 0, 0]);
 }
@@ -86,7 +86,7 @@ fn a_flush_does_not_cover_what_completes_after_its_issue() {
         if world.submitted() == 2 && world.unflushed().is_empty() {
             continue; // the write happened to complete before the flush was issued
         }
-        world.settle(|_, _| Fate::Lost);
+        world.draw_crash_outcome(|_, _| Fate::Lost);
         assert_eq!(stable_byte(&disk, 0), 0);
     }
 }
@@ -102,7 +102,7 @@ fn a_durable_write_is_not_undone_by_an_older_cached_one() {
         w.power_cut();
     });
     drop(runtime);
-    world.settle(|_, _| Fate::Kept);
+    world.draw_crash_outcome(|_, _| Fate::Kept);
     let bytes = [0, 512, 1024].map(|at| stable_byte(&disk, at));
     assert_eq!(bytes, [1, 2, 1], "the cached write came back over the durable one");
 }
@@ -119,14 +119,14 @@ fn a_write_in_flight_can_be_torn_at_any_sector() {
     let image = world.image();
     for sectors in 0..=8u64 {
         world.restore(&image);
-        world.settle(|_, _| Fate::Prefix { sectors });
+        world.draw_crash_outcome(|_, _| Fate::Prefix { sectors });
         let kept = (0..8).filter(|s| stable_byte(&disk, s * 512) == 7).count();
         assert_eq!(kept as u64, sectors);
     }
     let mut seen = std::collections::BTreeSet::new();
     for seed in 0..200 {
         world.restore(&image);
-        world.settle(|_, _| Fate::Scatter { seed });
+        world.draw_crash_outcome(|_, _| Fate::Scatter { seed });
         seen.insert((0..8).map(|s| stable_byte(&disk, s * 512)).collect::<Vec<_>>());
     }
     assert!(seen.len() > 100, "only {} ways to tear", seen.len());
@@ -157,7 +157,7 @@ fn every_crash_point_stops_where_it_says() {
             assert!(runtime.run(script(disk.clone())).is_none(), "{point:?} did not stop it");
             drop(runtime);
             assert_eq!(world.unflushed().len(), in_flight, "{point:?}");
-            world.settle(|_, _| Fate::Lost);
+            world.draw_crash_outcome(|_, _| Fate::Lost);
             let there = (0..4).filter(|i| stable_byte(&disk, i * 512) == 1).count() as u64;
             assert_eq!(there, durable, "{point:?}");
             world.power_on();
@@ -182,7 +182,7 @@ fn a_crash_at_a_flush_comes_when_that_has_had_its_effect() {
         assert!(runtime.run(script(disk.clone())).is_none(), "flush {n} did not stop it");
         drop(runtime);
         assert_eq!(world.flushed(), n);
-        world.settle(|_, _| Fate::Lost);
+        world.draw_crash_outcome(|_, _| Fate::Lost);
         let there = (0..3).filter(|i| stable_byte(&disk, i * 512) == 1).count() as u64;
         assert_eq!(there, n, "what was written before it is there, and nothing else was written");
     }
@@ -323,7 +323,7 @@ proptest! {
             w.power_cut();
         });
         drop(runtime);
-        world.settle(random_fates(&mut Seed(seed).derive("fates").rng()));
+        world.draw_crash_outcome(random_fates(&mut Seed(seed).derive("fates").rng()));
         for at in 0..32u64 {
             let mut allowed = vec![0u8];
             for (number, step) in steps.iter().enumerate() {

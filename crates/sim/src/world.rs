@@ -135,7 +135,7 @@ impl Step {
 }
 
 /// One thing that happened to a command, for the digest.
-pub(crate) struct Event {
+pub(crate) struct CommandEvent {
     pub(crate) disk: usize,
     pub(crate) operation: Operation,
     pub(crate) offset_bytes: u64,
@@ -240,10 +240,13 @@ impl World {
 
     /// Ends a power cut on every disk: `decide` chooses the fate of each unflushed write, in the
     /// order of [`World::unflushed`]. Returns the choices. Call it when the old runtime is gone.
-    pub fn settle(&self, mut decide: impl FnMut(usize, &Unflushed) -> Fate) -> Vec<Fate> {
+    pub fn draw_crash_outcome(
+        &self,
+        mut decide: impl FnMut(usize, &Unflushed) -> Fate,
+    ) -> Vec<Fate> {
         let mut fates = Vec::new();
         for disk in self.each_disk() {
-            disk.settle(&mut |write| {
+            disk.draw_crash_outcome(&mut |write| {
                 let fate = decide(fates.len(), write);
                 fates.push(fate);
                 fate
@@ -321,7 +324,7 @@ impl World {
 
     /// Counts a submission. False when the command does not reach the disk.
     #[must_use]
-    pub(crate) fn before_submit(&self, event: &Event) -> bool {
+    pub(crate) fn before_submit(&self, event: &CommandEvent) -> bool {
         if !self.powered.get() {
             return false;
         }
@@ -352,7 +355,7 @@ impl World {
 
     /// Counts a completion, after its effect. False when the host does not hear of it.
     #[must_use]
-    pub(crate) fn after_complete(&self, event: &Event) -> bool {
+    pub(crate) fn after_complete(&self, event: &CommandEvent) -> bool {
         let number = self.completed.get() + 1;
         self.completed.set(number);
         self.note_event(event, 2);
@@ -368,7 +371,7 @@ impl World {
         self.powered.get()
     }
 
-    fn note_event(&self, event: &Event, stage: u64) {
+    fn note_event(&self, event: &CommandEvent, stage: u64) {
         if let Some(follower) = &*self.follower.borrow() {
             let completed = stage == 2;
             let number = if completed { self.completed.get() } else { self.submitted.get() };
@@ -378,7 +381,7 @@ impl World {
             let what = if stage == 1 { "submit  " } else { "complete" };
             let number = if stage == 1 { self.submitted.get() } else { self.completed.get() };
             let fua = if event.fua { " FUA" } else { "" };
-            let Event { disk, operation, offset_bytes, len_bytes, .. } = event;
+            let CommandEvent { disk, operation, offset_bytes, len_bytes, .. } = event;
             let at = rt::now().0 / 1000;
             format!(
                 "{at:>9} us  {what} {number:>5}  disk {disk}: {operation} {offset_bytes:#x} + {len_bytes:#x}{fua}"
@@ -391,7 +394,7 @@ impl World {
         self.note(rt::now().0);
     }
 
-    fn count(&self, event: &Event) {
+    fn count(&self, event: &CommandEvent) {
         let mut stats = self.stats.get();
         match event.operation {
             Operation::Read => stats.reads += 1,

@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::{Parser, ValueEnum};
-use forebay_dst::atlas::Level;
-use forebay_dst::generate::Wish;
+use forebay_dst::fault_plan::Level;
+use forebay_dst::generate::Constraints;
 use forebay_dst::pool::Forebay;
 use forebay_dst::prove::{Findings, run_number, scenario_of};
+use forebay_dst::reference_pool::{Flaw, Reference};
 use forebay_dst::scenario::Scenario;
 use forebay_dst::subject::{LogShape, PoolSpec, Raid, Subject};
-use forebay_dst::toy::{Flaw, Toy};
 use forebay_dst::{Failure, Outcome, corpus, run, run_watched, shrink};
 
 mod exhaustive;
@@ -70,7 +70,7 @@ struct Options {
     full: Option<FullArg>,
     /// Only scenarios in which recoveries are cut and struck disks lose what the next one writes first.
     #[arg(long)]
-    relapse: bool,
+    crash_in_recovery: bool,
     /// Every client comes through the NBD server.
     #[arg(long)]
     nbd: bool,
@@ -109,8 +109,8 @@ impl Options {
         if let Some(value) = self.full.and_then(|full| full.to_possible_value()) {
             out += &format!("--full={} ", value.get_name());
         }
-        if self.relapse {
-            out += "--relapse ";
+        if self.crash_in_recovery {
+            out += "--crash-in-recovery ";
         }
         if self.nbd {
             out += "--nbd ";
@@ -136,7 +136,7 @@ enum FullArg {
 #[derive(Clone, Copy, ValueEnum)]
 enum SubjectArg {
     Pool,
-    Toy,
+    Reference,
 }
 
 /// No scenario of the generator takes a hundredth of this.
@@ -160,7 +160,7 @@ fn main() -> ExitCode {
     let options = Options::parse();
     match options.subject {
         SubjectArg::Pool => main_of(&options, Forebay::default, None),
-        SubjectArg::Toy => main_of(&options, || Toy { flaw: Flaw::None }, one_disk()),
+        SubjectArg::Reference => main_of(&options, || Reference { flaw: Flaw::None }, one_disk()),
     }
 }
 
@@ -211,22 +211,22 @@ fn main_of<S: Subject>(
         LevelArg::Lies => Level::Lies,
     });
     let manage = spec.is_none();
-    let wish = Wish {
+    let constraints = Constraints {
         spec,
         level,
         admin: true,
         manage,
         full: options.full.map(|full| full == FullArg::Always),
-        relapse: options.relapse.then_some(true),
+        crash_in_recovery: options.crash_in_recovery.then_some(true),
         remote: options.nbd.then_some(1000),
-        ..Wish::default()
+        ..Constraints::default()
     };
     let root = options.seed.unwrap_or_else(|| {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         now.map_or(1, |since| since.as_nanos() as u64)
     });
     if let Some(number) = options.run {
-        let scenario = scenario_of(root, number, &wish);
+        let scenario = scenario_of(root, number, &constraints);
         let subject_ = Rc::new(subject());
         let outcome = match options.trace {
             true => run_watched(&subject_, &scenario, |line| println!("{line}")),
@@ -234,13 +234,13 @@ fn main_of<S: Subject>(
         };
         return report_one(options, &Rc::new(subject()), root, number, &scenario, &outcome);
     }
-    search(options, &subject, &wish, root)
+    search(options, &subject, &constraints, root)
 }
 
 fn search<S: Subject>(
     options: &Options,
     subject: &(impl Fn() -> S + Sync),
-    wish: &Wish,
+    constraints: &Constraints,
     root: u64,
 ) -> ExitCode {
     let begun = Instant::now();
@@ -295,7 +295,7 @@ fn search<S: Subject>(
                     let now = Instant::now();
                     *slot.lock().expect("no panic under this lock") = Some((number, now));
                     let outcome =
-                        run_number(&subject, root, number, wish, options.twice, &mut mine);
+                        run_number(&subject, root, number, constraints, options.twice, &mut mine);
                     *slot.lock().expect("no panic under this lock") = None;
                     if let Some(failure) = &outcome.failure {
                         failed.fetch_add(1, Ordering::Relaxed);

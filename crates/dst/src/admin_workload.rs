@@ -1,17 +1,17 @@
 //! The administrator of a scenario: what is done to volumes and devices while clients are at work.
 //!
 //! Draws only what the run's level allows: devices that are taken out are among those that parity
-//! and the log's mirror can spare ([`Atlas::removable`]). Whether the pool refuses a job is its own
+//! and the log's mirror can spare ([`FaultPlan::removable`]). Whether the pool refuses a job is its own
 //! affair; refusals are counted by name.
 
 use forebay_sim::{Rng, Seed};
 
-use crate::atlas::Atlas;
+use crate::fault_plan::FaultPlan;
 use crate::scenario::Admin;
 use crate::subject::{Manage, PoolSpec, Raid, Sync};
 
 /// What the administrator remembers from boot to boot.
-pub struct Desk {
+pub struct AdminWorkload {
     /// Sizes of the volumes that clients use.
     volumes: Vec<u64>,
     next_volume: u32,
@@ -38,10 +38,16 @@ pub struct Desk {
     free: u64,
 }
 
-impl Desk {
-    /// The administrator of a run on `spec`, whose faults `atlas` draws.
+impl AdminWorkload {
+    /// The administrator of a run on `spec`, whose faults `fault_plan` draws.
     #[must_use]
-    pub fn new(spec: &PoolSpec, atlas: &Atlas, volumes: &[u64], manage: bool, seed: Seed) -> Self {
+    pub fn new(
+        spec: &PoolSpec,
+        fault_plan: &FaultPlan,
+        volumes: &[u64],
+        manage: bool,
+        seed: Seed,
+    ) -> Self {
         let mut rng = seed.rng();
         let first_spare = spec.data_disks + spec.log.disks();
         Self {
@@ -50,11 +56,11 @@ impl Desk {
             mine: Vec::new(),
             manages: manage && rng.chance(600),
             data: (0..spec.data_disks).collect(),
-            removable: atlas.removable(spec, &mut rng),
+            removable: fault_plan.removable(spec, &mut rng),
             offline: Vec::new(),
             spares: (first_spare..spec.disks()).collect(),
             log: spec.log_range().collect(),
-            fragile: spec.log.sides() > 1 && atlas.strikes_log(spec),
+            fragile: spec.log.sides() > 1 && fault_plan.strikes_log(spec),
             mirrors: spec.raid != Raid::Raid0,
             raid: spec.raid,
             single: spec.data_disks == spec.groups,

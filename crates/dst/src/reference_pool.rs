@@ -1,6 +1,6 @@
-//! A toy: the smallest thing that keeps the promises, and twelve ways of not keeping them.
+//! A reference: the smallest thing that keeps the promises, and twelve ways of not keeping them.
 //!
-//! It is here to prove the proof: the oracles must pass the honest toy and catch every flaw of the
+//! It is here to prove the proof: the oracles must pass the honest reference and catch every flaw of the
 //! others. One disk; a table of volumes, then a log that is only ever appended to; everything is
 //! in memory and comes back by replay.
 
@@ -19,7 +19,7 @@ use forebay_units::{Nanos, SECTOR_BYTES};
 
 use crate::subject::{Manage, Pool, PoolSpec, Refusal, Scrubbed, Subject};
 
-/// What is wrong with a toy.
+/// What is wrong with a reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flaw {
     /// Nothing.
@@ -68,8 +68,8 @@ impl Flaw {
     ];
 }
 
-/// The toy as a subject.
-pub struct Toy {
+/// The reference as a subject.
+pub struct Reference {
     /// What is wrong with it.
     pub flaw: Flaw,
 }
@@ -301,24 +301,24 @@ fn halves(record: &Record) -> Vec<Record> {
     vec![part(0, half), part(half, record.count - half)]
 }
 
-/// A running toy.
-pub struct ToyPool {
+/// A running reference.
+pub struct ReferencePool {
     engine: Rc<Engine>,
 }
 
-struct ToyVolume {
+struct ReferenceVolume {
     engine: Rc<Engine>,
     name: String,
     index: u32,
 }
 
-impl Subject for Toy {
-    type Pool = ToyPool;
+impl Subject for Reference {
+    type Pool = ReferencePool;
 
-    async fn create(&self, disks: &[Device], _spec: &PoolSpec) -> Result<ToyPool, Refusal> {
+    async fn create(&self, disks: &[Device], _spec: &PoolSpec) -> Result<ReferencePool, Refusal> {
         let engine = Engine::new(disks[0].clone(), self.flaw);
         engine.save_table().await?;
-        Ok(ToyPool { engine })
+        Ok(ReferencePool { engine })
     }
 
     async fn import(
@@ -326,13 +326,13 @@ impl Subject for Toy {
         disks: &[Device],
         _spec: &PoolSpec,
         _accept_loss: bool,
-    ) -> Result<ToyPool, Refusal> {
+    ) -> Result<ReferencePool, Refusal> {
         let engine = Engine::new(disks[0].clone(), self.flaw);
         engine.load_table().await?;
         engine.replay().await?;
         // What was replayed from a cache must not be lost by the next power cut.
         engine.disk.flush().await?;
-        Ok(ToyPool { engine })
+        Ok(ReferencePool { engine })
     }
 
     fn atomic_bytes(&self) -> u64 {
@@ -340,13 +340,13 @@ impl Subject for Toy {
     }
 }
 
-impl ToyPool {
+impl ReferencePool {
     fn find(&self, name: &str) -> Option<usize> {
         self.engine.table.borrow().iter().position(|(n, _, exists)| *exists && n == name)
     }
 }
 
-impl Pool for ToyPool {
+impl Pool for ReferencePool {
     fn volumes(&self) -> Vec<String> {
         let table = self.engine.table.borrow();
         table.iter().filter(|(_, _, exists)| *exists).map(|(name, ..)| name.clone()).collect()
@@ -354,7 +354,7 @@ impl Pool for ToyPool {
 
     fn volume(&self, name: &str) -> Option<Device> {
         let index = self.find(name)? as u32;
-        Some(Rc::new(ToyVolume { engine: self.engine.clone(), name: name.to_owned(), index }))
+        Some(Rc::new(ReferenceVolume { engine: self.engine.clone(), name: name.to_owned(), index }))
     }
 
     async fn create_volume(
@@ -400,7 +400,7 @@ impl Pool for ToyPool {
     }
 }
 
-impl ToyVolume {
+impl ReferenceVolume {
     fn check(&self, op: Operation, offset: u64, len: u64) -> Result<(), DeviceError> {
         check_range(&self.name, &self.geometry(), op, offset, len)
     }
@@ -412,7 +412,7 @@ impl ToyVolume {
     }
 }
 
-impl BlockDevice for ToyVolume {
+impl BlockDevice for ReferenceVolume {
     fn name(&self) -> &str {
         &self.name
     }

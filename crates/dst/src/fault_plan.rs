@@ -1,4 +1,4 @@
-//! The fault atlas: which faults, where, so that a run stays within what is promised or goes
+//! The fault fault_plan: which faults, where, so that a run stays within what is promised or goes
 //! beyond it on purpose.
 //!
 //! Within: the disks that lose or damage data are a fixed set, no larger than what the array's
@@ -41,7 +41,7 @@ impl Level {
 
 /// The disks that will be struck in a run.
 #[derive(Clone, Debug)]
-pub struct Atlas {
+pub struct FaultPlan {
     level: Level,
     victims: Vec<usize>,
     /// Sizes of all disks, for places.
@@ -51,7 +51,7 @@ pub struct Atlas {
     fresh: Vec<usize>,
 }
 
-impl Atlas {
+impl FaultPlan {
     /// Chooses the victims.
     #[must_use]
     pub fn draw(spec: &PoolSpec, level: Level, rng: &mut Rng) -> Self {

@@ -63,18 +63,18 @@ pub fn serve<P: Pool>(pool: &Rc<P>) -> Rc<Server> {
 
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Errand {
+pub enum Purpose {
     /// Reads and writes.
     Data,
     /// Flushes.
     Flush,
 }
 
-/// Connections by volume and errand, each with the size that it was told, in sectors.
-type Connections = BTreeMap<(u32, Errand), (u64, Rc<Client>)>;
+/// Connections by volume and purpose, each with the size that it was told, in sectors.
+type Connections = BTreeMap<(u32, Purpose), (u64, Rc<Client>)>;
 
 /// A client's way in.
-pub enum Door<P: Pool> {
+pub enum Transport<P: Pool> {
     /// Calls the pool.
     Direct(Rc<P>),
     /// Talks NBD to the server, over connections that are opened when they are needed.
@@ -86,27 +86,27 @@ pub enum Door<P: Pool> {
     },
 }
 
-impl<P: Pool> Door<P> {
+impl<P: Pool> Transport<P> {
     /// Through `server`.
     pub fn remote(server: Rc<Server>) -> Self {
-        Door::Remote { server, connections: RefCell::default() }
+        Transport::Remote { server, connections: RefCell::default() }
     }
 
     /// The volume, if it may be used now. One that should be there and is not is an objection.
-    pub async fn open(&self, model: &Model, volume: u32, errand: Errand) -> Option<Device> {
+    pub async fn open(&self, model: &Model, volume: u32, purpose: Purpose) -> Option<Device> {
         model.usable(volume, 0, 1)?;
         let name = volume_name(volume);
         match self {
-            Door::Direct(pool) => {
+            Transport::Direct(pool) => {
                 let device = pool.volume(&name);
                 if device.is_none() {
                     model.object(Kind::Volumes, format!("{name} is not there"));
                 }
                 device
             }
-            Door::Remote { server, connections } => {
+            Transport::Remote { server, connections } => {
                 let sectors = model.update(volume, |v| v.history.sectors())?;
-                let known = connections.borrow().get(&(volume, errand)).cloned();
+                let known = connections.borrow().get(&(volume, purpose)).cloned();
                 // A client learns of another size only when it connects anew.
                 if let Some((at_open, client)) = known
                     && at_open == sectors
@@ -130,7 +130,7 @@ impl<P: Pool> Door<P> {
                 };
                 model.count("NBD connections", 1);
                 let at_open = client.size_bytes() / SECTOR_BYTES;
-                connections.borrow_mut().insert((volume, errand), (at_open, client.clone()));
+                connections.borrow_mut().insert((volume, purpose), (at_open, client.clone()));
                 Some(client as Device)
             }
         }

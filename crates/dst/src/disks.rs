@@ -15,7 +15,7 @@ use crate::refusal::Suspect;
 use crate::scenario::{Demand, MapRot, Scenario, TimedFault};
 
 /// The disks of a run, under their fault layers. They outlive every boot.
-pub struct Lab {
+pub struct Disks {
     /// Power, counts, digest.
     pub world: Rc<World>,
     pub(crate) sims: Vec<Rc<SimDisk>>,
@@ -26,7 +26,7 @@ pub struct Lab {
     tails: Vec<usize>,
 }
 
-impl Lab {
+impl Disks {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         let spec = &scenario.spec;
         let world = World::new(Seed(scenario.seed).derive("disks"));

@@ -4,7 +4,7 @@ use std::ops::Deref;
 
 /// The numbers, in the order in which they came.
 #[derive(Clone, Debug, Default)]
-pub(crate) enum Few {
+pub(crate) enum SmallList {
     /// None.
     #[default]
     None,
@@ -14,43 +14,43 @@ pub(crate) enum Few {
     Many(Vec<u32>),
 }
 
-impl Few {
+impl SmallList {
     /// Adds one at the end.
     pub(crate) fn push(&mut self, number: u32) {
         match self {
-            Few::None => *self = Few::One(number),
-            Few::One(first) => *self = Few::Many(vec![*first, number]),
-            Few::Many(all) => all.push(number),
+            SmallList::None => *self = SmallList::One(number),
+            SmallList::One(first) => *self = SmallList::Many(vec![*first, number]),
+            SmallList::Many(all) => all.push(number),
         }
     }
 
     /// Leaves only those that `keep` wants.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(u32) -> bool) {
         match self {
-            Few::None => {}
-            Few::One(only) if keep(*only) => {}
-            Few::One(_) => *self = Few::None,
-            Few::Many(all) => all.retain(|number| keep(*number)),
+            SmallList::None => {}
+            SmallList::One(only) if keep(*only) => {}
+            SmallList::One(_) => *self = SmallList::None,
+            SmallList::Many(all) => all.retain(|number| keep(*number)),
         }
     }
 
     /// Forgets all; memory that it has it keeps.
     pub(crate) fn clear(&mut self) {
         match self {
-            Few::Many(all) => all.clear(),
-            other => *other = Few::None,
+            SmallList::Many(all) => all.clear(),
+            other => *other = SmallList::None,
         }
     }
 }
 
-impl Deref for Few {
+impl Deref for SmallList {
     type Target = [u32];
     #[inline]
     fn deref(&self) -> &[u32] {
         match self {
-            Few::None => &[],
-            Few::One(only) => std::slice::from_ref(only),
-            Few::Many(all) => all,
+            SmallList::None => &[],
+            SmallList::One(only) => std::slice::from_ref(only),
+            SmallList::Many(all) => all,
         }
     }
 }

@@ -1,9 +1,9 @@
 #!/bin/sh
 # Plants each bug of this folder in a copy of the tree and counts the scenarios until it is caught.
 #
-#   crates/dst/planted/run.sh [NAME]...      all of them without a name
-#   crates/dst/planted/run.sh --list         their names
-#   crates/dst/planted/run.sh --check        only whether every patch still applies
+#   crates/dst/mutants/run.sh [NAME]...      all of them without a name
+#   crates/dst/mutants/run.sh --list         their names
+#   crates/dst/mutants/run.sh --check        only whether every patch still applies
 #
 # Environment:
 #   SEED   root seed of the search (1)
@@ -50,7 +50,7 @@ for word in "$@"; do
         *)
             # Only what --list prints: a path or a pattern is no name.
             if ! printf '%s\n' "$names" | grep -Fqx -e "$word"; then
-                say "no planted bug is called '$word'; --list gives their names"
+                say "no mutant is called '$word'; --list gives their names"
                 exit 2
             fi
             wanted="$wanted $word"
@@ -77,7 +77,7 @@ seed=${SEED:-1}
 via=${VIA:-nice}
 number SEED "$seed"
 [ -z "${RUNS:-}" ] || number RUNS "$RUNS"
-place=$top/target/planted
+place=$top/target/mutants
 tree=$place/tree
 mkdir -p "$place"
 # Two at once would plant their bugs in one tree.
@@ -90,7 +90,7 @@ fi
 # above them, are built anew each time. The binary has another name, so that one with a bug in it is
 # never taken for the real one.
 export CARGO_TARGET_DIR="$top/target" CARGO_INCREMENTAL=1
-binary=$top/target/prove/forebay-planted
+binary=$top/target/prove/forebay-mutant
 # The copy lies inside a repository that it is no part of.
 export GIT_CEILING_DIRECTORIES="$place"
 
@@ -102,8 +102,8 @@ fresh() {
         tar -xf - -C "$place/next"
     rm -rf "$tree"
     mv "$place/next" "$tree"
-    mv "$tree/crates/dst/src/bin/forebay-prove" "$tree/crates/dst/src/bin/forebay-planted"
-    # The last bug planted may still be in what was built: the originals' times would hide it.
+    mv "$tree/crates/dst/src/bin/forebay-prove" "$tree/crates/dst/src/bin/forebay-mutant"
+    # The last mutant may still be in what was built: the originals' times would hide it.
     if [ -e "$place/touched" ]; then
         sort -u "$place/touched" | while read -r file; do
             [ ! -e "$tree/$file" ] || touch "$tree/$file"
@@ -117,7 +117,7 @@ plant() {
 }
 
 build() {
-    (cd "$tree" && $via cargo build --quiet --profile prove -p forebay-dst --bin forebay-planted 2>"$place/build.log")
+    (cd "$tree" && $via cargo build --quiet --profile prove -p forebay-dst --bin forebay-mutant 2>"$place/build.log")
 }
 
 # The search: level, class, how many to run, failures after which it goes on. What it says is left in
@@ -197,5 +197,5 @@ for name in ${wanted:-$names}; do
     fi
     git -C "$tree" apply --recount -R "$patch"
 done
-echo "$((total - escaped)) of $total planted bugs caught"
+echo "$((total - escaped)) of $total mutants caught"
 [ "$escaped" -eq 0 ]
