@@ -1,21 +1,23 @@
 #!/bin/sh
-# Plants each bug of this folder in a copy of the tree and counts the scenarios until it is caught.
+# Mutation tests: builds a copy of the tree with each patch of this folder, one at a time, and counts
+# the scenarios until the search fails.
 #
-#   crates/dst/mutants/run.sh [NAME]...      all of them without a name
-#   crates/dst/mutants/run.sh --list         their names
-#   crates/dst/mutants/run.sh --check        only whether every patch still applies
+#   crates/dst/mutants/run.sh [NAME]...      the named mutants; all without a name
+#   crates/dst/mutants/run.sh --list         prints the names
+#   crates/dst/mutants/run.sh --check        checks only that every patch applies
 #
 # Environment:
 #   SEED   root seed of the search (1)
-#   RUNS   the scenarios that each bug may take, whatever its patch says (400, or what that says)
-#   VIA    what runs the costly commands (nice)
+#   RUNS   limit of scenarios for each mutant; overrides the patch's own limit
+#   VIA    prefix for each costly command (nice)
 #
-# The first lines of a patch say what it does, at which level it is looked for (level:), and, where it
-# takes more or another kind of scenario, how many and which (runs:, class:). A scenario that fails
-# without the bug as well does not count. One run at a time: a second one is refused.
+# The header of a patch says what the mutant does and how to search for it: level: is the fault
+# level, class: holds extra options of forebay-prove, runs: is the limit of scenarios (400). A
+# scenario that fails without the patch as well does not count. A second run at the same time is
+# refused.
 #
-# Ends with 0 when all are caught (or all apply), with 1 when one gets away, does not apply or does
-# not build, with 2 for wrong usage and when nothing could be measured.
+# Exit status: 0 when every mutant is caught (with --check: every patch applies); 1 when a mutant is
+# not caught, or its patch does not apply or build; 2 for wrong usage, or when nothing was measured.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/../../.." && pwd)
@@ -44,13 +46,13 @@ for word in "$@"; do
             ;;
         --list | --check) task=${word#--} ;;
         -*)
-            say "unknown option '$word'; --help says what there is"
+            say "unknown option '$word'; try --help"
             exit 2
             ;;
         *)
-            # Only what --list prints: a path or a pattern is no name.
+            # A name must match --list exactly; paths and patterns are refused.
             if ! printf '%s\n' "$names" | grep -Fqx -e "$word"; then
-                say "no mutant is called '$word'; --list gives their names"
+                say "unknown mutant '$word'; try --list"
                 exit 2
             fi
             wanted="$wanted $word"
@@ -58,7 +60,7 @@ for word in "$@"; do
     esac
 done
 if [ "$task" != run ] && [ $# -gt 1 ]; then
-    say "--$task stands alone"
+    say "--$task takes no other argument"
     exit 2
 fi
 if [ "$task" = list ]; then
@@ -68,7 +70,10 @@ fi
 if [ "$task" = check ]; then
     bad=0
     for name in $names; do
-        git -C "$top" apply --recount --check "$here/$name.patch" || { echo "$name no longer applies"; bad=1; }
+        git -C "$top" apply --recount --check "$here/$name.patch" || {
+            echo "$name does not apply"
+            bad=1
+        }
     done
     exit "$bad"
 fi
@@ -80,21 +85,21 @@ number SEED "$seed"
 place=$top/target/mutants
 tree=$place/tree
 mkdir -p "$place"
-# Two at once would plant their bugs in one tree.
+# Two runs at the same time would patch the same tree.
 exec 9>"$place/lock"
 if ! flock -n 9; then
-    say "another run is under way here (it holds $place/lock)"
+    say "another run is in progress (it holds $place/lock)"
     exit 2
 fi
-# What comes from elsewhere is shared with `make prove`; only crates that a patch touches, and those
-# above them, are built anew each time. The binary has another name, so that one with a bug in it is
-# never taken for the real one.
+# The target folder is shared with `make prove`, so dependencies build once. Each mutant rebuilds
+# only the crates that its patch touches and their dependents. The binary has its own name, so
+# that a mutant is never taken for the real forebay-prove.
 export CARGO_TARGET_DIR="$top/target" CARGO_INCREMENTAL=1
 binary=$top/target/prove/forebay-mutant
-# The copy lies inside a repository that it is no part of.
+# The copy is inside this repository but no part of it.
 export GIT_CEILING_DIRECTORIES="$place"
 
-# The tree as it is, committed or not. What has not changed keeps its time, so that cargo knows.
+# Copies the work tree, committed or not. Unchanged files keep their times, so cargo reuses builds.
 fresh() {
     rm -rf "$place/next"
     mkdir -p "$place/next"
@@ -103,7 +108,7 @@ fresh() {
     rm -rf "$tree"
     mv "$place/next" "$tree"
     mv "$tree/crates/dst/src/bin/forebay-prove" "$tree/crates/dst/src/bin/forebay-mutant"
-    # The last mutant may still be in what was built: the originals' times would hide it.
+    # Build results may contain the last mutant; the restored files' old times would hide that.
     if [ -e "$place/touched" ]; then
         sort -u "$place/touched" | while read -r file; do
             [ ! -e "$tree/$file" ] || touch "$tree/$file"
@@ -111,29 +116,30 @@ fresh() {
     fi
 }
 
-plant() {
+apply_mutant() {
     git -C "$tree" apply --recount "$here/$1.patch" || return 1
     sed -n 's|^+++ b/||p' "$here/$1.patch" >>"$place/touched"
 }
 
 build() {
-    (cd "$tree" && $via cargo build --quiet --profile prove -p forebay-dst --bin forebay-mutant 2>"$place/build.log")
+    (cd "$tree" && $via cargo build --quiet --profile prove -p forebay-dst --bin forebay-mutant \
+        2>"$place/build.log")
 }
 
-# The search: level, class, how many to run, failures after which it goes on. What it says is left in
-# search.log.
+# Searches. Arguments: level, class, limit of scenarios, number of failures to pass over. The output
+# is in search.log.
 search() {
     # shellcheck disable=SC2086 # a class is a list of options
     $via "$binary" --seed "$seed" --runs "$3" --level "$1" $2 --time 30m \
         --shrink 0 --keep-going "$4" --quiet >"$place/search.log" 2>"$place/search.err" || true
 }
 
-# Runs that failed, in order.
+# Prints the runs that failed, in order.
 failing() {
     sed -n 's/^run \([0-9]*\): \([A-Za-z]*\).*/\1 \2/p' "$place/search.log" | sort -n
 }
 
-# Scenarios that the search ran; nothing when it came to no summary.
+# Prints how many scenarios the search ran; nothing when the search printed no summary.
 searched() {
     sed -n 's/^scenarios  *\([0-9]*\).*/\1/p' "$place/search.log"
 }
@@ -142,7 +148,7 @@ field() {
     sed -n "1,/^diff /s/^$1: //p" "$2"
 }
 
-# Whether the scenario passes without any bug: if not it says nothing.
+# True when the scenario passes without the patch. Otherwise its failure says nothing.
 innocent() {
     # shellcheck disable=SC2086 # a class is a list of options
     $via "$place/without" --seed "$seed" --run "$3" --level "$1" $2 --shrink 0 >/dev/null 2>&1
@@ -163,8 +169,8 @@ for name in ${wanted:-$names}; do
     runs=${RUNS:-${runs:-400}}
     total=$((total + 1))
     what="level $level${class:+ $class}"
-    if ! plant "$name"; then
-        printf '%-32s the patch no longer applies\n' "$name"
+    if ! apply_mutant "$name"; then
+        printf '%-32s the patch does not apply\n' "$name"
         escaped=$((escaped + 1))
         continue
     fi
@@ -174,7 +180,7 @@ for name in ${wanted:-$names}; do
             first=$(failing | while read -r run kind; do
                 innocent "$level" "$class" "$run" && { echo "$run $kind"; break; }
             done) || true
-            # Only failures that are not the bug's make it go on.
+            # Search again only when every failure also occurs without the patch.
             [ -z "$first" ] && [ -n "$(failing)" ] || break
         done
         ran=$(searched)
@@ -183,7 +189,7 @@ for name in ${wanted:-$names}; do
             printf '%-32s %-20s caught after %4d scenarios (%s)\n' \
                 "$name" "$what" $((run + 1)) "${first#* }"
         elif [ -n "$ran" ]; then
-            printf '%-32s %-20s GOT AWAY in %d scenarios\n' "$name" "$what" "$ran"
+            printf '%-32s %-20s NOT CAUGHT in %d scenarios\n' "$name" "$what" "$ran"
             escaped=$((escaped + 1))
         else
             printf '%-32s %-20s NOT MEASURED: the search ended without a summary\n' "$name" "$what"
