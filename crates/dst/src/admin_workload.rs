@@ -1,8 +1,10 @@
-//! The administrator of a scenario: what is done to volumes and devices while clients are at work.
+//! The administrator's workload: which jobs are done to volumes and devices while clients work.
 //!
-//! Draws only what the run's level allows: devices that are taken out are among those that parity
-//! and the log's mirror can spare ([`FaultPlan::removable`]). Whether the pool refuses a job is its own
-//! affair; refusals are counted by name.
+//! What enters: the pool shape, the fault plan and a seed. What leaves: the jobs of each boot.
+//! What always holds: the jobs stay within the run's fault level. A device is taken out only when
+//! parity or the log's mirror can spare it ([`FaultPlan::removable`]). The pool may refuse a job;
+//! refusals are counted by name.
+//! Who calls: the generator.
 
 use forebay_sim::{Rng, Seed};
 
@@ -10,36 +12,36 @@ use crate::fault_plan::FaultPlan;
 use crate::scenario::Admin;
 use crate::subject::{Manage, PoolSpec, Raid, Sync};
 
-/// What the administrator remembers from boot to boot.
+/// The state of the workload from boot to boot.
 pub struct AdminWorkload {
     /// Sizes of the volumes that clients use.
     volumes: Vec<u64>,
     next_volume: u32,
-    /// Volumes that were made here, and not destroyed.
-    mine: Vec<u32>,
-    /// Devices come and go in this run.
-    manages: bool,
+    /// Volumes that the administrator created and did not destroy.
+    created: Vec<u32>,
+    /// The run has jobs on devices.
+    manages_devices: bool,
     data: Vec<usize>,
     removable: Vec<usize>,
-    /// Disks that were taken offline and not brought back.
+    /// Disks that are offline.
     offline: Vec<usize>,
-    /// Disks that are in no use.
+    /// Disks outside the pool.
     spares: Vec<usize>,
-    /// The log device, side by side; empty when the log is in the pool.
+    /// Log disks; empty when the log is on the data disks.
     log: Vec<usize>,
-    /// A side of the log that must not be left alone.
-    fragile: bool,
+    /// Faults strike a log disk, so no mirror side may be left alone.
+    log_needs_mirror: bool,
     /// New groups are mirrors.
     mirrors: bool,
     raid: Raid,
     /// Each group is one disk.
-    single: bool,
-    /// Sectors that volumes which were destroyed in a pool that is nearly full had.
-    free: u64,
+    is_single: bool,
+    /// Sectors of volumes that were destroyed in a nearly full pool.
+    free_sectors: u64,
 }
 
 impl AdminWorkload {
-    /// The administrator of a run on `spec`, whose faults `fault_plan` draws.
+    /// The workload of a run on `spec` with the faults of `fault_plan`.
     #[must_use]
     pub fn new(
         spec: &PoolSpec,
@@ -53,75 +55,77 @@ impl AdminWorkload {
         Self {
             volumes: volumes.to_vec(),
             next_volume: volumes.len() as u32,
-            mine: Vec::new(),
-            manages: manage && rng.chance(600),
+            created: Vec::new(),
+            manages_devices: manage && rng.chance(600),
             data: (0..spec.data_disks).collect(),
             removable: fault_plan.removable(spec, &mut rng),
             offline: Vec::new(),
             spares: (first_spare..spec.disks()).collect(),
             log: spec.log_range().collect(),
-            fragile: spec.log.sides() > 1 && fault_plan.strikes_log(spec),
+            log_needs_mirror: spec.log.sides() > 1 && fault_plan.strikes_log(spec),
             mirrors: spec.raid != Raid::Raid0,
             raid: spec.raid,
-            single: spec.data_disks == spec.groups,
-            free: 0,
+            is_single: spec.data_disks == spec.groups,
+            free_sectors: 0,
         }
     }
 
-    /// What is done in one boot.
+    /// The jobs of one boot.
     pub fn jobs(&mut self, seed: Seed) -> Vec<Admin> {
         let (rng, more) = (&mut seed.rng(), &mut seed.derive("more").rng());
         let mut jobs = Vec::new();
         for _ in 0..rng.between(1, 6) {
             jobs.push(Admin::Pause { ns: 1 << rng.between(14, 25) });
-            let job = if self.manages && rng.chance(600) {
+            let job = if self.manages_devices && rng.chance(600) {
                 self.device_job(rng).map(Admin::Manage)
             } else {
                 None
             };
             jobs.push(job.unwrap_or_else(|| self.volume_job(rng)));
-            if self.manages && more.chance(150) {
+            if self.manages_devices && more.chance(150) {
                 jobs.push(self.sync(more));
             }
-            if self.manages && more.chance(150) {
+            if self.manages_devices && more.chance(150) {
                 jobs.extend(self.structure(more).map(Admin::Manage));
             }
         }
         jobs
     }
 
-    /// What is done in one boot of a pool that is nearly full: volumes come, go, shrink and grow while
-    /// the cleaner moves their blocks. Together they are never larger than they were.
+    /// The jobs of one boot of a nearly full pool: volumes are created, destroyed and resized while
+    /// the cleaner moves their blocks. Their total size never grows.
     pub fn jobs_of_a_full_pool(&mut self, seed: Seed) -> Vec<Admin> {
         let rng = &mut seed.rng();
         let mut jobs = Vec::new();
         for _ in 0..rng.between(2, 10) {
             jobs.push(Admin::Pause { ns: 1 << rng.between(18, 28) });
-            let all = (self.volumes.len() + self.mine.len()) as u64;
+            let all = (self.volumes.len() + self.created.len()) as u64;
             jobs.push(match rng.below(16) {
                 0..6 => {
                     let volume = rng.below(self.volumes.len() as u64) as u32;
                     let blocks = self.volumes[volume as usize] / 8;
                     let sectors = rng.between(blocks / 2, blocks) * 8;
-                    // As large as it was, now and then: then what was cut off is seen again.
+                    // Sometimes back to the old size, which would show data that was cut off.
                     let sectors = if rng.chance(400) { blocks * 8 } else { sectors };
                     Admin::Resize { volume, sectors }
                 }
                 6..9 if self.volumes.len() > 1 && all > 1 => {
-                    self.free += self.volumes.pop().unwrap_or(0);
+                    self.free_sectors += self.volumes.pop().unwrap_or(0);
                     Admin::Destroy { volume: self.volumes.len() as u32 }
                 }
-                9 if !self.mine.is_empty() => Admin::Destroy { volume: self.mine.swap_remove(0) },
-                6..12 if self.free > 0 => {
-                    let sectors = (self.free / 8).min(rng.between(256, 4096)) * 8;
-                    self.free -= sectors;
+                9 if !self.created.is_empty() => {
+                    Admin::Destroy { volume: self.created.swap_remove(0) }
+                }
+                6..12 if self.free_sectors > 0 => {
+                    let sectors = (self.free_sectors / 8).min(rng.between(256, 4096)) * 8;
+                    self.free_sectors -= sectors;
                     let volume = self.next_volume;
                     self.next_volume += 1;
-                    self.mine.push(volume);
+                    self.created.push(volume);
                     Admin::Create { volume, sectors }
                 }
                 12 => self.sync(rng),
-                13 if self.manages => match self.device_job(rng) {
+                13 if self.manages_devices => match self.device_job(rng) {
                     Some(job) => Admin::Manage(job),
                     None => Admin::Scrub,
                 },
@@ -137,16 +141,16 @@ impl AdminWorkload {
         Admin::Sync { volume, sync: *rng.pick(&[Sync::Standard, Sync::Always, Sync::Disabled]) }
     }
 
-    /// Groups and copies come, copies go.
+    /// Adds groups and copies, and removes copies.
     fn structure(&mut self, rng: &mut Rng) -> Option<Manage> {
         let copies = self.raid == Raid::Mirror;
         match rng.below(3) {
-            0 if copies || self.single => {
+            0 if copies || self.is_single => {
                 let spare = self.spares.pop()?;
                 Some(Manage::AttachCopy(*rng.pick(&self.data), spare))
             }
             1 if copies => {
-                // One that may fail may go as well.
+                // A disk that may fail may also be removed.
                 let able = |disk: &&usize| self.data.contains(disk) && !self.offline.contains(disk);
                 let able: Vec<usize> = self.removable.iter().filter(able).copied().collect();
                 let disk = *able.get(rng.below(able.len().max(1) as u64) as usize)?;
@@ -158,7 +162,7 @@ impl AdminWorkload {
         }
     }
 
-    /// All spares become a group: a pool of mirrors or with parity gets another mirror only.
+    /// Turns all spares into a group. A pool with redundancy gets only mirrors.
     fn group(&mut self) -> Option<Manage> {
         let fits = if self.mirrors { self.spares.len() == 2 } else { self.spares.len() == 1 };
         fits.then(|| Manage::AddGroup(std::mem::take(&mut self.spares)))
@@ -169,16 +173,16 @@ impl AdminWorkload {
             0 | 1 => {
                 let volume = self.next_volume;
                 self.next_volume += 1;
-                self.mine.push(volume);
+                self.created.push(volume);
                 Admin::Create { volume, sectors: rng.between(8, 128) * 8 }
             }
-            2 | 3 if !self.mine.is_empty() => {
-                let index = rng.below(self.mine.len() as u64) as usize;
-                Admin::Destroy { volume: self.mine.swap_remove(index) }
+            2 | 3 if !self.created.is_empty() => {
+                let index = rng.below(self.created.len() as u64) as usize;
+                Admin::Destroy { volume: self.created.swap_remove(index) }
             }
             4 | 5 => {
                 let volume = rng.below(self.volumes.len() as u64) as u32;
-                // Smaller as well: what is cut off must be zeros when it is grown again.
+                // Also smaller: sectors that were cut off must be zeros after a later growth.
                 let blocks = self.volumes[volume as usize] / 8;
                 let least = blocks - (blocks / 2).min(48);
                 let sectors = rng.between(least, blocks + 64) * 8;
@@ -215,7 +219,7 @@ impl AdminWorkload {
         Some(Manage::Online(self.offline.swap_remove(index)))
     }
 
-    /// Data disks only; a log device is attached and detached.
+    /// Replaces a data disk. Log disks are attached and detached instead.
     fn replace(&mut self, rng: &mut Rng) -> Option<Manage> {
         let spare = self.spares.pop()?;
         let index = rng.below(self.data.len() as u64) as usize;
@@ -238,30 +242,30 @@ impl AdminWorkload {
                 self.log.push(spare);
                 Some(Manage::Attach(side, spare))
             }
-            2.. if rng.chance(500) && !self.fragile => {
+            2.. if rng.chance(500) && !self.log_needs_mirror => {
                 let index = rng.below(self.log.len() as u64) as usize;
-                // Not the one that would leave only a side that is out of service.
+                // Not when the remaining side is offline.
                 if self.log.iter().enumerate().any(|(i, d)| i != index && self.offline.contains(d))
                 {
                     return None;
                 }
                 let side = self.log.swap_remove(index);
-                self.let_go(&[side]);
+                self.retire(&[side]);
                 Some(Manage::Detach(side))
             }
             _ => {
                 let all = std::mem::take(&mut self.log);
-                self.let_go(&all);
+                self.retire(&all);
                 Some(Manage::RemoveLog(all[0]))
             }
         }
     }
 
-    fn let_go(&mut self, disks: &[usize]) {
+    fn retire(&mut self, disks: &[usize]) {
         self.removable.retain(|disk| !disks.contains(disk));
         self.offline.retain(|disk| !disks.contains(disk));
-        // A disk that will be struck must not take the place of one that was to be spared.
-        if !self.fragile {
+        // A disk that faults will strike must not replace one that they spare.
+        if !self.log_needs_mirror {
             self.spares.extend(disks);
         }
     }

@@ -1,21 +1,51 @@
-//! Clients and the administrator: they do what the scenario says and note what they see.
+//! Clients: they perform the acts of a scenario and check what they see.
+//!
+//! What enters: a script of acts and a transport to the volumes. What leaves: notes in the model
+//! about each change, and an objection for each wrong answer.
+//! What always holds: a client issues a change only after the model has noted it.
+//! Who calls: `run.rs`, one task for each client.
 
 use std::rc::Rc;
 
-use forebay_device::{Device, IoBuf, ZeroOptions};
+use forebay_device::{Device, DeviceError, IoBuf, ZeroOptions};
 use forebay_rt as rt;
 use forebay_sim::SECTOR_LEN;
 use forebay_units::{Nanos, SECTOR_BYTES};
 
 use crate::history::Change;
 use crate::model::{Model, Presence, volume_name};
-use crate::scenario::{Act, Admin};
+use crate::scenario::Act;
 use crate::stamp::{Fill, Seen, examine, stamp};
 use crate::subject::Pool;
 use crate::transport::{Purpose, Transport};
 use crate::verdict::Kind;
 
-/// Does everything in `acts`, in order.
+/// A range of sectors of one volume.
+#[derive(Clone, Copy)]
+pub struct SectorRange {
+    /// The volume's id.
+    pub volume: u32,
+    /// First sector.
+    pub first: u64,
+    /// Number of sectors.
+    pub count: u64,
+}
+
+impl SectorRange {
+    fn offset_bytes(self) -> u64 {
+        self.first * SECTOR_BYTES
+    }
+
+    fn len_bytes(self) -> u64 {
+        self.count * SECTOR_BYTES
+    }
+
+    fn end(self) -> u64 {
+        self.first + self.count
+    }
+}
+
+/// Performs all acts in order.
 pub async fn client<P: Pool>(transport: Transport<P>, model: Rc<Model>, acts: Vec<Act>) {
     for act in acts {
         if model.failed() {
@@ -32,76 +62,51 @@ pub async fn client<P: Pool>(transport: Transport<P>, model: Rc<Model>, acts: Ve
 }
 
 async fn perform<P: Pool>(transport: &Transport<P>, model: &Model, act: Act) {
-    match act {
-        Act::Pause { ns } => rt::sleep(Nanos(ns)).await,
+    let (volume, first, count) = match act {
+        Act::Pause { ns } => return rt::sleep(Nanos(ns)).await,
         Act::Flush { volume } => {
             let Some(device) = transport.open(model, volume, Purpose::Flush).await else { return };
             flush(&device, model, volume).await;
+            return;
         }
-        Act::Write { volume, first, count, fua, fill } => {
-            let Some(device) = transport.open(model, volume, Purpose::Data).await else { return };
-            let Some((first, count)) = usable(&device, model, volume, first, count) else { return };
-            write(&device, model, (volume, first, count), fua, fill).await;
+        Act::Write { volume, first, count, .. }
+        | Act::Read { volume, first, count }
+        | Act::Trim { volume, first, count, .. }
+        | Act::Zero { volume, first, count, .. }
+        | Act::Status { volume, first, count } => (volume, first, count),
+    };
+    let Some(device) = transport.open(model, volume, Purpose::Data).await else { return };
+    let Some(range) = usable(&device, model, SectorRange { volume, first, count }) else { return };
+    match act {
+        Act::Write { fua, fill, .. } => write(&device, model, range, fua, fill).await,
+        Act::Read { .. } => read(&device, model, range).await,
+        Act::Trim { fua, .. } => {
+            let call = async || device.discard(range.offset_bytes(), range.len_bytes(), fua).await;
+            zero(model, range, fua, "trim", call).await;
         }
-        Act::Read { volume, first, count } => {
-            let Some(device) = transport.open(model, volume, Purpose::Data).await else { return };
-            let Some((first, count)) = usable(&device, model, volume, first, count) else { return };
-            read(&device, model, (volume, first, count)).await;
-        }
-        Act::Trim { volume, first, count, fua } => {
-            let Some(device) = transport.open(model, volume, Purpose::Data).await else { return };
-            let Some((first, count)) = usable(&device, model, volume, first, count) else { return };
-            let range = (first, count);
-            let Some(issued) = model.issue(volume, Change::Zero, range, fua).await else {
-                return;
-            };
-            let outcome = device.discard(first * SECTOR_BYTES, count * SECTOR_BYTES, fua).await;
-            if let Err(error) = &outcome {
-                model.error_seen("trim", error);
-            }
-            model.answered(volume, issued, &outcome);
-        }
-        Act::Zero { volume, first, count, fua, no_hole } => {
-            let Some(device) = transport.open(model, volume, Purpose::Data).await else { return };
-            let Some((first, count)) = usable(&device, model, volume, first, count) else { return };
-            let range = (first, count);
-            let Some(issued) = model.issue(volume, Change::Zero, range, fua).await else {
-                return;
-            };
+        Act::Zero { fua, no_hole, .. } => {
             let options = ZeroOptions { fua, no_hole, fast: false };
-            let (at, len) = (first * SECTOR_BYTES, count * SECTOR_BYTES);
-            let outcome = device.write_zeroes(at, len, options).await;
-            if let Err(error) = &outcome {
-                model.error_seen("write zeroes", error);
-            }
-            model.answered(volume, issued, &outcome);
+            let (at, len) = (range.offset_bytes(), range.len_bytes());
+            let call = async || device.write_zeroes(at, len, options).await;
+            zero(model, range, fua, "write zeroes", call).await;
         }
-        Act::Status { volume, first, count } => {
-            let Some(device) = transport.open(model, volume, Purpose::Data).await else { return };
-            let Some((first, count)) = usable(&device, model, volume, first, count) else { return };
-            status(&device, model, (volume, first, count)).await;
-        }
+        Act::Status { .. } => status(&device, model, range).await,
+        Act::Pause { .. } | Act::Flush { .. } => {}
     }
 }
 
-/// What of a range is inside the volume, and inside what the device in hand says of it: a
-/// connection does not learn that the volume has grown.
-fn usable(
-    device: &Device,
-    model: &Model,
-    volume: u32,
-    first: u64,
-    count: u64,
-) -> Option<(u64, u64)> {
-    let (first, count) = model.usable(volume, first, count)?;
+/// Clips a range to the volume and to the size that the device reports. An NBD connection does not
+/// learn that the volume has grown.
+fn usable(device: &Device, model: &Model, range: SectorRange) -> Option<SectorRange> {
+    let (first, count) = model.usable(range.volume, range.first, range.count)?;
     let end = device.geometry().size_bytes / SECTOR_BYTES;
-    (first < end).then(|| (first, count.min(end - first)))
+    (first < end).then(|| SectorRange { first, count: count.min(end - first), ..range })
 }
 
-/// Flushes a volume and notes what is durable then. False when it failed.
-pub async fn flush(device: &Device, model: &Model, volume: u32) -> bool {
+/// Flushes a volume and notes what is durable now.
+pub async fn flush(device: &Device, model: &Model, volume: u32) {
     let begun = model.update(volume, |v| (v.history.now(), v.heeds_flushes()));
-    let Some((issued, heeded)) = begun else { return false };
+    let Some((issued, heeded)) = begun else { return };
     match device.flush().await {
         Ok(()) => {
             model.acts.set(model.acts.get() + 1);
@@ -110,61 +115,74 @@ pub async fn flush(device: &Device, model: &Model, volume: u32) -> bool {
                     v.history.flushed(issued);
                 }
             });
-            true
         }
         Err(error) => {
-            // It may have waited while the volume was destroyed.
+            // The flush may have waited while the volume was destroyed.
             if model.update(volume, |v| v.presence == Presence::Present) == Some(true) {
                 model.error_seen("flush", &error);
             }
-            false
         }
     }
 }
 
-/// Writes stamps.
-pub async fn write(
-    device: &Device,
-    model: &Model,
-    (volume, first, count): (u32, u64, u64),
-    fua: bool,
-    fill: Fill,
-) {
-    let range = (first, count);
-    let Some(issued) = model.issue(volume, Change::Write, range, fua).await else { return };
-    let mut buf = IoBuf::recycled(count as usize * SECTOR_LEN);
-    for (index, out) in buf.chunks_exact_mut(SECTOR_LEN).enumerate() {
-        stamp(out, volume, first + index as u64, issued.ticket.number, fill);
+/// Writes stamps to a range.
+pub async fn write(device: &Device, model: &Model, range: SectorRange, fua: bool, fill: Fill) {
+    let SectorRange { volume, first, count } = range;
+    let issued = model.issue(volume, Change::Write, (first, count), fua).await;
+    let Some(issued) = issued else { return };
+    let mut buf = IoBuf::recycled(range.len_bytes() as usize);
+    for (sector, out) in (first..).zip(buf.chunks_exact_mut(SECTOR_LEN)) {
+        stamp(out, volume, sector, issued.ticket.number, fill);
     }
-    let outcome = device.write(first * SECTOR_BYTES, buf.freeze(), fua).await;
+    let outcome = device.write(range.offset_bytes(), buf.freeze(), fua).await;
     if let Err(error) = &outcome {
         model.error_seen("write", error);
     }
     model.answered(volume, issued, &outcome);
 }
 
-/// Reads and judges every sector.
-pub async fn read(device: &Device, model: &Model, (volume, first, count): (u32, u64, u64)) {
+/// Issues a trim or a write-zeroes.
+async fn zero(
+    model: &Model,
+    range: SectorRange,
+    fua: bool,
+    name: &str,
+    call: impl AsyncFnOnce() -> Result<(), DeviceError>,
+) {
+    let sectors = (range.first, range.count);
+    let issued = model.issue(range.volume, Change::Zero, sectors, fua).await;
+    let Some(issued) = issued else { return };
+    let outcome = call().await;
+    if let Err(error) = &outcome {
+        model.error_seen(name, error);
+    }
+    model.answered(range.volume, issued, &outcome);
+}
+
+/// Notes the error of a read or a block status, unless the volume was being shrunk or destroyed.
+fn read_failed(model: &Model, range: SectorRange, issued: u64, what: &str, error: &DeviceError) {
+    let excused = model.update(range.volume, |v| v.read_fails(issued, range.end()));
+    if excused != Some(true) {
+        model.error_seen(what, error);
+    }
+}
+
+async fn read(device: &Device, model: &Model, range: SectorRange) {
+    let SectorRange { volume, first, .. } = range;
     let Some(issued) = model.update(volume, |v| v.history.read_begins()) else { return };
-    let buf = IoBuf::recycled(count as usize * SECTOR_LEN);
-    let buf = match device.read(first * SECTOR_BYTES, buf).await {
+    let buf = IoBuf::recycled(range.len_bytes() as usize);
+    let buf = match device.read(range.offset_bytes(), buf).await {
         Ok(buf) => buf,
-        Err(error) => {
-            if model.update(volume, |v| v.read_fails(issued, first + count)) != Some(true) {
-                model.error_seen("read", &error);
-            }
-            return;
-        }
+        Err(error) => return read_failed(model, range, issued, "read", &error),
     };
     model.acts.set(model.acts.get() + 1);
-    if buf.len() != count as usize * SECTOR_LEN {
+    if buf.len() as u64 != range.len_bytes() {
         return model.object(Kind::Read, format!("a read returned {} bytes", buf.len()));
     }
     model.update(volume, |v| {
-        for (index, bytes) in buf.chunks_exact(SECTOR_LEN).enumerate() {
-            let sector = first + index as u64;
+        for (sector, bytes) in (first..).zip(buf.chunks_exact(SECTOR_LEN)) {
             if sector >= v.history.sectors() {
-                break; // shrunk while we read
+                break; // the volume shrank during the read
             }
             let seen = examine(bytes, volume, sector);
             model.judge(Kind::Read, v.history.check_read(issued, sector, seen));
@@ -173,26 +191,22 @@ pub async fn read(device: &Device, model: &Model, (volume, first, count): (u32, 
     });
 }
 
-async fn status(device: &Device, model: &Model, (volume, first, count): (u32, u64, u64)) {
+async fn status(device: &Device, model: &Model, range: SectorRange) {
+    let SectorRange { volume, first, count } = range;
     let Some(issued) = model.update(volume, |v| v.history.read_begins()) else { return };
-    let outcome = device.allocation(first * SECTOR_BYTES, count * SECTOR_BYTES).await;
+    let outcome = device.allocation(range.offset_bytes(), range.len_bytes()).await;
     let runs = match outcome {
         Ok(runs) => runs,
-        Err(error) => {
-            if model.update(volume, |v| v.read_fails(issued, first + count)) != Some(true) {
-                model.error_seen("block status", &error);
-            }
-            return;
-        }
+        Err(error) => return read_failed(model, range, issued, "block status", &error),
     };
     model.acts.set(model.acts.get() + 1);
     let total: u64 = runs.iter().map(|run| run.len_bytes).sum();
-    if runs.is_empty() || runs.iter().any(|r| r.len_bytes == 0) || total > count * SECTOR_BYTES {
-        let text = format!("block status of {count} sectors at {first} gave {runs:?}");
+    if runs.is_empty() || runs.iter().any(|r| r.len_bytes == 0) || total > range.len_bytes() {
+        let text = format!("block status of {count} sectors at {first} returned {runs:?}");
         return model.object(Kind::Hole, text);
     }
     model.update(volume, |v| {
-        let mut at = first * SECTOR_BYTES;
+        let mut at = range.offset_bytes();
         for run in &runs {
             let end = at + run.len_bytes;
             for sector in at.div_ceil(SECTOR_BYTES)..end / SECTOR_BYTES {
@@ -208,130 +222,24 @@ async fn status(device: &Device, model: &Model, (volume, first, count): (u32, u6
     });
 }
 
-/// The event of a pool that says that its cleaner has moved blocks since the import.
-pub const MOVING: &str = "segments cleaned";
-
-/// Does everything in `jobs`, in order. All volumes had `at_first` sectors together, and the pool has
-/// room for so many.
-pub async fn administrator<P: Pool>(
-    pool: Rc<P>,
-    model: Rc<Model>,
-    disks: Vec<Device>,
-    jobs: Vec<Admin>,
-    at_first: u64,
-) {
-    for job in jobs {
-        if model.failed() {
-            return;
-        }
-        manage(&*pool, &model, &disks, job, at_first).await;
-    }
-}
-
-async fn manage<P: Pool>(pool: &P, model: &Model, disks: &[Device], job: Admin, at_first: u64) {
-    let outcome = match &job {
-        Admin::Pause { ns } => {
-            rt::sleep(Nanos(*ns)).await;
-            return;
-        }
-        Admin::Create { volume, sectors } => {
-            model.creating(*volume, *sectors);
-            let outcome =
-                pool.create_volume(&volume_name(*volume), sectors * SECTOR_BYTES, false).await;
-            let presence = match outcome {
-                Ok(()) => Presence::Present,
-                Err(_) => Presence::Destroying,
-            };
-            model.update(*volume, |v| v.presence = presence);
-            outcome
-        }
-        Admin::Destroy { volume } => {
-            if model.usable(*volume, 0, 1).is_none() {
-                return;
-            }
-            model.close(*volume).await;
-            model.update(*volume, |v| v.presence = Presence::Destroying);
-            let outcome = pool.destroy_volume(&volume_name(*volume)).await;
-            if outcome.is_ok() {
-                model.update(*volume, |v| v.presence = Presence::Gone);
-            }
-            outcome
-        }
-        Admin::Resize { volume, sectors } => {
-            if model.usable(*volume, 0, 1).is_none() {
-                return;
-            }
-            model.close(*volume).await;
-            model.update(*volume, |v| v.resizing.push(*sectors));
-            let outcome = pool.resize_volume(&volume_name(*volume), sectors * SECTOR_BYTES).await;
-            model.update(*volume, |v| {
-                if outcome.is_ok() {
-                    v.history.resize(*sectors);
-                    v.resizing.clear();
-                }
-                v.closed = false;
-            });
-            outcome
-        }
-        Admin::Sync { volume, sync } => {
-            if model.usable(*volume, 0, 1).is_none() {
-                return;
-            }
-            // Of what is under way while it changes neither is promised.
-            model.update(*volume, |v| (v.sync, v.sync_varies) = (None, true));
-            let outcome = pool.set_sync(&volume_name(*volume), *sync).await;
-            if outcome.is_ok() {
-                model.update(*volume, |v| v.sync = Some(*sync));
-            }
-            outcome
-        }
-        Admin::Scrub => pool.scrub().await.map(drop),
-        Admin::Manage(what) => pool.manage(disks, what).await,
-    };
-    model.acts.set(model.acts.get() + 1);
-    let name = job.name();
-    // Whether it asks for more than all volumes had together at first.
-    let grows = match &job {
-        Admin::Create { sectors, .. } => model.sectors_present() + sectors > at_first,
-        Admin::Resize { volume, sectors } => {
-            let now = model.update(*volume, |v| v.history.sectors()).unwrap_or(0);
-            model.sectors_present() + sectors > at_first + now
-        }
-        _ => false,
-    };
-    match outcome {
-        Ok(()) => {
-            model.count(&format!("admin: {name}"), 1);
-            let moving = |(event, count): &(String, u64)| event == MOVING && *count > 0;
-            if pool.events().iter().any(moving) {
-                model.count(&format!("admin: {name}, while the cleaner is at work"), 1);
-            }
-        }
-        // The last good side, a device that is busy or gone: its own affair.
-        Err(refusal) if grows && refusal.message.contains(" free, ") => {
-            model.count(&format!("admin: {name} refused for want of space"), 1);
-        }
-        Err(_) if job.may_be_refused() => model.count(&format!("admin: {name} refused"), 1),
-        Err(refusal) => model.error_seen(&format!("{job:?}"), &refusal.message),
-    }
-}
-
-/// Reads a whole volume, sector by sector where larger reads fail. Unreadable sectors are `None`.
+/// Reads a whole volume, by single sectors where larger reads fail. Unreadable sectors are `None`.
 pub async fn read_all(
     device: &Device,
     model: &Model,
     volume: u32,
     sectors: u64,
 ) -> Vec<Option<Seen>> {
-    const CHUNK: u64 = 256;
+    const CHUNK_SECTORS: u64 = 256;
     let mut seen = Vec::with_capacity(sectors as usize);
     let mut at = 0;
     while at < sectors {
-        let count = CHUNK.min(sectors - at);
-        if let Err(error) = read_some(device, volume, at, count, &mut seen).await {
+        let count = CHUNK_SECTORS.min(sectors - at);
+        let chunk = SectorRange { volume, first: at, count };
+        if let Err(error) = read_chunk(device, chunk, &mut seen).await {
             model.error_seen("read after import", &error);
             for sector in at..at + count {
-                if read_some(device, volume, sector, 1, &mut seen).await.is_err() {
+                let one = SectorRange { volume, first: sector, count: 1 };
+                if read_chunk(device, one, &mut seen).await.is_err() {
                     seen.push(None);
                 }
             }
@@ -341,17 +249,15 @@ pub async fn read_all(
     seen
 }
 
-/// Adds what a range shows to `seen`; nothing when it cannot be read.
-async fn read_some(
+/// Appends what a range shows to `seen`; appends nothing when the read fails.
+async fn read_chunk(
     device: &Device,
-    volume: u32,
-    first: u64,
-    count: u64,
+    range: SectorRange,
     seen: &mut Vec<Option<Seen>>,
-) -> Result<(), forebay_device::DeviceError> {
-    let buf = IoBuf::recycled(count as usize * SECTOR_LEN);
-    let buf = device.read(first * SECTOR_BYTES, buf).await?;
-    let sectors = (first..).zip(buf.chunks_exact(SECTOR_LEN));
-    seen.extend(sectors.map(|(sector, bytes)| Some(examine(bytes, volume, sector))));
+) -> Result<(), DeviceError> {
+    let buf = IoBuf::recycled(range.len_bytes() as usize);
+    let buf = device.read(range.offset_bytes(), buf).await?;
+    let sectors = (range.first..).zip(buf.chunks_exact(SECTOR_LEN));
+    seen.extend(sectors.map(|(sector, bytes)| Some(examine(bytes, range.volume, sector))));
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Scenarios on disk: one JSON file each, replayed for ever.
+//! The corpus: scenarios as JSON files, each the record of a defect that was found.
 #![allow(clippy::disallowed_methods)] // an offline tool's own files, not the engine's
 
 use std::io;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::scenario::{Scenario, VERSION};
 
-/// Every scenario of a folder, in order of name. Fails on the first file that cannot be read.
+/// Loads every scenario of a folder in order of name. Fails on the first unreadable file.
 pub fn load(folder: &Path) -> io::Result<Vec<(PathBuf, Scenario)>> {
     let mut paths: Vec<PathBuf> = std::fs::read_dir(folder)?
         .map(|entry| entry.map(|e| e.path()))
@@ -16,7 +16,7 @@ pub fn load(folder: &Path) -> io::Result<Vec<(PathBuf, Scenario)>> {
     paths.into_iter().map(|path| load_one(&path).map(|scenario| (path, scenario))).collect()
 }
 
-/// One scenario. The error names the file.
+/// Loads one scenario. The error names the file.
 pub fn load_one(path: &Path) -> io::Result<Scenario> {
     let named = |text: String| io::Error::other(format!("{}: {text}", path.display()));
     let text = std::fs::read(path).map_err(|error| named(error.to_string()))?;

@@ -1,4 +1,9 @@
-//! The disks of a run, under layers that break them.
+//! The disks of a run under their fault layers.
+//!
+//! What enters: a scenario's pool shape and faults. What leaves: devices for the pool, and which of
+//! them were struck.
+//! What always holds: the disks outlive every boot.
+//! Who calls: `run.rs` and `boot.rs`.
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -14,16 +19,16 @@ use forebay_units::{BLOCK_BYTES, Nanos};
 use crate::refusal::Suspect;
 use crate::scenario::{Demand, MapRot, Scenario, TimedFault};
 
-/// The disks of a run, under their fault layers. They outlive every boot.
+/// All disks of a run.
 pub struct Disks {
-    /// Power, counts, digest.
+    /// Power, command counters, digest.
     pub world: Rc<World>,
     pub(crate) sims: Vec<Rc<SimDisk>>,
     pub(crate) stacks: Vec<Rc<Stack>>,
-    /// The disks of which a refused import may complain: [`Suspect::struck`].
+    /// Disks that a refused import may name: [`Suspect::is_struck`].
     pub(crate) struck: Rc<RefCell<BTreeSet<usize>>>,
-    /// Disks on which what was written last does not rot.
-    tails: Vec<usize>,
+    /// Disks on which recent writes do not rot.
+    keep_recent_writes: Vec<usize>,
 }
 
 impl Disks {
@@ -49,19 +54,19 @@ impl Disks {
                 Stack::new(sim.clone(), seed, move || cache.forget_cached())
             })
             .collect();
-        // Beyond what a mirrored log makes good, rot in the last frames is not told from the log's end.
-        let tails = match scenario.demand {
+        // With both sides of a log struck, rot in the last frames looks like the end of the log.
+        let keep_recent_writes = match scenario.demand {
             Demand::Detected => log.collect(),
             _ => Vec::new(),
         };
-        Self { world, sims, stacks, struck: Rc::default(), tails }
+        Self { world, sims, stacks, struck: Rc::default(), keep_recent_writes }
     }
 
     pub(crate) fn suspects(&self) -> Vec<Suspect> {
         let struck = self.struck.borrow();
         let suspect = |(disk, stack): (usize, &Rc<Stack>)| Suspect {
             name: stack.name().to_owned(),
-            struck: struck.contains(&disk),
+            is_struck: struck.contains(&disk),
         };
         self.stacks.iter().enumerate().map(suspect).collect()
     }
@@ -70,14 +75,37 @@ impl Disks {
         self.stacks.iter().map(|stack| stack.clone() as Device).collect()
     }
 
-    /// How often something on a disk became other than it should be, or could not be read: a scrub
-    /// repairs it.
+    /// Number of strikes so far that a scrub would repair: damage and errors.
     pub(crate) fn damage(&self) -> u64 {
         let counts = self.stacks.iter().map(|stack| stack.counts());
         counts.map(|c| c.torn + c.lost + c.misdirected + c.rot_bytes + c.errors).sum()
     }
 
-    /// Where on a disk frames of the map journal begin, and their numbers.
+    /// How often each kind of fault struck, over all disks.
+    pub(crate) fn fault_counts(&self) -> Vec<(&'static str, u64)> {
+        let mut sums: Vec<(&'static str, u64)> = Vec::new();
+        for stack in &self.stacks {
+            let c = stack.counts();
+            sums.extend([
+                ("torn", c.torn),
+                ("lost", c.lost),
+                ("misdirected", c.misdirected),
+                ("rot (bytes)", c.rot_bytes),
+                ("rot (reads that saw it)", c.rot_reads),
+                ("error", c.errors),
+                ("flush error", c.flush_errors),
+                ("lying flush", c.lies),
+                ("slow", c.slow),
+                ("hung", c.hung),
+                ("no space", c.no_space),
+                ("gone", c.gone),
+                ("read-only", c.read_only),
+            ]);
+        }
+        sums
+    }
+
+    /// Offset and number of each map journal frame on a disk.
     fn frames_on(&self, disk: usize) -> Vec<(u64, u64)> {
         const MAGIC: u64 = u64::from_le_bytes(*b"FBAYJRNL");
         let media = self.sims[disk].stable();
@@ -95,7 +123,7 @@ impl Disks {
         (0..media.size_bytes()).step_by(BLOCK_BYTES as usize).filter_map(frame).collect()
     }
 
-    /// Has disks lose the next write over each frame of the map journal that they hold now.
+    /// Makes disks lose the next write over each map journal frame that they hold now.
     pub(crate) fn keep_map(&self, disks: &[usize]) {
         for disk in disks.iter().copied().filter(|disk| *disk < self.sims.len()) {
             self.struck.borrow_mut().insert(disk);
@@ -106,9 +134,9 @@ impl Disks {
         }
     }
 
-    /// Flips bits in a frame of the map journal, wherever on a disk one begins.
+    /// Flips bits in a frame of the map journal on any disk.
     pub(crate) fn rot_map(&self, rot: &MapRot) {
-        const UNIT_BYTES: u64 = 16 << 10;
+        const FRAME_ALIGN_BYTES: u64 = 16 << 10;
         let on = |disk| self.frames_on(disk).into_iter().map(move |(at, seq)| (seq, disk, at));
         let mut places: Vec<_> = (0..self.sims.len()).flat_map(on).collect();
         places.sort_by_key(|(seq, disk, at)| (Reverse(*seq), *disk, *at));
@@ -116,8 +144,8 @@ impl Disks {
             return;
         }
         let (_, disk, from) = places[(rot.pick % places.len() as u64) as usize];
-        let end =
-            (from + rot.blocks * BLOCK_BYTES).min(from / UNIT_BYTES * UNIT_BYTES + UNIT_BYTES);
+        let end = (from + rot.blocks * BLOCK_BYTES)
+            .min(from / FRAME_ALIGN_BYTES * FRAME_ALIGN_BYTES + FRAME_ALIGN_BYTES);
         self.world.tell(|| format!("rot in the map journal, on disk {disk} from {from} to {end}"));
         self.struck.borrow_mut().insert(disk);
         for block in (from..end).step_by(BLOCK_BYTES as usize) {
@@ -126,28 +154,29 @@ impl Disks {
         }
     }
 
+    /// Arms each fault at its command.
     pub(crate) fn schedule(&self, faults: &[TimedFault]) {
         for timed in faults {
             let Some(stack) = self.stacks.get(timed.disk).cloned() else { continue };
             let fault = timed.fault.clone();
             let (world, disk) = (self.world.clone(), timed.disk);
             let struck = self.struck.clone();
-            let keeps_tail = self.tails.contains(&disk);
+            let keeps_recent = self.keep_recent_writes.contains(&disk);
             let strike = move || {
                 if let Fault::Rot { offset_bytes, .. } = fault
-                    && keeps_tail
-                    && stack.wrote_lately(offset_bytes)
+                    && keeps_recent
+                    && stack.wrote_recently(offset_bytes)
                 {
                     return;
                 }
                 world.tell(|| format!("fault on disk {disk}: {fault:?}"));
-                // A disk that is slow, or back, has nothing to be blamed for.
+                // A refused import must not name a disk because it is slow, or back.
                 if !matches!(fault, Fault::Slow { .. } | Fault::Hung { .. } | Fault::Back) {
                     struck.borrow_mut().insert(disk);
                 }
                 stack.inject(&fault);
                 let calm_after_secs = match fault {
-                    // Shorter than any deadline: a disk that takes longer has failed.
+                    // Shorter than any device deadline.
                     Fault::Hung { .. } => Some(4),
                     Fault::Slow { .. } => Some(20),
                     Fault::Stuck { for_secs, .. } => for_secs,

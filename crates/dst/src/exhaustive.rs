@@ -1,11 +1,11 @@
-//! Every crash point of a small scenario, and every crash point of each recovery.
+//! The exhaustive visit: every crash point of a small scenario and of its recoveries.
 //!
-//! The first boot runs once for each instant at which a power cut can leave something else behind
-//! than at the one before: a write that was submitted, a write that has completed, a flush that
-//! has. From there the run forks: for every subset of
-//! the unflushed writes that may have survived (a sample when there are many) the next boot
-//! imports, is judged, and (a sample) is itself cut at each of its commands. Work is divided into
-//! shards, which need nothing of each other.
+//! What enters: a scenario of one boot, and a depth. What leaves: a report with the first failure.
+//! What always holds: the first boot is cut at each instant at which a power cut can leave other
+//! contents than an instant before. From there the run forks. For each subset of the unflushed
+//! writes the next boot imports and is judged; in a sample of forks the next boot is cut at each of
+//! its commands. Where writes are many, subsets are sampled.
+//! Who calls: `forebay-prove --exhaustive`, in shards that need nothing of each other.
 
 use std::rc::Rc;
 
@@ -16,16 +16,16 @@ use crate::scenario::{Boot, Crash, Fates, Scenario};
 use crate::subject::Subject;
 use crate::verdict::{Failure, Tally};
 
-/// How far to go.
+/// How much to visit.
 #[derive(Clone, Debug)]
 pub struct Depth {
-    /// All subsets are tried up to this many unflushed writes.
+    /// Try all subsets of up to this many unflushed writes.
     pub subsets_up_to: usize,
-    /// How many samples are tried beyond; half of them tear writes.
+    /// How many samples to try of more writes; half of them tear writes.
     pub samples: u64,
-    /// Every how many crash points of the first boot the recovery is cut too; 0 never.
+    /// Cut the recovery from every n-th crash point of the first boot; 0 is never.
     pub second_every: u64,
-    /// Every how many commands of the recovery it is cut.
+    /// Cut the recovery at every n-th of its crash points.
     pub second_stride: u64,
 }
 
@@ -38,13 +38,13 @@ impl Default for Depth {
 /// What was visited.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Device commands of the first boot, uncut.
+    /// Device commands of the first boot without a cut.
     pub commands: u64,
-    /// Places of the first boot where the power failed.
+    /// Crash points of the first boot.
     pub points: u64,
-    /// Crash states of the first boot: each point with each subset tried.
+    /// Crash states of the first boot: each point with each tried subset.
     pub first: u64,
-    /// Of the points, those where every subset was tried.
+    /// Crash points where every subset was tried.
     pub complete: u64,
     /// Crash states of recoveries.
     pub second: u64,
@@ -55,7 +55,16 @@ pub struct Report {
 }
 
 impl Report {
-    /// Adds what another shard visited. The first failure stays.
+    /// Adds the outcome of a run; `scenario` replays it.
+    fn note<S: Subject>(&mut self, run: Run<S>, scenario: impl FnOnce() -> Scenario) {
+        let outcome = run.outcome();
+        self.tally.add(&outcome.tally);
+        if let Some(failure) = outcome.failure {
+            self.failure = Some((scenario(), failure));
+        }
+    }
+
+    /// Adds another shard's report. The first failure stays.
     pub fn add(&mut self, other: Report) {
         self.commands += other.commands;
         self.points += other.points;
@@ -67,12 +76,8 @@ impl Report {
     }
 }
 
-/// Explores a scenario of one boot.
-pub fn explore<S: Subject>(subject: &Rc<S>, scenario: &Scenario, depth: &Depth) -> Report {
-    explore_shard(subject, scenario, depth, (0, 1))
-}
-
-/// Explores one of `shards` equal parts of the crash points: those whose number leaves `shard`.
+/// Explores a scenario of one boot. Of the crash points it visits one of `shards` equal parts: those
+/// whose number modulo `shards` is `shard`.
 pub fn explore_shard<S: Subject>(
     subject: &Rc<S>,
     scenario: &Scenario,
@@ -98,8 +103,8 @@ pub fn explore_shard<S: Subject>(
         if number % shards != shard {
             continue;
         }
-        let again = depth.second_every > 0 && number % depth.second_every == 0;
-        crash_at(subject, &plain, point, again, depth, &mut report);
+        let cuts_recovery = depth.second_every > 0 && number % depth.second_every == 0;
+        crash_at(subject, &plain, point, cuts_recovery, depth, &mut report);
         if report.failure.is_some() {
             return report;
         }
@@ -107,9 +112,8 @@ pub fn explore_shard<S: Subject>(
     report
 }
 
-/// The last instant before each step that can change what a power cut leaves behind, and the end.
-/// At an instant before that the disks hold the same and clients know less: all that could be
-/// found there is found here.
+/// The last instant before each step that can change the disks' contents, and the end. At an
+/// earlier instant the contents are the same and clients know less, so it shows nothing more.
 fn points(steps: &[Step]) -> Vec<CrashPoint> {
     let after = |step: &Step| match step.completed {
         true => CrashPoint::AfterComplete(step.number),
@@ -127,11 +131,12 @@ fn points(steps: &[Step]) -> Vec<CrashPoint> {
     out
 }
 
+/// Cuts the first boot at `point` and continues from each tried crash state.
 fn crash_at<S: Subject>(
     subject: &Rc<S>,
     plain: &Scenario,
     point: CrashPoint,
-    again: bool,
+    cuts_recovery: bool,
     depth: &Depth,
     report: &mut Report,
 ) {
@@ -146,52 +151,60 @@ fn crash_at<S: Subject>(
     report.points += 1;
     let unflushed = base.unflushed();
     report.complete += u64::from(unflushed <= depth.subsets_up_to);
-    let over = base.over();
+    let is_over = base.is_over();
     for (index, fates) in choices(unflushed, point, depth).into_iter().enumerate() {
         let scenario = with(fates);
         report.first += 1;
-        let mut way = base.fork();
+        let mut run = base.fork();
         let mut recovery = None;
-        if !over {
-            way.power_off(scenario.boots[0].crash.as_ref());
-            // One of the ways is enough for the second cut: it has fates of its own.
-            recovery = (again && index == 0).then(|| way.fork());
-            // And for the second import after an export.
-            way.epilogue(if index == 0 { 2 } else { 1 });
+        if !is_over {
+            run.power_off(scenario.boots[0].crash.as_ref());
+            // One crash state is enough for cuts of the recovery and for the second import.
+            recovery = (cuts_recovery && index == 0).then(|| run.fork());
+            run.epilogue(if index == 0 { 2 } else { 1 });
         }
-        let outcome = way.outcome();
-        report.tally.add(&outcome.tally);
-        if let Some(failure) = outcome.failure {
-            report.failure = Some((scenario, failure));
+        report.note(run, || scenario.clone());
+        if let (None, Some(recovery)) = (&report.failure, recovery) {
+            cut_recovery(&recovery, &scenario, depth, report);
+        }
+        if report.failure.is_some() {
             return;
-        }
-        let Some(recovery) = recovery else { continue };
-        // The boot after the crash: cut at each of its commands.
-        let boot = Boot { seed: 1, ..Boot::default() };
-        let steps = recovery.fork().steps(&boot);
-        for point in points(&steps).into_iter().step_by(depth.second_stride.max(1) as usize) {
-            let seed = Seed(1).derive(&format!("second {point:?}")).0;
-            let crash = Crash::at(point, Fates::Random(seed));
-            let boot = Boot { crash: Some(crash), ..boot.clone() };
-            report.second += 1;
-            let mut way = recovery.fork();
-            way.boot(&boot);
-            if !way.over() {
-                way.power_off(boot.crash.as_ref());
-                way.epilogue(1);
-            }
-            let outcome = way.outcome();
-            report.tally.add(&outcome.tally);
-            if let Some(failure) = outcome.failure {
-                let mut twice = scenario.clone();
-                twice.boots.push(boot);
-                report.failure = Some((twice, failure));
-                return;
-            }
         }
     }
 }
 
+/// Cuts the boot after a crash at each of its crash points.
+fn cut_recovery<S: Subject>(
+    recovery: &Run<S>,
+    scenario: &Scenario,
+    depth: &Depth,
+    report: &mut Report,
+) {
+    let boot = Boot { seed: 1, ..Boot::default() };
+    let steps = recovery.fork().steps(&boot);
+    for point in points(&steps).into_iter().step_by(depth.second_stride.max(1) as usize) {
+        let seed = Seed(1).derive(&format!("second {point:?}")).0;
+        let crash = Crash::at(point, Fates::Random(seed));
+        let boot = Boot { crash: Some(crash), ..boot.clone() };
+        report.second += 1;
+        let mut run = recovery.fork();
+        run.boot(&boot);
+        if !run.is_over() {
+            run.power_off(boot.crash.as_ref());
+            run.epilogue(1);
+        }
+        report.note(run, || {
+            let mut both = scenario.clone();
+            both.boots.push(boot.clone());
+            both
+        });
+        if report.failure.is_some() {
+            return;
+        }
+    }
+}
+
+/// The fates to try at a crash point.
 fn choices(unflushed: usize, point: CrashPoint, depth: &Depth) -> Vec<Fates> {
     let seed = Seed(unflushed as u64).derive(&format!("{point:?}"));
     let mut out: Vec<Fates> = if unflushed <= depth.subsets_up_to {

@@ -1,9 +1,10 @@
-//! The fault fault_plan: which faults, where, so that a run stays within what is promised or goes
-//! beyond it on purpose.
+//! The fault plan: which faults strike which disks in a run, by level.
 //!
-//! Within: the disks that lose or damage data are a fixed set, no larger than what the array's
-//! parity and the log's mirror can make good. They may do anything. All others keep their
-//! contract; they may only be slow. Beyond: more disks are struck than that.
+//! What enters: the pool shape, a level and a seed. What leaves: timed faults for each boot.
+//! What always holds: at level `Within` the struck disks are a fixed set, no larger than parity and
+//! the log's mirror can replace. These disks may do anything; the others are at most slow. At level
+//! `Beyond` more disks are struck.
+//! Who calls: the generator and the administrator's workload.
 
 use forebay_sim::faults::{Effect, Failure, Fault, Ops, Tear, Trigger};
 use forebay_sim::{Latency, Rng};
@@ -11,24 +12,24 @@ use forebay_sim::{Latency, Rng};
 use crate::scenario::{Demand, TimedFault};
 use crate::subject::{LogShape, PoolSpec};
 
-/// Of the writes that a disk was given last, how many may rot.
-const LATELY: u64 = 32;
+/// How many of a disk's most recent writes may rot.
+const RECENT_WRITES: u64 = 32;
 
 /// How much may break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// Nothing but power cuts.
+    /// Only power cuts.
     CrashOnly,
-    /// What is promised to be survived.
+    /// Only what the pool must survive.
     Within,
-    /// More than that.
+    /// More than the pool must survive.
     Beyond,
-    /// Any disk may say that it wrote what it did not.
+    /// Any disk may acknowledge what it did not write.
     Lies,
 }
 
 impl Level {
-    /// What may be demanded then.
+    /// What the oracle demands at this level.
     #[must_use]
     pub fn demand(self) -> Demand {
         match self {
@@ -44,15 +45,15 @@ impl Level {
 pub struct FaultPlan {
     level: Level,
     victims: Vec<usize>,
-    /// Sizes of all disks, for places.
-    sizes: Vec<u64>,
-    /// Disks on which rot of what was written last is told from the end of the log: those that a
-    /// run within what is promised strikes, otherwise those without a log.
-    fresh: Vec<usize>,
+    /// Sizes of all disks.
+    sizes_bytes: Vec<u64>,
+    /// Disks on which recent writes may rot. Beyond the promise this excludes disks with a log,
+    /// where such rot looks like the end of the log.
+    may_rot_recent: Vec<usize>,
 }
 
 impl FaultPlan {
-    /// Chooses the victims.
+    /// Draws the disks to strike.
     #[must_use]
     pub fn draw(spec: &PoolSpec, level: Level, rng: &mut Rng) -> Self {
         let mut sizes = vec![spec.data_bytes; spec.data_disks];
@@ -91,15 +92,15 @@ impl FaultPlan {
             }
             Level::Lies => choose(0..spec.data_disks + spec.log.disks(), sizes.len(), rng),
         }
-        let fresh = match level {
+        let may_rot_recent = match level {
             Level::Beyond if spec.log == LogShape::None => Vec::new(),
             Level::Beyond => (0..spec.data_disks).collect(),
             _ => (0..sizes.len()).collect(),
         };
-        Self { level, victims, sizes, fresh }
+        Self { level, victims, sizes_bytes: sizes, may_rot_recent }
     }
 
-    /// Sees to it that a data disk is among those that are struck, when there are none.
+    /// Adds a data disk to the struck ones when there is none.
     pub fn strike_one(&mut self, spec: &PoolSpec, rng: &mut Rng) {
         let data = 0..spec.data_disks;
         if spec.parity() > 0 && !self.victims.iter().any(|v| data.contains(v)) {
@@ -107,14 +108,14 @@ impl FaultPlan {
         }
     }
 
-    /// Whether a log disk will be struck.
+    /// True when faults strike a log disk.
     #[must_use]
     pub fn strikes_log(&self, spec: &PoolSpec) -> bool {
         self.victims.iter().any(|disk| spec.log_range().contains(disk))
     }
 
-    /// The disks that an administrator may take out of service in this run without leaving its
-    /// level: those that will be struck first, others while parity and the log's mirror last.
+    /// Disks that an administrator may take out without leaving the level: first the struck ones,
+    /// then others as far as parity and the log's mirror allow.
     #[must_use]
     pub fn removable(&self, spec: &PoolSpec, rng: &mut Rng) -> Vec<usize> {
         let mut out = Vec::new();
@@ -140,15 +141,15 @@ impl FaultPlan {
             return out;
         }
         for _ in 0..rng.below(3) {
-            let disk = rng.below(self.sizes.len() as u64) as usize;
+            let disk = rng.below(self.sizes_bytes.len() as u64) as usize;
             let at_command = rng.between(1, commands);
             out.push(TimedFault { at_command, disk, fault: slow(rng) });
         }
         for disk in &self.victims {
             for _ in 0..rng.below(4) {
                 let mut fault = self.damage(*disk, rng);
-                // Beyond what copies can show, a device that says it wrote and did not cannot be
-                // told from one that was never asked: such faults belong to the lies.
+                // When all copies lack an acknowledged write, the loss cannot be detected. Such
+                // faults belong to level `Lies`.
                 if self.level == Level::Beyond {
                     while is_lie(&fault) {
                         fault = self.damage(*disk, rng);
@@ -162,8 +163,14 @@ impl FaultPlan {
                 out.push(TimedFault { at_command, disk: *disk, fault });
             }
         }
-        // Drawn last, so that what is drawn before stays what it was. Longer than any deadline, and
-        // mostly without end: when there is one, what was given up lands late.
+        out.extend(self.hangs(commands, rng));
+        out
+    }
+
+    /// Draws hangs that are longer than any deadline, mostly without end. After a hang that ends,
+    /// commands that were given up take effect late.
+    fn hangs(&self, commands: u64, rng: &mut Rng) -> Vec<TimedFault> {
+        let mut out = Vec::new();
         for disk in &self.victims {
             if !rng.chance(150) {
                 continue;
@@ -177,8 +184,8 @@ impl FaultPlan {
         out
     }
 
-    /// Of a boot that recovers: each disk that is struck loses some writes in a row, of the first
-    /// `among`.
+    /// Draws lost writes for a boot that recovers: struck disks each lose one to three writes in a
+    /// row among the first `among`.
     #[must_use]
     pub fn losses(&self, among: u64, rng: &mut Rng) -> Vec<TimedFault> {
         let mut out = Vec::new();
@@ -195,8 +202,8 @@ impl FaultPlan {
         out
     }
 
-    /// Of a boot that recovers: the disks, of the first `data`, whose rows of the map journal stay as
-    /// they are when they are written over.
+    /// Draws which of the first `data` disks lose the first write over each map journal frame, in a
+    /// boot that recovers.
     #[must_use]
     pub fn stale(&self, data: usize, rng: &mut Rng) -> Vec<usize> {
         if matches!(self.level, Level::CrashOnly | Level::Beyond) {
@@ -207,8 +214,8 @@ impl FaultPlan {
     }
 
     fn damage(&self, disk: usize, rng: &mut Rng) -> Fault {
-        let size = self.sizes[disk];
-        // Labels and superblocks are at the ends, and the first segments hold most of the data.
+        let size = self.sizes_bytes[disk];
+        // Labels and superblocks are at both ends; the first segments hold most data.
         let place = match rng.below(4) {
             0 => rng.below(1 << 20),
             1 => size - 1 - rng.below(1 << 20),
@@ -218,10 +225,14 @@ impl FaultPlan {
         match rng.below(13) {
             0 | 1 => {
                 let mask = 1 << rng.below(8);
-                // Anywhere it mostly strikes what nobody reads. (No further draw: all others stay
-                // what they were.)
-                if place & 1 == 1 && self.fresh.contains(&disk) {
-                    Fault::RotLately { back: place / 2 % LATELY, permille: place / 64 % 1000, mask }
+                // Rot at a random place mostly strikes unused space, so half of it strikes recent
+                // writes. Reusing bits of `place` keeps all other draws.
+                if place & 1 == 1 && self.may_rot_recent.contains(&disk) {
+                    Fault::RotRecent {
+                        back: place / 2 % RECENT_WRITES,
+                        permille: place / 64 % 1000,
+                        mask,
+                    }
                 } else {
                     Fault::Rot { offset_bytes: place, mask }
                 }
@@ -242,7 +253,7 @@ impl FaultPlan {
                 let trigger = if rng.chance(800) { soon(ops, rng) } else { Trigger::always(ops) };
                 Fault::Error { trigger, failure: Failure::Eio, effect }
             }
-            // There are few flushes.
+            // Flushes are rare.
             7 => Fault::FlushError { trigger: Trigger::once(Ops::FLUSH).after(rng.below(40) % 5) },
             8 => Fault::LyingFlush { on: true },
             9 => Fault::Gone,
@@ -250,7 +261,7 @@ impl FaultPlan {
                 let effect = *rng.pick(&[Effect::None, Effect::Full]);
                 Fault::GoneAt { trigger: soon(Ops::ALL, rng), effect }
             }
-            // Nothing is left underneath, or little.
+            // The limit may be zero.
             11 if place & 1 == 1 => Fault::NoSpace { limit_bytes: (place % 64) << 14 },
             11 => Fault::ReadOnly { on: true },
             _ => Fault::Back,

@@ -1,6 +1,10 @@
-//! What the clients know: the volumes they made and every change they issued.
+//! The model: what clients know about the volumes and about every change that they issued.
 //!
-//! Lives outside of any runtime, as the memory of a client on another machine would.
+//! What enters: notes of clients and the administrator. What leaves: permission to issue a change,
+//! and the first failure.
+//! What always holds: the model lives outside of any runtime, like the memory of a client on
+//! another machine. A zeroing never overlaps another change in flight.
+//! Who calls: clients, the administrator, judgement and `run.rs`.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -8,45 +12,44 @@ use std::rc::Rc;
 
 use forebay_rt::sync::Notify;
 
-use crate::history::{Change, History, Objection, Ticket};
+use crate::history::{Change, History, Judged, Ticket};
 use crate::scenario::Demand;
 use crate::subject::Sync;
 use crate::verdict::{Failure, Kind};
 
-/// Whether a volume should be there.
+/// Whether a volume must exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// Its creation was asked for and not answered.
+    /// Its creation was requested and not answered.
     Creating,
-    /// It exists.
+    /// It must exist.
     Present,
-    /// Its destruction was asked for and not answered, or its state is not known.
+    /// Its destruction was requested and not answered, or its state is unknown.
     Destroying,
-    /// It is gone.
+    /// It must not exist.
     Gone,
 }
 
-/// One volume, as clients know it.
+/// What clients know about one volume.
 #[derive(Clone)]
 pub struct VolumeModel {
-    /// What was written.
+    /// Every change.
     pub history: History,
-    /// Whether it is there.
+    /// Whether it must exist.
     pub presence: Presence,
-    /// Sizes that were asked for and not answered, or with an error.
+    /// Sizes that were requested and not answered with success.
     pub resizing: Vec<u64>,
-    /// When its writes are durable; `None` while that is being changed, or is not known: then none
-    /// need be.
+    /// Its `sync` property. `None` while it changes or is unknown; then no write need be durable.
     pub sync: Option<Sync>,
-    /// It was set to something else than the default once.
+    /// The property was changed at least once.
     pub sync_varies: bool,
-    /// Nobody starts anything new on it.
-    pub closed: bool,
+    /// Clients start no operations on the volume.
+    pub is_closed: bool,
     busy: Vec<(u32, Change, u64, u64)>,
 }
 
 impl VolumeModel {
-    /// Whether a change that asks for it (or not) with `fua` is durable when it is answered.
+    /// True when a change is durable once it is answered.
     #[must_use]
     pub fn makes_durable(&self, fua: bool) -> bool {
         match self.sync {
@@ -56,14 +59,14 @@ impl VolumeModel {
         }
     }
 
-    /// Whether a flush that is answered makes durable what was answered before it.
+    /// True when an answered flush makes durable what was answered before its issue.
     #[must_use]
     pub fn heeds_flushes(&self) -> bool {
         matches!(self.sync, Some(Sync::Standard | Sync::Always))
     }
 
-    /// A read up to `end`, issued at `issued`, was answered with an error. Whether it may have been:
-    /// somebody was making the volume smaller, or destroying it.
+    /// Notes the error of a read up to sector `end`. True when the error is excused because the
+    /// volume was being shrunk or destroyed.
     pub fn read_fails(&mut self, issued: u64, end: u64) -> bool {
         self.history.read_ends(issued);
         let smaller = self.history.sectors() < end || self.resizing.iter().any(|to| *to < end);
@@ -71,26 +74,26 @@ impl VolumeModel {
     }
 }
 
-/// A change that was issued, and what was asked for.
+/// A change that was issued, with its flags.
 #[derive(Clone, Copy, Debug)]
 pub struct Issued {
-    /// Its place in the history.
+    /// The ticket of the history.
     pub ticket: Ticket,
     fua: bool,
     durable: bool,
 }
 
-/// All volumes, and the first thing that went wrong.
+/// All volumes, and the first failure.
 pub struct Model {
     volumes: RefCell<BTreeMap<u32, VolumeModel>>,
     changed: Rc<Notify>,
     failure: RefCell<Option<Failure>>,
     demand: Demand,
     atomic_sectors: u64,
-    /// Things clients did that were answered.
+    /// Number of answered operations.
     pub acts: Cell<u64>,
     events: RefCell<BTreeMap<String, u64>>,
-    /// An import was told to accept a loss, and its result has not been judged yet.
+    /// An import was allowed to accept a loss, and its result is not judged yet.
     pub loss_accepted: Cell<bool>,
 }
 
@@ -101,7 +104,7 @@ pub fn volume_name(id: u32) -> String {
 }
 
 impl Model {
-    /// Without volumes.
+    /// A model without volumes.
     #[must_use]
     pub fn new(demand: Demand, atomic_sectors: u64) -> Rc<Self> {
         Rc::new(Self {
@@ -116,7 +119,7 @@ impl Model {
         })
     }
 
-    /// What is known now, for another way that things may go from here. Counts start at 0.
+    /// A copy for a forked run. Counts start at 0.
     #[must_use]
     pub fn fork(&self) -> Rc<Self> {
         let fork = Self::new(self.demand, self.atomic_sectors);
@@ -131,19 +134,13 @@ impl Model {
         }
     }
 
-    /// The named events that were counted.
+    /// Counts of events by name.
     #[must_use]
     pub fn events(&self) -> BTreeMap<String, u64> {
         self.events.borrow().clone()
     }
 
-    /// What is demanded.
-    #[must_use]
-    pub fn demand(&self) -> Demand {
-        self.demand
-    }
-
-    /// Notes the first failure; later ones are its consequences.
+    /// Notes a failure. Only the first counts; later ones are its consequences.
     pub fn object(&self, kind: Kind, message: impl Into<String>) {
         let mut failure = self.failure.borrow_mut();
         if failure.is_none() {
@@ -151,25 +148,25 @@ impl Model {
         }
     }
 
-    /// The first failure, taken.
+    /// Takes the first failure.
     pub fn take_failure(&self) -> Option<Failure> {
         self.failure.borrow_mut().take()
     }
 
-    /// Whether something went wrong already.
+    /// True after the first failure.
     #[must_use]
     pub fn failed(&self) -> bool {
         self.failure.borrow().is_some()
     }
 
-    /// An error that a client saw: an objection when everything must work.
+    /// Notes an error that a client saw. It is a failure when everything must work.
     pub fn error_seen(&self, what: &str, error: &dyn std::fmt::Display) {
         if self.demand == Demand::AllData {
             self.object(Kind::Error, format!("{what}: {error}"));
         }
     }
 
-    /// A volume is about to be created.
+    /// Notes the request to create a volume.
     pub fn creating(&self, id: u32, sectors: u64) {
         let history = History::new(&volume_name(id), sectors, self.atomic_sectors);
         let volume = VolumeModel {
@@ -178,20 +175,20 @@ impl Model {
             resizing: Vec::new(),
             sync: Some(Sync::Standard),
             sync_varies: false,
-            closed: false,
+            is_closed: false,
             busy: Vec::new(),
         };
         self.volumes.borrow_mut().insert(id, volume);
     }
 
-    /// Changes what is known of a volume.
+    /// Changes what is known about a volume.
     pub fn update<R>(&self, id: u32, change: impl FnOnce(&mut VolumeModel) -> R) -> Option<R> {
         let out = self.volumes.borrow_mut().get_mut(&id).map(change);
         self.changed.notify_all();
         out
     }
 
-    /// Sectors of all volumes that are there, as far as is known.
+    /// Total size of the volumes that must exist.
     #[must_use]
     pub fn sectors_present(&self) -> u64 {
         let volumes = self.volumes.borrow();
@@ -199,24 +196,24 @@ impl Model {
         present.map(|volume| volume.history.sectors()).sum()
     }
 
-    /// Ids of all volumes ever made.
+    /// Ids of all volumes ever created.
     #[must_use]
     pub fn ids(&self) -> Vec<u32> {
         self.volumes.borrow().keys().copied().collect()
     }
 
-    /// The range that a client may use of a range it wants, if any: inside the volume, which must
-    /// be there and open.
+    /// Clips a range to the volume. `None` when the volume is absent, closed or too small.
     #[must_use]
     pub fn usable(&self, id: u32, first: u64, count: u64) -> Option<(u64, u64)> {
         let volumes = self.volumes.borrow();
         let volume = volumes.get(&id)?;
-        let open = volume.presence == Presence::Present && !volume.closed;
+        let open = volume.presence == Presence::Present && !volume.is_closed;
         let sectors = volume.history.sectors();
         (open && first < sectors && count > 0).then(|| (first, count.min(sectors - first)))
     }
 
-    /// Waits until `change` may be issued, then issues it: a zeroing never overlaps another change.
+    /// Waits until `change` overlaps no zeroing in flight (or, for a zeroing, no change), then notes
+    /// its issue.
     pub async fn issue(
         &self,
         id: u32,
@@ -235,7 +232,7 @@ impl Model {
             {
                 let mut volumes = self.volumes.borrow_mut();
                 let volume = volumes.get_mut(&id)?;
-                let open = volume.presence == Presence::Present && !volume.closed;
+                let open = volume.presence == Presence::Present && !volume.is_closed;
                 if !open || first + count > volume.history.sectors() {
                     return None;
                 }
@@ -249,23 +246,23 @@ impl Model {
         }
     }
 
-    /// A change was answered.
+    /// Notes the answer to a change.
     pub fn answered<E>(&self, id: u32, issued: Issued, outcome: &Result<(), E>) {
         self.acts.set(self.acts.get() + 1);
         let Issued { ticket, fua, durable } = issued;
         self.update(id, |volume| {
             volume.busy.retain(|(number, ..)| *number != ticket.number);
             match outcome {
-                // When the volume was set to something else meanwhile, the weaker of the two counts.
+                // When `sync` changed meanwhile, the weaker setting counts.
                 Ok(()) => volume.history.complete(ticket, durable && volume.makes_durable(fua)),
                 Err(_) => volume.history.fail(ticket),
             }
         });
     }
 
-    /// Lets nobody start anything on a volume any more, and waits for what runs.
+    /// Closes a volume to new operations and waits for those in flight.
     pub async fn close(&self, id: u32) {
-        self.update(id, |volume| volume.closed = true);
+        self.update(id, |volume| volume.is_closed = true);
         loop {
             if self.volumes.borrow().get(&id).is_none_or(|volume| volume.busy.is_empty()) {
                 return;
@@ -274,26 +271,27 @@ impl Model {
         }
     }
 
-    /// Waits while nobody may start anything on a volume that is there.
+    /// Waits until a volume is open or absent.
     pub async fn opened(&self, id: u32) {
-        let closed = |volume: &VolumeModel| volume.closed && volume.presence == Presence::Present;
+        let closed =
+            |volume: &VolumeModel| volume.is_closed && volume.presence == Presence::Present;
         while !self.failed() && self.volumes.borrow().get(&id).is_some_and(closed) {
             self.changed.notified().await;
         }
     }
 
-    /// The power went: nobody waits for an answer any more.
+    /// Forgets operations in flight: after a power cut no answer comes.
     pub fn forget_callers(&self) {
         for volume in self.volumes.borrow_mut().values_mut() {
             volume.busy.clear();
-            volume.closed = false;
+            volume.is_closed = false;
         }
     }
 
-    /// Notes an objection of a history.
-    pub fn judge(&self, kind: Kind, judged: Result<(), Objection>) {
+    /// Notes the objection of a history.
+    pub fn judge(&self, kind: Kind, judged: Judged) {
         if let Err(objection) = judged {
-            self.object(kind, objection);
+            self.object(kind, objection.to_string());
         }
     }
 }

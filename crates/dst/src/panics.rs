@@ -1,4 +1,4 @@
-//! Panics of the subject, caught with their message and place.
+//! Catches panics of the subject with message and source location.
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,7 +11,7 @@ thread_local! {
 
 static HOOK: Once = Once::new();
 
-/// Runs `work`; a panic in it becomes its message and place, and is not printed.
+/// Runs `work`. A panic is returned as its message and location instead of being printed.
 pub fn catch<T>(work: AssertUnwindSafe<impl FnOnce() -> T>) -> Result<T, String> {
     HOOK.call_once(|| {
         let print = std::panic::take_hook();

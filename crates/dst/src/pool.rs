@@ -1,4 +1,4 @@
-//! The pool under proof: a thin coat over `forebay-pool`.
+//! The product as a subject: adapts `forebay-pool` to the harness.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -13,16 +13,16 @@ use forebay_pool::{Opener, PoolError};
 use forebay_rt as rt;
 use forebay_units::Nanos;
 
-use crate::subject::{Manage, Pool, PoolSpec, Raid, Refusal, Scrubbed, Subject, Sync};
+use crate::subject::{
+    CLEANER_EVENT, Manage, Pool, PoolSpec, Raid, Refusal, Scrubbed, Subject, Sync,
+};
 
 const POOL_NAME: &str = "tank";
 
-/// The product, on a machine that has a list of known pools: like the oracle's memory, the list
-/// outlives every crash.
+/// The product, on a machine with a list of known pools that survives every crash.
 #[derive(Default)]
 pub struct Forebay {
-    /// The pool and the newest generation of its configuration that the list was told of.
-    /// [`Subject::memory`].
+    /// The pool, and the newest configuration that the list has seen: [`Subject::memory`].
     known: Rc<Cell<(u64, Told)>>,
 }
 
@@ -31,8 +31,7 @@ pub struct ForebayPool {
     pool: Rc<forebay_pool::Pool>,
 }
 
-/// Disks by name, as an operator knows them. Like files and block devices, each is open once only:
-/// whoever wants one that is in use is refused.
+/// Disks by name. Like a file or block device with a lock, a disk can be open only once.
 struct Shelf {
     disks: BTreeMap<String, Device>,
     open: RefCell<BTreeMap<String, Weak<Counted>>>,
@@ -47,7 +46,7 @@ impl Opener for Shelf {
         if open.get(path).is_some_and(|handle| handle.strong_count() > 0) {
             return Err(refuse(ErrorKind::Busy));
         }
-        // The layer does nothing; that it is still held shows that the disk is.
+        // The layer only serves as a handle: while it is alive, the disk is open.
         let handle = Counted::new(disk);
         open.insert(path.to_owned(), Rc::downgrade(&handle));
         Ok(handle)
@@ -109,8 +108,6 @@ impl Subject for Forebay {
         _spec: &PoolSpec,
         accept_loss: bool,
     ) -> Result<ForebayPool, Refusal> {
-        // Right after a power cut the last host's heartbeat may still look fresh; it is the same
-        // host, and an operator says so.
         let options = ImportOptions {
             accept_log_loss: accept_loss,
             known: Some(self.known.get().1),
@@ -133,14 +130,10 @@ impl Subject for Forebay {
     fn remember(&self, [pool, generation, owner]: [u64; 3]) {
         self.known.set((pool, Told { generation, owner }));
     }
-
-    fn can(&self, _manage: &Manage) -> bool {
-        true
-    }
 }
 
 impl ForebayPool {
-    /// Waits until no scan runs; gives the last one's kind, end and what it found.
+    /// Waits until no scan runs and returns the status of the last one.
     async fn scan_ended(&self) -> Option<forebay_pool::status::ScanStatus> {
         loop {
             let scan = self.pool.status().scan;
@@ -198,7 +191,7 @@ impl Pool for ForebayPool {
         self.pool.scrub().await?;
         let mut others = 0;
         loop {
-            // It starts when its task gets its turn, after a resilver that is wanted too.
+            // The scrub starts when its task runs, after a pending resilver.
             rt::sleep(Nanos::from_millis(100)).await;
             match self.scan_ended().await {
                 Some(scan) if scan.kind == "scrub" && scan.state == "completed" => {
@@ -206,7 +199,7 @@ impl Pool for ForebayPool {
                 }
                 Some(scan) if scan.kind == "resilver" && others < 20 => others += 1,
                 other => {
-                    let message = format!("a scrub was asked for and the last scan is {other:?}");
+                    let message = format!("a scrub was requested, and the last scan is {other:?}");
                     return Err(Refusal { message });
                 }
             }
@@ -222,7 +215,7 @@ impl Pool for ForebayPool {
                 self.pool.replace(&name(old), Some(&name(new)), true).await?;
             }
             Manage::RemoveLog(disk) => {
-                // A mirror goes as a whole, by its own name.
+                // A mirror is removed as a whole, by its own name.
                 let (logs, side) = (self.pool.status().logs, name(disk));
                 let whole =
                     logs.iter().find(|log| log.children.iter().any(|child| child.name == side));
@@ -261,7 +254,7 @@ impl Pool for ForebayPool {
     fn events(&self) -> Vec<(String, u64)> {
         let stats = self.pool.stats();
         vec![
-            (crate::client::MOVING.to_owned(), stats.since_import.segments_cleaned),
+            (CLEANER_EVENT.to_owned(), stats.since_import.segments_cleaned),
             ("boots with cleaning".to_owned(), stats.since_import.segments_cleaned.min(1)),
             ("blocks moved by the cleaner".to_owned(), stats.since_import.media.cleaning / 4096),
             ("log records replayed".to_owned(), stats.last_import.log_records),

@@ -1,4 +1,6 @@
-//! Many seeds, one summary: what `make prove` does on each core.
+//! The search: runs scenarios of one root seed and sums up what it found.
+//!
+//! Who calls: `forebay-prove`, once for each thread.
 
 use std::rc::Rc;
 
@@ -10,7 +12,7 @@ use crate::scenario::Scenario;
 use crate::subject::Subject;
 use crate::verdict::{Failure, Kind, Outcome, Tally};
 
-/// Events that a search should have seen, whatever its level. Those of refusals are not among them.
+/// Events that a search of any level should see; refusals are not among them.
 const COVERAGE: &[&str] = &[
     "admin: copy attached",
     "admin: copy detached",
@@ -43,7 +45,7 @@ const COVERAGE: &[&str] = &[
     "power cut with unflushed writes",
 ];
 
-/// Faults that a search should have seen that saw any.
+/// Faults that a search should see when it sees any.
 const FAULTS: &[&str] = &[
     "error",
     "flush error",
@@ -59,26 +61,26 @@ const FAULTS: &[&str] = &[
     "torn",
 ];
 
-/// What a search came to.
+/// The result of a search.
 #[derive(Clone, Debug, Default)]
 pub struct Findings {
-    /// Scenarios run.
+    /// Number of scenarios run.
     pub runs: u64,
-    /// Sums.
+    /// Sums over all runs.
     pub tally: Tally,
-    /// Seeds that failed, with what they found.
+    /// Runs that failed: number, scenario, failure.
     pub failures: Vec<(u64, Scenario, Failure)>,
 }
 
 impl Findings {
-    /// Adds what another core found.
+    /// Adds another thread's findings.
     pub fn add(&mut self, other: Findings) {
         self.runs += other.runs;
         self.tally.add(&other.tally);
         self.failures.extend(other.failures);
     }
 
-    /// The summary, for pasting. `cpu_secs` is the time of cores that it took.
+    /// The summary as text. `cpu_secs` is the processor time that the search took.
     #[must_use]
     pub fn summary(&self, wall_secs: f64, cpu_secs: f64) -> String {
         let t = &self.tally;
@@ -118,19 +120,19 @@ impl Findings {
         line("failures", self.failures.len().to_string());
         if self.failures.is_empty() && self.runs > 0 {
             let bound = 3.0 / self.runs as f64;
-            line("failure rate", format!("below {bound:.2e} per scenario (95 %, if drawn alike)"));
+            line("failure rate", format!("below {bound:.2e} per scenario (95 %, drawn alike)"));
         }
         out
     }
 }
 
-/// The scenario that a search gives to its `number`-th run.
+/// The scenario of the search's `number`-th run.
 #[must_use]
 pub fn scenario_of(root: u64, number: u64, constraints: &Constraints) -> Scenario {
     generate(Seed(root).derive("run").derive(&number.to_string()), constraints)
 }
 
-/// Runs scenario `number` of the search from `root`, and with `twice` once more: it must do the same.
+/// Runs scenario `number` of the search from `root`. With `twice` it runs it again and compares.
 pub fn run_number<S: Subject>(
     subject: &Rc<S>,
     root: u64,
@@ -148,7 +150,7 @@ pub fn run_number<S: Subject>(
                 "digest {:#x} the first time, {:#x} the second",
                 outcome.digest, again.digest
             );
-            outcome.failure = Some(Failure { kind: Kind::Chance, message });
+            outcome.failure = Some(Failure { kind: Kind::Nondeterminism, message });
         }
     }
     findings.runs += 1;

@@ -1,8 +1,9 @@
-//! A reference: the smallest thing that keeps the promises, and twelve ways of not keeping them.
+//! The reference pool: the smallest subject that keeps the promises, and twelve flaws of it.
 //!
-//! It is here to prove the proof: the oracles must pass the honest reference and catch every flaw of the
-//! others. One disk; a table of volumes, then a log that is only ever appended to; everything is
-//! in memory and comes back by replay.
+//! What always holds: the oracle must pass the pool without a flaw and catch each flaw. The pool
+//! uses one disk: a table of volumes, then an append-only log. All contents are in memory and come
+//! back by replay.
+//! Who calls: the harness's own tests, and `forebay-prove --subject reference`.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -19,24 +20,24 @@ use forebay_units::{Nanos, SECTOR_BYTES};
 
 use crate::subject::{Manage, Pool, PoolSpec, Refusal, Scrubbed, Subject};
 
-/// What is wrong with a reference.
+/// A flaw of the reference pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flaw {
-    /// Nothing.
+    /// No flaw.
     None,
-    /// FUA writes are appended without FUA.
+    /// A FUA write is appended without FUA.
     AckBeforeDurable,
-    /// A flush appends, but does not wait for the device's cache.
+    /// A flush appends but does not flush the device's cache.
     FlushWithoutFlush,
-    /// A flush does nothing at all.
+    /// A flush does nothing.
     FlushNothing,
-    /// Replay believes records without looking at their checksum.
+    /// Replay does not check record checksums.
     NoChecksum,
-    /// A FUA write overtakes earlier writes that wait.
+    /// A FUA write overtakes earlier waiting writes.
     Overtake,
-    /// Records are appended side by side, and each is acknowledged when it is there itself.
+    /// Records are appended concurrently; each is acknowledged by itself.
     ParallelAppends,
-    /// Waiting records are appended side by side, and replay goes on after a bad record.
+    /// Waiting records are appended concurrently, and replay skips bad records.
     ReplayPastHole,
     /// Trims are not logged.
     ForgetTrim,
@@ -44,14 +45,14 @@ pub enum Flaw {
     SplitWrite,
     /// Holes are reported over data that is not in the log yet.
     HoleOverWaiting,
-    /// New volumes are in the table without a flush.
+    /// The table of volumes is written without FUA.
     VolumeNotDurable,
-    /// A large write becomes visible in two steps, and others may come in between.
+    /// A large write becomes visible in two steps.
     VisibleInSteps,
 }
 
 impl Flaw {
-    /// All that are flaws.
+    /// All flaws.
     pub const ALL: [Flaw; 12] = [
         Flaw::AckBeforeDurable,
         Flaw::FlushWithoutFlush,
@@ -68,16 +69,16 @@ impl Flaw {
     ];
 }
 
-/// The reference as a subject.
+/// The reference pool as a subject.
 pub struct Reference {
-    /// What is wrong with it.
+    /// Its flaw.
     pub flaw: Flaw,
 }
 
 const TABLE_BYTES: u64 = 4096;
 const TABLES: u64 = 64;
 const LOG_AT: u64 = TABLES * TABLE_BYTES;
-const MAGIC: u64 = u64::from_le_bytes(*b"toy rec\n");
+const MAGIC: u64 = u64::from_le_bytes(*b"ref rec\n");
 
 type Sectors = BTreeMap<u64, IoBytes>;
 
@@ -92,14 +93,14 @@ struct Record {
 struct Engine {
     disk: Device,
     flaw: Flaw,
-    /// Volumes ever made: name, size, whether it exists.
+    /// Every volume ever created: name, size, whether it exists.
     table: RefCell<Vec<(String, u64, bool)>>,
     table_version: Cell<u64>,
     contents: RefCell<Vec<Sectors>>,
     waiting: RefCell<Vec<Record>>,
     log_end: Cell<u64>,
     seq: Cell<u64>,
-    turn: Rc<Mutex<()>>,
+    append_turn: Rc<Mutex<()>>,
 }
 
 fn sum(bytes: &[u8]) -> u64 {
@@ -125,11 +126,11 @@ impl Engine {
             waiting: RefCell::default(),
             log_end: Cell::new(LOG_AT),
             seq: Cell::new(1),
-            turn: Rc::new(Mutex::new(())),
+            append_turn: Rc::new(Mutex::new(())),
         })
     }
 
-    /// Writes the table into the next of its slots.
+    /// Writes the table to its next slot.
     async fn save_table(&self) -> Result<(), DeviceError> {
         let version = self.table_version.get() + 1;
         self.table_version.set(version);
@@ -191,7 +192,7 @@ impl Engine {
     }
 
     async fn drain(&self) -> Result<(), DeviceError> {
-        let _turn = self.turn.lock().await;
+        let _turn = self.append_turn.lock().await;
         let waiting = self.waiting.take();
         if self.flaw == Flaw::ReplayPastHole {
             let all = rt::join_all(waiting.iter().map(|record| self.append(record))).await;
@@ -301,7 +302,7 @@ fn halves(record: &Record) -> Vec<Record> {
     vec![part(0, half), part(half, record.count - half)]
 }
 
-/// A running reference.
+/// A running reference pool.
 pub struct ReferencePool {
     engine: Rc<Engine>,
 }
@@ -330,7 +331,7 @@ impl Subject for Reference {
         let engine = Engine::new(disks[0].clone(), self.flaw);
         engine.load_table().await?;
         engine.replay().await?;
-        // What was replayed from a cache must not be lost by the next power cut.
+        // Replayed records may be in the cache: the next power cut must not take them.
         engine.disk.flush().await?;
         Ok(ReferencePool { engine })
     }

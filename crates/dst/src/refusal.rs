@@ -1,20 +1,53 @@
-//! What a refused import must say: which devices lack, and what to do.
+//! The check of refused imports: the message must name the devices at fault and say what to do.
 //!
-//! Devices have names that no other word is like, so a message is judged by those that are in it. Who
-//! runs the scenario knows to which of them something happened; a device to which nothing did is never
-//! said to be missing, behind, out of use or unreadable.
+//! What enters: the message, and which devices were struck. What leaves: what is wrong with it.
+//! What always holds: a message may not call a device missing, behind, out of use or unreadable
+//! unless something happened to it. Device names of the harness occur in no other word.
+//! Who calls: `boot.rs`, after each refused import.
 
-/// What the harness knows of one device.
+use std::fmt;
+
+/// What the harness knows about one device.
 #[derive(Clone, Debug)]
 pub struct Suspect {
-    /// As messages call it.
+    /// Its name in messages.
     pub name: String,
-    /// A fault was injected that loses, damages, refuses or withholds something, or the administrator
-    /// took it out or put it in.
-    pub struck: bool,
+    /// A fault struck it, or the administrator took it out or put it in.
+    pub is_struck: bool,
 }
 
-/// What comes before a list of devices that lack in one way or another.
+/// What is wrong with a refusal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BadRefusal {
+    /// It blames a device to which nothing happened.
+    BlamesWell {
+        /// The device.
+        device: String,
+    },
+    /// It names none of the devices that were struck.
+    NamesNone {
+        /// The struck devices.
+        struck: Vec<String>,
+    },
+    /// It does not say what to do.
+    NoAdvice,
+}
+
+impl fmt::Display for BadRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BadRefusal::BlamesWell { device } => {
+                write!(f, "it blames {device}, to which nothing happened")
+            }
+            BadRefusal::NamesNone { struck } => {
+                write!(f, "it names none of the struck devices: {}", struck.join(", "))
+            }
+            BadRefusal::NoAdvice => f.write_str("it does not say what to do"),
+        }
+    }
+}
+
+/// Words before a list of devices that are not usable.
 const LISTS: &[&str] = &[
     "missing: ",
     "missing (",
@@ -24,14 +57,14 @@ const LISTS: &[&str] = &[
     "could not be looked at: ",
 ];
 
-/// What a device did not do, behind its name.
+/// Words behind the name of a device that failed a command.
 const FAILED: &[&str] = &[": open", ": read", ": write", ": flush", ": discard"];
 
-/// What there is to do.
+/// Words of advice.
 const ADVICE: &[&str] =
     &["bring ", " use -f", "import -m", "import with -m", "import -F", "import it"];
 
-/// Words of letters and digits, and what comes behind each.
+/// Words of letters and digits, each with the text behind it.
 fn words(text: &str) -> impl Iterator<Item = (&str, &str)> {
     let is_end = |c: char| !c.is_ascii_alphanumeric();
     text.split(is_end).map(|word| {
@@ -40,13 +73,13 @@ fn words(text: &str) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// Names of `suspects` in `text`.
+/// The suspects that `text` names.
 fn named<'a>(text: &str, suspects: &'a [Suspect]) -> Vec<&'a Suspect> {
     suspects.iter().filter(|s| words(text).any(|(word, _)| word == s.name)).collect()
 }
 
-/// Devices that the message says are missing, behind, out of use or unreadable.
-fn lacking<'a>(message: &str, suspects: &'a [Suspect]) -> Vec<&'a Suspect> {
+/// Suspects that the message calls missing, behind, out of use or unreadable.
+fn blamed<'a>(message: &str, suspects: &'a [Suspect]) -> Vec<&'a Suspect> {
     let mut out = Vec::new();
     for intro in LISTS {
         for (at, _) in message.match_indices(intro) {
@@ -64,24 +97,26 @@ fn lacking<'a>(message: &str, suspects: &'a [Suspect]) -> Vec<&'a Suspect> {
     out
 }
 
-/// What a refusal says that is not about devices: somebody else has the pool, or seems to.
-const ELSEWHERE: &[&str] = &["on another machine", "by another machine"];
+/// Words of a refusal whose cause is another machine.
+const OTHER_MACHINE: &[&str] = &["on another machine", "by another machine"];
 
-/// What is wrong with the message of an import that was refused.
-pub fn judge(message: &str, suspects: &[Suspect]) -> Result<(), String> {
-    if let Some(well) = lacking(message, suspects).into_iter().find(|s| !s.struck) {
-        return Err(format!("it blames {}, to which nothing has happened", well.name));
+/// Checks the message of a refused import.
+pub fn judge(message: &str, suspects: &[Suspect]) -> Result<(), BadRefusal> {
+    if let Some(well) = blamed(message, suspects).into_iter().find(|s| !s.is_struck) {
+        return Err(BadRefusal::BlamesWell { device: well.name.clone() });
     }
-    if ELSEWHERE.iter().any(|what| message.contains(what)) {
+    if OTHER_MACHINE.iter().any(|what| message.contains(what)) {
         return Ok(());
     }
-    if !named(message, suspects).iter().any(|s| s.struck) {
-        let struck: Vec<&str> =
-            suspects.iter().filter(|s| s.struck).map(|s| s.name.as_str()).collect();
-        return Err(format!("it names none of those that were struck: {}", struck.join(", ")));
+    if !named(message, suspects).iter().any(|s| s.is_struck) {
+        let struck = suspects.iter().filter(|s| s.is_struck).map(|s| s.name.clone()).collect();
+        return Err(BadRefusal::NamesNone { struck });
     }
     if !ADVICE.iter().any(|advice| message.contains(advice)) {
-        return Err("it does not say what to do".to_owned());
+        return Err(BadRefusal::NoAdvice);
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,4 +1,8 @@
-//! A run, written down: nothing in it is left to chance, so that it replays as long as it reads.
+//! A scenario: a whole run, written down as data.
+//!
+//! What always holds: a scenario leaves nothing to chance, so equal scenarios give equal runs. The
+//! JSON form is the format of the corpus.
+//! Who calls: the generator makes scenarios, `run.rs` runs them, `shrink.rs` cuts them down.
 
 use forebay_sim::faults::Fault;
 use forebay_sim::{CrashPoint, Fate, Rng, Unflushed, random_fates};
@@ -10,15 +14,15 @@ use crate::subject::{Manage, PoolSpec, Sync};
 /// The version of the file format.
 pub const VERSION: u32 = 1;
 
-/// What the oracle may demand.
+/// What the oracle demands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Demand {
-    /// No more is broken than the pool promises to survive: all data, no error, a clean scrub.
+    /// No more is broken than the pool must survive: all data, no error, a clean scrub.
     AllData,
-    /// More is broken: errors and refusals are right, but what an import without complaint gives
-    /// must be a prefix with everything durable.
+    /// More is broken: errors and refusals are allowed. After an import without complaint each
+    /// volume must be a prefix with everything durable.
     Detected,
-    /// Disks lie: only data that was never written there is wrong.
+    /// Disks lie: a sector may hold anything that was once written there.
     NeverWrong,
 }
 
@@ -27,24 +31,24 @@ pub enum Demand {
 pub struct Scenario {
     /// [`VERSION`].
     pub version: u32,
-    /// Why it is kept: a sentence for people.
+    /// The defect that the scenario shows.
     #[serde(default)]
-    pub story: String,
+    pub description: String,
     /// Seed of the disks' latencies and discards.
     pub seed: u64,
-    /// The pool.
+    /// The shape of the pool.
     pub spec: PoolSpec,
-    /// What is demanded.
+    /// What the oracle demands.
     pub demand: Demand,
     /// Sizes of the volumes that exist from the start, in sectors.
     pub volumes: Vec<u64>,
-    /// Those of them, by number, that set no space aside.
+    /// Volumes without reserved space, by number.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sparse: Vec<u32>,
-    /// Those of them whose writes are not durable just when that is asked for.
+    /// Volumes whose `sync` property is not the default.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sync: Vec<(u32, Sync)>,
-    /// One after the other, each a new runtime on the same disks.
+    /// Boots in order, each with a new runtime on the same disks.
     pub boots: Vec<Boot>,
 }
 
@@ -53,29 +57,29 @@ pub struct Scenario {
 pub struct Boot {
     /// Seed of the order among ready tasks.
     pub seed: u64,
-    /// What each client does, one thing after the other; clients run side by side.
+    /// The acts of each client. A client acts in order; clients run concurrently.
     pub clients: Vec<Vec<Act>>,
-    /// Clients, by number, that come through the NBD server. All others call volumes directly.
+    /// Clients, by number, that connect through NBD. The others call volumes directly.
     #[serde(default)]
     pub remote: Vec<usize>,
-    /// What the administrator does, one thing after the other.
+    /// The jobs of the administrator, in order.
     #[serde(default)]
     pub admin: Vec<Admin>,
-    /// What breaks.
+    /// Faults and their times.
     #[serde(default)]
     pub faults: Vec<TimedFault>,
-    /// Rot in the pool's own map, before anything else: what no pool may be lost by.
+    /// Rot in the map journal before the boot begins. Every pool must survive it.
     #[serde(default)]
     pub map_rot: Option<MapRot>,
-    /// Disks that lose each write over a frame of the map journal which they hold as the boot begins:
-    /// what a run that was cut has left there, and no root knows, goes on to be there.
+    /// Disks that lose the first write over each map journal frame that they hold when the boot
+    /// begins. Frames that no root names, left by a run that was cut, stay in place.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stale_map: Vec<usize>,
-    /// How it ends; without one the pool is exported.
+    /// The power cut; without one the boot ends with an export.
     pub crash: Option<Crash>,
 }
 
-/// What a client does. Numbers are sectors of 512 bytes.
+/// One operation of a client. Numbers are sectors of 512 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)] // volume, first sector, count of sectors, durable on reply
 pub enum Act {
@@ -89,7 +93,7 @@ pub enum Act {
 }
 
 impl Act {
-    /// The volume that it is about.
+    /// The volume of the operation.
     #[must_use]
     pub fn volume(&self) -> Option<u32> {
         match *self {
@@ -104,7 +108,7 @@ impl Act {
     }
 }
 
-/// What the administrator does.
+/// One job of the administrator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub enum Admin {
@@ -118,7 +122,7 @@ pub enum Admin {
 }
 
 impl Admin {
-    /// A word or two for counts.
+    /// The name under which the job is counted.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -145,7 +149,7 @@ impl Admin {
         }
     }
 
-    /// Disks that are not what they should be while it is done, or after it.
+    /// Disks that may be incomplete or out of the pool during or after the job.
     #[must_use]
     pub fn taken(&self) -> Vec<usize> {
         match self {
@@ -156,49 +160,48 @@ impl Admin {
         }
     }
 
-    /// Whether the pool may say no although nothing is broken: what is known here of its devices is
-    /// a guess.
+    /// True when the pool may refuse the job although nothing is broken. The generator only guesses
+    /// the state of devices.
     #[must_use]
     pub fn may_be_refused(&self) -> bool {
         matches!(self, Admin::Manage(what) if !matches!(what, Manage::Commit | Manage::Clean))
     }
 }
 
-/// A fault, and when it strikes.
+/// A fault and its time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimedFault {
-    /// At the submission of this command of the boot, counted over all disks from 1; 0 is before
-    /// anything else.
+    /// The fault strikes at the submission of this command of the boot, counted over all disks from
+    /// 1; 0 is before the first command.
     pub at_command: u64,
-    /// Which disk.
+    /// The disk's number.
     pub disk: usize,
-    /// What.
+    /// The fault.
     pub fault: Fault,
 }
 
-/// Rot in one of the places where a data disk holds a frame of the map journal, known by its first
-/// bytes: it need not be one that still counts.
+/// Rot in a frame of the map journal. A frame is found by its magic, so it may be obsolete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MapRot {
-    /// Which of the places, over all disks, counted from the newest frame and round again.
+    /// Index of the frame over all disks, newest first, modulo their number.
     pub pick: u64,
-    /// Blocks that are struck from there on; not past the end of 16 KiB.
+    /// Number of blocks to strike from there, up to the next 16 KiB boundary.
     pub blocks: u64,
-    /// The byte of each that is struck.
+    /// The byte within each block.
     pub at_byte: u64,
-    /// Its bits that are flipped.
+    /// The bits to flip.
     pub mask: u8,
 }
 
 /// A power cut.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Crash {
-    /// Where. When the boot's work ends before that, the power fails at its end.
+    /// The crash point. When the boot's work ends earlier, the power fails at its end.
     pub point: CrashPoint,
-    /// What becomes of unflushed writes.
+    /// The fates of unflushed writes.
     pub fates: Fates,
-    /// Commands are counted from where clients begin, not from power-on: import and judgement are
-    /// never cut.
+    /// Commands are counted from the start of the clients instead of from power-on, so import and
+    /// judgement are never cut.
     #[serde(default)]
     pub in_work: bool,
 }
@@ -214,20 +217,20 @@ impl Crash {
 /// How the fates of unflushed writes are chosen.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Fates {
-    /// All lost.
+    /// All writes are lost.
     Lost,
-    /// All kept.
+    /// All writes are kept.
     Kept,
     /// Write i is kept when bit i is set.
     Subset(u64),
-    /// At random from this seed.
+    /// Drawn from this seed.
     Random(u64),
-    /// One by one; those beyond the list are lost.
+    /// One fate for each write; writes beyond the list are lost.
     Each(Vec<Fate>),
 }
 
 impl Fates {
-    /// Decides for every write of `writes`.
+    /// The fate of each write.
     #[must_use]
     pub fn decide(&self, writes: &[Unflushed]) -> Vec<Fate> {
         let each = |choose: &mut dyn FnMut(usize, &Unflushed) -> Fate| {
@@ -252,7 +255,7 @@ impl Fates {
 }
 
 impl Scenario {
-    /// How many things clients and the administrator do.
+    /// Number of acts and jobs.
     #[must_use]
     pub fn acts(&self) -> usize {
         let boots = self.boots.iter();

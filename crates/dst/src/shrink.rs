@@ -1,10 +1,10 @@
-//! Makes a failing scenario smaller while it keeps failing in the same way.
+//! The shrinker: makes a failing scenario smaller while it fails with the same kind.
 
 use crate::scenario::{Act, Fates, Scenario};
 use crate::verdict::{Kind, Outcome};
 
-/// The smallest scenario found within `budget` runs that still fails with `kind`, and how many
-/// runs it took.
+/// Returns the smallest scenario found within `budget` runs that still fails with `kind`, and the
+/// number of runs.
 pub fn shrink(
     scenario: &Scenario,
     kind: Kind,
@@ -26,7 +26,7 @@ pub fn shrink(
                 while runs < budget {
                     let Some(candidate) = pass(&best, at, step) else { break };
                     if candidate != best && fails(&candidate, &mut runs) {
-                        best = candidate; // the same place holds something else now
+                        best = candidate; // `at` now points at other items
                     } else {
                         at += step;
                     }
@@ -49,7 +49,7 @@ fn largest(scenario: &Scenario) -> usize {
     clients.chain(scenario.boots.iter().map(|b| b.clients.len())).max().unwrap_or(1)
 }
 
-/// Removes `step` items from `at` of the lists taken together; `None` past their end.
+/// Removes up to `step` items at index `at` of the concatenated lists. False past their end.
 fn cut<'a, T: 'a>(lists: impl Iterator<Item = &'a mut Vec<T>>, at: usize, step: usize) -> bool {
     let mut start = 0;
     for list in lists {
@@ -85,7 +85,7 @@ fn drop_faults(scenario: &Scenario, at: usize, step: usize) -> Option<Scenario> 
     if cut(out.boots.iter_mut().map(|boot| &mut boot.faults), at, step) {
         return Some(out);
     }
-    // Behind all others: what strikes the map.
+    // Behind the faults: what strikes the map journal.
     let mut at = at - out.boots.iter().map(|boot| boot.faults.len()).sum::<usize>();
     for boot in &mut out.boots {
         if boot.map_rot.is_some() {
@@ -109,7 +109,7 @@ fn drop_acts(scenario: &Scenario, at: usize, step: usize) -> Option<Scenario> {
     cut(out.boots.iter_mut().flat_map(|boot| boot.clients.iter_mut()), at, step).then_some(out)
 }
 
-/// Replaces one thing by a plainer one.
+/// Replaces one act or fate by a simpler one.
 fn simplify(scenario: &Scenario, at: usize, step: usize) -> Option<Scenario> {
     if step > 1 {
         return None;
@@ -128,7 +128,7 @@ fn simplify(scenario: &Scenario, at: usize, step: usize) -> Option<Scenario> {
         }
         for act in boot.clients.iter_mut().flatten() {
             if place == at {
-                plain(act);
+                simplify_act(act);
                 return Some(out);
             }
             place += 1;
@@ -137,7 +137,7 @@ fn simplify(scenario: &Scenario, at: usize, step: usize) -> Option<Scenario> {
     None
 }
 
-fn plain(act: &mut Act) {
+fn simplify_act(act: &mut Act) {
     match act {
         Act::Write { count, .. } | Act::Read { count, .. } | Act::Status { count, .. } => {
             *count = (*count / 2).max(1);

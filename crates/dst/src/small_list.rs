@@ -1,21 +1,21 @@
-//! A list of numbers that is mostly empty or of one: then it owns no memory elsewhere.
+//! A list of numbers that is mostly empty or has one element; then it allocates nothing.
 
 use std::ops::Deref;
 
-/// The numbers, in the order in which they came.
+/// Numbers in order of insertion.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum SmallList {
-    /// None.
+    /// No number.
     #[default]
     None,
-    /// Just this.
+    /// One number.
     One(u32),
-    /// Any.
+    /// Any number of numbers.
     Many(Vec<u32>),
 }
 
 impl SmallList {
-    /// Adds one at the end.
+    /// Appends a number.
     pub(crate) fn push(&mut self, number: u32) {
         match self {
             SmallList::None => *self = SmallList::One(number),
@@ -24,7 +24,7 @@ impl SmallList {
         }
     }
 
-    /// Leaves only those that `keep` wants.
+    /// Keeps the numbers for which `keep` returns true.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(u32) -> bool) {
         match self {
             SmallList::None => {}
@@ -34,7 +34,7 @@ impl SmallList {
         }
     }
 
-    /// Forgets all; memory that it has it keeps.
+    /// Removes all numbers; keeps allocated memory.
     pub(crate) fn clear(&mut self) {
         match self {
             SmallList::Many(all) => all.clear(),

@@ -1,35 +1,37 @@
-//! What clients write: every 512-byte sector says which write of which volume put it where.
+//! Stamps: the contents that clients write.
+//!
+//! What always holds: every 512-byte sector names its volume, address and write, with a checksum.
 
 use forebay_sim::SECTOR_LEN;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"forebay!");
 const HEAD_LEN: usize = 40;
 
-/// What the rest of a sector is filled with.
+/// The filling of a sector behind its stamp.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
 )]
 pub enum Fill {
-    /// Zeros: compresses.
+    /// Zeros, which compress.
     Zeros,
-    /// Pseudo-random bytes: does not.
+    /// Pseudo-random bytes, which do not compress.
     Noise,
 }
 
-/// What a sector was found to hold.
+/// What a sector holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
     /// Only zeros.
     Zeros,
-    /// The sector that this write of the volume put here.
+    /// The stamp of this write of the volume, at its own address.
     Write(u32),
-    /// A good stamp of another place.
+    /// An intact stamp of another place.
     Elsewhere {
-        /// The volume it says.
+        /// The volume in the stamp.
         volume: u32,
-        /// The sector it says.
+        /// The sector in the stamp.
         sector: u64,
-        /// The write it says.
+        /// The write in the stamp.
         number: u32,
     },
     /// Anything else.
@@ -47,7 +49,7 @@ fn sum_of(volume: u32, fill: Fill, sector: u64, number: u32) -> u64 {
     mix(mix(head ^ MAGIC) ^ mix(sector.wrapping_add(fill as u64 + 1)))
 }
 
-/// What is added to the sum for each word of noise.
+/// Increments of the checksum, one for each word of noise.
 const STEPS: [u64; (SECTOR_LEN - HEAD_LEN) / 8] = {
     let mut steps = [0; (SECTOR_LEN - HEAD_LEN) / 8];
     let mut index = 0;
@@ -58,15 +60,14 @@ const STEPS: [u64; (SECTOR_LEN - HEAD_LEN) / 8] = {
     steps
 };
 
-/// A word of the noise after `sum`. No word waits for the one before it, and none is multiplied:
-/// then several are made at once. This is most of what clients cost, and the sum is what tells one
-/// sector's noise from another's.
+/// A word of noise. It depends on no other word and needs no multiplication, so the compiler can
+/// compute several at once; stamping is most of what clients cost.
 fn noise(sum: u64, step: u64) -> u64 {
     let word = sum.wrapping_add(step);
     word ^ (word >> 29)
 }
 
-/// Writes the stamp of one sector. `out` is [`SECTOR_LEN`] long.
+/// Writes the stamp of one sector to `out`, which is [`SECTOR_LEN`] long.
 pub fn stamp(out: &mut [u8], volume: u32, sector: u64, number: u32, fill: Fill) {
     let sum = sum_of(volume, fill, sector, number);
     out[..8].copy_from_slice(&MAGIC.to_le_bytes());
@@ -96,7 +97,7 @@ fn word(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
-/// Reads one sector, every byte of it, as that of `volume` at `sector`.
+/// Checks every byte of one sector that was read from `volume` at `sector`.
 #[must_use]
 pub fn examine(bytes: &[u8], volume: u32, sector: u64) -> Seen {
     if word(bytes, 0) != MAGIC {
@@ -118,7 +119,7 @@ pub fn examine(bytes: &[u8], volume: u32, sector: u64) -> Seen {
             Fill::Noise => {
                 let (words, _) = body.as_chunks::<8>();
                 let words = words.iter().zip(&STEPS);
-                // No way out in the middle: the compiler may take several at once.
+                // Without an early exit the compiler can compare several words at once.
                 words.fold(0, |wrong, (found, step)| {
                     wrong | (u64::from_le_bytes(*found) ^ noise(sum, *step))
                 }) == 0

@@ -1,4 +1,7 @@
-//! What is put to the proof: anything that makes volumes out of disks and can find them again.
+//! The subject of the proof: a system that makes volumes out of disks and can import them again.
+//!
+//! What enters: disks, a pool shape, jobs. What leaves: volumes as block devices, and refusals.
+//! Who implements: `pool.rs` for the product, `reference_pool.rs` to check the harness.
 
 use forebay_device::{Device, DeviceError};
 use serde::{Deserialize, Serialize};
@@ -8,13 +11,13 @@ use serde::{Deserialize, Serialize};
 pub enum Raid {
     /// No redundancy.
     Raid0,
-    /// Every disk the same.
+    /// Each disk has a full copy.
     Mirror,
     /// One parity column.
     Z1,
-    /// Two.
+    /// Two parity columns.
     Z2,
-    /// Three.
+    /// Three parity columns.
     Z3,
 }
 
@@ -37,18 +40,18 @@ impl Raid {
 pub enum LogShape {
     /// On the data disks.
     None,
-    /// On one disk of its own.
+    /// On one log disk.
     One,
-    /// On two, mirrored.
+    /// On two mirrored log disks.
     Mirror,
-    /// On two in turn: two rings.
+    /// On two log disks: two rings.
     Two,
-    /// On two mirrors in turn.
+    /// On two mirrors of log disks: two rings.
     TwoMirrors,
 }
 
 impl LogShape {
-    /// How many log disks it takes.
+    /// Number of log disks.
     #[must_use]
     pub fn disks(self) -> usize {
         match self {
@@ -59,7 +62,7 @@ impl LogShape {
         }
     }
 
-    /// How many of them hold the same.
+    /// Number of disks of each ring: they have equal contents.
     #[must_use]
     pub fn sides(self) -> usize {
         match self {
@@ -69,38 +72,38 @@ impl LogShape {
     }
 }
 
-/// When a volume's writes are durable.
+/// The `sync` property of a volume: when its writes are durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Sync {
-    /// When that is asked for.
+    /// When a flush or FUA asks for it.
     Standard,
-    /// All, when they are answered.
+    /// Every write when it is answered.
     Always,
-    /// When their group is committed, whatever is asked for.
+    /// When their transaction group commits, whatever the client asks for.
     Disabled,
 }
 
 /// The shape of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolSpec {
-    /// How data is spread.
+    /// How data is spread over the data disks.
     pub raid: Raid,
-    /// Where the log is.
+    /// Where the intent log lives.
     pub log: LogShape,
-    /// Data disks.
+    /// Number of data disks.
     pub data_disks: usize,
-    /// Groups that they are divided into, all alike.
+    /// Number of equal groups that the data disks form.
     #[serde(default = "one")]
     pub groups: usize,
-    /// Disks that are not in the pool at first.
+    /// Number of disks that are outside the pool at first.
     pub spare_disks: usize,
     /// Size of a data disk or spare.
     pub data_bytes: u64,
     /// Size of a log disk.
     pub log_bytes: u64,
-    /// Size of a segment, a hint.
+    /// Segment size; a hint.
     pub segment_bytes: u64,
-    /// Seed of whatever the subject makes up when it creates a pool (its id, for instance).
+    /// Seed for what the subject draws when it creates a pool, such as its id.
     pub seed: u64,
 }
 
@@ -121,13 +124,13 @@ impl PoolSpec {
         (0..self.groups).map(move |group| group * width..(group + 1) * width)
     }
 
-    /// Numbers of the disks of each ring of the log: they hold the same.
+    /// Numbers of the disks of each log ring.
     pub fn ring_ranges(&self) -> impl Iterator<Item = std::ops::Range<usize>> + use<> {
         let (log, sides) = (self.log_range(), self.log.sides());
         log.step_by(sides).map(move |first| first..first + sides)
     }
 
-    /// All disks: data, then log, then spares.
+    /// Number of all disks: data, then log, then spares.
     #[must_use]
     pub fn disks(&self) -> usize {
         self.data_disks + self.log.disks() + self.spare_disks
@@ -140,10 +143,10 @@ impl PoolSpec {
     }
 }
 
-/// Why a subject did not do something.
+/// Why a subject did not perform something.
 #[derive(Clone, Debug)]
 pub struct Refusal {
-    /// What it told the operator. Of an import: judged by [`crate::refusal`].
+    /// The message to the operator.
     pub message: String,
 }
 
@@ -153,7 +156,7 @@ impl From<DeviceError> for Refusal {
     }
 }
 
-/// What a scrub found.
+/// The result of a scrub.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scrubbed {
     /// Errors found and repaired.
@@ -162,45 +165,45 @@ pub struct Scrubbed {
     pub unrepaired: u64,
 }
 
-/// What an administrator may do to a running subject. Disks are numbers, as in [`PoolSpec`].
+/// What an administrator may do to a running pool. Disks are numbers, as in [`PoolSpec`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Manage {
-    /// Take a disk out of service; it will come back.
+    /// Takes a disk out of service for a while.
     Offline(usize),
-    /// Put it back, and catch up.
+    /// Brings a disk back and resilvers it.
     Online(usize),
-    /// Put the second disk in the place of the first, and fill it.
+    /// Replaces the first disk by the second and resilvers it.
     Replace(usize, usize),
-    /// Remove a log disk for good.
+    /// Removes a log disk.
     RemoveLog(usize),
-    /// Add a disk as log.
+    /// Adds a log disk.
     AddLog(usize),
-    /// Add a group of data disks: one disk, or a mirror.
+    /// Adds a group of data disks: one disk, or a mirror.
     AddGroup(Vec<usize>),
-    /// Make the second disk a side of the first one's mirror (which it may become by that).
+    /// Attaches the second disk as a mirror side of the first log disk.
     Attach(usize, usize),
-    /// Take a side off its mirror.
+    /// Detaches a side of a log mirror.
     Detach(usize),
-    /// Make the second disk one more copy of the first, a data disk by itself or of a mirror.
+    /// Attaches the second disk as a copy of the first data disk.
     AttachCopy(usize, usize),
-    /// Take a data disk off its mirror.
+    /// Detaches a copy from a mirror of data disks.
     DetachCopy(usize),
-    /// Write everything down now, without a client asking.
+    /// Commits the open transaction group.
     Commit,
-    /// Clean up segments now, as much as there is.
+    /// Cleans segments.
     Clean,
 }
 
 /// A system that makes pools.
-#[allow(async_fn_in_trait)] // everything runs on one thread; no future is ever sent
+#[allow(async_fn_in_trait)] // everything runs on one thread, so no future is sent
 pub trait Subject: 'static {
     /// A running pool.
     type Pool: Pool;
 
-    /// Makes a pool of the disks. `disks` has every disk of the spec.
+    /// Creates a pool. `disks` has every disk of the spec.
     async fn create(&self, disks: &[Device], spec: &PoolSpec) -> Result<Self::Pool, Refusal>;
 
-    /// Finds the pool again. With `accept_loss` it goes on without what is missing.
+    /// Imports the pool. With `accept_loss` it does so although log records are lost.
     async fn import(
         &self,
         disks: &[Device],
@@ -208,64 +211,59 @@ pub trait Subject: 'static {
         accept_loss: bool,
     ) -> Result<Self::Pool, Refusal>;
 
-    /// Writes longer than this may be found in part after a crash, in order of their pieces or
-    /// not; shorter ones never.
+    /// Longer writes may be found in part after a crash; shorter ones never.
     fn atomic_bytes(&self) -> u64;
 
-    /// What the machine remembers beside the disks, power cuts or not: three numbers of its own.
+    /// What the machine remembers beside the disks: three numbers that survive power cuts.
     fn memory(&self) -> [u64; 3] {
         [0; 3]
     }
 
-    /// Makes it remember that instead: each way that a run may go has a memory of its own.
+    /// Restores a memory. A forked run has a memory of its own.
     fn remember(&self, memory: [u64; 3]) {
         let _ = memory;
-    }
-
-    /// Whether it can do this at all.
-    fn can(&self, manage: &Manage) -> bool {
-        let _ = manage;
-        false
     }
 }
 
 /// A pool that runs.
 #[allow(async_fn_in_trait)]
 pub trait Pool: 'static {
-    /// The volumes that exist, by name.
+    /// Names of the volumes that exist.
     fn volumes(&self) -> Vec<String>;
 
-    /// A volume to read and write.
+    /// Opens a volume.
     fn volume(&self, name: &str) -> Option<Device>;
 
-    /// Makes a volume of zeros, with no space set aside when it is `sparse`. It exists for good when
-    /// this returns.
+    /// Creates a volume of zeros; a `sparse` one reserves no space. The volume is durable on return.
     async fn create_volume(&self, name: &str, size_bytes: u64, sparse: bool)
     -> Result<(), Refusal>;
 
-    /// Destroys a volume. It is gone for good when this returns.
+    /// Destroys a volume. The destruction is durable on return.
     async fn destroy_volume(&self, name: &str) -> Result<(), Refusal>;
 
     /// Changes the size of a volume. New space reads as zeros.
     async fn resize_volume(&self, name: &str, size_bytes: u64) -> Result<(), Refusal>;
 
-    /// Changes when a volume's writes are durable, for those that are issued from its return on.
+    /// Changes the `sync` property; it holds for writes that are issued after the return.
     async fn set_sync(&self, name: &str, sync: Sync) -> Result<(), Refusal> {
         let message = format!("{name} cannot be {sync:?}");
         Err(Refusal { message })
     }
 
-    /// Checks every copy and parity, and repairs what can be.
+    /// Checks every copy and parity column and repairs damage.
     async fn scrub(&self) -> Result<Scrubbed, Refusal>;
 
-    /// Does something to the pool.
+    /// Performs an administrator's job.
     async fn manage(&self, disks: &[Device], what: &Manage) -> Result<(), Refusal>;
 
-    /// Stops it in order; everything is durable when this returns.
+    /// Exports the pool. Everything is durable on return.
     async fn export(self) -> Result<(), Refusal>;
 
-    /// Named things that have happened so far and how often, for the summary.
+    /// Counts of named events for the summary.
     fn events(&self) -> Vec<(String, u64)> {
         Vec::new()
     }
 }
+
+/// The event that counts segments cleaned since the import.
+pub const CLEANER_EVENT: &str = "segments cleaned";

@@ -1,9 +1,10 @@
-//! How clients reach volumes: directly, or through the NBD server and client of the product.
+//! Transports: how clients reach volumes, directly or through the product's NBD server and client.
 //!
-//! The server runs on the simulated runtime over streams in memory: handshake, requests, replies
-//! and their order are the product's, only the socket is not. Each remote client has connections
-//! of its own; it sends its flushes through another one than its writes, so that every flush must
-//! cover what was answered elsewhere.
+//! What enters: a volume's id. What leaves: a block device for it.
+//! What always holds: the NBD server runs on the simulated runtime over streams in memory, so
+//! everything but the socket is the product's code. Each remote client has its own connections. It
+//! flushes through another connection than it writes through.
+//! Who calls: clients, for every act.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -18,11 +19,11 @@ use crate::model::{Model, volume_name};
 use crate::subject::Pool;
 use crate::verdict::Kind;
 
-/// The volumes of a pool as exports. Does not keep the pool alive: it must be possible to export
-/// it while clients are still there.
+/// The volumes of a pool as NBD exports. The pool reference is weak, so that the pool can be
+/// exported while clients are connected.
 struct Volumes<P: Pool> {
     pool: Weak<P>,
-    /// What is served now, by name: all connections to a volume share one device.
+    /// Open devices by name. All connections to a volume share one device.
     served: RefCell<BTreeMap<String, Weak<dyn BlockDevice>>>,
 }
 
@@ -45,54 +46,54 @@ impl<P: Pool> Exports for Volumes<P> {
     }
 }
 
-/// A server of every volume of `pool`, without a listener: connections are pairs in memory.
+/// A server of every volume of `pool`. It has no listener; connections are pairs in memory.
 pub fn serve<P: Pool>(pool: &Rc<P>) -> Rc<Server> {
     let exports = Volumes { pool: Rc::downgrade(pool), served: RefCell::default() };
-    // Small enough that clients run into them now and then, never so small that a write is cut.
+    // Small enough that clients reach the limits, large enough for every write.
     let limits = Limits {
         request_max_bytes: 1 << 20,
         connection_bytes_max: 1 << 20,
         total_bytes_max: 2 << 20,
         receive_buffer_bytes: 64 << 10,
-        // A disk that hangs for long is not the client's fault.
+        // The deadline is for slow clients, not for hanging disks.
         stall_deadline: Nanos::from_secs(1 << 20),
         ..Limits::default()
     };
     Server::new(Rc::new(exports), limits)
 }
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Purpose {
-    /// Reads and writes.
+    /// Everything but flushes.
     Data,
     /// Flushes.
     Flush,
 }
 
-/// Connections by volume and purpose, each with the size that it was told, in sectors.
+/// Connections by volume and purpose, each with the size in sectors at its handshake.
 type Connections = BTreeMap<(u32, Purpose), (u64, Rc<Client>)>;
 
-/// A client's way in.
+/// How one client reaches volumes.
 pub enum Transport<P: Pool> {
     /// Calls the pool.
     Direct(Rc<P>),
-    /// Talks NBD to the server, over connections that are opened when they are needed.
+    /// Speaks NBD to the server over connections that are opened on demand.
     Remote {
-        /// Who answers.
+        /// The server.
         server: Rc<Server>,
-        /// What is open.
+        /// Open connections.
         connections: RefCell<Connections>,
     },
 }
 
 impl<P: Pool> Transport<P> {
-    /// Through `server`.
+    /// A transport through `server`.
     pub fn remote(server: Rc<Server>) -> Self {
         Transport::Remote { server, connections: RefCell::default() }
     }
 
-    /// The volume, if it may be used now. One that should be there and is not is an objection.
+    /// Opens a volume if clients may use it now. A volume that must exist and does not is a failure.
     pub async fn open(&self, model: &Model, volume: u32, purpose: Purpose) -> Option<Device> {
         model.usable(volume, 0, 1)?;
         let name = volume_name(volume);
@@ -105,34 +106,45 @@ impl<P: Pool> Transport<P> {
                 device
             }
             Transport::Remote { server, connections } => {
-                let sectors = model.update(volume, |v| v.history.sectors())?;
-                let known = connections.borrow().get(&(volume, purpose)).cloned();
-                // A client learns of another size only when it connects anew.
-                if let Some((at_open, client)) = known
-                    && at_open == sectors
-                {
-                    return Some(client as Device);
-                }
-                let (here, there) = net::pair();
-                if !server.adopt(there) {
-                    model.object(Kind::Volumes, "the NBD server has no room for one more client");
-                    return None;
-                }
-                let client = match Client::over(here, &name, &format!("nbd {name}")).await {
-                    Ok(client) => Rc::new(client),
-                    Err(error) => {
-                        // It may have been destroyed while we knocked.
-                        if model.usable(volume, 0, 1).is_some() {
-                            model.error_seen("NBD handshake", &error);
-                        }
-                        return None;
-                    }
-                };
-                model.count("NBD connections", 1);
-                let at_open = client.size_bytes() / SECTOR_BYTES;
-                connections.borrow_mut().insert((volume, purpose), (at_open, client.clone()));
-                Some(client as Device)
+                open_remote(server, connections, model, volume, purpose).await
             }
         }
     }
+}
+
+async fn open_remote(
+    server: &Rc<Server>,
+    connections: &RefCell<Connections>,
+    model: &Model,
+    volume: u32,
+    purpose: Purpose,
+) -> Option<Device> {
+    let name = volume_name(volume);
+    let sectors = model.update(volume, |v| v.history.sectors())?;
+    let known = connections.borrow().get(&(volume, purpose)).cloned();
+    // A client learns a new size only by a new connection.
+    if let Some((at_open, client)) = known
+        && at_open == sectors
+    {
+        return Some(client as Device);
+    }
+    let (here, there) = net::pair();
+    if !server.adopt(there) {
+        model.object(Kind::Volumes, "the NBD server refused a connection: too many");
+        return None;
+    }
+    let client = match Client::over(here, &name, &format!("nbd {name}")).await {
+        Ok(client) => Rc::new(client),
+        Err(error) => {
+            // The volume may have been destroyed during the handshake.
+            if model.usable(volume, 0, 1).is_some() {
+                model.error_seen("NBD handshake", &error);
+            }
+            return None;
+        }
+    };
+    model.count("NBD connections", 1);
+    let at_open = client.size_bytes() / SECTOR_BYTES;
+    connections.borrow_mut().insert((volume, purpose), (at_open, client.clone()));
+    Some(client as Device)
 }

@@ -1,10 +1,10 @@
-//! What a run ends with.
+//! The result of a run: the first violation, and counts of what happened.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// What was violated. Shrinking keeps the kind.
+/// Which promise was violated. Shrinking keeps the kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Kind {
     /// After a crash a volume is not a prefix with everything durable (I1, I2).
@@ -13,28 +13,28 @@ pub enum Kind {
     Read,
     /// A hole was reported over data (I6).
     Hole,
-    /// An error where everything should have worked.
+    /// An error where everything must work.
     Error,
-    /// An import that failed, or said too little.
+    /// An import that failed, or a refusal that does not name the cause.
     Import,
-    /// A volume missing, too much, or of a wrong size.
+    /// A volume is missing, unexpected, or of the wrong size.
     Volumes,
-    /// A scrub that is not clean after repair (I5).
+    /// A scrub is not clean after a repair (I5).
     Scrub,
     /// A panic.
     Panic,
-    /// No end in sight (I7).
+    /// The run does not end (I7).
     Hang,
-    /// The same scenario did something else the second time.
-    Chance,
+    /// The same scenario gave different runs.
+    Nondeterminism,
 }
 
 /// A violation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// Which.
+    /// Which promise was violated.
     pub kind: Kind,
-    /// In words.
+    /// What happened, in one line.
     pub message: String,
 }
 
@@ -44,14 +44,14 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// What a run did.
+/// Counts of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
-    /// Things that clients did.
+    /// Operations of clients and the administrator.
     pub acts: u64,
     /// Device commands.
     pub commands: u64,
-    /// Virtual time, over all boots.
+    /// Virtual time of all boots.
     pub simulated_ns: u64,
     /// Power cuts.
     pub crashes: u64,
@@ -59,9 +59,9 @@ pub struct Tally {
     pub judged_sectors: u64,
     /// Unflushed writes at power cuts.
     pub unflushed: u64,
-    /// Faults that struck, by kind.
+    /// Fault strikes by kind.
     pub faults: BTreeMap<String, u64>,
-    /// Named events, by name.
+    /// Events by name.
     pub events: BTreeMap<String, u64>,
 }
 
@@ -78,7 +78,7 @@ impl Tally {
         }
     }
 
-    /// Adds another run's.
+    /// Adds another run's counts.
     pub fn add(&mut self, other: &Tally) {
         self.acts += other.acts;
         self.commands += other.commands;
@@ -95,15 +95,15 @@ impl Tally {
     }
 }
 
-/// A run's end.
+/// The result of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// The first violation, if any.
     pub failure: Option<Failure>,
-    /// Depends on every event in its order; equal for equal scenarios.
+    /// A hash over all events in order; equal for equal scenarios.
     pub digest: u64,
-    /// What was done.
+    /// What happened.
     pub tally: Tally,
-    /// Commands submitted in each boot, the epilogue's last.
+    /// Commands submitted in each boot; the epilogue's are last.
     pub boot_commands: Vec<u64>,
 }

@@ -1,5 +1,6 @@
-//! Devices that stop answering: they are given up, what they held comes from others, and they are
-//! taken back only when nothing of what they were told can still happen.
+//! Devices that hang: the pool goes on without them and rebuilds them when they answer again.
+//!
+//! The pool takes a device back only when no abandoned command can still take effect.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -114,7 +115,7 @@ fn state(pool: &Pool, name: &str) -> Health {
     }
     let status = pool.status();
     let found = find(&status.groups, name).or_else(|| find(&status.logs, name));
-    found.expect("it is in the pool").state
+    found.expect("the device is in the pool").state
 }
 
 async fn scan_ended(pool: &Pool) -> forebay_pool::status::ScanStatus {
@@ -129,7 +130,7 @@ async fn scan_ended(pool: &Pool) -> forebay_pool::status::ScanStatus {
 }
 
 #[test]
-fn writers_go_on_when_a_log_side_hangs_and_it_comes_back_empty() {
+fn writers_continue_when_log_side_hangs() {
     Runtime::simulated(1).block_on(async {
         let bench = bench();
         let (pool, v) = bench.pool(Redundancy::Mirror, &["a", "b"], &["l", "m"]).await;
@@ -137,13 +138,13 @@ fn writers_go_on_when_a_log_side_hangs_and_it_comes_back_empty() {
         bench.hang("m");
         let begun = rt::now();
         put(&v, 20, 20, 0).await;
-        // One wait for the log's deadline, and none after it.
+        // The writers wait for one log deadline (5 s) only.
         assert!(rt::now().since(begun) < Nanos::from_secs(7), "{:?}", rt::now().since(begun));
         assert_eq!((state(&pool, "l"), state(&pool, "m")), (Health::Online, Health::Faulted));
         assert!(pool.remarks().iter().any(|r| r.contains("no answer for 5 s")));
         expect(&v, 0, 40, 0).await;
 
-        // What was given up may still happen, so the side is not taken.
+        // Abandoned commands may still take effect, so the side is refused.
         let refused = pool.online("m").await.unwrap_err().message;
         assert!(refused.contains("under way that were given up"), "{refused}");
         bench.stacks["m"].calm();
@@ -160,7 +161,7 @@ fn writers_go_on_when_a_log_side_hangs_and_it_comes_back_empty() {
 }
 
 #[test]
-fn frames_are_found_again_after_a_side_hung_and_the_power_failed() {
+fn log_is_replayed_after_side_hangs_and_power_fails() {
     let bench = bench();
     let shelf = bench.clone();
     let first = Runtime::simulated(2);
@@ -174,7 +175,7 @@ fn frames_are_found_again_after_a_side_hung_and_the_power_failed() {
     bench.world.draw_crash_outcome(|_, _| forebay_sim::Fate::Lost);
     bench.world.power_on();
     Runtime::simulated(3).block_on(async move {
-        // It hangs still: the import does without it, within its deadline.
+        // The side still hangs: the import continues without it after a deadline.
         let (pool, v) = bench.import().await.unwrap();
         expect(&v, 0, 40, 0).await;
         assert!(rt::now() < Nanos::from_secs(60));
@@ -183,7 +184,7 @@ fn frames_are_found_again_after_a_side_hung_and_the_power_failed() {
 }
 
 #[test]
-fn the_pool_goes_on_without_its_only_log_device() {
+fn pool_continues_without_its_only_log_device() {
     Runtime::simulated(4).block_on(async {
         let bench = bench();
         let (pool, v) = bench.pool(Redundancy::Mirror, &["a", "b"], &["l"]).await;
@@ -199,7 +200,7 @@ fn the_pool_goes_on_without_its_only_log_device() {
 }
 
 #[test]
-fn a_data_device_that_hangs_is_done_without_and_rebuilt_when_it_answers() {
+fn hanging_data_device_is_faulted_and_resilvered_when_it_answers() {
     for (redundancy, data) in [
         (Redundancy::Raidz1, &["a", "b", "c"][..]),
         (Redundancy::Raidz2, &["a", "b", "c", "d"][..]),
@@ -220,13 +221,13 @@ fn a_data_device_that_hangs_is_done_without_and_rebuilt_when_it_answers() {
                 pool.sync().await.unwrap();
                 expect(&v, 0, 100, 0).await;
                 expect(&v, 100, 200, 1000).await;
-                assert!(rt::now().since(begun) < Nanos::from_secs(16), "waited more than once");
+                assert!(rt::now().since(begun) < Nanos::from_secs(16), "more than one deadline");
                 assert_eq!(state(&pool, "b"), Health::Faulted, "{redundancy:?} {ops:?}");
                 assert!(pool.remarks().iter().any(|r| r.contains("no answer for 12 s")));
 
                 let refused = pool.online("b").await.unwrap_err().message;
                 assert!(refused.contains("under way that were given up"), "{refused}");
-                // What was given up lands now, over whatever is there: the resilver knows of it.
+                // Abandoned writes take effect now; the resilver repairs the places they hit.
                 bench.stacks["b"].calm();
                 rt::sleep(Nanos::from_secs(1)).await;
                 pool.online("b").await.unwrap();
@@ -247,7 +248,7 @@ fn a_data_device_that_hangs_is_done_without_and_rebuilt_when_it_answers() {
 }
 
 #[test]
-fn beyond_parity_a_hang_is_an_error_and_the_next_import_has_everything() {
+fn hang_beyond_parity_is_an_error_and_loses_nothing() {
     let bench = bench();
     let shelf = bench.clone();
     let first = Runtime::simulated(6);
@@ -263,7 +264,7 @@ fn beyond_parity_a_hang_is_an_error_and_the_next_import_has_everything() {
             failed += u64::from(v.read(i * 16384, IoBuf::zeroed(16384)).await.is_err());
         }
         assert!(failed > 0);
-        // Writes are refused sooner or later; none waits without end.
+        // Writes fail in the end; none waits forever.
         let mut refused = false;
         for i in 0..4000 {
             refused |= v.write(i % 1000 * 16384, stamp(i % 1000), true).await.is_err();
@@ -285,9 +286,9 @@ fn beyond_parity_a_hang_is_an_error_and_the_next_import_has_everything() {
     });
 }
 
-// A root without the device would call it left behind, and no import would take it back.
+// A root without the device would mark it as outdated, and no import would accept it.
 #[test]
-fn a_pool_that_cannot_do_without_a_device_waits_for_it_in_no_root() {
+fn no_root_excludes_a_device_that_the_pool_needs() {
     for hangs in [false, true] {
         let bench = bench();
         let shelf = bench.clone();
@@ -300,7 +301,7 @@ fn a_pool_that_cannot_do_without_a_device_waits_for_it_in_no_root() {
                 true => shelf.hang("b"),
                 false => shelf.stacks["b"].inject(&Fault::Gone),
             }
-            // Nothing is dirty: only reads notice.
+            // Nothing is dirty, so only reads notice the failure.
             for i in 0..100 {
                 let _ = v.read(i * 16384, IoBuf::zeroed(16384)).await;
             }
@@ -320,7 +321,7 @@ fn a_pool_that_cannot_do_without_a_device_waits_for_it_in_no_root() {
 }
 
 #[test]
-fn a_device_that_hangs_is_replaced_at_once() {
+fn hanging_device_can_be_replaced_at_once() {
     Runtime::simulated(10).block_on(async {
         let bench = bench();
         let (pool, v) = bench.pool(Redundancy::Raidz1, &["a", "b", "c"], &["l"]).await;
@@ -334,7 +335,7 @@ fn a_device_that_hangs_is_replaced_at_once() {
         scan_ended(&pool).await;
         assert_eq!(state(&pool, "d"), Health::Online);
         assert_eq!(pool.status().state, Health::Online);
-        // Late, and of no account.
+        // The abandoned commands take effect on a device that the pool no longer uses.
         bench.stacks["b"].calm();
         pool.scrub().await.unwrap();
         let scrub = scan_ended(&pool).await;

@@ -1,4 +1,4 @@
-//! The pool under a short proof: what CI runs on every change.
+//! A short proof of the pool, for every test run.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -13,20 +13,20 @@ fn constraints(level: Level) -> Constraints {
     Constraints { level: Some(level), admin: true, acts: Some(24), ..Constraints::default() }
 }
 
-// Each file is a defect that the product once had; its story is in the file.
+// Each file records a defect that the product once had.
 #[test]
-fn no_defect_of_the_corpus_is_back() {
+fn every_scenario_of_the_corpus_passes() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
     let scenarios = corpus::load(&folder).expect("the corpus is readable");
     assert!(!scenarios.is_empty());
     for (path, scenario) in scenarios {
         let outcome = run(&Rc::new(Forebay::default()), &scenario);
-        assert_eq!(outcome.failure, None, "{}: {}", path.display(), scenario.story);
+        assert_eq!(outcome.failure, None, "{}: {}", path.display(), scenario.description);
     }
 }
 
 #[test]
-fn power_cuts_lose_nothing() {
+fn power_cuts_lose_no_acknowledged_write() {
     for number in 0..40 {
         let scenario = scenario_of(11, number, &constraints(Level::CrashOnly));
         let outcome = run(&Rc::new(Forebay::default()), &scenario);
@@ -35,7 +35,7 @@ fn power_cuts_lose_nothing() {
 }
 
 #[test]
-fn the_pool_does_the_same_twice() {
+fn equal_scenarios_of_the_pool_give_equal_digests() {
     for number in 0..6 {
         let scenario = scenario_of(12, number, &constraints(Level::Within));
         let (first, second) = (

@@ -1,6 +1,6 @@
-//! Log devices of DRAM whose save does not come about: after the power cut they hold what they held
-//! long before, or the beginning of what they should. With a second side that keeps its own nothing
-//! is lost; alone, what is left is a prefix.
+//! DRAM log devices whose save fails: after a power cut they hold old contents, or part of the new.
+//!
+//! With a second log side that kept its contents nothing is lost. Alone, the volume is a prefix.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -12,10 +12,10 @@ use forebay_rt::{self as rt, Runtime};
 use forebay_sim::{DiskConfig, Fate, Media, Seed, SimDisk, World};
 use forebay_units::Nanos;
 
-const SIZE: u64 = 64 << 20;
-const BLOCK: u64 = 4096;
-/// What a log of so few writes can have reached.
-const REACH: u64 = 4 << 20;
+const DISK_BYTES: u64 = 64 << 20;
+const BLOCK_LEN_BYTES: u64 = 4096;
+/// The part of the log device that so few writes can reach.
+const LOG_REACH_BYTES: u64 = 4 << 20;
 
 struct Bench {
     world: Rc<World>,
@@ -37,8 +37,8 @@ fn bench(seed: u64) -> Rc<Bench> {
     let world = World::new(Seed(seed));
     let disk = |name: &str| {
         let config = match name {
-            "a" => DiskConfig::flash(name, SIZE),
-            _ => DiskConfig::log(name, SIZE),
+            "a" => DiskConfig::flash(name, DISK_BYTES),
+            _ => DiskConfig::log(name, DISK_BYTES),
         };
         (name.to_owned(), SimDisk::new(&world, config))
     };
@@ -47,7 +47,7 @@ fn bench(seed: u64) -> Rc<Bench> {
 }
 
 fn stamp(number: u64) -> IoBytes {
-    let mut buf = IoBuf::zeroed(BLOCK as usize);
+    let mut buf = IoBuf::zeroed(BLOCK_LEN_BYTES as usize);
     for (at, word) in buf.chunks_mut(8).enumerate() {
         word.copy_from_slice(&(number << 16 | at as u64 | 1 << 60).to_le_bytes());
     }
@@ -55,8 +55,8 @@ fn stamp(number: u64) -> IoBytes {
 }
 
 impl Bench {
-    /// Makes a pool, writes `count` blocks one after the other, each durable before the next, and
-    /// cuts the power after `pause`. Gives what the first log device held before the writes.
+    /// Creates a pool, writes `count` blocks with FUA in order, and cuts the power after `pause`.
+    /// Returns the contents of the first log device from before these writes.
     fn work(self: &Rc<Self>, seed: u64, log: &[&'static str], count: u64, pause: Nanos) -> Media {
         let runtime = Runtime::simulated(seed);
         let before = Rc::new(std::cell::RefCell::new(None));
@@ -77,14 +77,14 @@ impl Bench {
             };
             pool.create_volume(&volume).await.unwrap();
             let v = pool.open_volume("v").unwrap();
-            // The log has been in use when it is saved well for the last time.
+            // The log is in use before its last good save.
             for number in 0..4 {
-                v.write(number * BLOCK, stamp(number), true).await.unwrap();
+                v.write(number * BLOCK_LEN_BYTES, stamp(number), true).await.unwrap();
             }
             pool.sync().await.unwrap();
             *kept.borrow_mut() = Some(bench.disks[log[0]].stable());
             for number in 4..4 + count {
-                v.write(number * BLOCK, stamp(number), true).await.unwrap();
+                v.write(number * BLOCK_LEN_BYTES, stamp(number), true).await.unwrap();
             }
             rt::sleep(pause).await;
             bench.world.power_cut();
@@ -94,10 +94,10 @@ impl Bench {
         drop(runtime);
         self.world.draw_crash_outcome(|_, _| Fate::Lost);
         self.world.power_on();
-        before.take().expect("it came that far")
+        before.take().expect("the pool was created")
     }
 
-    /// Imports; gives how many of the blocks are there, which are the first ones.
+    /// Imports and returns how many blocks are found. They must be the first ones.
     fn import(self: &Rc<Self>, seed: u64, accept: bool, count: u64) -> Result<u64, String> {
         let runtime = Runtime::simulated(seed);
         let bench = self.clone();
@@ -109,7 +109,10 @@ impl Bench {
             let v = pool.open_volume("v").unwrap();
             let mut there = 0;
             for number in 0..count + 4 {
-                let held = v.read(number * BLOCK, IoBuf::recycled(BLOCK as usize)).await.unwrap();
+                let held = v
+                    .read(number * BLOCK_LEN_BYTES, IoBuf::recycled(BLOCK_LEN_BYTES as usize))
+                    .await
+                    .unwrap();
                 let whole = held[..] == stamp(number)[..];
                 assert!(whole || held.iter().all(|byte| *byte == 0), "block {number} is garbage");
                 assert!(!whole || there == number, "block {number} without {there}");
@@ -120,9 +123,9 @@ impl Bench {
         })
     }
 
-    /// Only what lies before `cut_bytes` was saved; the rest is what it was before, or nothing.
+    /// Undoes the save behind `cut_bytes`: the rest is as it was `before`, or zeros.
     fn half_save(&self, name: &str, before: &Media, cut_bytes: u64, old: bool) {
-        let mut rest = vec![0; (REACH - cut_bytes) as usize];
+        let mut rest = vec![0; (LOG_REACH_BYTES - cut_bytes) as usize];
         if old {
             before.read(cut_bytes, &mut rest);
         }
@@ -130,27 +133,27 @@ impl Bench {
     }
 }
 
-/// Where in the log the frames of the writes lie, by what differs from before.
+/// The range of the log that differs from `before`: the frames of the writes.
 fn frames(disk: &SimDisk, before: &Media) -> (u64, u64) {
-    let (mut old, mut new) = (vec![0; REACH as usize], vec![0; REACH as usize]);
+    let (mut old, mut new) = (vec![0; LOG_REACH_BYTES as usize], vec![0; LOG_REACH_BYTES as usize]);
     before.read(0, &mut old);
     disk.stable().read(0, &mut new);
     let differs = |at: &usize| old[*at] != new[*at];
-    // The first MiB has labels and heartbeats.
-    let from = (1 << 20..REACH as usize).find(differs).expect("frames were written");
-    let to = (1 << 20..REACH as usize).rfind(differs).expect("frames were written");
+    // The first MiB holds labels and heartbeats.
+    let from = (1 << 20..LOG_REACH_BYTES as usize).find(differs).expect("frames were written");
+    let to = (1 << 20..LOG_REACH_BYTES as usize).rfind(differs).expect("frames were written");
     (from as u64, to as u64 + 1)
 }
 
 #[test]
-fn an_unsaved_side_costs_nothing_that_the_other_has() {
+fn unsaved_log_side_loses_nothing_that_the_other_has() {
     for seed in 0..6 {
         let bench = bench(seed);
         let before = bench.work(seed, &["l", "m"], 40, Nanos::ZERO);
         match seed % 3 {
-            // Nothing was saved: what it held long ago, or zeros from end to end.
+            // Nothing was saved: old contents, or zeros.
             0 => bench.disks["l"].set_stable(before),
-            1 => bench.disks["l"].set_stable(Media::new(SIZE)),
+            1 => bench.disks["l"].set_stable(Media::new(DISK_BYTES)),
             _ => {
                 let (from, to) = frames(&bench.disks["l"], &before);
                 bench.half_save("l", &before, (from + (to - from) * seed / 7) / 8 * 8, seed == 5);
@@ -160,14 +163,14 @@ fn an_unsaved_side_costs_nothing_that_the_other_has() {
     }
 }
 
-/// Strikes the only log device of a pool in the way of `seed` and imports it: how many blocks are there
-/// of 44, and whether that took `-m`.
+/// Breaks the save of the only log device as `seed` says, and imports. Returns how many of 44 blocks
+/// are found, and whether the import needed to accept a loss.
 fn import_without_save(seed: u64, pause: Nanos) -> (u64, bool) {
     let bench = bench(seed);
     let before = bench.work(seed, &["l"], 40, pause);
     match seed {
         0 => bench.disks["l"].set_stable(before),
-        1 => bench.disks["l"].set_stable(Media::new(SIZE)),
+        1 => bench.disks["l"].set_stable(Media::new(DISK_BYTES)),
         _ => {
             let (from, to) = frames(&bench.disks["l"], &before);
             let cut = from + (to - from) * (seed - 1) / 16;
@@ -183,20 +186,20 @@ fn import_without_save(seed: u64, pause: Nanos) -> (u64, bool) {
     }
 }
 
-// What the log had acknowledged is said by heartbeats on other devices, so it is missed by name.
+// Heartbeats on other devices record how far the log was acknowledged, so the loss is reported.
 #[test]
-fn the_only_log_unsaved_is_a_loss_by_name() {
+fn unsaved_only_log_is_reported_as_loss() {
     for seed in 0..16 {
         let (there, refused) = import_without_save(seed, Nanos::from_millis(2500));
         assert!((4..44).contains(&there), "seed {seed}: {there} of 44");
-        assert!(refused, "seed {seed}: {there} of 44 without a word");
+        assert!(refused, "seed {seed}: {there} of 44 without a refusal");
     }
 }
 
-// Before a heartbeat has said so, a log that ends early looks like one that was never longer. What is
-// left must be the beginning of what was, with all that was committed.
+// Before the next heartbeat, a log that ends early looks like a log that was never longer. The
+// blocks found must be a prefix with everything committed.
 #[test]
-fn the_only_log_unsaved_within_a_second_leaves_a_prefix() {
+fn unsaved_only_log_within_a_second_leaves_a_prefix() {
     for seed in 0..16 {
         let (there, _) = import_without_save(seed, Nanos::ZERO);
         assert!((4..=44).contains(&there), "seed {seed}: {there} of 44");

@@ -1,4 +1,9 @@
-//! A block device over a device model of `flash`: the model says when and whether, contents stay here.
+//! A simulated disk over a device model of `forebay-flash`.
+//!
+//! What enters: block commands and power events. What leaves: completions at the model's times, and
+//! after a power cut the contents that the model's damage report allows.
+//! What always holds: the model decides latency, durability and damage; this file keeps the bytes.
+//! Who calls: the device lab's experiments.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -17,18 +22,18 @@ use forebay_units::Nanos;
 
 use crate::Media;
 
-/// What an unreadable range holds: the model fails reads of it, and if ever one came through, this
-/// is no data anybody wrote.
-const RUIN: u8 = 0xdb;
+/// The byte that fills an unreadable range. The model fails reads of the range; a read that came
+/// through by mistake would return no data that a client wrote.
+const UNREADABLE_BYTE: u8 = 0xdb;
 
 enum Payload {
     Data(IoBytes),
     Zeros,
 }
 
-/// A change that a power cut may still undo, with what it replaced.
+/// A change that a power cut may still undo, with the bytes it replaced.
 struct Change {
-    /// The write itself; for a trim the last write before it.
+    /// The write's id; for a trim, the id of the last write before it.
     write: WriteId,
     trim: bool,
     offset_bytes: u64,
@@ -43,16 +48,15 @@ struct State {
     /// In order of submission.
     journal: VecDeque<Change>,
     chance: Chance,
-    /// What the device's clock is ahead of the current runtime's.
+    /// How far the device's clock is ahead of the runtime's.
     ahead: Nanos,
     latest: Nanos,
 }
 
-/// A simulated SSD, DRAM SSD or disk. It outlives runtimes, as disks outlive kernels.
+/// A simulated SSD, DRAM SSD or disk. It outlives runtimes, as a disk outlives kernels.
 ///
-/// A write's bytes are in place from its submission on, so that data is in the order in which the
-/// model numbers writes; what a cut takes back it takes back from there. A future that is dropped
-/// has had its effect.
+/// A write changes the contents at submission, so the contents follow the model's write numbers. A
+/// power cut undoes changes in reverse order. A dropped future has had its effect.
 pub struct FlashDisk {
     name: String,
     geometry: Geometry,
@@ -61,14 +65,14 @@ pub struct FlashDisk {
 }
 
 impl FlashDisk {
-    /// A new device of zeros, switched on, whose every choice follows from `seed`.
+    /// A new device of zeros with power. Every random choice derives from `seed`.
     ///
     /// # Errors
-    /// [`SpecError`] when no device could be like `spec`.
+    /// [`SpecError`] when `spec` describes no possible device.
     pub fn new(name: &str, spec: &DeviceSpec, seed: u64) -> Result<Rc<Self>, SpecError> {
         let model = forebay_flash::build(spec, seed)?;
         let identity = model.identity();
-        // Whole blocks only: what is left over at the end of a scaled device has no use.
+        // Whole blocks only: the rest at the end of a scaled device is unused.
         let size_bytes = identity.capacity_bytes / 4096 * 4096;
         let geometry = Geometry {
             size_bytes,
@@ -89,33 +93,27 @@ impl FlashDisk {
         Ok(Rc::new(Self { name: name.to_owned(), geometry, powered, state }))
     }
 
-    /// What the model counted up to the last command or power event.
+    /// The model's statistics up to the last command or power event.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let state = self.state.borrow();
         state.model.stats(state.latest)
     }
 
-    /// The model's state as a number: equal for equal histories.
+    /// A hash of the model's state, equal for equal histories.
     #[must_use]
     pub fn digest(&self) -> u64 {
         self.state.borrow().model.digest()
     }
 
-    /// The contents as reads see them, for tests.
+    /// The contents as reads see them.
     #[must_use]
     pub fn contents(&self) -> Media {
         self.state.borrow().media.clone()
     }
 
-    /// Changes that a cut at the last command's time could still undo.
-    #[must_use]
-    pub fn undecided(&self) -> usize {
-        self.state.borrow().journal.len()
-    }
-
-    /// Cuts this device's power now; no command ends from here on. Call it inside the runtime, for
-    /// every device that shares the supply, then [`rt::halt`].
+    /// Cuts this device's power: no later command completes. Call it inside the runtime for every
+    /// device that shares the supply, then call [`rt::halt`].
     pub fn power_cut(&self) -> CutReport {
         if !self.powered.replace(false) {
             return CutReport::default();
@@ -127,8 +125,8 @@ impl FlashDisk {
         report
     }
 
-    /// Gives power again `off` after it went: call it when the runtime of before is gone. Gives
-    /// what only shows now, such as a backup that cannot be restored.
+    /// Restores power `off` after the cut; the old runtime must be gone. Returns damage that shows
+    /// only now, such as a backup that cannot be restored.
     pub fn power_on(&self, off: Nanos) -> Vec<Damage> {
         if self.powered.replace(true) {
             return Vec::new();
@@ -139,7 +137,7 @@ impl FlashDisk {
         state.ahead = state.latest;
         let on = state.model.power_on(state.latest, &mut state.chance);
         for hit in &on.damage {
-            state.ruin(hit);
+            state.make_unreadable(hit);
         }
         on.damage
     }
@@ -152,12 +150,12 @@ impl FlashDisk {
         DeviceError::new(&self.name, operation, offset, len, ErrorKind::Other { detail })
     }
 
-    async fn dark() -> ! {
+    async fn wait_without_power() -> ! {
         std::future::pending::<()>().await;
-        unreachable!("nothing ends without power")
+        unreachable!("no command completes without power")
     }
 
-    /// Waits until the model's completion: at least one turn of the executor.
+    /// Waits until the model's completion time: at least one turn of the executor.
     async fn wait(&self, at: Nanos) {
         let ahead = self.state.borrow().ahead;
         let deadline = Nanos(at.0.saturating_sub(ahead.0));
@@ -167,11 +165,11 @@ impl FlashDisk {
             rt::yield_now().await;
         }
         if !self.powered.get() {
-            Self::dark().await;
+            Self::wait_without_power().await;
         }
     }
 
-    /// Hands a request to the model, and its change (if it took effect) to the contents.
+    /// Submits a request to the model and, when it took effect, changes the contents.
     fn submit(
         &self,
         operation: Operation,
@@ -213,7 +211,7 @@ impl FlashDisk {
             return Ok(());
         }
         if !self.powered.get() {
-            Self::dark().await;
+            Self::wait_without_power().await;
         }
         let done = self.submit(operation, &request, Some(payload))?;
         self.wait(done.at).await;
@@ -228,14 +226,14 @@ impl FlashDisk {
 }
 
 impl State {
-    /// The device's clock at the runtime's time.
+    /// Advances the device's clock to the runtime's time.
     fn tick(&mut self) -> Nanos {
         self.latest = self.latest.max(self.ahead + rt::now());
         self.latest
     }
 
-    /// Contents after a cut: back to what was durable for certain, then forward again through
-    /// every write but for what the report says of it.
+    /// Computes the contents after a power cut: undoes every undecided change, then redoes each
+    /// write except for the damage that the report names.
     fn apply(&mut self, report: &CutReport) {
         for change in self.journal.iter().rev() {
             self.media.write(change.offset_bytes, &change.before);
@@ -253,22 +251,22 @@ impl State {
         }
         for hit in &report.damage {
             if hit.write.is_none() || hit.fate == Fate::Unreadable {
-                self.ruin(hit);
+                self.make_unreadable(hit);
             }
         }
     }
 
-    fn ruin(&mut self, hit: &Damage) {
-        // A device may offer a little more than the whole blocks that are used of it.
+    fn make_unreadable(&mut self, hit: &Damage) {
+        // The model's device may be slightly larger than the whole blocks in use.
         let end = (hit.offset_bytes + hit.len_bytes).min(self.media.size_bytes());
         if hit.offset_bytes < end {
-            self.media.fill(hit.offset_bytes, end - hit.offset_bytes, RUIN);
+            self.media.fill(hit.offset_bytes, end - hit.offset_bytes, UNREADABLE_BYTE);
         }
     }
 }
 
 impl Change {
-    /// Puts the bytes from `from` to `to`, counted from its own start, in place.
+    /// Writes bytes `from..to` of this change, counted from its start.
     fn apply(&self, media: &mut Media, from: u64, to: u64) {
         if from >= to {
             return;
@@ -281,7 +279,7 @@ impl Change {
         }
     }
 
-    /// Puts everything in place but for the damaged ranges.
+    /// Writes the whole change except for the damaged ranges.
     fn apply_without(&self, media: &mut Media, hits: &[&Damage]) {
         let mut lost: Vec<(u64, u64)> = Vec::new();
         for hit in hits {
@@ -289,7 +287,7 @@ impl Change {
                 Fate::Shorn { intact_bytes } => intact_bytes,
                 Fate::Lost | Fate::RolledBack | Fate::Unreadable => 0,
             };
-            // A damaged range may be a whole mapping unit, wider than the write that suffered.
+            // A damaged range may be a whole mapping unit, wider than this write.
             let from = (hit.offset_bytes + intact_bytes).max(self.offset_bytes);
             let to = (hit.offset_bytes + hit.len_bytes).min(self.offset_bytes + self.len_bytes);
             if from < to {
@@ -323,13 +321,13 @@ impl BlockDevice for FlashDisk {
                 return Ok(buf);
             }
             if !self.powered.get() {
-                Self::dark().await;
+                Self::wait_without_power().await;
             }
             let request = Request::read(offset_bytes, len_bytes);
             let done = self.submit(Operation::Read, &request, None)?;
             self.wait(done.at).await;
-            if let Status::Unreadable { offset_bytes: bad, len_bytes: ruined } = done.status {
-                let detail = format!("{ruined} bytes at offset {bad} cannot be read");
+            if let Status::Unreadable { offset_bytes: bad, len_bytes: bad_bytes } = done.status {
+                let detail = format!("{bad_bytes} bytes at offset {bad} cannot be read");
                 let kind = ErrorKind::Corrupt { detail };
                 let op = Operation::Read;
                 return Err(DeviceError::new(&self.name, op, offset_bytes, len_bytes, kind));
@@ -352,7 +350,7 @@ impl BlockDevice for FlashDisk {
     fn flush(&self) -> DeviceFuture<'_, ()> {
         Box::pin(async move {
             if !self.powered.get() {
-                Self::dark().await;
+                Self::wait_without_power().await;
             }
             let done = self.submit(Operation::Flush, &Request::flush(), None)?;
             self.wait(done.at).await;

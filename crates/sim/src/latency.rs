@@ -1,4 +1,4 @@
-//! How long commands take.
+//! Latency distributions: how long a simulated command takes.
 
 use forebay_device::Operation;
 use forebay_units::Nanos;
@@ -14,17 +14,17 @@ pub enum Latency {
         /// The duration.
         ns: u64,
     },
-    /// Anything between, evenly.
+    /// Uniform between two bounds.
     Uniform {
         /// Shortest.
         min_ns: u64,
         /// Longest.
         max_ns: u64,
     },
-    /// Mostly short, and now and then far longer: each further doubling of the base half as likely
-    /// as the one before, up to the longest.
+    /// Mostly short, sometimes far longer: each doubling of the base is half as likely as the one
+    /// before, up to a maximum.
     HeavyTail {
-        /// What most commands take.
+        /// The duration of most commands.
         base_ns: u64,
         /// The longest.
         max_ns: u64,
@@ -32,7 +32,7 @@ pub enum Latency {
 }
 
 impl Latency {
-    /// A duration.
+    /// Draws a duration.
     pub fn sample(self, rng: &mut Rng) -> Nanos {
         Nanos(match self {
             Latency::Constant { ns } => ns,
@@ -46,18 +46,18 @@ impl Latency {
     }
 }
 
-/// How long each kind of command takes.
+/// Latency by kind of command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LatencyModel {
     /// Reads.
     pub read: Latency,
-    /// Writes (and write-zeroes), into the cache or, with FUA, to the media.
+    /// Writes and write-zeroes, to the cache or, with FUA, to the media.
     pub write: Latency,
     /// Flushes.
     pub flush: Latency,
     /// Discards.
     pub discard: Latency,
-    /// Added for each KiB moved.
+    /// Added for each KiB transferred.
     pub ns_per_kib: u64,
 }
 
@@ -86,7 +86,7 @@ impl LatencyModel {
         }
     }
 
-    /// How long one command takes.
+    /// Draws the latency of one command.
     pub fn sample(&self, operation: Operation, len_bytes: u64, rng: &mut Rng) -> Nanos {
         let kind = match operation {
             Operation::Read | Operation::Allocation | Operation::Open => self.read,

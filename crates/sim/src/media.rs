@@ -1,4 +1,7 @@
-//! Bytes of a device, stored only where something was written, copied only when changed.
+//! The contents of a device: sparse, and copied on write.
+//!
+//! What always holds: a page that was never written takes no memory; a clone shares every page
+//! until one side changes it.
 
 use std::rc::Rc;
 
@@ -9,11 +12,11 @@ const PAGE_LEN: usize = 4096;
 const CHUNK_PAGES: usize = 64;
 const CHUNK_BYTES: u64 = (CHUNK_PAGES * PAGE_LEN) as u64;
 
-/// Pages of 4 KiB; `None` reads as zeros. A page is a part of the very buffer that was written:
-/// nobody can change it any more.
+/// Pages of 4 KiB; `None` reads as zeros. A page is a slice of the immutable buffer that was
+/// written.
 type Chunk = [Option<IoBytes>; CHUNK_PAGES];
 
-/// A sparse array of bytes. A clone costs one pointer per 256 KiB and shares what neither changes.
+/// A sparse array of bytes. A clone costs one pointer per 256 KiB.
 #[derive(Clone)]
 pub struct Media {
     chunks: Vec<Option<Rc<Chunk>>>,
@@ -34,14 +37,14 @@ impl Media {
         self.size_bytes
     }
 
-    /// Bytes of the pages that were written, shared ones counted in full.
+    /// Bytes of all written pages; shared pages count in full.
     #[must_use]
     pub fn resident_bytes(&self) -> u64 {
         let pages = self.chunks.iter().flatten().flat_map(|chunk| chunk.iter().flatten());
         (pages.count() * PAGE_LEN) as u64
     }
 
-    /// Whether nothing was ever written to this range, as far as whole chunks tell.
+    /// True when no chunk of this range was ever written. Chunks are 256 KiB.
     #[must_use]
     pub fn is_hole(&self, offset_bytes: u64, len_bytes: u64) -> bool {
         self.check(offset_bytes, len_bytes);
@@ -49,7 +52,7 @@ impl Media {
         self.chunks[chunks.start as usize..chunks.end as usize].iter().all(Option::is_none)
     }
 
-    /// Copies out. Panics past the end, like every call here: callers check ranges.
+    /// Copies bytes out. Like every call here it panics past the end: callers check ranges.
     pub fn read(&self, offset_bytes: u64, out: &mut [u8]) {
         self.check(offset_bytes, out.len() as u64);
         let (mut at, mut rest) = (offset_bytes, out);
@@ -65,21 +68,21 @@ impl Media {
         }
     }
 
-    /// Copies in.
+    /// Copies bytes in.
     pub fn write(&mut self, offset_bytes: u64, data: &[u8]) {
         self.check(offset_bytes, data.len() as u64);
         let mut done = 0;
-        for (page, start, len) in pieces(offset_bytes, data.len() as u64) {
+        for (page, start, len) in split_by_page(offset_bytes, data.len() as u64) {
             self.change_page(page, start, &data[done..done + len]);
             done += len;
         }
     }
 
-    /// Takes in without a copy: whole pages keep a part of `data`.
+    /// Writes without copying: whole pages keep a slice of `data`.
     pub fn write_shared(&mut self, offset_bytes: u64, data: &IoBytes) {
         self.check(offset_bytes, data.len() as u64);
         let mut done = 0;
-        for (page, start, len) in pieces(offset_bytes, data.len() as u64) {
+        for (page, start, len) in split_by_page(offset_bytes, data.len() as u64) {
             if len == PAGE_LEN {
                 *self.slot(page) = Some(data.slice(done, len));
             } else {
@@ -89,11 +92,11 @@ impl Media {
         }
     }
 
-    /// Sets every byte of a range.
+    /// Sets every byte of a range to `byte`.
     pub fn fill(&mut self, offset_bytes: u64, len_bytes: u64, byte: u8) {
         self.check(offset_bytes, len_bytes);
         let mut whole = None;
-        for (page, start, len) in pieces(offset_bytes, len_bytes) {
+        for (page, start, len) in split_by_page(offset_bytes, len_bytes) {
             if byte == 0 && (len == PAGE_LEN || self.page(page).is_none()) {
                 if self.page(page).is_some() {
                     *self.slot(page) = None;
@@ -122,7 +125,7 @@ impl Media {
         &mut Rc::make_mut(chunk)[page % CHUNK_PAGES]
     }
 
-    /// Others may hold the page as it is: the change goes into a copy.
+    /// Changes a copy of the page: a clone or the writer may share the original.
     fn change_page(&mut self, page: usize, start: usize, part: &[u8]) {
         let slot = self.slot(page);
         let mut copy = match slot {
@@ -143,7 +146,7 @@ fn page_of(byte: u8) -> IoBytes {
 
 fn read_chunk(chunk: &Chunk, offset: usize, out: &mut [u8]) {
     let mut done = 0;
-    for (page, start, len) in pieces(offset as u64, out.len() as u64) {
+    for (page, start, len) in split_by_page(offset as u64, out.len() as u64) {
         let part = &mut out[done..done + len];
         match &chunk[page] {
             Some(bytes) => part.copy_from_slice(&bytes[start..start + len]),
@@ -153,8 +156,8 @@ fn read_chunk(chunk: &Chunk, offset: usize, out: &mut [u8]) {
     }
 }
 
-/// Page, start within it and length of each piece of a range.
-fn pieces(offset_bytes: u64, len_bytes: u64) -> impl Iterator<Item = (usize, usize, usize)> {
+/// Splits a range by pages: page number, start within the page, length.
+fn split_by_page(offset_bytes: u64, len_bytes: u64) -> impl Iterator<Item = (usize, usize, usize)> {
     let (mut at, end) = (offset_bytes, offset_bytes + len_bytes);
     std::iter::from_fn(move || {
         if at >= end {

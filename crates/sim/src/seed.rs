@@ -1,10 +1,10 @@
-//! Chance, derived from one root by label.
+//! Seeds and the generator: all random choices derive from one root seed by label.
 
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng as _, SeedableRng};
 use serde::{Deserialize, Serialize};
 
-/// Where chance comes from. Two consumers with different labels never share a stream.
+/// A seed. Seeds derived with different labels give independent streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Seed(pub u64);
 
@@ -15,7 +15,7 @@ fn mix(mut z: u64) -> u64 {
 }
 
 impl Seed {
-    /// The seed for `label`: unrelated to this one and to that of any other label.
+    /// The seed for `label`, independent of this seed and of every other label's.
     #[must_use]
     pub fn derive(self, label: &str) -> Seed {
         let mut state = mix(self.0 ^ 0x9e37_79b9_7f4a_7c15);
@@ -25,7 +25,7 @@ impl Seed {
         Seed(state)
     }
 
-    /// A generator that starts here.
+    /// A generator with this seed.
     #[must_use]
     pub fn rng(self) -> Rng {
         Rng(Xoshiro256PlusPlus::seed_from_u64(self.0))
@@ -43,18 +43,18 @@ impl std::fmt::Display for Seed {
 pub struct Rng(Xoshiro256PlusPlus);
 
 impl Rng {
-    /// Any number.
+    /// A uniform 64-bit number.
     pub fn u64(&mut self) -> u64 {
         self.0.next_u64()
     }
 
-    /// A number below `bound`, which must not be 0.
+    /// A uniform number below `bound`, which must not be 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         assert!(bound > 0, "nothing is below 0");
         ((u128::from(self.u64()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// A number from `low` to `high`, both included.
+    /// A uniform number from `low` to `high`, both included.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         assert!(low <= high, "an empty range");
         match (high - low).checked_add(1) {
@@ -63,12 +63,12 @@ impl Rng {
         }
     }
 
-    /// True `per_mille` times in a thousand.
+    /// True with probability `per_mille` / 1000.
     pub fn chance(&mut self, per_mille: u64) -> bool {
         self.below(1000) < per_mille
     }
 
-    /// One of `items`, which must not be empty.
+    /// A uniform choice of `items`, which must not be empty.
     pub fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         &items[self.below(items.len() as u64) as usize]
     }

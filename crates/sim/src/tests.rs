@@ -29,7 +29,7 @@ fn stable_byte(disk: &SimDisk, offset: u64) -> u8 {
 }
 
 #[test]
-fn labels_derive_streams_that_do_not_meet() {
+fn labels_derive_distinct_seeds() {
     let root = Seed(7);
     assert_eq!(root.derive("a"), Seed(7).derive("a"));
     let labels = ["", "a", "b", "ab", "ba", "disk/1", "disk/2", "disk/11"];
@@ -39,7 +39,7 @@ fn labels_derive_streams_that_do_not_meet() {
 }
 
 #[test]
-fn a_flush_and_fua_are_durable_and_the_rest_is_not() {
+fn only_flushed_and_fua_writes_are_durable() {
     let (world, disk) = one_disk(1);
     let runtime = Runtime::simulated(1);
     let (d, w) = (disk.clone(), world.clone());
@@ -51,7 +51,7 @@ fn a_flush_and_fua_are_durable_and_the_rest_is_not() {
         let back = d.read(0, IoBuf::zeroed(1536)).await.unwrap();
         assert_eq!((back[0], back[512], back[1024]), (1, 2, 3));
         w.power_cut();
-        // Without power nothing ends, not even within the same poll.
+        // Without power no command completes, not even within the same poll.
         d.write(2048, block(512, 4), true).await.unwrap();
         unreachable!();
     });
@@ -66,7 +66,7 @@ fn a_flush_and_fua_are_durable_and_the_rest_is_not() {
 }
 
 #[test]
-fn a_flush_does_not_cover_what_completes_after_its_issue() {
+fn flush_does_not_cover_writes_that_complete_after_its_issue() {
     for seed in 0..200 {
         let (world, disk) = one_disk(seed);
         let runtime = Runtime::simulated(seed);
@@ -82,9 +82,9 @@ fn a_flush_does_not_cover_what_completes_after_its_issue() {
             w.power_cut();
         });
         drop(runtime);
-        // In flight at the flush's issue: it may be lost, whatever completed first.
+        // The write was in flight at the flush's issue, so it may be lost.
         if world.submitted() == 2 && world.unflushed().is_empty() {
-            continue; // the write happened to complete before the flush was issued
+            continue; // the write completed before the flush was issued
         }
         world.draw_crash_outcome(|_, _| Fate::Lost);
         assert_eq!(stable_byte(&disk, 0), 0);
@@ -92,7 +92,7 @@ fn a_flush_does_not_cover_what_completes_after_its_issue() {
 }
 
 #[test]
-fn a_durable_write_is_not_undone_by_an_older_cached_one() {
+fn durable_write_is_not_undone_by_older_cached_write() {
     let (world, disk) = one_disk(3);
     let runtime = Runtime::simulated(3);
     let (d, w) = (disk.clone(), world.clone());
@@ -104,11 +104,11 @@ fn a_durable_write_is_not_undone_by_an_older_cached_one() {
     drop(runtime);
     world.draw_crash_outcome(|_, _| Fate::Kept);
     let bytes = [0, 512, 1024].map(|at| stable_byte(&disk, at));
-    assert_eq!(bytes, [1, 2, 1], "the cached write came back over the durable one");
+    assert_eq!(bytes, [1, 2, 1], "the cached write replaced the durable one");
 }
 
 #[test]
-fn a_write_in_flight_can_be_torn_at_any_sector() {
+fn write_in_flight_can_be_torn_at_any_sector() {
     let (world, disk) = one_disk(4);
     world.plan_crash(Some(CrashPoint::AfterSubmit(1)));
     let runtime = Runtime::simulated(4);
@@ -133,7 +133,7 @@ fn a_write_in_flight_can_be_torn_at_any_sector() {
 }
 
 #[test]
-fn every_crash_point_stops_where_it_says() {
+fn every_crash_point_stops_at_its_command() {
     let script = |d: Rc<SimDisk>| async move {
         for i in 0..4u64 {
             d.write(i * 512, block(512, 1), true).await.unwrap();
@@ -168,7 +168,7 @@ fn every_crash_point_stops_where_it_says() {
 }
 
 #[test]
-fn a_crash_at_a_flush_comes_when_that_has_had_its_effect() {
+fn crash_after_flush_keeps_what_the_flush_covered() {
     let script = |d: Rc<SimDisk>| async move {
         for i in 0..3u64 {
             d.write(i * 512, block(512, 1), false).await.unwrap();
@@ -184,12 +184,12 @@ fn a_crash_at_a_flush_comes_when_that_has_had_its_effect() {
         assert_eq!(world.flushed(), n);
         world.draw_crash_outcome(|_, _| Fate::Lost);
         let there = (0..3).filter(|i| stable_byte(&disk, i * 512) == 1).count() as u64;
-        assert_eq!(there, n, "what was written before it is there, and nothing else was written");
+        assert_eq!(there, n, "exactly the writes before the flush are durable");
     }
 }
 
 #[test]
-fn a_crash_at_a_time_stops_at_the_next_command() {
+fn crash_at_time_stops_at_the_next_command() {
     let (world, disk) = one_disk(6);
     world.plan_crash(Some(CrashPoint::AtTime(Nanos::from_millis(5).0)));
     let runtime = Runtime::simulated(6);
@@ -202,7 +202,7 @@ fn a_crash_at_a_time_stops_at_the_next_command() {
 }
 
 #[test]
-fn a_hook_runs_at_its_command_and_may_hook_on_again() {
+fn hook_runs_at_its_command_and_may_add_hooks() {
     let (world, disk) = one_disk(9);
     let seen = Rc::new(std::cell::RefCell::new(Vec::new()));
     let (w, s) = (world.clone(), seen.clone());
@@ -220,7 +220,7 @@ fn a_hook_runs_at_its_command_and_may_hook_on_again() {
 }
 
 #[test]
-fn an_abandoned_write_happens_all_the_same_and_late() {
+fn abandoned_write_takes_effect_late() {
     let (_world, disk) = one_disk(7);
     Runtime::simulated(7).block_on(async move {
         let write = disk.write(0, block(512, 5), false);
@@ -231,7 +231,7 @@ fn an_abandoned_write_happens_all_the_same_and_late() {
 }
 
 #[test]
-fn a_discarded_range_reads_as_anything() {
+fn discarded_range_reads_as_zeros_old_data_or_garbage() {
     let mut seen = std::collections::BTreeSet::new();
     for seed in 0..50 {
         let (_world, disk) = one_disk(seed);
@@ -261,7 +261,7 @@ async fn busy(disk: Device, writers: u64) {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_digest_and_another_another() {
+fn equal_seeds_give_equal_digests() {
     let run = |seed| {
         let (world, disk) = one_disk(seed);
         Runtime::simulated(seed).block_on(busy(disk, 5));
@@ -272,7 +272,7 @@ fn the_same_seed_gives_the_same_digest_and_another_another() {
 }
 
 #[test]
-fn a_large_disk_costs_what_is_written() {
+fn disk_memory_grows_with_written_data_only() {
     let world = World::new(Seed(1));
     let disk = SimDisk::new(&world, DiskConfig::flash("big", 1 << 40));
     Runtime::simulated(1).block_on({
@@ -286,7 +286,7 @@ fn a_large_disk_costs_what_is_written() {
     assert!(disk.stable().resident_bytes() <= 16384);
 }
 
-/// What a model of one sector says it may hold after a power cut.
+/// One step of a random script.
 #[derive(Clone, Debug)]
 enum Step {
     Write { sector: u64, sectors: u64, fua: bool },
@@ -303,10 +303,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    // Each sector after a power cut holds its last durable value or a later one, and at some seed
-    // something is lost: the disk keeps its contract, and not more.
+    // After a power cut each sector holds its last durable value or a later one.
     #[test]
-    fn a_power_cut_leaves_what_the_contract_allows(steps in steps(), seed in any::<u64>()) {
+    fn power_cut_leaves_what_the_contract_allows(steps in steps(), seed in any::<u64>()) {
         let (world, disk) = one_disk(seed);
         let runtime = Runtime::simulated(seed);
         let (d, w, script) = (disk.clone(), world.clone(), steps.clone());
@@ -328,7 +327,9 @@ proptest! {
             let mut allowed = vec![0u8];
             for (number, step) in steps.iter().enumerate() {
                 match step {
-                    Step::Write { sector, sectors, fua } if (*sector..sector + sectors).contains(&at) => {
+                    Step::Write { sector, sectors, fua }
+                        if (*sector..sector + sectors).contains(&at) =>
+                    {
                         if *fua {
                             allowed.clear();
                         }
@@ -344,10 +345,10 @@ proptest! {
     }
 
     #[test]
-    fn media_is_an_array_of_bytes(
+    fn media_behaves_like_an_array_of_bytes(
         writes in prop::collection::vec((0u64..560_000, 1usize..20_000, any::<u8>(), 0u8..3), 1..30)
     ) {
-        const SIZE: usize = 580_000; // pages and chunks that are cut short at its end
+        const SIZE: usize = 580_000; // not a multiple of a page or a chunk
         let mut media = Media::new(SIZE as u64);
         let mut model = vec![0u8; SIZE];
         let mut kept = None;
@@ -363,7 +364,7 @@ proptest! {
                     part.fill(*byte);
                 }
                 _ => {
-                    // At a page's start whole pages are shared; a later write must not change them.
+                    // Whole pages are shared with the buffer; a later write must not change it.
                     let at = *at / 4096 * 4096;
                     let bytes: Vec<u8> = (0..*len).map(|i| byte.wrapping_add(i as u8)).collect();
                     media.write_shared(at, &IoBuf::copy_of(&bytes).freeze());
@@ -385,7 +386,11 @@ proptest! {
     }
 
     #[test]
-    fn latencies_stay_within_their_bounds(base in 1u64..1_000_000, span in 0u64..1_000_000, seed in any::<u64>()) {
+    fn latencies_stay_within_bounds(
+        base in 1u64..1_000_000,
+        span in 0u64..1_000_000,
+        seed in any::<u64>(),
+    ) {
         let mut rng = Seed(seed).rng();
         let uniform = Latency::Uniform { min_ns: base, max_ns: base + span };
         let tail = Latency::HeavyTail { base_ns: base, max_ns: base + span };

@@ -1,4 +1,4 @@
-//! Commands that fail, and say so.
+//! Layers whose commands fail with an error.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -10,9 +10,9 @@ use forebay_device::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Rules, Trigger, fail, pass};
+use super::rules::{Rules, Trigger, fail, pass};
 
-/// What a failing command says.
+/// The error of a failing command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Failure {
     /// An input/output error.
@@ -33,39 +33,39 @@ impl Failure {
     }
 }
 
-/// Whether a failing command has its effect all the same: the host cannot know.
+/// Whether a failing command takes effect; the host cannot know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Effect {
-    /// It never reaches the device.
+    /// The command never reaches the device.
     None,
-    /// The device does it, and then says that it failed.
+    /// The device executes the command and then reports a failure.
     Full,
 }
 
-/// Chosen commands fail, once or for good.
+/// Layer: chosen commands fail, once or permanently.
 pub struct Errors {
     inner: Device,
     rules: Rules<(Failure, Effect)>,
 }
 
 impl Errors {
-    /// Without rules: nothing fails.
+    /// A layer without triggers.
     #[must_use]
     pub fn new(inner: Device) -> Rc<Self> {
         Rc::new(Self { inner, rules: Rules::new() })
     }
 
-    /// From now on commands that `trigger` strikes fail.
+    /// Makes the commands that `trigger` strikes fail.
     pub fn add(&self, trigger: Trigger, failure: Failure, effect: Effect) {
         self.rules.add(trigger, (failure, effect));
     }
 
-    /// Takes all rules away.
+    /// Removes all triggers.
     pub fn heal(&self) {
         self.rules.clear();
     }
 
-    /// How many commands failed here.
+    /// How many commands this layer failed.
     #[must_use]
     pub fn struck(&self) -> u64 {
         self.rules.struck.get()
@@ -119,8 +119,7 @@ impl BlockDevice for Errors {
     }
 }
 
-/// A flush fails, and the next one succeeds although nothing was written in between: the trap that
-/// several databases fell into.
+/// Layer: a flush fails, and the next flush succeeds without writing what the first one dropped.
 pub struct FlushErrors {
     inner: Device,
     rules: Rules<()>,
@@ -128,24 +127,24 @@ pub struct FlushErrors {
 }
 
 impl FlushErrors {
-    /// Without rules. `on_failure` runs at each failed flush: let it drop the device's cache
-    /// ([`crate::SimDisk::forget_cached`]) to lose for good what the flush did not write.
+    /// A layer without triggers. `on_failure` runs at each failed flush. To lose the unwritten data
+    /// for good, it drops the device's cache ([`crate::SimDisk::forget_cached`]).
     #[must_use]
     pub fn new(inner: Device, on_failure: impl Fn() + 'static) -> Rc<Self> {
         Rc::new(Self { inner, rules: Rules::new(), on_failure: Box::new(on_failure) })
     }
 
-    /// From now on flushes that `trigger` strikes fail.
+    /// Makes the flushes that `trigger` strikes fail.
     pub fn add(&self, trigger: Trigger) {
         self.rules.add(trigger, ());
     }
 
-    /// Takes all rules away.
+    /// Removes all triggers.
     pub fn heal(&self) {
         self.rules.clear();
     }
 
-    /// How many flushes failed here.
+    /// How many flushes this layer failed.
     #[must_use]
     pub fn struck(&self) -> u64 {
         self.rules.struck.get()
@@ -177,8 +176,8 @@ impl BlockDevice for FlushErrors {
     }
 }
 
-/// The space underneath runs out: new 4 KiB blocks are refused once the budget is spent; blocks
-/// written before can be overwritten, and discards give back.
+/// Layer: a thin device runs out of space. Writes to new 4 KiB blocks fail once the budget is
+/// spent. Blocks that were written before stay writable, and discards return space.
 pub struct NoSpace {
     inner: Device,
     budget_blocks: Cell<Option<u64>>,
@@ -189,15 +188,15 @@ pub struct NoSpace {
 const THIN_BLOCK_BYTES: u64 = 4096;
 
 impl NoSpace {
-    /// Without a limit.
+    /// A layer without a limit.
     #[must_use]
     pub fn new(inner: Device) -> Rc<Self> {
         let (budget_blocks, struck) = (Cell::new(None), Cell::new(0));
         Rc::new(Self { inner, budget_blocks, written: RefCell::default(), struck })
     }
 
-    /// From now on only `bytes` (whole 4 KiB blocks) can be newly written; `None` lifts the limit.
-    /// Blocks written before the first limit count as new.
+    /// Limits newly written blocks to `bytes` in total; `None` removes the limit. Blocks that were
+    /// written before the limit count as new.
     pub fn limit(&self, bytes: Option<u64>) {
         self.budget_blocks.set(bytes.map(|bytes| bytes / THIN_BLOCK_BYTES));
         if bytes.is_none() {
@@ -205,13 +204,13 @@ impl NoSpace {
         }
     }
 
-    /// How many commands were refused.
+    /// How many commands this layer refused.
     #[must_use]
     pub fn struck(&self) -> u64 {
         self.struck.get()
     }
 
-    fn take(&self, offset: u64, len: u64) -> bool {
+    fn allocate(&self, offset: u64, len: u64) -> bool {
         let Some(budget) = self.budget_blocks.get() else { return true };
         let mut written = self.written.borrow_mut();
         let blocks = offset / THIN_BLOCK_BYTES..(offset + len).div_ceil(THIN_BLOCK_BYTES);
@@ -225,12 +224,12 @@ impl NoSpace {
         true
     }
 
-    fn give(&self, offset: u64, len: u64) {
+    fn release(&self, offset: u64, len: u64) {
         let Some(budget) = self.budget_blocks.get() else { return };
         let mut written = self.written.borrow_mut();
         let whole = offset.div_ceil(THIN_BLOCK_BYTES)..(offset + len) / THIN_BLOCK_BYTES;
-        let given = whole.filter(|block| written.remove(block)).count() as u64;
-        self.budget_blocks.set(Some(budget + given));
+        let released = whole.filter(|block| written.remove(block)).count() as u64;
+        self.budget_blocks.set(Some(budget + released));
     }
 
     fn refuse(&self, op: Operation, offset: u64, len: u64) -> DeviceFuture<'_, ()> {
@@ -249,24 +248,24 @@ impl BlockDevice for NoSpace {
     pass!(read);
     pass!(flush);
     fn write(&self, offset: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
-        if !self.take(offset, data.len() as u64) {
+        if !self.allocate(offset, data.len() as u64) {
             return self.refuse(Operation::Write, offset, data.len() as u64);
         }
         self.inner.write(offset, data, fua)
     }
     fn discard(&self, offset: u64, len: u64, fua: bool) -> DeviceFuture<'_, ()> {
-        self.give(offset, len);
+        self.release(offset, len);
         self.inner.discard(offset, len, fua)
     }
     fn write_zeroes(&self, offset: u64, len: u64, options: ZeroOptions) -> DeviceFuture<'_, ()> {
-        if !self.take(offset, len) {
+        if !self.allocate(offset, len) {
             return self.refuse(Operation::WriteZeroes, offset, len);
         }
         self.inner.write_zeroes(offset, len, options)
     }
 }
 
-/// The device disappears, at once or at a command; every command fails until it comes back.
+/// Layer: the device disappears, at once or at a command. Every command fails until it comes back.
 pub struct Gone {
     inner: Device,
     gone: Cell<bool>,
@@ -274,38 +273,38 @@ pub struct Gone {
 }
 
 impl Gone {
-    /// Present.
+    /// A layer whose device is present.
     #[must_use]
     pub fn new(inner: Device) -> Rc<Self> {
         Rc::new(Self { inner, gone: Cell::new(false), rules: Rules::new() })
     }
 
-    /// It disappears now.
+    /// Makes the device disappear.
     pub fn vanish(&self) {
         if !self.gone.replace(true) {
             self.rules.struck.set(self.rules.struck.get() + 1);
         }
     }
 
-    /// It disappears at the command that `trigger` strikes first; with [`Effect::Full`] after that
-    /// command's effect, whose answer is lost.
+    /// Makes the device disappear at the first command that `trigger` strikes. With
+    /// [`Effect::Full`] that command takes effect and its answer is lost.
     pub fn vanish_at(&self, trigger: Trigger, effect: Effect) {
         self.rules.add(trigger, effect);
     }
 
-    /// It is back, with what it held.
+    /// Brings the device back with its contents.
     pub fn come_back(&self) {
         self.rules.clear();
         self.gone.set(false);
     }
 
-    /// Whether it is away.
+    /// True while the device is absent.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.gone.get()
     }
 
-    /// How many times it disappeared.
+    /// How many times the device disappeared.
     #[must_use]
     pub fn struck(&self) -> u64 {
         self.rules.struck.get()
@@ -325,7 +324,7 @@ impl Gone {
                     self.gone.set(true);
                     effect = struck;
                 }
-                // A command in flight when the device goes has its effect, but no answer.
+                // A command in flight when the device disappears takes effect but fails.
                 None => {
                     let call = call();
                     return Box::pin(async move {
@@ -373,26 +372,26 @@ impl BlockDevice for Gone {
     }
 }
 
-/// The device turns read-only, as worn-out flash does.
+/// Layer: the device becomes read-only, as worn-out flash does.
 pub struct ReadOnly {
     inner: Device,
-    on: Cell<bool>,
+    is_read_only: Cell<bool>,
     struck: Cell<u64>,
 }
 
 impl ReadOnly {
-    /// Writable.
+    /// A layer whose device is writable.
     #[must_use]
     pub fn new(inner: Device) -> Rc<Self> {
-        Rc::new(Self { inner, on: Cell::new(false), struck: Cell::new(0) })
+        Rc::new(Self { inner, is_read_only: Cell::new(false), struck: Cell::new(0) })
     }
 
-    /// Turns it on or off.
-    pub fn set(&self, on: bool) {
-        self.on.set(on);
+    /// Makes the device read-only, or writable again.
+    pub fn set_read_only(&self, on: bool) {
+        self.is_read_only.set(on);
     }
 
-    /// How many commands were refused.
+    /// How many commands this layer refused.
     #[must_use]
     pub fn struck(&self) -> u64 {
         self.struck.get()
@@ -405,7 +404,7 @@ impl ReadOnly {
         len: u64,
         call: impl FnOnce() -> DeviceFuture<'a, ()>,
     ) -> DeviceFuture<'a, ()> {
-        if !self.on.get() {
+        if !self.is_read_only.get() {
             return call();
         }
         self.struck.set(self.struck.get() + 1);
@@ -424,7 +423,7 @@ impl BlockDevice for ReadOnly {
     pass!(flush);
     fn geometry(&self) -> Geometry {
         let geometry = self.inner.geometry();
-        Geometry { read_only: geometry.read_only || self.on.get(), ..geometry }
+        Geometry { read_only: geometry.read_only || self.is_read_only.get(), ..geometry }
     }
     fn write(&self, offset: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
         let len = data.len() as u64;

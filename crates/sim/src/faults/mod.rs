@@ -1,195 +1,25 @@
-//! Faults as layers: each wraps one device, does nothing until told to, and counts what it did.
+//! Fault layers: each wraps one block device and breaks chosen commands.
 //!
-//! Every layer's `Rc` is also its handle: keep a clone, and steer the layer while the pool above
-//! uses it. What a layer does is always given resolved (which commands, which bytes), never left
-//! to hidden chance, so that a record of the calls replays the faults.
+//! What enters: block commands, and calls that arm a fault. What leaves: the wrapped device's
+//! answers, or the fault's.
+//! What always holds: a layer does nothing until it is armed, and counts its strikes. A fault names
+//! its commands, bytes and seeds, so a record of the calls replays it.
+//! Who calls: the proof harness and tests. They keep a clone of a layer's `Rc` to arm it while the
+//! pool uses it as a device.
 
 mod errors;
 mod rot;
+mod rules;
 mod stack;
 mod timing;
 mod writes;
 
-use std::cell::{Cell, RefCell};
-
-use forebay_device::{DeviceError, ErrorKind, Operation};
-use serde::{Deserialize, Serialize};
-
 pub use errors::{Effect, Errors, Failure, FlushErrors, Gone, NoSpace, ReadOnly};
 pub use rot::BitRot;
+pub use rules::{Ops, Trigger};
 pub use stack::{Fault, FaultCounts, Stack};
 pub use timing::{Hung, LyingFlush, Slow};
 pub use writes::{LostWrites, Misdirected, Tear, TornWrites};
-
-/// A set of kinds of commands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ops(pub u8);
-
-impl Ops {
-    /// Reads.
-    pub const READ: Ops = Ops(1);
-    /// Writes and write-zeroes.
-    pub const WRITE: Ops = Ops(2);
-    /// Flushes.
-    pub const FLUSH: Ops = Ops(4);
-    /// Discards.
-    pub const DISCARD: Ops = Ops(8);
-    /// All of them.
-    pub const ALL: Ops = Ops(15);
-
-    /// Both sets.
-    #[must_use]
-    pub const fn and(self, other: Ops) -> Ops {
-        Ops(self.0 | other.0)
-    }
-
-    /// Whether `operation` is in the set.
-    #[must_use]
-    pub fn has(self, operation: Operation) -> bool {
-        let bit = match operation {
-            Operation::Read => Self::READ,
-            Operation::Write | Operation::WriteZeroes => Self::WRITE,
-            Operation::Flush => Self::FLUSH,
-            Operation::Discard => Self::DISCARD,
-            Operation::Open | Operation::Allocation => Ops(0),
-        };
-        self.0 & bit.0 != 0
-    }
-}
-
-/// Which commands a fault strikes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Trigger {
-    /// Kinds of commands.
-    pub ops: Ops,
-    /// First byte of the range that a command must touch. Flushes touch every range.
-    pub from_bytes: u64,
-    /// End of that range.
-    pub to_bytes: u64,
-    /// How many that match are spared first.
-    pub skip: u64,
-    /// How many are struck then.
-    pub times: u64,
-}
-
-impl Trigger {
-    /// Every command of these kinds, for good.
-    #[must_use]
-    pub const fn always(ops: Ops) -> Self {
-        Self { ops, from_bytes: 0, to_bytes: u64::MAX, skip: 0, times: u64::MAX }
-    }
-
-    /// The next command of these kinds.
-    #[must_use]
-    pub const fn once(ops: Ops) -> Self {
-        Self { times: 1, ..Self::always(ops) }
-    }
-
-    /// The same, after sparing `skip` that match.
-    #[must_use]
-    pub const fn after(self, skip: u64) -> Self {
-        Self { skip, ..self }
-    }
-
-    /// The same, only for commands that touch this range.
-    #[must_use]
-    pub const fn within(self, from_bytes: u64, to_bytes: u64) -> Self {
-        Self { from_bytes, to_bytes, ..self }
-    }
-
-    /// Whether this command is struck; counts it.
-    fn strikes(&mut self, operation: Operation, offset_bytes: u64, len_bytes: u64) -> bool {
-        let touches = operation == Operation::Flush
-            || (offset_bytes < self.to_bytes && offset_bytes + len_bytes > self.from_bytes);
-        if self.times == 0 || !self.ops.has(operation) || !touches {
-            return false;
-        }
-        if self.skip > 0 {
-            self.skip -= 1;
-            return false;
-        }
-        if self.times != u64::MAX {
-            self.times -= 1;
-        }
-        true
-    }
-}
-
-/// Triggers with what each does, and a count of strikes.
-struct Rules<T> {
-    rules: RefCell<Vec<(Trigger, T)>>,
-    struck: Cell<u64>,
-}
-
-impl<T: Copy> Rules<T> {
-    fn new() -> Self {
-        Self { rules: RefCell::default(), struck: Cell::new(0) }
-    }
-
-    fn add(&self, trigger: Trigger, what: T) {
-        self.rules.borrow_mut().push((trigger, what));
-    }
-
-    fn clear(&self) {
-        self.rules.borrow_mut().clear();
-    }
-
-    fn is_empty(&self) -> bool {
-        self.rules.borrow().is_empty()
-    }
-
-    /// What strikes this command, if anything: the first rule that does.
-    fn strike(&self, operation: Operation, offset_bytes: u64, len_bytes: u64) -> Option<T> {
-        let mut rules = self.rules.borrow_mut();
-        let struck = rules.iter_mut().find_map(|(rule, what)| {
-            rule.strikes(operation, offset_bytes, len_bytes).then_some(*what)
-        });
-        if struck.is_some() {
-            self.struck.set(self.struck.get() + 1);
-            rules.retain(|(rule, _)| rule.times > 0);
-        }
-        struck
-    }
-}
-
-fn fail(name: &str, op: Operation, offset: u64, len: u64, kind: ErrorKind) -> DeviceError {
-    DeviceError::new(name, op, offset, len, kind)
-}
-
-/// The methods of a layer that it passes on unchanged.
-macro_rules! pass {
-    (name) => {
-        fn name(&self) -> &str {
-            self.inner.name()
-        }
-    };
-    (geometry) => {
-        fn geometry(&self) -> Geometry {
-            self.inner.geometry()
-        }
-    };
-    (allocation) => {
-        fn allocation(&self, offset: u64, len: u64) -> DeviceFuture<'_, Vec<Allocation>> {
-            self.inner.allocation(offset, len)
-        }
-    };
-    (read) => {
-        fn read(&self, offset_bytes: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
-            self.inner.read(offset_bytes, buf)
-        }
-    };
-    (flush) => {
-        fn flush(&self) -> DeviceFuture<'_, ()> {
-            self.inner.flush()
-        }
-    };
-    (discard) => {
-        fn discard(&self, offset: u64, len: u64, fua: bool) -> DeviceFuture<'_, ()> {
-            self.inner.discard(offset, len, fua)
-        }
-    };
-}
-use pass;
 
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! Bits that flip at rest.
+//! Layer of bit rot: bits that flip at rest.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -8,10 +8,9 @@ use forebay_device::{
     Allocation, BlockDevice, Device, DeviceFuture, Geometry, IoBuf, IoBytes, ZeroOptions,
 };
 
-use super::pass;
-use crate::Rng;
+use super::rules::pass;
 
-/// Chosen bytes read with bits flipped, until something is written over them.
+/// Layer: chosen bytes read with flipped bits until a write replaces them.
 pub struct BitRot {
     inner: Device,
     flips: RefCell<BTreeMap<u64, u8>>,
@@ -20,7 +19,7 @@ pub struct BitRot {
 }
 
 impl BitRot {
-    /// Sound.
+    /// A layer without rot.
     #[must_use]
     pub fn new(inner: Device) -> Rc<Self> {
         let (struck, seen) = (Cell::new(0), Cell::new(0));
@@ -33,29 +32,7 @@ impl BitRot {
         self.struck.set(self.struck.get() + 1);
     }
 
-    /// Flips one bit in each of `count` places of a range. Returns places and masks, resolved.
-    pub fn flip_randomly(
-        &self,
-        from_bytes: u64,
-        to_bytes: u64,
-        count: u64,
-        rng: &mut Rng,
-    ) -> Vec<(u64, u8)> {
-        let flips: Vec<(u64, u8)> = (0..count)
-            .map(|_| (rng.between(from_bytes, to_bytes - 1), 1 << rng.below(8)))
-            .collect();
-        for (offset, mask) in &flips {
-            self.flip(*offset, *mask);
-        }
-        flips
-    }
-
-    /// All bits are right again.
-    pub fn heal(&self) {
-        self.flips.borrow_mut().clear();
-    }
-
-    /// How many bytes were ever flipped.
+    /// How many bytes were flipped so far.
     #[must_use]
     pub fn struck(&self) -> u64 {
         self.struck.get()
@@ -67,13 +44,7 @@ impl BitRot {
         self.seen.get()
     }
 
-    /// Bytes that are flipped now.
-    #[must_use]
-    pub fn remaining(&self) -> u64 {
-        self.flips.borrow().len() as u64
-    }
-
-    fn written(&self, offset: u64, len: u64) {
+    fn forget_flips(&self, offset: u64, len: u64) {
         let mut flips = self.flips.borrow_mut();
         if flips.is_empty() {
             return;
@@ -108,15 +79,15 @@ impl BlockDevice for BitRot {
         })
     }
     fn write(&self, offset: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
-        self.written(offset, data.len() as u64);
+        self.forget_flips(offset, data.len() as u64);
         self.inner.write(offset, data, fua)
     }
     fn discard(&self, offset: u64, len: u64, fua: bool) -> DeviceFuture<'_, ()> {
-        self.written(offset, len);
+        self.forget_flips(offset, len);
         self.inner.discard(offset, len, fua)
     }
     fn write_zeroes(&self, offset: u64, len: u64, options: ZeroOptions) -> DeviceFuture<'_, ()> {
-        self.written(offset, len);
+        self.forget_flips(offset, len);
         self.inner.write_zeroes(offset, len, options)
     }
 }

@@ -1,4 +1,4 @@
-//! All layers over one device, and faults as values that can be written down.
+//! A device under every fault layer, and faults as serializable values.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -9,15 +9,16 @@ use forebay_device::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{
-    BitRot, Effect, Errors, Failure, FlushErrors, Gone, Hung, LostWrites, LyingFlush, Misdirected,
-    NoSpace, Ops, ReadOnly, Slow, Tear, TornWrites, Trigger, pass,
-};
+use super::errors::{Effect, Errors, Failure, FlushErrors, Gone, NoSpace, ReadOnly};
+use super::rot::BitRot;
+use super::rules::{Ops, Trigger, pass};
+use super::timing::{Hung, LyingFlush, Slow};
+use super::writes::{LostWrites, Misdirected, Tear, TornWrites};
 use crate::{Latency, Seed};
 
-/// One fault, resolved: applying the same values to the same stack does the same.
+/// One fault, resolved: equal faults on equal stacks have equal effects.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs)] // the fields are those of the layer's method that each calls
+#[allow(missing_docs)] // each field is an argument of the layer's method that the variant calls
 pub enum Fault {
     /// [`TornWrites::add`].
     Torn { trigger: Trigger, tear: Tear },
@@ -27,20 +28,20 @@ pub enum Fault {
     Misdirected { trigger: Trigger, to_bytes: u64 },
     /// [`BitRot::flip`].
     Rot { offset_bytes: u64, mask: u8 },
-    /// [`BitRot::flip`] in what was written there by the `back`-th write before the last one, so
-    /// far behind its beginning; nowhere when there were not so many.
-    RotLately { back: u64, permille: u64, mask: u8 },
+    /// [`BitRot::flip`] within a recent write: the `back`-th before the last, at `permille` of its
+    /// length. No effect when there were fewer writes.
+    RotRecent { back: u64, permille: u64, mask: u8 },
     /// [`Errors::add`].
     Error { trigger: Trigger, failure: Failure, effect: Effect },
     /// [`FlushErrors::add`].
     FlushError { trigger: Trigger },
-    /// [`LyingFlush::set`].
+    /// [`LyingFlush::set_lying`].
     LyingFlush { on: bool },
-    /// [`Slow::set`].
+    /// [`Slow::set_delay`].
     Slow { ops: Ops, latency: Latency },
     /// [`Hung::hang`].
     Hung { ops: Ops },
-    /// [`Hung::hang`], for so long, or until the power goes: whoever injects it sees to that.
+    /// [`Hung::hang`] for a time, or until the power fails. The caller ends it.
     Stuck { ops: Ops, for_secs: Option<u64> },
     /// [`NoSpace::limit`].
     NoSpace { limit_bytes: u64 },
@@ -50,40 +51,15 @@ pub enum Fault {
     GoneAt { trigger: Trigger, effect: Effect },
     /// [`Gone::come_back`].
     Back,
-    /// [`ReadOnly::set`].
+    /// [`ReadOnly::set_read_only`].
     ReadOnly { on: bool },
     /// [`Stack::heal`].
     Heal,
 }
 
-impl Fault {
-    /// The name of its kind, for summaries.
-    #[must_use]
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Fault::Torn { .. } => "torn",
-            Fault::Lost { .. } => "lost",
-            Fault::Misdirected { .. } => "misdirected",
-            Fault::Rot { .. } | Fault::RotLately { .. } => "rot",
-            Fault::Error { trigger, .. } if trigger.times == u64::MAX => "error for good",
-            Fault::Error { .. } => "error once",
-            Fault::FlushError { .. } => "flush error",
-            Fault::LyingFlush { .. } => "lying flush",
-            Fault::Slow { .. } => "slow",
-            Fault::Hung { .. } => "hung",
-            Fault::Stuck { .. } => "stuck",
-            Fault::NoSpace { .. } => "no space",
-            Fault::Gone | Fault::GoneAt { .. } => "gone",
-            Fault::Back => "back",
-            Fault::ReadOnly { .. } => "read-only",
-            Fault::Heal => "heal",
-        }
-    }
-}
-
 /// How often each layer of a stack struck.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs)] // one per layer, named as it is
+#[allow(missing_docs)] // one count for each layer
 pub struct FaultCounts {
     pub torn: u64,
     pub lost: u64,
@@ -100,7 +76,7 @@ pub struct FaultCounts {
     pub read_only: u64,
 }
 
-/// A device under every layer, from the outside in: gone, hung, slow, read-only, no space, errors,
+/// A device under every layer. From the outside in: gone, hung, slow, read-only, no space, errors,
 /// flush errors, lying flush, torn, lost, misdirected, rot.
 pub struct Stack {
     inner: Device,
@@ -116,15 +92,15 @@ pub struct Stack {
     lost: Rc<LostWrites>,
     misdirected: Rc<Misdirected>,
     rot: Rc<BitRot>,
-    /// Offset and length of the last writes.
-    written: RefCell<VecDeque<(u64, u64)>>,
+    /// Offset and length of the most recent writes.
+    recent_writes: RefCell<VecDeque<(u64, u64)>>,
 }
 
-/// How many writes a stack remembers.
-const REMEMBERED: usize = 64;
+/// How many recent writes a stack remembers.
+const RECENT_WRITES: usize = 64;
 
 impl Stack {
-    /// All layers over `device`, none of them active. `seed` is for delays; `on_flush_failure` as
+    /// All layers over `device`, none of them armed. `seed` draws delays; `on_flush_failure` is as
     /// in [`FlushErrors::new`].
     #[must_use]
     pub fn new(device: Device, seed: Seed, on_flush_failure: impl Fn() + 'static) -> Rc<Self> {
@@ -154,19 +130,19 @@ impl Stack {
             lost,
             misdirected,
             rot,
-            written: RefCell::default(),
+            recent_writes: RefCell::default(),
         })
     }
 
-    /// Makes `fault` so.
+    /// Arms `fault`.
     pub fn inject(&self, fault: &Fault) {
         match *fault {
             Fault::Torn { trigger, tear } => self.torn.add(trigger, tear),
             Fault::Lost { trigger } => self.lost.add(trigger),
             Fault::Misdirected { trigger, to_bytes } => self.misdirected.add(trigger, to_bytes),
             Fault::Rot { offset_bytes, mask } => self.rot.flip(offset_bytes, mask),
-            Fault::RotLately { back, permille, mask } => {
-                let written = self.written.borrow();
+            Fault::RotRecent { back, permille, mask } => {
+                let written = self.recent_writes.borrow();
                 let at = written.len().checked_sub(1 + back as usize);
                 if let Some((offset, len)) = at.map(|at| written[at]) {
                     self.rot.flip(offset + len * permille.min(999) / 1000, mask);
@@ -174,51 +150,45 @@ impl Stack {
             }
             Fault::Error { trigger, failure, effect } => self.errors.add(trigger, failure, effect),
             Fault::FlushError { trigger } => self.flush_errors.add(trigger),
-            Fault::LyingFlush { on } => self.lying.set(on),
-            Fault::Slow { ops, latency } => self.slow.set(Some((ops, latency))),
+            Fault::LyingFlush { on } => self.lying.set_lying(on),
+            Fault::Slow { ops, latency } => self.slow.set_delay(Some((ops, latency))),
             Fault::Hung { ops } | Fault::Stuck { ops, .. } => self.hung.hang(ops),
             Fault::NoSpace { limit_bytes } => self.no_space.limit(Some(limit_bytes)),
             Fault::Gone => self.gone.vanish(),
             Fault::GoneAt { trigger, effect } => self.gone.vanish_at(trigger, effect),
             Fault::Back => self.gone.come_back(),
-            Fault::ReadOnly { on } => self.read_only.set(on),
+            Fault::ReadOnly { on } => self.read_only.set_read_only(on),
             Fault::Heal => self.heal(),
         }
     }
 
-    /// Ends what goes on failing: errors, delays, hangs, lies, limits, absence, and rules that
-    /// wait. Damage that was done stays: rot, lost, torn and misdirected writes.
+    /// Disarms every layer: errors, delays, hangs, lies, limits, absence and waiting triggers.
+    /// Damage stays: rot, lost, torn and misdirected writes.
     pub fn heal(&self) {
         self.gone.come_back();
         self.hung.release();
-        self.slow.set(None);
-        self.read_only.set(false);
+        self.slow.set_delay(None);
+        self.read_only.set_read_only(false);
         self.no_space.limit(None);
         self.errors.heal();
         self.flush_errors.heal();
-        self.lying.set(false);
+        self.lying.set_lying(false);
         self.torn.heal();
         self.lost.heal();
         self.misdirected.disarm();
     }
 
-    /// Ends delays and hangs only.
+    /// Ends delays and hangs.
     pub fn calm(&self) {
         self.hung.release();
-        self.slow.set(None);
+        self.slow.set_delay(None);
     }
 
-    /// Whether the device is away.
+    /// True when a recent write covers the byte at `offset_bytes`.
     #[must_use]
-    pub fn is_gone(&self) -> bool {
-        self.gone.is_gone()
-    }
-
-    /// Whether one of the last writes that it was given covers the byte at `offset_bytes`.
-    #[must_use]
-    pub fn wrote_lately(&self, offset_bytes: u64) -> bool {
+    pub fn wrote_recently(&self, offset_bytes: u64) -> bool {
         let covers = |(at, len): &(u64, u64)| (*at..at + len).contains(&offset_bytes);
-        self.written.borrow().iter().any(covers)
+        self.recent_writes.borrow().iter().any(covers)
     }
 
     /// How often each layer struck.
@@ -250,8 +220,8 @@ impl BlockDevice for Stack {
     pass!(flush);
     pass!(discard);
     fn write(&self, offset: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
-        let mut written = self.written.borrow_mut();
-        if written.len() == REMEMBERED {
+        let mut written = self.recent_writes.borrow_mut();
+        if written.len() == RECENT_WRITES {
             written.pop_front();
         }
         written.push_back((offset, data.len() as u64));

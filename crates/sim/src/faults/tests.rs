@@ -28,7 +28,7 @@ fn run<F: std::future::Future<Output = ()> + 'static>(future: F) {
 }
 
 #[test]
-fn an_error_strikes_once_by_kind_and_range_and_a_later_command_succeeds() {
+fn error_strikes_once_by_kind_and_range() {
     run(async {
         let errors = Errors::new(memory());
         let rule = Trigger::once(Ops::WRITE).within(4096, 8192).after(1);
@@ -38,14 +38,14 @@ fn an_error_strikes_once_by_kind_and_range_and_a_later_command_succeeds() {
         assert_eq!(first(&*errors, 4096).await, 1);
         let error = errors.write(3584, block(1024, 2), false).await.unwrap_err();
         assert_eq!((error.kind, error.offset_bytes), (ErrorKind::Os { errno: 5 }, 3584));
-        assert_eq!(first(&*errors, 4096).await, 1, "a write without effect had one");
+        assert_eq!(first(&*errors, 4096).await, 1, "the failed write took effect");
         errors.write(4096, block(512, 3), false).await.unwrap();
         assert_eq!(errors.struck(), 1);
     });
 }
 
 #[test]
-fn an_error_can_come_after_the_effect_and_can_last() {
+fn error_after_effect_lasts_until_healed() {
     run(async {
         let errors = Errors::new(memory());
         errors.add(Trigger::always(Ops::WRITE), Failure::NoSpace, Effect::Full);
@@ -60,7 +60,7 @@ fn an_error_can_come_after_the_effect_and_can_last() {
 }
 
 #[test]
-fn a_failed_flush_is_followed_by_one_that_proves_nothing() {
+fn flush_after_failed_flush_does_not_write_dropped_data() {
     let world = World::new(Seed(1));
     let disk = SimDisk::new(&world, DiskConfig::flash("d", 1 << 20));
     let runtime = Runtime::simulated(1);
@@ -72,25 +72,25 @@ fn a_failed_flush_is_followed_by_one_that_proves_nothing() {
         flushes.write(0, block(512, 1), false).await.unwrap();
         assert!(flushes.flush().await.is_err());
         flushes.flush().await.unwrap();
-        assert_eq!(first(&*flushes, 0).await, 1, "it is still read from the cache");
+        assert_eq!(first(&*flushes, 0).await, 1, "reads still see the cache");
         w.power_cut();
     });
     drop(runtime);
     world.draw_crash_outcome(|_, _| Fate::Kept);
     let mut byte = [9];
     disk.stable().read(0, &mut byte);
-    assert_eq!(byte[0], 0, "the second flush wrote what the first had lost");
+    assert_eq!(byte[0], 0, "the second flush wrote the data that the first had dropped");
 }
 
 #[test]
-fn a_lying_flush_makes_nothing_durable() {
+fn lying_flush_makes_nothing_durable() {
     let world = World::new(Seed(1));
     let disk = SimDisk::new(&world, DiskConfig::flash("d", 1 << 20));
     let runtime = Runtime::simulated(1);
     let (d, w) = (disk.clone(), world.clone());
     runtime.run(async move {
         let lying = LyingFlush::new(d);
-        lying.set(true);
+        lying.set_lying(true);
         lying.write(0, block(512, 1), true).await.unwrap();
         lying.flush().await.unwrap();
         assert_eq!(lying.struck(), 2);
@@ -101,7 +101,7 @@ fn a_lying_flush_makes_nothing_durable() {
 }
 
 #[test]
-fn a_lost_write_is_acknowledged_and_not_there() {
+fn lost_write_is_acknowledged_and_absent() {
     run(async {
         let lost = LostWrites::new(memory());
         lost.add(Trigger::once(Ops::WRITE));
@@ -112,7 +112,7 @@ fn a_lost_write_is_acknowledged_and_not_there() {
 }
 
 #[test]
-fn a_misdirected_write_damages_two_places_until_written_or_healed() {
+fn misdirected_write_damages_two_places_until_overwritten() {
     run(async {
         let astray = Misdirected::new(memory());
         for at in [0, 8192] {
@@ -123,13 +123,13 @@ fn a_misdirected_write_damages_two_places_until_written_or_healed() {
         assert_eq!((first(&*astray, 0).await, first(&*astray, 8192).await), (1, 2));
         astray.write(8192, block(512, 3), false).await.unwrap();
         assert_eq!((first(&*astray, 8192).await, first(&*astray, 8704).await), (3, 2));
-        astray.heal();
-        assert_eq!((first(&*astray, 0).await, first(&*astray, 8704).await), (2, 1));
+        astray.write(0, block(1024, 4), false).await.unwrap();
+        assert_eq!((first(&*astray, 0).await, first(&*astray, 8704).await), (4, 2));
     });
 }
 
 #[test]
-fn rot_lasts_until_written_over() {
+fn rot_lasts_until_overwritten() {
     run(async {
         let rot = BitRot::new(memory());
         rot.flip(700, 0x10);
@@ -138,27 +138,27 @@ fn rot_lasts_until_written_over() {
         assert_eq!(back.iter().filter(|b| **b != 0).count(), 1);
         rot.write(512, block(512, 0), false).await.unwrap();
         assert!(rot.read(512, IoBuf::zeroed(512)).await.unwrap().iter().all(|b| *b == 0));
-        assert_eq!((rot.seen(), rot.remaining()), (1, 0));
+        assert_eq!(rot.seen(), 1);
     });
 }
 
 #[test]
-fn rot_of_what_was_written_lately_strikes_that_write_or_nothing() {
+fn rot_of_recent_write_strikes_only_that_write() {
     run(async {
         let stack = Stack::new(memory(), Seed(1), || ());
         for at in [0, 8192, 65536] {
             stack.write(at, block(4096, 7), true).await.unwrap();
         }
-        stack.inject(&Fault::RotLately { back: 1, permille: 500, mask: 1 });
+        stack.inject(&Fault::RotRecent { back: 1, permille: 500, mask: 1 });
         assert_eq!(first(&*stack, 8192 + 2048).await, 6);
         assert_eq!((first(&*stack, 2048).await, first(&*stack, 65536 + 2048).await), (7, 7));
-        stack.inject(&Fault::RotLately { back: 3, permille: 0, mask: 1 });
-        assert_eq!(stack.counts().rot_bytes, 1, "there were no four writes");
+        stack.inject(&Fault::RotRecent { back: 3, permille: 0, mask: 1 });
+        assert_eq!(stack.counts().rot_bytes, 1, "there were fewer than four writes");
     });
 }
 
 #[test]
-fn a_device_goes_before_or_after_the_effect_and_comes_back() {
+fn device_disappears_before_or_after_effect_and_comes_back() {
     run(async {
         for (effect, found) in [(Effect::None, 0), (Effect::Full, 1)] {
             let gone = Gone::new(memory());
@@ -173,7 +173,7 @@ fn a_device_goes_before_or_after_the_effect_and_comes_back() {
 }
 
 #[test]
-fn a_hung_command_waits_for_its_release_and_a_slow_one_for_its_time() {
+fn hung_command_waits_for_release_and_slow_command_for_delay() {
     run(async {
         let slow = Slow::new(memory(), Seed(1));
         let hung = Hung::new(slow.clone());
@@ -187,7 +187,7 @@ fn a_hung_command_waits_for_its_release_and_a_slow_one_for_its_time() {
         assert_eq!(first(&*hung, 0).await, 0);
         hung.release();
         write.await.unwrap();
-        slow.set(Some((Ops::READ, Latency::Constant { ns: 5_000_000 })));
+        slow.set_delay(Some((Ops::READ, Latency::Constant { ns: 5_000_000 })));
         let begun = rt::now();
         assert_eq!(first(&*hung, 0).await, 1);
         assert_eq!(rt::now().since(begun), Nanos::from_millis(5));
@@ -195,7 +195,7 @@ fn a_hung_command_waits_for_its_release_and_a_slow_one_for_its_time() {
 }
 
 #[test]
-fn space_runs_out_for_new_blocks_only_and_discards_give_back() {
+fn no_space_refuses_new_blocks_only_and_discard_returns_space() {
     run(async {
         let thin = NoSpace::new(memory());
         thin.limit(Some(8192));
@@ -209,19 +209,42 @@ fn space_runs_out_for_new_blocks_only_and_discards_give_back() {
 }
 
 #[test]
-fn a_read_only_device_says_so() {
+fn read_only_device_refuses_writes() {
     run(async {
         let device = ReadOnly::new(memory());
-        device.set(true);
+        device.set_read_only(true);
         assert!(device.geometry().read_only);
         let error = device.write(0, block(512, 1), false).await.unwrap_err();
         assert_eq!(error.kind, ErrorKind::ReadOnly);
     });
 }
 
+fn faults() -> Vec<Fault> {
+    let (once, always) = (Trigger::once(Ops::WRITE), Trigger::always(Ops::ALL));
+    vec![
+        Fault::Torn { trigger: once, tear: Tear::Prefix { sectors: 1 } },
+        Fault::Lost { trigger: once },
+        Fault::Misdirected { trigger: once, to_bytes: 4096 },
+        Fault::Rot { offset_bytes: 5, mask: 3 },
+        Fault::RotRecent { back: 0, permille: 999, mask: 4 },
+        Fault::Error { trigger: always, failure: Failure::Eio, effect: Effect::None },
+        Fault::FlushError { trigger: Trigger::always(Ops::FLUSH) },
+        Fault::LyingFlush { on: true },
+        Fault::Slow { ops: Ops::ALL, latency: Latency::Constant { ns: 1000 } },
+        Fault::NoSpace { limit_bytes: 512 },
+        Fault::Gone,
+        Fault::GoneAt { trigger: Trigger::once(Ops::READ), effect: Effect::Full },
+        Fault::ReadOnly { on: true },
+    ]
+}
+
 proptest! {
     #[test]
-    fn a_torn_write_keeps_whole_sectors_of_old_or_new(sectors in 1usize..20, seed in any::<u64>(), prefix in any::<bool>()) {
+    fn torn_write_keeps_whole_sectors(
+        sectors in 1usize..20,
+        seed in any::<u64>(),
+        prefix in any::<bool>(),
+    ) {
         Runtime::simulated(seed).block_on(async move {
             let torn = TornWrites::new(memory());
             let kept = seed % 20;
@@ -239,33 +262,16 @@ proptest! {
         });
     }
 
-    // A stack without faults is the device; after any faults and a heal, writing everything again
-    // makes it right again.
+    // After any faults and a heal, writing every byte again makes reads correct.
     #[test]
-    fn a_stack_heals(seed in any::<u64>()) {
+    fn healed_stack_reads_back_what_is_written(seed in any::<u64>()) {
         Runtime::simulated(seed).block_on(async move {
             let mut rng = Seed(seed).rng();
             let stack = Stack::new(memory(), Seed(seed), || ());
-            let faults = [
-                Fault::Torn { trigger: Trigger::once(Ops::WRITE), tear: Tear::Prefix { sectors: 1 } },
-                Fault::Lost { trigger: Trigger::once(Ops::WRITE) },
-                Fault::Misdirected { trigger: Trigger::once(Ops::WRITE), to_bytes: 4096 },
-                Fault::Rot { offset_bytes: 5, mask: 3 },
-                Fault::RotLately { back: 0, permille: 999, mask: 4 },
-                Fault::Error { trigger: Trigger::always(Ops::ALL), failure: Failure::Eio, effect: Effect::None },
-                Fault::FlushError { trigger: Trigger::always(Ops::FLUSH) },
-                Fault::LyingFlush { on: true },
-                Fault::Slow { ops: Ops::ALL, latency: Latency::Constant { ns: 1000 } },
-                Fault::NoSpace { limit_bytes: 512 },
-                Fault::Gone,
-                Fault::GoneAt { trigger: Trigger::once(Ops::READ), effect: Effect::Full },
-                Fault::ReadOnly { on: true },
-            ];
+            let faults = faults();
             for _ in 0..rng.below(6) {
                 let fault = rng.pick(&faults).clone();
-                let text = format!("{fault:?}");
                 stack.inject(&fault);
-                assert!(!text.is_empty() && !fault.kind().is_empty());
                 let _ = stack.write(0, block(4096, 7), false).await;
                 let _ = stack.flush().await;
             }

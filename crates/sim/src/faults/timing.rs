@@ -1,4 +1,4 @@
-//! Commands that take too long, for ever, or lie about being done.
+//! Layers whose commands are slow, hang, or are acknowledged too early.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -9,10 +9,10 @@ use forebay_device::{
 use forebay_rt as rt;
 use forebay_units::Nanos;
 
-use super::{Ops, pass};
+use super::rules::{Ops, pass};
 use crate::{Latency, Rng, Seed};
 
-/// Adds time before chosen commands.
+/// Layer: chosen commands start late.
 pub struct Slow {
     inner: Device,
     delay: Cell<Option<(Ops, Latency)>>,
@@ -21,19 +21,19 @@ pub struct Slow {
 }
 
 impl Slow {
-    /// As quick as `inner`; delays will follow from `seed`.
+    /// A layer without delay. `seed` draws later delays.
     #[must_use]
     pub fn new(inner: Device, seed: Seed) -> Rc<Self> {
         let (delay, rng, struck) = (Cell::new(None), RefCell::new(seed.rng()), Cell::new(0));
         Rc::new(Self { inner, delay, rng, struck })
     }
 
-    /// Delays commands of these kinds from now on; `None` ends it.
-    pub fn set(&self, delay: Option<(Ops, Latency)>) {
+    /// Delays commands of these kinds; `None` ends the delay.
+    pub fn set_delay(&self, delay: Option<(Ops, Latency)>) {
         self.delay.set(delay);
     }
 
-    /// How many commands were delayed.
+    /// How many commands this layer delayed.
     #[must_use]
     pub fn struck(&self) -> u64 {
         self.struck.get()
@@ -80,7 +80,7 @@ impl BlockDevice for Slow {
     }
 }
 
-/// Chosen commands hang until they are released; then they go to the device.
+/// Layer: chosen commands hang until release; then they reach the device.
 pub struct Hung {
     inner: Device,
     ops: Cell<Ops>,
@@ -89,25 +89,25 @@ pub struct Hung {
 }
 
 impl Hung {
-    /// Not hanging.
+    /// A layer that hangs no command.
     #[must_use]
     pub fn new(inner: Device) -> Rc<Self> {
         let released = rt::sync::Notify::new();
         Rc::new(Self { inner, ops: Cell::new(Ops(0)), released, struck: Cell::new(0) })
     }
 
-    /// Commands of these kinds hang from now on.
+    /// Makes commands of these kinds hang.
     pub fn hang(&self, ops: Ops) {
         self.ops.set(ops);
     }
 
-    /// Lets all that hang go on, and nothing hang any more.
+    /// Releases the commands that hang, and lets later ones pass.
     pub fn release(&self) {
         self.ops.set(Ops(0));
         self.released.notify_all();
     }
 
-    /// How many commands hung.
+    /// How many commands hung in this layer.
     #[must_use]
     pub fn struck(&self) -> u64 {
         self.struck.get()
@@ -151,36 +151,36 @@ impl BlockDevice for Hung {
     }
 }
 
-/// Flushes do nothing and FUA is not honoured, while both are acknowledged.
+/// Layer: flushes do nothing and FUA is ignored, while both are acknowledged.
 pub struct LyingFlush {
     inner: Device,
-    lies: Cell<bool>,
+    is_lying: Cell<bool>,
     struck: Cell<u64>,
 }
 
 impl LyingFlush {
-    /// Honest.
+    /// A layer that passes flushes and FUA on.
     #[must_use]
     pub fn new(inner: Device) -> Rc<Self> {
-        Rc::new(Self { inner, lies: Cell::new(false), struck: Cell::new(0) })
+        Rc::new(Self { inner, is_lying: Cell::new(false), struck: Cell::new(0) })
     }
 
     /// Starts or stops lying.
-    pub fn set(&self, lies: bool) {
-        self.lies.set(lies);
+    pub fn set_lying(&self, is_lying: bool) {
+        self.is_lying.set(is_lying);
     }
 
-    /// How many flushes and FUAs were lied about.
+    /// How many flushes and FUA flags this layer ignored.
     #[must_use]
     pub fn struck(&self) -> u64 {
         self.struck.get()
     }
 
-    fn honest(&self, fua: bool) -> bool {
-        if fua && self.lies.get() {
+    fn effective_fua(&self, fua: bool) -> bool {
+        if fua && self.is_lying.get() {
             self.struck.set(self.struck.get() + 1);
         }
-        fua && !self.lies.get()
+        fua && !self.is_lying.get()
     }
 }
 
@@ -190,10 +190,10 @@ impl BlockDevice for LyingFlush {
     pass!(allocation);
     pass!(read);
     fn write(&self, offset: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
-        self.inner.write(offset, data, self.honest(fua))
+        self.inner.write(offset, data, self.effective_fua(fua))
     }
     fn flush(&self) -> DeviceFuture<'_, ()> {
-        if !self.lies.get() {
+        if !self.is_lying.get() {
             return self.inner.flush();
         }
         self.struck.set(self.struck.get() + 1);
@@ -203,10 +203,10 @@ impl BlockDevice for LyingFlush {
         })
     }
     fn discard(&self, offset: u64, len: u64, fua: bool) -> DeviceFuture<'_, ()> {
-        self.inner.discard(offset, len, self.honest(fua))
+        self.inner.discard(offset, len, self.effective_fua(fua))
     }
     fn write_zeroes(&self, offset: u64, len: u64, options: ZeroOptions) -> DeviceFuture<'_, ()> {
-        let options = ZeroOptions { fua: self.honest(options.fua), ..options };
+        let options = ZeroOptions { fua: self.effective_fua(options.fua), ..options };
         self.inner.write_zeroes(offset, len, options)
     }
 }

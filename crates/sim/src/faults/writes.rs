@@ -1,4 +1,4 @@
-//! Writes that are acknowledged and did something else.
+//! Layers whose writes are acknowledged but lost, torn or misdirected.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -9,17 +9,17 @@ use forebay_device::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Rules, Trigger, pass};
+use super::rules::{Rules, Trigger, pass};
 use crate::{SECTOR_LEN, Seed};
 
-/// Chosen writes are acknowledged and dropped.
+/// Layer: chosen writes are acknowledged and dropped.
 pub struct LostWrites {
     inner: Device,
     rules: Rules<()>,
 }
 
 impl LostWrites {
-    /// Nothing is lost yet.
+    /// A layer without triggers.
     #[must_use]
     pub fn new(inner: Device) -> Rc<Self> {
         Rc::new(Self { inner, rules: Rules::new() })
@@ -30,12 +30,12 @@ impl LostWrites {
         self.rules.add(trigger, ());
     }
 
-    /// Takes all rules away. What was lost stays lost.
+    /// Removes all triggers. Lost writes stay lost.
     pub fn heal(&self) {
         self.rules.clear();
     }
 
-    /// How many writes were dropped.
+    /// How many writes this layer dropped.
     #[must_use]
     pub fn struck(&self) -> u64 {
         self.rules.struck.get()
@@ -83,38 +83,37 @@ pub enum Tear {
         /// How many.
         sectors: u64,
     },
-    /// Each sector is written or not, one by one.
+    /// A random subset of its sectors is written.
     Scatter {
-        /// What chooses them.
+        /// The seed that selects them.
         seed: u64,
     },
 }
 
-/// Chosen writes are acknowledged and done in part.
+/// Layer: chosen writes are acknowledged and written in part.
 pub struct TornWrites {
     inner: Device,
     rules: Rules<Tear>,
 }
 
 impl TornWrites {
-    /// Nothing is torn yet.
+    /// A layer without triggers.
     #[must_use]
     pub fn new(inner: Device) -> Rc<Self> {
         Rc::new(Self { inner, rules: Rules::new() })
     }
 
-    /// Tears the writes that `trigger` strikes. Units are the device's blocks where those are
-    /// larger than a sector.
+    /// Tears the writes that `trigger` strikes, at the device's block size.
     pub fn add(&self, trigger: Trigger, tear: Tear) {
         self.rules.add(trigger, tear);
     }
 
-    /// Takes all rules away. What was torn stays torn.
+    /// Removes all triggers. Torn writes stay torn.
     pub fn heal(&self) {
         self.rules.clear();
     }
 
-    /// How many writes were torn.
+    /// How many writes this layer tore.
     #[must_use]
     pub fn struck(&self) -> u64 {
         self.rules.struck.get()
@@ -170,9 +169,9 @@ impl BlockDevice for TornWrites {
     }
 }
 
-/// Chosen writes land elsewhere: their own place keeps the old bytes, and another place reads as
-/// what was written. Both are an overlay over the device, which gets the right write, so that the
-/// fault can be healed; a later write to either place ends it there.
+/// Layer: chosen writes land elsewhere. Their own place keeps the old bytes, and another place
+/// reads as the new bytes. Both are an overlay; the device itself gets the intended write. A later
+/// write to either place removes that part of the overlay.
 pub struct Misdirected {
     inner: Device,
     rules: Rules<u64>,
@@ -180,35 +179,29 @@ pub struct Misdirected {
 }
 
 impl Misdirected {
-    /// Everything lands where it should.
+    /// A layer without triggers.
     #[must_use]
     pub fn new(inner: Device) -> Rc<Self> {
         Rc::new(Self { inner, rules: Rules::new(), overlay: RefCell::default() })
     }
 
-    /// Sends the writes that `trigger` strikes to `to_bytes` instead (cut off at the device's end).
+    /// Misdirects the writes that `trigger` strikes to `to_bytes`, truncated at the device's end.
     pub fn add(&self, trigger: Trigger, to_bytes: u64) {
         self.rules.add(trigger, to_bytes / SECTOR_LEN as u64 * SECTOR_LEN as u64);
     }
 
-    /// No further write goes astray. Damage that was done stays.
+    /// Removes all triggers. Damage stays.
     pub fn disarm(&self) {
         self.rules.clear();
     }
 
-    /// Every write so far lands where it should have, and so will those to come.
-    pub fn heal(&self) {
-        self.rules.clear();
-        self.overlay.borrow_mut().clear();
-    }
-
-    /// How many writes went astray.
+    /// How many writes this layer misdirected.
     #[must_use]
     pub fn struck(&self) -> u64 {
         self.rules.struck.get()
     }
 
-    fn written(&self, offset: u64, len: u64) {
+    fn forget_overlay(&self, offset: u64, len: u64) {
         let mut overlay = self.overlay.borrow_mut();
         let covered: Vec<u64> = overlay.range(offset..offset + len).map(|(at, _)| *at).collect();
         for at in covered {
@@ -216,7 +209,7 @@ impl Misdirected {
         }
     }
 
-    fn lay(&self, offset: u64, bytes: &[u8]) {
+    fn add_overlay(&self, offset: u64, bytes: &[u8]) {
         let end = self.inner.geometry().size_bytes;
         let mut overlay = self.overlay.borrow_mut();
         for (index, sector) in bytes.chunks(SECTOR_LEN).enumerate() {
@@ -227,7 +220,7 @@ impl Misdirected {
         }
     }
 
-    fn patch(&self, offset: u64, buf: &mut [u8]) {
+    fn apply_overlay(&self, offset: u64, buf: &mut [u8]) {
         for (at, sector) in self.overlay.borrow().range(offset..offset + buf.len() as u64) {
             let within = (at - offset) as usize;
             buf[within..within + SECTOR_LEN].copy_from_slice(sector);
@@ -247,7 +240,7 @@ impl BlockDevice for Misdirected {
         }
         Box::pin(async move {
             let mut buf = call.await?;
-            self.patch(offset, &mut buf);
+            self.apply_overlay(offset, &mut buf);
             Ok(buf)
         })
     }
@@ -258,24 +251,24 @@ impl BlockDevice for Misdirected {
             false => self.rules.strike(Operation::Write, offset, len),
         };
         let Some(to_bytes) = struck else {
-            self.written(offset, len);
+            self.forget_overlay(offset, len);
             return self.inner.write(offset, data, fua);
         };
         Box::pin(async move {
             let mut old = self.inner.read(offset, IoBuf::zeroed(data.len())).await?;
-            self.patch(offset, &mut old);
+            self.apply_overlay(offset, &mut old);
             self.inner.write(offset, data.clone(), fua).await?;
-            self.lay(offset, &old);
-            self.lay(to_bytes, &data);
+            self.add_overlay(offset, &old);
+            self.add_overlay(to_bytes, &data);
             Ok(())
         })
     }
     fn discard(&self, offset: u64, len: u64, fua: bool) -> DeviceFuture<'_, ()> {
-        self.written(offset, len);
+        self.forget_overlay(offset, len);
         self.inner.discard(offset, len, fua)
     }
     fn write_zeroes(&self, offset: u64, len: u64, options: ZeroOptions) -> DeviceFuture<'_, ()> {
-        self.written(offset, len);
+        self.forget_overlay(offset, len);
         self.inner.write_zeroes(offset, len, options)
     }
 }

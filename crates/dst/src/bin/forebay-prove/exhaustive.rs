@@ -1,4 +1,4 @@
-//! `--exhaustive`: every crash point of a small scenario on every shape of pool.
+//! `--exhaustive`: every crash point of a small scenario on every pool shape.
 
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -12,9 +12,10 @@ use forebay_dst::scenario::{Act, Admin, Boot, Demand, Scenario, VERSION};
 use forebay_dst::stamp::Fill;
 use forebay_dst::subject::{LogShape, Manage, PoolSpec, Raid, Subject};
 
-use crate::{KEPT_BYTES, Options, save_shrunk};
+use crate::options::{KEPT_BYTES, Options};
+use crate::report::save_shrunk;
 
-/// Parts that each shape is divided into, so that cores end together.
+/// Parts of each shape, so that all threads end at about the same time.
 const SHARDS: u64 = 8;
 
 /// Every shape that the exhaustive mode visits.
@@ -56,8 +57,8 @@ fn shapes() -> Vec<(String, PoolSpec)> {
     out
 }
 
-/// A handful of acts that take every path: FUA, flush, unaligned, trim, zeroes, two volumes.
-fn tiny(spec: &PoolSpec) -> Scenario {
+/// A few acts of every kind: FUA, flush, unaligned write, trim, zeroes, two volumes.
+fn small_scenario(spec: &PoolSpec) -> Scenario {
     let write =
         |volume, first, count, fua| Act::Write { volume, first, count, fua, fill: Fill::Noise };
     let clients = vec![
@@ -75,13 +76,13 @@ fn tiny(spec: &PoolSpec) -> Scenario {
             write(1, 0, 1, true),
         ],
     ];
-    // Two roots amid the writes, so that every command of a commit is cut too.
+    // Two commits among the writes, so that every command of a commit is cut too.
     let pause = Admin::Pause { ns: 60_000 };
     let commit = Admin::Manage(Manage::Commit);
     let admin = vec![pause.clone(), commit.clone(), pause, commit];
     Scenario {
         version: VERSION,
-        story: String::new(),
+        description: String::new(),
         seed: 1,
         spec: spec.clone(),
         demand: Demand::AllData,
@@ -92,15 +93,15 @@ fn tiny(spec: &PoolSpec) -> Scenario {
     }
 }
 
-/// A report that crosses threads: what one shape came to so far.
+/// The report of one shape so far, shared by all threads.
 #[derive(Default)]
 struct Sum {
     report: Report,
-    left: u64,
+    shards_left: u64,
     busy: Duration,
 }
 
-/// Visits every shape whose name has what `--shape` says.
+/// Visits every shape whose name contains the argument of `--shape`.
 pub fn visit<S: Subject>(
     options: &Options,
     subject: &(impl Fn() -> S + Sync),
@@ -114,8 +115,9 @@ pub fn visit<S: Subject>(
     let shapes: Vec<_> =
         shapes.into_iter().filter(|(name, _)| name.contains(&options.shape)).collect();
     if shapes.is_empty() {
-        // Nothing visited must not look like nothing found.
-        eprintln!("no shape has '{}' in its name; they are: {}", options.shape, all.join("; "));
+        // An empty visit must not look like success.
+        let all = all.join("; ");
+        eprintln!("no shape's name contains '{}'; the shapes are: {all}", options.shape);
         return ExitCode::from(2);
     }
     let depth = Depth {
@@ -125,41 +127,18 @@ pub fn visit<S: Subject>(
         ..Depth::default()
     };
     let begun = Instant::now();
-    let jobs: Vec<(usize, u64)> =
-        (0..shapes.len()).flat_map(|shape| (0..SHARDS).map(move |shard| (shape, shard))).collect();
-    let sums: Vec<Mutex<Sum>> =
-        shapes.iter().map(|_| Mutex::new(Sum { left: SHARDS, ..Sum::default() })).collect();
-    let next = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        for _ in 0..options.threads() {
-            scope.spawn(|| {
-                forebay_device::keep_freed(KEPT_BYTES);
-                let subject = Rc::new(subject());
-                while let Some((shape, shard)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let (name, spec) = &shapes[*shape];
-                    let since = Instant::now();
-                    let report = explore_shard(&subject, &tiny(spec), &depth, (*shard, SHARDS));
-                    let sum = &mut *sums[*shape].lock().expect("no panic under this lock");
-                    sum.report.add(report);
-                    sum.busy += since.elapsed();
-                    sum.left -= 1;
-                    if sum.left == 0 {
-                        println!("{}", line(name, sum));
-                    }
-                }
-            });
-        }
-    });
+    let sums = visit_shards(options, subject, &shapes, &depth);
     let mut all = Report::default();
     for ((name, _), sum) in shapes.iter().zip(sums) {
         let report = sum.into_inner().expect("no panic under this lock").report;
         if let Some((scenario, failure)) = &report.failure {
-            save(options, &subject, name, scenario, failure);
+            save(options, subject, name, scenario, failure);
         }
         all.add(report);
     }
     println!(
-        "every crash point: {} shapes, {} points, {} crash states, {} second crashes, {} power cuts, {:.0} s",
+        "every crash point: {} shapes, {} points, {} crash states, {} second crashes, \
+         {} power cuts, {:.0} s",
         shapes.len(),
         all.points,
         all.first,
@@ -170,10 +149,47 @@ pub fn visit<S: Subject>(
     if all.failure.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
+/// Divides all shapes into shards, visits them on all threads and returns a sum for each shape.
+fn visit_shards<S: Subject>(
+    options: &Options,
+    subject: &(impl Fn() -> S + Sync),
+    shapes: &[(String, PoolSpec)],
+    depth: &Depth,
+) -> Vec<Mutex<Sum>> {
+    let jobs: Vec<(usize, u64)> =
+        (0..shapes.len()).flat_map(|shape| (0..SHARDS).map(move |shard| (shape, shard))).collect();
+    let new_sum = || Mutex::new(Sum { shards_left: SHARDS, ..Sum::default() });
+    let sums: Vec<Mutex<Sum>> = shapes.iter().map(|_| new_sum()).collect();
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..options.threads() {
+            scope.spawn(|| {
+                forebay_device::keep_freed(KEPT_BYTES);
+                let subject = Rc::new(subject());
+                while let Some((shape, shard)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let (name, spec) = &shapes[*shape];
+                    let since = Instant::now();
+                    let scenario = small_scenario(spec);
+                    let report = explore_shard(&subject, &scenario, depth, (*shard, SHARDS));
+                    let sum = &mut *sums[*shape].lock().expect("no panic under this lock");
+                    sum.report.add(report);
+                    sum.busy += since.elapsed();
+                    sum.shards_left -= 1;
+                    if sum.shards_left == 0 {
+                        println!("{}", line(name, sum));
+                    }
+                }
+            });
+        }
+    });
+    sums
+}
+
 fn line(name: &str, sum: &Sum) -> String {
     let report = &sum.report;
     format!(
-        "{name:24} {:5} commands {:5} points ({:5} with every subset) {:7} crash states {:6} second crashes {:6.1} s: {}",
+        "{name:24} {:5} commands {:5} points ({:5} with every subset) {:7} crash states \
+         {:6} second crashes {:6.1} s: {}",
         report.commands,
         report.points,
         report.complete,

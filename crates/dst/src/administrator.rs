@@ -1,0 +1,148 @@
+//! The administrator: performs the jobs of a scenario while clients work.
+//!
+//! What enters: a list of jobs. What leaves: notes in the model about volumes, counts by name, and
+//! an objection for each refusal that is not excused.
+//! Who calls: `run.rs`, as one task.
+
+use std::rc::Rc;
+
+use forebay_device::Device;
+use forebay_rt as rt;
+use forebay_units::{Nanos, SECTOR_BYTES};
+
+use crate::model::{Model, Presence, volume_name};
+use crate::scenario::Admin;
+use crate::subject::{CLEANER_EVENT, Pool, Refusal, Sync};
+
+/// The administrator of one boot.
+pub struct Administrator<P: Pool> {
+    /// The pool.
+    pub pool: Rc<P>,
+    /// What clients know.
+    pub model: Rc<Model>,
+    /// All devices, by number.
+    pub devices: Vec<Device>,
+    /// Total size of the volumes at creation, for which the pool has room.
+    pub first_sectors: u64,
+}
+
+impl<P: Pool> Administrator<P> {
+    /// Performs all jobs in order.
+    pub async fn work(self, jobs: Vec<Admin>) {
+        for job in jobs {
+            if self.model.failed() {
+                return;
+            }
+            if let Admin::Pause { ns } = job {
+                rt::sleep(Nanos(ns)).await;
+            } else if let Some(outcome) = self.perform(&job).await {
+                self.note(&job, outcome);
+            }
+        }
+    }
+
+    /// Performs one job. `None` when its volume is not there.
+    async fn perform(&self, job: &Admin) -> Option<Result<(), Refusal>> {
+        match job {
+            Admin::Pause { .. } => None,
+            Admin::Create { volume, sectors } => Some(self.create(*volume, *sectors).await),
+            Admin::Destroy { volume } => {
+                self.model.usable(*volume, 0, 1)?;
+                Some(self.destroy(*volume).await)
+            }
+            Admin::Resize { volume, sectors } => {
+                self.model.usable(*volume, 0, 1)?;
+                Some(self.resize(*volume, *sectors).await)
+            }
+            Admin::Sync { volume, sync } => {
+                self.model.usable(*volume, 0, 1)?;
+                Some(self.set_sync(*volume, *sync).await)
+            }
+            Admin::Scrub => Some(self.pool.scrub().await.map(drop)),
+            Admin::Manage(what) => Some(self.pool.manage(&self.devices, what).await),
+        }
+    }
+
+    async fn create(&self, volume: u32, sectors: u64) -> Result<(), Refusal> {
+        self.model.creating(volume, sectors);
+        let name = volume_name(volume);
+        let outcome = self.pool.create_volume(&name, sectors * SECTOR_BYTES, false).await;
+        let presence = match outcome {
+            Ok(()) => Presence::Present,
+            Err(_) => Presence::Destroying,
+        };
+        self.model.update(volume, |v| v.presence = presence);
+        outcome
+    }
+
+    async fn destroy(&self, volume: u32) -> Result<(), Refusal> {
+        self.model.close(volume).await;
+        self.model.update(volume, |v| v.presence = Presence::Destroying);
+        let outcome = self.pool.destroy_volume(&volume_name(volume)).await;
+        if outcome.is_ok() {
+            self.model.update(volume, |v| v.presence = Presence::Gone);
+        }
+        outcome
+    }
+
+    async fn resize(&self, volume: u32, sectors: u64) -> Result<(), Refusal> {
+        self.model.close(volume).await;
+        self.model.update(volume, |v| v.resizing.push(sectors));
+        let size_bytes = sectors * SECTOR_BYTES;
+        let outcome = self.pool.resize_volume(&volume_name(volume), size_bytes).await;
+        self.model.update(volume, |v| {
+            if outcome.is_ok() {
+                v.history.resize(sectors);
+                v.resizing.clear();
+            }
+            v.is_closed = false;
+        });
+        outcome
+    }
+
+    async fn set_sync(&self, volume: u32, sync: Sync) -> Result<(), Refusal> {
+        // While the property changes, neither setting is promised for writes in flight.
+        self.model.update(volume, |v| (v.sync, v.sync_varies) = (None, true));
+        let outcome = self.pool.set_sync(&volume_name(volume), sync).await;
+        if outcome.is_ok() {
+            self.model.update(volume, |v| v.sync = Some(sync));
+        }
+        outcome
+    }
+
+    /// True when the job asks for more space than the volumes had at creation.
+    fn grows(&self, job: &Admin) -> bool {
+        let present = self.model.sectors_present();
+        match job {
+            Admin::Create { sectors, .. } => present + sectors > self.first_sectors,
+            Admin::Resize { volume, sectors } => {
+                let now = self.model.update(*volume, |v| v.history.sectors()).unwrap_or(0);
+                present + sectors > self.first_sectors + now
+            }
+            _ => false,
+        }
+    }
+
+    /// Counts the outcome of a job by name, or objects to a refusal.
+    fn note(&self, job: &Admin, outcome: Result<(), Refusal>) {
+        let model = &self.model;
+        model.acts.set(model.acts.get() + 1);
+        let name = job.name();
+        let grows = self.grows(job);
+        match outcome {
+            Ok(()) => {
+                model.count(&format!("admin: {name}"), 1);
+                let cleaned = |(event, count): &(String, u64)| event == CLEANER_EVENT && *count > 0;
+                if self.pool.events().iter().any(cleaned) {
+                    model.count(&format!("admin: {name}, while the cleaner is at work"), 1);
+                }
+            }
+            Err(refusal) if grows && refusal.message.contains(" free, ") => {
+                model.count(&format!("admin: {name} refused for want of space"), 1);
+            }
+            // For example the last good side, or a device that is busy or gone.
+            Err(_) if job.may_be_refused() => model.count(&format!("admin: {name} refused"), 1),
+            Err(refusal) => model.error_seen(&format!("{job:?}"), &refusal.message),
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Command line options of `forebay-prove`.
+
+use std::num::ParseIntError;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+use forebay_dst::fault_plan::Level;
+use forebay_dst::generate::Constraints;
+use forebay_dst::subject::PoolSpec;
+
+/// Freed buffers that each thread keeps: the disks of one scenario reuse those of the last.
+pub const KEPT_BYTES: usize = 1 << 30;
+
+/// Proof by simulation that no acknowledged write is lost.
+#[derive(Parser)]
+pub struct Options {
+    /// How long to search, for example 90s, 10m or 2h.
+    #[arg(long, default_value = "60s", value_parser = parse_time)]
+    pub time: Duration,
+    /// Root seed; by default drawn from the clock and printed.
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// Run only the scenario with this number.
+    #[arg(long)]
+    pub run: Option<u64>,
+    /// Limit of scenarios.
+    #[arg(long)]
+    pub runs: Option<u64>,
+    /// Number of threads; all cores by default.
+    #[arg(long)]
+    pub threads: Option<usize>,
+    /// Replay the scenarios of a file or folder, each twice.
+    #[arg(long)]
+    pub replay: Option<PathBuf>,
+    /// With --replay or --run: print every device command.
+    #[arg(long)]
+    pub trace: bool,
+    /// Visit every crash point of a small scenario on every pool shape.
+    #[arg(long)]
+    pub exhaustive: bool,
+    /// With --exhaustive: visit only shapes whose name contains this, such as "Z1" or "Mirror log".
+    #[arg(long, default_value = "")]
+    pub shape: String,
+    /// With --exhaustive: cut the recovery from every n-th crash point at each command.
+    #[arg(long, default_value_t = 25)]
+    pub second_every: u64,
+    /// With --exhaustive: try all subsets of up to this many unflushed writes.
+    #[arg(long, default_value_t = 4)]
+    pub subsets: usize,
+    /// With --exhaustive: how many samples to try of more writes, and how many torn ones.
+    #[arg(long, default_value_t = 8)]
+    pub samples: u64,
+    /// Run each scenario twice and compare the digests.
+    #[arg(long)]
+    pub twice: bool,
+    /// Draw only nearly full pools that are overwritten until the cleaner moves blocks, or never.
+    #[arg(
+        long,
+        value_enum,
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "always"
+    )]
+    full: Option<FullArg>,
+    /// Draw only scenarios whose recoveries are cut and whose struck disks then lose writes.
+    #[arg(long)]
+    crash_in_recovery: bool,
+    /// Connect every client through the NBD server.
+    #[arg(long)]
+    nbd: bool,
+    /// How much may break.
+    #[arg(long, value_enum)]
+    level: Option<LevelArg>,
+    /// The subject of the proof.
+    #[arg(long, value_enum, default_value = "pool")]
+    pub subject: SubjectArg,
+    /// Folder for failing scenarios.
+    #[arg(long, default_value = "crates/dst/corpus")]
+    pub corpus: PathBuf,
+    /// Limit of runs for shrinking a failure; 0 does not shrink.
+    #[arg(long, default_value_t = 400)]
+    pub shrink: usize,
+    /// Continue after this many failures.
+    #[arg(long, default_value_t = 0)]
+    pub keep_going: usize,
+    /// Print no progress.
+    #[arg(long)]
+    pub quiet: bool,
+}
+
+impl Options {
+    /// Number of threads to use.
+    pub fn threads(&self) -> usize {
+        let cores = || std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        self.threads.unwrap_or_else(cores)
+    }
+
+    /// What the options fix of each scenario. `spec` is the only shape that the subject supports.
+    pub fn constraints(&self, spec: Option<PoolSpec>) -> Constraints {
+        let level = self.level.map(|level| match level {
+            LevelArg::Crash => Level::CrashOnly,
+            LevelArg::Within => Level::Within,
+            LevelArg::Beyond => Level::Beyond,
+            LevelArg::Lies => Level::Lies,
+        });
+        Constraints {
+            manage: spec.is_none(),
+            spec,
+            level,
+            admin: true,
+            full: self.full.map(|full| full == FullArg::Always),
+            crash_in_recovery: self.crash_in_recovery.then_some(true),
+            remote: self.nbd.then_some(1000),
+            ..Constraints::default()
+        }
+    }
+
+    /// The command that runs one scenario again.
+    pub fn replay_command(&self, root: u64, number: u64) -> String {
+        format!("forebay-prove {}--seed {root} --run {number}", self.describe())
+    }
+
+    /// The options that select which scenarios are drawn, without the seed.
+    pub fn describe(&self) -> String {
+        let mut out = String::new();
+        if let Some(value) = self.level.and_then(|level| level.to_possible_value()) {
+            out += &format!("--level {} ", value.get_name());
+        }
+        if let Some(value) = self.full.and_then(|full| full.to_possible_value()) {
+            out += &format!("--full={} ", value.get_name());
+        }
+        if self.crash_in_recovery {
+            out += "--crash-in-recovery ";
+        }
+        if self.nbd {
+            out += "--nbd ";
+        }
+        out
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum LevelArg {
+    Crash,
+    Within,
+    Beyond,
+    Lies,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum FullArg {
+    Always,
+    Never,
+}
+
+/// Which subject to run.
+#[derive(Clone, Copy, ValueEnum)]
+pub enum SubjectArg {
+    /// The product.
+    Pool,
+    /// The reference pool without a flaw.
+    Reference,
+}
+
+/// A malformed duration.
+#[derive(Debug)]
+enum TimeError {
+    Number(ParseIntError),
+    Unit(String),
+}
+
+impl std::fmt::Display for TimeError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            TimeError::Number(error) => write!(f, "{error}; write for example 90s, 10m or 2h"),
+            TimeError::Unit(unit) => write!(f, "unknown unit '{unit}'; use s, m or h"),
+        }
+    }
+}
+
+impl std::error::Error for TimeError {}
+
+fn parse_time(text: &str) -> Result<Duration, TimeError> {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let number: u64 = text[..end].parse().map_err(TimeError::Number)?;
+    let unit_secs = match &text[end..] {
+        "" | "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        unit => return Err(TimeError::Unit(unit.to_owned())),
+    };
+    Ok(Duration::from_secs(number * unit_secs))
+}

@@ -1,0 +1,218 @@
+//! The task of one boot: creates or imports the pool, lets clients work, and ends in order.
+//!
+//! What enters: what outlives a boot, and one boot of the scenario. What leaves: how the boot ended.
+//! What always holds: an import is judged before any client starts.
+//! Who calls: [`Run::boot`](crate::Run::boot), inside a fresh runtime.
+
+use std::panic::AssertUnwindSafe;
+use std::rc::Rc;
+
+use forebay_device::Device;
+use forebay_nbd::Server;
+use forebay_rt as rt;
+use forebay_sim::{CrashPoint, World};
+use forebay_units::{Nanos, SECTOR_BYTES};
+
+use crate::administrator::Administrator;
+use crate::boot_context::{BootContext, BootEnd};
+use crate::client::client;
+use crate::judgement::{finish, judge};
+use crate::model::{Presence, volume_name};
+use crate::panics;
+use crate::refusal;
+use crate::scenario::{Act, Admin, Boot, Demand};
+use crate::subject::{Pool, Refusal, Subject};
+use crate::transport::{Transport, serve};
+use crate::verdict::Kind;
+
+impl<S: Subject> BootContext<S> {
+    /// Runs the boot. Without `is_created` it creates the pool first.
+    pub(crate) async fn run(self, boot: Boot, is_created: bool) -> BootEnd {
+        let devices = self.disks.devices();
+        let pool = match is_created {
+            true => self.start_with_import(&boot, &devices).await,
+            false => self.start_with_creation(&boot, &devices).await,
+        };
+        let Some(pool) = pool else { return BootEnd::Refused };
+        if self.model.failed() {
+            return BootEnd::Done;
+        }
+        self.phase.set("work");
+        if let Some(crash) = boot.crash.as_ref().filter(|crash| is_created && crash.in_work) {
+            self.disks.world.plan_crash(Some(counted_from_now(crash.point, &self.disks.world)));
+        }
+        let pool = Rc::new(pool);
+        self.count_events_at_power_cut(&pool);
+        let server = (!boot.remote.is_empty()).then(|| serve(&pool));
+        let crashes = boot.crash.is_some();
+        self.work(&pool, server.as_ref(), boot.clients, &boot.remote, boot.admin, devices).await;
+        for (name, count) in pool.events() {
+            self.model.count(&name, count);
+        }
+        if crashes {
+            self.tally.borrow_mut().event("power cut after the work");
+            return BootEnd::Crashed;
+        }
+        if let Some(server) = server {
+            let left = server.stop(Nanos::from_secs(60)).await;
+            if left > 0 {
+                self.model.object(Kind::Hang, format!("{left} NBD connections do not end"));
+                return BootEnd::Done;
+            }
+        }
+        let Ok(pool) = Rc::try_unwrap(pool) else { panic!("a client still holds the pool") };
+        finish(&self, pool, self.scenario.demand).await;
+        BootEnd::Done
+    }
+
+    async fn start_with_creation(&self, boot: &Boot, devices: &[Device]) -> Option<S::Pool> {
+        self.phase.set("creation");
+        match self.create(devices).await {
+            Ok(pool) => {
+                // Commands are counted from here, so that crash points are alike for all shapes.
+                self.disks.world.power_on();
+                self.disks.world.plan_crash(boot.crash.as_ref().map(|crash| crash.point));
+                self.disks.schedule(&boot.faults);
+                Some(pool)
+            }
+            Err(refusal) => {
+                self.model.object(Kind::Error, format!("create: {}", refusal.message));
+                None
+            }
+        }
+    }
+
+    async fn start_with_import(&self, boot: &Boot, devices: &[Device]) -> Option<S::Pool> {
+        if let Some(rot) = &boot.map_rot {
+            self.disks.rot_map(rot);
+            self.model.count("rot in the map journal", 1);
+        }
+        self.disks.schedule(&boot.faults);
+        self.disks.keep_map(&boot.stale_map);
+        self.phase.set("import");
+        self.import(devices).await
+    }
+
+    /// Counts the pool's events when the power is cut, while the pool still exists.
+    fn count_events_at_power_cut(&self, pool: &Rc<S::Pool>) {
+        let (pool, model) = (Rc::downgrade(pool), self.model.clone());
+        self.disks.world.at_power_cut(move || {
+            // The power may fail while the pool has its own statistics borrowed.
+            let read = || pool.upgrade().map_or_else(Vec::new, |pool| pool.events());
+            let events = panics::catch(AssertUnwindSafe(read)).unwrap_or_default();
+            events.into_iter().for_each(|(name, count)| model.count(&name, count));
+        });
+    }
+
+    /// Runs all clients and the administrator to their ends.
+    async fn work(
+        &self,
+        pool: &Rc<S::Pool>,
+        server: Option<&Rc<Server>>,
+        clients: Vec<Vec<Act>>,
+        remote: &[usize],
+        admin: Vec<Admin>,
+        devices: Vec<Device>,
+    ) {
+        let mut tasks = Vec::new();
+        for (number, acts) in clients.into_iter().enumerate() {
+            let transport = match server {
+                Some(server) if remote.contains(&number) => Transport::remote(server.clone()),
+                _ => Transport::Direct(pool.clone()),
+            };
+            tasks.push(rt::spawn(client(transport, self.model.clone(), acts)));
+        }
+        // A refused import may name a disk that is out of the pool or being filled.
+        let managed = admin.iter().flat_map(Admin::taken);
+        self.disks.struck.borrow_mut().extend(managed);
+        let administrator = Administrator {
+            pool: pool.clone(),
+            model: self.model.clone(),
+            devices,
+            first_sectors: self.scenario.volumes.iter().sum(),
+        };
+        tasks.push(rt::spawn(administrator.work(admin)));
+        rt::join_all(tasks).await;
+    }
+
+    async fn create(&self, devices: &[Device]) -> Result<S::Pool, Refusal> {
+        let Self { scenario, model, .. } = self;
+        let pool = self.subject.create(devices, &scenario.spec).await?;
+        for (id, sectors) in (0..).zip(&scenario.volumes) {
+            model.creating(id, *sectors);
+            let is_sparse = scenario.sparse.contains(&id);
+            pool.create_volume(&volume_name(id), sectors * SECTOR_BYTES, is_sparse).await?;
+            if let Some((_, sync)) = scenario.sync.iter().find(|(volume, _)| *volume == id) {
+                pool.set_sync(&volume_name(id), *sync).await?;
+                model.update(id, |v| (v.sync, v.sync_varies) = (Some(*sync), true));
+            }
+            model.update(id, |volume| volume.presence = Presence::Present);
+        }
+        Ok(pool)
+    }
+
+    /// Imports and judges. `None` when the subject refuses.
+    async fn import(&self, devices: &[Device]) -> Option<S::Pool> {
+        let Self { subject, scenario, model, tally, phase, .. } = self;
+        let mut demand = scenario.demand;
+        if model.loss_accepted.get() {
+            demand = Demand::NeverWrong;
+        }
+        let pool = match subject.import(devices, &scenario.spec, false).await {
+            Ok(pool) => pool,
+            Err(refusal) => {
+                if demand == Demand::AllData || refusal.message.is_empty() {
+                    model.object(Kind::Import, format!("import: {}", refusal.message));
+                    return None;
+                }
+                tally.borrow_mut().event("import refused");
+                if !self.explains(&refusal) {
+                    return None;
+                }
+                demand = Demand::NeverWrong;
+                // A root may record the accepted loss before this import ends.
+                model.loss_accepted.set(true);
+                match subject.import(devices, &scenario.spec, true).await {
+                    Ok(pool) => {
+                        tally.borrow_mut().event("import with accepted loss");
+                        pool
+                    }
+                    Err(refusal) => {
+                        tally.borrow_mut().event("import refused, with loss accepted");
+                        self.explains(&refusal);
+                        return None;
+                    }
+                }
+            }
+        };
+        phase.set("judgement");
+        judge(self, &pool, demand).await;
+        model.loss_accepted.set(false);
+        Some(pool)
+    }
+
+    /// True when a refused import names the devices at fault and no others.
+    fn explains(&self, refusal: &Refusal) -> bool {
+        let judged = refusal::judge(&refusal.message, &self.disks.suspects());
+        if let Err(wrong) = &judged {
+            let text = format!("an import was refused and {wrong}: {}", refusal.message);
+            self.model.object(Kind::Import, text);
+        }
+        judged.is_ok()
+    }
+}
+
+/// The same crash point with its number counted from now.
+fn counted_from_now(point: CrashPoint, world: &World) -> CrashPoint {
+    match point {
+        CrashPoint::BeforeSubmit(n) => {
+            CrashPoint::BeforeSubmit(n.saturating_add(world.submitted()))
+        }
+        CrashPoint::AfterSubmit(n) => CrashPoint::AfterSubmit(n.saturating_add(world.submitted())),
+        CrashPoint::AfterComplete(n) => {
+            CrashPoint::AfterComplete(n.saturating_add(world.completed()))
+        }
+        CrashPoint::AfterFlush(n) => CrashPoint::AfterFlush(n.saturating_add(world.flushed())),
+        at @ CrashPoint::AtTime(_) => at,
+    }
+}

@@ -1,0 +1,33 @@
+//! What the tasks of one boot share, and how a boot ends.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use crate::disks::Disks;
+use crate::model::Model;
+use crate::scenario::Scenario;
+use crate::subject::Subject;
+use crate::verdict::Tally;
+
+/// How a boot ended.
+pub(crate) enum BootEnd {
+    /// The work ended, and the power fails now.
+    Crashed,
+    /// The pool was exported, or there was an objection.
+    Done,
+    /// The subject refused to create or import the pool.
+    Refused,
+}
+
+/// What the tasks of one boot share.
+pub(crate) struct BootContext<S: Subject> {
+    pub(crate) subject: Rc<S>,
+    pub(crate) scenario: Rc<Scenario>,
+    pub(crate) disks: Rc<Disks>,
+    pub(crate) model: Rc<Model>,
+    pub(crate) tally: Rc<RefCell<Tally>>,
+    /// What the boot is doing, for messages.
+    pub(crate) phase: Rc<Cell<&'static str>>,
+    /// No scrubs at the end.
+    pub(crate) is_brief: bool,
+}

@@ -1,0 +1,197 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn write(history: &mut History, first: u64, count: u64) -> u32 {
+    let ticket = history.issue(Change::Write, first, count);
+    history.complete(ticket, false);
+    ticket.number
+}
+
+fn seen(numbers: &[u32]) -> Vec<Option<Seen>> {
+    let seen = |n: &u32| if *n == 0 { Seen::Zeros } else { Seen::Write(*n) };
+    numbers.iter().map(|n| Some(seen(n))).collect()
+}
+
+#[test]
+fn prefix_is_accepted_and_gap_is_rejected() {
+    let mut history = History::new("v", 4, 100);
+    let a = write(&mut history, 0, 1);
+    let b = write(&mut history, 1, 1);
+    let c = write(&mut history, 2, 1);
+    for fine in [[0, 0, 0, 0], [a, 0, 0, 0], [a, b, 0, 0], [a, b, c, 0]] {
+        assert_eq!(history.clone().check_crash(&seen(&fine)), Ok(()));
+    }
+    for wrong in [[0, b, 0, 0], [a, 0, c, 0], [0, 0, c, 0], [a, b, c, a]] {
+        assert!(history.clone().check_crash(&seen(&wrong)).is_err(), "{wrong:?}");
+    }
+    let now = history.now();
+    history.flushed(now);
+    assert!(history.clone().check_crash(&seen(&[a, b, 0, 0])).is_err());
+    assert!(history.clone().check_crash(&[None, Some(Seen::Write(b)), None, None]).is_ok());
+}
+
+#[test]
+fn write_is_found_whole_or_not_at_all() {
+    let mut history = History::new("v", 4, 100);
+    let a = history.issue(Change::Write, 0, 4).number;
+    assert_eq!(history.clone().check_crash(&seen(&[0; 4])), Ok(()));
+    assert_eq!(history.clone().check_crash(&seen(&[a; 4])), Ok(()));
+    assert!(history.clone().check_crash(&seen(&[a, a, 0, 0])).is_err());
+    let mut pieces = History::new("v", 4, 2);
+    let a = pieces.issue(Change::Write, 0, 4).number;
+    assert_eq!(pieces.clone().check_crash(&seen(&[0, 0, a, a])), Ok(()));
+    assert!(pieces.clone().check_crash(&seen(&[0, a, a, a])).is_err());
+}
+
+#[test]
+fn concurrent_writes_have_one_order_for_all_sectors() {
+    let mut history = History::new("v", 2, 100);
+    let a = history.issue(Change::Write, 0, 2).number;
+    let b = history.issue(Change::Write, 0, 2).number;
+    assert_eq!(history.clone().check_crash(&seen(&[a, a])), Ok(()));
+    assert_eq!(history.clone().check_crash(&seen(&[b, b])), Ok(()));
+    assert!(history.clone().check_crash(&seen(&[a, b])).is_err(), "a cycle");
+}
+
+#[test]
+fn zeros_require_a_zeroing_and_all_that_completed_before_it() {
+    let mut history = History::new("v", 3, 100);
+    let a = write(&mut history, 0, 1);
+    let b = write(&mut history, 1, 1);
+    let ticket = history.issue(Change::Zero, 0, 1);
+    history.complete(ticket, false);
+    let c = write(&mut history, 2, 1);
+    assert_eq!(history.clone().check_crash(&seen(&[0, b, c])), Ok(()));
+    assert_eq!(history.clone().check_crash(&seen(&[0, b, 0])), Ok(()));
+    assert_eq!(history.clone().check_crash(&seen(&[a, b, 0])), Ok(()));
+    assert_eq!(history.clone().check_crash(&seen(&[0, 0, 0])), Ok(()));
+    assert!(
+        history.clone().check_crash(&seen(&[a, b, c])).is_err(),
+        "the zeroing must be in the prefix"
+    );
+    let now = history.now();
+    history.flushed(now);
+    assert!(history.clone().check_crash(&seen(&[0, 0, c])).is_err());
+}
+
+#[test]
+fn read_never_shows_replaced_data() {
+    let mut history = History::new("v", 1, 100);
+    let a = write(&mut history, 0, 1);
+    let b = write(&mut history, 0, 1);
+    let now = history.now();
+    assert!(history.check_read(now, 0, Seen::Write(a)).is_err());
+    assert_eq!(history.check_read(now, 0, Seen::Write(b)), Ok(()));
+    let c = history.issue(Change::Write, 0, 1);
+    assert_eq!(history.check_read(now, 0, Seen::Write(c.number)), Ok(()));
+    assert_eq!(history.check_read(now, 0, Seen::Write(b)), Ok(()));
+    history.complete(c, false);
+    let later = history.now();
+    assert_eq!(history.check_read(now, 0, Seen::Write(b)), Ok(()), "the read was issued earlier");
+    assert!(history.check_read(later, 0, Seen::Write(b)).is_err());
+    assert!(history.check_read(later, 0, Seen::Garbage).is_err());
+    assert!(!history.may_be_hole(later, 0));
+}
+
+#[test]
+fn long_read_may_show_data_replaced_since_its_issue() {
+    let mut history = History::new("v", 1, 100);
+    let first = write(&mut history, 0, 1);
+    let issued = history.read_begins();
+    for _ in 0..20 {
+        write(&mut history, 0, 1);
+        let now = history.now();
+        history.flushed(now);
+    }
+    assert_eq!(history.check_read(issued, 0, Seen::Write(first)), Ok(()));
+    history.read_ends(issued);
+    write(&mut history, 0, 1);
+    assert!(history.check_read(issued, 0, Seen::Write(first)).is_err(), "no read is in flight");
+}
+
+#[test]
+fn read_in_flight_during_shrink_and_growth_may_show_old_data() {
+    let mut history = History::new("v0", 16, 1 << 20);
+    let ticket = history.issue(Change::Write, 8, 8);
+    history.complete(ticket, true);
+    let before = history.read_begins();
+    history.resize(8);
+    history.resize(16);
+    let after = history.read_begins();
+    let old = Seen::Write(ticket.number);
+    assert_eq!(history.check_read(before, 8, old), Ok(()));
+    assert!(history.check_read(after, 8, old).is_err(), "sectors that were cut off are zeros");
+    assert_eq!(history.check_read(after, 8, Seen::Zeros), Ok(()));
+}
+
+proptest! {
+    // A few serial or overlapping changes, and any sectors found.
+    #[test]
+    fn prefix_search_agrees_with_brute_force(
+        script in prop::collection::vec(
+            (0u64..3, 1u64..3, any::<bool>(), any::<bool>(), any::<bool>()),
+            1..5,
+        ),
+        found in prop::collection::vec(0u32..6, 3),
+    ) {
+        let mut history = History::new("v", 3, 100);
+        let mut ops: Vec<Timed> = Vec::new();
+        let mut open: Vec<(usize, Ticket)> = Vec::new();
+        let mut clock = 0;
+        for (first, count, wait, durable, end) in script {
+            if wait {
+                for (index, ticket) in open.drain(..) {
+                    clock += 1;
+                    ops[index].3 = clock;
+                    history.complete(ticket, false);
+                }
+            }
+            let count = count.min(3 - first);
+            clock += 1;
+            ops.push((first, count, clock, usize::MAX, false));
+            let ticket = history.issue(Change::Write, first, count);
+            if end {
+                clock += 1;
+                let last = ops.len() - 1;
+                ops[last].3 = clock;
+                ops[last].4 = durable;
+                history.complete(ticket, durable);
+            } else {
+                open.push((ops.len() - 1, ticket));
+            }
+        }
+        let found: Vec<u32> = found.iter().map(|n| (*n).min(ops.len() as u32)).collect();
+        let mut possible = false;
+        permute(&mut Vec::new(), &ops, &mut |order: &[usize]| {
+            let mut sectors = [0u32; 3];
+            for index in order {
+                for sector in ops[*index].0..ops[*index].0 + ops[*index].1 {
+                    sectors[sector as usize] = *index as u32 + 1;
+                }
+            }
+            let durable = ops.iter().enumerate().all(|(i, op)| !op.4 || order.contains(&i));
+            possible |= durable && sectors[..] == found[..];
+        });
+        let judged = history.check_crash(&seen(&found));
+        prop_assert_eq!(judged.is_ok(), possible, "{:?} of {:?}: {:?}", found, ops, judged);
+    }
+}
+
+/// First sector, count, issue time, completion time, is durable.
+type Timed = (u64, u64, usize, usize, bool);
+
+/// Visits every order of every set of changes that contains, with each change, all that completed
+/// before its issue.
+fn permute(order: &mut Vec<usize>, ops: &[Timed], visit: &mut dyn FnMut(&[usize])) {
+    visit(order);
+    for next in 0..ops.len() {
+        let ready = !order.contains(&next)
+            && (0..ops.len()).all(|other| ops[other].3 >= ops[next].2 || order.contains(&other));
+        if ready {
+            order.push(next);
+            permute(order, ops, visit);
+            order.pop();
+        }
+    }
+}

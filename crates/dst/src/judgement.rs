@@ -1,0 +1,158 @@
+//! Judgement: what clients must find after an import, and what must work at the end of a run.
+//!
+//! What enters: a running pool and the demand. What leaves: the first objection, in the model.
+//! Who calls: `boot.rs`, after each import and at the end of a boot without a power cut.
+
+use forebay_units::SECTOR_BYTES;
+
+use crate::boot_context::BootContext;
+use crate::client::{SectorRange, flush, read_all, write};
+use crate::model::{Model, Presence, volume_name};
+use crate::scenario::Demand;
+use crate::stamp::Fill;
+use crate::subject::{Pool, Scrubbed, Subject};
+use crate::verdict::Kind;
+
+/// Limit of scrubs at the end of a run.
+const MAX_SCRUBS: u64 = 8;
+
+/// Checks every volume against what clients know of it.
+pub(crate) async fn judge<S: Subject>(context: &BootContext<S>, pool: &S::Pool, demand: Demand) {
+    let model = &context.model;
+    let names = pool.volumes();
+    let known: Vec<String> = model.ids().into_iter().map(volume_name).collect();
+    if let Some(stranger) = names.iter().find(|name| !known.contains(name)) {
+        return model.object(Kind::Volumes, format!("volume {stranger} was never created"));
+    }
+    for id in model.ids() {
+        let is_there = names.contains(&volume_name(id));
+        if !judge_presence(model, id, is_there, demand) {
+            return;
+        }
+        if is_there {
+            judge_volume(context, pool, id, demand).await;
+        }
+        if model.failed() {
+            return;
+        }
+    }
+}
+
+/// Checks whether a volume may exist, or not. False after an objection.
+fn judge_presence(model: &Model, id: u32, is_there: bool, demand: Demand) -> bool {
+    let name = volume_name(id);
+    let presence = model.update(id, |v| v.presence).unwrap_or(Presence::Gone);
+    if demand != Demand::NeverWrong {
+        match (presence, is_there) {
+            (Presence::Present, false) => {
+                model.object(Kind::Volumes, format!("{name} is lost"));
+                return false;
+            }
+            (Presence::Gone, true) => {
+                model.object(Kind::Volumes, format!("{name} was destroyed and is back"));
+                return false;
+            }
+            _ => {}
+        }
+    }
+    model.update(id, |v| {
+        v.presence = if is_there { Presence::Present } else { Presence::Gone };
+        // An older configuration may be valid again.
+        if demand == Demand::NeverWrong && v.sync_varies {
+            v.sync = None;
+        }
+    });
+    true
+}
+
+/// Checks the size and every sector of a volume.
+async fn judge_volume<S: Subject>(
+    context: &BootContext<S>,
+    pool: &S::Pool,
+    id: u32,
+    demand: Demand,
+) {
+    let model = &context.model;
+    let name = volume_name(id);
+    let Some(device) = pool.volume(&name) else {
+        return model.object(Kind::Volumes, format!("{name} is listed and cannot be opened"));
+    };
+    let sectors = device.geometry().size_bytes / SECTOR_BYTES;
+    let is_expected = model.update(id, |v| {
+        let pending = std::mem::take(&mut v.resizing);
+        // When committed data may be lost, so may a size.
+        if pending.contains(&sectors) || demand == Demand::NeverWrong {
+            v.history.resize(sectors);
+        }
+        v.history.sectors() == sectors
+    });
+    if is_expected != Some(true) {
+        return model.object(Kind::Volumes, format!("{name} has {sectors} sectors"));
+    }
+    let seen = read_all(&device, model, id, sectors).await;
+    context.tally.borrow_mut().judged_sectors += sectors;
+    model.update(id, |v| {
+        let judged = match demand {
+            Demand::NeverWrong => v.history.check_honest(&seen),
+            Demand::AllData | Demand::Detected => v.history.check_crash(&seen),
+        };
+        model.judge(Kind::Prefix, judged);
+    });
+}
+
+/// The end of a boot without a power cut: writes and flushes still work, a scrub repairs all damage
+/// and the next one finds none, and the export succeeds.
+pub(crate) async fn finish<S: Subject>(context: &BootContext<S>, pool: S::Pool, demand: Demand) {
+    let BootContext { model, phase, .. } = context;
+    phase.set("last writes");
+    for volume in model.ids() {
+        let Some((first, count)) = model.usable(volume, 0, 8) else { continue };
+        let Some(device) = pool.volume(&volume_name(volume)) else { continue };
+        let range = SectorRange { volume, first, count };
+        write(&device, model, range, true, Fill::Noise).await;
+        flush(&device, model, volume).await;
+    }
+    phase.set("scrub");
+    if !context.is_brief {
+        scrub_until_clean(context, &pool, demand).await;
+    }
+    phase.set("export");
+    match pool.export().await {
+        Ok(()) => {
+            for id in model.ids() {
+                model.update(id, |v| v.history.mark_all_durable());
+            }
+        }
+        Err(refusal) => model.error_seen("export", &refusal.message),
+    }
+}
+
+/// Scrubs until a scrub must be clean, and checks that one. A scrub must be clean when the disks
+/// took no damage during it and during the one before: a disk may lose a scrub's own repairs.
+async fn scrub_until_clean<S: Subject>(context: &BootContext<S>, pool: &S::Pool, demand: Demand) {
+    let model = &context.model;
+    let has_copies = context.scenario.spec.parity() > 0;
+    let mut must_be_clean = false;
+    for round in 0..MAX_SCRUBS {
+        let before = context.disks.damage();
+        let mut is_clean = false;
+        match pool.scrub().await {
+            Ok(found) if demand == Demand::AllData => {
+                let is_calm = context.disks.damage() == before;
+                if found.unrepaired > 0 || (must_be_clean && is_calm && found.repaired > 0) {
+                    model.object(Kind::Scrub, format!("scrub {round} found {found:?}"));
+                }
+                is_clean = found == Scrubbed::default();
+            }
+            Ok(_) => {}
+            Err(refusal) => model.error_seen("scrub", &refusal.message),
+        }
+        let is_calm = context.disks.damage() == before;
+        // Without copies a clean scrub wrote nothing: another one would read what the final
+        // judgement reads anyway.
+        if is_calm && (must_be_clean || (is_clean && !has_copies)) {
+            break;
+        }
+        must_be_clean = is_calm;
+    }
+}
