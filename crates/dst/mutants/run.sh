@@ -1,6 +1,6 @@
 #!/bin/sh
-# Mutation tests: builds a copy of the tree with each patch of this folder, one at a time, and counts
-# the scenarios until the search fails.
+# Mutation tests: builds a copy of the tree with one patch of this folder at a time, and counts the
+# scenarios until the search fails.
 #
 #   crates/dst/mutants/run.sh [NAME]...      the named mutants; all without a name
 #   crates/dst/mutants/run.sh --list         prints the names
@@ -103,7 +103,8 @@ export GIT_CEILING_DIRECTORIES="$place"
 fresh() {
     rm -rf "$place/next"
     mkdir -p "$place/next"
-    (cd "$top" && tar -cf - --exclude ./crates/dst/corpus Cargo.toml Cargo.lock clippy.toml crates) |
+    (cd "$top" &&
+        tar -cf - --exclude ./crates/dst/corpus Cargo.toml Cargo.lock clippy.toml crates) |
         tar -xf - -C "$place/next"
     rm -rf "$tree"
     mv "$place/next" "$tree"
