@@ -1,6 +1,6 @@
 //! The task of one boot: creates or imports the pool, lets clients work, and ends in order.
 //!
-//! What enters: what outlives a boot, and one boot of the scenario. What leaves: how the boot ended.
+//! What enters: what outlives a boot, and one boot of the scenario. What leaves: how it ended.
 //! What always holds: an import is judged before any client starts.
 //! Who calls: [`Run::boot`](crate::Run::boot), inside a fresh runtime.
 

@@ -76,8 +76,8 @@ impl Report {
     }
 }
 
-/// Explores a scenario of one boot. Of the crash points it visits one of `shards` equal parts: those
-/// whose number modulo `shards` is `shard`.
+/// Explores a scenario of one boot. It visits one of `shards` equal parts of the crash points:
+/// those whose number modulo `shards` is `shard`.
 pub fn explore_shard<S: Subject>(
     subject: &Rc<S>,
     scenario: &Scenario,

@@ -212,8 +212,8 @@ impl Model {
         (open && first < sectors && count > 0).then(|| (first, count.min(sectors - first)))
     }
 
-    /// Waits until `change` overlaps no zeroing in flight (or, for a zeroing, no change), then notes
-    /// its issue.
+    /// Waits until `change` overlaps no zeroing in flight, and a zeroing overlaps no change. Then
+    /// notes the issue.
     pub async fn issue(
         &self,
         id: u32,

@@ -234,7 +234,7 @@ pub trait Pool: 'static {
     /// Opens a volume.
     fn volume(&self, name: &str) -> Option<Device>;
 
-    /// Creates a volume of zeros; a `sparse` one reserves no space. The volume is durable on return.
+    /// Creates a volume of zeros, durable on return. A `sparse` volume reserves no space.
     async fn create_volume(&self, name: &str, size_bytes: u64, sparse: bool)
     -> Result<(), Refusal>;
 

@@ -93,7 +93,7 @@ impl<P: Pool> Transport<P> {
         Transport::Remote { server, connections: RefCell::default() }
     }
 
-    /// Opens a volume if clients may use it now. A volume that must exist and does not is a failure.
+    /// Opens a volume if clients may use it now. A missing volume that must exist is a failure.
     pub async fn open(&self, model: &Model, volume: u32, purpose: Purpose) -> Option<Device> {
         model.usable(volume, 0, 1)?;
         let name = volume_name(volume);

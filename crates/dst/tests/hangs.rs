@@ -1,4 +1,4 @@
-//! Devices that hang: the pool goes on without them and rebuilds them when they answer again.
+//! Devices that hang: the pool continues without them and rebuilds them when they answer again.
 //!
 //! The pool takes a device back only when no abandoned command can still take effect.
 

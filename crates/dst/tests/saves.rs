@@ -163,8 +163,8 @@ fn unsaved_log_side_loses_nothing_that_the_other_has() {
     }
 }
 
-/// Breaks the save of the only log device as `seed` says, and imports. Returns how many of 44 blocks
-/// are found, and whether the import needed to accept a loss.
+/// Breaks the save of the only log device as `seed` says, and imports. Returns how many of 44
+/// blocks are found, and whether the import needed to accept a loss.
 fn import_without_save(seed: u64, pause: Nanos) -> (u64, bool) {
     let bench = bench(seed);
     let before = bench.work(seed, &["l"], 40, pause);

@@ -260,7 +260,7 @@ impl History {
         }
         let list = &self.writers[sector as usize];
         let ops = || list.iter().map(|i| &self.ops[*i as usize]);
-        // A change is invisible when another was issued after its end and completed before `issued`.
+        // A later change hides one that ended before its issue, once it completed before `issued`.
         let floor = ops().filter(|op| op.completed() < issued).map(|op| op.issued).max();
         let visible = |op: &Op| floor.is_none_or(|floor| op.completed() >= floor);
         let base = self.base[sector as usize];

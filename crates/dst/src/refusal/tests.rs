@@ -12,8 +12,8 @@ fn refusal_names_struck_devices_and_no_others() {
         "its log device is missing (log2), and with it writes; bring it back",
         "segment 3: writes failed; disk0: write of 4096 bytes at offset 0: no space; bring it back",
         // Naming the location of damage blames no device.
-        "map journal frame 7 (offset 4096 of disk0, disk1): no copy repairs it; 'pool import -F' may",
-        "disk1 knows of newer changes; they are on devices that are missing: disk0; bring them back",
+        "map journal frame 7 (offset 4096 of disk0, disk1): no copy repairs it; 'import -F'",
+        "disk1 knows of newer changes; their devices are missing: disk0; bring them back",
         "disk0: read of 4096 bytes at offset 0: no answer; out of use: disk0; use -f if you dare",
     ];
     for message in well {
