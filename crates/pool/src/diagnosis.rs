@@ -1,5 +1,4 @@
-//! When a device has done too much wrong: the rule by which errors become a fault, and how an
-//! operator takes it back.
+//! Diagnosis: when errors of a device become a fault, and how an operator clears it.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -10,20 +9,20 @@ use forebay_units::{DeviceId, Nanos};
 
 use crate::{Pool, PoolError};
 
-/// So many errors within [`WITHIN`] are too many.
+/// Errors within [`WITHIN`] that make a device faulted or suspect.
 const TOO_MANY: usize = 10;
 const WITHIN: Nanos = Nanos::from_secs(600);
 
-/// What went wrong lately, by device.
+/// Times of recent errors, by device.
 #[derive(Default)]
 pub(crate) struct Diagnosis {
     reads: RefCell<BTreeMap<DeviceId, VecDeque<Nanos>>>,
     repairs: RefCell<BTreeMap<DeviceId, VecDeque<Nanos>>>,
-    /// Devices with too many errors that are used all the same.
+    /// Devices with too many errors that the pool still uses.
     suspects: RefCell<BTreeSet<DeviceId>>,
 }
 
-/// Notes one more; whether that makes too many.
+/// Notes one more error. Returns whether there are too many now.
 fn note(of: &RefCell<BTreeMap<DeviceId, VecDeque<Nanos>>>, device: DeviceId) -> bool {
     let now = rt::now();
     let mut all = of.borrow_mut();
@@ -36,7 +35,7 @@ fn note(of: &RefCell<BTreeMap<DeviceId, VecDeque<Nanos>>>, device: DeviceId) -> 
 }
 
 impl Diagnosis {
-    /// Whether a device is used although it has done too much wrong.
+    /// Whether the pool uses a device in spite of too many errors.
     pub fn suspects(&self, device: DeviceId) -> bool {
         self.suspects.borrow().contains(&device)
     }
@@ -49,8 +48,8 @@ impl Diagnosis {
 }
 
 impl Pool {
-    /// A read failed on a data member. Too many of them, and it is taken out, unless the pool
-    /// cannot do without it.
+    /// A read of a data member failed. Too many failures take the member out, unless the pool needs
+    /// it.
     pub(crate) fn diagnose_read(&self, device: DeviceId) {
         let diagnosis = &self.health.diagnosis;
         if !note(&diagnosis.reads, device) || diagnosis.suspects(device) {
@@ -69,8 +68,8 @@ impl Pool {
         }
     }
 
-    /// A data member held something wrong, which was put right. Too many of these make it
-    /// suspect: it goes on, for what it holds is checked, but somebody should look.
+    /// Wrong data on a member was repaired. Too many repairs make it suspect: it stays in use,
+    /// because its data is checked, but the operator should look at it.
     pub(crate) fn diagnose_repair(&self, device: DeviceId) {
         let diagnosis = &self.health.diagnosis;
         if note(&diagnosis.repairs, device) && diagnosis.suspects.borrow_mut().insert(device) {
@@ -79,8 +78,8 @@ impl Pool {
         }
     }
 
-    /// Forgets the errors of one device, or of all, and takes those back that were taken out for
-    /// them. A device that is named and cannot be taken back is an error.
+    /// Clears the errors of one device or of all, and takes back devices that were taken out for
+    /// them. It is an error if a device that was named cannot be taken back.
     pub async fn clear(&self, device: Option<&str>) -> Result<(), PoolError> {
         if self.is_stopped() {
             return Err(PoolError::new(format!(

@@ -1,4 +1,4 @@
-//! What goes wrong, and what the pool does about it by itself.
+//! Health: failures of devices and of the log, and what the pool does about them by itself.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -20,27 +20,27 @@ pub(crate) struct HealthState {
     pub lost: RefCell<Lost>,
     /// The log of the last run, while it is being replayed.
     pub replaying: RefCell<Option<LogState>>,
-    /// All of it has been read: it may be left behind with the next group.
+    /// All of it has been read, so the next group may start a new log.
     pub replayed: Cell<bool>,
-    /// What the last root says of a log that could not be started then: it is empty.
+    /// The state of a log that could not be started: the last root calls it empty.
     pub log_void: RefCell<Option<LogState>>,
-    /// The log stopped (a side failed, or its devices change): the next group's root starts it
-    /// anew on what the configuration says then.
+    /// The log has stopped because a side failed or its devices change. The next group's root
+    /// starts it anew on the devices of the configuration.
     log_wanted: Cell<u64>,
     log_done: Cell<u64>,
     /// The group that is being committed was closed after the log had stopped.
     log_quiet: Cell<Option<u64>>,
-    /// Devices that the log is on now.
+    /// Devices that the log uses now.
     pub log_sides: RefCell<BTreeSet<DeviceId>>,
     pub log_changed: Rc<Notify>,
     pub log_errors: RefCell<std::collections::BTreeMap<DeviceId, u64>>,
     pub diagnosis: crate::diagnosis::Diagnosis,
-    /// What the operator should know, newest last.
+    /// Remarks for the operator, newest last.
     pub remarks: RefCell<Vec<String>>,
 }
 
 impl HealthState {
-    /// With what was known lost before.
+    /// A state that starts with the error log of the configuration.
     pub fn restored(lost: &LostConfig) -> Self {
         Self {
             lost: Lost::restored(lost).into(),
@@ -71,8 +71,8 @@ impl Pool {
         self.health.log_wanted.get() > self.health.log_done.get()
     }
 
-    /// Asks for the log to be started anew on what the configuration says; gives the number of the
-    /// request.
+    /// Asks for the log to be started anew on the devices of the configuration. Returns the number
+    /// of the request.
     pub(crate) fn restart_log_wanted(&self) -> u64 {
         let number = self.health.log_wanted.get() + 1;
         self.health.log_wanted.set(number);
@@ -84,8 +84,8 @@ impl Pool {
         self.health.log_done.get() >= number
     }
 
-    /// Called just before a group is closed: when the log is to start anew it must stand still by
-    /// now, so that nothing is in it that the group does not hold.
+    /// Called just before a group is closed. If the log is to start anew, this stops it first, so
+    /// that it holds nothing that the group does not hold.
     pub(crate) async fn quiet_log(&self) {
         self.health.log_quiet.set(None);
         let reading = self.health.replaying.borrow().is_some() && !self.health.replayed.get();
@@ -111,8 +111,8 @@ impl Pool {
         self.health.log_changed.notify_all();
     }
 
-    /// Takes what the array has to say. A member that changed its state changes the
-    /// configuration, which goes to the devices before the next root does.
+    /// Handles the array's events. A member that changed state changes the configuration, which is
+    /// written before the next root.
     pub(crate) fn take_array_events(&self) {
         for event in self.array.events().take() {
             match event {
@@ -123,7 +123,7 @@ impl Pool {
                     self.health.remark(format!("{path} went from {from} to {to}{why}"));
                     let in_log = self.health.log_sides.borrow().contains(&device);
                     if in_log && to != MemberState::Online {
-                        // The log lies on data devices: it must not rely on this one.
+                        // The log lies on data devices and must not rely on this one.
                         let kind = ErrorKind::Gone;
                         let error = DeviceError::new(&path, Operation::Write, 0, 0, kind);
                         self.log.fail_side(device, error);
@@ -147,7 +147,7 @@ impl Pool {
         if let Some(open) = self.devices.borrow().get(&id) {
             return open.path.clone();
         }
-        // One that was let go is still known by its path, unless it has just left the pool.
+        // A device that was closed is still known by its path, unless it has just left the pool.
         let config = self.config.try_borrow().ok();
         let member = config.as_ref().and_then(|c| crate::layout::member_of(c, id.0));
         member.map_or_else(|| format!("device {id}"), |member| member.path.clone())
@@ -165,7 +165,8 @@ impl Pool {
         }
         drop(config);
         if self.health.log_sides.borrow_mut().remove(&device) {
-            // It may have failed a label, and not a frame: nothing more may rely on it.
+            // The device may have failed a label and no frame. The log must not rely on it either
+            // way.
             let detail = why.to_owned();
             let kind = ErrorKind::Other { detail };
             let path = self.device_path(device);
@@ -176,8 +177,8 @@ impl Pool {
         self.sync.wake.notify_all();
     }
 
-    /// A device that holds a part of the log failed a write. When it is a data device (the log is
-    /// in the pool) it is out for good.
+    /// A device that holds a part of the log failed a write. A data device (the log is in the pool)
+    /// is faulted.
     fn log_side_failed(&self, device: DeviceId, why: &str) {
         let online =
             |m: &forebay_array::MemberStatus| m.id == device && m.state == MemberState::Online;
@@ -192,7 +193,7 @@ impl Pool {
         self.fail_log_side(device, why);
     }
 
-    /// The task that listens to the log and the array.
+    /// The task that handles events of the log and of the array.
     pub(crate) async fn health_loop(self: Rc<Self>) {
         loop {
             if self.is_stopped() || self.closing.get() {
@@ -215,7 +216,7 @@ impl Pool {
         }
     }
 
-    /// Takes what the log has to say.
+    /// Handles the log's events.
     pub(crate) fn take_log_events(&self) {
         while let Some(event) = self.log.take_event() {
             self.log_event(event);
@@ -228,7 +229,7 @@ impl Pool {
                 self.log_side_failed(device, &error.to_string());
             }
             LogEvent::Paused => {
-                // Writers wait for their group now: it must be committed at once.
+                // Writers wait for their group, so it is committed at once.
                 self.restart_log_wanted();
                 self.sync.root_wanted.set(true);
                 self.sync.wake.notify_all();

@@ -1,4 +1,5 @@
-//! Labels and superblocks on the devices: written to every copy, read from any.
+//! Labels: configurations, superblocks and heartbeat on a device. Written to every copy, read from
+//! any.
 
 use forebay_device::{Device, DeviceError, IoBuf};
 use forebay_format::checksum::crc64;
@@ -13,23 +14,23 @@ use forebay_rt as rt;
 use crate::PoolError;
 use crate::possession::Gate;
 
-/// Everything that the label areas of one device say.
+/// The content of the label areas of one device.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Label {
     /// Readable configurations, newest first.
     pub configs: Vec<(ConfigEnvelope, PoolConfig)>,
-    /// Readable superblocks, newest first, each once.
+    /// Readable superblocks, newest first, without duplicates.
     pub roots: Vec<Superblock>,
-    /// The version of superblocks that are whole and that this program does not read.
+    /// The version of intact superblocks that this program does not read.
     pub unknown_version: Option<u32>,
     /// The heartbeat.
     pub beat: Option<Heartbeat>,
 }
 
 impl Label {
-    /// The configuration that counts on this device by itself: the one that its newest root names.
-    /// One that is newer than the root that would name it is a change that was never made. A log
-    /// device has no roots: its newest configuration.
+    /// The configuration that counts on this device alone: the one that its newest root names. A
+    /// newer configuration without a root is a change that was not completed. A log device has no
+    /// roots; its newest configuration counts.
     pub fn current(&self) -> Option<&(ConfigEnvelope, PoolConfig)> {
         let named = |root: &Superblock| {
             let found = |(envelope, _): &&(ConfigEnvelope, PoolConfig)| {
@@ -41,7 +42,7 @@ impl Label {
         self.roots.first().and_then(named).or(self.configs.first())
     }
 
-    /// The configuration with this generation and sum.
+    /// The configuration with this generation and checksum.
     pub fn config(&self, generation: u64, sum: u64) -> Option<&PoolConfig> {
         let found = |(envelope, _): &&(ConfigEnvelope, PoolConfig)| {
             envelope.generation == generation && crc64(&envelope.body) == sum
@@ -50,7 +51,7 @@ impl Label {
     }
 }
 
-/// Reads the label areas of a device. What cannot be read is left out.
+/// Reads the label areas of a device. Unreadable parts are left out.
 pub(crate) async fn read_label(device: &Device) -> Label {
     let size_bytes = device.geometry().size_bytes;
     let mut label = Label::default();
@@ -152,7 +153,7 @@ pub(crate) async fn look_for_beat(device: &Device) -> Result<Option<Heartbeat>, 
     Ok(Heartbeat::decode(&block).ok())
 }
 
-/// Overwrites both label areas, so that nothing of an earlier pool is found there.
+/// Overwrites both label areas, so that nothing of an earlier pool remains there.
 pub(crate) async fn clear_label(device: &Device) -> Result<(), DeviceError> {
     const CHUNK: u64 = 128 << 10;
     let zeros = IoBuf::zeroed(CHUNK as usize).freeze();
@@ -164,10 +165,9 @@ pub(crate) async fn clear_label(device: &Device) -> Result<(), DeviceError> {
     device.flush().await
 }
 
-/// Writes a region that the log will lie in through once, where that makes later writes cheaper:
-/// no update of a file's own metadata then rides on a commit, and no lack of space comes up in one.
-/// When that fails, or whoever asked does not want it any more, the region is given back: files
-/// need not stay as full as this has made them.
+/// Writes once through a region that the log will use, where that makes later writes cheaper: a
+/// commit then updates no metadata of a file and cannot run out of space. If it fails, or the
+/// caller cancels it, the region is given back.
 pub(crate) async fn write_through(
     gate: &Gate,
     device: &Device,
@@ -200,10 +200,10 @@ pub(crate) async fn write_through(
     outcome
 }
 
-/// Takes back what [`write_through`] has taken.
+/// Gives back a region that [`write_through`] has allocated.
 pub(crate) async fn give_back(device: &Device, start_bytes: u64, len_bytes: u64) {
     if device.allocates_on_write() {
-        // It is a courtesy: the device is not of the pool.
+        // The result does not matter: the device does not belong to the pool.
         let _ = device.discard(start_bytes, len_bytes, false).await;
     }
 }

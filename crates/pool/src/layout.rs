@@ -23,11 +23,11 @@ use crate::PoolError;
 use crate::opener::OpenDevice;
 use crate::spec::Redundancy;
 
-/// From this many segments on, blocks are separated by lifetime: below, the open segments of six
-/// streams would take too large a share.
+/// Segments from which on blocks are separated by lifetime. In smaller pools the open segments of
+/// six streams would take too large a share.
 pub(crate) const SEPARATE_SEGMENTS: u32 = 512;
 
-/// The most dirty data that a pool holds unless it is told otherwise.
+/// Default for the largest dirty limit, in bytes.
 pub(crate) const MOST_DIRTY_BYTES: u64 = 256 << 20;
 
 /// Bytes of a column in a row.
@@ -36,14 +36,14 @@ pub(crate) const UNIT_BYTES: u64 = 16 << 10;
 /// Most segments of a group.
 const MOST_SEGMENTS: u64 = 1 << 16;
 
-/// Figures that are fixed at import.
+/// Limits that are fixed at import.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Group age at which it is synced.
+    /// Age at which a group is synced.
     pub txg_timeout: forebay_units::Nanos,
-    /// Dirty bytes at which a group is synced before that.
+    /// Dirty bytes at which a group is synced before that age.
     pub txg_bytes: u64,
-    /// Segments that are left to the cleaner when a group is written.
+    /// Segments that a group leaves to the cleaner.
     pub reserve_segments: u32,
     /// Segments that only the map journal may take.
     pub map_reserve_segments: u32,
@@ -83,8 +83,8 @@ pub(crate) fn data_blocks(geometry: &GroupGeometry) -> u32 {
     blocks - footer_blocks(blocks)
 }
 
-/// The array of a configuration over the devices that are open. `stale` says which segments a
-/// member misses.
+/// The array of a configuration over the open devices. `stale` returns the segments that a member
+/// misses.
 pub(crate) fn build_array(
     config: &PoolConfig,
     devices: &BTreeMap<DeviceId, OpenDevice>,
@@ -124,10 +124,10 @@ pub(crate) fn build_array_group(
     Ok(ArrayGroup { geometry: geometry_of(group)?, slots: slots.collect() })
 }
 
-/// Rings in the pool are numbered from here on, so that they are never taken for log devices.
+/// First number of rings in the pool, so that they are not taken for log devices.
 pub(crate) const POOL_RINGS_FROM: u32 = 32;
 
-/// Rings as the configuration keeps them.
+/// Rings in the form that the configuration keeps.
 pub(crate) fn ring_configs(config: &PoolConfig, rings: &[LogRing]) -> Vec<RingConfig> {
     let member = |side: &Side| crate::layout::member_of(config, side.device_id.0).cloned();
     let keep = |ring: &LogRing| RingConfig {
@@ -161,8 +161,8 @@ pub(crate) fn log_rings_of(
             return rings;
         }
     }
-    // In the pool: as many copies as the group survives failures, and one; several such rings
-    // when there are devices for them.
+    // In the pool: one copy more than the group survives failures, and several such rings when
+    // there are enough devices.
     const MOST_RINGS: usize = 4;
     let mut rings: Vec<LogRing> = Vec::new();
     for group in &config.groups {
@@ -204,11 +204,11 @@ pub(crate) fn limits_for(config: &PoolConfig, array: &Array) -> (Limits, u64, u6
     let per_segment = (blocks / segments.max(1)).max(1);
     let dirty_segments = (dirty_limit / BLOCK_BYTES).div_ceil(per_segment);
     let streams = if segments >= u64::from(SEPARATE_SEGMENTS) { u64::from(STREAMS) } else { 2 };
-    // What the cleaner works in when nothing else is free, and what only the journal may take.
+    // Segments that the cleaner works in when no other is free, and segments of the journal alone.
     let copies = journal_copies(&groups);
     let (reserve, map_reserve) = (3, 3 * copies);
     // The open streams, one group, the journal (about 1 % of what is mapped), and 1/24 so that the
-    // cleaner never works on segments that are all alive.
+    // cleaner does not work on segments whose blocks are all alive.
     let journal = copies * (2 + segments / 80);
     let kept = streams + 2 + map_reserve + dirty_segments + journal + 4 + segments / 24;
     let limits = Limits {
@@ -228,15 +228,15 @@ pub(crate) fn member_of(config: &PoolConfig, device: u32) -> Option<&MemberConfi
         .find(|member| member.device == device)
 }
 
-/// Bytes of each data device that are kept for a log in the pool.
+/// Bytes of each data device that are reserved for a log in the pool.
 pub(crate) fn reserve_bytes(smallest_device_bytes: u64) -> u64 {
     (smallest_device_bytes / 64).clamp(4 << 20, 256 << 20) / (1 << 20) * (1 << 20)
 }
 
-/// Shape of a group with `data_columns` over devices of which the smallest has `size_bytes`: where
-/// its data begins, bytes of a column, and how many segments there are. `like`: bytes of data in a
-/// segment of the pool's other groups. Its segments are about as large, for what is kept free is
-/// counted in segments.
+/// Shape of a group with `data_columns` whose smallest device has `size_bytes`: where its data
+/// begins, bytes of a column, and number of segments. `like` is the bytes of data in a segment of
+/// the pool's other groups; the new segments are about as large, because reserves are counted in
+/// segments.
 pub(crate) fn group_shape(
     size_bytes: u64,
     reserve_bytes: u64,
@@ -248,23 +248,22 @@ pub(crate) fn group_shape(
     let body = end.saturating_sub(data_start);
     let alike = like.map(|bytes| {
         let column = bytes.div_ceil(data_columns as u64).next_multiple_of(UNIT_BYTES);
-        // An address can name so many segments, and the table shall not be larger.
+        // An address can name only so many segments, and the segment table stays small.
         column.max((body / MOST_SEGMENTS).next_multiple_of(UNIT_BYTES))
     });
     let column = alike.unwrap_or_else(|| column_bytes(body, data_columns as u64));
     (data_start, column, (body / column) as u32)
 }
 
-/// The column of segments that leave the most to data. A pool keeps back a number of segments,
-/// whatever their size, so that small ones cost less; and of each its footer, which takes whole
-/// blocks, so that some sizes cost less than others. Where that makes no difference the larger
-/// column is better: devices like long writes and long discards.
+/// The column size that leaves the most room to data. Small segments cost less, because a pool
+/// reserves a number of them. Footers take whole blocks, so some sizes waste less than others.
+/// Among equal sizes the larger one wins, because devices prefer long writes and long discards.
 fn column_bytes(body_bytes: u64, data_columns: u64) -> u64 {
     const MOST_BYTES: u64 = 16 << 20;
-    /// Free, open and the journal's, beside what grows with the pool.
+    /// Free segments, open ones and the journal's, beside what grows with the pool.
     const HELD_SEGMENTS: u64 = 18;
     const PARTS: u64 = 1_000_000;
-    /// What makes no difference: a thousandth of the space.
+    /// A difference of a thousandth of the space does not count.
     const ALIKE: u64 = 1000;
     let least = ((256 << 10) / data_columns.div_ceil(2).next_power_of_two()).max(4 * UNIT_BYTES);
     let cost = |column: &u64| {
@@ -277,7 +276,7 @@ fn column_bytes(body_bytes: u64, data_columns: u64) -> u64 {
     let cheapest = sizes.iter().map(cost).min();
     let good = sizes.iter().rev().find(|column| Some(cost(column)) <= cheapest.map(|c| c + ALIKE));
     good.copied().unwrap_or_else(|| {
-        // As long as an address can name all blocks of a segment.
+        // A column must be small enough for an address to name all blocks of a segment.
         let has_names =
             |column: u64| column / BLOCK_BYTES * data_columns <= u64::from(BlockAddr::MAX_BLOCKS);
         let mut column = MOST_BYTES;
@@ -288,29 +287,28 @@ fn column_bytes(body_bytes: u64, data_columns: u64) -> u64 {
     })
 }
 
-/// Where the log of a log device lies: everything between its labels.
+/// The region of the log on a log device: everything between its labels.
 pub(crate) fn log_range(size_bytes: u64) -> (u64, u64) {
     let (start, end) = body_range(size_bytes);
-    // More than this is never full: a group is committed long before.
+    // A log of this size is never full, because a group is committed long before.
     const MOST: u64 = 16 << 30;
     (start, (end - start).min(MOST))
 }
 
-/// The number by which a log device is called, such as 1 in `mirror-1`: data groups are counted first, so
-/// that no two have the same name.
+/// The number in the name of a log device, such as 1 in `mirror-1`. Data groups are counted first,
+/// so that no two have the same name.
 pub(crate) fn log_number(config: &PoolConfig, ring: &RingConfig) -> usize {
     config.groups.len() + ring.ring as usize
 }
 
-/// Whether `name` is how status shows what stands above devices, such as `raidz1-0`.
+/// Whether `name` has the form of a group in status, such as `raidz1-0`.
 pub(crate) fn is_group_name(name: &str) -> bool {
     let Some((kind, number)) = name.rsplit_once('-') else { return false };
     let is_kind = kind == "replacing" || parse_layout(kind).is_some();
     is_kind && number.parse::<u32>().is_ok()
 }
 
-/// How often the map journal is written where it is written most often: twice in groups that have no
-/// redundancy of their own.
+/// Largest number of copies of the map journal: two in groups without redundancy.
 pub(crate) fn journal_copies(groups: &[GroupGeometry]) -> u64 {
     if groups.iter().all(GroupGeometry::has_redundancy) { 1 } else { 2 }
 }

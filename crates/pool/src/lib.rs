@@ -1,22 +1,15 @@
-//! Pools: devices in, volumes out. The corridors where the rooms meet.
-//!
-//! What enters: devices (through an [`Opener`]), reads and writes of volumes, an operator's
-//! commands. What leaves: volumes as block devices, statuses and figures.
-//! What always holds: the promises of `docs/fault-model.md`; what is answered as durable is in the
-//! log or under a committed root; a volume after a crash is a prefix of its history.
-//! Who calls me: the command line and its NBD server, the lab, the proofs.
-//!
-//! The paths: [`write_path`](../pool/write_path.rs), [`read_path`](../pool/read_path.rs),
-//! [`commit`](../pool/commit/mod.rs), [`import`](../pool/import/mod.rs).
+#![doc = include_str!("../README.md")]
 
 mod admin;
 mod commit;
 mod diagnosis;
 mod error;
 mod health;
+mod holes;
 mod import;
 mod labels;
 mod layout;
+mod merge;
 mod opener;
 mod possession;
 mod read_path;
@@ -55,7 +48,8 @@ pub use error::PoolError;
 pub use opener::Opener;
 pub use volume::{SyncMode, Volume};
 
-/// A block that the cleaner has moved; the map follows at the next root, if it still points there.
+/// A block that the cleaner has moved. The next root applies it, if the map still points at the old
+/// place.
 pub(crate) struct Relocation {
     pub volume: VolumeId,
     pub lba: Lba,
@@ -64,50 +58,50 @@ pub(crate) struct Relocation {
     pub sum: u64,
 }
 
-/// What only the holder of the sync lock touches.
+/// State that only the holder of the sync lock changes.
 pub(crate) struct Writers {
     pub data: Vec<DataWriter>,
     pub journal: JournalWriter,
     /// First frame of the journal that the next root needs.
     pub journal_start: Option<JournalPosition>,
-    /// A checkpoint in progress.
+    /// The checkpoint in progress.
     pub checkpoint: Option<Checkpoint>,
     pub relocations: Vec<Relocation>,
     /// Volumes to drop from the map with the next root.
     pub dropped: Vec<VolumeId>,
-    /// Volumes to cut to so many blocks.
+    /// Volumes to cut, with their new sizes in blocks.
     pub truncated: Vec<(VolumeId, u64)>,
 }
 
-/// What the sync task and those who wait for it share.
+/// State that the sync task shares with tasks that wait for it.
 pub(crate) struct SyncControl {
     pub wake: Rc<Notify>,
-    /// A group that somebody waits for.
+    /// The newest group that a task waits for.
     pub wanted: Cell<TxgId>,
     pub committed: Cell<TxgId>,
-    /// The next root's number is one more.
+    /// Number of the last commit; the next root's is one more.
     pub commit: Cell<CommitId>,
-    /// The last root on the devices: older than `commit` between an import and its first root.
+    /// The last root on the devices. Older than `commit` between an import and its first root.
     pub rooted: Cell<CommitId>,
     pub done: Rc<Notify>,
-    /// The configuration changed and must be on the devices with the next root.
+    /// The configuration changed and is written with the next root.
     pub config_dirty: Cell<bool>,
-    /// Generation and checksum of the configuration as it was last written: what a root names.
+    /// Generation and checksum of the configuration as last written, which a root names.
     pub config_written: Cell<(u64, u64)>,
     /// A root is wanted even if nothing is dirty.
     pub root_wanted: Cell<bool>,
-    /// The sync task has ended: nobody commits any more.
+    /// The sync task has ended; there are no more commits.
     pub ended: Cell<bool>,
 }
 
-/// The map on its way into the journal once more.
+/// A checkpoint: the map on its way into the journal again.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Checkpoint {
-    /// Where it began.
+    /// Position of its first frame.
     pub start: JournalPosition,
     /// The next leaf.
     pub cursor: LeafId,
-    /// The journal is too long, or damaged: it must not wait for room that is left over in rows.
+    /// The journal is too long or damaged, so the checkpoint does not wait for room in rows.
     pub urgent: bool,
 }
 
@@ -126,7 +120,6 @@ pub struct Pool {
     pub(crate) groups: RefCell<Groups>,
     pub(crate) throttle: Throttle,
     pub(crate) log: IntentLog,
-    /// Whether the log lies on devices of its own (and not in the pool).
     pub(crate) volumes: RefCell<BTreeMap<VolumeId, Rc<VolumeState>>>,
     pub(crate) writers: Mutex<Writers>,
     pub(crate) sync: SyncControl,
@@ -139,27 +132,27 @@ pub struct Pool {
     pub(crate) scan: ScanState,
     pub(crate) trims: Trims,
     pub(crate) nonce: u64,
-    /// Serialises commands that change what the pool is made of.
+    /// Serializes commands that change what the pool is made of.
     pub(crate) admin: Mutex<()>,
-    /// Background tasks, waited for at export.
+    /// Background tasks, which an export waits for.
     pub(crate) tasks: RefCell<Vec<rt::JoinHandle<()>>>,
-    /// The heartbeat, which outlives them: it ends when the last root has been written.
+    /// The heartbeat task. It ends after the last root is written.
     pub(crate) heart: RefCell<Option<rt::JoinHandle<()>>>,
     pub(crate) closed: Cell<bool>,
 }
 
-/// Space accounts of sparse volumes: the others own what they reserved.
+/// Space accounts of sparse volumes. Other volumes own what they reserved.
 #[derive(Default)]
 pub(crate) struct Space {
-    /// Blocks that host data may take in all.
+    /// Blocks that volumes may take in all.
     pub usable_blocks: Cell<u64>,
-    /// Blocks set aside for volumes that are not sparse.
+    /// Blocks reserved for volumes that are not sparse.
     pub reserved_blocks: Cell<u64>,
     /// Mapped blocks of sparse volumes, as of the last root.
     pub sparse_blocks: Cell<u64>,
-    /// What they will have more (or fewer) when all that was absorbed is under a root.
+    /// Blocks that sparse volumes will gain or lose when all absorbed changes are under a root.
     pub promised_blocks: Cell<i64>,
-    /// That part of `promised_blocks` which the syncing group brings.
+    /// The part of `promised_blocks` that the syncing group brings.
     pub syncing_blocks: Cell<i64>,
 }
 
@@ -176,8 +169,7 @@ impl Pool {
         self.guid
     }
 
-    /// What a list of known pools is told of this one ([`Opener::witness`]): its configuration as it was
-    /// last written.
+    /// The newest configuration on the devices, for a list of known pools ([`Opener::witness`]).
     #[must_use]
     pub fn told(&self) -> spec::Told {
         spec::Told { generation: self.sync.config_written.get().0, owner: self.nonce }
@@ -191,14 +183,14 @@ impl Pool {
         self.stopped.borrow().clone().unwrap_or_else(|| "the pool is closing".to_owned())
     }
 
-    /// Stops taking writes, for good: memory and media may disagree now, and only what the media
-    /// hold counts. An import goes on from the last root and the log.
+    /// Suspends the pool for good: memory and media may disagree, and only the media count. An
+    /// import continues from the last root and the log.
     pub(crate) fn stop(&self, why: &str) {
         self.stopped.borrow_mut().get_or_insert_with(|| why.to_owned());
         self.log.close();
-        // The heartbeat ends, and with it the right to write: no read repairs what it finds.
+        // The heartbeat ends, and with it the right to write, so reads repair nothing any more.
         self.array.freeze();
-        // Writers that wait for room go on, and are refused.
+        // Writers that wait for room are refused.
         self.throttle.release(u64::from(u32::MAX) << 16);
         self.health.log_changed.notify_all();
         self.sync.done.notify_all();
@@ -229,7 +221,7 @@ impl Pool {
         MOST.min(self.log.capacity_bytes() / 4).min(self.throttle.limit_bytes() / 2)
     }
 
-    /// Tells the sync task that there is work, when there is enough of it.
+    /// Wakes the sync task when there is enough work.
     pub(crate) fn note_dirty(&self, first: bool) {
         if first
             || self.throttle.dirty_bytes() >= self.limits.get().txg_bytes
@@ -239,8 +231,8 @@ impl Pool {
         }
     }
 
-    /// Takes the space that a change of a sparse volume needs, or notes what it gives back; says
-    /// whether there is enough.
+    /// Reserves the space that a change of a sparse volume needs, or notes what it gives back.
+    /// Returns whether there is enough.
     pub(crate) fn reserve_space(
         &self,
         volume: &VolumeState,

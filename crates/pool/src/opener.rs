@@ -11,31 +11,30 @@ use crate::spec::Told;
 
 /// Opens devices by name: files and disks in production, simulated ones in simulation.
 pub trait Opener {
-    /// Opens `path` for this process alone, until the device is dropped. Errors say why in one
-    /// line ([`DeviceError`]).
+    /// Opens `path` exclusively for this process until the device is dropped.
     fn open(&self, path: &str) -> Result<Device, DeviceError>;
 
     /// A number that tells this machine from others, for pools on shared devices.
     fn host(&self) -> u64;
 
-    /// Told of each generation of a pool's configuration before a root names it. Who keeps the
-    /// highest one elsewhere than on the pool's devices knows later whether those that are there
-    /// are the newest: a device that leaves raises it. (See [`ImportOptions::known`].) A root waits
-    /// until this is done: it must end, in a few seconds at most.
+    /// Told of each generation of a pool's configuration before a root names it. A list outside of
+    /// the pool's devices that keeps the highest generation can tell later whether the present
+    /// devices are the newest, because a device that leaves raises the generation (see
+    /// [`ImportOptions::known`]). A root waits for this call, so it must end within a few seconds.
     ///
     /// [`ImportOptions::known`]: crate::spec::ImportOptions::known
     fn witness(&self, _pool: u64, _told: Told) -> Pin<Box<dyn Future<Output = ()> + '_>> {
         Box::pin(std::future::ready(()))
     }
 
-    /// Whether whoever gave the running command wants it ended. Asked while a log's place is being
-    /// written through, which may take minutes, and nothing has changed yet.
+    /// Whether the caller of the running command has canceled it. Asked while a region of the log
+    /// is written through, which may take minutes and has changed nothing yet.
     fn is_unwanted(&self) -> bool {
         false
     }
 }
 
-/// A device that is open, with its counters.
+/// An open device, with its counters.
 #[derive(Clone)]
 pub(crate) struct OpenDevice {
     pub path: String,

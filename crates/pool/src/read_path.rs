@@ -1,4 +1,4 @@
-//! The corridor of a read: dirty data first, then the map, then the segments.
+//! The read path: dirty data first, then the map, then the segments.
 
 use std::rc::Rc;
 
@@ -18,14 +18,15 @@ struct Fetch {
     wanted: Wanted,
 }
 
-/// Blocks that are read along when they lie between two that are wanted: on most devices they take less
-/// time than another command.
+/// Largest gap between two wanted blocks that one command reads over: on most devices that takes less
+/// time than a second command.
 const READ_ALONG_BLOCKS: u32 = 2;
-/// What is gathered into one read: long enough for any device, and others can be under way beside it.
-const GATHERED_BLOCKS: u32 = 256;
+/// Longest gathered read, in blocks: long enough for any device, and short enough that several reads
+/// are in flight.
+const MAX_GATHERED_BLOCKS: u32 = 256;
 
-/// Parts of a read by where they lie. What was written at random lies scattered in the order of the
-/// volume, but each group was written in that order: what one group brought to a range lies together.
+/// Groups the parts of a read that lie near each other. Random writes scatter a range over segments, but
+/// each transaction group writes its blocks in volume order, so its part of a range lies together.
 fn gather(mut fetches: Vec<Fetch>) -> Vec<Vec<Fetch>> {
     fetches.sort_by_key(|fetch| fetch.wanted.addr.raw());
     let mut reads: Vec<Vec<Fetch>> = Vec::new();
@@ -35,7 +36,7 @@ fn gather(mut fetches: Vec<Fetch>) -> Vec<Vec<Fetch>> {
             let (first, last) = (&read[0].wanted, &read[read.len() - 1].wanted);
             last.addr.segment() == addr.segment()
                 && addr.block() <= last.addr.block() + last.blocks + READ_ALONG_BLOCKS
-                && addr.block() + blocks - first.addr.block() <= GATHERED_BLOCKS
+                && addr.block() + blocks - first.addr.block() <= MAX_GATHERED_BLOCKS
         });
         match reads.last_mut() {
             Some(read) if near => read.push(fetch),
@@ -82,7 +83,7 @@ impl Pool {
     ) -> Result<IoBuf, DeviceError> {
         let blocks = (buf.len() / BLOCK_LEN) as u64;
         if blocks == 1 && !self.groups.borrow().covers(volume.id, lba) {
-            // What most reads are, without the lists that longer ones need.
+            // The common case, without the lists that longer reads need.
             let found = self.map.borrow().lookup(volume.id, lba);
             let Some(Mapped { addr, sum }) = found else {
                 buf.fill(0);
@@ -111,7 +112,7 @@ impl Pool {
         Ok(buf)
     }
 
-    /// Fills what memory knows, and says what must be read.
+    /// Fills in dirty data and holes, and returns what must be read from devices.
     fn plan(&self, volume: VolumeId, lba: Lba, blocks: u64, buf: &mut IoBuf) -> Vec<Fetch> {
         let mut fetches = Vec::new();
         let map = self.map.borrow();
@@ -140,7 +141,7 @@ impl Pool {
         fetches
     }
 
-    /// Reads pieces that lie near each other; fails when one of them does.
+    /// Reads parts that lie near each other. Fails if one of them fails.
     async fn fetch_all(
         self: &Rc<Self>,
         volume: &Rc<VolumeState>,
@@ -182,25 +183,25 @@ impl Pool {
         DeviceError::new(name, Operation::Read, offset, len, (&unread.error).into())
     }
 
-    /// What of a range holds data, dirty data included.
+    /// Which parts of a range hold data, dirty data included.
     pub(crate) fn allocation(
         &self,
         volume: &Rc<VolumeState>,
         offset_bytes: u64,
         len_bytes: u64,
     ) -> Vec<Allocation> {
-        /// Runs in one answer: a client asks again for the rest.
-        const MOST: usize = 4096;
-        /// Blocks looked at before asking whether that is enough: they may all be runs of their own.
-        const LOOK: u64 = 1 << 14;
+        /// Most runs in one answer; a client asks again for the rest.
+        const MAX_RUNS: usize = 4096;
+        /// Blocks looked at in one step: each may be a run of its own.
+        const STEP_BLOCKS: u64 = 1 << 14;
         let first = offset_bytes / BLOCK_BYTES;
         let end = (offset_bytes + len_bytes).div_ceil(BLOCK_BYTES);
         let mut runs: Vec<(u64, bool)> = Vec::new();
         let map = self.map.borrow();
         let groups = self.groups.borrow();
         let mut from = first;
-        while from < end && runs.len() <= MOST {
-            let blocks = LOOK.min(end - from);
+        while from < end && runs.len() <= MAX_RUNS {
+            let blocks = STEP_BLOCKS.min(end - from);
             let mut push = |blocks: u64, hole: bool| match runs.last_mut() {
                 Some((len, last)) if *last == hole => *len += blocks,
                 _ => runs.push((blocks, hole)),
@@ -217,7 +218,7 @@ impl Pool {
         }
         let mut at = first;
         let mut out = Vec::new();
-        for (blocks, hole) in runs.into_iter().take(MOST) {
+        for (blocks, hole) in runs.into_iter().take(MAX_RUNS) {
             let from = (at * BLOCK_BYTES).max(offset_bytes);
             at += blocks;
             let to = (at * BLOCK_BYTES).min(offset_bytes + len_bytes);

@@ -1,4 +1,4 @@
-//! A volume: what a client of the pool sees as a block device.
+//! A volume: the block device that clients of the pool see.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,7 @@ use forebay_units::{BLOCK_BYTES, SECTOR_BYTES, TxgId, VolumeId};
 
 use crate::Pool;
 
-/// What `sync` is set to.
+/// The property `sync` of a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SyncMode {
     /// FUA and FLUSH are durable when they are answered.
@@ -23,7 +23,7 @@ pub enum SyncMode {
     Standard,
     /// Every write is durable when it is answered.
     Always,
-    /// Nothing is durable before its group is committed: for data that can be made again.
+    /// A write is durable when its group is committed. For data that can be made again.
     Disabled,
 }
 
@@ -62,14 +62,13 @@ pub(crate) struct VolumeState {
     /// Writes that are neither in the log nor committed, oldest first.
     pub pending: RefCell<Vec<Record>>,
     pub pending_bytes: Cell<u64>,
-    /// Appends to the log that are not durable yet: the tickets of their order.
+    /// Tickets of the appends to the log that are not durable yet.
     pub appending: RefCell<BTreeSet<u64>>,
     pub next_append: Cell<u64>,
     pub appended: Rc<Notify>,
-    /// Groups before this one hold writes that were never on the list of pending ones: a flush
-    /// must see them committed.
+    /// Groups before this one hold writes that were never pending. A flush waits for their commit.
     pub log_from: Cell<TxgId>,
-    /// Blocks that a partial write is reading and merging: nobody else may write them meanwhile.
+    /// Blocks that a partial write is merging. Other writes of them wait.
     pub merging: RefCell<BTreeSet<u64>>,
     pub merged: Rc<Notify>,
 }
@@ -130,7 +129,7 @@ impl Volume {
         check_range(&self.name, &self.geometry(), op, offset, len)
     }
 
-    /// Zeros as data.
+    /// Writes zeroes as data.
     async fn write_zeros(
         &self,
         offset_bytes: u64,
@@ -148,7 +147,7 @@ impl Volume {
         while at < end_bytes {
             let step = (end_bytes - at).min(STEP_BYTES);
             let data = zeros.slice(0, step as usize);
-            // The last one takes all before it along.
+            // A durable write makes all earlier writes of its volume durable.
             let fua = options.fua && at + step == end_bytes;
             self.pool.write(&self.state, &self.name, at, data, fua).await?;
             at += step;
@@ -210,7 +209,7 @@ impl BlockDevice for Volume {
         Box::pin(async move {
             self.check(Operation::WriteZeroes, offset_bytes, len_bytes)?;
             if options.no_hole && self.state.sparse {
-                // Only what is written keeps its space; a volume that is not sparse owns all.
+                // On a sparse volume only written data keeps its space.
                 return self.write_zeros(offset_bytes, len_bytes, options).await;
             }
             self.pool.zero(&self.state, &self.name, offset_bytes, len_bytes, options.fua).await

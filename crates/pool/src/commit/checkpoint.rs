@@ -9,13 +9,13 @@ use forebay_units::CommitId;
 
 use crate::{Checkpoint, Pool, PoolError, Writers};
 
-/// Bytes of a checkpoint that go with `delta_bytes` of changes.
+/// Bytes of a checkpoint that are written beside `delta_bytes` of changes.
 pub(crate) fn checkpoint_budget(delta_bytes: u64) -> u64 {
     (4 * delta_bytes).max(256 << 10)
 }
 
 impl Pool {
-    /// Appends what changed to the map journal, and a part of a checkpoint when one is due.
+    /// Appends the changes to the map journal, and a part of a checkpoint when one is due.
     pub(crate) async fn journal(
         &self,
         writers: &mut Writers,
@@ -35,7 +35,7 @@ impl Pool {
         self.checkpoint(writers, bytes, commit).await?;
         let emptied = self.table.collect_empty(commit);
         self.stats.cleaned(emptied.len() as u64);
-        // What was overwritten block by block tells of lifespans as much as what was moved.
+        // Segments that died by overwrites tell as much about lifetimes as cleaned ones.
         for info in emptied.iter().filter(|info| !info.cleaning) {
             self.classes.reclaimed(self.stats.clock(), info.stream, info.clock);
         }
@@ -61,32 +61,31 @@ impl Pool {
         Ok(())
     }
 
-    /// What a checkpoint of the whole map takes, at most.
+    /// Upper bound for a checkpoint of the whole map, in bytes.
     pub(crate) fn checkpoint_bytes(&self) -> u64 {
         const ENTRY_BYTES: u64 = 10;
         let map = self.map.borrow();
         map.volumes().map(|volume| map.mapped_blocks(volume)).sum::<u64>() * ENTRY_BYTES
     }
 
-    /// Segments of the journal from which on a checkpoint is worth it: twice what it takes, and a
-    /// little so that small pools get on with it.
+    /// Journal length, in segments, from which a checkpoint is due: twice its size, plus a margin
+    /// so that small pools write groups as well.
     pub(crate) fn checkpoint_worth(&self) -> u64 {
         2 * self.journal_copies() + 2 * self.checkpoint_bytes() / self.journal_segment_bytes()
     }
 
-    /// Segments of the journal from which on the room that is left over in its rows goes to a
-    /// checkpoint: what one takes, and the segment being filled.
+    /// Journal length, in segments, from which padding in the journal's rows becomes part of a
+    /// checkpoint: the size of one, plus the open segment.
     fn checkpoint_welcome(&self) -> u64 {
         self.journal_copies() + self.checkpoint_worth() / 2
     }
 
-    /// Goes on with a checkpoint, or begins one when the deltas have outgrown it. A checkpoint is
-    /// the whole map written again, bit by bit between deltas: when it is complete the journal
-    /// begins where the checkpoint did. Reading leaves and deltas in order gives the map, because
-    /// each says what is, not what changed.
+    /// Continues a checkpoint, or begins one when the deltas have outgrown it.
     ///
-    /// As long as the journal is not too long it goes on in the room that is left over in rows,
-    /// and costs nothing.
+    /// A checkpoint is the whole map written again, in parts between deltas. When it is complete,
+    /// the journal begins where the checkpoint did. Leaves and deltas read in order give the map,
+    /// because each says what is and not what changed. While the journal is short enough, a
+    /// checkpoint uses only room that rows would otherwise pad, and costs nothing.
     async fn checkpoint(
         &self,
         writers: &mut Writers,
@@ -100,11 +99,11 @@ impl Pool {
                 return Ok(());
             }
             self.scan.checkpoint_wanted.set(false);
-            // The first frame of a checkpoint begins a row's worth of frames of its own: its place
-            // is known only once it is written, so a frame of segment records comes first.
+            // The place of a checkpoint's first frame is known only after it is written, so a frame
+            // of segment records comes first.
             writers.journal.finish_rows(commit).await?;
             if forced {
-                // The segment that is being filled may be the damaged one: it is given up too.
+                // The open segment may be the damaged one, so it is closed too.
                 writers.journal.begin_segment(commit).await?;
             }
             let start = writers.journal.position().expect("a journal segment is open");
@@ -118,7 +117,7 @@ impl Pool {
         if !urgent {
             return Ok(());
         }
-        // It can wait, but for the cleaner to gain room for it.
+        // A checkpoint may wait until the cleaner has gained room for it.
         const LEFT_FREE: u64 = 2;
         let room = u64::from(self.table.free_count()).saturating_sub(LEFT_FREE);
         let budget = checkpoint_budget(delta_bytes).min(room * self.journal_segment_bytes());
@@ -143,7 +142,7 @@ impl Pool {
         }
     }
 
-    /// Puts leaves where the last row of the journal would be filled with zeros.
+    /// Writes leaves where the last row of the journal would be padded.
     async fn fill_row_with_leaves(
         &self,
         writers: &mut Writers,
@@ -151,7 +150,7 @@ impl Pool {
     ) -> Result<(), PoolError> {
         while let Some(Checkpoint { cursor, .. }) = writers.checkpoint {
             let room = writers.journal.bytes_to_row_end().min(frame_room(MAX_PAYLOAD_BYTES));
-            // A version, and leaves that end within the room.
+            // A version byte, and leaves that fit into the room.
             let (most, least) =
                 (room.saturating_sub(frame_room(0) + 1), LeafImage::ENCODED_LEN_MAX);
             let Some(budget) = most.checked_sub(least).filter(|budget| *budget > 0) else { break };

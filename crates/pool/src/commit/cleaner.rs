@@ -1,9 +1,9 @@
-//! The cleaner: empties segments that are mostly dead, so that there is always room.
+//! The cleaner: moves live blocks out of mostly dead segments, so that segments become free.
 //!
-//! It works twice for a group. Mostly with it: once the group's blocks are in their rows, it moves
-//! what is left of the emptiest segments, fills up the group's last rows with that, and all of it
-//! counts with one root. What the group overwrites is as good as dead then. When a group is larger
-//! than what was made free for it, the cleaner works before it, with roots of its own.
+//! It usually works together with a group: when the group's blocks are in their rows, the cleaner
+//! moves the live blocks of the emptiest segments, fills the group's last rows with them, and one
+//! root commits all of it. Blocks that the group overwrites count as dead. When a group needs more
+//! room than is free, the cleaner works before it, with roots of its own.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -20,19 +20,19 @@ use crate::{Pool, PoolError, Relocation, Writers};
 /// Blocks read at once from a victim.
 const CHUNK_BLOCKS: u32 = 256;
 
-/// Rounds of cleaning without a block gained after which the group goes on with what there is.
+/// Rounds without a block gained after which the group uses the room that there is.
 const FRUITLESS_ROUNDS: u32 = 16;
 
-/// Free segments for blocks that are moved, from which on they are separated by age.
+/// Free segments for moved blocks from which on these are separated by age.
 const ROOM_TO_SEPARATE: u32 = 4;
 
-/// The cleaner may keep this part of all segments free so that it seldom needs a root of its own.
+/// The cleaner keeps at most one in so many segments free, so that it seldom needs its own root.
 const WORKING_SHARE: u32 = 100;
 
-/// Bytes that a change of one block takes in the map journal, at most.
+/// Upper bound for one block's change in the map journal, in bytes.
 const CHANGE_BYTES: u64 = 20;
 
-/// Blocks that are written for each of a group, itself and those that are moved, in a full pool.
+/// Upper bound for blocks written per block of a group in a full pool, moved blocks included.
 const MOVED_AND_WRITTEN: u64 = 4;
 
 /// A live block of a victim.
@@ -49,25 +49,26 @@ impl Pool {
         u64::from(self.table.data_blocks(SegmentId(0))).max(1)
     }
 
-    /// Bytes that a segment of the map journal holds, at least: half where there are copies of them.
+    /// Least number of bytes that a segment of the map journal holds: half where the journal has
+    /// copies.
     pub(crate) fn journal_segment_bytes(&self) -> u64 {
         self.per_segment() * BLOCK_BYTES / self.journal_copies()
     }
 
-    /// How often the map journal is written.
+    /// Number of copies of the map journal.
     pub(crate) fn journal_copies(&self) -> u64 {
         journal_copies(&self.array.groups())
     }
 
-    /// Segments that a group of `blocks` may need, beside those that are being filled.
+    /// Segments that a group of `blocks` may need, beside the open ones.
     fn segments_for(&self, blocks: u64, writers: &Writers) -> u32 {
         let user = writers.data.iter().enumerate().filter(|(at, _)| Classes::is_user(*at as u8));
         let left: u64 = user.map(|(_, writer)| u64::from(writer.blocks_left())).sum();
         blocks.saturating_sub(left).div_ceil(self.per_segment()) as u32 + 1
     }
 
-    /// Segments that only the map journal may take while a group of `blocks` is written, and what
-    /// is moved with it.
+    /// Segments reserved for the map journal while a group of `blocks`, and the blocks moved with
+    /// it, are written.
     pub(crate) fn journal_keep(&self, blocks: u64) -> u32 {
         let bytes = blocks * MOVED_AND_WRITTEN * CHANGE_BYTES;
         let segments = bytes / self.journal_segment_bytes();
@@ -75,7 +76,7 @@ impl Pool {
     }
 
     /// Segments that must be free before a group of `blocks` is written, so that the cleaner and
-    /// the journal can go on after it whatever becomes of it.
+    /// the journal can continue after it in any case.
     fn segments_before(&self, blocks: u64, writers: &Writers) -> u32 {
         self.segments_for(blocks, writers)
             + self.journal_keep(blocks)
@@ -83,16 +84,16 @@ impl Pool {
             + self.segments_of_a_checkpoint(blocks, writers)
     }
 
-    /// Free segments below which emptied ones are freed at once.
+    /// Free segments below which emptied segments are freed at once.
     pub(crate) fn is_tight(&self, writers: &Writers) -> bool {
         let blocks = self.groups.borrow().open().data_blocks().max(self.stats.last_group_blocks());
         self.table.free_count() < 2 * self.segments_before(blocks, writers)
     }
 
-    /// Cleans until the open group fits and the reserve is whole, with roots of its own between:
-    /// a segment is free only when a root no longer needs it.
+    /// Cleans until the open group fits and the reserve is whole. Each round has its own root,
+    /// because a segment is free only when no root needs it.
     pub(crate) async fn make_room(self: &Rc<Self>, writers: &mut Writers) -> Result<(), PoolError> {
-        // A root of moved blocks alone says little: one segment is enough for what the journal says.
+        // A root of moved blocks alone adds little to the journal: one segment is enough.
         const LEAST_KEEP: u32 = 1;
         let (mut fruitless, mut best) = (0, 0);
         loop {
@@ -103,7 +104,8 @@ impl Pool {
                 return Ok(());
             }
             let keep = self.limits.get().map_reserve_segments;
-            // Whatever is worthiest in the long run: without progress it is the emptiest.
+            // Cost-benefit chooses the victim; after a round without progress, the emptiest
+            // segment.
             let choice = match self.classes.is_skewed() && fruitless == 0 {
                 true => Choice::Worthiest { now: self.stats.clock() },
                 false => Choice::Emptiest,
@@ -115,7 +117,7 @@ impl Pool {
             let commit = self.sync.commit.get().next();
             self.finish_data(writers, commit).await?;
             let mut delta = Delta::new();
-            self.settle_moves(writers, &mut delta)?;
+            self.apply_moves(writers, &mut delta)?;
             self.journal(writers, &delta, commit).await?;
             let txg = self.sync.committed.get();
             self.write_root(writers, txg, false).await?;
@@ -128,9 +130,9 @@ impl Pool {
         }
     }
 
-    /// Cleans with the group that is being written, of `blocks`, so that the next one fits without a
-    /// root for itself. Everything of the group is in its rows; those that are not full are filled
-    /// with what is moved. The group overwrites `overwritten` blocks, `young` of them young.
+    /// Cleans along with the group of `blocks` that is being written, so that the next group fits
+    /// without a cleaning root. The group's blocks are in their rows; rows that are not full are
+    /// filled with moved blocks. The group overwrites `overwritten` blocks, `young` of them young.
     pub(crate) async fn clean_along(
         self: &Rc<Self>,
         writers: &mut Writers,
@@ -147,7 +149,8 @@ impl Pool {
         let choice = if skewed { Choice::Worthiest { now } } else { Choice::Emptiest };
         let next = self.groups.borrow().open().data_blocks().max(blocks);
         let mut target = self.segments_before(next, writers);
-        // What is moved beside the next group takes room too, until the root that frees victims.
+        // Blocks moved beside the next group take room too, until the root that frees their
+        // victims.
         if let Some(victim) = Victims::of(&self.table, self.sync.commit.get(), choice).first() {
             let live = u64::from(victim.live);
             let dead = u64::from(self.table.capacity(victim.segment)).max(live + 1) - live;
@@ -161,8 +164,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Segments that the part of a checkpoint takes which goes with a group of `blocks`, if one has
-    /// to get on or is about to.
+    /// Segments for the part of a checkpoint that is written with a group of `blocks`, if a
+    /// checkpoint is in progress or due.
     fn segments_of_a_checkpoint(&self, blocks: u64, writers: &Writers) -> u32 {
         let urgent = writers.checkpoint.is_some_and(|checkpoint| checkpoint.urgent);
         if !urgent && (writers.journal.segments() as u64) < self.checkpoint_worth() {
@@ -173,7 +176,7 @@ impl Pool {
     }
 
     /// Blocks that can be written without cleaning. Where every segment is almost full of live
-    /// blocks, whole segments are gained too seldom to tell progress by them.
+    /// blocks, whole segments are gained too seldom to measure progress by them.
     fn room_blocks(&self, writers: &Writers) -> u64 {
         let segments = u64::from(self.table.free_count() + self.table.emptied_count());
         let open: u64 = writers.data.iter().map(|w| u64::from(w.blocks_left())).sum();
@@ -181,8 +184,8 @@ impl Pool {
     }
 
     /// Moves live blocks out of victims until about `wanted` segments will be free, and then until
-    /// the rows that are being filled are full. Leaves `keep` segments to the journal. Says
-    /// whether there was a victim.
+    /// the open rows are full. Leaves `keep` segments to the journal. Returns whether there was a
+    /// victim.
     async fn clean(
         self: &Rc<Self>,
         writers: &mut Writers,
@@ -205,7 +208,7 @@ impl Pool {
             self.classes.reclaimed(self.stats.clock(), info.stream, info.clock);
             self.empty(writers, &victim, Some(stream), keep).await?;
         }
-        // Zeros would be dead from the start; what is moved now need not be moved next time.
+        // Padding would be dead from the start; blocks moved now need not be moved next time.
         while any && writers.data.iter().any(|writer| writer.blocks_to_row_end() > 0) {
             let Some(victim) = victims.next() else { break };
             self.empty(writers, &victim, None, keep).await?;
@@ -213,8 +216,8 @@ impl Pool {
         Ok(any)
     }
 
-    /// The stream that takes what lives in `victim`: by its age while there is room to separate,
-    /// else where it fits best. `None` when it fits nowhere.
+    /// The stream for the live blocks of `victim`: by their age while there is room to separate,
+    /// else the best fit. `None` when no stream has room.
     fn stream_for(&self, writers: &Writers, victim: &Victim, keep: u32) -> Option<u8> {
         let info = self.table.get(victim.segment);
         let left = |stream: u8| writers.data[usize::from(stream)].blocks_left();
@@ -228,14 +231,14 @@ impl Pool {
         (left(roomiest) >= victim.live || spare > 0).then_some(roomiest)
     }
 
-    /// A stream whose last row is not full, of the host's first.
+    /// A stream whose last row is not full; streams of host writes come first.
     fn with_open_row(writers: &Writers, user_only: bool) -> Option<u8> {
         let open = |stream: &u8| writers.data[usize::from(*stream)].blocks_to_row_end() > 0;
         (0..STREAMS).filter(|stream| !user_only || Classes::is_user(*stream)).find(open)
     }
 
-    /// Moves what lives in `victim` to `stream`, the last rows of the host's streams first; or,
-    /// without a stream, as much of it as fills the rows of all streams.
+    /// Moves the live blocks of `victim` to `stream`, filling the last rows of the host's streams
+    /// first. Without a stream, moves only as many as fill the rows of all streams.
     async fn empty(
         self: &Rc<Self>,
         writers: &mut Writers,
@@ -275,8 +278,8 @@ impl Pool {
                         match self.reader.read(&wanted).await {
                             Ok(buf) => repaired = buf,
                             Err(_) => {
-                                // It stays where it is, and so does the segment: moving it would
-                                // turn a detected loss into data that looks right.
+                                // The block and its segment stay where they are: moving the block
+                                // would turn a detected loss into data that looks right.
                                 self.note_lost_block(entry.volume, entry.lba);
                                 continue;
                             }
@@ -306,8 +309,8 @@ impl Pool {
         entry.sum == Some(sum)
     }
 
-    /// What lives in a segment and is not overwritten by the group being written, in order: from its footer, or (when it was left half filled at a
-    /// crash) from the whole map.
+    /// Live blocks of a segment that the group being written does not overwrite, in order. They
+    /// come from its footer, or from the whole map if a crash left the segment half filled.
     async fn live_blocks(&self, segment: SegmentId, info: &SegmentInfo) -> Vec<Live> {
         let footer = match info.footer {
             true => self.reader.footer(segment).await.ok(),
@@ -348,8 +351,8 @@ impl Pool {
         live
     }
 
-    /// Lets the map follow moved blocks only.
-    fn settle_moves(&self, writers: &mut Writers, delta: &mut Delta) -> Result<(), PoolError> {
+    /// Applies only moved blocks to the map.
+    fn apply_moves(&self, writers: &mut Writers, delta: &mut Delta) -> Result<(), PoolError> {
         let map = &mut *self.map.borrow_mut();
         for moved in writers.relocations.drain(..) {
             let entry = forebay_map::Entry { addr: moved.new, sum: moved.sum };

@@ -1,4 +1,4 @@
-//! The corridor of a transaction group: from memory into segments, the map, and a new root.
+//! A transaction group on its way from memory into segments, the map, and a new root.
 
 use std::rc::Rc;
 
@@ -12,7 +12,7 @@ use forebay_units::{BLOCK_LEN, BlockAddr, CommitId, Lba, VolumeId};
 
 use crate::{Pool, PoolError, Writers};
 
-/// Blocks after which the sync lets others run.
+/// Blocks after which the sync task yields.
 const BLOCKS_PER_TURN: usize = 64;
 
 /// Consecutive blocks of a volume that went to consecutive addresses.
@@ -24,7 +24,7 @@ struct Placed {
 }
 
 impl Pool {
-    /// The sync task: commits a group when it is old, large, or wanted, for as long as the pool
+    /// The sync task: commits a group when it is old, large or waited for, as long as the pool
     /// runs.
     pub(crate) async fn sync_loop(self: Rc<Self>) {
         self.sync_until_closed().await;
@@ -40,7 +40,7 @@ impl Pool {
             self.sync.wake.until(|| !idle() || ended()).await;
             let deadline = rt::now() + self.limits.get().txg_timeout;
             let due = self.sync.wake.until(|| self.wants_sync() || ended());
-            // Either way there is work now: the group is wanted, or old.
+            // In both cases there is work: the group is waited for, or old.
             match rt::select(Box::pin(due), rt::sleep_until(deadline)).await {
                 Either::Left(_) | Either::Right(_) => {}
             }
@@ -59,7 +59,7 @@ impl Pool {
     }
 
     fn wants_sync(&self) -> bool {
-        // What writers hold that still wait for a device is given back by no commit.
+        // Memory of writers that still wait for a device is freed by no commit.
         let gives_room = self.groups.borrow().open().held_bytes > 0;
         let large = self.throttle.dirty_bytes() >= self.limits.get().txg_bytes;
         self.sync.wanted.get() > self.sync.committed.get()
@@ -68,18 +68,18 @@ impl Pool {
             || self.log_pressure()
     }
 
-    /// Commits the open group: makes room first, then writes, then the root.
+    /// Commits the open group: makes room, writes it, writes the root.
     pub(crate) async fn sync_group(self: &Rc<Self>) -> Result<(), PoolError> {
         let mut writers = self.writers.lock().await;
-        // Writers are let in at the pace of all of it: cleaning is a part of what a byte takes.
+        // The throttle's pace includes cleaning, because cleaning is part of the cost of a byte.
         let begun = rt::now();
         self.make_room(&mut writers).await?;
         self.sync.root_wanted.set(false);
         self.take_log_events();
         self.take_array_events();
         self.quiet_log().await;
-        // The group has grown while the log came to rest. When this returns it has room, and no
-        // await lies between.
+        // The group has grown while the log drained. After this call it has room, and no await
+        // follows before it is closed.
         self.make_room(&mut writers).await?;
         let txg = self.groups.borrow_mut().quiesce();
         self.space.syncing_blocks.set(self.space.promised_blocks.get());
@@ -89,8 +89,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Writes what the syncing group holds into segments and settles it in the map. Gives its
-    /// bytes.
+    /// Writes the syncing group into segments and applies it to the map. Returns its bytes.
     async fn write_group(self: &Rc<Self>, writers: &mut Writers) -> Result<u64, PoolError> {
         let commit = self.sync.commit.get().next();
         let changes: Vec<(VolumeId, Lba, u64, Content)> = {
@@ -149,12 +148,12 @@ impl Pool {
         }
         self.clean_along(writers, blocks, overwritten, keep).await?;
         self.finish_data(writers, commit).await?;
-        self.settle(writers, &mut delta, &cleared, &placed)?;
+        self.apply_to_map(writers, &mut delta, &cleared, &placed)?;
         self.journal(writers, &delta, commit).await?;
         Ok(bytes)
     }
 
-    /// Ends rows of all data streams and waits for every write.
+    /// Fills the last rows of all data streams and waits for every write.
     pub(crate) async fn finish_data(
         &self,
         writers: &mut Writers,
@@ -167,8 +166,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Notes what the group being written overwrites; says how many blocks, and how many of them
-    /// are young.
+    /// Marks the blocks that the group being written overwrites as dying. Returns their number, and
+    /// the number of young ones.
     fn note_dying(&self, volume: VolumeId, lba: Lba, blocks: u64) -> (u64, u64) {
         let (now, limit) = (self.stats.clock(), self.classes.young());
         let (mut all, mut young) = (0, 0);
@@ -183,8 +182,8 @@ impl Pool {
         (all, young)
     }
 
-    /// The stream of a block of the host: by the age of what it overwrites; where the last segments
-    /// are at stake, the one that has room.
+    /// The stream of a host block: by the age of the block that it overwrites, or the stream that
+    /// has room when the last segments are in use.
     fn user_stream(&self, writers: &Writers, volume: VolumeId, lba: Lba, keep: u32) -> u8 {
         let old = self.map.borrow().lookup(volume, lba);
         let old_clock = old.map(|old| self.table.get(old.addr.segment()).clock);
@@ -196,9 +195,9 @@ impl Pool {
         (0..STREAMS).find(|other| Classes::is_user(*other) && left(*other) > 0).unwrap_or(stream)
     }
 
-    /// Lets the map follow: clears, new places, moved blocks, dropped volumes. No await in here:
-    /// readers see all of it or nothing.
-    fn settle(
+    /// Applies a group to the map: holes, new places, moved blocks, dropped volumes. No await in
+    /// here, so readers see all of it or nothing.
+    fn apply_to_map(
         &self,
         writers: &mut Writers,
         delta: &mut Delta,
@@ -245,7 +244,7 @@ impl Pool {
             delta.drop_volume(volume);
         }
         table.clear_dying();
-        // The map knows the group's contents now.
+        // From here on the map has the group's contents.
         let retired = self.groups.borrow_mut().retire();
         if let Some(set) = retired {
             self.stats.retiring(set.held_bytes);

@@ -1,4 +1,4 @@
-//! Roots: the instant at which a group, and all that it changed, counts.
+//! Roots: the superblock that commits a group and everything it changed.
 
 use std::rc::Rc;
 
@@ -22,21 +22,21 @@ use crate::{Pool, PoolError, Writers};
 enum LogPlan {
     GoesOn(LogState),
     StartsAnew(Vec<LogRing>, LogState, u64),
-    /// During replay: the log is still the one that is being replayed.
+    /// During replay the root keeps naming the log that is being replayed.
     Keep(LogState),
 }
 
-/// How many devices took a label.
+/// How many devices accepted a label.
 #[derive(Default)]
 struct LabelVerdict {
     good: usize,
-    /// Devices that did not, and that cannot be spared.
+    /// Devices that did not accept it and that the pool needs.
     needed: usize,
     last: Option<PoolError>,
 }
 
 impl LabelVerdict {
-    /// It counts when some took it and all others can be spared.
+    /// A label counts when at least one device accepted it and the pool needs no other.
     fn judge(self, what: &str) -> Result<(), PoolError> {
         if self.good > 0 && self.needed == 0 {
             return Ok(());
@@ -48,7 +48,7 @@ impl LabelVerdict {
 
 impl Pool {
     /// Makes everything written so far durable and commits it with a new root. `txg` is the last
-    /// group that is in it; `group` says that this root is the one that brings it.
+    /// group in it; `group` says whether this root brings that group.
     pub(crate) async fn write_root(
         self: &Rc<Self>,
         writers: &mut Writers,
@@ -57,8 +57,8 @@ impl Pool {
     ) -> Result<(), PoolError> {
         self.array.flush().await?;
         self.take_array_events();
-        // A root without devices that the pool cannot do without would call them left behind, and
-        // no import would take them back.
+        // A root without devices that the pool needs would call them left behind, and no import
+        // would accept them again.
         self.array.check_writable()?;
         let commit = self.sync.commit.get().next();
         let plan = self.log_plan(txg, group);
@@ -111,7 +111,7 @@ impl Pool {
         }
     }
 
-    /// Devices that labels and roots are written to: data members in use.
+    /// Devices that receive labels and roots: data members in use.
     pub(crate) fn label_devices(&self) -> Vec<(DeviceId, OpenDevice)> {
         let devices = self.devices.borrow();
         let members = self.array.status().into_iter();
@@ -121,7 +121,7 @@ impl Pool {
             .collect()
     }
 
-    /// Writes a root to every member.
+    /// Writes a root to every member in use.
     async fn put_root(&self, root: &Superblock) -> Result<(), PoolError> {
         let devices = self.label_devices();
         let handles: Vec<_> = devices.iter().map(|(_, open)| open.device()).collect();
@@ -143,10 +143,10 @@ impl Pool {
         Ok(())
     }
 
-    /// A device could not take a label or root. What it holds was flushed before, so the root is
-    /// good without it; but it is out from here on.
+    /// A device could not take a label or a root. Its data was flushed before, so the root is good
+    /// without it. The device is out of use from here on.
     fn label_failed(&self, id: DeviceId, error: PoolError, verdict: &mut LabelVerdict) {
-        // A member that has left meanwhile counts nothing.
+        // A member that has left the pool meanwhile has no counters.
         let _ = self.array.count_write_error(id);
         if self.array.fault(id).is_err() {
             verdict.needed += 1;
@@ -251,7 +251,7 @@ impl Pool {
                     self.log_is_restarted(request);
                 }
                 Err(LogError::Closed) => return Err(PoolError::new(self.stop_reason())),
-                // Another side failed meanwhile: once more, without it.
+                // Another side failed meanwhile. The next group tries again without it.
                 Err(error) => {
                     self.health.remark(error.to_string());
                     *self.health.log_void.borrow_mut() = Some(state);
@@ -267,7 +267,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Drops sums from memory that footers hold, now that those are under a root.
+    /// Drops checksums from memory whose footers are now under a root.
     fn seal(&self, writers: &mut Writers) {
         let mut map = self.map.borrow_mut();
         for writer in &mut writers.data {
@@ -291,14 +291,14 @@ impl Pool {
         }
     }
 
-    /// Whether a segment's footer is on media, under a root.
+    /// Whether a segment's footer is on media and under a root.
     fn has_footer(&self, segment: SegmentId) -> bool {
         let info = self.table.get(segment);
         info.state == SegmentState::Full && info.footer && info.last <= self.sync.commit.get().0
     }
 
-    /// Counts the blocks of sparse volumes anew. Only with the root that brings a group: whatever
-    /// is not under it is in `promised_blocks`.
+    /// Counts the blocks of sparse volumes again. Only the root that brings a group calls this:
+    /// what is not under it stays in `promised_blocks`.
     pub(crate) fn space_after_group(&self) {
         let map = self.map.borrow();
         let volumes = self.volumes.borrow();
@@ -309,21 +309,21 @@ impl Pool {
         space.promised_blocks.set(left);
     }
 
-    /// Frees segments that no root needs any more. The root before the newest stays readable, as
-    /// long as there is space to spare.
+    /// Frees segments that no root needs. The root before the newest stays readable while there is
+    /// space to spare.
     fn reclaim(self: &Rc<Self>, writers: &mut Writers, commit: CommitId) {
         let tight = self.is_tight(writers);
         let oldest = if tight { commit } else { CommitId(commit.0.saturating_sub(1)) };
         let trim = self.property("autotrim") != "off";
         for segment in self.table.reclaimable(oldest) {
-            // Nothing refers to it, and the devices hear of it later, when it is free still.
+            // No root refers to it. It is discarded later, if it is still free then.
             let _ = self.array.reset_segment(segment);
             self.table.free(segment);
             if trim {
                 self.trims.note(segment, commit);
             }
         }
-        // Where space is short it will be written again before a discard could be of use.
+        // Where space is short, segments are reused before a discard would help.
         if trim && !tight {
             self.trim_freed(commit);
         }
@@ -352,9 +352,9 @@ impl Pool {
         Ok(())
     }
 
-    /// After the last root: one more, of a pool that is no more. Until it is there the pool is an
-    /// exported one, for a configuration without its root does not count. Log devices have no
-    /// roots, so they are told last: they are never free before the pool is gone.
+    /// Writes one more root, which marks the pool as destroyed. Until it is there the pool is an
+    /// exported one, because a configuration without its root does not count. Log devices have no
+    /// roots and are written last, so they are not free before the pool is gone.
     pub(crate) async fn write_destroyed_root(
         &self,
         writers: &mut Writers,

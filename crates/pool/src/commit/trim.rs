@@ -1,10 +1,10 @@
-//! Discards of freed segments: some time after the root that freed them, a few at a time, beside the
-//! writers.
+//! Discards of freed segments: some time after the root that freed them, a few at a time, beside
+//! the writers.
 //!
-//! On a file a discarded place must be allocated anew when it is written again, and on a disk a discard
-//! may take longer than a write. Under load a segment is soon written again as a whole, so the devices
-//! hear only of those that have stayed free for a while. A segment is not given to anybody while its
-//! discard is under way.
+//! On a file a discarded range must be allocated again when it is written, and on a disk a discard
+//! may take longer than a write. Under load a segment is soon reused as a whole, so only segments
+//! that stayed free for a while are discarded. A segment cannot be reused while its discard is in
+//! flight.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -15,30 +15,30 @@ use forebay_units::{CommitId, Nanos, SegmentId};
 
 use crate::Pool;
 
-/// While clients write, a segment must have been free for so many commits.
+/// Commits for which a segment must have been free, while clients write.
 const COMMITS: u64 = 64;
-/// Discards under way together.
+/// Discards in flight at once.
 const AT_ONCE: usize = 4;
-/// Segments after one commit: the rest waits for the next, or until nobody writes.
+/// Segments discarded after one commit; the rest waits for the next commit or for idle time.
 const MOST: usize = 64;
-/// How long an export may take for those that are left.
+/// Longest time that an export spends on discards.
 const PATIENCE: Nanos = Nanos::from_secs(5);
 
-/// Free segments that the devices have not heard of.
+/// Free segments that were not discarded yet.
 #[derive(Default)]
 pub(crate) struct Trims {
-    /// And the commit that freed them. Some may have been taken again since.
+    /// Each with the commit that freed it. Some may have been reused since.
     freed: RefCell<BTreeMap<SegmentId, CommitId>>,
     busy: Cell<bool>,
 }
 
 impl Trims {
-    /// `segment` is free as of `commit`.
+    /// Notes that `commit` freed `segment`.
     pub(crate) fn note(&self, segment: SegmentId, commit: CommitId) {
         self.freed.borrow_mut().insert(segment, commit);
     }
 
-    /// Takes out those that have been free since `before` or longer, `most` at most.
+    /// Takes out segments that have been free since `before` or longer, `most` at most.
     fn take(
         &self,
         before: CommitId,
@@ -56,8 +56,8 @@ impl Trims {
 }
 
 impl Pool {
-    /// Tells the devices of segments that are free under the root `commit`, which is durable: of all
-    /// when nobody writes, else of those that have been free for a while.
+    /// Discards segments that are free under the durable root `commit`: all of them when the pool
+    /// is idle, else those that have been free for a while.
     pub(crate) fn trim_freed(self: &Rc<Self>, commit: CommitId) {
         let calm = self.groups.borrow().open().is_empty();
         let before = if calm { commit } else { CommitId(commit.0.saturating_sub(COMMITS)) };
@@ -75,7 +75,8 @@ impl Pool {
             let mut due = due;
             while !due.is_empty() {
                 pool.discard(&due, ended).await;
-                // Nobody may commit for long now: the rest need not wait for that.
+                // Without clients there may be no commit for long, so the rest does not wait for
+                // one.
                 if ended() || !pool.groups.borrow().open().is_empty() {
                     break;
                 }
@@ -89,8 +90,8 @@ impl Pool {
         tasks.push(task);
     }
 
-    /// Before the last root, after which the devices may be another machine's: the devices hear of what
-    /// is free, as much as can be told in a while.
+    /// Discards before the last root of an export, for a limited time. After that root the devices
+    /// may belong to another machine.
     pub(crate) async fn trim_at_the_end(&self) {
         let begun = rt::now();
         let late = || self.is_stopped() || rt::now().since(begun) > PATIENCE;
@@ -107,8 +108,7 @@ impl Pool {
         }
     }
 
-    /// Tells the devices of segments that are free, a few at a time, until `ended`; the others are
-    /// still to be told of.
+    /// Discards free segments, a few at a time, until `ended`. The others stay in the list.
     async fn discard(&self, due: &[SegmentId], ended: impl Fn() -> bool) {
         let root = self.sync.commit.get();
         for (at, some) in due.chunks(AT_ONCE).enumerate() {
@@ -116,10 +116,11 @@ impl Pool {
                 due[at * AT_ONCE..].iter().for_each(|segment| self.trims.note(*segment, root));
                 return;
             }
-            // Held, nobody can take them; those that were taken meanwhile are left alone.
+            // A held segment cannot be reused. Segments that were reused meanwhile are left alone.
             let held: Vec<SegmentId> =
                 some.iter().copied().filter(|segment| self.table.hold(*segment)).collect();
-            // Discard is advice; whatever it says, nothing refers to the segment.
+            // A discard is advice; its result does not matter, because no root refers to the
+            // segment.
             rt::join_all(held.iter().map(|s| self.array.discard_segment(*s))).await;
             held.iter().for_each(|segment| self.table.let_go(*segment));
         }
