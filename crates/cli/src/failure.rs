@@ -36,7 +36,7 @@ impl From<forebay_pool::PoolError> for Failure {
 /// Prints `forebay: MESSAGE` on standard error, on one line.
 pub fn report(message: &str) {
     if !message.is_empty() {
-        eprintln!("forebay: {}", crate::show::visible(&one_line(message)));
+        eprintln!("forebay: {}", crate::render::visible(&one_line(message)));
     }
 }
 

@@ -8,10 +8,9 @@
 //! machine unless it was asked to.
 //! Who calls me: the user's shell; nobody depends on this crate.
 //!
-//! [`args`] is the one command table; [`commands`] does what it says; [`show`] prints.
+//! [`args`] is the one command table; [`commands`] does what it says; [`render`] prints.
 
 pub mod args;
-pub mod clerk;
 pub mod commands;
 pub mod control;
 pub mod devices;
@@ -19,12 +18,13 @@ pub mod failure;
 pub mod leases;
 pub mod members;
 mod memory;
+pub mod pool_access;
 pub mod pools;
-pub mod reach;
+pub mod render;
 pub mod run;
 pub mod serving;
-pub mod show;
 pub mod signals;
 pub mod state;
+pub mod state_writer;
 pub mod terminal;
 pub mod vdevs;

@@ -17,18 +17,18 @@ use forebay_pool::{Opener, Pool};
 use forebay_rt::sync::Mutex;
 
 use crate::args::ScanVerb;
-use crate::clerk::Clerk;
 use crate::control::{Action, Handler, Hello, PROTOCOL_VERSION, Reply, Request, Response, Sample};
 use crate::failure::Failure;
 use crate::leases::Leases;
 use crate::members::by_known_names;
 use crate::signals::Stop;
 use crate::state::{KnownPool, StateDir};
+use crate::state_writer::StateWriter;
 
 /// Open pools by name.
 pub struct PoolSet {
     opener: Rc<dyn Opener>,
-    clerk: Rc<Clerk>,
+    writer: Rc<StateWriter>,
     pools: RefCell<BTreeMap<String, Rc<Pool>>>,
     leases: Leases,
     /// Held by whoever changes something, so that two commands never interleave.
@@ -43,10 +43,10 @@ impl PoolSet {
     /// A set without pools. `stop` is how the user ends this process, when it is watched for.
     #[must_use]
     pub fn new(opener: Rc<dyn Opener>, state: StateDir, stop: Option<Rc<Stop>>) -> Rc<Self> {
-        let clerk = Clerk::new(state);
+        let writer = StateWriter::new(state);
         Rc::new(Self {
-            opener: Rc::new(Witness { opener, clerk: clerk.clone(), stop }),
-            clerk,
+            opener: Rc::new(Witness { opener, writer: writer.clone(), stop }),
+            writer,
             pools: RefCell::default(),
             leases: Leases::default(),
             changing: Mutex::new(()),
@@ -89,7 +89,7 @@ impl PoolSet {
             Action::Create { spec } => {
                 self.check_takes_more(name)?;
                 let free = name.clone();
-                self.clerk.ask(move |state| state.check_name_free(&free, None)).await?;
+                self.writer.ask(move |state| state.check_name_free(&free, None)).await?;
                 let pool = Pool::create(self.opener.clone(), name, spec).await?;
                 if let Err(unknown) = self.adopt(pool.clone(), false).await {
                     pool.export().await?;
@@ -136,7 +136,7 @@ impl PoolSet {
                 change(&pool, other).await?;
                 if changes_devices(other) {
                     let known = known(&pool);
-                    self.clerk.ask(|state| state.remember(known)).await?;
+                    self.writer.ask(|state| state.remember(known)).await?;
                 }
                 remember_command(&pool, typed).await?;
             }
@@ -152,7 +152,7 @@ impl PoolSet {
             true => state.remember_anew(known),
             false => state.remember(known),
         };
-        self.clerk.ask(remember).await?;
+        self.writer.ask(remember).await?;
         self.pools.borrow_mut().insert(pool.name(), pool);
         Ok(())
     }
@@ -172,7 +172,7 @@ impl PoolSet {
         self.leases.revoke(&pool.name());
         outcome?;
         let guid = pool.guid();
-        self.clerk.ask(move |state| state.forget(guid)).await
+        self.writer.ask(move |state| state.forget(guid)).await
     }
 
     /// Fails when the name of `pool` belongs to another one, here or in the list of known pools.
@@ -181,13 +181,13 @@ impl PoolSet {
             return Err(Failure::new(format!("a pool named '{}' is imported already", pool.name)));
         }
         let (name, guid) = (pool.name.clone(), Some(pool.guid));
-        self.clerk.ask(move |state| state.check_name_free(&name, guid)).await
+        self.writer.ask(move |state| state.check_name_free(&name, guid)).await
     }
 
     /// Devices of a known pool that are where another one's were: disks change their names.
     pub async fn found_elsewhere(&self, known: &KnownPool) -> Result<Vec<String>, Failure> {
         // As the list is now: an import a moment ago may have changed it.
-        let all = self.clerk.ask(StateDir::known_pools).await?;
+        let all = self.writer.ask(StateDir::known_pools).await?;
         let others: BTreeSet<String> = all.into_iter().flat_map(|pool| pool.devices).collect();
         let others: Vec<String> =
             others.into_iter().filter(|path| !known.devices.contains(path)).collect();
@@ -315,7 +315,7 @@ impl Exports for PoolSet {
 /// pools when the user has had enough.
 struct Witness {
     opener: Rc<dyn Opener>,
-    clerk: Rc<Clerk>,
+    writer: Rc<StateWriter>,
     stop: Option<Rc<Stop>>,
 }
 
@@ -329,7 +329,7 @@ impl Opener for Witness {
     }
 
     fn witness(&self, pool: u64, told: Told) -> Pin<Box<dyn Future<Output = ()> + '_>> {
-        Box::pin(self.clerk.tell(pool, told))
+        Box::pin(self.writer.tell(pool, told))
     }
 
     fn is_unwanted(&self) -> bool {

@@ -9,7 +9,7 @@ use forebay_rt::Runtime;
 use crate::args::{BenchCommand, Cli, Command, PoolCommand};
 use crate::commands::{Outcome, bench_nbd, completions, man, pool, serve, up, volume};
 use crate::failure::{Failure, report};
-use crate::reach::Reach;
+use crate::pool_access::PoolAccess;
 use crate::signals::Signals;
 use crate::state::StateDir;
 use crate::terminal::print;
@@ -44,12 +44,14 @@ fn execute(cli: Cli) -> Result<u8, Failure> {
                 .map_err(|e| Failure { message: e.to_string(), code: e.exit_code() })?;
             return Ok(0);
         }
-        Command::Up(args) => on_pools(true, async |reach| up(args, reach).await)?,
-        Command::Serve(args) => on_pools(true, async |reach| serve(args, reach).await)?,
+        Command::Up(args) => on_pools(true, async |access| up(args, access).await)?,
+        Command::Serve(args) => on_pools(true, async |access| serve(args, access).await)?,
         Command::Pool { command } => {
-            on_pools(ends_well(&command), async |reach| pool(command, &reach).await)?
+            on_pools(ends_well(&command), async |access| pool(command, &access).await)?
         }
-        Command::Volume { command } => on_pools(true, async |reach| volume(command, &reach).await)?,
+        Command::Volume { command } => {
+            on_pools(true, async |access| volume(command, &access).await)?
+        }
     };
     print(&outcome.text)?;
     Ok(u8::from(!outcome.complete))
@@ -58,20 +60,20 @@ fn execute(cli: Cli) -> Result<u8, Failure> {
 /// Runs `work` with the state folder and the servers on it. `ends_well`: Ctrl-C is told to it.
 fn on_pools(
     ends_well: bool,
-    work: impl AsyncFnOnce(Reach) -> Result<Outcome, Failure> + 'static,
+    work: impl AsyncFnOnce(PoolAccess) -> Result<Outcome, Failure> + 'static,
 ) -> Result<Outcome, Failure> {
     let state = StateDir::open()?;
     let signals = ends_well.then(Signals::take).transpose()?;
     runtime()?.block_on(async move {
         let stop = signals.map(Signals::watch);
-        let reach = Reach::new(state, stop.clone());
-        let reach = match stop {
-            Some(stop) => stop.unless_asked(reach).await.ok_or_else(|| {
+        let access = PoolAccess::new(state, stop.clone());
+        let access = match stop {
+            Some(stop) => stop.unless_asked(access).await.ok_or_else(|| {
                 Failure::new("interrupted before any server was asked; nothing was done")
             })?,
-            None => reach.await,
+            None => access.await,
         };
-        work(reach?).await
+        work(access?).await
     })
 }
 

@@ -28,7 +28,7 @@ pub fn columns(fd: i32) -> usize {
 
 /// What `work` gives. When it takes longer than two seconds, a terminal on standard error shows
 /// that `what` goes on, for how long, and with `own_bytes` what this process has written for it.
-pub async fn patiently<T>(what: &str, own_bytes: bool, work: impl Future<Output = T>) -> T {
+pub async fn with_waiting_line<T>(what: &str, own_bytes: bool, work: impl Future<Output = T>) -> T {
     const QUIET: Nanos = Nanos::from_secs(2);
     const LOOK_EVERY: Nanos = Nanos::from_millis(500);
     let mut work = std::pin::pin!(work);
@@ -43,7 +43,7 @@ pub async fn patiently<T>(what: &str, own_bytes: bool, work: impl Future<Output 
         }
         wait = LOOK_EVERY;
         let secs = forebay_rt::now().since(begun).0 / 1_000_000_000;
-        let mut line = format!("{what}: {}", crate::show::duration(secs));
+        let mut line = format!("{what}: {}", crate::render::duration(secs));
         if let (true, Some(before), Some(now)) = (own_bytes, begun_bytes, written_bytes()) {
             let done = format_bytes(now.saturating_sub(before));
             line.push_str(&format!(", {done} written"));

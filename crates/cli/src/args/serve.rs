@@ -72,7 +72,7 @@ pub enum ListenAddress {
 }
 
 impl ListenAddress {
-    /// Whether anybody but this machine can reach it.
+    /// Whether anybody but this machine can access it.
     #[must_use]
     pub fn is_exposed(&self) -> bool {
         matches!(self, ListenAddress::Tcp(address) if !address.ip().is_loopback())

@@ -7,7 +7,7 @@ use forebay_nbd::bench::{self, BenchArgs, Cancellation};
 use super::Outcome;
 use crate::failure::Failure;
 use crate::signals::Stop;
-use crate::terminal::patiently;
+use crate::terminal::with_waiting_line;
 
 /// Runs the load. Ctrl-C ends it early, with a report on the requests so far.
 pub async fn bench_nbd(args: BenchArgs, stop: &Rc<Stop>) -> Result<Outcome, Failure> {
@@ -19,7 +19,7 @@ pub async fn bench_nbd(args: BenchArgs, stop: &Rc<Stop>) -> Result<Outcome, Fail
         cancel.cancel();
     });
     let what = format!("measuring {}", args.uri);
-    let measured = patiently(&what, false, bench::run(args, &cancellation)).await;
+    let measured = with_waiting_line(&what, false, bench::run(args, &cancellation)).await;
     let report = measured.map_err(|e| Failure::new(e.to_string()))?;
     let text = if json { format!("{}\n", report.to_json()) } else { report.to_string() };
     Ok(Outcome::text(text))

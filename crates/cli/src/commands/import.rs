@@ -9,29 +9,29 @@ use super::Outcome;
 use crate::control::Action;
 use crate::devices::{is_locked, out_of_reach, search};
 use crate::failure::Failure;
-use crate::reach::Reach;
-use crate::show;
+use crate::pool_access::PoolAccess;
+use crate::render;
 use crate::state::{KnownPool, own_uid};
 
 /// Imports `wanted` (a name or guid), or all; without either, lists what could be imported.
 pub async fn import(
-    reach: &Reach,
+    access: &PoolAccess,
     dirs: &[PathBuf],
     wanted: Option<&str>,
     all: bool,
     json: bool,
     options: ImportOptions,
 ) -> Result<Outcome, Failure> {
-    let known = reach.state().known_pools()?;
+    let known = access.state().known_pools()?;
     if let Some(pool) = known.iter().find(|p| named(p, wanted)) {
-        if let Some(pid) = reach.server_of(&pool.name) {
+        if let Some(pid) = access.server_of(&pool.name) {
             return Err(Failure::new(format!(
                 "'{}' is imported already, and served by process {pid}",
                 pool.name
             )));
         }
         // A server that is there for every pool may take back one that it had to let go.
-        let again = options != ImportOptions::default() || reach.has_server_for_more();
+        let again = options != ImportOptions::default() || access.has_server_for_more();
         let already = || {
             Failure::new(format!(
                 "'{0}' is imported already; 'forebay serve {0}' serves it",
@@ -46,7 +46,7 @@ pub async fn import(
         paths.extend(search_named(dirs)?);
         paths.sort();
         paths.dedup();
-        let found = reach.discover(&paths).await?;
+        let found = access.discover(&paths).await?;
         let Some(found) = found.iter().find(|found| found.guid == pool.guid) else {
             return Err(Failure::new(format!(
                 "no device of '{}' was found; name the folder of its devices with -d",
@@ -59,26 +59,26 @@ pub async fn import(
         if !again && !gone && !moved {
             return Err(already());
         }
-        import_one(reach, found, ImportOptions { known: Some(pool.told), ..options }).await?;
+        import_one(access, found, ImportOptions { known: Some(pool.told), ..options }).await?;
         return Ok(Outcome::done());
     }
     let paths = search(dirs)?;
-    let mut found = reach.discover(&paths).await?;
+    let mut found = access.discover(&paths).await?;
     found.retain(|pool| known.iter().all(|k| k.guid != pool.guid));
     found.sort_by(|a, b| (&a.name, a.guid).cmp(&(&b.name, b.guid)));
     if let Some(wanted) = wanted {
         let pool = choose(&found, wanted, dirs)?;
-        import_one(reach, pool, options).await?;
+        import_one(access, pool, options).await?;
         return Ok(Outcome::done());
     }
     if all {
         for pool in &found {
-            import_one(reach, pool, options.clone()).await?;
+            import_one(access, pool, options.clone()).await?;
         }
         return Ok(Outcome::done());
     }
     if json {
-        return Ok(Outcome::text(show::found_json(&found)));
+        return Ok(Outcome::text(render::found_json(&found)));
     }
     if found.is_empty() {
         let held = paths.iter().filter(|path| is_locked(path)).count();
@@ -90,7 +90,7 @@ pub async fn import(
         text.push_str(&out_of_reach(dirs));
         return Ok(Outcome::text(text + "\n"));
     }
-    Ok(Outcome::text(show::found_text(&found)))
+    Ok(Outcome::text(render::found_text(&found)))
 }
 
 fn named(pool: &KnownPool, wanted: Option<&str>) -> bool {
@@ -128,15 +128,15 @@ fn choose<'a>(
 }
 
 async fn import_one(
-    reach: &Reach,
+    access: &PoolAccess,
     pool: &FoundPool,
     options: ImportOptions,
 ) -> Result<(), Failure> {
-    reach.state().check_name_free(&pool.name, Some(pool.guid))?;
-    let access = reach.access_new(&pool.guid.to_string());
+    access.state().check_name_free(&pool.name, Some(pool.guid))?;
+    let handle = access.for_new_pool(&pool.guid.to_string());
     let action = Action::Import { paths: pool.paths.clone(), options };
-    let outcome = access.ask(action).await;
-    access.close_after(outcome).await.map(|_| ())
+    let outcome = handle.ask(action).await;
+    handle.close_after(outcome).await.map(|_| ())
 }
 
 fn places(dirs: &[PathBuf]) -> String {

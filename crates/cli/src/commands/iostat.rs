@@ -8,8 +8,8 @@ use super::{Outcome, reply_as};
 use crate::args::Listing;
 use crate::control::{Action, Reply, Sample};
 use crate::failure::{Failure, report as report_line};
-use crate::reach::{Access, Reach};
-use crate::show;
+use crate::pool_access::{PoolAccess, PoolHandle};
+use crate::render;
 use crate::terminal::print;
 
 /// Switches of the command.
@@ -68,43 +68,47 @@ pub fn plan(words: &[String]) -> Result<Plan, Failure> {
 }
 
 /// Prints reports; the last one is left to the caller.
-pub async fn iostat(reach: &Reach, words: &[String], options: Options) -> Result<Outcome, Failure> {
+pub async fn iostat(
+    access: &PoolAccess,
+    words: &[String],
+    options: Options,
+) -> Result<Outcome, Failure> {
     let Plan { pools, interval, reports } = plan(words)?;
-    let names = reach.names(&pools)?;
+    let names = access.names(&pools)?;
     if names.is_empty() {
         let listing = options.listing;
         return Ok(Outcome::text(match (listing.json, listing.scripted) {
-            (true, _) => show::iostat_json(&[]),
+            (true, _) => render::iostat_json(&[]),
             (_, true) => String::new(),
             _ => "no pools available\n".to_owned(),
         }));
     }
     let idle: Vec<String> =
-        names.iter().filter(|name| reach.server_of(name).is_none()).cloned().collect();
+        names.iter().filter(|name| access.server_of(name).is_none()).cloned().collect();
     if let Some(idle) = idle.first().filter(|_| interval.is_some()) {
         return Err(Failure::new(format!(
             "'{idle}' is not being served, so nothing happens that could be watched; start \
              'forebay serve {idle}', or leave the interval out"
         )));
     }
-    let mut ways: Vec<Access> = Vec::new();
+    let mut handles: Vec<PoolHandle> = Vec::new();
     for name in &names {
-        ways.push(reach.access(name).await?);
+        handles.push(access.open(name).await?);
     }
     for name in &idle {
         report_line(&format!("'{name}' is not being served: nobody reads or writes it"));
     }
-    let outcome = repeat(&ways, interval, reports, options, &idle).await;
+    let outcome = repeat(&handles, interval, reports, options, &idle).await;
     let mut closed = Ok(());
-    for way in ways {
-        closed = closed.and(way.close().await);
+    for handle in handles {
+        closed = closed.and(handle.close().await);
     }
     let last = outcome?;
     closed.map(|()| Outcome::text(last))
 }
 
 async fn repeat(
-    ways: &[Access],
+    handles: &[PoolHandle],
     interval: Option<Nanos>,
     reports: Option<u64>,
     options: Options,
@@ -112,7 +116,7 @@ async fn repeat(
 ) -> Result<String, Failure> {
     let mut before: BTreeMap<String, Sample> = BTreeMap::new();
     if options.skip_first && interval.is_some() {
-        before = samples(ways).await?;
+        before = samples(handles).await?;
     }
     let mut done: u64 = 0;
     let mut next = forebay_rt::now();
@@ -121,7 +125,7 @@ async fn repeat(
             next = next + interval;
             forebay_rt::sleep_until(next).await;
         }
-        let now = samples(ways).await?;
+        let now = samples(handles).await?;
         // What this command did to open a pool is not what anybody asks for.
         before.extend(idle.iter().filter_map(|name| Some((name.clone(), now.get(name)?.clone()))));
         let text = report(&before, &now, options, done);
@@ -134,10 +138,10 @@ async fn repeat(
     }
 }
 
-async fn samples(ways: &[Access]) -> Result<BTreeMap<String, Sample>, Failure> {
+async fn samples(handles: &[PoolHandle]) -> Result<BTreeMap<String, Sample>, Failure> {
     let mut out = BTreeMap::new();
-    for way in ways {
-        let sample = *reply_as!(way.ask(Action::Sample).await, Reply::Sample)?;
+    for handle in handles {
+        let sample = *reply_as!(handle.ask(Action::Sample).await, Reply::Sample)?;
         out.insert(sample.status.name.clone(), sample);
     }
     Ok(out)
@@ -153,20 +157,20 @@ fn report(
     const HEADER_EVERY: u64 = 22;
     let mut rows = Vec::new();
     for (name, sample) in now {
-        rows.extend(show::iostat_rows(before.get(name), sample, options.verbose));
+        rows.extend(render::iostat_rows(before.get(name), sample, options.verbose));
     }
     let listing = options.listing;
     if listing.json {
-        return show::iostat_json(&rows);
+        return render::iostat_json(&rows);
     }
     let mut text = String::new();
     let several = rows.len() > 1;
     let due = reports_before == 0
         || (!options.header_once && (several || reports_before.is_multiple_of(HEADER_EVERY)));
     if due && !listing.scripted {
-        text.push_str(&show::iostat_header(&rows));
+        text.push_str(&render::iostat_header(&rows));
     }
-    text.push_str(&show::iostat_text(&rows, listing.scripted, listing.exact));
+    text.push_str(&render::iostat_text(&rows, listing.scripted, listing.exact));
     text
 }
 

@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 use crate::args::NameList;
 use crate::control::{Action, Reply};
 use crate::failure::{Failure, report};
-use crate::reach::{Access, Reach};
+use crate::pool_access::{PoolAccess, PoolHandle};
 
 /// A reply of another kind than was asked for: client and server are not of one make.
 fn odd(reply: &Reply) -> Failure {
@@ -45,16 +45,16 @@ pub(crate) use reply_as;
 /// Collects `of` from each of the pools `wanted` (all when none is named). A pool that was named
 /// and cannot be opened is a failure; else it is reported, and given as an error to `missing`.
 async fn from_each<T>(
-    reach: &Reach,
+    access: &PoolAccess,
     wanted: &[String],
-    of: impl AsyncFn(&Access) -> Result<T, Failure>,
+    of: impl AsyncFn(&PoolHandle) -> Result<T, Failure>,
 ) -> Result<Vec<(String, Result<T, Failure>)>, Failure> {
     let mut out = Vec::new();
-    for name in reach.names(wanted)? {
-        let outcome = match reach.access(&name).await {
-            Ok(access) => {
-                let outcome = of(&access).await;
-                access.close_after(outcome).await
+    for name in access.names(wanted)? {
+        let outcome = match access.open(&name).await {
+            Ok(handle) => {
+                let outcome = of(&handle).await;
+                handle.close_after(outcome).await
             }
             Err(failure) => Err(failure),
         };
@@ -101,22 +101,22 @@ fn names_of(list: &Option<NameList>) -> &[String] {
 
 /// Asks the same of one pool for each of `actions`.
 async fn ask_all(
-    reach: &Reach,
+    access: &PoolAccess,
     pool: &str,
     actions: impl IntoIterator<Item = Action>,
 ) -> Result<(), Failure> {
-    let access = reach.access(pool).await?;
+    let handle = access.open(pool).await?;
     let mut outcome = Ok(());
     for action in actions {
-        outcome = reach.go_on();
+        outcome = access.check_not_interrupted();
         if outcome.is_ok() {
-            outcome = access.ask(action).await.map(|_| ());
+            outcome = handle.ask(action).await.map(|_| ());
         }
         if outcome.is_err() {
             break;
         }
     }
-    access.close_after(outcome).await
+    handle.close_after(outcome).await
 }
 
 /// What a command leaves: text for standard output, and whether all went well.

@@ -11,12 +11,12 @@ use crate::args::{PoolCommand, ScanVerb};
 use crate::control::{Action, Reply};
 use crate::devices::{FileOpener, resolve_member, resolve_new, resolve_spec};
 use crate::failure::{Failure, report};
-use crate::reach::Reach;
-use crate::show;
+use crate::pool_access::PoolAccess;
+use crate::render;
 use crate::vdevs::parse_vdevs;
 
 /// Does it.
-pub async fn pool(command: PoolCommand, reach: &Reach) -> Result<Outcome, Failure> {
+pub async fn pool(command: PoolCommand, access: &PoolAccess) -> Result<Outcome, Failure> {
     match command {
         PoolCommand::Create { force, dry_run, options, pool, vdevs } => {
             let mut spec = parse_vdevs(&vdevs)?;
@@ -25,7 +25,7 @@ pub async fn pool(command: PoolCommand, reach: &Reach) -> Result<Outcome, Failur
             }
             spec.properties = property_map(options)?;
             spec.force = force;
-            if reach.names(&[])?.contains(&pool) {
+            if access.names(&[])?.contains(&pool) {
                 return Err(Failure::new(format!(
                     "a pool named '{pool}' exists already; choose another name, or destroy it \
                      first (forebay pool destroy {pool})"
@@ -34,23 +34,23 @@ pub async fn pool(command: PoolCommand, reach: &Reach) -> Result<Outcome, Failur
             resolve_spec(&mut spec)?;
             if dry_run {
                 forebay_pool::Pool::check_new(Rc::new(FileOpener), &pool, &spec).await?;
-                return Ok(Outcome::text(show::layout(&pool, &spec)));
+                return Ok(Outcome::text(render::layout(&pool, &spec)));
             }
-            let access = reach.access_new(&pool);
-            let outcome = access.ask(Action::Create { spec }).await;
-            access.close_after(outcome).await?;
+            let handle = access.for_new_pool(&pool);
+            let outcome = handle.ask(Action::Create { spec }).await;
+            handle.close_after(outcome).await?;
             Ok(Outcome::done())
         }
         PoolCommand::List { listing, verbose, fields, pools } => {
-            let each = from_each(reach, &pools, async |access| {
+            let each = from_each(access, &pools, async |handle| {
                 if verbose {
-                    let sample = reply_as!(access.ask(Action::Sample).await, Reply::Sample)?;
+                    let sample = reply_as!(handle.ask(Action::Sample).await, Reply::Sample)?;
                     let (summary, status) = (sample.summary, sample.status);
-                    let vdevs = Some(show::Vdevs::new(&status.groups, &status.logs));
-                    return Ok(show::Listed { summary, vdevs });
+                    let vdevs = Some(render::Vdevs::new(&status.groups, &status.logs));
+                    return Ok(render::Listed { summary, vdevs });
                 }
-                let summary = reply_as!(access.ask(Action::Summary).await, Reply::Summary)?;
-                Ok(show::Listed { summary, vdevs: None })
+                let summary = reply_as!(handle.ask(Action::Summary).await, Reply::Summary)?;
+                Ok(render::Listed { summary, vdevs: None })
             })
             .await?;
             let mut rows = Vec::new();
@@ -66,23 +66,23 @@ pub async fn pool(command: PoolCommand, reach: &Reach) -> Result<Outcome, Failur
                 };
                 rows.push((name, listed));
             }
-            let text = show::pool_list(&rows, names_of(&fields), listing)?;
+            let text = render::pool_list(&rows, names_of(&fields), listing)?;
             Ok(Outcome { text, complete })
         }
         PoolCommand::Status { report, unhealthy, verbose, pools } => {
-            status::status(reach, &pools, status::Options { report, unhealthy, verbose }).await
+            status::status(access, &pools, status::Options { report, unhealthy, verbose }).await
         }
         PoolCommand::Stats { report, pool } => {
-            let stats = reply_as!(reach.ask(&pool, Action::Stats).await, Reply::Stats)?;
+            let stats = reply_as!(access.ask(&pool, Action::Stats).await, Reply::Stats)?;
             Ok(Outcome::text(if report.json {
-                show::stats_json(&stats)
+                render::stats_json(&stats)
             } else {
-                show::stats_text(&stats, report.exact)
+                render::stats_text(&stats, report.exact)
             }))
         }
         PoolCommand::Iostat { listing, verbose, skip_first, header_once, words } => {
             let options = iostat::Options { listing, verbose, skip_first, header_once };
-            iostat::iostat(reach, &words, options).await
+            iostat::iostat(access, &words, options).await
         }
         PoolCommand::Import { dirs, all, force, accept_log_loss, rewind, keep, json, pool } => {
             let options = forebay_pool::spec::ImportOptions {
@@ -92,23 +92,23 @@ pub async fn pool(command: PoolCommand, reach: &Reach) -> Result<Outcome, Failur
                 keep: keep.as_deref().map(resolve_member).transpose()?,
                 ..Default::default()
             };
-            import::import(reach, &dirs, pool.as_deref(), all, json, options).await
+            import::import(access, &dirs, pool.as_deref(), all, json, options).await
         }
         PoolCommand::Export { force, pools } => {
-            reach.names(&pools)?;
+            access.names(&pools)?;
             for pool in pools {
-                export(reach, &pool, force).await?;
+                export(access, &pool, force).await?;
             }
             Ok(Outcome::done())
         }
         PoolCommand::Destroy { force, pool } => {
-            reach.ask(&pool, Action::Destroy { force }).await?;
+            access.ask(&pool, Action::Destroy { force }).await?;
             Ok(Outcome::done())
         }
         PoolCommand::Get { listing, fields, properties, pools } => {
-            let each = from_each(reach, &pools, async |access| {
-                let summary = reply_as!(access.ask(Action::Summary).await, Reply::Summary)?;
-                let all = reply_as!(access.ask(Action::Properties).await, Reply::Properties)?;
+            let each = from_each(access, &pools, async |handle| {
+                let summary = reply_as!(handle.ask(Action::Summary).await, Reply::Summary)?;
+                let all = reply_as!(handle.ask(Action::Properties).await, Reply::Properties)?;
                 Ok((summary, all))
             })
             .await?;
@@ -116,20 +116,20 @@ pub async fn pool(command: PoolCommand, reach: &Reach) -> Result<Outcome, Failur
             if pools.is_empty() && !complete {
                 return Ok(Outcome { text: String::new(), complete });
             }
-            let text = show::pool_get(&pools, &properties.0, names_of(&fields), listing)?;
+            let text = render::pool_get(&pools, &properties.0, names_of(&fields), listing)?;
             Ok(Outcome { text, complete })
         }
         PoolCommand::Set { property: (property, value), pool } => {
-            if show::is_computed_of_pool(&property) {
-                reach.names(std::slice::from_ref(&pool))?;
+            if render::is_computed_of_pool(&property) {
+                access.names(std::slice::from_ref(&pool))?;
                 return Err(Failure::new(format!("'{property}' is read-only")));
             }
-            ask_all(reach, &pool, [Action::Set { property, value }]).await?;
+            ask_all(access, &pool, [Action::Set { property, value }]).await?;
             Ok(Outcome::done())
         }
         PoolCommand::History { json, pools } => {
-            let each = from_each(reach, &pools, async |access| {
-                reply_as!(access.ask(Action::History).await, Reply::History)
+            let each = from_each(access, &pools, async |handle| {
+                reply_as!(handle.ask(Action::History).await, Reply::History)
             })
             .await?;
             let names: Vec<String> = each.iter().map(|(name, _)| name.clone()).collect();
@@ -143,11 +143,11 @@ pub async fn pool(command: PoolCommand, reach: &Reach) -> Result<Outcome, Failur
                 }
             }
             let text = if json {
-                show::history_json(&histories)
+                render::history_json(&histories)
             } else if histories.is_empty() && complete {
                 "no pools available\n".to_owned()
             } else {
-                let each = histories.iter().map(|(name, lines)| show::history_text(name, lines));
+                let each = histories.iter().map(|(name, lines)| render::history_text(name, lines));
                 each.collect::<Vec<_>>().join("\n")
             };
             Ok(Outcome { text, complete })
@@ -156,42 +156,42 @@ pub async fn pool(command: PoolCommand, reach: &Reach) -> Result<Outcome, Failur
             let mut spec = parse_vdevs(&vdevs)?;
             spec.force = force;
             resolve_spec(&mut spec)?;
-            ask_all(reach, &pool, [Action::Add { spec }]).await?;
+            ask_all(access, &pool, [Action::Add { spec }]).await?;
             Ok(Outcome::done())
         }
         PoolCommand::Remove { pool, devices } => {
             let devices = members(&devices)?;
             let actions = devices.into_iter().map(|device| Action::Remove { device });
-            ask_all(reach, &pool, actions).await?;
+            ask_all(access, &pool, actions).await?;
             Ok(Outcome::done())
         }
         PoolCommand::Attach { force, wait, pool, device, new_device } => {
             let device = resolve_member(&device)?;
             let new_device = resolve_new(&new_device)?;
             let action = Action::Attach { device, new_device, force };
-            scan::act_and_wait(reach, &pool, [action], wait).await
+            scan::act_and_wait(access, &pool, [action], wait).await
         }
         PoolCommand::Detach { pool, device } => {
             let device = resolve_member(&device)?;
-            ask_all(reach, &pool, [Action::Detach { device }]).await?;
+            ask_all(access, &pool, [Action::Detach { device }]).await?;
             Ok(Outcome::done())
         }
         PoolCommand::Replace { force, wait, pool, device, new_device } => {
             let device = resolve_member(&device)?;
             let new_device = new_device.as_deref().map(resolve_new).transpose()?;
             let action = Action::Replace { device, new_device, force };
-            scan::act_and_wait(reach, &pool, [action], wait).await
+            scan::act_and_wait(access, &pool, [action], wait).await
         }
         PoolCommand::Offline { pool, devices } => {
             let devices = members(&devices)?;
             let actions = devices.into_iter().map(|device| Action::Offline { device });
-            ask_all(reach, &pool, actions).await?;
+            ask_all(access, &pool, actions).await?;
             Ok(Outcome::done())
         }
         PoolCommand::Online { wait, pool, devices } => {
             let devices = members(&devices)?;
             let actions = devices.into_iter().map(|device| Action::Online { device });
-            scan::act_and_wait(reach, &pool, actions, wait).await
+            scan::act_and_wait(access, &pool, actions, wait).await
         }
         PoolCommand::Clear { pool, devices } => {
             let mut devices: Vec<Option<String>> =
@@ -200,7 +200,7 @@ pub async fn pool(command: PoolCommand, reach: &Reach) -> Result<Outcome, Failur
                 devices.push(None);
             }
             let actions = devices.into_iter().map(|device| Action::Clear { device });
-            ask_all(reach, &pool, actions).await?;
+            ask_all(access, &pool, actions).await?;
             Ok(Outcome::done())
         }
         PoolCommand::Scrub { pause, stop, wait, pools } => {
@@ -209,24 +209,24 @@ pub async fn pool(command: PoolCommand, reach: &Reach) -> Result<Outcome, Failur
                 (_, true) => ScanVerb::Stop,
                 _ => ScanVerb::Start,
             };
-            reach.names(&pools)?;
-            scan::scrub(reach, &pools, verb, wait).await
+            access.names(&pools)?;
+            scan::scrub(access, &pools, verb, wait).await
         }
         PoolCommand::Resilver { wait, pools } => {
-            reach.names(&pools)?;
+            access.names(&pools)?;
             for pool in pools {
-                scan::act_and_wait(reach, &pool, [Action::Resilver], wait).await?;
+                scan::act_and_wait(access, &pool, [Action::Resilver], wait).await?;
             }
             Ok(Outcome::done())
         }
         PoolCommand::Wait { activities, pool } => {
-            scan::wait(reach, &pool, names_of(&activities)).await
+            scan::wait(access, &pool, names_of(&activities)).await
         }
         PoolCommand::Sync { pools } => {
-            for pool in reach.names(&pools)? {
+            for pool in access.names(&pools)? {
                 // Nobody writes to a pool that nobody serves.
-                if reach.server_of(&pool).is_some() {
-                    ask_all(reach, &pool, [Action::Sync]).await?;
+                if access.server_of(&pool).is_some() {
+                    ask_all(access, &pool, [Action::Sync]).await?;
                 }
             }
             Ok(Outcome::done())
@@ -244,14 +244,14 @@ pub async fn pool(command: PoolCommand, reach: &Reach) -> Result<Outcome, Failur
 
 /// `pool export`. With force, a pool that cannot be opened any more is taken off the list of known
 /// pools: nothing is done to its devices, wherever they are.
-async fn export(reach: &Reach, pool: &str, force: bool) -> Result<(), Failure> {
-    let access = match reach.access(pool).await {
-        Err(failure) if force && reach.server_of(pool).is_none() => {
-            let known = reach.state().known_pools()?;
+async fn export(access: &PoolAccess, pool: &str, force: bool) -> Result<(), Failure> {
+    let handle = match access.open(pool).await {
+        Err(failure) if force && access.server_of(pool).is_none() => {
+            let known = access.state().known_pools()?;
             let Some(known) = known.iter().find(|known| known.name == pool) else {
                 return Err(failure);
             };
-            reach.state().forget(known.guid)?;
+            access.state().forget(known.guid)?;
             report(&format!(
                 "'{pool}' is no longer known here; it was not opened: {}",
                 failure.message
@@ -260,8 +260,8 @@ async fn export(reach: &Reach, pool: &str, force: bool) -> Result<(), Failure> {
         }
         other => other?,
     };
-    let outcome = access.ask(Action::Export { force }).await.map(|_| ());
-    access.close_after(outcome).await
+    let outcome = handle.ask(Action::Export { force }).await.map(|_| ());
+    handle.close_after(outcome).await
 }
 
 fn members(words: &[String]) -> Result<Vec<String>, Failure> {

@@ -8,19 +8,19 @@ use super::Outcome;
 use crate::args::ServeArgs;
 use crate::devices::{FileOpener, search};
 use crate::failure::{Failure, report};
+use crate::pool_access::{KNOWN_POOL_OPTIONS, PoolAccess, import_known};
 use crate::pools::PoolSet;
-use crate::reach::{KNOWN, Reach, import_known};
 use crate::serving::Serving;
 use crate::state::{KnownPool, StateDir};
-use crate::terminal::patiently;
+use crate::terminal::with_waiting_line;
 
 /// Serves until a signal comes.
-pub async fn serve(args: ServeArgs, reach: Reach) -> Result<Outcome, Failure> {
-    let state = reach.state().clone();
-    let chosen = choose(&args, &reach).await?;
+pub async fn serve(args: ServeArgs, access: PoolAccess) -> Result<Outcome, Failure> {
+    let state = access.state().clone();
+    let chosen = choose(&args, &access).await?;
     let every = args.pools.is_empty();
-    let options = if args.dirs.is_empty() { KNOWN } else { ImportOptions::default() };
-    let stop = reach.stop();
+    let options = if args.dirs.is_empty() { KNOWN_POOL_OPTIONS } else { ImportOptions::default() };
+    let stop = access.stop();
     let set = PoolSet::new(Rc::new(FileOpener), state.clone(), Some(stop.clone()));
     let serving = Serving::new(set, &state, stop.clone())?.secured(&args.security)?;
     serving.check_free(&args.listen).await?;
@@ -69,11 +69,11 @@ pub fn ready(serving: &Serving, state: &StateDir, listeners: usize) {
 }
 
 /// The pools to serve: named or known ones, or those found with `-d`.
-async fn choose(args: &ServeArgs, reach: &Reach) -> Result<Vec<KnownPool>, Failure> {
-    let mut chosen = reach.state().known_pools()?;
+async fn choose(args: &ServeArgs, access: &PoolAccess) -> Result<Vec<KnownPool>, Failure> {
+    let mut chosen = access.state().known_pools()?;
     if !args.dirs.is_empty() {
         let paths = search(&args.dirs)?;
-        let found = reach.discover(&paths).await?;
+        let found = access.discover(&paths).await?;
         let entry = |p: forebay_pool::status::FoundPool| KnownPool {
             name: p.name,
             guid: p.guid,
@@ -93,7 +93,7 @@ async fn choose(args: &ServeArgs, reach: &Reach) -> Result<Vec<KnownPool>, Failu
     }
     chosen.retain(|p| args.pools.is_empty() || args.pools.contains(&p.name));
     for pool in &chosen {
-        if let Some(pid) = reach.server_of(&pool.name) {
+        if let Some(pid) = access.server_of(&pool.name) {
             return Err(Failure::new(format!(
                 "'{}' is being served already, by process {pid}; end that first",
                 pool.name
@@ -116,7 +116,7 @@ async fn open_all(
 ) -> Result<(), Failure> {
     for pool in chosen {
         let importing = import_known(set, pool, options);
-        match patiently(&format!("opening '{}'", pool.name), false, importing).await {
+        match with_waiting_line(&format!("opening '{}'", pool.name), false, importing).await {
             Ok(()) => {}
             Err(failure) if every => report(&format!("{}: {}", pool.name, failure.message)),
             Err(failure) => return Err(failure),

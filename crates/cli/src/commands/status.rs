@@ -6,8 +6,8 @@ use super::{Outcome, reply_as};
 use crate::args::Report;
 use crate::control::{Action, Reply};
 use crate::failure::Failure;
-use crate::reach::Reach;
-use crate::show::{self, Closed};
+use crate::pool_access::PoolAccess;
+use crate::render::{self, Closed};
 
 /// Switches of the command.
 #[derive(Clone, Copy)]
@@ -23,35 +23,35 @@ pub struct Options {
 /// Shows the pools `wanted`, all when none is named. One that cannot be opened is shown with what
 /// its devices say, and makes the exit code 1.
 pub async fn status(
-    reach: &Reach,
+    access: &PoolAccess,
     wanted: &[String],
     options: Options,
 ) -> Result<Outcome, Failure> {
-    let names = reach.names(wanted)?;
+    let names = access.names(wanted)?;
     let mut open: Vec<PoolStatus> = Vec::new();
     let mut closed: Vec<Closed> = Vec::new();
     let mut texts = Vec::new();
     for name in &names {
-        match ask(reach, name).await {
+        match ask(access, name).await {
             Ok(status) => {
                 let well = status.state == Health::Online && status.lost_count == 0;
                 if !(options.unhealthy && well) {
                     let exact = options.report.exact;
-                    texts.push(show::status_text(&status, exact, options.verbose));
+                    texts.push(render::status_text(&status, exact, options.verbose));
                     open.push(status);
                 }
             }
             Err(failure) => {
                 // Who has interrupted it does not want to know.
-                reach.go_on()?;
-                let pool = look(reach, name, failure).await?;
-                texts.push(show::closed_text(&pool));
+                access.check_not_interrupted()?;
+                let pool = look(access, name, failure).await?;
+                texts.push(render::closed_text(&pool));
                 closed.push(pool);
             }
         }
     }
     let text = if options.report.json {
-        show::status_json(&open, &closed)
+        render::status_json(&open, &closed)
     } else if names.is_empty() {
         "no pools available\n".to_owned()
     } else if texts.is_empty() {
@@ -62,20 +62,20 @@ pub async fn status(
     Ok(Outcome { text, complete: closed.is_empty() })
 }
 
-async fn ask(reach: &Reach, name: &str) -> Result<PoolStatus, Failure> {
-    let access = reach.access(name).await?;
-    let outcome = reply_as!(access.ask(Action::Status).await, Reply::Status);
-    access.close_after(outcome.map(|status| *status)).await
+async fn ask(access: &PoolAccess, name: &str) -> Result<PoolStatus, Failure> {
+    let handle = access.open(name).await?;
+    let outcome = reply_as!(handle.ask(Action::Status).await, Reply::Status);
+    handle.close_after(outcome.map(|status| *status)).await
 }
 
 /// What the devices of a pool say, that `failure` kept from being opened.
-async fn look(reach: &Reach, name: &str, failure: Failure) -> Result<Closed, Failure> {
-    let known = reach.state().known_pools()?.into_iter().find(|pool| pool.name == name);
-    let Some(known) = known.filter(|_| reach.server_of(name).is_none()) else {
+async fn look(access: &PoolAccess, name: &str, failure: Failure) -> Result<Closed, Failure> {
+    let known = access.state().known_pools()?.into_iter().find(|pool| pool.name == name);
+    let Some(known) = known.filter(|_| access.server_of(name).is_none()) else {
         // A server has it, and did not answer.
         return Err(failure);
     };
-    let found = reach.discover(&known.devices).await?;
+    let found = access.discover(&known.devices).await?;
     let found = found.into_iter().find(|found| found.guid == known.guid);
     Ok(Closed::new(&known, found, failure.message))
 }

@@ -20,11 +20,11 @@ use crate::args::UpArgs;
 use crate::control::{Action, Reply};
 use crate::devices::{FileOpener, wait_until_free};
 use crate::failure::Failure;
+use crate::pool_access::{KNOWN_POOL_OPTIONS, PoolAccess, import_known};
 use crate::pools::PoolSet;
-use crate::reach::{KNOWN, Reach, import_known};
 use crate::serving::{Serving, connect_hints};
 use crate::state::{KnownPool, StateDir};
-use crate::terminal::{Screen, patiently, written_bytes};
+use crate::terminal::{Screen, with_waiting_line, written_bytes};
 
 /// Name of the pool that it makes.
 const POOL: &str = "forebay";
@@ -130,7 +130,7 @@ impl Layout {
 }
 
 /// Makes the pool when there is none, and serves it until a signal comes.
-pub async fn up(args: UpArgs, reach: Reach) -> Result<Outcome, Failure> {
+pub async fn up(args: UpArgs, access: PoolAccess) -> Result<Outcome, Failure> {
     let size_bytes = args.size_bytes.unwrap_or(VOLUME_BYTES);
     let in_range = (VOLUME_MIN_BYTES..=VOLUME_MAX_BYTES).contains(&size_bytes);
     if !in_range || !size_bytes.is_multiple_of(BLOCK_BYTES) {
@@ -146,13 +146,14 @@ pub async fn up(args: UpArgs, reach: Reach) -> Result<Outcome, Failure> {
             layout.dir.display()
         )));
     }
-    let state = reach.state().clone();
-    check_not_served(&reach, &layout)?;
-    let stop = reach.stop();
+    let state = access.state().clone();
+    check_not_served(&access, &layout)?;
+    let stop = access.stop();
     let set = PoolSet::new(Rc::new(FileOpener), state.clone(), Some(stop.clone()));
     let serving = Serving::new(set.clone(), &state, stop.clone())?.secured(&args.security)?;
     serving.check_free(&args.listen).await?;
-    let begun = stop.unless_asked(open_or_make(&reach, &set, &layout, size_bytes, &serving.screen));
+    let begun =
+        stop.unless_asked(open_or_make(&access, &set, &layout, size_bytes, &serving.screen));
     match begun.await {
         Some(Ok(())) => {}
         Some(Err(failure)) => {
@@ -223,9 +224,9 @@ fn known_here(state: &StateDir, layout: &Layout) -> Result<Vec<KnownPool>, Failu
     Ok(known)
 }
 
-fn check_not_served(reach: &Reach, layout: &Layout) -> Result<(), Failure> {
-    for pool in known_here(reach.state(), layout)? {
-        if let Some(pid) = reach.server_of(&pool.name) {
+fn check_not_served(access: &PoolAccess, layout: &Layout) -> Result<(), Failure> {
+    for pool in known_here(access.state(), layout)? {
+        if let Some(pid) = access.server_of(&pool.name) {
             return Err(Failure::new(format!(
                 "the pool '{}' in {} is being served already, by process {pid}; 'forebay pool \
                  status {}' shows it",
@@ -239,7 +240,7 @@ fn check_not_served(reach: &Reach, layout: &Layout) -> Result<(), Failure> {
 }
 
 async fn open_or_make(
-    reach: &Reach,
+    access: &PoolAccess,
     set: &Rc<PoolSet>,
     layout: &Layout,
     size_bytes: u64,
@@ -249,22 +250,22 @@ async fn open_or_make(
     if exists(&layout.marker()) {
         layout.claim()?;
         screen.say(&format!("{shown}: an earlier start did not finish; starting over"));
-        for pool in known_here(reach.state(), layout)? {
-            reach.state().forget(pool.guid)?;
+        for pool in known_here(access.state(), layout)? {
+            access.state().forget(pool.guid)?;
         }
         layout.remove_files()?;
     }
-    for pool in known_here(reach.state(), layout)? {
+    for pool in known_here(access.state(), layout)? {
         if !pool.devices.iter().any(|path| exists(path)) {
             screen.say(&format!("the files of the pool '{}' in {shown} are gone", pool.name));
-            reach.state().forget(pool.guid)?;
+            access.state().forget(pool.guid)?;
         }
     }
     if layout.all().iter().any(|path| exists(path)) {
         return open(set, layout, screen).await;
     }
-    reach.state().check_name_free(POOL, None)?;
-    make(reach, set, layout, size_bytes, screen).await
+    access.state().check_name_free(POOL, None)?;
+    make(access, set, layout, size_bytes, screen).await
 }
 
 async fn open(set: &Rc<PoolSet>, layout: &Layout, screen: &Screen) -> Result<(), Failure> {
@@ -288,11 +289,11 @@ async fn open(set: &Rc<PoolSet>, layout: &Layout, screen: &Screen) -> Result<(),
         devices: pool.paths.clone(),
         told: Told::default(),
     };
-    patiently("opening it", false, import_known(set, &known, &KNOWN)).await
+    with_waiting_line("opening it", false, import_known(set, &known, &KNOWN_POOL_OPTIONS)).await
 }
 
 async fn make(
-    reach: &Reach,
+    access: &PoolAccess,
     set: &Rc<PoolSet>,
     layout: &Layout,
     size_bytes: u64,
@@ -338,7 +339,7 @@ async fn make(
         logs: vec![LogSpec { devices: layout.logs() }],
         ..PoolSpec::default()
     };
-    let create = reach.request(POOL, Action::Create { spec });
+    let create = access.request(POOL, Action::Create { spec });
     with_progress(set.perform(&create), log_bytes, screen).await?;
     let spec = VolumeSpec {
         name: VOLUME.to_owned(),
@@ -346,12 +347,12 @@ async fn make(
         sparse: false,
         properties: std::collections::BTreeMap::new(),
     };
-    let mut volume = reach.request(POOL, Action::VolumeCreate { spec });
+    let mut volume = access.request(POOL, Action::VolumeCreate { spec });
     // One command was typed, and is in the history already.
     volume.typed.clear();
     set.perform(&volume).await?;
     let volumes =
-        reply_as!(set.perform(&reach.request(POOL, Action::Volumes)).await, Reply::Volumes)?;
+        reply_as!(set.perform(&access.request(POOL, Action::Volumes)).await, Reply::Volumes)?;
     layout.finish()?;
     for volume in volumes {
         screen.say(&format!("made the volume {} of {}", volume.name, format_bytes(size_bytes)));

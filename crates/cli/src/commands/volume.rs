@@ -7,31 +7,31 @@ use super::{Outcome, ask_all, from_each, good, names_of, property_map, reply_as}
 use crate::args::{VolumeCommand, VolumeName, parse_size};
 use crate::control::{Action, Reply};
 use crate::failure::Failure;
-use crate::reach::Reach;
-use crate::show;
+use crate::pool_access::PoolAccess;
+use crate::render;
 
 /// Sizes are multiples of this.
 const SIZE_UNIT_BYTES: u64 = forebay_units::BLOCK_BYTES;
 
 /// Does it.
-pub async fn volume(command: VolumeCommand, reach: &Reach) -> Result<Outcome, Failure> {
+pub async fn volume(command: VolumeCommand, access: &PoolAccess) -> Result<Outcome, Failure> {
     match command {
         VolumeCommand::Create { size_bytes, sparse, options, volume } => {
             let size_bytes = checked_size(size_bytes)?;
             let properties = property_map(options)?;
             let spec = VolumeSpec { name: volume.volume, size_bytes, sparse, properties };
-            ask_all(reach, &volume.pool, [Action::VolumeCreate { spec }]).await?;
+            ask_all(access, &volume.pool, [Action::VolumeCreate { spec }]).await?;
         }
         VolumeCommand::List { listing, fields, ascending, descending, names } => {
-            let (volumes, complete) = volumes(reach, &names).await?;
+            let (volumes, complete) = volumes(access, &names).await?;
             // "No volumes" is only said when every pool could be asked.
             let say = complete || listing.json || !volumes.is_empty();
             let text = match say {
                 true => {
                     let descending_is = !descending.is_empty();
                     let by = if descending_is { &descending } else { &ascending };
-                    let order = show::Order { fields: by, descending: descending_is };
-                    show::volume_list(&volumes, names_of(&fields), order, listing)?
+                    let order = render::Order { fields: by, descending: descending_is };
+                    render::volume_list(&volumes, names_of(&fields), order, listing)?
                 }
                 false => String::new(),
             };
@@ -39,28 +39,28 @@ pub async fn volume(command: VolumeCommand, reach: &Reach) -> Result<Outcome, Fa
         }
         VolumeCommand::Destroy { force, volume } => {
             let action = Action::VolumeDestroy { volume: volume.volume, force };
-            ask_all(reach, &volume.pool, [action]).await?;
+            ask_all(access, &volume.pool, [action]).await?;
         }
         VolumeCommand::Resize { size_bytes, force, volume } => {
             let size_bytes = checked_size(size_bytes)?;
             let action = Action::VolumeResize { volume: volume.volume, size_bytes, force };
-            ask_all(reach, &volume.pool, [action]).await?;
+            ask_all(access, &volume.pool, [action]).await?;
         }
         VolumeCommand::Get { listing, fields, properties, names } => {
-            let (volumes, complete) = volumes(reach, &names).await?;
+            let (volumes, complete) = volumes(access, &names).await?;
             if volumes.is_empty() && !complete {
                 return Ok(Outcome { text: String::new(), complete });
             }
-            let text = show::volume_get(&volumes, &properties.0, names_of(&fields), listing)?;
+            let text = render::volume_get(&volumes, &properties.0, names_of(&fields), listing)?;
             return Ok(Outcome { text, complete });
         }
         VolumeCommand::Set { property: (property, value), volumes: chosen } => {
-            let is_fixed = show::is_computed_of_volume(&property);
+            let is_fixed = render::is_computed_of_volume(&property);
             if chosen.len() > 1 || is_fixed {
                 // All of them are there, or none is changed.
                 let name = |v: &VolumeName| format!("{}/{}", v.pool, v.volume);
                 let names: Vec<String> = chosen.iter().map(name).collect();
-                volumes(reach, &names).await?;
+                volumes(access, &names).await?;
             }
             if is_fixed {
                 return Err(Failure::new(format!("'{property}' is read-only")));
@@ -75,7 +75,7 @@ pub async fn volume(command: VolumeCommand, reach: &Reach) -> Result<Outcome, Fa
                     let (property, value) = (property.clone(), value.clone());
                     Action::VolumeSet { volume: volume.volume, property, value }
                 };
-                ask_all(reach, &volume.pool, [action]).await?;
+                ask_all(access, &volume.pool, [action]).await?;
             }
         }
     }
@@ -95,7 +95,10 @@ fn checked_size(size_bytes: u64) -> Result<u64, Failure> {
 }
 
 /// The volumes of `names` (pools, or volumes as `POOL/VOL`); all when none is named.
-async fn volumes(reach: &Reach, names: &[String]) -> Result<(Vec<VolumeStatus>, bool), Failure> {
+async fn volumes(
+    access: &PoolAccess,
+    names: &[String],
+) -> Result<(Vec<VolumeStatus>, bool), Failure> {
     let mut pools: Vec<String> = Vec::new();
     for name in names {
         let pool = name.split('/').next().unwrap_or(name).to_owned();
@@ -103,8 +106,8 @@ async fn volumes(reach: &Reach, names: &[String]) -> Result<(Vec<VolumeStatus>, 
             pools.push(pool);
         }
     }
-    let each = from_each(reach, &pools, async |access| {
-        reply_as!(access.ask(Action::Volumes).await, Reply::Volumes)
+    let each = from_each(access, &pools, async |handle| {
+        reply_as!(handle.ask(Action::Volumes).await, Reply::Volumes)
     })
     .await?;
     let (volumes, complete) = good(each);

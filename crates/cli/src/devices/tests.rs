@@ -53,7 +53,7 @@ fn the_host_is_the_same_all_the_time() {
 
 #[test]
 fn what_may_not_be_opened_is_told_with_its_reason() {
-    let scratch = Scratch::new("reach");
+    let scratch = Scratch::new("access");
     scratch.file("a", DEVICE_MIN_BYTES);
     let places = [scratch.0.clone()];
     assert_eq!(out_of_reach(&places), "", "all of it may be opened");

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use forebay_pool::status::{Health, PoolStats, PoolSummary};
 
 use crate::pools::PoolSet;
-use crate::show::{bytes, count};
+use crate::render::{bytes, count};
 
 /// Remembers the counters of the line before.
 pub struct Live {

@@ -52,7 +52,7 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// Opens the control socket: from now on commands reach `set` here.
+    /// Opens the control socket: from now on commands access `set` here.
     pub fn new(set: Rc<PoolSet>, state: &StateDir, stop: Rc<Stop>) -> Result<Self, Failure> {
         let path = state.control_socket(std::process::id());
         if path.as_os_str().len() > SOCKET_PATH_MAX_BYTES {
@@ -241,7 +241,7 @@ fn long_path(path: &Path) -> String {
     )
 }
 
-/// What other machines can reach must be encrypted, unless somebody said that he knows better.
+/// What other machines can access must be encrypted, unless somebody said that he knows better.
 fn refuse_exposed(address: &ListenAddress, tls: bool, plaintext: bool) -> Result<(), Failure> {
     if tls || plaintext || !address.is_exposed() {
         return Ok(());

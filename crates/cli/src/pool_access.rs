@@ -12,10 +12,10 @@ use crate::failure::Failure;
 use crate::pools::PoolSet;
 use crate::signals::Stop;
 use crate::state::{KnownPool, StateDir};
-use crate::terminal::{Screen, patiently};
+use crate::terminal::{Screen, with_waiting_line};
 
 /// The state folder, and the servers that run on it.
-pub struct Reach {
+pub struct PoolAccess {
     state: StateDir,
     links: Vec<Rc<Link>>,
     typed: String,
@@ -23,25 +23,25 @@ pub struct Reach {
 }
 
 /// A way to one pool.
-pub struct Access {
+pub struct PoolHandle {
     pool: String,
     typed: String,
-    way: Way,
+    route: Route,
     stop: Option<Rc<Stop>>,
 }
 
-enum Way {
-    Served(Rc<Link>),
-    Here(Rc<PoolSet>),
+enum Route {
+    Server(Rc<Link>),
+    Local(Rc<PoolSet>),
 }
 
-impl Reach {
+impl PoolAccess {
     /// Looks for servers. `stop` is how the user ends a command that waits.
     pub async fn new(state: StateDir, stop: Option<Rc<Stop>>) -> Result<Self, Failure> {
         let mut links = Vec::new();
         for (pid, path) in state.control_sockets()? {
             let what = format!("waiting for the server (process {pid})");
-            match patiently(&what, false, Link::connect(&path)).await? {
+            match with_waiting_line(&what, false, Link::connect(&path)).await? {
                 Some(link) => links.push(Rc::new(link)),
                 None => state.forget_socket(&path),
             }
@@ -62,7 +62,7 @@ impl Reach {
     }
 
     /// Fails when the user has asked for the end: nothing more is to be begun.
-    pub fn go_on(&self) -> Result<(), Failure> {
+    pub fn check_not_interrupted(&self) -> Result<(), Failure> {
         match &self.stop {
             Some(stop) if stop.is_asked() => {
                 Err(Failure::new("interrupted: what was begun is done, and nothing more"))
@@ -74,7 +74,7 @@ impl Reach {
     /// The pools on `paths`: shown when it takes long, and given up on Ctrl-C.
     pub async fn discover(&self, paths: &[String]) -> Result<Vec<FoundPool>, Failure> {
         let looking = Pool::discover(Rc::new(FileOpener), paths);
-        let looking = patiently("looking for pools", false, looking);
+        let looking = with_waiting_line("looking for pools", false, looking);
         let found = unless_asked(&self.stop, looking).await;
         found.ok_or_else(|| Failure::new("interrupted; nothing was done"))
     }
@@ -118,47 +118,47 @@ impl Reach {
     }
 
     /// A way to the pool `name`. Without a server, the pool is imported here until
-    /// [`Access::close`].
-    pub async fn access(&self, name: &str) -> Result<Access, Failure> {
-        self.go_on()?;
+    /// [`PoolHandle::close`].
+    pub async fn open(&self, name: &str) -> Result<PoolHandle, Failure> {
+        self.check_not_interrupted()?;
         let (pool, typed, stop) = (name.to_owned(), self.typed.clone(), self.stop.clone());
         if let Some(link) = self.serving(name) {
-            return Ok(Access { pool, typed, way: Way::Served(link), stop });
+            return Ok(PoolHandle { pool, typed, route: Route::Server(link), stop });
         }
         let known = self.state.known_pools()?.into_iter().find(|pool| pool.name == name);
         let known = known.ok_or_else(|| no_such_pool(name))?;
         let set = PoolSet::new(Rc::new(FileOpener), self.state.clone(), self.stop.clone());
-        let importing = import_known(&set, &known, &KNOWN);
+        let importing = import_known(&set, &known, &KNOWN_POOL_OPTIONS);
         let what = format!("opening '{name}'");
-        let opening = patiently(&what, false, importing);
+        let opening = with_waiting_line(&what, false, importing);
         unless_asked(&stop, opening).await.ok_or_else(|| {
             Failure::new(format!("interrupted while '{name}' was being opened; nothing was done"))
         })??;
-        Ok(Access { pool, typed, way: Way::Here(set), stop })
+        Ok(PoolHandle { pool, typed, route: Route::Local(set), stop })
     }
 
     /// A way for a pool that is about to be created or imported: a server that takes it, or here.
     #[must_use]
-    pub fn access_new(&self, name: &str) -> Access {
+    pub fn for_new_pool(&self, name: &str) -> PoolHandle {
         let (pool, typed, stop) = (name.to_owned(), self.typed.clone(), self.stop.clone());
         match self.links.iter().find(|link| link.hello.takes_more) {
-            Some(link) => Access { pool, typed, way: Way::Served(link.clone()), stop },
+            Some(link) => PoolHandle { pool, typed, route: Route::Server(link.clone()), stop },
             None => {
                 let set = PoolSet::new(Rc::new(FileOpener), self.state.clone(), self.stop.clone());
-                Access { pool, typed, way: Way::Here(set), stop }
+                PoolHandle { pool, typed, route: Route::Local(set), stop }
             }
         }
     }
 
     /// Asks one thing of the pool `name`.
     pub async fn ask(&self, name: &str, action: Action) -> Result<Reply, Failure> {
-        let access = self.access(name).await?;
-        let outcome = access.ask(action).await;
-        access.close_after(outcome).await
+        let handle = self.open(name).await?;
+        let outcome = handle.ask(action).await;
+        handle.close_after(outcome).await
     }
 }
 
-impl Access {
+impl PoolHandle {
     /// Asks one thing. On Ctrl-C, what a server was asked goes on there; what is done here is given
     /// up when that leaves nothing half done (an import, the log's place of a new device), and else
     /// comes to its end first.
@@ -166,11 +166,11 @@ impl Access {
         let request = request(&self.pool, &self.typed, action);
         // Whoever asks after the user has had enough cleans up.
         let stop = self.stop.clone().filter(|stop| !stop.is_asked());
-        match &self.way {
-            Way::Served(link) => {
+        match &self.route {
+            Route::Server(link) => {
                 let pid = link.hello.pid;
                 let what = format!("waiting for the server (process {pid})");
-                let asking = patiently(&what, false, link.ask(&request));
+                let asking = with_waiting_line(&what, false, link.ask(&request));
                 unless_asked(&stop, asking).await.unwrap_or_else(|| {
                     if request.action.is_read_only() {
                         return Err(Failure::new("interrupted; what the server does goes on"));
@@ -182,9 +182,9 @@ impl Access {
                     )))
                 })
             }
-            Way::Here(set) => {
+            Route::Local(set) => {
                 let what = doing(&request.action, &self.pool);
-                let working = patiently(&what, true, set.perform(&request));
+                let working = with_waiting_line(&what, true, set.perform(&request));
                 if matches!(request.action, Action::Import { .. }) {
                     return unless_asked(&stop, working)
                         .await
@@ -207,16 +207,16 @@ impl Access {
 
     /// Whether the pool is open in this process.
     #[must_use]
-    pub fn is_here(&self) -> bool {
-        matches!(self.way, Way::Here(_))
+    pub fn is_local(&self) -> bool {
+        matches!(self.route, Route::Local(_))
     }
 
     /// Lets go of the pool: one that was opened here is closed.
     pub async fn close(self) -> Result<(), Failure> {
-        match self.way {
-            Way::Served(_) => Ok(()),
-            Way::Here(set) => {
-                patiently(&format!("closing '{}'", self.pool), true, set.close()).await
+        match self.route {
+            Route::Server(_) => Ok(()),
+            Route::Local(set) => {
+                with_waiting_line(&format!("closing '{}'", self.pool), true, set.close()).await
             }
         }
     }
@@ -258,7 +258,7 @@ fn request(pool: &str, typed: &str, action: Action) -> Request {
 
 /// How pools of the state folder are imported: that they are listed there says that they are
 /// ours, whatever this machine was called before. (A pool that is in use is refused all the same.)
-pub const KNOWN: ImportOptions = ImportOptions {
+pub const KNOWN_POOL_OPTIONS: ImportOptions = ImportOptions {
     force: false,
     known: Some(Told { generation: 0, owner: 0 }),
     accept_log_loss: false,

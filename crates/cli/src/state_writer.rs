@@ -25,7 +25,7 @@ const AGAIN: Nanos = Nanos::from_secs(5);
 const COMMAND: Nanos = Nanos::from_secs(5);
 
 /// Keeps the list of known pools.
-pub struct Clerk {
+pub struct StateWriter {
     state: StateDir,
     /// By pool, what is still to be told.
     wanted: RefCell<BTreeMap<u64, Told>>,
@@ -35,7 +35,7 @@ pub struct Clerk {
     changed: Rc<Notify>,
 }
 
-impl Clerk {
+impl StateWriter {
     /// One for this folder.
     #[must_use]
     pub fn new(state: StateDir) -> Rc<Self> {
