@@ -1,5 +1,7 @@
 //! Why a command failed: one line that says what to do, and an exit code.
 
+use crate::escape::visible;
+
 /// A failure to report as `forebay: MESSAGE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
@@ -36,7 +38,7 @@ impl From<forebay_pool::PoolError> for Failure {
 /// Prints `forebay: MESSAGE` on standard error, on one line.
 pub fn report(message: &str) {
     if !message.is_empty() {
-        eprintln!("forebay: {}", crate::render::visible(&one_line(message)));
+        eprintln!("forebay: {}", visible(&one_line(message)));
     }
 }
 

@@ -14,6 +14,7 @@ pub mod args;
 pub mod commands;
 pub mod control;
 pub mod devices;
+mod escape;
 pub mod failure;
 pub mod leases;
 pub mod members;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 
-use super::{Listing, NameList, Report, name_list, pool_property};
+use super::values::{Listing, NameList, Report, name_list, pool_property};
 
 /// The verbs of `forebay pool`.
 #[derive(Debug, Subcommand)]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::parse_size;
+use super::values::parse_size;
 
 /// Arguments of `forebay up`.
 #[derive(Args, Debug)]

@@ -2,7 +2,7 @@
 
 use clap::Subcommand;
 
-use super::{Listing, NameList, VolumeName, name_list, parse_size, property, volume_name};
+use super::values::{Listing, NameList, VolumeName, name_list, parse_size, property, volume_name};
 
 /// The verbs of `forebay volume`.
 #[derive(Debug, Subcommand)]

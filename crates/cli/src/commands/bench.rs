@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use forebay_nbd::bench::{self, BenchArgs, Cancellation};
 
-use super::Outcome;
+use super::outcome::Outcome;
 use crate::failure::Failure;
 use crate::signals::Stop;
 use crate::terminal::with_waiting_line;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use forebay_pool::spec::ImportOptions;
 use forebay_pool::status::FoundPool;
 
-use super::Outcome;
+use super::outcome::Outcome;
 use crate::control::Action;
 use crate::devices::{is_locked, out_of_reach, search};
 use crate::failure::Failure;

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use forebay_units::Nanos;
 
-use super::{Outcome, reply_as};
+use super::outcome::Outcome;
+use super::requests::reply_as;
 use crate::args::Listing;
 use crate::control::{Action, Reply, Sample};
 use crate::failure::{Failure, report as report_line};

@@ -4,8 +4,10 @@
 mod bench;
 mod import;
 mod iostat;
+mod outcome;
 mod pages;
 mod pool;
+mod requests;
 mod scan;
 mod serve;
 mod status;
@@ -13,130 +15,9 @@ mod up;
 mod volume;
 
 pub use bench::bench_nbd;
+pub use outcome::Outcome;
 pub use pages::{completions, man};
 pub use pool::pool;
 pub use serve::serve;
 pub use up::up;
 pub use volume::volume;
-
-use std::collections::BTreeMap;
-
-use crate::args::NameList;
-use crate::control::{Action, Reply};
-use crate::failure::{Failure, report};
-use crate::pool_access::{PoolAccess, PoolHandle};
-
-/// A reply of another kind than was asked for: client and server are not of one make.
-fn odd(reply: &Reply) -> Failure {
-    Failure::new(format!("the server answered something else ({reply:?}); restart it"))
-}
-
-/// Takes one kind of reply out of [`Reply`].
-macro_rules! reply_as {
-    ($reply:expr, $kind:path) => {
-        match $reply? {
-            $kind(value) => Ok(value),
-            other => Err($crate::commands::odd(&other)),
-        }
-    };
-}
-pub(crate) use reply_as;
-
-/// Collects `of` from each of the pools `wanted` (all when none is named). A pool that was named
-/// and cannot be opened is a failure; else it is reported, and given as an error to `missing`.
-async fn from_each<T>(
-    access: &PoolAccess,
-    wanted: &[String],
-    of: impl AsyncFn(&PoolHandle) -> Result<T, Failure>,
-) -> Result<Vec<(String, Result<T, Failure>)>, Failure> {
-    let mut out = Vec::new();
-    for name in access.names(wanted)? {
-        let outcome = match access.open(&name).await {
-            Ok(handle) => {
-                let outcome = of(&handle).await;
-                handle.close_after(outcome).await
-            }
-            Err(failure) => Err(failure),
-        };
-        match outcome {
-            Err(failure) if wanted.contains(&name) => return Err(failure),
-            outcome => out.push((name, outcome)),
-        }
-    }
-    Ok(out)
-}
-
-/// The good ones; the others are reported, and make the exit code 1.
-fn good<T>(each: Vec<(String, Result<T, Failure>)>) -> (Vec<T>, bool) {
-    let mut all_good = true;
-    let mut out = Vec::new();
-    for (name, outcome) in each {
-        match outcome {
-            Ok(value) => out.push(value),
-            Err(failure) => {
-                all_good = false;
-                report(&format!("{name}: {}", failure.message));
-            }
-        }
-    }
-    (out, all_good)
-}
-
-/// Properties by name; one that is given twice is an error.
-fn property_map(pairs: Vec<(String, String)>) -> Result<BTreeMap<String, String>, Failure> {
-    let mut map = BTreeMap::new();
-    for (name, value) in pairs {
-        if map.contains_key(&name) {
-            return Err(Failure::usage(format!("the property '{name}' is given twice")));
-        }
-        map.insert(name, value);
-    }
-    Ok(map)
-}
-
-/// The names of a list that may be left out.
-fn names_of(list: &Option<NameList>) -> &[String] {
-    list.as_ref().map_or(&[], |list| &list.0)
-}
-
-/// Asks the same of one pool for each of `actions`.
-async fn ask_all(
-    access: &PoolAccess,
-    pool: &str,
-    actions: impl IntoIterator<Item = Action>,
-) -> Result<(), Failure> {
-    let handle = access.open(pool).await?;
-    let mut outcome = Ok(());
-    for action in actions {
-        outcome = access.check_not_interrupted();
-        if outcome.is_ok() {
-            outcome = handle.ask(action).await.map(|_| ());
-        }
-        if outcome.is_err() {
-            break;
-        }
-    }
-    handle.close_after(outcome).await
-}
-
-/// What a command leaves: text for standard output, and whether all went well.
-pub struct Outcome {
-    /// For standard output.
-    pub text: String,
-    /// Whether every pool could be asked.
-    pub complete: bool,
-}
-
-impl Outcome {
-    /// Text, and nothing went wrong.
-    #[must_use]
-    pub fn text(text: String) -> Self {
-        Self { text, complete: true }
-    }
-
-    /// Nothing to say.
-    #[must_use]
-    pub fn done() -> Self {
-        Self::text(String::new())
-    }
-}

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use clap::{Command, CommandFactory};
 
-use super::Outcome;
+use super::outcome::Outcome;
 use crate::args::Cli;
 use crate::failure::Failure;
 

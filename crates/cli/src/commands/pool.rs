@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use super::{
-    Outcome, ask_all, from_each, good, import, iostat, names_of, property_map, reply_as, scan,
-    status,
-};
+use super::outcome::Outcome;
+use super::requests::{ask_all, from_each, good, names_of, property_map, reply_as};
+use super::{import, iostat, scan, status};
 use crate::args::{PoolCommand, ScanVerb};
 use crate::control::{Action, Reply};
 use crate::devices::{FileOpener, resolve_member, resolve_new, resolve_spec};

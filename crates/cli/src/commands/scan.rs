@@ -3,7 +3,8 @@
 use forebay_pool::status::ScanStatus;
 use forebay_units::{Nanos, format_bytes};
 
-use super::{Outcome, reply_as};
+use super::outcome::Outcome;
+use super::requests::reply_as;
 use crate::args::ScanVerb;
 use crate::control::{Action, Reply};
 use crate::failure::{Failure, report};

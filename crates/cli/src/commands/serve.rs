@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use forebay_pool::spec::{ImportOptions, Told};
 
-use super::Outcome;
+use super::outcome::Outcome;
 use crate::args::ServeArgs;
 use crate::devices::{FileOpener, search};
 use crate::failure::{Failure, report};

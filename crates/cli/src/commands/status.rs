@@ -2,7 +2,8 @@
 
 use forebay_pool::status::{Health, PoolStatus};
 
-use super::{Outcome, reply_as};
+use super::outcome::Outcome;
+use super::requests::reply_as;
 use crate::args::Report;
 use crate::control::{Action, Reply};
 use crate::failure::Failure;

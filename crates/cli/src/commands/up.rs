@@ -14,8 +14,9 @@ use forebay_pool::spec::{GroupSpec, LogSpec, PoolSpec, Redundancy, Told, VolumeS
 use forebay_rt::Either;
 use forebay_units::{BLOCK_BYTES, Nanos, format_bytes};
 
+use super::outcome::Outcome;
+use super::requests::reply_as;
 use super::serve::ready;
-use super::{Outcome, reply_as};
 use crate::args::UpArgs;
 use crate::control::{Action, Reply};
 use crate::devices::{FileOpener, wait_until_free};

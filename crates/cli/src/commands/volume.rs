@@ -3,7 +3,8 @@
 use forebay_pool::spec::VolumeSpec;
 use forebay_pool::status::VolumeStatus;
 
-use super::{Outcome, ask_all, from_each, good, names_of, property_map, reply_as};
+use super::outcome::Outcome;
+use super::requests::{ask_all, from_each, good, names_of, property_map, reply_as};
 use crate::args::{VolumeCommand, VolumeName, parse_size};
 use crate::control::{Action, Reply};
 use crate::failure::Failure;

@@ -3,9 +3,9 @@
 use forebay_pool::status::{FoundPool, Health, IoCounts, VdevStatus};
 use serde::Serialize;
 
-use super::status::{device_tree, field};
-use super::visible;
+use super::tree::{device_tree, field};
 use crate::devices::is_locked;
+use crate::escape::visible;
 use crate::state::KnownPool;
 
 /// What is known of it.

@@ -3,8 +3,10 @@
 use forebay_pool::status::{IoCounts, VdevStatus};
 use serde::Serialize;
 
-use super::{count, document, visible};
+use super::json::document;
+use super::numbers::count;
 use crate::control::Sample;
+use crate::escape::visible;
 
 /// One line: a pool, a group, a device, or the word `logs`.
 #[derive(Clone, Debug, PartialEq, Serialize)]

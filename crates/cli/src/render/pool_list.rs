@@ -3,8 +3,10 @@
 use forebay_pool::status::{PoolSummary, VdevStatus};
 use serde::Serialize;
 
+use super::json::document;
+use super::numbers::{bytes, percent};
 use super::pools::summary_field;
-use super::{Column, Table, bytes, document, percent};
+use super::table::{Column, Table};
 use crate::args::Listing;
 use crate::failure::Failure;
 

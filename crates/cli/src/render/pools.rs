@@ -7,9 +7,12 @@ use forebay_pool::status::{FoundPool, Health, PoolSummary};
 use serde::Serialize;
 
 use super::clock::history_time;
-use super::status::device_tree;
-use super::{bytes, document, percent, property_table, said, source, visible};
+use super::json::document;
+use super::numbers::{bytes, percent};
+use super::properties::{choose, property_table, said, source, sources_of};
+use super::tree::device_tree;
 use crate::args::Listing;
+use crate::escape::visible;
 use crate::failure::Failure;
 
 /// A field of a pool, in words.
@@ -82,29 +85,6 @@ pub fn pool_get(
         return Ok("no pools available\n".to_owned());
     }
     property_table(&rows, fields, listing)
-}
-
-/// Of `all` properties the `wanted` ones, in the order asked for.
-pub(super) fn choose<'a>(
-    all: &[(String, String, &'a str)],
-    wanted: &[String],
-    what: &str,
-) -> Result<Vec<(String, String, &'a str)>, Failure> {
-    if wanted.iter().any(|w| w == "all") {
-        return Ok(all.to_vec());
-    }
-    let find = |name: &String| {
-        all.iter().find(|p| p.0 == *name).cloned().ok_or_else(|| {
-            let known: Vec<&str> = all.iter().map(|p| p.0.as_str()).collect();
-            Failure::new(format!("a {what} has no property '{name}'; it has {}", known.join(", ")))
-        })
-    };
-    wanted.iter().map(find).collect()
-}
-
-/// Where each value comes from, for JSON: `default`, `local`, or `-` for what is only told.
-pub(super) fn sources_of(chosen: &[(String, String, &str)]) -> BTreeMap<String, String> {
-    chosen.iter().map(|(name, _, source)| (name.clone(), (*source).to_owned())).collect()
 }
 
 /// `pool history`.

@@ -6,7 +6,10 @@ use std::fmt::Write;
 use forebay_pool::status::{Latency, OpCount, PoolStats, Traffic};
 use serde::Serialize;
 
-use super::{Column, Table, bytes, count, document, duration};
+use super::clock::duration;
+use super::json::document;
+use super::numbers::{bytes, count};
+use super::table::{Column, Table};
 
 /// The JSON of `pool stats`.
 #[must_use]

@@ -1,9 +1,13 @@
 //! `pool status`.
 
-use forebay_pool::status::{Health, PoolStatus, ScanStatus, VdevStatus};
+use forebay_pool::status::{PoolStatus, ScanStatus};
 use serde::Serialize;
 
-use super::{Closed, bytes, count, document, duration, local_time, visible};
+use super::clock::{duration, local_time};
+use super::closed::Closed;
+use super::json::document;
+use super::numbers::bytes;
+use super::tree::{device_tree, field};
 
 /// The JSON of `pool status`.
 #[must_use]
@@ -58,81 +62,6 @@ fn errors(pool: &PoolStatus, verbose: bool) -> String {
     text
 }
 
-/// The tree of names and states, each line after a tab; with error counts (exact or not) and a
-/// header when `errors_shown` is given.
-#[must_use]
-pub fn device_tree(
-    pool: &str,
-    state: Health,
-    groups: &[VdevStatus],
-    logs: &[VdevStatus],
-    errors_shown: Option<bool>,
-) -> String {
-    let mut lines = Vec::new();
-    let sum = |f: fn(&VdevStatus) -> u64| groups.iter().chain(logs).map(f).sum::<u64>();
-    let errors = [sum(|v| v.read_errors), sum(|v| v.write_errors), sum(|v| v.checksum_errors)];
-    lines.push(Line::new(pool.to_owned(), state, errors, ""));
-    for group in groups {
-        tree_lines(group, 1, &mut lines);
-    }
-    if !logs.is_empty() {
-        lines.push(Line { name: "logs".to_owned(), rest: None, note: String::new() });
-        for log in logs {
-            tree_lines(log, 1, &mut lines);
-        }
-    }
-    let width = lines.iter().map(|l| l.name.chars().count()).max().unwrap_or(0).max(10);
-    let cells = |name: &str, state: &str, counts: [String; 3]| match errors_shown {
-        Some(_) => {
-            let [r, w, c] = counts;
-            format!("{name:<width$}  {state:<8} {r:>5} {w:>5} {c:>5}")
-        }
-        None => format!("{name:<width$}  {state:<8}"),
-    };
-    let mut text = String::new();
-    if errors_shown.is_some() {
-        let titles = ["READ", "WRITE", "CKSUM"].map(str::to_owned);
-        text.push_str(&format!("\t{}\n", cells("NAME", "STATE", titles)));
-    }
-    for line in lines {
-        let row = match line.rest {
-            None => line.name,
-            Some((state, errors)) => {
-                let counts = errors.map(|e| count(e, errors_shown.unwrap_or(false)));
-                format!("{}  {}", cells(&line.name, state.as_str(), counts), line.note)
-            }
-        };
-        text.push_str(&format!("\t{}\n", row.trim_end()));
-    }
-    text
-}
-
-struct Line {
-    name: String,
-    rest: Option<(Health, [u64; 3])>,
-    note: String,
-}
-
-impl Line {
-    fn new(name: String, state: Health, errors: [u64; 3], note: &str) -> Self {
-        let note = if note.is_empty() { String::new() } else { format!("({note})") };
-        Self { name, rest: Some((state, errors)), note }
-    }
-}
-
-fn tree_lines(vdev: &VdevStatus, depth: usize, lines: &mut Vec<Line>) {
-    // A log on one device is a mirror of one side: show the device, as zpool does.
-    if let ("mirror", [only]) = (vdev.kind.as_str(), &vdev.children[..]) {
-        return tree_lines(only, depth, lines);
-    }
-    let errors = [vdev.read_errors, vdev.write_errors, vdev.checksum_errors];
-    let name = format!("{}{}", "  ".repeat(depth), visible(&vdev.name));
-    lines.push(Line::new(name, vdev.state, errors, &vdev.note));
-    for child in &vdev.children {
-        tree_lines(child, depth + 1, lines);
-    }
-}
-
 /// The `scan:` lines alone.
 #[must_use]
 pub fn scan_text(scan: &ScanStatus) -> String {
@@ -184,21 +113,4 @@ fn scan_lines(scan: &ScanStatus) -> Vec<String> {
         }
         other => vec![format!("{kind} {other} on {ended}")],
     }
-}
-
-/// `title: text`, wrapped to 80 columns under the text's first word.
-pub(super) fn field(title: &str, text: &str) -> String {
-    let mut lines = vec![String::new()];
-    for word in text.split_whitespace() {
-        let last = lines.last_mut().expect("there is one from the start");
-        if !last.is_empty() && last.len() + 1 + word.len() > 70 {
-            lines.push(word.to_owned());
-        } else {
-            if !last.is_empty() {
-                last.push(' ');
-            }
-            last.push_str(word);
-        }
-    }
-    format!("{title}: {}\n", lines.join("\n\t"))
 }

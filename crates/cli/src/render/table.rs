@@ -1,6 +1,6 @@
 //! Columns as zpool prints them.
 
-use super::visible;
+use crate::escape::visible;
 
 /// A column's title and side.
 #[derive(Clone, Debug)]

@@ -10,7 +10,9 @@ use forebay_pool::status::{
 };
 
 use super::*;
+use crate::args::Listing;
 use crate::control::Sample;
+use crate::escape::visible;
 
 const BY_NAME: Order<'static> = Order { fields: &[], descending: false };
 

@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use forebay_pool::status::VolumeStatus;
 use serde::Serialize;
 
-use super::pools::{choose, sources_of};
-use super::{Column, Table, bytes, document, property_table, said, source};
+use super::json::document;
+use super::numbers::bytes;
+use super::properties::{choose, property_table, said, source, sources_of};
+use super::table::{Column, Table};
 use crate::args::Listing;
 use crate::failure::Failure;
 

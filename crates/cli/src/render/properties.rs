@@ -1,0 +1,79 @@
+//! Rows of properties, as `get` prints them.
+
+use std::collections::BTreeMap;
+
+use super::table::{Column, Table};
+use crate::args::Listing;
+use crate::failure::Failure;
+
+/// Of `all` properties the `wanted` ones, in the order asked for.
+pub(super) fn choose<'a>(
+    all: &[(String, String, &'a str)],
+    wanted: &[String],
+    what: &str,
+) -> Result<Vec<(String, String, &'a str)>, Failure> {
+    if wanted.iter().any(|w| w == "all") {
+        return Ok(all.to_vec());
+    }
+    let find = |name: &String| {
+        all.iter().find(|p| p.0 == *name).cloned().ok_or_else(|| {
+            let known: Vec<&str> = all.iter().map(|p| p.0.as_str()).collect();
+            Failure::new(format!("a {what} has no property '{name}'; it has {}", known.join(", ")))
+        })
+    };
+    wanted.iter().map(find).collect()
+}
+
+/// Where each value comes from, for JSON: `default`, `local`, or `-` for what is only told.
+pub(super) fn sources_of(chosen: &[(String, String, &str)]) -> BTreeMap<String, String> {
+    chosen.iter().map(|(name, _, source)| (name.clone(), (*source).to_owned())).collect()
+}
+
+/// Where a settable property's value comes from, as `zfs get` says it.
+pub(super) fn source(name: &str, value: &str) -> &'static str {
+    let is_default = match name {
+        "sync" => value == "standard",
+        "autotrim" => value == "on",
+        "txg_timeout" | "log_timeout" => value == "5",
+        "device_timeout" => value == "30",
+        "dirty_limit" | "footer_cache" | "scan_rate" => value == "auto",
+        _ => value == "-" || value.is_empty(),
+    };
+    if is_default { "default" } else { "local" }
+}
+
+/// A property's value; a dash for one that was set to nothing.
+pub(super) fn said(value: &str) -> String {
+    if value.is_empty() { "-".to_owned() } else { value.to_owned() }
+}
+
+/// The rows of `get`: name, property, value, source; of these the `fields` asked for, all when
+/// none is named.
+pub(super) fn property_table(
+    rows: &[[String; 4]],
+    fields: &[String],
+    listing: Listing,
+) -> Result<String, Failure> {
+    const TITLES: [&str; 4] = ["NAME", "PROPERTY", "VALUE", "SOURCE"];
+    let mut chosen = Vec::new();
+    for field in fields {
+        match TITLES.iter().position(|title| title.eq_ignore_ascii_case(field)) {
+            Some(at) => chosen.push(at),
+            None if field == "all" => chosen.extend(0..TITLES.len()),
+            None => {
+                return Err(Failure::usage(format!(
+                    "'{field}' is not a field of get; use name, property, value, source or all"
+                )));
+            }
+        }
+    }
+    if fields.is_empty() {
+        chosen.extend(0..TITLES.len());
+    }
+    let columns: Vec<Column> = chosen.iter().map(|at| Column::left(TITLES[*at])).collect();
+    let mut table = Table::new(&columns);
+    for row in rows {
+        table.push(chosen.iter().map(|at| row[*at].clone()).collect());
+    }
+    Ok(table.render(listing.scripted))
+}
