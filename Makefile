@@ -1,5 +1,6 @@
 # Thin: each target is a command that can be typed as well.
 #   make run      build, make a pool in ./forebay-data when there is none, serve it
+#   make symbols  a release binary and its debug information, apart, in target/symbols
 #   make test     install the test tools (as root on Debian), then run every test
 #   make check    format, lints, arrows, licences, unit tests
 #   make prove    search crashes and faults on simulated devices, for TIME=10m or another time
@@ -9,13 +10,18 @@
 CARGO ?= cargo
 ARGS ?=
 
-.PHONY: run build test check prove prove-ci bench bench-overwrites bench-sim man clean
+.PHONY: run build symbols test check prove prove-ci bench bench-overwrites bench-sim man clean
 
 run:
 	$(CARGO) run --release --package forebay-cli -- up $(ARGS)
 
 build:
 	$(CARGO) build --release --workspace
+
+symbols:
+	$(CARGO) build --profile symbols --package forebay-cli
+	objcopy --only-keep-debug target/symbols/forebay target/symbols/forebay.debug
+	objcopy --strip-debug --add-gnu-debuglink=target/symbols/forebay.debug target/symbols/forebay
 
 test:
 	@scripts/test-tools

@@ -82,7 +82,7 @@ class Bench:
         return call(self.forebay, *words, env=self.environment)
 
     def stats(self, pool):
-        return json.loads(self.command("pool", "stats", pool, "--json"))["pool"]
+        return json.loads(self.command("pool", "stats", pool, "--json"))["pools"][0]
 
     def pool(self, name, layout, logs=(), options=()):
         words = ["pool", "create", "-f"]
@@ -95,7 +95,7 @@ class Bench:
 
     def serve(self, pool):
         return Server(self, pool, [self.forebay, "serve", pool, "--listen",
-                                   "unix:" + self.socket(pool)], ready="ready")
+                                   "unix:" + self.socket(pool)], ready="ready: ")
 
     def nbdkit(self, name, *plugin):
         return Server(self, name, ["nbdkit", "-f", "-U", self.socket(name)] + list(plugin))
@@ -156,7 +156,7 @@ class Server:
     def up(self, ready, path):
         if ready is None:
             return os.path.exists(path)
-        return any(line.startswith(ready) for line in open(self.log))
+        return any(ready in line for line in open(self.log))
 
     def uri(self, volume=""):
         return "nbd+unix:///%s?socket=%s" % (volume, self.bench.socket(self.name))

@@ -44,7 +44,7 @@ attempt() {
     disown "$SERVER"
     for _ in $(seq 1 3000); do
         if ! lives "$SERVER"; then SERVER=; return 1; fi
-        grep -q '^ready' "$SERVE_LOG" && return 0
+        grep -q ' info: ready: ' "$SERVE_LOG" && return 0
         sleep 0.01
     done
     fail "$1: neither ready nor at its end within 30 s"
@@ -52,9 +52,9 @@ attempt() {
 # in_few_words WHAT: how a server ended. The words of the standard library, or one line of our own.
 in_few_words() {
     local said
-    said=$(grep -v -e '^listening on ' -e '^ready: ' -e '^note: run with `RUST_BACKTRACE' \
+    said=$(grep -v -e ' info: listening on ' -e ' info: ready: ' -e '^note: run with `RUST_BACKTRACE' \
         -e '^skipping backtrace printing' "$SERVE_LOG")
-    if ! grep -q -e '^memory allocation of [0-9]* bytes failed$' -e '^forebay: ' <<<"$said" ||
+    if ! grep -q -e '^memory allocation of [0-9]* bytes failed$' -e '^forebay: ' -e ' error: ' <<<"$said" ||
         [ "$(grep -c -v '^memory allocation of [0-9]* bytes failed$' <<<"$said")" -gt 1 ]; then
         fail "$1: it ended with other words: $said"
     fi

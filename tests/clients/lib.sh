@@ -163,7 +163,7 @@ serve() {
     SERVER=$!
     disown "$SERVER"
     for _ in $(seq 1 2400); do
-        if grep -q '^ready' "$SERVE_LOG" 2>/dev/null; then return 0; fi
+        if grep -q 'ready: ' "$SERVE_LOG" 2>/dev/null; then return 0; fi
         serving || fail "the server ended instead of serving $pool"
         sleep 0.05
     done

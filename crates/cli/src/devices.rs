@@ -1,4 +1,8 @@
-//! Files and disks by name: how a word becomes a device that a pool may take.
+//! Devices by name: files and disks that a pool may take.
+//!
+//! What enters: words of the command line, folders to search. What leaves: absolute paths, opened
+//! devices. What always holds: a search opens nothing that cannot be a device.
+//! Who calls: commands that name devices, and everything that opens pools.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -12,15 +16,15 @@ use forebay_pool::Opener;
 use forebay_pool::spec::PoolSpec;
 use forebay_units::Nanos;
 
-use crate::failure::Failure;
+use crate::failure::{ErrorCode, Failure};
 use crate::vdevs::{devices_of, devices_of_mut};
 
 /// The smallest device that a pool takes.
 pub const DEVICE_MIN_BYTES: u64 = 64 << 20;
-/// Folders with more entries than this are not searched for pools: they are not device folders.
+/// Entries of a folder that is searched for pools: a larger folder is not a folder of devices.
 const SEARCH_MAX_ENTRIES: usize = 10_000;
 
-/// Opens files and disks, each for this process alone.
+/// Opens files and disks, and locks each for this process.
 pub struct FileOpener;
 
 impl Opener for FileOpener {
@@ -36,7 +40,7 @@ impl Opener for FileOpener {
     }
 }
 
-/// The id that this installation keeps over restarts: after a power cut the pool is still its own.
+/// The id that this installation keeps over restarts: after a power cut its pools are still its own.
 fn machine_id() -> Option<Vec<u8>> {
     let mut text = String::new();
     let file = std::fs::File::options().read(true).open("/etc/machine-id").ok()?;
@@ -45,30 +49,32 @@ fn machine_id() -> Option<Vec<u8>> {
     (id.len() >= 32).then(|| id.as_bytes().to_vec())
 }
 
-/// For systems without such an id, containers mostly.
+/// For systems without such an id (containers, mostly).
 fn host_name() -> Vec<u8> {
     let mut name = vec![0u8; 256];
-    // When even the name is not to be had, all such machines look alike, and the locks remain.
+    // Without a name all such machines look alike; the locks remain.
+    // SAFETY: the buffer is live, and one byte longer than the length given.
     let _ = unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len() - 1) };
     name.into_iter().take_while(|byte| *byte != 0).collect()
 }
 
-/// Waits until no other process has `paths` open, for a moment at most: the kernel lets go of the
-/// files of a killed server a little after the process is gone. Whoever opens them next finds out
+/// Waits until no other process has locked `paths`, for two seconds at most: the kernel drops the
+/// locks of a killed server a little after the end of the process. The caller's open finds out
 /// whether they are free.
 pub async fn wait_until_free(paths: &[String]) {
-    const PATIENCE: Nanos = Nanos::from_secs(2);
-    const LOOK_EVERY: Nanos = Nanos::from_millis(20);
-    let deadline = forebay_rt::now() + PATIENCE;
+    const UNLOCK_TIMEOUT: Nanos = Nanos::from_secs(2);
+    const POLL_INTERVAL: Nanos = Nanos::from_millis(20);
+    let deadline = forebay_rt::now() + UNLOCK_TIMEOUT;
     while paths.iter().any(|path| is_locked(path)) && forebay_rt::now() < deadline {
-        forebay_rt::sleep(LOOK_EVERY).await;
+        forebay_rt::sleep(POLL_INTERVAL).await;
     }
 }
 
-/// Whether another process has the device at `path` for itself. `false` when it cannot be told.
+/// Whether another process has locked the device at `path`. `false` when that is unknown.
 #[must_use]
 pub fn is_locked(path: &str) -> bool {
     let Ok(file) = std::fs::File::options().read(true).open(path) else { return false };
+    // SAFETY: the descriptor is open for as long as `file` lives.
     let outcome = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
     outcome != 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::EWOULDBLOCK)
 }
@@ -80,54 +86,53 @@ pub fn resolve_new(word: &str) -> Result<String, Failure> {
     let shown = path.display();
     let failed = |e: std::io::Error| match e.kind() {
         std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
-            Failure::new(format!(
-                "{shown}: {e}; a device must be readable and writable for whoever serves the pool"
-            ))
+            Failure::io(&shown, &e).with_hint("the server must be able to read and write a device")
         }
-        _ => Failure::new(format!("{shown}: {e}")),
+        _ => Failure::io(&shown, &e),
     };
     let meta = std::fs::metadata(&path).map_err(|e| match e.kind() {
-        std::io::ErrorKind::NotFound => Failure::new(format!(
-            "{shown}: no such device; name a disk, or make a file with 'truncate -s 4G {shown}'"
-        )),
+        std::io::ErrorKind::NotFound => {
+            Failure::new(ErrorCode::DeviceNotFound, format!("{shown}: no such device"))
+                .with_hint(format!("name a disk, or make a file with 'truncate -s 4G {shown}'"))
+        }
         _ => failed(e),
     })?;
     if !meta.is_file() && !meta.file_type().is_block_device() {
-        return Err(Failure::new(format!("{shown} is neither a file nor a block device")));
+        let message = format!("{shown} is neither a file nor a block device");
+        return Err(Failure::new(ErrorCode::DeviceUnusable, message));
     }
-    // The pool would say the same, in fewer words.
+    // The pool opens it too; its error says less.
     std::fs::File::options().read(true).write(true).open(&path).map_err(failed)?;
     let size_bytes = probe_size_bytes(&path).map_err(failed)?;
     if size_bytes < DEVICE_MIN_BYTES {
-        return Err(Failure::new(format!(
-            "{shown} has {}; a device needs 64M at least",
-            forebay_units::format_bytes(size_bytes)
-        )));
+        let size = forebay_units::format_bytes(size_bytes);
+        let message = format!("{shown} has {size}; a device needs 64M at least");
+        return Err(Failure::new(ErrorCode::DeviceUnusable, message));
     }
     utf8(path)
 }
 
-/// Makes every device of `spec` an absolute path that a pool may take. Fails when two names lead
-/// to one device.
+/// Makes every device of `spec` an absolute path that a pool may take. Fails when two names are of
+/// one device.
 pub fn resolve_spec(spec: &mut PoolSpec) -> Result<(), Failure> {
     for device in devices_of_mut(spec) {
         *device = resolve_new(device)?;
     }
     let mut seen: BTreeMap<(u64, u64), &String> = BTreeMap::new();
     for device in devices_of(spec) {
-        let meta = std::fs::metadata(device).map_err(|e| Failure::new(format!("{device}: {e}")))?;
+        let meta = std::fs::metadata(device).map_err(|e| Failure::io(&*device, &e))?;
         let key = if meta.is_file() { (meta.dev(), meta.ino()) } else { (u64::MAX, meta.rdev()) };
         if let Some(other) = seen.insert(key, device) {
-            return Err(Failure::new(format!(
-                "{other} and {device} are the same device; name each device once"
-            )));
+            let message = format!("{other} and {device} are the same device");
+            return Err(Failure::new(ErrorCode::DeviceNamedTwice, message)
+                .with_hint("name each device once"));
         }
     }
     Ok(())
 }
 
-/// How a device of an existing pool is named to the pool: a path becomes absolute, a name from
-/// `pool status` such as `mirror-1` stays.
+/// The name of a device of an existing pool: a path becomes absolute, a name from `pool status`
+/// such as `mirror-1` stays.
 pub fn resolve_member(word: &str) -> Result<String, Failure> {
     let path = named(word);
     if word.contains('/') || path.is_absolute() || path.exists() {
@@ -136,7 +141,7 @@ pub fn resolve_member(word: &str) -> Result<String, Failure> {
     Ok(word.to_owned())
 }
 
-/// A bare name that is no file here may be one of /dev, as zpool has it.
+/// A bare name that is no file here may be a device in /dev, as in zpool.
 fn named(word: &str) -> PathBuf {
     let here = PathBuf::from(word);
     let in_dev = Path::new("/dev").join(word);
@@ -144,17 +149,18 @@ fn named(word: &str) -> PathBuf {
 }
 
 fn absolute(path: &Path) -> Result<PathBuf, Failure> {
-    std::path::absolute(path).map_err(|e| Failure::new(format!("{}: {e}", path.display())))
+    std::path::absolute(path).map_err(|e| Failure::io(path.display(), &e))
 }
 
 fn utf8(path: PathBuf) -> Result<String, Failure> {
-    path.into_os_string()
-        .into_string()
-        .map_err(|p| Failure::new(format!("{}: the path is not UTF-8", p.to_string_lossy())))
+    path.into_os_string().into_string().map_err(|p| {
+        let message = format!("{}: the path is not UTF-8", p.to_string_lossy());
+        Failure::new(ErrorCode::DeviceUnusable, message)
+    })
 }
 
-/// Paths that may hold a pool: what is named, and what lies in folders that are named (files and
-/// block devices large enough). Without names, the block devices of /dev.
+/// Paths of possible devices of pools: the devices among `places`, and the files and block devices
+/// that are large enough in its folders. Without places, the block devices of /dev.
 pub fn search(places: &[PathBuf]) -> Result<Vec<String>, Failure> {
     let mut paths = Vec::new();
     if places.is_empty() {
@@ -163,7 +169,7 @@ pub fn search(places: &[PathBuf]) -> Result<Vec<String>, Failure> {
     for place in places {
         let place = absolute(place)?;
         let shown = place.display();
-        let meta = std::fs::metadata(&place).map_err(|e| Failure::new(format!("{shown}: {e}")))?;
+        let meta = std::fs::metadata(&place).map_err(|e| Failure::io(&shown, &e))?;
         if meta.is_dir() {
             search_folder(&place, true, &mut paths)?;
         } else {
@@ -176,16 +182,16 @@ pub fn search(places: &[PathBuf]) -> Result<Vec<String>, Failure> {
 }
 
 fn search_folder(folder: &Path, files: bool, paths: &mut Vec<String>) -> Result<(), Failure> {
-    let failed = |e: std::io::Error| Failure::new(format!("{}: {e}", folder.display()));
+    let failed = |e: std::io::Error| Failure::io(folder.display(), &e);
     for (at, entry) in std::fs::read_dir(folder).map_err(failed)?.enumerate() {
         if at == SEARCH_MAX_ENTRIES {
-            return Err(Failure::new(format!(
-                "{} has more than {SEARCH_MAX_ENTRIES} entries; name the devices with -d",
-                folder.display()
-            )));
+            let shown = folder.display();
+            let message = format!("{shown} has more than {SEARCH_MAX_ENTRIES} entries");
+            return Err(Failure::new(ErrorCode::TooManyDevices, message)
+                .with_hint("name the devices with -d"));
         }
         let path = entry.map_err(failed)?.path();
-        // Entries that vanish, or that we may not look at, hold no pool for us.
+        // Entries that vanish, or that this process may not look at, are skipped.
         let Ok(meta) = std::fs::metadata(&path) else { continue };
         let candidate = meta.file_type().is_block_device() || (files && meta.is_file());
         let large = || probe_size_bytes(&path).is_ok_and(|size| size >= DEVICE_MIN_BYTES);
@@ -196,8 +202,8 @@ fn search_folder(folder: &Path, files: bool, paths: &mut Vec<String>) -> Result<
     Ok(())
 }
 
-/// Of the files and disks in `places` those that may not be opened for writing here, and why, in words
-/// that go on a sentence; empty when there are none. A pool on them cannot be found.
+/// The files and disks in `places` that this process may not open for writing, and why, as the end
+/// of a sentence; empty when there are none. A pool on them cannot be found.
 pub fn out_of_reach(places: &[PathBuf]) -> String {
     let entries = |place: &PathBuf| match std::fs::read_dir(place) {
         Ok(entries) => entries.filter_map(|entry| Some(entry.ok()?.path())).collect(),
@@ -206,7 +212,7 @@ pub fn out_of_reach(places: &[PathBuf]) -> String {
     let refused = |path: PathBuf| {
         let meta = std::fs::metadata(&path).ok()?;
         let large = meta.is_file() && meta.len() >= DEVICE_MIN_BYTES;
-        // Nothing else is opened: it may do something by that, as /dev/watchdog does.
+        // Nothing else is opened: opening /dev/watchdog, for one, starts a countdown.
         if !large && !meta.file_type().is_block_device() {
             return None;
         }

@@ -1,44 +1,150 @@
-//! Why a command failed: one line that says what to do, and an exit code.
+//! Failure of a command: a stable code for programs, a sentence and a hint for the operator.
+//!
+//! What enters: errors of the crates below, by [`crate::explain`], and refusals of this crate.
+//! What leaves: one line on standard error, the JSON of `--json`, the error of the control socket,
+//! and the exit code. What always holds: the message is one line. Who calls: every command.
 
-use crate::escape::visible;
+use std::fmt::Display;
+use std::io;
 
-/// A failure to report as `forebay: MESSAGE`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+use serde::{Deserialize, Serialize};
+
+/// What went wrong, for programs: `docs/control.md` lists the codes. A code never changes its
+/// meaning, and a new kind of failure gets a new code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorCode {
+    /// The load of `forebay bench` could not be run.
+    Bench,
+    /// An address cannot be listened on.
+    CannotListen,
+    /// Another process, or a pool, has the device.
+    DeviceInUse,
+    /// One device is named twice.
+    DeviceNamedTwice,
+    /// There is no such device, or the devices of a pool are missing.
+    DeviceNotFound,
+    /// The device is too small, or is neither a file nor a block device.
+    DeviceUnusable,
+    /// The operator interrupted the command.
+    Interrupted,
+    /// A file or the terminal failed.
+    Io,
+    /// The kernel does not offer io_uring.
+    IoUring,
+    /// A file system or a pool is full.
+    NoSpace,
+    /// Standard output was closed before everything was printed.
+    OutputClosed,
+    /// The user may not open a file or device.
+    PermissionDenied,
+    /// Several pools have this name.
+    PoolAmbiguous,
+    /// Clients are connected to the pool or volume.
+    PoolBusy,
+    /// Any other refusal of a pool.
+    PoolError,
+    /// A pool of this name is known, or imported already.
+    PoolExists,
+    /// No pool of this name is known or was found.
+    PoolNotFound,
+    /// The request needs a server that serves the pool.
+    PoolNotServed,
+    /// A server serves the pool already.
+    PoolServed,
+    /// The pool cannot be opened.
+    PoolUnavailable,
+    /// The property cannot be set.
+    PropertyReadOnly,
+    /// There is no such property.
+    PropertyUnknown,
+    /// The two sides of the control socket do not understand each other.
+    Protocol,
+    /// The server is about to end.
+    ServerStopping,
+    /// The server does not answer.
+    ServerUnreachable,
+    /// The experiment of `forebay simulate` failed.
+    Simulation,
+    /// The state folder cannot be used.
+    StateFolder,
+    /// The certificate, key or list of clients cannot be used.
+    TlsConfig,
+    /// More devices than a group may have.
+    TooManyDevices,
+    /// A scrub or resilver found blocks that it could not repair.
+    Unrepairable,
+    /// The command line is wrong.
+    Usage,
+    /// No volume has this name.
+    VolumeNotFound,
+    /// A volume cannot have this size.
+    VolumeSize,
+}
+
+impl ErrorCode {
+    /// The code of an error of the operating system.
+    #[must_use]
+    pub fn of_io(error: &io::Error) -> Self {
+        use io::ErrorKind::{NotFound, PermissionDenied, ReadOnlyFilesystem, StorageFull};
+        match error.kind() {
+            NotFound => Self::DeviceNotFound,
+            PermissionDenied | ReadOnlyFilesystem => Self::PermissionDenied,
+            StorageFull => Self::NoSpace,
+            _ => Self::Io,
+        }
+    }
+}
+
+/// Why a command failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// One line; empty when everything was said already.
+    /// For programs.
+    pub code: ErrorCode,
+    /// What is wrong, in one line.
     pub message: String,
-    /// Exit code: 1, or 2 for wrong usage.
-    pub code: u8,
+    /// What helps, mostly a command; empty when nothing more can be said.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub hint: String,
 }
 
 impl Failure {
-    /// Something could not be done.
-    pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), code: 1 }
+    /// A failure without a hint.
+    pub fn new(code: ErrorCode, message: impl Display) -> Self {
+        Self { code, message: one_line(&message.to_string()), hint: String::new() }
     }
 
     /// The command line makes no sense.
-    pub fn usage(message: impl Into<String>) -> Self {
-        Self { message: message.into(), code: 2 }
+    pub fn usage(message: impl Display) -> Self {
+        Self::new(ErrorCode::Usage, message)
     }
 
-    /// Exit code 1, with nothing more to say.
+    /// `error` of the operating system on `what`: a path, mostly.
+    pub fn io(what: impl Display, error: &io::Error) -> Self {
+        Self::new(ErrorCode::of_io(error), format!("{what}: {error}"))
+    }
+
+    /// The same failure with what helps.
     #[must_use]
-    pub fn silent() -> Self {
-        Self { message: String::new(), code: 1 }
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = hint.into();
+        self
     }
-}
 
-impl From<forebay_pool::PoolError> for Failure {
-    fn from(error: forebay_pool::PoolError) -> Self {
-        Self::new(error.message)
+    /// The exit code of a process that ends with it: 2 for wrong usage, else 1.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        if self.code == ErrorCode::Usage { 2 } else { 1 }
     }
-}
 
-/// Prints `forebay: MESSAGE` on standard error, on one line.
-pub fn report(message: &str) {
-    if !message.is_empty() {
-        eprintln!("forebay: {}", visible(&one_line(message)));
+    /// The message, and the hint behind it.
+    #[must_use]
+    pub fn line(&self) -> String {
+        match (self.message.is_empty(), self.hint.is_empty()) {
+            (_, true) => self.message.clone(),
+            (true, _) => self.hint.clone(),
+            _ => format!("{}; {}", self.message, self.hint),
+        }
     }
 }
 

@@ -1,4 +1,8 @@
-//! Volumes as clients hold them: counted, and taken back when their pool leaves.
+//! Leases: volumes as NBD clients hold them.
+//!
+//! What enters: opened volumes. What leaves: block devices that can be revoked. What always holds:
+//! after a revocation every operation of a holder fails, and the volume is closed.
+//! Who calls: the set of open pools.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -10,20 +14,20 @@ use forebay_device::{
 };
 use forebay_nbd::Revocation;
 
-/// A volume that can be taken back: then every further operation fails with
-/// [`ErrorKind::Gone`], and the volume itself is let go of.
+/// A volume that can be revoked: then every further operation fails with [`ErrorKind::Gone`], and
+/// the volume itself is closed.
 pub struct Lease {
     name: String,
     device: RefCell<Option<Device>>,
     geometry: Cell<Geometry>,
-    /// Who holds it, by the number of the hold.
+    /// The client of each hold, by the number of the hold.
     holders: RefCell<BTreeMap<u64, String>>,
-    /// Ends the connections of those who hold it.
+    /// Ends the connections of the holders.
     revocation: Rc<Revocation>,
 }
 
 impl Lease {
-    /// What ends the connections of those who hold it, made when it is taken back.
+    /// What ends the connections of the holders when the lease is revoked.
     #[must_use]
     pub fn revocation(&self) -> Rc<Revocation> {
         self.revocation.clone()
@@ -112,7 +116,8 @@ pub struct Leases {
 }
 
 impl Leases {
-    /// A lease on `name` for `who`: the one that others hold already, or a new one on what `open` gives.
+    /// A lease on `name` for the client `who`: the lease that other clients hold already, or a new
+    /// one on the device that `open` gives.
     pub fn take(
         &self,
         name: &str,
@@ -148,7 +153,7 @@ impl Leases {
         self.who_holds(name).values().map(Vec::len).sum()
     }
 
-    /// Who holds volumes of `pool`, or the one volume `POOL/VOL`, by volume.
+    /// The clients that hold volumes of `pool`, or the one volume `POOL/VOL`, by volume.
     #[must_use]
     pub fn who_holds(&self, name: &str) -> BTreeMap<String, Vec<String>> {
         let leases = self.by_name.borrow();
@@ -157,8 +162,8 @@ impl Leases {
         all.map(|(of, lease)| (of.clone(), who(lease))).filter(|(_, who)| !who.is_empty()).collect()
     }
 
-    /// Takes back the volumes of `pool`, or the one volume `POOL/VOL`, and ends the connections
-    /// of those who hold them.
+    /// Revokes the volumes of `pool`, or the one volume `POOL/VOL`, and ends the connections of
+    /// their holders.
     pub fn revoke(&self, name: &str) {
         self.by_name.borrow_mut().retain(|of, lease| {
             let keep = !is_within(of, name);

@@ -1,15 +1,16 @@
-//! The devices of a pool by whatever name they are called: a pool knows each by the path that it
-//! was given, and the same file or disk may have others.
+//! Names of a pool's devices: a request may name a device by any path that leads to it, the pool
+//! knows it by the path that it was given.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
 use forebay_pool::status::{PoolStatus, VdevStatus};
 
 use crate::control::Action;
-use crate::failure::Failure;
+use crate::failure::{ErrorCode, Failure};
 use crate::vdevs::devices_of;
 
-/// Two paths with the same identity lead to one device. `None` when there is nothing at `path`.
+/// What identifies the device at `path`: two paths to one device have the same. `None` when
+/// nothing is at `path`.
 #[must_use]
 pub fn identity(path: &str) -> Option<(u64, u64)> {
     let meta = std::fs::metadata(path).ok()?;
@@ -17,8 +18,8 @@ pub fn identity(path: &str) -> Option<(u64, u64)> {
     Some(if is_disk { (u64::MAX, meta.rdev()) } else { (meta.dev(), meta.ino()) })
 }
 
-/// `action` with the devices of `pool` by the paths under which it knows them. Fails when a
-/// device that is to join the pool is part of it already.
+/// `action` with the devices of `pool` named by the paths that the pool knows. Fails when a device
+/// that is to join the pool is part of it already.
 pub fn by_known_names(pool: &PoolStatus, mut action: Action) -> Result<Action, Failure> {
     let mut members = Vec::new();
     pool.groups.iter().chain(&pool.logs).for_each(|vdev| leaves(vdev, &mut members));
@@ -42,23 +43,23 @@ pub fn by_known_names(pool: &PoolStatus, mut action: Action) -> Result<Action, F
         }
         Action::Replace { device, new_device, .. } => {
             rename(device, known(device));
-            // By itself: what is at its path now is another one.
+            // Replaced by itself: another device is at its path now.
             joining.extend(new_device.clone().filter(|new| new != device));
         }
         Action::Add { spec } => joining.extend(devices_of(spec).cloned()),
         _ => {}
     }
     match joining.iter().find_map(|new| known(new)) {
-        Some(member) => Err(Failure::new(format!(
-            "{member} is part of '{}' already; name another device",
-            pool.name
-        ))),
+        Some(member) => {
+            let message = format!("{member} is part of '{}' already", pool.name);
+            Err(Failure::new(ErrorCode::DeviceInUse, message).with_hint("name another device"))
+        }
         None => Ok(action),
     }
 }
 
 fn rename(device: &mut String, known: Option<&String>) {
-    // A name such as mirror-1, and a mistake, are for the pool to understand.
+    // The pool itself resolves a name such as mirror-1, and refuses a wrong one.
     if let Some(known) = known {
         known.clone_into(device);
     }

@@ -1,16 +1,16 @@
-//! Memory that is free, given back to the system.
+//! Free memory, given back to the system.
 
-// The library that the function below is in, and the binary's allocator.
+// Links the allocator of the binary, which has the function below.
 use mimalloc as _;
 
 unsafe extern "C" {
-    /// Of the allocator: gives what is free back to the system, all of it when forced.
+    /// Of mimalloc: gives free memory back to the system, all of it with `force`.
     fn mi_collect(force: bool);
 }
 
-/// An import holds the checksums of the whole map for a moment, ten bytes a block, and lets go of
-/// those that footers hold. The allocator would keep that memory until it is asked for as much again.
-pub fn give_back_what_is_free() {
-    // It may be called at any time, by any thread.
+/// Gives free memory back. An import holds the checksums of the whole map for a moment, ten bytes a
+/// block, and then drops those that footers hold. The allocator would keep that memory.
+pub fn release_free_memory() {
+    // SAFETY: the allocator allows the call at any time, on any thread.
     unsafe { mi_collect(true) }
 }

@@ -1,5 +1,10 @@
-//! How a command reaches a pool: through the process that serves it, or by opening it here.
+//! Access to pools: through the process that serves them, or by opening them in this process.
+//!
+//! What enters: names of pools, and requests. What leaves: replies. What always holds: a request
+//! has the same effect on either route; a pool that this process opened is closed by
+//! [`PoolHandle::close`]. Who calls: every command on pools and volumes.
 
+use std::path::Path;
 use std::rc::Rc;
 
 use forebay_pool::Pool;
@@ -8,7 +13,7 @@ use forebay_pool::status::FoundPool;
 
 use crate::control::{Action, Link, PROTOCOL_VERSION, Reply, Request};
 use crate::devices::{FileOpener, is_locked, wait_until_free};
-use crate::failure::Failure;
+use crate::failure::{ErrorCode, Failure};
 use crate::pools::PoolSet;
 use crate::signals::Stop;
 use crate::state::{KnownPool, StateDir};
@@ -22,7 +27,7 @@ pub struct PoolAccess {
     stop: Option<Rc<Stop>>,
 }
 
-/// A way to one pool.
+/// One pool, as a command gets at it.
 pub struct PoolHandle {
     pool: String,
     typed: String,
@@ -30,19 +35,22 @@ pub struct PoolHandle {
     stop: Option<Rc<Stop>>,
 }
 
+#[derive(Clone)]
 enum Route {
     Server(Rc<Link>),
     Local(Rc<PoolSet>),
 }
 
 impl PoolAccess {
-    /// Looks for servers. `stop` is how the user ends a command that waits.
+    /// Connects to the servers. `stop` is how the operator ends a command that waits.
     pub async fn new(state: StateDir, stop: Option<Rc<Stop>>) -> Result<Self, Failure> {
         let mut links = Vec::new();
         for (pid, path) in state.control_sockets()? {
             let what = format!("waiting for the server (process {pid})");
             match with_waiting_line(&what, false, Link::connect(&path)).await? {
                 Some(link) => links.push(Rc::new(link)),
+                // A server that is just starting has bound its socket and does not listen yet.
+                None if Path::new(&format!("/proc/{pid}")).exists() => {}
                 None => state.forget_socket(&path),
             }
         }
@@ -55,28 +63,28 @@ impl PoolAccess {
         &self.state
     }
 
-    /// Ctrl-C and SIGTERM, for commands that wait. Panics for the others.
+    /// Ctrl-C and SIGTERM, for commands that wait. Panics for a command without signals.
     #[must_use]
     pub fn stop(&self) -> Rc<Stop> {
         self.stop.clone().expect("a command that waits is given signals by run::execute")
     }
 
-    /// Fails when the user has asked for the end: nothing more is to be begun.
+    /// Fails when the operator has asked for the end: then nothing more is begun.
     pub fn check_not_interrupted(&self) -> Result<(), Failure> {
         match &self.stop {
             Some(stop) if stop.is_asked() => {
-                Err(Failure::new("interrupted: what was begun is done, and nothing more"))
+                Err(interrupted("interrupted: what was begun is done, and nothing more"))
             }
             _ => Ok(()),
         }
     }
 
-    /// The pools on `paths`: shown when it takes long, and given up on Ctrl-C.
+    /// The pools on `paths`. Shows a waiting line when it takes long, and gives up on Ctrl-C.
     pub async fn discover(&self, paths: &[String]) -> Result<Vec<FoundPool>, Failure> {
         let looking = Pool::discover(Rc::new(FileOpener), paths);
         let looking = with_waiting_line("looking for pools", false, looking);
         let found = unless_asked(&self.stop, looking).await;
-        found.ok_or_else(|| Failure::new("interrupted; nothing was done"))
+        found.ok_or_else(|| interrupted("interrupted; nothing was done"))
     }
 
     /// A request that goes into the pool's history as this command, unless it only looks.
@@ -89,7 +97,7 @@ impl PoolAccess {
         self.links.iter().find(|l| l.hello.pools.iter().any(|p| p == pool)).cloned()
     }
 
-    /// The process that serves `pool`, if any.
+    /// The id of the process that serves `pool`, if any.
     #[must_use]
     pub fn server_of(&self, pool: &str) -> Option<u32> {
         self.serving(pool).map(|link| link.hello.pid)
@@ -117,8 +125,7 @@ impl PoolAccess {
         }
     }
 
-    /// A way to the pool `name`. Without a server, the pool is imported here until
-    /// [`PoolHandle::close`].
+    /// The pool `name`. Without a server, this process imports it until [`PoolHandle::close`].
     pub async fn open(&self, name: &str) -> Result<PoolHandle, Failure> {
         self.check_not_interrupted()?;
         let (pool, typed, stop) = (name.to_owned(), self.typed.clone(), self.stop.clone());
@@ -132,12 +139,12 @@ impl PoolAccess {
         let what = format!("opening '{name}'");
         let opening = with_waiting_line(&what, false, importing);
         unless_asked(&stop, opening).await.ok_or_else(|| {
-            Failure::new(format!("interrupted while '{name}' was being opened; nothing was done"))
+            interrupted(&format!("interrupted while '{name}' was being opened; nothing was done"))
         })??;
         Ok(PoolHandle { pool, typed, route: Route::Local(set), stop })
     }
 
-    /// A way for a pool that is about to be created or imported: a server that takes it, or here.
+    /// A pool that is about to be created or imported: at a server that takes it, or here.
     #[must_use]
     pub fn for_new_pool(&self, name: &str) -> PoolHandle {
         let (pool, typed, stop) = (name.to_owned(), self.typed.clone(), self.stop.clone());
@@ -150,7 +157,7 @@ impl PoolAccess {
         }
     }
 
-    /// Asks one thing of the pool `name`.
+    /// Sends one request to the pool `name`.
     pub async fn ask(&self, name: &str, action: Action) -> Result<Reply, Failure> {
         let handle = self.open(name).await?;
         let outcome = handle.ask(action).await;
@@ -159,49 +166,79 @@ impl PoolAccess {
 }
 
 impl PoolHandle {
-    /// Asks one thing. On Ctrl-C, what a server was asked goes on there; what is done here is given
-    /// up when that leaves nothing half done (an import, the log's place of a new device), and else
-    /// comes to its end first.
+    /// Sends one request. On Ctrl-C a server goes on with what it was asked. Work in this process
+    /// is given up where that leaves nothing half done (an import, writing a new log device
+    /// through); other work comes to its end first.
     pub async fn ask(&self, action: Action) -> Result<Reply, Failure> {
         let request = request(&self.pool, &self.typed, action);
-        // Whoever asks after the user has had enough cleans up.
+        // A command that goes on asking after Ctrl-C cleans up: it is not interrupted again.
         let stop = self.stop.clone().filter(|stop| !stop.is_asked());
         match &self.route {
-            Route::Server(link) => {
-                let pid = link.hello.pid;
-                let what = format!("waiting for the server (process {pid})");
-                let asking = with_waiting_line(&what, false, link.ask(&request));
-                unless_asked(&stop, asking).await.unwrap_or_else(|| {
-                    if request.action.is_read_only() {
-                        return Err(Failure::new("interrupted; what the server does goes on"));
-                    }
-                    Err(Failure::new(format!(
-                        "interrupted: the server (process {pid}) goes on with it; 'forebay pool \
-                         history {}' shows when it is done",
-                        self.pool
-                    )))
-                })
+            Route::Server(link) => self.ask_server(link, &request, &stop).await,
+            Route::Local(set) => self.ask_here(set, &request, &stop).await,
+        }
+    }
+
+    async fn ask_server(
+        &self,
+        link: &Link,
+        request: &Request,
+        stop: &Option<Rc<Stop>>,
+    ) -> Result<Reply, Failure> {
+        let pid = link.hello.pid;
+        let what = format!("waiting for the server (process {pid})");
+        let asking = with_waiting_line(&what, false, link.ask(request));
+        let Some(reply) = unless_asked(stop, asking).await else {
+            if request.action.is_read_only() {
+                return Err(interrupted("interrupted; what the server does goes on"));
             }
-            Route::Local(set) => {
-                let what = doing(&request.action, &self.pool);
-                let working = with_waiting_line(&what, true, set.perform(&request));
-                if matches!(request.action, Action::Import { .. }) {
-                    return unless_asked(&stop, working)
-                        .await
-                        .unwrap_or_else(|| Err(Failure::new("interrupted: nothing was imported")));
-                }
-                let mut working = std::pin::pin!(working);
-                if let Some(reply) = unless_asked(&stop, working.as_mut()).await {
-                    return reply;
-                }
-                let screen = Screen::stderr();
-                if screen.is_terminal() {
-                    // Over the live line, and what the terminal has echoed into it.
-                    screen.show("");
-                    screen.say("stopping as soon as nothing is half done (Ctrl-C again: at once)");
-                }
-                working.await
-            }
+            let message = format!("interrupted: the server (process {pid}) goes on with it");
+            let pool = &self.pool;
+            return Err(interrupted(&message)
+                .with_hint(format!("'forebay pool history {pool}' shows when it is done")));
+        };
+        reply
+    }
+
+    async fn ask_here(
+        &self,
+        set: &Rc<PoolSet>,
+        request: &Request,
+        stop: &Option<Rc<Stop>>,
+    ) -> Result<Reply, Failure> {
+        let what = doing(&request.action, &self.pool);
+        let working = with_waiting_line(&what, true, set.perform(request));
+        if matches!(request.action, Action::Import { .. }) {
+            return unless_asked(stop, working)
+                .await
+                .unwrap_or_else(|| Err(interrupted("interrupted: nothing was imported")));
+        }
+        let mut working = std::pin::pin!(working);
+        if let Some(reply) = unless_asked(stop, working.as_mut()).await {
+            return reply;
+        }
+        let screen = Screen::stderr();
+        if screen.is_terminal() {
+            // Over the live line, and what the terminal has echoed into it.
+            screen.show("");
+            screen.say("stopping as soon as nothing is half done (Ctrl-C again: at once)");
+        }
+        working.await
+    }
+
+    /// The same way to the pool under another name: an import is asked for by guid.
+    #[must_use]
+    pub fn renamed(&self, name: &str) -> Self {
+        let (typed, route, stop) = (self.typed.clone(), self.route.clone(), self.stop.clone());
+        Self { pool: name.to_owned(), typed, route, stop }
+    }
+
+    /// The id of the process that serves the pool; `None` when this process has opened it.
+    #[must_use]
+    pub fn server_pid(&self) -> Option<u32> {
+        match &self.route {
+            Route::Server(link) => Some(link.hello.pid),
+            Route::Local(_) => None,
         }
     }
 
@@ -211,7 +248,7 @@ impl PoolHandle {
         matches!(self.route, Route::Local(_))
     }
 
-    /// Lets go of the pool: one that was opened here is closed.
+    /// Closes the pool when this process has opened it. It stays known.
     pub async fn close(self) -> Result<(), Failure> {
         match self.route {
             Route::Server(_) => Ok(()),
@@ -221,7 +258,7 @@ impl PoolHandle {
         }
     }
 
-    /// Lets go, and gives `outcome` back; a failure to close is told when nothing failed before.
+    /// Closes, and gives `outcome` back; a failure to close is reported when nothing failed before.
     pub async fn close_after<T>(self, outcome: Result<T, Failure>) -> Result<T, Failure> {
         let closed = self.close().await;
         let value = outcome?;
@@ -229,7 +266,7 @@ impl PoolHandle {
     }
 }
 
-/// `work`'s result, unless the user asks for the end first; then `None`, and `work` is dropped.
+/// `work`'s result, unless the operator asks for the end first; then `None`, and `work` is dropped.
 async fn unless_asked<F: Future>(stop: &Option<Rc<Stop>>, work: F) -> Option<F::Output> {
     match stop {
         Some(stop) => stop.unless_asked(work).await,
@@ -237,7 +274,11 @@ async fn unless_asked<F: Future>(stop: &Option<Rc<Stop>>, work: F) -> Option<F::
     }
 }
 
-/// What is being done, for whoever waits.
+fn interrupted(message: &str) -> Failure {
+    Failure::new(ErrorCode::Interrupted, message)
+}
+
+/// What is being done, for the waiting line.
 fn doing(action: &Action, pool: &str) -> String {
     match action {
         Action::Create { .. } => format!("creating '{pool}', writing its log through"),
@@ -256,8 +297,8 @@ fn request(pool: &str, typed: &str, action: Action) -> Request {
     Request { version: PROTOCOL_VERSION, pool, typed, action }
 }
 
-/// How pools of the state folder are imported: that they are listed there says that they are
-/// ours, whatever this machine was called before. (A pool that is in use is refused all the same.)
+/// How a pool of the list is imported. The list says that the pool belongs to this machine, even
+/// after a change of the host id. A pool that another host uses is refused all the same.
 pub const KNOWN_POOL_OPTIONS: ImportOptions = ImportOptions {
     force: false,
     known: Some(Told { generation: 0, owner: 0 }),
@@ -275,15 +316,15 @@ pub async fn import_known(
     // Before the import takes the pool over: afterwards it would have to be given back.
     set.check_name_free(known).await?;
     wait_until_free(&known.devices).await;
-    // Not afterwards: what this process has had of them itself is given up a moment later.
+    // Not later: after a failed import this process lets go of its own locks a moment late.
     let held = known.devices.iter().any(|path| is_locked(path));
     let mut paths = known.devices.clone();
     paths.extend(set.found_elsewhere(known).await?);
-    // By that look; who holds them otherwise has been waited for.
+    // The look for other places may hold devices; those that others hold have been waited for.
     if !held {
         wait_until_free(&paths).await;
     }
-    // By its id: another pool on these devices is not the one that is known.
+    // By its id: another pool on these devices is not the known one.
     let mut options = options.clone();
     options.known = options.known.map(|_| known.told);
     let request = Request {
@@ -292,45 +333,55 @@ pub async fn import_known(
         typed: String::new(),
         action: Action::Import { paths, options },
     };
-    let there = |path: &String| std::path::Path::new(path).exists();
-    if !known.devices.iter().any(there) {
-        return Err(Failure::new(format!(
-            "none of the devices of '{0}' is where it was ({1}); bring them back, or look for them \
-             with 'forebay pool import -d DIR {0}', or forget the pool with 'forebay pool export \
-             -f {0}'",
-            known.name,
-            known.devices.first().map_or("none is known", String::as_str)
-        )));
+    let exists = |path: &String| Path::new(path).exists();
+    if !known.devices.iter().any(exists) {
+        return Err(devices_gone(known));
     }
     match set.perform(&request).await {
         Ok(_) => Ok(()),
-        // Not by its message: that nothing was found on devices that are locked is no wonder.
-        Err(_) if held => Err(Failure::new(format!(
-            "the devices of '{}' are in use by another process: a server that is just starting, \
-             or one with another state folder; try again, or end that first",
-            known.name
-        ))),
-        Err(failure) => Err(Failure { message: of_pool(&known.name, failure.message), ..failure }),
+        // On devices that are locked nothing is found: the lock is the reason to report.
+        Err(_) if held => Err(devices_held(known)),
+        Err(failure) => Err(cannot_open(&known.name, failure)),
     }
 }
 
-/// Why a pool could not be opened, with its name, and what to do when files have no room to grow.
-fn of_pool(name: &str, why: String) -> String {
-    let mut text = why;
-    if !text.contains(&format!("'{name}'")) {
-        text = format!("pool '{name}' cannot be opened: {text}");
+fn devices_gone(known: &KnownPool) -> Failure {
+    let name = &known.name;
+    let first = known.devices.first().map_or("none is known", String::as_str);
+    let message = format!("none of the devices of '{name}' is where it was ({first})");
+    Failure::new(ErrorCode::DeviceNotFound, message).with_hint(format!(
+        "bring them back, or look for them with 'forebay pool import -d DIR {name}', or forget \
+         the pool with 'forebay pool export -f {name}'"
+    ))
+}
+
+fn devices_held(known: &KnownPool) -> Failure {
+    let message = format!("the devices of '{}' are in use by another process", known.name);
+    Failure::new(ErrorCode::DeviceInUse, message).with_hint(
+        "it may be a server that is just starting, or one with another state folder: try again, \
+         or end it first",
+    )
+}
+
+/// `why` with the name of the pool, and what helps when files have no room to grow.
+fn cannot_open(name: &str, why: Failure) -> Failure {
+    let mut failure = why;
+    if !failure.message.contains(&format!("'{name}'")) {
+        failure.message = format!("pool '{name}' cannot be opened: {}", failure.message);
     }
-    if text.contains("no space left") && !text.contains("make room") {
-        text.push_str("; make room where its device files lie, and try again");
+    if failure.code == ErrorCode::NoSpace && failure.hint.is_empty() {
+        failure.hint = "make room where its device files lie, and try again".to_owned();
     }
-    text
+    failure
 }
 
 fn no_such_pool(name: &str) -> Failure {
-    Failure::new(format!(
-        "no pool named '{name}' is known; 'forebay pool list' shows those that are, and \
-         'forebay pool import -d DIR {name}' looks for it"
-    ))
+    Failure::new(ErrorCode::PoolNotFound, format!("no pool named '{name}' is known")).with_hint(
+        format!(
+            "'forebay pool list' shows the known pools, and 'forebay pool import -d DIR {name}' \
+             looks for it"
+        ),
+    )
 }
 
 /// The command as typed, for the history of pools.

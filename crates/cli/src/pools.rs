@@ -1,7 +1,10 @@
-//! The pools that this process has open, and what may be asked of them.
+//! The set of pools that this process has open.
 //!
-//! One set does the work in both cases: in a serving process (asked over the control socket) and
-//! in a command of its own (when nobody serves the pool).
+//! What enters: requests, from the control socket of a server or from a command that opened a pool
+//! itself; NBD clients that open exports. What leaves: replies; volumes on lease to clients.
+//! What always holds: requests that change something run one after the other; a pool in the set is
+//! in the list of known pools. Who calls: `crate::control`, `crate::pool_access`,
+//! `crate::serving`.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,14 +14,15 @@ use std::rc::Rc;
 
 use forebay_device::{Device, DeviceError};
 use forebay_nbd::{ExportEntry, ExportHandle, Exports, Peer, Refusal};
-use forebay_pool::spec::Told;
+use forebay_pool::spec::{ImportOptions, PoolSpec, Told};
 use forebay_pool::status::{PoolStatus, VdevStatus};
 use forebay_pool::{Opener, Pool};
 use forebay_rt::sync::Mutex;
 
 use crate::args::ScanVerb;
 use crate::control::{Action, Handler, Hello, PROTOCOL_VERSION, Reply, Request, Response, Sample};
-use crate::failure::Failure;
+use crate::failure::{ErrorCode, Failure};
+use crate::fault_reason::explain_faults;
 use crate::leases::Leases;
 use crate::members::by_known_names;
 use crate::signals::Stop;
@@ -31,26 +35,26 @@ pub struct PoolSet {
     writer: Rc<StateWriter>,
     pools: RefCell<BTreeMap<String, Rc<Pool>>>,
     leases: Leases,
-    /// Held by whoever changes something, so that two commands never interleave.
+    /// Held by each request that changes something: two of them never interleave.
     changing: Mutex<()>,
     /// Set when the process is about to end: nothing more is begun.
-    leaving: Cell<bool>,
+    is_leaving: Cell<bool>,
     takes_more: Cell<bool>,
     listeners: RefCell<Vec<String>>,
 }
 
 impl PoolSet {
-    /// A set without pools. `stop` is how the user ends this process, when it is watched for.
+    /// A set without pools. `stop` is how the operator ends this process, when it is watched for.
     #[must_use]
     pub fn new(opener: Rc<dyn Opener>, state: StateDir, stop: Option<Rc<Stop>>) -> Rc<Self> {
         let writer = StateWriter::new(state);
         Rc::new(Self {
-            opener: Rc::new(Witness { opener, writer: writer.clone(), stop }),
+            opener: Rc::new(ReportingOpener { opener, writer: writer.clone(), stop }),
             writer,
             pools: RefCell::default(),
             leases: Leases::default(),
             changing: Mutex::new(()),
-            leaving: Cell::new(false),
+            is_leaving: Cell::new(false),
             takes_more: Cell::new(true),
             listeners: RefCell::default(),
         })
@@ -62,53 +66,36 @@ impl PoolSet {
         self.pools.borrow().values().cloned().collect()
     }
 
-    /// Whether further pools may be created and imported into it; at first they may.
+    /// Whether further pools may be created and imported into the set; at first they may.
     pub fn set_takes_more(&self, takes_more: bool) {
         self.takes_more.set(takes_more);
     }
 
-    /// Says where volumes can be reached, for [`Hello`].
+    /// Keeps where volumes can be reached, for [`Hello`].
     pub fn announce(&self, listeners: Vec<String>) {
         *self.listeners.borrow_mut() = listeners;
     }
 
-    /// Does what is asked.
+    /// Performs `request`.
     pub async fn perform(&self, request: &Request) -> Result<Reply, Failure> {
         let Request { pool: name, action, typed, .. } = request;
         if *action == Action::Hello {
             return Ok(Reply::Hello(self.hello()));
         }
+        if *action == Action::Status {
+            return self.status(name).await;
+        }
         if action.is_read_only() {
             return look(&*self.pool(name)?, action);
         }
         let _alone = self.changing.lock().await;
-        if self.leaving.get() {
-            return Err(Failure::new("the server is about to end; try again in a moment"));
+        if self.is_leaving.get() {
+            let message = "the server is about to end; try again in a moment";
+            return Err(Failure::new(ErrorCode::ServerStopping, message));
         }
         match action {
-            Action::Create { spec } => {
-                self.check_takes_more(name)?;
-                let free = name.clone();
-                self.writer.ask(move |state| state.check_name_free(&free, None)).await?;
-                let pool = Pool::create(self.opener.clone(), name, spec).await?;
-                if let Err(unknown) = self.adopt(pool.clone(), false).await {
-                    pool.export().await?;
-                    return Err(unknown);
-                }
-                remember_command(&pool, typed).await?;
-            }
-            Action::Import { paths, options } => {
-                self.check_takes_more(name)?;
-                let pool = Pool::import(self.opener.clone(), paths, name, options).await?;
-                crate::memory::give_back_what_is_free();
-                // Forced, it may be older than what was known of it.
-                let older = options.force || options.rewind_groups > 0 || options.keep.is_some();
-                if let Err(taken) = self.adopt(pool.clone(), older).await {
-                    pool.export().await?;
-                    return Err(taken);
-                }
-                remember_command(&pool, typed).await?;
-            }
+            Action::Create { spec } => self.create(name, spec, typed).await?,
+            Action::Import { paths, options } => self.import(name, paths, options, typed).await?,
             Action::Export { force } => {
                 let pool = self.release(name, *force)?;
                 remember_command(&pool, typed).await?;
@@ -122,12 +109,7 @@ impl PoolSet {
             }
             Action::VolumeDestroy { volume, force } => {
                 let pool = self.pool(name)?;
-                self.check_unused(&format!("{name}/{volume}"), *force)?;
-                self.leases.revoke(&format!("{name}/{volume}"));
-                let outcome = pool.destroy_volume(volume).await;
-                // Whoever came back meanwhile would stand for the next volume of that name.
-                self.leases.revoke(&format!("{name}/{volume}"));
-                outcome?;
+                self.destroy_volume(&pool, volume, *force).await?;
                 remember_command(&pool, typed).await?;
             }
             other => {
@@ -136,7 +118,7 @@ impl PoolSet {
                 change(&pool, other).await?;
                 if changes_devices(other) {
                     let known = known(&pool);
-                    self.writer.ask(|state| state.remember(known)).await?;
+                    self.writer.run(|state| state.remember(known)).await?;
                 }
                 remember_command(&pool, typed).await?;
             }
@@ -144,21 +126,74 @@ impl PoolSet {
         Ok(Reply::Done)
     }
 
-    /// Takes an open pool into the set and the list of known pools, `older` than what that knew of it
-    /// or not.
-    async fn adopt(&self, pool: Rc<Pool>, older: bool) -> Result<(), Failure> {
+    /// The status of a pool, with the reason of each fault.
+    async fn status(&self, name: &str) -> Result<Reply, Failure> {
+        let mut status = self.pool(name)?.status();
+        for vdev in status.groups.iter_mut().chain(&mut status.logs) {
+            explain_faults(&self.opener, status.guid, vdev).await;
+        }
+        Ok(Reply::Status(Box::new(status)))
+    }
+
+    async fn create(&self, name: &str, spec: &PoolSpec, typed: &str) -> Result<(), Failure> {
+        self.check_takes_more(name)?;
+        let free = name.to_owned();
+        self.writer.run(move |state| state.check_name_free(&free, None)).await?;
+        let pool = Pool::create(self.opener.clone(), name, spec).await?;
+        self.adopt_or_export(&pool, false).await?;
+        remember_command(&pool, typed).await
+    }
+
+    async fn import(
+        &self,
+        name: &str,
+        paths: &[String],
+        options: &ImportOptions,
+        typed: &str,
+    ) -> Result<(), Failure> {
+        self.check_takes_more(name)?;
+        let pool = Pool::import(self.opener.clone(), paths, name, options).await?;
+        crate::memory::release_free_memory();
+        // A forced import may go back behind the generation that the list has.
+        let may_be_older = options.force || options.rewind_groups > 0 || options.keep.is_some();
+        self.adopt_or_export(&pool, may_be_older).await?;
+        remember_command(&pool, typed).await
+    }
+
+    async fn destroy_volume(&self, pool: &Pool, volume: &str, force: bool) -> Result<(), Failure> {
+        let name = format!("{}/{volume}", pool.name());
+        self.check_unused(&name, force)?;
+        self.leases.revoke(&name);
+        let outcome = pool.destroy_volume(volume).await;
+        // A client that came back meanwhile would hold the next volume of that name.
+        self.leases.revoke(&name);
+        Ok(outcome?)
+    }
+
+    /// Adopts an open pool, or exports it again when it cannot be remembered.
+    async fn adopt_or_export(&self, pool: &Rc<Pool>, may_be_older: bool) -> Result<(), Failure> {
+        if let Err(failure) = self.adopt(pool.clone(), may_be_older).await {
+            pool.export().await?;
+            return Err(failure);
+        }
+        Ok(())
+    }
+
+    /// Takes an open pool into the set and the list of known pools. `may_be_older`: than the
+    /// generation that the list has, which then counts no more.
+    async fn adopt(&self, pool: Rc<Pool>, may_be_older: bool) -> Result<(), Failure> {
         let known = known(&pool);
-        let remember = move |state: &StateDir| match older {
+        let remember = move |state: &StateDir| match may_be_older {
             true => state.remember_anew(known),
             false => state.remember(known),
         };
-        self.writer.ask(remember).await?;
+        self.writer.run(remember).await?;
         self.pools.borrow_mut().insert(pool.name(), pool);
         Ok(())
     }
 
-    /// Lets go of a pool that has ended, well or not. One that could not be closed well stays
-    /// known: the next import goes on with it. One that refused to end stays here.
+    /// Removes a pool that has ended. One whose end failed stays known: the next import goes on
+    /// with it. One that refused to end stays in the set.
     async fn drop_pool(
         &self,
         pool: &Pool,
@@ -168,26 +203,27 @@ impl PoolSet {
             return Ok(outcome?);
         }
         self.pools.borrow_mut().remove(&pool.name());
-        // Whoever came back meanwhile would keep its devices open.
+        // A client that came back meanwhile would keep the devices open.
         self.leases.revoke(&pool.name());
         outcome?;
         let guid = pool.guid();
-        self.writer.ask(move |state| state.forget(guid)).await
+        self.writer.run(move |state| state.forget(guid)).await
     }
 
     /// Fails when the name of `pool` belongs to another one, here or in the list of known pools.
     pub async fn check_name_free(&self, pool: &KnownPool) -> Result<(), Failure> {
         if self.pools.borrow().contains_key(&pool.name) {
-            return Err(Failure::new(format!("a pool named '{}' is imported already", pool.name)));
+            return Err(imported_already(&pool.name));
         }
         let (name, guid) = (pool.name.clone(), Some(pool.guid));
-        self.writer.ask(move |state| state.check_name_free(&name, guid)).await
+        self.writer.run(move |state| state.check_name_free(&name, guid)).await
     }
 
-    /// Devices of a known pool that are where another one's were: disks change their names.
+    /// Devices of the pool `known` at paths where other known pools had theirs: the names of disks
+    /// change.
     pub async fn found_elsewhere(&self, known: &KnownPool) -> Result<Vec<String>, Failure> {
-        // As the list is now: an import a moment ago may have changed it.
-        let all = self.writer.ask(StateDir::known_pools).await?;
+        // The list as it is now: an import a moment ago may have changed it.
+        let all = self.writer.run(StateDir::known_pools).await?;
         let others: BTreeSet<String> = all.into_iter().flat_map(|pool| pool.devices).collect();
         let others: Vec<String> =
             others.into_iter().filter(|path| !known.devices.contains(path)).collect();
@@ -207,16 +243,18 @@ impl PoolSet {
     }
 
     fn pool(&self, name: &str) -> Result<Rc<Pool>, Failure> {
-        let missing = || Failure::new(format!("the pool '{name}' is not open here"));
+        let missing =
+            || Failure::new(ErrorCode::PoolNotFound, format!("the pool '{name}' is not open here"));
         self.pools.borrow().get(name).cloned().ok_or_else(missing)
     }
 
     fn check_takes_more(&self, name: &str) -> Result<(), Failure> {
         if !self.takes_more.get() {
-            return Err(Failure::new(format!("this server was not told to serve '{name}'")));
+            let message = format!("this server was not told to serve '{name}'");
+            return Err(Failure::new(ErrorCode::PoolNotServed, message));
         }
         if self.pools.borrow().contains_key(name) {
-            return Err(Failure::new(format!("a pool named '{name}' is imported already")));
+            return Err(imported_already(name));
         }
         Ok(())
     }
@@ -228,13 +266,12 @@ impl PoolSet {
         }
         let line = |(volume, who): (&String, &Vec<String>)| format!("{volume} by {}", few(who));
         let held: Vec<String> = held.iter().map(line).collect();
-        Err(Failure::new(format!(
-            "'{name}' is busy: clients hold {}; disconnect them, or use -f to cut them off",
-            few(&held)
-        )))
+        let message = format!("'{name}' is busy: clients hold {}", few(&held));
+        Err(Failure::new(ErrorCode::PoolBusy, message)
+            .with_hint("disconnect them, or use -f to cut them off"))
     }
 
-    /// A pool that is about to leave, taken away from its clients.
+    /// The pool `name`, taken away from its clients: it is about to leave the set.
     fn release(&self, name: &str, force: bool) -> Result<Rc<Pool>, Failure> {
         let pool = self.pool(name)?;
         self.check_unused(name, force)?;
@@ -247,7 +284,7 @@ impl PoolSet {
             version: PROTOCOL_VERSION,
             pid: std::process::id(),
             pools: self.pools.borrow().keys().cloned().collect(),
-            takes_more: self.takes_more.get() && !self.leaving.get(),
+            takes_more: self.takes_more.get() && !self.is_leaving.get(),
             listeners: self.listeners.borrow().clone(),
         }
     }
@@ -258,10 +295,10 @@ impl PoolSet {
         self.pools.borrow().keys().map(|name| self.leases.holders(name)).sum()
     }
 
-    /// Closes every pool, after what is being done now. They stay known. All are tried; the
-    /// first failure is told.
+    /// Closes every pool, after the request that runs now. The pools stay known. A failure does
+    /// not keep the others open; the first one is returned.
     pub async fn close(&self) -> Result<(), Failure> {
-        self.leaving.set(true);
+        self.is_leaving.set(true);
         let _alone = self.changing.lock().await;
         let pools = std::mem::take(&mut *self.pools.borrow_mut());
         let mut outcome = Ok(());
@@ -280,7 +317,7 @@ impl Handler for PoolSet {
         Box::pin(async move {
             match self.perform(&request).await {
                 Ok(reply) => Response::Ok(reply),
-                Err(failure) => Response::Error(failure.message),
+                Err(failure) => Response::Error(failure),
             }
         })
     }
@@ -296,7 +333,7 @@ impl Exports for PoolSet {
     }
 
     fn open(&self, name: &str, peer: &Peer) -> Result<ExportHandle, Refusal> {
-        if self.leaving.get() {
+        if self.is_leaving.get() {
             return Err(Refusal::Unknown);
         }
         let (pool, volume) = name.split_once('/').ok_or(Refusal::Unknown)?;
@@ -311,15 +348,15 @@ impl Exports for PoolSet {
     }
 }
 
-/// Opens devices, keeps in the state folder what pools tell of their configurations, and tells
-/// pools when the user has had enough.
-struct Witness {
+/// The pools' opener of devices. It also reports their configurations to the state folder, and
+/// tells them when the operator wants the end.
+struct ReportingOpener {
     opener: Rc<dyn Opener>,
     writer: Rc<StateWriter>,
     stop: Option<Rc<Stop>>,
 }
 
-impl Opener for Witness {
+impl Opener for ReportingOpener {
     fn open(&self, path: &str) -> Result<Device, DeviceError> {
         self.opener.open(path)
     }
@@ -329,7 +366,7 @@ impl Opener for Witness {
     }
 
     fn witness(&self, pool: u64, told: Told) -> Pin<Box<dyn Future<Output = ()> + '_>> {
-        Box::pin(self.writer.tell(pool, told))
+        Box::pin(self.writer.report(pool, told))
     }
 
     fn is_unwanted(&self) -> bool {
@@ -337,7 +374,11 @@ impl Opener for Witness {
     }
 }
 
-/// The first few of a list, in words.
+fn imported_already(name: &str) -> Failure {
+    Failure::new(ErrorCode::PoolExists, format!("a pool named '{name}' is imported already"))
+}
+
+/// The first of a list, and how many more there are.
 fn few(all: &[String]) -> String {
     const NAMED: usize = 5;
     let mut text = all.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
@@ -347,11 +388,11 @@ fn few(all: &[String]) -> String {
     text
 }
 
-/// What the state folder keeps of a pool.
+/// The entry of a pool in the list of known pools.
 #[must_use]
 pub fn known(pool: &Pool) -> KnownPool {
     fn leaves(vdev: &VdevStatus, paths: &mut Vec<String>) {
-        // A device that is missing may be shown by something else than a path.
+        // A missing device may be shown by another name than its path.
         if vdev.children.is_empty() && vdev.name.starts_with('/') {
             paths.push(vdev.name.clone());
         }
@@ -365,7 +406,6 @@ pub fn known(pool: &Pool) -> KnownPool {
 
 fn look(pool: &Pool, action: &Action) -> Result<Reply, Failure> {
     Ok(match action {
-        Action::Status => Reply::Status(Box::new(pool.status())),
         Action::Summary => Reply::Summary(pool.summary()),
         Action::Stats => Reply::Stats(Box::new(pool.stats())),
         Action::Sample => Reply::Sample(Box::new(Sample {
@@ -376,11 +416,11 @@ fn look(pool: &Pool, action: &Action) -> Result<Reply, Failure> {
         Action::History => Reply::History(pool.history()),
         Action::Properties => Reply::Properties(pool.get()),
         Action::Volumes => Reply::Volumes(pool.volumes()),
-        other => unreachable!("{other:?} does not only look"),
+        other => unreachable!("{other:?} changes something"),
     })
 }
 
-/// Puts the command into the pool's history, when there is one.
+/// Adds the command to the pool's history; an empty one is not added.
 async fn remember_command(pool: &Pool, typed: &str) -> Result<(), Failure> {
     if !typed.is_empty() {
         pool.log_history(typed).await?;
@@ -426,7 +466,7 @@ async fn change(pool: &Rc<Pool>, action: &Action) -> Result<(), Failure> {
         Action::VolumeSet { volume, property, value } => {
             pool.set_volume(volume, property, value).await?;
         }
-        other => unreachable!("{other:?} is done by the set itself"),
+        other => unreachable!("{other:?} is performed by the set itself"),
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! From the command line to an exit code.
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
@@ -8,8 +9,10 @@ use forebay_rt::Runtime;
 
 use crate::args::{BenchCommand, Cli, Command, PoolCommand};
 use crate::commands::{Outcome, bench_nbd, completions, man, pool, serve, up, volume};
-use crate::failure::{Failure, report};
+use crate::failure::{ErrorCode, Failure};
+use crate::log;
 use crate::pool_access::PoolAccess;
+use crate::render::failure_json;
 use crate::signals::Signals;
 use crate::state::StateDir;
 use crate::terminal::print;
@@ -17,15 +20,20 @@ use crate::terminal::print;
 /// Runs the command that the process was started with.
 #[must_use]
 pub fn run() -> ExitCode {
-    let outcome = match Cli::try_parse() {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let outcome = match Cli::try_parse_from(&words) {
         Ok(cli) => execute(cli),
-        Err(error) => wrong_usage(&error),
+        Err(error) => wrong_usage(&error, &words[1..]),
     };
     match outcome {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            report(&failure.message);
-            ExitCode::from(failure.code)
+            if words.iter().any(|word| word == "--json") {
+                // A program that reads the output finds a document there in any case.
+                let _ = print(&failure_json(&failure));
+            }
+            log::error(&failure.line());
+            ExitCode::from(failure.exit_code())
         }
     }
 }
@@ -35,19 +43,18 @@ fn execute(cli: Cli) -> Result<u8, Failure> {
         Command::Completions { shell } => completions(shell),
         Command::Man { dir } => man(dir.as_deref())?,
         Command::Bench { command: BenchCommand::Nbd(args) } => {
-            // Before the runtime has threads: they inherit the mask.
+            // Before the runtime has threads: they inherit the signal mask.
             let signals = Signals::take()?;
             runtime()?.block_on(async move { bench_nbd(args, &signals.watch()).await })?
         }
         Command::Simulate(args) => {
-            forebay_lab::simulate::run(&args)
-                .map_err(|e| Failure { message: e.to_string(), code: e.exit_code() })?;
+            forebay_lab::simulate::run(&args)?;
             return Ok(0);
         }
         Command::Up(args) => on_pools(true, async |access| up(args, access).await)?,
         Command::Serve(args) => on_pools(true, async |access| serve(args, access).await)?,
         Command::Pool { command } => {
-            on_pools(ends_well(&command), async |access| pool(command, &access).await)?
+            on_pools(handles_signals(&command), async |access| pool(command, &access).await)?
         }
         Command::Volume { command } => {
             on_pools(true, async |access| volume(command, &access).await)?
@@ -57,19 +64,23 @@ fn execute(cli: Cli) -> Result<u8, Failure> {
     Ok(u8::from(!outcome.complete))
 }
 
-/// Runs `work` with the state folder and the servers on it. `ends_well`: Ctrl-C is told to it.
+/// Runs `work` with the state folder and the servers on it. With `handles_signals`, `work` learns
+/// of Ctrl-C and ends by itself.
 fn on_pools(
-    ends_well: bool,
+    handles_signals: bool,
     work: impl AsyncFnOnce(PoolAccess) -> Result<Outcome, Failure> + 'static,
 ) -> Result<Outcome, Failure> {
     let state = StateDir::open()?;
-    let signals = ends_well.then(Signals::take).transpose()?;
+    let signals = handles_signals.then(Signals::take).transpose()?;
     runtime()?.block_on(async move {
         let stop = signals.map(Signals::watch);
         let access = PoolAccess::new(state, stop.clone());
         let access = match stop {
             Some(stop) => stop.unless_asked(access).await.ok_or_else(|| {
-                Failure::new("interrupted before any server was asked; nothing was done")
+                Failure::new(
+                    ErrorCode::Interrupted,
+                    "interrupted before any server was asked; nothing was done",
+                )
             })?,
             None => access.await,
         };
@@ -79,20 +90,21 @@ fn on_pools(
 
 fn runtime() -> Result<Runtime, Failure> {
     Runtime::real().map_err(|e| {
-        Failure::new(format!(
-            "io_uring is not available ({e}); it needs Linux 5.19 or newer, the sysctl \
-             kernel.io_uring_disabled at 0, and a container that allows it"
-        ))
+        let message = format!("io_uring is not available ({e})");
+        Failure::new(ErrorCode::IoUring, message).with_hint(
+            "it needs Linux 5.19 or newer, the sysctl kernel.io_uring_disabled at 0, and a \
+             container that allows it",
+        )
     })
 }
 
-/// Whether Ctrl-C must leave nothing half done: everything but a command that only watches.
-fn ends_well(command: &PoolCommand) -> bool {
+/// Whether Ctrl-C must leave nothing half done: in every command but one that only watches.
+fn handles_signals(command: &PoolCommand) -> bool {
     !matches!(command, PoolCommand::Iostat { .. })
 }
 
 /// Help and version go to standard output; everything else becomes one line.
-fn wrong_usage(error: &clap::Error) -> Result<u8, Failure> {
+fn wrong_usage(error: &clap::Error, words: &[OsString]) -> Result<u8, Failure> {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             print(&error.render().to_string())?;
@@ -104,22 +116,23 @@ fn wrong_usage(error: &clap::Error) -> Result<u8, Failure> {
         }
         _ => {
             let words: Vec<String> =
-                std::env::args_os().skip(1).map(|w| w.to_string_lossy().into_owned()).collect();
-            Err(Failure::usage(usage_line(&error.render().to_string(), &words)))
+                words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+            let (message, hint) = usage_line(&error.render().to_string(), &words);
+            Err(Failure::usage(message).with_hint(hint))
         }
     }
 }
 
-/// Of what clap says (a paragraph, tips, usage, a pointer to help), the facts on one line. `words`:
-/// what was typed.
-fn usage_line(rendered: &str, words: &[String]) -> String {
+/// The facts of what clap says (it also prints tips, usage and a pointer to help), on one line,
+/// and where help is. `words`: what was typed.
+fn usage_line(rendered: &str, words: &[String]) -> (String, String) {
     let body = rendered.strip_prefix("error: ").unwrap_or(rendered);
     let mut line = String::new();
     for fact in body.lines().map(str::trim) {
         if fact.starts_with("Usage:") || fact.starts_with("For more information") {
             break;
         }
-        // How to pass what looks like an option as a value is hardly ever what was meant.
+        // How to pass a value that looks like an option is hardly ever what was meant.
         if fact.is_empty() || fact.contains("as a value, use") {
             continue;
         }
@@ -128,10 +141,10 @@ fn usage_line(rendered: &str, words: &[String]) -> String {
         }
         line.push_str(fact.strip_prefix("tip: ").unwrap_or(fact));
     }
-    format!("{line} (see '{} --help')", command_of(words))
+    (line, format!("see '{} --help'", command_of(words)))
 }
 
-/// The command that was meant: its words, as far as they are commands.
+/// The command that was meant: the first words, as far as they are commands.
 fn command_of(words: &[String]) -> String {
     let mut command = Cli::command();
     let mut named = vec!["forebay".to_owned()];

@@ -1,9 +1,11 @@
-//! What pools tell of their configurations, on its way to the state folder.
+//! Writer of the list of known pools: what pools report of their configurations, kept in the
+//! state folder.
 //!
-//! What enters: what configurations are called, as they are written. What leaves: the newest of each pool,
-//! in the list of known pools. What always holds: a folder that does not answer (a process that stands still
-//! with its lock, a file system that hangs) keeps no pool waiting for longer than [`PATIENCE`], and only
-//! once; whoever is late is told the latest. Who calls me: the set of open pools.
+//! What enters: the generation of each configuration, as it is written. What leaves: the newest
+//! generation of each pool, in the list of known pools. What always holds: a folder that does not
+//! answer (a stopped process holds its lock, or its file system hangs) delays a pool once, for
+//! [`REPORT_TIMEOUT`] at most; when it answers again it gets the newest generation.
+//! Who calls: the set of open pools.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -14,97 +16,99 @@ use forebay_rt as rt;
 use forebay_rt::sync::Notify;
 use forebay_units::Nanos;
 
-use crate::failure::{Failure, report};
+use crate::failure::{ErrorCode, Failure};
+use crate::log;
 use crate::state::StateDir;
 
-/// How long a root waits for the list of known pools.
-const PATIENCE: Nanos = Nanos::from_secs(2);
-/// When a folder that failed is tried again.
-const AGAIN: Nanos = Nanos::from_secs(5);
-/// How long a command waits for the folder: more than for its lock.
-const COMMAND: Nanos = Nanos::from_secs(5);
+/// How long a root of a pool waits for the list of known pools.
+const REPORT_TIMEOUT: Nanos = Nanos::from_secs(2);
+/// Between two attempts on a folder that fails.
+const RETRY_INTERVAL: Nanos = Nanos::from_secs(5);
+/// How long a command waits for the folder: longer than for its lock.
+const COMMAND_TIMEOUT: Nanos = Nanos::from_secs(5);
 
 /// Keeps the list of known pools.
 pub struct StateWriter {
     state: StateDir,
-    /// By pool, what is still to be told.
-    wanted: RefCell<BTreeMap<u64, Told>>,
-    works: Cell<bool>,
-    /// The folder has failed, or kept somebody waiting.
-    late: Cell<bool>,
+    /// By pool, what is not yet in the list.
+    pending: RefCell<BTreeMap<u64, Told>>,
+    is_running: Cell<bool>,
+    /// The folder has failed, or has exceeded [`REPORT_TIMEOUT`].
+    is_late: Cell<bool>,
     changed: Rc<Notify>,
 }
 
 impl StateWriter {
-    /// One for this folder.
+    /// A writer for this folder.
     #[must_use]
     pub fn new(state: StateDir) -> Rc<Self> {
         Rc::new(Self {
             state,
-            wanted: RefCell::default(),
-            works: Cell::new(false),
-            late: Cell::new(false),
+            pending: RefCell::default(),
+            is_running: Cell::new(false),
+            is_late: Cell::new(false),
             changed: Notify::new(),
         })
     }
 
-    /// Does `work` with the folder, while others run. Fails when the folder does not answer.
-    pub async fn ask<T: Send + 'static>(
+    /// Does `work` with the folder on another thread. Fails when the folder does not answer.
+    pub async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&StateDir) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         let state = self.state.clone();
         let working = Box::pin(rt::aside(move || work(&state)));
-        rt::timeout(COMMAND, working).await.unwrap_or_else(|_| {
+        rt::timeout(COMMAND_TIMEOUT, working).await.unwrap_or_else(|_| {
             let path = self.state.path().display();
-            Err(Failure::new(format!("state folder {path} does not answer; see its file system")))
+            let message = format!("state folder {path} does not answer; see its file system");
+            Err(Failure::new(ErrorCode::StateFolder, message))
         })
     }
 
-    /// Has what is told of a pool kept, and waits for that unless the folder is known to be late.
-    pub async fn tell(self: &Rc<Self>, pool: u64, told: Told) {
-        self.wanted.borrow_mut().insert(pool, told);
-        if !self.works.replace(true) {
-            rt::spawn_detached(Box::pin(self.clone().work()));
+    /// Keeps what `pool` reports. Waits until it is kept, unless the folder is late already.
+    pub async fn report(self: &Rc<Self>, pool: u64, told: Told) {
+        self.pending.borrow_mut().insert(pool, told);
+        if !self.is_running.replace(true) {
+            rt::spawn_detached(Box::pin(self.clone().write_pending()));
         }
-        let done = || !self.wanted.borrow().contains_key(&pool) || self.late.get();
-        if rt::timeout(PATIENCE, Box::pin(self.changed.until(done))).await.is_err() {
-            self.is_late("does not answer");
+        let done = || !self.pending.borrow().contains_key(&pool) || self.is_late.get();
+        if rt::timeout(REPORT_TIMEOUT, Box::pin(self.changed.until(done))).await.is_err() {
+            self.set_late("does not answer");
         }
     }
 
-    fn is_late(&self, why: &str) {
-        // The pool goes on without it: an old half of a mirror is not told from a new one meanwhile.
-        if !self.late.replace(true) {
-            report(&format!(
-                "warning: state folder {}: {why}; until it answers, imports are not told of newer \
-                 changes than they find",
+    fn set_late(&self, why: &str) {
+        // Pools go on. Meanwhile an import cannot tell an old half of a mirror from a new one.
+        if !self.is_late.replace(true) {
+            log::warning(&format!(
+                "state folder {}: {why}; until it answers, an import does not learn of changes \
+                 that are newer than the devices it finds",
                 self.state.path().display()
             ));
         }
         self.changed.notify_all();
     }
 
-    async fn work(self: Rc<Self>) {
+    async fn write_pending(self: Rc<Self>) {
         loop {
-            let next = self.wanted.borrow().first_key_value().map(|(pool, told)| (*pool, *told));
+            let next = self.pending.borrow().first_key_value().map(|(pool, told)| (*pool, *told));
             let Some((pool, told)) = next else { break };
             let state = self.state.clone();
             match rt::aside(move || state.witness(pool, told)).await {
                 Ok(()) => {
-                    // Unless there is something newer to tell by now.
-                    if self.wanted.borrow().get(&pool) == Some(&told) {
-                        self.wanted.borrow_mut().remove(&pool);
+                    // Unless the pool has reported something newer meanwhile.
+                    if self.pending.borrow().get(&pool) == Some(&told) {
+                        self.pending.borrow_mut().remove(&pool);
                     }
-                    self.late.set(false);
+                    self.is_late.set(false);
                     self.changed.notify_all();
                 }
                 Err(failure) => {
-                    self.is_late(&failure.message);
-                    rt::sleep(AGAIN).await;
+                    self.set_late(&failure.line());
+                    rt::sleep(RETRY_INTERVAL).await;
                 }
             }
         }
-        self.works.set(false);
+        self.is_running.set(false);
     }
 }

@@ -1,4 +1,4 @@
-//! Standard output: plain lines, and one line at the bottom that is rewritten.
+//! Terminal output: lines, and a live line at the bottom that is rewritten.
 
 use std::cell::RefCell;
 use std::io::{self, IsTerminal, Read, Write};
@@ -6,44 +6,50 @@ use std::io::{self, IsTerminal, Read, Write};
 use forebay_rt::Either;
 use forebay_units::{Nanos, format_bytes};
 
-use crate::failure::Failure;
+use crate::failure::{ErrorCode, Failure};
+use crate::log;
 
-/// Prints `text` as it is. When the reader has gone (`| head`), the command ends quietly.
+/// Prints `text` as it is. When the reader has closed the pipe (`| head`), the command ends
+/// without a message.
 pub fn print(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(()),
-        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Err(Failure::silent()),
-        Err(e) => Err(Failure::new(format!("standard output: {e}"))),
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => {
+            Err(Failure::new(ErrorCode::OutputClosed, ""))
+        }
+        Err(e) => Err(Failure::io("standard output", &e)),
     }
 }
 
-/// Columns of the terminal behind `fd`; 80 when it does not say.
+/// Columns of the terminal behind `fd`; 80 when they are unknown.
 #[must_use]
 pub fn columns(fd: i32) -> usize {
+    // SAFETY: all-zero bytes are a valid `winsize`.
     let mut size: libc::winsize = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel fills the live `winsize`; a bad descriptor is an error.
     let outcome = unsafe { libc::ioctl(fd, libc::TIOCGWINSZ, &raw mut size) };
     if outcome == 0 && size.ws_col > 0 { usize::from(size.ws_col) } else { 80 }
 }
 
-/// What `work` gives. When it takes longer than two seconds, a terminal on standard error shows
-/// that `what` goes on, for how long, and with `own_bytes` what this process has written for it.
+/// Runs `work`. When it takes longer than two seconds, a terminal on standard error shows `what`
+/// and for how long it has run; with `own_bytes` also what this process has written meanwhile.
 pub async fn with_waiting_line<T>(what: &str, own_bytes: bool, work: impl Future<Output = T>) -> T {
-    const QUIET: Nanos = Nanos::from_secs(2);
-    const LOOK_EVERY: Nanos = Nanos::from_millis(500);
+    const QUIET_FOR: Nanos = Nanos::from_secs(2);
+    const REDRAW_INTERVAL: Nanos = Nanos::from_millis(500);
     let mut work = std::pin::pin!(work);
     let (begun, begun_bytes) = (forebay_rt::now(), written_bytes());
     let screen = Screen::stderr();
-    let mut wait = QUIET;
+    let mut wait = QUIET_FOR;
     loop {
         let tick = std::pin::pin!(forebay_rt::sleep(wait));
         if let Either::Left((out, _)) = forebay_rt::select(work.as_mut(), tick).await {
             screen.clear();
             return out;
         }
-        wait = LOOK_EVERY;
+        wait = REDRAW_INTERVAL;
         let secs = forebay_rt::now().since(begun).0 / 1_000_000_000;
-        let mut line = format!("{what}: {}", crate::render::duration(secs));
+        let mut line = format!("{what}: {}", crate::clock::duration(secs));
         if let (true, Some(before), Some(now)) = (own_bytes, begun_bytes, written_bytes()) {
             let done = format_bytes(now.saturating_sub(before));
             line.push_str(&format!(", {done} written"));
@@ -52,7 +58,8 @@ pub async fn with_waiting_line<T>(what: &str, own_bytes: bool, work: impl Future
     }
 }
 
-/// What this process has sent to storage, by the kernel's count; `None` where that is hidden.
+/// Bytes that this process has written to storage, as the kernel counts; `None` where that is
+/// hidden.
 #[must_use]
 pub fn written_bytes() -> Option<u64> {
     let mut text = String::new();
@@ -61,7 +68,7 @@ pub fn written_bytes() -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix("write_bytes: "))?.trim().parse().ok()
 }
 
-/// Lines, and below them a live one when the output is a terminal.
+/// An output with lines, and below them a live line when it is a terminal.
 pub struct Screen {
     live: RefCell<String>,
     is_terminal: bool,
@@ -76,14 +83,14 @@ impl Screen {
         Self { live: RefCell::default(), is_terminal, to_stderr: false }
     }
 
-    /// On standard error, for progress of commands whose output is for programs.
+    /// On standard error, for the progress of commands whose output programs read.
     #[must_use]
     pub fn stderr() -> Self {
         let is_terminal = io::stderr().is_terminal();
         Self { live: RefCell::default(), is_terminal, to_stderr: true }
     }
 
-    /// Whether the live line shows at all.
+    /// Whether the live line is shown.
     #[must_use]
     pub fn is_terminal(&self) -> bool {
         self.is_terminal
@@ -96,7 +103,7 @@ impl Screen {
     }
 
     fn write(&self, text: &str) {
-        // A server does not end because nobody reads its output any more.
+        // A server goes on when nothing reads its output any more.
         let _ = if self.to_stderr {
             let mut out = io::stderr().lock();
             out.write_all(text.as_bytes()).and_then(|()| out.flush())
@@ -106,8 +113,9 @@ impl Screen {
         };
     }
 
-    /// A line that stays.
+    /// Prints a line that stays: of a server's log, when this is the standard output of one.
     pub fn say(&self, line: &str) {
+        let line = if self.to_stderr { line.to_owned() } else { log::output_line(line) };
         let live = self.live.borrow();
         if live.is_empty() {
             self.write(&format!("{line}\n"));
@@ -126,7 +134,7 @@ impl Screen {
         *self.live.borrow_mut() = cut;
     }
 
-    /// Takes the live line away.
+    /// Removes the live line.
     pub fn clear(&self) {
         if !self.live.take().is_empty() {
             self.write("\r\x1b[K");

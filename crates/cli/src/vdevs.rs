@@ -1,14 +1,14 @@
-//! From the words after POOL, as zpool has them, to groups and log devices.
+//! Groups and log devices from the words after POOL, in the syntax of zpool.
 
 use forebay_pool::spec::{GroupSpec, LogSpec, PoolSpec, Redundancy};
 
-use crate::failure::Failure;
+use crate::failure::{ErrorCode, Failure};
 
-/// The most devices that a group of data devices, or a mirror of log devices, may have.
+/// Devices of one group, or of one mirror of log devices.
 const DEVICES_MAX: usize = 24;
 
-/// What a keyword opened.
-struct Open {
+/// A group whose devices are still being read.
+struct OpenGroup {
     /// The keyword; `None` for devices before any keyword.
     word: Option<&'static str>,
     redundancy: Redundancy,
@@ -17,27 +17,32 @@ struct Open {
 
 /// Reads `[raid0|mirror|raidz1|raidz2|raidz3] DEV... [log [mirror] DEV...]`.
 ///
-/// Checks what can be known from the words alone: keywords, counts, and devices named twice.
+/// Checks what the words alone tell: keywords, counts, and devices named twice.
 pub fn parse_vdevs(words: &[String]) -> Result<PoolSpec, Failure> {
     let mut spec = PoolSpec::default();
     let mut in_log = false;
-    let mut open = Open { word: None, redundancy: Redundancy::Raid0, devices: Vec::new() };
+    let mut open = OpenGroup { word: None, redundancy: Redundancy::Raid0, devices: Vec::new() };
     for word in words {
         if word == "log" || word == "logs" {
             close(open, in_log, &mut spec)?;
             in_log = true;
-            open = Open { word: None, redundancy: Redundancy::Raid0, devices: Vec::new() };
+            open = OpenGroup { word: None, redundancy: Redundancy::Raid0, devices: Vec::new() };
             continue;
         }
         if matches!(word.as_str(), "cache" | "spare" | "special" | "dedup") {
-            return Err(Failure::usage(format!(
-                "'{word}' devices are not supported; if it is a file, write ./{word}"
-            )));
+            return Err(Failure::usage(format!("'{word}' devices are not supported"))
+                .with_hint(format!("if it is a file, write ./{word}")));
+        }
+        if is_unknown_keyword(word) {
+            let message = format!("'{word}' is not a kind of group: use {}", KEYWORDS.join(", "));
+            return Err(
+                Failure::usage(message).with_hint(format!("if it is a file, write ./{word}"))
+            );
         }
         match keyword(word) {
             Some((name, redundancy)) => {
                 close(open, in_log, &mut spec)?;
-                open = Open { word: Some(name), redundancy, devices: Vec::new() };
+                open = OpenGroup { word: Some(name), redundancy, devices: Vec::new() };
             }
             None => open.devices.push(word.clone()),
         }
@@ -50,7 +55,9 @@ pub fn parse_vdevs(words: &[String]) -> Result<PoolSpec, Failure> {
     let all: Vec<&String> = devices_of(&spec).collect();
     for (at, device) in all.iter().enumerate() {
         if all[..at].contains(device) {
-            return Err(Failure::new(format!("{device} is named twice; name each device once")));
+            let message = format!("{device} is named twice");
+            return Err(Failure::new(ErrorCode::DeviceNamedTwice, message)
+                .with_hint("name each device once"));
         }
     }
     Ok(spec)
@@ -68,6 +75,16 @@ pub fn devices_of_mut(spec: &mut PoolSpec) -> impl Iterator<Item = &mut String> 
     data.chain(spec.logs.iter_mut().flat_map(|l| &mut l.devices))
 }
 
+/// The keywords that open a group.
+const KEYWORDS: [&str; 5] = ["raid0", "mirror", "raidz1", "raidz2", "raidz3"];
+
+/// Whether the word is meant as a keyword (`raidz4`, `draid1`), and is none.
+fn is_unknown_keyword(word: &str) -> bool {
+    let looks_like_one =
+        ["raid", "draid", "mirror"].iter().any(|beginning| word.starts_with(beginning));
+    looks_like_one && keyword(word).is_none() && !word.contains(['/', '.'])
+}
+
 fn keyword(word: &str) -> Option<(&'static str, Redundancy)> {
     Some(match word {
         "raid0" => ("raid0", Redundancy::Raid0),
@@ -79,8 +96,8 @@ fn keyword(word: &str) -> Option<(&'static str, Redundancy)> {
     })
 }
 
-fn close(open: Open, in_log: bool, spec: &mut PoolSpec) -> Result<(), Failure> {
-    let Open { word, redundancy, devices } = open;
+fn close(open: OpenGroup, in_log: bool, spec: &mut PoolSpec) -> Result<(), Failure> {
+    let OpenGroup { word, redundancy, devices } = open;
     let least = match redundancy {
         Redundancy::Raid0 => 1,
         Redundancy::Mirror | Redundancy::Raidz1 => 2,
@@ -99,11 +116,9 @@ fn close(open: Open, in_log: bool, spec: &mut PoolSpec) -> Result<(), Failure> {
     }
     let is_mirror = redundancy == Redundancy::Mirror;
     if devices.len() > DEVICES_MAX && (!in_log || is_mirror) {
-        return Err(Failure::new(format!(
-            "{} devices are more than the {DEVICES_MAX} that one {} may have; make several",
-            devices.len(),
-            word.unwrap_or("raid0")
-        )));
+        let (len, word) = (devices.len(), word.unwrap_or("raid0"));
+        let message = format!("{len} devices are more than the {DEVICES_MAX} of one {word}");
+        return Err(Failure::new(ErrorCode::TooManyDevices, message).with_hint("make several"));
     }
     if !in_log {
         spec.groups.push(GroupSpec { redundancy, devices });

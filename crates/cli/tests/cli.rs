@@ -1,4 +1,4 @@
-//! The binary as a user meets it, without a pool: help, wrong usage, bad devices, the state folder.
+//! The binary without a pool: help, wrong usage, bad devices, the state folder, pages.
 
 mod common;
 
@@ -30,7 +30,7 @@ fn help_needs_no_state_and_shows_examples() {
 }
 
 #[test]
-fn no_words_at_all_show_the_help_and_fail() {
+fn command_without_verb_shows_help_and_fails() {
     let scratch = Scratch::new("bare");
     for words in ["", "pool", "volume"] {
         let output = scratch.forebay(words);
@@ -47,6 +47,7 @@ fn wrong_usage_is_one_line_and_exit_code_2() {
     scratch.refused("pool create tank", 2, "forebay pool create --help");
     scratch.refused("pool create tank mirror a", 2, "mirror needs 2 devices");
     scratch.refused("pool create tank log a", 2, "data device");
+    scratch.refused("pool create tank raidz4 a b", 2, "'raidz4' is not a kind of group");
     scratch.refused("pool create -o x tank a", 2, "property=value");
     scratch.refused("volume create -V 1X tank/v", 2, "not a size");
     scratch.refused("volume create -V 1G tank", 2, "POOL/VOL");
@@ -56,7 +57,7 @@ fn wrong_usage_is_one_line_and_exit_code_2() {
 }
 
 #[test]
-fn bad_devices_are_refused_and_nothing_is_left() {
+fn bad_devices_are_refused_and_unchanged() {
     let scratch = Scratch::new("devices");
     scratch.file("small", (64 << 20) - 512);
     scratch.file("good", 64 << 20);
@@ -73,7 +74,7 @@ fn bad_devices_are_refused_and_nothing_is_left() {
 }
 
 #[test]
-fn what_others_keep_is_not_taken_without_force() {
+fn device_with_other_data_needs_force() {
     let scratch = Scratch::new("foreign");
     for name in ["ext4", "empty"] {
         scratch.file(name, 64 << 20);
@@ -90,7 +91,7 @@ fn what_others_keep_is_not_taken_without_force() {
 }
 
 #[test]
-fn unknown_pools_and_sizes_out_of_range() {
+fn unknown_pools_and_bad_sizes_are_refused() {
     let scratch = Scratch::new("unknown");
     for words in [
         "pool status tank",
@@ -110,13 +111,13 @@ fn unknown_pools_and_sizes_out_of_range() {
     scratch.refused("volume create -V 4097 tank/v", 1, "multiple of 4096");
     scratch.refused("up --size 1M", 1, "between 64M and 64T");
     scratch.file("file", 1);
-    scratch.refused("up --dir file", 1, "is no folder");
+    scratch.refused("up --dir file", 1, "is not a folder");
     scratch.refused("pool import -d missing", 1, "missing");
     assert!(!scratch.0.join("forebay-data").exists());
 }
 
 #[test]
-fn the_catalogue_is_for_programs_too() {
+fn catalogue_has_json() {
     let scratch = Scratch::new("catalogue");
     let text = scratch.run("simulate --list --json");
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -128,7 +129,7 @@ fn the_catalogue_is_for_programs_too() {
 }
 
 #[test]
-fn an_empty_state_lists_nothing() {
+fn empty_state_lists_nothing() {
     let scratch = Scratch::new("empty");
     assert_eq!(text(&scratch.forebay("pool list")), "no pools available\n");
     assert_eq!(text(&scratch.forebay("pool list -H")), "");
@@ -145,7 +146,7 @@ fn an_empty_state_lists_nothing() {
 }
 
 #[test]
-fn a_reader_that_leaves_early_is_no_failure_of_ours() {
+fn closed_pipe_ends_command_without_message() {
     let scratch = Scratch::new("pipe");
     let script = format!("{} completions bash | head -c 1", env!("CARGO_BIN_EXE_forebay"));
     let output = Command::new("sh")
@@ -157,7 +158,7 @@ fn a_reader_that_leaves_early_is_no_failure_of_ours() {
 }
 
 #[test]
-fn man_pages_and_completions_cover_every_command() {
+fn man_pages_cover_every_command() {
     let scratch = Scratch::new("pages");
     let said = text(&scratch.forebay("man pages"));
     let pages: Vec<String> = std::fs::read_dir(scratch.0.join("pages"))

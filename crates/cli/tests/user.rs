@@ -1,5 +1,5 @@
-//! What a new user types: lists with devices, fields for scripts, odd names of files, the same
-//! device by another name, addresses that are taken, and a pool that comes back.
+//! Commands of a new user: lists with devices, fields for scripts, odd file names, several names
+//! of one device, taken addresses, properties.
 
 mod common;
 
@@ -12,7 +12,7 @@ use common::Scratch;
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn devices_are_listed_with_what_is_in_them() {
+fn devices_are_listed_with_their_space() {
     let scratch = Scratch::with_devices("verbose", &["d0", "d1", "d2", "d3", "l0"]);
     scratch.run("pool create tank mirror d0 d1 mirror d2 d3 log l0");
     scratch.run("volume create -V 40M tank/vol0");
@@ -44,7 +44,7 @@ fn devices_are_listed_with_what_is_in_them() {
 }
 
 #[test]
-fn scripts_get_one_field_and_exact_numbers() {
+fn scripts_get_chosen_fields_and_exact_numbers() {
     let scratch = Scratch::with_devices("fields", &["d0"]);
     assert_eq!(scratch.run("pool history"), "no pools available\n");
     assert_eq!(scratch.run("pool get all"), "no pools available\n");
@@ -73,7 +73,7 @@ fn scripts_get_one_field_and_exact_numbers() {
 }
 
 #[test]
-fn nothing_is_changed_when_one_of_the_names_is_wrong() {
+fn wrong_name_among_several_changes_nothing() {
     let scratch = Scratch::with_devices("half", &["d0"]);
     scratch.run("pool create tank d0");
     scratch.run("volume create -V 4M tank/vol0");
@@ -92,7 +92,7 @@ fn nothing_is_changed_when_one_of_the_names_is_wrong() {
 }
 
 #[test]
-fn a_device_goes_by_every_name_that_leads_to_it() {
+fn device_is_found_by_every_path_that_leads_to_it() {
     let scratch = Scratch::with_devices("names", &["d0", "d1", "d2"]);
     symlink("d0", scratch.0.join("link")).unwrap();
     scratch.run("pool create tank mirror link d1");
@@ -108,7 +108,7 @@ fn a_device_goes_by_every_name_that_leads_to_it() {
 }
 
 #[test]
-fn a_path_may_hold_anything() {
+fn path_may_have_any_characters() {
     let scratch = Scratch::with_devices("odd", &["d0"]);
     let odd = "new\nline\t\u{1b}[31m d1";
     scratch.file(odd, 64 * MIB);
@@ -129,7 +129,7 @@ fn a_path_may_hold_anything() {
 }
 
 #[test]
-fn an_address_that_is_taken_is_found_before_anything_is_made() {
+fn taken_address_is_refused_before_anything_is_created() {
     let scratch = Scratch::with_devices("taken", &["d0"]);
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
@@ -145,7 +145,7 @@ fn an_address_that_is_taken_is_found_before_anything_is_made() {
 }
 
 #[test]
-fn devices_that_another_process_has_are_called_so() {
+fn devices_of_another_process_are_reported_in_use() {
     let scratch = Scratch::with_devices("held", &["d0"]);
     scratch.run("pool create tank d0");
     let server = scratch.server("serve tank");
@@ -175,7 +175,7 @@ fn devices_that_another_process_has_are_called_so() {
 }
 
 #[test]
-fn a_server_of_every_pool_takes_one_back_and_says_how_it_is() {
+fn server_of_every_pool_takes_pool_back_and_reports_health() {
     let scratch = Scratch::with_devices("back", &["a0", "b0", "b1"]);
     scratch.run("pool create alpha a0");
     scratch.run("pool create beta mirror b0 b1");
@@ -197,7 +197,7 @@ fn a_server_of_every_pool_takes_one_back_and_says_how_it_is() {
 }
 
 #[test]
-fn two_that_come_up_in_one_folder_leave_each_other_alone() {
+fn one_of_two_ups_in_one_folder_is_refused() {
     let scratch = Scratch::with_devices("twice", &[]);
     let up = |port: &str| {
         let mut command = scratch.command("up --dir data --size 64M --listen");
@@ -220,7 +220,7 @@ fn two_that_come_up_in_one_folder_leave_each_other_alone() {
     assert_eq!(lost.status.code(), Some(1), "{line}");
     assert!(line.contains("making a pool") || line.contains("being served"), "{line}");
     let mut said = BufReader::new(won.stdout.take().unwrap()).lines().map(Result::unwrap);
-    assert!(said.any(|line| line.starts_with("ready: ")), "it serves");
+    assert!(said.any(|line| line.contains("ready: ")), "it serves");
     assert_eq!(scratch.run("volume list -H -o name"), "forebay/vol0\n");
     assert!(!scratch.0.join("data/unfinished").exists());
     won.signal("-INT");
@@ -234,7 +234,7 @@ fn two_that_come_up_in_one_folder_leave_each_other_alone() {
     let server = scratch.server("up --dir data --size 128M");
     let told = "forebay/vol0 has 64M and keeps it, whatever --size says; 'forebay volume resize \
                 -V 128M forebay/vol0' changes it";
-    assert!(server.said.iter().any(|line| line == told), "{:?}", server.said);
+    assert!(server.said.iter().any(|line| line.contains(told)), "{:?}", server.said);
     assert!(server.interrupt().success());
     let server = scratch.server("up --dir data");
     assert!(!server.said.iter().any(|line| line.contains("--size")), "{:?}", server.said);
@@ -242,7 +242,7 @@ fn two_that_come_up_in_one_folder_leave_each_other_alone() {
 }
 
 #[test]
-fn properties_that_only_tell_are_called_so() {
+fn read_only_properties_are_refused() {
     let scratch = Scratch::with_devices("tell", &["d0"]);
     scratch.run("pool create tank d0");
     scratch.run("volume create -V 16M tank/vol0");
@@ -259,7 +259,7 @@ fn properties_that_only_tell_are_called_so() {
 }
 
 #[test]
-fn volumes_are_sorted_as_asked() {
+fn volumes_are_sorted_by_fields() {
     let scratch = Scratch::with_devices("sorted", &["d0"]);
     scratch.run("pool create tank d0");
     for (name, size, sync) in
@@ -281,7 +281,7 @@ fn volumes_are_sorted_as_asked() {
 }
 
 #[test]
-fn a_label_is_cleared_when_nobody_needs_it() {
+fn label_in_use_is_not_cleared() {
     let scratch = Scratch::with_devices("clear", &["d0", "d1", "d2"]);
     scratch.run("pool create tank mirror d0 d1");
     scratch.refused("pool labelclear d2", 1, "no label of a pool");
@@ -299,7 +299,7 @@ fn a_label_is_cleared_when_nobody_needs_it() {
 }
 
 #[test]
-fn sync_empties_the_log_and_wait_ends() {
+fn sync_empties_log_and_wait_ends() {
     let scratch = Scratch::with_devices("sync", &["d0", "d1", "l0"]);
     scratch.run("pool create -o txg_timeout=600 tank mirror d0 d1 log l0");
     scratch.run("volume create -V 16M tank/vol0");
@@ -309,7 +309,7 @@ fn sync_empties_the_log_and_wait_ends() {
     let log = || {
         let stats: serde_json::Value =
             serde_json::from_str(&scratch.run("pool stats --json tank")).unwrap();
-        stats["pool"]["dirty_bytes"].as_u64().unwrap()
+        stats["pools"][0]["dirty_bytes"].as_u64().unwrap()
     };
     assert!(log() > 0, "nothing makes it commit");
     scratch.run("pool sync");
@@ -319,14 +319,14 @@ fn sync_empties_the_log_and_wait_ends() {
     scratch.run("pool wait -t scrub tank");
     assert!(scratch.run("pool status tank").contains("scan: scrub repaired"));
     scratch.run("pool wait tank");
-    scratch.refused("pool wait -t trim tank", 2, "nothing that can be waited for");
+    scratch.refused("pool wait -t trim tank", 2, "is not an activity");
     assert!(server.interrupt().success());
     scratch.run("pool sync tank");
     scratch.run("pool wait tank");
 }
 
 #[test]
-fn a_dry_run_checks_and_makes_nothing() {
+fn dry_run_creates_nothing() {
     let scratch = Scratch::with_devices("dry", &["d0", "d1", "d2", "l0", "l1"]);
     let said = scratch.run("pool create -n tank raidz1 d0 d1 d2 log mirror l0 l1");
     let at = |name: &str| scratch.0.join(name).display().to_string();

@@ -1,4 +1,4 @@
-//! The one command table: parser, help, man pages and shell completions are all made from it.
+//! Command table: parser, help, manual pages and completions are all made from it.
 //!
 //! To add a command, add a variant here with its example, and an arm in `crate::run`.
 
@@ -28,7 +28,7 @@ pub use volume::VolumeCommand;
                   Synchronous writes are acknowledged from a small log device that all volumes \
                   share; data reaches the main store as full stripes, never over live data.\n\n\
                   Words, arguments and columns follow zpool and zfs.",
-    after_help = "Example:\n  forebay up --size 8G     make a pool in ./forebay-data and serve it\n\n\
+    after_help = "Example:\n  forebay up --size 8G     create a pool in ./forebay-data and serve it\n\n\
                   State (known pools, control sockets) is kept in $FOREBAY_STATE_DIR, else in the \
                   XDG state folder, or in /var/lib/forebay for root.",
     subcommand_required = true,
@@ -44,10 +44,10 @@ pub struct Cli {
 /// The verbs.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Quick start: make a pool of files when there is none, and serve it.
+    /// Quick start: create a pool of files when there is none, and serve it.
     #[command(after_help = "Example:\n  forebay up --dir ./forebay-data --size 8G\n\n\
-        Makes four data files (raidz1), two mirrored log files and the volume vol0 under DIR; \
-        run again, it serves the pool that is there. Ctrl-C exports it cleanly.")]
+        Creates four data files (raidz1), two mirrored log files and the volume vol0 in DIR. Run \
+        again, it serves that pool. Ctrl-C closes the pool cleanly.")]
     Up(UpArgs),
     /// Create, inspect and maintain pools.
     #[command(
@@ -71,11 +71,11 @@ pub enum Command {
     },
     /// Serve pools over NBD until interrupted.
     #[command(after_help = "Example:\n  forebay serve tank --listen unix:/run/forebay.sock\n\n\
-        Without POOL every known pool is served, and pools that are created or imported later \
-        too. Without --listen: a Unix socket in the state folder, and 127.0.0.1:10809. The \
-        export name of a volume is POOL/VOL.")]
+        Without POOL it serves every known pool, and pools that are created or imported later. \
+        Without --listen it listens on a Unix socket in the state folder and on 127.0.0.1:10809. \
+        The export name of a volume is POOL/VOL.")]
     Serve(ServeArgs),
-    /// Measure.
+    /// Measure performance.
     #[command(
         arg_required_else_help = true,
         after_help = "Example:\n  forebay bench nbd nbd://127.0.0.1:10809/tank/vol0 \
@@ -86,7 +86,7 @@ pub enum Command {
         #[command(subcommand)]
         command: BenchCommand,
     },
-    /// Repeat the experiments of the device lab on simulated devices, in virtual time.
+    /// Run the experiments of the device lab on simulated devices, in virtual time.
     #[command(after_help = "Example:\n  forebay simulate degradation --device vertex-2-ex \
         --out ./results\n  forebay simulate all --out ./results\n  forebay simulate --list")]
     Simulate(forebay_lab::simulate::Args),
@@ -101,7 +101,7 @@ pub enum Command {
     /// Print the manual page, or write all pages into a folder.
     #[command(after_help = "Example:\n  forebay man | man -l -\n  forebay man ./man1")]
     Man {
-        /// Folder for one page per command; made when missing.
+        /// Folder for one page per command; created when it is missing.
         #[arg(value_name = "DIR")]
         dir: Option<PathBuf>,
     },

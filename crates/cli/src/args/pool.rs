@@ -1,4 +1,4 @@
-//! `forebay pool …`
+//! Arguments of `forebay pool …`.
 
 use std::path::PathBuf;
 
@@ -18,10 +18,10 @@ pub enum PoolCommand {
         group. A group has 24 devices at most. Each device after 'log' is a log device of its own, \
         unless 'mirror' stands before.")]
     Create {
-        /// Take devices that carry a label already, and groups of unlike redundancy.
+        /// Use devices that carry a label already, and allow groups of different kinds.
         #[arg(short)]
         force: bool,
-        /// Check everything, and show the layout without making it.
+        /// Check everything, and show the layout without creating the pool.
         #[arg(short = 'n')]
         dry_run: bool,
         /// Set a property; may be given several times.
@@ -36,15 +36,16 @@ pub enum PoolCommand {
     /// List the known pools.
     #[command(
         after_help = "Examples:\n  forebay pool list -v\n  forebay pool list -Hp -o name,free\n\n\
-        Fields: name, size, allocated, free, capacity, health, usable, available, guid. As zpool \
-        has it, size, allocated and free count bytes of the devices, parity included; usable is \
-        what volumes may take in all, and available what is left of it and set aside for none."
+        Fields: name, size, allocated, free, capacity, health, server, usable, available, guid. As \
+        in zpool, size, allocated and free count bytes of the devices, parity included. usable is \
+        what all volumes may take, and available the rest that no volume has set aside. server is \
+        the id of the process that serves the pool."
     )]
     List {
         /// How to print.
         #[command(flatten)]
         listing: Listing,
-        /// Also every group and device. Of a device its whole size is shown.
+        /// Also every group and device. SIZE of a device is its whole size.
         #[arg(short)]
         verbose: bool,
         /// Fields to print, separated by commas.
@@ -60,26 +61,27 @@ pub enum PoolCommand {
         /// How to print.
         #[command(flatten)]
         report: Report,
-        /// Only pools that are not well.
+        /// Only pools that are not healthy.
         #[arg(short = 'x')]
         unhealthy: bool,
-        /// Also list what is known to be lost.
+        /// Also list the blocks that are known to be lost.
         #[arg(short)]
         verbose: bool,
         /// Only these pools.
         #[arg(value_name = "POOL")]
         pools: Vec<String>,
     },
-    /// Show what a pool has done: traffic, amplification, log, segments, latency.
+    /// Show statistics of pools: traffic, amplification, log, segments, latency.
     #[command(after_help = "Example:\n  forebay pool stats tank --json")]
     Stats {
         /// How to print.
         #[command(flatten)]
         report: Report,
-        /// The pool.
-        pool: String,
+        /// Only these pools.
+        #[arg(value_name = "POOL")]
+        pools: Vec<String>,
     },
-    /// Show operations and bandwidth, once or again and again.
+    /// Show operations and bandwidth, once or repeatedly.
     #[command(after_help = "Example:\n  forebay pool iostat -v tank 5\n\n\
         The first report is the average since import; each further one covers the interval \
         before it.")]
@@ -103,40 +105,42 @@ pub enum PoolCommand {
     /// Import a pool, or list what could be imported.
     #[command(after_help = "Examples:\n  forebay pool import -d /srv/disks\n  \
         forebay pool import -d /srv/disks tank\n\n\
-        Without -d, block devices under /dev are looked at. A pool that is known already and not \
-        served can be imported once more with -f, -m or -F, to go on without what is missing, \
-        with --keep, and with -d when its devices have moved.")]
+        Without -d, the block devices in /dev are searched. A known pool that is not served can be \
+        imported once more: with -f, -m or -F to go on without what is missing, with --keep, and \
+        with -d when its devices have moved.")]
     Import {
-        /// A folder of devices, or a device, to look at; may be given several times.
+        /// A folder of devices, or a device, to search; may be given several times.
         #[arg(short = 'd', value_name = "DIR|DEV")]
         dirs: Vec<PathBuf>,
-        /// Import all that were found.
+        /// Import every pool that is found.
         #[arg(short = 'a', conflicts_with = "pool")]
         all: bool,
-        /// Import although the pool looks in use elsewhere, or newer data may be on what is missing.
+        /// Import although the pool looks in use elsewhere, or missing devices may have newer data.
         #[arg(short)]
         force: bool,
-        /// Accept a missing log device and what is lost with it.
+        /// Accept a missing log device, and the loss of the writes on it.
         #[arg(short = 'm')]
         accept_log_loss: bool,
-        /// Go back one root, past damage to the newest; repeat to go further. What was written since is
-        /// lost, log records included that are later than the group after that root.
+        /// Go back one root, past damage to the newest; repeat to go back further. Later writes are
+        /// lost, with the log records that are later than the group after that root.
         #[arg(short = 'F', action = clap::ArgAction::Count)]
         rewind: u8,
-        /// When devices went on apart from each other: go on with what DEV has, and leave out the
-        /// others.
+        /// When the sides of a mirror diverged: go on with the data of DEV, and leave out the other
+        /// devices.
         #[arg(long, value_name = "DEV", requires = "pool")]
         keep: Option<String>,
-        /// JSON list of what could be imported.
+        /// List what could be imported as JSON.
         #[arg(long, conflicts_with_all = ["pool", "all"])]
         json: bool,
         /// Name or guid.
         pool: Option<String>,
     },
-    /// Export a pool: it can then be imported elsewhere.
-    #[command(after_help = "Example:\n  forebay pool export tank")]
+    /// Export a pool: close it and remove it from the list of known pools.
+    #[command(after_help = "Example:\n  forebay pool export tank\n\n\
+        An exported pool can be imported on another machine. A pool that is only closed (its \
+        server has ended) stays known here.")]
     Export {
-        /// Cut clients off; forget a pool that cannot be opened.
+        /// Disconnect clients; remove a pool that cannot be opened from the list.
         #[arg(short)]
         force: bool,
         /// The pools.
@@ -146,7 +150,7 @@ pub enum PoolCommand {
     /// Destroy a pool and all its volumes.
     #[command(after_help = "Example:\n  forebay pool destroy tank")]
     Destroy {
-        /// Cut clients off.
+        /// Disconnect clients.
         #[arg(short)]
         force: bool,
         /// The pool.
@@ -191,7 +195,7 @@ pub enum PoolCommand {
     /// Add data groups or log devices.
     #[command(after_help = "Example:\n  forebay pool add tank log mirror l0 l1")]
     Add {
-        /// Take devices that carry a label already, and groups of unlike redundancy.
+        /// Use devices that carry a label already, and allow groups of different kinds.
         #[arg(short)]
         force: bool,
         /// The pool.
@@ -212,7 +216,7 @@ pub enum PoolCommand {
     /// Add a side to a device, making or widening a mirror.
     #[command(after_help = "Example:\n  forebay pool attach tank l0 l1")]
     Attach {
-        /// Take a device that carries a label already.
+        /// Use a device that carries a label already.
         #[arg(short)]
         force: bool,
         /// Wait until it is resilvered.
@@ -236,7 +240,7 @@ pub enum PoolCommand {
     /// Replace a device by a new one (or by a new one at the same path).
     #[command(after_help = "Example:\n  forebay pool replace tank d2 d9")]
     Replace {
-        /// Take a device that carries a label already.
+        /// Use a device that carries a label already.
         #[arg(short)]
         force: bool,
         /// Wait until it is resilvered.
@@ -258,7 +262,7 @@ pub enum PoolCommand {
         #[arg(required = true, value_name = "DEV")]
         devices: Vec<String>,
     },
-    /// Bring a device back; what it missed is resilvered.
+    /// Bring a device back online; what it missed is resilvered.
     #[command(after_help = "Example:\n  forebay pool online tank d2")]
     Online {
         /// Wait until it is resilvered.
@@ -270,7 +274,7 @@ pub enum PoolCommand {
         #[arg(required = true, value_name = "DEV")]
         devices: Vec<String>,
     },
-    /// Start error counters again, and take back devices that were taken out for errors.
+    /// Reset error counters, and bring faulted devices back.
     #[command(after_help = "Example:\n  forebay pool clear tank d2")]
     Clear {
         /// The pool.
@@ -281,7 +285,7 @@ pub enum PoolCommand {
     },
     /// Read everything, check it, and repair what is bad.
     #[command(after_help = "Example:\n  forebay pool scrub tank\n\n\
-        When the pool is served, the scrub runs there; else it runs in this command, to its end.")]
+        The server of the pool runs the scrub. Without a server this command runs it, to its end.")]
     Scrub {
         /// Pause; 'scrub' without options resumes.
         #[arg(short = 'p', conflicts_with = "stop")]
@@ -289,45 +293,45 @@ pub enum PoolCommand {
         /// Stop.
         #[arg(short = 's')]
         stop: bool,
-        /// Wait until it has ended.
+        /// Wait for its end.
         #[arg(short = 'w', conflicts_with_all = ["pause", "stop"])]
         wait: bool,
         /// The pools.
         #[arg(required = true, value_name = "POOL")]
         pools: Vec<String>,
     },
-    /// Start rebuilding again what devices missed.
+    /// Rebuild what devices missed.
     #[command(after_help = "Example:\n  forebay pool resilver tank")]
     Resilver {
-        /// Wait until it has ended.
+        /// Wait for its end.
         #[arg(short = 'w')]
         wait: bool,
         /// The pools.
         #[arg(required = true, value_name = "POOL")]
         pools: Vec<String>,
     },
-    /// Wait until what runs in a pool has ended.
+    /// Wait for the end of a scrub or resilver.
     #[command(after_help = "Example:\n  forebay pool wait -t resilver tank\n\n\
-        Ends at once when nothing runs, with exit code 1 when blocks could not be repaired.")]
+        Ends at once when nothing runs. The exit code is 1 when blocks could not be repaired.")]
     Wait {
-        /// Only for these, separated by commas: scrub, resilver.
+        /// Wait only for these, separated by commas: scrub, resilver.
         #[arg(short = 't', value_name = "ACTIVITY,...", value_parser = name_list)]
         activities: Option<NameList>,
         /// The pool.
         pool: String,
     },
-    /// Bring everything that was written so far to the data devices.
+    /// Commit everything that was written so far to the data devices.
     #[command(after_help = "Example:\n  forebay pool sync tank\n\n\
-        What was acknowledged as durable is so without it; this empties the log.")]
+        This empties the log. Acknowledged durable writes are durable without it.")]
     Sync {
         /// Only these pools.
         #[arg(value_name = "POOL")]
         pools: Vec<String>,
     },
-    /// Take the label of a pool off a device, so that it can be used for something else.
+    /// Clear the label of a pool from a device, so that it can be used for something else.
     #[command(after_help = "Example:\n  forebay pool labelclear /dev/sdb")]
     Labelclear {
-        /// Even that of a pool that it is still part of.
+        /// Even if the device is still part of a pool.
         #[arg(short)]
         force: bool,
         /// The devices.
@@ -340,7 +344,7 @@ pub enum PoolCommand {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ScanVerb {
-    /// Start, or go on.
+    /// Start or resume.
     Start,
     /// Pause.
     Pause,

@@ -1,4 +1,4 @@
-//! `forebay up` and `forebay serve`.
+//! Arguments of `forebay up` and `forebay serve`.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -10,37 +10,37 @@ use super::values::parse_size;
 /// Arguments of `forebay up`.
 #[derive(Args, Debug)]
 pub struct UpArgs {
-    /// Folder of the files; made when missing.
+    /// Folder of the files; created when it is missing.
     #[arg(long, value_name = "DIR", default_value = "./forebay-data")]
     pub dir: PathBuf,
-    /// Size of the volume, when it is made [default: 8G].
+    /// Size of the volume when it is created [default: 8G].
     #[arg(long = "size", value_name = "SIZE", value_parser = parse_size,
         allow_hyphen_values = true)]
     pub size_bytes: Option<u64>,
     /// Where to listen: unix:PATH or tcp:HOST:PORT; may be given several times.
     #[arg(long, value_name = "ADDR", value_parser = listen_address)]
     pub listen: Vec<ListenAddress>,
-    /// TLS, or knowingly none.
+    /// TLS.
     #[command(flatten)]
     pub security: SecurityArgs,
 }
 
-/// How clients of the NBD listeners are told apart, and kept from others.
+/// Encryption and authentication of NBD clients.
 #[derive(Args, Clone, Debug, Default)]
 pub struct SecurityArgs {
-    /// Demand TLS from every client, with this certificate (PEM, and those above it).
+    /// Require TLS of every client, with this certificate and its chain (PEM).
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
     /// The private key of the certificate (PEM).
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
-    /// Let only clients in that have a certificate of one of these CAs (PEM).
+    /// Accept only clients with a certificate of one of these CAs (PEM).
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_ca: Option<PathBuf>,
-    /// Which exports which client may open (TOML; the clients' names are in their certificates).
+    /// Exports that each client may open (TOML; clients are named by their certificates).
     #[arg(long, value_name = "FILE", requires = "tls_ca")]
     pub tls_allow: Option<PathBuf>,
-    /// Listen without TLS even where other machines can connect.
+    /// Listen without TLS even on addresses that other machines can reach.
     #[arg(long, conflicts_with = "tls_cert")]
     pub plaintext: bool,
 }
@@ -48,13 +48,13 @@ pub struct SecurityArgs {
 /// Arguments of `forebay serve`.
 #[derive(Args, Debug)]
 pub struct ServeArgs {
-    /// Look for the pools in this folder (or at this device), not among the known ones.
+    /// Look for the pools in this folder (or on this device), not among the known ones.
     #[arg(short = 'd', value_name = "DIR|DEV")]
     pub dirs: Vec<PathBuf>,
     /// Where to listen: unix:PATH or tcp:HOST:PORT; may be given several times.
     #[arg(long, value_name = "ADDR", value_parser = listen_address)]
     pub listen: Vec<ListenAddress>,
-    /// TLS, or knowingly none.
+    /// TLS.
     #[command(flatten)]
     pub security: SecurityArgs,
     /// The pools; all known ones when none is named.
@@ -72,7 +72,7 @@ pub enum ListenAddress {
 }
 
 impl ListenAddress {
-    /// Whether anybody but this machine can access it.
+    /// Whether other machines can reach it.
     #[must_use]
     pub fn is_exposed(&self) -> bool {
         matches!(self, ListenAddress::Tcp(address) if !address.ip().is_loopback())

@@ -1,4 +1,4 @@
-//! `forebay volume …`
+//! Arguments of `forebay volume …`.
 
 use clap::Subcommand;
 
@@ -13,7 +13,7 @@ pub enum VolumeCommand {
         /// Size that clients see.
         #[arg(short = 'V', value_name = "SIZE", value_parser = parse_size, allow_hyphen_values = true)]
         size_bytes: u64,
-        /// Sparse: set no space aside.
+        /// Sparse (thin): set no space aside.
         #[arg(short)]
         sparse: bool,
         /// Set a property, such as sync=standard|always|disabled; may be given several times.
@@ -34,10 +34,10 @@ pub enum VolumeCommand {
         /// Fields to print, separated by commas.
         #[arg(short = 'o', value_name = "FIELD,...", value_parser = name_list)]
         fields: Option<NameList>,
-        /// Sort by this field; given several times, by the next where one is equal.
+        /// Sort by this field; where it is equal, by the next one given.
         #[arg(short = 's', value_name = "FIELD")]
         ascending: Vec<String>,
-        /// The same, the largest first.
+        /// The same in descending order.
         #[arg(short = 'S', value_name = "FIELD", conflicts_with = "ascending")]
         descending: Vec<String>,
         /// Only these pools or volumes.
@@ -60,7 +60,7 @@ pub enum VolumeCommand {
         /// The new size.
         #[arg(short = 'V', value_name = "SIZE", value_parser = parse_size, allow_hyphen_values = true)]
         size_bytes: u64,
-        /// Allow it to become smaller: what lies past the new end is lost.
+        /// Allow a smaller size: data past the new end is lost.
         #[arg(short)]
         force: bool,
         /// The volume.

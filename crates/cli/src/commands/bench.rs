@@ -5,7 +5,7 @@ use std::rc::Rc;
 use forebay_nbd::bench::{self, BenchArgs, Cancellation};
 
 use super::outcome::Outcome;
-use crate::failure::Failure;
+use crate::failure::{ErrorCode, Failure};
 use crate::signals::Stop;
 use crate::terminal::with_waiting_line;
 
@@ -20,7 +20,7 @@ pub async fn bench_nbd(args: BenchArgs, stop: &Rc<Stop>) -> Result<Outcome, Fail
     });
     let what = format!("measuring {}", args.uri);
     let measured = with_waiting_line(&what, false, bench::run(args, &cancellation)).await;
-    let report = measured.map_err(|e| Failure::new(e.to_string()))?;
+    let report = measured.map_err(|e| Failure::new(ErrorCode::Bench, e))?;
     let text = if json { format!("{}\n", report.to_json()) } else { report.to_string() };
     Ok(Outcome::text(text))
 }

@@ -8,7 +8,8 @@ use super::outcome::Outcome;
 use super::requests::reply_as;
 use crate::args::Listing;
 use crate::control::{Action, Reply, Sample};
-use crate::failure::{Failure, report as report_line};
+use crate::failure::{ErrorCode, Failure};
+use crate::log;
 use crate::pool_access::{PoolAccess, PoolHandle};
 use crate::render;
 use crate::terminal::print;
@@ -37,9 +38,9 @@ pub struct Plan {
     pub reports: Option<u64>,
 }
 
-/// Reads `[POOL]... [SECONDS [COUNT]]`: numbers at the end are not pools, as zpool has it.
+/// Reads `[POOL]... [SECONDS [COUNT]]`: numbers at the end are not pools, as in zpool.
 pub fn plan(words: &[String]) -> Result<Plan, Failure> {
-    // Not every word that Rust reads as a number is one to people: 'nan' may be a pool.
+    // Rust reads 'nan' and 'inf' as numbers; both may be pools.
     let is_number = |word: &&String| word.starts_with(|c: char| !c.is_ascii_alphabetic());
     let number = |word: &String| Some(word).filter(is_number)?.parse::<f64>().ok();
     let mut pools = words.to_vec();
@@ -68,7 +69,7 @@ pub fn plan(words: &[String]) -> Result<Plan, Failure> {
     Ok(Plan { pools, interval, reports })
 }
 
-/// Prints reports; the last one is left to the caller.
+/// Prints reports, and returns the last one.
 pub async fn iostat(
     access: &PoolAccess,
     words: &[String],
@@ -87,17 +88,16 @@ pub async fn iostat(
     let idle: Vec<String> =
         names.iter().filter(|name| access.server_of(name).is_none()).cloned().collect();
     if let Some(idle) = idle.first().filter(|_| interval.is_some()) {
-        return Err(Failure::new(format!(
-            "'{idle}' is not being served, so nothing happens that could be watched; start \
-             'forebay serve {idle}', or leave the interval out"
-        )));
+        let message = format!("'{idle}' is not being served: there is no traffic to watch");
+        return Err(Failure::new(ErrorCode::PoolNotServed, message)
+            .with_hint(format!("start 'forebay serve {idle}', or leave the interval out")));
     }
     let mut handles: Vec<PoolHandle> = Vec::new();
     for name in &names {
         handles.push(access.open(name).await?);
     }
     for name in &idle {
-        report_line(&format!("'{name}' is not being served: nobody reads or writes it"));
+        log::notice(&format!("'{name}' is not being served: no client reads or writes it"));
     }
     let outcome = repeat(&handles, interval, reports, options, &idle).await;
     let mut closed = Ok(());
@@ -127,9 +127,9 @@ async fn repeat(
             forebay_rt::sleep_until(next).await;
         }
         let now = samples(handles).await?;
-        // What this command did to open a pool is not what anybody asks for.
+        // The traffic of an idle pool is what this command did to open it: it is left out.
         before.extend(idle.iter().filter_map(|name| Some((name.clone(), now.get(name)?.clone()))));
-        let text = report(&before, &now, options, done);
+        let text = report_text(&before, &now, options, done);
         before = now;
         done += 1;
         if reports == Some(done) {
@@ -148,14 +148,14 @@ async fn samples(handles: &[PoolHandle]) -> Result<BTreeMap<String, Sample>, Fai
     Ok(out)
 }
 
-fn report(
+fn report_text(
     before: &BTreeMap<String, Sample>,
     now: &BTreeMap<String, Sample>,
     options: Options,
     reports_before: u64,
 ) -> String {
-    /// Reports of one line each under one header, as zpool has it: a screen of them.
-    const HEADER_EVERY: u64 = 22;
+    /// Reports of one line under one header: a screen of them, as in zpool.
+    const REPORTS_PER_HEADER: u64 = 22;
     let mut rows = Vec::new();
     for (name, sample) in now {
         rows.extend(render::iostat_rows(before.get(name), sample, options.verbose));
@@ -167,7 +167,7 @@ fn report(
     let mut text = String::new();
     let several = rows.len() > 1;
     let due = reports_before == 0
-        || (!options.header_once && (several || reports_before.is_multiple_of(HEADER_EVERY)));
+        || (!options.header_once && (several || reports_before.is_multiple_of(REPORTS_PER_HEADER)));
     if due && !listing.scripted {
         text.push_str(&render::iostat_header(&rows));
     }

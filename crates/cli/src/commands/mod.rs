@@ -1,5 +1,8 @@
-//! What each verb does. A command gives back the text for standard output, so that a pool that
-//! was opened for it is closed before anything can go wrong with printing.
+//! Commands: one file for each group of verbs.
+//!
+//! What enters: parsed arguments, and access to pools. What leaves: an [`Outcome`] with the text
+//! for standard output. What always holds: a pool that was opened for a command is closed before
+//! its text is printed. Who calls: `crate::run`.
 
 mod bench;
 mod import;

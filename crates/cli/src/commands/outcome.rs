@@ -1,21 +1,21 @@
-//! What a command leaves when it ends.
+//! Outcome of a command: its text, and whether every pool could be asked.
 
-/// What a command leaves: text for standard output, and whether all went well.
+/// What a command leaves for the process to print and to exit with.
 pub struct Outcome {
     /// For standard output.
     pub text: String,
-    /// Whether every pool could be asked.
+    /// Whether every pool could be asked; if not, the exit code is 1.
     pub complete: bool,
 }
 
 impl Outcome {
-    /// Text, and nothing went wrong.
+    /// A text, and every pool was asked.
     #[must_use]
     pub fn text(text: String) -> Self {
         Self { text, complete: true }
     }
 
-    /// Nothing to say.
+    /// No text, and every pool was asked.
     #[must_use]
     pub fn done() -> Self {
         Self::text(String::new())

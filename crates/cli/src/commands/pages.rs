@@ -1,4 +1,5 @@
-//! Man pages and completions, made from the command table.
+//! `forebay man` and `forebay completions`: manual pages and completion scripts, made from the
+//! command table.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -8,7 +9,7 @@ use clap::{Command, CommandFactory};
 
 use super::outcome::Outcome;
 use crate::args::Cli;
-use crate::failure::Failure;
+use crate::failure::{ErrorCode, Failure};
 
 /// `forebay completions`.
 #[must_use]
@@ -27,12 +28,64 @@ pub fn man(dir: Option<&Path>) -> Result<Outcome, Failure> {
     };
     let shown = dir.display();
     if dir.exists() && !dir.is_dir() {
-        return Err(Failure::new(format!("{shown} is no folder; name one, or one to be made")));
+        return Err(Failure::new(ErrorCode::Io, format!("{shown} is not a folder"))
+            .with_hint("name a folder, or one that is to be made"));
     }
-    std::fs::create_dir_all(dir).map_err(|e| Failure::new(format!("{shown}: {e}")))?;
+    std::fs::create_dir_all(dir).map_err(|e| Failure::io(dir.display(), &e))?;
     let written = write_pages(&command, dir)?;
     Ok(Outcome::text(format!("{written} pages in {shown}\n")))
 }
+
+const EXIT_STATUS: &str = "\
+.SH \"EXIT STATUS\"
+.TP
+.B 0
+The command did what it was asked.
+.TP
+.B 1
+It could not be done, or not for every pool. Standard error says why in one line; with
+.BR \\-\\-json ,
+standard output has the same with a code for programs.
+.TP
+.B 2
+The command line is wrong. Nothing was done.
+";
+
+const ENVIRONMENT: &str = "\
+.SH ENVIRONMENT
+.TP
+.B FOREBAY_STATE_DIR
+The state folder.
+.TP
+.B XDG_STATE_HOME
+The state folder of a user is
+.I forebay
+below it, unless FOREBAY_STATE_DIR is set.
+.TP
+.B JOURNAL_STREAM
+Set by systemd: the messages of a server then have the prefixes of
+.BR sd\\-daemon (3)
+and no time of their own.
+";
+
+const FILES: &str = "\
+.SH FILES
+.TP
+.I /var/lib/forebay
+The state folder of root.
+.TP
+.I ~/.local/state/forebay
+The state folder of any other user.
+.TP
+.I pools.json
+In the state folder: the list of known pools.
+.TP
+.I nbd.sock
+In the state folder: the NBD socket of a server without \\-\\-listen.
+.TP
+.I control\\-PID.sock
+In the state folder: the socket by which commands reach the server PID.
+";
 
 fn page(command: &Command) -> Result<Vec<u8>, Failure> {
     let mut text = Vec::new();
@@ -40,18 +93,18 @@ fn page(command: &Command) -> Result<Vec<u8>, Failure> {
         .source(concat!("forebay ", env!("CARGO_PKG_VERSION")))
         .manual("Forebay")
         .render(&mut text)
-        .map_err(|e| Failure::new(format!("the page cannot be made: {e}")))?;
+        .map_err(|e| Failure::io("the page cannot be made", &e))?;
     let mut page = String::new();
     let mut section = String::new();
     for line in String::from_utf8_lossy(&text).lines() {
         if let Some(head) = line.strip_prefix(".TH ") {
-            // The generator leaves the date out without a trace; what follows would be taken for it.
+            // The generator leaves the date out: the next field would be taken for it.
             page.push_str(&format!(".TH {}\n", head.replacen(" 1  ", " 1 \"\" ", 1)));
             continue;
         }
         if let Some(title) = line.strip_prefix(".SH ") {
             section = title.to_owned();
-            // What stands after the options are examples, and here and there a word on them.
+            // After the options come examples, and here and there a word on them.
             let title = if section == "EXTRA" { "EXAMPLES" } else { title };
             page.push_str(&format!(".SH {title}\n"));
             if section == "SYNOPSIS" {
@@ -59,16 +112,22 @@ fn page(command: &Command) -> Result<Vec<u8>, Failure> {
             }
             continue;
         }
-        // The generator leaves the values of options out.
+        // The synopsis of the generator lacks the values of options.
         let heading = section == "EXTRA" && matches!(line, "Example:" | "Examples:");
         if section != "SYNOPSIS" && !heading {
             page.push_str(line);
             page.push('\n');
         }
     }
-    if let Some(parent) = parent_page(command) {
-        page.push_str(&format!(".SH \"SEE ALSO\"\n.BR {parent} (1)\n"));
+    page.push_str(EXIT_STATUS);
+    page.push_str(ENVIRONMENT);
+    page.push_str(FILES);
+    page.push_str(".SH \"SEE ALSO\"\n");
+    match parent_page(command) {
+        Some(parent) => page.push_str(&format!(".BR {parent} (1),\n")),
+        None => page.push_str(".BR forebay\\-pool (1),\n.BR forebay\\-volume (1),\n"),
     }
+    page.push_str(".BR forebay\\-properties (7)\n");
     Ok(page.into_bytes())
 }
 
@@ -86,14 +145,18 @@ fn parent_page(command: &Command) -> Option<String> {
     name.rsplit_once('-').map(|(parent, _)| parent.replace('-', "\\-"))
 }
 
+fn write_page(path: &Path, text: &[u8]) -> Result<(), Failure> {
+    let failed = |e: std::io::Error| Failure::io(path.display(), &e);
+    let mut file =
+        OpenOptions::new().create(true).write(true).truncate(true).open(path).map_err(failed)?;
+    file.write_all(text).map_err(failed)
+}
+
 fn write_pages(command: &Command, dir: &Path) -> Result<usize, Failure> {
     // After `build`, a command's display name is its path: forebay-pool-create.
     let name = command.get_display_name().unwrap_or(command.get_name()).to_owned();
     let path = dir.join(format!("{name}.1"));
-    let failed = |e: std::io::Error| Failure::new(format!("{}: {e}", path.display()));
-    let mut file =
-        OpenOptions::new().create(true).write(true).truncate(true).open(&path).map_err(failed)?;
-    file.write_all(&page(command)?).map_err(failed)?;
+    write_page(&path, &page(command)?)?;
     let mut written = 1;
     for sub in command.get_subcommands() {
         written += write_pages(sub, dir)?;

@@ -1,207 +1,64 @@
-//! `forebay pool …`
+//! `forebay pool …`: one function for each verb.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use forebay_pool::Pool;
+use forebay_pool::spec::ImportOptions;
+
 use super::outcome::Outcome;
-use super::requests::{ask_all, from_each, good, names_of, property_map, reply_as};
+use super::requests::{ask_all, from_each, good, names_of, property_map, reply_as, report_pool};
 use super::{import, iostat, scan, status};
-use crate::args::{PoolCommand, ScanVerb};
+use crate::args::{Listing, NameList, PoolCommand, Report, ScanVerb};
 use crate::control::{Action, Reply};
 use crate::devices::{FileOpener, resolve_member, resolve_new, resolve_spec};
-use crate::failure::{Failure, report};
+use crate::failure::{ErrorCode, Failure};
+use crate::log;
 use crate::pool_access::PoolAccess;
 use crate::render;
 use crate::vdevs::parse_vdevs;
 
-/// Does it.
+/// Runs the command.
 pub async fn pool(command: PoolCommand, access: &PoolAccess) -> Result<Outcome, Failure> {
     match command {
         PoolCommand::Create { force, dry_run, options, pool, vdevs } => {
-            let mut spec = parse_vdevs(&vdevs)?;
-            if spec.groups.is_empty() {
-                return Err(Failure::usage("a pool needs a data device, before 'log'"));
-            }
-            spec.properties = property_map(options)?;
-            spec.force = force;
-            if access.names(&[])?.contains(&pool) {
-                return Err(Failure::new(format!(
-                    "a pool named '{pool}' exists already; choose another name, or destroy it \
-                     first (forebay pool destroy {pool})"
-                )));
-            }
-            resolve_spec(&mut spec)?;
-            if dry_run {
-                forebay_pool::Pool::check_new(Rc::new(FileOpener), &pool, &spec).await?;
-                return Ok(Outcome::text(render::layout(&pool, &spec)));
-            }
-            let handle = access.for_new_pool(&pool);
-            let outcome = handle.ask(Action::Create { spec }).await;
-            handle.close_after(outcome).await?;
-            Ok(Outcome::done())
+            create(access, &pool, &vdevs, options, Creation { force, dry_run }).await
         }
         PoolCommand::List { listing, verbose, fields, pools } => {
-            let each = from_each(access, &pools, async |handle| {
-                if verbose {
-                    let sample = reply_as!(handle.ask(Action::Sample).await, Reply::Sample)?;
-                    let (summary, status) = (sample.summary, sample.status);
-                    let vdevs = Some(render::Vdevs::new(&status.groups, &status.logs));
-                    return Ok(render::Listed { summary, vdevs });
-                }
-                let summary = reply_as!(handle.ask(Action::Summary).await, Reply::Summary)?;
-                Ok(render::Listed { summary, vdevs: None })
-            })
-            .await?;
-            let mut rows = Vec::new();
-            let mut complete = true;
-            for (name, outcome) in each {
-                let listed = match outcome {
-                    Ok(listed) => Some(listed),
-                    Err(failure) => {
-                        complete = false;
-                        report(&format!("{name}: {}", failure.message));
-                        None
-                    }
-                };
-                rows.push((name, listed));
-            }
-            let text = render::pool_list(&rows, names_of(&fields), listing)?;
-            Ok(Outcome { text, complete })
+            list(access, &pools, &fields, listing, verbose).await
         }
         PoolCommand::Status { report, unhealthy, verbose, pools } => {
             status::status(access, &pools, status::Options { report, unhealthy, verbose }).await
         }
-        PoolCommand::Stats { report, pool } => {
-            let stats = reply_as!(access.ask(&pool, Action::Stats).await, Reply::Stats)?;
-            Ok(Outcome::text(if report.json {
-                render::stats_json(&stats)
-            } else {
-                render::stats_text(&stats, report.exact)
-            }))
-        }
+        PoolCommand::Stats { report, pools } => stats(access, &pools, report).await,
         PoolCommand::Iostat { listing, verbose, skip_first, header_once, words } => {
             let options = iostat::Options { listing, verbose, skip_first, header_once };
             iostat::iostat(access, &words, options).await
         }
         PoolCommand::Import { dirs, all, force, accept_log_loss, rewind, keep, json, pool } => {
-            let options = forebay_pool::spec::ImportOptions {
+            let options = ImportOptions {
                 force,
                 accept_log_loss,
                 rewind_groups: u64::from(rewind),
                 keep: keep.as_deref().map(resolve_member).transpose()?,
                 ..Default::default()
             };
-            import::import(access, &dirs, pool.as_deref(), all, json, options).await
+            import::import(access, import::Wanted::new(pool, all, json), &dirs, options).await
         }
-        PoolCommand::Export { force, pools } => {
-            access.names(&pools)?;
-            for pool in pools {
-                export(access, &pool, force).await?;
-            }
-            Ok(Outcome::done())
-        }
+        PoolCommand::Export { force, pools } => export_all(access, &pools, force).await,
         PoolCommand::Destroy { force, pool } => {
             access.ask(&pool, Action::Destroy { force }).await?;
             Ok(Outcome::done())
         }
         PoolCommand::Get { listing, fields, properties, pools } => {
-            let each = from_each(access, &pools, async |handle| {
-                let summary = reply_as!(handle.ask(Action::Summary).await, Reply::Summary)?;
-                let all = reply_as!(handle.ask(Action::Properties).await, Reply::Properties)?;
-                Ok((summary, all))
-            })
-            .await?;
-            let (pools, complete) = good(each);
-            if pools.is_empty() && !complete {
-                return Ok(Outcome { text: String::new(), complete });
-            }
-            let text = render::pool_get(&pools, &properties.0, names_of(&fields), listing)?;
-            Ok(Outcome { text, complete })
+            get(access, &pools, &properties, &fields, listing).await
         }
         PoolCommand::Set { property: (property, value), pool } => {
-            if render::is_computed_of_pool(&property) {
-                access.names(std::slice::from_ref(&pool))?;
-                return Err(Failure::new(format!("'{property}' is read-only")));
-            }
-            ask_all(access, &pool, [Action::Set { property, value }]).await?;
-            Ok(Outcome::done())
+            set(access, &pool, property, value).await
         }
-        PoolCommand::History { json, pools } => {
-            let each = from_each(access, &pools, async |handle| {
-                reply_as!(handle.ask(Action::History).await, Reply::History)
-            })
-            .await?;
-            let names: Vec<String> = each.iter().map(|(name, _)| name.clone()).collect();
-            let mut histories = BTreeMap::new();
-            let mut complete = true;
-            for (name, outcome) in names.into_iter().zip(each) {
-                let (mut lines, fine) = good(vec![outcome]);
-                complete &= fine;
-                if let Some(lines) = lines.pop() {
-                    histories.insert(name, lines);
-                }
-            }
-            let text = if json {
-                render::history_json(&histories)
-            } else if histories.is_empty() && complete {
-                "no pools available\n".to_owned()
-            } else {
-                let each = histories.iter().map(|(name, lines)| render::history_text(name, lines));
-                each.collect::<Vec<_>>().join("\n")
-            };
-            Ok(Outcome { text, complete })
-        }
-        PoolCommand::Add { force, pool, vdevs } => {
-            let mut spec = parse_vdevs(&vdevs)?;
-            spec.force = force;
-            resolve_spec(&mut spec)?;
-            ask_all(access, &pool, [Action::Add { spec }]).await?;
-            Ok(Outcome::done())
-        }
-        PoolCommand::Remove { pool, devices } => {
-            let devices = members(&devices)?;
-            let actions = devices.into_iter().map(|device| Action::Remove { device });
-            ask_all(access, &pool, actions).await?;
-            Ok(Outcome::done())
-        }
-        PoolCommand::Attach { force, wait, pool, device, new_device } => {
-            let device = resolve_member(&device)?;
-            let new_device = resolve_new(&new_device)?;
-            let action = Action::Attach { device, new_device, force };
-            scan::act_and_wait(access, &pool, [action], wait).await
-        }
-        PoolCommand::Detach { pool, device } => {
-            let device = resolve_member(&device)?;
-            ask_all(access, &pool, [Action::Detach { device }]).await?;
-            Ok(Outcome::done())
-        }
-        PoolCommand::Replace { force, wait, pool, device, new_device } => {
-            let device = resolve_member(&device)?;
-            let new_device = new_device.as_deref().map(resolve_new).transpose()?;
-            let action = Action::Replace { device, new_device, force };
-            scan::act_and_wait(access, &pool, [action], wait).await
-        }
-        PoolCommand::Offline { pool, devices } => {
-            let devices = members(&devices)?;
-            let actions = devices.into_iter().map(|device| Action::Offline { device });
-            ask_all(access, &pool, actions).await?;
-            Ok(Outcome::done())
-        }
-        PoolCommand::Online { wait, pool, devices } => {
-            let devices = members(&devices)?;
-            let actions = devices.into_iter().map(|device| Action::Online { device });
-            scan::act_and_wait(access, &pool, actions, wait).await
-        }
-        PoolCommand::Clear { pool, devices } => {
-            let mut devices: Vec<Option<String>> =
-                members(&devices)?.into_iter().map(Some).collect();
-            if devices.is_empty() {
-                devices.push(None);
-            }
-            let actions = devices.into_iter().map(|device| Action::Clear { device });
-            ask_all(access, &pool, actions).await?;
-            Ok(Outcome::done())
-        }
+        PoolCommand::History { json, pools } => history(access, &pools, json).await,
+        PoolCommand::Sync { pools } => sync(access, &pools).await,
+        PoolCommand::Labelclear { force, devices } => clear_labels(&devices, force).await,
         PoolCommand::Scrub { pause, stop, wait, pools } => {
             let verb = match (pause, stop) {
                 (true, _) => ScanVerb::Pause,
@@ -221,29 +78,233 @@ pub async fn pool(command: PoolCommand, access: &PoolAccess) -> Result<Outcome, 
         PoolCommand::Wait { activities, pool } => {
             scan::wait(access, &pool, names_of(&activities)).await
         }
-        PoolCommand::Sync { pools } => {
-            for pool in access.names(&pools)? {
-                // Nobody writes to a pool that nobody serves.
-                if access.server_of(&pool).is_some() {
-                    ask_all(access, &pool, [Action::Sync]).await?;
-                }
-            }
-            Ok(Outcome::done())
-        }
-        PoolCommand::Labelclear { force, devices } => {
-            let devices: Vec<String> =
-                devices.iter().map(|device| resolve_new(device)).collect::<Result<_, _>>()?;
-            for device in devices {
-                forebay_pool::Pool::clear_label(Rc::new(FileOpener), &device, force).await?;
-            }
-            Ok(Outcome::done())
-        }
+        change => change_devices(access, change).await,
     }
 }
 
-/// `pool export`. With force, a pool that cannot be opened any more is taken off the list of known
-/// pools: nothing is done to its devices, wherever they are.
-async fn export(access: &PoolAccess, pool: &str, force: bool) -> Result<(), Failure> {
+/// The verbs that change the devices of a pool.
+async fn change_devices(access: &PoolAccess, command: PoolCommand) -> Result<Outcome, Failure> {
+    match command {
+        PoolCommand::Add { force, pool, vdevs } => {
+            let mut spec = parse_vdevs(&vdevs)?;
+            spec.force = force;
+            resolve_spec(&mut spec)?;
+            ask_all(access, &pool, [Action::Add { spec }]).await
+        }
+        PoolCommand::Remove { pool, devices } => {
+            let devices = members(&devices)?.into_iter();
+            ask_all(access, &pool, devices.map(|device| Action::Remove { device })).await
+        }
+        PoolCommand::Attach { force, wait, pool, device, new_device } => {
+            let device = resolve_member(&device)?;
+            let new_device = resolve_new(&new_device)?;
+            let action = Action::Attach { device, new_device, force };
+            scan::act_and_wait(access, &pool, [action], wait).await
+        }
+        PoolCommand::Detach { pool, device } => {
+            let device = resolve_member(&device)?;
+            ask_all(access, &pool, [Action::Detach { device }]).await
+        }
+        PoolCommand::Replace { force, wait, pool, device, new_device } => {
+            let device = resolve_member(&device)?;
+            let new_device = new_device.as_deref().map(resolve_new).transpose()?;
+            let action = Action::Replace { device, new_device, force };
+            scan::act_and_wait(access, &pool, [action], wait).await
+        }
+        PoolCommand::Offline { pool, devices } => {
+            let devices = members(&devices)?.into_iter();
+            ask_all(access, &pool, devices.map(|device| Action::Offline { device })).await
+        }
+        PoolCommand::Online { wait, pool, devices } => {
+            let devices = members(&devices)?.into_iter();
+            let actions = devices.map(|device| Action::Online { device });
+            scan::act_and_wait(access, &pool, actions, wait).await
+        }
+        PoolCommand::Clear { pool, devices } => {
+            let mut devices: Vec<Option<String>> =
+                members(&devices)?.into_iter().map(Some).collect();
+            if devices.is_empty() {
+                devices.push(None);
+            }
+            let actions = devices.into_iter().map(|device| Action::Clear { device });
+            ask_all(access, &pool, actions).await
+        }
+        other => unreachable!("{other:?} changes no devices"),
+    }
+}
+
+/// Switches of `pool create`.
+struct Creation {
+    force: bool,
+    dry_run: bool,
+}
+
+async fn create(
+    access: &PoolAccess,
+    pool: &str,
+    vdevs: &[String],
+    options: Vec<(String, String)>,
+    Creation { force, dry_run }: Creation,
+) -> Result<Outcome, Failure> {
+    let mut spec = parse_vdevs(vdevs)?;
+    if spec.groups.is_empty() {
+        return Err(Failure::usage("a pool needs a data device, before 'log'"));
+    }
+    spec.properties = property_map(options)?;
+    spec.force = force;
+    if access.names(&[])?.iter().any(|name| name == pool) {
+        let message = format!("a pool named '{pool}' exists already");
+        return Err(Failure::new(ErrorCode::PoolExists, message).with_hint(format!(
+            "choose another name, or destroy it first (forebay pool destroy {pool})"
+        )));
+    }
+    resolve_spec(&mut spec)?;
+    if dry_run {
+        Pool::check_new(Rc::new(FileOpener), pool, &spec).await?;
+        return Ok(Outcome::text(render::layout(pool, &spec)));
+    }
+    let handle = access.for_new_pool(pool);
+    let outcome = handle.ask(Action::Create { spec }).await;
+    handle.close_after(outcome).await?;
+    Ok(Outcome::done())
+}
+
+async fn list(
+    access: &PoolAccess,
+    pools: &[String],
+    fields: &Option<NameList>,
+    listing: Listing,
+    verbose: bool,
+) -> Result<Outcome, Failure> {
+    let each = from_each(access, pools, async |handle| {
+        let server_pid = handle.server_pid();
+        if verbose {
+            let sample = reply_as!(handle.ask(Action::Sample).await, Reply::Sample)?;
+            let (summary, status) = (sample.summary, sample.status);
+            let vdevs = Some(render::Vdevs::new(&status.groups, &status.logs));
+            return Ok(render::Listed { summary, server_pid, vdevs });
+        }
+        let summary = reply_as!(handle.ask(Action::Summary).await, Reply::Summary)?;
+        Ok(render::Listed { summary, server_pid, vdevs: None })
+    })
+    .await?;
+    let complete = each.iter().all(|(_, outcome)| outcome.is_ok());
+    for (name, outcome) in &each {
+        if let Err(failure) = outcome {
+            report_pool(name, failure);
+        }
+    }
+    let text = render::pool_list(&each, names_of(fields), listing)?;
+    Ok(Outcome { text, complete })
+}
+
+async fn stats(access: &PoolAccess, pools: &[String], report: Report) -> Result<Outcome, Failure> {
+    let each = from_each(access, pools, async |handle| {
+        reply_as!(handle.ask(Action::Stats).await, Reply::Stats)
+    })
+    .await?;
+    let (stats, complete) = good(each);
+    let text = if report.json {
+        render::stats_json(&stats)
+    } else if stats.is_empty() && complete {
+        "no pools available\n".to_owned()
+    } else {
+        let each = stats.iter().map(|stats| render::stats_text(stats, report.exact));
+        each.collect::<Vec<_>>().join("\n")
+    };
+    Ok(Outcome { text, complete })
+}
+
+async fn get(
+    access: &PoolAccess,
+    pools: &[String],
+    properties: &NameList,
+    fields: &Option<NameList>,
+    listing: Listing,
+) -> Result<Outcome, Failure> {
+    let each = from_each(access, pools, async |handle| {
+        let summary = reply_as!(handle.ask(Action::Summary).await, Reply::Summary)?;
+        let all = reply_as!(handle.ask(Action::Properties).await, Reply::Properties)?;
+        Ok((summary, all))
+    })
+    .await?;
+    let (pools, complete) = good(each);
+    if pools.is_empty() && !complete {
+        return Ok(Outcome { text: String::new(), complete });
+    }
+    let text = render::pool_get(&pools, &properties.0, names_of(fields), listing)?;
+    Ok(Outcome { text, complete })
+}
+
+async fn set(
+    access: &PoolAccess,
+    pool: &str,
+    property: String,
+    value: String,
+) -> Result<Outcome, Failure> {
+    if render::is_computed_of_pool(&property) {
+        access.names(&[pool.to_owned()])?;
+        let message = format!("'{property}' is read-only");
+        return Err(Failure::new(ErrorCode::PropertyReadOnly, message));
+    }
+    ask_all(access, pool, [Action::Set { property, value }]).await
+}
+
+async fn history(access: &PoolAccess, pools: &[String], json: bool) -> Result<Outcome, Failure> {
+    let each = from_each(access, pools, async |handle| {
+        reply_as!(handle.ask(Action::History).await, Reply::History)
+    })
+    .await?;
+    let each: Vec<_> =
+        each.into_iter().map(|(name, lines)| (name.clone(), lines.map(|l| (name, l)))).collect();
+    let (histories, complete) = good(each);
+    let histories: BTreeMap<String, Vec<String>> = histories.into_iter().collect();
+    let text = if json {
+        render::history_json(&histories)
+    } else if histories.is_empty() && complete {
+        "no pools available\n".to_owned()
+    } else {
+        let each = histories.iter().map(|(name, lines)| render::history_text(name, lines));
+        each.collect::<Vec<_>>().join("\n")
+    };
+    Ok(Outcome { text, complete })
+}
+
+async fn sync(access: &PoolAccess, pools: &[String]) -> Result<Outcome, Failure> {
+    for pool in access.names(pools)? {
+        // A pool without a server has nothing to write: it was closed with everything on its devices.
+        if access.server_of(&pool).is_some() {
+            ask_all(access, &pool, [Action::Sync]).await?;
+        }
+    }
+    Ok(Outcome::done())
+}
+
+async fn clear_labels(devices: &[String], force: bool) -> Result<Outcome, Failure> {
+    let devices: Vec<String> =
+        devices.iter().map(|device| resolve_new(device)).collect::<Result<_, _>>()?;
+    for device in devices {
+        Pool::clear_label(Rc::new(FileOpener), &device, force).await?;
+    }
+    Ok(Outcome::done())
+}
+
+async fn export_all(
+    access: &PoolAccess,
+    pools: &[String],
+    force: bool,
+) -> Result<Outcome, Failure> {
+    access.names(pools)?;
+    let mut text = String::new();
+    for pool in pools {
+        text.push_str(&export(access, pool, force).await?);
+    }
+    Ok(Outcome::text(text))
+}
+
+/// `pool export` of one pool; what it did, in words. With force, a pool that cannot be opened is
+/// removed from the list of known pools, and its devices are not touched.
+async fn export(access: &PoolAccess, pool: &str, force: bool) -> Result<String, Failure> {
     let handle = match access.open(pool).await {
         Err(failure) if force && access.server_of(pool).is_none() => {
             let known = access.state().known_pools()?;
@@ -251,16 +312,22 @@ async fn export(access: &PoolAccess, pool: &str, force: bool) -> Result<(), Fail
                 return Err(failure);
             };
             access.state().forget(known.guid)?;
-            report(&format!(
+            log::notice(&format!(
                 "'{pool}' is no longer known here; it was not opened: {}",
-                failure.message
+                failure.line()
             ));
-            return Ok(());
+            return Ok(String::new());
         }
         other => other?,
     };
+    let served = handle.server_pid();
     let outcome = handle.ask(Action::Export { force }).await.map(|_| ());
-    handle.close_after(outcome).await
+    handle.close_after(outcome).await?;
+    let left = served.map_or(String::new(), |pid| format!(", and process {pid} serves it no more"));
+    Ok(format!(
+        "exported '{pool}': it is no longer known here{left}; 'forebay pool import -d DIR {pool}' \
+         brings it back, here or on another machine\n"
+    ))
 }
 
 fn members(words: &[String]) -> Result<Vec<String>, Failure> {

@@ -2,14 +2,17 @@
 
 use std::collections::BTreeMap;
 
+use super::outcome::Outcome;
 use crate::args::NameList;
 use crate::control::{Action, Reply};
-use crate::failure::{Failure, report};
+use crate::failure::{ErrorCode, Failure};
+use crate::log;
 use crate::pool_access::{PoolAccess, PoolHandle};
 
-/// A reply of another kind than was asked for: client and server are not of one make.
+/// The failure of a reply of another kind than the request's: server and command differ.
 pub fn unexpected(reply: &Reply) -> Failure {
-    Failure::new(format!("the server answered something else ({reply:?}); restart it"))
+    Failure::new(ErrorCode::Protocol, format!("the server sent another kind of reply ({reply:?})"))
+        .with_hint("restart it with the same forebay")
 }
 
 /// Takes one kind of reply out of [`Reply`].
@@ -23,8 +26,8 @@ macro_rules! reply_as {
 }
 pub(crate) use reply_as;
 
-/// Collects `of` from each of the pools `wanted` (all when none is named). A pool that was named
-/// and cannot be opened is a failure; else it is reported, and given as an error to `missing`.
+/// Collects `of` from each of the pools `wanted`, or from all when none is named. A named pool that
+/// cannot be opened is a failure of the whole; the failure of another one is in its place.
 pub async fn from_each<T>(
     access: &PoolAccess,
     wanted: &[String],
@@ -47,23 +50,28 @@ pub async fn from_each<T>(
     Ok(out)
 }
 
-/// The good ones; the others are reported, and make the exit code 1.
+/// The values of the pools that could be asked, and whether these are all. Failures are reported.
 pub fn good<T>(each: Vec<(String, Result<T, Failure>)>) -> (Vec<T>, bool) {
-    let mut all_good = true;
+    let mut complete = true;
     let mut out = Vec::new();
     for (name, outcome) in each {
         match outcome {
             Ok(value) => out.push(value),
             Err(failure) => {
-                all_good = false;
-                report(&format!("{name}: {}", failure.message));
+                complete = false;
+                report_pool(&name, &failure);
             }
         }
     }
-    (out, all_good)
+    (out, complete)
 }
 
-/// Properties by name; one that is given twice is an error.
+/// Reports that the pool `name` could not be asked.
+pub fn report_pool(name: &str, failure: &Failure) {
+    log::error(&format!("{name}: {}", failure.line()));
+}
+
+/// Properties by name. A property that is given twice is wrong usage.
 pub fn property_map(pairs: Vec<(String, String)>) -> Result<BTreeMap<String, String>, Failure> {
     let mut map = BTreeMap::new();
     for (name, value) in pairs {
@@ -75,17 +83,17 @@ pub fn property_map(pairs: Vec<(String, String)>) -> Result<BTreeMap<String, Str
     Ok(map)
 }
 
-/// The names of a list that may be left out.
+/// The names of an optional list.
 pub fn names_of(list: &Option<NameList>) -> &[String] {
     list.as_ref().map_or(&[], |list| &list.0)
 }
 
-/// Asks the same of one pool for each of `actions`.
+/// Sends `actions` to one pool, one after the other, up to the first failure.
 pub async fn ask_all(
     access: &PoolAccess,
     pool: &str,
     actions: impl IntoIterator<Item = Action>,
-) -> Result<(), Failure> {
+) -> Result<Outcome, Failure> {
     let handle = access.open(pool).await?;
     let mut outcome = Ok(());
     for action in actions {
@@ -97,5 +105,5 @@ pub async fn ask_all(
             break;
         }
     }
-    handle.close_after(outcome).await
+    handle.close_after(outcome).await.map(|()| Outcome::done())
 }

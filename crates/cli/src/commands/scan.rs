@@ -1,4 +1,4 @@
-//! Scrubs and resilvers: starting them, and waiting for their end.
+//! Scrubs and resilvers: start, control and wait.
 
 use forebay_pool::status::ScanStatus;
 use forebay_units::{Nanos, format_bytes};
@@ -6,16 +6,18 @@ use forebay_units::{Nanos, format_bytes};
 use super::outcome::Outcome;
 use super::requests::reply_as;
 use crate::args::ScanVerb;
+use crate::clock::duration;
 use crate::control::{Action, Reply};
-use crate::failure::{Failure, report};
+use crate::failure::{ErrorCode, Failure};
+use crate::log;
 use crate::pool_access::{PoolAccess, PoolHandle};
-use crate::render::{duration, scan_text};
+use crate::render::scan_text;
 use crate::terminal::Screen;
 
-/// Between two looks at a running scan.
-const LOOK_EVERY: Nanos = Nanos::from_millis(250);
+/// Between two requests for the state of a running scan.
+const POLL_INTERVAL: Nanos = Nanos::from_millis(250);
 
-/// `pool scrub`. On a pool that nobody serves, the scrub runs here, to its end.
+/// `pool scrub`. On a pool without a server, the scrub runs in this process, to its end.
 pub async fn scrub(
     access: &PoolAccess,
     pools: &[String],
@@ -31,7 +33,7 @@ pub async fn scrub(
             let mut said = String::new();
             if verb == ScanVerb::Start && (wait || handle.is_local()) {
                 if handle.is_local() {
-                    report(&format!(
+                    log::notice(&format!(
                         "'{pool}' is not being served: the scrub runs in this command; Ctrl-C \
                          pauses it"
                     ));
@@ -47,7 +49,7 @@ pub async fn scrub(
     Ok(Outcome::text(text))
 }
 
-/// Does `actions`, which make devices resilver, and waits for the end when asked to.
+/// Sends `actions`, which start a resilver. Waits for its end with `wait`.
 pub async fn act_and_wait(
     access: &PoolAccess,
     pool: &str,
@@ -68,9 +70,9 @@ pub async fn act_and_wait(
             return until_over(access, &handle, pool).await.map(Outcome::text);
         }
         if handle.is_local() && scan_of(&handle).await?.is_some_and(|s| is_running(&s)) {
-            report(&format!(
-                "'{pool}' is not being served: the resilver goes on whenever it is ('forebay \
-                 pool resilver -w {pool}' runs it here)"
+            log::notice(&format!(
+                "'{pool}' is not being served: the resilver goes on when it is ('forebay pool \
+                 resilver -w {pool}' runs it here)"
             ));
         }
         Ok(Outcome::done())
@@ -79,12 +81,12 @@ pub async fn act_and_wait(
     handle.close_after(outcome).await
 }
 
-/// `pool wait`: for the scan that runs, when it is one of `kinds` (any, when none is named).
+/// `pool wait`: waits for the running scan if it is one of `kinds`, or for any when none is named.
 pub async fn wait(access: &PoolAccess, pool: &str, kinds: &[String]) -> Result<Outcome, Failure> {
     const KINDS: [&str; 2] = ["scrub", "resilver"];
     if let Some(other) = kinds.iter().find(|kind| !KINDS.contains(&kind.as_str())) {
         return Err(Failure::usage(format!(
-            "'{other}' is nothing that can be waited for; use {}",
+            "'{other}' is not an activity; use {}",
             KINDS.join(", ")
         )));
     }
@@ -92,7 +94,7 @@ pub async fn wait(access: &PoolAccess, pool: &str, kinds: &[String]) -> Result<O
     let outcome = async {
         let meant = |scan: &ScanStatus| kinds.is_empty() || kinds.contains(&scan.kind);
         if handle.is_local() {
-            // A resilver that is due begins with the pool.
+            // A resilver that is due begins when the pool is opened.
             until_begun(&handle, None).await?;
         }
         if scan_of(&handle).await?.is_some_and(|scan| is_running(&scan) && meant(&scan)) {
@@ -104,14 +106,14 @@ pub async fn wait(access: &PoolAccess, pool: &str, kinds: &[String]) -> Result<O
     handle.close_after(outcome).await
 }
 
-/// Gives the scan that was just asked for the time to begin: it does so at once, in a task of its
-/// own. Not every command makes one begin, so this ends soon in any case.
+/// Waits until a scan that was just requested has begun, in a task of its own. Not every request
+/// starts one, so the wait is short.
 async fn until_begun(handle: &PoolHandle, before: Option<&ScanStatus>) -> Result<(), Failure> {
-    const PATIENCE: Nanos = Nanos::from_millis(300);
-    const LOOK_EVERY: Nanos = Nanos::from_millis(10);
-    let deadline = forebay_rt::now() + PATIENCE;
+    const BEGIN_TIMEOUT: Nanos = Nanos::from_millis(300);
+    const POLL_INTERVAL: Nanos = Nanos::from_millis(10);
+    let deadline = forebay_rt::now() + BEGIN_TIMEOUT;
     while scan_of(handle).await?.as_ref() == before && forebay_rt::now() < deadline {
-        forebay_rt::sleep(LOOK_EVERY).await;
+        forebay_rt::sleep(POLL_INTERVAL).await;
     }
     Ok(())
 }
@@ -125,8 +127,8 @@ async fn scan_of(handle: &PoolHandle) -> Result<Option<ScanStatus>, Failure> {
     Ok(status.scan)
 }
 
-/// Waits for the end of the running scan; what it did, in words. Ctrl-C: a scrub that runs here is paused; anything else
-/// goes on where it runs, or at the next import.
+/// Waits for the end of the running scan; what it did, in words. On Ctrl-C a scrub in this process
+/// is paused; any other scan goes on in its server, or at the next import.
 async fn until_over(
     access: &PoolAccess,
     handle: &PoolHandle,
@@ -138,22 +140,15 @@ async fn until_over(
         match scan_of(handle).await? {
             Some(scan) if is_running(&scan) => {
                 screen.show(&progress(pool, &scan));
-                if stop.unless_asked(forebay_rt::sleep(LOOK_EVERY)).await.is_none() {
-                    if handle.is_local() && scan.kind == "scrub" {
-                        handle.ask(Action::Scrub { verb: ScanVerb::Pause }).await?;
-                        break Err(Failure::new(format!(
-                            "the scrub of '{pool}' is paused; 'forebay pool scrub {pool}' goes on"
-                        )));
-                    }
-                    break Err(Failure::new(format!("the {} of '{pool}' goes on", scan.kind)));
+                if stop.unless_asked(forebay_rt::sleep(POLL_INTERVAL)).await.is_none() {
+                    break Err(interrupted(handle, pool, &scan).await?);
                 }
             }
             Some(scan) if scan.errors > 0 => {
-                break Err(Failure::new(format!(
-                    "the {} of '{pool}' found {} blocks that could not be repaired; 'forebay \
-                     pool status -v {pool}' lists them",
-                    scan.kind, scan.errors
-                )));
+                let (kind, errors) = (&scan.kind, scan.errors);
+                let message = format!("the {kind} of '{pool}' found {errors} blocks beyond repair");
+                break Err(Failure::new(ErrorCode::Unrepairable, message)
+                    .with_hint(format!("'forebay pool status -v {pool}' lists them")));
             }
             Some(scan) => break Ok(scan_text(&scan)),
             None => break Ok(String::new()),
@@ -161,6 +156,26 @@ async fn until_over(
     };
     screen.clear();
     outcome
+}
+
+/// What Ctrl-C does to a running scan, as the failure that the command ends with.
+async fn interrupted(
+    handle: &PoolHandle,
+    pool: &str,
+    scan: &ScanStatus,
+) -> Result<Failure, Failure> {
+    let kind = &scan.kind;
+    if handle.is_local() && kind == "scrub" {
+        handle.ask(Action::Scrub { verb: ScanVerb::Pause }).await?;
+        let message = format!("the scrub of '{pool}' is paused");
+        return Ok(Failure::new(ErrorCode::Interrupted, message)
+            .with_hint(format!("'forebay pool scrub {pool}' goes on with it")));
+    }
+    let message = match handle.is_local() {
+        true => format!("the {kind} of '{pool}' goes on when the pool is opened again"),
+        false => format!("the {kind} of '{pool}' goes on in its server"),
+    };
+    Ok(Failure::new(ErrorCode::Interrupted, message))
 }
 
 fn progress(pool: &str, scan: &ScanStatus) -> String {

@@ -7,7 +7,8 @@ use forebay_pool::spec::{ImportOptions, Told};
 use super::outcome::Outcome;
 use crate::args::ServeArgs;
 use crate::devices::{FileOpener, search};
-use crate::failure::{Failure, report};
+use crate::failure::{ErrorCode, Failure};
+use crate::log;
 use crate::pool_access::{KNOWN_POOL_OPTIONS, PoolAccess, import_known};
 use crate::pools::PoolSet;
 use crate::serving::Serving;
@@ -28,7 +29,7 @@ pub async fn serve(args: ServeArgs, access: PoolAccess) -> Result<Outcome, Failu
     match opened {
         None => return serving.end().await.map(|()| Outcome::done()),
         Some(Err(failure)) => {
-            // What was opened before it must be closed; the first failure is the one to tell.
+            // The pools that were opened before are closed; the first failure is reported.
             let _ = serving.set.close().await;
             return Err(failure);
         }
@@ -45,7 +46,7 @@ pub async fn serve(args: ServeArgs, access: PoolAccess) -> Result<Outcome, Failu
     serving.run().await.map(|()| Outcome::done())
 }
 
-/// Says what is being served.
+/// Reports what is being served.
 pub fn ready(serving: &Serving, state: &StateDir, listeners: usize) {
     let pools: Vec<String> = serving
         .set
@@ -57,7 +58,7 @@ pub fn ready(serving: &Serving, state: &StateDir, listeners: usize) {
         })
         .collect();
     let pools = if pools.is_empty() {
-        "no pool yet (they are served as they are created or imported)".to_owned()
+        "no pool yet (pools are served when they are created or imported)".to_owned()
     } else {
         pools.join(", ")
     };
@@ -68,7 +69,7 @@ pub fn ready(serving: &Serving, state: &StateDir, listeners: usize) {
     ));
 }
 
-/// The pools to serve: named or known ones, or those found with `-d`.
+/// The pools to serve: known ones, or those found with `-d`; all, or the named ones.
 async fn choose(args: &ServeArgs, access: &PoolAccess) -> Result<Vec<KnownPool>, Failure> {
     let mut chosen = access.state().known_pools()?;
     if !args.dirs.is_empty() {
@@ -84,30 +85,31 @@ async fn choose(args: &ServeArgs, access: &PoolAccess) -> Result<Vec<KnownPool>,
     }
     if let Some(name) = args.pools.iter().find(|name| chosen.iter().all(|p| p.name != **name)) {
         return Err(match args.dirs.is_empty() {
-            true => Failure::new(format!(
-                "no pool named '{name}' is known; 'forebay pool import -d DIR {name}' or \
-                 'forebay serve -d DIR {name}' looks for it"
+            true => not_found(format!("no pool named '{name}' is known")).with_hint(format!(
+                "'forebay pool import -d DIR {name}' or 'forebay serve -d DIR {name}' looks for it"
             )),
-            false => Failure::new(format!("no pool named '{name}' was found in what -d names")),
+            false => not_found(format!("no pool named '{name}' was found in the places of -d")),
         });
     }
     chosen.retain(|p| args.pools.is_empty() || args.pools.contains(&p.name));
     for pool in &chosen {
         if let Some(pid) = access.server_of(&pool.name) {
-            return Err(Failure::new(format!(
-                "'{}' is being served already, by process {pid}; end that first",
-                pool.name
-            )));
+            let message = format!("'{}' is being served already, by process {pid}", pool.name);
+            return Err(Failure::new(ErrorCode::PoolServed, message).with_hint("end that first"));
         }
     }
     if chosen.is_empty() && !args.dirs.is_empty() {
-        return Err(Failure::new("no pool was found in what -d names"));
+        return Err(not_found("no pool was found in the places of -d".to_owned()));
     }
     Ok(chosen)
 }
 
-/// Imports all. One that was named and cannot be imported is a failure; among "every known pool"
-/// it is reported, and the others are served.
+fn not_found(message: String) -> Failure {
+    Failure::new(ErrorCode::PoolNotFound, message)
+}
+
+/// Imports all of `chosen`. A pool that cannot be imported is a failure, unless `every` known pool
+/// is to be served: then it is reported, and the others are served.
 async fn open_all(
     set: &PoolSet,
     chosen: &[KnownPool],
@@ -118,12 +120,13 @@ async fn open_all(
         let importing = import_known(set, pool, options);
         match with_waiting_line(&format!("opening '{}'", pool.name), false, importing).await {
             Ok(()) => {}
-            Err(failure) if every => report(&format!("{}: {}", pool.name, failure.message)),
+            Err(failure) if every => log::error(&format!("{}: {}", pool.name, failure.line())),
             Err(failure) => return Err(failure),
         }
     }
     if !chosen.is_empty() && set.pools().is_empty() {
-        return Err(Failure::new("none of the known pools can be served"));
+        let message = "none of the known pools can be served";
+        return Err(Failure::new(ErrorCode::PoolUnavailable, message));
     }
     Ok(())
 }

@@ -1,49 +1,55 @@
-//! `pool status`, with what can be told of pools that cannot be opened.
+//! `forebay pool status`, with what the devices say of pools that cannot be opened.
 
-use forebay_pool::status::{Health, PoolStatus};
+use std::rc::Rc;
+
+use forebay_pool::Opener;
+use forebay_pool::status::Health;
 
 use super::outcome::Outcome;
 use super::requests::reply_as;
 use crate::args::Report;
 use crate::control::{Action, Reply};
+use crate::devices::FileOpener;
 use crate::failure::Failure;
+use crate::fault_reason::explain_faults;
 use crate::pool_access::PoolAccess;
-use crate::render::{self, Closed};
+use crate::render::{self, Closed, OpenPool};
 
 /// Switches of the command.
 #[derive(Clone, Copy)]
 pub struct Options {
     /// How to print.
     pub report: Report,
-    /// Only pools that are not well.
+    /// Only pools that are not healthy.
     pub unhealthy: bool,
-    /// Also what is lost.
+    /// Also lost blocks.
     pub verbose: bool,
 }
 
-/// Shows the pools `wanted`, all when none is named. One that cannot be opened is shown with what
-/// its devices say, and makes the exit code 1.
+/// Shows the pools `wanted`, or all when none is named. A pool that cannot be opened is shown with
+/// what its devices say, and makes the exit code 1.
 pub async fn status(
     access: &PoolAccess,
     wanted: &[String],
     options: Options,
 ) -> Result<Outcome, Failure> {
     let names = access.names(wanted)?;
-    let mut open: Vec<PoolStatus> = Vec::new();
+    let mut open: Vec<OpenPool> = Vec::new();
     let mut closed: Vec<Closed> = Vec::new();
     let mut texts = Vec::new();
     for name in &names {
         match ask(access, name).await {
-            Ok(status) => {
-                let well = status.state == Health::Online && status.lost_count == 0;
-                if !(options.unhealthy && well) {
+            Ok(pool) => {
+                let status = &pool.status;
+                let is_healthy = status.state == Health::Online && status.lost_count == 0;
+                if !(options.unhealthy && is_healthy) {
                     let exact = options.report.exact;
-                    texts.push(render::status_text(&status, exact, options.verbose));
-                    open.push(status);
+                    texts.push(render::status_text(&pool, exact, options.verbose));
+                    open.push(pool);
                 }
             }
             Err(failure) => {
-                // Who has interrupted it does not want to know.
+                // After Ctrl-C nothing more is looked up.
                 access.check_not_interrupted()?;
                 let pool = look(access, name, failure).await?;
                 texts.push(render::closed_text(&pool));
@@ -63,20 +69,26 @@ pub async fn status(
     Ok(Outcome { text, complete: closed.is_empty() })
 }
 
-async fn ask(access: &PoolAccess, name: &str) -> Result<PoolStatus, Failure> {
+async fn ask(access: &PoolAccess, name: &str) -> Result<OpenPool, Failure> {
     let handle = access.open(name).await?;
     let outcome = reply_as!(handle.ask(Action::Status).await, Reply::Status);
-    handle.close_after(outcome.map(|status| *status)).await
+    let server_pid = handle.server_pid();
+    handle.close_after(outcome.map(|status| OpenPool { status: *status, server_pid })).await
 }
 
-/// What the devices of a pool say, that `failure` kept from being opened.
+/// What the devices of a pool say that could not be opened because of `failure`.
 async fn look(access: &PoolAccess, name: &str, failure: Failure) -> Result<Closed, Failure> {
     let known = access.state().known_pools()?.into_iter().find(|pool| pool.name == name);
     let Some(known) = known.filter(|_| access.server_of(name).is_none()) else {
-        // A server has it, and did not answer.
+        // Its server did not answer.
         return Err(failure);
     };
     let found = access.discover(&known.devices).await?;
     let found = found.into_iter().find(|found| found.guid == known.guid);
-    Ok(Closed::new(&known, found, failure.message))
+    let mut pool = Closed::new(&known, found, failure);
+    let opener: Rc<dyn Opener> = Rc::new(FileOpener);
+    for vdev in pool.vdevs_mut() {
+        explain_faults(&opener, known.guid, vdev).await;
+    }
+    Ok(pool)
 }

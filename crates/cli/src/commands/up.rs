@@ -1,4 +1,4 @@
-//! `forebay up`: from nothing to a served volume.
+//! `forebay up`: creates a pool of files when there is none, and serves it.
 
 use std::cell::RefCell;
 use std::fs::{File, OpenOptions};
@@ -20,44 +20,44 @@ use super::serve::ready;
 use crate::args::UpArgs;
 use crate::control::{Action, Reply};
 use crate::devices::{FileOpener, wait_until_free};
-use crate::failure::Failure;
+use crate::failure::{ErrorCode, Failure};
 use crate::pool_access::{KNOWN_POOL_OPTIONS, PoolAccess, import_known};
 use crate::pools::PoolSet;
 use crate::serving::{Serving, connect_hints};
 use crate::state::{KnownPool, StateDir};
 use crate::terminal::{Screen, with_waiting_line, written_bytes};
 
-/// Name of the pool that it makes.
+/// Name of the pool that it creates.
 const POOL: &str = "forebay";
 /// Name of the volume.
 const VOLUME: &str = "vol0";
 const DATA_FILES: usize = 4;
 const LOG_FILES: usize = 2;
 const MIB: u64 = 1 << 20;
-/// Of the volume, when nobody says another size.
+/// Size of the volume without --size.
 const VOLUME_BYTES: u64 = 8 << 30;
 const VOLUME_MIN_BYTES: u64 = 64 * MIB;
 const VOLUME_MAX_BYTES: u64 = 64 << 40;
-/// Left over on the file system after the log files, for the first data.
+/// Free space that must remain on the file system beside the log files, for the first data.
 const SPARE_BYTES: u64 = 256 * MIB;
 
-/// The files under DIR, and how large they are.
+/// The files under DIR and their sizes.
 struct Layout {
     dir: PathBuf,
     data_bytes: u64,
     log_bytes: u64,
-    /// The marker, locked, while this process makes the files.
+    /// The locked marker, while this process creates the files.
     making: RefCell<Option<File>>,
 }
 
 impl Layout {
-    /// For a volume of `size_bytes`: with one parity column of four, the data files hold one and
-    /// a half times that, so that the cleaner has room.
+    /// For a volume of `size_bytes`. With one parity column of four, the data files hold one and a
+    /// half times that: the cleaner needs the room.
     fn new(dir: &Path, size_bytes: u64) -> Result<Self, Failure> {
-        let dir = std::path::absolute(dir)
-            .map_err(|e| Failure::new(format!("{}: {e}", dir.display())))?;
+        let dir = std::path::absolute(dir).map_err(|e| Failure::io(dir.display(), &e))?;
         if dir.to_str().is_none() {
-            return Err(Failure::new(format!("{}: the path is not UTF-8", dir.display())));
+            let message = format!("{}: the path is not UTF-8", dir.display());
+            return Err(Failure::new(ErrorCode::DeviceUnusable, message));
         }
         let data_bytes = (size_bytes / 2).next_multiple_of(64 * MIB).max(1024 * MIB);
         let log_bytes = (size_bytes / 8).next_multiple_of(64 * MIB).clamp(256 * MIB, 1024 * MIB);
@@ -85,43 +85,43 @@ impl Layout {
         self.dir.join(name).to_str().expect("the folder's path was checked").to_owned()
     }
 
-    /// Puts the marker there, and takes it for this process alone: whoever has it may make and
-    /// remove the files. Fails when another process has it.
+    /// Creates the marker and locks it: the process with the lock may create and remove the files.
+    /// Fails when another process has the lock.
     fn claim(&self) -> Result<(), Failure> {
         let path = self.marker();
-        let failed = |e: std::io::Error| Failure::new(format!("{path}: {e}"));
+        let failed = |e: std::io::Error| Failure::io(&path, &e);
         let mut options = OpenOptions::new();
         let options = options.create(true).truncate(false).write(true).mode(0o600);
         let marker = options.open(&path).map_err(failed)?;
+        // SAFETY: the descriptor is open for as long as `marker` lives.
         let taken = unsafe { libc::flock(marker.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0;
-        // Another one may have finished, and removed it, since we opened it.
+        // Another process may have removed it since this one opened it.
         let id = |meta: std::fs::Metadata| (meta.dev(), meta.ino());
         let is_there = std::fs::metadata(&path).map(id).ok() == marker.metadata().map(id).ok();
         if !taken || !is_there {
-            return Err(Failure::new(format!(
-                "another process is making a pool in {}; wait until it serves, or use another --dir",
-                self.dir.display()
-            )));
+            let message = format!("another process is making a pool in {}", self.dir.display());
+            return Err(Failure::new(ErrorCode::DeviceInUse, message)
+                .with_hint("wait until it serves, or use another --dir"));
         }
         *self.making.borrow_mut() = Some(marker);
         Ok(())
     }
 
-    /// Takes the marker away: everything is made, or nothing is left.
+    /// Removes the marker: everything is created, or nothing is left.
     fn finish(&self) -> Result<(), Failure> {
         let path = self.marker();
-        std::fs::remove_file(&path).map_err(|e| Failure::new(format!("{path}: {e}")))?;
-        // Only now may others have it.
+        std::fs::remove_file(&path).map_err(|e| Failure::io(&path, &e))?;
+        // The lock goes last: until now no other process may create files.
         self.making.borrow_mut().take();
         Ok(())
     }
 
-    /// Removes what a start that did not finish has left, but for the marker.
+    /// Removes the files of an unfinished start. The marker stays.
     fn remove_files(&self) -> Result<(), Failure> {
         for path in self.all() {
             match std::fs::remove_file(&path) {
                 Err(e) if e.kind() != ErrorKind::NotFound => {
-                    return Err(Failure::new(format!("{path}: {e}")));
+                    return Err(Failure::io(&path, &e));
                 }
                 _ => {}
             }
@@ -130,23 +130,10 @@ impl Layout {
     }
 }
 
-/// Makes the pool when there is none, and serves it until a signal comes.
+/// Creates the pool when there is none, and serves it until a signal comes.
 pub async fn up(args: UpArgs, access: PoolAccess) -> Result<Outcome, Failure> {
     let size_bytes = args.size_bytes.unwrap_or(VOLUME_BYTES);
-    let in_range = (VOLUME_MIN_BYTES..=VOLUME_MAX_BYTES).contains(&size_bytes);
-    if !in_range || !size_bytes.is_multiple_of(BLOCK_BYTES) {
-        return Err(Failure::new(format!(
-            "a volume of {size_bytes} bytes cannot be made; choose a --size between 64M and 64T, \
-             a multiple of {BLOCK_BYTES}"
-        )));
-    }
-    let layout = Layout::new(&args.dir, size_bytes)?;
-    if layout.dir.exists() && !layout.dir.is_dir() {
-        return Err(Failure::new(format!(
-            "{} is no folder; name one with --dir, or one that is to be made",
-            layout.dir.display()
-        )));
-    }
+    let layout = checked_layout(&args, size_bytes)?;
     let state = access.state().clone();
     check_not_served(&access, &layout)?;
     let stop = access.stop();
@@ -164,7 +151,8 @@ pub async fn up(args: UpArgs, access: PoolAccess) -> Result<Outcome, Failure> {
         None => {
             serving.screen.clear();
             give_up(&set, &state, &layout).await?;
-            return Err(Failure::new("stopped before the pool was ready; run it again"));
+            let message = "stopped before the pool was ready";
+            return Err(Failure::new(ErrorCode::Interrupted, message).with_hint("run it again"));
         }
     }
     let listeners = match serving.listen(&args.listen, &state) {
@@ -174,7 +162,32 @@ pub async fn up(args: UpArgs, access: PoolAccess) -> Result<Outcome, Failure> {
             return Err(failure);
         }
     };
-    for pool in set.pools() {
+    announce_volumes(&serving, &args, &listeners);
+    ready(&serving, &state, listeners.len());
+    serving.run().await.map(|()| Outcome::done())
+}
+
+/// The files of a pool for a volume of `size_bytes`. Fails when they cannot be created.
+fn checked_layout(args: &UpArgs, size_bytes: u64) -> Result<Layout, Failure> {
+    let in_range = (VOLUME_MIN_BYTES..=VOLUME_MAX_BYTES).contains(&size_bytes);
+    if !in_range || !size_bytes.is_multiple_of(BLOCK_BYTES) {
+        let message = format!("a volume of {size_bytes} bytes cannot be made");
+        return Err(Failure::new(ErrorCode::VolumeSize, message).with_hint(format!(
+            "choose a --size between 64M and 64T, a multiple of {BLOCK_BYTES}"
+        )));
+    }
+    let layout = Layout::new(&args.dir, size_bytes)?;
+    if layout.dir.exists() && !layout.dir.is_dir() {
+        let message = format!("{} is not a folder", layout.dir.display());
+        return Err(Failure::new(ErrorCode::Io, message)
+            .with_hint("name a folder with --dir, or one that is to be made"));
+    }
+    Ok(layout)
+}
+
+/// Reports the commands that connect a client to each pool's first volume.
+fn announce_volumes(serving: &Serving, args: &UpArgs, listeners: &[String]) {
+    for pool in serving.set.pools() {
         let made = pool.get_volume(VOLUME);
         if let Some((asked, volume)) = args.size_bytes.zip(made)
             && asked != volume.size_bytes
@@ -189,18 +202,16 @@ pub async fn up(args: UpArgs, access: PoolAccess) -> Result<Outcome, Failure> {
         }
         if let Some(volume) = pool.volumes().first() {
             serving.screen.say("");
-            for line in connect_hints(&listeners, &volume.name, serving.demands_tls()) {
+            for line in connect_hints(listeners, &volume.name, serving.demands_tls()) {
                 serving.screen.say(&line);
             }
             serving.screen.say("");
         }
     }
-    ready(&serving, &state, listeners.len());
-    serving.run().await.map(|()| Outcome::done())
 }
 
-/// After a failure or Ctrl-C: closes what is open, and removes files only when they were being
-/// made.
+/// After a failure or Ctrl-C: closes what is open, and removes the files if this process was
+/// creating them.
 async fn give_up(set: &PoolSet, state: &StateDir, layout: &Layout) -> Result<(), Failure> {
     let guids: Vec<u64> = set.pools().iter().map(|pool| pool.status().guid).collect();
     let closed = set.close().await;
@@ -228,13 +239,11 @@ fn known_here(state: &StateDir, layout: &Layout) -> Result<Vec<KnownPool>, Failu
 fn check_not_served(access: &PoolAccess, layout: &Layout) -> Result<(), Failure> {
     for pool in known_here(access.state(), layout)? {
         if let Some(pid) = access.server_of(&pool.name) {
-            return Err(Failure::new(format!(
-                "the pool '{}' in {} is being served already, by process {pid}; 'forebay pool \
-                 status {}' shows it",
-                pool.name,
-                layout.dir.display(),
-                pool.name
-            )));
+            let (name, dir) = (&pool.name, layout.dir.display());
+            let message =
+                format!("the pool '{name}' in {dir} is being served already, by process {pid}");
+            return Err(Failure::new(ErrorCode::PoolServed, message)
+                .with_hint(format!("'forebay pool status {name}' shows it")));
         }
     }
     Ok(())
@@ -275,13 +284,21 @@ async fn open(set: &Rc<PoolSet>, layout: &Layout, screen: &Screen) -> Result<(),
     wait_until_free(&present).await;
     let found = Pool::discover(Rc::new(FileOpener), &present).await;
     let [pool] = &found[..] else {
-        return Err(Failure::new(match found.len() {
-            0 => format!(
-                "{shown} has device files, but no pool was found on them: end the process that has \
-                 them open, remove them when their pool was destroyed, or use another --dir"
+        return Err(match found.len() {
+            0 => Failure::new(
+                ErrorCode::PoolNotFound,
+                format!("{shown} has device files, but no pool was found on them"),
+            )
+            .with_hint(
+                "end the process that has them open, remove them when their pool was destroyed, \
+                 or use another --dir",
             ),
-            several => format!("{shown} has devices of {several} pools; use another --dir"),
-        }));
+            several => Failure::new(
+                ErrorCode::PoolAmbiguous,
+                format!("{shown} has devices of {several} pools"),
+            )
+            .with_hint("use another --dir"),
+        });
     };
     screen.say(&format!("importing the pool '{}' from {shown}", pool.name));
     let known = KnownPool {
@@ -302,19 +319,17 @@ async fn make(
 ) -> Result<(), Failure> {
     let shown = layout.dir.display();
     let need_bytes = layout.log_bytes * LOG_FILES as u64 + SPARE_BYTES;
-    // The folder is made when nothing is in the way: its free space is that of what is above it.
+    // A folder that is yet to be made has the free space of the folder above it.
     let above = layout.dir.ancestors().find(|dir| dir.exists()).unwrap_or(&layout.dir);
     let free_bytes = free_space(above)?;
     if free_bytes < need_bytes {
-        return Err(Failure::new(format!(
-            "{shown} has {} free, and {} are needed to begin with; use a smaller --size or \
-             another --dir",
-            format_bytes(free_bytes),
-            format_bytes(need_bytes)
-        )));
+        let (free, need) = (format_bytes(free_bytes), format_bytes(need_bytes));
+        let message = format!("{shown} has {free} free, and {need} are needed to begin with");
+        return Err(Failure::new(ErrorCode::NoSpace, message)
+            .with_hint("use a smaller --size or another --dir"));
     }
     std::fs::create_dir_all(&layout.dir)
-        .map_err(|e| Failure::new(format!("{shown}: {e}; use another --dir")))?;
+        .map_err(|e| Failure::io(&shown, &e).with_hint("use another --dir"))?;
     if layout.making.borrow().is_none() {
         layout.claim()?;
     }
@@ -349,7 +364,7 @@ async fn make(
         properties: std::collections::BTreeMap::new(),
     };
     let mut volume = access.request(POOL, Action::VolumeCreate { spec });
-    // One command was typed, and is in the history already.
+    // The command is in the history already.
     volume.typed.clear();
     set.perform(&volume).await?;
     let volumes =
@@ -362,19 +377,19 @@ async fn make(
 }
 
 fn new_file(path: &str, len_bytes: u64) -> Result<(), Failure> {
-    let failed = |e: std::io::Error| Failure::new(format!("{path}: {e}"));
+    let failed = |e: std::io::Error| Failure::io(path, &e);
     let file =
         OpenOptions::new().create_new(true).write(true).mode(0o600).open(path).map_err(failed)?;
     file.set_len(len_bytes).map_err(failed)
 }
 
-/// Shows how far the writing through of the log files is, while `work` does it.
+/// Shows how many bytes of the log files are written, while `work` creates the pool.
 async fn with_progress<T>(work: impl Future<Output = T>, total_bytes: u64, screen: &Screen) -> T {
-    const LOOK_EVERY: Nanos = Nanos::from_millis(200);
+    const REDRAW_INTERVAL: Nanos = Nanos::from_millis(200);
     let mut work = std::pin::pin!(work);
     let begun_bytes = written_bytes();
     loop {
-        let tick = std::pin::pin!(forebay_rt::sleep(LOOK_EVERY));
+        let tick = std::pin::pin!(forebay_rt::sleep(REDRAW_INTERVAL));
         if let Either::Left((out, _)) = forebay_rt::select(work.as_mut(), tick).await {
             screen.clear();
             return out;
@@ -388,29 +403,32 @@ async fn with_progress<T>(work: impl Future<Output = T>, total_bytes: u64, scree
     }
 }
 
-/// Asks the file system for all blocks at once: they lie together then. (The pool writes them
-/// through when it is created, so that no commit to the log waits for the file system later.)
+/// Allocates all blocks of the file at once, so that they lie together. The pool writes them when
+/// it is created: no commit to the log waits for the file system later.
 fn preallocate(path: &str) -> Result<(), Failure> {
-    let failed = |e: std::io::Error| Failure::new(format!("{path}: {e}"));
+    let failed = |e: std::io::Error| Failure::io(path, &e);
     let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
     let len = file.metadata().map_err(failed)?.len();
+    // SAFETY: the descriptor is open for as long as `file` lives.
     let outcome = unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len as libc::off_t) };
     if outcome == 0 {
         return Ok(());
     }
     let error = std::io::Error::last_os_error();
     match error.raw_os_error() {
-        // It is an improvement only.
+        // An optimization only.
         Some(libc::EOPNOTSUPP) => Ok(()),
         _ => Err(failed(error)),
     }
 }
 
 fn free_space(dir: &Path) -> Result<u64, Failure> {
-    let failed = |e: std::io::Error| Failure::new(format!("{}: {e}", dir.display()));
+    let failed = |e: std::io::Error| Failure::io(dir.display(), &e);
     let path = std::ffi::CString::new(dir.as_os_str().as_bytes())
         .map_err(|e| failed(std::io::Error::other(e)))?;
+    // SAFETY: all-zero bytes are a valid `statvfs`.
     let mut stat: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the path ends in a null byte, and the kernel fills the live `stat`.
     if unsafe { libc::statvfs(path.as_ptr(), &raw mut stat) } != 0 {
         return Err(failed(std::io::Error::last_os_error()));
     }

@@ -1,51 +1,42 @@
-//! `forebay volume …`
+//! `forebay volume …`: one function for each verb.
 
 use forebay_pool::spec::VolumeSpec;
 use forebay_pool::status::VolumeStatus;
 
 use super::outcome::Outcome;
 use super::requests::{ask_all, from_each, good, names_of, property_map, reply_as};
-use crate::args::{VolumeCommand, VolumeName, parse_size};
+use crate::args::{Listing, NameList, VolumeCommand, VolumeName, parse_size};
 use crate::control::{Action, Reply};
-use crate::failure::Failure;
+use crate::failure::{ErrorCode, Failure};
 use crate::pool_access::PoolAccess;
 use crate::render;
 
-/// Sizes are multiples of this.
+/// Sizes of volumes are multiples of this.
 const SIZE_UNIT_BYTES: u64 = forebay_units::BLOCK_BYTES;
 
-/// Does it.
+/// Runs the command.
 pub async fn volume(command: VolumeCommand, access: &PoolAccess) -> Result<Outcome, Failure> {
     match command {
         VolumeCommand::Create { size_bytes, sparse, options, volume } => {
             let size_bytes = checked_size(size_bytes)?;
             let properties = property_map(options)?;
             let spec = VolumeSpec { name: volume.volume, size_bytes, sparse, properties };
-            ask_all(access, &volume.pool, [Action::VolumeCreate { spec }]).await?;
+            ask_all(access, &volume.pool, [Action::VolumeCreate { spec }]).await
         }
         VolumeCommand::List { listing, fields, ascending, descending, names } => {
-            let (volumes, complete) = volumes(access, &names).await?;
-            // "No volumes" is only said when every pool could be asked.
-            let say = complete || listing.json || !volumes.is_empty();
-            let text = match say {
-                true => {
-                    let descending_is = !descending.is_empty();
-                    let by = if descending_is { &descending } else { &ascending };
-                    let order = render::Order { fields: by, descending: descending_is };
-                    render::volume_list(&volumes, names_of(&fields), order, listing)?
-                }
-                false => String::new(),
-            };
-            return Ok(Outcome { text, complete });
+            let is_descending = !descending.is_empty();
+            let sort_by = if is_descending { &descending } else { &ascending };
+            let order = render::Order { fields: sort_by, is_descending };
+            list(access, &names, &fields, order, listing).await
         }
         VolumeCommand::Destroy { force, volume } => {
             let action = Action::VolumeDestroy { volume: volume.volume, force };
-            ask_all(access, &volume.pool, [action]).await?;
+            ask_all(access, &volume.pool, [action]).await
         }
         VolumeCommand::Resize { size_bytes, force, volume } => {
             let size_bytes = checked_size(size_bytes)?;
             let action = Action::VolumeResize { volume: volume.volume, size_bytes, force };
-            ask_all(access, &volume.pool, [action]).await?;
+            ask_all(access, &volume.pool, [action]).await
         }
         VolumeCommand::Get { listing, fields, properties, names } => {
             let (volumes, complete) = volumes(access, &names).await?;
@@ -53,32 +44,58 @@ pub async fn volume(command: VolumeCommand, access: &PoolAccess) -> Result<Outco
                 return Ok(Outcome { text: String::new(), complete });
             }
             let text = render::volume_get(&volumes, &properties.0, names_of(&fields), listing)?;
-            return Ok(Outcome { text, complete });
+            Ok(Outcome { text, complete })
         }
-        VolumeCommand::Set { property: (property, value), volumes: chosen } => {
-            let is_fixed = render::is_computed_of_volume(&property);
-            if chosen.len() > 1 || is_fixed {
-                // All of them are there, or none is changed.
-                let name = |v: &VolumeName| format!("{}/{}", v.pool, v.volume);
-                let names: Vec<String> = chosen.iter().map(name).collect();
-                volumes(access, &names).await?;
-            }
-            if is_fixed {
-                return Err(Failure::new(format!("'{property}' is read-only")));
-            }
-            for volume in chosen {
-                // As zfs has it, the size is a property too.
-                let action = if property == "volsize" {
-                    let size_bytes = parse_size(&value).map_err(Failure::new)?;
-                    let size_bytes = checked_size(size_bytes)?;
-                    Action::VolumeResize { volume: volume.volume, size_bytes, force: false }
-                } else {
-                    let (property, value) = (property.clone(), value.clone());
-                    Action::VolumeSet { volume: volume.volume, property, value }
-                };
-                ask_all(access, &volume.pool, [action]).await?;
-            }
+        VolumeCommand::Set { property: (property, value), volumes } => {
+            set(access, &volumes, &property, &value).await
         }
+    }
+}
+
+async fn list(
+    access: &PoolAccess,
+    names: &[String],
+    fields: &Option<NameList>,
+    order: render::Order<'_>,
+    listing: Listing,
+) -> Result<Outcome, Failure> {
+    let (volumes, complete) = volumes(access, names).await?;
+    // "No volumes" is only said when every pool could be asked.
+    if !complete && !listing.json && volumes.is_empty() {
+        return Ok(Outcome { text: String::new(), complete });
+    }
+    let text = render::volume_list(&volumes, names_of(fields), order, listing)?;
+    Ok(Outcome { text, complete })
+}
+
+async fn set(
+    access: &PoolAccess,
+    chosen: &[VolumeName],
+    property: &str,
+    value: &str,
+) -> Result<Outcome, Failure> {
+    let is_read_only = render::is_computed_of_volume(property);
+    if chosen.len() > 1 || is_read_only {
+        // Fails before anything is changed when one of the volumes does not exist.
+        let name = |v: &VolumeName| format!("{}/{}", v.pool, v.volume);
+        let names: Vec<String> = chosen.iter().map(name).collect();
+        volumes(access, &names).await?;
+    }
+    if is_read_only {
+        let message = format!("'{property}' is read-only");
+        return Err(Failure::new(ErrorCode::PropertyReadOnly, message));
+    }
+    for VolumeName { pool, volume } in chosen {
+        let volume = volume.clone();
+        // As in zfs, the size is a property too.
+        let action = if property == "volsize" {
+            let size_bytes = checked_size(parse_size(value).map_err(Failure::usage)?)?;
+            Action::VolumeResize { volume, size_bytes, force: false }
+        } else {
+            let (property, value) = (property.to_owned(), value.to_owned());
+            Action::VolumeSet { volume, property, value }
+        };
+        ask_all(access, pool, [action]).await?;
     }
     Ok(Outcome::done())
 }
@@ -86,16 +103,16 @@ pub async fn volume(command: VolumeCommand, access: &PoolAccess) -> Result<Outco
 fn checked_size(size_bytes: u64) -> Result<u64, Failure> {
     if size_bytes == 0 || !size_bytes.is_multiple_of(SIZE_UNIT_BYTES) {
         let near = (size_bytes / SIZE_UNIT_BYTES).saturating_add(1).saturating_mul(SIZE_UNIT_BYTES);
-        return Err(Failure::new(format!(
-            "a volume cannot have {size_bytes} byte{}; use a multiple of {SIZE_UNIT_BYTES}, such \
-             as {near}",
-            if size_bytes == 1 { "" } else { "s" }
-        )));
+        let s = if size_bytes == 1 { "" } else { "s" };
+        let message = format!("a volume cannot have {size_bytes} byte{s}");
+        return Err(Failure::new(ErrorCode::VolumeSize, message)
+            .with_hint(format!("use a multiple of {SIZE_UNIT_BYTES}, such as {near}")));
     }
     Ok(size_bytes)
 }
 
-/// The volumes of `names` (pools, or volumes as `POOL/VOL`); all when none is named.
+/// The volumes of `names` (pools, or volumes as `POOL/VOL`), or all when none is named; and whether
+/// every pool could be asked.
 async fn volumes(
     access: &PoolAccess,
     names: &[String],
@@ -116,9 +133,11 @@ async fn volumes(
     if let Some(missing) =
         names.iter().find(|n| n.contains('/') && !volumes.iter().any(|v| v.name == **n))
     {
-        return Err(Failure::new(format!(
-            "no volume named '{missing}'; 'forebay volume list' shows those that are"
-        )));
+        return Err(Failure::new(
+            ErrorCode::VolumeNotFound,
+            format!("no volume named '{missing}'"),
+        )
+        .with_hint("'forebay volume list' shows the volumes"));
     }
     let wanted = |volume: &VolumeStatus| {
         let pool = volume.name.split('/').next().unwrap_or_default();

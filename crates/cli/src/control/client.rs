@@ -1,4 +1,4 @@
-//! The side of the command.
+//! The command's side of the control socket.
 
 use std::path::Path;
 
@@ -7,44 +7,44 @@ use forebay_units::Nanos;
 
 use super::message::{Action, Hello, PROTOCOL_VERSION, Reply, Request, Response};
 use super::wire::{REPLY_MAX_BYTES, REQUEST_MAX_BYTES, WireError, receive, send};
-use crate::failure::Failure;
+use crate::failure::{ErrorCode, Failure};
 
-/// How long a server may take to say who it is. It answers at once unless it is stuck, and a
-/// command that waits for ever would not say so.
-const HELLO_WITHIN: Nanos = Nanos::from_secs(20);
+/// How long a server may take to answer hello. A server that is not stuck answers at once.
+const HELLO_TIMEOUT: Nanos = Nanos::from_secs(20);
 
 /// A connection to a serving process.
 pub struct Link {
     stream: Stream,
-    /// Who it is.
+    /// What the server is and serves.
     pub hello: Hello,
 }
 
 impl Link {
-    /// Connects to the control socket at `path`; `None` when nobody answers there any more.
+    /// Connects to the control socket at `path`; `None` when its server has ended.
     pub async fn connect(path: &Path) -> Result<Option<Self>, Failure> {
         let shown = path.display();
         let stream = match Stream::connect_unix(path).await {
             Ok(stream) => stream,
             Err(e) => match e.raw_os_error() {
                 Some(libc::ECONNREFUSED | libc::ENOENT | libc::ECONNRESET) => return Ok(None),
-                _ => return Err(Failure::new(format!("control socket {shown}: {e}"))),
+                _ => return Err(unreachable(format!("control socket {shown}: {e}"))),
             },
         };
-        match forebay_rt::timeout(HELLO_WITHIN, Self::greet(stream)).await {
+        match forebay_rt::timeout(HELLO_TIMEOUT, Self::greet(stream)).await {
             Ok(Ok(link)) => Ok(Some(link)),
-            // It was leaving, or being killed, just as we came.
+            // The server ended while this command connected.
             Ok(Err(WireError::Closed)) => Ok(None),
             Ok(Err(WireError::Io(e))) if e.raw_os_error() == Some(libc::ECONNRESET) => Ok(None),
             Ok(Err(WireError::Io(e))) if e.raw_os_error() == Some(libc::EPIPE) => Ok(None),
-            Ok(Err(e)) => Err(Failure::new(format!("control socket {shown}: {e}"))),
-            Err(forebay_rt::Elapsed) => Err(Failure::new(format!(
-                "the server at {shown} does not answer; if it is stuck, end it and try again"
-            ))),
+            Ok(Err(e)) => Err(unreachable(format!("control socket {shown}: {e}"))),
+            Err(forebay_rt::Elapsed) => {
+                Err(unreachable(format!("the server at {shown} does not answer"))
+                    .with_hint("if it is stuck, end it and try again"))
+            }
         }
     }
 
-    /// Says hello on a fresh connection.
+    /// Sends hello on a new connection.
     pub async fn greet(stream: Stream) -> Result<Self, WireError> {
         let hello = Request {
             version: PROTOCOL_VERSION,
@@ -55,27 +55,33 @@ impl Link {
         send(&stream, &hello, REQUEST_MAX_BYTES).await?;
         match receive::<Response>(&stream, REPLY_MAX_BYTES).await? {
             Response::Ok(Reply::Hello(hello)) => Ok(Self { stream, hello }),
-            Response::Ok(_) => Err(unexpected("it did not say who it is")),
-            Response::Error(message) => Err(unexpected(&message)),
+            Response::Ok(_) => Err(unexpected("it did not answer hello")),
+            Response::Error(failure) => Err(unexpected(&failure.line())),
         }
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends `request`, and waits for the reply.
     pub async fn ask(&self, request: &Request) -> Result<Reply, Failure> {
         let lost = |e: WireError| match e {
-            WireError::Length { .. } => Failure::new(format!("the request was not sent: {e}")),
-            _ => Failure::new(format!(
-                "the server (process {}) went away before it answered ({e}); look at \
-                 'forebay pool status' before you try again",
-                self.hello.pid
-            )),
+            WireError::Length { .. } => {
+                Failure::new(ErrorCode::Protocol, format!("the request was not sent: {e}"))
+            }
+            _ => {
+                let pid = self.hello.pid;
+                unreachable(format!("the server (process {pid}) ended before it answered ({e})"))
+                    .with_hint("look at 'forebay pool status' before you try again")
+            }
         };
         send(&self.stream, request, REQUEST_MAX_BYTES).await.map_err(lost)?;
         match receive::<Response>(&self.stream, REPLY_MAX_BYTES).await.map_err(lost)? {
             Response::Ok(reply) => Ok(reply),
-            Response::Error(message) => Err(Failure::new(message)),
+            Response::Error(failure) => Err(failure),
         }
     }
+}
+
+fn unreachable(message: String) -> Failure {
+    Failure::new(ErrorCode::ServerUnreachable, message)
 }
 
 fn unexpected(what: &str) -> WireError {

@@ -1,4 +1,4 @@
-//! What is asked and answered.
+//! Requests and replies of the control socket.
 
 use std::collections::BTreeMap;
 
@@ -7,6 +7,7 @@ use forebay_pool::status::{PoolStats, PoolStatus, PoolSummary, VolumeStatus};
 use serde::{Deserialize, Serialize};
 
 use crate::args::ScanVerb;
+use crate::failure::Failure;
 
 /// Version of the protocol. Raised when a message changes its meaning; both sides must agree.
 pub const PROTOCOL_VERSION: u32 = 1;
@@ -16,9 +17,9 @@ pub const PROTOCOL_VERSION: u32 = 1;
 pub struct Request {
     /// [`PROTOCOL_VERSION`].
     pub version: u32,
-    /// The pool that it is about; empty for [`Action::Hello`].
+    /// The name of the pool; empty for [`Action::Hello`].
     pub pool: String,
-    /// The command as typed, for the pool's history; empty when it changes nothing.
+    /// The command as typed, for the pool's history; empty for a request that changes nothing.
     #[serde(default)]
     pub typed: String,
     /// What to do.
@@ -30,13 +31,13 @@ pub struct Request {
 #[serde(tag = "do", rename_all = "kebab-case")]
 #[allow(missing_docs)] // the fields are the arguments of the command of the same name
 pub enum Action {
-    /// Who are you? Always the first request.
+    /// Asks what the server is and serves. Always the first request.
     Hello,
     /// Create the pool, and serve it.
     Create {
         spec: PoolSpec,
     },
-    /// Import the pool (a name or guid) found on `paths`, and serve it.
+    /// Import the pool (a name or guid) from the devices at `paths`, and serve it.
     Import {
         paths: Vec<String>,
         options: ImportOptions,
@@ -52,7 +53,7 @@ pub enum Action {
     Status,
     Summary,
     Stats,
-    /// Status, summary and age in one, for `iostat`.
+    /// Status, summary and uptime in one, for `iostat`.
     Sample,
     History,
     Properties,
@@ -85,7 +86,7 @@ pub enum Action {
     Online {
         device: String,
     },
-    /// Forget errors, and take devices back that were taken out for them; all when none is named.
+    /// Reset error counters, and take faulted devices back; all devices when none is named.
     Clear {
         device: Option<String>,
     },
@@ -116,7 +117,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// Whether it only looks.
+    /// Whether it changes nothing.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         matches!(
@@ -143,16 +144,16 @@ impl Action {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Response {
-    /// It was done.
+    /// The request was performed.
     Ok(Reply),
-    /// It was not, and nothing changed: one line for the operator.
-    Error(String),
+    /// The request failed, and nothing has changed.
+    Error(Failure),
 }
 
-/// What comes back when it was done.
+/// What comes back from a request that was performed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-#[allow(missing_docs)] // each is named as the action that it answers
+#[allow(missing_docs)] // each has the name of the action that it answers
 pub enum Reply {
     Done,
     Hello(Hello),
@@ -165,12 +166,12 @@ pub enum Reply {
     Volumes(Vec<VolumeStatus>),
 }
 
-/// Who the server is.
+/// What the server is and serves.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Hello {
     /// [`PROTOCOL_VERSION`] of the server.
     pub version: u32,
-    /// Its process id.
+    /// The process id of the server.
     pub pid: u32,
     /// Names of the pools that it serves.
     pub pools: Vec<String>,
@@ -180,7 +181,7 @@ pub struct Hello {
     pub listeners: Vec<String>,
 }
 
-/// What `iostat` needs of one moment.
+/// What `iostat` shows, at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     /// The device tree with its counters.

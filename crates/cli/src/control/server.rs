@@ -1,4 +1,4 @@
-//! The side of the serving process.
+//! The server's side of the control socket.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,18 +10,19 @@ use forebay_units::Nanos;
 
 use super::message::{PROTOCOL_VERSION, Request, Response};
 use super::wire::{REPLY_MAX_BYTES, REQUEST_MAX_BYTES, WireError, receive, send};
-use crate::failure::report;
+use crate::failure::{ErrorCode, Failure};
+use crate::log;
 
-/// How many commands may be connected; more wait to be accepted.
+/// Connections that are answered at a time; more wait to be accepted.
 const CONNECTIONS_MAX: u64 = 64;
 
-/// Answers requests.
+/// What performs requests.
 pub trait Handler {
-    /// Does what is asked. The response says what came of it.
+    /// Performs `request`.
     fn handle(self: Rc<Self>, request: Request) -> Pin<Box<dyn Future<Output = Response>>>;
 }
 
-/// Accepts commands for ever. Only `own_uid` and root are answered.
+/// Accepts connections for ever. Only processes of `own_uid` and root are answered.
 pub async fn serve_control<H: Handler + 'static>(listener: Listener, handler: Rc<H>, own_uid: u32) {
     let places = Semaphore::new(CONNECTIONS_MAX);
     loop {
@@ -38,8 +39,8 @@ pub async fn serve_control<H: Handler + 'static>(listener: Listener, handler: Rc
                 });
             }
             Err(e) => {
-                // Out of descriptors, mostly: it passes when a connection ends.
-                report(&format!("{}: cannot accept: {e}", listener.address()));
+                // Mostly for want of descriptors: the end of a connection frees one.
+                log::warning(&format!("{}: cannot accept: {e}", listener.address()));
                 forebay_rt::sleep(Nanos::from_millis(200)).await;
             }
         }
@@ -53,25 +54,22 @@ pub async fn answer_connection<H: Handler>(stream: &Stream, handler: Rc<H>) {
             Ok(request) if request.version == PROTOCOL_VERSION => {
                 handler.clone().handle(request).await
             }
-            Ok(request) => Response::Error(format!(
-                "the server speaks version {PROTOCOL_VERSION} of the control protocol, not {}; \
-                 use the same forebay for both, or restart the server",
+            Ok(request) => refusal(format!(
+                "the server has version {PROTOCOL_VERSION} of the control protocol, not {}",
                 request.version
             )),
             Err(WireError::Closed | WireError::Io(_)) => return,
-            Err(e @ WireError::Json(_)) => Response::Error(format!(
-                "the request was {e}; use the same forebay as the server, or restart the server"
-            )),
+            Err(e @ WireError::Json(_)) => refusal(format!("the request was {e}")),
             Err(e @ WireError::Length { .. }) => {
-                // Nothing that follows can be told apart from the body: say why, and end.
-                let _ = send(stream, &Response::Error(e.to_string()), REPLY_MAX_BYTES).await;
+                // Where the next request begins is unknown: the connection ends with the reason.
+                let _ = send(stream, &refusal(e.to_string()), REPLY_MAX_BYTES).await;
                 stream.shutdown();
                 return;
             }
         };
         let sent = match send(stream, &response, REPLY_MAX_BYTES).await {
             Err(e @ WireError::Length { .. }) => {
-                send(stream, &Response::Error(e.to_string()), REPLY_MAX_BYTES).await
+                send(stream, &refusal(e.to_string()), REPLY_MAX_BYTES).await
             }
             other => other,
         };
@@ -79,4 +77,11 @@ pub async fn answer_connection<H: Handler>(stream: &Stream, handler: Rc<H>) {
             return;
         }
     }
+}
+
+fn refusal(message: String) -> Response {
+    let failure = Failure::new(ErrorCode::Protocol, message);
+    Response::Error(
+        failure.with_hint("use the same forebay as the server's, or restart the server"),
+    )
 }

@@ -9,8 +9,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::args::ScanVerb;
+use crate::failure::{ErrorCode, Failure};
 
-/// Answers hello, echoes the pool's name as a history, and refuses the pool `bad`.
+/// Answers hello, gives the pool's name as its history, and refuses the pool `bad`.
 #[derive(Default)]
 struct Echo {
     seen: RefCell<Vec<Request>>,
@@ -28,11 +29,15 @@ impl Handler for Echo {
                     takes_more: true,
                     listeners: vec![],
                 })),
-                _ if request.pool == "bad" => Response::Error("no".into()),
+                _ if request.pool == "bad" => Response::Error(refused()),
                 _ => Response::Ok(Reply::History(vec![request.pool])),
             }
         })
     }
+}
+
+fn refused() -> Failure {
+    Failure::new(ErrorCode::PoolNotFound, "no").with_hint("why")
 }
 
 fn request(pool: &str) -> Request {
@@ -62,19 +67,19 @@ fn with_server<F: Future + 'static>(
 }
 
 #[test]
-fn questions_are_answered_in_order() {
+fn requests_are_answered_in_order() {
     for seed in 0..20 {
         let (answers, handler) = with_server(seed, |stream| async {
             let link = Link::greet(stream).await.unwrap();
             assert_eq!(link.hello.pools, ["tank"]);
             let mut answers = Vec::new();
             for pool in ["a", "bad", "b"] {
-                answers.push(link.ask(&request(pool)).await.map_err(|e| e.message));
+                answers.push(link.ask(&request(pool)).await);
             }
             answers
         });
         let history = |name: &str| Ok(Reply::History(vec![name.to_owned()]));
-        assert_eq!(answers, [history("a"), Err("no".to_owned()), history("b")]);
+        assert_eq!(answers, [history("a"), Err(refused()), history("b")]);
         assert_eq!(handler.seen.borrow().len(), 4);
     }
 }
@@ -106,19 +111,20 @@ fn framed(body: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_length_out_of_bounds_ends_the_connection_before_memory_is_taken() {
+fn length_out_of_bounds_ends_connection_before_memory_is_taken() {
     for prefix in [0u32, REQUEST_MAX_BYTES as u32 + 1, u32::MAX] {
         let mut bytes = prefix.to_be_bytes().to_vec();
-        bytes.extend_from_slice(b"what follows is never looked at");
+        bytes.extend_from_slice(b"the server never reads these bytes");
         let (answer, handler) = raw(bytes);
-        let text = String::from_utf8_lossy(&answer[4..]).into_owned();
-        assert!(text.contains("not between 1 and"), "{text}");
+        let response: Response = serde_json::from_slice(&answer[4..]).unwrap();
+        let Response::Error(failure) = response else { panic!("{response:?}") };
+        assert_eq!(failure.code, ErrorCode::Protocol);
         assert_eq!(handler.seen.borrow().len(), 0);
     }
 }
 
 #[test]
-fn what_is_not_understood_is_refused_and_the_next_request_works() {
+fn bad_request_is_refused_and_next_request_is_answered() {
     let good = serde_json::to_string(&request("a")).unwrap();
     for bad in [
         "{",
@@ -138,7 +144,7 @@ fn what_is_not_understood_is_refused_and_the_next_request_works() {
 }
 
 #[test]
-fn a_client_that_vanishes_within_a_request_is_let_go() {
+fn connection_cut_within_request_reaches_no_handler() {
     let whole = framed(&serde_json::to_string(&request("a")).unwrap());
     for cut in 0..whole.len() {
         let part = whole[..cut].to_vec();
@@ -153,7 +159,7 @@ fn a_client_that_vanishes_within_a_request_is_let_go() {
 }
 
 #[test]
-fn the_protocol_is_as_documented() {
+fn messages_are_as_documented() {
     // docs/control.md shows these; a change here is a change of the protocol.
     let scrub = Request {
         version: 1,
@@ -168,8 +174,8 @@ fn the_protocol_is_as_documented() {
     );
     assert_eq!(serde_json::to_string(&Response::Ok(Reply::Done)).unwrap(), "{\"ok\":\"done\"}");
     assert_eq!(
-        serde_json::to_string(&Response::Error("why".into())).unwrap(),
-        "{\"error\":\"why\"}"
+        serde_json::to_string(&Response::Error(refused())).unwrap(),
+        "{\"error\":{\"code\":\"pool_not_found\",\"message\":\"no\",\"hint\":\"why\"}}"
     );
     let hello = "{\"version\":1,\"pool\":\"\",\"action\":{\"do\":\"hello\"}}";
     let read: Request = serde_json::from_str(hello).unwrap();
@@ -178,7 +184,7 @@ fn the_protocol_is_as_documented() {
 
 proptest! {
     #[test]
-    fn messages_come_through_as_they_went(
+    fn request_arrives_as_it_was_sent(
         pool in ".{0,40}", typed in ".{0,200}", device in ".{0,80}", seed in 0u64..1000
     ) {
         let request = Request {

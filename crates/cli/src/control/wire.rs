@@ -6,24 +6,24 @@ use serde::de::DeserializeOwned;
 
 /// The longest request.
 pub const REQUEST_MAX_BYTES: usize = 1 << 20;
-/// The longest reply: the status of a large pool and its lost blocks fit many times.
+/// The longest reply: several times the status of a large pool with its lost blocks.
 pub const REPLY_MAX_BYTES: usize = 16 << 20;
 
-/// Why a message did not come or go.
+/// Why a message was not sent or received.
 #[derive(Debug)]
 pub enum WireError {
-    /// The other side ended the connection between two messages.
+    /// The peer ended the connection between two messages.
     Closed,
     /// The socket failed, or ended within a message.
     Io(std::io::Error),
     /// The length is 0 or above the limit.
     Length {
-        /// What was announced.
+        /// The length that the peer announced, or that the message has.
         len_bytes: usize,
         /// The limit.
         max_bytes: usize,
     },
-    /// The text is not the JSON that was expected.
+    /// The text is not the expected JSON.
     Json(serde_json::Error),
 }
 

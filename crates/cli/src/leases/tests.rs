@@ -11,7 +11,7 @@ fn memory() -> Option<Device> {
 fn holders_share_one_lease_and_are_counted() {
     let leases = Leases::default();
     let (first, hold_1) = leases.take("tank/a", "me", memory).unwrap();
-    let (second, hold_2) = leases.take("tank/a", "me", || panic!("it is open")).unwrap();
+    let (second, hold_2) = leases.take("tank/a", "me", || panic!("the lease exists")).unwrap();
     assert!(Rc::ptr_eq(&first, &second));
     let (_other, _hold_3) = leases.take("tank/b", "me", memory).unwrap();
     let (_apart, _hold_4) = leases.take("tankette/a", "me", memory).unwrap();
@@ -20,14 +20,14 @@ fn holders_share_one_lease_and_are_counted() {
     assert_eq!((who["tank/a"].len(), who["tank/b"].len(), who.len()), (2, 1, 2));
     drop((hold_1, hold_2));
     assert_eq!((leases.holders("tank/a"), leases.holders("tank")), (0, 1));
-    // Nobody holds it: it is opened anew, for it may have been destroyed and made again.
+    // Without holders it is opened anew: it may have been destroyed and created again.
     let (third, _hold_5) = leases.take("tank/a", "me", memory).unwrap();
     assert!(!Rc::ptr_eq(&first, &third));
     assert!(leases.take("tank/none", "me", || None).is_none());
 }
 
 #[test]
-fn a_revoked_volume_is_gone_for_its_holders() {
+fn revoked_volume_fails_for_its_holders() {
     Runtime::simulated(1).block_on(async {
         let leases = Leases::default();
         let device: Device = memory().unwrap();
@@ -36,7 +36,7 @@ fn a_revoked_volume_is_gone_for_its_holders() {
         let data = IoBuf::zeroed(4096).freeze();
         lease.write(0, data.clone(), true).await.unwrap();
         leases.revoke("tank");
-        assert!(weak.upgrade().is_none(), "the volume is let go of");
+        assert!(weak.upgrade().is_none(), "the volume is closed");
         let error = lease.write(0, data, true).await.unwrap_err();
         assert_eq!(error.kind, ErrorKind::Gone);
         assert_eq!(lease.flush().await.unwrap_err().kind, ErrorKind::Gone);

@@ -1,39 +1,44 @@
-//! A pool that cannot be opened, as far as its devices tell of it.
+//! A pool that cannot be opened, with what its devices say.
 
 use forebay_pool::status::{FoundPool, Health, IoCounts, VdevStatus};
 use serde::Serialize;
 
 use super::tree::{device_tree, field};
-use crate::devices::is_locked;
 use crate::escape::visible;
+use crate::failure::Failure;
 use crate::state::KnownPool;
 
-/// What is known of it.
+/// A pool that cannot be opened.
 #[derive(Clone, Debug, Serialize)]
 pub struct Closed {
     name: String,
     guid: u64,
     state: Health,
-    /// Why it cannot be opened, and what to do.
-    status: String,
+    /// Why it cannot be opened.
+    error: Failure,
     groups: Vec<VdevStatus>,
     logs: Vec<VdevStatus>,
 }
 
 impl Closed {
-    /// `found`: what was read on its devices, if anything was.
+    /// `found`: what its devices say, if one could be read. `error`: why it cannot be opened.
     #[must_use]
-    pub fn new(known: &KnownPool, found: Option<FoundPool>, why: String) -> Self {
+    pub fn new(known: &KnownPool, found: Option<FoundPool>, error: Failure) -> Self {
         let (groups, logs) = match found {
             Some(found) => (found.groups, found.logs),
             None => (known.devices.iter().map(|path| unread(path)).collect(), Vec::new()),
         };
         let (name, guid) = (known.name.clone(), known.guid);
-        Self { name, guid, state: Health::Unavail, status: why, groups, logs }
+        Self { name, guid, state: Health::Unavail, error, groups, logs }
+    }
+
+    /// The lines of its device tree.
+    pub fn vdevs_mut(&mut self) -> impl Iterator<Item = &mut VdevStatus> {
+        self.groups.iter_mut().chain(&mut self.logs)
     }
 }
 
-/// A device of which nothing was read: how the pool is made of such is not known.
+/// A device that could not be read: its place in the pool is unknown.
 fn unread(path: &str) -> VdevStatus {
     VdevStatus {
         name: path.to_owned(),
@@ -42,7 +47,7 @@ fn unread(path: &str) -> VdevStatus {
         read_errors: 0,
         write_errors: 0,
         checksum_errors: 0,
-        note: if is_locked(path) { "in use".to_owned() } else { String::new() },
+        note: String::new(),
         size_bytes: 0,
         space: None,
         io: IoCounts::default(),
@@ -57,8 +62,8 @@ pub fn closed_text(pool: &Closed) -> String {
         "  pool: {}\n state: {}\n{}config:\n\n{}",
         pool.name,
         pool.state.as_str(),
-        field("status", &visible(&pool.status)),
-        // Nothing is in use, so there are no error counts to show.
+        field("status", &visible(&pool.error.line())),
+        // A pool that is not open has no error counts.
         device_tree(&pool.name, pool.state, &pool.groups, &pool.logs, None)
     )
 }

@@ -1,6 +1,8 @@
-//! Turns what pools tell of themselves into text and JSON; knows no I/O.
+//! Text and JSON of every listing.
+//!
+//! What enters: what pools report. What leaves: text for standard output. What always holds: no
+//! I/O happens here. Who calls: `crate::commands`.
 
-mod clock;
 mod closed;
 mod iostat;
 mod json;
@@ -14,17 +16,16 @@ mod table;
 mod tree;
 mod volumes;
 
-pub use clock::{duration, local_time};
 pub use closed::{Closed, closed_text};
 pub use iostat::{IostatRow, iostat_header, iostat_json, iostat_rows, iostat_text};
-pub use json::{JSON_VERSION, document};
+pub use json::{JSON_VERSION, document, failure_json};
 pub use numbers::{bytes, count, percent};
 pub use pool_list::{Listed, Vdevs, pool_list};
 pub use pools::{
     found_json, found_text, history_json, history_text, is_computed_of_pool, layout, pool_get,
 };
 pub use stats::{stats_json, stats_text};
-pub use status::{scan_text, status_json, status_text};
+pub use status::{OpenPool, scan_text, status_json, status_text};
 pub use volumes::{Order, is_computed_of_volume, volume_get, volume_list};
 
 #[cfg(test)]

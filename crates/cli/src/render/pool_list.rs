@@ -10,7 +10,7 @@ use super::table::{Column, Table};
 use crate::args::Listing;
 use crate::failure::Failure;
 
-const FIELDS: [&str; 6] = ["name", "size", "allocated", "free", "capacity", "health"];
+const FIELDS: [&str; 7] = ["name", "size", "allocated", "free", "capacity", "health", "server"];
 
 /// A pool that could be opened.
 #[derive(Clone, Debug, Serialize)]
@@ -18,28 +18,30 @@ pub struct Listed {
     /// The pool as a whole.
     #[serde(flatten)]
     pub summary: PoolSummary,
+    /// The id of the process that serves it.
+    pub server_pid: Option<u32>,
     /// Data groups and log devices, with `-v`.
     #[serde(flatten)]
     pub vdevs: Option<Vdevs>,
 }
 
-/// What a pool is made of.
+/// The device tree of a pool.
 #[derive(Clone, Debug, Serialize)]
 pub struct Vdevs {
     groups: Vec<Vdev>,
     logs: Vec<Vdev>,
 }
 
-/// A group, a log device, or what it is made of.
+/// A group, a log device, or a device.
 #[derive(Clone, Debug, Serialize)]
 struct Vdev {
     name: String,
     kind: String,
     health: &'static str,
-    /// Bytes of the whole device, for those that are one.
+    /// Bytes of the whole device; devices only.
     #[serde(skip_serializing_if = "Option::is_none")]
     device_bytes: Option<u64>,
-    /// As the pool's; groups and log devices only.
+    /// As of a pool; groups and log devices only.
     #[serde(skip_serializing_if = "Option::is_none")]
     raw_size_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -50,7 +52,7 @@ struct Vdev {
 }
 
 impl Vdevs {
-    /// Of what `pool status` tells.
+    /// From the device tree of `pool status`.
     #[must_use]
     pub fn new(groups: &[VdevStatus], logs: &[VdevStatus]) -> Self {
         let all = |list: &[VdevStatus]| list.iter().map(Vdev::new).collect();
@@ -91,9 +93,9 @@ impl Vdev {
     }
 }
 
-/// `pool list`. A pool that is known but cannot be opened has no summary: dashes and UNAVAIL.
+/// `pool list`. A known pool that cannot be opened has dashes, and UNAVAIL.
 pub fn pool_list(
-    pools: &[(String, Option<Listed>)],
+    pools: &[(String, Result<Listed, Failure>)],
     fields: &[String],
     listing: Listing,
 ) -> Result<String, Failure> {
@@ -101,10 +103,14 @@ pub fn pool_list(
         #[derive(Serialize)]
         struct Body<'a> {
             pools: Vec<&'a Listed>,
-            unavailable: Vec<&'a String>,
+            unavailable: Vec<Unavailable<'a>>,
         }
-        let open = pools.iter().filter_map(|(_, listed)| listed.as_ref()).collect();
-        let unavailable = pools.iter().filter(|p| p.1.is_none()).map(|(name, _)| name).collect();
+        let open = pools.iter().filter_map(|(_, listed)| listed.as_ref().ok()).collect();
+        let unavailable = pools.iter().filter_map(|(name, listed)| {
+            let error = listed.as_ref().err()?;
+            Some(Unavailable { name, error })
+        });
+        let unavailable = unavailable.collect();
         return Ok(document("pool list", Body { pools: open, unavailable }));
     }
     let fields: Vec<&str> = if fields.is_empty() {
@@ -116,11 +122,15 @@ pub fn pool_list(
     let mut lines = Lines { table: Table::new(&columns?), fields, listing };
     for (name, listed) in pools {
         lines.push(name.clone(), |field| match listed {
-            None if field == "health" => "UNAVAIL".to_owned(),
-            None => "-".to_owned(),
-            Some(listed) => summary_field(&listed.summary, field, listing.exact),
+            Err(_) if field == "health" => "UNAVAIL".to_owned(),
+            Err(_) => "-".to_owned(),
+            Ok(listed) if field == "server" => match listed.server_pid {
+                Some(pid) => pid.to_string(),
+                None => "-".to_owned(),
+            },
+            Ok(listed) => summary_field(&listed.summary, field, listing.exact),
         });
-        let Some(vdevs) = listed.as_ref().and_then(|listed| listed.vdevs.as_ref()) else {
+        let Some(vdevs) = listed.as_ref().ok().and_then(|listed| listed.vdevs.as_ref()) else {
             continue;
         };
         lines.push_all(&vdevs.groups, 1);
@@ -133,6 +143,13 @@ pub fn pool_list(
         return Ok("no pools available\n".to_owned());
     }
     Ok(lines.table.render(listing.scripted))
+}
+
+/// A pool that could not be opened, and why.
+#[derive(Serialize)]
+struct Unavailable<'a> {
+    name: &'a str,
+    error: &'a Failure,
 }
 
 struct Lines<'a> {
@@ -165,14 +182,14 @@ fn column(field: &str) -> Result<Column, Failure> {
         "free" => Column::right("FREE"),
         "cap" | "capacity" => Column::right("CAP"),
         "health" => Column::left("HEALTH"),
+        "server" => Column::right("SERVER"),
         "guid" => Column::right("GUID"),
         "usable" => Column::right("USABLE"),
         "avail" | "available" => Column::right("AVAIL"),
         other => {
-            return Err(Failure::usage(format!(
-                "'{other}' is not a field of pool list; use {}, usable, available, guid",
-                FIELDS.join(", ")
-            )));
+            let fields = FIELDS.join(", ");
+            return Err(Failure::usage(format!("'{other}' is not a field of pool list"))
+                .with_hint(format!("use {fields}, usable, available, guid")));
         }
     })
 }

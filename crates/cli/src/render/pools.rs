@@ -6,12 +6,12 @@ use forebay_pool::spec::{PoolSpec, Redundancy};
 use forebay_pool::status::{FoundPool, Health, PoolSummary};
 use serde::Serialize;
 
-use super::clock::history_time;
 use super::json::document;
 use super::numbers::{bytes, percent};
 use super::properties::{choose, property_table, said, source, sources_of};
 use super::tree::device_tree;
 use crate::args::Listing;
+use crate::clock::history_time;
 use crate::escape::visible;
 use crate::failure::Failure;
 

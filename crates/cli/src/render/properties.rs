@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use super::table::{Column, Table};
 use crate::args::Listing;
-use crate::failure::Failure;
+use crate::failure::{ErrorCode, Failure};
 
-/// Of `all` properties the `wanted` ones, in the order asked for.
+/// The `wanted` properties among `all`, in the order of `wanted`.
 pub(super) fn choose<'a>(
     all: &[(String, String, &'a str)],
     wanted: &[String],
@@ -18,18 +18,19 @@ pub(super) fn choose<'a>(
     let find = |name: &String| {
         all.iter().find(|p| p.0 == *name).cloned().ok_or_else(|| {
             let known: Vec<&str> = all.iter().map(|p| p.0.as_str()).collect();
-            Failure::new(format!("a {what} has no property '{name}'; it has {}", known.join(", ")))
+            let message = format!("a {what} has no property '{name}'; it has {}", known.join(", "));
+            Failure::new(ErrorCode::PropertyUnknown, message)
         })
     };
     wanted.iter().map(find).collect()
 }
 
-/// Where each value comes from, for JSON: `default`, `local`, or `-` for what is only told.
+/// The source of each value, for JSON: `default`, `local`, or `-` for a read-only property.
 pub(super) fn sources_of(chosen: &[(String, String, &str)]) -> BTreeMap<String, String> {
     chosen.iter().map(|(name, _, source)| (name.clone(), (*source).to_owned())).collect()
 }
 
-/// Where a settable property's value comes from, as `zfs get` says it.
+/// The source of a settable property's value, as `zfs get` shows it.
 pub(super) fn source(name: &str, value: &str) -> &'static str {
     let is_default = match name {
         "sync" => value == "standard",
@@ -42,13 +43,13 @@ pub(super) fn source(name: &str, value: &str) -> &'static str {
     if is_default { "default" } else { "local" }
 }
 
-/// A property's value; a dash for one that was set to nothing.
+/// A property's value; a dash for an empty one.
 pub(super) fn said(value: &str) -> String {
     if value.is_empty() { "-".to_owned() } else { value.to_owned() }
 }
 
-/// The rows of `get`: name, property, value, source; of these the `fields` asked for, all when
-/// none is named.
+/// The table of `get`: name, property, value and source, or the `fields` among them that were asked
+/// for.
 pub(super) fn property_table(
     rows: &[[String; 4]],
     fields: &[String],
@@ -61,9 +62,8 @@ pub(super) fn property_table(
             Some(at) => chosen.push(at),
             None if field == "all" => chosen.extend(0..TITLES.len()),
             None => {
-                return Err(Failure::usage(format!(
-                    "'{field}' is not a field of get; use name, property, value, source or all"
-                )));
+                return Err(Failure::usage(format!("'{field}' is not a field of get"))
+                    .with_hint("use name, property, value, source or all"));
             }
         }
     }

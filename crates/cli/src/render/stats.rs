@@ -6,32 +6,42 @@ use std::fmt::Write;
 use forebay_pool::status::{Latency, OpCount, PoolStats, Traffic};
 use serde::Serialize;
 
-use super::clock::duration;
 use super::json::document;
 use super::numbers::{bytes, count};
 use super::table::{Column, Table};
+use crate::clock::duration;
 
 /// The JSON of `pool stats`.
 #[must_use]
-pub fn stats_json(stats: &PoolStats) -> String {
+pub fn stats_json(pools: &[Box<PoolStats>]) -> String {
     #[derive(Serialize)]
     struct Body<'a> {
-        pool: &'a PoolStats,
+        pools: Vec<Entry<'a>>,
+    }
+    #[derive(Serialize)]
+    struct Entry<'a> {
+        #[serde(flatten)]
+        stats: &'a PoolStats,
         per_host_byte: BTreeMap<&'static str, Shares>,
     }
-    let shares = [("since_import", &stats.since_import), ("for_ever", &stats.for_ever)];
-    let per_host_byte = shares.map(|(span, traffic)| (span, Shares::of(traffic))).into();
-    document("pool stats", Body { pool: stats, per_host_byte })
+    let pools = pools.iter().map(|stats| {
+        let PoolStats { since_import, for_ever, .. } = &**stats;
+        let shares = [("since_import", since_import), ("for_ever", for_ever)];
+        let per_host_byte = shares.map(|(span, traffic)| (span, Shares::of(traffic))).into();
+        Entry { stats, per_host_byte }
+    });
+    let pools = pools.collect();
+    document("pool stats", Body { pools })
 }
 
-/// Bytes to the media for each byte that hosts wrote, by cause; and what else is a ratio.
+/// Bytes written to the media for each byte that hosts wrote, by cause, and other ratios.
 #[derive(Serialize)]
 struct Shares {
-    /// All but the log, as `write_amplification`.
+    /// All causes but the log, as in `write_amplification`.
     main_store: f64,
     #[serde(flatten)]
     causes: BTreeMap<&'static str, f64>,
-    /// Of the writes to the log, those that began where the last one ended, 0 to 1.
+    /// The share of log writes that began where the last one ended, 0 to 1.
     log_sequential_share: f64,
 }
 
@@ -51,7 +61,7 @@ impl Shares {
     }
 }
 
-/// Why bytes go to the media.
+/// The causes of bytes on the media.
 const CAUSES: [Named<u64>; 7] = [
     ("data", |t| t.media.data),
     ("parity", |t| t.media.parity),
@@ -62,7 +72,7 @@ const CAUSES: [Named<u64>; 7] = [
     ("log", |t| t.media.log),
 ];
 
-/// The text.
+/// The text for one pool.
 #[must_use]
 pub fn stats_text(stats: &PoolStats, exact: bool) -> String {
     let mut text = format!(
@@ -72,6 +82,18 @@ pub fn stats_text(stats: &PoolStats, exact: bool) -> String {
     );
     text.push_str(&traffic_table(&stats.since_import, &stats.for_ever, exact));
     text.push('\n');
+    text.push_str(&space_lines(stats, exact));
+    text.push_str(&import_lines(stats, exact));
+    text.push('\n');
+    text.push_str(&latency_table(stats, exact));
+    text.push('\n');
+    text.push_str(&device_table(stats, exact));
+    text
+}
+
+/// Amplification, segments, log and memory.
+fn space_lines(stats: &PoolStats, exact: bool) -> String {
+    let mut text = String::new();
     let amplification = |ratio: f64| match stats.since_import.writes.bytes {
         0 => "-".to_owned(),
         _ => format!("{ratio:.3}"),
@@ -104,27 +126,28 @@ pub fn stats_text(stats: &PoolStats, exact: bool) -> String {
         "log                  {} of {}, {} sequential",
         bytes(stats.log_used_bytes, exact),
         bytes(stats.log_capacity_bytes, exact),
-        // Down, not to the nearest: 100% is said only of a log without a single seek.
+        // Rounded down: only a log without a single seek shows 100%.
         floor_share(stats.since_import.log_sequential_writes, stats.since_import.log_writes.count)
     );
     let _ = writeln!(text, "map in memory        {}", bytes(stats.map_memory_bytes, exact));
     let _ = writeln!(text, "footers in memory    {}", bytes(stats.footer_cache_bytes, exact));
-    let _ = writeln!(
-        text,
-        "last import          {:.3} s, of it {:.3} s replay: {} records, {} of log, {} of map",
-        stats.last_import.seconds,
-        stats.last_import.replay_seconds,
-        count(stats.last_import.log_records, exact),
-        bytes(stats.last_import.log_bytes, exact),
-        bytes(stats.last_import.map_bytes, exact)
+    text
+}
+
+/// What the last import did.
+fn import_lines(stats: &PoolStats, exact: bool) -> String {
+    let import = &stats.last_import;
+    let mut text = format!(
+        "last import          {:.3} s, of it {:.3} s replay: {} records, {} of log, {} of map\n",
+        import.seconds,
+        import.replay_seconds,
+        count(import.log_records, exact),
+        bytes(import.log_bytes, exact),
+        bytes(import.map_bytes, exact)
     );
-    for remark in &stats.last_import.remarks {
+    for remark in &import.remarks {
         let _ = writeln!(text, "                     {remark}");
     }
-    text.push('\n');
-    text.push_str(&latency_table(stats, exact));
-    text.push('\n');
-    text.push_str(&device_table(stats, exact));
     text
 }
 
@@ -177,6 +200,11 @@ fn traffic_table(import: &Traffic, ever: &Traffic, exact: bool) -> String {
     }
     let mut text = table.render(false);
     text.push('\n');
+    text.push_str(&media_table(import, ever, exact));
+    text
+}
+
+fn media_table(import: &Traffic, ever: &Traffic, exact: bool) -> String {
     let mut table = Table::new(&[
         Column::left("MEDIA"),
         Column::right("BYTES"),
@@ -195,8 +223,7 @@ fn traffic_table(import: &Traffic, ever: &Traffic, exact: bool) -> String {
             bytes(of(ever), exact),
         ]);
     }
-    text.push_str(&table.render(false));
-    text
+    table.render(false)
 }
 
 fn latency_table(stats: &PoolStats, exact: bool) -> String {

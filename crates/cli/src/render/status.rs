@@ -3,27 +3,43 @@
 use forebay_pool::status::{PoolStatus, ScanStatus};
 use serde::Serialize;
 
-use super::clock::{duration, local_time};
 use super::closed::Closed;
 use super::json::document;
 use super::numbers::bytes;
 use super::tree::{device_tree, field};
+use crate::clock::{duration, local_time};
+
+/// A pool that could be opened.
+#[derive(Clone, Debug, Serialize)]
+pub struct OpenPool {
+    /// What the pool reports.
+    #[serde(flatten)]
+    pub status: PoolStatus,
+    /// The id of the process that serves it.
+    pub server_pid: Option<u32>,
+}
 
 /// The JSON of `pool status`.
 #[must_use]
-pub fn status_json(pools: &[PoolStatus], unavailable: &[Closed]) -> String {
+pub fn status_json(pools: &[OpenPool], unavailable: &[Closed]) -> String {
     #[derive(Serialize)]
     struct Body<'a> {
-        pools: &'a [PoolStatus],
+        pools: &'a [OpenPool],
         unavailable: &'a [Closed],
     }
     document("pool status", Body { pools, unavailable })
 }
 
-/// The text for one pool. `verbose` lists what is lost.
+/// The text for one pool. `verbose` lists the lost blocks.
 #[must_use]
-pub fn status_text(pool: &PoolStatus, exact: bool, verbose: bool) -> String {
+pub fn status_text(pool: &OpenPool, exact: bool, verbose: bool) -> String {
+    let served = match pool.server_pid {
+        Some(pid) => format!("by process {pid}"),
+        None => "no".to_owned(),
+    };
+    let pool = &pool.status;
     let mut text = format!("  pool: {}\n state: {}\n", pool.name, pool.state.as_str());
+    text.push_str(&format!("served: {served}\n"));
     if !pool.status.is_empty() {
         text.push_str(&field("status", &pool.status));
     }

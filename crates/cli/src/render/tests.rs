@@ -11,10 +11,12 @@ use forebay_pool::status::{
 
 use super::*;
 use crate::args::Listing;
+use crate::clock::{duration, local_time};
 use crate::control::Sample;
 use crate::escape::visible;
+use crate::failure::{ErrorCode, Failure};
 
-const BY_NAME: Order<'static> = Order { fields: &[], descending: false };
+const BY_NAME: Order<'static> = Order { fields: &[], is_descending: false };
 
 fn golden(name: &str, text: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
@@ -123,6 +125,10 @@ fn degraded() -> PoolStatus {
     pool.lost = vec!["tank/vol0 offset 4096".into()];
     pool.lost_count = 3;
     pool
+}
+
+fn open(status: &PoolStatus) -> OpenPool {
+    OpenPool { status: status.clone(), server_pid: Some(4321) }
 }
 
 fn summary() -> PoolSummary {
@@ -244,12 +250,13 @@ fn words(list: &[&str]) -> Vec<String> {
 fn listed(verbose: bool) -> Listed {
     let status = degraded();
     let vdevs = verbose.then(|| Vdevs::new(&status.groups, &status.logs));
-    Listed { summary: summary(), vdevs }
+    Listed { summary: summary(), server_pid: Some(4321), vdevs }
 }
 
 #[test]
-fn pool_listings_with_devices() {
-    let rows = [("tank".to_owned(), Some(listed(true))), ("gone".to_owned(), None)];
+fn pool_list_is_as_in_golden_files_with_devices() {
+    let gone = Failure::new(ErrorCode::PoolUnavailable, "a device is missing");
+    let rows = [("tank".to_owned(), Ok(listed(true))), ("gone".to_owned(), Err(gone))];
     golden("pool-list-verbose.txt", &pool_list(&rows, &[], PLAIN).unwrap());
     golden("pool-list-verbose.json", &pool_list(&rows, &[], JSON).unwrap());
     let some = words(&["name", "free", "guid", "avail"]);
@@ -273,13 +280,13 @@ fn fields_of_properties_are_chosen() {
     );
     assert_eq!(get(&["all"], PLAIN).unwrap(), get(&[], PLAIN).unwrap());
     let refused = get(&["frob"], PLAIN).unwrap_err();
-    assert_eq!(refused.code, 2);
-    assert!(refused.message.contains("name, property, value, source"), "{}", refused.message);
+    assert_eq!(refused.code, ErrorCode::Usage);
+    assert!(refused.hint.contains("name, property, value, source"), "{}", refused.hint);
     assert_eq!(pool_get(&[], &words(&["all"]), &[], PLAIN).unwrap(), "no pools available\n");
 }
 
 #[test]
-fn names_with_odd_characters_stay_on_their_line() {
+fn control_characters_in_names_are_escaped() {
     let odd = "/srv/new\nline\ttab\u{1b}[31m";
     let shown = "/srv/new\\nline\\ttab\\u{1b}[31m";
     assert_eq!(visible(odd), shown);
@@ -290,11 +297,11 @@ fn names_with_odd_characters_stay_on_their_line() {
         assert!(text.contains(shown), "{text}");
         assert!(!text.contains(odd), "{text}");
     };
-    has(&status_text(&pool, false, false));
+    has(&status_text(&open(&pool), false, false));
     let sample = Sample { status: pool.clone(), summary: summary(), uptime_secs: 1.0 };
     has(&iostat_text(&iostat_rows(None, &sample, true), true, false));
     let vdevs = Some(Vdevs::new(&pool.groups, &pool.logs));
-    let rows = [("tank".to_owned(), Some(Listed { summary: summary(), vdevs }))];
+    let rows = [("tank".to_owned(), Ok(Listed { summary: summary(), server_pid: None, vdevs }))];
     has(&pool_list(&rows, &[], PLAIN).unwrap());
     has(&history_text("tank", &[format!("0 forebay pool create tank '{odd}'")]));
     let mut stats = stats();
@@ -306,7 +313,7 @@ fn names_with_odd_characters_stay_on_their_line() {
 }
 
 #[test]
-fn nothing_written_is_no_amplification() {
+fn amplification_without_writes_is_a_dash() {
     let mut stats = stats();
     stats.since_import.writes = OpCount::default();
     let text = stats_text(&stats, false);
@@ -314,32 +321,33 @@ fn nothing_written_is_no_amplification() {
 }
 
 #[test]
-fn pool_listings() {
-    let rows = [("tank".to_owned(), Some(listed(false))), ("gone".to_owned(), None)];
+fn pool_list_is_as_in_golden_files() {
+    let gone = Failure::new(ErrorCode::PoolUnavailable, "a device is missing");
+    let rows = [("tank".to_owned(), Ok(listed(false))), ("gone".to_owned(), Err(gone))];
     golden("pool-list.txt", &pool_list(&rows, &[], PLAIN).unwrap());
     golden("pool-list.json", &pool_list(&rows, &[], JSON).unwrap());
     assert_eq!(
         pool_list(&rows, &words(&["name", "free", "cap"]), SCRIPT).unwrap(),
         "tank\t14495514624\t25\ngone\t-\t-\n"
     );
-    assert_eq!(pool_list(&rows, &words(&["frob"]), PLAIN).unwrap_err().code, 2);
+    assert_eq!(pool_list(&rows, &words(&["frob"]), PLAIN).unwrap_err().code, ErrorCode::Usage);
     assert_eq!(pool_list(&[], &[], PLAIN).unwrap(), "no pools available\n");
     assert_eq!(pool_list(&[], &[], SCRIPT).unwrap(), "");
 }
 
 #[test]
-fn pool_statuses() {
-    golden("pool-status.txt", &status_text(&healthy(), false, false));
-    golden("pool-status.json", &status_json(&[degraded()], &[]));
+fn pool_status_is_as_in_golden_files() {
+    golden("pool-status.txt", &status_text(&open(&healthy()), false, false));
+    golden("pool-status.json", &status_json(&[open(&degraded())], &[]));
     // The time of day depends on where the test runs; everything else does not.
-    let text = status_text(&degraded(), false, true);
+    let text = status_text(&open(&degraded()), false, true);
     let text = text.replace(&local_time(0), "Thu Jan  1 00:00:00 1970");
     golden("pool-status-degraded.txt", &text);
-    assert!(status_text(&degraded(), true, false).contains(" 1536 "), "exact numbers");
+    assert!(status_text(&open(&degraded()), true, false).contains(" 1536 "), "exact numbers");
 }
 
 #[test]
-fn finished_scans_tell_what_they_did() {
+fn scan_that_does_not_run_shows_its_result() {
     let mut pool = healthy();
     let scan = |kind: &str, state: &str| ScanStatus {
         kind: kind.into(),
@@ -358,36 +366,36 @@ fn finished_scans_tell_what_they_did() {
         ("scrub", "stopped", "scrub stopped on "),
     ] {
         pool.scan = Some(scan(kind, state));
-        let text = status_text(&pool, false, false);
+        let text = status_text(&open(&pool), false, false);
         assert!(text.contains(&format!("  scan: {expected}")), "{text}");
     }
 }
 
 #[test]
-fn histories_have_times_for_people() {
+fn history_has_local_times() {
     let lines = words(&["0 forebay pool create tank d0", "not stamped"]);
     let text = history_text("tank", &lines);
-    let first = format!("{} forebay pool create tank d0", super::clock::history_time(0));
+    let first = format!("{} forebay pool create tank d0", crate::clock::history_time(0));
     assert_eq!(text, format!("History for 'tank':\n{first}\nnot stamped\n"));
     assert!(first.contains("19"), "{first}");
 }
 
 #[test]
-fn a_log_on_one_device_is_shown_as_that_device() {
+fn log_on_one_device_is_shown_as_that_device() {
     let mut pool = healthy();
     pool.logs = vec![vdev("mirror-0", "mirror", vec![disk("l0")])];
-    let text = status_text(&pool, false, false);
+    let text = status_text(&open(&pool), false, false);
     assert!(text.contains("\tlogs\n\t  /srv/l0"), "{text}");
 }
 
 #[test]
-fn pool_statistics() {
+fn pool_stats_are_as_in_golden_files() {
     golden("pool-stats.txt", &stats_text(&stats(), false));
-    golden("pool-stats.json", &stats_json(&stats()));
+    golden("pool-stats.json", &stats_json(&[Box::new(stats())]));
 }
 
 #[test]
-fn pool_properties() {
+fn pool_get_is_as_in_golden_files() {
     let properties = BTreeMap::from([("comment".to_owned(), "lab".to_owned())]);
     let pools = [(summary(), properties)];
     golden("pool-get.txt", &pool_get(&pools, &words(&["all"]), &[], PLAIN).unwrap());
@@ -397,11 +405,11 @@ fn pool_properties() {
         "tank\tcomment\tlab\tlocal\ntank\tsize\t19327352832\t-\n"
     );
     let unknown = pool_get(&pools, &words(&["frob"]), &[], PLAIN).unwrap_err();
-    assert!(unknown.message.contains("comment"), "names those that are: {}", unknown.message);
+    assert_eq!(unknown.code, ErrorCode::PropertyUnknown);
 }
 
 #[test]
-fn volume_listings() {
+fn volume_list_and_get_are_as_in_golden_files() {
     let volumes = [volume("vol0", "standard", 8 << 30), volume("sparse", "always", 0)];
     golden("volume-list.txt", &volume_list(&volumes, &[], BY_NAME, PLAIN).unwrap());
     golden("volume-list.json", &volume_list(&volumes, &[], BY_NAME, JSON).unwrap());
@@ -411,12 +419,15 @@ fn volume_listings() {
         volume_list(&volumes, &words(&["name", "volsize", "comment"]), BY_NAME, SCRIPT).unwrap(),
         "tank/vol0\t8589934592\tx\ntank/sparse\t8589934592\tx\n"
     );
-    assert_eq!(volume_list(&volumes, &words(&["frob"]), BY_NAME, PLAIN).unwrap_err().code, 2);
+    assert_eq!(
+        volume_list(&volumes, &words(&["frob"]), BY_NAME, PLAIN).unwrap_err().code,
+        ErrorCode::Usage
+    );
     assert_eq!(volume_list(&[], &[], BY_NAME, PLAIN).unwrap(), "no volumes available\n");
 }
 
 #[test]
-fn pools_to_import() {
+fn importable_pools_are_as_in_golden_files() {
     let status = degraded();
     let found = FoundPool {
         name: status.name,
@@ -445,7 +456,7 @@ fn sample(uptime_secs: f64, scale: u64) -> Sample {
 }
 
 #[test]
-fn io_statistics() {
+fn iostat_is_as_in_golden_files() {
     let (before, after) = (sample(10.0, 1), sample(12.0, 3));
     let rows = iostat_rows(Some(&before), &after, true);
     golden(
@@ -466,7 +477,7 @@ fn io_statistics() {
 }
 
 #[test]
-fn numbers_for_people_and_for_programs() {
+fn numbers_are_short_or_exact() {
     assert_eq!((percent(1, 3, false), percent(1, 3, true)), ("33%".to_owned(), "33".to_owned()));
     assert_eq!(percent(0, 0, false), "0%");
     assert_eq!(percent(u64::MAX, u64::MAX, false), "100%");

@@ -19,7 +19,7 @@ fn value(volume: &VolumeStatus, name: &str, exact: bool) -> Option<(String, &'st
     let number = |value| Some((bytes(value, exact), "-"));
     match name {
         "name" => Some((volume.name.clone(), "-")),
-        // What the volume takes from the pool: its data, or what was set aside for it.
+        // What the volume takes from the pool: its data, or the space set aside for it.
         "used" => number(volume.used_bytes.max(volume.reserved_bytes)),
         "avail" | "available" => number(volume.available_bytes),
         "refer" | "referenced" => number(volume.used_bytes),
@@ -52,16 +52,16 @@ pub fn is_computed_of_volume(property: &str) -> bool {
     )
 }
 
-/// By which fields volumes are listed, and whether the largest comes first.
+/// The fields by which volumes are sorted.
 #[derive(Clone, Copy, Debug)]
 pub struct Order<'a> {
-    /// The first decides; none: by name.
+    /// The first decides; without fields, the name does.
     pub fields: &'a [String],
     /// The largest first.
-    pub descending: bool,
+    pub is_descending: bool,
 }
 
-/// `volumes` in this order. Numbers by their size, everything else as text.
+/// `volumes` in this order: numbers by value, everything else as text.
 fn sorted(volumes: &[VolumeStatus], order: Order) -> Result<Vec<VolumeStatus>, Failure> {
     let key = |volume: &VolumeStatus| -> Result<Vec<(u64, String)>, Failure> {
         let of = |field: &String| {
@@ -74,15 +74,14 @@ fn sorted(volumes: &[VolumeStatus], order: Order) -> Result<Vec<VolumeStatus>, F
     for volume in volumes {
         keyed.push((key(volume)?, volume.clone()));
     }
-    // Volumes that are equal stay in the order of their names.
-    keyed.sort_by(|(a, _), (b, _)| if order.descending { b.cmp(a) } else { a.cmp(b) });
+    // Equal volumes stay in the order of their names.
+    keyed.sort_by(|(a, _), (b, _)| if order.is_descending { b.cmp(a) } else { a.cmp(b) });
     Ok(keyed.into_iter().map(|(_, volume)| volume).collect())
 }
 
 fn no_field(field: &str) -> Failure {
-    Failure::usage(format!(
-        "'{field}' is not a field of volume list; use {}, refreservation or a property that \
-         'forebay volume get all' shows",
+    Failure::usage(format!("'{field}' is not a field of volume list")).with_hint(format!(
+        "use {}, refreservation or a property that 'forebay volume get all' shows",
         LIST_FIELDS.join(", ")
     ))
 }
@@ -135,7 +134,7 @@ pub fn volume_list(
     Ok(table.render(listing.scripted))
 }
 
-/// `volume get`. Fails on a property that a volume does not have.
+/// `volume get`. Fails for a property that a volume does not have.
 pub fn volume_get(
     volumes: &[VolumeStatus],
     wanted: &[String],

@@ -1,4 +1,4 @@
-//! The lines that connect a client.
+//! Hints for clients: commands that connect to a served volume.
 
 /// The NBD URI of `export` at `listener` (`unix:PATH` or `tcp:HOST:PORT`).
 #[must_use]
@@ -11,7 +11,7 @@ pub fn nbd_uri(listener: &str, export: &str, tls: bool) -> String {
     }
 }
 
-/// Percent-encodes what may not stand in a URI as it is.
+/// Percent-encodes bytes that a URI may not hold as they are.
 fn quoted(text: &str) -> String {
     let mut out = String::new();
     for byte in text.bytes() {
@@ -30,8 +30,8 @@ pub fn connect_hints(listeners: &[String], export: &str, tls: bool) -> Vec<Strin
     let uris: Vec<String> = listeners.iter().map(|l| nbd_uri(l, export, tls)).collect();
     let Some(uri) = uris.first() else { return Vec::new() };
     if tls {
-        // Which clients can do TLS, and where they want their certificates, differs.
-        let mut lines = vec![format!("Connect a client in TLS to {export}:")];
+        // Clients differ in their support of TLS and in where they look for certificates.
+        let mut lines = vec![format!("Connect a client to {export} with TLS:")];
         lines.extend(uris.iter().map(|uri| {
             let next = if uri.contains('?') { '&' } else { '?' };
             format!("  nbdinfo '{uri}{next}tls-certificates=FOLDER'")
@@ -45,7 +45,7 @@ pub fn connect_hints(listeners: &[String], export: &str, tls: bool) -> Vec<Strin
     lines.push(format!("  qemu-img convert -p -n -O raw disk.img '{uri}'"));
     lines.push(format!(
         "  fio --name=try --ioengine=nbd --uri='{uri}' --rw=randwrite --bs=4k --iodepth=32 \
-         --time_based --runtime=10"
+         --fsync=1 --time_based --runtime=10"
     ));
     lines.push(format!("  mkdir -p mnt && nbdfuse mnt/disk '{uri}'"));
     lines

@@ -1,4 +1,4 @@
-//! The live line: what the pools are doing now.
+//! Live line: health and rates of the pools of a server, once a second.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use forebay_pool::status::{Health, PoolStats, PoolSummary};
 use crate::pools::PoolSet;
 use crate::render::{bytes, count};
 
-/// Remembers the counters of the line before.
+/// The counters at the previous line.
 pub struct Live {
     before: BTreeMap<String, PoolStats>,
 }
@@ -21,7 +21,7 @@ pub struct Moment {
 }
 
 impl Live {
-    /// Nothing seen yet.
+    /// No previous line.
     #[must_use]
     pub fn new() -> Self {
         Self { before: BTreeMap::new() }
@@ -40,8 +40,8 @@ impl Live {
     }
 }
 
-/// Rates over the time since `before`, summed over pools, in a line of at most `width` columns: what
-/// matters least is left out first.
+/// Rates since `before`, summed over the pools, in a line of at most `width` columns. The last parts
+/// are left out first.
 #[must_use]
 pub fn live_line(
     now: &[Moment],
@@ -89,7 +89,7 @@ pub fn live_line(
     fitting(&parts, width)
 }
 
-/// As many of the parts, in their order, as fit into one line whole.
+/// The first parts, as many as fit into one line.
 pub(super) fn fitting(parts: &[String], width: usize) -> String {
     const BETWEEN: &str = " | ";
     let mut line = String::new();

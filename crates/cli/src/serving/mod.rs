@@ -1,11 +1,12 @@
-//! The serving process: listeners, the control socket, the live line, and a clean end.
+//! Serving process: listeners, control socket, live line, and a clean end.
 //!
 //! What enters: pools to serve, addresses to listen on, signals.
-//! What leaves: one line for each listener, a ready line, a live line on a terminal.
-//! What always holds: nothing but loopback and sockets in the owner's folder unless it was asked
-//! for; no plain text on other addresses unless that was asked for too; on the first signal requests in flight are answered and pools exported; on the second
-//! the process ends at once, and loses nothing that was acknowledged.
-//! Who calls me: `forebay serve` and `forebay up`.
+//! What leaves: one line for each listener, a ready line, messages on health, a live line on a
+//! terminal.
+//! What always holds: without options it listens on loopback and in the owner's folder only; plain
+//! text on other addresses needs an option of its own. On the first signal it answers requests in
+//! flight and closes the pools. On the second it ends at once; no acknowledged write is lost.
+//! Who calls: `forebay serve` and `forebay up`.
 
 mod hints;
 mod live;
@@ -22,7 +23,8 @@ use forebay_units::Nanos;
 
 use crate::args::{ListenAddress, SecurityArgs};
 use crate::control::serve_control;
-use crate::failure::{Failure, report};
+use crate::failure::{ErrorCode, Failure};
+use crate::log;
 use crate::pools::PoolSet;
 use crate::signals::Stop;
 use crate::state::{StateDir, own_uid};
@@ -31,20 +33,20 @@ use crate::terminal::Screen;
 pub use hints::{connect_hints, nbd_uri};
 pub use live::live_line;
 
-/// The port that NBD has by convention.
+/// The port of NBD by convention.
 const NBD_PORT: u16 = 10809;
 /// How long clients may take to receive the replies of their last requests.
-const PATIENCE: Nanos = Nanos::from_secs(10);
-/// What the kernel takes as the path of a Unix socket.
+const REPLY_TIMEOUT: Nanos = Nanos::from_secs(10);
+/// The longest path of a Unix socket that the kernel takes.
 const SOCKET_PATH_MAX_BYTES: usize = 107;
 /// Between two live lines.
-const LIVE_EVERY: Nanos = Nanos::from_secs(1);
+const LIVE_INTERVAL: Nanos = Nanos::from_secs(1);
 
 /// A set of pools that is being served.
 pub struct Serving {
     /// The pools.
     pub set: Rc<PoolSet>,
-    /// Where messages go.
+    /// Standard output.
     pub screen: Rc<Screen>,
     server: Rc<Server>,
     stop: Rc<Stop>,
@@ -52,24 +54,24 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// Opens the control socket: from now on commands access `set` here.
+    /// Opens the control socket: from now on commands reach `set` here, and messages are lines of
+    /// a log.
     pub fn new(set: Rc<PoolSet>, state: &StateDir, stop: Rc<Stop>) -> Result<Self, Failure> {
+        log::become_server();
         let path = state.control_socket(std::process::id());
         if path.as_os_str().len() > SOCKET_PATH_MAX_BYTES {
-            return Err(Failure::new(format!(
-                "control socket {}: {}; set FOREBAY_STATE_DIR to a shorter path",
-                path.display(),
-                long_path(&path)
-            )));
+            let message = format!("control socket {}: {}", path.display(), long_path(&path));
+            return Err(Failure::new(ErrorCode::StateFolder, message)
+                .with_hint("set FOREBAY_STATE_DIR to a shorter path"));
         }
         let listener = Listener::bind_unix(&path, 0o600)
-            .map_err(|e| Failure::new(format!("control socket {}: {e}", path.display())))?;
+            .map_err(|e| Failure::io(format!("control socket {}", path.display()), &e))?;
         forebay_rt::spawn(serve_control(listener, set.clone(), own_uid()));
         let server = Server::new(set.clone(), Limits::default());
         Ok(Self { set, screen: Rc::new(Screen::stdout()), server, stop, plaintext: false })
     }
 
-    /// The same, secured as `args` say. To be called before [`Serving::listen`].
+    /// The same with the TLS that `args` name. To be called before [`Serving::listen`].
     pub fn secured(mut self, args: &SecurityArgs) -> Result<Self, Failure> {
         self.plaintext = args.plaintext;
         let (Some(cert), Some(key)) = (args.tls_cert.clone(), args.tls_key.clone()) else {
@@ -77,18 +79,19 @@ impl Serving {
         };
         let (client_ca, allow) = (args.tls_ca.clone(), args.tls_allow.clone());
         let config = TlsConfig::read(&TlsFiles { cert, key, client_ca, allow })
-            .map_err(|e| Failure::new(e.to_string()))?;
+            .map_err(|e| Failure::new(ErrorCode::TlsConfig, e))?;
         self.server = Server::with_tls(self.set.clone(), Limits::default(), config);
         Ok(self)
     }
 
-    /// Whether clients must come in TLS.
+    /// Whether clients must use TLS.
     #[must_use]
     pub fn demands_tls(&self) -> bool {
         self.server.requires_tls()
     }
 
-    /// Listens on `asked`, or on the default addresses when none is. Says where.
+    /// Listens on the addresses `asked`, or on the default ones when there are none. Reports and
+    /// returns the addresses.
     pub fn listen(
         &self,
         asked: &[ListenAddress],
@@ -101,9 +104,9 @@ impl Serving {
         }
         for address in asked {
             if address.is_exposed() && !tls {
-                report(&format!(
-                    "warning: {address} can be reached from other machines, and neither \
-                     encrypts nor asks who is there; use it on trusted networks only"
+                log::warning(&format!(
+                    "other machines can reach {address}, without encryption and without \
+                     authentication; use it on trusted networks only"
                 ));
             }
             listeners.push(self.bind(address).map_err(|e| cannot_listen(address, &e))?);
@@ -128,8 +131,8 @@ impl Serving {
         }
     }
 
-    /// A Unix socket in the state folder, and loopback. When the latter is taken, the former will
-    /// do; when the former is taken by another server, this one needs a name of its own.
+    /// Listens on a Unix socket in the state folder and on loopback. When another server has the
+    /// socket, this one gets a socket of its own. When the port is taken, the socket alone will do.
     fn listen_default(&self, state: &StateDir) -> Result<Vec<String>, Failure> {
         let shared = ListenAddress::Unix(state.nbd_socket());
         let own = format!("nbd-{}.sock", std::process::id());
@@ -145,15 +148,15 @@ impl Serving {
         let loopback = ListenAddress::Tcp(loopback);
         match self.bind(&loopback) {
             Ok(address) => listeners.push(address),
-            Err(e) => report(&format!(
-                "warning: {loopback} is not available ({e}); serving on the Unix socket only"
+            Err(e) => log::warning(&format!(
+                "{loopback} is not available ({e}); serving on the Unix socket only"
             )),
         }
         Ok(listeners)
     }
 
-    /// Fails when one of the addresses `asked` for is taken, or may not be used: before pools are
-    /// made and opened for nothing.
+    /// Fails when one of the addresses `asked` is taken or may not be used. To be called before
+    /// pools are created and opened in vain.
     pub async fn check_free(&self, asked: &[ListenAddress]) -> Result<(), Failure> {
         for address in asked {
             refuse_exposed(address, self.demands_tls(), self.plaintext)?;
@@ -162,20 +165,20 @@ impl Serving {
         Ok(())
     }
 
-    /// Serves until a signal comes, then ends cleanly. Says when the health of a pool changes, and when
-    /// clients are sent away.
+    /// Serves until a signal comes, then ends cleanly. Reports changes of health, and clients that
+    /// it disconnects.
     pub async fn run(self) -> Result<(), Failure> {
         let mut live = live::Live::new();
         let mut watch = watch::Watch::default();
-        while self.stop.unless_asked(forebay_rt::sleep(LIVE_EVERY)).await.is_some() {
-            for line in watch.look(&self.set.pools()) {
+        while self.stop.unless_asked(forebay_rt::sleep(LIVE_INTERVAL)).await.is_some() {
+            for (level, line) in watch.pools(&self.set.pools()) {
                 self.screen.clear();
-                report(&line);
+                log::report(level, &line);
             }
-            let most = Limits::default().connections_max;
-            if let Some(line) = watch.clients(self.server.counts(), most, forebay_rt::now()) {
+            let max = Limits::default().connections_max;
+            if let Some(line) = watch.clients(self.server.counts(), max, forebay_rt::now()) {
                 self.screen.clear();
-                report(&line);
+                log::warning(&line);
             }
             if self.screen.is_terminal() {
                 let width = self.screen.width();
@@ -186,32 +189,32 @@ impl Serving {
         self.end().await
     }
 
-    /// Ends cleanly: answers what is in flight, exports the pools.
+    /// Ends cleanly: answers what is in flight, and closes the pools. They stay known.
     pub async fn end(self) -> Result<(), Failure> {
         self.screen.say(&format!(
-            "stopping ({}): answering what is in flight, then exporting (Ctrl-C: at once)",
+            "stopping ({}): answering requests in flight, then closing the pools (Ctrl-C: at once)",
             self.stop.by()
         ));
-        self.server.stop(PATIENCE).await;
+        self.server.stop(REPLY_TIMEOUT).await;
         self.set.close().await?;
-        self.screen.say("stopped: everything is on the devices");
+        self.screen.say("stopped: the pools are closed, and everything is on the devices");
         Ok(())
     }
 }
 
-/// A socket may replace a dead socket, never a file of another kind.
+/// Fails when a file that is not a socket is at `path`: a socket may replace a dead socket only.
 fn refuse_other_files(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::FileTypeExt;
     match std::fs::symlink_metadata(path) {
         Ok(meta) if !meta.file_type().is_socket() => Err(io::Error::new(
             io::ErrorKind::AlreadyExists,
-            "a file that is no socket is there already; name another path",
+            "a file that is not a socket is there already; name another path",
         )),
         _ => Ok(()),
     }
 }
 
-/// Whether `address` could be listened on now. Leaves nothing behind.
+/// Fails when `address` cannot be listened on now. Leaves nothing behind.
 async fn try_address(address: &ListenAddress) -> io::Result<()> {
     match address {
         ListenAddress::Unix(path) => {
@@ -225,11 +228,11 @@ async fn try_address(address: &ListenAddress) -> io::Result<()> {
             }
             match forebay_rt::net::Stream::connect_unix(&path).await {
                 Ok(_) => Err(io::ErrorKind::AddrInUse.into()),
-                // Nobody answers there.
+                // No server answers there.
                 Err(_) => Ok(()),
             }
         }
-        // Bound as servers are: a port whose last owner has just ended is free.
+        // Bound as the server binds it: a port whose last owner has just ended is free.
         ListenAddress::Tcp(address) => std::net::TcpListener::bind(address).map(|_| ()),
     }
 }
@@ -241,16 +244,18 @@ fn long_path(path: &Path) -> String {
     )
 }
 
-/// What other machines can access must be encrypted, unless somebody said that he knows better.
+/// Fails for an address that other machines can reach without TLS, unless `plaintext` allows it.
 fn refuse_exposed(address: &ListenAddress, tls: bool, plaintext: bool) -> Result<(), Failure> {
     if tls || plaintext || !address.is_exposed() {
         return Ok(());
     }
-    Err(Failure::usage(format!(
-        "{address} can be reached from other machines, and without TLS everybody there may read \
-         and write every volume; give --tls-cert and --tls-key (and --tls-ca), or --plaintext on a \
-         network where everybody is trusted"
-    )))
+    let message = format!(
+        "other machines can reach {address}, and without TLS every one of them may read and write \
+         every volume"
+    );
+    Err(Failure::usage(message).with_hint(
+        "give --tls-cert and --tls-key (and --tls-ca), or --plaintext on a trusted network",
+    ))
 }
 
 fn cannot_listen(address: &ListenAddress, error: &io::Error) -> Failure {
@@ -259,7 +264,8 @@ fn cannot_listen(address: &ListenAddress, error: &io::Error) -> Failure {
         io::ErrorKind::PermissionDenied => "choose an address that you may use, with --listen",
         _ => "choose another address with --listen",
     };
-    Failure::new(format!("cannot listen on {address} ({error}): {hint}"))
+    let message = format!("cannot listen on {address} ({error})");
+    Failure::new(ErrorCode::CannotListen, message).with_hint(hint)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@ use forebay_pool::status::Health;
 use super::*;
 
 #[test]
-fn uris_are_what_clients_read() {
+fn uris_are_in_the_form_that_clients_read() {
     assert_eq!(
         nbd_uri("tcp:127.0.0.1:10809", "tank/vol0", false),
         "nbd://127.0.0.1:10809/tank/vol0"
@@ -15,24 +15,24 @@ fn uris_are_what_clients_read() {
 }
 
 #[test]
-fn hints_name_the_clients() {
+fn hints_name_clients_and_flush() {
     let lines = connect_hints(&["unix:/s".to_owned(), "tcp:127.0.0.1:1".to_owned()], "p/v", false);
     let text = lines.join("\n");
-    for word in ["nbdinfo", "qemu-img", "fio", "nbdfuse", "nbd://127.0.0.1:1/p/v"] {
+    for word in ["nbdinfo", "qemu-img", "--fsync=1", "nbdfuse", "nbd://127.0.0.1:1/p/v"] {
         assert!(text.contains(word), "{word} is missing in\n{text}");
     }
     assert!(connect_hints(&[], "p/v", false).is_empty());
 }
 
 #[test]
-fn hints_for_tls_say_where_certificates_go() {
+fn hints_for_tls_name_the_certificates() {
     let lines = connect_hints(&["unix:/s".to_owned(), "tcp:[::1]:1".to_owned()], "p/v", true);
     assert!(lines[1].contains("nbds+unix:///p/v?socket=/s&tls-certificates="), "{lines:?}");
     assert!(lines[2].contains("nbds://[::1]:1/p/v?tls-certificates="), "{lines:?}");
 }
 
 #[test]
-fn plain_text_off_loopback_must_be_asked_for() {
+fn plain_text_off_loopback_needs_plaintext_option() {
     let exposed = |text: &str| match text.strip_prefix("tcp:") {
         Some(address) => ListenAddress::Tcp(address.parse().unwrap()),
         None => ListenAddress::Unix("/s".into()),
@@ -50,13 +50,13 @@ fn plain_text_off_loopback_must_be_asked_for() {
         let outcome = refuse_exposed(&exposed(address), tls, plaintext);
         assert_eq!(outcome.is_ok(), goes, "{address} {tls} {plaintext}");
         if let Err(failure) = outcome {
-            assert!(failure.message.contains("--plaintext"), "{}", failure.message);
+            assert!(failure.hint.contains("--plaintext"), "{}", failure.hint);
         }
     }
 }
 
 #[test]
-fn a_file_is_never_replaced_by_a_socket() {
+fn socket_never_replaces_file() {
     let path = std::env::temp_dir().join(format!("forebay-file-{}", std::process::id()));
     std::fs::OpenOptions::new().create(true).truncate(true).write(true).open(&path).unwrap();
     assert!(refuse_other_files(&path).is_err());
@@ -65,7 +65,7 @@ fn a_file_is_never_replaced_by_a_socket() {
 }
 
 #[test]
-fn the_live_line_leaves_out_what_matters_least() {
+fn live_line_leaves_out_its_last_parts() {
     let parts: Vec<String> = ["ONLINE", "2 clients", "log 3%"].map(str::to_owned).into();
     assert_eq!(live::fitting(&parts, 79), "ONLINE | 2 clients | log 3%");
     assert_eq!(live::fitting(&parts, 27), "ONLINE | 2 clients | log 3%");
@@ -74,7 +74,7 @@ fn the_live_line_leaves_out_what_matters_least() {
 }
 
 #[test]
-fn a_change_of_health_is_said_with_its_reason() {
+fn change_of_health_is_reported_with_its_reason() {
     let mut status = forebay_pool::status::PoolStatus {
         name: "tank".into(),
         guid: 1,
@@ -99,25 +99,24 @@ fn a_change_of_health_is_said_with_its_reason() {
 }
 
 #[test]
-fn clients_that_are_sent_away_are_counted_once_a_minute() {
+fn disconnected_clients_are_reported_once_a_minute() {
     let mut watch = watch::Watch::default();
     let second = |secs: u64| forebay_units::Nanos::from_secs(secs);
     let mut counts = forebay_nbd::Counts { accepted: 9, lost: 3, ..Default::default() };
-    assert_eq!(watch.clients(counts, 4, second(1)), None, "who only goes is nobody's business");
+    assert_eq!(watch.clients(counts, 4, second(1)), None, "a client that leaves is not reported");
     counts.refused = 2;
-    let said = watch.clients(counts, 4, second(2)).unwrap();
-    assert_eq!(said, "clients were sent away: 2 for a server takes 4 connections at a time");
+    let line = watch.clients(counts, 4, second(2)).unwrap();
+    assert_eq!(line, "clients were disconnected: 2 over the limit of 4 connections");
     counts.refused = 5;
     counts.protocol_errors = 1;
     assert_eq!(watch.clients(counts, 4, second(61)), None, "one line a minute");
-    let said = watch.clients(counts, 4, second(62)).unwrap();
+    let line = watch.clients(counts, 4, second(62)).unwrap();
     assert_eq!(
-        said,
-        "clients were sent away: 3 for a server takes 4 connections at a time, 1 for breaking the \
-         protocol"
+        line,
+        "clients were disconnected: 3 over the limit of 4 connections, 1 for breaking the protocol"
     );
     counts.timed_out = 1;
-    let said = watch.clients(counts, 4, second(200)).unwrap();
-    assert_eq!(said, "clients were sent away: 1 for being too slow");
+    let line = watch.clients(counts, 4, second(200)).unwrap();
+    assert_eq!(line, "clients were disconnected: 1 for being too slow");
     assert_eq!(watch.clients(counts, 4, second(300)), None);
 }

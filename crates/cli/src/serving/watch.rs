@@ -1,5 +1,4 @@
-//! Notices when a pool is less well than it was, or well again, and when clients are sent away, and
-//! says so: servers mostly run where nobody looks at a live line.
+//! Watch: messages of a server when the health of a pool changes, and when it disconnects clients.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -9,39 +8,40 @@ use forebay_pool::Pool;
 use forebay_pool::status::{Health, PoolStatus};
 use forebay_units::Nanos;
 
-/// Between two lines on clients: one that comes again and again shall not fill the server's log.
-const CLIENTS_EVERY: Nanos = Nanos::from_secs(60);
+use crate::log;
 
-/// What was said of each pool last. A pool that was never seen counts as well.
+/// Between two messages on clients: a client that keeps coming back does not fill the log.
+const CLIENTS_INTERVAL: Nanos = Nanos::from_secs(60);
+
+/// What the last messages said. A pool without a message counts as ONLINE.
 #[derive(Default)]
 pub struct Watch {
-    said: BTreeMap<String, Health>,
+    health: BTreeMap<String, Health>,
     clients: Counts,
-    clients_said_at: Option<Nanos>,
+    reported_at: Option<Nanos>,
 }
 
 impl Watch {
-    /// The lines to say now.
-    pub fn look(&mut self, pools: &[Rc<Pool>]) -> Vec<String> {
+    /// The messages on pools whose health has changed, and whether each is for the worse.
+    pub fn pools(&mut self, pools: &[Rc<Pool>]) -> Vec<(log::Level, String)> {
         let named = |name: &String| pools.iter().any(|pool| pool.name() == *name);
-        self.said.retain(|name, _| named(name));
+        self.health.retain(|name, _| named(name));
         let mut lines = Vec::new();
         for pool in pools {
             let health = pool.summary().health;
-            let before = self.said.insert(pool.name(), health).unwrap_or(Health::Online);
+            let before = self.health.insert(pool.name(), health).unwrap_or(Health::Online);
             if health != before {
-                lines.push(line(before, &pool.status()));
+                let level = if health > before { log::Level::Warning } else { log::Level::Notice };
+                lines.push((level, line(before, &pool.status())));
             }
         }
         lines
     }
-}
 
-impl Watch {
-    /// The line to say of clients that were sent away since the last one; `most` is how many
-    /// connections a server takes.
-    pub fn clients(&mut self, counts: Counts, most: usize, now: Nanos) -> Option<String> {
-        if self.clients_said_at.is_some_and(|at| now < at + CLIENTS_EVERY) {
+    /// The message on clients that were disconnected since the last one. `max`: the limit of
+    /// connections.
+    pub fn clients(&mut self, counts: Counts, max: usize, now: Nanos) -> Option<String> {
+        if self.reported_at.is_some_and(|at| now < at + CLIENTS_INTERVAL) {
             return None;
         }
         let before = self.clients;
@@ -51,22 +51,19 @@ impl Watch {
                 parts.push(format!("{count} {why}"));
             }
         };
-        part(
-            counts.refused - before.refused,
-            &format!("for a server takes {most} connections at a time"),
-        );
+        part(counts.refused - before.refused, &format!("over the limit of {max} connections"));
         part(counts.protocol_errors - before.protocol_errors, "for breaking the protocol");
         part(counts.timed_out - before.timed_out, "for being too slow");
         if parts.is_empty() {
             return None;
         }
         self.clients = counts;
-        self.clients_said_at = Some(now);
-        Some(format!("clients were sent away: {}", parts.join(", ")))
+        self.reported_at = Some(now);
+        Some(format!("clients were disconnected: {}", parts.join(", ")))
     }
 }
 
-/// What is said of a pool whose health was `before`.
+/// The message on a pool whose health was `before`.
 #[must_use]
 pub fn line(before: Health, now: &PoolStatus) -> String {
     let mut text =

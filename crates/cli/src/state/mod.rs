@@ -1,10 +1,10 @@
-//! The state folder: which pools are known, and where servers can be reached.
+//! State folder: the list of known pools, and the sockets of servers.
 //!
 //! What enters: the environment, and pools as they are created, imported, changed and exported.
 //! What leaves: the list of known pools, and paths for sockets.
-//! What always holds: the folder is for its owner alone; the list is replaced whole (written
-//! aside, synced, renamed), under a lock, so that a crash leaves the old list or the new one.
-//! Who calls me: every command but `completions` and `man`.
+//! What always holds: only its owner may enter the folder; a crash leaves the old list or the new
+//! one, for it is written aside, synced and renamed, under a lock.
+//! Who calls: every command but `completions`, `man` and `simulate`.
 
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
@@ -15,15 +15,15 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::failure::Failure;
+use crate::failure::{ErrorCode, Failure};
 use forebay_pool::spec::Told;
 
 /// Version of `pools.json`.
 const LIST_VERSION: u32 = 1;
-/// A list larger than this is not one that we wrote.
+/// The longest list that is read: a larger file is not a list of pools.
 const LIST_MAX_BYTES: u64 = 16 << 20;
 
-/// A pool that this state folder knows.
+/// A pool in the list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KnownPool {
     /// Its name.
@@ -32,8 +32,8 @@ pub struct KnownPool {
     pub guid: u64,
     /// Absolute paths of its devices.
     pub devices: Vec<String>,
-    /// The newest configuration of it that this machine has seen: what tells an old half of a
-    /// mirror from one that is all there is.
+    /// The newest configuration that this machine has seen: it tells an old half of a mirror from
+    /// the only half.
     #[serde(flatten)]
     pub told: Told,
 }
@@ -50,7 +50,7 @@ pub struct StateDir {
     path: PathBuf,
 }
 
-/// The parts of the environment that decide where the folder is.
+/// The parts of the environment that locate the folder.
 pub struct Environment {
     /// `FOREBAY_STATE_DIR`.
     pub override_dir: Option<OsString>,
@@ -63,7 +63,7 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// Of this process.
+    /// The environment of this process.
     #[must_use]
     pub fn current() -> Self {
         Self {
@@ -78,7 +78,7 @@ impl Environment {
 /// The effective user id of this process.
 #[must_use]
 pub fn own_uid() -> u32 {
-    // Cannot fail.
+    // SAFETY: the call takes nothing and cannot fail.
     unsafe { libc::geteuid() }
 }
 
@@ -86,8 +86,8 @@ pub fn own_uid() -> u32 {
 pub fn locate(environment: &Environment) -> Result<PathBuf, Failure> {
     let set = |value: &Option<OsString>| value.clone().filter(|v| !v.is_empty()).map(PathBuf::from);
     if let Some(dir) = set(&environment.override_dir) {
-        return std::path::absolute(&dir)
-            .map_err(|e| Failure::new(format!("FOREBAY_STATE_DIR={}: {e}", dir.display())));
+        let failed = |e| state_failure(format!("FOREBAY_STATE_DIR={}: {e}", dir.display()));
+        return std::path::absolute(&dir).map_err(failed);
     }
     if environment.uid == 0 {
         return Ok(PathBuf::from("/var/lib/forebay"));
@@ -98,24 +98,24 @@ pub fn locate(environment: &Environment) -> Result<PathBuf, Failure> {
     }
     match set(&environment.home).filter(|p| p.is_absolute()) {
         Some(home) => Ok(home.join(".local/state/forebay")),
-        None => Err(Failure::new(
-            "no place for the state folder: set FOREBAY_STATE_DIR, XDG_STATE_HOME or HOME",
-        )),
+        None => Err(state_failure("no place for the state folder".to_owned())
+            .with_hint("set FOREBAY_STATE_DIR, XDG_STATE_HOME or HOME")),
     }
 }
 
 impl StateDir {
-    /// Opens the folder of this process's environment, and makes it when missing.
+    /// Opens the folder of this process's environment. Creates it when it is missing.
     pub fn open() -> Result<Self, Failure> {
         Self::open_at(locate(&Environment::current())?)
     }
 
-    /// Opens the folder at `path`, and makes it (mode 0700) when missing. Fails when it belongs
-    /// to somebody else, or when others may enter it.
+    /// Opens the folder at `path`. Creates it (mode 0700) when it is missing. Fails when another
+    /// user owns it or may enter it.
     pub fn open_at(path: PathBuf) -> Result<Self, Failure> {
         let shown = path.display().to_string();
         let fail = |e: std::io::Error| {
-            Failure::new(format!("state folder {shown}: {e}; set FOREBAY_STATE_DIR to another"))
+            state_failure(format!("state folder {shown}: {e}"))
+                .with_hint("set FOREBAY_STATE_DIR to another")
         };
         if let Some(parent) = path.parent() {
             DirBuilder::new().recursive(true).create(parent).map_err(fail)?;
@@ -127,23 +127,20 @@ impl StateDir {
         }
         let meta = std::fs::metadata(&path).map_err(fail)?;
         if !meta.is_dir() {
-            return Err(Failure::new(format!("state folder {shown} is not a folder")));
+            return Err(state_failure(format!("state folder {shown} is not a folder")));
         }
         if meta.uid() != own_uid() {
-            return Err(Failure::new(format!(
-                "state folder {shown} belongs to user {}; set FOREBAY_STATE_DIR to one of yours",
-                meta.uid()
-            )));
+            let message = format!("state folder {shown} belongs to user {}", meta.uid());
+            return Err(state_failure(message).with_hint("set FOREBAY_STATE_DIR to one of yours"));
         }
         if meta.mode() & 0o077 != 0 {
-            // An empty folder was made for us a moment ago; one with contents may be anything.
+            // An empty folder was created for this purpose; one with contents may be anything.
             let empty = std::fs::read_dir(&path).map_err(fail)?.next().is_none();
             if !empty {
-                return Err(Failure::new(format!(
-                    "state folder {shown} is open to others (mode {:o}); run chmod 700 on it, or \
-                     set FOREBAY_STATE_DIR to another",
-                    meta.mode() & 0o777
-                )));
+                let mode = meta.mode() & 0o777;
+                let message = format!("state folder {shown} is open to others (mode {mode:o})");
+                return Err(state_failure(message)
+                    .with_hint("run chmod 700 on it, or set FOREBAY_STATE_DIR to another"));
             }
             std::fs::set_permissions(&path, Permissions::from_mode(0o700)).map_err(fail)?;
         }
@@ -162,7 +159,7 @@ impl StateDir {
         self.path.join(format!("control-{pid}.sock"))
     }
 
-    /// The control sockets that are there, live or not, lowest process id first.
+    /// The control sockets that exist, lowest process id first. Their servers may have ended.
     pub fn control_sockets(&self) -> Result<Vec<(u32, PathBuf)>, Failure> {
         let mut found = Vec::new();
         for entry in std::fs::read_dir(&self.path).map_err(|e| self.failed(&e))? {
@@ -179,13 +176,13 @@ impl StateDir {
         Ok(found)
     }
 
-    /// Removes the socket of a server that is gone.
+    /// Removes the socket of a server that has ended.
     pub fn forget_socket(&self, path: &Path) {
-        // Somebody else may have done it already.
+        // Another command may have removed it.
         let _ = std::fs::remove_file(path);
     }
 
-    /// The socket that servers offer volumes on when none is named.
+    /// The NBD socket of a server that is given no address.
     #[must_use]
     pub fn nbd_socket(&self) -> PathBuf {
         self.path.join("nbd.sock")
@@ -202,10 +199,8 @@ impl StateDir {
         }
         .map_err(|e| self.failed(&e))?;
         let broken = |what: String| {
-            Failure::new(format!(
-                "{}: {what}; move it away and import the pools again",
-                path.display()
-            ))
+            state_failure(format!("{}: {what}", path.display()))
+                .with_hint("move it away and import the pools again")
         };
         let list: List = serde_json::from_str(&text).map_err(|e| broken(e.to_string()))?;
         if list.version != LIST_VERSION {
@@ -214,13 +209,13 @@ impl StateDir {
         Ok(list.pools)
     }
 
-    /// Adds `pool`, or replaces the entry with its guid; the newest generation that was told of it
-    /// stays. Fails when another pool has its name.
+    /// Adds `pool`, or replaces the entry with its guid and keeps the newest generation. Fails when
+    /// another pool has its name.
     pub fn remember(&self, pool: KnownPool) -> Result<(), Failure> {
         self.put(pool, false)
     }
 
-    /// The same for a pool that was taken back to an older state: what was told of it counts no
+    /// The same for a pool that went back to an older state: the generation in the list counts no
     /// more.
     pub fn remember_anew(&self, pool: KnownPool) -> Result<(), Failure> {
         self.put(pool, true)
@@ -237,14 +232,14 @@ impl StateDir {
                 if !anew {
                     pool.told = before.told.and_then(pool.told);
                 }
-                give_names(pools, &pool, &before.devices);
+                hand_over_paths(pools, &pool, &before.devices);
             }
             pools.push(pool);
             Ok(())
         })
     }
 
-    /// Keeps what is told of the newest configuration of a pool that is on the list.
+    /// Keeps a newer generation of a pool in the list.
     pub fn witness(&self, guid: u64, told: Told) -> Result<(), Failure> {
         self.change(|pools| {
             for pool in pools.iter_mut().filter(|p| p.guid == guid) {
@@ -254,7 +249,7 @@ impl StateDir {
         })
     }
 
-    /// Fails when a pool named `name` is known, other than the one with `guid`.
+    /// Fails when another pool than `guid` is known as `name`.
     pub fn check_name_free(&self, name: &str, guid: Option<u64>) -> Result<(), Failure> {
         match self.known_pools()?.iter().find(|p| p.name == name && Some(p.guid) != guid) {
             Some(other) => Err(name_taken(name, other.guid)),
@@ -262,7 +257,7 @@ impl StateDir {
         }
     }
 
-    /// Takes the pool with `guid` off the list.
+    /// Removes the pool with `guid` from the list.
     pub fn forget(&self, guid: u64) -> Result<(), Failure> {
         self.change(|pools| {
             pools.retain(|p| p.guid != guid);
@@ -282,7 +277,7 @@ impl StateDir {
             .mode(0o600)
             .open(self.path.join("lock"))
             .map_err(io)?;
-        // Held for the few instructions below; it goes when the file is closed.
+        // Held until the file is closed at the end of this function.
         take_lock(&lock).map_err(io)?;
         let before = self.known_pools()?;
         let mut pools = before.clone();
@@ -312,16 +307,17 @@ impl StateDir {
     }
 
     fn failed(&self, error: &std::io::Error) -> Failure {
-        Failure::new(format!("state folder {}: {error}", self.path.display()))
+        state_failure(format!("state folder {}: {error}", self.path.display()))
     }
 }
 
-/// Takes the lock, or fails after a while: a process that was stopped in the middle may hold it for ever.
-#[allow(clippy::disallowed_methods)] // A server calls this aside; elsewhere nobody else wants to run.
+/// Takes the lock, or fails after two seconds: a stopped process may hold it for ever.
+#[allow(clippy::disallowed_methods)] // A server calls this on another thread; a command may block.
 fn take_lock(lock: &File) -> std::io::Result<()> {
-    const TRIES: u32 = 200;
-    const EACH: std::time::Duration = std::time::Duration::from_millis(10);
-    for _ in 0..TRIES {
+    const TRIES_MAX: u32 = 200;
+    const RETRY_INTERVAL: std::time::Duration = std::time::Duration::from_millis(10);
+    for _ in 0..TRIES_MAX {
+        // SAFETY: the descriptor is open for as long as `lock` lives.
         if unsafe { libc::flock(lock.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
             return Ok(());
         }
@@ -329,16 +325,16 @@ fn take_lock(lock: &File) -> std::io::Result<()> {
         if error.kind() != ErrorKind::WouldBlock {
             return Err(error);
         }
-        std::thread::sleep(EACH);
+        std::thread::sleep(RETRY_INTERVAL);
     }
     let said =
         "another forebay process holds its lock and does not let go; see whether one is stopped";
     Err(std::io::Error::new(ErrorKind::WouldBlock, said))
 }
 
-/// Disks change their names: when `pool` is found where one of the other `pools` was, that one may be where it was
-/// (`before`). Nobody else would know of that place any more.
-fn give_names(pools: &mut [KnownPool], pool: &KnownPool, before: &[String]) {
+/// Keeps the paths that `pool` has left (`before`) for the other `pools` whose paths it has taken:
+/// when disks swap names, the device of another pool is at such a path.
+fn hand_over_paths(pools: &mut [KnownPool], pool: &KnownPool, before: &[String]) {
     let left = || before.iter().filter(|path| !pool.devices.contains(path)).cloned();
     for other in pools {
         let all = other.devices.len();
@@ -349,10 +345,14 @@ fn give_names(pools: &mut [KnownPool], pool: &KnownPool, before: &[String]) {
     }
 }
 
+fn state_failure(message: String) -> Failure {
+    Failure::new(ErrorCode::StateFolder, message)
+}
+
 fn name_taken(name: &str, guid: u64) -> Failure {
-    Failure::new(format!(
-        "a pool named '{name}' (guid {guid}) is known already; export it first \
-         (forebay pool export {name}), or set FOREBAY_STATE_DIR to another folder"
+    let message = format!("a pool named '{name}' (guid {guid}) is known already");
+    Failure::new(ErrorCode::PoolExists, message).with_hint(format!(
+        "export it first (forebay pool export {name}), or set FOREBAY_STATE_DIR to another folder"
     ))
 }
 

@@ -1,16 +1,16 @@
-//! A place to run the binary in, and ways to run it.
+//! A scratch folder for the binary, and ways to run it.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 
-/// A folder that goes when it is dropped, with its own state folder.
+/// A folder with a state folder of its own; removed when it is dropped.
 pub struct Scratch(pub PathBuf);
 
 impl Scratch {
     pub fn new(name: &str) -> Self {
-        // On the disk that the build is on: /tmp may be memory, which has no O_DIRECT.
+        // On the disk of the build: /tmp may be memory, which has no O_DIRECT.
         let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
             .join(format!("{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
@@ -18,7 +18,7 @@ impl Scratch {
         Self(path)
     }
 
-    /// Starts it; what it says is in the file `log` ([`Scratch::log_says`]).
+    /// Starts `command` with its output in the file `log` ([`Scratch::log_says`]).
     pub fn spawn_logged(&self, mut command: Command) -> Running {
         let mut options = std::fs::OpenOptions::new();
         let log = options.create_new(true).append(true).open(self.0.join("log")).unwrap();
@@ -39,7 +39,7 @@ impl Scratch {
         scratch
     }
 
-    /// Takes files out of sight.
+    /// Moves files to another folder.
     pub fn hide(&self, files: &[&str]) {
         std::fs::create_dir_all(self.0.join("hidden")).unwrap();
         for file in files {
@@ -47,7 +47,7 @@ impl Scratch {
         }
     }
 
-    /// Brings them back.
+    /// Moves them back.
     pub fn show(&self, files: &[&str]) {
         for file in files {
             std::fs::rename(self.0.join("hidden").join(file), self.0.join(file)).unwrap();
@@ -78,8 +78,8 @@ impl Scratch {
         command
     }
 
-    /// Runs it to its end. One that should have been refused, and serves instead, is killed: then
-    /// there is no exit code.
+    /// Runs the command to its end. A command that serves instead of failing is killed after two
+    /// minutes: then there is no exit code.
     pub fn forebay(&self, words: &str) -> Output {
         let mut child = self
             .command(words)
@@ -107,7 +107,7 @@ impl Scratch {
         output
     }
 
-    /// Runs it; it must go well. What it printed.
+    /// Runs a command that must succeed. Returns its output.
     pub fn run(&self, words: &str) -> String {
         let output = self.forebay(words);
         assert!(
@@ -118,18 +118,25 @@ impl Scratch {
         text(&output)
     }
 
-    /// Runs it, expects this exit code and one line of this kind.
+    /// Runs a command that must fail with this exit code and a line with `hint`.
     pub fn refused(&self, words: &str, code: i32, hint: &str) {
         let output = self.forebay(words);
         let line = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(code), "{words}: {line}");
         assert_eq!(line.matches('\n').count(), 1, "{words}: one line, not\n{line}");
-        assert!(line.starts_with("forebay: "), "{words}: {line}");
+        let is_failure = line.starts_with("forebay: ") || line.contains(" error: ");
+        assert!(is_failure, "{words}: {line}");
         assert!(line.contains(hint), "{words}: no '{hint}' in: {line}");
-        assert!(output.stdout.is_empty(), "{words}: nothing on standard output");
+        let printed = String::from_utf8(output.stdout).unwrap();
+        if words.split_whitespace().any(|word| word == "--json") {
+            let json: serde_json::Value = serde_json::from_str(&printed).unwrap();
+            assert!(json["error"]["code"].is_string(), "{words}: {printed}");
+        } else {
+            assert_eq!(printed, "", "{words}: nothing on standard output");
+        }
     }
 
-    /// The same for a server that may say something on standard output before it gives up.
+    /// The same for a server that may print something before it fails.
     pub fn refused_late(&self, words: &str, hint: &str) {
         let output = self.forebay(words);
         let line = String::from_utf8(output.stderr).unwrap();
@@ -138,7 +145,7 @@ impl Scratch {
         assert!(line.contains(hint), "{words}: no '{hint}' in: {line}");
     }
 
-    /// `pool status` of a pool that cannot be opened: exit code 1, and this is why.
+    /// `pool status` of a pool that cannot be opened, with `hint` as the reason.
     pub fn unavailable(&self, words: &str, hint: &str) -> String {
         let output = self.forebay(words);
         let text = String::from_utf8(output.stdout).unwrap();
@@ -150,7 +157,7 @@ impl Scratch {
         text
     }
 
-    /// Starts it, in a guard that ends it.
+    /// Starts `command` in a guard that kills it.
     pub fn spawn(&self, command: &mut Command) -> Running {
         Running(Some(command.spawn().unwrap()))
     }
@@ -177,13 +184,13 @@ impl Drop for Scratch {
     }
 }
 
-/// Standard output of a command that went well.
+/// Standard output of a command that succeeded.
 pub fn text(output: &Output) -> String {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// A running process; killed when dropped, so that a test that fails half way leaves none.
+/// A running process, killed when it is dropped: a test that fails leaves none.
 pub struct Running(Option<Child>);
 
 impl Running {
@@ -192,7 +199,7 @@ impl Running {
         assert!(status.success());
     }
 
-    /// Waits for its end, with what it printed where that was asked for.
+    /// Waits for its end. Returns its output where that is piped.
     pub fn finish(mut self) -> Output {
         self.0.take().unwrap().wait_with_output().unwrap()
     }
@@ -225,18 +232,19 @@ impl Drop for Running {
 pub struct Server {
     child: Running,
     lines: BufReader<ChildStdout>,
-    /// What it said until it was ready.
+    /// Its lines until it was ready.
     pub said: Vec<String>,
 }
 
 impl Server {
-    /// Reads its output up to the line that begins like this; all lines.
+    /// Reads lines up to the one that begins like this, without time and level.
     pub fn read_until(&mut self, beginning: &str) -> Vec<String> {
         let mut seen = Vec::new();
         loop {
             let mut line = String::new();
             let got = self.lines.read_line(&mut line).unwrap();
             assert!(got > 0, "it ended without '{beginning}', after {seen:#?}");
+            let line = line.split_once(" info: ").map_or(line.as_str(), |(_, rest)| rest);
             let found = line.starts_with(beginning);
             seen.push(line.trim_end().to_owned());
             if found {

@@ -6,7 +6,7 @@ fn planned(text: &str) -> Result<Plan, Failure> {
 }
 
 #[test]
-fn numbers_at_the_end_are_no_pools() {
+fn numbers_at_the_end_are_not_pools() {
     let plan = |pools: &[&str], seconds: Option<u64>, reports| Plan {
         pools: pools.iter().map(|p| (*p).to_owned()).collect(),
         interval: seconds.map(Nanos::from_secs),
@@ -20,6 +20,6 @@ fn numbers_at_the_end_are_no_pools() {
     assert_eq!(planned("nan inf").unwrap(), plan(&["nan", "inf"], None, Some(1)));
     assert_eq!(planned("0.5").unwrap().interval, Some(Nanos::from_millis(500)));
     for bad in ["0", "-1", "1 0", "1 1.5", "100000"] {
-        assert_eq!(planned(bad).unwrap_err().code, 2, "{bad}");
+        assert_eq!(planned(bad).unwrap_err().code, ErrorCode::Usage, "{bad}");
     }
 }

@@ -1,0 +1,41 @@
+//! What this crate adds to the typed errors of the crates below: a stable code, and the command
+//! that helps. Their `Display` says what is wrong; only this crate knows its commands.
+
+use std::fmt::Display;
+
+use forebay_lab::LabError;
+use forebay_pool::PoolError;
+
+use crate::failure::{ErrorCode, Failure};
+
+/// A typed error with a code for programs and a hint for the operator, both from its variant.
+pub trait Explain: Display {
+    /// For programs.
+    fn code(&self) -> ErrorCode;
+
+    /// What helps; empty when nothing more can be said.
+    fn hint(&self) -> String {
+        String::new()
+    }
+}
+
+impl<E: Explain> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Failure::new(error.code(), &error).with_hint(error.hint())
+    }
+}
+
+impl Explain for PoolError {
+    fn code(&self) -> ErrorCode {
+        ErrorCode::PoolError
+    }
+}
+
+impl Explain for LabError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            LabError::Usage(_) => ErrorCode::Usage,
+            LabError::Failed(_) => ErrorCode::Simulation,
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Reasons of faults: why a device of a pool is UNAVAIL or FAULTED.
+//!
+//! What enters: lines of the device tree. What leaves: the same lines with the reason as a note.
+//! What always holds: a note of the pool itself stays. Who calls: `pool status`, in the process
+//! that has the pool open, or in the command when the pool cannot be opened.
+
+use std::io::ErrorKind;
+use std::rc::Rc;
+
+use forebay_pool::status::{Health, VdevStatus};
+use forebay_pool::{Opener, Pool};
+
+use crate::devices::is_locked;
+
+/// Adds the reason to each device at or below `vdev` that is UNAVAIL or FAULTED. `guid`: of the
+/// pool.
+pub async fn explain_faults(opener: &Rc<dyn Opener>, guid: u64, vdev: &mut VdevStatus) {
+    let mut nodes = vec![vdev];
+    while let Some(vdev) = nodes.pop() {
+        let has_failed = matches!(vdev.state, Health::Unavail | Health::Faulted);
+        if vdev.children.is_empty() && has_failed && vdev.note.is_empty() {
+            vdev.note = reason(opener, guid, vdev).await;
+        }
+        nodes.extend(&mut vdev.children);
+    }
+}
+
+async fn reason(opener: &Rc<dyn Opener>, guid: u64, device: &VdevStatus) -> String {
+    let path = device.name.as_str();
+    match std::fs::File::options().read(true).write(true).open(path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return "missing".to_owned(),
+        Err(e) if e.kind() == ErrorKind::PermissionDenied => return "no permission".to_owned(),
+        Err(e) => return format!("cannot be opened: {}", e.kind()),
+        Ok(_) => {}
+    }
+    if device.read_errors + device.write_errors + device.checksum_errors > 0 {
+        return "too many errors".to_owned();
+    }
+    // This process itself may hold a FAULTED device.
+    if device.state == Health::Unavail && is_locked(path) {
+        return "in use".to_owned();
+    }
+    let found = Pool::discover(opener.clone(), &[path.to_owned()]).await;
+    match (found.first(), device.state) {
+        (None, _) => "no label of a pool".to_owned(),
+        (Some(pool), _) if pool.guid != guid => format!("label of pool '{}'", pool.name),
+        (Some(_), Health::Faulted) => "failed earlier".to_owned(),
+        (Some(_), _) => "back since; 'pool online' takes it".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests;
