@@ -1,4 +1,4 @@
-//! Properties of pools and volumes, and the members as the configuration keeps them.
+//! Properties of pools and volumes, and members in the form that the configuration keeps.
 
 use std::collections::BTreeMap;
 
@@ -118,7 +118,7 @@ pub(crate) fn check_property(known: &[Property], name: &str, value: &str) -> Res
 
 pub(crate) fn check_name(what: &str, name: &str) -> Result<(), PoolError> {
     const RESERVED: [&str; 6] = ["mirror", "raid0", "raidz1", "raidz2", "raidz3", "log"];
-    // A pool whose name reads as a number could not be told from an id, or from the seconds of
+    // A pool name that reads as a number could not be told from a pool id, or from the seconds of
     // 'pool iostat'.
     let (first, may_begin): (&str, fn(char) -> bool) = match what {
         "pool" => ("a letter", |c| c.is_ascii_alphabetic()),
@@ -165,8 +165,8 @@ impl Pool {
         self.apply_deadlines();
     }
 
-    /// Tells every device how long it may take: writers of a log device wait for every command,
-    /// those of a data device for none while there is memory.
+    /// Gives every device its deadline: durable writes wait for each command of a log device, and
+    /// for none of a data device while there is memory.
     pub(crate) fn apply_deadlines(&self) {
         let span = |name| Nanos::from_secs(self.property(name).parse().unwrap_or(0));
         let (data, log) = (span("device_timeout"), span("log_timeout"));
@@ -178,7 +178,7 @@ impl Pool {
         }
     }
 
-    /// Copies what the array knows of its members into the configuration.
+    /// Copies the array's state of its members into the configuration.
     pub(crate) fn refresh_member_configs(&self) {
         let status = self.array.status();
         // Everything up to the last root is on the devices that were in use then.

@@ -1,9 +1,9 @@
-//! What others keep on a device: file systems, volume managers, partition tables. A pool takes no
-//! such device without being told to.
+//! Signatures of other software on a device: file systems, volume managers, partition tables. A
+//! pool takes such a device only with force.
 
 use forebay_device::{Device, IoBuf};
 
-/// A mark that others leave: where, which bytes, and what they say.
+/// A signature: where it lies, its bytes, and what it means.
 struct Mark {
     at: usize,
     bytes: &'static [u8],
@@ -14,7 +14,7 @@ const fn mark(at: usize, bytes: &'static [u8], what: &'static str) -> Mark {
     Mark { at, bytes, what }
 }
 
-/// Bytes that are looked at.
+/// Bytes that are searched for signatures.
 const LOOKED_AT: usize = 128 << 10;
 
 const MARKS: &[Mark] = &[
@@ -34,7 +34,7 @@ const MARKS: &[Mark] = &[
     mark(512, b"EFI PART", "a GPT partition table"),
 ];
 
-/// What somebody else seems to keep on the device, in words.
+/// The foreign content that the device seems to have, in words.
 pub(crate) async fn content_of(device: &Device) -> Option<&'static str> {
     let head = device.read(0, IoBuf::zeroed(LOOKED_AT)).await.ok()?;
     let found = MARKS.iter().find(|m| head[m.at..].starts_with(m.bytes)).map(|m| m.what);
@@ -49,7 +49,7 @@ fn member_of_zfs(head: &[u8]) -> Option<&'static str> {
     found.then_some("a member of a ZFS pool")
 }
 
-/// A table of the old kind: its signature, and an entry with a type and a length.
+/// An MBR: its signature, and an entry with a type and a length.
 fn partitions(head: &[u8]) -> Option<&'static str> {
     let signed = head[510..512] == [0x55, 0xaa];
     let entries = head[446..510].chunks(16);

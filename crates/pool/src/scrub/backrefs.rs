@@ -1,5 +1,5 @@
-//! Whose each block of a segment is, and what it should be: by this scrubs and resilvers judge what they
-//! read.
+//! Back references: what each block of a segment belongs to and should hold. Scrubs and resilvers
+//! judge by them.
 
 use std::collections::BTreeMap;
 
@@ -11,18 +11,18 @@ use forebay_units::{BLOCK_LEN, BlockAddr, Lba, SegmentId, VolumeId};
 
 use crate::{Pool, Writers};
 
-/// Whose a block is, and what it should be.
+/// What a block belongs to, and what it should hold.
 pub(crate) enum Owner {
-    /// The pool's own: of a footer, or of a frame of the journal. It should be this.
+    /// The pool's own block, of a footer or of a journal frame, with its right content.
     Pool(Vec<u8>),
     Data(VolumeId, Lba, u64),
-    /// Somebody needs it (when it is known, who), but its checksum is lost with the footer: it
-    /// cannot be told right from wrong, and must not be taken for dead.
+    /// A live block (with its place, if known) whose checksum was lost with the footer. It cannot
+    /// be judged and must not be taken for dead.
     Unknown(Option<(VolumeId, Lba)>),
 }
 
 impl Pool {
-    /// Whose each live block of a segment is.
+    /// The back references of a segment's live blocks.
     pub(crate) async fn owners(
         &self,
         writers: &Writers,
@@ -55,7 +55,7 @@ impl Pool {
                 for (block, volume, lba) in footer.blocks() {
                     add(block, volume, lba, Some(footer));
                 }
-                // The footer itself, bit by bit.
+                // The blocks of the footer itself.
                 if let Ok(geometry) = self.array.geometry_of(segment) {
                     let total = geometry.blocks_per_segment();
                     let bytes = footer.encode();
@@ -75,8 +75,8 @@ impl Pool {
         }
         if let (true, None, Ok(geometry)) = (info.footer, &footer, self.array.geometry_of(segment))
         {
-            // What is left of it, and of parity over it, may be all there is to recover it from.
-            // How long it is, is lost with it.
+            // The remains of a lost footer, and parity over it, may be the only way to recover it.
+            // Its length is lost with it.
             let total = geometry.blocks_per_segment();
             for block in total - footer_blocks(total)..total {
                 owners.entry(block).or_insert(Owner::Unknown(None));
@@ -101,7 +101,7 @@ impl Pool {
                 if still { BlockVerdict::Bad } else { BlockVerdict::Dead }
             }
             Some(Owner::Data(volume, lba, sum)) => {
-                // It may have been overwritten since the owners were listed.
+                // The block may have been overwritten since the back references were made.
                 let still = self.map.borrow().lookup(*volume, *lba).is_some_and(|m| m.addr == addr);
                 match block_sum(self.guid, *volume, *lba, block) == *sum {
                     true => BlockVerdict::Good,
@@ -111,7 +111,7 @@ impl Pool {
             }
         }
     }
-    /// Lists those blocks of a segment as lost whose owners are known.
+    /// Puts the damaged blocks of a segment into the error log, where their place is known.
     pub(crate) fn note_damaged(&self, owners: &BTreeMap<u32, Owner>, damaged: Vec<BlockAddr>) {
         for addr in damaged {
             let owner = owners.get(&addr.block());

@@ -1,5 +1,5 @@
-//! Blocks that no copy and no parity could give back: kept in the configuration, until a scrub has
-//! seen everything again.
+//! The error log: blocks that no copy and no parity could repair. The configuration keeps it until
+//! a scrub has read everything again.
 
 use std::collections::BTreeSet;
 
@@ -8,22 +8,22 @@ use forebay_units::{BLOCK_BYTES, Lba, VolumeId};
 
 use crate::Pool;
 
-/// Lost blocks that are named; more are counted.
+/// Most blocks that the log names; further ones are counted.
 const NAMED: usize = 1000;
-/// Those of them that a listing shows.
+/// Most blocks that a listing shows.
 const SHOWN: usize = 100;
 
-/// Lost blocks by name, and how many there are beside them.
+/// Lost blocks by place, and a count of further ones.
 #[derive(Default)]
 pub(crate) struct Lost {
     named: BTreeSet<(VolumeId, Lba)>,
     more: u64,
-    /// What the running scrub has found: all there is, at its end.
+    /// What the running scrub has found. It becomes the log when the scrub ends.
     by_scrub: Option<Box<Lost>>,
 }
 
 impl Lost {
-    /// As the configuration has it.
+    /// The log as the configuration keeps it.
     pub fn restored(kept: &LostConfig) -> Self {
         let mut lost = Self { more: kept.more, ..Self::default() };
         for (volume, first, blocks) in &kept.runs {
@@ -34,7 +34,7 @@ impl Lost {
         lost
     }
 
-    /// As the configuration keeps it.
+    /// The log in the form that the configuration keeps.
     pub fn config(&self) -> LostConfig {
         let mut runs: Vec<(u32, u64, u64)> = Vec::new();
         for (volume, lba) in &self.named {
@@ -48,7 +48,7 @@ impl Lost {
         LostConfig { runs, more: self.more }
     }
 
-    /// Takes a block in, or counts it when the list is full. Whether the list has changed.
+    /// Adds a block, or counts it if the list is full. Returns whether the list changed.
     fn note(&mut self, volume: VolumeId, lba: Lba) -> bool {
         if let Some(scrub) = &mut self.by_scrub {
             scrub.note(volume, lba);
@@ -59,13 +59,13 @@ impl Lost {
         if self.named.len() < NAMED {
             self.named.insert((volume, lba));
         } else {
-            // What is beyond the list is counted each time that it is met.
+            // A block beyond the list is counted each time it is met.
             self.more += 1;
         }
         true
     }
 
-    /// A volume is gone, and what it had lost with it.
+    /// Drops the entries of a destroyed volume.
     pub fn forget(&mut self, volume: VolumeId) {
         self.named.retain(|(v, _)| *v != volume);
         if let Some(scrub) = &mut self.by_scrub {
@@ -73,13 +73,14 @@ impl Lost {
         }
     }
 
-    /// A scrub begins. What it does not find again is forgotten when it has seen everything.
+    /// Called when a scrub begins. Entries that it does not find again are dropped when it
+    /// completes.
     pub fn begin_scrub(&mut self) {
         self.by_scrub = Some(Box::default());
     }
 
-    /// The scrub has seen everything, and has done so within one import.
-    pub fn settle(&mut self) {
+    /// Called when a scrub has read everything within one import.
+    pub fn finish_scrub(&mut self) {
         if let Some(found) = self.by_scrub.take() {
             *self = *found;
         }
@@ -89,13 +90,13 @@ impl Lost {
 impl Pool {
     pub(crate) fn note_lost_block(&self, volume: VolumeId, lba: Lba) {
         if self.health.lost.borrow_mut().note(volume, lba) {
-            // On the devices with the next root, at export at the latest. (Not with one of its own:
-            // a pool that can still be read must not stop because it cannot be written.)
+            // The next root, or the export, writes the log. It gets no root of its own: a pool that
+            // can be read must not be suspended because it cannot be written.
             self.sync.config_dirty.set(true);
         }
     }
 
-    /// Lost blocks by name (the first hundred), and how many there are.
+    /// Lost blocks by place (the first hundred), and their number.
     pub(crate) fn lost(&self) -> (Vec<String>, u64) {
         let lost = self.health.lost.borrow();
         let volumes = self.volumes.borrow();

@@ -1,4 +1,4 @@
-//! The map journal under a scrub: put right where it lies, or the whole map written anew from memory.
+//! Repair of the map journal under a scrub: in place, or by writing the whole map anew from memory.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -15,9 +15,9 @@ impl Pool {
         self.health.remark(format!("segment {segment} of the map journal is damaged"));
     }
 
-    /// The journal is judged by its frames, when its columns do not agree, or have nothing in common
-    /// to agree on: then a frame is judged by its copy as well. When a frame is not to
-    /// be had, the whole map is written anew from memory, and the damaged segments are given up.
+    /// Judges the journal by its frames where its columns disagree, and by the copy of a frame
+    /// where there is no redundancy. If a frame cannot be had, the whole map is written anew from
+    /// memory, and the damaged segments are given up.
     pub(crate) async fn scrub_journal(&self, writers: &Writers, segment: SegmentId, rows: u32) {
         let geometry = self.array.geometry_of(segment);
         if geometry.is_ok_and(|geometry| !geometry.has_redundancy()) {
@@ -42,7 +42,7 @@ impl Pool {
         }
     }
 
-    /// Has the map written anew: a frame of this segment is not to be had.
+    /// Asks for the map to be written anew, because a frame of this segment cannot be had.
     fn give_up_journal(&self, segment: SegmentId) {
         self.scan.checkpoint_wanted.set(true);
         self.scan.journal_damaged.set(true);
@@ -52,7 +52,8 @@ impl Pool {
         self.progress(|status| status.repaired_bytes += bytes);
     }
 
-    /// Puts every column of a segment of the journal right. Says whether all that counts could be.
+    /// Repairs every column of a journal segment. Returns whether everything that counts is right
+    /// now.
     async fn repair_journal(&self, writers: &Writers, segment: SegmentId, rows: u32) -> bool {
         let Some(owners) = self.journal_owners(writers, segment).await else { return false };
         let judge = |addr: BlockAddr, block: &[u8]| self.judge(&owners, addr, block);
@@ -71,14 +72,14 @@ impl Pool {
         true
     }
 
-    /// What the blocks of a segment of the journal hold, when all of its frames can be had.
+    /// The blocks of a journal segment, if all of its frames can be had.
     pub(crate) async fn journal_owners(
         &self,
         writers: &Writers,
         segment: SegmentId,
     ) -> Option<BTreeMap<u32, Owner>> {
         let extent = writers.journal_start.and_then(|s| writers.journal.extent(segment, s));
-        // One that the journal has left is not needed.
+        // A segment that the journal has left is not needed.
         let Some((start, end)) = extent else { return Some(BTreeMap::new()) };
         let reader = JournalReader::new(self.array.clone(), self.guid, start, end);
         let found = reader.all_blocks().await.ok()?;
@@ -90,23 +91,23 @@ impl Pool {
         Some(found.blocks.into_iter().map(own).collect())
     }
 
-    /// [`Pool::renew_journal`] as a part of a scrub, which may be told to pause or to stop meanwhile.
+    /// [`Pool::renew_journal`] as a part of a scrub, which may be paused or stopped meanwhile.
     pub(crate) async fn renew_journal_scrubbing(self: &Rc<Self>) -> bool {
         let told = || self.closing.get() || self.scan.paused.get() || self.scan.stop.get();
         self.renew_journal(&told).await
     }
 
-    /// A damaged journal is gone when the map has been written anew and its segments are free. Says
-    /// whether that could be done; when it is `told` to, it ends between two roots.
+    /// Writes the map anew until no damaged segment of the journal is left. Returns whether that
+    /// succeeded. `told` ends it between two roots.
     async fn renew_journal(self: &Rc<Self>, told: &dyn Fn() -> bool) -> bool {
-        /// Roots that brought nothing of the map, or took what little room there is.
+        /// Most roots without progress of the map.
         const FRUITLESS: u32 = 4;
         const LEAST_FREE: u32 = 2;
         let ends = self.closing.get();
         let (mut more, mut fruitless, mut before) = (2, 0, None);
         while more > 0 {
             let outcome = match ends {
-                // Nobody else commits any more.
+                // The sync task has ended, so there are no more commits.
                 true => self.sync_group().await,
                 false => self.commit_all().await,
             };
@@ -134,14 +135,15 @@ impl Pool {
         true
     }
 
-    /// Before the last root: without the map on the devices nobody could import what they hold.
+    /// Called before the last root: without the map on the devices no import could read the pool.
     pub(crate) async fn renew_damaged_journal(self: &Rc<Self>) -> bool {
         !self.scan.journal_damaged.get() || self.renew_journal(&|| false).await
     }
 
-    /// Before the door closes: as long as the pool is open its memory has the map, and room can be made.
+    /// Called before an export closes anything: while the pool is open, its memory has the map and
+    /// room can be made.
     pub(crate) async fn check_can_be_left(self: &Rc<Self>) -> Result<(), PoolError> {
-        // A scrub may find more of it meanwhile.
+        // A running scrub may find more damage meanwhile.
         while self.scan.journal_damaged.get() && !self.is_stopped() {
             if !self.renew_damaged_journal().await && !self.is_stopped() {
                 return Err(PoolError::new(format!(

@@ -1,4 +1,4 @@
-//! Scrubs and resilvers: every live segment read, judged, and put right, at a bounded pace.
+//! Scrubs and resilvers: every live segment is read, judged and repaired, at a bounded pace.
 
 pub(crate) mod backrefs;
 pub(crate) mod error_log;
@@ -31,21 +31,22 @@ pub(crate) struct ScanState {
     resilver_wanted: Cell<bool>,
     pub(crate) paused: Cell<bool>,
     pub(crate) stop: Cell<bool>,
-    /// A scrub found damage in the map journal: write the map anew.
+    /// A scrub found damage in the map journal, so the map is written anew.
     pub checkpoint_wanted: Cell<bool>,
-    /// Such damage is there still: an import from the devices would not be possible.
+    /// The journal is still damaged; an import from the devices would fail.
     pub journal_damaged: Cell<bool>,
-    /// Where a paused scrub goes on.
+    /// The segment at which a paused scrub continues.
     next: Cell<u32>,
     begun: Cell<Nanos>,
-    /// Seconds that it took before it was paused, or before the last import.
+    /// Seconds before the last pause or import.
     before_secs: Cell<u64>,
-    /// When its progress was last put on the devices.
+    /// When its progress was last written to the devices.
     kept_at: Cell<Nanos>,
 }
 
 impl ScanState {
-    /// As the configuration has it: a paused scrub stays paused, a scan in progress goes on.
+    /// The state that the configuration keeps: a paused scrub stays paused, a scan in progress
+    /// continues.
     pub fn restored(kept: Option<&ScanConfig>) -> Self {
         let state = Self::default();
         let Some(kept) = kept else { return state };
@@ -73,7 +74,7 @@ impl ScanState {
     }
 }
 
-/// A scan that is cut short by the end of the process is at most this much behind.
+/// Interval at which the progress of a scan is written to the devices.
 pub(super) const KEEP_EVERY: Nanos = Nanos::from_secs(30);
 
 /// Rows judged at once.
@@ -83,7 +84,8 @@ impl Pool {
     pub(crate) fn scan_status(&self) -> Option<ScanStatus> {
         let mut status = self.scan_now()?;
         if status.state == "in progress" && self.closing.get() {
-            // It goes on after the next import; whoever waits for it here waits in vain.
+            // The scan continues after the next import, so a task that waits for it here would wait
+            // for ever.
             status.state = "stopped".to_owned();
         }
         Some(status)
@@ -102,7 +104,7 @@ impl Pool {
         self.scan.before_secs.get() + now
     }
 
-    /// The scan as the configuration keeps it.
+    /// The scan in the form that the configuration keeps.
     pub(crate) fn scan_config(&self) -> Option<ScanConfig> {
         let status = self.scan_now()?;
         Some(ScanConfig {
@@ -118,14 +120,14 @@ impl Pool {
         })
     }
 
-    /// Before the last root: a scan that is cut short goes on from here at the next import.
+    /// Called before the last root: the next import continues the scan from here.
     pub(crate) fn keep_running_scan(&self) {
         if self.scan_runs() {
             self.keep_scan();
         }
     }
 
-    /// Has the scan's state written with the next root.
+    /// Has the next root write the scan's state.
     fn keep_scan(&self) {
         self.scan.kept_at.set(rt::now());
         self.sync.config_dirty.set(true);
@@ -136,7 +138,7 @@ impl Pool {
         self.scan.status.borrow().as_ref().is_some_and(|s| s.state == "in progress")
     }
 
-    /// Starts a scrub, or goes on with a paused one.
+    /// Starts a scrub, or continues a paused one.
     pub async fn scrub(&self) -> Result<(), PoolError> {
         if self.is_stopped() || self.closing.get() {
             return Err(PoolError::new(format!(
@@ -155,7 +157,7 @@ impl Pool {
         self.scan.paused.set(false);
         self.scan.stop.set(false);
         self.scan.scrub_wanted.set(true);
-        // Whoever asks after this sees it running.
+        // A status that follows this call shows the scrub as running.
         self.begin_scrub();
         self.sync.done.notify_all();
         Ok(())
@@ -171,7 +173,7 @@ impl Pool {
         all
     }
 
-    /// Begins a scrub, or goes on with one.
+    /// Begins a scrub, or continues one.
     fn begin_scrub(&self) {
         let goes_on = |s: &ScanStatus| {
             s.kind == "scrub" && matches!(s.state.as_str(), "paused" | "in progress")
@@ -190,7 +192,7 @@ impl Pool {
         }
     }
 
-    /// Pauses a scrub; [`Pool::scrub`] goes on.
+    /// Pauses a scrub; [`Pool::scrub`] continues it.
     pub async fn scrub_pause(&self) -> Result<(), PoolError> {
         self.end_scrub(true)
     }
@@ -211,7 +213,7 @@ impl Pool {
         let waits = self.scan.scrub_wanted.replace(false);
         let shown = status.is_some_and(|s| s.kind == "scrub" && s.state == "in progress");
         if waits {
-            // It has not begun to read: nobody else would end it.
+            // The scrub has not begun to read, so the scan task will not end it.
             if !pause {
                 self.scan.next.set(0);
             }
@@ -233,7 +235,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Starts to rebuild what devices miss, at once.
+    /// Starts to rebuild at once what devices miss.
     pub async fn resilver(&self) -> Result<(), PoolError> {
         self.want_resilver();
         Ok(())
@@ -241,7 +243,7 @@ impl Pool {
 
     pub(crate) fn want_resilver(&self) {
         self.scan.resilver_wanted.set(true);
-        // Whoever asks after this sees it running.
+        // A status that follows this call shows the resilver as running.
         let stale = self.array.stale_segments().len();
         if stale > 0 && !self.scan_runs() && !self.is_stopped() && !self.closing.get() {
             self.begin_resilver(stale as u64);
@@ -249,7 +251,8 @@ impl Pool {
         self.sync.done.notify_all();
     }
 
-    /// Begins a resilver of `segments`, or goes on with the one in progress, whose remainder they are.
+    /// Begins a resilver of `segments`, or continues the one in progress, of which they are the
+    /// rest.
     fn begin_resilver(&self, segments: u64) {
         let is_running = |s: &ScanStatus| s.kind == "resilver" && s.state == "in progress";
         if !self.scan.status.borrow().as_ref().is_some_and(is_running) {
@@ -269,7 +272,7 @@ impl Pool {
 
     /// The task that scans.
     pub(crate) async fn scan_loop(self: Rc<Self>) {
-        // What was missing at import is rebuilt first.
+        // What devices missed at import is rebuilt first.
         if !self.array.stale_segments().is_empty() {
             self.scan.resilver_wanted.set(true);
         }
@@ -331,7 +334,7 @@ impl Pool {
                 let due = Nanos((bytes as f64 * 1e9 / rate as f64) as u64);
                 rt::sleep(due.since(rt::now().since(begun))).await;
             }
-            // By itself a scan leaves as much time to others as it takes.
+            // Without a rate, a scan leaves as much time to clients as it takes.
             _ => {
                 let took = rt::now().since(begun);
                 rt::sleep(took.min(Nanos::from_millis(50))).await;

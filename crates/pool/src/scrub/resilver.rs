@@ -17,7 +17,7 @@ impl Pool {
         self.begin_resilver(stale.len() as u64);
         for segment in stale {
             if self.closing.get() {
-                // The next import goes on with it.
+                // The next import continues the resilver.
                 return;
             }
             if self.is_stopped() {
@@ -35,7 +35,7 @@ impl Pool {
             let outcome = if live {
                 self.rebuild(still, segment, &info, &owners).await
             } else {
-                // Nothing lives here: its column is as good as any.
+                // The segment has no live block, so any content of its column is right.
                 self.array.reset_segment(segment).map(|()| forebay_array::Rebuilt::default())
             };
             match outcome {
@@ -57,7 +57,7 @@ impl Pool {
             self.progress(|status| status.done_bytes += bytes);
             self.pace(if live { bytes } else { 0 }, begun).await;
         }
-        // Rebuilt columns count once they are flushed and the configuration says so.
+        // Rebuilt columns count when they are flushed and the configuration says so.
         self.sync.config_dirty.set(true);
         let _ = self.commit_all().await;
         let done = self.array.replaced();
@@ -68,21 +68,21 @@ impl Pool {
                 left.push(device.0);
             }
         }
-        // A log in the pool follows: it leaves devices that left, and takes those that are whole.
+        // A log in the pool leaves devices that left, and uses devices that are whole now.
         let in_log = self.log_in_pool();
         if (in_log || !left.is_empty()) && self.restart_log(in_log).await.is_ok() {
             self.let_go(&left).await;
         }
         self.clean_again().await;
         self.finish(if self.is_stopped() { "stopped" } else { "completed" });
-        // What was written meanwhile to a device that was away is in the next round.
+        // Writes that a device missed meanwhile are rebuilt in the next round.
         if !self.array.stale_segments().is_empty() && !self.is_stopped() {
             self.scan.resilver_wanted.set(true);
         }
     }
 
-    /// Gives a segment back to members that miss it. Groups that wait have their turns between its
-    /// rows: what they write to it goes to those members too.
+    /// Rebuilds a segment on members that miss it. Groups that wait are committed between its rows;
+    /// their writes to the segment go to those members too.
     async fn rebuild(
         &self,
         mut still: MutexGuard<'_, Writers>,
@@ -93,7 +93,7 @@ impl Pool {
         let judge = |addr: BlockAddr, block: &[u8]| self.judge(owners, addr, block);
         let mut rebuilding = self.array.begin_rebuild(segment, info.rows)?;
         while self.array.rebuild_more(&mut rebuilding, &judge).await? {
-            // One that was emptied and freed misses nothing any more.
+            // A segment that was emptied and freed misses nothing any more.
             let Some(again) = self.let_groups_on(still, segment, info.birth).await else {
                 return Ok(rebuilding.give_up());
             };

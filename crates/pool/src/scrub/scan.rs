@@ -46,7 +46,7 @@ impl Pool {
                 self.progress(|status| status.errors += 1);
             }
             if self.closing.get() && !self.is_stopped() {
-                // The end of the pool brings it about.
+                // The export repairs the journal.
                 return;
             }
             if self.scan.paused.get() || self.scan.stop.get() {
@@ -57,19 +57,20 @@ impl Pool {
         self.scan.next.set(0);
         self.clean_again().await;
         if !self.is_stopped() {
-            self.health.lost.borrow_mut().settle();
+            self.health.lost.borrow_mut().finish_scrub();
         }
         self.finish(if self.is_stopped() { "stopped" } else { "completed" });
     }
 
-    /// Blocks that the cleaner could not read may be readable now.
+    /// Lets the cleaner try again: blocks that it could not read may be readable now.
     pub(super) async fn clean_again(&self) {
         let _still = self.writers.lock().await;
         self.table.stop_cleaning();
     }
 
     async fn scrub_segment(self: &Rc<Self>, segment: SegmentId) -> u64 {
-        // While this is held nothing is on its way to a segment, and none changes hands.
+        // While this lock is held, no write is on its way to a segment and no segment is freed or
+        // reused.
         let mut still = self.writers.lock().await;
         let info = self.table.get(segment);
         if matches!(info.state, SegmentState::Free | SegmentState::Emptied(_)) {
@@ -114,9 +115,9 @@ impl Pool {
         }
     }
 
-    /// A segment may take seconds: a group that waits has its turn between its rows. What was written
-    /// of it when this began stays what it is, unless it was emptied and freed: then there is no
-    /// more to do, nor when the pool ends.
+    /// Lets a waiting group be committed between two rows, because a segment may take seconds. What
+    /// the segment held when the scan of it began stays the same unless it was emptied and freed;
+    /// then, or when the pool ends, this returns `None`.
     pub(super) async fn let_groups_on<'a>(
         &'a self,
         still: MutexGuard<'a, Writers>,

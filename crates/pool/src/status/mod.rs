@@ -1,4 +1,4 @@
-//! What a pool tells of itself; every listing of the command line is made of these.
+//! Status: what a pool shows of itself. Every listing of the command line consists of these types.
 
 pub(crate) mod report;
 pub(crate) mod stats;
@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Version of the JSON that these structures give. Raised when a field changes its meaning.
+/// Version of the JSON of these types. It is raised when a field changes its meaning.
 pub const STATUS_VERSION: u32 = 1;
 
-/// How well a pool, group or device is.
+/// Health of a pool, a group or a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Health {
@@ -20,7 +20,7 @@ pub enum Health {
     Degraded,
     /// Taken offline by the operator.
     Offline,
-    /// Taken out after errors.
+    /// Taken out of use after errors.
     Faulted,
     /// Could not be opened.
     Unavail,
@@ -43,7 +43,7 @@ impl Health {
     }
 }
 
-/// A line of the device tree of `pool status`, and what hangs below it.
+/// A node of the device tree of `pool status`, with its children.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct VdevStatus {
     /// `raidz1-0`, `mirror-1`, `replacing-0`, or a device's path.
@@ -52,32 +52,32 @@ pub struct VdevStatus {
     pub kind: String,
     /// Its health.
     pub state: Health,
-    /// Read errors since import.
+    /// Read errors that reached this level since import.
     pub read_errors: u64,
-    /// Write errors since import.
+    /// Write errors that reached this level since import.
     pub write_errors: u64,
-    /// Checksum errors since import.
+    /// Checksum errors that reached this level since import.
     pub checksum_errors: u64,
     /// A remark for the operator, such as `resilvering`.
     pub note: String,
     /// Usable bytes (devices: their size).
     pub size_bytes: u64,
-    /// How full it is: groups and log devices, not what they are made of.
+    /// Space used, of groups and log devices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub space: Option<VdevSpace>,
-    /// What it has done.
+    /// Its I/O counts.
     pub io: IoCounts,
-    /// What it is made of.
+    /// Its members.
     pub children: Vec<VdevStatus>,
 }
 
-/// How full a group or a log device is.
+/// Space of a group or of a log device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VdevSpace {
-    /// Bytes between the labels of its devices, parity included, and a mirror as one of its sides.
+    /// Bytes between the labels of its devices, parity included; a mirror counts as one side.
     pub raw_size_bytes: u64,
-    /// What lives in them, with its parity, as of the last committed group. Of a log device what
-    /// is not yet in the main store; 0 when the log does not write to it at present.
+    /// Live bytes with their parity, as of the last committed group. On a log device: bytes that
+    /// are not yet in the main store, or 0 when the log does not use it.
     pub raw_alloc_bytes: Option<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! What a pool tells of itself, and what devices tell of pools that are not imported.
+//! Reports: the summary and the status of an imported pool.
 
 use forebay_array::{GroupGeometry, Layout, MemberState, MemberStatus};
 use forebay_device::layers::Counts;
@@ -36,13 +36,13 @@ impl Pool {
         }
     }
 
-    /// Bytes of all segments with their parity (a mirror's once), and of the data in them.
+    /// Bytes of all segments with their parity (a mirror counts as one side), and their data bytes.
     fn raw_bytes(&self) -> (u64, u64) {
         let each = self.array.groups().into_iter().map(|group| raw_bytes_of(&group));
         each.fold((0, 0), |sum, group| (sum.0 + group.0, sum.1 + group.1))
     }
 
-    /// How full each group is, in their order.
+    /// Space of each group, in order.
     fn group_space(&self) -> Vec<VdevSpace> {
         let groups = self.array.groups();
         let mut live = vec![0u64; groups.len()];
@@ -148,7 +148,7 @@ impl Pool {
                 _ => Health::Degraded,
             };
             let mut vdev = branch("mirror", log_number(&config, ring), state, children);
-            // One that the log does not write to at present has nothing that would be replayed.
+            // A log device that the log does not use at present holds nothing to replay.
             let held = rings.iter().find(|(index, ..)| u32::from(*index) == ring.ring);
             let (used, len) = held.map_or((0, ring.len_bytes), |(_, used, len)| (*used, *len));
             vdev.space = Some(VdevSpace { raw_size_bytes: len, raw_alloc_bytes: Some(used) });
@@ -178,7 +178,7 @@ impl Pool {
         }
     }
 
-    /// Whether `so` is true of every device.
+    /// Whether `so` holds for every device.
     fn all_devices(&self, so: fn(&VdevStatus) -> bool) -> bool {
         fn all(vdev: &VdevStatus, so: fn(&VdevStatus) -> bool) -> bool {
             match vdev.children.is_empty() {
@@ -211,7 +211,7 @@ impl Pool {
                 ),
             );
         }
-        // There and well; at most what it missed is not there yet.
+        // The device is there and works; at most, a resilver of it is not done.
         fn well(device: &VdevStatus) -> bool {
             let note = device.note.as_str();
             device.state == Health::Online
@@ -273,7 +273,8 @@ impl Pool {
     }
 }
 
-/// Bytes of all segments of a group with their parity (a mirror's once), and of the data in them.
+/// Bytes of all segments of a group with their parity (a mirror counts as one side), and their data
+/// bytes.
 fn raw_bytes_of(group: &GroupGeometry) -> (u64, u64) {
     let columns = match group.layout {
         Layout::Mirror => 1,
@@ -332,7 +333,7 @@ fn member_status(
 }
 
 /// A node above devices. A group of one device is that device. Errors of the devices below do not
-/// count here: they were made good, and did not reach this level.
+/// count here, because they were repaired and did not reach this level.
 pub(crate) fn branch(
     kind: &str,
     number: usize,

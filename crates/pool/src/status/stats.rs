@@ -1,4 +1,4 @@
-//! Figures of a pool: since import, and for ever.
+//! Figures of a pool: since import, and over its lifetime.
 
 use std::cell::{Cell, RefCell};
 
@@ -20,14 +20,15 @@ use hdrhistogram::Histogram;
 pub(crate) struct Stats {
     since: RefCell<Traffic>,
     before: Traffic,
-    /// Blocks that the host has written to the main store, ever: the cleaner's clock.
+    /// Blocks that hosts have written to the main store over the pool's lifetime: the cleaner's
+    /// clock.
     clock: Cell<u64>,
     fua: RefCell<Histogram<u64>>,
     flush: RefCell<Histogram<u64>>,
     read: RefCell<Histogram<u64>>,
-    /// Devices and latencies before this import, and of devices that were opened anew.
+    /// Counts of devices and latencies before this import, and of devices that were opened again.
     earlier: RefCell<FiguresConfig>,
-    /// When the configuration was told of them last.
+    /// When they were last written to the configuration.
     kept_at: Cell<Nanos>,
     imported_at: Nanos,
     pub import: RefCell<ImportReport>,
@@ -38,15 +39,15 @@ pub(crate) struct Stats {
 }
 
 fn histogram() -> RefCell<Histogram<u64>> {
-    // 100 ns to 1000 s at two digits: 40 KiB each.
+    // 100 ns to 1000 s with two digits take 40 KiB each.
     RefCell::new(Histogram::new_with_bounds(100, 1_000_000_000_000, 2).expect("bounds are sane"))
 }
 
-/// How long a crash, and an export, may cost the figures that are for ever.
+/// Most time of lifetime figures that a crash, or an export, may lose.
 const KEPT_IN_USE: Nanos = Nanos::from_secs(600);
 const KEPT_AT_THE_END: Nanos = Nanos::from_secs(60);
 
-/// One digit: at most 528 places, each with 6 % of its neighbours.
+/// One digit: at most 528 places, each within 6 % of its neighbors.
 fn coarse(earlier: &[(u64, u64)], since: &Histogram<u64>) -> Histogram<u64> {
     let bounds = Histogram::new_with_bounds(100, 1_000_000_000_000, 1);
     let mut all: Histogram<u64> = bounds.expect("bounds are sane");
@@ -64,7 +65,7 @@ fn places(histogram: &Histogram<u64>) -> Vec<(u64, u64)> {
     recorded.map(|p| (p.value_iterated_to(), p.count_since_last_iteration())).collect()
 }
 
-/// As [`FiguresConfig::devices`] has them.
+/// The form of [`FiguresConfig::devices`].
 fn figures_of(c: &Counts) -> [u64; 8] {
     [
         c.reads,
@@ -103,14 +104,14 @@ impl Stats {
         }
     }
 
-    /// Whether to write a configuration for the figures that are in none. Each takes the place of the
-    /// one before the last, which older roots need: not for those of a moment, `at_the_end` either.
+    /// Whether lifetime figures justify writing a configuration. Each one replaces the one before
+    /// the last, which older roots need, so figures of a moment do not, `at_the_end` either.
     pub fn figures_are_due(&self, at_the_end: bool) -> bool {
         let kept = if at_the_end { KEPT_AT_THE_END } else { KEPT_IN_USE };
         rt::now().since(self.kept_at.get()) >= kept
     }
 
-    /// What a device had counted that is open anew.
+    /// Keeps the counts of a device that is opened again.
     pub fn counted_before(&self, device: DeviceId, counts: &Counts) {
         let mut earlier = self.earlier.borrow_mut();
         let sum = earlier.devices.entry(device.0).or_default();
@@ -151,7 +152,7 @@ impl Stats {
         self.fua.borrow_mut().saturating_record(took.0);
     }
 
-    /// Write buffers that a retired group held: its memory may be given back at its root.
+    /// Takes the bytes of write buffers that retired groups held; their root gives them back.
     pub fn retiring(&self, bytes: u64) {
         self.retired_bytes.set(self.retired_bytes.get() + bytes);
     }
@@ -160,7 +161,7 @@ impl Stats {
         self.retired_bytes.replace(0)
     }
 
-    /// Blocks of data in the last group: the next one may be as large.
+    /// Data blocks in the last group. The next group may be as large.
     pub fn last_group_blocks(&self) -> u64 {
         self.last_group_blocks.get()
     }
@@ -252,7 +253,7 @@ fn sum(a: &Traffic, b: &Traffic) -> Traffic {
 }
 
 impl Pool {
-    /// Takes the writers' counts into the figures: called with each root.
+    /// Adds the writers' counts to the figures; called with each root.
     pub(crate) fn tally(&self, writers: &Writers) {
         let mut media = MediaBytes::default();
         for (stream, writer) in writers.data.iter().enumerate() {
@@ -302,7 +303,7 @@ impl Pool {
         c
     }
 
-    /// What the configuration is to keep: of devices that the pool still has.
+    /// The figures that the configuration keeps, of devices that the pool still has.
     pub(crate) fn figures(&self, config: &PoolConfig) -> FiguresConfig {
         let earlier = self.stats.earlier.borrow();
         self.stats.kept_at.set(rt::now());
@@ -321,7 +322,7 @@ impl Pool {
         }
     }
 
-    /// Figures since import and for ever.
+    /// Figures since import and over the pool's lifetime.
     #[must_use]
     pub fn stats(&self) -> PoolStats {
         if let Some(writers) = self.writers.try_lock() {
