@@ -2,8 +2,8 @@
 
 use forebay_sim::{CrashPoint, Rng, Seed};
 
-use super::Constraints;
 use super::clients::{Filler, HotBlocks, draw_client};
+use super::constraints::Constraints;
 use crate::admin_workload::AdminWorkload;
 use crate::fault_plan::FaultPlan;
 use crate::scenario::{Admin, Boot, Crash, Fates, MapRot};
