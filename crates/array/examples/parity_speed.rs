@@ -1,4 +1,4 @@
-//! How fast parity is computed and columns come back here, in GB of source data a second on one
+//! Measures the parity kernels: encoding and reconstruction, in GB of source data a second on one
 //! core: `cargo run --release -p forebay-array --example parity_speed`.
 #![allow(clippy::disallowed_methods)] // An offline tool that measures real time.
 

@@ -1,6 +1,6 @@
-//! Prints what the map costs: operations a second on one core, and memory per TiB of volume.
+//! Measures the map: operations a second on one core, and memory per TiB of volume.
 //!
-//! `cargo run --release -p forebay-map --example map_speed [GiB of volume, 64 unless told]`
+//! `cargo run --release -p forebay-map --example map_speed [GiB of volume, 64 by default]`
 
 use forebay_format::map_record::LEAF_BLOCKS;
 use forebay_map::{LeafId, Map};
@@ -17,21 +17,21 @@ fn addr(index: u64) -> BlockAddr {
     BlockAddr::new(SegmentId((index / SEGMENT_BLOCKS) as u32), (index % SEGMENT_BLOCKS) as u32)
 }
 
-/// Nanoseconds that this thread has run: unlike a clock, it does not count what other programs do.
+/// CPU time of this thread in nanoseconds. Other programs do not affect it.
 fn on_cpu_ns() -> u64 {
-    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux tells it");
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux has schedstat");
     let first = stat.split_whitespace().next().expect("three numbers");
     first.parse().expect("a number")
 }
 
-/// Runs `work`, which does `count` things, and prints their rate on one core.
+/// Runs `work`, which does `count` operations, and prints their rate on one core.
 fn time<T>(what: &str, count: u64, work: impl FnOnce() -> T) -> T {
     let start_ns = on_cpu_ns();
     let result = work();
     let span_ns = on_cpu_ns() - start_ns;
     // The kernel counts in ticks of a few milliseconds.
     if span_ns < 20_000_000 {
-        println!("{what:<44} too fast to tell: {count} within {} ms", span_ns / 1_000_000);
+        println!("{what:<44} too fast to measure: {count} within {} ms", span_ns / 1_000_000);
     } else {
         println!("{what:<44} {:9.1} M/s", count as f64 * 1e3 / span_ns as f64);
     }

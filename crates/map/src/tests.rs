@@ -235,7 +235,7 @@ impl World {
                     last = Some((false, BlockAddr::from_raw(0)));
                     return;
                 };
-                assert_eq!(sums.len() as u64, extent.blocks);
+                assert_eq!(sums.iter().count() as u64, extent.blocks);
                 if let Some((true, before)) = last {
                     assert!(
                         !crate::change::continues(before, 1, addr),
@@ -391,8 +391,8 @@ fn run_past_the_end_of_a_segment_panics() {
 fn freed_addresses_are_joined_and_kept_ones_are_not_freed() {
     let mut map = fresh();
     let volume = VolumeId(1);
-    let mut told = Vec::new();
-    let mut freed = |addr, blocks| told.push((addr, blocks));
+    let mut reported = Vec::new();
+    let mut freed = |addr, blocks| reported.push((addr, blocks));
     let sums = vec![5; 2000];
     map.set_run(volume, Lba(100), place(7, 50), &sums, false, &mut freed).unwrap();
     // The same call again, as after a retry.
@@ -407,7 +407,7 @@ fn freed_addresses_are_joined_and_kept_ones_are_not_freed() {
         (place(8, 10), 690),
         (place(7, 950), 1100),
     ];
-    assert_eq!(told, expected);
+    assert_eq!(reported, expected);
 }
 
 #[test]

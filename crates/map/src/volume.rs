@@ -52,18 +52,6 @@ impl Sums<'_> {
         Some(self.0[index]).filter(|sum| *sum != IN_FOOTER)
     }
 
-    /// Number of blocks.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Whether there are no blocks; never true of an extent.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// All of them in order.
     pub fn iter(&self) -> impl Iterator<Item = Option<u64>> {
         self.0.iter().map(|sum| Some(*sum).filter(|sum| *sum != IN_FOOTER))

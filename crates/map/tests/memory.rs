@@ -76,11 +76,12 @@ impl World {
 
     /// The map's count, after a comparison with the allocator's.
     fn memory_bytes(&self) -> u64 {
-        let told = self.map.memory_bytes();
+        let counted = self.map.memory_bytes();
         let real = BYTES.load(Ordering::Relaxed) - self.before;
-        assert!(told >= real, "{told} bytes told, {real} taken");
-        assert!(told as f64 <= real as f64 * 1.02 + 2000.0, "{told} bytes told, {real} taken");
-        told
+        assert!(counted >= real, "{counted} bytes counted, {real} taken");
+        let limit = real as f64 * 1.02 + 2000.0;
+        assert!(counted as f64 <= limit, "{counted} bytes counted, {real} taken");
+        counted
     }
 
     /// All block numbers below [`BLOCKS`], once each, shuffled.
