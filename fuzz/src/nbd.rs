@@ -6,13 +6,11 @@
 //! the device of a server that requires it. A client ends when its peer does. The fuzzer bounds
 //! the memory of a run.
 
-use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::OnceLock;
 
-use forebay_device::{
-    Allocation, BlockDevice, DeviceFuture, Geometry, IoBuf, IoBytes, MemoryDevice, ZeroOptions,
-};
+use forebay_device::MemoryDevice;
+use forebay_device::layers::{Counted, Counts};
 use forebay_nbd::message::InfoRequest;
 use forebay_nbd::wire::{OptionHeader, option};
 use forebay_nbd::{Client, FixedExports, Limits, Server, TlsConfig};
@@ -35,54 +33,8 @@ fn limits() -> Limits {
     }
 }
 
-/// Counts what reaches the device below.
-struct Counted {
-    device: MemoryDevice,
-    calls: Cell<u64>,
-}
-
-impl Counted {
-    fn below(&self) -> &MemoryDevice {
-        self.calls.set(self.calls.get() + 1);
-        &self.device
-    }
-}
-
-impl BlockDevice for Counted {
-    fn name(&self) -> &str {
-        "counted"
-    }
-    fn geometry(&self) -> Geometry {
-        self.device.geometry()
-    }
-    fn read(&self, offset_bytes: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
-        self.below().read(offset_bytes, buf)
-    }
-    fn write(&self, offset_bytes: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
-        self.below().write(offset_bytes, data, fua)
-    }
-    fn flush(&self) -> DeviceFuture<'_, ()> {
-        self.below().flush()
-    }
-    fn discard(&self, offset_bytes: u64, len_bytes: u64, fua: bool) -> DeviceFuture<'_, ()> {
-        self.below().discard(offset_bytes, len_bytes, fua)
-    }
-    fn write_zeroes(
-        &self,
-        offset_bytes: u64,
-        len_bytes: u64,
-        options: ZeroOptions,
-    ) -> DeviceFuture<'_, ()> {
-        self.below().write_zeroes(offset_bytes, len_bytes, options)
-    }
-    fn allocation(&self, offset_bytes: u64, len_bytes: u64) -> DeviceFuture<'_, Vec<Allocation>> {
-        self.below().allocation(offset_bytes, len_bytes)
-    }
-}
-
 fn exports() -> (Rc<FixedExports>, Rc<Counted>) {
-    let device = MemoryDevice::new("memory", SIZE_BYTES);
-    let device = Rc::new(Counted { device, calls: Cell::new(0) });
+    let device = Counted::new(Rc::new(MemoryDevice::new("memory", SIZE_BYTES)));
     (Rc::new(FixedExports::new().with("vol", device.clone()).with("", device.clone())), device)
 }
 
@@ -183,7 +135,7 @@ pub fn tls(bytes: &[u8]) {
         }
         throw(adopt(&server), parts).await;
         all_gone(&server).await;
-        assert_eq!(device.calls.get(), 0, "plain text reached the device");
+        assert_eq!(device.counts(), Counts::default(), "plain text reached the device");
     });
 }
 

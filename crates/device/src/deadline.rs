@@ -1,4 +1,4 @@
-//! A device that must answer in time.
+//! Command timeout: a device that does not answer in time is abandoned.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -11,19 +11,19 @@ use forebay_rt as rt;
 use forebay_units::Nanos;
 
 use crate::{
-    Allocation, BlockDevice, Device, DeviceError, DeviceFuture, ErrorKind, Geometry, IoBuf,
-    IoBytes, Operation, ZeroOptions,
+    Allocation, BlockDevice, Device, DeviceError, DeviceFuture, ErrorKind, IoBuf, IoBytes, Layer,
+    Operation, ZeroOptions,
 };
 
-/// Ages are counted in parts of the span by a task of our own, and not read off the clock: a
-/// process that was stopped for an hour finds its commands no older than before.
+/// A task counts the ages of commands in this many parts of the span. Ages are not read off the
+/// clock: a process that was stopped for an hour finds its commands no older than before.
 const TICKS: u64 = 8;
 
-/// Gives a device up when one of its commands takes longer than a span.
+/// A layer that abandons its device when a command takes longer than a span.
 ///
 /// From then on every command, the late one included, fails with [`ErrorKind::TimedOut`], and none
-/// reaches the device. What was given up may still have its effect, whenever the device comes to
-/// it: [`Deadline::revive`] takes the device back only when all of it has ended.
+/// reaches the device. An abandoned command may still have its effect later:
+/// [`Deadline::revive`] takes the device back only when all abandoned commands have ended.
 pub struct Deadline {
     shared: Rc<Shared>,
 }
@@ -33,18 +33,18 @@ struct Shared {
     span: Cell<Nanos>,
     tick: Cell<u64>,
     watched: Cell<bool>,
-    /// Who counts: with another span somebody else does.
+    /// Number of the task that counts; each change of the span starts another task.
     watcher: Cell<u64>,
     given_up: Cell<bool>,
     next: Cell<u64>,
     /// Commands under way, in order of issue.
     waiting: RefCell<BTreeMap<u64, Waiting>>,
-    /// Commands that were given up and have not ended.
+    /// Commands that were abandoned and have not ended.
     late: Cell<u64>,
 }
 
 impl Deadline {
-    /// Gives `inner` up when a command takes longer than `span` (an eighth more at most); zero:
+    /// Abandons `inner` when a command takes longer than `span` (plus at most an eighth); zero:
     /// never.
     #[must_use]
     pub fn new(inner: Device, span: Nanos) -> Rc<Self> {
@@ -74,17 +74,17 @@ impl Deadline {
         }
     }
 
-    /// Whether the device was given up.
+    /// Whether the device is abandoned.
     #[must_use]
     pub fn is_given_up(&self) -> bool {
         self.shared.given_up.get()
     }
 
-    /// Takes a device back that was given up. Refused, with their number, while commands that were
-    /// given up have not ended: they could still have their effect, over newer data.
+    /// Takes an abandoned device back. Fails, with the number of late commands, while abandoned
+    /// commands have not ended: they could still have their effect, over newer data.
     pub fn revive(&self) -> Result<(), u64> {
         let shared = &self.shared;
-        // Those whose tasks have not run since are told from then on; none came after it.
+        // Commands whose tasks have not run since count as late; none was issued after it.
         let late = match shared.given_up.get() {
             true => shared.late.get() + shared.waiting.borrow().len() as u64,
             false => shared.late.get(),
@@ -106,7 +106,7 @@ impl Deadline {
         let shared = self.shared.clone();
         if shared.given_up.get() {
             return Box::pin(async move {
-                // Whoever tries block after block must not keep others from running.
+                // A caller that tries block after block must let other tasks run.
                 rt::yield_now().await;
                 Err(shared.too_late(operation, offset_bytes, len_bytes))
             });
@@ -126,15 +126,15 @@ impl Shared {
         DeviceError::new(self.inner.name(), operation, offset_bytes, len_bytes, kind)
     }
 
-    /// Sees to it that somebody counts.
+    /// Starts the task that counts, unless it runs.
     fn watch(self: &Rc<Self>) {
         if self.span.get() > Nanos(0) && !self.watched.replace(true) {
-            // It must not keep a device open that nobody uses any more.
+            // The task must not keep a device open that is no longer used.
             rt::spawn(count(Rc::downgrade(self), self.span.get(), self.watcher.get()));
         }
     }
 
-    /// One part of the span has passed. Says whether there is more to count.
+    /// Counts one tick. Returns whether there is more to count.
     fn advance(&self) -> bool {
         self.tick.set(self.tick.get() + 1);
         let oldest = self.waiting.borrow().first_key_value().map(|(_, (tick, _))| *tick);
@@ -162,7 +162,7 @@ async fn count(shared: Weak<Shared>, span: Nanos, watcher: u64) {
     }
 }
 
-/// At which tick a command was issued, and who waits for it.
+/// The tick at which a command was issued, and the waker of its task.
 type Waiting = (u64, Option<Waker>);
 
 type Call<T> = Pin<Box<dyn Future<Output = Result<T, DeviceError>>>>;
@@ -191,7 +191,7 @@ impl<T> Future for Command<T> {
             let late = self.call.take().expect("it is pending");
             shared.late.set(shared.late.get() + 1);
             let error = shared.too_late(self.operation, self.offset_bytes, self.len_bytes);
-            // Nobody waits for it; but whether it has ended must be known.
+            // No task waits for the result, but `revive` must know when the command has ended.
             rt::spawn_detached(Box::pin(async move {
                 drop(late.await);
                 shared.late.set(shared.late.get() - 1);
@@ -214,15 +214,9 @@ impl<T> Drop for Command<T> {
     }
 }
 
-impl BlockDevice for Deadline {
-    fn name(&self) -> &str {
-        self.shared.inner.name()
-    }
-    fn geometry(&self) -> Geometry {
-        self.shared.inner.geometry()
-    }
-    fn allocates_on_write(&self) -> bool {
-        self.shared.inner.allocates_on_write()
+impl Layer for Deadline {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.shared.inner
     }
     fn read(&self, offset: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
         let (inner, len) = (self.shared.inner.clone(), buf.len() as u64);

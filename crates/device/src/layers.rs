@@ -1,216 +1,102 @@
-//! Devices made of a device: anyone may stack them, in production too.
+//! Devices over a device: a layer writes only the methods that it changes.
 
-use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+mod counted;
+mod recorded;
 
-use forebay_rt as rt;
-use forebay_units::Nanos;
+pub use counted::{Counted, Counts};
+pub use recorded::{Event, Recorded};
 
-use crate::{
-    Allocation, BlockDevice, Device, DeviceError, DeviceFuture, Geometry, IoBuf, IoBytes,
-    Operation, ZeroOptions,
-};
+use crate::{Allocation, BlockDevice, DeviceFuture, Geometry, IoBuf, IoBytes, ZeroOptions};
 
-/// What a device has done since it was wrapped.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Reads completed, and their bytes.
-    pub reads: u64,
-    /// Bytes read.
-    pub read_bytes: u64,
-    /// Writes completed.
-    pub writes: u64,
-    /// Bytes written.
-    pub write_bytes: u64,
-    /// Writes that started where the last one ended.
-    pub sequential_writes: u64,
-    /// Flushes completed.
-    pub flushes: u64,
-    /// Discards completed.
-    pub discards: u64,
-    /// Bytes discarded.
-    pub discard_bytes: u64,
-    /// Operations that failed.
-    pub errors: u64,
-    /// Time spent in operations, summed over all of them.
-    pub busy: Nanos,
-}
+/// A device that stands over another one. Every method passes the call on unchanged until a
+/// layer overrides it; every `Layer` is a [`BlockDevice`].
+///
+/// `write_zeroes` goes to [`Layer::inner`] as `write_zeroes`, never through [`Layer::write`]: a
+/// layer that changes writes overrides both.
+///
+/// A module that implements `Layer` and also calls the methods of its layers imports only one of
+/// the two traits: their methods have the same names.
+pub trait Layer {
+    /// The device underneath.
+    fn inner(&self) -> &dyn BlockDevice;
 
-/// Counts what passes through.
-pub struct Counted {
-    inner: Device,
-    counts: Cell<Counts>,
-    write_end_bytes: Cell<u64>,
-}
-
-impl Counted {
-    /// Counts on top of `inner`.
-    #[must_use]
-    pub fn new(inner: Device) -> Rc<Self> {
-        Rc::new(Self { inner, counts: Cell::default(), write_end_bytes: Cell::new(u64::MAX) })
-    }
-
-    /// The counts so far.
-    #[must_use]
-    pub fn counts(&self) -> Counts {
-        self.counts.get()
-    }
-
-    async fn note<T>(
-        &self,
-        call: DeviceFuture<'_, T>,
-        note: impl FnOnce(&mut Counts),
-    ) -> Result<T, DeviceError> {
-        let begun = rt::now();
-        let outcome = call.await;
-        let mut counts = self.counts.get();
-        counts.busy = counts.busy + rt::now().since(begun);
-        match &outcome {
-            Ok(_) => note(&mut counts),
-            Err(_) => counts.errors += 1,
-        }
-        self.counts.set(counts);
-        outcome
-    }
-}
-
-impl BlockDevice for Counted {
+    /// As [`BlockDevice::name`].
     fn name(&self) -> &str {
-        self.inner.name()
+        self.inner().name()
     }
+
+    /// As [`BlockDevice::geometry`].
     fn geometry(&self) -> Geometry {
-        self.inner.geometry()
+        self.inner().geometry()
     }
+
+    /// As [`BlockDevice::allocates_on_write`].
     fn allocates_on_write(&self) -> bool {
-        self.inner.allocates_on_write()
+        self.inner().allocates_on_write()
     }
+
+    /// As [`BlockDevice::read`].
     fn read(&self, offset_bytes: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
-        let len = buf.len() as u64;
-        Box::pin(self.note(self.inner.read(offset_bytes, buf), move |c| {
-            c.reads += 1;
-            c.read_bytes += len;
-        }))
+        self.inner().read(offset_bytes, buf)
     }
+
+    /// As [`BlockDevice::write`].
     fn write(&self, offset_bytes: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
-        let len = data.len() as u64;
-        // Order of issue, not of completion: that is what the device's heads or frontiers see.
-        let sequential = self.write_end_bytes.replace(offset_bytes + len) == offset_bytes;
-        Box::pin(self.note(self.inner.write(offset_bytes, data, fua), move |c| {
-            c.writes += 1;
-            c.write_bytes += len;
-            c.sequential_writes += u64::from(sequential);
-        }))
+        self.inner().write(offset_bytes, data, fua)
     }
+
+    /// As [`BlockDevice::flush`].
     fn flush(&self) -> DeviceFuture<'_, ()> {
-        Box::pin(self.note(self.inner.flush(), |c| c.flushes += 1))
+        self.inner().flush()
     }
+
+    /// As [`BlockDevice::discard`].
     fn discard(&self, offset_bytes: u64, len_bytes: u64, fua: bool) -> DeviceFuture<'_, ()> {
-        Box::pin(self.note(self.inner.discard(offset_bytes, len_bytes, fua), move |c| {
-            c.discards += 1;
-            c.discard_bytes += len_bytes;
-        }))
-    }
-    fn write_zeroes(&self, offset: u64, len: u64, options: ZeroOptions) -> DeviceFuture<'_, ()> {
-        Box::pin(self.note(self.inner.write_zeroes(offset, len, options), move |c| {
-            c.writes += 1;
-            c.write_bytes += len;
-        }))
-    }
-    fn allocation(&self, offset: u64, len: u64) -> DeviceFuture<'_, Vec<Allocation>> {
-        self.inner.allocation(offset, len)
-    }
-}
-
-/// One operation, as [`Recorded`] saw it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Event {
-    /// When it was issued.
-    pub issued: Nanos,
-    /// When it completed.
-    pub completed: Nanos,
-    /// What it was.
-    pub operation: Operation,
-    /// Where.
-    pub offset_bytes: u64,
-    /// How much.
-    pub len_bytes: u64,
-    /// Whether it asked for durability.
-    pub fua: bool,
-    /// Whether it succeeded.
-    pub ok: bool,
-}
-
-/// Keeps a record of the last operations.
-pub struct Recorded {
-    inner: Device,
-    events: Rc<RefCell<Vec<Event>>>,
-    limit: usize,
-}
-
-impl Recorded {
-    /// Records at most `limit` operations on top of `inner`; later ones are not recorded.
-    #[must_use]
-    pub fn new(inner: Device, limit: usize) -> Rc<Self> {
-        Rc::new(Self { inner, events: Rc::default(), limit })
+        self.inner().discard(offset_bytes, len_bytes, fua)
     }
 
-    /// Takes the record so far.
-    #[must_use]
-    pub fn take(&self) -> Vec<Event> {
-        self.events.take()
-    }
-
-    async fn note<T>(
+    /// As [`BlockDevice::write_zeroes`].
+    fn write_zeroes(
         &self,
-        call: DeviceFuture<'_, T>,
-        operation: Operation,
         offset_bytes: u64,
         len_bytes: u64,
-        fua: bool,
-    ) -> Result<T, DeviceError> {
-        let issued = rt::now();
-        let outcome = call.await;
-        let mut events = self.events.borrow_mut();
-        if events.len() < self.limit {
-            let (completed, ok) = (rt::now(), outcome.is_ok());
-            events.push(Event { issued, completed, operation, offset_bytes, len_bytes, fua, ok });
-        }
-        outcome
+        options: ZeroOptions,
+    ) -> DeviceFuture<'_, ()> {
+        self.inner().write_zeroes(offset_bytes, len_bytes, options)
+    }
+
+    /// As [`BlockDevice::allocation`].
+    fn allocation(&self, offset_bytes: u64, len_bytes: u64) -> DeviceFuture<'_, Vec<Allocation>> {
+        self.inner().allocation(offset_bytes, len_bytes)
     }
 }
 
-impl BlockDevice for Recorded {
+impl<L: Layer> BlockDevice for L {
     fn name(&self) -> &str {
-        self.inner.name()
+        Layer::name(self)
     }
     fn geometry(&self) -> Geometry {
-        self.inner.geometry()
+        Layer::geometry(self)
     }
     fn allocates_on_write(&self) -> bool {
-        self.inner.allocates_on_write()
+        Layer::allocates_on_write(self)
     }
     fn read(&self, offset_bytes: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
-        let len = buf.len() as u64;
-        let call = self.inner.read(offset_bytes, buf);
-        Box::pin(self.note(call, Operation::Read, offset_bytes, len, false))
+        Layer::read(self, offset_bytes, buf)
     }
     fn write(&self, offset_bytes: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
-        let len = data.len() as u64;
-        let call = self.inner.write(offset_bytes, data, fua);
-        Box::pin(self.note(call, Operation::Write, offset_bytes, len, fua))
+        Layer::write(self, offset_bytes, data, fua)
     }
     fn flush(&self) -> DeviceFuture<'_, ()> {
-        Box::pin(self.note(self.inner.flush(), Operation::Flush, 0, 0, false))
+        Layer::flush(self)
     }
     fn discard(&self, offset_bytes: u64, len_bytes: u64, fua: bool) -> DeviceFuture<'_, ()> {
-        let call = self.inner.discard(offset_bytes, len_bytes, fua);
-        Box::pin(self.note(call, Operation::Discard, offset_bytes, len_bytes, fua))
+        Layer::discard(self, offset_bytes, len_bytes, fua)
     }
     fn write_zeroes(&self, offset: u64, len: u64, options: ZeroOptions) -> DeviceFuture<'_, ()> {
-        let call = self.inner.write_zeroes(offset, len, options);
-        Box::pin(self.note(call, Operation::WriteZeroes, offset, len, options.fua))
+        Layer::write_zeroes(self, offset, len, options)
     }
-    fn allocation(&self, offset: u64, len: u64) -> DeviceFuture<'_, Vec<Allocation>> {
-        self.inner.allocation(offset, len)
+    fn allocation(&self, offset_bytes: u64, len_bytes: u64) -> DeviceFuture<'_, Vec<Allocation>> {
+        Layer::allocation(self, offset_bytes, len_bytes)
     }
 }

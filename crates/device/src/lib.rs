@@ -22,6 +22,7 @@ pub use buffer::{BUFFER_ALIGN, IoBuf, IoBytes, keep_freed};
 pub use deadline::Deadline;
 pub use error::{DeviceError, ErrorKind, Operation};
 pub use file::{FileDevice, OpenOptions, probe_size_bytes};
+pub use layers::Layer;
 pub use memory::MemoryDevice;
 
 /// What a device call returns while it runs.

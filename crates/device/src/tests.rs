@@ -54,7 +54,7 @@ async fn exercise(device: Device) {
 }
 
 #[test]
-fn a_file_device_does_what_the_trait_says() {
+fn file_device_keeps_contract() {
     let file = TempFile::new("rw", 1 << 20);
     let path = file.0.clone();
     Runtime::real().unwrap().block_on(async move {
@@ -71,7 +71,7 @@ fn a_file_device_does_what_the_trait_says() {
 }
 
 #[test]
-fn a_memory_device_does_what_the_trait_says() {
+fn memory_device_keeps_contract() {
     Runtime::simulated(1).block_on(async {
         let recorded = layers::Recorded::new(Rc::new(MemoryDevice::new("mem", 1 << 20)), 100);
         exercise(recorded.clone()).await;
@@ -82,7 +82,7 @@ fn a_memory_device_does_what_the_trait_says() {
 }
 
 #[test]
-fn a_folder_or_nothing_is_no_device() {
+fn folder_or_missing_path_is_refused() {
     let folder = FileDevice::open(std::path::Path::new("/proc/self"), OpenOptions::default());
     assert!(folder.is_err());
     let nothing = FileDevice::open(std::path::Path::new("/no/such"), OpenOptions::default());
@@ -91,18 +91,19 @@ fn a_folder_or_nothing_is_no_device() {
 }
 
 #[test]
-fn counted_writes_know_what_is_sequential() {
+fn counted_layer_counts_sequential_writes() {
     Runtime::simulated(1).block_on(async {
         let counted = layers::Counted::new(Rc::new(MemoryDevice::new("mem", 1 << 20)));
+        let device: Device = counted.clone();
         for offset in [0, 4096, 8192, 0, 4096] {
-            counted.write(offset, pattern(4096, 0), false).await.unwrap();
+            device.write(offset, pattern(4096, 0), false).await.unwrap();
         }
         assert_eq!(counted.counts().sequential_writes, 3);
     });
 }
 
 #[test]
-fn memory_that_goes_round_is_zero_when_zeros_are_asked_for() {
+fn reused_memory_is_zeroed_when_asked_for() {
     let mut held = Vec::new();
     let mut state = 1u64;
     let mut draw = |below: u64| {
@@ -114,7 +115,7 @@ fn memory_that_goes_round_is_zero_when_zeros_are_asked_for() {
         let mut buf = if how == 0 { IoBuf::recycled(len) } else { IoBuf::zeroed(len) };
         assert!(how == 0 || buf.iter().all(|byte| *byte == 0), "zeroed({len}) is not");
         match how {
-            // One byte is enough to spoil it; a shorter one leaves the rest of its memory as it is.
+            // One byte spoils it; a truncated buffer leaves the rest of its memory as it is.
             1 => buf[draw(len as u64) as usize] = 1,
             2 => buf.truncate(draw(len as u64) as usize),
             _ => {}
@@ -127,18 +128,18 @@ fn memory_that_goes_round_is_zero_when_zeros_are_asked_for() {
 }
 
 #[test]
-fn memory_of_sizes_that_nobody_asks_for_gives_way() {
-    // In a thread of its own: what is kept belongs to the thread.
+fn free_list_evicts_unused_sizes() {
+    // In a thread of its own: each thread has its own free list.
     let thread = std::thread::spawn(|| {
         keep_freed(8 << 20);
-        // Both fill up what may be kept.
+        // Each of these sizes alone would fill the free list.
         for len in [100_000, 300_000] {
             let held: Vec<IoBuf> = (0..200).map(|_| IoBuf::recycled(len)).collect();
             drop(held);
         }
         let first = IoBuf::recycled(4096);
         let at = first.as_ptr() as usize;
-        // Somebody else's memory between, so that the allocator would give another place.
+        // Other memory in between, so that the allocator would give another place.
         let held: Vec<IoBuf> = (0..100).map(|_| IoBuf::recycled(4096)).collect();
         drop(first);
         let again = IoBuf::recycled(4096).as_ptr() as usize;

@@ -10,8 +10,8 @@ use forebay_array::{
     Array, ArrayError, GroupGeometry, GroupSpec, Judge, Layout, Rebuilt, WriteKind, Written,
 };
 use forebay_device::{
-    BlockDevice, Device, DeviceError, DeviceFuture, ErrorKind, Geometry, IoBuf, IoBytes,
-    MemoryDevice, Operation,
+    BlockDevice, Device, DeviceError, DeviceFuture, ErrorKind, IoBuf, IoBytes, Layer, MemoryDevice,
+    Operation,
 };
 use forebay_rt as rt;
 use forebay_rt::sync::Mutex;
@@ -62,7 +62,7 @@ impl FaultyDevice {
     /// not cancel out in the parity. A second call undoes the first.
     pub async fn corrupt(&self, offset_bytes: u64, len_bytes: u64) {
         let mut buf = self.peek(offset_bytes, len_bytes).await;
-        let bits = self.name().bytes().last().expect("a name");
+        let bits = self.inner.name().bytes().last().expect("a name");
         buf.iter_mut().for_each(|byte| *byte ^= bits);
         self.inner.write(offset_bytes, buf.freeze(), true).await.expect("in range");
     }
@@ -93,12 +93,9 @@ async fn take_a_while() {
     rt::sleep(Nanos(1 + rt::random_below(1000))).await;
 }
 
-impl BlockDevice for FaultyDevice {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
+impl Layer for FaultyDevice {
+    fn inner(&self) -> &dyn BlockDevice {
+        &self.inner
     }
     fn read(&self, offset_bytes: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
         Box::pin(async move {

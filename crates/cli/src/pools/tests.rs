@@ -1,8 +1,6 @@
 use std::collections::BTreeSet;
 
-use forebay_device::{
-    BlockDevice, DeviceFuture, ErrorKind, Geometry, IoBuf, IoBytes, MemoryDevice, Operation,
-};
+use forebay_device::{BlockDevice, ErrorKind, IoBuf, Layer, MemoryDevice, Operation};
 use forebay_pool::spec::{GroupSpec, ImportOptions, PoolSpec, Redundancy, VolumeSpec};
 use forebay_rt::{self as rt, Runtime};
 
@@ -25,24 +23,9 @@ impl Drop for Held {
     }
 }
 
-impl BlockDevice for Held {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
-    }
-    fn read(&self, at: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
-        self.inner.read(at, buf)
-    }
-    fn write(&self, at: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
-        self.inner.write(at, data, fua)
-    }
-    fn flush(&self) -> DeviceFuture<'_, ()> {
-        self.inner.flush()
-    }
-    fn discard(&self, at: u64, len: u64, fua: bool) -> DeviceFuture<'_, ()> {
-        self.inner.discard(at, len, fua)
+impl Layer for Held {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.inner
     }
 }
 

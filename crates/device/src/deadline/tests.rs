@@ -7,9 +7,9 @@ use forebay_rt::sync::Notify;
 use forebay_units::Nanos;
 
 use super::Deadline;
-use crate::{BlockDevice, Device, DeviceFuture, ErrorKind, Geometry, IoBuf, IoBytes, MemoryDevice};
+use crate::{BlockDevice, Device, DeviceFuture, ErrorKind, IoBuf, IoBytes, MemoryDevice};
 
-/// Hangs while it is told to; what hung happens when it is let go.
+/// A device whose reads and writes hang until they are released; then they happen.
 struct Hanging {
     inner: MemoryDevice,
     hangs: Cell<bool>,
@@ -28,12 +28,9 @@ impl Hanging {
     }
 }
 
-impl BlockDevice for Hanging {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
+impl crate::Layer for Hanging {
+    fn inner(&self) -> &dyn BlockDevice {
+        &self.inner
     }
     fn read(&self, offset: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
         Box::pin(async move {
@@ -47,12 +44,6 @@ impl BlockDevice for Hanging {
             self.inner.write(offset, data, fua).await
         })
     }
-    fn flush(&self) -> DeviceFuture<'_, ()> {
-        self.inner.flush()
-    }
-    fn discard(&self, offset: u64, len: u64, fua: bool) -> DeviceFuture<'_, ()> {
-        self.inner.discard(offset, len, fua)
-    }
 }
 
 fn block(salt: u8) -> IoBytes {
@@ -62,7 +53,7 @@ fn block(salt: u8) -> IoBytes {
 const SPAN: Nanos = Nanos::from_secs(8);
 
 #[test]
-fn a_device_that_hangs_is_given_up_and_taken_back_when_all_has_ended() {
+fn hung_device_is_abandoned_until_late_commands_end() {
     Runtime::simulated(1).block_on(async {
         let hanging = Hanging::new();
         let deadline = Deadline::new(hanging.clone(), SPAN);
@@ -70,7 +61,7 @@ fn a_device_that_hangs_is_given_up_and_taken_back_when_all_has_ended() {
         device.write(0, block(1), true).await.unwrap();
         hanging.hangs.set(true);
         let begun = rt::now();
-        // One that hangs, and one that came later and is given up with it.
+        // One command hangs; another is issued later and is abandoned with it.
         let later = rt::spawn({
             let device = device.clone();
             async move {
@@ -85,7 +76,7 @@ fn a_device_that_hangs_is_given_up_and_taken_back_when_all_has_ended() {
         assert!(took >= SPAN && took <= Nanos::from_secs(10), "{took:?}");
         assert_eq!(later.await, ErrorKind::TimedOut { after_secs: 8 });
 
-        // Nothing more reaches it, whatever it could do by now.
+        // No further command reaches the device, although it would answer a flush.
         assert!(deadline.is_given_up());
         let begun = rt::now();
         assert!(device.flush().await.is_err());
@@ -93,7 +84,7 @@ fn a_device_that_hangs_is_given_up_and_taken_back_when_all_has_ended() {
         assert_eq!(rt::now(), begun);
         assert_eq!(deadline.revive(), Err(2));
 
-        // What was given up happens late; only then may newer data be written.
+        // The abandoned commands happen late; only then may newer data be written.
         hanging.release();
         rt::sleep(Nanos::from_secs(1)).await;
         assert!(device.read(0, IoBuf::zeroed(4096)).await.is_err());
@@ -106,12 +97,12 @@ fn a_device_that_hangs_is_given_up_and_taken_back_when_all_has_ended() {
 }
 
 #[test]
-fn many_slow_commands_are_not_one_that_hangs() {
+fn slow_commands_below_limit_do_not_time_out() {
     Runtime::simulated(2).block_on(async {
         let hanging = Hanging::new();
         let deadline = Deadline::new(hanging.clone(), SPAN);
         let device: Device = deadline.clone();
-        // There is always one under way, for ten times the span, but none takes that long.
+        // A command is always under way, for ten times the span, but none takes that long.
         for i in 0..20 {
             hanging.hangs.set(true);
             let one = rt::spawn({
@@ -122,7 +113,7 @@ fn many_slow_commands_are_not_one_that_hangs() {
             hanging.release();
             one.await.unwrap();
         }
-        // Without a deadline nothing is given up; with one that is set meanwhile, it is.
+        // Without a span nothing times out; with a span that is set meanwhile, the command does.
         deadline.set_span(Nanos(0));
         hanging.hangs.set(true);
         let one = rt::spawn({
@@ -137,7 +128,7 @@ fn many_slow_commands_are_not_one_that_hangs() {
 }
 
 #[test]
-fn nobody_keeps_a_device_that_is_not_used() {
+fn dropped_deadline_releases_device() {
     Runtime::simulated(3).block_on(async {
         let hanging = Hanging::new();
         let deadline = Deadline::new(hanging.clone(), SPAN);
@@ -147,10 +138,10 @@ fn nobody_keeps_a_device_that_is_not_used() {
     });
 }
 
-// A device is given up for one command: those of others count from that instant, and not only from
-// when their tasks are told.
+// One late command abandons the device. The commands of other tasks count as late from that instant,
+// before those tasks are polled.
 #[test]
-fn a_device_is_not_taken_back_while_tasks_have_yet_to_hear_of_it() {
+fn revive_waits_for_commands_not_yet_polled() {
     for seed in 0..32 {
         Runtime::simulated(seed).block_on(async {
             let hanging = Hanging::new();
@@ -163,7 +154,7 @@ fn a_device_is_not_taken_back_while_tasks_have_yet_to_hear_of_it() {
                     rt::spawn(async move { device.write(4096, block(i), true).await })
                 })
                 .collect();
-            // Whoever is told first asks for it back at once.
+            // The first task that is told tries to revive the device at once.
             let first = device.write(0, block(7), true).await;
             assert!(first.is_err() && deadline.is_given_up());
             assert_eq!(deadline.revive(), Err(7));

@@ -402,23 +402,11 @@ fn stop_does_not_wait_without_a_bound() {
 /// A device that never answers a flush.
 struct Hung(Rc<CachedDevice>);
 
-impl BlockDevice for Hung {
-    fn name(&self) -> &str {
-        "hung"
-    }
-    fn geometry(&self) -> Geometry {
-        self.0.geometry()
-    }
-    fn read(&self, offset_bytes: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
-        self.0.read(offset_bytes, buf)
-    }
-    fn write(&self, offset_bytes: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
-        self.0.write(offset_bytes, data, fua)
+impl forebay_device::Layer for Hung {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.0
     }
     fn flush(&self) -> DeviceFuture<'_, ()> {
         Box::pin(std::future::pending())
-    }
-    fn discard(&self, offset_bytes: u64, len_bytes: u64, fua: bool) -> DeviceFuture<'_, ()> {
-        self.0.discard(offset_bytes, len_bytes, fua)
     }
 }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use forebay_device::{
-    BlockDevice, Device, DeviceError, DeviceFuture, ErrorKind, Geometry, IoBuf, IoBytes, Operation,
+    BlockDevice, Device, DeviceError, DeviceFuture, ErrorKind, IoBuf, IoBytes, Layer, Operation,
 };
 use forebay_rt::{self as rt, Runtime};
 use forebay_units::Nanos;
@@ -237,15 +237,9 @@ impl Drop for Held {
     }
 }
 
-impl BlockDevice for Held {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
-    }
-    fn read(&self, at: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
-        self.inner.read(at, buf)
+impl Layer for Held {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.inner
     }
     fn write(&self, at: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
         if self.fails.switches.unreadable.borrow().contains(self.inner.name()) {
@@ -254,12 +248,6 @@ impl BlockDevice for Held {
             return Box::pin(async move { Err(error) });
         }
         self.inner.write(at, data, fua)
-    }
-    fn flush(&self) -> DeviceFuture<'_, ()> {
-        self.inner.flush()
-    }
-    fn discard(&self, at: u64, len: u64, fua: bool) -> DeviceFuture<'_, ()> {
-        self.inner.discard(at, len, fua)
     }
 }
 

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use forebay_device::{
-    BlockDevice, Device, DeviceError, DeviceFuture, ErrorKind, Geometry, IoBuf, IoBytes,
-    MemoryDevice, Operation, ZeroOptions,
+    BlockDevice, Device, DeviceError, DeviceFuture, ErrorKind, IoBuf, IoBytes, Layer, MemoryDevice,
+    Operation, ZeroOptions,
 };
 
 use forebay_rt as rt;
@@ -70,12 +70,9 @@ impl Slot {
     }
 }
 
-impl BlockDevice for Slot {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
+impl Layer for Slot {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.inner
     }
     fn read(&self, at: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
         Box::pin(async move {
@@ -195,12 +192,9 @@ impl PacedDevice {
     }
 }
 
-impl BlockDevice for PacedDevice {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
+impl Layer for PacedDevice {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.inner
     }
     fn read(&self, at: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
         Box::pin(async move {
@@ -219,9 +213,6 @@ impl BlockDevice for PacedDevice {
             self.wait(Operation::Flush, 0).await;
             self.inner.flush().await
         })
-    }
-    fn discard(&self, at: u64, len: u64, fua: bool) -> DeviceFuture<'_, ()> {
-        self.inner.discard(at, len, fua)
     }
 }
 

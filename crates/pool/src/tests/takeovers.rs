@@ -5,9 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use forebay_device::{
-    BlockDevice, Device, DeviceError, DeviceFuture, Geometry, IoBuf, IoBytes, ZeroOptions,
-};
+use forebay_device::{BlockDevice, Device, DeviceError, DeviceFuture, IoBuf, IoBytes, Layer};
 use forebay_rt::{self as rt, Runtime};
 use forebay_units::Nanos;
 
@@ -58,12 +56,9 @@ impl Seen {
     }
 }
 
-impl BlockDevice for Seen {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
+impl Layer for Seen {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.inner
     }
     fn read(&self, at: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
         Box::pin(async move {
@@ -89,12 +84,6 @@ impl BlockDevice for Seen {
             self.done().await;
             Ok(())
         })
-    }
-    fn discard(&self, at: u64, len: u64, fua: bool) -> DeviceFuture<'_, ()> {
-        self.inner.discard(at, len, fua)
-    }
-    fn write_zeroes(&self, at: u64, len: u64, options: ZeroOptions) -> DeviceFuture<'_, ()> {
-        self.inner.write_zeroes(at, len, options)
     }
 }
 

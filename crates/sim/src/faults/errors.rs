@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use forebay_device::{
-    Allocation, BlockDevice, Device, DeviceFuture, ErrorKind, Geometry, IoBuf, IoBytes, Operation,
+    BlockDevice, Device, DeviceFuture, ErrorKind, Geometry, IoBuf, IoBytes, Layer, Operation,
     ZeroOptions,
 };
 use serde::{Deserialize, Serialize};
 
-use super::rules::{Rules, Trigger, fail, pass};
+use super::rules::{Rules, Trigger, fail};
 
 /// The error of a failing command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,10 +96,10 @@ impl Errors {
     }
 }
 
-impl BlockDevice for Errors {
-    pass!(name);
-    pass!(geometry);
-    pass!(allocation);
+impl Layer for Errors {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.inner
+    }
     fn read(&self, offset: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
         self.run(Operation::Read, offset, buf.len() as u64, || self.inner.read(offset, buf))
     }
@@ -151,14 +151,9 @@ impl FlushErrors {
     }
 }
 
-impl BlockDevice for FlushErrors {
-    pass!(name);
-    pass!(geometry);
-    pass!(allocation);
-    pass!(read);
-    pass!(discard);
-    fn write(&self, offset: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
-        self.inner.write(offset, data, fua)
+impl Layer for FlushErrors {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.inner
     }
     fn flush(&self) -> DeviceFuture<'_, ()> {
         if self.rules.strike(Operation::Flush, 0, 0).is_none() {
@@ -170,9 +165,6 @@ impl BlockDevice for FlushErrors {
             forebay_rt::yield_now().await;
             Err(error)
         })
-    }
-    fn write_zeroes(&self, offset: u64, len: u64, options: ZeroOptions) -> DeviceFuture<'_, ()> {
-        self.inner.write_zeroes(offset, len, options)
     }
 }
 
@@ -241,12 +233,10 @@ impl NoSpace {
     }
 }
 
-impl BlockDevice for NoSpace {
-    pass!(name);
-    pass!(geometry);
-    pass!(allocation);
-    pass!(read);
-    pass!(flush);
+impl Layer for NoSpace {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.inner
+    }
     fn write(&self, offset: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
         if !self.allocate(offset, data.len() as u64) {
             return self.refuse(Operation::Write, offset, data.len() as u64);
@@ -349,10 +339,10 @@ impl Gone {
     }
 }
 
-impl BlockDevice for Gone {
-    pass!(name);
-    pass!(geometry);
-    pass!(allocation);
+impl Layer for Gone {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.inner
+    }
     fn read(&self, offset: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
         self.run(Operation::Read, offset, buf.len() as u64, || self.inner.read(offset, buf))
     }
@@ -416,11 +406,10 @@ impl ReadOnly {
     }
 }
 
-impl BlockDevice for ReadOnly {
-    pass!(name);
-    pass!(allocation);
-    pass!(read);
-    pass!(flush);
+impl Layer for ReadOnly {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.inner
+    }
     fn geometry(&self) -> Geometry {
         let geometry = self.inner.geometry();
         Geometry { read_only: geometry.read_only || self.is_read_only.get(), ..geometry }

@@ -4,11 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use forebay_device::{
-    Allocation, BlockDevice, Device, DeviceFuture, Geometry, IoBuf, IoBytes, ZeroOptions,
-};
-
-use super::rules::pass;
+use forebay_device::{BlockDevice, Device, DeviceFuture, IoBuf, IoBytes, Layer, ZeroOptions};
 
 /// Layer: chosen bytes read with flipped bits until a write replaces them.
 pub struct BitRot {
@@ -56,11 +52,10 @@ impl BitRot {
     }
 }
 
-impl BlockDevice for BitRot {
-    pass!(name);
-    pass!(geometry);
-    pass!(allocation);
-    pass!(flush);
+impl Layer for BitRot {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.inner
+    }
     fn read(&self, offset: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
         let call = self.inner.read(offset, buf);
         if self.flips.borrow().is_empty() {

@@ -144,38 +144,3 @@ pub(super) fn fail(
 ) -> DeviceError {
     DeviceError::new(name, op, offset, len, kind)
 }
-
-/// Implements methods of a layer that pass commands on unchanged.
-macro_rules! pass {
-    (name) => {
-        fn name(&self) -> &str {
-            self.inner.name()
-        }
-    };
-    (geometry) => {
-        fn geometry(&self) -> Geometry {
-            self.inner.geometry()
-        }
-    };
-    (allocation) => {
-        fn allocation(&self, offset: u64, len: u64) -> DeviceFuture<'_, Vec<Allocation>> {
-            self.inner.allocation(offset, len)
-        }
-    };
-    (read) => {
-        fn read(&self, offset_bytes: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
-            self.inner.read(offset_bytes, buf)
-        }
-    };
-    (flush) => {
-        fn flush(&self) -> DeviceFuture<'_, ()> {
-            self.inner.flush()
-        }
-    };
-    (discard) => {
-        fn discard(&self, offset: u64, len: u64, fua: bool) -> DeviceFuture<'_, ()> {
-            self.inner.discard(offset, len, fua)
-        }
-    };
-}
-pub(super) use pass;

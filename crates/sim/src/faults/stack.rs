@@ -4,14 +4,12 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use forebay_device::{
-    Allocation, BlockDevice, Device, DeviceFuture, Geometry, IoBuf, IoBytes, ZeroOptions,
-};
+use forebay_device::{BlockDevice, Device, DeviceFuture, IoBytes, Layer};
 use serde::{Deserialize, Serialize};
 
 use super::errors::{Effect, Errors, Failure, FlushErrors, Gone, NoSpace, ReadOnly};
 use super::rot::BitRot;
-use super::rules::{Ops, Trigger, pass};
+use super::rules::{Ops, Trigger};
 use super::timing::{Hung, LyingFlush, Slow};
 use super::writes::{LostWrites, Misdirected, Tear, TornWrites};
 use crate::{Latency, Seed};
@@ -212,13 +210,10 @@ impl Stack {
     }
 }
 
-impl BlockDevice for Stack {
-    pass!(name);
-    pass!(geometry);
-    pass!(allocation);
-    pass!(read);
-    pass!(flush);
-    pass!(discard);
+impl Layer for Stack {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.inner
+    }
     fn write(&self, offset: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
         let mut written = self.recent_writes.borrow_mut();
         if written.len() == RECENT_WRITES {
@@ -227,8 +222,5 @@ impl BlockDevice for Stack {
         written.push_back((offset, data.len() as u64));
         drop(written);
         self.inner.write(offset, data, fua)
-    }
-    fn write_zeroes(&self, offset: u64, len: u64, options: ZeroOptions) -> DeviceFuture<'_, ()> {
-        self.inner.write_zeroes(offset, len, options)
     }
 }

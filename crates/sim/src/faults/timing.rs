@@ -4,12 +4,12 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use forebay_device::{
-    Allocation, BlockDevice, Device, DeviceFuture, Geometry, IoBuf, IoBytes, Operation, ZeroOptions,
+    BlockDevice, Device, DeviceFuture, IoBuf, IoBytes, Layer, Operation, ZeroOptions,
 };
 use forebay_rt as rt;
 use forebay_units::Nanos;
 
-use super::rules::{Ops, pass};
+use super::rules::Ops;
 use crate::{Latency, Rng, Seed};
 
 /// Layer: chosen commands start late.
@@ -59,10 +59,10 @@ impl Slow {
     }
 }
 
-impl BlockDevice for Slow {
-    pass!(name);
-    pass!(geometry);
-    pass!(allocation);
+impl Layer for Slow {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.inner
+    }
     fn read(&self, offset: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
         self.run(Operation::Read, || self.inner.read(offset, buf))
     }
@@ -130,10 +130,10 @@ impl Hung {
     }
 }
 
-impl BlockDevice for Hung {
-    pass!(name);
-    pass!(geometry);
-    pass!(allocation);
+impl Layer for Hung {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.inner
+    }
     fn read(&self, offset: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
         self.run(Operation::Read, || self.inner.read(offset, buf))
     }
@@ -184,11 +184,10 @@ impl LyingFlush {
     }
 }
 
-impl BlockDevice for LyingFlush {
-    pass!(name);
-    pass!(geometry);
-    pass!(allocation);
-    pass!(read);
+impl Layer for LyingFlush {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.inner
+    }
     fn write(&self, offset: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
         self.inner.write(offset, data, self.effective_fua(fua))
     }

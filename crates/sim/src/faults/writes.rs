@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use forebay_device::{
-    Allocation, BlockDevice, Device, DeviceFuture, Geometry, IoBuf, IoBytes, Operation, ZeroOptions,
+    BlockDevice, Device, DeviceFuture, IoBuf, IoBytes, Layer, Operation, ZeroOptions,
 };
 use serde::{Deserialize, Serialize};
 
-use super::rules::{Rules, Trigger, pass};
+use super::rules::{Rules, Trigger};
 use crate::{SECTOR_LEN, Seed};
 
 /// Layer: chosen writes are acknowledged and dropped.
@@ -58,13 +58,10 @@ impl LostWrites {
     }
 }
 
-impl BlockDevice for LostWrites {
-    pass!(name);
-    pass!(geometry);
-    pass!(allocation);
-    pass!(read);
-    pass!(flush);
-    pass!(discard);
+impl Layer for LostWrites {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.inner
+    }
     fn write(&self, offset: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
         let len = data.len() as u64;
         self.run(Operation::Write, offset, len, || self.inner.write(offset, data, fua))
@@ -120,13 +117,10 @@ impl TornWrites {
     }
 }
 
-impl BlockDevice for TornWrites {
-    pass!(name);
-    pass!(geometry);
-    pass!(allocation);
-    pass!(read);
-    pass!(flush);
-    pass!(discard);
+impl Layer for TornWrites {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.inner
+    }
     fn write(&self, offset: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
         let len = data.len() as u64;
         let struck = match self.rules.is_empty() {
@@ -163,9 +157,6 @@ impl BlockDevice for TornWrites {
             forebay_rt::yield_now().await;
             Ok(())
         })
-    }
-    fn write_zeroes(&self, offset: u64, len: u64, options: ZeroOptions) -> DeviceFuture<'_, ()> {
-        self.inner.write_zeroes(offset, len, options)
     }
 }
 
@@ -228,11 +219,10 @@ impl Misdirected {
     }
 }
 
-impl BlockDevice for Misdirected {
-    pass!(name);
-    pass!(geometry);
-    pass!(allocation);
-    pass!(flush);
+impl Layer for Misdirected {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.inner
+    }
     fn read(&self, offset: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
         let call = self.inner.read(offset, buf);
         if self.overlay.borrow().is_empty() {

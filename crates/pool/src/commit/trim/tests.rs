@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use forebay_device::{
-    BlockDevice, Device, DeviceError, DeviceFuture, Geometry, IoBuf, IoBytes, MemoryDevice,
+    BlockDevice, Device, DeviceError, DeviceFuture, Geometry, IoBuf, IoBytes, Layer, MemoryDevice,
 };
 use forebay_rt as rt;
 use forebay_rt::Runtime;
@@ -29,9 +29,9 @@ impl Slow {
     }
 }
 
-impl BlockDevice for Slow {
-    fn name(&self) -> &str {
-        self.inner.name()
+impl Layer for Slow {
+    fn inner(&self) -> &dyn BlockDevice {
+        &self.inner
     }
     fn geometry(&self) -> Geometry {
         Geometry { discard_bytes: 4096, ..self.inner.geometry() }
@@ -43,9 +43,6 @@ impl BlockDevice for Slow {
     fn write(&self, offset: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
         self.clear_of_discards(offset, data.len() as u64);
         self.inner.write(offset, data, fua)
-    }
-    fn flush(&self) -> DeviceFuture<'_, ()> {
-        self.inner.flush()
     }
     fn discard(&self, offset: u64, len: u64, fua: bool) -> DeviceFuture<'_, ()> {
         Box::pin(async move {

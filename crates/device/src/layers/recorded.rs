@@ -1,0 +1,97 @@
+//! A layer that records the commands of a device.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use forebay_rt as rt;
+use forebay_units::Nanos;
+
+use super::Layer;
+use crate::{
+    BlockDevice, Device, DeviceError, DeviceFuture, IoBuf, IoBytes, Operation, ZeroOptions,
+};
+
+/// One operation, as [`Recorded`] saw it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// When it was issued.
+    pub issued: Nanos,
+    /// When it completed.
+    pub completed: Nanos,
+    /// What it was.
+    pub operation: Operation,
+    /// Where.
+    pub offset_bytes: u64,
+    /// How much.
+    pub len_bytes: u64,
+    /// Whether it asked for durability.
+    pub fua: bool,
+    /// Whether it succeeded.
+    pub ok: bool,
+}
+
+/// Keeps a record of the last operations.
+pub struct Recorded {
+    inner: Device,
+    events: Rc<RefCell<Vec<Event>>>,
+    limit: usize,
+}
+
+impl Recorded {
+    /// Records at most `limit` operations on top of `inner`; later ones are not recorded.
+    #[must_use]
+    pub fn new(inner: Device, limit: usize) -> Rc<Self> {
+        Rc::new(Self { inner, events: Rc::default(), limit })
+    }
+
+    /// Takes the record so far.
+    #[must_use]
+    pub fn take(&self) -> Vec<Event> {
+        self.events.take()
+    }
+
+    async fn note<T>(
+        &self,
+        call: DeviceFuture<'_, T>,
+        operation: Operation,
+        offset_bytes: u64,
+        len_bytes: u64,
+        fua: bool,
+    ) -> Result<T, DeviceError> {
+        let issued = rt::now();
+        let outcome = call.await;
+        let mut events = self.events.borrow_mut();
+        if events.len() < self.limit {
+            let (completed, ok) = (rt::now(), outcome.is_ok());
+            events.push(Event { issued, completed, operation, offset_bytes, len_bytes, fua, ok });
+        }
+        outcome
+    }
+}
+
+impl Layer for Recorded {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.inner
+    }
+    fn read(&self, offset_bytes: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
+        let len = buf.len() as u64;
+        let call = self.inner.read(offset_bytes, buf);
+        Box::pin(self.note(call, Operation::Read, offset_bytes, len, false))
+    }
+    fn write(&self, offset_bytes: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
+        let len = data.len() as u64;
+        let call = self.inner.write(offset_bytes, data, fua);
+        Box::pin(self.note(call, Operation::Write, offset_bytes, len, fua))
+    }
+    fn flush(&self) -> DeviceFuture<'_, ()> {
+        Box::pin(self.note(self.inner.flush(), Operation::Flush, 0, 0, false))
+    }
+    fn discard(&self, offset_bytes: u64, len_bytes: u64, fua: bool) -> DeviceFuture<'_, ()> {
+        let call = self.inner.discard(offset_bytes, len_bytes, fua);
+        Box::pin(self.note(call, Operation::Discard, offset_bytes, len_bytes, fua))
+    }
+    fn write_zeroes(&self, offset: u64, len: u64, options: ZeroOptions) -> DeviceFuture<'_, ()> {
+        let call = self.inner.write_zeroes(offset, len, options);
+        Box::pin(self.note(call, Operation::WriteZeroes, offset, len, options.fua))
+    }
+}
