@@ -299,7 +299,7 @@ impl Member {
         let _busy = Busy::new(&self.reads_in_flight);
         self.read_end_bytes.set(offset_bytes + len_bytes);
         self.reads.set(self.reads.get() + 1);
-        let _turn = self.read_turns.acquire(1).await;
+        let _turn = self.read_turns.acquire(1).await.expect("never closed");
         // The device may have been replaced or closed meanwhile.
         if !self.device().is_some_and(|now| Rc::ptr_eq(&now, &device)) {
             return Err(self.gone(Operation::Read, offset_bytes, len_bytes));

@@ -2,7 +2,8 @@
 
 use std::rc::Rc;
 
-use forebay_device::{DeviceError, IoBuf, Operation};
+use forebay_device::{DeviceError, ErrorKind, IoBuf, Operation};
+use forebay_rt::sync::Closed;
 use forebay_txg::Content;
 use forebay_units::{BLOCK_BYTES, Lba};
 
@@ -27,10 +28,7 @@ impl Pool {
         let first = offset_bytes.div_ceil(BLOCK_BYTES);
         let end = (offset_bytes + len_bytes) / BLOCK_BYTES;
         if first < end {
-            let permit = self.throttle.admit(HOLE_CHARGE_BYTES).await;
-            self.wait_for_merges(volume, first, end).await;
-            let change = Change { lba: Lba(first), blocks: end - first, content: Content::Zero };
-            self.absorb(volume, name, Operation::Discard, change, permit.forget())?;
+            self.absorb_hole(volume, name, Operation::Discard, first, end).await?;
         }
         self.stats.count_trim(len_bytes);
         if fua || volume.sync.get() == SyncMode::Always {
@@ -60,15 +58,32 @@ impl Pool {
         }
         if inner_first < inner_end {
             let (first, end) = (inner_first / BLOCK_BYTES, inner_end / BLOCK_BYTES);
-            let permit = self.throttle.admit(HOLE_CHARGE_BYTES).await;
-            self.wait_for_merges(volume, first, end).await;
-            let change = Change { lba: Lba(first), blocks: end - first, content: Content::Zero };
-            self.absorb(volume, name, Operation::WriteZeroes, change, permit.forget())?;
+            self.absorb_hole(volume, name, Operation::WriteZeroes, first, end).await?;
         }
         self.stats.count_trim(len_bytes);
         if fua || volume.sync.get() == SyncMode::Always {
             self.make_durable(volume, name, Operation::WriteZeroes).await?;
         }
         Ok(())
+    }
+
+    /// Takes a hole over the blocks from `first` up to `end` into the open group.
+    async fn absorb_hole(
+        self: &Rc<Self>,
+        volume: &Rc<VolumeState>,
+        name: &str,
+        operation: Operation,
+        first: u64,
+        end: u64,
+    ) -> Result<(), DeviceError> {
+        let blocks = end - first;
+        let refused = |Closed| {
+            let (offset_bytes, len_bytes) = (first * BLOCK_BYTES, blocks * BLOCK_BYTES);
+            DeviceError::new(name, operation, offset_bytes, len_bytes, ErrorKind::Gone)
+        };
+        let permit = self.throttle.admit(HOLE_CHARGE_BYTES).await.map_err(refused)?;
+        self.wait_for_merges(volume, first, end).await;
+        let change = Change { lba: Lba(first), blocks, content: Content::Zero };
+        self.absorb(volume, name, operation, change, permit.forget())
     }
 }

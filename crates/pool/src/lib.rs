@@ -191,7 +191,7 @@ impl Pool {
         // The heartbeat ends, and with it the right to write, so reads repair nothing any more.
         self.array.freeze();
         // Writers that wait for room are refused.
-        self.throttle.release(u64::from(u32::MAX) << 16);
+        self.throttle.close();
         self.health.log_changed.notify_all();
         self.sync.done.notify_all();
         self.sync.wake.notify_all();

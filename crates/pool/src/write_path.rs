@@ -6,6 +6,7 @@ use std::rc::Rc;
 use forebay_device::{DeviceError, ErrorKind, IoBytes, Operation};
 use forebay_intent_log::Record;
 use forebay_rt as rt;
+use forebay_rt::sync::Closed;
 use forebay_txg::Content;
 use forebay_units::{BLOCK_BYTES, Lba, TxgId};
 
@@ -69,7 +70,11 @@ impl Pool {
         let len_bytes = data.len() as u64;
         let first = offset_bytes / BLOCK_BYTES;
         let end = (offset_bytes + len_bytes).div_ceil(BLOCK_BYTES);
-        let permit = self.throttle.admit((end - first) * BLOCK_BYTES).await;
+        let refused = |Closed| {
+            DeviceError::new(name, Operation::Write, offset_bytes, len_bytes, ErrorKind::Gone)
+        };
+        let permit =
+            self.throttle.admit((end - first) * BLOCK_BYTES).await.map_err(refused)?;
         let aligned =
             offset_bytes.is_multiple_of(BLOCK_BYTES) && len_bytes.is_multiple_of(BLOCK_BYTES);
         let merge = if aligned {

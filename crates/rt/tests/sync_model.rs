@@ -1,5 +1,5 @@
-//! The semaphore against a queue on paper, polled by hand so that grants and departures meet in
-//! every order; timers against a sorted list.
+//! Model tests: the semaphore against a plain queue, polled by hand so that grants, departures and
+//! a close meet in every order; the mutex and timers against sorted lists.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -12,9 +12,10 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use forebay_rt as rt;
 use forebay_rt::Runtime;
-use forebay_rt::sync::{Mutex, Permit, Semaphore};
+use forebay_rt::sync::{Closed, Mutex, Permit, Semaphore};
 use forebay_units::Nanos;
 use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
 
 #[derive(Default)]
 struct Woken(AtomicU64);
@@ -27,180 +28,249 @@ impl Wake for Woken {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Somebody asks, and waits when there are too few.
+    /// A task asks for permits, and waits when there are too few.
     Acquire(u64),
-    /// Somebody asks and does not wait.
+    /// A task asks for permits and does not wait.
     Try(u64),
     /// A waiter is polled again.
     Poll(prop::sample::Index),
-    /// A waiter goes away, granted or not.
+    /// A waiter is dropped, granted or not.
     Leave(prop::sample::Index),
     /// A permit is dropped.
     Drop(prop::sample::Index),
-    /// A permit is kept for ever, and given back by hand.
-    ByHand(prop::sample::Index),
+    /// A permit is forgotten, and released by hand.
+    Forget(prop::sample::Index),
     /// More permits than there were.
     Add(u64),
+    /// The semaphore is closed.
+    Close,
 }
 
 fn step() -> impl Strategy<Value = Step> {
     let index = any::<prop::sample::Index>;
     prop_oneof![
-        5 => (0u64..12).prop_map(Step::Acquire),
-        2 => (0u64..12).prop_map(Step::Try),
-        3 => index().prop_map(Step::Poll),
-        2 => index().prop_map(Step::Leave),
-        4 => index().prop_map(Step::Drop),
-        1 => index().prop_map(Step::ByHand),
-        1 => (0u64..3).prop_map(Step::Add),
+        50 => (0u64..12).prop_map(Step::Acquire),
+        20 => (0u64..12).prop_map(Step::Try),
+        30 => index().prop_map(Step::Poll),
+        20 => index().prop_map(Step::Leave),
+        40 => index().prop_map(Step::Drop),
+        10 => index().prop_map(Step::Forget),
+        10 => (0u64..3).prop_map(Step::Add),
+        1 => Just(Step::Close),
     ]
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    Granted,
+    Closed,
+}
+
 struct Waiting {
-    future: Pin<Box<dyn Future<Output = Permit>>>,
+    future: Pin<Box<dyn Future<Output = Result<Permit, Closed>>>>,
     woken: Arc<Woken>,
     need: u64,
-    granted: bool,
+    ended: Option<Ended>,
 }
 
-/// What the semaphore should be: a number, and those who wait in order of arrival.
-struct Paper {
+/// The semaphore, and beside it what it should be: a number, and the waiters in order of arrival.
+struct Model {
+    semaphore: Rc<Semaphore>,
     free: u64,
+    /// Indexes into `waiting`, in order of arrival.
     queue: VecDeque<usize>,
+    is_closed: bool,
+    waiting: Vec<Option<Waiting>>,
+    held: Vec<(u64, Permit)>,
+    /// All permits that there are.
+    total: u64,
 }
 
-impl Paper {
-    /// Serves whoever is first for as long as there is enough for him.
-    fn serve(&mut self, waiting: &mut [Option<Waiting>]) {
+impl Model {
+    fn new(permits: u64) -> Self {
+        Self {
+            semaphore: Semaphore::new(permits),
+            free: permits,
+            queue: VecDeque::new(),
+            is_closed: false,
+            waiting: Vec::new(),
+            held: Vec::new(),
+            total: permits,
+        }
+    }
+
+    /// Whether `need` permits are given at once.
+    fn gives_at_once(&self, need: u64) -> bool {
+        !self.is_closed && self.queue.is_empty() && self.free >= need
+    }
+
+    fn hold(&mut self, need: u64, permit: Permit) {
+        self.free -= need;
+        self.held.push((need, permit));
+    }
+
+    /// Permits have come back: the first waiters get theirs, for as long as there are enough.
+    fn give_back(&mut self, permits: u64) {
+        self.free += permits;
         while let Some(first) = self.queue.front() {
-            let first = waiting[*first].as_mut().expect("who left is not in the queue");
+            let first = self.waiting[*first].as_mut().expect("a dropped waiter is not queued");
             if first.need > self.free {
                 return;
             }
             self.free -= first.need;
-            first.granted = true;
+            first.ended = Some(Ended::Granted);
             self.queue.pop_front();
         }
+    }
+
+    fn pick(&self, index: &prop::sample::Index) -> Option<usize> {
+        let there: Vec<usize> =
+            (0..self.waiting.len()).filter(|at| self.waiting[*at].is_some()).collect();
+        (!there.is_empty()).then(|| *index.get(&there))
+    }
+
+    fn apply(&mut self, step: Step) -> Result<(), TestCaseError> {
+        match step {
+            Step::Acquire(need) => self.acquire(need)?,
+            Step::Try(need) => {
+                let expected = self.gives_at_once(need);
+                let permit = self.semaphore.try_acquire(need);
+                prop_assert_eq!(permit.is_some(), expected);
+                if let Some(permit) = permit {
+                    self.hold(need, permit);
+                }
+            }
+            Step::Poll(index) => {
+                if let Some(at) = self.pick(&index) {
+                    self.poll(at)?;
+                }
+            }
+            Step::Leave(index) => {
+                if let Some(at) = self.pick(&index) {
+                    self.leave(at);
+                }
+            }
+            Step::Drop(_) | Step::Forget(_) if self.held.is_empty() => {}
+            Step::Drop(index) => {
+                let (need, permit) = self.held.remove(index.index(self.held.len()));
+                drop(permit);
+                self.give_back(need);
+            }
+            Step::Forget(index) => {
+                let (need, permit) = self.held.remove(index.index(self.held.len()));
+                prop_assert_eq!(permit.forget(), need);
+                prop_assert_eq!(self.semaphore.available(), self.free, "forgotten is not free");
+                self.semaphore.release(need);
+                self.give_back(need);
+            }
+            Step::Add(more) => {
+                self.semaphore.release(more);
+                self.total += more;
+                self.give_back(more);
+            }
+            Step::Close => {
+                self.semaphore.close();
+                self.is_closed = true;
+                for at in self.queue.drain(..) {
+                    let waiter = self.waiting[at].as_mut().expect("a dropped waiter is not queued");
+                    waiter.ended = Some(Ended::Closed);
+                }
+            }
+        }
+        self.check()
+    }
+
+    fn acquire(&mut self, need: u64) -> Result<(), TestCaseError> {
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(woken.clone());
+        let semaphore = self.semaphore.clone();
+        let mut future: Pin<Box<dyn Future<Output = Result<Permit, Closed>>>> =
+            Box::pin(async move { semaphore.acquire(need).await });
+        let at_once = self.gives_at_once(need);
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(Ok(permit)) => {
+                prop_assert!(at_once, "{need} permits were given past the queue");
+                self.hold(need, permit);
+            }
+            Poll::Ready(Err(Closed)) => prop_assert!(self.is_closed, "an open semaphore refused"),
+            Poll::Pending => {
+                prop_assert!(!at_once, "{need} permits were free and not given");
+                prop_assert!(!self.is_closed, "a closed semaphore let a task wait");
+                self.queue.push_back(self.waiting.len());
+                self.waiting.push(Some(Waiting { future, woken, need, ended: None }));
+            }
+        }
+        Ok(())
+    }
+
+    fn poll(&mut self, at: usize) -> Result<(), TestCaseError> {
+        let mut waiter = self.waiting[at].take().expect("picked");
+        // The waker of another task: only the last waker counts.
+        waiter.woken = Arc::new(Woken::default());
+        let waker = Waker::from(waiter.woken.clone());
+        match waiter.future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(Ok(permit)) => {
+                prop_assert_eq!(waiter.ended, Some(Ended::Granted));
+                self.held.push((waiter.need, permit));
+            }
+            Poll::Ready(Err(Closed)) => prop_assert_eq!(waiter.ended, Some(Ended::Closed)),
+            Poll::Pending => {
+                prop_assert_eq!(waiter.ended, None);
+                self.waiting[at] = Some(waiter);
+            }
+        }
+        Ok(())
+    }
+
+    fn leave(&mut self, at: usize) {
+        let waiter = self.waiting[at].take().expect("picked");
+        drop(waiter.future);
+        match waiter.ended {
+            Some(Ended::Granted) => self.give_back(waiter.need),
+            Some(Ended::Closed) => {}
+            None => {
+                self.queue.retain(|other| *other != at);
+                self.give_back(0);
+            }
+        }
+    }
+
+    fn check(&self) -> Result<(), TestCaseError> {
+        prop_assert_eq!(self.semaphore.available(), self.free);
+        prop_assert_eq!(self.semaphore.has_waiters(), !self.queue.is_empty());
+        for waiter in self.waiting.iter().flatten() {
+            let woken = waiter.woken.0.load(Ordering::Relaxed);
+            prop_assert_eq!(woken, u64::from(waiter.ended.is_some()), "woken once, at its end");
+        }
+        Ok(())
     }
 }
 
 proptest! {
     #[test]
-    fn a_semaphore_does_what_a_queue_on_paper_does(
+    fn semaphore_matches_model(
         permits in 0u64..12,
         steps in prop::collection::vec(step(), 1..80),
     ) {
-        let semaphore = Semaphore::new(permits);
-        let mut paper = Paper { free: permits, queue: VecDeque::new() };
-        let mut waiting: Vec<Option<Waiting>> = Vec::new();
-        let mut held: Vec<(u64, Permit)> = Vec::new();
-        let mut total = permits;
-        let pick = |waiting: &[Option<Waiting>], index: &prop::sample::Index| {
-            let there: Vec<usize> = (0..waiting.len()).filter(|i| waiting[*i].is_some()).collect();
-            (!there.is_empty()).then(|| *index.get(&there))
-        };
+        let mut model = Model::new(permits);
         for step in steps {
-            match step {
-                Step::Acquire(need) => {
-                    let woken = Arc::new(Woken::default());
-                    let waker = Waker::from(woken.clone());
-                    let asked = semaphore.clone();
-                    let mut future: Pin<Box<dyn Future<Output = Permit>>> =
-                        Box::pin(async move { asked.acquire(need).await });
-                    let at_once = paper.queue.is_empty() && paper.free >= need;
-                    match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-                        Poll::Ready(permit) => {
-                            prop_assert!(at_once, "{need} were given past the queue");
-                            paper.free -= need;
-                            held.push((need, permit));
-                        }
-                        Poll::Pending => {
-                            prop_assert!(!at_once, "{need} were there and not given");
-                            paper.queue.push_back(waiting.len());
-                            waiting.push(Some(Waiting { future, woken, need, granted: false }));
-                        }
-                    }
-                }
-                Step::Try(need) => {
-                    let there = paper.queue.is_empty() && paper.free >= need;
-                    let permit = semaphore.try_acquire(need);
-                    prop_assert_eq!(permit.is_some(), there);
-                    if let Some(permit) = permit {
-                        paper.free -= need;
-                        held.push((need, permit));
-                    }
-                }
-                Step::Poll(index) => {
-                    let Some(at) = pick(&waiting, &index) else { continue };
-                    let mut one = waiting[at].take().expect("picked");
-                    // Another task's waker: only the last one counts.
-                    one.woken = Arc::new(Woken::default());
-                    let waker = Waker::from(one.woken.clone());
-                    match one.future.as_mut().poll(&mut Context::from_waker(&waker)) {
-                        Poll::Ready(permit) => {
-                            prop_assert!(one.granted);
-                            held.push((one.need, permit));
-                        }
-                        Poll::Pending => {
-                            prop_assert!(!one.granted);
-                            waiting[at] = Some(one);
-                        }
-                    }
-                }
-                Step::Leave(index) => {
-                    let Some(at) = pick(&waiting, &index) else { continue };
-                    let one = waiting[at].take().expect("picked");
-                    match one.granted {
-                        true => paper.free += one.need,
-                        false => paper.queue.retain(|other| *other != at),
-                    }
-                    drop(one.future);
-                    paper.serve(&mut waiting);
-                }
-                Step::Drop(_) | Step::ByHand(_) if held.is_empty() => {}
-                Step::Drop(index) => {
-                    let (need, permit) = held.remove(index.index(held.len()));
-                    drop(permit);
-                    paper.free += need;
-                    paper.serve(&mut waiting);
-                }
-                Step::ByHand(index) => {
-                    let (need, permit) = held.remove(index.index(held.len()));
-                    prop_assert_eq!(permit.forget(), need);
-                    prop_assert_eq!(semaphore.available(), paper.free, "forgotten is not free");
-                    semaphore.release(need);
-                    paper.free += need;
-                    paper.serve(&mut waiting);
-                }
-                Step::Add(more) => {
-                    semaphore.release(more);
-                    total += more;
-                    paper.free += more;
-                    paper.serve(&mut waiting);
-                }
-            }
-            prop_assert_eq!(semaphore.available(), paper.free);
-            prop_assert_eq!(semaphore.has_waiters(), !paper.queue.is_empty());
-            for one in waiting.iter().flatten() {
-                let woken = one.woken.0.load(Ordering::Relaxed);
-                prop_assert_eq!(woken, u64::from(one.granted), "who is served is woken once");
-            }
+            model.apply(step)?;
         }
-        // Everybody leaves: nothing was lost and nothing was made.
-        waiting.clear();
-        held.clear();
-        prop_assert_eq!(semaphore.available(), total);
+        // All waiters and holders leave: no permit was lost, and none was made.
+        model.waiting.clear();
+        model.held.clear();
+        prop_assert_eq!(model.semaphore.available(), model.total);
     }
 
     #[test]
-    fn a_mutex_is_held_by_one_at_a_time_and_handed_on_in_order(
+    fn mutex_is_exclusive_and_fair(
         seed in any::<u64>(),
         tasks in prop::collection::vec((0u64..20, 0u64..20, prop::option::of(0u64..20)), 1..12),
     ) {
         Runtime::simulated(seed).block_on(async move {
             let shared = Rc::new(Mutex::new(Vec::new()));
             let (asked, inside) = (Rc::new(RefCell::new(Vec::new())), Rc::new(RefCell::new(0)));
-            let run = |(number, (start, hold, patience)): (usize, (u64, u64, Option<u64>))| {
+            let run = |(number, (start, hold, timeout)): (usize, (u64, u64, Option<u64>))| {
                 let (shared, asked, inside) = (shared.clone(), asked.clone(), inside.clone());
                 rt::spawn(async move {
                     rt::sleep(Nanos(start * 10)).await;
@@ -210,17 +280,17 @@ proptest! {
                         *inside.borrow_mut() += 1;
                         assert_eq!(*inside.borrow(), 1, "two at once");
                         order.push(number);
-                        // Nobody gives up in here: the count would not come down.
+                        // Not cancelled in here: the count would not come down.
                         rt::sleep(Nanos(hold * 10)).await;
                         *inside.borrow_mut() -= 1;
                     };
-                    match patience {
+                    match timeout {
                         None => work.await,
-                        // Whoever waits too long goes away and stands in nobody's way.
-                        Some(patience) => {
+                        // A waiter that gives up does not hold up those behind it.
+                        Some(timeout) => {
                             let mut guard = None;
                             let lock = async { guard = Some(shared.lock().await) };
-                            if rt::timeout(Nanos(patience * 10 + 5), lock).await.is_ok() {
+                            if rt::timeout(Nanos(timeout * 10 + 5), lock).await.is_ok() {
                                 guard.expect("locked").push(number);
                             } else {
                                 drop(guard);
@@ -237,7 +307,7 @@ proptest! {
     }
 
     #[test]
-    fn timers_fire_at_their_time_and_never_after_they_are_dropped(
+    fn timers_fire_on_time_and_never_after_drop(
         seed in any::<u64>(),
         timers in prop::collection::vec((0u64..40, 0u64..40, prop::option::of(0u64..40)), 1..40),
     ) {
@@ -245,11 +315,11 @@ proptest! {
             let fired: Rc<RefCell<Vec<(u64, usize)>>> = Rc::default();
             let mut expected = Vec::new();
             let mut tasks = Vec::new();
-            for (number, (start, span, patience)) in timers.into_iter().enumerate() {
-                // Odd spans against even patience: never both at one instant.
+            for (number, (start, span, timeout)) in timers.into_iter().enumerate() {
+                // Odd spans against even timeouts: never both at one instant.
                 let (start, span) = (start * 10, span * 10 + 1);
-                let patience = patience.map(|patience| patience * 10);
-                if patience.is_none_or(|patience| span < patience) {
+                let timeout = timeout.map(|timeout| timeout * 10);
+                if timeout.is_none_or(|timeout| span < timeout) {
                     expected.push((start + span, number));
                 }
                 let fired = fired.clone();
@@ -261,18 +331,18 @@ proptest! {
                         rt::sleep(Nanos(span)).await;
                         fired.borrow_mut().push((rt::now().0, number));
                     };
-                    match patience {
+                    match timeout {
                         None => ring.await,
-                        Some(patience) => {
-                            let outcome = rt::timeout(Nanos(patience), ring).await;
-                            assert_eq!(outcome.is_ok(), span < patience);
-                            assert_eq!(rt::now().0, begun + span.min(patience));
+                        Some(timeout) => {
+                            let outcome = rt::timeout(Nanos(timeout), ring).await;
+                            assert_eq!(outcome.is_ok(), span < timeout);
+                            assert_eq!(rt::now().0, begun + span.min(timeout));
                         }
                     }
                 }));
             }
             rt::join_all(tasks).await;
-            // Late enough for any that should have been dead.
+            // Late enough for every timer that should not fire.
             rt::sleep(Nanos(10_000)).await;
             let mut fired = fired.take();
             assert!(fired.is_sorted_by_key(|(at, _)| *at), "time goes forward");

@@ -35,7 +35,7 @@ impl InFlight {
     }
 
     async fn start(self: &Rc<Self>, array: &Rc<Array>, batch: RowBatch, bytes: u64) {
-        let permit = self.room.acquire(bytes).await;
+        let permit = self.room.acquire(bytes).await.expect("never closed");
         self.outstanding.set(self.outstanding.get() + 1);
         let (this, array) = (self.clone(), array.clone());
         rt::spawn(async move {

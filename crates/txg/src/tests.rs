@@ -193,11 +193,11 @@ fn writers_wait_at_the_limit_until_a_release() {
     Runtime::simulated(1).block_on(async {
         let throttle = Rc::new(Throttle::new(100_000));
         throttle.measured(10 << 20, Nanos::from_millis(100));
-        let taken = throttle.admit(90_000).await.forget();
+        let taken = throttle.admit(90_000).await.unwrap().forget();
         assert_eq!((taken, throttle.dirty_bytes()), (90_000, 90_000));
         let waiter = forebay_rt::spawn({
             let throttle = throttle.clone();
-            async move { throttle.admit(20_000).await.forget() }
+            async move { throttle.admit(20_000).await.unwrap().forget() }
         });
         forebay_rt::sleep(Nanos::from_secs(10)).await;
         assert!(throttle.is_full() && !waiter.is_finished());
@@ -205,6 +205,6 @@ fn writers_wait_at_the_limit_until_a_release() {
         assert_eq!(waiter.await, 20_000);
         // A write larger than the limit takes the whole limit.
         throttle.release(20_000);
-        assert_eq!(throttle.admit(1 << 30).await.forget(), 100_000);
+        assert_eq!(throttle.admit(1 << 30).await.unwrap().forget(), 100_000);
     });
 }

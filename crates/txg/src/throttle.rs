@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use forebay_rt as rt;
-use forebay_rt::sync::{Permit, Semaphore};
+use forebay_rt::sync::{Closed, Permit, Semaphore};
 use forebay_units::Nanos;
 
 /// Limits the dirty bytes of a pool.
@@ -55,9 +55,10 @@ impl Throttle {
     }
 
     /// Waits for space for a write of `bytes`. When a group absorbs the write, the caller calls
-    /// [`Permit::forget`]; when the group is committed, it calls [`Throttle::release`].
-    pub async fn admit(&self, bytes: u64) -> Permit {
-        let permit = self.room.acquire(bytes.min(self.limit_bytes)).await;
+    /// [`Permit::forget`]; when the group is committed, it calls [`Throttle::release`]. Fails when
+    /// the throttle is closed, before or during the wait.
+    pub async fn admit(&self, bytes: u64) -> Result<Permit, Closed> {
+        let permit = self.room.acquire(bytes.min(self.limit_bytes)).await?;
         let (dirty, half) = (self.dirty_bytes(), self.limit_bytes / 2);
         if dirty > half && self.nanos_per_mib.get() > 0 {
             // The share rises from 0 at half of the limit to 1 at three quarters.
@@ -71,7 +72,12 @@ impl Throttle {
                 rt::sleep(delay).await;
             }
         }
-        permit
+        Ok(permit)
+    }
+
+    /// Admits no writer from now on; writers that wait for room fail.
+    pub fn close(&self) {
+        self.room.close();
     }
 
     /// Releases the bytes of a committed group.

@@ -78,7 +78,7 @@ impl Rig {
         let (throttle, entered, absorbed) =
             (self.throttle.clone(), self.entered.clone(), self.absorbed.clone());
         self.tasks.push(rt::spawn(async move {
-            let took = throttle.admit(bytes).await.forget();
+            let took = throttle.admit(bytes).await.unwrap().forget();
             assert_eq!(took, bytes.min(LIMIT));
             assert!(throttle.dirty_bytes() <= LIMIT);
             entered.borrow_mut().push((number, took));
@@ -217,7 +217,7 @@ proptest! {
             let begun = rt::now();
             let tasks = (0..writers).map(|_| {
                 let throttle = throttle.clone();
-                rt::spawn(async move { throttle.admit(1 << 20).await.forget() })
+                rt::spawn(async move { throttle.admit(1 << 20).await.unwrap().forget() })
             });
             rt::join_all(tasks.collect::<Vec<_>>()).await;
             let all = Nanos(nanos_per_mib * writers).min(Nanos::from_millis(20));

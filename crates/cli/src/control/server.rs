@@ -26,7 +26,7 @@ pub trait Handler {
 pub async fn serve_control<H: Handler + 'static>(listener: Listener, handler: Rc<H>, own_uid: u32) {
     let places = Semaphore::new(CONNECTIONS_MAX);
     loop {
-        let place = places.acquire(1).await;
+        let place = places.acquire(1).await.expect("never closed");
         match listener.accept().await {
             Ok(stream) => {
                 let handler = handler.clone();

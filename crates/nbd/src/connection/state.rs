@@ -93,12 +93,12 @@ impl MemoryBudget {
     pub(super) async fn take(&self, bytes: u64) {
         match self.connection.try_acquire(bytes) {
             Some(permit) => permit.forget(),
-            None => self.connection.acquire(bytes).await.forget(),
+            None => self.connection.acquire(bytes).await.expect("never closed").forget(),
         };
         // If the caller abandons this wait, the first permit is lost with its connection only.
         match self.server.try_acquire(bytes) {
             Some(permit) => permit.forget(),
-            None => self.server.acquire(bytes).await.forget(),
+            None => self.server.acquire(bytes).await.expect("never closed").forget(),
         };
         self.taken_bytes.set(self.taken_bytes.get() + bytes);
     }

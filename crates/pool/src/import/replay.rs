@@ -7,6 +7,7 @@ use std::rc::Rc;
 use forebay_format::config::{MemberConfig, PoolConfig, RingConfig};
 use forebay_intent_log::{LogRing, LogState, Loss, Record, Replay, ReplayVerdict, Side};
 use forebay_rt as rt;
+use forebay_rt::sync::Permit;
 use forebay_txg::Content;
 use forebay_units::{BLOCK_LEN, DeviceId, TxgId, parse_bytes};
 
@@ -163,7 +164,8 @@ impl Pool {
             if self.throttle.dirty_bytes() >= self.limits.get().txg_bytes {
                 self.sync_group().await?;
             }
-            let held = self.throttle.admit(piece.len() as u64).await.forget();
+            // A pool that has stopped admits nothing; the next commit reports it.
+            let held = self.throttle.admit(piece.len() as u64).await.map_or(0, Permit::forget);
             absorb((piece.len() / BLOCK_LEN) as u64, Content::Data(piece), held);
         }
         Ok(())
