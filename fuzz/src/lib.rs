@@ -1,10 +1,4 @@
-//! What the fuzz targets check; they themselves are one line each.
-//!
-//! What enters: any bytes. What leaves: nothing, or a panic that is a defect.
-//! What always holds for a structure on media: decoding does not panic, and what was decoded
-//! comes back from its own encoding. Checksums are repaired on the way, since a fuzzer would
-//! never find them. What always holds for NBD: see [`nbd`].
-//! Who calls me: `fuzz_targets/`, and the test that replays the seeds with a stable compiler.
+#![doc = include_str!("../README.md")]
 
 pub mod media;
 pub mod nbd;

@@ -3,9 +3,7 @@
 /// Seconds since 1970, now.
 #[must_use]
 pub fn now_secs() -> u64 {
-    // SAFETY: a null pointer asks for the result alone.
-    let secs = unsafe { libc::time(std::ptr::null_mut()) };
-    u64::try_from(secs).unwrap_or(0)
+    forebay_rt::sys::unix_time_secs()
 }
 
 /// Seconds since 1970 as `Sun Nov 21 03:09:29 2026`, in local time.
@@ -27,19 +25,7 @@ pub fn log_time(secs: u64) -> String {
 }
 
 fn formatted(secs: u64, format: &std::ffi::CStr) -> String {
-    let Ok(time) = libc::time_t::try_from(secs) else { return secs.to_string() };
-    // SAFETY: all-zero bytes are a valid `tm`; its pointer may be null.
-    let mut parts: libc::tm = unsafe { std::mem::zeroed() };
-    // SAFETY: both pointers are to live values of the right type.
-    if unsafe { libc::localtime_r(&raw const time, &raw mut parts) }.is_null() {
-        return secs.to_string();
-    }
-    let mut text = [0u8; 64];
-    // SAFETY: the buffer has the length given, the format ends in a null byte, and `parts` is live.
-    let len = unsafe {
-        libc::strftime(text.as_mut_ptr().cast(), text.len(), format.as_ptr(), &raw const parts)
-    };
-    String::from_utf8_lossy(&text[..len]).into_owned()
+    forebay_rt::sys::local_time(secs, format).unwrap_or_else(|| secs.to_string())
 }
 
 /// Seconds as `00:01:05`, or `2 days 00:01:05`.

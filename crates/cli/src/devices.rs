@@ -5,8 +5,8 @@
 //! Who calls: commands that name devices, and everything that opens pools.
 
 use std::collections::BTreeMap;
+use std::fs::TryLockError;
 use std::io::Read;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -14,6 +14,7 @@ use std::rc::Rc;
 use forebay_device::{Device, DeviceError, FileDevice, OpenOptions, probe_size_bytes};
 use forebay_pool::Opener;
 use forebay_pool::spec::PoolSpec;
+use forebay_rt::sys;
 use forebay_units::Nanos;
 
 use crate::failure::{ErrorCode, Failure};
@@ -34,7 +35,9 @@ impl Opener for FileOpener {
     }
 
     fn host(&self) -> u64 {
-        let name = machine_id().unwrap_or_else(host_name);
+        // Systems without such an id are containers, mostly. Without a name all of them look alike;
+        // the locks remain.
+        let name = machine_id().unwrap_or_else(sys::host_name);
         let fold = |id: u64, byte: &u8| (id ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
         name.iter().fold(0xcbf2_9ce4_8422_2325, fold)
     }
@@ -47,15 +50,6 @@ fn machine_id() -> Option<Vec<u8>> {
     file.take(64).read_to_string(&mut text).ok()?;
     let id = text.trim();
     (id.len() >= 32).then(|| id.as_bytes().to_vec())
-}
-
-/// For systems without such an id (containers, mostly).
-fn host_name() -> Vec<u8> {
-    let mut name = vec![0u8; 256];
-    // Without a name all such machines look alike; the locks remain.
-    // SAFETY: the buffer is live, and one byte longer than the length given.
-    let _ = unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len() - 1) };
-    name.into_iter().take_while(|byte| *byte != 0).collect()
 }
 
 /// Waits until no other process has locked `paths`, for two seconds at most: the kernel drops the
@@ -74,9 +68,7 @@ pub async fn wait_until_free(paths: &[String]) {
 #[must_use]
 pub fn is_locked(path: &str) -> bool {
     let Ok(file) = std::fs::File::options().read(true).open(path) else { return false };
-    // SAFETY: the descriptor is open for as long as `file` lives.
-    let outcome = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
-    outcome != 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::EWOULDBLOCK)
+    matches!(file.try_lock(), Err(TryLockError::WouldBlock))
 }
 
 /// The absolute path of a device that a pool is to take. Fails when there is no such file or

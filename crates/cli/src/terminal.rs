@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::io::{self, IsTerminal, Read, Write};
+use std::os::fd::AsFd;
 
 use forebay_rt::Either;
 use forebay_units::{Nanos, format_bytes};
@@ -22,14 +23,10 @@ pub fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Columns of the terminal behind `fd`; 80 when they are unknown.
+/// Columns of `terminal`; 80 when they are unknown.
 #[must_use]
-pub fn columns(fd: i32) -> usize {
-    // SAFETY: all-zero bytes are a valid `winsize`.
-    let mut size: libc::winsize = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel fills the live `winsize`; a bad descriptor is an error.
-    let outcome = unsafe { libc::ioctl(fd, libc::TIOCGWINSZ, &raw mut size) };
-    if outcome == 0 && size.ws_col > 0 { usize::from(size.ws_col) } else { 80 }
+pub fn columns(terminal: impl AsFd) -> usize {
+    forebay_rt::sys::terminal_columns(terminal.as_fd()).unwrap_or(80)
 }
 
 /// Runs `work`. When it takes longer than two seconds, a terminal on standard error shows `what`
@@ -99,7 +96,8 @@ impl Screen {
     /// Columns that a live line may have.
     #[must_use]
     pub fn width(&self) -> usize {
-        columns(if self.to_stderr { 2 } else { 1 }).saturating_sub(1)
+        let columns = if self.to_stderr { columns(io::stderr()) } else { columns(io::stdout()) };
+        columns.saturating_sub(1)
     }
 
     fn write(&self, text: &str) {

@@ -10,87 +10,89 @@ use std::sync::Arc;
 /// Alignment of every buffer: what O_DIRECT asks of the strictest devices.
 pub const BUFFER_ALIGN: usize = 4096;
 
-/// Freed memory that each thread keeps for its next buffers. A transaction group gives back tens
-/// of MiB at once, and takes them again in the next seconds: a general allocator spends more on
-/// merging and splitting aligned pages than the log does on a write.
-const KEPT_BYTES: usize = 256 << 20;
-/// Sizes of memory that is kept: every number of pages up to this one, then [`STEPS`] in each doubling.
+/// Default limit of the freed memory that each thread keeps for its next buffers. A transaction
+/// group frees tens of MiB at once and allocates them again in the next seconds. A general
+/// allocator spends more on merging and splitting aligned pages than the log spends on a write.
+const FREE_LIST_BYTES: usize = 256 << 20;
+/// Size classes: every number of pages up to this one, then [`STEPS`] in each doubling.
 const EXACT_PAGES: usize = 16;
 const STEPS: usize = 8;
-/// The longest that is kept: 8 MiB.
-const MOST_PAGES: usize = 2048;
-const CLASSES: usize = EXACT_PAGES + STEPS * (MOST_PAGES / EXACT_PAGES).ilog2() as usize;
+/// Longer memory (more than 8 MiB) is not kept.
+const MAX_KEPT_PAGES: usize = 2048;
+const CLASSES: usize = EXACT_PAGES + STEPS * (MAX_KEPT_PAGES / EXACT_PAGES).ilog2() as usize;
 
-struct Kept {
-    classes: [Vec<Memory>; CLASSES],
-    /// Those that hold nothing but zeros: whoever wants zeros need not clear them.
-    clear: [Vec<Memory>; CLASSES],
+/// Freed memory by size class.
+struct FreeList {
+    used: [Vec<Memory>; CLASSES],
+    /// Memory that is all zeros: a buffer of zeros made of it need not be cleared.
+    zeros: [Vec<Memory>; CLASSES],
     bytes: usize,
-    most_bytes: usize,
+    limit_bytes: usize,
 }
 
-impl Default for Kept {
+impl Default for FreeList {
     fn default() -> Self {
         let lists = || std::array::from_fn(|_| Vec::new());
-        Self { classes: lists(), clear: lists(), bytes: 0, most_bytes: KEPT_BYTES }
+        Self { used: lists(), zeros: lists(), bytes: 0, limit_bytes: FREE_LIST_BYTES }
     }
 }
 
 thread_local! {
-    static KEPT: RefCell<Kept> = RefCell::default();
+    static FREE: RefCell<FreeList> = RefCell::default();
 }
 
-impl Kept {
-    /// Memory, and whether it holds nothing but zeros; that kind first when it is asked for.
-    fn take(&mut self, class: usize, clear: bool) -> Option<(Memory, bool)> {
-        let found = match (self.classes[class].pop(), self.clear[class].pop()) {
-            (Some(used), Some(zeros)) if clear => {
-                self.classes[class].push(used);
+impl FreeList {
+    /// Memory of `class`, and whether it is all zeros. `prefer_zeros` chooses where both kinds are
+    /// kept.
+    fn take(&mut self, class: usize, prefer_zeros: bool) -> Option<(Memory, bool)> {
+        let found = match (self.used[class].pop(), self.zeros[class].pop()) {
+            (Some(used), Some(zeros)) if prefer_zeros => {
+                self.used[class].push(used);
                 Some((zeros, true))
             }
             (Some(used), zeros) => {
-                self.clear[class].extend(zeros);
+                self.zeros[class].extend(zeros);
                 Some((used, false))
             }
             (None, zeros) => zeros.map(|zeros| (zeros, true)),
         };
-        let (memory, zeros) = found?;
+        let (memory, is_zeros) = found?;
         self.bytes -= memory.layout.size();
-        Some((memory, zeros))
+        Some((memory, is_zeros))
     }
 
-    fn give(&mut self, class: usize, memory: Memory, clear: bool) {
-        let (size, most) = (memory.layout.size(), self.most_bytes);
-        let lists = if clear { &self.clear } else { &self.classes };
-        if lists[class].len() * size >= most / 2 {
+    fn give(&mut self, class: usize, memory: Memory, is_zeros: bool) {
+        let (size, limit) = (memory.layout.size(), self.limit_bytes);
+        let lists = if is_zeros { &self.zeros } else { &self.used };
+        if lists[class].len() * size >= limit / 2 {
             return;
         }
-        // Sizes that nobody asks for any more give way.
-        while self.bytes + size > most {
-            if !self.forget_one() {
+        // The size class that takes the most memory gives way.
+        while self.bytes + size > limit {
+            if !self.free_one() {
                 return;
             }
         }
         self.bytes += size;
-        let lists = if clear { &mut self.clear } else { &mut self.classes };
+        let lists = if is_zeros { &mut self.zeros } else { &mut self.used };
         lists[class].push(memory);
     }
 
-    /// Frees a piece of memory of the size that takes the most; says whether there was one.
-    fn forget_one(&mut self) -> bool {
+    /// Frees one block of the size class that takes the most; `false` when the list is empty.
+    fn free_one(&mut self) -> bool {
         let held =
             |list: &&mut Vec<Memory>| list.len() * list.first().map_or(0, |m| m.layout.size());
-        let lists = self.classes.iter_mut().chain(&mut self.clear);
+        let lists = self.used.iter_mut().chain(&mut self.zeros);
         let Some(memory) = lists.max_by_key(held).and_then(Vec::pop) else { return false };
         self.bytes -= memory.layout.size();
         true
     }
 }
 
-/// How much freed memory the calling thread keeps for its next buffers, in bytes; 256 MiB unless it
-/// says so. For a thread whose buffers are the disks of one simulation after the other.
-pub fn keep_freed(most_bytes: usize) {
-    KEPT.with(|kept| kept.borrow_mut().most_bytes = most_bytes);
+/// Sets how much freed memory the calling thread keeps for its next buffers (default 256 MiB). For
+/// a thread whose buffers are the disks of one simulation after the other.
+pub fn keep_freed(limit_bytes: usize) {
+    FREE.with(|free| free.borrow_mut().limit_bytes = limit_bytes);
 }
 
 struct Memory {
@@ -98,13 +100,16 @@ struct Memory {
     layout: Layout,
 }
 
-// Plain bytes, owned by whoever holds the value.
+// SAFETY: a `Memory` is the only owner of plain bytes on the heap, from whichever thread.
 unsafe impl Send for Memory {}
+// SAFETY: a shared `Memory` gives no access to its bytes; `IoBuf` guards them as a slice.
 unsafe impl Sync for Memory {}
 
 impl Memory {
     fn new(capacity: usize) -> Self {
+        assert!(capacity > 0, "the allocator takes no empty layout");
         let layout = Layout::from_size_align(capacity, BUFFER_ALIGN).expect("capacity is sane");
+        // SAFETY: the layout is not empty.
         let raw = unsafe { alloc_zeroed(layout) };
         let Some(ptr) = NonNull::new(raw) else { handle_alloc_error(layout) };
         Self { ptr, layout }
@@ -113,27 +118,27 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
+        // SAFETY: `alloc_zeroed` gave this pointer for this layout, and it is freed only here.
         unsafe { dealloc(self.ptr.as_ptr(), self.layout) };
     }
 }
 
-/// Memory owned by one holder, aligned to 4096 bytes, never uninitialised.
+/// Memory owned by one holder, aligned to 4096 bytes, never uninitialized.
 pub struct IoBuf {
     memory: Option<Memory>,
     len: usize,
-    /// All of the memory holds zeros: it was cleared, and nobody has been able to write since.
-    clear: bool,
+    /// The whole memory is zeros: it was cleared, and has not been borrowed for writing since.
+    is_zeros: bool,
 }
 
-/// The list that memory for `len` bytes is kept in, and how much of it there is: an eighth more than
-/// was asked for at most, because limits count what was asked for. Memory of [`CLASSES`] and beyond is
-/// not kept.
+/// The size class for `len` bytes, and its capacity: at most an eighth more than `len`, because
+/// limits count what was asked for. Memory of class [`CLASSES`] is not kept.
 fn class_of(len: usize) -> (usize, usize) {
     let pages = len.max(1).div_ceil(BUFFER_ALIGN);
     if pages <= EXACT_PAGES {
         return (pages - 1, pages * BUFFER_ALIGN);
     }
-    if pages > MOST_PAGES {
+    if pages > MAX_KEPT_PAGES {
         return (CLASSES, pages * BUFFER_ALIGN);
     }
     let doubling = (pages - 1).ilog2() as usize;
@@ -144,8 +149,8 @@ fn class_of(len: usize) -> (usize, usize) {
 }
 
 impl IoBuf {
-    /// `len` bytes of whatever an earlier buffer left behind: for memory that is about to be
-    /// filled whole.
+    /// `len` bytes of what an earlier buffer left behind, for memory that is about to be filled
+    /// whole.
     #[must_use]
     pub fn recycled(len: usize) -> Self {
         Self::of(len, false)
@@ -155,21 +160,21 @@ impl IoBuf {
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
         let mut buf = Self::of(len, true);
-        if !buf.clear {
+        if !buf.is_zeros {
             buf.fill(0);
-            buf.clear = len == buf.memory().layout.size();
+            buf.is_zeros = len == buf.memory().layout.size();
         }
         buf
     }
 
-    fn of(len: usize, clear: bool) -> Self {
+    fn of(len: usize, prefer_zeros: bool) -> Self {
         let (class, capacity) = class_of(len);
         let kept = match class < CLASSES {
-            true => KEPT.with(|kept| kept.borrow_mut().take(class, clear)),
+            true => FREE.with(|free| free.borrow_mut().take(class, prefer_zeros)),
             false => None,
         };
-        let (memory, clear) = kept.unwrap_or_else(|| (Memory::new(capacity), true));
-        Self { memory: Some(memory), len, clear }
+        let (memory, is_zeros) = kept.unwrap_or_else(|| (Memory::new(capacity), true));
+        Self { memory: Some(memory), len, is_zeros }
     }
 
     /// A copy of `bytes`.
@@ -185,7 +190,7 @@ impl IoBuf {
         self.len = self.len.min(len);
     }
 
-    /// Gives up writing, so that it can be shared.
+    /// Makes the buffer read-only, so that it can be shared.
     #[must_use]
     pub fn freeze(self) -> IoBytes {
         let len = self.len;
@@ -206,7 +211,7 @@ impl Drop for IoBuf {
             return;
         }
         // After the thread's storage is gone the memory is simply freed.
-        let _ = KEPT.try_with(|kept| kept.borrow_mut().give(class, memory, self.clear));
+        let _ = FREE.try_with(|free| free.borrow_mut().give(class, memory, self.is_zeros));
     }
 }
 
@@ -214,6 +219,7 @@ impl Deref for IoBuf {
     type Target = [u8];
     #[inline]
     fn deref(&self) -> &[u8] {
+        // SAFETY: the memory is owned, initialized, and at least `len` bytes long.
         unsafe { std::slice::from_raw_parts(self.memory().ptr.as_ptr(), self.len) }
     }
 }
@@ -221,7 +227,8 @@ impl Deref for IoBuf {
 impl DerefMut for IoBuf {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        self.clear = false;
+        self.is_zeros = false;
+        // SAFETY: as in `deref`; `&mut self` makes this the only reference.
         unsafe { std::slice::from_raw_parts_mut(self.memory().ptr.as_ptr(), self.len) }
     }
 }
@@ -232,16 +239,8 @@ impl fmt::Debug for IoBuf {
     }
 }
 
-// Heap memory: moving the owner does not move it.
-unsafe impl forebay_rt::net::StableBuf for IoBuf {
-    fn stable_ptr(&mut self) -> *mut u8 {
-        self.clear = false;
-        self.memory().ptr.as_ptr()
-    }
-    fn stable_len(&self) -> usize {
-        self.len
-    }
-}
+// SAFETY: the bytes are on the heap until the buffer is dropped.
+unsafe impl forebay_rt::net::StableBuf for IoBuf {}
 
 /// A shared, read-only part of a buffer. Cloning and slicing copy nothing.
 #[derive(Clone)]
@@ -280,15 +279,8 @@ impl fmt::Debug for IoBytes {
     }
 }
 
-// The kernel only reads through this pointer; the Arc keeps the memory where it is.
-unsafe impl forebay_rt::net::StableBuf for IoBytes {
-    fn stable_ptr(&mut self) -> *mut u8 {
-        self.as_ptr().cast_mut()
-    }
-    fn stable_len(&self) -> usize {
-        self.len
-    }
-}
+// SAFETY: the `Arc` keeps the buffer, whose bytes are on the heap.
+unsafe impl forebay_rt::net::StableBuf for IoBytes {}
 
 #[cfg(test)]
 mod tests;

@@ -1,8 +1,8 @@
-//! Device errors, for the operator.
+//! Device errors: which device, which operation, where, why.
 
 use std::fmt;
 
-/// What was asked of the device.
+/// An operation of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operation {
     /// Opening it.
@@ -17,7 +17,7 @@ pub enum Operation {
     Discard,
     /// Zeroing.
     WriteZeroes,
-    /// Asking what is allocated.
+    /// Asking for the allocation of a range.
     Allocation,
 }
 
@@ -35,17 +35,17 @@ impl fmt::Display for Operation {
     }
 }
 
-/// Why it failed.
+/// Why an operation failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// The kernel said so.
+    /// The kernel returned an error.
     Os {
         /// The errno.
         errno: i32,
     },
-    /// Fewer bytes than asked for, and no error: the device ended early.
+    /// The device transferred fewer bytes than asked for, and reported no error.
     Short {
-        /// How many bytes came.
+        /// How many bytes it transferred.
         got_bytes: u64,
     },
     /// The range ends past the device.
@@ -60,16 +60,33 @@ pub enum ErrorKind {
     },
     /// No space left for new data.
     NoSpace,
-    /// The data that came fails its checksum, and no copy or parity could repair it.
+    /// The data fails its checksum, and no copy or parity could repair it.
     Corrupt {
         /// What was expected and found.
         detail: String,
     },
-    /// The device is gone, failed or suspended.
+    /// The device is gone, or was failed.
     Gone,
-    /// It did not answer in time, and is not asked any more. What was asked may still happen.
+    /// The pool of this volume is suspended.
+    PoolSuspended {
+        /// Why it is suspended.
+        reason: String,
+    },
+    /// The write fence no longer proves that this process owns the device.
+    FenceLost {
+        /// What took the proof away.
+        reason: String,
+    },
+    /// The server of this device answered with an error that has no variant of its own.
+    Server {
+        /// The server's errno.
+        errno: u32,
+        /// The server's message.
+        message: String,
+    },
+    /// The device did not answer in time, and gets no more commands. The command may still happen.
     TimedOut {
-        /// How long it was waited for.
+        /// How long the command was waited for.
         after_secs: u64,
     },
     /// The device is in use by another process.
@@ -78,9 +95,9 @@ pub enum ErrorKind {
     ReadOnly,
     /// The device cannot do this.
     Unsupported,
-    /// Anything else.
+    /// An error of the operating system without an errno.
     Other {
-        /// In words.
+        /// The system's text.
         detail: String,
     },
 }
@@ -90,11 +107,11 @@ pub enum ErrorKind {
 pub struct DeviceError {
     /// Name of the device.
     pub device: String,
-    /// What was asked.
+    /// The operation.
     pub operation: Operation,
-    /// Where, in bytes.
+    /// Start of its range.
     pub offset_bytes: u64,
-    /// How much, in bytes.
+    /// Length of its range; 0 for operations without one.
     pub len_bytes: u64,
     /// Why it failed.
     pub kind: ErrorKind,
@@ -113,7 +130,7 @@ impl DeviceError {
         Self { device: device.to_owned(), operation, offset_bytes, len_bytes, kind }
     }
 
-    /// From what the kernel said.
+    /// An error that the kernel returned.
     #[must_use]
     pub fn os(
         device: &str,
@@ -168,6 +185,11 @@ impl fmt::Display for DeviceError {
             ErrorKind::NoSpace => write!(f, ": no space left"),
             ErrorKind::Corrupt { detail } => write!(f, ": {detail}"),
             ErrorKind::Gone => write!(f, ": the device is gone or was failed"),
+            ErrorKind::PoolSuspended { reason } => write!(f, ": the pool is suspended: {reason}"),
+            ErrorKind::FenceLost { reason } => write!(f, ": {reason}"),
+            ErrorKind::Server { errno, message } => {
+                write!(f, ": the server answered error {errno}: {message}")
+            }
             ErrorKind::TimedOut { after_secs } => write!(
                 f,
                 ": no answer for {after_secs} s; the device is left alone from here on: when it \

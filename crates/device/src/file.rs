@@ -1,18 +1,17 @@
 //! A file or block device through io_uring with O_DIRECT.
 
-use std::fs::File;
-use std::io;
+use std::fs::{File, TryLockError};
+use std::io::{self, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
-use forebay_rt::net::StableBuf;
-use forebay_rt::uring;
+use forebay_rt::{sys, uring};
 use io_uring::{opcode, types};
 
 use crate::{
     BlockDevice, DeviceError, DeviceFuture, ErrorKind, Geometry, IoBuf, IoBytes, Operation,
-    ZeroOptions, check_range,
+    ZeroOptions, check_range, write_zeroes_as_data,
 };
 
 /// How to open a device.
@@ -20,8 +19,8 @@ use crate::{
 pub struct OpenOptions {
     /// Only read.
     pub read_only: bool,
-    /// Take an exclusive lock that lasts as long as the device is open; fails with
-    /// [`ErrorKind::Busy`] when another process has it.
+    /// Take an exclusive lock that lasts as long as the device is open. Opening fails with
+    /// [`ErrorKind::Busy`] when another process holds the lock.
     pub exclusive: bool,
 }
 
@@ -31,7 +30,7 @@ pub struct FileDevice {
     name: String,
     geometry: Geometry,
     is_block_device: bool,
-    /// Whether a write with RWF_DSYNC that ends later is durable then; see [`syncs_queued_writes`].
+    /// See [`syncs_queued_writes`].
     syncs_queued_writes: bool,
 }
 
@@ -52,11 +51,8 @@ pub fn probe_size_bytes(path: &Path) -> io::Result<u64> {
 fn size_of_file(file: &File) -> io::Result<(u64, bool)> {
     let meta = file.metadata()?;
     if meta.file_type().is_block_device() {
-        let end = unsafe { libc::lseek64(file.as_raw_fd(), 0, libc::SEEK_END) };
-        if end < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        return Ok((end as u64, true));
+        let mut position = file;
+        return Ok((position.seek(SeekFrom::End(0))?, true));
     }
     if meta.is_file() {
         return Ok((meta.len(), false));
@@ -64,24 +60,19 @@ fn size_of_file(file: &File) -> io::Result<(u64, bool)> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, "neither a file nor a block device"))
 }
 
-// _IO(0x12, 104) and _IO(0x12, 124): <linux/fs.h>
-const BLKSSZGET: libc::c_ulong = 0x1268;
-
-/// Whether the file system of `file` completes a queued O_DIRECT write with RWF_DSYNC only when it is
-/// durable. FUSE does not: the kernel synchronises after writes that end at once, and forgets those
-/// that it has queued. Who is not known to do it gets a flush of its own after each such write.
+/// Whether the file system of `file` completes a queued O_DIRECT write with RWF_DSYNC only when the
+/// write is durable. FUSE does not: the kernel synchronizes after writes that end at once, and
+/// forgets to after writes that it has queued. On file systems that are not known to do it, each
+/// such write gets a flush of its own.
 fn syncs_queued_writes(file: &File) -> io::Result<bool> {
-    let mut about: libc::statfs = unsafe { std::mem::zeroed() };
-    if unsafe { libc::fstatfs(file.as_raw_fd(), &raw mut about) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // On tmpfs nothing is durable, and nothing is to be gained by asking.
-    Ok([libc::EXT4_SUPER_MAGIC, libc::XFS_SUPER_MAGIC, libc::TMPFS_MAGIC].contains(&about.f_type))
+    let magic = sys::file_system_magic(file)?;
+    // On tmpfs nothing is durable, and a flush would gain nothing.
+    Ok([libc::EXT4_SUPER_MAGIC, libc::XFS_SUPER_MAGIC, libc::TMPFS_MAGIC].contains(&magic))
 }
 
 impl FileDevice {
     /// Opens `path`. Fails when it is neither a file nor a block device, cannot be opened with
-    /// O_DIRECT, or (with `exclusive`) is locked by somebody else.
+    /// O_DIRECT, or (with `exclusive`) is locked by another process.
     pub fn open(path: &Path, options: OpenOptions) -> Result<Self, DeviceError> {
         let name = path.display().to_string();
         let fail = |e: io::Error| DeviceError::os(&name, Operation::Open, 0, 0, &e);
@@ -97,23 +88,18 @@ impl FileDevice {
             .open(path)
             .map_err(fail)?;
         if options.exclusive {
-            let locked = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
-            if locked != 0 {
-                return Err(fail(io::Error::last_os_error()));
-            }
+            file.try_lock().map_err(|e| match e {
+                TryLockError::Error(e) => fail(e),
+                TryLockError::WouldBlock => {
+                    DeviceError::new(&name, Operation::Open, 0, 0, ErrorKind::Busy)
+                }
+            })?;
         }
         let (size_bytes, is_block_device) = size_of_file(&file).map_err(fail)?;
-        let mut block_bytes = 512u32;
-        if is_block_device {
-            let mut sector: libc::c_int = 512;
-            let got = unsafe { libc::ioctl(file.as_raw_fd(), BLKSSZGET, &raw mut sector) };
-            if got == 0 {
-                block_bytes = sector as u32;
-            }
-        }
+        let sector_bytes = if is_block_device { sys::logical_block_bytes(&file) } else { None };
         let geometry = Geometry {
             size_bytes,
-            block_bytes,
+            block_bytes: sector_bytes.unwrap_or(512),
             volatile_cache: true,
             discard_bytes: 4096,
             read_only: options.read_only,
@@ -132,6 +118,7 @@ impl FileDevice {
 
     async fn fallocate(&self, offset: u64, len: u64, mode: i32) -> io::Result<()> {
         let entry = opcode::Fallocate::new(self.fd(), len).offset(offset).mode(mode).build();
+        // SAFETY: the entry has no pointers.
         let (outcome, ()) = unsafe { uring::submit(entry, ()) }.await;
         outcome.map(|_| ())
     }
@@ -156,10 +143,11 @@ impl BlockDevice for FileDevice {
             check_range(&self.name, &self.geometry, Operation::Read, offset_bytes, total as u64)?;
             let mut done = 0;
             while done < total {
-                let ptr = unsafe { buf.stable_ptr().add(done) };
-                let len = (total - done).min(MAX_REQUEST_BYTES) as u32;
+                let rest = &mut buf[done..];
+                let len = rest.len().min(MAX_REQUEST_BYTES) as u32;
                 let at = offset_bytes + done as u64;
-                let entry = opcode::Read::new(self.fd(), ptr, len).offset(at).build();
+                let entry = opcode::Read::new(self.fd(), rest.as_mut_ptr(), len).offset(at).build();
+                // SAFETY: the entry points into `buf`, which is kept and stable.
                 let (outcome, back) = unsafe { uring::submit(entry, buf) }.await;
                 buf = back;
                 match outcome {
@@ -192,13 +180,14 @@ impl BlockDevice for FileDevice {
             let with_dsync = fua && self.syncs_queued_writes;
             let mut done = 0;
             while done < total {
-                let ptr = unsafe { data.stable_ptr().add(done) };
-                let len = (total - done).min(MAX_REQUEST_BYTES) as u32;
+                let rest = &data[done..];
+                let len = rest.len().min(MAX_REQUEST_BYTES) as u32;
                 let at = offset_bytes + done as u64;
-                let entry = opcode::Write::new(self.fd(), ptr, len)
+                let entry = opcode::Write::new(self.fd(), rest.as_ptr(), len)
                     .offset(at)
                     .rw_flags(if with_dsync { libc::RWF_DSYNC } else { 0 })
                     .build();
+                // SAFETY: the entry points into `data`, which is kept and stable.
                 let (outcome, back) = unsafe { uring::submit(entry, data) }.await;
                 data = back;
                 match outcome {
@@ -224,6 +213,7 @@ impl BlockDevice for FileDevice {
     fn flush(&self) -> DeviceFuture<'_, ()> {
         Box::pin(async move {
             let entry = opcode::Fsync::new(self.fd()).flags(types::FsyncFlags::DATASYNC).build();
+            // SAFETY: the entry has no pointers.
             let (outcome, ()) = unsafe { uring::submit(entry, ()) }.await;
             outcome.map(|_| ()).map_err(|e| self.error(Operation::Flush, 0, 0, &e))
         })
@@ -235,7 +225,7 @@ impl BlockDevice for FileDevice {
             match self.fallocate(offset_bytes, len_bytes, PUNCH_HOLE).await {
                 Ok(()) if fua => self.flush().await,
                 Ok(()) => Ok(()),
-                // Discard is advice: a file system or disk that has none loses nothing.
+                // A discard is advice: without it nothing is lost.
                 Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
                 Err(e) => Err(self.error(Operation::Discard, offset_bytes, len_bytes, &e)),
             }
@@ -257,15 +247,7 @@ impl BlockDevice for FileDevice {
                 Ok(()) if options.fua => self.flush().await,
                 Ok(()) => Ok(()),
                 Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) && !options.fast => {
-                    let zeros = IoBuf::zeroed((1 << 20).min(len_bytes as usize)).freeze();
-                    let mut done = 0;
-                    while done < len_bytes {
-                        let step = (len_bytes - done).min(1 << 20);
-                        let piece = zeros.slice(0, step as usize);
-                        self.write(offset_bytes + done, piece, options.fua).await?;
-                        done += step;
-                    }
-                    Ok(())
+                    write_zeroes_as_data(self, offset_bytes, len_bytes, options.fua).await
                 }
                 Err(e) => Err(self.error(op, offset_bytes, len_bytes, &e)),
             }

@@ -1,11 +1,4 @@
-//! What a block device is: the one trait that a pool consumes below and offers above.
-//!
-//! What enters: owned, aligned buffers and byte ranges.
-//! What leaves: the same buffers, filled, or an error that names device, offset and expectation.
-//! What always holds: the durability contract of [`BlockDevice`]; a buffer lent to a device stays
-//! alive until the device is done with it, even when the caller has gone.
-//! Who calls me: every room that reads or writes; the lab drives volumes, disks and simulated
-//! devices through the same trait.
+#![doc = include_str!("../README.md")]
 
 mod buffer;
 mod deadline;
@@ -28,10 +21,10 @@ pub use memory::MemoryDevice;
 /// What a device call returns while it runs.
 pub type DeviceFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, DeviceError>> + 'a>>;
 
-/// A shared device of whatever kind.
+/// A shared device of any kind.
 pub type Device = Rc<dyn BlockDevice>;
 
-/// What callers must know of a device before they use it.
+/// Size, alignment and abilities of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Size in bytes.
@@ -51,7 +44,7 @@ pub struct Geometry {
 pub struct Allocation {
     /// Length in bytes.
     pub len_bytes: u64,
-    /// Nothing is stored here, and it reads as zeros.
+    /// The run stores nothing, and reads as zeros.
     pub hole: bool,
 }
 
@@ -71,21 +64,22 @@ pub struct ZeroOptions {
 /// Durability: a write is durable when it was issued with `fua` and completed, or when it had
 /// completed before a `flush` was issued that succeeded. Anything else may be lost, torn at any
 /// 512-byte boundary, or kept, in any combination, by a power cut. There is no order between
-/// operations that are in flight together: whoever needs one waits.
+/// operations that are in flight together: a caller that needs an order waits.
 ///
-/// After a failed write or flush nothing is known of the range written (of anything since the
-/// last good flush), and asking again proves nothing: the caller must not retry into success.
+/// After a failed write the range written holds anything; after a failed flush the same is true of
+/// everything written since the last good flush. A second attempt that succeeds proves nothing: the
+/// caller must not retry into success.
 ///
 /// A future that is dropped may or may not have had its effect.
 pub trait BlockDevice {
-    /// The name that messages use (a path, mostly).
+    /// The name for messages (a path, mostly).
     fn name(&self) -> &str;
 
     /// Size, alignment and abilities. The size may change (a volume can be resized).
     fn geometry(&self) -> Geometry;
 
-    /// Whether the first write of a place costs more than later ones, because something below
-    /// must find space for it (a file system, for a file).
+    /// Whether the first write to a place costs more than later ones, because a file system must
+    /// allocate space for it.
     fn allocates_on_write(&self) -> bool {
         false
     }
@@ -99,8 +93,8 @@ pub trait BlockDevice {
     /// Makes every write that has completed durable.
     fn flush(&self) -> DeviceFuture<'_, ()>;
 
-    /// Says that the range is not needed. It may read as anything after, unless the device says
-    /// otherwise. Devices that cannot discard succeed without doing anything.
+    /// Tells the device that the range is not needed. It may read as anything afterwards, unless
+    /// the device promises otherwise. Devices that cannot discard succeed without doing anything.
     fn discard(&self, offset_bytes: u64, len_bytes: u64, fua: bool) -> DeviceFuture<'_, ()>;
 
     /// Makes the range read as zeros.
@@ -110,41 +104,43 @@ pub trait BlockDevice {
         len_bytes: u64,
         options: ZeroOptions,
     ) -> DeviceFuture<'_, ()> {
-        Box::pin(async move {
-            if options.fast {
-                let kind = ErrorKind::Unsupported;
-                let error = DeviceError::new(
-                    self.name(),
-                    Operation::WriteZeroes,
-                    offset_bytes,
-                    len_bytes,
-                    kind,
-                );
-                return Err(error);
-            }
-            const CHUNK_BYTES: u64 = 1 << 20;
-            let zeros = IoBuf::zeroed(CHUNK_BYTES.min(len_bytes) as usize).freeze();
-            let mut done_bytes = 0;
-            while done_bytes < len_bytes {
-                let step = (len_bytes - done_bytes).min(CHUNK_BYTES);
-                let piece = zeros.slice(0, step as usize);
-                self.write(offset_bytes + done_bytes, piece, options.fua).await?;
-                done_bytes += step;
-            }
-            Ok(())
-        })
+        if options.fast {
+            let (op, kind) = (Operation::WriteZeroes, ErrorKind::Unsupported);
+            let error = DeviceError::new(self.name(), op, offset_bytes, len_bytes, kind);
+            return Box::pin(async { Err(error) });
+        }
+        Box::pin(write_zeroes_as_data(self, offset_bytes, len_bytes, options.fua))
     }
 
-    /// What of the range is allocated: runs that cover it from its start, at least one, perhaps
-    /// fewer than reach its end. "All allocated" is always a right answer; a hole over data that
-    /// is still on its way to the media never is.
+    /// The allocation of a range: at least one run, from the start of the range on; the runs may
+    /// end before the range does. "All allocated" is always a right answer. A hole over data that
+    /// is still on its way to the media is always a wrong one.
     fn allocation(&self, offset_bytes: u64, len_bytes: u64) -> DeviceFuture<'_, Vec<Allocation>> {
         let _ = offset_bytes;
         Box::pin(async move { Ok(vec![Allocation { len_bytes, hole: false }]) })
     }
 }
 
-/// Checks a range against a geometry: aligned, not empty, inside.
+/// Writes zeros as data, for devices that have no command of their own for it.
+async fn write_zeroes_as_data<D: BlockDevice + ?Sized>(
+    device: &D,
+    offset_bytes: u64,
+    len_bytes: u64,
+    fua: bool,
+) -> Result<(), DeviceError> {
+    const CHUNK_BYTES: u64 = 1 << 20;
+    let zeros = IoBuf::zeroed(CHUNK_BYTES.min(len_bytes) as usize).freeze();
+    let mut done_bytes = 0;
+    while done_bytes < len_bytes {
+        let step_bytes = (len_bytes - done_bytes).min(CHUNK_BYTES);
+        let chunk = zeros.slice(0, step_bytes as usize);
+        device.write(offset_bytes + done_bytes, chunk, fua).await?;
+        done_bytes += step_bytes;
+    }
+    Ok(())
+}
+
+/// Checks a range against a geometry: aligned, and inside the device.
 pub fn check_range(
     name: &str,
     geometry: &Geometry,

@@ -1,10 +1,4 @@
-//! Every byte that Forebay keeps on media, as structs; `docs/format.md` is its other half.
-//!
-//! What enters: bytes from a device, or structs to be kept.
-//! What leaves: structs that passed their checksum and every range check, or bytes.
-//! What always holds: no I/O, no panic on any input; integers are little-endian; each structure
-//! starts with a magic and a version and ends its check over all of its bytes.
-//! Who calls me: the rooms that own the structures: intent log, segment, map, pool.
+#![doc = include_str!("../README.md")]
 
 pub mod checksum;
 pub mod config;

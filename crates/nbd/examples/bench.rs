@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use forebay_nbd::bench::{BenchArgs, BenchError, BenchReport, Cancellation, run};
 use forebay_rt::Runtime;
-use forebay_rt::signal::Interrupts;
+use forebay_rt::signal::Signals;
 
 #[derive(Parser)]
 struct Command {
@@ -19,8 +19,8 @@ async fn bench(args: BenchArgs) -> Result<BenchReport, BenchError> {
     let cancellation = Cancellation::new();
     let cancel = cancellation.clone();
     forebay_rt::spawn(async move {
-        if let Ok(mut interrupts) = Interrupts::catch()
-            && interrupts.next().await.is_ok()
+        if let Ok(signals) = Signals::interrupts()
+            && signals.next().await.is_ok()
         {
             cancel.cancel();
         }

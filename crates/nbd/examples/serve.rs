@@ -13,7 +13,7 @@ use forebay_device::{
 };
 use forebay_nbd::{FixedExports, Limits, Server};
 use forebay_rt::Runtime;
-use forebay_rt::signal::Interrupts;
+use forebay_rt::signal::Signals;
 use forebay_units::{Nanos, parse_bytes};
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -122,7 +122,7 @@ async fn serve(args: Args) -> Result<(), Box<dyn std::error::Error>> {
     if let Some(address) = args.listen {
         println!("{}", server.listen_tcp(address)?);
     }
-    Interrupts::catch()?.next().await?;
+    Signals::interrupts()?.next().await?;
     let left = server.stop(Nanos::from_secs(5)).await;
     if left > 0 {
         eprintln!("serve: abandoned {left} connections");

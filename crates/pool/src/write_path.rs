@@ -73,8 +73,7 @@ impl Pool {
         let refused = |Closed| {
             DeviceError::new(name, Operation::Write, offset_bytes, len_bytes, ErrorKind::Gone)
         };
-        let permit =
-            self.throttle.admit((end - first) * BLOCK_BYTES).await.map_err(refused)?;
+        let permit = self.throttle.admit((end - first) * BLOCK_BYTES).await.map_err(refused)?;
         let aligned =
             offset_bytes.is_multiple_of(BLOCK_BYTES) && len_bytes.is_multiple_of(BLOCK_BYTES);
         let merge = if aligned {

@@ -1,53 +1,56 @@
-//! How long an idle loop looks for completions itself before it sleeps.
+//! Busy polling: how long an idle loop polls for completions before it sleeps.
 //!
-//! Who sleeps must be woken: an interrupt that finds a halted processor, in a virtual machine a trip
-//! through the hypervisor as well, and a switch of context. That takes tens of microseconds, as much
-//! as a fast device or the other side of a socket takes to answer. So who has seen that answers come
-//! soon looks out for the next one for a while. Who waits long, or shares its processor with
-//! somebody, sleeps at once: looking out must cost nothing when there is nothing to gain.
+//! A sleeping thread must be woken: an interrupt on a halted processor (in a virtual machine a
+//! trip through the hypervisor as well) and a context switch. That takes tens of microseconds, as
+//! long as a fast device or the other side of a socket takes to answer.
+//!
+//! After several short waits in a row the loop therefore busy-polls in the next wait. After a
+//! long wait, or when another thread needed the processor, it sleeps at once: busy polling must
+//! cost nothing when it gains nothing.
 
 use forebay_units::Nanos;
 
-/// The longest look-out. An answer that takes longer is not worth a busy processor.
-const MOST: Nanos = Nanos::from_micros(400);
-/// So many short waits in a row, and the next one is taken for short too.
+/// The longest busy poll. An answer that takes longer is not worth a busy processor.
+const MAX_BUSY_POLL: Nanos = Nanos::from_micros(400);
+/// After this many short waits in a row, the next wait is expected to be short.
 const SHORT_WAITS: u32 = 2;
-/// Waits without a look-out, after somebody else has needed the processor.
-const WAITS_OF_REST: u32 = 256;
+/// Waits without busy polling after another thread has needed the processor.
+const BACK_OFF_WAITS: u32 = 256;
 
 /// How a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ended {
-    /// While looking out.
-    Seen,
-    /// Asleep, after looking out in vain or at once.
+pub(crate) enum WaitEnd {
+    /// A completion arrived during the busy poll.
+    Polled,
+    /// The thread slept, after a busy poll in vain or at once.
     Slept,
-    /// The look-out took the processor from somebody who needed it.
-    InTheWay,
+    /// The busy poll kept another thread from the processor.
+    Preempted,
 }
 
-/// What the last waits were like.
+/// Decides from the last waits how long the next one busy-polls.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Patience {
+pub(crate) struct BusyPoll {
     short_waits: u32,
-    rest: u32,
+    back_off_waits: u32,
 }
 
-impl Patience {
-    /// How long to look out in the next wait; zero: sleep at once.
+impl BusyPoll {
+    /// How long to busy-poll in the next wait; zero: sleep at once.
     pub(crate) fn span(self) -> Nanos {
-        if self.short_waits >= SHORT_WAITS && self.rest == 0 { MOST } else { Nanos::ZERO }
+        let expects_short_wait = self.short_waits >= SHORT_WAITS;
+        if expects_short_wait && self.back_off_waits == 0 { MAX_BUSY_POLL } else { Nanos::ZERO }
     }
 
-    /// A wait of `span` has ended.
-    pub(crate) fn note(&mut self, span: Nanos, ended: Ended) {
-        self.rest = self.rest.saturating_sub(1);
-        match ended {
-            Ended::InTheWay => *self = Self { short_waits: 0, rest: WAITS_OF_REST },
-            Ended::Seen | Ended::Slept if span <= MOST => {
+    /// Records that a wait of `span` has ended.
+    pub(crate) fn record(&mut self, span: Nanos, end: WaitEnd) {
+        self.back_off_waits = self.back_off_waits.saturating_sub(1);
+        match end {
+            WaitEnd::Preempted => *self = Self { short_waits: 0, back_off_waits: BACK_OFF_WAITS },
+            WaitEnd::Polled | WaitEnd::Slept if span <= MAX_BUSY_POLL => {
                 self.short_waits = (self.short_waits + 1).min(SHORT_WAITS);
             }
-            Ended::Seen | Ended::Slept => self.short_waits = 0,
+            WaitEnd::Polled | WaitEnd::Slept => self.short_waits = 0,
         }
     }
 }

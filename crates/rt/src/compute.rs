@@ -1,4 +1,4 @@
-//! Heavy pure work, off the engine's thread in production.
+//! Heavy work: off the engine's thread in production, inline under simulation.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
@@ -42,8 +42,8 @@ fn pool() -> &'static Arc<Pool> {
     })
 }
 
-/// Runs `work`, which may take as long as it likes (a file system that hangs), on a thread of its own; inline
-/// when simulated. Whoever stops waiting does not end it.
+/// Runs `work` on a thread of its own, or inline when simulated. It may take any time, as on a file
+/// system that hangs. Dropping the future does not end the work.
 ///
 /// # Panics
 /// When `work` does, or when there is no thread to be had.
@@ -53,7 +53,7 @@ pub async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static)
     }
     let (done, result) = oneshot::channel();
     let run = move || {
-        // Nobody may be waiting any more.
+        // The caller may have stopped waiting.
         let _ = done.send(work());
     };
     std::thread::Builder::new()

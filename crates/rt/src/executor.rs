@@ -3,8 +3,9 @@
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::{BinaryHeap, VecDeque};
+use std::fs::File;
 use std::future::Future;
-use std::io;
+use std::io::{self, Write};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,6 +16,7 @@ use forebay_units::Nanos;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
+use crate::sys;
 use crate::time::TimerEntry;
 use crate::uring::Ring;
 
@@ -22,11 +24,11 @@ thread_local! {
     static CURRENT: RefCell<Option<Rc<Inner>>> = const { RefCell::new(None) };
 }
 
-/// How many tasks run before completions are looked at: keeps one busy connection from starving
-/// the device completions of the others, and brings new requests to the devices while the answers
+/// How many tasks run before the loop looks for completions. One busy connection must not starve
+/// the device completions of the others, and new requests must reach the devices while the answers
 /// of a burst are still being made.
 const POLLS_PER_TURN: usize = 8;
-/// The same where nothing completes by itself.
+/// The same under simulation, where nothing completes by itself.
 const POLLS_PER_SIMULATED_TURN: usize = 64;
 
 pub(crate) struct Inner {
@@ -43,12 +45,12 @@ pub(crate) struct Inner {
     pub(crate) ring: Option<Ring>,
 }
 
-/// Ready tasks that go before the others, every second time at most, so that nobody starves. Only
-/// io_uring has such completions: under simulation there are none.
+/// Ready tasks that run before the others, every second time at most, so that the others do not
+/// starve. Only io_uring completions are put here: under simulation there are none.
 #[derive(Default)]
 struct First {
     ready: RefCell<VecDeque<usize>>,
-    /// Tasks that are woken now belong here.
+    /// Tasks that are woken now belong in this queue.
     waking: Cell<bool>,
     /// The last task that ran was one of them.
     had_turn: Cell<bool>,
@@ -56,7 +58,7 @@ struct First {
 
 pub(crate) enum Clock {
     Real(std::time::Instant),
-    /// The time, and how long the machine was suspended: time that this clock does not have.
+    /// The time, and how long the machine was suspended (which the time does not include).
     Virtual(Cell<Nanos>, Cell<Nanos>),
 }
 
@@ -65,11 +67,12 @@ struct Task {
     waker: Arc<TaskWaker>,
 }
 
-/// What another thread may touch: ids of tasks that it woke, and the eventfd that ends a wait.
+/// The part that other threads touch: ids of tasks that they woke, and the eventfd that ends a
+/// wait.
 pub(crate) struct Remote {
     woken: Mutex<Vec<usize>>,
     any: AtomicBool,
-    event_fd: Option<i32>,
+    event_fd: Option<Arc<File>>,
 }
 
 struct TaskWaker {
@@ -99,19 +102,10 @@ impl Wake for TaskWaker {
         if !local {
             self.remote.woken.lock().expect("no panic under this lock").push(self.id);
             self.remote.any.store(true, Ordering::Release);
-            if let Some(fd) = self.remote.event_fd {
-                let one = 1u64.to_ne_bytes();
+            if let Some(event_fd) = &self.remote.event_fd {
                 // A full eventfd counter already means "awake", so the result does not matter.
-                let _ = unsafe { libc::write(fd, one.as_ptr().cast(), one.len()) };
+                let _ = event_fd.as_ref().write(&1u64.to_ne_bytes());
             }
-        }
-    }
-}
-
-impl Drop for Remote {
-    fn drop(&mut self) {
-        if let Some(fd) = self.event_fd {
-            unsafe { libc::close(fd) };
         }
     }
 }
@@ -123,7 +117,7 @@ pub(crate) fn with<R>(f: impl FnOnce(&Rc<Inner>) -> R) -> R {
     })
 }
 
-/// Wakes a task that is to run before most of what is ready.
+/// Wakes a task that runs before most ready tasks.
 pub(crate) fn wake_first(waker: Waker) {
     with(|inner| {
         inner.first.waking.set(true);
@@ -152,16 +146,10 @@ pub struct Runtime {
 impl Runtime {
     /// A runtime on io_uring. Fails when the kernel has none or refuses it.
     pub fn real() -> io::Result<Self> {
-        let event_fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
-        if event_fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        let event_fd = Arc::new(sys::event_fd()?);
         let mut seed = [0u8; 32];
-        let got = unsafe { libc::getrandom(seed.as_mut_ptr().cast(), seed.len(), 0) };
-        if got != seed.len() as isize {
-            return Err(io::Error::last_os_error());
-        }
-        let ring = Ring::new(event_fd)?;
+        sys::fill_random(&mut seed)?;
+        let ring = Ring::new(event_fd.clone())?;
         let clock = Clock::Real(std::time::Instant::now());
         let rng = Xoshiro256PlusPlus::from_seed(seed);
         Ok(Self::new(Some(event_fd), clock, rng, Some(ring)))
@@ -175,7 +163,7 @@ impl Runtime {
     }
 
     fn new(
-        event_fd: Option<i32>,
+        event_fd: Option<Arc<File>>,
         clock: Clock,
         rng: Xoshiro256PlusPlus,
         ring: Option<Ring>,
@@ -354,7 +342,7 @@ impl Inner {
         }
     }
 
-    /// Called when it may be that nothing is ready: waits for a completion, a timer or a wake.
+    /// Waits for a completion, a timer or a wake, unless a task is ready.
     fn wait(&self) {
         self.take_remote();
         let idle = self.ready.borrow().is_empty() && self.first.ready.borrow().is_empty();
@@ -425,8 +413,8 @@ pub fn spawn<F: Future + 'static>(future: F) -> JoinHandle<F::Output> {
     JoinHandle { slot }
 }
 
-/// Starts a task that nobody will wait for: one allocation less than [`spawn`], which counts
-/// where there is a task per request.
+/// Starts a task whose end is not waited for. It takes one allocation less than [`spawn`], which
+/// matters where there is a task per request.
 pub fn spawn_detached(future: Pin<Box<dyn Future<Output = ()>>>) {
     with(|inner| inner.insert(future));
 }

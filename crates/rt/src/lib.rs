@@ -1,20 +1,12 @@
-//! The executor, and the sole owner of time, threads, sockets and chance.
-//!
-//! What enters: futures, and (in production) io_uring submissions.
-//! What leaves: their results, in an order that the seed alone decides under simulation.
-//! What always holds: one thread runs all tasks of a runtime; the engine cannot tell which driver
-//! is below; dropping a [`Runtime`] drops every task, which is what a crash is.
-//! Who calls me: every room that waits for something.
-//!
-//! [`Runtime::real`] drives io_uring. [`Runtime::simulated`] keeps virtual time: when no task is
-//! ready the clock jumps to the next timer, and among ready tasks a seeded generator chooses.
+#![doc = include_str!("../README.md")]
 
+mod busy_poll;
 mod compute;
 mod executor;
 pub mod net;
-mod patience;
 pub mod signal;
 pub mod sync;
+pub mod sys;
 mod time;
 pub mod uring;
 
@@ -27,7 +19,8 @@ pub use time::{
     Elapsed, now, now_with_suspension, sleep, sleep_until, suspend, timeout, wall_clock,
 };
 
-/// A random number from the runtime's generator: seeded under simulation, from the kernel else.
+/// A random number from the runtime's generator. The seed decides it under simulation; otherwise the
+/// kernel has seeded the generator.
 #[must_use]
 pub fn random_u64() -> u64 {
     executor::with(|inner| inner.random_u64())

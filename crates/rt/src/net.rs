@@ -3,8 +3,9 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
-use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::net::{Shutdown, SocketAddr};
+use std::ops::{Deref, DerefMut};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -13,28 +14,17 @@ use forebay_units::Nanos;
 use io_uring::{opcode, types};
 
 use crate::sync::Notify;
-use crate::uring;
+use crate::{sys, uring};
 
-/// Memory that may be lent to the kernel: stable while it is owned, wherever the owner moves.
+/// Bytes that may be lent to the kernel: they stay where they are while the value is owned.
 ///
 /// # Safety
-/// `stable_ptr` must stay valid for `stable_len` bytes until the value is dropped, and moving the
-/// value must not move the memory.
-pub unsafe trait StableBuf: Unpin + 'static {
-    /// Start of the memory.
-    fn stable_ptr(&mut self) -> *mut u8;
-    /// Its length in bytes.
-    fn stable_len(&self) -> usize;
-}
+/// The bytes that the value dereferences to must stay valid, and in place, until the value is
+/// dropped; moving the value must not move them.
+pub unsafe trait StableBuf: Deref<Target = [u8]> + Unpin + 'static {}
 
-unsafe impl StableBuf for Vec<u8> {
-    fn stable_ptr(&mut self) -> *mut u8 {
-        self.as_mut_ptr()
-    }
-    fn stable_len(&self) -> usize {
-        self.len()
-    }
-}
+// SAFETY: a vector's bytes are on the heap and stay there while the vector is not changed.
+unsafe impl StableBuf for Vec<u8> {}
 
 /// A connected byte stream. Shared by `&self`: one task may receive while another sends.
 pub struct Stream {
@@ -53,6 +43,9 @@ struct Pipe {
     closed: Cell<bool>,
     changed: Rc<Notify>,
 }
+
+/// The largest transfer that is asked of the kernel at once.
+const MAX_TRANSFER_BYTES: usize = 1 << 30;
 
 const PIPE_BYTES: usize = 256 << 10;
 
@@ -82,7 +75,7 @@ pub fn pair() -> (Stream, Stream) {
 }
 
 impl Stream {
-    /// Who is on the other side, for messages.
+    /// The other side's name, for messages.
     #[must_use]
     pub fn peer(&self) -> &str {
         &self.peer
@@ -90,11 +83,12 @@ impl Stream {
 
     /// Connects to the Unix socket at `path`.
     pub async fn connect_unix(path: &Path) -> io::Result<Self> {
-        let fd = socket(libc::AF_UNIX)?;
+        let fd = sys::unix_socket()?;
         let (address, len) = unix_address(path)?;
         let kept = Box::new(address);
         let entry =
             opcode::Connect::new(types::Fd(fd.as_raw_fd()), std::ptr::from_ref(&*kept).cast(), len);
+        // SAFETY: the entry points into the box, which is kept.
         let (outcome, _) = unsafe { uring::submit(entry.build(), kept) }.await;
         outcome?;
         Ok(Self { kind: Kind::Socket(fd), peer: path.display().to_string() })
@@ -105,18 +99,23 @@ impl Stream {
         // The blocking connect of the standard library: only clients call this, at their start.
         let stream = std::net::TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
-        let fd = unsafe { OwnedFd::from_raw_fd(stream.into_raw_fd()) };
-        Ok(Self { kind: Kind::Socket(fd), peer: address.to_string() })
+        Ok(Self { kind: Kind::Socket(stream.into()), peer: address.to_string() })
     }
 
     /// Receives into `buf` from `start` on, whatever is there, at least one byte; 0 is the end.
-    pub async fn recv<B: StableBuf>(&self, mut buf: B, start: usize) -> (io::Result<usize>, B) {
-        assert!(start < buf.stable_len(), "receiving into nothing");
+    pub async fn recv<B: StableBuf + DerefMut>(
+        &self,
+        mut buf: B,
+        start: usize,
+    ) -> (io::Result<usize>, B) {
+        assert!(start < buf.len(), "receiving into nothing");
         match &self.kind {
             Kind::Socket(fd) => {
-                let ptr = unsafe { buf.stable_ptr().add(start) };
-                let len = (buf.stable_len() - start).min(1 << 30) as u32;
-                let entry = opcode::Recv::new(types::Fd(fd.as_raw_fd()), ptr, len).build();
+                let free = &mut buf[start..];
+                let len = free.len().min(MAX_TRANSFER_BYTES) as u32;
+                let target = types::Fd(fd.as_raw_fd());
+                let entry = opcode::Recv::new(target, free.as_mut_ptr(), len).build();
+                // SAFETY: the entry points into `buf`, which is kept and stable.
                 let (outcome, buf) = unsafe { uring::submit_first(entry, buf) }.await;
                 (outcome.map(|n| n as usize), buf)
             }
@@ -127,15 +126,13 @@ impl Stream {
                     .until(|| !incoming.bytes.borrow().is_empty() || incoming.closed.get())
                     .await;
                 let mut bytes = incoming.bytes.borrow_mut();
-                let room = buf.stable_len() - start;
-                let most = bytes.len().min(room);
+                let most = bytes.len().min(buf.len() - start);
                 let take = if most > 1 {
                     most - crate::random_below(most as u64 / 8 + 1) as usize
                 } else {
                     most
                 };
-                let memory =
-                    unsafe { std::slice::from_raw_parts_mut(buf.stable_ptr().add(start), take) };
+                let memory = &mut buf[start..start + take];
                 let (front, back) = bytes.as_slices();
                 let cut = front.len().min(take);
                 memory[..cut].copy_from_slice(&front[..cut]);
@@ -149,9 +146,13 @@ impl Stream {
     }
 
     /// Fills `buf` from `start` to its end. An end of the stream before that is `UnexpectedEof`.
-    pub async fn recv_exact<B: StableBuf>(&self, mut buf: B, start: usize) -> (io::Result<()>, B) {
+    pub async fn recv_exact<B: StableBuf + DerefMut>(
+        &self,
+        mut buf: B,
+        start: usize,
+    ) -> (io::Result<()>, B) {
         let mut at = start;
-        while at < buf.stable_len() {
+        while at < buf.len() {
             let (outcome, back) = self.recv(buf, at).await;
             buf = back;
             match outcome {
@@ -166,23 +167,22 @@ impl Stream {
     /// Sends all of `buf`, and gives it back.
     pub async fn send_all<B: StableBuf>(&self, mut buf: B) -> (io::Result<()>, B) {
         let mut at = 0;
-        while at < buf.stable_len() {
+        while at < buf.len() {
             match &self.kind {
                 Kind::Socket(fd) => {
-                    let ptr = unsafe { buf.stable_ptr().add(at) };
-                    let len = (buf.stable_len() - at).min(1 << 30) as u32;
+                    let rest = &buf[at..buf.len().min(at + MAX_TRANSFER_BYTES)];
                     // Mostly the socket has room, and then a plain call costs less than a
                     // submission and the completion that would end the next wait early.
-                    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-                    let sent =
-                        unsafe { libc::send(fd.as_raw_fd(), ptr.cast(), len as usize, flags) };
+                    let sent = sys::send_now(fd, rest);
                     if sent > 0 {
-                        at += sent as usize;
+                        at += sent;
                         continue;
                     }
-                    let entry = opcode::Send::new(types::Fd(fd.as_raw_fd()), ptr, len)
+                    let target = types::Fd(fd.as_raw_fd());
+                    let entry = opcode::Send::new(target, rest.as_ptr(), rest.len() as u32)
                         .flags(libc::MSG_NOSIGNAL | libc::MSG_WAITALL)
                         .build();
+                    // SAFETY: the entry points into `buf`, which is kept and stable.
                     let (outcome, back) = unsafe { uring::submit(entry, buf) }.await;
                     buf = back;
                     match outcome {
@@ -199,10 +199,8 @@ impl Stream {
                         return (Err(io::ErrorKind::BrokenPipe.into()), buf);
                     }
                     let room = PIPE_BYTES - outgoing.bytes.borrow().len();
-                    let take = room.min(buf.stable_len() - at);
-                    let memory =
-                        unsafe { std::slice::from_raw_parts(buf.stable_ptr().add(at), take) };
-                    outgoing.bytes.borrow_mut().extend(memory);
+                    let take = room.min(buf.len() - at);
+                    outgoing.bytes.borrow_mut().extend(&buf[at..at + take]);
                     at += take;
                     outgoing.changed.notify_all();
                 }
@@ -211,23 +209,20 @@ impl Stream {
         (Ok(()), buf)
     }
 
-    /// Sends as much of `bytes` as the socket takes now, without waiting, and says how much that
-    /// was: nothing too when the stream has failed, which the next [`Stream::send_all`] tells.
-    /// Streams in memory take nothing this way.
+    /// Sends as much of `bytes` as the socket takes now, without waiting, and returns how much
+    /// that was. It is 0 also when the stream has failed; the next [`Stream::send_all`] returns
+    /// that error. Streams in memory take nothing this way.
     pub fn try_send(&self, bytes: &[u8]) -> usize {
-        let Kind::Socket(fd) = &self.kind else { return 0 };
-        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-        let sent = unsafe { libc::send(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
-        usize::try_from(sent).unwrap_or(0)
+        match &self.kind {
+            Kind::Socket(fd) => sys::send_now(fd, bytes),
+            Kind::Pair { .. } => 0,
+        }
     }
 
-    /// Ends both directions: whoever waits on the stream, here or there, wakes up.
+    /// Ends both directions: tasks that wait on the stream wake up, on this side and the other.
     pub fn shutdown(&self) {
         match &self.kind {
-            Kind::Socket(fd) => {
-                // Fails only when the peer was faster, which is what is wanted.
-                let _ = unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_RDWR) };
-            }
+            Kind::Socket(fd) => sys::shutdown(fd, Shutdown::Both),
             Kind::Pair { incoming, outgoing } => {
                 incoming.close();
                 outgoing.close();
@@ -239,10 +234,7 @@ impl Stream {
     /// the end of the stream. What is being sent is not disturbed.
     pub fn shutdown_receive(&self) {
         match &self.kind {
-            Kind::Socket(fd) => {
-                // Fails only when the peer was faster, which is what is wanted.
-                let _ = unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_RD) };
-            }
+            Kind::Socket(fd) => sys::shutdown(fd, Shutdown::Read),
             Kind::Pair { incoming, .. } => incoming.close(),
         }
     }
@@ -251,24 +243,8 @@ impl Stream {
     #[must_use]
     pub fn peer_uid(&self) -> Option<u32> {
         let Kind::Socket(fd) = &self.kind else { return None };
-        credentials(fd).map(|cred| cred.uid)
+        sys::peer_process(fd).map(|process| process.uid)
     }
-}
-
-/// Who is on the other side of a Unix socket.
-fn credentials(fd: &OwnedFd) -> Option<libc::ucred> {
-    let mut cred = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
-    let mut len = size_of::<libc::ucred>() as u32;
-    let outcome = unsafe {
-        libc::getsockopt(
-            fd.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            std::ptr::from_mut(&mut cred).cast(),
-            &raw mut len,
-        )
-    };
-    (outcome == 0 && cred.uid != u32::MAX).then_some(cred)
 }
 
 impl Drop for Stream {
@@ -299,8 +275,8 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens on `path`, readable and writable by `mode` (octal, such as 0o600). A socket file
-    /// that nobody answers on any more is replaced; a live one is `AddrInUse`.
+    /// Listens on `path`, with the file mode `mode` (octal, such as 0o600). A socket file that no
+    /// process listens on any more is replaced; a live one is `AddrInUse`.
     pub fn bind_unix(path: &Path, mode: u32) -> io::Result<Self> {
         if path.exists() {
             if std::os::unix::net::UnixStream::connect(path).is_ok() {
@@ -310,16 +286,15 @@ impl Listener {
         }
         let listener = std::os::unix::net::UnixListener::bind(path)?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
-        let fd = unsafe { OwnedFd::from_raw_fd(listener.into_raw_fd()) };
-        Ok(Self { fd, path: Some(path.to_path_buf()), address: format!("unix:{}", path.display()) })
+        let address = format!("unix:{}", path.display());
+        Ok(Self { fd: listener.into(), path: Some(path.to_path_buf()), address })
     }
 
     /// Listens on a TCP address.
     pub fn bind_tcp(address: SocketAddr) -> io::Result<Self> {
         let listener = std::net::TcpListener::bind(address)?;
         let bound = listener.local_addr()?;
-        let fd = unsafe { OwnedFd::from_raw_fd(listener.into_raw_fd()) };
-        Ok(Self { fd, path: None, address: format!("tcp:{bound}") })
+        Ok(Self { fd: listener.into(), path: None, address: format!("tcp:{bound}") })
     }
 
     /// `unix:PATH` or `tcp:HOST:PORT` with the port that was really taken.
@@ -328,11 +303,11 @@ impl Listener {
         &self.address
     }
 
-    /// Ends the listening: connections are refused from here on, and whoever waits in
-    /// [`Listener::accept`] gets an error.
+    /// Ends the listening: connections are refused from now on, and a waiting
+    /// [`Listener::accept`] returns an error.
     pub fn shutdown(&self) {
-        // On Linux this wakes accept; it fails only when it was done before.
-        let _ = unsafe { libc::shutdown(self.fd.as_raw_fd(), libc::SHUT_RDWR) };
+        // On Linux this wakes accept.
+        sys::shutdown(&self.fd, Shutdown::Both);
     }
 
     /// Waits for the next connection.
@@ -344,27 +319,19 @@ impl Listener {
         )
         .flags(libc::SOCK_CLOEXEC)
         .build();
+        // SAFETY: the entry has no pointers but null ones.
         let (outcome, ()) = unsafe { uring::submit(entry, ()) }.await;
+        // SAFETY: the kernel has just made this descriptor, and nothing else owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(outcome? as i32) };
         if self.path.is_none() {
-            // Without the first, small replies wait for an acknowledgement. Without the others, a
-            // peer that lost its power keeps its connection for ever. Failing costs only that.
-            let set = |level, name, value: libc::c_int| {
-                let len = size_of::<libc::c_int>() as u32;
-                let value = (&raw const value).cast();
-                let _ = unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, value, len) };
-            };
-            set(libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
-            set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1);
-            set(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 60);
-            set(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 10);
-            set(libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 6);
+            set_tcp_options(&fd);
         }
-        let process = || credentials(&fd).filter(|cred| self.path.is_some() && cred.pid > 0);
+        let process =
+            || sys::peer_process(&fd).filter(|process| self.path.is_some() && process.pid > 0);
         let peer = match self.peer_of(&fd) {
             Some(address) => address.to_string(),
             None => match process() {
-                Some(cred) => format!("process {}", cred.pid),
+                Some(process) => format!("process {}", process.pid),
                 None => format!("client of {}", self.address),
             },
         };
@@ -388,18 +355,24 @@ impl Drop for Listener {
     }
 }
 
-fn socket(family: libc::c_int) -> io::Result<OwnedFd> {
-    let fd = unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
+/// Without TCP_NODELAY small replies wait for an acknowledgment. Without keepalive a peer that lost
+/// its power keeps its connection for ever. An option that cannot be set costs only that.
+fn set_tcp_options(socket: &OwnedFd) {
+    for (level, name, value) in [
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY, 1),
+        (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 60),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 10),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 6),
+    ] {
+        let _ = sys::set_socket_option(socket, level, name, value);
     }
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 fn unix_address(path: &Path) -> io::Result<(libc::sockaddr_un, u32)> {
     use std::os::unix::ffi::OsStrExt;
-    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
-    address.sun_family = libc::AF_UNIX as u16;
+    let mut address =
+        libc::sockaddr_un { sun_family: libc::AF_UNIX as libc::sa_family_t, sun_path: [0; 108] };
     let bytes = path.as_os_str().as_bytes();
     if bytes.len() >= address.sun_path.len() {
         return Err(io::Error::new(

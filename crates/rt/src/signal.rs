@@ -1,67 +1,54 @@
-//! Waiting for a person (or an init system) to ask the process to end.
+//! Signals of the process as something to wait for.
 
-use std::cell::Cell;
 use std::io;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use io_uring::{opcode, types};
 
-use crate::uring;
+use crate::{sys, uring};
 
-/// Where the handler reports; -1 until somebody waits.
-static EVENT_FD: AtomicI32 = AtomicI32::new(-1);
-
-extern "C" fn report(_signal: libc::c_int) {
-    // Only what is safe in a handler: one write, and errno left as it was.
-    unsafe {
-        let errno = libc::__errno_location();
-        let before = *errno;
-        let one = 1u64.to_ne_bytes();
-        let _ = libc::write(EVENT_FD.load(Ordering::Relaxed), one.as_ptr().cast(), one.len());
-        *errno = before;
-    }
+/// Signals that are taken away from their default action.
+pub struct Signals {
+    fd: OwnedFd,
 }
 
-/// SIGINT and SIGTERM, from the first call of [`Interrupts::catch`] on.
-pub struct Interrupts {
-    event_fd: i32,
-    count: Box<Cell<u64>>,
+/// A signal that has arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Signal {
+    /// Its number.
+    pub number: i32,
+    /// The process that sent it; `None` when the kernel did (the terminal, mostly).
+    pub sender_pid: Option<i32>,
 }
 
-impl Interrupts {
-    /// Takes both signals over for the whole process, for good.
-    pub fn catch() -> io::Result<Self> {
-        let mut event_fd = EVENT_FD.load(Ordering::Acquire);
-        if event_fd < 0 {
-            event_fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
-            if event_fd < 0 {
-                return Err(io::Error::last_os_error());
-            }
-            EVENT_FD.store(event_fd, Ordering::Release);
-        }
-        for signal in [libc::SIGINT, libc::SIGTERM] {
-            let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-            action.sa_sigaction = report as *const () as usize;
-            action.sa_flags = libc::SA_RESTART;
-            let outcome =
-                unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) };
-            if outcome != 0 {
-                return Err(io::Error::last_os_error());
-            }
-        }
-        Ok(Self { event_fd, count: Box::new(Cell::new(0)) })
+impl Signals {
+    /// Takes `signals` over, for the calling thread and the threads that it starts later. Call it
+    /// before the process has a second thread.
+    pub fn take(signals: &[i32]) -> io::Result<Self> {
+        Ok(Self { fd: sys::signal_fd(signals)? })
     }
 
-    /// Waits for the next signal. Needs a real runtime.
-    pub async fn next(&mut self) -> io::Result<()> {
-        let count = std::mem::replace(&mut self.count, Box::new(Cell::new(0)));
-        let entry = opcode::Read::new(
-            types::Fd(self.event_fd),
-            count.as_ptr().cast(),
-            size_of::<u64>() as u32,
-        );
-        let (outcome, count) = unsafe { uring::submit(entry.build(), count) }.await;
-        self.count = count;
-        outcome.map(|_| ())
+    /// SIGINT and SIGTERM: a person or an init system asks the process to end.
+    pub fn interrupts() -> io::Result<Self> {
+        Self::take(&[libc::SIGINT, libc::SIGTERM])
+    }
+
+    /// Waits for the next signal. Needs a real runtime. A call that is dropped may lose a signal.
+    pub async fn next(&self) -> io::Result<Signal> {
+        let len = size_of::<libc::signalfd_siginfo>();
+        let mut memory = vec![0u8; len];
+        let target = types::Fd(self.fd.as_raw_fd());
+        let entry = opcode::Read::new(target, memory.as_mut_ptr(), len as u32).build();
+        // SAFETY: the entry points into `memory`, whose heap block stays where it is.
+        let (outcome, memory) = unsafe { uring::submit(entry, memory) }.await;
+        if (outcome? as usize) < len {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        // The fields ssi_signo, ssi_code and ssi_pid of a signalfd_siginfo.
+        let word = |at: usize| {
+            i32::from_ne_bytes([memory[at], memory[at + 1], memory[at + 2], memory[at + 3]])
+        };
+        let is_from_process = word(8) <= 0;
+        Ok(Signal { number: word(0), sender_pid: is_from_process.then(|| word(12)) })
     }
 }

@@ -163,7 +163,7 @@ fn bytes_cross_a_real_socket_and_a_dropped_receive_is_cancelled() {
                 // The check above connected once, without a word.
                 drop(listener.accept().await.unwrap());
                 let stream = listener.accept().await.unwrap();
-                assert_eq!(stream.peer_uid(), Some(unsafe { libc::getuid() }));
+                assert_eq!(stream.peer_uid(), Some(sys::effective_uid()));
                 let (outcome, got) = stream.recv_exact(vec![0; 5], 0).await;
                 outcome.unwrap();
                 let (outcome, _) = stream.send_all(got).await;
@@ -266,14 +266,15 @@ fn a_listener_that_is_shut_down_wakes_whoever_accepts() {
 }
 
 #[test]
-fn a_signal_is_waited_for_and_does_not_kill() {
+fn signals_are_delivered_and_do_not_kill() {
     Runtime::real().unwrap().block_on(async {
-        let mut interrupts = signal::Interrupts::catch().unwrap();
+        let signals = signal::Signals::interrupts().unwrap();
         for which in [libc::SIGTERM, libc::SIGINT] {
-            let early = timeout(Nanos::from_millis(2), interrupts.next()).await;
-            assert!(early.is_err(), "nobody has sent one");
+            let early = timeout(Nanos::from_millis(2), signals.next()).await;
+            assert!(early.is_err(), "no signal has been sent");
+            // SAFETY: no pointers; the signal is blocked in this thread.
             unsafe { libc::raise(which) };
-            interrupts.next().await.unwrap();
+            assert_eq!(signals.next().await.unwrap().number, which);
         }
     });
 }
@@ -337,6 +338,7 @@ fn many_operations_in_one_turn_all_complete() {
         let reads = (0..5003).map(|_| async move {
             let mut buf = vec![0u8; 16];
             let entry = io_uring::opcode::Read::new(fd, buf.as_mut_ptr(), 16).build();
+            // SAFETY: the entry points into `buf`, which is kept.
             let (outcome, buf) = unsafe { uring::submit(entry, buf) }.await;
             assert_eq!(outcome.unwrap(), 16);
             assert_eq!(buf, [7u8; 16]);
@@ -358,6 +360,7 @@ fn an_operation_that_nobody_waits_for_reaches_no_other_file() {
         let number = writer.as_raw_fd();
         let data = vec![7u8; 16];
         let write = io_uring::opcode::Write::new(io_uring::types::Fd(number), data.as_ptr(), 16);
+        // SAFETY: the entry points into `data`, which is kept.
         drop(unsafe { uring::submit(write.build(), data) });
         drop((writer, reader));
         let (mut reader, writer) = std::io::pipe().unwrap();

@@ -10,6 +10,7 @@ use std::task::{Context, Poll, Waker};
 use forebay_units::Nanos;
 
 use crate::executor::{self, Clock};
+use crate::sys;
 
 /// The monotonic time of the current runtime, counted from its start.
 #[must_use]
@@ -17,23 +18,17 @@ pub fn now() -> Nanos {
     executor::with(|inner| inner.now())
 }
 
-/// Like [`now`], from another start, but it goes on while the machine is suspended to memory. Timers and
-/// deadlines do not: a machine that wakes up finds nothing overdue.
+/// Like [`now`], from another start; it goes on while the machine is suspended to memory. Timers
+/// and deadlines do not go on, so a machine that wakes up finds nothing overdue.
 #[must_use]
 pub fn now_with_suspension() -> Nanos {
     executor::with(|inner| match &inner.clock {
         Clock::Virtual(now, suspended) => now.get() + suspended.get(),
-        Clock::Real(_) => {
-            let mut time: libc::timespec = unsafe { std::mem::zeroed() };
-            // Fails on no kernel that has io_uring.
-            let read = unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut time) };
-            assert_eq!(read, 0, "the kernel has this clock");
-            Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
-        }
+        Clock::Real(_) => sys::boot_time(),
     })
 }
 
-/// In simulation: the machine was suspended for so long, which only [`now_with_suspension`] sees.
+/// In simulation: the machine was suspended for `span`, which only [`now_with_suspension`] sees.
 ///
 /// # Panics
 /// On a real runtime.
@@ -44,7 +39,7 @@ pub fn suspend(span: Nanos) {
     });
 }
 
-/// Seconds since 1970. For people to read; nothing may depend on it. Under simulation it is the
+/// Seconds since 1970, for people to read; nothing may depend on it. Under simulation it is the
 /// virtual time counted from a fixed day.
 #[must_use]
 pub fn wall_clock() -> u64 {

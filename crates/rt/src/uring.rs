@@ -1,24 +1,27 @@
 //! The io_uring driver: submissions in, completions out, buffers kept until the kernel is done.
 
 use std::cell::{Cell, RefCell};
+use std::fs::File;
 use std::future::Future;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use forebay_units::Nanos;
 use io_uring::{IoUring, opcode, squeue, types};
 
+use crate::busy_poll::{BusyPoll, WaitEnd};
 use crate::executor::{self, Kept};
-use crate::patience::{Ended, Patience};
 
 const RING_ENTRIES: u32 = 2048;
 const WAKE_TOKEN: u64 = u64::MAX;
 const CANCEL_TOKEN: u64 = u64::MAX - 1;
-/// So many submissions go to the kernel without waiting for the turn's end: a device works on the
-/// first requests of a burst while the rest is being prepared. One by one would cost a system call
-/// each.
+/// This many queued submissions go to the kernel before the turn ends, so that a device works on
+/// the first requests of a burst while the rest is being prepared. One by one they would cost a
+/// system call each.
 const SUBMIT_AT: usize = 4;
 
 pub(crate) struct Ring {
@@ -27,38 +30,38 @@ pub(crate) struct Ring {
     free: RefCell<Vec<usize>>,
     in_flight: Cell<usize>,
     unsubmitted: Cell<usize>,
-    event_fd: i32,
+    event_fd: Arc<File>,
     // Where the kernel puts the eventfd's count; boxed so that it never moves.
     event_count: Box<Cell<u64>>,
     wake_armed: Cell<bool>,
-    patience: Cell<Patience>,
-    /// Whether there are processors for others while this thread looks out for completions.
-    may_look_out: bool,
+    busy_poll: Cell<BusyPoll>,
+    /// Whether other threads have processors left while this thread busy-polls.
+    may_busy_poll: bool,
 }
 
-/// Who was off the processor for longer than this while looking out has kept somebody from it.
-/// (Interrupts that bring what is waited for take tens of microseconds.)
-const AWAY: Nanos = Nanos::from_micros(100);
+/// A busy-polling thread that was off the processor for longer than this has kept another thread
+/// from it. (Interrupts that bring completions take tens of microseconds.)
+const PREEMPTED_AFTER: Nanos = Nanos::from_micros(100);
 
 enum Slot {
     Free,
     Pending(Option<Waker>, Turn),
     Done(i32),
-    /// The future is gone; what it lent to the kernel stays here until the completion.
-    Orphan(#[allow(dead_code)] Kept),
+    /// The future was dropped; what it lent to the kernel stays here until the completion.
+    Orphan(Kept),
 }
 
-/// When the task that waits for an operation runs, once it has completed.
+/// When the task that waits for an operation runs, once the operation has completed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Turn {
-    /// After those that became ready before.
+    /// After the tasks that became ready before.
     InOrder,
-    /// Before most of them.
+    /// Before most ready tasks.
     First,
 }
 
 impl Ring {
-    pub(crate) fn new(event_fd: i32) -> io::Result<Self> {
+    pub(crate) fn new(event_fd: Arc<File>) -> io::Result<Self> {
         let ring = IoUring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
@@ -75,13 +78,15 @@ impl Ring {
             event_fd,
             event_count: Box::new(Cell::new(0)),
             wake_armed: Cell::new(false),
-            patience: Cell::default(),
-            may_look_out: std::thread::available_parallelism().is_ok_and(|n| n.get() > 1),
+            busy_poll: Cell::default(),
+            may_busy_poll: std::thread::available_parallelism().is_ok_and(|n| n.get() > 1),
         })
     }
 
     fn push(&self, entry: &squeue::Entry) {
         loop {
+            // SAFETY: the caller of `submit` vouches for the pointers of its entry; the entries of
+            // this module point into `self.event_count` or have none.
             let pushed = unsafe { self.ring.borrow_mut().submission().push(entry) };
             if pushed.is_ok() {
                 self.unsubmitted.set(self.unsubmitted.get() + 1);
@@ -127,37 +132,37 @@ impl Ring {
         }
     }
 
-    /// Submits and waits for at least one completion, for `span` at most. When completions have
-    /// come soon lately, it looks out for them for a while before it sleeps.
+    /// Submits and waits for at least one completion, for `span` at most. When the last waits were
+    /// short, it busy-polls before it sleeps.
     pub(crate) fn wait(&self, span: Option<Nanos>) {
         self.arm_wake();
         let begun = Instant::now();
-        let mut patience = self.patience.get();
+        let mut busy_poll = self.busy_poll.get();
         let mut left = span;
-        if self.may_look_out && patience.span() > Nanos::ZERO {
+        if self.may_busy_poll && busy_poll.span() > Nanos::ZERO {
             self.submit();
-            let most = span.map_or(patience.span(), |span| span.min(patience.span()));
-            let ended = self.look_out(begun, most);
+            let limit = span.map_or(busy_poll.span(), |span| span.min(busy_poll.span()));
+            let end = self.poll_completions(begun, limit);
             let waited = since(begun);
-            if ended != Ended::Slept {
+            if end != WaitEnd::Slept {
                 self.take_completions();
-                patience.note(waited, ended);
-                return self.patience.set(patience);
+                busy_poll.record(waited, end);
+                return self.busy_poll.set(busy_poll);
             }
             left = span.map(|span| span.since(waited));
             if left == Some(Nanos::ZERO) {
-                // It was a timer that came soon, which says nothing of completions.
+                // A timer ended the wait, which says nothing about completions.
                 return self.reap_queue();
             }
         }
         self.sleep(left);
-        patience.note(since(begun), Ended::Slept);
-        self.patience.set(patience);
+        busy_poll.record(since(begun), WaitEnd::Slept);
+        self.busy_poll.set(busy_poll);
     }
 
-    /// Looks for completions until there are some, for `most` at most; other threads may have the
-    /// processor meanwhile.
-    fn look_out(&self, begun: Instant, most: Nanos) -> Ended {
+    /// Busy-polls until there are completions, for `limit` at most. Other threads may have the
+    /// processor in between.
+    fn poll_completions(&self, begun: Instant, limit: Nanos) -> WaitEnd {
         let mut last = Nanos::ZERO;
         loop {
             let some = {
@@ -168,24 +173,25 @@ impl Ring {
             };
             let now = since(begun);
             let away = now.since(last);
-            if away > Nanos(5 * AWAY.0) || (away > AWAY && !some) {
-                return Ended::InTheWay;
+            if away > Nanos(5 * PREEMPTED_AFTER.0) || (away > PREEMPTED_AFTER && !some) {
+                return WaitEnd::Preempted;
             }
             if some {
-                return Ended::Seen;
+                return WaitEnd::Polled;
             }
-            if now >= most {
-                return Ended::Slept;
+            if now >= limit {
+                return WaitEnd::Slept;
             }
             last = now;
-            // Cheaper than it looks when nobody else is there.
-            unsafe { libc::sched_yield() };
+            // This is cheap when no other thread wants the processor.
+            std::thread::yield_now();
         }
     }
 
     /// Lets the kernel post what has completed, and takes it.
     fn take_completions(&self) {
         let to_submit = self.unsubmitted.replace(0) as u32;
+        // SAFETY: no argument is passed, so there is no pointer.
         let _ = unsafe {
             self.ring.borrow().submitter().enter::<libc::sigset_t>(
                 to_submit, 0, 1, // IORING_ENTER_GETEVENTS
@@ -198,7 +204,7 @@ impl Ring {
     fn arm_wake(&self) {
         if !self.wake_armed.replace(true) {
             let entry = opcode::Read::new(
-                types::Fd(self.event_fd),
+                types::Fd(self.event_fd.as_raw_fd()),
                 self.event_count.as_ptr().cast(),
                 size_of::<u64>() as u32,
             );
@@ -221,10 +227,10 @@ impl Ring {
         self.reap_queue();
     }
 
-    /// Looks at completions that may have arrived, without waiting.
+    /// Takes completions that have arrived, without waiting.
     pub(crate) fn reap(&self) {
-        // With deferred task work the kernel posts completions only inside an enter call; it says
-        // when there are some.
+        // With deferred task work the kernel posts completions only inside an enter call; a flag
+        // says when there are some.
         let some = self.unsubmitted.get() > 0 || {
             let mut ring = self.ring.borrow_mut();
             let queue = ring.submission();
@@ -276,13 +282,13 @@ impl Ring {
             return;
         }
         self.ops.borrow_mut()[id] = Slot::Orphan(kept);
-        // The entry holds the number of a file and not the file. What the kernel has not taken yet
-        // must not outlive whoever keeps that file open: the number may be another's next.
+        // An entry holds the number of a file, not the file. An entry that the kernel has not
+        // taken yet must not outlive the file's owner: another file may get the number next.
         self.submit();
         self.push(&opcode::AsyncCancel::new(id as u64).build().user_data(CANCEL_TOKEN));
     }
 
-    /// Waits until the kernel holds none of our buffers any more.
+    /// Waits until the kernel holds no buffer any more.
     pub(crate) fn drain(&self) {
         while self.in_flight.get() > 0 {
             let outcome = self.ring.borrow().submit_and_wait(1).map(|_| ());
@@ -311,8 +317,8 @@ pub unsafe fn submit<T: 'static>(entry: squeue::Entry, kept: T) -> Op<T> {
     start(entry, kept, Turn::InOrder)
 }
 
-/// The same for what brings new work, such as a receive: whoever waits for it runs before most of
-/// what is ready, so that devices get that work before they have run dry.
+/// Like [`submit`], for an operation that brings new work, such as a receive. The task that waits
+/// for it runs before most ready tasks, so that devices get the new work before they are idle.
 ///
 /// # Safety
 /// As for [`submit`].

@@ -1,9 +1,4 @@
-//! Newtypes that every room shares, so that a block number cannot meet a byte offset.
-//!
-//! What enters: raw integers from the wire, from disk, or from a user.
-//! What leaves: typed, range-checked values.
-//! What always holds: arithmetic that could overflow is checked; nothing here does I/O.
-//! Who calls me: every crate.
+#![doc = include_str!("../README.md")]
 
 use std::fmt;
 use std::hash::{BuildHasherDefault, Hasher};

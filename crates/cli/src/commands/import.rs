@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use forebay_pool::spec::ImportOptions;
 use forebay_pool::status::FoundPool;
+use forebay_rt::sys::effective_uid;
 
 use super::outcome::Outcome;
 use super::requests::reply_as;
@@ -12,7 +13,7 @@ use crate::devices::{is_locked, out_of_reach, search};
 use crate::failure::{ErrorCode, Failure};
 use crate::pool_access::PoolAccess;
 use crate::render;
-use crate::state::{KnownPool, own_uid};
+use crate::state::KnownPool;
 
 /// What the command line asks for.
 pub enum Wanted {
@@ -187,7 +188,7 @@ async fn import_one(
 
 fn places(dirs: &[PathBuf]) -> String {
     if dirs.is_empty() {
-        return match own_uid() {
+        return match effective_uid() {
             0 => "/dev".to_owned(),
             _ => "/dev, as far as you may open its devices".to_owned(),
         };

@@ -3,15 +3,13 @@
 use std::cell::RefCell;
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
-use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use forebay_pool::Pool;
 use forebay_pool::spec::{GroupSpec, LogSpec, PoolSpec, Redundancy, Told, VolumeSpec};
-use forebay_rt::Either;
+use forebay_rt::{Either, sys};
 use forebay_units::{BLOCK_BYTES, Nanos, format_bytes};
 
 use super::outcome::Outcome;
@@ -93,8 +91,7 @@ impl Layout {
         let mut options = OpenOptions::new();
         let options = options.create(true).truncate(false).write(true).mode(0o600);
         let marker = options.open(&path).map_err(failed)?;
-        // SAFETY: the descriptor is open for as long as `marker` lives.
-        let taken = unsafe { libc::flock(marker.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0;
+        let taken = marker.try_lock().is_ok();
         // Another process may have removed it since this one opened it.
         let id = |meta: std::fs::Metadata| (meta.dev(), meta.ino());
         let is_there = std::fs::metadata(&path).map(id).ok() == marker.metadata().map(id).ok();
@@ -409,28 +406,13 @@ fn preallocate(path: &str) -> Result<(), Failure> {
     let failed = |e: std::io::Error| Failure::io(path, &e);
     let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
     let len = file.metadata().map_err(failed)?.len();
-    // SAFETY: the descriptor is open for as long as `file` lives.
-    let outcome = unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len as libc::off_t) };
-    if outcome == 0 {
-        return Ok(());
-    }
-    let error = std::io::Error::last_os_error();
-    match error.raw_os_error() {
+    match sys::preallocate(&file, len) {
         // An optimization only.
-        Some(libc::EOPNOTSUPP) => Ok(()),
-        _ => Err(failed(error)),
+        Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
+        outcome => outcome.map_err(failed),
     }
 }
 
 fn free_space(dir: &Path) -> Result<u64, Failure> {
-    let failed = |e: std::io::Error| Failure::io(dir.display(), &e);
-    let path = std::ffi::CString::new(dir.as_os_str().as_bytes())
-        .map_err(|e| failed(std::io::Error::other(e)))?;
-    // SAFETY: all-zero bytes are a valid `statvfs`.
-    let mut stat: libc::statvfs = unsafe { std::mem::zeroed() };
-    // SAFETY: the path ends in a null byte, and the kernel fills the live `stat`.
-    if unsafe { libc::statvfs(path.as_ptr(), &raw mut stat) } != 0 {
-        return Err(failed(std::io::Error::last_os_error()));
-    }
-    Ok(stat.f_bavail * stat.f_frsize)
+    sys::free_bytes(dir).map_err(|e| Failure::io(dir.display(), &e))
 }

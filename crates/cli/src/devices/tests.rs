@@ -1,5 +1,7 @@
 use std::ffi::CString;
-use std::fs::{OpenOptions as FileOptions, Permissions};
+use std::fs::{File, OpenOptions as FileOptions, Permissions};
+use std::io::ErrorKind;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 
 use super::*;
@@ -48,7 +50,7 @@ fn device_must_exist_and_be_large_enough() {
 #[test]
 fn host_id_is_stable() {
     assert_eq!(FileOpener.host(), FileOpener.host());
-    assert!(!host_name().is_empty(), "every Linux has a host name");
+    assert!(!sys::host_name().is_empty(), "every Linux has a host name");
 }
 
 #[test]
@@ -78,16 +80,17 @@ fn search_does_not_open_files_that_cannot_be_devices() {
     scratch.file("small", DEVICE_MIN_BYTES - 1);
     let path = CString::new(scratch.0.join("small").to_str().unwrap()).unwrap();
     let mut told = [0u8; 256];
-    // SAFETY: the path ends in a null byte, and the buffer has the length given.
-    let (watch, read) = unsafe {
-        let watch = libc::inotify_init1(libc::IN_NONBLOCK);
-        assert!(libc::inotify_add_watch(watch, path.as_ptr(), libc::IN_OPEN) >= 0);
-        assert_eq!(out_of_reach(std::slice::from_ref(&scratch.0)), "");
-        (watch, libc::read(watch, told.as_mut_ptr().cast(), told.len()))
-    };
-    // SAFETY: the descriptor was opened above, and nothing else owns it.
-    unsafe { libc::close(watch) };
-    assert_eq!(read, -1, "it was opened");
+    // SAFETY: no pointers.
+    let fd = unsafe { libc::inotify_init1(libc::IN_NONBLOCK) };
+    assert!(fd >= 0);
+    // SAFETY: the kernel has just made this descriptor, and nothing else owns it.
+    let mut watch = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+    // SAFETY: `path` ends in a zero byte and outlives the call.
+    let added = unsafe { libc::inotify_add_watch(fd, path.as_ptr(), libc::IN_OPEN) };
+    assert!(added >= 0);
+    assert_eq!(out_of_reach(std::slice::from_ref(&scratch.0)), "");
+    let read = watch.read(&mut told);
+    assert_eq!(read.unwrap_err().kind(), ErrorKind::WouldBlock, "the file was opened");
 }
 
 /// Runs `act` without the rights of root over files. Changes nothing for another user.

@@ -19,6 +19,7 @@ use std::rc::Rc;
 
 use forebay_nbd::{Limits, Server, TlsConfig, TlsFiles};
 use forebay_rt::net::Listener;
+use forebay_rt::sys::effective_uid;
 use forebay_units::Nanos;
 
 use crate::args::{ListenAddress, SecurityArgs};
@@ -27,7 +28,7 @@ use crate::failure::{ErrorCode, Failure};
 use crate::log;
 use crate::pools::PoolSet;
 use crate::signals::Stop;
-use crate::state::{StateDir, own_uid};
+use crate::state::StateDir;
 use crate::terminal::Screen;
 
 pub use hints::{connect_hints, nbd_uri};
@@ -66,7 +67,7 @@ impl Serving {
         }
         let listener = Listener::bind_unix(&path, 0o600)
             .map_err(|e| Failure::io(format!("control socket {}", path.display()), &e))?;
-        forebay_rt::spawn(serve_control(listener, set.clone(), own_uid()));
+        forebay_rt::spawn(serve_control(listener, set.clone(), effective_uid()));
         let server = Server::new(set.clone(), Limits::default());
         Ok(Self { set, screen: Rc::new(Screen::stdout()), server, stop, plaintext: false })
     }

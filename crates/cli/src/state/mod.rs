@@ -7,12 +7,12 @@
 //! Who calls: every command but `completions`, `man` and `simulate`.
 
 use std::ffi::OsString;
-use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{ErrorKind, Read, Write};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use forebay_rt::sys::effective_uid;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{ErrorCode, Failure};
@@ -70,16 +70,9 @@ impl Environment {
             override_dir: std::env::var_os("FOREBAY_STATE_DIR"),
             xdg_state_home: std::env::var_os("XDG_STATE_HOME"),
             home: std::env::var_os("HOME"),
-            uid: own_uid(),
+            uid: effective_uid(),
         }
     }
-}
-
-/// The effective user id of this process.
-#[must_use]
-pub fn own_uid() -> u32 {
-    // SAFETY: the call takes nothing and cannot fail.
-    unsafe { libc::geteuid() }
 }
 
 /// Where the state folder is. An empty variable counts as unset, as the XDG rules say.
@@ -129,7 +122,7 @@ impl StateDir {
         if !meta.is_dir() {
             return Err(state_failure(format!("state folder {shown} is not a folder")));
         }
-        if meta.uid() != own_uid() {
+        if meta.uid() != effective_uid() {
             let message = format!("state folder {shown} belongs to user {}", meta.uid());
             return Err(state_failure(message).with_hint("set FOREBAY_STATE_DIR to one of yours"));
         }
@@ -317,13 +310,10 @@ fn take_lock(lock: &File) -> std::io::Result<()> {
     const TRIES_MAX: u32 = 200;
     const RETRY_INTERVAL: std::time::Duration = std::time::Duration::from_millis(10);
     for _ in 0..TRIES_MAX {
-        // SAFETY: the descriptor is open for as long as `lock` lives.
-        if unsafe { libc::flock(lock.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
-            return Ok(());
-        }
-        let error = std::io::Error::last_os_error();
-        if error.kind() != ErrorKind::WouldBlock {
-            return Err(error);
+        match lock.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::Error(e)) => return Err(e),
+            Err(TryLockError::WouldBlock) => {}
         }
         std::thread::sleep(RETRY_INTERVAL);
     }

@@ -1,8 +1,8 @@
 use super::*;
 
-// The dirty limit of a pool counts what was asked for.
+// The dirty limit of a pool counts the bytes that were asked for.
 #[test]
-fn memory_is_hardly_more_than_was_asked_for_and_comes_round() {
+fn memory_is_reused_and_at_most_an_eighth_larger_than_asked_for() {
     let longer = [127, 128, 129, 255, 257, 300, 513, 1000, 1025, 2047, 2048, 2049, 5000];
     for pages in (1..70usize).chain(longer) {
         for len in [pages * 4096 - 4095, pages * 4096] {

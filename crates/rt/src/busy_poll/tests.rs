@@ -1,39 +1,38 @@
-use super::{Ended, MOST, Patience, WAITS_OF_REST};
+use super::{BACK_OFF_WAITS, BusyPoll, MAX_BUSY_POLL, WaitEnd};
 use forebay_units::Nanos;
 
 const SHORT: Nanos = Nanos::from_micros(90);
 const LONG: Nanos = Nanos::from_millis(5);
 
 #[test]
-fn only_a_row_of_short_waits_makes_patient() {
-    let mut patience = Patience::default();
-    assert_eq!(patience.span(), Nanos::ZERO);
+fn busy_polling_starts_after_consecutive_short_waits() {
+    let mut busy_poll = BusyPoll::default();
+    assert_eq!(busy_poll.span(), Nanos::ZERO);
     // A request now and then: the device is quick, the client is not.
     for _ in 0..10 {
-        patience.note(SHORT, Ended::Slept);
-        assert_eq!(patience.span(), Nanos::ZERO);
-        patience.note(LONG, Ended::Slept);
-        assert_eq!(patience.span(), Nanos::ZERO);
+        busy_poll.record(SHORT, WaitEnd::Slept);
+        assert_eq!(busy_poll.span(), Nanos::ZERO);
+        busy_poll.record(LONG, WaitEnd::Slept);
+        assert_eq!(busy_poll.span(), Nanos::ZERO);
     }
-    patience.note(SHORT, Ended::Slept);
-    patience.note(SHORT, Ended::Slept);
-    assert_eq!(patience.span(), MOST);
-    patience.note(SHORT, Ended::Seen);
-    assert_eq!(patience.span(), MOST);
-    // One long wait, and it sleeps again.
-    patience.note(LONG, Ended::Slept);
-    assert_eq!(patience.span(), Nanos::ZERO);
+    busy_poll.record(SHORT, WaitEnd::Slept);
+    busy_poll.record(SHORT, WaitEnd::Slept);
+    assert_eq!(busy_poll.span(), MAX_BUSY_POLL);
+    busy_poll.record(SHORT, WaitEnd::Polled);
+    assert_eq!(busy_poll.span(), MAX_BUSY_POLL);
+    busy_poll.record(LONG, WaitEnd::Slept);
+    assert_eq!(busy_poll.span(), Nanos::ZERO, "one long wait ends it");
 }
 
 #[test]
-fn who_was_in_the_way_rests() {
-    let mut patience = Patience::default();
-    patience.note(SHORT, Ended::Slept);
-    patience.note(SHORT, Ended::Slept);
-    patience.note(SHORT, Ended::InTheWay);
-    for _ in 0..WAITS_OF_REST {
-        assert_eq!(patience.span(), Nanos::ZERO);
-        patience.note(SHORT, Ended::Slept);
+fn busy_polling_backs_off_after_preemption() {
+    let mut busy_poll = BusyPoll::default();
+    busy_poll.record(SHORT, WaitEnd::Slept);
+    busy_poll.record(SHORT, WaitEnd::Slept);
+    busy_poll.record(SHORT, WaitEnd::Preempted);
+    for _ in 0..BACK_OFF_WAITS {
+        assert_eq!(busy_poll.span(), Nanos::ZERO);
+        busy_poll.record(SHORT, WaitEnd::Slept);
     }
-    assert_eq!(patience.span(), MOST);
+    assert_eq!(busy_poll.span(), MAX_BUSY_POLL);
 }

@@ -26,23 +26,13 @@ mod report;
 mod search;
 
 fn main() -> ExitCode {
-    keep_memory();
+    // Each scenario allocates the same large buffers. Returning them to the kernel and clearing them
+    // again took a quarter of all time.
+    forebay_rt::sys::keep_freed_memory();
     let options = Options::parse();
     match options.subject {
         SubjectArg::Pool => prove(&options, Forebay::default, None),
         SubjectArg::Reference => prove(&options, || Reference { flaw: Flaw::None }, one_disk()),
-    }
-}
-
-/// Makes the allocator keep freed memory. Each scenario allocates the same large buffers; returning
-/// them to the kernel and clearing them again took a quarter of all time.
-fn keep_memory() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: no other thread exists yet, and the calls only set the allocator's thresholds.
-    unsafe {
-        libc::mallopt(libc::M_MMAP_THRESHOLD, 1 << 30);
-        libc::mallopt(libc::M_TRIM_THRESHOLD, 1 << 30);
-        libc::mallopt(libc::M_TOP_PAD, 64 << 20);
     }
 }
 

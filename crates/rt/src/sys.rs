@@ -1,0 +1,238 @@
+//! System calls that the standard library has no safe form of.
+//!
+//! What enters: open files, paths, plain numbers.
+//! What leaves: plain values, or the error that the kernel reported.
+//! What always holds: every function is safe to call; each `unsafe` block of this module is one
+//! system call, and its pointers are to values that outlive the call.
+//! Who calls: every crate that needs the operating system beyond `std`.
+
+use std::ffi::{CStr, CString};
+use std::fs::File;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use forebay_units::Nanos;
+
+/// The error of the system call that has just failed, unless `outcome` says that it succeeded.
+fn check(outcome: libc::c_int) -> io::Result<libc::c_int> {
+    if outcome < 0 { Err(io::Error::last_os_error()) } else { Ok(outcome) }
+}
+
+/// Takes the file descriptor that a system call has just made.
+fn owned(outcome: libc::c_int) -> io::Result<OwnedFd> {
+    let fd = check(outcome)?;
+    // SAFETY: the kernel has just made this descriptor, and nothing else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A new eventfd whose counter is 0.
+pub fn event_fd() -> io::Result<File> {
+    // SAFETY: no pointers.
+    owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) }).map(File::from)
+}
+
+/// Fills `bytes` from the kernel's random number generator (at most 256 bytes at once).
+pub fn fill_random(bytes: &mut [u8]) -> io::Result<()> {
+    assert!(bytes.len() <= 256, "the kernel gives more than 256 bytes in parts");
+    // SAFETY: the kernel writes at most `len` bytes into `bytes`.
+    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    if got == bytes.len() as isize { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Time since the machine started, the time that it was suspended included.
+#[must_use]
+pub fn boot_time() -> Nanos {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel fills the timespec.
+    let outcome = unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut time) };
+    assert_eq!(outcome, 0, "every kernel with io_uring has this clock");
+    Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
+
+/// Seconds since 1970, also outside of a runtime: for messages to people. Inside a runtime use
+/// [`crate::wall_clock`].
+#[must_use]
+pub fn unix_time_secs() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |since| since.as_secs())
+}
+
+/// Seconds since 1970 as text, in local time, in a format of strftime(3).
+#[must_use]
+pub fn local_time(secs: u64, format: &CStr) -> Option<String> {
+    let time = libc::time_t::try_from(secs).ok()?;
+    let mut parts = MaybeUninit::<libc::tm>::zeroed();
+    // SAFETY: `time` is read, `parts` is filled, and both outlive the call.
+    let filled = unsafe { libc::localtime_r(&raw const time, parts.as_mut_ptr()) };
+    if filled.is_null() {
+        return None;
+    }
+    let mut text = [0u8; 64];
+    // SAFETY: `localtime_r` has filled `parts`; at most `text.len()` bytes are written.
+    let len = unsafe {
+        libc::strftime(text.as_mut_ptr().cast(), text.len(), format.as_ptr(), parts.as_ptr())
+    };
+    Some(String::from_utf8_lossy(&text[..len]).into_owned())
+}
+
+/// The effective user id of this process.
+#[must_use]
+pub fn effective_uid() -> u32 {
+    // SAFETY: no pointers; the call cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+/// The host's name; empty when the kernel does not tell it.
+#[must_use]
+pub fn host_name() -> Vec<u8> {
+    let mut name = vec![0u8; 256];
+    // SAFETY: at most `len - 1` bytes are written, so the last byte stays 0.
+    let _ = unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len() - 1) };
+    name.into_iter().take_while(|byte| *byte != 0).collect()
+}
+
+/// Columns of the terminal behind `fd`; `None` when it is not a terminal or does not say.
+#[must_use]
+pub fn terminal_columns(fd: BorrowedFd<'_>) -> Option<usize> {
+    let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: TIOCGWINSZ fills a winsize.
+    let outcome = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCGWINSZ, &raw mut size) };
+    (outcome == 0 && size.ws_col > 0).then(|| usize::from(size.ws_col))
+}
+
+/// Asks the file system for the space of `len_bytes` from the file's start at once.
+pub fn preallocate(file: &File, len_bytes: u64) -> io::Result<()> {
+    let len = libc::off_t::try_from(len_bytes).map_err(io::Error::other)?;
+    // SAFETY: no pointers.
+    check(unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len) }).map(|_| ())
+}
+
+/// Bytes that this process may still use on the file system of `path`.
+pub fn free_bytes(path: &Path) -> io::Result<u64> {
+    let path = CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other)?;
+    let mut stat = MaybeUninit::<libc::statvfs>::zeroed();
+    // SAFETY: `path` ends in a zero byte; the kernel fills `stat`; both outlive the call.
+    check(unsafe { libc::statvfs(path.as_ptr(), stat.as_mut_ptr()) })?;
+    // SAFETY: all zeros is a valid statvfs, and the call has filled it.
+    let stat = unsafe { stat.assume_init() };
+    Ok(stat.f_bavail * stat.f_frsize)
+}
+
+/// The magic number of the file system that holds `file`, as statfs(2) has it.
+pub fn file_system_magic(file: &File) -> io::Result<libc::__fsword_t> {
+    let mut stat = MaybeUninit::<libc::statfs>::zeroed();
+    // SAFETY: the kernel fills `stat`, which outlives the call.
+    check(unsafe { libc::fstatfs(file.as_raw_fd(), stat.as_mut_ptr()) })?;
+    // SAFETY: all zeros is a valid statfs, and the call has filled it.
+    Ok(unsafe { stat.assume_init() }.f_type)
+}
+
+/// The logical block size of a block device; `None` when the device does not say.
+#[must_use]
+pub fn logical_block_bytes(device: &File) -> Option<u32> {
+    // _IO(0x12, 104) of <linux/fs.h>
+    const BLKSSZGET: libc::c_ulong = 0x1268;
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: BLKSSZGET fills an int.
+    let outcome = unsafe { libc::ioctl(device.as_raw_fd(), BLKSSZGET, &raw mut bytes) };
+    (outcome == 0).then(|| u32::try_from(bytes).ok())?
+}
+
+/// A new Unix stream socket.
+pub(crate) fn unix_socket() -> io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    owned(unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) })
+}
+
+/// Sends what the socket takes of `bytes` now; 0 when it takes nothing or has failed.
+pub(crate) fn send_now(socket: &OwnedFd, bytes: &[u8]) -> usize {
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    // SAFETY: the kernel reads at most `len` bytes of `bytes`.
+    let sent = unsafe { libc::send(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
+    usize::try_from(sent).unwrap_or(0)
+}
+
+/// Ends one or both directions of a socket. The call fails only when the socket is no longer
+/// connected, which is what the caller wants.
+pub(crate) fn shutdown(socket: &OwnedFd, how: std::net::Shutdown) {
+    let how = match how {
+        std::net::Shutdown::Read => libc::SHUT_RD,
+        std::net::Shutdown::Write => libc::SHUT_WR,
+        std::net::Shutdown::Both => libc::SHUT_RDWR,
+    };
+    // SAFETY: no pointers.
+    let _ = unsafe { libc::shutdown(socket.as_raw_fd(), how) };
+}
+
+/// Sets an integer option of a socket.
+pub(crate) fn set_socket_option(
+    socket: &OwnedFd,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
+    let len = size_of::<libc::c_int>() as libc::socklen_t;
+    let value = (&raw const value).cast();
+    // SAFETY: `value` points to `len` bytes that outlive the call.
+    check(unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, value, len) }).map(|_| ())
+}
+
+/// The process on the other side of a Unix socket.
+pub(crate) fn peer_process(socket: &OwnedFd) -> Option<libc::ucred> {
+    let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes into `peer`, and the new length into `len`.
+    let outcome = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut len,
+        )
+    };
+    (outcome == 0 && peer.uid != u32::MAX).then_some(peer)
+}
+
+/// Blocks `signals` for the calling thread and the threads that it starts later, and returns a
+/// descriptor that a read of a `signalfd_siginfo` takes them from.
+pub fn signal_fd(signals: &[libc::c_int]) -> io::Result<OwnedFd> {
+    let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: `sigemptyset` fills the set, which outlives the call.
+    check(unsafe { libc::sigemptyset(set.as_mut_ptr()) })?;
+    for signal in signals {
+        // SAFETY: `sigemptyset` has filled the set.
+        check(unsafe { libc::sigaddset(set.as_mut_ptr(), *signal) })?;
+    }
+    // SAFETY: the set is filled; the old mask is not asked for.
+    let error =
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut()) };
+    if error != 0 {
+        return Err(io::Error::from_raw_os_error(error));
+    }
+    // SAFETY: the set is filled and outlives the call.
+    owned(unsafe { libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC) })
+}
+
+/// Ends the process at once: nothing is flushed, and no destructor runs.
+pub fn exit_at_once(code: i32) -> ! {
+    // SAFETY: no pointers; the call does not return.
+    unsafe { libc::_exit(code) }
+}
+
+/// Makes the C library's allocator keep up to 1 GiB of freed memory instead of giving it back to
+/// the kernel. Call it before the process has a second thread.
+pub fn keep_freed_memory() {
+    #[cfg(target_env = "gnu")]
+    for (name, value) in [
+        (libc::M_MMAP_THRESHOLD, 1 << 30),
+        (libc::M_TRIM_THRESHOLD, 1 << 30),
+        (libc::M_TOP_PAD, 64 << 20),
+    ] {
+        // SAFETY: no pointers; it sets a threshold of the allocator.
+        unsafe { libc::mallopt(name, value) };
+    }
+}
