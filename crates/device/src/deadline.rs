@@ -246,6 +246,3 @@ impl Layer for Deadline {
         self.run(Operation::Allocation, offset, len, call)
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -4,7 +4,7 @@ mod counted;
 mod recorded;
 
 pub use counted::{Counted, Counts};
-pub use recorded::{Event, Recorded};
+pub use recorded::{CommandRecord, Recorded};
 
 use crate::{Allocation, BlockDevice, DeviceFuture, Geometry, IoBuf, IoBytes, ZeroOptions};
 

@@ -11,9 +11,9 @@ use crate::{
     BlockDevice, Device, DeviceError, DeviceFuture, IoBuf, IoBytes, Operation, ZeroOptions,
 };
 
-/// One operation, as [`Recorded`] saw it.
+/// A command that passed a [`Recorded`] layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct CommandRecord {
     /// When it was issued.
     pub issued: Nanos,
     /// When it completed.
@@ -33,7 +33,7 @@ pub struct Event {
 /// Keeps a record of the last operations.
 pub struct Recorded {
     inner: Device,
-    events: Rc<RefCell<Vec<Event>>>,
+    records: Rc<RefCell<Vec<CommandRecord>>>,
     limit: usize,
 }
 
@@ -41,13 +41,13 @@ impl Recorded {
     /// Records at most `limit` operations on top of `inner`; later ones are not recorded.
     #[must_use]
     pub fn new(inner: Device, limit: usize) -> Rc<Self> {
-        Rc::new(Self { inner, events: Rc::default(), limit })
+        Rc::new(Self { inner, records: Rc::default(), limit })
     }
 
     /// Takes the record so far.
     #[must_use]
-    pub fn take(&self) -> Vec<Event> {
-        self.events.take()
+    pub fn take(&self) -> Vec<CommandRecord> {
+        self.records.take()
     }
 
     async fn note<T>(
@@ -60,10 +60,18 @@ impl Recorded {
     ) -> Result<T, DeviceError> {
         let issued = rt::now();
         let outcome = call.await;
-        let mut events = self.events.borrow_mut();
-        if events.len() < self.limit {
+        let mut records = self.records.borrow_mut();
+        if records.len() < self.limit {
             let (completed, ok) = (rt::now(), outcome.is_ok());
-            events.push(Event { issued, completed, operation, offset_bytes, len_bytes, fua, ok });
+            records.push(CommandRecord {
+                issued,
+                completed,
+                operation,
+                offset_bytes,
+                len_bytes,
+                fua,
+                ok,
+            });
         }
         outcome
     }

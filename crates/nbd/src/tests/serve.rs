@@ -1,4 +1,5 @@
 use forebay_rt::Runtime;
+use forebay_sim::faults::{Hung, Ops};
 
 use super::*;
 use crate::client::RequestError;
@@ -388,7 +389,8 @@ fn stop_does_not_wait_without_a_bound() {
         drop(stream);
 
         // The server abandons a connection whose device hangs, and counts it.
-        let hung = Rc::new(Hung(device));
+        let hung = Hung::new(device);
+        hung.hang(Ops::FLUSH);
         let exports = FixedExports::new().with("vol", hung);
         let server = Server::new(Rc::new(exports), Limits::default());
         let client = Rc::new(connect(&server).await);
@@ -397,16 +399,4 @@ fn stop_does_not_wait_without_a_bound() {
         assert_eq!(server.stop(Nanos::from_secs(2)).await, 1);
         assert!(matches!(flush.await, Err(RequestError::Lost(_))));
     });
-}
-
-/// A device that never answers a flush.
-struct Hung(Rc<CachedDevice>);
-
-impl forebay_device::Layer for Hung {
-    fn inner(&self) -> &dyn BlockDevice {
-        &*self.0
-    }
-    fn flush(&self) -> DeviceFuture<'_, ()> {
-        Box::pin(std::future::pending())
-    }
 }

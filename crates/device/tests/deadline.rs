@@ -1,49 +1,16 @@
-use std::cell::Cell;
+//! Command timeouts: a hung device is abandoned, and taken back when its late commands have ended.
+
 use std::rc::Rc;
 
+use forebay_device::{BlockDevice, Deadline, Device, ErrorKind, IoBuf, IoBytes, MemoryDevice};
 use forebay_rt as rt;
 use forebay_rt::Runtime;
-use forebay_rt::sync::Notify;
+use forebay_sim::faults::{Hung, Ops};
 use forebay_units::Nanos;
 
-use super::Deadline;
-use crate::{BlockDevice, Device, DeviceFuture, ErrorKind, IoBuf, IoBytes, MemoryDevice};
-
-/// A device whose reads and writes hang until they are released; then they happen.
-struct Hanging {
-    inner: MemoryDevice,
-    hangs: Cell<bool>,
-    released: Rc<Notify>,
-}
-
-impl Hanging {
-    fn new() -> Rc<Self> {
-        let inner = MemoryDevice::new("slow", 1 << 20);
-        Rc::new(Self { inner, hangs: Cell::new(false), released: Notify::new() })
-    }
-
-    fn release(&self) {
-        self.hangs.set(false);
-        self.released.notify_all();
-    }
-}
-
-impl crate::Layer for Hanging {
-    fn inner(&self) -> &dyn BlockDevice {
-        &self.inner
-    }
-    fn read(&self, offset: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
-        Box::pin(async move {
-            self.released.until(|| !self.hangs.get()).await;
-            self.inner.read(offset, buf).await
-        })
-    }
-    fn write(&self, offset: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
-        Box::pin(async move {
-            self.released.until(|| !self.hangs.get()).await;
-            self.inner.write(offset, data, fua).await
-        })
-    }
+/// A device that can be made to hang.
+fn device() -> Rc<Hung> {
+    Hung::new(Rc::new(MemoryDevice::new("slow", 1 << 20)))
 }
 
 fn block(salt: u8) -> IoBytes {
@@ -55,11 +22,11 @@ const SPAN: Nanos = Nanos::from_secs(8);
 #[test]
 fn hung_device_is_abandoned_until_late_commands_end() {
     Runtime::simulated(1).block_on(async {
-        let hanging = Hanging::new();
+        let hanging = device();
         let deadline = Deadline::new(hanging.clone(), SPAN);
         let device: Device = deadline.clone();
         device.write(0, block(1), true).await.unwrap();
-        hanging.hangs.set(true);
+        hanging.hang(Ops::ALL);
         let begun = rt::now();
         // One command hangs; another is issued later and is abandoned with it.
         let later = rt::spawn({
@@ -99,12 +66,12 @@ fn hung_device_is_abandoned_until_late_commands_end() {
 #[test]
 fn slow_commands_below_limit_do_not_time_out() {
     Runtime::simulated(2).block_on(async {
-        let hanging = Hanging::new();
+        let hanging = device();
         let deadline = Deadline::new(hanging.clone(), SPAN);
         let device: Device = deadline.clone();
         // A command is always under way, for ten times the span, but none takes that long.
         for i in 0..20 {
-            hanging.hangs.set(true);
+            hanging.hang(Ops::ALL);
             let one = rt::spawn({
                 let device = device.clone();
                 async move { device.write(4096, block(i), false).await }
@@ -115,7 +82,7 @@ fn slow_commands_below_limit_do_not_time_out() {
         }
         // Without a span nothing times out; with a span that is set meanwhile, the command does.
         deadline.set_span(Nanos(0));
-        hanging.hangs.set(true);
+        hanging.hang(Ops::ALL);
         let one = rt::spawn({
             let device = device.clone();
             async move { device.write(4096, block(9), false).await }
@@ -130,7 +97,7 @@ fn slow_commands_below_limit_do_not_time_out() {
 #[test]
 fn dropped_deadline_releases_device() {
     Runtime::simulated(3).block_on(async {
-        let hanging = Hanging::new();
+        let hanging = device();
         let deadline = Deadline::new(hanging.clone(), SPAN);
         deadline.write(0, block(1), true).await.unwrap();
         drop(deadline);
@@ -138,16 +105,16 @@ fn dropped_deadline_releases_device() {
     });
 }
 
-// One late command abandons the device. The commands of other tasks count as late from that instant,
+// One late command abandons the device. From that instant the commands of other tasks count as late,
 // before those tasks are polled.
 #[test]
 fn revive_waits_for_commands_not_yet_polled() {
     for seed in 0..32 {
         Runtime::simulated(seed).block_on(async {
-            let hanging = Hanging::new();
+            let hanging = device();
             let deadline = Deadline::new(hanging.clone(), SPAN);
             let device: Device = deadline.clone();
-            hanging.hangs.set(true);
+            hanging.hang(Ops::ALL);
             let all: Vec<_> = (0..6u8)
                 .map(|i| {
                     let device = device.clone();
