@@ -9,7 +9,7 @@ use forebay_format::footer::{Footer, Run};
 use forebay_format::journal::{FrameKind, SegmentRecord, encode_frame};
 use forebay_format::label::{ConfigEnvelope, Heartbeat, LogMark};
 use forebay_format::log_frame::{
-    FrameHeader, LogState, Piece, RecordEntry, RecordKind, RingState, frame_len_bytes, seal,
+    Fragment, FrameHeader, LogState, RecordEntry, RecordKind, RingState, frame_len_bytes, seal,
 };
 use forebay_format::map_record::{Delta, LeafImage, LeafRun, encode_leaves};
 use forebay_format::superblock::{COUNTERS, JournalPosition, Superblock};
@@ -167,18 +167,18 @@ fn log_state() -> LogState {
 
 fn log(out: &mut Seeds) {
     out.push(("log_state", "two-rings", log_state().encode()));
-    let entry = |kind, piece, lba| RecordEntry {
+    let entry = |kind, fragment, lba| RecordEntry {
         kind,
-        piece,
+        fragment,
         volume: VolumeId(1),
         lba: Lba(lba),
         blocks: 1,
         txg: TxgId(4),
     };
     let entries = [
-        entry(RecordKind::Write, Piece::Continues, 5),
-        entry(RecordKind::Write, Piece::Last, 6),
-        entry(RecordKind::Zero, Piece::Whole, 70),
+        entry(RecordKind::Write, Fragment::Continues, 5),
+        entry(RecordKind::Write, Fragment::Last, 6),
+        entry(RecordKind::Zero, Fragment::Whole, 70),
     ];
     let len_bytes = frame_len_bytes(entries.len(), 2 * 4096) as u32;
     let header = FrameHeader {
@@ -240,10 +240,18 @@ fn reply_bytes(option: u32, reply: &OptionReply<'_>) -> Vec<u8> {
     [header.encode().to_vec(), data].concat()
 }
 
+fn request(command: u16, flags: u16, len_bytes: u32) -> Vec<u8> {
+    let cookie = 1 << command;
+    Request { flags, command, cookie, offset_bytes: 4096, len_bytes }.encode().to_vec()
+}
+
 fn nbd(out: &mut Seeds) {
-    let request = |command: u16, flags: u16, len_bytes: u32| {
-        Request { flags, command, cookie: 1 << command, offset_bytes: 4096, len_bytes }.encode()
-    };
+    nbd_requests(out);
+    nbd_options(out);
+    nbd_replies(out);
+}
+
+fn nbd_requests(out: &mut Seeds) {
     let mut requests = vec![1];
     for (command, flags, len) in [
         (command::READ, 0, 4096),
@@ -261,7 +269,9 @@ fn nbd(out: &mut Seeds) {
     }
     requests.extend(request(command::DISC, 0, 0));
     out.push(("nbd_server", "requests", requests));
+}
 
+fn nbd_options(out: &mut Seeds) {
     let mut meta = Vec::new();
     MetaRequest { name: "vol", queries: vec![BASE_ALLOCATION] }.encode(&mut meta);
     let mut go = Vec::new();
@@ -275,7 +285,7 @@ fn nbd(out: &mut Seeds) {
         option_bytes(option::INFO, &go),
         option_bytes(option::STARTTLS, &[]),
         option_bytes(option::GO, &go),
-        request(command::BLOCK_STATUS, 0, 65536).to_vec(),
+        request(command::BLOCK_STATUS, 0, 65536),
     ]
     .concat();
     for target in ["nbd_server", "nbd_tls"] {
@@ -289,7 +299,9 @@ fn nbd(out: &mut Seeds) {
     hello.extend([0, 0, 2, 0x13, 1, 1, 0, 0, 22]);
     hello.extend([0, 43, 0, 3, 2, 3, 4, 0, 10, 0, 4, 0, 2, 0, 29, 0, 51, 0, 2, 0, 0, 0]);
     out.push(("nbd_tls", "hello", hello));
+}
 
+fn nbd_replies(out: &mut Seeds) {
     let sizes = OptionReply::Export { size_bytes: 1 << 20, flags: 0xfff };
     let answers = [
         vec![0],

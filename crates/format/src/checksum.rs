@@ -1,4 +1,5 @@
-//! CRC-64/NVME, the one checksum of the format (NVM Express NVM Command Set 1.0, section 5.2.1.3.4).
+//! CRC-64/NVME, the one checksum of the format (NVM Express NVM Command Set 1.0, section
+//! 5.2.1.3.4).
 
 use crc_fast::{CrcAlgorithm, Digest};
 use forebay_units::{Lba, VolumeId};
@@ -19,8 +20,8 @@ pub fn crc64_of_parts(parts: &[&[u8]]) -> u64 {
     digest.finalize()
 }
 
-/// The 40-bit checksum of one data block, bound to the place it belongs to: a right block in a
-/// wrong place fails it.
+/// The 40-bit checksum of one data block, bound to pool, volume and address: a misplaced block
+/// fails it.
 #[must_use]
 pub fn block_sum(pool: u64, volume: VolumeId, lba: Lba, data: &[u8]) -> u64 {
     let mut place = [0u8; 20];

@@ -1,6 +1,8 @@
-//! The configuration of a pool: what it is made of and what it offers. It changes with commands,
-//! not with writes. Kept as JSON inside a [`crate::label::ConfigEnvelope`], so that a person can
-//! read it off a device, and a newer program can add fields.
+//! The configuration of a pool: its devices, groups, log, volumes and properties.
+//!
+//! Commands change it; writes of clients do not. It is JSON inside a
+//! [`crate::label::ConfigEnvelope`], so that a person can read it off a device, and a newer program
+//! can add fields.
 
 use std::collections::BTreeMap;
 
@@ -26,20 +28,20 @@ pub enum MemberUse {
 pub struct MemberConfig {
     /// Id within the pool, never reused.
     pub device: u32,
-    /// Where it was last seen; its label counts, not its path.
+    /// The path where it was last found. The label identifies a device, not this path.
     pub path: String,
     /// Its size when it joined.
     pub size_bytes: u64,
     /// How it is used.
     #[serde(default)]
     pub state: MemberUse,
-    /// Segments last written in this group or later are missing on it.
+    /// Segments that were last written in this transaction group or later are missing on it.
     #[serde(default)]
     pub stale_since: Option<u64>,
     /// Ranges of segments (first, one past the last) that are missing on it in any case.
     #[serde(default, with = "crate::ranges")]
     pub stale: Vec<(u32, u32)>,
-    /// The device that is about to take its place.
+    /// The device that replaces it, while the replacement runs.
     #[serde(default)]
     pub replacement: Option<Box<MemberConfig>>,
 }
@@ -70,7 +72,7 @@ pub struct RingConfig {
     pub ring: u32,
     /// Bytes of the ring.
     pub len_bytes: u64,
-    /// Where it begins on each side.
+    /// Its offset on each side.
     pub start_bytes: u64,
     /// The sides. For a log in the pool: data devices.
     pub sides: Vec<MemberConfig>,
@@ -85,13 +87,13 @@ pub struct VolumeConfig {
     pub name: String,
     /// Size in bytes.
     pub size_bytes: u64,
-    /// Whether no space is set aside.
+    /// Whether the volume is thin: no space is reserved for it.
     pub sparse: bool,
     /// Properties that were set.
     pub properties: BTreeMap<String, String>,
 }
 
-/// A scrub or resilver, as far as it had come when the configuration was written.
+/// The progress of a scrub or resilver when the configuration was written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScanConfig {
     /// `scrub` or `resilver`.
@@ -102,34 +104,34 @@ pub struct ScanConfig {
     pub started_at: u64,
     /// Seconds that it took.
     pub elapsed_secs: u64,
-    /// Bytes looked at.
+    /// Bytes scanned.
     pub done_bytes: u64,
-    /// Bytes to look at in all.
+    /// Bytes to scan in all.
     pub total_bytes: u64,
     /// Bytes repaired.
     pub repaired_bytes: u64,
     /// Blocks that could not be repaired.
     pub errors: u64,
-    /// The segment that a scrub goes on with.
+    /// The segment at which a scrub continues.
     pub next_segment: u32,
 }
 
-/// A process that has had the pool.
+/// An import of the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OwnerConfig {
     /// The nonce of its roots.
     pub nonce: u64,
-    /// The last root before its own.
+    /// The last root before the import's own roots.
     pub after: u64,
 }
 
-/// Who has had the pool, one after the other: by this, devices that were away are told from
-/// devices that went on apart.
+/// The imports of the pool, one after the other. They tell devices that were absent from devices
+/// that another process went on writing (split-brain).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lineage {
-    /// The last ones, oldest first.
+    /// The last imports, oldest first.
     pub owners: Vec<OwnerConfig>,
-    /// Nonces of roots that were left behind by choice: devices that carry them do not count.
+    /// Nonces of imports that the operator abandoned: devices with their roots do not count.
     pub apart: Vec<u64>,
 }
 
@@ -139,12 +141,12 @@ impl Lineage {
     }
 }
 
-/// Blocks that are known lost.
+/// The error log: blocks whose data is known to be lost.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LostConfig {
     /// Volume, first block, how many.
     pub runs: Vec<(u32, u64, u64)>,
-    /// How many more there are.
+    /// How many more blocks there are beyond `runs`.
     pub more: u64,
 }
 
@@ -154,17 +156,17 @@ impl LostConfig {
     }
 }
 
-/// What a pool has counted, beyond the counters of its roots, when this was written.
+/// I/O statistics of a pool when the configuration was written, beyond the counters of its roots.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FiguresConfig {
     /// By device: reads, bytes read, writes, bytes written, writes that began where the one before
     /// ended, flushes, discards, bytes discarded.
     pub devices: BTreeMap<u32, [u64; 8]>,
-    /// How many FUA writes took about so many nanoseconds: nanoseconds, count.
+    /// Latencies of FUA writes: nanoseconds, and how many writes took about that long.
     pub fua: Vec<(u64, u64)>,
-    /// The same of flushes.
+    /// The same for flushes.
     pub flush: Vec<(u64, u64)>,
-    /// The same of reads.
+    /// The same for reads.
     pub read: Vec<(u64, u64)>,
 }
 
@@ -174,7 +176,7 @@ impl FiguresConfig {
     }
 }
 
-/// Everything about a pool but its data.
+/// The configuration of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolConfig {
     /// The pool's name.
@@ -187,12 +189,12 @@ pub struct PoolConfig {
     pub created_at: u64,
     /// Data groups.
     pub groups: Vec<GroupConfig>,
-    /// Bytes on each data device that are kept for a log in the pool, right after the label.
+    /// Bytes on each data device that are reserved for a log in the pool, right after the label.
     pub reserve_bytes: u64,
     /// Log devices; empty when the log is in the pool.
     pub logs: Vec<RingConfig>,
-    /// The rings that the log lies on now, be they on log devices or in the pool: changed only
-    /// together with the root that starts the log on them.
+    /// The rings that the log is on now, on log devices or in the pool. They change only together
+    /// with the root that starts the log on them.
     #[serde(default)]
     pub log_rings: Vec<RingConfig>,
     /// Properties that were set.
@@ -208,13 +210,13 @@ pub struct PoolConfig {
     /// The running scan, or the last one.
     #[serde(default)]
     pub scan: Option<ScanConfig>,
-    /// Who has had it.
+    /// Its imports.
     #[serde(default, skip_serializing_if = "Lineage::is_empty")]
     pub lineage: Lineage,
-    /// What is lost of it.
+    /// Its error log.
     #[serde(default, skip_serializing_if = "LostConfig::is_empty")]
     pub lost: LostConfig,
-    /// What it has counted.
+    /// Its I/O statistics.
     #[serde(default, skip_serializing_if = "FiguresConfig::is_empty")]
     pub figures: FiguresConfig,
     /// Set when the pool was destroyed: its devices are free for another.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Bytes that are not what they should be.
+/// Why bytes are not a valid structure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FormatError {
     /// Which structure.
@@ -91,7 +91,7 @@ impl<'a> Decoder<'a> {
             .map_err(|_| FormatError::new(self.what, "a string is not UTF-8"))
     }
 
-    /// What has not been read.
+    /// The bytes that have not been read.
     #[must_use]
     pub fn rest(&self) -> &'a [u8] {
         self.rest
@@ -111,7 +111,7 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// Nothing yet.
+    /// An empty encoder.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

@@ -1,11 +1,12 @@
-//! The footer of a filled segment: what each of its blocks is.
+//! The footer of a filled segment: volume, address and checksum of each block.
 //!
-//! It lies in the segment's last blocks. The cleaner judges liveness with it, and reads of
-//! sequential data find their checksums in it. Each block of it is a page with a checksum of its
-//! own that binds it to its place, and the sum of a block is at a fixed place of a page: one page
-//! is enough to check a block, however long the segment is. How many pages there are depends on
-//! how the blocks are scattered over volumes, so pages are counted from the segment's end: the
-//! first one is its last block.
+//! It is in the segment's last blocks. The cleaner judges liveness with it, and reads of sequential
+//! data find their checksums in it. Each block of the footer is a page with a checksum of its own,
+//! which binds the page to its place. The sum of a data block is at a fixed place of a page, so one
+//! page is enough to check a block, however long the segment is.
+//!
+//! The number of pages depends on how the blocks are scattered over volumes. Pages are therefore
+//! counted from the segment's end: the first page is the segment's last block.
 
 use forebay_units::{BLOCK_LEN, Lba, SegmentId, VolumeId};
 
@@ -28,8 +29,8 @@ const PAGE_BYTES: usize = BLOCK_LEN - 8;
 const FIRST_SUMS: u32 = ((PAGE_BYTES - HEADER_BYTES) / SUM_BYTES) as u32;
 const PAGE_SUMS: u32 = (PAGE_BYTES / SUM_BYTES) as u32;
 
-/// Blocks of a segment that follow each other and belong to consecutive blocks of a volume. A run
-/// of [`Run::PADDING`] belongs to nobody.
+/// Consecutive blocks of a segment that belong to consecutive blocks of a volume. Blocks of a run
+/// of [`Run::PADDING`] belong to no volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// The volume.
@@ -45,8 +46,8 @@ impl Run {
     pub const PADDING: VolumeId = VolumeId(u32::MAX);
 }
 
-/// How runs are written: with all their fields, or as what differs from the run before. The first
-/// is what bounds a footer, the second what it mostly is.
+/// How runs are encoded: wide (all fields), or short (the difference from the run before). The wide
+/// form bounds the length of a footer; most footers are in the short form.
 const WIDE: u32 = 0;
 const SHORT: u32 = 1;
 
@@ -58,7 +59,7 @@ const TAG_VOLUME: u64 = 2;
 const TAG_PADDING: u64 = 3;
 const TAG_BITS: u32 = 2;
 
-/// What a segment holds, block by block from its first.
+/// Volume, address and checksum of each block of a segment, from the first block on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Footer {
     /// The pool.
@@ -67,7 +68,7 @@ pub struct Footer {
     pub segment: SegmentId,
     /// The group in which it was opened.
     pub birth: u64,
-    /// Its blocks' owners, in order.
+    /// The volumes and addresses of its blocks, in order.
     pub runs: Vec<Run>,
     /// Its blocks' checksums, in order.
     pub sums: Vec<u64>,
@@ -91,21 +92,21 @@ fn pages_for(blocks: u32, run_bytes: usize) -> u32 {
     (runs_start(blocks) + run_bytes).div_ceil(PAGE_BYTES) as u32
 }
 
-/// Blocks that a footer takes at most in a segment of `segment_blocks`, whatever the segment holds:
-/// what is promised of a segment is the rest.
+/// Upper bound of a footer's blocks in a segment of `segment_blocks`, for any contents. The rest is
+/// the segment's guaranteed capacity.
 #[must_use]
 pub fn footer_blocks(segment_blocks: u32) -> u32 {
     pages_for(segment_blocks, segment_blocks as usize * WIDE_RUN_BYTES)
 }
 
-/// Blocks that a footer takes when single blocks of one volume lie in the order of groups: what a
-/// segment of `segment_blocks` mostly needs.
+/// Blocks of a typical footer in a segment of `segment_blocks`: single blocks of one volume, in the
+/// order of transaction groups.
 #[must_use]
 pub fn usual_footer_blocks(segment_blocks: u32) -> u32 {
     pages_for(segment_blocks, segment_blocks as usize * 3)
 }
 
-/// What the pages of a footer are bound to.
+/// The place that the pages of a footer are bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FooterPlace {
     /// The pool.
@@ -145,8 +146,8 @@ impl FooterPlace {
     }
 }
 
-/// The sum of block `block`, from the page that [`FooterPlace::page_of`] names. Of a block that
-/// the footer does not reach it is some number.
+/// The sum of block `block`, from the page that [`FooterPlace::page_of`] names. For a block past
+/// the footer's last one the result is arbitrary.
 #[must_use]
 pub fn sum_in_page(page: &[u8], block: u32) -> u64 {
     let (_, at) = place_of_sum(block);
@@ -155,7 +156,7 @@ pub fn sum_in_page(page: &[u8], block: u32) -> u64 {
     u64::from_le_bytes(wide)
 }
 
-/// The bytes of a footer's runs in the short form, and where it stands.
+/// Encoder of a footer's runs in the short form.
 #[derive(Clone, Debug, Default)]
 struct ShortRuns {
     out: Encoder,
@@ -189,7 +190,7 @@ impl ShortRuns {
     }
 }
 
-/// Takes a run in the short form off; `last` is the last one that was no padding.
+/// Decodes a run in the short form; `last` is the last run that was not padding.
 fn take_short(input: &mut Decoder<'_>, last: &mut Option<Run>) -> Result<Run, FormatError> {
     let head = varint::take(input)?;
     let (value, tag) = (head >> TAG_BITS, head & ((1 << TAG_BITS) - 1));
@@ -220,14 +221,14 @@ fn take_short(input: &mut Decoder<'_>, last: &mut Option<Run>) -> Result<Run, Fo
 fn take_wide(input: &mut Decoder<'_>) -> Result<Run, FormatError> {
     let (volume, lba) = (VolumeId(input.u32()?), Lba(input.u40()?));
     let blocks = u32::from(input.u16()?);
-    // Nobody writes one, and any number of them would fit where only blocks have room.
+    // No encoder writes an empty run, and any number of them would pass the check of the sums.
     match blocks {
         0 => Err(input.error("a run of no blocks")),
         _ => Ok(Run { volume, lba, blocks }),
     }
 }
 
-/// What a footer's first page says of the rest.
+/// The header in a footer's first page.
 struct Header {
     place: FooterPlace,
     blocks: u32,
@@ -266,18 +267,18 @@ pub fn pages_of(page: &[u8]) -> Result<u32, FormatError> {
     Ok(Header::decode(page)?.pages())
 }
 
-/// How long a footer is that still grows.
+/// The length of a footer that is still growing.
 #[derive(Clone, Debug, Default)]
 pub struct FooterLength {
     blocks: u32,
     runs: usize,
-    /// All runs but the last, which may still grow.
+    /// All runs but the last one, which may still grow.
     short: ShortRuns,
     open: Option<Run>,
 }
 
 impl FooterLength {
-    /// Notes what [`Footer::push`] was given.
+    /// Counts a block that [`Footer::push`] was given.
     pub fn push(&mut self, volume: VolumeId, lba: Lba) {
         self.blocks += 1;
         if let Some(open) = &mut self.open {
@@ -291,7 +292,7 @@ impl FooterLength {
         self.runs += 1;
     }
 
-    /// Blocks of the footer when `more` blocks are added, whatever they are.
+    /// Upper bound of the footer's blocks after `more` blocks of any kind are added.
     #[must_use]
     pub fn blocks_with(&self, more: u32) -> u32 {
         let others = more as usize + usize::from(self.open.is_some());
@@ -300,7 +301,7 @@ impl FooterLength {
         pages_for(self.blocks + more, short.min(wide))
     }
 
-    /// Blocks that certainly fit where `left` are left for them and the footer.
+    /// Data blocks that certainly fit when `left` blocks are left for them and the footer.
     #[must_use]
     pub fn certain(&self, left: u32) -> u32 {
         // Each takes its place, its sum and its run; sums leave three bytes of each page.
@@ -312,7 +313,7 @@ impl FooterLength {
 }
 
 impl Run {
-    /// Whether a block carries the run on.
+    /// Whether a block continues the run.
     fn takes(&self, volume: VolumeId, lba: Lba) -> bool {
         let follows = volume == Run::PADDING || self.lba.0 + u64::from(self.blocks) == lba.0;
         self.volume == volume && follows && self.blocks < u32::from(u16::MAX)
@@ -320,7 +321,7 @@ impl Run {
 }
 
 impl Footer {
-    /// The blocks that belong to somebody, by their place in the segment.
+    /// The blocks that belong to a volume, by their place in the segment.
     pub fn blocks(&self) -> impl Iterator<Item = (u32, VolumeId, Lba)> {
         let placed = self.runs.iter().scan(0, |next, run| {
             let first = *next;
@@ -342,7 +343,7 @@ impl Footer {
         }
     }
 
-    /// The footer's bytes, whole blocks, as they end the segment: the first page is the last block.
+    /// The footer as whole blocks, in the order of the segment: the first page is the last block.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut short = ShortRuns::default();
@@ -364,7 +365,7 @@ impl Footer {
         flat.u32(form).u32(runs.len() as u32);
         for (block, sum) in self.sums.iter().enumerate() {
             let start = runs_start(block as u32);
-            // A sum does not go over the end of a page.
+            // A sum does not cross the end of a page.
             flat.bytes(&[0; SUM_BYTES][..start - flat.len()]).u40(*sum);
         }
         flat.bytes(&[0; SUM_BYTES][..runs_start(self.sums.len() as u32) - flat.len()]);

@@ -1,12 +1,12 @@
 //! Frames of the map journal: a linear stream through segments of their own.
 //!
-//! A frame is a header and a payload, padded to whole blocks, inside one segment. Space that is
-//! left at the end of a stripe is a frame of kind [`FrameKind::Pad`]; the last frame of a segment
-//! is a [`FrameKind::Jump`] that names the next one. So a reader never guesses.
+//! A frame is a header and a payload, padded to whole blocks, inside one segment. A frame of kind
+//! [`FrameKind::Pad`] fills the rest of a stripe. The last frame of a segment is a
+//! [`FrameKind::Jump`] that names the next segment, so a reader never guesses.
 //!
-//! Each frame holds the checksum of the one before it, and a root that of the last one: the frames
-//! of a root are a chain. What a crash left behind where no root knew of it may lie at the right
-//! place with the right number, and be whole; it is not in the chain.
+//! Each frame holds the checksum of the frame before it, and a root holds that of the last frame:
+//! the frames of a root are a chain. A crash may leave a whole frame that no root knows of at the
+//! right place with the right number; it is not in the chain.
 
 use forebay_units::{BLOCK_BYTES, SegmentId};
 
@@ -30,7 +30,7 @@ pub enum FrameKind {
     Leaves,
     /// States of segments ([`SegmentRecord`]s).
     Segments,
-    /// Nothing: fills a stripe.
+    /// Nothing: it fills the rest of a stripe.
     Pad,
     /// The stream goes on in another segment (four bytes: its id).
     Jump,
@@ -61,7 +61,7 @@ pub struct FrameHeader {
     pub pool: u64,
     /// Sequence number: dense, from 1 for the pool's life.
     pub seq: u64,
-    /// The root that it was written for.
+    /// The root for which the frame was written.
     pub commit: u64,
     /// What it holds.
     pub kind: FrameKind,
@@ -150,7 +150,7 @@ pub fn encode_frame(
     (bytes, sum)
 }
 
-/// What is known of a segment besides its contents.
+/// The state of a segment, besides its contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentRecord {
     /// The segment.

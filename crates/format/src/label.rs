@@ -1,7 +1,8 @@
-//! Where the fixed structures of a device lie, and the envelope that the configuration is in.
+//! Labels: the places of the fixed structures on a device, the configuration's envelope, and the
+//! heartbeat.
 //!
 //! A device has a label area of [`LABEL_BYTES`] at its front and one at its end. Both hold the
-//! same: two slots for the configuration (written in turns), a heartbeat block, and a ring of
+//! same: two slots for the configuration (written alternately), a heartbeat block, and a ring of
 //! superblock slots.
 
 use forebay_units::FrameSeq;
@@ -40,7 +41,7 @@ const CONFIG_MAGIC: u64 = u64::from_le_bytes(*b"FBAYCONF");
 const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 48;
 
-/// The envelope of a configuration: whose it is, which generation, on which device it lies.
+/// The envelope of a configuration: its pool, its generation, and the device that it is on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigEnvelope {
     /// The pool.
@@ -103,10 +104,10 @@ impl ConfigEnvelope {
     }
 }
 
-/// How far a log had come when this was written.
+/// The progress of the log when a heartbeat was written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LogMark {
-    /// The epoch of its frames; 0 says nothing.
+    /// The epoch of its frames; 0 when there is no mark.
     pub epoch: u32,
     /// Every frame up to this one was durable.
     pub watermark: FrameSeq,
@@ -123,7 +124,7 @@ pub struct Heartbeat {
     pub host: u64,
     /// Counts up while the pool is imported; 0 after an export.
     pub beat: u64,
-    /// What the log of the pool has acknowledged: it lies on other devices, which may come back
+    /// What the pool's log has acknowledged. The log is on other devices, which may come back
     /// without it.
     pub log: LogMark,
 }

@@ -38,7 +38,8 @@ const STATE_VERSION: u16 = 1;
 pub struct FrameHeader {
     /// The pool that the log belongs to.
     pub pool: u64,
-    /// Grows whenever the log's devices change and at each import; others are never replayed.
+    /// Grows at each import and whenever the log's devices change. Frames of other epochs are never
+    /// replayed.
     pub epoch: u32,
     /// The frame's number in the log's one sequence.
     pub seq: FrameSeq,
@@ -65,14 +66,14 @@ pub enum RecordKind {
     Zero,
 }
 
-/// Where a record stands in a write that was too long for one frame.
+/// Which part of a write a record holds. A write that is too long for one frame is split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Piece {
-    /// It is the whole write.
+pub enum Fragment {
+    /// The whole write.
     Whole,
-    /// More of the same write follows in the next record.
+    /// A part of a write; the next record holds more of it.
     Continues,
-    /// The last part of a write that was split.
+    /// The last part of a split write.
     Last,
 }
 
@@ -81,8 +82,8 @@ pub enum Piece {
 pub struct RecordEntry {
     /// What it does.
     pub kind: RecordKind,
-    /// Whole, or part of a longer one.
-    pub piece: Piece,
+    /// Which part of a write it holds.
+    pub fragment: Fragment,
     /// The volume.
     pub volume: VolumeId,
     /// The first block.
@@ -108,10 +109,10 @@ impl RecordEntry {
             RecordKind::Write => 1,
             RecordKind::Zero => 2,
         };
-        let flags = match self.piece {
-            Piece::Whole => 0,
-            Piece::Continues => FLAG_CONTINUES,
-            Piece::Last => FLAG_LAST,
+        let flags = match self.fragment {
+            Fragment::Whole => 0,
+            Fragment::Continues => FLAG_CONTINUES,
+            Fragment::Last => FLAG_LAST,
         };
         let data_blocks = (self.data_bytes() / BLOCK_BYTES) as u32;
         out.u8(kind).u8(flags).u16(0).u32(self.volume.0).u64(self.lba.0);
@@ -124,10 +125,10 @@ impl RecordEntry {
             2 => RecordKind::Zero,
             other => return Err(from.error(format!("record kind {other} is unknown"))),
         };
-        let piece = match from.u8()? {
-            0 => Piece::Whole,
-            FLAG_CONTINUES => Piece::Continues,
-            FLAG_LAST => Piece::Last,
+        let fragment = match from.u8()? {
+            0 => Fragment::Whole,
+            FLAG_CONTINUES => Fragment::Continues,
+            FLAG_LAST => Fragment::Last,
             other => return Err(from.error(format!("record flags {other:#x} are unknown"))),
         };
         if from.u16()? != 0 {
@@ -137,7 +138,7 @@ impl RecordEntry {
         let lba = Lba(from.u64()?);
         let blocks = from.u32()?;
         let data_blocks = from.u32()?;
-        let entry = Self { kind, piece, volume, lba, blocks, txg: TxgId(from.u64()?) };
+        let entry = Self { kind, fragment, volume, lba, blocks, txg: TxgId(from.u64()?) };
         if entry.data_bytes() != u64::from(data_blocks) * BLOCK_BYTES {
             let detail = format!("{data_blocks} blocks of data for a record of {blocks}");
             return Err(from.error(detail));
@@ -169,9 +170,8 @@ pub fn ring_frame_limit_bytes(max_frame_bytes: u32, ring_len_bytes: u64) -> u64 
     u64::from(max_frame_bytes).min(ring_len_bytes / 8 / BLOCK_BYTES * BLOCK_BYTES)
 }
 
-/// Where the next frame of a ring goes when the last one ended at `end_bytes`: there, or at the
-/// ring's start when the longest frame would not fit. It depends on nothing that only the
-/// writer knows.
+/// Position of the next frame of a ring when the last one ended at `end_bytes`: there, or at the
+/// ring's start when the longest frame would not fit. A reader can compute it as well as the writer.
 #[must_use]
 pub fn next_position_bytes(end_bytes: u64, ring_len_bytes: u64, frame_limit_bytes: u64) -> u64 {
     if ring_len_bytes.saturating_sub(end_bytes) < frame_limit_bytes { 0 } else { end_bytes }
@@ -210,7 +210,7 @@ fn frame_crc(frame: &[u8]) -> u64 {
     crc64_of_parts(&[&frame[..CRC_AT], &frame[HEADER_LEN..]])
 }
 
-/// Reads a header **without** checking it: good for finding out how much to read, and for hints.
+/// Reads a header **without** checking its checksum: to find out how much to read, and for hints.
 pub fn peek(bytes: &[u8]) -> Result<FrameHeader, FormatError> {
     let mut from = Decoder::new(FRAME, bytes);
     if from.u32()? != FRAME_MAGIC {
@@ -263,8 +263,8 @@ pub struct Frame {
     pub data_start: usize,
 }
 
-/// Decodes the frame at the start of `bytes`, which may be longer. Nothing of it is used before
-/// the checksum over all of it was right.
+/// Decodes the frame at the start of `bytes`, which may be longer. The table is decoded only after
+/// the checksum over the whole frame was right.
 pub fn decode(bytes: &[u8]) -> Result<Frame, FormatError> {
     let header = peek(bytes)?;
     let Some(frame) = bytes.get(..header.len_bytes as usize) else {
@@ -297,8 +297,8 @@ fn decode_table(frame: &[u8], record_count: u16) -> Result<Vec<RecordEntry>, For
     (0..record_count).map(|_| RecordEntry::decode(&mut from)).collect()
 }
 
-/// The table of a frame whose checksum failed, as far as it can be read: hints for people, fit
-/// for nothing else.
+/// The readable part of the table of a frame whose checksum failed. It is a hint for people, and
+/// fit for nothing else.
 #[must_use]
 pub fn hint_table(bytes: &[u8]) -> Vec<RecordEntry> {
     let Ok(header) = peek(bytes) else { return Vec::new() };
@@ -320,11 +320,12 @@ pub struct RingState {
     pub index: u8,
     /// Length of the ring in bytes.
     pub len_bytes: u64,
-    /// Where its first frame that still counts starts (or would), in bytes from its start.
+    /// Position of its first frame that still counts (or of the next frame, when none does), in
+    /// bytes from the ring's start.
     pub tail_bytes: u64,
 }
 
-/// The log as the superblock knows it.
+/// The state of the log as a superblock records it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogState {
     /// The epoch of the frames that count.
@@ -361,7 +362,7 @@ impl LogState {
         bytes
     }
 
-    /// Decodes the state at the start of `bytes`; says how many bytes it took.
+    /// Decodes the state at the start of `bytes`; returns it with its length in bytes.
     pub fn decode(bytes: &[u8]) -> Result<(Self, usize), FormatError> {
         let mut from = Decoder::new(STATE, bytes);
         if from.u32()? != STATE_MAGIC {
@@ -399,7 +400,7 @@ impl LogState {
         Ok((state, used + 8))
     }
 
-    /// Whether the figures can all be true.
+    /// Checks that the fields agree with each other.
     pub fn check(&self) -> Result<(), FormatError> {
         let refuse = |detail: String| Err(FormatError::new(STATE, detail));
         let (tail, next, mark) = (self.tail_seq.0, self.next_seq.0, self.watermark.0);

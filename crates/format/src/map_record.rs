@@ -1,9 +1,9 @@
-//! Records of the map: what changed (a delta), and what a leaf holds (an image).
+//! Records of the map: deltas (what changed) and images (what a leaf holds).
 //!
-//! Both have absolute meaning: they say what blocks point at, never how that differs from before.
+//! Both are absolute: they hold where blocks point to, never a difference from an earlier state.
 //! Replaying a journal of them in order, from any point that is early enough and any number of
 //! times, gives the same map. They are payloads of [`crate::journal`] frames, which bind pool and
-//! transaction group and carry the checksum; here every field is checked on its own all the same.
+//! transaction group and carry the checksum. Every field is range-checked here as well.
 
 use forebay_units::{BlockAddr, VolumeId};
 

@@ -1,7 +1,7 @@
-//! Ranges of segments in the configuration: a list while they are few, else a bit for each segment.
+//! Ranges of segments in the configuration: a list of a few ranges, or a bitmap of many.
 //!
-//! A device that was away for a while misses every other segment, by and by: tens of thousands of
-//! ranges, which as a list fill the configuration's slot.
+//! A device that was absent for a while may miss every other segment: tens of thousands of ranges,
+//! which as a list would fill the configuration's slot.
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -9,34 +9,36 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// Ranges, first and one past last, in rising order without touching each other.
 type Ranges = [(u32, u32)];
 
-/// More than so many are written as bits.
-const LISTED: usize = 256;
-/// Most segments of a pool.
-const SEGMENTS: u32 = 1 << 20;
+/// More ranges than this are written as a bitmap.
+const MAX_LISTED_RANGES: usize = 256;
+/// Segments that a pool can have.
+const MAX_SEGMENTS: u32 = 1 << 20;
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Kept {
+enum Stored {
     List(Vec<(u32, u32)>),
-    Bits(String),
+    Bitmap(String),
 }
 
 pub(crate) fn serialize<S: Serializer>(ranges: &Ranges, to: S) -> Result<S::Ok, S::Error> {
-    if ranges.len() <= LISTED {
+    if ranges.len() <= MAX_LISTED_RANGES {
         return ranges.serialize(to);
     }
-    to.serialize_str(&as_bits(ranges))
+    to.serialize_str(&to_bitmap(ranges))
 }
 
 pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<(u32, u32)>, D::Error> {
-    match Kept::deserialize(from)? {
-        Kept::List(ranges) => Ok(ranges),
-        Kept::Bits(text) => of_bits(&text).ok_or_else(|| D::Error::custom("no set of segments")),
+    match Stored::deserialize(from)? {
+        Stored::List(ranges) => Ok(ranges),
+        Stored::Bitmap(text) => {
+            from_bitmap(&text).ok_or_else(|| D::Error::custom("no set of segments"))
+        }
     }
 }
 
 /// The first segment, a colon, and four segments in each hexadecimal digit, the lowest bit first.
-fn as_bits(ranges: &Ranges) -> String {
+fn to_bitmap(ranges: &Ranges) -> String {
     let first = ranges.iter().map(|(first, _)| *first).min().unwrap_or(0);
     let end = ranges.iter().map(|(_, end)| *end).max().unwrap_or(0);
     let mut digits = vec![0u8; (end.saturating_sub(first) as usize).div_ceil(4)];
@@ -47,10 +49,10 @@ fn as_bits(ranges: &Ranges) -> String {
     format!("{first}:{}", hex.collect::<String>())
 }
 
-fn of_bits(text: &str) -> Option<Vec<(u32, u32)>> {
+fn from_bitmap(text: &str) -> Option<Vec<(u32, u32)>> {
     let (first, hex) = text.split_once(':')?;
-    let first = first.parse::<u32>().ok().filter(|first| *first < SEGMENTS)?;
-    if hex.len() > (SEGMENTS / 4) as usize {
+    let first = first.parse::<u32>().ok().filter(|first| *first < MAX_SEGMENTS)?;
+    if hex.len() > (MAX_SEGMENTS / 4) as usize {
         return None;
     }
     let mut ranges: Vec<(u32, u32)> = Vec::new();

@@ -9,12 +9,12 @@ use crate::{Decoder, Encoder, FormatError};
 const MAGIC: u64 = u64::from_le_bytes(*b"FBAYROOT");
 /// The version that this program reads and writes.
 pub const VERSION: u32 = 4;
-/// Counters that are kept for ever; their meaning is the pool's.
+/// Counters for the life of the pool; the pool defines their meaning.
 pub const COUNTERS: usize = 32;
 /// Largest log state that fits.
 pub const LOG_STATE_MAX_BYTES: usize = 3072;
 
-/// A place in the chain of frames that is the map journal: that of a frame, or behind the last.
+/// A position in the map journal's chain of frames: that of a frame, or behind the last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalPosition {
     /// The frame's first block.
@@ -25,17 +25,17 @@ pub struct JournalPosition {
     pub link: u64,
 }
 
-/// The root: everything that can be reached from it, and nothing else, is the pool.
+/// The root. The pool is everything that can be reached from it, and nothing else.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
     /// The pool.
     pub pool: u64,
     /// The number of this root: the highest one counts.
     pub commit: CommitId,
-    /// The root before this one. They are not dense: an import leaves a gap, so that what a crash
-    /// left behind never has the number of what comes later.
+    /// The root before this one. Numbers are not dense: an import leaves a gap, so that a root that
+    /// a crash left behind never has the number of a later root.
     pub previous: CommitId,
-    /// The last group that is in it.
+    /// The last transaction group that this root contains.
     pub txg: TxgId,
     /// Generation of the configuration that belongs to it.
     pub config_generation: u64,
@@ -43,9 +43,9 @@ pub struct Superblock {
     pub config_sum: u64,
     /// First frame of the map journal; `None` when there is none yet.
     pub journal_start: Option<JournalPosition>,
-    /// Where the next frame would have been written, and its sequence number.
+    /// Position and sequence number of the next frame.
     pub journal_end: Option<JournalPosition>,
-    /// Whether the pool was exported: nothing is in the log.
+    /// Whether the pool was exported: then the log is empty.
     pub exported: bool,
     /// Seconds since 1970.
     pub written_at: u64,
@@ -95,8 +95,9 @@ impl Superblock {
         bytes
     }
 
-    /// The version of whatever superblock a slot holds, this program's or not; `None` when it holds
-    /// none, or a damaged one. All versions have magic, version and checksum in the same places.
+    /// The version of the superblock in a slot, also of one that this program cannot read; `None`
+    /// when the slot holds no superblock, or a damaged one. All versions have magic, version and
+    /// checksum in the same places.
     #[must_use]
     pub fn version(bytes: &[u8]) -> Option<u32> {
         let (body, sum) = bytes.split_at_checked(SUPERBLOCK_BYTES as usize - 8)?;

@@ -34,13 +34,13 @@ fn superblock() -> Superblock {
 }
 
 #[test]
-fn the_checksum_is_crc64_nvme() {
+fn checksum_is_crc64_nvme() {
     // The check value of the CRC catalogue for CRC-64/NVME.
     assert_eq!(crc64(b"123456789"), 0xae8b_1486_0a79_9888);
 }
 
 #[test]
-fn a_block_sum_knows_its_place() {
+fn block_sum_depends_on_pool_volume_and_address() {
     let data = [7u8; 4096];
     let here = block_sum(1, VolumeId(2), Lba(3), &data);
     assert!(here < 1 << 40);
@@ -50,7 +50,7 @@ fn a_block_sum_knows_its_place() {
 }
 
 #[test]
-fn a_superblock_comes_back_and_any_flipped_bit_is_seen() {
+fn superblock_round_trips_and_flipped_bit_is_detected() {
     let root = superblock();
     let bytes = root.encode();
     assert_eq!((bytes.len(), root.slot()), (4096, 3));
@@ -73,7 +73,7 @@ fn a_superblock_comes_back_and_any_flipped_bit_is_seen() {
 }
 
 #[test]
-fn a_configuration_comes_back_and_too_large_a_one_is_refused() {
+fn configuration_round_trips_and_oversize_is_refused() {
     let envelope = ConfigEnvelope { pool: 9, device: 1, generation: 3, body: b"{}".to_vec() };
     let bytes = envelope.encode().unwrap();
     assert_eq!(bytes.len(), 4096);
@@ -89,14 +89,14 @@ fn a_configuration_comes_back_and_too_large_a_one_is_refused() {
 }
 
 #[test]
-fn label_areas_do_not_overlap_on_the_smallest_device() {
+fn label_areas_do_not_overlap_on_smallest_device() {
     let [front, end] = label_offsets((64 << 20) + 4096);
     assert_eq!((front, end), (0, 63 << 20));
     assert!(end >= LABEL_BYTES);
 }
 
 #[test]
-fn journal_frames_come_back() {
+fn journal_frames_round_trip() {
     let (frame, sum) = encode_frame(1, 2, 3, 4, FrameKind::Delta, false, &[9; 5000]);
     assert_eq!(frame.len(), 8192);
     let header = FrameHeader::decode(&frame).unwrap();
@@ -131,7 +131,7 @@ fn journal_frames_come_back() {
 }
 
 #[test]
-fn a_footer_with_runs_of_no_blocks_is_refused() {
+fn footer_with_empty_run_is_refused() {
     let mut bytes = Footer::default().encode();
     for (at, value) in [(32, 60u32), (36, 60), (44, 660)] {
         bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
@@ -140,7 +140,7 @@ fn a_footer_with_runs_of_no_blocks_is_refused() {
     place.seal(0, &mut bytes);
     let error = Footer::decode(&bytes).unwrap_err().to_string();
     assert!(error.contains("no blocks"), "{error}");
-    // In the short form: 48 bytes of header, 60 sums, and there is no run to go on from.
+    // In the short form: 48 bytes of header, 60 sums, and no run to continue.
     bytes[40] = 1;
     place.seal(0, &mut bytes);
     let error = Footer::decode(&bytes).unwrap_err().to_string();
@@ -148,7 +148,7 @@ fn a_footer_with_runs_of_no_blocks_is_refused() {
 }
 
 #[test]
-fn a_footer_tells_whose_each_block_is_and_leaves_padding_out() {
+fn footer_lists_volume_blocks_without_padding() {
     let mut footer = Footer::default();
     let pushed = [(1, 7), (1, 8), (Run::PADDING.0, 0), (Run::PADDING.0, 0), (2, 5), (1, 9)];
     for (volume, lba) in pushed {
@@ -161,7 +161,12 @@ fn a_footer_tells_whose_each_block_is_and_leaves_padding_out() {
 
 proptest! {
     #[test]
-    fn footers_come_back(blocks in prop::collection::vec((0u32..3, prop_oneof![0u64..50, 0u64..1 << 40], any::<u64>()), 0..2500)) {
+    fn footers_round_trip(
+        blocks in prop::collection::vec(
+            (0u32..3, prop_oneof![0u64..50, 0u64..1 << 40], any::<u64>()),
+            0..2500,
+        ),
+    ) {
         let mut footer = Footer { pool: 5, segment: SegmentId(8), birth: 2, ..Footer::default() };
         for (volume, lba, sum) in &blocks {
             footer.push(VolumeId(*volume), Lba(*lba), sum & ((1 << 40) - 1));
@@ -180,13 +185,13 @@ proptest! {
         let certain = length.certain(1000);
         prop_assert!(certain + length.blocks_with(certain) <= 1000);
         prop_assert_eq!(pages_of(&bytes[bytes.len() - 4096..]).unwrap(), pages);
-        // What lies before it does not matter.
+        // The bytes before the footer do not matter.
         let mut longer = vec![7; 8192];
         longer.extend(&bytes);
         prop_assert_eq!(&Footer::decode(&longer).unwrap(), &footer);
         prop_assert!(Footer::decode(&bytes[..bytes.len() - 4096]).is_err());
         prop_assert_eq!(&Footer::decode(&bytes).unwrap(), &footer);
-        // One page alone says as much of its blocks, and only in its place.
+        // One page alone has the sums of its blocks, and is valid only in its place.
         let place = FooterPlace { pool: 5, segment: SegmentId(8), birth: 2 };
         for (block, sum) in (0..).zip(&footer.sums) {
             let page = FooterPlace::page_of(block);
@@ -200,10 +205,14 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_a_decoder_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..5000),
-                                     valid in 0usize..4, at in 0usize..4096) {
-        let _ = (Superblock::decode(&bytes), ConfigEnvelope::decode(&bytes), Heartbeat::decode(&bytes));
-        let _ = (Footer::decode(&bytes), SegmentRecord::decode_all(&bytes), PoolConfig::decode(&bytes));
+    fn decoders_never_panic(
+        mut bytes in prop::collection::vec(any::<u8>(), 0..5000),
+        valid in 0usize..4,
+        at in 0usize..4096,
+    ) {
+        let _ = (Superblock::decode(&bytes), ConfigEnvelope::decode(&bytes));
+        let _ = (Heartbeat::decode(&bytes), Footer::decode(&bytes));
+        let _ = (SegmentRecord::decode_all(&bytes), PoolConfig::decode(&bytes));
         if let Ok(header) = FrameHeader::decode(&bytes) {
             let _ = header.check(&bytes);
         }

@@ -1,4 +1,4 @@
-//! Integers in as few bytes as they need: seven bits a byte, least significant first.
+//! Variable-length integers (LEB128): seven bits a byte, least significant first.
 
 use crate::{Decoder, Encoder, FormatError};
 

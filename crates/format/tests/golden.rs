@@ -1,8 +1,8 @@
-//! The format does not change by accident: each structure, with fixed content, against bytes that
-//! were kept when the format was fixed. `docs/format.md` uses the same examples.
+//! Golden tests: each structure, with fixed content, against bytes that were kept when the format
+//! was fixed. `docs/format.md` uses the same examples.
 //!
-//! A change on purpose raises the structure's version, changes `docs/format.md`, and writes the
-//! files anew: `cargo test -p forebay-format --test golden -- --ignored`.
+//! An intended change raises the structure's version, changes `docs/format.md`, and rewrites the
+//! files: `cargo test -p forebay-format --test golden -- --ignored`.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use forebay_format::footer::{Footer, Run};
 use forebay_format::journal::{FrameHeader, FrameKind, SegmentRecord, encode_frame};
 use forebay_format::label::{ConfigEnvelope, Heartbeat, LogMark};
 use forebay_format::log_frame::{
-    self, LogState, Piece, RecordEntry, RecordKind, RingState, frame_len_bytes, seal,
+    self, Fragment, LogState, RecordEntry, RecordKind, RingState, frame_len_bytes, seal,
     table_end_bytes,
 };
 use forebay_format::map_record::{Delta, LeafImage, LeafRun, decode_leaves, encode_leaves};
@@ -180,7 +180,7 @@ fn block() -> Vec<u8> {
 fn log_frame() -> (log_frame::FrameHeader, Vec<RecordEntry>, Vec<u8>) {
     let entry = |kind, lba, blocks, txg| RecordEntry {
         kind,
-        piece: Piece::Whole,
+        fragment: Fragment::Whole,
         volume: VolumeId(1),
         lba: Lba(lba),
         blocks,
@@ -324,7 +324,7 @@ fn encoded() -> BTreeMap<&'static str, Vec<u8>> {
 }
 
 #[test]
-fn encoders_give_the_kept_bytes() {
+fn encoders_match_golden_bytes() {
     let (kept, encoded) = (kept(), encoded());
     assert!(kept.keys().eq(encoded.keys()), "each kept file has an encoder");
     for (name, bytes) in &encoded {
@@ -335,7 +335,7 @@ fn encoders_give_the_kept_bytes() {
 }
 
 #[test]
-fn decoders_read_the_kept_bytes() {
+fn decoders_read_golden_bytes() {
     let kept = kept();
     assert_eq!(PoolConfig::decode(kept["config.json"]).unwrap(), config());
     assert_eq!(ConfigEnvelope::decode(kept["config-envelope.bin"]).unwrap(), envelope());
@@ -367,7 +367,7 @@ fn decoders_read_the_kept_bytes() {
 }
 
 #[test]
-fn structures_with_a_checksum_see_every_flipped_byte() {
+fn flipped_byte_is_detected_in_every_checksummed_structure() {
     let kept = kept();
     let seen = |name: &str, fails: &dyn Fn(&[u8]) -> bool| {
         for byte in 0..kept[name].len() {
@@ -386,7 +386,7 @@ fn structures_with_a_checksum_see_every_flipped_byte() {
 #[test]
 #[ignore = "changes the kept files: only for a change of the format on purpose"]
 #[allow(clippy::disallowed_methods, reason = "a tool for developers, outside of the engine")]
-fn write_the_files_anew() {
+fn write_golden_files() {
     for (name, bytes) in encoded() {
         let path = format!("{}/tests/golden/{name}", env!("CARGO_MANIFEST_DIR"));
         std::fs::write(path, bytes).unwrap();

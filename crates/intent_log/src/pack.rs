@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use forebay_device::{IoBuf, IoBytes};
 use forebay_format::log_frame::{
-    FrameHeader, Piece, RecordEntry, RecordKind, frame_len_bytes, seal, table_end_bytes,
+    Fragment, FrameHeader, RecordEntry, RecordKind, frame_len_bytes, seal, table_end_bytes,
 };
 use forebay_units::{BLOCK_BYTES, BLOCK_LEN, Lba, TxgId};
 
@@ -139,11 +139,11 @@ impl Queue {
         while plan.len() < usize::from(u16::MAX) {
             let take = self.take_of_first(plan.len(), data_bytes, limit, whole_limit);
             let Some(first) = self.items.front_mut() else { break };
-            let (len, piece) = match take {
+            let (len, fragment) = match take {
                 Take::Nothing => break,
-                Take::Part(len) => (len, Piece::Continues),
-                Take::Whole if first.done_blocks > 0 => (first.left_bytes(), Piece::Last),
-                Take::Whole => (first.left_bytes(), Piece::Whole),
+                Take::Part(len) => (len, Fragment::Continues),
+                Take::Whole if first.done_blocks > 0 => (first.left_bytes(), Fragment::Last),
+                Take::Whole => (first.left_bytes(), Fragment::Whole),
             };
             let record = &first.record;
             let blocks = match record.kind {
@@ -152,7 +152,7 @@ impl Queue {
             };
             plan.push(RecordEntry {
                 kind: record.kind,
-                piece,
+                fragment,
                 volume: record.volume,
                 lba: Lba(record.lba.0 + u64::from(first.done_blocks)),
                 blocks,
@@ -162,7 +162,7 @@ impl Queue {
             data_bytes += len;
             self.bytes -= len;
             first.done_blocks += blocks;
-            if piece == Piece::Continues {
+            if fragment == Fragment::Continues {
                 break;
             }
             let mut item = self.items.pop_front().expect("looked at above");

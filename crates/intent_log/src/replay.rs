@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use forebay_device::IoBytes;
-use forebay_format::log_frame::{Frame, LogState, Piece, RecordEntry};
+use forebay_format::log_frame::{Fragment, Frame, LogState, RecordEntry};
 use forebay_units::{FrameSeq, TxgId, VolumeId};
 
 use crate::config::{LogRing, check_rings};
@@ -236,9 +236,9 @@ impl Replay {
         let refuse = |error| Err(LogError::Inconsistent { seq, volume, lba, error });
         let ended = |partial: &Record| self.is_rewind && partial.txg < entry.txg;
         let before = self.partial.take().filter(|partial| !ended(partial));
-        let joined = match (before, entry.piece) {
-            (None, Piece::Last) => return refuse(SplitError::NoBeginning),
-            (Some(_), Piece::Whole) => return refuse(SplitError::NoEnd),
+        let joined = match (before, entry.fragment) {
+            (None, Fragment::Last) => return refuse(SplitError::NoBeginning),
+            (Some(_), Fragment::Whole) => return refuse(SplitError::NoEnd),
             (None, _) => Record {
                 volume: entry.volume,
                 txg: entry.txg,
@@ -261,7 +261,7 @@ impl Replay {
                 record
             }
         };
-        if entry.piece == Piece::Continues {
+        if entry.fragment == Fragment::Continues {
             self.partial = Some(joined);
             return Ok(None);
         }

@@ -19,8 +19,7 @@ pub use time::{
     Elapsed, now, now_with_suspension, sleep, sleep_until, suspend, timeout, wall_clock,
 };
 
-/// A random number from the runtime's generator. The seed decides it under simulation; otherwise the
-/// kernel has seeded the generator.
+/// A random number from the runtime's generator, which the simulation's seed or the kernel seeds.
 #[must_use]
 pub fn random_u64() -> u64 {
     executor::with(|inner| inner.random_u64())

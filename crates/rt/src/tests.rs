@@ -37,7 +37,7 @@ fn tasks_timers_and_channels_work_on_both_drivers() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_order_and_another_seed_another() {
+fn order_follows_from_seed() {
     let run = |seed| {
         let order = Rc::new(RefCell::new(Vec::new()));
         let out = order.clone();
@@ -62,7 +62,7 @@ fn the_same_seed_gives_the_same_order_and_another_seed_another() {
 }
 
 #[test]
-fn a_halt_stops_at_once_and_a_drop_drops_every_task() {
+fn halt_stops_at_once_and_drop_drops_every_task() {
     struct Bell(Rc<Cell<u32>>);
     impl Drop for Bell {
         fn drop(&mut self) {
@@ -92,12 +92,12 @@ fn a_halt_stops_at_once_and_a_drop_drops_every_task() {
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn waiting_for_nothing_is_found_out() {
+fn deadlock_panics_under_simulation() {
     Runtime::simulated(1).block_on(std::future::pending::<()>());
 }
 
 #[test]
-fn a_semaphore_serves_in_order_and_survives_a_waiter_that_left() {
+fn semaphore_serves_in_order_after_waiter_is_dropped() {
     both(|| {
         Box::pin(async {
             let semaphore = sync::Semaphore::new(4);
@@ -110,7 +110,7 @@ fn a_semaphore_serves_in_order_and_survives_a_waiter_that_left() {
             });
             yield_now().await;
             sleep(Nanos(10)).await;
-            assert!(semaphore.try_acquire(1).is_none(), "overtook the one that waits");
+            assert!(semaphore.try_acquire(1).is_none(), "overtook a waiter");
             drop(held);
             big.await;
             assert_eq!(semaphore.available(), 4);
@@ -119,7 +119,7 @@ fn a_semaphore_serves_in_order_and_survives_a_waiter_that_left() {
 }
 
 #[test]
-fn wakes_from_other_threads_are_never_lost() {
+fn wakes_from_other_threads_are_not_lost() {
     Runtime::real().expect("io_uring").block_on(async {
         for round in 0..2_000u64 {
             assert_eq!(compute(Nanos(0), move || round).await, round);
@@ -131,7 +131,7 @@ fn wakes_from_other_threads_are_never_lost() {
 }
 
 #[test]
-fn bytes_cross_a_simulated_pair_in_order() {
+fn simulated_pair_keeps_byte_order() {
     Runtime::simulated(3).block_on(async {
         let (a, b) = net::pair();
         let sent: Vec<u8> = (0..1_000_000u32).map(|i| (i * 7 % 251) as u8).collect();
@@ -145,12 +145,12 @@ fn bytes_cross_a_simulated_pair_in_order() {
         assert!(got == expected);
         sender.await;
         let (end, _) = b.recv(vec![0; 8], 0).await;
-        assert_eq!(end.unwrap(), 0, "the other side is gone");
+        assert_eq!(end.unwrap(), 0, "the other side has closed");
     });
 }
 
 #[test]
-fn bytes_cross_a_real_socket_and_a_dropped_receive_is_cancelled() {
+fn unix_socket_round_trip_after_canceled_receive() {
     let dir = std::env::temp_dir().join(format!("forebay-rt-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     let path = dir.join("s.sock");
@@ -160,7 +160,7 @@ fn bytes_cross_a_real_socket_and_a_dropped_receive_is_cancelled() {
             let listener = net::Listener::bind_unix(&path, 0o600).unwrap();
             assert!(net::Listener::bind_unix(&path, 0o600).is_err(), "a live socket was stolen");
             let server = spawn(async move {
-                // The check above connected once, without a word.
+                // The check above connected once, and sent nothing.
                 drop(listener.accept().await.unwrap());
                 let stream = listener.accept().await.unwrap();
                 assert_eq!(stream.peer_uid(), Some(sys::effective_uid()));
@@ -184,7 +184,7 @@ fn bytes_cross_a_real_socket_and_a_dropped_receive_is_cancelled() {
 }
 
 #[test]
-fn a_send_larger_than_the_socket_holds_arrives_whole() {
+fn send_larger_than_socket_buffer_arrives_whole() {
     let dir = std::env::temp_dir().join(format!("forebay-rt-large-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     let path = dir.join("s.sock");
@@ -195,7 +195,7 @@ fn a_send_larger_than_the_socket_holds_arrives_whole() {
         let receiver = accepted.await;
         let sent: Vec<u8> = (0..8_000_000u32).map(|i| (i * 7 % 251) as u8).collect();
         let expected = sent.clone();
-        // Nobody receives yet: the plain call takes what fits, the ring has the rest.
+        // Without a receiver the plain call takes what fits; the ring sends the rest.
         let sending = spawn(async move { sender.send_all(sent).await.0.map(|()| sender) });
         sleep(Nanos::from_millis(5)).await;
         assert!(!sending.is_finished(), "8 MB fit into a socket");
@@ -203,7 +203,7 @@ fn a_send_larger_than_the_socket_holds_arrives_whole() {
         outcome.unwrap();
         assert!(got == expected);
         let sender = sending.await.unwrap();
-        // Nobody will ever receive: an error, not a signal.
+        // The receiver has gone: this is an error, not a signal.
         drop(receiver);
         assert!(sender.send_all(vec![0; 1 << 20]).await.0.is_err());
         let _ = std::fs::remove_dir_all(path.parent().unwrap());
@@ -229,7 +229,7 @@ async fn check_half_shutdown(a: net::Stream, b: net::Stream) {
 }
 
 #[test]
-fn ending_one_direction_leaves_the_other() {
+fn half_shutdown_leaves_other_direction_open() {
     Runtime::simulated(1).block_on(async {
         let (a, b) = net::pair();
         check_half_shutdown(a, b).await;
@@ -246,7 +246,7 @@ fn ending_one_direction_leaves_the_other() {
 }
 
 #[test]
-fn a_listener_that_is_shut_down_wakes_whoever_accepts() {
+fn listener_shutdown_ends_accept() {
     let dir = std::env::temp_dir().join(format!("forebay-rt-stop-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     let path = dir.join("s.sock");
@@ -280,7 +280,7 @@ fn signals_are_delivered_and_do_not_kill() {
 }
 
 #[test]
-fn a_detached_task_runs_like_any_other() {
+fn detached_task_runs() {
     both(|| {
         Box::pin(async {
             let done = Rc::new(Cell::new(false));
@@ -296,7 +296,7 @@ fn a_detached_task_runs_like_any_other() {
 }
 
 #[test]
-fn those_who_go_first_go_first_and_starve_nobody() {
+fn priority_wakes_run_first_without_starving_others() {
     Runtime::real().expect("io_uring").block_on(async {
         let order = Rc::new(RefCell::new(Vec::new()));
         let wakers = Rc::new(RefCell::new(Vec::new()));
@@ -328,13 +328,13 @@ fn those_who_go_first_go_first_and_starve_nobody() {
 }
 
 #[test]
-fn many_operations_in_one_turn_all_complete() {
+fn more_operations_than_ring_entries_all_complete() {
     let path = std::env::temp_dir().join(format!("forebay-rt-many-{}", std::process::id()));
     std::fs::write(&path, [7u8; 4096]).unwrap();
     let file = std::fs::File::open(&path).unwrap();
     Runtime::real().expect("io_uring").block_on(async move {
         let fd = io_uring::types::Fd(std::os::fd::AsRawFd::as_raw_fd(&file));
-        // More than the queue holds, and no multiple of what is handed over at once.
+        // More than the queue holds, and not a multiple of the submission batch.
         let reads = (0..5003).map(|_| async move {
             let mut buf = vec![0u8; 16];
             let entry = io_uring::opcode::Read::new(fd, buf.as_mut_ptr(), 16).build();
@@ -349,10 +349,9 @@ fn many_operations_in_one_turn_all_complete() {
     std::fs::remove_file(&path).unwrap();
 }
 
-// An entry names a file by its number. When whoever asked is gone and has closed the file, the next
-// file that is opened gets that number.
+// An entry names a file by its number. After the file was closed, the next file gets that number.
 #[test]
-fn an_operation_that_nobody_waits_for_reaches_no_other_file() {
+fn dropped_operation_never_reaches_reused_descriptor() {
     use std::io::Read;
     use std::os::fd::AsRawFd;
     let attempt = || async {
@@ -374,27 +373,27 @@ fn an_operation_that_nobody_waits_for_reaches_no_other_file() {
     Runtime::real().expect("io_uring").block_on(async move {
         for _ in 0..100 {
             let (same, heard) = attempt().await;
-            assert_eq!(heard, 0, "another's bytes");
+            assert_eq!(heard, 0, "bytes reached another file");
             if same {
                 return;
             }
-            // Another thread was faster.
+            // Another thread took the number first.
         }
         panic!("the number never came back");
     });
 }
 
-/// Counts what holds it.
+/// A waker whose references are counted.
 struct Bell;
 
 impl std::task::Wake for Bell {
     fn wake(self: std::sync::Arc<Self>) {}
 }
 
-// Tasks that wait for one thing or another leave their wakers with both; the one that never happens
-// must not gather them.
+// Tasks that wait for one of two conditions leave their wakers with both. The condition that is never
+// notified must not collect them.
 #[test]
-fn a_notify_that_is_never_told_keeps_each_task_a_few_times_at_most() {
+fn unnotified_condition_keeps_few_wakers_per_task() {
     use std::sync::Arc;
     use std::task::{Context, Waker};
     let notify = sync::Notify::new();
@@ -414,7 +413,7 @@ fn a_notify_that_is_never_told_keeps_each_task_a_few_times_at_most() {
 }
 
 #[test]
-fn only_one_clock_goes_on_while_a_machine_is_suspended() {
+fn only_boot_clock_advances_during_suspension() {
     Runtime::simulated(1).block_on(async {
         let start = now_with_suspension();
         sleep(Nanos::from_secs(2)).await;

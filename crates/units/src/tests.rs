@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn sizes_are_read_as_people_write_them() {
+fn sizes_are_parsed() {
     assert_eq!(parse_bytes("4096"), Ok(4096));
     assert_eq!(parse_bytes("8G"), Ok(8 << 30));
     assert_eq!(parse_bytes("1.5k"), Ok(1536));
@@ -12,7 +12,7 @@ fn sizes_are_read_as_people_write_them() {
 }
 
 #[test]
-fn sizes_are_printed_as_zpool_prints_them() {
+fn sizes_are_formatted_like_zpool() {
     assert_eq!(format_bytes(0), "0B");
     assert_eq!(format_bytes(512), "512B");
     assert_eq!(format_bytes(8 << 30), "8G");
@@ -21,7 +21,7 @@ fn sizes_are_printed_as_zpool_prints_them() {
 }
 
 #[test]
-fn an_address_keeps_its_parts() {
+fn address_keeps_segment_and_block() {
     let addr = BlockAddr::new(SegmentId(0xf_ffff), 0xf_fffe);
     assert_eq!((addr.segment(), addr.block()), (SegmentId(0xf_ffff), 0xf_fffe));
     assert_eq!(BlockAddr::from_raw(addr.raw()), addr);
@@ -30,6 +30,6 @@ fn an_address_keeps_its_parts() {
 
 #[test]
 #[should_panic(expected = "out of range")]
-fn an_address_past_its_segment_is_refused() {
+fn address_past_segment_end_panics() {
     let _ = BlockAddr::new(SegmentId(0), 0xf_ffff).plus(1);
 }

@@ -3,11 +3,12 @@ use proptest::prelude::*;
 
 fn entry() -> impl Strategy<Value = RecordEntry> {
     let kind = prop_oneof![Just(RecordKind::Write), Just(RecordKind::Zero)];
-    let piece = prop_oneof![Just(Piece::Whole), Just(Piece::Continues), Just(Piece::Last)];
-    (kind, piece, any::<u32>(), 0..1u64 << 51, 0..4u32, 0..1000u64).prop_map(
-        |(kind, piece, volume, lba, blocks, txg)| RecordEntry {
+    let fragment =
+        prop_oneof![Just(Fragment::Whole), Just(Fragment::Continues), Just(Fragment::Last)];
+    (kind, fragment, any::<u32>(), 0..1u64 << 51, 0..4u32, 0..1000u64).prop_map(
+        |(kind, fragment, volume, lba, blocks, txg)| RecordEntry {
             kind,
-            piece,
+            fragment,
             volume: VolumeId(volume),
             lba: Lba(lba),
             blocks,
@@ -35,17 +36,17 @@ fn build(entries: &[RecordEntry], seq: u64, fill: u8) -> Vec<u8> {
 }
 
 #[test]
-fn one_block_makes_two_and_many_make_one_more() {
+fn frame_length_is_one_table_block_plus_data() {
     assert_eq!(frame_len_bytes(1, 4096), 8192);
     assert_eq!(frame_len_bytes(126, 126 * 4096), 127 * 4096);
     assert_eq!(frame_len_bytes(127, 127 * 4096), 129 * 4096);
 }
 
 #[test]
-fn the_layout_is_what_the_document_says() {
+fn frame_layout_matches_format_document() {
     let entries = [RecordEntry {
         kind: RecordKind::Write,
-        piece: Piece::Whole,
+        fragment: Fragment::Whole,
         volume: VolumeId(7),
         lba: Lba(0x1122),
         blocks: 1,
@@ -69,7 +70,7 @@ fn the_layout_is_what_the_document_says() {
 }
 
 #[test]
-fn a_ring_wraps_by_a_rule_that_the_reader_knows() {
+fn ring_wraps_where_longest_frame_would_not_fit() {
     let limit = ring_frame_limit_bytes(1 << 20, 1 << 20);
     assert_eq!(limit, 128 << 10);
     assert_eq!(next_position_bytes(0, 1 << 20, limit), 0);
@@ -80,7 +81,7 @@ fn a_ring_wraps_by_a_rule_that_the_reader_knows() {
 
 proptest! {
     #[test]
-    fn frames_come_back_as_they_went(
+    fn frames_round_trip(
         entries in prop::collection::vec(entry(), 0..200),
         seq in 1..u64::MAX,
         fill: u8,
@@ -96,7 +97,7 @@ proptest! {
     }
 
     #[test]
-    fn no_changed_bit_passes(
+    fn flipped_bit_fails_frame_checksum(
         entries in prop::collection::vec(entry(), 1..20),
         at: prop::sample::Index,
         bit in 0..8u32,
@@ -113,7 +114,7 @@ proptest! {
 
     // With a right checksum the range checks stand alone; they too must refuse, not panic.
     #[test]
-    fn nonsense_with_a_right_checksum_never_panics(
+    fn invalid_frame_with_right_checksum_never_panics(
         entries in prop::collection::vec(entry(), 1..8),
         changes in prop::collection::vec((8..400usize, any::<u8>()), 1..8),
     ) {
@@ -143,7 +144,7 @@ proptest! {
     }
 
     #[test]
-    fn states_come_back_and_no_changed_bit_passes(
+    fn log_states_round_trip_and_flipped_bit_is_detected(
         seqs in (1..1000u64, 0..1000u64),
         tails in prop::collection::vec(0..256u64, 0..MAX_RINGS),
         at: prop::sample::Index,

@@ -83,7 +83,7 @@ fn reads_back(images: &[LeafImage]) {
 
 proptest! {
     #[test]
-    fn deltas_read_back(steps in proptest::collection::vec(any_step(), 0..60)) {
+    fn deltas_round_trip(steps in proptest::collection::vec(any_step(), 0..60)) {
         let delta = delta_of(&steps);
         let payloads = delta.encode(1 << 20);
         prop_assert_eq!(payloads.len(), usize::from(!delta.is_empty()));
@@ -94,7 +94,7 @@ proptest! {
     }
 
     #[test]
-    fn split_deltas_say_the_same(
+    fn split_deltas_equal_the_whole(
         steps in proptest::collection::vec(any_step(), 0..60), limit in 64..700usize
     ) {
         let delta = delta_of(&steps);
@@ -123,7 +123,7 @@ proptest! {
     }
 
     #[test]
-    fn images_read_back(images in proptest::collection::vec(any_image(), 0..8)) {
+    fn images_round_trip(images in proptest::collection::vec(any_image(), 0..8)) {
         for image in &images {
             let payload = encode_leaves(std::slice::from_ref(image), 1 << 20).remove(0);
             prop_assert_eq!(payload.len(), 1 + image.encoded_len());
@@ -138,7 +138,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_survived(mut bytes in proptest::collection::vec(any::<u8>(), 1..300)) {
+    fn decoders_never_panic_on_any_bytes(mut bytes in proptest::collection::vec(any::<u8>(), 1..300)) {
         bytes[0] = VERSION;
         if let Ok(delta) = Delta::decode(&bytes) {
             let again = delta.encode(1 << 20).concat();
@@ -150,7 +150,7 @@ proptest! {
     }
 
     #[test]
-    fn any_damage_is_survived(
+    fn decoders_never_panic_on_damaged_records(
         steps in proptest::collection::vec(any_step(), 1..10),
         image in any_image(),
         damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
@@ -190,7 +190,7 @@ fn canonical(mut image: LeafImage) -> LeafImage {
 }
 
 #[test]
-fn a_random_block_costs_eighteen_bytes_or_fewer() {
+fn random_block_costs_at_most_eighteen_bytes() {
     let mut delta = Delta::new();
     let count = 1000u64;
     for i in 0..count {
@@ -202,7 +202,7 @@ fn a_random_block_costs_eighteen_bytes_or_fewer() {
 }
 
 #[test]
-fn changes_that_go_on_become_one() {
+fn adjacent_changes_are_joined() {
     let mut delta = Delta::new();
     delta.assign(VolumeId(1), Lba(10), addr(3, 100), &[1, 2]);
     delta.assign(VolumeId(1), Lba(12), addr(3, 102), &[3]);
@@ -214,7 +214,7 @@ fn changes_that_go_on_become_one() {
 }
 
 #[test]
-fn a_drop_forgets_what_was_said_before() {
+fn volume_drop_discards_earlier_changes() {
     let mut delta = Delta::new();
     delta.assign(VolumeId(1), Lba(10), addr(3, 100), &[1, 2]);
     delta.drop_volume(VolumeId(1));
@@ -224,7 +224,7 @@ fn a_drop_forgets_what_was_said_before() {
 }
 
 #[test]
-fn images_are_as_small_as_promised() {
+fn images_stay_within_size_bounds() {
     let len = |runs: Vec<LeafRun>, sums: usize| {
         let one = LeafImage { volume: VolumeId(1), leaf: 7, runs, sums: vec![5; sums] };
         reads_back(&[one.clone(), one.clone()]);
@@ -248,7 +248,7 @@ fn images_are_as_small_as_promised() {
 }
 
 #[test]
-fn wrong_places_are_refused() {
+fn out_of_range_addresses_are_refused() {
     let delta = |fill: &dyn Fn(&mut Encoder)| {
         let mut out = Encoder::new();
         out.u8(VERSION).u32(1);
@@ -288,7 +288,7 @@ fn wrong_places_are_refused() {
 }
 
 #[test]
-fn a_bare_integer_too_wide_is_refused() {
+fn integer_wider_than_64_bits_is_refused() {
     let mut out = Encoder::new();
     out.bytes(&[0xff; 9]).u8(2);
     assert!(varint::take(&mut Decoder::new("test", &out.finish())).is_err());

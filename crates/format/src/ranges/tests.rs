@@ -18,7 +18,7 @@ fn member(stale: Vec<(u32, u32)>) -> MemberConfig {
 // As many as parity may miss, in groups as large as they come: the pool must not stop because their
 // list is longer than its place.
 #[test]
-fn devices_that_miss_every_other_segment_have_room_in_a_configuration() {
+fn many_stale_ranges_fit_configuration_slot() {
     let stale =
         |first: u32| (0..1 << 15).map(move |i| (first + 2 * i, first + 2 * i + 1)).collect();
     let members: Vec<MemberConfig> = (0..6).map(|group| member(stale(group << 16))).collect();
@@ -28,7 +28,7 @@ fn devices_that_miss_every_other_segment_have_room_in_a_configuration() {
 }
 
 #[test]
-fn what_is_no_set_of_segments_is_refused() {
+fn invalid_segment_sets_are_refused() {
     let text = serde_json::to_string(&member(vec![(1, 2)])).unwrap();
     assert!(text.contains("[[1,2]]"), "{text}");
     for wrong in ["\"\"", "\"x:1\"", "\"1\"", "\"1:g\"", "\"1048576:1\"", "\"-1:1\"", "7"] {
@@ -41,7 +41,7 @@ fn what_is_no_set_of_segments_is_refused() {
 
 proptest! {
     #[test]
-    fn ranges_come_back_as_they_were(gaps in prop::collection::vec((1u32..9, 1u32..9), 0..900)) {
+    fn stale_ranges_round_trip(gaps in prop::collection::vec((1u32..9, 1u32..9), 0..900)) {
         let mut at = 0;
         let stale: Vec<(u32, u32)> = gaps
             .into_iter()

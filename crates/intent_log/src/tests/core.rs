@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Wake, Waker};
 
 use forebay_device::{DeviceError, ErrorKind, Operation};
-use forebay_format::log_frame::{Piece, RecordKind, decode, next_position_bytes};
+use forebay_format::log_frame::{Fragment, RecordKind, decode, next_position_bytes};
 use forebay_units::{BLOCK_LEN, DeviceId, FrameSeq, TxgId};
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -247,13 +247,13 @@ impl Rig {
                 assert!(bytes.chunks_exact(8).all(|found| found == word.to_le_bytes()));
                 at += BLOCK_LEN;
             }
-            let piece = match (sent.framed_blocks, sent.framed_blocks + entry.blocks == sent.blocks)
-            {
-                (_, false) => Piece::Continues,
-                (0, true) => Piece::Whole,
-                (_, true) => Piece::Last,
-            };
-            assert_eq!(entry.piece, piece);
+            let fragment =
+                match (sent.framed_blocks, sent.framed_blocks + entry.blocks == sent.blocks) {
+                    (_, false) => Fragment::Continues,
+                    (0, true) => Fragment::Whole,
+                    (_, true) => Fragment::Last,
+                };
+            assert_eq!(entry.fragment, fragment);
             sent.framed_blocks += entry.blocks;
             if sent.framed_blocks == sent.blocks {
                 sent.last = Some(self.next_seq);
