@@ -1,4 +1,4 @@
-"""The page's pictures, as SVG files beside it: bars of what a run measured, whiskers over its rounds."""
+"""Charts of the benchmark page, as SVG: bars of the medians, whiskers over the rounds."""
 from html import escape
 
 FONT = "font-family='system-ui, sans-serif' font-size='13'"
@@ -51,8 +51,8 @@ def panels(title, subjects, loads, digits=0, one_scale=False):
 
 
 def durable(measure):
-    """Durable writes a second, by subject, at each load."""
-    # The ceiling would make all others short.
+    """Durable writes per second, by subject, for each load."""
+    # The bar of the ceiling would make all other bars short.
     rows = {name: row for name, row in measure["rows"].items() if "ceiling" not in name}
     loads = list(next(iter(rows.values())))
 
@@ -65,7 +65,7 @@ def durable(measure):
 
 
 def wear(measure, others):
-    """Bytes at the devices for each byte of 4 KiB writes; `others` is a list of (name, {row: figure})."""
+    """Device bytes per byte of 4 KiB writes; `others` is a list of (name, {row: figure})."""
     loads = []
     for name, row in measure["rows"].items():
         if name.endswith(" 4K"):

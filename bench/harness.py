@@ -1,7 +1,7 @@
 """Servers, load generators and files that the measurements share.
 
-Enters: a folder on the disk to measure and the release binary. Leaves: numbers. Every server that
-is started here ends here, and every file lies under the folder, which goes away at the end.
+A folder on the disk to measure and the release binary enter; figures leave. The harness ends every
+server that it started, and removes the folder with all files at the end.
 """
 import json
 import os
@@ -35,7 +35,7 @@ def median(values):
 
 
 def spread(values):
-    """Smallest and largest, to show how noisy a median is."""
+    """Smallest and largest value, which show the noise of a median."""
     return [min(values), max(values)] if values else None
 
 
@@ -70,7 +70,7 @@ class Bench:
         return path
 
     def written(self, name, size):
-        """Written through once: no later write changes the file system's metadata."""
+        """A file with every block allocated: later writes change no metadata of the file system."""
         path = self.path(name)
         call("dd", "if=/dev/zero", "of=" + path, "bs=1M", "count=%d" % (size // MIB),
              "oflag=direct", "conv=fsync")
@@ -122,11 +122,12 @@ class Bench:
         return json.loads(call(*words, env=self.environment))
 
     def fio(self, path, *options, seconds=1.0, warmup=0.2):
-        """One run on a bare file with O_DIRECT and io_uring; gives IOPS, bytes a second, p99."""
+        """One run on a bare file with O_DIRECT and io_uring: IOPS, MB per second, p99."""
         out = json.loads(call(
             "fio", "--name=raw", "--filename=" + path, "--ioengine=io_uring", "--direct=1",
             "--runtime=%g" % seconds, "--ramp_time=%g" % warmup, "--time_based",
-            "--group_reporting", "--output-format=json", "--randrepeat=0", "--norandommap", "--refill_buffers", *options))
+            "--group_reporting", "--output-format=json", "--randrepeat=0",
+            "--norandommap", "--refill_buffers", *options))
         job = out["jobs"][0]
         side = job["write"] if job["write"]["total_ios"] else job["read"]
         percentiles = side["clat_ns"].get("percentile", {})
@@ -162,7 +163,7 @@ class Server:
         return "nbd+unix:///%s?socket=%s" % (volume, self.bench.socket(self.name))
 
     def io(self):
-        """What the kernel counted for this process: bytes sent to and fetched from the disk."""
+        """The kernel's counts for this process: bytes written to and read from the disk."""
         lines = open("/proc/%d/io" % self.process.pid).read().split("\n")
         return {k: int(v) for k, v in (line.split(": ") for line in lines if line)}
 
@@ -179,7 +180,7 @@ class Server:
         self.process.wait()
         if self in self.bench.servers:
             self.bench.servers.remove(self)
-        # io_uring holds locks a moment longer than the process lives.
+        # io_uring may hold file locks shortly after the end of the process.
         time.sleep(0.3)
 
 

@@ -1,5 +1,5 @@
-"""The five measurements. Each takes a Bench and the number of rounds and gives plain data; rounds of
-all subjects are interleaved, so that noise of the machine falls on all of them."""
+"""The measurements. Each takes a Bench and the number of rounds and returns plain data; rounds
+of all subjects are interleaved, so that noise of the machine affects all of them."""
 import math
 import os
 import subprocess
@@ -36,7 +36,7 @@ def fold(runs):
 
 
 def sync_writes(bench, rounds, seconds):
-    """4 KiB writes that must be durable: Forebay, others, the bare log file, and the ceiling."""
+    """Durable 4 KiB writes: Forebay, other servers, the bare log file, and the ceiling."""
     size = 512 * MIB
     data = {name: [bench.sparse(name + str(i), size) for i in range(4)] for name in ("ma", "on", "no")}
     log = 256 * MIB
@@ -76,7 +76,7 @@ def sync_writes(bench, rounds, seconds):
         server = bench.nbdkit("kitnull", "null", "512M")
         served.append(server)
         subjects["nbdkit null (ceiling)"] = server.uri()
-    # Each subject has every block written once: allocation is not what is measured.
+    # Every block of each subject is written once before, so that allocation is not measured.
     for title, uri in subjects.items():
         bench.load(uri, size=MIB, depth=4, sequential=True, count=512, warmup=0)
     fio_loads = {
@@ -123,7 +123,7 @@ def streams(bench, rounds, seconds):
         plain = [bench.fio(raw, "--rw=write", "--bs=128k", "--iodepth=%d" % depth, seconds=seconds)
                  for _ in range(rounds)]
         rows["sequential fill 128K QD%d" % depth] = {"Forebay": fold(fills), "bare file": fold(plain)}
-    # Reads must come from the devices, not from what is still in memory.
+    # Reads must come from the devices, not from memory.
     server.stop()
     server = bench.serve("st")
     subjects = {"Forebay": server.uri("st/v")}
@@ -152,7 +152,7 @@ def streams(bench, rounds, seconds):
 
 
 def lambert_w(x):
-    """Principal branch, by Newton's steps; x in (-1/e, 0)."""
+    """The principal branch of the Lambert W function, by Newton's method; x in (-1/e, 0)."""
     w = -0.5 if x < -0.3 else x
     for _ in range(200):
         e = math.exp(w)
@@ -174,14 +174,14 @@ def media(before, after):
     return {n: after["media"][n] - before["media"][n] for n in names}
 
 
-def interval(bench, server, pool, load, settle=True):
-    """One stretch of load, counted by the kernel and by the pool. With `settle` it ends when nothing
-    is left in memory; a stretch much longer than a group needs no such wait."""
+def interval(bench, server, pool, load, drain=True):
+    """One interval of load, counted by the kernel and by the pool. With `drain` it ends when no dirty
+    data is in memory; an interval much longer than a commit group needs no drain."""
     io_before, before = server.io(), bench.stats(pool)["since_import"]
     load()
-    # What is in memory belongs to this stretch: wait until it has left.
+    # Dirty data in memory belongs to this interval: wait until it is written.
     deadline = time.monotonic() + 30
-    while settle and bench.stats(pool)["dirty_bytes"] and time.monotonic() < deadline:
+    while drain and bench.stats(pool)["dirty_bytes"] and time.monotonic() < deadline:
         time.sleep(0.2)
     io_after, after = server.io(), bench.stats(pool)["since_import"]
     host = after["writes"]["bytes"] - before["writes"]["bytes"]
@@ -208,7 +208,7 @@ def fold_intervals(runs):
 
 
 def amplification(bench, rounds, _seconds):
-    """Bytes at the devices for each byte of the client: 16 devices, 12 % full, after a fill."""
+    """Device bytes per byte of the client: 16 devices, 12 % full, after a fill."""
     size = 256 * MIB
     rows = {}
     for layout, parity in (("raid0", 0), ("raidz1", 1), ("raidz2", 2), ("raidz3", 3)):
@@ -219,7 +219,7 @@ def amplification(bench, rounds, _seconds):
         server = bench.serve("wa")
         uri = server.uri("wa/v")
         bench.load(uri, size=128 << 10, depth=8, sequential=True, count=volume // (128 << 10), warmup=0)
-        # What the fill left in memory is not part of what follows.
+        # The dirty data of the fill is not part of the measured interval.
         interval(bench, server, "wa", lambda: bench.load(
             uri, depth=10, count=1024, warmup=0, seed=99))
         for block in (4096, 65536):
@@ -238,14 +238,14 @@ def amplification(bench, rounds, _seconds):
 
 
 def overwrites(bench, _rounds, _seconds, times=10):
-    """Uniform 4 KiB overwrites of ten times the volume: what cleaning costs, beside the formula."""
+    """Cost of cleaning: uniform 4 KiB overwrites of ten times the volume, and the formula."""
     size = 192 * MIB
     rows = {}
     for percent in (50, 70, 85):
         data = [bench.sparse("ow%d" % i, size) for i in range(4)]
-        # What an overwrite frees is free once its group is committed: in a small pool groups must be
-        # small too, or what waits in memory counts as live. Smaller still, and what is padded at
-        # the end of each counts more.
+        # An overwrite frees a block when its group commits. A small pool needs small groups, because
+        # overwritten blocks of an open group count as live. With even smaller groups, the padding
+        # at the end of each group costs more.
         bench.pool("ow", ["raid0"] + data, options=["dirty_limit=8M"])
         server = bench.serve("ow")
         segments = bench.stats("ow")["segments"]
@@ -261,9 +261,9 @@ def overwrites(bench, _rounds, _seconds, times=10):
             began = time.monotonic()
             for turn in range(times):
                 runs.append(interval(bench, server, "ow", lambda: bench.load(
-                    uri, depth=32, count=volume // 4096, warmup=0, seed=turn + 1), settle=False))
+                    uri, depth=32, count=volume // 4096, warmup=0, seed=turn + 1), drain=False))
             after = bench.stats("ow")["segments"]
-            # The first half is on the way to the steady state.
+            # The first half approaches the steady state.
             row.update(fold_intervals(runs[times // 2:]))
             row["each"] = [r["stats"] for r in runs]
             row["seconds"] = time.monotonic() - began
@@ -281,7 +281,7 @@ def overwrites(bench, _rounds, _seconds, times=10):
 
 
 def many_volumes(bench, rounds, seconds):
-    """The same 64 writers on one volume and on 64: one log stream serves all."""
+    """The same 64 writers on one volume and on 64 volumes, which share one log stream."""
     count = 64
     data = [bench.sparse("mv%d" % i, 512 * MIB) for i in range(4)]
     log = bench.written("mv-log", 256 * MIB)
@@ -321,11 +321,11 @@ def many_volumes(bench, rounds, seconds):
 
 
 def import_time(bench, rounds, seconds):
-    """kill -9 with much in the log; how long until the volumes are served again."""
+    """Time from a start after kill -9, with much data in the log, until the volumes are served."""
     size = 512 * MIB
     data = [bench.sparse("im%d" % i, size) for i in range(4)]
     log = bench.written("im-log", size)
-    # Groups that stay open long fill the log.
+    # A group that stays open for a long time fills the log.
     bench.pool("im", ["raidz1"] + data, [log], options=["txg_timeout=600", "dirty_limit=1G"])
     bench.volume("im/v", 300 * MIB)
     runs = []
@@ -340,8 +340,8 @@ def import_time(bench, rounds, seconds):
         server = bench.serve("im")
         stats = bench.stats("im")
         last = stats["last_import"]
-        # Behind the last frame the whole ring is looked through for anything that contradicts the
-        # end: that is part of a replay, and of what it reads.
+        # A replay also reads the ring behind the last frame, and searches it for frames that
+        # contradict the end of the log.
         read_bytes = stats["devices"][str(log)]["read_bytes"]
         runs.append({"log_used": used, "ready": server.ready_seconds, "read_bytes": read_bytes, **last})
         server.stop()

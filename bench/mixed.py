@@ -1,5 +1,5 @@
-"""What users bring: mixes through another client's own NBD engine, and the tail of durable writes
-while the pool has other work. Each takes a Bench and gives plain data, as those in measures.py."""
+"""Loads of users: mixes through fio's NBD engine, and the tail latency of durable writes beside other
+work of the pool. Each takes a Bench and returns plain data, as in measures.py."""
 import json
 import subprocess
 import threading
@@ -7,8 +7,8 @@ import time
 
 from harness import MIB, Failure, call, have, median
 
-# By fio's NBD engine: several connections, each with requests of its own. The order counts: what is
-# written at random lies scattered where nothing is overwritten in place.
+# By fio's NBD engine, with several connections. The order matters: random writes leave the data
+# scattered in a pool that never overwrites in place.
 SEQUENTIAL_READ = ["--rw=read", "--bs=1m", "--iodepth=8"]
 MIXES = {
     "sequential read, 1M, QD8": SEQUENTIAL_READ,
@@ -18,7 +18,7 @@ MIXES = {
     "sequential read, 1M, QD8, after these mixes": SEQUENTIAL_READ,
     "sequential write, 1M, QD8": ["--rw=write", "--bs=1m", "--iodepth=8"],
 }
-# Of a writer that waits for each of four requests: what it sees is latency.
+# A writer with four requests in flight, which measures latency.
 WRITER = dict(fua=True, depth=4)
 
 
@@ -27,14 +27,14 @@ def fio_nbd(uri, options, seconds):
         "fio", "--name=mix", "--ioengine=nbd", "--uri=" + uri, "--size=512m", "--runtime=%dms" % (1000 * seconds),
         "--ramp_time=200ms", "--time_based", "--group_reporting", "--output-format=json",
         "--randrepeat=0", "--norandommap", "--refill_buffers", *options)
-    # The engine says something before the document.
+    # The engine prints text before the JSON document.
     job = json.loads(said[said.index("{"):])["jobs"][0]
     sides = [job["read"], job["write"]]
     return {"iops": sum(s["iops"] for s in sides), "mb_per_second": sum(s["bw_bytes"] for s in sides) / 1e6}
 
 
 def mixes(bench, uris, rounds, seconds):
-    """Requests a second of each mix on each server, rounds interleaved."""
+    """Requests per second of each mix on each server, with interleaved rounds."""
     rows = {}
     for name, options in MIXES.items():
         runs = {}
@@ -54,8 +54,8 @@ def tail(run):
             "p999_us": writes["p99.9_us"], "p9999_us": writes["p99.99_us"], "max_us": writes["max_us"]}
 
 
-class Beside:
-    """A load of its own on the same server for as long as the block lasts."""
+class BackgroundLoad:
+    """A second load on the same server, for the duration of the block."""
 
     def __init__(self, bench, uri, *words):
         self.words = [bench.forebay, "bench", "nbd", uri, "--json", "--overwrite",
@@ -72,8 +72,8 @@ class Beside:
         self.process.wait()
 
 
-class Again:
-    """Commands of the pool, one after the other, again and again for as long as the block lasts."""
+class RepeatedCommands:
+    """Repeats a sequence of pool commands, for the duration of the block."""
 
     def __init__(self, bench, *commands):
         self.bench = bench
@@ -124,13 +124,13 @@ def tails(bench, seconds):
         return tail(bench.load(uri, seconds=seconds, seed=3, **WRITER))
 
     rows["nothing else"] = writer()
-    with Beside(bench, other, *FILL):
+    with BackgroundLoad(bench, other, *FILL):
         rows[BESIDE_FILL] = writer()
-    with Again(bench, ["pool", "scrub", "-w", "tl"]) as again:
+    with RepeatedCommands(bench, ["pool", "scrub", "-w", "tl"]) as again:
         rows["a scrub"] = writer()
     rows["a scrub"]["times"] = again.times
     old, fresh = data[1], bench.sparse("tl-new", 1024 * MIB)
-    with Again(bench, ["pool", "replace", "-f", "-w", "tl", old, fresh],
+    with RepeatedCommands(bench, ["pool", "replace", "-f", "-w", "tl", old, fresh],
                ["pool", "replace", "-f", "-w", "tl", fresh, old]) as again:
         rows["a resilver"] = writer()
     rows["a resilver"]["times"] = again.times
@@ -145,10 +145,10 @@ def tails(bench, seconds):
     bench.volume("cl/v", volume)
     uri = server.uri("cl/v")
     bench.load(uri, size=MIB, depth=4, sequential=True, count=volume // MIB)
-    # So many that the cleaner works all the time.
+    # Enough overwrites to keep the cleaner busy.
     bench.load(uri, depth=32, count=volume // 4096)
     rows["the cleaner, 85 % full"] = writer()
-    with Beside(bench, uri, "--queue-depth", 8):
+    with BackgroundLoad(bench, uri, "--queue-depth", 8):
         rows["the cleaner, 85 % full, and writes that need not be durable"] = writer()
     server.stop()
     return rows
@@ -157,13 +157,13 @@ def tails(bench, seconds):
 def peer_tails(bench, uri, seconds):
     """The same writer on another server, alone and beside a fill of the same file."""
     rows = {"nothing else": tail(bench.load(uri, seconds=seconds, seed=3, **WRITER))}
-    with Beside(bench, uri, *FILL):
+    with BackgroundLoad(bench, uri, *FILL):
         rows[BESIDE_FILL] = tail(bench.load(uri, seconds=seconds, seed=3, **WRITER))
     return rows
 
 
 def mixed(bench, rounds, seconds):
-    """Mixes by fio, then tails."""
+    """Mixes by fio, then tail latencies."""
     rounds = min(rounds, 3)
     data = [bench.sparse("mx%d" % i, 512 * MIB) for i in range(4)]
     bench.pool("mx", ["raidz1"] + data, [bench.written("mx-log", 128 * MIB)])
@@ -179,7 +179,7 @@ def mixed(bench, rounds, seconds):
         uris["qemu-nbd raw, cache=none"] = served[-1].uri()
     for uri in uris.values():
         bench.load(uri, size=MIB, depth=4, sequential=True, count=512)
-    # Ours are read from the devices, not from what is still in memory.
+    # Forebay must read from the devices, not from memory.
     server.stop()
     served[0] = bench.serve("mx")
     result = {"tails": {}}

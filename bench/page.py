@@ -1,13 +1,13 @@
-"""The page: conditions, the design's targets with met or missed, and every table."""
+"""The benchmark page: conditions, the design's targets (met or missed), and all tables."""
 import charts
 
-# Others' figures, to stand beside ours: OpenZFS 2.1.11, 16 disks, zvol of 12.5 %, random writes at
-# QD 10, bytes at the disks for each byte written (emulated guest, 2026-11-21).
+# Figures of OpenZFS 2.1.11 for comparison: 16 disks, a zvol of 12.5 %, random writes at QD 10, disk
+# bytes per byte written (emulated guest, 2026-11-21).
 OPENZFS = {
     "raid0 4K": 3.01, "raidz1 4K": 4.62, "raidz2 4K": 7.18, "raidz3 4K": 8.23,
     "raid0 64K": 1.27, "raidz1 64K": 1.84, "raidz2 64K": 1.85, "raidz3 64K": 2.05,
 }
-# "ZFS: wear amplification" of 2013: the same layouts on drives of that time.
+# Figures of "ZFS: wear amplification", 2013: the same layouts on drives of that time.
 SEED = {
     "raid0 4K": 5.3, "raidz1 4K": 11.5, "raidz2 4K": 16.3, "raidz3 4K": 23.0,
     "raid0 64K": 1.2, "raidz1 64K": 2.5, "raidz2 64K": 3.7, "raidz3 64K": 4.9,
@@ -31,7 +31,7 @@ def table(head, rows):
 
 
 def targets(data):
-    """Rows of the design's table that this run can judge."""
+    """The targets of the design that this run has figures for."""
     rows = []
     sync = data.get("sync_writes", {}).get("rows")
     if sync:
@@ -86,7 +86,7 @@ def targets(data):
 
 
 def pictures(result):
-    """The page's pictures: by the end of the file's name, what stands for it in words, and the SVG."""
+    """The charts of the page: file name suffix to alternative text and SVG."""
     data = result["measures"]
     found = {}
     if "rows" in data.get("sync_writes", {}):
@@ -99,7 +99,7 @@ def pictures(result):
 
 
 def mixed_part(mixed):
-    """Mixes and tails."""
+    """The part on mixes and tail latencies."""
     out = []
     if "mixes" in mixed:
         out.append("## Mixed loads\n")
@@ -121,7 +121,7 @@ def mixed_part(mixed):
 
 
 def reads_part(profile):
-    """Where the processors are while 32 random reads are in flight."""
+    """Use of the processors while 32 random reads are in flight."""
     who = ("server", "client", "others")
     purposes = profile["purposes"]
     names = {what: sum(purposes.get(w, {}).get(what, 0) for w in who) for w in who for what in purposes.get(w, {})}
@@ -139,8 +139,8 @@ def reads_part(profile):
 
 
 def page(result, notes=""):
-    """The page of a result. `notes` is what somebody wrote by hand: it stands below the targets. Its
-    pictures are beside it, with its date before their names."""
+    """The page of a result. The handwritten `notes` follow the targets. The charts are files beside
+    the page, with its date before their names."""
     shown = {name: "![%s](%s-%s.svg)\n" % (words, result["date"], name)
              for name, (words, _) in pictures(result).items()}
     data = result["measures"]

@@ -1,12 +1,12 @@
-"""Where the time goes, for the page's rows that miss their target."""
+"""Processor profiles for the targets that the page reports as missed."""
 import collections
 import os
 import subprocess
 
 from harness import MIB, Failure, call
 
-# What a sample's stack is for, by the kernel's functions in it: the first that fits. The rest of the
-# kernel's is "other".
+# The purpose of a sample: the first row with a kernel function in the sample's stack. Other kernel
+# stacks are "other".
 INTERRUPTS = "interrupts, device and timer"
 IN_KERNEL = [
     (INTERRUPTS, ("handle_softirqs", "asm_common_interrupt", "asm_sysvec")),
@@ -24,7 +24,7 @@ IN_PROGRAM = [
 
 
 class Recording:
-    """perf for two seconds, of one process or of all."""
+    """A recording by perf for two seconds, of one process or of all."""
 
     def __init__(self, path, *whose):
         self.path = path
@@ -32,7 +32,7 @@ class Recording:
                                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def functions(self, *which):
-        """The heaviest functions."""
+        """The functions with most samples."""
         self.process.wait()
         try:
             text = call("perf", "report", "-i", self.path, "--no-children", "-g", "none", "--stdio",
@@ -43,8 +43,8 @@ class Recording:
         return lines[:18]
 
     def purposes(self, server, client):
-        """Hundredths of one processor by purpose: of the process `server` (its number), of programs that
-        are called `client`, of all others, and of nobody."""
+        """Percent of one processor by purpose: for the process id `server`, for programs named `client`,
+        for other processes, and for idle processors."""
         self.process.wait()
         text = call("perf", "script", "-i", self.path, "-F", "comm,pid,ip,sym,dso")
         counts, everything = collections.defaultdict(collections.Counter), 0
@@ -56,15 +56,15 @@ class Recording:
             name, pid = lines[0].rsplit(None, 1)
             what = purpose([line.split(None, 1)[-1] for line in lines[1:]])
             if int(pid) == server:
-                who = "server"
+                owner = "server"
             elif int(pid) == 0:
-                # Interrupts come to whoever is there, nobody too.
-                who = "others" if what == INTERRUPTS else "idle"
+                # An interrupt may also hit an idle processor.
+                owner = "others" if what == INTERRUPTS else "idle"
             else:
-                who = "client" if name.strip() == client[:15] else "others"
-            counts[who][what] += 1
+                owner = "client" if name.strip() == client[:15] else "others"
+            counts[owner][what] += 1
         share = 100.0 * os.cpu_count() / max(everything, 1)
-        return {who: {what: number * share for what, number in each.items()} for who, each in counts.items()}
+        return {owner: {what: number * share for what, number in each.items()} for owner, each in counts.items()}
 
 
 def purpose(stack):
@@ -78,7 +78,7 @@ def purpose(stack):
 
 
 def served(bench):
-    """A pool with one log device, filled and imported anew."""
+    """A server of a pool with one log device, filled and imported again."""
     data = [bench.sparse("pf%d" % i, 512 * MIB) for i in range(4)]
     bench.pool("pf", ["raidz1"] + data, [bench.written("pf-log", 256 * MIB)])
     bench.volume("pf/v", 512 * MIB)
@@ -89,7 +89,7 @@ def served(bench):
 
 
 def sync_writes(bench):
-    """The server while it takes FUA writes at QD 1 and 32; the heaviest functions."""
+    """The server's functions with most samples, under FUA writes at QD 1 and 32."""
     server = served(bench)
     out = {}
     for name, depth in (("FUA QD1", 1), ("FUA QD32", 32)):
@@ -101,8 +101,8 @@ def sync_writes(bench):
 
 
 def reads(bench):
-    """Server and client, and what is left of the processors, while 32 random reads are in flight. Nothing
-    where perf may not look at all processes."""
+    """Processor use of server, client and others while 32 random reads are in flight. None if perf may
+    not record all processes."""
     server = served(bench)
     recording = Recording(bench.path("perf.data"), "-a", "-e", "cpu-clock")
     run = bench.load(server.uri("pf/v"), reads=100, depth=32, seconds=3)
