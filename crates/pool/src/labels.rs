@@ -12,7 +12,7 @@ use forebay_format::superblock::{Superblock, VERSION};
 use forebay_rt as rt;
 
 use crate::PoolError;
-use crate::possession::Gate;
+use crate::opener::FencedOpener;
 
 /// The content of the label areas of one device.
 #[derive(Clone, Debug, Default)]
@@ -24,7 +24,7 @@ pub(crate) struct Label {
     /// The version of intact superblocks that this program does not read.
     pub unknown_version: Option<u32>,
     /// The heartbeat.
-    pub beat: Option<Heartbeat>,
+    pub heartbeat: Option<Heartbeat>,
 }
 
 impl Label {
@@ -80,10 +80,10 @@ pub(crate) async fn read_label(device: &Device) -> Label {
                 }
             }
         }
-        if label.beat.is_none()
+        if label.heartbeat.is_none()
             && let Ok(block) = device.read(area + HEARTBEAT_OFFSET_BYTES, IoBuf::zeroed(4096)).await
         {
-            label.beat = Heartbeat::decode(&block).ok();
+            label.heartbeat = Heartbeat::decode(&block).ok();
         }
     }
     label.configs.sort_by_key(|(envelope, _)| std::cmp::Reverse(envelope.generation));
@@ -135,24 +135,6 @@ pub(crate) async fn write_root(device: &Device, root: &Superblock) -> Result<(),
     Ok(())
 }
 
-/// Writes the heartbeat.
-pub(crate) async fn write_beat(device: &Device, beat: &Heartbeat) -> Result<(), DeviceError> {
-    let bytes = IoBuf::copy_of(&beat.encode()).freeze();
-    let area = label_offsets(device.geometry().size_bytes)[0];
-    device.write(area + HEARTBEAT_OFFSET_BYTES, bytes, true).await
-}
-
-/// The heartbeat on a device, if there is one that can be read.
-pub(crate) async fn read_beat(device: &Device) -> Option<Heartbeat> {
-    look_for_beat(device).await.ok().flatten()
-}
-
-/// The same; an error when the device does not answer.
-pub(crate) async fn look_for_beat(device: &Device) -> Result<Option<Heartbeat>, DeviceError> {
-    let block = device.read(HEARTBEAT_OFFSET_BYTES, IoBuf::zeroed(4096)).await?;
-    Ok(Heartbeat::decode(&block).ok())
-}
-
 /// Overwrites both label areas, so that nothing of an earlier pool remains there.
 pub(crate) async fn clear_label(device: &Device) -> Result<(), DeviceError> {
     const CHUNK: u64 = 128 << 10;
@@ -169,7 +151,7 @@ pub(crate) async fn clear_label(device: &Device) -> Result<(), DeviceError> {
 /// commit then updates no metadata of a file and cannot run out of space. If it fails, or the
 /// caller cancels it, the region is given back.
 pub(crate) async fn write_through(
-    gate: &Gate,
+    opener: &FencedOpener,
     device: &Device,
     start_bytes: u64,
     len_bytes: u64,
@@ -181,7 +163,7 @@ pub(crate) async fn write_through(
     let zeros = IoBuf::zeroed(CHUNK as usize).freeze();
     let mut at = 0;
     let outcome = loop {
-        if gate.is_unwanted() {
+        if opener.is_unwanted() {
             break Err(PoolError::new("interrupted"));
         }
         if at == len_bytes {

@@ -5,13 +5,13 @@ mod commit;
 mod diagnosis;
 mod error;
 mod health;
+mod heartbeat;
 mod holes;
 mod import;
 mod labels;
 mod layout;
 mod merge;
 mod opener;
-mod possession;
 mod read_path;
 mod scrub;
 pub mod spec;
@@ -38,8 +38,7 @@ use forebay_units::{BLOCK_BYTES, BlockAddr, CommitId, DeviceId, Lba, TxgId, Volu
 use crate::commit::Trims;
 use crate::health::HealthState;
 use crate::layout::Limits;
-use crate::opener::OpenDevice;
-use crate::possession::Gate;
+use crate::opener::{FencedOpener, OpenDevice};
 use crate::scrub::ScanState;
 use crate::status::stats::Stats;
 use crate::volume::VolumeState;
@@ -108,7 +107,7 @@ pub(crate) struct Checkpoint {
 /// An imported pool.
 pub struct Pool {
     pub(crate) guid: u64,
-    pub(crate) gate: Rc<Gate>,
+    pub(crate) opener: Rc<FencedOpener>,
     pub(crate) config: RefCell<PoolConfig>,
     pub(crate) devices: RefCell<BTreeMap<DeviceId, OpenDevice>>,
     pub(crate) array: Rc<Array>,
@@ -137,7 +136,7 @@ pub struct Pool {
     /// Background tasks, which an export waits for.
     pub(crate) tasks: RefCell<Vec<rt::JoinHandle<()>>>,
     /// The heartbeat task. It ends after the last root is written.
-    pub(crate) heart: RefCell<Option<rt::JoinHandle<()>>>,
+    pub(crate) heartbeat_task: RefCell<Option<rt::JoinHandle<()>>>,
     pub(crate) closed: Cell<bool>,
 }
 

@@ -1,13 +1,18 @@
-//! Opening the devices of a pool.
+//! Opening the devices of a pool, each under a deadline and behind the pool's write fence.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 
+use forebay_device::layers::Counted;
 use forebay_device::{Deadline, Device, DeviceError};
+use forebay_multihost::Monitor;
+use forebay_units::Nanos;
 
-use crate::possession::Guarded;
 use crate::spec::Told;
+
+/// How long a device may take for a command until the pool's own limits are known.
+const INITIAL_DEVICE_TIMEOUT: Nanos = Nanos::from_secs(30);
 
 /// Opens devices by name: files and disks in production, simulated ones in simulation.
 pub trait Opener {
@@ -34,17 +39,64 @@ pub trait Opener {
     }
 }
 
+/// A device under a deadline (`deadline`), with the write fence above it (`device`).
+#[derive(Clone)]
+pub(crate) struct Guarded {
+    pub deadline: Rc<Deadline>,
+    pub device: Device,
+}
+
+/// Opens all devices of one pool.
+pub(crate) struct FencedOpener {
+    inner: Rc<dyn Opener>,
+    monitor: Rc<Monitor>,
+}
+
+impl FencedOpener {
+    /// An opener whose fence is open until a claim or the pool's heartbeat arms it.
+    pub fn new(inner: Rc<dyn Opener>) -> Rc<Self> {
+        Rc::new(Self { inner, monitor: Monitor::new() })
+    }
+
+    /// Opens a device. Waiting at the fence does not count against its deadline.
+    pub fn open(&self, path: &str) -> Result<Guarded, DeviceError> {
+        let deadline = Deadline::new(self.inner.open(path)?, INITIAL_DEVICE_TIMEOUT);
+        let device = self.monitor.fence().guard(deadline.clone());
+        Ok(Guarded { deadline, device })
+    }
+
+    /// Checks who owns the devices, and renews their fence.
+    pub fn monitor(&self) -> &Rc<Monitor> {
+        &self.monitor
+    }
+
+    /// See [`Opener::host`].
+    pub fn host(&self) -> u64 {
+        self.inner.host()
+    }
+
+    /// See [`Opener::witness`].
+    pub async fn witness(&self, pool: u64, told: Told) {
+        self.inner.witness(pool, told).await;
+    }
+
+    /// See [`Opener::is_unwanted`].
+    pub fn is_unwanted(&self) -> bool {
+        self.inner.is_unwanted()
+    }
+}
+
 /// An open device, with its counters.
 #[derive(Clone)]
 pub(crate) struct OpenDevice {
     pub path: String,
-    pub counted: Rc<forebay_device::layers::Counted>,
+    pub counted: Rc<Counted>,
     pub deadline: Rc<Deadline>,
 }
 
 impl OpenDevice {
     pub fn new(path: &str, guarded: Guarded) -> Self {
-        let counted = forebay_device::layers::Counted::new(guarded.device);
+        let counted = Counted::new(guarded.device);
         Self { path: path.to_owned(), counted, deadline: guarded.deadline }
     }
 

@@ -6,6 +6,7 @@ mod edges;
 mod figures;
 mod imports;
 mod leftovers;
+mod multihost;
 mod rack;
 mod resilvers;
 mod scattered;

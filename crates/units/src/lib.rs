@@ -13,7 +13,7 @@ pub const BLOCK_LEN: usize = 4096;
 /// The smallest unit a client may address.
 pub const SECTOR_BYTES: u64 = 512;
 
-macro_rules! id {
+macro_rules! newtype {
     ($(#[$doc:meta])* $name:ident($inner:ty)) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,6 +24,12 @@ macro_rules! id {
                 write!(f, "{}", self.0)
             }
         }
+    };
+}
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident($inner:ty)) => {
+        newtype!($(#[$doc])* $name($inner));
 
         impl $name {
             /// The value after this one. Panics on overflow: an id space that wraps is a bug.
@@ -38,6 +44,14 @@ macro_rules! id {
 id!(
     /// A 4 KiB block number within a volume.
     Lba(u64)
+);
+newtype!(
+    /// A pool's id, drawn when it is created.
+    PoolGuid(u64)
+);
+newtype!(
+    /// One owner of a pool: drawn anew at each import.
+    OwnerNonce(u64)
 );
 id!(
     /// A transaction group. Group 0 never existed; the first open group is 1.

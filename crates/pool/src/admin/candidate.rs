@@ -8,7 +8,7 @@ use forebay_units::format_bytes;
 use crate::admin::signatures::content_of;
 use crate::labels::{Label, read_label};
 use crate::layout::{is_group_name, member_of};
-use crate::possession::{Gate, Guarded};
+use crate::opener::{FencedOpener, Guarded};
 use crate::{Pool, PoolError};
 
 /// A device that is about to join a pool.
@@ -27,11 +27,11 @@ impl Candidate {
 /// Opens a device that is to join a pool, and refuses it when it is too small, in use, or (without
 /// `force`) belongs to a pool already or holds something of others.
 pub(crate) async fn open_candidate(
-    gate: &Gate,
+    opener: &FencedOpener,
     path: &str,
     force: bool,
 ) -> Result<Candidate, PoolError> {
-    let guarded = gate.open(path).map_err(|e| match e.kind {
+    let guarded = opener.open(path).map_err(|e| match e.kind {
         ErrorKind::Busy => PoolError::new(format!(
             "{path} is in use (by a pool that is imported, or another program); name another \
              device, or export that pool first"

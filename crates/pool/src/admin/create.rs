@@ -23,8 +23,7 @@ use crate::layout::{
     POOL_RINGS_FROM, UNIT_BYTES, build_array, geometry_of, group_shape, layout_of, log_range,
     log_rings_of, reserve_bytes, ring_configs,
 };
-use crate::opener::OpenDevice;
-use crate::possession::Gate;
+use crate::opener::{FencedOpener, OpenDevice};
 use crate::spec::{GroupSpec, LogSpec, PoolSpec};
 use crate::{Opener, Pool, PoolError};
 
@@ -63,7 +62,7 @@ pub(crate) fn check_alike(there: &[GroupConfig], spec: &PoolSpec) -> Result<(), 
 }
 
 /// Opens everything that a specification names. Nothing is written.
-pub(crate) async fn open_spec(gate: &Gate, spec: &PoolSpec) -> Result<Opened, PoolError> {
+pub(crate) async fn open_spec(opener: &FencedOpener, spec: &PoolSpec) -> Result<Opened, PoolError> {
     let mut seen = BTreeSet::new();
     let names = spec.groups.iter().flat_map(|g| &g.devices);
     for path in names.chain(spec.logs.iter().flat_map(|l| &l.devices)) {
@@ -75,14 +74,14 @@ pub(crate) async fn open_spec(gate: &Gate, spec: &PoolSpec) -> Result<Opened, Po
     for group in &spec.groups {
         let mut devices = Vec::new();
         for path in &group.devices {
-            devices.push(open_candidate(gate, path, spec.force).await?);
+            devices.push(open_candidate(opener, path, spec.force).await?);
         }
         opened.groups.push((group.clone(), devices));
     }
     for log in &spec.logs {
         let mut devices = Vec::new();
         for path in &log.devices {
-            devices.push(open_candidate(gate, path, spec.force).await?);
+            devices.push(open_candidate(opener, path, spec.force).await?);
         }
         opened.logs.push((log.clone(), devices));
     }
@@ -169,7 +168,7 @@ impl Pool {
         force: bool,
     ) -> Result<(), PoolError> {
         // Whatever else is on it: nothing is written where there is no label.
-        let device = open_candidate(&Gate::new(opener), path, true).await?.device();
+        let device = open_candidate(&FencedOpener::new(opener), path, true).await?.device();
         let label = read_label(&device).await;
         if label.current().is_none() {
             return Err(PoolError::new(format!("{path} has no label of a pool; nothing was done")));
@@ -211,18 +210,21 @@ fn log_places(config: &PoolConfig, devices: &BTreeMap<DeviceId, OpenDevice>) -> 
 
 /// Clears the labels of the log's devices and takes its places on them. When that cannot be done to
 /// the end, all of them are given back.
-pub(crate) async fn prepare_log(gate: &Gate, places: &[LogPlace]) -> Result<(), PoolError> {
+pub(crate) async fn prepare_log(
+    opener: &FencedOpener,
+    places: &[LogPlace],
+) -> Result<(), PoolError> {
     for place in places {
         clear(&place.device).await?;
     }
     for (done, place) in places.iter().enumerate() {
         let LogPlace { device, start_bytes, len_bytes } = place;
-        let outcome = write_through(gate, device, *start_bytes, *len_bytes).await;
+        let outcome = write_through(opener, device, *start_bytes, *len_bytes).await;
         let Err(error) = outcome else { continue };
         for place in &places[..done] {
             give_back(&place.device, place.start_bytes, place.len_bytes).await;
         }
-        return Err(match gate.is_unwanted() {
+        return Err(match opener.is_unwanted() {
             true => PoolError::new(
                 "interrupted: no pool has changed, and the place that was taken for the log was \
                  given back",
@@ -243,7 +245,7 @@ pub(crate) async fn clear(device: &Device) -> Result<(), PoolError> {
 }
 
 /// Everything that can be known of a new pool before anything is written, and its devices.
-async fn checked(gate: &Gate, name: &str, spec: &PoolSpec) -> Result<Opened, PoolError> {
+async fn checked(opener: &FencedOpener, name: &str, spec: &PoolSpec) -> Result<Opened, PoolError> {
     check_name("pool", name)?;
     for (property, value) in &spec.properties {
         check_property(POOL_PROPERTIES, property, value)?;
@@ -252,7 +254,7 @@ async fn checked(gate: &Gate, name: &str, spec: &PoolSpec) -> Result<Opened, Poo
         return Err(PoolError::new("name at least one data device"));
     }
     check_alike(&[], spec)?;
-    open_spec(gate, spec).await
+    open_spec(opener, spec).await
 }
 
 impl Pool {
@@ -262,7 +264,7 @@ impl Pool {
         name: &str,
         spec: &PoolSpec,
     ) -> Result<(), PoolError> {
-        checked(&Gate::new(opener), name, spec).await.map(|_| ())
+        checked(&FencedOpener::new(opener), name, spec).await.map(|_| ())
     }
 
     /// Makes a pool and imports it. Nothing is written before everything has been checked.
@@ -271,8 +273,8 @@ impl Pool {
         name: &str,
         spec: &PoolSpec,
     ) -> Result<Rc<Pool>, PoolError> {
-        let gate = Gate::new(opener);
-        let opened = checked(&gate, name, spec).await?;
+        let opener = FencedOpener::new(opener);
+        let opened = checked(&opener, name, spec).await?;
         let smallest = opened.groups.iter().flat_map(|(_, d)| d).map(|c| c.size_bytes).min();
         let mut config = PoolConfig {
             name: name.to_owned(),
@@ -301,7 +303,7 @@ impl Pool {
         // What takes long, and may be given up, comes first: until then the other devices are what
         // they were.
         let places = log_places(&config, &devices);
-        prepare_log(&gate, &places).await?;
+        prepare_log(&opener, &places).await?;
         if !config.logs.is_empty() {
             for member in config.data_members() {
                 clear(&devices[&DeviceId(member.device)].device()).await?;
@@ -327,7 +329,7 @@ impl Pool {
             exported: false,
             written_at: rt::wall_clock(),
             nonce,
-            host: gate.host(),
+            host: opener.host(),
             counters: [0; COUNTERS],
             log_state: state.encode(),
         };
@@ -337,7 +339,7 @@ impl Pool {
         }
         let log = IntentLog::start(log_config, &rings, &state)?;
         let loaded = Loaded::empty(array);
-        let parts = Parts { gate, nonce, config, devices, log, root, loaded };
+        let parts = Parts { opener, nonce, config, devices, log, root, loaded };
         let pool = Pool::assemble(parts)?;
         pool.note_log_sides(&rings);
         pool.start();

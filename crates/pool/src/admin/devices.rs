@@ -25,7 +25,7 @@ impl Pool {
             return Err(PoolError::new("name the devices to add"));
         }
         check_alike(&self.config.borrow().groups, spec)?;
-        let opened = open_spec(&self.gate, spec).await?;
+        let opened = open_spec(&self.opener, spec).await?;
         // Whoever is refused finds the devices as they were: nothing is written before this.
         let mut trial = self.config.borrow().clone();
         add_to_config(&mut trial, &opened)?;
@@ -40,7 +40,7 @@ impl Pool {
                 len_bytes,
             }));
         }
-        prepare_log(&self.gate, &places).await?;
+        prepare_log(&self.opener, &places).await?;
         for candidate in opened.groups.iter().flat_map(|(_, devices)| devices) {
             clear(&candidate.device()).await?;
         }
@@ -131,7 +131,7 @@ impl Pool {
     pub async fn attach(&self, device: &str, new: &str, force: bool) -> Result<(), PoolError> {
         let _turn = self.turn().await?;
         let old = self.find_member(device)?;
-        let candidate = open_candidate(&self.gate, new, force).await?;
+        let candidate = open_candidate(&self.opener, new, force).await?;
         let is_log = self.is_log(old.device);
         let needed = self.needed_bytes(&old)?;
         if candidate.size_bytes < needed {
@@ -147,7 +147,7 @@ impl Pool {
         if is_log {
             let (start_bytes, len_bytes) = self.ring_range(old.device)?;
             let device = open.device();
-            prepare_log(&self.gate, &[LogPlace { device, start_bytes, len_bytes }]).await?;
+            prepare_log(&self.opener, &[LogPlace { device, start_bytes, len_bytes }]).await?;
             self.devices.borrow_mut().insert(id, open);
             {
                 let mut config = self.config.borrow_mut();
@@ -351,7 +351,7 @@ impl Pool {
         path: &str,
         force: bool,
     ) -> Result<Candidate, PoolError> {
-        let candidate = open_candidate(&self.gate, path, force).await?;
+        let candidate = open_candidate(&self.opener, path, force).await?;
         let needed = self.needed_bytes(old)?;
         if candidate.size_bytes < needed {
             return Err(too_small(path, candidate.size_bytes, needed));
@@ -453,7 +453,7 @@ impl Pool {
         let open = match held {
             Some(held) if self.carries_label(&held, found.device).await => held,
             // Closed, or nothing answers there any more: it may have come back under its name.
-            held => match self.gate.open(&found.path) {
+            held => match self.opener.open(&found.path) {
                 Ok(device) => OpenDevice::new(&found.path, device),
                 Err(error) => held.ok_or(error)?,
             },
@@ -474,7 +474,7 @@ impl Pool {
                 self.name()
             )));
         }
-        self.mark(&open.device()).await;
+        self.write_first_heartbeat(&open.device()).await;
         let before = self.devices.borrow_mut().insert(id, open.clone());
         if let Some(before) =
             before.filter(|before| !std::rc::Rc::ptr_eq(&before.counted, &open.counted))

@@ -102,7 +102,7 @@ impl Pool {
         // looked for.
         self.closed.set(true);
         self.sync.done.notify_all();
-        let heart = self.heart.take();
+        let heart = self.heartbeat_task.take();
         if let Some(heart) = heart {
             heart.await;
         }

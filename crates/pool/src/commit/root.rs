@@ -105,7 +105,7 @@ impl Pool {
             exported,
             written_at: rt::wall_clock(),
             nonce: self.nonce,
-            host: self.gate.host(),
+            host: self.opener.host(),
             counters: self.counters(),
             log_state,
         }
@@ -185,7 +185,7 @@ impl Pool {
             self.stats.wrote_root(2 * 4096);
         }
         verdict.judge("configuration")?;
-        self.gate.witness(self.guid, told(&config)).await;
+        self.opener.witness(self.guid, told(&config)).await;
         Ok(config)
     }
 

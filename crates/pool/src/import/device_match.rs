@@ -12,8 +12,7 @@ use crate::PoolError;
 use crate::import::divergence::told;
 use crate::labels::{Label, read_label};
 use crate::layout::{POOL_RINGS_FROM, geometry_of};
-use crate::opener::OpenDevice;
-use crate::possession::{Gate, Guarded};
+use crate::opener::{FencedOpener, Guarded, OpenDevice};
 use crate::spec::{ImportOptions, Told};
 
 /// Read of a device to see whether it can be read.
@@ -30,26 +29,26 @@ pub(crate) struct Found {
 const A_MOMENT: Nanos = Nanos::from_millis(200);
 
 /// Reads the labels of all devices at `paths` that can be opened.
-pub(crate) async fn find_devices(gate: &Gate, paths: &[String]) -> Vec<Found> {
-    look_at(gate, paths).await.0
+pub(crate) async fn find_devices(opener: &FencedOpener, paths: &[String]) -> Vec<Found> {
+    look_at(opener, paths).await.0
 }
 
 /// The same for who takes them. Whoever just looks at labels has a device open for a moment only, and no
 /// pool shall do without it for that.
-pub(crate) async fn take_devices(gate: &Gate, paths: &[String]) -> Vec<Found> {
-    let (mut found, busy) = look_at(gate, paths).await;
+pub(crate) async fn take_devices(opener: &FencedOpener, paths: &[String]) -> Vec<Found> {
+    let (mut found, busy) = look_at(opener, paths).await;
     if !busy.is_empty() {
         rt::sleep(A_MOMENT).await;
-        found.extend(find_devices(gate, &busy).await);
+        found.extend(find_devices(opener, &busy).await);
     }
     found
 }
 
 /// The devices that have labels, and paths of those that somebody else has open.
-async fn look_at(gate: &Gate, paths: &[String]) -> (Vec<Found>, Vec<String>) {
+async fn look_at(opener: &FencedOpener, paths: &[String]) -> (Vec<Found>, Vec<String>) {
     let (mut found, mut busy) = (Vec::new(), Vec::new());
     for path in paths {
-        let guarded = match gate.open(path) {
+        let guarded = match opener.open(path) {
             Ok(guarded) => guarded,
             Err(error) => {
                 busy.extend((error.kind == ErrorKind::Busy).then(|| path.clone()));
@@ -157,11 +156,15 @@ fn who_is_newer(config: &PoolConfig, found: &[&Found]) -> String {
 /// Of the devices at `paths`, which were all looked at and have no label of the pool that was wanted:
 /// those that do not answer or cannot be read, for a refusal. (A device that is read and belongs to
 /// something else is none of ours.)
-pub(crate) async fn name_unreadable(gate: &Gate, paths: &[String], found: &[Found]) -> String {
+pub(crate) async fn name_unreadable(
+    opener: &FencedOpener,
+    paths: &[String],
+    found: &[Found],
+) -> String {
     const NAMED: usize = 8;
     let mut bad = Vec::new();
     for path in paths.iter().filter(|path| found.iter().all(|f| f.path != **path)) {
-        let outcome = match gate.open(path) {
+        let outcome = match opener.open(path) {
             Ok(guarded) => guarded.device.read(0, IoBuf::zeroed(FIRST_BYTES)).await.map(drop),
             Err(error) => Err(error),
         };

@@ -9,7 +9,7 @@ use crate::admin::candidate::owner_of;
 use crate::import::device_match::{Found, find_devices, newest_root};
 use crate::import::divergence::one_history;
 use crate::layout::log_number;
-use crate::possession::Gate;
+use crate::opener::FencedOpener;
 use crate::status::report::{branch, leaf, worse};
 use crate::status::{FoundPool, Health, VdevStatus};
 use crate::{Opener, Pool};
@@ -17,7 +17,7 @@ use crate::{Opener, Pool};
 impl Pool {
     /// Looks for pools on `paths`. Devices that cannot be opened, or have no label, are passed by.
     pub async fn discover(opener: Rc<dyn Opener>, paths: &[String]) -> Vec<FoundPool> {
-        let found = find_devices(&Gate::new(opener), paths).await;
+        let found = find_devices(&FencedOpener::new(opener), paths).await;
         let mut by_guid: BTreeMap<u64, Vec<&Found>> = BTreeMap::new();
         for device in &found {
             by_guid.entry(device.label.configs[0].0.pool).or_default().push(device);

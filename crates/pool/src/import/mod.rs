@@ -7,6 +7,7 @@ pub(crate) mod divergence;
 pub(crate) mod load_map;
 pub(crate) mod recovery;
 mod replay;
+pub(crate) mod takeover;
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -15,8 +16,9 @@ use forebay_format::config::PoolConfig;
 use forebay_format::label::{Heartbeat, SUPERBLOCK_SLOTS};
 use forebay_format::superblock::Superblock;
 use forebay_intent_log::{IntentLog, LogConfig, LogState};
+use forebay_multihost::{ACTIVITY_CHECK_DURATION, Claim};
 use forebay_rt as rt;
-use forebay_units::{CommitId, DeviceId, FrameSeq};
+use forebay_units::{CommitId, DeviceId, FrameSeq, PoolGuid};
 
 use crate::import::device_match::{
     Found, check_complete, check_newest, leave_missing_logs, name_unreadable, newest_root,
@@ -26,9 +28,11 @@ use crate::import::divergence::{History, one_history};
 use crate::import::load_map::{Loaded, load_map};
 use crate::import::recovery::Parts;
 use crate::import::replay::{OldLog, read_log};
+use crate::import::takeover::{
+    check_not_in_use, is_being_imported, labeled_devices, refused, root_owners,
+};
 use crate::labels::read_label;
-use crate::opener::OpenDevice;
-use crate::possession::{Claim, Gate, WATCH, check_not_in_use, is_being_imported};
+use crate::opener::{FencedOpener, OpenDevice};
 use crate::spec::ImportOptions;
 use crate::status::ImportReport;
 use crate::{Opener, Pool, PoolError};
@@ -44,36 +48,38 @@ impl Pool {
         options: &ImportOptions,
     ) -> Result<Rc<Pool>, PoolError> {
         let begun = rt::now();
-        let gate = Gate::new(opener);
-        let mut found = take_devices(&gate, paths).await;
+        let opener = FencedOpener::new(opener);
+        let mut found = take_devices(&opener, paths).await;
         let keep = options.keep.as_deref();
         let selected = match select_pool(&found, name_or_guid) {
             Ok(selected) => selected,
             Err(error) => {
-                let bad = name_unreadable(&gate, paths, &found).await;
+                let bad = name_unreadable(&opener, paths, &found).await;
                 return Err(PoolError::new(error.message + &bad));
             }
         };
         let mut history = one_history(selected, keep)?;
         let chosen = choose_root(&history, name_or_guid, options)?;
         let (root, config) = &chosen;
-        let elsewhere = !root.exported && root.host != gate.host();
-        // A mark of nobody who has written a root: an import that is going on, or was cut short.
-        let watched = elsewhere || is_being_imported(&history.devices, config.guid);
+        let elsewhere = !root.exported && root.host != opener.host();
+        let watched = elsewhere || is_being_imported(&history.devices, PoolGuid(config.guid));
         if watched {
             check_not_in_use(&history.devices, &config.name, elsewhere, options).await?;
         }
         let (pool, name) = (config.guid, config.name.clone());
-        let mut judged = judge(&history, chosen, gate.host(), options).await?;
+        let mut judged = judge(&history, chosen, opener.host(), options).await?;
         let nonce = rt::random_u64();
-        // An owner that stood still looks here before it writes again.
-        let mine = Heartbeat { pool, nonce, host: gate.host(), ..Heartbeat::default() };
-        let claim = Claim::new(&history.devices, &name, &gate.possession, mine).await?;
+        // An owner that was paused reads the heartbeat before it writes again, and finds this one.
+        let mine = Heartbeat { pool, nonce, host: opener.host(), ..Heartbeat::default() };
+        let taken = |error| refused(&name, &error);
+        let (labeled, owners) = (labeled_devices(&history.devices), root_owners(&history.devices));
+        let claim = Claim::new(&labeled, owners, opener.monitor(), mine).await.map_err(taken)?;
+        drop(labeled);
         if watched {
-            // Its owner may have come back while we read, and believes in itself until it looks at
-            // the heartbeat again: what it did until then counts.
-            rt::sleep(WATCH).await;
-            claim.look().await?;
+            // The old owner may have resumed since the labels were read, and writes until it reads
+            // the heartbeat again. What it has written by then counts, so everything is read again.
+            rt::sleep(ACTIVITY_CHECK_DURATION).await;
+            claim.verify().await.map_err(taken)?;
             for device in &mut found {
                 device.label = read_label(&device.guarded.device).await;
             }
@@ -87,7 +93,7 @@ impl Pool {
             };
             history = one_history(select_pool(&found, name_or_guid).map_err(gone)?, keep)?;
             let chosen = choose_root(&history, name_or_guid, options)?;
-            judged = judge(&history, chosen, gate.host(), options).await?;
+            judged = judge(&history, chosen, opener.host(), options).await?;
         }
         let Judged {
             mut root,
@@ -115,17 +121,18 @@ impl Pool {
             log_state.next_seq,
         );
         let log = IntentLog::start(log_config, &[], &waiting)?;
-        // Whoever has taken it meanwhile has left a mark: nothing but ours was written yet.
-        claim.look().await?;
+        // Another machine that has taken the pool has left its heartbeat. This import has written
+        // nothing but its own yet.
+        claim.verify().await.map_err(taken)?;
         for (addr, bytes) in &loaded.repairs {
             // A failed repair leaves what there was: the journal has been read all the same.
             let _ = loaded.array.repair(*addr, bytes).await;
         }
-        let parts = Parts { gate, nonce, config, devices, log, root, loaded };
+        let parts = Parts { opener, nonce, config, devices, log, root, loaded };
         let pool = Pool::assemble(parts)?;
         pool.sync.rooted.set(newest.rooted);
         pool.recover(&log_state, old_log, &mut report).await.map_err(|e| pool.ended_by(e))?;
-        claim.look().await?;
+        claim.verify().await.map_err(taken)?;
         drop(claim);
         pool.seal_all();
         report.seconds = rt::now().since(begun).as_secs_f64();
@@ -161,7 +168,7 @@ struct Newest {
 /// Takes into the state that the root has of the log what heartbeats say of it since: frames that were
 /// durable must be there, though the log's devices may know nothing of them any more.
 fn note_progress(state: &mut LogState, devices: &[&Found], pool: u64) {
-    let beats = devices.iter().filter_map(|found| found.label.beat.as_ref());
+    let beats = devices.iter().filter_map(|found| found.label.heartbeat.as_ref());
     let marks = beats.filter(|beat| beat.pool == pool).map(|beat| beat.log);
     for mark in marks.filter(|mark| mark.epoch == state.epoch) {
         state.watermark = state.watermark.max(mark.watermark);

@@ -18,8 +18,7 @@ use crate::health::HealthState;
 use crate::import::load_map::Loaded;
 use crate::import::replay::OldLog;
 use crate::layout::{SEPARATE_SEGMENTS, footer_cache_bytes, limits_for, log_rings_of};
-use crate::opener::OpenDevice;
-use crate::possession::Gate;
+use crate::opener::{FencedOpener, OpenDevice};
 use crate::scrub::ScanState;
 use crate::status::ImportReport;
 use crate::status::stats::Stats;
@@ -28,7 +27,7 @@ use crate::{Pool, PoolError, Space, SyncControl, Writers};
 
 /// Everything that a running pool is put together from.
 pub(crate) struct Parts {
-    pub gate: Rc<Gate>,
+    pub opener: Rc<FencedOpener>,
     pub nonce: u64,
     pub config: PoolConfig,
     pub devices: BTreeMap<DeviceId, OpenDevice>,
@@ -108,7 +107,7 @@ impl Pool {
 
     /// Puts a pool together; nothing runs yet.
     pub(crate) fn assemble(parts: Parts) -> Result<Rc<Pool>, PoolError> {
-        let Parts { gate, nonce, config, devices, log, root, loaded } = parts;
+        let Parts { opener, nonce, config, devices, log, root, loaded } = parts;
         let Loaded { array, table, map, journal: journal_segments, doubled, .. } = loaded;
         let in_flight = InFlight::new(64 << 20);
         let guid = config.guid;
@@ -127,7 +126,7 @@ impl Pool {
         let (limits, dirty_limit, usable_blocks) = limits_for(&config, &array);
         let pool = Rc::new(Pool {
             guid,
-            gate,
+            opener,
             reader: Reader::new(array.clone(), table.clone(), guid, footer_cache_bytes(&config)),
             in_flight,
             classes: Classes::new(separate),
@@ -168,7 +167,7 @@ impl Pool {
             nonce,
             admin: Mutex::new(()),
             tasks: Vec::new().into(),
-            heart: None.into(),
+            heartbeat_task: None.into(),
             closed: false.into(),
             config: config.into(),
             devices: devices.into(),
@@ -194,7 +193,7 @@ impl Pool {
             rt::spawn(self.clone().scan_loop()),
         ];
         self.tasks.borrow_mut().extend(tasks);
-        *self.heart.borrow_mut() = Some(rt::spawn(self.clone().heartbeat_loop()));
+        *self.heartbeat_task.borrow_mut() = Some(rt::spawn(self.clone().heartbeat_loop()));
     }
 
     /// The log's rings as the configuration has them now.

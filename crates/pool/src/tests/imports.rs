@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use forebay_device::IoBuf;
 use forebay_format::label::Heartbeat;
+use forebay_multihost::{read_heartbeat, write_heartbeat};
 use forebay_rt::{self as rt, Runtime};
 use forebay_units::Nanos;
 
@@ -219,9 +220,9 @@ fn a_takeover_gives_way_to_a_mark_over_its_own() {
             // Somebody else, after the watch of four seconds: over the mark of who imports.
             rt::sleep(Nanos::from_secs(5)).await;
             let device = theirs.device("b");
-            let mark = crate::labels::read_beat(&device).await.unwrap();
+            let mark = read_heartbeat(&device).await.unwrap().unwrap();
             let beat = Heartbeat { nonce: mark.nonce ^ 1, host: 1, ..mark };
-            crate::labels::write_beat(&device, &beat).await.unwrap();
+            write_heartbeat(&device, &beat).await.unwrap();
         });
         let said = import(&rack, 2, &forced()).await.err().unwrap();
         assert!(said.contains("was taken by another machine meanwhile"), "{said}");
@@ -299,7 +300,7 @@ fn a_machine_that_lost_its_pool_to_another_stops_writing() {
         // Somebody else's heartbeat appears, as after an import with -f on a machine that saw none.
         let (pool, nonce, host, beat) = (first.guid(), 7, 2, 1);
         let taken = Heartbeat { pool, nonce, host, beat, ..Heartbeat::default() };
-        crate::labels::write_beat(&rack.device("a"), &taken).await.unwrap();
+        write_heartbeat(&rack.device("a"), &taken).await.unwrap();
         rt::sleep(Nanos::from_secs(3)).await;
         assert_eq!(first.summary().health, Health::Suspended);
         let v = first.open_volume("v").unwrap();

@@ -1,5 +1,5 @@
-//! Two machines: one that stands still at any command, or whose devices do not answer, and another that
-//! takes its pool meanwhile.
+//! Takeovers between two machines: the first is paused at any command, or its devices hang, and the
+//! second imports the pool.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -20,11 +20,11 @@ const DEVICES: &[&str] = &["a", "b", "l"];
 /// What one machine sees of devices that several can reach.
 #[derive(Default)]
 struct View {
-    /// Commands so far.
+    /// Commands that devices have completed.
     commands: Cell<u64>,
-    /// The machine stands still after so many.
+    /// The machine is paused after this many commands.
     stop_after: Cell<Option<u64>>,
-    /// Devices that do not answer this machine.
+    /// Devices that hang for this machine.
     hung: RefCell<BTreeSet<String>>,
     /// How long a device takes to answer a read.
     read_takes: Cell<Nanos>,
@@ -43,12 +43,13 @@ impl Seen {
         }
     }
 
-    /// The device has done it; the machine hears of it when it goes on.
+    /// Counts a command that the device has completed. A machine that is paused here receives the
+    /// completion when it resumes.
     async fn done(&self) {
         let commands = self.view.commands.get() + 1;
         self.view.commands.set(commands);
         if self.view.stop_after.get() == Some(commands) {
-            // Before anything else runs: time has gone on when it does.
+            // Time passes before any other task of this machine runs.
             rt::suspend(Nanos::from_secs(60));
             rt::halt();
             rt::yield_now().await;
@@ -131,7 +132,7 @@ fn left_behind(rack: &Rc<Rack>) {
     });
 }
 
-/// A second machine takes the pool, writes, and hears later what became of it.
+/// The second machine, which has imported the pool.
 struct Second {
     runtime: Runtime,
     pool: Rc<Pool>,
@@ -160,7 +161,7 @@ async fn holds_all(v: &Device) {
     }
 }
 
-/// The first machine has gone on: the second one's pool is what it was, and stays so.
+/// Checks, after the first machine has resumed, that the second one's pool is unharmed and stays so.
 fn judge(rack: &Rc<Rack>, second: Second, at: u64) {
     let Second { runtime, pool, v } = second;
     let crash = at.is_multiple_of(2);
@@ -187,16 +188,16 @@ fn judge(rack: &Rc<Rack>, second: Second, at: u64) {
     });
 }
 
-// Who imports has no heartbeat of its own yet that could tell it.
+// A paused import has no heartbeat task yet that could find the next owner: its claim does.
 #[test]
-fn an_import_that_stands_still_at_any_command_does_not_harm_who_takes_the_pool() {
+fn import_paused_at_any_command_does_not_harm_the_next_owner() {
     let mut taken = 0;
     for at in (1..).step_by(7) {
         let rack = Rack::new(DEVICES, SIZE);
         left_behind(&rack);
         let (opener, view) = machine(&rack, 3);
         view.stop_after.set(Some(at));
-        // Chance of its own: two owners never have one nonce.
+        // A seed of its own: two owners must not draw the same nonce.
         let first = Runtime::simulated(at + 10_000);
         if first.run(import(opener)).is_some() {
             break;
@@ -213,9 +214,9 @@ fn an_import_that_stands_still_at_any_command_does_not_harm_who_takes_the_pool()
     assert!(taken > 10, "{taken}");
 }
 
-// Its kernel may have done what it was given; what it answers then is of no use to anybody.
+// The old owner's kernel may complete writes while it is paused: they must not be acknowledged.
 #[test]
-fn an_owner_that_stands_still_at_any_command_answers_nothing_that_the_next_one_lacks() {
+fn owner_paused_at_any_command_acknowledges_nothing_that_the_next_owner_lacks() {
     const STRIDE: u64 = 4096;
     let mut begun = 0;
     for at in (1..=240).step_by(7) {
@@ -238,7 +239,7 @@ fn an_owner_that_stands_still_at_any_command_answers_nothing_that_the_next_one_l
                 }
             }
         };
-        assert!(first.run(owner).is_none(), "it stands still");
+        assert!(first.run(owner).is_none(), "it is paused");
         let before = answered.get();
         begun += u64::from(before > 0);
         let opener = rack.host(2);
@@ -266,7 +267,7 @@ fn an_owner_that_stands_still_at_any_command_answers_nothing_that_the_next_one_l
 }
 
 #[test]
-fn an_owner_whose_first_device_does_not_answer_is_seen_to_be_alive() {
+fn owner_whose_first_devices_hang_is_seen_in_use() {
     for hung in [&["a"][..], &["a", "b"]] {
         Runtime::simulated(1).block_on(async move {
             let rack = Rack::new(DEVICES, SIZE);
@@ -275,7 +276,7 @@ fn an_owner_whose_first_device_does_not_answer_is_seen_to_be_alive() {
             rt::sleep(Nanos::from_secs(5)).await;
             *view.hung.borrow_mut() = hung.iter().map(|name| (*name).to_owned()).collect();
             rt::sleep(Nanos::from_secs(5)).await;
-            // Nobody needs them for this.
+            // A write to the log needs none of the devices that hang.
             let written = v.write(0, stamp(4096, 1), true).await;
             assert!(written.is_ok(), "{hung:?}: {}", pool.stop_reason());
             let refused = import(rack.host(2)).await.err().expect("refused").to_string();
@@ -285,9 +286,9 @@ fn an_owner_whose_first_device_does_not_answer_is_seen_to_be_alive() {
     }
 }
 
-// Each answer comes after the look it was meant for.
+// Each answer comes after the poll that asked for it.
 #[test]
-fn an_owner_whose_devices_are_always_slow_goes_on() {
+fn owner_whose_devices_are_always_slow_keeps_the_pool() {
     Runtime::simulated(1).block_on(async move {
         let rack = Rack::new(DEVICES, SIZE);
         let (opener, view) = machine(&rack, 1);
@@ -298,7 +299,7 @@ fn an_owner_whose_devices_are_always_slow_goes_on() {
             assert!(written.is_ok(), "{}", pool.stop_reason());
             rt::sleep(Nanos::from_millis(500)).await;
         }
-        // So slow that no look counts: writes wait, which is no fault of the devices they are for.
+        // So slow that no answer is valid: writes wait, and no device is blamed for that.
         view.read_takes.set(Nanos::from_secs(4));
         rt::sleep(Nanos::from_secs(10)).await;
         let late = rt::spawn({

@@ -1,0 +1,188 @@
+//! An import's activity check, and its claim on the devices.
+//!
+//! What enters: devices with the heartbeats that were read with their labels, nonces of owners that
+//! wrote roots. What leaves: a refusal, or this import's heartbeat on every device, renewed until
+//! the claim is dropped. What always holds: a claim is refused, and writes nothing, if an unknown
+//! owner has left a heartbeat since the labels were read. Called by the import of a pool.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use forebay_device::Device;
+use forebay_format::label::Heartbeat;
+use forebay_rt as rt;
+use forebay_units::{OwnerNonce, PoolGuid};
+
+use crate::error::MultihostError;
+use crate::heartbeat::{Owner, read_heartbeat, write_heartbeat};
+use crate::monitor::{Monitor, Verdict};
+use crate::poller::PollMode;
+use crate::timing::{ACTIVITY_CHECK_DURATION, HEARTBEAT_INTERVAL, RETRY_INTERVAL, clock};
+
+/// A device that was found with a label of the pool.
+pub struct LabeledDevice {
+    /// Names the device in errors.
+    pub path: String,
+    /// The device.
+    pub device: Device,
+    /// The heartbeat that was read with the label.
+    pub heartbeat: Option<Heartbeat>,
+}
+
+/// Watches the heartbeats for [`ACTIVITY_CHECK_DURATION`]; an error if one of them changes.
+pub async fn check_activity(devices: &[LabeledDevice]) -> Result<(), MultihostError> {
+    let before = read_counters(devices).await;
+    rt::sleep(ACTIVITY_CHECK_DURATION).await;
+    let after = read_counters(devices).await;
+    for (at, found) in devices.iter().enumerate() {
+        // A device that did not answer the first read is compared with its label, read just before.
+        // One that did not answer the second read proves nothing.
+        let label = found.heartbeat.map(|heartbeat| Some(heartbeat.beat));
+        let both = before[at].or(label).zip(after[at]);
+        if both.is_some_and(|(then, now)| now != then) {
+            return Err(MultihostError::InUse { device: found.path.clone() });
+        }
+    }
+    Ok(())
+}
+
+/// The counter of each device's heartbeat. The inner `None` is a device without heartbeat, the
+/// outer one a device that does not answer.
+async fn read_counters(devices: &[LabeledDevice]) -> Vec<Option<Option<u64>>> {
+    let mut counters = Vec::new();
+    for found in devices {
+        let heartbeat = read_heartbeat(&found.device).await.ok();
+        counters.push(heartbeat.map(|heartbeat| heartbeat.map(|heartbeat| heartbeat.beat)));
+    }
+    counters
+}
+
+/// Whether a device has the heartbeat of an owner that has written no root: an import that is under
+/// way on another machine, or that was cut short.
+#[must_use]
+pub fn is_claimed(
+    devices: &[LabeledDevice],
+    pool: PoolGuid,
+    root_owners: &BTreeSet<OwnerNonce>,
+) -> bool {
+    label_nonces(devices, pool).any(|nonce| !root_owners.contains(&nonce))
+}
+
+fn label_nonces(
+    devices: &[LabeledDevice],
+    pool: PoolGuid,
+) -> impl Iterator<Item = OwnerNonce> + '_ {
+    let owners = devices.iter().filter_map(|found| found.heartbeat.as_ref()).map(Owner::of);
+    owners.filter(move |owner| owner.pool == pool).map(|owner| owner.nonce)
+}
+
+/// An import's heartbeat on every device that it found, renewed until this is dropped.
+pub struct Claim {
+    claimed: Rc<Claimed>,
+}
+
+struct Claimed {
+    monitor: Rc<Monitor>,
+    /// Empty once the claim was dropped: a device that leaves the pool is closed at once.
+    devices: RefCell<Vec<Device>>,
+    /// What is written, but for the counter.
+    heartbeat: Heartbeat,
+}
+
+impl Claim {
+    /// Claims `devices` with `heartbeat`, and keeps the highest log position of the heartbeats that
+    /// it replaces: no other record of it exists until the next root.
+    pub async fn new(
+        devices: &[LabeledDevice],
+        root_owners: BTreeSet<OwnerNonce>,
+        monitor: &Rc<Monitor>,
+        mut heartbeat: Heartbeat,
+    ) -> Result<Self, MultihostError> {
+        let owner = Owner::of(&heartbeat);
+        heartbeat.beat = 0;
+        // A device that is away now, or whose heartbeat could not be read, may return with that of
+        // any earlier owner.
+        let mut predecessors = root_owners;
+        predecessors.extend(label_nonces(devices, owner.pool));
+        monitor.set_predecessors(predecessors);
+        let devices: Vec<Device> = devices.iter().map(|found| found.device.clone()).collect();
+        let begun = clock();
+        for device in &devices {
+            let Ok(Some(found)) = read_heartbeat(device).await else { continue };
+            if monitor.is_other_owner(&found, owner) {
+                return Err(MultihostError::Lost);
+            }
+            if Owner::of(&found).pool == owner.pool {
+                heartbeat.log = heartbeat.log.max(found.log);
+            }
+        }
+        let (monitor, devices) = (monitor.clone(), RefCell::new(devices));
+        let claimed = Rc::new(Claimed { monitor, devices, heartbeat });
+        // From here on this process may be paused and replaced: its first heartbeat is fenced
+        // already.
+        claimed.monitor.fence().confirm(begun);
+        rt::spawn_detached(Box::pin(claimed.clone().renew_until_dropped()));
+        claimed.write_to_all().await;
+        Ok(Self { claimed })
+    }
+
+    /// Reads all heartbeats; an error if another owner has replaced this claim.
+    pub async fn verify(&self) -> Result<(), MultihostError> {
+        let Claimed { monitor, heartbeat, .. } = &*self.claimed;
+        let devices = self.claimed.devices.borrow().clone();
+        for device in &devices {
+            if let Ok(Some(found)) = read_heartbeat(device).await
+                && monitor.is_other_owner(&found, Owner::of(heartbeat))
+            {
+                return Err(MultihostError::Lost);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.claimed.devices.borrow_mut().clear();
+    }
+}
+
+impl Claimed {
+    async fn write_to_all(&self) {
+        let devices = self.devices.borrow().clone();
+        for device in &devices {
+            // An error is not reported: the next root fails on the same device and handles it.
+            let _ = write_heartbeat(device, &self.heartbeat).await;
+        }
+    }
+
+    async fn renew_until_dropped(self: Rc<Self>) {
+        let owner = Owner::of(&self.heartbeat);
+        let (mut beat, mut pause) = (0, HEARTBEAT_INTERVAL);
+        loop {
+            rt::sleep(pause).await;
+            let devices = self.devices.borrow().clone();
+            let verdict = self.monitor.check(&devices, PollMode::AllDevices, owner).await;
+            if self.devices.borrow().is_empty() {
+                return;
+            }
+            match verdict {
+                Verdict::Confirmed(devices) => {
+                    beat += 1;
+                    pause = HEARTBEAT_INTERVAL;
+                    let heartbeat = Heartbeat { beat, ..self.heartbeat };
+                    for device in devices {
+                        self.monitor.write_heartbeat(device, heartbeat).await;
+                    }
+                }
+                Verdict::Unproven => pause = RETRY_INTERVAL,
+                // The other owner's heartbeat stays in place, and this import fails.
+                Verdict::OtherOwner => return self.monitor.fence().lose(),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,130 @@
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use forebay_device::{Device, MemoryDevice};
+use forebay_format::label::{Heartbeat, LogMark};
+use forebay_rt::{self as rt, Runtime};
+use forebay_units::{FrameSeq, Nanos, OwnerNonce, PoolGuid};
+
+use super::{Claim, LabeledDevice, check_activity, is_claimed};
+use crate::error::MultihostError;
+use crate::heartbeat::{read_heartbeat, write_heartbeat};
+use crate::monitor::Monitor;
+
+const POOL: u64 = 1;
+const OLD_NONCE: u64 = 5;
+const NEW_NONCE: u64 = 7;
+const THIRD_NONCE: u64 = 9;
+
+fn heartbeat(nonce: u64, beat: u64) -> Heartbeat {
+    Heartbeat { pool: POOL, nonce, beat, ..Heartbeat::default() }
+}
+
+/// Devices `a` and `b` with this heartbeat.
+async fn labeled(heartbeat: Heartbeat) -> Vec<LabeledDevice> {
+    let mut devices = Vec::new();
+    for path in ["a", "b"] {
+        let device: Device = Rc::new(MemoryDevice::new(path, 1 << 20));
+        write_heartbeat(&device, &heartbeat).await.expect("written");
+        devices.push(LabeledDevice { path: path.to_owned(), device, heartbeat: Some(heartbeat) });
+    }
+    devices
+}
+
+fn old_owner() -> BTreeSet<OwnerNonce> {
+    BTreeSet::from([OwnerNonce(OLD_NONCE)])
+}
+
+async fn claim(devices: &[LabeledDevice]) -> Result<Claim, MultihostError> {
+    Claim::new(devices, old_owner(), &Monitor::new(), heartbeat(NEW_NONCE, 0)).await
+}
+
+async fn read(device: &LabeledDevice) -> Heartbeat {
+    read_heartbeat(&device.device).await.expect("readable").expect("a heartbeat")
+}
+
+#[test]
+fn pool_whose_heartbeat_changes_is_in_use() {
+    Runtime::simulated(1).block_on(async {
+        let devices = labeled(heartbeat(OLD_NONCE, 3)).await;
+        assert_eq!(check_activity(&devices).await, Ok(()));
+        let owner = devices[1].device.clone();
+        drop(rt::spawn(async move {
+            rt::sleep(Nanos::from_secs(1)).await;
+            write_heartbeat(&owner, &heartbeat(OLD_NONCE, 4)).await.expect("written");
+        }));
+        let in_use = MultihostError::InUse { device: "b".to_owned() };
+        assert_eq!(check_activity(&devices).await, Err(in_use));
+    });
+}
+
+#[test]
+fn heartbeat_of_an_owner_without_roots_is_a_claim() {
+    Runtime::simulated(1).block_on(async {
+        let devices = labeled(heartbeat(OLD_NONCE, 3)).await;
+        assert!(!is_claimed(&devices, PoolGuid(POOL), &old_owner()));
+        assert!(is_claimed(&devices, PoolGuid(POOL), &BTreeSet::new()));
+        assert!(!is_claimed(&devices, PoolGuid(POOL + 1), &BTreeSet::new()));
+    });
+}
+
+#[test]
+fn claim_keeps_the_highest_log_position() {
+    Runtime::simulated(1).block_on(async {
+        let log = LogMark { epoch: 2, watermark: FrameSeq(40) };
+        let devices = labeled(Heartbeat { log, ..heartbeat(OLD_NONCE, 3) }).await;
+        let lower = LogMark { epoch: 2, watermark: FrameSeq(30) };
+        let older = Heartbeat { log: lower, ..heartbeat(OLD_NONCE, 2) };
+        write_heartbeat(&devices[1].device, &older).await.expect("written");
+        let _claim = claim(&devices).await.expect("claimed");
+        for device in &devices {
+            assert_eq!(read(device).await, Heartbeat { log, ..heartbeat(NEW_NONCE, 0) });
+        }
+    });
+}
+
+#[test]
+fn claim_is_renewed_on_every_device_until_it_is_dropped() {
+    Runtime::simulated(1).block_on(async {
+        let devices = labeled(heartbeat(OLD_NONCE, 3)).await;
+        let claim = claim(&devices).await.expect("claimed");
+        rt::sleep(Nanos::from_millis(2500)).await;
+        for device in &devices {
+            assert_eq!(read(device).await, heartbeat(NEW_NONCE, 2));
+        }
+        drop(claim);
+        rt::sleep(Nanos::from_secs(5)).await;
+        for device in &devices {
+            assert_eq!(read(device).await, heartbeat(NEW_NONCE, 2));
+        }
+    });
+}
+
+#[test]
+fn claim_over_an_unknown_owner_is_refused_and_writes_nothing() {
+    Runtime::simulated(1).block_on(async {
+        let devices = labeled(heartbeat(OLD_NONCE, 3)).await;
+        let third = heartbeat(THIRD_NONCE, 0);
+        write_heartbeat(&devices[1].device, &third).await.expect("written");
+        assert_eq!(claim(&devices).await.err(), Some(MultihostError::Lost));
+        assert_eq!(read(&devices[0]).await, heartbeat(OLD_NONCE, 3));
+        assert_eq!(read(&devices[1]).await, third);
+    });
+}
+
+#[test]
+fn claim_that_was_replaced_is_lost() {
+    Runtime::simulated(1).block_on(async {
+        let devices = labeled(heartbeat(OLD_NONCE, 3)).await;
+        let claim = claim(&devices).await.expect("claimed");
+        assert_eq!(claim.verify().await, Ok(()));
+        let late = heartbeat(OLD_NONCE, 4);
+        write_heartbeat(&devices[0].device, &late).await.expect("written");
+        assert_eq!(claim.verify().await, Ok(()), "a late heartbeat of the old owner");
+        let third = heartbeat(THIRD_NONCE, 0);
+        write_heartbeat(&devices[0].device, &third).await.expect("written");
+        assert_eq!(claim.verify().await, Err(MultihostError::Lost));
+        rt::sleep(Nanos::from_secs(2)).await;
+        assert_eq!(read(&devices[0]).await, third, "it stays in place");
+    });
+}

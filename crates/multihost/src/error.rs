@@ -1,0 +1,32 @@
+//! Errors of multihost protection.
+
+use std::fmt;
+
+/// Why a pool must not be imported, or must not be written to any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MultihostError {
+    /// The heartbeat on a device changes: another machine has imported the pool.
+    InUse {
+        /// The device's path.
+        device: String,
+    },
+    /// Another owner's heartbeat was found.
+    Lost,
+    /// The pool has stopped in this process; its heartbeat has ended.
+    Ended,
+}
+
+impl fmt::Display for MultihostError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InUse { device } => write!(
+                f,
+                "the heartbeat on {device} changes: another machine has imported the pool"
+            ),
+            Self::Lost => f.write_str("another process has imported the pool"),
+            Self::Ended => f.write_str("the pool has stopped in this process"),
+        }
+    }
+}
+
+impl std::error::Error for MultihostError {}

@@ -1,0 +1,190 @@
+//! The write fence: the right to write, and the device layer that checks it.
+//!
+//! What enters: times at which the heartbeat was read and was this owner's, the loss of the pool,
+//! its end. What leaves: devices whose writes wait, or fail, without a valid heartbeat. What always
+//! holds: a write succeeds only if the heartbeat was valid before the write was issued and after it
+//! completed. Called by the monitor, and by the opener of a pool's devices.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use forebay_device::{
+    Allocation, BlockDevice, Device, DeviceError, DeviceFuture, ErrorKind, Geometry, IoBuf,
+    IoBytes, Operation, ZeroOptions,
+};
+use forebay_rt::sync::Notify;
+use forebay_units::Nanos;
+
+use crate::error::MultihostError;
+use crate::timing::{HEARTBEAT_VALID_FOR, clock};
+
+/// The right of one owner to write to the devices of its pool.
+pub struct Fence {
+    /// When the heartbeat was last confirmed. `None`: the fence is open. This is so while a pool is
+    /// created and before an import claims its devices: no write of that process could do harm yet.
+    confirmed_at: Cell<Option<Nanos>>,
+    is_lost: Cell<bool>,
+    has_ended: Cell<bool>,
+    /// Writes that were given to a device and have not completed.
+    writes_in_flight: Cell<usize>,
+    changed: Rc<Notify>,
+}
+
+impl Fence {
+    /// An open fence.
+    #[must_use]
+    pub fn new() -> Rc<Self> {
+        Rc::new(Self {
+            confirmed_at: Cell::new(None),
+            is_lost: Cell::new(false),
+            has_ended: Cell::new(false),
+            writes_in_flight: Cell::new(0),
+            changed: Notify::new(),
+        })
+    }
+
+    /// Puts a device behind this fence.
+    #[must_use]
+    pub fn guard(self: &Rc<Self>, inner: Device) -> Device {
+        Rc::new(FencedDevice { inner, fence: self.clone() })
+    }
+
+    /// Confirms ownership: the heartbeat was read at `read_at` or later, and was this owner's. The
+    /// first call arms the fence.
+    pub fn confirm(&self, read_at: Nanos) {
+        let before = self.confirmed_at.get().unwrap_or(Nanos::ZERO);
+        self.confirmed_at.set(Some(before.max(read_at)));
+        self.changed.notify_all();
+    }
+
+    /// Arms an open fence. An import has armed it already with its claim.
+    pub fn arm(&self) {
+        if self.confirmed_at.get().is_none() {
+            self.confirm(clock());
+        }
+    }
+
+    /// Another owner has the pool: writes fail from now on.
+    pub fn lose(&self) {
+        self.is_lost.set(true);
+        self.changed.notify_all();
+    }
+
+    /// The heartbeat has ended: writes fail from now on.
+    pub fn end(&self) {
+        self.has_ended.set(true);
+        self.changed.notify_all();
+    }
+
+    /// Waits until every write that a device was given has completed.
+    pub async fn drain(&self) {
+        self.changed.until(|| self.writes_in_flight.get() == 0).await;
+    }
+
+    pub(crate) fn is_valid(&self) -> bool {
+        let is_recent = |at| clock().since(at) <= HEARTBEAT_VALID_FOR;
+        self.confirmed_at.get().is_none_or(is_recent)
+    }
+
+    /// Waits until the heartbeat is valid, or never will be.
+    async fn until_valid(&self) -> Result<(), MultihostError> {
+        let is_decided = || self.is_lost.get() || self.has_ended.get() || self.is_valid();
+        self.changed.until(is_decided).await;
+        match (self.is_lost.get(), self.has_ended.get()) {
+            (true, _) => Err(MultihostError::Lost),
+            (_, true) => Err(MultihostError::Ended),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Counts a write while a device has it.
+struct WriteInFlight<'a>(&'a Fence);
+
+impl<'a> WriteInFlight<'a> {
+    fn new(fence: &'a Fence) -> Self {
+        fence.writes_in_flight.set(fence.writes_in_flight.get() + 1);
+        Self(fence)
+    }
+}
+
+impl Drop for WriteInFlight<'_> {
+    fn drop(&mut self) {
+        let left = self.0.writes_in_flight.get() - 1;
+        self.0.writes_in_flight.set(left);
+        if left == 0 {
+            self.0.changed.notify_all();
+        }
+    }
+}
+
+/// The device layer: writes, discards and zeroing pass the fence; reads and flushes do not.
+struct FencedDevice {
+    inner: Device,
+    fence: Rc<Fence>,
+}
+
+impl FencedDevice {
+    fn fenced<'a>(
+        &'a self,
+        operation: Operation,
+        offset_bytes: u64,
+        len_bytes: u64,
+        call: impl FnOnce() -> DeviceFuture<'a, ()> + 'a,
+    ) -> DeviceFuture<'a, ()> {
+        Box::pin(async move {
+            let refused = |error: MultihostError| {
+                let kind = ErrorKind::Other { detail: error.to_string() };
+                DeviceError::new(self.name(), operation, offset_bytes, len_bytes, kind)
+            };
+            self.fence.until_valid().await.map_err(refused)?;
+            let _in_flight = WriteInFlight::new(&self.fence);
+            call().await?;
+            // The kernel may have held the write while this process was paused, and executed it
+            // after a new owner had read the log.
+            self.fence.until_valid().await.map_err(refused)
+        })
+    }
+}
+
+impl BlockDevice for FencedDevice {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+    fn allocates_on_write(&self) -> bool {
+        self.inner.allocates_on_write()
+    }
+    fn read(&self, offset_bytes: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
+        self.inner.read(offset_bytes, buf)
+    }
+    fn write(&self, offset_bytes: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
+        let len_bytes = data.len() as u64;
+        let call = move || self.inner.write(offset_bytes, data, fua);
+        self.fenced(Operation::Write, offset_bytes, len_bytes, call)
+    }
+    fn flush(&self) -> DeviceFuture<'_, ()> {
+        self.inner.flush()
+    }
+    fn discard(&self, offset_bytes: u64, len_bytes: u64, fua: bool) -> DeviceFuture<'_, ()> {
+        let call = move || self.inner.discard(offset_bytes, len_bytes, fua);
+        self.fenced(Operation::Discard, offset_bytes, len_bytes, call)
+    }
+    fn write_zeroes(
+        &self,
+        offset_bytes: u64,
+        len_bytes: u64,
+        options: ZeroOptions,
+    ) -> DeviceFuture<'_, ()> {
+        let call = move || self.inner.write_zeroes(offset_bytes, len_bytes, options);
+        self.fenced(Operation::WriteZeroes, offset_bytes, len_bytes, call)
+    }
+    fn allocation(&self, offset_bytes: u64, len_bytes: u64) -> DeviceFuture<'_, Vec<Allocation>> {
+        self.inner.allocation(offset_bytes, len_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests;

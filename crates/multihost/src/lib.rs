@@ -1,0 +1,19 @@
+#![doc = include_str!("../README.md")]
+
+mod claim;
+mod error;
+mod fence;
+mod heartbeat;
+mod monitor;
+mod poller;
+mod timing;
+
+pub use claim::{Claim, LabeledDevice, check_activity, is_claimed};
+pub use error::MultihostError;
+pub use fence::Fence;
+pub use heartbeat::{Owner, read_heartbeat, write_heartbeat};
+pub use monitor::{Monitor, Verdict};
+pub use poller::PollMode;
+pub use timing::{
+    ACTIVITY_CHECK_DURATION, HEARTBEAT_INTERVAL, HEARTBEAT_VALID_FOR, RETRY_INTERVAL,
+};

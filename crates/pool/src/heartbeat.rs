@@ -1,0 +1,84 @@
+//! The pool's heartbeat task: it shows other machines that the pool is in use, and stops the pool
+//! when another machine has taken it. The mechanism is the crate `multihost`.
+
+use std::rc::Rc;
+
+use forebay_device::Device;
+use forebay_format::config::MemberUse;
+use forebay_format::label::Heartbeat;
+use forebay_multihost::{
+    HEARTBEAT_INTERVAL, Owner, PollMode, RETRY_INTERVAL, Verdict, write_heartbeat,
+};
+use forebay_rt as rt;
+use forebay_units::{DeviceId, OwnerNonce, PoolGuid};
+
+use crate::Pool;
+use crate::opener::OpenDevice;
+
+impl Pool {
+    fn heartbeat(&self, beat: u64) -> Heartbeat {
+        let (host, log) = (self.opener.host(), self.log.mark());
+        Heartbeat { pool: self.guid, nonce: self.nonce, host, beat, log }
+    }
+
+    /// Writes this owner's heartbeat to a device that has returned with an older one.
+    pub(crate) async fn write_first_heartbeat(&self, device: &Device) {
+        // An error is not reported: the next root fails on the same device and handles it.
+        let _ = write_heartbeat(device, &self.heartbeat(0)).await;
+    }
+
+    /// Runs until the pool is closed or stopped, or has another owner.
+    pub(crate) async fn heartbeat_loop(self: Rc<Self>) {
+        self.renew_heartbeat().await;
+        self.opener.monitor().drain().await;
+    }
+
+    async fn renew_heartbeat(&self) {
+        let monitor = self.opener.monitor();
+        let fence = monitor.fence();
+        let owner = Owner { pool: PoolGuid(self.guid), nonce: OwnerNonce(self.nonce) };
+        let (mut beat, mut pause) = (0, HEARTBEAT_INTERVAL);
+        fence.arm();
+        loop {
+            let is_ending = || self.closed.get() || self.is_stopped();
+            let next_at = rt::now() + pause;
+            let _ = rt::timeout(pause, Box::pin(self.sync.done.until(is_ending))).await;
+            if is_ending() {
+                // Writes that devices were given still count, so the heartbeat goes on until they
+                // end.
+                let left = next_at.since(rt::now());
+                if rt::timeout(left, Box::pin(fence.drain())).await.is_ok() {
+                    return fence.end();
+                }
+            }
+            let devices = self.heartbeat_devices();
+            match monitor.check(&devices, PollMode::FirstHeartbeat, owner).await {
+                Verdict::Confirmed(devices) => {
+                    beat += 1;
+                    pause = HEARTBEAT_INTERVAL;
+                    let first = || self.heartbeat_devices().into_iter().next();
+                    if let Some(device) = devices.into_iter().next().or_else(first) {
+                        monitor.write_heartbeat(device, self.heartbeat(beat)).await;
+                    }
+                }
+                Verdict::Unproven => pause = RETRY_INTERVAL,
+                Verdict::OtherOwner => {
+                    self.stop("another process has imported the pool; it must be imported anew");
+                    return fence.lose();
+                }
+            }
+        }
+    }
+
+    /// Devices to poll, in order: all of them have this owner's heartbeat, or get it when those
+    /// before them do not answer. Log devices come last.
+    fn heartbeat_devices(&self) -> Vec<Device> {
+        let data = self.label_devices().into_iter().map(|(_, open)| open.device());
+        let config = self.config.borrow();
+        let devices = self.devices.borrow();
+        let sides = config.logs.iter().flat_map(|ring| &ring.sides);
+        let sides = sides.filter(|side| side.state == MemberUse::Online);
+        let logs = sides.filter_map(|side| devices.get(&DeviceId(side.device)));
+        data.chain(logs.map(OpenDevice::device)).collect()
+    }
+}

@@ -1,0 +1,63 @@
+//! Multihost checks of an import: whether another machine uses the pool, or has claimed it.
+
+use std::collections::BTreeSet;
+
+use forebay_multihost::{LabeledDevice, MultihostError, check_activity, is_claimed};
+use forebay_units::{OwnerNonce, PoolGuid};
+
+use crate::PoolError;
+use crate::import::device_match::Found;
+use crate::spec::ImportOptions;
+
+/// The devices of the pool as a claim needs them.
+pub(crate) fn labeled_devices(found: &[&Found]) -> Vec<LabeledDevice> {
+    let labeled = |found: &&Found| LabeledDevice {
+        path: found.path.clone(),
+        device: found.guarded.device.clone(),
+        heartbeat: found.label.heartbeat,
+    };
+    found.iter().map(labeled).collect()
+}
+
+/// The owners that wrote the roots found on the devices.
+pub(crate) fn root_owners(found: &[&Found]) -> BTreeSet<OwnerNonce> {
+    found.iter().flat_map(|found| &found.label.roots).map(|root| OwnerNonce(root.nonce)).collect()
+}
+
+/// Whether another import has claimed the devices: it is under way, or was cut short.
+pub(crate) fn is_being_imported(found: &[&Found], pool: PoolGuid) -> bool {
+    is_claimed(&labeled_devices(found), pool, &root_owners(found))
+}
+
+/// Refuses a pool that another machine imports or uses. With `elsewhere` (the last owner was
+/// another machine and did not export the pool) a silent pool is refused too, unless the operator
+/// forces it. On one machine the locks of the devices do this.
+pub(crate) async fn check_not_in_use(
+    found: &[&Found],
+    name: &str,
+    elsewhere: bool,
+    options: &ImportOptions,
+) -> Result<(), PoolError> {
+    check_activity(&labeled_devices(found)).await.map_err(|error| refused(name, &error))?;
+    if elsewhere && !options.force && options.known.is_none() {
+        return Err(PoolError::new(format!(
+            "pool '{name}' was last used by another machine and not exported; that machine is \
+             silent now: use -f to import it if you are sure that it is off"
+        )));
+    }
+    Ok(())
+}
+
+/// The refusal of an import of the pool `name`.
+pub(crate) fn refused(name: &str, error: &MultihostError) -> PoolError {
+    PoolError::new(match error {
+        MultihostError::InUse { device } => format!(
+            "pool '{name}' is imported on another machine and in use there (the heartbeat on \
+             {device} moves); export it there first"
+        ),
+        MultihostError::Lost | MultihostError::Ended => format!(
+            "pool '{name}' was taken by another machine meanwhile; export it there, or turn that \
+             machine off and try again"
+        ),
+    })
+}

@@ -1,0 +1,278 @@
+//! Multihost protection of whole pools: owners that are paused, replaced, or delayed.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use forebay_device::{Device, DeviceError, ErrorKind, IoBuf, MemoryDevice, Operation};
+use forebay_format::label::{Heartbeat, LogMark};
+use forebay_multihost::{Claim, Fence, Monitor, read_heartbeat, write_heartbeat};
+use forebay_rt::{self as rt, Runtime};
+use forebay_units::Nanos;
+
+use crate::import::device_match::{Found, find_devices};
+use crate::import::takeover::{labeled_devices, root_owners};
+use crate::opener::FencedOpener;
+use crate::spec::{GroupSpec, ImportOptions, PoolSpec, Redundancy};
+use crate::status::Health;
+use crate::{Opener, Pool, PoolError};
+
+/// Long enough for a command on memory.
+const MOMENT: Nanos = Nanos::from_millis(10);
+
+/// Devices that several machines can reach, without locks between them.
+type SharedDevices = Rc<RefCell<BTreeMap<String, Device>>>;
+
+/// One machine that reaches the devices.
+struct Machine {
+    devices: SharedDevices,
+    host: u64,
+}
+
+impl Opener for Machine {
+    fn open(&self, path: &str) -> Result<Device, DeviceError> {
+        let found = self.devices.borrow().get(path).cloned();
+        found.ok_or_else(|| DeviceError::new(path, Operation::Open, 0, 0, ErrorKind::Gone))
+    }
+    fn host(&self) -> u64 {
+        self.host
+    }
+}
+
+fn shared_devices() -> SharedDevices {
+    let device = |name: &str| {
+        let device: Device = Rc::new(MemoryDevice::new(name, 96 << 20));
+        (name.to_owned(), device)
+    };
+    Rc::new(RefCell::new(["a", "b"].map(device).into()))
+}
+
+fn machine(devices: &SharedDevices, host: u64) -> Machine {
+    Machine { devices: devices.clone(), host }
+}
+
+fn paths() -> Vec<String> {
+    vec!["a".to_owned(), "b".to_owned()]
+}
+
+async fn create_on(machine: Machine, redundancy: Redundancy, devices: Vec<String>) -> Rc<Pool> {
+    let groups = vec![GroupSpec { redundancy, devices }];
+    let spec = PoolSpec { groups, ..PoolSpec::default() };
+    Pool::create(Rc::new(machine), "p", &spec).await.expect("a pool")
+}
+
+async fn create_mirror(machine: Machine) -> Rc<Pool> {
+    create_on(machine, Redundancy::Mirror, paths()).await
+}
+
+async fn import(machine: Machine, force: bool) -> Result<Rc<Pool>, PoolError> {
+    let options = ImportOptions { force, ..ImportOptions::default() };
+    Pool::import(Rc::new(machine), &paths(), "p", &options).await
+}
+
+/// Starts a write to `device`; gives whether it succeeded, once it has ended.
+fn start_write(device: &Device) -> Rc<Cell<Option<bool>>> {
+    let outcome = Rc::new(Cell::new(None));
+    let (device, ended) = (device.clone(), outcome.clone());
+    drop(rt::spawn(async move {
+        let written = device.write(8 << 20, IoBuf::zeroed(4096).freeze(), false).await;
+        ended.set(Some(written.is_ok()));
+    }));
+    outcome
+}
+
+/// Suspends the owner for longer than its heartbeat is valid.
+fn suspend() {
+    rt::suspend(Nanos::from_secs(60));
+}
+
+async fn write_foreign(devices: &SharedDevices, names: &[&str], heartbeat: &Heartbeat) {
+    for name in names {
+        let device = devices.borrow()[*name].clone();
+        write_heartbeat(&device, heartbeat).await.expect("written");
+    }
+}
+
+/// A heartbeat of `pool`, by an owner with this nonce.
+fn heartbeat(pool: &Pool, nonce: u64, host: u64, beat: u64) -> Heartbeat {
+    Heartbeat { pool: pool.guid(), nonce, host, beat, ..Heartbeat::default() }
+}
+
+/// A heartbeat of `pool`, by an owner that it does not know.
+fn foreign(pool: &Pool, host: u64, beat: u64) -> Heartbeat {
+    heartbeat(pool, pool.nonce ^ 1, host, beat)
+}
+
+async fn health_after(pool: &Pool, span: Nanos) -> Health {
+    rt::sleep(span).await;
+    pool.summary().health
+}
+
+// The heartbeat goes on while a device has a write: other machines must see that the pool is in
+// use.
+#[test]
+fn stopped_pool_keeps_its_heartbeat_until_its_last_write_has_ended() {
+    Runtime::simulated(1).block_on(async {
+        let devices = shared_devices();
+        let pool = create_mirror(machine(&devices, 1)).await;
+        // A device that completes writes once `held` is valid.
+        let held = Fence::new();
+        let slow = held.guard(Rc::new(MemoryDevice::new("slow", 16 << 20)));
+        let own = pool.opener.monitor().fence().guard(slow);
+        rt::sleep(Nanos::from_secs(4)).await;
+        held.confirm(Nanos::ZERO);
+        let write = start_write(&own);
+        rt::sleep(MOMENT).await;
+        pool.stop("a test stops it");
+        rt::sleep(Nanos::from_secs(2)).await;
+        assert_eq!(write.get(), None);
+        let first = devices.borrow()["a"].clone();
+        let before = read_heartbeat(&first).await.expect("readable").expect("a heartbeat");
+        rt::sleep(Nanos::from_secs(2)).await;
+        let after = read_heartbeat(&first).await.expect("readable").expect("a heartbeat");
+        assert!(after.beat > before.beat, "a device has been given a write");
+        held.confirm(rt::now_with_suspension());
+        rt::sleep(Nanos::from_secs(2)).await;
+        assert_eq!(write.get(), Some(true));
+        let last = read_heartbeat(&first).await.expect("readable");
+        held.confirm(rt::now_with_suspension());
+        let write = start_write(&own);
+        rt::sleep(Nanos::from_secs(2)).await;
+        assert_eq!(write.get(), Some(false), "the heartbeat has ended");
+        assert_eq!(read_heartbeat(&first).await.expect("readable"), last);
+    });
+}
+
+#[test]
+fn owner_that_finds_another_owner_stops_and_writes_no_more() {
+    Runtime::simulated(1).block_on(async {
+        let devices = shared_devices();
+        let pool = create_mirror(machine(&devices, 1)).await;
+        assert_eq!(health_after(&pool, Nanos::from_secs(3)).await, Health::Online);
+        write_foreign(&devices, &["a"], &foreign(&pool, 2, 0)).await;
+        assert_eq!(health_after(&pool, Nanos::from_secs(2)).await, Health::Suspended);
+        let own = pool.label_devices()[0].1.device();
+        assert!(own.write(0, IoBuf::zeroed(4096).freeze(), false).await.is_err());
+    });
+}
+
+#[test]
+fn import_is_refused_while_the_owner_runs_and_needs_force_when_it_is_silent() {
+    let devices = shared_devices();
+    let [first, plain, forced] = [1, 2, 2].map(|host| machine(&devices, host));
+    Runtime::simulated(1).block_on(async move {
+        let pool = create_mirror(first).await;
+        for (machine, force) in [(plain, false), (forced, true)] {
+            let refused = import(machine, force).await.err().expect("refused").to_string();
+            assert!(refused.contains("in use there"), "{refused}");
+        }
+        assert_eq!(pool.summary().health, Health::Online);
+    });
+    // The first machine is gone.
+    let [plain, forced] = [2, 2].map(|host| machine(&devices, host));
+    Runtime::simulated(2).block_on(async move {
+        let refused = import(plain, false).await.err().expect("refused").to_string();
+        assert!(refused.contains("-f"), "{refused}");
+        let pool = import(forced, true).await.expect("imported");
+        assert_eq!(health_after(&pool, Nanos::from_secs(5)).await, Health::Online);
+        pool.export().await.expect("exported");
+    });
+}
+
+#[test]
+fn after_a_gap_own_heartbeat_over_another_owners_is_not_trusted() {
+    Runtime::simulated(1).block_on(async {
+        let devices = shared_devices();
+        let pool = create_mirror(machine(&devices, 1)).await;
+        rt::sleep(Nanos::from_millis(4500)).await;
+        // Another owner has claimed both devices; a late heartbeat of this owner replaced the first
+        // claim.
+        write_foreign(&devices, &["b"], &foreign(&pool, 2, 0)).await;
+        suspend();
+        assert_eq!(health_after(&pool, Nanos::from_secs(2)).await, Health::Suspended);
+    });
+}
+
+#[test]
+fn owner_that_was_replaced_before_its_first_heartbeat_stops() {
+    Runtime::simulated(1).block_on(async {
+        let devices = shared_devices();
+        let pool = create_mirror(machine(&devices, 1)).await;
+        rt::sleep(Nanos::from_millis(200)).await;
+        write_foreign(&devices, &["a", "b"], &foreign(&pool, 2, 0)).await;
+        assert_eq!(health_after(&pool, Nanos::from_secs(2)).await, Health::Suspended);
+    });
+}
+
+#[test]
+fn late_heartbeat_of_the_old_owner_does_not_stop_the_new_one() {
+    let devices = shared_devices();
+    let [first, second] = [1, 2].map(|host| machine(&devices, host));
+    let old_nonce = Runtime::simulated(1).block_on(async move {
+        let pool = create_mirror(first).await;
+        rt::sleep(Nanos::from_secs(3)).await;
+        pool.nonce
+    });
+    Runtime::simulated(2).block_on(async move {
+        let pool = import(second, true).await.expect("imported");
+        rt::sleep(Nanos::from_secs(2)).await;
+        write_foreign(&devices, &["a"], &heartbeat(&pool, old_nonce, 1, 3)).await;
+        assert_eq!(health_after(&pool, Nanos::from_secs(2)).await, Health::Online);
+        let device = devices.borrow()["a"].clone();
+        let found = read_heartbeat(&device).await.expect("readable").expect("a heartbeat");
+        assert_eq!(found.nonce, pool.nonce, "the new owner has written its own again");
+        // A third owner is no predecessor.
+        write_foreign(&devices, &["a"], &foreign(&pool, 3, 0)).await;
+        assert_eq!(health_after(&pool, Nanos::from_secs(2)).await, Health::Suspended);
+    });
+}
+
+#[test]
+fn after_a_gap_the_only_device_is_read_until_another_owner_would_have_beaten() {
+    for another_beats in [true, false] {
+        Runtime::simulated(1).block_on(async move {
+            let devices = shared_devices();
+            let machine = machine(&devices, 1);
+            let pool = create_on(machine, Redundancy::Raid0, vec!["a".to_owned()]).await;
+            rt::sleep(Nanos::from_millis(4500)).await;
+            // Another owner has claimed the device; a late heartbeat of this owner replaced the
+            // claim.
+            suspend();
+            let write = start_write(&pool.label_devices()[0].1.device());
+            rt::sleep(Nanos::from_secs(1)).await;
+            assert_eq!(write.get(), None, "one read is not enough");
+            if another_beats {
+                write_foreign(&devices, &["a"], &foreign(&pool, 2, 1)).await;
+            }
+            let health = if another_beats { Health::Suspended } else { Health::Online };
+            assert_eq!(health_after(&pool, Nanos::from_secs(3)).await, health);
+            assert_eq!(write.get(), Some(!another_beats));
+        });
+    }
+}
+
+#[test]
+fn import_that_is_cut_short_keeps_the_log_position_of_the_heartbeats() {
+    let devices = shared_devices();
+    let [first, second] = [1, 1].map(|host| machine(&devices, host));
+    let position = Runtime::simulated(1).block_on(async {
+        let pool = create_mirror(first).await;
+        rt::sleep(Nanos::from_millis(2500)).await;
+        pool.log.mark()
+    });
+    assert_ne!(position.epoch, 0);
+    Runtime::simulated(2).block_on(async move {
+        let found = find_devices(&FencedOpener::new(Rc::new(second)), &paths()).await;
+        let found: Vec<&Found> = found.iter().collect();
+        let mine = Heartbeat { nonce: 7, ..found[0].label.heartbeat.expect("a heartbeat") };
+        let mine = Heartbeat { log: LogMark::default(), ..mine };
+        let (labeled, owners) = (labeled_devices(&found), root_owners(&found));
+        let claim = Claim::new(&labeled, owners, &Monitor::new(), mine).await;
+        drop(claim.expect("no other owner"));
+        for name in ["a", "b"] {
+            let device = devices.borrow()[name].clone();
+            let held = read_heartbeat(&device).await.expect("readable").expect("a heartbeat");
+            assert_eq!((held.nonce, held.log), (7, position), "{name}");
+        }
+    });
+}
