@@ -1,8 +1,8 @@
-//! Text to HTML, and tables that can be read without any script.
+//! HTML text and tables; the tables can be read without any script.
 
 use crate::{Cell, Chart, ChartKind, Series, Table, Value, X, round_significant};
 
-/// `text` with the five characters that mean something to HTML replaced.
+/// `text` with the five special characters of HTML replaced.
 pub(crate) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,15 +1,17 @@
-//! Results to JSON and back. The bytes depend on the results alone.
+//! Results as JSON, written and read. The bytes depend on the results alone.
 
 use crate::{Results, SCHEMA};
 
 /// Results that could not be read.
 #[derive(Debug)]
 pub enum ReadError {
-    /// Not JSON, or not the layout; the text says where.
-    Malformed(String),
-    /// Written by another version.
+    /// The text is not JSON, or not the layout of results.
+    Malformed(serde_json::Error),
+    /// The field `schema` is absent or not text.
+    NoSchema,
+    /// Another version wrote the results.
     Version {
-        /// What the file says it is.
+        /// The value of `schema`.
         found: String,
     },
 }
@@ -17,7 +19,8 @@ pub enum ReadError {
 impl std::fmt::Display for ReadError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Malformed(why) => write!(f, "these are not results: {why}"),
+            Self::Malformed(cause) => write!(f, "these are not results: {cause}"),
+            Self::NoSchema => f.write_str("these are not results: there is no field 'schema'"),
             Self::Version { found } => write!(
                 f,
                 "these results have layout '{found}', this program reads '{SCHEMA}'; \
@@ -70,14 +73,16 @@ pub fn to_json(results: &Results) -> String {
     text
 }
 
-/// Reads results back. Fails on another layout version, naming it, and on anything malformed.
+/// Reads results back.
+///
+/// # Errors
+/// [`ReadError`] when the text is malformed or has another layout version.
 pub fn from_json(text: &str) -> Result<Results, ReadError> {
-    let value: serde_json::Value =
-        serde_json::from_str(text).map_err(|e| ReadError::Malformed(e.to_string()))?;
+    let value: serde_json::Value = serde_json::from_str(text).map_err(ReadError::Malformed)?;
     match value.get("schema").and_then(|s| s.as_str()) {
         Some(SCHEMA) => {}
         Some(other) => return Err(ReadError::Version { found: other.to_owned() }),
-        None => return Err(ReadError::Malformed("no field 'schema'".into())),
+        None => return Err(ReadError::NoSchema),
     }
-    serde_json::from_value(value).map_err(|e| ReadError::Malformed(e.to_string()))
+    serde_json::from_value(value).map_err(ReadError::Malformed)
 }

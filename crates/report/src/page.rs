@@ -1,7 +1,7 @@
-//! The page: one HTML file with everything in it.
+//! HTML page: one file with everything in it.
 
 use crate::html::{chart_table, escape, escape_script, number, table};
-use crate::{Basis, Chart, Check, Experiment, Results, to_json};
+use crate::{Basis, Bound, Chart, Check, Experiment, Results, to_json};
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
@@ -13,7 +13,7 @@ fn basis_word(basis: Basis) -> (&'static str, &'static str) {
         Basis::Predicted => ("predicted", "Follows from the model; nothing was adjusted to it"),
         Basis::Invariant => ("invariant", "Must hold for any model"),
         Basis::Formula => ("formula", "Follows from a formula"),
-        Basis::Published => ("published", "Printed by somebody else"),
+        Basis::Published => ("published", "Printed by others"),
     }
 }
 
@@ -43,7 +43,8 @@ fn navigation(results: &Results) -> String {
     for e in &results.experiments {
         let (class, text) = verdict(e);
         out.push_str(&format!(
-            "<li><a href=\"#{id}\"><span class=\"dot {class}\" title=\"{text}\"></span>{title}</a></li>",
+            "<li><a href=\"#{id}\"><span class=\"dot {class}\" title=\"{text}\"></span>\
+             {title}</a></li>",
             id = escape(&e.id),
             title = escape(&e.title),
         ));
@@ -85,10 +86,10 @@ fn check_rows(checks: &[Check]) -> String {
         } else {
             format!("{:+.2} %", (c.got / c.expected - 1.0) * 100.0).replace('-', "−")
         };
-        let allowed = if c.expected == 0.0 {
-            number(c.tolerance)
-        } else {
-            format!("± {} %", number(c.tolerance * 100.0))
+        let allowed = match c.bound {
+            Bound::AtMost => "at most".to_owned(),
+            Bound::Near if c.expected == 0.0 => number(c.tolerance),
+            Bound::Near => format!("± {} %", number(c.tolerance * 100.0)),
         };
         let (class, mark) = if c.pass { ("good", "✓") } else { ("bad", "✗") };
         let unit = escape(&c.unit);
@@ -147,7 +148,8 @@ fn section(e: &Experiment) -> String {
     for t in &e.tables {
         out.push_str(&format!(
             "<figure id=\"{}-{}\"><figcaption><h3>{}</h3><p>{}</p></figcaption>{}\
-             <p class=\"provenance\"><span>seed {}</span><span>configuration {}</span></p></figure>",
+             <p class=\"provenance\"><span>seed {}</span><span>configuration {}</span></p>\
+             </figure>",
             escape(&e.id),
             escape(&t.id),
             escape(&t.title),
@@ -202,12 +204,14 @@ pub fn render(results: &Results) -> String {
          <meta name=\"color-scheme\" content=\"light dark\"><title>{title}</title>\
          <style>{STYLE}</style></head><body>\
          <header><div><h1>{title}</h1><p class=\"provenance\"><span>seed {seed}</span>\
-         <span>{generator}</span><span>{charts} charts</span><span>{good} of {checks} checks hold</span>\
-         </p></div><div class=\"tools\"><button type=\"button\" id=\"save\">Save results as JSON\
-         </button><button type=\"button\" id=\"theme\" aria-label=\"Switch light and dark\">◐</button>\
+         <span>{generator}</span><span>{charts} charts</span>\
+         <span>{good} of {checks} checks hold</span></p></div>\
+         <div class=\"tools\"><button type=\"button\" id=\"save\">Save results as JSON</button>\
+         <button type=\"button\" id=\"theme\" aria-label=\"Switch light and dark\">◐</button>\
          </div></header><div class=\"page\">{nav}<main>{cards}{body}</main></div>\
-         <footer><p>Everything on this page is inside this file. Charts are drawn with Apache ECharts \
-         5.6.0 (Apache License 2.0; © The Apache Software Foundation; parts from d3, BSD-3-Clause).\
+         <footer><p>Everything on this page is inside this file. Charts are drawn with Apache \
+         ECharts 5.6.0 (Apache License 2.0; © The Apache Software Foundation; parts from \
+         d3, BSD-3-Clause).\
          </p></footer>\
          <script type=\"application/json\" id=\"results\">{data}</script>\
          <script>{ECHARTS}</script><script>{SCRIPT}</script></body></html>\n",

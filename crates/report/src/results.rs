@@ -1,9 +1,10 @@
-//! What an experiment says: findings, checks, charts and tables, each traceable to a seed.
+//! Results of experiments: findings, checks, charts and tables, each traceable to a seed.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Name and version of the JSON layout; the number rises when a reader of the old one would be misled.
+/// Name and version of the JSON layout. The number rises when a reader of the old layout would be
+/// misled.
 pub const SCHEMA: &str = "forebay-results/1";
 
 /// Everything one invocation produced.
@@ -68,7 +69,7 @@ pub enum Basis {
     Invariant,
     /// It follows from a formula.
     Formula,
-    /// It was printed by somebody else.
+    /// Others printed it.
     Published,
 }
 
@@ -98,7 +99,10 @@ pub struct Check {
     pub basis: Basis,
     /// Where `expected` comes from.
     pub source: String,
-    /// Whether it is within tolerance.
+    /// What it compares with.
+    #[serde(default)]
+    pub bound: Bound,
+    /// Whether the comparison holds.
     pub pass: bool,
 }
 
@@ -123,9 +127,35 @@ impl Check {
             tolerance,
             basis,
             source: source.into(),
+            bound: Bound::Near,
             pass,
         }
     }
+
+    /// Compares one-sided: `got` may be anything from 0 to `limit`.
+    #[must_use]
+    pub fn at_most(
+        name: impl Into<String>,
+        unit: impl Into<String>,
+        (limit, got): (f64, f64),
+        basis: Basis,
+        source: impl Into<String>,
+    ) -> Self {
+        let mut check = Self::relative(name, unit, (limit, got), 0.0, basis, source);
+        (check.bound, check.pass) = (Bound::AtMost, (0.0..=limit).contains(&got));
+        check
+    }
+}
+
+/// What a check compares with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bound {
+    /// `got` lies within the tolerance of `expected`, above or below.
+    #[default]
+    Near,
+    /// `got` lies from 0 to `expected`.
+    AtMost,
 }
 
 /// How a chart is drawn.
@@ -176,7 +206,7 @@ pub enum Role {
     /// From a model run.
     #[default]
     Simulated,
-    /// Printed by somebody else: drawn as hollow marks.
+    /// Printed by others: drawn as hollow marks.
     Published,
     /// From a formula: drawn dashed.
     Formula,

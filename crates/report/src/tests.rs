@@ -54,23 +54,25 @@ fn sample() -> Results {
 }
 
 #[test]
-fn results_survive_json() {
+fn json_round_trip_keeps_results() {
     let text = to_json(&sample());
     assert_eq!(from_json(&text).expect("reads back"), sample());
     assert_eq!(text, to_json(&from_json(&text).expect("reads back")));
 }
 
 #[test]
-fn another_version_is_refused_by_name() {
+fn another_layout_version_is_refused() {
     let text = to_json(&sample()).replace(SCHEMA, "forebay-results/9");
-    let error = from_json(&text).expect_err("must refuse").to_string();
-    assert!(error.contains("forebay-results/9") && error.contains(SCHEMA), "{error}");
-    assert!(!error.contains('\n'));
+    let error = from_json(&text).expect_err("must refuse");
+    assert!(matches!(&error, ReadError::Version { found } if found == "forebay-results/9"));
+    let line = "these results have layout 'forebay-results/9', this program reads \
+                'forebay-results/1'; make the report with the version that wrote them";
+    assert_eq!(error.to_string(), line);
     assert!(from_json("[1]").is_err() && from_json("{").is_err());
 }
 
 #[test]
-fn text_of_results_cannot_become_markup() {
+fn text_of_results_is_escaped() {
     let page = render(&sample());
     assert!(!page.contains("<script>alert"));
     assert!(page.contains("&lt;script&gt;alert"));
@@ -78,7 +80,7 @@ fn text_of_results_cannot_become_markup() {
 }
 
 #[test]
-fn page_refers_to_nothing_outside_itself() {
+fn page_loads_nothing_from_outside() {
     let page = render(&sample());
     // The chart library names its own licence and XML namespaces in text; what must not be there
     // is an attribute or a rule that would make a browser fetch something.
@@ -90,7 +92,7 @@ fn page_refers_to_nothing_outside_itself() {
 }
 
 #[test]
-fn every_chart_has_its_table_and_seed() {
+fn every_chart_has_table_and_seed() {
     let page = render(&sample());
     assert!(page.contains("seed 42") && page.contains("configuration abcd"));
     assert!(page.contains("1\u{202f}23") && page.contains("<summary>Data</summary>"), "table");
@@ -98,14 +100,21 @@ fn every_chart_has_its_table_and_seed() {
 }
 
 #[test]
-fn checks_compare_relatively() {
+fn check_passes_within_relative_tolerance_only() {
     let check = |got| Check::relative("x", "", (100.0, got), 0.05, Basis::Fitted, "").pass;
     assert!(check(105.0) && check(95.0));
     assert!(!check(105.1) && !check(94.9) && !check(f64::NAN));
 }
 
 #[test]
-fn a_nan_cannot_pass_for_a_number() {
+fn one_sided_check_passes_from_zero_to_its_limit() {
+    let check = |got| Check::at_most("x", "", (1.0, got), Basis::Invariant, "").pass;
+    assert!(check(0.0) && check(1.0));
+    assert!(!check(-0.001) && !check(1.001) && !check(f64::NAN));
+}
+
+#[test]
+fn nan_does_not_survive_json() {
     let mut results = sample();
     results.experiments[0].checks[0].got = f64::NAN;
     assert!(from_json(&to_json(&results)).is_err());
@@ -120,10 +129,11 @@ proptest! {
     }
 
     #[test]
-    fn any_text_survives(text in ".*") {
+    fn any_text_survives_json_and_page(text in ".*") {
         let mut results = sample();
         results.experiments[0].question.clone_from(&text);
-        prop_assert_eq!(&from_json(&to_json(&results)).expect("reads").experiments[0].question, &text);
+        let read = from_json(&to_json(&results)).expect("reads");
+        prop_assert_eq!(&read.experiments[0].question, &text);
         let page = render(&results);
         prop_assert_eq!(page.matches("</html>").count(), 1);
     }
