@@ -1,4 +1,4 @@
-//! Seeded chance, the only one in this room.
+//! Seeded random numbers: the only source of chance in this crate.
 
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};

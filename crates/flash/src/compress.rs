@@ -1,4 +1,4 @@
-//! How much smaller a compressing controller stores a unit.
+//! Compression: the stored size of a unit in a compressing controller.
 
 use lz4_flex::block::{compress_into, get_maximum_output_size};
 
@@ -22,8 +22,8 @@ impl Compressor {
         }
     }
 
-    /// Granules a unit fills whose part `from..to` of a request's content is this. A part of a
-    /// unit stands for the whole of it.
+    /// Granules that a unit fills when its data is the part `from..to` of a request's content. A
+    /// part of a unit stands for the whole unit.
     pub(crate) fn granules(&mut self, content: Content<'_>, from: usize, to: usize) -> u32 {
         let whole = (self.unit_bytes / self.granule_bytes) as u32;
         let share = match content {

@@ -1,7 +1,7 @@
-//! A rotating disk in virtual time: seek, rotation, zoned transfer, read-ahead, write cache.
+//! Rotating disk in virtual time: seek, rotation, zoned transfer, read-ahead, write cache.
 //!
-//! Cached writes go to the platter between other work, in ascending order of address with one
-//! sweep after another, so a full cache costs less than its writes one by one.
+//! Cached writes go to the platter between other work, in sweeps by ascending address. So a full
+//! cache costs less than its writes one by one.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -28,7 +28,7 @@ struct Serviced {
     done: u64,
 }
 
-/// Data read past what was asked for.
+/// Data that the disk reads past the end of a request.
 #[derive(Clone, Copy, Debug, Default)]
 struct ReadAhead {
     start: u64,
@@ -147,7 +147,7 @@ impl Disk {
         done
     }
 
-    /// Writes the cached write the sweep meets next, from `start` on.
+    /// Writes the next cached write of the sweep, from `start` on.
     fn write_cached(&mut self, start: u64) -> Option<u64> {
         let from = (self.head, WriteId(0));
         let next = self.cached.range(from..).next().or_else(|| self.cached.iter().next());
@@ -157,8 +157,8 @@ impl Disk {
         Some(self.write_now(start, write, offset, len))
     }
 
-    /// What the head does by itself before `now`.
-    fn settle(&mut self, now: u64) {
+    /// Carries out what the head does by itself before `now`.
+    fn run_background(&mut self, now: u64) {
         while self.head_free < now && !self.cached.is_empty() {
             self.write_cached(self.head_free);
         }
@@ -254,7 +254,7 @@ impl Model for Disk {
             return Err(RequestError::PoweredOff { device: self.name.clone() });
         }
         check_request(&self.name, self.capacity_bytes, request)?;
-        self.settle(now.0);
+        self.run_background(now.0);
         let arrived = self.link.send(now.0, request);
         let (done, status) = match request.kind {
             RequestKind::Write => {
@@ -281,7 +281,7 @@ impl Model for Disk {
 
     fn power_cut(&mut self, now: Nanos, chance: &mut Chance) -> CutReport {
         let now = now.0.max(self.link.latest());
-        self.settle(now);
+        self.run_background(now);
         let mut report = CutReport::default();
         let lost = |write, offset_bytes, len_bytes, fate| Damage {
             offset_bytes,
@@ -338,7 +338,7 @@ impl Model for Disk {
 
     fn durable_before(&mut self, now: Nanos) -> WriteId {
         let now = now.0.max(self.link.latest());
-        self.settle(now);
+        self.run_background(now);
         let cached = self.cached.keys().map(|&(_, write)| write);
         let serviced = self.serviced.iter().filter(|s| s.done > now).map(|s| s.write);
         cached.chain(serviced).min().unwrap_or(WriteId(self.last_write.0 + 1))

@@ -1,8 +1,9 @@
-//! A DRAM SSD in virtual time: constant service, and flash that is written only when power fails.
+//! DRAM SSD in virtual time: constant service, and flash that is written only when power fails.
 //!
-//! Armed, it has an erased backup flash and energy for a whole save; then a power cut loses
-//! nothing that was acknowledged. After a restore it is not armed again until the flash is erased
-//! and the energy source recharged: a cut in that window loses what the energy does not reach.
+//! An armed device has an erased backup flash and energy for a whole save: a power cut loses
+//! nothing that was acknowledged. After a restore the device is armed again when the flash is
+//! erased and the energy source is recharged. A cut before that loses what the energy does not
+//! reach.
 
 use std::collections::VecDeque;
 
@@ -19,7 +20,7 @@ use crate::spec::{DeviceSpec, DramSpec, MediaSpec, PowerSpec, SpecError};
 use crate::ssd::energy_j;
 use crate::stats::Stats;
 
-/// Where a DRAM SSD stands between two power cuts.
+/// The state of a DRAM SSD between two power cuts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DramState {
     /// Running, but a cut now would lose data: the energy source is not full enough.

@@ -1,10 +1,10 @@
-//! The translation layer, untimed: which slot holds which unit, and what cleaning costs.
+//! Flash translation layer without time: the slot of each unit, and the cost of cleaning.
 //!
 //! The host writes *units* (one map entry each); flash offers *slots*, numbered through all
 //! superblocks. A unit fills one slot, or several when a compressing controller stores it in
-//! granules. Writing appends at an open superblock; a full one is closed; when free ones run out a
-//! victim's live units are moved and the victim is erased. [`Media`] hears of every program, read
-//! and erase, so that the same code runs with a clock ([`crate::Ssd`]) or without.
+//! granules. Writing appends at an open superblock; a full superblock is closed. When free
+//! superblocks run out, a victim's live units are moved and the victim is erased. [`Media`] is told
+//! of every program, read and erase: the same code runs with a clock ([`crate::Ssd`]) or without.
 //!
 //! What always holds: a mapped unit has exactly one live slot; a block's live count is the sum of
 //! its live units' slots; every block is free, open, closed, being cleaned, or bad.
@@ -25,7 +25,7 @@ use pool::{Candidates, Pool};
 /// "No slot", "no unit", "no block".
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// Who causes a program.
+/// The cause of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// A host write.
@@ -36,7 +36,7 @@ pub enum Origin {
     Pad,
 }
 
-/// Hears what the translation layer does to flash. `()` ignores it all.
+/// The receiver of flash operations of the translation layer. `()` ignores them.
 pub trait Media {
     /// `slots` slots from `slot` on are appended to their open block.
     fn program(&mut self, slot: u32, slots: u32, origin: Origin);

@@ -1,11 +1,4 @@
-//! Storage devices as pure state machines in virtual time: flash SSDs, DRAM SSDs and disks.
-//!
-//! What enters: a [`DeviceSpec`], a seed, and requests stamped with the caller's clock.
-//! What leaves: for each request, when it completes; after a power cut, which bytes are gone.
-//! What always holds: no I/O, no clock and no chance of its own - the same spec, seed and requests
-//! give the same answers on any machine; time never runs backwards; contents stay with the caller.
-//! Who calls me: `lab`, which drives models with workloads, and `sim`, which puts one under a
-//! simulated block device.
+#![doc = include_str!("../README.md")]
 
 mod chance;
 mod compress;

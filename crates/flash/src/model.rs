@@ -1,4 +1,4 @@
-//! What every simulated device understands: requests, completions, power.
+//! The interface of every simulated device: requests, completions, power.
 
 use std::fmt;
 
@@ -217,7 +217,7 @@ pub struct Damage {
     pub offset_bytes: u64,
     /// Bytes.
     pub len_bytes: u64,
-    /// The write that suffered; `None` when data at rest did, whoever wrote it.
+    /// The damaged write; `None` when data at rest is damaged.
     pub write: Option<WriteId>,
     /// What happened.
     pub fate: Fate,
@@ -234,16 +234,16 @@ pub struct CutReport {
     pub undone_from: Option<WriteId>,
 }
 
-/// What switching on brought.
+/// The result of switching on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PowerOn {
     /// When the device answers; earlier requests wait.
     pub ready_at: Nanos,
-    /// Damage that only shows now, such as a backup that cannot be read.
+    /// Damage that shows only now, such as a backup that cannot be read.
     pub damage: Vec<Damage>,
 }
 
-/// What a device says of itself. A device may lie: `flush` or `fua` may be ignored inside.
+/// What a device reports about itself. A device may lie: it may ignore FLUSH or FUA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Bytes offered.

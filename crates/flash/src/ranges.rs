@@ -1,4 +1,4 @@
-//! A set of byte ranges, kept apart and merged.
+//! Set of byte ranges: they do not overlap, and touching ranges are merged.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

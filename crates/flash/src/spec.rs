@@ -1,8 +1,8 @@
-//! What a simulated device is made of: plain data, read from a TOML page or built in code.
+//! Device descriptions: plain data, read from a TOML page or built in code.
 //!
-//! Every number carries its unit in its name. A missing field takes the default its docstring
+//! Every number carries its unit in its name. A missing field takes the default that its docstring
 //! names; an unknown field is an error. Nothing here is a measurement: a catalogue page that fills
-//! these structs says where each number is from.
+//! these structs names the source of each number.
 //!
 //! ```toml
 //! name = "example 50 GB SLC"

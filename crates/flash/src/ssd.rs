@@ -1,12 +1,12 @@
-//! A flash SSD in virtual time: link, controller, write buffer, translation layer, flash array.
+//! Flash SSD in virtual time: link, controller, write buffer, translation layer, flash array.
 //!
-//! A write is acknowledged when it is in the write buffer; the buffer has room when the unit that
-//! had the place before is on flash. So a device is as fast as its link until the buffer is full
-//! and as fast as its flash, cleaning included, from then on. FUA and FLUSH wait for flash unless
-//! the buffer is protected (or the device lies).
+//! A write is acknowledged when it is in the write buffer. A place of the buffer is free again when
+//! its unit is on flash. So a device is as fast as its link until the buffer is full; from then on
+//! it is as fast as its flash, cleaning included. FUA and FLUSH wait for flash unless the buffer is
+//! protected or the device lies.
 //!
-//! After a power cut the translation layer goes on from its newest map even where the report says
-//! that a write was lost: contents are the caller's, and for wear the difference is a few units.
+//! After a power cut the translation layer continues from its newest map, also where the report
+//! says that a write was lost. Contents are the caller's; for wear the difference is a few units.
 
 use forebay_units::Nanos;
 
@@ -210,7 +210,7 @@ impl Ssd {
         Ok(admitted)
     }
 
-    /// Newer data covers a unit that waits for its rest: what waits goes with the newer data.
+    /// Newer data covers a whole unit: the part that waits becomes durable with the newer data.
     fn join_partial(&mut self, unit: u32) {
         if let Some(partial) = self.partials.take(unit) {
             self.array.incoming.extend_from_slice(&partial.writes);
@@ -238,7 +238,7 @@ impl Ssd {
         }
     }
 
-    /// Writes out a unit that waited for its rest, reading what never came.
+    /// Writes out a unit of which only a part is in the buffer. The rest is read from flash.
     fn write_out(&mut self, unit: u32, partial: &PartialUnit, now: u64) -> Result<u64, WornOut> {
         let all = u128::MAX >> (128 - self.unit_bytes / SECTOR);
         let mut ready = now;
@@ -269,8 +269,9 @@ impl Ssd {
         Ok(done)
     }
 
-    /// What the device does by itself up to `now`: writes out what waits too long, cleans ahead.
-    fn settle(&mut self, now: u64) -> Result<(), WornOut> {
+    /// Carries out what the device does by itself up to `now`: writes out units that have waited
+    /// too long, and cleans ahead.
+    fn run_background(&mut self, now: u64) -> Result<(), WornOut> {
         let waited = now.saturating_sub(self.persist_ns);
         if !self.partials.is_empty() {
             while let Some((unit, partial)) = self.partials.take_due(Some(waited)) {
@@ -349,13 +350,13 @@ impl Ssd {
     }
 
     fn carry_out(&mut self, request: &Request<'_>, ready: u64) -> (u64, Status) {
-        match self.carry_out_well(request, ready) {
+        match self.try_carry_out(request, ready) {
             Ok((done, status)) => (done + self.latency_ns, status),
             Err(WornOut) => (ready + self.latency_ns, Status::WornOut),
         }
     }
 
-    fn carry_out_well(
+    fn try_carry_out(
         &mut self,
         request: &Request<'_>,
         ready: u64,
@@ -436,7 +437,7 @@ impl Model for Ssd {
         }
         check_request(&self.name, self.capacity_bytes, request)?;
         // A device that wears out here answers so when it is written to next.
-        let _ = self.settle(now.0);
+        let _ = self.run_background(now.0);
         if request.kind == RequestKind::Write {
             self.last_write.0 += 1;
         }
@@ -457,7 +458,7 @@ impl Model for Ssd {
 
     fn power_cut(&mut self, now: Nanos, chance: &mut Chance) -> CutReport {
         let now = now.0.max(self.link.latest());
-        let _ = self.settle(now);
+        let _ = self.run_background(now);
         let mut damage = self.array.pending.cut(now, chance);
         for hit in damage.iter().filter(|hit| hit.fate == Fate::Unreadable) {
             self.unreadable.insert(hit.offset_bytes..hit.offset_bytes + hit.len_bytes);

@@ -1,4 +1,4 @@
-//! What a device did, in a form that experiments can check.
+//! Counters of a device, in a form that experiments can check.
 
 use forebay_units::Nanos;
 
@@ -67,12 +67,6 @@ impl Stats {
         self.reads + self.writes + self.flushes + self.trims
     }
 
-    /// Mean response time, in nanoseconds.
-    #[must_use]
-    pub fn mean_response_ns(&self) -> f64 {
-        self.response_sum_ns as f64 / self.requests().max(1) as f64
-    }
-
     /// Share of the medium's servers busy, over the life of the device.
     #[must_use]
     pub fn media_utilisation(&self) -> f64 {
@@ -105,11 +99,9 @@ impl Stats {
         }
     }
 
-    /// Little's law: mean requests outstanding, integrated over time, and arrival rate times mean
-    /// response time. The two are counted apart and agree at an instant with nothing outstanding.
+    /// Mean requests outstanding, integrated over time.
     #[must_use]
-    pub fn little(&self) -> (f64, f64) {
-        let elapsed = self.now.0.max(1) as f64;
-        (self.outstanding_ns as f64 / elapsed, self.response_sum_ns as f64 / elapsed)
+    pub fn mean_outstanding(&self) -> f64 {
+        self.outstanding_ns as f64 / self.now.0.max(1) as f64
     }
 }

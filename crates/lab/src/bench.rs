@@ -1,4 +1,4 @@
-//! A device under a closed loop: so many requests outstanding, the next one when one completes.
+//! Closed loop on a device: a constant number of requests outstanding.
 
 use crate::LabError;
 use crate::load::{Ask, Asks, Load};
@@ -50,7 +50,7 @@ pub(crate) enum Ended {
 pub(crate) struct LoadRun {
     pub samples: Vec<Sample>,
     pub ended: Ended,
-    /// Little's law by the device's own two counts: outstanding, and rate times response.
+    /// Requests outstanding: integrated by the device, and rate times response by the host.
     pub little: (f64, f64),
     pub whole: Sample,
 }
@@ -69,11 +69,6 @@ impl std::fmt::Debug for Bench {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Bench({} at {} ns, 1/{})", self.model.name(), self.now, self.scale)
     }
-}
-
-/// A request the model refused: a bug in a workload, told as such.
-fn refused(error: &forebay_flash::RequestError) -> LabError {
-    LabError::usage(format!("the load does not fit the device: {error}"))
 }
 
 impl Bench {
@@ -112,7 +107,7 @@ impl Bench {
 
     /// One request, at `now`.
     pub(crate) fn submit(&mut self, request: &Request<'_>) -> Result<Completion, LabError> {
-        self.model.submit(Nanos(self.now), request).map_err(|e| refused(&e))
+        Ok(self.model.submit(Nanos(self.now), request)?)
     }
 
     /// One request, and waits for it.
@@ -161,70 +156,149 @@ impl Bench {
         Ok(())
     }
 
-    /// `load` for so many nominal minutes, a sample each `sample_minutes`; or until `most` requests
-    /// have completed, when that comes first.
+    /// Runs `load` until its limit, with a sample each `sample_minutes`.
     pub(crate) fn run(
         &mut self,
         load: &Load,
-        minutes: f64,
-        most: u64,
+        limit: Limit,
         sample_minutes: f64,
         seed: u64,
     ) -> Result<LoadRun, LabError> {
-        let mut asks = Asks::new(load, self.capacity_bytes(), seed)?;
+        let asks = Asks::new(load, self.capacity_bytes(), seed)?;
         let stored = stored_thousandths(load, seed);
-        let (begin, mut end) = (self.now, self.now + self.span_ns(minutes));
+        let end = self.now + self.span_ns(limit.minutes);
         let step = self.span_ns(sample_minutes).max(1);
-        let first = self.stats();
-        let (mut before, mut window) = (first, Window::default());
-        let (mut whole, mut samples) = (Window::default(), Vec::new());
-        let mut edge = next_edge(begin, step, end);
-        let mut in_flight: BinaryHeap<Reverse<(u64, u64, u32)>> = BinaryHeap::new();
-        let mut ended = Ended::OnTime;
-        for worker in (0..load.workers).cycle().take(load.depth() as usize) {
-            let ask = asks.next(worker as usize);
-            let done = self.submit(&request_of(ask, load, stored))?;
-            in_flight.push(Reverse((done.at.0, self.now, worker)));
+        let mut run = ClosedLoop {
+            load,
+            stored,
+            asks,
+            in_flight: BinaryHeap::new(),
+            sampler: Sampler::new(self, step, end),
+            end,
+            ended: Ended::OnTime,
+        };
+        run.start(self)?;
+        run.drive(self, limit.requests)?;
+        Ok(run.finish(self))
+    }
+}
+
+/// What ends a load: time or a number of requests, the earlier of the two.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limit {
+    /// Nominal minutes.
+    pub minutes: f64,
+    /// Completed requests.
+    pub requests: u64,
+}
+
+/// Sums since the last sample and since the start of a load.
+struct Sampler {
+    begin: u64,
+    step: u64,
+    edge: u64,
+    first: Stats,
+    before: Stats,
+    window: Window,
+    whole: Window,
+    samples: Vec<Sample>,
+}
+
+impl Sampler {
+    fn new(bench: &Bench, step: u64, end: u64) -> Self {
+        let first = bench.stats();
+        Self {
+            begin: bench.now,
+            step,
+            edge: next_edge(bench.now, step, end),
+            first,
+            before: first,
+            window: Window::default(),
+            whole: Window::default(),
+            samples: Vec::new(),
         }
-        while let Some(Reverse((at, asked, worker))) = in_flight.pop() {
-            while at >= edge && edge <= end && self.now < end {
-                self.now = edge.max(self.now);
-                let stats = self.stats();
-                let minute = self.minute_at(edge);
-                samples.push(window.close(minute, &before, &stats));
-                (before, window) = (stats, Window::default());
-                if edge == end {
-                    break;
-                }
-                edge = next_edge(edge, step, end);
-            }
-            if at >= end {
-                self.now = self.now.max(at);
-                continue; // Drain: what completes after the end counts nowhere.
-            }
-            self.now = at;
-            window.note(at - asked, u64::from(load.block_bytes));
-            whole.note(at - asked, u64::from(load.block_bytes));
-            if whole.done == most {
-                end = at;
-                continue;
-            }
-            let ask = asks.next(worker as usize);
-            let done = self.submit(&request_of(ask, load, stored))?;
-            if done.status == Status::WornOut {
-                ended = Ended::WornOut;
+    }
+
+    /// Closes every stretch that ends at `at` or earlier.
+    fn sample_until(&mut self, bench: &mut Bench, at: u64, end: u64) {
+        while at >= self.edge && self.edge <= end && bench.now < end {
+            bench.now = self.edge.max(bench.now);
+            let stats = bench.stats();
+            let minute = bench.minute_at(self.edge);
+            self.samples.push(self.window.close(minute, &self.before, &stats));
+            (self.before, self.window) = (stats, Window::default());
+            if self.edge == end {
                 break;
             }
-            in_flight.push(Reverse((done.at.0, at, worker)));
+            self.edge = next_edge(self.edge, self.step, end);
         }
-        let last = self.stats();
-        let little = last.since(&first).little();
-        let mut whole = whole.close(self.minute_at(self.now), &first, &last);
-        let span_s = (self.now.min(end) - begin).max(1) as f64 / 1e9;
-        let span_counted = (self.now - begin).max(1) as f64 / 1e9;
+    }
+
+    fn note(&mut self, response_ns: u64, bytes: u64) {
+        self.window.note(response_ns, bytes);
+        self.whole.note(response_ns, bytes);
+    }
+}
+
+/// A load with its requests in flight: completion, submission, worker.
+struct ClosedLoop<'a> {
+    load: &'a Load,
+    stored: Option<u16>,
+    asks: Asks,
+    in_flight: BinaryHeap<Reverse<(u64, u64, u32)>>,
+    sampler: Sampler,
+    end: u64,
+    ended: Ended,
+}
+
+impl ClosedLoop<'_> {
+    /// Sends the next request of `worker`. Returns whether the device took it.
+    #[inline]
+    fn send(&mut self, bench: &mut Bench, worker: u32) -> Result<bool, LabError> {
+        let ask = self.asks.next(worker as usize);
+        let done = bench.submit(&request_of(ask, self.load, self.stored))?;
+        self.in_flight.push(Reverse((done.at.0, bench.now, worker)));
+        Ok(done.status != Status::WornOut)
+    }
+
+    fn start(&mut self, bench: &mut Bench) -> Result<(), LabError> {
+        for worker in (0..self.load.workers).cycle().take(self.load.depth() as usize) {
+            self.send(bench, worker)?;
+        }
+        Ok(())
+    }
+
+    fn drive(&mut self, bench: &mut Bench, max_requests: u64) -> Result<(), LabError> {
+        while let Some(Reverse((at, asked, worker))) = self.in_flight.pop() {
+            self.sampler.sample_until(bench, at, self.end);
+            if at >= self.end {
+                bench.now = bench.now.max(at);
+                continue; // Drain: a completion after the end does not count.
+            }
+            bench.now = at;
+            self.sampler.note(at - asked, u64::from(self.load.block_bytes));
+            if self.sampler.whole.done == max_requests {
+                self.end = at;
+                continue;
+            }
+            if !self.send(bench, worker)? {
+                self.ended = Ended::WornOut;
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(self, bench: &Bench) -> LoadRun {
+        let (sampler, last) = (self.sampler, bench.stats());
+        let outstanding = last.since(&sampler.first).mean_outstanding();
+        let mut whole = sampler.whole.close(bench.minute_at(bench.now), &sampler.first, &last);
+        let span_s = (bench.now.min(self.end) - sampler.begin).max(1) as f64 / 1e9;
+        let span_counted = (bench.now - sampler.begin).max(1) as f64 / 1e9;
         whole.iops *= span_counted / span_s;
         whole.mib_s *= span_counted / span_s;
-        Ok(LoadRun { samples, ended, little, whole })
+        let little = (outstanding, whole.iops * whole.mean_ms / 1e3);
+        LoadRun { samples: sampler.samples, ended: self.ended, little, whole }
     }
 }
 
@@ -277,7 +351,7 @@ pub(crate) fn stored_thousandths(load: &Load, seed: u64) -> Option<u16> {
 }
 
 #[inline]
-fn request_of(ask: Ask, load: &Load, stored: Option<u16>) -> Request<'static> {
+pub(crate) fn request_of(ask: Ask, load: &Load, stored: Option<u16>) -> Request<'static> {
     let len = u64::from(ask.len_bytes);
     if ask.read {
         return Request::read(ask.offset_bytes, len);

@@ -1,9 +1,11 @@
-//! Known devices: what a model needs, what others printed, and where every number is from.
+//! Catalogue of devices: the numbers of each model, their sources, and figures others printed.
 
-use crate::LabError;
+use crate::error::{LabError, one_line};
+use crate::files;
 use forebay_flash::DeviceSpec;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::path::Path;
 
 mod pages;
 
@@ -140,8 +142,8 @@ pub struct Page {
 impl Page {
     /// Reads a page and checks the device. `origin` names the text in errors.
     pub fn parse(origin: &str, text: &str) -> Result<Self, LabError> {
-        let page: Self =
-            toml::from_str(text).map_err(|e| LabError::usage(format!("{origin}: {e}")))?;
+        let page: Self = toml::from_str(text)
+            .map_err(|e| LabError::Malformed { origin: origin.to_owned(), detail: one_line(e) })?;
         page.device.check()?;
         Ok(page)
     }
@@ -213,15 +215,22 @@ pub fn find(name: &str) -> Result<Page, LabError> {
         pages.iter().filter(|p| !wanted.is_empty() && plain(&p.id).contains(&wanted)).collect();
     match partial.as_slice() {
         [one] => Ok((*one).clone()),
-        [] => Err(LabError::usage(format!(
-            "unknown device '{name}'; `simulate --list` names all {}, or give a TOML file",
-            pages.len()
-        ))),
-        some => Err(LabError::usage(format!(
-            "device '{name}' could be {}; say which",
-            some.iter().map(|p| p.id.as_str()).collect::<Vec<_>>().join(", ")
-        ))),
+        [] => Err(LabError::UnknownDevice { name: name.to_owned(), known: pages.len() }),
+        some => Err(LabError::AmbiguousDevice {
+            name: name.to_owned(),
+            candidates: some.iter().map(|p| p.id.clone()).collect(),
+        }),
     }
+}
+
+/// The page of a built-in device, or a page in a file: a name with a `/` or one that ends in
+/// `.toml` is a file.
+pub fn load(name: &str) -> Result<Page, LabError> {
+    let is_file = name.ends_with(".toml") || name.contains('/');
+    if !is_file {
+        return find(name);
+    }
+    Page::parse(name, &files::read_named(Path::new(name))?)
 }
 
 fn plain(name: &str) -> String {

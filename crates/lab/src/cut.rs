@@ -1,4 +1,4 @@
-//! Power cuts at random instants: what of that which was promised durable is gone?
+//! Power cuts at random instants, and the writes promised durable that they lose.
 
 use crate::{LabError, shrink};
 use forebay_flash::{Chance, Damage, DeviceSpec, Model, Request, Status, WriteId};
@@ -14,7 +14,7 @@ pub enum Durability {
     Fua,
     /// A flush after every 32 writes.
     Flush,
-    /// Nothing is asked for: a completed write is taken for durable, as when flushes are turned off.
+    /// The host asks for nothing and takes a completed write for durable: flushes are turned off.
     Trusting,
 }
 
@@ -33,7 +33,7 @@ pub struct Cut {
     pub cuts: u32,
     /// Time between power coming back and the next load, in seconds: shorter than a recharge means
     /// that the next cut may come before the device is armed again.
-    pub settle_s: f64,
+    pub rest_s: f64,
 }
 
 /// What was lost over all cuts.
@@ -77,10 +77,6 @@ const WRITE_BYTES: u64 = 4096;
 const DEPTH: usize = 8;
 const FLUSH_EVERY: u64 = 32;
 
-fn refused(error: &forebay_flash::RequestError) -> LabError {
-    LabError::usage(format!("the load does not fit the device: {error}"))
-}
-
 struct Burst<'a> {
     model: &'a mut dyn Model,
     now: u64,
@@ -106,7 +102,7 @@ impl Burst<'_> {
             }
             let write = Request::write(*self.offset, WRITE_BYTES);
             let write = if durability == Durability::Fua { write.fua() } else { write };
-            let done = self.model.submit(Nanos(self.now), &write).map_err(|e| refused(&e))?;
+            let done = self.model.submit(Nanos(self.now), &write)?;
             self.worn_out |= done.status == Status::WornOut;
             let promised_ns = (durability != Durability::Flush).then_some(done.at.0);
             let offset = *self.offset;
@@ -116,8 +112,7 @@ impl Burst<'_> {
             count += 1;
             if durability == Durability::Flush && count % FLUSH_EVERY == 0 {
                 let asked = self.now;
-                let flush = self.model.submit(Nanos(self.now), &Request::flush());
-                let flush = flush.map_err(|e| refused(&e))?.at.0;
+                let flush = self.model.submit(Nanos(self.now), &Request::flush())?.at.0;
                 // A flush promises what had completed when it was sent.
                 for w in self.written.iter_mut().filter(|w| w.done_ns <= asked) {
                     w.promised_ns.get_or_insert(flush);
@@ -131,10 +126,11 @@ impl Burst<'_> {
 impl Cut {
     /// Runs it.
     pub fn run(&self) -> Result<CutOutcome, LabError> {
-        if self.cuts == 0 || !(0.0..=1e6).contains(&self.settle_s) {
-            return Err(LabError::usage(
-                "cut: at least one cut, and settle_s between 0 and 1,000,000",
-            ));
+        if self.cuts == 0 {
+            return Err(LabError::field("cut", "cuts", self.cuts, "at least 1"));
+        }
+        if !(0.0..=1e6).contains(&self.rest_s) {
+            return Err(LabError::field("cut", "rest_s", self.rest_s, "from 0 to 1,000,000"));
         }
         // Small, so that cleaning runs while power is cut; what is lost does not depend on size.
         let raw = match &self.device.media {
@@ -171,7 +167,7 @@ impl Cut {
             let on = model.power_on(Nanos(on_at), &mut chance);
             let damage: Vec<Damage> = report.damage.iter().chain(&on.damage).copied().collect();
             judge(&written, cut_at, &damage, report.undone_from, &mut total);
-            now = on.ready_at.0.max(on_at) + (self.settle_s * 1e9) as u64;
+            now = on.ready_at.0.max(on_at) + (self.rest_s * 1e9) as u64;
         }
         Ok(total)
     }

@@ -1,4 +1,4 @@
-//! Runs many cells on all cores, keeps each one's outcome on disk, and goes on where it stopped.
+//! Driver of many runs: on all cores, with each outcome kept on disk, so that a run can resume.
 
 use crate::task::{Outcome, Task};
 use crate::{LabError, files, hash};
@@ -85,9 +85,7 @@ impl Driver {
         }
         // Through text even when nothing is kept: a run that goes on from disk must see the very
         // same numbers as one that did not stop.
-        serde_json::from_str(&text).map_err(|e| {
-            LabError::failed(format!("an outcome does not survive being written down: {e}"))
-        })
+        serde_json::from_str(&text).map_err(|cause| LabError::OutcomeUnreadable { cause })
     }
 
     /// All cells, in their order; equal tasks run once. The first error stops the rest.

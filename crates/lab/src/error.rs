@@ -1,52 +1,431 @@
-//! What can go wrong, and with which exit code.
+//! Errors of the lab, each with the exit code of the command that meets it.
 
-/// An error of the lab. Its text is one line that says what to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
+use forebay_device::DeviceError;
+use forebay_flash::{RequestError, SpecError};
+use forebay_pool::PoolError;
+use std::fmt;
+use std::path::PathBuf;
+
+/// An error of the lab. Its text is one line.
+#[derive(Debug)]
 pub enum LabError {
-    /// The request cannot be met as put: unknown device, impossible geometry, negative time. Exit 2.
-    Usage(String),
-    /// It could be met, but the machine did not let us: a file that cannot be written. Exit 1.
-    Failed(String),
+    /// The description of a device is impossible.
+    Spec(SpecError),
+    /// A workload sends a request that its device cannot carry out.
+    Request(RequestError),
+    /// A field of a task has a value outside its range.
+    Field {
+        /// The task or the part of it: `load`, `mirror`.
+        owner: &'static str,
+        /// The field.
+        field: &'static str,
+        /// The value.
+        found: String,
+        /// The values that are possible.
+        allowed: &'static str,
+    },
+    /// Not even one request of a load fits its part of the device.
+    RequestTooLarge {
+        /// Bytes of one request.
+        request_bytes: u64,
+        /// Bytes of the part.
+        room_bytes: u64,
+    },
+    /// The experiment wears flash out, and the device has none.
+    NoFlash {
+        /// The device.
+        device: String,
+    },
+    /// No device of the catalogue has this name.
+    UnknownDevice {
+        /// The name.
+        name: String,
+        /// Devices in the catalogue.
+        known: usize,
+    },
+    /// Several devices of the catalogue match this name.
+    AmbiguousDevice {
+        /// The name.
+        name: String,
+        /// Identifiers of the devices.
+        candidates: Vec<String>,
+    },
+    /// A page or a sweep is not what its parser expects.
+    Malformed {
+        /// The file, or the identifier of a built-in page.
+        origin: String,
+        /// The parser's answer.
+        detail: String,
+    },
+    /// A file that the request names cannot be read.
+    Input {
+        /// The file.
+        path: PathBuf,
+        /// The operating system's answer.
+        cause: std::io::Error,
+    },
+    /// A file of the lab's own cannot be read or written.
+    File {
+        /// The operation.
+        action: FileAction,
+        /// The file.
+        path: PathBuf,
+        /// The operating system's answer.
+        cause: std::io::Error,
+    },
+    /// The command line makes no sense.
+    Arguments(ArgumentError),
+    /// An experiment can run none of the devices that were named.
+    NoRunnableDevice {
+        /// The experiment.
+        experiment: &'static str,
+    },
+    /// A sweep's file describes no grid.
+    Grid {
+        /// The file.
+        file: PathBuf,
+        /// The fault.
+        fault: GridError,
+    },
+    /// A merge of a sweep finds points that have not run.
+    MissingPoints {
+        /// Points that have not run.
+        missing: usize,
+        /// Points of the grid.
+        total: usize,
+        /// The first of the missing points.
+        first: usize,
+    },
+    /// An outcome does not survive serialization.
+    OutcomeUnreadable {
+        /// The parser's answer.
+        cause: serde_json::Error,
+    },
+    /// Checks of the experiments failed.
+    ChecksFailed {
+        /// Checks that failed.
+        failed: usize,
+        /// Checks in all.
+        total: usize,
+    },
+    /// The pool over simulated drives failed.
+    Pool(PoolError),
+    /// A volume of the pool over simulated drives failed.
+    Device(DeviceError),
+}
+
+/// An operation on a file of the lab's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileAction {
+    /// Read it.
+    Read,
+    /// Write, replace or append to it.
+    Write,
+    /// Make a directory.
+    MakeDir,
+    /// List a directory.
+    List,
+}
+
+/// A command line that makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ArgumentError {
+    /// `--show` prints TOML and takes no `--json`.
+    ShowAsJson,
+    /// The command line names no experiment.
+    NoExperiment,
+    /// No experiment has this name.
+    UnknownExperiment {
+        /// The name.
+        name: String,
+        /// The names that exist.
+        known: Vec<&'static str>,
+    },
+    /// A sweep needs a file.
+    NoSweepFile,
+    /// An experiment takes no file.
+    UnexpectedFile {
+        /// The experiment.
+        experiment: String,
+        /// The file.
+        file: PathBuf,
+    },
+    /// An experiment takes no `--shard` and no `--merge`.
+    SweepOnly,
+    /// An option that counts something is 0.
+    Zero {
+        /// The option.
+        option: &'static str,
+    },
+    /// `--shard` is not I/N with I from 1 to N.
+    Shard {
+        /// The value.
+        value: String,
+    },
+}
+
+/// A sweep's file that describes no grid.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GridError {
+    /// The file is not TOML, or a value has no JSON form.
+    Malformed {
+        /// The parser's answer.
+        detail: String,
+    },
+    /// The file has a key that no sweep knows.
+    UnknownKey {
+        /// The key.
+        key: String,
+    },
+    /// A key is absent or is not text.
+    NotText {
+        /// The key.
+        key: &'static str,
+    },
+    /// The name has characters that a file name should not have.
+    Name,
+    /// The table `base` is absent.
+    NoBase,
+    /// `grid` is not a table.
+    NotTable,
+    /// A number is NaN or infinite.
+    NotFinite {
+        /// The field.
+        path: String,
+        /// The number.
+        found: String,
+    },
+    /// A parameter of the grid is not a list of values.
+    NotValues {
+        /// The parameter.
+        path: String,
+    },
+    /// The grid has more points than a sweep may have.
+    TooManyPoints {
+        /// Points that a sweep may have.
+        limit: usize,
+    },
+    /// A parameter leads through a field that does not exist.
+    NoField {
+        /// The parameter.
+        path: String,
+        /// The field.
+        name: String,
+    },
+    /// A parameter leads into a list with a name instead of a number.
+    NotIndex {
+        /// The parameter.
+        path: String,
+        /// The name.
+        name: String,
+    },
+    /// A parameter leads past the end of a list.
+    NoItem {
+        /// The parameter.
+        path: String,
+        /// Items of the list.
+        count: usize,
+        /// The item that the parameter names.
+        index: usize,
+    },
+    /// A parameter leads into a value that is neither a table nor a list.
+    NotContainer {
+        /// The parameter.
+        path: String,
+        /// The name that cannot be inside.
+        name: String,
+    },
+    /// A point of the grid is no task.
+    Point {
+        /// The point.
+        index: usize,
+        /// The parser's answer.
+        detail: String,
+    },
 }
 
 impl LabError {
-    /// A request that cannot be met.
-    pub fn usage(text: impl Into<String>) -> Self {
-        Self::Usage(one_line(&text.into()))
+    /// A field of a task with a value outside its range.
+    pub(crate) fn field(
+        owner: &'static str,
+        field: &'static str,
+        found: impl fmt::Display,
+        allowed: &'static str,
+    ) -> Self {
+        Self::Field { owner, field, found: found.to_string(), allowed }
     }
 
-    /// A failure of the machine.
-    pub fn failed(text: impl Into<String>) -> Self {
-        Self::Failed(one_line(&text.into()))
-    }
-
-    /// The exit code a program ends with.
+    /// The exit code of the command: 2 when the request is at fault, otherwise 1.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Usage(_) => 2,
-            Self::Failed(_) => 1,
+            Self::File { .. }
+            | Self::MissingPoints { .. }
+            | Self::OutcomeUnreadable { .. }
+            | Self::ChecksFailed { .. }
+            | Self::Pool(_)
+            | Self::Device(_) => 1,
+            Self::Spec(_)
+            | Self::Request(_)
+            | Self::Field { .. }
+            | Self::RequestTooLarge { .. }
+            | Self::NoFlash { .. }
+            | Self::UnknownDevice { .. }
+            | Self::AmbiguousDevice { .. }
+            | Self::Malformed { .. }
+            | Self::Input { .. }
+            | Self::Arguments(_)
+            | Self::NoRunnableDevice { .. }
+            | Self::Grid { .. } => 2,
         }
     }
 }
 
-/// Parsers answer with excerpts over several lines; an operator's log wants one.
-fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
+/// A parser's answer spans several lines; an error is one.
+pub(crate) fn one_line(text: impl fmt::Display) -> String {
+    text.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-impl std::fmt::Display for LabError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for LabError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Usage(text) | Self::Failed(text) => f.write_str(text),
+            Self::Spec(error) => error.fmt(f),
+            Self::Request(error) => write!(f, "the load does not fit the device: {error}"),
+            Self::Field { owner, field, found, allowed } => {
+                write!(f, "{owner}: {field} is {found}; it must be {allowed}")
+            }
+            Self::RequestTooLarge { request_bytes, room_bytes } => {
+                write!(f, "load: a request of {request_bytes} bytes does not fit in {room_bytes}")
+            }
+            Self::NoFlash { device } => write!(f, "device \"{device}\" has no flash to wear out"),
+            Self::UnknownDevice { name, known } => write!(
+                f,
+                "unknown device '{name}'; `simulate --list` names all {known}, or give a TOML file"
+            ),
+            Self::AmbiguousDevice { name, candidates } => {
+                write!(f, "device '{name}' could be {}; say which", candidates.join(", "))
+            }
+            Self::Malformed { origin, detail } => write!(f, "{origin}: {detail}"),
+            Self::Input { path, cause } => write!(f, "cannot read {}: {cause}", path.display()),
+            Self::File { action, path, cause } => {
+                write!(f, "cannot {action} {}: {cause}", path.display())
+            }
+            Self::Arguments(error) => error.fmt(f),
+            Self::NoRunnableDevice { experiment } => {
+                write!(f, "{experiment}: none of the devices named can be run in it")
+            }
+            Self::Grid { file, fault } => write!(f, "{}: {fault}", file.display()),
+            Self::MissingPoints { missing, total, first } => write!(
+                f,
+                "{missing} of {total} points are missing, the first is number {first}; run them, \
+                 then merge"
+            ),
+            Self::OutcomeUnreadable { cause } => {
+                write!(f, "an outcome does not survive serialization: {cause}")
+            }
+            Self::ChecksFailed { failed, total } => {
+                write!(f, "{failed} of {total} checks failed; the report names them")
+            }
+            Self::Pool(error) => write!(f, "the simulated pool failed: {error}"),
+            Self::Device(error) => write!(f, "the simulated volume failed: {error}"),
+        }
+    }
+}
+
+impl fmt::Display for FileAction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::MakeDir => "make directory",
+            Self::List => "list",
+        })
+    }
+}
+
+impl fmt::Display for ArgumentError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ShowAsJson => {
+                f.write_str("--show prints a TOML page; --list --json has all of them")
+            }
+            Self::NoExperiment => f.write_str("name an experiment; --help lists them"),
+            Self::UnknownExperiment { name, known } => {
+                let known = known.join(", ");
+                write!(f, "unknown experiment '{name}'; there are {known}, all and sweep")
+            }
+            Self::NoSweepFile => f.write_str("sweep: name its file"),
+            Self::UnexpectedFile { experiment, file } => {
+                write!(f, "{experiment} takes no file; remove '{}'", file.display())
+            }
+            Self::SweepOnly => f.write_str("--shard and --merge belong to sweep"),
+            Self::Zero { option } => write!(f, "{option} must be at least 1"),
+            Self::Shard { value } => {
+                write!(f, "--shard {value}: write I/N with I from 1 to N")
+            }
+        }
+    }
+}
+
+impl fmt::Display for GridError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Malformed { detail } => f.write_str(detail),
+            Self::UnknownKey { key } => {
+                write!(f, "unknown key '{key}'; there are name, task, base, grid")
+            }
+            Self::NotText { key } => write!(f, "'{key}' must be a text"),
+            Self::Name => f.write_str("'name' may have letters, digits, '-' and '_' only"),
+            Self::NoBase => f.write_str("a [base] is needed"),
+            Self::NotTable => f.write_str("[grid] must be a table"),
+            Self::NotFinite { path, found } => {
+                write!(f, "'{path}' is {found}, not a finite number")
+            }
+            Self::NotValues { path } => write!(f, "grid '{path}' must be a list of values"),
+            Self::TooManyPoints { limit } => write!(f, "more than {limit} points"),
+            Self::NoField { path, name } => {
+                write!(f, "'{path}': there is no '{name}' in the base")
+            }
+            Self::NotIndex { path, name } => write!(f, "'{path}': '{name}' is not a number"),
+            Self::NoItem { path, count, index } => {
+                write!(f, "'{path}': there are {count} items, no {index}")
+            }
+            Self::NotContainer { path, name } => {
+                write!(f, "'{path}': nothing can be inside '{name}'")
+            }
+            Self::Point { index, detail } => write!(f, "point {index}: {detail}"),
         }
     }
 }
 
 impl std::error::Error for LabError {}
 
-impl From<forebay_flash::SpecError> for LabError {
-    fn from(error: forebay_flash::SpecError) -> Self {
-        Self::usage(error.to_string())
+impl From<SpecError> for LabError {
+    fn from(error: SpecError) -> Self {
+        Self::Spec(error)
+    }
+}
+
+impl From<RequestError> for LabError {
+    fn from(error: RequestError) -> Self {
+        Self::Request(error)
+    }
+}
+
+impl From<ArgumentError> for LabError {
+    fn from(error: ArgumentError) -> Self {
+        Self::Arguments(error)
+    }
+}
+
+impl From<PoolError> for LabError {
+    fn from(error: PoolError) -> Self {
+        Self::Pool(error)
+    }
+}
+
+impl From<DeviceError> for LabError {
+    fn from(error: DeviceError) -> Self {
+        Self::Device(error)
     }
 }

@@ -1,4 +1,4 @@
-//! The experiments: each a list of tasks, and what their outcomes say.
+//! The experiments: each a list of tasks, and the findings from their outcomes.
 
 use crate::catalogue::{self, Page};
 use crate::drive::{Cell, Driver};
@@ -82,7 +82,7 @@ impl Plan {
         Ok(Context { pages, chosen: !chosen.is_empty(), seed, scale })
     }
 
-    /// Runs it and says what came out.
+    /// Runs it. Returns findings, checks, charts and tables.
     pub(crate) fn run(
         &self,
         driver: &Driver,
@@ -93,10 +93,7 @@ impl Plan {
         let context = self.context(chosen, seed, scale)?;
         let cells = (self.cells)(&context);
         if cells.is_empty() {
-            return Err(LabError::usage(format!(
-                "{}: none of the devices named can be run in it",
-                self.id
-            )));
+            return Err(LabError::NoRunnableDevice { experiment: self.id });
         }
         let outcomes = driver.all(self.id, &cells)?;
         let tasks: Vec<_> = cells.iter().map(|c| &c.task).collect();

@@ -1,20 +1,21 @@
-//! The lab is an offline tool: it keeps its results in ordinary files, here and nowhere else.
+//! Files of the lab: pages and sweeps that it reads, results that it keeps.
+//!
+//! The lab is an offline tool. All its access to files is in this module.
 
-use crate::LabError;
+use crate::error::{FileAction, LabError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-fn failed(what: &str, path: &Path, why: &std::io::Error) -> LabError {
-    LabError::failed(format!("cannot {what} {}: {why}", path.display()))
+fn failed(action: FileAction, path: &Path, cause: std::io::Error) -> LabError {
+    LabError::File { action, path: path.to_owned(), cause }
 }
 
-/// A request names this file: that it cannot be read is the request's fault.
+/// Reads a file that the request names. A failure is the request's fault.
 #[allow(clippy::disallowed_methods)] // An offline tool reads the page or sweep it is given.
 pub(crate) fn read_named(path: &Path) -> Result<String, LabError> {
-    std::fs::read(path)
-        .map_err(|e| e.to_string())
-        .and_then(|bytes| String::from_utf8(bytes).map_err(|_| "it is not text".to_owned()))
-        .map_err(|e| LabError::usage(format!("cannot read {}: {e}", path.display())))
+    let text = std::fs::read(path)
+        .and_then(|bytes| String::from_utf8(bytes).map_err(std::io::Error::other));
+    text.map_err(|cause| LabError::Input { path: path.to_owned(), cause })
 }
 
 /// The file's bytes, or none when there is no such file.
@@ -23,24 +24,24 @@ pub(crate) fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, LabError> {
     match std::fs::read(path) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(e) => Err(failed("read", path, &e)),
+        Err(e) => Err(failed(FileAction::Read, path, e)),
     }
 }
 
 /// Makes the directory and those above it.
 pub(crate) fn make_dir(path: &Path) -> Result<(), LabError> {
-    std::fs::create_dir_all(path).map_err(|e| failed("make directory", path, &e))
+    std::fs::create_dir_all(path).map_err(|e| failed(FileAction::MakeDir, path, e))
 }
 
-/// Replaces the file whole: a reader sees the old one or the new one, also after a kill. `writer`
-/// tells apart processes that write the same file at the same time.
+/// Replaces the file whole: a reader sees the old file or the new one, also after a kill. The
+/// process id in the temporary name keeps concurrent writers of one file apart.
 #[allow(clippy::disallowed_methods)] // An offline tool keeps its results.
 pub(crate) fn replace(path: &Path, text: &str) -> Result<(), LabError> {
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(format!(".{}.tmp", std::process::id()));
     let beside = path.with_file_name(name);
-    std::fs::write(&beside, text).map_err(|e| failed("write", &beside, &e))?;
-    std::fs::rename(&beside, path).map_err(|e| failed("write", path, &e))
+    std::fs::write(&beside, text).map_err(|e| failed(FileAction::Write, &beside, e))?;
+    std::fs::rename(&beside, path).map_err(|e| failed(FileAction::Write, path, e))
 }
 
 /// Opens for appending.
@@ -49,12 +50,12 @@ pub(crate) fn append(path: &Path) -> Result<std::fs::File, LabError> {
         .create(true)
         .append(true)
         .open(path)
-        .map_err(|e| failed("open", path, &e))
+        .map_err(|e| failed(FileAction::Write, path, e))
 }
 
 /// Adds one line, handed to the kernel in one piece.
 pub(crate) fn add_line(file: &mut std::fs::File, path: &Path, line: &str) -> Result<(), LabError> {
-    file.write_all(format!("{line}\n").as_bytes()).map_err(|e| failed("write", path, &e))
+    file.write_all(format!("{line}\n").as_bytes()).map_err(|e| failed(FileAction::Write, path, e))
 }
 
 /// Files of a directory in order of name; empty when there is none.
@@ -62,17 +63,17 @@ pub(crate) fn list(dir: &Path) -> Result<Vec<PathBuf>, LabError> {
     let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(e) => return Err(failed("list", dir, &e)),
+        Err(e) => return Err(failed(FileAction::List, dir, e)),
     };
     let mut paths = Vec::new();
     for entry in entries {
-        paths.push(entry.map_err(|e| failed("list", dir, &e))?.path());
+        paths.push(entry.map_err(|e| failed(FileAction::List, dir, e))?.path());
     }
     paths.sort();
     Ok(paths)
 }
 
-/// A fingerprint of the running program, so that results kept by another build are not reused.
+/// A fingerprint of the running program: results of another build are not used again.
 #[allow(clippy::disallowed_methods)] // It reads nothing but the program itself.
 pub(crate) fn program_fingerprint() -> String {
     let own = std::env::current_exe().and_then(std::fs::read);

@@ -1,12 +1,4 @@
-//! The device lab: known devices, workloads in virtual time, experiments, sweeps.
-//!
-//! What enters: a device by name or file, an experiment by name, a seed.
-//! What leaves: results ([`forebay_report::Results`]), the same bytes for the same request on any
-//! machine, and the files that hold them.
-//! What always holds: every figure comes from a run of a model or from a page of the catalogue that
-//! says where it is from; a request that makes no sense is answered in one line; time inside an
-//! experiment is virtual.
-//! Who calls me: the `forebay` binary (`forebay simulate`).
+#![doc = include_str!("../README.md")]
 
 pub mod bench;
 pub mod catalogue;
@@ -27,4 +19,4 @@ pub mod timeline;
 pub mod wear;
 pub mod zil;
 
-pub use error::LabError;
+pub use error::{ArgumentError, FileAction, GridError, LabError};

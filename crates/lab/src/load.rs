@@ -1,4 +1,4 @@
-//! What a workload asks next: addresses, sizes, reads among writes, contents.
+//! Loads: addresses, sizes, the share of reads, contents.
 
 use crate::LabError;
 use forebay_flash::Chance;
@@ -59,6 +59,9 @@ fn default_workers() -> u32 {
     1
 }
 
+/// Requests that one load may keep outstanding: the most that one NVMe queue holds.
+const MAX_OUTSTANDING: u32 = 65_536;
+
 /// One kind of load.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
@@ -113,35 +116,36 @@ impl Default for Load {
 }
 
 impl Load {
-    /// Refuses what cannot be run, in one line.
+    /// Checks that a device can be asked for this load.
+    ///
+    /// # Errors
+    /// The first field that is out of range.
     pub fn check(&self) -> Result<(), LabError> {
-        let share = |name: &str, value: f64| {
-            if (0.0..=1.0).contains(&value) {
-                Ok(())
-            } else {
-                Err(LabError::usage(format!("load: {name} is {value}, not between 0 and 1")))
+        for (field, value) in [("read_share", self.read_share), ("random_share", self.random_share)]
+        {
+            if !(0.0..=1.0).contains(&value) {
+                return Err(LabError::field("load", field, value, "from 0 to 1"));
             }
-        };
-        share("read_share", self.read_share)?;
-        share("random_share", self.random_share)?;
-        if self.block_bytes == 0 || !self.block_bytes.is_multiple_of(512) {
-            let bytes = self.block_bytes;
-            let text = format!("load: block_bytes is {bytes}, not a multiple of 512 above 0");
-            return Err(LabError::usage(text));
         }
-        if self.align_bytes == 0 || !self.align_bytes.is_multiple_of(512) {
-            let bytes = self.align_bytes;
-            let text = format!("load: align_bytes is {bytes}, not a multiple of 512 above 0");
-            return Err(LabError::usage(text));
+        for (field, bytes) in [("block_bytes", self.block_bytes), ("align_bytes", self.align_bytes)]
+        {
+            if bytes == 0 || !bytes.is_multiple_of(512) {
+                return Err(LabError::field("load", field, bytes, "a multiple of 512 above 0"));
+            }
         }
         if !self.offset_bytes.is_multiple_of(512) {
             let bytes = self.offset_bytes;
-            return Err(LabError::usage(format!(
-                "load: offset_bytes is {bytes}, not a multiple of 512"
-            )));
+            return Err(LabError::field("load", "offset_bytes", bytes, "a multiple of 512"));
         }
-        if self.outstanding == 0 || self.workers == 0 {
-            return Err(LabError::usage("load: outstanding and workers must be at least 1"));
+        for (field, count) in [("outstanding", self.outstanding), ("workers", self.workers)] {
+            if !(1..=MAX_OUTSTANDING).contains(&count) {
+                return Err(LabError::field("load", field, count, "from 1 to 65,536"));
+            }
+        }
+        if self.depth() > MAX_OUTSTANDING {
+            let depth = self.depth();
+            let allowed = "at most 65,536";
+            return Err(LabError::field("load", "outstanding times workers", depth, allowed));
         }
         Ok(())
     }
@@ -181,7 +185,10 @@ fn threshold(share: f64) -> u64 {
 }
 
 impl Asks {
-    /// On `capacity_bytes`. Fails when not even one request fits.
+    /// The requests of `load` on a device of `capacity_bytes`.
+    ///
+    /// # Errors
+    /// A field of the load is out of range, or not even one request fits.
     pub(crate) fn new(load: &Load, capacity_bytes: u64, seed: u64) -> Result<Self, LabError> {
         load.check()?;
         let span = if load.span_bytes == 0 { capacity_bytes } else { load.span_bytes };
@@ -189,8 +196,7 @@ impl Asks {
         let (block, align) = (u64::from(load.block_bytes), u64::from(load.align_bytes));
         let room = end.saturating_sub(load.offset_bytes);
         if room < block {
-            let text = format!("load: a request of {block} bytes does not fit in {room} bytes");
-            return Err(LabError::usage(text));
+            return Err(LabError::RequestTooLarge { request_bytes: block, room_bytes: room });
         }
         let places = u32::try_from((room - block) / align + 1).unwrap_or(u32::MAX);
         let workers = u64::from(load.workers);

@@ -1,4 +1,4 @@
-//! Mirrored log devices see the same writes: when does each side wear out?
+//! Mirrored log devices under the same writes, until each side is worn out.
 
 use crate::LabError;
 use crate::load::{Asks, Load};
@@ -55,7 +55,7 @@ impl Side {
     fn new(device: &DeviceSpec, scale: f64, cycles: f64, seed: u64) -> Result<Self, LabError> {
         let (mut small, _) = crate::shrink::shrink(device, scale.round().max(1.0) as u32)?;
         let MediaSpec::Flash(flash) = &mut small.media else {
-            return Err(LabError::usage(format!("device \"{}\" does not wear out", device.name)));
+            return Err(LabError::NoFlash { device: device.name.clone() });
         };
         // Many small blocks instead of few large ones: with a few dozen the first to fail would
         // decide, as it does not on a device of thousands.
@@ -104,8 +104,7 @@ impl Mirror {
     /// Runs until both sides are worn out.
     pub fn run(&self) -> Result<MirrorOutcome, LabError> {
         if !(5.0..=1000.0).contains(&self.cycles) {
-            let text = format!("mirror: cycles is {}, not between 5 and 1000", self.cycles);
-            return Err(LabError::usage(text));
+            return Err(LabError::field("mirror", "cycles", self.cycles, "from 5 to 1000"));
         }
         self.left.check()?;
         self.right.check()?;

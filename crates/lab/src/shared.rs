@@ -1,9 +1,9 @@
 //! Several equal devices behind one host bus adapter, each under its own closed loop.
 
-use crate::bench::{Sample, stored_thousandths};
+use crate::bench::{Sample, request_of, stored_thousandths};
 use crate::load::{Asks, Load};
 use crate::{LabError, shrink};
-use forebay_flash::{DeviceSpec, Hba, Request};
+use forebay_flash::{DeviceSpec, Hba, Model};
 use forebay_units::Nanos;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
@@ -37,82 +37,132 @@ pub struct SharedOutcome {
     pub link_retries: u64,
 }
 
+/// Devices that may share an adapter.
+const MAX_DEVICES: u32 = 1024;
+
 impl Shared {
-    /// Runs it, after as many requests again that are not measured.
-    pub fn run(&self) -> Result<SharedOutcome, LabError> {
+    fn check(&self) -> Result<(), LabError> {
         self.pattern.check()?;
-        if self.devices == 0 || self.requests == 0 {
-            return Err(LabError::usage("devices and requests must be at least 1"));
+        if !(1..=MAX_DEVICES).contains(&self.devices) {
+            return Err(LabError::field("shared", "devices", self.devices, "from 1 to 1024"));
         }
-        if !self.hba_iops.is_finite() || self.hba_iops < 0.0 {
-            let text = format!("hba_iops is {}, not a number from 0 up", self.hba_iops);
-            return Err(LabError::usage(text));
+        if self.requests == 0 {
+            return Err(LabError::field("shared", "requests", self.requests, "at least 1"));
         }
-        let (device, _) = shrink::shrink(&self.device, 0)?;
-        let stored = stored_thousandths(&self.pattern, self.seed);
-        let mut models = Vec::new();
-        let mut asks = Vec::new();
-        for i in 0..self.devices {
-            let seed = crate::hash::mix(self.seed.wrapping_add(u64::from(i)));
+        if !(0.0..=1e9).contains(&self.hba_iops) {
+            return Err(LabError::field("shared", "hba_iops", self.hba_iops, "from 0 to 1e9"));
+        }
+        Ok(())
+    }
+
+    /// Runs all loads. As many requests as are measured run before, unmeasured.
+    pub fn run(&self) -> Result<SharedOutcome, LabError> {
+        self.check()?;
+        let mut loops = SharedLoops::new(self)?;
+        while loops.done < 2 * self.requests {
+            loops.step()?;
+        }
+        Ok(loops.outcome())
+    }
+}
+
+/// A request's instant, its device, and when the host asked for it.
+type Queued = Reverse<(u64, u32, u64)>;
+
+/// The closed loops of all devices, with the adapter in front of them.
+struct SharedLoops<'a> {
+    shared: &'a Shared,
+    stored: Option<u16>,
+    models: Vec<Box<dyn Model>>,
+    asks: Vec<Asks>,
+    hba: Hba,
+    /// Requests that wait to pass the adapter, by the instant when they do.
+    passing: BinaryHeap<Queued>,
+    /// Requests in a device, by completion.
+    in_device: BinaryHeap<Queued>,
+    done: u64,
+    begin_ns: u64,
+    now_ns: u64,
+    response_sum_ns: u128,
+    response_max_ns: u64,
+}
+
+impl<'a> SharedLoops<'a> {
+    fn new(shared: &'a Shared) -> Result<Self, LabError> {
+        let (device, _) = shrink::shrink(&shared.device, 0)?;
+        let (mut models, mut asks) = (Vec::new(), Vec::new());
+        for i in 0..shared.devices {
+            let seed = crate::hash::mix(shared.seed.wrapping_add(u64::from(i)));
             let model = forebay_flash::build(&device, seed)?;
-            asks.push(Asks::new(&self.pattern, model.identity().capacity_bytes, seed)?);
+            asks.push(Asks::new(&shared.pattern, model.identity().capacity_bytes, seed)?);
             models.push(model);
         }
-        let mut hba = Hba::new(self.hba_iops);
-        // What waits to pass the adapter and what is in a device lie in one heap by time.
-        let mut events: BinaryHeap<Reverse<(u64, u32, u64)>> = BinaryHeap::new();
-        for _ in 0..self.pattern.outstanding {
-            for i in 0..self.devices {
-                events.push(Reverse((hba.pass(Nanos(0)).0, i, 0)));
+        let mut hba = Hba::new(shared.hba_iops);
+        let mut passing = BinaryHeap::new();
+        for _ in 0..shared.pattern.outstanding {
+            for i in 0..shared.devices {
+                passing.push(Reverse((hba.pass(Nanos(0)).0, i, 0)));
             }
         }
-        let mut passing: BinaryHeap<Reverse<(u64, u32, u64)>> = std::mem::take(&mut events);
-        let (mut done, mut begin) = (0u64, 0u64);
-        let (mut sum, mut longest, mut now) = (0u128, 0u64, 0u64);
-        while done < 2 * self.requests {
-            let next_pass = passing.peek().map(|Reverse(e)| e.0);
-            let next_done = events.peek().map(|Reverse(e)| e.0);
-            if next_pass.is_some_and(|p| next_done.is_none_or(|d| p <= d)) {
-                let Reverse((at, i, asked)) = passing.pop().expect("peeked");
-                let ask = asks[i as usize].next(0);
-                let len = u64::from(ask.len_bytes);
-                let request = if ask.read {
-                    Request::read(ask.offset_bytes, len)
-                } else {
-                    let write = Request::write(ask.offset_bytes, len);
-                    let write =
-                        stored.map_or(write, |s| write.with(forebay_flash::Content::Stored(s)));
-                    if self.pattern.fua { write.fua() } else { write }
-                };
-                let completion = models[i as usize]
-                    .submit(Nanos(at), &request)
-                    .map_err(|e| LabError::usage(e.to_string()))?;
-                events.push(Reverse((completion.at.0, i, asked)));
-                continue;
-            }
-            let Reverse((at, i, asked)) = events.pop().expect("every device has requests");
-            now = at;
-            done += 1;
-            if done == self.requests {
-                begin = at;
-            } else if done > self.requests {
-                sum += u128::from(at - asked);
-                longest = longest.max(at - asked);
-            }
-            passing.push(Reverse((hba.pass(Nanos(at)).0, i, at)));
+        Ok(Self {
+            shared,
+            stored: stored_thousandths(&shared.pattern, shared.seed),
+            models,
+            asks,
+            hba,
+            passing,
+            in_device: BinaryHeap::new(),
+            done: 0,
+            begin_ns: 0,
+            now_ns: 0,
+            response_sum_ns: 0,
+            response_max_ns: 0,
+        })
+    }
+
+    /// The next event of all: a request passes the adapter, or one completes.
+    fn step(&mut self) -> Result<(), LabError> {
+        let next_pass = self.passing.peek().map(|Reverse(e)| e.0);
+        let next_done = self.in_device.peek().map(|Reverse(e)| e.0);
+        if next_pass.is_some_and(|p| next_done.is_none_or(|d| p <= d)) {
+            return self.submit();
         }
-        let seconds = (now - begin).max(1) as f64 / 1e9;
-        let iops = self.requests as f64 / seconds;
+        let Reverse((at, i, asked)) = self.in_device.pop().expect("every device has requests");
+        self.now_ns = at;
+        self.done += 1;
+        if self.done == self.shared.requests {
+            self.begin_ns = at;
+        } else if self.done > self.shared.requests {
+            self.response_sum_ns += u128::from(at - asked);
+            self.response_max_ns = self.response_max_ns.max(at - asked);
+        }
+        self.passing.push(Reverse((self.hba.pass(Nanos(at)).0, i, at)));
+        Ok(())
+    }
+
+    fn submit(&mut self) -> Result<(), LabError> {
+        let Reverse((at, i, asked)) = self.passing.pop().expect("a request waits to pass");
+        let ask = self.asks[i as usize].next(0);
+        let request = request_of(ask, &self.shared.pattern, self.stored);
+        let completion = self.models[i as usize].submit(Nanos(at), &request)?;
+        self.in_device.push(Reverse((completion.at.0, i, asked)));
+        Ok(())
+    }
+
+    fn outcome(&self) -> SharedOutcome {
+        let requests = self.shared.requests as f64;
+        let iops = requests / ((self.now_ns - self.begin_ns).max(1) as f64 / 1e9);
+        let block_bytes = f64::from(self.shared.pattern.block_bytes);
         let whole = Sample {
-            minute: 0.0,
             iops,
-            mib_s: iops * f64::from(self.pattern.block_bytes) / f64::from(1 << 20),
-            mean_ms: sum as f64 / self.requests as f64 / 1e6,
-            max_ms: longest as f64 / 1e6,
+            mib_s: iops * block_bytes / f64::from(1 << 20),
+            mean_ms: self.response_sum_ns as f64 / requests / 1e6,
+            max_ms: self.response_max_ns as f64 / 1e6,
             ..Sample::default()
         };
-        let link_retries = models.iter().map(|m| m.stats(Nanos(now)).link_retries).sum();
-        Ok(SharedOutcome { whole, link_retries })
+        let now = Nanos(self.now_ns);
+        let link_retries = self.models.iter().map(|m| m.stats(now).link_retries).sum();
+        SharedOutcome { whole, link_retries }
     }
 }
 

@@ -1,8 +1,8 @@
-//! A smaller device that behaves alike, so that hours of a large one take seconds to compute.
+//! Scaled-down devices: a smaller device with the same behavior, quick to compute.
 //!
-//! Speeds, dies, channels, queue and the share of spare space stay; there are fewer blocks, then
-//! shorter ones (with erases shortened alike). What takes as long as writing the device full then
-//! takes `scale` times less, so time is stretched by `scale` on every axis that shows it.
+//! Speeds, dies, channels, queue and the share of spare space stay. There are fewer blocks, then
+//! shorter blocks with shorter erases. The device fills `scale` times sooner, so time is stretched
+//! by `scale` on every axis that shows it.
 
 use crate::LabError;
 use forebay_flash::{DeviceSpec, Frontiers, MediaSpec};
@@ -12,10 +12,10 @@ const AUTO_RAW_BYTES: f64 = 4.0 * (1u64 << 30) as f64;
 /// Scale of media that remember nothing but their contents: a minute is simulated in a tenth of a
 /// second.
 const MEMORYLESS_SCALE: f64 = 600.0;
-/// Below so many superblocks write amplification would fall visibly (finite-size effect).
-const FEWEST_BLOCKS: f64 = 1024.0;
-/// Below so many mapping units in a superblock greedy cleaning would profit visibly.
-const FEWEST_UNITS: f64 = 1024.0;
+/// Superblocks that a model keeps: with fewer, write amplification falls visibly (finite size).
+const MIN_SUPERBLOCKS: f64 = 1024.0;
+/// Mapping units that a superblock keeps: with fewer, greedy cleaning profits visibly.
+const MIN_UNITS_PER_SUPERBLOCK: f64 = 1024.0;
 
 /// The model of `device` at 1/`wanted` (0: small enough to be quick), and the exact scale.
 pub(crate) fn shrink(device: &DeviceSpec, wanted: u32) -> Result<(DeviceSpec, f64), LabError> {
@@ -42,8 +42,8 @@ pub(crate) fn shrink(device: &DeviceSpec, wanted: u32) -> Result<(DeviceSpec, f6
     };
     let overhead = f64::from(flash.ftl.reserve_superblocks + open);
     let (blocks, pages) = (f64::from(g.blocks_per_plane), f64::from(g.pages_per_block));
-    let by_blocks = wanted.min((blocks / FEWEST_BLOCKS).max(1.0));
-    let fewest_pages = (FEWEST_UNITS / units_per_page).clamp(1.0, pages);
+    let by_blocks = wanted.min((blocks / MIN_SUPERBLOCKS).max(1.0));
+    let fewest_pages = (MIN_UNITS_PER_SUPERBLOCK / units_per_page).clamp(1.0, pages);
     let by_pages = (wanted / by_blocks).min(pages / fewest_pages);
     g.pages_per_block = (pages / by_pages).round() as u32;
     let rest = wanted * f64::from(g.pages_per_block) / pages;

@@ -1,11 +1,12 @@
-//! `forebay simulate`: experiments by name, one report for all of them.
+//! The command `forebay simulate`: experiments by name, one report for all of them.
 
-use crate::catalogue::{self, Page};
+use crate::catalogue;
 use crate::drive::Driver;
+use crate::error::{ArgumentError, LabError};
 use crate::experiments::{self, Plan};
-use crate::{LabError, files, sweep};
+use crate::{files, sweep};
 use forebay_report::{Experiment, Results, SCHEMA};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// What `forebay simulate` takes.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -55,30 +56,22 @@ pub struct Args {
 pub const DEFAULT_SEED: u64 = 20_260_901;
 
 /// Runs what `args` ask for.
+///
+/// # Errors
+/// The request makes no sense, a file cannot be read or written, or a check of an experiment
+/// failed. Results and report are written before the last.
 pub fn run(args: &Args) -> Result<(), LabError> {
     if args.list {
         print!("{}", if args.json { catalogue::list_json() } else { catalogue::list() });
         return Ok(());
     }
     if let Some(name) = &args.show {
-        if args.json {
-            return Err(LabError::usage(
-                "--show prints a TOML page; --list --json has all of them",
-            ));
-        }
-        let page = catalogue::find(name)?;
-        print!("{}", catalogue::text(&page.id).unwrap_or_default());
-        return Ok(());
+        return show(name, args.json);
     }
-    let Some(experiment) = args.experiment.as_deref() else {
-        return Err(LabError::usage("name an experiment; --help lists them"));
-    };
+    let experiment = args.experiment.as_deref().ok_or(ArgumentError::NoExperiment)?;
     if experiment == "sweep" {
-        let Some(file) = &args.file else {
-            return Err(LabError::usage("sweep: name its file"));
-        };
         return sweep::run(&sweep::Args {
-            file: file.clone(),
+            file: args.file.clone().ok_or(ArgumentError::NoSweepFile)?,
             out: args.out.clone(),
             shard: args.shard.clone(),
             merge: args.merge,
@@ -87,65 +80,82 @@ pub fn run(args: &Args) -> Result<(), LabError> {
         });
     }
     if let Some(file) = &args.file {
-        let text = format!("{experiment} takes no file; '{}' is one word too many", file.display());
-        return Err(LabError::usage(text));
+        let (experiment, file) = (experiment.to_owned(), file.clone());
+        return Err(ArgumentError::UnexpectedFile { experiment, file }.into());
     }
     if args.shard.is_some() || args.merge {
-        return Err(LabError::usage("--shard and --merge belong to sweep"));
+        return Err(ArgumentError::SweepOnly.into());
     }
     let results = results_of(args, experiment)?;
-    let json = forebay_report::to_json(&results);
+    let html = write_files(args, experiment, &results)?;
+    if args.json {
+        print!("{}", forebay_report::to_json(&results));
+    } else {
+        print!("{}", sentences(&results));
+        println!("Report: {}", html.display());
+    }
+    let checks = || results.experiments.iter().flat_map(|e| &e.checks);
+    match checks().filter(|c| !c.pass).count() {
+        0 => Ok(()),
+        failed => Err(LabError::ChecksFailed { failed, total: checks().count() }),
+    }
+}
+
+/// Prints the page of a device.
+fn show(name: &str, json: bool) -> Result<(), LabError> {
+    if json {
+        return Err(ArgumentError::ShowAsJson.into());
+    }
+    let page = catalogue::find(name)?;
+    print!("{}", catalogue::text(&page.id).unwrap_or_default());
+    Ok(())
+}
+
+/// Writes results and report. Returns the path of the report.
+fn write_files(args: &Args, experiment: &str, results: &Results) -> Result<PathBuf, LabError> {
     let (json_name, html_name) = if experiment == "all" {
         ("results.json".to_owned(), "report.html".to_owned())
     } else {
         (format!("{experiment}.json"), format!("{experiment}.html"))
     };
     files::make_dir(&args.out)?;
-    files::replace(&args.out.join(json_name), &json)?;
+    files::replace(&args.out.join(json_name), &forebay_report::to_json(results))?;
     let html = args.out.join(html_name);
-    files::replace(&html, &forebay_report::render(&results))?;
-    if args.json {
-        print!("{json}");
-    } else {
-        print!("{}", sentences(&results));
-        println!("Report: {}", html.display());
-    }
-    Ok(())
+    files::replace(&html, &forebay_report::render(results))?;
+    Ok(html)
 }
 
-/// The results `args` ask for, with nothing written but kept runs.
+/// The results `args` ask for. Of all files, only the runs that the lab keeps are written.
 pub fn results_of(args: &Args, experiment: &str) -> Result<Results, LabError> {
-    let known = experiment == "all" || experiments::names().contains(&experiment);
-    if !known {
-        let names = experiments::names().join(", ");
-        let text = format!("unknown experiment '{experiment}'; there are {names}, all and sweep");
-        return Err(LabError::usage(text));
-    }
-    if args.scale == Some(0) || args.threads == Some(0) {
-        return Err(LabError::usage("--scale and --threads must be at least 1"));
-    }
-    let chosen = args.devices.iter().map(|d| device(d)).collect::<Result<Vec<_>, _>>()?;
-    let keep = args.out.join("runs");
-    let mut driver = Driver::new(Some(keep), args.fresh, args.json)?;
-    driver.threads = args.threads.unwrap_or(0);
-    let scale = args.scale.unwrap_or(0);
-    let experiments = match experiment {
-        "all" => {
-            let mut all = Vec::new();
-            for plan in experiments::PLANS {
-                all.push(match plan.run(&driver, &chosen, args.seed, scale) {
-                    // A device that does not suit one experiment must not stop the others.
-                    Err(LabError::Usage(why)) if !chosen.is_empty() => refused(plan, why),
-                    other => other?,
-                });
-            }
-            all
-        }
-        id => {
-            let plan = Plan::find(id).expect("its name is known");
-            vec![plan.run(&driver, &chosen, args.seed, scale)?]
+    let plans: Vec<&Plan> = match Plan::find(experiment) {
+        Some(plan) => vec![plan],
+        None if experiment == "all" => experiments::PLANS.iter().collect(),
+        None => {
+            let (name, known) = (experiment.to_owned(), experiments::names());
+            return Err(ArgumentError::UnknownExperiment { name, known }.into());
         }
     };
+    if args.scale == Some(0) {
+        return Err(ArgumentError::Zero { option: "--scale" }.into());
+    }
+    if args.threads == Some(0) {
+        return Err(ArgumentError::Zero { option: "--threads" }.into());
+    }
+    let chosen = args.devices.iter().map(|d| catalogue::load(d)).collect::<Result<Vec<_>, _>>()?;
+    let mut driver = Driver::new(Some(args.out.join("runs")), args.fresh, args.json)?;
+    driver.threads = args.threads.unwrap_or(0);
+    let scale = args.scale.unwrap_or(0);
+    let alone = plans.len() == 1;
+    let mut experiments = Vec::new();
+    for plan in plans {
+        experiments.push(match plan.run(&driver, &chosen, args.seed, scale) {
+            // A device that does not suit one experiment must not stop the others.
+            Err(why) if !alone && !chosen.is_empty() && why.exit_code() == 2 => {
+                refused(plan, why.to_string())
+            }
+            other => other?,
+        });
+    }
     let title = match experiments.as_slice() {
         [one] => one.title.clone(),
         _ => "Forebay device lab".to_owned(),
@@ -167,15 +177,6 @@ fn refused(plan: &Plan, why: String) -> Experiment {
         refusal: Some(why),
         ..Experiment::default()
     }
-}
-
-/// A device by catalogue name, or a page in a file.
-pub fn device(name: &str) -> Result<Page, LabError> {
-    let file = name.ends_with(".toml") || name.contains('/');
-    if !file {
-        return catalogue::find(name);
-    }
-    Page::parse(name, &files::read_named(Path::new(name))?)
 }
 
 fn sentences(results: &Results) -> String {

@@ -1,10 +1,14 @@
-//! A grid over any parameter of any run: JSON lines that can be resumed, split and put together.
+//! Sweeps: a grid over any parameter of any task.
+//!
+//! A sweep writes one JSON line a point. It can be stopped and resumed, split over processes, and
+//! merged.
 
 use crate::drive::{Cell, Driver};
+use crate::error::{ArgumentError, GridError, LabError, one_line};
 use crate::task::Task;
-use crate::{LabError, files, hash, simulate};
+use crate::{catalogue, files, hash};
 use serde_json::{Map, Value, json};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -44,94 +48,115 @@ struct Grid {
     points: Vec<Point>,
 }
 
-/// More is a mistake: each point is a run of seconds.
-const MOST_POINTS: usize = 1_000_000;
+/// Points that a grid may have. Each point is a run of seconds, so more is a mistake.
+const MAX_GRID_POINTS: usize = 1_000_000;
 
-fn bad(file: &Path, why: impl std::fmt::Display) -> LabError {
-    LabError::usage(format!("{}: {why}", file.display()))
+fn at(file: &Path) -> impl Fn(GridError) -> LabError + '_ {
+    |fault| LabError::Grid { file: file.to_owned(), fault }
 }
 
 /// Replaces the value at `path` (`device.media.flash.timing.read_us`, `phases.1.load.minutes`).
-/// The last name may be new, so that a field left at its default can be swept; whether it exists
-/// at all is decided when the task is read.
-fn set(tree: &mut Value, path: &str, value: Value) -> Result<(), String> {
+/// The last name may be new: a field that the base leaves at its default can be swept. The task's
+/// parser refuses a name that no field has.
+fn set(tree: &mut Value, path: &str, value: Value) -> Result<(), GridError> {
+    let (parent, last) = path.rsplit_once('.').map_or((None, path), |(p, l)| (Some(p), l));
     let mut here = tree;
-    let mut names = path.split('.').peekable();
-    while let Some(name) = names.next() {
-        let last = names.peek().is_none();
-        here = match here {
-            Value::Object(fields) if last => {
-                fields.insert(name.to_owned(), value);
-                return Ok(());
-            }
-            Value::Object(fields) => fields
-                .get_mut(name)
-                .ok_or_else(|| format!("'{path}': there is no '{name}' in the base"))?,
-            Value::Array(items) => {
-                let count = items.len();
-                let index: usize =
-                    name.parse().map_err(|_| format!("'{path}': '{name}' is not a number"))?;
-                let item = items
-                    .get_mut(index)
-                    .ok_or_else(|| format!("'{path}': there are {count} items, no {index}"))?;
-                if last {
-                    *item = value;
-                    return Ok(());
-                }
-                item
-            }
-            _ => return Err(format!("'{path}': nothing can be inside '{name}'")),
-        };
+    for name in parent.iter().flat_map(|parent| parent.split('.')) {
+        here = child(here, path, name)?;
     }
-    Err("an empty name".to_owned())
+    match here {
+        Value::Object(fields) => {
+            fields.insert(last.to_owned(), value);
+        }
+        other => *child(other, path, last)? = value,
+    }
+    Ok(())
 }
 
-/// Names of devices become their descriptions.
+/// The value `name` inside a table or a list.
+fn child<'a>(tree: &'a mut Value, path: &str, name: &str) -> Result<&'a mut Value, GridError> {
+    let (path, owned) = (path.to_owned(), name.to_owned());
+    match tree {
+        Value::Object(fields) => {
+            fields.get_mut(name).ok_or(GridError::NoField { path, name: owned })
+        }
+        Value::Array(items) => {
+            let count = items.len();
+            let Ok(index) = name.parse::<usize>() else {
+                return Err(GridError::NotIndex { path, name: owned });
+            };
+            items.get_mut(index).ok_or(GridError::NoItem { path, count, index })
+        }
+        _ => Err(GridError::NotContainer { path, name: owned }),
+    }
+}
+
+/// Replaces names of devices by their descriptions.
 fn resolve(tree: &mut Value) -> Result<(), LabError> {
-    for field in ["device", "left", "right"] {
+    for field in ["device", "left", "right", "log"] {
         if let Some(Value::String(name)) = tree.get(field) {
-            let page = simulate::device(name)?;
+            let page = catalogue::load(name)?;
             tree[field] = serde_json::to_value(page.device).expect("plain data");
         }
     }
     Ok(())
 }
 
+/// The JSON form of a TOML value. JSON has no NaN and no infinity.
+fn json_of(path: &str, value: &toml::Value) -> Result<Value, GridError> {
+    if let Some((path, found)) = not_finite(path, value) {
+        return Err(GridError::NotFinite { path, found: found.to_string() });
+    }
+    serde_json::to_value(value).map_err(|e| GridError::Malformed { detail: one_line(e) })
+}
+
+/// The first number in `value` that is not finite, with its path.
+fn not_finite(path: &str, value: &toml::Value) -> Option<(String, f64)> {
+    let inside = |name: &str, value| not_finite(&format!("{path}.{name}"), value);
+    match value {
+        toml::Value::Float(number) if !number.is_finite() => Some((path.to_owned(), *number)),
+        toml::Value::Array(items) => {
+            items.iter().enumerate().find_map(|(i, item)| inside(&i.to_string(), item))
+        }
+        toml::Value::Table(fields) => fields.iter().find_map(|(name, item)| inside(name, item)),
+        _ => None,
+    }
+}
+
 impl Grid {
     fn read(file: &Path) -> Result<Self, LabError> {
-        let table: toml::Table =
-            files::read_named(file)?.parse().map_err(|e: toml::de::Error| bad(file, e))?;
-        let known = |key: &&String| ["name", "task", "base", "grid"].contains(&key.as_str());
-        if let Some(key) = table.keys().find(|key| !known(key)) {
-            return Err(bad(
-                file,
-                format!("unknown key '{key}'; there are name, task, base, grid"),
-            ));
+        let table: toml::Table = files::read_named(file)?
+            .parse()
+            .map_err(|e: toml::de::Error| at(file)(GridError::Malformed { detail: one_line(e) }))?;
+        let known = ["name", "task", "base", "grid"];
+        if let Some(key) = table.keys().find(|key| !known.contains(&key.as_str())) {
+            return Err(at(file)(GridError::UnknownKey { key: key.clone() }));
         }
-        let text = |key: &str| {
+        let text = |key: &'static str| {
             let value = table.get(key).and_then(toml::Value::as_str);
-            value.ok_or_else(|| bad(file, format!("'{key}' must be a text")))
+            value.ok_or_else(|| at(file)(GridError::NotText { key }))
         };
         let (name, kind) = (text("name")?.to_owned(), text("task")?.to_owned());
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         if name.is_empty() || !name.chars().all(plain) {
-            return Err(bad(file, "'name' may have letters, digits, '-' and '_' only"));
+            return Err(at(file)(GridError::Name));
         }
-        let base = table.get("base").cloned();
-        let base = base.ok_or_else(|| bad(file, "a [base] is needed"))?;
-        let base = serde_json::to_value(base).map_err(|e| bad(file, e))?;
-        let axes = axes(file, &table)?;
+        let base = table.get("base").ok_or(GridError::NoBase).map_err(at(file))?;
+        let base = json_of("base", base).map_err(at(file))?;
+        let axes = axes(&table).map_err(at(file))?;
         let count = axes.iter().try_fold(1usize, |n, (_, v)| n.checked_mul(v.len()));
-        let count = count.filter(|n| *n <= MOST_POINTS);
-        let count = count.ok_or_else(|| bad(file, format!("more than {MOST_POINTS} points")))?;
+        let count = count
+            .filter(|n| *n <= MAX_GRID_POINTS)
+            .ok_or(GridError::TooManyPoints { limit: MAX_GRID_POINTS })
+            .map_err(at(file))?;
         let points = (0..count)
             .map(|index| point(file, &kind, &base, &axes, index))
             .collect::<Result<Vec<_>, _>>()?;
         Ok(Self { name, points })
     }
 
-    /// Lines of this grid's points that are already there, whoever wrote them.
-    fn found(&self, out: &Path) -> Result<BTreeMap<usize, String>, LabError> {
+    /// Lines of this grid's points that this build of the program has written already.
+    fn found(&self, out: &Path, program: &str) -> Result<BTreeMap<usize, String>, LabError> {
         let by_hash: BTreeMap<&str, usize> =
             self.points.iter().map(|p| (p.hash.as_str(), p.index)).collect();
         let mut found = BTreeMap::new();
@@ -145,7 +170,7 @@ impl Grid {
             for line in String::from_utf8_lossy(&bytes).lines() {
                 // A line torn by a kill does not parse: its point is run again.
                 let Ok(value) = serde_json::from_str::<Value>(line) else { continue };
-                let same = value["version"] == json!(env!("CARGO_PKG_VERSION"));
+                let same = value["program"].as_str() == Some(program);
                 let index = value["hash"].as_str().and_then(|hash| by_hash.get(hash));
                 if let Some(index) = index.filter(|_| same) {
                     found.insert(*index, line.to_owned());
@@ -156,21 +181,17 @@ impl Grid {
     }
 }
 
-fn axes(file: &Path, table: &toml::Table) -> Result<Vec<(String, Vec<Value>)>, LabError> {
+fn axes(table: &toml::Table) -> Result<Vec<(String, Vec<Value>)>, GridError> {
     let Some(grid) = table.get("grid") else { return Ok(Vec::new()) };
-    let grid = grid.as_table().ok_or_else(|| bad(file, "[grid] must be a table"))?;
+    let grid = grid.as_table().ok_or(GridError::NotTable)?;
     let mut axes = Vec::new();
     for (path, values) in grid {
-        let values = values.as_array().filter(|v| !v.is_empty());
-        let values =
-            values.ok_or_else(|| bad(file, format!("grid '{path}' must be a list of values")))?;
-        let values = values
-            .iter()
-            .map(|v| serde_json::to_value(v).map_err(|e| bad(file, e)))
-            .collect::<Result<Vec<_>, _>>()?;
+        let list = values.as_array().filter(|v| !v.is_empty());
+        let list = list.ok_or_else(|| GridError::NotValues { path: path.clone() })?;
+        let values = list.iter().map(|v| json_of(path, v)).collect::<Result<Vec<_>, _>>()?;
         axes.push((path.clone(), values));
     }
-    // By name, so that the order of points does not hang on how a table is kept.
+    // By name, so that the order of points does not depend on how a table is kept.
     axes.sort_by(|a, b| a.0.cmp(&b.0));
     Ok(axes)
 }
@@ -192,60 +213,76 @@ fn point(
     // Whole devices first: other parameters may reach into them.
     let (whole, parts): (Vec<_>, Vec<_>) = values.iter().partition(|(path, _)| !path.contains('.'));
     for (path, value) in whole {
-        set(&mut tree, path, value.clone()).map_err(|e| bad(file, e))?;
+        set(&mut tree, path, value.clone()).map_err(at(file))?;
     }
     resolve(&mut tree)?;
     for (path, value) in parts {
-        set(&mut tree, path, value.clone()).map_err(|e| bad(file, e))?;
+        set(&mut tree, path, value.clone()).map_err(at(file))?;
     }
     let task: Task = serde_json::from_value(json!({ kind: tree }))
-        .map_err(|e| bad(file, format!("point {index}: {e}")))?;
+        .map_err(|e| at(file)(GridError::Point { index, detail: one_line(e) }))?;
     Ok(Point { index, hash: hash::of(&task), values, task })
 }
 
 /// `2/8` as (1, 8): zero-based part and number of parts.
-fn shard_of(text: Option<&str>) -> Result<(usize, usize), LabError> {
+fn shard_of(text: Option<&str>) -> Result<(usize, usize), ArgumentError> {
     let Some(text) = text else { return Ok((0, 1)) };
     let parts = text.split_once('/');
     let number = |text: &str| text.parse::<usize>().ok();
     let parsed = parts.and_then(|(i, n)| Some((number(i)?, number(n)?)));
     match parsed {
         Some((i, n)) if 1 <= i && i <= n => Ok((i - 1, n)),
-        _ => Err(LabError::usage(format!("--shard {text}: write I/N with I from 1 to N"))),
+        _ => Err(ArgumentError::Shard { value: text.to_owned() }),
     }
 }
 
 /// Runs the part asked for, or puts all parts together.
 pub fn run(args: &Args) -> Result<(), LabError> {
+    run_as(args, &files::program_fingerprint())
+}
+
+/// [`run`] for a build of the program: lines of other builds do not count.
+fn run_as(args: &Args, program: &str) -> Result<(), LabError> {
     let (part, parts) = shard_of(args.shard.as_deref())?;
     if args.threads == Some(0) {
-        return Err(LabError::usage("--threads must be at least 1"));
+        return Err(ArgumentError::Zero { option: "--threads" }.into());
     }
     let grid = Grid::read(&args.file)?;
     files::make_dir(&args.out)?;
+    let found = grid.found(&args.out, program)?;
     if args.merge {
-        return merge(args, &grid);
+        return merge(args, &grid, &found);
     }
-    let found: BTreeSet<usize> = grid.found(&args.out)?.into_keys().collect();
-    let mine = |p: &&Point| p.index % parts == part;
-    let todo: Vec<&Point> =
-        grid.points.iter().filter(mine).filter(|p| !found.contains(&p.index)).collect();
+    let mine: Vec<&Point> = grid.points.iter().filter(|p| p.index % parts == part).collect();
+    let (done, todo): (Vec<&Point>, Vec<&Point>) =
+        mine.into_iter().partition(|p| found.contains_key(&p.index));
     let path = args.out.join(format!("{}.shard-{}-of-{parts}.jsonl", grid.name, part + 1));
-    let torn = files::read_if_there(&path)?.is_some_and(|b| b.last().is_some_and(|c| *c != b'\n'));
-    let file = Mutex::new(files::append(&path)?);
-    if torn {
-        files::add_line(&mut file.lock().expect("nobody else yet"), &path, "")?;
+    run_points(args, program, &todo, &path)?;
+    if !args.quiet {
+        let all = todo.len() + done.len();
+        println!("{}: {} run, {} of {all} were there", path.display(), todo.len(), done.len());
     }
-    let cells: Vec<Cell> = todo
+    Ok(())
+}
+
+/// Runs points and appends a line for each to the file at `path`.
+fn run_points(args: &Args, program: &str, points: &[&Point], path: &Path) -> Result<(), LabError> {
+    let torn = files::read_if_there(path)?.is_some_and(|b| b.last().is_some_and(|c| *c != b'\n'));
+    let mut file = files::append(path)?;
+    if torn {
+        files::add_line(&mut file, path, "")?;
+    }
+    let file = Mutex::new(file);
+    let cells: Vec<Cell> = points
         .iter()
         .map(|p| Cell::new(Value::Object(p.values.clone()).to_string(), p.task.clone()))
         .collect();
     let mut driver = Driver::new(None, false, args.quiet)?;
     driver.threads = args.threads.unwrap_or(0);
     driver.each("sweep", &cells, &|i, outcome| {
-        let point = todo[i];
+        let point = points[i];
         let mut line = json!({
-            "version": env!("CARGO_PKG_VERSION"),
+            "program": program,
             "hash": point.hash,
             "index": point.index,
             "point": point.values,
@@ -253,30 +290,18 @@ pub fn run(args: &Args) -> Result<(), LabError> {
         });
         forebay_report::round_all(&mut line);
         let mut file = file.lock().expect("no panic holds it");
-        files::add_line(&mut file, &path, &line.to_string())
+        files::add_line(&mut file, path, &line.to_string())
     })?;
-    if !args.quiet {
-        let all = grid.points.iter().filter(mine).count();
-        println!(
-            "{}: {} run, {} of {all} were there",
-            path.display(),
-            todo.len(),
-            all - todo.len()
-        );
-    }
     Ok(())
 }
 
-fn merge(args: &Args, grid: &Grid) -> Result<(), LabError> {
-    let found = grid.found(&args.out)?;
-    let missing = grid.points.len() - found.len();
-    if missing > 0 {
-        let first = grid.points.iter().find(|p| !found.contains_key(&p.index));
-        return Err(LabError::failed(format!(
-            "{missing} of {} points are missing, the first is number {}; run them, then merge",
-            grid.points.len(),
-            first.map_or(0, |p| p.index),
-        )));
+fn merge(args: &Args, grid: &Grid, found: &BTreeMap<usize, String>) -> Result<(), LabError> {
+    if let Some(first) = grid.points.iter().find(|p| !found.contains_key(&p.index)) {
+        return Err(LabError::MissingPoints {
+            missing: grid.points.len() - found.len(),
+            total: grid.points.len(),
+            first: first.index,
+        });
     }
     let path = args.out.join(format!("{}.jsonl", grid.name));
     let text: String = found.values().map(|line| format!("{line}\n")).collect();

@@ -1,4 +1,4 @@
-//! What can be run on its own: the unit of caching, of threads, of sweeps.
+//! Tasks: single runs, the unit of caching, of threads and of sweeps.
 
 use crate::LabError;
 use crate::cut::{Cut, CutOutcome};

@@ -1,6 +1,6 @@
 //! One device through a sequence of phases: secure erase, fill, load, idle.
 
-use crate::bench::{Bench, Ended, LoadRun, Sample};
+use crate::bench::{Bench, Ended, Limit, LoadRun, Sample};
 use crate::load::Load;
 use crate::{LabError, shrink};
 use forebay_flash::DeviceSpec;
@@ -72,9 +72,12 @@ pub struct PhaseOutcome {
     pub samples: Vec<Sample>,
     /// The phase as one sample; nothing for phases without load.
     pub whole: Option<Sample>,
-    /// Requests outstanding, integrated by the device over time; and arrival rate times mean
-    /// response. Little's law says they are the same.
+    /// Requests outstanding, integrated by the device over time; and rate times mean response,
+    /// counted by the host. By Little's law they are the same.
     pub little: Option<(f64, f64)>,
+    /// Requests that the load keeps outstanding.
+    #[serde(default)]
+    pub depth: Option<u32>,
     /// The flash wore out in it.
     #[serde(default)]
     pub worn_out: bool,
@@ -150,58 +153,68 @@ pub(crate) fn mean(samples: &[&Sample]) -> Sample {
     }
 }
 
-/// Longest a phase may last: a year. More is a mistake in a unit.
-const MOST_MINUTES: f64 = 366.0 * 24.0 * 60.0;
+/// Minutes that a phase may last: a year. A longer phase is a mistake in a unit.
+const MAX_PHASE_MINUTES: f64 = 366.0 * 24.0 * 60.0;
+/// Samples that a phase may have.
+const MAX_SAMPLES: f64 = 1e6;
 
-fn check_minutes(what: &str, minutes: f64) -> Result<(), LabError> {
-    if minutes > 0.0 && minutes <= MOST_MINUTES {
+fn check_minutes(field: &'static str, minutes: f64) -> Result<(), LabError> {
+    if minutes > 0.0 && minutes <= MAX_PHASE_MINUTES {
         return Ok(());
     }
-    let text = format!("{what}: {minutes} minutes are not between 0 and {MOST_MINUTES}");
-    Err(LabError::usage(text))
+    Err(LabError::field("timeline", field, minutes, "above 0 and at most 527,040 (a year)"))
+}
+
+impl Phase {
+    fn check(&self, sample_minutes: f64) -> Result<(), LabError> {
+        let samples = |field, minutes: f64| {
+            check_minutes(field, minutes)?;
+            if minutes / sample_minutes > MAX_SAMPLES {
+                let allowed = "at most a million samples long";
+                return Err(LabError::field("timeline", field, minutes, allowed));
+            }
+            Ok(())
+        };
+        match self {
+            Self::SecureErase => Ok(()),
+            Self::Fill { block_bytes } => {
+                if *block_bytes == 0 || !block_bytes.is_multiple_of(512) {
+                    let allowed = "a multiple of 512 above 0";
+                    return Err(LabError::field("fill", "block_bytes", block_bytes, allowed));
+                }
+                Ok(())
+            }
+            Self::Load { minutes, pattern } => {
+                samples("load.minutes", *minutes)?;
+                pattern.check()
+            }
+            Self::Passes { passes, pattern } => {
+                if !(*passes > 0.0 && *passes <= 1e4) {
+                    let allowed = "above 0 and at most 10,000";
+                    return Err(LabError::field("timeline", "passes.passes", passes, allowed));
+                }
+                pattern.check()
+            }
+            Self::Idle { minutes } => samples("idle.minutes", *minutes),
+        }
+    }
 }
 
 impl Timeline {
-    /// Refuses what cannot be run, in one line.
+    /// Checks that this timeline can run.
+    ///
+    /// # Errors
+    /// The first field that is out of range.
     pub fn check(&self) -> Result<(), LabError> {
         self.device.check()?;
         check_minutes("sample_minutes", self.sample_minutes)?;
         if self.phases.is_empty() {
-            return Err(LabError::usage("a timeline needs at least one phase"));
+            return Err(LabError::field("timeline", "phases", "empty", "a list of phases"));
         }
-        for phase in &self.phases {
-            match phase {
-                Phase::SecureErase => {}
-                Phase::Fill { block_bytes } => {
-                    if *block_bytes == 0 || block_bytes % 512 != 0 {
-                        return Err(LabError::usage(format!(
-                            "fill: block_bytes is {block_bytes}, not a multiple of 512 above 0"
-                        )));
-                    }
-                }
-                Phase::Load { minutes, pattern: load } => {
-                    check_minutes("load", *minutes)?;
-                    load.check()?;
-                    if minutes / self.sample_minutes > 1e6 {
-                        let text =
-                            format!("load: more than a million samples in {minutes} minutes");
-                        return Err(LabError::usage(text));
-                    }
-                }
-                Phase::Passes { passes, pattern } => {
-                    pattern.check()?;
-                    if !(*passes > 0.0 && *passes <= 1e4) {
-                        let text = format!("passes: {passes} is not between 0 and 10,000");
-                        return Err(LabError::usage(text));
-                    }
-                }
-                Phase::Idle { minutes } => check_minutes("idle", *minutes)?,
-            }
-        }
-        Ok(())
+        self.phases.iter().try_for_each(|phase| phase.check(self.sample_minutes))
     }
 
-    /// Runs it.
+    /// Runs all phases on one device.
     pub fn run(&self) -> Result<TimelineOutcome, LabError> {
         self.check()?;
         let (device, scale) = shrink::shrink(&self.device, self.scale)?;
@@ -215,33 +228,7 @@ impl Timeline {
                 bench.start_counting();
             }
             let from_minute = if counting { bench.minute_at(bench.now) } else { 0.0 };
-            let mut outcome = PhaseOutcome {
-                from_minute,
-                to_minute: from_minute,
-                samples: Vec::new(),
-                whole: None,
-                little: None,
-                worn_out: false,
-            };
-            match phase {
-                Phase::SecureErase => bench.secure_erase()?,
-                Phase::Fill { block_bytes } => bench.fill(*block_bytes, FILL_DEPTH)?,
-                Phase::Idle { minutes } => {
-                    outcome.samples = bench.idle(*minutes, self.sample_minutes);
-                    outcome.to_minute = bench.minute_at(bench.now);
-                }
-                Phase::Load { minutes, pattern } => {
-                    let run = self.load(&mut bench, i, pattern, *minutes, u64::MAX)?;
-                    outcome.take(run, bench.minute_at(bench.now));
-                    outcome.to_minute = from_minute + minutes;
-                }
-                Phase::Passes { passes, pattern } => {
-                    let bytes = bench.capacity_bytes() as f64 * passes;
-                    let most = (bytes / f64::from(pattern.block_bytes)).ceil() as u64;
-                    let run = self.load(&mut bench, i, pattern, MOST_MINUTES, most)?;
-                    outcome.take(run, bench.minute_at(bench.now));
-                }
-            }
+            let outcome = self.run_phase(&mut bench, i, from_minute)?;
             let worn_out = outcome.worn_out;
             phases.push(outcome);
             if worn_out {
@@ -261,26 +248,67 @@ impl Timeline {
             digest: format!("{:016x}", bench.digest()),
         })
     }
-}
 
-impl Timeline {
+    fn run_phase(
+        &self,
+        bench: &mut Bench,
+        phase: usize,
+        from_minute: f64,
+    ) -> Result<PhaseOutcome, LabError> {
+        let mut outcome = PhaseOutcome::starting(from_minute);
+        match &self.phases[phase] {
+            Phase::SecureErase => bench.secure_erase()?,
+            Phase::Fill { block_bytes } => bench.fill(*block_bytes, FILL_DEPTH)?,
+            Phase::Idle { minutes } => {
+                outcome.samples = bench.idle(*minutes, self.sample_minutes);
+                outcome.to_minute = bench.minute_at(bench.now);
+            }
+            Phase::Load { minutes, pattern } => {
+                outcome.depth = Some(pattern.depth());
+                let run = self.load(bench, phase, pattern, *minutes, u64::MAX)?;
+                outcome.take(run, bench.minute_at(bench.now));
+                outcome.to_minute = from_minute + minutes;
+            }
+            Phase::Passes { passes, pattern } => {
+                let bytes = bench.capacity_bytes() as f64 * passes;
+                let requests = (bytes / f64::from(pattern.block_bytes)).ceil() as u64;
+                outcome.depth = Some(pattern.depth());
+                let run = self.load(bench, phase, pattern, MAX_PHASE_MINUTES, requests)?;
+                outcome.take(run, bench.minute_at(bench.now));
+            }
+        }
+        Ok(outcome)
+    }
+
     fn load(
         &self,
         bench: &mut Bench,
         phase: usize,
         pattern: &Load,
         minutes: f64,
-        most: u64,
+        max_requests: u64,
     ) -> Result<LoadRun, LabError> {
         let seed = crate::hash::mix(self.seed.wrapping_add(phase as u64));
         // A span is given at full size, as capacities are.
         let span_bytes = (pattern.span_bytes as f64 / bench.scale) as u64;
         let load = Load { span_bytes, ..pattern.clone() };
-        bench.run(&load, minutes, most, self.sample_minutes, seed)
+        bench.run(&load, Limit { minutes, requests: max_requests }, self.sample_minutes, seed)
     }
 }
 
 impl PhaseOutcome {
+    fn starting(from_minute: f64) -> Self {
+        Self {
+            from_minute,
+            to_minute: from_minute,
+            samples: Vec::new(),
+            whole: None,
+            little: None,
+            depth: None,
+            worn_out: false,
+        }
+    }
+
     fn take(&mut self, run: LoadRun, to_minute: f64) {
         self.to_minute = to_minute;
         self.samples = run.samples;

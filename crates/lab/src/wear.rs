@@ -1,11 +1,11 @@
-//! The pool's own code over simulated drives: what reaches their interfaces, what reaches their
-//! flash, for each byte a client writes.
+//! The pool's own code over simulated drives: bytes at their interfaces and at their flash for each
+//! byte that a client writes.
 
 use crate::LabError;
 use forebay_device::{Device, DeviceError, ErrorKind, IoBuf, Operation};
 use forebay_flash::{DeviceSpec, MediaSpec, Stats};
 use forebay_pool::spec::{GroupSpec, LogSpec, PoolSpec, Redundancy, VolumeSpec};
-use forebay_pool::{Opener, Pool, PoolError};
+use forebay_pool::{Opener, Pool};
 use forebay_rt as rt;
 use forebay_sim::{FlashDisk, Seed};
 use serde::{Deserialize, Serialize};
@@ -136,7 +136,7 @@ const LOG_BYTES: u64 = 64 << 20;
 const FULL_COLUMN_BYTES: u64 = 16 << 20;
 const SMALL_COLUMN_BYTES: u64 = 256 << 10;
 /// Superblocks a drive is left with at least, so that reserve and open ones stay a small part.
-const FEWEST_BLOCKS: u64 = 64;
+const MIN_SUPERBLOCKS: u64 = 64;
 
 /// `device` cut down to `wanted` bytes with the same dies, speeds and share of spare space.
 pub fn cut_down(device: &DeviceSpec, wanted: u64) -> Result<DeviceSpec, LabError> {
@@ -152,7 +152,7 @@ pub fn cut_down(device: &DeviceSpec, wanted: u64) -> Result<DeviceSpec, LabError
     let g = &mut flash.geometry;
     let pages = u64::from(g.pages_per_block);
     let shorter = pages * SMALL_COLUMN_BYTES / FULL_COLUMN_BYTES;
-    let fewest = wanted / stripe / FEWEST_BLOCKS;
+    let fewest = wanted / stripe / MIN_SUPERBLOCKS;
     let shorter = shorter.min(fewest).clamp(1, pages);
     g.pages_per_block = shorter as u32;
     flash.timing.erase_us *= shorter as f64 / pages as f64;
@@ -184,22 +184,26 @@ impl Wear {
     }
 
     fn check(&self) -> Result<(), LabError> {
+        let bad =
+            |field, found: String, allowed| Err(LabError::field("wear", field, found, allowed));
+        if !(1..=64).contains(&self.drives) {
+            return bad("drives", self.drives.to_string(), "from 1 to 64");
+        }
+        if !(64 << 20..=1 << 40).contains(&self.drive_bytes) {
+            return bad("drive_bytes", self.drive_bytes.to_string(), "from 64 MiB to 1 TiB");
+        }
         let block = self.block_bytes;
-        if !(1..=64).contains(&self.drives) || self.drive_bytes < 64 << 20 {
-            return Err(LabError::usage("wear: 1 to 64 drives of 64 MiB or more"));
-        }
         if !block.is_power_of_two() || !(512..=1 << 20).contains(&block) {
-            return Err(LabError::usage("wear: block_bytes is a power of two from 512 to 1 MiB"));
+            return bad("block_bytes", block.to_string(), "a power of two from 512 to 1 MiB");
         }
-        let share = self.utilisation > 0.0 && self.utilisation <= 1.0;
-        if !share || !(0.01..=100.0).contains(&self.turnover) {
-            return Err(LabError::usage(
-                "wear: utilisation above 0 and at most 1, turnover from 0.01 to 100",
-            ));
+        if !(self.utilisation > 0.0 && self.utilisation <= 1.0) {
+            return bad("utilisation", self.utilisation.to_string(), "above 0 and at most 1");
+        }
+        if !(0.01..=100.0).contains(&self.turnover) {
+            return bad("turnover", self.turnover.to_string(), "from 0.01 to 100");
         }
         if !matches!(self.device.media, MediaSpec::Flash(_)) {
-            let name = &self.device.name;
-            return Err(LabError::usage(format!("wear: {name} has no flash that could wear")));
+            return Err(LabError::NoFlash { device: self.device.name.clone() });
         }
         Ok(())
     }
@@ -218,16 +222,15 @@ impl Wear {
         }
         let log = FlashDisk::new("log", &log, seed.derive("log").0)?;
         let task = self.clone();
-        rt::Runtime::simulated(seed.derive("runtime").0).block_on(async move {
-            task.measure(disks, log).await.map_err(|e| LabError::failed(format!("wear: {e}")))
-        })
+        rt::Runtime::simulated(seed.derive("runtime").0)
+            .block_on(async move { task.measure(disks, log).await })
     }
 
     async fn measure(
         &self,
         disks: Vec<(String, Rc<FlashDisk>)>,
         log: Rc<FlashDisk>,
-    ) -> Result<WearOutcome, PoolError> {
+    ) -> Result<WearOutcome, LabError> {
         let devices: Vec<String> = disks.iter().map(|(name, _)| name.clone()).collect();
         let shelf = Shelf::new(disks.iter().cloned().chain([("log".to_owned(), log.clone())]));
         let spec = PoolSpec {
@@ -269,7 +272,7 @@ impl Wear {
     }
 
     /// Writes at random places, `CLIENTS` at a time.
-    async fn overwrite(&self, device: &Device, bytes: u64, writes: u64) -> Result<(), PoolError> {
+    async fn overwrite(&self, device: &Device, bytes: u64, writes: u64) -> Result<(), LabError> {
         let block = u64::from(self.block_bytes);
         let clients: Vec<_> = (0..CLIENTS)
             .map(|client| {
@@ -285,19 +288,18 @@ impl Wear {
             })
             .collect();
         for client in clients {
-            client.await.map_err(|e| PoolError::new(e.to_string()))?;
+            client.await?;
         }
         Ok(())
     }
 }
 
-async fn fill(device: &Device, bytes: u64) -> Result<(), PoolError> {
-    const PIECE_BYTES: u64 = 1 << 20;
+async fn fill(device: &Device, bytes: u64) -> Result<(), LabError> {
+    const FILL_WRITE_BYTES: u64 = 1 << 20;
     let mut at = 0;
     while at < bytes {
-        let len = PIECE_BYTES.min(bytes - at);
-        let written = device.write(at, noise(len).freeze(), false).await;
-        written.map_err(|e| PoolError::new(e.to_string()))?;
+        let len = FILL_WRITE_BYTES.min(bytes - at);
+        device.write(at, noise(len).freeze(), false).await?;
         at += len;
     }
     Ok(())

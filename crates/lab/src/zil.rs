@@ -1,5 +1,7 @@
-//! Synchronous clients of many datasets on one log device: a chain of blocks for each dataset, as
-//! the ZFS intent log writes them, or one stream of frames for all, as Forebay's log does.
+//! Synchronous clients of many datasets on one log device.
+//!
+//! The log is a chain of blocks for each dataset, as the ZFS intent log writes them, or one stream
+//! of frames for all datasets. Both are imitations: neither ZFS nor Forebay's log runs here.
 
 use crate::bench::Bench;
 use crate::{LabError, shrink};
@@ -11,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 /// How the log lays out what is committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Layout {
+pub enum LogLayout {
     /// Each dataset writes its own chain. A block names the next one, which is therefore allocated
     /// before anybody knows who will write next.
     Chains,
@@ -34,7 +36,7 @@ pub struct Zil {
     /// Datasets, one synchronous client each.
     pub datasets: u32,
     /// How the log lays it out.
-    pub layout: Layout,
+    pub layout: LogLayout,
     /// Bytes of a log block of a chain.
     pub block_bytes: u32,
     /// Mean blocks of a commit (at least 1, geometric).
@@ -43,7 +45,7 @@ pub struct Zil {
     pub think_us: f64,
     /// Commits that are counted.
     pub commits: u64,
-    /// Frames in flight at most ([`Layout::Stream`]).
+    /// Frames in flight at most ([`LogLayout::Stream`]).
     pub frames_in_flight: u32,
 }
 
@@ -73,7 +75,10 @@ pub struct ZilOutcome {
 
 const FRAME_HEADER_BYTES: u64 = 64;
 const RECORD_HEADER_BYTES: u64 = 32;
-const MOST_FRAME_BYTES: u64 = 1 << 20;
+/// Bytes of one frame.
+const MAX_FRAME_BYTES: u64 = 1 << 20;
+/// Datasets of one run.
+const MAX_DATASETS: u32 = 100_000;
 const BLOCK_BYTES: u64 = 4096;
 
 #[derive(Clone, Copy, Debug)]
@@ -130,20 +135,27 @@ impl Space {
 impl Zil {
     fn check(&self) -> Result<(), LabError> {
         self.device.check()?;
-        let block_ok = self.block_bytes >= 4096 && self.block_bytes.is_multiple_of(4096);
-        let sane = self.datasets >= 1
-            && self.commits >= 1
-            && self.frames_in_flight >= 1
-            && block_ok
-            && (1.0..=1000.0).contains(&self.mean_blocks)
-            && (0.0..=1e9).contains(&self.think_us);
-        if sane {
-            return Ok(());
+        let bad =
+            |field, found: String, allowed| Err(LabError::field("zil", field, found, allowed));
+        if !(1..=MAX_DATASETS).contains(&self.datasets) {
+            return bad("datasets", self.datasets.to_string(), "from 1 to 100,000");
         }
-        Err(LabError::usage(
-            "zil: datasets, commits and frames_in_flight must be at least 1, block_bytes a \
-             multiple of 4096, mean_blocks from 1 to 1000, think_us from 0 to 1e9",
-        ))
+        if self.commits == 0 {
+            return bad("commits", self.commits.to_string(), "at least 1");
+        }
+        if self.frames_in_flight == 0 {
+            return bad("frames_in_flight", self.frames_in_flight.to_string(), "at least 1");
+        }
+        if self.block_bytes == 0 || !self.block_bytes.is_multiple_of(4096) {
+            return bad("block_bytes", self.block_bytes.to_string(), "a multiple of 4096 above 0");
+        }
+        if !(1.0..=1000.0).contains(&self.mean_blocks) {
+            return bad("mean_blocks", self.mean_blocks.to_string(), "from 1 to 1000");
+        }
+        if !(0.0..=1e9).contains(&self.think_us) {
+            return bad("think_us", self.think_us.to_string(), "from 0 to 1e9");
+        }
+        Ok(())
     }
 
     /// Runs it on a device that has been filled once.
@@ -159,7 +171,7 @@ impl Zil {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
+enum ZilEvent {
     /// A client commits.
     Asked(u32),
     /// One device write of a commit is done.
@@ -174,7 +186,7 @@ struct Clients<'a> {
     chance: Chance,
     space: Space,
     pattern: Pattern,
-    events: BinaryHeap<Reverse<(u64, Event)>>,
+    events: BinaryHeap<Reverse<(u64, ZilEvent)>>,
     /// Chains: where each dataset's next block is.
     next_block: Vec<u64>,
     /// Chains: blocks of each dataset's commit that are not done, and when it was asked.
@@ -221,7 +233,7 @@ impl<'a> Clients<'a> {
     /// Schedules the next commit of a dataset, after a time from 0 to twice the mean.
     fn think(&mut self, dataset: u32) {
         let ns = (self.chance.unit() * 2.0 * self.zil.think_us * 1e3) as u64;
-        self.events.push(Reverse((self.bench.now + ns, Event::Asked(dataset))));
+        self.events.push(Reverse((self.bench.now + ns, ZilEvent::Asked(dataset))));
     }
 
     /// Blocks of a commit: geometric with the mean asked for.
@@ -244,7 +256,7 @@ impl<'a> Clients<'a> {
         let block_bytes = u64::from(self.zil.block_bytes);
         let bytes = u64::from(blocks) * block_bytes;
         match self.zil.layout {
-            Layout::Chains => {
+            LogLayout::Chains => {
                 self.committed_bytes += bytes;
                 self.left[dataset as usize] = (blocks, self.bench.now);
                 for _ in 0..blocks {
@@ -252,10 +264,10 @@ impl<'a> Clients<'a> {
                     // A block holds the address of the next: that one is taken now.
                     self.next_block[dataset as usize] = self.space.take(block_bytes);
                     let at = self.write(here, block_bytes)?;
-                    self.events.push(Reverse((at, Event::Block(dataset))));
+                    self.events.push(Reverse((at, ZilEvent::Block(dataset))));
                 }
             }
-            Layout::Stream => {
+            LogLayout::Stream => {
                 self.waiting.push_back(Commit { dataset, asked_ns: self.bench.now, bytes });
                 self.send_frames()?;
             }
@@ -269,7 +281,7 @@ impl<'a> Clients<'a> {
             let (mut bytes, mut commits) = (FRAME_HEADER_BYTES, Vec::new());
             while let Some(commit) = self.waiting.front() {
                 let more = commit.bytes + RECORD_HEADER_BYTES;
-                if !commits.is_empty() && bytes + more > MOST_FRAME_BYTES {
+                if !commits.is_empty() && bytes + more > MAX_FRAME_BYTES {
                     break;
                 }
                 bytes += more;
@@ -280,7 +292,7 @@ impl<'a> Clients<'a> {
             let offset = self.space.take(len);
             let at = self.write(offset, len)?;
             self.frames.push_back((self.next_frame, false, commits));
-            self.events.push(Reverse((at, Event::Frame(self.next_frame))));
+            self.events.push(Reverse((at, ZilEvent::Frame(self.next_frame))));
             self.next_frame += 1;
         }
         Ok(())
@@ -300,8 +312,8 @@ impl<'a> Clients<'a> {
             let Reverse((at, event)) = self.events.pop().expect("clients never stop");
             self.bench.now = self.bench.now.max(at);
             match event {
-                Event::Asked(dataset) => self.commit(dataset)?,
-                Event::Block(dataset) => {
+                ZilEvent::Asked(dataset) => self.commit(dataset)?,
+                ZilEvent::Block(dataset) => {
                     let (left, asked_ns) = &mut self.left[dataset as usize];
                     *left -= 1;
                     if *left == 0 {
@@ -309,7 +321,7 @@ impl<'a> Clients<'a> {
                         self.finish(dataset, asked_ns);
                     }
                 }
-                Event::Frame(number) => {
+                ZilEvent::Frame(number) => {
                     if let Some(frame) = self.frames.iter_mut().find(|f| f.0 == number) {
                         frame.1 = true;
                     }

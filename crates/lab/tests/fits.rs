@@ -49,7 +49,7 @@ fn vertex_2_ex_meets_the_printed_row() {
 }
 
 #[test]
-fn vertex_2_falls_within_ten_minutes_and_rest_does_not_help() {
+fn vertex_2_slows_within_ten_minutes_and_stays_slow_after_rest() {
     // Predicted: nothing was adjusted to either.
     for id in ["ocz-vertex-2-ex-50gb", "ocz-vertex-2-pro-50gb"] {
         let pattern = Load { random_share: 1.0, outstanding: 32, workers: 2, ..Load::default() };
@@ -66,7 +66,7 @@ fn vertex_2_falls_within_ten_minutes_and_rest_does_not_help() {
 }
 
 #[test]
-fn misalignment_costs_and_compressible_data_pays() {
+fn misaligned_writes_are_slower_and_compressible_data_faster() {
     // Predicted.
     let ex = page("ocz-vertex-2-ex-50gb");
     let rate = |pattern: Load| procedure_a(&ex, 60.0, pattern).sustained(5.0).iops;
@@ -82,7 +82,7 @@ fn misalignment_costs_and_compressible_data_pays() {
 }
 
 #[test]
-fn dram_is_flat_whatever_the_load() {
+fn dram_rate_does_not_depend_on_the_load() {
     // Fitted: 300,000 operations of 512 bytes a second. Everything else follows.
     let x1 = page("ddrdrive-x1");
     let rate = |pattern: Load| procedure_a(&x1, 20.0, pattern).sustained(5.0).iops;

@@ -38,7 +38,7 @@ impl Drop for Scratch {
 const SMALL: &str = "ocz-vertex-2-ex-50gb";
 
 #[test]
-fn same_request_same_bytes_whether_run_resumed_or_on_more_threads() {
+fn results_do_not_depend_on_resume_or_threads() {
     for experiment in ["content", "power-cut", "zil-pattern"] {
         let (a, b) = (Scratch::new("once"), Scratch::new("again"));
         let first = to_json(&results_of(&a.args(experiment, &[SMALL]), experiment).expect("runs"));
@@ -56,7 +56,7 @@ fn same_request_same_bytes_whether_run_resumed_or_on_more_threads() {
 }
 
 #[test]
-fn interrupted_work_is_taken_up_and_damaged_files_are_not_trusted() {
+fn interrupted_run_resumes_and_ignores_damaged_files() {
     let s = Scratch::new("resume");
     let args = s.args("content", &[SMALL]);
     let first = to_json(&results_of(&args, "content").expect("runs"));
@@ -81,7 +81,7 @@ fn refusal(args: &Args) -> String {
 }
 
 #[test]
-fn nonsense_is_answered_in_one_line_with_exit_code_2() {
+fn senseless_requests_are_refused_in_one_line_with_exit_code_2() {
     let s = Scratch::new("nonsense");
     assert!(refusal(&s.args("poem", &[])).contains("degradation"));
     assert!(refusal(&s.args("content", &["no-such-device"])).contains("unknown device"));
@@ -108,7 +108,7 @@ fn nonsense_is_answered_in_one_line_with_exit_code_2() {
 }
 
 #[test]
-fn a_device_of_ones_own_runs_from_a_file() {
+fn device_in_a_file_runs() {
     let s = Scratch::new("own");
     let text = catalogue::text(SMALL).expect("built in").replace("OCZ Vertex 2 EX", "Mine");
     let file = s.0.join("mine.toml");

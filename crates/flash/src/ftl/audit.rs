@@ -1,13 +1,12 @@
-//! What always holds, checked from scratch; and a digest of the whole state.
+//! Audit of the translation layer's invariants, and a digest of its whole state.
 
 use super::{BlockState, Ftl, NONE};
 
 impl Ftl {
-    /// Recounts everything that is kept incrementally. For tests and for runs that want proof;
-    /// costs a pass over the device.
+    /// Recounts everything that is kept incrementally, in one pass over the device. For tests.
     ///
     /// # Errors
-    /// The first thing that does not hold.
+    /// The first invariant that does not hold.
     pub fn audit(&self) -> Result<(), String> {
         let n = self.config.slots_per_block;
         let mut live_slots = vec![0_u32; self.state.len()];

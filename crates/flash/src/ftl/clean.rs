@@ -1,4 +1,4 @@
-//! Making room: closing full blocks, choosing victims, moving what is live in them.
+//! Cleaning: full blocks are closed, victims chosen, their live units moved.
 
 use super::pool::{Candidates, OpenBlock, Victim};
 use super::{BlockState, Ftl, Media, NONE, Origin, WornOut};

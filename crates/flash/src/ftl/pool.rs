@@ -1,4 +1,4 @@
-//! A group of dies that opens, cleans and erases superblocks on its own.
+//! Pool of dies: a group of dies that opens, cleans and erases superblocks on its own.
 
 use std::collections::{BTreeSet, VecDeque};
 

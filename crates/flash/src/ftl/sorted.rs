@@ -1,4 +1,4 @@
-//! Closed blocks in order of live slots, so that greedy finds its victim at once.
+//! Closed blocks in order of live slots: greedy cleaning finds its victim in constant time.
 //!
 //! A ring holds the blocks sorted by key; `start[v]` is where keys of `v` or more begin. Lowering a
 //! key by one swaps the block with the first of its bucket and moves one boundary: constant time,

@@ -1,10 +1,10 @@
-//! Erase counts: limits drawn for each block, blocks that fail, and keeping wear even.
+//! Wear: the limit of each block, blocks that fail, wear levelling.
 
 use super::{BlockState, Ftl, Media};
 use crate::chance::Chance;
 use crate::spec::Frontiers;
 
-/// How evenly blocks are worn, over blocks that have not failed.
+/// Spread of erase counts over the blocks that have not failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct WearSpread {
     /// Fewest erases of a block.

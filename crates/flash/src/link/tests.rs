@@ -12,7 +12,7 @@ fn link(edit: impl Fn(&mut InterfaceSpec)) -> Link {
 }
 
 #[test]
-fn a_write_waits_for_the_wire_and_pays_for_each_hop() {
+fn write_waits_for_the_link_and_for_each_hop() {
     let mut link = link(|_| {});
     let request = Request::write(0, 4096);
     // 10 us of command and 40.96 us of data each.
@@ -34,7 +34,7 @@ fn commands_beyond_the_queue_depth_wait_for_a_slot() {
 }
 
 #[test]
-fn an_adapter_s_cap_holds_for_one_device_and_for_several() {
+fn adapter_cap_limits_one_device_and_several() {
     let mut link = link(|spec| spec.hba_iops_cap = Some(1_000.0));
     let request = Request::read(0, 512);
     let sent: Vec<u64> = (0..3).map(|_| link.send(0, &request)).collect();

@@ -1,4 +1,4 @@
-//! Refuses a description that no device could have, in one clear line.
+//! Checks of a device description: an impossible one is refused in one line.
 
 use super::{CleaningPolicy, DeviceSpec, DiskSpec, DramSpec, FlashSpec, MediaSpec};
 

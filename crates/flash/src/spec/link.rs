@@ -1,4 +1,4 @@
-//! The numbers of an attachment after the kind's defaults are filled in.
+//! Numbers of an attachment, with the defaults of its kind.
 
 use super::{InterfaceKind, InterfaceSpec};
 

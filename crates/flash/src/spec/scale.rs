@@ -1,4 +1,4 @@
-//! Sizes that follow from a description, and smaller devices with the same behaviour.
+//! Sizes that follow from a description; smaller devices with the same behavior.
 
 use super::{DeviceSpec, FlashSpec, Frontiers, MediaSpec};
 

@@ -89,7 +89,7 @@ fn problem(edit: impl Fn(&mut DeviceSpec, &mut FlashSpec)) -> String {
 }
 
 #[test]
-fn a_page_with_every_field_survives_writing_and_reading() {
+fn toml_round_trip_keeps_every_field() {
     let spec = page();
     spec.check().unwrap();
     let written = toml::to_string(&spec).unwrap();
@@ -100,14 +100,14 @@ fn a_page_with_every_field_survives_writing_and_reading() {
 }
 
 #[test]
-fn an_unknown_field_is_an_error_that_names_it() {
+fn unknown_field_is_refused() {
     let text = FULL_PAGE.replace("erase_us = 1500", "erase_us = 1500\nerase_ms = 1.5");
     let error = toml::from_str::<DeviceSpec>(&text).unwrap_err().to_string();
     assert!(error.contains("erase_ms"), "{error}");
 }
 
 #[test]
-fn impossible_devices_are_refused_in_one_line_that_names_the_field() {
+fn impossible_devices_are_refused_with_the_field() {
     type Edit = fn(&mut DeviceSpec, &mut FlashSpec);
     let cases: [(&str, Edit); 14] = [
         ("geometry.channels", |_, f| f.geometry.channels = 0),
@@ -132,7 +132,7 @@ fn impossible_devices_are_refused_in_one_line_that_names_the_field() {
 }
 
 #[test]
-fn a_scaled_device_keeps_its_spare_fraction_and_steady_state() {
+fn scaled_device_keeps_its_spare_fraction() {
     let mut spec = page();
     spec.unused_fraction = 0.0;
     let small = spec.scaled(16);
@@ -142,7 +142,7 @@ fn a_scaled_device_keeps_its_spare_fraction_and_steady_state() {
 }
 
 #[test]
-fn kinds_differ_in_what_they_cost() {
+fn interface_kinds_have_different_defaults() {
     let sata = InterfaceSpec::of(InterfaceKind::Sata2).resolve();
     let nvme = InterfaceSpec::of(InterfaceKind::Nvme).resolve();
     assert!(sata.hops > nvme.hops && sata.command_us > nvme.command_us);

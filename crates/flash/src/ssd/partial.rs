@@ -1,13 +1,13 @@
-//! Writes that cover a mapping unit only in part, held back in case the rest follows.
+//! Partial units: writes that cover a mapping unit only in part, held back until the rest follows.
 //!
-//! A misaligned sequential stream fills every unit in the end and pays nothing; random misaligned
-//! writes are pushed out half full, and each costs a read of the old unit.
+//! A misaligned sequential stream fills every unit in the end and pays nothing. Random misaligned
+//! writes leave the buffer half full, and each costs a read of the old unit.
 
 use std::collections::VecDeque;
 
 use forebay_units::FixedMap;
 
-/// A unit of which some sectors wait in the buffer.
+/// A unit with some of its sectors in the buffer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PartialUnit {
     /// One bit for each sector that is here.

@@ -1,4 +1,4 @@
-//! Writes a power cut could still undo, in order of arrival.
+//! Pending writes: those that a power cut can still undo, in order of arrival.
 
 use std::collections::VecDeque;
 
@@ -23,7 +23,7 @@ struct Entry {
     durable: u64,
 }
 
-/// Everything accepted that is not yet durable.
+/// All writes that are accepted and not yet durable.
 #[derive(Clone, Debug)]
 pub(super) struct Pending {
     plp: Plp,

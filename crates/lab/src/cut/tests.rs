@@ -5,11 +5,11 @@ use forebay_flash::{Honesty, MediaSpec};
 fn cut(id: &str, durability: Durability, change: impl Fn(&mut DeviceSpec)) -> CutOutcome {
     let mut device = catalogue::find(id).expect("built in").device;
     change(&mut device);
-    Cut { device, seed: 5, durability, cuts: 60, settle_s: 3600.0 }.run().expect("runs")
+    Cut { device, seed: 5, durability, cuts: 60, rest_s: 3600.0 }.run().expect("runs")
 }
 
 #[test]
-fn protected_devices_keep_all_that_was_acknowledged() {
+fn protected_devices_keep_every_acknowledged_write() {
     for id in ["ocz-vertex-2-ex-50gb", "ddrdrive-x1", "stec-zeusram-8gb"] {
         for durability in [Durability::Fua, Durability::Flush, Durability::Trusting] {
             let out = cut(id, durability, |_| {});
@@ -20,13 +20,13 @@ fn protected_devices_keep_all_that_was_acknowledged() {
 }
 
 #[test]
-fn unprotected_caches_lose_what_nobody_flushed() {
+fn unprotected_cache_loses_unflushed_writes() {
     let out = cut("samsung-850-pro-256gb", Durability::Trusting, |_| {});
     assert!(!out.safe() && out.lost > 0, "{out:?}");
 }
 
 #[test]
-fn a_device_that_lies_is_caught() {
+fn lying_device_is_caught() {
     let lie = |device: &mut DeviceSpec| {
         if let MediaSpec::Flash(flash) = &mut device.media {
             (flash.cache.flush, flash.cache.fua) = (Honesty::Ignored, Honesty::Ignored);
@@ -39,7 +39,7 @@ fn a_device_that_lies_is_caught() {
 }
 
 #[test]
-fn too_little_energy_is_caught() {
+fn insufficient_energy_is_caught() {
     let tired = |device: &mut DeviceSpec| {
         if let MediaSpec::Dram(dram) = &mut device.media {
             dram.energy.full_j /= 100.0;

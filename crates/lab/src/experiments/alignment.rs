@@ -1,4 +1,4 @@
-//! What does it cost when writes do not start on a mapping unit?
+//! Experiment `alignment`: the cost of writes that do not start on a mapping unit.
 
 use super::common::{over_names, percent, say};
 use super::procedures::{self, MIXES, Shape};

@@ -1,11 +1,12 @@
-//! What lies between host and device: hops, protocol, a shared adapter, bit errors.
+//! Experiment `attachment`: hops, protocol, a shared adapter, bit errors.
 
-use super::common::{figure, percent, say};
+use super::common::{figure, over_names, percent, say};
 use super::{Context, Plan};
+use crate::bench::Sample;
 use crate::catalogue::Page;
 use crate::drive::Cell;
 use crate::load::Load;
-use crate::shared::Shared;
+use crate::shared::{Shared, SharedOutcome};
 use crate::task::{Outcome, Task};
 use forebay_flash::{DeviceSpec, InterfaceKind, InterfaceSpec};
 use forebay_report::{Axis, Basis, Chart, ChartKind, Check, Experiment, Point, Series};
@@ -15,9 +16,9 @@ pub(super) const PLAN: Plan = Plan {
     title: "Attachment",
     question: "What do an adapter, a cable and their protocol cost, against a card that is its own \
                PCIe endpoint?",
-    method: "4 KiB random writes. The same medium behind each kind of attachment, one at a time and \
-             32 outstanding; one to eight devices behind one adapter that passes 60,000 commands a \
-             second (an assumption typical of 2010) against as many cards on PCIe; and bit error \
+    method: "4 KiB random writes. The same medium behind each kind of attachment, one at a time \
+             and 32 outstanding; one to eight devices behind one adapter that passes 60,000 \
+             commands a second (an assumption typical of 2010) against as many cards on PCIe; and bit error \
              rates of the link from 1e-12 to 1e-5, each hit costing a repeat.",
     devices: &["ddrdrive-x1"],
     cells,
@@ -82,110 +83,108 @@ fn show(context: &Context, outcomes: &[Outcome], e: &mut Experiment) {
         let runs: Vec<_> = outcomes.iter().map(Outcome::shared).collect();
         let (kinds, rest) = runs.split_at(2 * KINDS.len());
         let (counts, errors) = rest.split_at(2 * COUNTS.len());
-        let name = &page.device.name;
-        let latency = |k: usize| kinds[k].whole.mean_ms * 1000.0;
-        let points =
-            KINDS.iter().enumerate().map(|(k, (_, what))| Point::named(*what, Some(latency(k))));
+        show_kinds(page, kinds, e);
+        show_counts(page, counts, e);
+        show_errors(page, errors, e);
+    }
+}
+
+/// The same medium behind each kind of attachment: `runs` has all kinds at depth 1, then at 32.
+fn show_kinds(page: &Page, runs: &[&SharedOutcome], e: &mut Experiment) {
+    let name = &page.device.name;
+    let (one, many) = runs.split_at(KINDS.len());
+    let latency_us: Vec<f64> = one.iter().map(|run| run.whole.mean_ms * 1000.0).collect();
+    let rates: Vec<f64> = many.iter().map(|run| run.whole.iops).collect();
+    let mut chart = |id: &str, title: String, y: Axis, series: &str, values: &[f64]| {
+        let values = KINDS.iter().zip(values).map(|((_, what), value)| (*what, Some(*value)));
         e.charts.push(Chart {
-            id: format!("{}-latency", page.id),
-            title: format!("The medium of {name}, one write at a time"),
+            id: format!("{}-{id}", page.id),
+            title,
             caption: "Everything but the attachment is the same.".into(),
             kind: ChartKind::Row,
             x: Axis::linear("Attachment", ""),
-            y: Axis::linear("Mean response", "µs"),
-            series: vec![Series {
-                name: "mean response".into(),
-                points: points.collect(),
-                ..Series::default()
-            }],
+            y,
+            series: vec![over_names(series, values)],
             ..Chart::default()
         });
-        let points = KINDS
-            .iter()
-            .enumerate()
-            .map(|(k, (_, what))| Point::named(*what, Some(kinds[KINDS.len() + k].whole.iops)));
-        e.charts.push(Chart {
-            id: format!("{}-rate", page.id),
-            title: format!("The medium of {name}, 32 writes outstanding"),
-            kind: ChartKind::Row,
-            x: Axis::linear("Attachment", ""),
-            y: Axis::linear("Writes", "1/s"),
-            series: vec![Series {
-                name: "writes a second".into(),
-                points: points.collect(),
-                ..Series::default()
-            }],
-            ..Chart::default()
-        });
-        let line = |from: usize| {
-            let counts = COUNTS.iter().zip(&counts[from..]);
-            counts.map(|(n, run)| Point::at(f64::from(*n), run.whole.iops)).collect()
-        };
-        let behind: Vec<Point> = line(0);
-        let cards: Vec<Point> = line(COUNTS.len());
-        let last = |points: &[Point]| points.last().and_then(|p| p.y).unwrap_or_default();
-        say(
-            e,
-            Basis::Predicted,
-            format!(
-                "Eight of {name} behind one adapter do {} writes a second together, eight cards {}: \
-                 the adapter is the limit from two devices on.",
-                figure(last(&behind)),
-                figure(last(&cards))
-            ),
-        );
-        say(
-            e,
-            Basis::Predicted,
-            format!(
-                "One write at a time takes {} µs on a PCIe card and {} µs behind a SATA adapter.",
-                figure(latency(4)),
-                figure(latency(0))
-            ),
-        );
-        e.checks.push(Check::relative(
-            format!("{name}: eight devices behind the adapter reach its cap and no more"),
-            "1/s",
-            (HBA_IOPS, last(&behind)),
-            0.01,
-            Basis::Formula,
-            "an adapter passes one command after another",
-        ));
-        e.charts.push(Chart {
-            id: format!("{}-adapter", page.id),
-            title: "Several devices: one adapter against a slot each".into(),
-            kind: ChartKind::Line,
-            x: Axis::linear("Devices", ""),
-            y: Axis::linear("Writes, all together", "1/s"),
-            series: vec![
-                Series { name: "behind one adapter".into(), points: behind, ..Series::default() },
-                Series { name: "one PCIe slot each".into(), points: cards, ..Series::default() },
-            ],
-            ..Chart::default()
-        });
-        let of = |value: fn(&crate::bench::Sample) -> f64| {
-            let points = ERROR_RATES.iter().zip(errors);
-            points.map(|(rate, run)| Point::at(*rate, value(&run.whole))).collect()
-        };
-        e.charts.push(Chart {
-            id: format!("{}-errors", page.id),
-            title: "Bit errors on the link".into(),
-            caption: "Below one error in a thousand commands only the longest response shows them."
-                .into(),
-            kind: ChartKind::Line,
-            x: Axis::log("Bit error rate", ""),
-            y: Axis::log("Response", "ms"),
-            series: vec![
-                Series { name: "mean".into(), points: of(|s| s.mean_ms), ..Series::default() },
-                Series { name: "longest".into(), points: of(|s| s.max_ms), ..Series::default() },
-            ],
-            ..Chart::default()
-        });
-        let worst = errors[ERROR_RATES.len() - 1].whole.iops / errors[0].whole.iops;
-        say(
-            e,
-            Basis::Predicted,
-            format!("A bit error rate of 1e-5 costs {} of the writes.", percent(1.0 - worst)),
-        );
-    }
+    };
+    let title = format!("The medium of {name}, one write at a time");
+    chart("latency", title, Axis::linear("Mean response", "µs"), "mean response", &latency_us);
+    let title = format!("The medium of {name}, 32 writes outstanding");
+    chart("rate", title, Axis::linear("Writes", "1/s"), "writes a second", &rates);
+    say(
+        e,
+        Basis::Predicted,
+        format!(
+            "One write at a time takes {} µs on a PCIe card and {} µs behind a SATA adapter.",
+            figure(latency_us[4]),
+            figure(latency_us[0])
+        ),
+    );
+}
+
+/// Several devices behind one adapter, and as many cards: `runs` has the adapter first.
+fn show_counts(page: &Page, runs: &[&SharedOutcome], e: &mut Experiment) {
+    let name = &page.device.name;
+    let line = |runs: &[&SharedOutcome]| -> Vec<Point> {
+        let counts = COUNTS.iter().zip(runs);
+        counts.map(|(n, run)| Point::at(f64::from(*n), run.whole.iops)).collect()
+    };
+    let (behind, cards) = runs.split_at(COUNTS.len());
+    let last = |runs: &[&SharedOutcome]| runs.last().map_or(0.0, |run| run.whole.iops);
+    say(
+        e,
+        Basis::Predicted,
+        format!(
+            "Eight of {name} behind one adapter do {} writes a second together, eight cards {}: \
+             the adapter is the limit from two devices on.",
+            figure(last(behind)),
+            figure(last(cards))
+        ),
+    );
+    e.checks.push(Check::relative(
+        format!("{name}: eight devices behind the adapter reach its cap and no more"),
+        "1/s",
+        (HBA_IOPS, last(behind)),
+        0.01,
+        Basis::Formula,
+        "an adapter passes one command after another",
+    ));
+    let series = [("behind one adapter", line(behind)), ("one PCIe slot each", line(cards))];
+    e.charts.push(Chart {
+        id: format!("{}-adapter", page.id),
+        title: "Several devices: one adapter against a slot each".into(),
+        kind: ChartKind::Line,
+        x: Axis::linear("Devices", ""),
+        y: Axis::linear("Writes, all together", "1/s"),
+        series: series
+            .map(|(name, points)| Series { name: name.into(), points, ..Series::default() })
+            .into(),
+        ..Chart::default()
+    });
+}
+
+fn show_errors(page: &Page, runs: &[&SharedOutcome], e: &mut Experiment) {
+    let line = |name: &str, value: fn(&Sample) -> f64| {
+        let points = ERROR_RATES.iter().zip(runs);
+        let points = points.map(|(rate, run)| Point::at(*rate, value(&run.whole))).collect();
+        Series { name: name.into(), points, ..Series::default() }
+    };
+    e.charts.push(Chart {
+        id: format!("{}-errors", page.id),
+        title: "Bit errors on the link".into(),
+        caption: "Below one error in a thousand commands only the longest response shows them."
+            .into(),
+        kind: ChartKind::Line,
+        x: Axis::log("Bit error rate", ""),
+        y: Axis::log("Response", "ms"),
+        series: vec![line("mean", |s| s.mean_ms), line("longest", |s| s.max_ms)],
+        ..Chart::default()
+    });
+    let worst = runs[ERROR_RATES.len() - 1].whole.iops / runs[0].whole.iops;
+    say(
+        e,
+        Basis::Predicted,
+        format!("A bit error rate of 1e-5 costs {} of the writes.", percent(1.0 - worst)),
+    );
 }

@@ -1,4 +1,4 @@
-//! How much does a compressing controller gain from data that compresses?
+//! Experiment `content`: the gain of a compressing controller from data that compresses.
 
 use super::common::{figure, over_names, say};
 use super::procedures::{self, Shape};
@@ -77,8 +77,8 @@ fn show(context: &Context, outcomes: &[Outcome], e: &mut Experiment) {
                 e,
                 Basis::Predicted,
                 format!(
-                    "{}: a repeating byte makes sustained writes {} times faster than pseudo-random \
-                     data.",
+                    "{}: a repeating byte makes sustained writes {} times faster than \
+                     pseudo-random data.",
                     page.device.name,
                     figure(gain)
                 ),

@@ -1,4 +1,4 @@
-//! What is left of a fresh device's write rate, and does rest bring it back?
+//! Experiment `degradation`: the write rate of a fresh device over hours, with an hour of rest.
 
 use super::common::{figure, over_time, percent, printed, say};
 use super::procedures::{self, A_MINUTES, MIXES, Shape};

@@ -1,8 +1,9 @@
-//! How long until the flash is written to its limit, and what a mirror does about it?
+//! Experiment `endurance`: time until the flash is written to its limit, alone and in a mirror.
 
 use super::common::{figure, over_names, percent, say};
 use super::procedures::{self, steady_end};
 use super::{Context, Plan};
+use crate::bench::Sample;
 use crate::catalogue::{self, Page};
 use crate::drive::Cell;
 use crate::mirror::{Mirror, MirrorOutcome};
@@ -17,11 +18,11 @@ pub(super) const PLAN: Plan = Plan {
     id: "endurance",
     title: "Write life",
     question: "For how long can a log device take its own sustained write rate?",
-    method: "Sustained random 4 KiB writes (filled, then written twice over) against the host bytes \
-             the vendor rates it for, and against the cycles of its flash times its raw size over \
-             the amplification measured. Mirrors: two translation layers take the same writes until \
-             each is out of good blocks, with few cycles a block, which only stretches time; failed \
-             blocks are counted along the way.",
+    method: "Sustained random 4 KiB writes (filled, then written twice over) against the host \
+             bytes the vendor rates it for, and against the cycles of its flash times its raw size \
+             over the amplification measured. Mirrors: two translation layers take the same writes \
+             until each is out of good blocks, with few cycles a block, which only changes the \
+             unit of time; failed blocks are counted along the way.",
     devices: &[
         "intel-x25-e-32gb",
         "intel-x25-e-64gb",
@@ -111,47 +112,85 @@ fn bytes_by_cycles(device: &DeviceSpec, amplification: f64) -> Option<f64> {
     (cycles > 0.0).then(|| flash.raw_bytes() as f64 * cycles / amplification.max(1e-9))
 }
 
+/// The write life of one device.
+struct Life<'a> {
+    page: &'a Page,
+    end: Sample,
+    /// Days until the bytes that the vendor rates it for.
+    by_rating: Option<f64>,
+    /// Days until the cycles of its flash are used up.
+    by_cycles: Option<f64>,
+}
+
+impl<'a> Life<'a> {
+    fn new(page: &'a Page, outcome: &Outcome) -> Self {
+        let end = steady_end(outcome.timeline());
+        let days = |bytes: f64| bytes / (end.iops * 4096.0) / DAY_S;
+        let by_rating = page.rated_bytes().map(days);
+        let by_cycles = bytes_by_cycles(&page.device, end.amplification).map(days);
+        Self { page, end, by_rating, by_cycles }
+    }
+
+    fn row(&self) -> Vec<TableCell> {
+        let hours = |d: Option<f64>| TableCell::maybe(d.map(|d| d * 24.0));
+        vec![
+            TableCell::text(&self.page.device.name),
+            TableCell::number(self.end.iops),
+            TableCell::number(self.end.amplification),
+            TableCell::maybe(self.page.rated_bytes().map(|b| b / 1e12)),
+            hours(self.by_rating),
+            hours(self.by_cycles),
+        ]
+    }
+}
+
 fn show(context: &Context, outcomes: &[Outcome], e: &mut Experiment) {
     let pages = flash_pages(context);
-    let mut rated = Vec::new();
-    let mut by_cycles = Vec::new();
-    let mut rows = Vec::new();
-    for (page, outcome) in pages.iter().zip(outcomes) {
-        let end = steady_end(outcome.timeline());
-        let rate = end.iops * 4096.0;
-        let days = |bytes: f64| bytes / rate / DAY_S;
-        let name = page.device.name.as_str();
-        let by_rating = page.rated_bytes().map(days);
-        let from_cycles = bytes_by_cycles(&page.device, end.amplification).map(days);
-        rated.push((name, by_rating));
-        by_cycles.push((name, from_cycles));
-        let hours = |d: Option<f64>| TableCell::maybe(d.map(|d| d * 24.0));
-        rows.push(vec![
-            TableCell::text(name),
-            TableCell::number(end.iops),
-            TableCell::number(end.amplification),
-            TableCell::maybe(page.rated_bytes().map(|b| b / 1e12)),
-            hours(by_rating),
-            hours(from_cycles),
-        ]);
-    }
+    let lives: Vec<Life<'_>> =
+        pages.iter().zip(outcomes).map(|(page, outcome)| Life::new(page, outcome)).collect();
+    let bars = |name: &str, value: fn(&Life<'_>) -> Option<f64>| {
+        over_names(name, lives.iter().map(|life| (life.page.device.name.as_str(), value(life))))
+    };
+    let rating = bars("by the vendor's rating", |life| life.by_rating);
     e.charts.push(Chart {
         id: "days".into(),
         title: "Days to the write limit at the device's own sustained rate".into(),
-        caption:
-            "Dashed outline: by the host bytes the vendor rates it for; filled: by the cycles \
-                  of its flash in the model. A missing bar is unknown. DRAM devices have no limit."
-                .into(),
+        caption: "Dashed outline: by the host bytes the vendor rates it for; filled: by the \
+                  cycles of its flash in the model. A missing bar is unknown. DRAM devices have \
+                  no limit."
+            .into(),
         kind: ChartKind::Row,
         x: Axis::linear("Device", ""),
         y: Axis::log("Life", "days"),
         series: vec![
-            over_names("by flash cycles", by_cycles),
-            Series { role: Role::Published, ..over_names("by the vendor's rating", rated.clone()) },
+            bars("by flash cycles", |life| life.by_cycles),
+            Series { role: Role::Published, ..rating },
         ],
         ..Chart::default()
     });
-    e.tables.push(Table {
+    e.tables.push(life_table(&lives));
+    let shortest = lives.iter().filter_map(|life| life.by_rating.map(|days| (life, days)));
+    if let Some((life, days)) = shortest.min_by(|a, b| a.1.total_cmp(&b.1)) {
+        say(
+            e,
+            Basis::Predicted,
+            format!(
+                "{} reaches the bytes it is rated for after {} days at its own sustained rate; a \
+                 DRAM device never does.",
+                life.page.device.name,
+                figure(days)
+            ),
+        );
+    }
+    if !context.chosen {
+        spare(&pages, outcomes, e);
+        let rest = &outcomes[pages.len() + 1..];
+        mirror_charts(steady_end(rest[0].timeline()), rest[1].mirror(), rest[2].mirror(), e);
+    }
+}
+
+fn life_table(lives: &[Life<'_>]) -> Table {
+    Table {
         id: "life".into(),
         title: "Write life".into(),
         caption: "At the sustained rate without pause.".into(),
@@ -163,24 +202,7 @@ fn show(context: &Context, outcomes: &[Outcome], e: &mut Experiment) {
             Column::with_unit("Life by rating", "h"),
             Column::with_unit("Life by cycles", "h"),
         ],
-        rows,
-    });
-    let shortest = rated.iter().filter_map(|(n, d)| d.map(|d| (n, d)));
-    if let Some((name, days)) = shortest.min_by(|a, b| a.1.total_cmp(&b.1)) {
-        say(
-            e,
-            Basis::Predicted,
-            format!(
-                "{name} reaches the bytes it is rated for after {} days at its own sustained rate; \
-                 a DRAM device never does.",
-                figure(days)
-            ),
-        );
-    }
-    if !context.chosen {
-        spare(&pages, outcomes, e);
-        let rest = &outcomes[pages.len() + 1..];
-        mirror_charts(steady_end(rest[0].timeline()), rest[1].mirror(), rest[2].mirror(), e);
+        rows: lives.iter().map(Life::row).collect(),
     }
 }
 
@@ -206,12 +228,7 @@ fn spare(pages: &[&Page], outcomes: &[Outcome], e: &mut Experiment) {
     );
 }
 
-fn mirror_charts(
-    end: crate::bench::Sample,
-    equal: &MirrorOutcome,
-    unequal: &MirrorOutcome,
-    e: &mut Experiment,
-) {
+fn mirror_charts(end: Sample, equal: &MirrorOutcome, unequal: &MirrorOutcome, e: &mut Experiment) {
     let page = catalogue::find(MIRRORED).expect("built in");
     let MediaSpec::Flash(flash) = &page.device.media else { return };
     // One pass of the model stands for as many of the device as its cycles are more.

@@ -1,4 +1,4 @@
-//! The 2015 review's two sweeps from pure reads to pure writes, with the power they take.
+//! Experiment `mixed`: the 2015 review's two sweeps from pure reads to pure writes, with power.
 
 use super::common::{figure, over_names, say};
 use super::procedures;

@@ -1,23 +1,24 @@
-//! What is gone after a power cut of that which was promised durable?
+//! Experiment `power-cut`: writes promised durable that are gone after a power cut.
 
-use super::common::{figure, say};
+use super::common::{figure, over_names, say};
 use super::{Context, Plan};
+use crate::catalogue::Page;
 use crate::cut::{Cut, CutOutcome, Durability};
 use crate::drive::Cell;
 use crate::task::{Outcome, Task};
-use forebay_flash::{DeviceSpec, Honesty, MediaSpec};
+use forebay_flash::{DeviceSpec, Honesty, MediaSpec, Plp};
 use forebay_report::{
-    Axis, Basis, Cell as TableCell, Chart, ChartKind, Check, Column, Experiment, Series, Table,
+    Axis, Basis, Cell as TableCell, Chart, ChartKind, Check, Column, Experiment, Table,
 };
 
 pub(super) const PLAN: Plan = Plan {
     id: "power-cut",
     title: "Power cuts",
     question: "Which devices keep every write they have promised when power goes at any instant?",
-    method: "4 KiB writes, eight outstanding; power is cut at a random instant, 300 times. The host \
-             asks for durability with FUA on each write, with a flush each 32 writes, or not at all \
-             (flushes turned off). Rested: an hour between power and load. At once: the next load, \
-             and so the next cut, comes right after power. A promised write counts as lost when it \
+    method: "4 KiB writes, eight outstanding; power is cut at a random instant, 300 times. The \
+             host asks for durability with FUA on each write, with a flush each 32 writes, or not \
+             at all (flushes turned off). Rested: an hour between power and load. \
+             At once: the next load, and so the next cut, comes right after power. A promised write counts as lost when it \
              is absent, torn, undone with its map entry, or cannot be read.",
     devices: &[
         "intel-x25-e-32gb",
@@ -46,12 +47,20 @@ const WAYS: [(Durability, f64, &str); 4] = [
     (Durability::Fua, 0.0, "FUA, cut again at once"),
 ];
 
-fn devices(context: &Context) -> Vec<DeviceSpec> {
-    let mut devices: Vec<DeviceSpec> = context.pages.iter().map(|p| p.device.clone()).collect();
+/// A device under test and what its model stands for.
+struct Subject {
+    device: DeviceSpec,
+    /// The device breaks its promises: the experiment must catch it.
+    lies: bool,
+}
+
+fn subjects(context: &Context) -> Vec<Subject> {
+    let honest = |p: &Page| Subject { device: p.device.clone(), lies: false };
+    let mut subjects: Vec<Subject> = context.pages.iter().map(honest).collect();
     if context.chosen {
-        return devices;
+        return subjects;
     }
-    // Two that lie or fail, so that the test is seen to catch them.
+    // A device that lies and one whose energy store has aged: the experiment must catch both.
     let liar = context.pages.iter().find(|p| p.id == "samsung-850-pro-256gb").map(|p| {
         let mut device = p.device.clone();
         device.name += ", ignoring flush and FUA";
@@ -59,7 +68,7 @@ fn devices(context: &Context) -> Vec<DeviceSpec> {
             flash.cache.flush = Honesty::Ignored;
             flash.cache.fua = Honesty::Ignored;
         }
-        device
+        Subject { device, lies: true }
     });
     let tired = context.pages.iter().find(|p| p.id == "stec-zeusram-8gb").map(|p| {
         let mut device = p.device.clone();
@@ -67,18 +76,18 @@ fn devices(context: &Context) -> Vec<DeviceSpec> {
         if let MediaSpec::Dram(dram) = &mut device.media {
             dram.energy.full_j /= 4.0;
         }
-        device
+        Subject { device, lies: false }
     });
-    devices.extend(liar.into_iter().chain(tired));
-    devices
+    subjects.extend(liar.into_iter().chain(tired));
+    subjects
 }
 
 fn cells(context: &Context) -> Vec<Cell> {
     let mut cells = Vec::new();
-    for device in devices(context) {
-        for (durability, settle_s, way) in WAYS {
+    for Subject { device, .. } in subjects(context) {
+        for (durability, rest_s, way) in WAYS {
             let (seed, cuts) = (context.seed, CUTS);
-            let cut = Cut { device: device.clone(), seed, durability, cuts, settle_s };
+            let cut = Cut { device: device.clone(), seed, durability, cuts, rest_s };
             cells.push(Cell::new(format!("{}, {way}", device.name), Task::Cut(cut)));
         }
     }
@@ -86,70 +95,19 @@ fn cells(context: &Context) -> Vec<Cell> {
 }
 
 fn show(context: &Context, outcomes: &[Outcome], e: &mut Experiment) {
-    let devices = devices(context);
+    let subjects = subjects(context);
     let runs: Vec<&CutOutcome> = outcomes.iter().map(Outcome::cut).collect();
-    let mut rows = Vec::new();
-    let mut safe = Vec::new();
-    let mut unsafe_ones = Vec::new();
-    for (device, runs) in devices.iter().zip(runs.chunks(WAYS.len())) {
-        let mut row = vec![TableCell::text(&device.name)];
-        for run in runs {
-            let text = if run.safe() {
-                "nothing lost".to_owned()
-            } else {
-                format!("{} of {} cuts lose", run.bad_cuts, run.cuts)
-            };
-            let note = if run.safe() {
-                format!("{} promised writes", figure(run.promised as f64))
-            } else {
-                format!(
-                    "{} of {} promised writes: {} undone with the map, {} torn; {} ranges at rest",
-                    figure(run.lost as f64),
-                    figure(run.promised as f64),
-                    run.rolled_back,
-                    run.shorn,
-                    run.ruined_at_rest
-                )
-            };
-            row.push(TableCell::text(text).judged(run.safe()).noted(note));
-        }
-        rows.push(row);
-        let list = if runs[0].safe() && runs[1].safe() { &mut safe } else { &mut unsafe_ones };
-        list.push(device.name.as_str());
-        if let MediaSpec::Flash(flash) = &device.media
-            && flash.cache.plp == forebay_flash::Plp::Full
-        {
-            e.checks.push(Check::relative(
-                format!("{}: cuts that lose promised writes, FUA, flush or neither", device.name),
-                "",
-                (0.0, runs[..3].iter().map(|r| f64::from(r.bad_cuts)).sum()),
-                0.0,
-                Basis::Predicted,
-                "energy for everything acknowledged",
-            ));
-        }
-        if device.name.contains("ignoring") {
-            let caught = f64::from(u32::from(!runs[1].safe()));
-            e.checks.push(Check::relative(
-                "A device that ignores flushes is caught",
-                "",
-                (1.0, caught),
-                0.0,
-                Basis::Invariant,
-                "a test that cannot fail proves nothing",
-            ));
-        }
+    let runs: Vec<&[&CutOutcome]> = runs.chunks(WAYS.len()).collect();
+    for (subject, runs) in subjects.iter().zip(&runs) {
+        check(subject, runs, e);
     }
-    for (devices, what) in [
-        (safe, format!("Every promised write survived {CUTS} cuts on")),
-        (unsafe_ones, format!("Promised writes were lost in some of {CUTS} cuts on")),
-    ] {
-        if !devices.is_empty() {
-            say(e, Basis::Predicted, format!("{what}: {}.", devices.join(", ")));
-        }
-    }
+    sentences(&subjects, &runs, e);
     let mut columns = vec![Column::new("Device")];
     columns.extend(WAYS.iter().map(|(.., way)| Column::new(way)));
+    let rows = subjects.iter().zip(&runs).map(|(subject, runs)| {
+        let name = TableCell::text(&subject.device.name);
+        std::iter::once(name).chain(runs.iter().map(|run| lost_cell(run))).collect()
+    });
     e.tables.push(Table {
         id: "lost".into(),
         title: format!("Promised writes after {CUTS} power cuts"),
@@ -157,19 +115,14 @@ fn show(context: &Context, outcomes: &[Outcome], e: &mut Experiment) {
                   what that means, not what a drive in hand does."
             .into(),
         columns,
-        rows,
+        rows: rows.collect(),
     });
-    let series = WAYS.iter().enumerate().map(|(w, (.., way))| Series {
-        name: (*way).into(),
-        points: devices
-            .iter()
-            .zip(runs.chunks(WAYS.len()))
-            .map(|(device, runs)| {
-                let share = f64::from(runs[w].bad_cuts) / f64::from(runs[w].cuts.max(1));
-                forebay_report::Point::named(device.name.as_str(), Some(share * 100.0))
-            })
-            .collect(),
-        ..Series::default()
+    let series = WAYS.iter().enumerate().map(|(w, (.., way))| {
+        let shares = subjects.iter().zip(&runs).map(|(subject, runs)| {
+            let share = f64::from(runs[w].bad_cuts) / f64::from(runs[w].cuts.max(1));
+            (subject.device.name.as_str(), Some(share * 100.0))
+        });
+        over_names(way, shares)
     });
     e.charts.push(Chart {
         id: "bad-cuts".into(),
@@ -180,4 +133,71 @@ fn show(context: &Context, outcomes: &[Outcome], e: &mut Experiment) {
         series: series.collect(),
         ..Chart::default()
     });
+}
+
+fn lost_cell(run: &CutOutcome) -> TableCell {
+    let promised = figure(run.promised as f64);
+    if run.safe() {
+        let note = format!("{promised} promised writes");
+        return TableCell::text("nothing lost").judged(true).noted(note);
+    }
+    let note = format!(
+        "{} of {promised} promised writes: {} undone with the map, {} torn; {} ranges at rest",
+        figure(run.lost as f64),
+        run.rolled_back,
+        run.shorn,
+        run.ruined_at_rest
+    );
+    let text = format!("{} of {} cuts lose", run.bad_cuts, run.cuts);
+    TableCell::text(text).judged(false).noted(note)
+}
+
+fn check(subject: &Subject, runs: &[&CutOutcome], e: &mut Experiment) {
+    let name = &subject.device.name;
+    if let MediaSpec::Flash(flash) = &subject.device.media
+        && flash.cache.plp == Plp::Full
+    {
+        e.checks.push(Check::relative(
+            format!("{name}: cuts that lose promised writes, FUA, flush or neither"),
+            "",
+            (0.0, runs[..3].iter().map(|r| f64::from(r.bad_cuts)).sum()),
+            0.0,
+            Basis::Predicted,
+            "energy for everything acknowledged",
+        ));
+    }
+    if subject.lies {
+        e.checks.push(Check::relative(
+            "A device that ignores flushes is caught",
+            "",
+            (1.0, f64::from(u32::from(!runs[1].safe()))),
+            0.0,
+            Basis::Invariant,
+            "a test that cannot fail proves nothing",
+        ));
+    }
+}
+
+/// One sentence for each way to survive: each device is in one of them.
+fn sentences(subjects: &[Subject], runs: &[&[&CutOutcome]], e: &mut Experiment) {
+    let classes = [
+        "Every promised write survived, even with flushes turned off and cut again at once, on",
+        "Rested devices lost nothing, but a second cut right after the first did harm, on",
+        "Writes survived only while flush and FUA were used, on",
+        "Promised writes were lost despite flush and FUA on",
+    ];
+    let class = |runs: &[&CutOutcome]| match [0, 1, 2, 3].map(|way: usize| runs[way].safe()) {
+        [true, true, true, true] => 0,
+        [true, true, true, false] => 1,
+        [true, true, false, _] => 2,
+        _ => 3,
+    };
+    for (number, what) in classes.iter().enumerate() {
+        let here = subjects.iter().zip(runs).filter(|(_, runs)| class(runs) == number);
+        let names: Vec<&str> = here.map(|(subject, _)| subject.device.name.as_str()).collect();
+        if !names.is_empty() {
+            let text = format!("{what} ({CUTS} cuts each): {}.", names.join(", "));
+            say(e, Basis::Predicted, text);
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! What does a sustained write cost?
+//! Experiment `price`: sustained writes for a dollar.
 
 use super::common::{figure, say};
 use super::procedures::{self, steady_end};

@@ -1,4 +1,4 @@
-//! The load procedures of the talks, as timelines.
+//! Load procedures of the talks, as timelines.
 
 use super::Context;
 use crate::bench::Sample;

@@ -1,6 +1,7 @@
-//! The talks' comparison table, each cell from a run or from the catalogue.
+//! Experiment `summary`: the talks' comparison table. Each cell comes from a run or from the
+//! catalogue.
 
-use super::common::{figure, percent, say};
+use super::common::{figure, over_names, percent, say};
 use super::procedures::{self, Shape, steady_end};
 use super::{Context, Plan};
 use crate::catalogue::{Fact, Page};
@@ -10,9 +11,7 @@ use crate::load::{Content, Load};
 use crate::task::{Outcome, Task};
 use crate::timeline::Phase;
 use forebay_flash::{InterfaceKind, MediaSpec};
-use forebay_report::{
-    Axis, Basis, Cell as TableCell, Chart, ChartKind, Column, Experiment, Point, Series, Table,
-};
+use forebay_report::{Axis, Basis, Cell as TableCell, Chart, ChartKind, Column, Experiment, Table};
 
 pub(super) const PLAN: Plan = Plan {
     id: "summary",
@@ -20,9 +19,9 @@ pub(super) const PLAN: Plan = Plan {
     question: "Which device can stand as a log device, and what is the price of each choice?",
     method: "Each figure from a run of its own. Rates and sensitivities: procedure A (random 4 KiB \
              writes, 64 outstanding), mean of the last ten minutes. Content: repeating byte over \
-             pseudo-random. Alignment: 512 B against 4 KiB. Partition: start at sector 63. TRIM: \
-             the half of the device that is used and trimmed to is what cleaning sees, so the same \
-             load over half the span. Write life: filled and written twice over, by the vendor's \
+             pseudo-random. Alignment: 512 B against 4 KiB. Partition: start at sector 63. Half \
+             the span: the same load over the first half of the device, the rest never written; \
+             no TRIM is sent. Write life: filled and written twice over, by the vendor's \
              rating, else by the cycles of the flash. Power: 300 cuts with FUA and with flushes.",
     devices: &[
         "ocz-vertex-2-ex-50gb",
@@ -49,7 +48,7 @@ fn cells(context: &Context) -> Vec<Cell> {
         };
         let cut = |durability| {
             let (device, seed) = (page.device.clone(), context.seed);
-            Task::Cut(Cut { device, seed, durability, cuts: 300, settle_s: 3600.0 })
+            Task::Cut(Cut { device, seed, durability, cuts: 300, rest_s: 3600.0 })
         };
         let tasks: [Task; RUNS] = [
             procedures::a(context, page, base),
@@ -97,96 +96,124 @@ fn sensitivity(value: f64, base: f64) -> TableCell {
     TableCell::text(format!("{sign}{}", percent(change))).judged(false)
 }
 
-fn show(context: &Context, outcomes: &[Outcome], e: &mut Experiment) {
-    let pages: Vec<&Page> = context.pages.iter().filter(|p| runs(p)).collect();
-    let mut table: Vec<Vec<TableCell>> = [
-        "Fresh 4 KiB random writes, 1/s",
-        "Sustained, 1/s",
-        "Lost after secure erase",
-        "Sensitivity to content",
-        "Sensitivity to alignment",
-        "Sensitivity to partition offset",
-        "Sensitivity to TRIM",
-        "Sustained writes for a dollar",
-        "Write life at that rate",
-        "Promised writes after power cuts",
-        "Warranty, years",
-        "Host bus adapter and cable",
-        "External power",
-    ]
-    .map(|name| vec![TableCell::text(name)])
-    .to_vec();
-    let mut bars = (Vec::new(), Vec::new());
-    for (page, runs) in pages.iter().zip(outcomes.chunks(RUNS)) {
-        let iops = |i: usize| runs[i].timeline().sustained(10.0).iops;
-        let (fresh, sustained) = (runs[0].timeline().fresh().iops, iops(0));
-        let name = page.device.name.as_str();
-        bars.0.push(Point::named(name, Some(fresh)));
-        bars.1.push(Point::named(name, Some(sustained)));
-        let lost = 1.0 - sustained / fresh;
-        let dollars = page.facts.price_usd.as_ref().map(Fact::interval);
-        let per_dollar = dollars.map_or_else(TableCell::unknown, |(low, middle, high)| {
-            let cell = TableCell::number(sustained / middle);
+const ROWS: [&str; 13] = [
+    "Fresh 4 KiB random writes, 1/s",
+    "Sustained, 1/s",
+    "Lost after secure erase",
+    "Sensitivity to content",
+    "Sensitivity to alignment",
+    "Sensitivity to partition offset",
+    "Gain with half the span in use",
+    "Sustained writes for a dollar",
+    "Write life at that rate",
+    "Promised writes after power cuts",
+    "Warranty, years",
+    "Host bus adapter and cable",
+    "External power",
+];
+
+/// The runs of one device, and what they share.
+struct Row<'a> {
+    page: &'a Page,
+    runs: &'a [Outcome],
+    fresh: f64,
+    sustained: f64,
+}
+
+impl<'a> Row<'a> {
+    fn new(page: &'a Page, runs: &'a [Outcome]) -> Self {
+        let first = runs[0].timeline();
+        let (fresh, sustained) = (first.fresh().iops, first.sustained(10.0).iops);
+        Self { page, runs, fresh, sustained }
+    }
+
+    /// Share of the fresh rate that is lost.
+    fn lost(&self) -> f64 {
+        1.0 - self.sustained / self.fresh
+    }
+
+    /// How far the sustained rate of run `i` is from that of the first run.
+    fn sensitivity(&self, i: usize) -> TableCell {
+        sensitivity(self.runs[i].timeline().sustained(10.0).iops, self.sustained)
+    }
+
+    fn per_dollar(&self) -> TableCell {
+        let dollars = self.page.facts.price_usd.as_ref().map(Fact::interval);
+        dollars.map_or_else(TableCell::unknown, |(low, middle, high)| {
+            let cell = TableCell::number(self.sustained / middle);
             if low < high {
-                let (few, many) = (figure(sustained / high), figure(sustained / low));
+                let (few, many) = (figure(self.sustained / high), figure(self.sustained / low));
                 return cell.noted(format!("{few} to {many}: price uncertain"));
             }
             cell
-        });
-        let safe = runs[6].cut().safe() && runs[7].cut().safe();
-        let power = if safe { "all there" } else { "some lost" };
-        let warranty = page.facts.warranty_years.as_ref();
-        let years = warranty.map_or_else(TableCell::unknown, |f| {
+        })
+    }
+
+    fn warranty(&self) -> TableCell {
+        let warranty = self.page.facts.warranty_years.as_ref();
+        warranty.map_or_else(TableCell::unknown, |f| {
             let cell = TableCell::number(f.middle());
             if f.recalled { cell.noted("from memory") } else { cell }
-        });
-        let kind = page.device.interface.kind;
-        let direct = matches!(kind, InterfaceKind::Pcie | InterfaceKind::Nvme);
-        let external = match &page.device.media {
+        })
+    }
+
+    fn external_power(&self) -> TableCell {
+        match &self.page.device.media {
             MediaSpec::Dram(dram) if dram.energy.charge_w == 0.0 => {
                 TableCell::text("needed").judged(false)
             }
             _ => TableCell::text("not needed").judged(true),
-        };
-        let column = [
-            TableCell::number(fresh),
-            TableCell::number(sustained),
-            TableCell::text(if lost < 0.005 { "nothing".into() } else { percent(lost) })
-                .judged(lost < 0.05),
-            sensitivity(iops(1), sustained),
-            sensitivity(iops(2), sustained),
-            sensitivity(iops(3), sustained),
-            sensitivity(iops(4), sustained),
-            per_dollar,
-            life(page, &runs[5]),
-            TableCell::text(power).judged(safe),
-            years,
-            TableCell::text(if direct { "not needed" } else { "needed" }).judged(direct),
-            external,
-        ];
-        for (row, cell) in table.iter_mut().zip(column) {
-            row.push(cell);
-        }
-        if lost >= 0.05 {
-            say(
-                e,
-                Basis::Predicted,
-                format!(
-                    "{name} keeps {} of the {} random writes a second it starts with.",
-                    percent(sustained / fresh),
-                    figure(fresh)
-                ),
-            );
-        } else {
-            say(
-                e,
-                Basis::Predicted,
-                format!("{name} keeps its {} random writes a second.", figure(fresh)),
-            );
         }
     }
+
+    /// The cells of [`ROWS`].
+    fn cells(&self) -> [TableCell; ROWS.len()] {
+        let lost = self.lost();
+        let loss = if lost < 0.005 { "nothing".into() } else { percent(lost) };
+        let safe = self.runs[6].cut().safe() && self.runs[7].cut().safe();
+        let kind = self.page.device.interface.kind;
+        let direct = matches!(kind, InterfaceKind::Pcie | InterfaceKind::Nvme);
+        [
+            TableCell::number(self.fresh),
+            TableCell::number(self.sustained),
+            TableCell::text(loss).judged(lost < 0.05),
+            self.sensitivity(1),
+            self.sensitivity(2),
+            self.sensitivity(3),
+            self.sensitivity(4),
+            self.per_dollar(),
+            life(self.page, &self.runs[5]),
+            TableCell::text(if safe { "all there" } else { "some lost" }).judged(safe),
+            self.warranty(),
+            TableCell::text(if direct { "not needed" } else { "needed" }).judged(direct),
+            self.external_power(),
+        ]
+    }
+
+    fn sentence(&self) -> String {
+        let (name, fresh) = (&self.page.device.name, figure(self.fresh));
+        if self.lost() < 0.05 {
+            return format!("{name} keeps its {fresh} random writes a second.");
+        }
+        let kept = percent(self.sustained / self.fresh);
+        format!("{name} keeps {kept} of the {fresh} random writes a second it starts with.")
+    }
+}
+
+fn show(context: &Context, outcomes: &[Outcome], e: &mut Experiment) {
+    let pages = context.pages.iter().filter(|p| runs(p));
+    let devices: Vec<Row<'_>> =
+        pages.zip(outcomes.chunks(RUNS)).map(|(page, runs)| Row::new(page, runs)).collect();
+    let mut table: Vec<Vec<TableCell>> =
+        ROWS.iter().map(|name| vec![TableCell::text(*name)]).collect();
+    for device in &devices {
+        for (row, cell) in table.iter_mut().zip(device.cells()) {
+            row.push(cell);
+        }
+        say(e, Basis::Predicted, device.sentence());
+    }
     let mut columns = vec![Column::new("")];
-    columns.extend(pages.iter().map(|p| Column::new(&p.device.name)));
+    columns.extend(devices.iter().map(|d| Column::new(&d.page.device.name)));
     e.tables.push(Table {
         id: "comparison".into(),
         title: "Comparison".into(),
@@ -196,16 +223,16 @@ fn show(context: &Context, outcomes: &[Outcome], e: &mut Experiment) {
         columns,
         rows: table,
     });
+    let bars = |name: &str, value: fn(&Row<'_>) -> f64| {
+        over_names(name, devices.iter().map(|d| (d.page.device.name.as_str(), Some(value(d)))))
+    };
     e.charts.push(Chart {
         id: "fresh-sustained".into(),
         title: "Fresh and sustained random 4 KiB writes".into(),
         kind: ChartKind::Row,
         x: Axis::linear("Device", ""),
         y: Axis::linear("Writes", "1/s"),
-        series: vec![
-            Series { name: "fresh".into(), points: bars.0, ..Series::default() },
-            Series { name: "sustained".into(), points: bars.1, ..Series::default() },
-        ],
+        series: vec![bars("fresh", |d| d.fresh), bars("sustained", |d| d.sustained)],
         ..Chart::default()
     });
 }

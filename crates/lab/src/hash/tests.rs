@@ -2,7 +2,7 @@ use super::*;
 use proptest::prelude::*;
 
 #[test]
-fn order_of_fields_does_not_matter_and_values_do() {
+fn hash_depends_on_values_and_not_on_field_order() {
     let a: serde_json::Value = serde_json::from_str(r#"{"a":1,"b":[2,3]}"#).expect("JSON");
     let b: serde_json::Value = serde_json::from_str(r#"{"b":[2,3],"a":1}"#).expect("JSON");
     let c: serde_json::Value = serde_json::from_str(r#"{"b":[3,2],"a":1}"#).expect("JSON");
@@ -12,13 +12,17 @@ fn order_of_fields_does_not_matter_and_values_do() {
 }
 
 #[test]
-fn a_length_is_not_undone_by_a_byte() {
+fn changed_length_is_not_undone_by_a_changed_byte() {
     assert_ne!(of_bytes(&[0, 0]), of_bytes(&[1, 0, 0]));
 }
 
 proptest! {
     #[test]
-    fn any_changed_byte_changes_the_name(bytes in prop::collection::vec(any::<u8>(), 1..200), at: usize, by in 1u8..) {
+    fn any_changed_byte_changes_the_hash(
+        bytes in prop::collection::vec(any::<u8>(), 1..200),
+        at: usize,
+        by in 1u8..,
+    ) {
         let mut other = bytes.clone();
         let at = at % bytes.len();
         other[at] ^= by;

@@ -36,7 +36,7 @@ fn sequential_workers_follow_themselves_and_wrap() {
 }
 
 #[test]
-fn shares_come_out() {
+fn shares_of_reads_and_random_places_are_met() {
     let load = Load { read_share: 0.3, random_share: 0.5, ..Load::default() };
     let mut asks = Asks::new(&load, 1 << 34, 7).expect("fits");
     let (mut reads, mut jumps, mut expected) = (0, 0, 0);
@@ -51,7 +51,7 @@ fn shares_come_out() {
 }
 
 #[test]
-fn nonsense_is_refused_in_one_line() {
+fn out_of_range_fields_are_refused_in_one_line() {
     let good = Load::default();
     for bad in [
         Load { read_share: -0.1, ..good.clone() },
@@ -71,7 +71,7 @@ fn nonsense_is_refused_in_one_line() {
 }
 
 #[test]
-fn contents_are_what_they_say() {
+fn content_blocks_have_the_named_content() {
     assert!(Content::Repeating.block(4096, 1).iter().all(|b| *b == 0x5a));
     let half = Content::Half.block(4096, 1);
     assert!(half[2048..].iter().all(|b| *b == 0x5a) && half[..2048].iter().any(|b| *b != 0x5a));

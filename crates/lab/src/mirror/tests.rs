@@ -9,7 +9,7 @@ fn mirror(change: impl Fn(&mut DeviceSpec)) -> MirrorOutcome {
 }
 
 #[test]
-fn equals_wear_out_together_and_a_larger_side_outlives_the_other() {
+fn equal_sides_wear_out_together_and_a_larger_side_later() {
     let equal = mirror(|_| {});
     let gap = (equal.right_passes / equal.left_passes - 1.0).abs();
     assert!(gap < 0.05, "{gap}");
@@ -27,7 +27,7 @@ fn equals_wear_out_together_and_a_larger_side_outlives_the_other() {
 }
 
 #[test]
-fn what_cannot_wear_out_is_refused() {
+fn mirror_of_memory_is_refused() {
     let left = catalogue::find("ddrdrive-x1").expect("built in").device;
     let error = Mirror { right: left.clone(), left, cycles: 20.0, seed: 0 }.run();
     assert_eq!(error.expect_err("DRAM").exit_code(), 2);

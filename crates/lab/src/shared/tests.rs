@@ -8,7 +8,7 @@ fn shared(devices: u32, hba_iops: f64) -> SharedOutcome {
 }
 
 #[test]
-fn devices_add_up_until_the_adapter_is_full() {
+fn rates_add_up_to_the_cap_of_the_adapter() {
     let one = shared(1, 0.0).whole.iops;
     let four = shared(4, 0.0).whole.iops;
     assert!((four / one - 4.0).abs() < 0.02, "{four} against {one}");
@@ -20,7 +20,7 @@ fn devices_add_up_until_the_adapter_is_full() {
 }
 
 #[test]
-fn nonsense_is_refused() {
+fn out_of_range_fields_are_refused() {
     let device = catalogue::find("ddrdrive-x1").expect("built in").device;
     let good = Shared {
         device,

@@ -28,7 +28,7 @@ fn every_flash_device_shrinks_and_keeps_its_spare_share() {
 }
 
 #[test]
-fn memory_and_disk_keep_their_size() {
+fn dram_and_disk_keep_their_size() {
     for id in ["ddrdrive-x1", "generic-disk-7200-2tb"] {
         let page = catalogue::find(id).expect(id);
         let (small, scale) = shrink(&page.device, 0).expect(id);

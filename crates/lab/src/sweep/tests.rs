@@ -54,7 +54,7 @@ impl Drop for Scratch {
 }
 
 #[test]
-fn shards_merge_to_the_same_bytes_as_one_run_even_after_a_kill() {
+fn shards_merge_to_the_bytes_of_one_run_after_a_kill() {
     let s = Scratch::new("merge");
     let file = s.file(GRID);
     run(&s.args(&file, None, false, "whole")).expect("runs");
@@ -63,7 +63,10 @@ fn shards_merge_to_the_same_bytes_as_one_run_even_after_a_kill() {
         run(&s.args(&file, Some(shard), false, "parts")).expect("runs");
     }
     let early = run(&s.args(&file, None, true, "parts")).expect_err("a part is missing");
-    assert!(early.exit_code() == 1 && early.to_string().contains("4 of 12"), "{early}");
+    assert!(
+        matches!(early, LabError::MissingPoints { missing: 4, total: 12, first: 1 }),
+        "{early}"
+    );
     // A kill tore the last line of the first part.
     let path = s.0.join("parts/depth.shard-1-of-3.jsonl");
     let bytes = files::read_if_there(&path).expect("reads").expect("there");
@@ -78,7 +81,7 @@ fn shards_merge_to_the_same_bytes_as_one_run_even_after_a_kill() {
 }
 
 #[test]
-fn nothing_runs_twice() {
+fn finished_points_do_not_run_again() {
     let s = Scratch::new("resume");
     let file = s.file(GRID);
     run(&s.args(&file, None, false, "out")).expect("runs");
@@ -89,7 +92,7 @@ fn nothing_runs_twice() {
 }
 
 #[test]
-fn bad_files_answer_in_one_line() {
+fn malformed_sweeps_are_refused_in_one_line() {
     let s = Scratch::new("bad");
     for (from, to) in [
         ("\"device.unused_fraction\" = [0.0, 0.1]", "\"device.colour\" = [1]"),
@@ -109,7 +112,7 @@ fn bad_files_answer_in_one_line() {
     }
     let file = s.file(&GRID.replace("minutes = 0.5", "minutes = -5"));
     let error = run(&s.args(&file, None, false, "out")).expect_err("negative time");
-    assert!(error.exit_code() == 2 && error.to_string().contains("-5 minutes"), "{error}");
+    assert!(matches!(&error, LabError::Field { field: "load.minutes", .. }), "{error}");
     for shard in ["0/3", "4/3", "x", "1/0", "-1/2"] {
         let file = s.file(GRID);
         assert!(run(&s.args(&file, Some(shard), false, "out")).is_err(), "{shard}");
@@ -118,7 +121,7 @@ fn bad_files_answer_in_one_line() {
 
 proptest! {
     #[test]
-    fn shards_take_every_point_once(points in 0usize..200, parts in 1usize..20) {
+    fn each_point_is_in_one_shard(points in 0usize..200, parts in 1usize..20) {
         let mut taken = vec![0; points];
         for part in 0..parts {
             let text = format!("{}/{parts}", part + 1);

@@ -1,7 +1,7 @@
 use super::*;
 use crate::catalogue;
 
-fn zil(datasets: u32, layout: Layout) -> Zil {
+fn zil(datasets: u32, layout: LogLayout) -> Zil {
     Zil {
         device: catalogue::find("ddrdrive-x1").expect("built in").device,
         scale: 0,
@@ -18,8 +18,8 @@ fn zil(datasets: u32, layout: Layout) -> Zil {
 
 #[test]
 fn one_chain_is_sequential_and_five_are_not() {
-    let one = zil(1, Layout::Chains).run().expect("runs");
-    let five = zil(5, Layout::Chains).run().expect("runs");
+    let one = zil(1, LogLayout::Chains).run().expect("runs");
+    let five = zil(5, LogLayout::Chains).run().expect("runs");
     assert!(one.random_percent < 1.0, "{}", one.random_percent);
     assert!((25.0..55.0).contains(&five.random_percent), "{}", five.random_percent);
     let seeks: u64 = five.seeks.iter().map(|s| s.1 + s.2).sum();
@@ -28,9 +28,9 @@ fn one_chain_is_sequential_and_five_are_not() {
 }
 
 #[test]
-fn one_stream_is_sequential_for_any_number_and_packs() {
-    let few = zil(1, Layout::Stream).run().expect("runs");
-    let many = zil(100, Layout::Stream).run().expect("runs");
+fn one_stream_is_sequential_and_packs_records() {
+    let few = zil(1, LogLayout::Stream).run().expect("runs");
+    let many = zil(100, LogLayout::Stream).run().expect("runs");
     // Only the step from the end of the log back to its front is a seek.
     assert!(many.random_percent < 0.5, "{}", many.random_percent);
     assert!(many.mean_bytes > few.mean_bytes, "frames take what waits");
@@ -38,7 +38,7 @@ fn one_stream_is_sequential_for_any_number_and_packs() {
 }
 
 #[test]
-fn pattern_counts_as_iopattern_does() {
+fn pattern_counts_like_iopattern() {
     let mut p = Pattern::default();
     for (offset, len) in [(4096, 4096), (8192, 512), (8704, 512), (0, 512), (1 << 20, 512)] {
         p.note(offset, len);
@@ -50,8 +50,8 @@ fn pattern_counts_as_iopattern_does() {
 }
 
 #[test]
-fn nonsense_is_refused() {
-    let good = zil(1, Layout::Chains);
+fn out_of_range_fields_are_refused() {
+    let good = zil(1, LogLayout::Chains);
     for bad in [
         Zil { datasets: 0, ..good.clone() },
         Zil { block_bytes: 100, ..good.clone() },

@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn figures_read_as_people_write_them() {
+fn figures_have_separators_and_fitting_precision() {
     for (value, text) in [
         (0.0, "0"),
         (-0.000_1, "0"),
