@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use forebay_units::Nanos;
 
+use crate::busy::BusyTime;
 use crate::chance::Chance;
 use crate::link::{Link, ns, ps_per_byte};
 use crate::model::{
@@ -59,8 +60,7 @@ pub struct Disk {
     read_ahead: ReadAhead,
     last_write: WriteId,
     media_written_bytes: u64,
-    busy_read_ns: u128,
-    busy_write_ns: u128,
+    busy: BusyTime,
     unreadable: Ranges,
     off_since: Option<u64>,
     off_ns: u64,
@@ -95,8 +95,7 @@ impl Disk {
             read_ahead: ReadAhead::default(),
             last_write: WriteId(0),
             media_written_bytes: 0,
-            busy_read_ns: 0,
-            busy_write_ns: 0,
+            busy: BusyTime::default(),
             unreadable: Ranges::default(),
             off_since: None,
             off_ns: 0,
@@ -141,7 +140,7 @@ impl Disk {
     fn write_now(&mut self, start: u64, write: WriteId, offset: u64, len: u64) -> u64 {
         self.read_ahead = ReadAhead::default();
         let (transfer_from, done) = self.access(start, offset, len);
-        self.busy_write_ns += u128::from(done - start);
+        self.busy.note(self.link.latest(), start, done, true);
         self.media_written_bytes += len;
         self.serviced.push_back(Serviced { write, offset, len, transfer_from, done });
         done
@@ -211,7 +210,7 @@ impl Disk {
         } else {
             let start = self.head_free.max(arrived);
             let (_, done) = self.access(start, offset, len);
-            self.busy_read_ns += u128::from(done - start);
+            self.busy.note(self.link.latest(), start, done, false);
             let end = offset + len;
             self.read_ahead = ReadAhead {
                 start: offset,
@@ -321,6 +320,7 @@ impl Model for Disk {
         self.read_ahead = ReadAhead::default();
         self.head_free = now;
         self.link.cut(now);
+        self.busy.cut(now);
         self.off_since = Some(now);
         report
     }
@@ -348,8 +348,7 @@ impl Model for Disk {
         let mut stats = self.link.stats_at(now.0);
         stats.media_written_bytes = self.media_written_bytes;
         stats.servers = 1;
-        stats.media_read_ns = self.busy_read_ns;
-        stats.media_write_ns = self.busy_write_ns;
+        (stats.media_read_ns, stats.media_write_ns) = self.busy.until(now.0);
         let off = self.off_ns + self.off_since.map_or(0, |since| now.0.saturating_sub(since));
         stats.energy_j = energy_j(&self.power, now.0.saturating_sub(off), &stats);
         stats

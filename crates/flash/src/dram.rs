@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 
 use forebay_units::Nanos;
 
+use crate::busy::BusyTime;
 use crate::chance::Chance;
 use crate::link::{Link, ns, ps_per_byte};
 use crate::model::{
@@ -67,11 +68,11 @@ pub struct DramSsd {
     power: PowerSpec,
     spec: DramSpec,
     service_ns: u64,
+    latency_ns: u64,
     dram_ps_per_byte: u64,
     link: Link,
     free: u64,
-    busy_read_ns: u128,
-    busy_write_ns: u128,
+    busy: BusyTime,
     phase: Phase,
     backup: Backup,
     backups: u64,
@@ -106,11 +107,11 @@ impl DramSsd {
             queue_depth: spec.interface.resolve().queue_depth,
             power: spec.power.clone(),
             service_ns: ns(dram.service_us),
+            latency_ns: ns(dram.latency_us),
             dram_ps_per_byte: ps_per_byte(dram.dram_mb_s),
             link: Link::new(&spec.interface, seed),
             free: 0,
-            busy_read_ns: 0,
-            busy_write_ns: 0,
+            busy: BusyTime::default(),
             phase: Phase::On { ready_at: 0, erased_at: 0, failed: false },
             backup: Backup::Erased,
             backups: 0,
@@ -238,13 +239,14 @@ impl Model for DramSsd {
         check_request(&self.name, self.capacity_bytes, request)?;
         let range = request.offset_bytes..request.offset_bytes + request.len_bytes;
         let arrived = self.link.send(now.0, request).max(ready_at);
-        let busy = self.service_ns + request.len_bytes * self.dram_ps_per_byte / 1000;
-        let mut done = self.free.max(arrived) + busy;
+        let start = self.free.max(arrived);
+        let service_ns = self.service_ns + request.len_bytes * self.dram_ps_per_byte / 1000;
+        let mut done = start + service_ns;
         let mut status = Status::Done;
         match request.kind {
             RequestKind::Write => {
                 self.last_write.0 += 1;
-                self.busy_write_ns += u128::from(busy);
+                self.busy.note(now.0, start, done, true);
                 self.unreadable.remove(range);
                 while self.in_flight.front().is_some_and(|&(.., done)| done <= now.0) {
                     self.in_flight.pop_front();
@@ -254,7 +256,7 @@ impl Model for DramSsd {
                 self.free = done;
             }
             RequestKind::Read => {
-                self.busy_read_ns += u128::from(busy);
+                self.busy.note(now.0, start, done, false);
                 self.free = done;
                 if let Some(bad) = self.unreadable.first_in(range) {
                     status = Status::Unreadable {
@@ -276,7 +278,7 @@ impl Model for DramSsd {
                 self.free = done;
             }
         }
-        let at = self.link.complete(now.0, done, request);
+        let at = self.link.complete(now.0, done + self.latency_ns, request);
         Ok(Completion { at, write: self.last_write, status })
     }
 
@@ -286,6 +288,7 @@ impl Model for DramSsd {
             return CutReport::default();
         };
         self.link.cut(now);
+        self.busy.cut(now);
         self.off_since = now;
         let mut report = CutReport::default();
         for &(write, offset_bytes, len_bytes, done) in &self.in_flight {
@@ -353,8 +356,7 @@ impl Model for DramSsd {
         let mut stats = self.link.stats_at(now.0);
         stats.media_written_bytes = stats.written_bytes;
         stats.servers = 1;
-        stats.media_read_ns = self.busy_read_ns;
-        stats.media_write_ns = self.busy_write_ns;
+        (stats.media_read_ns, stats.media_write_ns) = self.busy.until(now.0);
         let off = match self.phase {
             Phase::Off { .. } => self.off_ns + now.0.saturating_sub(self.off_since),
             Phase::On { .. } => self.off_ns,

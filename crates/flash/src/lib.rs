@@ -1,5 +1,7 @@
 #![doc = include_str!("../README.md")]
 
+mod busy;
+mod calendar;
 mod chance;
 mod compress;
 mod disk;

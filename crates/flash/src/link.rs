@@ -1,9 +1,12 @@
-//! The way between host and device: queue slots, command overhead, bandwidth, hops, bit errors.
+//! The link between host and device: queue slots, command overhead, bandwidth, hops, bit errors.
+//!
+//! Completions are out of order: read data goes back when it is ready, whatever was asked before.
 
 use std::collections::VecDeque;
 
 use forebay_units::Nanos;
 
+use crate::calendar::Calendar;
 use crate::chance::Chance;
 use crate::model::{Request, RequestKind};
 use crate::spec::{InterfaceKind, InterfaceSpec};
@@ -29,10 +32,9 @@ pub(crate) struct Link {
     hba_ns: u64,
     bit_error_rate: f64,
     retry_ns: u64,
-    half_duplex: bool,
-    /// When the way to the device, and back, is free.
-    to_device_free: u64,
-    to_host_free: u64,
+    to_device: Calendar,
+    /// The way back; a half-duplex link has none of its own.
+    to_host: Option<Calendar>,
     hba_free: u64,
     /// Completion times of requests outstanding, sorted.
     outstanding: VecDeque<u64>,
@@ -44,6 +46,7 @@ pub(crate) struct Link {
 impl Link {
     pub(crate) fn new(spec: &InterfaceSpec, seed: u64) -> Self {
         let p = spec.resolve();
+        let half_duplex = matches!(spec.kind, InterfaceKind::Sata2 | InterfaceKind::Sata6);
         let hba_ns = if p.hba_iops_cap > 0.0 { (1e9 / p.hba_iops_cap).round() as u64 } else { 0 };
         Self {
             ps_per_byte: ps_per_byte(p.bandwidth_mb_s),
@@ -53,9 +56,8 @@ impl Link {
             hba_ns,
             bit_error_rate: p.bit_error_rate,
             retry_ns: ns(p.retry_us),
-            half_duplex: matches!(spec.kind, InterfaceKind::Sata2 | InterfaceKind::Sata6),
-            to_device_free: 0,
-            to_host_free: 0,
+            to_device: Calendar::default(),
+            to_host: (!half_duplex).then(Calendar::default),
             hba_free: 0,
             outstanding: VecDeque::new(),
             integrated_to: 0,
@@ -77,6 +79,8 @@ impl Link {
             self.outstanding.pop_front();
         }
         self.integrate(now);
+        self.to_device.forget_before(now);
+        self.to_host.iter_mut().for_each(|way| way.forget_before(now));
     }
 
     #[inline]
@@ -111,7 +115,7 @@ impl Link {
     #[inline]
     pub(crate) fn send(&mut self, now: u64, request: &Request<'_>) -> u64 {
         self.advance(now);
-        let mut start = now.max(self.to_device_free);
+        let mut start = now;
         if self.outstanding.len() >= self.queue_depth {
             // So many must complete before this one finds a slot.
             start = start.max(self.outstanding[self.outstanding.len() - self.queue_depth]);
@@ -125,25 +129,16 @@ impl Link {
             _ => 0,
         };
         let carry = self.carry_ns(bytes);
-        self.to_device_free = start + carry;
         self.stats.link_busy_ns += u128::from(carry);
-        if self.half_duplex {
-            self.to_host_free = self.to_host_free.max(start) + carry;
-        }
-        self.to_device_free
+        self.to_device.reserve(start, carry)
     }
 
     /// Returns read data of which the first part is ready at `first` and the last at `last`.
     pub(crate) fn return_data(&mut self, first: u64, last: u64, bytes: u64) -> u64 {
         let carry = self.bytes_ns(bytes);
-        let start = first.max(self.to_host_free);
-        self.to_host_free = start + carry;
         self.stats.link_busy_ns += u128::from(carry);
-        if self.half_duplex {
-            // One wire: what goes back keeps what goes forth waiting as long.
-            self.to_device_free += carry;
-        }
-        self.to_host_free.max(last + self.bytes_ns(bytes.min(4096)))
+        let way = self.to_host.as_mut().unwrap_or(&mut self.to_device);
+        way.reserve(first, carry).max(last + self.bytes_ns(bytes.min(4096)))
     }
 
     /// Notes the completion of a request sent at `now` that the device finished at `done`.
@@ -175,8 +170,8 @@ impl Link {
     pub(crate) fn cut(&mut self, now: u64) {
         self.advance(now);
         self.outstanding.clear();
-        self.to_device_free = now;
-        self.to_host_free = now;
+        self.to_device.clear();
+        self.to_host.iter_mut().for_each(Calendar::clear);
         self.hba_free = now;
     }
 

@@ -419,6 +419,9 @@ pub struct EnduranceSpec {
 pub struct DramSpec {
     /// Time the card itself takes for one command, one at a time.
     pub service_us: f64,
+    /// Latency of each command that does not occupy the card, in microseconds. Default 0.
+    #[serde(default)]
+    pub latency_us: f64,
     /// Bandwidth of the DRAM, in 10^6 bytes per second. Default 3000.
     #[serde(default = "DramSpec::default_dram_mb_s")]
     pub dram_mb_s: f64,

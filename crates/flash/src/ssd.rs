@@ -23,6 +23,7 @@ use crate::spec::{CacheSpec, DeviceSpec, MediaSpec, Plp, PowerSpec, SpecError};
 use crate::stats::Stats;
 
 mod array;
+mod die;
 mod partial;
 mod pending;
 
@@ -343,7 +344,7 @@ impl Ssd {
         self.partials.clear();
         self.unreadable.clear();
         let start = self.array.all_free().max(ready);
-        self.array.cut(start);
+        self.array.cut(start, start);
         self.array.pending.forget();
         self.ftl.secure_erase(&mut self.array);
         self.array.all_free().max(start)
@@ -438,6 +439,7 @@ impl Model for Ssd {
         check_request(&self.name, self.capacity_bytes, request)?;
         // A device that wears out here answers so when it is written to next.
         let _ = self.run_background(now.0);
+        self.array.horizon = now.0;
         if request.kind == RequestKind::Write {
             self.last_write.0 += 1;
         }
@@ -465,7 +467,7 @@ impl Model for Ssd {
         }
         damage.extend(self.ruin_pairs(now));
         self.partials.clear();
-        self.array.cut(now);
+        self.array.cut(now, now);
         self.link.cut(now);
         self.controller_free = now;
         self.off_since = Some(now);
@@ -477,7 +479,7 @@ impl Model for Ssd {
         if let Some(since) = self.off_since.take() {
             self.off_ns += now - since;
             self.link.cut(now);
-            self.array.cut(now + self.power_on_ns);
+            self.array.cut(now, now + self.power_on_ns);
             self.controller_free = now + self.power_on_ns;
         }
         PowerOn { ready_at: Nanos(self.controller_free.max(now)), damage: Vec::new() }
@@ -495,9 +497,10 @@ impl Model for Ssd {
         stats.media_written_bytes =
             slots * self.slot_bytes + self.array.map_programs * self.stripe_bytes;
         stats.servers = self.array.die_count();
-        stats.media_read_ns = self.array.busy.read_ns;
-        stats.media_write_ns = self.array.busy.program_ns;
-        stats.media_erase_ns = self.array.busy.erase_ns;
+        let busy = self.array.busy_until(now.0);
+        stats.media_read_ns = busy.read_ns;
+        stats.media_write_ns = busy.program_ns;
+        stats.media_erase_ns = busy.erase_ns;
         stats.read_modify_writes = self.read_modify_writes;
         stats.wear = self.ftl.wear_spread();
         let off = self.off_ns + self.off_since.map_or(0, |since| now.0.saturating_sub(since));

@@ -24,6 +24,8 @@ impl std::error::Error for SpecError {}
 
 /// Slots are numbered with 32 bits and the highest number means "none".
 const MAX_SLOTS: u128 = u32::MAX as u128 - 1;
+/// A time of a device, in microseconds or milliseconds. A longer time is a mistake in a unit.
+const MAX_TIME: f64 = 1e8;
 
 struct Checker<'a> {
     device: &'a str,
@@ -41,17 +43,20 @@ impl Checker<'_> {
         self.fail(field, format!("{value} is not between {low} and {high}"))
     }
 
-    /// A time or a rate that may be zero.
+    /// A power, an energy or a number of cycles, which may be zero.
     fn not_negative(&self, field: &'static str, value: f64) -> Result<(), SpecError> {
-        if value.is_finite() && (0.0..=1e12).contains(&value) {
-            return Ok(());
-        }
-        self.fail(field, format!("{value} is not a number from 0 up"))
+        self.range(field, value, 0.0, 1e12)
     }
 
+    /// A time, in the unit of the field.
+    fn time(&self, field: &'static str, value: f64) -> Result<(), SpecError> {
+        self.range(field, value, 0.0, MAX_TIME)
+    }
+
+    /// A rate or a time that is not zero.
     fn positive(&self, field: &'static str, value: f64) -> Result<(), SpecError> {
         if value > 0.0 {
-            return self.not_negative(field, value);
+            return self.range(field, value, 0.0, 1e9);
         }
         self.fail(field, format!("{value} is not above 0"))
     }
@@ -97,12 +102,12 @@ impl DeviceSpec {
     fn check_link(&self, c: &Checker<'_>) -> Result<(), SpecError> {
         let link = self.interface.resolve();
         c.positive("interface.bandwidth_mb_s", link.bandwidth_mb_s)?;
-        c.not_negative("interface.command_us", link.command_us)?;
+        c.time("interface.command_us", link.command_us)?;
         c.count("interface.queue_depth", link.queue_depth)?;
-        c.not_negative("interface.hop_us", link.hop_us)?;
+        c.time("interface.hop_us", link.hop_us)?;
         c.not_negative("interface.hba_iops_cap", link.hba_iops_cap)?;
         c.range("interface.bit_error_rate", link.bit_error_rate, 0.0, 1e-4)?;
-        c.not_negative("interface.retry_us", link.retry_us)
+        c.time("interface.retry_us", link.retry_us)
     }
 
     fn check_flash(&self, c: &Checker<'_>, flash: &FlashSpec) -> Result<(), SpecError> {
@@ -114,24 +119,30 @@ impl DeviceSpec {
         c.count("media.flash.geometry.pages_per_block", g.pages_per_block)?;
         c.count("media.flash.geometry.page_bytes", g.page_bytes)?;
         let t = &flash.timing;
-        c.not_negative("media.flash.timing.read_us", t.read_us)?;
+        c.time("media.flash.timing.read_us", t.read_us)?;
         c.positive("media.flash.timing.program_us", t.program_us)?;
-        c.not_negative("media.flash.timing.erase_us", t.erase_us)?;
+        c.time("media.flash.timing.program_us", t.program_us)?;
+        c.time("media.flash.timing.erase_us", t.erase_us)?;
         c.positive("media.flash.timing.channel_mb_s", t.channel_mb_s)?;
-        c.not_negative("media.flash.timing.suspend_us", t.suspend_us)?;
-        c.not_negative("media.flash.controller.command_us", flash.controller.command_us)?;
-        c.not_negative("media.flash.controller.unit_us", flash.controller.unit_us)?;
-        c.not_negative("media.flash.controller.latency_us", flash.controller.latency_us)?;
-        c.not_negative("media.flash.controller.power_on_ms", flash.controller.power_on_ms)?;
-        c.not_negative("media.flash.cache.flush_us", flash.cache.flush_us)?;
-        c.not_negative("media.flash.ftl.idle_after_ms", flash.ftl.idle_after_ms)?;
-        c.not_negative("media.flash.ftl.map_persist_ms", flash.ftl.map_persist_ms)?;
+        c.time("media.flash.timing.suspend_us", t.suspend_us)?;
+        c.time("media.flash.controller.command_us", flash.controller.command_us)?;
+        c.time("media.flash.controller.unit_us", flash.controller.unit_us)?;
+        c.time("media.flash.controller.latency_us", flash.controller.latency_us)?;
+        c.time("media.flash.controller.power_on_ms", flash.controller.power_on_ms)?;
+        c.time("media.flash.cache.flush_us", flash.cache.flush_us)?;
+        c.time("media.flash.ftl.idle_after_ms", flash.ftl.idle_after_ms)?;
+        c.time("media.flash.ftl.map_persist_ms", flash.ftl.map_persist_ms)?;
         let e = &flash.endurance;
         c.not_negative("media.flash.endurance.cycles_mean", e.cycles_mean)?;
         c.range("media.flash.endurance.cycles_sd_fraction", e.cycles_sd_fraction, 0.0, 1.0)?;
         c.range("media.flash.endurance.factory_bad_fraction", e.factory_bad_fraction, 0.0, 0.9)?;
         if flash.ftl.policy == CleaningPolicy::DChoices(0) {
             return c.fail("media.flash.ftl.policy", "d-choices = 0 chooses nothing".to_owned());
+        }
+        if flash.cache.bytes > flash.raw_bytes() {
+            let (cache, raw) = (flash.cache.bytes, flash.raw_bytes());
+            let problem = format!("{cache} is more than the {raw} bytes of flash");
+            return c.fail("media.flash.cache.bytes", problem);
         }
         self.check_units(c, flash)?;
         self.check_room(c, flash)
@@ -220,11 +231,12 @@ impl DeviceSpec {
 }
 
 fn check_dram(c: &Checker<'_>, dram: &DramSpec) -> Result<(), SpecError> {
-    c.not_negative("media.dram.service_us", dram.service_us)?;
+    c.time("media.dram.service_us", dram.service_us)?;
+    c.time("media.dram.latency_us", dram.latency_us)?;
     c.positive("media.dram.dram_mb_s", dram.dram_mb_s)?;
     c.positive("media.dram.save_mb_s", dram.save_mb_s)?;
     c.positive("media.dram.restore_mb_s", dram.restore_mb_s)?;
-    c.not_negative("media.dram.erase_ms", dram.erase_ms)?;
+    c.time("media.dram.erase_ms", dram.erase_ms)?;
     c.not_negative("media.dram.energy.full_j", dram.energy.full_j)?;
     c.positive("media.dram.energy.save_w", dram.energy.save_w)?;
     c.not_negative("media.dram.energy.charge_w", dram.energy.charge_w)?;
@@ -233,8 +245,8 @@ fn check_dram(c: &Checker<'_>, dram: &DramSpec) -> Result<(), SpecError> {
 
 fn check_disk(c: &Checker<'_>, disk: &DiskSpec) -> Result<(), SpecError> {
     c.positive("media.disk.rpm", disk.rpm)?;
-    c.not_negative("media.disk.track_seek_ms", disk.track_seek_ms)?;
-    c.not_negative("media.disk.full_seek_ms", disk.full_seek_ms)?;
+    c.time("media.disk.track_seek_ms", disk.track_seek_ms)?;
+    c.time("media.disk.full_seek_ms", disk.full_seek_ms)?;
     c.positive("media.disk.outer_mb_s", disk.outer_mb_s)?;
     c.positive("media.disk.inner_mb_s", disk.inner_mb_s)?;
     if disk.full_seek_ms < disk.track_seek_ms {

@@ -109,11 +109,14 @@ fn unknown_field_is_refused() {
 #[test]
 fn impossible_devices_are_refused_with_the_field() {
     type Edit = fn(&mut DeviceSpec, &mut FlashSpec);
-    let cases: [(&str, Edit); 14] = [
+    let cases: [(&str, Edit); 17] = [
         ("geometry.channels", |_, f| f.geometry.channels = 0),
         ("geometry.page_bytes", |_, f| f.geometry.page_bytes = 0),
         ("timing.program_us", |_, f| f.timing.program_us = -1.0),
         ("timing.read_us", |_, f| f.timing.read_us = f64::NAN),
+        ("timing.erase_us", |_, f| f.timing.erase_us = 1e12),
+        ("timing.program_us", |_, f| f.timing.program_us = 1e9),
+        ("cache.bytes", |_, f| f.cache.bytes = u64::MAX),
         ("ftl.mapping_unit_bytes", |_, f| f.ftl.mapping_unit_bytes = 5000),
         ("ftl.superblock_dies", |_, f| f.ftl.superblock_dies = 5),
         ("ftl.reserve_superblocks", |_, f| f.ftl.reserve_superblocks = 0),

@@ -1,43 +1,24 @@
-//! The flash array with a clock: dies and channels as queues, the write buffer in front of them.
+//! The flash array with a clock: the timelines of dies and channels, the write buffer before them.
 //!
-//! Operations queue at their die in the order the translation layer asks for them. Cleaning reads
+//! Work queues at its die in the order in which the translation layer asks for it. Cleaning reads
 //! take their die's time but do not hold up the program that follows: a controller reads victims
-//! ahead, so only work counts, not its latency. Host reads go before queued work.
+//! ahead, so their latency is hidden. Host reads go before queued work. A channel carries the data
+//! of programs and reads; a die's cache register takes the data of its next program while it works.
 
 use std::collections::VecDeque;
 
+use super::die::{BusyTimes, Die, SuspendRule, Work};
 use super::pending::Pending;
+use crate::calendar::Calendar;
 use crate::ftl::{Media, NONE, Origin};
 use crate::link::{ns, ps_per_byte};
-use crate::spec::{FlashSpec, Plp, Suspend};
+use crate::spec::{FlashSpec, Plp};
 
 /// A program not yet known done: when it ends, and its first slot.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scheduled {
     pub done: u64,
     pub slot: u32,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Work {
-    Program,
-    Erase,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Die {
-    /// When all queued work is done.
-    free: u64,
-    /// When all host reads are done.
-    read_free: u64,
-    last: Work,
-}
-
-#[derive(Clone, Debug, Default)]
-pub(super) struct BusyTimes {
-    pub read_ns: u128,
-    pub program_ns: u128,
-    pub erase_ns: u128,
 }
 
 #[derive(Clone, Debug)]
@@ -51,12 +32,13 @@ pub(super) struct Array {
     pub read_ns: u64,
     pub program_ns: u64,
     erase_ns: u64,
-    suspend: Suspend,
-    suspend_ns: u64,
+    suspend: SuspendRule,
     channel_ps_per_byte: u64,
     stripe_ns: u64,
     dies: Vec<Die>,
-    channels: Vec<u64>,
+    channels: Vec<Calendar>,
+    /// No call asks for a time before this one: what ended by then is forgotten.
+    pub horizon: u64,
     /// When the data being written is in the buffer.
     pub host_time: u64,
     /// The host's open superblock, whose stripes carry units of the write buffer.
@@ -65,6 +47,8 @@ pub(super) struct Array {
     next_host_slot: u32,
     /// Page (as slot / slots_per_page) of the last unit cleaning read: one read serves a page.
     last_read_page: u32,
+    /// When that read ends.
+    last_read_done: u64,
     /// When the unit that took each place of the write buffer was programmed.
     places: Vec<u64>,
     next_place: usize,
@@ -78,7 +62,6 @@ pub(super) struct Array {
     pub pending: Pending,
     /// By die, programs around the present, kept only where one may ruin its neighbour.
     pub scheduled: Option<Vec<VecDeque<Scheduled>>>,
-    pub busy: BusyTimes,
     map_journal_units: u32,
     journal_due: u32,
     journal_die: u32,
@@ -108,16 +91,20 @@ impl Array {
             read_ns: ns(flash.timing.read_us),
             program_ns: ns(flash.timing.program_us),
             erase_ns: ns(flash.timing.erase_us),
-            suspend: flash.timing.suspend,
-            suspend_ns: ns(flash.timing.suspend_us),
+            suspend: SuspendRule {
+                suspend: flash.timing.suspend,
+                cost_ns: ns(flash.timing.suspend_us),
+            },
             channel_ps_per_byte,
             stripe_ns: stripe_bytes * channel_ps_per_byte / 1000,
-            dies: vec![Die { free: 0, read_free: 0, last: Work::Program }; dies as usize],
-            channels: vec![0; flash.geometry.channels as usize],
+            dies: vec![Die::idle(0); dies as usize],
+            channels: vec![Calendar::default(); flash.geometry.channels as usize],
+            horizon: 0,
             host_time: 0,
             host_block: NONE,
             next_host_slot: 0,
             last_read_page: NONE,
+            last_read_done: 0,
             places: vec![0; places],
             next_place: 0,
             open_places: Vec::new(),
@@ -126,7 +113,6 @@ impl Array {
             host_done: 0,
             pending: Pending::new(flash),
             scheduled: keeps_schedule.then(|| vec![VecDeque::new(); dies as usize]),
-            busy: BusyTimes::default(),
             map_journal_units: flash.ftl.map_journal_units,
             journal_due: 0,
             journal_die: 0,
@@ -179,7 +165,7 @@ impl Array {
 
     /// When all dies have done what is queued.
     pub(super) fn all_free(&self) -> u64 {
-        self.dies.iter().map(|die| die.free.max(die.read_free)).max().unwrap_or(0)
+        self.dies.iter().map(Die::free).max().unwrap_or(0)
     }
 
     #[inline]
@@ -189,20 +175,38 @@ impl Array {
         ((block / self.blocks_per_pool) * self.dies_per_pool + stripe % self.dies_per_pool) as usize
     }
 
+    /// Busy time of all dies up to `now`.
+    pub(super) fn busy_until(&self, now: u64) -> BusyTimes {
+        self.dies.iter().map(|die| die.busy_until(now)).fold(BusyTimes::default(), |sum, die| {
+            BusyTimes {
+                read_ns: sum.read_ns + die.read_ns,
+                program_ns: sum.program_ns + die.program_ns,
+                erase_ns: sum.erase_ns + die.erase_ns,
+            }
+        })
+    }
+
+    /// A die and its channel, without what is over.
+    #[inline]
+    fn die_and_channel(&mut self, die: usize) -> (&mut Die, &mut Calendar) {
+        let channel = die % self.channels.len();
+        let (die, channel) = (&mut self.dies[die], &mut self.channels[channel]);
+        die.forget_before(self.horizon);
+        channel.forget_before(self.horizon);
+        (die, channel)
+    }
+
     /// Queues the program of a stripe whose data is ready at `ready`. Returns when it is done.
     #[inline]
     fn program_stripe(&mut self, die: usize, ready: u64) -> u64 {
-        let channel = die % self.channels.len();
-        let carried = ready.max(self.channels[channel]) + self.stripe_ns;
-        self.channels[channel] = carried;
-        let die = &mut self.dies[die];
-        die.free = die.free.max(carried) + self.program_ns;
-        die.last = Work::Program;
-        self.busy.program_ns += u128::from(self.program_ns);
-        die.free
+        let (stripe_ns, program_ns) = (self.stripe_ns, self.program_ns);
+        let (die, channel) = self.die_and_channel(die);
+        let register_free = ready.max(die.last_start());
+        let carried = channel.reserve(register_free, stripe_ns);
+        die.append(Work::Program, carried, program_ns)
     }
 
-    /// A stripe is full: programs it and settles what waited for it.
+    /// A stripe is full: programs it and notes when its places and writes are done.
     fn finish_stripe(&mut self, first_slot: u32, block: u32, ready: u64) {
         let die = self.die_of(first_slot);
         let done = self.program_stripe(die, ready);
@@ -241,40 +245,18 @@ impl Array {
         if self.is_buffered(slot, slots) {
             return now;
         }
-        let index = self.die_of(slot);
-        let bytes_ns = u64::from(slots * self.slot_bytes) * self.channel_ps_per_byte / 1000;
-        let channel = index % self.channels.len();
-        let suspends = match (self.suspend, self.dies[index].last) {
-            (Suspend::ProgramAndErase, _) | (Suspend::Erase, Work::Erase) => true,
-            (Suspend::Erase | Suspend::None, _) => false,
-        };
-        let die = &mut self.dies[index];
-        let mut ready = now;
-        if !same_page {
-            let backlog = die.free.saturating_sub(now);
-            // Work queued on a die is of one kind mostly; what is left of the operation in
-            // progress is the backlog's remainder.
-            let operation = match die.last {
-                Work::Program => self.program_ns,
-                Work::Erase => self.erase_ns.max(1),
-            };
-            let wait = match backlog {
-                0 => 0,
-                _ if suspends => (backlog % operation).min(self.suspend_ns),
-                _ => backlog % operation,
-            };
-            let held = if suspends && backlog > 0 { self.suspend_ns } else { 0 };
-            let start = die.read_free.max(now + wait);
-            die.read_free = start + self.read_ns;
-            die.free = die.free.max(now) + self.read_ns + held;
-            self.busy.read_ns += u128::from(self.read_ns);
-            ready = die.read_free;
-        } else {
-            ready = ready.max(die.read_free);
-        }
-        // Reads hold the channel for their data; they do not wait behind queued program data.
-        self.channels[channel] = self.channels[channel].max(now) + bytes_ns;
-        ready + bytes_ns
+        let bytes_ns = self.bytes_ns(slots);
+        let (read_ns, suspend) = (self.read_ns, self.suspend);
+        let (die, channel) = self.die_and_channel(self.die_of(slot));
+        let ready =
+            if same_page { now.max(die.reads_done()) } else { die.read(now, read_ns, suspend) };
+        channel.reserve(ready, bytes_ns)
+    }
+
+    /// Time a channel takes for the data of slots.
+    #[inline]
+    fn bytes_ns(&self, slots: u32) -> u64 {
+        u64::from(slots * self.slot_bytes) * self.channel_ps_per_byte / 1000
     }
 
     /// Whether a slot is still in the write buffer because its stripe is not full.
@@ -292,18 +274,16 @@ impl Array {
         one / self.slots_per_page == other / self.slots_per_page
     }
 
-    /// All queues end at `now`: power is gone.
-    pub(super) fn cut(&mut self, now: u64) {
-        for die in &mut self.dies {
-            *die = Die { free: now, read_free: now, last: Work::Program };
-        }
-        self.channels.fill(now);
-        self.places.fill(now);
+    /// Ends all work at `now`: power is gone. The dies are idle from `idle_from` on.
+    pub(super) fn cut(&mut self, now: u64, idle_from: u64) {
+        self.dies.iter_mut().for_each(|die| die.cut(now, idle_from));
+        self.channels.iter_mut().for_each(Calendar::clear);
+        self.places.fill(idle_from);
         self.open_places.clear();
         self.open_writes.clear();
         self.incoming.clear();
-        self.host_time = now;
-        self.host_done = now;
+        self.host_time = idle_from;
+        self.host_done = idle_from;
         for queue in self.scheduled.iter_mut().flatten() {
             queue.clear();
         }
@@ -355,26 +335,22 @@ impl Media for Array {
     #[inline]
     fn read(&mut self, slot: u32, slots: u32) {
         let page = slot / self.slots_per_page;
-        let die = self.die_of(slot);
-        let bytes_ns = u64::from(slots * self.slot_bytes) * self.channel_ps_per_byte / 1000;
-        let channel = die % self.channels.len();
-        self.channels[channel] = self.channels[channel].max(self.host_time) + bytes_ns;
-        if page == self.last_read_page {
-            return;
+        let (bytes_ns, read_ns) = (self.bytes_ns(slots), self.read_ns);
+        let (host_time, last_read_page) = (self.host_time, self.last_read_page);
+        let mut done = self.last_read_done;
+        let (die, channel) = self.die_and_channel(self.die_of(slot));
+        if page != last_read_page {
+            done = die.append(Work::CleanRead, host_time, read_ns);
         }
-        self.last_read_page = page;
-        let die = &mut self.dies[die];
-        die.free = die.free.max(self.host_time) + self.read_ns;
-        self.busy.read_ns += u128::from(self.read_ns);
+        channel.reserve(done, bytes_ns);
+        (self.last_read_page, self.last_read_done) = (page, done);
     }
 
     fn erase(&mut self, block: u32) {
         let first = (block / self.blocks_per_pool * self.dies_per_pool) as usize;
         for die in &mut self.dies[first..first + self.dies_per_pool as usize] {
-            die.free = die.free.max(self.host_time) + self.erase_ns;
-            die.last = Work::Erase;
+            die.append(Work::Erase, self.host_time, self.erase_ns);
         }
-        self.busy.erase_ns += u128::from(self.erase_ns) * u128::from(self.dies_per_pool);
         self.last_read_page = NONE;
     }
 }

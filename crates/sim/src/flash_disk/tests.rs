@@ -58,6 +58,7 @@ fn dram(full_j: f64) -> DeviceSpec {
     let energy = EnergySpec { full_j, save_w: 10.0, charge_w: 0.0, initial_fraction: 1.0 };
     let dram = DramSpec {
         service_us: 1.0,
+        latency_us: 0.0,
         dram_mb_s: 1000.0,
         save_mb_s: 100.0,
         restore_mb_s: 100.0,
