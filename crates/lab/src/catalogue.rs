@@ -2,7 +2,8 @@
 
 use crate::error::{LabError, one_line};
 use crate::files;
-use forebay_flash::DeviceSpec;
+use crate::load::Load;
+use forebay_flash::{DeviceSpec, MediaSpec};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -34,7 +35,7 @@ pub struct Provenance {
     pub source: String,
 }
 
-/// A figure somebody printed.
+/// A figure that others printed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fact {
@@ -49,7 +50,13 @@ pub struct Fact {
     /// Remembered rather than looked up.
     #[serde(default)]
     pub recalled: bool,
-    /// A reservation: `about`, `below`, `compressible data`.
+    /// Printed as "about" so much.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub about: bool,
+    /// The load behind a rate, when it is not random 4 KiB writes of pseudo-random data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load: Option<Load>,
+    /// A remark for the reader: `below`, `compressible data`.
     #[serde(default)]
     pub note: String,
 }
@@ -60,15 +67,15 @@ const RECALLED_SPREAD: f64 = 0.25;
 const ABOUT_SPREAD: f64 = 0.10;
 
 impl Fact {
-    /// Lower end, middle, upper end. A printed figure is exact, one printed as "about" has ± 10 %,
-    /// a remembered one ± 25 %, a printed range keeps its ends.
+    /// Lower end, middle, upper end. A printed figure is exact, a figure printed as "about" has
+    /// ± 10 %, a remembered figure ± 25 %, a printed range keeps its ends.
     #[must_use]
     pub fn interval(&self) -> (f64, f64, f64) {
         let middle = self.value.unwrap_or_else(|| {
             let (low, high) = (self.low.unwrap_or_default(), self.high.unwrap_or_default());
             (low + high) / 2.0
         });
-        let spread = match (self.recalled, self.note == "about") {
+        let spread = match (self.recalled, self.about) {
             (true, _) => RECALLED_SPREAD,
             (_, true) => ABOUT_SPREAD,
             _ => 0.0,
@@ -129,6 +136,9 @@ pub struct Facts {
 pub struct Page {
     /// Short name, as `--device` takes it.
     pub id: String,
+    /// Why the model's rates are not to be trusted. Such a device is left out of rankings.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reservation: Option<String>,
     /// The model's numbers.
     pub device: DeviceSpec,
     /// Where they are from, by field; the longest matching name counts.
@@ -173,6 +183,18 @@ impl Page {
         }
         let days = facts.warranty_years.as_ref()?.middle() * 365.0;
         Some(facts.endurance_dwpd.as_ref()?.middle() * self.device.capacity_bytes as f64 * days)
+    }
+
+    /// Whether what one command costs the controller is known: without it a flash device writes as
+    /// fast as its link, which is an upper bound.
+    #[must_use]
+    pub fn knows_controller(&self) -> bool {
+        match &self.device.media {
+            MediaSpec::Flash(flash) => {
+                flash.controller.command_us > 0.0 || flash.controller.unit_us > 0.0
+            }
+            MediaSpec::Dram(_) | MediaSpec::Disk(_) => true,
+        }
     }
 
     /// Whether writing wears nothing.
@@ -256,7 +278,7 @@ pub fn list() -> String {
         out.push_str(&format!(
             "{:<26} {:<34} {:<18} {:>5} {:>12} {:>10} {:>9}\n",
             page.id,
-            page.device.name,
+            format!("{}{}", page.device.name, page.reservation.as_ref().map_or("", |_| " !")),
             facts.medium,
             facts.year.map_or_else(unknown, |y| y.to_string()),
             number(&facts.fresh_write_iops),
@@ -264,7 +286,8 @@ pub fn list() -> String {
             number(&facts.price_usd),
         ));
     }
-    out.push_str("? from memory, not confirmed. Sources: the pages themselves (--show NAME).\n");
+    out.push_str("? from memory, not confirmed. ! with a reservation, left out of rankings.\n");
+    out.push_str("Sources and reservations: the pages themselves (--show NAME).\n");
     out
 }
 

@@ -13,6 +13,7 @@ mod common;
 mod content;
 mod degradation;
 mod endurance;
+mod figures;
 mod mixed;
 mod power_cut;
 mod price;
@@ -41,7 +42,7 @@ pub(crate) struct Plan {
     pub title: &'static str,
     pub question: &'static str,
     pub method: &'static str,
-    /// Devices when the user names none.
+    /// Devices when the user names none; none here means the whole catalogue.
     pub devices: &'static [&'static str],
     pub cells: fn(&Context) -> Vec<Cell>,
     pub show: fn(&Context, &[Outcome], &mut Experiment),
@@ -50,6 +51,7 @@ pub(crate) struct Plan {
 /// All of them, in the order of the report.
 pub(crate) const PLANS: &[Plan] = &[
     summary::PLAN,
+    figures::PLAN,
     degradation::PLAN,
     alignment::PLAN,
     content::PLAN,
@@ -74,7 +76,9 @@ impl Plan {
     }
 
     fn context(&self, chosen: &[Page], seed: u64, scale: u32) -> Result<Context, LabError> {
-        let pages = if chosen.is_empty() {
+        let pages = if chosen.is_empty() && self.devices.is_empty() {
+            catalogue::all()
+        } else if chosen.is_empty() {
             self.devices.iter().map(|id| catalogue::find(id)).collect::<Result<_, _>>()?
         } else {
             chosen.to_vec()

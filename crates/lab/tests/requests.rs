@@ -1,9 +1,9 @@
 //! Whole requests through the entry point: same bytes for the same request, one line for nonsense.
 #![allow(clippy::disallowed_methods)] // It looks at the files the lab writes.
 
-use forebay_lab::catalogue;
 use forebay_lab::simulate::{Args, DEFAULT_SEED, results_of, run};
-use forebay_report::{from_json, to_json};
+use forebay_lab::{ArgumentError, LabError, catalogue};
+use forebay_report::{Basis, from_json, to_json};
 use std::path::PathBuf;
 
 struct Scratch(PathBuf);
@@ -72,39 +72,88 @@ fn interrupted_run_resumes_and_ignores_damaged_files() {
     assert_eq!(first, to_json(&results_of(&args, "content").expect("runs")));
 }
 
-fn refusal(args: &Args) -> String {
+/// The error of a request, which must be one line and exit code 2.
+fn refusal(args: &Args) -> LabError {
     let error = run(args).expect_err("must refuse");
     assert_eq!(error.exit_code(), 2, "{error}");
-    let text = error.to_string();
-    assert!(!text.contains('\n'), "{text}");
-    text
+    assert!(!error.to_string().contains('\n'), "{error}");
+    error
 }
 
 #[test]
 fn senseless_requests_are_refused_in_one_line_with_exit_code_2() {
     let s = Scratch::new("nonsense");
-    assert!(refusal(&s.args("poem", &[])).contains("degradation"));
-    assert!(refusal(&s.args("content", &["no-such-device"])).contains("unknown device"));
-    assert!(refusal(&s.args("content", &["./no/such/file.toml"])).contains("cannot read"));
-    assert!(refusal(&s.args("price", &["generic-disk-7200-2tb"])).contains("none of the devices"));
-    assert!(refusal(&s.args("wear", &["ddrdrive-x1"])).contains("none of the devices"));
-    assert!(refusal(&s.args("sweep", &[])).contains("file"));
+    let unknown = refusal(&s.args("poem", &[]));
+    assert!(matches!(unknown, LabError::Arguments(ArgumentError::UnknownExperiment { .. })));
+    let device = refusal(&s.args("content", &["no-such-device"]));
+    assert!(matches!(device, LabError::UnknownDevice { .. }), "{device}");
+    let file = refusal(&s.args("content", &["./no/such/file.toml"]));
+    assert!(matches!(file, LabError::Input { .. }), "{file}");
+    for (experiment, device) in [("price", "generic-disk-7200-2tb"), ("wear", "ddrdrive-x1")] {
+        let error = refusal(&s.args(experiment, &[device]));
+        assert!(matches!(error, LabError::NoRunnableDevice { .. }), "{error}");
+    }
+    let sweep = refusal(&s.args("sweep", &[]));
+    assert!(matches!(sweep, LabError::Arguments(ArgumentError::NoSweepFile)), "{sweep}");
     refusal(&Args { scale: Some(0), ..s.args("content", &[SMALL]) });
     refusal(&Args { threads: Some(0), ..s.args("content", &[SMALL]) });
     refusal(&Args { shard: Some("1/2".into()), ..s.args("content", &[SMALL]) });
+}
+
+#[test]
+fn impossible_device_in_a_file_is_refused_with_its_field() {
+    let s = Scratch::new("bad-device");
     let text = catalogue::text(SMALL).expect("built in");
     for (from, to, part) in [
         ("blocks_per_plane = 6334", "blocks_per_plane = 63", "geometry"),
         ("erase_us = 1500", "erase_us = -1500", "erase_us"),
+        ("erase_us = 1500", "erase_us = nan", "erase_us"),
+        ("erase_us = 1500", "erase_us = 1e12", "erase_us"),
+        ("\nbytes = 0", "\nbytes = 9_000_000_000_000_000_000", "cache.bytes"),
         ("capacity_bytes = 50_000_000_000", "capacity_bytes = -5", "capacity_bytes"),
         ("program_us = 200", "program_us = \"fast\"", "program_us"),
     ] {
         assert!(text.contains(from), "{from}");
         let file = s.0.join("bad.toml");
         std::fs::write(&file, text.replace(from, to)).expect("writes");
-        let answer = refusal(&s.args("content", &[file.to_str().expect("path")]));
+        let answer = refusal(&s.args("content", &[file.to_str().expect("path")])).to_string();
         assert!(answer.contains(part), "{to}: {answer}");
     }
+}
+
+/// Every experiment but `wear` on three small devices: all that must hold in any run holds. The
+/// experiment `wear` has unit tests of its own.
+#[test]
+fn every_experiment_passes_its_invariants() {
+    let s = Scratch::new("small");
+    let devices = [SMALL, "intel-710-200gb", "ddrdrive-x1"];
+    let experiments =
+        ["figures", "degradation", "alignment", "content", "mixed", "attachment", "zil-pattern"];
+    let rest = ["endurance", "price", "power-cut", "summary"];
+    for experiment in experiments.into_iter().chain(rest) {
+        let results = results_of(&s.args(experiment, &devices), experiment).expect("runs");
+        let checks: Vec<_> = results.experiments.iter().flat_map(|e| &e.checks).collect();
+        let must_hold = |basis| matches!(basis, Basis::Invariant | Basis::Formula);
+        for check in checks.iter().filter(|check| must_hold(check.basis)) {
+            assert!(check.pass, "{experiment}: {check:?}");
+        }
+    }
+}
+
+#[test]
+fn failed_check_fails_the_command_after_the_report_is_written() {
+    let s = Scratch::new("failed");
+    // A printed rate that no such device reaches.
+    let text = catalogue::text(SMALL).expect("built in");
+    let (from, to) = ("fresh_write_iops = { value = 50_000", "fresh_write_iops = { value = 5e6");
+    assert!(text.contains(from));
+    let file = s.0.join("boast.toml");
+    std::fs::write(&file, text.replace(from, to)).expect("writes");
+    let args = s.args("figures", &[file.to_str().expect("path")]);
+    let error = run(&args).expect_err("a check fails");
+    assert!(matches!(error, LabError::ChecksFailed { failed: 1, .. }), "{error}");
+    assert_eq!(error.exit_code(), 1);
+    assert!(s.0.join("figures.json").exists() && s.0.join("figures.html").exists());
 }
 
 #[test]

@@ -72,6 +72,13 @@ fn devices_of_the_source_documents_are_in_the_catalogue() {
 }
 
 #[test]
+fn device_without_controller_cost_has_a_reservation() {
+    for page in all() {
+        assert!(page.knows_controller() || page.reservation.is_some(), "{}", page.id);
+    }
+}
+
+#[test]
 fn longest_provenance_name_wins() {
     let page = find("ocz-vertex-2-pro-50gb").expect("built in");
     let of = |path: &str| page.provenance_of(path).expect(path).mark;
@@ -115,18 +122,20 @@ fn impossible_devices_are_refused_in_one_line() {
 
 #[test]
 fn interval_follows_how_a_figure_was_printed() {
-    let fact = |recalled, note: &str| Fact {
+    let fact = |recalled, about| Fact {
         value: Some(100.0),
         low: None,
         high: None,
         source: String::new(),
         recalled,
-        note: note.into(),
+        about,
+        load: None,
+        note: String::new(),
     };
-    assert_eq!(fact(false, "").interval(), (100.0, 100.0, 100.0));
-    assert_eq!(fact(true, "about").interval(), (75.0, 100.0, 125.0));
-    let (low, _, high) = fact(false, "about").interval();
+    assert_eq!(fact(false, false).interval(), (100.0, 100.0, 100.0));
+    assert_eq!(fact(true, true).interval(), (75.0, 100.0, 125.0));
+    let (low, _, high) = fact(false, true).interval();
     assert!((low - 90.0).abs() < 1e-9 && (high - 110.0).abs() < 1e-9);
-    let range = Fact { value: None, low: Some(30.0), high: Some(60.0), ..fact(false, "") };
+    let range = Fact { value: None, low: Some(30.0), high: Some(60.0), ..fact(false, false) };
     assert_eq!(range.interval(), (30.0, 45.0, 60.0));
 }

@@ -134,7 +134,8 @@ impl<'a> Life<'a> {
     fn row(&self) -> Vec<TableCell> {
         let hours = |d: Option<f64>| TableCell::maybe(d.map(|d| d * 24.0));
         vec![
-            TableCell::text(&self.page.device.name),
+            TableCell::text(&self.page.device.name)
+                .noted(self.page.reservation.as_deref().unwrap_or_default()),
             TableCell::number(self.end.iops),
             TableCell::number(self.end.amplification),
             TableCell::maybe(self.page.rated_bytes().map(|b| b / 1e12)),
@@ -149,15 +150,16 @@ fn show(context: &Context, outcomes: &[Outcome], e: &mut Experiment) {
     let lives: Vec<Life<'_>> =
         pages.iter().zip(outcomes).map(|(page, outcome)| Life::new(page, outcome)).collect();
     let bars = |name: &str, value: fn(&Life<'_>) -> Option<f64>| {
-        over_names(name, lives.iter().map(|life| (life.page.device.name.as_str(), value(life))))
+        let known = lives.iter().filter(|life| life.page.reservation.is_none());
+        over_names(name, known.map(|life| (life.page.device.name.as_str(), value(life))))
     };
     let rating = bars("by the vendor's rating", |life| life.by_rating);
     e.charts.push(Chart {
         id: "days".into(),
         title: "Days to the write limit at the device's own sustained rate".into(),
         caption: "Dashed outline: by the host bytes the vendor rates it for; filled: by the \
-                  cycles of its flash in the model. A missing bar is unknown. DRAM devices have \
-                  no limit."
+                  cycles of its flash in the model. A missing bar is unknown; devices with a \
+                  reservation are left out. DRAM devices have no limit."
             .into(),
         kind: ChartKind::Row,
         x: Axis::linear("Device", ""),
@@ -169,7 +171,8 @@ fn show(context: &Context, outcomes: &[Outcome], e: &mut Experiment) {
         ..Chart::default()
     });
     e.tables.push(life_table(&lives));
-    let shortest = lives.iter().filter_map(|life| life.by_rating.map(|days| (life, days)));
+    let known = lives.iter().filter(|life| life.page.reservation.is_none());
+    let shortest = known.filter_map(|life| life.by_rating.map(|days| (life, days)));
     if let Some((life, days)) = shortest.min_by(|a, b| a.1.total_cmp(&b.1)) {
         say(
             e,

@@ -16,7 +16,8 @@ pub(super) const PLAN: Plan = Plan {
     question: "How many sustained 4 KiB random writes a second does a dollar buy?",
     method: "Sustained random 4 KiB writes (filled, then written twice over) over the price at \
              launch. An exact price gives a point; one printed as \"about\" an interval of 10 % \
-             either way, one from memory 25 % (assumptions); an unknown price gives nothing.",
+             either way, one from memory 25 % (assumptions); an unknown price gives nothing. A device \
+             with a reservation is in the table and not in the ranking.",
     devices: &[
         "ddrdrive-x1",
         "intel-311-20gb",
@@ -54,10 +55,12 @@ fn show(context: &Context, outcomes: &[Outcome], e: &mut Experiment) {
         let name = page.device.name.as_str();
         let price = page.facts.price_usd.as_ref().map(catalogue::Fact::interval);
         let point = Point::named(name, price.map(|(_, middle, _)| iops / middle));
-        points.push(match price {
-            Some((low, _, high)) if low < high => point.between(iops / high, iops / low),
-            _ => point,
-        });
+        if page.reservation.is_none() {
+            points.push(match price {
+                Some((low, _, high)) if low < high => point.between(iops / high, iops / low),
+                _ => point,
+            });
+        }
         let claimed = page.facts.fresh_write_iops.as_ref().map(catalogue::Fact::middle);
         let ratio = price.and_then(|(_, middle, _)| claimed.map(|c| c / middle));
         let text = price.map_or_else(TableCell::unknown, |(low, middle, high)| {
@@ -69,7 +72,7 @@ fn show(context: &Context, outcomes: &[Outcome], e: &mut Experiment) {
         });
         let note = page.facts.price_usd.as_ref().map_or("", |f| f.source.as_str());
         rows.push(vec![
-            TableCell::text(name),
+            TableCell::text(name).noted(page.reservation.as_deref().unwrap_or_default()),
             TableCell::number(iops),
             text.noted(note),
             TableCell::maybe(price.map(|(_, middle, _)| iops / middle)),
