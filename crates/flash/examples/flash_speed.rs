@@ -11,7 +11,7 @@ use forebay_flash::{
 };
 use forebay_units::Nanos;
 
-/// Processor time of this thread in seconds, so that neighbours on the machine count less; wall
+/// Processor time of this thread in seconds, so that neighbors on the machine count less; wall
 /// time where the kernel does not tell. A benchmark measures the machine, not the model, which is
 /// why this room has no other clock.
 #[allow(clippy::disallowed_methods)]

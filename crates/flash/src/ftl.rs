@@ -89,7 +89,7 @@ pub struct FtlConfig {
     /// Whether victims are cleaned at once.
     pub pace: Pace,
     /// Least worn free block first.
-    pub dynamic_wear_levelling: bool,
+    pub dynamic_wear_leveling: bool,
     /// Erase count difference that makes a cold block move; 0 means never.
     pub static_wear_gap: u32,
     /// Mean cycles to failure; 0 means endless.
@@ -116,7 +116,7 @@ impl FtlConfig {
             frontiers: Frontiers::Shared,
             policy,
             pace: Pace::Whole,
-            dynamic_wear_levelling: false,
+            dynamic_wear_leveling: false,
             static_wear_gap: 0,
             cycles_mean: 0.0,
             cycles_sd_fraction: 0.0,
@@ -139,7 +139,7 @@ impl FtlConfig {
             frontiers: flash.ftl.frontiers,
             policy: flash.ftl.policy,
             pace: flash.ftl.cleaning_pace,
-            dynamic_wear_levelling: flash.ftl.dynamic_wear_levelling,
+            dynamic_wear_leveling: flash.ftl.dynamic_wear_leveling,
             static_wear_gap: flash.ftl.static_wear_gap,
             cycles_mean: flash.endurance.cycles_mean,
             cycles_sd_fraction: flash.endurance.cycles_sd_fraction,
@@ -165,7 +165,7 @@ pub struct FtlCounters {
     pub erases: u64,
     /// Units the host trimmed that held data.
     pub trimmed_units: u64,
-    /// Superblocks cleaned for wear levelling rather than for space.
+    /// Superblocks cleaned for wear leveling rather than for space.
     pub static_moves: u64,
 }
 

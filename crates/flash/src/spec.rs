@@ -242,7 +242,7 @@ pub struct FtlSpec {
     /// Idle time before idle-time cleaning starts, in milliseconds. Default 100.
     pub idle_after_ms: f64,
     /// Whether the least worn free block is opened first. Default true.
-    pub dynamic_wear_levelling: bool,
+    pub dynamic_wear_leveling: bool,
     /// Difference of erase counts at which a block with cold data is moved; 0 means never.
     /// Default 0.
     pub static_wear_gap: u32,
@@ -265,7 +265,7 @@ impl Default for FtlSpec {
             cleaning_pace: Pace::Paced,
             idle_clean_superblocks: 0,
             idle_after_ms: 100.0,
-            dynamic_wear_levelling: true,
+            dynamic_wear_leveling: true,
             static_wear_gap: 0,
             map_journal_units: 0,
             map_persist_ms: 100.0,
@@ -353,9 +353,9 @@ pub struct CacheSpec {
     pub bytes: u64,
     /// What energy for a power cut protects. Default `none`.
     pub plp: Plp,
-    /// Whether FLUSH does what it promises. Default `honoured`.
+    /// Whether FLUSH does what it promises. Default `honored`.
     pub flush: Honesty,
-    /// Whether FUA does what it promises. Default `honoured`.
+    /// Whether FUA does what it promises. Default `honored`.
     pub fua: Honesty,
     /// Fixed cost of a FLUSH besides writing out the cache, in microseconds. Default 0.
     pub flush_us: f64,
@@ -369,8 +369,8 @@ impl Default for CacheSpec {
         Self {
             bytes: 0,
             plp: Plp::None,
-            flush: Honesty::Honoured,
-            fua: Honesty::Honoured,
+            flush: Honesty::Honored,
+            fua: Honesty::Honored,
             flush_us: 0.0,
             paired_pages: false,
         }
@@ -396,7 +396,7 @@ pub enum Plp {
 pub enum Honesty {
     /// It does.
     #[default]
-    Honoured,
+    Honored,
     /// It reports success and does nothing.
     Ignored,
 }
@@ -475,7 +475,7 @@ impl EnergySpec {
 pub struct DiskSpec {
     /// Revolutions per minute.
     pub rpm: f64,
-    /// Seek to a neighbouring track, settling included, in milliseconds.
+    /// Seek to a neighboring track, settling included, in milliseconds.
     pub track_seek_ms: f64,
     /// Seek over the whole surface, in milliseconds.
     pub full_seek_ms: f64,
@@ -489,7 +489,7 @@ pub struct DiskSpec {
     /// Bytes read ahead after a read. Default 0.
     #[serde(default)]
     pub read_ahead_bytes: u64,
-    /// Whether FLUSH does what it promises. Default `honoured`.
+    /// Whether FLUSH does what it promises. Default `honored`.
     #[serde(default)]
     pub flush: Honesty,
 }

@@ -396,7 +396,7 @@ impl Ssd {
     fn ruin_pairs(&mut self, now: u64) -> Vec<Damage> {
         let mut damage = Vec::new();
         let slots = self.array.slots_per_stripe;
-        for first_slot in self.array.neighbours_of_interrupted(now) {
+        for first_slot in self.array.neighbors_of_interrupted(now) {
             for slot in first_slot..first_slot + slots {
                 if let Some(unit) = self.ftl.unit_at(slot) {
                     let offset_bytes = u64::from(unit) * self.unit_bytes;

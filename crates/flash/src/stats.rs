@@ -69,7 +69,7 @@ impl Stats {
 
     /// Share of the medium's servers busy, over the life of the device.
     #[must_use]
-    pub fn media_utilisation(&self) -> f64 {
+    pub fn media_utilization(&self) -> f64 {
         let busy = self.media_read_ns + self.media_write_ns + self.media_erase_ns;
         busy as f64 / (self.now.0.max(1) as f64 * f64::from(self.servers.max(1)))
     }

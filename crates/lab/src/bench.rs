@@ -50,8 +50,11 @@ pub(crate) enum Ended {
 pub(crate) struct LoadRun {
     pub samples: Vec<Sample>,
     pub ended: Ended,
-    /// Requests outstanding: integrated by the device, and rate times response by the host.
+    /// Requests outstanding until all have completed: integrated by the device, and rate times
+    /// response by the host.
     pub little: (f64, f64),
+    /// Requests outstanding until the limit, integrated by the device.
+    pub outstanding: f64,
     pub whole: Sample,
 }
 
@@ -201,6 +204,10 @@ struct Sampler {
     before: Stats,
     window: Window,
     whole: Window,
+    /// Responses of all requests, also of those that complete after the limit.
+    responses_ns: u128,
+    /// The device's counters when the limit is reached.
+    at_limit: Option<Stats>,
     samples: Vec<Sample>,
 }
 
@@ -215,6 +222,8 @@ impl Sampler {
             before: first,
             window: Window::default(),
             whole: Window::default(),
+            responses_ns: 0,
+            at_limit: None,
             samples: Vec::new(),
         }
     }
@@ -270,8 +279,11 @@ impl ClosedLoop<'_> {
 
     fn drive(&mut self, bench: &mut Bench, max_requests: u64) -> Result<(), LabError> {
         while let Some(Reverse((at, asked, worker))) = self.in_flight.pop() {
+            self.sampler.responses_ns += u128::from(at - asked);
             self.sampler.sample_until(bench, at, self.end);
             if at >= self.end {
+                bench.now = bench.now.max(self.end);
+                self.sampler.at_limit.get_or_insert_with(|| bench.stats());
                 bench.now = bench.now.max(at);
                 continue; // Drain: a completion after the end does not count.
             }
@@ -291,14 +303,17 @@ impl ClosedLoop<'_> {
 
     fn finish(self, bench: &Bench) -> LoadRun {
         let (sampler, last) = (self.sampler, bench.stats());
-        let outstanding = last.since(&sampler.first).mean_outstanding();
+        let all = last.since(&sampler.first);
+        let host = sampler.responses_ns as f64 / all.now.0.max(1) as f64;
+        let little = (all.mean_outstanding(), host);
+        let at_limit = sampler.at_limit.unwrap_or(last);
+        let outstanding = at_limit.since(&sampler.first).mean_outstanding();
         let mut whole = sampler.whole.close(bench.minute_at(bench.now), &sampler.first, &last);
         let span_s = (bench.now.min(self.end) - sampler.begin).max(1) as f64 / 1e9;
         let span_counted = (bench.now - sampler.begin).max(1) as f64 / 1e9;
         whole.iops *= span_counted / span_s;
         whole.mib_s *= span_counted / span_s;
-        let little = (outstanding, whole.iops * whole.mean_ms / 1e3);
-        LoadRun { samples: sampler.samples, ended: self.ended, little, whole }
+        LoadRun { samples: sampler.samples, ended: self.ended, little, outstanding, whole }
     }
 }
 

@@ -74,8 +74,8 @@ struct Written {
 }
 
 const WRITE_BYTES: u64 = 4096;
-const DEPTH: usize = 8;
-const FLUSH_EVERY: u64 = 32;
+const WRITES_OUTSTANDING: usize = 8;
+const WRITES_PER_FLUSH: u64 = 32;
 
 struct Burst<'a> {
     model: &'a mut dyn Model,
@@ -87,12 +87,12 @@ struct Burst<'a> {
 }
 
 impl Burst<'_> {
-    /// Writes in order until `until`, `DEPTH` outstanding.
+    /// Writes in order until `until`, `WRITES_OUTSTANDING` outstanding.
     fn write_until(&mut self, until: u64, durability: Durability) -> Result<(), LabError> {
         let mut in_flight: VecDeque<u64> = VecDeque::new();
         let mut count = 0;
         loop {
-            if in_flight.len() >= DEPTH {
+            if in_flight.len() >= WRITES_OUTSTANDING {
                 let first = (0..in_flight.len()).min_by_key(|&i| in_flight[i]).expect("not empty");
                 let at = in_flight.remove(first).expect("it is there");
                 self.now = self.now.max(at);
@@ -110,7 +110,7 @@ impl Burst<'_> {
             in_flight.push_back(done.at.0);
             *self.offset = (*self.offset + WRITE_BYTES) % self.ring_bytes;
             count += 1;
-            if durability == Durability::Flush && count % FLUSH_EVERY == 0 {
+            if durability == Durability::Flush && count % WRITES_PER_FLUSH == 0 {
                 let asked = self.now;
                 let flush = self.model.submit(Nanos(self.now), &Request::flush())?.at.0;
                 // A flush promises what had completed when it was sent.

@@ -22,7 +22,7 @@ pub(crate) fn of_bytes(bytes: &[u8]) -> String {
     format!("{:016x}", mix(hash))
 }
 
-/// Spreads every bit of `value` over all bits (the finaliser of SplitMix64).
+/// Spreads every bit of `value` over all bits (the finalizer of SplitMix64).
 pub(crate) fn mix(value: u64) -> u64 {
     let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

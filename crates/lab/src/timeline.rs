@@ -75,9 +75,10 @@ pub struct PhaseOutcome {
     /// Requests outstanding, integrated by the device over time; and rate times mean response,
     /// counted by the host. By Little's law they are the same.
     pub little: Option<(f64, f64)>,
-    /// Requests that the load keeps outstanding.
+    /// Requests outstanding while the load lasts, integrated by the device; and those that the
+    /// load keeps outstanding.
     #[serde(default)]
-    pub depth: Option<u32>,
+    pub outstanding: Option<(f64, u32)>,
     /// The flash wore out in it.
     #[serde(default)]
     pub worn_out: bool,
@@ -95,7 +96,7 @@ pub struct TimelineOutcome {
     /// Media bytes per host byte over the whole run.
     pub amplification: f64,
     /// Share of the medium's servers busy, over the whole run.
-    pub utilisation: f64,
+    pub utilization: f64,
     /// Mean erase count, and its deviation, over blocks.
     pub erase_mean: f64,
     /// Standard deviation of erase counts.
@@ -241,7 +242,7 @@ impl Timeline {
             phases,
             written_bytes: stats.written_bytes as f64 * scale,
             amplification: stats.write_amplification(),
-            utilisation: stats.media_utilisation(),
+            utilization: stats.media_utilization(),
             erase_mean: stats.wear.mean,
             erase_deviation: stats.wear.deviation,
             link_retries: stats.link_retries,
@@ -264,17 +265,15 @@ impl Timeline {
                 outcome.to_minute = bench.minute_at(bench.now);
             }
             Phase::Load { minutes, pattern } => {
-                outcome.depth = Some(pattern.depth());
                 let run = self.load(bench, phase, pattern, *minutes, u64::MAX)?;
-                outcome.take(run, bench.minute_at(bench.now));
+                outcome.take(run, pattern.depth(), bench.minute_at(bench.now));
                 outcome.to_minute = from_minute + minutes;
             }
             Phase::Passes { passes, pattern } => {
                 let bytes = bench.capacity_bytes() as f64 * passes;
                 let requests = (bytes / f64::from(pattern.block_bytes)).ceil() as u64;
-                outcome.depth = Some(pattern.depth());
                 let run = self.load(bench, phase, pattern, MAX_PHASE_MINUTES, requests)?;
-                outcome.take(run, bench.minute_at(bench.now));
+                outcome.take(run, pattern.depth(), bench.minute_at(bench.now));
             }
         }
         Ok(outcome)
@@ -304,16 +303,17 @@ impl PhaseOutcome {
             samples: Vec::new(),
             whole: None,
             little: None,
-            depth: None,
+            outstanding: None,
             worn_out: false,
         }
     }
 
-    fn take(&mut self, run: LoadRun, to_minute: f64) {
+    fn take(&mut self, run: LoadRun, depth: u32, to_minute: f64) {
         self.to_minute = to_minute;
         self.samples = run.samples;
         self.whole = Some(run.whole);
         self.little = Some(run.little);
+        self.outstanding = Some((run.outstanding, depth));
         self.worn_out = run.ended == Ended::WornOut;
     }
 }

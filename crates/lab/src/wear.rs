@@ -29,7 +29,7 @@ pub struct Wear {
     /// Size and alignment of the random writes.
     pub block_bytes: u32,
     /// Size of the volume as a share of what the pool offers, above 0, at most 1.
-    pub utilisation: f64,
+    pub utilization: f64,
     /// Bytes overwritten and measured, as a multiple of what the pool offers; half as much
     /// again is overwritten before, so that the drives' flash has come round once.
     pub turnover: f64,
@@ -196,8 +196,8 @@ impl Wear {
         if !block.is_power_of_two() || !(512..=1 << 20).contains(&block) {
             return bad("block_bytes", block.to_string(), "a power of two from 512 to 1 MiB");
         }
-        if !(self.utilisation > 0.0 && self.utilisation <= 1.0) {
-            return bad("utilisation", self.utilisation.to_string(), "above 0 and at most 1");
+        if !(self.utilization > 0.0 && self.utilization <= 1.0) {
+            return bad("utilization", self.utilization.to_string(), "above 0 and at most 1");
         }
         if !(0.01..=100.0).contains(&self.turnover) {
             return bad("turnover", self.turnover.to_string(), "from 0.01 to 100");
@@ -242,7 +242,7 @@ impl Wear {
         let pool_bytes = pool.summary().size_bytes;
         let block = u64::from(self.block_bytes).max(4096);
         let volume_bytes =
-            ((pool_bytes as f64 * self.utilisation) as u64 / block * block).max(block);
+            ((pool_bytes as f64 * self.utilization) as u64 / block * block).max(block);
         let volume = VolumeSpec {
             name: "v".into(),
             size_bytes: volume_bytes,

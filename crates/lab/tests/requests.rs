@@ -121,16 +121,15 @@ fn impossible_device_in_a_file_is_refused_with_its_field() {
     }
 }
 
-/// Every experiment but `wear` on three small devices: all that must hold in any run holds. The
-/// experiment `wear` has unit tests of its own.
+/// Each kind of experiment on one small device: all that must hold in any run holds. The
+/// experiment `wear` has unit tests.
 #[test]
-fn every_experiment_passes_its_invariants() {
+fn every_kind_of_experiment_passes_its_invariants() {
     let s = Scratch::new("small");
-    let devices = [SMALL, "intel-710-200gb", "ddrdrive-x1"];
+    let devices = [SMALL];
     let experiments =
-        ["figures", "degradation", "alignment", "content", "mixed", "attachment", "zil-pattern"];
-    let rest = ["endurance", "price", "power-cut", "summary"];
-    for experiment in experiments.into_iter().chain(rest) {
+        ["figures", "content", "mixed", "attachment", "zil-pattern", "endurance", "power-cut"];
+    for experiment in experiments {
         let results = results_of(&s.args(experiment, &devices), experiment).expect("runs");
         let checks: Vec<_> = results.experiments.iter().flat_map(|e| &e.checks).collect();
         let must_hold = |basis| matches!(basis, Basis::Invariant | Basis::Formula);

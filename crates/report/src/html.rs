@@ -79,7 +79,7 @@ fn cell_html(cell: &Cell, head: bool) -> String {
     let mark = match cell.good {
         Some(true) => {
             classes.push("good");
-            "<i aria-label=\"in favour\">✓</i> "
+            "<i aria-label=\"in favor\">✓</i> "
         }
         Some(false) => {
             classes.push("bad");

@@ -5,7 +5,7 @@
   const LIGHT = ['#1f5fbf', '#d9591c', '#0b8a6a', '#a83291', '#8a6a00', '#5b4bc4', '#c0303f', '#2e8fa8', '#6b7a1e', '#7a5240'];
   const DARK = ['#6ea8ff', '#ff9a5c', '#3fd0a4', '#e37fd0', '#e0c04f', '#a99bff', '#ff8b93', '#67cbe0', '#b9cc5e', '#cfa48e'];
   const SYMBOLS = ['circle', 'rect', 'triangle', 'diamond', 'pin', 'arrow'];
-  // A group keeps its colour on the whole page, in order of first appearance; lines, where devices
+  // A group keeps its color on the whole page, in order of first appearance; lines, where devices
   // stand side by side, before bars.
   const groups = new Map();
   const groupOf = s => s.group || s.name;
@@ -14,7 +14,7 @@
   const dark = () => root.dataset.theme === 'dark';
 
   // Within a chart two groups that share a palette slot would look alike: give later ones the free slots.
-  function colours(chart) {
+  function colors(chart) {
     const palette = dark() ? DARK : LIGHT, taken = new Map(), out = [];
     if (chart.series.length === 1 && chart.kind !== 'line') return [palette[0]];
     for (const s of chart.series) {
@@ -44,7 +44,7 @@
 
   function option(chart) {
     const css = getComputedStyle(root), ink = css.getPropertyValue('--ink').trim(), soft = css.getPropertyValue('--soft').trim(),
-      line = css.getPropertyValue('--line').trim(), panel = css.getPropertyValue('--panel').trim(), paint = colours(chart);
+      line = css.getPropertyValue('--line').trim(), panel = css.getPropertyValue('--panel').trim(), paint = colors(chart);
     const lying = chart.kind === 'row' || chart.kind === 'interval', lines = chart.kind === 'line';
     const names = [];
     if (!lines) for (const s of chart.series) for (const p of s.points) { const n = String(p.x); if (!names.includes(n)) names.push(n); }

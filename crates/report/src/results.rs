@@ -261,7 +261,7 @@ impl Point {
 pub struct Series {
     /// As the legend shows it.
     pub name: String,
-    /// Series of the same group have the same colour on the whole page; empty: its name.
+    /// Series of the same group have the same color on the whole page; empty: its name.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub group: String,
     /// What it stands for.

@@ -65,7 +65,7 @@ pub(super) enum Candidates {
     Sorted(SortedBlocks),
     /// In any order, for chance and for cost-benefit, with each local block's place.
     Listed { blocks: Vec<u32>, place: Vec<u32> },
-    /// By time of closing, for FIFO. A block taken for wear levelling leaves from the middle.
+    /// By time of closing, for FIFO. A block taken for wear leveling leaves from the middle.
     Queued(VecDeque<u32>),
 }
 
@@ -101,7 +101,7 @@ impl Pool {
         let first_block = number * blocks;
         // Nothing is open yet: a full block that does not exist.
         let nothing = OpenBlock { block: NONE, next: config.slots_per_block };
-        let mut free = if config.dynamic_wear_levelling {
+        let mut free = if config.dynamic_wear_leveling {
             FreeBlocks::ByWear(BTreeSet::new())
         } else {
             FreeBlocks::Queue(VecDeque::with_capacity(blocks as usize))

@@ -80,7 +80,7 @@ fn any_shape() -> impl Strategy<Value = FtlConfig> {
                 frontiers,
                 policy,
                 pace,
-                dynamic_wear_levelling: dynamic,
+                dynamic_wear_leveling: dynamic,
                 static_wear_gap: gap * 3,
                 cycles_mean: 0.0,
                 cycles_sd_fraction: 0.0,
@@ -218,11 +218,11 @@ fn blocks_fail_at_their_limit_and_the_device_turns_read_only() {
 }
 
 #[test]
-fn static_levelling_moves_cold_data_and_narrows_the_spread() {
+fn static_leveling_moves_cold_data_and_narrows_the_spread() {
     let spread = |gap| {
         let mut config = shape(CleaningPolicy::Greedy);
         config.frontiers = Frontiers::Apart;
-        config.dynamic_wear_levelling = true;
+        config.dynamic_wear_leveling = true;
         config.static_wear_gap = gap;
         let mut ftl = Ftl::new(config, 1);
         for unit in 0..150 {

@@ -1,4 +1,4 @@
-//! Wear: the limit of each block, blocks that fail, wear levelling.
+//! Wear: the limit of each block, blocks that fail, wear leveling.
 
 use super::{BlockState, Ftl, Media};
 use crate::chance::Chance;

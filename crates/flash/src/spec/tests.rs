@@ -47,7 +47,7 @@ reserve_superblocks = 3
 cleaning_pace = "whole"
 idle_clean_superblocks = 4
 idle_after_ms = 50
-dynamic_wear_levelling = false
+dynamic_wear_leveling = false
 static_wear_gap = 100
 map_journal_units = 512
 map_persist_ms = 20
@@ -63,7 +63,7 @@ compression = { granule_bytes = 512 }
 bytes = 1_048_576
 plp = "map-only"
 flush = "ignored"
-fua = "honoured"
+fua = "honored"
 flush_us = 10
 paired_pages = true
 

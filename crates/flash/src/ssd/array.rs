@@ -60,7 +60,7 @@ pub(super) struct Array {
     /// When the last complete stripe of host data will be programmed, over all of them.
     pub host_done: u64,
     pub pending: Pending,
-    /// By die, programs around the present, kept only where one may ruin its neighbour.
+    /// By die, programs around the present, kept only where one may ruin its neighbor.
     pub scheduled: Option<Vec<VecDeque<Scheduled>>>,
     map_journal_units: u32,
     journal_due: u32,
@@ -148,14 +148,14 @@ impl Array {
     }
 
     /// First slots of the stripes programmed just before one that is being programmed at `now`.
-    pub(super) fn neighbours_of_interrupted(&self, now: u64) -> Vec<u32> {
+    pub(super) fn neighbors_of_interrupted(&self, now: u64) -> Vec<u32> {
         let queues = self.scheduled.iter().flatten();
-        let neighbour = |queue: &VecDeque<Scheduled>| {
+        let neighbor = |queue: &VecDeque<Scheduled>| {
             let next = queue.iter().position(|program| program.done > now)?;
             let started = queue[next].done - self.program_ns <= now;
             (started && next > 0).then(|| queue[next - 1].slot)
         };
-        queues.filter_map(neighbour).collect()
+        queues.filter_map(neighbor).collect()
     }
 
     /// Whether a unit of the write buffer waits for its stripe to fill.

@@ -196,5 +196,5 @@ impl Pending {
 
 /// Whether a promise costs anything on this device: it is kept, and needs keeping.
 pub(super) fn is_needed(promise: Honesty, plp: Plp) -> bool {
-    promise == Honesty::Honoured && plp != Plp::Full
+    promise == Honesty::Honored && plp != Plp::Full
 }

@@ -106,8 +106,8 @@ fn four_dies_program_as_fast_as_four_dies_can() {
     // 200 us a page and die: 20,000 pages a second, less what fits the buffer at the end.
     let speed = iops(4_000, Nanos(0), end);
     assert!((19_900.0..20_700.0).contains(&speed), "{speed}");
-    let utilisation = ssd.stats(end).media_utilisation();
-    assert!((0.97..=1.0).contains(&utilisation), "{utilisation}");
+    let utilization = ssd.stats(end).media_utilization();
+    assert!((0.97..=1.0).contains(&utilization), "{utilization}");
 }
 
 #[test]
@@ -268,11 +268,11 @@ fn cut_loses_only_what_its_protection_allows() {
         (durable, report.damage.iter().filter_map(|hit| hit.write).collect::<BTreeSet<_>>())
     };
     let ids = |range: std::ops::RangeInclusive<u64>| range.map(WriteId).collect::<BTreeSet<_>>();
-    assert_eq!(cut(Plp::None, crate::Honesty::Honoured), (WriteId(9), ids(9..=16)));
-    assert_eq!(cut(Plp::Full, crate::Honesty::Honoured), (WriteId(17), BTreeSet::new()));
+    assert_eq!(cut(Plp::None, crate::Honesty::Honored), (WriteId(9), ids(9..=16)));
+    assert_eq!(cut(Plp::Full, crate::Honesty::Honored), (WriteId(17), BTreeSet::new()));
     let (durable, lost) = cut(Plp::None, crate::Honesty::Ignored);
     assert!(durable == WriteId(1) && lost.contains(&WriteId(1)), "a device that lies loses more");
-    let (_, lost) = cut(Plp::MapOnly, crate::Honesty::Honoured);
+    let (_, lost) = cut(Plp::MapOnly, crate::Honesty::Honored);
     assert!(!lost.is_empty() && lost.first() >= Some(&WriteId(9)), "{lost:?}");
 }
 

@@ -111,7 +111,7 @@ fn impossible_devices_are_refused_in_one_line() {
         ("channels = 8", "channels = 0"),
         ("erase_us = 1500", "erase_us = -1"),
         ("plp = \"full\"", "plp = \"perhaps\""),
-        ("[facts]", "[facts]\ncolour = 3"),
+        ("[facts]", "[facts]\ncolor = 3"),
     ] {
         assert!(page.contains(from), "{from}");
         let error = Page::parse("x.toml", &page.replace(from, to)).expect_err(to);

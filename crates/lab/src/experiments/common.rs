@@ -2,7 +2,6 @@
 
 use crate::bench::Sample;
 use crate::task::Outcome;
-use crate::timeline::PhaseOutcome;
 use forebay_report::{Basis, Check, Experiment, Finding, Point, Role, Series};
 
 /// Part of the method of every experiment.
@@ -81,7 +80,12 @@ pub(super) fn percent(share: f64) -> String {
     format!("{} %", figure(share * 100.0))
 }
 
-/// Checks that every run must pass, whatever the device: Little's law, utilisation, even wear.
+/// The ratio that is furthest from 1.
+fn furthest(ratios: impl Iterator<Item = f64>) -> Option<f64> {
+    ratios.max_by(|a, b| (a - 1.0).abs().total_cmp(&(b - 1.0).abs()))
+}
+
+/// Checks that every run must pass, whatever the device: Little's law, utilization, even wear.
 pub(super) fn invariants(outcomes: &[Outcome], experiment: &mut Experiment) {
     let timelines: Vec<_> = outcomes
         .iter()
@@ -94,13 +98,10 @@ pub(super) fn invariants(outcomes: &[Outcome], experiment: &mut Experiment) {
         return;
     }
     let loads = || timelines.iter().flat_map(|t| &t.phases).filter(|p| !p.worn_out);
-    let furthest = |ratios: &mut dyn Iterator<Item = f64>| {
-        ratios.max_by(|a, b| (a - 1.0).abs().total_cmp(&(b - 1.0).abs()))
-    };
-    let ratio = |(device, host): (f64, f64)| host / device;
-    let product = furthest(&mut loads().filter_map(|p| p.little).map(ratio));
-    let depth = |p: &PhaseOutcome| Some(p.little?.0 / f64::from(p.depth?));
-    let integrated = furthest(&mut loads().filter_map(depth));
+    let little = loads().filter_map(|p| p.little).map(|(device, host)| host / device);
+    let product = furthest(little);
+    let kept = loads().filter_map(|p| p.outstanding).map(|(n, depth)| n / f64::from(depth));
+    let integrated = furthest(kept);
     for (name, worst) in [
         ("Little's law: rate times response at the host, over requests outstanding", product),
         ("Requests outstanding at the device, over those the load keeps outstanding", integrated),
@@ -110,16 +111,16 @@ pub(super) fn invariants(outcomes: &[Outcome], experiment: &mut Experiment) {
                 format!("{name}, worst run"),
                 "",
                 (1.0, worst),
-                0.01,
+                1e-6,
                 Basis::Invariant,
                 "Little 1961; the host sums responses, the device integrates its queue",
             ));
         }
     }
     experiment.checks.push(Check::at_most(
-        "Utilisation of the medium, busiest run",
+        "Utilization of the medium, busiest run",
         "",
-        (1.0, timelines.iter().map(|t| t.utilisation).fold(0.0, f64::max)),
+        (1.0, timelines.iter().map(|t| t.utilization).fold(0.0, f64::max)),
         Basis::Invariant,
         "a server is busy for no more time than there is",
     ));
@@ -131,7 +132,7 @@ pub(super) fn invariants(outcomes: &[Outcome], experiment: &mut Experiment) {
             "",
             (0.5, uneven),
             Basis::Invariant,
-            "dynamic wear levelling opens the least worn block first",
+            "dynamic wear leveling opens the least worn block first",
         ));
     }
 }

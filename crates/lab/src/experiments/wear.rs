@@ -53,7 +53,7 @@ fn cells(context: &Context) -> Vec<Cell> {
     let log = catalogue::find("ddrdrive-x1").expect("it is built in").device;
     let mut cells = Vec::new();
     for page in context.pages.iter().filter(|p| matches!(p.device.media, MediaSpec::Flash(_))) {
-        let mut add = |(redundancy, name, _): (Redundancy, &str, f64), block, utilisation: f64| {
+        let mut add = |(redundancy, name, _): (Redundancy, &str, f64), block, utilization: f64| {
             let (block_bytes, block_name) = block;
             let wear = Wear {
                 device: page.device.clone(),
@@ -62,11 +62,11 @@ fn cells(context: &Context) -> Vec<Cell> {
                 drive_bytes: DRIVE_BYTES,
                 redundancy,
                 block_bytes,
-                utilisation,
+                utilization,
                 turnover: TURNOVER,
                 seed: context.seed,
             };
-            let label = format!("{name} {block_name} {}", percent(utilisation));
+            let label = format!("{name} {block_name} {}", percent(utilization));
             cells.push(Cell::new(label, Task::Wear(Box::new(wear))));
         };
         for block in BLOCKS {
@@ -224,7 +224,7 @@ fn shares(id: &str, device: &str, runs: &[&WearOutcome], e: &mut Experiment) {
         ),
     );
     e.charts.push(Chart {
-        id: format!("{id}-utilisation"),
+        id: format!("{id}-utilization"),
         title: format!("Z1 4K by how full the pool is, {device}"),
         caption:
             "Full means a volume of that share of what the pool offers; the pool keeps back about \

@@ -95,7 +95,7 @@ fn finished_points_do_not_run_again() {
 fn malformed_sweeps_are_refused_in_one_line() {
     let s = Scratch::new("bad");
     for (from, to) in [
-        ("\"device.unused_fraction\" = [0.0, 0.1]", "\"device.colour\" = [1]"),
+        ("\"device.unused_fraction\" = [0.0, 0.1]", "\"device.color\" = [1]"),
         ("\"device.unused_fraction\" = [0.0, 0.1]", "\"device.no.such\" = [1]"),
         ("phases.1.load", "phases.9.load"),
         ("[0.0, 0.1]", "[]"),

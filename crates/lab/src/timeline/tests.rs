@@ -23,13 +23,14 @@ fn samples_tile_the_time_and_obey_littles_law() {
     assert!(ends.windows(2).all(|w| w[0] < w[1]), "{ends:?}");
     for phase in out.phases.iter().filter(|p| p.whole.is_some()) {
         let (integrated, product) = phase.little.expect("a load");
-        assert!((integrated / 32.0 - 1.0).abs() < 0.01, "{integrated}");
-        assert!((integrated / product - 1.0).abs() < 0.01, "{integrated} against {product}");
+        assert!((integrated / product - 1.0).abs() < 1e-6, "{integrated} against {product}");
+        let (outstanding, depth) = phase.outstanding.expect("a load");
+        assert!((outstanding / f64::from(depth) - 1.0).abs() < 1e-6, "{outstanding}");
         let whole = phase.whole.expect("a load");
         let outstanding = whole.iops * whole.mean_ms / 1000.0;
         assert!((outstanding / 32.0 - 1.0).abs() < 0.01, "{outstanding}");
     }
-    assert!(out.utilisation > 0.0 && out.utilisation <= 1.0);
+    assert!(out.utilization > 0.0 && out.utilization <= 1.0);
 }
 
 #[test]

@@ -9,7 +9,7 @@ fn small(redundancy: Redundancy, drives: u32) -> Wear {
         drive_bytes: 64 << 20,
         redundancy,
         block_bytes: 65536,
-        utilisation: 0.12,
+        utilization: 0.12,
         turnover: 0.2,
         seed: 1,
     }
@@ -43,8 +43,8 @@ fn out_of_range_fields_are_refused() {
     for bad in [
         Wear { drives: 0, ..good.clone() },
         Wear { drive_bytes: 1 << 20, ..good.clone() },
-        Wear { utilisation: 1.5, ..good.clone() },
-        Wear { utilisation: f64::NAN, ..good.clone() },
+        Wear { utilization: 1.5, ..good.clone() },
+        Wear { utilization: f64::NAN, ..good.clone() },
         Wear { turnover: 0.0, ..good.clone() },
         Wear { block_bytes: 5000, ..good.clone() },
         Wear { device: dram, ..good.clone() },
