@@ -263,8 +263,8 @@ fn plain(name: &str) -> String {
 #[must_use]
 pub fn list() -> String {
     let unknown = || "unknown".to_owned();
-    let number = |fact: &Option<Fact>| {
-        fact.as_ref().map_or_else(unknown, |f| {
+    let number = |fact: Option<&Fact>| {
+        fact.map_or_else(unknown, |f| {
             let mark = if f.recalled { "?" } else { "" };
             format!("{}{mark}", f.middle().round())
         })
@@ -281,9 +281,9 @@ pub fn list() -> String {
             format!("{}{}", page.device.name, page.reservation.as_ref().map_or("", |_| " !")),
             facts.medium,
             facts.year.map_or_else(unknown, |y| y.to_string()),
-            number(&facts.fresh_write_iops),
+            number(facts.fresh_write_iops.as_ref().or(facts.sustained_write_iops.as_ref())),
             facts.protected,
-            number(&facts.price_usd),
+            number(facts.price_usd.as_ref()),
         ));
     }
     out.push_str("? from memory, not confirmed. ! with a reservation, left out of rankings.\n");

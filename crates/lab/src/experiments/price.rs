@@ -61,7 +61,9 @@ fn show(context: &Context, outcomes: &[Outcome], e: &mut Experiment) {
                 _ => point,
             });
         }
-        let claimed = page.facts.fresh_write_iops.as_ref().map(catalogue::Fact::middle);
+        let facts = &page.facts;
+        let claimed = facts.fresh_write_iops.as_ref().or(facts.sustained_write_iops.as_ref());
+        let claimed = claimed.map(catalogue::Fact::middle);
         let ratio = price.and_then(|(_, middle, _)| claimed.map(|c| c / middle));
         let text = price.map_or_else(TableCell::unknown, |(low, middle, high)| {
             if low < high {
