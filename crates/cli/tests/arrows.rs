@@ -1,55 +1,24 @@
-//! Who may know whom: the crates' dependencies against the allow-list of ARCHITECTURE.md.
+//! Who may know whom: the crates' dependencies against the table of ARCHITECTURE.md.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
-/// A room, and what it may depend on. Ground first, then the path, then what stands beside it.
-const ALLOWED: &[(&str, &[&str])] = &[
-    ("units", &[]),
-    ("rt", &["units"]),
-    ("device", &["units", "rt"]),
-    ("format", &["units"]),
-    ("nbd", &["units", "rt", "device"]),
-    ("intent-log", &["units", "rt", "device", "format"]),
-    ("array", &["units", "rt", "device", "format"]),
-    ("segment", &["units", "rt", "device", "format", "array"]),
-    ("map", &["units", "rt", "device", "format"]),
-    ("txg", &["units", "rt", "device", "format", "array", "segment", "map"]),
-    ("multihost", &["units", "rt", "device", "format"]),
-    (
-        "pool",
-        &[
-            "units",
-            "rt",
-            "device",
-            "format",
-            "intent-log",
-            "array",
-            "segment",
-            "map",
-            "txg",
-            "multihost",
-        ],
-    ),
-    ("flash", &["units"]),
-    ("sim", &["units", "rt", "device", "flash"]),
-    ("trace", &["units", "rt", "device"]),
-    ("report", &["units"]),
-    ("dst", &["units", "rt", "device", "format", "nbd", "pool", "sim", "flash", "trace"]),
-    ("lab", &["units", "rt", "device", "nbd", "pool", "sim", "flash", "trace", "dst", "report"]),
-    ("cli", &["units", "rt", "device", "format", "nbd", "pool", "trace", "dst", "lab", "report"]),
-];
+/// A test may use these, whatever the room: they only stand in for hardware.
+const ALLOWED_IN_TESTS: &[&str] = &["sim", "flash", "rt", "device", "testkit"];
 
-/// Tests may also use these, whatever the room: they only stand in for hardware.
-const ALLOWED_IN_TESTS: &[&str] = &["sim", "flash", "rt", "device"];
+/// Stands in for hardware in tests, and is in no product.
+const TEST_ONLY: &str = "testkit";
 
-struct Arrow {
-    from: String,
-    to: String,
-    test_only: bool,
+const PAGE: &str = include_str!("../../../ARCHITECTURE.md");
+
+struct Room {
+    knows: BTreeSet<String>,
+    /// What only its tests know.
+    tests_know: BTreeSet<String>,
 }
 
-fn arrows() -> (BTreeSet<String>, Vec<Arrow>) {
+/// The rooms of the workspace, as their `Cargo.toml` files have them.
+fn rooms() -> BTreeMap<String, Room> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let output = Command::new(cargo)
         .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
@@ -58,57 +27,79 @@ fn arrows() -> (BTreeSet<String>, Vec<Arrow>) {
         .expect("cargo runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let mut rooms = BTreeSet::new();
-    let mut arrows = Vec::new();
-    for package in metadata["packages"].as_array().unwrap() {
-        let Some(from) = room(&package["name"]) else { continue };
-        rooms.insert(from.clone());
-        for dependency in package["dependencies"].as_array().unwrap() {
-            if let Some(to) = room(&dependency["name"]) {
-                let test_only = dependency["kind"] == "dev";
-                arrows.push(Arrow { from: from.clone(), to, test_only });
-            }
-        }
-    }
-    (rooms, arrows)
+    let packages = metadata["packages"].as_array().unwrap().iter();
+    packages
+        .filter_map(|package| {
+            let from = room_name(&package["name"])?;
+            let of_kind = |is_test: bool| {
+                let all = package["dependencies"].as_array().unwrap().iter();
+                let kind = all.filter(move |d| (d["kind"] == "dev") == is_test);
+                kind.filter_map(|d| room_name(&d["name"])).filter(|to| *to != from).collect()
+            };
+            let (knows, tests_know) = (of_kind(false), of_kind(true));
+            Some((from.clone(), Room { knows, tests_know }))
+        })
+        .collect()
 }
 
-fn room(name: &serde_json::Value) -> Option<String> {
-    name.as_str()?.strip_prefix("forebay-").map(str::to_owned)
+fn room_name(package: &serde_json::Value) -> Option<String> {
+    Some(package.as_str()?.strip_prefix("forebay-")?.replace('-', "_"))
+}
+
+/// The rows of the table, in order: a room and what it knows.
+fn table() -> Vec<(String, BTreeSet<String>)> {
+    let section = PAGE.split("\n## ").find(|s| s.starts_with("The rooms")).expect("the section");
+    let rows = section.lines().filter(|line| line.starts_with("| [`"));
+    rows.map(|row| {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let name = cells[0].split('`').nth(1).expect("a room in backticks");
+        let knows = cells[2].split(',').map(str::trim).filter(|to| !to.is_empty());
+        (name.to_owned(), knows.map(str::to_owned).collect())
+    })
+    .collect()
 }
 
 #[test]
-fn dependencies_point_down_only() {
-    let allowed: BTreeMap<&str, &[&str]> = ALLOWED.iter().copied().collect();
-    let (rooms, arrows) = arrows();
-    assert!(rooms.contains("cli") && rooms.contains("units"), "the workspace was read");
+fn the_table_says_what_each_crate_knows() {
+    let rooms = rooms();
+    let table: BTreeMap<String, BTreeSet<String>> = table().into_iter().collect();
+    assert!(table.len() > 10, "the table was read");
     let mut wrong = Vec::new();
-    for room in &rooms {
-        if !allowed.contains_key(room.as_str()) {
-            wrong.push(format!("{room} is not in the allow-list of this test"));
+    for (name, room) in rooms.iter().filter(|(name, _)| *name != TEST_ONLY) {
+        match table.get(name) {
+            None => wrong.push(format!("{name} has no row")),
+            Some(row) if *row != room.knows => {
+                wrong.push(format!("{name} knows {:?}, its row says {row:?}", room.knows));
+            }
+            Some(_) => {}
         }
     }
-    for Arrow { from, to, test_only } in arrows {
-        let to_known = allowed.get(from.as_str()).is_some_and(|list| list.contains(&to.as_str()));
-        let for_test = test_only && ALLOWED_IN_TESTS.contains(&to.as_str());
-        if !to_known && !for_test && from != to {
-            wrong.push(format!("{from} must not know {to}"));
-        }
-    }
-    assert!(wrong.is_empty(), "forbidden arrows:\n  {}", wrong.join("\n  "));
+    let gone = table.keys().filter(|name| !rooms.contains_key(*name));
+    wrong.extend(gone.map(|name| format!("{name} has a row and is no crate")));
+    assert!(wrong.is_empty(), "ARCHITECTURE.md and Cargo.toml differ:\n  {}", wrong.join("\n  "));
 }
 
 #[test]
-fn the_allow_list_has_no_way_back() {
-    let position = |name: &str| {
-        ALLOWED.iter().position(|(room, _)| *room == name).unwrap_or_else(|| panic!("{name}?"))
-    };
-    for (from, list) in ALLOWED {
-        for to in *list {
+fn arrows_point_down_only() {
+    let table = table();
+    let position = |name: &str| table.iter().position(|(room, _)| room == name);
+    for (from, knows) in &table {
+        for to in knows {
             assert!(position(to) < position(from), "{from} -> {to} points up");
+            assert_ne!(to, TEST_ONLY, "{from} is in the product");
         }
     }
-    let may = |from: &str, to: &str| ALLOWED[position(from)].1.contains(&to);
-    assert!(!may("txg", "intent-log") && !may("intent-log", "txg"), "they meet in pool");
-    assert!(!may("sim", "pool") && !may("nbd", "pool"));
+    let knows = |from: &str, to: &str| table[position(from).unwrap()].1.contains(to);
+    assert!(!knows("txg", "intent_log") && !knows("intent_log", "txg"), "they meet in pool");
+    assert!(!knows("sim", "pool") && !knows("nbd", "pool") && !knows("multihost", "pool"));
+}
+
+#[test]
+fn tests_know_what_their_crate_knows_and_stand_ins_for_hardware() {
+    for (name, room) in rooms() {
+        for to in &room.tests_know {
+            let is_allowed = room.knows.contains(to) || ALLOWED_IN_TESTS.contains(&to.as_str());
+            assert!(is_allowed, "tests of {name} must not know {to}");
+        }
+    }
 }
