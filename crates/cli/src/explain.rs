@@ -33,9 +33,9 @@ impl Explain for PoolError {
 
 impl Explain for LabError {
     fn code(&self) -> ErrorCode {
-        match self {
-            LabError::Usage(_) => ErrorCode::Usage,
-            LabError::Failed(_) => ErrorCode::Simulation,
+        match self.exit_code() {
+            2 => ErrorCode::Usage,
+            _ => ErrorCode::Simulation,
         }
     }
 }
