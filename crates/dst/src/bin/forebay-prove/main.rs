@@ -26,8 +26,8 @@ mod report;
 mod search;
 
 fn main() -> ExitCode {
-    // Each scenario allocates the same large buffers. Returning them to the kernel and clearing them
-    // again took a quarter of all time.
+    // Each scenario allocates the same large buffers. Returning them to the kernel and clearing
+    // them again took a quarter of all time.
     forebay_rt::sys::keep_freed_memory();
     let options = Options::parse();
     match options.subject {
