@@ -209,8 +209,7 @@ impl Pool {
         if !self.is_stopped() && !self.closing.get() {
             return Ok(());
         }
-        let detail = format!("the pool is suspended: {}", self.stop_reason());
-        let kind = ErrorKind::Other { detail };
+        let kind = ErrorKind::PoolSuspended { reason: self.stop_reason() };
         Err(DeviceError::new(name, operation, offset_bytes, len_bytes, kind))
     }
 

@@ -26,7 +26,7 @@ impl Client {
                 ErrorKind::Os { errno: i32::try_from(error).unwrap_or(i32::MAX) }
             }
             RequestError::Server { error, text } => {
-                ErrorKind::Other { detail: format!("the server answered error {error}: {text}") }
+                ErrorKind::Server { errno: error, message: text }
             }
             e @ RequestError::WrongLength { .. } => ErrorKind::Other { detail: e.to_string() },
             RequestError::Lost(_) => ErrorKind::Gone,
