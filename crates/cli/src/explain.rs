@@ -1,12 +1,15 @@
 //! What this crate adds to the typed errors of the crates below: a stable code, and the command
 //! that helps. Their `Display` says what is wrong; only this crate knows its commands.
 
+mod pool;
+
 use std::fmt::Display;
 
 use forebay_lab::LabError;
-use forebay_pool::PoolError;
 
 use crate::failure::{ErrorCode, Failure};
+
+pub use pool::importable_line;
 
 /// A typed error with a code for programs and a hint for the operator, both from its variant.
 pub trait Explain: Display {
@@ -22,12 +25,6 @@ pub trait Explain: Display {
 impl<E: Explain> From<E> for Failure {
     fn from(error: E) -> Self {
         Failure::new(error.code(), &error).with_hint(error.hint())
-    }
-}
-
-impl Explain for PoolError {
-    fn code(&self) -> ErrorCode {
-        ErrorCode::PoolError
     }
 }
 

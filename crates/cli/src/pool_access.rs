@@ -366,7 +366,8 @@ fn devices_held(known: &KnownPool) -> Failure {
 /// `why` with the name of the pool, and what helps when files have no room to grow.
 fn cannot_open(name: &str, why: Failure) -> Failure {
     let mut failure = why;
-    if !failure.message.contains(&format!("'{name}'")) {
+    // These name the pool themselves.
+    if !matches!(failure.code, ErrorCode::PoolUnavailable | ErrorCode::PoolExists) {
         failure.message = format!("pool '{name}' cannot be opened: {}", failure.message);
     }
     if failure.code == ErrorCode::NoSpace && failure.hint.is_empty() {

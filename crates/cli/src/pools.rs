@@ -16,7 +16,7 @@ use forebay_device::{Device, DeviceError};
 use forebay_nbd::{ExportEntry, ExportHandle, Exports, Peer, Refusal};
 use forebay_pool::spec::{ImportOptions, PoolSpec, Told};
 use forebay_pool::status::{PoolStatus, VdevStatus};
-use forebay_pool::{Opener, Pool};
+use forebay_pool::{CloseError, Opener, Pool};
 use forebay_rt::sync::Mutex;
 
 use crate::args::ScanVerb;
@@ -98,7 +98,7 @@ impl PoolSet {
             Action::Import { paths, options } => self.import(name, paths, options, typed).await?,
             Action::Export { force } => {
                 let pool = self.release(name, *force)?;
-                remember_command(&pool, typed).await?;
+                remember_command(&pool, typed);
                 let outcome = pool.export().await;
                 self.drop_pool(&pool, outcome).await?;
             }
@@ -110,7 +110,7 @@ impl PoolSet {
             Action::VolumeDestroy { volume, force } => {
                 let pool = self.pool(name)?;
                 self.destroy_volume(&pool, volume, *force).await?;
-                remember_command(&pool, typed).await?;
+                remember_command(&pool, typed);
             }
             other => {
                 let pool = self.pool(name)?;
@@ -120,7 +120,7 @@ impl PoolSet {
                     let known = known(&pool);
                     self.writer.run(|state| state.remember(known)).await?;
                 }
-                remember_command(&pool, typed).await?;
+                remember_command(&pool, typed);
             }
         }
         Ok(Reply::Done)
@@ -141,7 +141,8 @@ impl PoolSet {
         self.writer.run(move |state| state.check_name_free(&free, None)).await?;
         let pool = Pool::create(self.opener.clone(), name, spec).await?;
         self.adopt_or_export(&pool, false).await?;
-        remember_command(&pool, typed).await
+        remember_command(&pool, typed);
+        Ok(())
     }
 
     async fn import(
@@ -157,7 +158,8 @@ impl PoolSet {
         // A forced import may go back behind the generation that the list has.
         let may_be_older = options.force || options.rewind_groups > 0 || options.keep.is_some();
         self.adopt_or_export(&pool, may_be_older).await?;
-        remember_command(&pool, typed).await
+        remember_command(&pool, typed);
+        Ok(())
     }
 
     async fn destroy_volume(&self, pool: &Pool, volume: &str, force: bool) -> Result<(), Failure> {
@@ -194,11 +196,7 @@ impl PoolSet {
 
     /// Removes a pool that has ended. One whose end failed stays known: the next import goes on
     /// with it. One that refused to end stays in the set.
-    async fn drop_pool(
-        &self,
-        pool: &Pool,
-        outcome: Result<(), forebay_pool::PoolError>,
-    ) -> Result<(), Failure> {
+    async fn drop_pool(&self, pool: &Pool, outcome: Result<(), CloseError>) -> Result<(), Failure> {
         if !pool.has_ended() {
             return Ok(outcome?);
         }
@@ -421,11 +419,10 @@ fn look(pool: &Pool, action: &Action) -> Result<Reply, Failure> {
 }
 
 /// Adds the command to the pool's history; an empty one is not added.
-async fn remember_command(pool: &Pool, typed: &str) -> Result<(), Failure> {
+fn remember_command(pool: &Pool, typed: &str) {
     if !typed.is_empty() {
-        pool.log_history(typed).await?;
+        pool.log_history(typed);
     }
-    Ok(())
 }
 
 fn changes_devices(action: &Action) -> bool {
@@ -457,7 +454,7 @@ async fn change(pool: &Rc<Pool>, action: &Action) -> Result<(), Failure> {
         Action::Scrub { verb: ScanVerb::Start } => pool.scrub().await?,
         Action::Scrub { verb: ScanVerb::Pause } => pool.scrub_pause().await?,
         Action::Scrub { verb: ScanVerb::Stop } => pool.scrub_stop().await?,
-        Action::Resilver => pool.resilver().await?,
+        Action::Resilver => pool.resilver(),
         Action::Sync => pool.sync().await?,
         Action::VolumeCreate { spec } => pool.create_volume(spec).await?,
         Action::VolumeResize { volume, size_bytes, force } => {

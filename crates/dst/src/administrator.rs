@@ -12,7 +12,7 @@ use forebay_units::{Nanos, SECTOR_BYTES};
 
 use crate::model::{Model, Presence, volume_name};
 use crate::scenario::Admin;
-use crate::subject::{CLEANER_EVENT, Pool, Refusal, Sync};
+use crate::subject::{CLEANER_EVENT, Cause, Pool, Refusal, Sync};
 
 /// The administrator of one boot.
 pub struct Administrator<P: Pool> {
@@ -137,7 +137,7 @@ impl<P: Pool> Administrator<P> {
                     model.count(&format!("admin: {name}, while the cleaner is at work"), 1);
                 }
             }
-            Err(refusal) if grows && refusal.message.contains(" free, ") => {
+            Err(refusal) if grows && refusal.cause == Cause::NoSpace => {
                 model.count(&format!("admin: {name} refused for want of space"), 1);
             }
             // For example the last good side, or a device that is busy or gone.

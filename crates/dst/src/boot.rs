@@ -193,7 +193,7 @@ impl<S: Subject> BootContext<S> {
 
     /// True when a refused import names the devices at fault and no others.
     fn explains(&self, refusal: &Refusal) -> bool {
-        let judged = refusal::judge(&refusal.message, &self.disks.suspects());
+        let judged = refusal::judge(refusal, &self.disks.suspects());
         if let Err(wrong) = &judged {
             let text = format!("an import was refused and {wrong}: {}", refusal.message);
             self.model.object(Kind::Import, text);

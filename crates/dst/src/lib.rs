@@ -15,6 +15,7 @@ mod judgement;
 mod model;
 mod panics;
 pub mod pool;
+mod pool_refusal;
 pub mod prove;
 pub mod reference_pool;
 mod refusal;

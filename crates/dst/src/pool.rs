@@ -8,8 +8,8 @@ use std::rc::{Rc, Weak};
 
 use forebay_device::layers::Counted;
 use forebay_device::{Device, DeviceError, ErrorKind, Operation};
+use forebay_pool::Opener;
 use forebay_pool::spec::{GroupSpec, ImportOptions, LogSpec, Redundancy, Told, VolumeSpec};
-use forebay_pool::{Opener, PoolError};
 use forebay_rt as rt;
 use forebay_units::Nanos;
 
@@ -73,12 +73,6 @@ impl Forebay {
 
 fn names(disks: &[Device]) -> Vec<String> {
     disks.iter().map(|disk| disk.name().to_owned()).collect()
-}
-
-impl From<PoolError> for Refusal {
-    fn from(error: PoolError) -> Self {
-        Self { message: error.message }
-    }
 }
 
 impl Subject for Forebay {
@@ -200,7 +194,7 @@ impl Pool for ForebayPool {
                 Some(scan) if scan.kind == "resilver" && others < 20 => others += 1,
                 other => {
                     let message = format!("a scrub was requested, and the last scan is {other:?}");
-                    return Err(Refusal { message });
+                    return Err(Refusal::new(message));
                 }
             }
         }

@@ -154,9 +154,9 @@ impl Engine {
         let slots = self.disk.read(0, IoBuf::zeroed(LOG_AT as usize)).await?;
         let good = slots.chunks(TABLE_BYTES as usize).filter(|b| sum(&b[8..]) == word(b, 0));
         let Some(newest) = good.max_by_key(|b| word(b, 1)) else {
-            let disk = self.disk.name();
-            let message = format!("no table of volumes is readable on {disk}; bring another back");
-            return Err(Refusal { message });
+            let disk = self.disk.name().to_owned();
+            let message = format!("no table of volumes is readable on {disk}");
+            return Err(Refusal { message, named: vec![disk], ..Refusal::default() });
         };
         self.table_version.set(word(newest, 1));
         for entry in newest[16..].chunks(32).take_while(|entry| entry[0] != 0) {

@@ -144,15 +144,41 @@ impl PoolSpec {
 }
 
 /// Why a subject did not perform something.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Refusal {
     /// The message to the operator.
     pub message: String,
+    /// The cause, as far as the proof tells causes apart.
+    pub cause: Cause,
+    /// Devices that are missing, behind, out of use or unreadable, according to the subject.
+    pub blamed: Vec<String>,
+    /// Devices that the subject names otherwise.
+    pub named: Vec<String>,
+}
+
+/// Causes of refusals that the proof tells apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Cause {
+    /// Any other cause.
+    #[default]
+    Other,
+    /// The pool has too little space.
+    NoSpace,
+    /// Another machine has the pool, or had it last.
+    OtherMachine,
+}
+
+impl Refusal {
+    /// A refusal that names no device.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), ..Self::default() }
+    }
 }
 
 impl From<DeviceError> for Refusal {
     fn from(error: DeviceError) -> Self {
-        Self { message: error.to_string() }
+        let message = error.to_string();
+        Self { message, blamed: vec![error.device], ..Self::default() }
     }
 }
 
@@ -246,8 +272,7 @@ pub trait Pool: 'static {
 
     /// Changes the `sync` property; it holds for writes that are issued after the return.
     async fn set_sync(&self, name: &str, sync: Sync) -> Result<(), Refusal> {
-        let message = format!("{name} cannot be {sync:?}");
-        Err(Refusal { message })
+        Err(Refusal::new(format!("{name} cannot be {sync:?}")))
     }
 
     /// Checks every copy and parity column and repairs damage.

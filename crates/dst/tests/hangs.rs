@@ -9,7 +9,7 @@ use std::rc::Rc;
 use forebay_device::{Device, DeviceError, ErrorKind, IoBuf, IoBytes, Operation};
 use forebay_pool::spec::{GroupSpec, ImportOptions, LogSpec, PoolSpec, Redundancy, VolumeSpec};
 use forebay_pool::status::{Health, VdevStatus};
-use forebay_pool::{Opener, Pool};
+use forebay_pool::{AdminError, ImportError, Opener, Pool};
 use forebay_rt as rt;
 use forebay_rt::Runtime;
 use forebay_sim::faults::{Fault, Ops, Stack};
@@ -79,10 +79,10 @@ impl Bench {
         (pool, v)
     }
 
-    async fn import(self: &Rc<Self>) -> Result<(Rc<Pool>, Device), String> {
+    async fn import(self: &Rc<Self>) -> Result<(Rc<Pool>, Device), ImportError> {
         let paths: Vec<String> = NAMES.iter().map(|n| (*n).to_owned()).collect();
-        let pool = Pool::import(self.clone(), &paths, "tank", &ImportOptions::default()).await;
-        let pool = pool.map_err(|e| e.message)?;
+        let options = ImportOptions::default();
+        let pool = Pool::import(self.clone(), &paths, "tank", &options).await?;
         let v = pool.open_volume("v").unwrap();
         Ok((pool, v))
     }
@@ -145,8 +145,8 @@ fn writers_continue_when_log_side_hangs() {
         expect(&v, 0, 40, 0).await;
 
         // Abandoned commands may still take effect, so the side is refused.
-        let refused = pool.online("m").await.unwrap_err().message;
-        assert!(refused.contains("under way that were given up"), "{refused}");
+        let error = pool.online("m").await.unwrap_err();
+        assert!(matches!(error, AdminError::LateCommands { .. }), "{error}");
         bench.stacks["m"].calm();
         rt::sleep(Nanos::from_secs(1)).await;
         pool.online("m").await.unwrap();
@@ -225,8 +225,8 @@ fn hanging_data_device_is_faulted_and_resilvered_when_it_answers() {
                 assert_eq!(state(&pool, "b"), Health::Faulted, "{redundancy:?} {ops:?}");
                 assert!(pool.remarks().iter().any(|r| r.contains("no answer for 12 s")));
 
-                let refused = pool.online("b").await.unwrap_err().message;
-                assert!(refused.contains("under way that were given up"), "{refused}");
+                let error = pool.online("b").await.unwrap_err();
+                assert!(matches!(error, AdminError::LateCommands { .. }), "{error}");
                 // Abandoned writes take effect now; the resilver repairs the places they hit.
                 bench.stacks["b"].calm();
                 rt::sleep(Nanos::from_secs(1)).await;

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use forebay_device::{Device, DeviceError, ErrorKind, IoBuf, IoBytes, Operation};
 use forebay_pool::spec::{GroupSpec, ImportOptions, LogSpec, PoolSpec, Redundancy, VolumeSpec};
-use forebay_pool::{Opener, Pool};
+use forebay_pool::{ImportErrorKind, Opener, Pool};
 use forebay_rt::{self as rt, Runtime};
 use forebay_sim::{DiskConfig, Fate, Media, Seed, SimDisk, World};
 use forebay_units::Nanos;
@@ -98,14 +98,19 @@ impl Bench {
     }
 
     /// Imports and returns how many blocks are found. They must be the first ones.
-    fn import(self: &Rc<Self>, seed: u64, accept: bool, count: u64) -> Result<u64, String> {
+    fn import(
+        self: &Rc<Self>,
+        seed: u64,
+        accept: bool,
+        count: u64,
+    ) -> Result<u64, ImportErrorKind> {
         let runtime = Runtime::simulated(seed);
         let bench = self.clone();
         runtime.block_on(async move {
             let paths: Vec<String> = bench.disks.keys().cloned().collect();
             let options = ImportOptions { accept_log_loss: accept, ..ImportOptions::default() };
             let pool = Pool::import(bench.clone(), &paths, "tank", &options).await;
-            let pool = pool.map_err(|error| error.message)?;
+            let pool = pool.map_err(|error| error.kind)?;
             let v = pool.open_volume("v").unwrap();
             let mut there = 0;
             for number in 0..count + 4 {
@@ -179,8 +184,8 @@ fn import_without_save(seed: u64, pause: Nanos) -> (u64, bool) {
     }
     match bench.import(seed + 100, false, 40) {
         Ok(there) => (there, false),
-        Err(said) => {
-            assert!(said.contains("log"), "seed {seed}: {said}");
+        Err(kind) => {
+            assert!(matches!(kind, ImportErrorKind::LogLoss(_)), "seed {seed}: {kind}");
             (bench.import(seed + 200, true, 40).unwrap(), true)
         }
     }

@@ -2,7 +2,7 @@
 
 use forebay_device::DeviceError;
 use forebay_flash::{RequestError, SpecError};
-use forebay_pool::PoolError;
+use forebay_pool::{AdminError, CloseError, CommitError, PoolError, VolumeError};
 use std::fmt;
 use std::path::PathBuf;
 
@@ -418,11 +418,16 @@ impl From<ArgumentError> for LabError {
     }
 }
 
-impl From<PoolError> for LabError {
-    fn from(error: PoolError) -> Self {
-        Self::Pool(error)
-    }
+macro_rules! of_pool {
+    ($($error:ty),*) => {
+        $(impl From<$error> for LabError {
+            fn from(error: $error) -> Self {
+                Self::Pool(error.into())
+            }
+        })*
+    };
 }
+of_pool!(AdminError, CloseError, CommitError, VolumeError);
 
 impl From<DeviceError> for LabError {
     fn from(error: DeviceError) -> Self {

@@ -7,7 +7,8 @@ use forebay_format::config::MemberUse;
 use forebay_rt as rt;
 use forebay_units::{DeviceId, Nanos};
 
-use crate::{Pool, PoolError};
+use crate::Pool;
+use crate::admin::error::AdminError;
 
 /// Errors within [`WITHIN`] that make a device faulted or suspect.
 const TOO_MANY: usize = 10;
@@ -80,14 +81,9 @@ impl Pool {
 
     /// Clears the errors of one device or of all, and takes back devices that were taken out for
     /// them. It is an error if a device that was named cannot be taken back.
-    pub async fn clear(&self, device: Option<&str>) -> Result<(), PoolError> {
-        if self.is_stopped() {
-            return Err(PoolError::new(format!(
-                "pool '{0}' is suspended ({1}); 'forebay pool export {0}' lets it go, 'forebay serve {0}' \
-                 opens it again",
-                self.name(),
-                self.stop_reason()
-            )));
+    pub async fn clear(&self, device: Option<&str>) -> Result<(), AdminError> {
+        if let Some(reason) = self.stopped.borrow().clone() {
+            return Err(AdminError::Suspended { pool: self.name(), reason });
         }
         let members: Vec<(DeviceId, String, MemberUse)> = {
             let config = self.config.borrow();
@@ -105,7 +101,7 @@ impl Pool {
             self.health.log_errors.borrow_mut().remove(&id);
             let now = status.iter().find(|member| member.id == id);
             if now.is_some() {
-                self.array.clear_errors(id)?;
+                self.array.clear_errors(id).map_err(|error| self.of_member(error))?;
             }
             use forebay_array::MemberState as State;
             let out = match now.map(|member| member.state) {

@@ -1,49 +1,58 @@
-//! Errors of a pool, for the operator.
+//! Errors of a pool: one enum for each family of operations, and [`PoolError`] above them.
+//!
+//! What always holds: `Display` is one line that says what is wrong, with devices, offsets, expected
+//! and found values. It names no command: the command line adds the one that helps.
 
 use std::fmt;
 
-use forebay_array::ArrayError;
-use forebay_device::DeviceError;
-use forebay_format::FormatError;
-use forebay_intent_log::LogError;
-use forebay_segment::SegmentError;
+use crate::admin::error::{AdminError, CloseError, VolumeError};
+use crate::commit::error::CommitError;
+use crate::import::error::ImportError;
+use crate::scrub::error::ScrubError;
 
-/// Something that could not be done: one line that says what, why, and what to do.
+/// An error of any operation on a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PoolError {
-    /// The line.
-    pub message: String,
-}
-
-impl PoolError {
-    /// An error with this line.
-    #[must_use]
-    pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into() }
-    }
+pub enum PoolError {
+    /// The pool was not imported.
+    Import(ImportError),
+    /// A command on the pool or its devices failed.
+    Admin(AdminError),
+    /// A command on a volume failed.
+    Volume(VolumeError),
+    /// The pool was not exported, destroyed or ended well.
+    Close(CloseError),
+    /// Nothing could be committed.
+    Commit(CommitError),
+    /// A scrub was not started or ended.
+    Scrub(ScrubError),
 }
 
 impl fmt::Display for PoolError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
+        match self {
+            Self::Import(error) => write!(f, "{error}"),
+            Self::Admin(error) => write!(f, "{error}"),
+            Self::Volume(error) => write!(f, "{error}"),
+            Self::Close(error) => write!(f, "{error}"),
+            Self::Commit(error) => write!(f, "{error}"),
+            Self::Scrub(error) => write!(f, "{error}"),
+        }
     }
 }
 
-impl std::error::Error for PoolError {}
-
-macro_rules! widen {
-    ($($error:ty),*) => {
-        $(impl From<$error> for PoolError {
-            fn from(error: $error) -> Self {
-                Self::new(error.to_string())
+/// Implements `From` for variants of one field, and `std::error::Error`.
+macro_rules! widens {
+    ($to:ident: $($variant:ident($from:ty)),* $(,)?) => {
+        $(impl From<$from> for $to {
+            fn from(error: $from) -> Self {
+                Self::$variant(error.into())
             }
         })*
+
+        impl std::error::Error for $to {}
     };
 }
-widen!(ArrayError, DeviceError, FormatError, LogError);
+pub(crate) use widens;
 
-impl From<SegmentError> for PoolError {
-    fn from(error: SegmentError) -> Self {
-        DeviceError::from(error).into()
-    }
-}
+widens!(PoolError: Import(ImportError), Admin(AdminError), Volume(VolumeError),
+    Close(CloseError), Commit(CommitError), Scrub(ScrubError));

@@ -14,6 +14,8 @@ use forebay_rt::sync::Notify;
 use forebay_units::DeviceId;
 
 use crate::Pool;
+use crate::commit::error::SuspendReason;
+use crate::labels::LabelError;
 use crate::scrub::error_log::Lost;
 
 pub(crate) struct HealthState {
@@ -154,21 +156,20 @@ impl Pool {
     }
 
     /// Takes a log device out of use.
-    pub(crate) fn fail_log_side(&self, device: DeviceId, why: &str) {
+    pub(crate) fn fail_log_side(&self, device: DeviceId, error: &LabelError) {
         let mut config = self.config.borrow_mut();
         for side in config.logs.iter_mut().flat_map(|ring| &mut ring.sides) {
             if side.device == device.0 && side.state == MemberUse::Online {
                 side.state = MemberUse::Faulted;
                 *self.health.log_errors.borrow_mut().entry(device).or_default() += 1;
-                self.health.remark(format!("log device {} failed: {why}", side.path));
+                self.health.remark(format!("log device {} failed: {error}", side.path));
             }
         }
         drop(config);
         if self.health.log_sides.borrow_mut().remove(&device) {
             // The device may have failed a label and no frame. The log must not rely on it either
             // way.
-            let detail = why.to_owned();
-            let kind = ErrorKind::Other { detail };
+            let kind = ErrorKind::Other { detail: error.to_string() };
             let path = self.device_path(device);
             self.log.fail_side(device, DeviceError::new(&path, Operation::Write, 0, 0, kind));
         }
@@ -179,18 +180,19 @@ impl Pool {
 
     /// A device that holds a part of the log failed a write. A data device (the log is in the pool)
     /// is faulted.
-    fn log_side_failed(&self, device: DeviceId, why: &str) {
+    fn log_side_failed(&self, device: DeviceId, error: LabelError) {
         let online =
             |m: &forebay_array::MemberStatus| m.id == device && m.state == MemberState::Online;
         if self.array.status().iter().any(online) {
-            self.health.remark(format!("{} failed: {why}", self.device_path(device)));
-            if let Err(error) = self.array.fault(device) {
-                self.stop(&format!("{why}, and {error}"));
+            self.health.remark(format!("{} failed: {error}", self.device_path(device)));
+            if let Err(needed) = self.array.fault(device) {
+                let (error, needed) = (Box::new(error), Box::new(needed));
+                self.stop(SuspendReason::LogDevice { error, needed });
                 return;
             }
             self.take_array_events();
         }
-        self.fail_log_side(device, why);
+        self.fail_log_side(device, &error);
     }
 
     /// The task that handles events of the log and of the array.
@@ -226,7 +228,7 @@ impl Pool {
     fn log_event(&self, event: LogEvent) {
         match event {
             LogEvent::SideFailed { device, error } => {
-                self.log_side_failed(device, &error.to_string());
+                self.log_side_failed(device, error.into());
             }
             LogEvent::Paused => {
                 // Writers wait for their group, so it is committed at once.

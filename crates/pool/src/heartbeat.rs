@@ -13,6 +13,7 @@ use forebay_rt as rt;
 use forebay_units::{DeviceId, OwnerNonce, PoolGuid};
 
 use crate::Pool;
+use crate::commit::error::SuspendReason;
 use crate::opener::OpenDevice;
 
 impl Pool {
@@ -63,7 +64,7 @@ impl Pool {
                 }
                 Verdict::Unproven => pause = RETRY_INTERVAL,
                 Verdict::OtherOwner => {
-                    self.stop("another process has imported the pool; it must be imported anew");
+                    self.stop(SuspendReason::TakenOver);
                     return fence.lose();
                 }
             }

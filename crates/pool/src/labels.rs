@@ -1,7 +1,10 @@
 //! Labels: configurations, superblocks and heartbeat on a device. Written to every copy, read from
 //! any.
 
+use std::fmt;
+
 use forebay_device::{Device, DeviceError, IoBuf};
+use forebay_format::FormatError;
 use forebay_format::checksum::crc64;
 use forebay_format::config::PoolConfig;
 use forebay_format::label::{
@@ -11,8 +14,42 @@ use forebay_format::label::{
 use forebay_format::superblock::{Superblock, VERSION};
 use forebay_rt as rt;
 
-use crate::PoolError;
+use crate::error::widens;
 use crate::opener::FencedOpener;
+
+/// A label that could not be written to a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LabelError {
+    /// The configuration does not fit its place.
+    Format(FormatError),
+    /// The device failed.
+    Device(DeviceError),
+}
+
+impl fmt::Display for LabelError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Format(error) => write!(f, "{error}"),
+            Self::Device(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+widens!(LabelError: Format(FormatError), Device(DeviceError));
+
+/// Why a region was not written through.
+pub(crate) enum WriteThroughError {
+    /// The caller was interrupted.
+    Unwanted,
+    /// The device failed.
+    Device(DeviceError),
+}
+
+impl From<DeviceError> for WriteThroughError {
+    fn from(error: DeviceError) -> Self {
+        Self::Device(error)
+    }
+}
 
 /// The content of the label areas of one device.
 #[derive(Clone, Debug, Default)]
@@ -106,7 +143,7 @@ pub(crate) async fn write_config(
     device: &Device,
     id: u32,
     config: &PoolConfig,
-) -> Result<(), PoolError> {
+) -> Result<(), LabelError> {
     let envelope = ConfigEnvelope {
         pool: config.guid,
         device: id,
@@ -155,7 +192,7 @@ pub(crate) async fn write_through(
     device: &Device,
     start_bytes: u64,
     len_bytes: u64,
-) -> Result<(), PoolError> {
+) -> Result<(), WriteThroughError> {
     const CHUNK: u64 = 4 << 20;
     if !device.allocates_on_write() {
         return Ok(());
@@ -164,10 +201,10 @@ pub(crate) async fn write_through(
     let mut at = 0;
     let outcome = loop {
         if opener.is_unwanted() {
-            break Err(PoolError::new("interrupted"));
+            break Err(WriteThroughError::Unwanted);
         }
         if at == len_bytes {
-            break device.flush().await.map_err(PoolError::from);
+            break device.flush().await.map_err(WriteThroughError::from);
         }
         let step = CHUNK.min(len_bytes - at);
         let part = zeros.slice(0, step as usize);

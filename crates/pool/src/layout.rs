@@ -5,12 +5,13 @@
 //! Who calls: creation, import, administration, commits.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_array::{
-    Array, ErrorCounts, GroupGeometry, GroupSpec as ArrayGroup, Layout, MemberSpec as ArrayMember,
-    MemberState,
+    Array, ArrayError, ErrorCounts, GroupGeometry, GroupSpec as ArrayGroup, Layout,
+    MemberSpec as ArrayMember, MemberState,
 };
 use forebay_format::config::{GroupConfig, MemberConfig, MemberUse, PoolConfig, RingConfig};
 use forebay_format::footer::{footer_blocks, usual_footer_blocks};
@@ -19,7 +20,7 @@ use forebay_intent_log::{LogRing, Side};
 use forebay_segment::STREAMS;
 use forebay_units::{BLOCK_BYTES, BlockAddr, DeviceId, Nanos, parse_bytes};
 
-use crate::PoolError;
+use crate::error::widens;
 use crate::opener::OpenDevice;
 use crate::spec::Redundancy;
 
@@ -35,6 +36,29 @@ pub(crate) const UNIT_BYTES: u64 = 16 << 10;
 
 /// Most segments of a group.
 const MOST_SEGMENTS: u64 = 1 << 16;
+
+/// Devices that do not make up groups.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LayoutError {
+    /// A group has a layout that this program does not know.
+    Unknown {
+        /// The layout.
+        layout: String,
+    },
+    /// The array refused a group.
+    Array(ArrayError),
+}
+
+impl fmt::Display for LayoutError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown { layout } => write!(f, "layout '{layout}' is unknown"),
+            Self::Array(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+widens!(LayoutError: Array(ArrayError));
 
 /// Limits that are fixed at import.
 #[derive(Clone, Copy, Debug)]
@@ -64,9 +88,9 @@ pub(crate) fn parse_layout(name: &str) -> Option<Layout> {
     all.into_iter().find(|layout| layout.to_string() == name)
 }
 
-pub(crate) fn geometry_of(group: &GroupConfig) -> Result<GroupGeometry, PoolError> {
+pub(crate) fn geometry_of(group: &GroupConfig) -> Result<GroupGeometry, LayoutError> {
     let layout = parse_layout(&group.layout)
-        .ok_or_else(|| PoolError::new(format!("layout '{}' is unknown", group.layout)))?;
+        .ok_or_else(|| LayoutError::Unknown { layout: group.layout.clone() })?;
     Ok(GroupGeometry {
         layout,
         members: group.members.len(),
@@ -89,7 +113,7 @@ pub(crate) fn build_array(
     config: &PoolConfig,
     devices: &BTreeMap<DeviceId, OpenDevice>,
     stale: &dyn Fn(&MemberConfig) -> Vec<Range<u32>>,
-) -> Result<Rc<Array>, PoolError> {
+) -> Result<Rc<Array>, LayoutError> {
     let mut groups = Vec::new();
     for group in &config.groups {
         groups.push(build_array_group(group, devices, stale)?);
@@ -102,7 +126,7 @@ pub(crate) fn build_array_group(
     group: &GroupConfig,
     devices: &BTreeMap<DeviceId, OpenDevice>,
     stale: &dyn Fn(&MemberConfig) -> Vec<Range<u32>>,
-) -> Result<ArrayGroup, PoolError> {
+) -> Result<ArrayGroup, LayoutError> {
     let member = |member: &MemberConfig| {
         let id = DeviceId(member.device);
         ArrayMember {

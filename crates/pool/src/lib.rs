@@ -2,6 +2,7 @@
 
 mod admin;
 mod commit;
+mod device_errors;
 mod diagnosis;
 mod error;
 mod health;
@@ -43,8 +44,23 @@ use crate::scrub::ScanState;
 use crate::status::stats::Stats;
 use crate::volume::VolumeState;
 
+// Types that occur in errors of this crate.
+pub use forebay_array::ArrayError;
+pub use forebay_intent_log::LogError;
+pub use forebay_segment::SegmentError;
+
+pub use admin::error::{
+    AdminError, CandidateError, CloseError, ConfigTooLarge, NameError, PropertyError, VolumeError,
+};
+pub use commit::error::{CommitError, LabelPart, SuspendReason};
 pub use error::PoolError;
+pub use import::error::{
+    ImportError, ImportErrorKind, Lacking, LogLoss, MapLoadError, RecoveryError, Witness,
+};
+pub use labels::LabelError;
+pub use layout::LayoutError;
 pub use opener::Opener;
+pub use scrub::error::ScrubError;
 pub use volume::{SyncMode, Volume};
 
 /// A block that the cleaner has moved. The next root applies it, if the map still points at the old
@@ -123,7 +139,7 @@ pub struct Pool {
     pub(crate) writers: Mutex<Writers>,
     pub(crate) sync: SyncControl,
     pub(crate) limits: Cell<Limits>,
-    pub(crate) stopped: RefCell<Option<String>>,
+    pub(crate) stopped: RefCell<Option<SuspendReason>>,
     pub(crate) closing: Cell<bool>,
     pub(crate) stats: Stats,
     pub(crate) space: Space,
@@ -178,14 +194,18 @@ impl Pool {
         self.stopped.borrow().is_some()
     }
 
-    pub(crate) fn stop_reason(&self) -> String {
-        self.stopped.borrow().clone().unwrap_or_else(|| "the pool is closing".to_owned())
+    /// Why nothing can be committed: the pool is suspended, or closing.
+    pub(crate) fn why_ended(&self) -> CommitError {
+        match self.stopped.borrow().clone() {
+            Some(reason) => CommitError::Suspended(reason),
+            None => CommitError::Closing,
+        }
     }
 
     /// Suspends the pool for good: memory and media may disagree, and only the media count. An
     /// import continues from the last root and the log.
-    pub(crate) fn stop(&self, why: &str) {
-        self.stopped.borrow_mut().get_or_insert_with(|| why.to_owned());
+    pub(crate) fn stop(&self, why: SuspendReason) {
+        self.stopped.borrow_mut().get_or_insert(why);
         self.log.close();
         // The heartbeat ends, and with it the right to write, so reads repair nothing any more.
         self.array.freeze();
@@ -209,7 +229,7 @@ impl Pool {
         if !self.is_stopped() && !self.closing.get() {
             return Ok(());
         }
-        let kind = ErrorKind::PoolSuspended { reason: self.stop_reason() };
+        let kind = ErrorKind::PoolSuspended { reason: self.why_ended().to_string() };
         Err(DeviceError::new(name, operation, offset_bytes, len_bytes, kind))
     }
 
@@ -262,7 +282,7 @@ impl Pool {
     }
 
     /// Waits until group `txg` is committed.
-    pub(crate) async fn commit(&self, txg: TxgId) -> Result<(), PoolError> {
+    pub(crate) async fn commit(&self, txg: TxgId) -> Result<(), CommitError> {
         if self.sync.wanted.get() < txg {
             self.sync.wanted.set(txg);
         }
@@ -272,11 +292,11 @@ impl Pool {
         if self.sync.committed.get() >= txg {
             return Ok(());
         }
-        Err(PoolError::new(self.stop_reason()))
+        Err(self.why_ended())
     }
 
     /// Commits everything absorbed so far, and the configuration as it is now.
-    pub(crate) async fn commit_all(&self) -> Result<(), PoolError> {
+    pub(crate) async fn commit_all(&self) -> Result<(), CommitError> {
         let before = self.sync.commit.get();
         self.sync.root_wanted.set(true);
         let txg = self.groups.borrow().open_txg();

@@ -1,8 +1,18 @@
+/// Asserts that an import was refused for this reason.
+macro_rules! assert_kind {
+    ($kind:expr, $variant:ident $($rest:tt)*) => {{
+        let kind = &$kind;
+        assert!(matches!(kind, crate::ImportErrorKind::$variant $($rest)*), "{kind:?}");
+    }};
+}
+
 mod backrefs;
 mod closing;
 mod copies;
 mod devices;
+mod divergence;
 mod edges;
+mod errors;
 mod figures;
 mod imports;
 mod leftovers;

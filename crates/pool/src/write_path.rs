@@ -10,6 +10,7 @@ use forebay_rt::sync::Closed;
 use forebay_txg::Content;
 use forebay_units::{BLOCK_BYTES, Lba, TxgId};
 
+use crate::commit::error::SuspendReason;
 use crate::volume::{VolumeState, record_bytes};
 use crate::{Pool, SyncMode};
 
@@ -179,7 +180,7 @@ impl Pool {
             let txg = self.groups.borrow().open_txg();
             return match self.commit(txg).await {
                 Ok(()) => Ok(()),
-                Err(error) => fail(error.message),
+                Err(error) => fail(error.to_string()),
             };
         }
         let records = volume.pending.take();
@@ -190,14 +191,14 @@ impl Pool {
             let done = || volume.appending.borrow().first().is_none_or(|first| *first >= limit);
             volume.appended.until(|| done() || self.is_stopped()).await;
             if self.is_stopped() {
-                return fail(self.stop_reason());
+                return fail(self.why_ended().to_string());
             }
             // If such an append was canceled, only the commit of its group makes it durable.
             if self.sync.committed.get().next() < volume.log_from.get() {
                 let txg = TxgId(volume.log_from.get().0 - 1);
                 return match self.commit(txg).await {
                     Ok(()) => Ok(()),
-                    Err(error) => fail(error.message),
+                    Err(error) => fail(error.to_string()),
                 };
             }
             return Ok(());
@@ -213,9 +214,10 @@ impl Pool {
             Ok(()) => Ok(()),
             Err(error) => {
                 // The writes of this append are on no list any more.
-                self.stop(&error.to_string());
+                let detail = error.to_string();
+                self.stop(SuspendReason::Log(error));
                 volume.appended.notify_all();
-                fail(error.to_string())
+                fail(detail)
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use forebay_pool::spec::{PoolSpec, Redundancy};
-use forebay_pool::status::{FoundPool, Health, PoolSummary};
+use forebay_pool::status::{FoundPool, Health, PoolSummary, VdevStatus};
 use serde::Serialize;
 
 use super::json::document;
@@ -13,6 +13,7 @@ use super::tree::device_tree;
 use crate::args::Listing;
 use crate::clock::history_time;
 use crate::escape::visible;
+use crate::explain::importable_line;
 use crate::failure::Failure;
 
 /// A field of a pool, in words.
@@ -158,8 +159,9 @@ pub fn found_text(pools: &[FoundPool]) -> String {
             pool.guid,
             pool.state.as_str()
         ));
-        if !pool.remark.is_empty() {
-            text.push_str(&format!(" status: {}\n", pool.remark));
+        let line = importable_line(&pool.name, &pool.importable);
+        if !line.is_empty() {
+            text.push_str(&format!(" status: {line}\n"));
         }
         let action = match pool.state {
             Health::Unavail => {
@@ -179,7 +181,29 @@ pub fn found_text(pools: &[FoundPool]) -> String {
 pub fn found_json(pools: &[FoundPool]) -> String {
     #[derive(Serialize)]
     struct Body<'a> {
-        pools: &'a [FoundPool],
+        pools: Vec<Found<'a>>,
     }
-    document("pool import", Body { pools })
+    #[derive(Serialize)]
+    struct Found<'a> {
+        name: &'a str,
+        guid: u64,
+        state: Health,
+        groups: &'a [VdevStatus],
+        logs: &'a [VdevStatus],
+        remark: String,
+        paths: &'a [String],
+    }
+    let mut found = Vec::new();
+    for pool in pools {
+        found.push(Found {
+            name: &pool.name,
+            guid: pool.guid,
+            state: pool.state,
+            groups: &pool.groups,
+            logs: &pool.logs,
+            remark: importable_line(&pool.name, &pool.importable),
+            paths: &pool.paths,
+        });
+    }
+    document("pool import", Body { pools: found })
 }

@@ -5,8 +5,9 @@ use std::io::{Read, Write};
 use std::path::Path;
 
 use forebay_pool::status::{
-    FoundPool, Health, ImportReport, IoCounts, Latency, MediaBytes, OpCount, PoolStats, PoolStatus,
-    PoolSummary, ScanStatus, SegmentCounts, Traffic, VdevSpace, VdevStatus, VolumeStatus,
+    FoundPool, Health, ImportReport, Importable, IoCounts, Latency, MediaBytes, OpCount, PoolStats,
+    PoolStatus, PoolSummary, ScanStatus, SegmentCounts, Traffic, VdevSpace, VdevStatus,
+    VolumeStatus,
 };
 
 use super::*;
@@ -435,7 +436,7 @@ fn importable_pools_are_as_in_golden_files() {
         state: status.state,
         groups: status.groups,
         logs: status.logs,
-        remark: "One device is missing.".into(),
+        importable: Importable::NotExported,
         paths: words(&["/srv/d0", "/srv/d2"]),
     };
     golden("pool-import.txt", &found_text(std::slice::from_ref(&found)));

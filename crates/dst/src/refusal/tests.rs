@@ -6,43 +6,33 @@ fn refusal_names_struck_devices_and_no_others() {
         [("disk0", true), ("disk1", false), ("disk10", true), ("log2", true)]
             .map(|(name, is_struck)| Suspect { name: name.to_owned(), is_struck })
             .to_vec();
-    let judge = |message: &str| super::judge(message, &suspects);
-    let well = [
-        "its raidz1 of 3 devices needs 2 of them; missing: disk0, disk10; bring devices back",
-        "its log device is missing (log2), and with it writes; bring it back",
-        "segment 3: writes failed; disk0: write of 4096 bytes at offset 0: no space; bring it back",
+    let judge = |cause: Cause, blamed: &[&str], named: &[&str]| {
+        let names = |of: &[&str]| of.iter().map(|name| (*name).to_owned()).collect();
+        let (blamed, named) = (names(blamed), names(named));
+        super::judge(&Refusal { cause, blamed, named, ..Refusal::default() }, &suspects)
+    };
+    for (blamed, named) in [
+        (&["disk0", "disk10"][..], &[][..]),
+        (&["log2"], &[]),
         // Naming the location of damage blames no device.
-        "map journal frame 7 (offset 4096 of disk0, disk1): no copy repairs it; 'import -F'",
-        "disk1 knows of newer changes; their devices are missing: disk0; bring them back",
-        "disk0: read of 4096 bytes at offset 0: no answer; out of use: disk0; use -f if you dare",
-    ];
-    for message in well {
-        assert_eq!(judge(message), Ok(()), "{message}");
+        (&[], &["disk0", "disk1"]),
+        (&["disk0"], &["disk1"]),
+    ] {
+        assert_eq!(judge(Cause::Other, blamed, named), Ok(()), "{blamed:?} {named:?}");
     }
+    assert_eq!(judge(Cause::OtherMachine, &[], &[]), Ok(()));
     let blames_disk1 = BadRefusal::BlamesWell { device: "disk1".to_owned() };
     let struck = ["disk0", "disk10", "log2"].map(str::to_owned).to_vec();
     let names_none = BadRefusal::NamesNone { struck };
-    let ill = [
-        ("the devices that hold newer data are missing: bring them back", &names_none),
-        ("disk1 knows of newer changes; bring the others back", &names_none),
-        ("missing: disk0, disk1; bring devices back", &blames_disk1),
-        (
-            "half of them are missing (disk1) and may hold newer data than disk0; bring it back",
-            &blames_disk1,
-        ),
-        (
-            "segment 3: writes failed; disk1: flush: Input/output error; bring disk0 back",
-            &blames_disk1,
-        ),
-        (
-            "missing: disk0; behind the others, and not rebuilt yet: disk1; bring it back",
-            &blames_disk1,
-        ),
-        ("missing: disk0", &BadRefusal::NoAdvice),
-        ("missing: disk1000; bring devices back", &names_none),
-        ("", &names_none),
-    ];
-    for (message, wrong) in ill {
-        assert_eq!(judge(message).as_ref(), Err(wrong), "{message}");
+    for (blamed, named, wrong) in [
+        (&[][..], &[][..], &names_none),
+        (&[], &["disk1"], &names_none),
+        (&["disk1000"], &[], &names_none),
+        (&["disk0", "disk1"], &[], &blames_disk1),
+        (&["disk1"], &["disk0"], &blames_disk1),
+    ] {
+        let judged = judge(Cause::Other, blamed, named);
+        assert_eq!(judged.as_ref(), Err(wrong), "{blamed:?} {named:?}");
     }
+    assert_eq!(judge(Cause::OtherMachine, &["disk1"], &[]), Err(blames_disk1));
 }

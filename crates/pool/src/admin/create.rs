@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use forebay_array::ArrayError;
 use forebay_device::Device;
 use forebay_format::checksum::crc64;
 use forebay_format::config::{
@@ -15,17 +16,20 @@ use forebay_rt as rt;
 use forebay_units::{BLOCK_BYTES, CommitId, DeviceId, FrameSeq, TxgId};
 
 use crate::admin::candidate::{Candidate, open_candidate, owner_of};
-use crate::admin::properties::{POOL_PROPERTIES, check_name, check_property};
+use crate::admin::error::{AdminError, CandidateError};
+use crate::admin::properties::{POOL_PROPERTIES, check_pool_name, check_property};
 use crate::import::load_map::Loaded;
 use crate::import::recovery::Parts;
-use crate::labels::{clear_label, give_back, read_label, write_config, write_root, write_through};
+use crate::labels::{
+    WriteThroughError, clear_label, give_back, read_label, write_config, write_root, write_through,
+};
 use crate::layout::{
-    POOL_RINGS_FROM, UNIT_BYTES, build_array, geometry_of, group_shape, layout_of, log_range,
-    log_rings_of, reserve_bytes, ring_configs,
+    LayoutError, POOL_RINGS_FROM, UNIT_BYTES, build_array, geometry_of, group_shape, layout_of,
+    log_range, log_rings_of, reserve_bytes, ring_configs,
 };
 use crate::opener::{FencedOpener, OpenDevice};
 use crate::spec::{GroupSpec, LogSpec, PoolSpec};
-use crate::{Opener, Pool, PoolError};
+use crate::{Opener, Pool};
 
 /// Devices of a specification, opened.
 pub(crate) struct Opened {
@@ -35,7 +39,7 @@ pub(crate) struct Opened {
 
 /// Refuses groups that survive fewer failures than others of the pool, unless forced: a pool is as
 /// good as its worst group, and a device that was added by mistake cannot be removed.
-pub(crate) fn check_alike(there: &[GroupConfig], spec: &PoolSpec) -> Result<(), PoolError> {
+pub(crate) fn check_alike(there: &[GroupConfig], spec: &PoolSpec) -> Result<(), AdminError> {
     if spec.force {
         return Ok(());
     }
@@ -53,21 +57,23 @@ pub(crate) fn check_alike(there: &[GroupConfig], spec: &PoolSpec) -> Result<(), 
         .map(|group| survives(&layout_of(group.redundancy).to_string(), group.devices.len()));
     let all: Vec<usize> = before.chain(after).collect();
     match (all.iter().min(), all.iter().max()) {
-        (Some(least), Some(most)) if least != most => Err(PoolError::new(format!(
-            "one group would survive {least} failed devices and another {most}; make them alike, \
-             or use -f if that is what you want"
-        ))),
+        (Some(least), Some(most)) if least != most => {
+            Err(AdminError::UnlikeGroups { least: *least, most: *most })
+        }
         _ => Ok(()),
     }
 }
 
 /// Opens everything that a specification names. Nothing is written.
-pub(crate) async fn open_spec(opener: &FencedOpener, spec: &PoolSpec) -> Result<Opened, PoolError> {
+pub(crate) async fn open_spec(
+    opener: &FencedOpener,
+    spec: &PoolSpec,
+) -> Result<Opened, AdminError> {
     let mut seen = BTreeSet::new();
     let names = spec.groups.iter().flat_map(|g| &g.devices);
     for path in names.chain(spec.logs.iter().flat_map(|l| &l.devices)) {
         if !seen.insert(path) {
-            return Err(PoolError::new(format!("{path} is named twice; name each device once")));
+            return Err(AdminError::NamedTwice { device: path.clone() });
         }
     }
     let mut opened = Opened { groups: Vec::new(), logs: Vec::new() };
@@ -106,7 +112,7 @@ pub(crate) fn member(config: &mut PoolConfig, candidate: &Candidate) -> MemberCo
 pub(crate) fn add_to_config(
     config: &mut PoolConfig,
     opened: &Opened,
-) -> Result<BTreeMap<DeviceId, OpenDevice>, PoolError> {
+) -> Result<BTreeMap<DeviceId, OpenDevice>, AdminError> {
     let mut devices = BTreeMap::new();
     for (spec, candidates) in &opened.groups {
         let smallest = candidates.iter().map(|c| c.size_bytes).min().unwrap_or(0);
@@ -132,7 +138,8 @@ pub(crate) fn add_to_config(
             segments,
             members,
         };
-        geometry_of(&group)?.check().map_err(forebay_array::ArrayError::from)?;
+        let checked = geometry_of(&group)?.check().map_err(ArrayError::from);
+        checked.map_err(LayoutError::from)?;
         config.groups.push(group);
     }
     for (_, candidates) in &opened.logs {
@@ -152,9 +159,7 @@ pub(crate) fn add_to_config(
         config.logs.push(RingConfig { ring, len_bytes, start_bytes, sides });
     }
     if config.logs.iter().any(|ring| ring.ring >= POOL_RINGS_FROM) {
-        return Err(PoolError::new(format!(
-            "a pool can have {POOL_RINGS_FROM} log devices (a mirror is one); these would be more"
-        )));
+        return Err(AdminError::TooManyLogs { limit: POOL_RINGS_FROM });
     }
     Ok(devices)
 }
@@ -166,18 +171,16 @@ impl Pool {
         opener: Rc<dyn Opener>,
         path: &str,
         force: bool,
-    ) -> Result<(), PoolError> {
+    ) -> Result<(), AdminError> {
         // Whatever else is on it: nothing is written where there is no label.
         let device = open_candidate(&FencedOpener::new(opener), path, true).await?.device();
         let label = read_label(&device).await;
         if label.current().is_none() {
-            return Err(PoolError::new(format!("{path} has no label of a pool; nothing was done")));
+            return Err(AdminError::NoLabel { device: path.to_owned() });
         }
-        if let Some(owner) = owner_of(&label).filter(|_| !force) {
-            return Err(PoolError::new(format!(
-                "{path} belongs to pool '{owner}'; use -f to take it away from there all the same \
-                 (what that pool has on it is lost)"
-            )));
+        if let Some(pool) = owner_of(&label).filter(|_| !force) {
+            let device = path.to_owned();
+            return Err(CandidateError::OwnedByPool { device, pool }.into());
         }
         clear_label(&device).await?;
         Ok(())
@@ -213,7 +216,7 @@ fn log_places(config: &PoolConfig, devices: &BTreeMap<DeviceId, OpenDevice>) -> 
 pub(crate) async fn prepare_log(
     opener: &FencedOpener,
     places: &[LogPlace],
-) -> Result<(), PoolError> {
+) -> Result<(), AdminError> {
     for place in places {
         clear(&place.device).await?;
     }
@@ -224,34 +227,29 @@ pub(crate) async fn prepare_log(
         for place in &places[..done] {
             give_back(&place.device, place.start_bytes, place.len_bytes).await;
         }
-        return Err(match opener.is_unwanted() {
-            true => PoolError::new(
-                "interrupted: no pool has changed, and the place that was taken for the log was \
-                 given back",
-            ),
-            false => PoolError::new(format!(
-                "{error}; the log's place must be had in whole: make room, or name another device"
-            )),
+        return Err(match error {
+            WriteThroughError::Device(error) if !opener.is_unwanted() => {
+                AdminError::LogPlace(error)
+            }
+            WriteThroughError::Device(_) | WriteThroughError::Unwanted => AdminError::Interrupted,
         });
     }
     Ok(())
 }
 
 /// Clears the label of a device that is about to join a pool.
-pub(crate) async fn clear(device: &Device) -> Result<(), PoolError> {
-    clear_label(device).await.map_err(|e| {
-        PoolError::new(format!("{e}; {} cannot be written, name another", device.name()))
-    })
+pub(crate) async fn clear(device: &Device) -> Result<(), CandidateError> {
+    clear_label(device).await.map_err(CandidateError::NotWritable)
 }
 
 /// Everything that can be known of a new pool before anything is written, and its devices.
-async fn checked(opener: &FencedOpener, name: &str, spec: &PoolSpec) -> Result<Opened, PoolError> {
-    check_name("pool", name)?;
+async fn checked(opener: &FencedOpener, name: &str, spec: &PoolSpec) -> Result<Opened, AdminError> {
+    check_pool_name(name)?;
     for (property, value) in &spec.properties {
         check_property(POOL_PROPERTIES, property, value)?;
     }
     if spec.groups.is_empty() || spec.groups.iter().any(|g| g.devices.is_empty()) {
-        return Err(PoolError::new("name at least one data device"));
+        return Err(AdminError::NoDevice);
     }
     check_alike(&[], spec)?;
     open_spec(opener, spec).await
@@ -263,7 +261,7 @@ impl Pool {
         opener: Rc<dyn Opener>,
         name: &str,
         spec: &PoolSpec,
-    ) -> Result<(), PoolError> {
+    ) -> Result<(), AdminError> {
         checked(&FencedOpener::new(opener), name, spec).await.map(|_| ())
     }
 
@@ -272,7 +270,7 @@ impl Pool {
         opener: Rc<dyn Opener>,
         name: &str,
         spec: &PoolSpec,
-    ) -> Result<Rc<Pool>, PoolError> {
+    ) -> Result<Rc<Pool>, AdminError> {
         let opener = FencedOpener::new(opener);
         let opened = checked(&opener, name, spec).await?;
         let smallest = opened.groups.iter().flat_map(|(_, d)| d).map(|c| c.size_bytes).min();
@@ -340,7 +338,7 @@ impl Pool {
         let log = IntentLog::start(log_config, &rings, &state)?;
         let loaded = Loaded::empty(array);
         let parts = Parts { opener, nonce, config, devices, log, root, loaded };
-        let pool = Pool::assemble(parts)?;
+        let pool = Pool::assemble(parts);
         pool.note_log_sides(&rings);
         pool.start();
         Ok(pool)

@@ -5,24 +5,25 @@ use forebay_array::{ArrayError, MemberState};
 use forebay_format::config::{MemberConfig, MemberUse};
 use forebay_units::DeviceId;
 
+use crate::Pool;
 use crate::admin::candidate::{Candidate, open_candidate};
 use crate::admin::create::{
     LogPlace, add_to_config, check_alike, clear, member, open_spec, prepare_log,
 };
+use crate::admin::error::AdminError;
 use crate::admin::volumes::check_fits;
 use crate::import::divergence::went_on_apart;
 use crate::labels::{clear_label, read_label};
-use crate::layout::{build_array_group, log_number, log_range};
+use crate::layout::{LayoutError, build_array_group, log_number, log_range};
 use crate::opener::OpenDevice;
 use crate::spec::PoolSpec;
-use crate::{Pool, PoolError};
 
 impl Pool {
     /// Adds groups of data devices, or log devices.
-    pub async fn add(&self, spec: &PoolSpec) -> Result<(), PoolError> {
+    pub async fn add(&self, spec: &PoolSpec) -> Result<(), AdminError> {
         let _turn = self.turn().await?;
         if spec.groups.is_empty() && spec.logs.is_empty() {
-            return Err(PoolError::new("name the devices to add"));
+            return Err(AdminError::NoDevice);
         }
         check_alike(&self.config.borrow().groups, spec)?;
         let opened = open_spec(&self.opener, spec).await?;
@@ -56,7 +57,7 @@ impl Pool {
             }
             for group in groups {
                 let geometry = group.geometry;
-                self.array.add_group(group)?;
+                self.array.add_group(group).map_err(LayoutError::from)?;
                 self.table.add_group(geometry.segments, crate::layout::data_blocks(&geometry));
             }
             self.devices.borrow_mut().extend(devices);
@@ -73,7 +74,7 @@ impl Pool {
     }
 
     /// Removes a log device (with all its sides).
-    pub async fn remove(&self, name: &str) -> Result<(), PoolError> {
+    pub async fn remove(&self, name: &str) -> Result<(), AdminError> {
         let _turn = self.turn().await?;
         let ring = {
             let config = self.config.borrow();
@@ -89,19 +90,15 @@ impl Pool {
                 let has = |r: &&forebay_format::config::RingConfig| {
                     r.sides.iter().any(|s| s.device == found.device)
                 };
-                let ring = config.logs.iter().find(has).ok_or_else(|| {
-                    PoolError::new(format!(
-                        "{name} is a data device: only log devices can be removed; 'forebay pool \
-                         replace' puts another in its place"
-                    ))
-                })?;
+                let device = || name.to_owned();
+                let ring = config.logs.iter().find(has);
+                let ring = ring.ok_or_else(|| AdminError::DataDevice { device: device() })?;
                 if ring.sides.len() > 1 {
-                    return Err(PoolError::new(format!(
-                        "{name} is one side of mirror-{0}: 'forebay pool detach {1} {name}' takes it \
-                         out, 'forebay pool remove {1} mirror-{0}' removes all of its sides",
-                        log_number(&config, ring),
-                        config.name
-                    )));
+                    return Err(AdminError::SideOfLog {
+                        pool: config.name.clone(),
+                        device: device(),
+                        mirror: log_number(&config, ring),
+                    });
                 }
                 ring.ring
             }
@@ -128,14 +125,14 @@ impl Pool {
     }
 
     /// Adds a side to a device: a mirror of a log device, or another copy of a data mirror.
-    pub async fn attach(&self, device: &str, new: &str, force: bool) -> Result<(), PoolError> {
+    pub async fn attach(&self, device: &str, new: &str, force: bool) -> Result<(), AdminError> {
         let _turn = self.turn().await?;
         let old = self.find_member(device)?;
         let candidate = open_candidate(&self.opener, new, force).await?;
         let is_log = self.is_log(old.device);
         let needed = self.needed_bytes(&old)?;
         if candidate.size_bytes < needed {
-            return Err(too_small(new, candidate.size_bytes, needed));
+            return Err(candidate.too_small(needed).into());
         }
         if !is_log {
             self.check_mirror(&old)?;
@@ -161,7 +158,7 @@ impl Pool {
         clear(&open.device()).await?;
         self.array
             .attach(DeviceId(old.device), id, open.device())
-            .map_err(|e| self.in_words(&e))?;
+            .map_err(|error| self.of_member(error))?;
         self.devices.borrow_mut().insert(id, open);
         {
             let mut config = self.config.borrow_mut();
@@ -178,40 +175,37 @@ impl Pool {
     }
 
     /// Refuses a device for which the configuration has no room.
-    fn check_one_more(&self, candidate: &Candidate) -> Result<(), PoolError> {
+    fn check_one_more(&self, candidate: &Candidate) -> Result<(), AdminError> {
         let mut trial = self.config.borrow().clone();
         let added = member(&mut trial, candidate);
         // Wherever it will be: it takes the same room.
         if let Some(first) = trial.groups.first_mut() {
             first.members.push(added);
         }
-        check_fits(&trial)
+        Ok(check_fits(&trial)?)
     }
 
-    fn ring_range(&self, side: u32) -> Result<(u64, u64), PoolError> {
+    fn ring_range(&self, side: u32) -> Result<(u64, u64), AdminError> {
         let config = self.config.borrow();
         let ring = config.logs.iter().find(|r| r.sides.iter().any(|s| s.device == side));
-        ring.map(|r| (r.start_bytes, r.len_bytes))
-            .ok_or_else(|| PoolError::new("the log device was removed meanwhile"))
+        ring.map(|r| (r.start_bytes, r.len_bytes)).ok_or(AdminError::LogRemoved)
     }
 
-    fn check_mirror(&self, member: &MemberConfig) -> Result<(), PoolError> {
+    fn check_mirror(&self, member: &MemberConfig) -> Result<(), AdminError> {
         let config = self.config.borrow();
         let group = config
             .groups
             .iter()
             .find(|g| g.members.iter().any(|m| m.device == member.device))
-            .ok_or_else(|| PoolError::new(format!("{} is being replaced", member.path)))?;
+            .ok_or_else(|| AdminError::BeingReplaced { device: member.path.clone() })?;
         if group.layout == "mirror" || (group.layout == "raid0" && group.members.len() == 1) {
             return Ok(());
         }
-        Err(PoolError::new(format!(
-            "{} is part of a {}: only mirrors, single devices and log devices can be attached to",
-            member.path, group.layout
-        )))
+        let (device, layout) = (member.path.clone(), group.layout.clone());
+        Err(AdminError::NotMirror { device, layout })
     }
 
-    fn needed_bytes(&self, old: &MemberConfig) -> Result<u64, PoolError> {
+    fn needed_bytes(&self, old: &MemberConfig) -> Result<u64, AdminError> {
         let config = self.config.borrow();
         let label = forebay_format::label::LABEL_BYTES;
         for ring in &config.logs {
@@ -229,11 +223,11 @@ impl Pool {
                 return Ok(geometry.needed_bytes() + label);
             }
         }
-        Err(PoolError::new(format!("{} is no device of the pool", old.path)))
+        Err(AdminError::UnknownDevice { pool: config.name.clone(), name: old.path.clone() })
     }
 
     /// Takes a side off a mirror.
-    pub async fn detach(&self, name: &str) -> Result<(), PoolError> {
+    pub async fn detach(&self, name: &str) -> Result<(), AdminError> {
         let _turn = self.turn().await?;
         let found = self.find_member(name)?;
         if self.is_log(found.device) {
@@ -242,9 +236,7 @@ impl Pool {
                 let ring =
                     config.logs.iter().find(|r| r.sides.iter().any(|s| s.device == found.device));
                 if ring.is_none_or(|r| r.sides.len() < 2) {
-                    return Err(PoolError::new(format!(
-                        "{name} is the only side of its log device; 'forebay pool remove' removes it"
-                    )));
+                    return Err(AdminError::OnlySide { device: name.to_owned() });
                 }
             }
             for ring in &mut self.config.borrow_mut().logs {
@@ -252,7 +244,7 @@ impl Pool {
             }
             self.restart_log(true).await?;
         } else {
-            self.array.detach(DeviceId(found.device)).map_err(|e| self.in_words(&e))?;
+            self.array.detach(DeviceId(found.device)).map_err(|e| self.of_member(e))?;
             self.forget_member(DeviceId(found.device));
             let in_log = self.log_in_pool();
             self.restart_log(in_log).await?;
@@ -279,26 +271,21 @@ impl Pool {
         device: &str,
         new: Option<&str>,
         force: bool,
-    ) -> Result<(), PoolError> {
+    ) -> Result<(), AdminError> {
         let turn = self.turn().await?;
         let old = self.find_member(device)?;
         let path = new.unwrap_or(&old.path).to_owned();
         if path == old.path && self.is_log(old.device) {
-            return Err(PoolError::new(format!(
-                "name another device to take the place of log device {path}"
-            )));
+            return Err(AdminError::SameLogDevice { device: path });
         }
         if path == old.path {
             let in_use =
                 self.array.status().iter().any(|m| m.id.0 == old.device && is_used(m.state));
             if in_use {
-                return Err(PoolError::new(format!(
-                    "{path} is in use; take it offline first to replace it with itself, or name \
-                     another device"
-                )));
+                return Err(AdminError::InUseHere { device: path });
             }
             // It is let go first: it can be opened by one at a time.
-            self.array.close(DeviceId(old.device)).map_err(|e| self.in_words(&e))?;
+            self.array.close(DeviceId(old.device)).map_err(|e| self.of_member(e))?;
             self.take_array_events();
             self.devices.borrow_mut().remove(&DeviceId(old.device));
         }
@@ -308,12 +295,13 @@ impl Pool {
             return self.detach(device).await;
         }
         let same = path == old.path;
-        let candidate = self.open_instead(&old, &path, force || same).await.map_err(|error| {
-            let hint = format!(
-                "; it is offline now: 'forebay pool online {} {path}' brings it back as it was",
-                self.name()
-            );
-            PoolError::new(error.message + if same { &hint } else { "" })
+        let candidate = self.open_instead(&old, &path, force || same).await;
+        let candidate = candidate.map_err(|error| match same {
+            true => {
+                let (pool, device) = (self.name(), path.clone());
+                AdminError::NotTakenIn { pool, device, error: Box::new(error) }
+            }
+            false => error,
         })?;
         clear_label(&candidate.device()).await?;
         let open = OpenDevice::new(&path, candidate.guarded.clone());
@@ -321,7 +309,7 @@ impl Pool {
         let id = DeviceId(added.device);
         self.array
             .replace(DeviceId(old.device), id, open.device())
-            .map_err(|e| self.in_words(&e))?;
+            .map_err(|error| self.of_member(error))?;
         self.devices.borrow_mut().insert(id, open);
         {
             let mut config = self.config.borrow_mut();
@@ -350,18 +338,18 @@ impl Pool {
         old: &MemberConfig,
         path: &str,
         force: bool,
-    ) -> Result<Candidate, PoolError> {
+    ) -> Result<Candidate, AdminError> {
         let candidate = open_candidate(&self.opener, path, force).await?;
         let needed = self.needed_bytes(old)?;
         if candidate.size_bytes < needed {
-            return Err(too_small(path, candidate.size_bytes, needed));
+            return Err(candidate.too_small(needed).into());
         }
         self.check_one_more(&candidate)?;
         Ok(candidate)
     }
 
     /// Takes a device out until it is brought online again.
-    pub async fn offline(&self, name: &str) -> Result<(), PoolError> {
+    pub async fn offline(&self, name: &str) -> Result<(), AdminError> {
         let _turn = self.turn().await?;
         let found = self.find_member(name)?;
         let id = DeviceId(found.device);
@@ -378,9 +366,7 @@ impl Pool {
                             .any(|s| s.device != found.device && s.state == MemberUse::Online)
                     });
                 if !others {
-                    return Err(PoolError::new(format!(
-                        "{name} is the only good side of its log device; remove it instead"
-                    )));
+                    return Err(AdminError::OnlyUsableSide { device: name.to_owned() });
                 }
             }
             self.set_side(found.device, MemberUse::Offline);
@@ -397,27 +383,22 @@ impl Pool {
         self.take_array_events();
         self.refresh_member_configs();
         self.restart_log(in_pool).await?;
-        outcome.map_err(|e| self.in_words(&e))
+        outcome.map_err(|e| self.of_member(e))
     }
 
-    /// What the array says, with the device's path: it knows devices by their number.
-    fn in_words(&self, error: &ArrayError) -> PoolError {
+    /// What the array says of a device, with its path: the array knows devices by their number.
+    pub(crate) fn of_member(&self, error: ArrayError) -> AdminError {
         let (ArrayError::WouldLose { device, .. }
         | ArrayError::TooSmall { device, .. }
         | ArrayError::Full { device }
         | ArrayError::NotMirror { device, .. }
         | ArrayError::NotOpen { device }
+        | ArrayError::NoSuchDevice { device }
         | ArrayError::DeviceInUse { device }) = error
         else {
-            return PoolError::new(error.to_string());
+            return LayoutError::Array(error).into();
         };
-        let config = self.config.borrow();
-        let path = crate::layout::member_of(&config, device.0).map(|m| m.path.clone());
-        let text = error.to_string();
-        PoolError::new(match path {
-            Some(path) => text.replacen(&format!("device {device}"), &path, 1),
-            None => text,
-        })
+        AdminError::Member { device: self.device_path(device), error }
     }
 
     fn set_side(&self, device: u32, state: MemberUse) {
@@ -435,19 +416,15 @@ impl Pool {
     }
 
     /// Brings a device back; what it missed is rebuilt.
-    pub async fn online(&self, name: &str) -> Result<(), PoolError> {
+    pub async fn online(&self, name: &str) -> Result<(), AdminError> {
         let _turn = self.turn().await?;
         let found = self.find_member(name)?;
         let id = DeviceId(found.device);
         let held = self.devices.borrow().get(&id).cloned();
         if let Some(held) = &held {
-            held.deadline.revive().map_err(|late| {
-                PoolError::new(format!(
-                    "{} still has {late} commands under way that were given up: they could \
-                     overwrite what is newer; wait until it has ended them, or put another device \
-                     in its place with 'forebay pool replace'",
-                    found.path
-                ))
+            held.deadline.revive().map_err(|commands| AdminError::LateCommands {
+                device: found.path.clone(),
+                commands,
             })?;
         }
         let open = match held {
@@ -459,20 +436,11 @@ impl Pool {
             },
         };
         if !self.carries_label(&open, found.device).await {
-            return Err(PoolError::new(format!(
-                "{} no longer carries this pool's label; use 'forebay pool replace' to make it \
-                 part of the pool again",
-                found.path
-            )));
+            return Err(AdminError::LabelGone { device: found.path });
         }
         let label = read_label(&open.device()).await;
         if went_on_apart(&label, &self.config.borrow(), self.nonce) {
-            return Err(PoolError::new(format!(
-                "{0} was written apart from the pool, and what it holds is of another history; \
-                 'forebay pool replace {1} {0}' takes it in anew, without what only it has",
-                found.path,
-                self.name()
-            )));
+            return Err(AdminError::Diverged { pool: self.name(), device: found.path });
         }
         self.write_first_heartbeat(&open.device()).await;
         let before = self.devices.borrow_mut().insert(id, open.clone());
@@ -486,7 +454,7 @@ impl Pool {
             self.set_side(found.device, MemberUse::Online);
             return self.restart_log(true).await;
         }
-        self.array.online(id, Some(open.device())).map_err(|e| self.in_words(&e))?;
+        self.array.online(id, Some(open.device())).map_err(|e| self.of_member(e))?;
         self.take_array_events();
         self.commit_config().await?;
         self.want_resilver();
@@ -496,14 +464,6 @@ impl Pool {
 
 fn is_used(state: MemberState) -> bool {
     matches!(state, MemberState::Online | MemberState::Degraded)
-}
-
-fn too_small(path: &str, size_bytes: u64, needed_bytes: u64) -> PoolError {
-    PoolError::new(format!(
-        "{path} has {}, but {} are needed; use a larger device",
-        forebay_units::format_bytes(size_bytes),
-        forebay_units::format_bytes(needed_bytes)
-    ))
 }
 
 fn forget(member: &mut MemberConfig, device: u32) {

@@ -3,6 +3,7 @@
 pub(crate) mod candidate;
 pub(crate) mod create;
 mod devices;
+pub(crate) mod error;
 pub(crate) mod properties;
 mod signatures;
 pub(crate) mod volumes;
@@ -13,11 +14,13 @@ use std::rc::Rc;
 use forebay_format::config::PoolConfig;
 use forebay_rt as rt;
 use forebay_rt::sync::MutexGuard;
-use forebay_units::{BLOCK_BYTES, CommitId, format_bytes};
+use forebay_units::{BLOCK_BYTES, CommitId};
 
+use crate::Pool;
+use crate::admin::error::{AdminError, CloseError};
 use crate::admin::properties::{POOL_PROPERTIES, check_property, effective};
 use crate::admin::volumes::check_fits;
-use crate::{Pool, PoolError};
+use crate::commit::error::CommitError;
 
 /// Lines of history that are kept.
 const HISTORY_LINES: usize = 200;
@@ -36,12 +39,12 @@ impl Pool {
     ///
     /// A pool whose map is nowhere but in memory, for its journal is damaged and there is no room to write
     /// it anew, is not let go: the error says so, and it is open as before ([`Pool::has_ended`]).
-    pub async fn export(self: &Rc<Self>) -> Result<(), PoolError> {
+    pub async fn export(self: &Rc<Self>) -> Result<(), CloseError> {
         self.close(End::Export).await
     }
 
     /// The same for a process that ends, whatever becomes of the pool.
-    pub async fn end(self: &Rc<Self>) -> Result<(), PoolError> {
+    pub async fn end(self: &Rc<Self>) -> Result<(), CloseError> {
         self.close(End::Process).await
     }
 
@@ -51,13 +54,13 @@ impl Pool {
         self.closing.get()
     }
 
-    async fn close(self: &Rc<Self>, end: End) -> Result<(), PoolError> {
+    async fn close(self: &Rc<Self>, end: End) -> Result<(), CloseError> {
         let _turn = self.admin.lock().await;
         if !self.closing.get() && end == End::Export {
             self.check_can_be_left().await?;
         }
         if self.closing.replace(true) {
-            return Err(PoolError::new(format!("pool '{}' is being exported", self.name())));
+            return Err(CloseError::Closing { pool: self.name() });
         }
         let destroy = end == End::Destroy;
         self.sync.wake.notify_all();
@@ -70,9 +73,7 @@ impl Pool {
             let mut synced = self.sync_group().await;
             // Nobody will look for the map of a pool that is no more.
             if synced.is_ok() && !destroy && !self.renew_damaged_journal().await {
-                synced = Err(PoolError::new(
-                    "its map journal is damaged, and there was no room to write it anew",
-                ));
+                synced = Err(CommitError::JournalDamaged);
             }
             let last = match synced {
                 Ok(()) => {
@@ -90,11 +91,11 @@ impl Pool {
             // From here on the devices may be somebody else's: no read repairs what it finds.
             self.array.freeze();
             if let Err(error) = last {
-                self.stop(&error.message);
+                self.stop(error.into());
             }
         }
         // Whoever takes the pool from here on finds an exported one, and its mark is no reason to stop.
-        let failed = self.is_stopped().then(|| self.stop_reason());
+        let failed = self.stopped.borrow().clone();
         // Its workers end before the heartbeat does: they would keep the devices open, and who waits
         // for this may import the pool at once.
         self.log.close();
@@ -107,18 +108,14 @@ impl Pool {
             heart.await;
         }
         if let Some(reason) = failed {
-            return Err(PoolError::new(format!(
-                "pool '{}' was suspended and is left as it is: {reason}; the next import goes on from \
-                 its last root and its log",
-                self.name(),
-            )));
+            return Err(CloseError::Suspended { pool: self.name(), reason });
         }
         Ok(())
     }
 
     /// Destroys the pool: its devices are free for another one. A crash on the way leaves a pool
     /// that was exported, or one that is destroyed.
-    pub async fn destroy(self: &Rc<Self>) -> Result<(), PoolError> {
+    pub async fn destroy(self: &Rc<Self>) -> Result<(), CloseError> {
         self.close(End::Destroy).await
     }
 
@@ -130,7 +127,7 @@ impl Pool {
 
     /// Keeps a line of history, with the time before it. It reaches the devices with the next
     /// change of the configuration, at the latest at export.
-    pub async fn log_history(&self, line: &str) -> Result<(), PoolError> {
+    pub fn log_history(&self, line: &str) {
         const LONGEST: usize = 500;
         let mut short = line.to_owned();
         let mut end = LONGEST.min(short.len());
@@ -144,23 +141,17 @@ impl Pool {
         config.history.drain(..extra);
         drop(config);
         self.sync.config_dirty.set(true);
-        Ok(())
     }
 
     /// The turn of a command that changes what the pool is made of. Refused, before anything is touched,
     /// when nothing could be committed any more.
-    pub(crate) async fn turn(&self) -> Result<MutexGuard<'_, ()>, PoolError> {
+    pub(crate) async fn turn(&self) -> Result<MutexGuard<'_, ()>, AdminError> {
         let turn = self.admin.lock().await;
-        if self.is_stopped() {
-            return Err(PoolError::new(format!(
-                "pool '{0}' is suspended: {1}; 'forebay pool export {0}' lets it go, 'forebay serve {0}' \
-                 opens it again; then repeat this",
-                self.name(),
-                self.stop_reason()
-            )));
+        if let Some(reason) = self.stopped.borrow().clone() {
+            return Err(AdminError::Suspended { pool: self.name(), reason });
         }
         if self.closing.get() {
-            return Err(PoolError::new(format!("pool '{}' is being exported", self.name())));
+            return Err(AdminError::Closing { pool: self.name() });
         }
         Ok(turn)
     }
@@ -182,7 +173,7 @@ impl Pool {
     }
 
     /// Sets a property.
-    pub async fn set(&self, property: &str, value: &str) -> Result<(), PoolError> {
+    pub async fn set(&self, property: &str, value: &str) -> Result<(), AdminError> {
         let _turn = self.turn().await?;
         check_property(POOL_PROPERTIES, property, value)?;
         let (name, value) = (property.to_owned(), value.to_owned());
@@ -198,31 +189,29 @@ impl Pool {
     /// Refuses a configuration by which volumes have more than there would be: what is kept free must
     /// hold a group, which may be as large as the dirty limit. Less than now counts from here on, for
     /// what is promised until the next import must be there after it.
-    fn check_usable(&self, config: &PoolConfig) -> Result<(), PoolError> {
+    fn check_usable(&self, config: &PoolConfig) -> Result<(), AdminError> {
         let (_, _, usable) = crate::layout::limits_for(config, &self.array);
         let now = self.space.usable_blocks.get();
         let taken = now - self.free_blocks().min(now);
         if usable < now && usable < taken {
-            return Err(PoolError::new(format!(
-                "with this dirty_limit volumes could have {}, and they have or own {} by now; give a \
-                 lower one",
-                format_bytes(usable * BLOCK_BYTES),
-                format_bytes(taken * BLOCK_BYTES)
-            )));
+            return Err(AdminError::DirtyLimit {
+                usable_bytes: usable * BLOCK_BYTES,
+                taken_bytes: taken * BLOCK_BYTES,
+            });
         }
         self.space.usable_blocks.set(usable.min(now));
         Ok(())
     }
 
     /// Puts the configuration on the devices.
-    pub(crate) async fn commit_config(&self) -> Result<(), PoolError> {
+    pub(crate) async fn commit_config(&self) -> Result<(), AdminError> {
         self.check_config_fits()?;
         self.sync.config_dirty.set(true);
-        self.commit_all().await
+        Ok(self.commit_all().await?)
     }
 
     /// Commits, and with `anew` starts the log on what the configuration says now.
-    pub(crate) async fn restart_log(&self, anew: bool) -> Result<(), PoolError> {
+    pub(crate) async fn restart_log(&self, anew: bool) -> Result<(), AdminError> {
         let request = anew.then(|| self.restart_log_wanted());
         self.commit_config().await?;
         if let Some(request) = request {
@@ -231,14 +220,14 @@ impl Pool {
             self.health.log_changed.until(done).await;
         }
         if self.is_stopped() {
-            return Err(PoolError::new(self.stop_reason()));
+            return Err(self.why_ended().into());
         }
         Ok(())
     }
 
     /// Waits until the log runs without the sides that have failed: it takes nobody back who has failed
     /// since it was last started, and the pool would ask for that again and again.
-    pub(crate) async fn log_without_failed(&self) -> Result<(), PoolError> {
+    pub(crate) async fn log_without_failed(&self) -> Result<(), CommitError> {
         let over = || self.is_stopped() || self.sync.ended.get();
         while !over() {
             self.take_log_events();
@@ -249,7 +238,7 @@ impl Pool {
             self.sync.wake.notify_all();
             self.health.log_changed.until(|| self.log_restarted(request) || over()).await;
         }
-        Err(PoolError::new(self.stop_reason()))
+        Err(self.why_ended())
     }
 
     /// Whether the log lies on data devices now.
@@ -271,7 +260,7 @@ impl Pool {
     }
 
     /// Commits everything absorbed so far.
-    pub async fn sync(&self) -> Result<(), PoolError> {
+    pub async fn sync(&self) -> Result<(), CommitError> {
         self.commit_all().await
     }
 }

@@ -6,7 +6,8 @@ use forebay_array::MemberState;
 use forebay_format::config::{MemberConfig, MemberUse};
 use forebay_units::{DeviceId, Nanos, parse_bytes};
 
-use crate::{Pool, PoolError, SyncMode};
+use crate::admin::error::{NameError, PropertyError};
+use crate::{Pool, SyncMode};
 
 /// A property: its name, default, and what it may be, in words.
 pub(crate) struct Property {
@@ -101,44 +102,51 @@ pub(crate) const VOLUME_PROPERTIES: &[Property] = &[
     },
 ];
 
-pub(crate) fn check_property(known: &[Property], name: &str, value: &str) -> Result<(), PoolError> {
+pub(crate) fn check_property(
+    known: &[Property],
+    name: &str,
+    value: &str,
+) -> Result<(), PropertyError> {
     let Some(property) = known.iter().find(|p| p.name == name) else {
-        let names: Vec<_> = known.iter().map(|p| p.name).collect();
-        return Err(PoolError::new(format!(
-            "there is no property '{name}'; the properties are {}",
-            names.join(", ")
-        )));
+        let (property, known) = (name.to_owned(), known.iter().map(|p| p.name).collect());
+        return Err(PropertyError::Unknown { property, known });
     };
     if (property.check)(value) {
         return Ok(());
     }
-    let value = value.escape_debug();
-    Err(PoolError::new(format!("'{value}' is no value for '{name}': it is {}", property.meaning)))
+    Err(PropertyError::BadValue {
+        property: property.name,
+        value: value.to_owned(),
+        expected: property.meaning,
+    })
 }
 
-pub(crate) fn check_name(what: &str, name: &str) -> Result<(), PoolError> {
+/// Refuses a name that a pool cannot have. One that reads as a number could not be told from an id,
+/// or from the seconds of 'pool iostat'.
+pub(crate) fn check_pool_name(name: &str) -> Result<(), NameError> {
     const RESERVED: [&str; 6] = ["mirror", "raid0", "raidz1", "raidz2", "raidz3", "log"];
-    // A pool name that reads as a number could not be told from a pool id, or from the seconds of
-    // 'pool iostat'.
-    let (first, may_begin): (&str, fn(char) -> bool) = match what {
-        "pool" => ("a letter", |c| c.is_ascii_alphabetic()),
-        _ => ("a letter or digit", |c| c.is_ascii_alphanumeric()),
-    };
-    let fits = !name.is_empty()
-        && name.len() <= 200
-        && name.chars().all(|c| c.is_ascii_alphanumeric() || "_.:-".contains(c))
-        && name.starts_with(may_begin);
-    if !fits {
-        return Err(PoolError::new(format!(
-            "'{}' is no name for a {what}: use letters, digits, '_', '.', ':' and '-', \
-             beginning with {first}, at most 200",
-            name.escape_debug()
-        )));
+    let name = name.to_owned();
+    if !is_name(&name) || !name.starts_with(|c: char| c.is_ascii_alphabetic()) {
+        return Err(NameError::BadPool { name });
     }
-    if what == "pool" && RESERVED.contains(&name) {
-        return Err(PoolError::new(format!("'{name}' is a reserved word; choose another name")));
+    if RESERVED.contains(&name.as_str()) {
+        return Err(NameError::Reserved { name });
     }
     Ok(())
+}
+
+/// Refuses a name that a volume cannot have.
+pub(crate) fn check_volume_name(name: &str) -> Result<(), NameError> {
+    if is_name(name) && name.starts_with(|c: char| c.is_ascii_alphanumeric()) {
+        return Ok(());
+    }
+    Err(NameError::BadVolume { name: name.to_owned() })
+}
+
+fn is_name(name: &str) -> bool {
+    const MAX_BYTES: usize = 200;
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | ':' | '-');
+    (1..=MAX_BYTES).contains(&name.len()) && name.chars().all(is_allowed)
 }
 
 /// All values, defaults included.

@@ -5,59 +5,48 @@ use std::rc::Rc;
 
 use forebay_device::Device;
 use forebay_format::config::{PoolConfig, VolumeConfig};
-use forebay_units::{BLOCK_BYTES, VolumeId, format_bytes};
+use forebay_units::{BLOCK_BYTES, VolumeId};
 
-use crate::admin::properties::{VOLUME_PROPERTIES, check_name, check_property, effective};
+use crate::admin::error::{ConfigTooLarge, VolumeError};
+use crate::admin::properties::{VOLUME_PROPERTIES, check_property, check_volume_name, effective};
+use crate::commit::error::CommitError;
 use crate::spec::VolumeSpec;
 use crate::status::VolumeStatus;
 use crate::volume::VolumeState;
-use crate::{Pool, PoolError, SyncMode, Volume};
+use crate::{Pool, SyncMode, Volume};
 
 /// The largest volume: what a 64-bit byte offset of the protocols can reach comfortably.
 const MAX_VOLUME_BYTES: u64 = 1 << 50;
 
-fn check_size(size_bytes: u64) -> Result<(), PoolError> {
+fn check_size(size_bytes: u64) -> Result<(), VolumeError> {
     if size_bytes == 0 || !size_bytes.is_multiple_of(BLOCK_BYTES) || size_bytes > MAX_VOLUME_BYTES {
-        return Err(PoolError::new(format!(
-            "{size_bytes} bytes is no size for a volume: give a multiple of {BLOCK_BYTES} bytes, \
-             at most {}",
-            format_bytes(MAX_VOLUME_BYTES)
-        )));
+        return Err(VolumeError::BadSize { size_bytes, limit_bytes: MAX_VOLUME_BYTES });
     }
     Ok(())
 }
 
 /// Refuses a configuration that leaves too little room in its slot for what grows by itself: what
 /// devices miss, what is lost. For commands that make it grow.
-pub(crate) fn check_fits(config: &PoolConfig) -> Result<(), PoolError> {
+pub(crate) fn check_fits(config: &PoolConfig) -> Result<(), ConfigTooLarge> {
     check_spare(config, 96 << 10)
 }
 
 /// Refuses a configuration with less than `spare_bytes` left. Lines of history do not count, they give
 /// way.
-fn check_spare(config: &PoolConfig, spare_bytes: u64) -> Result<(), PoolError> {
-    let bytes = PoolConfig { history: Vec::new(), ..config.clone() }.encode().len() as u64;
-    if bytes + spare_bytes <= forebay_format::label::CONFIG_SLOT_BYTES {
+fn check_spare(config: &PoolConfig, spare_bytes: u64) -> Result<(), ConfigTooLarge> {
+    let size_bytes = PoolConfig { history: Vec::new(), ..config.clone() }.encode().len() as u64;
+    if size_bytes + spare_bytes <= forebay_format::label::CONFIG_SLOT_BYTES {
         return Ok(());
     }
-    Err(PoolError::new(format!(
-        "the label of a device has no room for more: the configuration of pool '{}' takes {} by now; \
-         it has too many volumes or devices",
-        config.name,
-        format_bytes(bytes)
-    )))
+    Err(ConfigTooLarge { pool: config.name.clone(), size_bytes })
 }
 
 impl Pool {
-    fn volume_named(&self, name: &str) -> Result<Rc<VolumeState>, PoolError> {
+    fn volume_named(&self, name: &str) -> Result<Rc<VolumeState>, VolumeError> {
         let volumes = self.volumes.borrow();
         let found = volumes.values().find(|v| *v.name.borrow() == name);
-        found.cloned().ok_or_else(|| {
-            PoolError::new(format!(
-                "pool '{0}' has no volume '{name}'; 'forebay volume list {0}' lists those that are",
-                self.name()
-            ))
-        })
+        let not_found = || VolumeError::NotFound { pool: self.name(), volume: name.to_owned() };
+        found.cloned().ok_or_else(not_found)
     }
 
     /// The volumes, by name.
@@ -118,25 +107,19 @@ impl Pool {
     }
 
     /// Makes a volume; it can be written when this returns.
-    pub async fn create_volume(&self, spec: &VolumeSpec) -> Result<(), PoolError> {
+    pub async fn create_volume(&self, spec: &VolumeSpec) -> Result<(), VolumeError> {
         let _turn = self.admin.lock().await;
-        check_name("volume", &spec.name)?;
+        check_volume_name(&spec.name)?;
         check_size(spec.size_bytes)?;
         for (name, value) in &spec.properties {
             check_property(VOLUME_PROPERTIES, name, value)?;
         }
         if self.volume_named(&spec.name).is_ok() {
-            let name = format!("{}/{}", self.name(), spec.name);
-            return Err(PoolError::new(format!("volume '{name}' exists; choose another name")));
+            return Err(VolumeError::Exists { pool: self.name(), volume: spec.name.clone() });
         }
         let blocks = Self::blocks_of(spec.size_bytes);
         if !spec.sparse && blocks > self.free_blocks() {
-            return Err(PoolError::new(format!(
-                "pool '{}' has {} free, the volume needs {}; make it smaller, or sparse (-s)",
-                self.name(),
-                format_bytes(self.free_blocks() * BLOCK_BYTES),
-                format_bytes(spec.size_bytes)
-            )));
+            return Err(self.no_space(spec.size_bytes, false));
         }
         // It owns its space from here on: others write while the volume is being committed.
         let reserved = &self.space.reserved_blocks;
@@ -160,10 +143,10 @@ impl Pool {
         if let Err(error) = fits {
             self.config.borrow_mut().volumes.retain(|v| v.id != config.id);
             self.refresh_space();
-            return Err(error);
+            return Err(error.into());
         }
         let id = VolumeId(config.id);
-        self.map.borrow_mut().create_volume(id).map_err(crate::commit::map_error)?;
+        self.map.borrow_mut().create_volume(id).map_err(CommitError::from)?;
         self.sync.config_dirty.set(true);
         self.commit_all().await?;
         self.volumes.borrow_mut().insert(id, VolumeState::new(&config));
@@ -171,13 +154,18 @@ impl Pool {
         Ok(())
     }
 
+    fn no_space(&self, needed_bytes: u64, is_growing: bool) -> VolumeError {
+        let free_bytes = self.free_blocks() * BLOCK_BYTES;
+        VolumeError::NoSpace { pool: self.name(), free_bytes, needed_bytes, is_growing }
+    }
+
     /// Whether the configuration can be written at all.
-    pub(crate) fn check_config_fits(&self) -> Result<(), PoolError> {
+    pub(crate) fn check_config_fits(&self) -> Result<(), ConfigTooLarge> {
         check_spare(&self.config.borrow(), 8 << 10)
     }
 
     /// Destroys a volume and all its data.
-    pub async fn destroy_volume(&self, name: &str) -> Result<(), PoolError> {
+    pub async fn destroy_volume(&self, name: &str) -> Result<(), VolumeError> {
         let _turn = self.admin.lock().await;
         let volume = self.volume_named(name)?;
         volume.gone.set(true);
@@ -205,28 +193,21 @@ impl Pool {
         name: &str,
         size_bytes: u64,
         force: bool,
-    ) -> Result<(), PoolError> {
+    ) -> Result<(), VolumeError> {
         let _turn = self.admin.lock().await;
         let volume = self.volume_named(name)?;
         check_size(size_bytes)?;
         let before = volume.size_bytes.get();
         if size_bytes < before && !force {
-            return Err(PoolError::new(format!(
-                "volume '{name}' has {}; making it smaller loses what lies past {}: \
-                 'forebay volume resize -f' does so",
-                format_bytes(before),
-                format_bytes(size_bytes)
-            )));
+            return Err(VolumeError::WouldShrink {
+                volume: name.to_owned(),
+                size_bytes: before,
+                wanted_bytes: size_bytes,
+            });
         }
         let grown = Self::blocks_of(size_bytes.saturating_sub(before));
         if !volume.sparse && grown > self.free_blocks() {
-            return Err(PoolError::new(format!(
-                "pool '{}' has {} free, growing the volume needs {}; add devices, or destroy or trim \
-                 what is not needed",
-                self.name(),
-                format_bytes(self.free_blocks() * BLOCK_BYTES),
-                format_bytes(grown * BLOCK_BYTES)
-            )));
+            return Err(self.no_space(grown * BLOCK_BYTES, true));
         }
         let set_config = |size_bytes| {
             let mut config = self.config.borrow_mut();
@@ -260,7 +241,7 @@ impl Pool {
         name: &str,
         property: &str,
         value: &str,
-    ) -> Result<(), PoolError> {
+    ) -> Result<(), VolumeError> {
         let _turn = self.admin.lock().await;
         let volume = self.volume_named(name)?;
         check_property(VOLUME_PROPERTIES, property, value)?;

@@ -7,7 +7,8 @@ use forebay_map::LeafId;
 use forebay_segment::{frame_bytes, frame_room};
 use forebay_units::CommitId;
 
-use crate::{Checkpoint, Pool, PoolError, Writers};
+use crate::commit::error::CommitError;
+use crate::{Checkpoint, Pool, Writers};
 
 /// Bytes of a checkpoint that are written beside `delta_bytes` of changes.
 pub(crate) fn checkpoint_budget(delta_bytes: u64) -> u64 {
@@ -21,7 +22,7 @@ impl Pool {
         writers: &mut Writers,
         delta: &Delta,
         commit: CommitId,
-    ) -> Result<(), PoolError> {
+    ) -> Result<(), CommitError> {
         if writers.journal_start.is_none() {
             writers.journal_start = Some(writers.journal.open(commit)?);
         }
@@ -51,7 +52,7 @@ impl Pool {
         writers: &mut Writers,
         all: bool,
         commit: CommitId,
-    ) -> Result<(), PoolError> {
+    ) -> Result<(), CommitError> {
         let records = self.table.take_records(all);
         for chunk in records.chunks(MAX_PAYLOAD_BYTES / SegmentRecord::BYTES) {
             let mut out = Encoder::new();
@@ -91,7 +92,7 @@ impl Pool {
         writers: &mut Writers,
         delta_bytes: u64,
         commit: CommitId,
-    ) -> Result<(), PoolError> {
+    ) -> Result<(), CommitError> {
         let forced = self.scan.checkpoint_wanted.get();
         let segments = writers.journal.segments() as u64;
         if writers.checkpoint.is_none() {
@@ -147,7 +148,7 @@ impl Pool {
         &self,
         writers: &mut Writers,
         commit: CommitId,
-    ) -> Result<(), PoolError> {
+    ) -> Result<(), CommitError> {
         while let Some(Checkpoint { cursor, .. }) = writers.checkpoint {
             let room = writers.journal.bytes_to_row_end().min(frame_room(MAX_PAYLOAD_BYTES));
             // A version byte, and leaves that fit into the room.

@@ -14,8 +14,9 @@ use forebay_segment::{Choice, Classes, STREAMS, SegmentInfo, Victim, Victims, Wa
 use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, Lba, SegmentId, VolumeId};
 
 use super::checkpoint::checkpoint_budget;
+use super::error::CommitError;
 use crate::layout::journal_copies;
-use crate::{Pool, PoolError, Relocation, Writers};
+use crate::{Pool, Relocation, Writers};
 
 /// Blocks read at once from a victim.
 const CHUNK_BLOCKS: u32 = 256;
@@ -92,7 +93,10 @@ impl Pool {
 
     /// Cleans until the open group fits and the reserve is whole. Each round has its own root,
     /// because a segment is free only when no root needs it.
-    pub(crate) async fn make_room(self: &Rc<Self>, writers: &mut Writers) -> Result<(), PoolError> {
+    pub(crate) async fn make_room(
+        self: &Rc<Self>,
+        writers: &mut Writers,
+    ) -> Result<(), CommitError> {
         // A root of moved blocks alone adds little to the journal: one segment is enough.
         const LEAST_KEEP: u32 = 1;
         let (mut fruitless, mut best) = (0, 0);
@@ -139,7 +143,7 @@ impl Pool {
         blocks: u64,
         (overwritten, young): (u64, u64),
         keep: u32,
-    ) -> Result<(), PoolError> {
+    ) -> Result<(), CommitError> {
         let now = self.stats.clock();
         let (age, share) = self.table.live_ages(now, self.classes.young());
         let skewed = self.classes.judge_skew(overwritten, young, age, share);
@@ -192,7 +196,7 @@ impl Pool {
         wanted: u32,
         keep: u32,
         choice: Choice,
-    ) -> Result<bool, PoolError> {
+    ) -> Result<bool, CommitError> {
         let mut victims = Victims::of(&self.table, self.sync.commit.get(), choice);
         let mut gained = 0.0;
         let mut any = false;
@@ -245,7 +249,7 @@ impl Pool {
         victim: &Victim,
         stream: Option<u8>,
         keep: u32,
-    ) -> Result<(), PoolError> {
+    ) -> Result<(), CommitError> {
         let info = self.table.get(victim.segment);
         let mut live = self.live_blocks(victim.segment, &info).await;
         let commit = self.sync.commit.get().next();
@@ -352,7 +356,7 @@ impl Pool {
     }
 
     /// Applies only moved blocks to the map.
-    fn apply_moves(&self, writers: &mut Writers, delta: &mut Delta) -> Result<(), PoolError> {
+    fn apply_moves(&self, writers: &mut Writers, delta: &mut Delta) -> Result<(), CommitError> {
         let map = &mut *self.map.borrow_mut();
         for moved in writers.relocations.drain(..) {
             let entry = forebay_map::Entry { addr: moved.new, sum: moved.sum };

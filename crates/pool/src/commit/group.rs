@@ -10,7 +10,8 @@ use forebay_segment::{Classes, STREAMS};
 use forebay_txg::Content;
 use forebay_units::{BLOCK_LEN, BlockAddr, CommitId, Lba, VolumeId};
 
-use crate::{Pool, PoolError, Writers};
+use crate::commit::error::CommitError;
+use crate::{Pool, Writers};
 
 /// Blocks after which the sync task yields.
 const BLOCKS_PER_TURN: usize = 64;
@@ -48,7 +49,7 @@ impl Pool {
                 return;
             }
             if let Err(error) = self.sync_group().await {
-                self.stop(&error.message);
+                self.stop(error.into());
                 return;
             }
         }
@@ -69,7 +70,7 @@ impl Pool {
     }
 
     /// Commits the open group: makes room, writes it, writes the root.
-    pub(crate) async fn sync_group(self: &Rc<Self>) -> Result<(), PoolError> {
+    pub(crate) async fn sync_group(self: &Rc<Self>) -> Result<(), CommitError> {
         let mut writers = self.writers.lock().await;
         // The throttle's pace includes cleaning, because cleaning is part of the cost of a byte.
         let begun = rt::now();
@@ -90,7 +91,7 @@ impl Pool {
     }
 
     /// Writes the syncing group into segments and applies it to the map. Returns its bytes.
-    async fn write_group(self: &Rc<Self>, writers: &mut Writers) -> Result<u64, PoolError> {
+    async fn write_group(self: &Rc<Self>, writers: &mut Writers) -> Result<u64, CommitError> {
         let commit = self.sync.commit.get().next();
         let changes: Vec<(VolumeId, Lba, u64, Content)> = {
             let groups = self.groups.borrow();
@@ -158,7 +159,7 @@ impl Pool {
         &self,
         writers: &mut Writers,
         commit: CommitId,
-    ) -> Result<(), PoolError> {
+    ) -> Result<(), CommitError> {
         for writer in &mut writers.data {
             writer.finish_rows(commit).await;
         }
@@ -203,21 +204,21 @@ impl Pool {
         delta: &mut Delta,
         cleared: &[(VolumeId, Lba, u64)],
         placed: &[Placed],
-    ) -> Result<(), PoolError> {
+    ) -> Result<(), CommitError> {
         let map = &mut *self.map.borrow_mut();
         let table = &self.table;
         let mut freed = |addr: BlockAddr, blocks: u32| table.sub_live(addr, blocks);
         let known = |volume: VolumeId| self.volumes.borrow().contains_key(&volume);
         for (volume, lba, blocks) in cleared.iter().copied() {
             if known(volume) {
-                map.clear(volume, lba, blocks, &mut freed).map_err(map_error)?;
+                map.clear(volume, lba, blocks, &mut freed)?;
                 delta.clear(volume, lba, blocks);
             }
         }
         for Placed { volume, lba, addr, sums } in placed {
             if known(*volume) {
                 table.add_live(*addr, sums.len() as u32);
-                map.set_run(*volume, *lba, *addr, sums, false, &mut freed).map_err(map_error)?;
+                map.set_run(*volume, *lba, *addr, sums, false, &mut freed)?;
                 delta.assign(*volume, *lba, *addr, sums);
             }
         }
@@ -231,7 +232,7 @@ impl Pool {
         }
         for (volume, blocks) in writers.truncated.drain(..) {
             if known(volume) {
-                map.truncate(volume, blocks, &mut freed).map_err(map_error)?;
+                map.truncate(volume, blocks, &mut freed)?;
                 delta.clear(
                     volume,
                     Lba(blocks),
@@ -240,7 +241,7 @@ impl Pool {
             }
         }
         for volume in writers.dropped.drain(..) {
-            map.drop_volume(volume, &mut freed).map_err(map_error)?;
+            map.drop_volume(volume, &mut freed)?;
             delta.drop_volume(volume);
         }
         table.clear_dying();
@@ -251,8 +252,4 @@ impl Pool {
         }
         Ok(())
     }
-}
-
-pub(crate) fn map_error(error: forebay_map::MapError) -> PoolError {
-    PoolError::new(format!("internal: {error}"))
 }

@@ -6,9 +6,9 @@
 
 mod checkpoint;
 mod cleaner;
+pub(crate) mod error;
 mod group;
 mod root;
 mod trim;
 
-pub(crate) use group::map_error;
 pub(crate) use trim::Trims;

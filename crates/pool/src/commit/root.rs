@@ -12,11 +12,12 @@ use forebay_rt as rt;
 use forebay_segment::SegmentState;
 use forebay_units::{CommitId, DeviceId, Lba, SegmentId, TxgId};
 
+use crate::commit::error::{CommitError, LabelPart};
 use crate::import::divergence::told;
-use crate::labels::{write_config, write_root};
+use crate::labels::{LabelError, write_config, write_root};
 use crate::layout::ring_configs;
 use crate::opener::OpenDevice;
-use crate::{Pool, PoolError, Writers};
+use crate::{Pool, Writers};
 
 /// What the root says of the log, and whether the log starts anew after it.
 enum LogPlan {
@@ -32,17 +33,17 @@ struct LabelVerdict {
     good: usize,
     /// Devices that did not accept it and that the pool needs.
     needed: usize,
-    last: Option<PoolError>,
+    last: Option<LabelError>,
 }
 
 impl LabelVerdict {
     /// A label counts when at least one device accepted it and the pool needs no other.
-    fn judge(self, what: &str) -> Result<(), PoolError> {
+    fn judge(self, part: LabelPart) -> Result<(), CommitError> {
         if self.good > 0 && self.needed == 0 {
             return Ok(());
         }
-        let why = self.last.map_or_else(|| "no device is left".to_owned(), |e| e.message);
-        Err(PoolError::new(format!("the {what} could be written to {} devices: {why}", self.good)))
+        let last = self.last.map(Box::new);
+        Err(CommitError::LabelNotWritten { part, written: self.good, last })
     }
 }
 
@@ -54,7 +55,7 @@ impl Pool {
         writers: &mut Writers,
         txg: TxgId,
         group: bool,
-    ) -> Result<(), PoolError> {
+    ) -> Result<(), CommitError> {
         self.array.flush().await?;
         self.take_array_events();
         // A root without devices that the pool needs would call them left behind, and no import
@@ -122,7 +123,7 @@ impl Pool {
     }
 
     /// Writes a root to every member in use.
-    async fn put_root(&self, root: &Superblock) -> Result<(), PoolError> {
+    async fn put_root(&self, root: &Superblock) -> Result<(), CommitError> {
         let devices = self.label_devices();
         let handles: Vec<_> = devices.iter().map(|(_, open)| open.device()).collect();
         let writes = handles.iter().map(|device| write_root(device, root));
@@ -138,14 +139,14 @@ impl Pool {
                 Err(error) => self.label_failed(*id, error.into(), &mut verdict),
             }
         }
-        verdict.judge("root")?;
+        verdict.judge(LabelPart::Root)?;
         self.sync.rooted.set(root.commit);
         Ok(())
     }
 
     /// A device could not take a label or a root. Its data was flushed before, so the root is good
     /// without it. The device is out of use from here on.
-    fn label_failed(&self, id: DeviceId, error: PoolError, verdict: &mut LabelVerdict) {
+    fn label_failed(&self, id: DeviceId, error: LabelError, verdict: &mut LabelVerdict) {
         // A member that has left the pool meanwhile has no counters.
         let _ = self.array.count_write_error(id);
         if self.array.fault(id).is_err() {
@@ -156,13 +157,13 @@ impl Pool {
     }
 
     /// Writes the configuration with a new generation to every device, log devices included.
-    pub(crate) async fn write_configs(&self) -> Result<(), PoolError> {
+    pub(crate) async fn write_configs(&self) -> Result<(), CommitError> {
         let config = self.write_data_configs().await?;
         self.write_log_configs(&config).await;
         Ok(())
     }
 
-    async fn write_data_configs(&self) -> Result<PoolConfig, PoolError> {
+    async fn write_data_configs(&self) -> Result<PoolConfig, CommitError> {
         self.sync.config_dirty.set(false);
         self.apply_deadlines();
         self.refresh_member_configs();
@@ -184,7 +185,7 @@ impl Pool {
             }
             self.stats.wrote_root(2 * 4096);
         }
-        verdict.judge("configuration")?;
+        verdict.judge(LabelPart::Configuration)?;
         self.opener.witness(self.guid, told(&config)).await;
         Ok(config)
     }
@@ -196,7 +197,7 @@ impl Pool {
                 if let Some(open) = open
                     && let Err(error) = write_config(&open.device(), side.device, config).await
                 {
-                    self.fail_log_side(DeviceId(side.device), &error.message);
+                    self.fail_log_side(DeviceId(side.device), &error);
                 }
             }
         }
@@ -230,7 +231,7 @@ impl Pool {
         txg: TxgId,
         group: bool,
         plan: LogPlan,
-    ) -> Result<(), PoolError> {
+    ) -> Result<(), CommitError> {
         self.sync.commit.set(commit);
         let replaying = matches!(plan, LogPlan::Keep(_));
         if !replaying {
@@ -250,7 +251,7 @@ impl Pool {
                     self.note_log_sides(&rings);
                     self.log_is_restarted(request);
                 }
-                Err(LogError::Closed) => return Err(PoolError::new(self.stop_reason())),
+                Err(LogError::Closed) => return Err(self.why_ended()),
                 // Another side failed meanwhile. The next group tries again without it.
                 Err(error) => {
                     self.health.remark(error.to_string());
@@ -330,7 +331,7 @@ impl Pool {
     }
 
     /// Writes the last root of a pool that is exported: the log is empty, and nothing follows.
-    pub(crate) async fn write_last_root(&self, writers: &mut Writers) -> Result<(), PoolError> {
+    pub(crate) async fn write_last_root(&self, writers: &mut Writers) -> Result<(), CommitError> {
         self.array.flush().await?;
         self.array.check_writable()?;
         if self.stats.figures_are_due(true) {
@@ -342,7 +343,7 @@ impl Pool {
         self.put_last_root(writers).await
     }
 
-    async fn put_last_root(&self, writers: &mut Writers) -> Result<(), PoolError> {
+    async fn put_last_root(&self, writers: &mut Writers) -> Result<(), CommitError> {
         let (commit, txg) = (self.sync.commit.get().next(), self.sync.committed.get());
         self.tally(writers);
         let state = self.log.state(txg).encode();
@@ -358,7 +359,7 @@ impl Pool {
     pub(crate) async fn write_destroyed_root(
         &self,
         writers: &mut Writers,
-    ) -> Result<(), PoolError> {
+    ) -> Result<(), CommitError> {
         self.config.borrow_mut().destroyed = true;
         let config = self.write_data_configs().await?;
         self.put_last_root(writers).await?;

@@ -8,8 +8,8 @@ use forebay_format::superblock::{Superblock, VERSION};
 use forebay_rt as rt;
 use forebay_units::{CommitId, DeviceId, Nanos};
 
-use crate::PoolError;
 use crate::import::divergence::told;
+use crate::import::error::{ImportErrorKind, Lacking, MapLoadError, Witness};
 use crate::labels::{Label, read_label};
 use crate::layout::{POOL_RINGS_FROM, geometry_of};
 use crate::opener::{FencedOpener, Guarded, OpenDevice};
@@ -67,56 +67,44 @@ async fn look_at(opener: &FencedOpener, paths: &[String]) -> (Vec<Found>, Vec<St
 pub(crate) fn newest_root(
     found: &[&Found],
     rewind: u64,
-) -> Result<(Superblock, PoolConfig), PoolError> {
+) -> Result<(Superblock, PoolConfig), ImportErrorKind> {
     // Passing over what another program wrote later would silently take that back.
-    if let Some(other) = found.iter().find(|f| f.label.unknown_version.is_some()) {
-        return Err(PoolError::new(format!(
-            "{} has superblocks of format version {}, and this program reads version {VERSION}; use \
-             the program that wrote them",
-            other.path,
-            other.label.unknown_version.unwrap_or_default()
-        )));
+    let unknown = |f: &&Found| f.label.unknown_version.map(|version| (f.path.clone(), version));
+    if let Some((device, found)) = found.iter().find_map(unknown) {
+        return Err(ImportErrorKind::FormatVersion { device, expected: VERSION, found });
     }
     let mut roots: Vec<&Superblock> = found.iter().flat_map(|f| &f.label.roots).collect();
     roots.sort_by_key(|root| std::cmp::Reverse(root.commit));
     roots.dedup_by_key(|root| root.commit);
     let Some(root) = roots.into_iter().nth(rewind as usize) else {
-        return Err(PoolError::new(format!("no readable superblock{}", newest_lacks(found))));
+        return Err(ImportErrorKind::NoSuperblock(newest_lacks(found)));
     };
     let config = found.iter().find_map(|f| f.label.config(root.config_generation, root.config_sum));
     // Going on to an older root would silently take back what this one committed.
-    let config = config.ok_or_else(|| {
-        PoolError::new(format!(
-            "root {} (on {}) needs generation {} of the configuration, and no device has it; 'forebay \
-             pool import -F' goes back to an older root{}",
-            root.commit,
-            paths_with(root, found).join(", "),
-            root.config_generation,
-            newest_lacks(found)
-        ))
+    let config = config.ok_or_else(|| ImportErrorKind::NoConfiguration {
+        root: root.commit,
+        holders: owned(paths_with(root, found)),
+        generation: root.config_generation,
+        lacking: newest_lacks(found),
     })?;
     Ok((root.clone(), config.clone()))
 }
 
-/// What lacks of the pool as the newest configuration on any device has it, to be added to a refusal:
-/// members that are not here, and those that are here without a readable superblock.
-fn newest_lacks(found: &[&Found]) -> String {
+fn owned(paths: Vec<&str>) -> Vec<String> {
+    paths.into_iter().map(str::to_owned).collect()
+}
+
+/// What lacks of the pool as the newest configuration on any device has it: members that are not
+/// here, and those that are here without a readable superblock.
+fn newest_lacks(found: &[&Found]) -> Lacking {
     let configs = found.iter().filter_map(|f| f.label.configs.first());
     let Some((_, config)) = configs.max_by_key(|(envelope, _)| envelope.generation) else {
-        return String::new();
+        return Lacking::default();
     };
-    let missing = absent(config, found);
-    let rootless = config
-        .data_members()
-        .filter(|m| holder(m, found).is_some_and(|f| f.label.roots.is_empty()));
-    let rootless: Vec<&str> = rootless.map(|m| m.path.as_str()).collect();
-    let mut text = String::new();
-    for (lack, who) in [("missing", missing), ("without a readable superblock", rootless)] {
-        if !who.is_empty() {
-            text.push_str(&format!("; {lack}: {}", who.join(", ")));
-        }
-    }
-    text + "; bring devices back ('forebay pool import -d DIR' looks elsewhere)"
+    let is_rootless =
+        |m: &&MemberConfig| holder(m, found).is_some_and(|f| f.label.roots.is_empty());
+    let rootless = config.data_members().filter(is_rootless).map(|m| m.path.clone()).collect();
+    Lacking { missing: owned(absent(config, found)), rootless }
 }
 
 fn paths_with<'a>(root: &Superblock, found: &[&'a Found]) -> Vec<&'a str> {
@@ -134,82 +122,49 @@ fn absent<'a>(config: &'a PoolConfig, found: &[&Found]) -> Vec<&'a str> {
     config.data_members().filter(gone).map(|m| m.path.as_str()).collect()
 }
 
-/// The same of those that hold what is newer, for a refusal.
-fn who_is_newer(config: &PoolConfig, found: &[&Found]) -> String {
-    let current =
+/// The refusal of a root that is not the newest. `config`: the one that knows of newer roots.
+fn not_newest(witness: Witness, config: &PoolConfig, found: &[&Found]) -> ImportErrorKind {
+    let is_current =
         |path: &&str| config.data_members().any(|m| m.path == **path && m.stale_since.is_none());
-    let missing: Vec<&str> = absent(config, found).into_iter().filter(current).collect();
-    match missing[..] {
-        [] => {
-            let here: Vec<&str> = found.iter().map(|f| f.path.as_str()).collect();
-            format!(
-                "no device is missing, but those that are here ({}) have lost them",
-                here.join(", ")
-            )
-        }
-        _ => {
-            format!("they are on devices that are missing: {}; bring them back", missing.join(", "))
-        }
-    }
+    let missing = absent(config, found).into_iter().filter(is_current).collect();
+    let present = found.iter().map(|f| f.path.clone()).collect();
+    ImportErrorKind::RootNotNewest { witness, missing: owned(missing), present }
 }
 
-/// Of the devices at `paths`, which were all looked at and have no label of the pool that was wanted:
-/// those that do not answer or cannot be read, for a refusal. (A device that is read and belongs to
-/// something else is none of ours.)
-pub(crate) async fn name_unreadable(
+/// The refusal of a pool of which none of the devices at `paths` has a label. It names the devices
+/// that do not answer or cannot be read. (A device that belongs to something else is none of ours.)
+pub(crate) async fn not_found(
     opener: &FencedOpener,
     paths: &[String],
     found: &[Found],
-) -> String {
-    const NAMED: usize = 8;
-    let mut bad = Vec::new();
+) -> ImportErrorKind {
+    let mut unreadable = Vec::new();
     for path in paths.iter().filter(|path| found.iter().all(|f| f.path != **path)) {
         let outcome = match opener.open(path) {
             Ok(guarded) => guarded.device.read(0, IoBuf::zeroed(FIRST_BYTES)).await.map(drop),
             Err(error) => Err(error),
         };
-        bad.extend(outcome.err().map(|error| error.to_string()));
+        unreadable.extend(outcome.err());
     }
-    let more = bad.len().saturating_sub(NAMED);
-    bad.truncate(NAMED);
-    let mut text = String::new();
-    if !bad.is_empty() {
-        text = format!("; could not be looked at: {}", bad.join(", "));
-    }
-    if more > 0 {
-        text.push_str(&format!(" and {more} more"));
-    }
-    if bad.is_empty() && !paths.is_empty() && paths.len() <= NAMED {
-        text = format!("; none of these has a label of it that can be read: {}", paths.join(", "));
-    }
-    if !text.is_empty() {
-        text.push_str("; bring devices back");
-    }
-    text
+    ImportErrorKind::NotFound { unreadable, searched: paths.to_vec() }
 }
 
+/// The devices with labels of the pool; `None` when there is none.
 pub(crate) fn select_pool<'a>(
     found: &'a [Found],
     name_or_guid: &str,
-) -> Result<Vec<&'a Found>, PoolError> {
+) -> Result<Option<Vec<&'a Found>>, ImportErrorKind> {
     let matches = |f: &&Found| {
         let (envelope, config) = &f.label.configs[0];
         config.name == name_or_guid || envelope.pool.to_string() == name_or_guid
     };
     let mine: Vec<&Found> = found.iter().filter(matches).collect();
-    let Some(first) = mine.first() else {
-        return Err(PoolError::new(format!(
-            "no pool '{name_or_guid}' was found; 'forebay pool import' without a name lists what \
-             is there"
-        )));
-    };
+    let Some(first) = mine.first() else { return Ok(None) };
     let guid = first.label.configs[0].0.pool;
     if mine.iter().any(|f| f.label.configs[0].0.pool != guid) {
-        return Err(PoolError::new(format!(
-            "more than one pool is named '{name_or_guid}'; import it by its number"
-        )));
+        return Err(ImportErrorKind::Ambiguous);
     }
-    Ok(mine)
+    Ok(Some(mine))
 }
 
 /// Gives every member of the configuration its device, by label. Gives the highest root that all data
@@ -281,7 +236,7 @@ pub(crate) fn check_newest(
     root: &Superblock,
     host: u64,
     options: &ImportOptions,
-) -> Result<(), PoolError> {
+) -> Result<(), ImportErrorKind> {
     if options.force || options.rewind_groups > 0 {
         return Ok(());
     }
@@ -290,13 +245,8 @@ pub(crate) fn check_newest(
         .iter()
         .find(|f| f.label.configs.iter().any(|(e, _)| e.generation > root.config_generation + 1));
     if let Some(newer) = newer {
-        return Err(PoolError::new(format!(
-            "pool '{}' cannot be imported: {} knows of changes that are newer than the newest \
-             root found; {}, or use -f to go back to what is here",
-            config.name,
-            newer.path,
-            who_is_newer(&newer.label.configs[0].1, found)
-        )));
+        let witness = Witness::Device(newer.path.clone());
+        return Err(not_newest(witness, &newer.label.configs[0].1, found));
     }
     // One ahead may be a change whose root was never written; but not when it marks every device
     // that this root was read from as left behind.
@@ -310,13 +260,7 @@ pub(crate) fn check_newest(
         envelope.generation > root.config_generation && holders.iter().all(left)
     });
     if let Some((_, next)) = next {
-        return Err(PoolError::new(format!(
-            "pool '{}' cannot be imported: the devices that are here were left behind by others, and \
-             know of changes that are newer than the newest root found; {}, or use -f to go back to \
-             what is here",
-            config.name,
-            who_is_newer(next, found)
-        )));
+        return Err(not_newest(Witness::LeftBehind, next, found));
     }
     let here = |m: &MemberConfig| found.iter().any(|f| f.label.configs[0].0.device == m.device);
     // A log device that is here is a witness: it is told of every member that leaves.
@@ -333,15 +277,11 @@ pub(crate) fn check_newest(
         told.generation > 0 && root.host == host && here
     };
     let witness = witness || options.known.is_some_and(told);
+    let missing = owned(missing);
     if witness || 2 * missing.len() < members.len().max(1) {
-        return check_told(config, root, options, &missing);
+        return check_told(config, root, options, missing);
     }
-    Err(PoolError::new(format!(
-        "pool '{}': half of its devices or more are missing ({}), and they may hold newer data \
-         than those that are here; bring them back, or use -f if you are sure that they do not",
-        config.name,
-        missing.join(", ")
-    )))
+    Err(ImportErrorKind::HalfMissing { missing })
 }
 
 /// Whether a device that is here has the very configuration that the list was told of last, and is whole in
@@ -362,61 +302,30 @@ fn check_told(
     config: &PoolConfig,
     root: &Superblock,
     options: &ImportOptions,
-    missing: &[&str],
-) -> Result<(), PoolError> {
+    missing: Vec<String>,
+) -> Result<(), ImportErrorKind> {
     let newer = options.known.filter(|told| told.generation > root.config_generation + 1);
     // Who says which history counts knows that there is another.
     let (Some(_), None) = (newer, &options.keep) else { return Ok(()) };
-    let lack = match missing {
-        [] => {
-            let here: Vec<&str> = config.data_members().map(|m| m.path.as_str()).collect();
-            format!("its devices ({}) have lost it", here.join(", "))
-        }
-        missing => {
-            format!("it is on devices that are missing: {}; bring them back", missing.join(", "))
-        }
-    };
-    Err(PoolError::new(format!(
-        "pool '{}' cannot be imported: this machine knows of changes that are newer than the newest \
-         root found; {lack}, or use -f to go back to what is here",
-        config.name
-    )))
+    let present = config.data_members().map(|m| m.path.clone()).collect();
+    Err(ImportErrorKind::RootNotNewest { witness: Witness::KnownPools, missing, present })
 }
 
-/// An import that could not read what it needs: which members would have it.
-pub(crate) fn with_what_lacks(
-    error: PoolError,
+/// A map that cannot be read, and the members that would have it.
+pub(crate) fn map_unreadable(
+    error: MapLoadError,
     config: &PoolConfig,
     devices: &BTreeMap<DeviceId, OpenDevice>,
-) -> PoolError {
-    let names = |lacks: &dyn Fn(&MemberConfig) -> bool| {
-        let paths: Vec<&str> =
-            config.data_members().filter(|m| lacks(m)).map(|m| m.path.as_str()).collect();
-        paths.join(", ")
+) -> ImportErrorKind {
+    let is_here = |member: &MemberConfig| devices.contains_key(&DeviceId(member.device));
+    let is_behind = |member: &MemberConfig| {
+        is_here(member) && (member.stale_since.is_some() || !member.stale.is_empty())
     };
-    let here = |member: &MemberConfig| devices.contains_key(&DeviceId(member.device));
-    let behind = |member: &MemberConfig| {
-        here(member) && (member.stale_since.is_some() || !member.stale.is_empty())
+    let paths = |lacks: &dyn Fn(&MemberConfig) -> bool| {
+        config.data_members().filter(|m| lacks(m)).map(|m| m.path.clone()).collect()
     };
-    let mut message = error.message;
-    let lacking = config.data_members().any(|m| !here(m) || behind(m));
-    message.push_str(match lacking {
-        true if message.contains("bring devices back") => "",
-        true => "; bring devices back",
-        false => {
-            "; no device is missing: 'forebay pool import -F' goes back to an older root, if \
-                  that can be read"
-        }
-    });
-    for (lack, who) in [
-        ("missing", names(&|member| !here(member))),
-        ("behind the others, and not rebuilt yet", names(&behind)),
-    ] {
-        if !who.is_empty() {
-            message.push_str(&format!("; {lack}: {who}"));
-        }
-    }
-    PoolError::new(format!("pool '{}' cannot be imported: {message}", config.name))
+    let (missing, behind) = (paths(&|member| !is_here(member)), paths(&is_behind));
+    ImportErrorKind::Map { error: Box::new(error), missing, behind }
 }
 
 pub(crate) fn check_complete(
@@ -424,7 +333,7 @@ pub(crate) fn check_complete(
     devices: &BTreeMap<DeviceId, OpenDevice>,
     root: &Superblock,
     options: &ImportOptions,
-) -> Result<(), PoolError> {
+) -> Result<(), ImportErrorKind> {
     let absent = |member: &&MemberConfig| !devices.contains_key(&DeviceId(member.device));
     for group in &config.groups {
         let geometry = geometry_of(group)?;
@@ -432,59 +341,35 @@ pub(crate) fn check_complete(
         let good = group.members.iter().filter(usable).count();
         if good < geometry.data_columns().max(1) {
             let out = |m: &&MemberConfig| !absent(m) && m.state != MemberUse::Online;
-            let names = |of: &dyn Fn(&&MemberConfig) -> bool| -> String {
-                let of = group.members.iter().filter(of).map(|m| m.path.as_str());
-                of.collect::<Vec<_>>().join(", ")
+            let paths = |of: &dyn Fn(&&MemberConfig) -> bool| {
+                group.members.iter().filter(of).map(|m| m.path.clone()).collect()
             };
-            let (missing, out) = (names(&absent), names(&out));
-            let out = if out.is_empty() { out } else { format!("; out of use: {out}") };
-            return Err(PoolError::new(format!(
-                "pool '{}' cannot be imported: its {} of {} devices needs {} of them, and {good} \
-                 can be used; missing: {}{out}; bring devices back ('forebay pool import -d DIR' \
-                 looks elsewhere)",
-                config.name,
-                group.layout,
-                group.members.len(),
-                geometry.data_columns().max(1),
-                if missing.is_empty() { "none" } else { &missing },
-            )));
+            return Err(ImportErrorKind::TooFewDevices {
+                layout: geometry.layout,
+                devices: group.members.len(),
+                needed: geometry.data_columns().max(1),
+                usable: good,
+                missing: paths(&absent),
+                out_of_use: paths(&out),
+            });
         }
     }
     if options.accept_log_loss {
         return Ok(());
     }
-    let paths = |ring: &RingConfig| -> String {
-        ring.sides.iter().map(|m| m.path.as_str()).collect::<Vec<_>>().join(", ")
-    };
-    if root.exported {
+    let gone = |ring: &&RingConfig| ring.sides.iter().all(|m| absent(&m));
+    let (ring, lost_after) = if root.exported {
         // Nothing of it counts, but a pool that goes on without its log device is another pool
         // than the one that was exported: that is for the operator to say.
         let in_use = |ring: &&RingConfig| ring.sides.iter().any(|m| m.state == MemberUse::Online);
-        let gone = |ring: &&RingConfig| ring.sides.iter().all(|m| absent(&m));
-        if let Some(ring) = config.logs.iter().filter(in_use).find(gone) {
-            return Err(PoolError::new(format!(
-                "pool '{}' cannot be imported: its log device is missing ({}); no data is lost \
-                 with it, for the pool was exported: bring it back ('forebay pool import -d DIR' looks elsewhere), \
-                 or use 'forebay pool import -m' to go on without it",
-                config.name,
-                paths(ring)
-            )));
-        }
-        return Ok(());
-    }
-    for ring in config.log_rings.iter().filter(|ring| ring.ring < POOL_RINGS_FROM) {
-        if ring.sides.iter().all(|m| absent(&m)) {
-            return Err(PoolError::new(format!(
-                "pool '{}' cannot be imported: its log device is missing ({}), and with it writes \
-                 that were acknowledged after {}; bring it back ('forebay pool import -d DIR' looks elsewhere), or \
-                 use 'forebay pool import -m' to lose them",
-                config.name,
-                paths(ring),
-                root.txg
-            )));
-        }
-    }
-    Ok(())
+        (config.logs.iter().filter(in_use).find(gone), None)
+    } else {
+        let mut rings = config.log_rings.iter().filter(|ring| ring.ring < POOL_RINGS_FROM);
+        (rings.find(gone), Some(root.txg))
+    };
+    let Some(ring) = ring else { return Ok(()) };
+    let missing = ring.sides.iter().map(|m| m.path.clone()).collect();
+    Err(ImportErrorKind::LogMissing { missing, lost_after })
 }
 
 /// Log devices that the pool was told to go on without are out of use from now on, so that the

@@ -11,7 +11,7 @@ use crate::import::divergence::one_history;
 use crate::layout::log_number;
 use crate::opener::FencedOpener;
 use crate::status::report::{branch, leaf, worse};
-use crate::status::{FoundPool, Health, VdevStatus};
+use crate::status::{FoundPool, Health, Importable, VdevStatus};
 use crate::{Opener, Pool};
 
 impl Pool {
@@ -86,27 +86,19 @@ impl Pool {
                 ring.sides.iter().any(|side| side.state == MemberUse::Online)
                     && !ring.sides.iter().any(is_here)
             });
-            let remark = match &newest {
-                Err(e) => {
+            let importable = match newest {
+                Err(kind) => {
                     state = Health::Unavail;
-                    const SAID: &str = "cannot be imported: ";
-                    let why = e.message.split_once(SAID).map_or(&*e.message, |(_, why)| why);
-                    format!("{SAID}{why}")
+                    Importable::Refused(kind)
                 }
-                Ok((root, _)) if log_is_gone && root.exported => {
-                    "its log device is missing: import with -m to go on without it (no data is \
-                     lost with it)"
-                        .to_owned()
+                Ok((root, _)) if log_is_gone => {
+                    Importable::WithoutLog { loses_writes: !root.exported }
                 }
-                Ok(_) if log_is_gone => {
-                    "its log device is missing, and with it acknowledged writes: bring it back, or \
-                     import with -m to lose them"
-                        .to_owned()
-                }
-                Ok((root, _)) if root.exported => String::new(),
-                Ok(_) => "was not exported; an import replays its log".to_owned(),
+                Ok((root, _)) if root.exported => Importable::Exported,
+                Ok(_) => Importable::NotExported,
             };
-            pools.push(FoundPool { name: config.name, guid, state, groups, logs, remark, paths });
+            let name = config.name;
+            pools.push(FoundPool { name, guid, state, groups, logs, importable, paths });
         }
         pools
     }

@@ -11,8 +11,8 @@ use forebay_format::config::{Lineage, MemberUse, OwnerConfig, PoolConfig};
 use forebay_format::superblock::Superblock;
 use forebay_units::CommitId;
 
-use crate::PoolError;
 use crate::import::device_match::Found;
+use crate::import::error::ImportErrorKind;
 use crate::labels::Label;
 use crate::spec::Told;
 
@@ -35,7 +35,7 @@ pub(crate) struct History<'a> {
 pub(crate) fn one_history<'a>(
     found: Vec<&'a Found>,
     keep: Option<&str>,
-) -> Result<History<'a>, PoolError> {
+) -> Result<History<'a>, ImportErrorKind> {
     let lasts = |of: &[&'a Found]| -> Vec<Last<'a>> { of.iter().filter_map(|f| last(f)).collect() };
     let all = lasts(&found);
     let highest = all.iter().map(|l| l.root.commit).max().unwrap_or(CommitId(0));
@@ -46,9 +46,8 @@ pub(crate) fn one_history<'a>(
     }
     let mut head = newest(&candidates);
     if let Some(path) = keep {
-        let kept = candidates.iter().find(|l| l.found.path == path).ok_or_else(|| {
-            PoolError::new(format!("{path} is no data device of the pool with a readable root"))
-        })?;
+        let kept = candidates.iter().find(|l| l.found.path == path);
+        let kept = kept.ok_or_else(|| ImportErrorKind::NotKept { device: path.to_owned() })?;
         let same: Vec<&Last> =
             candidates.iter().copied().filter(|l| !l.apart_from(kept, &all)).collect();
         head = newest(&same);
@@ -191,18 +190,11 @@ fn is_apart(
     }
 }
 
-fn refusal(head: &Last, apart: &[&Last]) -> PoolError {
-    let name = &head.config.name;
-    let others: Vec<&str> = apart.iter().map(|l| l.found.path.as_str()).collect();
-    let keep = &head.found.path;
-    PoolError::new(format!(
-        "pool '{name}' cannot be imported: {} went on without {keep} and {keep} without it, so each \
-         has writes that the other lacks (roots {} and {}); 'forebay pool import --keep {keep} \
-         {name}' goes on with what {keep} has, '--keep {}' with the other, and 'forebay pool replace \
-         {name} DEV' then takes the one that was left behind in anew",
-        others.join(", "),
-        apart[0].root.commit,
-        head.root.commit,
-        others[0],
-    ))
+fn refusal(head: &Last, apart: &[&Last]) -> ImportErrorKind {
+    ImportErrorKind::Diverged {
+        newest: head.found.path.clone(),
+        newest_root: head.root.commit,
+        others: apart.iter().map(|l| l.found.path.clone()).collect(),
+        others_root: apart[0].root.commit,
+    }
 }

@@ -5,7 +5,6 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_array::Array;
-use forebay_device::{DeviceError, ErrorKind, Operation};
 use forebay_format::config::{MemberConfig, PoolConfig};
 use forebay_format::journal::{FrameKind, SegmentRecord};
 use forebay_format::map_record::{Delta, decode_leaves};
@@ -14,8 +13,8 @@ use forebay_map::Map;
 use forebay_segment::{JournalReader, SegmentTable};
 use forebay_units::{BlockAddr, DeviceId, SegmentId};
 
-use crate::PoolError;
-use crate::layout::{build_array, data_blocks};
+use crate::import::error::MapLoadError;
+use crate::layout::{LayoutError, build_array, data_blocks};
 use crate::opener::OpenDevice;
 use crate::status::ImportReport;
 
@@ -55,7 +54,7 @@ pub(crate) async fn load_map(
     devices: &BTreeMap<DeviceId, OpenDevice>,
     root: &Superblock,
     report: &mut ImportReport,
-) -> Result<Loaded, PoolError> {
+) -> Result<Loaded, MapLoadError> {
     // Which segments a member misses is known only after the journal has been read: until then a
     // member that misses anything is asked for nothing.
     let end = config.groups.iter().map(|g| g.first_segment + g.segments).max().unwrap_or(0);
@@ -92,10 +91,6 @@ pub(crate) async fn load_map(
     }
     let journal_segments: Vec<SegmentId> = journal.iter().map(|at| at.addr.segment()).collect();
     let table = empty_table(&array);
-    let corrupt = |detail: String| {
-        let kind = ErrorKind::Corrupt { detail };
-        PoolError::from(DeviceError::new("map journal", Operation::Read, 0, 0, kind))
-    };
     for record in records.values() {
         let is_journal = journal_segments.contains(&record.segment);
         let mut record = *record;
@@ -103,7 +98,7 @@ pub(crate) async fn load_map(
             record.kind = 0;
         }
         if !table.load_record(&record) {
-            return Err(corrupt(format!("names segment {}", record.segment)));
+            return Err(MapLoadError::UnknownSegment { segment: record.segment });
         }
     }
     for segment in &journal_segments {
@@ -113,7 +108,7 @@ pub(crate) async fn load_map(
         }
         // What the journal says of its own segments is one root old: rows written since then must
         // be rebuilt and scrubbed as well.
-        let geometry = array.geometry_of(*segment)?;
+        let geometry = array.geometry_of(*segment).map_err(LayoutError::from)?;
         let last = root.journal_end.filter(|end| end.addr.segment() == *segment);
         let copied = if doubled == Some(true) { geometry.doubled_rows() } else { 0 };
         let rows = last
@@ -123,19 +118,16 @@ pub(crate) async fn load_map(
     let mut bad = None;
     map.for_each(|volume, lba, addr, blocks| {
         if addr.segment().0 >= table.len() {
-            bad.get_or_insert(format!("block {lba} of volume {volume} is at {addr}"));
+            bad.get_or_insert(MapLoadError::OutsideGroups { volume, lba, addr });
             return;
         }
         table.add_live(addr, blocks);
         if table.get(addr.segment()).state == forebay_segment::SegmentState::Free {
-            bad.get_or_insert(format!(
-                "block {lba} of volume {volume} is in segment {}, which is free",
-                addr.segment()
-            ));
+            bad.get_or_insert(MapLoadError::InFreeSegment { volume, lba, addr });
         }
     });
-    if let Some(detail) = bad {
-        return Err(corrupt(detail));
+    if let Some(error) = bad {
+        return Err(error);
     }
     let exact = |m: &MemberConfig| {
         let mut stale: Vec<Range<u32>> = m.stale.iter().map(|(a, b)| *a..*b).collect();

@@ -4,6 +4,7 @@
 pub(crate) mod device_match;
 mod discovery;
 pub(crate) mod divergence;
+pub(crate) mod error;
 pub(crate) mod load_map;
 pub(crate) mod recovery;
 mod replay;
@@ -15,27 +16,26 @@ use std::rc::Rc;
 use forebay_format::config::PoolConfig;
 use forebay_format::label::{Heartbeat, SUPERBLOCK_SLOTS};
 use forebay_format::superblock::Superblock;
-use forebay_intent_log::{IntentLog, LogConfig, LogState};
+use forebay_intent_log::{IntentLog, LogConfig, LogError, LogState};
 use forebay_multihost::{ACTIVITY_CHECK_DURATION, Claim};
 use forebay_rt as rt;
-use forebay_units::{CommitId, DeviceId, FrameSeq, PoolGuid};
+use forebay_units::{CommitId, DeviceId, FrameSeq, Nanos, PoolGuid};
 
 use crate::import::device_match::{
-    Found, check_complete, check_newest, leave_missing_logs, name_unreadable, newest_root,
-    place_devices, select_pool, take_devices, with_what_lacks,
+    Found, check_complete, check_newest, leave_missing_logs, map_unreadable, newest_root,
+    not_found, place_devices, select_pool, take_devices,
 };
 use crate::import::divergence::{History, one_history};
+use crate::import::error::{ImportError, ImportErrorKind};
 use crate::import::load_map::{Loaded, load_map};
 use crate::import::recovery::Parts;
 use crate::import::replay::{OldLog, read_log};
-use crate::import::takeover::{
-    check_not_in_use, is_being_imported, labeled_devices, refused, root_owners,
-};
+use crate::import::takeover::{check_not_in_use, is_being_imported, labeled_devices, root_owners};
 use crate::labels::read_label;
 use crate::opener::{FencedOpener, OpenDevice};
 use crate::spec::ImportOptions;
 use crate::status::ImportReport;
-use crate::{Opener, Pool, PoolError};
+use crate::{Opener, Pool};
 
 impl Pool {
     /// Imports the pool `name_or_guid` found on `paths`: reads the newest root and the map
@@ -46,53 +46,62 @@ impl Pool {
         paths: &[String],
         name_or_guid: &str,
         options: &ImportOptions,
-    ) -> Result<Rc<Pool>, PoolError> {
+    ) -> Result<Rc<Pool>, ImportError> {
         let begun = rt::now();
         let opener = FencedOpener::new(opener);
-        let mut found = take_devices(&opener, paths).await;
-        let keep = options.keep.as_deref();
-        let selected = match select_pool(&found, name_or_guid) {
-            Ok(selected) => selected,
-            Err(error) => {
-                let bad = name_unreadable(&opener, paths, &found).await;
-                return Err(PoolError::new(error.message + &bad));
+        let found = take_devices(&opener, paths).await;
+        let mut pool = name_or_guid.to_owned();
+        let outcome = match select_pool(&found, name_or_guid) {
+            Ok(Some(mine)) => {
+                pool.clone_from(&mine[0].label.configs[0].1.name);
+                Self::import_found(opener, found, name_or_guid, options, begun).await
             }
+            Ok(None) => Err(not_found(&opener, paths, &found).await),
+            Err(kind) => Err(kind),
         };
+        outcome.map_err(|kind| ImportError { pool, kind })
+    }
+
+    async fn import_found(
+        opener: Rc<FencedOpener>,
+        mut found: Vec<Found>,
+        name_or_guid: &str,
+        options: &ImportOptions,
+        begun: Nanos,
+    ) -> Result<Rc<Pool>, ImportErrorKind> {
+        let keep = options.keep.as_deref();
+        let selected = select_pool(&found, name_or_guid)?.unwrap_or_default();
         let mut history = one_history(selected, keep)?;
-        let chosen = choose_root(&history, name_or_guid, options)?;
+        let chosen = newest_root(&history.devices, options.rewind_groups)?;
         let (root, config) = &chosen;
         let elsewhere = !root.exported && root.host != opener.host();
         let watched = elsewhere || is_being_imported(&history.devices, PoolGuid(config.guid));
         if watched {
-            check_not_in_use(&history.devices, &config.name, elsewhere, options).await?;
+            check_not_in_use(&history.devices, elsewhere, options).await?;
         }
-        let (pool, name) = (config.guid, config.name.clone());
+        let pool = config.guid;
         let mut judged = judge(&history, chosen, opener.host(), options).await?;
         let nonce = rt::random_u64();
         // An owner that was paused reads the heartbeat before it writes again, and finds this one.
         let mine = Heartbeat { pool, nonce, host: opener.host(), ..Heartbeat::default() };
-        let taken = |error| refused(&name, &error);
         let (labeled, owners) = (labeled_devices(&history.devices), root_owners(&history.devices));
-        let claim = Claim::new(&labeled, owners, opener.monitor(), mine).await.map_err(taken)?;
+        let claim = Claim::new(&labeled, owners, opener.monitor(), mine).await?;
         drop(labeled);
         if watched {
             // The old owner may have resumed since the labels were read, and writes until it reads
             // the heartbeat again. What it has written by then counts, so everything is read again.
             rt::sleep(ACTIVITY_CHECK_DURATION).await;
-            claim.verify().await.map_err(taken)?;
+            claim.verify().await?;
             for device in &mut found {
                 device.label = read_label(&device.guarded.device).await;
             }
             let all: Vec<String> = found.iter().map(|device| device.path.clone()).collect();
             found.retain(|device| !device.label.configs.is_empty());
-            let gone = |error: PoolError| {
-                PoolError::new(format!(
-                    "{error}; their labels cannot be read any more: {}; bring devices back",
-                    all.join(", ")
-                ))
+            let Some(selected) = select_pool(&found, name_or_guid)? else {
+                return Err(ImportErrorKind::LabelsLost { devices: all });
             };
-            history = one_history(select_pool(&found, name_or_guid).map_err(gone)?, keep)?;
-            let chosen = choose_root(&history, name_or_guid, options)?;
+            history = one_history(selected, keep)?;
+            let chosen = newest_root(&history.devices, options.rewind_groups)?;
             judged = judge(&history, chosen, opener.host(), options).await?;
         }
         let Judged {
@@ -123,16 +132,16 @@ impl Pool {
         let log = IntentLog::start(log_config, &[], &waiting)?;
         // Another machine that has taken the pool has left its heartbeat. This import has written
         // nothing but its own yet.
-        claim.verify().await.map_err(taken)?;
+        claim.verify().await?;
         for (addr, bytes) in &loaded.repairs {
             // A failed repair leaves what there was: the journal has been read all the same.
             let _ = loaded.array.repair(*addr, bytes).await;
         }
         let parts = Parts { opener, nonce, config, devices, log, root, loaded };
-        let pool = Pool::assemble(parts)?;
+        let pool = Pool::assemble(parts);
         pool.sync.rooted.set(newest.rooted);
         pool.recover(&log_state, old_log, &mut report).await.map_err(|e| pool.ended_by(e))?;
-        claim.verify().await.map_err(taken)?;
+        claim.verify().await?;
         drop(claim);
         pool.seal_all();
         report.seconds = rt::now().since(begun).as_secs_f64();
@@ -185,24 +194,15 @@ const MOST_GAP: u64 = 1 << 24;
 /// shall not take each other's frames for their own.
 const EPOCH_GAP: u64 = 256;
 
-fn choose_root(
-    history: &History<'_>,
-    name_or_guid: &str,
-    options: &ImportOptions,
-) -> Result<(Superblock, PoolConfig), PoolError> {
-    newest_root(&history.devices, options.rewind_groups)
-        .map_err(|e| PoolError::new(format!("pool '{name_or_guid}' cannot be imported: {e}")))
-}
-
 async fn judge(
     history: &History<'_>,
     (root, mut config): (Superblock, PoolConfig),
     host: u64,
     options: &ImportOptions,
-) -> Result<Judged, PoolError> {
+) -> Result<Judged, ImportErrorKind> {
     let mine = &history.devices;
     if config.destroyed {
-        return Err(PoolError::new(format!("pool '{}' was destroyed", config.name)));
+        return Err(ImportErrorKind::Destroyed);
     }
     check_newest(&config, mine, &root, host, options)?;
     let mut devices = BTreeMap::new();
@@ -212,7 +212,7 @@ async fn judge(
         leave_missing_logs(&mut config, &devices);
     }
     let mut report = ImportReport::default();
-    let (mut log_state, _) = LogState::decode(&root.log_state)?;
+    let (mut log_state, _) = LogState::decode(&root.log_state).map_err(LogError::from)?;
     if options.rewind_groups == 0 {
         note_progress(&mut log_state, mine, root.pool);
     }
@@ -221,7 +221,7 @@ async fn judge(
         false => read_log(&config, &devices, &log_state, options, &mut report).await?,
     };
     let loaded = load_map(&config, &devices, &root, &mut report).await;
-    let loaded = loaded.map_err(|error| with_what_lacks(error, &config, &devices))?;
+    let loaded = loaded.map_err(|error| map_unreadable(error, &config, &devices))?;
     let roots = || mine.iter().flat_map(|f| &f.label.roots);
     let epochs = roots().filter_map(|r| LogState::decode(&r.log_state).ok());
     let highest = roots().map(|r| r.commit).max().unwrap_or(root.commit);

@@ -15,6 +15,7 @@ use forebay_txg::{Groups, Throttle};
 use forebay_units::{DeviceId, Lba, TxgId, VolumeId};
 
 use crate::health::HealthState;
+use crate::import::error::{ImportErrorKind, RecoveryError};
 use crate::import::load_map::Loaded;
 use crate::import::replay::OldLog;
 use crate::layout::{SEPARATE_SEGMENTS, footer_cache_bytes, limits_for, log_rings_of};
@@ -23,7 +24,7 @@ use crate::scrub::ScanState;
 use crate::status::ImportReport;
 use crate::status::stats::Stats;
 use crate::volume::VolumeState;
-use crate::{Pool, PoolError, Space, SyncControl, Writers};
+use crate::{Pool, Space, SyncControl, Writers};
 
 /// Everything that a running pool is put together from.
 pub(crate) struct Parts {
@@ -43,7 +44,7 @@ impl Pool {
         state: &LogState,
         old: OldLog,
         report: &mut ImportReport,
-    ) -> Result<(), PoolError> {
+    ) -> Result<(), RecoveryError> {
         *self.health.replaying.borrow_mut() = Some(state.clone());
         // What was found out about members while placing them must be under the next root.
         self.sync.config_dirty.set(true);
@@ -56,33 +57,25 @@ impl Pool {
         self.restart_log_wanted();
         self.sync_group().await?;
         if self.health.replaying.borrow().is_some() {
-            return Err(PoolError::new("the log could not be started; see its devices"));
+            return Err(RecoveryError::LogNotStarted);
         }
         Ok(())
     }
 
     /// An import that ended when it went to write: which devices it could not use.
-    pub(super) fn ended_by(&self, error: PoolError) -> PoolError {
+    pub(super) fn ended_by(&self, error: RecoveryError) -> ImportErrorKind {
         let status = self.array.status();
         let config = self.config.borrow();
-        let mut message = format!("pool '{}' cannot be imported: {error}", config.name);
-        type Lacks = fn(&MemberStatus) -> bool;
-        let lists: [(&str, Lacks); 2] = [
-            ("out of use", |s| s.name.is_none() || s.state != MemberState::Online),
-            ("behind the others, and not rebuilt yet", |s| s.stale_segments > 0),
-        ];
-        for (lack, lacks) in lists {
-            let who = status.iter().filter(|s| lacks(s));
-            let who = who.filter_map(|s| config.data_members().find(|m| m.device == s.id.0));
-            let who: Vec<&str> = who.map(|m| m.path.as_str()).collect();
-            if !who.is_empty() {
-                message.push_str(&format!("; {lack}: {}", who.join(", ")));
-            }
+        let paths = |lacks: fn(&MemberStatus) -> bool| {
+            let lacking = status.iter().filter(|s| lacks(s));
+            let member = |s: &MemberStatus| config.data_members().find(|m| m.device == s.id.0);
+            lacking.filter_map(member).map(|m| m.path.clone()).collect()
+        };
+        ImportErrorKind::Recovery {
+            error: Box::new(error),
+            out_of_use: paths(|s| s.name.is_none() || s.state != MemberState::Online),
+            behind: paths(|s| s.stale_segments > 0),
         }
-        message.push_str(
-            "; bring devices back, or make room where device files lie, and import it again",
-        );
-        PoolError::new(message)
     }
 
     /// What volumes have that are gone by the configuration, and what lies past the end of the others:
@@ -106,7 +99,7 @@ impl Pool {
     }
 
     /// Puts a pool together; nothing runs yet.
-    pub(crate) fn assemble(parts: Parts) -> Result<Rc<Pool>, PoolError> {
+    pub(crate) fn assemble(parts: Parts) -> Rc<Pool> {
         let Parts { opener, nonce, config, devices, log, root, loaded } = parts;
         let Loaded { array, table, map, journal: journal_segments, doubled, .. } = loaded;
         let in_flight = InFlight::new(64 << 20);
@@ -182,7 +175,7 @@ impl Pool {
             let _ = pool.map.borrow_mut().create_volume(*id);
         }
         pool.space_after_group();
-        Ok(pool)
+        pool
     }
 
     /// Starts the tasks of a pool.

@@ -9,13 +9,14 @@ use forebay_intent_log::{LogRing, LogState, Loss, Record, Replay, ReplayVerdict,
 use forebay_rt as rt;
 use forebay_rt::sync::Permit;
 use forebay_txg::Content;
-use forebay_units::{BLOCK_LEN, DeviceId, TxgId, parse_bytes};
+use forebay_units::{BLOCK_LEN, DeviceId, TxgId, VolumeId, parse_bytes};
 
+use crate::Pool;
+use crate::import::error::{ImportErrorKind, LogLoss, RecoveryError};
 use crate::layout::MOST_DIRTY_BYTES;
 use crate::opener::OpenDevice;
 use crate::spec::ImportOptions;
 use crate::status::ImportReport;
-use crate::{Pool, PoolError};
 
 /// What a record takes in memory beside its data, about.
 const RECORD_BYTES: u64 = 128;
@@ -48,7 +49,7 @@ pub(crate) async fn read_log(
     state: &LogState,
     options: &ImportOptions,
     report: &mut ImportReport,
-) -> Result<OldLog, PoolError> {
+) -> Result<OldLog, ImportErrorKind> {
     let begun = rt::now();
     let set = config.properties.get("dirty_limit").and_then(|v| parse_bytes(v).ok());
     let most_bytes = set.unwrap_or(MOST_DIRTY_BYTES).min(MOST_DIRTY_BYTES);
@@ -94,14 +95,11 @@ pub(crate) async fn read_log(
              durable"
         )),
         ReplayVerdict::Loss(loss) => {
-            let text = describe_loss(config, &loss);
+            let loss = log_loss(config, &loss);
             if !options.accept_log_loss {
-                return Err(PoolError::new(format!(
-                    "{text}; bring the log device back, or import with -m to go on without these \
-                     writes"
-                )));
+                return Err(ImportErrorKind::LogLoss(Box::new(loss)));
             }
-            report.remarks.push(format!("accepted: {text}"));
+            report.remarks.push(format!("accepted: {loss}"));
         }
     }
     report.replay_seconds = rt::now().since(begun).as_secs_f64();
@@ -114,7 +112,7 @@ impl Pool {
         self: &Rc<Self>,
         old: OldLog,
         state: &LogState,
-    ) -> Result<(), PoolError> {
+    ) -> Result<(), RecoveryError> {
         if let Some(records) = old.kept {
             for record in records {
                 self.replay_record(record).await?;
@@ -134,15 +132,12 @@ impl Pool {
             }
         }
         if replay.end().is_none_or(|end| end.records != old.records) {
-            return Err(PoolError::new(
-                "the log's devices do not give the same records twice; look at what the kernel \
-                 says of them, and import again",
-            ));
+            return Err(RecoveryError::LogChanged);
         }
         Ok(())
     }
 
-    async fn replay_record(self: &Rc<Self>, record: Record) -> Result<(), PoolError> {
+    async fn replay_record(self: &Rc<Self>, record: Record) -> Result<(), RecoveryError> {
         let volume = self.volumes.borrow().get(&record.volume).cloned();
         let Some(volume) = volume else { return Ok(()) };
         let limit = Pool::blocks_of(volume.size_bytes.get());
@@ -187,46 +182,27 @@ fn replay_rings(config: &PoolConfig, devices: &BTreeMap<DeviceId, OpenDevice>) -
     config.log_rings.iter().map(ring).collect()
 }
 
-fn describe_loss(config: &PoolConfig, loss: &Loss) -> String {
-    let frames: Vec<String> =
-        loss.missing.iter().take(4).map(|(a, b)| format!("{a} to {b}")).collect();
-    let volumes: Vec<String> = loss
-        .volumes_hint
-        .iter()
-        .filter_map(|id| config.volumes.iter().find(|v| v.id == id.0))
-        .map(|v| format!("{}/{}", config.name, v.name))
-        .collect();
-    let places: Vec<String> = loss
-        .damages
-        .iter()
-        .map(|d| format!("{} at offset {}", d.location.device_name, d.location.offset_bytes))
-        .collect();
-    let mut text = match frames.is_empty() {
-        false => format!(
-            "pool '{}' has lost acknowledged writes: log frames {} were durable (up to {}) and are \
-             not there",
-            config.name,
-            frames.join(", "),
-            loss.watermark
-        ),
-        true => format!(
-            "pool '{}' may have lost acknowledged writes: the log cannot be read behind its frame {}",
-            config.name, loss.watermark
-        ),
+fn log_loss(config: &PoolConfig, loss: &Loss) -> LogLoss {
+    let paths = |rings: &mut dyn Iterator<Item = &RingConfig>| {
+        rings.flat_map(|ring| &ring.sides).map(|side| side.path.clone()).collect()
     };
-    let absent = config.log_rings.iter().filter(|r| loss.absent_rings.contains(&(r.ring as u8)));
-    let absent: Vec<&str> = absent.flat_map(|r| &r.sides).map(|m| m.path.as_str()).collect();
-    if !places.is_empty() {
-        text.push_str(&format!(" ({})", places.join(", ")));
+    let is_absent = |ring: &&RingConfig| loss.absent_rings.contains(&(ring.ring as u8));
+    let volume = |id: &VolumeId| config.volumes.iter().find(|v| v.id == id.0);
+    LogLoss {
+        frames: loss.missing.clone(),
+        durable: loss.watermark,
+        places: loss
+            .damages
+            .iter()
+            .map(|d| (d.location.device_name.clone(), d.location.offset_bytes))
+            .collect(),
+        missing: paths(&mut config.log_rings.iter().filter(is_absent)),
+        devices: paths(&mut config.log_rings.iter()),
+        volumes: loss
+            .volumes_hint
+            .iter()
+            .filter_map(volume)
+            .map(|v| format!("{}/{}", config.name, v.name))
+            .collect(),
     }
-    if !absent.is_empty() {
-        text.push_str(&format!("; missing: {}", absent.join(", ")));
-    } else if places.is_empty() {
-        let sides = config.log_rings.iter().flat_map(|r| &r.sides).map(|m| m.path.as_str());
-        text.push_str(&format!("; its log is on {}", sides.collect::<Vec<_>>().join(", ")));
-    }
-    if !volumes.is_empty() {
-        text.push_str(&format!("; volumes concerned, as far as known: {}", volumes.join(", ")));
-    }
-    text
 }

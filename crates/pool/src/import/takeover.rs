@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use forebay_multihost::{LabeledDevice, MultihostError, check_activity, is_claimed};
+use forebay_multihost::{LabeledDevice, check_activity, is_claimed};
 use forebay_units::{OwnerNonce, PoolGuid};
 
-use crate::PoolError;
 use crate::import::device_match::Found;
+use crate::import::error::ImportErrorKind;
 use crate::spec::ImportOptions;
 
 /// The devices of the pool as a claim needs them.
@@ -34,30 +34,12 @@ pub(crate) fn is_being_imported(found: &[&Found], pool: PoolGuid) -> bool {
 /// forces it. On one machine the locks of the devices do this.
 pub(crate) async fn check_not_in_use(
     found: &[&Found],
-    name: &str,
     elsewhere: bool,
     options: &ImportOptions,
-) -> Result<(), PoolError> {
-    check_activity(&labeled_devices(found)).await.map_err(|error| refused(name, &error))?;
+) -> Result<(), ImportErrorKind> {
+    check_activity(&labeled_devices(found)).await?;
     if elsewhere && !options.force && options.known.is_none() {
-        return Err(PoolError::new(format!(
-            "pool '{name}' was last used by another machine and not exported; that machine is \
-             silent now: use -f to import it if you are sure that it is off"
-        )));
+        return Err(ImportErrorKind::NotExportedElsewhere);
     }
     Ok(())
-}
-
-/// The refusal of an import of the pool `name`.
-pub(crate) fn refused(name: &str, error: &MultihostError) -> PoolError {
-    PoolError::new(match error {
-        MultihostError::InUse { device } => format!(
-            "pool '{name}' is imported on another machine and in use there (the heartbeat on \
-             {device} moves); export it there first"
-        ),
-        MultihostError::Lost | MultihostError::Ended => format!(
-            "pool '{name}' was taken by another machine meanwhile; export it there, or turn that \
-             machine off and try again"
-        ),
-    })
 }

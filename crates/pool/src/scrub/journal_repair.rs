@@ -6,9 +6,10 @@ use std::rc::Rc;
 use forebay_segment::JournalReader;
 use forebay_units::{BLOCK_BYTES, BlockAddr, SegmentId};
 
+use crate::admin::error::CloseError;
 use crate::scrub::ROWS;
 use crate::scrub::backrefs::Owner;
-use crate::{Pool, PoolError, Writers};
+use crate::{Pool, Writers};
 
 impl Pool {
     fn remark_damage(&self, segment: SegmentId) {
@@ -142,16 +143,11 @@ impl Pool {
 
     /// Called before an export closes anything: while the pool is open, its memory has the map and
     /// room can be made.
-    pub(crate) async fn check_can_be_left(self: &Rc<Self>) -> Result<(), PoolError> {
+    pub(crate) async fn check_can_be_left(self: &Rc<Self>) -> Result<(), CloseError> {
         // A running scrub may find more damage meanwhile.
         while self.scan.journal_damaged.get() && !self.is_stopped() {
             if !self.renew_damaged_journal().await && !self.is_stopped() {
-                return Err(PoolError::new(format!(
-                    "pool '{}' stays imported: its map journal is damaged, there is no room to write \
-                     it anew, and the only good map is in memory; trim or destroy what is not needed, \
-                     or add devices, and export it again",
-                    self.name()
-                )));
+                return Err(CloseError::JournalDamaged { pool: self.name() });
             }
         }
         Ok(())

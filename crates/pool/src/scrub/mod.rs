@@ -1,6 +1,7 @@
 //! Scrubs and resilvers: every live segment is read, judged and repaired, at a bounded pace.
 
 pub(crate) mod backrefs;
+pub(crate) mod error;
 pub(crate) mod error_log;
 mod journal_repair;
 mod resilver;
@@ -14,8 +15,9 @@ use forebay_rt as rt;
 use forebay_segment::SegmentState;
 use forebay_units::{BLOCK_BYTES, Nanos, SegmentId, parse_bytes};
 
+use crate::Pool;
+use crate::scrub::error::ScrubError;
 use crate::status::ScanStatus;
-use crate::{Pool, PoolError};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -139,20 +141,12 @@ impl Pool {
     }
 
     /// Starts a scrub, or continues a paused one.
-    pub async fn scrub(&self) -> Result<(), PoolError> {
+    pub async fn scrub(&self) -> Result<(), ScrubError> {
         if self.is_stopped() || self.closing.get() {
-            return Err(PoolError::new(format!(
-                "pool '{}' cannot be scrubbed: {}",
-                self.name(),
-                self.stop_reason()
-            )));
+            return Err(ScrubError::NotRunning { pool: self.name(), error: self.why_ended() });
         }
         if self.scan_runs() {
-            return Err(PoolError::new(format!(
-                "pool '{}' is being scanned; 'forebay pool status' shows how far it is, 'forebay pool \
-                 scrub -s' stops a scrub",
-                self.name()
-            )));
+            return Err(ScrubError::InProgress { pool: self.name() });
         }
         self.scan.paused.set(false);
         self.scan.stop.set(false);
@@ -193,22 +187,22 @@ impl Pool {
     }
 
     /// Pauses a scrub; [`Pool::scrub`] continues it.
-    pub async fn scrub_pause(&self) -> Result<(), PoolError> {
+    pub async fn scrub_pause(&self) -> Result<(), ScrubError> {
         self.end_scrub(true)
     }
 
     /// Stops a scrub.
-    pub async fn scrub_stop(&self) -> Result<(), PoolError> {
+    pub async fn scrub_stop(&self) -> Result<(), ScrubError> {
         self.end_scrub(false)
     }
 
-    fn end_scrub(&self, pause: bool) -> Result<(), PoolError> {
+    fn end_scrub(&self, pause: bool) -> Result<(), ScrubError> {
         let status = self.scan.status.borrow().clone();
         let scrubbing = status.as_ref().is_some_and(|s| {
             s.kind == "scrub" && (s.state == "in progress" || (!pause && s.state == "paused"))
         });
         if !scrubbing && !self.scan.scrub_wanted.get() {
-            return Err(PoolError::new(format!("pool '{}' is not being scrubbed", self.name())));
+            return Err(ScrubError::NotInProgress { pool: self.name() });
         }
         let waits = self.scan.scrub_wanted.replace(false);
         let shown = status.is_some_and(|s| s.kind == "scrub" && s.state == "in progress");
@@ -236,9 +230,8 @@ impl Pool {
     }
 
     /// Starts to rebuild at once what devices miss.
-    pub async fn resilver(&self) -> Result<(), PoolError> {
+    pub fn resilver(&self) {
         self.want_resilver();
-        Ok(())
     }
 
     pub(crate) fn want_resilver(&self) {

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::import::error::ImportErrorKind;
+
 /// Version of the JSON of these types. It is raised when a field changes its meaning.
 pub const STATUS_VERSION: u32 = 1;
 
@@ -371,8 +373,24 @@ pub struct ImportReport {
     pub remarks: Vec<String>,
 }
 
+/// Whether and how a pool can be imported, as far as its devices tell.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Importable {
+    /// It was exported, and nothing is missing that an import needs.
+    Exported,
+    /// It was not exported. An import replays its log, unless another process has the pool.
+    NotExported,
+    /// A log device is missing, and the import must be told to do without it.
+    WithoutLog {
+        /// Acknowledged writes are on that device alone.
+        loses_writes: bool,
+    },
+    /// It cannot be imported as it is.
+    Refused(ImportErrorKind),
+}
+
 /// A pool found on devices, before it is imported.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct FoundPool {
     /// Name.
     pub name: String,
@@ -384,8 +402,8 @@ pub struct FoundPool {
     pub groups: Vec<VdevStatus>,
     /// Log devices.
     pub logs: Vec<VdevStatus>,
-    /// A sentence when something is missing or it was not exported.
-    pub remark: String,
+    /// Whether and how it can be imported.
+    pub importable: Importable,
     /// Paths of the devices that were found.
     pub paths: Vec<String>,
 }

@@ -191,9 +191,9 @@ impl Pool {
 
     fn advice(&self, state: Health, lost_count: u64) -> (String, String) {
         let name = self.name();
-        if state == Health::Suspended {
+        if let Some(reason) = &*self.stopped.borrow() {
             return (
-                format!("The pool stopped taking writes: {}.", self.stop_reason()),
+                format!("The pool stopped taking writes: {reason}."),
                 format!(
                     "Put that right (bring devices back; make room where device files lie), then \
                      'forebay pool export {name}' lets it go, and 'forebay serve {name}' opens it \

@@ -39,9 +39,10 @@ fn taken(pool: &Pool) -> (u64, u64) {
 
 /// Writes to the sparse volume "s" while an operator's command runs: all volumes together must not
 /// have more than there is.
-async fn write_during<F>(pool: &Rc<Pool>, command: F)
+async fn write_during<F, E>(pool: &Rc<Pool>, command: F)
 where
-    F: Future<Output = Result<(), crate::PoolError>> + 'static,
+    F: Future<Output = Result<(), E>> + 'static,
+    E: std::fmt::Debug + 'static,
 {
     let s = pool.open_volume("s").unwrap();
     let running = rt::spawn(command);

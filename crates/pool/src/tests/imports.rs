@@ -11,9 +11,9 @@ use forebay_units::Nanos;
 
 use super::rack::Rack;
 use super::{expect, names, spec, stamp, volume};
-use crate::Pool;
 use crate::spec::{ImportOptions, Redundancy};
-use crate::status::Health;
+use crate::status::{Health, Importable};
+use crate::{ImportErrorKind, Lacking, MapLoadError, Pool};
 
 pub(super) const ALL: [&str; 6] = ["a", "b", "c", "d", "l", "m"];
 pub(super) const SIZE: u64 = 64 << 20;
@@ -57,17 +57,21 @@ pub(super) async fn import(
     rack: &Rc<Rack>,
     host: u64,
     options: &ImportOptions,
-) -> Result<Rc<Pool>, String> {
+) -> Result<Rc<Pool>, ImportErrorKind> {
     let outcome = Pool::import(rack.host(host), &names(&ALL), "tank", options).await;
-    outcome.map_err(|e| e.message)
+    outcome.map_err(|error| error.kind)
 }
 
-/// Imports, which must be refused with this word and without a single write to any device.
-pub(super) async fn refused(rack: &Rc<Rack>, host: u64, options: &ImportOptions, word: &str) {
+/// Imports, which must be refused without a single write to any device. Gives why.
+pub(super) async fn refused(
+    rack: &Rc<Rack>,
+    host: u64,
+    options: &ImportOptions,
+) -> ImportErrorKind {
     let before = rack.changes();
-    let said = import(rack, host, options).await.err().expect("it is refused");
-    assert!(said.contains(word), "no '{word}' in: {said}");
-    assert_eq!(rack.changes(), before, "after: {said}");
+    let kind = import(rack, host, options).await.err().expect("it is refused");
+    assert_eq!(rack.changes(), before, "after: {kind}");
+    kind
 }
 
 #[test]
@@ -79,8 +83,10 @@ fn an_import_without_too_many_devices_is_refused_and_writes_nothing() {
     });
     Runtime::simulated(2).block_on(async move {
         rack.pull(&["a", "b"]);
-        refused(&rack, 1, &ImportOptions::default(), "missing: a, b").await;
-        refused(&rack, 1, &forced(), "missing: a, b").await;
+        for options in [ImportOptions::default(), forced()] {
+            let kind = refused(&rack, 1, &options).await;
+            assert_kind!(kind, TooFewDevices { missing, .. } if *missing == ["a", "b"]);
+        }
         rack.put_back(&["a"]);
         let pool = import(&rack, 1, &ImportOptions::default()).await.unwrap();
         check(&pool, 1).await;
@@ -100,9 +106,10 @@ fn an_import_without_the_log_is_refused_and_writes_nothing() {
     });
     Runtime::simulated(2).block_on(async move {
         rack.pull(&["l", "m"]);
-        refused(&rack, 1, &ImportOptions::default(), "writes that were acknowledged").await;
+        let kind = refused(&rack, 1, &ImportOptions::default()).await;
+        assert_kind!(kind, LogMissing { missing, lost_after: Some(_) } if *missing == ["l", "m"]);
         let found = Pool::discover(rack.host(1), &names(&ALL)).await;
-        assert!(found[0].remark.contains("acknowledged writes"), "{}", found[0].remark);
+        assert_eq!(found[0].importable, Importable::WithoutLog { loses_writes: true });
         // One side is as good as two.
         rack.put_back(&["m"]);
         let pool = import(&rack, 1, &ImportOptions::default()).await.unwrap();
@@ -112,9 +119,10 @@ fn an_import_without_the_log_is_refused_and_writes_nothing() {
         drop(pool);
         // Exported: nothing is lost with the log, and still it is for the operator to say.
         rack.pull(&["m"]);
-        refused(&rack, 1, &ImportOptions::default(), "no data is lost with it").await;
+        let kind = refused(&rack, 1, &ImportOptions::default()).await;
+        assert_kind!(kind, LogMissing { lost_after: None, .. });
         let found = Pool::discover(rack.host(1), &names(&ALL)).await;
-        assert!(found[0].remark.contains("-m"), "{}", found[0].remark);
+        assert_eq!(found[0].importable, Importable::WithoutLog { loses_writes: false });
         let pool = import(&rack, 1, &without_log()).await.unwrap();
         check(&pool, 3).await;
         write(&pool, 4).await;
@@ -152,7 +160,8 @@ fn an_import_that_finds_acknowledged_frames_lost_writes_nothing() {
         let hole = (1 << 20) + (2 << 20);
         let kept = log.read(hole, IoBuf::zeroed(65536)).await.unwrap();
         log.write(hole, IoBuf::zeroed(65536).freeze(), true).await.unwrap();
-        refused(&rack, 1, &ImportOptions::default(), "has lost acknowledged writes").await;
+        let kind = refused(&rack, 1, &ImportOptions::default()).await;
+        assert_kind!(kind, LogLoss(loss) if !loss.frames.is_empty());
         // With the frames where they were nothing is missing, in however many groups.
         log.write(hole, kept.freeze(), true).await.unwrap();
         let pool = import(&rack, 1, &ImportOptions::default()).await.unwrap();
@@ -177,8 +186,8 @@ fn a_pool_that_another_machine_uses_is_refused_and_not_written_to() {
         const BEATS: u64 = 5;
         for options in [ImportOptions::default(), forced()] {
             let before = rack.changes();
-            let said = import(&rack, 2, &options).await.err().unwrap();
-            assert!(said.contains("in use there"), "{said}");
+            let kind = import(&rack, 2, &options).await.err().unwrap();
+            assert_kind!(kind, InUseElsewhere { .. });
             let changes = rack.changes() - before;
             assert!(changes <= BEATS, "{changes} changes: the other wrote as well");
         }
@@ -200,7 +209,8 @@ fn a_pool_of_a_machine_that_is_silent_needs_force() {
         make(&mine, Redundancy::Raidz1, &["a", "b", "c", "d"], &["l", "m"]).await;
     });
     Runtime::simulated(2).block_on(async move {
-        refused(&rack, 2, &ImportOptions::default(), "use -f").await;
+        let kind = refused(&rack, 2, &ImportOptions::default()).await;
+        assert_kind!(kind, NotExportedElsewhere);
         let pool = import(&rack, 2, &forced()).await.unwrap();
         check(&pool, 1).await;
         pool.export().await.unwrap();
@@ -224,8 +234,8 @@ fn a_takeover_gives_way_to_a_mark_over_its_own() {
             let beat = Heartbeat { nonce: mark.nonce ^ 1, host: 1, ..mark };
             write_heartbeat(&device, &beat).await.unwrap();
         });
-        let said = import(&rack, 2, &forced()).await.err().unwrap();
-        assert!(said.contains("was taken by another machine meanwhile"), "{said}");
+        let kind = import(&rack, 2, &forced()).await.err().unwrap();
+        assert_kind!(kind, TakenMeanwhile);
         back.await;
         // And it has everything still.
         let pool = import(&rack, 1, &ImportOptions::default()).await.unwrap();
@@ -255,8 +265,11 @@ fn roots_of_another_version_are_never_passed_over() {
         let sum = forebay_format::checksum::crc64(&slot[..4088]);
         slot[4088..].copy_from_slice(&sum.to_le_bytes());
         device.write(at, slot.freeze(), true).await.unwrap();
-        refused(&rack, 1, &ImportOptions::default(), "b has superblocks of format version").await;
-        refused(&rack, 1, &forced(), "use the program that wrote them").await;
+        for options in [ImportOptions::default(), forced()] {
+            let kind = refused(&rack, 1, &options).await;
+            assert_kind!(kind, FormatVersion { device, expected, found }
+                if device == "b" && *found == expected + 1);
+        }
     });
 }
 
@@ -279,7 +292,11 @@ fn an_import_that_cannot_read_the_map_writes_nothing() {
         for at in &frames {
             device.write(*at as u64, IoBuf::zeroed(4096).freeze(), true).await.unwrap();
         }
-        refused(&rack, 1, &ImportOptions::default(), "map journal frame").await;
+        let kind = refused(&rack, 1, &ImportOptions::default()).await;
+        assert_kind!(kind, Map { error, missing, behind }
+            if matches!(**error, MapLoadError::Segment(_))
+                && missing.is_empty()
+                && behind.is_empty());
         for at in &frames {
             let kept = IoBuf::copy_of(&whole[*at..*at + 4096]).freeze();
             device.write(*at as u64, kept, true).await.unwrap();
@@ -321,11 +338,10 @@ fn an_import_that_cannot_read_the_map_names_who_is_missing() {
         rack.pull(&[gone]);
         rack.switches.unreadable.borrow_mut().insert(rotten.to_owned());
         // What little there is may lie on the third one.
-        let said = Runtime::simulated(2)
+        let kind = Runtime::simulated(2)
             .block_on(async move { import(&rack, 1, &ImportOptions::default()).await.err() });
-        if let Some(said) = said {
-            assert!(said.starts_with("pool 'tank' cannot be imported: "), "{said}");
-            assert!(said.ends_with(&format!("; missing: {gone}")), "{said}");
+        if let Some(kind) = kind {
+            assert_kind!(kind, Map { missing, .. } if *missing == [gone]);
             refused += 1;
         }
     }
@@ -362,7 +378,8 @@ fn a_rewind_goes_back_by_groups_and_stays_there() {
         pool.export().await.unwrap();
         drop(pool);
         let far = ImportOptions { rewind_groups: 200, ..Default::default() };
-        refused(&rack, 1, &far, "no readable superblock").await;
+        let kind = refused(&rack, 1, &far).await;
+        assert_kind!(kind, NoSuperblock(lacking) if *lacking == Lacking::default());
     });
 }
 
@@ -402,8 +419,8 @@ fn a_destroyed_pool_is_gone_or_there_whenever_the_power_fails() {
                     }
                     false
                 }
-                Err(said) => {
-                    assert!(said.contains("was destroyed"), "power {power}: {said}");
+                Err(kind) => {
+                    assert_eq!(kind, ImportErrorKind::Destroyed, "power {power}");
                     true
                 }
             }
@@ -418,184 +435,4 @@ fn a_destroyed_pool_is_gone_or_there_whenever_the_power_fails() {
         let pool = Pool::create(rack.host(1), "other", &spec).await.unwrap();
         pool.export().await.unwrap();
     });
-}
-
-fn keep(path: &str) -> ImportOptions {
-    ImportOptions { keep: Some(path.into()), ..Default::default() }
-}
-
-/// A mirror of which each half was imported with force, alone, and written.
-fn two_halves() -> Rc<Rack> {
-    let rack = Rack::new(&ALL, SIZE);
-    let mine = rack.clone();
-    until_crash(async move {
-        let pool = make(&mine, Redundancy::Mirror, &["a", "b"], &[]).await;
-        pool.sync().await.unwrap();
-    });
-    let mine = rack.clone();
-    Runtime::simulated(2).block_on(async move {
-        for (gone, salt, roots) in [("b", 2, 1), ("a", 3, 40)] {
-            mine.pull(&[gone]);
-            let pool = import(&mine, 1, &forced()).await.unwrap();
-            write(&pool, salt).await;
-            for _ in 0..roots {
-                pool.sync().await.unwrap();
-            }
-            pool.export().await.unwrap();
-            mine.put_back(&[gone]);
-        }
-    });
-    rack
-}
-
-#[test]
-fn halves_that_went_on_apart_are_refused_until_one_is_chosen() {
-    for (kept, other, salt) in [("a", "b", 2), ("b", "a", 3)] {
-        let rack = two_halves();
-        Runtime::simulated(3).block_on(async move {
-            for options in [ImportOptions::default(), forced()] {
-                refused(&rack, 1, &options, "pool import --keep").await;
-            }
-            refused(&rack, 1, &keep("x"), "is no data device").await;
-            let found = Pool::discover(rack.host(1), &names(&ALL)).await;
-            assert!(found[0].remark.contains("went on without"), "{}", found[0].remark);
-            let pool = import(&rack, 1, &keep(kept)).await.unwrap();
-            check(&pool, salt).await;
-            assert_eq!(pool.summary().health, Health::Degraded);
-            // What was left behind does not come back by itself, nor by hand.
-            let said = pool.online(other).await.unwrap_err().message;
-            assert!(said.contains("pool replace tank"), "{said}");
-            write(&pool, 9).await;
-            pool.export().await.unwrap();
-            drop(pool);
-            // The choice was made, once.
-            let pool = import(&rack, 1, &ImportOptions::default()).await.unwrap();
-            check(&pool, 9).await;
-            assert_eq!(pool.summary().health, Health::Degraded);
-            pool.replace(other, None, false).await.unwrap();
-            while pool.summary().health != Health::Online {
-                rt::sleep(Nanos::from_secs(1)).await;
-            }
-            pool.export().await.unwrap();
-            drop(pool);
-            // What was taken in anew is as good as the other.
-            rack.pull(&[kept]);
-            let pool = import(&rack, 1, &forced()).await.unwrap();
-            check(&pool, 9).await;
-            pool.export().await.unwrap();
-        });
-    }
-}
-
-#[test]
-fn a_half_that_went_on_after_a_crash_is_told_from_the_one_that_was_forced() {
-    // One owner goes on with 'a' alone and ends; then 'b' is forced, from before.
-    for roots in [0, 1, 5] {
-        let rack = Rack::new(&ALL, SIZE);
-        let mine = rack.clone();
-        until_crash(async move {
-            let pool = make(&mine, Redundancy::Mirror, &["a", "b"], &[]).await;
-            pool.sync().await.unwrap();
-            mine.pull(&["b"]);
-            write(&pool, 2).await;
-            for _ in 0..roots {
-                pool.sync().await.unwrap();
-            }
-            mine.put_back(&["b"]);
-        });
-        Runtime::simulated(2).block_on(async move {
-            rack.pull(&["a"]);
-            let pool = import(&rack, 1, &forced()).await.unwrap();
-            check(&pool, 1).await;
-            pool.export().await.unwrap();
-            drop(pool);
-            rack.put_back(&["a"]);
-            refused(&rack, 1, &ImportOptions::default(), "pool import --keep").await;
-        });
-    }
-}
-
-#[test]
-fn devices_that_were_merely_away_come_back_however_long() {
-    let rack = Rack::new(&ALL, SIZE);
-    Runtime::simulated(4).block_on(async move {
-        let pool = make(&rack, Redundancy::Raidz2, &["a", "b", "c", "d"], &["l"]).await;
-        pool.export().await.unwrap();
-        drop(pool);
-        // Each in turn, for one import or for many: their last roots are of many owners.
-        for round in 0..12 {
-            let away = ["a", "b", "c", "d"][round % 4];
-            rack.pull(&[away]);
-            for _ in 0..1 + round % 3 {
-                let pool = import(&rack, 1, &ImportOptions::default()).await.unwrap();
-                write(&pool, 10 + round as u64).await;
-                pool.export().await.unwrap();
-            }
-            rack.put_back(&[away]);
-            let pool = import(&rack, 1, &ImportOptions::default()).await.unwrap();
-            check(&pool, 10 + round as u64).await;
-            while pool.summary().health != Health::Online {
-                rt::sleep(Nanos::from_secs(1)).await;
-            }
-            pool.export().await.unwrap();
-        }
-        // Left out on purpose, a device is away like any other: -F goes back for it, too.
-        rack.pull(&["a"]);
-        let back = ImportOptions { rewind_groups: 2, ..Default::default() };
-        let pool = import(&rack, 1, &back).await.unwrap();
-        pool.sync().await.unwrap();
-        pool.export().await.unwrap();
-        drop(pool);
-        rack.put_back(&["a"]);
-        let pool = import(&rack, 1, &ImportOptions::default()).await.unwrap();
-        pool.export().await.unwrap();
-    });
-}
-
-#[test]
-fn an_import_that_is_cut_short_sets_no_device_apart() {
-    // The power fails at every command of an import without 'a'; with 'a' there it goes on.
-    let start = || {
-        let rack = Rack::new(&ALL, SIZE);
-        let mine = rack.clone();
-        until_crash(async move {
-            let pool = make(&mine, Redundancy::Mirror, &["a", "b"], &["l"]).await;
-            pool.sync().await.unwrap();
-            write(&pool, 2).await;
-        });
-        rack
-    };
-    let short = |power: Option<u64>, away: &'static str| {
-        let rack = start();
-        let mine = rack.clone();
-        let changes = Runtime::simulated(2).block_on(async move {
-            mine.switches.power.set(power);
-            let before = mine.changes();
-            // With the power gone it may well fail.
-            let _ = import(&mine, 1, &ImportOptions::default()).await;
-            mine.changes() - before
-        });
-        rack.switches.power.set(None);
-        let mine = rack.clone();
-        Runtime::simulated(3).block_on(async move {
-            mine.pull(&[away]);
-            let pool = import(&mine, 1, &ImportOptions::default()).await;
-            let pool = pool.unwrap_or_else(|e| panic!("power {power:?} without {away}: {e}"));
-            check(&pool, 2).await;
-            write(&pool, 3).await;
-            pool.export().await.unwrap();
-            mine.put_back(&[away]);
-            drop(pool);
-            let pool = import(&mine, 1, &ImportOptions::default()).await;
-            let pool = pool.unwrap_or_else(|e| panic!("power {power:?}, {away} is back: {e}"));
-            check(&pool, 3).await;
-            pool.export().await.unwrap();
-        });
-        changes
-    };
-    let commands = short(None, "a");
-    for power in 0..=commands {
-        short(Some(power), "a");
-        short(Some(power), "b");
-    }
 }

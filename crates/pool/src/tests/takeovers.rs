@@ -12,7 +12,7 @@ use forebay_units::Nanos;
 use super::rack::Rack;
 use super::{expect, names, spec, stamp, volume};
 use crate::spec::{ImportOptions, Redundancy};
-use crate::{Opener, Pool, PoolError};
+use crate::{ImportError, Opener, Pool};
 
 const SIZE: u64 = 64 << 20;
 const DEVICES: &[&str] = &["a", "b", "l"];
@@ -116,7 +116,7 @@ async fn create(opener: Rc<dyn Opener>) -> (Rc<Pool>, Device) {
     (pool, v)
 }
 
-async fn import(opener: Rc<dyn Opener>) -> Result<Rc<Pool>, PoolError> {
+async fn import(opener: Rc<dyn Opener>) -> Result<Rc<Pool>, ImportError> {
     let options = ImportOptions { force: true, ..ImportOptions::default() };
     Pool::import(opener, &names(DEVICES), "tank", &options).await
 }
@@ -139,7 +139,7 @@ struct Second {
     v: Device,
 }
 
-fn take(rack: &Rc<Rack>, seed: u64) -> Result<Second, PoolError> {
+fn take(rack: &Rc<Rack>, seed: u64) -> Result<Second, ImportError> {
     let runtime = Runtime::simulated(seed);
     let opener = rack.host(2);
     let (pool, v) = runtime.block_on(async move {
@@ -150,7 +150,7 @@ fn take(rack: &Rc<Rack>, seed: u64) -> Result<Second, PoolError> {
         }
         pool.sync().await.unwrap();
         v.write(4 << 16, stamp(65536, 14), true).await.unwrap();
-        Ok::<_, PoolError>((pool, v))
+        Ok::<_, ImportError>((pool, v))
     })?;
     Ok(Second { runtime, pool, v })
 }
@@ -278,9 +278,9 @@ fn owner_whose_first_devices_hang_is_seen_in_use() {
             rt::sleep(Nanos::from_secs(5)).await;
             // A write to the log needs none of the devices that hang.
             let written = v.write(0, stamp(4096, 1), true).await;
-            assert!(written.is_ok(), "{hung:?}: {}", pool.stop_reason());
-            let refused = import(rack.host(2)).await.err().expect("refused").to_string();
-            assert!(refused.contains("in use there"), "{refused}");
+            assert!(written.is_ok(), "{hung:?}: {}", pool.why_ended());
+            let error = import(rack.host(2)).await.err().expect("refused");
+            assert_kind!(error.kind, InUseElsewhere { .. });
             v.write(4096, stamp(4096, 2), true).await.unwrap();
         });
     }
@@ -296,7 +296,7 @@ fn owner_whose_devices_are_always_slow_keeps_the_pool() {
         view.read_takes.set(Nanos::from_millis(1600));
         for round in 0..60 {
             let written = v.write(0, stamp(4096, round), true).await;
-            assert!(written.is_ok(), "{}", pool.stop_reason());
+            assert!(written.is_ok(), "{}", pool.why_ended());
             rt::sleep(Nanos::from_millis(500)).await;
         }
         // So slow that no answer is valid: writes wait, and no device is blamed for that.
@@ -309,9 +309,9 @@ fn owner_whose_devices_are_always_slow_keeps_the_pool() {
         rt::sleep(Nanos::from_secs(60)).await;
         assert!(!late.is_finished());
         view.read_takes.set(Nanos::from_millis(1600));
-        assert!(late.await.is_ok(), "{}", pool.stop_reason());
+        assert!(late.await.is_ok(), "{}", pool.why_ended());
         expect(&v, 0, &stamp(4096, 99)).await;
-        let refused = import(rack.host(2)).await.err().expect("refused").to_string();
-        assert!(refused.contains("in use there"), "{refused}");
+        let error = import(rack.host(2)).await.err().expect("refused");
+        assert_kind!(error.kind, InUseElsewhere { .. });
     });
 }

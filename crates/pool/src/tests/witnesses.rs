@@ -15,7 +15,11 @@ use super::rack::Rack;
 use super::{names, spec, volume};
 use crate::spec::{ImportOptions, Redundancy, Told};
 use crate::status::Health;
-use crate::{Opener, Pool};
+use crate::{Opener, Pool, Witness};
+
+async fn half_missing(rack: &Rc<Rack>, host: u64, options: &ImportOptions) {
+    assert_kind!(refused(rack, host, options).await, HalfMissing { .. });
+}
 
 #[test]
 fn the_old_half_of_a_mirror_is_not_imported_unless_forced() {
@@ -35,10 +39,10 @@ fn the_old_half_of_a_mirror_is_not_imported_unless_forced() {
     Runtime::simulated(2).block_on(async move {
         rack.put_back(&["a"]);
         rack.pull(&["b"]);
-        refused(&rack, 1, &ImportOptions::default(), "may hold newer data").await;
+        half_missing(&rack, 1, &ImportOptions::default()).await;
         let known = |told| ImportOptions { known: Some(told), ..Default::default() };
-        refused(&rack, 1, &known(Told::default()), "may hold newer data").await;
-        refused(&rack, 1, &known(told.get()), "may hold newer data").await;
+        half_missing(&rack, 1, &known(Told::default())).await;
+        half_missing(&rack, 1, &known(told.get())).await;
         // The newer half alone is all there is to have.
         rack.put_back(&["b"]);
         rack.pull(&["a"]);
@@ -70,17 +74,12 @@ fn half_of_a_mirror_is_imported_when_its_owner_knows_of_nothing_newer() {
     });
     Runtime::simulated(2).block_on(async move {
         rack.pull(&["b"]);
-        refused(&rack, 1, &ImportOptions::default(), "may hold newer data").await;
+        half_missing(&rack, 1, &ImportOptions::default()).await;
         let known = |told| ImportOptions { known: Some(told), ..Default::default() };
-        refused(
-            &rack,
-            1,
-            &known(Told { generation: told.get().generation + 1, ..told.get() }),
-            "may hold newer data",
-        )
-        .await;
+        let newer = Told { generation: told.get().generation + 1, ..told.get() };
+        half_missing(&rack, 1, &known(newer)).await;
         // Another machine knows nothing of what its owner did last.
-        refused(&rack, 2, &known(told.get()), "may hold newer data").await;
+        half_missing(&rack, 2, &known(told.get())).await;
         let pool = import(&rack, 1, &known(told.get())).await.unwrap();
         check(&pool, 1).await;
         pool.export().await.unwrap();
@@ -151,9 +150,9 @@ fn half_of_a_mirror_that_has_heard_of_the_others_end_is_imported_though_no_root_
         let options = known();
         Runtime::simulated(3).block_on(async move {
             if other_went_on {
-                return refused(&rack, 1, &options, "may hold newer data").await;
+                return half_missing(&rack, 1, &options).await;
             }
-            refused(&rack, 1, &ImportOptions::default(), "may hold newer data").await;
+            half_missing(&rack, 1, &ImportOptions::default()).await;
             let pool = import(&rack, 1, &options).await.unwrap();
             // Not acknowledged, but in its log.
             check(&pool, 2).await;
@@ -162,7 +161,7 @@ fn half_of_a_mirror_that_has_heard_of_the_others_end_is_imported_though_no_root_
             // The other one is what nobody has told of it.
             rack.put_back(&["b"]);
             rack.pull(&["a"]);
-            refused(&rack, 1, &options, "may hold newer data").await;
+            half_missing(&rack, 1, &options).await;
         });
     }
 }
@@ -225,7 +224,9 @@ fn two_of_three_that_were_left_behind_are_refused_where_newer_changes_are_known(
     rack.pull(&["a"]);
     Runtime::simulated(2).block_on(async move {
         let known = |told| ImportOptions { known: Some(told), ..Default::default() };
-        refused(&rack, 1, &known(told.get()), "is on devices that are missing: a").await;
+        let kind = refused(&rack, 1, &known(told.get())).await;
+        assert_kind!(kind, RootNotNewest { witness: Witness::KnownPools, missing, .. }
+            if *missing == ["a"]);
         let forced = ImportOptions { force: true, ..known(told.get()) };
         let pool = import(&rack, 1, &forced).await.unwrap();
         check(&pool, 1).await;

@@ -1,0 +1,80 @@
+use forebay_device::{DeviceError, ErrorKind, Operation};
+use forebay_pool::status::Importable;
+use forebay_pool::{
+    AdminError, CandidateError, CloseError, CommitError, ImportError, ImportErrorKind, LabelPart,
+    ScrubError, VolumeError,
+};
+
+use super::importable_line;
+use crate::failure::{ErrorCode, Failure};
+
+fn full() -> DeviceError {
+    DeviceError::new("/srv/d0", Operation::Write, 0, 4096, ErrorKind::NoSpace)
+}
+
+#[test]
+fn refused_import_says_which_devices_lack_and_what_helps() {
+    let missing = vec!["/srv/a".to_owned()];
+    let kind = ImportErrorKind::HalfMissing { missing };
+    let failure = Failure::from(ImportError { pool: "tank".into(), kind: kind.clone() });
+    assert_eq!(failure.code, ErrorCode::PoolUnavailable);
+    assert_eq!(
+        failure.line(),
+        "pool 'tank' cannot be imported: half of its devices or more are missing (/srv/a), and may \
+         hold newer data than those that are here; bring them back, or use -f if you are sure that \
+         they hold nothing newer"
+    );
+    assert_eq!(
+        importable_line("tank", &Importable::Refused(kind)),
+        "cannot be imported: half of its devices or more are missing (/srv/a), and may hold newer \
+         data than those that are here; bring them back, or use -f if you are sure that they hold \
+         nothing newer"
+    );
+}
+
+#[test]
+fn errors_of_each_family_name_the_command_that_helps() {
+    let pool = || "tank".to_owned();
+    let device = || "/srv/d0".to_owned();
+    let failures: [(Failure, ErrorCode, &str); 6] = [
+        (
+            AdminError::SideOfLog { pool: pool(), device: device(), mirror: 1 }.into(),
+            ErrorCode::PoolError,
+            "'forebay pool detach tank /srv/d0' takes it out, 'forebay pool remove tank mirror-1' \
+             removes all sides of the mirror",
+        ),
+        (
+            AdminError::from(CandidateError::InUse { device: device() }).into(),
+            ErrorCode::DeviceInUse,
+            "name another device, or export that pool first",
+        ),
+        (
+            VolumeError::NotFound { pool: pool(), volume: "v".into() }.into(),
+            ErrorCode::VolumeNotFound,
+            "'forebay volume list tank' lists those that are",
+        ),
+        (
+            CloseError::JournalDamaged { pool: pool() }.into(),
+            ErrorCode::PoolError,
+            "trim or destroy what is not needed, or add devices, and export it again",
+        ),
+        (
+            CommitError::LabelNotWritten {
+                part: LabelPart::Root,
+                written: 0,
+                last: Some(Box::new(full().into())),
+            }
+            .into(),
+            ErrorCode::NoSpace,
+            "make room where its device files lie, and try again",
+        ),
+        (
+            ScrubError::InProgress { pool: pool() }.into(),
+            ErrorCode::PoolError,
+            "'forebay pool status' shows how far it is, 'forebay pool scrub -s' stops a scrub",
+        ),
+    ];
+    for (failure, code, hint) in failures {
+        assert_eq!((failure.code, failure.hint.as_str()), (code, hint), "{}", failure.message);
+    }
+}

@@ -1,0 +1,199 @@
+//! Halves of a pool that were written apart from each other.
+
+use std::rc::Rc;
+
+use forebay_rt::{self as rt, Runtime};
+use forebay_units::Nanos;
+
+use super::imports::{ALL, SIZE, check, forced, import, make, refused, until_crash, write};
+use super::names;
+use super::rack::Rack;
+use crate::spec::{ImportOptions, Redundancy};
+use crate::status::{Health, Importable};
+use crate::{AdminError, Pool};
+
+fn keep(path: &str) -> ImportOptions {
+    ImportOptions { keep: Some(path.into()), ..Default::default() }
+}
+
+/// A mirror of which each half was imported with force, alone, and written.
+fn two_halves() -> Rc<Rack> {
+    let rack = Rack::new(&ALL, SIZE);
+    let mine = rack.clone();
+    until_crash(async move {
+        let pool = make(&mine, Redundancy::Mirror, &["a", "b"], &[]).await;
+        pool.sync().await.unwrap();
+    });
+    let mine = rack.clone();
+    Runtime::simulated(2).block_on(async move {
+        for (gone, salt, roots) in [("b", 2, 1), ("a", 3, 40)] {
+            mine.pull(&[gone]);
+            let pool = import(&mine, 1, &forced()).await.unwrap();
+            write(&pool, salt).await;
+            for _ in 0..roots {
+                pool.sync().await.unwrap();
+            }
+            pool.export().await.unwrap();
+            mine.put_back(&[gone]);
+        }
+    });
+    rack
+}
+
+#[test]
+fn halves_that_went_on_apart_are_refused_until_one_is_chosen() {
+    for (kept, other, salt) in [("a", "b", 2), ("b", "a", 3)] {
+        let rack = two_halves();
+        Runtime::simulated(3).block_on(async move {
+            for options in [ImportOptions::default(), forced()] {
+                let kind = refused(&rack, 1, &options).await;
+                assert_kind!(kind, Diverged { newest, others, .. }
+                    if others.len() == 1 && *newest != others[0]);
+            }
+            let kind = refused(&rack, 1, &keep("x")).await;
+            assert_kind!(kind, NotKept { device } if device == "x");
+            let found = Pool::discover(rack.host(1), &names(&ALL)).await;
+            let Importable::Refused(kind) = &found[0].importable else { panic!("{found:?}") };
+            assert_kind!(kind, Diverged { .. });
+            let pool = import(&rack, 1, &keep(kept)).await.unwrap();
+            check(&pool, salt).await;
+            assert_eq!(pool.summary().health, Health::Degraded);
+            // What was left behind does not come back by itself, nor by hand.
+            let error = pool.online(other).await.unwrap_err();
+            let (pool_name, device) = ("tank".to_owned(), other.to_owned());
+            assert_eq!(error, AdminError::Diverged { pool: pool_name, device });
+            write(&pool, 9).await;
+            pool.export().await.unwrap();
+            drop(pool);
+            // The choice was made, once.
+            let pool = import(&rack, 1, &ImportOptions::default()).await.unwrap();
+            check(&pool, 9).await;
+            assert_eq!(pool.summary().health, Health::Degraded);
+            pool.replace(other, None, false).await.unwrap();
+            while pool.summary().health != Health::Online {
+                rt::sleep(Nanos::from_secs(1)).await;
+            }
+            pool.export().await.unwrap();
+            drop(pool);
+            // What was taken in anew is as good as the other.
+            rack.pull(&[kept]);
+            let pool = import(&rack, 1, &forced()).await.unwrap();
+            check(&pool, 9).await;
+            pool.export().await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_half_that_went_on_after_a_crash_is_told_from_the_one_that_was_forced() {
+    // One owner goes on with 'a' alone and ends; then 'b' is forced, from before.
+    for roots in [0, 1, 5] {
+        let rack = Rack::new(&ALL, SIZE);
+        let mine = rack.clone();
+        until_crash(async move {
+            let pool = make(&mine, Redundancy::Mirror, &["a", "b"], &[]).await;
+            pool.sync().await.unwrap();
+            mine.pull(&["b"]);
+            write(&pool, 2).await;
+            for _ in 0..roots {
+                pool.sync().await.unwrap();
+            }
+            mine.put_back(&["b"]);
+        });
+        Runtime::simulated(2).block_on(async move {
+            rack.pull(&["a"]);
+            let pool = import(&rack, 1, &forced()).await.unwrap();
+            check(&pool, 1).await;
+            pool.export().await.unwrap();
+            drop(pool);
+            rack.put_back(&["a"]);
+            let kind = refused(&rack, 1, &ImportOptions::default()).await;
+            assert_kind!(kind, Diverged { .. });
+        });
+    }
+}
+
+#[test]
+fn devices_that_were_merely_away_come_back_however_long() {
+    let rack = Rack::new(&ALL, SIZE);
+    Runtime::simulated(4).block_on(async move {
+        let pool = make(&rack, Redundancy::Raidz2, &["a", "b", "c", "d"], &["l"]).await;
+        pool.export().await.unwrap();
+        drop(pool);
+        // Each in turn, for one import or for many: their last roots are of many owners.
+        for round in 0..12 {
+            let away = ["a", "b", "c", "d"][round % 4];
+            rack.pull(&[away]);
+            for _ in 0..1 + round % 3 {
+                let pool = import(&rack, 1, &ImportOptions::default()).await.unwrap();
+                write(&pool, 10 + round as u64).await;
+                pool.export().await.unwrap();
+            }
+            rack.put_back(&[away]);
+            let pool = import(&rack, 1, &ImportOptions::default()).await.unwrap();
+            check(&pool, 10 + round as u64).await;
+            while pool.summary().health != Health::Online {
+                rt::sleep(Nanos::from_secs(1)).await;
+            }
+            pool.export().await.unwrap();
+        }
+        // Left out on purpose, a device is away like any other: -F goes back for it, too.
+        rack.pull(&["a"]);
+        let back = ImportOptions { rewind_groups: 2, ..Default::default() };
+        let pool = import(&rack, 1, &back).await.unwrap();
+        pool.sync().await.unwrap();
+        pool.export().await.unwrap();
+        drop(pool);
+        rack.put_back(&["a"]);
+        let pool = import(&rack, 1, &ImportOptions::default()).await.unwrap();
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn an_import_that_is_cut_short_sets_no_device_apart() {
+    // The power fails at every command of an import without 'a'; with 'a' there it goes on.
+    let start = || {
+        let rack = Rack::new(&ALL, SIZE);
+        let mine = rack.clone();
+        until_crash(async move {
+            let pool = make(&mine, Redundancy::Mirror, &["a", "b"], &["l"]).await;
+            pool.sync().await.unwrap();
+            write(&pool, 2).await;
+        });
+        rack
+    };
+    let short = |power: Option<u64>, away: &'static str| {
+        let rack = start();
+        let mine = rack.clone();
+        let changes = Runtime::simulated(2).block_on(async move {
+            mine.switches.power.set(power);
+            let before = mine.changes();
+            // With the power gone it may well fail.
+            let _ = import(&mine, 1, &ImportOptions::default()).await;
+            mine.changes() - before
+        });
+        rack.switches.power.set(None);
+        let mine = rack.clone();
+        Runtime::simulated(3).block_on(async move {
+            mine.pull(&[away]);
+            let pool = import(&mine, 1, &ImportOptions::default()).await;
+            let pool = pool.unwrap_or_else(|e| panic!("power {power:?} without {away}: {e}"));
+            check(&pool, 2).await;
+            write(&pool, 3).await;
+            pool.export().await.unwrap();
+            mine.put_back(&[away]);
+            drop(pool);
+            let pool = import(&mine, 1, &ImportOptions::default()).await;
+            let pool = pool.unwrap_or_else(|e| panic!("power {power:?}, {away} is back: {e}"));
+            check(&pool, 3).await;
+            pool.export().await.unwrap();
+        });
+        changes
+    };
+    let commands = short(None, "a");
+    for power in 0..=commands {
+        short(Some(power), "a");
+        short(Some(power), "b");
+    }
+}

@@ -1,0 +1,100 @@
+//! Errors of each family, as they read.
+
+use forebay_array::Layout;
+use forebay_device::{DeviceError, ErrorKind, Operation};
+use forebay_units::{FrameSeq, TxgId};
+
+use super::names;
+use crate::{
+    AdminError, CandidateError, CloseError, CommitError, ImportError, ImportErrorKind, LabelPart,
+    LogLoss, PoolError, ScrubError, VolumeError,
+};
+
+fn refused(kind: ImportErrorKind) -> String {
+    PoolError::from(ImportError { pool: "tank".into(), kind }).to_string()
+}
+
+#[test]
+fn import_errors_name_pool_and_devices_in_one_line() {
+    assert_eq!(
+        refused(ImportErrorKind::TooFewDevices {
+            layout: Layout::Raidz1,
+            devices: 4,
+            needed: 3,
+            usable: 2,
+            missing: names(&["a"]),
+            out_of_use: names(&["b"]),
+        }),
+        "pool 'tank' cannot be imported: its raidz1 of 4 devices needs 3 of them, and 2 can be \
+         used; missing: a; out of use: b"
+    );
+    assert_eq!(
+        refused(ImportErrorKind::LogMissing {
+            missing: names(&["l", "m"]),
+            lost_after: Some(TxgId(7)),
+        }),
+        "pool 'tank' cannot be imported: its log device is missing (l, m), and with it writes \
+         acknowledged after group 7"
+    );
+    assert_eq!(
+        refused(ImportErrorKind::LogLoss(Box::new(LogLoss {
+            frames: vec![(FrameSeq(3), FrameSeq(5))],
+            durable: FrameSeq(6),
+            places: vec![("l".into(), 4096)],
+            missing: Vec::new(),
+            devices: names(&["l"]),
+            volumes: names(&["tank/v"]),
+        }))),
+        "pool 'tank' cannot be imported: it has lost acknowledged writes: log frames 3 to 5 were \
+         durable (up to 6) and are not there (l at offset 4096); volumes concerned, as far as \
+         known: tank/v"
+    );
+    let error =
+        |at: usize| DeviceError::new(&format!("d{at}"), Operation::Open, 0, 0, ErrorKind::Gone);
+    let kind = ImportErrorKind::NotFound {
+        unreadable: (0..9).map(error).collect(),
+        searched: names(&["d0"]),
+    };
+    let line = refused(kind);
+    assert!(line.ends_with("d7: open: the device is gone or was failed and 1 more"), "{line}");
+}
+
+#[test]
+fn errors_of_commands_name_device_expected_and_found() {
+    let device = || "a".to_owned();
+    let size =
+        CandidateError::TooSmall { device: device(), size_bytes: 1 << 20, needed_bytes: 64 << 20 };
+    let space = VolumeError::NoSpace {
+        pool: "tank".into(),
+        free_bytes: 1 << 20,
+        needed_bytes: 2 << 20,
+        is_growing: true,
+    };
+    let failed = DeviceError::new("a", Operation::Write, 4096, 8192, ErrorKind::NoSpace);
+    let commit = CommitError::LabelNotWritten {
+        part: LabelPart::Root,
+        written: 1,
+        last: Some(Box::new(failed.into())),
+    };
+    let suspended = CommitError::Suspended(commit.clone().into());
+    let closed = CloseError::Suspended { pool: "tank".into(), reason: commit.into() };
+    let scrub = ScrubError::NotRunning { pool: "tank".into(), error: suspended };
+    let lines: [(PoolError, &str); 4] = [
+        (AdminError::from(size).into(), "a has 1M, but a device needs 64M at least"),
+        (space.into(), "pool 'tank' has 1M free, growing the volume needs 2M"),
+        (
+            scrub.into(),
+            "pool 'tank' cannot be scrubbed: the pool is suspended: the root could be written to 1 \
+             devices: a: write of 8192 bytes at offset 4096: no space left",
+        ),
+        (
+            closed.into(),
+            "pool 'tank' was suspended and is left as it is: the root could be written to 1 \
+             devices: a: write of 8192 bytes at offset 4096: no space left; the next import goes \
+             on from its last root and its log",
+        ),
+    ];
+    for (error, line) in lines {
+        assert_eq!(error.to_string(), line);
+    }
+}
