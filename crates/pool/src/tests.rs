@@ -34,7 +34,7 @@ use forebay_rt::Runtime;
 use crate::spec::{GroupSpec, ImportOptions, LogSpec, PoolSpec, Redundancy, VolumeSpec};
 use crate::{Opener, Pool};
 
-/// Memory devices by name; they live as long as the shelf.
+/// Memory devices by name. They live as long as the shelf.
 pub(crate) struct Shelf(RefCell<BTreeMap<String, Device>>);
 
 impl Shelf {
@@ -162,17 +162,17 @@ fn a_dropped_pool_comes_back_from_its_log() {
 }
 
 #[test]
-fn overwriting_for_ever_works_on_the_smallest_pool() {
+fn endless_overwrites_work_on_the_smallest_pool() {
     overwrite_for_ever(64 << 20, None, 4);
 }
 
 #[test]
-fn overwriting_for_ever_works_with_six_streams_and_groups_as_large_as_what_is_spare() {
+fn endless_overwrites_work_with_six_streams_and_groups_as_large_as_the_spare_room() {
     overwrite_for_ever(160 << 20, Some("6M"), 8);
 }
 
-/// Fills a pool of one device to its last block, then overwrites it evenly, `times` its size in
-/// all: every write must be taken, and the newest must be there.
+/// Fills a pool of one device to its last block, then overwrites it evenly with `times` its size.
+/// Every write must be taken, and the newest content must be there.
 fn overwrite_for_ever(device_bytes: u64, dirty_limit: Option<&str>, times: u64) {
     let dirty_limit = dirty_limit.map(str::to_owned);
     Runtime::simulated(4).block_on(async move {
@@ -200,8 +200,8 @@ fn overwrite_for_ever(device_bytes: u64, dirty_limit: Option<&str>, times: u64) 
     });
 }
 
-// Where a footer is lost, the checksums of what it covers are lost with it. That is no reason to
-// take one copy for the truth and write it over the other.
+// The checksums that a footer covers are lost with it. That is no reason to copy one side over the
+// other.
 #[test]
 fn a_lost_footer_costs_nothing_that_others_still_have() {
     Runtime::simulated(5).block_on(async {
@@ -216,7 +216,7 @@ fn a_lost_footer_costs_nothing_that_others_still_have() {
         v.flush().await.unwrap();
         pool.sync().await.unwrap();
         pool.sync().await.unwrap();
-        // Copies are alike, so what lies where is found by content.
+        // Copies are alike, so blocks are found by content.
         let (a, b) = (shelf.open("a").unwrap(), shelf.open("b").unwrap());
         let mut at = 0;
         let wanted = stamp(65536, 20);
@@ -252,7 +252,7 @@ fn a_lost_footer_costs_nothing_that_others_still_have() {
         let held = b.read(at, IoBuf::zeroed(4096)).await.unwrap();
         assert!(held[..] == good[..], "the good copy was written over");
         assert!(v.read(20 << 16, IoBuf::zeroed(4096)).await.is_err());
-        // The footer comes back: so does everything else.
+        // When the footer comes back, everything else does too.
         b.write(end - 4096, IoBuf::copy_of(&footer).freeze(), false).await.unwrap();
         let found = scrub().await;
         assert_eq!(found.errors, 0, "{found:?}");

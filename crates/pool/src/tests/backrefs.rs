@@ -1,4 +1,4 @@
-//! Several owners, several groups, and going back.
+//! Several owners, several groups, and rewinds.
 
 use std::rc::Rc;
 
@@ -14,7 +14,7 @@ use crate::spec::{ImportOptions, Redundancy};
 const SIZE: u64 = 64 << 20;
 
 #[test]
-fn groups_of_unlike_size_are_overwritten_for_ever() {
+fn groups_of_different_sizes_take_endless_overwrites() {
     Runtime::simulated(4).block_on(async move {
         let many: Vec<String> = (0..16).map(|i| format!("d{i}")).collect();
         let mut all: Vec<&str> = many.iter().map(String::as_str).collect();
@@ -81,7 +81,7 @@ fn a_pool_that_another_machine_is_importing_is_refused() {
     });
     let mine = rack.clone();
     let acknowledged = Runtime::simulated(2).block_on(async move {
-        // Its reads of the main store take long.
+        // Reads of the main store take long.
         let pace = |name: &str, operation: Operation, at: u64| {
             let body = (5 << 20..SIZE - (1 << 20)).contains(&at);
             (operation == Operation::Read && name != "l" && body).then(|| Nanos::from_secs(10))

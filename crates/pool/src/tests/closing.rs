@@ -1,4 +1,4 @@
-//! What a scan, or the end of a pool, must still bring about: a map journal that can be read.
+//! A scan, or an export, must leave a map journal that an import can read.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use crate::{CloseError, CommitError, Pool};
 const SIZE: u64 = 480 << 20;
 const VOLUME: u64 = 320 << 20;
 
-/// A pool of one device, with so many blocks in disorder that the map is longer than what goes with one root.
+/// A pool of one device with so many scattered blocks that the map takes several roots.
 async fn with_a_long_map(rack: &Rc<Rack>) -> (Rc<Pool>, Device) {
     let mut options = spec(Redundancy::Raid0, &["a"], &[]);
     options.properties.insert("txg_timeout".to_owned(), "600".to_owned());
@@ -25,14 +25,14 @@ async fn with_a_long_map(rack: &Rc<Rack>) -> (Rc<Pool>, Device) {
     let blocks = VOLUME / 4096;
     let data = stamp(4096, 1);
     for i in 0..blocks {
-        // A stride that shares nothing with the number of blocks.
+        // A stride that is coprime to the number of blocks.
         v.write(i * 7919 % blocks * 4096, data.clone(), false).await.unwrap();
     }
     pool.sync().await.unwrap();
     (pool, v)
 }
 
-/// Spoils the first frame of the map journal, wherever it is.
+/// Damages the first frame of the map journal, wherever it is.
 async fn spoil_the_journal(rack: &Rack) {
     const STEP: u64 = 1 << 20;
     let a = rack.device("a");
@@ -77,7 +77,7 @@ fn an_export_waits_for_a_map_that_is_being_written_anew() {
         let (pool, v) = with_a_long_map(&rack).await;
         spoil_the_journal(&rack).await;
         pool.scrub().await.unwrap();
-        // The damage has been found, and the map is to be written anew.
+        // The scrub has found the damage, and the map will be written anew.
         while !pool.scan.journal_damaged.get() {
             assert_eq!(pool.scan_status().unwrap().state, "in progress");
             rt::yield_now().await;
@@ -89,7 +89,7 @@ fn an_export_waits_for_a_map_that_is_being_written_anew() {
     });
 }
 
-/// Leaves two free segments, as in a pool whose cleaner finds nothing.
+/// Leaves two free segments, as in a pool whose cleaner finds no victim.
 fn take_all_but_two(pool: &Pool) -> Vec<SegmentId> {
     let all = (0..pool.table.len()).map(SegmentId);
     all.filter(|segment| pool.table.free_count() > 2 && pool.table.hold(*segment)).collect()
@@ -110,7 +110,7 @@ fn a_scrub_gives_up_when_there_is_no_room_for_the_map() {
         assert!(pool.scan_status().unwrap().errors > 0);
         let said = pool.remarks().concat();
         assert!(said.contains("could not be written anew"), "{said}");
-        // With room again, it is as good as new after another one.
+        // With room again, another scrub repairs everything.
         held.into_iter().for_each(|segment| pool.table.let_go(segment));
         pool.scrub().await.unwrap();
         assert_eq!(scrub_ended(&pool).await, "completed");
@@ -122,7 +122,7 @@ fn a_scrub_gives_up_when_there_is_no_room_for_the_map() {
 }
 
 #[test]
-fn a_pool_whose_only_map_is_in_memory_is_not_let_go() {
+fn export_is_refused_while_the_only_map_is_in_memory() {
     Runtime::simulated(2).block_on(async {
         let rack = Rack::new(&["a"], SIZE);
         let (pool, v) = with_a_long_map(&rack).await;
@@ -134,7 +134,7 @@ fn a_pool_whose_only_map_is_in_memory_is_not_let_go() {
         assert_eq!(refused, CloseError::JournalDamaged { pool: "tank".into() });
         assert!(!pool.has_ended() && !pool.is_stopped());
         v.write(VOLUME / 2, stamp(4096, 1), true).await.unwrap();
-        // With room again, the same export writes it.
+        // With room again, the same export writes the map.
         held.into_iter().for_each(|segment| pool.table.let_go(segment));
         drop(v);
         pool.export().await.unwrap();
@@ -182,18 +182,18 @@ fn a_scrub_can_be_stopped_while_the_map_is_written_anew() {
         assert_eq!(scrub_ended(&pool).await, "stopped");
         assert!(rt::now().since(now) < Nanos::from_secs(5));
         held.into_iter().for_each(|segment| pool.table.let_go(segment));
-        // The end of the pool brings about what the scrub began.
+        // The export completes what the scrub began.
         pool.export().await.unwrap();
         drop(pool);
         comes_back(&rack).await;
     });
 }
 
-// A segment may take seconds to read, and writers need the lock that keeps it in its place.
+// A segment may take seconds to read, and groups need the lock that keeps it in place.
 #[test]
 fn groups_are_committed_between_the_rows_of_a_resilver() {
     Runtime::simulated(4).block_on(async {
-        // As large as this so that a segment is more than one step.
+        // Large enough for a segment to take more than one step.
         let inner = Rack::new(&["a", "b"], 16 << 30);
         let slow = Rc::new(Cell::new(false));
         let pace = {
@@ -227,10 +227,10 @@ fn groups_are_committed_between_the_rows_of_a_resilver() {
             rt::sleep(Nanos::from_millis(300)).await;
         }
         slow.set(false);
-        // One read for whose its blocks are, and one for a step.
+        // One read for the back references, and one for a step.
         assert!(groups > 3 && longest < Nanos::from_secs(10), "{groups} groups, {longest:?}");
         assert!(pool.array.stale_segments().is_empty());
-        // The other side has all of it now.
+        // The other side has all of the segment now.
         inner.pull(&["a"]);
         super::expect(&v, 0, &stamp(4096, groups - 1)).await;
         for at in (1 << 20..8u64 << 20).step_by(1 << 20) {
@@ -239,7 +239,7 @@ fn groups_are_committed_between_the_rows_of_a_resilver() {
     });
 }
 
-// An export may take longer than another machine watches.
+// An export may take longer than another machine's activity check.
 #[test]
 fn a_pool_that_takes_long_to_export_is_seen_to_be_in_use() {
     Runtime::simulated(5).block_on(async {

@@ -1,4 +1,4 @@
-//! Pools without redundancy, and bad blocks in the records of their map.
+//! Pools without redundancy, with bad blocks in their map journal.
 
 use std::rc::Rc;
 
@@ -16,10 +16,10 @@ const SIZE: u64 = 64 << 20;
 const ALL: [&str; 3] = ["a", "b", "c"];
 const UNIT: usize = 16 << 10;
 const BLOCK: usize = 4096;
-/// So few that no checkpoint begins: all of the journal is in use.
+/// So few blocks that no checkpoint begins: all of the journal is in use.
 const GROUPS: u64 = 2;
 
-/// What the volume holds: blocks here and there, one of each group overwritten by the next.
+/// Content of the volume: scattered blocks, one of each group overwritten by the next group.
 fn content() -> Vec<u8> {
     let mut all = vec![0; 4 << 20];
     for group in 0..GROUPS {
@@ -53,8 +53,8 @@ async fn image(device: &Device) -> IoBuf {
     device.read(0, IoBuf::zeroed(SIZE as usize)).await.unwrap()
 }
 
-/// The blocks of frames of the map journal on a device that hold something; by pieces that lie in one
-/// unit. Padding behind a jump is never read.
+/// Blocks of journal frames with content on a device, by runs within one unit. Padding behind a
+/// jump is never read.
 fn pieces(image: &[u8], jumps: &[u64]) -> Vec<(usize, usize)> {
     let mut found = Vec::new();
     for (at, block) in image.chunks(BLOCK).enumerate() {
@@ -120,7 +120,7 @@ fn every_bad_place_in_the_map_journal_is_repaired_without_parity() {
                     let pool = Pool::import(rack.host(1), &names(data), "tank", &options).await;
                     let pool = pool.unwrap_or_else(|e| panic!("{name} {from}: {e}"));
                     expect(&pool.open_volume("v").unwrap(), 0, &content()).await;
-                    // The copy that the import had no need of is looked at by the scrub.
+                    // The scrub reads the copy that the import did not need.
                     assert_eq!(scrub(&pool).await.1, 0);
                     assert!(rack.switches.bad_blocks.borrow().is_empty(), "{name} {from}");
                     let now = device.read(from as u64, IoBuf::zeroed(end - from)).await.unwrap();
@@ -149,10 +149,10 @@ fn a_scrub_repairs_a_journal_in_use_and_writes_the_map_anew_when_both_places_are
         let (repaired, errors) = scrub(&pool).await;
         assert_eq!((repaired, errors), (BLOCK as u64, 0));
         assert_eq!(scrub(&pool).await, (0, 0));
-        // A block and its copy: memory has the map, and other segments take it.
+        // A block and its copy are bad: memory has the map, and other segments take it.
         let first = image(&device).await[all[3].0..all[3].0 + BLOCK].to_vec();
         let both = all.iter().filter(|(at, _)| {
-            // Read anew: nothing has changed since.
+            // Read again: nothing has changed.
             *at == all[3].0 || all[3].0 + (128 << 10) == *at
         });
         let mut places = 0;

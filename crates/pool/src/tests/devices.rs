@@ -1,4 +1,4 @@
-//! Commands on devices, and what becomes of space.
+//! Commands on devices, and the space of a pool.
 
 use forebay_device::ErrorKind;
 use forebay_rt::Runtime;
@@ -45,11 +45,11 @@ fn one_side_of_a_mirrored_log_is_detached_and_not_removed() {
         assert!(pool.status().logs.is_empty());
         v.write(0, stamp(4096, 3), true).await.unwrap();
         expect(&v, 0, &stamp(4096, 3)).await;
-        // Both are free again.
+        // Both devices are free again.
         let add = super::spec(Redundancy::Raid0, &[], &["m"]);
         let add = crate::spec::PoolSpec { groups: vec![], ..add };
         pool.add(&add).await.unwrap();
-        // A log that is no mirror is removed by its name.
+        // A log that is no mirror is removed by its device's name.
         pool.remove("m").await.unwrap();
         assert_eq!(pool.summary().health, Health::Online);
         pool.export().await.unwrap();
@@ -57,7 +57,7 @@ fn one_side_of_a_mirrored_log_is_detached_and_not_removed() {
 }
 
 #[test]
-fn no_two_groups_have_one_name() {
+fn group_names_are_unique() {
     Runtime::simulated(1).block_on(async {
         let rack = Rack::new(&["a", "b", "c", "d", "l", "m", "n", "o"], SIZE);
         let mut spec = spec(Redundancy::Mirror, &["a", "b"], &["l", "m"]);
@@ -108,7 +108,7 @@ fn sparse_volumes_fill_the_pool_to_its_last_block_and_no_further() {
         assert_eq!(full.kind, ErrorKind::NoSpace, "{full}");
         assert_eq!(written, room, "every block that was said to be free could be had");
         pool.sync().await.unwrap();
-        // Full is not broken: what is there is read, overwritten and trimmed, and nothing else.
+        // A full pool still takes reads, overwrites and trims, and nothing else.
         for at in (0..written).step_by(97) {
             let device = if at % 2 == 0 { &v } else { &w };
             expect(device, at / 2 * 4096, &stamp(4096, at)).await;
@@ -162,7 +162,7 @@ fn fail_reads(rack: &Rack, name: &str, failing: bool) {
     }
 }
 
-/// The line of a device in `pool status`.
+/// The row of a device in `pool status`.
 fn line(pool: &Pool, name: &str) -> crate::status::VdevStatus {
     let status = pool.status();
     let all = status.groups.into_iter().flat_map(|group| group.children);
@@ -181,7 +181,7 @@ fn a_device_that_fails_many_reads_is_taken_out_and_cleared_by_the_operator() {
                 expect(&v, at * 4096, &stamp(4096, at)).await;
             }
         };
-        // A few in a while are counted and shown, and are no reason to do without it.
+        // A few errors over time are counted and shown; the device stays in use.
         let mut at = 0;
         while line(&pool, "b").read_errors < 5 {
             read(at, at + 1).await;
@@ -198,7 +198,7 @@ fn a_device_that_fails_many_reads_is_taken_out_and_cleared_by_the_operator() {
         }
         forebay_rt::sleep(forebay_units::Nanos::from_secs(1)).await;
         assert_eq!(line(&pool, "b").state, Health::Online, "those before were long ago");
-        // As many at once are.
+        // As many errors at once take the device out.
         read(at, at + 400).await;
         forebay_rt::sleep(forebay_units::Nanos::from_secs(1)).await;
         let b = line(&pool, "b");
@@ -212,7 +212,7 @@ fn a_device_that_fails_many_reads_is_taken_out_and_cleared_by_the_operator() {
         );
         read(0, 4000).await;
         v.write(0, stamp(4096, 0), true).await.unwrap();
-        // Another one must not go as well: it is kept, and says so.
+        // The pool needs the other device: it stays in use and is shown as suspect.
         fail_reads(&rack, "c", true);
         for at in 0..100 {
             let _ = v.read(at * 4096 + 4096, forebay_device::IoBuf::zeroed(4096)).await;
@@ -233,8 +233,7 @@ fn a_device_that_fails_many_reads_is_taken_out_and_cleared_by_the_operator() {
         let b = line(&pool, "b");
         assert_eq!((b.state, b.read_errors, b.note.as_str()), (Health::Online, 0, ""));
         assert_eq!(pool.summary().health, Health::Online);
-        // What could not be read for a while stays listed until it has been looked at again, by
-        // whoever has the pool then.
+        // Unreadable blocks stay listed until a scrub has read them again, in a later import too.
         let known = pool.status();
         assert!(known.lost_count > 0);
         pool.export().await.unwrap();
@@ -245,7 +244,7 @@ fn a_device_that_fails_many_reads_is_taken_out_and_cleared_by_the_operator() {
         let again = pool.status();
         assert_eq!((again.lost_count, &again.lost), (known.lost_count, &known.lost));
         assert!(again.action.contains("Restore"), "{}", again.action);
-        // Cut short, a scrub has not looked at everything.
+        // A scrub that was cut short has not read everything.
         pool.scrub().await.unwrap();
         pool.scrub_stop().await.unwrap();
         forebay_rt::sleep(forebay_units::Nanos::from_secs(1)).await;
@@ -303,7 +302,7 @@ fn a_scrub_is_remembered_over_an_export_and_goes_on_where_it_was() {
         assert!((12..=16).contains(&more.elapsed_secs), "{more:?}");
         pool.export().await.unwrap();
         drop(pool);
-        // Cut short by an export it goes on by itself, and each segment is read once in all.
+        // Cut short by an export, the scrub continues by itself and reads each segment once in all.
         let pool = Pool::import(rack.host(1), &paths, "tank", &options).await.unwrap();
         assert_eq!(scan(&pool).state, "in progress");
         let mut rounds = 0;
@@ -314,7 +313,7 @@ fn a_scrub_is_remembered_over_an_export_and_goes_on_where_it_was() {
         }
         let done = scan(&pool);
         assert_eq!((done.state.as_str(), done.errors, done.repaired_bytes), ("completed", 0, 0));
-        // Paused before it has read anything, and stopped: nobody else would end it.
+        // A scrub that is paused before its first read can be stopped.
         pool.scrub().await.unwrap();
         pool.scrub_pause().await.unwrap();
         assert_eq!(scan(&pool).state, "paused");
@@ -322,11 +321,11 @@ fn a_scrub_is_remembered_over_an_export_and_goes_on_where_it_was() {
         assert_eq!(scan(&pool).state, "stopped");
         assert!(pool.scrub_stop().await.is_err());
         pool.scrub().await.unwrap();
-        // Long enough for its progress to be on the devices.
+        // Long enough for its progress to reach the devices.
         forebay_rt::sleep(forebay_units::Nanos::from_secs(45)).await;
         assert_eq!(scan(&pool).state, "in progress");
     });
-    // A crash: it goes on from a little before.
+    // After a crash the scrub continues from a little before.
     Runtime::simulated(5).block_on(async move {
         let options = ImportOptions::default();
         let pool = Pool::import(rack.host(1), &paths, "tank", &options).await.unwrap();
@@ -353,7 +352,7 @@ fn sizes_are_counted_as_zpool_counts_them() {
             let pool = Pool::create(rack.host(1), "tank", &spec).await.unwrap();
             let of = |bytes: u64| bytes as f64 / SIZE as f64;
             let empty = pool.summary();
-            // Labels, and the log's place in the pool, are no part of it.
+            // Labels and the region of the log do not count.
             let size = of(empty.raw_size_bytes);
             assert!(size < times && size > 0.85 * times, "{redundancy:?}: {empty:?}");
             assert_eq!((empty.raw_alloc_bytes, empty.raw_free_bytes), (0, empty.raw_size_bytes));
@@ -381,7 +380,7 @@ fn sizes_are_counted_as_zpool_counts_them() {
 }
 
 #[test]
-fn what_to_do_depends_on_what_is_the_matter() {
+fn advice_follows_the_state_of_the_devices() {
     Runtime::simulated(5).block_on(async {
         let rack = Rack::new(&["a", "b", "c", "d", "l"], SIZE);
         let pool = filled(&rack, 4000).await;
@@ -409,7 +408,7 @@ fn what_to_do_depends_on_what_is_the_matter() {
 }
 
 #[test]
-fn groups_and_logs_tell_how_full_they_are() {
+fn groups_and_logs_report_their_space() {
     Runtime::simulated(6).block_on(async {
         let rack = Rack::new(&["a", "b", "c", "d", "e", "f", "l"], SIZE);
         let pool = filled(&rack, 4000).await;
@@ -424,7 +423,7 @@ fn groups_and_logs_tell_how_full_they_are() {
         assert_eq!(status.groups[0].children[0].space, None, "devices have none of their own");
         let log = status.logs[0].space.unwrap();
         assert!(log.raw_size_bytes > 0 && log.raw_alloc_bytes < Some(log.raw_size_bytes));
-        // What is set aside for a volume is not available to another, written or not.
+        // Space reserved for one volume is not available to another, written or not.
         let usable = summary.size_bytes;
         assert_eq!(summary.available_bytes, usable - (64 << 20));
         assert_eq!(summary.free_bytes, usable - 4000 * 4096);
@@ -434,7 +433,7 @@ fn groups_and_logs_tell_how_full_they_are() {
 }
 
 #[test]
-fn log_devices_come_and_go_for_ever() {
+fn log_devices_are_added_and_removed_without_limit() {
     let rack = Rack::new(&["a", "l", "m"], SIZE);
     let there = rack.clone();
     Runtime::simulated(7).block_on(async move {
@@ -456,7 +455,7 @@ fn log_devices_come_and_go_for_ever() {
         let held = pool.status().logs[0].space.unwrap().raw_alloc_bytes;
         assert!(held > Some(0), "the newest write waits in the log");
     });
-    // Nobody closed it: what is in the log is found on a ring whose number had been used before.
+    // After a crash, frames are found on a ring whose number had been used before.
     Runtime::simulated(8).block_on(async move {
         let paths = names(&["a", "l", "m"]);
         let pool = Pool::import(rack.host(1), &paths, "tank", &OPTIONS).await.unwrap();
@@ -468,7 +467,7 @@ fn log_devices_come_and_go_for_ever() {
 }
 
 #[test]
-fn each_of_several_logs_says_what_it_holds() {
+fn each_log_device_reports_its_used_space() {
     Runtime::simulated(8).block_on(async {
         let rack = Rack::new(&["a", "l", "m"], SIZE);
         let mut all = spec(Redundancy::Raid0, &["a"], &["l"]);

@@ -41,7 +41,7 @@ fn two_halves() -> Rc<Rack> {
 }
 
 #[test]
-fn halves_that_went_on_apart_are_refused_until_one_is_chosen() {
+fn diverged_halves_are_refused_until_one_is_kept() {
     for (kept, other, salt) in [("a", "b", 2), ("b", "a", 3)] {
         let rack = two_halves();
         Runtime::simulated(3).block_on(async move {
@@ -85,7 +85,7 @@ fn halves_that_went_on_apart_are_refused_until_one_is_chosen() {
 }
 
 #[test]
-fn a_half_that_went_on_after_a_crash_is_told_from_the_one_that_was_forced() {
+fn a_half_that_crashed_is_told_from_the_half_that_was_forced() {
     // One owner goes on with 'a' alone and ends; then 'b' is forced, from before.
     for roots in [0, 1, 5] {
         let rack = Rack::new(&ALL, SIZE);
@@ -114,7 +114,7 @@ fn a_half_that_went_on_after_a_crash_is_told_from_the_one_that_was_forced() {
 }
 
 #[test]
-fn devices_that_were_merely_away_come_back_however_long() {
+fn devices_that_were_away_rejoin_after_any_number_of_imports() {
     let rack = Rack::new(&ALL, SIZE);
     Runtime::simulated(4).block_on(async move {
         let pool = make(&rack, Redundancy::Raidz2, &["a", "b", "c", "d"], &["l"]).await;

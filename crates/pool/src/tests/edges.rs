@@ -68,7 +68,7 @@ async fn fill(v: &Device, size: u64) -> u64 {
 }
 
 #[test]
-fn what_is_trimmed_and_written_again_over_a_commit_takes_space_again() {
+fn blocks_written_after_a_trim_take_space_again() {
     Runtime::simulated(4).block_on(async move {
         let pool = Pool::create(slow(&["a"]), "tank", &spec(Redundancy::Raid0, &["a"], &[]))
             .await
@@ -136,7 +136,7 @@ proptest! {
     // The account of sparse volumes against sets of their blocks: right at every instant, whatever
     // is being committed just then.
     #[test]
-    fn free_space_is_what_no_volume_has(steps in prop::collection::vec(step(), 1..40), seed: u64) {
+    fn free_space_excludes_reserved_and_used_blocks(steps in prop::collection::vec(step(), 1..40), seed: u64) {
         Runtime::simulated(seed).block_on(async move {
             let data = spec(Redundancy::Raid0, &["a"], &[]);
             let pool = Pool::create(slow(&["a"]), "tank", &data).await.unwrap();
@@ -336,7 +336,7 @@ fn a_mirror_of_five_loses_four_and_no_acknowledged_write() {
 }
 
 #[test]
-fn a_group_that_grows_while_the_log_comes_to_rest_finds_room() {
+fn a_group_that_grows_while_the_log_drains_finds_room() {
     Runtime::simulated(4).block_on(async move {
         let tardy = Rc::new(std::cell::Cell::new(false));
         // Writes to the log device take seconds when told so.

@@ -1,4 +1,4 @@
-//! What a pool counts for ever: over exports, crashes and devices that are opened anew.
+//! Lifetime figures of a pool, over exports, crashes and devices that are opened again.
 
 use forebay_rt::{self as rt, Runtime};
 use forebay_units::Nanos;
@@ -17,7 +17,7 @@ fn latencies(stats: &PoolStats) -> [u64; 3] {
 }
 
 #[test]
-fn devices_and_latencies_are_counted_for_ever() {
+fn lifetime_counts_survive_imports() {
     let rack = Rack::new(&ALL, 64 << 20);
     let mine = rack.clone();
     let work = |pool: std::rc::Rc<Pool>| async move {
@@ -55,12 +55,12 @@ fn devices_and_latencies_are_counted_for_ever() {
             assert!(io.write_bytes >= before.write_bytes + since.write_bytes, "{name}: {io:?}");
         }
         work(pool.clone()).await;
-        // A device that goes and is opened anew begins at nought, but not for ever.
+        // A device that is opened again starts its counters at zero; the lifetime figures go on.
         let reads = pool.stats().devices_for_ever["b"].writes;
         pool.offline("b").await.unwrap();
         pool.online("b").await.unwrap();
         assert!(pool.stats().devices_for_ever["b"].writes >= reads);
-        // More than is lost with a crash.
+        // More than a crash may lose.
         for round in 0..70 {
             rt::sleep(Nanos::from_secs(10)).await;
             pool.open_volume("v").unwrap().write(0, stamp(4096, round), false).await.unwrap();

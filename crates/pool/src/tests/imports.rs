@@ -326,7 +326,7 @@ fn a_machine_that_lost_its_pool_to_another_stops_writing() {
 }
 
 #[test]
-fn an_import_that_cannot_read_the_map_names_who_is_missing() {
+fn import_without_a_readable_map_names_missing_devices() {
     let mut refused = 0;
     for (gone, rotten) in [("a", "b"), ("a", "c"), ("b", "a"), ("b", "c"), ("c", "a"), ("c", "b")] {
         let rack = Rack::new(&ALL, SIZE);
@@ -384,7 +384,7 @@ fn a_rewind_goes_back_by_groups_and_stays_there() {
 }
 
 #[test]
-fn a_destroyed_pool_is_gone_or_there_whenever_the_power_fails() {
+fn a_destroyed_pool_is_exported_or_gone_at_every_crash_point() {
     let make_and_destroy = |power: Option<u64>| {
         let rack = Rack::new(&ALL, SIZE);
         let mine = rack.clone();

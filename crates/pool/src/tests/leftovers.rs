@@ -179,7 +179,7 @@ where
 }
 
 #[test]
-fn what_a_smaller_size_has_cut_off_is_gone_whenever_the_power_fails() {
+fn blocks_past_a_smaller_size_are_gone_at_every_crash_point() {
     for cut in (0..).step_by(3) {
         let rack = Rack::new(&["a"], SIZE);
         let failed =
@@ -205,7 +205,7 @@ fn what_a_smaller_size_has_cut_off_is_gone_whenever_the_power_fails() {
 }
 
 #[test]
-fn a_destroyed_volume_leaves_no_blocks_whenever_the_power_fails() {
+fn a_destroyed_volume_leaves_no_blocks_at_any_crash_point() {
     for cut in (0..).step_by(3) {
         let rack = Rack::new(&["a"], SIZE);
         let failed = cut_during(&rack, cut, |pool| async move { pool.destroy_volume("v").await });
@@ -269,7 +269,7 @@ impl Opener for Locked {
 }
 
 #[test]
-fn a_device_that_has_failed_is_replaced_by_itself() {
+fn a_failed_device_can_be_replaced_by_itself() {
     Runtime::simulated(6).block_on(async {
         let rack = Rack::new(&["a", "b"], SIZE);
         let opener = Rc::new(Locked { inner: rack.clone(), held: Rc::default() });

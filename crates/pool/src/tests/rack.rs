@@ -1,5 +1,5 @@
-//! Devices in memory that can be pulled, fail reads, take their time, and lose power at any command;
-//! and machines that look at them.
+//! Devices in memory that can be pulled, fail reads, take time and lose power at any command, and
+//! machines that share them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,14 +15,14 @@ use forebay_units::Nanos;
 
 use crate::Opener;
 
-/// What all devices of a rack obey.
+/// Faults that all devices of a rack obey.
 #[derive(Default)]
 pub(crate) struct Switches {
-    /// Commands that changed a device (or would have).
+    /// Commands that changed a device, or would have without the power cut.
     pub changes: Cell<u64>,
-    /// So many more changes happen; then the power is gone, and nobody notices.
+    /// Number of changes that still happen before the power fails without an error.
     pub power: Cell<Option<u64>>,
-    /// Devices that are not there.
+    /// Devices that are absent.
     pub pulled: RefCell<BTreeSet<String>>,
     /// Devices that fail every read of their body.
     pub unreadable: RefCell<BTreeSet<String>>,
@@ -56,7 +56,7 @@ impl Slot {
         Ok(())
     }
 
-    /// Whether the next change still happens.
+    /// Counts a change. Returns whether it still happens.
     fn change(&self) -> bool {
         self.switches.changes.set(self.switches.changes.get() + 1);
         match self.switches.power.get() {
@@ -113,7 +113,7 @@ impl Layer for Slot {
     }
 }
 
-/// Devices by name; they live as long as the rack.
+/// Devices by name. They live as long as the rack.
 pub(crate) struct Rack {
     devices: BTreeMap<String, Device>,
     pub switches: Rc<Switches>,
@@ -130,7 +130,7 @@ impl Rack {
         Rc::new(Self { devices: names.iter().map(device).collect(), switches })
     }
 
-    /// The same devices, as machine `host` opens them.
+    /// The same devices, opened by machine `host`.
     pub fn host(self: &Rc<Self>, host: u64) -> Rc<dyn Opener> {
         Rc::new(Machine { rack: self.clone(), host })
     }
@@ -170,10 +170,10 @@ impl Opener for Machine {
     }
 }
 
-/// How long a device takes for a command at an offset, before it does it.
+/// Delay of a command by device and offset.
 pub(crate) type Pace = Rc<dyn Fn(&str, Operation, u64) -> Option<Nanos>>;
 
-/// A machine whose devices take their time, as real ones do: so that others run meanwhile.
+/// A machine whose devices take time, so that other tasks run meanwhile.
 pub(crate) struct Paced {
     pub inner: Rc<dyn Opener>,
     pub pace: Pace,

@@ -1,4 +1,4 @@
-//! What status shows of a resilver, and of errors that were made good.
+//! Status of resilvers and of repaired errors.
 
 use std::rc::Rc;
 
@@ -37,7 +37,7 @@ fn a_planned_replacement_leaves_the_pool_online() {
         let replacing = &status.groups[0].children[0];
         assert_eq!((replacing.kind.as_str(), replacing.state), ("replacing", Health::Online));
         assert!(status.scan.is_some_and(|scan| scan.kind == "resilver"));
-        // Without the original the copy alone is not whole.
+        // Without the original, the copy is not whole.
         pool.offline("a").await.unwrap();
         assert_eq!(pool.status().state, Health::Degraded);
         pool.export().await.unwrap();

@@ -1,4 +1,4 @@
-//! Reads of what was written in another order than that of the volume.
+//! Reads of blocks that were written in random order.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use crate::spec::Redundancy;
 
 const BLOCK: u64 = 4096;
 
-/// A pool on one device, and how often that was read.
+/// A pool on one device, and the number of reads of that device.
 async fn counted() -> (Rc<Pool>, Rc<Cell<u64>>) {
     let reads = Rc::new(Cell::new(0));
     let seen = reads.clone();
@@ -28,7 +28,7 @@ async fn counted() -> (Rc<Pool>, Rc<Cell<u64>>) {
 }
 
 #[test]
-fn what_groups_brought_to_a_range_is_read_in_a_few_commands() {
+fn scattered_reads_take_few_commands() {
     Runtime::simulated(3).block_on(async {
         let (pool, reads) = counted().await;
         pool.create_volume(&volume(8 << 20)).await.unwrap();
@@ -37,7 +37,7 @@ fn what_groups_brought_to_a_range_is_read_in_a_few_commands() {
         v.write(0, stamp(8 << 20, 1), false).await.unwrap();
         pool.sync().await.unwrap();
         for group in 0..3u64 {
-            // A third of all blocks, each time others, in an order that is not theirs.
+            // A different third of all blocks each time, in random order.
             for i in 0..512 {
                 let at = ((i * 677) % 512 * 3 + group) * BLOCK;
                 let data = stamp(BLOCK as usize, 100 * i + group);
@@ -46,7 +46,7 @@ fn what_groups_brought_to_a_range_is_read_in_a_few_commands() {
             }
             pool.sync().await.unwrap();
         }
-        // Once for the pages of sums.
+        // One read for the pages of checksums.
         expect(&v, 0, &model[..1 << 20]).await;
         reads.set(0);
         expect(&v, 0, &model[..1 << 20]).await;

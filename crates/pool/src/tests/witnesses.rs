@@ -64,7 +64,7 @@ fn the_old_half_of_a_mirror_is_not_imported_unless_forced() {
 }
 
 #[test]
-fn half_of_a_mirror_is_imported_when_its_owner_knows_of_nothing_newer() {
+fn a_mirror_half_is_imported_when_its_machine_knows_of_nothing_newer() {
     let rack = Rack::new(&ALL, SIZE);
     let told = Rc::new(Cell::new(Told::default()));
     let (mine, tell) = (rack.clone(), told.clone());
@@ -112,7 +112,7 @@ impl Opener for LastWords {
 }
 
 #[test]
-fn half_of_a_mirror_that_has_heard_of_the_others_end_is_imported_though_no_root_says_so() {
+fn a_mirror_half_that_knows_of_the_others_failure_is_imported_without_a_root() {
     for other_went_on in [false, true] {
         let rack = Rack::new(&ALL, SIZE);
         let told = Rc::new(Cell::new(Told::default()));
@@ -186,7 +186,7 @@ impl Opener for Shared {
 
 // Another command looks for pools.
 #[test]
-fn a_device_that_somebody_has_open_for_a_moment_is_not_left_out() {
+fn import_waits_for_a_device_that_another_process_has_open_briefly() {
     let rack = Rack::new(&ALL, SIZE);
     let mine = rack.clone();
     until_crash(async move {
@@ -205,7 +205,7 @@ fn a_device_that_somebody_has_open_for_a_moment_is_not_left_out() {
 }
 
 #[test]
-fn two_of_three_that_were_left_behind_are_refused_where_newer_changes_are_known() {
+fn two_stale_members_of_three_are_refused_where_newer_changes_are_known() {
     let rack = Rack::new(&ALL, SIZE);
     let told = Rc::new(Cell::new(Told::default()));
     let (mine, tell) = (rack.clone(), told.clone());

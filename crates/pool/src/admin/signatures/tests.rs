@@ -16,11 +16,11 @@ fn with(at: usize, bytes: &[u8]) -> Option<&'static str> {
 }
 
 #[test]
-fn what_others_keep_is_seen_and_what_is_empty_is_not() {
+fn foreign_signatures_are_found_and_empty_devices_pass() {
     assert_eq!(with(0, &[]), None);
     for mark in MARKS {
         assert_eq!(with(mark.at, mark.bytes), Some(mark.what));
-        // One byte less is nobody's.
+        // With one byte less there is no signature.
         assert_ne!(with(mark.at, &mark.bytes[..mark.bytes.len() - 1]), Some(mark.what));
     }
     assert_eq!(with((16 << 10) + 1000, b"...pool_guid..."), Some("a member of a ZFS pool"));

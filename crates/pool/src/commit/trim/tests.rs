@@ -13,7 +13,7 @@ use super::Trims;
 use crate::spec::{GroupSpec, PoolSpec, Redundancy, VolumeSpec};
 use crate::{Opener, Pool};
 
-/// Memory whose discards take long, and must meet no write or read meanwhile.
+/// Memory whose discards take long, and must overlap no write or read.
 struct Slow {
     inner: MemoryDevice,
     discarding: RefCell<BTreeMap<u64, u64>>,
@@ -50,7 +50,7 @@ impl Layer for Slow {
             self.discards.set(self.discards.get() + 1);
             self.most.set(self.most.get().max(self.discarding.borrow().len()));
             rt::sleep(Nanos::from_millis(30)).await;
-            // What was there is gone: whoever still needs it notices.
+            // The content is gone, so a read that still needs it notices.
             let junk = IoBuf::copy_of(&vec![0xdb; len as usize]).freeze();
             let outcome = self.inner.write(offset, junk, fua).await;
             self.discarding.borrow_mut().remove(&offset);
@@ -147,7 +147,7 @@ fn full_segments(pool: &Pool) -> u64 {
 }
 
 #[test]
-fn what_is_free_is_discarded_though_nobody_commits_any_more() {
+fn free_segments_are_discarded_while_the_pool_is_idle() {
     Runtime::simulated(4).block_on(async {
         let slow = slow(512 << 20);
         let pool = filled(&slow, 256 << 20).await;
@@ -164,7 +164,7 @@ fn what_is_free_is_discarded_though_nobody_commits_any_more() {
 }
 
 #[test]
-fn an_export_tells_of_what_is_free_and_takes_no_longer_than_it_may() {
+fn export_discards_free_segments_for_a_limited_time() {
     Runtime::simulated(5).block_on(async {
         let slow = slow(512 << 20);
         let pool = filled(&slow, 256 << 20).await;
@@ -181,14 +181,14 @@ fn an_export_tells_of_what_is_free_and_takes_no_longer_than_it_may() {
 }
 
 #[test]
-fn only_what_stayed_free_long_enough_is_taken() {
+fn only_segments_that_stayed_free_are_discarded() {
     let trims = Trims::default();
     for id in 0..10 {
         trims.note(SegmentId(id), CommitId(u64::from(id)));
     }
     let due = trims.take(CommitId(6), 3, |segment| segment.0 != 1);
     assert_eq!(due, [SegmentId(0), SegmentId(2), SegmentId(3)]);
-    // Freed again: it begins anew.
+    // Freed again: its time starts anew.
     trims.note(SegmentId(4), CommitId(20));
     let due = trims.take(CommitId(6), 9, |_| true);
     assert_eq!(due, [SegmentId(5), SegmentId(6)]);
