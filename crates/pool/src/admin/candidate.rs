@@ -1,4 +1,4 @@
-//! Finding and opening the devices of a pool.
+//! Candidates: devices that are about to join a pool.
 
 use forebay_device::{Device, ErrorKind};
 use forebay_format::config::MemberConfig;
@@ -30,8 +30,8 @@ impl Candidate {
     }
 }
 
-/// Opens a device that is to join a pool, and refuses it when it is too small, in use, or (without
-/// `force`) belongs to a pool already or holds something of others.
+/// Opens a device that is to join a pool. Refuses it if it is too small or in use, or (without
+/// `force`) if it belongs to a pool or holds foreign data.
 pub(crate) async fn open_candidate(
     opener: &FencedOpener,
     path: &str,
@@ -56,7 +56,7 @@ pub(crate) async fn open_candidate(
     Ok(Candidate { path: path.to_owned(), guarded, size_bytes })
 }
 
-/// The pool that a label names, unless it was destroyed or has left it.
+/// The pool that a label names, unless it was destroyed or the device has left it.
 pub(crate) fn owner_of(label: &Label) -> Option<String> {
     let (envelope, config) = label.current()?;
     let member = member_of(config, envelope.device).is_some();
@@ -64,7 +64,7 @@ pub(crate) fn owner_of(label: &Label) -> Option<String> {
 }
 
 impl Pool {
-    /// The id of a member by path, or by the last part of a path when that is unambiguous.
+    /// A member by its path, or by the last part of the path if that is unambiguous.
     pub(crate) fn find_member(&self, name: &str) -> Result<MemberConfig, AdminError> {
         let config = self.config.borrow();
         let all: Vec<&MemberConfig> =

@@ -1,4 +1,4 @@
-//! Making a pool: devices checked, labels written, the first root.
+//! Creation: devices are checked, labels are written, and the first root.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -31,14 +31,14 @@ use crate::opener::{FencedOpener, OpenDevice};
 use crate::spec::{GroupSpec, LogSpec, PoolSpec};
 use crate::{Opener, Pool};
 
-/// Devices of a specification, opened.
+/// The devices of a specification, opened.
 pub(crate) struct Opened {
     pub groups: Vec<(GroupSpec, Vec<Candidate>)>,
     pub logs: Vec<(LogSpec, Vec<Candidate>)>,
 }
 
-/// Refuses groups that survive fewer failures than others of the pool, unless forced: a pool is as
-/// good as its worst group, and a device that was added by mistake cannot be removed.
+/// Refuses groups that survive fewer failures than others of the pool, unless forced. A pool is as
+/// good as its worst group, and a group cannot be removed.
 pub(crate) fn check_alike(there: &[GroupConfig], spec: &PoolSpec) -> Result<(), AdminError> {
     if spec.force {
         return Ok(());
@@ -64,7 +64,7 @@ pub(crate) fn check_alike(there: &[GroupConfig], spec: &PoolSpec) -> Result<(), 
     }
 }
 
-/// Opens everything that a specification names. Nothing is written.
+/// Opens all devices of a specification. Writes nothing.
 pub(crate) async fn open_spec(
     opener: &FencedOpener,
     spec: &PoolSpec,
@@ -108,7 +108,7 @@ pub(crate) fn member(config: &mut PoolConfig, candidate: &Candidate) -> MemberCo
     }
 }
 
-/// Adds the groups and logs of `opened` to a configuration; gives the ids of their devices.
+/// Adds the groups and logs of `opened` to a configuration. Returns the ids of their devices.
 pub(crate) fn add_to_config(
     config: &mut PoolConfig,
     opened: &Opened,
@@ -143,8 +143,8 @@ pub(crate) fn add_to_config(
         config.groups.push(group);
     }
     for (_, candidates) in &opened.logs {
-        // Neither one that the pool is to have, nor one that its log has until it starts anew with
-        // these: then the epoch tells old frames apart, and a number that was given up is free again.
+        // The number is used neither by the configuration nor by the present log. After the log has
+        // started anew, the epoch tells old frames apart, and a number is free again.
         let used: BTreeSet<u32> =
             config.logs.iter().chain(&config.log_rings).map(|r| r.ring).collect();
         let ring = (0..).find(|ring| !used.contains(ring)).unwrap_or(POOL_RINGS_FROM);
@@ -165,14 +165,14 @@ pub(crate) fn add_to_config(
 }
 
 impl Pool {
-    /// Takes the labels of whatever pool off the device at `path`. Without `force` fails when that pool
-    /// still counts on the device; in any case when the device is in use, or has no label.
+    /// Clears the labels of the device at `path`. Fails if the device is in use or has no label,
+    /// and without `force` if its pool still counts.
     pub async fn clear_label(
         opener: Rc<dyn Opener>,
         path: &str,
         force: bool,
     ) -> Result<(), AdminError> {
-        // Whatever else is on it: nothing is written where there is no label.
+        // Nothing is written to a device without a label.
         let device = open_candidate(&FencedOpener::new(opener), path, true).await?.device();
         let label = read_label(&device).await;
         if label.current().is_none() {
@@ -187,14 +187,14 @@ impl Pool {
     }
 }
 
-/// A place for the log on a device that belongs to no pool yet: where it begins, and its length.
+/// A region for the log on a device that belongs to no pool yet.
 pub(crate) struct LogPlace {
     pub device: Device,
     pub start_bytes: u64,
     pub len_bytes: u64,
 }
 
-/// Where the log of a new pool will lie: on the log devices, or (without any) on the data devices.
+/// The regions of a new pool's log: on the log devices or, without any, on the data devices.
 fn log_places(config: &PoolConfig, devices: &BTreeMap<DeviceId, OpenDevice>) -> Vec<LogPlace> {
     let place = |member: &MemberConfig, start_bytes: u64, len_bytes: u64| {
         let id = DeviceId(member.device);
@@ -211,8 +211,8 @@ fn log_places(config: &PoolConfig, devices: &BTreeMap<DeviceId, OpenDevice>) -> 
     sides.map(|(ring, side)| place(side, ring.start_bytes, ring.len_bytes)).collect()
 }
 
-/// Clears the labels of the log's devices and takes its places on them. When that cannot be done to
-/// the end, all of them are given back.
+/// Clears the labels of the log's devices and allocates its regions. If that fails or is canceled,
+/// all regions are given back.
 pub(crate) async fn prepare_log(
     opener: &FencedOpener,
     places: &[LogPlace],
@@ -242,7 +242,7 @@ pub(crate) async fn clear(device: &Device) -> Result<(), CandidateError> {
     clear_label(device).await.map_err(CandidateError::NotWritable)
 }
 
-/// Everything that can be known of a new pool before anything is written, and its devices.
+/// The configuration and the devices of a new pool, before anything is written.
 async fn checked(opener: &FencedOpener, name: &str, spec: &PoolSpec) -> Result<Opened, AdminError> {
     check_pool_name(name)?;
     for (property, value) in &spec.properties {
@@ -256,7 +256,7 @@ async fn checked(opener: &FencedOpener, name: &str, spec: &PoolSpec) -> Result<O
 }
 
 impl Pool {
-    /// Fails as [`Pool::create`] would before it writes anything. Writes nothing itself.
+    /// Fails as [`Pool::create`] would before it writes. Writes nothing itself.
     pub async fn check_new(
         opener: Rc<dyn Opener>,
         name: &str,
@@ -265,7 +265,7 @@ impl Pool {
         checked(&FencedOpener::new(opener), name, spec).await.map(|_| ())
     }
 
-    /// Makes a pool and imports it. Nothing is written before everything has been checked.
+    /// Creates a pool and imports it. Writes nothing before everything has been checked.
     pub async fn create(
         opener: Rc<dyn Opener>,
         name: &str,
@@ -298,8 +298,8 @@ impl Pool {
         crate::import::divergence::begin(&mut config, nonce, CommitId(0));
         let devices = add_to_config(&mut config, &opened)?;
         drop(opened);
-        // What takes long, and may be given up, comes first: until then the other devices are what
-        // they were.
+        // The step that takes long and can be canceled comes first: until it is done, the other
+        // devices are unchanged.
         let places = log_places(&config, &devices);
         prepare_log(&opener, &places).await?;
         if !config.logs.is_empty() {

@@ -1,5 +1,4 @@
-//! Commands on a pool's devices: added, removed, attached, detached, replaced, taken offline,
-//! brought back.
+//! Commands on a pool's devices: add, remove, attach, detach, replace, offline, online.
 
 use forebay_array::{ArrayError, MemberState};
 use forebay_format::config::{MemberConfig, MemberUse};
@@ -27,7 +26,7 @@ impl Pool {
         }
         check_alike(&self.config.borrow().groups, spec)?;
         let opened = open_spec(&self.opener, spec).await?;
-        // Whoever is refused finds the devices as they were: nothing is written before this.
+        // Nothing is written before this, so a refused command leaves the devices as they were.
         let mut trial = self.config.borrow().clone();
         add_to_config(&mut trial, &opened)?;
         check_fits(&trial)?;
@@ -45,8 +44,8 @@ impl Pool {
         for candidate in opened.groups.iter().flat_map(|(_, devices)| devices) {
             clear(&candidate.device()).await?;
         }
-        // No await from here to the end of the change: whoever else changes the configuration
-        // does so before or after.
+        // No await from here to the end of the change, so that no other change of the configuration
+        // falls in between.
         {
             let mut config = self.config.borrow().clone();
             let first_new = config.groups.len();
@@ -117,14 +116,14 @@ impl Pool {
         for device in devices {
             let open = self.devices.borrow_mut().remove(&DeviceId(*device));
             if let Some(open) = open {
-                // Its label would name the pool otherwise; a device that fails keeps an old one,
-                // which no import believes.
+                // Otherwise its label would still name the pool. A device that fails this keeps an
+                // old label, which no import believes.
                 let _ = clear_label(&open.device()).await;
             }
         }
     }
 
-    /// Adds a side to a device: a mirror of a log device, or another copy of a data mirror.
+    /// Adds a side to a log device, or another copy to a data mirror.
     pub async fn attach(&self, device: &str, new: &str, force: bool) -> Result<(), AdminError> {
         let _turn = self.turn().await?;
         let old = self.find_member(device)?;
@@ -178,7 +177,7 @@ impl Pool {
     fn check_one_more(&self, candidate: &Candidate) -> Result<(), AdminError> {
         let mut trial = self.config.borrow().clone();
         let added = member(&mut trial, candidate);
-        // Wherever it will be: it takes the same room.
+        // The path of the new member does not matter: it takes the same room.
         if let Some(first) = trial.groups.first_mut() {
             first.members.push(added);
         }
@@ -226,7 +225,7 @@ impl Pool {
         Err(AdminError::UnknownDevice { pool: config.name.clone(), name: old.path.clone() })
     }
 
-    /// Takes a side off a mirror.
+    /// Detaches a side of a mirror.
     pub async fn detach(&self, name: &str) -> Result<(), AdminError> {
         let _turn = self.turn().await?;
         let found = self.find_member(name)?;
@@ -253,8 +252,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Takes a data member that the array has let go out of the configuration. Its place goes to
-    /// its replacement, if it had one.
+    /// Removes a data member that the array has released from the configuration. A replacement
+    /// takes its place.
     pub(crate) fn forget_member(&self, device: DeviceId) {
         let mut config = self.config.borrow_mut();
         for group in &mut config.groups {
@@ -284,7 +283,7 @@ impl Pool {
             if in_use {
                 return Err(AdminError::InUseHere { device: path });
             }
-            // It is let go first: it can be opened by one at a time.
+            // A device is closed first, because its lock is exclusive.
             self.array.close(DeviceId(old.device)).map_err(|e| self.of_member(e))?;
             self.take_array_events();
             self.devices.borrow_mut().remove(&DeviceId(old.device));
@@ -332,7 +331,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Opens what is to take the place of `old`; nothing is changed by it.
+    /// Opens the device that is to take the place of `old`. Changes nothing.
     async fn open_instead(
         &self,
         old: &MemberConfig,
@@ -348,7 +347,7 @@ impl Pool {
         Ok(candidate)
     }
 
-    /// Takes a device out until it is brought online again.
+    /// Takes a device out of use until it is brought online again.
     pub async fn offline(&self, name: &str) -> Result<(), AdminError> {
         let _turn = self.turn().await?;
         let found = self.find_member(name)?;
@@ -374,7 +373,7 @@ impl Pool {
             self.devices.borrow_mut().remove(&id);
             return Ok(());
         }
-        // Nothing of the log may lie on it alone.
+        // No part of the log may lie on this device alone.
         let in_pool = self.config.borrow().logs.is_empty();
         let outcome = self.array.offline(id).await;
         if outcome.is_ok() {
@@ -386,7 +385,7 @@ impl Pool {
         outcome.map_err(|e| self.of_member(e))
     }
 
-    /// What the array says of a device, with its path: the array knows devices by their number.
+    /// The array's error with the device's path: the array knows devices by number.
     pub(crate) fn of_member(&self, error: ArrayError) -> AdminError {
         let (ArrayError::WouldLose { device, .. }
         | ArrayError::TooSmall { device, .. }
@@ -415,7 +414,7 @@ impl Pool {
         label.configs.iter().any(|(e, _)| e.pool == self.guid && e.device == device)
     }
 
-    /// Brings a device back; what it missed is rebuilt.
+    /// Brings a device back into use; a resilver rebuilds what it missed.
     pub async fn online(&self, name: &str) -> Result<(), AdminError> {
         let _turn = self.turn().await?;
         let found = self.find_member(name)?;
@@ -429,7 +428,7 @@ impl Pool {
         }
         let open = match held {
             Some(held) if self.carries_label(&held, found.device).await => held,
-            // Closed, or nothing answers there any more: it may have come back under its name.
+            // The device was closed or does not answer. It may have come back under its name.
             held => match self.opener.open(&found.path) {
                 Ok(device) => OpenDevice::new(&found.path, device),
                 Err(error) => held.ok_or(error)?,

@@ -1,4 +1,4 @@
-//! A pool as a whole: its end, its history and properties, and what puts them on the devices.
+//! Administration of a pool as a whole: export, destroy, history and properties.
 
 pub(crate) mod candidate;
 pub(crate) mod create;
@@ -22,7 +22,7 @@ use crate::admin::properties::{POOL_PROPERTIES, check_property, effective};
 use crate::admin::volumes::check_fits;
 use crate::commit::error::CommitError;
 
-/// Lines of history that are kept.
+/// Most lines of history that the configuration keeps.
 const HISTORY_LINES: usize = 200;
 
 /// Why a pool is closed.
@@ -34,21 +34,21 @@ enum End {
 }
 
 impl Pool {
-    /// Commits everything, marks the pool exported, and lets its devices go. New operations are
-    /// refused from here on; those that were answered are committed.
+    /// Commits everything, marks the pool exported, and closes its devices. New operations are
+    /// refused from here on; answered ones are committed.
     ///
-    /// A pool whose map is nowhere but in memory, for its journal is damaged and there is no room to write
-    /// it anew, is not let go: the error says so, and it is open as before ([`Pool::has_ended`]).
+    /// If the map journal is damaged and there is no room to write it anew, only memory has the
+    /// map. Then the export fails, and the pool stays open ([`Pool::has_ended`]).
     pub async fn export(self: &Rc<Self>) -> Result<(), CloseError> {
         self.close(End::Export).await
     }
 
-    /// The same for a process that ends, whatever becomes of the pool.
+    /// The same for a process that ends in any case.
     pub async fn end(self: &Rc<Self>) -> Result<(), CloseError> {
         self.close(End::Process).await
     }
 
-    /// Whether it has been exported or destroyed, well or not.
+    /// Whether the pool was exported or destroyed, with or without an error.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.closing.get()
@@ -69,9 +69,9 @@ impl Pool {
         rt::join_all(tasks).await;
         if !self.is_stopped() {
             self.keep_running_scan();
-            // What was absorbed before the door closed, whoever still waits for it.
+            // The changes that were absorbed before the pool began to close.
             let mut synced = self.sync_group().await;
-            // Nobody will look for the map of a pool that is no more.
+            // A destroyed pool needs no map.
             if synced.is_ok() && !destroy && !self.renew_damaged_journal().await {
                 synced = Err(CommitError::JournalDamaged);
             }
@@ -88,19 +88,19 @@ impl Pool {
                 }
                 Err(error) => Err(error),
             };
-            // From here on the devices may be somebody else's: no read repairs what it finds.
+            // From here on the devices may belong to another machine, so reads repair nothing.
             self.array.freeze();
             if let Err(error) = last {
                 self.stop(error.into());
             }
         }
-        // Whoever takes the pool from here on finds an exported one, and its mark is no reason to stop.
+        // An importer finds an exported pool from here on, and its claim is no reason to stop.
         let failed = self.stopped.borrow().clone();
-        // Its workers end before the heartbeat does: they would keep the devices open, and who waits
-        // for this may import the pool at once.
+        // The log's workers end before the heartbeat does. They would keep the devices open, and
+        // the caller may import the pool at once.
         self.log.close();
-        // Until now others had to see that it is in use, and nothing may be written that nobody has
-        // looked for.
+        // Until now other machines had to see the pool in use, and each write needed a valid
+        // heartbeat.
         self.closed.set(true);
         self.sync.done.notify_all();
         let heart = self.heartbeat_task.take();
@@ -113,8 +113,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Destroys the pool: its devices are free for another one. A crash on the way leaves a pool
-    /// that was exported, or one that is destroyed.
+    /// Destroys the pool and frees its devices. A crash on the way leaves an exported pool or a
+    /// destroyed one.
     pub async fn destroy(self: &Rc<Self>) -> Result<(), CloseError> {
         self.close(End::Destroy).await
     }
@@ -125,8 +125,8 @@ impl Pool {
         self.config.borrow().history.clone()
     }
 
-    /// Keeps a line of history, with the time before it. It reaches the devices with the next
-    /// change of the configuration, at the latest at export.
+    /// Adds a line of history with its time. The next change of the configuration writes it, at the
+    /// latest the export.
     pub fn log_history(&self, line: &str) {
         const LONGEST: usize = 500;
         let mut short = line.to_owned();
@@ -143,8 +143,8 @@ impl Pool {
         self.sync.config_dirty.set(true);
     }
 
-    /// The turn of a command that changes what the pool is made of. Refused, before anything is touched,
-    /// when nothing could be committed any more.
+    /// The turn of a command that changes what the pool is made of. Refused before anything is
+    /// touched if nothing could be committed any more.
     pub(crate) async fn turn(&self) -> Result<MutexGuard<'_, ()>, AdminError> {
         let turn = self.admin.lock().await;
         if let Some(reason) = self.stopped.borrow().clone() {
@@ -186,9 +186,9 @@ impl Pool {
         self.commit_config().await
     }
 
-    /// Refuses a configuration by which volumes have more than there would be: what is kept free must
-    /// hold a group, which may be as large as the dirty limit. Less than now counts from here on, for
-    /// what is promised until the next import must be there after it.
+    /// Refuses a configuration in which volumes have more space than there would be. The reserve
+    /// must hold a group, which may be as large as the dirty limit. A smaller usable space counts
+    /// at once, because what is promised until the next import must be there after it.
     fn check_usable(&self, config: &PoolConfig) -> Result<(), AdminError> {
         let (_, _, usable) = crate::layout::limits_for(config, &self.array);
         let now = self.space.usable_blocks.get();
@@ -203,14 +203,14 @@ impl Pool {
         Ok(())
     }
 
-    /// Puts the configuration on the devices.
+    /// Writes the configuration to the devices.
     pub(crate) async fn commit_config(&self) -> Result<(), AdminError> {
         self.check_config_fits()?;
         self.sync.config_dirty.set(true);
         Ok(self.commit_all().await?)
     }
 
-    /// Commits, and with `anew` starts the log on what the configuration says now.
+    /// Commits. With `anew`, the log starts anew on the devices of the configuration.
     pub(crate) async fn restart_log(&self, anew: bool) -> Result<(), AdminError> {
         let request = anew.then(|| self.restart_log_wanted());
         self.commit_config().await?;
@@ -225,8 +225,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Waits until the log runs without the sides that have failed: it takes nobody back who has failed
-    /// since it was last started, and the pool would ask for that again and again.
+    /// Waits until the log runs without its failed sides. It accepts no side that has failed since
+    /// it was last started, and would ask for a new start again and again.
     pub(crate) async fn log_without_failed(&self) -> Result<(), CommitError> {
         let over = || self.is_stopped() || self.sync.ended.get();
         while !over() {
@@ -253,7 +253,7 @@ impl Pool {
         self.sync.commit.get()
     }
 
-    /// What the operator should know, oldest first.
+    /// Remarks for the operator, oldest first.
     #[must_use]
     pub fn remarks(&self) -> Vec<String> {
         self.health.remarks.borrow().clone()

@@ -15,7 +15,7 @@ use crate::status::VolumeStatus;
 use crate::volume::VolumeState;
 use crate::{Pool, SyncMode, Volume};
 
-/// The largest volume: what a 64-bit byte offset of the protocols can reach comfortably.
+/// The largest volume, whose byte offsets fit the protocols' 64 bits with room to spare.
 const MAX_VOLUME_BYTES: u64 = 1 << 50;
 
 fn check_size(size_bytes: u64) -> Result<(), VolumeError> {
@@ -25,14 +25,14 @@ fn check_size(size_bytes: u64) -> Result<(), VolumeError> {
     Ok(())
 }
 
-/// Refuses a configuration that leaves too little room in its slot for what grows by itself: what
-/// devices miss, what is lost. For commands that make it grow.
+/// Refuses a configuration that leaves too little room in its slot for stale segments and lost
+/// blocks, which grow by themselves. For commands that make it grow.
 pub(crate) fn check_fits(config: &PoolConfig) -> Result<(), ConfigTooLarge> {
     check_spare(config, 96 << 10)
 }
 
-/// Refuses a configuration with less than `spare_bytes` left. Lines of history do not count, they give
-/// way.
+/// Refuses a configuration with less than `spare_bytes` left. Lines of history do not count,
+/// because they can be dropped.
 fn check_spare(config: &PoolConfig, spare_bytes: u64) -> Result<(), ConfigTooLarge> {
     let size_bytes = PoolConfig { history: Vec::new(), ..config.clone() }.encode().len() as u64;
     if size_bytes + spare_bytes <= forebay_format::label::CONFIG_SLOT_BYTES {
@@ -84,7 +84,7 @@ impl Pool {
         }
     }
 
-    /// Blocks that nothing has taken or reserved.
+    /// Blocks that are neither used nor reserved.
     pub(crate) fn free_blocks(&self) -> u64 {
         let space = &self.space;
         space
@@ -95,8 +95,8 @@ impl Pool {
             .saturating_sub_signed(space.promised_blocks.get())
     }
 
-    /// The block device of a volume, for NBD or a workload. None of a volume, or pool, that is about to
-    /// leave: whoever got one would keep the devices open.
+    /// The block device of a volume. `None` if the volume or the pool is about to go, because the
+    /// handle would keep the devices open.
     #[must_use]
     pub fn open_volume(self: &Rc<Self>, name: &str) -> Option<Device> {
         let state = self.volume_named(name).ok().filter(|volume| !volume.gone.get())?;
@@ -106,7 +106,7 @@ impl Pool {
         Some(Rc::new(Volume::new(self.clone(), state)))
     }
 
-    /// Makes a volume; it can be written when this returns.
+    /// Creates a volume. It can be written when this returns.
     pub async fn create_volume(&self, spec: &VolumeSpec) -> Result<(), VolumeError> {
         let _turn = self.admin.lock().await;
         check_volume_name(&spec.name)?;
@@ -121,7 +121,7 @@ impl Pool {
         if !spec.sparse && blocks > self.free_blocks() {
             return Err(self.no_space(spec.size_bytes, false));
         }
-        // It owns its space from here on: others write while the volume is being committed.
+        // The volume owns its space from here on: clients write to others while it is committed.
         let reserved = &self.space.reserved_blocks;
         reserved.set(reserved.get() + if spec.sparse { 0 } else { blocks });
         let config = {
@@ -138,7 +138,7 @@ impl Pool {
             config.volumes.push(volume.clone());
             volume
         };
-        // The label must have room for it.
+        // The label must have room for the volume.
         let fits = check_fits(&self.config.borrow());
         if let Err(error) = fits {
             self.config.borrow_mut().volumes.retain(|v| v.id != config.id);
@@ -159,7 +159,7 @@ impl Pool {
         VolumeError::NoSpace { pool: self.name(), free_bytes, needed_bytes, is_growing }
     }
 
-    /// Whether the configuration can be written at all.
+    /// Whether the configuration fits its slot.
     pub(crate) fn check_config_fits(&self) -> Result<(), ConfigTooLarge> {
         check_spare(&self.config.borrow(), 8 << 10)
     }
@@ -169,8 +169,8 @@ impl Pool {
         let _turn = self.admin.lock().await;
         let volume = self.volume_named(name)?;
         volume.gone.set(true);
-        // Writes that were answered are committed first: the log must not name a volume that the
-        // configuration no longer has.
+        // Answered writes are committed first: the log must not name a volume that the
+        // configuration does not have.
         self.commit_all().await?;
         {
             let mut writers = self.writers.lock().await;
@@ -186,8 +186,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Changes the size of a volume. Making it smaller loses what lies past the new end, so it
-    /// needs `force`.
+    /// Changes the size of a volume. A smaller size loses the data past the new end, so it needs
+    /// `force`.
     pub async fn resize_volume(
         &self,
         name: &str,
@@ -217,14 +217,14 @@ impl Pool {
             self.sync.config_dirty.set(true);
         };
         if size_bytes < before {
-            // From here on nothing is written past the new end; what was, is committed, then cut.
+            // From here on no write goes past the new end. Earlier ones are committed, then cut.
             volume.size_bytes.set(size_bytes);
             self.commit_all().await?;
             self.writers.lock().await.truncated.push((volume.id, Self::blocks_of(size_bytes)));
             set_config(size_bytes);
             self.commit_all().await?;
         } else {
-            // The space is taken before the commit, during which others write.
+            // The space is taken before the commit, during which clients write.
             let reserved = &self.space.reserved_blocks;
             reserved.set(reserved.get() + if volume.sparse { 0 } else { grown });
             set_config(size_bytes);
@@ -255,12 +255,12 @@ impl Pool {
             }
             self.sync.config_dirty.set(true);
         }
-        // Writes from before are committed, so that the new mode holds for all that follow.
+        // Earlier writes are committed, so that the new mode holds for all that follow.
         self.commit_all().await?;
         set(&mut volume.properties.borrow_mut());
         if let Some(mode) = (property == "sync").then(|| SyncMode::parse(value)).flatten() {
-            // Writes of the open group from before the switch are on no list: until it is
-            // committed, whoever asks for durability waits for its root.
+            // Writes of the open group from before the switch are on no list. Until that group is
+            // committed, a durable write waits for its root.
             volume.log_from.set(self.groups.borrow().open_txg().next());
             volume.sync.set(mode);
             self.commit_all().await?;

@@ -1,4 +1,5 @@
-//! Which devices an import has, which root of theirs counts, and whether that is enough.
+//! Device match: which devices an import has, which of their roots counts, and whether that is
+//! enough.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,7 @@ use crate::layout::{POOL_RINGS_FROM, geometry_of};
 use crate::opener::{FencedOpener, Guarded, OpenDevice};
 use crate::spec::{ImportOptions, Told};
 
-/// Read of a device to see whether it can be read.
+/// Length of the read that tests whether a device is readable, in bytes.
 const FIRST_BYTES: usize = 4096;
 
 /// A device found with a label of the pool.
@@ -25,7 +26,7 @@ pub(crate) struct Found {
     pub label: Label,
 }
 
-/// When a device is tried once more that somebody has open.
+/// Delay before a device that another process has open is tried once more.
 const A_MOMENT: Nanos = Nanos::from_millis(200);
 
 /// Reads the labels of all devices at `paths` that can be opened.
@@ -33,8 +34,8 @@ pub(crate) async fn find_devices(opener: &FencedOpener, paths: &[String]) -> Vec
     look_at(opener, paths).await.0
 }
 
-/// The same for who takes them. Whoever just looks at labels has a device open for a moment only, and no
-/// pool shall do without it for that.
+/// The same for an import, which tries busy devices once more: a command that only looks at labels
+/// has a device open for a moment.
 pub(crate) async fn take_devices(opener: &FencedOpener, paths: &[String]) -> Vec<Found> {
     let (mut found, busy) = look_at(opener, paths).await;
     if !busy.is_empty() {
@@ -44,7 +45,7 @@ pub(crate) async fn take_devices(opener: &FencedOpener, paths: &[String]) -> Vec
     found
 }
 
-/// The devices that have labels, and paths of those that somebody else has open.
+/// The devices that have labels, and the paths of those that another process has open.
 async fn look_at(opener: &FencedOpener, paths: &[String]) -> (Vec<Found>, Vec<String>) {
     let (mut found, mut busy) = (Vec::new(), Vec::new());
     for path in paths {
@@ -63,12 +64,12 @@ async fn look_at(opener: &FencedOpener, paths: &[String]) -> (Vec<Found>, Vec<St
     (found, busy)
 }
 
-/// The root that counts among those found, and the configuration that belongs to it.
+/// The root that counts among the devices found, and its configuration.
 pub(crate) fn newest_root(
     found: &[&Found],
     rewind: u64,
 ) -> Result<(Superblock, PoolConfig), ImportErrorKind> {
-    // Passing over what another program wrote later would silently take that back.
+    // Skipping what a later program wrote would silently take it back.
     let unknown = |f: &&Found| f.label.unknown_version.map(|version| (f.path.clone(), version));
     if let Some((device, found)) = found.iter().find_map(unknown) {
         return Err(ImportErrorKind::FormatVersion { device, expected: VERSION, found });
@@ -80,7 +81,7 @@ pub(crate) fn newest_root(
         return Err(ImportErrorKind::NoSuperblock(newest_lacks(found)));
     };
     let config = found.iter().find_map(|f| f.label.config(root.config_generation, root.config_sum));
-    // Going on to an older root would silently take back what this one committed.
+    // Falling back to an older root would silently take back what this one committed.
     let config = config.ok_or_else(|| ImportErrorKind::NoConfiguration {
         root: root.commit,
         holders: owned(paths_with(root, found)),
@@ -94,8 +95,8 @@ fn owned(paths: Vec<&str>) -> Vec<String> {
     paths.into_iter().map(str::to_owned).collect()
 }
 
-/// What lacks of the pool as the newest configuration on any device has it: members that are not
-/// here, and those that are here without a readable superblock.
+/// Members of the newest configuration that are not here, and members that are here without a
+/// readable superblock.
 fn newest_lacks(found: &[&Found]) -> Lacking {
     let configs = found.iter().filter_map(|f| f.label.configs.first());
     let Some((_, config)) = configs.max_by_key(|(envelope, _)| envelope.generation) else {
@@ -122,7 +123,8 @@ fn absent<'a>(config: &'a PoolConfig, found: &[&Found]) -> Vec<&'a str> {
     config.data_members().filter(gone).map(|m| m.path.as_str()).collect()
 }
 
-/// The refusal of a root that is not the newest. `config`: the one that knows of newer roots.
+/// The refusal of a root that is not the newest. `config` is the configuration that knows of newer
+/// roots.
 fn not_newest(witness: Witness, config: &PoolConfig, found: &[&Found]) -> ImportErrorKind {
     let is_current =
         |path: &&str| config.data_members().any(|m| m.path == **path && m.stale_since.is_none());
@@ -131,8 +133,8 @@ fn not_newest(witness: Witness, config: &PoolConfig, found: &[&Found]) -> Import
     ImportErrorKind::RootNotNewest { witness, missing: owned(missing), present }
 }
 
-/// The refusal of a pool of which none of the devices at `paths` has a label. It names the devices
-/// that do not answer or cannot be read. (A device that belongs to something else is none of ours.)
+/// The refusal when none of the devices at `paths` has a label of the pool. It names the devices
+/// that do not answer or cannot be read. Devices of other pools do not count.
 pub(crate) async fn not_found(
     opener: &FencedOpener,
     paths: &[String],
@@ -167,9 +169,9 @@ pub(crate) fn select_pool<'a>(
     Ok(Some(mine))
 }
 
-/// Gives every member of the configuration its device, by label. Gives the highest root that all data
-/// members in use have: the newest one may be on some of them only, when its owner ended while it
-/// wrote it.
+/// Gives every member of the configuration its device, by label. Returns the highest root that all
+/// data members in use have: an owner that ended while it wrote the newest root left it on some of
+/// them only.
 pub(crate) fn place_devices(
     config: &mut PoolConfig,
     found: &[&Found],
@@ -186,7 +188,7 @@ pub(crate) fn place_devices(
             .iter()
             .filter(|f| f.label.configs[0].0.device == member.device)
             .max_by_key(newest);
-        // One that was cut short is as good as missing.
+        // A truncated device counts as missing.
         let whole = |f: &&&Found| f.guarded.device.geometry().size_bytes >= member.size_bytes;
         let Some(best) = best.filter(whole) else { return };
         member.path.clone_from(&best.path);
@@ -194,7 +196,8 @@ pub(crate) fn place_devices(
         if data {
             let last = best.label.roots.first().map_or(CommitId(0), |r| r.commit);
             // Everything up to the root before the newest was flushed to all members in use, so a
-            // member one root behind misses nothing. One further behind is an old copy.
+            // member that is one root behind misses nothing. A member further behind is an old
+            // copy.
             if last < root.previous && member.state == MemberUse::Online {
                 let since = member.stale_since.map_or(last.0, |s| s.min(last.0));
                 member.stale_since = Some(since);
@@ -203,12 +206,12 @@ pub(crate) fn place_devices(
                 everywhere = everywhere.min(last);
             }
         } else if best.label.configs[0].0.generation < root.config_generation {
-            // A log side that missed a configuration missed frames with it.
+            // A log side that missed a configuration missed frames too.
             member.state = MemberUse::Faulted;
         }
     };
-    // The log that is to be replayed may lie on devices that have left since: whatever became of
-    // them later, every acknowledged frame is on all of them.
+    // The log to be replayed may lie on devices that have left the pool since. Every acknowledged
+    // frame is on all of them, whatever became of them later.
     for side in config.log_rings.iter().flat_map(|ring| &ring.sides) {
         let same = found.iter().filter(|f| f.label.configs[0].0.device == side.device);
         let best = same.max_by_key(|f| f.label.configs[0].0.generation);
@@ -229,7 +232,7 @@ pub(crate) fn place_devices(
     everywhere
 }
 
-/// Refuses a root that may be older than the last one: the devices that are missing may know more.
+/// Refuses a root that may be older than the last one, because missing devices may know more.
 pub(crate) fn check_newest(
     config: &PoolConfig,
     found: &[&Found],
@@ -248,8 +251,8 @@ pub(crate) fn check_newest(
         let witness = Witness::Device(newer.path.clone());
         return Err(not_newest(witness, &newer.label.configs[0].1, found));
     }
-    // One ahead may be a change whose root was never written; but not when it marks every device
-    // that this root was read from as left behind.
+    // One generation ahead may be a change whose root was never written, unless it marks every
+    // device that has this root as left behind.
     let holders = found.iter().filter(|f| f.label.roots.iter().any(|r| r.commit == root.commit));
     let holders: Vec<u32> = holders.map(|f| f.label.configs[0].0.device).collect();
     let next = found.iter().flat_map(|f| &f.label.configs).find(|(envelope, newer)| {
@@ -263,15 +266,15 @@ pub(crate) fn check_newest(
         return Err(not_newest(Witness::LeftBehind, next, found));
     }
     let here = |m: &MemberConfig| found.iter().any(|f| f.label.configs[0].0.device == m.device);
-    // A log device that is here is a witness: it is told of every member that leaves.
+    // A log device that is here is a witness, because it is told of every member that leaves.
     let online = |m: &&MemberConfig| m.state == MemberUse::Online;
     let witness = config.logs.iter().flat_map(|r| &r.sides).filter(online).any(here);
-    // A member that this very root calls left behind cannot have gone on alone since: it would
-    // have had to be rebuilt first, and the members that are here would know of that.
+    // A member that this root calls left behind cannot have gone on alone since: it would have been
+    // rebuilt first, and the members that are here would know.
     let current = |m: &&MemberConfig| online(m) && m.stale_since.is_none();
     let members: Vec<&MemberConfig> = config.data_members().filter(current).collect();
     let missing: Vec<&str> = members.iter().filter(|m| !here(m)).map(|m| m.path.as_str()).collect();
-    // The list of known pools is one, too, as long as no other machine had the pool since.
+    // The list of known pools is a witness too, if no other machine had the pool since.
     let told = |told: Told| {
         let here = root.config_generation >= told.generation || has_heard(found, told);
         told.generation > 0 && root.host == host && here
@@ -284,8 +287,8 @@ pub(crate) fn check_newest(
     Err(ImportErrorKind::HalfMissing { missing })
 }
 
-/// Whether a device that is here has the very configuration that the list was told of last, and is whole in
-/// that: nobody can have gone on without it since, though the root that names it was never written.
+/// Whether a device has the very configuration that the list was told of last, and is whole in it.
+/// Then no missing device can be newer, even if the root that names it was never written.
 fn has_heard(found: &[&Found], last: Told) -> bool {
     let whole = |device: u32, config: &PoolConfig| {
         let of = |m: &&MemberConfig| m.device == device;
@@ -296,8 +299,8 @@ fn has_heard(found: &[&Found], last: Told) -> bool {
     configs.into_iter().any(|(e, config)| told(config) == last && whole(e.device, config))
 }
 
-/// Refuses a root that is older than what the list of known pools was told of: a pool goes on with
-/// fewer than half of its devices, and the others may be all that is here now.
+/// Refuses a root that is older than what the list of known pools was told of. A pool goes on with
+/// fewer than half of its devices, and only the others may be here now.
 fn check_told(
     config: &PoolConfig,
     root: &Superblock,
@@ -305,13 +308,13 @@ fn check_told(
     missing: Vec<String>,
 ) -> Result<(), ImportErrorKind> {
     let newer = options.known.filter(|told| told.generation > root.config_generation + 1);
-    // Who says which history counts knows that there is another.
+    // `--keep` chooses between histories, so the operator knows of the other one.
     let (Some(_), None) = (newer, &options.keep) else { return Ok(()) };
     let present = config.data_members().map(|m| m.path.clone()).collect();
     Err(ImportErrorKind::RootNotNewest { witness: Witness::KnownPools, missing, present })
 }
 
-/// A map that cannot be read, and the members that would have it.
+/// The refusal of a map that cannot be read, with the members that would have it.
 pub(crate) fn map_unreadable(
     error: MapLoadError,
     config: &PoolConfig,
@@ -359,8 +362,8 @@ pub(crate) fn check_complete(
     }
     let gone = |ring: &&RingConfig| ring.sides.iter().all(|m| absent(&m));
     let (ring, lost_after) = if root.exported {
-        // Nothing of it counts, but a pool that goes on without its log device is another pool
-        // than the one that was exported: that is for the operator to say.
+        // The missing log holds nothing that counts, but the operator must accept that the pool
+        // goes on without its log device.
         let in_use = |ring: &&RingConfig| ring.sides.iter().any(|m| m.state == MemberUse::Online);
         (config.logs.iter().filter(in_use).find(gone), None)
     } else {
@@ -372,8 +375,8 @@ pub(crate) fn check_complete(
     Err(ImportErrorKind::LogMissing { missing, lost_after })
 }
 
-/// Log devices that the pool was told to go on without are out of use from now on, so that the
-/// next import need not be told again.
+/// Takes log devices out of use that the import was told to go on without, so that the next import
+/// need not be told again.
 pub(crate) fn leave_missing_logs(
     config: &mut PoolConfig,
     devices: &BTreeMap<DeviceId, OpenDevice>,

@@ -15,7 +15,7 @@ use crate::status::{FoundPool, Health, Importable, VdevStatus};
 use crate::{Opener, Pool};
 
 impl Pool {
-    /// Looks for pools on `paths`. Devices that cannot be opened, or have no label, are passed by.
+    /// Looks for pools on `paths`. Devices that cannot be opened or have no label are skipped.
     pub async fn discover(opener: Rc<dyn Opener>, paths: &[String]) -> Vec<FoundPool> {
         let found = find_devices(&FencedOpener::new(opener), paths).await;
         let mut by_guid: BTreeMap<u64, Vec<&Found>> = BTreeMap::new();
@@ -30,7 +30,7 @@ impl Pool {
                 Ok((_, config)) => config.clone(),
                 Err(_) => devices[0].label.configs[0].1.clone(),
             };
-            // Devices that left a pool, or whose pool was destroyed, are nobody's.
+            // Devices that left a pool, or whose pool was destroyed, belong to no pool.
             if config.destroyed || devices.iter().all(|f| owner_of(&f.label).is_none()) {
                 continue;
             }

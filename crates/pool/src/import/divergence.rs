@@ -1,11 +1,11 @@
-//! One history: how devices that were away are told from devices that went on apart.
+//! Divergence (split-brain): tells devices that were away from halves that were written apart.
 //!
-//! Every root carries the nonce of the process that wrote it, and the configuration lists the owners,
-//! each with the root that it went on after. A device that was merely away stopped within an owner that
-//! the others know, at the root that the next owner went on after, or at the one that was on its way
-//! then. Everything else was written while the others were not there: two halves of a mirror that were
-//! both imported with force, each without the other. The higher number would win, and what the other
-//! half was given would be gone without a word: so the operator says which one it is to be.
+//! Every root carries the nonce of its owner. The configuration lists the owners, each with the
+//! root that it continued from. A device that was away stopped within an owner that the others
+//! know: at the root that the next owner continued from, or at the one that was being written then.
+//! Any other root was written while the others were absent: two halves of a mirror were each
+//! imported by force. The higher number must not win silently, because the other half's writes
+//! would be gone; the operator chooses.
 
 use forebay_format::config::{Lineage, MemberUse, OwnerConfig, PoolConfig};
 use forebay_format::superblock::Superblock;
@@ -16,22 +16,22 @@ use crate::import::error::ImportErrorKind;
 use crate::labels::Label;
 use crate::spec::Told;
 
-/// Owners that are remembered: a device that was away for longer is taken for an old copy.
+/// Most owners that are remembered. A device that was away for longer is taken for an old copy.
 const OWNERS: usize = 256;
-/// Owners left behind by choice that are remembered.
+/// Most owners that are remembered as left behind by choice.
 const APART: usize = 64;
 
-/// The devices of a pool that have one history.
+/// The devices of a pool that share one history.
 pub(crate) struct History<'a> {
-    /// Those that count.
+    /// The devices that count.
     pub devices: Vec<&'a Found>,
-    /// The highest root on any device, left behind or not: the next one must be above it.
+    /// The highest root on any device, left behind or not. The next root must be above it.
     pub highest: CommitId,
     lineage: Lineage,
 }
 
-/// Of the devices of a pool those that have one history; refuses when there is more than one and
-/// `keep` (a path) does not say which one counts.
+/// The devices of a pool that share one history. Refuses several histories, unless `keep` (a path)
+/// names a device of the one that counts.
 pub(crate) fn one_history<'a>(
     found: Vec<&'a Found>,
     keep: Option<&str>,
@@ -52,7 +52,7 @@ pub(crate) fn one_history<'a>(
             candidates.iter().copied().filter(|l| !l.apart_from(kept, &all)).collect();
         head = newest(&same);
     }
-    // Nothing readable: the import says so.
+    // Without a readable root the import itself reports the error.
     let Some(head) = head else {
         return Ok(History { devices: found, highest, lineage: Lineage::default() });
     };
@@ -67,7 +67,7 @@ pub(crate) fn one_history<'a>(
             lineage.apart.push(nonce);
         }
     }
-    // The kept side may have been left behind itself, once.
+    // The kept side may have been left behind itself once.
     lineage.apart.retain(|nonce| *nonce != head.root.nonce);
     let extra = lineage.apart.len().saturating_sub(APART);
     lineage.apart.drain(..extra);
@@ -83,15 +83,15 @@ fn newest<'l, 'a>(of: &[&'l Last<'a>]) -> Option<&'l Last<'a>> {
     of.iter().copied().max_by_key(|l| l.root.commit)
 }
 
-/// Whether a log device was last told of its pool by somebody whom the line to `head` does not know:
-/// its frames are of another history.
+/// Whether a log device was last written by an owner that the line to `head` does not know. Its
+/// frames are of another history then.
 fn wrote_apart(log: &Found, head: &Last) -> bool {
     let told = log.label.configs.first().and_then(|(_, config)| config.lineage.owners.last());
     told.is_some_and(|told| head.config.lineage.owners.iter().all(|o| o.nonce != told.nonce))
 }
 
-/// Whether a device that returns to a running pool (with this configuration, and roots with this
-/// nonce) has gone on apart from it.
+/// Whether a device that returns to a running pool (with this configuration, and roots of this
+/// nonce) has diverged from it.
 pub(crate) fn went_on_apart(label: &Label, config: &PoolConfig, nonce: u64) -> bool {
     let Some(root) = label.roots.first() else { return false };
     let left = config.lineage.apart.contains(&root.nonce);
@@ -100,14 +100,14 @@ pub(crate) fn went_on_apart(label: &Label, config: &PoolConfig, nonce: u64) -> b
 }
 
 impl History<'_> {
-    /// Writes the owner `nonce` down as the next one. `after`: the highest root so far.
+    /// Records the owner `nonce` as the next one. `after` is the highest root so far.
     pub fn goes_on(self, config: &mut PoolConfig, nonce: u64) {
         config.lineage = self.lineage;
         begin(config, nonce, self.highest);
     }
 }
 
-/// A new owner, of a pool that has roots up to `after`.
+/// A new owner of a pool that has roots up to `after`.
 pub(crate) fn begin(config: &mut PoolConfig, nonce: u64, after: CommitId) {
     let owners = &mut config.lineage.owners;
     owners.push(OwnerConfig { nonce, after: after.0 });
@@ -115,7 +115,7 @@ pub(crate) fn begin(config: &mut PoolConfig, nonce: u64, after: CommitId) {
     owners.drain(..extra);
 }
 
-/// What is told of this configuration.
+/// What the list of known pools is told of this configuration.
 pub(crate) fn told(config: &PoolConfig) -> Told {
     let owner = config.lineage.owners.last().map_or(0, |owner| owner.nonce);
     Told { generation: config.generation, owner }
@@ -167,7 +167,7 @@ fn is_apart(
     let at = owners.iter().rposition(|o| o.nonce == root.nonce);
     let next = at.and_then(|at| owners.get(at + 1));
     let after = match (at, next) {
-        // The last owner that is known: this is where the others stand, or will.
+        // The last owner that both know: the others stand at its end, or will.
         (Some(_), None) => return false,
         (Some(_), Some(next)) => next.after,
         (None, _) => 0,
@@ -175,8 +175,8 @@ fn is_apart(
     let beyond = |r: &&Superblock| r.nonce == root.nonce && r.commit.0 > after;
     match label.roots.iter().filter(beyond).count() {
         0 => false,
-        // One root may have been on its way when its owner ended, and counted for nobody; unless it
-        // was written without those others.
+        // One root may have been in flight when its owner ended, and does not count, unless it was
+        // written without those others.
         1 => {
             let left = |id: &u32| {
                 let member = own.and_then(|c| c.data_members().find(|m| m.device == *id));

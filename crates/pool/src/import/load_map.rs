@@ -1,4 +1,4 @@
-//! The map as the devices hold it: the journal folded, and what follows from it.
+//! The map as the devices hold it: the journal is read, and what follows from it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -18,21 +18,21 @@ use crate::layout::{LayoutError, build_array, data_blocks};
 use crate::opener::OpenDevice;
 use crate::status::ImportReport;
 
-/// What the devices hold of the map, and what follows from it.
+/// The map on the devices, and what follows from it.
 pub(crate) struct Loaded {
     pub array: Rc<Array>,
     pub table: Rc<SegmentTable>,
     pub map: Map,
     /// Segments of the map journal.
     pub journal: Vec<JournalPosition>,
-    /// Whether the last of them has copies of its blocks, when it has any.
+    /// Whether the last of them has copies of its blocks.
     pub doubled: Option<bool>,
-    /// Blocks of the journal that some device holds otherwise than they should be.
+    /// Blocks of the journal that some device does not hold as it should.
     pub repairs: Vec<(BlockAddr, Vec<u8>)>,
 }
 
 impl Loaded {
-    /// Of a pool without data.
+    /// The map of a pool without data.
     pub fn empty(array: Rc<Array>) -> Self {
         let table = empty_table(&array);
         let (journal, repairs) = (Vec::new(), Vec::new());
@@ -48,15 +48,15 @@ fn empty_table(array: &Array) -> Rc<SegmentTable> {
     table
 }
 
-/// Reads the map journal, and from it which segments hold what.
+/// Reads the map journal, and derives from it what each segment holds.
 pub(crate) async fn load_map(
     config: &PoolConfig,
     devices: &BTreeMap<DeviceId, OpenDevice>,
     root: &Superblock,
     report: &mut ImportReport,
 ) -> Result<Loaded, MapLoadError> {
-    // Which segments a member misses is known only after the journal has been read: until then a
-    // member that misses anything is asked for nothing.
+    // Which segments a member misses is known only after the journal has been read. Until then, a
+    // member that misses anything is not read.
     let end = config.groups.iter().map(|g| g.first_segment + g.segments).max().unwrap_or(0);
     let everything = 0..end;
     let cautious = |m: &MemberConfig| match m.stale_since {
@@ -106,8 +106,8 @@ pub(crate) async fn load_map(
             table.reopen(*segment);
             table.close(*segment, false);
         }
-        // What the journal says of its own segments is one root old: rows written since then must
-        // be rebuilt and scrubbed as well.
+        // The journal's record of its own segments is one root old. Rows written since then must be
+        // rebuilt and scrubbed as well.
         let geometry = array.geometry_of(*segment).map_err(LayoutError::from)?;
         let last = root.journal_end.filter(|end| end.addr.segment() == *segment);
         let copied = if doubled == Some(true) { geometry.doubled_rows() } else { 0 };

@@ -1,5 +1,5 @@
-//! The corridor of an import: what the devices hold is judged, then a pool is put together from it
-//! and the log's records are replayed.
+//! The import path: what the devices hold is read and judged, then a pool is assembled from it and
+//! the log's records are replayed.
 
 pub(crate) mod device_match;
 mod discovery;
@@ -38,9 +38,8 @@ use crate::status::ImportReport;
 use crate::{Opener, Pool};
 
 impl Pool {
-    /// Imports the pool `name_or_guid` found on `paths`: reads the newest root and the map
-    /// journal, replays the log, and serves. Refused when devices, or acknowledged writes, are
-    /// missing.
+    /// Imports the pool `name_or_guid` found on `paths`: reads the newest root and the map journal,
+    /// replays the log, and starts the pool. Refuses if devices or acknowledged writes are missing.
     pub async fn import(
         opener: Rc<dyn Opener>,
         paths: &[String],
@@ -116,9 +115,9 @@ impl Pool {
         } = judged;
         history.goes_on(&mut config, nonce);
         drop(found);
-        // Roots that are left behind (by -F, or by devices that return) must never win again. The
-        // gap keeps what a crash left behind, frames and footers, from having the number of what
-        // will be written now; its multiple of the slots keeps the rotation of the superblocks.
+        // Roots that are left behind (by -F, or by devices that return) must never count again. The
+        // gap keeps frames and footers of a crashed run from having the numbers that will be
+        // written now. It is a multiple of the slots, so the rotation of the superblocks is kept.
         let gap = SUPERBLOCK_SLOTS * (1 + rt::random_u64() % MOST_GAP);
         root.commit = CommitId(newest.commit.0 + gap);
         let log_config = LogConfig::new(config.guid);
@@ -134,7 +133,7 @@ impl Pool {
         // nothing but its own yet.
         claim.verify().await?;
         for (addr, bytes) in &loaded.repairs {
-            // A failed repair leaves what there was: the journal has been read all the same.
+            // A failed repair changes nothing: the journal has been read all the same.
             let _ = loaded.array.repair(*addr, bytes).await;
         }
         let parts = Parts { opener, nonce, config, devices, log, root, loaded };
@@ -152,7 +151,7 @@ impl Pool {
     }
 }
 
-/// All that an import reads before it writes anything: who is told no finds the pool as it was.
+/// Everything that an import reads before it writes. A refused import leaves the pool as it was.
 struct Judged {
     root: Superblock,
     newest: Newest,
@@ -169,13 +168,13 @@ struct Judged {
 struct Newest {
     /// Left behind or not: the next root must be above it.
     commit: CommitId,
-    /// On all data members in use: whoever has it misses nothing of the next one.
+    /// On all data members in use. A device that has it misses nothing of the next root.
     rooted: CommitId,
     epoch: u32,
 }
 
-/// Takes into the state that the root has of the log what heartbeats say of it since: frames that were
-/// durable must be there, though the log's devices may know nothing of them any more.
+/// Adds to the root's state of the log what heartbeats say of it since: frames that were durable
+/// must be there, even if the log's devices know nothing of them.
 fn note_progress(state: &mut LogState, devices: &[&Found], pool: u64) {
     let beats = devices.iter().filter_map(|found| found.label.heartbeat.as_ref());
     let marks = beats.filter(|beat| beat.pool == pool).map(|beat| beat.log);
@@ -185,13 +184,13 @@ fn note_progress(state: &mut LogState, devices: &[&Found], pool: u64) {
     }
 }
 
-/// Most of the gap that an import leaves in the numbers of roots, in rounds of the superblocks'
-/// slots: 2^29 numbers at most, so there is room for 2^35 imports, and two that go on from the
-/// same root meet once in 16 million.
+/// Largest gap that an import leaves in the numbers of roots, in rounds of the superblock slots: at
+/// most 2^29 numbers, so there is room for 2^35 imports. Two imports that continue from one root
+/// collide once in 16 million.
 const MOST_GAP: u64 = 1 << 24;
 
-/// Most of the gap in the log's epochs: two halves of a pool that go on apart and share a log device
-/// shall not take each other's frames for their own.
+/// Largest gap in the log's epochs. Two halves of a pool that diverge and share a log device must
+/// not take each other's frames for their own.
 const EPOCH_GAP: u64 = 256;
 
 async fn judge(

@@ -26,7 +26,7 @@ use crate::status::stats::Stats;
 use crate::volume::VolumeState;
 use crate::{Pool, Space, SyncControl, Writers};
 
-/// Everything that a running pool is put together from.
+/// The parts that a running pool is assembled from.
 pub(crate) struct Parts {
     pub opener: Rc<FencedOpener>,
     pub nonce: u64,
@@ -46,7 +46,7 @@ impl Pool {
         report: &mut ImportReport,
     ) -> Result<(), RecoveryError> {
         *self.health.replaying.borrow_mut() = Some(state.clone());
-        // What was found out about members while placing them must be under the next root.
+        // The states of members that the device match found must be under the next root.
         self.sync.config_dirty.set(true);
         let begun = rt::now();
         self.replay(old, state).await?;
@@ -62,7 +62,8 @@ impl Pool {
         Ok(())
     }
 
-    /// An import that ended when it went to write: which devices it could not use.
+    /// The error of an import that failed after it began to write, with the devices that it could
+    /// not use.
     pub(super) fn ended_by(&self, error: RecoveryError) -> ImportErrorKind {
         let status = self.array.status();
         let config = self.config.borrow();
@@ -78,9 +79,9 @@ impl Pool {
         }
     }
 
-    /// What volumes have that are gone by the configuration, and what lies past the end of the others:
-    /// a root of the cleaner may have brought the new configuration, and a crash have come before the
-    /// group that was to cut them.
+    /// Drops blocks of destroyed volumes and blocks past the end of cut ones. A cleaning root may
+    /// have brought the new configuration before a crash prevented the group that would have cut
+    /// them.
     async fn cut_leftovers(&self) {
         let mut writers = self.writers.lock().await;
         let map = self.map.borrow();
@@ -98,7 +99,7 @@ impl Pool {
         }
     }
 
-    /// Puts a pool together; nothing runs yet.
+    /// Assembles a pool. No task runs yet.
     pub(crate) fn assemble(parts: Parts) -> Rc<Pool> {
         let Parts { opener, nonce, config, devices, log, root, loaded } = parts;
         let Loaded { array, table, map, journal: journal_segments, doubled, .. } = loaded;
@@ -189,12 +190,12 @@ impl Pool {
         *self.heartbeat_task.borrow_mut() = Some(rt::spawn(self.clone().heartbeat_loop()));
     }
 
-    /// The log's rings as the configuration has them now.
+    /// The log's rings by the present configuration.
     pub(crate) fn log_rings(&self) -> Vec<LogRing> {
         log_rings_of(&self.config.borrow(), &self.devices.borrow())
     }
 
-    /// Counts reserved blocks anew.
+    /// Counts reserved blocks again.
     pub(crate) fn refresh_space(&self) {
         let volumes = self.volumes.borrow();
         let thick = volumes.values().filter(|v| !v.sparse);

@@ -1,5 +1,5 @@
-//! The log of the last run: read to its end before an import writes anything, then taken into
-//! groups.
+//! Replay: the log of the last run is read to its end before an import writes anything, and its
+//! records are then taken into groups.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -18,31 +18,31 @@ use crate::opener::OpenDevice;
 use crate::spec::ImportOptions;
 use crate::status::ImportReport;
 
-/// What a record takes in memory beside its data, about.
+/// Approximate memory of a record beside its data, in bytes.
 const RECORD_BYTES: u64 = 128;
 
 /// The log of the last run, read to its end and judged.
 pub(crate) struct OldLog {
-    /// Its records; `None` when they are too many to keep: then it is read once more.
+    /// Its records; `None` when they are too many to keep, so that the log is read again.
     kept: Option<Vec<Record>>,
     records: u64,
-    /// The last group whose records count, when the pool goes back to an older root.
+    /// On a rewind, the last group whose records count.
     until: Option<TxgId>,
 }
 
 impl OldLog {
-    /// Of a pool that was exported: nothing in its log counts.
+    /// The log of a pool that was exported: nothing in it counts.
     pub fn none() -> Self {
         Self { kept: Some(Vec::new()), records: 0, until: None }
     }
 }
 
-/// Reads the log to its end. Refused when acknowledged writes are missing in it, unless that is
-/// accepted. Nothing is written, so that an import that is refused has changed nothing.
+/// Reads the log to its end and writes nothing. Refuses if acknowledged writes are missing in it,
+/// unless that is accepted.
 ///
 /// With `options.rewind_groups` the root is not the newest, and only the group that followed it is
-/// taken: what was plainly written in that group and committed with it is in no log, so records of
-/// later groups would be there without what was written before them.
+/// taken. Plain writes of that group are in no log, so records of later groups would be there
+/// without the writes before them.
 pub(crate) async fn read_log(
     config: &PoolConfig,
     devices: &BTreeMap<DeviceId, OpenDevice>,
@@ -107,7 +107,7 @@ pub(crate) async fn read_log(
 }
 
 impl Pool {
-    /// Takes the old log's records into groups, and commits those as they fill up.
+    /// Takes the old log's records into groups, and commits groups as they fill up.
     pub(crate) async fn replay(
         self: &Rc<Self>,
         old: OldLog,
@@ -167,7 +167,7 @@ impl Pool {
     }
 }
 
-/// Rings as the last run had them, on the devices that are here.
+/// The last run's rings, on the devices that are here.
 fn replay_rings(config: &PoolConfig, devices: &BTreeMap<DeviceId, OpenDevice>) -> Vec<LogRing> {
     let side = |ring: &RingConfig, member: &MemberConfig| {
         let device_id = DeviceId(member.device);

@@ -1,4 +1,4 @@
-//! Halves of a pool that were written apart from each other.
+//! Divergence: halves of a pool that were written apart from each other.
 
 use std::rc::Rc;
 
@@ -16,7 +16,7 @@ fn keep(path: &str) -> ImportOptions {
     ImportOptions { keep: Some(path.into()), ..Default::default() }
 }
 
-/// A mirror of which each half was imported with force, alone, and written.
+/// A mirror whose halves were each imported with force, alone, and written.
 fn two_halves() -> Rc<Rack> {
     let rack = Rack::new(&ALL, SIZE);
     let mine = rack.clone();
@@ -58,14 +58,14 @@ fn diverged_halves_are_refused_until_one_is_kept() {
             let pool = import(&rack, 1, &keep(kept)).await.unwrap();
             check(&pool, salt).await;
             assert_eq!(pool.summary().health, Health::Degraded);
-            // What was left behind does not come back by itself, nor by hand.
+            // The half that was left behind does not come back, neither by itself nor by command.
             let error = pool.online(other).await.unwrap_err();
             let (pool_name, device) = ("tank".to_owned(), other.to_owned());
             assert_eq!(error, AdminError::Diverged { pool: pool_name, device });
             write(&pool, 9).await;
             pool.export().await.unwrap();
             drop(pool);
-            // The choice was made, once.
+            // The choice was made once.
             let pool = import(&rack, 1, &ImportOptions::default()).await.unwrap();
             check(&pool, 9).await;
             assert_eq!(pool.summary().health, Health::Degraded);
@@ -75,7 +75,7 @@ fn diverged_halves_are_refused_until_one_is_kept() {
             }
             pool.export().await.unwrap();
             drop(pool);
-            // What was taken in anew is as good as the other.
+            // The half that was taken in anew is as good as the other.
             rack.pull(&[kept]);
             let pool = import(&rack, 1, &forced()).await.unwrap();
             check(&pool, 9).await;
@@ -86,7 +86,7 @@ fn diverged_halves_are_refused_until_one_is_kept() {
 
 #[test]
 fn a_half_that_crashed_is_told_from_the_half_that_was_forced() {
-    // One owner goes on with 'a' alone and ends; then 'b' is forced, from before.
+    // One owner continues with 'a' alone and ends; then 'b' is forced, from an older state.
     for roots in [0, 1, 5] {
         let rack = Rack::new(&ALL, SIZE);
         let mine = rack.clone();
@@ -120,7 +120,8 @@ fn devices_that_were_away_rejoin_after_any_number_of_imports() {
         let pool = make(&rack, Redundancy::Raidz2, &["a", "b", "c", "d"], &["l"]).await;
         pool.export().await.unwrap();
         drop(pool);
-        // Each in turn, for one import or for many: their last roots are of many owners.
+        // Each device in turn is away for one import or for many, so their last roots are of many
+        // owners.
         for round in 0..12 {
             let away = ["a", "b", "c", "d"][round % 4];
             rack.pull(&[away]);
@@ -137,7 +138,7 @@ fn devices_that_were_away_rejoin_after_any_number_of_imports() {
             }
             pool.export().await.unwrap();
         }
-        // Left out on purpose, a device is away like any other: -F goes back for it, too.
+        // A device that was left out on purpose is away like any other; -F goes back for it too.
         rack.pull(&["a"]);
         let back = ImportOptions { rewind_groups: 2, ..Default::default() };
         let pool = import(&rack, 1, &back).await.unwrap();
@@ -152,7 +153,8 @@ fn devices_that_were_away_rejoin_after_any_number_of_imports() {
 
 #[test]
 fn an_import_that_is_cut_short_sets_no_device_apart() {
-    // The power fails at every command of an import without 'a'; with 'a' there it goes on.
+    // The power fails at every command of an import without 'a'. With 'a' back, the pool is
+    // imported.
     let start = || {
         let rack = Rack::new(&ALL, SIZE);
         let mine = rack.clone();
@@ -169,7 +171,7 @@ fn an_import_that_is_cut_short_sets_no_device_apart() {
         let changes = Runtime::simulated(2).block_on(async move {
             mine.switches.power.set(power);
             let before = mine.changes();
-            // With the power gone it may well fail.
+            // Without power it may fail.
             let _ = import(&mine, 1, &ImportOptions::default()).await;
             mine.changes() - before
         });

@@ -1,4 +1,4 @@
-//! Edges: the fullest pool, the widest group, what must not give space away.
+//! Edges: the fullest pool, the widest group, and commands that must not give space away.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -30,15 +30,15 @@ fn sparse(name: &str, size_bytes: u64) -> VolumeSpec {
     VolumeSpec { name: name.into(), size_bytes, sparse: true, properties: BTreeMap::new() }
 }
 
-/// Bytes that volumes hold or own, against what there is.
+/// Bytes that volumes hold or own, and bytes that there are.
 fn taken(pool: &Pool) -> (u64, u64) {
     let all = pool.volumes();
     let own = |v: &crate::status::VolumeStatus| v.reserved_bytes.max(v.used_bytes);
     (all.iter().map(own).sum(), pool.summary().size_bytes)
 }
 
-/// Writes to the sparse volume "s" while an operator's command runs: all volumes together must not
-/// have more than there is.
+/// Writes to the sparse volume "s" while a command runs. All volumes together must not own more
+/// than there is.
 async fn write_during<F, E>(pool: &Rc<Pool>, command: F)
 where
     F: Future<Output = Result<(), E>> + 'static,
@@ -58,7 +58,7 @@ where
     assert!(held <= all, "{held} bytes of {all}");
 }
 
-/// Fills a volume until there is no space; gives the bytes that were taken.
+/// Fills a volume until there is no space. Returns the bytes that were written.
 async fn fill(v: &Device, size: u64) -> u64 {
     let mut at = 0;
     while at < size && v.write(at, stamp(65536, at), false).await.is_ok() {
@@ -80,7 +80,7 @@ fn blocks_written_after_a_trim_take_space_again() {
         pool.sync().await.unwrap();
         const PART: u64 = 512 << 10;
         v.discard(0, PART, false).await.unwrap();
-        // So that the group takes a while.
+        // Slow enough that the group takes a while.
         v.write(8 * PART, stamp(PART as usize, 5), false).await.unwrap();
         let syncing = rt::spawn({
             let pool = pool.clone();
@@ -90,7 +90,7 @@ fn blocks_written_after_a_trim_take_space_again() {
             assert!(!syncing.is_finished(), "it was not seen");
             rt::sleep(Nanos::from_micros(10)).await;
         }
-        // The trim is being committed; the same blocks again.
+        // The trim is being committed when the same blocks are written again.
         v.write(0, stamp(PART as usize, 7), false).await.unwrap();
         syncing.await.unwrap();
         let more = fill_from(&v, filled, filled + PART).await;
@@ -133,8 +133,8 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    // The account of sparse volumes against sets of their blocks: right at every instant, whatever
-    // is being committed just then.
+    // The account of sparse volumes must equal a set of their blocks at every instant, during
+    // commits too.
     #[test]
     fn free_space_excludes_reserved_and_used_blocks(steps in prop::collection::vec(step(), 1..40), seed: u64) {
         Runtime::simulated(seed).block_on(async move {
@@ -171,7 +171,7 @@ proptest! {
                     }
                     Step::Sync => {
                         let pool = pool.clone();
-                        // The last one may be overtaken by the export.
+                        // The export may overtake the last write.
                         rt::spawn(async move { pool.sync().await });
                     }
                     Step::Wait(micros) => rt::sleep(Nanos::from_micros(micros)).await,
@@ -339,7 +339,7 @@ fn a_mirror_of_five_loses_four_and_no_acknowledged_write() {
 fn a_group_that_grows_while_the_log_drains_finds_room() {
     Runtime::simulated(4).block_on(async move {
         let tardy = Rc::new(std::cell::Cell::new(false));
-        // Writes to the log device take seconds when told so.
+        // On demand, writes to the log device take seconds.
         let told = tardy.clone();
         let pace = move |name: &str, operation: Operation, _: u64| match operation {
             Operation::Write if told.get() && name == "l" => Some(Nanos::from_secs(3)),

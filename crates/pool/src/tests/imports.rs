@@ -1,4 +1,4 @@
-//! Imports that are refused, what an operator may force, and pools that end.
+//! Refused imports, what an operator may force, and pools that end.
 
 use std::future::Future;
 use std::rc::Rc;
@@ -48,7 +48,7 @@ pub(super) async fn check(pool: &Rc<Pool>, salt: u64) {
     expect(&pool.open_volume("v").unwrap(), 0, &stamp(4096, salt)).await;
 }
 
-/// A crash: the machine stops with whatever `work` left it in.
+/// A crash: the machine stops in the state that `work` left.
 pub(super) fn until_crash<F: Future<Output = ()> + 'static>(work: F) {
     Runtime::simulated(1).block_on(work);
 }
@@ -62,7 +62,7 @@ pub(super) async fn import(
     outcome.map_err(|error| error.kind)
 }
 
-/// Imports, which must be refused without a single write to any device. Gives why.
+/// Imports that must be refused without a single write to any device. Returns the reason.
 pub(super) async fn refused(
     rack: &Rc<Rack>,
     host: u64,
@@ -110,14 +110,14 @@ fn an_import_without_the_log_is_refused_and_writes_nothing() {
         assert_kind!(kind, LogMissing { missing, lost_after: Some(_) } if *missing == ["l", "m"]);
         let found = Pool::discover(rack.host(1), &names(&ALL)).await;
         assert_eq!(found[0].importable, Importable::WithoutLog { loses_writes: true });
-        // One side is as good as two.
+        // One side is enough.
         rack.put_back(&["m"]);
         let pool = import(&rack, 1, &ImportOptions::default()).await.unwrap();
         check(&pool, 2).await;
         write(&pool, 3).await;
         pool.export().await.unwrap();
         drop(pool);
-        // Exported: nothing is lost with the log, and still it is for the operator to say.
+        // After an export nothing is lost with the log, and the operator still has to accept it.
         rack.pull(&["m"]);
         let kind = refused(&rack, 1, &ImportOptions::default()).await;
         assert_kind!(kind, LogMissing { lost_after: None, .. });
@@ -129,7 +129,7 @@ fn an_import_without_the_log_is_refused_and_writes_nothing() {
         assert_eq!(pool.status().logs[0].state, Health::Faulted);
         pool.export().await.unwrap();
         drop(pool);
-        // It was said once; and a log that returns is not taken for a newer one.
+        // The operator accepts it once. A log that returns is not taken for a newer one.
         rack.put_back(&["l", "m"]);
         let pool = import(&rack, 1, &ImportOptions::default()).await.unwrap();
         check(&pool, 4).await;
@@ -147,7 +147,7 @@ fn an_import_that_finds_acknowledged_frames_lost_writes_nothing() {
     let mine = rack.clone();
     until_crash(async move {
         let pool = make(&mine, Redundancy::Raidz1, &["a", "b", "c", "d"], &["l"]).await;
-        // More than the next import may keep in memory: it would commit groups on the way.
+        // More than an import may keep in memory, so that it would commit groups on the way.
         pool.set("dirty_limit", "1M").await.unwrap();
         let v = pool.open_volume("v").unwrap();
         for at in 0..96 {
@@ -162,7 +162,7 @@ fn an_import_that_finds_acknowledged_frames_lost_writes_nothing() {
         log.write(hole, IoBuf::zeroed(65536).freeze(), true).await.unwrap();
         let kind = refused(&rack, 1, &ImportOptions::default()).await;
         assert_kind!(kind, LogLoss(loss) if !loss.frames.is_empty());
-        // With the frames where they were nothing is missing, in however many groups.
+        // With the frames back in place nothing is missing.
         log.write(hole, kept.freeze(), true).await.unwrap();
         let pool = import(&rack, 1, &ImportOptions::default()).await.unwrap();
         let v = pool.open_volume("v").unwrap();
@@ -182,7 +182,7 @@ fn a_pool_that_another_machine_uses_is_refused_and_not_written_to() {
         let pool = make(&rack, Redundancy::Raidz1, &["a", "b", "c", "d"], &["l", "m"]).await;
         pool.sync().await.unwrap();
         rt::sleep(Nanos::from_secs(20)).await;
-        // What the owner writes while it idles: heartbeats, one a second, for four seconds.
+        // The idle owner writes one heartbeat a second, for four seconds.
         const BEATS: u64 = 5;
         for options in [ImportOptions::default(), forced()] {
             let before = rack.changes();
@@ -194,7 +194,7 @@ fn a_pool_that_another_machine_uses_is_refused_and_not_written_to() {
         check(&pool, 1).await;
         write(&pool, 2).await;
         pool.export().await.unwrap();
-        // Exported there, it is free for everybody.
+        // After an export any machine may import it.
         let pool = import(&rack, 2, &ImportOptions::default()).await.unwrap();
         check(&pool, 2).await;
         pool.export().await.unwrap();
@@ -227,7 +227,7 @@ fn a_takeover_gives_way_to_a_mark_over_its_own() {
     Runtime::simulated(2).block_on(async move {
         let theirs = rack.clone();
         let back = rt::spawn(async move {
-            // Somebody else, after the watch of four seconds: over the mark of who imports.
+            // Another owner claims the pool after the activity check, over this import's claim.
             rt::sleep(Nanos::from_secs(5)).await;
             let device = theirs.device("b");
             let mark = read_heartbeat(&device).await.unwrap().unwrap();
@@ -237,7 +237,7 @@ fn a_takeover_gives_way_to_a_mark_over_its_own() {
         let kind = import(&rack, 2, &forced()).await.err().unwrap();
         assert_kind!(kind, TakenMeanwhile);
         back.await;
-        // And it has everything still.
+        // The pool still has everything.
         let pool = import(&rack, 1, &ImportOptions::default()).await.unwrap();
         check(&pool, 1).await;
         pool.export().await.unwrap();
@@ -312,9 +312,10 @@ fn a_machine_that_lost_its_pool_to_another_stops_writing() {
     Runtime::simulated(1).block_on(async move {
         let rack = Rack::new(&ALL, SIZE);
         let first = make(&rack, Redundancy::Mirror, &["a", "b"], &[]).await;
-        // Not in the very moment between a look and a beat: who imports would leave its mark again.
+        // Not between a reading and a writing of the heartbeat: the import would write its claim
+        // again.
         rt::sleep(Nanos::from_millis(3500)).await;
-        // Somebody else's heartbeat appears, as after an import with -f on a machine that saw none.
+        // Another owner's heartbeat appears, as after an import with -f on a machine that saw none.
         let (pool, nonce, host, beat) = (first.guid(), 7, 2, 1);
         let taken = Heartbeat { pool, nonce, host, beat, ..Heartbeat::default() };
         write_heartbeat(&rack.device("a"), &taken).await.unwrap();
@@ -337,7 +338,7 @@ fn import_without_a_readable_map_names_missing_devices() {
         });
         rack.pull(&[gone]);
         rack.switches.unreadable.borrow_mut().insert(rotten.to_owned());
-        // What little there is may lie on the third one.
+        // The little data that there is may lie on the third one.
         let kind = Runtime::simulated(2)
             .block_on(async move { import(&rack, 1, &ImportOptions::default()).await.err() });
         if let Some(kind) = kind {
@@ -367,7 +368,7 @@ fn a_rewind_goes_back_by_groups_and_stays_there() {
         check(&pool, 2).await;
         pool.export().await.unwrap();
         drop(pool);
-        // The root that was left behind never wins again.
+        // The root that was left behind never counts again.
         let pool = import(&rack, 1, &ImportOptions::default()).await.unwrap();
         check(&pool, 2).await;
         write(&pool, 4).await;

@@ -1,5 +1,5 @@
-//! What is left half done: by a refused command, by a crash between two roots, by a read of which one
-//! block is bad, by writers that wait for devices.
+//! Work that ends half done: a refused command, a crash between two roots, a read over one bad
+//! block, writers that wait for devices.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,7 +59,8 @@ fn a_read_over_one_bad_block_calls_that_block_lost_and_no_other() {
     });
 }
 
-// Writers that merge hold a part of the dirty limit and wait for devices. No commit gives them room.
+// Merging writers hold a part of the dirty limit while they wait for devices. No commit gives it
+// back.
 #[test]
 fn writers_that_wait_for_devices_cause_no_roots() {
     Runtime::simulated(2).block_on(async {
@@ -95,7 +96,7 @@ fn writers_that_wait_for_devices_cause_no_roots() {
                 rt::spawn(async move { v.write((at << 20) + 512, part, false).await })
             })
             .collect();
-        // The group of the one write is old after five seconds.
+        // The group of the one write is due after five seconds.
         rt::sleep(Nanos::from_secs(9)).await;
         let roots = pool.last_commit().0 - before;
         assert!(roots <= 2, "{roots} roots, with nothing to commit");
@@ -116,7 +117,7 @@ fn an_add_that_is_refused_leaves_the_devices_as_they_were() {
         let options = spec(Redundancy::Raid0, &["a"], &[]);
         let pool = Pool::create(rack.host(1), "tank", &options).await.unwrap();
         pool.sync().await.unwrap();
-        // What somebody has there.
+        // Data of another owner.
         let mine = stamp(65536, 7);
         for name in ["b", "c", "d", "l"] {
             rack.device(name).write(64 << 10, mine.clone(), false).await.unwrap();
@@ -135,9 +136,8 @@ fn an_add_that_is_refused_leaves_the_devices_as_they_were() {
     });
 }
 
-/// A pool that wants more room than there is, so that roots of the cleaner come before each group;
-/// a command on its volume, and the power fails after `cut` changes. Gives what changes there were,
-/// and whether the power failed.
+/// A pool so full that cleaning roots come before each group. A command runs on its volume, and the
+/// power fails after `cut` changes. Returns the number of changes, and whether the power failed.
 fn cut_during<F, E>(
     rack: &Rc<Rack>,
     cut: u64,
@@ -223,7 +223,7 @@ fn a_destroyed_volume_leaves_no_blocks_at_any_crash_point() {
     }
 }
 
-/// Devices that one at a time can have, as files are with their locks.
+/// Devices with exclusive locks, as files have.
 struct Locked {
     inner: Rc<Rack>,
     held: Rc<RefCell<BTreeSet<String>>>,
@@ -319,7 +319,7 @@ fn a_device_that_cannot_be_opened_anew_says_how_it_comes_back() {
     });
 }
 
-// A segment of large devices takes a while to read. Groups go on meanwhile.
+// A segment of large devices takes a while to read. Groups are committed meanwhile.
 #[test]
 fn a_group_is_committed_while_a_scrub_reads_a_segment() {
     Runtime::simulated(7).block_on(async {
@@ -355,7 +355,7 @@ fn a_group_is_committed_while_a_scrub_reads_a_segment() {
         pool.sync().await.unwrap();
         assert_eq!(done(), before, "the group has waited for a whole segment");
         slow.set(false);
-        // What is overwritten while it is being scrubbed is nobody's loss.
+        // Blocks that are overwritten during the scrub are not lost.
         for at in 0..48u64 {
             v.write(at << 20, stamp(1 << 20, 200 + at), false).await.unwrap();
         }
@@ -375,8 +375,8 @@ fn a_group_is_committed_while_a_scrub_reads_a_segment() {
     });
 }
 
-// What grows by itself in the configuration (what devices miss, what is lost) has room there, however
-// many volumes there are: a pool must not stop because a device was taken offline.
+// The configuration keeps room for what grows by itself (stale segments, lost blocks), whatever the
+// number of volumes: a pool must not be suspended because a device was taken offline.
 #[test]
 fn volumes_leave_room_in_the_configuration_for_what_grows_by_itself() {
     Runtime::simulated(8).block_on(async {
@@ -401,7 +401,7 @@ fn volumes_leave_room_in_the_configuration_for_what_grows_by_itself() {
     });
 }
 
-/// Fills a pool whole, sets a property, and overwrites everything after the next import.
+/// Fills a pool, sets a property, and overwrites everything after the next import.
 async fn overwrites_after_setting(property: &str, value: &str) -> Result<(), PoolError> {
     let rack = Rack::new(&["a"], SIZE);
     let options = spec(Redundancy::Raid0, &["a"], &[]);
@@ -428,7 +428,7 @@ async fn overwrites_after_setting(property: &str, value: &str) -> Result<(), Poo
     Ok(pool.export().await?)
 }
 
-// What is kept free must hold a group, and a group may be as large as the dirty limit.
+// The reserve must hold a group, and a group may be as large as the dirty limit.
 #[test]
 fn a_dirty_limit_for_which_there_is_no_room_is_refused() {
     Runtime::simulated(9).block_on(async {

@@ -1,5 +1,5 @@
-//! Imports without all devices: what the list of known pools says of those that are missing, and devices
-//! that somebody else has open.
+//! Imports without all devices: what the list of known pools says of missing devices, and devices
+//! that another process has open.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -43,14 +43,14 @@ fn the_old_half_of_a_mirror_is_not_imported_unless_forced() {
         let known = |told| ImportOptions { known: Some(told), ..Default::default() };
         half_missing(&rack, 1, &known(Told::default())).await;
         half_missing(&rack, 1, &known(told.get())).await;
-        // The newer half alone is all there is to have.
+        // The newer half alone is enough.
         rack.put_back(&["b"]);
         rack.pull(&["a"]);
         let pool = import(&rack, 1, &ImportOptions::default()).await.unwrap();
         check(&pool, 3).await;
         pool.export().await.unwrap();
         drop(pool);
-        // Who insists gets the old state, and need not insist again.
+        // With force the old state is imported, and needs no force the next time.
         rack.put_back(&["a"]);
         rack.pull(&["b"]);
         let pool = import(&rack, 1, &forced()).await.unwrap();
@@ -78,7 +78,7 @@ fn a_mirror_half_is_imported_when_its_machine_knows_of_nothing_newer() {
         let known = |told| ImportOptions { known: Some(told), ..Default::default() };
         let newer = Told { generation: told.get().generation + 1, ..told.get() };
         half_missing(&rack, 1, &known(newer)).await;
-        // Another machine knows nothing of what its owner did last.
+        // Another machine does not know what the last owner did.
         half_missing(&rack, 2, &known(told.get())).await;
         let pool = import(&rack, 1, &known(told.get())).await.unwrap();
         check(&pool, 1).await;
@@ -135,7 +135,7 @@ fn a_mirror_half_that_knows_of_the_others_failure_is_imported_without_a_root() {
         assert!(first.is_none());
         let last = told.get();
         if other_went_on {
-            // From the same root, and by the same number.
+            // From the same root, with the same number.
             rack.put_back(&["b"]);
             rack.pull(&["a"]);
             let (opener, options) = (machine.clone(), ImportOptions { force: true, ..known() });
@@ -154,11 +154,11 @@ fn a_mirror_half_that_knows_of_the_others_failure_is_imported_without_a_root() {
             }
             half_missing(&rack, 1, &ImportOptions::default()).await;
             let pool = import(&rack, 1, &options).await.unwrap();
-            // Not acknowledged, but in its log.
+            // Not acknowledged, but in the log.
             check(&pool, 2).await;
             pool.export().await.unwrap();
             drop(pool);
-            // The other one is what nobody has told of it.
+            // The list was never told of the other half's state.
             rack.put_back(&["b"]);
             rack.pull(&["a"]);
             half_missing(&rack, 1, &options).await;
@@ -166,7 +166,7 @@ fn a_mirror_half_that_knows_of_the_others_failure_is_imported_without_a_root() {
     }
 }
 
-/// A machine on which something else has a device open until a moment.
+/// A machine on which another process has a device open until a given time.
 struct Shared {
     inner: Rc<dyn Opener>,
     busy: (&'static str, Nanos),
@@ -219,7 +219,7 @@ fn two_stale_members_of_three_are_refused_where_newer_changes_are_known() {
         }
         tell.set(pool.told());
     });
-    // Two of three, which have never heard of being left behind.
+    // Two members of three, which never heard that they were left behind.
     rack.put_back(&["b", "c"]);
     rack.pull(&["a"]);
     Runtime::simulated(2).block_on(async move {
