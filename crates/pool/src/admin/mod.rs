@@ -14,7 +14,7 @@ use std::rc::Rc;
 use forebay_format::config::PoolConfig;
 use forebay_rt as rt;
 use forebay_rt::sync::MutexGuard;
-use forebay_units::{BLOCK_BYTES, CommitId};
+use forebay_units::BLOCK_BYTES;
 
 use crate::Pool;
 use crate::admin::error::{AdminError, CloseError};
@@ -245,12 +245,6 @@ impl Pool {
     pub(crate) fn log_in_pool(&self) -> bool {
         let config = self.config.borrow();
         config.log_rings.iter().any(|ring| ring.ring >= crate::layout::POOL_RINGS_FROM)
-    }
-
-    /// The number of the last root: for those who watch a pool commit.
-    #[must_use]
-    pub fn last_commit(&self) -> CommitId {
-        self.sync.commit.get()
     }
 
     /// Remarks for the operator, oldest first.

@@ -102,10 +102,10 @@ fn a_scrub_gives_up_when_there_is_no_room_for_the_map() {
         let (pool, _v) = with_a_long_map(&rack).await;
         spoil_the_journal(&rack).await;
         let held = take_all_but_two(&pool);
-        let before = pool.last_commit().0;
+        let before = pool.sync.commit.get().0;
         pool.scrub().await.unwrap();
         let ended = rt::timeout(Nanos::from_secs(600), scrub_ended(&pool)).await;
-        let roots = pool.last_commit().0 - before;
+        let roots = pool.sync.commit.get().0 - before;
         assert!(ended.is_ok() && !pool.is_stopped(), "{roots} roots; {:?}", pool.remarks());
         assert!(pool.scan_status().unwrap().errors > 0);
         let said = pool.remarks().concat();

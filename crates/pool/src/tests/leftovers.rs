@@ -87,7 +87,7 @@ fn writers_that_wait_for_devices_cause_no_roots() {
         }
         pool.sync().await.unwrap();
         slow.set(true);
-        let before = pool.last_commit().0;
+        let before = pool.sync.commit.get().0;
         v.write(15 << 20, stamp(4096, 99), false).await.unwrap();
         let writers: Vec<_> = (0..6u64)
             .map(|at| {
@@ -98,7 +98,7 @@ fn writers_that_wait_for_devices_cause_no_roots() {
             .collect();
         // The group of the one write is due after five seconds.
         rt::sleep(Nanos::from_secs(9)).await;
-        let roots = pool.last_commit().0 - before;
+        let roots = pool.sync.commit.get().0 - before;
         assert!(roots <= 2, "{roots} roots, with nothing to commit");
         for writer in writers {
             writer.await.unwrap();
