@@ -1,7 +1,7 @@
 //! Errors of a pool: one enum for each family of operations, and [`PoolError`] above them.
 //!
-//! What always holds: `Display` is one line that says what is wrong, with devices, offsets, expected
-//! and found values. It names no command: the command line adds the one that helps.
+//! What always holds: `Display` is one line that says what is wrong, with devices, offsets,
+//! expected and found values. It names no command: the command line adds the one that helps.
 
 use std::fmt;
 

@@ -18,15 +18,16 @@ struct Fetch {
     wanted: Wanted,
 }
 
-/// Largest gap between two wanted blocks that one command reads over: on most devices that takes less
-/// time than a second command.
+/// Largest gap between two wanted blocks that one command reads over: on most devices that takes
+/// less time than a second command.
 const READ_ALONG_BLOCKS: u32 = 2;
-/// Longest gathered read, in blocks: long enough for any device, and short enough that several reads
-/// are in flight.
+/// Longest gathered read, in blocks: long enough for any device, and short enough that several
+/// reads are in flight.
 const MAX_GATHERED_BLOCKS: u32 = 256;
 
-/// Groups the parts of a read that lie near each other. Random writes scatter a range over segments, but
-/// each transaction group writes its blocks in volume order, so its part of a range lies together.
+/// Groups the parts of a read that lie near each other. Random writes scatter a range over
+/// segments, but each transaction group writes its blocks in volume order, so its part of a range
+/// lies together.
 fn gather(mut fetches: Vec<Fetch>) -> Vec<Vec<Fetch>> {
     fetches.sort_by_key(|fetch| fetch.wanted.addr.raw());
     let mut reads: Vec<Vec<Fetch>> = Vec::new();

@@ -1,5 +1,5 @@
-//! The write path: a write is admitted, absorbed into the open transaction group, and appended to the
-//! log if it must be durable before its answer. `docs/write-path.md` walks the same steps.
+//! The write path: a write is admitted, absorbed into the open transaction group, and appended to
+//! the log if it must be durable before its answer. `docs/write-path.md` walks the same steps.
 
 use std::rc::Rc;
 
@@ -223,8 +223,8 @@ impl Pool {
     }
 }
 
-/// Takes an append off the volume's list when it ends. If it was canceled before it was durable, the
-/// next flush waits for its group instead.
+/// Takes an append off the volume's list when it ends. If it was canceled before it was durable,
+/// the next flush waits for its group instead.
 struct AppendGuard<'a> {
     pool: &'a Pool,
     volume: &'a VolumeState,

@@ -50,7 +50,8 @@ pub(crate) const POOL_PROPERTIES: &[Property] = &[
     Property {
         name: "device_timeout",
         default: "30",
-        meaning: "seconds from 1 to 3600 after which a data device that does not answer is given up, or off",
+        meaning: "seconds from 1 to 3600 after which a data device that does not answer is given \
+                  up, or off",
         check: seconds_or_off,
     },
     Property {
@@ -69,7 +70,8 @@ pub(crate) const POOL_PROPERTIES: &[Property] = &[
     Property {
         name: "log_timeout",
         default: "5",
-        meaning: "seconds from 1 to 3600 after which a log device that does not answer is given up, or off",
+        meaning: "seconds from 1 to 3600 after which a log device that does not answer is given \
+                  up, or off",
         check: seconds_or_off,
     },
     Property {

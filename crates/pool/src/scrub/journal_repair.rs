@@ -126,8 +126,8 @@ impl Pool {
             before = at;
             if fruitless == FRUITLESS {
                 self.health.remark(
-                    "the map journal is damaged and could not be written anew: too few segments are \
-                     free; trim or destroy what is not needed, or add devices, and scrub again"
+                    "the map journal is damaged and could not be written anew: too few segments \
+                     are free; trim or destroy what is not needed, or add devices, and scrub again"
                         .to_owned(),
                 );
                 return false;

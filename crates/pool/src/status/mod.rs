@@ -337,8 +337,8 @@ pub struct PoolStats {
     pub flush_latency: Latency,
     /// Reads.
     pub read_latency: Latency,
-    /// FUA writes since the pool was created, to about 6 %. What was counted in the last ten minutes
-    /// before a crash, or minute before an export, is missing, here and in the others that are for ever.
+    /// FUA writes since the pool was created, to about 6 %. All counts since creation lack the last
+    /// ten minutes before each crash, and the last minute before each export.
     #[serde(default)]
     pub fua_latency_for_ever: Latency,
     /// Flushes since the pool was created.

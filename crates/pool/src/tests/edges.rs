@@ -120,8 +120,12 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let place = (0usize..2, 0u64..200, 1u64..80);
     prop_oneof![
-        4 => place.clone().prop_map(|(volume, block, blocks)| Step::Write { volume, block, blocks }),
-        3 => place.clone().prop_map(|(volume, block, blocks)| Step::Trim { volume, block, blocks }),
+        4 => place
+            .clone()
+            .prop_map(|(volume, block, blocks)| Step::Write { volume, block, blocks }),
+        3 => place
+            .clone()
+            .prop_map(|(volume, block, blocks)| Step::Trim { volume, block, blocks }),
         2 => (place, any::<bool>()).prop_map(|((volume, block, blocks), no_hole)| {
             Step::Zero { volume, block, blocks, no_hole }
         }),
@@ -136,7 +140,10 @@ proptest! {
     // The account of sparse volumes must equal a set of their blocks at every instant, during
     // commits too.
     #[test]
-    fn free_space_excludes_reserved_and_used_blocks(steps in prop::collection::vec(step(), 1..40), seed: u64) {
+    fn free_space_excludes_reserved_and_used_blocks(
+        steps in prop::collection::vec(step(), 1..40),
+        seed: u64,
+    ) {
         Runtime::simulated(seed).block_on(async move {
             let data = spec(Redundancy::Raid0, &["a"], &[]);
             let pool = Pool::create(slow(&["a"]), "tank", &data).await.unwrap();
