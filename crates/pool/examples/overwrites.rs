@@ -208,6 +208,27 @@ fn fill(out: &mut [u8], word: u64) {
 
 struct Shelf(BTreeMap<String, Rc<Sparse>>);
 
+impl Shelf {
+    fn new(words: &Words) -> Self {
+        let size = words.number("device", 192 << 20);
+        let write_mb = words.number("write_mb", 1000);
+        let latency = Nanos::from_micros(words.number("latency_us", 100));
+        let device = |name: &str| Rc::new(Sparse::new(name, size, write_mb, latency));
+        Self(words.devices().map(|name| (name.clone(), device(&name))).collect())
+    }
+
+    /// Bytes written to all devices.
+    fn written(&self) -> u64 {
+        self.0.values().map(|device| device.written.get()).sum()
+    }
+
+    /// Metadata written to all devices.
+    fn metadata(&self) -> Metadata {
+        let each = self.0.values().map(|device| *device.metadata.borrow());
+        each.fold(Metadata::default(), |sum, one| sum.add(&one))
+    }
+}
+
 impl Opener for Shelf {
     fn open(&self, path: &str) -> Result<Device, DeviceError> {
         match self.0.get(path) {
@@ -315,30 +336,20 @@ impl Words {
         let text = self.text(word, &default.to_string());
         parse_bytes(&text).unwrap_or_else(|_| panic!("{word}={text} is no number"))
     }
+    fn devices(&self) -> impl Iterator<Item = String> {
+        (0..self.number("devices", 4)).map(|i| format!("d{i}"))
+    }
 }
 
 fn main() {
-    let known = [
-        "device",
-        "devices",
-        "layout",
-        "fill",
-        "usable",
-        "pattern",
-        "theta",
-        "times",
-        "dirty",
-        "seed",
-        "clients",
-        "think_us",
-        "write_mb",
-        "latency_us",
-    ];
+    let known = "device devices layout fill usable pattern theta times dirty seed clients think_us \
+                 write_mb latency_us";
+    let is_known = |word: &str| known.split_whitespace().any(|one| one == word);
     let mut words = BTreeMap::new();
     for argument in std::env::args().skip(1) {
-        let pair = argument.split_once('=').filter(|(word, _)| known.contains(word));
+        let pair = argument.split_once('=').filter(|(word, _)| is_known(word));
         let Some((word, value)) = pair else {
-            eprintln!("'{argument}' is not WORD=VALUE with one of {}", known.join(", "));
+            eprintln!("'{argument}' is not WORD=VALUE with one of {known}");
             std::process::exit(2);
         };
         words.insert(word.to_owned(), value.to_owned());
@@ -349,27 +360,42 @@ fn main() {
 
 async fn measure(words: Words) {
     let began = std::time::Instant::now();
-    let (size, count) = (words.number("device", 192 << 20), words.number("devices", 4));
+    let shelf = Rc::new(Shelf::new(&words));
+    let pool = created_pool(&shelf, &words).await;
+    let segments = pool.stats().segments;
+    let all = (segments.free + segments.open + segments.full) * segments.segment_bytes;
+    let bytes = match words.number("usable", 0) {
+        0 => all * words.number("fill", 85) / 100,
+        percent => pool.summary().size_bytes * percent / 100,
+    };
+    let blocks = bytes / BLOCK_BYTES;
+    let alpha = all as f64 / (blocks * BLOCK_BYTES) as f64;
+    let volume = filled_volume(&pool, blocks).await;
+    report_fill(&pool, all, blocks);
+    let load = Rc::new(Load::new(pool.clone(), volume, blocks, &words));
+    let (second_half, held) = overwrite(&load, &shelf, blocks, &words).await;
+    let (before, written, metadata) = second_half;
+    let device_bytes = shelf.written() - written;
+    report("half", &before, &pool.stats(), device_bytes, Some((held, alpha)));
+    let host = pool.stats().since_import.writes.bytes - before.since_import.writes.bytes;
+    report_metadata(&metadata, &shelf.metadata(), host);
+    report_latencies(&load.latencies.borrow(), began);
+    pool.export().await.expect("the pool is exported");
+}
+
+async fn created_pool(shelf: &Rc<Shelf>, words: &Words) -> Rc<Pool> {
     let redundancy = shape(&words.text("layout", "raid0"));
-    let latency = Nanos::from_micros(words.number("latency_us", 100));
-    let names: Vec<String> = (0..count).map(|i| format!("d{i}")).collect();
-    let device =
-        |name: &String| Rc::new(Sparse::new(name, size, words.number("write_mb", 1000), latency));
-    let shelf = Rc::new(Shelf(names.iter().map(|n| (n.clone(), device(n))).collect()));
+    let devices = words.devices().collect();
     let spec = PoolSpec {
-        groups: vec![GroupSpec { redundancy, devices: names.clone() }],
+        groups: vec![GroupSpec { redundancy, devices }],
         properties: BTreeMap::from([("dirty_limit".to_owned(), words.text("dirty", "auto"))]),
         ..PoolSpec::default()
     };
-    let pool = Pool::create(shelf.clone(), "tank", &spec).await.expect("the pool is made");
-    let segments = pool.stats().segments;
-    let all = (segments.free + segments.open + segments.full) * segments.segment_bytes;
-    let usable = pool.summary().size_bytes;
-    let bytes = match words.number("usable", 0) {
-        0 => all * words.number("fill", 85) / 100,
-        percent => usable * percent / 100,
-    };
-    let blocks = bytes / BLOCK_BYTES;
+    Pool::create(shelf.clone(), "tank", &spec).await.expect("the pool is made")
+}
+
+/// A volume of `blocks` blocks, each of which has been written once, with its number from 1 on.
+async fn filled_volume(pool: &Rc<Pool>, blocks: u64) -> Device {
     let spec = VolumeSpec {
         name: "v".into(),
         size_bytes: blocks * BLOCK_BYTES,
@@ -381,87 +407,52 @@ async fn measure(words: Words) {
         std::process::exit(1);
     }
     let volume = pool.open_volume("v").expect("just made");
-    let mut stamp = 0u64;
-    let mut block = |buf: &mut [u8]| {
-        stamp += 1;
-        fill(buf, stamp.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    };
     let mut at = 0;
     while at < blocks {
         let run = (blocks - at).min(32);
         let mut buf = IoBuf::zeroed(run as usize * BLOCK_LEN);
-        buf.chunks_mut(BLOCK_LEN).for_each(&mut block);
+        for (block, number) in buf.chunks_mut(BLOCK_LEN).zip(at + 1..) {
+            stamp(block, number);
+        }
         volume.write(at * BLOCK_BYTES, buf.freeze(), false).await.expect("the fill is taken");
         at += run;
     }
-    let alpha = all as f64 / (blocks * BLOCK_BYTES) as f64;
-    println!(
-        "{{\"segments\": {}, \"segment_bytes\": {}, \"bytes\": {all}, \"usable_bytes\": {usable}, \
-         \"volume_bytes\": {}, \"share_of_bytes\": {:.4}, \"share_of_usable\": {:.4}, \
-         \"greedy\": {:.3}, \"dirty_limit\": {}}}",
-        segments.free + segments.open + segments.full,
-        segments.segment_bytes,
-        blocks * BLOCK_BYTES,
-        1.0 / alpha,
-        (blocks * BLOCK_BYTES) as f64 / usable as f64,
-        greedy(alpha),
-        pool.stats().dirty_limit_bytes,
-    );
-    let pattern = Pattern::new(
-        &words.text("pattern", "uniform"),
-        blocks,
-        words.text("theta", "0.99").parse().expect("theta is a number"),
-    );
-    let load = Rc::new(Load {
-        pool: pool.clone(),
-        volume,
-        pattern,
-        think: Nanos::from_micros(words.number("think_us", 0)),
-        left: Cell::new(0),
-        stamp: Cell::new(stamp),
-        latencies: Histogram::new_with_bounds(100, 1_000_000_000_000, 3).expect("sane").into(),
-    });
-    let written = || shelf.0.values().map(|d| d.written.get()).sum::<u64>();
-    let metadata = || {
-        let each = shelf.0.values().map(|d| *d.metadata.borrow());
-        each.fold(Metadata::default(), |sum, one| sum.add(&one))
-    };
-    let times = words.number("times", 10);
-    let clients = words.number("clients", 32);
+    volume
+}
+
+/// Fills a block with words that no block of another number has.
+fn stamp(block: &mut [u8], number: u64) {
+    fill(block, number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+}
+
+/// What had been counted when the second half of the overwrites began: by the pool, bytes written
+/// to devices, and which of them were metadata.
+type Counted = (PoolStats, u64, Metadata);
+
+/// Overwrites the volume as many times as the words say, and reports each time. Returns the counts
+/// before the second half, and the samples of the second half.
+async fn overwrite(load: &Rc<Load>, shelf: &Shelf, blocks: u64, words: &Words) -> (Counted, Held) {
+    /// Samples in each time.
+    const PARTS: u64 = 64;
+    let (times, clients) = (words.number("times", 10), words.number("clients", 32));
     let (mut half, mut held) = (None, Held::default());
     for turn in 1..=times {
-        let before = (pool.stats(), written());
+        let (before, written) = (load.pool.stats(), shelf.written());
         if turn == times / 2 + 1 {
-            half = Some((pool.stats(), written(), metadata()));
+            half = Some((load.pool.stats(), written, shelf.metadata()));
             held = Held::default();
             load.latencies.borrow_mut().reset();
         }
-        const PARTS: u64 = 64;
         for part in 0..PARTS {
             load.left.set(blocks * (part + 1) / PARTS - blocks * part / PARTS);
             let tasks = (0..clients).map(|_| rt::spawn(load.clone().run()));
             rt::join_all(tasks.collect::<Vec<_>>()).await;
-            held.sample(&pool.stats());
+            held.sample(&load.pool.stats());
         }
-        report(&format!("{turn}"), &before.0, &pool.stats(), written() - before.1, None);
+        let after = load.pool.stats();
+        report(&format!("{turn}"), &before, &after, shelf.written() - written, None);
     }
-    let (before, bytes, account) = half.expect("two times at least");
-    report("half", &before, &pool.stats(), written() - bytes, Some((held, alpha)));
-    let host = pool.stats().since_import.writes.bytes - before.since_import.writes.bytes;
-    report_metadata(&account, &metadata(), host);
-    let latencies = load.latencies.borrow().clone();
-    let us = |q: f64| latencies.value_at_quantile(q) as f64 / 1e3;
-    println!(
-        "{{\"write_us\": {{\"p50\": {:.0}, \"p99\": {:.0}, \"p999\": {:.0}, \"max\": {:.0}}}, \
-         \"virtual_seconds\": {:.1}, \"seconds\": {:.1}}}",
-        us(0.5),
-        us(0.99),
-        us(0.999),
-        us(1.0),
-        rt::now().0 as f64 / 1e9,
-        began.elapsed().as_secs_f64(),
-    );
-    pool.export().await.expect("the pool is exported");
+    (half.expect("two times at least"), held)
 }
 
 struct Load {
@@ -475,13 +466,26 @@ struct Load {
 }
 
 impl Load {
+    /// Overwrites of a volume of `blocks` blocks that has been filled.
+    fn new(pool: Rc<Pool>, volume: Device, blocks: u64, words: &Words) -> Self {
+        let theta = words.text("theta", "0.99").parse().expect("theta is a number");
+        Self {
+            pool,
+            volume,
+            pattern: Pattern::new(&words.text("pattern", "uniform"), blocks, theta),
+            think: Nanos::from_micros(words.number("think_us", 0)),
+            left: Cell::new(0),
+            stamp: Cell::new(blocks),
+            latencies: Histogram::new_with_bounds(100, 1_000_000_000_000, 3).expect("sane").into(),
+        }
+    }
+
     async fn run(self: Rc<Self>) {
         while self.left.get() > 0 {
             self.left.set(self.left.get() - 1);
-            let stamp = self.stamp.get() + 1;
-            self.stamp.set(stamp);
+            self.stamp.set(self.stamp.get() + 1);
             let mut buf = IoBuf::zeroed(BLOCK_LEN);
-            fill(&mut buf, stamp.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            stamp(&mut buf, self.stamp.get());
             let at = self.pattern.next() * BLOCK_BYTES;
             let begun = rt::now();
             if let Err(error) = self.volume.write(at, buf.freeze(), false).await {
@@ -495,6 +499,38 @@ impl Load {
             }
         }
     }
+}
+
+/// The pool's space and the share of it that the volume has.
+fn report_fill(pool: &Pool, all: u64, blocks: u64) {
+    let stats = pool.stats();
+    let usable = pool.summary().size_bytes;
+    let bytes = blocks * BLOCK_BYTES;
+    println!(
+        "{{\"segments\": {}, \"segment_bytes\": {}, \"bytes\": {all}, \"usable_bytes\": {usable}, \
+         \"volume_bytes\": {bytes}, \"share_of_bytes\": {:.4}, \"share_of_usable\": {:.4}, \
+         \"greedy\": {:.3}, \"dirty_limit\": {}}}",
+        all / stats.segments.segment_bytes,
+        stats.segments.segment_bytes,
+        bytes as f64 / all as f64,
+        bytes as f64 / usable as f64,
+        greedy(all as f64 / bytes as f64),
+        stats.dirty_limit_bytes,
+    );
+}
+
+fn report_latencies(latencies: &Histogram<u64>, began: std::time::Instant) {
+    let us = |q: f64| latencies.value_at_quantile(q) as f64 / 1e3;
+    println!(
+        "{{\"write_us\": {{\"p50\": {:.0}, \"p99\": {:.0}, \"p999\": {:.0}, \"max\": {:.0}}}, \
+         \"virtual_seconds\": {:.1}, \"seconds\": {:.1}}}",
+        us(0.5),
+        us(0.99),
+        us(0.999),
+        us(1.0),
+        rt::now().0 as f64 / 1e9,
+        began.elapsed().as_secs_f64(),
+    );
 }
 
 fn report(
@@ -528,9 +564,9 @@ fn report(
         // Open segments are half full; one of them is the journal's, which is counted there.
         let taken = mean(held.held) + (mean(held.open) - 1.0) / 2.0 * (bytes / all);
         print!(
-            ", \"free\": {:.1}, \"emptied\": {:.1}, \"open\": {:.1}, \"journal\": {:.1}, \"greedy_of_taken\": {:.3}, \
-             \"space_percent\": {{\"free\": {:.2}, \"emptied\": {:.2}, \"open\": {:.2}, \"journal\": {:.2}, \
-             \"footers\": {:.2}}}",
+            ", \"free\": {:.1}, \"emptied\": {:.1}, \"open\": {:.1}, \"journal\": {:.1}, \
+             \"greedy_of_taken\": {:.3}, \"space_percent\": {{\"free\": {:.2}, \
+             \"emptied\": {:.2}, \"open\": {:.2}, \"journal\": {:.2}, \"footers\": {:.2}}}",
             mean(held.free),
             mean(held.emptied),
             mean(held.open),
@@ -550,8 +586,8 @@ fn report(
 fn report_metadata(before: &Metadata, after: &Metadata, host: u64) {
     let share = |after: u64, before: u64| (after - before) as f64 / host as f64;
     println!(
-        "{{\"footers\": {:.4}, \"changes\": {:.4}, \"checkpoints\": {:.4}, \"segment_records\": {:.4}, \
-         \"journal_padding\": {:.4}, \"roots\": {:.4}}}",
+        "{{\"footers\": {:.4}, \"changes\": {:.4}, \"checkpoints\": {:.4}, \
+         \"segment_records\": {:.4}, \"journal_padding\": {:.4}, \"roots\": {:.4}}}",
         share(after.footers, before.footers),
         share(after.changes, before.changes),
         share(after.checkpoints, before.checkpoints),

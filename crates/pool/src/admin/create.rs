@@ -255,6 +255,31 @@ async fn checked(opener: &FencedOpener, name: &str, spec: &PoolSpec) -> Result<O
     open_spec(opener, spec).await
 }
 
+/// The configuration of a new pool, before its devices are added.
+fn empty_config(name: &str, spec: &PoolSpec, opened: &Opened) -> PoolConfig {
+    let smallest = opened.groups.iter().flat_map(|(_, d)| d).map(|c| c.size_bytes).min();
+    PoolConfig {
+        name: name.to_owned(),
+        guid: rt::random_u64() | 1,
+        generation: 1,
+        created_at: rt::wall_clock(),
+        groups: Vec::new(),
+        reserve_bytes: reserve_bytes(smallest.unwrap_or(0)),
+        logs: Vec::new(),
+        log_rings: Vec::new(),
+        properties: spec.properties.clone(),
+        volumes: Vec::new(),
+        next_device: 0,
+        next_volume: 1,
+        history: Vec::new(),
+        scan: None,
+        lineage: Lineage::default(),
+        lost: LostConfig::default(),
+        figures: FiguresConfig::default(),
+        destroyed: false,
+    }
+}
+
 impl Pool {
     /// Fails as [`Pool::create`] would before it writes. Writes nothing itself.
     pub async fn check_new(
@@ -273,27 +298,7 @@ impl Pool {
     ) -> Result<Rc<Pool>, AdminError> {
         let opener = FencedOpener::new(opener);
         let opened = checked(&opener, name, spec).await?;
-        let smallest = opened.groups.iter().flat_map(|(_, d)| d).map(|c| c.size_bytes).min();
-        let mut config = PoolConfig {
-            name: name.to_owned(),
-            guid: rt::random_u64() | 1,
-            generation: 1,
-            created_at: rt::wall_clock(),
-            groups: Vec::new(),
-            reserve_bytes: reserve_bytes(smallest.unwrap_or(0)),
-            logs: Vec::new(),
-            log_rings: Vec::new(),
-            properties: spec.properties.clone(),
-            volumes: Vec::new(),
-            next_device: 0,
-            next_volume: 1,
-            history: Vec::new(),
-            scan: None,
-            lineage: Lineage::default(),
-            lost: LostConfig::default(),
-            figures: FiguresConfig::default(),
-            destroyed: false,
-        };
+        let mut config = empty_config(name, spec, &opened);
         let nonce = rt::random_u64();
         crate::import::divergence::begin(&mut config, nonce, CommitId(0));
         let devices = add_to_config(&mut config, &opened)?;

@@ -396,16 +396,8 @@ impl fmt::Display for AdminError {
             Self::InUseHere { device } => write!(f, "{device} is in use"),
             Self::NotTakenIn { error, .. } => write!(f, "{error}; it is offline now"),
             Self::BeingReplaced { device } => write!(f, "{device} is being replaced"),
-            Self::NotMirror { device, layout } => write!(
-                f,
-                "{device} is part of a {layout}: only mirrors, single devices and log devices can be \
-                 attached to"
-            ),
-            Self::LateCommands { device, commands } => write!(
-                f,
-                "{device} still has {commands} commands under way that were given up: they could \
-                 overwrite what is newer"
-            ),
+            Self::NotMirror { device, layout } => not_mirror(f, device, layout),
+            Self::LateCommands { device, commands } => late_commands(f, device, *commands),
             Self::LabelGone { device } => {
                 write!(f, "{device} no longer carries this pool's label")
             }
@@ -415,12 +407,9 @@ impl fmt::Display for AdminError {
             ),
             Self::Member { device, error } => member(f, device, error),
             Self::ConfigTooLarge(error) => write!(f, "{error}"),
-            Self::DirtyLimit { usable_bytes, taken_bytes } => write!(
-                f,
-                "with this dirty_limit volumes could have {}, and they have or own {} by now",
-                format_bytes(*usable_bytes),
-                format_bytes(*taken_bytes)
-            ),
+            Self::DirtyLimit { usable_bytes, taken_bytes } => {
+                dirty_limit(f, *usable_bytes, *taken_bytes)
+            }
             Self::Property(error) => write!(f, "{error}"),
             Self::Name(error) => write!(f, "{error}"),
             Self::Layout(error) => write!(f, "{error}"),
@@ -432,12 +421,37 @@ impl fmt::Display for AdminError {
     }
 }
 
+fn not_mirror(f: &mut fmt::Formatter<'_>, device: &str, layout: &str) -> fmt::Result {
+    write!(
+        f,
+        "{device} is part of a {layout}: only mirrors, single devices and log devices can be \
+         attached to"
+    )
+}
+
+fn late_commands(f: &mut fmt::Formatter<'_>, device: &str, commands: u64) -> fmt::Result {
+    write!(
+        f,
+        "{device} still has {commands} commands under way that were given up: they could \
+         overwrite what is newer"
+    )
+}
+
+fn dirty_limit(f: &mut fmt::Formatter<'_>, usable_bytes: u64, taken_bytes: u64) -> fmt::Result {
+    let (usable, taken) = (format_bytes(usable_bytes), format_bytes(taken_bytes));
+    write!(
+        f,
+        "with this dirty_limit volumes could have {usable}, and they have or own {taken} by now"
+    )
+}
+
 /// An error of the array, with the device's path in place of its number.
 fn member(f: &mut fmt::Formatter<'_>, device: &str, error: &ArrayError) -> fmt::Result {
     match error {
         ArrayError::WouldLose { segment, .. } => write!(
             f,
-            "{device} is needed: without it segment {segment} (and perhaps others) could not be read"
+            "{device} is needed: without it segment {segment} (and perhaps others) could not be \
+             read"
         ),
         ArrayError::TooSmall { size_bytes, needed_bytes, .. } => {
             write!(f, "{device} has {size_bytes} bytes, {needed_bytes} are needed")
@@ -458,8 +472,8 @@ impl fmt::Display for ConfigTooLarge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "the label of a device has no room for more: the configuration of pool '{}' takes {} by \
-             now",
+            "the label of a device has no room for more: the configuration of pool '{}' takes {} \
+             by now",
             self.pool,
             format_bytes(self.size_bytes)
         )
@@ -556,8 +570,8 @@ impl fmt::Display for CloseError {
             Self::Closing { pool } => write!(f, "pool '{pool}' is being exported"),
             Self::JournalDamaged { pool } => write!(
                 f,
-                "pool '{pool}' stays imported: its map journal is damaged, there is no room to write \
-                 it anew, and the only good map is in memory"
+                "pool '{pool}' stays imported: its map journal is damaged, there is no room to \
+                 write it anew, and the only good map is in memory"
             ),
             Self::Suspended { pool, reason } => write!(
                 f,

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use forebay_format::config::{MemberConfig, MemberUse};
+use forebay_format::config::{MemberConfig, MemberUse, PoolConfig};
 
 use crate::admin::candidate::owner_of;
 use crate::import::device_match::{Found, find_devices, newest_root};
 use crate::import::divergence::one_history;
-use crate::layout::log_number;
+use crate::layout::{geometry_of, log_number, member_of};
 use crate::opener::FencedOpener;
 use crate::status::report::{branch, leaf, worse};
 use crate::status::{FoundPool, Health, Importable, VdevStatus};
@@ -22,84 +22,114 @@ impl Pool {
         for device in &found {
             by_guid.entry(device.label.configs[0].0.pool).or_default().push(device);
         }
-        let mut pools = Vec::new();
-        for (guid, devices) in by_guid {
-            let history = one_history(devices.clone(), None);
-            let newest = history.and_then(|history| newest_root(&history.devices, 0));
-            let config = match &newest {
-                Ok((_, config)) => config.clone(),
-                Err(_) => devices[0].label.configs[0].1.clone(),
-            };
-            // Devices that left a pool, or whose pool was destroyed, belong to no pool.
-            if config.destroyed || devices.iter().all(|f| owner_of(&f.label).is_none()) {
-                continue;
-            }
-            let belongs = |f: &&&Found| {
-                crate::layout::member_of(&config, f.label.configs[0].0.device).is_some()
-            };
-            let paths: Vec<String> =
-                devices.iter().filter(belongs).map(|f| f.path.clone()).collect();
-            let is_here =
-                |m: &MemberConfig| devices.iter().any(|f| f.label.configs[0].0.device == m.device);
-            let vdev = |m: &MemberConfig| {
-                let state = match (is_here(m), m.state) {
-                    (false, _) => Health::Unavail,
-                    (true, MemberUse::Online) => Health::Online,
-                    (true, MemberUse::Offline) => Health::Offline,
-                    (true, MemberUse::Faulted) => Health::Faulted,
-                };
-                let mut vdev = leaf(m, state);
-                if state == Health::Online && (m.stale_since.is_some() || !m.stale.is_empty()) {
-                    vdev.note = "awaiting resilver".into();
-                }
-                vdev
-            };
-            let mut state = Health::Online;
-            let mut groups = Vec::new();
-            for (number, group) in config.groups.iter().enumerate() {
-                let children: Vec<VdevStatus> = group.members.iter().map(vdev).collect();
-                let good = children.iter().filter(|c| c.state == Health::Online).count();
-                let geometry = crate::layout::geometry_of(group).ok();
-                let need = geometry.map_or(usize::MAX, |g| g.data_columns().max(1));
-                let health = match good {
-                    good if good == children.len() => Health::Online,
-                    good if good >= need => Health::Degraded,
-                    _ => Health::Unavail,
-                };
-                state = worse(state, health);
-                groups.push(branch(&group.layout, number, health, children));
-            }
-            let mut logs = Vec::new();
-            for ring in &config.logs {
-                let children: Vec<VdevStatus> = ring.sides.iter().map(vdev).collect();
-                let good = children.iter().filter(|c| c.state == Health::Online).count();
-                let health = match good {
-                    good if good == children.len() => Health::Online,
-                    0 => Health::Unavail,
-                    _ => Health::Degraded,
-                };
-                state =
-                    worse(state, if health == Health::Online { health } else { Health::Degraded });
-                logs.push(branch("mirror", log_number(&config, ring), health, children));
-            }
-            let log_is_gone = config.logs.iter().any(|ring| {
-                ring.sides.iter().any(|side| side.state == MemberUse::Online)
-                    && !ring.sides.iter().any(is_here)
-            });
-            let importable = match newest {
-                Err(kind) => {
-                    state = Health::Unavail;
-                    Importable::Refused(kind)
-                }
-                Ok((root, _)) if log_is_gone => {
-                    Importable::WithoutLog { loses_writes: !root.exported }
-                }
-                Ok((root, _)) if root.exported => Importable::Exported,
-                Ok(_) => Importable::NotExported,
-            };
-            let name = config.name;
-            pools.push(FoundPool { name, guid, state, groups, logs, importable, paths });
+        by_guid.into_iter().filter_map(|(guid, devices)| found_pool(guid, &devices)).collect()
+    }
+}
+
+/// The pool `guid` as its devices show it. `None` if none of them belongs to it any more.
+fn found_pool(guid: u64, devices: &[&Found]) -> Option<FoundPool> {
+    let history = one_history(devices.to_vec(), None);
+    let newest = history.and_then(|history| newest_root(&history.devices, 0));
+    let config = match &newest {
+        Ok((_, config)) => config.clone(),
+        Err(_) => devices[0].label.configs[0].1.clone(),
+    };
+    // Devices that left a pool, or whose pool was destroyed, belong to no pool.
+    if config.destroyed || devices.iter().all(|f| owner_of(&f.label).is_none()) {
+        return None;
+    }
+    let members = Members { config: &config, devices };
+    let (groups_health, groups) = members.groups();
+    let (logs_health, logs) = members.logs();
+    let mut state = worse(groups_health, logs_health);
+    let importable = match newest {
+        Err(kind) => {
+            state = Health::Unavail;
+            Importable::Refused(kind)
         }
-        pools
+        Ok((root, _)) if members.is_log_missing() => {
+            Importable::WithoutLog { loses_writes: !root.exported }
+        }
+        Ok((root, _)) if root.exported => Importable::Exported,
+        Ok(_) => Importable::NotExported,
+    };
+    let paths = members.paths();
+    Some(FoundPool { name: config.name, guid, state, groups, logs, importable, paths })
+}
+
+/// The members of a configuration, and the devices found of its pool.
+struct Members<'a> {
+    config: &'a PoolConfig,
+    devices: &'a [&'a Found],
+}
+
+impl Members<'_> {
+    /// Paths of the devices that the configuration has.
+    fn paths(&self) -> Vec<String> {
+        let belongs = |f: &&&Found| member_of(self.config, f.label.configs[0].0.device).is_some();
+        self.devices.iter().filter(belongs).map(|f| f.path.clone()).collect()
+    }
+
+    fn is_here(&self, member: &MemberConfig) -> bool {
+        self.devices.iter().any(|f| f.label.configs[0].0.device == member.device)
+    }
+
+    fn vdev(&self, member: &MemberConfig) -> VdevStatus {
+        let state = match (self.is_here(member), member.state) {
+            (false, _) => Health::Unavail,
+            (true, MemberUse::Online) => Health::Online,
+            (true, MemberUse::Offline) => Health::Offline,
+            (true, MemberUse::Faulted) => Health::Faulted,
+        };
+        let mut vdev = leaf(member, state);
+        if state == Health::Online && (member.stale_since.is_some() || !member.stale.is_empty()) {
+            vdev.note = "awaiting resilver".into();
+        }
+        vdev
+    }
+
+    /// The groups, and the health of the worst.
+    fn groups(&self) -> (Health, Vec<VdevStatus>) {
+        let mut worst = Health::Online;
+        let mut groups = Vec::new();
+        for (number, group) in self.config.groups.iter().enumerate() {
+            let children: Vec<VdevStatus> = group.members.iter().map(|m| self.vdev(m)).collect();
+            let geometry = geometry_of(group).ok();
+            let needed = geometry.map_or(usize::MAX, |g| g.data_columns().max(1));
+            let health = health_of(&children, needed);
+            worst = worse(worst, health);
+            groups.push(branch(&group.layout, number, health, children));
+        }
+        (worst, groups)
+    }
+
+    /// The log devices, and what they make of the pool: without one, it is degraded.
+    fn logs(&self) -> (Health, Vec<VdevStatus>) {
+        let mut worst = Health::Online;
+        let mut logs = Vec::new();
+        for ring in &self.config.logs {
+            let children: Vec<VdevStatus> = ring.sides.iter().map(|s| self.vdev(s)).collect();
+            let health = health_of(&children, 1);
+            worst = worse(worst, health.min(Health::Degraded));
+            logs.push(branch("mirror", log_number(self.config, ring), health, children));
+        }
+        (worst, logs)
+    }
+
+    /// Whether a log device that was in use has no side here.
+    fn is_log_missing(&self) -> bool {
+        self.config.logs.iter().any(|ring| {
+            ring.sides.iter().any(|side| side.state == MemberUse::Online)
+                && !ring.sides.iter().any(|side| self.is_here(side))
+        })
+    }
+}
+
+/// The health of a group or log device of which `needed` devices must be online.
+fn health_of(children: &[VdevStatus], needed: usize) -> Health {
+    match children.iter().filter(|child| child.state == Health::Online).count() {
+        online if online == children.len() => Health::Online,
+        online if online >= needed => Health::Degraded,
+        _ => Health::Unavail,
     }
 }

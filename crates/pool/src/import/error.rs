@@ -253,8 +253,8 @@ impl fmt::Display for ImportErrorKind {
             Self::Destroyed => write!(f, "it was destroyed"),
             Self::FormatVersion { device, expected, found } => write!(
                 f,
-                "{device} has superblocks of format version {found}, and this program reads version \
-                 {expected}"
+                "{device} has superblocks of format version {found}, and this program reads \
+                 version {expected}"
             ),
             Self::NoSuperblock(lacking) => write!(f, "no readable superblock{lacking}"),
             Self::NoConfiguration { root, holders, generation, lacking } => write!(
@@ -264,11 +264,7 @@ impl fmt::Display for ImportErrorKind {
                 holders.join(", ")
             ),
             Self::RootNotNewest { witness, missing, present } => {
-                write!(f, "{witness} of changes that are newer than the newest root found")?;
-                match missing[..] {
-                    [] => write!(f, "; the devices here ({}) have lost them", present.join(", ")),
-                    _ => write!(f, "; missing: {}", missing.join(", ")),
-                }
+                root_not_newest(f, witness, missing, present)
             }
             Self::HalfMissing { missing } => write!(
                 f,
@@ -276,12 +272,9 @@ impl fmt::Display for ImportErrorKind {
                  that are here",
                 missing.join(", ")
             ),
-            Self::Diverged { newest, newest_root, others, others_root } => write!(
-                f,
-                "{} went on without {newest} and {newest} without it, so each has writes that the \
-                 other lacks (roots {others_root} and {newest_root})",
-                others.join(", ")
-            ),
+            Self::Diverged { newest, newest_root, others, others_root } => {
+                diverged(f, (newest, *newest_root), (others, *others_root))
+            }
             Self::NotKept { device } => {
                 write!(f, "{device} is no data device of the pool with a readable root")
             }
@@ -294,13 +287,7 @@ impl fmt::Display for ImportErrorKind {
                 list(f, "missing", missing)?;
                 list(f, "out of use", out_of_use)
             }
-            Self::LogMissing { missing, lost_after } => {
-                write!(f, "its log device is missing ({})", missing.join(", "))?;
-                match lost_after {
-                    Some(txg) => write!(f, ", and with it writes acknowledged after group {txg}"),
-                    None => write!(f, "; no data is lost with it, for the pool was exported"),
-                }
-            }
+            Self::LogMissing { missing, lost_after } => log_missing(f, missing, *lost_after),
             Self::LogLoss(loss) => write!(f, "{loss}"),
             Self::Log(error) => write!(f, "{error}"),
             Self::Map { error, missing, behind } => {
@@ -311,7 +298,8 @@ impl fmt::Display for ImportErrorKind {
             Self::Layout(error) => write!(f, "{error}"),
             Self::InUseElsewhere { device } => write!(
                 f,
-                "it is imported on another machine and in use there (the heartbeat on {device} moves)"
+                "it is imported on another machine and in use there (the heartbeat on {device} \
+                 moves)"
             ),
             Self::NotExportedElsewhere => write!(
                 f,
@@ -344,6 +332,45 @@ fn not_found(
         write!(f, "; looked at: {}", searched.join(", "))?;
     }
     Ok(())
+}
+
+fn root_not_newest(
+    f: &mut fmt::Formatter<'_>,
+    witness: &Witness,
+    missing: &[String],
+    present: &[String],
+) -> fmt::Result {
+    write!(f, "{witness} of changes that are newer than the newest root found")?;
+    match missing {
+        [] => write!(f, "; the devices here ({}) have lost them", present.join(", ")),
+        _ => write!(f, "; missing: {}", missing.join(", ")),
+    }
+}
+
+/// The two sides of a divergence, each with its devices and a root.
+fn diverged(
+    f: &mut fmt::Formatter<'_>,
+    (newest, newest_root): (&str, CommitId),
+    (others, others_root): (&[String], CommitId),
+) -> fmt::Result {
+    write!(
+        f,
+        "{} went on without {newest} and {newest} without it, so each has writes that the other \
+         lacks (roots {others_root} and {newest_root})",
+        others.join(", ")
+    )
+}
+
+fn log_missing(
+    f: &mut fmt::Formatter<'_>,
+    missing: &[String],
+    lost_after: Option<TxgId>,
+) -> fmt::Result {
+    write!(f, "its log device is missing ({})", missing.join(", "))?;
+    match lost_after {
+        Some(txg) => write!(f, ", and with it writes acknowledged after group {txg}"),
+        None => write!(f, "; no data is lost with it, for the pool was exported"),
+    }
 }
 
 /// `; WHAT: DEVICES`, or nothing without a device.

@@ -10,7 +10,7 @@ use forebay_format::journal::{FrameKind, SegmentRecord};
 use forebay_format::map_record::{Delta, decode_leaves};
 use forebay_format::superblock::{JournalPosition, Superblock};
 use forebay_map::Map;
-use forebay_segment::{JournalReader, SegmentTable};
+use forebay_segment::{JournalReader, SegmentState, SegmentTable};
 use forebay_units::{BlockAddr, DeviceId, SegmentId};
 
 use crate::import::error::MapLoadError;
@@ -64,57 +64,101 @@ pub(crate) async fn load_map(
         None => m.stale.iter().map(|(a, b)| *a..*b).collect(),
     };
     let array = build_array(config, devices, &cautious)?;
-    let mut map = Map::new();
-    let mut records: BTreeMap<SegmentId, SegmentRecord> = BTreeMap::new();
-    let (mut journal, mut doubled, mut repairs) = (Vec::new(), None, Vec::new());
-    if let (Some(start), Some(end)) = (root.journal_start, root.journal_end) {
-        let mut reader = JournalReader::new(array.clone(), config.guid, start, end);
+    let journal = Journal::read(&array, config.guid, root, report).await?;
+    let table = segment_table(&array, &journal, root)?;
+    count_live(&journal.map, &table)?;
+    let array = build_array(config, devices, &|m| stale_segments(m, &table, &journal))?;
+    let Journal { map, positions, doubled, repairs, .. } = journal;
+    Ok(Loaded { array, table, map, journal: positions, doubled, repairs })
+}
+
+/// The content of the map journal.
+#[derive(Default)]
+struct Journal {
+    map: Map,
+    /// The last record of each segment that the journal names.
+    records: BTreeMap<SegmentId, SegmentRecord>,
+    /// Where the journal enters each of its segments.
+    positions: Vec<JournalPosition>,
+    doubled: Option<bool>,
+    repairs: Vec<(BlockAddr, Vec<u8>)>,
+}
+
+impl Journal {
+    async fn read(
+        array: &Rc<Array>,
+        guid: u64,
+        root: &Superblock,
+        report: &mut ImportReport,
+    ) -> Result<Self, MapLoadError> {
+        let mut journal = Self::default();
+        let (Some(start), Some(end)) = (root.journal_start, root.journal_end) else {
+            return Ok(journal);
+        };
+        let mut reader = JournalReader::new(array.clone(), guid, start, end);
         while let Some(frame) = reader.next().await? {
             let payload = frame.payload();
             match frame.kind() {
-                FrameKind::Delta => map.apply(&Delta::decode(payload)?),
+                FrameKind::Delta => journal.map.apply(&Delta::decode(payload)?),
                 FrameKind::Leaves => {
-                    decode_leaves(payload)?.iter().for_each(|image| map.load_leaf(image));
+                    decode_leaves(payload)?.iter().for_each(|image| journal.map.load_leaf(image));
                 }
                 FrameKind::Segments => {
                     for record in SegmentRecord::decode_all(payload)? {
-                        records.insert(record.segment, record);
+                        journal.records.insert(record.segment, record);
                     }
                 }
                 FrameKind::Pad | FrameKind::Jump => {}
             }
         }
         report.map_bytes = reader.bytes();
-        repairs = reader.take_repairs();
-        journal = reader.segments().to_vec();
-        doubled = reader.is_end_doubled();
+        journal.repairs = reader.take_repairs();
+        journal.positions = reader.segments().to_vec();
+        journal.doubled = reader.is_end_doubled();
+        Ok(journal)
     }
-    let journal_segments: Vec<SegmentId> = journal.iter().map(|at| at.addr.segment()).collect();
-    let table = empty_table(&array);
-    for record in records.values() {
-        let is_journal = journal_segments.contains(&record.segment);
+
+    /// Whether `segment` is one of the journal's own.
+    fn is_in(&self, segment: SegmentId) -> bool {
+        self.positions.iter().any(|at| at.addr.segment() == segment)
+    }
+}
+
+/// The segments as the journal's records tell them, with the journal's own up to `root`.
+fn segment_table(
+    array: &Array,
+    journal: &Journal,
+    root: &Superblock,
+) -> Result<Rc<SegmentTable>, MapLoadError> {
+    let table = empty_table(array);
+    for record in journal.records.values() {
         let mut record = *record;
-        if record.kind == 2 && !is_journal {
+        if record.kind == 2 && !journal.is_in(record.segment) {
             record.kind = 0;
         }
         if !table.load_record(&record) {
             return Err(MapLoadError::UnknownSegment { segment: record.segment });
         }
     }
-    for segment in &journal_segments {
-        if table.get(*segment).state == forebay_segment::SegmentState::Free {
-            table.reopen(*segment);
-            table.close(*segment, false);
+    for segment in journal.positions.iter().map(|at| at.addr.segment()) {
+        if table.get(segment).state == SegmentState::Free {
+            table.reopen(segment);
+            table.close(segment, false);
         }
         // The journal's record of its own segments is one root old. Rows written since then must be
         // rebuilt and scrubbed as well.
-        let geometry = array.geometry_of(*segment).map_err(LayoutError::from)?;
-        let last = root.journal_end.filter(|end| end.addr.segment() == *segment);
-        let copied = if doubled == Some(true) { geometry.doubled_rows() } else { 0 };
+        let geometry = array.geometry_of(segment).map_err(LayoutError::from)?;
+        let last = root.journal_end.filter(|end| end.addr.segment() == segment);
+        let copied = if journal.doubled == Some(true) { geometry.doubled_rows() } else { 0 };
         let rows = last
             .map_or(geometry.rows(), |end| copied + end.addr.block() / geometry.blocks_per_row());
-        table.wrote(*segment, rows, root.commit);
+        table.wrote(segment, rows, root.commit);
     }
+    Ok(table)
+}
+
+/// Counts the blocks of the map as live in their segments. Fails if one lies in no segment in use.
+fn count_live(map: &Map, table: &SegmentTable) -> Result<(), MapLoadError> {
     let mut bad = None;
     map.for_each(|volume, lba, addr, blocks| {
         if addr.segment().0 >= table.len() {
@@ -122,27 +166,27 @@ pub(crate) async fn load_map(
             return;
         }
         table.add_live(addr, blocks);
-        if table.get(addr.segment()).state == forebay_segment::SegmentState::Free {
+        if table.get(addr.segment()).state == SegmentState::Free {
             bad.get_or_insert(MapLoadError::InFreeSegment { volume, lba, addr });
         }
     });
-    if let Some(error) = bad {
-        return Err(error);
-    }
-    let exact = |m: &MemberConfig| {
-        let mut stale: Vec<Range<u32>> = m.stale.iter().map(|(a, b)| *a..*b).collect();
-        if let Some(since) = m.stale_since {
-            table.for_each(|segment, info| {
-                let is_journal = journal_segments.contains(&segment);
-                let in_use = info.state != forebay_segment::SegmentState::Free;
-                // The journal's own records are one root behind.
-                if in_use && (info.last >= since || is_journal) {
-                    stale.push(segment.0..segment.0 + 1);
-                }
-            });
+    bad.map_or(Ok(()), Err)
+}
+
+/// Segments that `member` misses, as far as they are in use.
+fn stale_segments(
+    member: &MemberConfig,
+    table: &SegmentTable,
+    journal: &Journal,
+) -> Vec<Range<u32>> {
+    let mut stale: Vec<Range<u32>> = member.stale.iter().map(|(a, b)| *a..*b).collect();
+    let Some(since) = member.stale_since else { return stale };
+    table.for_each(|segment, info| {
+        // The journal's own records are one root behind.
+        let may_be_newer = info.last >= since || journal.is_in(segment);
+        if info.state != SegmentState::Free && may_be_newer {
+            stale.push(segment.0..segment.0 + 1);
         }
-        stale
-    };
-    let array = build_array(config, devices, &exact)?;
-    Ok(Loaded { array, table, map, journal, doubled, repairs })
+    });
+    stale
 }

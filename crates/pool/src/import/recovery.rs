@@ -37,6 +37,24 @@ pub(crate) struct Parts {
     pub loaded: Loaded,
 }
 
+impl SyncControl {
+    /// The state of a pool whose last commit is `root`.
+    fn after(root: &Superblock) -> Self {
+        Self {
+            wake: Notify::new(),
+            wanted: TxgId(0).into(),
+            committed: root.txg.into(),
+            commit: root.commit.into(),
+            rooted: root.commit.into(),
+            done: Notify::new(),
+            config_dirty: false.into(),
+            config_written: (root.config_generation, root.config_sum).into(),
+            root_wanted: false.into(),
+            ended: false.into(),
+        }
+    }
+}
+
 impl Pool {
     /// Replays the log into groups, commits them, and starts the log anew.
     pub(super) async fn recover(
@@ -138,18 +156,7 @@ impl Pool {
                 dropped: Vec::new(),
                 truncated: Vec::new(),
             }),
-            sync: SyncControl {
-                wake: Notify::new(),
-                wanted: TxgId(0).into(),
-                committed: root.txg.into(),
-                commit: root.commit.into(),
-                rooted: root.commit.into(),
-                done: Notify::new(),
-                config_dirty: false.into(),
-                config_written: (root.config_generation, root.config_sum).into(),
-                root_wanted: false.into(),
-                ended: false.into(),
-            },
+            sync: SyncControl::after(&root),
             limits: limits.into(),
             stopped: None.into(),
             closing: false.into(),

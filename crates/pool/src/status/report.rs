@@ -7,6 +7,7 @@ use forebay_segment::SegmentKind;
 use forebay_units::{BLOCK_BYTES, DeviceId};
 
 use crate::Pool;
+use crate::commit::error::SuspendReason;
 use crate::layout::log_number;
 use crate::status::stats::io_counts;
 use crate::status::{Health, PoolStatus, PoolSummary, VdevSpace, VdevStatus};
@@ -189,18 +190,11 @@ impl Pool {
         self.group_status().iter().chain(&self.log_status()).all(|vdev| all(vdev, so))
     }
 
+    /// What is wrong with the pool, and what to do: both empty if nothing is.
     fn advice(&self, state: Health, lost_count: u64) -> (String, String) {
         let name = self.name();
         if let Some(reason) = &*self.stopped.borrow() {
-            return (
-                format!("The pool stopped taking writes: {reason}."),
-                format!(
-                    "Put that right (bring devices back; make room where device files lie), then \
-                     'forebay pool export {name}' lets it go, and 'forebay serve {name}' opens it \
-                     again ('forebay pool import {name}' where a server of all pools goes on). What \
-                     was answered as durable is kept."
-                ),
-            );
+            return suspended_advice(&name, reason);
         }
         if lost_count > 0 {
             return (
@@ -211,52 +205,8 @@ impl Pool {
                 ),
             );
         }
-        // The device is there and works; at most, a resilver of it is not done.
-        fn well(device: &VdevStatus) -> bool {
-            let note = device.note.as_str();
-            device.state == Health::Online
-                && matches!(note, "" | "resilvering" | "awaiting resilver")
-        }
-        if state == Health::Degraded && self.all_devices(well) {
-            return (
-                "One or more devices are being rebuilt. Until that is done, fewer devices may fail \
-                 than the pool was made for."
-                    .into(),
-                format!(
-                    "Wait until the resilver is done, while the pool is served or with 'forebay \
-                     pool resilver -w {name}'."
-                ),
-            );
-        }
-        if state == Health::Degraded && self.all_devices(|d| well(d) || d.state == Health::Offline)
-        {
-            return (
-                "One or more devices were taken offline by the operator. Fewer devices may fail \
-                 than the pool was made for."
-                    .into(),
-                format!(
-                    "Bring the device back with 'forebay pool online {name} DEV', or put another \
-                     in its place with 'forebay pool replace {name} DEV NEW'."
-                ),
-            );
-        }
         if state == Health::Degraded {
-            let last = self.health.remarks.borrow().last().cloned().unwrap_or_default();
-            let mut text = "One or more devices are missing, failed, or being rebuilt.".to_owned();
-            if !last.is_empty() {
-                text.push_str(&format!(" Last: {last}."));
-            }
-            return (
-                text,
-                format!(
-                    "Bring the device back with 'forebay pool online {name} DEV', or put another \
-                     in its place with 'forebay pool replace {name} DEV NEW'. One that failed and \
-                     is well again is taken back with 'forebay pool clear {name}'."
-                ),
-            );
-        }
-        fn has_no_errors(device: &VdevStatus) -> bool {
-            device.read_errors + device.write_errors + device.checksum_errors == 0
+            return self.degraded_advice(&name);
         }
         if !self.all_devices(has_no_errors) {
             return (
@@ -271,6 +221,62 @@ impl Pool {
         }
         (String::new(), String::new())
     }
+
+    fn degraded_advice(&self, name: &str) -> (String, String) {
+        if self.all_devices(is_well) {
+            return (
+                "One or more devices are being rebuilt. Until that is done, fewer devices may fail \
+                 than the pool was made for."
+                    .into(),
+                format!(
+                    "Wait until the resilver is done, while the pool is served or with 'forebay \
+                     pool resilver -w {name}'."
+                ),
+            );
+        }
+        let mut action = format!(
+            "Bring the device back with 'forebay pool online {name} DEV', or put another in its \
+             place with 'forebay pool replace {name} DEV NEW'."
+        );
+        if self.all_devices(|device| is_well(device) || device.state == Health::Offline) {
+            return (
+                "One or more devices were taken offline by the operator. Fewer devices may fail \
+                 than the pool was made for."
+                    .into(),
+                action,
+            );
+        }
+        let mut text = "One or more devices are missing, failed, or being rebuilt.".to_owned();
+        if let Some(last) = self.health.remarks.borrow().last() {
+            text.push_str(&format!(" Last: {last}."));
+        }
+        action.push_str(&format!(
+            " One that failed and is well again is taken back with 'forebay pool clear {name}'."
+        ));
+        (text, action)
+    }
+}
+
+fn suspended_advice(name: &str, reason: &SuspendReason) -> (String, String) {
+    (
+        format!("The pool stopped taking writes: {reason}."),
+        format!(
+            "Put that right (bring devices back; make room where device files lie), then 'forebay \
+             pool export {name}' lets it go, and 'forebay serve {name}' opens it again ('forebay \
+             pool import {name}' where a server of all pools goes on). What was answered as \
+             durable is kept."
+        ),
+    )
+}
+
+/// Whether the device is there and works; at most, a resilver of it is not done.
+fn is_well(device: &VdevStatus) -> bool {
+    let note = device.note.as_str();
+    device.state == Health::Online && matches!(note, "" | "resilvering" | "awaiting resilver")
+}
+
+fn has_no_errors(device: &VdevStatus) -> bool {
+    device.read_errors + device.write_errors + device.checksum_errors == 0
 }
 
 /// Bytes of all segments of a group with their parity (a mirror counts as one side), and their data

@@ -1,6 +1,9 @@
 //! Commands on devices, and the space of a pool.
 
-use forebay_device::ErrorKind;
+use std::ops::Range;
+use std::rc::Rc;
+
+use forebay_device::{Device, ErrorKind};
 use forebay_rt::Runtime;
 
 use super::rack::Rack;
@@ -141,7 +144,7 @@ fn sparse_volumes_fill_the_pool_to_its_last_block_and_no_further() {
 }
 
 /// A raidz1 of three with `blocks` blocks on its devices.
-async fn filled(rack: &std::rc::Rc<Rack>, blocks: u64) -> std::rc::Rc<Pool> {
+async fn filled(rack: &Rc<Rack>, blocks: u64) -> Rc<Pool> {
     let spec = spec(Redundancy::Raidz1, &["a", "b", "c"], &["l"]);
     let pool = Pool::create(rack.host(1), "tank", &spec).await.unwrap();
     pool.create_volume(&volume(64 << 20)).await.unwrap();
@@ -169,75 +172,113 @@ fn line(pool: &Pool, name: &str) -> crate::status::VdevStatus {
     all.chain(status.logs).find(|vdev| vdev.name == name).expect("it is listed")
 }
 
+async fn pass(seconds: u64) {
+    forebay_rt::sleep(forebay_units::Nanos::from_secs(seconds)).await;
+}
+
+async fn scan_ended(pool: &Pool) {
+    while pool.status().scan.is_some_and(|s| s.state == "in progress") {
+        pass(1).await;
+    }
+}
+
+/// Reads blocks of a volume that [`filled`] wrote, one by one.
+async fn read(v: &Device, blocks: Range<u64>) {
+    for at in blocks {
+        expect(v, at * 4096, &stamp(4096, at)).await;
+    }
+}
+
 #[test]
-fn a_device_that_fails_many_reads_is_taken_out_and_cleared_by_the_operator() {
+fn device_is_faulted_by_many_read_errors_at_once_and_not_over_time() {
     Runtime::simulated(3).block_on(async {
         let rack = Rack::new(&["a", "b", "c", "l"], SIZE);
         let pool = filled(&rack, 4000).await;
         let v = pool.open_volume("v").unwrap();
         fail_reads(&rack, "b", true);
-        let read = async |from: u64, to: u64| {
-            for at in from..to {
-                expect(&v, at * 4096, &stamp(4096, at)).await;
-            }
-        };
         // A few errors over time are counted and shown; the device stays in use.
         let mut at = 0;
         while line(&pool, "b").read_errors < 5 {
-            read(at, at + 1).await;
+            read(&v, at..at + 1).await;
             at += 1;
         }
-        forebay_rt::sleep(forebay_units::Nanos::from_secs(1)).await;
+        pass(1).await;
         assert_eq!(line(&pool, "b").state, Health::Online);
         assert!(pool.status().action.contains("pool clear tank"), "{}", pool.status().action);
-        forebay_rt::sleep(forebay_units::Nanos::from_secs(700)).await;
+        pass(700).await;
         let before = line(&pool, "b").read_errors;
         while line(&pool, "b").read_errors < before + 9 {
-            read(at, at + 1).await;
+            read(&v, at..at + 1).await;
             at += 1;
         }
-        forebay_rt::sleep(forebay_units::Nanos::from_secs(1)).await;
+        pass(1).await;
         assert_eq!(line(&pool, "b").state, Health::Online, "those before were long ago");
         // As many errors at once take the device out.
-        read(at, at + 400).await;
-        forebay_rt::sleep(forebay_units::Nanos::from_secs(1)).await;
+        read(&v, at..at + 400).await;
+        pass(1).await;
         let b = line(&pool, "b");
         assert_eq!(b.state, Health::Faulted, "{b:?}");
         assert!(b.read_errors >= 10 && b.write_errors == 0, "{b:?}");
         assert_eq!(pool.summary().health, Health::Degraded);
-        assert!(
-            pool.remarks().iter().any(|r| r.contains("b was taken out")),
-            "{:?}",
-            pool.remarks()
-        );
-        read(0, 4000).await;
+        let remarks = pool.remarks();
+        assert!(remarks.iter().any(|r| r.contains("b was taken out")), "{remarks:?}");
+        read(&v, 0..4000).await;
         v.write(0, stamp(4096, 0), true).await.unwrap();
-        // The pool needs the other device: it stays in use and is shown as suspect.
-        fail_reads(&rack, "c", true);
-        for at in 0..100 {
-            let _ = v.read(at * 4096 + 4096, forebay_device::IoBuf::zeroed(4096)).await;
-        }
-        forebay_rt::sleep(forebay_units::Nanos::from_secs(1)).await;
-        let c = line(&pool, "c");
-        assert_eq!((c.state, c.note.as_str()), (Health::Degraded, "too many errors"));
-        fail_reads(&rack, "c", false);
-        fail_reads(&rack, "b", false);
+        pool.export().await.unwrap();
+    });
+}
+
+/// A raidz1 whose device `b` was faulted after read errors, and whose device `c` is needed in spite
+/// of its read errors. Both can be read again now.
+async fn with_failed_reads(rack: &Rc<Rack>) -> (Rc<Pool>, Device) {
+    let pool = filled(rack, 4000).await;
+    let v = pool.open_volume("v").unwrap();
+    fail_reads(rack, "b", true);
+    read(&v, 0..4000).await;
+    pass(1).await;
+    assert_eq!(line(&pool, "b").state, Health::Faulted);
+    fail_reads(rack, "c", true);
+    for at in 0..100 {
+        let _ = v.read(at * 4096 + 4096, forebay_device::IoBuf::zeroed(4096)).await;
+    }
+    pass(1).await;
+    let c = line(&pool, "c");
+    assert_eq!((c.state, c.note.as_str()), (Health::Degraded, "too many errors"));
+    fail_reads(rack, "c", false);
+    fail_reads(rack, "b", false);
+    (pool, v)
+}
+
+#[test]
+fn clear_takes_back_only_the_named_device_or_all() {
+    Runtime::simulated(3).block_on(async {
+        let rack = Rack::new(&["a", "b", "c", "l"], SIZE);
+        let (pool, _v) = with_failed_reads(&rack).await;
         assert!(pool.clear(Some("x")).await.is_err());
         pool.clear(Some("c")).await.unwrap();
         assert_eq!((line(&pool, "c").state, line(&pool, "c").read_errors), (Health::Online, 0));
         assert_eq!(line(&pool, "b").state, Health::Faulted, "only what was named");
         pool.clear(None).await.unwrap();
-        while pool.status().scan.is_some_and(|s| s.state == "in progress") {
-            forebay_rt::sleep(forebay_units::Nanos::from_secs(1)).await;
-        }
+        scan_ended(&pool).await;
         let b = line(&pool, "b");
         assert_eq!((b.state, b.read_errors, b.note.as_str()), (Health::Online, 0, ""));
         assert_eq!(pool.summary().health, Health::Online);
-        // Unreadable blocks stay listed until a scrub has read them again, in a later import too.
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn unreadable_blocks_stay_listed_until_a_whole_scrub_has_read_them() {
+    Runtime::simulated(3).block_on(async {
+        let rack = Rack::new(&["a", "b", "c", "l"], SIZE);
+        let (pool, v) = with_failed_reads(&rack).await;
+        pool.clear(None).await.unwrap();
+        scan_ended(&pool).await;
         let known = pool.status();
         assert!(known.lost_count > 0);
         pool.export().await.unwrap();
         drop((v, pool));
+        // A later import lists them too.
         let paths = names(&["a", "b", "c", "l"]);
         let import = || Pool::import(rack.host(1), &paths, "tank", &OPTIONS);
         let pool = import().await.unwrap();
@@ -247,18 +288,14 @@ fn a_device_that_fails_many_reads_is_taken_out_and_cleared_by_the_operator() {
         // A scrub that was cut short has not read everything.
         pool.scrub().await.unwrap();
         pool.scrub_stop().await.unwrap();
-        forebay_rt::sleep(forebay_units::Nanos::from_secs(1)).await;
+        pass(1).await;
         assert_eq!(pool.status().lost, known.lost);
         pool.scrub().await.unwrap();
-        while pool.status().scan.is_some_and(|s| s.state == "in progress") {
-            forebay_rt::sleep(forebay_units::Nanos::from_secs(1)).await;
-        }
+        scan_ended(&pool).await;
         let status = pool.status();
         assert_eq!((status.lost_count, status.action.as_str()), (0, ""));
         let v = pool.open_volume("v").unwrap();
-        for at in 1..4000 {
-            expect(&v, at * 4096, &stamp(4096, at)).await;
-        }
+        read(&v, 1..4000).await;
         pool.export().await.unwrap();
         drop((v, pool));
         let pool = import().await.unwrap();
