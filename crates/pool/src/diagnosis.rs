@@ -57,7 +57,7 @@ impl Pool {
             return;
         }
         let path = self.device_path(device);
-        match self.array.fault(device) {
+        match self.store.array.fault(device) {
             Ok(()) => self.health.remark(format!(
                 "{path} was taken out: {TOO_MANY} of its reads failed within {} minutes",
                 WITHIN.0 / 60_000_000_000
@@ -82,7 +82,7 @@ impl Pool {
     /// Clears the errors of one device or of all, and takes back devices that were taken out for
     /// them. It is an error if a device that was named cannot be taken back.
     pub async fn clear(&self, device: Option<&str>) -> Result<(), AdminError> {
-        if let Some(reason) = self.stopped.borrow().clone() {
+        if let Some(reason) = self.lifecycle.stopped.borrow().clone() {
             return Err(AdminError::Suspended { pool: self.name(), reason });
         }
         let members: Vec<(DeviceId, String, MemberUse)> = {
@@ -92,7 +92,7 @@ impl Pool {
             all.map(|m| (DeviceId(m.device), m.path.clone(), m.state)).collect()
         };
         let named = device.map(|name| self.find_member(name)).transpose()?;
-        let status = self.array.status();
+        let status = self.store.array.status();
         for (id, path, state) in members {
             if named.as_ref().is_some_and(|named| named.device != id.0) {
                 continue;
@@ -101,7 +101,7 @@ impl Pool {
             self.health.log_errors.borrow_mut().remove(&id);
             let now = status.iter().find(|member| member.id == id);
             if now.is_some() {
-                self.array.clear_errors(id).map_err(|error| self.of_member(error))?;
+                self.store.array.clear_errors(id).map_err(|error| self.of_member(error))?;
             }
             use forebay_array::MemberState as State;
             let out = match now.map(|member| member.state) {

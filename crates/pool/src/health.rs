@@ -116,7 +116,7 @@ impl Pool {
     /// Handles the array's events. A member that changed state changes the configuration, which is
     /// written before the next root.
     pub(crate) fn take_array_events(&self) {
-        for event in self.array.events().take() {
+        for event in self.store.array.events().take() {
             match event {
                 ArrayEvent::StateChanged { device, from, to, cause } => {
                     self.sync.config_dirty.set(true);
@@ -183,9 +183,9 @@ impl Pool {
     fn log_side_failed(&self, device: DeviceId, error: LabelError) {
         let online =
             |m: &forebay_array::MemberStatus| m.id == device && m.state == MemberState::Online;
-        if self.array.status().iter().any(online) {
+        if self.store.array.status().iter().any(online) {
             self.health.remark(format!("{} failed: {error}", self.device_path(device)));
-            if let Err(needed) = self.array.fault(device) {
+            if let Err(needed) = self.store.array.fault(device) {
                 let (error, needed) = (Box::new(error), Box::new(needed));
                 self.stop(SuspendReason::LogDevice { error, needed });
                 return;
@@ -198,12 +198,14 @@ impl Pool {
     /// The task that handles events of the log and of the array.
     pub(crate) async fn health_loop(self: Rc<Self>) {
         loop {
-            if self.is_stopped() || self.closing.get() {
+            if self.is_stopped() || self.lifecycle.closing.get() {
                 return;
             }
             let log = Box::pin(self.log.next_event());
-            let array = Box::pin(self.array.events().wait());
-            let quit = Box::pin(self.sync.done.until(|| self.closing.get() || self.is_stopped()));
+            let array = Box::pin(self.store.array.events().wait());
+            let quit = Box::pin(
+                self.sync.done.until(|| self.lifecycle.closing.get() || self.is_stopped()),
+            );
             match rt::select(rt::select(log, array), quit).await {
                 Either::Left((Either::Left((event, _)), _)) => self.log_event(event),
                 Either::Left((Either::Right(((), _)), _)) => {

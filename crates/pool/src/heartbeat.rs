@@ -41,7 +41,7 @@ impl Pool {
         let (mut beat, mut pause) = (0, HEARTBEAT_INTERVAL);
         fence.arm();
         loop {
-            let is_ending = || self.closed.get() || self.is_stopped();
+            let is_ending = || self.lifecycle.closed.get() || self.is_stopped();
             let next_at = rt::now() + pause;
             let _ = rt::timeout(pause, Box::pin(self.sync.done.until(is_ending))).await;
             if is_ending() {

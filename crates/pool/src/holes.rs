@@ -81,7 +81,7 @@ impl Pool {
             let (offset_bytes, len_bytes) = (first * BLOCK_BYTES, blocks * BLOCK_BYTES);
             DeviceError::new(name, operation, offset_bytes, len_bytes, ErrorKind::Gone)
         };
-        let permit = self.throttle.admit(HOLE_CHARGE_BYTES).await.map_err(refused)?;
+        let permit = self.dirty.throttle.admit(HOLE_CHARGE_BYTES).await.map_err(refused)?;
         self.wait_for_merges(volume, first, end).await;
         let change = Change { lba: Lba(first), blocks, content: Content::Zero };
         self.absorb(volume, name, operation, change, permit.forget())

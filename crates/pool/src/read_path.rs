@@ -83,9 +83,9 @@ impl Pool {
         mut buf: IoBuf,
     ) -> Result<IoBuf, DeviceError> {
         let blocks = (buf.len() / BLOCK_LEN) as u64;
-        if blocks == 1 && !self.groups.borrow().covers(volume.id, lba) {
+        if blocks == 1 && !self.dirty.groups.borrow().covers(volume.id, lba) {
             // The common case, without the lists that longer reads need.
-            let found = self.map.borrow().lookup(volume.id, lba);
+            let found = self.store.map.borrow().lookup(volume.id, lba);
             let Some(Mapped { addr, sum }) = found else {
                 buf.fill(0);
                 return Ok(buf);
@@ -116,8 +116,8 @@ impl Pool {
     /// Fills in dirty data and holes, and returns what must be read from devices.
     fn plan(&self, volume: VolumeId, lba: Lba, blocks: u64, buf: &mut IoBuf) -> Vec<Fetch> {
         let mut fetches = Vec::new();
-        let map = self.map.borrow();
-        for piece in self.groups.borrow().lookup(volume, lba, blocks) {
+        let map = self.store.map.borrow();
+        for piece in self.dirty.groups.borrow().lookup(volume, lba, blocks) {
             let start = (piece.lba.0 - lba.0) as usize * BLOCK_LEN;
             let len = piece.blocks as usize * BLOCK_LEN;
             match piece.content {
@@ -150,7 +150,7 @@ impl Pool {
         fetches: &[Fetch],
     ) -> Result<Together, DeviceError> {
         let wanted: Vec<&Wanted> = fetches.iter().map(|fetch| &fetch.wanted).collect();
-        let got = self.reader.read_together(&wanted).await;
+        let got = self.store.reader.read_together(&wanted).await;
         let mut outcome = Ok(());
         for (piece, wanted) in got.pieces().zip(&wanted) {
             if let Err(unread) = piece {
@@ -166,7 +166,7 @@ impl Pool {
         name: &str,
         wanted: &Wanted,
     ) -> Result<IoBuf, DeviceError> {
-        let outcome = self.reader.read_each(wanted).await;
+        let outcome = self.store.reader.read_each(wanted).await;
         outcome.map_err(|unread| self.note_unread(volume, name, wanted, &unread))
     }
 
@@ -198,8 +198,8 @@ impl Pool {
         let first = offset_bytes / BLOCK_BYTES;
         let end = (offset_bytes + len_bytes).div_ceil(BLOCK_BYTES);
         let mut runs: Vec<(u64, bool)> = Vec::new();
-        let map = self.map.borrow();
-        let groups = self.groups.borrow();
+        let map = self.store.map.borrow();
+        let groups = self.dirty.groups.borrow();
         let mut from = first;
         while from < end && runs.len() <= MAX_RUNS {
             let blocks = STEP_BLOCKS.min(end - from);

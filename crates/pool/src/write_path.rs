@@ -41,7 +41,8 @@ impl Pool {
         }
         // A longer write is taken in parts: a writer that waits for a large part of the dirty limit
         // could wait for a commit that no task asks for.
-        let max_part_bytes = (self.throttle.limit_bytes() / 4 / BLOCK_BYTES).max(1) * BLOCK_BYTES;
+        let max_part_bytes =
+            (self.dirty.throttle.limit_bytes() / 4 / BLOCK_BYTES).max(1) * BLOCK_BYTES;
         let mut done = 0;
         while done < len_bytes {
             let at = offset_bytes + done;
@@ -74,7 +75,8 @@ impl Pool {
         let refused = |Closed| {
             DeviceError::new(name, Operation::Write, offset_bytes, len_bytes, ErrorKind::Gone)
         };
-        let permit = self.throttle.admit((end - first) * BLOCK_BYTES).await.map_err(refused)?;
+        let permit =
+            self.dirty.throttle.admit((end - first) * BLOCK_BYTES).await.map_err(refused)?;
         let aligned =
             offset_bytes.is_multiple_of(BLOCK_BYTES) && len_bytes.is_multiple_of(BLOCK_BYTES);
         let merge = if aligned {
@@ -120,12 +122,12 @@ impl Pool {
     ) -> Result<(), DeviceError> {
         let Change { lba, blocks, content } = change;
         let refuse = |kind| {
-            self.throttle.release(held_bytes);
+            self.dirty.throttle.release(held_bytes);
             let (offset, len) = (lba.0 * BLOCK_BYTES, blocks * BLOCK_BYTES);
             Err(DeviceError::new(name, operation, offset, len, kind))
         };
         // The volume, its size and the pool may have changed while the write waited.
-        if volume.gone.get() || self.is_stopped() || self.closing.get() {
+        if volume.gone.get() || self.is_stopped() || self.lifecycle.closing.get() {
             return refuse(ErrorKind::Gone);
         }
         if (lba.0 + blocks) * BLOCK_BYTES > volume.size_bytes.get().next_multiple_of(BLOCK_BYTES) {
@@ -134,9 +136,14 @@ impl Pool {
         if !self.reserve_space(volume, lba, blocks, &content) {
             return refuse(ErrorKind::NoSpace);
         }
-        let first = self.groups.borrow().open().is_empty();
-        let txg =
-            self.groups.borrow_mut().absorb(volume.id, lba, blocks, content.clone(), held_bytes);
+        let first = self.dirty.groups.borrow().open().is_empty();
+        let txg = self.dirty.groups.borrow_mut().absorb(
+            volume.id,
+            lba,
+            blocks,
+            content.clone(),
+            held_bytes,
+        );
         if volume.sync.get() != SyncMode::Disabled {
             let mut pending = volume.pending.borrow_mut();
             match content {
@@ -177,7 +184,7 @@ impl Pool {
         let unlisted = self.sync.committed.get().next() < volume.log_from.get();
         if unlisted || volume.pending_bytes.get() > self.direct_limit_bytes() {
             // Writing this much to the log first would only write it twice.
-            let txg = self.groups.borrow().open_txg();
+            let txg = self.dirty.groups.borrow().open_txg();
             return match self.commit(txg).await {
                 Ok(()) => Ok(()),
                 Err(error) => fail(error.to_string()),
@@ -235,7 +242,7 @@ struct AppendGuard<'a> {
 impl Drop for AppendGuard<'_> {
     fn drop(&mut self) {
         if !self.durable {
-            let open = self.pool.groups.borrow().open_txg();
+            let open = self.pool.dirty.groups.borrow().open_txg();
             self.volume.log_from.set(open.next().max(self.volume.log_from.get()));
         }
         self.volume.appending.borrow_mut().remove(&self.ticket);

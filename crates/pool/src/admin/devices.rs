@@ -56,14 +56,16 @@ impl Pool {
             }
             for group in groups {
                 let geometry = group.geometry;
-                self.array.add_group(group).map_err(LayoutError::from)?;
-                self.table.add_group(geometry.segments, crate::layout::data_blocks(&geometry));
+                self.store.array.add_group(group).map_err(LayoutError::from)?;
+                self.store
+                    .table
+                    .add_group(geometry.segments, crate::layout::data_blocks(&geometry));
             }
             self.devices.borrow_mut().extend(devices);
             *self.config.borrow_mut() = config;
         }
-        let (_, _, usable) = crate::layout::limits_for(&self.config.borrow(), &self.array);
-        self.space.usable_blocks.set(usable);
+        let (_, _, usable) = crate::layout::limits_for(&self.config.borrow(), &self.store.array);
+        self.dirty.space.usable_blocks.set(usable);
         self.restart_log(!spec.logs.is_empty()).await
     }
 
@@ -155,7 +157,8 @@ impl Pool {
             return self.restart_log(true).await;
         }
         clear(&open.device()).await?;
-        self.array
+        self.store
+            .array
             .attach(DeviceId(old.device), id, open.device())
             .map_err(|error| self.of_member(error))?;
         self.devices.borrow_mut().insert(id, open);
@@ -243,7 +246,7 @@ impl Pool {
             }
             self.restart_log(true).await?;
         } else {
-            self.array.detach(DeviceId(found.device)).map_err(|e| self.of_member(e))?;
+            self.store.array.detach(DeviceId(found.device)).map_err(|e| self.of_member(e))?;
             self.forget_member(DeviceId(found.device));
             let in_log = self.log_in_pool();
             self.restart_log(in_log).await?;
@@ -279,12 +282,12 @@ impl Pool {
         }
         if path == old.path {
             let in_use =
-                self.array.status().iter().any(|m| m.id.0 == old.device && is_used(m.state));
+                self.store.array.status().iter().any(|m| m.id.0 == old.device && is_used(m.state));
             if in_use {
                 return Err(AdminError::InUseHere { device: path });
             }
             // A device is closed first, because its lock is exclusive.
-            self.array.close(DeviceId(old.device)).map_err(|e| self.of_member(e))?;
+            self.store.array.close(DeviceId(old.device)).map_err(|e| self.of_member(e))?;
             self.take_array_events();
             self.devices.borrow_mut().remove(&DeviceId(old.device));
         }
@@ -306,7 +309,8 @@ impl Pool {
         let open = OpenDevice::new(&path, candidate.guarded.clone());
         let added = member(&mut self.config.borrow_mut(), &candidate);
         let id = DeviceId(added.device);
-        self.array
+        self.store
+            .array
             .replace(DeviceId(old.device), id, open.device())
             .map_err(|error| self.of_member(error))?;
         self.devices.borrow_mut().insert(id, open);
@@ -375,7 +379,7 @@ impl Pool {
         }
         // No part of the log may lie on this device alone.
         let in_pool = self.config.borrow().logs.is_empty();
-        let outcome = self.array.offline(id).await;
+        let outcome = self.store.array.offline(id).await;
         if outcome.is_ok() {
             self.devices.borrow_mut().remove(&id);
         }
@@ -453,7 +457,7 @@ impl Pool {
             self.set_side(found.device, MemberUse::Online);
             return self.restart_log(true).await;
         }
-        self.array.online(id, Some(open.device())).map_err(|e| self.of_member(e))?;
+        self.store.array.online(id, Some(open.device())).map_err(|e| self.of_member(e))?;
         self.take_array_events();
         self.commit_config().await?;
         self.want_resilver();

@@ -51,21 +51,21 @@ impl Pool {
     /// Whether the pool was exported or destroyed, with or without an error.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        self.closing.get()
+        self.lifecycle.closing.get()
     }
 
     async fn close(self: &Rc<Self>, end: End) -> Result<(), CloseError> {
         let _turn = self.admin.lock().await;
-        if !self.closing.get() && end == End::Export {
+        if !self.lifecycle.closing.get() && end == End::Export {
             self.check_can_be_left().await?;
         }
-        if self.closing.replace(true) {
+        if self.lifecycle.closing.replace(true) {
             return Err(CloseError::Closing { pool: self.name() });
         }
         let destroy = end == End::Destroy;
         self.sync.wake.notify_all();
         self.sync.done.notify_all();
-        let tasks = self.tasks.take();
+        let tasks = self.lifecycle.tasks.take();
         rt::join_all(tasks).await;
         if !self.is_stopped() {
             self.keep_running_scan();
@@ -89,21 +89,21 @@ impl Pool {
                 Err(error) => Err(error),
             };
             // From here on the devices may belong to another machine, so reads repair nothing.
-            self.array.freeze();
+            self.store.array.freeze();
             if let Err(error) = last {
                 self.stop(error.into());
             }
         }
         // An importer finds an exported pool from here on, and its claim is no reason to stop.
-        let failed = self.stopped.borrow().clone();
+        let failed = self.lifecycle.stopped.borrow().clone();
         // The log's workers end before the heartbeat does. They would keep the devices open, and
         // the caller may import the pool at once.
         self.log.close();
         // Until now other machines had to see the pool in use, and each write needed a valid
         // heartbeat.
-        self.closed.set(true);
+        self.lifecycle.closed.set(true);
         self.sync.done.notify_all();
-        let heart = self.heartbeat_task.take();
+        let heart = self.lifecycle.heartbeat_task.take();
         if let Some(heart) = heart {
             heart.await;
         }
@@ -147,10 +147,10 @@ impl Pool {
     /// touched if nothing could be committed any more.
     pub(crate) async fn turn(&self) -> Result<MutexGuard<'_, ()>, AdminError> {
         let turn = self.admin.lock().await;
-        if let Some(reason) = self.stopped.borrow().clone() {
+        if let Some(reason) = self.lifecycle.stopped.borrow().clone() {
             return Err(AdminError::Suspended { pool: self.name(), reason });
         }
-        if self.closing.get() {
+        if self.lifecycle.closing.get() {
             return Err(AdminError::Closing { pool: self.name() });
         }
         Ok(turn)
@@ -190,8 +190,8 @@ impl Pool {
     /// must hold a group, which may be as large as the dirty limit. A smaller usable space counts
     /// at once, because what is promised until the next import must be there after it.
     fn check_usable(&self, config: &PoolConfig) -> Result<(), AdminError> {
-        let (_, _, usable) = crate::layout::limits_for(config, &self.array);
-        let now = self.space.usable_blocks.get();
+        let (_, _, usable) = crate::layout::limits_for(config, &self.store.array);
+        let now = self.dirty.space.usable_blocks.get();
         let taken = now - self.free_blocks().min(now);
         if usable < now && usable < taken {
             return Err(AdminError::DirtyLimit {
@@ -199,7 +199,7 @@ impl Pool {
                 taken_bytes: taken * BLOCK_BYTES,
             });
         }
-        self.space.usable_blocks.set(usable.min(now));
+        self.dirty.space.usable_blocks.set(usable.min(now));
         Ok(())
     }
 

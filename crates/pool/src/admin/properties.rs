@@ -190,7 +190,7 @@ impl Pool {
 
     /// Copies the array's state of its members into the configuration.
     pub(crate) fn refresh_member_configs(&self) {
-        let status = self.array.status();
+        let status = self.store.array.status();
         // Everything up to the last root is on the devices that were in use then.
         let suspect_from = self.sync.commit.get().next().0;
         let mut config = self.config.borrow_mut();

@@ -65,7 +65,7 @@ impl Pool {
     }
 
     fn volume_status(&self, volume: &VolumeState) -> VolumeStatus {
-        let used_bytes = self.map.borrow().mapped_blocks(volume.id) * BLOCK_BYTES;
+        let used_bytes = self.store.map.borrow().mapped_blocks(volume.id) * BLOCK_BYTES;
         let size_bytes = volume.size_bytes.get();
         let reserved_bytes = if volume.sparse { 0 } else { size_bytes };
         let free = self.free_blocks() * BLOCK_BYTES;
@@ -86,7 +86,7 @@ impl Pool {
 
     /// Blocks that are neither used nor reserved.
     pub(crate) fn free_blocks(&self) -> u64 {
-        let space = &self.space;
+        let space = &self.dirty.space;
         space
             .usable_blocks
             .get()
@@ -100,7 +100,7 @@ impl Pool {
     #[must_use]
     pub fn open_volume(self: &Rc<Self>, name: &str) -> Option<Device> {
         let state = self.volume_named(name).ok().filter(|volume| !volume.gone.get())?;
-        if self.closing.get() {
+        if self.lifecycle.closing.get() {
             return None;
         }
         Some(Rc::new(Volume::new(self.clone(), state)))
@@ -122,7 +122,7 @@ impl Pool {
             return Err(self.no_space(spec.size_bytes, false));
         }
         // The volume owns its space from here on: clients write to others while it is committed.
-        let reserved = &self.space.reserved_blocks;
+        let reserved = &self.dirty.space.reserved_blocks;
         reserved.set(reserved.get() + if spec.sparse { 0 } else { blocks });
         let config = {
             let mut config = self.config.borrow_mut();
@@ -146,7 +146,7 @@ impl Pool {
             return Err(error.into());
         }
         let id = VolumeId(config.id);
-        self.map.borrow_mut().create_volume(id).map_err(CommitError::from)?;
+        self.store.map.borrow_mut().create_volume(id).map_err(CommitError::from)?;
         self.sync.config_dirty.set(true);
         self.commit_all().await?;
         self.volumes.borrow_mut().insert(id, VolumeState::new(&config));
@@ -175,7 +175,7 @@ impl Pool {
         {
             let mut writers = self.writers.lock().await;
             writers.dropped.push(volume.id);
-            self.groups.borrow_mut().forget_volume(volume.id);
+            self.dirty.groups.borrow_mut().forget_volume(volume.id);
             self.volumes.borrow_mut().remove(&volume.id);
             self.health.lost.borrow_mut().forget(volume.id);
             self.config.borrow_mut().volumes.retain(|v| v.id != volume.id.0);
@@ -225,7 +225,7 @@ impl Pool {
             self.commit_all().await?;
         } else {
             // The space is taken before the commit, during which clients write.
-            let reserved = &self.space.reserved_blocks;
+            let reserved = &self.dirty.space.reserved_blocks;
             reserved.set(reserved.get() + if volume.sparse { 0 } else { grown });
             set_config(size_bytes);
             self.commit_all().await?;
@@ -261,7 +261,7 @@ impl Pool {
         if let Some(mode) = (property == "sync").then(|| SyncMode::parse(value)).flatten() {
             // Writes of the open group from before the switch are on no list. Until that group is
             // committed, a durable write waits for its root.
-            volume.log_from.set(self.groups.borrow().open_txg().next());
+            volume.log_from.set(self.dirty.groups.borrow().open_txg().next());
             volume.sync.set(mode);
             self.commit_all().await?;
         }

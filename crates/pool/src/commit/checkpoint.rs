@@ -7,8 +7,9 @@ use forebay_map::LeafId;
 use forebay_segment::{frame_bytes, frame_room};
 use forebay_units::CommitId;
 
+use crate::Pool;
 use crate::commit::error::CommitError;
-use crate::{Checkpoint, Pool, Writers};
+use crate::state::{Checkpoint, Writers};
 
 /// Bytes of a checkpoint that are written beside `delta_bytes` of changes.
 pub(crate) fn checkpoint_budget(delta_bytes: u64) -> u64 {
@@ -34,16 +35,16 @@ impl Pool {
             }
         }
         self.checkpoint(writers, bytes, commit).await?;
-        let emptied = self.table.collect_empty(commit);
+        let emptied = self.store.table.collect_empty(commit);
         self.stats.cleaned(emptied.len() as u64);
         // Segments that died by overwrites tell as much about lifetimes as cleaned ones.
         for info in emptied.iter().filter(|info| !info.cleaning) {
-            self.classes.reclaimed(self.stats.clock(), info.stream, info.clock);
+            self.store.classes.reclaimed(self.stats.clock(), info.stream, info.clock);
         }
         self.append_segments(writers, false, commit).await?;
         self.fill_row_with_leaves(writers, commit).await?;
         writers.journal.finish_rows(commit).await?;
-        self.in_flight.drain().await?;
+        self.store.in_flight.drain().await?;
         Ok(())
     }
 
@@ -53,7 +54,7 @@ impl Pool {
         all: bool,
         commit: CommitId,
     ) -> Result<(), CommitError> {
-        let records = self.table.take_records(all);
+        let records = self.store.table.take_records(all);
         for chunk in records.chunks(MAX_PAYLOAD_BYTES / SegmentRecord::BYTES) {
             let mut out = Encoder::new();
             chunk.iter().for_each(|record| record.encode(&mut out));
@@ -65,7 +66,7 @@ impl Pool {
     /// Upper bound for a checkpoint of the whole map, in bytes.
     pub(crate) fn checkpoint_bytes(&self) -> u64 {
         const ENTRY_BYTES: u64 = 10;
-        let map = self.map.borrow();
+        let map = self.store.map.borrow();
         map.volumes().map(|volume| map.mapped_blocks(volume)).sum::<u64>() * ENTRY_BYTES
     }
 
@@ -120,7 +121,7 @@ impl Pool {
         }
         // A checkpoint may wait until the cleaner has gained room for it.
         const LEFT_FREE: u64 = 2;
-        let room = u64::from(self.table.free_count()).saturating_sub(LEFT_FREE);
+        let room = u64::from(self.store.table.free_count()).saturating_sub(LEFT_FREE);
         let budget = checkpoint_budget(delta_bytes).min(room * self.journal_segment_bytes());
         let (images, next) = self.leaf_images(cursor, budget);
         for payload in encode_leaves(&images, MAX_PAYLOAD_BYTES) {
@@ -165,7 +166,7 @@ impl Pool {
     }
 
     fn leaf_images(&self, cursor: LeafId, budget_bytes: u64) -> (Vec<LeafImage>, Option<LeafId>) {
-        let map = self.map.borrow();
+        let map = self.store.map.borrow();
         let mut images = Vec::new();
         let mut bytes = 0;
         for id in map.leaves_from(cursor) {

@@ -15,8 +15,9 @@ use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, Lba, SegmentId, VolumeId}
 
 use super::checkpoint::checkpoint_budget;
 use super::error::CommitError;
+use crate::Pool;
 use crate::layout::journal_copies;
-use crate::{Pool, Relocation, Writers};
+use crate::state::{Relocation, Writers};
 
 /// Blocks read at once from a victim.
 const CHUNK_BLOCKS: u32 = 256;
@@ -47,7 +48,7 @@ struct Live {
 impl Pool {
     /// Blocks of data in a segment.
     fn per_segment(&self) -> u64 {
-        u64::from(self.table.data_blocks(SegmentId(0))).max(1)
+        u64::from(self.store.table.data_blocks(SegmentId(0))).max(1)
     }
 
     /// Least number of bytes that a segment of the map journal holds: half where the journal has
@@ -58,7 +59,7 @@ impl Pool {
 
     /// Number of copies of the map journal.
     pub(crate) fn journal_copies(&self) -> u64 {
-        journal_copies(&self.array.groups())
+        journal_copies(&self.store.array.groups())
     }
 
     /// Segments that a group of `blocks` may need, beside the open ones.
@@ -87,8 +88,9 @@ impl Pool {
 
     /// Free segments below which emptied segments are freed at once.
     pub(crate) fn is_tight(&self, writers: &Writers) -> bool {
-        let blocks = self.groups.borrow().open().data_blocks().max(self.stats.last_group_blocks());
-        self.table.free_count() < 2 * self.segments_before(blocks, writers)
+        let blocks =
+            self.dirty.groups.borrow().open().data_blocks().max(self.stats.last_group_blocks());
+        self.store.table.free_count() < 2 * self.segments_before(blocks, writers)
     }
 
     /// Cleans until the open group fits and the reserve is whole. Each round has its own root,
@@ -101,16 +103,16 @@ impl Pool {
         const LEAST_KEEP: u32 = 1;
         let (mut fruitless, mut best) = (0, 0);
         loop {
-            let blocks = self.groups.borrow().open().data_blocks();
+            let blocks = self.dirty.groups.borrow().open().data_blocks();
             let target = self.segments_before(blocks, writers);
-            let free = self.table.free_count();
+            let free = self.store.table.free_count();
             if free >= target || fruitless >= FRUITLESS_ROUNDS {
                 return Ok(());
             }
             let keep = self.limits.get().map_reserve_segments;
             // Cost-benefit chooses the victim; after a round without progress, the emptiest
             // segment.
-            let choice = match self.classes.is_skewed() && fruitless == 0 {
+            let choice = match self.store.classes.is_skewed() && fruitless == 0 {
                 true => Choice::Worthiest { now: self.stats.clock() },
                 false => Choice::Emptiest,
             };
@@ -128,7 +130,10 @@ impl Pool {
             let now = self.room_blocks(writers);
             fruitless = if now > best { 0 } else { fruitless + 1 };
             best = best.max(now);
-            if !moved && self.table.emptied_count() == 0 && self.table.free_count() <= free {
+            if !moved
+                && self.store.table.emptied_count() == 0
+                && self.store.table.free_count() <= free
+            {
                 return Ok(());
             }
         }
@@ -145,23 +150,24 @@ impl Pool {
         keep: u32,
     ) -> Result<(), CommitError> {
         let now = self.stats.clock();
-        let (age, share) = self.table.live_ages(now, self.classes.young());
-        let skewed = self.classes.judge_skew(overwritten, young, age, share);
-        if self.closing.get() {
+        let (age, share) = self.store.table.live_ages(now, self.store.classes.young());
+        let skewed = self.store.classes.judge_skew(overwritten, young, age, share);
+        if self.lifecycle.closing.get() {
             return Ok(());
         }
         let choice = if skewed { Choice::Worthiest { now } } else { Choice::Emptiest };
-        let next = self.groups.borrow().open().data_blocks().max(blocks);
+        let next = self.dirty.groups.borrow().open().data_blocks().max(blocks);
         let mut target = self.segments_before(next, writers);
         // Blocks moved beside the next group take room too, until the root that frees their
         // victims.
-        if let Some(victim) = Victims::of(&self.table, self.sync.commit.get(), choice).first() {
+        if let Some(victim) = Victims::of(&self.store.table, self.sync.commit.get(), choice).first()
+        {
             let live = u64::from(victim.live);
-            let dead = u64::from(self.table.capacity(victim.segment)).max(live + 1) - live;
+            let dead = u64::from(self.store.table.capacity(victim.segment)).max(live + 1) - live;
             let moved = (next * live / dead).div_ceil(self.per_segment()) as u32;
-            target += moved.min(self.table.len() / WORKING_SHARE);
+            target += moved.min(self.store.table.len() / WORKING_SHARE);
         }
-        let soon = self.table.free_soon();
+        let soon = self.store.table.free_soon();
         if soon < target {
             self.clean(writers, target - soon, keep, choice).await?;
         }
@@ -182,7 +188,7 @@ impl Pool {
     /// Blocks that can be written without cleaning. Where every segment is almost full of live
     /// blocks, whole segments are gained too seldom to measure progress by them.
     fn room_blocks(&self, writers: &Writers) -> u64 {
-        let segments = u64::from(self.table.free_count() + self.table.emptied_count());
+        let segments = u64::from(self.store.table.free_count() + self.store.table.emptied_count());
         let open: u64 = writers.data.iter().map(|w| u64::from(w.blocks_left())).sum();
         segments * self.per_segment() + open
     }
@@ -197,19 +203,19 @@ impl Pool {
         keep: u32,
         choice: Choice,
     ) -> Result<bool, CommitError> {
-        let mut victims = Victims::of(&self.table, self.sync.commit.get(), choice);
+        let mut victims = Victims::of(&self.store.table, self.sync.commit.get(), choice);
         let mut gained = 0.0;
         let mut any = false;
         while gained < f64::from(wanted) {
             let Some(victim) = victims.first() else { break };
             let Some(stream) = self.stream_for(writers, &victim, keep) else { break };
             victims.next();
-            let blocks = self.table.capacity(victim.segment);
+            let blocks = self.store.table.capacity(victim.segment);
             gained += 1.0 - f64::from(victim.live) / f64::from(blocks);
             any = true;
-            self.table.set_cleaning(victim.segment, true);
-            let info = self.table.get(victim.segment);
-            self.classes.reclaimed(self.stats.clock(), info.stream, info.clock);
+            self.store.table.set_cleaning(victim.segment, true);
+            let info = self.store.table.get(victim.segment);
+            self.store.classes.reclaimed(self.stats.clock(), info.stream, info.clock);
             self.empty(writers, &victim, Some(stream), keep).await?;
         }
         // Padding would be dead from the start; blocks moved now need not be moved next time.
@@ -223,10 +229,10 @@ impl Pool {
     /// The stream for the live blocks of `victim`: by their age while there is room to separate,
     /// else the best fit. `None` when no stream has room.
     fn stream_for(&self, writers: &Writers, victim: &Victim, keep: u32) -> Option<u8> {
-        let info = self.table.get(victim.segment);
+        let info = self.store.table.get(victim.segment);
         let left = |stream: u8| writers.data[usize::from(stream)].blocks_left();
-        let spare = self.table.free_count().saturating_sub(keep + 1);
-        let inferred = self.classes.moved_stream(self.stats.clock(), info.stream, info.clock);
+        let spare = self.store.table.free_count().saturating_sub(keep + 1);
+        let inferred = self.store.classes.moved_stream(self.stats.clock(), info.stream, info.clock);
         if left(inferred) >= victim.live || spare >= ROOM_TO_SEPARATE {
             return Some(inferred);
         }
@@ -250,7 +256,7 @@ impl Pool {
         stream: Option<u8>,
         keep: u32,
     ) -> Result<(), CommitError> {
-        let info = self.table.get(victim.segment);
+        let info = self.store.table.get(victim.segment);
         let mut live = self.live_blocks(victim.segment, &info).await;
         let commit = self.sync.commit.get().next();
         if stream.is_none() {
@@ -263,7 +269,7 @@ impl Pool {
             let upto = live.partition_point(|l| l.block < first + CHUNK_BLOCKS);
             let span = live[upto - 1].block - first + 1;
             let addr = BlockAddr::new(victim.segment, first);
-            let chunk = self.array.read(addr, span).await.ok();
+            let chunk = self.store.array.read(addr, span).await.ok();
             for entry in &live[at..upto] {
                 let old = BlockAddr::new(victim.segment, entry.block);
                 let start = (entry.block - first) as usize * BLOCK_LEN;
@@ -279,7 +285,7 @@ impl Pool {
                             blocks: 1,
                             sums: vec![entry.sum],
                         };
-                        match self.reader.read(&wanted).await {
+                        match self.store.reader.read(&wanted).await {
                             Ok(buf) => repaired = buf,
                             Err(_) => {
                                 // The block and its segment stay where they are: moving the block
@@ -317,7 +323,7 @@ impl Pool {
     /// come from its footer, or from the whole map if a crash left the segment half filled.
     async fn live_blocks(&self, segment: SegmentId, info: &SegmentInfo) -> Vec<Live> {
         let footer = match info.footer {
-            true => self.reader.footer(segment).await.ok(),
+            true => self.store.reader.footer(segment).await.ok(),
             false => None,
         };
         let mut found: BTreeMap<u32, (VolumeId, Lba)> = BTreeMap::new();
@@ -325,7 +331,7 @@ impl Pool {
             Some(footer) => {
                 found.extend(footer.blocks().map(|(block, volume, lba)| (block, (volume, lba))));
             }
-            None => self.map.borrow().for_each(|volume, lba, addr, blocks| {
+            None => self.store.map.borrow().for_each(|volume, lba, addr, blocks| {
                 if addr.segment() == segment {
                     for index in 0..blocks {
                         let lba = Lba(lba.0 + u64::from(index));
@@ -334,8 +340,8 @@ impl Pool {
                 }
             }),
         }
-        let map = self.map.borrow();
-        let groups = self.groups.borrow();
+        let map = self.store.map.borrow();
+        let groups = self.dirty.groups.borrow();
         let overwritten = |volume: &VolumeId, lba: Lba| {
             let syncing = groups.syncing().and_then(|set| set.volumes.get(volume));
             syncing.is_some_and(|extents| extents.covers(lba))
@@ -357,12 +363,12 @@ impl Pool {
 
     /// Applies only moved blocks to the map.
     fn apply_moves(&self, writers: &mut Writers, delta: &mut Delta) -> Result<(), CommitError> {
-        let map = &mut *self.map.borrow_mut();
+        let map = &mut *self.store.map.borrow_mut();
         for moved in writers.relocations.drain(..) {
             let entry = forebay_map::Entry { addr: moved.new, sum: moved.sum };
             if map.replace_if(moved.volume, moved.lba, moved.old, entry) {
-                self.table.add_live(moved.new, 1);
-                self.table.sub_live(moved.old, 1);
+                self.store.table.add_live(moved.new, 1);
+                self.store.table.sub_live(moved.old, 1);
                 delta.assign(moved.volume, moved.lba, moved.new, &[moved.sum]);
             }
         }

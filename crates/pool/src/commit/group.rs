@@ -10,8 +10,9 @@ use forebay_segment::{Classes, STREAMS};
 use forebay_txg::Content;
 use forebay_units::{BLOCK_LEN, BlockAddr, CommitId, Lba, VolumeId};
 
+use crate::Pool;
 use crate::commit::error::CommitError;
-use crate::{Pool, Writers};
+use crate::state::Writers;
 
 /// Blocks after which the sync task yields.
 const BLOCKS_PER_TURN: usize = 64;
@@ -37,7 +38,7 @@ impl Pool {
     async fn sync_until_closed(self: &Rc<Self>) {
         loop {
             let idle = || !self.has_work() && !self.wants_sync();
-            let ended = || self.is_stopped() || self.closing.get();
+            let ended = || self.is_stopped() || self.lifecycle.closing.get();
             self.sync.wake.until(|| !idle() || ended()).await;
             let deadline = rt::now() + self.limits.get().txg_timeout;
             let due = self.sync.wake.until(|| self.wants_sync() || ended());
@@ -45,7 +46,7 @@ impl Pool {
             match rt::select(Box::pin(due), rt::sleep_until(deadline)).await {
                 Either::Left(_) | Either::Right(_) => {}
             }
-            if self.is_stopped() || (self.closing.get() && !self.wants_sync()) {
+            if self.is_stopped() || (self.lifecycle.closing.get() && !self.wants_sync()) {
                 return;
             }
             if let Err(error) = self.sync_group().await {
@@ -56,16 +57,16 @@ impl Pool {
     }
 
     fn has_work(&self) -> bool {
-        !self.groups.borrow().open().is_empty() || self.sync.config_dirty.get()
+        !self.dirty.groups.borrow().open().is_empty() || self.sync.config_dirty.get()
     }
 
     fn wants_sync(&self) -> bool {
         // Memory of writers that still wait for a device is freed by no commit.
-        let gives_room = self.groups.borrow().open().held_bytes > 0;
-        let large = self.throttle.dirty_bytes() >= self.limits.get().txg_bytes;
+        let gives_room = self.dirty.groups.borrow().open().held_bytes > 0;
+        let large = self.dirty.throttle.dirty_bytes() >= self.limits.get().txg_bytes;
         self.sync.wanted.get() > self.sync.committed.get()
             || self.sync.root_wanted.get()
-            || (gives_room && (large || self.throttle.is_full()))
+            || (gives_room && (large || self.dirty.throttle.is_full()))
             || self.log_pressure()
     }
 
@@ -82,11 +83,11 @@ impl Pool {
         // The group has grown while the log drained. After this call it has room, and no await
         // follows before it is closed.
         self.make_room(&mut writers).await?;
-        let txg = self.groups.borrow_mut().quiesce();
-        self.space.syncing_blocks.set(self.space.promised_blocks.get());
+        let txg = self.dirty.groups.borrow_mut().quiesce();
+        self.dirty.space.syncing_blocks.set(self.dirty.space.promised_blocks.get());
         let written = self.write_group(&mut writers).await?;
         self.write_root(&mut writers, txg, true).await?;
-        self.throttle.measured(written, rt::now().since(begun));
+        self.dirty.throttle.measured(written, rt::now().since(begun));
         Ok(())
     }
 
@@ -94,14 +95,15 @@ impl Pool {
     async fn write_group(self: &Rc<Self>, writers: &mut Writers) -> Result<u64, CommitError> {
         let commit = self.sync.commit.get().next();
         let changes: Vec<(VolumeId, Lba, u64, Content)> = {
-            let groups = self.groups.borrow();
+            let groups = self.dirty.groups.borrow();
             let set = groups.syncing().expect("just quiesced");
             let all = set.volumes.iter().flat_map(|(volume, extents)| {
                 extents.iter().map(|(lba, blocks, content)| (*volume, lba, blocks, content.clone()))
             });
             all.collect()
         };
-        let blocks: u64 = self.groups.borrow().syncing().expect("just quiesced").data_blocks();
+        let blocks: u64 =
+            self.dirty.groups.borrow().syncing().expect("just quiesced").data_blocks();
         let keep = self.journal_keep(blocks);
         self.stats.note_group_blocks(blocks);
         let mut delta = Delta::new();
@@ -163,19 +165,19 @@ impl Pool {
         for writer in &mut writers.data {
             writer.finish_rows(commit).await;
         }
-        self.in_flight.drain().await?;
+        self.store.in_flight.drain().await?;
         Ok(())
     }
 
     /// Marks the blocks that the group being written overwrites as dying. Returns their number, and
     /// the number of young ones.
     fn note_dying(&self, volume: VolumeId, lba: Lba, blocks: u64) -> (u64, u64) {
-        let (now, limit) = (self.stats.clock(), self.classes.young());
+        let (now, limit) = (self.stats.clock(), self.store.classes.young());
         let (mut all, mut young) = (0, 0);
-        self.map.borrow().lookup_range(volume, lba, blocks, |piece| {
+        self.store.map.borrow().lookup_range(volume, lba, blocks, |piece| {
             if let ExtentKind::Mapped { addr, .. } = piece.kind {
-                self.table.add_dying(addr, piece.blocks as u32);
-                let age = now.saturating_sub(self.table.get(addr.segment()).clock);
+                self.store.table.add_dying(addr, piece.blocks as u32);
+                let age = now.saturating_sub(self.store.table.get(addr.segment()).clock);
                 all += piece.blocks;
                 young += if age < limit { piece.blocks } else { 0 };
             }
@@ -186,11 +188,11 @@ impl Pool {
     /// The stream of a host block: by the age of the block that it overwrites, or the stream that
     /// has room when the last segments are in use.
     fn user_stream(&self, writers: &Writers, volume: VolumeId, lba: Lba, keep: u32) -> u8 {
-        let old = self.map.borrow().lookup(volume, lba);
-        let old_clock = old.map(|old| self.table.get(old.addr.segment()).clock);
-        let stream = self.classes.user_stream(self.stats.clock(), old_clock);
+        let old = self.store.map.borrow().lookup(volume, lba);
+        let old_clock = old.map(|old| self.store.table.get(old.addr.segment()).clock);
+        let stream = self.store.classes.user_stream(self.stats.clock(), old_clock);
         let left = |stream: u8| writers.data[usize::from(stream)].blocks_left();
-        if left(stream) > 0 || self.table.free_count() > keep + 1 {
+        if left(stream) > 0 || self.store.table.free_count() > keep + 1 {
             return stream;
         }
         (0..STREAMS).find(|other| Classes::is_user(*other) && left(*other) > 0).unwrap_or(stream)
@@ -205,8 +207,8 @@ impl Pool {
         cleared: &[(VolumeId, Lba, u64)],
         placed: &[Placed],
     ) -> Result<(), CommitError> {
-        let map = &mut *self.map.borrow_mut();
-        let table = &self.table;
+        let map = &mut *self.store.map.borrow_mut();
+        let table = &self.store.table;
         let mut freed = |addr: BlockAddr, blocks: u32| table.sub_live(addr, blocks);
         let known = |volume: VolumeId| self.volumes.borrow().contains_key(&volume);
         for (volume, lba, blocks) in cleared.iter().copied() {
@@ -246,7 +248,7 @@ impl Pool {
         }
         table.clear_dying();
         // From here on the map has the group's contents.
-        let retired = self.groups.borrow_mut().retire();
+        let retired = self.dirty.groups.borrow_mut().retire();
         if let Some(set) = retired {
             self.stats.retiring(set.held_bytes);
         }

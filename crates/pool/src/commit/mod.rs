@@ -1,7 +1,7 @@
 //! Commits: a transaction group from memory into segments, the map journal, and a new root.
 //!
 //! What enters: groups of dirty blocks. What leaves: roots, under which they count.
-//! What always holds: one root at a time, under the lock of [`crate::Writers`]; a root names only
+//! What always holds: one root at a time, under the lock of [`crate::state::Writers`]; a root names only
 //! what was flushed before it. Who calls: the sync task, commands that wait for a commit, import.
 
 mod checkpoint;
@@ -12,3 +12,50 @@ mod root;
 mod trim;
 
 pub(crate) use trim::Trims;
+
+use forebay_units::TxgId;
+
+use crate::Pool;
+use error::CommitError;
+
+impl Pool {
+    /// Pending bytes from which a flush commits the group instead of writing to the log.
+    pub(crate) fn direct_limit_bytes(&self) -> u64 {
+        const MOST: u64 = 32 << 20;
+        MOST.min(self.log.capacity_bytes() / 4).min(self.dirty.throttle.limit_bytes() / 2)
+    }
+
+    /// Wakes the sync task when there is enough work.
+    pub(crate) fn note_dirty(&self, first: bool) {
+        if first
+            || self.dirty.throttle.dirty_bytes() >= self.limits.get().txg_bytes
+            || self.dirty.throttle.is_full()
+        {
+            self.sync.wake.notify_all();
+        }
+    }
+
+    /// Waits until group `txg` is committed.
+    pub(crate) async fn commit(&self, txg: TxgId) -> Result<(), CommitError> {
+        if self.sync.wanted.get() < txg {
+            self.sync.wanted.set(txg);
+        }
+        self.sync.wake.notify_all();
+        let over = || self.is_stopped() || self.sync.ended.get();
+        self.sync.done.until(|| self.sync.committed.get() >= txg || over()).await;
+        if self.sync.committed.get() >= txg {
+            return Ok(());
+        }
+        Err(self.why_ended())
+    }
+
+    /// Commits everything absorbed so far, and the configuration as it is now.
+    pub(crate) async fn commit_all(&self) -> Result<(), CommitError> {
+        let before = self.sync.commit.get();
+        self.sync.root_wanted.set(true);
+        let txg = self.dirty.groups.borrow().open_txg();
+        self.commit(txg).await?;
+        debug_assert!(self.sync.commit.get() > before);
+        Ok(())
+    }
+}

@@ -12,12 +12,13 @@ use forebay_rt as rt;
 use forebay_segment::SegmentState;
 use forebay_units::{CommitId, DeviceId, Lba, SegmentId, TxgId};
 
+use crate::Pool;
 use crate::commit::error::{CommitError, LabelPart};
 use crate::import::divergence::told;
 use crate::labels::{LabelError, write_config, write_root};
 use crate::layout::ring_configs;
 use crate::opener::OpenDevice;
-use crate::{Pool, Writers};
+use crate::state::Writers;
 
 /// What the root says of the log, and whether the log starts anew after it.
 enum LogPlan {
@@ -56,11 +57,11 @@ impl Pool {
         txg: TxgId,
         group: bool,
     ) -> Result<(), CommitError> {
-        self.array.flush().await?;
+        self.store.array.flush().await?;
         self.take_array_events();
         // A root without devices that the pool needs would call them left behind, and no import
         // would accept them again.
-        self.array.check_writable()?;
+        self.store.array.check_writable()?;
         let commit = self.sync.commit.get().next();
         let plan = self.log_plan(txg, group);
         if let LogPlan::StartsAnew(rings, ..) = &plan {
@@ -115,7 +116,7 @@ impl Pool {
     /// Devices that receive labels and roots: data members in use.
     pub(crate) fn label_devices(&self) -> Vec<(DeviceId, OpenDevice)> {
         let devices = self.devices.borrow();
-        let members = self.array.status().into_iter();
+        let members = self.store.array.status().into_iter();
         members
             .filter(|m| matches!(m.state, MemberState::Online | MemberState::Degraded))
             .filter_map(|m| devices.get(&m.id).map(|d| (m.id, d.clone())))
@@ -148,8 +149,8 @@ impl Pool {
     /// without it. The device is out of use from here on.
     fn label_failed(&self, id: DeviceId, error: LabelError, verdict: &mut LabelVerdict) {
         // A member that has left the pool meanwhile has no counters.
-        let _ = self.array.count_write_error(id);
-        if self.array.fault(id).is_err() {
+        let _ = self.store.array.count_write_error(id);
+        if self.store.array.fault(id).is_err() {
             verdict.needed += 1;
         }
         self.sync.config_dirty.set(true);
@@ -241,7 +242,7 @@ impl Pool {
             for volume in self.volumes.borrow().values() {
                 volume.committed(txg);
             }
-            self.throttle.release(self.stats.take_retired());
+            self.dirty.throttle.release(self.stats.take_retired());
             self.space_after_group();
             self.sync.committed.set(txg);
         }
@@ -270,7 +271,7 @@ impl Pool {
 
     /// Drops checksums from memory whose footers are now under a root.
     fn seal(&self, writers: &mut Writers) {
-        let mut map = self.map.borrow_mut();
+        let mut map = self.store.map.borrow_mut();
         for writer in &mut writers.data {
             for run in writer.take_long_runs() {
                 let first = LeafId::of(run.volume, run.lba).leaf;
@@ -285,7 +286,7 @@ impl Pool {
 
     /// The same for the whole map, after an import.
     pub(crate) fn seal_all(&self) {
-        let mut map = self.map.borrow_mut();
+        let mut map = self.store.map.borrow_mut();
         let leaves: Vec<LeafId> = map.leaves_from(LeafId::default()).collect();
         for leaf in leaves {
             map.seal(leaf, &mut |s| self.has_footer(s));
@@ -294,17 +295,17 @@ impl Pool {
 
     /// Whether a segment's footer is on media and under a root.
     fn has_footer(&self, segment: SegmentId) -> bool {
-        let info = self.table.get(segment);
+        let info = self.store.table.get(segment);
         info.state == SegmentState::Full && info.footer && info.last <= self.sync.commit.get().0
     }
 
     /// Counts the blocks of sparse volumes again. Only the root that brings a group calls this:
     /// what is not under it stays in `promised_blocks`.
     pub(crate) fn space_after_group(&self) {
-        let map = self.map.borrow();
+        let map = self.store.map.borrow();
         let volumes = self.volumes.borrow();
         let sparse = volumes.values().filter(|v| v.sparse).map(|v| map.mapped_blocks(v.id)).sum();
-        let space = &self.space;
+        let space = &self.dirty.space;
         space.sparse_blocks.set(sparse);
         let left = space.promised_blocks.get().saturating_sub(space.syncing_blocks.replace(0));
         space.promised_blocks.set(left);
@@ -316,10 +317,10 @@ impl Pool {
         let tight = self.is_tight(writers);
         let oldest = if tight { commit } else { CommitId(commit.0.saturating_sub(1)) };
         let trim = self.property("autotrim") != "off";
-        for segment in self.table.reclaimable(oldest) {
+        for segment in self.store.table.reclaimable(oldest) {
             // No root refers to it. It is discarded later, if it is still free then.
-            let _ = self.array.reset_segment(segment);
-            self.table.free(segment);
+            let _ = self.store.array.reset_segment(segment);
+            self.store.table.free(segment);
             if trim {
                 self.trims.note(segment, commit);
             }
@@ -332,8 +333,8 @@ impl Pool {
 
     /// Writes the last root of a pool that is exported: the log is empty, and nothing follows.
     pub(crate) async fn write_last_root(&self, writers: &mut Writers) -> Result<(), CommitError> {
-        self.array.flush().await?;
-        self.array.check_writable()?;
+        self.store.array.flush().await?;
+        self.store.array.check_writable()?;
         if self.stats.figures_are_due(true) {
             self.sync.config_dirty.set(true);
         }

@@ -59,33 +59,33 @@ impl Pool {
     /// Discards segments that are free under the durable root `commit`: all of them when the pool
     /// is idle, else those that have been free for a while.
     pub(crate) fn trim_freed(self: &Rc<Self>, commit: CommitId) {
-        let calm = self.groups.borrow().open().is_empty();
+        let calm = self.dirty.groups.borrow().open().is_empty();
         let before = if calm { commit } else { CommitId(commit.0.saturating_sub(COMMITS)) };
-        if self.trims.busy.get() || self.closing.get() {
+        if self.trims.busy.get() || self.lifecycle.closing.get() {
             return;
         }
-        let due = self.trims.take(before, MOST, |segment| self.table.is_free(segment));
+        let due = self.trims.take(before, MOST, |segment| self.store.table.is_free(segment));
         if due.is_empty() {
             return;
         }
         self.trims.busy.set(true);
         let pool = self.clone();
         let task = rt::spawn(async move {
-            let ended = || pool.is_stopped() || pool.closing.get();
+            let ended = || pool.is_stopped() || pool.lifecycle.closing.get();
             let mut due = due;
             while !due.is_empty() {
                 pool.discard(&due, ended).await;
                 // Without clients there may be no commit for long, so the rest does not wait for
                 // one.
-                if ended() || !pool.groups.borrow().open().is_empty() {
+                if ended() || !pool.dirty.groups.borrow().open().is_empty() {
                     break;
                 }
                 let root = pool.sync.commit.get();
-                due = pool.trims.take(root, MOST, |segment| pool.table.is_free(segment));
+                due = pool.trims.take(root, MOST, |segment| pool.store.table.is_free(segment));
             }
             pool.trims.busy.set(false);
         });
-        let mut tasks = self.tasks.borrow_mut();
+        let mut tasks = self.lifecycle.tasks.borrow_mut();
         tasks.retain(|task| !task.is_finished());
         tasks.push(task);
     }
@@ -100,7 +100,7 @@ impl Pool {
         }
         while !late() {
             let root = self.sync.commit.get();
-            let due = self.trims.take(root, MOST, |segment| self.table.is_free(segment));
+            let due = self.trims.take(root, MOST, |segment| self.store.table.is_free(segment));
             if due.is_empty() {
                 return;
             }
@@ -118,11 +118,11 @@ impl Pool {
             }
             // A held segment cannot be reused. Segments that were reused meanwhile are left alone.
             let held: Vec<SegmentId> =
-                some.iter().copied().filter(|segment| self.table.hold(*segment)).collect();
+                some.iter().copied().filter(|segment| self.store.table.hold(*segment)).collect();
             // A discard is advice; its result does not matter, because no root refers to the
             // segment.
-            rt::join_all(held.iter().map(|s| self.array.discard_segment(*s))).await;
-            held.iter().for_each(|segment| self.table.let_go(*segment));
+            rt::join_all(held.iter().map(|s| self.store.array.discard_segment(*s))).await;
+            held.iter().for_each(|segment| self.store.table.let_go(*segment));
         }
     }
 }

@@ -14,6 +14,7 @@ use forebay_segment::{Classes, DataWriter, InFlight, JournalWriter, Reader, STRE
 use forebay_txg::{Groups, Throttle};
 use forebay_units::{DeviceId, Lba, TxgId, VolumeId};
 
+use crate::Pool;
 use crate::health::HealthState;
 use crate::import::error::{ImportErrorKind, RecoveryError};
 use crate::import::load_map::Loaded;
@@ -21,10 +22,11 @@ use crate::import::replay::OldLog;
 use crate::layout::{SEPARATE_SEGMENTS, footer_cache_bytes, limits_for, log_rings_of};
 use crate::opener::{FencedOpener, OpenDevice};
 use crate::scrub::ScanState;
+use crate::space::Space;
+use crate::state::{DirtyData, Lifecycle, Store, SyncControl, Writers};
 use crate::status::ImportReport;
 use crate::status::stats::Stats;
 use crate::volume::VolumeState;
-use crate::{Pool, Space, SyncControl, Writers};
 
 /// The parts that a running pool is assembled from.
 pub(crate) struct Parts {
@@ -83,7 +85,7 @@ impl Pool {
     /// The error of an import that failed after it began to write, with the devices that it could
     /// not use.
     pub(super) fn ended_by(&self, error: RecoveryError) -> ImportErrorKind {
-        let status = self.array.status();
+        let status = self.store.array.status();
         let config = self.config.borrow();
         let paths = |lacks: fn(&MemberStatus) -> bool| {
             let lacking = status.iter().filter(|s| lacks(s));
@@ -102,7 +104,7 @@ impl Pool {
     /// them.
     async fn cut_leftovers(&self) {
         let mut writers = self.writers.lock().await;
-        let map = self.map.borrow();
+        let map = self.store.map.borrow();
         let volumes = self.volumes.borrow();
         for id in map.volumes() {
             match volumes.get(&id) {
@@ -136,17 +138,22 @@ impl Pool {
         let volumes: BTreeMap<VolumeId, Rc<VolumeState>> =
             config.volumes.iter().map(|v| (VolumeId(v.id), VolumeState::new(v))).collect();
         let (limits, dirty_limit, usable_blocks) = limits_for(&config, &array);
+        let reader = Reader::new(array.clone(), table.clone(), guid, footer_cache_bytes(&config));
+        let classes = Classes::new(separate);
+        let store = Store { array, table, reader, in_flight, classes, map: map.into() };
         let pool = Rc::new(Pool {
             guid,
+            nonce,
             opener,
-            reader: Reader::new(array.clone(), table.clone(), guid, footer_cache_bytes(&config)),
-            in_flight,
-            classes: Classes::new(separate),
-            map: map.into(),
-            groups: Groups::new(root.txg.next()).into(),
-            throttle: Throttle::new(dirty_limit),
-            log,
+            devices: devices.into(),
             volumes: volumes.into(),
+            dirty: DirtyData {
+                groups: Groups::new(root.txg.next()).into(),
+                throttle: Throttle::new(dirty_limit),
+                space: Space::default(),
+            },
+            log,
+            store,
             writers: Mutex::new(Writers {
                 data,
                 journal,
@@ -158,29 +165,20 @@ impl Pool {
             }),
             sync: SyncControl::after(&root),
             limits: limits.into(),
-            stopped: None.into(),
-            closing: false.into(),
-            stats: Stats::new(&root.counters, &config.figures),
-            space: Space::default(),
-            health: HealthState::restored(&config.lost),
-            scan: ScanState::restored(config.scan.as_ref()),
             trims: crate::commit::Trims::default(),
-            nonce,
+            scan: ScanState::restored(config.scan.as_ref()),
+            health: HealthState::restored(&config.lost),
+            stats: Stats::new(&root.counters, &config.figures),
+            lifecycle: Lifecycle::default(),
             admin: Mutex::new(()),
-            tasks: Vec::new().into(),
-            heartbeat_task: None.into(),
-            closed: false.into(),
             config: config.into(),
-            devices: devices.into(),
-            array,
-            table,
         });
-        pool.space.usable_blocks.set(usable_blocks);
+        pool.dirty.space.usable_blocks.set(usable_blocks);
         pool.refresh_space();
         pool.apply_properties();
         for id in pool.volumes.borrow().keys() {
             // A volume that the journal does not name yet is all holes.
-            let _ = pool.map.borrow_mut().create_volume(*id);
+            let _ = pool.store.map.borrow_mut().create_volume(*id);
         }
         pool.space_after_group();
         pool
@@ -193,8 +191,9 @@ impl Pool {
             rt::spawn(self.clone().health_loop()),
             rt::spawn(self.clone().scan_loop()),
         ];
-        self.tasks.borrow_mut().extend(tasks);
-        *self.heartbeat_task.borrow_mut() = Some(rt::spawn(self.clone().heartbeat_loop()));
+        self.lifecycle.tasks.borrow_mut().extend(tasks);
+        *self.lifecycle.heartbeat_task.borrow_mut() =
+            Some(rt::spawn(self.clone().heartbeat_loop()));
     }
 
     /// The log's rings by the present configuration.
@@ -206,6 +205,9 @@ impl Pool {
     pub(crate) fn refresh_space(&self) {
         let volumes = self.volumes.borrow();
         let thick = volumes.values().filter(|v| !v.sparse);
-        self.space.reserved_blocks.set(thick.map(|v| Self::blocks_of(v.size_bytes.get())).sum());
+        self.dirty
+            .space
+            .reserved_blocks
+            .set(thick.map(|v| Self::blocks_of(v.size_bytes.get())).sum());
     }
 }

@@ -145,9 +145,9 @@ impl Pool {
         let mut absorb = |blocks: u64, content: Content, held: u64| {
             // Writes past the end belong to a volume that was cut after them.
             if at.0 + blocks <= limit {
-                self.groups.borrow_mut().absorb(record.volume, at, blocks, content, held);
+                self.dirty.groups.borrow_mut().absorb(record.volume, at, blocks, content, held);
             } else {
-                self.throttle.release(held);
+                self.dirty.throttle.release(held);
             }
             at.0 += blocks;
         };
@@ -156,11 +156,12 @@ impl Pool {
             return Ok(());
         }
         for piece in record.data {
-            if self.throttle.dirty_bytes() >= self.limits.get().txg_bytes {
+            if self.dirty.throttle.dirty_bytes() >= self.limits.get().txg_bytes {
                 self.sync_group().await?;
             }
             // A pool that has stopped admits nothing; the next commit reports it.
-            let held = self.throttle.admit(piece.len() as u64).await.map_or(0, Permit::forget);
+            let held =
+                self.dirty.throttle.admit(piece.len() as u64).await.map_or(0, Permit::forget);
             absorb((piece.len() / BLOCK_LEN) as u64, Content::Data(piece), held);
         }
         Ok(())

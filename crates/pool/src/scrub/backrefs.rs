@@ -9,7 +9,8 @@ use forebay_format::footer::{Footer, footer_blocks};
 use forebay_segment::{SegmentInfo, SegmentKind};
 use forebay_units::{BLOCK_LEN, BlockAddr, Lba, SegmentId, VolumeId};
 
-use crate::{Pool, Writers};
+use crate::Pool;
+use crate::state::Writers;
 
 /// What a block belongs to, and what it should hold.
 pub(crate) enum Owner {
@@ -34,10 +35,10 @@ impl Pool {
         }
         let mut owners = BTreeMap::new();
         let footer = match info.footer {
-            true => self.reader.footer(segment).await.ok(),
+            true => self.store.reader.footer(segment).await.ok(),
             false => None,
         };
-        let map = self.map.borrow();
+        let map = self.store.map.borrow();
         let mut add = |block: u32, volume: VolumeId, lba: Lba, footer: Option<&Footer>| {
             if let Some(mapped) = map.lookup(volume, lba)
                 && mapped.addr == BlockAddr::new(segment, block)
@@ -56,7 +57,7 @@ impl Pool {
                     add(block, volume, lba, Some(footer));
                 }
                 // The blocks of the footer itself.
-                if let Ok(geometry) = self.array.geometry_of(segment) {
+                if let Ok(geometry) = self.store.array.geometry_of(segment) {
                     let total = geometry.blocks_per_segment();
                     let bytes = footer.encode();
                     let first = total - (bytes.len() / BLOCK_LEN) as u32;
@@ -73,7 +74,8 @@ impl Pool {
                 }
             }),
         }
-        if let (true, None, Ok(geometry)) = (info.footer, &footer, self.array.geometry_of(segment))
+        if let (true, None, Ok(geometry)) =
+            (info.footer, &footer, self.store.array.geometry_of(segment))
         {
             // The remains of a lost footer, and parity over it, may be the only way to recover it.
             // Its length is lost with it.
@@ -97,12 +99,14 @@ impl Pool {
             Some(Owner::Pool(_)) => BlockVerdict::Bad,
             Some(Owner::Unknown(None)) => BlockVerdict::Bad,
             Some(Owner::Unknown(Some((volume, lba)))) => {
-                let still = self.map.borrow().lookup(*volume, *lba).is_some_and(|m| m.addr == addr);
+                let still =
+                    self.store.map.borrow().lookup(*volume, *lba).is_some_and(|m| m.addr == addr);
                 if still { BlockVerdict::Bad } else { BlockVerdict::Dead }
             }
             Some(Owner::Data(volume, lba, sum)) => {
                 // The block may have been overwritten since the back references were made.
-                let still = self.map.borrow().lookup(*volume, *lba).is_some_and(|m| m.addr == addr);
+                let still =
+                    self.store.map.borrow().lookup(*volume, *lba).is_some_and(|m| m.addr == addr);
                 match block_sum(self.guid, *volume, *lba, block) == *sum {
                     true => BlockVerdict::Good,
                     false if still => BlockVerdict::Bad,

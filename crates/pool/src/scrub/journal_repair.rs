@@ -6,10 +6,11 @@ use std::rc::Rc;
 use forebay_segment::JournalReader;
 use forebay_units::{BLOCK_BYTES, BlockAddr, SegmentId};
 
+use crate::Pool;
 use crate::admin::error::CloseError;
 use crate::scrub::ROWS;
 use crate::scrub::backrefs::Owner;
-use crate::{Pool, Writers};
+use crate::state::Writers;
 
 impl Pool {
     fn remark_damage(&self, segment: SegmentId) {
@@ -20,7 +21,7 @@ impl Pool {
     /// where there is no redundancy. If a frame cannot be had, the whole map is written anew from
     /// memory, and the damaged segments are given up.
     pub(crate) async fn scrub_journal(&self, writers: &Writers, segment: SegmentId, rows: u32) {
-        let geometry = self.array.geometry_of(segment);
+        let geometry = self.store.array.geometry_of(segment);
         if geometry.is_ok_and(|geometry| !geometry.has_redundancy()) {
             if self.journal_owners(writers, segment).await.is_none() {
                 self.remark_damage(segment);
@@ -31,7 +32,7 @@ impl Pool {
         let mut row = 0;
         while row < rows {
             let count = ROWS.min(rows - row);
-            let sound = self.array.check_parity(segment, row, count).await;
+            let sound = self.store.array.check_parity(segment, row, count).await;
             if !sound.is_ok_and(|mismatches| mismatches.is_empty()) {
                 self.remark_damage(segment);
                 if !self.repair_journal(writers, segment, rows).await {
@@ -49,7 +50,7 @@ impl Pool {
         self.scan.journal_damaged.set(true);
         self.sync.root_wanted.set(true);
         self.sync.wake.notify_all();
-        let bytes = u64::from(self.table.data_blocks(segment)) * BLOCK_BYTES;
+        let bytes = u64::from(self.store.table.data_blocks(segment)) * BLOCK_BYTES;
         self.progress(|status| status.repaired_bytes += bytes);
     }
 
@@ -61,7 +62,7 @@ impl Pool {
         let mut row = 0;
         while row < rows {
             let count = ROWS.min(rows - row);
-            let Ok(found) = self.array.scrub_rows(segment, row, count, &judge).await else {
+            let Ok(found) = self.store.array.scrub_rows(segment, row, count, &judge).await else {
                 return false;
             };
             self.progress(|status| status.repaired_bytes += found.repaired_bytes);
@@ -82,7 +83,7 @@ impl Pool {
         let extent = writers.journal_start.and_then(|s| writers.journal.extent(segment, s));
         // A segment that the journal has left is not needed.
         let Some((start, end)) = extent else { return Some(BTreeMap::new()) };
-        let reader = JournalReader::new(self.array.clone(), self.guid, start, end);
+        let reader = JournalReader::new(self.store.array.clone(), self.guid, start, end);
         let found = reader.all_blocks().await.ok()?;
         self.progress(|status| status.repaired_bytes += found.repaired_bytes);
         if found.repaired_bytes > 0 {
@@ -94,7 +95,8 @@ impl Pool {
 
     /// [`Pool::renew_journal`] as a part of a scrub, which may be paused or stopped meanwhile.
     pub(crate) async fn renew_journal_scrubbing(self: &Rc<Self>) -> bool {
-        let told = || self.closing.get() || self.scan.paused.get() || self.scan.stop.get();
+        let told =
+            || self.lifecycle.closing.get() || self.scan.paused.get() || self.scan.stop.get();
         self.renew_journal(&told).await
     }
 
@@ -104,7 +106,7 @@ impl Pool {
         /// Most roots without progress of the map.
         const FRUITLESS: u32 = 4;
         const LEAST_FREE: u32 = 2;
-        let ends = self.closing.get();
+        let ends = self.lifecycle.closing.get();
         let (mut more, mut fruitless, mut before) = (2, 0, None);
         while more > 0 {
             let outcome = match ends {
@@ -121,7 +123,7 @@ impl Pool {
                 more -= 1;
                 continue;
             }
-            let stuck = at == before || self.table.free_count() <= LEAST_FREE;
+            let stuck = at == before || self.store.table.free_count() <= LEAST_FREE;
             fruitless = if stuck { fruitless + 1 } else { 0 };
             before = at;
             if fruitless == FRUITLESS {

@@ -85,7 +85,7 @@ pub(crate) const ROWS: u32 = 16;
 impl Pool {
     pub(crate) fn scan_status(&self) -> Option<ScanStatus> {
         let mut status = self.scan_now()?;
-        if status.state == "in progress" && self.closing.get() {
+        if status.state == "in progress" && self.lifecycle.closing.get() {
             // The scan continues after the next import, so a task that waits for it here would wait
             // for ever.
             status.state = "stopped".to_owned();
@@ -142,7 +142,7 @@ impl Pool {
 
     /// Starts a scrub, or continues a paused one.
     pub async fn scrub(&self) -> Result<(), ScrubError> {
-        if self.is_stopped() || self.closing.get() {
+        if self.is_stopped() || self.lifecycle.closing.get() {
             return Err(ScrubError::NotRunning { pool: self.name(), error: self.why_ended() });
         }
         if self.scan_runs() {
@@ -159,7 +159,7 @@ impl Pool {
 
     fn segments_in_use(&self) -> Vec<SegmentId> {
         let mut all = Vec::new();
-        self.table.for_each(|segment, info| {
+        self.store.table.for_each(|segment, info| {
             if info.state == SegmentState::Full || info.state == SegmentState::Open {
                 all.push(segment);
             }
@@ -237,8 +237,8 @@ impl Pool {
     pub(crate) fn want_resilver(&self) {
         self.scan.resilver_wanted.set(true);
         // A status that follows this call shows the resilver as running.
-        let stale = self.array.stale_segments().len();
-        if stale > 0 && !self.scan_runs() && !self.is_stopped() && !self.closing.get() {
+        let stale = self.store.array.stale_segments().len();
+        if stale > 0 && !self.scan_runs() && !self.is_stopped() && !self.lifecycle.closing.get() {
             self.begin_resilver(stale as u64);
         }
         self.sync.done.notify_all();
@@ -260,18 +260,18 @@ impl Pool {
     }
 
     fn segment_data_bytes(&self) -> u64 {
-        u64::from(self.table.data_blocks(SegmentId(0))) * BLOCK_BYTES
+        u64::from(self.store.table.data_blocks(SegmentId(0))) * BLOCK_BYTES
     }
 
     /// The task that scans.
     pub(crate) async fn scan_loop(self: Rc<Self>) {
         // What devices missed at import is rebuilt first.
-        if !self.array.stale_segments().is_empty() {
+        if !self.store.array.stale_segments().is_empty() {
             self.scan.resilver_wanted.set(true);
         }
         loop {
             let scan = &self.scan;
-            let ended = || self.closing.get() || self.is_stopped();
+            let ended = || self.lifecycle.closing.get() || self.is_stopped();
             let wanted = || scan.resilver_wanted.get() || scan.scrub_wanted.get() || ended();
             self.sync.done.until(wanted).await;
             if ended() {

@@ -8,15 +8,16 @@ use forebay_rt::sync::MutexGuard;
 use forebay_segment::{SegmentInfo, SegmentState};
 use forebay_units::{BLOCK_BYTES, BlockAddr, SegmentId};
 
+use crate::Pool;
 use crate::scrub::backrefs::Owner;
-use crate::{Pool, Writers};
+use crate::state::Writers;
 
 impl Pool {
     pub(super) async fn run_resilver(self: &Rc<Self>) {
-        let stale = self.array.stale_segments();
+        let stale = self.store.array.stale_segments();
         self.begin_resilver(stale.len() as u64);
         for segment in stale {
-            if self.closing.get() {
+            if self.lifecycle.closing.get() {
                 // The next import continues the resilver.
                 return;
             }
@@ -26,7 +27,7 @@ impl Pool {
             }
             let begun = rt::now();
             let still = self.writers.lock().await;
-            let info = self.table.get(segment);
+            let info = self.store.table.get(segment);
             let live = !matches!(info.state, SegmentState::Free | SegmentState::Emptied(_));
             let owners = match live {
                 true => self.owners(&still, segment, &info).await,
@@ -36,7 +37,7 @@ impl Pool {
                 self.rebuild(still, segment, &info, &owners).await
             } else {
                 // The segment has no live block, so any content of its column is right.
-                self.array.reset_segment(segment).map(|()| forebay_array::Rebuilt::default())
+                self.store.array.reset_segment(segment).map(|()| forebay_array::Rebuilt::default())
             };
             match outcome {
                 Ok(rebuilt) => {
@@ -53,17 +54,17 @@ impl Pool {
                     self.progress(|status| status.errors += 1);
                 }
             }
-            let bytes = u64::from(self.table.data_blocks(segment)) * BLOCK_BYTES;
+            let bytes = u64::from(self.store.table.data_blocks(segment)) * BLOCK_BYTES;
             self.progress(|status| status.done_bytes += bytes);
             self.pace(if live { bytes } else { 0 }, begun).await;
         }
         // Rebuilt columns count when they are flushed and the configuration says so.
         self.sync.config_dirty.set(true);
         let _ = self.commit_all().await;
-        let done = self.array.replaced();
+        let done = self.store.array.replaced();
         let mut left = Vec::new();
         for device in done {
-            if self.array.detach(device).is_ok() {
+            if self.store.array.detach(device).is_ok() {
                 self.forget_member(device);
                 left.push(device.0);
             }
@@ -76,7 +77,7 @@ impl Pool {
         self.clean_again().await;
         self.finish(if self.is_stopped() { "stopped" } else { "completed" });
         // Writes that a device missed meanwhile are rebuilt in the next round.
-        if !self.array.stale_segments().is_empty() && !self.is_stopped() {
+        if !self.store.array.stale_segments().is_empty() && !self.is_stopped() {
             self.scan.resilver_wanted.set(true);
         }
     }
@@ -91,8 +92,8 @@ impl Pool {
         owners: &BTreeMap<u32, Owner>,
     ) -> Result<forebay_array::Rebuilt, forebay_array::ArrayError> {
         let judge = |addr: BlockAddr, block: &[u8]| self.judge(owners, addr, block);
-        let mut rebuilding = self.array.begin_rebuild(segment, info.rows)?;
-        while self.array.rebuild_more(&mut rebuilding, &judge).await? {
+        let mut rebuilding = self.store.array.begin_rebuild(segment, info.rows)?;
+        while self.store.array.rebuild_more(&mut rebuilding, &judge).await? {
             // A segment that was emptied and freed misses nothing any more.
             let Some(again) = self.let_groups_on(still, segment, info.birth).await else {
                 return Ok(rebuilding.give_up());

@@ -7,8 +7,9 @@ use forebay_rt::sync::MutexGuard;
 use forebay_segment::{SegmentKind, SegmentState};
 use forebay_units::{BLOCK_BYTES, BlockAddr, SegmentId};
 
+use crate::Pool;
 use crate::scrub::{KEEP_EVERY, ROWS};
-use crate::{Pool, Writers};
+use crate::state::Writers;
 
 impl Pool {
     pub(super) async fn run_scrub(self: &Rc<Self>) {
@@ -20,7 +21,7 @@ impl Pool {
                 self.finish("stopped");
                 return;
             }
-            if self.closing.get() {
+            if self.lifecycle.closing.get() {
                 return;
             }
             self.scan.next.set(segment.0);
@@ -45,7 +46,7 @@ impl Pool {
             if !self.renew_journal_scrubbing().await && !self.is_stopped() {
                 self.progress(|status| status.errors += 1);
             }
-            if self.closing.get() && !self.is_stopped() {
+            if self.lifecycle.closing.get() && !self.is_stopped() {
                 // The export repairs the journal.
                 return;
             }
@@ -65,18 +66,18 @@ impl Pool {
     /// Lets the cleaner try again: blocks that it could not read may be readable now.
     pub(super) async fn clean_again(&self) {
         let _still = self.writers.lock().await;
-        self.table.stop_cleaning();
+        self.store.table.stop_cleaning();
     }
 
     async fn scrub_segment(self: &Rc<Self>, segment: SegmentId) -> u64 {
         // While this lock is held, no write is on its way to a segment and no segment is freed or
         // reused.
         let mut still = self.writers.lock().await;
-        let info = self.table.get(segment);
+        let info = self.store.table.get(segment);
         if matches!(info.state, SegmentState::Free | SegmentState::Emptied(_)) {
             return 0;
         }
-        let per_row = match self.array.geometry_of(segment) {
+        let per_row = match self.store.array.geometry_of(segment) {
             Ok(geometry) => geometry.blocks_per_row(),
             Err(_) => return 0,
         };
@@ -94,7 +95,7 @@ impl Pool {
             if count == 0 {
                 return bytes;
             }
-            match self.array.scrub_rows(segment, row, count, &judge).await {
+            match self.store.array.scrub_rows(segment, row, count, &judge).await {
                 Ok(found) => {
                     self.progress(|status| {
                         status.repaired_bytes += found.repaired_bytes;
@@ -126,9 +127,9 @@ impl Pool {
     ) -> Option<MutexGuard<'a, Writers>> {
         drop(still);
         let still = self.writers.lock().await;
-        let now = self.table.get(segment);
+        let now = self.store.table.get(segment);
         let gone = matches!(now.state, SegmentState::Free | SegmentState::Emptied(_));
-        let ended = self.closing.get() || self.is_stopped();
+        let ended = self.lifecycle.closing.get() || self.is_stopped();
         (!gone && now.birth == birth && !ended).then_some(still)
     }
 }

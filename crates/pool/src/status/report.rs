@@ -16,8 +16,8 @@ impl Pool {
     /// A line of `pool list`.
     #[must_use]
     pub fn summary(&self) -> PoolSummary {
-        let usable = self.space.usable_blocks.get() * BLOCK_BYTES;
-        let map = self.map.borrow();
+        let usable = self.dirty.space.usable_blocks.get() * BLOCK_BYTES;
+        let map = self.store.map.borrow();
         let mapped: u64 = map.volumes().map(|v| map.mapped_blocks(v)).sum();
         let alloc_bytes = mapped * BLOCK_BYTES;
         let (raw_size_bytes, data_bytes) = self.raw_bytes();
@@ -39,15 +39,15 @@ impl Pool {
 
     /// Bytes of all segments with their parity (a mirror counts as one side), and their data bytes.
     fn raw_bytes(&self) -> (u64, u64) {
-        let each = self.array.groups().into_iter().map(|group| raw_bytes_of(&group));
+        let each = self.store.array.groups().into_iter().map(|group| raw_bytes_of(&group));
         each.fold((0, 0), |sum, group| (sum.0 + group.0, sum.1 + group.1))
     }
 
     /// Space of each group, in order.
     fn group_space(&self) -> Vec<VdevSpace> {
-        let groups = self.array.groups();
+        let groups = self.store.array.groups();
         let mut live = vec![0u64; groups.len()];
-        self.table.for_each(|segment, info| {
+        self.store.table.for_each(|segment, info| {
             let at = groups.partition_point(|group| group.first_segment <= segment.0);
             if let (SegmentKind::Data, Some(live)) = (info.kind, live.get_mut(at.wrapping_sub(1))) {
                 *live += u64::from(info.live);
@@ -78,7 +78,7 @@ impl Pool {
     }
 
     fn group_status(&self) -> Vec<VdevStatus> {
-        let status = self.array.status();
+        let status = self.store.array.status();
         let config = self.config.borrow();
         let devices = self.devices.borrow();
         let mut groups = Vec::new();
@@ -193,7 +193,7 @@ impl Pool {
     /// What is wrong with the pool, and what to do: both empty if nothing is.
     fn advice(&self, state: Health, lost_count: u64) -> (String, String) {
         let name = self.name();
-        if let Some(reason) = &*self.stopped.borrow() {
+        if let Some(reason) = &*self.lifecycle.stopped.borrow() {
             return suspended_advice(&name, reason);
         }
         if lost_count > 0 {

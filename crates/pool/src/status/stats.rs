@@ -10,11 +10,12 @@ use forebay_rt as rt;
 use forebay_segment::{Classes, SegmentKind, SegmentState};
 use forebay_units::{BLOCK_BYTES, DeviceId, Nanos};
 
+use crate::Pool;
+use crate::state::Writers;
 use crate::status::{
     ImportReport, IoCounts, Latency, MediaBytes, OpCount, PoolStats, STATUS_VERSION, SegmentCounts,
     Traffic,
 };
-use crate::{Pool, Writers};
 use hdrhistogram::Histogram;
 
 pub(crate) struct Stats {
@@ -273,7 +274,7 @@ impl Pool {
         media.metadata += journal.data * BLOCK_BYTES + self.stats.root_bytes.get();
         media.padding += journal.padding * BLOCK_BYTES;
         for kind in [WriteKind::User, WriteKind::Cleaning, WriteKind::Map] {
-            media.parity += self.array.totals(kind).redundancy_bytes;
+            media.parity += self.store.array.totals(kind).redundancy_bytes;
         }
         media.repair = self.stats.repair_bytes.get();
         let log = self.log.stats();
@@ -354,10 +355,10 @@ impl Pool {
             write_amplification: ratio(main),
             write_amplification_with_log: ratio(main + media.log),
             segments: self.segment_counts(),
-            map_memory_bytes: self.map.borrow().memory_bytes(),
-            footer_cache_bytes: self.reader.pages_bytes(),
-            dirty_bytes: self.throttle.dirty_bytes(),
-            dirty_limit_bytes: self.throttle.limit_bytes(),
+            map_memory_bytes: self.store.map.borrow().memory_bytes(),
+            footer_cache_bytes: self.store.reader.pages_bytes(),
+            dirty_bytes: self.dirty.throttle.dirty_bytes(),
+            dirty_limit_bytes: self.dirty.throttle.limit_bytes(),
             log_used_bytes: self.log.used_bytes(),
             log_capacity_bytes: self.log.capacity_bytes(),
             fua_latency: latency(&self.stats.fua.borrow()),
@@ -375,7 +376,7 @@ impl Pool {
     fn segment_counts(&self) -> SegmentCounts {
         let mut counts = SegmentCounts::default();
         let (mut live, mut held) = (0u64, 0u64);
-        self.table.for_each(|segment, info| {
+        self.store.table.for_each(|segment, info| {
             match info.state {
                 SegmentState::Free | SegmentState::Emptied(_) => {
                     counts.free += 1;
@@ -389,7 +390,7 @@ impl Pool {
                 (SegmentKind::Map, _) => counts.journal += 1,
                 (SegmentKind::Data, SegmentState::Full) => {
                     live += u64::from(info.live);
-                    held += u64::from(self.table.capacity(segment));
+                    held += u64::from(self.store.table.capacity(segment));
                 }
                 (SegmentKind::Data, _) => {}
             }
@@ -397,7 +398,7 @@ impl Pool {
         counts.live_share = if held == 0 { 0.0 } else { live as f64 / held as f64 };
         counts.held_bytes = held * BLOCK_BYTES;
         counts.cleaned = self.stats.since.borrow().segments_cleaned;
-        let first = self.array.groups().first().map_or(0, |g| g.blocks_per_segment());
+        let first = self.store.array.groups().first().map_or(0, |g| g.blocks_per_segment());
         counts.segment_bytes = u64::from(first) * BLOCK_BYTES;
         counts
     }

@@ -91,8 +91,9 @@ fn an_export_waits_for_a_map_that_is_being_written_anew() {
 
 /// Leaves two free segments, as in a pool whose cleaner finds no victim.
 fn take_all_but_two(pool: &Pool) -> Vec<SegmentId> {
-    let all = (0..pool.table.len()).map(SegmentId);
-    all.filter(|segment| pool.table.free_count() > 2 && pool.table.hold(*segment)).collect()
+    let all = (0..pool.store.table.len()).map(SegmentId);
+    all.filter(|segment| pool.store.table.free_count() > 2 && pool.store.table.hold(*segment))
+        .collect()
 }
 
 #[test]
@@ -111,7 +112,7 @@ fn a_scrub_gives_up_when_there_is_no_room_for_the_map() {
         let said = pool.remarks().concat();
         assert!(said.contains("could not be written anew"), "{said}");
         // With room again, another scrub repairs everything.
-        held.into_iter().for_each(|segment| pool.table.let_go(segment));
+        held.into_iter().for_each(|segment| pool.store.table.let_go(segment));
         pool.scrub().await.unwrap();
         assert_eq!(scrub_ended(&pool).await, "completed");
         assert_eq!(pool.scan_status().unwrap().errors, 0);
@@ -135,7 +136,7 @@ fn export_is_refused_while_the_only_map_is_in_memory() {
         assert!(!pool.has_ended() && !pool.is_stopped());
         v.write(VOLUME / 2, stamp(4096, 1), true).await.unwrap();
         // With room again, the same export writes the map.
-        held.into_iter().for_each(|segment| pool.table.let_go(segment));
+        held.into_iter().for_each(|segment| pool.store.table.let_go(segment));
         drop(v);
         pool.export().await.unwrap();
         drop(pool);
@@ -181,7 +182,7 @@ fn a_scrub_can_be_stopped_while_the_map_is_written_anew() {
         pool.scrub_stop().await.unwrap();
         assert_eq!(scrub_ended(&pool).await, "stopped");
         assert!(rt::now().since(now) < Nanos::from_secs(5));
-        held.into_iter().for_each(|segment| pool.table.let_go(segment));
+        held.into_iter().for_each(|segment| pool.store.table.let_go(segment));
         // The export completes what the scrub began.
         pool.export().await.unwrap();
         drop(pool);
@@ -206,7 +207,7 @@ fn groups_are_committed_between_the_rows_of_a_resilver() {
         let opener = Rc::new(Paced { inner: inner.host(1), pace: Rc::new(pace) });
         let options = spec(Redundancy::Mirror, &["a", "b"], &[]);
         let pool = Pool::create(opener, "tank", &options).await.unwrap();
-        let column = pool.array.geometry_of(SegmentId(0)).unwrap().column_bytes;
+        let column = pool.store.array.geometry_of(SegmentId(0)).unwrap().column_bytes;
         assert!(column > 1 << 20, "{column}");
         pool.create_volume(&volume(8 << 20)).await.unwrap();
         let v = pool.open_volume("v").unwrap();
@@ -229,7 +230,7 @@ fn groups_are_committed_between_the_rows_of_a_resilver() {
         slow.set(false);
         // One read for the back references, and one for a step.
         assert!(groups > 3 && longest < Nanos::from_secs(10), "{groups} groups, {longest:?}");
-        assert!(pool.array.stale_segments().is_empty());
+        assert!(pool.store.array.stale_segments().is_empty());
         // The other side has all of the segment now.
         inner.pull(&["a"]);
         super::expect(&v, 0, &stamp(4096, groups - 1)).await;

@@ -86,7 +86,7 @@ fn blocks_written_after_a_trim_take_space_again() {
             let pool = pool.clone();
             async move { pool.sync().await }
         });
-        while pool.groups.borrow().syncing().is_none() {
+        while pool.dirty.groups.borrow().syncing().is_none() {
             assert!(!syncing.is_finished(), "it was not seen");
             rt::sleep(Nanos::from_micros(10)).await;
         }

@@ -212,7 +212,7 @@ fn a_destroyed_volume_leaves_no_blocks_at_any_crash_point() {
         imported(&rack, async |pool: Rc<Pool>| match pool.open_volume("v") {
             Some(v) => expect(&v, 0, &stamp(4 << 20, 1)).await,
             None => {
-                let map = pool.map.borrow();
+                let map = pool.store.map.borrow();
                 let held: u64 = map.volumes().map(|id| map.mapped_blocks(id)).sum();
                 assert_eq!(held, 0, "blocks that belong to nobody");
             }
@@ -338,7 +338,7 @@ fn a_group_is_committed_while_a_scrub_reads_a_segment() {
         let opener = Rc::new(Paced { inner, pace: Rc::new(pace) });
         let options = spec(Redundancy::Mirror, &["a", "b"], &[]);
         let pool = Pool::create(opener, "tank", &options).await.unwrap();
-        let geometry = pool.array.groups()[0];
+        let geometry = pool.store.array.groups()[0];
         assert!(geometry.rows() >= 48, "{geometry:?}");
         pool.create_volume(&volume(64 << 20)).await.unwrap();
         let v = pool.open_volume("v").unwrap();

@@ -143,7 +143,7 @@ fn slow(size_bytes: u64) -> Rc<Slow> {
 }
 
 fn full_segments(pool: &Pool) -> u64 {
-    pool.table.len() as u64 - u64::from(pool.table.free_count())
+    pool.store.table.len() as u64 - u64::from(pool.store.table.free_count())
 }
 
 #[test]

@@ -1,0 +1,105 @@
+//! The parts of a pool that change together.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use forebay_array::Array;
+use forebay_format::superblock::JournalPosition;
+use forebay_map::{LeafId, Map};
+use forebay_rt as rt;
+use forebay_rt::sync::Notify;
+use forebay_segment::{Classes, DataWriter, InFlight, JournalWriter, Reader, SegmentTable};
+use forebay_txg::{Groups, Throttle};
+use forebay_units::{BlockAddr, CommitId, Lba, TxgId, VolumeId};
+
+use crate::commit::error::SuspendReason;
+use crate::space::Space;
+
+/// The main store: segments on the array, and the map of what lies in them.
+pub(crate) struct Store {
+    pub array: Rc<Array>,
+    pub table: Rc<SegmentTable>,
+    pub reader: Rc<Reader>,
+    pub in_flight: Rc<InFlight>,
+    pub classes: Classes,
+    pub map: RefCell<Map>,
+}
+
+/// Data in memory that no root has yet, and the room that it may take.
+pub(crate) struct DirtyData {
+    pub groups: RefCell<Groups>,
+    pub throttle: Throttle,
+    pub space: Space,
+}
+
+/// How far a pool is from its import to its end.
+#[derive(Default)]
+pub(crate) struct Lifecycle {
+    /// Why the pool is suspended, if it is.
+    pub stopped: RefCell<Option<SuspendReason>>,
+    /// An export or a destruction has begun.
+    pub closing: Cell<bool>,
+    /// The last root is written, or never will be.
+    pub closed: Cell<bool>,
+    /// Background tasks, which an export waits for.
+    pub tasks: RefCell<Vec<rt::JoinHandle<()>>>,
+    /// The heartbeat task. It ends after the last root is written.
+    pub heartbeat_task: RefCell<Option<rt::JoinHandle<()>>>,
+}
+
+/// A block that the cleaner has moved. The next root applies it, if the map still points at the old
+/// place.
+pub(crate) struct Relocation {
+    pub volume: VolumeId,
+    pub lba: Lba,
+    pub old: BlockAddr,
+    pub new: BlockAddr,
+    pub sum: u64,
+}
+
+/// State that only the holder of the sync lock changes.
+pub(crate) struct Writers {
+    pub data: Vec<DataWriter>,
+    pub journal: JournalWriter,
+    /// First frame of the journal that the next root needs.
+    pub journal_start: Option<JournalPosition>,
+    /// The checkpoint in progress.
+    pub checkpoint: Option<Checkpoint>,
+    pub relocations: Vec<Relocation>,
+    /// Volumes to drop from the map with the next root.
+    pub dropped: Vec<VolumeId>,
+    /// Volumes to cut, with their new sizes in blocks.
+    pub truncated: Vec<(VolumeId, u64)>,
+}
+
+/// State that the sync task shares with tasks that wait for it.
+pub(crate) struct SyncControl {
+    pub wake: Rc<Notify>,
+    /// The newest group that a task waits for.
+    pub wanted: Cell<TxgId>,
+    pub committed: Cell<TxgId>,
+    /// Number of the last commit; the next root's is one more.
+    pub commit: Cell<CommitId>,
+    /// The last root on the devices. Older than `commit` between an import and its first root.
+    pub rooted: Cell<CommitId>,
+    pub done: Rc<Notify>,
+    /// The configuration changed and is written with the next root.
+    pub config_dirty: Cell<bool>,
+    /// Generation and checksum of the configuration as last written, which a root names.
+    pub config_written: Cell<(u64, u64)>,
+    /// A root is wanted even if nothing is dirty.
+    pub root_wanted: Cell<bool>,
+    /// The sync task has ended; there are no more commits.
+    pub ended: Cell<bool>,
+}
+
+/// A checkpoint: the map on its way into the journal again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Checkpoint {
+    /// Position of its first frame.
+    pub start: JournalPosition,
+    /// The next leaf.
+    pub cursor: LeafId,
+    /// The journal is too long or damaged, so the checkpoint does not wait for room in rows.
+    pub urgent: bool,
+}
