@@ -2,7 +2,7 @@
 #   make run      build, make a pool in ./forebay-data when there is none, serve it
 #   make symbols  a release binary and its debug information, apart, in target/symbols
 #   make test     install the test tools (as root on Debian), then run every test
-#   make check    format, lints, arrows, licences, unit tests
+#   make check    format, lints, arrows, house rules, licenses, unit tests
 #   make prove    search crashes and faults on simulated devices, for TIME=10m or another time
 #   make prove-ci the part of that search that every change must pass (the second step of CI)
 #   make bench    measure on this machine; writes docs/benchmarks/
@@ -26,12 +26,12 @@ symbols:
 test:
 	@scripts/test-tools
 	$(CARGO) test --workspace
-	tests/clients/run
+	FOREBAY_BIN="$${CARGO_TARGET_DIR:-$$PWD/target}/debug/forebay" tests/clients/run
 
 check:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	$(CARGO) test --quiet --package forebay-cli --test arrows
+	$(CARGO) test --quiet --package forebay-cli --test arrows --test tidy
 	@scripts/licences
 	$(CARGO) test --quiet --workspace --lib
 

@@ -18,6 +18,7 @@ use forebay_rt::sys;
 use forebay_units::Nanos;
 
 use crate::failure::{ErrorCode, Failure};
+use crate::files;
 use crate::vdevs::{devices_of, devices_of_mut};
 
 /// The smallest device that a pool takes.
@@ -43,10 +44,11 @@ impl Opener for FileOpener {
     }
 }
 
-/// The id that this installation keeps over restarts: after a power cut its pools are still its own.
+/// The id that this installation keeps over restarts: after a power cut its pools are still its
+/// own.
 fn machine_id() -> Option<Vec<u8>> {
     let mut text = String::new();
-    let file = std::fs::File::options().read(true).open("/etc/machine-id").ok()?;
+    let file = files::open_to_read("/etc/machine-id").ok()?;
     file.take(64).read_to_string(&mut text).ok()?;
     let id = text.trim();
     (id.len() >= 32).then(|| id.as_bytes().to_vec())
@@ -67,7 +69,7 @@ pub async fn wait_until_free(paths: &[String]) {
 /// Whether another process has locked the device at `path`. `false` when that is unknown.
 #[must_use]
 pub fn is_locked(path: &str) -> bool {
-    let Ok(file) = std::fs::File::options().read(true).open(path) else { return false };
+    let Ok(file) = files::open_to_read(path) else { return false };
     matches!(file.try_lock(), Err(TryLockError::WouldBlock))
 }
 
@@ -94,7 +96,7 @@ pub fn resolve_new(word: &str) -> Result<String, Failure> {
         return Err(Failure::new(ErrorCode::DeviceUnusable, message));
     }
     // The pool opens it too; its error says less.
-    std::fs::File::options().read(true).write(true).open(&path).map_err(failed)?;
+    files::open_to_read_and_write(&path).map_err(failed)?;
     let size_bytes = probe_size_bytes(&path).map_err(failed)?;
     if size_bytes < DEVICE_MIN_BYTES {
         let size = forebay_units::format_bytes(size_bytes);
@@ -208,7 +210,7 @@ pub fn out_of_reach(places: &[PathBuf]) -> String {
         if !large && !meta.file_type().is_block_device() {
             return None;
         }
-        let opened = std::fs::File::options().read(true).write(true).open(&path);
+        let opened = files::open_to_read_and_write(&path);
         Some((path, opened.err()?))
     };
     let mut refused: Vec<_> = places.iter().flat_map(entries).filter_map(refused).collect();

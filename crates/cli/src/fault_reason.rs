@@ -11,6 +11,7 @@ use forebay_pool::status::{Health, VdevStatus};
 use forebay_pool::{Opener, Pool};
 
 use crate::devices::is_locked;
+use crate::files;
 
 /// Adds the reason to each device at or below `vdev` that is UNAVAIL or FAULTED. `guid`: of the
 /// pool.
@@ -27,7 +28,7 @@ pub async fn explain_faults(opener: &Rc<dyn Opener>, guid: u64, vdev: &mut VdevS
 
 async fn reason(opener: &Rc<dyn Opener>, guid: u64, device: &VdevStatus) -> String {
     let path = device.name.as_str();
-    match std::fs::File::options().read(true).write(true).open(path) {
+    match files::open_to_read_and_write(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => return "missing".to_owned(),
         Err(e) if e.kind() == ErrorKind::PermissionDenied => return "no permission".to_owned(),
         Err(e) => return format!("cannot be opened: {}", e.kind()),

@@ -9,6 +9,7 @@ mod escape;
 pub mod explain;
 pub mod failure;
 pub mod fault_reason;
+mod files;
 pub mod leases;
 pub mod log;
 pub mod members;

@@ -8,6 +8,7 @@ use forebay_rt::Either;
 use forebay_units::{Nanos, format_bytes};
 
 use crate::failure::{ErrorCode, Failure};
+use crate::files;
 use crate::log;
 
 /// Prints `text` as it is. When the reader has closed the pipe (`| head`), the command ends
@@ -60,7 +61,7 @@ pub async fn with_waiting_line<T>(what: &str, own_bytes: bool, work: impl Future
 #[must_use]
 pub fn written_bytes() -> Option<u64> {
     let mut text = String::new();
-    let file = std::fs::File::options().read(true).open("/proc/self/io").ok()?;
+    let file = files::open_to_read("/proc/self/io").ok()?;
     file.take(4096).read_to_string(&mut text).ok()?;
     text.lines().find_map(|line| line.strip_prefix("write_bytes: "))?.trim().parse().ok()
 }

@@ -111,7 +111,7 @@ fn old_half_of_known_pool_is_refused() {
 #[test]
 fn stale_side_is_reported_when_other_side_is_missing() {
     let scratch = Scratch::with_devices("behind", &["d0", "d1"]);
-    // Whoever opens the pool begins to rebuild it: it shall not be done at once.
+    // A command that opens the pool begins to rebuild it, slowly enough to be seen.
     scratch.run("pool create -o scan_rate=1M tank mirror d0 d1");
     scratch.hide(&["d0"]);
     scratch.run("volume create -V 16M tank/vol0");
@@ -335,7 +335,7 @@ fn long_wait_is_shown_on_terminal() {
     let scratch = Scratch::with_devices("long", &["d0"]);
     scratch.run("pool create tank d0");
     let server = scratch.server("serve tank --listen unix:s.sock");
-    // A server that stands still: whoever asks it something waits.
+    // The server is paused, so commands that ask it wait.
     server.signal("-STOP");
     let binary = env!("CARGO_BIN_EXE_forebay");
     let mut terminal = Command::new("script");
@@ -386,7 +386,7 @@ fn interrupted(scratch: &Scratch, words: &str, file: &str) -> String {
 
 #[test]
 fn interrupt_while_log_is_written_leaves_devices_unchanged() {
-    // Far more than can be written before somebody notices.
+    // Far more than can be written before the command is interrupted.
     const LOG: u64 = 16 << 30;
     /// What is left of a device that was cleared: zeros where labels were.
     const LITTLE: u64 = 4 * MIB;

@@ -366,7 +366,7 @@ fn durable_writes_survive_kill() {
         write_blocks(&uri, 1 + round * 20..21 + round * 20);
         server.kill();
     }
-    // The sockets of the killed servers are in the way of nobody.
+    // The sockets of the killed servers disturb no later server.
     let server = scratch.server("serve");
     check_blocks(&scratch.uri("tank/vol0"), 1..61);
     assert!(server.interrupt().success());

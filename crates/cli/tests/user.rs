@@ -66,7 +66,7 @@ fn scripts_get_chosen_fields_and_exact_numbers() {
     assert_eq!(number("pool get -Hp -o value available tank"), usable - 16 * MIB);
     let larger = usable.next_multiple_of(4096);
     scratch.refused(&format!("volume create -V {larger} tank/two"), 1, "make it smaller");
-    // Nobody serves it: what the command does to open it is no traffic.
+    // No process serves it. Commands that open it count as no traffic.
     let idle = scratch.forebay("pool iostat -Hp tank");
     assert!(common::text(&idle).ends_with("\t0\t0\t0\t0\n"), "{}", common::text(&idle));
     assert!(String::from_utf8_lossy(&idle.stderr).contains("'tank' is not being served"));
@@ -331,8 +331,8 @@ fn dry_run_creates_nothing() {
     let said = scratch.run("pool create -n tank raidz1 d0 d1 d2 log mirror l0 l1");
     let at = |name: &str| scratch.0.join(name).display().to_string();
     let expected = format!(
-        "would create 'tank' with the following layout:\n\n\ttank\n\t  raidz1\n\t    {}\n\t    {}\n\t    \
-         {}\n\tlogs\n\t  mirror\n\t    {}\n\t    {}\n",
+        "would create 'tank' with the following layout:\n\n\ttank\n\t  raidz1\n\t\
+         \x20   {}\n\t    {}\n\t    {}\n\tlogs\n\t  mirror\n\t    {}\n\t    {}\n",
         at("d0"),
         at("d1"),
         at("d2"),

@@ -74,12 +74,6 @@ impl Deadline {
         }
     }
 
-    /// Whether the device is abandoned.
-    #[must_use]
-    pub fn is_given_up(&self) -> bool {
-        self.shared.given_up.get()
-    }
-
     /// Takes an abandoned device back. Fails, with the number of late commands, while abandoned
     /// commands have not ended: they could still have their effect, over newer data.
     pub fn revive(&self) -> Result<(), u64> {

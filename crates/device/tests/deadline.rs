@@ -44,7 +44,6 @@ fn hung_device_is_abandoned_until_late_commands_end() {
         assert_eq!(later.await, ErrorKind::TimedOut { after_secs: 8 });
 
         // No further command reaches the device, although it would answer a flush.
-        assert!(deadline.is_given_up());
         let begun = rt::now();
         assert!(device.flush().await.is_err());
         assert!(device.write(8192, block(3), false).await.is_err());
@@ -88,7 +87,7 @@ fn slow_commands_below_limit_do_not_time_out() {
             async move { device.write(4096, block(9), false).await }
         });
         rt::sleep(Nanos::from_secs(1000)).await;
-        assert!(!one.is_finished() && !deadline.is_given_up());
+        assert!(!one.is_finished());
         deadline.set_span(SPAN);
         assert!(one.await.is_err());
     });
@@ -105,8 +104,8 @@ fn dropped_deadline_releases_device() {
     });
 }
 
-// One late command abandons the device. From that instant the commands of other tasks count as late,
-// before those tasks are polled.
+// One late command abandons the device. From that instant the commands of other tasks count as
+// late, before those tasks are polled.
 #[test]
 fn revive_waits_for_commands_not_yet_polled() {
     for seed in 0..32 {
@@ -123,7 +122,7 @@ fn revive_waits_for_commands_not_yet_polled() {
                 .collect();
             // The first task that is told tries to revive the device at once.
             let first = device.write(0, block(7), true).await;
-            assert!(first.is_err() && deadline.is_given_up());
+            assert!(first.is_err());
             assert_eq!(deadline.revive(), Err(7));
             rt::yield_now().await;
             assert_eq!(deadline.revive(), Err(7));

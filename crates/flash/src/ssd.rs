@@ -134,12 +134,6 @@ impl Ssd {
         &self.ftl
     }
 
-    /// Units that the write buffer holds at most.
-    #[must_use]
-    pub fn buffer_units(&self) -> usize {
-        self.array.places()
-    }
-
     /// Writes one unit that asks for its place in the buffer at `now` and whose data is complete
     /// at `data_at`; `writes` are the pending writes that become durable with it. Returns when it
     /// has its place.

@@ -171,7 +171,8 @@ pub fn ring_frame_limit_bytes(max_frame_bytes: u32, ring_len_bytes: u64) -> u64 
 }
 
 /// Position of the next frame of a ring when the last one ended at `end_bytes`: there, or at the
-/// ring's start when the longest frame would not fit. A reader can compute it as well as the writer.
+/// ring's start when the longest frame would not fit. A reader can compute it as well as the
+/// writer.
 #[must_use]
 pub fn next_position_bytes(end_bytes: u64, ring_len_bytes: u64, frame_limit_bytes: u64) -> u64 {
     if ring_len_bytes.saturating_sub(end_bytes) < frame_limit_bytes { 0 } else { end_bytes }

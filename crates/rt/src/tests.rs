@@ -390,8 +390,8 @@ impl std::task::Wake for Bell {
     fn wake(self: std::sync::Arc<Self>) {}
 }
 
-// Tasks that wait for one of two conditions leave their wakers with both. The condition that is never
-// notified must not collect them.
+// Tasks that wait for one of two conditions leave their wakers with both. The condition that is
+// never notified must not collect them.
 #[test]
 fn unnotified_condition_keeps_few_wakers_per_task() {
     use std::sync::Arc;

@@ -11,7 +11,8 @@ pub enum VolumeCommand {
     #[command(after_help = "Example:\n  forebay volume create -V 8G -o sync=standard tank/vol0")]
     Create {
         /// Size that clients see.
-        #[arg(short = 'V', value_name = "SIZE", value_parser = parse_size, allow_hyphen_values = true)]
+        #[arg(short = 'V', value_name = "SIZE")]
+        #[arg(value_parser = parse_size, allow_hyphen_values = true)]
         size_bytes: u64,
         /// Sparse (thin): set no space aside.
         #[arg(short)]
@@ -58,7 +59,8 @@ pub enum VolumeCommand {
     #[command(after_help = "Example:\n  forebay volume resize -V 16G tank/vol0")]
     Resize {
         /// The new size.
-        #[arg(short = 'V', value_name = "SIZE", value_parser = parse_size, allow_hyphen_values = true)]
+        #[arg(short = 'V', value_name = "SIZE")]
+        #[arg(value_parser = parse_size, allow_hyphen_values = true)]
         size_bytes: u64,
         /// Allow a smaller size: data past the new end is lost.
         #[arg(short)]

@@ -1,7 +1,6 @@
 //! `forebay man` and `forebay completions`: manual pages and completion scripts, made from the
 //! command table.
 
-use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
 
@@ -10,6 +9,7 @@ use clap::{Command, CommandFactory};
 use super::outcome::Outcome;
 use crate::args::Cli;
 use crate::failure::{ErrorCode, Failure};
+use crate::files;
 
 /// `forebay completions`.
 #[must_use]
@@ -147,8 +147,7 @@ fn parent_page(command: &Command) -> Option<String> {
 
 fn write_page(path: &Path, text: &[u8]) -> Result<(), Failure> {
     let failed = |e: std::io::Error| Failure::io(path.display(), &e);
-    let mut file =
-        OpenOptions::new().create(true).write(true).truncate(true).open(path).map_err(failed)?;
+    let mut file = files::create_public(path).map_err(failed)?;
     file.write_all(text).map_err(failed)
 }
 

@@ -1,9 +1,9 @@
 //! `forebay up`: creates a pool of files when there is none, and serves it.
 
 use std::cell::RefCell;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::ErrorKind;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -19,6 +19,7 @@ use crate::args::UpArgs;
 use crate::control::{Action, Reply};
 use crate::devices::{FileOpener, wait_until_free};
 use crate::failure::{ErrorCode, Failure};
+use crate::files;
 use crate::pool_access::{KNOWN_POOL_OPTIONS, PoolAccess, import_known};
 use crate::pools::PoolSet;
 use crate::serving::{Serving, connect_hints};
@@ -88,9 +89,7 @@ impl Layout {
     fn claim(&self) -> Result<(), Failure> {
         let path = self.marker();
         let failed = |e: std::io::Error| Failure::io(&path, &e);
-        let mut options = OpenOptions::new();
-        let options = options.create(true).truncate(false).write(true).mode(0o600);
-        let marker = options.open(&path).map_err(failed)?;
+        let marker = files::open_lock(&path).map_err(failed)?;
         let taken = marker.try_lock().is_ok();
         // Another process may have removed it since this one opened it.
         let id = |meta: std::fs::Metadata| (meta.dev(), meta.ino());
@@ -375,8 +374,7 @@ async fn make(
 
 fn new_file(path: &str, len_bytes: u64) -> Result<(), Failure> {
     let failed = |e: std::io::Error| Failure::io(path, &e);
-    let file =
-        OpenOptions::new().create_new(true).write(true).mode(0o600).open(path).map_err(failed)?;
+    let file = files::create_new_private(path).map_err(failed)?;
     file.set_len(len_bytes).map_err(failed)
 }
 
@@ -404,7 +402,7 @@ async fn with_progress<T>(work: impl Future<Output = T>, total_bytes: u64, scree
 /// it is created: no commit to the log waits for the file system later.
 fn preallocate(path: &str) -> Result<(), Failure> {
     let failed = |e: std::io::Error| Failure::io(path, &e);
-    let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
+    let file = files::open_to_write(path).map_err(failed)?;
     let len = file.metadata().map_err(failed)?.len();
     match sys::preallocate(&file, len) {
         // An optimization only.

@@ -1,8 +1,8 @@
 //! Codes and hints for errors of pools.
 //!
-//! What enters: errors of a pool, by family. What leaves: a stable code, and the command that helps.
-//! What always holds: each reason for which an import is refused has a hint. Who calls: every
-//! command that works on a pool.
+//! What enters: errors of a pool, by family. What leaves: a stable code, and the command that
+//! helps. What always holds: each reason for which an import is refused has a hint. Who calls:
+//! every command that works on a pool.
 
 use forebay_device::ErrorKind;
 use forebay_pool::status::Importable;
@@ -114,16 +114,7 @@ fn import_hint(pool: &str, kind: &ImportErrorKind) -> String {
         Kind::NotKept { .. } => {
             "name one of the devices that 'forebay pool import' shows".to_owned()
         }
-        Kind::LogMissing { lost_after, .. } => {
-            let (helps, how) = match lost_after {
-                Some(_) => ("bring it back", "to lose those writes"),
-                None => ("bring it back", "to go on without it"),
-            };
-            format!(
-                "{helps} ('forebay pool import -d DIR' looks for it elsewhere), or use 'forebay \
-                 pool import -m' {how}"
-            )
-        }
+        Kind::LogMissing { lost_after, .. } => missing_log_hint(lost_after.is_some()),
         Kind::LogLoss(_) => {
             "bring the log device back, or import with -m to go on without these writes".to_owned()
         }
@@ -152,6 +143,14 @@ fn import_hint(pool: &str, kind: &ImportErrorKind) -> String {
                 .to_owned()
         }
     }
+}
+
+fn missing_log_hint(loses_writes: bool) -> String {
+    let how = if loses_writes { "to lose those writes" } else { "to go on without it" };
+    format!(
+        "bring it back ('forebay pool import -d DIR' looks for it elsewhere), or use 'forebay pool \
+         import -m' {how}"
+    )
 }
 
 fn admin_code(error: &AdminError) -> ErrorCode {

@@ -30,11 +30,11 @@ pub(super) fn summary_field(summary: &PoolSummary, field: &str, exact: bool) -> 
     }
 }
 
-/// What a pool says of itself, and nobody can set.
+/// Read-only properties: figures that the pool computes.
 const COMPUTED: [&str; 8] =
     ["size", "allocated", "free", "capacity", "usable", "available", "health", "guid"];
 
-/// Whether a pool has this property, and nobody can set it.
+/// Whether a pool has this property and it is read-only.
 #[must_use]
 pub fn is_computed_of_pool(property: &str) -> bool {
     property == "name" || COMPUTED.contains(&property)

@@ -147,9 +147,9 @@ fn summary() -> PoolSummary {
     }
 }
 
-fn stats() -> PoolStats {
+fn traffic() -> Traffic {
     let ops = |count| OpCount { count, bytes: count * 4096 };
-    let traffic = Traffic {
+    Traffic {
         reads: ops(5000),
         writes: ops(100_000),
         trims: ops(10),
@@ -167,7 +167,11 @@ fn stats() -> PoolStats {
             log: 420_000_000,
         },
         segments_cleaned: 4,
-    };
+    }
+}
+
+fn stats() -> PoolStats {
+    let (ops, traffic) = (|count| OpCount { count, bytes: count * 4096 }, traffic());
     let latency = Latency {
         count: 90_000,
         mean_us: 141.2,

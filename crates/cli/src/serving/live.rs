@@ -40,8 +40,8 @@ impl Live {
     }
 }
 
-/// Rates since `before`, summed over the pools, in a line of at most `width` columns. The last parts
-/// are left out first.
+/// Rates since `before`, summed over the pools, in a line of at most `width` columns. The last
+/// parts are left out first.
 #[must_use]
 pub fn live_line(
     now: &[Moment],

@@ -7,15 +7,16 @@
 //! Who calls: every command but `completions`, `man` and `simulate`.
 
 use std::ffi::OsString;
-use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
+use std::fs::{DirBuilder, File, Permissions, TryLockError};
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use forebay_rt::sys::effective_uid;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{ErrorCode, Failure};
+use crate::files;
 use forebay_pool::spec::Told;
 
 /// Version of `pools.json`.
@@ -185,7 +186,7 @@ impl StateDir {
     pub fn known_pools(&self) -> Result<Vec<KnownPool>, Failure> {
         let path = self.list_path();
         let mut text = String::new();
-        match File::options().read(true).open(&path) {
+        match files::open_to_read(&path) {
             Ok(file) => file.take(LIST_MAX_BYTES).read_to_string(&mut text),
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
             Err(e) => return Err(self.failed(&e)),
@@ -263,13 +264,7 @@ impl StateDir {
         edit: impl FnOnce(&mut Vec<KnownPool>) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let io = |e: std::io::Error| self.failed(&e);
-        let lock = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .mode(0o600)
-            .open(self.path.join("lock"))
-            .map_err(io)?;
+        let lock = files::open_lock(self.path.join("lock")).map_err(io)?;
         // Held until the file is closed at the end of this function.
         take_lock(&lock).map_err(io)?;
         let before = self.known_pools()?;
@@ -282,16 +277,10 @@ impl StateDir {
         let text = serde_json::to_string_pretty(&List { version: LIST_VERSION, pools })
             .expect("plain data");
         let aside = self.path.join("pools.json.new");
-        let mut file = OpenOptions::new()
-            .create(true)
-            .write(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&aside)
-            .map_err(io)?;
+        let mut file = files::create_private(&aside).map_err(io)?;
         file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(io)?;
         std::fs::rename(&aside, self.list_path()).map_err(io)?;
-        let dir = File::options().read(true).open(&self.path).map_err(io)?;
+        let dir = files::open_to_read(&self.path).map_err(io)?;
         dir.sync_all().map_err(io)
     }
 

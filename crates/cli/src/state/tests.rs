@@ -101,7 +101,7 @@ fn damaged_list_is_refused_and_unchanged() {
     let scratch = Scratch::new("damaged");
     let state = StateDir::open_at(scratch.0.join("s")).unwrap();
     for text in ["{", "{\"version\":9,\"pools\":[]}", ""] {
-        let mut file = OpenOptions::new()
+        let mut file = std::fs::OpenOptions::new()
             .create(true)
             .write(true)
             .truncate(true)
@@ -126,7 +126,11 @@ fn control_sockets_are_found_by_process() {
     let scratch = Scratch::new("sockets");
     let state = StateDir::open_at(scratch.0.join("s")).unwrap();
     for name in ["control-20.sock", "control-3.sock", "control-x.sock", "nbd.sock"] {
-        OpenOptions::new().create_new(true).write(true).open(state.path().join(name)).unwrap();
+        std::fs::OpenOptions::new()
+            .create_new(true)
+            .write(true)
+            .open(state.path().join(name))
+            .unwrap();
     }
     let pids: Vec<u32> = state.control_sockets().unwrap().into_iter().map(|(pid, _)| pid).collect();
     assert_eq!(pids, [3, 20]);

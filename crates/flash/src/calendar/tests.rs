@@ -23,7 +23,8 @@ proptest! {
             free.iter().for_each(|&ns| taken[ns] = true);
             let done = free.last().map_or(earliest, |last| last + 1);
             prop_assert_eq!(calendar.reserve(earliest as u64, len as u64), done as u64);
-            prop_assert!(calendar.busy.iter().zip(calendar.busy.iter().skip(1)).all(|(a, b)| a.1 < b.0));
+            let pairs = calendar.busy.iter().zip(calendar.busy.iter().skip(1));
+            prop_assert!(pairs.into_iter().all(|(a, b)| a.1 < b.0));
         }
     }
 }

@@ -74,7 +74,7 @@ impl Ftl {
     }
 
     fn open(&mut self, pool: usize, origin: Origin) -> Result<(), WornOut> {
-        // A shared open block goes on with host data, whoever opens it.
+        // A shared open block continues with host data, whichever stream opened it.
         let first_data = match self.config.frontiers {
             Frontiers::Apart => origin,
             Frontiers::Shared => Origin::Host,

@@ -138,7 +138,9 @@ proptest! {
     }
 
     #[test]
-    fn decoders_never_panic_on_any_bytes(mut bytes in proptest::collection::vec(any::<u8>(), 1..300)) {
+    fn decoders_never_panic_on_any_bytes(
+        mut bytes in proptest::collection::vec(any::<u8>(), 1..300),
+    ) {
         bytes[0] = VERSION;
         if let Ok(delta) = Delta::decode(&bytes) {
             let again = delta.encode(1 << 20).concat();

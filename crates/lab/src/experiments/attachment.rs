@@ -18,8 +18,8 @@ pub(super) const PLAN: Plan = Plan {
                PCIe endpoint?",
     method: "4 KiB random writes. The same medium behind each kind of attachment, one at a time \
              and 32 outstanding; one to eight devices behind one adapter that passes 60,000 \
-             commands a second (an assumption typical of 2010) against as many cards on PCIe; and bit error \
-             rates of the link from 1e-12 to 1e-5, each hit costing a repeat.",
+             commands a second (an assumption typical of 2010) against as many cards on PCIe; and \
+             bit error rates of the link from 1e-12 to 1e-5, each hit costing a repeat.",
     devices: &["ddrdrive-x1"],
     cells,
     show,

@@ -40,7 +40,7 @@ pub(super) fn over_names<N: Into<String>>(
     }
 }
 
-/// A figure somebody printed, as a mark in a chart over minutes.
+/// A published figure, as a mark in a chart over minutes.
 pub(super) fn printed(name: &str, group: &str, minute: f64, value: f64) -> Series {
     Series {
         name: name.into(),

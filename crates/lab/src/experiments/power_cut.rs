@@ -17,9 +17,9 @@ pub(super) const PLAN: Plan = Plan {
     question: "Which devices keep every write they have promised when power goes at any instant?",
     method: "4 KiB writes, eight outstanding; power is cut at a random instant, 300 times. The \
              host asks for durability with FUA on each write, with a flush each 32 writes, or not \
-             at all (flushes turned off). Rested: an hour between power and load. \
-             At once: the next load, and so the next cut, comes right after power. A promised write counts as lost when it \
-             is absent, torn, undone with its map entry, or cannot be read.",
+             at all (flushes turned off). Rested: an hour between power and load. At once: the \
+             next load, and so the next cut, comes right after power. A promised write counts as \
+             lost when it is absent, torn, undone with its map entry, or cannot be read.",
     devices: &[
         "intel-x25-e-32gb",
         "intel-x25-m-g2-80gb",

@@ -16,8 +16,8 @@ pub(super) const PLAN: Plan = Plan {
     question: "How many sustained 4 KiB random writes a second does a dollar buy?",
     method: "Sustained random 4 KiB writes (filled, then written twice over) over the price at \
              launch. An exact price gives a point; one printed as \"about\" an interval of 10 % \
-             either way, one from memory 25 % (assumptions); an unknown price gives nothing. A device \
-             with a reservation is in the table and not in the ranking.",
+             either way, one from memory 25 % (assumptions); an unknown price gives nothing. \
+             A device with a reservation is in the table and not in the ranking.",
     devices: &[
         "ddrdrive-x1",
         "intel-311-20gb",

@@ -103,18 +103,22 @@ impl Pool {
             let chosen = newest_root(&history.devices, options.rewind_groups)?;
             judged = judge(&history, chosen, opener.host(), options).await?;
         }
-        let Judged {
-            mut root,
-            newest,
-            mut config,
-            devices,
-            log_state,
-            old_log,
-            loaded,
-            mut report,
-        } = judged;
-        history.goes_on(&mut config, nonce);
+        history.goes_on(&mut judged.config, nonce);
         drop(found);
+        Self::take_over(opener, judged, claim, nonce, begun).await
+    }
+
+    /// Assembles the pool that was judged, replays its log, and starts it. From here on the import
+    /// writes.
+    async fn take_over(
+        opener: Rc<FencedOpener>,
+        judged: Judged,
+        claim: Claim,
+        nonce: u64,
+        begun: Nanos,
+    ) -> Result<Rc<Pool>, ImportErrorKind> {
+        let Judged { mut root, newest, config, devices, log_state, old_log, loaded, mut report } =
+            judged;
         // Roots that are left behind (by -F, or by devices that return) must never count again. The
         // gap keeps frames and footers of a crashed run from having the numbers that will be
         // written now. It is a multiple of the slots, so the rotation of the superblocks is kept.

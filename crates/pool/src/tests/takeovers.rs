@@ -161,7 +161,8 @@ async fn holds_all(v: &Device) {
     }
 }
 
-/// Checks, after the first machine has resumed, that the second one's pool is unharmed and stays so.
+/// Checks, after the first machine has resumed, that the second one's pool is unharmed and stays
+/// so.
 fn judge(rack: &Rc<Rack>, second: Second, at: u64) {
     let Second { runtime, pool, v } = second;
     let crash = at.is_multiple_of(2);

@@ -288,12 +288,6 @@ impl Gone {
         self.gone.set(false);
     }
 
-    /// True while the device is absent.
-    #[must_use]
-    pub fn is_gone(&self) -> bool {
-        self.gone.get()
-    }
-
     /// How many times the device disappeared.
     #[must_use]
     pub fn struck(&self) -> u64 {
