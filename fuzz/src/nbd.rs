@@ -9,8 +9,8 @@
 use std::rc::Rc;
 use std::sync::OnceLock;
 
-use forebay_device::MemoryDevice;
 use forebay_device::layers::{Counted, Counts};
+use forebay_device::{BlockDevice, IoBuf, MemoryDevice};
 use forebay_nbd::message::InfoRequest;
 use forebay_nbd::wire::{OptionHeader, option};
 use forebay_nbd::{Client, FixedExports, Limits, Server, TlsConfig};
