@@ -3,6 +3,7 @@
 pub mod args;
 mod clock;
 pub mod commands;
+pub mod completion;
 pub mod control;
 pub mod devices;
 mod escape;
@@ -16,6 +17,7 @@ pub mod members;
 mod memory;
 pub mod pool_access;
 pub mod pools;
+pub mod properties;
 pub mod render;
 pub mod run;
 pub mod serving;

@@ -316,7 +316,7 @@ pub async fn import_known(
     // Before the import takes the pool over: afterwards it would have to be given back.
     set.check_name_free(known).await?;
     wait_until_free(&known.devices).await;
-    // Not later: after a failed import this process lets go of its own locks a moment late.
+    // Not later: after a failed import the locks of this process are released a moment late.
     let held = known.devices.iter().any(|path| is_locked(path));
     let mut paths = known.devices.clone();
     paths.extend(set.found_elsewhere(known).await?);

@@ -8,7 +8,8 @@ use clap::{CommandFactory, Parser};
 use forebay_rt::Runtime;
 
 use crate::args::{BenchCommand, Cli, Command, PoolCommand};
-use crate::commands::{Outcome, bench_nbd, completions, man, pool, serve, up, volume};
+use crate::commands::{Outcome, bench_nbd, man, pool, serve, up, volume};
+use crate::completion;
 use crate::failure::{ErrorCode, Failure};
 use crate::log;
 use crate::pool_access::PoolAccess;
@@ -21,6 +22,10 @@ use crate::terminal::print;
 #[must_use]
 pub fn run() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().collect();
+    // Ends the process when a shell asks for completions.
+    clap_complete::CompleteEnv::with_factory(|| completion::with_names(Cli::command()))
+        .var(completion::VARIABLE)
+        .complete();
     let outcome = match Cli::try_parse_from(&words) {
         Ok(cli) => execute(cli),
         Err(error) => wrong_usage(&error, &words[1..]),
@@ -40,7 +45,7 @@ pub fn run() -> ExitCode {
 
 fn execute(cli: Cli) -> Result<u8, Failure> {
     let outcome = match cli.command {
-        Command::Completions { shell } => completions(shell),
+        Command::Completions { shell } => Outcome::text(completion::script(shell)?),
         Command::Man { dir } => man(dir.as_deref())?,
         Command::Bench { command: BenchCommand::Nbd(args) } => {
             // Before the runtime has threads: they inherit the signal mask.

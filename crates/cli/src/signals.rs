@@ -96,8 +96,7 @@ impl Stop {
         self.changed.until(|| self.asked.get()).await;
     }
 
-    /// `work`'s result, unless the operator asks before it ends; then `None`, and `work` is
-    /// dropped.
+    /// `work`'s result; `None`, with `work` dropped, when the operator asks before it ends.
     pub async fn unless_asked<F: Future>(&self, work: F) -> Option<F::Output> {
         let asked = std::pin::pin!(self.asked());
         match forebay_rt::select(asked, std::pin::pin!(work)).await {

@@ -174,8 +174,12 @@ fn man_pages_cover_every_command() {
     for part in ["[OPTIONS] <POOL> <VDEV>...", ".SH EXAMPLES\n", ".BR forebay\\-pool (1)"] {
         assert!(create.contains(part), "no '{part}' in\n{create}");
     }
-    for shell in ["bash", "zsh", "fish"] {
-        let script = text(&scratch.forebay(&format!("completions {shell}")));
-        assert!(script.contains("resilver"), "{shell}");
+    for part in [".SH \"EXIT STATUS\"", ".SH ENVIRONMENT", ".SH FILES", "forebay\\-properties (7)"]
+    {
+        assert!(create.contains(part), "no '{part}' in\n{create}");
     }
+    let properties = scratch.0.join("pages/forebay-properties.7");
+    let properties = std::fs::read_to_string(properties).unwrap();
+    assert!(properties.contains("\\fBtxg_timeout\\fR="), "{properties}");
+    assert!(text(&scratch.forebay("volume set --help")).contains("\n  reservation "));
 }

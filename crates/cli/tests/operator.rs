@@ -54,7 +54,7 @@ fn refused_import_changes_no_device() {
         assert_eq!(hashes(&scratch, &FILES), before, "{words:?}");
         scratch.show(gone);
     };
-    // As a pool that is known, by whatever command, and as one that is looked for.
+    // As a known pool, by every command, and as a pool that is searched for.
     let known = ["serve tank", "pool export tank", "pool import -F tank", "volume list tank"];
     refused(&["d0", "d1"], &known, "needs 3 of them");
     refused(&["l0", "l1"], &known, "its log device is missing");
@@ -89,7 +89,7 @@ fn old_half_of_known_pool_is_refused() {
     let scratch = Scratch::with_devices("halves", &FILES);
     scratch.run("pool create tank mirror d0 d1");
     scratch.hide(&["d1"]);
-    // The other half goes on alone, and then is away itself.
+    // The other half is changed alone, and then is missing.
     scratch.run("volume create -V 16M tank/vol0");
     assert_eq!(scratch.run("volume list -H -o name"), "tank/vol0\n");
     scratch.show(&["d1"]);
@@ -102,7 +102,7 @@ fn old_half_of_known_pool_is_refused() {
     scratch.show(&["d0"]);
     assert_eq!(scratch.run("volume list -H -o name"), "tank/vol0\n");
     scratch.run("pool resilver -w tank");
-    // Who says so goes back to what is here.
+    // With -f the import goes back to the old half.
     scratch.hide(&["d1"]);
     scratch.run("pool import -f tank");
     scratch.run("pool status tank");
@@ -110,17 +110,19 @@ fn old_half_of_known_pool_is_refused() {
 
 #[test]
 fn stale_side_is_reported_when_other_side_is_missing() {
-    let scratch = Scratch::with_devices("behind", &["d0", "d1"]);
-    // A command that opens the pool begins to rebuild it, slowly enough to be seen.
+    let scratch = Scratch::new("behind");
+    // Several segments: a command that opens the pool resilvers one of them at most.
+    ["d0", "d1"].iter().for_each(|file| scratch.file(file, 512 * MIB));
+    // Each command that opens the pool resilvers it for a while: the rate keeps that short.
     scratch.run("pool create -o scan_rate=1M tank mirror d0 d1");
     scratch.hide(&["d0"]);
-    scratch.run("volume create -V 16M tank/vol0");
+    scratch.run("volume create -V 200M tank/vol0");
     let server = scratch.server("serve tank");
     let uri = scratch.uri("tank/vol0");
-    let load = "--overwrite --pattern sequential --block-size 1M --count 16 --json";
+    let load = "--overwrite --pattern sequential --block-size 1M --count 160 --json";
     scratch.run(&format!("bench nbd {uri} {load}"));
     server.interrupt();
-    // It comes back, is known to be behind, and the other one goes before it has caught up.
+    // It comes back stale, and the other side is hidden before the resilver is done.
     scratch.show(&["d0"]);
     let status = scratch.run("pool status tank");
     let behind = ["(awaiting resilver)", "(resilvering)"].iter().any(|word| status.contains(word));
@@ -211,10 +213,15 @@ fn pool_without_devices_can_be_forgotten() {
 #[test]
 fn unlike_groups_need_force() {
     let scratch = Scratch::with_devices("alike", &["d0", "d1", "d2", "d3", "d4"]);
-    scratch.refused("pool create tank mirror d0 d1 raidz2 d2 d3 d4", 1, "one group would survive");
+    let mixed = "pool create tank mirror d0 d1 raidz1 d2 d3 d4";
+    scratch.refused(mixed, 1, "groups of different kinds (mirror, raidz1)");
+    scratch.refused("pool create tank mirror d0 d1 mirror d2 d3 d4", 1, "one group would survive");
     scratch.run("pool create tank mirror d0 d1");
-    scratch.refused("pool add tank d2", 1, "would survive 0 failed devices and another 1");
-    scratch.run("pool add tank raidz1 d2 d3 d4");
+    scratch.refused("pool add tank d2", 1, "groups of different kinds (mirror, raid0)");
+    scratch.refused("pool add tank raidz1 d2 d3 d4", 1, "use -f");
+    scratch.run("pool add -f tank raidz1 d2 d3 d4");
+    scratch.refused("pool remove tank mirror-7", 1, "has no device or group 'mirror-7'");
+    scratch.refused("pool remove tank raidz1-1", 1, "raidz1-1 is a group of data devices");
     scratch.refused("pool detach tank d2", 1, "/d2 is part of a raidz1");
     scratch.run("pool offline tank d0");
     scratch.refused("pool offline tank d1", 1, "/d1 is needed");
@@ -335,7 +342,7 @@ fn long_wait_is_shown_on_terminal() {
     let scratch = Scratch::with_devices("long", &["d0"]);
     scratch.run("pool create tank d0");
     let server = scratch.server("serve tank --listen unix:s.sock");
-    // The server is paused, so commands that ask it wait.
+    // A stopped server: a command that asks it something waits.
     server.signal("-STOP");
     let binary = env!("CARGO_BIN_EXE_forebay");
     let mut terminal = Command::new("script");
@@ -386,7 +393,7 @@ fn interrupted(scratch: &Scratch, words: &str, file: &str) -> String {
 
 #[test]
 fn interrupt_while_log_is_written_leaves_devices_unchanged() {
-    // Far more than can be written before the command is interrupted.
+    // More than can be written before the signal arrives.
     const LOG: u64 = 16 << 30;
     /// What is left of a device that was cleared: zeros where labels were.
     const LITTLE: u64 = 4 * MIB;
@@ -413,7 +420,7 @@ fn interrupt_while_log_is_written_leaves_devices_unchanged() {
         assert_eq!(scratch.run("pool list -H -o health tank"), "ONLINE\n");
         assert!(!scratch.run("pool status tank").contains("l0"));
     }
-    // A server goes on with what it was asked, and says so; told to stop, it gives that up.
+    // A server goes on with the request of an interrupted command; told to stop, it gives it up.
     let server = scratch.server("serve tank --listen unix:s.sock");
     let said = interrupted(&scratch, "pool add tank log l0", "l0");
     assert!(said.contains("goes on with it"), "{said}");
@@ -445,4 +452,72 @@ fn diverged_halves_need_keep() {
     scratch.hide(&["d0"]);
     scratch.run("pool import -f tank");
     assert_eq!(scratch.run("volume list -H -o name"), "tank/first\n");
+}
+
+/// Writes 16 MiB to a volume of the pool `tank`, which is not served before and after.
+fn fill(scratch: &Scratch) {
+    scratch.run("volume create -V 20M tank/vol0");
+    let server = scratch.server("serve tank");
+    let uri = scratch.uri("tank/vol0");
+    let load = "--overwrite --pattern sequential --block-size 1M --count 16 --json";
+    scratch.run(&format!("bench nbd {uri} {load}"));
+    assert!(server.interrupt().success());
+}
+
+#[test]
+fn interrupted_scrub_stays_paused() {
+    let scratch = Scratch::with_devices("paused", &["d0", "d1"]);
+    scratch.run("pool create tank mirror d0 d1");
+    fill(&scratch);
+    scratch.run("pool set scan_rate=1M tank");
+    let mut child = scratch.spawn(scratch.command("pool scrub tank").stderr(Stdio::piped()));
+    let mut stderr = child.stderr.take().unwrap();
+    let mut said = [0u8; 64];
+    stderr.read_exact(&mut said).unwrap();
+    child.signal("-INT");
+    let mut rest = String::new();
+    stderr.read_to_string(&mut rest).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(1), "{rest}");
+    assert!(rest.contains("the scrub of 'tank' is paused"), "{rest}");
+    let scan = || {
+        let status: serde_json::Value =
+            serde_json::from_str(&scratch.run("pool status --json tank")).unwrap();
+        status["pools"][0]["scan"].clone()
+    };
+    let before = scan();
+    assert_eq!((&before["kind"], &before["state"]), (&"scrub".into(), &"paused".into()));
+    scratch.run("volume list tank");
+    assert_eq!(scan(), before, "no command goes on with it");
+    scratch.run("pool set scan_rate=1T tank");
+    assert!(scratch.run("pool scrub tank").contains("scrub repaired"));
+    assert_eq!(scan()["state"], "completed");
+}
+
+#[test]
+fn importable_pool_shows_its_replacement() {
+    let scratch = Scratch::with_devices("replacing", &["d0", "d1", "d2"]);
+    scratch.run("pool create -o scan_rate=1M tank mirror d0 d1");
+    fill(&scratch);
+    scratch.run("pool replace tank d1 d2");
+    scratch.run("pool export tank");
+    let found = scratch.run("pool import -d .");
+    for word in ["replacing-1", "/d1 ", "/d2 "] {
+        assert!(found.contains(word), "no '{word}' in\n{found}");
+    }
+}
+
+#[test]
+fn missing_device_shows_its_reason() {
+    let scratch = Scratch::with_devices("reasons", &["d0", "d1"]);
+    scratch.run("pool create tank mirror d0 d1");
+    scratch.hide(&["d1"]);
+    let status = |reason: &str| {
+        let text = scratch.run("pool status tank");
+        assert!(text.lines().any(|l| l.contains("/d1 ") && l.ends_with(reason)), "{text}");
+    };
+    status("(missing)");
+    scratch.file("d1", 64 * MIB);
+    status("(no label of a pool)");
+    scratch.run("pool create other d1");
+    status("(label of pool 'other')");
 }

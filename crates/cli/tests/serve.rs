@@ -4,7 +4,7 @@ mod common;
 
 use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
-// A client of another make than the server's own.
+// A client that shares no code with the server.
 #[allow(clippy::disallowed_types, reason = "the test is a foreign client")]
 use std::os::unix::net::UnixStream;
 
@@ -162,7 +162,7 @@ fn served_pool_is_reached_through_its_server() {
     assert_eq!(stats["pools"][0]["since_import"]["fuas"]["count"], 8, "the server's own figures");
     assert_eq!(scratch.run("pool iostat -Hy tank 0.05 3").lines().count(), 3);
     scratch.refused("serve tank", 1, &format!("process {}", server.pid()));
-    // Pools that come later are served too, and one that leaves is let go.
+    // Pools that are created later are served too; an exported pool is not served any more.
     scratch.file("e0", 64 * MIB);
     scratch.file("e1", 64 * MIB);
     scratch.run("pool create more mirror e0 e1");
@@ -296,6 +296,27 @@ fn server_reports_why_it_disconnects_clients() {
 }
 
 #[test]
+fn messages_under_the_journal_have_levels_and_no_time() {
+    let scratch = scratch("journal");
+    scratch.run(CREATE);
+    let mut command = scratch.command("serve tank --listen unix:s.sock");
+    scratch.file("journal", 0);
+    let journal = scratch.0.join("journal");
+    let meta = journal.metadata().unwrap();
+    command.env("JOURNAL_STREAM", format!("{}:{}", meta.dev(), meta.ino()));
+    let stream = std::fs::OpenOptions::new().append(true).open(&journal).unwrap();
+    let server = scratch.spawn(command.stdout(stream));
+    let text = || std::fs::read_to_string(&journal).unwrap();
+    while !text().contains("<6>ready: ") {
+        #[allow(clippy::disallowed_methods, reason = "another process is waited for")]
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    server.signal("-INT");
+    assert!(server.finish().status.success());
+    assert!(text().lines().all(|line| line.starts_with("<6>")), "{}", text());
+}
+
+#[test]
 fn devices_change_without_a_server() {
     let scratch = scratch("change");
     scratch.file("d5", 256 * MIB);
@@ -366,7 +387,7 @@ fn durable_writes_survive_kill() {
         write_blocks(&uri, 1 + round * 20..21 + round * 20);
         server.kill();
     }
-    // The sockets of the killed servers disturb no later server.
+    // The sockets of killed servers do not disturb the next one.
     let server = scratch.server("serve");
     check_blocks(&scratch.uri("tank/vol0"), 1..61);
     assert!(server.interrupt().success());
@@ -463,7 +484,7 @@ fn up_creates_pool_once_and_serves_it_again() {
     check_blocks(&uri, 0..0);
     assert!(server.interrupt().success());
     assert!(!scratch.0.join("forebay-data/unfinished").exists());
-    // Device files without a pool may be anybody's: they are left alone.
+    // Device files without a pool may be of any origin: they are left alone.
     let mine = Scratch::new("up-mine");
     std::fs::create_dir(mine.0.join("forebay-data")).unwrap();
     mine.file("forebay-data/data0.img", 64 * MIB);

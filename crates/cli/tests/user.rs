@@ -59,14 +59,14 @@ fn scripts_get_chosen_fields_and_exact_numbers() {
     scratch.refused("pool list -o name,", 2, "separated by single commas");
     let json = scratch.run("volume get --json volsize");
     assert!(json.contains("\"volsize\": \"16777216\""), "programs get exact numbers: {json}");
-    // What is set aside for one volume is not there for another.
+    // Space that is set aside for one volume is not available to another.
     let number = |words: &str| scratch.run(words).trim().parse::<u64>().unwrap();
     let usable = number("pool list -Hp -o usable");
     assert_eq!(number("pool list -Hp -o available"), usable - 16 * MIB);
     assert_eq!(number("pool get -Hp -o value available tank"), usable - 16 * MIB);
     let larger = usable.next_multiple_of(4096);
     scratch.refused(&format!("volume create -V {larger} tank/two"), 1, "make it smaller");
-    // No process serves it. Commands that open it count as no traffic.
+    // Without a server, what the command does to open the pool is not shown as traffic.
     let idle = scratch.forebay("pool iostat -Hp tank");
     assert!(common::text(&idle).ends_with("\t0\t0\t0\t0\n"), "{}", common::text(&idle));
     assert!(String::from_utf8_lossy(&idle.stderr).contains("'tank' is not being served"));
@@ -84,7 +84,7 @@ fn wrong_name_among_several_changes_nothing() {
     scratch.refused("volume create -V 4097 tank/x", 1, "such as 8192");
     scratch.refused("volume destroy tank/x", 1, "'forebay volume list tank'");
     scratch.refused("pool set tank comment=x", 2, "for example comment=lab");
-    scratch.refused("pool offline tank raidz1-0", 1, "is a group");
+    scratch.refused("pool offline tank raidz1-0", 1, "no device or group 'raidz1-0'");
     for name in ["0", "1e5", "12"] {
         scratch.refused(&format!("pool create -f {name} d0"), 1, "beginning with a letter");
     }
@@ -155,7 +155,7 @@ fn devices_of_another_process_are_reported_in_use() {
     };
     let listed = common::text(&elsewhere("pool import -d ."));
     assert!(listed.ends_with("; 1 device there is in use by another process\n"), "{listed}");
-    // The same list of pools, and no server on it that could be asked.
+    // The same list of pools, without its server.
     let list = std::fs::OpenOptions::new().read(true).open(scratch.state().join("pools.json"));
     let to = scratch.0.join("elsewhere/pools.json");
     let mut copy = std::fs::OpenOptions::new().create_new(true).write(true).open(to).unwrap();
@@ -205,7 +205,7 @@ fn one_of_two_ups_in_one_folder_is_refused() {
         scratch.spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped()))
     };
     let mut both = [up("a.sock"), up("b.sock")];
-    // One of them is refused, whichever; the other one serves.
+    // One of them is refused, and the other one serves.
     let over = |child: &mut common::Running| child.try_wait().unwrap();
     let at = loop {
         match both.iter_mut().position(|child| over(child).is_some()) {
@@ -225,12 +225,12 @@ fn one_of_two_ups_in_one_folder_is_refused() {
     assert!(!scratch.0.join("data/unfinished").exists());
     won.signal("-INT");
     assert!(won.finish().status.success());
-    // Who throws the folder away and comes up again begins anew.
+    // Without the folder, the next start creates a new pool.
     std::fs::remove_dir_all(scratch.0.join("data")).unwrap();
     let server = scratch.server("up --dir data --size 64M");
     assert!(server.said.iter().any(|line| line.ends_with("are gone")), "{:?}", server.said);
     assert!(server.interrupt().success());
-    // The volume is there: another size is not made of it without a word.
+    // The volume exists: another --size is reported and not applied.
     let server = scratch.server("up --dir data --size 128M");
     let told = "forebay/vol0 has 64M and keeps it, whatever --size says; 'forebay volume resize \
                 -V 128M forebay/vol0' changes it";
@@ -331,8 +331,8 @@ fn dry_run_creates_nothing() {
     let said = scratch.run("pool create -n tank raidz1 d0 d1 d2 log mirror l0 l1");
     let at = |name: &str| scratch.0.join(name).display().to_string();
     let expected = format!(
-        "would create 'tank' with the following layout:\n\n\ttank\n\t  raidz1\n\t\
-         \x20   {}\n\t    {}\n\t    {}\n\tlogs\n\t  mirror\n\t    {}\n\t    {}\n",
+        "would create 'tank' with the following layout:\n\n\ttank\n\t  raidz1\n\t    {}\n\t    {}\n\
+         \t    {}\n\tlogs\n\t  mirror\n\t    {}\n\t    {}\n",
         at("d0"),
         at("d1"),
         at("d2"),
@@ -350,4 +350,69 @@ fn dry_run_creates_nothing() {
     scratch.refused("pool create -n 1st d2", 1, "beginning with a letter");
     scratch.refused("pool create -n -o txg_timeout=x other d2", 1, "txg_timeout");
     scratch.refused("pool create -n tank d2", 1, "exists already");
+}
+
+#[test]
+fn listings_show_the_serving_process() {
+    let scratch = Scratch::with_devices("who", &["d0", "d1"]);
+    scratch.run("pool create one d0");
+    scratch.run("pool create two d1");
+    let server = scratch.server("serve one");
+    let pid = server.pid();
+    assert_eq!(scratch.run("pool list -H -o name,server"), format!("one\t{pid}\ntwo\t-\n"));
+    assert!(scratch.run("pool status one").contains(&format!("served: by process {pid}\n")));
+    assert!(scratch.run("pool status two").contains("served: no\n"));
+    let stats = scratch.run("pool stats");
+    assert!(stats.contains("pool one, ") && stats.contains("pool two, "), "{stats}");
+    let exported = scratch.run("pool export one");
+    assert!(exported.contains(&format!("process {pid} serves it no more")), "{exported}");
+    assert!(server.interrupt().success());
+    let imported = scratch.run("pool import -d . one");
+    assert!(imported.starts_with("imported 'one' (ONLINE); it is known here"), "{imported}");
+}
+
+#[test]
+fn reservation_makes_volume_thick_or_thin() {
+    let scratch = Scratch::with_devices("thick", &["d0"]);
+    scratch.run("pool create tank d0");
+    scratch.run("volume create -V 16M tank/vol0");
+    let get = |property: &str| {
+        let words = format!("volume get -Hp -o value {property} tank/vol0");
+        scratch.run(&words).trim().to_owned()
+    };
+    let available = || scratch.run("pool list -Hp -o available").trim().parse::<u64>().unwrap();
+    let (thick, reserved) = (available(), get("refreservation"));
+    assert_eq!((get("reservation").as_str(), reserved.as_str()), ("auto", "16777216"));
+    scratch.run("volume set reservation=none tank/vol0");
+    assert_eq!((get("reservation").as_str(), get("refreservation").as_str()), ("none", "0"));
+    assert_eq!(available(), thick + 16 * MIB);
+    scratch.run("volume set reservation=auto tank/vol0");
+    assert_eq!((get("refreservation"), available()), (reserved, thick));
+    scratch.refused("volume set reservation=some tank/vol0", 1, "auto or none");
+    scratch.run("volume create -V 10G -o reservation=none tank/thin");
+    scratch.refused("volume set reservation=auto tank/thin", 1, "the volume needs 10G");
+}
+
+#[test]
+fn shells_complete_names_of_pools_volumes_and_devices() {
+    let scratch = Scratch::with_devices("complete", &["d0"]);
+    let complete = |words: &str| {
+        let mut command = scratch.command(&format!("-- forebay {words}"));
+        let output = command.env("COMPLETE", "fish").output().unwrap();
+        common::text(&output)
+    };
+    assert!(complete("pool resil").contains("resilver"));
+    assert_eq!(complete("pool scrub t"), "", "no pool is known");
+    assert!(!scratch.state().exists(), "no folder is created");
+    scratch.run("pool create tank d0");
+    scratch.run("volume create -V 16M tank/vol0");
+    assert!(complete("pool scrub t").contains("tank"));
+    let device = scratch.0.join("d0").display().to_string();
+    assert!(complete(&format!("pool offline tank {}", &device[..4])).contains(&device));
+    let server = scratch.server("serve tank");
+    assert!(complete("volume destroy tank/").contains("tank/vol0"));
+    assert!(server.interrupt().success());
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(scratch.run(&format!("completions {shell}")).contains("COMPLETE"), "{shell}");
+    }
 }

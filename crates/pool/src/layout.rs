@@ -325,11 +325,22 @@ pub(crate) fn log_number(config: &PoolConfig, ring: &RingConfig) -> usize {
     config.groups.len() + ring.ring as usize
 }
 
-/// Whether `name` has the form of a group in status, such as `raidz1-0`.
-pub(crate) fn is_group_name(name: &str) -> bool {
-    let Some((kind, number)) = name.rsplit_once('-') else { return false };
-    let is_kind = kind == "replacing" || parse_layout(kind).is_some();
-    is_kind && number.parse::<u32>().is_ok()
+/// Whether the pool has a group, mirror of log devices or replacement that status shows as `name`,
+/// such as `raidz1-0`.
+pub(crate) fn has_group(config: &PoolConfig, name: &str) -> bool {
+    let logs = config.logs.iter().filter(|ring| ring.sides.len() > 1);
+    let mut logs = logs.map(|ring| format!("mirror-{}", log_number(config, ring)));
+    let members = config.groups.iter().flat_map(|group| group.members.iter().enumerate());
+    let mut replaced = members.filter(|(_, member)| member.replacement.is_some());
+    has_data_group(config, name)
+        || logs.any(|log| log == name)
+        || replaced.any(|(column, _)| format!("replacing-{column}") == name)
+}
+
+/// Whether the pool has a group of data devices that status shows as `name`.
+pub(crate) fn has_data_group(config: &PoolConfig, name: &str) -> bool {
+    let mut groups = config.groups.iter().enumerate();
+    groups.any(|(number, group)| format!("{}-{number}", group.layout) == name)
 }
 
 /// Largest number of copies of the map journal: two in groups without redundancy.

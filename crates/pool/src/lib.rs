@@ -49,6 +49,7 @@ pub use forebay_segment::SegmentError;
 pub use admin::error::{
     AdminError, CandidateError, CloseError, ConfigTooLarge, NameError, PropertyError, VolumeError,
 };
+pub use admin::properties;
 pub use commit::error::{CommitError, LabelPart, SuspendReason};
 pub use error::PoolError;
 pub use import::error::{

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use forebay_txg::Content;
-use forebay_units::Lba;
+use forebay_units::{Lba, VolumeId};
 
 use crate::Pool;
 use crate::volume::VolumeState;
@@ -33,17 +33,10 @@ impl Pool {
         blocks: u64,
         content: &Content,
     ) -> bool {
-        if !volume.sparse {
+        if !volume.sparse.get() {
             return true;
         }
-        let map = self.store.map.borrow();
-        let pieces = self.dirty.groups.borrow().lookup(volume.id, lba, blocks);
-        let held = |piece: &forebay_txg::OverlayExtent| match piece.content {
-            Some(Content::Data(_)) => piece.blocks,
-            Some(Content::Zero) => 0,
-            None => map.mapped_within(volume.id, piece.lba, piece.blocks),
-        };
-        let held: u64 = pieces.iter().map(held).sum();
+        let held = self.held_blocks(volume.id, lba, blocks);
         let more = match content {
             Content::Data(_) => (blocks - held) as i64,
             Content::Zero => -(held as i64),
@@ -54,5 +47,17 @@ impl Pool {
         let promised = &self.dirty.space.promised_blocks;
         promised.set(promised.get() + more);
         true
+    }
+
+    /// Blocks in this range that hold data, once all that was absorbed is under a root.
+    pub(crate) fn held_blocks(&self, volume: VolumeId, lba: Lba, blocks: u64) -> u64 {
+        let map = self.store.map.borrow();
+        let pieces = self.dirty.groups.borrow().lookup(volume, lba, blocks);
+        let held = |piece: &forebay_txg::OverlayExtent| match piece.content {
+            Some(Content::Data(_)) => piece.blocks,
+            Some(Content::Zero) => 0,
+            None => map.mapped_within(volume, piece.lba, piece.blocks),
+        };
+        pieces.iter().map(held).sum()
     }
 }

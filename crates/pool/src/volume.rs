@@ -55,7 +55,8 @@ pub(crate) struct VolumeState {
     pub id: VolumeId,
     pub name: RefCell<String>,
     pub size_bytes: Cell<u64>,
-    pub sparse: bool,
+    /// No space is set aside for it.
+    pub sparse: Cell<bool>,
     pub sync: Cell<SyncMode>,
     pub gone: Cell<bool>,
     pub properties: RefCell<BTreeMap<String, String>>,
@@ -80,7 +81,7 @@ impl VolumeState {
             id: VolumeId(config.id),
             name: RefCell::new(config.name.clone()),
             size_bytes: Cell::new(config.size_bytes),
-            sparse: config.sparse,
+            sparse: Cell::new(config.sparse),
             sync: Cell::new(sync.unwrap_or_default()),
             gone: Cell::new(false),
             properties: RefCell::new(config.properties.clone()),
@@ -208,7 +209,7 @@ impl BlockDevice for Volume {
     ) -> DeviceFuture<'_, ()> {
         Box::pin(async move {
             self.check(Operation::WriteZeroes, offset_bytes, len_bytes)?;
-            if options.no_hole && self.state.sparse {
+            if options.no_hole && self.state.sparse.get() {
                 // On a sparse volume only written data keeps its space.
                 return self.write_zeros(offset_bytes, len_bytes, options).await;
             }

@@ -28,8 +28,8 @@ pub use volume::VolumeCommand;
                   Synchronous writes are acknowledged from a small log device that all volumes \
                   share; data reaches the main store as full stripes, never over live data.\n\n\
                   Words, arguments and columns follow zpool and zfs.",
-    after_help = "Example:\n  forebay up --size 8G     create a pool in ./forebay-data and serve \
-                  it\n\n\
+    after_help = "Example:\n  \
+                  forebay up --size 8G     create a pool in ./forebay-data and serve it\n\n\
                   State (known pools, control sockets) is kept in $FOREBAY_STATE_DIR, else in the \
                   XDG state folder, or in /var/lib/forebay for root.",
     subcommand_required = true,

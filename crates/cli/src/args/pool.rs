@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 
+use crate::properties;
+
 use super::values::{Listing, NameList, Report, name_list, pool_property};
 
 /// The verbs of `forebay pool`.
@@ -174,7 +176,7 @@ pub enum PoolCommand {
         pools: Vec<String>,
     },
     /// Set a property.
-    #[command(after_help = "Example:\n  forebay pool set comment=lab tank")]
+    #[command(after_help = properties::pool_set_help())]
     Set {
         /// The property and its value.
         #[arg(value_parser = pool_property, value_name = "PROPERTY=VALUE")]

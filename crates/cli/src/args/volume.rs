@@ -2,6 +2,8 @@
 
 use clap::Subcommand;
 
+use crate::properties;
+
 use super::values::{Listing, NameList, VolumeName, name_list, parse_size, property, volume_name};
 
 /// The verbs of `forebay volume`.
@@ -11,8 +13,8 @@ pub enum VolumeCommand {
     #[command(after_help = "Example:\n  forebay volume create -V 8G -o sync=standard tank/vol0")]
     Create {
         /// Size that clients see.
-        #[arg(short = 'V', value_name = "SIZE")]
-        #[arg(value_parser = parse_size, allow_hyphen_values = true)]
+        #[arg(short = 'V', value_name = "SIZE", value_parser = parse_size,
+            allow_hyphen_values = true)]
         size_bytes: u64,
         /// Sparse (thin): set no space aside.
         #[arg(short)]
@@ -59,8 +61,8 @@ pub enum VolumeCommand {
     #[command(after_help = "Example:\n  forebay volume resize -V 16G tank/vol0")]
     Resize {
         /// The new size.
-        #[arg(short = 'V', value_name = "SIZE")]
-        #[arg(value_parser = parse_size, allow_hyphen_values = true)]
+        #[arg(short = 'V', value_name = "SIZE", value_parser = parse_size,
+            allow_hyphen_values = true)]
         size_bytes: u64,
         /// Allow a smaller size: data past the new end is lost.
         #[arg(short)]
@@ -87,7 +89,7 @@ pub enum VolumeCommand {
         names: Vec<String>,
     },
     /// Set a property.
-    #[command(after_help = "Example:\n  forebay volume set sync=always tank/vol0")]
+    #[command(after_help = properties::volume_set_help())]
     Set {
         /// The property and its value.
         #[arg(value_parser = property, value_name = "PROPERTY=VALUE")]

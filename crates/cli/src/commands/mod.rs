@@ -19,7 +19,7 @@ mod volume;
 
 pub use bench::bench_nbd;
 pub use outcome::Outcome;
-pub use pages::{completions, man};
+pub use pages::man;
 pub use pool::pool;
 pub use serve::serve;
 pub use up::up;

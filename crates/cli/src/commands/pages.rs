@@ -1,5 +1,4 @@
-//! `forebay man` and `forebay completions`: manual pages and completion scripts, made from the
-//! command table.
+//! `forebay man`: manual pages, made from the command table and the table of properties.
 
 use std::io::Write;
 use std::path::Path;
@@ -10,14 +9,7 @@ use super::outcome::Outcome;
 use crate::args::Cli;
 use crate::failure::{ErrorCode, Failure};
 use crate::files;
-
-/// `forebay completions`.
-#[must_use]
-pub fn completions(shell: clap_complete::Shell) -> Outcome {
-    let mut text = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "forebay", &mut text);
-    Outcome::text(String::from_utf8_lossy(&text).into_owned())
-}
+use crate::properties;
 
 /// `forebay man`: the main page, or one page per command into `dir`.
 pub fn man(dir: Option<&Path>) -> Result<Outcome, Failure> {
@@ -32,7 +24,8 @@ pub fn man(dir: Option<&Path>) -> Result<Outcome, Failure> {
             .with_hint("name a folder, or one that is to be made"));
     }
     std::fs::create_dir_all(dir).map_err(|e| Failure::io(dir.display(), &e))?;
-    let written = write_pages(&command, dir)?;
+    write_page(&dir.join("forebay-properties.7"), properties::manual().as_bytes())?;
+    let written = 1 + write_pages(&command, dir)?;
     Ok(Outcome::text(format!("{written} pages in {shown}\n")))
 }
 

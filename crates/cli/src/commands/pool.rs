@@ -272,8 +272,7 @@ async fn history(access: &PoolAccess, pools: &[String], json: bool) -> Result<Ou
 
 async fn sync(access: &PoolAccess, pools: &[String]) -> Result<Outcome, Failure> {
     for pool in access.names(pools)? {
-        // A pool without a server has nothing to write: it was closed with everything on its
-        // devices.
+        // A pool without a server has nothing to write: it was closed with all on its devices.
         if access.server_of(&pool).is_some() {
             ask_all(access, &pool, [Action::Sync]).await?;
         }

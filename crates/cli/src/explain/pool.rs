@@ -171,7 +171,7 @@ fn admin_hint(error: &AdminError) -> String {
         AdminError::Suspended { pool, reason } => suspended_hint(pool, reason),
         AdminError::Candidate(error) => candidate_hint(error).to_owned(),
         AdminError::NamedTwice { .. } => "name each device once".to_owned(),
-        AdminError::UnlikeGroups { .. } => {
+        AdminError::UnlikeGroups { .. } | AdminError::UnlikeKinds { .. } => {
             "make them alike, or use -f if that is what you want".to_owned()
         }
         AdminError::LogPlace(_) => "make room, or name another device".to_owned(),
@@ -329,7 +329,7 @@ fn suspended_hint(pool: &str, reason: &SuspendReason) -> String {
 pub fn importable_line(pool: &str, importable: &Importable) -> String {
     match importable {
         Importable::Exported => String::new(),
-        Importable::NotExported => "was not exported; an import replays its log".to_owned(),
+        Importable::NotExported => "was not closed cleanly; an import replays its log".to_owned(),
         Importable::WithoutLog { loses_writes: false } => {
             "its log device is missing: import with -m to go on without it (no data is lost with \
              it)"

@@ -6,7 +6,7 @@ use forebay_rt::{self as rt, Runtime};
 
 use super::*;
 
-/// Devices in memory that one at a time can have.
+/// Devices in memory that one holder at a time can open.
 struct Shelf {
     devices: BTreeMap<String, Device>,
     held: Rc<RefCell<BTreeSet<String>>>,
@@ -81,10 +81,10 @@ fn create_volume() -> Action {
 }
 
 fn peer() -> Peer {
-    Peer { address: "somebody".to_owned(), uid: None, identity: None }
+    Peer { address: "client".to_owned(), uid: None, identity: None }
 }
 
-/// Does what is asked while a client tries to connect again and again; gives what it got.
+/// Performs `action` while a client keeps trying to open the volume. Returns its handles.
 async fn while_a_client_returns(set: &Rc<PoolSet>, action: Action) -> Vec<ExportHandle> {
     let running = rt::spawn({
         let set = set.clone();
@@ -104,7 +104,7 @@ async fn write(handle: &ExportHandle) -> Result<(), DeviceError> {
 }
 
 #[test]
-fn a_client_that_returns_too_soon_does_not_keep_an_exported_pools_devices() {
+fn client_that_returns_during_export_holds_no_device() {
     let folder = Folder::new("export");
     let state = StateDir::open_at(folder.0.clone()).unwrap();
     Runtime::simulated(1).block_on(async move {
@@ -123,7 +123,7 @@ fn a_client_that_returns_too_soon_does_not_keep_an_exported_pools_devices() {
 }
 
 #[test]
-fn a_client_that_returns_too_soon_does_not_stand_for_a_volume_made_anew() {
+fn client_that_returns_during_destroy_does_not_hold_new_volume() {
     let folder = Folder::new("destroy");
     let state = StateDir::open_at(folder.0.clone()).unwrap();
     Runtime::simulated(2).block_on(async move {
@@ -142,18 +142,18 @@ fn a_client_that_returns_too_soon_does_not_stand_for_a_volume_made_anew() {
 }
 
 #[test]
-fn a_pool_that_cannot_be_remembered_is_not_left_open() {
+fn pool_that_cannot_be_remembered_is_closed() {
     let folder = Folder::new("create");
     let state = StateDir::open_at(folder.0.clone()).unwrap();
     let path = folder.0.clone();
     Runtime::simulated(3).block_on(async move {
         let set = PoolSet::new(shelf(), state, None);
         std::fs::create_dir(path.join("lock")).unwrap();
-        let said = ask(&set, create()).await.unwrap_err().message;
-        assert!(said.contains("state folder"), "{said}");
+        let refused = ask(&set, create()).await.unwrap_err();
+        assert_eq!(refused.code, ErrorCode::StateFolder);
         assert!(set.pools().is_empty());
         std::fs::remove_dir(path.join("lock")).unwrap();
-        // Tasks of the log that was closed take their leave in their turn.
+        // The tasks of the closed log end in their turn.
         rt::sleep(forebay_units::Nanos::from_millis(1)).await;
         let (paths, options) = (vec!["/a".to_owned()], ImportOptions::default());
         ask(&set, Action::Import { paths, options }).await.unwrap();
@@ -161,9 +161,9 @@ fn a_pool_that_cannot_be_remembered_is_not_left_open() {
     });
 }
 
-// One thread serves all pools: the lock must not be waited for on it.
+// One thread serves all pools: it must not wait for the lock.
 #[test]
-fn a_state_folder_that_does_not_answer_stops_no_pool_and_hears_the_latest_later() {
+fn late_state_folder_stops_no_pool_and_gets_newest_generation() {
     let folder = Folder::new("late");
     let state = StateDir::open_at(folder.0.clone()).unwrap();
     Runtime::real().unwrap().block_on(async move {
@@ -171,7 +171,7 @@ fn a_state_folder_that_does_not_answer_stops_no_pool_and_hears_the_latest_later(
         ask(&set, create()).await.unwrap();
         let held = std::fs::File::options().write(true).open(state.path().join("lock")).unwrap();
         held.lock().unwrap();
-        // Each change of the configuration is told to the folder.
+        // Each change of the configuration is reported to the folder.
         ask(&set, create_volume()).await.unwrap();
         write(&set.open("tank/v", &peer()).ok().unwrap()).await.unwrap();
         let told = || state.known_pools().unwrap()[0].told;

@@ -15,6 +15,7 @@ use crate::clock::history_time;
 use crate::escape::visible;
 use crate::explain::importable_line;
 use crate::failure::Failure;
+use crate::properties::POOL_READ_ONLY;
 
 /// A field of a pool, in words.
 pub(super) fn summary_field(summary: &PoolSummary, field: &str, exact: bool) -> String {
@@ -30,20 +31,16 @@ pub(super) fn summary_field(summary: &PoolSummary, field: &str, exact: bool) -> 
     }
 }
 
-/// Read-only properties: figures that the pool computes.
-const COMPUTED: [&str; 8] =
-    ["size", "allocated", "free", "capacity", "usable", "available", "health", "guid"];
-
-/// Whether a pool has this property and it is read-only.
+/// Whether a pool has this property, and it is read-only.
 #[must_use]
 pub fn is_computed_of_pool(property: &str) -> bool {
-    property == "name" || COMPUTED.contains(&property)
+    property == "name" || POOL_READ_ONLY.iter().any(|row| row.name == property)
 }
 
-/// What is known of a pool, for `pool get`.
+/// The summary and the settings of a pool, for `pool get`.
 pub type PoolProperties = (PoolSummary, BTreeMap<String, String>);
 
-/// `pool get`. Fails on a property that a pool does not have.
+/// `pool get`. Fails for a property that a pool does not have.
 pub fn pool_get(
     pools: &[PoolProperties],
     wanted: &[String],
@@ -55,12 +52,12 @@ pub fn pool_get(
     let mut json = BTreeMap::new();
     let mut sources = BTreeMap::new();
     for (summary, properties) in pools {
-        let mut all: Vec<(String, String, &str)> = COMPUTED
+        let mut all: Vec<(String, String, &str)> = POOL_READ_ONLY
             .iter()
-            .map(|name| ((*name).to_owned(), summary_field(summary, name, exact), "-"))
+            .map(|row| (row.name.to_owned(), summary_field(summary, row.name, exact), "-"))
             .collect();
         for (name, value) in properties {
-            if !COMPUTED.contains(&name.as_str()) {
+            if !is_computed_of_pool(name) {
                 all.push((name.clone(), said(value), source(name, value)));
             }
         }
@@ -113,7 +110,7 @@ pub fn history_json(pools: &BTreeMap<String, Vec<String>>) -> String {
     document("pool history", Body { pools })
 }
 
-/// What `pool create -n` would make.
+/// The layout that `pool create -n` shows.
 #[must_use]
 pub fn layout(pool: &str, spec: &PoolSpec) -> String {
     let mut text = format!("would create '{pool}' with the following layout:\n\n\t{pool}\n");
@@ -170,7 +167,7 @@ pub fn found_text(pools: &[FoundPool]) -> String {
             _ => "The pool can be imported using its name or numeric identifier.",
         };
         text.push_str(&format!(" action: {action}\n config:\n\n"));
-        // Nothing has been read yet, so there are no error counts to show.
+        // A pool that is not open has no error counts.
         text.push_str(&device_tree(&pool.name, pool.state, &pool.groups, &pool.logs, None));
     }
     text

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::table::{Column, Table};
 use crate::args::Listing;
 use crate::failure::{ErrorCode, Failure};
+use crate::properties::default_of;
 
 /// The `wanted` properties among `all`, in the order of `wanted`.
 pub(super) fn choose<'a>(
@@ -32,13 +33,9 @@ pub(super) fn sources_of(chosen: &[(String, String, &str)]) -> BTreeMap<String, 
 
 /// The source of a settable property's value, as `zfs get` shows it.
 pub(super) fn source(name: &str, value: &str) -> &'static str {
-    let is_default = match name {
-        "sync" => value == "standard",
-        "autotrim" => value == "on",
-        "txg_timeout" | "log_timeout" => value == "5",
-        "device_timeout" => value == "30",
-        "dirty_limit" | "footer_cache" | "scan_rate" => value == "auto",
-        _ => value == "-" || value.is_empty(),
+    let is_default = match default_of(name) {
+        Some(default) => value == default || (default == "-" && value.is_empty()),
+        None => value == "-" || value.is_empty(),
     };
     if is_default { "default" } else { "local" }
 }

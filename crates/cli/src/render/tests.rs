@@ -147,8 +147,11 @@ fn summary() -> PoolSummary {
     }
 }
 
+fn ops(count: u64) -> OpCount {
+    OpCount { count, bytes: count * 4096 }
+}
+
 fn traffic() -> Traffic {
-    let ops = |count| OpCount { count, bytes: count * 4096 };
     Traffic {
         reads: ops(5000),
         writes: ops(100_000),
@@ -171,7 +174,7 @@ fn traffic() -> Traffic {
 }
 
 fn stats() -> PoolStats {
-    let (ops, traffic) = (|count| OpCount { count, bytes: count * 4096 }, traffic());
+    let traffic = traffic();
     let latency = Latency {
         count: 90_000,
         mean_us: 141.2,

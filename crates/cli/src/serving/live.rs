@@ -13,11 +13,11 @@ pub struct Live {
 }
 
 /// One pool at one moment.
-pub struct Moment {
+struct Moment {
     /// Health and space.
-    pub summary: PoolSummary,
+    summary: PoolSummary,
     /// Counters.
-    pub stats: PoolStats,
+    stats: PoolStats,
 }
 
 impl Live {
@@ -42,8 +42,7 @@ impl Live {
 
 /// Rates since `before`, summed over the pools, in a line of at most `width` columns. The last
 /// parts are left out first.
-#[must_use]
-pub fn live_line(
+fn live_line(
     now: &[Moment],
     before: &BTreeMap<String, PoolStats>,
     connections: usize,

@@ -31,8 +31,7 @@ use crate::signals::Stop;
 use crate::state::StateDir;
 use crate::terminal::Screen;
 
-pub use hints::{connect_hints, nbd_uri};
-pub use live::live_line;
+pub use hints::connect_hints;
 
 /// The port of NBD by convention.
 const NBD_PORT: u16 = 10809;

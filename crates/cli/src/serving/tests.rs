@@ -5,11 +5,11 @@ use super::*;
 #[test]
 fn uris_are_in_the_form_that_clients_read() {
     assert_eq!(
-        nbd_uri("tcp:127.0.0.1:10809", "tank/vol0", false),
+        hints::nbd_uri("tcp:127.0.0.1:10809", "tank/vol0", false),
         "nbd://127.0.0.1:10809/tank/vol0"
     );
     assert_eq!(
-        nbd_uri("unix:/a dir/nbd.sock", "tank/vol0", false),
+        hints::nbd_uri("unix:/a dir/nbd.sock", "tank/vol0", false),
         "nbd+unix:///tank/vol0?socket=/a%20dir/nbd.sock"
     );
 }

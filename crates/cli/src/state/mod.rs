@@ -306,8 +306,7 @@ fn take_lock(lock: &File) -> std::io::Result<()> {
         }
         std::thread::sleep(RETRY_INTERVAL);
     }
-    let said =
-        "another forebay process holds its lock and does not let go; see whether one is stopped";
+    let said = "another forebay process holds its lock; see whether one is stopped";
     Err(std::io::Error::new(ErrorKind::WouldBlock, said))
 }
 

@@ -8,7 +8,7 @@ use crate::Pool;
 use crate::admin::error::{AdminError, CandidateError};
 use crate::admin::signatures::content_of;
 use crate::labels::{Label, read_label};
-use crate::layout::{is_group_name, member_of};
+use crate::layout::{has_group, member_of};
 use crate::opener::{FencedOpener, Guarded};
 
 /// A device that is about to join a pool.
@@ -79,7 +79,7 @@ impl Pool {
         match (loose.next(), loose.next()) {
             (Some(found), None) => Ok((**found).clone()),
             (Some(_), Some(_)) => Err(AdminError::AmbiguousDevice { pool, name }),
-            _ if is_group_name(&name) => Err(AdminError::NamesGroup { pool, name }),
+            _ if has_group(&config, &name) => Err(AdminError::NamesGroup { pool, name }),
             _ => Err(AdminError::UnknownDevice { pool, name }),
         }
     }

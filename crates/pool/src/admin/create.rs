@@ -37,8 +37,9 @@ pub(crate) struct Opened {
     pub logs: Vec<(LogSpec, Vec<Candidate>)>,
 }
 
-/// Refuses groups that survive fewer failures than others of the pool, unless forced. A pool is as
-/// good as its worst group, and a group cannot be removed.
+/// Refuses groups of another kind, or groups that survive fewer failures, than others of the pool,
+/// unless forced: a pool is as good as its worst group, and a group that was added by mistake
+/// cannot be removed.
 pub(crate) fn check_alike(there: &[GroupConfig], spec: &PoolSpec) -> Result<(), AdminError> {
     if spec.force {
         return Ok(());
@@ -50,6 +51,12 @@ pub(crate) fn check_alike(there: &[GroupConfig], spec: &PoolSpec) -> Result<(), 
         "raidz3" => 3,
         _ => 0,
     };
+    let there_kinds = there.iter().map(|group| group.layout.clone());
+    let new_kinds = spec.groups.iter().map(|group| layout_of(group.redundancy).to_string());
+    let kinds: BTreeSet<String> = there_kinds.chain(new_kinds).collect();
+    if kinds.len() > 1 {
+        return Err(AdminError::UnlikeKinds { kinds: kinds.into_iter().collect() });
+    }
     let before = there.iter().map(|g| survives(&g.layout, g.members.len()));
     let after = spec
         .groups

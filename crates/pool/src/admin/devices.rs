@@ -13,7 +13,7 @@ use crate::admin::error::AdminError;
 use crate::admin::volumes::check_fits;
 use crate::import::divergence::went_on_apart;
 use crate::labels::{clear_label, read_label};
-use crate::layout::{LayoutError, build_array_group, log_number, log_range};
+use crate::layout::{LayoutError, build_array_group, has_data_group, log_number, log_range};
 use crate::opener::OpenDevice;
 use crate::spec::PoolSpec;
 
@@ -86,6 +86,9 @@ impl Pool {
         let ring = match ring {
             Some(ring) => ring,
             None => {
+                if has_data_group(&self.config.borrow(), name) {
+                    return Err(AdminError::DataGroup { group: name.to_owned() });
+                }
                 let found = self.find_member(name)?;
                 let config = self.config.borrow();
                 let has = |r: &&forebay_format::config::RingConfig| {

@@ -4,7 +4,7 @@ pub(crate) mod candidate;
 pub(crate) mod create;
 mod devices;
 pub(crate) mod error;
-pub(crate) mod properties;
+pub mod properties;
 mod signatures;
 pub(crate) mod volumes;
 

@@ -9,13 +9,26 @@ use forebay_units::{DeviceId, Nanos, parse_bytes};
 use crate::admin::error::{NameError, PropertyError};
 use crate::{Pool, SyncMode};
 
-/// A property: its name, default, and what it may be, in words.
-pub(crate) struct Property {
+/// A property that can be set.
+pub struct Property {
+    /// Its name.
     pub name: &'static str,
+    /// The value without a setting.
     pub default: &'static str,
-    pub meaning: &'static str,
+    /// What it may be, in words.
+    pub values: &'static str,
+    /// What it does, in sentences.
+    pub effect: &'static str,
+    /// When a new value takes effect.
+    pub takes_effect: &'static str,
     check: fn(&str) -> bool,
 }
+
+/// The property of a volume that its configuration keeps as `sparse`.
+pub(crate) const RESERVATION: &str = "reservation";
+
+const AT_ONCE: &str = "at once";
+const AT_IMPORT: &str = "at the next import";
 
 fn on_off(value: &str) -> bool {
     matches!(value, "on" | "off")
@@ -34,73 +47,98 @@ fn seconds_or_off(value: &str) -> bool {
 }
 
 /// Properties of a pool.
-pub(crate) const POOL_PROPERTIES: &[Property] = &[
+pub const POOL_PROPERTIES: &[Property] = &[
     Property {
         name: "autotrim",
         default: "on",
-        meaning: "on or off: whether freed segments are discarded on the devices",
+        values: "on or off",
+        effect: "Freed segments are discarded on the devices.",
+        takes_effect: AT_ONCE,
         check: on_off,
     },
     Property {
         name: "comment",
         default: "-",
-        meaning: "text of at most 200 bytes, without tabs, line feeds and the like",
+        values: "text of at most 200 bytes without control characters",
+        effect: "A note for people.",
+        takes_effect: AT_ONCE,
         check: |value| value.len() <= 200 && !value.contains(char::is_control),
     },
     Property {
         name: "device_timeout",
         default: "30",
-        meaning: "seconds from 1 to 3600 after which a data device that does not answer is given \
-                  up, or off",
+        values: "seconds from 1 to 3600, or off",
+        effect: "A data device that does not answer for so long is given up.",
+        takes_effect: AT_ONCE,
         check: seconds_or_off,
     },
     Property {
         name: "dirty_limit",
         default: "auto",
-        meaning: "auto, or a size from 1M to 1T; takes effect at the next import",
+        values: "auto, or a size from 1M to 1T",
+        effect: "Writers wait while so much data in memory is not yet in the main store.",
+        takes_effect: AT_IMPORT,
         check: bytes,
     },
     Property {
         name: "footer_cache",
         default: "auto",
-        meaning: "auto (64M), or a size from 1M to 1T, for checksums of sequential data, 4K for \
-                  each 3M; takes effect at the next import",
+        values: "auto (64M), or a size from 1M to 1T",
+        effect: "Memory for the checksums of sequential data: 4K for each 3M.",
+        takes_effect: AT_IMPORT,
         check: bytes,
     },
     Property {
         name: "log_timeout",
         default: "5",
-        meaning: "seconds from 1 to 3600 after which a log device that does not answer is given \
-                  up, or off",
+        values: "seconds from 1 to 3600, or off",
+        effect: "A log device that does not answer for so long is given up.",
+        takes_effect: AT_ONCE,
         check: seconds_or_off,
     },
     Property {
         name: "scan_rate",
         default: "auto",
-        meaning: "auto, or bytes a second from 1M to 1T that a scrub or resilver may read",
+        values: "auto, or bytes a second from 1M to 1T",
+        effect: "How fast a scrub or resilver reads. auto leaves half of the time to clients.",
+        takes_effect: AT_ONCE,
         check: bytes,
     },
     Property {
         name: "txg_timeout",
         default: "5",
-        meaning: "seconds from 1 to 600 after which a group is committed",
+        values: "seconds from 1 to 600",
+        effect: "Writes are committed to the main store after so long at the latest.",
+        takes_effect: AT_ONCE,
         check: seconds,
     },
 ];
 
 /// Properties of a volume.
-pub(crate) const VOLUME_PROPERTIES: &[Property] = &[
+pub const VOLUME_PROPERTIES: &[Property] = &[
     Property {
         name: "sync",
         default: "standard",
-        meaning: "standard, always or disabled",
+        values: "standard, always or disabled",
+        effect: "When a write is durable before its answer: if the client asks, always, or never.",
+        takes_effect: AT_ONCE,
         check: |value| SyncMode::parse(value).is_some(),
     },
     Property {
         name: "comment",
         default: "-",
-        meaning: "text of at most 200 bytes, without tabs, line feeds and the like",
+        values: "text of at most 200 bytes without control characters",
+        effect: "A note for people.",
+        takes_effect: AT_ONCE,
         check: |value| value.len() <= 200 && !value.contains(char::is_control),
+    },
+    Property {
+        name: RESERVATION,
+        default: "auto",
+        values: "auto or none",
+        effect: "Space that is set aside: the whole size (thick), or none (thin).",
+        takes_effect: AT_ONCE,
+        check: |value| matches!(value, "auto" | "none"),
     },
 ];
 
@@ -119,7 +157,7 @@ pub(crate) fn check_property(
     Err(PropertyError::BadValue {
         property: property.name,
         value: value.to_owned(),
-        expected: property.meaning,
+        expected: property.values,
     })
 }
 

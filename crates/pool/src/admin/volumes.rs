@@ -5,10 +5,12 @@ use std::rc::Rc;
 
 use forebay_device::Device;
 use forebay_format::config::{PoolConfig, VolumeConfig};
-use forebay_units::{BLOCK_BYTES, VolumeId};
+use forebay_units::{BLOCK_BYTES, Lba, VolumeId};
 
 use crate::admin::error::{ConfigTooLarge, VolumeError};
-use crate::admin::properties::{VOLUME_PROPERTIES, check_property, check_volume_name, effective};
+use crate::admin::properties::{
+    RESERVATION, VOLUME_PROPERTIES, check_property, check_volume_name, effective,
+};
 use crate::commit::error::CommitError;
 use crate::spec::VolumeSpec;
 use crate::status::VolumeStatus;
@@ -67,15 +69,17 @@ impl Pool {
     fn volume_status(&self, volume: &VolumeState) -> VolumeStatus {
         let used_bytes = self.store.map.borrow().mapped_blocks(volume.id) * BLOCK_BYTES;
         let size_bytes = volume.size_bytes.get();
-        let reserved_bytes = if volume.sparse { 0 } else { size_bytes };
+        let reserved_bytes = if volume.sparse.get() { 0 } else { size_bytes };
         let free = self.free_blocks() * BLOCK_BYTES;
-        let properties = effective(VOLUME_PROPERTIES, &volume.properties.borrow());
+        let mut properties = effective(VOLUME_PROPERTIES, &volume.properties.borrow());
+        let reservation = if volume.sparse.get() { "none" } else { "auto" };
+        properties.insert(RESERVATION.to_owned(), reservation.to_owned());
         VolumeStatus {
             name: format!("{}/{}", self.name(), volume.name.borrow()),
             size_bytes,
             used_bytes,
             reserved_bytes,
-            available_bytes: match volume.sparse {
+            available_bytes: match volume.sparse.get() {
                 true => free.min(size_bytes.saturating_sub(used_bytes)),
                 false => size_bytes.saturating_sub(used_bytes),
             },
@@ -116,6 +120,10 @@ impl Pool {
         }
         if self.volume_named(&spec.name).is_ok() {
             return Err(VolumeError::Exists { pool: self.name(), volume: spec.name.clone() });
+        }
+        let mut spec = spec.clone();
+        if let Some(reservation) = spec.properties.remove(RESERVATION) {
+            spec.sparse = reservation == "none";
         }
         let blocks = Self::blocks_of(spec.size_bytes);
         if !spec.sparse && blocks > self.free_blocks() {
@@ -206,7 +214,7 @@ impl Pool {
             });
         }
         let grown = Self::blocks_of(size_bytes.saturating_sub(before));
-        if !volume.sparse && grown > self.free_blocks() {
+        if !volume.sparse.get() && grown > self.free_blocks() {
             return Err(self.no_space(grown * BLOCK_BYTES, true));
         }
         let set_config = |size_bytes| {
@@ -226,7 +234,7 @@ impl Pool {
         } else {
             // The space is taken before the commit, during which clients write.
             let reserved = &self.dirty.space.reserved_blocks;
-            reserved.set(reserved.get() + if volume.sparse { 0 } else { grown });
+            reserved.set(reserved.get() + if volume.sparse.get() { 0 } else { grown });
             set_config(size_bytes);
             self.commit_all().await?;
             volume.size_bytes.set(size_bytes);
@@ -245,6 +253,9 @@ impl Pool {
         let _turn = self.admin.lock().await;
         let volume = self.volume_named(name)?;
         check_property(VOLUME_PROPERTIES, property, value)?;
+        if property == RESERVATION {
+            return self.set_reservation(&volume, value != "none").await;
+        }
         let set = |properties: &mut BTreeMap<String, String>| {
             properties.insert(property.to_owned(), value.to_owned());
         };
@@ -263,6 +274,47 @@ impl Pool {
             // committed, a durable write waits for its root.
             volume.log_from.set(self.dirty.groups.borrow().open_txg().next());
             volume.sync.set(mode);
+            self.commit_all().await?;
+        }
+        Ok(())
+    }
+
+    /// Sets aside the whole size of a volume (thick), or no space (thin).
+    async fn set_reservation(
+        &self,
+        volume: &VolumeState,
+        is_thick: bool,
+    ) -> Result<(), VolumeError> {
+        if volume.sparse.get() != is_thick {
+            return Ok(());
+        }
+        let keep = || {
+            let mut config = self.config.borrow_mut();
+            if let Some(kept) = config.volumes.iter_mut().find(|v| v.id == volume.id.0) {
+                kept.sparse = !is_thick;
+            }
+            self.sync.config_dirty.set(true);
+        };
+        if !is_thick {
+            // Others may take the space only once the configuration says that it is free.
+            keep();
+        }
+        self.commit_all().await?;
+        let blocks = Self::blocks_of(volume.size_bytes.get());
+        let mapped = self.store.map.borrow().mapped_blocks(volume.id);
+        if is_thick && blocks > self.free_blocks() + mapped {
+            return Err(self.no_space((blocks - mapped) * BLOCK_BYTES, true));
+        }
+        // Writes since the commit: of a thick volume none is promised. What this counts twice goes
+        // with the next root.
+        let pending = self.held_blocks(volume.id, Lba(0), blocks) as i64 - mapped as i64;
+        let promised = &self.dirty.space.promised_blocks;
+        promised.set(promised.get() + if is_thick { -pending } else { pending }.max(0));
+        volume.sparse.set(!is_thick);
+        self.refresh_space();
+        self.count_sparse_blocks();
+        if is_thick {
+            keep();
             self.commit_all().await?;
         }
         Ok(())

@@ -302,13 +302,18 @@ impl Pool {
     /// Counts the blocks of sparse volumes again. Only the root that brings a group calls this:
     /// what is not under it stays in `promised_blocks`.
     pub(crate) fn space_after_group(&self) {
-        let map = self.store.map.borrow();
-        let volumes = self.volumes.borrow();
-        let sparse = volumes.values().filter(|v| v.sparse).map(|v| map.mapped_blocks(v.id)).sum();
+        self.count_sparse_blocks();
         let space = &self.dirty.space;
-        space.sparse_blocks.set(sparse);
         let left = space.promised_blocks.get().saturating_sub(space.syncing_blocks.replace(0));
         space.promised_blocks.set(left);
+    }
+
+    /// Counts the mapped blocks of sparse volumes.
+    pub(crate) fn count_sparse_blocks(&self) {
+        let map = self.store.map.borrow();
+        let volumes = self.volumes.borrow();
+        let sparse = volumes.values().filter(|volume| volume.sparse.get());
+        self.dirty.space.sparse_blocks.set(sparse.map(|v| map.mapped_blocks(v.id)).sum());
     }
 
     /// Frees segments that no root needs. The root before the newest stays readable while there is

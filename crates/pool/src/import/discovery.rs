@@ -88,12 +88,25 @@ impl Members<'_> {
         vdev
     }
 
+    /// A member with its replacements, as `pool status` shows them.
+    fn slot(&self, column: usize, first: &MemberConfig) -> VdevStatus {
+        let chain = std::iter::successors(Some(first), |m| m.replacement.as_deref());
+        let mut chain: Vec<VdevStatus> = chain.map(|member| self.vdev(member)).collect();
+        if chain.len() == 1 {
+            return chain.remove(0);
+        }
+        let is_whole = |m: &VdevStatus| m.state == Health::Online && m.note.is_empty();
+        let state = if chain.iter().any(is_whole) { Health::Online } else { Health::Degraded };
+        branch("replacing", column, state, chain)
+    }
+
     /// The groups, and the health of the worst.
     fn groups(&self) -> (Health, Vec<VdevStatus>) {
         let mut worst = Health::Online;
         let mut groups = Vec::new();
         for (number, group) in self.config.groups.iter().enumerate() {
-            let children: Vec<VdevStatus> = group.members.iter().map(|m| self.vdev(m)).collect();
+            let slots = group.members.iter().enumerate();
+            let children: Vec<VdevStatus> = slots.map(|(at, first)| self.slot(at, first)).collect();
             let geometry = geometry_of(group).ok();
             let needed = geometry.map_or(usize::MAX, |g| g.data_columns().max(1));
             let health = health_of(&children, needed);

@@ -204,7 +204,7 @@ impl Pool {
     /// Counts reserved blocks again.
     pub(crate) fn refresh_space(&self) {
         let volumes = self.volumes.borrow();
-        let thick = volumes.values().filter(|v| !v.sparse);
+        let thick = volumes.values().filter(|v| !v.sparse.get());
         self.dirty
             .space
             .reserved_blocks

@@ -97,6 +97,11 @@ impl Pool {
         let mut status = self.scan.status.borrow().clone()?;
         if status.state == "in progress" {
             status.elapsed_secs = self.scan_secs();
+            // The scrub reads on until it notices; an end of the pool must not forget the request.
+            let (pause, stop) = (self.scan.paused.get(), self.scan.stop.get());
+            if status.kind == "scrub" && (pause || stop) {
+                status.state = if stop { "stopped" } else { "paused" }.to_owned();
+            }
         }
         Some(status)
     }
@@ -144,6 +149,11 @@ impl Pool {
     pub async fn scrub(&self) -> Result<(), ScrubError> {
         if self.is_stopped() || self.lifecycle.closing.get() {
             return Err(ScrubError::NotRunning { pool: self.name(), error: self.why_ended() });
+        }
+        if self.scan_runs() && self.scan.paused.replace(false) {
+            // It has not noticed the pause yet, and goes on.
+            self.keep_scan();
+            return Ok(());
         }
         if self.scan_runs() {
             return Err(ScrubError::InProgress { pool: self.name() });

@@ -1,0 +1,246 @@
+//! The lines that an operator sees: what is wrong, and with which device.
+
+use std::fmt;
+
+use forebay_array::ArrayError;
+use forebay_units::{BLOCK_BYTES, format_bytes};
+
+use super::{
+    AdminError, CandidateError, CloseError, ConfigTooLarge, NameError, PropertyError, VolumeError,
+};
+
+const INTERRUPTED: &str = "interrupted: no pool has changed, and the place that was taken for the \
+                           log was given back";
+
+impl fmt::Display for AdminError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Suspended { pool, reason } => write!(f, "pool '{pool}' is suspended: {reason}"),
+            Self::Closing { pool } => write!(f, "pool '{pool}' is being exported"),
+            Self::Candidate(error) => write!(f, "{error}"),
+            Self::NoDevice => write!(f, "no device is named"),
+            Self::NamedTwice { device } => write!(f, "{device} is named twice"),
+            Self::UnlikeKinds { kinds } => {
+                write!(f, "the pool would have groups of different kinds ({})", kinds.join(", "))
+            }
+            Self::UnlikeGroups { least, most } => {
+                write!(f, "one group would survive {least} failed devices and another {most}")
+            }
+            Self::TooManyLogs { limit } => {
+                write!(f, "a pool can have {limit} log devices (a mirror counts as one)")
+            }
+            Self::NoLabel { device } => {
+                write!(f, "{device} has no label of a pool; nothing was done")
+            }
+            Self::LogPlace(error) => write!(f, "{error}; the log's place must be had in whole"),
+            Self::Interrupted => f.write_str(INTERRUPTED),
+            Self::UnknownDevice { pool, name } => {
+                write!(f, "pool '{pool}' has no device or group '{name}'")
+            }
+            Self::AmbiguousDevice { pool, name } => {
+                write!(f, "'{name}' names more than one device of pool '{pool}'")
+            }
+            Self::NamesGroup { name, .. } => write!(f, "'{name}' is a group"),
+            Self::DataDevice { device } => {
+                write!(f, "{device} is a data device: only log devices can be removed")
+            }
+            Self::DataGroup { group } => {
+                write!(f, "{group} is a group of data devices: only log devices can be removed")
+            }
+            Self::SideOfLog { device, mirror, .. } => {
+                write!(f, "{device} is one side of mirror-{mirror}")
+            }
+            Self::OnlySide { device } => write!(f, "{device} is the only side of its log device"),
+            Self::OnlyUsableSide { device } => {
+                write!(f, "{device} is the only good side of its log device")
+            }
+            Self::LogRemoved => write!(f, "the log device was removed meanwhile"),
+            Self::SameLogDevice { device } => {
+                write!(f, "log device {device} cannot take its own place")
+            }
+            Self::InUseHere { device } => write!(f, "{device} is in use"),
+            Self::NotTakenIn { error, .. } => write!(f, "{error}; it is offline now"),
+            Self::BeingReplaced { device } => write!(f, "{device} is being replaced"),
+            Self::NotMirror { device, layout } => not_mirror(f, device, layout),
+            Self::LateCommands { device, commands } => late_commands(f, device, *commands),
+            Self::LabelGone { device } => write!(f, "{device} has lost this pool's label"),
+            Self::Diverged { device, .. } => write!(
+                f,
+                "{device} was written apart from the pool, and what it holds is of another history"
+            ),
+            Self::Member { device, error } => member(f, device, error),
+            Self::ConfigTooLarge(error) => write!(f, "{error}"),
+            Self::DirtyLimit { usable_bytes, taken_bytes } => {
+                dirty_limit(f, *usable_bytes, *taken_bytes)
+            }
+            Self::Property(error) => write!(f, "{error}"),
+            Self::Name(error) => write!(f, "{error}"),
+            Self::Layout(error) => write!(f, "{error}"),
+            Self::Device(error) => write!(f, "{error}"),
+            Self::Label(error) => write!(f, "{error}"),
+            Self::Log(error) => write!(f, "{error}"),
+            Self::Commit(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+fn not_mirror(f: &mut fmt::Formatter<'_>, device: &str, layout: &str) -> fmt::Result {
+    write!(
+        f,
+        "{device} is part of a {layout}: only mirrors, single devices and log devices can be \
+         attached to"
+    )
+}
+
+fn late_commands(f: &mut fmt::Formatter<'_>, device: &str, commands: u64) -> fmt::Result {
+    write!(
+        f,
+        "{device} still has {commands} commands under way that were given up: they could \
+         overwrite what is newer"
+    )
+}
+
+fn dirty_limit(f: &mut fmt::Formatter<'_>, usable_bytes: u64, taken_bytes: u64) -> fmt::Result {
+    let (usable, taken) = (format_bytes(usable_bytes), format_bytes(taken_bytes));
+    write!(
+        f,
+        "with this dirty_limit volumes could have {usable}, and they have or own {taken} by now"
+    )
+}
+
+/// An error of the array, with the device's path in place of its number.
+fn member(f: &mut fmt::Formatter<'_>, device: &str, error: &ArrayError) -> fmt::Result {
+    match error {
+        ArrayError::WouldLose { segment, .. } => write!(
+            f,
+            "{device} is needed: without it segment {segment} (and perhaps others) could not be \
+             read"
+        ),
+        ArrayError::TooSmall { size_bytes, needed_bytes, .. } => {
+            write!(f, "{device} has {size_bytes} bytes, {needed_bytes} are needed")
+        }
+        ArrayError::Full { .. } => {
+            write!(f, "{device} cannot be added: the group is full")
+        }
+        ArrayError::NotMirror { layout, .. } => {
+            write!(f, "{device} is part of a {layout}: this needs a mirror or a single device")
+        }
+        ArrayError::NotOpen { .. } => write!(f, "{device} is not open"),
+        ArrayError::DeviceInUse { .. } => write!(f, "{device} is in the pool already"),
+        other => write!(f, "{device}: {other}"),
+    }
+}
+
+impl fmt::Display for ConfigTooLarge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the label of a device has no room for more: the configuration of pool '{}' takes {} \
+             by now",
+            self.pool,
+            format_bytes(self.size_bytes)
+        )
+    }
+}
+
+impl fmt::Display for CandidateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InUse { device } => {
+                write!(f, "{device} is in use (by a pool that is imported, or another program)")
+            }
+            Self::TooSmall { device, size_bytes, needed_bytes } => write!(
+                f,
+                "{device} has {}, but a device needs {} at least",
+                format_bytes(*size_bytes),
+                format_bytes(*needed_bytes)
+            ),
+            Self::OwnedByPool { device, pool } => write!(f, "{device} belongs to pool '{pool}'"),
+            Self::NotEmpty { device, content } => write!(f, "{device} holds {content}"),
+            Self::Open(error) | Self::NotWritable(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl fmt::Display for PropertyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown { property, known } => write!(
+                f,
+                "there is no property '{property}'; the properties are {}",
+                known.join(", ")
+            ),
+            Self::BadValue { property, value, expected } => write!(
+                f,
+                "'{}' is no value for '{property}': it is {expected}",
+                value.escape_debug()
+            ),
+        }
+    }
+}
+
+impl fmt::Display for NameError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, what, first) = match self {
+            Self::BadPool { name } => (name, "pool", "a letter"),
+            Self::BadVolume { name } => (name, "volume", "a letter or digit"),
+            Self::Reserved { name } => return write!(f, "'{name}' is a reserved word"),
+        };
+        write!(
+            f,
+            "'{}' is no name for a {what}: it has letters, digits, '_', '.', ':' and '-', begins \
+             with {first}, and has at most 200",
+            name.escape_debug()
+        )
+    }
+}
+
+impl fmt::Display for VolumeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotFound { pool, volume } => write!(f, "pool '{pool}' has no volume '{volume}'"),
+            Self::Exists { pool, volume } => write!(f, "volume '{pool}/{volume}' exists"),
+            Self::BadSize { size_bytes, limit_bytes } => write!(
+                f,
+                "{size_bytes} bytes is no size for a volume: it is a multiple of {BLOCK_BYTES} \
+                 bytes, at most {}",
+                format_bytes(*limit_bytes)
+            ),
+            Self::NoSpace { pool, free_bytes, needed_bytes, is_growing } => write!(
+                f,
+                "pool '{pool}' has {} free, {} needs {}",
+                format_bytes(*free_bytes),
+                if *is_growing { "growing the volume" } else { "the volume" },
+                format_bytes(*needed_bytes)
+            ),
+            Self::WouldShrink { volume, size_bytes, wanted_bytes } => write!(
+                f,
+                "volume '{volume}' has {}; making it smaller loses what lies past {}",
+                format_bytes(*size_bytes),
+                format_bytes(*wanted_bytes)
+            ),
+            Self::ConfigTooLarge(error) => write!(f, "{error}"),
+            Self::Property(error) => write!(f, "{error}"),
+            Self::Name(error) => write!(f, "{error}"),
+            Self::Commit(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl fmt::Display for CloseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Closing { pool } => write!(f, "pool '{pool}' is being exported"),
+            Self::JournalDamaged { pool } => write!(
+                f,
+                "pool '{pool}' stays imported: its map journal is damaged, there is no room to \
+                 write it anew, and the only good map is in memory"
+            ),
+            Self::Suspended { pool, reason } => write!(
+                f,
+                "pool '{pool}' was suspended and is left as it is: {reason}; the next import goes \
+                 on from its last root and its log"
+            ),
+        }
+    }
+}
