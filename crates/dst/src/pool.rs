@@ -10,6 +10,7 @@ use forebay_device::layers::Counted;
 use forebay_device::{Device, DeviceError, ErrorKind, Operation};
 use forebay_pool::Opener;
 use forebay_pool::spec::{GroupSpec, ImportOptions, LogSpec, Redundancy, Told, VolumeSpec};
+use forebay_pool::status::{ScanKind, ScanPhase};
 use forebay_rt as rt;
 use forebay_units::Nanos;
 
@@ -132,7 +133,7 @@ impl ForebayPool {
         loop {
             let scan = self.pool.status().scan;
             match &scan {
-                Some(scan) if scan.state == "in progress" => {
+                Some(scan) if scan.state == ScanPhase::InProgress => {
                     rt::sleep(Nanos::from_millis(50)).await
                 }
                 _ => return scan,
@@ -188,10 +189,12 @@ impl Pool for ForebayPool {
             // The scrub starts when its task runs, after a pending resilver.
             rt::sleep(Nanos::from_millis(100)).await;
             match self.scan_ended().await {
-                Some(scan) if scan.kind == "scrub" && scan.state == "completed" => {
+                Some(scan)
+                    if scan.kind == ScanKind::Scrub && scan.state == ScanPhase::Completed =>
+                {
                     return Ok(Scrubbed { repaired: scan.repaired_bytes, unrepaired: scan.errors });
                 }
-                Some(scan) if scan.kind == "resilver" && others < 20 => others += 1,
+                Some(scan) if scan.kind == ScanKind::Resilver && others < 20 => others += 1,
                 other => {
                     let message = format!("a scrub was requested, and the last scan is {other:?}");
                     return Err(Refusal::new(message));

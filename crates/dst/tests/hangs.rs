@@ -9,6 +9,7 @@ use std::rc::Rc;
 use forebay_device::{Device, DeviceError, ErrorKind, IoBuf, IoBytes, Operation};
 use forebay_pool::spec::{GroupSpec, ImportOptions, LogSpec, PoolSpec, Redundancy, VolumeSpec};
 use forebay_pool::status::{Health, VdevStatus};
+use forebay_pool::status::{ScanKind, ScanPhase};
 use forebay_pool::{AdminError, ImportError, Opener, Pool};
 use forebay_rt as rt;
 use forebay_rt::Runtime;
@@ -122,7 +123,7 @@ async fn scan_ended(pool: &Pool) -> forebay_pool::status::ScanStatus {
     loop {
         rt::sleep(Nanos::from_millis(200)).await;
         if let Some(scan) = pool.status().scan
-            && scan.state != "in progress"
+            && scan.state != ScanPhase::InProgress
         {
             return scan;
         }
@@ -236,8 +237,8 @@ fn hanging_data_device_is_faulted_and_resilvered_when_it_answers() {
                 pool.scrub().await.unwrap();
                 let scrub = scan_ended(&pool).await;
                 assert_eq!(
-                    (scrub.kind.as_str(), scrub.repaired_bytes, scrub.errors),
-                    ("scrub", 0, 0)
+                    (scrub.kind, scrub.repaired_bytes, scrub.errors),
+                    (ScanKind::Scrub, 0, 0)
                 );
                 expect(&v, 0, 100, 0).await;
                 expect(&v, 100, 200, 1000).await;

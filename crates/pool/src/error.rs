@@ -9,6 +9,7 @@ use crate::admin::error::{AdminError, CloseError, VolumeError};
 use crate::commit::error::CommitError;
 use crate::import::error::ImportError;
 use crate::scrub::error::ScrubError;
+use crate::widens::widens;
 
 /// An error of any operation on a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,20 +40,6 @@ impl fmt::Display for PoolError {
         }
     }
 }
-
-/// Implements `From` for variants of one field, and `std::error::Error`.
-macro_rules! widens {
-    ($to:ident: $($variant:ident($from:ty)),* $(,)?) => {
-        $(impl From<$from> for $to {
-            fn from(error: $from) -> Self {
-                Self::$variant(error.into())
-            }
-        })*
-
-        impl std::error::Error for $to {}
-    };
-}
-pub(crate) use widens;
 
 widens!(PoolError: Import(ImportError), Admin(AdminError), Volume(VolumeError),
     Close(CloseError), Commit(CommitError), Scrub(ScrubError));

@@ -14,8 +14,8 @@ use forebay_format::label::{
 use forebay_format::superblock::{Superblock, VERSION};
 use forebay_rt as rt;
 
-use crate::error::widens;
 use crate::opener::FencedOpener;
+use crate::widens::widens;
 
 /// A label that could not be written to a device.
 #[derive(Clone, Debug, PartialEq, Eq)]

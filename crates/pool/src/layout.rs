@@ -20,9 +20,9 @@ use forebay_intent_log::{LogRing, Side};
 use forebay_segment::STREAMS;
 use forebay_units::{BLOCK_BYTES, BlockAddr, DeviceId, Nanos, parse_bytes};
 
-use crate::error::widens;
 use crate::opener::OpenDevice;
 use crate::spec::Redundancy;
+use crate::widens::widens;
 
 /// Segments from which on blocks are separated by lifetime. In smaller pools the open segments of
 /// six streams would take too large a share.

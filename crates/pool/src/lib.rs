@@ -20,6 +20,7 @@ pub mod spec;
 mod state;
 pub mod status;
 mod volume;
+mod widens;
 mod write_path;
 
 use std::cell::{Cell, RefCell};

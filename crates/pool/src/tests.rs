@@ -32,6 +32,7 @@ use forebay_rt as rt;
 use forebay_rt::Runtime;
 
 use crate::spec::{GroupSpec, ImportOptions, LogSpec, PoolSpec, Redundancy, VolumeSpec};
+use crate::status::ScanPhase;
 use crate::{Opener, Pool};
 
 /// Memory devices by name. They live as long as the shelf.
@@ -241,7 +242,7 @@ fn a_lost_footer_costs_nothing_that_others_still_have() {
             loop {
                 rt::sleep(forebay_units::Nanos::from_millis(100)).await;
                 let scan = pool.status().scan.unwrap();
-                if scan.state != "in progress" {
+                if scan.state != ScanPhase::InProgress {
                     return scan;
                 }
             }

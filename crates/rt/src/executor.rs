@@ -1,6 +1,5 @@
 //! Tasks, the ready queue, and the loop that alternates between polling and waiting.
 
-use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::{BinaryHeap, VecDeque};
 use std::fs::File;
@@ -16,9 +15,9 @@ use forebay_units::Nanos;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
+use crate::ring::Ring;
 use crate::sys;
-use crate::time::TimerEntry;
-use crate::uring::Ring;
+use crate::timer::TimerEntry;
 
 thread_local! {
     static CURRENT: RefCell<Option<Rc<Inner>>> = const { RefCell::new(None) };
@@ -149,7 +148,7 @@ impl Runtime {
         let event_fd = Arc::new(sys::event_fd()?);
         let mut seed = [0u8; 32];
         sys::fill_random(&mut seed)?;
-        let ring = Ring::new(event_fd.clone())?;
+        let ring = Ring::new(event_fd.clone(), wake_first)?;
         let clock = Clock::Real(std::time::Instant::now());
         let rng = Xoshiro256PlusPlus::from_seed(seed);
         Ok(Self::new(Some(event_fd), clock, rng, Some(ring)))
@@ -461,6 +460,3 @@ pub async fn yield_now() {
     })
     .await;
 }
-
-/// Keeps a value alive until the kernel has let go of it.
-pub(crate) type Kept = Box<dyn Any>;

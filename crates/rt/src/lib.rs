@@ -4,10 +4,12 @@ mod busy_poll;
 mod compute;
 mod executor;
 pub mod net;
+mod ring;
 pub mod signal;
 pub mod sync;
 pub mod sys;
 mod time;
+mod timer;
 pub mod uring;
 
 pub use compute::{aside, compute};

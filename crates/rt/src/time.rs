@@ -1,16 +1,16 @@
 //! The clock and its timers.
 
 use std::cell::{Cell, RefCell};
-use std::cmp::Ordering;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use forebay_units::Nanos;
 
 use crate::executor::{self, Clock};
 use crate::sys;
+use crate::timer::TimerEntry;
 
 /// The monotonic time of the current runtime, counted from its start.
 #[must_use]
@@ -50,45 +50,6 @@ pub fn wall_clock() -> u64 {
             .duration_since(std::time::UNIX_EPOCH)
             .map_or(0, |since| since.as_secs()),
     })
-}
-
-pub(crate) struct TimerEntry {
-    pub(crate) deadline: Nanos,
-    seq: u64,
-    fired: Cell<bool>,
-    dead: Cell<bool>,
-    waker: RefCell<Option<Waker>>,
-}
-
-impl TimerEntry {
-    pub(crate) fn is_dead(&self) -> bool {
-        self.dead.get()
-    }
-
-    pub(crate) fn fire(&self) {
-        self.fired.set(true);
-        if let Some(waker) = self.waker.borrow_mut().take() {
-            waker.wake();
-        }
-    }
-}
-
-impl PartialEq for TimerEntry {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-impl Eq for TimerEntry {}
-impl PartialOrd for TimerEntry {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for TimerEntry {
-    // Reversed: the heap's greatest is the earliest; equal deadlines fire in order of creation.
-    fn cmp(&self, other: &Self) -> Ordering {
-        (other.deadline, other.seq).cmp(&(self.deadline, self.seq))
-    }
 }
 
 /// Waits for `span`.

@@ -1,6 +1,6 @@
 //! Scrubs and resilvers: start, control and wait.
 
-use forebay_pool::status::ScanStatus;
+use forebay_pool::status::{ScanKind, ScanPhase, ScanStatus};
 use forebay_units::{Nanos, format_bytes};
 
 use super::outcome::Outcome;
@@ -83,7 +83,7 @@ pub async fn act_and_wait(
 
 /// `pool wait`: waits for the running scan if it is one of `kinds`, or for any when none is named.
 pub async fn wait(access: &PoolAccess, pool: &str, kinds: &[String]) -> Result<Outcome, Failure> {
-    const KINDS: [&str; 2] = ["scrub", "resilver"];
+    const KINDS: [&str; 2] = [ScanKind::Scrub.as_str(), ScanKind::Resilver.as_str()];
     if let Some(other) = kinds.iter().find(|kind| !KINDS.contains(&kind.as_str())) {
         return Err(Failure::usage(format!(
             "'{other}' is not an activity; use {}",
@@ -92,7 +92,9 @@ pub async fn wait(access: &PoolAccess, pool: &str, kinds: &[String]) -> Result<O
     }
     let handle = access.open(pool).await?;
     let outcome = async {
-        let meant = |scan: &ScanStatus| kinds.is_empty() || kinds.contains(&scan.kind);
+        let meant = |scan: &ScanStatus| {
+            kinds.is_empty() || kinds.iter().any(|kind| kind == scan.kind.as_str())
+        };
         if handle.is_local() {
             // A resilver that is due begins when the pool is opened.
             until_begun(&handle, None).await?;
@@ -119,7 +121,7 @@ async fn until_begun(handle: &PoolHandle, before: Option<&ScanStatus>) -> Result
 }
 
 fn is_running(scan: &ScanStatus) -> bool {
-    scan.state == "in progress"
+    scan.state == ScanPhase::InProgress
 }
 
 async fn scan_of(handle: &PoolHandle) -> Result<Option<ScanStatus>, Failure> {
@@ -145,7 +147,7 @@ async fn until_over(
                 }
             }
             Some(scan) if scan.errors > 0 => {
-                let (kind, errors) = (&scan.kind, scan.errors);
+                let (kind, errors) = (scan.kind.as_str(), scan.errors);
                 let message = format!("the {kind} of '{pool}' found {errors} blocks beyond repair");
                 break Err(Failure::new(ErrorCode::Unrepairable, message)
                     .with_hint(format!("'forebay pool status -v {pool}' lists them")));
@@ -164,8 +166,8 @@ async fn interrupted(
     pool: &str,
     scan: &ScanStatus,
 ) -> Result<Failure, Failure> {
-    let kind = &scan.kind;
-    if handle.is_local() && kind == "scrub" {
+    let kind = scan.kind.as_str();
+    if handle.is_local() && scan.kind == ScanKind::Scrub {
         handle.ask(Action::Scrub { verb: ScanVerb::Pause }).await?;
         let message = format!("the scrub of '{pool}' is paused");
         return Ok(Failure::new(ErrorCode::Interrupted, message)
@@ -182,7 +184,7 @@ fn progress(pool: &str, scan: &ScanStatus) -> String {
     let share = (scan.done_bytes * 100).checked_div(scan.total_bytes).unwrap_or(100);
     format!(
         "{pool}: {} {share}% | {} of {} | {} repaired | {}",
-        scan.kind,
+        scan.kind.as_str(),
         format_bytes(scan.done_bytes),
         format_bytes(scan.total_bytes),
         format_bytes(scan.repaired_bytes),

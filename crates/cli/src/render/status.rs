@@ -1,6 +1,6 @@
 //! `pool status`.
 
-use forebay_pool::status::{PoolStatus, ScanStatus};
+use forebay_pool::status::{PoolStatus, ScanKind, ScanPhase, ScanStatus};
 use serde::Serialize;
 
 use super::closed::Closed;
@@ -85,14 +85,14 @@ pub fn scan_text(scan: &ScanStatus) -> String {
 }
 
 fn scan_lines(scan: &ScanStatus) -> Vec<String> {
-    let kind = &scan.kind;
-    let repaired = if kind == "scrub" { "repaired" } else { "resilvered" };
+    let kind = scan.kind.as_str();
+    let repaired = if scan.kind == ScanKind::Scrub { "repaired" } else { "resilvered" };
     let since = local_time(scan.started_at);
     let ended = local_time(scan.started_at + scan.elapsed_secs);
     let done = bytes(scan.done_bytes, false);
     let total = bytes(scan.total_bytes, false);
-    match scan.state.as_str() {
-        "in progress" => {
+    match scan.state {
+        ScanPhase::InProgress => {
             let rate = scan.done_bytes / scan.elapsed_secs.max(1);
             let share = if scan.total_bytes == 0 {
                 100.0
@@ -113,13 +113,13 @@ fn scan_lines(scan: &ScanStatus) -> Vec<String> {
                 ),
             ]
         }
-        "paused" => vec![
+        ScanPhase::Paused => vec![
             format!("{kind} paused, begun on {since}"),
             format!("{done} scanned, {total} total"),
             format!("{} {repaired}", bytes(scan.repaired_bytes, false)),
         ],
-        "completed" => {
-            let did = if kind == "scrub" { "scrub repaired" } else { "resilvered" };
+        ScanPhase::Completed => {
+            let did = if scan.kind == ScanKind::Scrub { "scrub repaired" } else { "resilvered" };
             vec![format!(
                 "{did} {} in {} with {} errors on {ended}",
                 bytes(scan.repaired_bytes, false),
@@ -127,6 +127,6 @@ fn scan_lines(scan: &ScanStatus) -> Vec<String> {
                 scan.errors,
             )]
         }
-        other => vec![format!("{kind} {other} on {ended}")],
+        ScanPhase::Stopped => vec![format!("{kind} stopped on {ended}")],
     }
 }

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use forebay_pool::status::{
     FoundPool, Health, ImportReport, Importable, IoCounts, Latency, MediaBytes, OpCount, PoolStats,
-    PoolStatus, PoolSummary, ScanStatus, SegmentCounts, Traffic, VdevSpace, VdevStatus,
-    VolumeStatus,
+    PoolStatus, PoolSummary, ScanKind, ScanPhase, ScanStatus, SegmentCounts, Traffic, VdevSpace,
+    VdevStatus, VolumeStatus,
 };
 
 use super::*;
@@ -114,8 +114,8 @@ fn degraded() -> PoolStatus {
     new.note = "resilvering".into();
     pool.logs[0].children[1] = vdev("replacing-0", "replacing", vec![old, new]);
     pool.scan = Some(ScanStatus {
-        kind: "resilver".into(),
-        state: "in progress".into(),
+        kind: ScanKind::Resilver,
+        state: ScanPhase::InProgress,
         started_at: 0,
         elapsed_secs: 100,
         done_bytes: 25 << 30,
@@ -357,9 +357,9 @@ fn pool_status_is_as_in_golden_files() {
 #[test]
 fn scan_that_does_not_run_shows_its_result() {
     let mut pool = healthy();
-    let scan = |kind: &str, state: &str| ScanStatus {
-        kind: kind.into(),
-        state: state.into(),
+    let scan = |kind: ScanKind, state: ScanPhase| ScanStatus {
+        kind,
+        state,
         started_at: 0,
         elapsed_secs: 3661,
         done_bytes: 1 << 30,
@@ -368,10 +368,10 @@ fn scan_that_does_not_run_shows_its_result() {
         errors: 1,
     };
     for (kind, state, expected) in [
-        ("scrub", "completed", "scrub repaired 8K in 01:01:01 with 1 errors on "),
-        ("resilver", "completed", "resilvered 8K in 01:01:01 with 1 errors on "),
-        ("scrub", "paused", "scrub paused, begun on "),
-        ("scrub", "stopped", "scrub stopped on "),
+        (ScanKind::Scrub, ScanPhase::Completed, "scrub repaired 8K in 01:01:01 with 1 errors on "),
+        (ScanKind::Resilver, ScanPhase::Completed, "resilvered 8K in 01:01:01 with 1 errors on "),
+        (ScanKind::Scrub, ScanPhase::Paused, "scrub paused, begun on "),
+        (ScanKind::Scrub, ScanPhase::Stopped, "scrub stopped on "),
     ] {
         pool.scan = Some(scan(kind, state));
         let text = status_text(&open(&pool), false, false);

@@ -7,9 +7,9 @@ use forebay_device::DeviceError;
 use forebay_intent_log::LogError;
 
 use crate::commit::error::{CommitError, SuspendReason};
-use crate::error::widens;
 use crate::labels::LabelError;
 use crate::layout::LayoutError;
+use crate::widens::widens;
 
 /// Why a command on a pool or its devices failed. Devices are named by their path, or as the
 /// operator named them.

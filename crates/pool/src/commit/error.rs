@@ -7,8 +7,8 @@ use forebay_intent_log::LogError;
 use forebay_map::MapError;
 use forebay_segment::SegmentError;
 
-use crate::error::widens;
 use crate::labels::LabelError;
+use crate::widens::widens;
 
 /// Why nothing could be committed.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,20 +11,14 @@ use forebay_units::{CommitId, DeviceId, Nanos};
 
 use crate::import::divergence::told;
 use crate::import::error::{ImportErrorKind, Lacking, MapLoadError, Witness};
-use crate::labels::{Label, read_label};
+use crate::import::found::Found;
+use crate::labels::read_label;
 use crate::layout::{POOL_RINGS_FROM, geometry_of};
-use crate::opener::{FencedOpener, Guarded, OpenDevice};
+use crate::opener::{FencedOpener, OpenDevice};
 use crate::spec::{ImportOptions, Told};
 
 /// Length of the read that tests whether a device is readable, in bytes.
 const FIRST_BYTES: usize = 4096;
-
-/// A device found with a label of the pool.
-pub(crate) struct Found {
-    pub path: String,
-    pub guarded: Guarded,
-    pub label: Label,
-}
 
 /// Delay before a device that another process has open is tried once more.
 const A_MOMENT: Nanos = Nanos::from_millis(200);

@@ -6,8 +6,9 @@ use std::rc::Rc;
 use forebay_format::config::{MemberConfig, MemberUse, PoolConfig};
 
 use crate::admin::candidate::owner_of;
-use crate::import::device_match::{Found, find_devices, newest_root};
+use crate::import::device_match::{find_devices, newest_root};
 use crate::import::divergence::one_history;
+use crate::import::found::Found;
 use crate::layout::{geometry_of, log_number, member_of};
 use crate::opener::FencedOpener;
 use crate::status::report::{branch, leaf, worse};

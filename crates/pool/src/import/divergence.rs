@@ -11,8 +11,8 @@ use forebay_format::config::{Lineage, MemberUse, OwnerConfig, PoolConfig};
 use forebay_format::superblock::Superblock;
 use forebay_units::CommitId;
 
-use crate::import::device_match::Found;
 use crate::import::error::ImportErrorKind;
+use crate::import::found::Found;
 use crate::labels::Label;
 use crate::spec::Told;
 

@@ -11,8 +11,8 @@ use forebay_segment::SegmentError;
 use forebay_units::{BlockAddr, CommitId, FrameSeq, Lba, SegmentId, TxgId, VolumeId};
 
 use crate::commit::error::CommitError;
-use crate::error::widens;
 use crate::layout::LayoutError;
+use crate::widens::widens;
 
 /// A pool that was not imported.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,6 +5,7 @@ pub(crate) mod device_match;
 mod discovery;
 pub(crate) mod divergence;
 pub(crate) mod error;
+pub(crate) mod found;
 pub(crate) mod load_map;
 pub(crate) mod recovery;
 mod replay;
@@ -22,11 +23,12 @@ use forebay_rt as rt;
 use forebay_units::{CommitId, DeviceId, FrameSeq, Nanos, PoolGuid};
 
 use crate::import::device_match::{
-    Found, check_complete, check_newest, leave_missing_logs, map_unreadable, newest_root,
-    not_found, place_devices, select_pool, take_devices,
+    check_complete, check_newest, leave_missing_logs, map_unreadable, newest_root, not_found,
+    place_devices, select_pool, take_devices,
 };
 use crate::import::divergence::{History, one_history};
 use crate::import::error::{ImportError, ImportErrorKind};
+use crate::import::found::Found;
 use crate::import::load_map::{Loaded, load_map};
 use crate::import::recovery::Parts;
 use crate::import::replay::{OldLog, read_log};

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use forebay_multihost::{LabeledDevice, check_activity, is_claimed};
 use forebay_units::{OwnerNonce, PoolGuid};
 
-use crate::import::device_match::Found;
 use crate::import::error::ImportErrorKind;
+use crate::import::found::Found;
 use crate::spec::ImportOptions;
 
 /// The devices of the pool as a claim needs them.

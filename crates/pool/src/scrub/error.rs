@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::commit::error::CommitError;
-use crate::error::widens;
+use crate::widens::widens;
 
 /// Why a scrub was not started, paused or stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -17,13 +17,7 @@ use forebay_units::{BLOCK_BYTES, Nanos, SegmentId, parse_bytes};
 
 use crate::Pool;
 use crate::scrub::error::ScrubError;
-use crate::status::ScanStatus;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    Scrub,
-    Resilver,
-}
+use crate::status::{ScanKind, ScanPhase, ScanStatus};
 
 /// The last or running scan.
 #[derive(Default)]
@@ -52,10 +46,12 @@ impl ScanState {
     pub fn restored(kept: Option<&ScanConfig>) -> Self {
         let state = Self::default();
         let Some(kept) = kept else { return state };
-        if kept.state == "in progress" {
-            let wanted = match kept.kind == "scrub" {
-                true => &state.scrub_wanted,
-                false => &state.resilver_wanted,
+        let words = ScanKind::parse(&kept.kind).zip(ScanPhase::parse(&kept.state));
+        let Some((kind, phase)) = words else { return state };
+        if phase == ScanPhase::InProgress {
+            let wanted = match kind {
+                ScanKind::Scrub => &state.scrub_wanted,
+                ScanKind::Resilver => &state.resilver_wanted,
             };
             wanted.set(true);
         }
@@ -63,8 +59,8 @@ impl ScanState {
         state.before_secs.set(kept.elapsed_secs);
         state.begun.set(rt::now());
         *state.status.borrow_mut() = Some(ScanStatus {
-            kind: kept.kind.clone(),
-            state: kept.state.clone(),
+            kind,
+            state: phase,
             started_at: kept.started_at,
             elapsed_secs: kept.elapsed_secs,
             done_bytes: kept.done_bytes,
@@ -85,22 +81,22 @@ pub(crate) const ROWS: u32 = 16;
 impl Pool {
     pub(crate) fn scan_status(&self) -> Option<ScanStatus> {
         let mut status = self.scan_now()?;
-        if status.state == "in progress" && self.lifecycle.closing.get() {
+        if status.state == ScanPhase::InProgress && self.lifecycle.closing.get() {
             // The scan continues after the next import, so a task that waits for it here would wait
             // for ever.
-            status.state = "stopped".to_owned();
+            status.state = ScanPhase::Stopped;
         }
         Some(status)
     }
 
     fn scan_now(&self) -> Option<ScanStatus> {
         let mut status = self.scan.status.borrow().clone()?;
-        if status.state == "in progress" {
+        if status.state == ScanPhase::InProgress {
             status.elapsed_secs = self.scan_secs();
             // The scrub reads on until it notices; an end of the pool must not forget the request.
             let (pause, stop) = (self.scan.paused.get(), self.scan.stop.get());
-            if status.kind == "scrub" && (pause || stop) {
-                status.state = if stop { "stopped" } else { "paused" }.to_owned();
+            if status.kind == ScanKind::Scrub && (pause || stop) {
+                status.state = if stop { ScanPhase::Stopped } else { ScanPhase::Paused };
             }
         }
         Some(status)
@@ -115,8 +111,8 @@ impl Pool {
     pub(crate) fn scan_config(&self) -> Option<ScanConfig> {
         let status = self.scan_now()?;
         Some(ScanConfig {
-            kind: status.kind,
-            state: status.state,
+            kind: status.kind.as_str().to_owned(),
+            state: status.state.as_str().to_owned(),
             started_at: status.started_at,
             elapsed_secs: status.elapsed_secs,
             done_bytes: status.done_bytes,
@@ -142,7 +138,7 @@ impl Pool {
     }
 
     fn scan_runs(&self) -> bool {
-        self.scan.status.borrow().as_ref().is_some_and(|s| s.state == "in progress")
+        self.scan.status.borrow().as_ref().is_some_and(|s| s.state == ScanPhase::InProgress)
     }
 
     /// Starts a scrub, or continues a paused one.
@@ -180,17 +176,19 @@ impl Pool {
     /// Begins a scrub, or continues one.
     fn begin_scrub(&self) {
         let goes_on = |s: &ScanStatus| {
-            s.kind == "scrub" && matches!(s.state.as_str(), "paused" | "in progress")
+            s.kind == ScanKind::Scrub
+                && matches!(s.state, ScanPhase::Paused | ScanPhase::InProgress)
         };
         if !self.scan.status.borrow().as_ref().is_some_and(goes_on) {
             self.scan.next.set(0);
-            self.begin(Kind::Scrub, self.segments_in_use().len() as u64);
+            self.begin(ScanKind::Scrub, self.segments_in_use().len() as u64);
             self.health.lost.borrow_mut().begin_scrub();
             return;
         }
-        let paused = self.scan.status.borrow().as_ref().is_some_and(|s| s.state == "paused");
+        let paused =
+            self.scan.status.borrow().as_ref().is_some_and(|s| s.state == ScanPhase::Paused);
         if paused {
-            self.progress(|status| status.state = "in progress".to_owned());
+            self.progress(|status| status.state = ScanPhase::InProgress);
             self.scan.begun.set(rt::now());
             self.keep_scan();
         }
@@ -209,20 +207,22 @@ impl Pool {
     fn end_scrub(&self, pause: bool) -> Result<(), ScrubError> {
         let status = self.scan.status.borrow().clone();
         let scrubbing = status.as_ref().is_some_and(|s| {
-            s.kind == "scrub" && (s.state == "in progress" || (!pause && s.state == "paused"))
+            s.kind == ScanKind::Scrub
+                && (s.state == ScanPhase::InProgress || (!pause && s.state == ScanPhase::Paused))
         });
         if !scrubbing && !self.scan.scrub_wanted.get() {
             return Err(ScrubError::NotInProgress { pool: self.name() });
         }
         let waits = self.scan.scrub_wanted.replace(false);
-        let shown = status.is_some_and(|s| s.kind == "scrub" && s.state == "in progress");
+        let shown =
+            status.is_some_and(|s| s.kind == ScanKind::Scrub && s.state == ScanPhase::InProgress);
         if waits {
             // The scrub has not begun to read, so the scan task will not end it.
             if !pause {
                 self.scan.next.set(0);
             }
             if shown {
-                self.finish(if pause { "paused" } else { "stopped" });
+                self.finish(if pause { ScanPhase::Paused } else { ScanPhase::Stopped });
             }
         } else if pause {
             self.scan.paused.set(true);
@@ -230,9 +230,9 @@ impl Pool {
             self.scan.stop.set(true);
             self.scan.next.set(0);
             if let Some(status) = self.scan.status.borrow_mut().as_mut()
-                && status.state == "paused"
+                && status.state == ScanPhase::Paused
             {
-                status.state = "stopped".to_owned();
+                status.state = ScanPhase::Stopped;
             }
         }
         self.keep_scan();
@@ -257,9 +257,10 @@ impl Pool {
     /// Begins a resilver of `segments`, or continues the one in progress, of which they are the
     /// rest.
     fn begin_resilver(&self, segments: u64) {
-        let is_running = |s: &ScanStatus| s.kind == "resilver" && s.state == "in progress";
+        let is_running =
+            |s: &ScanStatus| s.kind == ScanKind::Resilver && s.state == ScanPhase::InProgress;
         if !self.scan.status.borrow().as_ref().is_some_and(is_running) {
-            self.begin(Kind::Resilver, segments);
+            self.begin(ScanKind::Resilver, segments);
             return;
         }
         let left_bytes = segments * self.segment_data_bytes();
@@ -295,13 +296,13 @@ impl Pool {
         }
     }
 
-    fn begin(&self, kind: Kind, segments: u64) {
+    fn begin(&self, kind: ScanKind, segments: u64) {
         self.scan.begun.set(rt::now());
         self.scan.before_secs.set(0);
         self.keep_scan();
         *self.scan.status.borrow_mut() = Some(ScanStatus {
-            kind: if kind == Kind::Scrub { "scrub" } else { "resilver" }.to_owned(),
-            state: "in progress".to_owned(),
+            kind,
+            state: ScanPhase::InProgress,
             started_at: rt::wall_clock(),
             elapsed_secs: 0,
             done_bytes: 0,
@@ -318,13 +319,13 @@ impl Pool {
         }
     }
 
-    fn finish(&self, state: &str) {
+    fn finish(&self, state: ScanPhase) {
         let elapsed = self.scan_secs();
         self.scan.before_secs.set(elapsed);
         self.progress(|status| {
-            status.state = state.to_owned();
+            status.state = state;
             status.elapsed_secs = elapsed;
-            if state == "completed" {
+            if state == ScanPhase::Completed {
                 status.done_bytes = status.total_bytes;
             }
         });

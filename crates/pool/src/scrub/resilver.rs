@@ -11,6 +11,7 @@ use forebay_units::{BLOCK_BYTES, BlockAddr, SegmentId};
 use crate::Pool;
 use crate::scrub::backrefs::Owner;
 use crate::state::Writers;
+use crate::status::ScanPhase;
 
 impl Pool {
     pub(super) async fn run_resilver(self: &Rc<Self>) {
@@ -22,7 +23,7 @@ impl Pool {
                 return;
             }
             if self.is_stopped() {
-                self.finish("stopped");
+                self.finish(ScanPhase::Stopped);
                 return;
             }
             let begun = rt::now();
@@ -75,7 +76,7 @@ impl Pool {
             self.let_go(&left).await;
         }
         self.clean_again().await;
-        self.finish(if self.is_stopped() { "stopped" } else { "completed" });
+        self.finish(if self.is_stopped() { ScanPhase::Stopped } else { ScanPhase::Completed });
         // Writes that a device missed meanwhile are rebuilt in the next round.
         if !self.store.array.stale_segments().is_empty() && !self.is_stopped() {
             self.scan.resilver_wanted.set(true);

@@ -10,6 +10,7 @@ use forebay_units::{BLOCK_BYTES, BlockAddr, SegmentId};
 use crate::Pool;
 use crate::scrub::{KEEP_EVERY, ROWS};
 use crate::state::Writers;
+use crate::status::ScanPhase;
 
 impl Pool {
     pub(super) async fn run_scrub(self: &Rc<Self>) {
@@ -18,7 +19,7 @@ impl Pool {
         let next = self.scan.next.get();
         for segment in in_use.into_iter().filter(|s| s.0 >= next) {
             if self.is_stopped() {
-                self.finish("stopped");
+                self.finish(ScanPhase::Stopped);
                 return;
             }
             if self.lifecycle.closing.get() {
@@ -26,12 +27,12 @@ impl Pool {
             }
             self.scan.next.set(segment.0);
             if self.scan.paused.get() {
-                self.finish("paused");
+                self.finish(ScanPhase::Paused);
                 return;
             }
             if self.scan.stop.get() {
                 self.scan.next.set(0);
-                self.finish("stopped");
+                self.finish(ScanPhase::Stopped);
                 return;
             }
             if rt::now().since(self.scan.kept_at.get()) >= KEEP_EVERY {
@@ -51,7 +52,11 @@ impl Pool {
                 return;
             }
             if self.scan.paused.get() || self.scan.stop.get() {
-                self.finish(if self.scan.stop.get() { "stopped" } else { "paused" });
+                self.finish(if self.scan.stop.get() {
+                    ScanPhase::Stopped
+                } else {
+                    ScanPhase::Paused
+                });
                 return;
             }
         }
@@ -60,7 +65,7 @@ impl Pool {
         if !self.is_stopped() {
             self.health.lost.borrow_mut().finish_scrub();
         }
-        self.finish(if self.is_stopped() { "stopped" } else { "completed" });
+        self.finish(if self.is_stopped() { ScanPhase::Stopped } else { ScanPhase::Completed });
     }
 
     /// Lets the cleaner try again: blocks that it could not read may be readable now.

@@ -33,7 +33,7 @@ pub enum Health {
 impl Health {
     /// As zpool prints it.
     #[must_use]
-    pub fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Health::Online => "ONLINE",
             Health::Degraded => "DEGRADED",
@@ -104,13 +104,76 @@ pub struct IoCounts {
     pub discard_bytes: u64,
 }
 
+/// What a scan is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ScanKind {
+    /// Reads and checks everything.
+    #[serde(rename = "scrub")]
+    Scrub,
+    /// Rebuilds what members miss.
+    #[serde(rename = "resilver")]
+    Resilver,
+}
+
+/// How far a scan is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ScanPhase {
+    /// It runs.
+    #[serde(rename = "in progress")]
+    InProgress,
+    /// The operator paused it; it can continue.
+    #[serde(rename = "paused")]
+    Paused,
+    /// It has read everything.
+    #[serde(rename = "completed")]
+    Completed,
+    /// It ended early.
+    #[serde(rename = "stopped")]
+    Stopped,
+}
+
+impl ScanKind {
+    /// The word in listings and on media.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Scrub => "scrub",
+            Self::Resilver => "resilver",
+        }
+    }
+
+    /// From the word on media.
+    pub(crate) fn parse(word: &str) -> Option<Self> {
+        [Self::Scrub, Self::Resilver].into_iter().find(|kind| kind.as_str() == word)
+    }
+}
+
+impl ScanPhase {
+    /// The word in listings and on media.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::InProgress => "in progress",
+            Self::Paused => "paused",
+            Self::Completed => "completed",
+            Self::Stopped => "stopped",
+        }
+    }
+
+    /// From the word on media.
+    pub(crate) fn parse(word: &str) -> Option<Self> {
+        let all = [Self::InProgress, Self::Paused, Self::Completed, Self::Stopped];
+        all.into_iter().find(|state| state.as_str() == word)
+    }
+}
+
 /// A scrub or resilver, running or ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ScanStatus {
-    /// `scrub` or `resilver`.
-    pub kind: String,
-    /// `in progress`, `paused`, `completed` or `stopped`.
-    pub state: String,
+    /// What it is for.
+    pub kind: ScanKind,
+    /// How far it is.
+    pub state: ScanPhase,
     /// Seconds since 1970 when it began.
     pub started_at: u64,
     /// Seconds that it took or has taken.

@@ -10,7 +10,7 @@ use crate::Pool;
 use crate::commit::error::SuspendReason;
 use crate::layout::log_number;
 use crate::status::stats::io_counts;
-use crate::status::{Health, PoolStatus, PoolSummary, VdevSpace, VdevStatus};
+use crate::status::{Health, PoolStatus, PoolSummary, ScanKind, ScanPhase, VdevSpace, VdevStatus};
 
 impl Pool {
     /// A line of `pool list`.
@@ -331,7 +331,8 @@ fn member_status(
         vdev.write_errors = now.errors.write;
         vdev.checksum_errors = now.errors.checksum;
         if now.stale_segments > 0 && state == Health::Online {
-            let running = scan.is_some_and(|s| s.kind == "resilver" && s.state == "in progress");
+            let running = scan
+                .is_some_and(|s| s.kind == ScanKind::Resilver && s.state == ScanPhase::InProgress);
             vdev.note = if running { "resilvering" } else { "awaiting resilver" }.into();
         }
     }

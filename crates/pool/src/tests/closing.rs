@@ -10,6 +10,7 @@ use forebay_units::{Nanos, SegmentId};
 use super::rack::{Paced, Rack};
 use super::{names, spec, stamp, volume};
 use crate::spec::{ImportOptions, Redundancy};
+use crate::status::ScanPhase;
 use crate::{CloseError, CommitError, Pool};
 
 const SIZE: u64 = 480 << 20;
@@ -50,10 +51,10 @@ async fn spoil_the_journal(rack: &Rack) {
     assert!(frame.is_some(), "there is no frame");
 }
 
-async fn scrub_ended(pool: &Pool) -> String {
+async fn scrub_ended(pool: &Pool) -> ScanPhase {
     loop {
         let state = pool.scan_status().unwrap().state;
-        if state != "in progress" {
+        if state != ScanPhase::InProgress {
             return state;
         }
         rt::sleep(Nanos::from_millis(100)).await;
@@ -79,7 +80,7 @@ fn an_export_waits_for_a_map_that_is_being_written_anew() {
         pool.scrub().await.unwrap();
         // The scrub has found the damage, and the map will be written anew.
         while !pool.scan.journal_damaged.get() {
-            assert_eq!(pool.scan_status().unwrap().state, "in progress");
+            assert_eq!(pool.scan_status().unwrap().state, ScanPhase::InProgress);
             rt::yield_now().await;
         }
         drop(v);
@@ -114,7 +115,7 @@ fn a_scrub_gives_up_when_there_is_no_room_for_the_map() {
         // With room again, another scrub repairs everything.
         held.into_iter().for_each(|segment| pool.store.table.let_go(segment));
         pool.scrub().await.unwrap();
-        assert_eq!(scrub_ended(&pool).await, "completed");
+        assert_eq!(scrub_ended(&pool).await, ScanPhase::Completed);
         assert_eq!(pool.scan_status().unwrap().errors, 0);
         pool.export().await.unwrap();
         drop(pool);
@@ -180,7 +181,7 @@ fn a_scrub_can_be_stopped_while_the_map_is_written_anew() {
         }
         let now = rt::now();
         pool.scrub_stop().await.unwrap();
-        assert_eq!(scrub_ended(&pool).await, "stopped");
+        assert_eq!(scrub_ended(&pool).await, ScanPhase::Stopped);
         assert!(rt::now().since(now) < Nanos::from_secs(5));
         held.into_iter().for_each(|segment| pool.store.table.let_go(segment));
         // The export completes what the scrub began.
@@ -219,7 +220,7 @@ fn groups_are_committed_between_the_rows_of_a_resilver() {
         slow.set(true);
         pool.online("b").await.unwrap();
         let (mut longest, mut groups) = (Nanos(0), 0u64);
-        while pool.scan_status().is_some_and(|scan| scan.state == "in progress") {
+        while pool.scan_status().is_some_and(|scan| scan.state == ScanPhase::InProgress) {
             let begun = rt::now();
             v.write(0, stamp(4096, groups), false).await.unwrap();
             pool.sync().await.unwrap();

@@ -11,6 +11,7 @@ use super::rack::Rack;
 use super::{expect, names, spec, stamp, volume};
 use crate::Pool;
 use crate::spec::{ImportOptions, Redundancy};
+use crate::status::ScanPhase;
 
 const SIZE: u64 = 64 << 20;
 const ALL: [&str; 3] = ["a", "b", "c"];
@@ -80,7 +81,7 @@ async fn scrub(pool: &Rc<Pool>) -> (u64, u64) {
     pool.scrub().await.unwrap();
     loop {
         let scan = pool.status().scan.expect("one was begun");
-        if scan.state == "completed" {
+        if scan.state == ScanPhase::Completed {
             return (scan.repaired_bytes, scan.errors);
         }
         rt::sleep(Nanos::from_secs(1)).await;

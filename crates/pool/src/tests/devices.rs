@@ -9,7 +9,7 @@ use forebay_rt::Runtime;
 use super::rack::Rack;
 use super::{expect, names, spec, stamp, volume};
 use crate::spec::{ImportOptions, Redundancy, VolumeSpec};
-use crate::status::Health;
+use crate::status::{Health, ScanKind, ScanPhase};
 use crate::{AdminError, Pool};
 
 const SIZE: u64 = 64 << 20;
@@ -177,7 +177,7 @@ async fn pass(seconds: u64) {
 }
 
 async fn scan_ended(pool: &Pool) {
-    while pool.status().scan.is_some_and(|s| s.state == "in progress") {
+    while pool.status().scan.is_some_and(|s| s.state == ScanPhase::InProgress) {
         pass(1).await;
     }
 }
@@ -316,13 +316,13 @@ fn a_scrub_is_remembered_over_an_export_and_goes_on_where_it_was() {
         let scan = |pool: &Pool| pool.status().scan.expect("there is one");
         assert!(pool.status().scan.is_none());
         pool.scrub().await.unwrap();
-        assert_eq!(scan(&pool).state, "in progress", "at once");
+        assert_eq!(scan(&pool).state, ScanPhase::InProgress, "at once");
         assert!(pool.scrub().await.is_err());
         forebay_rt::sleep(forebay_units::Nanos::from_secs(10)).await;
         pool.scrub_pause().await.unwrap();
         forebay_rt::sleep(forebay_units::Nanos::from_secs(5)).await;
         let paused = scan(&pool);
-        assert_eq!(paused.state, "paused");
+        assert_eq!(paused.state, ScanPhase::Paused);
         assert!(paused.done_bytes > 0 && paused.done_bytes < paused.total_bytes, "{paused:?}");
         assert!((9..=12).contains(&paused.elapsed_secs), "{paused:?}");
         pool.export().await.unwrap();
@@ -334,44 +334,44 @@ fn a_scrub_is_remembered_over_an_export_and_goes_on_where_it_was() {
         pool.scrub().await.unwrap();
         forebay_rt::sleep(forebay_units::Nanos::from_secs(3)).await;
         let more = scan(&pool);
-        assert_eq!((more.state.as_str(), more.started_at), ("in progress", paused.started_at));
+        assert_eq!((more.state, more.started_at), (ScanPhase::InProgress, paused.started_at));
         assert!(more.done_bytes >= paused.done_bytes, "{more:?}");
         assert!((12..=16).contains(&more.elapsed_secs), "{more:?}");
         pool.export().await.unwrap();
         drop(pool);
         // Cut short by an export, the scrub continues by itself and reads each segment once in all.
         let pool = Pool::import(rack.host(1), &paths, "tank", &options).await.unwrap();
-        assert_eq!(scan(&pool).state, "in progress");
+        assert_eq!(scan(&pool).state, ScanPhase::InProgress);
         let mut rounds = 0;
-        while scan(&pool).state == "in progress" {
+        while scan(&pool).state == ScanPhase::InProgress {
             forebay_rt::sleep(forebay_units::Nanos::from_secs(1)).await;
             rounds += 1;
             assert!(rounds < 200, "{:?}", scan(&pool));
         }
         let done = scan(&pool);
-        assert_eq!((done.state.as_str(), done.errors, done.repaired_bytes), ("completed", 0, 0));
+        assert_eq!((done.state, done.errors, done.repaired_bytes), (ScanPhase::Completed, 0, 0));
         // A scrub that is paused before its first read can be stopped.
         pool.scrub().await.unwrap();
         pool.scrub_pause().await.unwrap();
-        assert_eq!(scan(&pool).state, "paused");
+        assert_eq!(scan(&pool).state, ScanPhase::Paused);
         pool.scrub_stop().await.unwrap();
-        assert_eq!(scan(&pool).state, "stopped");
+        assert_eq!(scan(&pool).state, ScanPhase::Stopped);
         assert!(pool.scrub_stop().await.is_err());
         pool.scrub().await.unwrap();
         // Long enough for its progress to reach the devices.
         forebay_rt::sleep(forebay_units::Nanos::from_secs(45)).await;
-        assert_eq!(scan(&pool).state, "in progress");
+        assert_eq!(scan(&pool).state, ScanPhase::InProgress);
     });
     // After a crash the scrub continues from a little before.
     Runtime::simulated(5).block_on(async move {
         let options = ImportOptions::default();
         let pool = Pool::import(rack.host(1), &paths, "tank", &options).await.unwrap();
         let scan = pool.status().scan.unwrap();
-        assert_eq!((scan.kind.as_str(), scan.state.as_str()), ("scrub", "in progress"));
+        assert_eq!((scan.kind, scan.state), (ScanKind::Scrub, ScanPhase::InProgress));
         assert!(scan.elapsed_secs >= 30 && scan.done_bytes > 0, "{scan:?}");
         pool.set("scan_rate", "auto").await.unwrap();
         forebay_rt::sleep(forebay_units::Nanos::from_secs(60)).await;
-        assert_eq!(pool.status().scan.unwrap().state, "completed");
+        assert_eq!(pool.status().scan.unwrap().state, ScanPhase::Completed);
         pool.export().await.unwrap();
     });
 }

@@ -14,6 +14,7 @@ use forebay_units::Nanos;
 use super::rack::{Paced, Rack};
 use super::{Shelf, expect, names, spec, stamp, volume};
 use crate::spec::{GroupSpec, ImportOptions, PoolSpec, Redundancy, VolumeSpec};
+use crate::status::{ScanKind, ScanPhase};
 use crate::{AdminError, Opener, Pool, PoolError};
 
 const SIZE: u64 = 64 << 20;
@@ -287,7 +288,7 @@ fn a_failed_device_can_be_replaced_by_itself() {
         pool.replace("a", None, false).await.unwrap();
         loop {
             rt::sleep(Nanos::from_millis(100)).await;
-            if pool.status().scan.is_some_and(|scan| scan.state == "completed") {
+            if pool.status().scan.is_some_and(|scan| scan.state == ScanPhase::Completed) {
                 break;
             }
         }
@@ -363,7 +364,7 @@ fn a_group_is_committed_while_a_scrub_reads_a_segment() {
         let scan = loop {
             rt::sleep(Nanos::from_millis(100)).await;
             let scan = pool.status().scan.unwrap();
-            if scan.state != "in progress" {
+            if scan.state != ScanPhase::InProgress {
                 break scan;
             }
         };
@@ -457,11 +458,11 @@ fn a_resilver_names_the_blocks_that_it_could_not_rebuild() {
         let scan = loop {
             rt::sleep(Nanos::from_millis(100)).await;
             let scan = pool.status().scan.unwrap();
-            if scan.state != "in progress" {
+            if scan.state != ScanPhase::InProgress {
                 break scan;
             }
         };
-        assert_eq!((scan.kind.as_str(), scan.errors), ("resilver", 1), "{scan:?}");
+        assert_eq!((scan.kind, scan.errors), (ScanKind::Resilver, 1), "{scan:?}");
         let status = pool.status();
         assert_eq!(status.lost, ["tank/v: offset 81920"], "{}", status.lost_count);
         assert!(v.read(20 * 4096, IoBuf::zeroed(4096)).await.is_err());

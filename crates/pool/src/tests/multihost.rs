@@ -10,7 +10,8 @@ use forebay_multihost::{Claim, Fence, Monitor, read_heartbeat, write_heartbeat};
 use forebay_rt::{self as rt, Runtime};
 use forebay_units::Nanos;
 
-use crate::import::device_match::{Found, find_devices};
+use crate::import::device_match::find_devices;
+use crate::import::found::Found;
 use crate::import::takeover::{labeled_devices, root_owners};
 use crate::opener::FencedOpener;
 use crate::spec::{GroupSpec, ImportOptions, PoolSpec, Redundancy};

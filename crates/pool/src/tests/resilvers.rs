@@ -10,7 +10,7 @@ use super::rack::Rack;
 use super::{names, spec, stamp, volume};
 use crate::Pool;
 use crate::spec::{ImportOptions, Redundancy};
-use crate::status::Health;
+use crate::status::{Health, ScanKind, ScanPhase};
 
 /// A mirror of `a` and `b` with 16 MiB on it, whose scans read 1 MiB a second.
 async fn slowly_scanned(rack: &Rc<Rack>) -> Rc<Pool> {
@@ -36,7 +36,7 @@ fn a_planned_replacement_leaves_the_pool_online() {
         assert_eq!(status.state, Health::Online, "redundancy is whole");
         let replacing = &status.groups[0].children[0];
         assert_eq!((replacing.kind.as_str(), replacing.state), ("replacing", Health::Online));
-        assert!(status.scan.is_some_and(|scan| scan.kind == "resilver"));
+        assert!(status.scan.is_some_and(|scan| scan.kind == ScanKind::Resilver));
         // Without the original, the copy is not whole.
         pool.offline("a").await.unwrap();
         assert_eq!(pool.status().state, Health::Degraded);
@@ -60,15 +60,15 @@ fn a_resilver_goes_on_where_it_was_after_an_import() {
         let pool = Pool::import(rack.host(1), &paths, "tank", &options).await.unwrap();
         rt::sleep(Nanos::from_millis(1)).await;
         let after = pool.status().scan.unwrap();
-        assert_eq!((after.kind.as_str(), after.state.as_str()), ("resilver", "in progress"));
+        assert_eq!((after.kind, after.state), (ScanKind::Resilver, ScanPhase::InProgress));
         assert_eq!(after.total_bytes, before.total_bytes);
         assert!(after.done_bytes >= before.done_bytes, "{before:?} then {after:?}");
         assert_eq!(after.started_at, before.started_at);
-        while pool.status().scan.unwrap().state == "in progress" {
+        while pool.status().scan.unwrap().state == ScanPhase::InProgress {
             rt::sleep(Nanos::from_secs(1)).await;
         }
         let end = pool.status();
-        assert_eq!(end.scan.unwrap().state, "completed");
+        assert_eq!(end.scan.unwrap().state, ScanPhase::Completed);
         assert_eq!(end.groups[0].children.len(), 2, "the original has left");
         pool.export().await.unwrap();
     });

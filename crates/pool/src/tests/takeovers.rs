@@ -12,6 +12,7 @@ use forebay_units::Nanos;
 use super::rack::Rack;
 use super::{expect, names, spec, stamp, volume};
 use crate::spec::{ImportOptions, Redundancy};
+use crate::status::ScanPhase;
 use crate::{ImportError, Opener, Pool};
 
 const SIZE: u64 = 64 << 20;
@@ -181,7 +182,7 @@ fn judge(rack: &Rc<Rack>, second: Second, at: u64) {
         let pool = import(opener).await.unwrap_or_else(|e| panic!("stopped after {at}: {e}"));
         holds_all(&pool.open_volume("v").unwrap()).await;
         pool.scrub().await.unwrap();
-        while pool.scan_status().unwrap().state == "in progress" {
+        while pool.scan_status().unwrap().state == ScanPhase::InProgress {
             rt::sleep(Nanos::from_millis(100)).await;
         }
         assert_eq!(pool.scan_status().unwrap().errors, 0, "stopped after {at}");
