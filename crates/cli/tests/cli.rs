@@ -123,7 +123,13 @@ fn catalogue_has_json() {
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!((&json["version"], &json["command"]), (&1.into(), &"simulate --list".into()));
     let devices = json["devices"].as_array().unwrap();
-    assert_eq!(devices.len() + 2, scratch.run("simulate --list").lines().count());
+    // Two lines below the table explain its marks.
+    let table = scratch.run("simulate --list");
+    let is_listed = |device: &serde_json::Value| {
+        let name = device["id"].as_str().unwrap();
+        table.lines().any(|line| line.split_whitespace().next() == Some(name))
+    };
+    assert!(devices.len() > 50 && devices.iter().all(is_listed), "{table}");
     assert!(devices.iter().all(|device| device["facts"]["medium"].is_string()));
     scratch.refused("simulate --show intel-320-40gb --json", 2, "--list --json");
 }

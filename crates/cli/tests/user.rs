@@ -86,7 +86,7 @@ fn wrong_name_among_several_changes_nothing() {
     scratch.refused("pool set tank comment=x", 2, "for example comment=lab");
     scratch.refused("pool offline tank raidz1-0", 1, "no device or group 'raidz1-0'");
     for name in ["0", "1e5", "12"] {
-        scratch.refused(&format!("pool create -f {name} d0"), 1, "beginning with a letter");
+        scratch.refused(&format!("pool create -f {name} d0"), 1, "begins with a letter");
     }
     scratch.refused("pool set comment=\u{1b}[31m tank", 1, "'\\u{1b}[31m' is no value");
 }
@@ -347,7 +347,7 @@ fn dry_run_creates_nothing() {
     }
     scratch.run("pool create tank mirror d0 d1");
     scratch.refused("pool create -n other d1", 1, "belongs to pool 'tank'; use -f");
-    scratch.refused("pool create -n 1st d2", 1, "beginning with a letter");
+    scratch.refused("pool create -n 1st d2", 1, "begins with a letter");
     scratch.refused("pool create -n -o txg_timeout=x other d2", 1, "txg_timeout");
     scratch.refused("pool create -n tank d2", 1, "exists already");
 }
