@@ -74,8 +74,7 @@ fn group_names_are_unique() {
         };
         assert_eq!(called(), ["mirror-0", "mirror-1", "mirror-2", "mirror-3"]);
         let error = pool.remove("mirror-1").await.unwrap_err();
-        let (pool_name, name) = ("tank".to_owned(), "mirror-1".to_owned());
-        assert_eq!(error, AdminError::NamesGroup { pool: pool_name, name });
+        assert_eq!(error, AdminError::DataGroup { group: "mirror-1".to_owned() });
         pool.remove("mirror-2").await.unwrap();
         assert_eq!(called(), ["mirror-0", "mirror-1", "mirror-3"], "the others keep their names");
         pool.export().await.unwrap();
