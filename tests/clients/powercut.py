@@ -52,7 +52,7 @@ class Server:
                 [forebay, "serve", "p"] + arguments + ["--listen", "unix:" + self.socket],
                 stdout=out, stderr=subprocess.STDOUT, env=self.environment)
         end = time.monotonic() + 60
-        while "\nready" not in "\n" + self.said():
+        while "ready: " not in self.said():
             if self.process.poll() is not None:
                 raise ValueError("the import was refused: " + self.said())
             if time.monotonic() > end:

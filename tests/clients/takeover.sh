@@ -80,7 +80,7 @@ for round in $(seq "$ROUNDS"); do
     second=$!
     disown $second
     undo "kill -9 $second"
-    await 30 "the second machine serves" grep -q '^ready' "$DIR/serve.there.log"
+    await 30 "the second machine serves" grep -q 'ready: ' "$DIR/serve.there.log"
     check early "$RUN/t" "the takeover"
     python3 "$HERE/ledger.py" write "$RUN/t" p/other "$DIR/other.ledger" --seconds 600 --depth 4 \
         --seed "$round" --told "$DIR/other.told" --expect-end >"$DIR/other.out" 2>&1 &
@@ -111,7 +111,7 @@ for round in $(seq "$ROUNDS"); do
     second=$!
     disown $second
     undo "kill -9 $second"
-    await 30 "the second machine serves again: $DIR/serve.there.log" grep -q '^ready' "$DIR/serve.there.log"
+    await 30 "the second machine serves again: $DIR/serve.there.log" grep -q 'ready: ' "$DIR/serve.there.log"
     for volume in early late other; do check $volume "$RUN/t" "a crash of the second owner"; done
     FOREBAY_STATE_DIR=$RUN/second scrub_clean p
     FOREBAY_STATE_DIR=$RUN/second "$FOREBAY" pool status p | grep -q 'repaired 0B in' ||
