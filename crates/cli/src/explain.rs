@@ -30,8 +30,9 @@ impl<E: Explain> From<E> for Failure {
 
 impl Explain for LabError {
     fn code(&self) -> ErrorCode {
-        match self.exit_code() {
-            2 => ErrorCode::Usage,
+        match (self, self.exit_code()) {
+            (LabError::OutputClosed, _) => ErrorCode::OutputClosed,
+            (_, 2) => ErrorCode::Usage,
             _ => ErrorCode::Simulation,
         }
     }

@@ -154,13 +154,17 @@ fn empty_state_lists_nothing() {
 #[test]
 fn closed_pipe_ends_command_without_message() {
     let scratch = Scratch::new("pipe");
-    let script = format!("{} completions bash | head -c 1", env!("CARGO_BIN_EXE_forebay"));
-    let output = Command::new("sh")
-        .args(["-c", &script])
-        .env("FOREBAY_STATE_DIR", scratch.state())
-        .output()
-        .unwrap();
-    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    for words in ["completions bash", "simulate --list --json", "simulate --list"] {
+        // The reader is gone before the first byte, so that no buffer of the pipe hides it.
+        let program = env!("CARGO_BIN_EXE_forebay");
+        let script = format!("{{ sleep 0.2; {program} {words}; }} | true");
+        let output = Command::new("sh")
+            .args(["-c", &script])
+            .env("FOREBAY_STATE_DIR", scratch.state())
+            .output()
+            .unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{words}");
+    }
 }
 
 #[test]

@@ -73,6 +73,13 @@ pub enum LabError {
         /// The operating system's answer.
         cause: std::io::Error,
     },
+    /// The reader of standard output has gone (`| head`). The command ends without a message.
+    OutputClosed,
+    /// Standard output cannot be written.
+    Output {
+        /// The operating system's answer.
+        cause: std::io::Error,
+    },
     /// The command line makes no sense.
     Arguments(ArgumentError),
     /// An experiment can run none of the devices that were named.
@@ -260,6 +267,8 @@ impl LabError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::File { .. }
+            | Self::OutputClosed
+            | Self::Output { .. }
             | Self::MissingPoints { .. }
             | Self::OutcomeUnreadable { .. }
             | Self::ChecksFailed { .. }
@@ -310,6 +319,8 @@ impl fmt::Display for LabError {
             Self::File { action, path, cause } => {
                 write!(f, "cannot {action} {}: {cause}", path.display())
             }
+            Self::OutputClosed => Ok(()),
+            Self::Output { cause } => write!(f, "standard output: {cause}"),
             Self::Arguments(error) => error.fmt(f),
             Self::NoRunnableDevice { experiment } => {
                 write!(f, "{experiment}: none of the devices named can be run in it")

@@ -44,6 +44,15 @@ pub(crate) fn replace(path: &Path, text: &str) -> Result<(), LabError> {
     std::fs::rename(&beside, path).map_err(|e| failed(FileAction::Write, path, e))
 }
 
+/// Prints to standard output as it is.
+pub(crate) fn print(text: &str) -> Result<(), LabError> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|cause| match cause.kind() {
+        std::io::ErrorKind::BrokenPipe => LabError::OutputClosed,
+        _ => LabError::Output { cause },
+    })
+}
+
 /// Opens for appending.
 pub(crate) fn append(path: &Path) -> Result<std::fs::File, LabError> {
     std::fs::OpenOptions::new()

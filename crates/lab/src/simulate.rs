@@ -62,8 +62,7 @@ pub const DEFAULT_SEED: u64 = 20_260_901;
 /// failed. Results and report are written before the last.
 pub fn run(args: &Args) -> Result<(), LabError> {
     if args.list {
-        print!("{}", if args.json { catalogue::list_json() } else { catalogue::list() });
-        return Ok(());
+        return files::print(&if args.json { catalogue::list_json() } else { catalogue::list() });
     }
     if let Some(name) = &args.show {
         return show(name, args.json);
@@ -89,10 +88,9 @@ pub fn run(args: &Args) -> Result<(), LabError> {
     let results = results_of(args, experiment)?;
     let html = write_files(args, experiment, &results)?;
     if args.json {
-        print!("{}", forebay_report::to_json(&results));
+        files::print(&forebay_report::to_json(&results))?;
     } else {
-        print!("{}", sentences(&results));
-        println!("Report: {}", html.display());
+        files::print(&format!("{}Report: {}\n", sentences(&results), html.display()))?;
     }
     let checks = || results.experiments.iter().flat_map(|e| &e.checks);
     match checks().filter(|c| !c.pass).count() {
@@ -107,8 +105,7 @@ fn show(name: &str, json: bool) -> Result<(), LabError> {
         return Err(ArgumentError::ShowAsJson.into());
     }
     let page = catalogue::find(name)?;
-    print!("{}", catalogue::text(&page.id).unwrap_or_default());
-    Ok(())
+    files::print(catalogue::text(&page.id).unwrap_or_default())
 }
 
 /// Writes results and report. Returns the path of the report.

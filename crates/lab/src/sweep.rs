@@ -260,7 +260,8 @@ fn run_as(args: &Args, program: &str) -> Result<(), LabError> {
     run_points(args, program, &todo, &path)?;
     if !args.quiet {
         let all = todo.len() + done.len();
-        println!("{}: {} run, {} of {all} were there", path.display(), todo.len(), done.len());
+        let (ran, there) = (todo.len(), done.len());
+        files::print(&format!("{}: {ran} run, {there} of {all} were there\n", path.display()))?;
     }
     Ok(())
 }
@@ -307,7 +308,7 @@ fn merge(args: &Args, grid: &Grid, found: &BTreeMap<usize, String>) -> Result<()
     let text: String = found.values().map(|line| format!("{line}\n")).collect();
     files::replace(&path, &text)?;
     if !args.quiet {
-        println!("{}: {} points", path.display(), found.len());
+        files::print(&format!("{}: {} points\n", path.display(), found.len()))?;
     }
     Ok(())
 }
