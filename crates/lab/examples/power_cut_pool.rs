@@ -62,7 +62,8 @@ impl Hardware {
             disks.push((name.clone(), FlashDisk::new(&name, &ssd, seed * 100 + i)?));
         }
         disks.push(("x1".into(), FlashDisk::new("x1", &x1, seed * 100 + DATA_DRIVES)?));
-        let shelf = Shelf::new(disks.clone());
+        let devices = disks.iter().map(|(name, disk)| (name.clone(), disk.clone() as Device));
+        let shelf = Shelf::new(devices);
         Ok(Self { disks, shelf })
     }
 

@@ -2,6 +2,7 @@
 
 use crate::LabError;
 use crate::load::{Ask, Asks, Load};
+use crate::responses::{BothTimes, Responses};
 use forebay_flash::{Completion, Content, DeviceSpec, Model, Request, Stats, Status};
 use forebay_units::Nanos;
 use serde::{Deserialize, Serialize};
@@ -25,6 +26,9 @@ pub struct Sample {
     pub power_w: f64,
     /// Media bytes programmed for each byte the host wrote.
     pub amplification: f64,
+    /// How long requests took.
+    #[serde(default)]
+    pub responses: Responses,
 }
 
 /// Sums over one stretch.
@@ -56,7 +60,12 @@ pub(crate) struct LoadRun {
     /// Requests outstanding until the limit, integrated by the device.
     pub outstanding: f64,
     pub whole: Sample,
+    /// Over the last [`TAIL_SHARE`] of the load.
+    pub tail: Responses,
 }
+
+/// The share of a load whose responses are kept apart as its tail: what the load ends in.
+pub(crate) const TAIL_SHARE: f64 = 1.0 / 6.0;
 
 /// A model with its clock.
 pub(crate) struct Bench {
@@ -134,7 +143,7 @@ impl Bench {
             let stats = self.stats();
             let power_w = power_between(&before, &stats);
             let minute = self.minute_at(self.now);
-            samples.push(Sample { minute, power_w, amplification: 0.0, ..Sample::default() });
+            samples.push(Sample { minute, power_w, ..Sample::default() });
             before = stats;
         }
         samples
@@ -176,7 +185,7 @@ impl Bench {
             stored,
             asks,
             in_flight: BinaryHeap::new(),
-            sampler: Sampler::new(self, step, end),
+            sampler: Sampler::new(self, step, end, limit.requests),
             end,
             ended: Ended::OnTime,
         };
@@ -206,14 +215,22 @@ struct Sampler {
     whole: Window,
     /// Responses of all requests, also of those that complete after the limit.
     responses_ns: u128,
+    /// Times of the open stretch, of all closed stretches, and of the load's tail.
+    times: BothTimes,
+    all_times: BothTimes,
+    tail_times: BothTimes,
+    /// The tail begins at this instant, or after so many requests.
+    tail_from_ns: u64,
+    tail_from_requests: u64,
     /// The device's counters when the limit is reached.
     at_limit: Option<Stats>,
     samples: Vec<Sample>,
 }
 
 impl Sampler {
-    fn new(bench: &Bench, step: u64, end: u64) -> Self {
+    fn new(bench: &Bench, step: u64, end: u64, max_requests: u64) -> Self {
         let first = bench.stats();
+        let tail_ns = (end - bench.now) as f64 * TAIL_SHARE;
         Self {
             begin: bench.now,
             step,
@@ -223,6 +240,11 @@ impl Sampler {
             window: Window::default(),
             whole: Window::default(),
             responses_ns: 0,
+            times: BothTimes::default(),
+            all_times: BothTimes::default(),
+            tail_times: BothTimes::default(),
+            tail_from_ns: end - tail_ns as u64,
+            tail_from_requests: max_requests - (max_requests as f64 * TAIL_SHARE) as u64,
             at_limit: None,
             samples: Vec::new(),
         }
@@ -234,7 +256,10 @@ impl Sampler {
             bench.now = self.edge.max(bench.now);
             let stats = bench.stats();
             let minute = bench.minute_at(self.edge);
-            self.samples.push(self.window.close(minute, &self.before, &stats));
+            let mut sample = self.window.close(minute, &self.before, &stats);
+            sample.responses = self.times.responses();
+            self.all_times.take(&mut self.times);
+            self.samples.push(sample);
             (self.before, self.window) = (stats, Window::default());
             if self.edge == end {
                 break;
@@ -243,18 +268,34 @@ impl Sampler {
         }
     }
 
-    fn note(&mut self, response_ns: u64, bytes: u64) {
+    /// A request that completed at `at`.
+    #[inline]
+    fn note(&mut self, at: u64, flying: &Flying, bytes: u64) {
+        let response_ns = at - flying.asked;
         self.window.note(response_ns, bytes);
         self.whole.note(response_ns, bytes);
+        self.times.note(flying.read, response_ns);
+        if at >= self.tail_from_ns || self.whole.done >= self.tail_from_requests {
+            self.tail_times.note(flying.read, response_ns);
+        }
     }
 }
 
-/// A load with its requests in flight: completion, submission, worker.
+/// A request in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Flying {
+    /// When the host asked for it.
+    asked: u64,
+    worker: u32,
+    read: bool,
+}
+
+/// A load with its requests in flight, by completion.
 struct ClosedLoop<'a> {
     load: &'a Load,
     stored: Option<u16>,
     asks: Asks,
-    in_flight: BinaryHeap<Reverse<(u64, u64, u32)>>,
+    in_flight: BinaryHeap<Reverse<(u64, Flying)>>,
     sampler: Sampler,
     end: u64,
     ended: Ended,
@@ -266,7 +307,8 @@ impl ClosedLoop<'_> {
     fn send(&mut self, bench: &mut Bench, worker: u32) -> Result<bool, LabError> {
         let ask = self.asks.next(worker as usize);
         let done = bench.submit(&request_of(ask, self.load, self.stored))?;
-        self.in_flight.push(Reverse((done.at.0, bench.now, worker)));
+        let flying = Flying { asked: bench.now, worker, read: ask.read };
+        self.in_flight.push(Reverse((done.at.0, flying)));
         Ok(done.status != Status::WornOut)
     }
 
@@ -278,8 +320,8 @@ impl ClosedLoop<'_> {
     }
 
     fn drive(&mut self, bench: &mut Bench, max_requests: u64) -> Result<(), LabError> {
-        while let Some(Reverse((at, asked, worker))) = self.in_flight.pop() {
-            self.sampler.responses_ns += u128::from(at - asked);
+        while let Some(Reverse((at, flying))) = self.in_flight.pop() {
+            self.sampler.responses_ns += u128::from(at - flying.asked);
             self.sampler.sample_until(bench, at, self.end);
             if at >= self.end {
                 bench.now = bench.now.max(self.end);
@@ -288,12 +330,12 @@ impl ClosedLoop<'_> {
                 continue; // Drain: a completion after the end does not count.
             }
             bench.now = at;
-            self.sampler.note(at - asked, u64::from(self.load.block_bytes));
+            self.sampler.note(at, &flying, u64::from(self.load.block_bytes));
             if self.sampler.whole.done == max_requests {
                 self.end = at;
                 continue;
             }
-            if !self.send(bench, worker)? {
+            if !self.send(bench, flying.worker)? {
                 self.ended = Ended::WornOut;
                 break;
             }
@@ -302,7 +344,8 @@ impl ClosedLoop<'_> {
     }
 
     fn finish(self, bench: &Bench) -> LoadRun {
-        let (sampler, last) = (self.sampler, bench.stats());
+        let (mut sampler, last) = (self.sampler, bench.stats());
+        sampler.all_times.take(&mut sampler.times);
         let all = last.since(&sampler.first);
         let host = sampler.responses_ns as f64 / all.now.0.max(1) as f64;
         let little = (all.mean_outstanding(), host);
@@ -313,7 +356,9 @@ impl ClosedLoop<'_> {
         let span_counted = (bench.now - sampler.begin).max(1) as f64 / 1e9;
         whole.iops *= span_counted / span_s;
         whole.mib_s *= span_counted / span_s;
-        LoadRun { samples: sampler.samples, ended: self.ended, little, outstanding, whole }
+        whole.responses = sampler.all_times.responses();
+        let (samples, tail) = (sampler.samples, sampler.tail_times.responses());
+        LoadRun { samples, ended: self.ended, little, outstanding, whole, tail }
     }
 }
 
@@ -341,6 +386,7 @@ impl Window {
             } else {
                 between.write_amplification()
             },
+            responses: Responses::default(),
         }
     }
 }

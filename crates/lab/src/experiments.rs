@@ -4,6 +4,7 @@ use crate::catalogue::{self, Page};
 use crate::drive::{Cell, Driver};
 use crate::task::Outcome;
 use crate::{LabError, hash};
+use forebay_flash::{DeviceSpec, MediaSpec};
 use forebay_report::Experiment;
 use std::collections::BTreeMap;
 
@@ -33,6 +34,44 @@ pub(crate) struct Context {
     pub seed: u64,
     /// Scale of models, 0 for automatic.
     pub scale: u32,
+    /// Whether this is the small edition.
+    pub small: bool,
+}
+
+/// What a request asks of every experiment.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Request {
+    /// Devices that the user named; none stands for the experiment's own.
+    pub chosen: Vec<Page>,
+    /// The seed.
+    pub seed: u64,
+    /// Scale of models, 0 for automatic.
+    pub scale: u32,
+    /// Whether the small edition is asked for.
+    pub small: bool,
+}
+
+/// Raw bytes that the model of a flash device has in the small edition.
+const SMALL_RAW_BYTES: f64 = (1u64 << 30) as f64;
+/// How many times less time other media are run for in the small edition.
+const SMALL_SCALE: u32 = 6_000;
+
+impl Context {
+    /// `full`, or `small` in the small edition.
+    pub(crate) fn pick<T>(&self, full: T, small: T) -> T {
+        if self.small { small } else { full }
+    }
+
+    /// How many times smaller than the device its model is; 0 for automatic.
+    pub(crate) fn scale_of(&self, device: &DeviceSpec) -> u32 {
+        match &device.media {
+            _ if self.scale != 0 || !self.small => self.scale,
+            MediaSpec::Flash(flash) => {
+                (flash.raw_bytes() as f64 / SMALL_RAW_BYTES).round().max(1.0) as u32
+            }
+            MediaSpec::Dram(_) | MediaSpec::Disk(_) => SMALL_SCALE,
+        }
+    }
 }
 
 /// One experiment.
@@ -44,6 +83,8 @@ pub(crate) struct Plan {
     pub method: &'static str,
     /// Devices when the user names none; none here means the whole catalogue.
     pub devices: &'static [&'static str],
+    /// Devices of the small edition.
+    pub small: &'static [&'static str],
     pub cells: fn(&Context) -> Vec<Cell>,
     pub show: fn(&Context, &[Outcome], &mut Experiment),
 }
@@ -75,26 +116,23 @@ impl Plan {
         PLANS.iter().find(|p| p.id == id)
     }
 
-    fn context(&self, chosen: &[Page], seed: u64, scale: u32) -> Result<Context, LabError> {
-        let pages = if chosen.is_empty() && self.devices.is_empty() {
+    fn context(&self, request: &Request) -> Result<Context, LabError> {
+        let own = if request.small { self.small } else { self.devices };
+        let pages = if !request.chosen.is_empty() {
+            request.chosen.clone()
+        } else if own.is_empty() {
             catalogue::all()
-        } else if chosen.is_empty() {
-            self.devices.iter().map(|id| catalogue::find(id)).collect::<Result<_, _>>()?
         } else {
-            chosen.to_vec()
+            own.iter().map(|id| catalogue::find(id)).collect::<Result<_, _>>()?
         };
-        Ok(Context { pages, chosen: !chosen.is_empty(), seed, scale })
+        let (seed, scale, small) = (request.seed, request.scale, request.small);
+        Ok(Context { pages, chosen: !request.chosen.is_empty(), seed, scale, small })
     }
 
     /// Runs it. Returns findings, checks, charts and tables.
-    pub(crate) fn run(
-        &self,
-        driver: &Driver,
-        chosen: &[Page],
-        seed: u64,
-        scale: u32,
-    ) -> Result<Experiment, LabError> {
-        let context = self.context(chosen, seed, scale)?;
+    pub(crate) fn run(&self, driver: &Driver, request: &Request) -> Result<Experiment, LabError> {
+        let context = self.context(request)?;
+        let (seed, scale) = (request.seed, request.scale);
         let cells = (self.cells)(&context);
         if cells.is_empty() {
             return Err(LabError::NoRunnableDevice { experiment: self.id });
@@ -107,6 +145,10 @@ impl Plan {
         config.insert("runs".to_owned(), cells.len().to_string());
         let scale_text = if scale == 0 { "automatic".to_owned() } else { format!("1/{scale}") };
         config.insert("scale of models".to_owned(), scale_text);
+        if context.small {
+            let text = "small: fewer devices, shorter runs; not for conclusions";
+            config.insert("edition".to_owned(), text.to_owned());
+        }
         let mut experiment = Experiment {
             id: self.id.into(),
             title: self.title.into(),

@@ -10,6 +10,7 @@ mod files;
 mod hash;
 pub mod load;
 pub mod mirror;
+pub mod responses;
 pub mod shared;
 mod shrink;
 pub mod simulate;

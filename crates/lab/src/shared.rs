@@ -2,6 +2,7 @@
 
 use crate::bench::{Sample, request_of, stored_thousandths};
 use crate::load::{Asks, Load};
+use crate::responses::BothTimes;
 use crate::{LabError, shrink};
 use forebay_flash::{DeviceSpec, Hba, Model};
 use forebay_units::Nanos;
@@ -66,8 +67,9 @@ impl Shared {
     }
 }
 
-/// A request's instant, its device, and when the host asked for it.
-type Queued = Reverse<(u64, u32, u64)>;
+/// A request's instant, its device, when the host asked for it, and, in the device, whether it is a
+/// read.
+type Queued = Reverse<(u64, u32, u64, bool)>;
 
 /// The closed loops of all devices, with the adapter in front of them.
 struct SharedLoops<'a> {
@@ -85,6 +87,7 @@ struct SharedLoops<'a> {
     now_ns: u64,
     response_sum_ns: u128,
     response_max_ns: u64,
+    times: BothTimes,
 }
 
 impl<'a> SharedLoops<'a> {
@@ -101,7 +104,7 @@ impl<'a> SharedLoops<'a> {
         let mut passing = BinaryHeap::new();
         for _ in 0..shared.pattern.outstanding {
             for i in 0..shared.devices {
-                passing.push(Reverse((hba.pass(Nanos(0)).0, i, 0)));
+                passing.push(Reverse((hba.pass(Nanos(0)).0, i, 0, false)));
             }
         }
         Ok(Self {
@@ -117,6 +120,7 @@ impl<'a> SharedLoops<'a> {
             now_ns: 0,
             response_sum_ns: 0,
             response_max_ns: 0,
+            times: BothTimes::default(),
         })
     }
 
@@ -127,7 +131,8 @@ impl<'a> SharedLoops<'a> {
         if next_pass.is_some_and(|p| next_done.is_none_or(|d| p <= d)) {
             return self.submit();
         }
-        let Reverse((at, i, asked)) = self.in_device.pop().expect("every device has requests");
+        let Reverse((at, i, asked, read)) =
+            self.in_device.pop().expect("every device has requests");
         self.now_ns = at;
         self.done += 1;
         if self.done == self.shared.requests {
@@ -135,17 +140,18 @@ impl<'a> SharedLoops<'a> {
         } else if self.done > self.shared.requests {
             self.response_sum_ns += u128::from(at - asked);
             self.response_max_ns = self.response_max_ns.max(at - asked);
+            self.times.note(read, at - asked);
         }
-        self.passing.push(Reverse((self.hba.pass(Nanos(at)).0, i, at)));
+        self.passing.push(Reverse((self.hba.pass(Nanos(at)).0, i, at, false)));
         Ok(())
     }
 
     fn submit(&mut self) -> Result<(), LabError> {
-        let Reverse((at, i, asked)) = self.passing.pop().expect("a request waits to pass");
+        let Reverse((at, i, asked, _)) = self.passing.pop().expect("a request waits to pass");
         let ask = self.asks[i as usize].next(0);
         let request = request_of(ask, &self.shared.pattern, self.stored);
         let completion = self.models[i as usize].submit(Nanos(at), &request)?;
-        self.in_device.push(Reverse((completion.at.0, i, asked)));
+        self.in_device.push(Reverse((completion.at.0, i, asked, ask.read)));
         Ok(())
     }
 
@@ -158,6 +164,7 @@ impl<'a> SharedLoops<'a> {
             mib_s: iops * block_bytes / f64::from(1 << 20),
             mean_ms: self.response_sum_ns as f64 / requests / 1e6,
             max_ms: self.response_max_ns as f64 / 1e6,
+            responses: self.times.responses(),
             ..Sample::default()
         };
         let now = Nanos(self.now_ns);

@@ -32,6 +32,9 @@ pub struct Args {
     /// Run devices at 1/N of their size; 1 is full size [default: small enough to be quick]
     #[arg(long, value_name = "N")]
     pub scale: Option<u32>,
+    /// The small edition: fewer devices and shorter runs, to see that everything works
+    #[arg(long)]
+    pub small: bool,
     /// Run again what is already there
     #[arg(long)]
     pub fresh: bool,
@@ -141,13 +144,14 @@ pub fn results_of(args: &Args, experiment: &str) -> Result<Results, LabError> {
     let chosen = args.devices.iter().map(|d| catalogue::load(d)).collect::<Result<Vec<_>, _>>()?;
     let mut driver = Driver::new(Some(args.out.join("runs")), args.fresh, args.json)?;
     driver.threads = args.threads.unwrap_or(0);
-    let scale = args.scale.unwrap_or(0);
+    let (seed, scale) = (args.seed, args.scale.unwrap_or(0));
+    let request = experiments::Request { chosen, seed, scale, small: args.small };
     let alone = plans.len() == 1;
     let mut experiments = Vec::new();
     for plan in plans {
-        experiments.push(match plan.run(&driver, &chosen, args.seed, scale) {
+        experiments.push(match plan.run(&driver, &request) {
             // A device that does not suit one experiment must not stop the others.
-            Err(why) if !alone && !chosen.is_empty() && why.exit_code() == 2 => {
+            Err(why) if !alone && !request.chosen.is_empty() && why.exit_code() == 2 => {
                 refused(plan, why.to_string())
             }
             other => other?,

@@ -2,6 +2,7 @@
 
 use crate::bench::{Bench, Ended, Limit, LoadRun, Sample};
 use crate::load::Load;
+use crate::responses::Responses;
 use crate::{LabError, shrink};
 use forebay_flash::DeviceSpec;
 use serde::{Deserialize, Serialize};
@@ -79,6 +80,9 @@ pub struct PhaseOutcome {
     /// load keeps outstanding.
     #[serde(default)]
     pub outstanding: Option<(f64, u32)>,
+    /// How long requests took in the last sixth of it.
+    #[serde(default)]
+    pub tail: Responses,
     /// The flash wore out in it.
     #[serde(default)]
     pub worn_out: bool,
@@ -128,6 +132,12 @@ impl TimelineOutcome {
         mean(&tail)
     }
 
+    /// How long requests took in the last sixth of the last load.
+    #[must_use]
+    pub fn tail(&self) -> Responses {
+        self.last_load().map(|p| p.tail).unwrap_or_default()
+    }
+
     /// The first sample of the first load: what a fresh device does.
     #[must_use]
     pub fn fresh(&self) -> Sample {
@@ -151,6 +161,8 @@ pub(crate) fn mean(samples: &[&Sample]) -> Sample {
         max_ms: samples.iter().map(|s| s.max_ms).fold(0.0, f64::max),
         power_w: sum(|s| s.power_w) / n,
         amplification: sum(|s| s.amplification * s.iops) / done,
+        // Percentiles of stretches cannot be put together: `PhaseOutcome::tail` has those.
+        responses: Responses::default(),
     }
 }
 
@@ -304,6 +316,7 @@ impl PhaseOutcome {
             whole: None,
             little: None,
             outstanding: None,
+            tail: Responses::default(),
             worn_out: false,
         }
     }
@@ -312,6 +325,7 @@ impl PhaseOutcome {
         self.to_minute = to_minute;
         self.samples = run.samples;
         self.whole = Some(run.whole);
+        self.tail = run.tail;
         self.little = Some(run.little);
         self.outstanding = Some((run.outstanding, depth));
         self.worn_out = run.ended == Ended::WornOut;

@@ -106,20 +106,20 @@ impl WearOutcome {
 
 /// Simulated devices by name, for a pool to open.
 pub struct Shelf {
-    disks: BTreeMap<String, Rc<FlashDisk>>,
+    devices: BTreeMap<String, Device>,
 }
 
 impl Shelf {
-    /// No devices.
+    /// A shelf with `devices`.
     #[must_use]
-    pub fn new(disks: impl IntoIterator<Item = (String, Rc<FlashDisk>)>) -> Rc<Self> {
-        Rc::new(Self { disks: disks.into_iter().collect() })
+    pub fn new(devices: impl IntoIterator<Item = (String, Device)>) -> Rc<Self> {
+        Rc::new(Self { devices: devices.into_iter().collect() })
     }
 }
 
 impl Opener for Shelf {
     fn open(&self, path: &str) -> Result<Device, DeviceError> {
-        let found = self.disks.get(path).cloned().map(|disk| disk as Device);
+        let found = self.devices.get(path).cloned();
         found.ok_or_else(|| DeviceError::new(path, Operation::Open, 0, 0, ErrorKind::Gone))
     }
 
@@ -232,7 +232,8 @@ impl Wear {
         log: Rc<FlashDisk>,
     ) -> Result<WearOutcome, LabError> {
         let devices: Vec<String> = disks.iter().map(|(name, _)| name.clone()).collect();
-        let shelf = Shelf::new(disks.iter().cloned().chain([("log".to_owned(), log.clone())]));
+        let drives = disks.iter().map(|(name, disk)| (name.clone(), disk.clone() as Device));
+        let shelf = Shelf::new(drives.chain([("log".to_owned(), log.clone() as Device)]));
         let spec = PoolSpec {
             groups: vec![GroupSpec { redundancy: self.redundancy, devices }],
             logs: vec![LogSpec { devices: vec!["log".into()] }],

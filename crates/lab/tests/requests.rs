@@ -3,7 +3,7 @@
 
 use forebay_lab::simulate::{Args, DEFAULT_SEED, results_of, run};
 use forebay_lab::{ArgumentError, LabError, catalogue};
-use forebay_report::{Basis, from_json, to_json};
+use forebay_report::{from_json, to_json};
 use std::path::PathBuf;
 
 struct Scratch(PathBuf);
@@ -121,22 +121,28 @@ fn impossible_device_in_a_file_is_refused_with_its_field() {
     }
 }
 
-/// Each kind of experiment on one small device: all that must hold in any run holds. The
-/// experiment `wear` has unit tests.
+/// The units of charts that show a rate.
+const RATES: [&str; 3] = ["1/s", "MB/s", "1/(s $)"];
+
+/// What CI runs of `simulate all`.
 #[test]
-fn every_kind_of_experiment_passes_its_invariants() {
+fn small_edition_runs_every_experiment_and_every_check_holds() {
     let s = Scratch::new("small");
-    let devices = [SMALL];
-    let experiments =
-        ["figures", "content", "mixed", "attachment", "zil-pattern", "endurance", "power-cut"];
-    for experiment in experiments {
-        let results = results_of(&s.args(experiment, &devices), experiment).expect("runs");
-        let checks: Vec<_> = results.experiments.iter().flat_map(|e| &e.checks).collect();
-        let must_hold = |basis| matches!(basis, Basis::Invariant | Basis::Formula);
-        for check in checks.iter().filter(|check| must_hold(check.basis)) {
-            assert!(check.pass, "{experiment}: {check:?}");
+    let args = Args { small: true, scale: None, ..s.args("all", &[]) };
+    let results = results_of(&args, "all").expect("runs");
+    assert!(results.experiments.len() > 10, "all of them");
+    for e in &results.experiments {
+        assert_eq!(e.refusal, None, "{}", e.id);
+        assert!(!e.checks.is_empty() && !e.findings.is_empty(), "{}", e.id);
+        for check in &e.checks {
+            assert!(check.pass, "{}: {check:?}", e.id);
+        }
+        for chart in e.charts.iter().filter(|chart| RATES.contains(&chart.y.unit.as_str())) {
+            let rows = chart.responses.as_ref().map_or(0, |table| table.rows.len());
+            assert!(rows > 0, "{}: {} shows a rate without response times", e.id, chart.id);
         }
     }
+    assert!(from_json(&to_json(&results)).is_ok());
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! HTML page: one file with everything in it.
 
 use crate::html::{chart_table, escape, escape_script, number, table};
-use crate::{Basis, Bound, Chart, Check, Experiment, Results, to_json};
+use crate::{Basis, Bound, Chart, Check, Experiment, Results, Table, to_json};
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
@@ -9,6 +9,7 @@ const ECHARTS: &str = include_str!("../vendor/echarts-5.6.0/echarts.common.min.j
 
 fn basis_word(basis: Basis) -> (&'static str, &'static str) {
     match basis {
+        Basis::Input => ("input", "The description of the device says so"),
         Basis::Fitted => ("fitted", "A model parameter was chosen so that this figure comes out"),
         Basis::Predicted => ("predicted", "Follows from the model; nothing was adjusted to it"),
         Basis::Invariant => ("invariant", "Must hold for any model"),
@@ -108,6 +109,16 @@ fn check_rows(checks: &[Check]) -> String {
     out
 }
 
+/// The table of response times below a chart.
+fn responses(times: &Table) -> String {
+    format!(
+        "<details class=\"responses\"><summary>{}</summary><p>{}</p>{}</details>",
+        escape(&times.title),
+        escape(&times.caption),
+        table(times),
+    )
+}
+
 fn chart(experiment: &Experiment, index: usize, chart: &Chart) -> String {
     let id = format!("{}-{}", escape(&experiment.id), escape(&chart.id));
     format!(
@@ -117,12 +128,13 @@ fn chart(experiment: &Experiment, index: usize, chart: &Chart) -> String {
          <p class=\"provenance\"><span>seed {seed}</span><span>configuration {hash}</span>\
          <button type=\"button\" class=\"csv\" data-experiment=\"{exp}\" data-chart=\"{index}\">\
          Save as CSV</button></p>\
-         <details><summary>Data</summary>{rows}</details></figure>",
+         {responses}<details><summary>Data</summary>{rows}</details></figure>",
         title = escape(&chart.title),
         caption = escape(&chart.caption),
         exp = escape(&experiment.id),
         seed = chart.seed,
         hash = escape(&chart.config_hash),
+        responses = chart.responses.as_ref().map_or_else(String::new, responses),
         rows = chart_table(chart),
     )
 }

@@ -61,6 +61,9 @@ pub struct Experiment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Basis {
+    /// The description of the device says so: a model with another description would answer
+    /// otherwise.
+    Input,
     /// A model parameter was chosen so that this figure comes out.
     Fitted,
     /// It follows from the model; nothing was adjusted to it.
@@ -318,6 +321,9 @@ pub struct Chart {
     /// Levels of y.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub marks: Vec<Mark>,
+    /// How long the requests behind its values took, for charts of rates.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub responses: Option<Table>,
     /// Seed its data came from.
     pub seed: u64,
     /// Hash of the configuration its data came from.

@@ -1,9 +1,10 @@
 //! Experiment `alignment`: the cost of writes that do not start on a mapping unit.
 
-use super::common::{over_names, percent, say};
+use super::common::{OF_TAIL, over_names, percent, response_table, say};
 use super::procedures::{self, MIXES, Shape};
 use super::{Context, Plan};
 use crate::drive::Cell;
+use crate::responses::Responses;
 use crate::task::Outcome;
 use forebay_report::{Axis, Basis, Chart, ChartKind, Check, Experiment};
 
@@ -14,6 +15,7 @@ pub(super) const PLAN: Plan = Plan {
     method: "Procedure A. Places aligned to 4 KiB, to 512 bytes, and to 4 KiB in a partition that \
              starts at sector 63. The figure is the mean of the last ten minutes.",
     devices: &["ocz-vertex-2-ex-50gb", "ocz-vertex-2-pro-50gb", "intel-710-200gb", "ddrdrive-x1"],
+    small: &["ocz-vertex-2-ex-50gb", "ddrdrive-x1"],
     cells,
     show,
 };
@@ -39,9 +41,20 @@ fn cells(context: &Context) -> Vec<Cell> {
     cells
 }
 
+/// Names of a device's runs, in their order.
+fn run_names() -> impl Iterator<Item = String> {
+    MIXES.iter().flat_map(|(_, mix)| CASES.iter().map(move |(case, ..)| format!("{mix}, {case}")))
+}
+
+fn tail(outcome: &Outcome) -> Responses {
+    outcome.timeline().tail()
+}
+
 fn show(context: &Context, outcomes: &[Outcome], e: &mut Experiment) {
     let iops: Vec<f64> = outcomes.iter().map(|o| o.timeline().sustained(10.0).iops).collect();
-    for (page, iops) in context.pages.iter().zip(iops.chunks(MIXES.len() * CASES.len())) {
+    let runs = outcomes.chunks(MIXES.len() * CASES.len());
+    let rates = iops.chunks(MIXES.len() * CASES.len());
+    for ((page, iops), runs) in context.pages.iter().zip(rates).zip(runs) {
         let of = |mix: usize, case: usize| iops[mix * CASES.len() + case];
         let series = CASES.iter().enumerate().map(|(c, (case, ..))| {
             let values = MIXES.iter().enumerate().map(|(m, (_, mix))| (*mix, Some(of(m, c))));
@@ -54,6 +67,7 @@ fn show(context: &Context, outcomes: &[Outcome], e: &mut Experiment) {
             x: Axis::linear("Mix", ""),
             y: Axis::linear("Writes", "1/s"),
             series: series.collect(),
+            responses: response_table(OF_TAIL, run_names().zip(runs.iter().map(tail))),
             ..Chart::default()
         });
         let memory = !matches!(page.device.media, forebay_flash::MediaSpec::Flash(_));

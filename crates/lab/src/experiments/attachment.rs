@@ -1,6 +1,6 @@
 //! Experiment `attachment`: hops, protocol, a shared adapter, bit errors.
 
-use super::common::{figure, over_names, percent, say};
+use super::common::{figure, over_names, percent, response_table, say};
 use super::{Context, Plan};
 use crate::bench::Sample;
 use crate::catalogue::Page;
@@ -9,7 +9,7 @@ use crate::load::Load;
 use crate::shared::{Shared, SharedOutcome};
 use crate::task::{Outcome, Task};
 use forebay_flash::{DeviceSpec, InterfaceKind, InterfaceSpec};
-use forebay_report::{Axis, Basis, Chart, ChartKind, Check, Experiment, Point, Series};
+use forebay_report::{Axis, Basis, Chart, ChartKind, Check, Experiment, Point, Series, Table};
 
 pub(super) const PLAN: Plan = Plan {
     id: "attachment",
@@ -21,6 +21,7 @@ pub(super) const PLAN: Plan = Plan {
              commands a second (an assumption typical of 2010) against as many cards on PCIe; and \
              bit error rates of the link from 1e-12 to 1e-5, each hit costing a repeat.",
     devices: &["ddrdrive-x1"],
+    small: &["ddrdrive-x1"],
     cells,
     show,
 };
@@ -46,7 +47,7 @@ fn attached(page: &Page, kind: InterfaceKind) -> DeviceSpec {
 
 fn task(context: &Context, device: DeviceSpec, devices: u32, hba_iops: f64, depth: u32) -> Task {
     let pattern = Load { random_share: 1.0, outstanding: depth, ..Load::default() };
-    let (seed, requests) = (context.seed, REQUESTS);
+    let (seed, requests) = (context.seed, context.pick(REQUESTS, REQUESTS / 10));
     Task::Shared(Shared { device, devices, hba_iops, seed, requests, pattern })
 }
 
@@ -89,13 +90,19 @@ fn show(context: &Context, outcomes: &[Outcome], e: &mut Experiment) {
     }
 }
 
+/// Response times of `runs` by name, from the host's side of the adapter.
+fn times(names: impl Iterator<Item = String>, runs: &[&SharedOutcome]) -> Option<Table> {
+    let runs = runs.iter().map(|run| run.whole.responses);
+    response_table("From the host's side of the adapter.", names.zip(runs))
+}
+
 /// The same medium behind each kind of attachment: `runs` has all kinds at depth 1, then at 32.
 fn show_kinds(page: &Page, runs: &[&SharedOutcome], e: &mut Experiment) {
     let name = &page.device.name;
     let (one, many) = runs.split_at(KINDS.len());
     let latency_us: Vec<f64> = one.iter().map(|run| run.whole.mean_ms * 1000.0).collect();
     let rates: Vec<f64> = many.iter().map(|run| run.whole.iops).collect();
-    let mut chart = |id: &str, title: String, y: Axis, series: &str, values: &[f64]| {
+    let mut chart = |id: &str, title: String, y: Axis, series: &str, values: &[f64], runs| {
         let values = KINDS.iter().zip(values).map(|((_, what), value)| (*what, Some(*value)));
         e.charts.push(Chart {
             id: format!("{}-{id}", page.id),
@@ -105,13 +112,14 @@ fn show_kinds(page: &Page, runs: &[&SharedOutcome], e: &mut Experiment) {
             x: Axis::linear("Attachment", ""),
             y,
             series: vec![over_names(series, values)],
+            responses: times(KINDS.iter().map(|(_, what)| (*what).to_owned()), runs),
             ..Chart::default()
         });
     };
     let title = format!("The medium of {name}, one write at a time");
-    chart("latency", title, Axis::linear("Mean response", "µs"), "mean response", &latency_us);
+    chart("latency", title, Axis::linear("Mean response", "µs"), "mean response", &latency_us, one);
     let title = format!("The medium of {name}, 32 writes outstanding");
-    chart("rate", title, Axis::linear("Writes", "1/s"), "writes a second", &rates);
+    chart("rate", title, Axis::linear("Writes", "1/s"), "writes a second", &rates, many);
     say(
         e,
         Basis::Predicted,
@@ -160,6 +168,12 @@ fn show_counts(page: &Page, runs: &[&SharedOutcome], e: &mut Experiment) {
         series: series
             .map(|(name, points)| Series { name: name.into(), points, ..Series::default() })
             .into(),
+        responses: times(
+            ["behind one adapter", "one PCIe slot each"].iter().flat_map(|what| {
+                COUNTS.iter().map(move |count| format!("{count} devices, {what}"))
+            }),
+            runs,
+        ),
         ..Chart::default()
     });
 }
@@ -179,6 +193,7 @@ fn show_errors(page: &Page, runs: &[&SharedOutcome], e: &mut Experiment) {
         x: Axis::log("Bit error rate", ""),
         y: Axis::log("Response", "ms"),
         series: vec![line("mean", |s| s.mean_ms), line("longest", |s| s.max_ms)],
+        responses: times(ERROR_RATES.iter().map(|rate| format!("bit error rate {rate:e}")), runs),
         ..Chart::default()
     });
     let worst = runs[ERROR_RATES.len() - 1].whole.iops / runs[0].whole.iops;

@@ -1,8 +1,11 @@
 //! Shared parts of the experiments: sentences, series, checks that every run must pass.
 
 use crate::bench::Sample;
+use crate::responses::{Percentiles, Responses, SHARE_NAMES};
 use crate::task::Outcome;
-use forebay_report::{Basis, Check, Experiment, Finding, Point, Role, Series};
+use forebay_report::{
+    Basis, Cell as TableCell, Check, Column, Experiment, Finding, Point, Role, Series, Table,
+};
 
 /// Part of the method of every experiment.
 pub(super) const SCALE_NOTE: &str = "\
@@ -50,6 +53,47 @@ pub(super) fn printed(name: &str, group: &str, minute: f64, value: f64) -> Serie
         ..Series::default()
     }
 }
+
+/// How long the requests behind the values of a chart took: a row for each kind of request that a
+/// named run has.
+pub(super) fn response_table<N: Into<String>>(
+    caption: &str,
+    runs: impl IntoIterator<Item = (N, Responses)>,
+) -> Option<Table> {
+    let mut rows = Vec::new();
+    for (name, times) in runs {
+        let name = name.into();
+        for (kind, times) in [("reads", times.reads), ("writes", times.writes)] {
+            if times.requests > 0 {
+                rows.push(response_row(&name, kind, &times));
+            }
+        }
+    }
+    let mut columns = vec![Column::new("Run"), Column::new("Requests of")];
+    columns.push(Column::new("Requests"));
+    columns.extend(SHARE_NAMES.iter().map(|share| Column::with_unit(share, "ms")));
+    columns.push(Column::with_unit("longest", "ms"));
+    Some(Table {
+        id: "responses".into(),
+        title: "Response times, p50 to p99.999".into(),
+        caption: format!(
+            "{caption} A percentile beyond which not even one request lies is unknown."
+        ),
+        columns,
+        rows,
+    })
+}
+
+fn response_row(name: &str, kind: &str, times: &Percentiles) -> Vec<TableCell> {
+    let mut row = vec![TableCell::text(name), TableCell::text(kind)];
+    row.push(TableCell::number(times.requests as f64));
+    row.extend(times.at_ms.map(TableCell::maybe));
+    row.push(TableCell::number(times.max_ms));
+    row
+}
+
+/// The caption of response times at the end of a load.
+pub(super) const OF_TAIL: &str = "Over the last sixth of the load.";
 
 /// `1,234`, `12.3`, `0.123`, `0`: for sentences.
 pub(super) fn figure(value: f64) -> String {

@@ -1,6 +1,6 @@
 //! Experiment `content`: the gain of a compressing controller from data that compresses.
 
-use super::common::{figure, over_names, say};
+use super::common::{OF_TAIL, figure, over_names, response_table, say};
 use super::procedures::{self, Shape};
 use super::{Context, Plan};
 use crate::drive::Cell;
@@ -23,6 +23,7 @@ pub(super) const PLAN: Plan = Plan {
         "intel-710-200gb",
         "ddrdrive-x1",
     ],
+    small: &["ocz-vertex-2-ex-50gb", "ddrdrive-x1"],
     cells,
     show,
 };
@@ -67,6 +68,15 @@ fn show(context: &Context, outcomes: &[Outcome], e: &mut Experiment) {
             x: Axis::linear("Device", ""),
             y: Axis::linear("Writes", "1/s"),
             series: series.collect(),
+            responses: response_table(
+                if value { OF_TAIL } else { "Over the first minute." },
+                context.pages.iter().zip(&runs).flat_map(|(page, runs)| {
+                    CONTENTS.iter().zip(runs.iter()).map(move |(content, run)| {
+                        let name = format!("{}, {}", page.device.name, content.name());
+                        (name, if value { run.tail() } else { run.fresh().responses })
+                    })
+                }),
+            ),
             ..Chart::default()
         });
     }

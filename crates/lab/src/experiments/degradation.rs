@@ -1,9 +1,11 @@
 //! Experiment `degradation`: the write rate of a fresh device over hours, with an hour of rest.
 
-use super::common::{figure, over_time, percent, printed, say};
+use super::common::{OF_TAIL, figure, over_time, percent, printed, response_table, say};
 use super::procedures::{self, A_MINUTES, MIXES, Shape};
 use super::{Context, Plan};
+use crate::catalogue::Page;
 use crate::drive::Cell;
+use crate::responses::Percentiles;
 use crate::task::Outcome;
 use crate::timeline::TimelineOutcome;
 use forebay_report::{Axis, Band, Basis, Chart, ChartKind, Check, Experiment, Point, Series};
@@ -31,13 +33,15 @@ pub(super) const PLAN: Plan = Plan {
         "intel-710-200gb",
         "intel-710-300gb",
     ],
+    small: &["ocz-vertex-2-ex-50gb", "ddrdrive-x1", "intel-320-80gb"],
     cells,
     show,
 };
 
 const ALIGNS: [(u32, &str); 2] = [(4096, "4 KiB aligned"), (512, "512 B aligned")];
 
-/// One printed row: device, share of random places, alignment, IOPS, MB/s, mean response in ms.
+/// One printed row: device, share of random places, alignment, IOPS, MB/s, mean and longest
+/// response in ms.
 pub(crate) struct Printed {
     pub device: &'static str,
     pub random_share: f64,
@@ -45,6 +49,7 @@ pub(crate) struct Printed {
     pub iops: f64,
     pub mib_s: f64,
     pub mean_ms: f64,
+    pub max_ms: f64,
 }
 
 /// What the 2010 talk printed for minute 180.
@@ -56,6 +61,7 @@ pub(crate) const PRINTED: [Printed; 2] = [
         iops: 3252.45,
         mib_s: 12.70,
         mean_ms: 19.6793,
+        max_ms: 281.5113,
     },
     Printed {
         device: "ocz-vertex-2-ex-50gb",
@@ -64,6 +70,7 @@ pub(crate) const PRINTED: [Printed; 2] = [
         iops: 5460.44,
         mib_s: 21.33,
         mean_ms: 11.7224,
+        max_ms: 225.5198,
     },
 ];
 
@@ -155,24 +162,19 @@ fn show(context: &Context, outcomes: &[Outcome], e: &mut Experiment) {
                 y: Axis::log("Writes", "1/s"),
                 series,
                 bands: idle_band(),
+                responses: response_table(
+                    OF_TAIL,
+                    of_a.iter().map(|(_, name, runs)| (*name, runs[m * ALIGNS.len() + a].tail())),
+                ),
                 ..Chart::default()
             });
         }
     }
+    for (id, name, runs) in &of_a {
+        response_times(id, name, runs, e);
+    }
     if !of_b.is_empty() {
-        let series = of_b.iter().map(|(p, o)| loaded(o, &p.device.name)).collect();
-        e.charts.push(Chart {
-            id: "b".into(),
-            title: "Procedure B: 4 KiB random writes from secure erase".into(),
-            caption: "Larger members of a family fall later; none of the flash devices keeps its \
-                      first rate."
-                .into(),
-            kind: ChartKind::Line,
-            x: Axis::linear("Time", "min"),
-            y: Axis::log("Writes", "1/s"),
-            series,
-            ..Chart::default()
-        });
+        e.charts.push(chart_of_b(&of_b));
         for (page, outcome) in &of_b {
             against_facts(page, outcome, e);
         }
@@ -181,6 +183,91 @@ fn show(context: &Context, outcomes: &[Outcome], e: &mut Experiment) {
         against_rating(page, outcome, e);
     }
     checks(&of_a, e);
+}
+
+/// Procedure B, all devices.
+fn chart_of_b(of_b: &[(&Page, &TimelineOutcome)]) -> Chart {
+    let series = of_b.iter().map(|(p, o)| loaded(o, &p.device.name)).collect();
+    Chart {
+        id: "b".into(),
+        title: "Procedure B: 4 KiB random writes from secure erase".into(),
+        caption: "Larger members of a family fall later; none of the flash devices keeps its \
+                      first rate."
+            .into(),
+        kind: ChartKind::Line,
+        x: Axis::linear("Time", "min"),
+        y: Axis::log("Writes", "1/s"),
+        series,
+        responses: response_table(
+            OF_TAIL,
+            of_b.iter().map(|(page, outcome)| (page.device.name.as_str(), outcome.tail())),
+        ),
+        ..Chart::default()
+    }
+}
+
+/// A line of a chart of response times, and what it shows of a minute.
+type ResponseLine = (&'static str, fn(&Percentiles) -> Option<f64>);
+
+const LINES: [ResponseLine; 5] = [
+    ("p50", |t| t.at_ms[0]),
+    ("p99", |t| t.at_ms[2]),
+    ("p99.9", |t| t.at_ms[3]),
+    ("p99.99", |t| t.at_ms[4]),
+    ("longest", |t| Some(t.max_ms)),
+];
+
+/// Response times of one device minute by minute, under the load whose figures were printed, or
+/// under random aligned writes.
+fn response_times(id: &str, name: &str, runs: &[&TimelineOutcome], e: &mut Experiment) {
+    let row = PRINTED.iter().find(|row| row.device == id);
+    let (m, a) = row.map_or((2, 0), Printed::place);
+    let run = runs[m * ALIGNS.len() + a];
+    let line = |(line, value): ResponseLine| {
+        let points = run.samples().map(|s| {
+            let y = Some(s.responses.writes).filter(|t| t.requests > 0).and_then(|t| value(&t));
+            Point { y, ..Point::at(s.minute, 0.0) }
+        });
+        Series { name: line.into(), points: points.collect(), ..Series::default() }
+    };
+    let mut series: Vec<Series> = LINES.map(line).into();
+    if let Some(row) = row {
+        series.push(printed("longest, printed", "longest", 180.0, row.max_ms));
+        let longest = run.last_load().map_or(0.0, |p| p.tail.writes.max_ms);
+        say(
+            e,
+            Basis::Published,
+            format!(
+                "{name}: the longest response printed for minute 180 is {} ms; the model's over \
+                 the last ten minutes is {} ms. No model has the firmware's own pauses.",
+                figure(row.max_ms),
+                figure(longest),
+            ),
+        );
+    }
+    e.charts.push(Chart {
+        id: format!("responses-{id}"),
+        title: format!("{name}: response times, {}, {}", MIXES[m].1, ALIGNS[a].1),
+        caption: "Of the writes of each minute. A percentile is drawn where at least one write \
+                  lies beyond it. Logarithmic."
+            .into(),
+        kind: ChartKind::Line,
+        x: Axis::linear("Time", "min"),
+        y: Axis::log("Response", "ms"),
+        series,
+        bands: idle_band(),
+        responses: response_table(OF_TAIL, [(name, run.tail())]),
+        ..Chart::default()
+    });
+}
+
+impl Printed {
+    /// Its mix and its alignment, as places in [`MIXES`] and [`ALIGNS`].
+    fn place(&self) -> (usize, usize) {
+        let mix = MIXES.iter().position(|(share, _)| *share == self.random_share);
+        let align = ALIGNS.iter().position(|(bytes, _)| *bytes == self.align_bytes);
+        (mix.unwrap_or_default(), align.unwrap_or_default())
+    }
 }
 
 /// The 320's and the 710's printed rates, which their fitted numbers rest on; and what follows.
@@ -272,8 +359,7 @@ fn checks(of_a: &[(&str, &str, Vec<&TimelineOutcome>)], e: &mut Experiment) {
         let Some((_, name, runs)) = of_a.iter().find(|(id, ..)| *id == row.device) else {
             continue;
         };
-        let m = MIXES.iter().position(|(s, _)| *s == row.random_share).unwrap_or_default();
-        let a = ALIGNS.iter().position(|(b, _)| *b == row.align_bytes).unwrap_or_default();
+        let (m, a) = row.place();
         let end = runs[m * ALIGNS.len() + a].sustained(1.0);
         for (what, unit, pair) in [
             ("writes", "1/s", (row.iops, end.iops)),

@@ -44,6 +44,7 @@ pub(super) const PLAN: Plan = Plan {
         "kioxia-fl6-800gb",
         "solidigm-p5810-800gb",
     ],
+    small: &["ocz-vertex-2-ex-50gb", "intel-x25-e-32gb"],
     cells,
     show,
 };

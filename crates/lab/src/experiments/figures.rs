@@ -21,6 +21,7 @@ pub(super) const PLAN: Plan = Plan {
              25 %. A device with a reservation stays in the table, is no check, and is left out of \
              every ranking.",
     devices: &[],
+    small: &["ocz-vertex-2-ex-50gb", "ddrdrive-x1", "intel-510-120gb", "intel-s3700-400gb"],
     cells,
     show,
 };

@@ -1,6 +1,6 @@
 //! Experiment `mixed`: the 2015 review's two sweeps from pure reads to pure writes, with power.
 
-use super::common::{figure, over_names, say};
+use super::common::{figure, over_names, response_table, say};
 use super::procedures;
 use super::{Context, Plan};
 use crate::bench::Sample;
@@ -8,7 +8,7 @@ use crate::drive::Cell;
 use crate::load::Load;
 use crate::task::Outcome;
 use crate::timeline::{Phase, mean};
-use forebay_report::{Axis, Basis, Chart, ChartKind, Experiment, Point, Series};
+use forebay_report::{Axis, Basis, Chart, ChartKind, Experiment, Point, Series, Table};
 
 pub(super) const PLAN: Plan = Plan {
     id: "mixed",
@@ -26,6 +26,7 @@ pub(super) const PLAN: Plan = Plan {
         "samsung-830-128gb",
         "ddrdrive-x1",
     ],
+    small: &["samsung-850-pro-256gb", "ddrdrive-x1"],
     cells,
     show,
 };
@@ -66,6 +67,15 @@ fn cells(context: &Context) -> Vec<Cell> {
     cells
 }
 
+/// Response times of each device at each mix.
+fn times(runs: &[(&str, Vec<Sample>)]) -> Option<Table> {
+    let rows = runs.iter().flat_map(|(name, points)| {
+        let points = READ_PERCENT.iter().zip(points);
+        points.map(move |(percent, s)| (format!("{name}, {percent} % reads"), s.responses))
+    });
+    response_table("Over the three minutes of each mix.", rows)
+}
+
 fn show(context: &Context, outcomes: &[Outcome], e: &mut Experiment) {
     for (s, (random, sweep)) in SWEEPS.iter().enumerate() {
         let runs: Vec<(&str, Vec<Sample>)> = context
@@ -75,7 +85,10 @@ fn show(context: &Context, outcomes: &[Outcome], e: &mut Experiment) {
             .map(|(i, page)| {
                 let run = outcomes[i * SWEEPS.len() + s].timeline();
                 let points = run.phases.iter().filter(|p| p.whole.is_some());
-                let points = points.map(|p| mean(&p.samples.iter().collect::<Vec<_>>()));
+                let points = points.map(|p| Sample {
+                    responses: p.whole.map(|whole| whole.responses).unwrap_or_default(),
+                    ..mean(&p.samples.iter().collect::<Vec<_>>())
+                });
                 (page.device.name.as_str(), points.collect())
             })
             .collect();
@@ -97,6 +110,7 @@ fn show(context: &Context, outcomes: &[Outcome], e: &mut Experiment) {
                     &format!("mean {what}"),
                     runs.iter().map(|(name, points)| (*name, Some(average(points)))),
                 )],
+                responses: times(&runs).filter(|_| unit == "MB/s"),
                 ..Chart::default()
             });
             let series = runs.iter().map(|(name, points)| {
@@ -112,6 +126,7 @@ fn show(context: &Context, outcomes: &[Outcome], e: &mut Experiment) {
                 x: Axis::linear("Share of writes", "%"),
                 y: Axis::linear(what, unit),
                 series: series.collect(),
+                responses: times(&runs).filter(|_| unit == "MB/s"),
                 ..Chart::default()
             });
         }

@@ -1,6 +1,6 @@
 //! Experiment `price`: sustained writes for a dollar.
 
-use super::common::{figure, say};
+use super::common::{OF_TAIL, figure, response_table, say};
 use super::procedures::{self, steady_end};
 use super::{Context, Plan};
 use crate::catalogue::{self, Page};
@@ -34,6 +34,7 @@ pub(super) const PLAN: Plan = Plan {
         "ocz-vertex-2-ex-50gb",
         "ocz-vertex-2-pro-50gb",
     ],
+    small: &["ocz-vertex-2-ex-50gb", "ddrdrive-x1", "intel-320-40gb"],
     cells,
     show,
 };
@@ -100,9 +101,22 @@ fn show(context: &Context, outcomes: &[Outcome], e: &mut Experiment) {
         x: Axis::linear("Device", ""),
         y: Axis::log("Writes for a dollar", "1/(s $)"),
         series: vec![Series { name: "sustained".into(), points, ..Series::default() }],
+        responses: response_table(
+            OF_TAIL,
+            context
+                .pages
+                .iter()
+                .filter(|p| runs(p))
+                .zip(outcomes)
+                .map(|(page, outcome)| (page.device.name.as_str(), outcome.timeline().tail())),
+        ),
         ..Chart::default()
     });
-    e.tables.push(Table {
+    e.tables.push(table(rows));
+}
+
+fn table(rows: Vec<Vec<TableCell>>) -> Table {
+    Table {
         id: "prices".into(),
         title: "Prices and rates".into(),
         caption: "By data sheet: the rate the vendor prints over the same price.".into(),
@@ -114,5 +128,5 @@ fn show(context: &Context, outcomes: &[Outcome], e: &mut Experiment) {
             Column::with_unit("By data sheet", "1/(s $)"),
         ],
         rows,
-    });
+    }
 }

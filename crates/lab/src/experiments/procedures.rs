@@ -82,7 +82,7 @@ pub(crate) fn steady_end(outcome: &TimelineOutcome) -> Sample {
 pub(crate) fn timeline(context: &Context, page: &Page, phases: Vec<Phase>) -> Task {
     Task::Timeline(Timeline {
         device: page.device.clone(),
-        scale: context.scale,
+        scale: context.scale_of(&page.device),
         seed: context.seed,
         sample_minutes: 1.0,
         phases,

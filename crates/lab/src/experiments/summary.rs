@@ -1,7 +1,7 @@
 //! Experiment `summary`: the talks' comparison table. Each cell comes from a run or from the
 //! catalogue.
 
-use super::common::{figure, over_names, percent, say};
+use super::common::{figure, over_names, percent, response_table, say};
 use super::procedures::{self, Shape, steady_end};
 use super::{Context, Plan};
 use crate::catalogue::{Fact, Page};
@@ -30,6 +30,7 @@ pub(super) const PLAN: Plan = Plan {
         "intel-710-200gb",
         "ddrdrive-x1",
     ],
+    small: &["ocz-vertex-2-ex-50gb", "ddrdrive-x1"],
     cells,
     show,
 };
@@ -48,7 +49,8 @@ fn cells(context: &Context) -> Vec<Cell> {
         };
         let cut = |durability| {
             let (device, seed) = (page.device.clone(), context.seed);
-            Task::Cut(Cut { device, seed, durability, cuts: 300, rest_s: 3600.0 })
+            let cuts = context.pick(300, 30);
+            Task::Cut(Cut { device, seed, durability, cuts, rest_s: 3600.0 })
         };
         let tasks: [Task; RUNS] = [
             procedures::a(context, page, base),
@@ -233,6 +235,14 @@ fn show(context: &Context, outcomes: &[Outcome], e: &mut Experiment) {
         x: Axis::linear("Device", ""),
         y: Axis::linear("Writes", "1/s"),
         series: vec![bars("fresh", |d| d.fresh), bars("sustained", |d| d.sustained)],
+        responses: response_table(
+            "Fresh: the first minute. Sustained: the last sixth of the load.",
+            devices.iter().flat_map(|d| {
+                let (run, name) = (d.runs[0].timeline(), &d.page.device.name);
+                let fresh = (format!("{name}, fresh"), run.fresh().responses);
+                [fresh, (format!("{name}, sustained"), run.tail())]
+            }),
+        ),
         ..Chart::default()
     });
 }

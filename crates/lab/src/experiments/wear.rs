@@ -25,6 +25,7 @@ pub(super) const PLAN: Plan = Plan {
              bytes that the data drives were sent over bytes that clients wrote. Own: bytes \
              programmed to flash over bytes at the interface.",
     devices: &["samsung-830-128gb"],
+    small: &["samsung-830-128gb"],
     cells,
     show,
 };
@@ -45,6 +46,7 @@ const PRINTED_SOURCE: &str = "linear-write engine's comparison with ZFS on 16 SS
 const SHARE: f64 = 0.12;
 const SHARES: [f64; 7] = [0.12, 0.3, 0.5, 0.65, 0.75, 0.85, 0.95];
 const TURNOVER: f64 = 1.0;
+const SMALL_TURNOVER: f64 = 0.1;
 
 /// Cells of one device: shapes by block at 12 %, then Z1 4K at the other shares.
 const PER_DEVICE: usize = SHAPES.len() * BLOCKS.len() + SHARES.len() - 1;
@@ -63,7 +65,7 @@ fn cells(context: &Context) -> Vec<Cell> {
                 redundancy,
                 block_bytes,
                 utilization,
-                turnover: TURNOVER,
+                turnover: context.pick(TURNOVER, SMALL_TURNOVER),
                 seed: context.seed,
             };
             let label = format!("{name} {block_name} {}", percent(utilization));
