@@ -24,6 +24,18 @@ pub fn log_time(secs: u64) -> String {
     formatted(secs, c"%Y-%m-%dT%H:%M:%S%z")
 }
 
+/// The same as `2026 Nov 21 03:09:29`, as DTrace prints `%Y`.
+#[must_use]
+pub fn dtrace_time(secs: u64) -> String {
+    formatted(secs, c"%Y %b %e %H:%M:%S")
+}
+
+/// The time of day as `03:09:29`, in local time.
+#[must_use]
+pub fn time_of_day(secs: u64) -> String {
+    formatted(secs, c"%H:%M:%S")
+}
+
 fn formatted(secs: u64, format: &std::ffi::CStr) -> String {
     forebay_rt::sys::local_time(secs, format).unwrap_or_else(|| secs.to_string())
 }

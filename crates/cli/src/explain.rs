@@ -2,6 +2,7 @@
 //! that helps. Their `Display` says what is wrong; only this crate knows its commands.
 
 mod pool;
+mod trace;
 
 use std::fmt::Display;
 

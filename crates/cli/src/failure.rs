@@ -72,6 +72,8 @@ pub enum ErrorCode {
     TlsConfig,
     /// More devices than a group may have.
     TooManyDevices,
+    /// The source is no trace that can be read.
+    Trace,
     /// A scrub or resilver found blocks that it could not repair.
     Unrepairable,
     /// The command line is wrong.

@@ -29,6 +29,11 @@ pub fn create_public(path: impl AsRef<Path>) -> Result<File> {
     OpenOptions::new().create(true).write(true).truncate(true).open(path)
 }
 
+/// Creates a file for everybody to read. Fails if it exists.
+pub fn create_new_public(path: impl AsRef<Path>) -> Result<File> {
+    OpenOptions::new().create_new(true).write(true).open(path)
+}
+
 /// Creates a file for its owner alone, or empties it.
 pub fn create_private(path: impl AsRef<Path>) -> Result<File> {
     OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(path)

@@ -8,7 +8,7 @@ use clap::{CommandFactory, Parser};
 use forebay_rt::Runtime;
 
 use crate::args::{BenchCommand, Cli, Command, PoolCommand};
-use crate::commands::{Outcome, bench_nbd, man, pool, serve, up, volume};
+use crate::commands::{Outcome, bench_nbd, man, pool, serve, trace, up, volume};
 use crate::completion;
 use crate::failure::{ErrorCode, Failure};
 use crate::log;
@@ -56,6 +56,7 @@ fn execute(cli: Cli) -> Result<u8, Failure> {
             forebay_lab::simulate::run(&args)?;
             return Ok(0);
         }
+        Command::Trace { command } => trace(command)?,
         Command::Up(args) => on_pools(true, async |access| up(args, access).await)?,
         Command::Serve(args) => on_pools(true, async |access| serve(args, access).await)?,
         Command::Pool { command } => {

@@ -4,6 +4,7 @@
 
 mod pool;
 mod serve;
+mod trace;
 mod values;
 mod volume;
 
@@ -12,6 +13,10 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 pub use pool::{PoolCommand, ScanVerb};
 pub use serve::{ListenAddress, SecurityArgs, ServeArgs, UpArgs};
+pub use trace::{
+    CacheArgs, ConvertArgs, IopatternArgs, OnlyArgs, SeeksizeArgs, SourceArgs, SummaryArgs,
+    TraceCommand,
+};
 pub use values::{
     Listing, NameList, Report, VolumeName, name_list, parse_size, pool_property, property,
     volume_name,
@@ -91,6 +96,17 @@ pub enum Command {
     #[command(after_help = "Example:\n  forebay simulate degradation --device vertex-2-ex \
         --out ./results\n  forebay simulate all --out ./results\n  forebay simulate --list")]
     Simulate(forebay_lab::simulate::Args),
+    /// Analyze recorded block I/O: access pattern, seeks, latency, cache misses.
+    #[command(
+        arg_required_else_help = true,
+        after_help = "Example:\n  forebay trace iopattern sdb.blkparse.txt.gz\n  \
+            forebay trace summary web_0.csv.gz"
+    )]
+    Trace {
+        /// What to do.
+        #[command(subcommand)]
+        command: TraceCommand,
+    },
     /// Print a completion script for a shell.
     #[command(after_help = "Example:\n  forebay completions bash > \
         ~/.local/share/bash-completion/completions/forebay")]

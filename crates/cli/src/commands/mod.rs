@@ -14,6 +14,7 @@ mod requests;
 mod scan;
 mod serve;
 mod status;
+mod trace;
 mod up;
 mod volume;
 
@@ -22,5 +23,6 @@ pub use outcome::Outcome;
 pub use pages::man;
 pub use pool::pool;
 pub use serve::serve;
+pub use trace::trace;
 pub use up::up;
 pub use volume::volume;

@@ -13,6 +13,7 @@ mod properties;
 mod stats;
 mod status;
 mod table;
+mod trace;
 mod tree;
 mod volumes;
 
@@ -26,6 +27,10 @@ pub use pools::{
 };
 pub use stats::{stats_json, stats_text};
 pub use status::{OpenPool, scan_text, status_json, status_text};
+pub use trace::{
+    CacheReport, PatternReport, SeekReport, TraceHead, cache_json, cache_text, iopattern_heading,
+    iopattern_line, pattern_json, seek_json, seek_text, summary_json, summary_text,
+};
 pub use volumes::{Order, is_computed_of_volume, volume_get, volume_list};
 
 #[cfg(test)]

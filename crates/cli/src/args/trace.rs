@@ -1,0 +1,277 @@
+//! Arguments of `forebay trace …`.
+
+use std::path::PathBuf;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, Subcommand};
+use forebay_trace::{Format, Policy, Rules, Stage, Target, TimeUnit};
+use forebay_units::Nanos;
+
+use super::values::parse_size;
+
+/// The verbs of `forebay trace`.
+#[derive(Debug, Subcommand)]
+pub enum TraceCommand {
+    /// Random or sequential, a line per second: the DTrace toolkit's iopattern.
+    #[command(after_help = "Example:\n  forebay trace iopattern sdb.blkparse.txt.gz\n  \
+        forebay trace iopattern sdb 10 6     the first minute, of blktrace's sdb.blktrace.*\n  \
+        forebay trace iopattern --total --as bcc trace.csv\n\n\
+        A request is random unless it begins where the one before it on its device ended, in the \
+        order of completions. A column of bytes has bytes, KR and KW have KiB. Flushes and empty \
+        requests have no place on the device: they are not counted unless --count-flushes asks \
+        for it. Discards count as requests, but move no bytes.")]
+    Iopattern(IopatternArgs),
+    /// Seek distances in sectors, by process: the DTrace toolkit's seeksize.
+    #[command(after_help = "Example:\n  forebay trace seeksize sdb.blkparse.txt.gz\n  \
+        forebay trace seeksize --as bcc --signed trace.csv\n\n\
+        The distance is from the end of the request before: of the same thread on the same device, \
+        or with --as bcc of any thread on that device. A row 2^n holds distances from 2^n up to \
+        2^(n+1) - 1.")]
+    Seeksize(SeeksizeArgs),
+    /// Sizes, times, flushes, queue depth and latency.
+    #[command(after_help = "Example:\n  forebay trace summary --json web_0.csv.gz")]
+    Summary(SummaryArgs),
+    /// Write a trace in another format.
+    #[command(after_help = "Example:\n  forebay trace convert sdb.blkparse.txt.gz sdb.fbt\n  \
+        forebay trace convert --to fio web_0.csv.gz web_0.iolog\n\n\
+        The own format (forebay) keeps everything, in some eight bytes an event. The others keep \
+        one stage of each request, and lose what they have no column for.")]
+    Convert(ConvertArgs),
+    /// Miss ratio of a cache in front of the device, by policy and size.
+    #[command(after_help = "Example:\n  forebay trace cache --reads-only web_0.csv.gz\n  \
+        forebay trace cache --size 1G,4G --policy lru,arc web_0.csv.gz\n\n\
+        Sizes in percent are shares of the distinct blocks that the trace touches. s3fifo moves a \
+        block to its main queue after two hits, s3fifo-1 after one.")]
+    Cache(CacheArgs),
+}
+
+/// A trace, and how to read it.
+#[derive(Args, Clone, Debug)]
+pub struct SourceArgs {
+    /// Trace, packed by gzip or xz or not; - for standard input. NAME also stands for the files
+    /// NAME.blktrace.0, NAME.blktrace.1 and so on.
+    #[arg(value_name = "SRC")]
+    pub source: PathBuf,
+    /// Format of the trace [default: found out].
+    #[arg(long, value_parser = format_parser())]
+    pub format: Option<Format>,
+    /// Unit of times, for formats that leave it open: fio (us by default) and DiskSim.
+    #[arg(long, value_name = "UNIT", value_parser = unit_parser())]
+    pub time_unit: Option<TimeUnit>,
+    /// Only this device, as 'trace summary' names it.
+    #[arg(short = 'd', long = "device", value_name = "DEVICE")]
+    pub only_device: Option<String>,
+    /// Count a request when it is queued, issued to the driver, or completed [default: as the
+    /// command needs it].
+    #[arg(long, value_parser = stage_parser())]
+    pub at: Option<Stage>,
+}
+
+/// Only reads, or only writes.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct OnlyArgs {
+    /// Only reads.
+    #[arg(short, long, conflicts_with = "writes")]
+    pub reads: bool,
+    /// Only writes.
+    #[arg(short, long)]
+    pub writes: bool,
+}
+
+/// What `trace iopattern` takes.
+#[derive(Args, Clone, Debug)]
+pub struct IopatternArgs {
+    /// The trace.
+    #[command(flatten)]
+    pub source: SourceArgs,
+    /// Seconds a line stands for [default: 1; with --as bcc the whole trace].
+    #[arg(value_name = "INTERVAL", value_parser = parse_interval)]
+    pub interval: Option<Nanos>,
+    /// Lines to print [default: all].
+    #[arg(value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// Whose rules and columns: iopattern's, or those of bcc's biopattern.
+    #[arg(long = "as", value_name = "RULES", value_parser = rules_parser(),
+        default_value = "dtrace")]
+    pub rules: Rules,
+    /// One line for the whole trace.
+    #[arg(long, conflicts_with = "interval")]
+    pub total: bool,
+    /// Which requests.
+    #[command(flatten)]
+    pub only: OnlyArgs,
+    /// Count flushes and empty requests as requests at sector 0, as the originals do.
+    #[arg(long)]
+    pub count_flushes: bool,
+    /// Put the time in front of each line.
+    #[arg(short = 'v', long)]
+    pub time: bool,
+    /// Versioned JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What `trace seeksize` takes.
+#[derive(Args, Clone, Debug)]
+pub struct SeeksizeArgs {
+    /// The trace.
+    #[command(flatten)]
+    pub source: SourceArgs,
+    /// Whose rules: seeksize.d (position of each thread), or bcc's (position of the device).
+    #[arg(long = "as", value_name = "RULES", value_parser = rules_parser(),
+        default_value = "dtrace")]
+    pub rules: Rules,
+    /// Negative distances for seeks backwards.
+    #[arg(long)]
+    pub signed: bool,
+    /// One histogram for all threads and devices.
+    #[arg(long)]
+    pub total: bool,
+    /// Which requests.
+    #[command(flatten)]
+    pub only: OnlyArgs,
+    /// Count flushes and empty requests as requests at sector 0, as the originals do.
+    #[arg(long)]
+    pub count_flushes: bool,
+    /// Versioned JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What `trace summary` takes.
+#[derive(Args, Clone, Debug)]
+pub struct SummaryArgs {
+    /// The trace.
+    #[command(flatten)]
+    pub source: SourceArgs,
+    /// Versioned JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What `trace convert` takes.
+#[derive(Args, Clone, Debug)]
+pub struct ConvertArgs {
+    /// The trace.
+    #[command(flatten)]
+    pub source: SourceArgs,
+    /// File to write; - for standard output.
+    #[arg(value_name = "OUT")]
+    pub out: PathBuf,
+    /// Format to write.
+    #[arg(long, value_name = "FORMAT", value_parser = target_parser(), default_value = "forebay")]
+    pub to: Target,
+    /// Replace OUT when it exists.
+    #[arg(short, long)]
+    pub force: bool,
+    /// Versioned JSON of what was written; not with OUT -.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What `trace cache` takes.
+#[derive(Args, Clone, Debug)]
+pub struct CacheArgs {
+    /// The trace.
+    #[command(flatten)]
+    pub source: SourceArgs,
+    /// Sizes, separated by commas: 1% of the blocks that the trace touches, or 4G.
+    #[arg(long = "size", value_name = "SIZE,...", value_delimiter = ',',
+        value_parser = parse_cache_size, default_value = "1%,10%")]
+    pub sizes: Vec<CacheSize>,
+    /// Policies, separated by commas [default: all].
+    #[arg(long = "policy", value_name = "POLICY,...", value_delimiter = ',',
+        value_parser = policy_parser())]
+    pub policies: Vec<Policy>,
+    /// Bytes of a block.
+    #[arg(long = "block", value_name = "SIZE", value_parser = parse_size, default_value = "4K")]
+    pub block_bytes: u64,
+    /// Writes neither count nor enter the cache.
+    #[arg(long)]
+    pub reads_only: bool,
+    /// Versioned JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The size of a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheSize {
+    /// Millionths of the footprint.
+    OfFootprint(u32),
+    /// Bytes.
+    Bytes(u64),
+}
+
+impl CacheSize {
+    /// In blocks, cut off; at least one.
+    #[must_use]
+    pub fn blocks(self, footprint_blocks: u64, block_bytes: u64) -> u64 {
+        let blocks = match self {
+            Self::OfFootprint(ppm) => {
+                (u128::from(footprint_blocks) * u128::from(ppm) / 1_000_000) as u64
+            }
+            Self::Bytes(bytes) => bytes / block_bytes.max(1),
+        };
+        blocks.max(1)
+    }
+}
+
+fn parse_cache_size(text: &str) -> Result<CacheSize, String> {
+    let Some(percent) = text.strip_suffix('%') else {
+        return parse_size(text).map(CacheSize::Bytes);
+    };
+    let share: f64 = percent.parse().map_err(|_| "write a share as 1% or 0.5%".to_owned())?;
+    if !(share > 0.0 && share <= 100.0) {
+        return Err("a share lies above 0% and is at most 100%".to_owned());
+    }
+    Ok(CacheSize::OfFootprint((share * 10_000.0).round() as u32))
+}
+
+/// Seconds, also with a fraction, as nanoseconds.
+fn parse_interval(text: &str) -> Result<Nanos, String> {
+    let secs: f64 = text.parse().map_err(|_| "write the interval in seconds".to_owned())?;
+    if !(0.001..=1e9).contains(&secs) {
+        return Err("the interval is at least 0.001 seconds".to_owned());
+    }
+    Ok(Nanos((secs * 1e9).round() as u64))
+}
+
+fn format_parser() -> impl TypedValueParser<Value = Format> {
+    let names = Format::ALL.map(Format::name);
+    PossibleValuesParser::new(names).map(|name| name.parse().expect("the name of a format"))
+}
+
+fn target_parser() -> impl TypedValueParser<Value = Target> {
+    let names = Target::ALL.map(Target::name);
+    PossibleValuesParser::new(names).map(|name| name.parse().expect("the name of a format"))
+}
+
+fn policy_parser() -> impl TypedValueParser<Value = Policy> {
+    let names = Policy::ALL.map(Policy::name);
+    PossibleValuesParser::new(names).map(|name| name.parse().expect("the name of a policy"))
+}
+
+fn unit_parser() -> impl TypedValueParser<Value = TimeUnit> {
+    PossibleValuesParser::new(["s", "ms", "us", "ns"]).map(|name| match name.as_str() {
+        "s" => TimeUnit::S,
+        "ms" => TimeUnit::Ms,
+        "us" => TimeUnit::Us,
+        _ => TimeUnit::Ns,
+    })
+}
+
+fn stage_parser() -> impl TypedValueParser<Value = Stage> {
+    PossibleValuesParser::new(["queue", "issue", "complete"]).map(|name| match name.as_str() {
+        "queue" => Stage::Queued,
+        "issue" => Stage::Issued,
+        _ => Stage::Completed,
+    })
+}
+
+fn rules_parser() -> impl TypedValueParser<Value = Rules> {
+    PossibleValuesParser::new(["dtrace", "bcc"]).map(|name| match name.as_str() {
+        "dtrace" => Rules::Dtrace,
+        _ => Rules::Bcc,
+    })
+}

@@ -1,0 +1,87 @@
+//! `forebay trace convert`.
+
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use forebay_trace::{Converter, Target};
+use serde::Serialize;
+
+use super::super::outcome::Outcome;
+use super::ISSUE_FIRST;
+use super::open::{Reading, is_stdin};
+use crate::args::ConvertArgs;
+use crate::failure::{ErrorCode, Failure};
+use crate::files;
+use crate::log;
+use crate::render::{TraceHead, document};
+
+/// The result of a conversion, for `--json`.
+#[derive(Serialize)]
+struct Converted<'a> {
+    #[serde(flatten)]
+    head: &'a TraceHead,
+    output: String,
+    to: &'a str,
+    written: u64,
+    left_out: u64,
+}
+
+pub fn convert(args: &ConvertArgs) -> Result<Outcome, Failure> {
+    let to_stdout = is_stdin(&args.out);
+    if to_stdout && args.json {
+        return Err(Failure::usage("--json and the trace cannot both go to standard output"));
+    }
+    let mut reading = Reading::open(&args.source)?;
+    let stage = reading.stage(args.source.at, &ISSUE_FIRST)?;
+    if is_same_file(&args.source.source, &args.out) {
+        return Err(Failure::usage(format!("{} is the trace itself", args.out.display())));
+    }
+    let out = BufWriter::with_capacity(256 << 10, output(&args.out, args.force)?);
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::BrokenPipe => Failure::new(ErrorCode::OutputClosed, ""),
+        _ => Failure::io(args.out.display(), &error),
+    };
+    let mut converter = Converter::new(args.to, out, stage, reading.has_times()).map_err(failed)?;
+    while let Some(event) = reading.next() {
+        converter.event(&event, reading.names()).map_err(failed)?;
+    }
+    let (head, names, complete) = reading.finish(stage);
+    let (written, left_out) = converter.finish(&names).map_err(failed)?;
+    if args.json {
+        let (to, output) = (args.to.name(), args.out.display().to_string());
+        let body = Converted { head: &head, output, to, written, left_out };
+        return Ok(Outcome { text: document("trace convert", body), complete });
+    }
+    if left_out > 0 {
+        let format = match args.to {
+            Target::Forebay => "the own format",
+            Target::Csv => "the table",
+            Target::Fio => "an iolog",
+            Target::Disksim => "DiskSim's format",
+        };
+        log::notice(&format!("{left_out} requests are left out, which {format} cannot express"));
+    }
+    Ok(Outcome { text: String::new(), complete })
+}
+
+/// Whether two paths lead to one file.
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    let identity = |path: &Path| path.metadata().map(|meta| (meta.dev(), meta.ino())).ok();
+    identity(one).is_some_and(|one| identity(other) == Some(one))
+}
+
+fn output(path: &Path, force: bool) -> Result<Box<dyn Write>, Failure> {
+    if is_stdin(path) {
+        return Ok(Box::new(io::stdout()));
+    }
+    let made = if force { files::create_public(path) } else { files::create_new_public(path) };
+    match made {
+        Ok(file) => Ok(Box::new(file)),
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+            let message = format!("{} exists already", path.display());
+            Err(Failure::new(ErrorCode::Io, message).with_hint("--force replaces it"))
+        }
+        Err(e) => Err(Failure::io(path.display(), &e)),
+    }
+}

@@ -1,0 +1,160 @@
+//! `forebay trace` from outside: what it prints, what it refuses, pipes.
+
+#![allow(clippy::disallowed_methods, reason = "a test writes the traces itself")]
+
+mod common;
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use common::Scratch;
+
+/// Two writes behind each other, a flush, a read elsewhere; a second device.
+const TABLE: &str = "time_ns,device,op,start_sector,sectors,flags\n\
+    0,0,W,0,8,\n1000000,0,W,8,8,F\n2000000,0,F,0,0,\n3000000,0,R,1000,16,\n\
+    2500000000,1,W,64,8,\n";
+
+fn scratch(name: &str) -> Scratch {
+    let scratch = Scratch::new(name);
+    std::fs::write(scratch.0.join("t.csv"), TABLE).unwrap();
+    scratch
+}
+
+fn json(scratch: &Scratch, words: &str) -> serde_json::Value {
+    serde_json::from_str(&scratch.run(words)).unwrap_or_else(|e| panic!("{words}: {e}"))
+}
+
+#[test]
+fn iopattern_prints_a_line_for_each_second() {
+    let scratch = scratch("trace-iopattern");
+    let want = "%RAN %SEQ  COUNT    MIN    MAX    AVG     KR     KW\n  \
+        33   67      3   4096   8192   5461      8      8\n   \
+        0    0      0      0      0      0      0      0\n \
+        100    0      1   4096   4096   4096      0      4\n";
+    assert_eq!(scratch.run("trace iopattern t.csv"), want);
+    let first: String = want.lines().take(2).map(|line| format!("{line}\n")).collect();
+    assert_eq!(scratch.run("trace iopattern t.csv 1 1"), first);
+    let got = json(&scratch, "trace iopattern --total --count-flushes --json t.csv");
+    let row = &got["intervals"][0];
+    assert_eq!((&row["count"], &row["random"]), (&5.into(), &3.into()));
+    assert_eq!((&got["command"], &got["complete"]), (&"trace iopattern".into(), &true.into()));
+    let got = json(&scratch, "trace iopattern --as bcc --json t.csv");
+    assert_eq!(
+        got["intervals"].as_array().unwrap().len(),
+        1,
+        "device 1 has its first request only"
+    );
+    assert_eq!(got["intervals"][0]["device"], "0");
+}
+
+#[test]
+fn other_analyses_print_text_and_json() {
+    let scratch = scratch("trace-analyses");
+    let seeks = scratch.run("trace seeksize t.csv");
+    assert!(seeks.contains("PID  CMD") && seeks.contains("-- Distribution --"), "{seeks}");
+    let got = json(&scratch, "trace seeksize --json --device 0 t.csv");
+    let total = got["total"].as_array().unwrap();
+    assert_eq!(total.first().unwrap()["count"], 1, "one request follows the one before");
+    assert_eq!(total.last().unwrap()["sectors"], 512, "984 sectors");
+    let got = json(&scratch, "trace summary --json t.csv");
+    assert_eq!(got["summary"]["records"], 5);
+    assert_eq!(got["summary"]["fua"], 1);
+    assert_eq!(got["devices"][1]["records"], 1);
+    let table = scratch.run("trace summary t.csv");
+    assert!(table.contains("1 FUA"), "{table}");
+    let got = json(&scratch, "trace cache --json --size 100%,4K --policy lru t.csv");
+    assert_eq!((&got["accesses"], &got["footprint_blocks"]), (&5.into(), &5.into()));
+    assert_eq!(got["caches"][1]["capacity_blocks"], 1);
+    assert!(scratch.run("trace cache t.csv").contains("S3FIFO"));
+}
+
+#[test]
+fn converted_traces_say_the_same() {
+    let scratch = scratch("trace-convert");
+    let want = scratch.run("trace summary --json t.csv").replace("t.csv", "x");
+    let same = |file: &str| {
+        let got = scratch.run(&format!("trace summary --json {file}")).replace(file, "x");
+        assert_eq!(got.replace("\"forebay\"", "\"opencas\""), want, "{file}");
+    };
+    assert_eq!(scratch.run("trace convert t.csv t.fbt"), "");
+    same("t.fbt");
+    scratch.run("trace convert --to csv t.fbt again.csv");
+    assert_eq!(std::fs::read_to_string(scratch.0.join("again.csv")).unwrap(), TABLE);
+    scratch.refused("trace convert t.csv t.fbt", 1, "--force");
+    scratch.run("trace convert --force t.csv t.fbt");
+    scratch.refused("trace convert --force t.fbt t.fbt", 2, "the trace itself");
+    let got = json(&scratch, "trace convert --to disksim --json t.csv t.ascii");
+    assert_eq!((&got["written"], &got["left_out"]), (&4.into(), &1.into()));
+    let iolog = scratch.run("trace convert --to fio t.csv -");
+    assert!(iolog.starts_with("fio version 3 iolog\n0 0 add\n"), "{iolog}");
+}
+
+#[test]
+fn standard_input_and_files_of_each_processor_are_read() {
+    let scratch = scratch("trace-stdin");
+    for words in ["trace cache --json -", "trace iopattern --json -"] {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_forebay"))
+            .args(words.split(' '))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(TABLE.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        let got: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let want = json(&scratch, &format!("{} t.csv", words.strip_suffix(" -").unwrap()));
+        let without_source = |mut value: serde_json::Value| {
+            value["source"] = "".into();
+            value
+        };
+        assert_eq!(without_source(got), without_source(want), "{words}");
+    }
+    for cpu in 0..2 {
+        std::fs::copy(scratch.0.join("t.csv"), scratch.0.join(format!("t.blktrace.{cpu}")))
+            .unwrap();
+    }
+    assert_eq!(json(&scratch, "trace summary --json t")["summary"]["records"], 10);
+}
+
+#[test]
+fn what_is_no_trace_is_refused_and_damage_is_reported() {
+    let scratch = scratch("trace-refused");
+    std::fs::write(scratch.0.join("letter"), "Dear reader,\nthis is no trace.\n").unwrap();
+    std::fs::write(scratch.0.join("empty"), "").unwrap();
+    scratch.refused("trace summary letter", 1, "--format takes one of");
+    scratch.refused("trace summary empty", 1, "empty");
+    scratch.refused("trace summary missing", 1, "missing");
+    scratch.refused("trace summary .", 2, "a folder");
+    scratch.refused("trace iopattern t.csv 0", 2, "interval");
+    scratch.refused("trace cache --size 0% t.csv", 2, "share");
+    scratch.refused("trace cache --policy best t.csv", 2, "lru");
+    scratch.refused("trace summary --at queue --format forebay t.csv", 1, "does not begin like");
+    scratch.run("trace convert t.csv t.fbt");
+    let whole = std::fs::read(scratch.0.join("t.fbt")).unwrap();
+    std::fs::write(scratch.0.join("cut.fbt"), &whole[..whole.len() - 10]).unwrap();
+    let output = scratch.forebay("trace summary --json cut.fbt");
+    assert_eq!(output.status.code(), Some(1));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("ends within the record") && stderr.contains("5 events"), "{stderr}");
+    let got: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&got["complete"], &got["summary"]["records"]), (&false.into(), &5.into()));
+}
+
+#[test]
+fn a_closed_pipe_ends_the_command_without_a_message() {
+    let scratch = Scratch::new("trace-pipe");
+    let rows: String =
+        (0u64..200_000).map(|at| format!("{},0,W,{at},8,\n", at * 1_000_000)).collect();
+    std::fs::write(scratch.0.join("long.csv"), rows).unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_forebay"))
+        .args(["trace", "iopattern", "long.csv", "0.01"])
+        .current_dir(&scratch.0)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+}

@@ -1,0 +1,29 @@
+#![doc = include_str!("../README.md")]
+
+mod cache;
+mod convert;
+mod detect;
+mod error;
+mod event;
+mod formats;
+mod input;
+mod names;
+mod pattern;
+mod seek;
+mod source;
+mod summary;
+mod text;
+
+pub use cache::{CacheStudy, MissCount, Policy, UnknownPolicyName};
+pub use convert::{Converter, Target, UnknownTargetName};
+pub use detect::{Format, UnknownFormatName};
+pub use error::{Damage, Remarks, Rest, SkippedLines, TraceError};
+pub use event::{DeviceIndex, Event, Flags, Op, Stage};
+pub use formats::compact::CompactWriter;
+pub use input::Bytes;
+pub use names::Names;
+pub use pattern::{Pattern, PatternOptions, PatternRow, Rules};
+pub use seek::{Bucket, SeekGroup, SeekKey, SeekOptions, Seeks};
+pub use source::{ReadOptions, Source, Stages};
+pub use summary::{OpSummary, Percentiles, Summary, SummaryBuilder};
+pub use text::TimeUnit;
