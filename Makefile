@@ -25,7 +25,7 @@ symbols:
 
 test:
 	@scripts/test-tools
-	$(CARGO) test --workspace
+	$(CARGO) test --workspace --lib --bins --tests
 	FOREBAY_BIN="$${CARGO_TARGET_DIR:-$$PWD/target}/debug/forebay" tests/clients/run
 
 check:
