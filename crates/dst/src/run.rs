@@ -162,6 +162,7 @@ impl<S: Subject> Run<S> {
         let caught = panics::catch(AssertUnwindSafe(|| runtime.run(limited)));
         self.boot_commands.push(world.submitted());
         self.tally.simulated_ns += runtime.now().0;
+        let is_hang = runtime.is_deadlocked();
         // Dropping the tasks after a panic may panic again; the first panic is the one to report.
         let dropped = catch_unwind(AssertUnwindSafe(|| drop(runtime)));
         self.memory = self.subject.memory();
@@ -169,7 +170,6 @@ impl<S: Subject> Run<S> {
         self.failure = self.model.take_failure();
         match caught {
             Err(panic) => {
-                let is_hang = panic.contains("deadlock: no task is ready");
                 let kind = if is_hang { Kind::Hang } else { Kind::Panic };
                 self.fail(kind, &panic, phase.get());
             }

@@ -40,6 +40,7 @@ pub(crate) struct Inner {
     pub(crate) timer_seq: Cell<u64>,
     rng: RefCell<Xoshiro256PlusPlus>,
     halted: Cell<bool>,
+    is_deadlocked: Cell<bool>,
     pub(crate) clock: Clock,
     pub(crate) ring: Option<Ring>,
 }
@@ -183,6 +184,7 @@ impl Runtime {
                 timer_seq: Cell::new(0),
                 rng: RefCell::new(rng),
                 halted: Cell::new(false),
+                is_deadlocked: Cell::new(false),
                 clock,
                 ring,
             }),
@@ -219,6 +221,13 @@ impl Runtime {
     #[must_use]
     pub fn now(&self) -> Nanos {
         self.inner.now()
+    }
+
+    /// Whether a simulated run ended in the panic of a deadlock: every task waited, and no timer
+    /// was pending.
+    #[must_use]
+    pub fn is_deadlocked(&self) -> bool {
+        self.inner.is_deadlocked.get()
     }
 }
 
@@ -350,7 +359,10 @@ impl Inner {
                 if idle {
                     match self.next_deadline() {
                         Some(deadline) => now.set(now.get().max(deadline)),
-                        None => panic!("deadlock: no task is ready and no timer is pending"),
+                        None => {
+                            self.is_deadlocked.set(true);
+                            panic!("deadlock: no task is ready and no timer is pending");
+                        }
                     }
                 }
             }

@@ -1,6 +1,7 @@
 use super::*;
 use forebay_units::Nanos;
 use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
 fn both(test: impl Fn() -> futures_util::future::LocalBoxFuture<'static, ()>) {
@@ -91,9 +92,13 @@ fn halt_stops_at_once_and_drop_drops_every_task() {
 }
 
 #[test]
-#[should_panic(expected = "deadlock")]
-fn deadlock_panics_under_simulation() {
-    Runtime::simulated(1).block_on(std::future::pending::<()>());
+fn deadlock_panics_under_simulation_and_is_told_apart() {
+    let stuck = Runtime::simulated(1);
+    let wait = AssertUnwindSafe(|| stuck.block_on(std::future::pending::<()>()));
+    assert!(catch_unwind(wait).is_err() && stuck.is_deadlocked());
+    let failed = Runtime::simulated(1);
+    let fail = AssertUnwindSafe(|| failed.block_on(async { panic!("of a task") }));
+    assert!(catch_unwind(fail).is_err() && !failed.is_deadlocked());
 }
 
 #[test]
