@@ -6,7 +6,7 @@ use forebay_format::config::{
     GroupConfig, MemberConfig, MemberUse, PoolConfig, RingConfig, VolumeConfig,
 };
 use forebay_format::footer::{Footer, Run};
-use forebay_format::journal::{FrameKind, SegmentRecord, encode_frame};
+use forebay_format::journal::{FrameKind, SegmentRecord, SegmentUse, encode_frame};
 use forebay_format::label::{ConfigEnvelope, Heartbeat, LogMark};
 use forebay_format::log_frame::{
     Fragment, FrameHeader, LogState, RecordEntry, RecordKind, RingState, frame_len_bytes, seal,
@@ -18,7 +18,7 @@ use forebay_nbd::wire::{
     BASE_ALLOCATION, ChunkHeader, Greeting, OptionHeader, OptionReplyHeader, Request, SimpleReply,
     chunk, command, option,
 };
-use forebay_units::{BlockAddr, CommitId, FrameSeq, Lba, SegmentId, TxgId, VolumeId};
+use forebay_units::{BlockAddr, CommitId, FrameSeq, Layout, Lba, SegmentId, TxgId, VolumeId};
 
 /// Target, name and bytes of each.
 #[must_use]
@@ -54,7 +54,7 @@ fn pool_config() -> PoolConfig {
         generation: 3,
         created_at: 1,
         groups: vec![GroupConfig {
-            layout: "mirror".into(),
+            layout: Layout::Mirror,
             unit_bytes: 65536,
             column_bytes: 1 << 20,
             data_start_bytes: 1 << 20,
@@ -128,7 +128,7 @@ fn media(out: &mut Seeds) {
     out.push(("footer", "three-runs", bytes));
     let record = |segment: u32| SegmentRecord {
         segment: SegmentId(segment),
-        kind: 1,
+        kind: SegmentUse::Data,
         stream: 2,
         footer: true,
         rows: 4,

@@ -4,12 +4,12 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_device::{Device, DeviceError, ErrorKind};
-use forebay_units::{DeviceId, SegmentId};
+use forebay_units::{DeviceId, Layout, SegmentId};
 
 use crate::Array;
 use crate::error::ArrayError;
 use crate::event::ArrayEvent;
-use crate::geometry::{GroupGeometry, Layout, MAX_MEMBERS};
+use crate::geometry::{GroupGeometry, MAX_MEMBERS};
 use crate::group::{Group, check_size};
 use crate::member::{ErrorCounts, Member, MemberSpec, MemberState};
 

@@ -3,9 +3,9 @@
 use std::fmt;
 
 use forebay_device::DeviceError;
-use forebay_units::{BlockAddr, DeviceId, SegmentId};
+use forebay_units::{BlockAddr, DeviceId, Layout, SegmentId};
 
-use crate::geometry::{GeometryError, Layout};
+use crate::geometry::GeometryError;
 
 /// An error of the array.
 #[derive(Clone, Debug, PartialEq, Eq)]

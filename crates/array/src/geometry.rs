@@ -7,58 +7,10 @@
 
 use std::fmt;
 
-use forebay_units::{BLOCK_BYTES, BlockAddr, SegmentId};
+use forebay_units::{BLOCK_BYTES, BlockAddr, Layout, SegmentId};
 
 /// Most members a group may have.
 pub const MAX_MEMBERS: usize = 24;
-
-/// How a group distributes its data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Layout {
-    /// Striped, no redundancy.
-    Raid0,
-    /// Every member holds everything.
-    Mirror,
-    /// One parity column.
-    Raidz1,
-    /// Two parity columns.
-    Raidz2,
-    /// Three parity columns.
-    Raidz3,
-}
-
-impl Layout {
-    /// Columns of a row that are not data, for a group of `members`: as many columns may be
-    /// missing.
-    #[must_use]
-    pub fn parity_columns(self, members: usize) -> usize {
-        match self {
-            Layout::Raid0 => 0,
-            Layout::Mirror => members.saturating_sub(1),
-            Layout::Raidz1 => 1,
-            Layout::Raidz2 => 2,
-            Layout::Raidz3 => 3,
-        }
-    }
-
-    /// Columns of a row that hold different data, for a group of `members`; 0 for too few members.
-    #[must_use]
-    pub fn data_columns(self, members: usize) -> usize {
-        members.saturating_sub(self.parity_columns(members))
-    }
-}
-
-impl fmt::Display for Layout {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Layout::Raid0 => "raid0",
-            Layout::Mirror => "mirror",
-            Layout::Raidz1 => "raidz1",
-            Layout::Raidz2 => "raidz2",
-            Layout::Raidz3 => "raidz3",
-        })
-    }
-}
 
 /// Shape of one group. All its functions are pure; [`GroupGeometry::check`] makes them safe to
 /// call.

@@ -5,10 +5,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use forebay_device::Device;
-use forebay_units::DeviceId;
+use forebay_units::{DeviceId, Layout};
 
 use crate::error::ArrayError;
-use crate::geometry::{GroupGeometry, Layout};
+use crate::geometry::GroupGeometry;
 use crate::kernel::{ParityKernel, kernel_for};
 use crate::member::{Member, MemberSpec};
 

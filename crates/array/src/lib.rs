@@ -28,7 +28,7 @@ pub use alternatives::Alternatives;
 pub use batch::{RowBatch, WriteKind};
 pub use error::ArrayError;
 pub use event::{ArrayEvent, ArrayEvents};
-pub use geometry::{GeometryError, GroupGeometry, Layout};
+pub use geometry::{GeometryError, GroupGeometry};
 pub use group::{GroupSpec, Health};
 pub use member::{ErrorCounts, MemberSpec, MemberState};
 pub use rebuild::{Rebuilding, Rebuilt};

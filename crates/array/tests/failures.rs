@@ -3,10 +3,10 @@
 mod common;
 
 use common::{Rig, SEGMENTS, block, choose, segment, shapes, simulate};
-use forebay_array::{ArrayError, ArrayEvent, BlockVerdict, Health, Layout, MemberState};
+use forebay_array::{ArrayError, ArrayEvent, BlockVerdict, Health, MemberState};
 use forebay_device::{Deadline, Device};
 use forebay_rt as rt;
-use forebay_units::{BLOCK_LEN, BlockAddr, DeviceId, Nanos};
+use forebay_units::{BLOCK_LEN, BlockAddr, DeviceId, Layout, Nanos};
 
 /// Runs a test for every layout and every set of `parity + more` of its devices.
 fn each_loss<F: Future<Output = ()> + 'static>(

@@ -3,8 +3,8 @@
 mod common;
 
 use common::{Rig, block, segment, shapes, simulate};
-use forebay_array::{ArrayError, Health, Layout, WriteKind};
-use forebay_units::{BLOCK_LEN, BlockAddr, SegmentId};
+use forebay_array::{ArrayError, Health, WriteKind};
+use forebay_units::{BLOCK_LEN, BlockAddr, Layout, SegmentId};
 
 #[test]
 fn reads_return_written_blocks_in_every_layout() {

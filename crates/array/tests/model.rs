@@ -8,10 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use common::{FaultyDevice, Rig, SEGMENTS, block, segment};
-use forebay_array::{ArrayError, BlockVerdict, Layout, MemberState};
-use forebay_device::Device;
+use forebay_array::{ArrayError, BlockVerdict, MemberState};
 use forebay_rt as rt;
-use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, DeviceId};
+use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, DeviceId, Layout};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -256,7 +255,7 @@ impl World {
         let (id, device) = self.device(column);
         device.heal();
         if self.state(id) != MemberState::Online {
-            self.rig.array.online(id, Some(device as Device)).expect("it fits");
+            self.rig.array.online(id, Some(device.device())).expect("it fits");
         }
         if rebuild {
             self.rebuild_all().await;
@@ -272,7 +271,7 @@ impl World {
         let (old, _) = self.device(column);
         let ids = array.status().iter().map(|m| m.id.0).max().expect("members");
         let (new, spare) = (DeviceId(ids + 1), self.rig.spare("spare"));
-        array.replace(old, new, spare.clone()).expect("it fits");
+        array.replace(old, new, spare.device()).expect("it fits");
         self.rebuild_all().await;
         self.flush().await;
         assert!(array.replaced().contains(&old));

@@ -3,8 +3,8 @@
 mod common;
 
 use common::{Rig, block, choose, segment, shapes, simulate};
-use forebay_array::{ArrayError, ArrayEvent, BlockVerdict, Layout};
-use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, DeviceId};
+use forebay_array::{ArrayError, ArrayEvent, BlockVerdict};
+use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, DeviceId, Layout};
 
 fn judge(addr: BlockAddr, data: &[u8]) -> BlockVerdict {
     if data == block(addr, 1) { BlockVerdict::Good } else { BlockVerdict::Bad }
@@ -192,7 +192,7 @@ fn rebuild_does_not_spread_wrong_data() {
         let spare = rig.spare("spare");
         rig.devices[3].gone.set(true);
         rig.read_rows(segment(0), 0, 4).await.expect("readable");
-        rig.array.replace(DeviceId(3), DeviceId(9), spare.clone()).expect("fits");
+        rig.array.replace(DeviceId(3), DeviceId(9), spare.device()).expect("fits");
         // Data column 0 is wrong, and so would be every column computed from it.
         rig.devices[0].corrupt(g.column_start_bytes(0), g.column_bytes).await;
         let rebuilt = rig.rebuild(segment(0), 4, &judge).await.expect("readable");

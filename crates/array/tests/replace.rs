@@ -5,11 +5,9 @@ mod common;
 use std::rc::Rc;
 
 use common::{FaultyDevice, Rig, SEGMENTS, block, segment, simulate};
-use forebay_array::{
-    Array, ArrayError, BlockVerdict, GroupSpec, Health, Layout, MemberSpec, MemberState,
-};
+use forebay_array::{Array, ArrayError, BlockVerdict, GroupSpec, Health, MemberSpec, MemberState};
 use forebay_rt as rt;
-use forebay_units::{BlockAddr, DeviceId};
+use forebay_units::{BlockAddr, DeviceId, Layout};
 
 fn version_one(addr: BlockAddr, data: &[u8]) -> BlockVerdict {
     if data == block(addr, 1) { BlockVerdict::Good } else { BlockVerdict::Bad }
@@ -39,7 +37,7 @@ fn attach_and_detach_during_a_write_do_not_fail_the_write() {
             let meanwhile = async {
                 rt::yield_now().await;
                 match attached {
-                    true => rig.array.attach(DeviceId(0), DeviceId(9), rig.spare("spare")),
+                    true => rig.array.attach(DeviceId(0), DeviceId(9), rig.spare("spare").device()),
                     false => rig.array.detach(DeviceId(1)).map(drop),
                 }
             };
@@ -61,7 +59,7 @@ fn replacement_completes_while_writes_continue() {
                 rig.fill(segment(index), 1).await;
             }
             let spare = rig.spare("spare");
-            rig.array.replace(DeviceId(1), DeviceId(7), spare.clone()).expect("fits");
+            rig.array.replace(DeviceId(1), DeviceId(7), spare.device()).expect("fits");
             assert_eq!(rig.array.replaced(), vec![], "it holds nothing yet");
             let status = rig.array.status();
             let new = status.iter().find(|member| member.id == DeviceId(7)).expect("there");
@@ -92,7 +90,7 @@ fn new_rows_may_be_written_during_a_rebuild_of_their_segment() {
             let rig = Rig::new(Layout::Raidz1, 3);
             rig.write_rows(segment(0), 0, 2, 1).await.expect("healthy");
             let spare = rig.spare("spare");
-            rig.array.replace(DeviceId(0), DeviceId(5), spare).expect("fits");
+            rig.array.replace(DeviceId(0), DeviceId(5), spare.device()).expect("fits");
             let rebuild = rig.rebuild(segment(0), 2, &version_one);
             let (rebuilt, written) =
                 forebay_rt::join(rebuild, rig.write_rows(segment(0), 2, 2, 1)).await;
@@ -117,7 +115,7 @@ fn member_that_returns_during_a_write_stays_outdated() {
             let back = async {
                 // Rows 1.. are in flight to device 0 alone when device 1 returns and is rebuilt.
                 forebay_rt::sleep(forebay_units::Nanos(forebay_rt::random_below(600))).await;
-                rig.array.online(DeviceId(1), Some(rig.devices[1].clone())).expect("fits");
+                rig.array.online(DeviceId(1), Some(rig.devices[1].device())).expect("fits");
                 let rebuilt = rig.rebuild(segment(0), rows.get(), &version_one).await;
                 rebuilt.expect("readable");
             };
@@ -145,7 +143,9 @@ fn replacement_added_during_a_write_lacks_its_rows() {
             let rows = std::cell::Cell::new(1);
             let replace = async {
                 forebay_rt::sleep(forebay_units::Nanos(forebay_rt::random_below(600))).await;
-                rig.array.replace(DeviceId(1), DeviceId(5), rig.spare("new")).expect("fits");
+                rig.array
+                    .replace(DeviceId(1), DeviceId(5), rig.spare("new").device())
+                    .expect("fits");
                 let rebuilt = rig.rebuild(segment(0), rows.get(), &version_one).await;
                 rebuilt.expect("readable");
             };
@@ -169,7 +169,7 @@ fn failed_replacement_leaves_the_old_member_in_service() {
         let rig = Rig::new(Layout::Raid0, 2);
         rig.fill(segment(0), 1).await;
         let spare = rig.spare("spare");
-        rig.array.replace(DeviceId(0), DeviceId(5), spare.clone()).expect("fits");
+        rig.array.replace(DeviceId(0), DeviceId(5), spare.device()).expect("fits");
         spare.fail_writes.set(true);
         let rebuilt = rig.rebuild(segment(0), 4, &version_one).await;
         assert_eq!(rebuilt.expect("readable").members, vec![]);
@@ -189,7 +189,7 @@ fn single_device_becomes_a_mirror_and_back() {
         let rig = Rig::new(Layout::Raid0, 1);
         rig.fill(segment(0), 1).await;
         let second = rig.spare("second");
-        rig.array.attach(DeviceId(0), DeviceId(1), second).expect("fits");
+        rig.array.attach(DeviceId(0), DeviceId(1), second.device()).expect("fits");
         assert_eq!(rig.geometry().layout, Layout::Mirror);
         let refused = rig.array.detach(DeviceId(0));
         assert!(matches!(refused, Err(ArrayError::WouldLose { .. })), "{refused:?}");
@@ -211,7 +211,7 @@ fn removal_that_would_lose_data_is_refused() {
         assert!(matches!(refused, Err(ArrayError::WouldLose { device: DeviceId(1), .. })));
         assert!(matches!(rig.array.fault(DeviceId(1)), Err(ArrayError::WouldLose { .. })));
         rig.fill(segment(1), 1).await;
-        let back = Some(rig.devices[0].clone() as forebay_device::Device);
+        let back = Some(rig.devices[0].device());
         rig.array.online(DeviceId(0), back).expect("fits");
         // Device 0 lacks segment 1, so the group still needs the others.
         let refused = rig.array.offline(DeviceId(2)).await;
@@ -229,12 +229,12 @@ fn removal_that_would_lose_data_is_refused() {
         let counted = rig.array.status().iter().find(|s| s.id == DeviceId(1)).unwrap().errors;
         assert_eq!(counted.write, 1);
         assert_eq!(rig.array.fault(unknown), Err(ArrayError::NoSuchDevice { device: unknown }));
-        let raidz = rig.array.attach(DeviceId(0), unknown, rig.spare("x"));
+        let raidz = rig.array.attach(DeviceId(0), unknown, rig.spare("x").device());
         assert!(matches!(raidz, Err(ArrayError::NotMirror { .. })));
         let small = FaultyDevice::new("small", 4096);
-        let refused = rig.array.replace(DeviceId(0), unknown, small);
+        let refused = rig.array.replace(DeviceId(0), unknown, small.device());
         assert!(matches!(refused, Err(ArrayError::TooSmall { .. })));
-        let refused = rig.array.replace(DeviceId(0), DeviceId(1), rig.spare("x"));
+        let refused = rig.array.replace(DeviceId(0), DeviceId(1), rig.spare("x").device());
         assert_eq!(refused, Err(ArrayError::DeviceInUse { device: DeviceId(1) }));
         let refused = rig.array.online(DeviceId(2), None);
         assert_eq!(refused, Err(ArrayError::NotOpen { device: DeviceId(2) }));
@@ -254,7 +254,7 @@ fn stored_member_status_is_enough_to_reopen() {
         let open = |devices: &[Option<Rc<FaultyDevice>>]| {
             let member = |(device, kept): (&Option<Rc<FaultyDevice>>, _)| {
                 let kept: &forebay_array::MemberStatus = kept;
-                let device = device.clone().map(|device| device as forebay_device::Device);
+                let device = device.as_ref().map(FaultyDevice::device);
                 let (state, stale) = (kept.state, kept.durable_stale.clone());
                 vec![MemberSpec { id: kept.id, device, state, stale, errors: kept.errors }]
             };
@@ -294,7 +294,7 @@ fn groups_are_independent() {
         let (a, b) = (device("a"), device("b"));
         let group = |geometry, first: u32| {
             let members: Vec<(DeviceId, forebay_device::Device)> =
-                vec![(DeviceId(first), a.clone()), (DeviceId(first + 1), b.clone())];
+                vec![(DeviceId(first), a.device()), (DeviceId(first + 1), b.device())];
             GroupSpec::healthy(geometry, members)
         };
         let taken = forebay_array::GroupGeometry { first_segment: 9, ..geometry };

@@ -1,6 +1,7 @@
 //! What this crate adds to the typed errors of the crates below: a stable code, and the command
 //! that helps. Their `Display` says what is wrong; only this crate knows its commands.
 
+mod condition;
 mod pool;
 mod trace;
 
@@ -10,6 +11,7 @@ use forebay_lab::LabError;
 
 use crate::failure::{ErrorCode, Failure};
 
+pub use condition::{Advice, ConditionCode, advice};
 pub use pool::importable_line;
 
 /// A typed error with a code for programs and a hint for the operator, both from its variant.

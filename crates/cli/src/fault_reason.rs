@@ -7,7 +7,7 @@
 use std::io::ErrorKind;
 use std::rc::Rc;
 
-use forebay_pool::status::{Health, VdevStatus};
+use forebay_pool::status::{Health, VdevNote, VdevStatus};
 use forebay_pool::{Opener, Pool};
 
 use crate::devices::is_locked;
@@ -19,34 +19,34 @@ pub async fn explain_faults(opener: &Rc<dyn Opener>, guid: u64, vdev: &mut VdevS
     let mut nodes = vec![vdev];
     while let Some(vdev) = nodes.pop() {
         let has_failed = matches!(vdev.state, Health::Unavail | Health::Faulted);
-        if vdev.children.is_empty() && has_failed && vdev.note.is_empty() {
-            vdev.note = reason(opener, guid, vdev).await;
+        if vdev.children.is_empty() && has_failed && vdev.note.is_none() {
+            vdev.note = Some(reason(opener, guid, vdev).await);
         }
         nodes.extend(&mut vdev.children);
     }
 }
 
-async fn reason(opener: &Rc<dyn Opener>, guid: u64, device: &VdevStatus) -> String {
+async fn reason(opener: &Rc<dyn Opener>, guid: u64, device: &VdevStatus) -> VdevNote {
     let path = device.name.as_str();
     match files::open_to_read_and_write(path) {
-        Err(e) if e.kind() == ErrorKind::NotFound => return "missing".to_owned(),
-        Err(e) if e.kind() == ErrorKind::PermissionDenied => return "no permission".to_owned(),
-        Err(e) => return format!("cannot be opened: {}", e.kind()),
+        Err(e) if e.kind() == ErrorKind::NotFound => return VdevNote::Missing,
+        Err(e) if e.kind() == ErrorKind::PermissionDenied => return VdevNote::NoPermission,
+        Err(e) => return VdevNote::NotOpened { error: e.kind().to_string() },
         Ok(_) => {}
     }
     if device.read_errors + device.write_errors + device.checksum_errors > 0 {
-        return "too many errors".to_owned();
+        return VdevNote::TooManyErrors;
     }
     // This process itself may hold a FAULTED device.
     if device.state == Health::Unavail && is_locked(path) {
-        return "in use".to_owned();
+        return VdevNote::InUse;
     }
     let found = Pool::discover(opener.clone(), &[path.to_owned()]).await;
     match (found.first(), device.state) {
-        (None, _) => "no label of a pool".to_owned(),
-        (Some(pool), _) if pool.guid != guid => format!("label of pool '{}'", pool.name),
-        (Some(_), Health::Faulted) => "failed earlier".to_owned(),
-        (Some(_), _) => "back since; 'pool online' takes it".to_owned(),
+        (None, _) => VdevNote::NoLabel,
+        (Some(pool), _) if pool.guid != guid => VdevNote::OtherPool { name: pool.name.clone() },
+        (Some(_), Health::Faulted) => VdevNote::FailedEarlier,
+        (Some(_), _) => VdevNote::Returned,
     }
 }
 

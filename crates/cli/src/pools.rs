@@ -20,7 +20,10 @@ use forebay_pool::{CloseError, Opener, Pool};
 use forebay_rt::sync::Mutex;
 
 use crate::args::ScanVerb;
-use crate::control::{Action, Handler, Hello, PROTOCOL_VERSION, Reply, Request, Response, Sample};
+use crate::control::{
+    Action, Handler, Hello, PROTOCOL_VERSION, Reply, Request, Response, Sample, StatusReport,
+};
+use crate::explain::advice;
 use crate::failure::{ErrorCode, Failure};
 use crate::fault_reason::explain_faults;
 use crate::leases::Leases;
@@ -128,11 +131,12 @@ impl PoolSet {
 
     /// The status of a pool, with the reason of each fault.
     async fn status(&self, name: &str) -> Result<Reply, Failure> {
-        let mut status = self.pool(name)?.status();
-        for vdev in status.groups.iter_mut().chain(&mut status.logs) {
-            explain_faults(&self.opener, status.guid, vdev).await;
+        let open = self.pool(name)?;
+        let (mut pool, advice) = (open.status(), advice(name, &open.condition()));
+        for vdev in pool.groups.iter_mut().chain(&mut pool.logs) {
+            explain_faults(&self.opener, pool.guid, vdev).await;
         }
-        Ok(Reply::Status(Box::new(status)))
+        Ok(Reply::Status(Box::new(StatusReport { pool, advice })))
     }
 
     async fn create(&self, name: &str, spec: &PoolSpec, typed: &str) -> Result<(), Failure> {

@@ -1,6 +1,7 @@
 //! Groups and log devices from the words after POOL, in the syntax of zpool.
 
-use forebay_pool::spec::{GroupSpec, LogSpec, PoolSpec, Redundancy};
+use forebay_pool::spec::{GroupSpec, LogSpec, PoolSpec};
+use forebay_units::Layout;
 
 use crate::failure::{ErrorCode, Failure};
 
@@ -11,7 +12,7 @@ const DEVICES_MAX: usize = 24;
 struct OpenGroup {
     /// The keyword; `None` for devices before any keyword.
     word: Option<&'static str>,
-    redundancy: Redundancy,
+    layout: Layout,
     devices: Vec<String>,
 }
 
@@ -21,12 +22,12 @@ struct OpenGroup {
 pub fn parse_vdevs(words: &[String]) -> Result<PoolSpec, Failure> {
     let mut spec = PoolSpec::default();
     let mut in_log = false;
-    let mut open = OpenGroup { word: None, redundancy: Redundancy::Raid0, devices: Vec::new() };
+    let mut open = OpenGroup { word: None, layout: Layout::Raid0, devices: Vec::new() };
     for word in words {
         if word == "log" || word == "logs" {
             close(open, in_log, &mut spec)?;
             in_log = true;
-            open = OpenGroup { word: None, redundancy: Redundancy::Raid0, devices: Vec::new() };
+            open = OpenGroup { word: None, layout: Layout::Raid0, devices: Vec::new() };
             continue;
         }
         if matches!(word.as_str(), "cache" | "spare" | "special" | "dedup") {
@@ -34,15 +35,18 @@ pub fn parse_vdevs(words: &[String]) -> Result<PoolSpec, Failure> {
                 .with_hint(format!("if it is a file, write ./{word}")));
         }
         if is_unknown_keyword(word) {
-            let message = format!("'{word}' is not a kind of group: use {}", KEYWORDS.join(", "));
+            let message = format!(
+                "'{word}' is not a kind of group: use {}",
+                Layout::ALL.map(Layout::as_str).join(", ")
+            );
             return Err(
                 Failure::usage(message).with_hint(format!("if it is a file, write ./{word}"))
             );
         }
         match keyword(word) {
-            Some((name, redundancy)) => {
+            Some((name, layout)) => {
                 close(open, in_log, &mut spec)?;
-                open = OpenGroup { word: Some(name), redundancy, devices: Vec::new() };
+                open = OpenGroup { word: Some(name), layout, devices: Vec::new() };
             }
             None => open.devices.push(word.clone()),
         }
@@ -75,9 +79,6 @@ pub fn devices_of_mut(spec: &mut PoolSpec) -> impl Iterator<Item = &mut String> 
     data.chain(spec.logs.iter_mut().flat_map(|l| &mut l.devices))
 }
 
-/// The keywords that open a group.
-const KEYWORDS: [&str; 5] = ["raid0", "mirror", "raidz1", "raidz2", "raidz3"];
-
 /// Whether the word is meant as a keyword (`raidz4`, `draid1`), and is none.
 fn is_unknown_keyword(word: &str) -> bool {
     let looks_like_one =
@@ -85,24 +86,18 @@ fn is_unknown_keyword(word: &str) -> bool {
     looks_like_one && keyword(word).is_none() && !word.contains(['/', '.'])
 }
 
-fn keyword(word: &str) -> Option<(&'static str, Redundancy)> {
-    Some(match word {
-        "raid0" => ("raid0", Redundancy::Raid0),
-        "mirror" => ("mirror", Redundancy::Mirror),
-        "raidz" | "raidz1" => ("raidz1", Redundancy::Raidz1),
-        "raidz2" => ("raidz2", Redundancy::Raidz2),
-        "raidz3" => ("raidz3", Redundancy::Raidz3),
-        _ => return None,
-    })
+fn keyword(word: &str) -> Option<(&'static str, Layout)> {
+    let layout = Layout::parse(if word == "raidz" { "raidz1" } else { word })?;
+    Some((layout.as_str(), layout))
 }
 
 fn close(open: OpenGroup, in_log: bool, spec: &mut PoolSpec) -> Result<(), Failure> {
-    let OpenGroup { word, redundancy, devices } = open;
-    let least = match redundancy {
-        Redundancy::Raid0 => 1,
-        Redundancy::Mirror | Redundancy::Raidz1 => 2,
-        Redundancy::Raidz2 => 3,
-        Redundancy::Raidz3 => 4,
+    let OpenGroup { word, layout, devices } = open;
+    let least = match layout {
+        Layout::Raid0 => 1,
+        Layout::Mirror | Layout::Raidz1 => 2,
+        Layout::Raidz2 => 3,
+        Layout::Raidz3 => 4,
     };
     match word {
         None if devices.is_empty() => return Ok(()),
@@ -114,18 +109,18 @@ fn close(open: OpenGroup, in_log: bool, spec: &mut PoolSpec) -> Result<(), Failu
         }
         _ => {}
     }
-    let is_mirror = redundancy == Redundancy::Mirror;
+    let is_mirror = layout == Layout::Mirror;
     if devices.len() > DEVICES_MAX && (!in_log || is_mirror) {
         let (len, word) = (devices.len(), word.unwrap_or("raid0"));
         let message = format!("{len} devices are more than the {DEVICES_MAX} of one {word}");
         return Err(Failure::new(ErrorCode::TooManyDevices, message).with_hint("make several"));
     }
     if !in_log {
-        spec.groups.push(GroupSpec { redundancy, devices });
+        spec.groups.push(GroupSpec { layout, devices });
         return Ok(());
     }
-    match (word, redundancy) {
-        (_, Redundancy::Mirror) => spec.logs.push(LogSpec { devices }),
+    match (word, layout) {
+        (_, Layout::Mirror) => spec.logs.push(LogSpec { devices }),
         (None, _) => {
             spec.logs.extend(devices.into_iter().map(|d| LogSpec { devices: vec![d] }));
         }

@@ -217,7 +217,7 @@ fn unlike_groups_need_force() {
     scratch.refused(mixed, 1, "groups of different kinds (mirror, raidz1)");
     scratch.refused("pool create tank mirror d0 d1 mirror d2 d3 d4", 1, "one group would survive");
     scratch.run("pool create tank mirror d0 d1");
-    scratch.refused("pool add tank d2", 1, "groups of different kinds (mirror, raid0)");
+    scratch.refused("pool add tank d2", 1, "groups of different kinds (raid0, mirror)");
     scratch.refused("pool add tank raidz1 d2 d3 d4", 1, "use -f");
     scratch.run("pool add -f tank raidz1 d2 d3 d4");
     scratch.refused("pool remove tank mirror-7", 1, "has no device or group 'mirror-7'");

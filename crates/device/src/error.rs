@@ -35,6 +35,24 @@ impl fmt::Display for Operation {
     }
 }
 
+/// Why a write fence is shut for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FenceLoss {
+    /// Another owner's heartbeat was found.
+    TakenOver,
+    /// The pool has stopped in this process; its heartbeat has ended.
+    Ended,
+}
+
+impl fmt::Display for FenceLoss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::TakenOver => "another process has imported the pool",
+            Self::Ended => "the pool has stopped in this process",
+        })
+    }
+}
+
 /// Why an operation failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
@@ -73,10 +91,7 @@ pub enum ErrorKind {
         reason: String,
     },
     /// The write fence no longer proves that this process owns the device.
-    FenceLost {
-        /// What took the proof away.
-        reason: String,
-    },
+    FenceLost(FenceLoss),
     /// The server of this device answered with an error that has no variant of its own.
     Server {
         /// The server's errno.
@@ -186,15 +201,13 @@ impl fmt::Display for DeviceError {
             ErrorKind::Corrupt { detail } => write!(f, ": {detail}"),
             ErrorKind::Gone => write!(f, ": the device is gone or was failed"),
             ErrorKind::PoolSuspended { reason } => write!(f, ": the pool is suspended: {reason}"),
-            ErrorKind::FenceLost { reason } => write!(f, ": {reason}"),
+            ErrorKind::FenceLost(loss) => write!(f, ": {loss}"),
             ErrorKind::Server { errno, message } => {
                 write!(f, ": the server answered error {errno}: {message}")
             }
-            ErrorKind::TimedOut { after_secs } => write!(
-                f,
-                ": no answer for {after_secs} s; the device is left alone from here on: when it \
-                 answers again, bring it back with 'pool online'"
-            ),
+            ErrorKind::TimedOut { after_secs } => {
+                write!(f, ": no answer for {after_secs} s; the device gets no more commands")
+            }
             ErrorKind::Busy => write!(f, ": the device is in use by another process"),
             ErrorKind::ReadOnly => write!(f, ": the device is read-only"),
             ErrorKind::Unsupported => write!(f, ": not supported by this device"),

@@ -13,7 +13,7 @@ use std::rc::Rc;
 
 pub use buffer::{BUFFER_ALIGN, IoBuf, IoBytes, keep_freed};
 pub use deadline::Deadline;
-pub use error::{DeviceError, ErrorKind, Operation};
+pub use error::{DeviceError, ErrorKind, FenceLoss, Operation};
 pub use file::{FileDevice, OpenOptions, probe_size_bytes};
 pub use layers::Layer;
 pub use memory::MemoryDevice;

@@ -9,10 +9,10 @@ use std::rc::{Rc, Weak};
 use forebay_device::layers::Counted;
 use forebay_device::{Device, DeviceError, ErrorKind, Operation};
 use forebay_pool::Opener;
-use forebay_pool::spec::{GroupSpec, ImportOptions, LogSpec, Redundancy, Told, VolumeSpec};
+use forebay_pool::spec::{GroupSpec, ImportOptions, LogSpec, Told, VolumeSpec};
 use forebay_pool::status::{ScanKind, ScanPhase};
 use forebay_rt as rt;
-use forebay_units::Nanos;
+use forebay_units::{Layout, Nanos};
 
 use crate::subject::{
     CLEANER_EVENT, Manage, Pool, PoolSpec, Raid, Refusal, Scrubbed, Subject, Sync,
@@ -80,15 +80,15 @@ impl Subject for Forebay {
     type Pool = ForebayPool;
 
     async fn create(&self, disks: &[Device], spec: &PoolSpec) -> Result<ForebayPool, Refusal> {
-        let redundancy = match spec.raid {
-            Raid::Raid0 => Redundancy::Raid0,
-            Raid::Mirror => Redundancy::Mirror,
-            Raid::Z1 => Redundancy::Raidz1,
-            Raid::Z2 => Redundancy::Raidz2,
-            Raid::Z3 => Redundancy::Raidz3,
+        let layout = match spec.raid {
+            Raid::Raid0 => Layout::Raid0,
+            Raid::Mirror => Layout::Mirror,
+            Raid::Z1 => Layout::Raidz1,
+            Raid::Z2 => Layout::Raidz2,
+            Raid::Z3 => Layout::Raidz3,
         };
         let of = |range: std::ops::Range<usize>| names(&disks[range]);
-        let groups = spec.group_ranges().map(|r| GroupSpec { redundancy, devices: of(r) });
+        let groups = spec.group_ranges().map(|r| GroupSpec { layout, devices: of(r) });
         let logs = spec.ring_ranges().map(|r| LogSpec { devices: of(r) });
         let (groups, logs) = (groups.collect(), logs.collect());
         let wanted = forebay_pool::spec::PoolSpec { groups, logs, ..Default::default() };
@@ -219,10 +219,9 @@ impl Pool for ForebayPool {
                 self.pool.remove(whole.map_or(&side, |log| &log.name)).await?;
             }
             Manage::AddGroup(new) => {
-                let redundancy =
-                    if new.len() == 1 { Redundancy::Raid0 } else { Redundancy::Mirror };
+                let layout = if new.len() == 1 { Layout::Raid0 } else { Layout::Mirror };
                 let devices = new.into_iter().map(name).collect();
-                let groups = vec![GroupSpec { redundancy, devices }];
+                let groups = vec![GroupSpec { layout, devices }];
                 let spec =
                     forebay_pool::spec::PoolSpec { groups, force: true, ..Default::default() };
                 self.pool.add(&spec).await?;

@@ -2,37 +2,24 @@
 //!
 //! The pool takes a device back only when no abandoned command can still take effect.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use forebay_device::{Device, DeviceError, ErrorKind, IoBuf, IoBytes, Operation};
-use forebay_pool::spec::{GroupSpec, ImportOptions, LogSpec, PoolSpec, Redundancy, VolumeSpec};
-use forebay_pool::status::{Health, VdevStatus};
+use forebay_device::{Device, ErrorKind, IoBuf, IoBytes};
+use forebay_pool::spec::{GroupSpec, ImportOptions, LogSpec, PoolSpec, VolumeSpec};
+use forebay_pool::status::{Health, PoolEvent, VdevStatus};
 use forebay_pool::status::{ScanKind, ScanPhase};
-use forebay_pool::{AdminError, ImportError, Opener, Pool};
+use forebay_pool::{AdminError, ImportError, LabelError, OpenWith, Opener, Pool};
 use forebay_rt as rt;
 use forebay_rt::Runtime;
 use forebay_sim::faults::{Fault, Ops, Stack};
 use forebay_sim::{DiskConfig, Seed, SimDisk, World};
-use forebay_units::Nanos;
+use forebay_testkit::Shelf;
+use forebay_units::{Layout, Nanos};
 
 struct Bench {
     world: Rc<World>,
     stacks: BTreeMap<String, Rc<Stack>>,
-    opened: RefCell<u64>,
-}
-
-impl Opener for Bench {
-    fn open(&self, path: &str) -> Result<Device, DeviceError> {
-        *self.opened.borrow_mut() += 1;
-        let found = self.stacks.get(path).cloned();
-        let found = found.map(|stack| stack as Device);
-        found.ok_or_else(|| DeviceError::new(path, Operation::Open, 0, 0, ErrorKind::Gone))
-    }
-    fn host(&self) -> u64 {
-        1
-    }
 }
 
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "l", "m"];
@@ -50,25 +37,30 @@ fn bench() -> Rc<Bench> {
         ((*name).to_owned(), stack)
     };
     let stacks = NAMES.iter().map(stack).collect();
-    Rc::new(Bench { world, stacks, opened: RefCell::default() })
+    Rc::new(Bench { world, stacks })
 }
 
 impl Bench {
+    fn opener(&self) -> Rc<dyn Opener> {
+        let shelf = Shelf::new(self.stacks.values().map(|stack| stack.clone() as Device));
+        OpenWith::new(1, move |name| shelf.open(name))
+    }
+
     fn hang(&self, name: &str) {
         self.stacks[name].inject(&Fault::Stuck { ops: Ops::ALL, for_secs: None });
     }
 
     async fn pool(
         self: &Rc<Self>,
-        redundancy: Redundancy,
+        layout: Layout,
         data: &[&str],
         log: &[&str],
     ) -> (Rc<Pool>, Device) {
         let names = |list: &[&str]| list.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
         let logs = if log.is_empty() { vec![] } else { vec![LogSpec { devices: names(log) }] };
-        let groups = vec![GroupSpec { redundancy, devices: names(data) }];
+        let groups = vec![GroupSpec { layout, devices: names(data) }];
         let spec = PoolSpec { groups, logs, ..PoolSpec::default() };
-        let pool = Pool::create(self.clone(), "tank", &spec).await.unwrap();
+        let pool = Pool::create(self.opener(), "tank", &spec).await.unwrap();
         let volume = VolumeSpec {
             name: "v".into(),
             size_bytes: 16 << 20,
@@ -83,7 +75,7 @@ impl Bench {
     async fn import(self: &Rc<Self>) -> Result<(Rc<Pool>, Device), ImportError> {
         let paths: Vec<String> = NAMES.iter().map(|n| (*n).to_owned()).collect();
         let options = ImportOptions::default();
-        let pool = Pool::import(self.clone(), &paths, "tank", &options).await?;
+        let pool = Pool::import(self.opener(), &paths, "tank", &options).await?;
         let v = pool.open_volume("v").unwrap();
         Ok((pool, v))
     }
@@ -119,6 +111,20 @@ fn state(pool: &Pool, name: &str) -> Health {
     found.expect("the device is in the pool").state
 }
 
+/// Whether a device was given up after it had not answered for `secs` seconds.
+fn has_timed_out(pool: &Pool, secs: u64) -> bool {
+    pool.events().iter().any(|event| {
+        let error = match event {
+            PoolEvent::StateChanged { cause: Some(error), .. } | PoolEvent::ReadFailed(error) => {
+                error
+            }
+            PoolEvent::LogDeviceFailed { error: LabelError::Device(error), .. } => error,
+            _ => return false,
+        };
+        error.kind == ErrorKind::TimedOut { after_secs: secs }
+    })
+}
+
 async fn scan_ended(pool: &Pool) -> forebay_pool::status::ScanStatus {
     loop {
         rt::sleep(Nanos::from_millis(200)).await;
@@ -134,7 +140,7 @@ async fn scan_ended(pool: &Pool) -> forebay_pool::status::ScanStatus {
 fn writers_continue_when_log_side_hangs() {
     Runtime::simulated(1).block_on(async {
         let bench = bench();
-        let (pool, v) = bench.pool(Redundancy::Mirror, &["a", "b"], &["l", "m"]).await;
+        let (pool, v) = bench.pool(Layout::Mirror, &["a", "b"], &["l", "m"]).await;
         put(&v, 0, 20, 0).await;
         bench.hang("m");
         let begun = rt::now();
@@ -142,7 +148,7 @@ fn writers_continue_when_log_side_hangs() {
         // The writers wait for one log deadline (5 s) only.
         assert!(rt::now().since(begun) < Nanos::from_secs(7), "{:?}", rt::now().since(begun));
         assert_eq!((state(&pool, "l"), state(&pool, "m")), (Health::Online, Health::Faulted));
-        assert!(pool.remarks().iter().any(|r| r.contains("no answer for 5 s")));
+        assert!(has_timed_out(&pool, 5), "{:?}", pool.events());
         expect(&v, 0, 40, 0).await;
 
         // Abandoned commands may still take effect, so the side is refused.
@@ -167,7 +173,7 @@ fn log_is_replayed_after_side_hangs_and_power_fails() {
     let shelf = bench.clone();
     let first = Runtime::simulated(2);
     first.block_on(async move {
-        let (_pool, v) = shelf.pool(Redundancy::Mirror, &["a", "b"], &["l", "m"]).await;
+        let (_pool, v) = shelf.pool(Layout::Mirror, &["a", "b"], &["l", "m"]).await;
         put(&v, 0, 20, 0).await;
         shelf.hang("m");
         put(&v, 20, 20, 0).await;
@@ -188,7 +194,7 @@ fn log_is_replayed_after_side_hangs_and_power_fails() {
 fn pool_continues_without_its_only_log_device() {
     Runtime::simulated(4).block_on(async {
         let bench = bench();
-        let (pool, v) = bench.pool(Redundancy::Mirror, &["a", "b"], &["l"]).await;
+        let (pool, v) = bench.pool(Layout::Mirror, &["a", "b"], &["l"]).await;
         put(&v, 0, 20, 0).await;
         bench.hang("l");
         let begun = rt::now();
@@ -202,15 +208,15 @@ fn pool_continues_without_its_only_log_device() {
 
 #[test]
 fn hanging_data_device_is_faulted_and_resilvered_when_it_answers() {
-    for (redundancy, data) in [
-        (Redundancy::Raidz1, &["a", "b", "c"][..]),
-        (Redundancy::Raidz2, &["a", "b", "c", "d"][..]),
-        (Redundancy::Mirror, &["a", "b"][..]),
+    for (layout, data) in [
+        (Layout::Raidz1, &["a", "b", "c"][..]),
+        (Layout::Raidz2, &["a", "b", "c", "d"][..]),
+        (Layout::Mirror, &["a", "b"][..]),
     ] {
         for ops in [Ops::READ, Ops::WRITE, Ops::FLUSH, Ops::ALL] {
             Runtime::simulated(5).block_on(async move {
                 let bench = bench();
-                let (pool, v) = bench.pool(redundancy, data, &["l"]).await;
+                let (pool, v) = bench.pool(layout, data, &["l"]).await;
                 pool.set("autotrim", "off").await.unwrap();
                 pool.set("device_timeout", "12").await.unwrap();
                 put(&v, 0, 200, 0).await;
@@ -223,8 +229,8 @@ fn hanging_data_device_is_faulted_and_resilvered_when_it_answers() {
                 expect(&v, 0, 100, 0).await;
                 expect(&v, 100, 200, 1000).await;
                 assert!(rt::now().since(begun) < Nanos::from_secs(16), "more than one deadline");
-                assert_eq!(state(&pool, "b"), Health::Faulted, "{redundancy:?} {ops:?}");
-                assert!(pool.remarks().iter().any(|r| r.contains("no answer for 12 s")));
+                assert_eq!(state(&pool, "b"), Health::Faulted, "{layout:?} {ops:?}");
+                assert!(has_timed_out(&pool, 12), "{:?}", pool.events());
 
                 let error = pool.online("b").await.unwrap_err();
                 assert!(matches!(error, AdminError::LateCommands { .. }), "{error}");
@@ -254,7 +260,7 @@ fn hang_beyond_parity_is_an_error_and_loses_nothing() {
     let shelf = bench.clone();
     let first = Runtime::simulated(6);
     first.block_on(async move {
-        let (pool, v) = shelf.pool(Redundancy::Raid0, &["a", "b"], &["l"]).await;
+        let (pool, v) = shelf.pool(Layout::Raid0, &["a", "b"], &["l"]).await;
         put(&v, 0, 100, 0).await;
         pool.sync().await.unwrap();
         put(&v, 100, 10, 0).await;
@@ -295,7 +301,7 @@ fn no_root_excludes_a_device_that_the_pool_needs() {
         let shelf = bench.clone();
         let first = Runtime::simulated(8);
         first.block_on(async move {
-            let (pool, v) = shelf.pool(Redundancy::Raid0, &["a", "b"], &["l"]).await;
+            let (pool, v) = shelf.pool(Layout::Raid0, &["a", "b"], &["l"]).await;
             put(&v, 0, 100, 0).await;
             pool.sync().await.unwrap();
             match hangs {
@@ -325,7 +331,7 @@ fn no_root_excludes_a_device_that_the_pool_needs() {
 fn hanging_device_can_be_replaced_at_once() {
     Runtime::simulated(10).block_on(async {
         let bench = bench();
-        let (pool, v) = bench.pool(Redundancy::Raidz1, &["a", "b", "c"], &["l"]).await;
+        let (pool, v) = bench.pool(Layout::Raidz1, &["a", "b", "c"], &["l"]).await;
         put(&v, 0, 200, 0).await;
         pool.sync().await.unwrap();
         bench.hang("b");

@@ -5,12 +5,13 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use forebay_device::{Device, DeviceError, ErrorKind, IoBuf, IoBytes, Operation};
-use forebay_pool::spec::{GroupSpec, ImportOptions, LogSpec, PoolSpec, Redundancy, VolumeSpec};
-use forebay_pool::{ImportErrorKind, Opener, Pool};
+use forebay_device::{Device, IoBuf, IoBytes};
+use forebay_pool::spec::{GroupSpec, ImportOptions, LogSpec, PoolSpec, VolumeSpec};
+use forebay_pool::{ImportErrorKind, OpenWith, Opener, Pool};
 use forebay_rt::{self as rt, Runtime};
 use forebay_sim::{DiskConfig, Fate, Media, Seed, SimDisk, World};
-use forebay_units::Nanos;
+use forebay_testkit::Shelf;
+use forebay_units::{Layout, Nanos};
 
 const DISK_BYTES: u64 = 64 << 20;
 const BLOCK_LEN_BYTES: u64 = 4096;
@@ -20,17 +21,6 @@ const LOG_REACH_BYTES: u64 = 4 << 20;
 struct Bench {
     world: Rc<World>,
     disks: BTreeMap<String, Rc<SimDisk>>,
-}
-
-impl Opener for Bench {
-    fn open(&self, path: &str) -> Result<Device, DeviceError> {
-        let found = self.disks.get(path).map(|disk| disk.clone() as Device);
-        found.ok_or_else(|| DeviceError::new(path, Operation::Open, 0, 0, ErrorKind::Gone))
-    }
-
-    fn host(&self) -> u64 {
-        1
-    }
 }
 
 fn bench(seed: u64) -> Rc<Bench> {
@@ -55,6 +45,11 @@ fn stamp(number: u64) -> IoBytes {
 }
 
 impl Bench {
+    fn opener(&self) -> Rc<dyn Opener> {
+        let shelf = Shelf::new(self.disks.values().map(|disk| disk.clone() as Device));
+        OpenWith::new(1, move |name| shelf.open(name))
+    }
+
     /// Creates a pool, writes `count` blocks with FUA in order, and cuts the power after `pause`.
     /// Returns the contents of the first log device from before these writes.
     fn work(self: &Rc<Self>, seed: u64, log: &[&'static str], count: u64, pause: Nanos) -> Media {
@@ -64,11 +59,11 @@ impl Bench {
         let ended = runtime.run(async move {
             let names = |list: &[&str]| list.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
             let spec = PoolSpec {
-                groups: vec![GroupSpec { redundancy: Redundancy::Raid0, devices: names(&["a"]) }],
+                groups: vec![GroupSpec { layout: Layout::Raid0, devices: names(&["a"]) }],
                 logs: vec![LogSpec { devices: names(&log) }],
                 ..PoolSpec::default()
             };
-            let pool = Pool::create(bench.clone(), "tank", &spec).await.unwrap();
+            let pool = Pool::create(bench.opener(), "tank", &spec).await.unwrap();
             let volume = VolumeSpec {
                 name: "v".into(),
                 size_bytes: 16 << 20,
@@ -109,7 +104,7 @@ impl Bench {
         runtime.block_on(async move {
             let paths: Vec<String> = bench.disks.keys().cloned().collect();
             let options = ImportOptions { accept_log_loss: accept, ..ImportOptions::default() };
-            let pool = Pool::import(bench.clone(), &paths, "tank", &options).await;
+            let pool = Pool::import(bench.opener(), &paths, "tank", &options).await;
             let pool = pool.map_err(|error| error.kind)?;
             let v = pool.open_volume("v").unwrap();
             let mut there = 0;

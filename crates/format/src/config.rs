@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use forebay_units::Layout;
 use serde::{Deserialize, Serialize};
 
 use crate::FormatError;
@@ -49,8 +50,8 @@ pub struct MemberConfig {
 /// A group of data devices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupConfig {
-    /// `raid0`, `mirror`, `raidz1`, `raidz2` or `raidz3`.
-    pub layout: String,
+    /// How it distributes its data.
+    pub layout: Layout,
     /// Bytes of a column in a row.
     pub unit_bytes: u64,
     /// Bytes of a segment on one device.
@@ -93,13 +94,51 @@ pub struct VolumeConfig {
     pub properties: BTreeMap<String, String>,
 }
 
+/// What a scan is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ScanKind {
+    /// Reads and checks everything.
+    Scrub,
+    /// Rebuilds what members miss.
+    Resilver,
+}
+
+impl ScanKind {
+    /// The word in listings and on media.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Scrub => "scrub",
+            Self::Resilver => "resilver",
+        }
+    }
+}
+
+/// How far a scan is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ScanPhase {
+    /// It runs.
+    #[serde(rename = "in progress")]
+    InProgress,
+    /// The operator paused it; it can continue.
+    #[serde(rename = "paused")]
+    Paused,
+    /// It has read everything.
+    #[serde(rename = "completed")]
+    Completed,
+    /// It ended early.
+    #[serde(rename = "stopped")]
+    Stopped,
+}
+
 /// The progress of a scrub or resilver when the configuration was written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScanConfig {
-    /// `scrub` or `resilver`.
-    pub kind: String,
-    /// `in progress`, `paused`, `completed` or `stopped`.
-    pub state: String,
+    /// What it is for.
+    pub kind: ScanKind,
+    /// How far it is.
+    pub state: ScanPhase,
     /// Seconds since 1970 when it began.
     pub started_at: u64,
     /// Seconds that it took.

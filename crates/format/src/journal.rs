@@ -150,13 +150,38 @@ pub fn encode_frame(
     (bytes, sum)
 }
 
+/// What a segment is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SegmentUse {
+    /// Nothing: it is free.
+    Free,
+    /// Blocks of volumes.
+    Data,
+    /// The map journal.
+    Map,
+}
+
+impl SegmentUse {
+    const fn byte(self) -> u8 {
+        match self {
+            Self::Free => 0,
+            Self::Data => 1,
+            Self::Map => 2,
+        }
+    }
+
+    fn from_byte(byte: u8) -> Option<Self> {
+        [Self::Free, Self::Data, Self::Map].into_iter().find(|kind| kind.byte() == byte)
+    }
+}
+
 /// The state of a segment, besides its contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentRecord {
     /// The segment.
     pub segment: SegmentId,
-    /// 0 free, 1 data, 2 map journal.
-    pub kind: u8,
+    /// What it is used for.
+    pub kind: SegmentUse,
     /// The stream that filled it.
     pub stream: u8,
     /// Whether its footer is on media.
@@ -179,7 +204,7 @@ impl SegmentRecord {
 
     /// Appends the record.
     pub fn encode(&self, out: &mut Encoder) {
-        out.u32(self.segment.0).u8(self.kind).u8(self.stream).u8(u8::from(self.footer));
+        out.u32(self.segment.0).u8(self.kind.byte()).u8(self.stream).u8(u8::from(self.footer));
         out.u32(self.rows).u32(self.blocks).u64(self.birth).u64(self.last).u64(self.clock);
     }
 
@@ -192,7 +217,10 @@ impl SegmentRecord {
             let (kind, stream, footer) = (input.u8()?, input.u8()?, input.u8()? == 1);
             let (rows, blocks) = (input.u32()?, input.u32()?);
             let (birth, last, clock) = (input.u64()?, input.u64()?, input.u64()?);
-            if kind > 2 || segment.0 >= forebay_units::BlockAddr::MAX_SEGMENTS {
+            let Some(kind) = SegmentUse::from_byte(kind) else {
+                return Err(input.error("out of range"));
+            };
+            if segment.0 >= forebay_units::BlockAddr::MAX_SEGMENTS {
                 return Err(input.error("out of range"));
             }
             records.push(Self { segment, kind, stream, footer, rows, blocks, birth, last, clock });

@@ -1,7 +1,7 @@
 use crate::checksum::{block_sum, crc64};
 use crate::config::PoolConfig;
 use crate::footer::{Footer, FooterLength, FooterPlace, Run, footer_blocks, pages_of, sum_in_page};
-use crate::journal::{FrameHeader, FrameKind, SegmentRecord, encode_frame};
+use crate::journal::{FrameHeader, FrameKind, SegmentRecord, SegmentUse, encode_frame};
 use crate::label::{ConfigEnvelope, Heartbeat, LABEL_BYTES, label_offsets};
 use crate::superblock::{COUNTERS, JournalPosition, Superblock, VERSION};
 use crate::{Decoder, Encoder};
@@ -115,7 +115,7 @@ fn journal_frames_round_trip() {
     assert!(header.check(&pad[..4096]).is_ok());
     let record = SegmentRecord {
         segment: SegmentId(3),
-        kind: 1,
+        kind: SegmentUse::Data,
         stream: 2,
         footer: true,
         rows: 4,

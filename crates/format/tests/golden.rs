@@ -9,10 +9,11 @@ use std::collections::BTreeMap;
 use forebay_format::Encoder;
 use forebay_format::checksum::{block_sum, crc64};
 use forebay_format::config::{
-    GroupConfig, MemberConfig, MemberUse, PoolConfig, RingConfig, ScanConfig, VolumeConfig,
+    GroupConfig, MemberConfig, MemberUse, PoolConfig, RingConfig, ScanConfig, ScanKind, ScanPhase,
+    VolumeConfig,
 };
 use forebay_format::footer::{Footer, Run};
-use forebay_format::journal::{FrameHeader, FrameKind, SegmentRecord, encode_frame};
+use forebay_format::journal::{FrameHeader, FrameKind, SegmentRecord, SegmentUse, encode_frame};
 use forebay_format::label::{ConfigEnvelope, Heartbeat, LogMark};
 use forebay_format::log_frame::{
     self, Fragment, LogState, RecordEntry, RecordKind, RingState, frame_len_bytes, seal,
@@ -20,7 +21,7 @@ use forebay_format::log_frame::{
 };
 use forebay_format::map_record::{Delta, LeafImage, LeafRun, decode_leaves, encode_leaves};
 use forebay_format::superblock::{COUNTERS, JournalPosition, Superblock};
-use forebay_units::{BlockAddr, CommitId, FrameSeq, Lba, SegmentId, TxgId, VolumeId};
+use forebay_units::{BlockAddr, CommitId, FrameSeq, Layout, Lba, SegmentId, TxgId, VolumeId};
 
 const POOL: u64 = 0x1122_3344_5566_7788;
 
@@ -78,7 +79,7 @@ fn config() -> PoolConfig {
         generation: 7,
         created_at: 1_700_000_000,
         groups: vec![GroupConfig {
-            layout: "raidz1".to_owned(),
+            layout: Layout::Raidz1,
             unit_bytes: 16 << 10,
             column_bytes: 256 << 10,
             data_start_bytes: 5 << 20,
@@ -101,8 +102,8 @@ fn config() -> PoolConfig {
         next_volume: 2,
         history: vec!["1700000000 pool create tank".to_owned()],
         scan: Some(ScanConfig {
-            kind: "scrub".into(),
-            state: "paused".into(),
+            kind: ScanKind::Scrub,
+            state: ScanPhase::Paused,
             started_at: 1_790_000_000,
             elapsed_secs: 61,
             done_bytes: 1 << 30,
@@ -221,7 +222,7 @@ fn segment_records() -> Vec<SegmentRecord> {
     vec![
         SegmentRecord {
             segment: SegmentId(3),
-            kind: 1,
+            kind: SegmentUse::Data,
             stream: 1,
             footer: true,
             rows: 16,
@@ -232,7 +233,7 @@ fn segment_records() -> Vec<SegmentRecord> {
         },
         SegmentRecord {
             segment: SegmentId(9),
-            kind: 2,
+            kind: SegmentUse::Map,
             stream: 15,
             footer: false,
             rows: 5,

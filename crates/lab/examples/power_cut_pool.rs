@@ -4,13 +4,13 @@
 
 use forebay_device::{Device, IoBuf};
 use forebay_flash::Fate;
-use forebay_lab::wear::{Shelf, cut_down};
+use forebay_lab::wear::{cut_down, opener};
 use forebay_lab::{LabError, catalogue};
-use forebay_pool::Pool;
-use forebay_pool::spec::{GroupSpec, ImportOptions, LogSpec, PoolSpec, Redundancy, VolumeSpec};
+use forebay_pool::spec::{GroupSpec, ImportOptions, LogSpec, PoolSpec, VolumeSpec};
+use forebay_pool::{Opener, Pool};
 use forebay_rt as rt;
 use forebay_sim::FlashDisk;
-use forebay_units::Nanos;
+use forebay_units::{Layout, Nanos};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
 /// The simulated drives, which outlive the host's memory: they are made outside of any runtime.
 struct Hardware {
     disks: Vec<(String, Rc<FlashDisk>)>,
-    shelf: Rc<Shelf>,
+    shelf: Rc<dyn Opener>,
 }
 
 const DATA_DRIVES: u64 = 16;
@@ -63,7 +63,7 @@ impl Hardware {
         }
         disks.push(("x1".into(), FlashDisk::new("x1", &x1, seed * 100 + DATA_DRIVES)?));
         let devices = disks.iter().map(|(name, disk)| (name.clone(), disk.clone() as Device));
-        let shelf = Shelf::new(devices);
+        let shelf = opener(devices);
         Ok(Self { disks, shelf })
     }
 
@@ -90,7 +90,7 @@ type CutSeen = Rc<RefCell<(Nanos, u64, u64)>>;
 
 /// Makes a pool, lets clients write, and cuts the power of all drives in the middle.
 async fn first_life(
-    shelf: Rc<Shelf>,
+    shelf: Rc<dyn Opener>,
     disks: Vec<(String, Rc<FlashDisk>)>,
     versions: Versions,
     seen: CutSeen,
@@ -98,7 +98,7 @@ async fn first_life(
     let names: Vec<String> = disks.iter().map(|(name, _)| name.clone()).collect();
     let devices = names[..DATA_DRIVES as usize].to_vec();
     let spec = PoolSpec {
-        groups: vec![GroupSpec { redundancy: Redundancy::Raidz1, devices }],
+        groups: vec![GroupSpec { layout: Layout::Raidz1, devices }],
         logs: vec![LogSpec { devices: vec!["x1".into()] }],
         ..PoolSpec::default()
     };
@@ -138,7 +138,7 @@ struct Found {
 
 /// Imports the pool and reads every block that clients wrote.
 async fn second_life(
-    shelf: Rc<Shelf>,
+    shelf: Rc<dyn Opener>,
     names: Vec<String>,
     versions: BTreeMap<u64, (u64, u64)>,
 ) -> Result<Found, Box<dyn Error>> {

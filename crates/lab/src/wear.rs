@@ -4,10 +4,11 @@
 use crate::LabError;
 use forebay_device::{Device, DeviceError, ErrorKind, IoBuf, Operation};
 use forebay_flash::{DeviceSpec, MediaSpec, Stats};
-use forebay_pool::spec::{GroupSpec, LogSpec, PoolSpec, Redundancy, VolumeSpec};
-use forebay_pool::{Opener, Pool};
+use forebay_pool::spec::{GroupSpec, LogSpec, PoolSpec, VolumeSpec};
+use forebay_pool::{OpenWith, Opener, Pool};
 use forebay_rt as rt;
 use forebay_sim::{FlashDisk, Seed};
+use forebay_units::Layout;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -25,7 +26,7 @@ pub struct Wear {
     /// Bytes each drive is cut down to, 64 MiB or more.
     pub drive_bytes: u64,
     /// How they keep data.
-    pub redundancy: Redundancy,
+    pub redundancy: Layout,
     /// Size and alignment of the random writes.
     pub block_bytes: u32,
     /// Size of the volume as a share of what the pool offers, above 0, at most 1.
@@ -104,28 +105,14 @@ impl WearOutcome {
     }
 }
 
-/// Simulated devices by name, for a pool to open.
-pub struct Shelf {
-    devices: BTreeMap<String, Device>,
-}
-
-impl Shelf {
-    /// A shelf with `devices`.
-    #[must_use]
-    pub fn new(devices: impl IntoIterator<Item = (String, Device)>) -> Rc<Self> {
-        Rc::new(Self { devices: devices.into_iter().collect() })
-    }
-}
-
-impl Opener for Shelf {
-    fn open(&self, path: &str) -> Result<Device, DeviceError> {
-        let found = self.devices.get(path).cloned();
+/// An opener of simulated devices by name, for a pool.
+#[must_use]
+pub fn opener(devices: impl IntoIterator<Item = (String, Device)>) -> Rc<dyn Opener> {
+    let devices: BTreeMap<String, Device> = devices.into_iter().collect();
+    OpenWith::new(1, move |path| {
+        let found = devices.get(path).cloned();
         found.ok_or_else(|| DeviceError::new(path, Operation::Open, 0, 0, ErrorKind::Gone))
-    }
-
-    fn host(&self) -> u64 {
-        1
-    }
+    })
 }
 
 /// Writes outstanding at once, as in the printed measurement.
@@ -175,11 +162,11 @@ impl Wear {
     #[must_use]
     pub fn parity(&self) -> u32 {
         match self.redundancy {
-            Redundancy::Raid0 => 0,
-            Redundancy::Raidz1 => 1,
-            Redundancy::Raidz2 => 2,
-            Redundancy::Raidz3 => 3,
-            Redundancy::Mirror => self.drives - 1,
+            Layout::Raid0 => 0,
+            Layout::Raidz1 => 1,
+            Layout::Raidz2 => 2,
+            Layout::Raidz3 => 3,
+            Layout::Mirror => self.drives - 1,
         }
     }
 
@@ -233,13 +220,13 @@ impl Wear {
     ) -> Result<WearOutcome, LabError> {
         let devices: Vec<String> = disks.iter().map(|(name, _)| name.clone()).collect();
         let drives = disks.iter().map(|(name, disk)| (name.clone(), disk.clone() as Device));
-        let shelf = Shelf::new(drives.chain([("log".to_owned(), log.clone() as Device)]));
+        let opener = opener(drives.chain([("log".to_owned(), log.clone() as Device)]));
         let spec = PoolSpec {
-            groups: vec![GroupSpec { redundancy: self.redundancy, devices }],
+            groups: vec![GroupSpec { layout: self.redundancy, devices }],
             logs: vec![LogSpec { devices: vec!["log".into()] }],
             ..PoolSpec::default()
         };
-        let pool = Pool::create(shelf, "tank", &spec).await?;
+        let pool = Pool::create(opener, "tank", &spec).await?;
         let pool_bytes = pool.summary().size_bytes;
         let block = u64::from(self.block_bytes).max(4096);
         let volume_bytes =

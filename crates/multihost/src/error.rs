@@ -12,8 +12,6 @@ pub enum MultihostError {
     },
     /// Another owner's heartbeat was found.
     Lost,
-    /// The pool has stopped in this process; its heartbeat has ended.
-    Ended,
 }
 
 impl fmt::Display for MultihostError {
@@ -24,7 +22,6 @@ impl fmt::Display for MultihostError {
                 "the heartbeat on {device} changes: another machine has imported the pool"
             ),
             Self::Lost => f.write_str("another process has imported the pool"),
-            Self::Ended => f.write_str("the pool has stopped in this process"),
         }
     }
 }

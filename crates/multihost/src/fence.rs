@@ -9,13 +9,12 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use forebay_device::{
-    Allocation, BlockDevice, Device, DeviceError, DeviceFuture, ErrorKind, Geometry, IoBuf,
-    IoBytes, Operation, ZeroOptions,
+    BlockDevice, Device, DeviceError, DeviceFuture, ErrorKind, FenceLoss, IoBytes, Layer,
+    Operation, ZeroOptions,
 };
 use forebay_rt::sync::Notify;
 use forebay_units::Nanos;
 
-use crate::error::MultihostError;
 use crate::timing::{HEARTBEAT_VALID_FOR, clock};
 
 /// The right of one owner to write to the devices of its pool.
@@ -87,12 +86,12 @@ impl Fence {
     }
 
     /// Waits until the heartbeat is valid, or never will be.
-    async fn until_valid(&self) -> Result<(), MultihostError> {
+    async fn until_valid(&self) -> Result<(), FenceLoss> {
         let is_decided = || self.is_lost.get() || self.has_ended.get() || self.is_valid();
         self.changed.until(is_decided).await;
         match (self.is_lost.get(), self.has_ended.get()) {
-            (true, _) => Err(MultihostError::Lost),
-            (_, true) => Err(MultihostError::Ended),
+            (true, _) => Err(FenceLoss::TakenOver),
+            (_, true) => Err(FenceLoss::Ended),
             _ => Ok(()),
         }
     }
@@ -133,9 +132,9 @@ impl FencedDevice {
         call: impl FnOnce() -> DeviceFuture<'a, ()> + 'a,
     ) -> DeviceFuture<'a, ()> {
         Box::pin(async move {
-            let refused = |error: MultihostError| {
-                let kind = ErrorKind::Other { detail: error.to_string() };
-                DeviceError::new(self.name(), operation, offset_bytes, len_bytes, kind)
+            let refused = |loss: FenceLoss| {
+                let kind = ErrorKind::FenceLost(loss);
+                DeviceError::new(self.inner.name(), operation, offset_bytes, len_bytes, kind)
             };
             self.fence.until_valid().await.map_err(refused)?;
             let _in_flight = WriteInFlight::new(&self.fence);
@@ -147,26 +146,14 @@ impl FencedDevice {
     }
 }
 
-impl BlockDevice for FencedDevice {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
-    }
-    fn allocates_on_write(&self) -> bool {
-        self.inner.allocates_on_write()
-    }
-    fn read(&self, offset_bytes: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
-        self.inner.read(offset_bytes, buf)
+impl Layer for FencedDevice {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.inner
     }
     fn write(&self, offset_bytes: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
         let len_bytes = data.len() as u64;
         let call = move || self.inner.write(offset_bytes, data, fua);
         self.fenced(Operation::Write, offset_bytes, len_bytes, call)
-    }
-    fn flush(&self) -> DeviceFuture<'_, ()> {
-        self.inner.flush()
     }
     fn discard(&self, offset_bytes: u64, len_bytes: u64, fua: bool) -> DeviceFuture<'_, ()> {
         let call = move || self.inner.discard(offset_bytes, len_bytes, fua);
@@ -180,9 +167,6 @@ impl BlockDevice for FencedDevice {
     ) -> DeviceFuture<'_, ()> {
         let call = move || self.inner.write_zeroes(offset_bytes, len_bytes, options);
         self.fenced(Operation::WriteZeroes, offset_bytes, len_bytes, call)
-    }
-    fn allocation(&self, offset_bytes: u64, len_bytes: u64) -> DeviceFuture<'_, Vec<Allocation>> {
-        self.inner.allocation(offset_bytes, len_bytes)
     }
 }
 

@@ -23,11 +23,11 @@ use forebay_device::{
 use forebay_format::footer::pages_of;
 use forebay_format::journal::{FrameHeader, FrameKind};
 use forebay_format::label::body_range;
-use forebay_pool::spec::{GroupSpec, PoolSpec, Redundancy, VolumeSpec};
+use forebay_pool::spec::{GroupSpec, PoolSpec, VolumeSpec};
 use forebay_pool::status::PoolStats;
-use forebay_pool::{Opener, Pool};
+use forebay_pool::{OpenWith, Opener, Pool};
 use forebay_rt as rt;
-use forebay_units::{BLOCK_BYTES, BLOCK_LEN, FixedMap, Nanos, parse_bytes};
+use forebay_units::{BLOCK_BYTES, BLOCK_LEN, FixedMap, Layout, Nanos, parse_bytes};
 use hdrhistogram::Histogram;
 
 /// A device in memory that keeps eight bytes of a block whose words are all alike, and whole
@@ -229,17 +229,13 @@ impl Shelf {
     }
 }
 
-impl Opener for Shelf {
-    fn open(&self, path: &str) -> Result<Device, DeviceError> {
-        match self.0.get(path) {
-            Some(device) => Ok(device.clone()),
-            None => Err(DeviceError::new(path, Operation::Open, 0, 0, ErrorKind::Gone)),
-        }
-    }
-
-    fn host(&self) -> u64 {
-        1
-    }
+/// Opens the devices of a shelf.
+fn opener(shelf: &Rc<Shelf>) -> Rc<dyn Opener> {
+    let shelf = shelf.clone();
+    OpenWith::new(1, move |path| match shelf.0.get(path) {
+        Some(device) => Ok(device.clone() as Device),
+        None => Err(DeviceError::new(path, Operation::Open, 0, 0, ErrorKind::Gone)),
+    })
 }
 
 /// Which block is written next.
@@ -293,14 +289,8 @@ fn greedy(alpha: f64) -> f64 {
     alpha / (alpha + w)
 }
 
-fn shape(layout: &str) -> Redundancy {
-    match layout {
-        "raid0" => Redundancy::Raid0,
-        "raidz1" => Redundancy::Raidz1,
-        "raidz2" => Redundancy::Raidz2,
-        "raidz3" => Redundancy::Raidz3,
-        other => panic!("layout {other} is not measured here"),
-    }
+fn shape(layout: &str) -> Layout {
+    Layout::parse(layout).unwrap_or_else(|| panic!("layout {layout} is unknown"))
 }
 
 /// Where the segments are, on average over samples.
@@ -384,14 +374,14 @@ async fn measure(words: Words) {
 }
 
 async fn created_pool(shelf: &Rc<Shelf>, words: &Words) -> Rc<Pool> {
-    let redundancy = shape(&words.text("layout", "raid0"));
+    let layout = shape(&words.text("layout", "raid0"));
     let devices = words.devices().collect();
     let spec = PoolSpec {
-        groups: vec![GroupSpec { redundancy, devices }],
+        groups: vec![GroupSpec { layout, devices }],
         properties: BTreeMap::from([("dirty_limit".to_owned(), words.text("dirty", "auto"))]),
         ..PoolSpec::default()
     };
-    Pool::create(shelf.clone(), "tank", &spec).await.expect("the pool is made")
+    Pool::create(opener(shelf), "tank", &spec).await.expect("the pool is made")
 }
 
 /// A volume of `blocks` blocks, each of which has been written once, with its number from 1 on.
@@ -489,8 +479,8 @@ impl Load {
             let at = self.pattern.next() * BLOCK_BYTES;
             let begun = rt::now();
             if let Err(error) = self.volume.write(at, buf.freeze(), false).await {
-                let status = self.pool.status();
-                eprintln!("{error}: {} {:?}", status.status, self.pool.stats().segments);
+                let condition = self.pool.condition();
+                eprintln!("{error}: {condition:?} {:?}", self.pool.stats().segments);
                 std::process::exit(1);
             }
             self.latencies.borrow_mut().saturating_record(rt::now().since(begun).0);

@@ -5,8 +5,8 @@ use forebay_device::DeviceError;
 use forebay_segment::{BlockFault, FooterFault, JournalFault, SegmentError};
 
 use crate::{
-    AdminError, CandidateError, CloseError, CommitError, ImportErrorKind, LabelError, LayoutError,
-    MapLoadError, PoolError, RecoveryError, ScrubError, SuspendReason, VolumeError,
+    AdminError, CandidateError, CloseError, CommitError, ImportErrorKind, LabelError, MapLoadError,
+    PoolError, RecoveryError, ScrubError, SuspendReason, VolumeError,
 };
 
 impl PoolError {
@@ -34,7 +34,7 @@ fn of_import(kind: &ImportErrorKind) -> Vec<&DeviceError> {
     match kind {
         ImportErrorKind::NotFound { unreadable, .. } => unreadable.iter().collect(),
         ImportErrorKind::Map { error, .. } => match &**error {
-            MapLoadError::Layout(error) => of_layout(error),
+            MapLoadError::Layout(error) => of_array(&error.0),
             MapLoadError::Segment(error) => of_segment(error),
             _ => Vec::new(),
         },
@@ -42,7 +42,7 @@ fn of_import(kind: &ImportErrorKind) -> Vec<&DeviceError> {
             RecoveryError::Commit(error) => of_commit(error),
             _ => Vec::new(),
         },
-        ImportErrorKind::Layout(error) => of_layout(error),
+        ImportErrorKind::Layout(error) => of_array(&error.0),
         _ => Vec::new(),
     }
 }
@@ -56,7 +56,7 @@ fn of_admin(error: &AdminError) -> Vec<&DeviceError> {
         AdminError::Label(error) => of_label(error),
         AdminError::NotTakenIn { error, .. } => of_admin(error),
         AdminError::Member { error, .. } => of_array(error),
-        AdminError::Layout(error) => of_layout(error),
+        AdminError::Layout(error) => of_array(&error.0),
         AdminError::Commit(error) => of_commit(error),
         _ => Vec::new(),
     }
@@ -86,13 +86,6 @@ fn of_label(error: &LabelError) -> Vec<&DeviceError> {
     match error {
         LabelError::Device(error) => vec![error],
         LabelError::Format(_) => Vec::new(),
-    }
-}
-
-fn of_layout(error: &LayoutError) -> Vec<&DeviceError> {
-    match error {
-        LayoutError::Array(error) => of_array(error),
-        LayoutError::Unknown { .. } => Vec::new(),
     }
 }
 

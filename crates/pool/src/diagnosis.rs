@@ -9,6 +9,7 @@ use forebay_units::{DeviceId, Nanos};
 
 use crate::Pool;
 use crate::admin::error::AdminError;
+use crate::status::PoolEvent;
 
 /// Errors within [`WITHIN`] that make a device faulted or suspect.
 const TOO_MANY: usize = 10;
@@ -58,13 +59,10 @@ impl Pool {
         }
         let path = self.device_path(device);
         match self.store.array.fault(device) {
-            Ok(()) => self.health.remark(format!(
-                "{path} was taken out: {TOO_MANY} of its reads failed within {} minutes",
-                WITHIN.0 / 60_000_000_000
-            )),
-            Err(why) => {
+            Ok(()) => self.health.events.push(PoolEvent::TakenOut { device: path }),
+            Err(error) => {
                 diagnosis.suspects.borrow_mut().insert(device);
-                self.health.remark(format!("{path} fails many reads and is still needed: {why}"));
+                self.health.events.push(PoolEvent::StillNeeded { device: path, error });
             }
         }
     }
@@ -74,8 +72,8 @@ impl Pool {
     pub(crate) fn diagnose_repair(&self, device: DeviceId) {
         let diagnosis = &self.health.diagnosis;
         if note(&diagnosis.repairs, device) && diagnosis.suspects.borrow_mut().insert(device) {
-            let path = self.device_path(device);
-            self.health.remark(format!("{path} was repaired in many places; see if it is well"));
+            let device = self.device_path(device);
+            self.health.events.push(PoolEvent::ManyRepairs { device });
         }
     }
 

@@ -17,6 +17,8 @@ use crate::Pool;
 use crate::commit::error::SuspendReason;
 use crate::labels::LabelError;
 use crate::scrub::error_log::Lost;
+use crate::status::PoolEvent;
+use crate::status::events::EventLog;
 
 pub(crate) struct HealthState {
     pub lost: RefCell<Lost>,
@@ -37,8 +39,7 @@ pub(crate) struct HealthState {
     pub log_changed: Rc<Notify>,
     pub log_errors: RefCell<std::collections::BTreeMap<DeviceId, u64>>,
     pub diagnosis: crate::diagnosis::Diagnosis,
-    /// Remarks for the operator, newest last.
-    pub remarks: RefCell<Vec<String>>,
+    pub events: EventLog,
 }
 
 impl HealthState {
@@ -56,15 +57,8 @@ impl HealthState {
             log_changed: Notify::new(),
             log_errors: RefCell::default(),
             diagnosis: Default::default(),
-            remarks: RefCell::default(),
+            events: EventLog::default(),
         }
-    }
-
-    pub fn remark(&self, text: String) {
-        let mut remarks = self.remarks.borrow_mut();
-        remarks.push(text);
-        let extra = remarks.len().saturating_sub(100);
-        remarks.drain(..extra);
     }
 }
 
@@ -121,8 +115,8 @@ impl Pool {
                 ArrayEvent::StateChanged { device, from, to, cause } => {
                     self.sync.config_dirty.set(true);
                     let path = self.device_path(device);
-                    let why = cause.map_or_else(String::new, |c| format!(": {c}"));
-                    self.health.remark(format!("{path} went from {from} to {to}{why}"));
+                    let changed = PoolEvent::StateChanged { device: path.clone(), from, to, cause };
+                    self.health.events.push(changed);
                     let in_log = self.health.log_sides.borrow().contains(&device);
                     if in_log && to != MemberState::Online {
                         // The log lies on data devices and must not rely on this one.
@@ -132,13 +126,14 @@ impl Pool {
                     }
                 }
                 ArrayEvent::ReadFailed { device, cause, .. } => {
-                    self.health.remark(cause.to_string());
+                    self.health.events.push(PoolEvent::ReadFailed(cause));
                     self.diagnose_read(device);
                 }
                 ArrayEvent::Repaired { device, addr, len_bytes } => {
                     self.stats.repaired(len_bytes);
                     let path = self.device_path(device);
-                    self.health.remark(format!("{path}: repaired {len_bytes} bytes at {addr}"));
+                    let repaired = PoolEvent::Repaired { device: path, addr, len_bytes };
+                    self.health.events.push(repaired);
                     self.diagnose_repair(device);
                 }
             }
@@ -162,7 +157,8 @@ impl Pool {
             if side.device == device.0 && side.state == MemberUse::Online {
                 side.state = MemberUse::Faulted;
                 *self.health.log_errors.borrow_mut().entry(device).or_default() += 1;
-                self.health.remark(format!("log device {} failed: {error}", side.path));
+                let (device, error) = (side.path.clone(), error.clone());
+                self.health.events.push(PoolEvent::LogDeviceFailed { device, error });
             }
         }
         drop(config);
@@ -184,7 +180,9 @@ impl Pool {
         let online =
             |m: &forebay_array::MemberStatus| m.id == device && m.state == MemberState::Online;
         if self.store.array.status().iter().any(online) {
-            self.health.remark(format!("{} failed: {error}", self.device_path(device)));
+            let (path, failure) = (self.device_path(device), error.clone());
+            let failed = PoolEvent::LogMemberFailed { device: path, error: failure };
+            self.health.events.push(failed);
             if let Err(needed) = self.store.array.fault(device) {
                 let (error, needed) = (Box::new(error), Box::new(needed));
                 self.stop(SuspendReason::LogDevice { error, needed });

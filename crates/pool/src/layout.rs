@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_array::{
-    Array, ArrayError, ErrorCounts, GroupGeometry, GroupSpec as ArrayGroup, Layout,
+    Array, ArrayError, ErrorCounts, GroupGeometry, GroupSpec as ArrayGroup,
     MemberSpec as ArrayMember, MemberState,
 };
 use forebay_format::config::{GroupConfig, MemberConfig, MemberUse, PoolConfig, RingConfig};
@@ -18,11 +18,10 @@ use forebay_format::footer::{footer_blocks, usual_footer_blocks};
 use forebay_format::label::body_range;
 use forebay_intent_log::{LogRing, Side};
 use forebay_segment::STREAMS;
-use forebay_units::{BLOCK_BYTES, BlockAddr, DeviceId, Nanos, parse_bytes};
+use forebay_units::{BLOCK_BYTES, BlockAddr, DeviceId};
 
 use crate::opener::OpenDevice;
-use crate::spec::Redundancy;
-use crate::widens::widens;
+use crate::settings::Settings;
 
 /// Segments from which on blocks are separated by lifetime. In smaller pools the open segments of
 /// six streams would take too large a share.
@@ -37,35 +36,26 @@ pub(crate) const UNIT_BYTES: u64 = 16 << 10;
 /// Most segments of a group.
 const MOST_SEGMENTS: u64 = 1 << 16;
 
-/// Devices that do not make up groups.
+/// Devices that do not make up groups: the array refused one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LayoutError {
-    /// A group has a layout that this program does not know.
-    Unknown {
-        /// The layout.
-        layout: String,
-    },
-    /// The array refused a group.
-    Array(ArrayError),
-}
+pub struct LayoutError(pub ArrayError);
 
 impl fmt::Display for LayoutError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unknown { layout } => write!(f, "layout '{layout}' is unknown"),
-            Self::Array(error) => write!(f, "{error}"),
-        }
+        self.0.fmt(f)
     }
 }
 
-widens!(LayoutError: Array(ArrayError));
+impl From<ArrayError> for LayoutError {
+    fn from(error: ArrayError) -> Self {
+        Self(error)
+    }
+}
 
 /// Limits that are fixed at import.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Age at which a group is synced.
-    pub txg_timeout: forebay_units::Nanos,
-    /// Dirty bytes at which a group is synced before that age.
+    /// Dirty bytes at which a group is synced, however young it is.
     pub txg_bytes: u64,
     /// Segments that a group leaves to the cleaner.
     pub reserve_segments: u32,
@@ -73,33 +63,16 @@ pub(crate) struct Limits {
     pub map_reserve_segments: u32,
 }
 
-pub(crate) fn layout_of(redundancy: Redundancy) -> Layout {
-    match redundancy {
-        Redundancy::Raid0 => Layout::Raid0,
-        Redundancy::Mirror => Layout::Mirror,
-        Redundancy::Raidz1 => Layout::Raidz1,
-        Redundancy::Raidz2 => Layout::Raidz2,
-        Redundancy::Raidz3 => Layout::Raidz3,
-    }
-}
-
-pub(crate) fn parse_layout(name: &str) -> Option<Layout> {
-    let all = [Layout::Raid0, Layout::Mirror, Layout::Raidz1, Layout::Raidz2, Layout::Raidz3];
-    all.into_iter().find(|layout| layout.to_string() == name)
-}
-
-pub(crate) fn geometry_of(group: &GroupConfig) -> Result<GroupGeometry, LayoutError> {
-    let layout = parse_layout(&group.layout)
-        .ok_or_else(|| LayoutError::Unknown { layout: group.layout.clone() })?;
-    Ok(GroupGeometry {
-        layout,
+pub(crate) fn geometry_of(group: &GroupConfig) -> GroupGeometry {
+    GroupGeometry {
+        layout: group.layout,
         members: group.members.len(),
         unit_bytes: group.unit_bytes,
         column_bytes: group.column_bytes,
         data_start_bytes: group.data_start_bytes,
         first_segment: group.first_segment,
         segments: group.segments,
-    })
+    }
 }
 
 pub(crate) fn data_blocks(geometry: &GroupGeometry) -> u32 {
@@ -145,7 +118,7 @@ pub(crate) fn build_array_group(
         let chain = std::iter::successors(Some(first), |m| m.replacement.as_deref());
         chain.map(member).collect::<Vec<_>>()
     });
-    Ok(ArrayGroup { geometry: geometry_of(group)?, slots: slots.collect() })
+    Ok(ArrayGroup { geometry: geometry_of(group), slots: slots.collect() })
 }
 
 /// First number of rings in the pool, so that they are not taken for log devices.
@@ -190,7 +163,7 @@ pub(crate) fn log_rings_of(
     const MOST_RINGS: usize = 4;
     let mut rings: Vec<LogRing> = Vec::new();
     for group in &config.groups {
-        let Ok(geometry) = geometry_of(group) else { continue };
+        let geometry = geometry_of(group);
         let start = forebay_format::label::LABEL_BYTES;
         let stale = |m: &&MemberConfig| m.stale_since.is_none() && m.stale.is_empty();
         let sides: Vec<Side> =
@@ -210,12 +183,6 @@ pub(crate) fn log_rings_of(
 }
 
 /// Limits, the dirty limit in bytes, and blocks that data may take.
-pub(crate) fn footer_cache_bytes(config: &PoolConfig) -> u64 {
-    const AUTO: u64 = 64 << 20;
-    let set = config.properties.get("footer_cache").and_then(|v| parse_bytes(v).ok());
-    set.unwrap_or(AUTO)
-}
-
 pub(crate) fn limits_for(config: &PoolConfig, array: &Array) -> (Limits, u64, u64) {
     const LEAST_DIRTY: u64 = 4 << 20;
     let groups = array.groups();
@@ -223,8 +190,7 @@ pub(crate) fn limits_for(config: &PoolConfig, array: &Array) -> (Limits, u64, u6
     let blocks: u64 =
         groups.iter().map(|g| u64::from(g.segments) * u64::from(data_blocks(g))).sum();
     let auto = (blocks * BLOCK_BYTES / 16).clamp(LEAST_DIRTY, MOST_DIRTY_BYTES);
-    let set = config.properties.get("dirty_limit").and_then(|v| parse_bytes(v).ok());
-    let dirty_limit = set.unwrap_or(auto).max(LEAST_DIRTY);
+    let dirty_limit = Settings::of(&config.properties).dirty_limit.unwrap_or(auto).max(LEAST_DIRTY);
     let per_segment = (blocks / segments.max(1)).max(1);
     let dirty_segments = (dirty_limit / BLOCK_BYTES).div_ceil(per_segment);
     let streams = if segments >= u64::from(SEPARATE_SEGMENTS) { u64::from(STREAMS) } else { 2 };
@@ -236,7 +202,6 @@ pub(crate) fn limits_for(config: &PoolConfig, array: &Array) -> (Limits, u64, u6
     let journal = copies * (2 + segments / 80);
     let kept = streams + 2 + map_reserve + dirty_segments + journal + 4 + segments / 24;
     let limits = Limits {
-        txg_timeout: Nanos::from_secs(5),
         txg_bytes: dirty_limit / 3,
         reserve_segments: reserve as u32,
         map_reserve_segments: map_reserve as u32,

@@ -15,6 +15,7 @@ mod merge;
 mod opener;
 mod read_path;
 mod scrub;
+mod settings;
 mod space;
 pub mod spec;
 mod state;
@@ -38,6 +39,7 @@ use crate::health::HealthState;
 use crate::layout::Limits;
 use crate::opener::{FencedOpener, OpenDevice};
 use crate::scrub::ScanState;
+use crate::settings::Settings;
 use crate::state::{DirtyData, Lifecycle, Store, SyncControl, Writers};
 use crate::status::stats::Stats;
 use crate::volume::VolumeState;
@@ -58,7 +60,7 @@ pub use import::error::{
 };
 pub use labels::LabelError;
 pub use layout::LayoutError;
-pub use opener::Opener;
+pub use opener::{OpenWith, Opener};
 pub use scrub::error::ScrubError;
 pub use volume::{SyncMode, Volume};
 
@@ -76,6 +78,7 @@ pub struct Pool {
     pub(crate) writers: Mutex<Writers>,
     pub(crate) sync: SyncControl,
     pub(crate) limits: Cell<Limits>,
+    pub(crate) settings: Cell<Settings>,
     pub(crate) trims: Trims,
     pub(crate) scan: ScanState,
     pub(crate) health: HealthState,

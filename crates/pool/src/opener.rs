@@ -39,6 +39,30 @@ pub trait Opener {
     }
 }
 
+/// Opens devices with a function: for devices that are not files.
+pub struct OpenWith<F> {
+    host: u64,
+    open: F,
+}
+
+impl<F: Fn(&str) -> Result<Device, DeviceError>> OpenWith<F> {
+    /// An opener of machine `host` that calls `open` with the name of each device.
+    #[must_use]
+    pub fn new(host: u64, open: F) -> Rc<Self> {
+        Rc::new(Self { host, open })
+    }
+}
+
+impl<F: Fn(&str) -> Result<Device, DeviceError>> Opener for OpenWith<F> {
+    fn open(&self, path: &str) -> Result<Device, DeviceError> {
+        (self.open)(path)
+    }
+
+    fn host(&self) -> u64 {
+        self.host
+    }
+}
+
 /// A device under a deadline (`deadline`), with the write fence above it (`device`).
 #[derive(Clone)]
 pub(crate) struct Guarded {

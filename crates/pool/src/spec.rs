@@ -2,29 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use forebay_units::Layout;
 use serde::{Deserialize, Serialize};
-
-/// Redundancy of a group of data devices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Redundancy {
-    /// No redundancy.
-    Raid0,
-    /// Every device holds all data.
-    Mirror,
-    /// One parity column.
-    Raidz1,
-    /// Two parity columns.
-    Raidz2,
-    /// Three parity columns.
-    Raidz3,
-}
 
 /// A group of data devices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupSpec {
-    /// Its redundancy.
-    pub redundancy: Redundancy,
+    /// How it distributes its data.
+    pub layout: Layout,
     /// Paths of the devices.
     pub devices: Vec<String>,
 }

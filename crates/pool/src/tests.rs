@@ -17,54 +17,31 @@ mod figures;
 mod imports;
 mod leftovers;
 mod multihost;
-mod rack;
+pub(crate) mod rack;
 mod resilvers;
 mod scattered;
 mod takeovers;
 mod witnesses;
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::rc::Rc;
 
-use forebay_device::{Device, DeviceError, ErrorKind, IoBuf, IoBytes, MemoryDevice, Operation};
+use forebay_device::{Device, IoBuf, IoBytes};
 use forebay_rt as rt;
 use forebay_rt::Runtime;
+use forebay_units::Layout;
 
-use crate::spec::{GroupSpec, ImportOptions, LogSpec, PoolSpec, Redundancy, VolumeSpec};
+use self::rack::memory;
+use crate::Pool;
+use crate::spec::{GroupSpec, ImportOptions, LogSpec, PoolSpec, VolumeSpec};
 use crate::status::ScanPhase;
-use crate::{Opener, Pool};
-
-/// Memory devices by name. They live as long as the shelf.
-pub(crate) struct Shelf(RefCell<BTreeMap<String, Device>>);
-
-impl Shelf {
-    fn new(names: &[&str], size_bytes: u64) -> Rc<Self> {
-        let device = |n: &&str| {
-            let device: Device = Rc::new(MemoryDevice::new(n, size_bytes));
-            ((*n).to_owned(), device)
-        };
-        Rc::new(Self(RefCell::new(names.iter().map(device).collect())))
-    }
-}
-
-impl Opener for Shelf {
-    fn open(&self, path: &str) -> Result<Device, DeviceError> {
-        let found = self.0.borrow().get(path).cloned();
-        found.ok_or_else(|| DeviceError::new(path, Operation::Open, 0, 0, ErrorKind::Gone))
-    }
-    fn host(&self) -> u64 {
-        1
-    }
-}
 
 pub(crate) fn names(list: &[&str]) -> Vec<String> {
     list.iter().map(|n| (*n).to_owned()).collect()
 }
 
-fn spec(redundancy: Redundancy, data: &[&str], log: &[&str]) -> PoolSpec {
+fn spec(layout: Layout, data: &[&str], log: &[&str]) -> PoolSpec {
     PoolSpec {
-        groups: vec![GroupSpec { redundancy, devices: names(data) }],
+        groups: vec![GroupSpec { layout, devices: names(data) }],
         logs: if log.is_empty() { vec![] } else { vec![LogSpec { devices: names(log) }] },
         ..PoolSpec::default()
     }
@@ -90,15 +67,14 @@ async fn expect(device: &Device, offset: u64, data: &[u8]) {
 
 #[test]
 fn a_pool_keeps_what_was_written_over_an_export() {
-    for (redundancy, data, log) in [
-        (Redundancy::Raid0, &["a"][..], &[][..]),
-        (Redundancy::Raidz1, &["a", "b", "c", "d"][..], &["l", "m"][..]),
-        (Redundancy::Mirror, &["a", "b"][..], &["l"][..]),
+    for (layout, data, log) in [
+        (Layout::Raid0, &["a"][..], &[][..]),
+        (Layout::Raidz1, &["a", "b", "c", "d"][..], &["l", "m"][..]),
+        (Layout::Mirror, &["a", "b"][..], &["l"][..]),
     ] {
         Runtime::simulated(1).block_on(async move {
-            let shelf = Shelf::new(&["a", "b", "c", "d", "l", "m"], 64 << 20);
-            let pool =
-                Pool::create(shelf.clone(), "tank", &spec(redundancy, data, log)).await.unwrap();
+            let shelf = memory(&["a", "b", "c", "d", "l", "m"], 64 << 20);
+            let pool = Pool::create(shelf.clone(), "tank", &spec(layout, data, log)).await.unwrap();
             pool.create_volume(&volume(16 << 20)).await.unwrap();
             let v = pool.open_volume("v").unwrap();
             v.write(0, stamp(8192, 1), false).await.unwrap();
@@ -136,8 +112,8 @@ fn a_pool_keeps_what_was_written_over_an_export() {
 
 #[test]
 fn a_dropped_pool_comes_back_from_its_log() {
-    let shelf = Shelf::new(&["a", "b", "c", "l", "m"], 64 << 20);
-    let options = spec(Redundancy::Raidz1, &["a", "b", "c"], &["l", "m"]);
+    let shelf = memory(&["a", "b", "c", "l", "m"], 64 << 20);
+    let options = spec(Layout::Raidz1, &["a", "b", "c"], &["l", "m"]);
     let first = Runtime::simulated(2);
     let kept = shelf.clone();
     first.block_on(async move {
@@ -164,21 +140,21 @@ fn a_dropped_pool_comes_back_from_its_log() {
 
 #[test]
 fn endless_overwrites_work_on_the_smallest_pool() {
-    overwrite_for_ever(64 << 20, None, 4);
+    overwrite_since_creation(64 << 20, None, 4);
 }
 
 #[test]
 fn endless_overwrites_work_with_six_streams_and_groups_as_large_as_the_spare_room() {
-    overwrite_for_ever(160 << 20, Some("6M"), 8);
+    overwrite_since_creation(160 << 20, Some("6M"), 8);
 }
 
 /// Fills a pool of one device to its last block, then overwrites it evenly with `times` its size.
 /// Every write must be taken, and the newest content must be there.
-fn overwrite_for_ever(device_bytes: u64, dirty_limit: Option<&str>, times: u64) {
+fn overwrite_since_creation(device_bytes: u64, dirty_limit: Option<&str>, times: u64) {
     let dirty_limit = dirty_limit.map(str::to_owned);
     Runtime::simulated(4).block_on(async move {
-        let shelf = Shelf::new(&["a"], device_bytes);
-        let mut spec = spec(Redundancy::Raid0, &["a"], &[]);
+        let shelf = memory(&["a"], device_bytes);
+        let mut spec = spec(Layout::Raid0, &["a"], &[]);
         spec.properties.extend(dirty_limit.map(|limit| ("dirty_limit".to_owned(), limit)));
         let pool = Pool::create(shelf, "tank", &spec).await.unwrap();
         let size = pool.summary().size_bytes / 4096 * 4096;
@@ -206,8 +182,8 @@ fn overwrite_for_ever(device_bytes: u64, dirty_limit: Option<&str>, times: u64) 
 #[test]
 fn a_lost_footer_costs_nothing_that_others_still_have() {
     Runtime::simulated(5).block_on(async {
-        let shelf = Shelf::new(&["a", "b"], 64 << 20);
-        let options = spec(Redundancy::Mirror, &["a", "b"], &[]);
+        let shelf = memory(&["a", "b"], 64 << 20);
+        let options = spec(Layout::Mirror, &["a", "b"], &[]);
         let pool = Pool::create(shelf.clone(), "tank", &options).await.unwrap();
         pool.create_volume(&volume(16 << 20)).await.unwrap();
         let v = pool.open_volume("v").unwrap();

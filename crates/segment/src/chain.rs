@@ -12,11 +12,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use forebay_array::{Array, Layout};
+use forebay_array::Array;
 use forebay_device::IoBuf;
 use forebay_format::journal::{FrameHeader, FrameKind, HEADER_BYTES};
 use forebay_format::superblock::JournalPosition;
-use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, DeviceId, SegmentId};
+use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, DeviceId, Layout, SegmentId};
 
 use crate::copies::{copy_of, mixed_frame, repair_all};
 use crate::error::{JournalFault, RowLocation, SegmentError};

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use forebay_format::journal::SegmentRecord;
+use forebay_format::journal::{SegmentRecord, SegmentUse};
 use forebay_units::{BlockAddr, CommitId, SegmentId};
 
 /// The content of a segment.
@@ -379,9 +379,9 @@ impl SegmentTable {
             }
             info.changed = false;
             let kind = match (info.state, info.kind) {
-                (SegmentState::Free | SegmentState::Emptied(_), _) => 0,
-                (_, SegmentKind::Data) => 1,
-                (_, SegmentKind::Map) => 2,
+                (SegmentState::Free | SegmentState::Emptied(_), _) => SegmentUse::Free,
+                (_, SegmentKind::Data) => SegmentUse::Data,
+                (_, SegmentKind::Map) => SegmentUse::Map,
             };
             records.push(SegmentRecord {
                 segment: SegmentId(index as u32),
@@ -404,7 +404,7 @@ impl SegmentTable {
         if record.segment.0 >= self.len() {
             return false;
         }
-        let in_use = record.kind != 0;
+        let in_use = record.kind != SegmentUse::Free;
         if in_use {
             self.free.borrow_mut().remove(&record.segment.0);
         } else {
@@ -413,7 +413,10 @@ impl SegmentTable {
         self.edit(record.segment, |info| {
             *info = SegmentInfo {
                 state: if in_use { SegmentState::Full } else { SegmentState::Free },
-                kind: if record.kind == 2 { SegmentKind::Map } else { SegmentKind::Data },
+                kind: match record.kind {
+                    SegmentUse::Map => SegmentKind::Map,
+                    SegmentUse::Data | SegmentUse::Free => SegmentKind::Data,
+                },
                 stream: record.stream,
                 footer: record.footer,
                 rows: record.rows,

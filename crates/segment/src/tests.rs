@@ -1,12 +1,12 @@
 use std::rc::Rc;
 
-use forebay_array::{Array, ArrayEvent, GroupGeometry, GroupSpec, Layout};
+use forebay_array::{Array, ArrayEvent, GroupGeometry, GroupSpec};
 use forebay_device::{Device, IoBuf, MemoryDevice};
 use forebay_format::checksum::block_sum;
 use forebay_format::footer::{FooterPlace, Run, footer_blocks};
 use forebay_format::journal::FrameKind;
 use forebay_rt::Runtime;
-use forebay_units::{BLOCK_LEN, BlockAddr, CommitId, DeviceId, Lba, SegmentId, VolumeId};
+use forebay_units::{BLOCK_LEN, BlockAddr, CommitId, DeviceId, Layout, Lba, SegmentId, VolumeId};
 
 use crate::pages::Pages;
 use crate::{

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use forebay_format::journal::SegmentRecord;
+use forebay_format::journal::{SegmentRecord, SegmentUse};
 use forebay_segment::{Choice, Pin, SegmentKind, SegmentState, SegmentTable, Victims};
 use forebay_units::{BlockAddr, CommitId, SegmentId};
 use proptest::prelude::*;
@@ -263,7 +263,7 @@ impl Rig {
             assert!(self.table.load_record(record));
         }
         // Records of all segments in use equal those of the last change.
-        for record in all.iter().filter(|record| record.kind != 0) {
+        for record in all.iter().filter(|record| record.kind != SegmentUse::Free) {
             assert_eq!(&self.journal[&record.segment], record);
         }
         for (at, plain) in (0u32..).zip(&mut self.model) {

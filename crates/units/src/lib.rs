@@ -3,7 +3,10 @@
 use std::fmt;
 use std::hash::{BuildHasherDefault, Hasher};
 
+mod layout;
 mod size;
+
+pub use layout::Layout;
 pub use size::{ParseSizeError, format_bytes, parse_bytes};
 
 /// Bytes in a logical block: the unit of mapping, checksums and allocation.

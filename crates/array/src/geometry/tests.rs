@@ -1,9 +1,9 @@
 use std::collections::BTreeMap;
 
-use forebay_units::{BLOCK_BYTES, BlockAddr, SegmentId};
+use forebay_units::{BLOCK_BYTES, BlockAddr, Layout, SegmentId};
 use proptest::prelude::*;
 
-use super::{GeometryError, GroupGeometry, Layout, MAX_MEMBERS};
+use super::{GeometryError, GroupGeometry, MAX_MEMBERS};
 
 fn geometry(layout: Layout, members: usize) -> GroupGeometry {
     GroupGeometry {

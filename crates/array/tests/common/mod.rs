@@ -7,19 +7,17 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use forebay_array::{
-    Array, ArrayError, GroupGeometry, GroupSpec, Judge, Layout, Rebuilt, WriteKind, Written,
+    Array, ArrayError, GroupGeometry, GroupSpec, Judge, Rebuilt, WriteKind, Written,
 };
-use forebay_device::{
-    BlockDevice, Device, DeviceError, DeviceFuture, ErrorKind, IoBuf, IoBytes, Layer, MemoryDevice,
-    Operation,
-};
+use forebay_device::{BlockDevice, Device, ErrorKind, IoBuf, MemoryDevice, Operation};
 use forebay_rt as rt;
 use forebay_rt::sync::Mutex;
-use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, DeviceId, Nanos, SegmentId};
+use forebay_testkit::{Answer, Command, Decision, Probe, Script};
+use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, DeviceId, Layout, Nanos, SegmentId};
 
 /// A memory device with random delays and injected failures.
 pub struct FaultyDevice {
-    inner: MemoryDevice,
+    memory: Rc<MemoryDevice>,
     pub fail_reads: Cell<bool>,
     pub fail_writes: Cell<bool>,
     pub fail_flushes: Cell<bool>,
@@ -37,7 +35,7 @@ pub struct FaultyDevice {
 impl FaultyDevice {
     pub fn new(name: &str, size_bytes: u64) -> Rc<Self> {
         Rc::new(Self {
-            inner: MemoryDevice::new(name, size_bytes),
+            memory: Rc::new(MemoryDevice::new(name, size_bytes)),
             fail_reads: Cell::default(),
             fail_writes: Cell::default(),
             fail_flushes: Cell::default(),
@@ -51,6 +49,11 @@ impl FaultyDevice {
         })
     }
 
+    /// The device itself.
+    pub fn device(self: &Rc<Self>) -> Device {
+        Probe::new(self.memory.clone(), self.clone())
+    }
+
     pub fn heal(&self) {
         for flag in [&self.fail_reads, &self.fail_writes, &self.fail_flushes, &self.gone] {
             flag.set(false);
@@ -62,79 +65,54 @@ impl FaultyDevice {
     /// not cancel out in the parity. A second call undoes the first.
     pub async fn corrupt(&self, offset_bytes: u64, len_bytes: u64) {
         let mut buf = self.peek(offset_bytes, len_bytes).await;
-        let bits = self.inner.name().bytes().last().expect("a name");
+        let bits = self.memory.name().bytes().last().expect("a name");
         buf.iter_mut().for_each(|byte| *byte ^= bits);
-        self.inner.write(offset_bytes, buf.freeze(), true).await.expect("in range");
+        self.memory.write(offset_bytes, buf.freeze(), true).await.expect("in range");
     }
 
     /// The content of the media.
     pub async fn peek(&self, offset_bytes: u64, len_bytes: u64) -> IoBuf {
         let buf = IoBuf::zeroed(len_bytes as usize);
-        self.inner.read(offset_bytes, buf).await.expect("in range")
-    }
-
-    fn outcome(
-        &self,
-        operation: Operation,
-        offset_bytes: u64,
-        len_bytes: u64,
-        fails: bool,
-    ) -> Result<(), DeviceError> {
-        let kind = match (self.gone.get(), fails) {
-            (true, _) => ErrorKind::Gone,
-            (false, true) => ErrorKind::Os { errno: 5 },
-            (false, false) => return Ok(()),
-        };
-        Err(DeviceError::new(self.inner.name(), operation, offset_bytes, len_bytes, kind))
+        self.memory.read(offset_bytes, buf).await.expect("in range")
     }
 }
 
-async fn take_a_while() {
-    rt::sleep(Nanos(1 + rt::random_below(1000))).await;
-}
-
-impl Layer for FaultyDevice {
-    fn inner(&self) -> &dyn BlockDevice {
-        &self.inner
-    }
-    fn read(&self, offset_bytes: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
+impl Script for FaultyDevice {
+    fn before<'a>(&'a self, command: Command<'a>) -> Answer<'a, Decision> {
+        let blocks = command.offset_bytes / BLOCK_BYTES..command.end_bytes().div_ceil(BLOCK_BYTES);
         Box::pin(async move {
-            take_a_while().await;
-            if self.seek.get() > Nanos::ZERO {
+            rt::sleep(Nanos(1 + rt::random_below(1000))).await;
+            if command.operation == Operation::Read && self.seek.get() > Nanos::ZERO {
                 let _arm = self.arm.lock().await;
                 rt::sleep(self.seek.get()).await;
             }
-            let len = buf.len() as u64;
-            let blocks = offset_bytes / BLOCK_BYTES..(offset_bytes + len).div_ceil(BLOCK_BYTES);
-            let bad = self.bad_blocks.borrow().range(blocks).next().is_some();
-            self.outcome(Operation::Read, offset_bytes, len, bad || self.fail_reads.get())?;
-            self.reads.set(self.reads.get() + 1);
-            self.inner.read(offset_bytes, buf).await
-        })
-    }
-    fn write(&self, offset_bytes: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
-        Box::pin(async move {
-            take_a_while().await;
-            let len = data.len() as u64;
-            self.outcome(Operation::Write, offset_bytes, len, self.fail_writes.get())?;
-            self.writes.set(self.writes.get() + 1);
-            let blocks = offset_bytes / BLOCK_BYTES..(offset_bytes + len).div_ceil(BLOCK_BYTES);
-            self.bad_blocks.borrow_mut().retain(|block| !blocks.contains(block));
-            self.inner.write(offset_bytes, data, fua).await
-        })
-    }
-    fn flush(&self) -> DeviceFuture<'_, ()> {
-        Box::pin(async move {
-            take_a_while().await;
-            self.flushes.set(self.flushes.get() + 1);
-            self.outcome(Operation::Flush, 0, 0, self.fail_flushes.get())
-        })
-    }
-    fn discard(&self, offset_bytes: u64, len_bytes: u64, fua: bool) -> DeviceFuture<'_, ()> {
-        Box::pin(async move {
-            take_a_while().await;
-            self.outcome(Operation::Discard, offset_bytes, len_bytes, false)?;
-            self.inner.discard(offset_bytes, len_bytes, fua).await
+            let fails = match command.operation {
+                Operation::Read => {
+                    self.fail_reads.get()
+                        || self.bad_blocks.borrow().range(blocks.clone()).next().is_some()
+                }
+                Operation::Write => self.fail_writes.get(),
+                Operation::Flush => {
+                    self.flushes.set(self.flushes.get() + 1);
+                    self.fail_flushes.get()
+                }
+                _ => false,
+            };
+            if self.gone.get() {
+                return Decision::Fail(ErrorKind::Gone);
+            }
+            if fails {
+                return Decision::Fail(ErrorKind::Os { errno: 5 });
+            }
+            match command.operation {
+                Operation::Read => self.reads.set(self.reads.get() + 1),
+                Operation::Write => {
+                    self.writes.set(self.writes.get() + 1);
+                    self.bad_blocks.borrow_mut().retain(|block| !blocks.contains(block));
+                }
+                _ => {}
+            }
+            Decision::Run
         })
     }
 }
@@ -173,7 +151,7 @@ impl Rig {
             .map(|i| FaultyDevice::new(&format!("d{i}"), geometry.needed_bytes()))
             .collect();
         let named =
-            |(i, device): (usize, &Rc<FaultyDevice>)| (DeviceId(i as u32), seen(device.clone()));
+            |(i, device): (usize, &Rc<FaultyDevice>)| (DeviceId(i as u32), seen(device.device()));
         let members = devices.iter().enumerate().map(named).collect();
         let array = Array::new(vec![GroupSpec::healthy(geometry, members)]).expect("sound");
         Self { array, devices }

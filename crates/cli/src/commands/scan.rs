@@ -126,7 +126,7 @@ fn is_running(scan: &ScanStatus) -> bool {
 
 async fn scan_of(handle: &PoolHandle) -> Result<Option<ScanStatus>, Failure> {
     let status = reply_as!(handle.ask(Action::Status).await, Reply::Status)?;
-    Ok(status.scan)
+    Ok(status.pool.scan)
 }
 
 /// Waits for the end of the running scan; what it did, in words. On Ctrl-C a scrub in this process

@@ -40,7 +40,7 @@ pub async fn status(
     for name in &names {
         match ask(access, name).await {
             Ok(pool) => {
-                let status = &pool.status;
+                let status = &pool.status.pool;
                 let is_healthy = status.state == Health::Online && status.lost_count == 0;
                 if !(options.unhealthy && is_healthy) {
                     let exact = options.report.exact;

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use forebay_pool::Pool;
-use forebay_pool::spec::{GroupSpec, LogSpec, PoolSpec, Redundancy, Told, VolumeSpec};
+use forebay_pool::spec::{GroupSpec, LogSpec, PoolSpec, Told, VolumeSpec};
 use forebay_rt::{Either, sys};
-use forebay_units::{BLOCK_BYTES, Nanos, format_bytes};
+use forebay_units::{BLOCK_BYTES, Layout, Nanos, format_bytes};
 
 use super::outcome::Outcome;
 use super::requests::reply_as;
@@ -41,7 +41,7 @@ const VOLUME_MAX_BYTES: u64 = 64 << 40;
 const SPARE_BYTES: u64 = 256 * MIB;
 
 /// The files under DIR and their sizes.
-struct Layout {
+struct Folder {
     dir: PathBuf,
     data_bytes: u64,
     log_bytes: u64,
@@ -49,7 +49,7 @@ struct Layout {
     making: RefCell<Option<File>>,
 }
 
-impl Layout {
+impl Folder {
     /// For a volume of `size_bytes`. With one parity column of four, the data files hold one and a
     /// half times that: the cleaner needs the room.
     fn new(dir: &Path, size_bytes: u64) -> Result<Self, Failure> {
@@ -164,7 +164,7 @@ pub async fn up(args: UpArgs, access: PoolAccess) -> Result<Outcome, Failure> {
 }
 
 /// The files of a pool for a volume of `size_bytes`. Fails when they cannot be created.
-fn checked_layout(args: &UpArgs, size_bytes: u64) -> Result<Layout, Failure> {
+fn checked_layout(args: &UpArgs, size_bytes: u64) -> Result<Folder, Failure> {
     let in_range = (VOLUME_MIN_BYTES..=VOLUME_MAX_BYTES).contains(&size_bytes);
     if !in_range || !size_bytes.is_multiple_of(BLOCK_BYTES) {
         let message = format!("a volume of {size_bytes} bytes cannot be made");
@@ -172,7 +172,7 @@ fn checked_layout(args: &UpArgs, size_bytes: u64) -> Result<Layout, Failure> {
             "choose a --size between 64M and 64T, a multiple of {BLOCK_BYTES}"
         )));
     }
-    let layout = Layout::new(&args.dir, size_bytes)?;
+    let layout = Folder::new(&args.dir, size_bytes)?;
     if layout.dir.exists() && !layout.dir.is_dir() {
         let message = format!("{} is not a folder", layout.dir.display());
         return Err(Failure::new(ErrorCode::Io, message)
@@ -208,7 +208,7 @@ fn announce_volumes(serving: &Serving, args: &UpArgs, listeners: &[String]) {
 
 /// After a failure or Ctrl-C: closes what is open, and removes the files if this process was
 /// creating them.
-async fn give_up(set: &PoolSet, state: &StateDir, layout: &Layout) -> Result<(), Failure> {
+async fn give_up(set: &PoolSet, state: &StateDir, layout: &Folder) -> Result<(), Failure> {
     let guids: Vec<u64> = set.pools().iter().map(|pool| pool.status().guid).collect();
     let closed = set.close().await;
     if layout.making.borrow().is_some() {
@@ -225,14 +225,14 @@ fn exists(path: &str) -> bool {
     Path::new(path).exists()
 }
 
-fn known_here(state: &StateDir, layout: &Layout) -> Result<Vec<KnownPool>, Failure> {
+fn known_here(state: &StateDir, layout: &Folder) -> Result<Vec<KnownPool>, Failure> {
     let files = layout.all();
     let mut known = state.known_pools()?;
     known.retain(|pool| pool.devices.iter().any(|device| files.contains(device)));
     Ok(known)
 }
 
-fn check_not_served(access: &PoolAccess, layout: &Layout) -> Result<(), Failure> {
+fn check_not_served(access: &PoolAccess, layout: &Folder) -> Result<(), Failure> {
     for pool in known_here(access.state(), layout)? {
         if let Some(pid) = access.server_of(&pool.name) {
             let (name, dir) = (&pool.name, layout.dir.display());
@@ -248,7 +248,7 @@ fn check_not_served(access: &PoolAccess, layout: &Layout) -> Result<(), Failure>
 async fn open_or_make(
     access: &PoolAccess,
     set: &Rc<PoolSet>,
-    layout: &Layout,
+    layout: &Folder,
     size_bytes: u64,
     screen: &Screen,
 ) -> Result<(), Failure> {
@@ -274,7 +274,7 @@ async fn open_or_make(
     make(access, set, layout, size_bytes, screen).await
 }
 
-async fn open(set: &Rc<PoolSet>, layout: &Layout, screen: &Screen) -> Result<(), Failure> {
+async fn open(set: &Rc<PoolSet>, layout: &Folder, screen: &Screen) -> Result<(), Failure> {
     let shown = layout.dir.display();
     let present: Vec<String> = layout.all().into_iter().filter(|path| exists(path)).collect();
     wait_until_free(&present).await;
@@ -309,7 +309,7 @@ async fn open(set: &Rc<PoolSet>, layout: &Layout, screen: &Screen) -> Result<(),
 async fn make(
     access: &PoolAccess,
     set: &Rc<PoolSet>,
-    layout: &Layout,
+    layout: &Folder,
     size_bytes: u64,
     screen: &Screen,
 ) -> Result<(), Failure> {
@@ -347,7 +347,7 @@ async fn make(
     let log_bytes = layout.log_bytes * LOG_FILES as u64;
     screen.say(&format!("writing {} of log files through once", format_bytes(log_bytes)));
     let spec = PoolSpec {
-        groups: vec![GroupSpec { redundancy: Redundancy::Raidz1, devices: layout.data() }],
+        groups: vec![GroupSpec { layout: Layout::Raidz1, devices: layout.data() }],
         logs: vec![LogSpec { devices: layout.logs() }],
         ..PoolSpec::default()
     };

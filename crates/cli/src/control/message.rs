@@ -7,6 +7,7 @@ use forebay_pool::status::{PoolStats, PoolStatus, PoolSummary, VolumeStatus};
 use serde::{Deserialize, Serialize};
 
 use crate::args::ScanVerb;
+use crate::explain::Advice;
 use crate::failure::Failure;
 
 /// Version of the protocol. Raised when a message changes its meaning; both sides must agree.
@@ -157,7 +158,7 @@ pub enum Response {
 pub enum Reply {
     Done,
     Hello(Hello),
-    Status(Box<PoolStatus>),
+    Status(Box<StatusReport>),
     Summary(PoolSummary),
     Stats(Box<PoolStats>),
     Sample(Box<Sample>),
@@ -179,6 +180,17 @@ pub struct Hello {
     pub takes_more: bool,
     /// Where volumes can be reached.
     pub listeners: Vec<String>,
+}
+
+/// A pool's status with what helps.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StatusReport {
+    /// What the pool reports.
+    #[serde(flatten)]
+    pub pool: PoolStatus,
+    /// What is wrong, and what to do.
+    #[serde(flatten)]
+    pub advice: Advice,
 }
 
 /// What `iostat` shows, at one moment.

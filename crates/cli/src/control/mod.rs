@@ -13,7 +13,9 @@ mod server;
 mod wire;
 
 pub use client::Link;
-pub use message::{Action, Hello, PROTOCOL_VERSION, Reply, Request, Response, Sample};
+pub use message::{
+    Action, Hello, PROTOCOL_VERSION, Reply, Request, Response, Sample, StatusReport,
+};
 pub use server::{Handler, answer_connection, serve_control};
 pub use wire::{REPLY_MAX_BYTES, REQUEST_MAX_BYTES, WireError, receive, send};
 

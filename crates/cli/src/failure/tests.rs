@@ -33,3 +33,45 @@ fn codes_come_from_the_kind_of_a_system_error() {
     assert_eq!(code(ErrorKind::PermissionDenied), ErrorCode::PermissionDenied);
     assert_eq!(code(ErrorKind::TimedOut), ErrorCode::Io);
 }
+
+/// Rows `| code | meaning |` of the enum `name` in `source`, from its variants and comments.
+fn rows(source: &str, name: &str) -> Vec<String> {
+    let (_, body) = source.split_once(&format!("pub enum {name} {{\n")).expect("the enum");
+    let (body, _) = body.split_once("\n}").expect("its end");
+    let mut rows = Vec::new();
+    let mut meaning = String::new();
+    for line in body.lines().map(str::trim) {
+        match line.strip_prefix("/// ") {
+            Some(comment) => meaning.push_str(&format!("{comment} ")),
+            None => {
+                let mut snake = String::new();
+                for letter in line.trim_end_matches(',').chars() {
+                    if letter.is_uppercase() && !snake.is_empty() {
+                        snake.push('_');
+                    }
+                    snake.extend(letter.to_lowercase());
+                }
+                rows.push(format!("| `{snake}` | {} |", meaning.trim_end_matches(['.', ' '])));
+                meaning.clear();
+            }
+        }
+    }
+    rows
+}
+
+#[test]
+fn codes_are_listed_in_the_page_on_the_control_socket() {
+    let page = include_str!("../../../../docs/control.md");
+    let tables = [
+        ("| code | what went wrong |", rows(include_str!("../failure.rs"), "ErrorCode")),
+        (
+            "| condition | what is wrong |",
+            rows(include_str!("../explain/condition.rs"), "ConditionCode"),
+        ),
+    ];
+    for (head, rows) in tables {
+        let (_, after) = page.split_once(&format!("{head}\n|---|---|\n")).expect("the table");
+        let listed = after.lines().take_while(|line| line.starts_with('|'));
+        assert_eq!(listed.collect::<Vec<_>>(), rows, "the table under {head}");
+    }
+}

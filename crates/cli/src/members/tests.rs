@@ -1,4 +1,4 @@
-use forebay_pool::status::{Health, IoCounts};
+use forebay_pool::status::{Health, IoCounts, VdevKind};
 
 use super::*;
 use crate::failure::ErrorCode;
@@ -6,12 +6,12 @@ use crate::failure::ErrorCode;
 fn device(path: &str) -> VdevStatus {
     VdevStatus {
         name: path.to_owned(),
-        kind: "device".to_owned(),
+        kind: VdevKind::Device,
         state: Health::Online,
         read_errors: 0,
         write_errors: 0,
         checksum_errors: 0,
-        note: String::new(),
+        note: None,
         size_bytes: 1 << 26,
         space: None,
         io: IoCounts::default(),
@@ -36,8 +36,6 @@ fn device_is_found_by_every_path_that_leads_to_it() {
         name: "tank".to_owned(),
         guid: 1,
         state: Health::Online,
-        status: String::new(),
-        action: String::new(),
         scan: None,
         groups: vec![group],
         logs: Vec::new(),

@@ -1,52 +1,17 @@
-use std::collections::BTreeSet;
-
-use forebay_device::{BlockDevice, ErrorKind, IoBuf, Layer, MemoryDevice, Operation};
-use forebay_pool::spec::{GroupSpec, ImportOptions, PoolSpec, Redundancy, VolumeSpec};
+use forebay_device::{IoBuf, MemoryDevice};
+use forebay_pool::OpenWith;
+use forebay_pool::spec::{GroupSpec, ImportOptions, PoolSpec, VolumeSpec};
 use forebay_rt::{self as rt, Runtime};
+use forebay_testkit::Shelf;
+use forebay_units::Layout;
 
 use super::*;
 
-/// Devices in memory that one holder at a time can open.
-struct Shelf {
-    devices: BTreeMap<String, Device>,
-    held: Rc<RefCell<BTreeSet<String>>>,
-}
-
-struct Held {
-    inner: Device,
-    held: Rc<RefCell<BTreeSet<String>>>,
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.held.borrow_mut().remove(self.inner.name());
-    }
-}
-
-impl Layer for Held {
-    fn inner(&self) -> &dyn BlockDevice {
-        &*self.inner
-    }
-}
-
-impl Opener for Shelf {
-    fn open(&self, path: &str) -> Result<Device, DeviceError> {
-        let fail = |kind| DeviceError::new(path, Operation::Open, 0, 0, kind);
-        let inner = self.devices.get(path).cloned().ok_or_else(|| fail(ErrorKind::Gone))?;
-        if !self.held.borrow_mut().insert(path.to_owned()) {
-            return Err(fail(ErrorKind::Busy));
-        }
-        Ok(Rc::new(Held { inner, held: self.held.clone() }))
-    }
-    fn host(&self) -> u64 {
-        1
-    }
-}
-
-fn shelf() -> Rc<Shelf> {
+/// A device in memory that one holder at a time can open.
+fn shelf() -> Rc<dyn Opener> {
     let device: Device = Rc::new(MemoryDevice::new("/a", 64 << 20));
-    let devices = BTreeMap::from([("/a".to_owned(), device)]);
-    Rc::new(Shelf { devices, held: Rc::default() })
+    let shelf = Shelf::new([device]);
+    OpenWith::new(1, move |name| shelf.open_alone(name))
 }
 
 struct Folder(std::path::PathBuf);
@@ -69,7 +34,7 @@ async fn ask(set: &PoolSet, action: Action) -> Result<(), Failure> {
 }
 
 fn create() -> Action {
-    let group = GroupSpec { redundancy: Redundancy::Raid0, devices: vec!["/a".to_owned()] };
+    let group = GroupSpec { layout: Layout::Raid0, devices: vec!["/a".to_owned()] };
     Action::Create { spec: PoolSpec { groups: vec![group], ..PoolSpec::default() } }
 }
 

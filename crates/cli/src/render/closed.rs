@@ -1,6 +1,6 @@
 //! A pool that cannot be opened, with what its devices say.
 
-use forebay_pool::status::{FoundPool, Health, IoCounts, VdevStatus};
+use forebay_pool::status::{FoundPool, Health, IoCounts, VdevKind, VdevStatus};
 use serde::Serialize;
 
 use super::tree::{device_tree, field};
@@ -42,12 +42,12 @@ impl Closed {
 fn unread(path: &str) -> VdevStatus {
     VdevStatus {
         name: path.to_owned(),
-        kind: "device".to_owned(),
+        kind: VdevKind::Device,
         state: Health::Unavail,
         read_errors: 0,
         write_errors: 0,
         checksum_errors: 0,
-        note: String::new(),
+        note: None,
         size_bytes: 0,
         space: None,
         io: IoCounts::default(),

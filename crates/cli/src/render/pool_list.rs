@@ -1,6 +1,6 @@
 //! `pool list`, with groups and devices when asked to.
 
-use forebay_pool::status::{PoolSummary, VdevStatus};
+use forebay_pool::status::{PoolSummary, VdevKind, VdevStatus};
 use serde::Serialize;
 
 use super::json::document;
@@ -36,7 +36,7 @@ pub struct Vdevs {
 #[derive(Clone, Debug, Serialize)]
 struct Vdev {
     name: String,
-    kind: String,
+    kind: VdevKind,
     health: &'static str,
     /// Bytes of the whole device; devices only.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -66,7 +66,7 @@ impl Vdev {
         let alloc = status.space.and_then(|space| space.raw_alloc_bytes);
         Self {
             name: status.name.clone(),
-            kind: status.kind.clone(),
+            kind: status.kind,
             health: status.state.as_str(),
             device_bytes: status.children.is_empty().then_some(status.size_bytes),
             raw_size_bytes: size,

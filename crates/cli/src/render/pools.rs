@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use forebay_pool::spec::{PoolSpec, Redundancy};
+use forebay_pool::spec::PoolSpec;
 use forebay_pool::status::{FoundPool, Health, PoolSummary, VdevStatus};
+use forebay_units::Layout;
 use serde::Serialize;
 
 use super::json::document;
@@ -124,12 +125,9 @@ pub fn layout(pool: &str, spec: &PoolSpec) -> String {
         }
     };
     for group in &spec.groups {
-        let word = match group.redundancy {
-            Redundancy::Raid0 => None,
-            Redundancy::Mirror => Some("mirror"),
-            Redundancy::Raidz1 => Some("raidz1"),
-            Redundancy::Raidz2 => Some("raidz2"),
-            Redundancy::Raidz3 => Some("raidz3"),
+        let word = match group.layout {
+            Layout::Raid0 => None,
+            layout => Some(layout.as_str()),
         };
         push(&mut text, word, &group.devices);
     }

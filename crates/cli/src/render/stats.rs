@@ -25,8 +25,8 @@ pub fn stats_json(pools: &[Box<PoolStats>]) -> String {
         per_host_byte: BTreeMap<&'static str, Shares>,
     }
     let pools = pools.iter().map(|stats| {
-        let PoolStats { since_import, for_ever, .. } = &**stats;
-        let shares = [("since_import", since_import), ("for_ever", for_ever)];
+        let PoolStats { since_import, since_creation, .. } = &**stats;
+        let shares = [("since_import", since_import), ("since_creation", since_creation)];
         let per_host_byte = shares.map(|(span, traffic)| (span, Shares::of(traffic))).into();
         Entry { stats, per_host_byte }
     });
@@ -80,7 +80,7 @@ pub fn stats_text(stats: &PoolStats, exact: bool) -> String {
         stats.name,
         duration(stats.uptime_secs.max(0.0) as u64)
     );
-    text.push_str(&traffic_table(&stats.since_import, &stats.for_ever, exact));
+    text.push_str(&traffic_table(&stats.since_import, &stats.since_creation, exact));
     text.push('\n');
     text.push_str(&space_lines(stats, exact));
     text.push_str(&import_lines(stats, exact));

@@ -8,13 +8,14 @@ use super::json::document;
 use super::numbers::bytes;
 use super::tree::{device_tree, field};
 use crate::clock::{duration, local_time};
+use crate::control::StatusReport;
 
 /// A pool that could be opened.
 #[derive(Clone, Debug, Serialize)]
 pub struct OpenPool {
     /// What the pool reports.
     #[serde(flatten)]
-    pub status: PoolStatus,
+    pub status: StatusReport,
     /// The id of the process that serves it.
     pub server_pid: Option<u32>,
 }
@@ -37,14 +38,14 @@ pub fn status_text(pool: &OpenPool, exact: bool, verbose: bool) -> String {
         Some(pid) => format!("by process {pid}"),
         None => "no".to_owned(),
     };
-    let pool = &pool.status;
+    let StatusReport { pool, advice } = &pool.status;
     let mut text = format!("  pool: {}\n state: {}\n", pool.name, pool.state.as_str());
     text.push_str(&format!("served: {served}\n"));
-    if !pool.status.is_empty() {
-        text.push_str(&field("status", &pool.status));
+    if !advice.status.is_empty() {
+        text.push_str(&field("status", &advice.status));
     }
-    if !pool.action.is_empty() {
-        text.push_str(&field("action", &pool.action));
+    if !advice.action.is_empty() {
+        text.push_str(&field("action", &advice.action));
     }
     if let Some(scan) = &pool.scan {
         text.push_str(&scan_text(scan));

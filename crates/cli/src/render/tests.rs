@@ -5,16 +5,17 @@ use std::io::{Read, Write};
 use std::path::Path;
 
 use forebay_pool::status::{
-    FoundPool, Health, ImportReport, Importable, IoCounts, Latency, MediaBytes, OpCount, PoolStats,
-    PoolStatus, PoolSummary, ScanKind, ScanPhase, ScanStatus, SegmentCounts, Traffic, VdevSpace,
-    VdevStatus, VolumeStatus,
+    FoundPool, Health, ImportRemark, ImportReport, Importable, IoCounts, Latency, MediaBytes,
+    OpCount, PoolCondition, PoolStats, PoolStatus, PoolSummary, ScanKind, ScanPhase, ScanStatus,
+    SegmentCounts, Traffic, VdevKind, VdevNote, VdevSpace, VdevStatus, VolumeStatus,
 };
 
 use super::*;
 use crate::args::Listing;
 use crate::clock::{duration, local_time};
-use crate::control::Sample;
+use crate::control::{Sample, StatusReport};
 use crate::escape::visible;
+use crate::explain::advice;
 use crate::failure::{ErrorCode, Failure};
 
 const BY_NAME: Order<'static> = Order { fields: &[], is_descending: false };
@@ -54,15 +55,15 @@ fn io(reads: u64, writes: u64) -> IoCounts {
     }
 }
 
-fn vdev(name: &str, kind: &str, children: Vec<VdevStatus>) -> VdevStatus {
+fn vdev(name: &str, kind: VdevKind, children: Vec<VdevStatus>) -> VdevStatus {
     VdevStatus {
         name: name.into(),
-        kind: kind.into(),
+        kind,
         state: Health::Online,
         read_errors: 0,
         write_errors: 0,
         checksum_errors: 0,
-        note: String::new(),
+        note: None,
         size_bytes: 1 << 32,
         space: None,
         io: if children.is_empty() { io(1000, 200) } else { IoCounts::default() },
@@ -71,11 +72,11 @@ fn vdev(name: &str, kind: &str, children: Vec<VdevStatus>) -> VdevStatus {
 }
 
 fn disk(name: &str) -> VdevStatus {
-    vdev(&format!("/srv/{name}"), "device", vec![])
+    vdev(&format!("/srv/{name}"), VdevKind::Device, vec![])
 }
 
 /// A group or log device, and how full it is.
-fn holder(name: &str, kind: &str, full: (u64, u64), children: Vec<VdevStatus>) -> VdevStatus {
+fn holder(name: &str, kind: VdevKind, full: (u64, u64), children: Vec<VdevStatus>) -> VdevStatus {
     let space = VdevSpace { raw_size_bytes: full.1, raw_alloc_bytes: Some(full.0) };
     VdevStatus { space: Some(space), ..vdev(name, kind, children) }
 }
@@ -86,11 +87,14 @@ fn healthy() -> PoolStatus {
         name: "tank".into(),
         guid: 1_234_567_890_123_456_789,
         state: Health::Online,
-        status: String::new(),
-        action: String::new(),
         scan: None,
-        groups: vec![holder("raidz1-0", "raidz1", data, vec![disk("d0"), disk("d1"), disk("d2")])],
-        logs: vec![holder("mirror-1", "mirror", log, vec![disk("l0"), disk("l1")])],
+        groups: vec![holder(
+            "raidz1-0",
+            VdevKind::Raidz1,
+            data,
+            vec![disk("d0"), disk("d1"), disk("d2")],
+        )],
+        logs: vec![holder("mirror-1", VdevKind::Mirror, log, vec![disk("l0"), disk("l1")])],
         lost: vec![],
         lost_count: 0,
         txg: 42,
@@ -100,10 +104,6 @@ fn healthy() -> PoolStatus {
 fn degraded() -> PoolStatus {
     let mut pool = healthy();
     pool.state = Health::Degraded;
-    pool.status = "One or more devices could not be opened. Sufficient replicas exist for the \
-                   pool to continue functioning in a degraded state."
-        .into();
-    pool.action = "Replace the device with 'forebay pool replace'.".into();
     pool.groups[0].state = Health::Degraded;
     pool.groups[0].children[1].state = Health::Unavail;
     pool.groups[0].children[1].read_errors = 1536;
@@ -111,8 +111,8 @@ fn degraded() -> PoolStatus {
     let mut old = disk("l1");
     old.state = Health::Faulted;
     let mut new = disk("l9");
-    new.note = "resilvering".into();
-    pool.logs[0].children[1] = vdev("replacing-0", "replacing", vec![old, new]);
+    new.note = Some(VdevNote::Resilvering);
+    pool.logs[0].children[1] = vdev("replacing-0", VdevKind::Replacing, vec![old, new]);
     pool.scan = Some(ScanStatus {
         kind: ScanKind::Resilver,
         state: ScanPhase::InProgress,
@@ -128,8 +128,13 @@ fn degraded() -> PoolStatus {
     pool
 }
 
-fn open(status: &PoolStatus) -> OpenPool {
-    OpenPool { status: status.clone(), server_pid: Some(4321) }
+fn open(pool: &PoolStatus) -> OpenPool {
+    let condition = match pool.state {
+        Health::Online => PoolCondition::Well,
+        _ => PoolCondition::DevicesFailed { last: None },
+    };
+    let status = StatusReport { pool: pool.clone(), advice: advice(&pool.name, &condition) };
+    OpenPool { status, server_pid: Some(4321) }
 }
 
 fn summary() -> PoolSummary {
@@ -190,7 +195,7 @@ fn stats() -> PoolStats {
         name: "tank".into(),
         uptime_secs: 3725.5,
         since_import: traffic,
-        for_ever: Traffic { reads: ops(50_000), ..traffic },
+        since_creation: Traffic { reads: ops(50_000), ..traffic },
         write_amplification: 1.343,
         write_amplification_with_log: 2.368,
         segments: SegmentCounts {
@@ -217,10 +222,10 @@ fn stats() -> PoolStats {
             ("/srv/d0".to_owned(), io(1000, 200)),
             ("/srv/l0".to_owned(), io(0, 40)),
         ]),
-        fua_latency_for_ever: Latency { count: 1001, ..latency },
-        flush_latency_for_ever: Latency { count: 177, ..latency },
-        read_latency_for_ever: Latency::default(),
-        devices_for_ever: BTreeMap::from([
+        fua_latency_since_creation: Latency { count: 1001, ..latency },
+        flush_latency_since_creation: Latency { count: 177, ..latency },
+        read_latency_since_creation: Latency::default(),
+        devices_since_creation: BTreeMap::from([
             ("/srv/d0".to_owned(), io(5000, 1200)),
             ("/srv/l0".to_owned(), io(0, 440)),
         ]),
@@ -230,7 +235,7 @@ fn stats() -> PoolStats {
             map_bytes: 1 << 20,
             log_bytes: 40 << 20,
             log_records: 9000,
-            remarks: vec!["a torn frame at the end of the log was dropped".into()],
+            remarks: vec![ImportRemark::TornTail { frame: 9001 }],
         },
     }
 }
@@ -391,7 +396,7 @@ fn history_has_local_times() {
 #[test]
 fn log_on_one_device_is_shown_as_that_device() {
     let mut pool = healthy();
-    pool.logs = vec![vdev("mirror-0", "mirror", vec![disk("l0")])];
+    pool.logs = vec![vdev("mirror-0", VdevKind::Mirror, vec![disk("l0")])];
     let text = status_text(&open(&pool), false, false);
     assert!(text.contains("\tlogs\n\t  /srv/l0"), "{text}");
 }

@@ -1,6 +1,6 @@
 //! The device tree of `pool status`, and the fields above it.
 
-use forebay_pool::status::{Health, VdevStatus};
+use forebay_pool::status::{Health, VdevKind, VdevNote, VdevStatus};
 
 use super::numbers::count;
 use crate::escape::visible;
@@ -18,7 +18,7 @@ pub fn device_tree(
     let mut lines = Vec::new();
     let sum = |f: fn(&VdevStatus) -> u64| groups.iter().chain(logs).map(f).sum::<u64>();
     let errors = [sum(|v| v.read_errors), sum(|v| v.write_errors), sum(|v| v.checksum_errors)];
-    lines.push(Line::new(pool.to_owned(), state, errors, ""));
+    lines.push(Line::new(pool.to_owned(), state, errors, None));
     for group in groups {
         tree_lines(group, 1, &mut lines);
     }
@@ -61,22 +61,38 @@ struct Line {
 }
 
 impl Line {
-    fn new(name: String, state: Health, errors: [u64; 3], note: &str) -> Self {
-        let note = if note.is_empty() { String::new() } else { format!("({note})") };
+    fn new(name: String, state: Health, errors: [u64; 3], note: Option<&VdevNote>) -> Self {
+        let note = note.map_or_else(String::new, |note| format!("({})", note_text(note)));
         Self { name, rest: Some((state, errors)), note }
     }
 }
 
 fn tree_lines(vdev: &VdevStatus, depth: usize, lines: &mut Vec<Line>) {
     // A log on one device is a mirror of one side: show the device, as zpool does.
-    if let ("mirror", [only]) = (vdev.kind.as_str(), &vdev.children[..]) {
+    if let (VdevKind::Mirror, [only]) = (vdev.kind, &vdev.children[..]) {
         return tree_lines(only, depth, lines);
     }
     let errors = [vdev.read_errors, vdev.write_errors, vdev.checksum_errors];
     let name = format!("{}{}", "  ".repeat(depth), visible(&vdev.name));
-    lines.push(Line::new(name, vdev.state, errors, &vdev.note));
+    lines.push(Line::new(name, vdev.state, errors, vdev.note.as_ref()));
     for child in &vdev.children {
         tree_lines(child, depth + 1, lines);
+    }
+}
+
+fn note_text(note: &VdevNote) -> String {
+    match note {
+        VdevNote::Resilvering => "resilvering".to_owned(),
+        VdevNote::AwaitingResilver => "awaiting resilver".to_owned(),
+        VdevNote::TooManyErrors => "too many errors".to_owned(),
+        VdevNote::Missing => "missing".to_owned(),
+        VdevNote::NoPermission => "no permission".to_owned(),
+        VdevNote::NotOpened { error } => format!("cannot be opened: {error}"),
+        VdevNote::InUse => "in use".to_owned(),
+        VdevNote::NoLabel => "no label of a pool".to_owned(),
+        VdevNote::OtherPool { name } => format!("label of pool '{}'", visible(name)),
+        VdevNote::FailedEarlier => "failed earlier".to_owned(),
+        VdevNote::Returned => "back since; 'pool online' takes it".to_owned(),
     }
 }
 

@@ -1,6 +1,8 @@
-use forebay_pool::status::Health;
+use forebay_pool::SuspendReason;
+use forebay_pool::status::{Health, PoolCondition};
 
 use super::*;
+use crate::explain::advice;
 
 #[test]
 fn uris_are_in_the_form_that_clients_read() {
@@ -75,27 +77,17 @@ fn live_line_leaves_out_its_last_parts() {
 
 #[test]
 fn change_of_health_is_reported_with_its_reason() {
-    let mut status = forebay_pool::status::PoolStatus {
-        name: "tank".into(),
-        guid: 1,
-        state: Health::Suspended,
-        status: "The pool stopped taking writes: no space left.".into(),
-        action: String::new(),
-        scan: None,
-        groups: vec![],
-        logs: vec![],
-        lost: vec![],
-        lost_count: 0,
-        txg: 0,
-    };
+    let suspended = advice("tank", &PoolCondition::Suspended(SuspendReason::TakenOver));
     assert_eq!(
-        watch::line(Health::Online, &status),
-        "pool 'tank' went from ONLINE to SUSPENDED: The pool stopped taking writes: no space left. \
-         'forebay pool status tank' says what to do."
+        watch::line("tank", Health::Online, Health::Suspended, &suspended),
+        "pool 'tank' went from ONLINE to SUSPENDED: The pool stopped taking writes: another \
+         process has imported the pool. 'forebay pool status tank' says what to do."
     );
-    status.state = Health::Online;
-    status.status = String::new();
-    assert_eq!(watch::line(Health::Degraded, &status), "pool 'tank' went from DEGRADED to ONLINE");
+    let well = advice("tank", &PoolCondition::Well);
+    assert_eq!(
+        watch::line("tank", Health::Degraded, Health::Online, &well),
+        "pool 'tank' went from DEGRADED to ONLINE"
+    );
 }
 
 #[test]

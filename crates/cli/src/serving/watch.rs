@@ -5,9 +5,10 @@ use std::rc::Rc;
 
 use forebay_nbd::Counts;
 use forebay_pool::Pool;
-use forebay_pool::status::{Health, PoolStatus};
+use forebay_pool::status::Health;
 use forebay_units::Nanos;
 
+use crate::explain::{Advice, advice};
 use crate::log;
 
 /// Between two messages on clients: a client that keeps coming back does not fill the log.
@@ -32,7 +33,8 @@ impl Watch {
             let before = self.health.insert(pool.name(), health).unwrap_or(Health::Online);
             if health != before {
                 let level = if health > before { log::Level::Warning } else { log::Level::Notice };
-                lines.push((level, line(before, &pool.status())));
+                let advice = advice(&pool.name(), &pool.condition());
+                lines.push((level, line(&pool.name(), before, health, &advice)));
             }
         }
         lines
@@ -63,16 +65,15 @@ impl Watch {
     }
 }
 
-/// The message on a pool whose health was `before`.
+/// The message on a pool whose health was `before` and is `now`.
 #[must_use]
-pub fn line(before: Health, now: &PoolStatus) -> String {
-    let mut text =
-        format!("pool '{}' went from {} to {}", now.name, before.as_str(), now.state.as_str());
-    if !now.status.is_empty() {
-        text.push_str(&format!(": {}", now.status));
+pub fn line(pool: &str, before: Health, now: Health, advice: &Advice) -> String {
+    let mut text = format!("pool '{pool}' went from {} to {}", before.as_str(), now.as_str());
+    if !advice.status.is_empty() {
+        text.push_str(&format!(": {}", advice.status));
     }
-    if now.state != Health::Online {
-        text.push_str(&format!(" 'forebay pool status {}' says what to do.", now.name));
+    if now != Health::Online {
+        text.push_str(&format!(" 'forebay pool status {pool}' says what to do."));
     }
     text
 }

@@ -8,7 +8,7 @@ fn parse(text: &str) -> Result<PoolSpec, Failure> {
 }
 
 fn shown(spec: &PoolSpec) -> String {
-    let groups = spec.groups.iter().map(|g| format!("{:?}({})", g.redundancy, g.devices.join(" ")));
+    let groups = spec.groups.iter().map(|g| format!("{:?}({})", g.layout, g.devices.join(" ")));
     let logs = spec.logs.iter().map(|l| format!("log({})", l.devices.join(" ")));
     groups.chain(logs).collect::<Vec<_>>().join(" ")
 }

@@ -7,11 +7,11 @@ use crate::drive::Cell;
 use crate::task::{Outcome, Task};
 use crate::wear::{Wear, WearOutcome};
 use forebay_flash::MediaSpec;
-use forebay_pool::spec::Redundancy;
 use forebay_report::{
     Axis, Basis, Cell as TableCell, Chart, ChartKind, Check, Column, Experiment, Point, Role,
     Series, Table,
 };
+use forebay_units::Layout;
 
 pub(super) const PLAN: Plan = Plan {
     id: "wear",
@@ -32,11 +32,11 @@ pub(super) const PLAN: Plan = Plan {
 
 const DRIVES: u32 = 16;
 const DRIVE_BYTES: u64 = 64 << 20;
-const SHAPES: [(Redundancy, &str, f64); 4] = [
-    (Redundancy::Raid0, "RAID 0", 0.0),
-    (Redundancy::Raidz1, "Z1", 1.0),
-    (Redundancy::Raidz2, "Z2", 2.0),
-    (Redundancy::Raidz3, "Z3", 3.0),
+const SHAPES: [(Layout, &str, f64); 4] = [
+    (Layout::Raid0, "RAID 0", 0.0),
+    (Layout::Raidz1, "Z1", 1.0),
+    (Layout::Raidz2, "Z2", 2.0),
+    (Layout::Raidz3, "Z3", 3.0),
 ];
 const BLOCKS: [(u32, &str); 2] = [(4096, "4K"), (65536, "64K")];
 /// Writes over usable bytes of ZFS, by block and shape, as the linear-write engine's paper prints.
@@ -55,7 +55,7 @@ fn cells(context: &Context) -> Vec<Cell> {
     let log = catalogue::find("ddrdrive-x1").expect("it is built in").device;
     let mut cells = Vec::new();
     for page in context.pages.iter().filter(|p| matches!(p.device.media, MediaSpec::Flash(_))) {
-        let mut add = |(redundancy, name, _): (Redundancy, &str, f64), block, utilization: f64| {
+        let mut add = |(redundancy, name, _): (Layout, &str, f64), block, utilization: f64| {
             let (block_bytes, block_name) = block;
             let wear = Wear {
                 device: page.device.clone(),

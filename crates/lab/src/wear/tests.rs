@@ -1,7 +1,7 @@
 use super::*;
 use crate::catalogue;
 
-fn small(redundancy: Redundancy, drives: u32) -> Wear {
+fn small(redundancy: Layout, drives: u32) -> Wear {
     Wear {
         device: catalogue::find("samsung-830-128gb").unwrap().device,
         log: catalogue::find("ddrdrive-x1").unwrap().device,
@@ -18,7 +18,7 @@ fn small(redundancy: Redundancy, drives: u32) -> Wear {
 #[test]
 fn interface_bytes_include_parity_and_equal_the_sum_of_parts() {
     let mut last = 0.0;
-    for redundancy in [Redundancy::Raid0, Redundancy::Raidz1, Redundancy::Raidz2] {
+    for redundancy in [Layout::Raid0, Layout::Raidz1, Layout::Raidz2] {
         let wear = small(redundancy, 5);
         let out = wear.run().unwrap();
         assert_eq!(out, wear.run().unwrap());
@@ -38,7 +38,7 @@ fn interface_bytes_include_parity_and_equal_the_sum_of_parts() {
 
 #[test]
 fn out_of_range_fields_are_refused() {
-    let good = small(Redundancy::Raidz1, 4);
+    let good = small(Layout::Raidz1, 4);
     let dram = catalogue::find("ddrdrive-x1").unwrap().device;
     for bad in [
         Wear { drives: 0, ..good.clone() },
@@ -60,7 +60,7 @@ fn as_json(outcome: &WearOutcome) -> String {
 
 #[test]
 fn json_follows_from_the_seed() {
-    let wear = small(Redundancy::Raidz1, 4);
+    let wear = small(Layout::Raidz1, 4);
     let first = as_json(&wear.run().unwrap());
     assert_eq!(first, as_json(&wear.run().unwrap()));
     let other = Wear { seed: 2, ..wear };

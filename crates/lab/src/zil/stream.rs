@@ -4,14 +4,15 @@
 use super::pattern::PatternCounter;
 use super::{Client, FILE_BYTES, MAX_WRITE_BYTES, Zil, ZilOutcome};
 use crate::responses::Times;
-use crate::wear::{Shelf, cut_down};
+use crate::wear::{cut_down, opener};
 use crate::{LabError, catalogue, shrink};
 use forebay_device::layers::{CommandRecord, Recorded};
 use forebay_device::{Device, DeviceError, IoBuf, IoBytes, Operation};
 use forebay_pool::Pool;
-use forebay_pool::spec::{GroupSpec, LogSpec, PoolSpec, Redundancy, VolumeSpec};
+use forebay_pool::spec::{GroupSpec, LogSpec, PoolSpec, VolumeSpec};
 use forebay_rt as rt;
 use forebay_sim::{FlashDisk, Seed};
+use forebay_units::Layout;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -57,13 +58,13 @@ async fn measure(
     let recorded = Recorded::new(log.clone(), MAX_RECORDS);
     let devices: Vec<String> = disks.iter().map(|(name, _)| name.clone()).collect();
     let log_device = ("log".to_owned(), recorded.clone() as Device);
-    let shelf = Shelf::new(disks.into_iter().chain([log_device]));
+    let opener = opener(disks.into_iter().chain([log_device]));
     let spec = PoolSpec {
-        groups: vec![GroupSpec { redundancy: Redundancy::Raid0, devices }],
+        groups: vec![GroupSpec { layout: Layout::Raid0, devices }],
         logs: vec![LogSpec { devices: vec!["log".into()] }],
         ..PoolSpec::default()
     };
-    let pool = Pool::create(shelf, "tank", &spec).await?;
+    let pool = Pool::create(opener, "tank", &spec).await?;
     let mut volumes = Vec::new();
     for dataset in 0..zil.datasets {
         let name = format!("v{dataset}");

@@ -2,11 +2,10 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use forebay_device::{
-    BlockDevice, Device, DeviceFuture, Geometry, IoBuf, IoBytes, MemoryDevice, ZeroOptions,
-};
+use forebay_device::{Device, MemoryDevice, Operation};
 use forebay_format::label::Heartbeat;
 use forebay_rt::{self as rt, Runtime};
+use forebay_testkit::{Answer, Command, Decision, Probe, Script};
 use forebay_units::{Nanos, OwnerNonce, PoolGuid};
 
 use super::{Monitor, Verdict};
@@ -17,51 +16,25 @@ use crate::timing::{ONE_DEVICE_CONFIRMS_AFTER, RETRY_INTERVAL};
 const OWNER: Owner = Owner { pool: PoolGuid(1), nonce: OwnerNonce(7) };
 const OTHER_NONCE: u64 = 8;
 
-/// A device whose reads hang while `hangs` is set.
-struct HangingDevice {
-    inner: MemoryDevice,
-    hangs: Rc<Cell<bool>>,
-}
+/// Has reads hang while the switch is set.
+struct Hanging(Rc<Cell<bool>>);
 
-impl BlockDevice for HangingDevice {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
-    }
-    fn read(&self, offset_bytes: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
+impl Script for Hanging {
+    fn before<'a>(&'a self, command: Command<'a>) -> Answer<'a, Decision> {
         Box::pin(async move {
-            while self.hangs.get() {
+            while command.operation == Operation::Read && self.0.get() {
                 rt::sleep(Nanos::from_millis(10)).await;
             }
-            self.inner.read(offset_bytes, buf).await
+            Decision::Run
         })
-    }
-    fn write(&self, offset_bytes: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
-        self.inner.write(offset_bytes, data, fua)
-    }
-    fn flush(&self) -> DeviceFuture<'_, ()> {
-        self.inner.flush()
-    }
-    fn discard(&self, offset_bytes: u64, len_bytes: u64, fua: bool) -> DeviceFuture<'_, ()> {
-        self.inner.discard(offset_bytes, len_bytes, fua)
-    }
-    fn write_zeroes(
-        &self,
-        offset_bytes: u64,
-        len_bytes: u64,
-        options: ZeroOptions,
-    ) -> DeviceFuture<'_, ()> {
-        self.inner.write_zeroes(offset_bytes, len_bytes, options)
     }
 }
 
 /// Devices `a` and `b` with this owner's heartbeat, and the switch that makes `a` hang.
 async fn devices() -> (Vec<Device>, Rc<Cell<bool>>) {
     let hangs = Rc::new(Cell::new(false));
-    let inner = MemoryDevice::new("a", 1 << 20);
-    let a: Device = Rc::new(HangingDevice { inner, hangs: hangs.clone() });
+    let inner = Rc::new(MemoryDevice::new("a", 1 << 20));
+    let a: Device = Probe::new(inner, Rc::new(Hanging(hangs.clone())));
     let devices = vec![a, Rc::new(MemoryDevice::new("b", 1 << 20))];
     for device in &devices {
         write(device, OWNER.nonce.0).await;

@@ -13,7 +13,7 @@ use forebay_format::config::{
 use forebay_format::superblock::{COUNTERS, Superblock};
 use forebay_intent_log::{IntentLog, LogConfig};
 use forebay_rt as rt;
-use forebay_units::{BLOCK_BYTES, CommitId, DeviceId, FrameSeq, TxgId};
+use forebay_units::{BLOCK_BYTES, CommitId, DeviceId, FrameSeq, Layout, TxgId};
 
 use crate::admin::candidate::{Candidate, open_candidate, owner_of};
 use crate::admin::error::{AdminError, CandidateError};
@@ -24,8 +24,8 @@ use crate::labels::{
     WriteThroughError, clear_label, give_back, read_label, write_config, write_root, write_through,
 };
 use crate::layout::{
-    LayoutError, POOL_RINGS_FROM, UNIT_BYTES, build_array, geometry_of, group_shape, layout_of,
-    log_range, log_rings_of, reserve_bytes, ring_configs,
+    LayoutError, POOL_RINGS_FROM, UNIT_BYTES, build_array, geometry_of, group_shape, log_range,
+    log_rings_of, reserve_bytes, ring_configs,
 };
 use crate::opener::{FencedOpener, OpenDevice};
 use crate::spec::{GroupSpec, LogSpec, PoolSpec};
@@ -44,29 +44,16 @@ pub(crate) fn check_alike(there: &[GroupConfig], spec: &PoolSpec) -> Result<(), 
     if spec.force {
         return Ok(());
     }
-    let survives = |layout: &str, devices: usize| match layout {
-        "mirror" => devices - 1,
-        "raidz1" => 1,
-        "raidz2" => 2,
-        "raidz3" => 3,
-        _ => 0,
-    };
-    let there_kinds = there.iter().map(|group| group.layout.clone());
-    let new_kinds = spec.groups.iter().map(|group| layout_of(group.redundancy).to_string());
-    let kinds: BTreeSet<String> = there_kinds.chain(new_kinds).collect();
-    if kinds.len() > 1 {
-        return Err(AdminError::UnlikeKinds { kinds: kinds.into_iter().collect() });
+    let before = there.iter().map(|group| (group.layout, group.members.len()));
+    let after = spec.groups.iter().map(|group| (group.layout, group.devices.len()));
+    let all: Vec<(Layout, usize)> = before.chain(after).collect();
+    let layouts: BTreeSet<Layout> = all.iter().map(|(layout, _)| *layout).collect();
+    if layouts.len() > 1 {
+        return Err(AdminError::UnlikeKinds { kinds: layouts.into_iter().collect() });
     }
-    let before = there.iter().map(|g| survives(&g.layout, g.members.len()));
-    let after = spec
-        .groups
-        .iter()
-        .map(|group| survives(&layout_of(group.redundancy).to_string(), group.devices.len()));
-    let all: Vec<usize> = before.chain(after).collect();
-    match (all.iter().min(), all.iter().max()) {
-        (Some(least), Some(most)) if least != most => {
-            Err(AdminError::UnlikeGroups { least: *least, most: *most })
-        }
+    let survives = all.iter().map(|(layout, devices)| layout.parity_columns(*devices));
+    match (survives.clone().min(), survives.max()) {
+        (Some(least), Some(most)) if least != most => Err(AdminError::UnlikeGroups { least, most }),
         _ => Ok(()),
     }
 }
@@ -123,9 +110,9 @@ pub(crate) fn add_to_config(
     let mut devices = BTreeMap::new();
     for (spec, candidates) in &opened.groups {
         let smallest = candidates.iter().map(|c| c.size_bytes).min().unwrap_or(0);
-        let layout = layout_of(spec.redundancy);
+        let layout = spec.layout;
         let data_columns = layout.data_columns(candidates.len()).max(1);
-        let first = config.groups.first().map(geometry_of).transpose()?;
+        let first = config.groups.first().map(geometry_of);
         let like = first.map(|g| u64::from(g.blocks_per_segment()) * BLOCK_BYTES);
         let (data_start_bytes, column_bytes, segments) =
             group_shape(smallest, config.reserve_bytes, data_columns, like);
@@ -137,7 +124,7 @@ pub(crate) fn add_to_config(
             devices.insert(DeviceId(member.device), open);
         }
         let group = GroupConfig {
-            layout: layout.to_string(),
+            layout,
             unit_bytes: UNIT_BYTES,
             column_bytes,
             data_start_bytes,
@@ -145,7 +132,7 @@ pub(crate) fn add_to_config(
             segments,
             members,
         };
-        let checked = geometry_of(&group)?.check().map_err(ArrayError::from);
+        let checked = geometry_of(&group).check().map_err(ArrayError::from);
         checked.map_err(LayoutError::from)?;
         config.groups.push(group);
     }

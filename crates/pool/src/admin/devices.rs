@@ -2,7 +2,7 @@
 
 use forebay_array::{ArrayError, MemberState};
 use forebay_format::config::{MemberConfig, MemberUse};
-use forebay_units::DeviceId;
+use forebay_units::{DeviceId, Layout};
 
 use crate::Pool;
 use crate::admin::candidate::{Candidate, open_candidate};
@@ -171,7 +171,7 @@ impl Pool {
                 g.members.iter().any(|m| m.device == old.device)
             };
             let group = config.groups.iter_mut().find(has).expect("is a data member");
-            group.layout = "mirror".to_owned();
+            group.layout = Layout::Mirror;
             group.members.push(added);
         }
         self.commit_config().await?;
@@ -203,10 +203,12 @@ impl Pool {
             .iter()
             .find(|g| g.members.iter().any(|m| m.device == member.device))
             .ok_or_else(|| AdminError::BeingReplaced { device: member.path.clone() })?;
-        if group.layout == "mirror" || (group.layout == "raid0" && group.members.len() == 1) {
+        if group.layout == Layout::Mirror
+            || (group.layout == Layout::Raid0 && group.members.len() == 1)
+        {
             return Ok(());
         }
-        let (device, layout) = (member.path.clone(), group.layout.clone());
+        let (device, layout) = (member.path.clone(), group.layout);
         Err(AdminError::NotMirror { device, layout })
     }
 
@@ -224,7 +226,7 @@ impl Pool {
                 .iter()
                 .flat_map(|m| std::iter::successors(Some(m), |m| m.replacement.as_deref()));
             if members.any(|m| m.device == old.device) {
-                let geometry = crate::layout::geometry_of(group)?;
+                let geometry = crate::layout::geometry_of(group);
                 return Ok(geometry.needed_bytes() + label);
             }
         }
@@ -402,7 +404,7 @@ impl Pool {
         | ArrayError::NoSuchDevice { device }
         | ArrayError::DeviceInUse { device }) = error
         else {
-            return LayoutError::Array(error).into();
+            return LayoutError(error).into();
         };
         AdminError::Member { device: self.device_path(device), error }
     }

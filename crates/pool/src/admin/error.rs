@@ -5,6 +5,7 @@ mod display;
 use forebay_array::ArrayError;
 use forebay_device::DeviceError;
 use forebay_intent_log::LogError;
+use forebay_units::Layout;
 
 use crate::commit::error::{CommitError, SuspendReason};
 use crate::labels::LabelError;
@@ -46,7 +47,7 @@ pub enum AdminError {
     /// The pool would have groups of different kinds.
     UnlikeKinds {
         /// The kinds, such as `mirror`.
-        kinds: Vec<String>,
+        kinds: Vec<Layout>,
     },
     /// The pool would have too many log devices.
     TooManyLogs {
@@ -143,7 +144,7 @@ pub enum AdminError {
         /// The device.
         device: String,
         /// Its group's layout.
-        layout: String,
+        layout: Layout,
     },
     /// Commands that were given up may still be executed by the device.
     LateCommands {

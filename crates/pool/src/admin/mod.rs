@@ -21,6 +21,7 @@ use crate::admin::error::{AdminError, CloseError};
 use crate::admin::properties::{POOL_PROPERTIES, check_property, effective};
 use crate::admin::volumes::check_fits;
 use crate::commit::error::CommitError;
+use crate::status::PoolEvent;
 
 /// Most lines of history that the configuration keeps.
 const HISTORY_LINES: usize = 200;
@@ -247,10 +248,10 @@ impl Pool {
         config.log_rings.iter().any(|ring| ring.ring >= crate::layout::POOL_RINGS_FROM)
     }
 
-    /// Remarks for the operator, oldest first.
+    /// The last events, oldest first.
     #[must_use]
-    pub fn remarks(&self) -> Vec<String> {
-        self.health.remarks.borrow().clone()
+    pub fn events(&self) -> Vec<PoolEvent> {
+        self.health.events.all()
     }
 
     /// Commits everything absorbed so far.

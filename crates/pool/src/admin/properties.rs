@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use forebay_array::MemberState;
 use forebay_format::config::{MemberConfig, MemberUse};
-use forebay_units::{DeviceId, Nanos, parse_bytes};
+use forebay_units::{DeviceId, parse_bytes};
 
 use crate::admin::error::{NameError, PropertyError};
+use crate::settings::Settings;
 use crate::{Pool, SyncMode};
 
 /// A property that can be set.
@@ -199,25 +200,16 @@ pub(crate) fn effective(
 }
 
 impl Pool {
-    pub(crate) fn property(&self, name: &str) -> String {
-        effective(POOL_PROPERTIES, &self.config.borrow().properties)
-            .remove(name)
-            .unwrap_or_default()
-    }
-
+    /// Takes over the properties of the configuration.
     pub(crate) fn apply_properties(&self) {
-        let seconds = self.property("txg_timeout").parse().unwrap_or(5);
-        let mut limits = self.limits.get();
-        limits.txg_timeout = Nanos::from_secs(seconds);
-        self.limits.set(limits);
+        self.settings.set(Settings::of(&self.config.borrow().properties));
         self.apply_deadlines();
     }
 
     /// Gives every device its deadline: durable writes wait for each command of a log device, and
     /// for none of a data device while there is memory.
     pub(crate) fn apply_deadlines(&self) {
-        let span = |name| Nanos::from_secs(self.property(name).parse().unwrap_or(0));
-        let (data, log) = (span("device_timeout"), span("log_timeout"));
+        let Settings { device_timeout: data, log_timeout: log, .. } = self.settings.get();
         let config = self.config.borrow();
         let sides: Vec<u32> =
             config.logs.iter().flat_map(|ring| &ring.sides).map(|side| side.device).collect();

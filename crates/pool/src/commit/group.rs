@@ -40,7 +40,7 @@ impl Pool {
             let idle = || !self.has_work() && !self.wants_sync();
             let ended = || self.is_stopped() || self.lifecycle.closing.get();
             self.sync.wake.until(|| !idle() || ended()).await;
-            let deadline = rt::now() + self.limits.get().txg_timeout;
+            let deadline = rt::now() + self.settings.get().txg_timeout;
             let due = self.sync.wake.until(|| self.wants_sync() || ended());
             // In both cases there is work: the group is waited for, or old.
             match rt::select(Box::pin(due), rt::sleep_until(deadline)).await {

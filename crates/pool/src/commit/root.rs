@@ -19,6 +19,7 @@ use crate::labels::{LabelError, write_config, write_root};
 use crate::layout::ring_configs;
 use crate::opener::OpenDevice;
 use crate::state::Writers;
+use crate::status::PoolEvent;
 
 /// What the root says of the log, and whether the log starts anew after it.
 enum LogPlan {
@@ -255,7 +256,7 @@ impl Pool {
                 Err(LogError::Closed) => return Err(self.why_ended()),
                 // Another side failed meanwhile. The next group tries again without it.
                 Err(error) => {
-                    self.health.remark(error.to_string());
+                    self.health.events.push(PoolEvent::LogNotStarted(error));
                     *self.health.log_void.borrow_mut() = Some(state);
                     self.take_log_events();
                     self.take_array_events();
@@ -321,7 +322,7 @@ impl Pool {
     fn reclaim(self: &Rc<Self>, writers: &mut Writers, commit: CommitId) {
         let tight = self.is_tight(writers);
         let oldest = if tight { commit } else { CommitId(commit.0.saturating_sub(1)) };
-        let trim = self.property("autotrim") != "off";
+        let trim = self.settings.get().autotrim;
         for segment in self.store.table.reclaimable(oldest) {
             // No root refers to it. It is discarded later, if it is still free then.
             let _ = self.store.array.reset_segment(segment);

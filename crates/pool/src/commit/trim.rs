@@ -95,7 +95,7 @@ impl Pool {
     pub(crate) async fn trim_at_the_end(&self) {
         let begun = rt::now();
         let late = || self.is_stopped() || rt::now().since(begun) > PATIENCE;
-        if self.property("autotrim") == "off" {
+        if !self.settings.get().autotrim {
             return;
         }
         while !late() {

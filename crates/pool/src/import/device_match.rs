@@ -333,7 +333,7 @@ pub(crate) fn check_complete(
 ) -> Result<(), ImportErrorKind> {
     let absent = |member: &&MemberConfig| !devices.contains_key(&DeviceId(member.device));
     for group in &config.groups {
-        let geometry = geometry_of(group)?;
+        let geometry = geometry_of(group);
         let usable = |m: &&MemberConfig| !absent(m) && m.state == MemberUse::Online;
         let good = group.members.iter().filter(usable).count();
         if good < geometry.data_columns().max(1) {

@@ -12,7 +12,7 @@ use crate::import::found::Found;
 use crate::layout::{geometry_of, log_number, member_of};
 use crate::opener::FencedOpener;
 use crate::status::report::{branch, leaf, worse};
-use crate::status::{FoundPool, Health, Importable, VdevStatus};
+use crate::status::{FoundPool, Health, Importable, VdevKind, VdevNote, VdevStatus};
 use crate::{Opener, Pool};
 
 impl Pool {
@@ -84,7 +84,7 @@ impl Members<'_> {
         };
         let mut vdev = leaf(member, state);
         if state == Health::Online && (member.stale_since.is_some() || !member.stale.is_empty()) {
-            vdev.note = "awaiting resilver".into();
+            vdev.note = Some(VdevNote::AwaitingResilver);
         }
         vdev
     }
@@ -96,9 +96,9 @@ impl Members<'_> {
         if chain.len() == 1 {
             return chain.remove(0);
         }
-        let is_whole = |m: &VdevStatus| m.state == Health::Online && m.note.is_empty();
+        let is_whole = |m: &VdevStatus| m.state == Health::Online && m.note.is_none();
         let state = if chain.iter().any(is_whole) { Health::Online } else { Health::Degraded };
-        branch("replacing", column, state, chain)
+        branch(VdevKind::Replacing, column, state, chain)
     }
 
     /// The groups, and the health of the worst.
@@ -108,11 +108,10 @@ impl Members<'_> {
         for (number, group) in self.config.groups.iter().enumerate() {
             let slots = group.members.iter().enumerate();
             let children: Vec<VdevStatus> = slots.map(|(at, first)| self.slot(at, first)).collect();
-            let geometry = geometry_of(group).ok();
-            let needed = geometry.map_or(usize::MAX, |g| g.data_columns().max(1));
+            let needed = geometry_of(group).data_columns().max(1);
             let health = health_of(&children, needed);
             worst = worse(worst, health);
-            groups.push(branch(&group.layout, number, health, children));
+            groups.push(branch(group.layout.into(), number, health, children));
         }
         (worst, groups)
     }
@@ -125,7 +124,7 @@ impl Members<'_> {
             let children: Vec<VdevStatus> = ring.sides.iter().map(|s| self.vdev(s)).collect();
             let health = health_of(&children, 1);
             worst = worse(worst, health.min(Health::Degraded));
-            logs.push(branch("mirror", log_number(self.config, ring), health, children));
+            logs.push(branch(VdevKind::Mirror, log_number(self.config, ring), health, children));
         }
         (worst, logs)
     }

@@ -2,13 +2,12 @@
 
 use std::fmt;
 
-use forebay_array::Layout;
 use forebay_device::DeviceError;
 use forebay_format::FormatError;
 use forebay_intent_log::LogError;
 use forebay_multihost::MultihostError;
 use forebay_segment::SegmentError;
-use forebay_units::{BlockAddr, CommitId, FrameSeq, Lba, SegmentId, TxgId, VolumeId};
+use forebay_units::{BlockAddr, CommitId, FrameSeq, Layout, Lba, SegmentId, TxgId, VolumeId};
 
 use crate::commit::error::CommitError;
 use crate::layout::LayoutError;
@@ -475,7 +474,7 @@ impl From<MultihostError> for ImportErrorKind {
     fn from(error: MultihostError) -> Self {
         match error {
             MultihostError::InUse { device } => Self::InUseElsewhere { device },
-            MultihostError::Lost | MultihostError::Ended => Self::TakenMeanwhile,
+            MultihostError::Lost => Self::TakenMeanwhile,
         }
     }
 }

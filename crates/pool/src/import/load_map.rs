@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use forebay_array::Array;
 use forebay_format::config::{MemberConfig, PoolConfig};
-use forebay_format::journal::{FrameKind, SegmentRecord};
+use forebay_format::journal::{FrameKind, SegmentRecord, SegmentUse};
 use forebay_format::map_record::{Delta, decode_leaves};
 use forebay_format::superblock::{JournalPosition, Superblock};
 use forebay_map::Map;
@@ -133,8 +133,8 @@ fn segment_table(
     let table = empty_table(array);
     for record in journal.records.values() {
         let mut record = *record;
-        if record.kind == 2 && !journal.is_in(record.segment) {
-            record.kind = 0;
+        if record.kind == SegmentUse::Map && !journal.is_in(record.segment) {
+            record.kind = SegmentUse::Free;
         }
         if !table.load_record(&record) {
             return Err(MapLoadError::UnknownSegment { segment: record.segment });

@@ -36,7 +36,7 @@ use crate::import::takeover::{check_not_in_use, is_being_imported, labeled_devic
 use crate::labels::read_label;
 use crate::opener::{FencedOpener, OpenDevice};
 use crate::spec::ImportOptions;
-use crate::status::ImportReport;
+use crate::status::{ImportReport, PoolEvent};
 use crate::{Opener, Pool};
 
 impl Pool {
@@ -150,7 +150,9 @@ impl Pool {
         drop(claim);
         pool.seal_all();
         report.seconds = rt::now().since(begun).as_secs_f64();
-        report.remarks.iter().for_each(|r| pool.health.remark(r.clone()));
+        for remark in &report.remarks {
+            pool.health.events.push(PoolEvent::Import(remark.clone()));
+        }
         *pool.stats.import.borrow_mut() = report;
         pool.start();
         Ok(pool)

@@ -19,9 +19,10 @@ use crate::health::HealthState;
 use crate::import::error::{ImportErrorKind, RecoveryError};
 use crate::import::load_map::Loaded;
 use crate::import::replay::OldLog;
-use crate::layout::{SEPARATE_SEGMENTS, footer_cache_bytes, limits_for, log_rings_of};
+use crate::layout::{SEPARATE_SEGMENTS, limits_for, log_rings_of};
 use crate::opener::{FencedOpener, OpenDevice};
 use crate::scrub::ScanState;
+use crate::settings::Settings;
 use crate::space::Space;
 use crate::state::{DirtyData, Lifecycle, Store, SyncControl, Writers};
 use crate::status::ImportReport;
@@ -123,6 +124,7 @@ impl Pool {
     pub(crate) fn assemble(parts: Parts) -> Rc<Pool> {
         let Parts { opener, nonce, config, devices, log, root, loaded } = parts;
         let Loaded { array, table, map, journal: journal_segments, doubled, .. } = loaded;
+        let settings = Settings::of(&config.properties);
         let in_flight = InFlight::new(64 << 20);
         let guid = config.guid;
         let separate = table.len() >= SEPARATE_SEGMENTS;
@@ -138,7 +140,7 @@ impl Pool {
         let volumes: BTreeMap<VolumeId, Rc<VolumeState>> =
             config.volumes.iter().map(|v| (VolumeId(v.id), VolumeState::new(v))).collect();
         let (limits, dirty_limit, usable_blocks) = limits_for(&config, &array);
-        let reader = Reader::new(array.clone(), table.clone(), guid, footer_cache_bytes(&config));
+        let reader = Reader::new(array.clone(), table.clone(), guid, settings.footer_cache);
         let classes = Classes::new(separate);
         let store = Store { array, table, reader, in_flight, classes, map: map.into() };
         let pool = Rc::new(Pool {
@@ -165,6 +167,7 @@ impl Pool {
             }),
             sync: SyncControl::after(&root),
             limits: limits.into(),
+            settings: settings.into(),
             trims: crate::commit::Trims::default(),
             scan: ScanState::restored(config.scan.as_ref()),
             health: HealthState::restored(&config.lost),

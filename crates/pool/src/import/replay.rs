@@ -9,14 +9,15 @@ use forebay_intent_log::{LogRing, LogState, Loss, Record, Replay, ReplayVerdict,
 use forebay_rt as rt;
 use forebay_rt::sync::Permit;
 use forebay_txg::Content;
-use forebay_units::{BLOCK_LEN, DeviceId, TxgId, VolumeId, parse_bytes};
+use forebay_units::{BLOCK_LEN, DeviceId, TxgId, VolumeId};
 
 use crate::Pool;
 use crate::import::error::{ImportErrorKind, LogLoss, RecoveryError};
 use crate::layout::MOST_DIRTY_BYTES;
 use crate::opener::OpenDevice;
+use crate::settings::Settings;
 use crate::spec::ImportOptions;
-use crate::status::ImportReport;
+use crate::status::{ImportRemark, ImportReport};
 
 /// Approximate memory of a record beside its data, in bytes.
 const RECORD_BYTES: u64 = 128;
@@ -51,7 +52,7 @@ pub(crate) async fn read_log(
     report: &mut ImportReport,
 ) -> Result<OldLog, ImportErrorKind> {
     let begun = rt::now();
-    let set = config.properties.get("dirty_limit").and_then(|v| parse_bytes(v).ok());
+    let set = Settings::of(&config.properties).dirty_limit;
     let most_bytes = set.unwrap_or(MOST_DIRTY_BYTES).min(MOST_DIRTY_BYTES);
     let mut replay = Replay::open(replay_rings(config, devices), state, config.guid)?;
     if options.rewind_groups > 0 {
@@ -78,28 +79,26 @@ pub(crate) async fn read_log(
     report.log_bytes = end.bytes;
     report.log_records = end.records - left_out;
     if left_out > 0 {
-        report.remarks.push(format!(
-            "went back to an older root: {left_out} log records of later groups were left out"
-        ));
+        report.remarks.push(ImportRemark::RecordsLeftOut { records: left_out });
     }
     for damage in &end.damages {
-        report.remarks.push(format!(
-            "log device {} at offset {}: {}; another side had it",
-            damage.location.device_name, damage.location.offset_bytes, damage.fault
-        ));
+        report.remarks.push(ImportRemark::SideDamaged {
+            device: damage.location.device_name.to_string(),
+            offset_bytes: damage.location.offset_bytes,
+            fault: damage.fault.to_string(),
+        });
     }
     match end.verdict {
         ReplayVerdict::CleanEnd => {}
-        ReplayVerdict::TornTail { seq } => report.remarks.push(format!(
-            "log frame {seq} was being written when the pool stopped; nobody was told that it was \
-             durable"
-        )),
+        ReplayVerdict::TornTail { seq } => {
+            report.remarks.push(ImportRemark::TornTail { frame: seq.0 });
+        }
         ReplayVerdict::Loss(loss) => {
             let loss = log_loss(config, &loss);
             if !options.accept_log_loss {
                 return Err(ImportErrorKind::LogLoss(Box::new(loss)));
             }
-            report.remarks.push(format!("accepted: {loss}"));
+            report.remarks.push(ImportRemark::LossAccepted { loss: loss.to_string() });
         }
     }
     report.replay_seconds = rt::now().since(begun).as_secs_f64();

@@ -11,10 +11,11 @@ use crate::admin::error::CloseError;
 use crate::scrub::ROWS;
 use crate::scrub::backrefs::Owner;
 use crate::state::Writers;
+use crate::status::PoolEvent;
 
 impl Pool {
     fn remark_damage(&self, segment: SegmentId) {
-        self.health.remark(format!("segment {segment} of the map journal is damaged"));
+        self.health.events.push(PoolEvent::JournalDamaged { segment });
     }
 
     /// Judges the journal by its frames where its columns disagree, and by the copy of a frame
@@ -127,11 +128,7 @@ impl Pool {
             fruitless = if stuck { fruitless + 1 } else { 0 };
             before = at;
             if fruitless == FRUITLESS {
-                self.health.remark(
-                    "the map journal is damaged and could not be written anew: too few segments \
-                     are free; trim or destroy what is not needed, or add devices, and scrub again"
-                        .to_owned(),
-                );
+                self.health.events.push(PoolEvent::JournalNotRenewed);
                 return false;
             }
         }

@@ -13,7 +13,7 @@ use std::rc::Rc;
 use forebay_format::config::ScanConfig;
 use forebay_rt as rt;
 use forebay_segment::SegmentState;
-use forebay_units::{BLOCK_BYTES, Nanos, SegmentId, parse_bytes};
+use forebay_units::{BLOCK_BYTES, Nanos, SegmentId};
 
 use crate::Pool;
 use crate::scrub::error::ScrubError;
@@ -46,8 +46,7 @@ impl ScanState {
     pub fn restored(kept: Option<&ScanConfig>) -> Self {
         let state = Self::default();
         let Some(kept) = kept else { return state };
-        let words = ScanKind::parse(&kept.kind).zip(ScanPhase::parse(&kept.state));
-        let Some((kind, phase)) = words else { return state };
+        let (kind, phase) = (kept.kind, kept.state);
         if phase == ScanPhase::InProgress {
             let wanted = match kind {
                 ScanKind::Scrub => &state.scrub_wanted,
@@ -111,8 +110,8 @@ impl Pool {
     pub(crate) fn scan_config(&self) -> Option<ScanConfig> {
         let status = self.scan_now()?;
         Some(ScanConfig {
-            kind: status.kind.as_str().to_owned(),
-            state: status.state.as_str().to_owned(),
+            kind: status.kind,
+            state: status.state,
             started_at: status.started_at,
             elapsed_secs: status.elapsed_secs,
             done_bytes: status.done_bytes,
@@ -333,13 +332,13 @@ impl Pool {
     }
 
     async fn pace(&self, bytes: u64, begun: Nanos) {
-        match parse_bytes(&self.property("scan_rate")) {
-            Ok(rate) if rate > 0 => {
+        match self.settings.get().scan_rate {
+            Some(rate) => {
                 let due = Nanos((bytes as f64 * 1e9 / rate as f64) as u64);
                 rt::sleep(due.since(rt::now().since(begun))).await;
             }
-            // Without a rate, a scan leaves as much time to clients as it takes.
-            _ => {
+            // A scan leaves as much time to clients as it takes.
+            None => {
                 let took = rt::now().since(begun);
                 rt::sleep(took.min(Nanos::from_millis(50))).await;
             }

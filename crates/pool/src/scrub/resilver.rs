@@ -11,7 +11,7 @@ use forebay_units::{BLOCK_BYTES, BlockAddr, SegmentId};
 use crate::Pool;
 use crate::scrub::backrefs::Owner;
 use crate::state::Writers;
-use crate::status::ScanPhase;
+use crate::status::{PoolEvent, ScanPhase};
 
 impl Pool {
     pub(super) async fn run_resilver(self: &Rc<Self>) {
@@ -51,7 +51,7 @@ impl Pool {
                     self.note_damaged(&owners, rebuilt.damaged);
                 }
                 Err(error) => {
-                    self.health.remark(error.to_string());
+                    self.health.events.push(PoolEvent::ResilverFailed(error));
                     self.progress(|status| status.errors += 1);
                 }
             }

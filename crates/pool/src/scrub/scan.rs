@@ -10,7 +10,7 @@ use forebay_units::{BLOCK_BYTES, BlockAddr, SegmentId};
 use crate::Pool;
 use crate::scrub::{KEEP_EVERY, ROWS};
 use crate::state::Writers;
-use crate::status::ScanPhase;
+use crate::status::{PoolEvent, ScanPhase};
 
 impl Pool {
     pub(super) async fn run_scrub(self: &Rc<Self>) {
@@ -109,7 +109,7 @@ impl Pool {
                     self.note_damaged(&owners, found.damaged);
                 }
                 Err(error) => {
-                    self.health.remark(error.to_string());
+                    self.health.events.push(PoolEvent::ScrubFailed(error));
                     self.progress(|status| status.errors += 1);
                 }
             }

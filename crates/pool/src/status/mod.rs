@@ -1,13 +1,19 @@
 //! Status: what a pool shows of itself. Every listing of the command line consists of these types.
 
+pub(crate) mod events;
 pub(crate) mod report;
 pub(crate) mod stats;
 
 use std::collections::BTreeMap;
 
+pub use forebay_format::config::{ScanKind, ScanPhase};
+use forebay_units::Layout;
 use serde::{Deserialize, Serialize};
 
+use crate::commit::error::SuspendReason;
 use crate::import::error::ImportErrorKind;
+
+pub use events::{ImportRemark, PoolEvent};
 
 /// Version of the JSON of these types. It is raised when a field changes its meaning.
 pub const STATUS_VERSION: u32 = 1;
@@ -45,13 +51,96 @@ impl Health {
     }
 }
 
+/// What a node of the device tree is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum VdevKind {
+    /// A group of data devices without redundancy.
+    Raid0,
+    /// A mirror of data devices or of log devices.
+    Mirror,
+    /// A group with one parity column.
+    Raidz1,
+    /// A group with two parity columns.
+    Raidz2,
+    /// A group with three parity columns.
+    Raidz3,
+    /// A device and its replacement.
+    Replacing,
+    /// A device.
+    Device,
+}
+
+impl VdevKind {
+    /// The word in listings and in the names of groups.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Raid0 => "raid0",
+            Self::Mirror => "mirror",
+            Self::Raidz1 => "raidz1",
+            Self::Raidz2 => "raidz2",
+            Self::Raidz3 => "raidz3",
+            Self::Replacing => "replacing",
+            Self::Device => "device",
+        }
+    }
+}
+
+impl From<Layout> for VdevKind {
+    fn from(layout: Layout) -> Self {
+        match layout {
+            Layout::Raid0 => Self::Raid0,
+            Layout::Mirror => Self::Mirror,
+            Layout::Raidz1 => Self::Raidz1,
+            Layout::Raidz2 => Self::Raidz2,
+            Layout::Raidz3 => Self::Raidz3,
+        }
+    }
+}
+
+/// What the operator should know of a device. The pool gives the first three. The others say why a
+/// device is FAULTED or UNAVAIL; the program that shows the status finds them out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VdevNote {
+    /// It is being rebuilt.
+    Resilvering,
+    /// It has to be rebuilt.
+    AwaitingResilver,
+    /// Too many of its operations failed or gave wrong data.
+    TooManyErrors,
+    /// Nothing is at its path.
+    Missing,
+    /// The user may not open it.
+    NoPermission,
+    /// It cannot be opened.
+    NotOpened {
+        /// Why, in the system's words.
+        error: String,
+    },
+    /// Another process has it.
+    InUse,
+    /// It has no label of a pool.
+    NoLabel,
+    /// It has the label of another pool.
+    OtherPool {
+        /// That pool's name.
+        name: String,
+    },
+    /// It failed earlier, and nothing is wrong with it now.
+    FailedEarlier,
+    /// It was away, and is there again.
+    Returned,
+}
+
 /// A node of the device tree of `pool status`, with its children.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct VdevStatus {
     /// `raidz1-0`, `mirror-1`, `replacing-0`, or a device's path.
     pub name: String,
-    /// `raid0`, `mirror`, `raidz1` …, `replacing` or `device`.
-    pub kind: String,
+    /// What it is.
+    pub kind: VdevKind,
     /// Its health.
     pub state: Health,
     /// Read errors that reached this level since import.
@@ -60,8 +149,9 @@ pub struct VdevStatus {
     pub write_errors: u64,
     /// Checksum errors that reached this level since import.
     pub checksum_errors: u64,
-    /// A remark for the operator, such as `resilvering`.
-    pub note: String,
+    /// What the operator should know of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<VdevNote>,
     /// Usable bytes (devices: their size).
     pub size_bytes: u64,
     /// Space used, of groups and log devices.
@@ -104,69 +194,6 @@ pub struct IoCounts {
     pub discard_bytes: u64,
 }
 
-/// What a scan is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ScanKind {
-    /// Reads and checks everything.
-    #[serde(rename = "scrub")]
-    Scrub,
-    /// Rebuilds what members miss.
-    #[serde(rename = "resilver")]
-    Resilver,
-}
-
-/// How far a scan is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ScanPhase {
-    /// It runs.
-    #[serde(rename = "in progress")]
-    InProgress,
-    /// The operator paused it; it can continue.
-    #[serde(rename = "paused")]
-    Paused,
-    /// It has read everything.
-    #[serde(rename = "completed")]
-    Completed,
-    /// It ended early.
-    #[serde(rename = "stopped")]
-    Stopped,
-}
-
-impl ScanKind {
-    /// The word in listings and on media.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Scrub => "scrub",
-            Self::Resilver => "resilver",
-        }
-    }
-
-    /// From the word on media.
-    pub(crate) fn parse(word: &str) -> Option<Self> {
-        [Self::Scrub, Self::Resilver].into_iter().find(|kind| kind.as_str() == word)
-    }
-}
-
-impl ScanPhase {
-    /// The word in listings and on media.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::InProgress => "in progress",
-            Self::Paused => "paused",
-            Self::Completed => "completed",
-            Self::Stopped => "stopped",
-        }
-    }
-
-    /// From the word on media.
-    pub(crate) fn parse(word: &str) -> Option<Self> {
-        let all = [Self::InProgress, Self::Paused, Self::Completed, Self::Stopped];
-        all.into_iter().find(|state| state.as_str() == word)
-    }
-}
-
 /// A scrub or resilver, running or ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ScanStatus {
@@ -188,6 +215,28 @@ pub struct ScanStatus {
     pub errors: u64,
 }
 
+/// What is wrong with a pool; the first that applies, the gravest first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PoolCondition {
+    /// It takes no more writes.
+    Suspended(SuspendReason),
+    /// Some data cannot be read.
+    DataLost,
+    /// All devices are there, and some are being rebuilt.
+    Rebuilding,
+    /// The operator took devices offline.
+    DevicesOffline,
+    /// Devices are missing or have failed.
+    DevicesFailed {
+        /// The last that happened.
+        last: Option<PoolEvent>,
+    },
+    /// Operations on a device failed or gave wrong data, and the others made it good.
+    DeviceErrors,
+    /// Nothing.
+    Well,
+}
+
 /// `pool status`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PoolStatus {
@@ -197,10 +246,6 @@ pub struct PoolStatus {
     pub guid: u64,
     /// Overall health.
     pub state: Health,
-    /// What is wrong, in a sentence; empty when nothing is.
-    pub status: String,
-    /// What to do about it.
-    pub action: String,
     /// The last or running scan.
     pub scan: Option<ScanStatus>,
     /// Data groups.
@@ -374,7 +419,7 @@ pub struct PoolStats {
     /// Since import.
     pub since_import: Traffic,
     /// Since the pool was created (as of the last committed group for earlier imports).
-    pub for_ever: Traffic,
+    pub since_creation: Traffic,
     /// Media bytes (log left out) divided by host bytes written, since import.
     pub write_amplification: f64,
     /// The same with the log.
@@ -403,18 +448,18 @@ pub struct PoolStats {
     /// FUA writes since the pool was created, to about 6 %. All counts since creation lack the last
     /// ten minutes before each crash, and the last minute before each export.
     #[serde(default)]
-    pub fua_latency_for_ever: Latency,
+    pub fua_latency_since_creation: Latency,
     /// Flushes since the pool was created.
     #[serde(default)]
-    pub flush_latency_for_ever: Latency,
+    pub flush_latency_since_creation: Latency,
     /// Reads since the pool was created.
     #[serde(default)]
-    pub read_latency_for_ever: Latency,
+    pub read_latency_since_creation: Latency,
     /// Every device by name.
     pub devices: BTreeMap<String, IoCounts>,
     /// Every device by name, since it joined the pool.
     #[serde(default)]
-    pub devices_for_ever: BTreeMap<String, IoCounts>,
+    pub devices_since_creation: BTreeMap<String, IoCounts>,
     /// Seconds that the last import took, and what it replayed.
     pub last_import: ImportReport,
 }
@@ -432,8 +477,8 @@ pub struct ImportReport {
     pub log_bytes: u64,
     /// Records replayed.
     pub log_records: u64,
-    /// A torn tail, repaired sides, or accepted losses, in sentences.
-    pub remarks: Vec<String>,
+    /// A torn tail, repaired sides, or accepted losses.
+    pub remarks: Vec<ImportRemark>,
 }
 
 /// Whether and how a pool can be imported, as far as its devices tell.

@@ -1,16 +1,18 @@
 //! Reports: the summary and the status of an imported pool.
 
-use forebay_array::{GroupGeometry, Layout, MemberState, MemberStatus};
+use forebay_array::{GroupGeometry, MemberState, MemberStatus};
 use forebay_device::layers::Counts;
 use forebay_format::config::{MemberConfig, MemberUse};
 use forebay_segment::SegmentKind;
-use forebay_units::{BLOCK_BYTES, DeviceId};
+use forebay_units::{BLOCK_BYTES, DeviceId, Layout};
 
 use crate::Pool;
-use crate::commit::error::SuspendReason;
 use crate::layout::log_number;
 use crate::status::stats::io_counts;
-use crate::status::{Health, PoolStatus, PoolSummary, ScanKind, ScanPhase, VdevSpace, VdevStatus};
+use crate::status::{
+    Health, PoolCondition, PoolStatus, PoolSummary, ScanKind, ScanPhase, VdevKind, VdevNote,
+    VdevSpace, VdevStatus,
+};
 
 impl Pool {
     /// A line of `pool list`.
@@ -94,9 +96,9 @@ impl Pool {
                             let scan = self.scan_status();
                             let mut vdev = member_status(m, now, io, scan.as_ref());
                             let suspect = self.health.diagnosis.suspects(DeviceId(m.device));
-                            if suspect && vdev.state == Health::Online && vdev.note.is_empty() {
+                            if suspect && vdev.state == Health::Online && vdev.note.is_none() {
                                 vdev.state = Health::Degraded;
-                                vdev.note = "too many errors".into();
+                                vdev.note = Some(VdevNote::TooManyErrors);
                             }
                             vdev
                         })
@@ -105,16 +107,16 @@ impl Pool {
                     children.extend(members);
                 } else {
                     // A whole original keeps the group's redundancy until the copy is whole too.
-                    let whole = |v: &VdevStatus| v.state == Health::Online && v.note.is_empty();
+                    let whole = |v: &VdevStatus| v.state == Health::Online && v.note.is_none();
                     let is_whole = members.iter().any(whole);
                     let state = if is_whole { Health::Online } else { Health::Degraded };
-                    children.push(branch("replacing", column, state, members));
+                    children.push(branch(VdevKind::Replacing, column, state, members));
                 }
             }
-            let good = children.iter().filter(|c| c.state == Health::Online && c.note.is_empty());
+            let good = children.iter().filter(|c| c.state == Health::Online && c.note.is_none());
             let all = good.count() == children.len();
             let state = if all { Health::Online } else { Health::Degraded };
-            let mut vdev = branch(&group.layout, number, state, children);
+            let mut vdev = branch(group.layout.into(), number, state, children);
             vdev.space = space.get(number).copied();
             groups.push(vdev);
         }
@@ -148,7 +150,7 @@ impl Pool {
                 0 => Health::Faulted,
                 _ => Health::Degraded,
             };
-            let mut vdev = branch("mirror", log_number(&config, ring), state, children);
+            let mut vdev = branch(VdevKind::Mirror, log_number(&config, ring), state, children);
             // A log device that the log does not use at present holds nothing to replay.
             let held = rings.iter().find(|(index, ..)| u32::from(*index) == ring.ring);
             let (used, len) = held.map_or((0, ring.len_bytes), |(_, used, len)| (*used, *len));
@@ -163,13 +165,10 @@ impl Pool {
     pub fn status(&self) -> PoolStatus {
         let (lost, lost_count) = self.lost();
         let state = self.overall();
-        let (status, action) = self.advice(state, lost_count);
         PoolStatus {
             name: self.name(),
             guid: self.guid,
             state,
-            status,
-            action,
             scan: self.scan_status(),
             groups: self.group_status(),
             logs: self.log_status(),
@@ -190,89 +189,37 @@ impl Pool {
         self.group_status().iter().chain(&self.log_status()).all(|vdev| all(vdev, so))
     }
 
-    /// What is wrong with the pool, and what to do: both empty if nothing is.
-    fn advice(&self, state: Health, lost_count: u64) -> (String, String) {
-        let name = self.name();
+    /// What is wrong with the pool.
+    #[must_use]
+    pub fn condition(&self) -> PoolCondition {
         if let Some(reason) = &*self.lifecycle.stopped.borrow() {
-            return suspended_advice(&name, reason);
+            return PoolCondition::Suspended(reason.clone());
         }
-        if lost_count > 0 {
-            return (
-                "Some data cannot be read: no copy or parity could repair it.".into(),
-                format!(
-                    "Restore the blocks listed below from a backup by writing them again, then \
-                     run 'forebay pool scrub {name}'."
-                ),
-            );
+        if self.lost().1 > 0 {
+            return PoolCondition::DataLost;
         }
-        if state == Health::Degraded {
-            return self.degraded_advice(&name);
+        let is_degraded = self.overall() == Health::Degraded;
+        if is_degraded && self.all_devices(is_well) {
+            return PoolCondition::Rebuilding;
         }
-        if !self.all_devices(has_no_errors) {
-            return (
-                "Some operations on a device failed or gave wrong data. They were made good from \
-                 the others; no data is lost."
-                    .into(),
-                format!(
-                    "See whether the device should be replaced; 'forebay pool clear {name}' \
-                     starts the counters again."
-                ),
-            );
+        if is_degraded && self.all_devices(|d| is_well(d) || d.state == Health::Offline) {
+            return PoolCondition::DevicesOffline;
         }
-        (String::new(), String::new())
+        if is_degraded {
+            return PoolCondition::DevicesFailed { last: self.health.events.last() };
+        }
+        match self.all_devices(has_no_errors) {
+            true => PoolCondition::Well,
+            false => PoolCondition::DeviceErrors,
+        }
     }
-
-    fn degraded_advice(&self, name: &str) -> (String, String) {
-        if self.all_devices(is_well) {
-            return (
-                "One or more devices are being rebuilt. Until that is done, fewer devices may fail \
-                 than the pool was made for."
-                    .into(),
-                format!(
-                    "Wait until the resilver is done, while the pool is served or with 'forebay \
-                     pool resilver -w {name}'."
-                ),
-            );
-        }
-        let mut action = format!(
-            "Bring the device back with 'forebay pool online {name} DEV', or put another in its \
-             place with 'forebay pool replace {name} DEV NEW'."
-        );
-        if self.all_devices(|device| is_well(device) || device.state == Health::Offline) {
-            return (
-                "One or more devices were taken offline by the operator. Fewer devices may fail \
-                 than the pool was made for."
-                    .into(),
-                action,
-            );
-        }
-        let mut text = "One or more devices are missing, failed, or being rebuilt.".to_owned();
-        if let Some(last) = self.health.remarks.borrow().last() {
-            text.push_str(&format!(" Last: {last}."));
-        }
-        action.push_str(&format!(
-            " One that failed and is well again is taken back with 'forebay pool clear {name}'."
-        ));
-        (text, action)
-    }
-}
-
-fn suspended_advice(name: &str, reason: &SuspendReason) -> (String, String) {
-    (
-        format!("The pool stopped taking writes: {reason}."),
-        format!(
-            "Put that right (bring devices back; make room where device files lie), then 'forebay \
-             pool export {name}' lets it go, and 'forebay serve {name}' opens it again ('forebay \
-             pool import {name}' where a server of all pools goes on). What was answered as \
-             durable is kept."
-        ),
-    )
 }
 
 /// Whether the device is there and works; at most, a resilver of it is not done.
 fn is_well(device: &VdevStatus) -> bool {
-    let note = device.note.as_str();
-    device.state == Health::Online && matches!(note, "" | "resilvering" | "awaiting resilver")
+    let is_rebuilt =
+        matches!(device.note, None | Some(VdevNote::Resilvering | VdevNote::AwaitingResilver));
+    device.state == Health::Online && is_rebuilt
 }
 
 fn has_no_errors(device: &VdevStatus) -> bool {
@@ -298,12 +245,12 @@ pub(crate) fn worse(a: Health, b: Health) -> Health {
 pub(crate) fn leaf(member: &MemberConfig, state: Health) -> VdevStatus {
     VdevStatus {
         name: member.path.clone(),
-        kind: "device".into(),
+        kind: VdevKind::Device,
         state,
         read_errors: 0,
         write_errors: 0,
         checksum_errors: 0,
-        note: String::new(),
+        note: None,
         size_bytes: member.size_bytes,
         space: None,
         io: crate::status::IoCounts::default(),
@@ -333,7 +280,8 @@ fn member_status(
         if now.stale_segments > 0 && state == Health::Online {
             let running = scan
                 .is_some_and(|s| s.kind == ScanKind::Resilver && s.state == ScanPhase::InProgress);
-            vdev.note = if running { "resilvering" } else { "awaiting resilver" }.into();
+            let note = if running { VdevNote::Resilvering } else { VdevNote::AwaitingResilver };
+            vdev.note = Some(note);
         }
     }
     vdev
@@ -342,24 +290,24 @@ fn member_status(
 /// A node above devices. A group of one device is that device. Errors of the devices below do not
 /// count here, because they were repaired and did not reach this level.
 pub(crate) fn branch(
-    kind: &str,
+    kind: VdevKind,
     number: usize,
     state: Health,
     mut children: Vec<VdevStatus>,
 ) -> VdevStatus {
-    let single = matches!(kind, "mirror" | "raid0") && children.len() == 1;
+    let single = matches!(kind, VdevKind::Mirror | VdevKind::Raid0) && children.len() == 1;
     if single {
         return children.remove(0);
     }
     let sum = |of: fn(&VdevStatus) -> u64| children.iter().map(of).sum();
     VdevStatus {
-        name: format!("{kind}-{number}"),
-        kind: kind.to_owned(),
+        name: format!("{}-{number}", kind.as_str()),
+        kind,
         state,
         read_errors: 0,
         write_errors: 0,
         checksum_errors: 0,
-        note: String::new(),
+        note: None,
         size_bytes: sum(|c| c.size_bytes),
         space: None,
         io: crate::status::IoCounts::default(),

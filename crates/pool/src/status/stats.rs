@@ -341,7 +341,7 @@ impl Pool {
             latency(&coarse(earlier, &since.borrow()))
         };
         let devices = self.devices.borrow();
-        let for_ever = devices.iter().map(|(id, device)| {
+        let since_creation = devices.iter().map(|(id, device)| {
             let before = earlier.devices.get(&id.0).copied().unwrap_or_default();
             (device.path.clone(), from_figures(&added(&before, &device.counted.counts())))
         });
@@ -351,7 +351,7 @@ impl Pool {
             name: self.name(),
             uptime_secs: rt::now().since(self.stats.imported_at).as_secs_f64(),
             since_import: since,
-            for_ever: sum(&self.stats.before, &since),
+            since_creation: sum(&self.stats.before, &since),
             write_amplification: ratio(main),
             write_amplification_with_log: ratio(main + media.log),
             segments: self.segment_counts(),
@@ -364,11 +364,11 @@ impl Pool {
             fua_latency: latency(&self.stats.fua.borrow()),
             flush_latency: latency(&self.stats.flush.borrow()),
             read_latency: latency(&self.stats.read.borrow()),
-            fua_latency_for_ever: ever(&earlier.fua, &self.stats.fua),
-            flush_latency_for_ever: ever(&earlier.flush, &self.stats.flush),
-            read_latency_for_ever: ever(&earlier.read, &self.stats.read),
+            fua_latency_since_creation: ever(&earlier.fua, &self.stats.fua),
+            flush_latency_since_creation: ever(&earlier.flush, &self.stats.flush),
+            read_latency_since_creation: ever(&earlier.read, &self.stats.read),
             devices: names.collect(),
-            devices_for_ever: for_ever.collect(),
+            devices_since_creation: since_creation.collect(),
             last_import: self.stats.import.borrow().clone(),
         }
     }

@@ -1,15 +1,13 @@
 //! Several owners, several groups, and rewinds.
 
-use std::rc::Rc;
-
 use forebay_device::{IoBuf, Operation};
 use forebay_rt::{self as rt, Runtime};
-use forebay_units::Nanos;
+use forebay_units::{Layout, Nanos};
 
-use super::rack::{Paced, Rack};
-use super::{Shelf, expect, names, spec, stamp, volume};
+use super::rack::{Rack, memory, paced};
+use super::{expect, names, spec, stamp, volume};
 use crate::Pool;
-use crate::spec::{ImportOptions, Redundancy};
+use crate::spec::ImportOptions;
 
 const SIZE: u64 = 64 << 20;
 
@@ -19,10 +17,10 @@ fn groups_of_different_sizes_take_endless_overwrites() {
         let many: Vec<String> = (0..16).map(|i| format!("d{i}")).collect();
         let mut all: Vec<&str> = many.iter().map(String::as_str).collect();
         all.push("z");
-        let shelf = Shelf::new(&all, SIZE);
-        let wide = spec(Redundancy::Raid0, &all[..16], &[]);
+        let shelf = memory(&all, SIZE);
+        let wide = spec(Layout::Raid0, &all[..16], &[]);
         let pool = Pool::create(shelf, "tank", &wide).await.unwrap();
-        pool.add(&spec(Redundancy::Raid0, &["z"], &[])).await.unwrap();
+        pool.add(&spec(Layout::Raid0, &["z"], &[])).await.unwrap();
         let size = pool.summary().size_bytes / 4096 * 4096;
         pool.create_volume(&volume(size)).await.unwrap();
         let v = pool.open_volume("v").unwrap();
@@ -42,7 +40,7 @@ fn a_rewind_gives_a_prefix() {
     let rack = Rack::new(&all, SIZE);
     let mine = rack.clone();
     Runtime::simulated(1).block_on(async move {
-        let data = spec(Redundancy::Raidz1, &all[..3], &["l"]);
+        let data = spec(Layout::Raidz1, &all[..3], &["l"]);
         let pool = Pool::create(mine.host(1), "tank", &data).await.unwrap();
         pool.create_volume(&volume(16 << 20)).await.unwrap();
         let v = pool.open_volume("v").unwrap();
@@ -71,7 +69,7 @@ fn a_pool_that_another_machine_is_importing_is_refused() {
     let rack = Rack::new(&all, SIZE);
     let mine = rack.clone();
     Runtime::simulated(1).block_on(async move {
-        let data = spec(Redundancy::Mirror, &all[..2], &["l"]);
+        let data = spec(Layout::Mirror, &all[..2], &["l"]);
         let pool = Pool::create(mine.host(1), "tank", &data).await.unwrap();
         pool.create_volume(&volume(16 << 20)).await.unwrap();
         let v = pool.open_volume("v").unwrap();
@@ -86,11 +84,11 @@ fn a_pool_that_another_machine_is_importing_is_refused() {
             let body = (5 << 20..SIZE - (1 << 20)).contains(&at);
             (operation == Operation::Read && name != "l" && body).then(|| Nanos::from_secs(10))
         };
-        let slow = Paced { inner: mine.host(2), pace: Rc::new(pace) };
+        let slow = paced(mine.host(2), pace);
         let before = mine.changes();
         let taking = rt::spawn(async move {
             let forced = ImportOptions { force: true, ..Default::default() };
-            Pool::import(Rc::new(slow), &names(&all), "tank", &forced).await
+            Pool::import(slow, &names(&all), "tank", &forced).await
         });
         while mine.changes() == before {
             rt::sleep(Nanos::from_millis(10)).await;

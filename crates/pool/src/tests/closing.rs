@@ -5,12 +5,12 @@ use std::rc::Rc;
 
 use forebay_device::{Device, IoBuf, Operation};
 use forebay_rt::{self as rt, Runtime};
-use forebay_units::{Nanos, SegmentId};
+use forebay_units::{Layout, Nanos, SegmentId};
 
-use super::rack::{Paced, Rack};
+use super::rack::{Rack, paced};
 use super::{names, spec, stamp, volume};
-use crate::spec::{ImportOptions, Redundancy};
-use crate::status::ScanPhase;
+use crate::spec::ImportOptions;
+use crate::status::{PoolEvent, ScanPhase};
 use crate::{CloseError, CommitError, Pool};
 
 const SIZE: u64 = 480 << 20;
@@ -18,7 +18,7 @@ const VOLUME: u64 = 320 << 20;
 
 /// A pool of one device with so many scattered blocks that the map takes several roots.
 async fn with_a_long_map(rack: &Rc<Rack>) -> (Rc<Pool>, Device) {
-    let mut options = spec(Redundancy::Raid0, &["a"], &[]);
+    let mut options = spec(Layout::Raid0, &["a"], &[]);
     options.properties.insert("txg_timeout".to_owned(), "600".to_owned());
     let pool = Pool::create(rack.host(1), "tank", &options).await.unwrap();
     pool.create_volume(&volume(VOLUME)).await.unwrap();
@@ -108,10 +108,9 @@ fn a_scrub_gives_up_when_there_is_no_room_for_the_map() {
         pool.scrub().await.unwrap();
         let ended = rt::timeout(Nanos::from_secs(600), scrub_ended(&pool)).await;
         let roots = pool.sync.commit.get().0 - before;
-        assert!(ended.is_ok() && !pool.is_stopped(), "{roots} roots; {:?}", pool.remarks());
+        assert!(ended.is_ok() && !pool.is_stopped(), "{roots} roots; {:?}", pool.events());
         assert!(pool.scan_status().unwrap().errors > 0);
-        let said = pool.remarks().concat();
-        assert!(said.contains("could not be written anew"), "{said}");
+        assert!(pool.events().contains(&PoolEvent::JournalNotRenewed), "{:?}", pool.events());
         // With room again, another scrub repairs everything.
         held.into_iter().for_each(|segment| pool.store.table.let_go(segment));
         pool.scrub().await.unwrap();
@@ -205,8 +204,8 @@ fn groups_are_committed_between_the_rows_of_a_resilver() {
                 (body && slow.get()).then(|| Nanos::from_secs(4))
             }
         };
-        let opener = Rc::new(Paced { inner: inner.host(1), pace: Rc::new(pace) });
-        let options = spec(Redundancy::Mirror, &["a", "b"], &[]);
+        let opener = paced(inner.host(1), pace);
+        let options = spec(Layout::Mirror, &["a", "b"], &[]);
         let pool = Pool::create(opener, "tank", &options).await.unwrap();
         let column = pool.store.array.geometry_of(SegmentId(0)).unwrap().column_bytes;
         assert!(column > 1 << 20, "{column}");
@@ -254,9 +253,8 @@ fn a_pool_that_takes_long_to_export_is_seen_to_be_in_use() {
                 (body && slow.get()).then(|| Nanos::from_secs(20))
             }
         };
-        let opener = Rc::new(Paced { inner: rack.host(1), pace: Rc::new(pace) });
-        let pool =
-            Pool::create(opener, "tank", &spec(Redundancy::Raid0, &["a"], &[])).await.unwrap();
+        let opener = paced(rack.host(1), pace);
+        let pool = Pool::create(opener, "tank", &spec(Layout::Raid0, &["a"], &[])).await.unwrap();
         pool.create_volume(&volume(8 << 20)).await.unwrap();
         let v = pool.open_volume("v").unwrap();
         v.write(0, stamp(65536, 1), false).await.unwrap();

@@ -5,12 +5,12 @@ use std::rc::Rc;
 use forebay_device::{Device, IoBuf};
 use forebay_format::journal::{FrameHeader, FrameKind};
 use forebay_rt::{self as rt, Runtime};
-use forebay_units::Nanos;
+use forebay_units::{Layout, Nanos};
 
 use super::rack::Rack;
 use super::{expect, names, spec, stamp, volume};
 use crate::Pool;
-use crate::spec::{ImportOptions, Redundancy};
+use crate::spec::ImportOptions;
 use crate::status::ScanPhase;
 
 const SIZE: u64 = 64 << 20;
@@ -37,8 +37,7 @@ fn writes(group: u64) -> Vec<(u64, Vec<u8>)> {
 }
 
 async fn filled(rack: &Rc<Rack>, data: &[&str]) -> Rc<Pool> {
-    let pool =
-        Pool::create(rack.host(1), "tank", &spec(Redundancy::Raid0, data, &[])).await.unwrap();
+    let pool = Pool::create(rack.host(1), "tank", &spec(Layout::Raid0, data, &[])).await.unwrap();
     pool.create_volume(&volume(4 << 20)).await.unwrap();
     let v = pool.open_volume("v").unwrap();
     for group in 0..GROUPS {

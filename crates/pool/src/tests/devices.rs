@@ -5,11 +5,12 @@ use std::rc::Rc;
 
 use forebay_device::{Device, ErrorKind};
 use forebay_rt::Runtime;
+use forebay_units::Layout;
 
 use super::rack::Rack;
 use super::{expect, names, spec, stamp, volume};
-use crate::spec::{ImportOptions, Redundancy, VolumeSpec};
-use crate::status::{Health, ScanKind, ScanPhase};
+use crate::spec::{ImportOptions, VolumeSpec};
+use crate::status::{Health, PoolCondition, PoolEvent, ScanKind, ScanPhase, VdevNote};
 use crate::{AdminError, Pool};
 
 const SIZE: u64 = 64 << 20;
@@ -25,7 +26,7 @@ const OPTIONS: ImportOptions = ImportOptions {
 fn one_side_of_a_mirrored_log_is_detached_and_not_removed() {
     Runtime::simulated(1).block_on(async {
         let rack = Rack::new(&["a", "l", "m"], SIZE);
-        let spec = spec(Redundancy::Raid0, &["a"], &["l", "m"]);
+        let spec = spec(Layout::Raid0, &["a"], &["l", "m"]);
         let pool = Pool::create(rack.host(1), "tank", &spec).await.unwrap();
         pool.create_volume(&volume(8 << 20)).await.unwrap();
         let v = pool.open_volume("v").unwrap();
@@ -49,7 +50,7 @@ fn one_side_of_a_mirrored_log_is_detached_and_not_removed() {
         v.write(0, stamp(4096, 3), true).await.unwrap();
         expect(&v, 0, &stamp(4096, 3)).await;
         // Both devices are free again.
-        let add = super::spec(Redundancy::Raid0, &[], &["m"]);
+        let add = super::spec(Layout::Raid0, &[], &["m"]);
         let add = crate::spec::PoolSpec { groups: vec![], ..add };
         pool.add(&add).await.unwrap();
         // A log that is no mirror is removed by its device's name.
@@ -63,9 +64,9 @@ fn one_side_of_a_mirrored_log_is_detached_and_not_removed() {
 fn group_names_are_unique() {
     Runtime::simulated(1).block_on(async {
         let rack = Rack::new(&["a", "b", "c", "d", "l", "m", "n", "o"], SIZE);
-        let mut spec = spec(Redundancy::Mirror, &["a", "b"], &["l", "m"]);
-        spec.logs.extend(super::spec(Redundancy::Raid0, &[], &["n", "o"]).logs);
-        spec.groups.extend(super::spec(Redundancy::Mirror, &["c", "d"], &[]).groups);
+        let mut spec = spec(Layout::Mirror, &["a", "b"], &["l", "m"]);
+        spec.logs.extend(super::spec(Layout::Raid0, &[], &["n", "o"]).logs);
+        spec.groups.extend(super::spec(Layout::Mirror, &["c", "d"], &[]).groups);
         let pool = Pool::create(rack.host(1), "tank", &spec).await.unwrap();
         let called = || {
             let status = pool.status();
@@ -89,7 +90,7 @@ fn group_names_are_unique() {
 fn sparse_volumes_fill_the_pool_to_its_last_block_and_no_further() {
     Runtime::simulated(2).block_on(async {
         let rack = Rack::new(&["a", "b", "c"], SIZE);
-        let spec = spec(Redundancy::Raidz1, &["a", "b", "c"], &[]);
+        let spec = spec(Layout::Raidz1, &["a", "b", "c"], &[]);
         let pool = Pool::create(rack.host(1), "tank", &spec).await.unwrap();
         for name in ["v", "w"] {
             let sparse = VolumeSpec { name: name.into(), sparse: true, ..volume(1 << 30) };
@@ -144,7 +145,7 @@ fn sparse_volumes_fill_the_pool_to_its_last_block_and_no_further() {
 
 /// A raidz1 of three with `blocks` blocks on its devices.
 async fn filled(rack: &Rc<Rack>, blocks: u64) -> Rc<Pool> {
-    let spec = spec(Redundancy::Raidz1, &["a", "b", "c"], &["l"]);
+    let spec = spec(Layout::Raidz1, &["a", "b", "c"], &["l"]);
     let pool = Pool::create(rack.host(1), "tank", &spec).await.unwrap();
     pool.create_volume(&volume(64 << 20)).await.unwrap();
     let v = pool.open_volume("v").unwrap();
@@ -203,7 +204,7 @@ fn device_is_faulted_by_many_read_errors_at_once_and_not_over_time() {
         }
         pass(1).await;
         assert_eq!(line(&pool, "b").state, Health::Online);
-        assert!(pool.status().action.contains("pool clear tank"), "{}", pool.status().action);
+        assert_eq!(pool.condition(), PoolCondition::DeviceErrors);
         pass(700).await;
         let before = line(&pool, "b").read_errors;
         while line(&pool, "b").read_errors < before + 9 {
@@ -219,8 +220,8 @@ fn device_is_faulted_by_many_read_errors_at_once_and_not_over_time() {
         assert_eq!(b.state, Health::Faulted, "{b:?}");
         assert!(b.read_errors >= 10 && b.write_errors == 0, "{b:?}");
         assert_eq!(pool.summary().health, Health::Degraded);
-        let remarks = pool.remarks();
-        assert!(remarks.iter().any(|r| r.contains("b was taken out")), "{remarks:?}");
+        let events = pool.events();
+        assert!(events.contains(&PoolEvent::TakenOut { device: "b".into() }), "{events:?}");
         read(&v, 0..4000).await;
         v.write(0, stamp(4096, 0), true).await.unwrap();
         pool.export().await.unwrap();
@@ -242,7 +243,7 @@ async fn with_failed_reads(rack: &Rc<Rack>) -> (Rc<Pool>, Device) {
     }
     pass(1).await;
     let c = line(&pool, "c");
-    assert_eq!((c.state, c.note.as_str()), (Health::Degraded, "too many errors"));
+    assert_eq!((c.state, c.note), (Health::Degraded, Some(VdevNote::TooManyErrors)));
     fail_reads(rack, "c", false);
     fail_reads(rack, "b", false);
     (pool, v)
@@ -260,7 +261,7 @@ fn clear_takes_back_only_the_named_device_or_all() {
         pool.clear(None).await.unwrap();
         scan_ended(&pool).await;
         let b = line(&pool, "b");
-        assert_eq!((b.state, b.read_errors, b.note.as_str()), (Health::Online, 0, ""));
+        assert_eq!((b.state, b.read_errors, b.note), (Health::Online, 0, None));
         assert_eq!(pool.summary().health, Health::Online);
         pool.export().await.unwrap();
     });
@@ -283,7 +284,7 @@ fn unreadable_blocks_stay_listed_until_a_whole_scrub_has_read_them() {
         let pool = import().await.unwrap();
         let again = pool.status();
         assert_eq!((again.lost_count, &again.lost), (known.lost_count, &known.lost));
-        assert!(again.action.contains("Restore"), "{}", again.action);
+        assert_eq!(pool.condition(), PoolCondition::DataLost);
         // A scrub that was cut short has not read everything.
         pool.scrub().await.unwrap();
         pool.scrub_stop().await.unwrap();
@@ -291,8 +292,8 @@ fn unreadable_blocks_stay_listed_until_a_whole_scrub_has_read_them() {
         assert_eq!(pool.status().lost, known.lost);
         pool.scrub().await.unwrap();
         scan_ended(&pool).await;
-        let status = pool.status();
-        assert_eq!((status.lost_count, status.action.as_str()), (0, ""));
+        assert_eq!(pool.status().lost_count, 0);
+        assert_eq!(pool.condition(), PoolCondition::Well);
         let v = pool.open_volume("v").unwrap();
         read(&v, 1..4000).await;
         pool.export().await.unwrap();
@@ -378,19 +379,19 @@ fn a_scrub_is_remembered_over_an_export_and_goes_on_where_it_was() {
 #[test]
 fn sizes_are_counted_as_zpool_counts_them() {
     Runtime::simulated(6).block_on(async {
-        for (redundancy, devices, times) in [
-            (Redundancy::Raid0, &["a", "b", "c"][..], 3.0),
-            (Redundancy::Mirror, &["a", "b", "c"][..], 1.0),
-            (Redundancy::Raidz2, &["a", "b", "c", "d"][..], 4.0),
+        for (layout, devices, times) in [
+            (Layout::Raid0, &["a", "b", "c"][..], 3.0),
+            (Layout::Mirror, &["a", "b", "c"][..], 1.0),
+            (Layout::Raidz2, &["a", "b", "c", "d"][..], 4.0),
         ] {
             let rack = Rack::new(devices, SIZE);
-            let spec = spec(redundancy, devices, &[]);
+            let spec = spec(layout, devices, &[]);
             let pool = Pool::create(rack.host(1), "tank", &spec).await.unwrap();
             let of = |bytes: u64| bytes as f64 / SIZE as f64;
             let empty = pool.summary();
             // Labels and the region of the log do not count.
             let size = of(empty.raw_size_bytes);
-            assert!(size < times && size > 0.85 * times, "{redundancy:?}: {empty:?}");
+            assert!(size < times && size > 0.85 * times, "{layout:?}: {empty:?}");
             assert_eq!((empty.raw_alloc_bytes, empty.raw_free_bytes), (0, empty.raw_size_bytes));
             assert!(empty.size_bytes < empty.raw_size_bytes);
             pool.create_volume(&volume(16 << 20)).await.unwrap();
@@ -401,12 +402,12 @@ fn sizes_are_counted_as_zpool_counts_them() {
             pool.sync().await.unwrap();
             let full = pool.summary();
             assert_eq!(full.alloc_bytes, 4 << 20);
-            let parity = match redundancy {
-                Redundancy::Raidz2 => 2.0,
+            let parity = match layout {
+                Layout::Raidz2 => 2.0,
                 _ => 1.0,
             };
             let share = full.raw_alloc_bytes as f64 / full.alloc_bytes as f64;
-            assert!(share >= parity && share < parity * 1.1, "{redundancy:?}: {full:?}");
+            assert!(share >= parity && share < parity * 1.1, "{layout:?}: {full:?}");
             assert_eq!(full.raw_alloc_bytes + full.raw_free_bytes, full.raw_size_bytes);
             assert_eq!(pool.get()["size"], full.raw_size_bytes.to_string());
             assert_eq!(pool.get()["available"], full.available_bytes.to_string());
@@ -416,30 +417,28 @@ fn sizes_are_counted_as_zpool_counts_them() {
 }
 
 #[test]
-fn advice_follows_the_state_of_the_devices() {
+fn condition_follows_the_state_of_the_devices() {
     Runtime::simulated(5).block_on(async {
         let rack = Rack::new(&["a", "b", "c", "d", "l"], SIZE);
         let pool = filled(&rack, 4000).await;
-        let remark = || pool.health.remarks.borrow().last().cloned().unwrap_or_default();
         pool.offline("b").await.unwrap();
-        let status = pool.status();
-        assert_eq!(status.state, Health::Degraded);
-        assert!(status.status.contains("taken offline by the operator"), "{}", status.status);
-        assert!(status.action.contains("'forebay pool online tank DEV'"), "{}", status.action);
+        assert_eq!(pool.status().state, Health::Degraded);
+        assert_eq!(pool.condition(), PoolCondition::DevicesOffline);
         pool.sync().await.unwrap();
-        assert!(remark().starts_with("b went from"), "by its path: {}", remark());
+        let last = pool.events().pop();
+        let is_of_b =
+            matches!(&last, Some(PoolEvent::StateChanged { device, .. }) if device == "b");
+        assert!(is_of_b, "by its path: {last:?}");
         pool.replace("b", Some("d"), false).await.unwrap();
         pool.offline("b").await.unwrap();
-        assert!(pool.status().action.contains("online tank DEV"), "{}", pool.status().action);
+        assert_eq!(pool.condition(), PoolCondition::DevicesOffline);
         pool.detach("b").await.unwrap();
-        let status = pool.status();
-        assert_eq!(status.state, Health::Degraded);
-        assert!(status.status.contains("are being rebuilt"), "{}", status.status);
-        assert!(status.action.contains("pool resilver -w tank"), "{}", status.action);
+        assert_eq!(pool.status().state, Health::Degraded);
+        assert_eq!(pool.condition(), PoolCondition::Rebuilding);
         while pool.status().state != Health::Online {
             forebay_rt::sleep(forebay_units::Nanos::from_secs(1)).await;
         }
-        assert_eq!(pool.status().action, "");
+        assert_eq!(pool.condition(), PoolCondition::Well);
     });
 }
 
@@ -448,7 +447,7 @@ fn groups_and_logs_report_their_space() {
     Runtime::simulated(6).block_on(async {
         let rack = Rack::new(&["a", "b", "c", "d", "e", "f", "l"], SIZE);
         let pool = filled(&rack, 4000).await;
-        let empty = spec(Redundancy::Raidz1, &["d", "e", "f"], &[]);
+        let empty = spec(Layout::Raidz1, &["d", "e", "f"], &[]);
         pool.add(&empty).await.unwrap();
         let (status, summary) = (pool.status(), pool.summary());
         let space = |at: usize| status.groups[at].space.expect("a group has space");
@@ -474,14 +473,14 @@ fn log_devices_are_added_and_removed_without_limit() {
     let there = rack.clone();
     Runtime::simulated(7).block_on(async move {
         let rack = there;
-        let both = spec(Redundancy::Raid0, &["a"], &["l"]);
+        let both = spec(Layout::Raid0, &["a"], &["l"]);
         let pool = Pool::create(rack.host(1), "tank", &both).await.unwrap();
         pool.create_volume(&volume(8 << 20)).await.unwrap();
         let v = pool.open_volume("v").unwrap();
         for round in 0..40u64 {
             let (new, old) = if round % 2 == 0 { ("m", "l") } else { ("l", "m") };
             v.write(0, stamp(4096, round), true).await.unwrap();
-            let add = spec(Redundancy::Raid0, &[], &[new]);
+            let add = spec(Layout::Raid0, &[], &[new]);
             let add = crate::spec::PoolSpec { groups: vec![], force: true, ..add };
             pool.add(&add).await.unwrap_or_else(|e| panic!("round {round}: {e}"));
             v.write(4096, stamp(4096, round + 100), true).await.unwrap();
@@ -506,7 +505,7 @@ fn log_devices_are_added_and_removed_without_limit() {
 fn each_log_device_reports_its_used_space() {
     Runtime::simulated(8).block_on(async {
         let rack = Rack::new(&["a", "l", "m"], SIZE);
-        let mut all = spec(Redundancy::Raid0, &["a"], &["l"]);
+        let mut all = spec(Layout::Raid0, &["a"], &["l"]);
         all.logs.push(crate::spec::LogSpec { devices: vec!["m".into()] });
         let pool = Pool::create(rack.host(1), "tank", &all).await.unwrap();
         pool.create_volume(&volume(8 << 20)).await.unwrap();

@@ -3,12 +3,12 @@
 use std::rc::Rc;
 
 use forebay_rt::{self as rt, Runtime};
-use forebay_units::Nanos;
+use forebay_units::{Layout, Nanos};
 
 use super::imports::{ALL, SIZE, check, forced, import, make, refused, until_crash, write};
 use super::names;
 use super::rack::Rack;
-use crate::spec::{ImportOptions, Redundancy};
+use crate::spec::ImportOptions;
 use crate::status::{Health, Importable};
 use crate::{AdminError, Pool};
 
@@ -21,7 +21,7 @@ fn two_halves() -> Rc<Rack> {
     let rack = Rack::new(&ALL, SIZE);
     let mine = rack.clone();
     until_crash(async move {
-        let pool = make(&mine, Redundancy::Mirror, &["a", "b"], &[]).await;
+        let pool = make(&mine, Layout::Mirror, &["a", "b"], &[]).await;
         pool.sync().await.unwrap();
     });
     let mine = rack.clone();
@@ -91,7 +91,7 @@ fn a_half_that_crashed_is_told_from_the_half_that_was_forced() {
         let rack = Rack::new(&ALL, SIZE);
         let mine = rack.clone();
         until_crash(async move {
-            let pool = make(&mine, Redundancy::Mirror, &["a", "b"], &[]).await;
+            let pool = make(&mine, Layout::Mirror, &["a", "b"], &[]).await;
             pool.sync().await.unwrap();
             mine.pull(&["b"]);
             write(&pool, 2).await;
@@ -117,7 +117,7 @@ fn a_half_that_crashed_is_told_from_the_half_that_was_forced() {
 fn devices_that_were_away_rejoin_after_any_number_of_imports() {
     let rack = Rack::new(&ALL, SIZE);
     Runtime::simulated(4).block_on(async move {
-        let pool = make(&rack, Redundancy::Raidz2, &["a", "b", "c", "d"], &["l"]).await;
+        let pool = make(&rack, Layout::Raidz2, &["a", "b", "c", "d"], &["l"]).await;
         pool.export().await.unwrap();
         drop(pool);
         // Each device in turn is away for one import or for many, so their last roots are of many
@@ -159,7 +159,7 @@ fn an_import_that_is_cut_short_sets_no_device_apart() {
         let rack = Rack::new(&ALL, SIZE);
         let mine = rack.clone();
         until_crash(async move {
-            let pool = make(&mine, Redundancy::Mirror, &["a", "b"], &["l"]).await;
+            let pool = make(&mine, Layout::Mirror, &["a", "b"], &["l"]).await;
             pool.sync().await.unwrap();
             write(&pool, 2).await;
         });

@@ -5,12 +5,12 @@ use std::rc::Rc;
 
 use forebay_device::{Device, Operation, ZeroOptions};
 use forebay_rt::{self as rt, Runtime};
-use forebay_units::Nanos;
+use forebay_units::{Layout, Nanos};
 use proptest::prelude::*;
 
-use super::rack::{Paced, Rack};
-use super::{Shelf, expect, names, spec, stamp, volume};
-use crate::spec::{ImportOptions, Redundancy, VolumeSpec};
+use super::rack::{Rack, memory, paced};
+use super::{expect, names, spec, stamp, volume};
+use crate::spec::{ImportOptions, VolumeSpec};
 use crate::{Opener, Pool};
 
 const SIZE: u64 = 64 << 20;
@@ -23,7 +23,7 @@ fn slow(names: &[&str]) -> Rc<dyn Opener> {
             _ => Nanos::from_micros(50 + rt::random_below(50)),
         })
     };
-    Rc::new(Paced { inner: Shelf::new(names, SIZE), pace: Rc::new(pace) })
+    paced(memory(names, SIZE), pace)
 }
 
 fn sparse(name: &str, size_bytes: u64) -> VolumeSpec {
@@ -70,9 +70,8 @@ async fn fill(v: &Device, size: u64) -> u64 {
 #[test]
 fn blocks_written_after_a_trim_take_space_again() {
     Runtime::simulated(4).block_on(async move {
-        let pool = Pool::create(slow(&["a"]), "tank", &spec(Redundancy::Raid0, &["a"], &[]))
-            .await
-            .unwrap();
+        let pool =
+            Pool::create(slow(&["a"]), "tank", &spec(Layout::Raid0, &["a"], &[])).await.unwrap();
         let size = pool.summary().size_bytes.next_multiple_of(4096);
         pool.create_volume(&sparse("v", 2 * size)).await.unwrap();
         let v = pool.open_volume("v").unwrap();
@@ -145,7 +144,7 @@ proptest! {
         seed: u64,
     ) {
         Runtime::simulated(seed).block_on(async move {
-            let data = spec(Redundancy::Raid0, &["a"], &[]);
+            let data = spec(Layout::Raid0, &["a"], &[]);
             let pool = Pool::create(slow(&["a"]), "tank", &data).await.unwrap();
             let mut volumes = Vec::new();
             for name in ["v", "w"] {
@@ -194,13 +193,15 @@ proptest! {
 #[test]
 fn a_group_of_twenty_four_large_disks_has_a_shape() {
     for size_bytes in [1u64 << 40, 4 << 40, 9 << 40, 16 << 40, 24 << 40, 100 << 40] {
-        for (layout, members) in [("raid0", 24), ("raidz1", 24), ("raidz3", 24), ("raidz2", 12)] {
+        for (layout, members) in
+            [(Layout::Raid0, 24), (Layout::Raidz1, 24), (Layout::Raidz3, 24), (Layout::Raidz2, 12)]
+        {
             let reserve = crate::layout::reserve_bytes(size_bytes);
-            let data_columns = crate::layout::parse_layout(layout).unwrap().data_columns(members);
+            let data_columns = layout.data_columns(members);
             let (data_start_bytes, column_bytes, segments) =
                 crate::layout::group_shape(size_bytes, reserve, data_columns, None);
             let group = forebay_format::config::GroupConfig {
-                layout: layout.to_owned(),
+                layout,
                 unit_bytes: crate::layout::UNIT_BYTES,
                 column_bytes,
                 data_start_bytes,
@@ -218,7 +219,7 @@ fn a_group_of_twenty_four_large_disks_has_a_shape() {
                     })
                     .collect(),
             };
-            let shape = crate::layout::geometry_of(&group).unwrap().check();
+            let shape = crate::layout::geometry_of(&group).check();
             assert_eq!(shape, Ok(()), "{layout} of {members} devices of {size_bytes} bytes");
         }
     }
@@ -227,9 +228,8 @@ fn a_group_of_twenty_four_large_disks_has_a_shape() {
 #[test]
 fn zeroes_without_a_hole_keep_their_space() {
     Runtime::simulated(4).block_on(async move {
-        let shelf = Shelf::new(&["a"], SIZE);
-        let pool =
-            Pool::create(shelf, "tank", &spec(Redundancy::Raid0, &["a"], &[])).await.unwrap();
+        let shelf = memory(&["a"], SIZE);
+        let pool = Pool::create(shelf, "tank", &spec(Layout::Raid0, &["a"], &[])).await.unwrap();
         let size = pool.summary().size_bytes.next_multiple_of(65536);
         pool.create_volume(&sparse("v", size)).await.unwrap();
         pool.create_volume(&sparse("w", size)).await.unwrap();
@@ -249,9 +249,8 @@ fn zeroes_without_a_hole_keep_their_space() {
 #[test]
 fn a_volume_that_is_being_made_owns_its_space_at_once() {
     Runtime::simulated(4).block_on(async move {
-        let pool = Pool::create(slow(&["a"]), "tank", &spec(Redundancy::Raid0, &["a"], &[]))
-            .await
-            .unwrap();
+        let pool =
+            Pool::create(slow(&["a"]), "tank", &spec(Layout::Raid0, &["a"], &[])).await.unwrap();
         let size = pool.summary().size_bytes / 4096 * 4096;
         pool.create_volume(&sparse("s", size)).await.unwrap();
         let making = {
@@ -265,9 +264,8 @@ fn a_volume_that_is_being_made_owns_its_space_at_once() {
 #[test]
 fn a_volume_that_grows_owns_its_space_at_once() {
     Runtime::simulated(4).block_on(async move {
-        let pool = Pool::create(slow(&["a"]), "tank", &spec(Redundancy::Raid0, &["a"], &[]))
-            .await
-            .unwrap();
+        let pool =
+            Pool::create(slow(&["a"]), "tank", &spec(Layout::Raid0, &["a"], &[])).await.unwrap();
         let size = pool.summary().size_bytes / 4096 * 4096;
         pool.create_volume(&sparse("s", size)).await.unwrap();
         pool.create_volume(&volume(1 << 20)).await.unwrap();
@@ -282,9 +280,8 @@ fn a_volume_that_grows_owns_its_space_at_once() {
 #[test]
 fn the_longest_write_fits_the_smallest_pool() {
     Runtime::simulated(4).block_on(async move {
-        let shelf = Shelf::new(&["a"], SIZE);
-        let pool =
-            Pool::create(shelf, "tank", &spec(Redundancy::Raid0, &["a"], &[])).await.unwrap();
+        let shelf = memory(&["a"], SIZE);
+        let pool = Pool::create(shelf, "tank", &spec(Layout::Raid0, &["a"], &[])).await.unwrap();
         let size = pool.summary().size_bytes / 4096 * 4096;
         pool.create_volume(&volume(size)).await.unwrap();
         let v = pool.open_volume("v").unwrap();
@@ -309,7 +306,7 @@ fn the_longest_write_fits_the_smallest_pool() {
 fn a_log_device_that_may_not_replace_itself_stays_in_use() {
     let rack = Rack::new(&["a", "l"], SIZE);
     Runtime::simulated(2).block_on(async move {
-        let data = spec(Redundancy::Raid0, &["a"], &["l"]);
+        let data = spec(Layout::Raid0, &["a"], &["l"]);
         let pool = Pool::create(rack.host(1), "tank", &data).await.unwrap();
         let before = format!("{:?}", pool.status().logs[0].state);
         assert!(pool.replace("l", None, false).await.is_err());
@@ -325,7 +322,7 @@ fn a_mirror_of_five_loses_four_and_no_acknowledged_write() {
         let rack = Rack::new(&all, SIZE);
         let mine = rack.clone();
         Runtime::simulated(1).block_on(async move {
-            let data = spec(Redundancy::Mirror, &all, &[]);
+            let data = spec(Layout::Mirror, &all, &[]);
             let pool = Pool::create(mine.host(1), "tank", &data).await.unwrap();
             pool.create_volume(&volume(16 << 20)).await.unwrap();
             pool.open_volume("v").unwrap().write(0, stamp(4096, 1), true).await.unwrap();
@@ -353,8 +350,8 @@ fn a_group_that_grows_while_the_log_drains_finds_room() {
             Operation::Write => Some(Nanos::from_micros(20)),
             _ => None,
         };
-        let shelf = Rc::new(Paced { inner: Shelf::new(&["a", "l"], SIZE), pace: Rc::new(pace) });
-        let data = spec(Redundancy::Raid0, &["a"], &["l"]);
+        let shelf = paced(memory(&["a", "l"], SIZE), pace);
+        let data = spec(Layout::Raid0, &["a"], &["l"]);
         let pool = Pool::create(shelf, "tank", &data).await.unwrap();
         let size = pool.summary().size_bytes / 4096 * 4096;
         pool.create_volume(&volume(size)).await.unwrap();
@@ -392,9 +389,8 @@ fn a_group_that_grows_while_the_log_drains_finds_room() {
 #[test]
 fn a_writer_that_waits_for_room_does_not_wait_for_the_clock() {
     Runtime::simulated(4).block_on(async move {
-        let shelf = Shelf::new(&["a"], 64 << 20);
-        let pool =
-            Pool::create(shelf, "tank", &spec(Redundancy::Raid0, &["a"], &[])).await.unwrap();
+        let shelf = memory(&["a"], 64 << 20);
+        let pool = Pool::create(shelf, "tank", &spec(Layout::Raid0, &["a"], &[])).await.unwrap();
         pool.create_volume(&volume(16 << 20)).await.unwrap();
         pool.set("txg_timeout", "600").await.unwrap();
         let v = pool.open_volume("v").unwrap();

@@ -1,8 +1,7 @@
 //! Errors of each family, as they read.
 
-use forebay_array::Layout;
 use forebay_device::{DeviceError, ErrorKind, Operation};
-use forebay_units::{FrameSeq, TxgId};
+use forebay_units::{FrameSeq, Layout, TxgId};
 
 use super::names;
 use crate::{

@@ -1,19 +1,23 @@
 //! Lifetime figures of a pool, over exports, crashes and devices that are opened again.
 
 use forebay_rt::{self as rt, Runtime};
-use forebay_units::Nanos;
+use forebay_units::{Layout, Nanos};
 
 use super::rack::Rack;
 use super::{names, spec, stamp, volume};
 use crate::Pool;
-use crate::spec::{ImportOptions, Redundancy};
+use crate::spec::ImportOptions;
 use crate::status::PoolStats;
 
 const ALL: [&str; 3] = ["a", "b", "l"];
 
 fn latencies(stats: &PoolStats) -> [u64; 3] {
-    [&stats.fua_latency_for_ever, &stats.flush_latency_for_ever, &stats.read_latency_for_ever]
-        .map(|latency| latency.count)
+    [
+        &stats.fua_latency_since_creation,
+        &stats.flush_latency_since_creation,
+        &stats.read_latency_since_creation,
+    ]
+    .map(|latency| latency.count)
 }
 
 #[test]
@@ -31,14 +35,14 @@ fn lifetime_counts_survive_imports() {
         }
     };
     let exported = Runtime::simulated(1).block_on(async move {
-        let wanted = spec(Redundancy::Mirror, &["a", "b"], &["l"]);
+        let wanted = spec(Layout::Mirror, &["a", "b"], &["l"]);
         let pool = Pool::create(mine.host(1), "tank", &wanted).await.unwrap();
         pool.create_volume(&volume(16 << 20)).await.unwrap();
         work(pool.clone()).await;
         rt::sleep(Nanos::from_secs(61)).await;
         let stats = pool.stats();
         assert_eq!(latencies(&stats), [20, 1, 10]);
-        assert_eq!(stats.devices, stats.devices_for_ever);
+        assert_eq!(stats.devices, stats.devices_since_creation);
         pool.export().await.unwrap();
         stats
     });
@@ -49,17 +53,17 @@ fn lifetime_counts_survive_imports() {
         let stats = pool.stats();
         assert_eq!(latencies(&stats), [20, 1, 10]);
         assert_eq!(stats.fua_latency.count, 0);
-        for (name, io) in &stats.devices_for_ever {
+        for (name, io) in &stats.devices_since_creation {
             let (before, since) = (&exported.devices[name], &stats.devices[name]);
             assert!(io.writes >= before.writes + since.writes, "{name}: {io:?}");
             assert!(io.write_bytes >= before.write_bytes + since.write_bytes, "{name}: {io:?}");
         }
         work(pool.clone()).await;
         // A device that is opened again starts its counters at zero; the lifetime figures go on.
-        let reads = pool.stats().devices_for_ever["b"].writes;
+        let reads = pool.stats().devices_since_creation["b"].writes;
         pool.offline("b").await.unwrap();
         pool.online("b").await.unwrap();
-        assert!(pool.stats().devices_for_ever["b"].writes >= reads);
+        assert!(pool.stats().devices_since_creation["b"].writes >= reads);
         // More than a crash may lose.
         for round in 0..70 {
             rt::sleep(Nanos::from_secs(10)).await;
@@ -72,12 +76,13 @@ fn lifetime_counts_survive_imports() {
         let pool = Pool::import(rack.host(1), &names(&ALL), "tank", &options).await.unwrap();
         let stats = pool.stats();
         assert_eq!(latencies(&stats), [40, 2, 20]);
-        let (before, now) = (&crashed.devices_for_ever["a"], &stats.devices_for_ever["a"]);
+        let (before, now) =
+            (&crashed.devices_since_creation["a"], &stats.devices_since_creation["a"]);
         assert!(now.reads >= exported_reads(&crashed) && now.writes > before.writes / 2);
         pool.export().await.unwrap();
     });
 }
 
 fn exported_reads(stats: &PoolStats) -> u64 {
-    stats.devices_for_ever["a"].reads - stats.devices["a"].reads
+    stats.devices_since_creation["a"].reads - stats.devices["a"].reads
 }

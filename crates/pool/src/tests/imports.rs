@@ -7,11 +7,11 @@ use forebay_device::IoBuf;
 use forebay_format::label::Heartbeat;
 use forebay_multihost::{read_heartbeat, write_heartbeat};
 use forebay_rt::{self as rt, Runtime};
-use forebay_units::Nanos;
+use forebay_units::{Layout, Nanos};
 
 use super::rack::Rack;
 use super::{expect, names, spec, stamp, volume};
-use crate::spec::{ImportOptions, Redundancy};
+use crate::spec::ImportOptions;
 use crate::status::{Health, Importable};
 use crate::{ImportErrorKind, Lacking, MapLoadError, Pool};
 
@@ -27,13 +27,8 @@ fn without_log() -> ImportOptions {
 }
 
 /// A pool with one volume whose first block is `salt`, durable in the log.
-pub(super) async fn make(
-    rack: &Rc<Rack>,
-    redundancy: Redundancy,
-    data: &[&str],
-    log: &[&str],
-) -> Rc<Pool> {
-    let pool = Pool::create(rack.host(1), "tank", &spec(redundancy, data, log)).await.unwrap();
+pub(super) async fn make(rack: &Rc<Rack>, layout: Layout, data: &[&str], log: &[&str]) -> Rc<Pool> {
+    let pool = Pool::create(rack.host(1), "tank", &spec(layout, data, log)).await.unwrap();
     pool.create_volume(&volume(16 << 20)).await.unwrap();
     write(&pool, 1).await;
     pool
@@ -79,7 +74,7 @@ fn an_import_without_too_many_devices_is_refused_and_writes_nothing() {
     let rack = Rack::new(&ALL, SIZE);
     let mine = rack.clone();
     until_crash(async move {
-        make(&mine, Redundancy::Raidz1, &["a", "b", "c", "d"], &["l", "m"]).await;
+        make(&mine, Layout::Raidz1, &["a", "b", "c", "d"], &["l", "m"]).await;
     });
     Runtime::simulated(2).block_on(async move {
         rack.pull(&["a", "b"]);
@@ -100,7 +95,7 @@ fn an_import_without_the_log_is_refused_and_writes_nothing() {
     let rack = Rack::new(&ALL, SIZE);
     let mine = rack.clone();
     until_crash(async move {
-        let pool = make(&mine, Redundancy::Raidz1, &["a", "b", "c", "d"], &["l", "m"]).await;
+        let pool = make(&mine, Layout::Raidz1, &["a", "b", "c", "d"], &["l", "m"]).await;
         pool.sync().await.unwrap();
         write(&pool, 2).await;
     });
@@ -146,7 +141,7 @@ fn an_import_that_finds_acknowledged_frames_lost_writes_nothing() {
     let rack = Rack::new(&ALL, SIZE);
     let mine = rack.clone();
     until_crash(async move {
-        let pool = make(&mine, Redundancy::Raidz1, &["a", "b", "c", "d"], &["l"]).await;
+        let pool = make(&mine, Layout::Raidz1, &["a", "b", "c", "d"], &["l"]).await;
         // More than an import may keep in memory, so that it would commit groups on the way.
         pool.set("dirty_limit", "1M").await.unwrap();
         let v = pool.open_volume("v").unwrap();
@@ -179,7 +174,7 @@ fn an_import_that_finds_acknowledged_frames_lost_writes_nothing() {
 fn a_pool_that_another_machine_uses_is_refused_and_not_written_to() {
     Runtime::simulated(1).block_on(async move {
         let rack = Rack::new(&ALL, SIZE);
-        let pool = make(&rack, Redundancy::Raidz1, &["a", "b", "c", "d"], &["l", "m"]).await;
+        let pool = make(&rack, Layout::Raidz1, &["a", "b", "c", "d"], &["l", "m"]).await;
         pool.sync().await.unwrap();
         rt::sleep(Nanos::from_secs(20)).await;
         // The idle owner writes one heartbeat a second, for four seconds.
@@ -206,7 +201,7 @@ fn a_pool_of_a_machine_that_is_silent_needs_force() {
     let rack = Rack::new(&ALL, SIZE);
     let mine = rack.clone();
     until_crash(async move {
-        make(&mine, Redundancy::Raidz1, &["a", "b", "c", "d"], &["l", "m"]).await;
+        make(&mine, Layout::Raidz1, &["a", "b", "c", "d"], &["l", "m"]).await;
     });
     Runtime::simulated(2).block_on(async move {
         let kind = refused(&rack, 2, &ImportOptions::default()).await;
@@ -222,7 +217,7 @@ fn a_takeover_gives_way_to_a_mark_over_its_own() {
     let rack = Rack::new(&ALL, SIZE);
     let mine = rack.clone();
     until_crash(async move {
-        make(&mine, Redundancy::Raidz1, &["a", "b", "c", "d"], &["l", "m"]).await;
+        make(&mine, Layout::Raidz1, &["a", "b", "c", "d"], &["l", "m"]).await;
     });
     Runtime::simulated(2).block_on(async move {
         let theirs = rack.clone();
@@ -249,7 +244,7 @@ fn roots_of_another_version_are_never_passed_over() {
     let rack = Rack::new(&ALL, SIZE);
     let mine = rack.clone();
     until_crash(async move {
-        let pool = make(&mine, Redundancy::Mirror, &["a", "b"], &[]).await;
+        let pool = make(&mine, Layout::Mirror, &["a", "b"], &[]).await;
         pool.sync().await.unwrap();
         pool.export().await.unwrap();
     });
@@ -278,7 +273,7 @@ fn an_import_that_cannot_read_the_map_writes_nothing() {
     let rack = Rack::new(&ALL, SIZE);
     let mine = rack.clone();
     until_crash(async move {
-        let pool = make(&mine, Redundancy::Raid0, &["a"], &["l"]).await;
+        let pool = make(&mine, Layout::Raid0, &["a"], &["l"]).await;
         pool.sync().await.unwrap();
     });
     Runtime::simulated(2).block_on(async move {
@@ -311,7 +306,7 @@ fn an_import_that_cannot_read_the_map_writes_nothing() {
 fn a_machine_that_lost_its_pool_to_another_stops_writing() {
     Runtime::simulated(1).block_on(async move {
         let rack = Rack::new(&ALL, SIZE);
-        let first = make(&rack, Redundancy::Mirror, &["a", "b"], &[]).await;
+        let first = make(&rack, Layout::Mirror, &["a", "b"], &[]).await;
         // Not between a reading and a writing of the heartbeat: the import would write its claim
         // again.
         rt::sleep(Nanos::from_millis(3500)).await;
@@ -333,7 +328,7 @@ fn import_without_a_readable_map_names_missing_devices() {
         let rack = Rack::new(&ALL, SIZE);
         let mine = rack.clone();
         until_crash(async move {
-            let pool = make(&mine, Redundancy::Raidz1, &["a", "b", "c"], &["l"]).await;
+            let pool = make(&mine, Layout::Raidz1, &["a", "b", "c"], &["l"]).await;
             pool.sync().await.unwrap();
         });
         rack.pull(&[gone]);
@@ -354,7 +349,7 @@ fn a_rewind_goes_back_by_groups_and_stays_there() {
     let rack = Rack::new(&ALL, SIZE);
     let mine = rack.clone();
     until_crash(async move {
-        let pool = make(&mine, Redundancy::Raidz1, &["a", "b", "c"], &["l"]).await;
+        let pool = make(&mine, Layout::Raidz1, &["a", "b", "c"], &["l"]).await;
         let v = pool.open_volume("v").unwrap();
         pool.sync().await.unwrap();
         for salt in [2, 3] {
@@ -390,7 +385,7 @@ fn a_destroyed_pool_is_exported_or_gone_at_every_crash_point() {
         let rack = Rack::new(&ALL, SIZE);
         let mine = rack.clone();
         let changes = Runtime::simulated(1).block_on(async move {
-            let pool = make(&mine, Redundancy::Mirror, &["a", "b"], &["l"]).await;
+            let pool = make(&mine, Layout::Mirror, &["a", "b"], &["l"]).await;
             let before = mine.changes();
             mine.switches.power.set(power);
             pool.destroy().await.unwrap();
@@ -414,7 +409,7 @@ fn a_destroyed_pool_is_exported_or_gone_at_every_crash_point() {
                     pool.export().await.unwrap();
                     drop(pool);
                     for device in ["a", "b", "l"] {
-                        let spec = spec(Redundancy::Raid0, &[device], &[]);
+                        let spec = spec(Layout::Raid0, &[device], &[]);
                         let taken = Pool::create(rack.host(1), "other", &spec).await;
                         assert!(taken.is_err(), "power {power}: {device} was taken");
                     }
@@ -432,7 +427,7 @@ fn a_destroyed_pool_is_exported_or_gone_at_every_crash_point() {
     assert!(there > 0 && gone > 0, "{there} there, {gone} gone");
     let (rack, _) = make_and_destroy(None);
     Runtime::simulated(3).block_on(async move {
-        let spec = spec(Redundancy::Mirror, &["a", "b"], &["l"]);
+        let spec = spec(Layout::Mirror, &["a", "b"], &["l"]);
         let pool = Pool::create(rack.host(1), "other", &spec).await.unwrap();
         pool.export().await.unwrap();
     });

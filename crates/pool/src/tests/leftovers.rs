@@ -1,21 +1,19 @@
 //! Work that ends half done: a refused command, a crash between two roots, a read over one bad
 //! block, writers that wait for devices.
 
-use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use forebay_device::{
-    BlockDevice, Device, DeviceError, DeviceFuture, ErrorKind, IoBuf, IoBytes, Layer, Operation,
-};
+use forebay_device::{Device, IoBuf, Operation};
 use forebay_rt::{self as rt, Runtime};
-use forebay_units::Nanos;
+use forebay_units::{Layout, Nanos};
 
-use super::rack::{Paced, Rack};
-use super::{Shelf, expect, names, spec, stamp, volume};
-use crate::spec::{GroupSpec, ImportOptions, PoolSpec, Redundancy, VolumeSpec};
+use super::rack::{Rack, memory, paced};
+use super::{expect, names, spec, stamp, volume};
+use crate::spec::{GroupSpec, ImportOptions, PoolSpec, VolumeSpec};
 use crate::status::{ScanKind, ScanPhase};
-use crate::{AdminError, Opener, Pool, PoolError};
+use crate::{AdminError, Pool, PoolError};
 
 const SIZE: u64 = 64 << 20;
 
@@ -34,7 +32,7 @@ async fn place_of(device: &Device, wanted: &[u8]) -> u64 {
 fn a_read_over_one_bad_block_calls_that_block_lost_and_no_other() {
     Runtime::simulated(1).block_on(async {
         let rack = Rack::new(&["a"], SIZE);
-        let options = spec(Redundancy::Raid0, &["a"], &[]);
+        let options = spec(Layout::Raid0, &["a"], &[]);
         let pool = Pool::create(rack.host(1), "tank", &options).await.unwrap();
         pool.create_volume(&volume(8 << 20)).await.unwrap();
         let v = pool.open_volume("v").unwrap();
@@ -76,9 +74,9 @@ fn writers_that_wait_for_devices_cause_no_roots() {
                 })
             }
         };
-        let inner = Shelf::new(&["a"], SIZE);
-        let opener = Rc::new(Paced { inner, pace: Rc::new(pace) });
-        let mut options = spec(Redundancy::Raid0, &["a"], &[]);
+        let inner = memory(&["a"], SIZE);
+        let opener = paced(inner, pace);
+        let mut options = spec(Layout::Raid0, &["a"], &[]);
         options.properties.insert("dirty_limit".to_owned(), "4M".to_owned());
         let pool = Pool::create(opener, "tank", &options).await.unwrap();
         pool.create_volume(&volume(16 << 20)).await.unwrap();
@@ -115,7 +113,7 @@ fn writers_that_wait_for_devices_cause_no_roots() {
 fn an_add_that_is_refused_leaves_the_devices_as_they_were() {
     Runtime::simulated(3).block_on(async {
         let rack = Rack::new(&["a", "b", "c", "d", "l"], SIZE);
-        let options = spec(Redundancy::Raid0, &["a"], &[]);
+        let options = spec(Layout::Raid0, &["a"], &[]);
         let pool = Pool::create(rack.host(1), "tank", &options).await.unwrap();
         pool.sync().await.unwrap();
         // Data of another owner.
@@ -124,9 +122,8 @@ fn an_add_that_is_refused_leaves_the_devices_as_they_were() {
             rack.device(name).write(64 << 10, mine.clone(), false).await.unwrap();
         }
         let before = rack.changes();
-        let group = GroupSpec { redundancy: Redundancy::Raidz3, devices: names(&["b", "c", "d"]) };
-        let add =
-            PoolSpec { groups: vec![group], force: true, ..spec(Redundancy::Raid0, &[], &["l"]) };
+        let group = GroupSpec { layout: Layout::Raidz3, devices: names(&["b", "c", "d"]) };
+        let add = PoolSpec { groups: vec![group], force: true, ..spec(Layout::Raid0, &[], &["l"]) };
         pool.add(&add).await.unwrap_err();
         for name in ["b", "c", "d", "l"] {
             expect(&rack.device(name), 64 << 10, &mine).await;
@@ -149,7 +146,7 @@ where
 {
     let rack = rack.clone();
     Runtime::simulated(4).block_on(async move {
-        let options = spec(Redundancy::Raid0, &["a"], &[]);
+        let options = spec(Layout::Raid0, &["a"], &[]);
         let pool = Pool::create(rack.host(1), "tank", &options).await.unwrap();
         pool.create_volume(&volume(4 << 20)).await.unwrap();
         let v = pool.open_volume("v").unwrap();
@@ -224,67 +221,24 @@ fn a_destroyed_volume_leaves_no_blocks_at_any_crash_point() {
     }
 }
 
-/// Devices with exclusive locks, as files have.
-struct Locked {
-    inner: Rc<Rack>,
-    held: Rc<RefCell<BTreeSet<String>>>,
-}
-
-struct Held {
-    inner: Device,
-    held: Rc<RefCell<BTreeSet<String>>>,
-    fails: Rc<Rack>,
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.held.borrow_mut().remove(self.inner.name());
-    }
-}
-
-impl Layer for Held {
-    fn inner(&self) -> &dyn BlockDevice {
-        &*self.inner
-    }
-    fn write(&self, at: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
-        if self.fails.switches.unreadable.borrow().contains(self.inner.name()) {
-            let kind = ErrorKind::Other { detail: "worn out".to_owned() };
-            let error = DeviceError::new(self.inner.name(), Operation::Write, at, 0, kind);
-            return Box::pin(async move { Err(error) });
-        }
-        self.inner.write(at, data, fua)
-    }
-}
-
-impl Opener for Locked {
-    fn open(&self, path: &str) -> Result<Device, DeviceError> {
-        let inner = self.inner.host(1).open(path)?;
-        if !self.held.borrow_mut().insert(path.to_owned()) {
-            return Err(DeviceError::new(path, Operation::Open, 0, 0, ErrorKind::Busy));
-        }
-        Ok(Rc::new(Held { inner, held: self.held.clone(), fails: self.inner.clone() }))
-    }
-    fn host(&self) -> u64 {
-        1
-    }
-}
-
 #[test]
 fn a_failed_device_can_be_replaced_by_itself() {
     Runtime::simulated(6).block_on(async {
         let rack = Rack::new(&["a", "b"], SIZE);
-        let opener = Rc::new(Locked { inner: rack.clone(), held: Rc::default() });
-        let options = spec(Redundancy::Mirror, &["a", "b"], &[]);
+        let opener = rack.locked();
+        let options = spec(Layout::Mirror, &["a", "b"], &[]);
         let pool = Pool::create(opener, "tank", &options).await.unwrap();
         pool.create_volume(&volume(4 << 20)).await.unwrap();
         let v = pool.open_volume("v").unwrap();
         v.write(0, stamp(65536, 1), true).await.unwrap();
         pool.sync().await.unwrap();
         rack.switches.unreadable.borrow_mut().insert("a".to_owned());
+        rack.switches.unwritable.borrow_mut().insert("a".to_owned());
         v.write(0, stamp(65536, 2), true).await.unwrap();
         pool.sync().await.unwrap();
         assert_eq!(pool.status().groups[0].children[0].state, crate::status::Health::Faulted);
         rack.switches.unreadable.borrow_mut().clear();
+        rack.switches.unwritable.borrow_mut().clear();
         pool.replace("a", None, false).await.unwrap();
         loop {
             rt::sleep(Nanos::from_millis(100)).await;
@@ -302,7 +256,7 @@ fn a_failed_device_can_be_replaced_by_itself() {
 fn a_device_that_cannot_be_opened_anew_says_how_it_comes_back() {
     Runtime::simulated(6).block_on(async {
         let rack = Rack::new(&["a", "b"], SIZE);
-        let options = spec(Redundancy::Mirror, &["a", "b"], &[]);
+        let options = spec(Layout::Mirror, &["a", "b"], &[]);
         let pool = Pool::create(rack.host(1), "tank", &options).await.unwrap();
         pool.offline("a").await.unwrap();
         rack.pull(&["a"]);
@@ -335,9 +289,9 @@ fn a_group_is_committed_while_a_scrub_reads_a_segment() {
                 })
             }
         };
-        let inner = Shelf::new(&["a", "b"], 8 << 30);
-        let opener = Rc::new(Paced { inner, pace: Rc::new(pace) });
-        let options = spec(Redundancy::Mirror, &["a", "b"], &[]);
+        let inner = memory(&["a", "b"], 8 << 30);
+        let opener = paced(inner, pace);
+        let options = spec(Layout::Mirror, &["a", "b"], &[]);
         let pool = Pool::create(opener, "tank", &options).await.unwrap();
         let geometry = pool.store.array.groups()[0];
         assert!(geometry.rows() >= 48, "{geometry:?}");
@@ -382,7 +336,7 @@ fn a_group_is_committed_while_a_scrub_reads_a_segment() {
 fn volumes_leave_room_in_the_configuration_for_what_grows_by_itself() {
     Runtime::simulated(8).block_on(async {
         let rack = Rack::new(&["a"], SIZE);
-        let options = spec(Redundancy::Raid0, &["a"], &[]);
+        let options = spec(Layout::Raid0, &["a"], &[]);
         let pool = Pool::create(rack.host(1), "tank", &options).await.unwrap();
         let long = |i: u32| VolumeSpec {
             name: format!("{}{i}", "n".repeat(190)),
@@ -405,7 +359,7 @@ fn volumes_leave_room_in_the_configuration_for_what_grows_by_itself() {
 /// Fills a pool, sets a property, and overwrites everything after the next import.
 async fn overwrites_after_setting(property: &str, value: &str) -> Result<(), PoolError> {
     let rack = Rack::new(&["a"], SIZE);
-    let options = spec(Redundancy::Raid0, &["a"], &[]);
+    let options = spec(Layout::Raid0, &["a"], &[]);
     let pool = Pool::create(rack.host(1), "tank", &options).await?;
     let size = pool.summary().size_bytes / 4096 * 4096;
     pool.create_volume(&volume(size)).await?;
@@ -443,7 +397,7 @@ fn a_dirty_limit_for_which_there_is_no_room_is_refused() {
 fn a_resilver_names_the_blocks_that_it_could_not_rebuild() {
     Runtime::simulated(10).block_on(async {
         let rack = Rack::new(&["a", "b"], SIZE);
-        let options = spec(Redundancy::Mirror, &["a", "b"], &[]);
+        let options = spec(Layout::Mirror, &["a", "b"], &[]);
         let pool = Pool::create(rack.host(1), "tank", &options).await.unwrap();
         pool.create_volume(&volume(8 << 20)).await.unwrap();
         let v = pool.open_volume("v").unwrap();

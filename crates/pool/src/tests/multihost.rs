@@ -1,74 +1,47 @@
 //! Multihost protection of whole pools: owners that are paused, replaced, or delayed.
 
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::cell::Cell;
 use std::rc::Rc;
 
-use forebay_device::{Device, DeviceError, ErrorKind, IoBuf, MemoryDevice, Operation};
+use forebay_device::{Device, IoBuf, MemoryDevice};
 use forebay_format::label::{Heartbeat, LogMark};
 use forebay_multihost::{Claim, Fence, Monitor, read_heartbeat, write_heartbeat};
 use forebay_rt::{self as rt, Runtime};
-use forebay_units::Nanos;
+use forebay_units::{Layout, Nanos};
 
+use super::rack::Rack;
 use crate::import::device_match::find_devices;
 use crate::import::found::Found;
 use crate::import::takeover::{labeled_devices, root_owners};
 use crate::opener::FencedOpener;
-use crate::spec::{GroupSpec, ImportOptions, PoolSpec, Redundancy};
+use crate::spec::{GroupSpec, ImportOptions, PoolSpec};
 use crate::status::Health;
 use crate::{ImportError, Opener, Pool, SuspendReason};
 
 /// Long enough for a command on memory.
 const MOMENT: Nanos = Nanos::from_millis(10);
 
-/// Devices that several machines can reach, without locks between them.
-type SharedDevices = Rc<RefCell<BTreeMap<String, Device>>>;
-
-/// One machine that reaches the devices.
-struct Machine {
-    devices: SharedDevices,
-    host: u64,
-}
-
-impl Opener for Machine {
-    fn open(&self, path: &str) -> Result<Device, DeviceError> {
-        let found = self.devices.borrow().get(path).cloned();
-        found.ok_or_else(|| DeviceError::new(path, Operation::Open, 0, 0, ErrorKind::Gone))
-    }
-    fn host(&self) -> u64 {
-        self.host
-    }
-}
-
-fn shared_devices() -> SharedDevices {
-    let device = |name: &str| {
-        let device: Device = Rc::new(MemoryDevice::new(name, 96 << 20));
-        (name.to_owned(), device)
-    };
-    Rc::new(RefCell::new(["a", "b"].map(device).into()))
-}
-
-fn machine(devices: &SharedDevices, host: u64) -> Machine {
-    Machine { devices: devices.clone(), host }
+fn shared_devices() -> Rc<Rack> {
+    Rack::new(&["a", "b"], 96 << 20)
 }
 
 fn paths() -> Vec<String> {
     vec!["a".to_owned(), "b".to_owned()]
 }
 
-async fn create_on(machine: Machine, redundancy: Redundancy, devices: Vec<String>) -> Rc<Pool> {
-    let groups = vec![GroupSpec { redundancy, devices }];
+async fn create_on(machine: Rc<dyn Opener>, layout: Layout, devices: Vec<String>) -> Rc<Pool> {
+    let groups = vec![GroupSpec { layout, devices }];
     let spec = PoolSpec { groups, ..PoolSpec::default() };
-    Pool::create(Rc::new(machine), "p", &spec).await.expect("a pool")
+    Pool::create(machine, "p", &spec).await.expect("a pool")
 }
 
-async fn create_mirror(machine: Machine) -> Rc<Pool> {
-    create_on(machine, Redundancy::Mirror, paths()).await
+async fn create_mirror(machine: Rc<dyn Opener>) -> Rc<Pool> {
+    create_on(machine, Layout::Mirror, paths()).await
 }
 
-async fn import(machine: Machine, force: bool) -> Result<Rc<Pool>, ImportError> {
+async fn import(machine: Rc<dyn Opener>, force: bool) -> Result<Rc<Pool>, ImportError> {
     let options = ImportOptions { force, ..ImportOptions::default() };
-    Pool::import(Rc::new(machine), &paths(), "p", &options).await
+    Pool::import(machine, &paths(), "p", &options).await
 }
 
 /// Starts a write to `device`; gives whether it succeeded, once it has ended.
@@ -87,9 +60,9 @@ fn suspend() {
     rt::suspend(Nanos::from_secs(60));
 }
 
-async fn write_foreign(devices: &SharedDevices, names: &[&str], heartbeat: &Heartbeat) {
+async fn write_foreign(devices: &Rc<Rack>, names: &[&str], heartbeat: &Heartbeat) {
     for name in names {
-        let device = devices.borrow()[*name].clone();
+        let device = devices.device(name);
         write_heartbeat(&device, heartbeat).await.expect("written");
     }
 }
@@ -115,7 +88,7 @@ async fn health_after(pool: &Pool, span: Nanos) -> Health {
 fn stopped_pool_keeps_its_heartbeat_until_its_last_write_has_ended() {
     Runtime::simulated(1).block_on(async {
         let devices = shared_devices();
-        let pool = create_mirror(machine(&devices, 1)).await;
+        let pool = create_mirror(devices.host(1)).await;
         // A device that completes writes once `held` is valid.
         let held = Fence::new();
         let slow = held.guard(Rc::new(MemoryDevice::new("slow", 16 << 20)));
@@ -127,7 +100,7 @@ fn stopped_pool_keeps_its_heartbeat_until_its_last_write_has_ended() {
         pool.stop(SuspendReason::TakenOver);
         rt::sleep(Nanos::from_secs(2)).await;
         assert_eq!(write.get(), None);
-        let first = devices.borrow()["a"].clone();
+        let first = devices.device("a");
         let before = read_heartbeat(&first).await.expect("readable").expect("a heartbeat");
         rt::sleep(Nanos::from_secs(2)).await;
         let after = read_heartbeat(&first).await.expect("readable").expect("a heartbeat");
@@ -148,7 +121,7 @@ fn stopped_pool_keeps_its_heartbeat_until_its_last_write_has_ended() {
 fn owner_that_finds_another_owner_stops_and_writes_no_more() {
     Runtime::simulated(1).block_on(async {
         let devices = shared_devices();
-        let pool = create_mirror(machine(&devices, 1)).await;
+        let pool = create_mirror(devices.host(1)).await;
         assert_eq!(health_after(&pool, Nanos::from_secs(3)).await, Health::Online);
         write_foreign(&devices, &["a"], &foreign(&pool, 2, 0)).await;
         assert_eq!(health_after(&pool, Nanos::from_secs(2)).await, Health::Suspended);
@@ -160,7 +133,7 @@ fn owner_that_finds_another_owner_stops_and_writes_no_more() {
 #[test]
 fn import_is_refused_while_the_owner_runs_and_needs_force_when_it_is_silent() {
     let devices = shared_devices();
-    let [first, plain, forced] = [1, 2, 2].map(|host| machine(&devices, host));
+    let [first, plain, forced] = [1, 2, 2].map(|host| devices.host(host));
     Runtime::simulated(1).block_on(async move {
         let pool = create_mirror(first).await;
         for (machine, force) in [(plain, false), (forced, true)] {
@@ -170,7 +143,7 @@ fn import_is_refused_while_the_owner_runs_and_needs_force_when_it_is_silent() {
         assert_eq!(pool.summary().health, Health::Online);
     });
     // The first machine is gone.
-    let [plain, forced] = [2, 2].map(|host| machine(&devices, host));
+    let [plain, forced] = [2, 2].map(|host| devices.host(host));
     Runtime::simulated(2).block_on(async move {
         let error = import(plain, false).await.err().expect("refused");
         assert_kind!(error.kind, NotExportedElsewhere);
@@ -184,7 +157,7 @@ fn import_is_refused_while_the_owner_runs_and_needs_force_when_it_is_silent() {
 fn after_a_gap_own_heartbeat_over_another_owners_is_not_trusted() {
     Runtime::simulated(1).block_on(async {
         let devices = shared_devices();
-        let pool = create_mirror(machine(&devices, 1)).await;
+        let pool = create_mirror(devices.host(1)).await;
         rt::sleep(Nanos::from_millis(4500)).await;
         // Another owner has claimed both devices; a late heartbeat of this owner replaced the first
         // claim.
@@ -198,7 +171,7 @@ fn after_a_gap_own_heartbeat_over_another_owners_is_not_trusted() {
 fn owner_that_was_replaced_before_its_first_heartbeat_stops() {
     Runtime::simulated(1).block_on(async {
         let devices = shared_devices();
-        let pool = create_mirror(machine(&devices, 1)).await;
+        let pool = create_mirror(devices.host(1)).await;
         rt::sleep(Nanos::from_millis(200)).await;
         write_foreign(&devices, &["a", "b"], &foreign(&pool, 2, 0)).await;
         assert_eq!(health_after(&pool, Nanos::from_secs(2)).await, Health::Suspended);
@@ -208,7 +181,7 @@ fn owner_that_was_replaced_before_its_first_heartbeat_stops() {
 #[test]
 fn late_heartbeat_of_the_old_owner_does_not_stop_the_new_one() {
     let devices = shared_devices();
-    let [first, second] = [1, 2].map(|host| machine(&devices, host));
+    let [first, second] = [1, 2].map(|host| devices.host(host));
     let old_nonce = Runtime::simulated(1).block_on(async move {
         let pool = create_mirror(first).await;
         rt::sleep(Nanos::from_secs(3)).await;
@@ -219,7 +192,7 @@ fn late_heartbeat_of_the_old_owner_does_not_stop_the_new_one() {
         rt::sleep(Nanos::from_secs(2)).await;
         write_foreign(&devices, &["a"], &heartbeat(&pool, old_nonce, 1, 3)).await;
         assert_eq!(health_after(&pool, Nanos::from_secs(2)).await, Health::Online);
-        let device = devices.borrow()["a"].clone();
+        let device = devices.device("a");
         let found = read_heartbeat(&device).await.expect("readable").expect("a heartbeat");
         assert_eq!(found.nonce, pool.nonce, "the new owner has written its own again");
         // A third owner is no predecessor.
@@ -233,8 +206,8 @@ fn after_a_gap_the_only_device_is_read_until_another_owner_would_have_beaten() {
     for another_beats in [true, false] {
         Runtime::simulated(1).block_on(async move {
             let devices = shared_devices();
-            let machine = machine(&devices, 1);
-            let pool = create_on(machine, Redundancy::Raid0, vec!["a".to_owned()]).await;
+            let machine = devices.host(1);
+            let pool = create_on(machine, Layout::Raid0, vec!["a".to_owned()]).await;
             rt::sleep(Nanos::from_millis(4500)).await;
             // Another owner has claimed the device; a late heartbeat of this owner replaced the
             // claim.
@@ -255,7 +228,7 @@ fn after_a_gap_the_only_device_is_read_until_another_owner_would_have_beaten() {
 #[test]
 fn import_that_is_cut_short_keeps_the_log_position_of_the_heartbeats() {
     let devices = shared_devices();
-    let [first, second] = [1, 1].map(|host| machine(&devices, host));
+    let [first, second] = [1, 1].map(|host| devices.host(host));
     let position = Runtime::simulated(1).block_on(async {
         let pool = create_mirror(first).await;
         rt::sleep(Nanos::from_millis(2500)).await;
@@ -263,7 +236,7 @@ fn import_that_is_cut_short_keeps_the_log_position_of_the_heartbeats() {
     });
     assert_ne!(position.epoch, 0);
     Runtime::simulated(2).block_on(async move {
-        let found = find_devices(&FencedOpener::new(Rc::new(second)), &paths()).await;
+        let found = find_devices(&FencedOpener::new(second), &paths()).await;
         let found: Vec<&Found> = found.iter().collect();
         let mine = Heartbeat { nonce: 7, ..found[0].label.heartbeat.expect("a heartbeat") };
         let mine = Heartbeat { log: LogMark::default(), ..mine };
@@ -271,7 +244,7 @@ fn import_that_is_cut_short_keeps_the_log_position_of_the_heartbeats() {
         let claim = Claim::new(&labeled, owners, &Monitor::new(), mine).await;
         drop(claim.expect("no other owner"));
         for name in ["a", "b"] {
-            let device = devices.borrow()[name].clone();
+            let device = devices.device(name);
             let held = read_heartbeat(&device).await.expect("readable").expect("a heartbeat");
             assert_eq!((held.nonce, held.log), (7, position), "{name}");
         }

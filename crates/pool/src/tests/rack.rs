@@ -2,18 +2,15 @@
 //! machines that share them.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use forebay_device::{
-    BlockDevice, Device, DeviceError, DeviceFuture, ErrorKind, IoBuf, IoBytes, Layer, MemoryDevice,
-    Operation, ZeroOptions,
-};
-
+use forebay_device::{Device, ErrorKind, MemoryDevice, Operation};
 use forebay_rt as rt;
+use forebay_testkit::{Answer, Command, Decision, Probe, Script, Shelf};
 use forebay_units::Nanos;
 
-use crate::Opener;
+use crate::{OpenWith, Opener};
 
 /// Faults that all devices of a rack obey.
 #[derive(Default)]
@@ -26,124 +23,100 @@ pub(crate) struct Switches {
     pub pulled: RefCell<BTreeSet<String>>,
     /// Devices that fail every read of their body.
     pub unreadable: RefCell<BTreeSet<String>>,
+    /// Devices that fail every write.
+    pub unwritable: RefCell<BTreeSet<String>>,
     /// Blocks, by their first byte, that cannot be read until they are written.
     pub bad_blocks: RefCell<BTreeSet<(String, u64)>>,
 }
 
-/// One slot: a device behind the switches.
-struct Slot {
-    inner: Device,
-    switches: Rc<Switches>,
+impl Switches {
+    fn failure(&self, command: Command<'_>) -> Option<ErrorKind> {
+        let Command { device, operation, offset_bytes, .. } = command;
+        if self.pulled.borrow().contains(device) {
+            return Some(ErrorKind::Gone);
+        }
+        let name = || device.to_owned();
+        let touched = (name(), offset_bytes)..(name(), command.end_bytes());
+        let is_bad = match operation {
+            Operation::Read => {
+                let is_body = offset_bytes >= 1 << 20;
+                self.bad_blocks.borrow().range(touched).next().is_some()
+                    || is_body && self.unreadable.borrow().contains(device)
+            }
+            Operation::Write => self.unwritable.borrow().contains(device),
+            _ => false,
+        };
+        is_bad.then(|| ErrorKind::Other { detail: "a bad sector".to_owned() })
+    }
+
+    fn decide(&self, command: Command<'_>) -> Decision {
+        if let Some(kind) = self.failure(command) {
+            return Decision::Fail(kind);
+        }
+        if !command.changes_data() {
+            return Decision::Run;
+        }
+        self.changes.set(self.changes.get() + 1);
+        match self.power.get() {
+            None => {}
+            Some(0) => return Decision::Drop,
+            Some(left) => self.power.set(Some(left - 1)),
+        }
+        if command.operation == Operation::Write {
+            let written = command.offset_bytes..command.end_bytes();
+            let lasts =
+                |(of, block): &(String, u64)| of != command.device || !written.contains(block);
+            self.bad_blocks.borrow_mut().retain(lasts);
+        }
+        Decision::Run
+    }
 }
 
-impl Slot {
-    fn check(&self, operation: Operation, at: u64, len: u64) -> Result<(), DeviceError> {
-        let name = self.inner.name();
-        let fail = |kind| Err(DeviceError::new(name, operation, at, len, kind));
-        if self.switches.pulled.borrow().contains(name) {
-            return fail(ErrorKind::Gone);
-        }
-        let body = at >= 1 << 20;
-        let bad = self.switches.bad_blocks.borrow();
-        let touched = (name.to_owned(), at)..(name.to_owned(), at + len);
-        if operation == Operation::Read && bad.range(touched).next().is_some() {
-            return fail(ErrorKind::Other { detail: "a bad sector".to_owned() });
-        }
-        if operation == Operation::Read && body && self.switches.unreadable.borrow().contains(name)
-        {
-            return fail(ErrorKind::Other { detail: "a bad sector".to_owned() });
-        }
-        Ok(())
-    }
-
-    /// Counts a change. Returns whether it still happens.
-    fn change(&self) -> bool {
-        self.switches.changes.set(self.switches.changes.get() + 1);
-        match self.switches.power.get() {
-            None => true,
-            Some(0) => false,
-            Some(left) => {
-                self.switches.power.set(Some(left - 1));
-                true
-            }
-        }
-    }
-}
-
-impl Layer for Slot {
-    fn inner(&self) -> &dyn BlockDevice {
-        &*self.inner
-    }
-    fn read(&self, at: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
-        Box::pin(async move {
-            self.check(Operation::Read, at, buf.len() as u64)?;
-            self.inner.read(at, buf).await
-        })
-    }
-    fn write(&self, at: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
-        Box::pin(async move {
-            self.check(Operation::Write, at, data.len() as u64)?;
-            if !self.change() {
-                return Ok(());
-            }
-            let written = at..at + data.len() as u64;
-            let name = self.inner.name();
-            let lasts = |(of, block): &(String, u64)| of != name || !written.contains(block);
-            self.switches.bad_blocks.borrow_mut().retain(lasts);
-            self.inner.write(at, data, fua).await
-        })
-    }
-    fn flush(&self) -> DeviceFuture<'_, ()> {
-        Box::pin(async move {
-            self.check(Operation::Flush, 0, 0)?;
-            self.inner.flush().await
-        })
-    }
-    fn discard(&self, at: u64, len: u64, fua: bool) -> DeviceFuture<'_, ()> {
-        Box::pin(async move {
-            self.check(Operation::Discard, at, len)?;
-            if self.change() { self.inner.discard(at, len, fua).await } else { Ok(()) }
-        })
-    }
-    fn write_zeroes(&self, at: u64, len: u64, options: ZeroOptions) -> DeviceFuture<'_, ()> {
-        Box::pin(async move {
-            self.check(Operation::WriteZeroes, at, len)?;
-            if self.change() { self.inner.write_zeroes(at, len, options).await } else { Ok(()) }
-        })
+impl Script for Switches {
+    fn before<'a>(&'a self, command: Command<'a>) -> Answer<'a, Decision> {
+        Box::pin(async move { self.decide(command) })
     }
 }
 
 /// Devices by name. They live as long as the rack.
 pub(crate) struct Rack {
-    devices: BTreeMap<String, Device>,
+    shelf: Rc<Shelf>,
     pub switches: Rc<Switches>,
 }
 
 impl Rack {
     pub fn new(names: &[&str], size_bytes: u64) -> Rc<Self> {
         let switches = Rc::new(Switches::default());
-        let device = |n: &&str| {
-            let inner: Device = Rc::new(MemoryDevice::new(n, size_bytes));
-            let device: Device = Rc::new(Slot { inner, switches: switches.clone() });
-            ((*n).to_owned(), device)
+        let device = |name: &&str| -> Device {
+            Probe::new(Rc::new(MemoryDevice::new(name, size_bytes)), switches.clone())
         };
-        Rc::new(Self { devices: names.iter().map(device).collect(), switches })
+        let shelf = Shelf::new(names.iter().map(device));
+        Rc::new(Self { shelf, switches })
     }
 
     /// The same devices, opened by machine `host`.
     pub fn host(self: &Rc<Self>, host: u64) -> Rc<dyn Opener> {
-        Rc::new(Machine { rack: self.clone(), host })
+        let shelf = self.shelf.clone();
+        OpenWith::new(host, move |name| shelf.open(name))
+    }
+
+    /// The same on machine 1, where one process at a time can open a device.
+    pub fn locked(self: &Rc<Self>) -> Rc<dyn Opener> {
+        let shelf = self.shelf.clone();
+        OpenWith::new(1, move |name| shelf.open_alone(name))
     }
 
     pub fn device(&self, name: &str) -> Device {
-        self.devices[name].clone()
+        self.shelf.open(name).expect("the rack has it")
     }
 
     pub fn pull(&self, names: &[&str]) {
+        self.shelf.pull(names);
         self.switches.pulled.borrow_mut().extend(names.iter().map(|n| (*n).to_owned()));
     }
 
     pub fn put_back(&self, names: &[&str]) {
+        self.shelf.put_back(names);
         self.switches.pulled.borrow_mut().retain(|n| !names.contains(&n.as_str()));
     }
 
@@ -152,76 +125,40 @@ impl Rack {
     }
 }
 
-struct Machine {
-    rack: Rc<Rack>,
-    host: u64,
+/// Devices in memory without faults, on machine 1.
+pub(crate) fn memory(names: &[&str], size_bytes: u64) -> Rc<dyn Opener> {
+    let device = |name: &&str| -> Device { Rc::new(MemoryDevice::new(name, size_bytes)) };
+    let shelf = Shelf::new(names.iter().map(device));
+    OpenWith::new(1, move |name| shelf.open(name))
 }
 
-impl Opener for Machine {
-    fn open(&self, path: &str) -> Result<Device, DeviceError> {
-        let gone = || DeviceError::new(path, Operation::Open, 0, 0, ErrorKind::Gone);
-        if self.rack.switches.pulled.borrow().contains(path) {
-            return Err(gone());
-        }
-        self.rack.devices.get(path).cloned().ok_or_else(gone)
-    }
-    fn host(&self) -> u64 {
-        self.host
-    }
+/// Machine `inner` with `script` above each of its devices.
+pub(crate) fn scripted(inner: Rc<dyn Opener>, script: Rc<impl Script + 'static>) -> Rc<dyn Opener> {
+    let host = inner.host();
+    OpenWith::new(host, move |name| Ok(Probe::new(inner.open(name)?, script.clone()) as Device))
 }
 
-/// Delay of a command by device and offset.
-pub(crate) type Pace = Rc<dyn Fn(&str, Operation, u64) -> Option<Nanos>>;
+/// The time that a command takes, by device, operation and offset.
+struct Pace<F>(F);
+
+impl<F: Fn(&str, Operation, u64) -> Option<Nanos>> Script for Pace<F> {
+    fn before<'a>(&'a self, command: Command<'a>) -> Answer<'a, Decision> {
+        let paced =
+            matches!(command.operation, Operation::Read | Operation::Write | Operation::Flush);
+        Box::pin(async move {
+            let time = || self.0(command.device, command.operation, command.offset_bytes);
+            if let Some(time) = paced.then(time).flatten() {
+                rt::sleep(time).await;
+            }
+            Decision::Run
+        })
+    }
+}
 
 /// A machine whose devices take time, so that other tasks run meanwhile.
-pub(crate) struct Paced {
-    pub inner: Rc<dyn Opener>,
-    pub pace: Pace,
-}
-
-struct PacedDevice {
-    inner: Device,
-    pace: Pace,
-}
-
-impl PacedDevice {
-    async fn wait(&self, operation: Operation, at: u64) {
-        if let Some(time) = (self.pace)(self.inner.name(), operation, at) {
-            rt::sleep(time).await;
-        }
-    }
-}
-
-impl Layer for PacedDevice {
-    fn inner(&self) -> &dyn BlockDevice {
-        &*self.inner
-    }
-    fn read(&self, at: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
-        Box::pin(async move {
-            self.wait(Operation::Read, at).await;
-            self.inner.read(at, buf).await
-        })
-    }
-    fn write(&self, at: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
-        Box::pin(async move {
-            self.wait(Operation::Write, at).await;
-            self.inner.write(at, data, fua).await
-        })
-    }
-    fn flush(&self) -> DeviceFuture<'_, ()> {
-        Box::pin(async move {
-            self.wait(Operation::Flush, 0).await;
-            self.inner.flush().await
-        })
-    }
-}
-
-impl Opener for Paced {
-    fn open(&self, path: &str) -> Result<Device, DeviceError> {
-        let inner = self.inner.open(path)?;
-        Ok(Rc::new(PacedDevice { inner, pace: self.pace.clone() }))
-    }
-    fn host(&self) -> u64 {
-        self.inner.host()
-    }
+pub(crate) fn paced(
+    inner: Rc<dyn Opener>,
+    pace: impl Fn(&str, Operation, u64) -> Option<Nanos> + 'static,
+) -> Rc<dyn Opener> {
+    scripted(inner, Rc::new(Pace(pace)))
 }

@@ -5,12 +5,12 @@ use std::rc::Rc;
 
 use forebay_device::{IoBuf, Operation};
 use forebay_rt::Runtime;
+use forebay_units::Layout;
 use proptest::prelude::*;
 
-use super::rack::{Pace, Paced};
-use super::{Shelf, expect, spec, stamp, volume};
+use super::rack::{memory, paced};
+use super::{expect, spec, stamp, volume};
 use crate::Pool;
-use crate::spec::Redundancy;
 
 const BLOCK: u64 = 4096;
 
@@ -18,12 +18,12 @@ const BLOCK: u64 = 4096;
 async fn counted() -> (Rc<Pool>, Rc<Cell<u64>>) {
     let reads = Rc::new(Cell::new(0));
     let seen = reads.clone();
-    let pace: Pace = Rc::new(move |_, operation, _| {
+    let pace = move |_: &str, operation: Operation, _: u64| {
         seen.set(seen.get() + u64::from(operation == Operation::Read));
         None
-    });
-    let shelf = Rc::new(Paced { inner: Shelf::new(&["a"], 128 << 20), pace });
-    let pool = Pool::create(shelf, "tank", &spec(Redundancy::Raid0, &["a"], &[])).await.unwrap();
+    };
+    let shelf = paced(memory(&["a"], 128 << 20), pace);
+    let pool = Pool::create(shelf, "tank", &spec(Layout::Raid0, &["a"], &[])).await.unwrap();
     (pool, reads)
 }
 

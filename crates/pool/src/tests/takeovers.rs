@@ -5,13 +5,14 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use forebay_device::{BlockDevice, Device, DeviceError, DeviceFuture, IoBuf, IoBytes, Layer};
+use forebay_device::{Device, Operation};
 use forebay_rt::{self as rt, Runtime};
-use forebay_units::Nanos;
+use forebay_testkit::{Answer, Command, Decision, Script};
+use forebay_units::{Layout, Nanos};
 
-use super::rack::Rack;
+use super::rack::{Rack, scripted};
 use super::{expect, names, spec, stamp, volume};
-use crate::spec::{ImportOptions, Redundancy};
+use crate::spec::ImportOptions;
 use crate::status::ScanPhase;
 use crate::{ImportError, Opener, Pool};
 
@@ -31,86 +32,43 @@ struct View {
     read_takes: Cell<Nanos>,
 }
 
-struct Seen {
-    inner: Device,
-    view: Rc<View>,
-}
-
-impl Seen {
-    async fn answer(&self) {
-        let here = || !self.view.hung.borrow().contains(self.inner.name());
-        while !here() {
-            rt::sleep(Nanos::from_millis(10)).await;
-        }
+impl Script for View {
+    fn before<'a>(&'a self, command: Command<'a>) -> Answer<'a, Decision> {
+        Box::pin(async move {
+            while self.hung.borrow().contains(command.device) {
+                rt::sleep(Nanos::from_millis(10)).await;
+            }
+            if command.operation == Operation::Read {
+                rt::sleep(self.read_takes.get()).await;
+            }
+            Decision::Run
+        })
     }
 
     /// Counts a command that the device has completed. A machine that is paused here receives the
     /// completion when it resumes.
-    async fn done(&self) {
-        let commands = self.view.commands.get() + 1;
-        self.view.commands.set(commands);
-        if self.view.stop_after.get() == Some(commands) {
-            // Time passes before any other task of this machine runs.
-            rt::suspend(Nanos::from_secs(60));
-            rt::halt();
-            rt::yield_now().await;
-        }
-    }
-}
-
-impl Layer for Seen {
-    fn inner(&self) -> &dyn BlockDevice {
-        &*self.inner
-    }
-    fn read(&self, at: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
+    fn after<'a>(&'a self, _: Command<'a>) -> Answer<'a, ()> {
         Box::pin(async move {
-            self.answer().await;
-            rt::sleep(self.view.read_takes.get()).await;
-            let read = self.inner.read(at, buf).await;
-            self.done().await;
-            read
+            let commands = self.commands.get() + 1;
+            self.commands.set(commands);
+            if self.stop_after.get() == Some(commands) {
+                // Time passes before any other task of this machine runs.
+                rt::suspend(Nanos::from_secs(60));
+                rt::halt();
+                rt::yield_now().await;
+            }
         })
-    }
-    fn write(&self, at: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
-        Box::pin(async move {
-            self.answer().await;
-            self.inner.write(at, data, fua).await?;
-            self.done().await;
-            Ok(())
-        })
-    }
-    fn flush(&self) -> DeviceFuture<'_, ()> {
-        Box::pin(async move {
-            self.answer().await;
-            self.inner.flush().await?;
-            self.done().await;
-            Ok(())
-        })
-    }
-}
-
-struct Machine {
-    inner: Rc<dyn Opener>,
-    view: Rc<View>,
-}
-
-impl Opener for Machine {
-    fn open(&self, path: &str) -> Result<Device, DeviceError> {
-        Ok(Rc::new(Seen { inner: self.inner.open(path)?, view: self.view.clone() }))
-    }
-    fn host(&self) -> u64 {
-        self.inner.host()
     }
 }
 
 fn machine(rack: &Rc<Rack>, host: u64) -> (Rc<dyn Opener>, Rc<View>) {
     let view = Rc::new(View::default());
-    (Rc::new(Machine { inner: rack.host(host), view: view.clone() }), view)
+    (scripted(rack.host(host), view.clone()), view)
 }
 
 /// A mirror with a log device, and its volume.
 async fn create(opener: Rc<dyn Opener>) -> (Rc<Pool>, Device) {
-    let options = spec(Redundancy::Mirror, &["a", "b"], &["l"]);
+    let options = spec(Layout::Mirror, &["a", "b"], &["l"]);
     let pool = Pool::create(opener, "tank", &options).await.unwrap();
     pool.create_volume(&volume(4 << 20)).await.unwrap();
     let v = pool.open_volume("v").unwrap();

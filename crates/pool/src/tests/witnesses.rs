@@ -8,14 +8,14 @@ use std::rc::Rc;
 
 use forebay_device::{Device, DeviceError, ErrorKind, Operation};
 use forebay_rt::{self as rt, Runtime};
-use forebay_units::Nanos;
+use forebay_units::{Layout, Nanos};
 
 use super::imports::{ALL, SIZE, check, forced, import, make, refused, until_crash, write};
 use super::rack::Rack;
 use super::{names, spec, volume};
-use crate::spec::{ImportOptions, Redundancy, Told};
+use crate::spec::{ImportOptions, Told};
 use crate::status::Health;
-use crate::{Opener, Pool, Witness};
+use crate::{OpenWith, Opener, Pool, Witness};
 
 async fn half_missing(rack: &Rc<Rack>, host: u64, options: &ImportOptions) {
     assert_kind!(refused(rack, host, options).await, HalfMissing { .. });
@@ -27,7 +27,7 @@ fn the_old_half_of_a_mirror_is_not_imported_unless_forced() {
     let told = Rc::new(Cell::new(Told::default()));
     let (mine, tell) = (rack.clone(), told.clone());
     until_crash(async move {
-        let pool = make(&mine, Redundancy::Mirror, &["a", "b"], &[]).await;
+        let pool = make(&mine, Layout::Mirror, &["a", "b"], &[]).await;
         pool.sync().await.unwrap();
         mine.pull(&["a"]);
         write(&pool, 2).await;
@@ -69,7 +69,7 @@ fn a_mirror_half_is_imported_when_its_machine_knows_of_nothing_newer() {
     let told = Rc::new(Cell::new(Told::default()));
     let (mine, tell) = (rack.clone(), told.clone());
     until_crash(async move {
-        let pool = make(&mine, Redundancy::Mirror, &["a", "b"], &[]).await;
+        let pool = make(&mine, Layout::Mirror, &["a", "b"], &[]).await;
         tell.set(pool.told());
     });
     Runtime::simulated(2).block_on(async move {
@@ -122,7 +122,7 @@ fn a_mirror_half_that_knows_of_the_others_failure_is_imported_without_a_root() {
         let known = || ImportOptions { known: Some(told.get()), ..Default::default() };
         let (mine, opener) = (rack.clone(), machine.clone());
         let first = Runtime::simulated(1).run(async move {
-            let group = spec(Redundancy::Mirror, &["a", "b"], &[]);
+            let group = spec(Layout::Mirror, &["a", "b"], &[]);
             let pool = Pool::create(opener.clone(), "tank", &group).await.unwrap();
             pool.create_volume(&volume(16 << 20)).await.unwrap();
             write(&pool, 1).await;
@@ -166,37 +166,26 @@ fn a_mirror_half_that_knows_of_the_others_failure_is_imported_without_a_root() {
     }
 }
 
-/// A machine on which another process has a device open until a given time.
-struct Shared {
-    inner: Rc<dyn Opener>,
-    busy: (&'static str, Nanos),
-}
-
-impl Opener for Shared {
-    fn open(&self, path: &str) -> Result<Device, DeviceError> {
-        if path == self.busy.0 && rt::now() < self.busy.1 {
-            return Err(DeviceError::new(path, Operation::Open, 0, 0, ErrorKind::Busy));
-        }
-        self.inner.open(path)
-    }
-    fn host(&self) -> u64 {
-        self.inner.host()
-    }
-}
-
 // Another command looks for pools.
 #[test]
 fn import_waits_for_a_device_that_another_process_has_open_briefly() {
     let rack = Rack::new(&ALL, SIZE);
     let mine = rack.clone();
     until_crash(async move {
-        make(&mine, Redundancy::Mirror, &["a", "b"], &[]).await.export().await.unwrap();
+        make(&mine, Layout::Mirror, &["a", "b"], &[]).await.export().await.unwrap();
     });
     for (busy_ms, health) in [(100, Health::Online), (1000, Health::Degraded)] {
-        let opener = Shared { inner: rack.host(1), busy: ("b", Nanos::from_millis(busy_ms)) };
+        let machine = rack.host(1);
+        // Another process has the device open until then.
+        let opener = OpenWith::new(1, move |name| {
+            if name == "b" && rt::now() < Nanos::from_millis(busy_ms) {
+                return Err(DeviceError::new(name, Operation::Open, 0, 0, ErrorKind::Busy));
+            }
+            machine.open(name)
+        });
         Runtime::simulated(busy_ms).block_on(async move {
             let options = ImportOptions { force: true, ..ImportOptions::default() };
-            let pool = Pool::import(Rc::new(opener), &names(&ALL), "tank", &options).await.unwrap();
+            let pool = Pool::import(opener, &names(&ALL), "tank", &options).await.unwrap();
             check(&pool, 1).await;
             assert_eq!(pool.summary().health, health);
             pool.export().await.unwrap();
@@ -210,7 +199,7 @@ fn two_stale_members_of_three_are_refused_where_newer_changes_are_known() {
     let told = Rc::new(Cell::new(Told::default()));
     let (mine, tell) = (rack.clone(), told.clone());
     until_crash(async move {
-        let pool = make(&mine, Redundancy::Mirror, &["a", "b", "c"], &[]).await;
+        let pool = make(&mine, Layout::Mirror, &["a", "b", "c"], &[]).await;
         pool.sync().await.unwrap();
         mine.pull(&["b", "c"]);
         for salt in [2, 3] {

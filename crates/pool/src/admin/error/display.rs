@@ -3,7 +3,7 @@
 use std::fmt;
 
 use forebay_array::ArrayError;
-use forebay_units::{BLOCK_BYTES, format_bytes};
+use forebay_units::{BLOCK_BYTES, Layout, format_bytes};
 
 use super::{
     AdminError, CandidateError, CloseError, ConfigTooLarge, NameError, PropertyError, VolumeError,
@@ -21,6 +21,7 @@ impl fmt::Display for AdminError {
             Self::NoDevice => write!(f, "no device is named"),
             Self::NamedTwice { device } => write!(f, "{device} is named twice"),
             Self::UnlikeKinds { kinds } => {
+                let kinds: Vec<&str> = kinds.iter().map(|layout| layout.as_str()).collect();
                 write!(f, "the pool would have groups of different kinds ({})", kinds.join(", "))
             }
             Self::UnlikeGroups { least, most } => {
@@ -84,7 +85,7 @@ impl fmt::Display for AdminError {
     }
 }
 
-fn not_mirror(f: &mut fmt::Formatter<'_>, device: &str, layout: &str) -> fmt::Result {
+fn not_mirror(f: &mut fmt::Formatter<'_>, device: &str, layout: &Layout) -> fmt::Result {
     write!(
         f,
         "{device} is part of a {layout}: only mirrors, single devices and log devices can be \

@@ -2,89 +2,66 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use forebay_device::{
-    BlockDevice, Device, DeviceError, DeviceFuture, Geometry, IoBuf, IoBytes, Layer, MemoryDevice,
-};
+use forebay_device::{IoBuf, Operation};
 use forebay_rt as rt;
 use forebay_rt::Runtime;
-use forebay_units::{CommitId, Nanos, SegmentId};
+use forebay_testkit::{Answer, Command, Decision, Script};
+use forebay_units::{CommitId, Layout, Nanos, SegmentId};
 
 use super::Trims;
-use crate::spec::{GroupSpec, PoolSpec, Redundancy, VolumeSpec};
+use crate::spec::{GroupSpec, PoolSpec, VolumeSpec};
+use crate::tests::rack::{memory, scripted};
 use crate::{Opener, Pool};
 
-/// Memory whose discards take long, and must overlap no write or read.
-struct Slow {
-    inner: MemoryDevice,
+/// Has discards take long, and checks that they overlap no write or read.
+#[derive(Default)]
+struct SlowDiscards {
     discarding: RefCell<BTreeMap<u64, u64>>,
     discards: Cell<u64>,
     most: Cell<usize>,
 }
 
-impl Slow {
-    fn clear_of_discards(&self, offset: u64, len: u64) {
-        for (from, to) in self.discarding.borrow().iter() {
-            assert!(offset + len <= *from || offset >= *to, "in use and being discarded");
-        }
-    }
-}
-
-impl Layer for Slow {
-    fn inner(&self) -> &dyn BlockDevice {
-        &self.inner
-    }
-    fn geometry(&self) -> Geometry {
-        Geometry { discard_bytes: 4096, ..self.inner.geometry() }
-    }
-    fn read(&self, offset: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
-        self.clear_of_discards(offset, buf.len() as u64);
-        self.inner.read(offset, buf)
-    }
-    fn write(&self, offset: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
-        self.clear_of_discards(offset, data.len() as u64);
-        self.inner.write(offset, data, fua)
-    }
-    fn discard(&self, offset: u64, len: u64, fua: bool) -> DeviceFuture<'_, ()> {
+impl Script for SlowDiscards {
+    fn before<'a>(&'a self, command: Command<'a>) -> Answer<'a, Decision> {
+        let (offset, end) = (command.offset_bytes, command.end_bytes());
         Box::pin(async move {
-            self.discarding.borrow_mut().insert(offset, offset + len);
-            self.discards.set(self.discards.get() + 1);
-            self.most.set(self.most.get().max(self.discarding.borrow().len()));
-            rt::sleep(Nanos::from_millis(30)).await;
-            // The content is gone, so a read that still needs it notices.
-            let junk = IoBuf::copy_of(&vec![0xdb; len as usize]).freeze();
-            let outcome = self.inner.write(offset, junk, fua).await;
-            self.discarding.borrow_mut().remove(&offset);
-            outcome
+            if command.operation == Operation::Discard {
+                self.discarding.borrow_mut().insert(offset, end);
+                self.discards.set(self.discards.get() + 1);
+                self.most.set(self.most.get().max(self.discarding.borrow().len()));
+                rt::sleep(Nanos::from_millis(30)).await;
+                return Decision::Run;
+            }
+            for (from, to) in self.discarding.borrow().iter() {
+                assert!(end <= *from || offset >= *to, "in use and being discarded");
+            }
+            Decision::Run
         })
     }
+
+    fn after<'a>(&'a self, command: Command<'a>) -> Answer<'a, ()> {
+        if command.operation == Operation::Discard {
+            self.discarding.borrow_mut().remove(&command.offset_bytes);
+        }
+        Box::pin(std::future::ready(()))
+    }
 }
 
-struct One(Rc<Slow>);
-
-impl Opener for One {
-    fn open(&self, _: &str) -> Result<Device, DeviceError> {
-        Ok(self.0.clone())
-    }
-    fn host(&self) -> u64 {
-        1
-    }
+/// A machine with one such device, `d`.
+fn slow(size_bytes: u64) -> (Rc<dyn Opener>, Rc<SlowDiscards>) {
+    let script = Rc::new(SlowDiscards::default());
+    (scripted(memory(&["d"], size_bytes), script.clone()), script)
 }
 
 #[test]
 fn freed_segments_are_discarded_beside_the_writers_and_never_in_use() {
     Runtime::simulated(3).block_on(async {
-        let slow = Rc::new(Slow {
-            inner: MemoryDevice::new("d", 256 << 20),
-            discarding: RefCell::default(),
-            discards: Cell::new(0),
-            most: Cell::new(0),
-        });
+        let (opener, slow) = slow(256 << 20);
         let spec = PoolSpec {
-            groups: vec![GroupSpec { redundancy: Redundancy::Raid0, devices: vec!["d".into()] }],
+            groups: vec![GroupSpec { layout: Layout::Raid0, devices: vec!["d".into()] }],
             ..PoolSpec::default()
         };
-        let opener: Rc<dyn Opener> = Rc::new(One(slow.clone()));
-        let pool = Pool::create(opener.clone(), "tank", &spec).await.unwrap();
+        let pool = Pool::create(opener, "tank", &spec).await.unwrap();
         let size_bytes = 24u64 << 20;
         let volume =
             VolumeSpec { name: "v".into(), size_bytes, sparse: false, properties: BTreeMap::new() };
@@ -114,12 +91,11 @@ fn freed_segments_are_discarded_beside_the_writers_and_never_in_use() {
 }
 
 /// A pool on one slow device, with a volume of `size_bytes` full of data.
-async fn filled(slow: &Rc<Slow>, size_bytes: u64) -> Rc<Pool> {
+async fn filled(opener: Rc<dyn Opener>, size_bytes: u64) -> Rc<Pool> {
     let spec = PoolSpec {
-        groups: vec![GroupSpec { redundancy: Redundancy::Raid0, devices: vec!["d".into()] }],
+        groups: vec![GroupSpec { layout: Layout::Raid0, devices: vec!["d".into()] }],
         ..PoolSpec::default()
     };
-    let opener: Rc<dyn Opener> = Rc::new(One(slow.clone()));
     let pool = Pool::create(opener, "tank", &spec).await.unwrap();
     let volume =
         VolumeSpec { name: "v".into(), size_bytes, sparse: false, properties: BTreeMap::new() };
@@ -133,15 +109,6 @@ async fn filled(slow: &Rc<Slow>, size_bytes: u64) -> Rc<Pool> {
     pool
 }
 
-fn slow(size_bytes: u64) -> Rc<Slow> {
-    Rc::new(Slow {
-        inner: MemoryDevice::new("d", size_bytes),
-        discarding: RefCell::default(),
-        discards: Cell::new(0),
-        most: Cell::new(0),
-    })
-}
-
 fn full_segments(pool: &Pool) -> u64 {
     pool.store.table.len() as u64 - u64::from(pool.store.table.free_count())
 }
@@ -149,8 +116,8 @@ fn full_segments(pool: &Pool) -> u64 {
 #[test]
 fn free_segments_are_discarded_while_the_pool_is_idle() {
     Runtime::simulated(4).block_on(async {
-        let slow = slow(512 << 20);
-        let pool = filled(&slow, 256 << 20).await;
+        let (opener, slow) = slow(512 << 20);
+        let pool = filled(opener, 256 << 20).await;
         let (full, before) = (full_segments(&pool), slow.discards.get());
         pool.destroy_volume("v").await.unwrap();
         for _ in 0..2 {
@@ -166,8 +133,8 @@ fn free_segments_are_discarded_while_the_pool_is_idle() {
 #[test]
 fn export_discards_free_segments_for_a_limited_time() {
     Runtime::simulated(5).block_on(async {
-        let slow = slow(512 << 20);
-        let pool = filled(&slow, 256 << 20).await;
+        let (opener, slow) = slow(512 << 20);
+        let pool = filled(opener, 256 << 20).await;
         let (full, before) = (full_segments(&pool), slow.discards.get());
         pool.destroy_volume("v").await.unwrap();
         pool.commit_all().await.unwrap();

@@ -1,0 +1,149 @@
+//! What is wrong with a pool, and what helps: a code for programs and two sentences.
+
+use forebay_pool::SuspendReason;
+use forebay_pool::status::{PoolCondition, PoolEvent};
+use serde::{Deserialize, Serialize};
+
+/// What is wrong with a pool, for programs. `docs/control.md` lists the codes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ConditionCode {
+    /// Nothing.
+    Ok,
+    /// It takes no more writes.
+    Suspended,
+    /// Some data cannot be read.
+    DataLost,
+    /// All devices are there, and some are being rebuilt.
+    Rebuilding,
+    /// The operator took devices offline.
+    DevicesOffline,
+    /// Devices are missing or have failed.
+    DevicesFailed,
+    /// Operations on a device failed or gave wrong data, and the others made it good.
+    DeviceErrors,
+}
+
+/// What `pool status` says of a pool's condition.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Advice {
+    /// For programs.
+    pub condition: ConditionCode,
+    /// What is wrong, in a sentence; empty when nothing is.
+    pub status: String,
+    /// What to do about it.
+    pub action: String,
+}
+
+/// What to say of the condition of the pool `name`.
+#[must_use]
+pub fn advice(name: &str, condition: &PoolCondition) -> Advice {
+    let (condition, status, action) = match condition {
+        PoolCondition::Well => (ConditionCode::Ok, String::new(), String::new()),
+        PoolCondition::Suspended(reason) => suspended(name, reason),
+        PoolCondition::DataLost => (
+            ConditionCode::DataLost,
+            "Some data cannot be read: no copy or parity could repair it.".to_owned(),
+            format!(
+                "Restore the blocks listed below from a backup by writing them again, then run \
+                 'forebay pool scrub {name}'."
+            ),
+        ),
+        PoolCondition::Rebuilding => (
+            ConditionCode::Rebuilding,
+            "One or more devices are being rebuilt. Until that is done, fewer devices may fail \
+             than the pool was made for."
+                .to_owned(),
+            format!(
+                "Wait until the resilver is done, while the pool is served or with 'forebay pool \
+                 resilver -w {name}'."
+            ),
+        ),
+        PoolCondition::DevicesOffline => (
+            ConditionCode::DevicesOffline,
+            "One or more devices were taken offline by the operator. Fewer devices may fail than \
+             the pool was made for."
+                .to_owned(),
+            bring_back(name),
+        ),
+        PoolCondition::DevicesFailed { last } => failed(name, last.as_ref()),
+        PoolCondition::DeviceErrors => (
+            ConditionCode::DeviceErrors,
+            "Some operations on a device failed or gave wrong data. They were made good from the \
+             others; no data is lost."
+                .to_owned(),
+            format!(
+                "See whether the device should be replaced; 'forebay pool clear {name}' starts the \
+                 counters again."
+            ),
+        ),
+    };
+    Advice { condition, status, action }
+}
+
+fn suspended(name: &str, reason: &SuspendReason) -> (ConditionCode, String, String) {
+    (
+        ConditionCode::Suspended,
+        format!("The pool stopped taking writes: {reason}."),
+        format!(
+            "Put that right (bring devices back; make room where device files lie), then 'forebay \
+             pool export {name}' lets it go, and 'forebay serve {name}' opens it again ('forebay \
+             pool import {name}' where a server of all pools goes on). What was answered as \
+             durable is kept."
+        ),
+    )
+}
+
+fn failed(name: &str, last: Option<&PoolEvent>) -> (ConditionCode, String, String) {
+    let mut status = "One or more devices are missing, failed, or being rebuilt.".to_owned();
+    if let Some(last) = last {
+        status.push_str(&format!(" Last: {last}."));
+    }
+    let action = format!(
+        "{} One that failed and is well again is taken back with 'forebay pool clear {name}'.",
+        bring_back(name)
+    );
+    (ConditionCode::DevicesFailed, status, action)
+}
+
+fn bring_back(name: &str) -> String {
+    format!(
+        "Bring the device back with 'forebay pool online {name} DEV', or put another in its place \
+         with 'forebay pool replace {name} DEV NEW'."
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_condition_but_the_good_one_has_a_command_that_helps() {
+        let bad = [
+            PoolCondition::Suspended(SuspendReason::TakenOver),
+            PoolCondition::DataLost,
+            PoolCondition::Rebuilding,
+            PoolCondition::DevicesOffline,
+            PoolCondition::DevicesFailed { last: None },
+            PoolCondition::DeviceErrors,
+        ];
+        for condition in bad {
+            let advice = advice("tank", &condition);
+            assert!(advice.action.contains("'forebay "), "{advice:?}");
+            assert!(advice.action.contains("tank") && advice.status.ends_with('.'), "{advice:?}");
+        }
+        let good = advice("tank", &PoolCondition::Well);
+        assert_eq!((good.status.as_str(), good.action.as_str()), ("", ""));
+    }
+
+    #[test]
+    fn failed_devices_are_explained_by_the_last_event() {
+        let last = Some(PoolEvent::TakenOut { device: "/dev/b".into() });
+        let advice = advice("tank", &PoolCondition::DevicesFailed { last });
+        assert!(
+            advice
+                .status
+                .ends_with("Last: /dev/b was taken out, because many of its reads failed.")
+        );
+    }
+}
