@@ -14,6 +14,11 @@ pub fn open_to_read(path: impl AsRef<Path>) -> Result<File> {
     OpenOptions::new().read(true).open(path)
 }
 
+/// Opens a file to read what it has now: a read that would wait fails instead.
+pub fn open_to_poll(path: impl AsRef<Path>) -> Result<File> {
+    OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)
+}
+
 /// Opens an existing file to write it.
 pub fn open_to_write(path: impl AsRef<Path>) -> Result<File> {
     OpenOptions::new().write(true).open(path)

@@ -56,7 +56,7 @@ fn execute(cli: Cli) -> Result<u8, Failure> {
             forebay_lab::simulate::run(&args)?;
             return Ok(0);
         }
-        Command::Trace { command } => trace(command)?,
+        Command::Trace { command } => trace(command, runtime)?,
         Command::Up(args) => on_pools(true, async |access| up(args, access).await)?,
         Command::Serve(args) => on_pools(true, async |access| serve(args, access).await)?,
         Command::Pool { command } => {

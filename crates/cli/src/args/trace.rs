@@ -12,10 +12,20 @@ use super::values::parse_size;
 /// The verbs of `forebay trace`.
 #[derive(Debug, Subcommand)]
 pub enum TraceCommand {
+    /// Record a live block device into a file.
+    #[command(
+        after_help = "Example:\n  forebay trace record /dev/sdb --seconds 60 --out sdb.fbt\n\n\
+        The kernel's tracing (tracefs) tells when each request is queued, issued and completed. It \
+        needs root. Nothing is read from the device or written to it. OUT should lie on another \
+        one, or its own writes are in the recording. Ctrl-C ends it; what was recorded up to then \
+        is kept."
+    )]
+    Record(RecordArgs),
     /// Random or sequential, a line per second: the DTrace toolkit's iopattern.
     #[command(after_help = "Example:\n  forebay trace iopattern sdb.blkparse.txt.gz\n  \
         forebay trace iopattern sdb 10 6     the first minute, of blktrace's sdb.blktrace.*\n  \
-        forebay trace iopattern --total --as bcc trace.csv\n\n\
+        forebay trace iopattern --total --as bcc trace.csv\n  \
+        forebay trace iopattern /dev/sdb 1     live, as root, until Ctrl-C\n\n\
         A request is random unless it begins where the one before it on its device ended, in the \
         order of completions. A column of bytes has bytes, KR and KW have KiB. Flushes and empty \
         requests have no place on the device: they are not counted unless --count-flushes asks \
@@ -23,7 +33,8 @@ pub enum TraceCommand {
     Iopattern(IopatternArgs),
     /// Seek distances in sectors, by process: the DTrace toolkit's seeksize.
     #[command(after_help = "Example:\n  forebay trace seeksize sdb.blkparse.txt.gz\n  \
-        forebay trace seeksize --as bcc --signed trace.csv\n\n\
+        forebay trace seeksize --as bcc --signed trace.csv\n  \
+        forebay trace seeksize /dev/sdb       live, as root, until Ctrl-C\n\n\
         The distance is from the end of the request before: of the same thread on the same device, \
         or with --as bcc of any thread on that device. A row 2^n holds distances from 2^n up to \
         2^(n+1) - 1.")]
@@ -45,11 +56,31 @@ pub enum TraceCommand {
     Cache(CacheArgs),
 }
 
+/// What `trace record` takes.
+#[derive(Args, Clone, Debug)]
+pub struct RecordArgs {
+    /// Block device: a whole disk, or a loop device.
+    #[arg(value_name = "DEV")]
+    pub device: PathBuf,
+    /// End after this many seconds [default: with Ctrl-C].
+    #[arg(long, value_name = "N", value_parser = parse_interval)]
+    pub seconds: Option<Nanos>,
+    /// File to write [default: the device's name with .fbt, in this folder].
+    #[arg(short, long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Replace the file when it exists.
+    #[arg(short, long)]
+    pub force: bool,
+    /// Versioned JSON of what was recorded.
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// A trace, and how to read it.
 #[derive(Args, Clone, Debug)]
 pub struct SourceArgs {
     /// Trace, packed by gzip or xz or not; - for standard input. NAME also stands for the files
-    /// NAME.blktrace.0, NAME.blktrace.1 and so on.
+    /// NAME.blktrace.0, NAME.blktrace.1 and so on. A block device is recorded live, as root.
     #[arg(value_name = "SRC")]
     pub source: PathBuf,
     /// Format of the trace [default: found out].
@@ -133,6 +164,9 @@ pub struct SeeksizeArgs {
     /// Count flushes and empty requests as requests at sector 0, as the originals do.
     #[arg(long)]
     pub count_flushes: bool,
+    /// Of a live device: end after this many seconds [default: with Ctrl-C].
+    #[arg(long, value_name = "N", value_parser = parse_interval)]
+    pub seconds: Option<Nanos>,
     /// Versioned JSON.
     #[arg(long)]
     pub json: bool,
@@ -144,6 +178,9 @@ pub struct SummaryArgs {
     /// The trace.
     #[command(flatten)]
     pub source: SourceArgs,
+    /// Of a live device: end after this many seconds [default: with Ctrl-C].
+    #[arg(long, value_name = "N", value_parser = parse_interval)]
+    pub seconds: Option<Nanos>,
     /// Versioned JSON.
     #[arg(long)]
     pub json: bool,

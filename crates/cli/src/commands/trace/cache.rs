@@ -28,7 +28,8 @@ pub fn cache(args: &CacheArgs) -> Result<Outcome, Failure> {
             kept.event(&event, reading.names()).map_err(|e| Failure::io("memory", &e))?;
         }
     }
-    let (head, names, complete) = reading.finish(stage);
+    let (head, names) = reading.finish(stage);
+    let complete = head.complete;
     let kept = kept.finish(&names).map_err(|e| Failure::io("memory", &e))?;
 
     let policies = if args.policies.is_empty() { &Policy::ALL[..] } else { &args.policies };

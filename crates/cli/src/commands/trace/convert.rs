@@ -46,7 +46,8 @@ pub fn convert(args: &ConvertArgs) -> Result<Outcome, Failure> {
     while let Some(event) = reading.next() {
         converter.event(&event, reading.names()).map_err(failed)?;
     }
-    let (head, names, complete) = reading.finish(stage);
+    let (head, names) = reading.finish(stage);
+    let complete = head.complete;
     let (written, left_out) = converter.finish(&names).map_err(failed)?;
     if args.json {
         let (to, output) = (args.to.name(), args.out.display().to_string());
@@ -71,7 +72,13 @@ fn is_same_file(one: &Path, other: &Path) -> bool {
     identity(one).is_some_and(|one| identity(other) == Some(one))
 }
 
-fn output(path: &Path, force: bool) -> Result<Box<dyn Write>, Failure> {
+/// Bytes of a file that is being written; 0 when nothing can be said.
+pub fn written_len(path: &Path) -> u64 {
+    path.metadata().map_or(0, |meta| meta.len())
+}
+
+/// Creates the file to write; `-` is standard output.
+pub fn output(path: &Path, force: bool) -> Result<Box<dyn Write>, Failure> {
     if is_stdin(path) {
         return Ok(Box::new(io::stdout()));
     }

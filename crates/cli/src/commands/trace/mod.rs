@@ -6,10 +6,15 @@
 
 mod cache;
 mod convert;
+mod kernel;
+mod live;
 mod open;
 
+use std::rc::Rc;
+
+use forebay_rt::Runtime;
 use forebay_trace::{
-    Op, Pattern, PatternOptions, PatternRow, Rules, SeekKey, SeekOptions, Seeks, Stage,
+    Names, Op, Pattern, PatternOptions, PatternRow, Rules, SeekKey, SeekOptions, Seeks, Stage,
     SummaryBuilder,
 };
 use forebay_units::Nanos;
@@ -19,7 +24,8 @@ use super::outcome::Outcome;
 use crate::args::{IopatternArgs, OnlyArgs, SeeksizeArgs, SummaryArgs, TraceCommand};
 use crate::failure::Failure;
 use crate::log;
-use crate::render;
+use crate::render::{self, TraceHead};
+use crate::signals::Signals;
 use crate::terminal::print;
 
 /// Where to count a request when its completion matters.
@@ -29,14 +35,36 @@ const QUEUE_FIRST: [Stage; 3] = [Stage::Queued, Stage::Issued, Stage::Completed]
 /// Where to count a request when the device's view matters: merged, and flushes as it gets them.
 const ISSUE_FIRST: [Stage; 3] = [Stage::Issued, Stage::Queued, Stage::Completed];
 
-/// Runs the command.
-pub fn trace(command: TraceCommand) -> Result<Outcome, Failure> {
+/// Runs the command. `runtime` is for those that record a live device.
+pub fn trace(
+    command: TraceCommand,
+    runtime: impl FnOnce() -> Result<Runtime, Failure>,
+) -> Result<Outcome, Failure> {
+    if live::is_live(&command) {
+        // Before the runtime has threads: they inherit the signal mask.
+        let signals = Signals::take()?;
+        return runtime()?.block_on(async move {
+            let stop = signals.watch();
+            live::trace_live(command, &Rc::clone(&stop)).await
+        });
+    }
     match command {
         TraceCommand::Iopattern(args) => iopattern(&args),
         TraceCommand::Seeksize(args) => seeksize(&args),
         TraceCommand::Summary(args) => summary(&args),
         TraceCommand::Convert(args) => convert::convert(&args),
         TraceCommand::Cache(args) => cache::cache(&args),
+        TraceCommand::Record(_) => unreachable!("a recording is live"),
+    }
+}
+
+/// The word that `--at` takes.
+fn stage_name(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Request => "request",
+        Stage::Queued => "queue",
+        Stage::Issued => "issue",
+        Stage::Completed => "complete",
     }
 }
 
@@ -48,33 +76,43 @@ fn only(args: OnlyArgs) -> Option<Op> {
     }
 }
 
-fn iopattern(args: &IopatternArgs) -> Result<Outcome, Failure> {
-    let mut reading = Reading::open(&args.source)?;
-    let stage = reading.stage(args.source.at, &COMPLETION_FIRST)?;
+fn pattern_options(args: &IopatternArgs, stage: Stage) -> PatternOptions {
     let default = (args.rules == Rules::Dtrace && !args.total).then(|| Nanos::from_secs(1));
-    let options = PatternOptions {
+    PatternOptions {
         rules: args.rules,
         interval: args.interval.or(default),
         stage,
         only: only(args.only),
         counts_empty: args.count_flushes,
-    };
+    }
+}
+
+fn iopattern(args: &IopatternArgs) -> Result<Outcome, Failure> {
+    let mut reading = Reading::open(&args.source)?;
+    let stage = reading.stage(args.source.at, &COMPLETION_FIRST)?;
+    let options = pattern_options(args, stage);
     if options.interval.is_some() && !reading.has_times() {
         return Err(Failure::usage("the trace has no times to cut it into intervals")
             .with_hint("--total makes one line of all of it"));
     }
-    let mut table = Table { args, lines: 0, kept: Vec::new(), empty: 0 };
+    let mut table = Table::new(args);
     let mut pattern = Pattern::new(options);
     let mut rows = Vec::new();
-    while let Some(event) = reading.next() {
+    let mut goes_on = true;
+    while goes_on && let Some(event) = reading.next() {
         pattern.event(&event, &mut rows);
-        if !rows.is_empty() && !table.take(&mut rows, &reading)? {
-            return table.end(reading, stage);
+        if !rows.is_empty() {
+            reading.clear_progress();
+            goes_on = table.take(&mut rows, reading.names())?;
         }
     }
-    pattern.finish(&mut rows);
-    table.take(&mut rows, &reading)?;
-    table.end(reading, stage)
+    if goes_on {
+        pattern.finish(&mut rows);
+        reading.clear_progress();
+        table.take(&mut rows, reading.names())?;
+    }
+    let (head, names) = reading.finish(stage);
+    table.end(&head, &names)
 }
 
 /// Lines of iopattern on their way out.
@@ -85,9 +123,13 @@ struct Table<'a> {
     empty: u64,
 }
 
-impl Table<'_> {
+impl<'a> Table<'a> {
+    fn new(args: &'a IopatternArgs) -> Self {
+        Self { args, lines: 0, kept: Vec::new(), empty: 0 }
+    }
+
     /// Prints or keeps rows; `false` when no more are wanted.
-    fn take(&mut self, rows: &mut Vec<PatternRow>, reading: &Reading) -> Result<bool, Failure> {
+    fn take(&mut self, rows: &mut Vec<PatternRow>, names: &Names) -> Result<bool, Failure> {
         const LINES_A_HEADING: u64 = 20;
         let mut text = String::new();
         for row in rows.drain(..) {
@@ -103,31 +145,30 @@ impl Table<'_> {
                     Rules::Dtrace => self.lines.is_multiple_of(LINES_A_HEADING),
                     Rules::Bcc => self.lines == 0,
                 };
+                let (rules, has_time) = (self.args.rules, self.args.time);
                 if is_due {
-                    text.push_str(&render::iopattern_heading(self.args.rules, self.args.time));
+                    text.push_str(&render::iopattern_heading(rules, has_time));
                 }
-                let (rules, names) = (self.args.rules, reading.names());
-                text.push_str(&render::iopattern_line(&row, rules, self.args.time, names));
+                text.push_str(&render::iopattern_line(&row, rules, has_time, names));
             }
             self.lines += 1;
         }
         if !text.is_empty() {
-            reading.clear_progress();
             print(&text)?;
         }
         Ok(self.args.count.is_none_or(|count| self.lines < count))
     }
 
-    fn end(self, reading: Reading, stage: Stage) -> Result<Outcome, Failure> {
-        let (head, names, complete) = reading.finish(stage);
+    fn end(self, head: &TraceHead, names: &Names) -> Result<Outcome, Failure> {
+        let complete = head.complete;
         if self.args.json {
             let report = render::PatternReport {
                 rules: self.args.rules,
                 counts_flushes: self.args.count_flushes,
                 rows: &self.kept,
-                names: &names,
+                names,
             };
-            return Ok(Outcome { text: render::pattern_json(&head, &report), complete });
+            return Ok(Outcome { text: render::pattern_json(head, &report), complete });
         }
         if self.empty > 0 && !self.args.count_flushes {
             log::notice(&format!(
@@ -139,37 +180,64 @@ impl Table<'_> {
     }
 }
 
-fn seeksize(args: &SeeksizeArgs) -> Result<Outcome, Failure> {
-    let mut reading = Reading::open(&args.source)?;
-    let (key, stages) = match args.rules {
-        Rules::Dtrace => (SeekKey::ThreadAndDevice, &QUEUE_FIRST),
-        Rules::Bcc => (SeekKey::Device, &ISSUE_FIRST),
-    };
-    let stage = reading.stage(args.source.at, stages)?;
-    let mut seeks = Seeks::new(SeekOptions {
-        key,
+fn seek_key(rules: Rules) -> SeekKey {
+    match rules {
+        Rules::Dtrace => SeekKey::ThreadAndDevice,
+        Rules::Bcc => SeekKey::Device,
+    }
+}
+
+fn seek_options(args: &SeeksizeArgs, stage: Stage) -> SeekOptions {
+    SeekOptions {
+        key: seek_key(args.rules),
         is_signed: args.signed,
         stage,
         only: only(args.only),
         counts_empty: args.count_flushes,
-    });
-    while let Some(event) = reading.next() {
-        seeks.event(&event);
     }
-    let (head, names, complete) = reading.finish(stage);
+}
+
+fn seek_outcome(args: &SeeksizeArgs, seeks: &Seeks, head: &TraceHead, names: &Names) -> Outcome {
     let report = render::SeekReport {
         rules: args.rules,
         is_signed: args.signed,
         total: seeks.total(),
         groups: if args.total { Vec::new() } else { seeks.groups() },
-        names: &names,
+        names,
     };
-    let text =
-        if args.json { render::seek_json(&head, &report) } else { render::seek_text(&report) };
-    Ok(Outcome { text, complete })
+    let text = match args.json {
+        true => render::seek_json(head, &report),
+        false => render::seek_text(&report),
+    };
+    Outcome { text, complete: head.complete }
+}
+
+/// A recorded trace has an end of its own.
+fn refuse_seconds(seconds: Option<Nanos>) -> Result<(), Failure> {
+    match seconds {
+        Some(_) => Err(Failure::usage("--seconds is for a live block device")),
+        None => Ok(()),
+    }
+}
+
+fn seeksize(args: &SeeksizeArgs) -> Result<Outcome, Failure> {
+    refuse_seconds(args.seconds)?;
+    let mut reading = Reading::open(&args.source)?;
+    let stages = match seek_key(args.rules) {
+        SeekKey::ThreadAndDevice => &QUEUE_FIRST,
+        SeekKey::Device => &ISSUE_FIRST,
+    };
+    let stage = reading.stage(args.source.at, stages)?;
+    let mut seeks = Seeks::new(seek_options(args, stage));
+    while let Some(event) = reading.next() {
+        seeks.event(&event);
+    }
+    let (head, names) = reading.finish(stage);
+    Ok(seek_outcome(args, &seeks, &head, &names))
 }
 
 fn summary(args: &SummaryArgs) -> Result<Outcome, Failure> {
+    refuse_seconds(args.seconds)?;
     let mut reading = Reading::open(&args.source)?;
     let stage = reading.stage(args.source.at, &ISSUE_FIRST)?;
     let has_times = reading.has_times();
@@ -178,7 +246,8 @@ fn summary(args: &SummaryArgs) -> Result<Outcome, Failure> {
         builder.event(&event);
     }
     let summary = builder.finish();
-    let (head, names, complete) = reading.finish(stage);
+    let (head, names) = reading.finish(stage);
+    let complete = head.complete;
     let text = if args.json {
         render::summary_json(&head, &summary, &names)
     } else {

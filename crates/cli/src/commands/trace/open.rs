@@ -9,6 +9,7 @@ use forebay_rt::sys;
 use forebay_trace::{Bytes, Event, Names, ReadOptions, Source, Stage};
 use forebay_units::Nanos;
 
+use super::stage_name;
 use crate::args::SourceArgs;
 use crate::failure::Failure;
 use crate::files;
@@ -155,9 +156,9 @@ impl Reading {
         self.progress.screen.clear();
     }
 
-    /// Ends the reading. What the trace was, its names, and whether it was read to its end; a line
-    /// on standard error says what was wrong.
-    pub fn finish(self, stage: Stage) -> (TraceHead, Names, bool) {
+    /// Ends the reading. What the trace was, and its names; a line on standard error says what was
+    /// wrong with the rest.
+    pub fn finish(self, stage: Stage) -> (TraceHead, Names) {
         self.clear_progress();
         let format = self.source.format();
         let (names, remarks) = self.source.into_remarks();
@@ -171,17 +172,7 @@ impl Reading {
         }
         let complete = remarks.rest.is_none();
         let (format, stage, events) = (format.name(), stage_name(stage), self.events);
-        (TraceHead { source: path, format, stage, events, complete, remark }, names, complete)
-    }
-}
-
-/// The word that `--at` takes.
-fn stage_name(stage: Stage) -> &'static str {
-    match stage {
-        Stage::Request => "request",
-        Stage::Queued => "queue",
-        Stage::Issued => "issue",
-        Stage::Completed => "complete",
+        (TraceHead { source: path, format, stage, events, complete, remark }, names)
     }
 }
 
