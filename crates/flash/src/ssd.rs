@@ -111,7 +111,8 @@ impl Ssd {
             link: Link::new(&spec.interface, seed),
             controller_free: 0,
             ftl: Ftl::new(FtlConfig::from_spec(spec, flash), seed),
-            partials: Partials::new(array.places() / 2),
+            // Half the buffer: a part waits as the whole unit that it may become.
+            partials: Partials::new(array.places() / layout.slots_per_unit as usize / 2),
             array,
             compressor: flash
                 .controller
@@ -146,7 +147,7 @@ impl Ssd {
         data_at: u64,
         writes: &[u64],
     ) -> Result<u64, WornOut> {
-        let admitted = now.max(self.array.place_free());
+        let admitted = now.max(self.array.room_at(slots));
         self.array.host_time = admitted.max(data_at);
         if !self.array.has_open_stripe() && self.pools() > 1 {
             self.pool = self.ftl.pick_pool((self.pool + 1) % self.pools());

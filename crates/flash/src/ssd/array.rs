@@ -49,7 +49,8 @@ pub(super) struct Array {
     last_read_page: u32,
     /// When that read ends.
     last_read_done: u64,
-    /// When the unit that took each place of the write buffer was programmed.
+    /// When the unit that took each place of the write buffer was programmed. A place holds one
+    /// slot: of a compressing controller a granule, otherwise a unit.
     places: Vec<u64>,
     next_place: usize,
     /// Places, and pending writes, whose stripe is not complete.
@@ -74,12 +75,11 @@ impl Array {
         let dies = layout.pools * layout.dies_per_pool;
         let stripe_bytes = u64::from(layout.slots_per_stripe) * u64::from(layout.slot_bytes);
         let channel_ps_per_byte = ps_per_byte(flash.timing.channel_mb_s);
-        let unit = u64::from(flash.ftl.mapping_unit_bytes);
-        // At least a stripe for every die, or programs could not overlap.
-        let least = stripe_bytes * u64::from(dies) / unit;
-        // And two stripes of units of one slot, or a place could wait for its own stripe.
-        let least = least.max(2 * u64::from(layout.slots_per_stripe)).max(2);
-        let places = (flash.cache.bytes / unit).max(least) as usize;
+        let stripe = u64::from(layout.slots_per_stripe);
+        // At least a stripe for every die, or programs could not overlap. And two stripes with a
+        // unit that begins in one and ends in the next, or a place could wait for its own stripe.
+        let least = (stripe * u64::from(dies)).max(2 * stripe + u64::from(layout.slots_per_unit));
+        let places = (flash.cache.bytes / u64::from(layout.slot_bytes)).max(least) as usize;
         let keeps_schedule = flash.cache.paired_pages && flash.cache.plp != Plp::Full;
         Self {
             dies_per_pool: layout.dies_per_pool,
@@ -124,25 +124,37 @@ impl Array {
         self.dies.len() as u32
     }
 
+    /// Places of the write buffer.
     pub(super) fn places(&self) -> usize {
         self.places.len()
     }
 
-    /// When the place the next unit takes in the write buffer is free.
+    /// When the write buffer has room for the next unit, which fills `slots`.
     #[inline]
-    pub(super) fn place_free(&self) -> u64 {
-        self.places[self.next_place]
+    pub(super) fn room_at(&self, slots: u32) -> u64 {
+        let mut place = self.next_place;
+        let mut free = 0;
+        for _ in 0..slots {
+            free = free.max(self.places[place]);
+            place += 1;
+            if place == self.places.len() {
+                place = 0;
+            }
+        }
+        free
     }
 
-    /// Gives the unit just appended the next place.
+    /// Gives the unit just appended the next places.
     #[inline]
-    fn take_place(&mut self) {
-        self.open_places.push(self.next_place as u32);
-        // Taken by a unit of an open stripe: free at no known time.
-        self.places[self.next_place] = u64::MAX;
-        self.next_place += 1;
-        if self.next_place == self.places.len() {
-            self.next_place = 0;
+    fn take_places(&mut self, slots: u32) {
+        for _ in 0..slots {
+            self.open_places.push(self.next_place as u32);
+            // Taken by a unit of an open stripe: free at no known time.
+            self.places[self.next_place] = u64::MAX;
+            self.next_place += 1;
+            if self.next_place == self.places.len() {
+                self.next_place = 0;
+            }
         }
         self.open_writes.append(&mut self.incoming);
     }
@@ -312,7 +324,7 @@ impl Media for Array {
             // belongs to the stripe where it ends.
             let ends_here = (first + slots).is_multiple_of(self.slots_per_stripe);
             if origin == Origin::Host && ends_here {
-                self.take_place();
+                self.take_places(slots);
                 taken = true;
             }
             for stripe in begin..end {
@@ -321,7 +333,7 @@ impl Media for Array {
             }
         }
         if origin == Origin::Host && !taken {
-            self.take_place();
+            self.take_places(slots);
         }
         if self.map_journal_units > 0 && origin != Origin::Pad {
             self.journal_due += 1;

@@ -181,6 +181,27 @@ fn compressible_data_is_faster_only_with_a_compressing_controller() {
     assert!(noise_packed < half_packed && half_packed < zeros_packed);
 }
 
+/// Writes sent at once that a fresh device has room for, before the first program is done.
+fn taken_at_once(content: Content<'_>) -> usize {
+    let mut ssd = ssd(|flash| {
+        flash.controller.compression = Some(crate::CompressionSpec { granule_bytes: 512 });
+        // So slow that no place is free again.
+        flash.timing.program_us = 1e6;
+    });
+    let write = |n| Request::write(n * 4096, 4096).with(content);
+    let taken = |ssd: &mut Ssd, n| ssd.submit(Nanos(0), &write(n)).unwrap().at.0 < 500_000_000;
+    (0..2048_u64).filter(|n| taken(&mut ssd, *n)).count()
+}
+
+#[test]
+fn write_buffer_of_a_compressing_controller_holds_what_is_stored() {
+    // 256 KiB: 64 units that do not compress, 512 units of one granule. What is on its way to a
+    // die beside that leaves the buffer with its program.
+    assert_eq!(taken_at_once(Content::Random), 64);
+    assert_eq!(taken_at_once(Content::Stored(125)), 512);
+    assert_eq!(taken_at_once(Content::Stored(500)), 128);
+}
+
 #[test]
 fn flush_waits_for_flash_unless_the_cache_is_protected() {
     let flush_ns = |plp| {
