@@ -18,6 +18,26 @@ pub(crate) fn escape(text: &str) -> String {
     out
 }
 
+/// Endings of host names that sources of figures have.
+const HOSTS: [&str; 6] = [".com", ".org", ".net", ".io", ".de", ".tw"];
+
+/// `text` escaped, with the addresses of pages in it as links.
+pub(crate) fn linked(text: &str) -> String {
+    let link = |word: &str| {
+        let address = word.trim_end_matches([',', ';', '.', ')']);
+        let rest = &word[address.len()..];
+        let plain = address.trim_start_matches("https://").trim_start_matches("http://");
+        let host = plain.split('/').next().unwrap_or_default();
+        let is_host = HOSTS.iter().any(|end| host.ends_with(end) && host.len() > end.len());
+        if !is_host || host.contains(|c: char| !c.is_ascii_alphanumeric() && c != '.' && c != '-') {
+            return escape(word);
+        }
+        let (plain, shown) = (escape(plain), escape(address));
+        format!("<a href=\"https://{plain}\">{shown}</a>{}", escape(rest))
+    };
+    text.split(' ').map(link).collect::<Vec<_>>().join(" ")
+}
+
 /// JSON made safe inside a script element: no `<` survives, so no tag can end it.
 pub(crate) fn escape_script(json: &str) -> String {
     json.replace('<', "\\u003c").replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029")
@@ -92,7 +112,7 @@ fn cell_html(cell: &Cell, head: bool) -> String {
     let note = if cell.note.is_empty() {
         String::new()
     } else {
-        format!("<small class=\"note\">{}</small>", escape(&cell.note))
+        format!("<small class=\"note\">{}</small>", linked(&cell.note))
     };
     let class = classes.join(" ");
     format!("<{tag} class=\"{class}\">{mark}{text}{note}</{end}>")

@@ -42,22 +42,24 @@
   }
   const named = axis => axis.label + (axis.unit ? ' (' + axis.unit + ')' : '');
 
-  function option(chart) {
+  // `like` is the whole chart of a small multiple: its axes and colors are kept.
+  function option(chart, like, width) {
     const css = getComputedStyle(root), ink = css.getPropertyValue('--ink').trim(), soft = css.getPropertyValue('--soft').trim(),
-      line = css.getPropertyValue('--line').trim(), panel = css.getPropertyValue('--panel').trim(), paint = colors(chart);
+      line = css.getPropertyValue('--line').trim(), panel = css.getPropertyValue('--panel').trim(), paint = paintOf(chart, like);
     const lying = chart.kind === 'row' || chart.kind === 'interval', lines = chart.kind === 'line';
+    const range = like && like !== chart ? rangeOf(like) : null, room = Math.min(230, Math.max(96, width * 0.32)), ticks = { minorTick: { show: true, splitNumber: chart.y.log ? 9 : 5 } };
     const names = [];
     if (!lines) for (const s of chart.series) for (const p of s.points) { const n = String(p.x); if (!names.includes(n)) names.push(n); }
     const text = { color: soft, fontSize: 12 };
     const values = {
-      type: chart.y.log ? 'log' : 'value', name: named(chart.y), nameLocation: lying ? 'middle' : 'end', nameGap: lying ? 28 : 14, nameTextStyle: lying ? text : { color: soft, fontSize: 12, align: 'left', padding: [0, 0, 0, -12] },
-      axisLabel: { color: soft, formatter: short }, splitLine: { lineStyle: { color: line } }, axisLine: { show: false }, min: chart.y.log ? undefined : v => Math.min(0, v.min),
+      type: chart.y.log ? 'log' : 'value', name: named(chart.y), nameLocation: lying ? 'middle' : 'end', nameGap: lying ? 28 : 14, nameTextStyle: lying ? text : { color: soft, fontSize: 12, align: 'left', padding: [0, 0, 0, -12] }, ...ticks,
+      axisLabel: { color: soft, formatter: short, hideOverlap: true }, splitLine: { lineStyle: { color: line } }, axisLine: { show: false, lineStyle: { color: line } }, min: range ? (chart.y.log ? range.y[0] : Math.min(0, range.y[0])) : chart.y.log ? undefined : v => Math.min(0, v.min), max: range ? range.y[1] : undefined,
     };
     const places = lines
-      ? { type: chart.x.log ? 'log' : 'value', name: named(chart.x), nameLocation: 'middle', nameGap: 28, nameTextStyle: text, min: 'dataMin', max: 'dataMax',
-          axisLabel: { color: soft, formatter: short }, splitLine: { show: false }, axisLine: { lineStyle: { color: line } } }
+      ? { type: chart.x.log ? 'log' : 'value', name: named(chart.x), nameLocation: 'middle', nameGap: 28, nameTextStyle: text, min: range ? range.x[0] : 'dataMin', max: range ? range.x[1] : 'dataMax', minorTick: { show: true, splitNumber: chart.x.log ? 9 : 5 },
+          axisLabel: { color: soft, formatter: short, hideOverlap: true }, splitLine: { show: false }, axisLine: { lineStyle: { color: line } } }
       : { type: 'category', data: names, inverse: lying, axisTick: { show: false }, axisLine: { lineStyle: { color: line } },
-          axisLabel: { color: ink, interval: 0, fontSize: 12, width: lying ? 230 : undefined, overflow: 'truncate', hideOverlap: !lying } };
+          axisLabel: { color: ink, interval: 0, fontSize: 12, width: lying ? room : Math.max(44, (width - 80) / Math.max(1, names.length) - 4), overflow: 'break', lineHeight: 14 } };
     const series = [];
     chart.series.forEach((s, i) => {
       const c = paint[i], published = s.role === 'published', formula = s.role === 'formula';
@@ -80,16 +82,19 @@
         series.push({ name: s.name, type: 'scatter', symbolSize: 10, z: 5, itemStyle: published ? { color: panel, borderColor: c, borderWidth: 2 } : { color: c }, data: names.map((n, k) => [pick(p => p.y)[k], k]) });
       } else {
         const pick = names.map(n => { const p = s.points.find(q => String(q.x) === n); return p ? p.y : null; });
-        series.push(Object.assign({ name: s.name, type: 'bar', data: pick, barMaxWidth: lying ? 16 : 34, barGap: '12%',
-          itemStyle: published ? { color: 'transparent', borderColor: c, borderWidth: 2, borderType: 'dashed' } : { color: c, borderRadius: lying ? [0, 3, 3, 0] : [3, 3, 0, 0] }, emphasis: { focus: 'series' } }, extra));
+        if (published) {
+          // A figure that others printed is a hollow mark, whatever it stands beside.
+          series.push(Object.assign({ name: s.name, type: 'scatter', symbol: 'diamond', symbolSize: 12, z: 5, itemStyle: { color: panel, borderColor: c, borderWidth: 2 }, data: pick.map((v, k) => lying ? [v, k] : [k, v]).filter(p => p[0] !== null && p[1] !== null) }, extra));
+        } else {
+          series.push(Object.assign({ name: s.name, type: 'bar', data: pick, barMaxWidth: lying ? 16 : 34, barGap: '12%', itemStyle: { color: c, borderRadius: lying ? [0, 3, 3, 0] : [3, 3, 0, 0] }, emphasis: { focus: 'series' } }, extra));
+        }
       }
     });
-    const legend = [...new Set(chart.series.map(s => s.name))];
     const find = (name, x) => { const s = chart.series.find(q => q.name === name); return s && s.points.find(p => String(p.x) === String(x)); };
     return {
       animation: false, textStyle: { fontFamily: 'inherit', color: ink }, backgroundColor: 'transparent',
-      legend: legend.length > 1 ? { type: 'scroll', top: 0, left: 0, right: 0, data: legend, textStyle: { color: ink, fontSize: 12 }, itemWidth: 18, itemHeight: 9, pageTextStyle: { color: soft }, pageIconColor: ink } : { show: false },
-      grid: { left: 8, right: 28, top: (legend.length > 1 ? 38 : 8) + (lying ? 4 : 26), bottom: lines ? 34 : lying ? 34 : 12, containLabel: true },
+      legend: { show: false },
+      grid: { left: 8, right: 28, top: lying ? 12 : 34, bottom: lines ? 34 : lying ? 34 : 12, containLabel: true },
       tooltip: { trigger: lines ? 'axis' : 'axis', axisPointer: { type: lines ? 'line' : 'shadow' }, backgroundColor: panel, borderColor: line, textStyle: { color: ink, fontSize: 12 }, confine: true,
         formatter: rows => {
           const list = Array.isArray(rows) ? rows : [rows];
@@ -112,30 +117,97 @@
   }
   const esc = t => t.replace(/[&<>"']/g, c => '&#' + c.charCodeAt(0) + ';');
 
-  const charts = [];
+  // Colors are those of the whole chart, so that a small multiple looks like its part of it.
+  function paintOf(chart, like) {
+    if (!like || like === chart) return colors(chart);
+    const whole = colors(like);
+    return chart.series.map(s => whole[like.series.indexOf(s)]);
+  }
+  // Both axes of all small multiples alike.
+  function rangeOf(chart) {
+    const points = chart.series.flatMap(s => s.points).filter(p => p.y !== null && (!chart.y.log || p.y > 0));
+    const xs = points.map(p => p.x), ys = points.map(p => p.y), high = Math.max(...ys), low = Math.min(...ys);
+    const power = f => Math.pow(10, f);
+    const y = chart.y.log ? [power(Math.floor(Math.log10(low))), power(Math.ceil(Math.log10(high)))] : [low, high <= 0 ? 1 : high * 1.05];
+    return { x: [Math.min(...xs), Math.max(...xs)], y };
+  }
+  // More than five lines cannot be told apart: each group gets a chart of its own.
+  const MOST_LINES = 5;
+  function parts(chart) {
+    const lines = chart.series.filter(s => s.role !== 'published');
+    if (chart.kind !== 'line' || lines.length <= MOST_LINES) return [chart];
+    const all = [...new Set(lines.map(groupOf))];
+    const shared = chart.series.filter(s => s.role === 'published' && !all.includes(groupOf(s)));
+    return all.map(g => ({ ...chart, part: g, series: [...chart.series.filter(s => groupOf(s) === g), ...shared] }));
+  }
+  function legend(chart, part, paint) {
+    if (part.series.length < 2) return '';
+    const item = (s, i) => {
+      const kind = s.role === 'published' ? 'published' : s.role === 'formula' || s.dashed ? 'dashed' : chart.kind === 'line' ? 'line' : 'bar';
+      const name = part.part && s.name.startsWith(part.part + ', ') ? s.name.slice(part.part.length + 2) : s.name;
+      return '<li><i class="key ' + kind + '" style="color:' + paint[i] + '"></i>' + esc(name) + '</li>';
+    };
+    const seen = new Set();
+    return '<ul class="legend">' + part.series.map((s, i) => seen.has(s.name) ? '' : (seen.add(s.name), item(s, i))).join('') + '</ul>';
+  }
+
+  let charts = [];
   const chartOf = node => results.experiments.find(e => e.id === node.dataset.experiment).charts[+node.dataset.chart];
-  function draw() {
-    for (const node of document.querySelectorAll('.chart')) {
-      const chart = chartOf(node);
-      const entry = charts.find(c => c.node === node);
-      const lying = chart.kind === 'row' || chart.kind === 'interval';
-      if (lying) {
-        const names = new Set(chart.series.flatMap(s => s.points.map(p => String(p.x)))).size;
-        const bars = chart.kind === 'row' ? Math.max(1, chart.series.length) : 1;
-        node.style.height = Math.max(180, 90 + names * (12 + 15 * bars)) + 'px';
-      }
-      const drawn = entry ? entry.drawn : echarts.init(node, null, { renderer: 'canvas' });
-      if (!entry) charts.push({ node, drawn });
-      drawn.setOption(option(chart), true);
+  // What the reader has switched: the scale of the values' axis by chart.
+  const scales = new Map();
+  const keyOf = node => node.dataset.experiment + '/' + node.dataset.chart;
+  function shown(node) {
+    const chart = chartOf(node), log = scales.get(keyOf(node));
+    return log === undefined ? chart : { ...chart, y: { ...chart.y, log } };
+  }
+  function heightOf(chart) {
+    if (chart.kind !== 'row' && chart.kind !== 'interval') return null;
+    const names = new Set(chart.series.flatMap(s => s.points.map(p => String(p.x)))).size;
+    const bars = chart.kind === 'row' ? Math.max(1, chart.series.filter(s => s.role !== 'published').length) : 1;
+    return Math.max(150, 60 + names * Math.max(34, 12 + 15 * bars));
+  }
+  function drawOne(node) {
+    for (const c of charts.filter(c => c.node === node)) c.drawn.dispose();
+    charts = charts.filter(c => c.node !== node);
+    node.textContent = '';
+    const chart = shown(node), pieces = parts(chart);
+    node.classList.toggle('multiples', pieces.length > 1);
+    for (const part of pieces) {
+      const box = document.createElement('div'), area = document.createElement('div');
+      box.className = 'panel';
+      const paint = paintOf(part, chart);
+      box.innerHTML = (part.part ? '<h4>' + esc(part.part) + '</h4>' : '') + legend(chart, part, paint);
+      area.className = 'area';
+      const height = heightOf(chart);
+      if (height) area.style.height = height + 'px';
+      box.append(area);
+      node.append(box);
+      const drawn = echarts.init(area, null, { renderer: 'canvas', devicePixelRatio: Math.max(2, devicePixelRatio) });
+      charts.push({ node, drawn, area });
+      drawn.setOption(option(part, chart, area.clientWidth || 600), true);
     }
   }
+  function draw() { document.querySelectorAll('.chart').forEach(drawOne); }
   function theme(name) { root.dataset.theme = name; draw(); }
   const system = matchMedia('(prefers-color-scheme: dark)');
   const asked = /[?&#]theme=(dark|light)/.exec(location.href);
   theme(asked ? asked[1] : system.matches ? 'dark' : 'light');
   system.addEventListener('change', e => theme(e.matches ? 'dark' : 'light'));
   document.getElementById('theme').addEventListener('click', () => theme(dark() ? 'light' : 'dark'));
-  addEventListener('resize', () => charts.forEach(c => c.drawn.resize()));
+  let width = innerWidth;
+  addEventListener('resize', () => { if (innerWidth !== width) { width = innerWidth; draw(); } });
+  // Paper has another width, and is light.
+  let before = null;
+  addEventListener('beforeprint', () => { before = root.dataset.theme; root.classList.add('printing'); theme('light'); });
+  addEventListener('afterprint', () => { root.classList.remove('printing'); theme(before || 'light'); });
+  for (const b of document.querySelectorAll('.scale')) b.addEventListener('click', () => {
+    const log = !shown(b).y.log;
+    scales.set(keyOf(b), log);
+    b.textContent = log ? 'Linear axis' : 'Logarithmic axis';
+    drawOne(document.querySelector('.chart[data-experiment="' + b.dataset.experiment + '"][data-chart="' + b.dataset.chart + '"]'));
+  });
+  const written = document.getElementById('written');
+  if (written) written.textContent = 'written ' + new Date(document.lastModified).toLocaleString(undefined, { dateStyle: 'medium', timeStyle: 'short' });
 
   function save(name, type, text) {
     const a = document.createElement('a');

@@ -1,6 +1,6 @@
 //! HTML page: one file with everything in it.
 
-use crate::html::{chart_table, escape, escape_script, number, table};
+use crate::html::{chart_table, escape, escape_script, linked, number, table};
 use crate::{Basis, Bound, Chart, Check, Experiment, Results, Table, to_json};
 
 const STYLE: &str = include_str!("page.css");
@@ -75,6 +75,26 @@ fn overview(results: &Results) -> String {
     out
 }
 
+/// What the experiments recommend, first of all.
+fn advice(results: &Results) -> String {
+    let all = || results.experiments.iter().flat_map(|e| e.advice.iter().map(move |f| (e, f)));
+    if all().next().is_none() {
+        return String::new();
+    }
+    let mut out = String::from("<section class=\"advice\"><h2>Recommendation</h2><ul>");
+    for (e, finding) in all() {
+        out.push_str(&format!(
+            "<li>{} {} <a href=\"#{}\">{}</a></li>",
+            escape(&finding.text),
+            basis_tag(finding.basis),
+            escape(&e.id),
+            escape(&e.title),
+        ));
+    }
+    out.push_str("</ul></section>");
+    out
+}
+
 fn check_rows(checks: &[Check]) -> String {
     let mut out = String::from(
         "<div class=\"scroll\"><table><thead><tr><th scope=\"col\">Check</th><th scope=\"col\">\
@@ -102,7 +122,7 @@ fn check_rows(checks: &[Check]) -> String {
             number(c.expected),
             number(c.got),
             basis_tag(c.basis),
-            escape(&c.source),
+            linked(&c.source),
         ));
     }
     out.push_str("</tbody></table></div>");
@@ -126,6 +146,8 @@ fn chart(experiment: &Experiment, index: usize, chart: &Chart) -> String {
          <div class=\"chart\" data-experiment=\"{exp}\" data-chart=\"{index}\" role=\"img\" \
          aria-label=\"{title}. The values are in the table below.\"></div>\
          <p class=\"provenance\"><span>seed {seed}</span><span>configuration {hash}</span>\
+         <button type=\"button\" class=\"scale\" data-experiment=\"{exp}\" data-chart=\"{index}\">\
+         {scale}</button>\
          <button type=\"button\" class=\"csv\" data-experiment=\"{exp}\" data-chart=\"{index}\">\
          Save as CSV</button></p>\
          {responses}<details><summary>Data</summary>{rows}</details></figure>",
@@ -135,6 +157,7 @@ fn chart(experiment: &Experiment, index: usize, chart: &Chart) -> String {
         seed = chart.seed,
         hash = escape(&chart.config_hash),
         responses = chart.responses.as_ref().map_or_else(String::new, responses),
+        scale = if chart.y.log { "Linear axis" } else { "Logarithmic axis" },
         rows = chart_table(chart),
     )
 }
@@ -216,11 +239,11 @@ pub fn render(results: &Results) -> String {
          <meta name=\"color-scheme\" content=\"light dark\"><title>{title}</title>\
          <style>{STYLE}</style></head><body>\
          <header><div><h1>{title}</h1><p class=\"provenance\"><span>seed {seed}</span>\
-         <span>{generator}</span><span>{charts} charts</span>\
+         <span>{generator}</span><span id=\"written\"></span><span>{charts} charts</span>\
          <span>{good} of {checks} checks hold</span></p></div>\
          <div class=\"tools\"><button type=\"button\" id=\"save\">Save results as JSON</button>\
          <button type=\"button\" id=\"theme\" aria-label=\"Switch light and dark\">◐</button>\
-         </div></header><div class=\"page\">{nav}<main>{cards}{body}</main></div>\
+         </div></header><div class=\"page\">{nav}<main>{advice}{cards}{body}</main></div>\
          <footer><p>Everything on this page is inside this file. Charts are drawn with Apache \
          ECharts 5.6.0 (Apache License 2.0; © The Apache Software Foundation; parts from \
          d3, BSD-3-Clause).\
@@ -230,6 +253,7 @@ pub fn render(results: &Results) -> String {
         title = escape(&results.title),
         seed = results.seed,
         generator = escape(&results.generator),
+        advice = advice(results),
         nav = if single { String::new() } else { navigation(results) },
         cards = if single { String::new() } else { overview(results) },
         data = escape_script(&to_json(results)),

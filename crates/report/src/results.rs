@@ -43,6 +43,9 @@ pub struct Experiment {
     /// Why there is no result, when there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refusal: Option<String>,
+    /// What to choose in which case, with the reason.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub advice: Vec<Finding>,
     /// Sentences, the most important first.
     #[serde(default)]
     pub findings: Vec<Finding>,

@@ -92,6 +92,28 @@ fn page_loads_nothing_from_outside() {
 }
 
 #[test]
+fn sources_become_links_and_nothing_else_does() {
+    let text = "anandtech.com/show/4902 p3, <b> at x.y; https://a.org/?a=1&b=2.";
+    let link = crate::html::linked(text);
+    let expected = "<a href=\"https://anandtech.com/show/4902\">anandtech.com/show/4902</a> p3, \
+                    &lt;b&gt; at x.y; <a href=\"https://a.org/?a=1&amp;b=2\">\
+                    https://a.org/?a=1&amp;b=2</a>.";
+    assert_eq!(link, expected);
+    assert_eq!(crate::html::linked("javascript:alert(1).com"), "javascript:alert(1).com");
+}
+
+#[test]
+fn recommendation_stands_before_the_experiments() {
+    let mut results = sample();
+    let advice = Finding { text: "Choose <it> if".into(), basis: Basis::Input };
+    results.experiments[0].advice = vec![advice];
+    let page = render(&results);
+    let at = |text: &str| page.find(text).expect(text);
+    assert!(at("Choose &lt;it&gt; if") < at("id=\"degradation\""));
+    assert!(!render(&sample()).contains("Recommendation"));
+}
+
+#[test]
 fn every_chart_has_table_and_seed() {
     let page = render(&sample());
     assert!(page.contains("seed 42") && page.contains("configuration abcd"));
