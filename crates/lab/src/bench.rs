@@ -1,7 +1,8 @@
-//! Closed loop on a device: a constant number of requests outstanding.
+//! A load on a device: a closed loop with a constant number of requests outstanding, or requests
+//! that arrive whatever the device does.
 
 use crate::LabError;
-use crate::load::{Ask, Asks, Load};
+use crate::load::{ArrivalTimes, Arrivals, Ask, AskKind, Asks, Load};
 use crate::responses::{BothTimes, Responses};
 use forebay_flash::{Completion, Content, DeviceSpec, Model, Request, Stats, Status};
 use forebay_units::Nanos;
@@ -58,7 +59,8 @@ pub(crate) struct LoadRun {
     /// response by the host.
     pub little: (f64, f64),
     /// Requests outstanding until the limit, integrated by the device.
-    pub outstanding: f64,
+    /// Nothing for an open load, which keeps none outstanding.
+    pub outstanding: Option<f64>,
     pub whole: Sample,
     /// Over the last [`TAIL_SHARE`] of the load.
     pub tail: Responses,
@@ -180,7 +182,7 @@ impl Bench {
         let stored = stored_thousandths(load, seed);
         let end = self.now + self.span_ns(limit.minutes);
         let step = self.span_ns(sample_minutes).max(1);
-        let mut run = ClosedLoop {
+        let mut run = Loop {
             load,
             stored,
             asks,
@@ -189,8 +191,13 @@ impl Bench {
             end,
             ended: Ended::OnTime,
         };
-        run.start(self)?;
-        run.drive(self, limit.requests)?;
+        match ArrivalTimes::new(load.arrivals, self.now, seed) {
+            Some(times) => run.drive_open(self, times, limit.requests)?,
+            None => {
+                run.start(self)?;
+                run.drive(self, limit.requests)?;
+            }
+        }
         Ok(run.finish(self))
     }
 }
@@ -268,15 +275,18 @@ impl Sampler {
         }
     }
 
-    /// A request that completed at `at`.
+    /// A request that completed at `at`. Rates and responses are of reads and writes, not of trims.
     #[inline]
     fn note(&mut self, at: u64, flying: &Flying, bytes: u64) {
-        let response_ns = at - flying.asked;
+        if flying.kind == AskKind::Trim {
+            return;
+        }
+        let (response_ns, read) = (at - flying.asked, flying.kind == AskKind::Read);
         self.window.note(response_ns, bytes);
         self.whole.note(response_ns, bytes);
-        self.times.note(flying.read, response_ns);
+        self.times.note(read, response_ns);
         if at >= self.tail_from_ns || self.whole.done >= self.tail_from_requests {
-            self.tail_times.note(flying.read, response_ns);
+            self.tail_times.note(read, response_ns);
         }
     }
 }
@@ -287,11 +297,11 @@ struct Flying {
     /// When the host asked for it.
     asked: u64,
     worker: u32,
-    read: bool,
+    kind: AskKind,
 }
 
 /// A load with its requests in flight, by completion.
-struct ClosedLoop<'a> {
+struct Loop<'a> {
     load: &'a Load,
     stored: Option<u16>,
     asks: Asks,
@@ -301,13 +311,13 @@ struct ClosedLoop<'a> {
     ended: Ended,
 }
 
-impl ClosedLoop<'_> {
+impl Loop<'_> {
     /// Sends the next request of `worker`. Returns whether the device took it.
     #[inline]
     fn send(&mut self, bench: &mut Bench, worker: u32) -> Result<bool, LabError> {
         let ask = self.asks.next(worker as usize);
         let done = bench.submit(&request_of(ask, self.load, self.stored))?;
-        let flying = Flying { asked: bench.now, worker, read: ask.read };
+        let flying = Flying { asked: bench.now, worker, kind: ask.kind };
         self.in_flight.push(Reverse((done.at.0, flying)));
         Ok(done.status != Status::WornOut)
     }
@@ -319,28 +329,63 @@ impl ClosedLoop<'_> {
         Ok(())
     }
 
+    /// Takes note of a completion. Returns whether the load goes on: after its end completions are
+    /// drained and do not count.
+    #[inline]
+    fn complete(&mut self, bench: &mut Bench, at: u64, flying: &Flying, max_requests: u64) -> bool {
+        self.sampler.responses_ns += u128::from(at - flying.asked);
+        self.sampler.sample_until(bench, at, self.end);
+        if at >= self.end {
+            bench.now = bench.now.max(self.end);
+            self.sampler.at_limit.get_or_insert_with(|| bench.stats());
+            bench.now = bench.now.max(at);
+            return false;
+        }
+        bench.now = at;
+        self.sampler.note(at, flying, u64::from(self.load.block_bytes));
+        if self.sampler.whole.done == max_requests {
+            self.end = at;
+            return false;
+        }
+        true
+    }
+
     fn drive(&mut self, bench: &mut Bench, max_requests: u64) -> Result<(), LabError> {
         while let Some(Reverse((at, flying))) = self.in_flight.pop() {
-            self.sampler.responses_ns += u128::from(at - flying.asked);
-            self.sampler.sample_until(bench, at, self.end);
-            if at >= self.end {
-                bench.now = bench.now.max(self.end);
-                self.sampler.at_limit.get_or_insert_with(|| bench.stats());
-                bench.now = bench.now.max(at);
-                continue; // Drain: a completion after the end does not count.
-            }
-            bench.now = at;
-            self.sampler.note(at, &flying, u64::from(self.load.block_bytes));
-            if self.sampler.whole.done == max_requests {
-                self.end = at;
-                continue;
-            }
-            if !self.send(bench, flying.worker)? {
+            if self.complete(bench, at, &flying, max_requests)
+                && !self.send(bench, flying.worker)?
+            {
                 self.ended = Ended::WornOut;
                 break;
             }
         }
         Ok(())
+    }
+
+    /// Requests arrive at `times`, by turns on the queues of the workers.
+    fn drive_open(
+        &mut self,
+        bench: &mut Bench,
+        mut times: ArrivalTimes,
+        max_requests: u64,
+    ) -> Result<(), LabError> {
+        let mut arrival = times.next_ns();
+        let mut workers = (0..self.load.workers).cycle();
+        loop {
+            let due = self.in_flight.peek().map(|Reverse((at, _))| *at);
+            if arrival < self.end && due.is_none_or(|due| arrival <= due) {
+                bench.now = bench.now.max(arrival);
+                let worker = workers.next().expect("at least one worker");
+                if !self.send(bench, worker)? {
+                    self.ended = Ended::WornOut;
+                    return Ok(());
+                }
+                arrival = times.next_ns();
+                continue;
+            }
+            let Some(Reverse((at, flying))) = self.in_flight.pop() else { return Ok(()) };
+            self.complete(bench, at, &flying, max_requests);
+        }
     }
 
     fn finish(self, bench: &Bench) -> LoadRun {
@@ -350,7 +395,8 @@ impl ClosedLoop<'_> {
         let host = sampler.responses_ns as f64 / all.now.0.max(1) as f64;
         let little = (all.mean_outstanding(), host);
         let at_limit = sampler.at_limit.unwrap_or(last);
-        let outstanding = at_limit.since(&sampler.first).mean_outstanding();
+        let kept = at_limit.since(&sampler.first).mean_outstanding();
+        let outstanding = (self.load.arrivals == Arrivals::Closed).then_some(kept);
         let mut whole = sampler.whole.close(bench.minute_at(bench.now), &sampler.first, &last);
         let span_s = (bench.now.min(self.end) - sampler.begin).max(1) as f64 / 1e9;
         let span_counted = (bench.now - sampler.begin).max(1) as f64 / 1e9;
@@ -414,8 +460,10 @@ pub(crate) fn stored_thousandths(load: &Load, seed: u64) -> Option<u16> {
 #[inline]
 pub(crate) fn request_of(ask: Ask, load: &Load, stored: Option<u16>) -> Request<'static> {
     let len = u64::from(ask.len_bytes);
-    if ask.read {
-        return Request::read(ask.offset_bytes, len);
+    match ask.kind {
+        AskKind::Read => return Request::read(ask.offset_bytes, len),
+        AskKind::Trim => return Request::trim(ask.offset_bytes, len),
+        AskKind::Write => {}
     }
     let write = Request::write(ask.offset_bytes, len);
     let write = match stored {

@@ -15,6 +15,7 @@ mod content;
 mod degradation;
 mod endurance;
 mod figures;
+mod loads;
 mod mixed;
 mod power_cut;
 mod price;
@@ -52,7 +53,7 @@ pub(crate) struct Request {
 }
 
 /// Raw bytes that the model of a flash device has in the small edition.
-const SMALL_RAW_BYTES: f64 = (1u64 << 30) as f64;
+const SMALL_RAW_BYTES: f64 = (1u64 << 29) as f64;
 /// How many times less time other media are run for in the small edition.
 const SMALL_SCALE: u32 = 6_000;
 
@@ -97,6 +98,7 @@ pub(crate) const PLANS: &[Plan] = &[
     alignment::PLAN,
     content::PLAN,
     mixed::PLAN,
+    loads::PLAN,
     attachment::PLAN,
     zil_pattern::PLAN,
     endurance::PLAN,

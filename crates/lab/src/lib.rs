@@ -14,6 +14,7 @@ pub mod responses;
 pub mod shared;
 mod shrink;
 pub mod simulate;
+mod sparse_disk;
 pub mod sweep;
 pub mod task;
 pub mod timeline;

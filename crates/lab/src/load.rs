@@ -4,6 +4,15 @@ use crate::LabError;
 use forebay_flash::Chance;
 use serde::{Deserialize, Serialize};
 
+mod arrivals;
+mod places;
+
+pub(crate) use arrivals::ArrivalTimes;
+pub use arrivals::Arrivals;
+pub use places::Places;
+
+use places::PlaceDraw;
+
 /// What the data written looks like to a controller that compresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -81,10 +90,19 @@ pub struct Load {
     /// Added to every place: a partition that starts at a bad sector.
     #[serde(default)]
     pub offset_bytes: u64,
-    /// Requests each worker keeps outstanding.
+    /// Share of requests that trim their blocks instead, 0 to 1; reads and writes share the rest.
+    #[serde(default)]
+    pub trim_share: f64,
+    /// Which places random requests go to.
+    #[serde(default)]
+    pub places: Places,
+    /// When requests arrive.
+    #[serde(default)]
+    pub arrivals: Arrivals,
+    /// Requests each worker keeps outstanding, when the load is closed.
     #[serde(default = "default_outstanding")]
     pub outstanding: u32,
-    /// Workers, each with a sequential position of its own.
+    /// Workers, each with a queue and a sequential position of its own.
     #[serde(default = "default_workers")]
     pub workers: u32,
     /// Bytes from the start of the device that are used; 0 means all.
@@ -106,6 +124,9 @@ impl Default for Load {
             block_bytes: default_block(),
             align_bytes: default_align(),
             offset_bytes: 0,
+            trim_share: 0.0,
+            places: Places::Uniform,
+            arrivals: Arrivals::Closed,
             outstanding: default_outstanding(),
             workers: 1,
             span_bytes: 0,
@@ -121,12 +142,17 @@ impl Load {
     /// # Errors
     /// The first field that is out of range.
     pub fn check(&self) -> Result<(), LabError> {
-        for (field, value) in [("read_share", self.read_share), ("random_share", self.random_share)]
-        {
+        for (field, value) in [
+            ("read_share", self.read_share),
+            ("random_share", self.random_share),
+            ("trim_share", self.trim_share),
+        ] {
             if !(0.0..=1.0).contains(&value) {
                 return Err(LabError::field("load", field, value, "from 0 to 1"));
             }
         }
+        self.places.check()?;
+        self.arrivals.check()?;
         for (field, bytes) in [("block_bytes", self.block_bytes), ("align_bytes", self.align_bytes)]
         {
             if bytes == 0 || !bytes.is_multiple_of(512) {
@@ -157,10 +183,18 @@ impl Load {
     }
 }
 
+/// What a request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum AskKind {
+    Read,
+    Write,
+    Trim,
+}
+
 /// One request to a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ask {
-    pub read: bool,
+    pub kind: AskKind,
     pub offset_bytes: u64,
     pub len_bytes: u32,
 }
@@ -172,7 +206,8 @@ pub(crate) struct Asks {
     positions: Vec<u64>,
     read_threshold: u64,
     random_threshold: u64,
-    places: u32,
+    trim_threshold: u64,
+    places: PlaceDraw,
     align: u64,
     offset: u64,
     end: u64,
@@ -207,7 +242,8 @@ impl Asks {
             positions: (0..workers).map(start).collect(),
             read_threshold: threshold(load.read_share),
             random_threshold: threshold(load.random_share),
-            places,
+            trim_threshold: threshold(load.trim_share),
+            places: PlaceDraw::new(load.places, places),
             align,
             offset: load.offset_bytes,
             end,
@@ -223,11 +259,19 @@ impl Asks {
         let read = (bits >> 32) < self.read_threshold;
         let position = &mut self.positions[worker];
         if random {
-            *position = self.offset + u64::from(self.chance.below(self.places)) * self.align;
+            *position = self.offset + u64::from(self.places.next(&mut self.chance)) * self.align;
         } else if *position + self.block > self.end {
             *position = self.offset;
         }
-        let ask = Ask { read, offset_bytes: *position, len_bytes: self.block as u32 };
+        // A load without trims draws no number for them, so that it stays what it was.
+        let trims =
+            self.trim_threshold > 0 && (self.chance.bits() & 0xffff_ffff) < self.trim_threshold;
+        let kind = match (trims, read) {
+            (true, _) => AskKind::Trim,
+            (_, true) => AskKind::Read,
+            _ => AskKind::Write,
+        };
+        let ask = Ask { kind, offset_bytes: *position, len_bytes: self.block as u32 };
         *position += self.block;
         ask
     }

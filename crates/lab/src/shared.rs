@@ -1,7 +1,7 @@
 //! Several equal devices behind one host bus adapter, each under its own closed loop.
 
 use crate::bench::{Sample, request_of, stored_thousandths};
-use crate::load::{Asks, Load};
+use crate::load::{Arrivals, AskKind, Asks, Load};
 use crate::responses::BothTimes;
 use crate::{LabError, shrink};
 use forebay_flash::{DeviceSpec, Hba, Model};
@@ -44,6 +44,10 @@ const MAX_DEVICES: u32 = 1024;
 impl Shared {
     fn check(&self) -> Result<(), LabError> {
         self.pattern.check()?;
+        if self.pattern.arrivals != Arrivals::Closed {
+            let found = "open";
+            return Err(LabError::field("shared", "pattern.arrivals", found, "closed"));
+        }
         if !(1..=MAX_DEVICES).contains(&self.devices) {
             return Err(LabError::field("shared", "devices", self.devices, "from 1 to 1024"));
         }
@@ -151,7 +155,8 @@ impl<'a> SharedLoops<'a> {
         let ask = self.asks[i as usize].next(0);
         let request = request_of(ask, &self.shared.pattern, self.stored);
         let completion = self.models[i as usize].submit(Nanos(at), &request)?;
-        self.in_device.push(Reverse((completion.at.0, i, asked, ask.read)));
+        let read = ask.kind == AskKind::Read;
+        self.in_device.push(Reverse((completion.at.0, i, asked, read)));
         Ok(())
     }
 

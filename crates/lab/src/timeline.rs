@@ -327,7 +327,7 @@ impl PhaseOutcome {
         self.whole = Some(run.whole);
         self.tail = run.tail;
         self.little = Some(run.little);
-        self.outstanding = Some((run.outstanding, depth));
+        self.outstanding = run.outstanding.map(|kept| (kept, depth));
         self.worn_out = run.ended == Ended::WornOut;
     }
 }

@@ -2,13 +2,14 @@
 //! byte that a client writes.
 
 use crate::LabError;
-use forebay_device::{Device, DeviceError, ErrorKind, IoBuf, Operation};
+use crate::sparse_disk::{SparseDisk, fill_with};
+use forebay_device::{BlockDevice, Device, DeviceError, ErrorKind, IoBuf, Operation};
 use forebay_flash::{DeviceSpec, MediaSpec, Stats};
 use forebay_pool::spec::{GroupSpec, LogSpec, PoolSpec, VolumeSpec};
 use forebay_pool::{OpenWith, Opener, Pool};
 use forebay_rt as rt;
-use forebay_sim::{FlashDisk, Seed};
-use forebay_units::Layout;
+use forebay_sim::Seed;
+use forebay_units::{BLOCK_LEN, Layout};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -23,16 +24,17 @@ pub struct Wear {
     pub log: DeviceSpec,
     /// How many data drives.
     pub drives: u32,
-    /// Bytes each drive is cut down to, 64 MiB or more.
-    pub drive_bytes: u64,
+    /// Bytes of the volume, 16 MiB or more.
+    pub volume_bytes: u64,
+    /// Share of the data drives' bytes that the volume and its parity take when each of its blocks
+    /// is there once, above 0, below 1. The drives are cut down to the size that makes it so.
+    pub full: f64,
     /// How they keep data.
     pub redundancy: Layout,
     /// Size and alignment of the random writes.
     pub block_bytes: u32,
-    /// Size of the volume as a share of what the pool offers, above 0, at most 1.
-    pub utilization: f64,
-    /// Bytes overwritten and measured, as a multiple of what the pool offers; half as much
-    /// again is overwritten before, so that the drives' flash has come round once.
+    /// Bytes overwritten and measured, as a multiple of the volume. Before that the pool's whole
+    /// space is written in 64 KiB, and then half as much as is measured in the load's own size.
     pub turnover: f64,
     /// Seed of drives, pool and load.
     #[serde(default)]
@@ -56,10 +58,10 @@ pub struct WearOutcome {
     pub parts: Parts,
     /// Segments the cleaner emptied.
     pub segments_cleaned: u64,
-    /// Bytes the pool offered.
+    /// Bytes of the data drives.
     pub pool_bytes: u64,
-    /// Size of the volume.
-    pub volume_bytes: u64,
+    /// Bytes of them that volumes can have, parity and the pool's reserve taken off.
+    pub usable_bytes: u64,
     /// Virtual seconds the measured part took.
     pub seconds: f64,
     /// Largest and mean erase count over all drives' blocks, at the end.
@@ -87,12 +89,6 @@ impl WearOutcome {
     pub fn interface_amplification(&self) -> f64 {
         self.interface_bytes as f64 / self.host_bytes.max(1) as f64
     }
-    /// Bytes at the interface for each byte of a client that left memory: without the gain from
-    /// blocks overwritten again before their group was written, which is large on a small volume.
-    #[must_use]
-    pub fn unmerged_amplification(&self) -> f64 {
-        self.interface_bytes as f64 / self.parts.data.max(1) as f64
-    }
     /// Bytes programmed for each byte at the interface: the drives' own amplification.
     #[must_use]
     pub fn drive_amplification(&self) -> f64 {
@@ -117,11 +113,9 @@ pub fn opener(devices: impl IntoIterator<Item = (String, Device)>) -> Rc<dyn Ope
 
 /// Writes outstanding at once, as in the printed measurement.
 const CLIENTS: u64 = 10;
-const LOG_BYTES: u64 = 64 << 20;
-/// Bytes of a column of a pool of large drives, and of one of the smallest: what a drive is cut
-/// down by, its erase unit must be cut down by as well, or the pool's frees would never empty one.
-const FULL_COLUMN_BYTES: u64 = 16 << 20;
-const SMALL_COLUMN_BYTES: u64 = 256 << 10;
+const LOG_BYTES: u64 = 1 << 30;
+/// Bytes of a write while the pool's whole space is written once.
+const WARM_UP_BLOCK_BYTES: u64 = 64 << 10;
 /// Superblocks a drive is left with at least, so that reserve and open ones stay a small part.
 const MIN_SUPERBLOCKS: u64 = 64;
 
@@ -138,7 +132,10 @@ pub fn cut_down(device: &DeviceSpec, wanted: u64) -> Result<DeviceSpec, LabError
     let raw_share = flash.raw_bytes() as f64 / device.offered_bytes() as f64;
     let g = &mut flash.geometry;
     let pages = u64::from(g.pages_per_block);
-    let shorter = pages * SMALL_COLUMN_BYTES / FULL_COLUMN_BYTES;
+    // The pool's columns grow with about the square root of a drive's size. Erase units must be cut
+    // down by as much, or the pool's frees would never empty one.
+    let smaller = (wanted as f64 / device.offered_bytes() as f64).sqrt();
+    let shorter = (pages as f64 * smaller) as u64;
     let fewest = wanted / stripe / MIN_SUPERBLOCKS;
     let shorter = shorter.min(fewest).clamp(1, pages);
     g.pages_per_block = shorter as u32;
@@ -159,32 +156,39 @@ pub fn cut_down(device: &DeviceSpec, wanted: u64) -> Result<DeviceSpec, LabError
 
 impl Wear {
     /// Parity columns.
-    #[must_use]
-    pub fn parity(&self) -> u32 {
+    fn parity(&self) -> u32 {
         match self.redundancy {
             Layout::Raid0 => 0,
             Layout::Raidz1 => 1,
             Layout::Raidz2 => 2,
             Layout::Raidz3 => 3,
-            Layout::Mirror => self.drives - 1,
+            Layout::Mirror => self.drives.saturating_sub(1),
         }
+    }
+
+    /// Bytes of each drive: the volume with its parity takes `full` of all drives.
+    fn drive_bytes(&self) -> u64 {
+        let data_columns = f64::from(self.drives - self.parity());
+        let bytes = self.volume_bytes as f64 / data_columns / self.full;
+        (bytes as u64).next_multiple_of(1 << 20)
     }
 
     fn check(&self) -> Result<(), LabError> {
         let bad =
             |field, found: String, allowed| Err(LabError::field("wear", field, found, allowed));
-        if !(1..=64).contains(&self.drives) {
-            return bad("drives", self.drives.to_string(), "from 1 to 64");
+        if !(1..=64).contains(&self.drives) || self.drives <= self.parity() {
+            let allowed = "from 1 to 64, more than the parity columns";
+            return bad("drives", self.drives.to_string(), allowed);
         }
-        if !(64 << 20..=1 << 40).contains(&self.drive_bytes) {
-            return bad("drive_bytes", self.drive_bytes.to_string(), "from 64 MiB to 1 TiB");
+        if !(16 << 20..=1 << 40).contains(&self.volume_bytes) {
+            return bad("volume_bytes", self.volume_bytes.to_string(), "from 16 MiB to 1 TiB");
         }
         let block = self.block_bytes;
         if !block.is_power_of_two() || !(512..=1 << 20).contains(&block) {
             return bad("block_bytes", block.to_string(), "a power of two from 512 to 1 MiB");
         }
-        if !(self.utilization > 0.0 && self.utilization <= 1.0) {
-            return bad("utilization", self.utilization.to_string(), "above 0 and at most 1");
+        if !(self.full > 0.0 && self.full < 1.0) {
+            return bad("full", self.full.to_string(), "above 0 and below 1");
         }
         if !(0.01..=100.0).contains(&self.turnover) {
             return bad("turnover", self.turnover.to_string(), "from 0.01 to 100");
@@ -200,14 +204,14 @@ impl Wear {
         self.check()?;
         let seed = Seed(self.seed);
         let (small, log) =
-            (cut_down(&self.device, self.drive_bytes)?, cut_down(&self.log, LOG_BYTES)?);
+            (cut_down(&self.device, self.drive_bytes())?, cut_down(&self.log, LOG_BYTES)?);
         let mut disks = Vec::new();
         for i in 0..self.drives {
             let name = format!("ssd{i:02}");
-            let disk = FlashDisk::new(&name, &small, seed.derive(&name).0)?;
+            let disk = SparseDisk::new(&name, &small, seed.derive(&name).0)?;
             disks.push((name, disk));
         }
-        let log = FlashDisk::new("log", &log, seed.derive("log").0)?;
+        let log = SparseDisk::new("log", &log, seed.derive("log").0)?;
         let task = self.clone();
         rt::Runtime::simulated(seed.derive("runtime").0)
             .block_on(async move { task.measure(disks, log).await })
@@ -215,8 +219,8 @@ impl Wear {
 
     async fn measure(
         &self,
-        disks: Vec<(String, Rc<FlashDisk>)>,
-        log: Rc<FlashDisk>,
+        disks: Vec<(String, Rc<SparseDisk>)>,
+        log: Rc<SparseDisk>,
     ) -> Result<WearOutcome, LabError> {
         let devices: Vec<String> = disks.iter().map(|(name, _)| name.clone()).collect();
         let drives = disks.iter().map(|(name, disk)| (name.clone(), disk.clone() as Device));
@@ -227,24 +231,24 @@ impl Wear {
             ..PoolSpec::default()
         };
         let pool = Pool::create(opener, "tank", &spec).await?;
-        let pool_bytes = pool.summary().size_bytes;
-        let block = u64::from(self.block_bytes).max(4096);
-        let volume_bytes =
-            ((pool_bytes as f64 * self.utilization) as u64 / block * block).max(block);
+        let usable_bytes = pool.summary().size_bytes;
         let volume = VolumeSpec {
             name: "v".into(),
-            size_bytes: volume_bytes,
+            size_bytes: self.volume_bytes,
             sparse: false,
             properties: BTreeMap::new(),
         };
         pool.create_volume(&volume).await?;
         let device = pool.open_volume("v").expect("it was just made");
-        fill(&device, volume_bytes).await?;
-        let writes = (pool_bytes as f64 * self.turnover) as u64 / u64::from(self.block_bytes);
-        self.overwrite(&device, volume_bytes, writes + writes.div_ceil(2)).await?;
+        fill(&device, self.volume_bytes).await?;
+        let block = u64::from(self.block_bytes);
+        let writes = ((self.volume_bytes as f64 * self.turnover) as u64 / block).max(1);
+        let round = usable_bytes.saturating_sub(self.volume_bytes) / WARM_UP_BLOCK_BYTES;
+        self.overwrite(&device, WARM_UP_BLOCK_BYTES, round).await?;
+        self.overwrite(&device, block, writes.div_ceil(2)).await?;
         pool.sync().await?;
         let before = Counts::of(&pool, &disks, &log);
-        self.overwrite(&device, volume_bytes, writes.max(1)).await?;
+        self.overwrite(&device, block, writes).await?;
         pool.sync().await?;
         let after = Counts::of(&pool, &disks, &log);
         let erases = disks.iter().map(|(_, disk)| disk.stats().wear);
@@ -252,16 +256,16 @@ impl Wear {
             erases.fold((0u32, 0.0), |(most, sum), w| (w.max.max(most), sum + w.mean));
         pool.export().await?;
         let mut outcome = after.since(&before);
-        outcome.host_bytes = writes.max(1) * u64::from(self.block_bytes);
-        outcome.pool_bytes = pool_bytes;
-        outcome.volume_bytes = volume_bytes;
+        outcome.host_bytes = writes * block;
+        outcome.pool_bytes = disks.iter().map(|(_, disk)| disk.geometry().size_bytes).sum();
+        outcome.usable_bytes = usable_bytes;
         outcome.erases = (most, sum / f64::from(self.drives));
         Ok(outcome)
     }
 
     /// Writes at random places, `CLIENTS` at a time.
-    async fn overwrite(&self, device: &Device, bytes: u64, writes: u64) -> Result<(), LabError> {
-        let block = u64::from(self.block_bytes);
+    async fn overwrite(&self, device: &Device, block: u64, writes: u64) -> Result<(), LabError> {
+        let bytes = self.volume_bytes;
         let clients: Vec<_> = (0..CLIENTS)
             .map(|client| {
                 let device = device.clone();
@@ -269,7 +273,7 @@ impl Wear {
                 rt::spawn(async move {
                     for _ in 0..mine {
                         let at = rt::random_below(bytes / block) * block;
-                        device.write(at, noise(block).freeze(), false).await?;
+                        device.write(at, distinct(block).freeze(), false).await?;
                     }
                     Ok::<(), DeviceError>(())
                 })
@@ -287,20 +291,17 @@ async fn fill(device: &Device, bytes: u64) -> Result<(), LabError> {
     let mut at = 0;
     while at < bytes {
         let len = FILL_WRITE_BYTES.min(bytes - at);
-        device.write(at, noise(len).freeze(), false).await?;
+        device.write(at, distinct(len).freeze(), false).await?;
         at += len;
     }
     Ok(())
 }
 
-/// Bytes that do not compress.
-fn noise(len_bytes: u64) -> IoBuf {
+/// Blocks that differ from each other, each filled with one word, which the drives keep cheaply.
+fn distinct(len_bytes: u64) -> IoBuf {
     let mut buf = IoBuf::recycled(len_bytes as usize);
-    let mut word = rt::random_u64();
-    for chunk in buf.chunks_mut(8) {
-        word = word.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        let mixed = (word ^ (word >> 29)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        chunk.copy_from_slice(&mixed.to_le_bytes()[..chunk.len()]);
+    for block in buf.chunks_mut(BLOCK_LEN) {
+        fill_with(block, rt::random_u64());
     }
     buf
 }
@@ -314,7 +315,7 @@ struct Counts {
 }
 
 impl Counts {
-    fn of(pool: &Pool, disks: &[(String, Rc<FlashDisk>)], log: &FlashDisk) -> Self {
+    fn of(pool: &Pool, disks: &[(String, Rc<SparseDisk>)], log: &SparseDisk) -> Self {
         let stats = pool.stats();
         let media = stats.since_import.media;
         Self {
@@ -352,7 +353,7 @@ impl Counts {
             },
             segments_cleaned: self.cleaned - before.cleaned,
             pool_bytes: 0,
-            volume_bytes: 0,
+            usable_bytes: 0,
             seconds: (self.now_ns - before.now_ns) as f64 / 1e9,
             erases: (0, 0.0),
         }

@@ -24,6 +24,8 @@ impl Scratch {
             seed: DEFAULT_SEED,
             json: true,
             scale: Some(512),
+            // The pool of this experiment costs more than models do.
+            small: experiment == "zil-pattern",
             ..Args::default()
         }
     }

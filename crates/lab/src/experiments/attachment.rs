@@ -122,7 +122,7 @@ fn show_kinds(page: &Page, runs: &[&SharedOutcome], e: &mut Experiment) {
     chart("rate", title, Axis::linear("Writes", "1/s"), "writes a second", &rates, many);
     say(
         e,
-        Basis::Predicted,
+        Basis::Input,
         format!(
             "One write at a time takes {} µs on a PCIe card and {} µs behind a SATA adapter.",
             figure(latency_us[4]),
@@ -142,7 +142,7 @@ fn show_counts(page: &Page, runs: &[&SharedOutcome], e: &mut Experiment) {
     let last = |runs: &[&SharedOutcome]| runs.last().map_or(0.0, |run| run.whole.iops);
     say(
         e,
-        Basis::Predicted,
+        Basis::Input,
         format!(
             "Eight of {name} behind one adapter do {} writes a second together, eight cards {}: \
              the adapter is the limit from two devices on.",

@@ -92,6 +92,9 @@ fn response_row(name: &str, kind: &str, times: &Percentiles) -> Vec<TableCell> {
     row
 }
 
+/// A line of a chart of response times, and what it shows of a stretch.
+pub(super) type ResponseLine = (&'static str, fn(&Percentiles) -> Option<f64>);
+
 /// The caption of response times at the end of a load.
 pub(super) const OF_TAIL: &str = "Over the last sixth of the load.";
 

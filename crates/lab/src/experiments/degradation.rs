@@ -1,13 +1,15 @@
 //! Experiment `degradation`: the write rate of a fresh device over hours, with an hour of rest.
 
-use super::common::{OF_TAIL, figure, over_time, percent, printed, response_table, say};
+use super::common::{
+    OF_TAIL, ResponseLine, figure, over_time, percent, printed, response_table, say,
+};
 use super::procedures::{self, A_MINUTES, MIXES, Shape};
 use super::{Context, Plan};
 use crate::catalogue::Page;
 use crate::drive::Cell;
-use crate::responses::Percentiles;
 use crate::task::Outcome;
 use crate::timeline::TimelineOutcome;
+use forebay_flash::MediaSpec;
 use forebay_report::{Axis, Band, Basis, Chart, ChartKind, Check, Experiment, Point, Series};
 
 pub(super) const PLAN: Plan = Plan {
@@ -19,7 +21,9 @@ pub(super) const PLAN: Plan = Plan {
              raw device; secure erase, 60 minutes of load, 60 minutes of rest, 60 minutes of load; \
              sequential, half random and random, places aligned to 4 KiB and to 512 bytes. \
              Procedure B: 4 KiB random writes, 32 outstanding, 80 minutes from secure erase. One \
-             sample each 60 seconds.",
+             sample each 60 seconds. Whether a device cleans while it rests is an input: no source \
+             says so of these, so that their pages say no. The same load runs also on models that \
+             clean while they rest until half of their spare space is free.",
     devices: &[
         "ocz-vertex-2-ex-50gb",
         "ocz-vertex-2-pro-50gb",
@@ -37,6 +41,13 @@ pub(super) const PLAN: Plan = Plan {
     cells,
     show,
 };
+
+/// Random aligned writes, the case that the talks opened with: its places in [`MIXES`] and
+/// [`ALIGNS`].
+const RANDOM: (usize, usize) = (2, 0);
+
+/// Identifier, name, and the runs of procedure A of one device, by mix and then by alignment.
+type RunsOfA<'a> = (&'a str, &'a str, Vec<&'a TimelineOutcome>);
 
 const ALIGNS: [(u32, &str); 2] = [(4096, "4 KiB aligned"), (512, "512 B aligned")];
 
@@ -100,11 +111,29 @@ fn cells(context: &Context) -> Vec<Cell> {
     if let Some(page) = rated(context) {
         cells.push(Cell::new("as the 710 is rated", procedures::steady(context, page)));
     }
+    for page in context.pages.iter().filter(|p| runs_a(context, &p.id)) {
+        if let Some(cleaning) = cleaning_at_rest(page) {
+            let label = format!("{}, cleaning at rest", page.device.name);
+            cells.push(Cell::new(label, procedures::a(context, &cleaning, Shape::random(1.0))));
+        }
+    }
     cells
 }
 
+/// The same device, if it is flash, with firmware that cleans while it rests until half of its
+/// spare space is free.
+fn cleaning_at_rest(page: &Page) -> Option<Page> {
+    let mut page = page.clone();
+    let offered = page.device.offered_bytes() as f64;
+    let MediaSpec::Flash(flash) = &mut page.device.media else { return None };
+    let spare = 1.0 - offered / flash.raw_bytes() as f64;
+    let superblocks = f64::from(flash.geometry.blocks_per_plane) * spare / 2.0;
+    flash.ftl.idle_clean_superblocks = superblocks.max(1.0) as u32;
+    Some(page)
+}
+
 /// The device whose sustained rate its vendor prints: full span, in a steady state.
-fn rated(context: &Context) -> Option<&crate::catalogue::Page> {
+fn rated(context: &Context) -> Option<&Page> {
     context.pages.iter().find(|p| p.id == "intel-710-200gb")
 }
 
@@ -127,22 +156,32 @@ fn loaded(outcome: &TimelineOutcome, name: &str) -> Series {
 }
 
 fn show(context: &Context, outcomes: &[Outcome], e: &mut Experiment) {
-    let mut next = outcomes.iter().map(Outcome::timeline);
+    let mut next = outcomes.iter().map(Outcome::timeline).peekable();
     let per_device = MIXES.len() * ALIGNS.len();
-    let mut of_a: Vec<(&str, &str, Vec<&TimelineOutcome>)> = Vec::new();
+    let mut of_a: Vec<RunsOfA<'_>> = Vec::new();
     for page in context.pages.iter().filter(|p| runs_a(context, &p.id)) {
         let runs = next.by_ref().take(per_device).collect();
         of_a.push((&page.id, &page.device.name, runs));
     }
-    let of_b: Vec<(&crate::catalogue::Page, &TimelineOutcome)> =
+    let of_b: Vec<(&Page, &TimelineOutcome)> =
         context.pages.iter().filter(|p| runs_b(context, &p.id)).zip(next.by_ref()).collect();
-    sentences(&of_a, e);
+    let rated = rated(context).zip(next.next_if(|_| rated(context).is_some()));
+    let mut cleaning: Vec<(&str, &TimelineOutcome)> = Vec::new();
+    for page in context.pages.iter().filter(|p| runs_a(context, &p.id)) {
+        if cleaning_at_rest(page).is_some() {
+            cleaning.extend(next.next().map(|outcome| (page.id.as_str(), outcome)));
+        }
+    }
+    sentences(&of_a, &cleaning, e);
     for (m, (share, mix)) in MIXES.iter().enumerate() {
         for (a, (align_bytes, align)) in ALIGNS.iter().enumerate() {
             let mut series: Vec<Series> = of_a
                 .iter()
                 .map(|(_, name, runs)| loaded(runs[m * ALIGNS.len() + a], name))
                 .collect();
+            if (m, a) == RANDOM {
+                series.extend(cleaning.iter().map(|run| cleaning_line(run, &of_a)));
+            }
             for row in &PRINTED {
                 let here = row.random_share == *share && row.align_bytes == *align_bytes;
                 if let Some((_, name, _)) =
@@ -179,7 +218,7 @@ fn show(context: &Context, outcomes: &[Outcome], e: &mut Experiment) {
             against_facts(page, outcome, e);
         }
     }
-    if let (Some(page), Some(outcome)) = (rated(context), next.next()) {
+    if let Some((page, outcome)) = rated {
         against_rating(page, outcome, e);
     }
     checks(&of_a, e);
@@ -206,9 +245,6 @@ fn chart_of_b(of_b: &[(&Page, &TimelineOutcome)]) -> Chart {
     }
 }
 
-/// A line of a chart of response times, and what it shows of a minute.
-type ResponseLine = (&'static str, fn(&Percentiles) -> Option<f64>);
-
 const LINES: [ResponseLine; 5] = [
     ("p50", |t| t.at_ms[0]),
     ("p99", |t| t.at_ms[2]),
@@ -221,7 +257,7 @@ const LINES: [ResponseLine; 5] = [
 /// under random aligned writes.
 fn response_times(id: &str, name: &str, runs: &[&TimelineOutcome], e: &mut Experiment) {
     let row = PRINTED.iter().find(|row| row.device == id);
-    let (m, a) = row.map_or((2, 0), Printed::place);
+    let (m, a) = row.map_or(RANDOM, Printed::place);
     let run = runs[m * ALIGNS.len() + a];
     let line = |(line, value): ResponseLine| {
         let points = run.samples().map(|s| {
@@ -271,7 +307,7 @@ impl Printed {
 }
 
 /// The 320's and the 710's printed rates, which their fitted numbers rest on; and what follows.
-fn against_facts(page: &crate::catalogue::Page, outcome: &TimelineOutcome, e: &mut Experiment) {
+fn against_facts(page: &Page, outcome: &TimelineOutcome, e: &mut Experiment) {
     let Some(fact) = page.facts.fresh_write_iops.as_ref().filter(|f| !f.recalled) else { return };
     // The larger ones are at the controller's limit, which was fitted on the 300 GB one; the
     // smaller ones have fewer dies, and their figures follow from that alone.
@@ -290,7 +326,7 @@ fn against_facts(page: &crate::catalogue::Page, outcome: &TimelineOutcome, e: &m
     ));
 }
 
-fn against_rating(page: &crate::catalogue::Page, outcome: &TimelineOutcome, e: &mut Experiment) {
+fn against_rating(page: &Page, outcome: &TimelineOutcome, e: &mut Experiment) {
     let end = procedures::steady_end(outcome);
     let facts = &page.facts;
     for (what, unit, fact, got, tolerance) in [
@@ -309,10 +345,16 @@ fn against_rating(page: &crate::catalogue::Page, outcome: &TimelineOutcome, e: &
     }
 }
 
-fn sentences(of_a: &[(&str, &str, Vec<&TimelineOutcome>)], e: &mut Experiment) {
-    for (_, name, runs) in of_a {
-        // Random writes, aligned: the case the talks opened with.
-        let run = runs[2 * ALIGNS.len()];
+/// The line of a device that cleans while it rests, in the color of the same device that does not.
+fn cleaning_line((id, outcome): &(&str, &TimelineOutcome), of_a: &[RunsOfA<'_>]) -> Series {
+    let name = of_a.iter().find(|(other, ..)| other == id).map_or(*id, |(_, name, _)| *name);
+    let line = loaded(outcome, &format!("{name}, cleaning at rest"));
+    Series { group: name.into(), dashed: true, ..line }
+}
+
+fn sentences(of_a: &[RunsOfA<'_>], cleaning: &[(&str, &TimelineOutcome)], e: &mut Experiment) {
+    for (id, name, runs) in of_a {
+        let run = runs[RANDOM.0 * ALIGNS.len() + RANDOM.1];
         let (fresh, tenth) = (run.fresh().iops, at_minute(run, 10.0));
         let end = run.sustained(10.0).iops;
         let flat = run.phases.iter().flat_map(|p| &p.samples).filter(|s| s.iops > 0.0);
@@ -329,24 +371,36 @@ fn sentences(of_a: &[(&str, &str, Vec<&TimelineOutcome>)], e: &mut Experiment) {
             );
             continue;
         }
-        let before = at_minute(run, 60.0);
-        let after = at_minute(run, 121.0);
         say(
             e,
             Basis::Predicted,
             format!(
                 "{name}: random 4 KiB writes fall from {} to {} a second within ten minutes of \
-                 secure erase ({} lost) and end at {}; the first minute after an hour of rest has \
-                 {}, against {} before it.",
+                 secure erase ({} lost) and end at {}.",
                 figure(fresh),
                 figure(tenth),
                 percent(1.0 - tenth / fresh),
                 figure(end),
-                figure(after),
-                figure(before),
             ),
         );
+        if let Some((_, cleaning)) = cleaning.iter().find(|(other, _)| other == id) {
+            rest(name, run, cleaning, e);
+        }
     }
+}
+
+/// What an hour of rest changes without cleaning and with it.
+fn rest(name: &str, run: &TimelineOutcome, cleaning: &TimelineOutcome, e: &mut Experiment) {
+    let text = format!(
+        "{name}: an hour of rest leaves the rate as it was ({} before, {} in the first minute \
+         after), because its page says that it does not clean at rest. If it did, until half of \
+         its spare space is free, the first minute would have {} and the tenth {}.",
+        figure(at_minute(run, 60.0)),
+        figure(at_minute(run, 121.0)),
+        figure(at_minute(cleaning, 121.0)),
+        figure(at_minute(cleaning, 130.0)),
+    );
+    say(e, Basis::Input, text);
 }
 
 fn at_minute(run: &TimelineOutcome, minute: f64) -> f64 {
@@ -354,7 +408,7 @@ fn at_minute(run: &TimelineOutcome, minute: f64) -> f64 {
     run.samples().find(near).map_or(0.0, |s| s.iops)
 }
 
-fn checks(of_a: &[(&str, &str, Vec<&TimelineOutcome>)], e: &mut Experiment) {
+fn checks(of_a: &[RunsOfA<'_>], e: &mut Experiment) {
     for row in &PRINTED {
         let Some((_, name, runs)) = of_a.iter().find(|(id, ..)| *id == row.device) else {
             continue;
@@ -377,13 +431,13 @@ fn checks(of_a: &[(&str, &str, Vec<&TimelineOutcome>)], e: &mut Experiment) {
         }
     }
     for (_, name, runs) in of_a {
-        let run = runs[2 * ALIGNS.len()];
+        let run = runs[RANDOM.0 * ALIGNS.len() + RANDOM.1];
         e.checks.push(Check::relative(
             format!("{name}: random writes in the first minute after rest, over the last before"),
             "",
             (1.0, at_minute(run, 121.0) / at_minute(run, 60.0).max(1e-9)),
             0.05,
-            Basis::Predicted,
+            Basis::Input,
             "2010 talk: idling does not bring the rate back",
         ));
     }

@@ -166,7 +166,7 @@ fn check(subject: &Subject, runs: &[&CutOutcome], e: &mut Experiment) {
             "",
             (0.0, runs[..3].iter().map(|r| f64::from(r.bad_cuts)).sum()),
             0.0,
-            Basis::Predicted,
+            Basis::Input,
             "energy for everything acknowledged",
         ));
     }
@@ -201,7 +201,8 @@ fn sentences(subjects: &[Subject], runs: &[&[&CutOutcome]], cuts: u32, e: &mut E
         let names: Vec<&str> = here.map(|(subject, _)| subject.device.name.as_str()).collect();
         if !names.is_empty() {
             let text = format!("{what} ({cuts} cuts each): {}.", names.join(", "));
-            say(e, Basis::Predicted, text);
+            // What a cache keeps is what the vendor says of it.
+            say(e, Basis::Input, text);
         }
     }
 }

@@ -11,7 +11,9 @@ use crate::load::{Content, Load};
 use crate::task::{Outcome, Task};
 use crate::timeline::Phase;
 use forebay_flash::{InterfaceKind, MediaSpec};
-use forebay_report::{Axis, Basis, Cell as TableCell, Chart, ChartKind, Column, Experiment, Table};
+use forebay_report::{
+    Axis, Basis, Cell as TableCell, Chart, ChartKind, Column, Experiment, Finding, Table,
+};
 
 pub(super) const PLAN: Plan = Plan {
     id: "summary",
@@ -172,7 +174,7 @@ impl<'a> Row<'a> {
     fn cells(&self) -> [TableCell; ROWS.len()] {
         let lost = self.lost();
         let loss = if lost < 0.005 { "nothing".into() } else { percent(lost) };
-        let safe = self.runs[6].cut().safe() && self.runs[7].cut().safe();
+        let safe = self.is_safe();
         let kind = self.page.device.interface.kind;
         let direct = matches!(kind, InterfaceKind::Pcie | InterfaceKind::Nvme);
         [
@@ -192,6 +194,16 @@ impl<'a> Row<'a> {
         ]
     }
 
+    fn is_safe(&self) -> bool {
+        self.runs[6].cut().safe() && self.runs[7].cut().safe()
+    }
+
+    /// Sustained writes a second for a dollar.
+    fn rate_for_a_dollar(&self) -> Option<f64> {
+        let dollars = self.page.facts.price_usd.as_ref().map(Fact::middle);
+        dollars.map(|dollars| self.sustained / dollars)
+    }
+
     fn sentence(&self) -> String {
         let (name, fresh) = (&self.page.device.name, figure(self.fresh));
         if self.lost() < 0.05 {
@@ -200,6 +212,50 @@ impl<'a> Row<'a> {
         let kept = percent(self.sustained / self.fresh);
         format!("{name} keeps {kept} of the {fresh} random writes a second it starts with.")
     }
+}
+
+/// Which device to choose in which case, from what the runs show.
+fn advice(devices: &[Row<'_>]) -> Vec<Finding> {
+    let mut advice = Vec::new();
+    let mut add = |basis, text| advice.push(Finding { text, basis });
+    let safe = || devices.iter().filter(|d| d.is_safe() && d.page.reservation.is_none());
+    if let Some(best) = safe().max_by(|a, b| a.sustained.total_cmp(&b.sustained)) {
+        let longest = best.runs[0].timeline().tail().writes.max_ms;
+        let wear = if best.page.endless() { ", and writing wears nothing" } else { "" };
+        add(
+            Basis::Predicted,
+            format!(
+                "Choose {} as the log device if the rate that lasts decides: {} random writes a \
+                 second after hours of them, none slower than {} ms at the end, every promised \
+                 write there after {} power cuts{wear}.",
+                best.page.device.name,
+                figure(best.sustained),
+                figure(longest),
+                best.runs[6].cut().cuts + best.runs[7].cut().cuts,
+            ),
+        );
+    }
+    let priced = safe().filter_map(|d| d.rate_for_a_dollar().map(|rate| (d, rate)));
+    if let Some((best, rate)) = priced.max_by(|a, b| a.1.total_cmp(&b.1)) {
+        let name = &best.page.device.name;
+        let text = format!(
+            "Choose {name} if its price at launch decides: {} sustained writes a second for a \
+             dollar.",
+            figure(rate)
+        );
+        add(Basis::Predicted, text);
+    }
+    let lossy: Vec<&str> =
+        devices.iter().filter(|d| !d.is_safe()).map(|d| d.page.device.name.as_str()).collect();
+    if !lossy.is_empty() {
+        let text = format!(
+            "Do not use as a log device: {}. As their vendors describe them, they lose writes that \
+             they have promised.",
+            lossy.join(", ")
+        );
+        add(Basis::Input, text);
+    }
+    advice
 }
 
 fn show(context: &Context, outcomes: &[Outcome], e: &mut Experiment) {
@@ -214,6 +270,7 @@ fn show(context: &Context, outcomes: &[Outcome], e: &mut Experiment) {
         }
         say(e, Basis::Predicted, device.sentence());
     }
+    e.advice = advice(&devices);
     let mut columns = vec![Column::new("")];
     columns.extend(devices.iter().map(|d| Column::new(&d.page.device.name)));
     e.tables.push(Table {

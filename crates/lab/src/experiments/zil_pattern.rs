@@ -58,7 +58,7 @@ fn task(context: &Context, page: &Page, layout: LogLayout, datasets: u32) -> Tas
         datasets,
         layout,
         think_us: 200.0,
-        commits: context.pick(full, 4_000),
+        commits: context.pick(full, 3_000),
     })
 }
 

@@ -42,7 +42,7 @@ fn shares_of_reads_and_random_places_are_met() {
     let (mut reads, mut jumps, mut expected) = (0, 0, 0);
     for _ in 0..100_000 {
         let ask = asks.next(0);
-        reads += u32::from(ask.read);
+        reads += u32::from(ask.kind == AskKind::Read);
         jumps += u32::from(ask.offset_bytes != expected);
         expected = ask.offset_bytes + 4096;
     }

@@ -6,11 +6,11 @@ fn small(redundancy: Layout, drives: u32) -> Wear {
         device: catalogue::find("samsung-830-128gb").unwrap().device,
         log: catalogue::find("ddrdrive-x1").unwrap().device,
         drives,
-        drive_bytes: 64 << 20,
+        volume_bytes: 48 << 20,
+        full: 0.12,
         redundancy,
         block_bytes: 65536,
-        utilization: 0.12,
-        turnover: 0.2,
+        turnover: 1.0,
         seed: 1,
     }
 }
@@ -24,10 +24,11 @@ fn interface_bytes_include_parity_and_equal_the_sum_of_parts() {
         assert_eq!(out, wear.run().unwrap());
         let n = f64::from(wear.drives);
         let least = n / (n - f64::from(wear.parity()));
-        // Not of client bytes: what is overwritten within one group goes out once.
-        assert!(out.unmerged_amplification() >= least, "{out:?}");
-        assert!(out.unmerged_amplification() > last, "{out:?}");
-        last = out.unmerged_amplification();
+        // Of the bytes that left memory: what is overwritten within one group goes out once.
+        let of_data = out.interface_bytes as f64 / out.parts.data as f64;
+        assert!(of_data >= least, "{out:?}");
+        assert!(of_data > last, "{out:?}");
+        last = of_data;
         let p = out.parts;
         let parts = p.data + p.parity + p.metadata + p.cleaning + p.padding;
         let off = (parts as f64 / out.interface_bytes as f64 - 1.0).abs();
@@ -42,9 +43,10 @@ fn out_of_range_fields_are_refused() {
     let dram = catalogue::find("ddrdrive-x1").unwrap().device;
     for bad in [
         Wear { drives: 0, ..good.clone() },
-        Wear { drive_bytes: 1 << 20, ..good.clone() },
-        Wear { utilization: 1.5, ..good.clone() },
-        Wear { utilization: f64::NAN, ..good.clone() },
+        Wear { drives: 1, ..good.clone() },
+        Wear { volume_bytes: 1 << 20, ..good.clone() },
+        Wear { full: 1.5, ..good.clone() },
+        Wear { full: f64::NAN, ..good.clone() },
         Wear { turnover: 0.0, ..good.clone() },
         Wear { block_bytes: 5000, ..good.clone() },
         Wear { device: dram, ..good.clone() },
