@@ -158,3 +158,26 @@ fn a_closed_pipe_ends_the_command_without_a_message() {
     assert_eq!(output.status.code(), Some(1));
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
 }
+
+#[test]
+fn replay_writes_only_when_told_and_only_what_the_trace_wrote() {
+    let scratch = scratch("trace-replay");
+    scratch.file("disk", 1 << 20);
+    scratch.refused("trace replay t.csv disk", 2, "--overwrite");
+    scratch.refused("trace replay --overwrite t.csv missing", 1, "missing");
+    scratch.refused("trace replay --overwrite --speed 0 t.csv disk", 2, "factor");
+    let words = "trace replay --speed max --json";
+    let got = json(&scratch, &format!("{words} --reads t.csv disk"));
+    assert_eq!(
+        (&got["summary"]["read"]["count"], &got["left_out"]["other"]),
+        (&1.into(), &4.into())
+    );
+    let content = || std::fs::read(scratch.0.join("disk")).unwrap();
+    assert!(content().iter().all(|byte| *byte == 0), "reads change nothing");
+    let got = json(&scratch, &format!("{words} --overwrite t.csv disk"));
+    assert_eq!(got["summary"]["write"]["count"], 3);
+    assert_eq!(got["summary"]["flush"]["count"], 1);
+    assert_eq!(got["summary"]["fua"], 1);
+    let is_written = |block: &usize| content()[block * 4096..][..4096].iter().any(|b| *b != 0);
+    assert_eq!((0..256).filter(is_written).collect::<Vec<_>>(), [0, 1, 8]);
+}

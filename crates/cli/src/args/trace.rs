@@ -48,6 +48,15 @@ pub enum TraceCommand {
         The own format (forebay) keeps everything, in some eight bytes an event. The others keep \
         one stage of each request, and lose what they have no column for.")]
     Convert(ConvertArgs),
+    /// Issue the requests of a trace to a device, and measure how it serves them.
+    #[command(after_help = "Example:\n  forebay trace replay --overwrite sdb.fbt /dev/sdx\n  \
+        forebay trace replay --reads --speed max sdb.fbt /dev/sdx\n  \
+        forebay trace replay --overwrite sdb.fbt nbd://127.0.0.1:10809/tank/scratch\n\n\
+        Writes destroy what TARGET holds: without --overwrite only --reads is run. Written data is \
+        pseudo-random. At --speed max a flush waits for the requests before it, as the program \
+        that asked for it did; at the trace's own pace every request begins at its time. Requests \
+        of all devices go to one TARGET; --device chooses one.")]
+    Replay(ReplayArgs),
     /// Miss ratio of a cache in front of the device, by policy and size.
     #[command(after_help = "Example:\n  forebay trace cache --reads-only web_0.csv.gz\n  \
         forebay trace cache --size 1G,4G --policy lru,arc web_0.csv.gz\n\n\
@@ -204,6 +213,65 @@ pub struct ConvertArgs {
     /// Versioned JSON of what was written; not with OUT -.
     #[arg(long)]
     pub json: bool,
+}
+
+/// What `trace replay` takes.
+#[derive(Args, Clone, Debug)]
+pub struct ReplayArgs {
+    /// The trace.
+    #[command(flatten)]
+    pub source: SourceArgs,
+    /// Block device, file, or nbd:// URI.
+    #[arg(value_name = "TARGET")]
+    pub target: String,
+    /// Allow writes and discards, which destroy what TARGET holds.
+    #[arg(long, conflicts_with = "reads")]
+    pub overwrite: bool,
+    /// Only reads.
+    #[arg(short, long)]
+    pub reads: bool,
+    /// Pace: a multiple of the trace's own, or max for as fast as TARGET answers.
+    #[arg(long, value_name = "N|max", value_parser = parse_speed, default_value = "1")]
+    pub speed: Speed,
+    /// Requests in flight, at most.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096),
+        default_value_t = 128)]
+    pub queue_depth: u32,
+    /// Fold places beyond TARGET's end back into it, instead of leaving them out.
+    #[arg(long)]
+    pub wrap: bool,
+    /// Versioned JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The pace of a replay.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Speed {
+    /// As often as the trace, times this.
+    Times(f64),
+    /// As fast as the device answers.
+    Max,
+}
+
+impl std::fmt::Display for Speed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Times(factor) => write!(f, "{factor}"),
+            Self::Max => f.write_str("max"),
+        }
+    }
+}
+
+fn parse_speed(text: &str) -> Result<Speed, String> {
+    if text == "max" {
+        return Ok(Speed::Max);
+    }
+    let factor: f64 = text.parse().map_err(|_| "write a factor such as 2, or max".to_owned())?;
+    if !(0.001..=1e6).contains(&factor) {
+        return Err("a factor lies between 0.001 and 1000000".to_owned());
+    }
+    Ok(Speed::Times(factor))
 }
 
 /// What `trace cache` takes.

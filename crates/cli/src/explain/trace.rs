@@ -1,5 +1,8 @@
-//! Codes and hints for refused traces.
+//! Codes and hints for refused traces, and for the device that a trace is replayed to.
 
+use std::io;
+
+use forebay_device::{DeviceError, ErrorKind};
 use forebay_trace::{Format, TraceError};
 
 use super::Explain;
@@ -28,6 +31,25 @@ impl Explain for TraceError {
             Self::Archive => "tar -xOf FILE | forebay trace COMMAND -".to_owned(),
             Self::Version { .. } => "a newer forebay reads it".to_owned(),
             Self::Empty | Self::Io(_) => String::new(),
+        }
+    }
+}
+
+impl Explain for DeviceError {
+    fn code(&self) -> ErrorCode {
+        match self.kind {
+            ErrorKind::Busy | ErrorKind::Os { errno: libc::EBUSY } => ErrorCode::DeviceInUse,
+            ErrorKind::NoSpace => ErrorCode::NoSpace,
+            ErrorKind::ReadOnly => ErrorCode::PermissionDenied,
+            ErrorKind::Os { errno } => ErrorCode::of_io(&io::Error::from_raw_os_error(errno)),
+            _ => ErrorCode::Io,
+        }
+    }
+
+    fn hint(&self) -> String {
+        match self.code() {
+            ErrorCode::DeviceInUse => "unmount it, or close the pool that it is part of".to_owned(),
+            _ => String::new(),
         }
     }
 }

@@ -24,10 +24,10 @@ const POLL_INTERVAL: Nanos = Nanos::from_millis(100);
 /// A recording that is killed loses no more than this.
 const CHUNK_INTERVAL: Nanos = Nanos::from_secs(1);
 
-/// Whether the command records a device instead of reading a trace.
-pub fn is_live(command: &TraceCommand) -> bool {
+/// Whether the command works with a device, and does not only read a trace.
+pub fn needs_runtime(command: &TraceCommand) -> bool {
     let source = match command {
-        TraceCommand::Record(_) => return true,
+        TraceCommand::Record(_) | TraceCommand::Replay(_) => return true,
         TraceCommand::Iopattern(args) => &args.source,
         TraceCommand::Seeksize(args) => &args.source,
         TraceCommand::Summary(args) => &args.source,
@@ -41,6 +41,7 @@ pub fn is_live(command: &TraceCommand) -> bool {
 pub async fn trace_live(command: TraceCommand, stop: &Rc<Stop>) -> Result<Outcome, Failure> {
     match command {
         TraceCommand::Record(args) => record(&args, stop).await,
+        TraceCommand::Replay(args) => super::replay::command(&args, stop).await,
         TraceCommand::Iopattern(args) => iopattern(&args, stop).await,
         TraceCommand::Seeksize(args) => seeksize(&args, stop).await,
         TraceCommand::Summary(args) => summary(&args, stop).await,

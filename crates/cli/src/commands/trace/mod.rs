@@ -9,6 +9,7 @@ mod convert;
 mod kernel;
 mod live;
 mod open;
+mod replay;
 
 use std::rc::Rc;
 
@@ -35,12 +36,12 @@ const QUEUE_FIRST: [Stage; 3] = [Stage::Queued, Stage::Issued, Stage::Completed]
 /// Where to count a request when the device's view matters: merged, and flushes as it gets them.
 const ISSUE_FIRST: [Stage; 3] = [Stage::Issued, Stage::Queued, Stage::Completed];
 
-/// Runs the command. `runtime` is for those that record a live device.
+/// Runs the command. `runtime` is for those that work with a live device.
 pub fn trace(
     command: TraceCommand,
     runtime: impl FnOnce() -> Result<Runtime, Failure>,
 ) -> Result<Outcome, Failure> {
-    if live::is_live(&command) {
+    if live::needs_runtime(&command) {
         // Before the runtime has threads: they inherit the signal mask.
         let signals = Signals::take()?;
         return runtime()?.block_on(async move {
@@ -54,7 +55,7 @@ pub fn trace(
         TraceCommand::Summary(args) => summary(&args),
         TraceCommand::Convert(args) => convert::convert(&args),
         TraceCommand::Cache(args) => cache::cache(&args),
-        TraceCommand::Record(_) => unreachable!("a recording is live"),
+        TraceCommand::Record(_) | TraceCommand::Replay(_) => unreachable!("they need a runtime"),
     }
 }
 
