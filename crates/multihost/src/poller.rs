@@ -1,11 +1,11 @@
 //! Polling the heartbeat on devices that may hang.
 //!
 //! What enters: devices. What leaves: answers, each with the time when its read was issued.
-//! What always holds: one device has at most one read under way; a poll takes at most
-//! [`MAX_POLL_DURATION`]; at most one heartbeat write is under way. Called by the monitor.
+//! What always holds: one device has few reads under way, and those an interval apart; a poll takes
+//! at most [`MAX_POLL_DURATION`]; at most one heartbeat write is under way. Called by the monitor.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use forebay_device::Device;
@@ -15,7 +15,10 @@ use forebay_rt::sync::Notify;
 use forebay_units::Nanos;
 
 use crate::heartbeat::{read_heartbeat, write_heartbeat};
-use crate::timing::{ANSWER_TIMEOUT, MAX_POLL_DURATION, clock};
+use crate::timing::{ANSWER_TIMEOUT, HEARTBEAT_INTERVAL, MAX_POLL_DURATION, clock};
+
+/// Reads of one device that may be under way: one for each second that an answer may be old.
+const MAX_READS_IN_FLIGHT: usize = 3;
 
 /// How many answers a poll asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +36,8 @@ pub(crate) struct Answer {
     pub heartbeat: Option<Heartbeat>,
     /// When the read was issued: the answer says nothing about later owners.
     pub asked_at: Nanos,
+    /// How long the device took.
+    took: Nanos,
 }
 
 impl Answer {
@@ -43,7 +48,8 @@ impl Answer {
 
 /// Reads that devices have not answered, their answers, and heartbeats that are being written.
 pub(crate) struct Poller {
-    reads_in_flight: RefCell<BTreeSet<usize>>,
+    /// By device: when each read was issued, oldest first.
+    reads_in_flight: RefCell<BTreeMap<usize, Vec<Nanos>>>,
     answers: RefCell<Vec<Answer>>,
     writes_in_flight: Cell<usize>,
     changed: Rc<Notify>,
@@ -64,21 +70,43 @@ impl Poller {
         })
     }
 
-    /// Issues a read, unless one is under way on this device. Returns whether it did.
+    /// Issues a read, unless one was issued on this device within the last interval and is under
+    /// way. A device that answers later than an interval has several reads under way: if each one
+    /// waited for the last, its answers would be too old to renew the fence in time. Returns
+    /// whether it did.
     fn start_read(self: &Rc<Self>, device: &Device) -> bool {
-        if !self.reads_in_flight.borrow_mut().insert(device_key(device)) {
-            return false;
+        let asked_at = clock();
+        {
+            let mut in_flight = self.reads_in_flight.borrow_mut();
+            let reads = in_flight.entry(device_key(device)).or_default();
+            let is_recent = |at: &Nanos| asked_at.since(*at) < HEARTBEAT_INTERVAL;
+            if reads.len() == MAX_READS_IN_FLIGHT || reads.last().is_some_and(is_recent) {
+                return false;
+            }
+            reads.push(asked_at);
         }
-        let (poller, device, asked_at) = (self.clone(), device.clone(), clock());
+        let (poller, device) = (self.clone(), device.clone());
         rt::spawn_detached(Box::pin(async move {
             let outcome = read_heartbeat(&device).await;
-            poller.reads_in_flight.borrow_mut().remove(&device_key(&device));
+            poller.end_read(&device, asked_at);
             if let Ok(heartbeat) = outcome {
-                poller.answers.borrow_mut().push(Answer { device, heartbeat, asked_at });
+                let took = clock().since(asked_at);
+                poller.answers.borrow_mut().push(Answer { device, heartbeat, asked_at, took });
             }
             poller.changed.notify_all();
         }));
         true
+    }
+
+    fn end_read(&self, device: &Device, asked_at: Nanos) {
+        let (key, mut in_flight) = (device_key(device), self.reads_in_flight.borrow_mut());
+        if let Some(reads) = in_flight.get_mut(&key) {
+            let at = reads.iter().position(|at| *at == asked_at);
+            at.map(|at| reads.remove(at));
+            if reads.is_empty() {
+                in_flight.remove(&key);
+            }
+        }
     }
 
     fn has_heartbeat(&self) -> bool {
@@ -97,6 +125,10 @@ impl Poller {
         let all = mode == PollMode::AllDevices;
         let late = self.answers.take();
         if !late.is_empty() && (all || late.iter().any(|answer| answer.heartbeat.is_some())) {
+            // A poll never hears a device that takes longer, so its next read begins early.
+            for answer in late.iter().filter(|answer| answer.took > MAX_POLL_DURATION) {
+                self.start_read(&answer.device);
+            }
             return late;
         }
         let deadline = rt::now() + MAX_POLL_DURATION;
