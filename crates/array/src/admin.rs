@@ -162,6 +162,13 @@ impl Array {
         Ok(())
     }
 
+    /// Counts wrong data in a member's labels.
+    pub fn count_checksum_error(&self, id: DeviceId) -> Result<(), ArrayError> {
+        let (_, member) = self.find(id)?;
+        member.count_checksum_errors(1);
+        Ok(())
+    }
+
     /// Flushes a member, takes it offline and closes its device. Fails when the group needs it.
     pub async fn offline(&self, id: DeviceId) -> Result<(), ArrayError> {
         let (group, member) = self.find(id)?;

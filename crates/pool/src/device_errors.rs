@@ -85,7 +85,7 @@ fn of_reason(reason: &SuspendReason) -> Vec<&DeviceError> {
 fn of_label(error: &LabelError) -> Vec<&DeviceError> {
     match error {
         LabelError::Device(error) => vec![error],
-        LabelError::Format(_) => Vec::new(),
+        LabelError::Format(_) | LabelError::OtherPool { .. } => Vec::new(),
     }
 }
 

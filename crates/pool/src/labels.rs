@@ -24,6 +24,11 @@ pub enum LabelError {
     Format(FormatError),
     /// The device failed.
     Device(DeviceError),
+    /// The device has the label of another pool by now.
+    OtherPool {
+        /// That pool's id.
+        guid: u64,
+    },
 }
 
 impl fmt::Display for LabelError {
@@ -31,6 +36,7 @@ impl fmt::Display for LabelError {
         match self {
             Self::Format(error) => write!(f, "{error}"),
             Self::Device(error) => write!(f, "{error}"),
+            Self::OtherPool { guid } => write!(f, "it has the label of another pool, {guid}"),
         }
     }
 }
@@ -98,7 +104,7 @@ pub(crate) async fn read_label(device: &Device) -> Label {
     for area in label_offsets(size_bytes) {
         for slot in 0..2 {
             let at = area + slot * CONFIG_SLOT_BYTES;
-            let Some(envelope) = read_config_slot(device, at).await else { continue };
+            let Ok(Some(envelope)) = read_config_slot(device, at).await else { continue };
             let known = label.configs.iter().any(|(e, _)| e.generation == envelope.generation);
             if let (false, Ok(config)) = (known, PoolConfig::decode(&envelope.body)) {
                 label.configs.push((envelope, config));
@@ -128,14 +134,18 @@ pub(crate) async fn read_label(device: &Device) -> Label {
     label
 }
 
-async fn read_config_slot(device: &Device, at: u64) -> Option<ConfigEnvelope> {
+/// The configuration in the slot at `at`; `None` when there is no intact one.
+pub(crate) async fn read_config_slot(
+    device: &Device,
+    at: u64,
+) -> Result<Option<ConfigEnvelope>, DeviceError> {
     const FIRST: usize = 16 << 10;
-    let head = device.read(at, IoBuf::zeroed(FIRST)).await.ok()?;
+    let head = device.read(at, IoBuf::zeroed(FIRST)).await?;
     if let Ok(envelope) = ConfigEnvelope::decode(&head) {
-        return Some(envelope);
+        return Ok(Some(envelope));
     }
-    let whole = device.read(at, IoBuf::zeroed(CONFIG_SLOT_BYTES as usize)).await.ok()?;
-    ConfigEnvelope::decode(&whole).ok()
+    let whole = device.read(at, IoBuf::zeroed(CONFIG_SLOT_BYTES as usize)).await?;
+    Ok(ConfigEnvelope::decode(&whole).ok())
 }
 
 /// Writes a configuration to both areas of a device, durably.

@@ -9,6 +9,7 @@ mod health;
 mod heartbeat;
 mod holes;
 mod import;
+mod label_check;
 mod labels;
 mod layout;
 mod merge;
@@ -58,6 +59,7 @@ pub use error::PoolError;
 pub use import::error::{
     ImportError, ImportErrorKind, Lacking, LogLoss, MapLoadError, RecoveryError, Witness,
 };
+pub use label_check::LabelFault;
 pub use labels::LabelError;
 pub use layout::LayoutError;
 pub use opener::{OpenWith, Opener};

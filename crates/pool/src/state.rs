@@ -1,16 +1,17 @@
 //! The parts of a pool that change together.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use forebay_array::Array;
-use forebay_format::superblock::JournalPosition;
+use forebay_format::superblock::{JournalPosition, Superblock};
 use forebay_map::{LeafId, Map};
 use forebay_rt as rt;
 use forebay_rt::sync::Notify;
 use forebay_segment::{Classes, DataWriter, InFlight, JournalWriter, Reader, SegmentTable};
 use forebay_txg::{Groups, Throttle};
-use forebay_units::{BlockAddr, CommitId, Lba, TxgId, VolumeId};
+use forebay_units::{BlockAddr, CommitId, DeviceId, Lba, TxgId, VolumeId};
 
 use crate::commit::error::SuspendReason;
 use crate::space::Space;
@@ -72,6 +73,15 @@ pub(crate) struct Writers {
     pub truncated: Vec<(VolumeId, u64)>,
 }
 
+/// What was last written to labels, and the devices that took it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct WrittenLabels {
+    /// The newest root.
+    pub root: Option<(Superblock, BTreeSet<DeviceId>)>,
+    /// Generation and checksum of the newest configuration.
+    pub config: Option<((u64, u64), BTreeSet<DeviceId>)>,
+}
+
 /// State that the sync task shares with tasks that wait for it.
 pub(crate) struct SyncControl {
     pub wake: Rc<Notify>,
@@ -87,6 +97,8 @@ pub(crate) struct SyncControl {
     pub config_dirty: Cell<bool>,
     /// Generation and checksum of the configuration as last written, which a root names.
     pub config_written: Cell<(u64, u64)>,
+    /// What the labels of the devices hold.
+    pub written: RefCell<WrittenLabels>,
     /// A root is wanted even if nothing is dirty.
     pub root_wanted: Cell<bool>,
     /// The sync task has ended; there are no more commits.

@@ -39,7 +39,7 @@ pub(crate) fn names(list: &[&str]) -> Vec<String> {
     list.iter().map(|n| (*n).to_owned()).collect()
 }
 
-fn spec(layout: Layout, data: &[&str], log: &[&str]) -> PoolSpec {
+pub(crate) fn spec(layout: Layout, data: &[&str], log: &[&str]) -> PoolSpec {
     PoolSpec {
         groups: vec![GroupSpec { layout, devices: names(data) }],
         logs: if log.is_empty() { vec![] } else { vec![LogSpec { devices: names(log) }] },

@@ -29,6 +29,7 @@ use crate::layout::{
 };
 use crate::opener::{FencedOpener, OpenDevice};
 use crate::spec::{GroupSpec, LogSpec, PoolSpec};
+use crate::state::WrittenLabels;
 use crate::{Opener, Pool};
 
 /// The devices of a specification, opened.
@@ -334,11 +335,16 @@ impl Pool {
             let open = &devices[&DeviceId(member.device)];
             write_root(&open.device(), &root).await?;
         }
+        let written = WrittenLabels {
+            config: Some(((1, root.config_sum), devices.keys().copied().collect())),
+            root: Some((root.clone(), config.data_members().map(|m| DeviceId(m.device)).collect())),
+        };
         let log = IntentLog::start(log_config, &rings, &state)?;
         let loaded = Loaded::empty(array);
         let parts = Parts { opener, nonce, config, devices, log, root, loaded };
         let pool = Pool::assemble(parts);
         pool.note_log_sides(&rings);
+        *pool.sync.written.borrow_mut() = written;
         pool.start();
         Ok(pool)
     }

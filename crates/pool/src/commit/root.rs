@@ -1,5 +1,6 @@
 //! Roots: the superblock that commits a group and everything it changed.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use forebay_array::MemberState;
@@ -132,16 +133,19 @@ impl Pool {
         let outcomes = rt::join_all(writes).await;
         let bytes = 2 * forebay_format::label::SUPERBLOCK_BYTES;
         let mut verdict = LabelVerdict::default();
+        let mut holders = BTreeSet::new();
         for ((id, _), outcome) in devices.iter().zip(outcomes) {
             match outcome {
                 Ok(()) => {
                     verdict.good += 1;
+                    holders.insert(*id);
                     self.stats.wrote_root(bytes);
                 }
                 Err(error) => self.label_failed(*id, error.into(), &mut verdict),
             }
         }
         verdict.judge(LabelPart::Root)?;
+        self.sync.written.borrow_mut().root = Some((root.clone(), holders));
         self.sync.rooted.set(root.commit);
         Ok(())
     }
@@ -160,12 +164,15 @@ impl Pool {
 
     /// Writes the configuration with a new generation to every device, log devices included.
     pub(crate) async fn write_configs(&self) -> Result<(), CommitError> {
-        let config = self.write_data_configs().await?;
-        self.write_log_configs(&config).await;
+        let (config, mut holders) = self.write_data_configs().await?;
+        self.write_log_configs(&config, &mut holders).await;
+        let written = (self.sync.config_written.get(), holders);
+        self.sync.written.borrow_mut().config = Some(written);
         Ok(())
     }
 
-    async fn write_data_configs(&self) -> Result<PoolConfig, CommitError> {
+    /// Returns the configuration, and the devices that took it.
+    async fn write_data_configs(&self) -> Result<(PoolConfig, BTreeSet<DeviceId>), CommitError> {
         self.sync.config_dirty.set(false);
         self.apply_deadlines();
         self.refresh_member_configs();
@@ -180,26 +187,34 @@ impl Pool {
         };
         self.sync.config_written.set((config.generation, crc64(&config.encode())));
         let mut verdict = LabelVerdict::default();
+        let mut holders = BTreeSet::new();
         for (id, open) in self.label_devices() {
             match write_config(&open.device(), id.0, &config).await {
-                Ok(()) => verdict.good += 1,
+                Ok(()) => {
+                    verdict.good += 1;
+                    holders.insert(id);
+                }
                 Err(error) => self.label_failed(id, error, &mut verdict),
             }
             self.stats.wrote_root(2 * 4096);
         }
         verdict.judge(LabelPart::Configuration)?;
         self.opener.witness(self.guid, told(&config)).await;
-        Ok(config)
+        Ok((config, holders))
     }
 
-    async fn write_log_configs(&self, config: &PoolConfig) {
+    /// Adds the devices that took it to `holders`.
+    async fn write_log_configs(&self, config: &PoolConfig, holders: &mut BTreeSet<DeviceId>) {
         for ring in &config.logs {
             for side in ring.sides.iter().filter(|side| side.state == MemberUse::Online) {
-                let open = self.devices.borrow().get(&DeviceId(side.device)).cloned();
-                if let Some(open) = open
-                    && let Err(error) = write_config(&open.device(), side.device, config).await
-                {
-                    self.fail_log_side(DeviceId(side.device), &error);
+                let id = DeviceId(side.device);
+                let open = self.devices.borrow().get(&id).cloned();
+                let Some(open) = open else { continue };
+                match write_config(&open.device(), side.device, config).await {
+                    Ok(()) => {
+                        holders.insert(id);
+                    }
+                    Err(error) => self.fail_log_side(id, &error),
                 }
             }
         }
@@ -368,9 +383,9 @@ impl Pool {
         writers: &mut Writers,
     ) -> Result<(), CommitError> {
         self.config.borrow_mut().destroyed = true;
-        let config = self.write_data_configs().await?;
+        let (config, mut holders) = self.write_data_configs().await?;
         self.put_last_root(writers).await?;
-        self.write_log_configs(&config).await;
+        self.write_log_configs(&config, &mut holders).await;
         Ok(())
     }
 }

@@ -52,6 +52,7 @@ impl SyncControl {
             done: Notify::new(),
             config_dirty: false.into(),
             config_written: (root.config_generation, root.config_sum).into(),
+            written: Default::default(),
             root_wanted: false.into(),
             ended: false.into(),
         }
@@ -193,6 +194,7 @@ impl Pool {
             rt::spawn(self.clone().sync_loop()),
             rt::spawn(self.clone().health_loop()),
             rt::spawn(self.clone().scan_loop()),
+            rt::spawn(self.clone().label_check_loop()),
         ];
         self.lifecycle.tasks.borrow_mut().extend(tasks);
         *self.lifecycle.heartbeat_task.borrow_mut() =

@@ -10,6 +10,7 @@ use forebay_intent_log::LogError;
 use forebay_units::{BlockAddr, SegmentId};
 use serde::{Deserialize, Serialize};
 
+use crate::label_check::LabelFault;
 use crate::labels::LabelError;
 
 /// Events that are kept.
@@ -77,6 +78,14 @@ pub enum PoolEvent {
     ScrubFailed(ArrayError),
     /// A resilver could not rebuild a segment.
     ResilverFailed(ArrayError),
+    /// The label of a device is damaged. It is written anew with the next root, unless the device
+    /// became smaller or another pool's.
+    LabelDamaged {
+        /// The device.
+        device: String,
+        /// What is wrong with it.
+        fault: LabelFault,
+    },
     /// A segment of the map journal is damaged.
     JournalDamaged {
         /// The segment.
@@ -146,6 +155,7 @@ impl fmt::Display for PoolEvent {
             }
             Self::LogNotStarted(error) => write!(f, "{error}"),
             Self::ScrubFailed(error) | Self::ResilverFailed(error) => write!(f, "{error}"),
+            Self::LabelDamaged { device, fault } => write!(f, "{device}: {fault}"),
             Self::JournalDamaged { segment } => {
                 write!(f, "segment {segment} of the map journal is damaged")
             }

@@ -1,0 +1,202 @@
+//! Label check: every few seconds the labels of all devices are read back. A damaged one is written
+//! anew with the next root, and a device that is smaller than it was, or has the label of another
+//! pool, is taken out of use.
+
+use std::fmt;
+use std::rc::Rc;
+
+use forebay_device::{Device, DeviceError, ErrorKind, IoBuf};
+use forebay_format::checksum::crc64;
+use forebay_format::config::MemberUse;
+use forebay_format::label::{
+    ConfigEnvelope, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET_BYTES, label_offsets,
+};
+use forebay_format::superblock::Superblock;
+use forebay_rt as rt;
+use forebay_units::{DeviceId, Nanos};
+
+use crate::Pool;
+use crate::labels::{LabelError, read_config_slot};
+use crate::state::WrittenLabels;
+use crate::status::PoolEvent;
+
+/// Between two checks. It doubles while labels are found damaged, up to [`MAX_INTERVAL`], so that a
+/// device that forgets what is written to it does not cause a root every few seconds.
+const INTERVAL: Nanos = Nanos::from_secs(5);
+const MAX_INTERVAL: Nanos = Nanos::from_secs(300);
+
+/// What is wrong with a label area.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LabelFault {
+    /// It cannot be read.
+    Unreadable(DeviceError),
+    /// The configuration or the root that was written last is not there.
+    Damaged {
+        /// First byte of the area.
+        offset_bytes: u64,
+    },
+    /// It has the label of another pool.
+    OtherPool {
+        /// That pool's id.
+        guid: u64,
+    },
+}
+
+impl fmt::Display for LabelFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreadable(error) => write!(f, "{error}"),
+            Self::Damaged { offset_bytes } => {
+                write!(f, "the label at offset {offset_bytes} was damaged")
+            }
+            Self::OtherPool { guid } => write!(f, "it has the label of another pool, {guid}"),
+        }
+    }
+}
+
+impl Pool {
+    /// Runs until the pool is closed or stopped.
+    pub(crate) async fn label_check_loop(self: Rc<Self>) {
+        let mut pause = INTERVAL;
+        loop {
+            let is_over = || self.lifecycle.closing.get() || self.is_stopped();
+            let _ = rt::timeout(pause, Box::pin(self.sync.done.until(is_over))).await;
+            if is_over() {
+                return;
+            }
+            let is_damaged = self.check_labels().await;
+            pause = if is_damaged { (pause + pause).min(MAX_INTERVAL) } else { INTERVAL };
+        }
+    }
+
+    /// Reads back the labels of all devices. Returns whether one was damaged; it is written anew
+    /// with the next root.
+    pub(crate) async fn check_labels(&self) -> bool {
+        let written = self.sync.written.borrow().clone();
+        let devices = self.labeled_devices_in_use();
+        let checks = devices.iter().map(|(id, device)| self.label_fault(*id, device, &written));
+        let faults = rt::join_all(checks).await;
+        let mut is_damaged = false;
+        for ((id, _), fault) in devices.into_iter().zip(faults) {
+            // A device may have been taken out of use while it was read.
+            let is_in_use = || self.labeled_devices_in_use().iter().any(|(other, _)| *other == id);
+            if let Some(fault) = fault
+                && is_in_use()
+                && !self.is_stopped()
+            {
+                is_damaged = true;
+                self.label_damaged(id, fault);
+            }
+        }
+        is_damaged
+    }
+
+    /// Bytes of a root and a configuration in both areas of a device.
+    pub(crate) fn label_bytes(&self) -> u64 {
+        let config = self.config.borrow().encode().len() as u64;
+        2 * (SUPERBLOCK_BYTES + config.next_multiple_of(SUPERBLOCK_BYTES))
+    }
+
+    /// Data members and log devices that are written to.
+    fn labeled_devices_in_use(&self) -> Vec<(DeviceId, Device)> {
+        let data = self.label_devices().into_iter().map(|(id, open)| (id, open.device()));
+        let config = self.config.borrow();
+        let devices = self.devices.borrow();
+        let sides = config.logs.iter().flat_map(|ring| &ring.sides);
+        let sides = sides.filter(|side| side.state == MemberUse::Online);
+        let logs = sides.filter_map(|side| {
+            let id = DeviceId(side.device);
+            devices.get(&id).map(|open| (id, open.device()))
+        });
+        data.chain(logs).collect()
+    }
+
+    /// What is wrong with the label of a device.
+    async fn label_fault(
+        &self,
+        id: DeviceId,
+        device: &Device,
+        written: &WrittenLabels,
+    ) -> Option<LabelFault> {
+        for area in label_offsets(device.geometry().size_bytes) {
+            if let Some(((generation, sum), holders)) = &written.config
+                && holders.contains(&id)
+            {
+                let at = area + ConfigEnvelope::slot_offset_bytes(*generation);
+                let found = match read_config_slot(device, at).await {
+                    Ok(found) => found,
+                    Err(error) => return Some(LabelFault::Unreadable(error)),
+                };
+                if let Some(other) = found.as_ref().filter(|found| found.pool != self.guid) {
+                    return Some(LabelFault::OtherPool { guid: other.pool });
+                }
+                let is_same = |found: &ConfigEnvelope| {
+                    found.generation == *generation && crc64(&found.body) == *sum
+                };
+                // A slot is used again by the configuration after the next.
+                let is_newer = |found: &ConfigEnvelope| found.generation > *generation;
+                if !found.is_some_and(|found| is_same(&found) || is_newer(&found)) {
+                    return Some(LabelFault::Damaged { offset_bytes: area });
+                }
+            }
+            if let Some((root, holders)) = &written.root
+                && holders.contains(&id)
+            {
+                let at = area + SUPERBLOCK_OFFSET_BYTES + root.slot() * SUPERBLOCK_BYTES;
+                let slot = device.read(at, IoBuf::zeroed(SUPERBLOCK_BYTES as usize)).await;
+                match slot.map(|slot| Superblock::decode(&slot)) {
+                    Ok(Ok(found)) if found.commit >= root.commit => {}
+                    Ok(_) => return Some(LabelFault::Damaged { offset_bytes: area }),
+                    Err(error) => return Some(LabelFault::Unreadable(error)),
+                }
+            }
+        }
+        None
+    }
+
+    fn label_damaged(&self, id: DeviceId, fault: LabelFault) {
+        let device = self.device_path(id);
+        self.health.events.push(PoolEvent::LabelDamaged { device, fault: fault.clone() });
+        match fault {
+            // Writing to a device that became smaller, or another pool's, would make it worse.
+            LabelFault::OtherPool { guid } => {
+                self.label_device_failed(id, LabelError::OtherPool { guid });
+            }
+            LabelFault::Unreadable(error) if is_cut_short(&error) => {
+                self.label_device_failed(id, LabelError::Device(error));
+            }
+            LabelFault::Unreadable(_) | LabelFault::Damaged { .. } => {
+                // A log device is in no array.
+                let _ = self.store.array.count_checksum_error(id);
+                // All labels are written with a configuration, and a root names it.
+                self.sync.config_dirty.set(true);
+                self.sync.root_wanted.set(true);
+                self.sync.wake.notify_all();
+            }
+        }
+    }
+
+    /// Takes a device out of use, if the pool can spare it.
+    fn label_device_failed(&self, id: DeviceId, error: LabelError) {
+        let is_data = self.store.array.status().iter().any(|member| member.id == id);
+        if !is_data {
+            return self.fail_log_side(id, &error);
+        }
+        if let Err(needed) = self.store.array.fault(id) {
+            let event = PoolEvent::StillNeeded { device: self.device_path(id), error: needed };
+            self.health.events.push(event);
+            return;
+        }
+        self.take_array_events();
+        self.sync.root_wanted.set(true);
+        self.sync.wake.notify_all();
+    }
+}
+
+/// Whether the device is gone, or smaller than it was when it was opened.
+fn is_cut_short(error: &DeviceError) -> bool {
+    matches!(error.kind, ErrorKind::Short { .. } | ErrorKind::OutOfRange { .. } | ErrorKind::Gone)
+}
+
+#[cfg(test)]
+mod tests;

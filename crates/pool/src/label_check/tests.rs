@@ -1,0 +1,165 @@
+use std::rc::Rc;
+
+use forebay_device::IoBuf;
+use forebay_format::label::LABEL_BYTES;
+use forebay_rt::{self as rt, Runtime};
+use forebay_testkit::{Answer, Command, Decision, Script};
+use forebay_units::Layout;
+
+use super::*;
+use crate::spec::ImportOptions;
+use crate::status::{Health, PoolCondition};
+use crate::tests::rack::{Rack, scripted};
+use crate::tests::{names, spec};
+
+const SIZE: u64 = 64 << 20;
+const ALL: [&str; 5] = ["a", "b", "c", "d", "l"];
+/// Two intervals, and the time of a root.
+const SOON: Nanos = Nanos::from_secs(12);
+
+async fn overwrite(rack: &Rc<Rack>, name: &str, areas: &[u64]) {
+    let device = rack.device(name);
+    for area in areas {
+        let junk = IoBuf::copy_of(&vec![0xa5; LABEL_BYTES as usize]).freeze();
+        device.write(*area, junk, true).await.unwrap();
+    }
+}
+
+/// A raidz1 of four with a log device.
+async fn made(rack: &Rc<Rack>) -> Rc<Pool> {
+    let options = spec(Layout::Raidz1, &ALL[..4], &["l"]);
+    let pool = Pool::create(rack.host(1), "tank", &options).await.unwrap();
+    pool.sync().await.unwrap();
+    rt::sleep(SOON).await;
+    pool
+}
+
+fn damaged(pool: &Pool, name: &str) -> usize {
+    let of_it = |event: &&PoolEvent| match event {
+        PoolEvent::LabelDamaged { device, .. } => device == name,
+        _ => false,
+    };
+    pool.events().iter().filter(of_it).count()
+}
+
+#[test]
+fn lost_labels_are_written_anew_and_the_device_counts_again() {
+    const AREAS: [u64; 2] = [0, SIZE - LABEL_BYTES];
+    for areas in [&AREAS[..], &AREAS[..1], &AREAS[1..]] {
+        let rack = Rack::new(&ALL, SIZE);
+        let mine = rack.clone();
+        // The power fails at the end of this run: nothing is exported.
+        let _ = Runtime::simulated(1).run(async move {
+            let pool = made(&mine).await;
+            overwrite(&mine, "b", areas).await;
+            overwrite(&mine, "l", areas).await;
+            rt::sleep(SOON).await;
+            assert_eq!((damaged(&pool, "b"), damaged(&pool, "l")), (1, 1), "{:?}", pool.events());
+            assert_eq!(pool.status().state, Health::Online);
+            assert_eq!(pool.condition(), PoolCondition::DeviceErrors);
+            rt::halt();
+            rt::yield_now().await;
+        });
+        Runtime::simulated(2).block_on(async move {
+            rack.pull(&["a"]);
+            let options = ImportOptions::default();
+            let pool = Pool::import(rack.host(1), &names(&ALL), "tank", &options).await.unwrap();
+            assert_eq!(pool.status().state, Health::Degraded);
+            pool.export().await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn scrub_finds_and_repairs_labels() {
+    Runtime::simulated(1).block_on(async {
+        let rack = Rack::new(&ALL, SIZE);
+        let pool = made(&rack).await;
+        overwrite(&rack, "c", &label_offsets(SIZE)).await;
+        pool.scrub().await.unwrap();
+        let scan = loop {
+            rt::sleep(Nanos::from_millis(10)).await;
+            match pool.status().scan {
+                Some(scan) if scan.state == crate::status::ScanPhase::Completed => break scan,
+                _ => {}
+            }
+        };
+        assert!(scan.repaired_bytes > 0 && scan.errors == 0, "{scan:?}");
+        pool.sync().await.unwrap();
+        rt::sleep(Nanos::from_secs(1)).await;
+        assert!(!pool.check_labels().await, "they are whole again");
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn whole_labels_cause_no_root() {
+    Runtime::simulated(1).block_on(async {
+        let rack = Rack::new(&ALL, SIZE);
+        let pool = made(&rack).await;
+        let before = pool.sync.commit.get();
+        rt::sleep(Nanos::from_secs(60)).await;
+        assert_eq!(pool.sync.commit.get(), before);
+        assert_eq!(pool.events(), []);
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn device_of_another_pool_is_left_alone() {
+    Runtime::simulated(1).block_on(async {
+        let rack = Rack::new(&["a", "b", "x"], SIZE);
+        let other = spec(Layout::Raid0, &["x"], &[]);
+        Pool::create(rack.host(1), "other", &other).await.unwrap().export().await.unwrap();
+        let foreign = rack.device("x").read(0, IoBuf::zeroed(LABEL_BYTES as usize)).await.unwrap();
+        let options = spec(Layout::Mirror, &["a", "b"], &[]);
+        let pool = Pool::create(rack.host(1), "tank", &options).await.unwrap();
+        pool.sync().await.unwrap();
+        rt::sleep(SOON).await;
+        let foreign = foreign.freeze();
+        for area in label_offsets(SIZE) {
+            rack.device("b").write(area, foreign.clone(), true).await.unwrap();
+        }
+        rt::sleep(SOON).await;
+        assert_eq!(pool.status().groups[0].children[1].state, Health::Faulted);
+        let held = rack.device("b").read(0, IoBuf::zeroed(LABEL_BYTES as usize)).await.unwrap();
+        assert!(held[..384 << 10] == foreign[..384 << 10], "its label was overwritten");
+        pool.export().await.unwrap();
+    });
+}
+
+/// A device whose end is gone.
+struct CutShort(&'static str);
+
+impl Script for CutShort {
+    fn before<'a>(&'a self, command: Command<'a>) -> Answer<'a, Decision> {
+        let is_gone = command.device == self.0
+            && command.operation == forebay_device::Operation::Read
+            && command.end_bytes() > SIZE / 2
+            && rt::now() > Nanos::from_secs(30);
+        let decision = match is_gone {
+            true => Decision::Fail(ErrorKind::Short { got_bytes: 0 }),
+            false => Decision::Run,
+        };
+        Box::pin(std::future::ready(decision))
+    }
+}
+
+#[test]
+fn device_that_became_smaller_is_taken_out() {
+    for (name, is_log) in [("b", false), ("m", true)] {
+        Runtime::simulated(1).block_on(async move {
+            let rack = Rack::new(&["a", "b", "l", "m"], SIZE);
+            let machine = scripted(rack.host(1), Rc::new(CutShort(name)));
+            let options = spec(Layout::Mirror, &["a", "b"], &["l", "m"]);
+            let pool = Pool::create(machine, "tank", &options).await.unwrap();
+            pool.sync().await.unwrap();
+            rt::sleep(Nanos::from_secs(45)).await;
+            let status = pool.status();
+            let vdev = if is_log { &status.logs[0] } else { &status.groups[0] };
+            assert_eq!(vdev.children[1].state, Health::Faulted, "{:?}", pool.events());
+            assert_eq!(status.state, Health::Degraded);
+            pool.export().await.unwrap();
+        });
+    }
+}
