@@ -11,14 +11,16 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use forebay_device::{Device, DeviceError, FileDevice, OpenOptions, probe_size_bytes};
-use forebay_pool::Opener;
+use forebay_device::{Device, FileDevice, OpenOptions, probe_size_bytes};
 use forebay_pool::spec::PoolSpec;
+use forebay_pool::{Opener, Opening};
 use forebay_rt::sys;
 use forebay_units::Nanos;
 
 use crate::failure::{ErrorCode, Failure};
 use crate::files;
+use crate::log;
+use crate::path_probe::{NoAnswer, probe, probe_each};
 use crate::vdevs::{devices_of, devices_of_mut};
 
 /// The smallest device that a pool takes.
@@ -30,9 +32,12 @@ const SEARCH_MAX_ENTRIES: usize = 10_000;
 pub struct FileOpener;
 
 impl Opener for FileOpener {
-    fn open(&self, path: &str) -> Result<Device, DeviceError> {
-        let options = OpenOptions { read_only: false, exclusive: true };
-        Ok(Rc::new(FileDevice::open(Path::new(path), options)?))
+    fn open<'a>(&'a self, path: &'a str) -> Opening<'a> {
+        Box::pin(async move {
+            let options = OpenOptions { read_only: false, exclusive: true };
+            let device: Device = Rc::new(FileDevice::open(Path::new(path), options).await?);
+            Ok(device)
+        })
     }
 
     fn host(&self) -> u64 {
@@ -59,18 +64,39 @@ fn machine_id() -> Option<Vec<u8>> {
 /// whether they are free.
 pub async fn wait_until_free(paths: &[String]) {
     const UNLOCK_TIMEOUT: Nanos = Nanos::from_secs(2);
+    wait_until_free_for(paths, UNLOCK_TIMEOUT).await;
+}
+
+/// The same for `span` at most; whether they are free.
+pub async fn wait_until_free_for(paths: &[String], span: Nanos) -> bool {
     const POLL_INTERVAL: Nanos = Nanos::from_millis(20);
-    let deadline = forebay_rt::now() + UNLOCK_TIMEOUT;
-    while paths.iter().any(|path| is_locked(path)) && forebay_rt::now() < deadline {
+    let deadline = forebay_rt::now() + span;
+    while any_is_locked(paths).await {
+        if forebay_rt::now() >= deadline {
+            return false;
+        }
         forebay_rt::sleep(POLL_INTERVAL).await;
     }
+    true
+}
+
+/// Whether another process has locked one of the devices at `paths`.
+pub async fn any_is_locked(paths: &[String]) -> bool {
+    for path in paths {
+        if is_locked(path).await {
+            return true;
+        }
+    }
+    false
 }
 
 /// Whether another process has locked the device at `path`. `false` when that is unknown.
-#[must_use]
-pub fn is_locked(path: &str) -> bool {
-    let Ok(file) = files::open_to_read(path) else { return false };
-    matches!(file.try_lock(), Err(TryLockError::WouldBlock))
+pub async fn is_locked(path: &str) -> bool {
+    let locked = probe(path, |path| {
+        let Ok(file) = files::open_to_read(path) else { return false };
+        matches!(file.try_lock(), Err(TryLockError::WouldBlock))
+    });
+    locked.await.unwrap_or(false)
 }
 
 /// The absolute path of a device that a pool is to take. Fails when there is no such file or
@@ -154,18 +180,19 @@ fn utf8(path: PathBuf) -> Result<String, Failure> {
 }
 
 /// Paths of possible devices of pools: the devices among `places`, and the files and block devices
-/// that are large enough in its folders. Without places, the block devices of /dev.
-pub fn search(places: &[PathBuf]) -> Result<Vec<String>, Failure> {
+/// that are large enough in its folders. Without places, the block devices of /dev. A path that
+/// does not answer is left out, with a warning.
+pub async fn search(places: &[PathBuf]) -> Result<Vec<String>, Failure> {
     let mut paths = Vec::new();
     if places.is_empty() {
-        search_folder(Path::new("/dev"), false, &mut paths)?;
+        search_folder(Path::new("/dev"), false, &mut paths).await?;
     }
     for place in places {
         let place = absolute(place)?;
-        let shown = place.display();
-        let meta = std::fs::metadata(&place).map_err(|e| Failure::io(&shown, &e))?;
-        if meta.is_dir() {
-            search_folder(&place, true, &mut paths)?;
+        let is_folder = probe(&place, |place| place.metadata().map(|meta| meta.is_dir())).await;
+        let is_folder = is_folder.map_err(|NoAnswer| no_answer(&place))?;
+        if is_folder.map_err(|e| Failure::io(place.display(), &e))? {
+            search_folder(&place, true, &mut paths).await?;
         } else {
             paths.push(utf8(place)?);
         }
@@ -175,46 +202,74 @@ pub fn search(places: &[PathBuf]) -> Result<Vec<String>, Failure> {
     Ok(paths)
 }
 
-fn search_folder(folder: &Path, files: bool, paths: &mut Vec<String>) -> Result<(), Failure> {
-    let failed = |e: std::io::Error| Failure::io(folder.display(), &e);
-    for (at, entry) in std::fs::read_dir(folder).map_err(failed)?.enumerate() {
-        if at == SEARCH_MAX_ENTRIES {
-            let shown = folder.display();
-            let message = format!("{shown} has more than {SEARCH_MAX_ENTRIES} entries");
-            return Err(Failure::new(ErrorCode::TooManyDevices, message)
-                .with_hint("name the devices with -d"));
-        }
-        let path = entry.map_err(failed)?.path();
+async fn search_folder(folder: &Path, files: bool, paths: &mut Vec<String>) -> Result<(), Failure> {
+    let entries = probe(folder, entries_of).await;
+    let entries = entries.map_err(|NoAnswer| no_answer(folder))?;
+    let entries = entries.map_err(|e| Failure::io(folder.display(), &e))?;
+    if entries.len() > SEARCH_MAX_ENTRIES {
+        let shown = folder.display();
+        let message = format!("{shown} has more than {SEARCH_MAX_ENTRIES} entries");
+        return Err(
+            Failure::new(ErrorCode::TooManyDevices, message).with_hint("name the devices with -d")
+        );
+    }
+    let may_be_device = move |path: &Path| {
         // Entries that vanish, or that this process may not look at, are skipped.
-        let Ok(meta) = std::fs::metadata(&path) else { continue };
+        let Ok(meta) = path.metadata() else { return false };
         let candidate = meta.file_type().is_block_device() || (files && meta.is_file());
-        let large = || probe_size_bytes(&path).is_ok_and(|size| size >= DEVICE_MIN_BYTES);
-        if candidate && large() {
-            paths.push(utf8(path)?);
+        candidate && probe_size_bytes(path).is_ok_and(|size| size >= DEVICE_MIN_BYTES)
+    };
+    for (path, outcome) in probe_each(entries, may_be_device).await {
+        match outcome {
+            Ok(true) => paths.push(utf8(path)?),
+            Ok(false) => {}
+            Err(NoAnswer) => {
+                log::warning(&format!("{} does not answer and is left out", path.display()));
+            }
         }
     }
     Ok(())
 }
 
+/// Entries of a folder: one more than [`SEARCH_MAX_ENTRIES`] at most.
+fn entries_of(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(folder)?.take(SEARCH_MAX_ENTRIES + 1);
+    entries.map(|entry| entry.map(|entry| entry.path())).collect()
+}
+
+fn no_answer(path: &Path) -> Failure {
+    let message = format!("{} does not answer", path.display());
+    Failure::new(ErrorCode::DeviceUnusable, message).with_hint("see its file system")
+}
+
 /// The files and disks in `places` that this process may not open for writing, and why, as the end
 /// of a sentence; empty when there are none. A pool on them cannot be found.
-pub fn out_of_reach(places: &[PathBuf]) -> String {
-    let entries = |place: &PathBuf| match std::fs::read_dir(place) {
-        Ok(entries) => entries.filter_map(|entry| Some(entry.ok()?.path())).collect(),
-        Err(_) => vec![place.clone()],
-    };
-    let refused = |path: PathBuf| {
-        let meta = std::fs::metadata(&path).ok()?;
+pub async fn out_of_reach(places: &[PathBuf]) -> String {
+    let mut paths = Vec::new();
+    for place in places {
+        match probe(place, entries_of).await {
+            Ok(Ok(entries)) => paths.extend(entries),
+            _ => paths.push(place.clone()),
+        }
+    }
+    let refusal = |path: &Path| {
+        let meta = path.metadata().ok()?;
         let large = meta.is_file() && meta.len() >= DEVICE_MIN_BYTES;
         // Nothing else is opened: opening /dev/watchdog, for one, starts a countdown.
         if !large && !meta.file_type().is_block_device() {
             return None;
         }
-        let opened = files::open_to_read_and_write(&path);
-        Some((path, opened.err()?))
+        files::open_to_read_and_write(path).err().map(|e| e.to_string())
     };
-    let mut refused: Vec<_> = places.iter().flat_map(entries).filter_map(refused).collect();
-    refused.sort_by(|a, b| a.0.cmp(&b.0));
+    let mut refused = Vec::new();
+    for (path, outcome) in probe_each(paths, refusal).await {
+        match outcome {
+            Ok(None) => {}
+            Ok(Some(why)) => refused.push((path, why)),
+            Err(NoAnswer) => refused.push((path, "it does not answer".to_owned())),
+        }
+    }
+    refused.sort();
     match &refused[..] {
         [] => String::new(),
         [(path, why)] => format!("; {}: {why}", path.display()),

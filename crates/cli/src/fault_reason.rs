@@ -9,9 +9,15 @@ use std::rc::Rc;
 
 use forebay_pool::status::{Health, VdevNote, VdevStatus};
 use forebay_pool::{Opener, Pool};
+use forebay_rt as rt;
+use forebay_units::Nanos;
 
 use crate::devices::is_locked;
 use crate::files;
+use crate::path_probe::{NoAnswer, probe};
+
+/// How long the status waits for the label of a device that has failed.
+const LOOK_TIMEOUT: Nanos = Nanos::from_secs(3);
 
 /// Adds the reason to each device at or below `vdev` that is UNAVAIL or FAULTED. `guid`: of the
 /// pool.
@@ -28,20 +34,23 @@ pub async fn explain_faults(opener: &Rc<dyn Opener>, guid: u64, vdev: &mut VdevS
 
 async fn reason(opener: &Rc<dyn Opener>, guid: u64, device: &VdevStatus) -> VdevNote {
     let path = device.name.as_str();
-    match files::open_to_read_and_write(path) {
-        Err(e) if e.kind() == ErrorKind::NotFound => return VdevNote::Missing,
-        Err(e) if e.kind() == ErrorKind::PermissionDenied => return VdevNote::NoPermission,
-        Err(e) => return VdevNote::NotOpened { error: e.kind().to_string() },
-        Ok(_) => {}
+    match probe(path, |path| files::open_to_read_and_write(path).err().map(|e| e.kind())).await {
+        Err(NoAnswer) => return VdevNote::NoAnswer,
+        Ok(Some(ErrorKind::NotFound)) => return VdevNote::Missing,
+        Ok(Some(ErrorKind::PermissionDenied)) => return VdevNote::NoPermission,
+        Ok(Some(kind)) => return VdevNote::NotOpened { error: kind.to_string() },
+        Ok(None) => {}
     }
     if device.read_errors + device.write_errors + device.checksum_errors > 0 {
         return VdevNote::TooManyErrors;
     }
     // This process itself may hold a FAULTED device.
-    if device.state == Health::Unavail && is_locked(path) {
+    if device.state == Health::Unavail && is_locked(path).await {
         return VdevNote::InUse;
     }
-    let found = Pool::discover(opener.clone(), &[path.to_owned()]).await;
+    let paths = [path.to_owned()];
+    let looking = Pool::discover(opener.clone(), &paths);
+    let Ok(found) = rt::timeout(LOOK_TIMEOUT, looking).await else { return VdevNote::NoAnswer };
     match (found.first(), device.state) {
         (None, _) => VdevNote::NoLabel,
         (Some(pool), _) if pool.guid != guid => VdevNote::OtherPool { name: pool.name.clone() },

@@ -4,16 +4,20 @@
 //! has the same effect on either route; a pool that this process opened is closed by
 //! [`PoolHandle::close`]. Who calls: every command on pools and volumes.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use forebay_pool::Pool;
 use forebay_pool::spec::{ImportOptions, Told};
 use forebay_pool::status::FoundPool;
+use forebay_units::Nanos;
 
 use crate::control::{Action, Link, PROTOCOL_VERSION, Reply, Request};
-use crate::devices::{FileOpener, is_locked, wait_until_free};
+use crate::devices::{FileOpener, wait_until_free, wait_until_free_for};
 use crate::failure::{ErrorCode, Failure};
+use crate::holders::{Holder, holders};
+use crate::log;
+use crate::path_probe::probe_each;
 use crate::pools::PoolSet;
 use crate::signals::Stop;
 use crate::state::{KnownPool, StateDir};
@@ -135,7 +139,7 @@ impl PoolAccess {
         let known = self.state.known_pools()?.into_iter().find(|pool| pool.name == name);
         let known = known.ok_or_else(|| no_such_pool(name))?;
         let set = PoolSet::new(Rc::new(FileOpener), self.state.clone(), self.stop.clone());
-        let importing = import_known(&set, &known, &KNOWN_POOL_OPTIONS);
+        let importing = import_known(&set, &known, &KNOWN_POOL_OPTIONS, COMMAND_WAIT);
         let what = format!("opening '{name}'");
         let opening = with_waiting_line(&what, false, importing);
         unless_asked(&stop, opening).await.ok_or_else(|| {
@@ -307,21 +311,60 @@ pub const KNOWN_POOL_OPTIONS: ImportOptions = ImportOptions {
     keep: None,
 };
 
-/// Imports a known pool into `set`, without a line in its history.
+/// How long a server that starts waits for a command that has a pool open. A command that waits for
+/// its own user holds no pool open.
+pub const SERVE_WAIT: Nanos = Nanos::from_secs(10);
+/// How long a command waits for another one: the kernel drops the locks of a killed process a
+/// little after its end.
+const COMMAND_WAIT: Nanos = Nanos::from_secs(2);
+/// A wait that is longer than this is reported, with whom it is for.
+const QUIET_WAIT: Nanos = Nanos::from_secs(1);
+
+/// Waits for `at_most` until no other process has the devices of a known pool locked. Returns the
+/// pool as the list has it then (a command may have changed its devices), and the processes that
+/// still hold it.
+async fn wait_for_holders(
+    set: &PoolSet,
+    known: &KnownPool,
+    at_most: Nanos,
+) -> Result<(KnownPool, Option<Vec<Holder>>), Failure> {
+    let quiet = at_most.min(QUIET_WAIT);
+    if wait_until_free_for(&known.devices, quiet).await {
+        return Ok((known.clone(), None));
+    }
+    if at_most > COMMAND_WAIT {
+        let by = named(&holders(&known.devices).await);
+        log::notice(&format!("waiting for {by}, which has the pool '{}' open", known.name));
+    }
+    let is_free = wait_until_free_for(&known.devices, at_most.since(quiet)).await;
+    let held_by = if is_free { None } else { Some(holders(&known.devices).await) };
+    Ok((set.as_known_now(known).await?, held_by))
+}
+
+fn named(holders: &[Holder]) -> String {
+    match holders {
+        [] => "another process".to_owned(),
+        some => some.iter().map(Holder::to_string).collect::<Vec<_>>().join(", "),
+    }
+}
+
+/// Imports a known pool into `set`, without a line in its history. Waits for `at_most` while
+/// another process has it open.
 pub async fn import_known(
     set: &PoolSet,
     known: &KnownPool,
     options: &ImportOptions,
+    at_most: Nanos,
 ) -> Result<(), Failure> {
     // Before the import takes the pool over: afterwards it would have to be given back.
     set.check_name_free(known).await?;
-    wait_until_free(&known.devices).await;
     // Not later: after a failed import the locks of this process are released a moment late.
-    let held = known.devices.iter().any(|path| is_locked(path));
+    let (known, held_by) = wait_for_holders(set, known, at_most).await?;
+    let known = &known;
     let mut paths = known.devices.clone();
     paths.extend(set.found_elsewhere(known).await?);
     // The look for other places may hold devices; those that others hold have been waited for.
-    if !held {
+    if held_by.is_none() {
         wait_until_free(&paths).await;
     }
     // By its id: another pool on these devices is not the known one.
@@ -333,15 +376,17 @@ pub async fn import_known(
         typed: String::new(),
         action: Action::Import { paths, options },
     };
-    let exists = |path: &String| Path::new(path).exists();
-    if !known.devices.iter().any(exists) {
+    let devices = known.devices.iter().map(PathBuf::from).collect();
+    // A path that does not answer is there.
+    let looks = probe_each(devices, Path::exists).await;
+    if looks.iter().all(|(_, exists)| *exists == Ok(false)) {
         return Err(devices_gone(known));
     }
-    match set.perform(&request).await {
-        Ok(_) => Ok(()),
+    match (set.perform(&request).await, held_by) {
+        (Ok(_), _) => Ok(()),
         // On devices that are locked nothing is found: the lock is the reason to report.
-        Err(_) if held => Err(devices_held(known)),
-        Err(failure) => Err(cannot_open(&known.name, failure)),
+        (Err(_), Some(holders)) => Err(devices_held(known, &holders)),
+        (Err(failure), None) => Err(cannot_open(&known.name, failure)),
     }
 }
 
@@ -355,8 +400,9 @@ fn devices_gone(known: &KnownPool) -> Failure {
     ))
 }
 
-fn devices_held(known: &KnownPool) -> Failure {
-    let message = format!("the devices of '{}' are in use by another process", known.name);
+fn devices_held(known: &KnownPool, holders: &[Holder]) -> Failure {
+    let by = named(holders);
+    let message = format!("the devices of '{}' are in use by {by}", known.name);
     Failure::new(ErrorCode::DeviceInUse, message).with_hint(
         "it may be a server that is just starting, or one with another state folder: try again, \
          or end it first",

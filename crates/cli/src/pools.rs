@@ -12,11 +12,10 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 
-use forebay_device::{Device, DeviceError};
 use forebay_nbd::{ExportEntry, ExportHandle, Exports, Peer, Refusal};
 use forebay_pool::spec::{ImportOptions, PoolSpec, Told};
 use forebay_pool::status::{PoolStatus, VdevStatus};
-use forebay_pool::{CloseError, Opener, Pool};
+use forebay_pool::{CloseError, Opener, Opening, Pool};
 use forebay_rt::sync::Mutex;
 
 use crate::args::ScanVerb;
@@ -117,7 +116,7 @@ impl PoolSet {
             }
             other => {
                 let pool = self.pool(name)?;
-                let other = &by_known_names(&pool.status(), other.clone())?;
+                let other = &by_known_names(&pool.status(), other.clone()).await?;
                 change(&pool, other).await?;
                 if changes_devices(other) {
                     let known = known(&pool);
@@ -219,6 +218,13 @@ impl PoolSet {
         }
         let (name, guid) = (pool.name.clone(), Some(pool.guid));
         self.writer.run(move |state| state.check_name_free(&name, guid)).await
+    }
+
+    /// The entry of a known pool as the list has it now: a command may have changed its devices.
+    pub async fn as_known_now(&self, known: &KnownPool) -> Result<KnownPool, Failure> {
+        let all = self.writer.run(StateDir::known_pools).await?;
+        let now = all.into_iter().find(|pool| pool.guid == known.guid);
+        Ok(now.unwrap_or_else(|| known.clone()))
     }
 
     /// Devices of the pool `known` at paths where other known pools had theirs: the names of disks
@@ -359,7 +365,7 @@ struct ReportingOpener {
 }
 
 impl Opener for ReportingOpener {
-    fn open(&self, path: &str) -> Result<Device, DeviceError> {
+    fn open<'a>(&'a self, path: &'a str) -> Opening<'a> {
         self.opener.open(path)
     }
 

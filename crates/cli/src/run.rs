@@ -78,7 +78,8 @@ fn on_pools(
 ) -> Result<Outcome, Failure> {
     let state = StateDir::open()?;
     let signals = handles_signals.then(Signals::take).transpose()?;
-    runtime()?.block_on(async move {
+    let runtime = runtime()?;
+    let outcome = runtime.block_on(async move {
         let stop = signals.map(Signals::watch);
         let access = PoolAccess::new(state, stop.clone());
         let access = match stop {
@@ -91,7 +92,15 @@ fn on_pools(
             None => access.await,
         };
         work(access?).await
-    })
+    });
+    let left = runtime.finish();
+    if left > 0 {
+        log::warning(&format!(
+            "{left} commands to devices that do not answer are left behind; the kernel keeps this \
+             process until they end"
+        ));
+    }
+    outcome
 }
 
 fn runtime() -> Result<Runtime, Failure> {

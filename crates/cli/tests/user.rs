@@ -168,7 +168,8 @@ fn devices_of_another_process_are_reported_in_use() {
         let output = elsewhere(words);
         let line = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{words}: {line}");
-        assert!(line.contains("'tank' are in use by another process"), "{words}: {line}");
+        let by = format!("'tank' are in use by process {} (forebay serve tank", server.pid());
+        assert!(line.contains(&by), "{words}: {line}");
     }
     assert!(server.interrupt().success());
     assert_eq!(common::text(&elsewhere("pool list -H -o health")), "ONLINE\n");

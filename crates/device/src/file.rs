@@ -4,11 +4,14 @@ use std::fs::{File, TryLockError};
 use std::io::{self, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
+use forebay_rt::sync::Semaphore;
 use forebay_rt::{sys, uring};
-use io_uring::{opcode, types};
+use io_uring::{opcode, squeue, types};
 
+use crate::submission::may_block;
 use crate::{
     BlockDevice, DeviceError, DeviceFuture, ErrorKind, Geometry, IoBuf, IoBytes, Operation,
     ZeroOptions, check_range, write_zeroes_as_data,
@@ -26,13 +29,31 @@ pub struct OpenOptions {
 
 /// A file or block device. All I/O is O_DIRECT.
 pub struct FileDevice {
-    file: File,
+    /// `None` only while it is dropped.
+    file: Option<File>,
     name: String,
     geometry: Geometry,
     is_block_device: bool,
     /// See [`syncs_queued_writes`].
     syncs_queued_writes: bool,
+    /// Places for operations under way, when a submission may block ([`crate::submission`]). `None`
+    /// when the kernel queues what it cannot do at once.
+    aside: Option<Rc<Semaphore>>,
 }
+
+/// What opening a file finds out about it. It is made on another thread.
+struct Opened {
+    file: File,
+    geometry: Geometry,
+    is_block_device: bool,
+    syncs_queued_writes: bool,
+    may_block: bool,
+}
+
+/// Operations under way on one file whose submission may block: as many worker threads of the
+/// kernel are blocked when the file system hangs, of the [`uring::WORKERS_MAX`] that all files
+/// share.
+const ASIDE_MAX: u64 = 32;
 
 /// Requests longer than this are split: the kernel's own limit is just below 2 GiB.
 const MAX_REQUEST_BYTES: usize = 1 << 30;
@@ -70,10 +91,8 @@ fn syncs_queued_writes(file: &File) -> io::Result<bool> {
     Ok([libc::EXT4_SUPER_MAGIC, libc::XFS_SUPER_MAGIC, libc::TMPFS_MAGIC].contains(&magic))
 }
 
-impl FileDevice {
-    /// Opens `path`. Fails when it is neither a file nor a block device, cannot be opened with
-    /// O_DIRECT, or (with `exclusive`) is locked by another process.
-    pub fn open(path: &Path, options: OpenOptions) -> Result<Self, DeviceError> {
+impl Opened {
+    fn open(path: &Path, options: OpenOptions) -> Result<Self, DeviceError> {
         let name = path.display().to_string();
         let fail = |e: io::Error| DeviceError::os(&name, Operation::Open, 0, 0, &e);
         let mut flags = libc::O_DIRECT;
@@ -105,11 +124,46 @@ impl FileDevice {
             read_only: options.read_only,
         };
         let syncs_queued_writes = is_block_device || syncs_queued_writes(&file).map_err(fail)?;
-        Ok(Self { file, name, geometry, is_block_device, syncs_queued_writes })
+        let may_block = may_block(&file).map_err(fail)?;
+        Ok(Self { file, geometry, is_block_device, syncs_queued_writes, may_block })
+    }
+}
+
+impl FileDevice {
+    /// Opens `path`. Fails when it is neither a file nor a block device, cannot be opened with
+    /// O_DIRECT, or (with `exclusive`) is locked by another process. A file system that hangs
+    /// keeps only this future waiting: the system calls run on a thread of their own.
+    pub async fn open(path: &Path, options: OpenOptions) -> Result<Self, DeviceError> {
+        let name = path.display().to_string();
+        let path: PathBuf = path.to_owned();
+        let opened = forebay_rt::aside(move || Opened::open(&path, options)).await?;
+        let Opened { file, geometry, is_block_device, syncs_queued_writes, may_block } = opened;
+        let aside = may_block.then(|| Semaphore::new(ASIDE_MAX));
+        Ok(Self { file: Some(file), name, geometry, is_block_device, syncs_queued_writes, aside })
     }
 
     fn fd(&self) -> types::Fd {
-        types::Fd(self.file.as_raw_fd())
+        types::Fd(self.file.as_ref().expect("open until it is dropped").as_raw_fd())
+    }
+
+    /// Submits `entry` so that this thread never blocks.
+    ///
+    /// # Safety
+    /// As for [`uring::submit`].
+    async unsafe fn submit<T: Unpin + 'static>(
+        &self,
+        entry: squeue::Entry,
+        kept: T,
+    ) -> (io::Result<u32>, T) {
+        let Some(places) = &self.aside else {
+            // SAFETY: the caller's.
+            return unsafe { uring::submit(entry, kept) }.await;
+        };
+        // The place is kept like the buffers: until the kernel is done.
+        let place = places.acquire(1).await.expect("never closed");
+        // SAFETY: the caller's; the pair owns `kept`, and a pointer into its memory stays valid.
+        let (outcome, (kept, _place)) = unsafe { uring::submit_aside(entry, (kept, place)) }.await;
+        (outcome, kept)
     }
 
     fn error(&self, op: Operation, offset: u64, len: u64, e: &io::Error) -> DeviceError {
@@ -119,7 +173,7 @@ impl FileDevice {
     async fn fallocate(&self, offset: u64, len: u64, mode: i32) -> io::Result<()> {
         let entry = opcode::Fallocate::new(self.fd(), len).offset(offset).mode(mode).build();
         // SAFETY: the entry has no pointers.
-        let (outcome, ()) = unsafe { uring::submit(entry, ()) }.await;
+        let (outcome, ()) = unsafe { self.submit(entry, ()) }.await;
         outcome.map(|_| ())
     }
 }
@@ -148,7 +202,7 @@ impl BlockDevice for FileDevice {
                 let at = offset_bytes + done as u64;
                 let entry = opcode::Read::new(self.fd(), rest.as_mut_ptr(), len).offset(at).build();
                 // SAFETY: the entry points into `buf`, which is kept and stable.
-                let (outcome, back) = unsafe { uring::submit(entry, buf) }.await;
+                let (outcome, back) = unsafe { self.submit(entry, buf) }.await;
                 buf = back;
                 match outcome {
                     Ok(0) => {
@@ -188,7 +242,7 @@ impl BlockDevice for FileDevice {
                     .rw_flags(if with_dsync { libc::RWF_DSYNC } else { 0 })
                     .build();
                 // SAFETY: the entry points into `data`, which is kept and stable.
-                let (outcome, back) = unsafe { uring::submit(entry, data) }.await;
+                let (outcome, back) = unsafe { self.submit(entry, data) }.await;
                 data = back;
                 match outcome {
                     Ok(0) => {
@@ -214,7 +268,7 @@ impl BlockDevice for FileDevice {
         Box::pin(async move {
             let entry = opcode::Fsync::new(self.fd()).flags(types::FsyncFlags::DATASYNC).build();
             // SAFETY: the entry has no pointers.
-            let (outcome, ()) = unsafe { uring::submit(entry, ()) }.await;
+            let (outcome, ()) = unsafe { self.submit(entry, ()) }.await;
             outcome.map(|_| ()).map_err(|e| self.error(Operation::Flush, 0, 0, &e))
         })
     }
@@ -252,5 +306,15 @@ impl BlockDevice for FileDevice {
                 Err(e) => Err(self.error(op, offset_bytes, len_bytes, &e)),
             }
         })
+    }
+}
+
+impl Drop for FileDevice {
+    fn drop(&mut self) {
+        let Some(file) = self.file.take() else { return };
+        if self.aside.is_some() {
+            // The last close of such a file asks its file system, which may hang.
+            forebay_rt::close_aside(file);
+        }
     }
 }

@@ -6,6 +6,7 @@ mod error;
 mod file;
 pub mod layers;
 mod memory;
+mod submission;
 
 use std::future::Future;
 use std::pin::Pin;

@@ -59,8 +59,8 @@ fn file_device_keeps_contract() {
     let path = file.0.clone();
     Runtime::real().unwrap().block_on(async move {
         let options = OpenOptions { exclusive: true, ..Default::default() };
-        let device = FileDevice::open(&path, options).unwrap();
-        let second = FileDevice::open(&path, options).err().expect("the lock holds");
+        let device = FileDevice::open(&path, options).await.unwrap();
+        let second = FileDevice::open(&path, options).await.err().expect("the lock holds");
         assert_eq!(second.kind, ErrorKind::Busy);
         let counted = layers::Counted::new(Rc::new(device));
         exercise(counted.clone()).await;
@@ -83,11 +83,12 @@ fn memory_device_keeps_contract() {
 
 #[test]
 fn folder_or_missing_path_is_refused() {
-    let folder = FileDevice::open(std::path::Path::new("/proc/self"), OpenOptions::default());
-    assert!(folder.is_err());
-    let nothing = FileDevice::open(std::path::Path::new("/no/such"), OpenOptions::default());
-    let text = nothing.err().unwrap().to_string();
-    assert!(text.starts_with("/no/such: open"), "{text}");
+    Runtime::real().unwrap().block_on(async {
+        let open = |path| FileDevice::open(std::path::Path::new(path), OpenOptions::default());
+        assert!(open("/proc/self").await.is_err());
+        let text = open("/no/such").await.err().unwrap().to_string();
+        assert!(text.starts_with("/no/such: open"), "{text}");
+    });
 }
 
 #[test]

@@ -8,9 +8,9 @@ use std::rc::{Rc, Weak};
 
 use forebay_device::layers::Counted;
 use forebay_device::{Device, DeviceError, ErrorKind, Operation};
-use forebay_pool::Opener;
 use forebay_pool::spec::{GroupSpec, ImportOptions, LogSpec, Told, VolumeSpec};
 use forebay_pool::status::{ScanKind, ScanPhase};
+use forebay_pool::{Opener, Opening};
 use forebay_rt as rt;
 use forebay_units::{Layout, Nanos};
 
@@ -40,17 +40,20 @@ struct Shelf {
 }
 
 impl Opener for Shelf {
-    fn open(&self, path: &str) -> Result<Device, DeviceError> {
-        let refuse = |kind| DeviceError::new(path, Operation::Open, 0, 0, kind);
-        let disk = self.disks.get(path).cloned().ok_or_else(|| refuse(ErrorKind::Gone))?;
-        let mut open = self.open.borrow_mut();
-        if open.get(path).is_some_and(|handle| handle.strong_count() > 0) {
-            return Err(refuse(ErrorKind::Busy));
-        }
-        // The layer only serves as a handle: while it is alive, the disk is open.
-        let handle = Counted::new(disk);
-        open.insert(path.to_owned(), Rc::downgrade(&handle));
-        Ok(handle)
+    fn open<'a>(&'a self, path: &'a str) -> Opening<'a> {
+        Box::pin(async move {
+            let refuse = |kind| DeviceError::new(path, Operation::Open, 0, 0, kind);
+            let disk = self.disks.get(path).cloned().ok_or_else(|| refuse(ErrorKind::Gone))?;
+            let mut open = self.open.borrow_mut();
+            if open.get(path).is_some_and(|handle| handle.strong_count() > 0) {
+                return Err(refuse(ErrorKind::Busy));
+            }
+            // The layer only serves as a handle: while it is alive, the disk is open.
+            let handle = Counted::new(disk);
+            open.insert(path.to_owned(), Rc::downgrade(&handle));
+            let device: Device = handle;
+            Ok(device)
+        })
     }
 
     fn host(&self) -> u64 {

@@ -47,8 +47,8 @@ fn main() {
     let span = Nanos((seconds * 1e9) as u64);
     let shown = path.clone();
     Runtime::real().expect("io_uring").block_on(async move {
-        let device: Device =
-            Rc::new(FileDevice::open(&shown, OpenOptions::default()).expect("opens"));
+        let device = FileDevice::open(&shown, OpenOptions::default()).await;
+        let device: Device = Rc::new(device.expect("opens"));
         measure_cpu().await;
         fill(&device).await;
         measure(&device, span, rounds).await;

@@ -92,7 +92,7 @@ impl BlockDevice for NullDevice {
     }
 }
 
-fn open(args: &Args) -> Result<Device, DeviceError> {
+async fn open(args: &Args) -> Result<Device, DeviceError> {
     Ok(match args.kind {
         Kind::Null | Kind::Deferred => Rc::new(NullDevice {
             geometry: Geometry {
@@ -107,13 +107,14 @@ fn open(args: &Args) -> Result<Device, DeviceError> {
         Kind::Memory => Rc::new(MemoryDevice::new("memory", args.size)),
         Kind::File => {
             let path = args.path.as_deref().expect("clap asks for it");
-            Rc::new(FileDevice::open(path, OpenOptions { exclusive: true, read_only: false })?)
+            let options = OpenOptions { exclusive: true, read_only: false };
+            Rc::new(FileDevice::open(path, options).await?)
         }
     })
 }
 
 async fn serve(args: Args) -> Result<(), Box<dyn std::error::Error>> {
-    let device = open(&args)?;
+    let device = open(&args).await?;
     let exports = FixedExports::new().with("", device.clone()).with(&args.export, device);
     let server = Server::new(Rc::new(exports), Limits::default());
     if let Some(path) = &args.socket {

@@ -97,7 +97,8 @@ fn with_server<F: Future<Output = ()> + 'static>(
         } else {
             let path = folder.file("disk");
             std::fs::File::create(&path).unwrap().set_len(SIZE_BYTES).unwrap();
-            Rc::new(FileDevice::open(&path, OpenOptions::default()).unwrap())
+            let opening = async move { FileDevice::open(&path, OpenOptions::default()).await };
+            Rc::new(Runtime::real().expect("io_uring").block_on(opening).unwrap())
         };
         let exports = FixedExports::new().with("tank/vol", device.clone()).with("", device);
         let running = test_running(folder, exports, &test);

@@ -62,7 +62,7 @@ pub use import::error::{
 pub use label_check::LabelFault;
 pub use labels::LabelError;
 pub use layout::LayoutError;
-pub use opener::{OpenWith, Opener};
+pub use opener::{OpenWith, Opener, Opening};
 pub use scrub::error::ScrubError;
 pub use volume::{SyncMode, Volume};
 

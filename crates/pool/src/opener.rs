@@ -5,8 +5,9 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use forebay_device::layers::Counted;
-use forebay_device::{Deadline, Device, DeviceError};
+use forebay_device::{Deadline, Device, DeviceError, ErrorKind, Operation};
 use forebay_multihost::Monitor;
+use forebay_rt as rt;
 use forebay_units::Nanos;
 
 use crate::spec::Told;
@@ -14,10 +15,14 @@ use crate::spec::Told;
 /// How long a device may take for a command until the pool's own limits are known.
 const INITIAL_DEVICE_TIMEOUT: Nanos = Nanos::from_secs(30);
 
+/// What [`Opener::open`] returns while it runs.
+pub type Opening<'a> = Pin<Box<dyn Future<Output = Result<Device, DeviceError>> + 'a>>;
+
 /// Opens devices by name: files and disks in production, simulated ones in simulation.
 pub trait Opener {
-    /// Opens `path` exclusively for this process until the device is dropped.
-    fn open(&self, path: &str) -> Result<Device, DeviceError>;
+    /// Opens `path` exclusively for this process until the device is dropped. The pool waits for
+    /// a device's time limit at most; a device that opens later than that is closed again.
+    fn open<'a>(&'a self, path: &'a str) -> Opening<'a>;
 
     /// A number that tells this machine from others, for pools on shared devices.
     fn host(&self) -> u64;
@@ -54,8 +59,8 @@ impl<F: Fn(&str) -> Result<Device, DeviceError>> OpenWith<F> {
 }
 
 impl<F: Fn(&str) -> Result<Device, DeviceError>> Opener for OpenWith<F> {
-    fn open(&self, path: &str) -> Result<Device, DeviceError> {
-        (self.open)(path)
+    fn open<'a>(&'a self, path: &'a str) -> Opening<'a> {
+        Box::pin(async move { (self.open)(path) })
     }
 
     fn host(&self) -> u64 {
@@ -82,9 +87,16 @@ impl FencedOpener {
         Rc::new(Self { inner, monitor: Monitor::new() })
     }
 
-    /// Opens a device. Waiting at the fence does not count against its deadline.
-    pub fn open(&self, path: &str) -> Result<Guarded, DeviceError> {
-        let deadline = Deadline::new(self.inner.open(path)?, INITIAL_DEVICE_TIMEOUT);
+    /// Opens a device, for as long as a command may take. Waiting at the fence does not count
+    /// against its deadline.
+    pub async fn open(&self, path: &str) -> Result<Guarded, DeviceError> {
+        let opening = rt::timeout(INITIAL_DEVICE_TIMEOUT, self.inner.open(path));
+        let opened = opening.await.unwrap_or_else(|rt::Elapsed| {
+            let after_secs = INITIAL_DEVICE_TIMEOUT.0.div_ceil(1_000_000_000);
+            let kind = ErrorKind::TimedOut { after_secs };
+            Err(DeviceError::new(path, Operation::Open, 0, 0, kind))
+        });
+        let deadline = Deadline::new(opened?, INITIAL_DEVICE_TIMEOUT);
         let device = self.monitor.fence().guard(deadline.clone());
         Ok(Guarded { deadline, device })
     }

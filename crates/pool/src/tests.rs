@@ -17,6 +17,7 @@ mod figures;
 mod imports;
 mod leftovers;
 mod multihost;
+mod openings;
 pub(crate) mod rack;
 mod resilvers;
 mod scattered;
@@ -194,7 +195,7 @@ fn a_lost_footer_costs_nothing_that_others_still_have() {
         pool.sync().await.unwrap();
         pool.sync().await.unwrap();
         // Copies are alike, so blocks are found by content.
-        let (a, b) = (shelf.open("a").unwrap(), shelf.open("b").unwrap());
+        let (a, b) = (shelf.open("a").await.unwrap(), shelf.open("b").await.unwrap());
         let mut at = 0;
         let wanted = stamp(65536, 20);
         for offset in (5 << 20..10 << 20).step_by(4096) {

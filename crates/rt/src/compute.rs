@@ -63,6 +63,13 @@ pub async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static)
     result.await.expect("what runs aside does not panic")
 }
 
+/// Closes `file` on a thread of its own: the close of a file on a file system that hangs does not
+/// return.
+pub fn close_aside(file: std::fs::File) {
+    // Without a thread it is closed here: a descriptor that leaks keeps its lock.
+    let _ = std::thread::Builder::new().name("close".to_owned()).spawn(move || drop(file));
+}
+
 /// Runs `work` on a worker thread, or inline after `modelled_cost` of virtual time when simulated.
 /// `work` must be pure: no I/O, no clock, no chance. A panic in it panics here.
 pub async fn compute<T: Send + 'static>(

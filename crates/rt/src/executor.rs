@@ -231,8 +231,15 @@ impl Runtime {
     }
 }
 
-impl Drop for Runtime {
-    fn drop(&mut self) {
+impl Runtime {
+    /// Ends the runtime: drops every task, and waits some seconds for the operations that the
+    /// kernel has under way. Returns the number of operations that have not ended by then, because
+    /// their devices hang; their memory stays allocated. Dropping a runtime does the same.
+    pub fn finish(self) -> usize {
+        self.wind_down()
+    }
+
+    fn wind_down(&self) -> usize {
         let _entered = Entered::new(self.inner.clone());
         // Futures may spawn or wake while they are dropped, so the list is taken apart bit by bit.
         loop {
@@ -243,9 +250,13 @@ impl Drop for Runtime {
             }
         }
         self.inner.timers.borrow_mut().clear();
-        if let Some(ring) = &self.inner.ring {
-            ring.drain();
-        }
+        self.inner.ring.as_ref().map_or(0, Ring::drain)
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        self.wind_down();
     }
 }
 

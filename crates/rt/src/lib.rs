@@ -12,7 +12,7 @@ mod time;
 mod timer;
 pub mod uring;
 
-pub use compute::{aside, compute};
+pub use compute::{aside, close_aside, compute};
 pub use executor::{JoinHandle, Runtime, halt, is_simulated, spawn, spawn_detached, yield_now};
 pub use futures_channel::{mpsc, oneshot};
 pub use futures_util::future::{Either, join, join_all, select};

@@ -136,6 +136,38 @@ fn wakes_from_other_threads_are_not_lost() {
 }
 
 #[test]
+fn operation_that_blocks_its_submission_holds_up_no_other() {
+    use std::io::Write;
+    use std::os::fd::AsRawFd;
+    let runtime = Runtime::real().expect("io_uring");
+    runtime.block_on(async {
+        // A read of an empty pipe sleeps in the submission when a worker submits it.
+        let mut pipes: Vec<_> = (0..32).map(|_| std::io::pipe().unwrap()).collect();
+        let reads = pipes.iter().map(|(from, _)| {
+            let mut buf = vec![0u8; 8];
+            let fd = io_uring::types::Fd(from.as_raw_fd());
+            let entry = io_uring::opcode::Read::new(fd, buf.as_mut_ptr(), 8).build();
+            // SAFETY: the entry points into `buf`, which is kept.
+            spawn(unsafe { uring::submit_aside(entry, buf) })
+        });
+        let reads: Vec<_> = reads.collect();
+        let begun = now();
+        sleep(Nanos::from_millis(1)).await;
+        let (near, far) = (compute(Nanos(0), || 1).await, compute(Nanos(0), || 2).await);
+        assert_eq!(near + far, 3);
+        assert!(reads.iter().all(|read| !read.is_finished()));
+        for (_, into) in &mut pipes {
+            into.write_all(b"from now").unwrap();
+        }
+        for (outcome, buf) in join_all(reads).await {
+            assert_eq!((outcome.unwrap(), &buf[..]), (8, &b"from now"[..]));
+        }
+        assert!(now() > begun);
+    });
+    assert_eq!(runtime.finish(), 0, "nothing is left behind");
+}
+
+#[test]
 fn simulated_pair_keeps_byte_order() {
     Runtime::simulated(3).block_on(async {
         let (a, b) = net::pair();

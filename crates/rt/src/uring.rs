@@ -10,6 +10,8 @@ use io_uring::squeue;
 use crate::executor;
 use crate::ring::Turn;
 
+pub use crate::ring::WORKERS_MAX;
+
 /// One submitted operation that owns `T` (its buffers) until the kernel is done.
 pub struct Op<T: 'static> {
     id: Option<usize>,
@@ -32,6 +34,18 @@ pub unsafe fn submit<T: 'static>(entry: squeue::Entry, kept: T) -> Op<T> {
 /// As for [`submit`].
 pub unsafe fn submit_first<T: 'static>(entry: squeue::Entry, kept: T) -> Op<T> {
     start(entry, kept, Turn::First)
+}
+
+/// Like [`submit`], for a file whose submission itself may block, as on FUSE and NFS: a worker
+/// thread of the kernel submits, and blocks instead of this thread. It costs a change of threads.
+///
+/// All files of a runtime share at most [`WORKERS_MAX`] workers, so the caller bounds the
+/// operations that it has under way on one file.
+///
+/// # Safety
+/// As for [`submit`].
+pub unsafe fn submit_aside<T: 'static>(entry: squeue::Entry, kept: T) -> Op<T> {
+    start(entry.flags(squeue::Flags::ASYNC), kept, Turn::InOrder)
 }
 
 fn start<T: 'static>(entry: squeue::Entry, kept: T, turn: Turn) -> Op<T> {

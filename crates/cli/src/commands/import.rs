@@ -11,6 +11,7 @@ use super::requests::reply_as;
 use crate::control::{Action, Reply};
 use crate::devices::{is_locked, out_of_reach, search};
 use crate::failure::{ErrorCode, Failure};
+use crate::path_probe::probe_each;
 use crate::pool_access::PoolAccess;
 use crate::render;
 use crate::state::KnownPool;
@@ -50,13 +51,13 @@ pub async fn import(
     {
         return import_again(access, pool, dirs, options).await.map(Outcome::text);
     }
-    let paths = search(dirs)?;
+    let paths = search(dirs).await?;
     let mut found = access.discover(&paths).await?;
     found.retain(|pool| known.iter().all(|k| k.guid != pool.guid));
     found.sort_by(|a, b| (&a.name, a.guid).cmp(&(&b.name, b.guid)));
     match wanted {
         Wanted::Pool(name) => {
-            let pool = choose(&found, &name, dirs)?;
+            let pool = choose(&found, &name, dirs).await?;
             import_one(access, pool, options).await.map(Outcome::text)
         }
         Wanted::All => {
@@ -67,7 +68,9 @@ pub async fn import(
             Ok(Outcome::text(text))
         }
         Wanted::List { json: true } => Ok(Outcome::text(render::found_json(&found))),
-        Wanted::List { .. } if found.is_empty() => Ok(Outcome::text(nothing_found(&paths, dirs))),
+        Wanted::List { .. } if found.is_empty() => {
+            Ok(Outcome::text(nothing_found(&paths, dirs).await))
+        }
         Wanted::List { .. } => Ok(Outcome::text(render::found_text(&found))),
     }
 }
@@ -94,7 +97,7 @@ async fn import_again(
         return Err(already());
     }
     let mut paths = pool.devices.clone();
-    paths.extend(search_named(dirs)?);
+    paths.extend(search_named(dirs).await?);
     paths.sort();
     paths.dedup();
     let found = access.discover(&paths).await?;
@@ -104,7 +107,7 @@ async fn import_again(
             .with_hint("name the folder of its devices with -d"));
     };
     // A device of another pool may be at the path of a device: the names of disks change.
-    let gone = pool.devices.iter().any(|path| !Path::new(path).exists());
+    let gone = any_is_gone(&pool.devices).await;
     let moved = found.paths.iter().any(|path| !pool.devices.contains(path));
     if !is_asked_again && !gone && !moved {
         return Err(already());
@@ -112,14 +115,23 @@ async fn import_again(
     import_one(access, found, ImportOptions { known: Some(pool.told), ..options }).await
 }
 
-fn nothing_found(paths: &[String], dirs: &[PathBuf]) -> String {
-    let held = paths.iter().filter(|path| is_locked(path)).count();
+/// Whether nothing is at one of `paths`. A path that does not answer is there.
+async fn any_is_gone(paths: &[String]) -> bool {
+    let paths = paths.iter().map(PathBuf::from).collect();
+    probe_each(paths, Path::exists).await.iter().any(|(_, exists)| *exists == Ok(false))
+}
+
+async fn nothing_found(paths: &[String], dirs: &[PathBuf]) -> String {
+    let mut held = 0;
+    for path in paths {
+        held += usize::from(is_locked(path).await);
+    }
     let mut text = format!("no pools available to import in {}", places(dirs));
     if held > 0 {
         let (are, s) = if held == 1 { ("is", "") } else { ("are", "s") };
         text.push_str(&format!("; {held} device{s} there {are} in use by another process"));
     }
-    text.push_str(&out_of_reach(dirs));
+    text.push_str(&out_of_reach(dirs).await);
     text + "\n"
 }
 
@@ -128,11 +140,11 @@ fn is_named(name: &str, guid: u64, wanted: &str) -> bool {
 }
 
 /// As [`search`], but nothing without folders.
-fn search_named(dirs: &[PathBuf]) -> Result<Vec<String>, Failure> {
-    if dirs.is_empty() { Ok(Vec::new()) } else { search(dirs) }
+async fn search_named(dirs: &[PathBuf]) -> Result<Vec<String>, Failure> {
+    if dirs.is_empty() { Ok(Vec::new()) } else { search(dirs).await }
 }
 
-fn choose<'a>(
+async fn choose<'a>(
     found: &'a [FoundPool],
     wanted: &str,
     dirs: &[PathBuf],
@@ -142,7 +154,7 @@ fn choose<'a>(
     match matching[..] {
         [pool] => Ok(pool),
         [] => {
-            let unreadable = out_of_reach(dirs);
+            let unreadable = out_of_reach(dirs).await;
             let message = format!("no pool '{wanted}' was found in {}{unreadable}", places(dirs));
             Err(Failure::new(ErrorCode::PoolNotFound, message).with_hint(
                 "name the folder of its devices with -d; a pool that another process serves is \

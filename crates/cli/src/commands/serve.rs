@@ -9,7 +9,7 @@ use crate::args::ServeArgs;
 use crate::devices::{FileOpener, search};
 use crate::failure::{ErrorCode, Failure};
 use crate::log;
-use crate::pool_access::{KNOWN_POOL_OPTIONS, PoolAccess, import_known};
+use crate::pool_access::{KNOWN_POOL_OPTIONS, PoolAccess, SERVE_WAIT, import_known};
 use crate::pools::PoolSet;
 use crate::serving::Serving;
 use crate::state::{KnownPool, StateDir};
@@ -73,7 +73,7 @@ pub fn ready(serving: &Serving, state: &StateDir, listeners: usize) {
 async fn choose(args: &ServeArgs, access: &PoolAccess) -> Result<Vec<KnownPool>, Failure> {
     let mut chosen = access.state().known_pools()?;
     if !args.dirs.is_empty() {
-        let paths = search(&args.dirs)?;
+        let paths = search(&args.dirs).await?;
         let found = access.discover(&paths).await?;
         let entry = |p: forebay_pool::status::FoundPool| KnownPool {
             name: p.name,
@@ -117,7 +117,7 @@ async fn open_all(
     options: &ImportOptions,
 ) -> Result<(), Failure> {
     for pool in chosen {
-        let importing = import_known(set, pool, options);
+        let importing = import_known(set, pool, options, SERVE_WAIT);
         match with_waiting_line(&format!("opening '{}'", pool.name), false, importing).await {
             Ok(()) => {}
             Err(failure) if every => log::error(&format!("{}: {}", pool.name, failure.line())),

@@ -20,7 +20,7 @@ use crate::control::{Action, Reply};
 use crate::devices::{FileOpener, wait_until_free};
 use crate::failure::{ErrorCode, Failure};
 use crate::files;
-use crate::pool_access::{KNOWN_POOL_OPTIONS, PoolAccess, import_known};
+use crate::pool_access::{KNOWN_POOL_OPTIONS, PoolAccess, SERVE_WAIT, import_known};
 use crate::pools::PoolSet;
 use crate::serving::{Serving, connect_hints};
 use crate::state::{KnownPool, StateDir};
@@ -303,7 +303,8 @@ async fn open(set: &Rc<PoolSet>, layout: &Folder, screen: &Screen) -> Result<(),
         devices: pool.paths.clone(),
         told: Told::default(),
     };
-    with_waiting_line("opening it", false, import_known(set, &known, &KNOWN_POOL_OPTIONS)).await
+    let importing = import_known(set, &known, &KNOWN_POOL_OPTIONS, SERVE_WAIT);
+    with_waiting_line("opening it", false, importing).await
 }
 
 async fn make(

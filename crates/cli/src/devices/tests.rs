@@ -4,6 +4,8 @@ use std::io::ErrorKind;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 
+use forebay_rt::Runtime;
+
 use super::*;
 use crate::vdevs::parse_vdevs;
 
@@ -23,6 +25,17 @@ impl Scratch {
         file.set_len(len_bytes).unwrap();
         path.to_str().unwrap().to_owned()
     }
+}
+
+/// [`out_of_reach`] on this thread, whose rights a test changes.
+fn reach(places: &[PathBuf]) -> String {
+    let places = places.to_vec();
+    Runtime::simulated(1).block_on(async move { out_of_reach(&places).await })
+}
+
+fn found(places: &[PathBuf]) -> Result<Vec<String>, Failure> {
+    let places = places.to_vec();
+    Runtime::real().unwrap().block_on(async move { search(&places).await })
 }
 
 impl Drop for Scratch {
@@ -58,7 +71,7 @@ fn devices_that_may_not_be_opened_are_reported_with_reason() {
     let scratch = Scratch::new("access");
     scratch.file("a", DEVICE_MIN_BYTES);
     let places = [scratch.0.clone()];
-    assert_eq!(out_of_reach(&places), "", "all of it may be opened");
+    assert_eq!(reach(&places), "", "all of it may be opened");
     let may = |name: &str, mode| {
         std::fs::set_permissions(scratch.0.join(name), Permissions::from_mode(mode)).unwrap();
     };
@@ -69,7 +82,7 @@ fn devices_that_may_not_be_opened_are_reported_with_reason() {
         may(name, 0o444);
     }
     let b = [scratch.0.join("b")];
-    let (told, named) = as_nobody(|| (out_of_reach(&places), out_of_reach(&b)));
+    let (told, named) = as_nobody(|| (reach(&places), reach(&b)));
     assert!(told.contains("/a: ") && told.ends_with("(and 1 more like it)"), "{told}");
     assert!(named.contains("/b: ") && !named.contains("more"), "{named}");
 }
@@ -88,7 +101,7 @@ fn search_does_not_open_files_that_cannot_be_devices() {
     // SAFETY: `path` ends in a zero byte and outlives the call.
     let added = unsafe { libc::inotify_add_watch(fd, path.as_ptr(), libc::IN_OPEN) };
     assert!(added >= 0);
-    assert_eq!(out_of_reach(std::slice::from_ref(&scratch.0)), "");
+    assert_eq!(reach(std::slice::from_ref(&scratch.0)), "");
     let read = watch.read(&mut told);
     assert_eq!(read.unwrap_err().kind(), ErrorKind::WouldBlock, "the file was opened");
 }
@@ -128,8 +141,8 @@ fn search_finds_devices_in_folders() {
     let scratch = Scratch::new("search");
     let big = scratch.file("big", DEVICE_MIN_BYTES);
     let small = scratch.file("small", 4096);
-    assert_eq!(search(std::slice::from_ref(&scratch.0)).unwrap(), [big.as_str()]);
+    assert_eq!(found(std::slice::from_ref(&scratch.0)).unwrap(), [big.as_str()]);
     // A device that is named itself is taken whatever its size: the pool says what is wrong.
-    assert_eq!(search(&[scratch.0.join("small"), scratch.0.clone()]).unwrap(), [big, small]);
-    assert!(search(&[scratch.0.join("missing")]).is_err());
+    assert_eq!(found(&[scratch.0.join("small"), scratch.0.clone()]).unwrap(), [big, small]);
+    assert!(found(&[scratch.0.join("missing")]).is_err());
 }

@@ -1,4 +1,5 @@
 use forebay_pool::status::{Health, IoCounts, VdevKind};
+use forebay_rt::Runtime;
 
 use super::*;
 use crate::failure::ErrorCode;
@@ -17,6 +18,11 @@ fn device(path: &str) -> VdevStatus {
         io: IoCounts::default(),
         children: Vec::new(),
     }
+}
+
+fn renamed(pool: &PoolStatus, action: Action) -> Result<Action, Failure> {
+    let pool = pool.clone();
+    Runtime::real().unwrap().block_on(async move { by_known_names(&pool, action).await })
 }
 
 #[test]
@@ -43,7 +49,7 @@ fn device_is_found_by_every_path_that_leads_to_it() {
         lost_count: 0,
         txg: 0,
     };
-    let offline = |device: String| by_known_names(&pool, Action::Offline { device });
+    let offline = |device: String| renamed(&pool, Action::Offline { device });
     let named = |device: &str| Ok(Action::Offline { device: device.to_owned() });
     assert_eq!(offline(path("d0")), named(&path("link")));
     assert_eq!(offline(path("d1")), named(&path("d1")));
@@ -52,7 +58,7 @@ fn device_is_found_by_every_path_that_leads_to_it() {
 
     let attach = |new: &str| {
         let action = Action::Attach { device: path("d0"), new_device: path(new), force: true };
-        by_known_names(&pool, action)
+        renamed(&pool, action)
     };
     assert_eq!(attach("d1").unwrap_err().code, ErrorCode::DeviceInUse);
     assert!(attach("d0").is_err(), "by its other name");
@@ -61,7 +67,7 @@ fn device_is_found_by_every_path_that_leads_to_it() {
 
     let replace = |new: Option<&str>| {
         let new_device = new.map(&path);
-        by_known_names(&pool, Action::Replace { device: path("d1"), new_device, force: false })
+        renamed(&pool, Action::Replace { device: path("d1"), new_device, force: false })
     };
     assert!(replace(None).is_ok());
     assert!(replace(Some("d1")).is_ok(), "another device at the same path");

@@ -1,4 +1,4 @@
-use forebay_device::{IoBuf, MemoryDevice};
+use forebay_device::{Device, DeviceError, IoBuf, MemoryDevice};
 use forebay_pool::OpenWith;
 use forebay_pool::spec::{GroupSpec, ImportOptions, PoolSpec, VolumeSpec};
 use forebay_rt::{self as rt, Runtime};

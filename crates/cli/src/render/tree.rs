@@ -88,6 +88,7 @@ fn note_text(note: &VdevNote) -> String {
         VdevNote::Missing => "missing".to_owned(),
         VdevNote::NoPermission => "no permission".to_owned(),
         VdevNote::NotOpened { error } => format!("cannot be opened: {error}"),
+        VdevNote::NoAnswer => "does not answer".to_owned(),
         VdevNote::InUse => "in use".to_owned(),
         VdevNote::NoLabel => "no label of a pool".to_owned(),
         VdevNote::OtherPool { name } => format!("label of pool '{}'", visible(name)),

@@ -38,7 +38,7 @@ pub(crate) async fn open_candidate(
     force: bool,
 ) -> Result<Candidate, CandidateError> {
     let device = || path.to_owned();
-    let guarded = opener.open(path).map_err(|error| match error.kind {
+    let guarded = opener.open(path).await.map_err(|error| match error.kind {
         ErrorKind::Busy => CandidateError::InUse { device: device() },
         _ => CandidateError::Open(error),
     })?;

@@ -438,7 +438,7 @@ impl Pool {
         let open = match held {
             Some(held) if self.carries_label(&held, found.device).await => held,
             // The device was closed or does not answer. It may have come back under its name.
-            held => match self.opener.open(&found.path) {
+            held => match self.opener.open(&found.path).await {
                 Ok(device) => OpenDevice::new(&found.path, device),
                 Err(error) => held.ok_or(error)?,
             },

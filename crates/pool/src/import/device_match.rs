@@ -23,6 +23,9 @@ const FIRST_BYTES: usize = 4096;
 /// Delay before a device that another process has open is tried once more.
 const A_MOMENT: Nanos = Nanos::from_millis(200);
 
+/// Devices that are opened and read at a time when pools are looked for.
+const LOOKS_AT_ONCE: usize = 16;
+
 /// Reads the labels of all devices at `paths` that can be opened.
 pub(crate) async fn find_devices(opener: &FencedOpener, paths: &[String]) -> Vec<Found> {
     look_at(opener, paths).await.0
@@ -39,23 +42,42 @@ pub(crate) async fn take_devices(opener: &FencedOpener, paths: &[String]) -> Vec
     found
 }
 
-/// The devices that have labels, and the paths of those that another process has open.
+/// The devices that have labels, and the paths of those that another process has open. Devices
+/// that hang delay [`LOOKS_AT_ONCE`] others, not all of them.
 async fn look_at(opener: &FencedOpener, paths: &[String]) -> (Vec<Found>, Vec<String>) {
     let (mut found, mut busy) = (Vec::new(), Vec::new());
-    for path in paths {
-        let guarded = match opener.open(path) {
-            Ok(guarded) => guarded,
-            Err(error) => {
-                busy.extend((error.kind == ErrorKind::Busy).then(|| path.clone()));
-                continue;
+    for some in paths.chunks(LOOKS_AT_ONCE) {
+        for look in rt::join_all(some.iter().map(|path| look_at_one(opener, path))).await {
+            match look {
+                Look::Labeled(device) => found.push(*device),
+                Look::Busy(path) => busy.push(path),
+                Look::Other => {}
             }
-        };
-        let label = read_label(&guarded.device).await;
-        if !label.configs.is_empty() {
-            found.push(Found { path: path.clone(), guarded, label });
         }
     }
     (found, busy)
+}
+
+/// What a look at one path found.
+enum Look {
+    Labeled(Box<Found>),
+    /// Another process has the device open.
+    Busy(String),
+    /// No device, or one without a label.
+    Other,
+}
+
+async fn look_at_one(opener: &FencedOpener, path: &str) -> Look {
+    let guarded = match opener.open(path).await {
+        Ok(guarded) => guarded,
+        Err(error) if error.kind == ErrorKind::Busy => return Look::Busy(path.to_owned()),
+        Err(_) => return Look::Other,
+    };
+    let label = read_label(&guarded.device).await;
+    match label.configs.is_empty() {
+        true => Look::Other,
+        false => Look::Labeled(Box::new(Found { path: path.to_owned(), guarded, label })),
+    }
 }
 
 /// The root that counts among the devices found, and its configuration.
@@ -136,7 +158,7 @@ pub(crate) async fn not_found(
 ) -> ImportErrorKind {
     let mut unreadable = Vec::new();
     for path in paths.iter().filter(|path| found.iter().all(|f| f.path != **path)) {
-        let outcome = match opener.open(path) {
+        let outcome = match opener.open(path).await {
             Ok(guarded) => guarded.device.read(0, IoBuf::zeroed(FIRST_BYTES)).await.map(drop),
             Err(error) => Err(error),
         };

@@ -119,6 +119,8 @@ pub enum VdevNote {
         /// Why, in the system's words.
         error: String,
     },
+    /// Its file system or the device does not answer.
+    NoAnswer,
     /// Another process has it.
     InUse,
     /// It has no label of a pool.

@@ -10,7 +10,7 @@ use forebay_rt as rt;
 use forebay_testkit::{Answer, Command, Decision, Probe, Script, Shelf};
 use forebay_units::Nanos;
 
-use crate::{OpenWith, Opener};
+use crate::{OpenWith, Opener, Opening};
 
 /// Faults that all devices of a rack obey.
 #[derive(Default)]
@@ -134,8 +134,24 @@ pub(crate) fn memory(names: &[&str], size_bytes: u64) -> Rc<dyn Opener> {
 
 /// Machine `inner` with `script` above each of its devices.
 pub(crate) fn scripted(inner: Rc<dyn Opener>, script: Rc<impl Script + 'static>) -> Rc<dyn Opener> {
-    let host = inner.host();
-    OpenWith::new(host, move |name| Ok(Probe::new(inner.open(name)?, script.clone()) as Device))
+    Rc::new(Scripted { inner, script })
+}
+
+struct Scripted<S> {
+    inner: Rc<dyn Opener>,
+    script: Rc<S>,
+}
+
+impl<S: Script + 'static> Opener for Scripted<S> {
+    fn open<'a>(&'a self, path: &'a str) -> Opening<'a> {
+        Box::pin(async move {
+            let inner = self.inner.open(path).await?;
+            Ok(Probe::new(inner, self.script.clone()) as Device)
+        })
+    }
+    fn host(&self) -> u64 {
+        self.inner.host()
+    }
 }
 
 /// The time that a command takes, by device, operation and offset.

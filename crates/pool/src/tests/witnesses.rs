@@ -6,7 +6,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 
-use forebay_device::{Device, DeviceError, ErrorKind, Operation};
+use forebay_device::{DeviceError, ErrorKind, Operation};
 use forebay_rt::{self as rt, Runtime};
 use forebay_units::{Layout, Nanos};
 
@@ -15,7 +15,7 @@ use super::rack::Rack;
 use super::{names, spec, volume};
 use crate::spec::{ImportOptions, Told};
 use crate::status::Health;
-use crate::{OpenWith, Opener, Pool, Witness};
+use crate::{OpenWith, Opener, Opening, Pool, Witness};
 
 async fn half_missing(rack: &Rc<Rack>, host: u64, options: &ImportOptions) {
     assert_kind!(refused(rack, host, options).await, HalfMissing { .. });
@@ -94,7 +94,7 @@ struct LastWords {
 }
 
 impl Opener for LastWords {
-    fn open(&self, path: &str) -> Result<Device, DeviceError> {
+    fn open<'a>(&'a self, path: &'a str) -> Opening<'a> {
         self.inner.open(path)
     }
     fn host(&self) -> u64 {
@@ -175,13 +175,13 @@ fn import_waits_for_a_device_that_another_process_has_open_briefly() {
         make(&mine, Layout::Mirror, &["a", "b"], &[]).await.export().await.unwrap();
     });
     for (busy_ms, health) in [(100, Health::Online), (1000, Health::Degraded)] {
-        let machine = rack.host(1);
+        let machine = rack.clone();
         // Another process has the device open until then.
         let opener = OpenWith::new(1, move |name| {
             if name == "b" && rt::now() < Nanos::from_millis(busy_ms) {
                 return Err(DeviceError::new(name, Operation::Open, 0, 0, ErrorKind::Busy));
             }
-            machine.open(name)
+            Ok(machine.device(name))
         });
         Runtime::simulated(busy_ms).block_on(async move {
             let options = ImportOptions { force: true, ..ImportOptions::default() };

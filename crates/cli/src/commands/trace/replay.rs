@@ -257,7 +257,7 @@ async fn open(target: &str, read_only: bool) -> Result<Device, Failure> {
         return Ok(Rc::new(client.map_err(|e| Failure::new(ErrorCode::ServerUnreachable, e))?));
     }
     let options = OpenOptions { read_only, exclusive: true };
-    Ok(Rc::new(FileDevice::open(Path::new(target), options)?))
+    Ok(Rc::new(FileDevice::open(Path::new(target), options).await?))
 }
 
 /// The result of a replay, for `--json`.
