@@ -1,11 +1,13 @@
 //! The server's side of the control socket.
 
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 
 use forebay_rt::net::{Listener, Stream};
-use forebay_rt::sync::Semaphore;
+use forebay_rt::sync::Notify;
 use forebay_units::Nanos;
 
 use super::message::{PROTOCOL_VERSION, Request, Response};
@@ -13,8 +15,8 @@ use super::wire::{REPLY_MAX_BYTES, REQUEST_MAX_BYTES, WireError, receive, send};
 use crate::failure::{ErrorCode, Failure};
 use crate::log;
 
-/// Connections that are answered at a time; more wait to be accepted.
-const CONNECTIONS_MAX: u64 = 64;
+/// Connections at a time.
+const CONNECTIONS_MAX: usize = 64;
 
 /// What performs requests.
 pub trait Handler {
@@ -22,21 +24,18 @@ pub trait Handler {
     fn handle(self: Rc<Self>, request: Request) -> Pin<Box<dyn Future<Output = Response>>>;
 }
 
-/// Accepts connections for ever. Only processes of `own_uid` and root are answered.
+/// Accepts connections for ever. Only processes of `own_uid` and root are answered. When there are
+/// [`CONNECTIONS_MAX`], the one that has waited longest for a request ends: a command that was
+/// stopped, or that does not speak the protocol, keeps no other command out.
 pub async fn serve_control<H: Handler + 'static>(listener: Listener, handler: Rc<H>, own_uid: u32) {
-    let places = Semaphore::new(CONNECTIONS_MAX);
+    let connections = Rc::new(Connections::default());
     loop {
-        let place = places.acquire(1).await.expect("never closed");
         match listener.accept().await {
             Ok(stream) => {
-                let handler = handler.clone();
-                forebay_rt::spawn(async move {
-                    let uid = stream.peer_uid();
-                    if uid == Some(0) || uid == Some(own_uid) {
-                        answer_connection(&stream, handler).await;
-                    }
-                    drop(place);
-                });
+                let uid = stream.peer_uid();
+                if uid == Some(0) || uid == Some(own_uid) {
+                    connections.answer(stream, handler.clone()).await;
+                }
             }
             Err(e) => {
                 // Mostly for want of descriptors: the end of a connection frees one.
@@ -47,34 +46,87 @@ pub async fn serve_control<H: Handler + 'static>(listener: Listener, handler: Rc
     }
 }
 
-/// Answers the requests of one connection until it ends or breaks the protocol.
-pub async fn answer_connection<H: Handler>(stream: &Stream, handler: Rc<H>) {
-    loop {
-        let response = match receive::<Request>(stream, REQUEST_MAX_BYTES).await {
-            Ok(request) if request.version == PROTOCOL_VERSION => {
-                handler.clone().handle(request).await
-            }
-            Ok(request) => refusal(format!(
-                "the server has version {PROTOCOL_VERSION} of the control protocol, not {}",
-                request.version
-            )),
-            Err(WireError::Closed | WireError::Io(_)) => return,
-            Err(e @ WireError::Json(_)) => refusal(format!("the request was {e}")),
-            Err(e @ WireError::Length { .. }) => {
-                // Where the next request begins is unknown: the connection ends with the reason.
-                let _ = send(stream, &refusal(e.to_string()), REPLY_MAX_BYTES).await;
-                stream.shutdown();
+/// The open connections of a control socket.
+#[derive(Default)]
+pub struct Connections {
+    open: RefCell<BTreeMap<u64, Rc<Open>>>,
+    next: Cell<u64>,
+    changed: Rc<Notify>,
+}
+
+struct Open {
+    stream: Stream,
+    /// Since when it has waited for a request; `None` while a request is performed.
+    idle_since: Cell<Option<Nanos>>,
+}
+
+impl Connections {
+    /// Answers the requests of `stream` in a task of its own, once there is a place for it.
+    pub async fn answer<H: Handler + 'static>(self: &Rc<Self>, stream: Stream, handler: Rc<H>) {
+        while self.open.borrow().len() >= CONNECTIONS_MAX {
+            let ended = self.changed.notified();
+            self.end_longest_idle();
+            ended.await;
+        }
+        let id = self.next.get();
+        self.next.set(id + 1);
+        let open = Rc::new(Open { stream, idle_since: Cell::new(Some(forebay_rt::now())) });
+        self.open.borrow_mut().insert(id, open.clone());
+        let connections = self.clone();
+        forebay_rt::spawn(async move {
+            open.answer_all(handler).await;
+            connections.open.borrow_mut().remove(&id);
+            connections.changed.notify_all();
+        });
+    }
+
+    /// Ends the connection that has waited longest for a request. When a request of each is being
+    /// performed, the next one has to wait.
+    fn end_longest_idle(&self) {
+        let open = self.open.borrow();
+        let idle = open.values().filter_map(|open| Some((open.idle_since.get()?, open)));
+        if let Some((_, longest)) = idle.min_by_key(|(since, _)| *since) {
+            longest.stream.shutdown();
+        }
+    }
+}
+
+impl Open {
+    /// Answers requests until the connection ends or breaks the protocol.
+    async fn answer_all<H: Handler>(&self, handler: Rc<H>) {
+        let stream = &self.stream;
+        loop {
+            self.idle_since.set(Some(forebay_rt::now()));
+            let request = receive::<Request>(stream, REQUEST_MAX_BYTES).await;
+            self.idle_since.set(None);
+            let response = match request {
+                Ok(request) if request.version == PROTOCOL_VERSION => {
+                    handler.clone().handle(request).await
+                }
+                Ok(request) => refusal(format!(
+                    "the server has version {PROTOCOL_VERSION} of the control protocol, not {}",
+                    request.version
+                )),
+                Err(WireError::Closed | WireError::Io(_)) => return,
+                Err(e @ WireError::Json(_)) => refusal(format!("the request was {e}")),
+                Err(e @ WireError::Length { .. }) => {
+                    // Where the next request begins is unknown: the connection ends.
+                    let _ = send(stream, &refusal(e.to_string()), REPLY_MAX_BYTES).await;
+                    stream.shutdown();
+                    return;
+                }
+            };
+            // A client that does not take its reply is idle too.
+            self.idle_since.set(Some(forebay_rt::now()));
+            let sent = match send(stream, &response, REPLY_MAX_BYTES).await {
+                Err(e @ WireError::Length { .. }) => {
+                    send(stream, &refusal(e.to_string()), REPLY_MAX_BYTES).await
+                }
+                other => other,
+            };
+            if sent.is_err() {
                 return;
             }
-        };
-        let sent = match send(stream, &response, REPLY_MAX_BYTES).await {
-            Err(e @ WireError::Length { .. }) => {
-                send(stream, &refusal(e.to_string()), REPLY_MAX_BYTES).await
-            }
-            other => other,
-        };
-        if sent.is_err() {
-            return;
         }
     }
 }

@@ -58,10 +58,8 @@ fn with_server<F: Future + 'static>(
     let served = handler.clone();
     let out = Runtime::simulated(seed).block_on(async move {
         let (near, far) = pair();
-        let server = forebay_rt::spawn(async move { answer_connection(&far, served).await });
-        let out = client(near).await;
-        server.await;
-        out
+        Rc::new(Connections::default()).answer(far, served).await;
+        client(near).await
     });
     (out, handler)
 }
@@ -156,6 +154,31 @@ fn connection_cut_within_request_reaches_no_handler() {
         });
         assert_eq!(handler.seen.borrow().len(), 0, "cut at {cut}");
     }
+}
+
+#[test]
+fn connections_without_requests_keep_no_other_command_out() {
+    Runtime::simulated(5).block_on(async {
+        let connections = Rc::new(Connections::default());
+        let handler = Rc::new(Echo::default());
+        let mut half_open = Vec::new();
+        for _ in 0..300 {
+            let (near, far) = pair();
+            connections.answer(far, handler.clone()).await;
+            half_open.push(near);
+            forebay_rt::sleep(forebay_units::Nanos::from_millis(1)).await;
+        }
+        let (near, far) = pair();
+        connections.answer(far, handler.clone()).await;
+        let link = Link::greet(near).await.unwrap();
+        // A command that waits between two requests is not the one that has waited longest.
+        for _ in 0..30 {
+            let (near, far) = pair();
+            connections.answer(far, handler.clone()).await;
+            half_open.push(near);
+        }
+        assert!(link.ask(&request("a")).await.is_ok());
+    });
 }
 
 #[test]
