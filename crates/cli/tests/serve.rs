@@ -290,7 +290,7 @@ fn server_reports_why_it_disconnects_clients() {
     assert!(scratch.log_says(" info: ready: "));
     let mut stream = UnixStream::connect(scratch.0.join("s.sock")).unwrap();
     stream.write_all(&[0xff; 64]).unwrap();
-    assert!(scratch.log_says("clients were disconnected: 1 for breaking the protocol$"));
+    assert!(scratch.log_says("clients were disconnected: the owner: 1 for breaking the protocol$"));
     server.signal("-INT");
     assert!(server.finish().status.success());
 }

@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod account;
 pub mod bench;
 mod channel;
 pub mod client;
@@ -12,15 +13,17 @@ mod limits;
 pub mod message;
 mod outbox;
 mod server;
+mod shares;
 pub mod tls;
 pub mod uri;
 pub mod wire;
 
+pub use account::Account;
 pub use client::{Client, ClientError, RequestError};
 pub use exports::{ExportEntry, ExportHandle, Exports, FixedExports, Peer, Revocation};
 pub use handshake::Refusal;
 pub use limits::Limits;
-pub use server::{Counts, Server};
+pub use server::{Counts, Offenses, Server};
 pub use tls::{AllowList, ClientTls, TlsConfig, TlsError, TlsFiles};
 
 #[cfg(test)]

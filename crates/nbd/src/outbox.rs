@@ -57,6 +57,10 @@ pub(crate) struct Outbox {
     sending: Cell<u64>,
     /// The stream has taken less than a push offered since the last batch.
     stream_is_full: Cell<bool>,
+    /// The charge of messages that were pushed and neither sent nor dropped.
+    held_bytes: Cell<u64>,
+    /// The charge of all messages that were sent.
+    taken_bytes: Cell<u64>,
     release: Release,
 }
 
@@ -70,8 +74,35 @@ impl Outbox {
             is_broken: Cell::new(false),
             sending: Cell::new(0),
             stream_is_full: Cell::new(false),
+            held_bytes: Cell::new(0),
+            taken_bytes: Cell::new(0),
             release,
         }
+    }
+
+    /// Whether a send has failed: nothing reaches the peer any more.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.is_broken.get()
+    }
+
+    /// The charge of messages that the peer has not taken yet.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        self.held_bytes.get()
+    }
+
+    /// The charge of all messages that the peer has taken so far.
+    pub(crate) fn taken_bytes(&self) -> u64 {
+        self.taken_bytes.get()
+    }
+
+    fn hold(&self, charge_bytes: u64) {
+        self.held_bytes.set(self.held_bytes.get() + charge_bytes);
+    }
+
+    fn let_go(&self, charge_bytes: u64) {
+        self.held_bytes.set(self.held_bytes.get() - charge_bytes);
+        self.taken_bytes.set(self.taken_bytes.get() + charge_bytes);
+        (self.release)(charge_bytes);
     }
 
     /// Queues a message and its payload. `charge_bytes` returns through the release function.
@@ -86,13 +117,14 @@ impl Outbox {
             queue.tail.extend_from_slice(payload);
         }
         queue.charge_bytes += charge_bytes;
+        self.hold(charge_bytes);
         if queue.tail.len() >= EAGER_SEND_BYTES && queue.buffers.is_empty() && self.may_send_now() {
             let sent = self.channel.try_send(&queue.tail);
             if sent == queue.tail.len() {
                 queue.tail.clear();
                 let charge_bytes = std::mem::take(&mut queue.charge_bytes);
                 drop(queue);
-                return (self.release)(charge_bytes);
+                return self.let_go(charge_bytes);
             }
             queue.tail.drain(..sent);
             self.stream_is_full.set(true);
@@ -122,6 +154,7 @@ impl Outbox {
         queue.seal();
         queue.buffers.push_back(SendBuffer::Payload(payload));
         queue.charge_bytes += charge_bytes;
+        self.hold(charge_bytes);
         drop(queue);
         self.wake();
     }
@@ -182,7 +215,7 @@ impl Outbox {
             if let Err(e) = outcome {
                 self.is_broken.set(true);
                 let dropped = std::mem::take(&mut *self.queue.borrow_mut());
-                (self.release)(dropped.charge_bytes);
+                self.let_go(dropped.charge_bytes);
                 self.channel.shutdown();
                 return Err(e);
             }
@@ -214,7 +247,7 @@ impl Outbox {
                 self.queue.borrow_mut().spare = tail;
             }
         }
-        (self.release)(charge_bytes);
+        self.let_go(charge_bytes);
         outcome
     }
 }

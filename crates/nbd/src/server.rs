@@ -12,9 +12,11 @@ use forebay_rt::net::{Listener, Stream};
 use forebay_rt::sync::Notify;
 use forebay_units::Nanos;
 
+use crate::account::Account;
 use crate::connection::{Ending, ServerState, serve_connection};
 use crate::exports::Exports;
 use crate::limits::Limits;
+use crate::shares::RESERVED_PART;
 use crate::tls::TlsConfig;
 
 /// Time between two attempts to accept after a failed one.
@@ -27,7 +29,7 @@ const MIN_ABANDON_DEADLINE: Nanos = Nanos::from_millis(100);
 pub struct Counts {
     /// Connections accepted.
     pub accepted: u64,
-    /// Connections closed at once because there were too many.
+    /// Connections closed at once because there were too many, or too many of the client's account.
     pub refused: u64,
     /// Connections that ended because the client broke the protocol.
     pub protocol_errors: u64,
@@ -35,7 +37,30 @@ pub struct Counts {
     pub lost: u64,
     /// Connections that ended because the client exceeded a deadline.
     pub timed_out: u64,
+    /// Connections that ended because others waited for memory that the client worked on too
+    /// slowly.
+    pub evicted: u64,
 }
+
+/// Connections that the server ended because of what their clients did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offenses {
+    /// See [`Counts::refused`].
+    pub refused: u64,
+    /// See [`Counts::protocol_errors`].
+    pub protocol_errors: u64,
+    /// See [`Counts::timed_out`].
+    pub timed_out: u64,
+    /// See [`Counts::evicted`].
+    pub evicted: u64,
+}
+
+/// Accounts whose offenses are kept until they are reported; those of further accounts are only in
+/// [`Counts`].
+const OFFENDERS_MAX: usize = 64;
+/// Delay before the next connection is accepted after one was refused. A client that connects
+/// without a pause then takes little of the server's time.
+const REFUSAL_DELAY: Nanos = Nanos::from_millis(1);
 
 /// Serves NBD clients on any number of listeners.
 pub struct Server {
@@ -45,6 +70,9 @@ pub struct Server {
     streams: RefCell<BTreeMap<u64, Rc<Stream>>>,
     accepting: Cell<usize>,
     counts: Cell<Counts>,
+    offenders: RefCell<BTreeMap<Account, Offenses>>,
+    /// Open connections by account.
+    open: RefCell<BTreeMap<Account, usize>>,
     changed: Notify,
 }
 
@@ -69,6 +97,8 @@ impl Server {
             streams: RefCell::default(),
             accepting: Cell::new(0),
             counts: Cell::default(),
+            offenders: RefCell::default(),
+            open: RefCell::default(),
             changed: Notify::default(),
         })
     }
@@ -104,7 +134,9 @@ impl Server {
         while !self.state.is_stopping.get() {
             match listener.accept().await {
                 Ok(stream) => {
-                    self.adopt(stream);
+                    if !self.adopt(stream) {
+                        rt::sleep(REFUSAL_DELAY).await;
+                    }
                 }
                 Err(_) if self.state.is_stopping.get() => break,
                 // The likely cause is a lack of descriptors: other connections must end first.
@@ -115,37 +147,95 @@ impl Server {
         self.changed.notify_all();
     }
 
-    /// Serves `stream`; returns false if the server is full or stopping.
+    /// Serves `stream`; returns false if the server is full or stopping, or if the account of its
+    /// peer has too many connections.
     pub fn adopt(self: &Rc<Self>, stream: Stream) -> bool {
-        let full = self.streams.borrow().len() >= self.state.limits.connections_max;
-        if full || self.state.is_stopping.get() {
-            self.count(|counts| counts.refused += 1);
+        let account = Account::of(&stream);
+        self.adopt_for(account, stream)
+    }
+
+    pub(crate) fn adopt_for(self: &Rc<Self>, account: Account, stream: Stream) -> bool {
+        if self.state.is_stopping.get() || !self.has_room_for(&account) {
+            self.count(&account, |counts, offenses| {
+                counts.refused += 1;
+                offenses.refused += 1;
+            });
             return false;
         }
-        self.count(|counts| counts.accepted += 1);
+        self.count(&account, |counts, _| counts.accepted += 1);
+        *self.open.borrow_mut().entry(account.clone()).or_default() += 1;
         let id = self.counts.get().accepted;
         let stream = Rc::new(stream);
         self.streams.borrow_mut().insert(id, stream.clone());
         let server = self.clone();
         rt::spawn(async move {
             let (exports, state) = (server.exports.clone(), server.state.clone());
-            let ending = serve_connection(stream, exports, state).await;
+            let ending = serve_connection(stream, account.clone(), exports, state).await;
             server.streams.borrow_mut().remove(&id);
-            server.count(|counts| match ending {
-                Ending::Disconnected | Ending::Stopped => {}
-                Ending::ProtocolError => counts.protocol_errors += 1,
-                Ending::Lost => counts.lost += 1,
-                Ending::TimedOut => counts.timed_out += 1,
-            });
+            server.release_place(&account);
+            server.note_ending(&account, ending);
             server.changed.notify_all();
         });
         true
     }
 
-    fn count(&self, change: impl FnOnce(&mut Counts)) {
-        let mut counts = self.counts.get();
-        change(&mut counts);
+    /// Whether `account` may have one more connection. The owner may have all that are free. Others
+    /// leave a part to the owner, and each account leaves half of what it has to the next one.
+    fn has_room_for(&self, account: &Account) -> bool {
+        let open = self.open.borrow();
+        let of = |account| open.get(account).copied().unwrap_or(0);
+        let mut free = self.state.limits.connections_max.saturating_sub(open.values().sum());
+        if *account == Account::Owner {
+            return free > 0;
+        }
+        let reserved = self.state.limits.connections_max / RESERVED_PART as usize;
+        free = free.saturating_sub(reserved.saturating_sub(of(&Account::Owner)));
+        free > 0 && of(account) < 2 * (free - 1) + usize::from(open.is_empty())
+    }
+
+    fn release_place(&self, account: &Account) {
+        let mut open = self.open.borrow_mut();
+        if let Some(count) = open.get_mut(account) {
+            *count -= 1;
+            if *count == 0 {
+                open.remove(account);
+            }
+        }
+    }
+
+    fn note_ending(&self, account: &Account, ending: Ending) {
+        self.count(account, |counts, offenses| match ending {
+            Ending::Disconnected | Ending::Stopped => {}
+            Ending::Lost => counts.lost += 1,
+            Ending::ProtocolError => {
+                counts.protocol_errors += 1;
+                offenses.protocol_errors += 1;
+            }
+            Ending::TimedOut => {
+                counts.timed_out += 1;
+                offenses.timed_out += 1;
+            }
+            Ending::Evicted => {
+                counts.evicted += 1;
+                offenses.evicted += 1;
+            }
+        });
+    }
+
+    fn count(&self, account: &Account, change: impl FnOnce(&mut Counts, &mut Offenses)) {
+        let (mut counts, mut offenders) = (self.counts.get(), self.offenders.borrow_mut());
+        let mut offenses = offenders.get(account).copied().unwrap_or_default();
+        change(&mut counts, &mut offenses);
         self.counts.set(counts);
+        let is_known = offenders.contains_key(account);
+        if offenses != Offenses::default() && (is_known || offenders.len() < OFFENDERS_MAX) {
+            offenders.insert(account.clone(), offenses);
+        }
+    }
+
+    /// Offenses by account since the last call.
+    pub fn take_offenses(&self) -> BTreeMap<Account, Offenses> {
+        self.offenders.take()
     }
 
     /// Connections that are open now.
@@ -162,7 +252,7 @@ impl Server {
 
     /// Bytes of requests and replies in memory, for all connections together.
     pub(crate) fn bytes_in_flight(&self) -> u64 {
-        self.state.limits.total_bytes_max - self.state.memory.available()
+        self.state.memory.used_bytes()
     }
 
     /// Stops the server. It takes no new connections, answers `ESHUTDOWN` to requests that have not

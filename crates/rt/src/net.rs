@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
-use std::net::{Shutdown, SocketAddr};
+use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
@@ -30,6 +30,12 @@ unsafe impl StableBuf for Vec<u8> {}
 pub struct Stream {
     kind: Kind,
     peer: String,
+    /// The peer's address, of an accepted TCP connection.
+    peer_ip: Option<IpAddr>,
+    /// The peer's user, of an accepted TCP connection within this machine.
+    tcp_uid: Option<u32>,
+    /// Bytes that have gone through the stream in both directions.
+    moved_bytes: Cell<u64>,
 }
 
 enum Kind {
@@ -44,8 +50,11 @@ struct Pipe {
     changed: Rc<Notify>,
 }
 
-/// The largest transfer that is asked of the kernel at once.
-const MAX_TRANSFER_BYTES: usize = 1 << 30;
+/// The largest receive that is asked of the kernel at once.
+const MAX_RECEIVE_BYTES: usize = 1 << 30;
+/// The largest send that is asked of the kernel at once: what a slow peer has taken of it shows in
+/// [`Stream::moved_bytes`] only when it has ended.
+const MAX_SEND_BYTES: usize = 1 << 20;
 
 const PIPE_BYTES: usize = 256 << 10;
 
@@ -71,10 +80,14 @@ pub fn pair() -> (Stream, Stream) {
     let (a, b) = (Pipe::new(), Pipe::new());
     let left = Kind::Pair { incoming: a.clone(), outgoing: b.clone() };
     let right = Kind::Pair { incoming: b, outgoing: a };
-    (Stream { kind: left, peer: "memory".into() }, Stream { kind: right, peer: "memory".into() })
+    (Stream::new(left, "memory".into()), Stream::new(right, "memory".into()))
 }
 
 impl Stream {
+    fn new(kind: Kind, peer: String) -> Self {
+        Self { kind, peer, peer_ip: None, tcp_uid: None, moved_bytes: Cell::new(0) }
+    }
+
     /// The other side's name, for messages.
     #[must_use]
     pub fn peer(&self) -> &str {
@@ -91,7 +104,7 @@ impl Stream {
         // SAFETY: the entry points into the box, which is kept.
         let (outcome, _) = unsafe { uring::submit(entry.build(), kept) }.await;
         outcome?;
-        Ok(Self { kind: Kind::Socket(fd), peer: path.display().to_string() })
+        Ok(Self::new(Kind::Socket(fd), path.display().to_string()))
     }
 
     /// Connects to `address` over TCP, without delay of small packets.
@@ -99,7 +112,7 @@ impl Stream {
         // The blocking connect of the standard library: only clients call this, at their start.
         let stream = std::net::TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
-        Ok(Self { kind: Kind::Socket(stream.into()), peer: address.to_string() })
+        Ok(Self::new(Kind::Socket(stream.into()), address.to_string()))
     }
 
     /// Receives into `buf` from `start` on, whatever is there, at least one byte; 0 is the end.
@@ -112,11 +125,14 @@ impl Stream {
         match &self.kind {
             Kind::Socket(fd) => {
                 let free = &mut buf[start..];
-                let len = free.len().min(MAX_TRANSFER_BYTES) as u32;
+                let len = free.len().min(MAX_RECEIVE_BYTES) as u32;
                 let target = types::Fd(fd.as_raw_fd());
                 let entry = opcode::Recv::new(target, free.as_mut_ptr(), len).build();
                 // SAFETY: the entry points into `buf`, which is kept and stable.
                 let (outcome, buf) = unsafe { uring::submit_first(entry, buf) }.await;
+                if let Ok(received) = outcome {
+                    self.count(received as usize);
+                }
                 (outcome.map(|n| n as usize), buf)
             }
             Kind::Pair { incoming, .. } => {
@@ -139,6 +155,7 @@ impl Stream {
                 memory[cut..].copy_from_slice(&back[..take - cut]);
                 bytes.drain(..take);
                 drop(bytes);
+                self.count(take);
                 incoming.changed.notify_all();
                 (Ok(take), buf)
             }
@@ -170,12 +187,13 @@ impl Stream {
         while at < buf.len() {
             match &self.kind {
                 Kind::Socket(fd) => {
-                    let rest = &buf[at..buf.len().min(at + MAX_TRANSFER_BYTES)];
+                    let rest = &buf[at..buf.len().min(at + MAX_SEND_BYTES)];
                     // Mostly the socket has room, and then a plain call costs less than a
                     // submission and the completion that would end the next wait early.
                     let sent = sys::send_now(fd, rest);
                     if sent > 0 {
                         at += sent;
+                        self.count(sent);
                         continue;
                     }
                     let target = types::Fd(fd.as_raw_fd());
@@ -187,7 +205,10 @@ impl Stream {
                     buf = back;
                     match outcome {
                         Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), buf),
-                        Ok(n) => at += n as usize,
+                        Ok(n) => {
+                            at += n as usize;
+                            self.count(n as usize);
+                        }
                         Err(e) => return (Err(e), buf),
                     }
                 }
@@ -202,6 +223,7 @@ impl Stream {
                     let take = room.min(buf.len() - at);
                     outgoing.bytes.borrow_mut().extend(&buf[at..at + take]);
                     at += take;
+                    self.count(take);
                     outgoing.changed.notify_all();
                 }
             }
@@ -214,9 +236,23 @@ impl Stream {
     /// that error. Streams in memory take nothing this way.
     pub fn try_send(&self, bytes: &[u8]) -> usize {
         match &self.kind {
-            Kind::Socket(fd) => sys::send_now(fd, bytes),
+            Kind::Socket(fd) => {
+                let sent = sys::send_now(fd, bytes);
+                self.count(sent);
+                sent
+            }
             Kind::Pair { .. } => 0,
         }
+    }
+
+    fn count(&self, bytes: usize) {
+        self.moved_bytes.set(self.moved_bytes.get() + bytes as u64);
+    }
+
+    /// Bytes that this side has sent and received: a peer that makes progress raises it.
+    #[must_use]
+    pub fn moved_bytes(&self) -> u64 {
+        self.moved_bytes.get()
     }
 
     /// Ends both directions: tasks that wait on the stream wake up, on this side and the other.
@@ -239,11 +275,18 @@ impl Stream {
         }
     }
 
-    /// The uid of the process on the other side of a Unix socket; `None` for other streams.
+    /// The uid of the process on the other side of a Unix socket, or of an accepted TCP connection
+    /// within this machine; `None` for other streams.
     #[must_use]
     pub fn peer_uid(&self) -> Option<u32> {
         let Kind::Socket(fd) = &self.kind else { return None };
-        sys::peer_process(fd).map(|process| process.uid)
+        self.tcp_uid.or_else(|| sys::peer_process(fd).map(|process| process.uid))
+    }
+
+    /// The peer's address, of an accepted TCP connection.
+    #[must_use]
+    pub fn peer_ip(&self) -> Option<IpAddr> {
+        self.peer_ip
     }
 }
 
@@ -328,22 +371,29 @@ impl Listener {
         }
         let process =
             || sys::peer_process(&fd).filter(|process| self.path.is_some() && process.pid > 0);
-        let peer = match self.peer_of(&fd) {
-            Some(address) => address.to_string(),
+        let ends = self.ends_of(&fd);
+        let peer = match ends {
+            Some((_, address)) => address.to_string(),
             None => match process() {
                 Some(process) => format!("process {}", process.pid),
                 None => format!("client of {}", self.address),
             },
         };
-        Ok(Stream { kind: Kind::Socket(fd), peer })
+        let mut stream = Stream::new(Kind::Socket(fd), peer);
+        if let Some((local, address)) = ends {
+            stream.peer_ip = Some(address.ip().to_canonical());
+            stream.tcp_uid = sys::loopback_peer_uid(local, address);
+        }
+        Ok(stream)
     }
 
-    /// The other side's address, where there is one and it is still connected.
-    fn peer_of(&self, fd: &OwnedFd) -> Option<SocketAddr> {
+    /// The addresses of both sides, where there are any and it is still connected.
+    fn ends_of(&self, fd: &OwnedFd) -> Option<(SocketAddr, SocketAddr)> {
         if self.path.is_some() {
             return None;
         }
-        std::net::TcpStream::from(fd.try_clone().ok()?).peer_addr().ok()
+        let stream = std::net::TcpStream::from(fd.try_clone().ok()?);
+        Some((stream.local_addr().ok()?, stream.peer_addr().ok()?))
     }
 }
 

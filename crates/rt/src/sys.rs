@@ -10,6 +10,7 @@ use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -195,6 +196,79 @@ pub(crate) fn peer_process(socket: &OwnedFd) -> Option<libc::ucred> {
         )
     };
     (outcome == 0 && peer.uid != u32::MAX).then_some(peer)
+}
+
+/// The user whose process has the other end of a TCP connection within this machine, from the
+/// kernel's list of sockets (sock_diag(7)). `local` and `peer` are the addresses of this end.
+/// `None` when the peer is another machine, or no process has its end any more.
+pub(crate) fn loopback_peer_uid(local: SocketAddr, peer: SocketAddr) -> Option<u32> {
+    if !peer.ip().to_canonical().is_loopback() {
+        return None;
+    }
+    // SAFETY: no pointers.
+    let socket = owned(unsafe {
+        libc::socket(
+            libc::AF_NETLINK,
+            libc::SOCK_DGRAM | libc::SOCK_CLOEXEC,
+            libc::NETLINK_SOCK_DIAG,
+        )
+    });
+    let socket = socket.ok()?;
+    let request = diag_request(peer, local);
+    if send_now(&socket, &request) != request.len() {
+        return None;
+    }
+    let mut answer = [0u8; 512];
+    // SAFETY: the kernel writes at most `len` bytes into `answer`.
+    let got = unsafe {
+        let flags = libc::MSG_DONTWAIT;
+        libc::recv(socket.as_raw_fd(), answer.as_mut_ptr().cast(), answer.len(), flags)
+    };
+    diag_uid(answer.get(..usize::try_from(got).ok()?)?)
+}
+
+/// Length of `struct nlmsghdr`, and the kind of a question about one socket and of its answer.
+const NETLINK_HEADER_BYTES: usize = 16;
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+
+/// Asks for the socket with the address `own`, connected to `peer`: `struct nlmsghdr` and `struct
+/// inet_diag_req_v2` of <linux/inet_diag.h>.
+fn diag_request(own: SocketAddr, peer: SocketAddr) -> Vec<u8> {
+    let family = if own.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let mut body = vec![family as u8, libc::IPPROTO_TCP as u8, 0, 0];
+    body.extend(u32::MAX.to_ne_bytes()); // in any state
+    body.extend(own.port().to_be_bytes());
+    body.extend(peer.port().to_be_bytes());
+    for address in [own.ip(), peer.ip()] {
+        let mut bytes = match address {
+            IpAddr::V4(address) => address.octets().to_vec(),
+            IpAddr::V6(address) => address.octets().to_vec(),
+        };
+        bytes.resize(16, 0);
+        body.extend(bytes);
+    }
+    body.extend(0u32.to_ne_bytes()); // on any interface
+    body.extend([0xff; 8]); // without a cookie
+    let len = (NETLINK_HEADER_BYTES + body.len()) as u32;
+    let mut message = len.to_ne_bytes().to_vec();
+    message.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+    message.extend((libc::NLM_F_REQUEST as u16).to_ne_bytes());
+    message.extend([0; 8]); // sequence and port
+    message.extend(body);
+    message
+}
+
+/// The owner of the socket in an answer, `struct inet_diag_msg`, when a process has it.
+fn diag_uid(answer: &[u8]) -> Option<u32> {
+    const STATE_AT: usize = NETLINK_HEADER_BYTES + 1;
+    const UID_AT: usize = NETLINK_HEADER_BYTES + 64;
+    const INODE_AT: usize = UID_AT + 4;
+    const ESTABLISHED: u8 = 1;
+    let word = |at: usize| Some(u32::from_ne_bytes(*answer.get(at..)?.first_chunk()?));
+    let kind = u16::from_ne_bytes(*answer.get(4..)?.first_chunk()?);
+    // A socket that its process has closed has no inode, and counts as root's.
+    let is_held = word(INODE_AT)? != 0 && *answer.get(STATE_AT)? == ESTABLISHED;
+    (kind == SOCK_DIAG_BY_FAMILY && is_held).then(|| word(UID_AT)).flatten()
 }
 
 /// Blocks `signals` for the calling thread and the threads that it starts later, and returns a

@@ -278,6 +278,8 @@ fn half_shutdown_leaves_other_direction_open() {
         let b = net::Stream::connect_tcp(address).await.unwrap();
         let a = accepted.await;
         assert!(a.peer().starts_with("127.0.0.1:"), "{}", a.peer());
+        assert_eq!(a.peer_uid(), Some(sys::effective_uid()));
+        assert!(a.peer_ip().is_some_and(|address| address.is_loopback()));
         check_half_shutdown(a, b).await;
     });
 }

@@ -176,7 +176,9 @@ impl Serving {
                 log::report(level, &line);
             }
             let max = Limits::default().connections_max;
-            if let Some(line) = watch.clients(self.server.counts(), max, forebay_rt::now()) {
+            if let Some(line) =
+                watch.clients(|| self.server.take_offenses(), max, forebay_rt::now())
+            {
                 self.screen.clear();
                 log::warning(&line);
             }

@@ -91,24 +91,25 @@ fn change_of_health_is_reported_with_its_reason() {
 }
 
 #[test]
-fn disconnected_clients_are_reported_once_a_minute() {
+fn disconnected_clients_are_reported_once_a_minute_by_account() {
+    use forebay_nbd::{Account, Offenses};
     let mut watch = watch::Watch::default();
     let second = |secs: u64| forebay_units::Nanos::from_secs(secs);
-    let mut counts = forebay_nbd::Counts { accepted: 9, lost: 3, ..Default::default() };
-    assert_eq!(watch.clients(counts, 4, second(1)), None, "a client that leaves is not reported");
-    counts.refused = 2;
-    let line = watch.clients(counts, 4, second(2)).unwrap();
-    assert_eq!(line, "clients were disconnected: 2 over the limit of 4 connections");
-    counts.refused = 5;
-    counts.protocol_errors = 1;
-    assert_eq!(watch.clients(counts, 4, second(61)), None, "one line a minute");
-    let line = watch.clients(counts, 4, second(62)).unwrap();
+    let quiet = std::collections::BTreeMap::new;
+    assert_eq!(watch.clients(quiet, 4, second(1)), None);
+    let refused = Offenses { refused: 2, ..Offenses::default() };
+    let line = watch.clients(|| [(Account::User(1000), refused)].into(), 4, second(2)).unwrap();
+    assert_eq!(line, "clients were disconnected: user 1000: 2 over its share of 4 connections");
+    let unasked = || unreachable!("one line a minute: what happens until then is kept");
+    assert_eq!(watch.clients(unasked, 4, second(61)), None);
+    let host = Account::Host("2001:db8::".parse().unwrap());
+    let slow = Offenses { timed_out: 1, evicted: 3, ..Offenses::default() };
+    let broken = Offenses { protocol_errors: 1, ..Offenses::default() };
+    let both = || [(Account::Owner, broken), (host, slow)].into();
     assert_eq!(
-        line,
-        "clients were disconnected: 3 over the limit of 4 connections, 1 for breaking the protocol"
+        watch.clients(both, 4, second(62)).unwrap(),
+        "clients were disconnected: the owner: 1 for breaking the protocol; 2001:db8::/64: 1 for \
+         being too slow, 3 for holding memory that others waited for"
     );
-    counts.timed_out = 1;
-    let line = watch.clients(counts, 4, second(200)).unwrap();
-    assert_eq!(line, "clients were disconnected: 1 for being too slow");
-    assert_eq!(watch.clients(counts, 4, second(300)), None);
+    assert_eq!(watch.clients(quiet, 4, second(300)), None);
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use forebay_nbd::Counts;
+use forebay_nbd::{Account, Offenses};
 use forebay_pool::Pool;
 use forebay_pool::status::Health;
 use forebay_units::Nanos;
@@ -18,8 +18,7 @@ const CLIENTS_INTERVAL: Nanos = Nanos::from_secs(60);
 #[derive(Default)]
 pub struct Watch {
     health: BTreeMap<String, Health>,
-    clients: Counts,
-    reported_at: Option<Nanos>,
+    clients_reported_at: Option<Nanos>,
 }
 
 impl Watch {
@@ -40,29 +39,40 @@ impl Watch {
         lines
     }
 
-    /// The message on clients that were disconnected since the last one. `max`: the limit of
-    /// connections.
-    pub fn clients(&mut self, counts: Counts, max: usize, now: Nanos) -> Option<String> {
-        if self.reported_at.is_some_and(|at| now < at + CLIENTS_INTERVAL) {
+    /// The message on clients that were disconnected since the last one, by account. `offenses` is
+    /// called when a message is due. `max`: the limit of connections.
+    pub fn clients(
+        &mut self,
+        offenses: impl FnOnce() -> BTreeMap<Account, Offenses>,
+        max: usize,
+        now: Nanos,
+    ) -> Option<String> {
+        if self.clients_reported_at.is_some_and(|at| now < at + CLIENTS_INTERVAL) {
             return None;
         }
-        let before = self.clients;
-        let mut parts = Vec::new();
-        let mut part = |count: u64, why: &str| {
-            if count > 0 {
-                parts.push(format!("{count} {why}"));
-            }
-        };
-        part(counts.refused - before.refused, &format!("over the limit of {max} connections"));
-        part(counts.protocol_errors - before.protocol_errors, "for breaking the protocol");
-        part(counts.timed_out - before.timed_out, "for being too slow");
-        if parts.is_empty() {
+        let offenses = offenses();
+        let lines: Vec<String> = offenses
+            .iter()
+            .map(|(account, offenses)| format!("{account}: {}", reasons(offenses, max)))
+            .collect();
+        if lines.is_empty() {
             return None;
         }
-        self.clients = counts;
-        self.reported_at = Some(now);
-        Some(format!("clients were disconnected: {}", parts.join(", ")))
+        self.clients_reported_at = Some(now);
+        Some(format!("clients were disconnected: {}", lines.join("; ")))
     }
+}
+
+/// Why clients of one account were disconnected, with the number of connections for each reason.
+fn reasons(offenses: &Offenses, max: usize) -> String {
+    let reasons = [
+        (offenses.refused, format!("over its share of {max} connections")),
+        (offenses.protocol_errors, "for breaking the protocol".to_owned()),
+        (offenses.timed_out, "for being too slow".to_owned()),
+        (offenses.evicted, "for holding memory that others waited for".to_owned()),
+    ];
+    let given = reasons.iter().filter(|(count, _)| *count > 0);
+    given.map(|(count, why)| format!("{count} {why}")).collect::<Vec<_>>().join(", ")
 }
 
 /// The message on a pool whose health was `before` and is `now`.

@@ -13,4 +13,6 @@ pub(crate) enum Ending {
     Lost,
     /// The client exceeded a deadline.
     TimedOut,
+    /// The client worked too slowly on memory that other clients waited for.
+    Evicted,
 }

@@ -10,6 +10,7 @@
 mod ending;
 mod negotiate;
 mod perform;
+mod progress;
 mod requests;
 mod state;
 mod watchdog;
@@ -20,6 +21,7 @@ use std::rc::Rc;
 use forebay_rt as rt;
 use forebay_rt::net::Stream;
 
+use crate::account::Account;
 use crate::channel::Channel;
 use crate::exports::Exports;
 use crate::inbox::Inbox;
@@ -31,6 +33,7 @@ use watchdog::{Watchdog, watch_revocation, watch_stalls};
 /// Serves one client from the greeting to the end of its connection.
 pub(crate) async fn serve_connection(
     stream: Rc<Stream>,
+    account: Account,
     exports: Rc<dyn Exports>,
     server: Rc<ServerState>,
 ) -> Ending {
@@ -47,7 +50,9 @@ pub(crate) async fn serve_connection(
             return ending;
         }
     };
-    let connection = Connection::new(server, channel, agreement, handle);
+    let connection =
+        Connection::new(server.clone(), account, stream.clone(), channel, agreement, handle);
+    let id = server.add(&connection);
     let sender = rt::spawn({
         let connection = connection.clone();
         async move { connection.outbox.run().await }
@@ -64,8 +69,10 @@ pub(crate) async fn serve_connection(
     connection.outbox.close();
     let sent = sender.await;
     watchdog.stop();
+    server.remove(id);
     stream.shutdown();
     match ending {
+        _ if connection.progress.is_evicted() => Ending::Evicted,
         _ if watchdog.timed_out() => Ending::TimedOut,
         Ending::Disconnected | Ending::Stopped if sent.is_err() => Ending::Lost,
         ending => ending,

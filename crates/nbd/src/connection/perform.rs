@@ -7,15 +7,13 @@ use forebay_device::{DeviceError, ErrorKind, IoBuf, IoBytes, ZeroOptions};
 use super::state::Connection;
 use crate::exports::usable_bytes;
 use crate::handshake::BASE_ALLOCATION_ID;
-use crate::limits::Limits;
+use crate::limits::{BASE_CHARGE_BYTES, Limits};
 use crate::message::{ErrorPayload, Extent, StatusPayload};
 use crate::wire::{
     self, CHUNK_DONE, CHUNK_HEADER_BYTES, ChunkHeader, Request, SimpleReply, chunk, command,
     command_flag, errno, status_flag,
 };
 
-/// The charge of every request, beside its data.
-pub(super) const BASE_CHARGE_BYTES: u64 = 4096;
 /// Prefetching reads, and zeroing may write, this many bytes at a time.
 const STEP_BYTES: u64 = 1 << 20;
 
@@ -115,10 +113,15 @@ pub(super) async fn perform(
     let has = |flag| request.flags & flag != 0;
     let outcome = match request.command {
         command::FLUSH => device.flush().await,
-        command::READ => match device.read(offset, IoBuf::recycled(len as usize)).await {
-            Ok(data) => return send_data(connection, request, data, charge_bytes),
-            Err(e) => Err(e),
-        },
+        command::READ => {
+            let read = device.read(offset, IoBuf::recycled(len as usize)).await;
+            // From now on the outbox counts the reply.
+            connection.reading_bytes.set(connection.reading_bytes.get() - charge_bytes);
+            match read {
+                Ok(data) => return send_data(connection, request, data, charge_bytes),
+                Err(e) => Err(e),
+            }
+        }
         command::WRITE => {
             let data = payload.expect("a write has its payload");
             device.write(offset, data, fua).await

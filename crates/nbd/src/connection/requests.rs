@@ -10,6 +10,7 @@ use super::ending::Ending;
 use super::perform;
 use super::state::Connection;
 use crate::inbox::Inbox;
+use crate::limits::BASE_CHARGE_BYTES;
 use crate::wire::{REQUEST_BYTES, Request, command, errno};
 
 /// Takes requests until the client disconnects or breaks the protocol.
@@ -54,9 +55,13 @@ async fn receive_one(connection: &Rc<Connection>, inbox: &mut Inbox) -> Result<(
     };
     let charge_bytes = match verdict {
         Ok(()) => perform::charge_bytes(&request, limits),
-        Err(_) => perform::BASE_CHARGE_BYTES,
+        Err(_) => BASE_CHARGE_BYTES,
     };
-    connection.budget.take(charge_bytes).await;
+    let is_read = verdict.is_ok() && request.command == command::READ;
+    if is_read {
+        connection.admit_read(charge_bytes).await;
+    }
+    connection.take_memory(charge_bytes).await?;
     if let Err(refusal) = verdict {
         // Some clients fail when the answer comes before they have sent the whole payload.
         let skipped = inbox.skip(payload_bytes).await;
@@ -65,10 +70,13 @@ async fn receive_one(connection: &Rc<Connection>, inbox: &mut Inbox) -> Result<(
     }
     let mut payload = None;
     if is_write {
-        match inbox.take(IoBuf::recycled(request.len_bytes as usize)).await {
+        connection.receiving_bytes.set(charge_bytes);
+        let received = inbox.take(IoBuf::recycled(request.len_bytes as usize)).await;
+        connection.receiving_bytes.set(0);
+        match received {
             Ok(Some(whole)) => payload = Some(whole.freeze()),
             Ok(None) | Err(_) => {
-                connection.budget.give_back(charge_bytes);
+                connection.give_back_memory(charge_bytes);
                 return Err(Ending::Lost);
             }
         }

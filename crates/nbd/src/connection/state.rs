@@ -1,16 +1,23 @@
 //! State of the server's connections: what all of them share, and what the requests of one share.
 
-use std::cell::Cell;
-use std::rc::Rc;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::{Rc, Weak};
 
 use forebay_device::Device;
-use forebay_rt::sync::{Notify, Semaphore};
+use forebay_rt as rt;
+use forebay_rt::net::Stream;
+use forebay_rt::sync::Notify;
 
+use super::ending::Ending;
+use super::progress::{Progress, RATE_INTERVAL, slowest};
+use crate::account::Account;
 use crate::channel::Channel;
 use crate::exports::ExportHandle;
 use crate::handshake::Agreement;
 use crate::limits::Limits;
 use crate::outbox::Outbox;
+use crate::shares::{Ledger, Share};
 use crate::tls::TlsConfig;
 
 /// State that all connections of one server share.
@@ -18,27 +25,72 @@ pub(crate) struct ServerState {
     pub(crate) limits: Limits,
     /// The TLS that every client must start; `None` means plain text.
     pub(crate) tls: Option<TlsConfig>,
-    /// Bytes that all connections together may still take.
-    pub(crate) memory: Rc<Semaphore>,
+    /// Bytes that connections hold.
+    pub(crate) memory: Rc<Ledger>,
     pub(crate) is_stopping: Cell<bool>,
+    /// Connections in transmission, by number. (They hold this state in turn.)
+    clients: RefCell<BTreeMap<u64, Weak<Connection>>>,
+    next_client: Cell<u64>,
 }
 
 impl ServerState {
     pub(crate) fn new(limits: Limits, tls: Option<TlsConfig>) -> Rc<Self> {
         let limits = limits.with_minimums();
-        let memory = Semaphore::new(limits.total_bytes_max);
-        Rc::new(Self { limits, tls, memory, is_stopping: Cell::new(false) })
+        Rc::new(Self {
+            limits,
+            tls,
+            memory: Ledger::new(limits.total_bytes_max, limits.connections_max),
+            is_stopping: Cell::new(false),
+            clients: RefCell::default(),
+            next_client: Cell::new(0),
+        })
+    }
+
+    /// Adds a connection to those that may be evicted; returns its number.
+    pub(super) fn add(&self, connection: &Rc<Connection>) -> u64 {
+        let id = self.next_client.get();
+        self.next_client.set(id + 1);
+        self.clients.borrow_mut().insert(id, Rc::downgrade(connection));
+        id
+    }
+
+    pub(super) fn remove(&self, id: u64) {
+        self.clients.borrow_mut().remove(&id);
+    }
+
+    /// Makes room for a request that waits for memory: disconnects the slow client that holds the
+    /// most. An account that holds less than the account of `waiting` loses none.
+    fn evict_slowest(&self, waiting: &Account) {
+        let least_bytes = self.memory.used_by(waiting);
+        let clients = self.clients.borrow();
+        let may_go = |client: &Rc<Connection>| {
+            self.memory.used_by(&client.account) >= least_bytes && !client.progress.is_evicted()
+        };
+        let observed = clients.values().filter_map(Weak::upgrade).filter(may_go);
+        let victim = slowest(observed, self.limits.slow_drain, rt::now());
+        if let Some(victim) = victim {
+            victim.progress.evict();
+            victim.stream.shutdown();
+        }
     }
 }
 
 /// State that the requests of one connection share.
 pub(super) struct Connection {
     pub(super) server: Rc<ServerState>,
+    pub(super) account: Account,
+    pub(super) stream: Rc<Stream>,
     pub(super) device: Device,
     pub(super) read_only: bool,
     pub(super) agreement: Agreement,
     pub(super) outbox: Outbox,
-    pub(super) budget: Rc<MemoryBudget>,
+    pub(super) progress: Progress,
+    share: Rc<Share>,
+    /// The charge of a write whose data are being received.
+    pub(super) receiving_bytes: Cell<u64>,
+    /// The charge of reads that the device performs.
+    pub(super) reading_bytes: Cell<u64>,
+    replies_taken: Rc<Notify>,
     pub(super) in_flight: Cell<usize>,
     pub(super) became_idle: Notify,
     // The last field, so that the owner's hold outlives every use of the device.
@@ -48,25 +100,34 @@ pub(super) struct Connection {
 impl Connection {
     pub(super) fn new(
         server: Rc<ServerState>,
+        account: Account,
+        stream: Rc<Stream>,
         channel: Rc<Channel>,
         agreement: Agreement,
         handle: ExportHandle,
     ) -> Rc<Self> {
-        let budget = Rc::new(MemoryBudget {
-            connection: Semaphore::new(server.limits.connection_bytes_max),
-            server: server.memory.clone(),
-            taken_bytes: Cell::new(0),
-        });
+        let max_bytes = server.limits.connection_bytes_max;
+        let share = Rc::new(Share::new(&server.memory, &account, &agreement.name, max_bytes));
+        let replies_taken = Notify::new();
         let release = Box::new({
-            let budget = budget.clone();
-            move |bytes| budget.give_back(bytes)
+            let (share, replies_taken) = (share.clone(), replies_taken.clone());
+            move |bytes| {
+                share.give_back(bytes);
+                replies_taken.notify_all();
+            }
         });
         Rc::new(Self {
             device: handle.device.clone(),
             read_only: handle.refuses_writes(),
+            account,
+            stream,
             agreement,
             outbox: Outbox::new(channel, release),
-            budget,
+            progress: Progress::default(),
+            share,
+            receiving_bytes: Cell::new(0),
+            reading_bytes: Cell::new(0),
+            replies_taken,
             in_flight: Cell::new(0),
             became_idle: Notify::default(),
             server,
@@ -78,40 +139,58 @@ impl Connection {
     pub(super) async fn drained(&self) {
         self.became_idle.until(|| self.in_flight.get() == 0).await;
     }
-}
 
-/// Bytes that one connection has taken from its own limit and from the server's.
-pub(super) struct MemoryBudget {
-    connection: Rc<Semaphore>,
-    server: Rc<Semaphore>,
-    taken_bytes: Cell<u64>,
-}
+    /// Whether no reply can reach the client any more.
+    fn is_over(&self) -> bool {
+        self.progress.is_evicted() || self.outbox.is_broken()
+    }
 
-impl MemoryBudget {
-    /// Takes `bytes`; waits until other requests have returned enough.
+    /// Takes memory for a request. While there is none, slow clients that hold memory are
+    /// disconnected. Fails when the connection itself is over.
     #[inline]
-    pub(super) async fn take(&self, bytes: u64) {
-        match self.connection.try_acquire(bytes) {
-            Some(permit) => permit.forget(),
-            None => self.connection.acquire(bytes).await.expect("never closed").forget(),
-        };
-        // If the caller abandons this wait, the first permit is lost with its connection only.
-        match self.server.try_acquire(bytes) {
-            Some(permit) => permit.forget(),
-            None => self.server.acquire(bytes).await.expect("never closed").forget(),
-        };
-        self.taken_bytes.set(self.taken_bytes.get() + bytes);
+    pub(super) async fn take_memory(&self, bytes: u64) -> Result<(), Ending> {
+        if self.is_over() {
+            return Err(Ending::Lost);
+        }
+        if self.share.try_take(bytes) {
+            return Ok(());
+        }
+        let mut waiting = std::pin::pin!(self.share.take(bytes));
+        while rt::timeout(RATE_INTERVAL, waiting.as_mut()).await.is_err() {
+            if self.is_over() {
+                return Err(Ending::Lost);
+            }
+            // A client that has work of its own to do first takes nothing from others.
+            if self.owed_bytes() == 0 {
+                self.server.evict_slowest(&self.account);
+            }
+        }
+        Ok(())
     }
 
-    pub(super) fn give_back(&self, bytes: u64) {
-        self.taken_bytes.set(self.taken_bytes.get() - bytes);
-        self.connection.release(bytes);
-        self.server.release(bytes);
+    /// Gives back memory that was taken.
+    pub(super) fn give_back_memory(&self, bytes: u64) {
+        self.share.give_back(bytes);
     }
-}
 
-impl Drop for MemoryBudget {
-    fn drop(&mut self) {
-        self.server.release(self.taken_bytes.get());
+    /// Waits until a read with this charge may begin: data are read only for a client that takes
+    /// its replies. `reading_bytes` then has the charge.
+    #[inline]
+    pub(super) async fn admit_read(&self, charge_bytes: u64) {
+        let limits = &self.server.limits;
+        let may_begin = || {
+            let untaken = self.reading_bytes.get() + self.outbox.held_bytes();
+            let proven = self.outbox.taken_bytes().min(limits.connection_bytes_max);
+            untaken == 0 || untaken + charge_bytes <= proven.max(limits.reply_window_bytes)
+        };
+        if !may_begin() {
+            self.replies_taken.until(may_begin).await;
+        }
+        self.reading_bytes.set(self.reading_bytes.get() + charge_bytes);
+    }
+
+    /// Bytes of memory that wait for the client: it must take replies, or send the rest of a write.
+    pub(super) fn owed_bytes(&self) -> u64 {
+        self.outbox.held_bytes() + self.receiving_bytes.get()
     }
 }

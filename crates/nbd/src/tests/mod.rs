@@ -7,6 +7,7 @@ mod handshake;
 mod hostile;
 mod outbox;
 mod serve;
+mod shares;
 mod tls;
 
 use std::cell::{Cell, RefCell};

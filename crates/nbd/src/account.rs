@@ -1,0 +1,49 @@
+//! Accounts: whom a client's use of connections and memory counts to.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use forebay_rt::net::Stream;
+use forebay_rt::sys::effective_uid;
+
+/// Whom the use of shared resources counts to. Clients of one account share what it may have.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Account {
+    /// The user that the server runs as, and root, on this machine.
+    Owner,
+    /// Another user of this machine.
+    User(u32),
+    /// Another machine. All addresses of an IPv6 network of 64 bits count as one.
+    Host(IpAddr),
+    /// Streams without a peer that could be told from others.
+    Unknown,
+}
+
+impl Account {
+    /// The account of the peer of an accepted stream.
+    #[must_use]
+    pub fn of(stream: &Stream) -> Self {
+        match (stream.peer_uid(), stream.peer_ip()) {
+            (Some(uid), _) if uid == 0 || uid == effective_uid() => Self::Owner,
+            (Some(uid), _) => Self::User(uid),
+            (None, Some(IpAddr::V6(address))) => {
+                let network = u128::from(address) & !u128::from(u64::MAX);
+                Self::Host(IpAddr::V6(network.into()))
+            }
+            (None, Some(address)) => Self::Host(address),
+            (None, None) => Self::Unknown,
+        }
+    }
+}
+
+impl fmt::Display for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Owner => f.write_str("the owner"),
+            Self::User(uid) => write!(f, "user {uid}"),
+            Self::Host(IpAddr::V6(network)) => write!(f, "{network}/64"),
+            Self::Host(address) => write!(f, "{address}"),
+            Self::Unknown => f.write_str("an unknown client"),
+        }
+    }
+}
