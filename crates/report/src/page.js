@@ -70,6 +70,11 @@
         label: { color: soft, fontSize: 11, position: 'insideEndTop', formatter: m => m.name }, data: chart.marks.map(m => lying ? { xAxis: m.y, name: m.label } : { yAxis: m.y, name: m.label }) };
       if (lines) {
         const few = s.points.length <= 40;
+        if (s.points.some(p => p.low != null)) {
+          // The ends of the band: stacked areas exist over names only, not over numbers.
+          const edge = f => ({ name: s.name, type: 'line', silent: true, symbol: 'none', lineStyle: { width: 1, type: 'dotted', opacity: .8 }, color: c, tooltip: { show: false }, data: s.points.map(p => [p.x, f(p)]) });
+          series.push(edge(p => p.low), edge(p => p.high));
+        }
         series.push(Object.assign({
           name: s.name, type: published ? 'scatter' : 'line', data: s.points.map(p => [p.x, p.y]), showSymbol: few, symbol: published ? 'diamond' : SYMBOLS[i % SYMBOLS.length],
           symbolSize: published ? 12 : 6, z: published ? 5 : 2, color: c, lineStyle: { width: 2, type: formula || s.dashed ? 'dashed' : 'solid' },
@@ -104,7 +109,7 @@
           for (const r of list) {
             if (seen.has(r.seriesName)) continue;
             seen.add(r.seriesName);
-            const p = lines ? { y: r.value[1] } : find(r.seriesName, list[0].axisValueLabel);
+            const p = lines ? find(r.seriesName, list[0].axisValue) || { y: r.value[1] } : find(r.seriesName, list[0].axisValueLabel);
             if (!p) continue;
             const range = p.low == null ? '' : ' <small>(' + full(p.low) + ' … ' + full(p.high) + ')</small>';
             const mark = paint[chart.series.findIndex(s => s.name === r.seriesName)];
@@ -198,8 +203,9 @@
   addEventListener('resize', () => { if (innerWidth !== width) { width = innerWidth; draw(); } });
   // Paper has another width, and is light.
   let before = null;
-  addEventListener('beforeprint', () => { before = root.dataset.theme; root.classList.add('printing'); theme('light'); });
-  addEventListener('afterprint', () => { root.classList.remove('printing'); theme(before || 'light'); });
+  const folded = () => document.querySelectorAll('details.checks:not([open]),details.method:not([open])');
+  addEventListener('beforeprint', () => { before = root.dataset.theme; folded().forEach(d => { d.open = d.dataset.unfolded = true; }); root.classList.add('printing'); theme('light'); });
+  addEventListener('afterprint', () => { document.querySelectorAll('[data-unfolded]').forEach(d => { d.open = false; delete d.dataset.unfolded; }); root.classList.remove('printing'); theme(before || 'light'); });
   for (const b of document.querySelectorAll('.scale')) b.addEventListener('click', () => {
     const log = !shown(b).y.log;
     scales.set(keyOf(b), log);
