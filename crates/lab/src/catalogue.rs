@@ -26,13 +26,28 @@ pub enum Trust {
 }
 
 /// Where a number of the model is from.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Provenance {
     /// How far to trust it.
     pub mark: Trust,
     /// The source, the reason, or the figure it was fitted to.
     pub source: String,
+    /// Half-width of the interval it lies in, as a share of it, where the page gives one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub within: Option<f64>,
+}
+
+/// Half-width given to an assumed number whose page gives none. An assumption of this lab.
+const ASSUMED_SPREAD: f64 = 0.25;
+
+impl Provenance {
+    /// Half-width of the interval that the number lies in, as a share of it.
+    #[must_use]
+    pub fn spread(&self) -> f64 {
+        let of_mark = if self.mark == Trust::Assumed { ASSUMED_SPREAD } else { 0.0 };
+        self.within.unwrap_or(of_mark)
+    }
 }
 
 /// A figure that others printed.

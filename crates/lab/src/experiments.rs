@@ -20,6 +20,7 @@ mod mixed;
 mod power_cut;
 mod price;
 pub(crate) mod procedures;
+mod sensitivity;
 mod summary;
 mod wear;
 mod zil_pattern;
@@ -94,6 +95,7 @@ pub(crate) struct Plan {
 pub(crate) const PLANS: &[Plan] = &[
     summary::PLAN,
     figures::PLAN,
+    sensitivity::PLAN,
     degradation::PLAN,
     alignment::PLAN,
     content::PLAN,

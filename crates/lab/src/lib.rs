@@ -11,6 +11,7 @@ mod hash;
 pub mod load;
 pub mod mirror;
 pub mod responses;
+mod sensitivity;
 pub mod shared;
 mod shrink;
 pub mod simulate;

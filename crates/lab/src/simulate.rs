@@ -11,8 +11,8 @@ use std::path::PathBuf;
 /// What `forebay simulate` takes.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Args {
-    /// figures, degradation, alignment, content, mixed, loads, attachment, zil-pattern, endurance,
-    /// price, wear, power-cut, summary, all; or sweep, with a file
+    /// figures, sensitivity, degradation, alignment, content, mixed, loads, attachment,
+    /// zil-pattern, endurance, price, wear, power-cut, summary, all; or sweep, with a file
     #[arg(required_unless_present_any = ["list", "show"])]
     pub experiment: Option<String>,
     /// The sweep's file
