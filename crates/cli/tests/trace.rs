@@ -181,3 +181,31 @@ fn replay_writes_only_when_told_and_only_what_the_trace_wrote() {
     let is_written = |block: &usize| content()[block * 4096..][..4096].iter().any(|b| *b != 0);
     assert_eq!((0..256).filter(is_written).collect::<Vec<_>>(), [0, 1, 8]);
 }
+
+#[test]
+fn an_interrupt_ends_the_trace_and_what_was_read_is_shown() {
+    for words in ["trace seeksize --json -", "trace summary --json -"] {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_forebay"))
+            .args(words.split(' '))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // The pipe stays open: only the interrupt can end the command. It is sent when all but the
+        // pipe's own 64 KiB was read, so the command has its signals in hand.
+        let mut stdin = child.stdin.take().unwrap();
+        let rows: String = (0..40_000).map(|at| format!("{at},0,W,{},8,\n", at * 8)).collect();
+        stdin.write_all(rows.as_bytes()).unwrap();
+        let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+        assert!(kill.success());
+        let output = child.wait_with_output().unwrap();
+        drop(stdin);
+        assert_eq!(output.status.code(), Some(1), "{words}");
+        let got: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(got["complete"], false, "{words}");
+        assert!(got["events"].as_u64().unwrap() > 1000, "{words}");
+        let line = String::from_utf8(output.stderr).unwrap();
+        assert!(line.contains("interrupted"), "{words}: {line}");
+    }
+}

@@ -291,6 +291,23 @@ pub fn signal_fd(signals: &[libc::c_int]) -> io::Result<OwnedFd> {
     owned(unsafe { libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC) })
 }
 
+/// Waits until one of two files can be read, or has ended. Which of them can: a regular file always
+/// can. For programs without a runtime.
+pub fn wait_readable(files: [BorrowedFd<'_>; 2]) -> io::Result<[bool; 2]> {
+    let of =
+        |fd: BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let mut polled = files.map(of);
+    loop {
+        // SAFETY: `polled` has two entries and outlives the call.
+        let outcome = unsafe { libc::poll(polled.as_mut_ptr(), 2, -1) };
+        match check(outcome) {
+            Ok(_) => return Ok(polled.map(|file| file.revents != 0)),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
 /// Ends the process at once: nothing is flushed, and no destructor runs.
 pub fn exit_at_once(code: i32) -> ! {
     // SAFETY: no pointers; the call does not return.

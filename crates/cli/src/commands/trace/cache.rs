@@ -8,9 +8,9 @@ use super::super::outcome::Outcome;
 use super::ISSUE_FIRST;
 use super::open::{Reading, is_readable_again};
 use crate::args::CacheArgs;
-use crate::failure::Failure;
+use crate::failure::{ErrorCode, Failure};
 use crate::log;
-use crate::render;
+use crate::render::{self, TraceHead};
 
 pub fn cache(args: &CacheArgs) -> Result<Outcome, Failure> {
     if args.block_bytes == 0 {
@@ -27,6 +27,11 @@ pub fn cache(args: &CacheArgs) -> Result<Outcome, Failure> {
         if keeps {
             kept.event(&event, reading.names()).map_err(|e| Failure::io("memory", &e))?;
         }
+    }
+    if reading.is_interrupted() {
+        reading.clear_progress();
+        let message = "interrupted before the trace was read once; nothing was simulated";
+        return Err(Failure::new(ErrorCode::Interrupted, message));
     }
     let (head, names) = reading.finish(stage);
     let complete = head.complete;
@@ -47,6 +52,11 @@ pub fn cache(args: &CacheArgs) -> Result<Outcome, Failure> {
         study.access(&event);
     }
     reading.clear_progress();
+    let complete = complete && !reading.is_interrupted();
+    if !complete && head.complete {
+        log::warning("interrupted: the caches have seen a part of the trace");
+    }
+    let head = TraceHead { complete, ..head };
     if study.left_out() > 0 {
         log::warning(&format!("{} requests are too long for any cache", study.left_out()));
     }

@@ -1,7 +1,9 @@
 //! A trace that a command reads: files of a name, standard input, progress, remarks.
 
 use std::cell::Cell;
+use std::fs::File;
 use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -30,6 +32,7 @@ pub struct Reading {
     only_device: Option<String>,
     events: u64,
     progress: Progress,
+    interrupt: Rc<Interrupt>,
 }
 
 /// The line on a terminal that says how far a long command is.
@@ -55,14 +58,42 @@ impl Progress {
     }
 }
 
-/// Counts what a command takes from a file.
+/// Ctrl-C as the end of the trace: what was read up to then is analyzed.
+struct Interrupt {
+    signals: OwnedFd,
+    is_asked: Cell<bool>,
+}
+
+impl Interrupt {
+    /// From now on Ctrl-C does not end the process.
+    fn take() -> Result<Rc<Self>, Failure> {
+        let signals = sys::signal_fd(&[libc::SIGINT]);
+        let signals = signals.map_err(|e| Failure::io("signals cannot be handled", &e))?;
+        Ok(Rc::new(Self { signals, is_asked: Cell::new(false) }))
+    }
+
+    /// Waits until `input` can be read. `false`: the operator has pressed Ctrl-C.
+    fn wait_for(&self, input: BorrowedFd<'_>) -> io::Result<bool> {
+        if !self.is_asked.get() {
+            let [is_asked, _] = sys::wait_readable([self.signals.as_fd(), input])?;
+            self.is_asked.set(is_asked);
+        }
+        Ok(!self.is_asked.get())
+    }
+}
+
+/// Counts what a command takes from a file, and ends it at Ctrl-C.
 struct Counted<R> {
     inner: R,
     read_bytes: Rc<Cell<u64>>,
+    interrupt: Rc<Interrupt>,
 }
 
-impl<R: Read> Read for Counted<R> {
+impl<R: Read + AsFd> Read for Counted<R> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        if !self.interrupt.wait_for(self.inner.as_fd())? {
+            return Ok(0);
+        }
         let read = self.inner.read(bytes)?;
         self.read_bytes.set(self.read_bytes.get() + read as u64);
         Ok(read)
@@ -72,15 +103,16 @@ impl<R: Read> Read for Counted<R> {
 impl Reading {
     /// Opens the trace that `args` name.
     pub fn open(args: &SourceArgs) -> Result<Self, Failure> {
+        let interrupt = Interrupt::take()?;
         let read_bytes = Rc::new(Cell::new(0));
-        let (parts, all_bytes) = parts(&args.source, &read_bytes)?;
-        Self::of_parts(args, parts, all_bytes, read_bytes)
+        let (parts, all_bytes) = parts(&args.source, &read_bytes, &interrupt)?;
+        Self::of_parts(args, parts, all_bytes, read_bytes, interrupt)
     }
 
     /// Reads `bytes`, which were kept from an earlier pass, as the trace of `args`.
     pub fn again(args: &SourceArgs, bytes: Bytes) -> Result<Self, Failure> {
         let kept = SourceArgs { format: None, time_unit: None, ..args.clone() };
-        Self::of_parts(&kept, vec![bytes], 0, Rc::default())
+        Self::of_parts(&kept, vec![bytes], 0, Rc::default(), Interrupt::take()?)
     }
 
     fn of_parts(
@@ -88,6 +120,7 @@ impl Reading {
         mut parts: Vec<Bytes>,
         all_bytes: u64,
         read_bytes: Rc<Cell<u64>>,
+        interrupt: Rc<Interrupt>,
     ) -> Result<Self, Failure> {
         let options = ReadOptions { format: args.format, time_unit: args.time_unit };
         let source = match parts.len() {
@@ -107,7 +140,7 @@ impl Reading {
             next_at: sys::boot_time() + QUIET_FOR,
         };
         let (path, only_device) = (args.source.clone(), args.only_device.clone());
-        Ok(Self { source, path, only_device, events: 0, progress })
+        Ok(Self { source, path, only_device, events: 0, progress, interrupt })
     }
 
     /// The stage to count: `asked`, or the first of `wanted` that the trace has.
@@ -151,6 +184,11 @@ impl Reading {
         }
     }
 
+    /// Whether Ctrl-C ended the reading.
+    pub fn is_interrupted(&self) -> bool {
+        self.interrupt.is_asked.get()
+    }
+
     /// Takes the progress line away, so that a line of output can be printed.
     pub fn clear_progress(&self) {
         self.progress.screen.clear();
@@ -163,26 +201,38 @@ impl Reading {
         let format = self.source.format();
         let (names, remarks) = self.source.into_remarks();
         let path = self.path.display().to_string();
-        let remark = (!remarks.is_clean()).then(|| remarks.to_string());
+        let interrupted = self.interrupt.is_asked.get();
+        let remark = match interrupted {
+            true => Some("interrupted before the end".to_owned()),
+            false => (!remarks.is_clean()).then(|| remarks.to_string()),
+        };
         if let Some(remark) = &remark {
             log::warning(&format!("{path}: {remark}; {} events were read", self.events));
         } else if let Some(name) = self.only_device.filter(|name| !names.devices().contains(name)) {
             let known = names.devices().iter().take(8).cloned().collect::<Vec<_>>().join(" ");
             log::warning(&format!("{path}: there is no device {name}; there are {known}"));
         }
-        let complete = remarks.rest.is_none();
+        let complete = remarks.rest.is_none() && !interrupted;
         let (format, stage, events) = (format.name(), stage_name(stage), self.events);
         (TraceHead { source: path, format, stage, events, complete, remark }, names)
     }
 }
 
 /// The files behind a name, and their bytes in all.
-fn parts(path: &Path, read_bytes: &Rc<Cell<u64>>) -> Result<(Vec<Bytes>, u64), Failure> {
-    let counted = |inner: Box<dyn Read>| -> Bytes {
-        Box::new(Counted { inner, read_bytes: read_bytes.clone() })
+fn parts(
+    path: &Path,
+    read_bytes: &Rc<Cell<u64>>,
+    interrupt: &Rc<Interrupt>,
+) -> Result<(Vec<Bytes>, u64), Failure> {
+    let counted = |inner: File| -> Bytes {
+        let (read_bytes, interrupt) = (read_bytes.clone(), interrupt.clone());
+        Box::new(Counted { inner, read_bytes, interrupt })
     };
     if is_stdin(path) {
-        return Ok((vec![counted(Box::new(io::stdin()))], 0));
+        // Past the buffer of std: bytes in it would not make the descriptor readable.
+        let stdin = io::stdin().as_fd().try_clone_to_owned();
+        let stdin = stdin.map_err(|e| Failure::io("standard input", &e))?;
+        return Ok((vec![counted(File::from(stdin))], 0));
     }
     let mut parts = Vec::new();
     let mut all_bytes = 0;
@@ -193,7 +243,7 @@ fn parts(path: &Path, read_bytes: &Rc<Cell<u64>>) -> Result<(Vec<Bytes>, u64), F
             return Err(Failure::usage(format!("{} is a folder, not a trace", file.display())));
         }
         all_bytes += meta.len();
-        parts.push(counted(Box::new(opened)));
+        parts.push(counted(opened));
     }
     Ok((parts, all_bytes))
 }
