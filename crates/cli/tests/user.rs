@@ -176,6 +176,25 @@ fn devices_of_another_process_are_reported_in_use() {
 }
 
 #[test]
+fn server_waits_for_the_command_that_has_its_pool_open() {
+    let scratch = Scratch::with_devices("wait", &["d0"]);
+    scratch.run("pool create tank d0");
+    // As a command does that has opened the pool itself.
+    let held = std::fs::OpenOptions::new().read(true).open(scratch.0.join("d0")).unwrap();
+    held.try_lock().unwrap();
+    let server = scratch.spawn_logged(scratch.command("serve tank --listen unix:s.sock"));
+    let whom = format!("waiting for process {} (user", std::process::id());
+    assert!(scratch.log_says(&whom), "it says for whom it waits");
+    // Longer than a lock outlives a killed process.
+    #[allow(clippy::disallowed_methods, reason = "another process is waited for")]
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    held.unlock().unwrap();
+    assert!(scratch.log_says(" info: ready: "));
+    server.signal("-INT");
+    assert!(server.finish().status.success());
+}
+
+#[test]
 fn server_of_every_pool_takes_pool_back_and_reports_health() {
     let scratch = Scratch::with_devices("back", &["a0", "b0", "b1"]);
     scratch.run("pool create alpha a0");
