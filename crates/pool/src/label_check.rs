@@ -54,6 +54,15 @@ impl fmt::Display for LabelFault {
     }
 }
 
+/// What a check of all labels found, in devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LabelFaults {
+    /// Devices that were read and lack what was written to them.
+    pub damaged: u64,
+    /// Devices that could not be read, or have another pool's label.
+    pub failed: u64,
+}
+
 impl Pool {
     /// Runs until the pool is closed or stopped.
     pub(crate) async fn label_check_loop(self: Rc<Self>) {
@@ -64,19 +73,19 @@ impl Pool {
             if is_over() {
                 return;
             }
-            let is_damaged = self.check_labels().await;
-            pause = if is_damaged { (pause + pause).min(MAX_INTERVAL) } else { INTERVAL };
+            let found = self.check_labels().await;
+            let is_whole = found == LabelFaults::default();
+            pause = if is_whole { INTERVAL } else { (pause + pause).min(MAX_INTERVAL) };
         }
     }
 
-    /// Reads back the labels of all devices. Returns whether one was damaged; it is written anew
-    /// with the next root.
-    pub(crate) async fn check_labels(&self) -> bool {
+    /// Reads back the labels of all devices. Damaged ones are written anew with the next root.
+    pub(crate) async fn check_labels(&self) -> LabelFaults {
         let written = self.sync.written.borrow().clone();
         let devices = self.labeled_devices_in_use();
         let checks = devices.iter().map(|(id, device)| self.label_fault(*id, device, &written));
         let faults = rt::join_all(checks).await;
-        let mut is_damaged = false;
+        let mut found = LabelFaults::default();
         for ((id, _), fault) in devices.into_iter().zip(faults) {
             // A device may have been taken out of use while it was read.
             let is_in_use = || self.labeled_devices_in_use().iter().any(|(other, _)| *other == id);
@@ -84,11 +93,14 @@ impl Pool {
                 && is_in_use()
                 && !self.is_stopped()
             {
-                is_damaged = true;
+                match &fault {
+                    LabelFault::Damaged { .. } => found.damaged += 1,
+                    LabelFault::Unreadable(_) | LabelFault::OtherPool { .. } => found.failed += 1,
+                }
                 self.label_damaged(id, fault);
             }
         }
-        is_damaged
+        found
     }
 
     /// Bytes of a root and a configuration in both areas of a device.

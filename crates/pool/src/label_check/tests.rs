@@ -87,7 +87,7 @@ fn scrub_finds_and_repairs_labels() {
         assert!(scan.repaired_bytes > 0 && scan.errors == 0, "{scan:?}");
         pool.sync().await.unwrap();
         rt::sleep(Nanos::from_secs(1)).await;
-        assert!(!pool.check_labels().await, "they are whole again");
+        assert_eq!(pool.check_labels().await, LabelFaults::default(), "they are whole again");
         pool.export().await.unwrap();
     });
 }

@@ -16,10 +16,9 @@ impl Pool {
     pub(super) async fn run_scrub(self: &Rc<Self>) {
         let in_use = self.segments_in_use();
         self.begin_scrub();
-        if self.check_labels().await {
-            let rewritten = self.label_bytes();
-            self.progress(|status| status.repaired_bytes += rewritten);
-        }
+        // A device that could not be read is not repaired: it fails the next root, or answers it.
+        let rewritten = self.check_labels().await.damaged * self.label_bytes();
+        self.progress(|status| status.repaired_bytes += rewritten);
         let next = self.scan.next.get();
         for segment in in_use.into_iter().filter(|s| s.0 >= next) {
             if self.is_stopped() {
