@@ -2,7 +2,8 @@
 //!
 //! A log block holds the address of the next one, so the next block is allocated, with a size
 //! guessed from what was written before, when the present one is sent. Sizes and rules are those of
-//! OpenZFS 2.1 (`module/zfs/zil.c`, `metaslab.c`); nothing here is fitted to a measurement.
+//! OpenZFS 2.1 (`module/zfs/zil.c`, `metaslab.c`). No number is fitted; between four readings of
+//! the rules, the sizes in a trace of one file system decided.
 
 use super::ChainRules;
 
