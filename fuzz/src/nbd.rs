@@ -1,10 +1,8 @@
-//! Hostile NBD peers in simulation: any bytes against a server, against a server that requires
-//! TLS, and against a client.
+//! Hostile NBD peers in simulation: any bytes against a server, a server with TLS, or a client.
 //!
-//! What always holds: no bytes cause a panic. The server gets back the memory of all requests,
-//! which it asserts when it stops. A second client is not disturbed. Without TLS nothing reaches
-//! the device of a server that requires it. A client ends when its peer does. The fuzzer bounds
-//! the memory of a run.
+//! No bytes cause a panic or disturb a second client. The server gets back the memory of all
+//! requests. Without TLS nothing reaches a device whose server requires it. A client ends when its
+//! peer does.
 
 use std::rc::Rc;
 use std::sync::OnceLock;

@@ -1,9 +1,8 @@
 //! Address arithmetic of one group: the device and the offset of each block of a segment.
 //!
-//! A *segment* takes one contiguous *column* from every member. A *row* takes `unit_bytes` from
-//! every column. Each column has a *role*: data column 0, 1, …, then parity P, Q, R. Roles rotate
-//! by one with each segment and never within a segment. So parity over many rows is one run over
-//! whole columns, and a batch of rows is one write per device.
+//! A *segment* has one contiguous *column* on every member, and a *row* is `unit_bytes` of every
+//! column. Each column has a *role*: data 0, 1, …, then parity P, Q, R. Roles rotate by one with
+//! each segment and never within one, so a batch of rows is one write per device.
 
 use std::fmt;
 

@@ -1,9 +1,8 @@
 //! Parity kernels: they compute parity columns, and reconstruct lost columns.
 //!
-//! The matrix is part of the on-disk format and frozen: over GF(2^8) with the polynomial
-//! x^8 + x^4 + x^3 + x^2 + 1 (0x11d), parity row `r` (P = 0, Q = 1, R = 2) is the sum over data
-//! columns `c` of `2^(r*c) * data[c]`. P is plain XOR; Q is the Q of RAID-6. A coefficient does not
-//! depend on the number of columns.
+//! The matrix is part of the on-disk format and frozen. Over GF(2^8) with the polynomial 0x11d,
+//! parity row `r` (P = 0, Q = 1, R = 2) is the sum over data columns `c` of `2^(r*c) * data[c]`. A
+//! coefficient does not depend on the number of columns.
 
 use std::fmt;
 use std::sync::Arc;

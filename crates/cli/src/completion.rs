@@ -1,9 +1,8 @@
 //! Completion: commands and options from the command table, and names of pools, volumes and devices
-//! from the state folder and its servers.
+//! from the state folder and its servers. `crate::run` calls it when a shell asks.
 //!
-//! What enters: the word that the shell completes. What leaves: candidates. What always holds: it
-//! opens no pool and creates no folder; a server that does not answer within a second is skipped.
-//! Who calls: `crate::run`, when a shell asks for completions.
+//! It opens no pool and creates no folder. A server that does not answer within a second is
+//! skipped.
 
 use std::ffi::OsStr;
 

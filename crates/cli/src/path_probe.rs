@@ -1,9 +1,8 @@
 //! Path probe: system calls on paths whose file system may hang, on threads of their own.
 //!
-//! What enters: paths, and what to do with each. What leaves: the results, or [`NoAnswer`] after
+//! What enters: paths, and what to do with each. What leaves: results, or [`NoAnswer`] after
 //! [`PROBE_TIMEOUT`]. What always holds: the calling thread does not block, and a path that hangs
-//! holds one thread, however often it is probed. Who calls: commands and servers that look at the
-//! paths of devices.
+//! holds one thread, however often it is probed.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -1,10 +1,8 @@
 //! The set of pools that this process has open.
 //!
-//! What enters: requests, from the control socket of a server or from a command that opened a pool
-//! itself; NBD clients that open exports. What leaves: replies; volumes on lease to clients.
-//! What always holds: requests that change something run one after the other; a pool in the set is
-//! in the list of known pools. Who calls: `crate::control`, `crate::pool_access`,
-//! `crate::serving`.
+//! What enters: requests of a control socket or a command; NBD clients that open exports. What
+//! leaves: replies; volumes on lease. What always holds: changing requests run one after the other;
+//! a pool in the set is in the list of known pools.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,9 +1,7 @@
-//! Properties of pools and volumes: one table for `set --help`, the manual page
-//! forebay-properties(7), and `docs/properties.md`, which a test makes and compares.
+//! Properties of pools and volumes: one table for `set --help`, `get`, forebay-properties(7), and
+//! `docs/properties.md`, which a test makes and compares.
 //!
-//! What enters: the settable properties of `forebay-pool`, and the read-only ones of this crate.
-//! What leaves: text. What always holds: every page has the same rows. Who calls: the command
-//! table, `forebay man` and `get`.
+//! The settable ones come from `forebay-pool`, the read-only ones are in this crate.
 
 use forebay_pool::properties::{POOL_PROPERTIES, Property, VOLUME_PROPERTIES};
 

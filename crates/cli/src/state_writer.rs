@@ -1,11 +1,8 @@
-//! Writer of the list of known pools: what pools report of their configurations, kept in the
-//! state folder.
+//! Writer of the list of known pools: what pools report of their configurations.
 //!
-//! What enters: the generation of each configuration, as it is written. What leaves: the newest
-//! generation of each pool, in the list of known pools. What always holds: a folder that does not
-//! answer (a stopped process holds its lock, or its file system hangs) delays a pool once, for
-//! [`REPORT_TIMEOUT`] at most; when it answers again it gets the newest generation.
-//! Who calls: the set of open pools.
+//! A folder that does not answer (a stopped process has its lock, or its file system hangs) delays
+//! a pool once, for [`REPORT_TIMEOUT`] at most. When it answers again it gets the newest
+//! generation.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

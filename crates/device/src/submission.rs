@@ -1,10 +1,8 @@
 //! Submission: whether the kernel may block a thread that submits an operation on a file.
 //!
-//! io_uring first tries each operation on the submitting thread, with the request not to block.
-//! Local file systems and the drivers of real disks honor it. FUSE and network file systems do not:
-//! when their server hangs and its queue is full, the submission sleeps, and with it everything
-//! else that the thread does. Only what is known to honor the request is tried; for everything else
-//! a worker thread of the kernel submits ([`forebay_rt::uring::submit_aside`]).
+//! io_uring asks a file not to block the submitting thread. FUSE and network file systems ignore
+//! that: with a full queue the submission sleeps, and the thread with it. Files that are not known
+//! to obey are submitted by a worker of the kernel ([`forebay_rt::uring::submit_aside`]).
 
 use std::fs::File;
 use std::io;

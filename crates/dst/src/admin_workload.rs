@@ -1,10 +1,8 @@
 //! The administrator's workload: which jobs are done to volumes and devices while clients work.
 //!
-//! What enters: the pool shape, the fault plan and a seed. What leaves: the jobs of each boot.
-//! What always holds: the jobs stay within the run's fault level. A device is taken out only when
-//! parity or the log's mirror can spare it ([`FaultPlan::removable`]). The pool may refuse a job;
-//! refusals are counted by name.
-//! Who calls: the generator.
+//! What enters: the pool shape, the fault plan and a seed. What leaves: the jobs of each boot. What
+//! always holds: a device is taken out only when parity or the log's mirror can spare it
+//! ([`FaultPlan::removable`]). The pool may refuse a job; refusals are counted by name.
 
 use forebay_sim::{Rng, Seed};
 

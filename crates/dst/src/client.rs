@@ -1,9 +1,8 @@
 //! Clients: they perform the acts of a scenario and check what they see.
 //!
-//! What enters: a script of acts and a transport to the volumes. What leaves: notes in the model
-//! about each change, and an objection for each wrong answer.
-//! What always holds: a client issues a change only after the model has noted it.
-//! Who calls: `run.rs`, one task for each client.
+//! What enters: a script of acts and a transport to the volumes. What leaves: notes in the model,
+//! and an objection for each wrong answer. What always holds: a client issues a change only after
+//! the model has noted it. Who calls: `run.rs`, one task for each client.
 
 use std::rc::Rc;
 

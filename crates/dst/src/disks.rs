@@ -1,9 +1,7 @@
-//! The disks of a run under their fault layers.
+//! The disks of a run under their fault layers. They outlive every boot.
 //!
 //! What enters: a scenario's pool shape and faults. What leaves: devices for the pool, and which of
-//! them were struck.
-//! What always holds: the disks outlive every boot.
-//! Who calls: `run.rs` and `boot.rs`.
+//! them were struck. Who calls: `run.rs` and `boot.rs`.
 
 use std::cell::RefCell;
 use std::cmp::Reverse;

@@ -1,10 +1,8 @@
 //! The fault plan: which faults strike which disks in a run, by level.
 //!
-//! What enters: the pool shape, a level and a seed. What leaves: timed faults for each boot.
 //! What always holds: at level `Within` the struck disks are a fixed set, no larger than parity and
-//! the log's mirror can replace. These disks may do anything; the others are at most slow. At level
+//! the log's mirror can replace. They may do anything; the others are at most slow. At level
 //! `Beyond` more disks are struck.
-//! Who calls: the generator and the administrator's workload.
 
 use forebay_sim::faults::{Effect, Failure, Fault, Ops, Tear, Trigger};
 use forebay_sim::{Latency, Rng};

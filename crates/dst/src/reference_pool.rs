@@ -1,9 +1,8 @@
 //! The reference pool: the smallest subject that keeps the promises, and twelve flaws of it.
 //!
-//! What always holds: the oracle must pass the pool without a flaw and catch each flaw. The pool
-//! uses one disk: a table of volumes, then an append-only log. All contents are in memory and come
-//! back by replay.
-//! Who calls: the harness's own tests, and `forebay-prove --subject reference`.
+//! What always holds: the oracle must pass the pool without a flaw and catch each flaw. It uses one
+//! disk: a table of volumes, then an append-only log. Contents are in memory and come back by
+//! replay.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

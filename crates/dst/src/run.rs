@@ -1,9 +1,8 @@
 //! One scenario, from the creation of the pool to the last scrub.
 //!
-//! What enters: a subject and a scenario. What leaves: an outcome with the first violation.
-//! What always holds: a boot ends with a power cut, an export or a refused import. Disks and the
+//! What enters: a subject and a scenario. What leaves: an outcome with the first violation. What
+//! always holds: a boot ends with a power cut, an export or a refused import. Disks and the
 //! clients' knowledge outlive every boot; the runtime and the pool do not.
-//! Who calls: the search, the exhaustive visit, the shrinker and tests.
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};

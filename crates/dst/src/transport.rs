@@ -1,10 +1,8 @@
 //! Transports: how clients reach volumes, directly or through the product's NBD server and client.
 //!
-//! What enters: a volume's id. What leaves: a block device for it.
 //! What always holds: the NBD server runs on the simulated runtime over streams in memory, so
-//! everything but the socket is the product's code. Each remote client has its own connections. It
-//! flushes through another connection than it writes through.
-//! Who calls: clients, for every act.
+//! everything but the socket is the product's code. Each remote client has its own connections, and
+//! flushes through another one than it writes through.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -1,9 +1,8 @@
 //! DRAM SSD in virtual time: constant service, and flash that is written only when power fails.
 //!
 //! An armed device has an erased backup flash and energy for a whole save: a power cut loses
-//! nothing that was acknowledged. After a restore the device is armed again when the flash is
-//! erased and the energy source is recharged. A cut before that loses what the energy does not
-//! reach.
+//! nothing acknowledged. After a restore it is armed again when the flash is erased and the energy
+//! source is recharged. A cut before that loses what the energy does not reach.
 
 use std::collections::VecDeque;
 

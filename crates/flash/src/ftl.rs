@@ -1,13 +1,8 @@
 //! Flash translation layer without time: the slot of each unit, and the cost of cleaning.
 //!
-//! The host writes *units* (one map entry each); flash offers *slots*, numbered through all
-//! superblocks. A unit fills one slot, or several when a compressing controller stores it in
-//! granules. Writing appends at an open superblock; a full superblock is closed. When free
-//! superblocks run out, a victim's live units are moved and the victim is erased. [`Media`] is told
-//! of every program, read and erase: the same code runs with a clock ([`crate::Ssd`]) or without.
-//!
 //! What always holds: a mapped unit has exactly one live slot; a block's live count is the sum of
-//! its live units' slots; every block is free, open, closed, being cleaned, or bad.
+//! its live units' slots; every block is free, open, closed, being cleaned, or bad. The crate's
+//! README explains units and slots.
 
 use crate::chance::Chance;
 use crate::spec::{CleaningPolicy, DeviceSpec, FlashSpec, Frontiers, Pace};

@@ -1,29 +1,8 @@
-//! Device descriptions: plain data, read from a TOML page or built in code.
+//! Device descriptions: plain data, read from a TOML page or built in code. The crate's README has
+//! an example.
 //!
-//! Every number carries its unit in its name. A missing field takes the default that its docstring
-//! names; an unknown field is an error. Nothing here is a measurement: a catalogue page that fills
-//! these structs names the source of each number.
-//!
-//! ```toml
-//! name = "example 50 GB SLC"
-//! capacity_bytes = 50_000_000_000
-//!
-//! [interface]
-//! kind = "sata2"
-//!
-//! [media.flash.geometry]
-//! channels = 8
-//! dies_per_channel = 2
-//! planes_per_die = 1
-//! blocks_per_plane = 8192
-//! pages_per_block = 128
-//! page_bytes = 4096
-//!
-//! [media.flash.timing]
-//! read_us = 25
-//! program_us = 200
-//! erase_us = 1500
-//! ```
+//! Every number carries its unit in its name. A missing field takes the default that its doc
+//! comment names; an unknown field is an error. A catalogue page names the source of each number.
 
 use serde::{Deserialize, Serialize};
 

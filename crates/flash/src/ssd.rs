@@ -1,12 +1,8 @@
 //! Flash SSD in virtual time: link, controller, write buffer, translation layer, flash array.
 //!
-//! A write is acknowledged when it is in the write buffer. A place of the buffer is free again when
-//! its unit is on flash. So a device is as fast as its link until the buffer is full; from then on
-//! it is as fast as its flash, cleaning included. FUA and FLUSH wait for flash unless the buffer is
-//! protected or the device lies.
-//!
-//! After a power cut the translation layer continues from its newest map, also where the report
-//! says that a write was lost. Contents are the caller's; for wear the difference is a few units.
+//! A write is acknowledged when it is in the write buffer. FUA and FLUSH wait for flash unless the
+//! buffer is protected or the device lies. Contents are the caller's. After a power cut the
+//! translation layer continues from its newest map.
 
 use forebay_units::Nanos;
 

@@ -1,9 +1,8 @@
 //! Write amplification of the translation layer against formulas and an independent simulation.
 //!
-//! `data/wa_oracle*.csv` state, in their own heads, what each column is. T counts closed blocks
-//! only: the open block and the reserve are extra, which is what `FtlConfig::textbook` builds.
-//! The default run checks a few rows of each kind on small devices; the ignored tests check every
-//! row: `cargo test --release -p forebay-flash --test oracle -- --ignored --nocapture`.
+//! `data/wa_oracle*.csv` say what each column is. T counts closed blocks only, as in
+//! `FtlConfig::textbook`. The default run checks a few rows of each kind; the ignored tests check
+//! all: `cargo test --release -p forebay-flash --test oracle -- --ignored --nocapture`.
 
 use forebay_flash::{Chance, CleaningPolicy, Ftl, FtlConfig};
 

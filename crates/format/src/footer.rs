@@ -1,12 +1,8 @@
-//! The footer of a filled segment: volume, address and checksum of each block.
+//! The footer of a filled segment: volume, address and checksum of each block, for the cleaner and
+//! for reads of sequential data.
 //!
-//! It is in the segment's last blocks. The cleaner judges liveness with it, and reads of sequential
-//! data find their checksums in it. Each block of the footer is a page with a checksum of its own,
-//! which binds the page to its place. The sum of a data block is at a fixed place of a page, so one
-//! page is enough to check a block, however long the segment is.
-//!
-//! The number of pages depends on how the blocks are scattered over volumes. Pages are therefore
-//! counted from the segment's end: the first page is the segment's last block.
+//! Each block of it is a page with a checksum that binds it to its place, and one page is enough to
+//! check a data block. Pages are counted from the segment's end, because their number varies.
 
 use forebay_units::{BLOCK_LEN, Lba, SegmentId, VolumeId};
 

@@ -1,12 +1,8 @@
 //! Frames of the map journal: a linear stream through segments of their own.
 //!
-//! A frame is a header and a payload, padded to whole blocks, inside one segment. A frame of kind
-//! [`FrameKind::Pad`] fills the rest of a stripe. The last frame of a segment is a
-//! [`FrameKind::Jump`] that names the next segment, so a reader never guesses.
-//!
-//! Each frame holds the checksum of the frame before it, and a root holds that of the last frame:
-//! the frames of a root are a chain. A crash may leave a whole frame that no root knows of at the
-//! right place with the right number; it is not in the chain.
+//! A [`FrameKind::Pad`] fills the rest of a stripe; a [`FrameKind::Jump`] ends a segment and names
+//! the next one. Each frame holds the checksum of the frame before it, and a root that of the last
+//! frame: the frames of a root are a chain. A frame that a crash left behind is not in it.
 
 use forebay_units::{BLOCK_BYTES, SegmentId};
 

@@ -1,9 +1,8 @@
-//! Records of the map: deltas (what changed) and images (what a leaf holds).
+//! Records of the map, as payloads of [`crate::journal`] frames: deltas (what changed) and images
+//! (what a leaf holds).
 //!
-//! Both are absolute: they hold where blocks point to, never a difference from an earlier state.
-//! Replaying a journal of them in order, from any point that is early enough and any number of
-//! times, gives the same map. They are payloads of [`crate::journal`] frames, which bind pool and
-//! transaction group and carry the checksum. Every field is range-checked here as well.
+//! Both are absolute: they hold where blocks point to, never a difference. Replaying them in order,
+//! from any point that is early enough and any number of times, gives the same map.
 
 use forebay_units::{BlockAddr, VolumeId};
 

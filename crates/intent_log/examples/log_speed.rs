@@ -1,11 +1,8 @@
-//! Measures the log's speed on a real file, beside raw writes to the same file.
+//! Measures the log's speed on a real file, beside raw durable writes to the same file: `cargo run
+//! --release -p forebay-intent-log --example log_speed -- FILE [SECONDS] [ROUNDS]`
 //!
-//! `cargo run --release -p forebay-intent-log --example log_speed -- FILE [SECONDS] [ROUNDS]`
-//!
-//! The example creates FILE (512 MiB, every block written once) and removes it. All writes are
-//! O_DIRECT and durable on completion. The rounds of all figures alternate, so that a slow minute
-//! of the machine affects all of them. Other work on a small machine only slows a round. So the
-//! best round shows what the device and the log can do; ratios compare best rounds.
+//! It creates FILE (512 MiB) and removes it. The rounds of all figures alternate. Other work on the
+//! machine can only slow a round, so ratios compare best rounds.
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};

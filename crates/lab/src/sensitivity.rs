@@ -1,9 +1,8 @@
 //! Variants of a device within the intervals of its assumed numbers.
 //!
 //! What enters: a page and the number of a variant. What leaves: the device with each assumed
-//! number moved inside its interval. The variants are a low-discrepancy sample, so that few of
-//! them cover all directions. Sourced and fitted numbers stay, and so does the geometry, which the
-//! offered capacity is tied to.
+//! number moved inside its interval, as a low-discrepancy sample. Sourced and fitted numbers stay,
+//! and so does the geometry, to which the offered capacity is tied.
 
 use crate::LabError;
 use crate::catalogue::{Page, Trust};

@@ -1,8 +1,7 @@
 //! A simulated disk over a device model that keeps next to nothing of what is written, so that
 //! volumes of many gigabytes fit in memory.
 //!
-//! What enters: block commands. What leaves: completions at the model's times. What always holds: a
-//! block whose words are all alike takes eight bytes; other blocks (labels, maps) are kept whole.
+//! A block whose words are all alike takes eight bytes; other blocks (labels, maps) are kept whole.
 //! It has no power cut: `forebay_sim::FlashDisk` is for that.
 
 use forebay_device::{

@@ -1,11 +1,8 @@
-//! The server's side of the fixed newstyle handshake, without any I/O.
+//! The server's side of the fixed newstyle handshake, without any I/O: the client's bytes enter,
+//! the server's bytes and the next [`Step`] leave.
 //!
-//! The client's bytes enter; the server's bytes and the next [`Step`] leave. The connection calls
-//! it, and gives it the exports as a [`Lookup`].
-//!
-//! A server with TLS uses the protocol's FORCEDTLS mode. Before `STARTTLS`, every option gets
-//! `ERR_TLS_REQD` unread, and `EXPORT_NAME` ends the connection. `STARTTLS` discards what was
-//! negotiated in plain text.
+//! With TLS the mode is FORCEDTLS: before `STARTTLS` every option gets `ERR_TLS_REQD` unread, and
+//! `EXPORT_NAME` ends the connection. `STARTTLS` discards what was negotiated before it.
 
 use std::fmt;
 

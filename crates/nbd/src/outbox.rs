@@ -1,9 +1,8 @@
-//! The sending side of a connection.
+//! The sending side of a connection, of server and client.
 //!
 //! Messages enter in any number of tasks; one task sends them, in order, as one stream. Messages
-//! that are pushed during a send leave together in the next one. The charge of a message returns
-//! to the release function once the message was sent or dropped. The server's connection and the
-//! client call it.
+//! that are pushed during a send leave together in the next one. The charge of a message returns to
+//! the release function once the message was sent or dropped.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

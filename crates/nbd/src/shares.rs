@@ -1,14 +1,8 @@
 //! Shares of memory: how much of the server's memory each client may hold.
 //!
 //! What enters: the charges of requests, by connection. What leaves: permission, at once or when
-//! others have given enough back. What always holds: the sum never exceeds the server's limit. Each
-//! connection has a small part of its own, so a client of short requests never waits for others.
-//! The rest is shared: at each level (account, export, connection) a holder may have at most
-//! [`SHARE_OF_FREE`] times what remains free above it: one holder gets two thirds, and the next one
-//! still finds room. A part is reserved for the owner's clients. Who calls: the connections of the
-//! server.
-//!
-//! The rule is the dynamic threshold of shared-memory switches (Choudhury and Hahne, 1998).
+//! others have given enough back. What always holds: the sum never exceeds the server's limit, and
+//! a client of short requests never waits for others. The crate's README has the rule.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

@@ -1,14 +1,8 @@
-//! What overwriting a full pool costs: the pool itself, on simulated devices that keep only what
-//! tells blocks apart, in virtual time.
-//!
-//!     cargo run --release -p forebay-pool --example overwrites -- [WORD=VALUE ...]
-//!
-//! Words: `device=256M devices=4 layout=raid0 fill=85 pattern=uniform|zipf theta=0.99 times=10
-//! dirty=auto seed=1 clients=32 think_us=0 write_mb=1000 latency_us=100`. `fill` is in hundredths
-//! of the bytes that all segments have (their own bookkeeping included); `usable=85` counts in
-//! hundredths of what `pool list` calls the pool's size instead. Prints one line of JSON for each
-//! volume's worth of overwrites, and one with the second half of them taken together. Counts are
-//! those of the devices, and come out the same each time.
+//! What overwriting a full pool costs, on simulated devices in virtual time; prints JSON lines.
+//! `cargo run --release -p forebay-pool --example overwrites -- device=256M devices=4 layout=raid0
+//! fill=85 pattern=uniform|zipf theta=0.99 times=10 dirty=auto seed=1 clients=32 think_us=0
+//! write_mb=1000 latency_us=100`: `fill` is in hundredths of the bytes of all segments; `usable=85`
+//! instead counts in hundredths of what `pool list` calls the pool's size. Counts are the devices'.
 
 // A tool, not part of the engine: it may look at the real clock to say how long it took.
 #![allow(clippy::disallowed_methods)]

@@ -1,12 +1,8 @@
 //! Busy polling: how long an idle loop polls for completions before it sleeps.
 //!
-//! A sleeping thread must be woken: an interrupt on a halted processor (in a virtual machine a
-//! trip through the hypervisor as well) and a context switch. That takes tens of microseconds, as
-//! long as a fast device or the other side of a socket takes to answer.
-//!
-//! After several short waits in a row the loop therefore busy-polls in the next wait. After a
-//! long wait, or when another thread needed the processor, it sleeps at once: busy polling must
-//! cost nothing when it gains nothing.
+//! After several short waits in a row the loop busy-polls in the next one. After a long wait, or
+//! when another thread needed the processor, it sleeps at once: busy polling must cost nothing when
+//! it gains nothing. The crate's README says why.
 
 use forebay_units::Nanos;
 

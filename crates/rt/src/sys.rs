@@ -1,10 +1,8 @@
-//! System calls that the standard library has no safe form of.
+//! System calls that the standard library has no safe form of, for every crate.
 //!
-//! What enters: open files, paths, plain numbers.
-//! What leaves: plain values, or the error that the kernel reported.
-//! What always holds: every function is safe to call; each `unsafe` block of this module is one
-//! system call, and its pointers are to values that outlive the call.
-//! Who calls: every crate that needs the operating system beyond `std`.
+//! What enters: open files, paths, numbers. What leaves: values, or the kernel's error. What always
+//! holds: every function is safe to call; each `unsafe` block of this module is one system call,
+//! and its pointers are to values that outlive the call.
 
 use std::ffi::{CStr, CString};
 use std::fs::File;

@@ -1,13 +1,8 @@
 //! Reader of the map journal: the chain of frames that a root names.
 //!
-//! After a crash, rows that no root names are written again. A device that loses such a write still
-//! holds a whole frame of the crashed run, at the right address, with the right number. Only the
-//! next frame, or the root, shows that it is not in the chain.
-//!
-//! So the reader holds frames back until a frame of a later root follows them, or the end confirms
-//! them. A later root writes frames only after the earlier root is durable. When the chain breaks,
-//! the reader backtracks and tries other versions of the held frames: copies, or versions computed
-//! from parity.
+//! It holds frames back until a frame of a later root follows them, or the end confirms them. When
+//! the chain breaks, it backtracks and tries other versions of the held frames: copies, or versions
+//! computed from parity. The crate's README says why.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;

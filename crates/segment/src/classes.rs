@@ -1,14 +1,8 @@
-//! Data placement: selects the stream of a block, so that blocks with similar lifespans share
-//! segments.
+//! Data placement: selects the stream of a block, so that a segment's blocks have similar
+//! lifespans.
 //!
-//! The inference is that of SepBIT (Wang et al., FAST 2022): a block that overwrites a short-lived
-//! block is short-lived, and a block that has lived long will live long. Lifespans are measured in
-//! blocks that the host has written.
-//!
-//! Under uniform overwrites there is nothing to infer, and more open segments only cost space. Ages
-//! show the difference. Under uniform overwrites, the share of young blocks is equal among the
-//! overwritten and the live blocks; under skew it is much larger among the overwritten ones.
-//! Average ages would not show it: averaged over writes, they are the same under any skew.
+//! It infers as SepBIT does (Wang et al., FAST 2022): a block that overwrites a short-lived one is
+//! short-lived; one that has lived long will live long. Lifespans count blocks that the host wrote.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

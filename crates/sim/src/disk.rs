@@ -1,9 +1,8 @@
 //! A simulated disk with a volatile write cache.
 //!
-//! What enters: block commands. What leaves: completions after a sampled latency.
-//! What always holds: no command completes inline; a flush makes durable exactly what had completed
-//! when the flush was issued; without power no command has an effect or completes.
-//! Who calls: the pool under test, mostly through the fault layers.
+//! What enters: block commands. What leaves: completions after a sampled latency. What always
+//! holds: no command completes inline; a flush makes durable exactly what had completed when it was
+//! issued; without power no command has an effect or completes.
 
 use std::cell::RefCell;
 use std::rc::Rc;

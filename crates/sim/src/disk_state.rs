@@ -1,9 +1,8 @@
 //! The contents of a simulated disk: stable media, volatile cache and commands in flight.
 //!
-//! What enters: changes, in the order in which commands are submitted, complete and are flushed.
-//! What leaves: the bytes that reads see, the list of unflushed writes, and images to restore.
-//! What always holds: the stable media contains exactly what a power cut cannot take away.
-//! Who calls: [`SimDisk`](crate::SimDisk) for commands, [`World`](crate::World) at a power cut.
+//! What enters: changes, as commands are submitted, complete and are flushed. What leaves: the
+//! bytes that reads see, the unflushed writes, and images to restore. What always holds: the stable
+//! media contains exactly what a power cut cannot take away.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -1,9 +1,8 @@
 //! A simulated disk over a device model of `forebay-flash`.
 //!
 //! What enters: block commands and power events. What leaves: completions at the model's times, and
-//! after a power cut the contents that the model's damage report allows.
-//! What always holds: the model decides latency, durability and damage; this file keeps the bytes.
-//! Who calls: the device lab's experiments.
+//! after a power cut the contents that the model's damage report allows. What always holds: the
+//! model decides latency, durability and damage; this file keeps the bytes.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

@@ -1,9 +1,8 @@
 //! The power supply and the command counters that all disks of one simulation share.
 //!
-//! What enters: every submission and completion of every disk, a planned crash point, and hooks.
-//! What leaves: whether a command may proceed, a digest over all events, and disk images.
-//! What always holds: the digest depends on each event, its content, its time and its order.
-//! Who calls: disks for each command; the proof harness to plan and to end power cuts.
+//! What enters: every submission and completion, a planned crash point, and hooks. What leaves:
+//! whether a command may proceed, a digest over all events, and disk images. What always holds: the
+//! digest depends on each event, its content, its time and its order.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

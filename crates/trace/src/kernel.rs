@@ -1,9 +1,8 @@
-//! Events of the kernel's ring buffers: pages of `trace_pipe_raw` with the three block events that
-//! tell a request's stages.
+//! Events of the kernel's ring buffers: pages of `trace_pipe_raw` with three block events.
 //!
-//! What enters: the text of each event's `format` file, and pages as the kernel gives them, of any
-//! processor. What leaves: events in the order of time. What always holds: no page makes it panic;
-//! entries of other events are passed over. Who calls: `cli`, which sets the kernel's tracing up.
+//! What enters: the text of each event's `format` file, and pages of any processor. What leaves:
+//! events in the order of time. What always holds: no page makes it panic; other events are passed
+//! over. `cli` sets the tracing up.
 
 use std::fmt;
 

@@ -1,9 +1,8 @@
 //! Access pattern: how much of the traffic is random, interval by interval.
 //!
-//! Two sets of rules. [`Rules::Dtrace`] are those of the DTrace toolkit's `iopattern`,
-//! [`Rules::Bcc`] those of bcc's `biopattern`. Both compare a request's first byte with the end of
-//! the one before it on its device, in the order of completions; they differ in the first request,
-//! in rounding, and in what an interval forgets. `docs/trace.md` has both in full.
+//! [`Rules::Dtrace`] are those of the DTrace toolkit's `iopattern`, [`Rules::Bcc`] those of bcc's
+//! `biopattern`. Both compare a request's first byte with the end of the one before it on its
+//! device, in the order of completions. `docs/trace.md` has both in full, with their differences.
 
 use forebay_units::Nanos;
 use serde::Serialize;

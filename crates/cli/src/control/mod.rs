@@ -1,11 +1,8 @@
-//! Control socket: requests of commands to the process that serves a pool. `docs/control.md`
-//! describes the bytes.
+//! Control socket: requests of commands to the process that serves a pool (`docs/control.md`).
 //!
-//! What enters: requests from commands of the same user (or root), over a Unix socket.
-//! What leaves: replies, one for each request, in order.
-//! What always holds: a length is checked before memory is taken for it; a peer of another user
-//! gets no reply; a broken request ends its own connection only.
-//! Who calls: `crate::pool_access` as the client, `crate::serving` as the server.
+//! What always holds: replies leave in the order of requests. A length is checked before memory is
+//! taken for it. A peer of another user gets no reply. A broken request ends its own connection
+//! only. Who calls: `crate::pool_access` as the client, `crate::serving` as the server.
 
 mod client;
 mod message;

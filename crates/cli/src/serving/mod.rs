@@ -1,12 +1,8 @@
-//! Serving process: listeners, control socket, live line, and a clean end.
+//! Serving process (`forebay serve`, `forebay up`): listeners, control socket, a clean end.
 //!
-//! What enters: pools to serve, addresses to listen on, signals.
-//! What leaves: one line for each listener, a ready line, messages on health, a live line on a
-//! terminal.
-//! What always holds: without options it listens on loopback and in the owner's folder only; plain
-//! text on other addresses needs an option of its own. On the first signal it answers requests in
-//! flight and closes the pools. On the second it ends at once; no acknowledged write is lost.
-//! Who calls: `forebay serve` and `forebay up`.
+//! Without options it listens on loopback and in the owner's folder only. The first signal answers
+//! requests in flight and closes the pools; the second ends the process at once. Neither loses an
+//! acknowledged write.
 
 mod hints;
 mod live;

@@ -1,10 +1,8 @@
 //! State folder: the list of known pools, and the sockets of servers.
 //!
 //! What enters: the environment, and pools as they are created, imported, changed and exported.
-//! What leaves: the list of known pools, and paths for sockets.
-//! What always holds: only its owner may enter the folder; a crash leaves the old list or the new
-//! one, for it is written aside, synced and renamed, under a lock.
-//! Who calls: every command but `completions`, `man` and `simulate`.
+//! What always holds: only its owner may enter the folder. A crash leaves the old list or the new
+//! one: it is written aside, synced and renamed, under a lock.
 
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File, Permissions, TryLockError};

@@ -1,9 +1,8 @@
 //! The flash array with a clock: the timelines of dies and channels, the write buffer before them.
 //!
-//! Work queues at its die in the order in which the translation layer asks for it. Cleaning reads
-//! take their die's time but do not hold up the program that follows: a controller reads victims
-//! ahead, so their latency is hidden. Host reads go before queued work. A channel carries the data
-//! of programs and reads; a die's cache register takes the data of its next program while it works.
+//! Work queues at its die in the translation layer's order. Cleaning reads take their die's time
+//! but do not hold up the program that follows, because controllers read victims ahead. Host reads
+//! go first. A channel carries the data of programs and reads, also while the die works.
 
 use std::collections::VecDeque;
 

@@ -1,9 +1,8 @@
 //! The log chain of one ZFS dataset, and the space that all chains take their blocks from.
 //!
-//! A log block holds the address of the next one, so the next block is allocated, with a size
-//! guessed from what was written before, when the present one is sent. Sizes and rules are those of
-//! OpenZFS 2.1 (`module/zfs/zil.c`, `metaslab.c`). No number is fitted; between four readings of
-//! the rules, the sizes in a trace of one file system decided.
+//! A log block names the next one, which is allocated, with a guessed size, when the present one is
+//! sent. Sizes and rules are those of OpenZFS 2.1 (`module/zfs/zil.c`, `metaslab.c`). No number is
+//! fitted; a trace of one file system decided between four readings of the rules.
 
 use super::ChainRules;
 

@@ -1,10 +1,8 @@
-//! Load generator for any NBD server.
+//! Load generator for any NBD server, with FUA and flushes, which fio's NBD engine lacks.
 //!
-//! Arguments and connected clients enter; a report of rates and latencies leaves. Each connection
-//! keeps its share of requests in flight. It has FUA and flushes, which fio's NBD engine lacks.
-//! Data is pseudo-random and differs from one write to the next, because data that compresses or
-//! repeats flatters some servers. Nothing is written unless the arguments allow overwriting.
-//! `forebay bench nbd` and the benchmark scripts call it.
+//! Each connection keeps its share of requests in flight. Data is pseudo-random and never repeats,
+//! because compressible or repeated data flatters some servers. Nothing is written unless the
+//! arguments allow overwriting.
 
 pub(crate) mod args;
 mod error;

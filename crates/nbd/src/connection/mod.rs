@@ -1,11 +1,8 @@
 //! One connection of the server: the handshake, then requests that run side by side.
 //!
-//! A connected stream and the exports enter; how the connection ended leaves. The receiving loop
-//! decodes requests and starts them. Each request puts its reply into the outbox when it is done,
-//! and one task sends.
-//!
-//! A flush needs no barrier here. A request completes on the device before its reply leaves, and
-//! the device's flush covers every completed write, from any connection.
+//! The receiving loop starts requests; each puts its reply into the outbox, and one task sends. A
+//! flush needs no barrier here: a request completes on the device before its reply leaves, and the
+//! device's flush covers every completed write, from any connection.
 
 mod ending;
 mod negotiate;

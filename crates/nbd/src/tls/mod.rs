@@ -1,12 +1,8 @@
-//! TLS 1.3 for both sides.
+//! TLS 1.3 for both sides: keys and certificates enter; rustls configurations and sessions leave.
 //!
-//! Keys and certificates enter; rustls configurations and sessions leave. The server and the
-//! client call it.
-//!
-//! A server with a [`TlsConfig`] says nothing about its exports before TLS. With a client CA, a
-//! connection without a certificate of that CA ends before its first option. The allow-list sees
-//! the identity of a certificate only after its signature, dates and proof of ownership were
-//! verified. Sessions are not resumed, so every connection proves its identity.
+//! With a client CA, a connection without a certificate of it ends before its first option. The
+//! allow-list sees an identity only after signature, dates and proof of ownership were verified.
+//! Sessions are not resumed, so every connection proves its identity.
 
 pub(crate) mod allow;
 mod config;

@@ -1,9 +1,8 @@
 //! The cleaner: moves live blocks out of mostly dead segments, so that segments become free.
 //!
-//! It usually works together with a group: when the group's blocks are in their rows, the cleaner
-//! moves the live blocks of the emptiest segments, fills the group's last rows with them, and one
-//! root commits all of it. Blocks that the group overwrites count as dead. When a group needs more
-//! room than is free, the cleaner works before it, with roots of its own.
+//! It usually works along with a group, fills the group's last rows with the blocks that it moves,
+//! and one root commits all of it. Blocks that the group overwrites count as dead. When a group
+//! needs more room than is free, the cleaner works before it, with roots of its own.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;

@@ -1,10 +1,8 @@
-//! Discards of freed segments: some time after the root that freed them, a few at a time, beside
-//! the writers.
+//! Discards of freed segments, a few at a time, beside the writers.
 //!
-//! On a file a discarded range must be allocated again when it is written, and on a disk a discard
-//! may take longer than a write. Under load a segment is soon reused as a whole, so only segments
-//! that stayed free for a while are discarded. A segment cannot be reused while its discard is in
-//! flight.
+//! A discard costs: a file allocates the range again, and on a disk it may take longer than a
+//! write. So only segments that stayed free for a while are discarded. A segment cannot be reused
+//! while its discard is in flight.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

@@ -1,11 +1,8 @@
 //! Divergence (split-brain): tells devices that were away from halves that were written apart.
 //!
-//! Every root carries the nonce of its owner. The configuration lists the owners, each with the
-//! root that it continued from. A device that was away stopped within an owner that the others
-//! know: at the root that the next owner continued from, or at the one that was being written then.
-//! Any other root was written while the others were absent: two halves of a mirror were each
-//! imported by force. The higher number must not win silently, because the other half's writes
-//! would be gone; the operator chooses.
+//! Every root carries the nonce of its owner, and the configuration lists the owners. A device that
+//! was away stopped within an owner that the others know. Any other root was written apart, and the
+//! operator chooses. The crate's README says how, and why the higher number must not win.
 
 use forebay_format::config::{Lineage, MemberUse, OwnerConfig, PoolConfig};
 use forebay_format::superblock::Superblock;

@@ -1,11 +1,8 @@
 //! Fault layers: each wraps one block device and breaks chosen commands.
 //!
-//! What enters: block commands, and calls that arm a fault. What leaves: the wrapped device's
-//! answers, or the fault's.
 //! What always holds: a layer does nothing until it is armed, and counts its strikes. A fault names
-//! its commands, bytes and seeds, so a record of the calls replays it.
-//! Who calls: the proof harness and tests. They keep a clone of a layer's `Rc` to arm it while the
-//! pool uses it as a device.
+//! its commands, bytes and seeds, so a record of the calls replays it. The proof harness and tests
+//! keep a clone of a layer's `Rc` to arm it while the pool uses it.
 
 mod errors;
 mod rot;

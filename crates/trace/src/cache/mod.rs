@@ -1,12 +1,8 @@
-//! Cache simulation: the misses of a trace, by policy and size.
+//! Cache simulation: the misses of a trace, by policy and size. A request touches every block that
+//! it overlaps, in ascending order; each touch is one access, and a miss admits the block.
 //!
-//! A request touches every block that it overlaps, in ascending order; each touch is one access,
-//! and a miss admits the block. Blocks are cut at byte 0 of each device.
-//!
-//! Two passes: the first numbers the blocks, which gives the footprint that sizes in percent refer
-//! to; the second runs every policy at every size side by side. Memory grows with the footprint
-//! (some 30 bytes a block and 10 more for each policy and size), never with the length of the
-//! trace.
+//! The first pass numbers the blocks, which gives the footprint; the second runs every policy at
+//! every size side by side. Memory grows with the footprint, never with the length of the trace.
 
 mod lists;
 mod policies;

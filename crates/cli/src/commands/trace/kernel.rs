@@ -1,12 +1,8 @@
-//! Recording of a block device by the kernel's tracing (tracefs).
+//! Recording of a block device by the kernel's tracing (tracefs): its events, in the order of time,
+//! a tenth of a second late, for the commands of `forebay trace` that take a live device.
 //!
-//! What enters: a block device. What leaves: its events, in the order of time, a tenth of a second
-//! late. What always holds: the recording has a tracing instance of its own, which is removed at
-//! the end; the next recording removes one that a killed process left behind. Who calls: the
-//! commands of `forebay trace` that take a live device.
-//!
-//! tracefs, not the blktrace ioctl: its buffers lie in debugfs, which a kernel under lockdown
-//! (Secure Boot) keeps closed even for root.
+//! A recording has a tracing instance of its own and removes it, or the one of a killed process.
+//! tracefs rather than the blktrace ioctl, because lockdown (Secure Boot) closes debugfs.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
