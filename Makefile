@@ -9,6 +9,7 @@
 #   make bench-overwrites  count what overwriting full pools of several sizes costs, simulated
 CARGO ?= cargo
 ARGS ?=
+TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 
 .PHONY: run build symbols test check prove prove-ci bench bench-overwrites bench-sim man clean
 
@@ -20,12 +21,12 @@ build:
 
 symbols:
 	$(CARGO) build --profile symbols --package forebay-cli
-	objcopy --only-keep-debug target/symbols/forebay target/symbols/forebay.debug
-	objcopy --strip-debug --add-gnu-debuglink=target/symbols/forebay.debug target/symbols/forebay
+	cd "$(TARGET)/symbols" && objcopy --only-keep-debug forebay forebay.debug
+	cd "$(TARGET)/symbols" && objcopy --strip-debug --add-gnu-debuglink=forebay.debug forebay
 
 test:
 	@scripts/test-tools
-	$(CARGO) test --workspace --lib --bins --tests
+	CARGO="$(CARGO)" scripts/rust-tests
 	FOREBAY_BIN="$${CARGO_TARGET_DIR:-$$PWD/target}/debug/forebay" tests/clients/run
 
 check:
