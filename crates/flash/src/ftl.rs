@@ -7,7 +7,6 @@
 use crate::chance::Chance;
 use crate::spec::{CleaningPolicy, DeviceSpec, FlashSpec, Frontiers, Pace};
 
-mod audit;
 mod clean;
 mod pool;
 mod sorted;
@@ -298,6 +297,18 @@ impl Ftl {
         let index = (slot - block * self.config.slots_per_block) as usize;
         let word = self.live[block as usize * self.live_words + index / 64];
         (word >> (index % 64) & 1 == 1).then(|| self.unit_of[slot as usize])
+    }
+
+    /// A number that follows from the whole state: equal for equal histories.
+    #[must_use]
+    pub fn digest(&self) -> u64 {
+        let c = &self.counters;
+        let counters = [c.host_units, c.moved_units, c.padded_slots, c.erases, self.clock_slots];
+        let tables = [&self.map, &self.live_slots, &self.erase_count];
+        let table_words = tables.into_iter().flatten().map(|&word| u64::from(word));
+        counters.into_iter().chain(table_words).fold(0x9e37_79b9_7f4a_7c15, |digest, word| {
+            (digest ^ word).wrapping_mul(0xff51_afd7_ed55_8ccd).rotate_left(31)
+        })
     }
 
     /// The superblock of a slot.

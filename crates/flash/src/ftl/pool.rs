@@ -173,13 +173,3 @@ impl Pool {
         }
     }
 }
-
-impl Pool {
-    pub(super) fn candidate_count(&self) -> usize {
-        match &self.candidates {
-            Candidates::Sorted(sorted) => sorted.len() as usize,
-            Candidates::Queued(queue) => queue.len(),
-            Candidates::Listed { blocks, .. } => blocks.len(),
-        }
-    }
-}

@@ -34,10 +34,6 @@ impl SortedBlocks {
         }
     }
 
-    pub(super) fn len(&self) -> u32 {
-        self.tail - self.head
-    }
-
     pub(super) fn contains(&self, block: u32) -> bool {
         self.position[block as usize] != ABSENT
     }
