@@ -15,7 +15,9 @@ use crate::model::{
     RequestKind, Status, WriteId, check_request,
 };
 use crate::ranges::Ranges;
-use crate::spec::{DeviceSpec, DiskSpec, Honesty, MediaSpec, PowerSpec, SpecError};
+use crate::spec::{
+    DeviceSpec, DiskSpec, Honesty, MediaKind, MediaSpec, PowerSpec, SpecError, SpecFlaw,
+};
 use crate::ssd::energy_j;
 use crate::stats::Stats;
 
@@ -77,7 +79,7 @@ impl Disk {
             return Err(SpecError {
                 device: spec.name.clone(),
                 field: "media",
-                problem: "not a disk; build it with forebay_flash::build".to_owned(),
+                flaw: SpecFlaw::WrongMedia { expected: MediaKind::Disk },
             });
         };
         Ok(Self {

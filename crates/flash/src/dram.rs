@@ -16,7 +16,7 @@ use crate::model::{
     RequestKind, Status, WriteId, check_request,
 };
 use crate::ranges::Ranges;
-use crate::spec::{DeviceSpec, DramSpec, MediaSpec, PowerSpec, SpecError};
+use crate::spec::{DeviceSpec, DramSpec, MediaKind, MediaSpec, PowerSpec, SpecError, SpecFlaw};
 use crate::ssd::energy_j;
 use crate::stats::Stats;
 
@@ -97,7 +97,7 @@ impl DramSsd {
             return Err(SpecError {
                 device: spec.name.clone(),
                 field: "media",
-                problem: "not DRAM; build it with forebay_flash::build".to_owned(),
+                flaw: SpecFlaw::WrongMedia { expected: MediaKind::Dram },
             });
         };
         Ok(Self {

@@ -7,9 +7,10 @@
 use serde::{Deserialize, Serialize};
 
 mod check;
+mod error;
 mod link;
 mod scale;
-pub use check::SpecError;
+pub use error::{MediaKind, SpecError, SpecFlaw};
 pub use link::LinkParams;
 
 /// One device: how large, how attached, what it draws, and what it stores data on.

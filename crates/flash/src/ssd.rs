@@ -15,7 +15,9 @@ use crate::model::{
     RequestKind, Status, WriteId, check_request,
 };
 use crate::ranges::Ranges;
-use crate::spec::{CacheSpec, DeviceSpec, MediaSpec, Plp, PowerSpec, SpecError};
+use crate::spec::{
+    CacheSpec, DeviceSpec, MediaKind, MediaSpec, Plp, PowerSpec, SpecError, SpecFlaw,
+};
 use crate::stats::Stats;
 
 mod array;
@@ -79,7 +81,7 @@ impl Ssd {
             return Err(SpecError {
                 device: spec.name.clone(),
                 field: "media",
-                problem: "not flash; build it with forebay_flash::build".to_owned(),
+                flaw: SpecFlaw::WrongMedia { expected: MediaKind::Flash },
             });
         };
         let layout = flash.layout();

@@ -7,7 +7,7 @@ mod layout;
 mod size;
 
 pub use layout::Layout;
-pub use size::{ParseSizeError, format_bytes, parse_bytes};
+pub use size::{ParseSizeError, SizeFlaw, format_bytes, parse_bytes};
 
 /// Bytes in a logical block: the unit of mapping, checksums and allocation.
 pub const BLOCK_BYTES: u64 = 4096;

@@ -1,12 +1,32 @@
 //! Sizes as people write them: `8G` in, `7.50G` out, as zpool prints them.
 
-/// A size that could not be read, with the reason in words.
+/// A text that is no size.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ParseSizeError(pub String);
+pub struct ParseSizeError {
+    /// The text.
+    pub text: String,
+    /// What is wrong with it.
+    pub flaw: SizeFlaw,
+}
+
+/// What is wrong with the text of a size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SizeFlaw {
+    /// It is not a number, or its suffix is unknown.
+    NotASize,
+    /// It is 2^64 bytes or more.
+    TooLarge,
+}
 
 impl std::fmt::Display for ParseSizeError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
+        let text = &self.text;
+        match self.flaw {
+            SizeFlaw::NotASize => {
+                write!(f, "'{text}' is not a size; write for example 512M, 8G or 1.5T")
+            }
+            SizeFlaw::TooLarge => write!(f, "'{text}' is larger than 2^64 bytes"),
+        }
     }
 }
 
@@ -15,8 +35,10 @@ impl std::error::Error for ParseSizeError {}
 /// Reads a size: digits, an optional fraction, an optional suffix K M G T P E (powers of 1024,
 /// `B` and `iB` after it allowed). Fails on anything else, on a negative and on overflow.
 pub fn parse_bytes(text: &str) -> Result<u64, ParseSizeError> {
-    let bad =
-        || ParseSizeError(format!("'{text}' is not a size; write for example 512M, 8G or 1.5T"));
+    bytes_of(text).map_err(|flaw| ParseSizeError { text: text.to_owned(), flaw })
+}
+
+fn bytes_of(text: &str) -> Result<u64, SizeFlaw> {
     let body = text.trim();
     let digits = body.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(body.len());
     let (number, suffix) = body.split_at(digits);
@@ -30,17 +52,15 @@ pub fn parse_bytes(text: &str) -> Result<u64, ParseSizeError> {
         "t" => 40,
         "p" => 50,
         "e" => 60,
-        _ => return Err(bad()),
+        _ => return Err(SizeFlaw::NotASize),
     };
     if let Ok(whole) = number.parse::<u64>() {
-        return whole
-            .checked_mul(1u64 << shift)
-            .ok_or_else(|| ParseSizeError(format!("'{text}' is larger than 2^64 bytes")));
+        return whole.checked_mul(1u64 << shift).ok_or(SizeFlaw::TooLarge);
     }
-    let fraction: f64 = number.parse().map_err(|_| bad())?;
+    let fraction: f64 = number.parse().map_err(|_| SizeFlaw::NotASize)?;
     let bytes = fraction * (1u64 << shift) as f64;
     if bytes >= u64::MAX as f64 {
-        return Err(ParseSizeError(format!("'{text}' is larger than 2^64 bytes")));
+        return Err(SizeFlaw::TooLarge);
     }
     Ok(bytes as u64)
 }

@@ -9,6 +9,11 @@ fn sizes_are_parsed() {
     for bad in ["", "G", "-1", "1x", "1..2", "99999999999E", "nan"] {
         assert!(parse_bytes(bad).is_err(), "{bad:?} was taken for a size");
     }
+    let flaw = |text| parse_bytes(text).unwrap_err().flaw;
+    assert_eq!(
+        [flaw("8Q"), flaw("16E"), flaw("16.5E")],
+        [SizeFlaw::NotASize, SizeFlaw::TooLarge, SizeFlaw::TooLarge]
+    );
 }
 
 #[test]

@@ -18,8 +18,7 @@ pub use trace::{
     SourceArgs, Speed, SummaryArgs, TraceCommand,
 };
 pub use values::{
-    Listing, NameList, Report, VolumeName, name_list, parse_size, pool_property, property,
-    volume_name,
+    Listing, NameList, Report, VolumeName, name_list, pool_property, property, volume_name,
 };
 pub use volume::VolumeCommand;
 

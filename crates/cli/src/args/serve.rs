@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::values::parse_size;
+use forebay_units::parse_bytes;
 
 /// Arguments of `forebay up`.
 #[derive(Args, Debug)]
@@ -14,7 +14,7 @@ pub struct UpArgs {
     #[arg(long, value_name = "DIR", default_value = "./forebay-data")]
     pub dir: PathBuf,
     /// Size of the volume when it is created [default: 8G].
-    #[arg(long = "size", value_name = "SIZE", value_parser = parse_size,
+    #[arg(long = "size", value_name = "SIZE", value_parser = parse_bytes,
         allow_hyphen_values = true)]
     pub size_bytes: Option<u64>,
     /// Where to listen: unix:PATH or tcp:HOST:PORT; may be given several times.

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use forebay_trace::{Format, Policy, Rules, Stage, Target, TimeUnit};
 use forebay_units::Nanos;
 
-use super::values::parse_size;
+use forebay_units::parse_bytes;
 
 /// The verbs of `forebay trace`.
 #[derive(Debug, Subcommand)]
@@ -289,7 +289,7 @@ pub struct CacheArgs {
         value_parser = policy_parser())]
     pub policies: Vec<Policy>,
     /// Bytes of a block.
-    #[arg(long = "block", value_name = "SIZE", value_parser = parse_size, default_value = "4K")]
+    #[arg(long = "block", value_name = "SIZE", value_parser = parse_bytes, default_value = "4K")]
     pub block_bytes: u64,
     /// Writes neither count nor enter the cache.
     #[arg(long)]
@@ -324,7 +324,7 @@ impl CacheSize {
 
 fn parse_cache_size(text: &str) -> Result<CacheSize, String> {
     let Some(percent) = text.strip_suffix('%') else {
-        return parse_size(text).map(CacheSize::Bytes);
+        return parse_bytes(text).map(CacheSize::Bytes).map_err(|e| e.to_string());
     };
     let share: f64 = percent.parse().map_err(|_| "write a share as 1% or 0.5%".to_owned())?;
     if !(share > 0.0 && share <= 100.0) {

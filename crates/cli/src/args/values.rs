@@ -57,11 +57,6 @@ pub fn name_list(text: &str) -> Result<NameList, String> {
     Ok(NameList(names))
 }
 
-/// A size such as `8G`.
-pub fn parse_size(text: &str) -> Result<u64, String> {
-    forebay_units::parse_bytes(text).map_err(|e| e.0)
-}
-
 /// `POOL/VOL`, split.
 pub fn volume_name(text: &str) -> Result<VolumeName, String> {
     match text.split_once('/') {

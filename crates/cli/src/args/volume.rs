@@ -1,10 +1,11 @@
 //! Arguments of `forebay volume …`.
 
 use clap::Subcommand;
+use forebay_units::parse_bytes;
 
 use crate::properties;
 
-use super::values::{Listing, NameList, VolumeName, name_list, parse_size, property, volume_name};
+use super::values::{Listing, NameList, VolumeName, name_list, property, volume_name};
 
 /// The verbs of `forebay volume`.
 #[derive(Debug, Subcommand)]
@@ -13,7 +14,7 @@ pub enum VolumeCommand {
     #[command(after_help = "Example:\n  forebay volume create -V 8G -o sync=standard tank/vol0")]
     Create {
         /// Size that clients see.
-        #[arg(short = 'V', value_name = "SIZE", value_parser = parse_size,
+        #[arg(short = 'V', value_name = "SIZE", value_parser = parse_bytes,
             allow_hyphen_values = true)]
         size_bytes: u64,
         /// Sparse (thin): set no space aside.
@@ -61,7 +62,7 @@ pub enum VolumeCommand {
     #[command(after_help = "Example:\n  forebay volume resize -V 16G tank/vol0")]
     Resize {
         /// The new size.
-        #[arg(short = 'V', value_name = "SIZE", value_parser = parse_size,
+        #[arg(short = 'V', value_name = "SIZE", value_parser = parse_bytes,
             allow_hyphen_values = true)]
         size_bytes: u64,
         /// Allow a smaller size: data past the new end is lost.

@@ -2,10 +2,11 @@
 
 use forebay_pool::spec::VolumeSpec;
 use forebay_pool::status::VolumeStatus;
+use forebay_units::parse_bytes;
 
 use super::outcome::Outcome;
 use super::requests::{ask_all, from_each, good, names_of, property_map, reply_as};
-use crate::args::{Listing, NameList, VolumeCommand, VolumeName, parse_size};
+use crate::args::{Listing, NameList, VolumeCommand, VolumeName};
 use crate::control::{Action, Reply};
 use crate::failure::{ErrorCode, Failure};
 use crate::pool_access::PoolAccess;
@@ -89,7 +90,7 @@ async fn set(
         let volume = volume.clone();
         // As in zfs, the size is a property too.
         let action = if property == "volsize" {
-            let size_bytes = checked_size(parse_size(value).map_err(Failure::usage)?)?;
+            let size_bytes = checked_size(parse_bytes(value).map_err(Failure::usage)?)?;
             Action::VolumeResize { volume, size_bytes, force: false }
         } else {
             let (property, value) = (property.to_owned(), value.to_owned());

@@ -1,26 +1,7 @@
 //! Checks of a device description: an impossible one is refused in one line.
 
+use super::error::{SpecError, SpecFlaw};
 use super::{CleaningPolicy, DeviceSpec, DiskSpec, DramSpec, FlashSpec, MediaSpec};
-
-/// Why a description cannot be built. Its text is one line that names the device, the field, what
-/// stood there and what was expected.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SpecError {
-    /// The device's name.
-    pub device: String,
-    /// The field at fault, written as in the page (`media.flash.geometry.page_bytes`).
-    pub field: &'static str,
-    /// What is wrong and what to do.
-    pub problem: String,
-}
-
-impl std::fmt::Display for SpecError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "device \"{}\": {}: {}", self.device, self.field, self.problem)
-    }
-}
-
-impl std::error::Error for SpecError {}
 
 /// Slots are numbered with 32 bits and the highest number means "none".
 const MAX_SLOTS: u128 = u32::MAX as u128 - 1;
@@ -32,15 +13,15 @@ struct Checker<'a> {
 }
 
 impl Checker<'_> {
-    fn fail<T>(&self, field: &'static str, problem: String) -> Result<T, SpecError> {
-        Err(SpecError { device: self.device.to_owned(), field, problem })
+    fn fail<T>(&self, field: &'static str, flaw: SpecFlaw) -> Result<T, SpecError> {
+        Err(SpecError { device: self.device.to_owned(), field, flaw })
     }
 
     fn range(&self, field: &'static str, value: f64, low: f64, high: f64) -> Result<(), SpecError> {
         if value.is_finite() && (low..=high).contains(&value) {
             return Ok(());
         }
-        self.fail(field, format!("{value} is not between {low} and {high}"))
+        self.fail(field, SpecFlaw::OutOfRange { found: value, low, high })
     }
 
     /// A power, an energy or a number of cycles, which may be zero.
@@ -58,14 +39,14 @@ impl Checker<'_> {
         if value > 0.0 {
             return self.range(field, value, 0.0, 1e9);
         }
-        self.fail(field, format!("{value} is not above 0"))
+        self.fail(field, SpecFlaw::NotPositive { found: value })
     }
 
     fn count(&self, field: &'static str, value: u32) -> Result<(), SpecError> {
         if value > 0 {
             return Ok(());
         }
-        self.fail(field, "0 is not possible; at least 1 is needed".to_owned())
+        self.fail(field, SpecFlaw::Zero)
     }
 }
 
@@ -85,7 +66,7 @@ impl DeviceSpec {
         let c = Checker { device: &self.name };
         c.range("unused_fraction", self.unused_fraction, 0.0, 0.99)?;
         if self.offered_bytes() == 0 {
-            return c.fail("capacity_bytes", "less than one 4 KiB block is offered".to_owned());
+            return c.fail("capacity_bytes", SpecFlaw::NothingOffered);
         }
         self.check_link(&c)?;
         c.not_negative("power.idle_w", self.power.idle_w)?;
@@ -137,12 +118,12 @@ impl DeviceSpec {
         c.range("media.flash.endurance.cycles_sd_fraction", e.cycles_sd_fraction, 0.0, 1.0)?;
         c.range("media.flash.endurance.factory_bad_fraction", e.factory_bad_fraction, 0.0, 0.9)?;
         if flash.ftl.policy == CleaningPolicy::DChoices(0) {
-            return c.fail("media.flash.ftl.policy", "d-choices = 0 chooses nothing".to_owned());
+            return c.fail("media.flash.ftl.policy", SpecFlaw::NoChoices);
         }
         if flash.cache.bytes > flash.raw_bytes() {
-            let (cache, raw) = (flash.cache.bytes, flash.raw_bytes());
-            let problem = format!("{cache} is more than the {raw} bytes of flash");
-            return c.fail("media.flash.cache.bytes", problem);
+            let (cache_bytes, flash_bytes) = (flash.cache.bytes, flash.raw_bytes());
+            let flaw = SpecFlaw::CacheExceedsFlash { cache_bytes, flash_bytes };
+            return c.fail("media.flash.cache.bytes", flaw);
         }
         self.check_units(c, flash)?;
         self.check_room(c, flash)
@@ -152,7 +133,8 @@ impl DeviceSpec {
         let unit = flash.ftl.mapping_unit_bytes;
         let field = "media.flash.ftl.mapping_unit_bytes";
         if !unit.is_power_of_two() || !(512..=65536).contains(&unit) {
-            return c.fail(field, format!("{unit} is not a power of two from 512 to 65536"));
+            let flaw = SpecFlaw::NotPowerOfTwo { found: unit, low: 512, high: Some(65536) };
+            return c.fail(field, flaw);
         }
         let stripe =
             u64::from(flash.geometry.page_bytes) * u64::from(flash.geometry.planes_per_die);
@@ -161,27 +143,24 @@ impl DeviceSpec {
             Some(z) => {
                 let field = "media.flash.controller.compression.granule_bytes";
                 if !z.granule_bytes.is_power_of_two() || z.granule_bytes < 64 {
-                    let problem = format!("{} is not a power of two from 64 up", z.granule_bytes);
-                    return c.fail(field, problem);
+                    let found = z.granule_bytes;
+                    let flaw = SpecFlaw::NotPowerOfTwo { found, low: 64, high: None };
+                    return c.fail(field, flaw);
                 }
                 if z.granule_bytes > unit || unit / z.granule_bytes > 64 {
-                    let problem = format!(
-                        "{} does not divide the {unit}-byte unit in 1 to 64",
-                        z.granule_bytes
-                    );
-                    return c.fail(field, problem);
+                    let granule_bytes = z.granule_bytes;
+                    let flaw = SpecFlaw::UnitNotDivided { granule_bytes, unit_bytes: unit };
+                    return c.fail(field, flaw);
                 }
                 z.granule_bytes
             }
         };
         if stripe % u64::from(granule) != 0 {
-            return c.fail(
-                field,
-                format!("{granule} does not divide the {stripe} bytes one die programs at once"),
-            );
+            let flaw = SpecFlaw::StripeNotDivided { granule_bytes: granule, stripe_bytes: stripe };
+            return c.fail(field, flaw);
         }
         if self.offered_bytes() / u64::from(unit) == 0 {
-            return c.fail(field, format!("{unit} is more than the offered capacity"));
+            return c.fail(field, SpecFlaw::UnitExceedsCapacity { unit_bytes: unit });
         }
         Ok(())
     }
@@ -191,23 +170,16 @@ impl DeviceSpec {
         let dies = u64::from(flash.geometry.channels) * u64::from(flash.geometry.dies_per_channel);
         let width = u64::from(flash.ftl.superblock_dies);
         if width > dies || (width > 0 && dies % width != 0) {
-            return c.fail(
-                "media.flash.ftl.superblock_dies",
-                format!("{width} does not divide the {dies} dies"),
-            );
+            let flaw = SpecFlaw::DiesNotDivided { width, dies };
+            return c.fail("media.flash.ftl.superblock_dies", flaw);
         }
         if flash.ftl.reserve_superblocks == 0 {
-            return c.fail(
-                "media.flash.ftl.reserve_superblocks",
-                "0 leaves cleaning no block to move data to; at least 1 is needed".to_owned(),
-            );
+            return c.fail("media.flash.ftl.reserve_superblocks", SpecFlaw::NoReserve);
         }
         let slots = layout.total_slots();
         if slots > MAX_SLOTS {
-            return c.fail(
-                "media.flash.geometry",
-                format!("{slots} slots are more than {MAX_SLOTS}; build a scaled-down device"),
-            );
+            let flaw = SpecFlaw::TooManySlots { slots, limit: MAX_SLOTS };
+            return c.fail("media.flash.geometry", flaw);
         }
         let bad = (f64::from(layout.blocks_per_pool) * flash.endurance.factory_bad_fraction).ceil();
         let kept = u64::from(layout.blocks_per_pool).saturating_sub(bad as u64);
@@ -216,15 +188,10 @@ impl DeviceSpec {
         let units = self.offered_bytes() / u64::from(flash.ftl.mapping_unit_bytes);
         let need = units.div_ceil(u64::from(layout.pools)) * u64::from(layout.slots_per_unit);
         if need > room {
-            return c.fail(
-                "media.flash.geometry",
-                format!(
-                    "{} bytes are offered but after reserve, open and bad blocks only {} bytes of \
-                     flash are left to hold them",
-                    self.offered_bytes(),
-                    u128::from(room) * u128::from(layout.pools) * u128::from(layout.slot_bytes),
-                ),
-            );
+            let slots_left = u128::from(room) * u128::from(layout.pools);
+            let left_bytes = slots_left * u128::from(layout.slot_bytes);
+            let flaw = SpecFlaw::NoRoom { offered_bytes: self.offered_bytes(), left_bytes };
+            return c.fail("media.flash.geometry", flaw);
         }
         Ok(())
     }
@@ -250,16 +217,14 @@ fn check_disk(c: &Checker<'_>, disk: &DiskSpec) -> Result<(), SpecError> {
     c.positive("media.disk.outer_mb_s", disk.outer_mb_s)?;
     c.positive("media.disk.inner_mb_s", disk.inner_mb_s)?;
     if disk.full_seek_ms < disk.track_seek_ms {
-        return c.fail(
-            "media.disk.full_seek_ms",
-            format!("{} is below track_seek_ms {}", disk.full_seek_ms, disk.track_seek_ms),
-        );
+        let (found, limit) = (disk.full_seek_ms, disk.track_seek_ms);
+        let flaw = SpecFlaw::Below { found, other: "track_seek_ms", limit };
+        return c.fail("media.disk.full_seek_ms", flaw);
     }
     if disk.inner_mb_s > disk.outer_mb_s {
-        return c.fail(
-            "media.disk.inner_mb_s",
-            format!("{} is above outer_mb_s {}", disk.inner_mb_s, disk.outer_mb_s),
-        );
+        let (found, limit) = (disk.inner_mb_s, disk.outer_mb_s);
+        let flaw = SpecFlaw::Above { found, other: "outer_mb_s", limit };
+        return c.fail("media.disk.inner_mb_s", flaw);
     }
     Ok(())
 }
