@@ -1,6 +1,9 @@
 //! Device errors: which device, which operation, where, why.
 
+use std::error::Error;
 use std::fmt;
+
+use crate::cause::Cause;
 
 /// An operation of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -81,23 +84,27 @@ pub enum ErrorKind {
     /// The data fails its checksum, and no copy or parity could repair it.
     Corrupt {
         /// What was expected and found.
-        detail: String,
+        cause: Cause,
     },
+    /// The medium has lost data, and the device says so.
+    Unreadable {
+        /// Where the first lost bytes begin.
+        offset_bytes: u64,
+        /// How many there are.
+        len_bytes: u64,
+    },
+    /// The medium is worn out and takes no more writes.
+    WornOut,
     /// The device is gone, or was failed.
     Gone,
-    /// The pool of this volume is suspended.
-    PoolSuspended {
-        /// Why it is suspended.
-        reason: String,
-    },
     /// The write fence no longer proves that this process owns the device.
     FenceLost(FenceLoss),
     /// The server of this device answered with an error that has no variant of its own.
     Server {
         /// The server's errno.
         errno: u32,
-        /// The server's message.
-        message: String,
+        /// The server's text.
+        text: String,
     },
     /// The device did not answer in time, and gets no more commands. The command may still happen.
     TimedOut {
@@ -110,11 +117,12 @@ pub enum ErrorKind {
     ReadOnly,
     /// The device cannot do this.
     Unsupported,
-    /// An error of the operating system without an errno.
-    Other {
-        /// The system's text.
-        detail: String,
-    },
+    /// The path leads neither to a file nor to a block device.
+    NotADevice,
+    /// An error of the standard library, without an errno.
+    Io(std::io::ErrorKind),
+    /// A layer of the device failed, for a reason of its own.
+    Layer(Cause),
 }
 
 /// A failed operation: which device, what, where, why.
@@ -159,7 +167,7 @@ impl DeviceError {
             Some(libc::ENODEV | libc::ENXIO) => ErrorKind::Gone,
             Some(libc::EBUSY | libc::EWOULDBLOCK) => ErrorKind::Busy,
             Some(errno) => ErrorKind::Os { errno },
-            None => ErrorKind::Other { detail: error.to_string() },
+            None => ErrorKind::Io(error.kind()),
         };
         Self::new(device, operation, offset_bytes, len_bytes, kind)
     }
@@ -198,12 +206,17 @@ impl fmt::Display for DeviceError {
                 write!(f, ": offset and length must be multiples of {block_bytes} bytes")
             }
             ErrorKind::NoSpace => write!(f, ": no space left"),
-            ErrorKind::Corrupt { detail } => write!(f, ": {detail}"),
+            ErrorKind::Corrupt { cause } => write!(f, ": {cause}"),
+            ErrorKind::Unreadable { offset_bytes, len_bytes } => {
+                write!(f, ": {len_bytes} bytes at offset {offset_bytes} cannot be read")
+            }
+            ErrorKind::WornOut => {
+                write!(f, ": the flash is worn out and takes no more writes; replace the device")
+            }
             ErrorKind::Gone => write!(f, ": the device is gone or was failed"),
-            ErrorKind::PoolSuspended { reason } => write!(f, ": the pool is suspended: {reason}"),
             ErrorKind::FenceLost(loss) => write!(f, ": {loss}"),
-            ErrorKind::Server { errno, message } => {
-                write!(f, ": the server answered error {errno}: {message}")
+            ErrorKind::Server { errno, text } => {
+                write!(f, ": the server answered error {errno}: {text}")
             }
             ErrorKind::TimedOut { after_secs } => {
                 write!(f, ": no answer for {after_secs} s; the device gets no more commands")
@@ -211,9 +224,18 @@ impl fmt::Display for DeviceError {
             ErrorKind::Busy => write!(f, ": the device is in use by another process"),
             ErrorKind::ReadOnly => write!(f, ": the device is read-only"),
             ErrorKind::Unsupported => write!(f, ": not supported by this device"),
-            ErrorKind::Other { detail } => write!(f, ": {detail}"),
+            ErrorKind::NotADevice => write!(f, ": neither a file nor a block device"),
+            ErrorKind::Io(kind) => write!(f, ": {kind}"),
+            ErrorKind::Layer(cause) => write!(f, ": {cause}"),
         }
     }
 }
 
-impl std::error::Error for DeviceError {}
+impl Error for DeviceError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match &self.kind {
+            ErrorKind::Corrupt { cause } | ErrorKind::Layer(cause) => Some(cause.error()),
+            _ => None,
+        }
+    }
+}

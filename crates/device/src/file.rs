@@ -66,19 +66,18 @@ const ZERO_RANGE: i32 = 0x01 | 0x10;
 /// Size in bytes of a file or block device, without keeping it open.
 pub fn probe_size_bytes(path: &Path) -> io::Result<u64> {
     let file = File::open(path)?;
-    size_of_file(&file).map(|(size, _)| size)
+    let (size_bytes, _) = size_of_file(&file)?.ok_or(io::ErrorKind::InvalidInput)?;
+    Ok(size_bytes)
 }
 
-fn size_of_file(file: &File) -> io::Result<(u64, bool)> {
+/// Size in bytes, and whether it is a block device; `None` for what is neither that nor a file.
+fn size_of_file(file: &File) -> io::Result<Option<(u64, bool)>> {
     let meta = file.metadata()?;
     if meta.file_type().is_block_device() {
         let mut position = file;
-        return Ok((position.seek(SeekFrom::End(0))?, true));
+        return Ok(Some((position.seek(SeekFrom::End(0))?, true)));
     }
-    if meta.is_file() {
-        return Ok((meta.len(), false));
-    }
-    Err(io::Error::new(io::ErrorKind::InvalidInput, "neither a file nor a block device"))
+    Ok(meta.is_file().then_some((meta.len(), false)))
 }
 
 /// Whether the file system of `file` completes a queued O_DIRECT write with RWF_DSYNC only when the
@@ -114,7 +113,9 @@ impl Opened {
                 }
             })?;
         }
-        let (size_bytes, is_block_device) = size_of_file(&file).map_err(fail)?;
+        let (size_bytes, is_block_device) = size_of_file(&file)
+            .map_err(fail)?
+            .ok_or_else(|| DeviceError::new(&name, Operation::Open, 0, 0, ErrorKind::NotADevice))?;
         let sector_bytes = if is_block_device { sys::logical_block_bytes(&file) } else { None };
         let geometry = Geometry {
             size_bytes,

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod buffer;
+mod cause;
 mod deadline;
 mod error;
 mod file;
@@ -13,6 +14,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 pub use buffer::{BUFFER_ALIGN, IoBuf, IoBytes, keep_freed};
+pub use cause::Cause;
 pub use deadline::Deadline;
 pub use error::{DeviceError, ErrorKind, FenceLoss, Operation};
 pub use file::{FileDevice, OpenOptions, probe_size_bytes};

@@ -149,3 +149,39 @@ fn free_list_evicts_unused_sizes() {
     });
     assert!(thread.join().unwrap());
 }
+
+/// An error of a layer above.
+#[derive(Debug, PartialEq, Eq)]
+struct Lost(u32);
+
+/// Another error with the same words.
+#[derive(Debug, PartialEq, Eq)]
+struct AlsoLost;
+
+impl std::fmt::Display for Lost {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "block {} is lost", self.0)
+    }
+}
+
+impl std::fmt::Display for AlsoLost {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("block 7 is lost")
+    }
+}
+
+impl std::error::Error for Lost {}
+impl std::error::Error for AlsoLost {}
+
+#[test]
+fn cause_keeps_the_type_of_an_error() {
+    use std::error::Error;
+    let error =
+        |cause| DeviceError::new("d", Operation::Read, 0, 512, ErrorKind::Corrupt { cause });
+    let lost = error(Cause::new(Lost(7)));
+    assert_eq!(lost, error(Cause::new(Lost(7))));
+    assert_ne!(lost, error(Cause::new(Lost(8))));
+    assert_ne!(lost, error(Cause::new(AlsoLost)), "equal words are not equal errors");
+    assert_eq!(lost.source().and_then(|cause| cause.downcast_ref()), Some(&Lost(7)));
+    assert_eq!(lost.to_string(), "d: read of 512 bytes at offset 0: block 7 is lost");
+}

@@ -5,10 +5,10 @@
 //! It has no power cut: `forebay_sim::FlashDisk` is for that.
 
 use forebay_device::{
-    BlockDevice, DeviceError, DeviceFuture, ErrorKind, Geometry, IoBuf, IoBytes, Operation,
+    BlockDevice, Cause, DeviceError, DeviceFuture, ErrorKind, Geometry, IoBuf, IoBytes, Operation,
     check_range,
 };
-use forebay_flash::{DeviceSpec, Model, Request, SpecError, Stats};
+use forebay_flash::{DeviceSpec, Model, Request, SpecError, Stats, Status};
 use forebay_rt as rt;
 use forebay_units::{BLOCK_BYTES, BLOCK_LEN, FixedMap, Nanos};
 use std::cell::RefCell;
@@ -67,7 +67,7 @@ impl SparseDisk {
             let state = &mut *self.state.borrow_mut();
             state.latest = state.latest.max(rt::now());
             let done = state.model.submit(state.latest, &request);
-            done.map_err(|why| error(ErrorKind::Other { detail: why.to_string() }))?
+            done.map_err(|why| error(ErrorKind::Layer(Cause::new(why))))?
         };
         if done.at > rt::now() {
             rt::sleep_until(done.at).await;
@@ -75,8 +75,11 @@ impl SparseDisk {
             rt::yield_now().await;
         }
         match done.status {
-            forebay_flash::Status::Done => Ok(()),
-            other => Err(error(ErrorKind::Other { detail: format!("the model says {other:?}") })),
+            Status::Done => Ok(()),
+            Status::WornOut => Err(error(ErrorKind::WornOut)),
+            Status::Unreadable { offset_bytes, len_bytes } => {
+                Err(error(ErrorKind::Unreadable { offset_bytes, len_bytes }))
+            }
         }
     }
 }

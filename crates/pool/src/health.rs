@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use forebay_array::{ArrayEvent, MemberState};
-use forebay_device::{DeviceError, ErrorKind, Operation};
+use forebay_device::{Cause, DeviceError, ErrorKind, Operation};
 use forebay_format::config::{LostConfig, MemberUse};
 use forebay_intent_log::{LogEvent, LogState};
 use forebay_rt as rt;
@@ -165,7 +165,7 @@ impl Pool {
         if self.health.log_sides.borrow_mut().remove(&device) {
             // The device may have failed a label and no frame. The log must not rely on it either
             // way.
-            let kind = ErrorKind::Other { detail: error.to_string() };
+            let kind = ErrorKind::Layer(Cause::new(error.clone()));
             let path = self.device_path(device);
             self.log.fail_side(device, DeviceError::new(&path, Operation::Write, 0, 0, kind));
         }

@@ -29,7 +29,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use forebay_device::{DeviceError, ErrorKind, Operation};
+use forebay_device::{Cause, DeviceError, ErrorKind, Operation};
 use forebay_format::config::PoolConfig;
 use forebay_intent_log::IntentLog;
 use forebay_rt::sync::Mutex;
@@ -148,7 +148,7 @@ impl Pool {
         if !self.is_stopped() && !self.lifecycle.closing.get() {
             return Ok(());
         }
-        let kind = ErrorKind::PoolSuspended { reason: self.why_ended().to_string() };
+        let kind = ErrorKind::Layer(Cause::new(self.why_ended()));
         Err(DeviceError::new(name, operation, offset_bytes, len_bytes, kind))
     }
 

@@ -3,14 +3,14 @@
 
 use std::rc::Rc;
 
-use forebay_device::{DeviceError, ErrorKind, IoBytes, Operation};
+use forebay_device::{Cause, DeviceError, ErrorKind, IoBytes, Operation};
 use forebay_intent_log::Record;
 use forebay_rt as rt;
 use forebay_rt::sync::Closed;
 use forebay_txg::Content;
 use forebay_units::{BLOCK_BYTES, Lba, TxgId};
 
-use crate::commit::error::SuspendReason;
+use crate::commit::error::{CommitError, SuspendReason};
 use crate::volume::{VolumeState, record_bytes};
 use crate::{Pool, SyncMode};
 
@@ -178,17 +178,15 @@ impl Pool {
         if volume.sync.get() == SyncMode::Disabled {
             return Ok(());
         }
-        let fail = |detail: String| {
-            Err(DeviceError::new(name, operation, 0, 0, ErrorKind::Other { detail }))
+        let fail = |error: CommitError| {
+            let kind = ErrorKind::Layer(Cause::new(error));
+            DeviceError::new(name, operation, 0, 0, kind)
         };
         let unlisted = self.sync.committed.get().next() < volume.log_from.get();
         if unlisted || volume.pending_bytes.get() > self.direct_limit_bytes() {
             // Writing this much to the log first would only write it twice.
             let txg = self.dirty.groups.borrow().open_txg();
-            return match self.commit(txg).await {
-                Ok(()) => Ok(()),
-                Err(error) => fail(error.to_string()),
-            };
+            return self.commit(txg).await.map_err(fail);
         }
         let records = volume.pending.take();
         volume.pending_bytes.set(0);
@@ -198,15 +196,12 @@ impl Pool {
             let done = || volume.appending.borrow().first().is_none_or(|first| *first >= limit);
             volume.appended.until(|| done() || self.is_stopped()).await;
             if self.is_stopped() {
-                return fail(self.why_ended().to_string());
+                return Err(fail(self.why_ended()));
             }
             // If such an append was canceled, only the commit of its group makes it durable.
             if self.sync.committed.get().next() < volume.log_from.get() {
                 let txg = TxgId(volume.log_from.get().0 - 1);
-                return match self.commit(txg).await {
-                    Ok(()) => Ok(()),
-                    Err(error) => fail(error.to_string()),
-                };
+                return self.commit(txg).await.map_err(fail);
             }
             return Ok(());
         }
@@ -217,16 +212,12 @@ impl Pool {
         let outcome = self.log.append(records).await;
         guard.durable = outcome.is_ok();
         drop(guard);
-        match outcome {
-            Ok(()) => Ok(()),
-            Err(error) => {
-                // The writes of this append are on no list any more.
-                let detail = error.to_string();
-                self.stop(SuspendReason::Log(error));
-                volume.appended.notify_all();
-                fail(detail)
-            }
-        }
+        outcome.map_err(|error| {
+            // The writes of this append are on no list any more.
+            self.stop(SuspendReason::Log(error.clone()));
+            volume.appended.notify_all();
+            fail(error.into())
+        })
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use forebay_array::ArrayError;
-use forebay_device::{DeviceError, ErrorKind, Operation};
+use forebay_device::{Cause, DeviceError, ErrorKind, Operation};
 use forebay_format::FormatError;
 use forebay_units::{BLOCK_BYTES, BlockAddr, Lba, SegmentId, VolumeId};
 
@@ -189,7 +189,7 @@ impl From<&SegmentError> for ErrorKind {
     fn from(error: &SegmentError) -> Self {
         match error {
             SegmentError::NoSpace => Self::NoSpace,
-            _ => Self::Corrupt { detail: error.to_string() },
+            _ => Self::Corrupt { cause: Cause::new(error.clone()) },
         }
     }
 }

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use forebay_device::{
-    BlockDevice, DeviceError, DeviceFuture, ErrorKind, Geometry, IoBuf, IoBytes, Operation,
+    BlockDevice, Cause, DeviceError, DeviceFuture, ErrorKind, Geometry, IoBuf, IoBytes, Operation,
     check_range,
 };
 use forebay_flash::{
@@ -145,8 +145,8 @@ impl FlashDisk {
         check_range(&self.name, &self.geometry, operation, offset, len)
     }
 
-    fn error(&self, operation: Operation, offset: u64, len: u64, detail: String) -> DeviceError {
-        DeviceError::new(&self.name, operation, offset, len, ErrorKind::Other { detail })
+    fn error(&self, operation: Operation, offset: u64, len: u64, kind: ErrorKind) -> DeviceError {
+        DeviceError::new(&self.name, operation, offset, len, kind)
     }
 
     async fn wait_without_power() -> ! {
@@ -178,10 +178,9 @@ impl FlashDisk {
         let state = &mut *self.state.borrow_mut();
         let now = state.tick();
         let (offset_bytes, len_bytes) = (request.offset_bytes, request.len_bytes);
-        let done = state
-            .model
-            .submit(now, request)
-            .map_err(|e| self.error(operation, offset_bytes, len_bytes, e.to_string()))?;
+        let done = state.model.submit(now, request).map_err(|e| {
+            self.error(operation, offset_bytes, len_bytes, ErrorKind::Layer(Cause::new(e)))
+        })?;
         if let (Some(payload), Status::Done) = (payload, done.status) {
             let mut before = vec![0; len_bytes as usize];
             state.media.read(offset_bytes, &mut before);
@@ -216,8 +215,7 @@ impl FlashDisk {
         self.wait(done.at).await;
         match done.status {
             Status::WornOut => {
-                let detail = "the flash is worn out and takes no more writes; replace the device";
-                Err(self.error(operation, offset_bytes, len_bytes, detail.to_owned()))
+                Err(self.error(operation, offset_bytes, len_bytes, ErrorKind::WornOut))
             }
             _ => Ok(()),
         }
@@ -325,11 +323,9 @@ impl BlockDevice for FlashDisk {
             let request = Request::read(offset_bytes, len_bytes);
             let done = self.submit(Operation::Read, &request, None)?;
             self.wait(done.at).await;
-            if let Status::Unreadable { offset_bytes: bad, len_bytes: bad_bytes } = done.status {
-                let detail = format!("{bad_bytes} bytes at offset {bad} cannot be read");
-                let kind = ErrorKind::Corrupt { detail };
-                let op = Operation::Read;
-                return Err(DeviceError::new(&self.name, op, offset_bytes, len_bytes, kind));
+            if let Status::Unreadable { offset_bytes: lost, len_bytes: lost_bytes } = done.status {
+                let kind = ErrorKind::Unreadable { offset_bytes: lost, len_bytes: lost_bytes };
+                return Err(self.error(Operation::Read, offset_bytes, len_bytes, kind));
             }
             self.state.borrow().media.read(offset_bytes, &mut buf);
             Ok(buf)

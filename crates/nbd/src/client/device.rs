@@ -1,7 +1,7 @@
 //! The client as a block device.
 
 use forebay_device::{
-    Allocation, BlockDevice, DeviceError, DeviceFuture, ErrorKind, Geometry, IoBuf, IoBytes,
+    Allocation, BlockDevice, Cause, DeviceError, DeviceFuture, ErrorKind, Geometry, IoBuf, IoBytes,
     Operation, ZeroOptions, check_range,
 };
 
@@ -25,10 +25,8 @@ impl Client {
             RequestError::Server { error, text } if text.is_empty() => {
                 ErrorKind::Os { errno: i32::try_from(error).unwrap_or(i32::MAX) }
             }
-            RequestError::Server { error, text } => {
-                ErrorKind::Server { errno: error, message: text }
-            }
-            e @ RequestError::WrongLength { .. } => ErrorKind::Other { detail: e.to_string() },
+            RequestError::Server { error, text } => ErrorKind::Server { errno: error, text },
+            RequestError::WrongLength(e) => ErrorKind::Layer(Cause::new(e)),
             RequestError::Lost(_) => ErrorKind::Gone,
         };
         DeviceError::new(&self.core.name, op, offset, len, kind)

@@ -182,12 +182,7 @@ pub enum RequestError {
         text: String,
     },
     /// The reply to a read lacks a part of the data, or has a part twice.
-    WrongLength {
-        /// Bytes that the request asked for.
-        expected_bytes: u64,
-        /// Bytes in the reply.
-        found_bytes: u64,
-    },
+    WrongLength(WrongLength),
     /// The connection was lost before the reply: the request may or may not have had its effect.
     Lost(Rc<ConnectionLoss>),
 }
@@ -199,15 +194,36 @@ impl fmt::Display for RequestError {
                 write!(f, "the server answered error {error}")
             }
             Self::Server { error, text } => write!(f, "the server answered error {error}: {text}"),
-            Self::WrongLength { expected_bytes, found_bytes } => {
-                write!(f, "the server sent {found_bytes} of {expected_bytes} bytes")
-            }
+            Self::WrongLength(e) => e.fmt(f),
             Self::Lost(loss) => write!(f, "the connection was lost: {loss}"),
         }
     }
 }
 
 impl std::error::Error for RequestError {}
+
+/// The reply to a read with the wrong amount of data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WrongLength {
+    /// Bytes that the request asked for.
+    pub expected_bytes: u64,
+    /// Bytes in the reply.
+    pub found_bytes: u64,
+}
+
+impl fmt::Display for WrongLength {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the server sent {} of {} bytes", self.found_bytes, self.expected_bytes)
+    }
+}
+
+impl std::error::Error for WrongLength {}
+
+impl From<WrongLength> for RequestError {
+    fn from(e: WrongLength) -> Self {
+        Self::WrongLength(e)
+    }
+}
 
 /// Why a connection was lost after its handshake.
 #[derive(Debug)]

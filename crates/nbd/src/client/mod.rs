@@ -13,5 +13,7 @@ mod pending;
 mod replies;
 mod requests;
 
-pub use error::{ClientError, ConnectionLoss, NegotiationError, OptionError, RequestError};
+pub use error::{
+    ClientError, ConnectionLoss, NegotiationError, OptionError, RequestError, WrongLength,
+};
 pub use requests::Client;

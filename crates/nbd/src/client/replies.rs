@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use super::core::Core;
-use super::error::{ConnectionLoss, RequestError};
+use super::error::{ConnectionLoss, RequestError, WrongLength};
 use super::pending::{PendingRequests, Slot};
 use crate::inbox::Inbox;
 use crate::message::{ErrorPayload, StatusPayload};
@@ -111,7 +111,7 @@ async fn receive_chunk(
         let expected_bytes = slot.outcome.buf.as_ref().map_or(0, |buf| buf.len() as u64);
         let found_bytes = slot.received_bytes;
         if slot.error.is_none() && found_bytes != expected_bytes {
-            slot.error = Some(RequestError::WrongLength { expected_bytes, found_bytes });
+            slot.error = Some(WrongLength { expected_bytes, found_bytes }.into());
         }
     }
     complete(core, header.cookie);

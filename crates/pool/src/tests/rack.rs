@@ -46,7 +46,7 @@ impl Switches {
             Operation::Write => self.unwritable.borrow().contains(device),
             _ => false,
         };
-        is_bad.then(|| ErrorKind::Other { detail: "a bad sector".to_owned() })
+        is_bad.then_some(ErrorKind::Os { errno: 5 })
     }
 
     fn decide(&self, command: Command<'_>) -> Decision {
