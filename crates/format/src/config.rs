@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use forebay_units::Layout;
 use serde::{Deserialize, Serialize};
 
-use crate::FormatError;
+use crate::{FormatError, FormatFlaw};
 
 /// How a member is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -272,8 +272,9 @@ impl PoolConfig {
 
     /// From JSON.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
-        serde_json::from_slice(bytes)
-            .map_err(|e| FormatError::new("configuration", format!("unreadable: {e}")))
+        serde_json::from_slice(bytes).map_err(|e| {
+            FormatError::new("configuration", FormatFlaw::Json { text: e.to_string() })
+        })
     }
 
     /// Every data member and its replacement.

@@ -1,31 +1,6 @@
 //! Reading and writing little-endian fields with every length checked.
 
-use std::fmt;
-
-/// Why bytes are not a valid structure.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FormatError {
-    /// Which structure.
-    pub what: &'static str,
-    /// What was expected and found.
-    pub detail: String,
-}
-
-impl FormatError {
-    /// An error about `what`.
-    #[must_use]
-    pub fn new(what: &'static str, detail: impl Into<String>) -> Self {
-        Self { what, detail: detail.into() }
-    }
-}
-
-impl fmt::Display for FormatError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.what, self.detail)
-    }
-}
-
-impl std::error::Error for FormatError {}
+use crate::{FormatError, FormatFlaw};
 
 /// Takes fields off the front of a slice.
 pub struct Decoder<'a> {
@@ -43,8 +18,8 @@ impl<'a> Decoder<'a> {
     /// The next `len` bytes.
     pub fn bytes(&mut self, len: usize) -> Result<&'a [u8], FormatError> {
         let Some((head, rest)) = self.rest.split_at_checked(len) else {
-            let detail = format!("{len} bytes expected, {} left", self.rest.len());
-            return Err(FormatError::new(self.what, detail));
+            let left_bytes = self.rest.len();
+            return Err(self.error(FormatFlaw::Truncated { expected_bytes: len, left_bytes }));
         };
         self.rest = rest;
         Ok(head)
@@ -87,8 +62,7 @@ impl<'a> Decoder<'a> {
     pub fn string(&mut self) -> Result<String, FormatError> {
         let len = self.u16()?;
         let bytes = self.bytes(usize::from(len))?;
-        String::from_utf8(bytes.to_vec())
-            .map_err(|_| FormatError::new(self.what, "a string is not UTF-8"))
+        String::from_utf8(bytes.to_vec()).map_err(|_| self.error(FormatFlaw::NotUtf8))
     }
 
     /// The bytes that have not been read.
@@ -99,8 +73,24 @@ impl<'a> Decoder<'a> {
 
     /// An error in this structure.
     #[must_use]
-    pub fn error(&self, detail: impl Into<String>) -> FormatError {
-        FormatError::new(self.what, detail)
+    pub fn error(&self, flaw: impl Into<FormatFlaw>) -> FormatError {
+        FormatError::new(self.what, flaw)
+    }
+
+    /// An error unless the version is the one that this program reads.
+    pub(crate) fn check_version(&self, found: u32, expected: u32) -> Result<(), FormatError> {
+        if found == expected {
+            return Ok(());
+        }
+        Err(self.error(FormatFlaw::Version { expected, found }))
+    }
+
+    /// An error unless the checksum in the bytes is that of the bytes.
+    pub(crate) fn check_sum(&self, stored: u64, computed: u64) -> Result<(), FormatError> {
+        if stored == computed {
+            return Ok(());
+        }
+        Err(self.error(FormatFlaw::Checksum { stored, computed }))
     }
 }
 

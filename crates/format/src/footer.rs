@@ -7,7 +7,7 @@
 use forebay_units::{BLOCK_LEN, Lba, SegmentId, VolumeId};
 
 use crate::checksum::crc64_of_parts;
-use crate::{Decoder, Encoder, FormatError, varint};
+use crate::{Decoder, Encoder, FooterFlaw, FormatError, FormatFlaw, varint};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FBAYFOOT");
 const VERSION: u32 = 3;
@@ -196,18 +196,18 @@ fn take_short(input: &mut Decoder<'_>, last: &mut Option<Run>) -> Result<Run, Fo
         (_, Some(last)) => {
             let end = last.lba.0 + u64::from(last.blocks);
             let lba = end.checked_add_signed(varint::unzigzag(value));
-            let lba = lba.ok_or_else(|| input.error("a run begins below zero"))?;
+            let lba = lba.ok_or_else(|| input.error(FooterFlaw::RunBelowZero))?;
             (u64::from(last.volume.0), lba, if tag == TAG_RUN { varint::take(input)? } else { 0 })
         }
-        (_, None) => return Err(input.error("a run follows none")),
+        (_, None) => return Err(input.error(FooterFlaw::RunFollowsNone)),
     };
     let narrow = lba < 1 << 40 && more < u64::from(u16::MAX);
-    let volume = u32::try_from(volume).ok().filter(|_| narrow);
-    let volume = volume.ok_or_else(|| input.error("a run out of range"))?;
+    let found = u32::try_from(volume).ok().filter(|_| narrow);
+    let volume = found.ok_or_else(|| input.error(FooterFlaw::RunRange { volume, lba }))?;
     let run = Run { volume: VolumeId(volume), lba: Lba(lba), blocks: more as u32 + 1 };
     if tag != TAG_PADDING {
         if run.volume == Run::PADDING {
-            return Err(input.error("a volume that is none"));
+            return Err(input.error(FooterFlaw::RunOfPadding));
         }
         *last = Some(run);
     }
@@ -219,7 +219,7 @@ fn take_wide(input: &mut Decoder<'_>) -> Result<Run, FormatError> {
     let blocks = u32::from(input.u16()?);
     // No encoder writes an empty run, and any number of them would pass the check of the sums.
     match blocks {
-        0 => Err(input.error("a run of no blocks")),
+        0 => Err(input.error(FooterFlaw::EmptyRun)),
         _ => Ok(Run { volume, lba, blocks }),
     }
 }
@@ -237,18 +237,16 @@ impl Header {
     fn decode(page: &[u8]) -> Result<Self, FormatError> {
         let mut input = Decoder::new("segment footer", page);
         if input.u64()? != MAGIC {
-            return Err(input.error("no magic"));
+            return Err(input.error(FormatFlaw::NoMagic));
         }
         let version = input.u32()?;
-        if version != VERSION {
-            return Err(input.error(format!("version {version}, this program knows {VERSION}")));
-        }
+        input.check_version(version, VERSION)?;
         let segment = SegmentId(input.u32()?);
         let (pool, birth) = (input.u64()?, input.u64()?);
         let (blocks, runs) = (input.u32()?, input.u32()? as usize);
         let (form, run_bytes) = (input.u32()?, input.u32()? as usize);
         if form > SHORT || runs > blocks as usize || run_bytes > runs * SHORT_RUN_BYTES_MAX {
-            return Err(input.error("out of range"));
+            return Err(input.error(FooterFlaw::Header { form, blocks, runs, run_bytes }));
         }
         Ok(Self { place: FooterPlace { pool, segment, birth }, blocks, runs, form, run_bytes })
     }
@@ -381,17 +379,17 @@ impl Footer {
 
     /// From the footer's bytes: the last blocks of a segment, no fewer than it has pages.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
-        let error = |detail: String| FormatError::new("segment footer", detail);
+        let error = |flaw: FormatFlaw| FormatError::new("segment footer", flaw);
         let last = bytes.rchunks(BLOCK_LEN).next().unwrap_or(&[]);
         let Header { place, blocks, runs, form, run_bytes } = Header::decode(last)?;
         let pages = pages_for(blocks, run_bytes) as usize;
         if pages * BLOCK_LEN > bytes.len() {
-            return Err(error("more entries than fit".to_owned()));
+            return Err(error(FooterFlaw::Pages { pages, found_bytes: bytes.len() }.into()));
         }
         let mut flat = Vec::with_capacity(pages * PAGE_BYTES);
         for (page, bytes) in (0..).zip(bytes.rchunks(BLOCK_LEN).take(pages)) {
             if !place.owns(page, bytes) {
-                return Err(error(format!("checksum mismatch in page {page}")));
+                return Err(error(FormatFlaw::PageChecksum { page }));
             }
             flat.extend_from_slice(&bytes[..PAGE_BYTES]);
         }
@@ -413,7 +411,7 @@ impl Footer {
             out.push(run);
         }
         if covered != blocks as usize || !input.rest().is_empty() {
-            return Err(input.error("runs and sums disagree"));
+            return Err(input.error(FooterFlaw::Coverage { covered, blocks }));
         }
         let FooterPlace { pool, segment, birth } = place;
         Ok(Self { pool, segment, birth, runs: out, sums })

@@ -7,7 +7,7 @@
 use forebay_units::{BLOCK_BYTES, SegmentId};
 
 use crate::checksum::crc64_of_parts;
-use crate::{Decoder, Encoder, FormatError};
+use crate::{Decoder, Encoder, FormatError, FormatFlaw};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FBAYJRNL");
 /// Bytes of a frame's header.
@@ -82,19 +82,19 @@ impl FrameHeader {
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let mut input = Decoder::new("map journal frame", bytes);
         if input.u64()? != MAGIC {
-            return Err(input.error("no magic"));
+            return Err(input.error(FormatFlaw::NoMagic));
         }
         let (pool, seq, commit) = (input.u64()?, input.u64()?, input.u64()?);
         let (code, flags) = (input.u16()?, input.u16()?);
         let kind = FrameKind::from_code(code)
-            .ok_or_else(|| input.error(format!("kind {code} is unknown")))?;
+            .ok_or_else(|| input.error(FormatFlaw::UnknownKind { kind: code }))?;
         if flags & !COPIED != 0 {
-            return Err(input.error(format!("flags {flags:#x} are unknown")));
+            return Err(input.error(FormatFlaw::UnknownFlags { flags }));
         }
         let payload_bytes = input.u32()?;
         let (link, sum) = (input.u64()?, input.u64()?);
         if kind != FrameKind::Pad && payload_bytes as usize > MAX_PAYLOAD_BYTES {
-            return Err(input.error("payload is too long"));
+            return Err(input.error(FormatFlaw::PayloadTooLong { len_bytes: payload_bytes }));
         }
         let copied = flags & COPIED != 0;
         Ok(Self { pool, seq, commit, kind, copied, payload_bytes, link, sum })
@@ -102,14 +102,12 @@ impl FrameHeader {
 
     /// The payload in the bytes of the whole frame, when its checksum holds.
     pub fn check<'a>(&self, frame: &'a [u8]) -> Result<&'a [u8], FormatError> {
-        let bad = |detail: &str| FormatError::new("map journal frame", detail);
+        let mut input = Decoder::new("map journal frame", frame);
         // Padding carries nothing, so only its header is summed and only that is read.
         let summed = if self.kind == FrameKind::Pad { 0 } else { self.payload_bytes as usize };
-        let payload =
-            frame.get(HEADER_BYTES..HEADER_BYTES + summed).ok_or_else(|| bad("cut short"))?;
-        if crc64_of_parts(&[&frame[..HEADER_BYTES - 8], payload]) != self.sum {
-            return Err(bad("checksum mismatch"));
-        }
+        let header = input.bytes(HEADER_BYTES)?;
+        let payload = input.bytes(summed)?;
+        input.check_sum(self.sum, crc64_of_parts(&[&header[..HEADER_BYTES - 8], payload]))?;
         Ok(payload)
     }
 }
@@ -214,10 +212,10 @@ impl SegmentRecord {
             let (rows, blocks) = (input.u32()?, input.u32()?);
             let (birth, last, clock) = (input.u64()?, input.u64()?, input.u64()?);
             let Some(kind) = SegmentUse::from_byte(kind) else {
-                return Err(input.error("out of range"));
+                return Err(input.error(FormatFlaw::UnknownKind { kind: kind.into() }));
             };
             if segment.0 >= forebay_units::BlockAddr::MAX_SEGMENTS {
-                return Err(input.error("out of range"));
+                return Err(input.error(FormatFlaw::NoSegment { segment: segment.0.into() }));
             }
             records.push(Self { segment, kind, stream, footer, rows, blocks, birth, last, clock });
         }

@@ -8,7 +8,7 @@
 use forebay_units::FrameSeq;
 
 use crate::checksum::crc64;
-use crate::{Decoder, Encoder, FormatError};
+use crate::{Decoder, Encoder, FormatError, FormatFlaw};
 
 /// Size of a label area.
 pub const LABEL_BYTES: u64 = 1 << 20;
@@ -65,10 +65,9 @@ impl ConfigEnvelope {
     pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
         let total = HEADER_BYTES + self.body.len();
         if total as u64 > CONFIG_SLOT_BYTES {
-            let detail = format!(
-                "{total} bytes, but at most {CONFIG_SLOT_BYTES} fit: the pool has too many volumes"
-            );
-            return Err(FormatError::new("configuration", detail));
+            let (len_bytes, slot_bytes) = (total, CONFIG_SLOT_BYTES);
+            let flaw = FormatFlaw::ConfigTooLong { len_bytes, slot_bytes };
+            return Err(FormatError::new("configuration", flaw));
         }
         let mut out = Encoder::new();
         out.u64(CONFIG_MAGIC).u32(VERSION).u32(self.device).u64(self.pool).u64(self.generation);
@@ -84,12 +83,10 @@ impl ConfigEnvelope {
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let mut input = Decoder::new("configuration", bytes);
         if input.u64()? != CONFIG_MAGIC {
-            return Err(input.error("no magic: not a device of a pool"));
+            return Err(input.error(FormatFlaw::NoMagic));
         }
         let version = input.u32()?;
-        if version != VERSION {
-            return Err(input.error(format!("version {version}, this program knows {VERSION}")));
-        }
+        input.check_version(version, VERSION)?;
         let (device, pool, generation) = (input.u32()?, input.u64()?, input.u64()?);
         let len = input.u32()? as usize;
         let _ = input.u32()?;
@@ -97,9 +94,7 @@ impl ConfigEnvelope {
         let body = input.bytes(len)?.to_vec();
         let mut check = bytes[..HEADER_BYTES + len].to_vec();
         check[40..48].fill(0);
-        if crc64(&check) != sum {
-            return Err(input.error("checksum mismatch"));
-        }
+        input.check_sum(sum, crc64(&check))?;
         Ok(Self { pool, device, generation, body })
     }
 }
@@ -149,14 +144,13 @@ impl Heartbeat {
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let mut input = Decoder::new("heartbeat", bytes);
         if input.u64()? != HEARTBEAT_MAGIC {
-            return Err(input.error("no magic"));
+            return Err(input.error(FormatFlaw::NoMagic));
         }
         let (pool, nonce, host, beat) = (input.u64()?, input.u64()?, input.u64()?, input.u64()?);
         let (epoch, _) = (input.u32()?, input.u32()?);
         let log = LogMark { epoch, watermark: FrameSeq(input.u64()?) };
-        if input.u64()? != crc64(&bytes[..56]) {
-            return Err(input.error("checksum mismatch"));
-        }
+        let sum = input.u64()?;
+        input.check_sum(sum, crc64(&bytes[..56]))?;
         Ok(Self { pool, nonce, host, beat, log })
     }
 }

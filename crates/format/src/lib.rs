@@ -3,6 +3,7 @@
 pub mod checksum;
 pub mod config;
 mod cursor;
+mod error;
 pub mod footer;
 pub mod journal;
 pub mod label;
@@ -12,7 +13,8 @@ mod ranges;
 pub mod superblock;
 mod varint;
 
-pub use cursor::{Decoder, Encoder, FormatError};
+pub use cursor::{Decoder, Encoder};
+pub use error::{FooterFlaw, FormatError, FormatFlaw, LogFlaw, MapFlaw};
 
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,7 @@
 use forebay_units::{BLOCK_BYTES, BLOCK_LEN, FrameSeq, Lba, TxgId, VolumeId};
 
 use crate::checksum::{crc64, crc64_of_parts};
-use crate::{Decoder, Encoder, FormatError};
+use crate::{Decoder, Encoder, FormatError, FormatFlaw, LogFlaw};
 
 /// "FBLF", the first four bytes of a frame.
 pub const FRAME_MAGIC: u32 = u32::from_le_bytes(*b"FBLF");
@@ -123,16 +123,17 @@ impl RecordEntry {
         let kind = match from.u8()? {
             1 => RecordKind::Write,
             2 => RecordKind::Zero,
-            other => return Err(from.error(format!("record kind {other} is unknown"))),
+            other => return Err(from.error(FormatFlaw::UnknownKind { kind: other.into() })),
         };
         let fragment = match from.u8()? {
             0 => Fragment::Whole,
             FLAG_CONTINUES => Fragment::Continues,
             FLAG_LAST => Fragment::Last,
-            other => return Err(from.error(format!("record flags {other:#x} are unknown"))),
+            other => return Err(from.error(FormatFlaw::UnknownFlags { flags: other.into() })),
         };
-        if from.u16()? != 0 {
-            return Err(from.error("reserved bytes of a record are not zero"));
+        let reserved = from.u16()?;
+        if reserved != 0 {
+            return Err(from.error(FormatFlaw::Reserved { found: reserved.into() }));
         }
         let volume = VolumeId(from.u32()?);
         let lba = Lba(from.u64()?);
@@ -140,12 +141,11 @@ impl RecordEntry {
         let data_blocks = from.u32()?;
         let entry = Self { kind, fragment, volume, lba, blocks, txg: TxgId(from.u64()?) };
         if entry.data_bytes() != u64::from(data_blocks) * BLOCK_BYTES {
-            let detail = format!("{data_blocks} blocks of data for a record of {blocks}");
-            return Err(from.error(detail));
+            return Err(from.error(LogFlaw::RecordData { data_blocks, blocks }));
         }
         let end = lba.0.checked_add(u64::from(blocks));
         if end.is_none_or(|end| end > u64::MAX / BLOCK_BYTES) {
-            return Err(from.error(format!("record at block {lba} reaches past any volume")));
+            return Err(from.error(LogFlaw::RecordRange { lba, blocks }));
         }
         Ok(entry)
     }
@@ -215,12 +215,10 @@ fn frame_crc(frame: &[u8]) -> u64 {
 pub fn peek(bytes: &[u8]) -> Result<FrameHeader, FormatError> {
     let mut from = Decoder::new(FRAME, bytes);
     if from.u32()? != FRAME_MAGIC {
-        return Err(from.error("no frame starts here"));
+        return Err(from.error(FormatFlaw::NoMagic));
     }
     let version = from.u16()?;
-    if version != FRAME_VERSION {
-        return Err(from.error(format!("version {version} is not {FRAME_VERSION}")));
-    }
+    from.check_version(version.into(), FRAME_VERSION.into())?;
     let ring = from.u8()?;
     let reserved = from.u8()?;
     let pool = from.u64()?;
@@ -232,13 +230,13 @@ pub fn peek(bytes: &[u8]) -> Result<FrameHeader, FormatError> {
     let watermark = FrameSeq(from.u64()?);
     let position_bytes = u64::from(from.u32()?) * BLOCK_BYTES;
     if reserved != 0 || from.u32()? != 0 {
-        return Err(from.error("reserved bytes of the header are not zero"));
+        return Err(from.error(FormatFlaw::Reserved { found: reserved.into() }));
     }
     if len_bytes > MAX_FRAME_BYTES || (len_bytes as usize) < table_end_bytes(record_count.into()) {
-        return Err(from.error(format!("{len_bytes} bytes for {record_count} records")));
+        return Err(from.error(LogFlaw::FrameLength { len_bytes, records: record_count }));
     }
     if watermark >= seq {
-        return Err(from.error(format!("watermark {watermark} is not below frame {seq}")));
+        return Err(from.error(LogFlaw::Watermark { watermark, seq }));
     }
     Ok(FrameHeader {
         pool,
@@ -268,26 +266,21 @@ pub struct Frame {
 /// the checksum over the whole frame was right.
 pub fn decode(bytes: &[u8]) -> Result<Frame, FormatError> {
     let header = peek(bytes)?;
-    let Some(frame) = bytes.get(..header.len_bytes as usize) else {
-        let detail = format!("{} bytes of a frame of {}", bytes.len(), header.len_bytes);
-        return Err(FormatError::new(FRAME, detail));
-    };
+    let mut from = Decoder::new(FRAME, bytes);
+    let frame = from.bytes(header.len_bytes as usize)?;
     let mut stored = [0; 8];
     stored.copy_from_slice(&frame[CRC_AT..HEADER_LEN]);
-    let (stored, found) = (u64::from_le_bytes(stored), frame_crc(frame));
-    if stored != found {
-        let detail = format!("checksum {stored:#018x} expected, {found:#018x} found");
-        return Err(FormatError::new(FRAME, detail));
-    }
+    from.check_sum(u64::from_le_bytes(stored), frame_crc(frame))?;
     let entries = decode_table(frame, header.record_count)?;
     let data_start = table_end_bytes(entries.len());
     let data_bytes: u64 = entries.iter().map(RecordEntry::data_bytes).sum();
     if data_start as u64 + data_bytes != u64::from(header.len_bytes) {
-        let detail = format!("{data_bytes} bytes of data in a frame of {}", header.len_bytes);
-        return Err(FormatError::new(FRAME, detail));
+        let len_bytes = header.len_bytes;
+        return Err(from.error(LogFlaw::FrameData { data_bytes, len_bytes }));
     }
-    if entries.iter().any(|entry| entry.txg > header.max_txg) {
-        return Err(FormatError::new(FRAME, "a record is of a later group than its frame says"));
+    if let Some(late) = entries.iter().find(|entry| entry.txg > header.max_txg) {
+        let (record, frame) = (late.txg, header.max_txg);
+        return Err(from.error(LogFlaw::RecordGroup { record, frame }));
     }
     Ok(Frame { header, entries, data_start })
 }
@@ -367,16 +360,17 @@ impl LogState {
     pub fn decode(bytes: &[u8]) -> Result<(Self, usize), FormatError> {
         let mut from = Decoder::new(STATE, bytes);
         if from.u32()? != STATE_MAGIC {
-            return Err(from.error("no log state starts here"));
+            return Err(from.error(FormatFlaw::NoMagic));
         }
         let version = from.u16()?;
-        if version != STATE_VERSION {
-            return Err(from.error(format!("version {version} is not {STATE_VERSION}")));
-        }
+        from.check_version(version.into(), STATE_VERSION.into())?;
         let ring_count = usize::from(from.u8()?);
         let reserved = from.u8()?;
-        if ring_count > MAX_RINGS || reserved != 0 {
-            return Err(from.error(format!("{ring_count} rings, reserved byte {reserved}")));
+        if ring_count > MAX_RINGS {
+            return Err(from.error(LogFlaw::TooManyRings { rings: ring_count }));
+        }
+        if reserved != 0 {
+            return Err(from.error(FormatFlaw::Reserved { found: reserved.into() }));
         }
         let epoch = from.u32()?;
         let max_frame_bytes = from.u32()?;
@@ -390,11 +384,8 @@ impl LogState {
             rings.push(RingState { index, len_bytes: from.u64()?, tail_bytes: from.u64()? });
         }
         let used = bytes.len() - from.rest().len();
-        let (stored, found) = (from.u64()?, crc64(&bytes[..used]));
-        if stored != found {
-            let detail = format!("checksum {stored:#018x} expected, {found:#018x} found");
-            return Err(from.error(detail));
-        }
+        let stored = from.u64()?;
+        from.check_sum(stored, crc64(&bytes[..used]))?;
         let state =
             Self { epoch, committed, tail_seq, next_seq, watermark, max_frame_bytes, rings };
         state.check()?;
@@ -403,22 +394,22 @@ impl LogState {
 
     /// Checks that the fields agree with each other.
     pub fn check(&self) -> Result<(), FormatError> {
-        let refuse = |detail: String| Err(FormatError::new(STATE, detail));
-        let (tail, next, mark) = (self.tail_seq.0, self.next_seq.0, self.watermark.0);
-        if tail == 0 || tail > next || mark >= next {
-            return refuse(format!("tail {tail}, next {next}, watermark {mark}"));
+        let refuse = |flaw: LogFlaw| Err(FormatError::new(STATE, flaw));
+        let (tail, next, watermark) = (self.tail_seq, self.next_seq, self.watermark);
+        if tail.0 == 0 || tail > next || watermark >= next {
+            return refuse(LogFlaw::FrameNumbers { tail, next, watermark });
         }
         let frame = u64::from(self.max_frame_bytes);
         if !frame.is_multiple_of(BLOCK_BYTES)
             || frame < 2 * BLOCK_BYTES
             || self.max_frame_bytes > MAX_FRAME_BYTES
         {
-            return refuse(format!("frames of {frame} bytes"));
+            return refuse(LogFlaw::FrameLimit { max_frame_bytes: self.max_frame_bytes });
         }
         for (i, ring) in self.rings.iter().enumerate() {
             let RingState { index, len_bytes, tail_bytes } = *ring;
             if self.rings[..i].iter().any(|other| other.index == index) {
-                return refuse(format!("ring {index} is listed twice"));
+                return refuse(LogFlaw::DuplicateRing { ring: index });
             }
             if len_bytes < MIN_RING_BYTES
                 || len_bytes / BLOCK_BYTES > u64::from(u32::MAX)
@@ -426,7 +417,7 @@ impl LogState {
                 || !tail_bytes.is_multiple_of(BLOCK_BYTES)
                 || tail_bytes > len_bytes
             {
-                return refuse(format!("ring {index}: tail {tail_bytes} of {len_bytes} bytes"));
+                return refuse(LogFlaw::Ring { ring: index, tail_bytes, len_bytes });
             }
         }
         Ok(())

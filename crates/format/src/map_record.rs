@@ -6,7 +6,7 @@
 
 use forebay_units::{BlockAddr, VolumeId};
 
-use crate::{Decoder, FormatError};
+use crate::{Decoder, FormatError, MapFlaw};
 
 mod delta;
 mod leaf;
@@ -25,10 +25,9 @@ const VERSION: u8 = 2;
 
 fn decode_version<'a>(payload: &'a [u8]) -> Result<Decoder<'a>, FormatError> {
     let mut from = Decoder::new(WHAT, payload);
-    match from.u8()? {
-        VERSION => Ok(from),
-        other => Err(from.error(format!("version {VERSION} expected, {other} found"))),
-    }
+    let version = from.u8()?;
+    from.check_version(version.into(), VERSION.into())?;
+    Ok(from)
 }
 
 /// Reads an address whose run of `blocks` stays within its segment and below the reserved one.
@@ -41,10 +40,10 @@ fn decode_addr(from: &mut Decoder<'_>, blocks: u64) -> Result<BlockAddr, FormatE
 fn check_run(from: &Decoder<'_>, addr: BlockAddr, blocks: u64) -> Result<(), FormatError> {
     let end = u64::from(addr.block()).saturating_add(blocks);
     if end > u64::from(BlockAddr::MAX_BLOCKS) {
-        return Err(from.error(format!("a run of {blocks} blocks at {addr} leaves its segment")));
+        return Err(from.error(MapFlaw::RunLeavesSegment { addr, blocks }));
     }
     if addr.raw().saturating_add(blocks) > RESERVED_ADDR {
-        return Err(from.error(format!("a run of {blocks} blocks at {addr} is reserved")));
+        return Err(from.error(MapFlaw::RunReserved { addr, blocks }));
     }
     Ok(())
 }
@@ -57,9 +56,10 @@ fn check_lba_range(
 ) -> Result<(), FormatError> {
     match lba.checked_add(blocks) {
         Some(end) if end <= MAX_VOLUME_BLOCKS => Ok(()),
-        _ => Err(from.error(format!(
-            "volume {volume}: {blocks} blocks at {lba} reach past {MAX_VOLUME_BLOCKS}"
-        ))),
+        _ => {
+            let limit = MAX_VOLUME_BLOCKS;
+            Err(from.error(MapFlaw::PastVolume { volume, lba, blocks, limit }))
+        }
     }
 }
 

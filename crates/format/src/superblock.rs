@@ -4,7 +4,7 @@ use forebay_units::{BlockAddr, CommitId, TxgId};
 
 use crate::checksum::crc64;
 use crate::label::{SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
-use crate::{Decoder, Encoder, FormatError};
+use crate::{Decoder, Encoder, FormatError, FormatFlaw};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FBAYROOT");
 /// The version that this program reads and writes.
@@ -110,19 +110,16 @@ impl Superblock {
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let mut input = Decoder::new("superblock", bytes);
         if bytes.len() != SUPERBLOCK_BYTES as usize {
-            return Err(input.error("wrong length"));
+            let (expected_bytes, found_bytes) = (SUPERBLOCK_BYTES as usize, bytes.len());
+            return Err(input.error(FormatFlaw::Length { expected_bytes, found_bytes }));
         }
         if input.u64()? != MAGIC {
-            return Err(input.error("no magic"));
+            return Err(input.error(FormatFlaw::NoMagic));
         }
         let (body, sum) = bytes.split_at(bytes.len() - 8);
-        if crc64(body).to_le_bytes() != sum {
-            return Err(input.error("checksum mismatch"));
-        }
+        input.check_sum(Decoder::new("superblock", sum).u64()?, crc64(body))?;
         let version = input.u32()?;
-        if version != VERSION {
-            return Err(input.error(format!("version {version}, this program knows {VERSION}")));
-        }
+        input.check_version(version, VERSION)?;
         let exported = input.u32()? & 1 == 1;
         let (pool, commit) = (input.u64()?, CommitId(input.u64()?));
         let (previous, txg) = (CommitId(input.u64()?), TxgId(input.u64()?));
@@ -132,7 +129,7 @@ impl Superblock {
             let (raw, seq, link) = (input.u64()?, input.u64()?, input.u64()?);
             if raw != u64::MAX {
                 if raw >> BlockAddr::BITS != 0 {
-                    return Err(input.error("an address is out of range"));
+                    return Err(input.error(FormatFlaw::WideAddress { raw }));
                 }
                 *position = Some(JournalPosition { addr: BlockAddr::from_raw(raw), seq, link });
             }
@@ -144,7 +141,7 @@ impl Superblock {
         }
         let len = input.u32()? as usize;
         if len > LOG_STATE_MAX_BYTES {
-            return Err(input.error("log state is too long"));
+            return Err(input.error(FormatFlaw::LogStateTooLong { len_bytes: len }));
         }
         let log_state = input.bytes(len)?.to_vec();
         Ok(Self {

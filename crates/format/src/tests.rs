@@ -4,7 +4,7 @@ use crate::footer::{Footer, FooterLength, FooterPlace, Run, footer_blocks, pages
 use crate::journal::{FrameHeader, FrameKind, SegmentRecord, SegmentUse, encode_frame};
 use crate::label::{ConfigEnvelope, Heartbeat, LABEL_BYTES, label_offsets};
 use crate::superblock::{COUNTERS, JournalPosition, Superblock, VERSION};
-use crate::{Decoder, Encoder};
+use crate::{Decoder, Encoder, FooterFlaw, FormatFlaw};
 use forebay_units::{BlockAddr, CommitId, Lba, SegmentId, TxgId, VolumeId};
 use proptest::prelude::*;
 
@@ -63,7 +63,8 @@ fn superblock_round_trips_and_flipped_bit_is_detected() {
     let sum = crc64(&later[..body]);
     later[body..].copy_from_slice(&sum.to_le_bytes());
     assert_eq!(Superblock::version(&later), Some(VERSION + 1));
-    assert!(Superblock::decode(&later).unwrap_err().to_string().contains("version"));
+    let version = FormatFlaw::Version { expected: VERSION, found: VERSION + 1 };
+    assert_eq!(Superblock::decode(&later).unwrap_err().flaw, version);
     assert_eq!(Superblock::version(&[]), None);
     for byte in (0..bytes.len()).step_by(7) {
         let mut bad = bytes.clone();
@@ -82,7 +83,8 @@ fn configuration_round_trips_and_oversize_is_refused() {
     bad[48] ^= 1;
     assert!(ConfigEnvelope::decode(&bad).is_err());
     let large = ConfigEnvelope { body: vec![0; 400 << 10], ..envelope };
-    assert!(large.encode().unwrap_err().to_string().contains("too many volumes"));
+    let flaw = large.encode().unwrap_err().flaw;
+    assert!(matches!(flaw, FormatFlaw::ConfigTooLong { .. }), "{flaw}");
     assert!(PoolConfig::decode(b"{\"name\":1}").is_err());
     let beat = Heartbeat { pool: 1, nonce: 2, host: 3, beat: 4, ..Heartbeat::default() };
     assert_eq!(Heartbeat::decode(&beat.encode()).unwrap(), beat);
@@ -138,13 +140,11 @@ fn footer_with_empty_run_is_refused() {
     }
     let place = FooterPlace { pool: 0, segment: SegmentId(0), birth: 0 };
     place.seal(0, &mut bytes);
-    let error = Footer::decode(&bytes).unwrap_err().to_string();
-    assert!(error.contains("no blocks"), "{error}");
+    assert_eq!(Footer::decode(&bytes).unwrap_err().flaw, FooterFlaw::EmptyRun.into());
     // In the short form: 48 bytes of header, 60 sums, and no run to continue.
     bytes[40] = 1;
     place.seal(0, &mut bytes);
-    let error = Footer::decode(&bytes).unwrap_err().to_string();
-    assert!(error.contains("follows none"), "{error}");
+    assert_eq!(Footer::decode(&bytes).unwrap_err().flaw, FooterFlaw::RunFollowsNone.into());
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Variable-length integers (LEB128): seven bits a byte, least significant first.
 
-use crate::{Decoder, Encoder, FormatError};
+use crate::{Decoder, Encoder, FormatError, FormatFlaw};
 
 /// Appends `value`.
 pub(crate) fn put(out: &mut Encoder, mut value: u64) {
@@ -25,7 +25,7 @@ pub(crate) fn take(from: &mut Decoder<'_>) -> Result<u64, FormatError> {
             return Ok(value);
         }
     }
-    Err(from.error("an integer is wider than 64 bits"))
+    Err(from.error(FormatFlaw::WideInteger))
 }
 
 /// Signed differences, small magnitudes first.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use forebay_units::{BlockAddr, Lba, VolumeId};
 
 use super::{VERSION, check_lba_range, check_run, decode_addr, decode_version};
-use crate::{Decoder, Encoder, FormatError, varint};
+use crate::{Decoder, Encoder, FormatError, MapFlaw, varint};
 
 const TAG_ASSIGN: u64 = 0;
 const TAG_CLEAR: u64 = 1;
@@ -158,7 +158,7 @@ impl Delta {
         while !from.rest().is_empty() {
             let volume = VolumeId(from.u32()?);
             if last.is_some_and(|last| last >= volume) {
-                return Err(from.error(format!("volume {volume} is out of order")));
+                return Err(from.error(MapFlaw::VolumeOrder { volume }));
             }
             last = Some(volume);
             let mut group = VolumeDelta::default();
@@ -289,11 +289,11 @@ fn decode_change(
         _ => {}
     }
     if !matches!(tag, TAG_ASSIGN | TAG_CLEAR | TAG_NEXT) || blocks == 0 {
-        return Err(from.error(format!("volume {volume}: change {head:#x} is unknown")));
+        return Err(from.error(MapFlaw::UnknownChange { volume, head }));
     }
     let difference = varint::unzigzag(varint::take(from)?);
     let Some(lba) = ends.lba.checked_add_signed(difference) else {
-        return Err(from.error(format!("volume {volume}: an LBA is below zero")));
+        return Err(from.error(MapFlaw::ChangeBelowZero { volume }));
     };
     check_lba_range(from, volume, lba, blocks)?;
     ends.lba = lba + blocks;
@@ -308,7 +308,7 @@ fn decode_change(
             addr
         }
         (TAG_NEXT, None) => {
-            return Err(from.error(format!("volume {volume}: a change follows no assignment")));
+            return Err(from.error(MapFlaw::ChangeFollowsNone { volume }));
         }
         _ => decode_addr(from, blocks)?,
     };

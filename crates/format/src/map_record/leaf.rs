@@ -3,7 +3,7 @@
 use forebay_units::{BlockAddr, SegmentId, VolumeId};
 
 use super::{LEAF_BLOCKS, VERSION, check_run, decode_version};
-use crate::{Decoder, Encoder, FormatError};
+use crate::{Decoder, Encoder, FormatError, FormatFlaw, MapFlaw};
 
 /// The one address that no block has: maps use it for "nothing here".
 pub const RESERVED_ADDR: u64 = (1 << BlockAddr::BITS) - 1;
@@ -125,7 +125,7 @@ impl Narrow {
         let number = u64::from_le_bytes(wide);
         let (segment, block) = (number >> self.block_bits, number & ((1 << self.block_bits) - 1));
         if segment >= u64::from(BlockAddr::MAX_SEGMENTS) {
-            return Err(from.error(format!("there is no segment {segment}")));
+            return Err(from.error(FormatFlaw::NoSegment { segment }));
         }
         Ok(BlockAddr::new(SegmentId(segment as u32), block as u32))
     }
@@ -260,7 +260,7 @@ impl LeafImage {
         } else if kind & KIND_BLOCKS != 0 && kind & !KINDS == 0 {
             image.decode_blocks(from, kind)?;
         } else {
-            return Err(from.error(format!("volume {volume} leaf {leaf}: kind {kind} is unknown")));
+            return Err(from.error(MapFlaw::UnknownLeaf { volume, leaf, kind }));
         }
         let sums: u32 = image.runs.iter().filter(|run| !run.sealed).map(|run| run.blocks).sum();
         image.sums.reserve(sums as usize);
@@ -277,9 +277,8 @@ impl LeafImage {
             let word = from.u64()?;
             let run = LeafRun::unpack(word);
             if run.pack() != word || run.start < end || run.end() > LEAF_BLOCKS {
-                let Self { volume, leaf, .. } = self;
-                let detail = format!("volume {volume} leaf {leaf}: run {word:#x} is out of order");
-                return Err(from.error(detail));
+                let Self { volume, leaf, .. } = *self;
+                return Err(from.error(MapFlaw::LeafRun { volume, leaf, word }));
             }
             check_run(from, run.addr, u64::from(run.blocks))?;
             end = run.end();
@@ -297,15 +296,17 @@ impl LeafImage {
             0 => None,
             _ => Some(Narrow { block_bits: u32::from(from.u8()?), bytes: from.u8()?.into() }),
         };
-        if narrow.is_some_and(|n| n.block_bits > 20 || !(1..ADDR_LEN).contains(&n.bytes)) {
-            return Err(from.error("addresses of an unknown width"));
+        if let Some(Narrow { block_bits, bytes: len_bytes }) = narrow
+            && (block_bits > 20 || !(1..ADDR_LEN).contains(&len_bytes))
+        {
+            return Err(from.error(MapFlaw::AddressWidth { block_bits, len_bytes }));
         }
         let bit = |bits: &[u8], block: usize| bits[block / 8] >> (block % 8) & 1 == 1;
         for block in 0..LEAF_BLOCKS as usize {
             let sealed = bit(sealed, block);
             if !bit(mapped, block) {
                 if sealed {
-                    return Err(from.error(format!("block {block} of a leaf is a sealed hole")));
+                    return Err(from.error(MapFlaw::SealedHole { block }));
                 }
                 continue;
             }

@@ -2,7 +2,7 @@ use forebay_units::{BlockAddr, Lba, SegmentId, VolumeId};
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Encoder, varint};
+use crate::{Encoder, FormatFlaw, varint};
 
 fn addr(segment: u32, block: u32) -> BlockAddr {
     BlockAddr::new(SegmentId(segment), block)
@@ -249,44 +249,49 @@ fn images_stay_within_size_bounds() {
     assert_eq!(len(far, 512), 9 + 5120);
 }
 
+macro_rules! assert_flaw {
+    ($flaw:expr, $($expected:tt)*) => {
+        let flaw = $flaw;
+        assert!(matches!(flaw, FormatFlaw::Map(MapFlaw::$($expected)*)), "{flaw}");
+    };
+}
+
 #[test]
 fn out_of_range_addresses_are_refused() {
     let delta = |fill: &dyn Fn(&mut Encoder)| {
         let mut out = Encoder::new();
         out.u8(VERSION).u32(1);
         fill(&mut out);
-        Delta::decode(&out.finish()).unwrap_err().detail
+        Delta::decode(&out.finish()).unwrap_err().flaw
     };
     let assign = |out: &mut Encoder, blocks: u8, addr: u64| {
         out.u8(blocks << 3).u8(0).u40(addr).u40(1).u40(2).u8(3);
     };
-    assert!(delta(&|out| assign(out, 2, 0xf_ffff)).contains("leaves its segment"));
-    assert!(delta(&|out| assign(out, 1, RESERVED_ADDR)).contains("reserved"));
-    assert!(
-        delta(&|out| {
-            varint::put(out, 2 << 3 | 1);
-            varint::put(out, varint::zigzag(MAX_VOLUME_BLOCKS as i64 - 1));
-        })
-        .contains("reach past")
-    );
-    assert!(delta(&|out| _ = out.u8(1 << 3 | 1).u8(1)).contains("below zero"));
-    assert!(delta(&|out| _ = out.u8(1 << 3 | 4).u8(0)).contains("follows no assignment"));
+    assert_flaw!(delta(&|out| assign(out, 2, 0xf_ffff)), RunLeavesSegment { blocks: 2, .. });
+    assert_flaw!(delta(&|out| assign(out, 1, RESERVED_ADDR)), RunReserved { blocks: 1, .. });
+    let past = |out: &mut Encoder| {
+        varint::put(out, 2 << 3 | 1);
+        varint::put(out, varint::zigzag(MAX_VOLUME_BLOCKS as i64 - 1));
+    };
+    assert_flaw!(delta(&past), PastVolume { volume: VolumeId(1), blocks: 2, .. });
+    assert_flaw!(delta(&|out| _ = out.u8(1 << 3 | 1).u8(1)), ChangeBelowZero { .. });
+    assert_flaw!(delta(&|out| _ = out.u8(1 << 3 | 4).u8(0)), ChangeFollowsNone { .. });
     let next = |out: &mut Encoder| _ = out.u8(1 << 3 | 4).u8(0).u40(9).u8(3);
     let last = |out: &mut Encoder| _ = out.u8(1 << 3).u8(0).u40(RESERVED_ADDR - 1).u40(9);
-    assert!(
-        delta(&|out| {
-            last(out);
-            next(out);
-        })
-        .contains("reserved")
-    );
-    assert!(delta(&|out| _ = out.u8(3).u32(1).u8(3)).contains("volume 1 is out of order"));
+    let both = |out: &mut Encoder| {
+        last(out);
+        next(out);
+    };
+    assert_flaw!(delta(&both), RunReserved { .. });
+    let twice = |out: &mut Encoder| _ = out.u8(3).u32(1).u8(3);
+    assert_flaw!(delta(&twice), VolumeOrder { volume: VolumeId(1) });
 
     let mut overlap = Encoder::new();
     let run = |start| LeafRun { start, blocks: 4, addr: addr(1, 0), sealed: true }.pack();
     overlap.u8(VERSION).u32(1).u32(1).u8(0).u16(2).u64(run(0)).u64(run(3));
-    assert!(decode_leaves(&overlap.finish()).unwrap_err().detail.contains("out of order"));
-    assert!(Delta::decode(&[1]).unwrap_err().detail.contains("version"));
+    assert_flaw!(decode_leaves(&overlap.finish()).unwrap_err().flaw, LeafRun { .. });
+    let version = FormatFlaw::Version { expected: VERSION.into(), found: 1 };
+    assert_eq!(Delta::decode(&[1]).unwrap_err().flaw, version);
 }
 
 #[test]
