@@ -23,6 +23,8 @@ pub struct Alternatives {
     /// The block itself, as members hold it.
     direct: VecDeque<IoBuf>,
     parity: Option<FromParity>,
+    /// Versions given so far.
+    tried: usize,
 }
 
 /// Computed versions.
@@ -44,6 +46,11 @@ struct FromParity {
 /// Most versions computed of one block. When many members are replaced at once, each has two
 /// versions, and trying every combination would take too long.
 const MAX_COMPUTED_VERSIONS: usize = 1 << 14;
+
+/// Most versions that are tried before one that fits is written to devices. A wrong version fits
+/// the checksum of a block, which has 40 bits, once in 2^40: with so many, once in 2^32 blocks that
+/// have no right version. All sets of columns of a group of 24 are fewer.
+const MAX_WRITTEN_BACK: usize = 1 << 8;
 
 impl FromParity {
     fn new(
@@ -97,7 +104,17 @@ impl Iterator for Alternatives {
     type Item = IoBuf;
 
     fn next(&mut self) -> Option<IoBuf> {
+        self.tried += 1;
         self.direct.pop_front().or_else(|| self.parity.as_mut()?.next())
+    }
+}
+
+impl Alternatives {
+    /// Whether so few versions were tried that the last one may be written to devices if a checksum
+    /// of 40 bits accepts it.
+    #[must_use]
+    pub fn may_be_written_back(&self) -> bool {
+        self.tried <= MAX_WRITTEN_BACK
     }
 }
 
@@ -176,7 +193,7 @@ impl Array {
         if direct.is_empty() && parity.is_none() {
             return Err(ArrayError::Unreadable { addr, blocks: 1, have, need, causes });
         }
-        Ok(Alternatives { direct, parity })
+        Ok(Alternatives { direct, parity, tried: 0 })
     }
 }
 

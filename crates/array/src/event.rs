@@ -34,7 +34,7 @@ pub enum ArrayEvent {
         /// The device's error.
         cause: DeviceError,
     },
-    /// A column held wrong data and was rewritten.
+    /// A column was rewritten, because it held wrong data or could not be read.
     Repaired {
         /// The member.
         device: DeviceId,
@@ -42,6 +42,9 @@ pub enum ArrayEvent {
         addr: BlockAddr,
         /// Bytes that were rewritten.
         len_bytes: u64,
+        /// Whether the member was at fault. When parity does not fit blocks that are dead, any of
+        /// their members may have changed, and none is.
+        is_proved: bool,
     },
 }
 

@@ -12,6 +12,17 @@ use crate::geometry::ColumnRange;
 use crate::member::Member;
 use crate::read::SegmentSource;
 
+/// What a member held before it was rewritten.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Held {
+    /// It could not be read.
+    Nothing,
+    /// It was wrong.
+    Wrong,
+    /// It does not fit the other columns, and may have been right.
+    Unproved,
+}
+
 impl Array {
     /// Rewrites one block with its right content on every member that should hold it and does
     /// not. Returns the number of members that it rewrote. The caller has checked `data`, and
@@ -32,16 +43,15 @@ impl Array {
         let right = IoBuf::copy_of(data).freeze();
         let mut repaired = 0;
         for member in group.sources(index, role) {
-            let is_readable = match self.read_member(&source, &member, range).await {
+            let held = match self.read_member(&source, &member, range).await {
                 Ok(held) if held[..] == *data => continue,
                 Ok(_) => {
                     member.count_checksum_errors(1);
-                    true
+                    Held::Wrong
                 }
-                Err(_) => false,
+                Err(_) => Held::Nothing,
             };
-            let rewritten =
-                self.rewrite(&source, &member, range, addr, right.clone(), is_readable).await;
+            let rewritten = self.rewrite(&source, &member, range, addr, right.clone(), held).await;
             repaired += usize::from(rewritten);
         }
         Ok(repaired)
@@ -58,7 +68,7 @@ impl Array {
         range: ColumnRange,
         addr: BlockAddr,
         data: IoBytes,
-        is_readable: bool,
+        held: Held,
     ) -> bool {
         if !member.is_writable() || self.frozen.get() {
             return false;
@@ -71,11 +81,14 @@ impl Array {
         if !causes.is_empty() {
             return false;
         }
-        if !is_readable && let Err(cause) = self.read_member(source, member, range).await {
+        if held == Held::Nothing
+            && let Err(cause) = self.read_member(source, member, range).await
+        {
             self.fault_for(source.group, member, cause);
             return false;
         }
-        self.events.push(ArrayEvent::Repaired { device: member.id, addr, len_bytes });
+        let (device, is_proved) = (member.id, held != Held::Unproved);
+        self.events.push(ArrayEvent::Repaired { device, addr, len_bytes, is_proved });
         true
     }
 }

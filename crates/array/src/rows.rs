@@ -117,7 +117,10 @@ impl Array {
                 }
                 BlockVerdict::Bad => {
                     let right = match self.alternatives(addr).await {
-                        Ok(mut all) => all.find(|data| judge(addr, data) == BlockVerdict::Good),
+                        Ok(mut all) => {
+                            let right = all.find(|data| judge(addr, data) == BlockVerdict::Good);
+                            right.filter(|_| all.may_be_written_back())
+                        }
                         Err(_) => None,
                     };
                     if let Some(data) = right {

@@ -12,6 +12,7 @@ use crate::error::ArrayError;
 use crate::geometry::{ColumnRange, GroupGeometry};
 use crate::member::Member;
 use crate::read::SegmentSource;
+use crate::repair::Held;
 use crate::rows::{BlockVerdict, Judge, Rows};
 
 /// A column of a row that differs from the other columns, or cannot be read.
@@ -46,7 +47,9 @@ struct ColumnCopy {
 struct WrongRun {
     first: usize,
     blocks: usize,
-    is_live: bool,
+    /// Whether the member is at fault: its data is live and was judged, or its parity is of such
+    /// data only.
+    is_proved: bool,
 }
 
 impl WrongRun {
@@ -124,10 +127,10 @@ impl Array {
         let expected = self.all_columns(source, &mut judged).await;
         for copy in &copies {
             let right = &expected[copy.role];
-            let mut wrong_live_blocks = 0;
+            let mut wrong_blocks = 0;
             for run in wrong_runs(&geometry, &judged, copy, right) {
-                if run.is_live && copy.held.is_some() {
-                    wrong_live_blocks += run.blocks as u64;
+                if run.is_proved && copy.held.is_some() {
+                    wrong_blocks += run.blocks as u64;
                 }
                 add_mismatches(&mut scrubbed.mismatches, &geometry, first_row, copy, &run);
                 if rewrite && self.rewrite_run(source, &judged, copy, right, &run).await {
@@ -135,7 +138,7 @@ impl Array {
                 }
             }
             if rewrite {
-                copy.member.count_checksum_errors(wrong_live_blocks);
+                copy.member.count_checksum_errors(wrong_blocks);
             }
         }
         scrubbed.mismatches.sort_unstable();
@@ -181,7 +184,12 @@ impl Array {
         let row = (range.start_bytes / geometry.unit_bytes) as u32;
         let segment = geometry.segment_at(source.index);
         let addr = BlockAddr::new(segment, row * geometry.blocks_per_row());
-        self.rewrite(source, &copy.member, range, addr, data, copy.held.is_some()).await
+        let held = match (&copy.held, run.is_proved) {
+            (None, _) => Held::Nothing,
+            (Some(_), true) => Held::Wrong,
+            (Some(_), false) => Held::Unproved,
+        };
+        self.rewrite(source, &copy.member, range, addr, data, held).await
     }
 }
 
@@ -202,8 +210,8 @@ fn add_mismatches(
     }
 }
 
-/// Runs of blocks of a column that differ from `right`, split where liveness changes. Rows with a
-/// damaged block are left out: their columns may be the only source for its recovery.
+/// Runs of blocks of a column that differ from `right`, split where proof begins or ends. Rows with
+/// a damaged block are left out: their columns may be the only source for its recovery.
 fn wrong_runs(
     geometry: &GroupGeometry,
     rows: &Rows,
@@ -227,17 +235,17 @@ fn wrong_runs(
             u64::from(rows.first_row) * geometry.unit_bytes + block as u64 * BLOCK_BYTES;
         let is_live_data =
             |role: usize| !rows.dead.contains(&geometry.block_at(role, column_offset_bytes));
-        // Parity is live when any block that it covers is live.
-        let is_live = if copy.role < geometry.data_columns() {
+        // What a dead block should hold is unknown, so parity that covers one may be right.
+        let is_proved = if copy.role < geometry.data_columns() {
             is_live_data(copy.role)
         } else {
-            (0..geometry.data_columns()).any(is_live_data)
+            (0..geometry.data_columns()).all(is_live_data)
         };
         match runs.last_mut() {
-            Some(last) if last.first + last.blocks == block && last.is_live == is_live => {
+            Some(last) if last.first + last.blocks == block && last.is_proved == is_proved => {
                 last.blocks += 1;
             }
-            _ => runs.push(WrongRun { first: block, blocks: 1, is_live }),
+            _ => runs.push(WrongRun { first: block, blocks: 1, is_proved }),
         }
     }
     runs

@@ -168,6 +168,42 @@ fn scrub_does_not_rewrite_unrecoverable_rows() {
     });
 }
 
+// The rotten block is dead, so its parity, on other members, does not fit it. They are not at
+// fault.
+#[test]
+fn parity_over_a_dead_block_accuses_no_member() {
+    for (layout, members) in [(Layout::Raidz1, 3), (Layout::Raidz2, 5), (Layout::Raidz3, 6)] {
+        simulate(2, async move {
+            let rig = Rig::new(layout, members);
+            let g = rig.geometry();
+            rig.fill(segment(0), 1).await;
+            let member = g.column_of(0, 0);
+            rig.devices[member].corrupt(g.column_start_bytes(0), BLOCK_BYTES).await;
+            let judge = |addr: BlockAddr, data: &[u8]| match addr.block() {
+                0 => BlockVerdict::Dead,
+                _ => judge(addr, data),
+            };
+            let scrubbed = rig.array.scrub_rows(segment(0), 0, 4, &judge).await.expect("readable");
+            let parity = g.parity_columns() as u64;
+            assert_eq!(scrubbed.damaged, vec![]);
+            assert_eq!(scrubbed.repaired_bytes, parity * BLOCK_BYTES, "parity fits again");
+            assert!(rig.array.status().iter().all(|member| member.errors.checksum == 0));
+            let accuses =
+                |event: &ArrayEvent| matches!(event, ArrayEvent::Repaired { is_proved: true, .. });
+            assert!(!rig.array.events().take().iter().any(accuses));
+            // Wrong parity of live blocks alone is its member's fault.
+            let parity_member = g.column_of(0, g.data_columns());
+            let last = g.column_start_bytes(0) + 3 * g.unit_bytes;
+            rig.devices[parity_member].corrupt(last, BLOCK_BYTES).await;
+            rig.array.scrub_rows(segment(0), 0, 4, &judge).await.expect("readable");
+            let status = rig.array.status();
+            let blamed = status.iter().filter(|member| member.errors.checksum > 0);
+            assert_eq!(blamed.map(|m| m.id.0 as usize).collect::<Vec<_>>(), [parity_member]);
+            assert!(rig.array.events().take().iter().any(accuses));
+        });
+    }
+}
+
 #[test]
 fn wrong_dead_blocks_are_no_damage() {
     simulate(2, async {

@@ -129,12 +129,14 @@ impl Pool {
                     self.health.events.push(PoolEvent::ReadFailed(cause));
                     self.diagnose_read(device);
                 }
-                ArrayEvent::Repaired { device, addr, len_bytes } => {
+                ArrayEvent::Repaired { device, addr, len_bytes, is_proved } => {
                     self.stats.repaired(len_bytes);
                     let path = self.device_path(device);
                     let repaired = PoolEvent::Repaired { device: path, addr, len_bytes };
                     self.health.events.push(repaired);
-                    self.diagnose_repair(device);
+                    if is_proved {
+                        self.diagnose_repair(device);
+                    }
                 }
             }
         }

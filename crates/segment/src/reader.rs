@@ -186,16 +186,17 @@ impl Reader {
         let addr = wanted.addr.plus(index as u32);
         let lba = Lba(wanted.lba.0 + index as u64);
         let versions = self.array.alternatives(addr).await;
-        let versions =
+        let mut versions =
             versions.map_err(|e| block_error(wanted, index, BlockFault::Unreadable(e)))?;
-        for candidate in versions {
-            if block_sum(self.pool, wanted.volume, lba, &candidate) == sum {
-                // The data are right even if the repair fails.
-                let _ = self.array.repair(addr, &candidate).await;
-                return Ok(candidate);
-            }
+        let fits = |version: &IoBuf| block_sum(self.pool, wanted.volume, lba, version) == sum;
+        let Some(right) = versions.find(fits) else {
+            return Err(block_error(wanted, index, BlockFault::Checksum));
+        };
+        if versions.may_be_written_back() {
+            // The data are right even if the repair fails.
+            let _ = self.array.repair(addr, &right).await;
         }
-        Err(block_error(wanted, index, BlockFault::Checksum))
+        Ok(right)
     }
 
     /// The footer's sums of all blocks of `wanted`, when one cached page has them.

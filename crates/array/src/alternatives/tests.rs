@@ -1,16 +1,24 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use forebay_device::IoBuf;
 use forebay_units::BLOCK_LEN;
 
-use super::{FromParity, MAX_COMPUTED_VERSIONS, sets};
+use super::{Alternatives, FromParity, MAX_COMPUTED_VERSIONS, sets};
 use crate::kernel::kernel_for;
 
-/// Role 0 is wanted. The roles in `twice` have a wrong version first and the right one second.
+/// A block whose bytes depend on their places, so that wrong versions do not fit by chance.
+fn filled(seed: usize) -> IoBuf {
+    let bytes: Vec<u8> =
+        (0..BLOCK_LEN).map(|at| (at * (seed + 3) + at * at / (seed + 5)) as u8).collect();
+    IoBuf::copy_of(&bytes)
+}
+
+/// Role 0 is wanted, and is all ones. The roles in `twice` have a wrong version first and the right
+/// one second.
 fn computed(data: usize, parity: usize, twice: &[usize], spare: usize) -> FromParity {
     let kernel = kernel_for(data, parity);
     let right: Vec<IoBuf> =
-        (0..data).map(|role| IoBuf::copy_of(&[role as u8 + 1; BLOCK_LEN])).collect();
+        [IoBuf::copy_of(&[1; BLOCK_LEN])].into_iter().chain((1..data).map(filled)).collect();
     let mut extra: Vec<IoBuf> = (0..parity).map(|_| IoBuf::zeroed(BLOCK_LEN)).collect();
     let given: Vec<&[u8]> = right.iter().map(|buf| &buf[..]).collect();
     let mut out: Vec<&mut [u8]> = extra.iter_mut().map(|buf| &mut buf[..]).collect();
@@ -18,7 +26,7 @@ fn computed(data: usize, parity: usize, twice: &[usize], spare: usize) -> FromPa
     let versions = right.into_iter().chain(extra).enumerate();
     let versions: Vec<Vec<IoBuf>> = versions
         .map(|(role, right)| match twice.contains(&role) {
-            true => vec![IoBuf::copy_of(&[0xee; BLOCK_LEN]), right],
+            true => vec![filled(100 + role), right],
             false => vec![right],
         })
         .collect();
@@ -39,6 +47,18 @@ fn every_combination_of_few_versions_is_tried() {
     // Eight combinations; each of the four other roles is left out once.
     assert_eq!(found.len(), 8 * 4);
     assert!(found.iter().any(|block| block.iter().all(|byte| *byte == 1)));
+}
+
+#[test]
+fn what_a_long_search_found_is_not_written_back() {
+    let others: Vec<usize> = (1..24).collect();
+    for (twice, is_long) in [(&[5, 9][..], false), (&[4, 5, 9], true), (&others[..12], true)] {
+        let parity = Some(computed(21, 3, twice, 2));
+        let mut all = Alternatives { direct: VecDeque::new(), parity, tried: 0 };
+        let found = all.any(|block| block.iter().all(|byte| *byte == 1));
+        assert_eq!(found, twice.len() < 12);
+        assert_eq!(all.may_be_written_back(), !is_long, "{twice:?}: {}", all.tried);
+    }
 }
 
 #[test]
