@@ -18,7 +18,8 @@ pub use futures_channel::{mpsc, oneshot};
 pub use futures_util::future::{Either, join, join_all, select};
 pub use futures_util::stream::{FuturesUnordered, StreamExt};
 pub use time::{
-    Elapsed, now, now_with_suspension, sleep, sleep_until, suspend, timeout, wall_clock,
+    Elapsed, now, now_with_suspension, sleep, sleep_until, stand_still, suspend, timeout,
+    timeout_while_running, wall_clock,
 };
 
 /// A random number from the runtime's generator, which the simulation's seed or the kernel seeds.

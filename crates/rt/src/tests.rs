@@ -467,3 +467,20 @@ fn only_boot_clock_advances_during_suspension() {
         assert!(now_with_suspension().since(start) >= gone);
     });
 }
+
+#[test]
+fn timeout_counts_no_time_in_which_the_thread_stood_still() {
+    Runtime::simulated(1).block_on(async {
+        let second = Nanos::from_secs(1);
+        spawn(async move {
+            sleep(second).await;
+            stand_still(Nanos::from_secs(60));
+        });
+        let late = || sleep_until(Nanos::from_secs(66));
+        assert_eq!(timeout_while_running(Nanos::from_secs(8), late()).await, Ok(()));
+        assert_eq!(now(), Nanos::from_secs(66));
+        let span = Nanos::from_secs(8);
+        let outcome = timeout_while_running(span, std::future::pending::<()>()).await;
+        assert_eq!((outcome, now()), (Err(Elapsed), Nanos::from_secs(74)));
+    });
+}

@@ -39,7 +39,7 @@ pub(crate) async fn serve_connection(
     let channel = Channel::new(stream.clone());
     let mut inbox = Inbox::new(channel.clone(), limits.receive_buffer_bytes, partial.clone());
     let negotiated = negotiate::negotiate(&stream, &channel, &mut inbox, &*exports, &server);
-    let outcome = rt::timeout(limits.handshake_deadline, negotiated).await;
+    let outcome = rt::timeout_while_running(limits.handshake_deadline, negotiated).await;
     let (agreement, handle) = match outcome.unwrap_or(Err(Ending::TimedOut)) {
         Ok(agreed) => agreed,
         Err(ending) => {
