@@ -213,6 +213,9 @@ fn counted_from_now(point: CrashPoint, world: &World) -> CrashPoint {
             CrashPoint::AfterComplete(n.saturating_add(world.completed()))
         }
         CrashPoint::AfterFlush(n) => CrashPoint::AfterFlush(n.saturating_add(world.flushed())),
+        CrashPoint::SinceFlush { flush, commands } => {
+            CrashPoint::SinceFlush { flush: flush.saturating_add(world.flushed()), commands }
+        }
         at @ CrashPoint::AtTime(_) => at,
     }
 }

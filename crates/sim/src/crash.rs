@@ -19,6 +19,14 @@ pub enum CrashPoint {
     /// The n-th flush took effect, but the host never receives the completion. At this point a
     /// commit's data is mostly on media, and the root that makes it valid is not.
     AfterFlush(u64),
+    /// So many commands have been submitted since the n-th flush took effect. After the last flush
+    /// of a commit come the writes of its root to both label areas of every disk, all in flight.
+    SinceFlush {
+        /// The number of the flush.
+        flush: u64,
+        /// Submissions since then.
+        commands: u64,
+    },
     /// The first command event at or after this time of the runtime's clock, in nanoseconds.
     AtTime(u64),
 }

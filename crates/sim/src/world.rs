@@ -317,6 +317,11 @@ impl World {
             Some(CrashPoint::AfterFlush(n)) if is_flush && n == self.flushed.get() => {
                 self.power_cut();
             }
+            Some(CrashPoint::SinceFlush { flush, commands })
+                if is_flush && flush == self.flushed.get() =>
+            {
+                self.plan.set(Some(CrashPoint::AfterSubmit(self.submitted.get() + commands)));
+            }
             _ => {}
         }
         self.powered.get()

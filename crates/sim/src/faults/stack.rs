@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use forebay_device::{BlockDevice, Device, DeviceFuture, IoBytes, Layer};
+use forebay_units::Nanos;
 use serde::{Deserialize, Serialize};
 
 use super::errors::{Effect, Errors, Failure, FlushErrors, Gone, NoSpace, ReadOnly};
@@ -24,6 +25,10 @@ pub enum Fault {
     Lost { trigger: Trigger },
     /// [`Misdirected::add`].
     Misdirected { trigger: Trigger, to_bytes: u64 },
+    /// [`Misdirected::add_flip`].
+    Misaddressed { trigger: Trigger, bit: u32 },
+    /// The thread that submits a command stands still: [`forebay_rt::stand_still`].
+    Blocked { for_ms: u64 },
     /// [`BitRot::flip`].
     Rot { offset_bytes: u64, mask: u8 },
     /// [`BitRot::flip`] within a recent write: the `back`-th before the last, at `permille` of its
@@ -138,6 +143,8 @@ impl Stack {
             Fault::Torn { trigger, tear } => self.torn.add(trigger, tear),
             Fault::Lost { trigger } => self.lost.add(trigger),
             Fault::Misdirected { trigger, to_bytes } => self.misdirected.add(trigger, to_bytes),
+            Fault::Misaddressed { trigger, bit } => self.misdirected.add_flip(trigger, bit),
+            Fault::Blocked { for_ms } => forebay_rt::stand_still(Nanos::from_millis(for_ms)),
             Fault::Rot { offset_bytes, mask } => self.rot.flip(offset_bytes, mask),
             Fault::RotRecent { back, permille, mask } => {
                 let written = self.recent_writes.borrow();

@@ -129,6 +129,21 @@ fn misdirected_write_damages_two_places_until_overwritten() {
 }
 
 #[test]
+fn flipped_address_bit_moves_a_write_within_the_device() {
+    run(async {
+        let astray = Misdirected::new(memory());
+        astray.add_flip(Trigger::once(Ops::WRITE), 16);
+        astray.write(4096, block(512, 7), false).await.unwrap();
+        assert_eq!((first(&*astray, 4096).await, first(&*astray, 4096 + 65536).await), (0, 7));
+        // Past the end of the device the write is lost.
+        astray.add_flip(Trigger::once(Ops::WRITE), 40);
+        astray.write(4096, block(512, 8), false).await.unwrap();
+        assert_eq!(first(&*astray, 4096).await, 0);
+        assert_eq!(astray.struck(), 2);
+    });
+}
+
+#[test]
 fn rot_lasts_until_overwritten() {
     run(async {
         let rot = BitRot::new(memory());

@@ -160,12 +160,30 @@ impl Layer for TornWrites {
     }
 }
 
+/// Where a misdirected write lands.
+#[derive(Clone, Copy)]
+enum Aside {
+    /// At this offset.
+    At(u64),
+    /// At its own offset with one bit flipped, if the device is that large.
+    Flipped(u32),
+}
+
+impl Aside {
+    fn of(self, offset_bytes: u64) -> u64 {
+        match self {
+            Aside::At(to_bytes) => to_bytes,
+            Aside::Flipped(bit) => offset_bytes ^ (1 << bit),
+        }
+    }
+}
+
 /// Layer: chosen writes land elsewhere. Their own place keeps the old bytes, and another place
 /// reads as the new bytes. Both are an overlay; the device itself gets the intended write. A later
 /// write to either place removes that part of the overlay.
 pub struct Misdirected {
     inner: Device,
-    rules: Rules<u64>,
+    rules: Rules<Aside>,
     overlay: RefCell<BTreeMap<u64, Box<[u8]>>>,
 }
 
@@ -178,7 +196,14 @@ impl Misdirected {
 
     /// Misdirects the writes that `trigger` strikes to `to_bytes`, truncated at the device's end.
     pub fn add(&self, trigger: Trigger, to_bytes: u64) {
-        self.rules.add(trigger, to_bytes / SECTOR_LEN as u64 * SECTOR_LEN as u64);
+        self.rules.add(trigger, Aside::At(to_bytes / SECTOR_LEN as u64 * SECTOR_LEN as u64));
+    }
+
+    /// Flips one bit of the addresses of the writes that `trigger` strikes; `bit` is at least 9, so
+    /// that whole sectors move. With the bits of the segment's number the write lands at the same
+    /// place of another segment.
+    pub fn add_flip(&self, trigger: Trigger, bit: u32) {
+        self.rules.add(trigger, Aside::Flipped(bit.clamp(SECTOR_LEN.ilog2(), 62)));
     }
 
     /// Removes all triggers. Damage stays.
@@ -240,7 +265,7 @@ impl Layer for Misdirected {
             true => None,
             false => self.rules.strike(Operation::Write, offset, len),
         };
-        let Some(to_bytes) = struck else {
+        let Some(aside) = struck else {
             self.forget_overlay(offset, len);
             return self.inner.write(offset, data, fua);
         };
@@ -249,7 +274,7 @@ impl Layer for Misdirected {
             self.apply_overlay(offset, &mut old);
             self.inner.write(offset, data.clone(), fua).await?;
             self.add_overlay(offset, &old);
-            self.add_overlay(to_bytes, &data);
+            self.add_overlay(aside.of(offset), &data);
             Ok(())
         })
     }
