@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use forebay_device::{DeviceError, IoBuf, IoBytes};
+use forebay_device::{DeviceError, ErrorKind, IoBuf, IoBytes, Operation};
 use forebay_units::{BLOCK_BYTES, BLOCK_LEN, Lba};
 
 use crate::Pool;
@@ -30,6 +30,12 @@ impl Pool {
         let first = offset_bytes / BLOCK_BYTES;
         let end = end_bytes.div_ceil(BLOCK_BYTES);
         self.wait_for_merges(volume, first, end).await;
+        // A shrink waits for merges past the new end, so none may begin there.
+        let size_bytes = volume.size_bytes.get();
+        if end > Self::blocks_of(size_bytes) {
+            let (len_bytes, kind) = (data.len() as u64, ErrorKind::OutOfRange { size_bytes });
+            return Err(DeviceError::new(name, Operation::Write, offset_bytes, len_bytes, kind));
+        }
         let mut edges = Vec::new();
         if !offset_bytes.is_multiple_of(BLOCK_BYTES) {
             edges.push(first);

@@ -227,6 +227,8 @@ impl Pool {
         if size_bytes < before {
             // From here on no write goes past the new end. Earlier ones are committed, then cut.
             volume.size_bytes.set(size_bytes);
+            // A merge that has read what is cut off would bring it back after a growth.
+            self.wait_for_merges(&volume, Self::blocks_of(size_bytes), u64::MAX).await;
             self.commit_all().await?;
             self.writers.lock().await.truncated.push((volume.id, Self::blocks_of(size_bytes)));
             set_config(size_bytes);

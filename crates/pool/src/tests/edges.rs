@@ -226,6 +226,34 @@ fn a_group_of_twenty_four_large_disks_has_a_shape() {
 }
 
 #[test]
+fn merge_brings_back_nothing_that_a_shrink_cut_off() {
+    Runtime::simulated(9).block_on(async {
+        let pace = |_: &str, operation: Operation, _: u64| {
+            Some(match operation {
+                Operation::Read => Nanos::from_millis(100),
+                _ => Nanos::from_micros(50),
+            })
+        };
+        let shelf = paced(memory(&["a"], SIZE), pace);
+        let pool = Pool::create(shelf, "tank", &spec(Layout::Raid0, &["a"], &[])).await.unwrap();
+        pool.create_volume(&volume(1 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        v.write(0, stamp(1 << 20, 1), false).await.unwrap();
+        pool.sync().await.unwrap();
+        let at = 100 * 4096;
+        // The merge reads the block for long, and the volume shrinks and grows meanwhile.
+        let late = v.clone();
+        let writer = rt::spawn(async move { late.write(at, stamp(512, 2), false).await });
+        rt::sleep(Nanos::from_millis(1)).await;
+        pool.resize_volume("v", 64 * 4096, true).await.unwrap();
+        pool.resize_volume("v", 1 << 20, false).await.unwrap();
+        let _ = writer.await;
+        expect(&v, at + 512, &[0; 4096 - 512]).await;
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
 fn zeroes_without_a_hole_keep_their_space() {
     Runtime::simulated(4).block_on(async move {
         let shelf = memory(&["a"], SIZE);
