@@ -173,7 +173,7 @@ impl Claimed {
                     pause = HEARTBEAT_INTERVAL;
                     let heartbeat = Heartbeat { beat, ..self.heartbeat };
                     for device in devices {
-                        self.monitor.write_heartbeat(device, heartbeat).await;
+                        self.monitor.write_to_first(&[device], heartbeat).await;
                     }
                 }
                 Verdict::Unproven => pause = RETRY_INTERVAL,

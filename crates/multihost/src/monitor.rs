@@ -125,9 +125,10 @@ impl Monitor {
         gap.as_ref().map(|gap| gap.began_at)
     }
 
-    /// Writes a heartbeat, unless one is under way. Does not wait long for a device that hangs.
-    pub async fn write_heartbeat(&self, device: Device, heartbeat: Heartbeat) {
-        self.poller.write(device, heartbeat).await;
+    /// Writes a heartbeat to the first of `devices` that has none under way. Does not wait long for
+    /// a device that hangs; the next heartbeat goes to another one.
+    pub async fn write_to_first(&self, devices: &[Device], heartbeat: Heartbeat) {
+        self.poller.write_to_first(devices, heartbeat).await;
     }
 
     /// Waits until no heartbeat is being read or written.

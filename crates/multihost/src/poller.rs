@@ -1,11 +1,11 @@
-//! Polling the heartbeat on devices that may hang.
+//! Polling the heartbeat on devices that may hang, for the monitor.
 //!
-//! What enters: devices. What leaves: answers, each with the time when its read was issued.
-//! What always holds: one device has few reads under way, and those an interval apart; a poll takes
-//! at most [`MAX_POLL_DURATION`]; at most one heartbeat write is under way. Called by the monitor.
+//! What enters: devices. What leaves: answers, each with the time when its read was issued. What
+//! always holds: a device has few reads under way, an interval apart, and at most one heartbeat
+//! write. A poll takes at most [`MAX_POLL_DURATION`].
 
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use forebay_device::Device;
@@ -51,7 +51,8 @@ pub(crate) struct Poller {
     /// By device: when each read was issued, oldest first.
     reads_in_flight: RefCell<BTreeMap<usize, Vec<Nanos>>>,
     answers: RefCell<Vec<Answer>>,
-    writes_in_flight: Cell<usize>,
+    /// Devices that have a heartbeat under way.
+    writes_in_flight: RefCell<BTreeSet<usize>>,
     changed: Rc<Notify>,
 }
 
@@ -65,7 +66,7 @@ impl Poller {
         Rc::new(Self {
             reads_in_flight: RefCell::default(),
             answers: RefCell::default(),
-            writes_in_flight: Cell::new(0),
+            writes_in_flight: RefCell::default(),
             changed: Notify::new(),
         })
     }
@@ -147,30 +148,34 @@ impl Poller {
         self.answers.take()
     }
 
-    /// Writes a heartbeat, and waits for it at most [`ANSWER_TIMEOUT`]. Does nothing while an
-    /// earlier one is under way: a delayed heartbeat may land over the next owner's, so there must
-    /// be few.
-    pub async fn write(self: &Rc<Self>, device: Device, heartbeat: Heartbeat) {
-        if self.has_no_writes_in_flight() {
-            self.start_write(device, heartbeat);
-            let written = Box::pin(self.changed.until(|| self.has_no_writes_in_flight()));
-            let _ = rt::timeout(ANSWER_TIMEOUT, written).await;
-        }
+    /// Writes a heartbeat to the first of `devices` that has none under way: a delayed heartbeat
+    /// may land over the next owner's, so there must be few. Waits for it at most
+    /// [`ANSWER_TIMEOUT`].
+    pub async fn write_to_first(self: &Rc<Self>, devices: &[Device], heartbeat: Heartbeat) {
+        let is_writing = |key| self.writes_in_flight.borrow().contains(&key);
+        let Some(device) = devices.iter().find(|device| !is_writing(device_key(device))) else {
+            return;
+        };
+        let key = device_key(device);
+        self.start_write(device.clone(), heartbeat);
+        let written = Box::pin(self.changed.until(|| !is_writing(key)));
+        let _ = rt::timeout(ANSWER_TIMEOUT, written).await;
     }
 
     fn start_write(self: &Rc<Self>, device: Device, heartbeat: Heartbeat) {
-        self.writes_in_flight.set(self.writes_in_flight.get() + 1);
+        let key = device_key(&device);
+        self.writes_in_flight.borrow_mut().insert(key);
         let poller = self.clone();
         rt::spawn_detached(Box::pin(async move {
             // An error is not reported: the next root fails on the same device and handles it.
             let _ = write_heartbeat(&device, &heartbeat).await;
-            poller.writes_in_flight.set(poller.writes_in_flight.get() - 1);
+            poller.writes_in_flight.borrow_mut().remove(&key);
             poller.changed.notify_all();
         }));
     }
 
     fn has_no_writes_in_flight(&self) -> bool {
-        self.writes_in_flight.get() == 0
+        self.writes_in_flight.borrow().is_empty()
     }
 
     /// Waits until no read and no write is under way: the next owner may want to open the devices.

@@ -54,13 +54,11 @@ impl Pool {
             }
             let devices = self.heartbeat_devices();
             match monitor.check(&devices, PollMode::FirstHeartbeat, owner).await {
-                Verdict::Confirmed(devices) => {
+                Verdict::Confirmed(mut devices) => {
                     beat += 1;
                     pause = HEARTBEAT_INTERVAL;
-                    let first = || self.heartbeat_devices().into_iter().next();
-                    if let Some(device) = devices.into_iter().next().or_else(first) {
-                        monitor.write_heartbeat(device, self.heartbeat(beat)).await;
-                    }
+                    devices.extend(self.heartbeat_devices());
+                    monitor.write_to_first(&devices, self.heartbeat(beat)).await;
                 }
                 Verdict::Unproven => pause = RETRY_INTERVAL,
                 Verdict::OtherOwner => {

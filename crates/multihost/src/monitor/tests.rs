@@ -9,20 +9,20 @@ use forebay_testkit::{Answer, Command, Decision, Probe, Script};
 use forebay_units::{Nanos, OwnerNonce, PoolGuid};
 
 use super::{Monitor, Verdict};
-use crate::heartbeat::{Owner, write_heartbeat};
+use crate::heartbeat::{Owner, read_heartbeat, write_heartbeat};
 use crate::poller::PollMode;
 use crate::timing::{ONE_DEVICE_CONFIRMS_AFTER, RETRY_INTERVAL};
 
 const OWNER: Owner = Owner { pool: PoolGuid(1), nonce: OwnerNonce(7) };
 const OTHER_NONCE: u64 = 8;
 
-/// Has reads hang while the switch is set.
-struct Hanging(Rc<Cell<bool>>);
+/// Has the operations hang that the switch names.
+struct Hanging(Rc<Cell<Option<Operation>>>);
 
 impl Script for Hanging {
     fn before<'a>(&'a self, command: Command<'a>) -> Answer<'a, Decision> {
         Box::pin(async move {
-            while command.operation == Operation::Read && self.0.get() {
+            while self.0.get() == Some(command.operation) {
                 rt::sleep(Nanos::from_millis(10)).await;
             }
             Decision::Run
@@ -31,8 +31,8 @@ impl Script for Hanging {
 }
 
 /// Devices `a` and `b` with this owner's heartbeat, and the switch that makes `a` hang.
-async fn devices() -> (Vec<Device>, Rc<Cell<bool>>) {
-    let hangs = Rc::new(Cell::new(false));
+async fn devices() -> (Vec<Device>, Rc<Cell<Option<Operation>>>) {
+    let hangs = Rc::new(Cell::new(None));
     let inner = Rc::new(MemoryDevice::new("a", 1 << 20));
     let a: Device = Probe::new(inner, Rc::new(Hanging(hangs.clone())));
     let devices = vec![a, Rc::new(MemoryDevice::new("b", 1 << 20))];
@@ -72,11 +72,34 @@ fn device_that_hangs_is_passed_over_and_heard_when_it_answers() {
         let (devices, hangs) = devices().await;
         let monitor = armed();
         assert_eq!(confirmed(&monitor, &devices, PollMode::FirstHeartbeat).await, names(&["a"]));
-        hangs.set(true);
+        hangs.set(Some(Operation::Read));
         assert_eq!(confirmed(&monitor, &devices, PollMode::FirstHeartbeat).await, names(&["b"]));
-        hangs.set(false);
+        hangs.set(None);
         rt::sleep(Nanos::from_millis(20)).await;
         assert_eq!(confirmed(&monitor, &devices, PollMode::FirstHeartbeat).await, names(&["a"]));
+    });
+}
+
+#[test]
+fn heartbeat_that_hangs_does_not_hold_up_the_next_one() {
+    Runtime::simulated(1).block_on(async {
+        let (devices, hangs) = devices().await;
+        let monitor = armed();
+        hangs.set(Some(Operation::Write));
+        let heartbeat =
+            |beat| Heartbeat { pool: OWNER.pool.0, nonce: 7, beat, ..Heartbeat::default() };
+        for beat in 1..=3 {
+            monitor.write_to_first(&devices, heartbeat(beat)).await;
+        }
+        let beats = |of| async move {
+            let found = read_heartbeat(of).await.expect("readable").expect("a heartbeat");
+            found.beat
+        };
+        assert_eq!((beats(&devices[0]).await, beats(&devices[1]).await), (0, 3));
+        hangs.set(None);
+        monitor.drain().await;
+        monitor.write_to_first(&devices, heartbeat(4)).await;
+        assert_eq!((beats(&devices[0]).await, beats(&devices[1]).await), (4, 3));
     });
 }
 
@@ -85,7 +108,7 @@ fn no_answer_proves_nothing() {
     Runtime::simulated(1).block_on(async {
         let (devices, hangs) = devices().await;
         let monitor = armed();
-        hangs.set(true);
+        hangs.set(Some(Operation::Read));
         let verdict = monitor.check(&devices[..1], PollMode::FirstHeartbeat, OWNER).await;
         assert!(matches!(verdict, Verdict::Unproven));
         assert!(monitor.fence().is_valid(), "the last read still counts");
