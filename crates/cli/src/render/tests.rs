@@ -9,6 +9,7 @@ use forebay_pool::status::{
     OpCount, PoolCondition, PoolStats, PoolStatus, PoolSummary, ScanKind, ScanPhase, ScanStatus,
     SegmentCounts, Traffic, VdevKind, VdevNote, VdevSpace, VdevStatus, VolumeStatus,
 };
+use forebay_units::Layout;
 
 use super::*;
 use crate::args::Listing;
@@ -90,11 +91,16 @@ fn healthy() -> PoolStatus {
         scan: None,
         groups: vec![holder(
             "raidz1-0",
-            VdevKind::Raidz1,
+            VdevKind::Group(Layout::Raidz1),
             data,
             vec![disk("d0"), disk("d1"), disk("d2")],
         )],
-        logs: vec![holder("mirror-1", VdevKind::Mirror, log, vec![disk("l0"), disk("l1")])],
+        logs: vec![holder(
+            "mirror-1",
+            VdevKind::Group(Layout::Mirror),
+            log,
+            vec![disk("l0"), disk("l1")],
+        )],
         lost: vec![],
         lost_count: 0,
         txg: 42,
@@ -396,7 +402,7 @@ fn history_has_local_times() {
 #[test]
 fn log_on_one_device_is_shown_as_that_device() {
     let mut pool = healthy();
-    pool.logs = vec![vdev("mirror-0", VdevKind::Mirror, vec![disk("l0")])];
+    pool.logs = vec![vdev("mirror-0", VdevKind::Group(Layout::Mirror), vec![disk("l0")])];
     let text = status_text(&open(&pool), false, false);
     assert!(text.contains("\tlogs\n\t  /srv/l0"), "{text}");
 }

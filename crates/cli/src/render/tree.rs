@@ -1,6 +1,7 @@
 //! The device tree of `pool status`, and the fields above it.
 
 use forebay_pool::status::{Health, VdevKind, VdevNote, VdevStatus};
+use forebay_units::Layout;
 
 use super::numbers::count;
 use crate::escape::visible;
@@ -69,7 +70,7 @@ impl Line {
 
 fn tree_lines(vdev: &VdevStatus, depth: usize, lines: &mut Vec<Line>) {
     // A log on one device is a mirror of one side: show the device, as zpool does.
-    if let (VdevKind::Mirror, [only]) = (vdev.kind, &vdev.children[..]) {
+    if let (VdevKind::Group(Layout::Mirror), [only]) = (vdev.kind, &vdev.children[..]) {
         return tree_lines(only, depth, lines);
     }
     let errors = [vdev.read_errors, vdev.write_errors, vdev.checksum_errors];

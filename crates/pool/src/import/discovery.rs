@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use forebay_format::config::{MemberConfig, MemberUse, PoolConfig};
+use forebay_units::Layout;
 
 use crate::admin::candidate::owner_of;
 use crate::import::device_match::{find_devices, newest_root};
@@ -111,7 +112,7 @@ impl Members<'_> {
             let needed = geometry_of(group).data_columns().max(1);
             let health = health_of(&children, needed);
             worst = worse(worst, health);
-            groups.push(branch(group.layout.into(), number, health, children));
+            groups.push(branch(VdevKind::Group(group.layout), number, health, children));
         }
         (worst, groups)
     }
@@ -124,7 +125,12 @@ impl Members<'_> {
             let children: Vec<VdevStatus> = ring.sides.iter().map(|s| self.vdev(s)).collect();
             let health = health_of(&children, 1);
             worst = worse(worst, health.min(Health::Degraded));
-            logs.push(branch(VdevKind::Mirror, log_number(self.config, ring), health, children));
+            logs.push(branch(
+                VdevKind::Group(Layout::Mirror),
+                log_number(self.config, ring),
+                health,
+                children,
+            ));
         }
         (worst, logs)
     }

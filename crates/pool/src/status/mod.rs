@@ -55,20 +55,13 @@ impl Health {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum VdevKind {
-    /// A group of data devices without redundancy.
-    Raid0,
-    /// A mirror of data devices or of log devices.
-    Mirror,
-    /// A group with one parity column.
-    Raidz1,
-    /// A group with two parity columns.
-    Raidz2,
-    /// A group with three parity columns.
-    Raidz3,
     /// A device and its replacement.
     Replacing,
     /// A device.
     Device,
+    /// A group of data devices, or a mirror of log devices.
+    #[serde(untagged)]
+    Group(Layout),
 }
 
 impl VdevKind {
@@ -76,25 +69,9 @@ impl VdevKind {
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
-            Self::Raid0 => "raid0",
-            Self::Mirror => "mirror",
-            Self::Raidz1 => "raidz1",
-            Self::Raidz2 => "raidz2",
-            Self::Raidz3 => "raidz3",
             Self::Replacing => "replacing",
             Self::Device => "device",
-        }
-    }
-}
-
-impl From<Layout> for VdevKind {
-    fn from(layout: Layout) -> Self {
-        match layout {
-            Layout::Raid0 => Self::Raid0,
-            Layout::Mirror => Self::Mirror,
-            Layout::Raidz1 => Self::Raidz1,
-            Layout::Raidz2 => Self::Raidz2,
-            Layout::Raidz3 => Self::Raidz3,
+            Self::Group(layout) => layout.as_str(),
         }
     }
 }

@@ -116,7 +116,7 @@ impl Pool {
             let good = children.iter().filter(|c| c.state == Health::Online && c.note.is_none());
             let all = good.count() == children.len();
             let state = if all { Health::Online } else { Health::Degraded };
-            let mut vdev = branch(group.layout.into(), number, state, children);
+            let mut vdev = branch(VdevKind::Group(group.layout), number, state, children);
             vdev.space = space.get(number).copied();
             groups.push(vdev);
         }
@@ -150,7 +150,8 @@ impl Pool {
                 0 => Health::Faulted,
                 _ => Health::Degraded,
             };
-            let mut vdev = branch(VdevKind::Mirror, log_number(&config, ring), state, children);
+            let mut vdev =
+                branch(VdevKind::Group(Layout::Mirror), log_number(&config, ring), state, children);
             // A log device that the log does not use at present holds nothing to replay.
             let held = rings.iter().find(|(index, ..)| u32::from(*index) == ring.ring);
             let (used, len) = held.map_or((0, ring.len_bytes), |(_, used, len)| (*used, *len));
@@ -295,7 +296,8 @@ pub(crate) fn branch(
     state: Health,
     mut children: Vec<VdevStatus>,
 ) -> VdevStatus {
-    let single = matches!(kind, VdevKind::Mirror | VdevKind::Raid0) && children.len() == 1;
+    let single =
+        matches!(kind, VdevKind::Group(Layout::Mirror | Layout::Raid0)) && children.len() == 1;
     if single {
         return children.remove(0);
     }
