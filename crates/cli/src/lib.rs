@@ -12,6 +12,7 @@ pub mod failure;
 pub mod fault_reason;
 mod files;
 mod holders;
+mod hooks;
 pub mod leases;
 pub mod log;
 pub mod members;

@@ -420,6 +420,7 @@ fn look(pool: &Pool, action: &Action) -> Result<Reply, Failure> {
             uptime_secs: pool.stats().uptime_secs,
         })),
         Action::History => Reply::History(pool.history()),
+        Action::Events { after } => Reply::Events(pool.events_after(*after)),
         Action::Properties => Reply::Properties(pool.get()),
         Action::Volumes => Reply::Volumes(pool.volumes()),
         other => unreachable!("{other:?} changes something"),

@@ -101,6 +101,7 @@ fn unknown_pools_and_bad_sizes_are_refused() {
         "pool scrub tank",
         "pool stats tank",
         "pool history tank",
+        "pool events tank",
         "volume list tank",
         "volume create -V 1G tank/v",
         "serve tank",

@@ -42,6 +42,7 @@ use crate::opener::{FencedOpener, OpenDevice};
 use crate::scrub::ScanState;
 use crate::settings::Settings;
 use crate::state::{DirtyData, Lifecycle, Store, SyncControl, Writers};
+use crate::status::PoolEvent;
 use crate::status::stats::Stats;
 use crate::volume::VolumeState;
 
@@ -124,7 +125,10 @@ impl Pool {
     /// Suspends the pool for good: memory and media may disagree, and only the media count. An
     /// import continues from the last root and the log.
     pub(crate) fn stop(&self, why: SuspendReason) {
-        self.lifecycle.stopped.borrow_mut().get_or_insert(why);
+        if self.lifecycle.stopped.borrow().is_none() {
+            self.health.events.push(PoolEvent::Suspended(why.clone()));
+            *self.lifecycle.stopped.borrow_mut() = Some(why);
+        }
         self.log.close();
         // The heartbeat ends, and with it the right to write, so reads repair nothing any more.
         self.store.array.freeze();

@@ -194,6 +194,19 @@ pub enum PoolCommand {
         #[arg(value_name = "POOL")]
         pools: Vec<String>,
     },
+    /// Show what happened to the devices, the log and the scans of served pools.
+    #[command(after_help = "Example:\n  forebay pool events -f tank")]
+    Events {
+        /// Go on with the events that come, until Ctrl-C.
+        #[arg(short, long)]
+        follow: bool,
+        /// An object of versioned JSON in each line.
+        #[arg(long)]
+        json: bool,
+        /// Only these pools.
+        #[arg(value_name = "POOL")]
+        pools: Vec<String>,
+    },
     /// Add data groups or log devices.
     #[command(after_help = "Example:\n  forebay pool add tank log mirror l0 l1")]
     Add {

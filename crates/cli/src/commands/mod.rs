@@ -5,6 +5,7 @@
 //! its text is printed. Who calls: `crate::run`.
 
 mod bench;
+mod events;
 mod import;
 mod iostat;
 mod outcome;

@@ -8,7 +8,7 @@ use forebay_pool::spec::ImportOptions;
 
 use super::outcome::Outcome;
 use super::requests::{ask_all, from_each, good, names_of, property_map, reply_as, report_pool};
-use super::{import, iostat, scan, status};
+use super::{events, import, iostat, scan, status};
 use crate::args::{Listing, NameList, PoolCommand, Report, ScanVerb};
 use crate::control::{Action, Reply};
 use crate::devices::{FileOpener, resolve_member, resolve_new, resolve_spec};
@@ -57,6 +57,9 @@ pub async fn pool(command: PoolCommand, access: &PoolAccess) -> Result<Outcome, 
             set(access, &pool, property, value).await
         }
         PoolCommand::History { json, pools } => history(access, &pools, json).await,
+        PoolCommand::Events { follow, json, pools } => {
+            events::events(access, &pools, follow, json).await
+        }
         PoolCommand::Sync { pools } => sync(access, &pools).await,
         PoolCommand::Labelclear { force, devices } => clear_labels(&devices, force).await,
         PoolCommand::Scrub { pause, stop, wait, pools } => {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use forebay_pool::spec::{ImportOptions, PoolSpec, VolumeSpec};
-use forebay_pool::status::{PoolStats, PoolStatus, PoolSummary, VolumeStatus};
+use forebay_pool::status::{EventRecord, PoolStats, PoolStatus, PoolSummary, VolumeStatus};
 use serde::{Deserialize, Serialize};
 
 use crate::args::ScanVerb;
@@ -57,6 +57,10 @@ pub enum Action {
     /// Status, summary and uptime in one, for `iostat`.
     Sample,
     History,
+    /// The events with numbers above `after`.
+    Events {
+        after: u64,
+    },
     Properties,
     Set {
         property: String,
@@ -129,6 +133,7 @@ impl Action {
                 | Action::Stats
                 | Action::Sample
                 | Action::History
+                | Action::Events { .. }
                 | Action::Properties
                 | Action::Volumes
         )
@@ -163,6 +168,7 @@ pub enum Reply {
     Stats(Box<PoolStats>),
     Sample(Box<Sample>),
     History(Vec<String>),
+    Events(Vec<EventRecord>),
     Properties(BTreeMap<String, String>),
     Volumes(Vec<VolumeStatus>),
 }

@@ -21,6 +21,7 @@ use forebay_units::Nanos;
 use crate::args::{ListenAddress, SecurityArgs};
 use crate::control::serve_control;
 use crate::failure::{ErrorCode, Failure};
+use crate::hooks::Hooks;
 use crate::log;
 use crate::pools::PoolSet;
 use crate::signals::Stop;
@@ -46,6 +47,7 @@ pub struct Serving {
     pub screen: Rc<Screen>,
     server: Rc<Server>,
     stop: Rc<Stop>,
+    hooks: Rc<Hooks>,
     plaintext: bool,
 }
 
@@ -64,7 +66,8 @@ impl Serving {
             .map_err(|e| Failure::io(format!("control socket {}", path.display()), &e))?;
         forebay_rt::spawn(serve_control(listener, set.clone(), effective_uid()));
         let server = Server::new(set.clone(), Limits::default());
-        Ok(Self { set, screen: Rc::new(Screen::stdout()), server, stop, plaintext: false })
+        let (screen, hooks) = (Rc::new(Screen::stdout()), Hooks::new(state.path().join("hooks")));
+        Ok(Self { set, screen, server, stop, hooks, plaintext: false })
     }
 
     /// The same with the TLS that `args` name. To be called before [`Serving::listen`].
@@ -162,11 +165,12 @@ impl Serving {
     }
 
     /// Serves until a signal comes, then ends cleanly. Reports changes of health, and clients that
-    /// it disconnects.
+    /// it disconnects, and runs the hooks.
     pub async fn run(self) -> Result<(), Failure> {
         let mut live = live::Live::new();
         let mut watch = watch::Watch::default();
         while self.stop.unless_asked(forebay_rt::sleep(LIVE_INTERVAL)).await.is_some() {
+            self.hooks.watch(&self.set.pools());
             for (level, line) in watch.pools(&self.set.pools()) {
                 self.screen.clear();
                 log::report(level, &line);

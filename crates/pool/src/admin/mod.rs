@@ -21,7 +21,7 @@ use crate::admin::error::{AdminError, CloseError};
 use crate::admin::properties::{POOL_PROPERTIES, check_property, effective};
 use crate::admin::volumes::check_fits;
 use crate::commit::error::CommitError;
-use crate::status::PoolEvent;
+use crate::status::{EventRecord, PoolEvent};
 
 /// Most lines of history that the configuration keeps.
 const HISTORY_LINES: usize = 200;
@@ -252,6 +252,12 @@ impl Pool {
     #[must_use]
     pub fn events(&self) -> Vec<PoolEvent> {
         self.health.events.all()
+    }
+
+    /// Those of the last events whose numbers are above `sequence`: 0 for all that are kept.
+    #[must_use]
+    pub fn events_after(&self, sequence: u64) -> Vec<EventRecord> {
+        self.health.events.after(sequence, &self.name(), self.guid)
     }
 
     /// Commits everything absorbed so far.

@@ -17,7 +17,7 @@ use forebay_units::{BLOCK_BYTES, Nanos, SegmentId};
 
 use crate::Pool;
 use crate::scrub::error::ScrubError;
-use crate::status::{ScanKind, ScanPhase, ScanStatus};
+use crate::status::{PoolEvent, ScanKind, ScanPhase, ScanStatus};
 
 /// The last or running scan.
 #[derive(Default)]
@@ -296,6 +296,7 @@ impl Pool {
     }
 
     fn begin(&self, kind: ScanKind, segments: u64) {
+        self.health.events.push(PoolEvent::ScanBegan(kind));
         self.scan.begun.set(rt::now());
         self.scan.before_secs.set(0);
         self.keep_scan();
@@ -328,6 +329,14 @@ impl Pool {
                 status.done_bytes = status.total_bytes;
             }
         });
+        if let Some(status) = self.scan.status.borrow().as_ref() {
+            self.health.events.push(PoolEvent::ScanEnded {
+                kind: status.kind,
+                phase: state,
+                repaired_bytes: status.repaired_bytes,
+                errors: status.errors,
+            });
+        }
         self.keep_scan();
     }
 

@@ -1,20 +1,24 @@
-//! Events: what happened to a pool's devices, its log and its map journal, for the operator.
+//! Events: what happened to a pool's devices, its log, its map journal and its scans, for the
+//! operator.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fmt;
 
 use forebay_array::{ArrayError, MemberState};
 use forebay_device::DeviceError;
+use forebay_format::config::{ScanKind, ScanPhase};
 use forebay_intent_log::LogError;
+use forebay_rt as rt;
 use forebay_units::{BlockAddr, SegmentId};
 use serde::{Deserialize, Serialize};
 
+use crate::commit::error::SuspendReason;
 use crate::label_check::LabelFault;
 use crate::labels::LabelError;
 
 /// Events that are kept.
-const MAX_KEPT: usize = 100;
+const MAX_KEPT: usize = 256;
 
 /// Something that happened. Devices are paths.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,6 +99,135 @@ pub enum PoolEvent {
     JournalNotRenewed,
     /// What the import found.
     Import(ImportRemark),
+    /// A scrub or a resilver has begun.
+    ScanBegan(ScanKind),
+    /// A scrub or a resilver has ended.
+    ScanEnded {
+        /// What it was for.
+        kind: ScanKind,
+        /// How it ended.
+        phase: ScanPhase,
+        /// Bytes repaired.
+        repaired_bytes: u64,
+        /// Blocks that could not be repaired.
+        errors: u64,
+    },
+    /// The pool takes no more writes.
+    Suspended(SuspendReason),
+}
+
+macro_rules! event_kinds {
+    ($($kind:ident $name:literal,)*) => {
+        /// The kind of an event.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        #[allow(missing_docs)] // each has the name of its event
+        pub enum EventKind {
+            $(#[serde(rename = $name)] $kind,)*
+        }
+
+        impl EventKind {
+            /// The word in listings.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $name,)*
+                }
+            }
+        }
+    };
+}
+event_kinds! {
+    StateChanged "state-changed",
+    ReadFailed "read-failed",
+    Repaired "repaired",
+    TakenOut "taken-out",
+    StillNeeded "still-needed",
+    ManyRepairs "many-repairs",
+    LogMemberFailed "log-member-failed",
+    LogDeviceFailed "log-device-failed",
+    LogNotStarted "log-not-started",
+    ScrubFailed "scrub-failed",
+    ResilverFailed "resilver-failed",
+    LabelDamaged "label-damaged",
+    JournalDamaged "journal-damaged",
+    JournalNotRenewed "journal-not-renewed",
+    Import "import",
+    ScanBegan "scan-began",
+    ScanEnded "scan-ended",
+    Suspended "suspended",
+}
+
+/// An event as listings and hooks get it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventRecord {
+    /// The pool.
+    pub pool: String,
+    /// Its id.
+    pub guid: u64,
+    /// Counts up from 1 since the import.
+    pub sequence: u64,
+    /// Seconds since 1970 when it happened.
+    pub time_secs: u64,
+    /// What it is.
+    pub event: EventKind,
+    /// The path of the device that it is about.
+    pub device: Option<String>,
+    /// All of it in a sentence.
+    pub text: String,
+}
+
+impl PoolEvent {
+    fn kind(&self) -> EventKind {
+        match self {
+            Self::StateChanged { .. } => EventKind::StateChanged,
+            Self::ReadFailed(_) => EventKind::ReadFailed,
+            Self::Repaired { .. } => EventKind::Repaired,
+            Self::TakenOut { .. } => EventKind::TakenOut,
+            Self::StillNeeded { .. } => EventKind::StillNeeded,
+            Self::ManyRepairs { .. } => EventKind::ManyRepairs,
+            Self::LogMemberFailed { .. } => EventKind::LogMemberFailed,
+            Self::LogDeviceFailed { .. } => EventKind::LogDeviceFailed,
+            Self::LogNotStarted(_) => EventKind::LogNotStarted,
+            Self::ScrubFailed(_) => EventKind::ScrubFailed,
+            Self::ResilverFailed(_) => EventKind::ResilverFailed,
+            Self::LabelDamaged { .. } => EventKind::LabelDamaged,
+            Self::JournalDamaged { .. } => EventKind::JournalDamaged,
+            Self::JournalNotRenewed => EventKind::JournalNotRenewed,
+            Self::Import(_) => EventKind::Import,
+            Self::ScanBegan(_) => EventKind::ScanBegan,
+            Self::ScanEnded { .. } => EventKind::ScanEnded,
+            Self::Suspended(_) => EventKind::Suspended,
+        }
+    }
+
+    fn device(&self) -> Option<&str> {
+        match self {
+            Self::StateChanged { device, .. }
+            | Self::Repaired { device, .. }
+            | Self::TakenOut { device }
+            | Self::StillNeeded { device, .. }
+            | Self::ManyRepairs { device }
+            | Self::LogMemberFailed { device, .. }
+            | Self::LogDeviceFailed { device, .. }
+            | Self::LabelDamaged { device, .. }
+            | Self::Import(ImportRemark::SideDamaged { device, .. }) => Some(device),
+            Self::ReadFailed(error) => Some(&error.device),
+            Self::LogNotStarted(_)
+            | Self::ScrubFailed(_)
+            | Self::ResilverFailed(_)
+            | Self::JournalDamaged { .. }
+            | Self::JournalNotRenewed
+            | Self::Import(_)
+            | Self::ScanBegan(_)
+            | Self::ScanEnded { .. }
+            | Self::Suspended(_) => None,
+        }
+    }
+
+    /// Whether it says nothing about why a device is out of use.
+    fn is_of_scan(&self) -> bool {
+        matches!(self, Self::ScanBegan(_) | Self::ScanEnded { .. })
+    }
 }
 
 /// What an import found in the log. Errors are in words.
@@ -164,6 +297,17 @@ impl fmt::Display for PoolEvent {
                  free",
             ),
             Self::Import(remark) => write!(f, "{remark}"),
+            Self::ScanBegan(kind) => write!(f, "a {} has begun", kind.as_str()),
+            Self::ScanEnded { kind, phase, repaired_bytes, errors } => {
+                let end = match phase {
+                    ScanPhase::Completed => "is complete",
+                    ScanPhase::Paused => "is paused",
+                    ScanPhase::InProgress | ScanPhase::Stopped => "was stopped",
+                };
+                let kind = kind.as_str();
+                write!(f, "a {kind} {end}: {repaired_bytes} bytes repaired, {errors} errors")
+            }
+            Self::Suspended(reason) => write!(f, "the pool is suspended: {reason}"),
         }
     }
 }
@@ -181,36 +325,64 @@ impl fmt::Display for ImportRemark {
             ),
             Self::TornTail { frame } => write!(
                 f,
-                "log frame {frame} was being written when the pool stopped; nobody was told that \
-                 it was durable"
+                "log frame {frame} was being written when the pool stopped, and was not \
+                 acknowledged"
             ),
             Self::LossAccepted { loss } => write!(f, "accepted: {loss}"),
         }
     }
 }
 
+/// An event with its number and its time.
+struct Kept {
+    sequence: u64,
+    time_secs: u64,
+    event: PoolEvent,
+}
+
 /// The last events, oldest first.
 #[derive(Default)]
 pub(crate) struct EventLog {
-    kept: RefCell<VecDeque<PoolEvent>>,
+    kept: RefCell<VecDeque<Kept>>,
+    /// Events so far.
+    count: Cell<u64>,
 }
 
 impl EventLog {
     /// Adds an event.
     pub fn push(&self, event: PoolEvent) {
+        let (sequence, time_secs) = (self.count.get() + 1, rt::wall_clock());
+        self.count.set(sequence);
         let mut kept = self.kept.borrow_mut();
-        kept.push_back(event);
+        kept.push_back(Kept { sequence, time_secs, event });
         let extra = kept.len().saturating_sub(MAX_KEPT);
         kept.drain(..extra);
     }
 
-    /// The newest event.
+    /// The newest event that may say why a device is out of use.
     pub fn last(&self) -> Option<PoolEvent> {
-        self.kept.borrow().back().cloned()
+        let kept = self.kept.borrow();
+        kept.iter().rev().map(|kept| &kept.event).find(|event| !event.is_of_scan()).cloned()
     }
 
     /// All that are kept.
     pub fn all(&self) -> Vec<PoolEvent> {
-        self.kept.borrow().iter().cloned().collect()
+        self.kept.borrow().iter().map(|kept| kept.event.clone()).collect()
+    }
+
+    /// Those with numbers above `sequence`, of the pool with this name and id.
+    pub fn after(&self, sequence: u64, pool: &str, guid: u64) -> Vec<EventRecord> {
+        let kept = self.kept.borrow();
+        let new = kept.iter().filter(|kept| kept.sequence > sequence);
+        let record = |kept: &Kept| EventRecord {
+            pool: pool.to_owned(),
+            guid,
+            sequence: kept.sequence,
+            time_secs: kept.time_secs,
+            event: kept.event.kind(),
+            device: kept.event.device().map(str::to_owned),
+            text: kept.event.to_string(),
+        };
+        new.map(record).collect()
     }
 }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::commit::error::SuspendReason;
 use crate::import::error::ImportErrorKind;
 
-pub use events::{ImportRemark, PoolEvent};
+pub use events::{EventKind, EventRecord, ImportRemark, PoolEvent};
 
 /// Version of the JSON of these types. It is raised when a field changes its meaning.
 pub const STATUS_VERSION: u32 = 1;

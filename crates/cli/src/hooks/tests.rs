@@ -1,0 +1,148 @@
+use std::os::unix::fs::OpenOptionsExt;
+
+use forebay_pool::status::EventKind;
+use forebay_rt::Runtime;
+
+use super::*;
+
+/// A folder of hooks beside a folder for what they write.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Self {
+        let path =
+            std::env::temp_dir().join(format!("forebay-hooks-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(path.join("hooks")).unwrap();
+        let place = Self(path);
+        place.allow("hooks", 0o755);
+        place
+    }
+
+    fn hooks(&self) -> PathBuf {
+        self.0.join("hooks")
+    }
+
+    fn allow(&self, name: &str, mode: u32) {
+        std::fs::set_permissions(self.0.join(name), std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    /// Adds a shell script. `@` in it is the folder for results.
+    fn script(&self, name: &str, mode: u32, body: &str) {
+        let body = format!("#!/bin/sh\n{}\n", body.replace('@', self.0.to_str().unwrap()));
+        let mut options = std::fs::OpenOptions::new();
+        let mut file =
+            options.write(true).create(true).mode(0o600).open(self.hooks().join(name)).unwrap();
+        file.write_all(body.as_bytes()).unwrap();
+        drop(file);
+        self.allow(&format!("hooks/{name}"), mode);
+    }
+
+    fn result(&self, name: &str) -> String {
+        std::fs::read_to_string(self.0.join(name)).unwrap_or_default()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn event(sequence: u64) -> EventRecord {
+    EventRecord {
+        pool: "tank".to_owned(),
+        guid: 99,
+        sequence,
+        time_secs: 1_700_000_000,
+        event: EventKind::StateChanged,
+        device: Some("/dev/x y".to_owned()),
+        text: "/dev/x y went \"away\"".to_owned(),
+    }
+}
+
+async fn until_idle(hooks: &Rc<Hooks>) {
+    while hooks.is_running.get() {
+        rt::sleep(POLL_INTERVAL).await;
+    }
+}
+
+fn run(work: impl Future<Output = ()> + 'static) {
+    Runtime::real().unwrap().block_on(work);
+}
+
+#[test]
+fn hooks_get_the_event_in_order_of_their_names() {
+    let place = Place::new("order");
+    place.script("20-second", 0o755, "cat >@/json; echo second >>@/order");
+    place.script(
+        "10-first",
+        0o700,
+        "echo \"$FOREBAY_POOL $FOREBAY_POOL_GUID $FOREBAY_EVENT $FOREBAY_TIME $FOREBAY_SEQUENCE \
+         $FOREBAY_MISSED $FOREBAY_DEVICE\" >@/variables; echo first >>@/order",
+    );
+    let folder = place.hooks();
+    run(async move {
+        let hooks = Hooks::new(folder);
+        hooks.offer(vec![event(7)]);
+        until_idle(&hooks).await;
+    });
+    assert_eq!(place.result("order"), "first\nsecond\n");
+    let expected = "tank 99 state-changed 1700000000 7 0 /dev/x y\n";
+    assert_eq!(place.result("variables"), expected);
+    let json: serde_json::Value = serde_json::from_str(&place.result("json")).unwrap();
+    assert_eq!((&json["version"], &json["event"]), (&1.into(), &"state-changed".into()));
+    assert_eq!((&json["device"], &json["sequence"]), (&"/dev/x y".into(), &7.into()));
+    assert_eq!(json["text"], "/dev/x y went \"away\"");
+}
+
+#[test]
+fn hook_that_hangs_is_killed_and_holds_nothing_up() {
+    let place = Place::new("hangs");
+    place.script("10-hangs", 0o755, "echo x >>@/began; exec sleep 1000");
+    place.script("20-fails", 0o755, "exit 3");
+    place.script("30-works", 0o755, "echo $FOREBAY_SEQUENCE >>@/told");
+    let folder = place.hooks();
+    run(async move {
+        let hooks = Hooks::with_timeout(folder, Nanos::from_millis(300));
+        hooks.offer(vec![event(1), event(2)]);
+        // The caller has its thread back at once, and other tasks run meanwhile.
+        assert!(hooks.is_running.get());
+        until_idle(&hooks).await;
+    });
+    assert_eq!(place.result("began"), "x\nx\n");
+    assert_eq!(place.result("told"), "1\n2\n");
+}
+
+#[test]
+fn events_beyond_the_queue_are_counted_for_the_next_hook() {
+    let place = Place::new("missed");
+    place.script("hook", 0o755, "echo $FOREBAY_SEQUENCE $FOREBAY_MISSED >>@/told");
+    let folder = place.hooks();
+    run(async move {
+        let hooks = Hooks::new(folder);
+        hooks.is_running.set(true);
+        hooks.offer((1..=MAX_WAITING as u64 + 5).map(event).collect());
+        assert_eq!((hooks.waiting.borrow().len(), hooks.missed.get()), (MAX_WAITING, 5));
+        hooks.waiting.borrow_mut().truncate(2);
+        hooks.is_running.set(false);
+        hooks.offer(Vec::new());
+        until_idle(&hooks).await;
+    });
+    assert_eq!(place.result("told"), "1 5\n2 0\n");
+}
+
+#[test]
+fn only_programs_that_nobody_else_can_write_are_run() {
+    let place = Place::new("modes");
+    place.script("good", 0o755, "true");
+    place.script("group-may-write", 0o775, "true");
+    place.script("others-may-write", 0o757, "true");
+    place.script("not-executable", 0o644, "true");
+    place.script(".hidden", 0o755, "true");
+    std::fs::create_dir(place.hooks().join("folder")).unwrap();
+    assert_eq!(programs(&place.hooks()), [place.hooks().join("good")]);
+    place.allow("hooks", 0o777);
+    assert!(programs(&place.hooks()).is_empty(), "others may add programs");
+    assert!(programs(&place.0.join("none")).is_empty());
+}
