@@ -86,6 +86,7 @@ fn pool_config() -> PoolConfig {
         lost: Default::default(),
         figures: Default::default(),
         destroyed: false,
+        scrubbed_at: 7,
     }
 }
 

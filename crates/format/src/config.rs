@@ -215,6 +215,10 @@ impl FiguresConfig {
     }
 }
 
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
 /// The configuration of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolConfig {
@@ -249,6 +253,9 @@ pub struct PoolConfig {
     /// The running scan, or the last one.
     #[serde(default)]
     pub scan: Option<ScanConfig>,
+    /// Seconds since 1970 when the last scrub began; 0 if none has.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub scrubbed_at: u64,
     /// Its imports.
     #[serde(default, skip_serializing_if = "Lineage::is_empty")]
     pub lineage: Lineage,

@@ -115,6 +115,7 @@ fn config() -> PoolConfig {
         lineage: Default::default(),
         lost: Default::default(),
         figures: Default::default(),
+        scrubbed_at: 0,
         destroyed: false,
     }
 }

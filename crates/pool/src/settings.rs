@@ -19,6 +19,8 @@ pub(crate) struct Settings {
     pub log_timeout: Nanos,
     /// Bytes a second that a scan reads; `None`: as much time as it leaves to clients.
     pub scan_rate: Option<u64>,
+    /// Seconds from the beginning of a scrub to that of the next; `None`: none begins by itself.
+    pub scrub_every_secs: Option<u64>,
     /// Age at which a group is synced.
     pub txg_timeout: Nanos,
 }
@@ -40,9 +42,23 @@ impl Settings {
             footer_cache: bytes("footer_cache").unwrap_or(FOOTER_CACHE),
             log_timeout: seconds("log_timeout", 5),
             scan_rate: bytes("scan_rate"),
+            scrub_every_secs: value("scrub_every").and_then(parse_span_secs),
             txg_timeout: seconds("txg_timeout", 5),
         }
     }
+}
+
+/// Seconds of a time in hours or days, such as `12h` or `30d`: an hour to ten years.
+pub(crate) fn parse_span_secs(text: &str) -> Option<u64> {
+    const HOUR_SECS: u64 = 3600;
+    const DAY_SECS: u64 = 24 * HOUR_SECS;
+    let (number, unit_secs) = match text.strip_suffix('d') {
+        Some(days) => (days, DAY_SECS),
+        None => (text.strip_suffix('h')?, HOUR_SECS),
+    };
+    let is_plain = number.bytes().all(|byte| byte.is_ascii_digit());
+    let span = number.parse::<u64>().ok().filter(|_| is_plain)?.checked_mul(unit_secs)?;
+    (HOUR_SECS..=3650 * DAY_SECS).contains(&span).then_some(span)
 }
 
 #[cfg(test)]
@@ -58,6 +74,30 @@ mod tests {
     }
 
     #[test]
+    fn spans_are_hours_or_days() {
+        let good = [("1h", 3600), ("12h", 43_200), ("1d", 86_400), ("3650d", 315_360_000)];
+        for (text, secs) in good {
+            assert_eq!(parse_span_secs(text), Some(secs), "{text}");
+        }
+        let bad = [
+            "",
+            "h",
+            "0h",
+            "30",
+            "-1d",
+            "+1d",
+            "1.5d",
+            "1 d",
+            "3651d",
+            "99999999999999999999d",
+            "1w",
+        ];
+        for text in bad {
+            assert_eq!(parse_span_secs(text), None, "{text}");
+        }
+    }
+
+    #[test]
     fn each_property_is_read() {
         let set = [
             ("autotrim", "off"),
@@ -66,6 +106,7 @@ mod tests {
             ("footer_cache", "2M"),
             ("log_timeout", "7"),
             ("scan_rate", "3M"),
+            ("scrub_every", "30d"),
             ("txg_timeout", "9"),
         ];
         let set = set.map(|(name, value)| (name.to_owned(), value.to_owned()));
@@ -76,6 +117,7 @@ mod tests {
             footer_cache: 2 << 20,
             log_timeout: Nanos::from_secs(7),
             scan_rate: Some(3 << 20),
+            scrub_every_secs: Some(30 * 86_400),
             txg_timeout: Nanos::from_secs(9),
         };
         assert_eq!(Settings::of(&BTreeMap::from(set)), expected);

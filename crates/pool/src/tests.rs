@@ -11,6 +11,7 @@ mod closing;
 mod copies;
 mod devices;
 mod divergence;
+mod due_scrubs;
 mod edges;
 mod errors;
 mod figures;

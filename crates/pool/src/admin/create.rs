@@ -271,6 +271,7 @@ fn empty_config(name: &str, spec: &PoolSpec, opened: &Opened) -> PoolConfig {
         lineage: Lineage::default(),
         lost: LostConfig::default(),
         figures: FiguresConfig::default(),
+        scrubbed_at: 0,
         destroyed: false,
     }
 }

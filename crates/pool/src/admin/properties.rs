@@ -7,7 +7,7 @@ use forebay_format::config::{MemberConfig, MemberUse};
 use forebay_units::{DeviceId, parse_bytes};
 
 use crate::admin::error::{NameError, PropertyError};
-use crate::settings::Settings;
+use crate::settings::{Settings, parse_span_secs};
 use crate::{Pool, SyncMode};
 
 /// A property that can be set.
@@ -45,6 +45,10 @@ fn seconds(value: &str) -> bool {
 
 fn seconds_or_off(value: &str) -> bool {
     value == "off" || value.parse::<u64>().is_ok_and(|s| (1..=3600).contains(&s))
+}
+
+fn span_or_off(value: &str) -> bool {
+    value == "off" || parse_span_secs(value).is_some()
 }
 
 /// Properties of a pool.
@@ -104,6 +108,14 @@ pub const POOL_PROPERTIES: &[Property] = &[
         effect: "How fast a scrub or resilver reads. auto leaves half of the time to clients.",
         takes_effect: AT_ONCE,
         check: bytes,
+    },
+    Property {
+        name: "scrub_every",
+        default: "off",
+        values: "off, or a time from 1h to 3650d, such as 12h or 30d",
+        effect: "A scrub begins by itself so long after the last one began.",
+        takes_effect: AT_ONCE,
+        check: span_or_off,
     },
     Property {
         name: "txg_timeout",

@@ -74,6 +74,9 @@ impl ScanState {
 /// Interval at which the progress of a scan is written to the devices.
 pub(super) const KEEP_EVERY: Nanos = Nanos::from_secs(30);
 
+/// Interval at which the scan task looks whether a scrub is due.
+const DUE_INTERVAL: Nanos = Nanos::from_secs(60);
+
 /// Rows judged at once.
 pub(crate) const ROWS: u32 = 16;
 
@@ -283,9 +286,14 @@ impl Pool {
             let scan = &self.scan;
             let ended = || self.lifecycle.closing.get() || self.is_stopped();
             let wanted = || scan.resilver_wanted.get() || scan.scrub_wanted.get() || ended();
-            self.sync.done.until(wanted).await;
+            let _ = rt::timeout(DUE_INTERVAL, Box::pin(self.sync.done.until(wanted))).await;
             if ended() {
                 return;
+            }
+            if !wanted() && self.is_scrub_due() {
+                scan.paused.set(false);
+                scan.stop.set(false);
+                scan.scrub_wanted.set(true);
             }
             if scan.resilver_wanted.replace(false) {
                 self.run_resilver().await;
@@ -295,7 +303,30 @@ impl Pool {
         }
     }
 
+    /// Whether the property `scrub_every` asks for a scrub now. One that the operator paused waits
+    /// for the operator.
+    fn is_scrub_due(&self) -> bool {
+        let Some(every_secs) = self.settings.get().scrub_every_secs else { return false };
+        let paused = |s: &ScanStatus| s.state == ScanPhase::Paused;
+        if self.scan.status.borrow().as_ref().is_some_and(paused) {
+            return false;
+        }
+        let config = self.config.borrow();
+        // Configurations of earlier programs know of a scrub only if it was the last scan.
+        let scan = config.scan.as_ref().filter(|scan| scan.kind == ScanKind::Scrub);
+        let last = match scan.map_or(0, |scan| scan.started_at).max(config.scrubbed_at) {
+            0 => config.created_at,
+            last => last,
+        };
+        // A clock that was ahead must not put the next scrub off for years.
+        let now = rt::wall_clock();
+        now < last || now >= last.saturating_add(every_secs)
+    }
+
     fn begin(&self, kind: ScanKind, segments: u64) {
+        if kind == ScanKind::Scrub {
+            self.config.borrow_mut().scrubbed_at = rt::wall_clock();
+        }
         self.health.events.push(PoolEvent::ScanBegan(kind));
         self.scan.begun.set(rt::now());
         self.scan.before_secs.set(0);
