@@ -169,4 +169,15 @@ fn main() {
     bench.random_writes("set_run, runs of 16 blocks", blocks / 8, 16);
     bench.memory();
     bench.reads();
+
+    println!("random 4 KiB writes to an empty volume of a PiB");
+    let mut bench = Bench::new(1 << 38);
+    for count in [300_000, 2_700_000] {
+        bench.random_writes(&format!("set_run, {count} blocks"), count, 1);
+        bench.memory();
+    }
+    bench.reads();
+    bench.random = Xoshiro256PlusPlus::seed_from_u64(1);
+    bench.random_writes("set_run again, the same blocks", 3_000_000, 1);
+    bench.memory();
 }

@@ -1,10 +1,8 @@
-//! Leaves with an entry per block: an address of five bytes, or of four in a small pool, and a sum
-//! of five bytes.
+//! Leaves with an entry per block: an address of four or five bytes, and a sum of five.
 //!
-//! A *plain* array has all 512 entries. A *packed* array has a bitmap of the mapped blocks and only
-//! their entries. No block has the reserved address, so that address marks special entries. With
-//! the reserved value as its sum, the entry is a hole. Otherwise the entry is a sealed block, and
-//! its address is in the place of the sum.
+//! A *plain* array has all 512 entries, a *packed* one a bitmap and the entries of mapped blocks.
+//! The reserved address marks a special entry: a hole if the sum is the reserved value too,
+//! otherwise a sealed block with its address in the place of the sum.
 
 use forebay_format::map_record::{LEAF_BLOCKS, RESERVED_ADDR};
 use forebay_units::BlockAddr;

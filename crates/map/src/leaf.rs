@@ -10,6 +10,7 @@ use crate::array::{
 use crate::change::{Freed, NewRun};
 use crate::entry::Mapped;
 use crate::memory::heap_bytes;
+use crate::pair::{MAX_PAIR_BLOCKS, Pair};
 use crate::runs::RunList;
 use crate::sums::{SUM_LEN, SumBytes, sum_bytes, wide};
 
@@ -24,6 +25,8 @@ pub(crate) enum Leaf {
     /// All holes.
     #[default]
     Empty,
+    /// One or two blocks.
+    Pair(Pair),
     /// All mapped and sealed, in one or two runs: `first` up to block `split`, `second` from there.
     Sealed { split: u16, first: [u8; 5], second: [u8; 5] },
     /// A list of packed runs, then the sums of the unsealed runs.
@@ -50,6 +53,7 @@ impl Leaf {
     pub(crate) fn mapped(&self) -> u32 {
         match self {
             Leaf::Empty => 0,
+            Leaf::Pair(pair) => pair.len() as u32,
             Leaf::Sealed { .. } => LEAF_BLOCKS,
             Leaf::Runs { mapped, .. }
             | Leaf::Packed { mapped, .. }
@@ -59,7 +63,7 @@ impl Leaf {
 
     pub(crate) fn heap_bytes(&self) -> u64 {
         match self {
-            Leaf::Empty | Leaf::Sealed { .. } => 0,
+            Leaf::Empty | Leaf::Pair(_) | Leaf::Sealed { .. } => 0,
             Leaf::Runs { buf, .. } | Leaf::Packed { buf, .. } | Leaf::Plain { buf, .. } => {
                 heap_bytes(buf.len())
             }
@@ -71,6 +75,10 @@ impl Leaf {
         let found = |addr: u64, sum| Some(Mapped { addr: BlockAddr::from_raw(addr), sum });
         match self {
             Leaf::Empty => None,
+            Leaf::Pair(pair) => {
+                let (addr, sum) = pair.get(block)?;
+                found(addr, sum)
+            }
             Leaf::Sealed { split, first, second } => match block.checked_sub(u32::from(*split)) {
                 None => found(wide(*first) + u64::from(block), None),
                 Some(past) => found(wide(*second) + u64::from(past), None),
@@ -121,6 +129,7 @@ impl Leaf {
         };
         match self {
             Leaf::Empty => {}
+            Leaf::Pair(pair) => pair.visit(clipped),
             Leaf::Sealed { split, first, second } => {
                 let split = u32::from(*split);
                 for (start, end, addr) in [(0, split, first), (split, LEAF_BLOCKS, second)] {
@@ -280,6 +289,8 @@ impl Leaf {
         let most_len = packed_len.min(PLAIN_LEN);
         if mapped == 0 {
             *self = Leaf::Empty;
+        } else if mapped as usize <= MAX_PAIR_BLOCKS {
+            *self = Leaf::Pair(Pair::of(from));
         } else if mapped == LEAF_BLOCKS && summed == 0 && from.runs.len() <= 2 {
             let first = LeafRun::unpack(from.runs[0]);
             let second = from.runs.get(1).map_or(first, |word| LeafRun::unpack(*word));
@@ -309,9 +320,9 @@ impl Leaf {
     fn store_runs(&mut self, from: &RunList, len: usize, mapped: u16) {
         let (runs, summed) = (from.runs.len() as u16, from.sums.len() as u16);
         let mut buf = match std::mem::take(self) {
-            Leaf::Runs { buf, .. } if buf.len() >= len && buf.len() - len <= 64 + len / 8 => buf,
+            Leaf::Runs { buf, .. } if buf.len() >= len && buf.len() - len <= spare(len) => buf,
             // A growing list is likely to grow again.
-            Leaf::Runs { buf, .. } if buf.len() < len => vec![0; len + 16 + len / 16].into(),
+            Leaf::Runs { buf, .. } if buf.len() < len => vec![0; len + growth(len)].into(),
             _ => vec![0; len].into(),
         };
         let (words, sums) = buf.split_at_mut(from.runs.len() * RUN_LEN);
@@ -321,6 +332,17 @@ impl Leaf {
         sums[..from.sums.len() * SUM_LEN].copy_from_slice(from.sums.as_flattened());
         *self = Leaf::Runs { buf, runs, mapped, summed };
     }
+}
+
+/// Most unused bytes of a list of runs of `len` bytes: few for the shortest, of which a sparse
+/// volume has many.
+fn spare(len: usize) -> usize {
+    (len / 3).min(64 + len / 8)
+}
+
+/// Unused bytes of a list of runs that has just grown to `len` bytes.
+fn growth(len: usize) -> usize {
+    (len / 6).min(16 + len / 16)
 }
 
 fn packed(from: &RunList, len: usize) -> Box<[u8]> {

@@ -8,8 +8,11 @@ mod error;
 mod leaf;
 mod map;
 mod memory;
+mod pages;
+mod pair;
 mod replay;
 mod runs;
+mod sparse;
 mod sums;
 mod volume;
 

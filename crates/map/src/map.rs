@@ -177,6 +177,13 @@ impl Map {
         containers + volumes + self.scratch.memory_bytes() + size_of::<Self>() as u64
     }
 
+    /// The volume whose part of the map takes the most memory, and how many bytes that is.
+    #[must_use]
+    pub fn largest_volume(&self) -> Option<(VolumeId, u64)> {
+        let parts = self.volumes.iter().map(|(volume, map)| (*volume, map.memory_bytes()));
+        parts.max_by_key(|(_, bytes)| *bytes)
+    }
+
     /// The leaves with mapped blocks from `cursor` on, in order. The map may change between calls:
     /// continue from [`LeafId::next`] of the last leaf.
     pub fn leaves_from(&self, cursor: LeafId) -> impl Iterator<Item = LeafId> {

@@ -142,7 +142,7 @@ impl VolumeMap {
         let mut at = lba;
         while at < end {
             let from = (at / LEAF) as u32;
-            let Some((leaf, _)) = self.leaves.first_from(from) else { break };
+            let Some(leaf) = self.leaves.first_from(from) else { break };
             let base = u64::from(leaf) * LEAF;
             let (start, stop) = (at.max(base) - base, end.min(base + LEAF).saturating_sub(base));
             if start < stop {

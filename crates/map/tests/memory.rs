@@ -96,6 +96,11 @@ impl World {
 #[test]
 fn memory_count_is_exact_and_bounded() {
     COUNTED.set(true);
+    full_volumes_stay_within_their_bounds();
+    scattered_blocks_stay_within_their_bound();
+}
+
+fn full_volumes_stay_within_their_bounds() {
     // Random single blocks: at most 9.2 bytes each, and 2.5 GiB for a TiB.
     let mut world = World::new();
     for (i, lba) in World::shuffled(0).enumerate() {
@@ -149,12 +154,80 @@ fn memory_count_is_exact_and_bounded() {
     }
     let tib = world.memory_bytes() * (TIB_BLOCKS / BLOCKS);
     assert!(tib <= 16 << 20, "{tib} bytes a TiB of a sealed volume");
+}
 
-    // A few blocks in a PiB cost no memory for the holes between them.
+/// Blocks of a PiB.
+const PIB_BLOCKS: u64 = 1 << 38;
+/// Most bytes of map for a block, wherever the blocks lie.
+const MAX_EACH: u64 = 40;
+/// What a volume may take besides: the space to work in, and the last list of a tree.
+const FIXED: u64 = 16 << 10;
+
+/// Changes whose every state must keep the bound, whatever a client may do.
+fn scattered_blocks_stay_within_their_bound() {
+    let mixed = |i: u64| (i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 26;
+    let leaf = u64::from(LEAF_BLOCKS);
+    let bounded = |world: &World, what: &str| {
+        let blocks = world.map.mapped_blocks(VOLUME);
+        let bytes = world.memory_bytes();
+        assert!(bytes <= MAX_EACH * blocks + FIXED, "{bytes} bytes for {blocks} blocks: {what}");
+    };
+    // Single blocks anywhere in a PiB, as many as take 1.2 GB of a device.
     let mut world = World::new();
-    for i in 0..1000u64 {
-        world.set(i << 28, &[i], false);
+    for i in 0..300_000 {
+        world.set(mixed(i) % PIB_BLOCKS, &[i], false);
+        if i % 10_000 == 0 {
+            bounded(&world, "random blocks of a PiB");
+        }
     }
-    assert_eq!(world.map.mapped_blocks(VOLUME), 1000);
-    assert!(world.memory_bytes() / 1000 <= 6 << 10);
+    bounded(&world, "random blocks of a PiB");
+    // All but each twentieth are cleared.
+    for i in (0..300_000).filter(|i| i % 20 != 0) {
+        world.map.clear(VOLUME, Lba(mixed(i) % PIB_BLOCKS), 1, &mut |_, _| {}).unwrap();
+        if i % 9_999 == 0 {
+            bounded(&world, "random blocks cleared");
+        }
+    }
+    bounded(&world, "random blocks cleared");
+    drop(world);
+
+    // In order, with every distance from a leaf to a chapter.
+    for stride in [1, 2, 3, 7, 13, 32, 64, 65, 512, 1 << 15, (1 << 15) + 1] {
+        let mut world = World::new();
+        for i in 0..40_000u64 {
+            world.set(i * stride % (PIB_BLOCKS / leaf) * leaf + i % leaf, &[i], false);
+            if i % 7_000 == 0 {
+                bounded(&world, &format!("a block in every {stride}th leaf"));
+            }
+        }
+        bounded(&world, &format!("a block in every {stride}th leaf"));
+    }
+
+    // Parts of pages, and parts of what has been whole: from one block of a leaf to five, from few
+    // leaves of a page to all of them, and back.
+    for kept in [1, 2, 3, 4, 5, 20, 47, 48, 49, 55, 56, 57, 63] {
+        for blocks in [1, 2, 3, 4, 5, 21, 22] {
+            let mut world = World::new();
+            for page in 0..40 {
+                for i in 0..64 {
+                    for block in 0..blocks {
+                        world.set((page * 997 * 64 + i) * leaf + block * 5, &[block], false);
+                    }
+                }
+            }
+            bounded(&world, "whole pages");
+            for page in 0..40 {
+                let (from, all) = ((page * 997 * 64 + kept) * leaf, (64 - kept) * leaf);
+                world.map.clear(VOLUME, Lba(from), all, &mut |_, _| {}).unwrap();
+            }
+            bounded(&world, &format!("{blocks} blocks in each of {kept} leaves of a page"));
+            for leaf_no in 0..kept {
+                for page in 0..40 {
+                    let at = (page * 997 * 64 + leaf_no) * leaf;
+                    world.map.clear(VOLUME, Lba(at + 1), leaf - 1, &mut |_, _| {}).unwrap();
+                }
+            }
+            bounded(&world, &format!("a block left in each of {kept} leaves"));
+        }
+    }
 }

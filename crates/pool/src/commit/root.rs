@@ -303,9 +303,10 @@ impl Pool {
     /// The same for the whole map, after an import.
     pub(crate) fn seal_all(&self) {
         let mut map = self.store.map.borrow_mut();
-        let leaves: Vec<LeafId> = map.leaves_from(LeafId::default()).collect();
-        for leaf in leaves {
+        let mut cursor = Some(LeafId::default());
+        while let Some(leaf) = cursor.and_then(|from| map.leaves_from(from).next()) {
             map.seal(leaf, &mut |s| self.has_footer(s));
+            cursor = leaf.next();
         }
     }
 
