@@ -44,7 +44,7 @@ for round in $(seq "$ROUNDS"); do
     serve p
     rm -f "$DIR/told"
     python3 "$HERE/ledger.py" write "$SOCKET" p/v "$DIR/ledger" --seconds 600 --told "$DIR/told" \
-        --expect-end --seed "$round" --connections 4 --depth 8 --flush-every 8 --span $((16 << 20)) >"$DIR/writer.out" 2>&1 &
+        --expect-end --expect-error --seed "$round" --connections 4 --depth 8 --flush-every 8 --span $((16 << 20)) >"$DIR/writer.out" 2>&1 &
     writer=$!
     goes_on "$DIR/told" 100 "the writer"
     has=$(awk '/^VmData/ { print $2 }' "/proc/$SERVER/status")

@@ -19,6 +19,7 @@ use forebay_units::Nanos;
 
 use crate::failure::{ErrorCode, Failure};
 use crate::files;
+use crate::free_memory::free_memory_bytes;
 use crate::log;
 use crate::path_probe::{NoAnswer, probe, probe_each};
 use crate::vdevs::{devices_of, devices_of_mut};
@@ -46,6 +47,10 @@ impl Opener for FileOpener {
         let name = machine_id().unwrap_or_else(sys::host_name);
         let fold = |id: u64, byte: &u8| (id ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
         name.iter().fold(0xcbf2_9ce4_8422_2325, fold)
+    }
+
+    fn free_memory_bytes(&self) -> Option<u64> {
+        free_memory_bytes()
     }
 }
 

@@ -11,6 +11,7 @@ pub mod explain;
 pub mod failure;
 pub mod fault_reason;
 mod files;
+mod free_memory;
 mod holders;
 mod hooks;
 pub mod leases;

@@ -371,6 +371,10 @@ impl Opener for ReportingOpener {
         self.opener.host()
     }
 
+    fn free_memory_bytes(&self) -> Option<u64> {
+        self.opener.free_memory_bytes()
+    }
+
     fn witness(&self, pool: u64, told: Told) -> Pin<Box<dyn Future<Output = ()> + '_>> {
         Box::pin(self.writer.report(pool, told))
     }

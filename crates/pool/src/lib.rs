@@ -58,7 +58,8 @@ pub use admin::properties;
 pub use commit::error::{CommitError, LabelPart, SuspendReason};
 pub use error::PoolError;
 pub use import::error::{
-    ImportError, ImportErrorKind, Lacking, LogLoss, MapLoadError, RecoveryError, Witness,
+    ImportError, ImportErrorKind, Lacking, LogLoss, MapLoadError, MapTooLarge, RecoveryError,
+    Witness,
 };
 pub use label_check::LabelFault;
 pub use labels::LabelError;

@@ -27,6 +27,12 @@ pub trait Opener {
     /// A number that tells this machine from others, for pools on shared devices.
     fn host(&self) -> u64;
 
+    /// Bytes of memory that this process may still take; `None` if there is no limit to know of. An
+    /// import whose map would not fit is refused.
+    fn free_memory_bytes(&self) -> Option<u64> {
+        None
+    }
+
     /// Told of each generation of a pool's configuration before a root names it. A list outside of
     /// the pool's devices that keeps the highest generation can tell later whether the present
     /// devices are the newest, because a device that leaves raises the generation (see
@@ -109,6 +115,11 @@ impl FencedOpener {
     /// See [`Opener::host`].
     pub fn host(&self) -> u64 {
         self.inner.host()
+    }
+
+    /// See [`Opener::free_memory_bytes`].
+    pub fn free_memory_bytes(&self) -> Option<u64> {
+        self.inner.free_memory_bytes()
     }
 
     /// See [`Opener::witness`].

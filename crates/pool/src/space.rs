@@ -2,11 +2,43 @@
 
 use std::cell::Cell;
 
+use forebay_rt as rt;
 use forebay_txg::Content;
-use forebay_units::{Lba, VolumeId};
+use forebay_units::{Lba, Nanos, VolumeId};
 
 use crate::Pool;
+use crate::status::PoolEvent;
 use crate::volume::VolumeState;
+
+/// With less free memory, no block is written that would make the map longer. Several groups fit
+/// into it, so the map cannot outgrow it between two looks.
+const NEW_BLOCKS_FREE_BYTES: u64 = 64 << 20;
+/// With less free memory, nothing is written: an overwrite may split a run of the map.
+const WRITES_FREE_BYTES: u64 = 32 << 20;
+/// Between two looks at the free memory while writes are refused.
+const LOOK_AGAIN: Nanos = Nanos::from_secs(1);
+
+/// What the memory of the machine permits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum MemoryLeft {
+    /// Anything.
+    #[default]
+    Enough,
+    /// Overwrites and trims.
+    NoNewBlocks,
+    /// Trims.
+    NoWrites,
+}
+
+impl MemoryLeft {
+    fn of(free_bytes: Option<u64>) -> Self {
+        match free_bytes {
+            Some(free) if free < WRITES_FREE_BYTES => Self::NoWrites,
+            Some(free) if free < NEW_BLOCKS_FREE_BYTES => Self::NoNewBlocks,
+            _ => Self::Enough,
+        }
+    }
+}
 
 /// Space accounts of sparse volumes. Other volumes own what they reserved.
 #[derive(Default)]
@@ -21,6 +53,8 @@ pub(crate) struct Space {
     pub promised_blocks: Cell<i64>,
     /// The part of `promised_blocks` that the syncing group brings.
     pub syncing_blocks: Cell<i64>,
+    /// What the memory of the machine permits, and when it was looked at.
+    memory: Cell<(MemoryLeft, Nanos)>,
 }
 
 impl Pool {
@@ -47,6 +81,39 @@ impl Pool {
         let promised = &self.dirty.space.promised_blocks;
         promised.set(promised.get() + more);
         true
+    }
+
+    /// Looks at the free memory. A server whose map outgrew it would be killed, and no import would
+    /// have room for that map.
+    pub(crate) fn look_at_memory(&self) {
+        let free_bytes = self.opener.free_memory_bytes();
+        let now = MemoryLeft::of(free_bytes);
+        let (before, _) = self.dirty.space.memory.replace((now, rt::now()));
+        if let (MemoryLeft::Enough, Some(free_bytes), true) = (before, free_bytes, now != before) {
+            self.health.events.push(PoolEvent::MemoryShort { free_bytes });
+        }
+    }
+
+    /// Whether there is memory for what a change may add to the map.
+    pub(crate) fn has_memory(
+        &self,
+        volume: &VolumeState,
+        lba: Lba,
+        blocks: u64,
+        content: &Content,
+    ) -> bool {
+        let (left, looked_at) = self.dirty.space.memory.get();
+        if left == MemoryLeft::Enough || matches!(content, Content::Zero) {
+            return true;
+        }
+        if rt::now().since(looked_at) >= LOOK_AGAIN {
+            self.look_at_memory();
+        }
+        match self.dirty.space.memory.get().0 {
+            MemoryLeft::Enough => true,
+            MemoryLeft::NoNewBlocks => self.held_blocks(volume.id, lba, blocks) == blocks,
+            MemoryLeft::NoWrites => false,
+        }
     }
 
     /// Blocks in this range that hold data, once all that was absorbed is under a root.

@@ -17,6 +17,7 @@ mod errors;
 mod figures;
 mod imports;
 mod leftovers;
+mod map_memory;
 mod multihost;
 mod openings;
 pub(crate) mod rack;

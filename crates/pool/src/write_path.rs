@@ -133,7 +133,9 @@ impl Pool {
         if (lba.0 + blocks) * BLOCK_BYTES > volume.size_bytes.get().next_multiple_of(BLOCK_BYTES) {
             return refuse(ErrorKind::OutOfRange { size_bytes: volume.size_bytes.get() });
         }
-        if !self.reserve_space(volume, lba, blocks, &content) {
+        if !self.has_memory(volume, lba, blocks, &content)
+            || !self.reserve_space(volume, lba, blocks, &content)
+        {
             return refuse(ErrorKind::NoSpace);
         }
         let first = self.dirty.groups.borrow().open().is_empty();

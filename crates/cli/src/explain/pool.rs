@@ -8,8 +8,8 @@ use forebay_device::ErrorKind;
 use forebay_pool::status::Importable;
 use forebay_pool::{
     AdminError, ArrayError, CandidateError, CloseError, CommitError, ImportError, ImportErrorKind,
-    NameError, PoolError, PropertyError, RecoveryError, ScrubError, SegmentError, SuspendReason,
-    VolumeError,
+    MapLoadError, NameError, PoolError, PropertyError, RecoveryError, ScrubError, SegmentError,
+    SuspendReason, VolumeError,
 };
 
 use super::Explain;
@@ -122,12 +122,10 @@ fn import_hint(pool: &str, kind: &ImportErrorKind) -> String {
             "bring the log's devices back, or import with -m to go on without what they hold"
                 .to_owned()
         }
-        Kind::Map { missing, behind, .. } if missing.is_empty() && behind.is_empty() => {
-            "no device is missing: 'forebay pool import -F' goes back to an older root, if that \
-             can be read"
-                .to_owned()
+        Kind::Map { error, missing, behind } => {
+            map_hint(error, missing.is_empty() && behind.is_empty())
         }
-        Kind::Map { .. } | Kind::Layout(_) => BRING_BACK.to_owned(),
+        Kind::Layout(_) => BRING_BACK.to_owned(),
         Kind::InUseElsewhere { .. } => "export it there first".to_owned(),
         Kind::NotExportedElsewhere => {
             "use -f to import it if you are sure that that machine is off".to_owned()
@@ -143,6 +141,21 @@ fn import_hint(pool: &str, kind: &ImportErrorKind) -> String {
                 .to_owned()
         }
     }
+}
+
+fn map_hint(error: &MapLoadError, all_are_here: bool) -> String {
+    let hint = match error {
+        MapLoadError::NoMemory(_) => {
+            "import it on a machine with more memory, or raise the limit of this process; trims \
+             there make the map smaller"
+        }
+        _ if all_are_here => {
+            "no device is missing: 'forebay pool import -F' goes back to an older root, if that \
+             can be read"
+        }
+        _ => BRING_BACK,
+    };
+    hint.to_owned()
 }
 
 fn missing_log_hint(loses_writes: bool) -> String {

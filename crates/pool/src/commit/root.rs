@@ -260,6 +260,7 @@ impl Pool {
             }
             self.dirty.throttle.release(self.stats.take_retired());
             self.space_after_group();
+            self.look_at_memory();
             self.sync.committed.set(txg);
         }
         if let LogPlan::StartsAnew(rings, state, request) = plan {

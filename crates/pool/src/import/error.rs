@@ -7,7 +7,9 @@ use forebay_format::FormatError;
 use forebay_intent_log::LogError;
 use forebay_multihost::MultihostError;
 use forebay_segment::SegmentError;
-use forebay_units::{BlockAddr, CommitId, FrameSeq, Layout, Lba, SegmentId, TxgId, VolumeId};
+use forebay_units::{
+    BlockAddr, CommitId, FrameSeq, Layout, Lba, SegmentId, TxgId, VolumeId, format_bytes,
+};
 
 use crate::commit::error::CommitError;
 use crate::layout::LayoutError;
@@ -202,6 +204,8 @@ pub enum MapLoadError {
         /// The segment.
         segment: SegmentId,
     },
+    /// The map does not fit into memory.
+    NoMemory(Box<MapTooLarge>),
     /// A block lies in a segment that no group has.
     OutsideGroups {
         /// The block's volume.
@@ -220,6 +224,21 @@ pub enum MapLoadError {
         /// Where it lies.
         addr: BlockAddr,
     },
+}
+
+/// A map that does not fit into memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MapTooLarge {
+    /// Bytes that it takes. At least as many, when it has been read in part only.
+    pub needed_bytes: u64,
+    /// Whether `needed_bytes` is what the root says of the whole map.
+    pub is_whole: bool,
+    /// Bytes that it may take here.
+    pub room_bytes: u64,
+    /// The volume with the largest part of it.
+    pub volume: String,
+    /// Bytes of that part.
+    pub volume_bytes: u64,
 }
 
 /// Why the log of the last run could not be taken into the pool.
@@ -441,6 +460,7 @@ impl fmt::Display for MapLoadError {
             Self::UnknownSegment { segment } => {
                 write!(f, "map journal: names segment {segment}, which no group has")
             }
+            Self::NoMemory(map) => write!(f, "{map}"),
             Self::OutsideGroups { volume, lba, addr } => write!(
                 f,
                 "map journal: block {lba} of volume {volume} is at {addr}, which no group has"
@@ -450,6 +470,20 @@ impl fmt::Display for MapLoadError {
                 "map journal: block {lba} of volume {volume} is at {addr}, in a free segment"
             ),
         }
+    }
+}
+
+impl fmt::Display for MapTooLarge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let least = if self.is_whole { "" } else { "at least " };
+        write!(
+            f,
+            "its map takes {least}{} of memory, {} of it for volume '{}', and there is room for {}",
+            format_bytes(self.needed_bytes),
+            format_bytes(self.volume_bytes),
+            self.volume,
+            format_bytes(self.room_bytes)
+        )
     }
 }
 

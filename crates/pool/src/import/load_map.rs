@@ -11,12 +11,13 @@ use forebay_format::map_record::{Delta, decode_leaves};
 use forebay_format::superblock::{JournalPosition, Superblock};
 use forebay_map::Map;
 use forebay_segment::{JournalReader, SegmentState, SegmentTable};
-use forebay_units::{BlockAddr, DeviceId, SegmentId};
+use forebay_units::{BlockAddr, DeviceId, SegmentId, VolumeId};
 
-use crate::import::error::MapLoadError;
+use crate::import::error::{MapLoadError, MapTooLarge};
 use crate::layout::{LayoutError, build_array, data_blocks};
 use crate::opener::OpenDevice;
 use crate::status::ImportReport;
+use crate::status::stats::{MapSize, map_size};
 
 /// The map on the devices, and what follows from it.
 pub(crate) struct Loaded {
@@ -48,13 +49,43 @@ fn empty_table(array: &Array) -> Rc<SegmentTable> {
     table
 }
 
+/// Bytes of the free memory that a map may take: an eighth is left for what the allocator loses,
+/// and some for buffers of the rest of the server.
+pub(crate) fn room_for_map(free_bytes: u64) -> u64 {
+    const OTHERS_BYTES: u64 = 64 << 20;
+    (free_bytes - free_bytes / 8).saturating_sub(OTHERS_BYTES)
+}
+
+/// Fails if a map is larger than its room, when there is a limit to it.
+fn check_room(
+    config: &PoolConfig,
+    size: MapSize,
+    is_whole: bool,
+    room_bytes: Option<u64>,
+) -> Result<(), MapLoadError> {
+    // A map without a volume fits anywhere.
+    let is_too_large = |room: &u64| size.volume_bytes > 0 && size.bytes > *room;
+    let Some(room_bytes) = room_bytes.filter(is_too_large) else { return Ok(()) };
+    let volume = config.volumes.iter().find(|volume| VolumeId(volume.id) == size.volume);
+    Err(MapLoadError::NoMemory(Box::new(MapTooLarge {
+        needed_bytes: size.bytes,
+        is_whole,
+        room_bytes,
+        volume: volume.map_or_else(|| size.volume.to_string(), |volume| volume.name.clone()),
+        volume_bytes: size.volume_bytes,
+    })))
+}
+
 /// Reads the map journal, and derives from it what each segment holds.
 pub(crate) async fn load_map(
     config: &PoolConfig,
     devices: &BTreeMap<DeviceId, OpenDevice>,
     root: &Superblock,
+    room_bytes: Option<u64>,
     report: &mut ImportReport,
 ) -> Result<Loaded, MapLoadError> {
+    // Before the journal is read: that may take minutes.
+    check_room(config, MapSize::from_counters(&root.counters), true, room_bytes)?;
     // Which segments a member misses is known only after the journal has been read. Until then, a
     // member that misses anything is not read.
     let end = config.groups.iter().map(|g| g.first_segment + g.segments).max().unwrap_or(0);
@@ -64,7 +95,8 @@ pub(crate) async fn load_map(
         None => m.stale.iter().map(|(a, b)| *a..*b).collect(),
     };
     let array = build_array(config, devices, &cautious)?;
-    let journal = Journal::read(&array, config.guid, root, report).await?;
+    let fits = |map: &Map| check_room(config, map_size(map), false, room_bytes);
+    let journal = Journal::read(&array, config.guid, root, &fits, report).await?;
     let table = segment_table(&array, &journal, root)?;
     count_live(&journal.map, &table)?;
     let array = build_array(config, devices, &|m| stale_segments(m, &table, &journal))?;
@@ -89,6 +121,7 @@ impl Journal {
         array: &Rc<Array>,
         guid: u64,
         root: &Superblock,
+        fits: &dyn Fn(&Map) -> Result<(), MapLoadError>,
         report: &mut ImportReport,
     ) -> Result<Self, MapLoadError> {
         let mut journal = Self::default();
@@ -110,6 +143,7 @@ impl Journal {
                 }
                 FrameKind::Pad | FrameKind::Jump => {}
             }
+            fits(&journal.map)?;
         }
         report.map_bytes = reader.bytes();
         journal.repairs = reader.take_repairs();

@@ -29,7 +29,7 @@ use crate::import::device_match::{
 use crate::import::divergence::{History, one_history};
 use crate::import::error::{ImportError, ImportErrorKind};
 use crate::import::found::Found;
-use crate::import::load_map::{Loaded, load_map};
+use crate::import::load_map::{Loaded, load_map, room_for_map};
 use crate::import::recovery::Parts;
 use crate::import::replay::{OldLog, read_log};
 use crate::import::takeover::{check_not_in_use, is_being_imported, labeled_devices, root_owners};
@@ -81,7 +81,7 @@ impl Pool {
             check_not_in_use(&history.devices, elsewhere, options).await?;
         }
         let pool = config.guid;
-        let mut judged = judge(&history, chosen, opener.host(), options).await?;
+        let mut judged = judge(&history, chosen, &opener, options).await?;
         let nonce = rt::random_u64();
         // An owner that was paused reads the heartbeat before it writes again, and finds this one.
         let mine = Heartbeat { pool, nonce, host: opener.host(), ..Heartbeat::default() };
@@ -93,6 +93,8 @@ impl Pool {
             // the heartbeat again. What it has written by then counts, so everything is read again.
             rt::sleep(ACTIVITY_CHECK_DURATION).await;
             claim.verify().await?;
+            // There may not be room for two maps.
+            drop(judged);
             for device in &mut found {
                 device.label = read_label(&device.guarded.device).await;
             }
@@ -103,7 +105,7 @@ impl Pool {
             };
             history = one_history(selected, keep)?;
             let chosen = newest_root(&history.devices, options.rewind_groups)?;
-            judged = judge(&history, chosen, opener.host(), options).await?;
+            judged = judge(&history, chosen, &opener, options).await?;
         }
         history.goes_on(&mut judged.config, nonce);
         drop(found);
@@ -204,14 +206,14 @@ const EPOCH_GAP: u64 = 256;
 async fn judge(
     history: &History<'_>,
     (root, mut config): (Superblock, PoolConfig),
-    host: u64,
+    opener: &FencedOpener,
     options: &ImportOptions,
 ) -> Result<Judged, ImportErrorKind> {
     let mine = &history.devices;
     if config.destroyed {
         return Err(ImportErrorKind::Destroyed);
     }
-    check_newest(&config, mine, &root, host, options)?;
+    check_newest(&config, mine, &root, opener.host(), options)?;
     let mut devices = BTreeMap::new();
     let rooted = place_devices(&mut config, mine, &root, &mut devices);
     check_complete(&config, &devices, &root, options)?;
@@ -227,7 +229,8 @@ async fn judge(
         true => OldLog::none(),
         false => read_log(&config, &devices, &log_state, options, &mut report).await?,
     };
-    let loaded = load_map(&config, &devices, &root, &mut report).await;
+    let room_bytes = opener.free_memory_bytes().map(room_for_map);
+    let loaded = load_map(&config, &devices, &root, room_bytes, &mut report).await;
     let loaded = loaded.map_err(|error| map_unreadable(error, &config, &devices))?;
     let roots = || mine.iter().flat_map(|f| &f.label.roots);
     let epochs = roots().filter_map(|r| LogState::decode(&r.log_state).ok());

@@ -10,7 +10,7 @@ use forebay_device::DeviceError;
 use forebay_format::config::{ScanKind, ScanPhase};
 use forebay_intent_log::LogError;
 use forebay_rt as rt;
-use forebay_units::{BlockAddr, SegmentId};
+use forebay_units::{BlockAddr, SegmentId, format_bytes};
 use serde::{Deserialize, Serialize};
 
 use crate::commit::error::SuspendReason;
@@ -97,6 +97,11 @@ pub enum PoolEvent {
     },
     /// The damaged map journal could not be written anew, because too few segments are free.
     JournalNotRenewed,
+    /// So little memory is free that writes which may make the map longer are refused.
+    MemoryShort {
+        /// Bytes that are free.
+        free_bytes: u64,
+    },
     /// What the import found.
     Import(ImportRemark),
     /// A scrub or a resilver has begun.
@@ -151,6 +156,7 @@ event_kinds! {
     LabelDamaged "label-damaged",
     JournalDamaged "journal-damaged",
     JournalNotRenewed "journal-not-renewed",
+    MemoryShort "memory-short",
     Import "import",
     ScanBegan "scan-began",
     ScanEnded "scan-ended",
@@ -193,6 +199,7 @@ impl PoolEvent {
             Self::LabelDamaged { .. } => EventKind::LabelDamaged,
             Self::JournalDamaged { .. } => EventKind::JournalDamaged,
             Self::JournalNotRenewed => EventKind::JournalNotRenewed,
+            Self::MemoryShort { .. } => EventKind::MemoryShort,
             Self::Import(_) => EventKind::Import,
             Self::ScanBegan(_) => EventKind::ScanBegan,
             Self::ScanEnded { .. } => EventKind::ScanEnded,
@@ -217,6 +224,7 @@ impl PoolEvent {
             | Self::ResilverFailed(_)
             | Self::JournalDamaged { .. }
             | Self::JournalNotRenewed
+            | Self::MemoryShort { .. }
             | Self::Import(_)
             | Self::ScanBegan(_)
             | Self::ScanEnded { .. }
@@ -295,6 +303,11 @@ impl fmt::Display for PoolEvent {
             Self::JournalNotRenewed => f.write_str(
                 "the map journal is damaged and could not be written anew: too few segments are \
                  free",
+            ),
+            Self::MemoryShort { free_bytes } => write!(
+                f,
+                "{} of memory are free: writes of new blocks are refused until there is more",
+                format_bytes(*free_bytes)
             ),
             Self::Import(remark) => write!(f, "{remark}"),
             Self::ScanBegan(kind) => write!(f, "a {} has begun", kind.as_str()),

@@ -6,9 +6,10 @@ use forebay_array::WriteKind;
 use forebay_device::layers::Counts;
 use forebay_format::config::{FiguresConfig, PoolConfig};
 use forebay_format::superblock::COUNTERS;
+use forebay_map::Map;
 use forebay_rt as rt;
 use forebay_segment::{Classes, SegmentKind, SegmentState};
-use forebay_units::{BLOCK_BYTES, DeviceId, Nanos};
+use forebay_units::{BLOCK_BYTES, DeviceId, Nanos, VolumeId};
 
 use crate::Pool;
 use crate::state::Writers;
@@ -229,6 +230,34 @@ fn from_counters(c: &[u64; COUNTERS]) -> Traffic {
     }
 }
 
+/// Memory of a map, as a root tells it to the next import.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct MapSize {
+    /// Bytes of all of it. Roots of earlier programs say 0.
+    pub bytes: u64,
+    /// The volume with the largest part.
+    pub volume: VolumeId,
+    /// Bytes of that part.
+    pub volume_bytes: u64,
+}
+
+/// Where the counters of a superblock have a [`MapSize`].
+const MAP_COUNTERS: std::ops::Range<usize> = 22..25;
+
+impl MapSize {
+    pub fn from_counters(counters: &[u64; COUNTERS]) -> Self {
+        let [bytes, volume, volume_bytes] = counters[MAP_COUNTERS] else {
+            unreachable!("the range has three counters")
+        };
+        Self { bytes, volume: VolumeId(volume as u32), volume_bytes }
+    }
+}
+
+pub(crate) fn map_size(map: &Map) -> MapSize {
+    let (volume, volume_bytes) = map.largest_volume().unwrap_or_default();
+    MapSize { bytes: map.memory_bytes(), volume, volume_bytes }
+}
+
 fn sum(a: &Traffic, b: &Traffic) -> Traffic {
     let op =
         |a: OpCount, b: OpCount| OpCount { count: a.count + b.count, bytes: a.bytes + b.bytes };
@@ -301,6 +330,9 @@ impl Pool {
         c[13..20].copy_from_slice(&media);
         c[20] = self.stats.clock();
         c[21] = total.segments_cleaned;
+        let map = map_size(&self.store.map.borrow());
+        let map = [map.bytes, u64::from(map.volume.0), map.volume_bytes];
+        c[MAP_COUNTERS].copy_from_slice(&map);
         c
     }
 
