@@ -103,7 +103,21 @@ if command -v nbdkit >/dev/null && command -v nbdfuse >/dev/null && [ -e /dev/fu
 else
     say "skip failing devices: nbdkit or nbdfuse is not here"
 fi
+say "the files of the log device and of a member are deleted under load"
+run "$FOREBAY" pool add -f p log "$DIR/l0"
+load
+rm "$DIR/l0" "$DIR/d2"
+faulted() { "$FOREBAY" pool status p | grep "$1" | grep -q FAULTED; }
+await 30 "the deleted log device is FAULTED" faulted "$DIR/l0"
+await 30 "the deleted member is FAULTED" faulted "$DIR/d2"
+loaded "deleted files"
+load
+cut "with deleted files"
+files 256M d3
+run "$FOREBAY" pool replace p "$DIR/d2" "$DIR/d3"
+run "$FOREBAY" pool resilver -w p
+run "$FOREBAY" pool remove p "$DIR/l0"
 alive
 scrub_clean p
 stop_server
-pass "adds, removals, attaches, kills and failures"
+pass "adds, removals, attaches, kills, failures and deleted files"

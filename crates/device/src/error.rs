@@ -22,6 +22,8 @@ pub enum Operation {
     WriteZeroes,
     /// Asking for the allocation of a range.
     Allocation,
+    /// Asking whether it is still there.
+    Check,
 }
 
 impl fmt::Display for Operation {
@@ -34,6 +36,7 @@ impl fmt::Display for Operation {
             Operation::Discard => "discard",
             Operation::WriteZeroes => "write zeroes",
             Operation::Allocation => "block status",
+            Operation::Check => "check",
         })
     }
 }
@@ -97,6 +100,8 @@ pub enum ErrorKind {
     WornOut,
     /// The device is gone, or was failed.
     Gone,
+    /// The file was deleted. What is on it is gone when this process closes it.
+    Deleted,
     /// The write fence no longer proves that this process owns the device.
     FenceLost(FenceLoss),
     /// The server of this device answered with an error that has no variant of its own.
@@ -214,6 +219,9 @@ impl fmt::Display for DeviceError {
                 write!(f, ": the flash is worn out and takes no more writes; replace the device")
             }
             ErrorKind::Gone => write!(f, ": the device is gone or was failed"),
+            ErrorKind::Deleted => {
+                write!(f, ": the file was deleted, and is gone when this process closes it")
+            }
             ErrorKind::FenceLost(loss) => write!(f, ": {loss}"),
             ErrorKind::Server { errno, text } => {
                 write!(f, ": the server answered error {errno}: {text}")

@@ -2,6 +2,7 @@
 
 use std::fs::{File, TryLockError};
 use std::io::{self, Seek, SeekFrom};
+use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -190,6 +191,33 @@ impl BlockDevice for FileDevice {
 
     fn allocates_on_write(&self) -> bool {
         !self.is_block_device
+    }
+
+    fn check_presence(&self) -> DeviceFuture<'_, ()> {
+        Box::pin(async move {
+            if self.is_block_device {
+                return Ok(());
+            }
+            let fail = |kind| DeviceError::new(&self.name, Operation::Check, 0, 0, kind);
+            let mut found = Box::new(MaybeUninit::<libc::statx>::zeroed());
+            let entry = opcode::Statx::new(self.fd(), c"".as_ptr(), found.as_mut_ptr().cast())
+                .flags(libc::AT_EMPTY_PATH)
+                .mask(libc::STATX_NLINK | libc::STATX_SIZE)
+                .build();
+            // SAFETY: the entry points into `found`, which is kept and stable, and to a constant.
+            let (outcome, found) = unsafe { self.submit(entry, found) }.await;
+            outcome.map_err(|e| self.error(Operation::Check, 0, 0, &e))?;
+            // SAFETY: a statx is made of numbers, and zero is a number.
+            let found = unsafe { found.assume_init() };
+            if found.stx_nlink == 0 {
+                return Err(fail(ErrorKind::Deleted));
+            }
+            let size_bytes = found.stx_size;
+            if size_bytes < self.geometry.size_bytes {
+                return Err(fail(ErrorKind::OutOfRange { size_bytes }));
+            }
+            Ok(())
+        })
     }
 
     fn read(&self, offset_bytes: u64, mut buf: IoBuf) -> DeviceFuture<'_, IoBuf> {

@@ -35,6 +35,11 @@ pub trait Layer {
         self.inner().allocates_on_write()
     }
 
+    /// As [`BlockDevice::check_presence`].
+    fn check_presence(&self) -> DeviceFuture<'_, ()> {
+        self.inner().check_presence()
+    }
+
     /// As [`BlockDevice::read`].
     fn read(&self, offset_bytes: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
         self.inner().read(offset_bytes, buf)
@@ -80,6 +85,9 @@ impl<L: Layer> BlockDevice for L {
     }
     fn allocates_on_write(&self) -> bool {
         Layer::allocates_on_write(self)
+    }
+    fn check_presence(&self) -> DeviceFuture<'_, ()> {
+        Layer::check_presence(self)
     }
     fn read(&self, offset_bytes: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
         Layer::read(self, offset_bytes, buf)

@@ -87,6 +87,13 @@ pub trait BlockDevice {
         false
     }
 
+    /// Checks that what was opened is still there, without a look at its content. A file that was
+    /// deleted fails with [`ErrorKind::Deleted`]: it is gone when this process closes it. One that
+    /// became smaller fails with [`ErrorKind::OutOfRange`].
+    fn check_presence(&self) -> DeviceFuture<'_, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     /// Fills `buf` from `offset_bytes` on.
     fn read(&self, offset_bytes: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf>;
 

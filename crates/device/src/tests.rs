@@ -71,6 +71,30 @@ fn file_device_keeps_contract() {
 }
 
 #[test]
+fn file_that_was_cut_or_deleted_is_noticed() {
+    let file = TempFile::new("presence", 1 << 20);
+    let path = file.0.clone();
+    Runtime::real().unwrap().block_on(async move {
+        let device = FileDevice::open(&path, OpenOptions::default()).await.unwrap();
+        let span = forebay_units::Nanos::from_secs(30);
+        let device: Device = Deadline::new(Rc::new(device), span);
+        assert_eq!(device.check_presence().await, Ok(()));
+        let opened = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        opened.set_len(1 << 19).unwrap();
+        let cut = device.check_presence().await.unwrap_err();
+        assert_eq!(cut.kind, ErrorKind::OutOfRange { size_bytes: 1 << 19 });
+        opened.set_len(1 << 20).unwrap();
+        // Under another name it is still there.
+        let moved = path.with_extension("moved");
+        std::fs::rename(&path, &moved).unwrap();
+        assert_eq!(device.check_presence().await, Ok(()));
+        std::fs::remove_file(&moved).unwrap();
+        let deleted = device.check_presence().await.unwrap_err();
+        assert_eq!((deleted.kind, deleted.operation), (ErrorKind::Deleted, Operation::Check));
+    });
+}
+
+#[test]
 fn memory_device_keeps_contract() {
     Runtime::simulated(1).block_on(async {
         let recorded = layers::Recorded::new(Rc::new(MemoryDevice::new("mem", 1 << 20)), 100);

@@ -130,6 +130,9 @@ impl Pool {
         device: &Device,
         written: &WrittenLabels,
     ) -> Option<LabelFault> {
+        if let Err(error) = device.check_presence().await {
+            return Some(LabelFault::Unreadable(error));
+        }
         for area in label_offsets(device.geometry().size_bytes) {
             if let Some(((generation, sum), holders)) = &written.config
                 && holders.contains(&id)
@@ -157,7 +160,7 @@ impl Pool {
                 let at = area + SUPERBLOCK_OFFSET_BYTES + root.slot() * SUPERBLOCK_BYTES;
                 let slot = device.read(at, IoBuf::zeroed(SUPERBLOCK_BYTES as usize)).await;
                 match slot.map(|slot| Superblock::decode(&slot)) {
-                    Ok(Ok(found)) if found.commit >= root.commit => {}
+                    Ok(Ok(found)) if found.pool == self.guid && found.commit >= root.commit => {}
                     Ok(_) => return Some(LabelFault::Damaged { offset_bytes: area }),
                     Err(error) => return Some(LabelFault::Unreadable(error)),
                 }
@@ -170,11 +173,12 @@ impl Pool {
         let device = self.device_path(id);
         self.health.events.push(PoolEvent::LabelDamaged { device, fault: fault.clone() });
         match fault {
-            // Writing to a device that became smaller, or another pool's, would make it worse.
+            // What is written to a device that was deleted or cut, or is another pool's, does not
+            // help, and may do harm.
             LabelFault::OtherPool { guid } => {
                 self.label_device_failed(id, LabelError::OtherPool { guid });
             }
-            LabelFault::Unreadable(error) if is_cut_short(&error) => {
+            LabelFault::Unreadable(error) if is_gone(&error) => {
                 self.label_device_failed(id, LabelError::Device(error));
             }
             LabelFault::Unreadable(_) | LabelFault::Damaged { .. } => {
@@ -205,9 +209,10 @@ impl Pool {
     }
 }
 
-/// Whether the device is gone, or smaller than it was when it was opened.
-fn is_cut_short(error: &DeviceError) -> bool {
-    matches!(error.kind, ErrorKind::Short { .. } | ErrorKind::OutOfRange { .. } | ErrorKind::Gone)
+/// Whether the device is gone or deleted, or smaller than it was when it was opened.
+fn is_gone(error: &DeviceError) -> bool {
+    use ErrorKind::{Deleted, Gone, OutOfRange, Short};
+    matches!(error.kind, Short { .. } | OutOfRange { .. } | Gone | Deleted)
 }
 
 #[cfg(test)]

@@ -103,6 +103,9 @@ impl<S: Script> Layer for Probe<S> {
     fn inner(&self) -> &dyn BlockDevice {
         &*self.inner
     }
+    fn check_presence(&self) -> DeviceFuture<'_, ()> {
+        Box::pin(self.run(Operation::Check, (0, 0), || self.inner.check_presence()))
+    }
     fn read(&self, offset_bytes: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
         Box::pin(async move {
             let (device, operation, len_bytes) =

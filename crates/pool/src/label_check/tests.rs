@@ -128,17 +128,19 @@ fn device_of_another_pool_is_left_alone() {
     });
 }
 
-/// A device whose end is gone.
-struct CutShort(&'static str);
+/// A device that loses its end, or whose file is deleted.
+struct Ends(&'static str, ErrorKind);
 
-impl Script for CutShort {
+impl Script for Ends {
     fn before<'a>(&'a self, command: Command<'a>) -> Answer<'a, Decision> {
-        let is_gone = command.device == self.0
-            && command.operation == forebay_device::Operation::Read
-            && command.end_bytes() > SIZE / 2
-            && rt::now() > Nanos::from_secs(30);
+        use forebay_device::Operation::{Check, Read};
+        let is_touched = match self.1 {
+            ErrorKind::Deleted => command.operation == Check,
+            _ => command.operation == Read && command.end_bytes() > SIZE / 2,
+        };
+        let is_gone = command.device == self.0 && is_touched && rt::now() > Nanos::from_secs(30);
         let decision = match is_gone {
-            true => Decision::Fail(ErrorKind::Short { got_bytes: 0 }),
+            true => Decision::Fail(self.1.clone()),
             false => Decision::Run,
         };
         Box::pin(std::future::ready(decision))
@@ -146,11 +148,14 @@ impl Script for CutShort {
 }
 
 #[test]
-fn device_that_became_smaller_is_taken_out() {
-    for (name, is_log) in [("b", false), ("m", true)] {
+fn device_that_became_smaller_or_was_deleted_is_taken_out() {
+    let short = ErrorKind::Short { got_bytes: 0 };
+    let kinds = [short, ErrorKind::Deleted];
+    let cases = kinds.into_iter().flat_map(|kind| [("b", false, kind.clone()), ("m", true, kind)]);
+    for (name, is_log, kind) in cases {
         Runtime::simulated(1).block_on(async move {
             let rack = Rack::new(&["a", "b", "l", "m"], SIZE);
-            let machine = scripted(rack.host(1), Rc::new(CutShort(name)));
+            let machine = scripted(rack.host(1), Rc::new(Ends(name, kind)));
             let options = spec(Layout::Mirror, &["a", "b"], &["l", "m"]);
             let pool = Pool::create(machine, "tank", &options).await.unwrap();
             pool.sync().await.unwrap();
