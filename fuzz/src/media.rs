@@ -7,7 +7,7 @@ use forebay_format::checksum::{crc64, crc64_of_parts};
 use forebay_format::config::PoolConfig;
 use forebay_format::footer::{Footer, FooterPlace};
 use forebay_format::journal::{self, FrameHeader, FrameKind, SegmentRecord};
-use forebay_format::label::{ConfigEnvelope, Heartbeat};
+use forebay_format::label::{ConfigEnvelope, Heartbeat, LogMark};
 use forebay_format::log_frame::{self, LogState};
 use forebay_format::map_record::{Change, Delta, LeafImage, decode_leaves, encode_leaves};
 use forebay_format::superblock::Superblock;
@@ -64,15 +64,25 @@ fn json(bytes: &[u8]) {
     }
 }
 
-/// The heartbeat of an import.
+/// The heartbeat of an owner, and the log mark beside it.
 pub fn heartbeat(bytes: &[u8]) {
     both(
         bytes,
-        56,
-        |bytes| crc64(&bytes[..56]),
+        40,
+        |bytes| crc64(&bytes[..40]),
         |bytes| {
             if let Ok(beat) = Heartbeat::decode(bytes) {
                 assert_eq!(Heartbeat::decode(&beat.encode()), Ok(beat));
+            }
+        },
+    );
+    both(
+        bytes,
+        32,
+        |bytes| crc64(&bytes[..32]),
+        |bytes| {
+            if let Ok((pool, mark)) = LogMark::decode(bytes) {
+                assert_eq!(LogMark::decode(&mark.encode(pool)), Ok((pool, mark)));
             }
         },
     );

@@ -115,10 +115,12 @@ fn media(out: &mut Seeds) {
     let mut bytes = envelope.encode().expect("it fits");
     bytes.truncate(48 + envelope.body.len());
     out.push(("config", "envelope", bytes));
-    let log = LogMark { epoch: 5, watermark: FrameSeq(6) };
-    let mut beat = Heartbeat { pool: 1, nonce: 2, host: 3, beat: 4, log }.encode();
-    beat.truncate(64);
+    let mut beat = Heartbeat { pool: 1, nonce: 2, host: 3, beat: 4 }.encode();
+    beat.truncate(48);
     out.push(("heartbeat", "beat", beat));
+    let mut mark = LogMark { epoch: 5, watermark: FrameSeq(6) }.encode(1);
+    mark.truncate(40);
+    out.push(("heartbeat", "log-mark", mark));
     let mut footer = Footer { pool: 5, segment: SegmentId(8), birth: 2, ..Footer::default() };
     for at in 0..8 {
         footer.push(VolumeId(at / 5), Lba(u64::from(at)), u64::from(at) * 999);
@@ -190,6 +192,7 @@ fn log(out: &mut Seeds) {
         position_bytes: 8192,
         len_bytes,
         max_txg: TxgId(4),
+        committed: TxgId(2),
         watermark: FrameSeq(8),
         record_count: 3,
     };

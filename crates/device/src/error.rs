@@ -100,6 +100,8 @@ pub enum ErrorKind {
     WornOut,
     /// The device is gone, or was failed.
     Gone,
+    /// What was written last, and acknowledged, is not there.
+    Forgotten,
     /// The file was deleted. What is on it is gone when this process closes it.
     Deleted,
     /// The write fence no longer proves that this process owns the device.
@@ -219,6 +221,9 @@ impl fmt::Display for DeviceError {
                 write!(f, ": the flash is worn out and takes no more writes; replace the device")
             }
             ErrorKind::Gone => write!(f, ": the device is gone or was failed"),
+            ErrorKind::Forgotten => {
+                write!(f, ": what was written there last, and acknowledged, is not there")
+            }
             ErrorKind::Deleted => {
                 write!(f, ": the file was deleted, and is gone when this process closes it")
             }

@@ -86,8 +86,12 @@ impl Refusal {
                 self.cause = Cause::OtherMachine;
             }
             Kind::Recovery { error, out_of_use, behind } => {
-                if let RecoveryError::Commit(CommitError::Segment(error)) = *error {
-                    self.add_location(*error);
+                match *error {
+                    RecoveryError::Commit(CommitError::Segment(error)) => {
+                        self.add_location(*error);
+                    }
+                    RecoveryError::LogChanged { devices } => self.named.extend(devices),
+                    _ => {}
                 }
                 self.blamed.extend(out_of_use.into_iter().chain(behind));
             }

@@ -1,9 +1,8 @@
-//! Labels: the places of the fixed structures on a device, the configuration's envelope, and the
-//! heartbeat.
+//! Labels: the fixed structures on a device: the configuration's envelope, heartbeat and log mark.
 //!
-//! A device has a label area of [`LABEL_BYTES`] at its front and one at its end. Both hold the
-//! same: two slots for the configuration (written alternately), a heartbeat block, and a ring of
-//! superblock slots.
+//! A label area is at the front and one at the end of a device: two slots for the configuration, a
+//! heartbeat block, two log mark blocks, and a ring of superblock slots. Slots and marks are
+//! written alternately; heartbeat and log marks are at the front only.
 
 use forebay_units::FrameSeq;
 
@@ -16,6 +15,10 @@ pub const LABEL_BYTES: u64 = 1 << 20;
 pub const CONFIG_SLOT_BYTES: u64 = 384 << 10;
 /// Offset of the heartbeat block in the area.
 pub const HEARTBEAT_OFFSET_BYTES: u64 = 768 << 10;
+/// Offset of the first of two log mark blocks in the area; the second follows it.
+pub const LOG_MARK_OFFSET_BYTES: u64 = 772 << 10;
+/// Size of a log mark block.
+pub const LOG_MARK_BYTES: u64 = 4096;
 /// Offset of the superblock ring in the area.
 pub const SUPERBLOCK_OFFSET_BYTES: u64 = 832 << 10;
 /// Slots in the superblock ring.
@@ -99,13 +102,43 @@ impl ConfigEnvelope {
     }
 }
 
-/// The progress of the log when a heartbeat was written.
+/// The progress of the log, as a data device knows it. The log is on other devices, which may come
+/// back without it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LogMark {
     /// The epoch of its frames; 0 when there is no mark.
     pub epoch: u32,
     /// Every frame up to this one was durable.
     pub watermark: FrameSeq,
+}
+
+const LOG_MARK_MAGIC: u64 = u64::from_le_bytes(*b"FBAYMARK");
+
+impl LogMark {
+    /// A block of [`LOG_MARK_BYTES`], for pool `pool`.
+    #[must_use]
+    pub fn encode(&self, pool: u64) -> Vec<u8> {
+        let mut out = Encoder::new();
+        out.u64(LOG_MARK_MAGIC).u64(pool).u32(self.epoch).u32(0).u64(self.watermark.0);
+        let mut bytes = out.finish();
+        let sum = crc64(&bytes);
+        bytes.extend_from_slice(&sum.to_le_bytes());
+        bytes.resize(LOG_MARK_BYTES as usize, 0);
+        bytes
+    }
+
+    /// From a block; with the pool that it belongs to.
+    pub fn decode(bytes: &[u8]) -> Result<(u64, Self), FormatError> {
+        let mut input = Decoder::new("log mark", bytes);
+        if input.u64()? != LOG_MARK_MAGIC {
+            return Err(input.error(FormatFlaw::NoMagic));
+        }
+        let (pool, epoch, _) = (input.u64()?, input.u32()?, input.u32()?);
+        let mark = Self { epoch, watermark: FrameSeq(input.u64()?) };
+        let sum = input.u64()?;
+        input.check_sum(sum, crc64(&bytes[..32]))?;
+        Ok((pool, mark))
+    }
 }
 
 /// The heartbeat of the process that has the pool imported.
@@ -119,9 +152,6 @@ pub struct Heartbeat {
     pub host: u64,
     /// Counts up while the pool is imported; 0 after an export.
     pub beat: u64,
-    /// What the pool's log has acknowledged. The log is on other devices, which may come back
-    /// without it.
-    pub log: LogMark,
 }
 
 const HEARTBEAT_MAGIC: u64 = u64::from_le_bytes(*b"FBAYBEAT");
@@ -132,7 +162,6 @@ impl Heartbeat {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Encoder::new();
         out.u64(HEARTBEAT_MAGIC).u64(self.pool).u64(self.nonce).u64(self.host).u64(self.beat);
-        out.u32(self.log.epoch).u32(0).u64(self.log.watermark.0);
         let mut bytes = out.finish();
         let sum = crc64(&bytes);
         bytes.extend_from_slice(&sum.to_le_bytes());
@@ -147,10 +176,8 @@ impl Heartbeat {
             return Err(input.error(FormatFlaw::NoMagic));
         }
         let (pool, nonce, host, beat) = (input.u64()?, input.u64()?, input.u64()?, input.u64()?);
-        let (epoch, _) = (input.u32()?, input.u32()?);
-        let log = LogMark { epoch, watermark: FrameSeq(input.u64()?) };
         let sum = input.u64()?;
-        input.check_sum(sum, crc64(&bytes[..56]))?;
-        Ok(Self { pool, nonce, host, beat, log })
+        input.check_sum(sum, crc64(&bytes[..40]))?;
+        Ok(Self { pool, nonce, host, beat })
     }
 }

@@ -12,7 +12,7 @@ use crate::{Decoder, Encoder, FormatError, FormatFlaw, LogFlaw};
 /// "FBLF", the first four bytes of a frame.
 pub const FRAME_MAGIC: u32 = u32::from_le_bytes(*b"FBLF");
 /// Version of the frame's layout.
-pub const FRAME_VERSION: u16 = 1;
+pub const FRAME_VERSION: u16 = 2;
 /// Bytes of a frame's header.
 pub const HEADER_LEN: usize = 64;
 /// Bytes of one record in the table.
@@ -49,8 +49,11 @@ pub struct FrameHeader {
     pub position_bytes: u64,
     /// Length in bytes; a multiple of 4096, at most [`MAX_FRAME_BYTES`].
     pub len_bytes: u32,
-    /// Highest transaction group of its records.
+    /// Highest transaction group of its records; that of `committed` when there are none.
     pub max_txg: TxgId,
+    /// This group and earlier ones were in the main store, under a root, when this frame was built.
+    /// An import whose newest root is older than that has lost a root.
+    pub committed: TxgId,
     /// Every frame up to this one was durable when this one was built.
     pub watermark: FrameSeq,
     /// Records in the table.
@@ -187,13 +190,15 @@ pub fn seal(header: &FrameHeader, entries: &[RecordEntry], frame: &mut [u8]) {
     assert!(frame.len() <= MAX_FRAME_BYTES as usize, "frame too long");
     assert_eq!(usize::from(header.record_count), entries.len(), "record count");
     assert!(header.position_bytes.is_multiple_of(BLOCK_BYTES), "frame position");
+    let ahead = header.max_txg.0.checked_sub(header.committed.0).map(u32::try_from);
+    let Some(Ok(ahead)) = ahead else { panic!("groups of a frame") };
     let mut out = Encoder::new();
     out.u32(FRAME_MAGIC).u16(FRAME_VERSION).u8(header.ring).u8(0);
     out.u64(header.pool).u32(header.epoch);
     out.u16((frame.len() / BLOCK_LEN) as u16).u16(header.record_count);
     out.u64(header.seq.0).u64(header.max_txg.0).u64(header.watermark.0);
     let position = u32::try_from(header.position_bytes / BLOCK_BYTES);
-    out.u32(position.expect("a ring has at most 2^32 blocks")).u32(0);
+    out.u32(position.expect("a ring has at most 2^32 blocks")).u32(ahead);
     out.u64(0);
     debug_assert_eq!(out.len(), HEADER_LEN);
     for entry in entries {
@@ -229,9 +234,13 @@ pub fn peek(bytes: &[u8]) -> Result<FrameHeader, FormatError> {
     let max_txg = TxgId(from.u64()?);
     let watermark = FrameSeq(from.u64()?);
     let position_bytes = u64::from(from.u32()?) * BLOCK_BYTES;
-    if reserved != 0 || from.u32()? != 0 {
+    let ahead = from.u32()?;
+    if reserved != 0 {
         return Err(from.error(FormatFlaw::Reserved { found: reserved.into() }));
     }
+    let Some(committed) = max_txg.0.checked_sub(ahead.into()).map(TxgId) else {
+        return Err(from.error(LogFlaw::CommittedGroup { max_txg, ahead }));
+    };
     if len_bytes > MAX_FRAME_BYTES || (len_bytes as usize) < table_end_bytes(record_count.into()) {
         return Err(from.error(LogFlaw::FrameLength { len_bytes, records: record_count }));
     }
@@ -246,6 +255,7 @@ pub fn peek(bytes: &[u8]) -> Result<FrameHeader, FormatError> {
         position_bytes,
         len_bytes,
         max_txg,
+        committed,
         watermark,
         record_count,
     })

@@ -8,7 +8,7 @@ use crate::{Decoder, Encoder, FormatError, FormatFlaw};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FBAYROOT");
 /// The version that this program reads and writes.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// Counters for the life of the pool; the pool defines their meaning.
 pub const COUNTERS: usize = 32;
 /// Largest log state that fits.

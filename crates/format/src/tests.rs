@@ -86,7 +86,7 @@ fn configuration_round_trips_and_oversize_is_refused() {
     let flaw = large.encode().unwrap_err().flaw;
     assert!(matches!(flaw, FormatFlaw::ConfigTooLong { .. }), "{flaw}");
     assert!(PoolConfig::decode(b"{\"name\":1}").is_err());
-    let beat = Heartbeat { pool: 1, nonce: 2, host: 3, beat: 4, ..Heartbeat::default() };
+    let beat = Heartbeat { pool: 1, nonce: 2, host: 3, beat: 4 };
     assert_eq!(Heartbeat::decode(&beat.encode()).unwrap(), beat);
 }
 

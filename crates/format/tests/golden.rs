@@ -37,6 +37,7 @@ fn kept() -> BTreeMap<&'static str, &'static [u8]> {
         golden!("config.json"),
         golden!("config-envelope.bin"),
         golden!("heartbeat.bin"),
+        golden!("log-mark.bin"),
         golden!("superblock.bin"),
         golden!("log-state.bin"),
         golden!("log-frame.bin"),
@@ -125,8 +126,11 @@ fn envelope() -> ConfigEnvelope {
 }
 
 fn heartbeat() -> Heartbeat {
-    let log = LogMark { epoch: 5, watermark: FrameSeq(77) };
-    Heartbeat { pool: POOL, nonce: 0xa1, host: 0xb2, beat: 3, log }
+    Heartbeat { pool: POOL, nonce: 0xa1, host: 0xb2, beat: 3 }
+}
+
+fn log_mark() -> LogMark {
+    LogMark { epoch: 5, watermark: FrameSeq(77) }
 }
 
 fn log_state() -> LogState {
@@ -198,6 +202,7 @@ fn log_frame() -> (log_frame::FrameHeader, Vec<RecordEntry>, Vec<u8>) {
         position_bytes: 0x7000,
         len_bytes: len_bytes as u32,
         max_txg: TxgId(41),
+        committed: TxgId(39),
         watermark: FrameSeq(101),
         record_count: entries.len() as u16,
     };
@@ -313,6 +318,7 @@ fn encoded() -> BTreeMap<&'static str, Vec<u8>> {
         ("config.json", config().encode()),
         ("config-envelope.bin", envelope().encode().unwrap()),
         ("heartbeat.bin", heartbeat().encode()),
+        ("log-mark.bin", log_mark().encode(POOL)),
         ("superblock.bin", superblock().encode()),
         ("log-state.bin", log_state().encode()),
         ("log-frame.bin", log_frame().2),
@@ -342,6 +348,7 @@ fn decoders_read_golden_bytes() {
     assert_eq!(PoolConfig::decode(kept["config.json"]).unwrap(), config());
     assert_eq!(ConfigEnvelope::decode(kept["config-envelope.bin"]).unwrap(), envelope());
     assert_eq!(Heartbeat::decode(kept["heartbeat.bin"]).unwrap(), heartbeat());
+    assert_eq!(LogMark::decode(kept["log-mark.bin"]).unwrap(), (POOL, log_mark()));
     let root = Superblock::decode(kept["superblock.bin"]).unwrap();
     assert_eq!((&root, root.slot()), (&superblock(), 10));
     let state = kept["log-state.bin"];

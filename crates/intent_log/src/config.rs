@@ -20,13 +20,21 @@ pub struct LogConfig {
     pub frames_in_flight: usize,
     /// Share of the log's space in use at which the log asks the pool for a commit, in percent.
     pub pressure_percent: u8,
+    /// Whether an append waits for [`crate::IntentLog::witnessed`] as well.
+    pub waits_for_witness: bool,
 }
 
 impl LogConfig {
     /// The defaults, for pool `pool`.
     #[must_use]
     pub fn new(pool: u64) -> Self {
-        Self { pool, max_frame_bytes: 128 << 10, frames_in_flight: 4, pressure_percent: 50 }
+        Self {
+            pool,
+            max_frame_bytes: 128 << 10,
+            frames_in_flight: 4,
+            pressure_percent: 50,
+            waits_for_witness: false,
+        }
     }
 
     pub(crate) fn check(&self) -> Result<(), ConfigError> {

@@ -2,21 +2,25 @@
 //!
 //! This file is synchronous; `log.rs` awaits devices and wakes tasks.
 
+mod closing;
+mod ring;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::task::Waker;
 
 use forebay_device::{DeviceError, IoBytes};
 use forebay_format::label::LogMark;
-use forebay_format::log_frame::{FrameHeader, LogState, RingState, next_position_bytes};
+use forebay_format::log_frame::{FrameHeader, LogState, RingState};
 use forebay_units::{DeviceId, FrameSeq, TxgId};
 
 use crate::config::{LogConfig, LogRing, Side};
 use crate::error::NotQuiet;
 use crate::event::LogEvent;
-use crate::pack::Queue;
+use crate::pack::{Packed, Queue};
 use crate::stats::LogStats;
 use crate::ticket::{Ticket, Waiter};
+use ring::Ring;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Mode {
@@ -25,31 +29,6 @@ pub(crate) enum Mode {
     Paused,
     /// A side failed: only a commit acknowledges records now.
     Failed,
-}
-
-struct Ring {
-    index: u8,
-    len_bytes: u64,
-    limit_bytes: u64,
-    sides: Rc<[Side]>,
-    /// Where the last frame ended.
-    end_bytes: u64,
-    /// Bytes of live frames, and of the skipped space before them.
-    used_bytes: u64,
-}
-
-impl Ring {
-    /// Where the next frame goes, and the bytes that it skips at the ring's end.
-    fn next_place(&self) -> (u64, u64) {
-        let position = next_position_bytes(self.end_bytes, self.len_bytes, self.limit_bytes);
-        let wraps = position == 0 && self.end_bytes != 0;
-        (position, if wraps { self.len_bytes - self.end_bytes } else { 0 })
-    }
-
-    fn free_bytes(&self) -> u64 {
-        let (_, waste) = self.next_place();
-        self.len_bytes.saturating_sub(self.used_bytes + waste)
-    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -68,6 +47,7 @@ struct Live {
     /// The frame's blocks, and those skipped before it.
     taken_blocks: u32,
     max_txg: TxgId,
+    is_closing: bool,
 }
 
 #[derive(Default)]
@@ -108,7 +88,7 @@ pub(crate) struct Core {
     /// Frames from `tail_seq` on.
     live: VecDeque<Live>,
     tail_seq: FrameSeq,
-    /// Waiters of the frames after the watermark.
+    /// Waiters of the frames after `acknowledged`.
     unacked: VecDeque<Vec<Waiter>>,
     /// The group of the last recorded state, and its tail. Space is freed only up to this tail,
     /// because replay may still start there.
@@ -125,6 +105,19 @@ pub(crate) struct Core {
     /// Whether something happened that a pause or a resume waits for.
     pub(crate) quiet_changed: bool,
     pressure_reported: bool,
+    /// A frame has become durable, or a group was committed, and no frame says so yet.
+    unsaid: bool,
+    /// Whether the task that closes the log waits to be told of `unsaid`.
+    pub(crate) closer_waits: bool,
+    /// Whether that task must be woken.
+    pub(crate) wake_closer: bool,
+    /// The frame up to which appends are acknowledged. Behind the watermark only while
+    /// [`LogConfig::waits_for_witness`].
+    acknowledged: FrameSeq,
+    /// Whether a task waits for the watermark to move on.
+    pub(crate) mark_waits: bool,
+    /// Whether that task must be woken.
+    pub(crate) wake_mark: bool,
     stats: LogStats,
 }
 
@@ -156,6 +149,12 @@ impl Core {
             has_new_events: false,
             quiet_changed: false,
             pressure_reported: false,
+            unsaid: false,
+            closer_waits: false,
+            wake_closer: false,
+            acknowledged: FrameSeq(state.next_seq.0 - 1),
+            mark_waits: false,
+            wake_mark: false,
             stats: LogStats::default(),
         };
         core.reconfigure(rings, state);
@@ -176,6 +175,8 @@ impl Core {
                 sides: ring.sides.clone().into(),
                 end_bytes: 0,
                 used_bytes: 0,
+                written_bytes: 0,
+                newest: None,
             })
             .collect();
         let workers = self.rings.len() * self.config.frames_in_flight;
@@ -185,6 +186,9 @@ impl Core {
         self.live.clear();
         self.tail_seq = self.next_seq;
         self.watermark = FrameSeq(self.next_seq.0 - 1);
+        self.acknowledged = self.watermark;
+        self.unsaid = false;
+        self.wake_closer = std::mem::take(&mut self.closer_waits);
         let waiting: Vec<Waiter> = self.unacked.drain(..).flatten().collect();
         for (ticket, _) in waiting {
             // Every record is released, so only barriers can be left.
@@ -298,19 +302,27 @@ impl Core {
     }
 
     fn build(&mut self, at: usize) -> Option<Issue> {
-        let ring = &mut self.rings[at];
+        let ring = &self.rings[at];
         let limit = ring.limit_bytes.min(ring.free_bytes());
         let packed = self.queue.pack(limit, ring.limit_bytes)?;
+        let (len_bytes, sides) = (packed.len_bytes(), ring.sides.len());
+        self.stats.note_frame(len_bytes, packed.entries.len(), sides);
+        self.stats.payload_bytes += packed.data_bytes;
+        Some(self.issue(at, packed))
+    }
+
+    /// Gives a frame its place and its number.
+    fn issue(&mut self, at: usize, mut packed: Packed) -> Issue {
+        let ring = &mut self.rings[at];
         let (position_bytes, waste) = ring.next_place();
         let len_bytes = packed.len_bytes();
         let seq = self.next_seq;
         self.next_seq = seq.next();
-        self.stats.note_frame(len_bytes, packed.entries.len(), ring.sides.len());
-        self.stats.payload_bytes += packed.data_bytes;
         self.stats.sequential_frames += u64::from(position_bytes == ring.end_bytes);
         self.stats.wraps += u64::from(position_bytes == 0 && ring.end_bytes != 0);
         ring.end_bytes = position_bytes + len_bytes;
         ring.used_bytes += waste + len_bytes;
+        ring.written_bytes += waste + len_bytes;
         let header = FrameHeader {
             pool: self.config.pool,
             epoch: self.epoch,
@@ -319,6 +331,7 @@ impl Core {
             position_bytes,
             len_bytes: len_bytes as u32,
             max_txg: packed.max_txg,
+            committed: self.released,
             watermark: self.watermark,
             record_count: packed.entries.len() as u16,
         };
@@ -328,17 +341,17 @@ impl Core {
             position_blocks: (position_bytes / 4096) as u32,
             taken_blocks: ((waste + len_bytes) / 4096) as u32,
             max_txg: packed.max_txg,
+            is_closing: packed.entries.is_empty(),
         });
         self.in_flight += 1;
         let sides = ring.sides.clone();
         for side in sides.iter() {
             *self.outstanding.entry(side.device_id).or_default() += 1;
         }
-        let mut packed = packed;
         self.unacked.push_back(std::mem::take(&mut packed.waiters));
         self.check_pressure();
         let generation = self.generation;
-        Some(Issue { generation, seq, sides, position_bytes, bytes: packed.seal(&header) })
+        Issue { generation, seq, sides, position_bytes, bytes: packed.seal(&header) }
     }
 
     /// Ends one side's write. A failure stops the log at once, before the other sides complete.
@@ -383,23 +396,36 @@ impl Core {
         self.in_flight -= 1;
         self.quiet_changed |= self.mode != Mode::Running;
         let at = (seq.0 - self.tail_seq.0) as usize;
-        self.live[at].fate = if durable { Fate::Durable } else { Fate::Unknown };
+        let live = &mut self.live[at];
+        live.fate = if durable { Fate::Durable } else { Fate::Unknown };
+        let is_closing = live.is_closing;
+        let newest = &mut self.rings[usize::from(live.ring)].newest;
+        if durable && newest.is_none_or(|(newest, _)| newest < seq) {
+            *newest = Some((seq, u64::from(live.position_blocks) * 4096));
+        }
         if self.mode == Mode::Failed {
             return;
         }
+        if !is_closing {
+            self.note_unsaid();
+        }
+        let before = self.watermark;
         loop {
             let next = self.watermark.next();
             if next >= self.next_seq {
-                return;
+                break;
             }
             // The tail passes only completed frames of committed groups.
             let at = next.0.checked_sub(self.tail_seq.0);
             if at.is_some_and(|at| self.live[at as usize].fate != Fate::Durable) {
-                return;
+                break;
             }
             self.watermark = next;
-            for (ticket, _) in self.unacked.pop_front().unwrap_or_default() {
-                ticket.resolve_one();
+        }
+        if self.watermark > before {
+            self.wake_mark |= std::mem::take(&mut self.mark_waits);
+            if !self.config.waits_for_witness {
+                self.acknowledge(self.watermark);
             }
         }
     }
@@ -496,6 +522,7 @@ impl Core {
         // Pressure is reported again when a frame is built above the limit or a record finds no
         // room. It is not reported here, because an idle log needs no commit.
         self.pressure_reported = false;
+        self.note_unsaid();
         self.wake_worker();
     }
 
@@ -530,6 +557,8 @@ impl Core {
             ticket.close();
         }
         self.wake_all();
+        self.wake_closer = true;
+        self.wake_mark = true;
     }
 
     pub(crate) fn stats(&self) -> LogStats {

@@ -20,6 +20,7 @@ pub use error::{ConfigError, LogError, NotQuiet, RecordError, SplitError};
 pub use event::LogEvent;
 pub use forebay_format::log_frame::{LogState, RecordKind, RingState};
 pub use log::{Append, IntentLog};
+pub use reader::newest_epoch;
 pub use record::Record;
 pub use replay::{Loss, Replay, ReplayEnd, ReplayVerdict};
 pub use stats::LogStats;

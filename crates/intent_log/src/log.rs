@@ -6,21 +6,26 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use forebay_device::DeviceError;
+use forebay_device::{DeviceError, ErrorKind, Operation};
 use forebay_format::label::LogMark;
-use forebay_format::log_frame::LogState;
+use forebay_format::log_frame::{FrameHeader, LogState};
 use forebay_rt as rt;
 use forebay_rt::sync::Notify;
-use forebay_units::{DeviceId, FrameSeq, TxgId};
+use forebay_units::{BLOCK_BYTES, DeviceId, FrameSeq, Nanos, TxgId};
 
 use crate::config::{LogConfig, LogRing, Side, check_rings, empty_state};
 use crate::core::{Core, Issue, Mode, Next};
 use crate::error::{LogError, NotQuiet};
 use crate::event::LogEvent;
 use crate::pack::Queued;
+use crate::reader::frame_at;
 use crate::record::Record;
 use crate::stats::LogStats;
 use crate::ticket::Ticket;
+
+/// How long no frame is written before a closing frame is: longer than a client that waits for each
+/// write needs for its next one.
+const IDLE: Nanos = Nanos::from_millis(5);
 
 struct Shared {
     core: RefCell<Core>,
@@ -28,21 +33,33 @@ struct Shared {
     new_events: Rc<Notify>,
     /// Notified when a device write ends while the log does not run.
     quiet_changed: Rc<Notify>,
+    /// Notified when the task that closes an idle log has something to look at.
+    unsaid: Rc<Notify>,
+    /// Notified when the watermark has moved on.
+    mark_moved: Rc<Notify>,
 }
 
 impl Shared {
     fn with<R>(&self, act: impl FnOnce(&mut Core) -> R) -> R {
-        let (out, has_new_events, quiet_changed) = {
+        let (out, has_new_events, quiet_changed, wake_closer, wake_mark) = {
             let mut core = self.core.borrow_mut();
             let out = act(&mut core);
             let has_new_events = std::mem::take(&mut core.has_new_events);
-            (out, has_new_events, std::mem::take(&mut core.quiet_changed))
+            let quiet_changed = std::mem::take(&mut core.quiet_changed);
+            let wake_closer = std::mem::take(&mut core.wake_closer);
+            (out, has_new_events, quiet_changed, wake_closer, std::mem::take(&mut core.wake_mark))
         };
         if has_new_events {
             self.new_events.notify_all();
         }
         if quiet_changed {
             self.quiet_changed.notify_all();
+        }
+        if wake_closer {
+            self.unsaid.notify_all();
+        }
+        if wake_mark {
+            self.mark_moved.notify_all();
         }
         out
     }
@@ -78,8 +95,14 @@ impl IntentLog {
             return Err(not_empty(expected, state));
         }
         let core = RefCell::new(Core::new(config, rings, state));
-        let (new_events, quiet_changed) = (Notify::new(), Notify::new());
-        let log = Self { shared: Rc::new(Shared { core, new_events, quiet_changed }) };
+        let shared = Shared {
+            core,
+            new_events: Notify::new(),
+            quiet_changed: Notify::new(),
+            unsaid: Notify::new(),
+            mark_moved: Notify::new(),
+        };
+        let log = Self { shared: Rc::new(shared) };
         log.start_workers();
         Ok(log)
     }
@@ -88,6 +111,9 @@ impl IntentLog {
         let (count, generation) = self.shared.with(|core| (core.worker_count(), core.generation));
         for at in 0..count {
             rt::spawn(work(self.shared.clone(), at, generation));
+        }
+        if count > 0 {
+            rt::spawn(close_when_idle(self.shared.clone(), generation));
         }
     }
 
@@ -233,6 +259,63 @@ impl IntentLog {
         self.shared.with(|core| core.mark())
     }
 
+    /// Waits until the mark is another than `seen`, or the log is closed. Returns the mark.
+    pub async fn mark_after(&self, seen: LogMark) -> LogMark {
+        let moved = || {
+            self.shared.with(|core| {
+                core.mark_waits = true;
+                core.closed || core.mark() != seen
+            })
+        };
+        self.shared.mark_moved.until(moved).await;
+        self.mark()
+    }
+
+    /// Reads back the newest durable frame of each ring. Returns the devices that do not have it,
+    /// each with an error that says so.
+    pub async fn check_newest_frames(&self) -> Vec<(DeviceId, DeviceError)> {
+        let pool = self.shared.with(|core| core.config.pool);
+        let mut lacking = Vec::new();
+        for frame in self.shared.with(|core| core.newest_frames()) {
+            for side in frame.sides.iter() {
+                let offset = side.start_bytes + frame.position_bytes;
+                let outcome = frame_at(&side.device, offset).await;
+                let is_same = |header: &FrameHeader| header.pool == pool && header.seq == frame.seq;
+                if outcome.as_ref().is_ok_and(|found| found.as_ref().is_some_and(is_same)) {
+                    continue;
+                }
+                if self.shared.with(|core| core.is_kept(&frame)) {
+                    let forgotten = || {
+                        let kind = ErrorKind::Forgotten;
+                        let name = side.device.name();
+                        DeviceError::new(name, Operation::Read, offset, BLOCK_BYTES, kind)
+                    };
+                    lacking.push((side.device_id, outcome.err().unwrap_or_else(forgotten)));
+                }
+            }
+        }
+        lacking
+    }
+
+    /// Whether appends wait for [`IntentLog::witnessed`] from here on.
+    pub fn wait_for_witness(&self, waits: bool) {
+        self.shared.with(|core| {
+            core.config.waits_for_witness = waits;
+            if !waits {
+                core.acknowledge(core.mark().watermark);
+            }
+        });
+    }
+
+    /// The log's progress up to `mark` is known outside of the log's devices.
+    pub fn witnessed(&self, mark: LogMark) {
+        self.shared.with(|core| {
+            if mark.epoch == core.epoch {
+                core.acknowledge(mark.watermark);
+            }
+        });
+    }
+
     /// Space in use, in bytes.
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
@@ -307,13 +390,45 @@ async fn work(shared: Rc<Shared>, at: usize, generation: u64) {
             }
         });
         let Some(issue) = next.await else { return };
-        let durable = if let [side] = &issue.sides[..] {
-            write_side(&shared, &issue, side).await
-        } else {
-            let sides = issue.sides.iter().map(|side| write_side(&shared, &issue, side));
-            rt::join_all(sides).await.into_iter().all(|durable| durable)
+        write_frame(&shared, issue).await;
+    }
+}
+
+async fn write_frame(shared: &Shared, issue: Issue) {
+    let durable = if let [side] = &issue.sides[..] {
+        write_side(shared, &issue, side).await
+    } else {
+        let sides = issue.sides.iter().map(|side| write_side(shared, &issue, side));
+        rt::join_all(sides).await.into_iter().all(|durable| durable)
+    };
+    shared.with(|core| core.frame_done(issue.generation, issue.seq, durable));
+}
+
+/// Writes a closing frame when the log has been idle for [`IDLE`]. The last frames of a log are
+/// above the watermark of every other frame, so that without it their loss could not be told from
+/// frames that were never finished.
+async fn close_when_idle(shared: Rc<Shared>, generation: u64) {
+    let has_ended = || shared.with(|core| core.closed || core.generation != generation);
+    loop {
+        let wanted = || {
+            shared.with(|core| {
+                let wanted = core.wants_closing_frame();
+                core.closer_waits = !wanted;
+                wanted
+            })
         };
-        shared.with(|core| core.frame_done(issue.generation, issue.seq, durable));
+        shared.unsaid.until(|| has_ended() || wanted()).await;
+        let next_seq = shared.with(|core| core.next_seq);
+        rt::sleep(IDLE).await;
+        if has_ended() {
+            return;
+        }
+        let build = |core: &mut Core| {
+            if core.next_seq == next_seq { core.build_closing_frame() } else { None }
+        };
+        if let Some(issue) = shared.with(build) {
+            write_frame(&shared, issue).await;
+        }
     }
 }
 

@@ -235,6 +235,17 @@ impl Queue {
 }
 
 impl Packed {
+    /// A frame without records.
+    pub(crate) fn closing(committed: TxgId) -> Self {
+        Self {
+            entries: Vec::new(),
+            waiters: Vec::new(),
+            max_txg: committed,
+            data_bytes: 0,
+            buf: IoBuf::recycled(frame_len_bytes(0, 0) as usize),
+        }
+    }
+
     /// Length of the frame in bytes.
     pub(crate) fn len_bytes(&self) -> u64 {
         self.buf.len() as u64

@@ -2,7 +2,9 @@
 //!
 //! Positions (`at_bytes`) count from where reading began, so that they never wrap.
 
-use forebay_device::{IoBuf, IoBytes};
+use std::rc::Rc;
+
+use forebay_device::{Device, DeviceError, IoBuf, IoBytes};
 use forebay_format::log_frame::{
     FRAME_MAGIC, Frame, FrameHeader, LogState, RingState, decode, hint_table, next_position_bytes,
     peek, ring_frame_limit_bytes,
@@ -24,11 +26,38 @@ pub(crate) struct Expected {
     pub(crate) epoch: u32,
 }
 
+/// The header of the intact frame at `offset_bytes`; `None` when there is none.
+pub(crate) async fn frame_at(
+    device: &Device,
+    offset_bytes: u64,
+) -> Result<Option<FrameHeader>, DeviceError> {
+    let first = device.read(offset_bytes, IoBuf::recycled(BLOCK_LEN)).await?;
+    let Ok(header) = peek(&first) else { return Ok(None) };
+    let bytes = device.read(offset_bytes, IoBuf::recycled(header.len_bytes as usize)).await?;
+    Ok(decode(&bytes).ok().map(|frame| frame.header))
+}
+
+/// The highest epoch of the frames at the start of `rings`, and the name of the device that has it;
+/// `None` when no intact frame of `pool` is there. Every epoch begins at the start of its rings,
+/// and its frames are written after the root that names it.
+pub async fn newest_epoch(rings: &[LogRing], pool: u64) -> Option<(u32, Rc<str>)> {
+    let sides = rings.iter().flat_map(|ring| ring.sides.iter().map(move |side| (ring, side)));
+    let epochs = sides.map(|(ring, side)| async move {
+        let header = frame_at(&side.device, side.start_bytes).await.ok()??;
+        let FrameHeader { pool: found, epoch, ring: index, position_bytes, .. } = header;
+        let is_here = found == pool && index == ring.index && position_bytes == 0;
+        is_here.then(|| (epoch, side.device.name().into()))
+    });
+    let epochs = forebay_rt::join_all(epochs).await;
+    epochs.into_iter().flatten().max_by_key(|(epoch, _)| *epoch)
+}
+
 /// An intact frame beyond the end of the prefix.
 pub(crate) struct Found {
     pub(crate) seq: FrameSeq,
     pub(crate) watermark: FrameSeq,
     pub(crate) max_txg: TxgId,
+    pub(crate) committed: TxgId,
 }
 
 /// The content of a ring from the end of its prefix on.
@@ -289,8 +318,8 @@ impl RingReader {
             };
             match outcome {
                 Ok((Frame { header, .. }, _)) => {
-                    let FrameHeader { seq, watermark, max_txg, .. } = header;
-                    found.push(Found { seq, watermark, max_txg });
+                    let FrameHeader { seq, watermark, max_txg, committed, .. } = header;
+                    found.push(Found { seq, watermark, max_txg, committed });
                     at += u64::from(header.len_bytes);
                     failures_in_row = 0;
                 }

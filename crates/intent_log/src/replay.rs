@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use forebay_device::IoBytes;
-use forebay_format::log_frame::{Fragment, Frame, LogState, RecordEntry};
+use forebay_format::log_frame::{Fragment, Frame, FrameHeader, LogState, RecordEntry};
 use forebay_units::{FrameSeq, TxgId, VolumeId};
 
 use crate::config::{LogRing, check_rings};
@@ -50,6 +50,14 @@ pub enum ReplayVerdict {
     TornTail {
         /// The frame.
         seq: FrameSeq,
+    },
+    /// Frame `seq` was written when group `committed` was under a root, so there was a newer root
+    /// than the one whose state was given. Replay returned what was written before that root.
+    NewerRoot {
+        /// The frame.
+        seq: FrameSeq,
+        /// The group.
+        committed: TxgId,
     },
     /// Acknowledged writes are missing. Replay returned the prefix before the hole.
     Loss(Box<Loss>),
@@ -109,7 +117,6 @@ pub struct Replay {
     last_txg: TxgId,
     /// The parts so far of a write that is split over several frames.
     partial: Option<Record>,
-    is_rewind: bool,
     frames: u64,
     records: u64,
     bytes: u64,
@@ -152,7 +159,6 @@ impl Replay {
             watermark: state.watermark,
             last_txg,
             partial: None,
-            is_rewind: false,
             frames: 0,
             records: 0,
             bytes: 0,
@@ -160,15 +166,6 @@ impl Replay {
             end: None,
             state: state.clone(),
         })
-    }
-
-    /// Replays for an older root than the newest: newer roots committed some groups of this log.
-    /// The commit of a group ends the writing of its records, so a split record may have no end.
-    /// Replay leaves such a record out.
-    #[must_use]
-    pub fn for_older_root(mut self) -> Self {
-        self.is_rewind = true;
-        self
     }
 
     /// Returns the records of the next frame that has any, in the order of their appends, without
@@ -190,6 +187,11 @@ impl Replay {
                 self.end_replay().await;
                 break;
             };
+            if frame.header.committed > self.state.committed {
+                let FrameHeader { seq, committed, .. } = frame.header;
+                self.finish(ReplayVerdict::NewerRoot { seq, committed });
+                break;
+            }
             self.expected = frame.header.seq.next();
             self.watermark = self.watermark.max(frame.header.watermark);
             self.last_txg = self.last_txg.max(frame.header.max_txg);
@@ -234,9 +236,7 @@ impl Replay {
     ) -> Result<Option<Record>, LogError> {
         let (volume, lba) = (entry.volume, entry.lba);
         let refuse = |error| Err(LogError::Inconsistent { seq, volume, lba, error });
-        let ended = |partial: &Record| self.is_rewind && partial.txg < entry.txg;
-        let before = self.partial.take().filter(|partial| !ended(partial));
-        let joined = match (before, entry.fragment) {
+        let joined = match (self.partial.take(), entry.fragment) {
             (None, Fragment::Last) => return refuse(SplitError::NoBeginning),
             (Some(_), Fragment::Whole) => return refuse(SplitError::NoEnd),
             (None, _) => Record {
@@ -288,7 +288,10 @@ impl Replay {
             }
         }
         torn |= !found.is_empty();
-        let verdict = if self.watermark >= expected || unreadable || !self.absent_rings.is_empty() {
+        let newer = found.values().find(|frame| frame.committed > self.state.committed);
+        let verdict = if let Some(Found { seq, committed, .. }) = newer {
+            ReplayVerdict::NewerRoot { seq: *seq, committed: *committed }
+        } else if self.watermark >= expected || unreadable || !self.absent_rings.is_empty() {
             ReplayVerdict::Loss(Box::new(Loss {
                 missing: missing_runs(expected, self.watermark, &found),
                 watermark: self.watermark,
@@ -304,11 +307,15 @@ impl Replay {
         } else {
             ReplayVerdict::CleanEnd
         };
+        self.finish(verdict);
+    }
+
+    fn finish(&mut self, verdict: ReplayVerdict) {
         self.end = Some(ReplayEnd {
             frames: self.frames,
             records: self.records,
             bytes: self.bytes,
-            last_seq: FrameSeq(expected.0 - 1),
+            last_seq: FrameSeq(self.expected.0 - 1),
             verdict,
             damages: std::mem::take(&mut self.damages),
         });

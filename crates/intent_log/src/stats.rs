@@ -3,8 +3,11 @@
 /// Counters of a log since its start, and its fill level now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogStats {
-    /// Frames issued.
+    /// Frames with records that were issued.
     pub frames: u64,
+    /// Frames without records, which say that those before them were durable. They are in no other
+    /// figure but `sequential_frames` and `wraps`.
+    pub closing_frames: u64,
     /// Device writes issued: frames times sides.
     pub device_writes: u64,
     /// Bytes of those device writes.

@@ -1,3 +1,4 @@
+mod closing;
 mod core;
 mod crash;
 mod disk;

@@ -91,16 +91,15 @@ struct Claimed {
 }
 
 impl Claim {
-    /// Claims `devices` with `heartbeat`, and keeps the highest log position of the heartbeats that
-    /// it replaces: no other record of it exists until the next root.
+    /// Claims `devices` with `heartbeat`.
     pub async fn new(
         devices: &[LabeledDevice],
         root_owners: BTreeSet<OwnerNonce>,
         monitor: &Rc<Monitor>,
-        mut heartbeat: Heartbeat,
+        heartbeat: Heartbeat,
     ) -> Result<Self, MultihostError> {
         let owner = Owner::of(&heartbeat);
-        heartbeat.beat = 0;
+        let heartbeat = Heartbeat { beat: 0, ..heartbeat };
         // A device that is away now, or whose heartbeat could not be read, may return with that of
         // any earlier owner.
         let mut predecessors = root_owners;
@@ -112,9 +111,6 @@ impl Claim {
             let Ok(Some(found)) = read_heartbeat(device).await else { continue };
             if monitor.is_other_owner(&found, owner) {
                 return Err(MultihostError::Lost);
-            }
-            if Owner::of(&found).pool == owner.pool {
-                heartbeat.log = heartbeat.log.max(found.log);
             }
         }
         let (monitor, devices) = (monitor.clone(), RefCell::new(devices));

@@ -4,22 +4,19 @@
 use std::rc::Rc;
 
 use forebay_device::Device;
-use forebay_format::config::MemberUse;
 use forebay_format::label::Heartbeat;
 use forebay_multihost::{
     HEARTBEAT_INTERVAL, Owner, PollMode, RETRY_INTERVAL, Verdict, write_heartbeat,
 };
 use forebay_rt as rt;
-use forebay_units::{DeviceId, OwnerNonce, PoolGuid};
+use forebay_units::{OwnerNonce, PoolGuid};
 
 use crate::Pool;
 use crate::commit::error::SuspendReason;
-use crate::opener::OpenDevice;
 
 impl Pool {
     fn heartbeat(&self, beat: u64) -> Heartbeat {
-        let (host, log) = (self.opener.host(), self.log.mark());
-        Heartbeat { pool: self.guid, nonce: self.nonce, host, beat, log }
+        Heartbeat { pool: self.guid, nonce: self.nonce, host: self.opener.host(), beat }
     }
 
     /// Writes this owner's heartbeat to a device that has returned with an older one.
@@ -72,12 +69,6 @@ impl Pool {
     /// Devices to poll, in order: all of them have this owner's heartbeat, or get it when those
     /// before them do not answer. Log devices come last.
     fn heartbeat_devices(&self) -> Vec<Device> {
-        let data = self.label_devices().into_iter().map(|(_, open)| open.device());
-        let config = self.config.borrow();
-        let devices = self.devices.borrow();
-        let sides = config.logs.iter().flat_map(|ring| &ring.sides);
-        let sides = sides.filter(|side| side.state == MemberUse::Online);
-        let logs = sides.filter_map(|side| devices.get(&DeviceId(side.device)));
-        data.chain(logs.map(OpenDevice::device)).collect()
+        self.devices_in_use().into_iter().map(|(_, device)| device).collect()
     }
 }

@@ -1,13 +1,12 @@
-//! Label check: every few seconds the labels of all devices are read back. A damaged one is written
-//! anew with the next root, and a device that is smaller than it was, or has the label of another
-//! pool, is taken out of use.
+//! Label check: every few seconds the labels of all devices are read back, and the last frames of
+//! the log. A damaged label is written anew with the next root. A device that is smaller than it
+//! was, was deleted, lacks a frame, or has the label of another pool, is taken out of use.
 
 use std::fmt;
 use std::rc::Rc;
 
 use forebay_device::{Device, DeviceError, ErrorKind, IoBuf};
 use forebay_format::checksum::crc64;
-use forebay_format::config::MemberUse;
 use forebay_format::label::{
     ConfigEnvelope, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET_BYTES, label_offsets,
 };
@@ -74,21 +73,30 @@ impl Pool {
                 return;
             }
             let found = self.check_labels().await;
+            self.check_log().await;
             let is_whole = found == LabelFaults::default();
             pause = if is_whole { INTERVAL } else { (pause + pause).min(MAX_INTERVAL) };
+        }
+    }
+
+    /// Reads back the newest frame of each ring. A device that lacks it has forgotten what it
+    /// acknowledged: the log does without it, and everything in it is committed.
+    async fn check_log(&self) {
+        for (device, error) in self.log.check_newest_frames().await {
+            self.log.fail_side(device, error);
         }
     }
 
     /// Reads back the labels of all devices. Damaged ones are written anew with the next root.
     pub(crate) async fn check_labels(&self) -> LabelFaults {
         let written = self.sync.written.borrow().clone();
-        let devices = self.labeled_devices_in_use();
+        let devices = self.devices_in_use();
         let checks = devices.iter().map(|(id, device)| self.label_fault(*id, device, &written));
         let faults = rt::join_all(checks).await;
         let mut found = LabelFaults::default();
         for ((id, _), fault) in devices.into_iter().zip(faults) {
             // A device may have been taken out of use while it was read.
-            let is_in_use = || self.labeled_devices_in_use().iter().any(|(other, _)| *other == id);
+            let is_in_use = || self.devices_in_use().iter().any(|(other, _)| *other == id);
             if let Some(fault) = fault
                 && is_in_use()
                 && !self.is_stopped()
@@ -107,20 +115,6 @@ impl Pool {
     pub(crate) fn label_bytes(&self) -> u64 {
         let config = self.config.borrow().encode().len() as u64;
         2 * (SUPERBLOCK_BYTES + config.next_multiple_of(SUPERBLOCK_BYTES))
-    }
-
-    /// Data members and log devices that are written to.
-    fn labeled_devices_in_use(&self) -> Vec<(DeviceId, Device)> {
-        let data = self.label_devices().into_iter().map(|(id, open)| (id, open.device()));
-        let config = self.config.borrow();
-        let devices = self.devices.borrow();
-        let sides = config.logs.iter().flat_map(|ring| &ring.sides);
-        let sides = sides.filter(|side| side.state == MemberUse::Online);
-        let logs = sides.filter_map(|side| {
-            let id = DeviceId(side.device);
-            devices.get(&id).map(|open| (id, open.device()))
-        });
-        data.chain(logs).collect()
     }
 
     /// What is wrong with the label of a device.

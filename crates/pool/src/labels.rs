@@ -8,8 +8,9 @@ use forebay_format::FormatError;
 use forebay_format::checksum::crc64;
 use forebay_format::config::PoolConfig;
 use forebay_format::label::{
-    CONFIG_SLOT_BYTES, ConfigEnvelope, HEARTBEAT_OFFSET_BYTES, Heartbeat, MIN_DEVICE_BYTES,
-    SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SLOTS, label_offsets,
+    CONFIG_SLOT_BYTES, ConfigEnvelope, HEARTBEAT_OFFSET_BYTES, Heartbeat, LOG_MARK_BYTES,
+    LOG_MARK_OFFSET_BYTES, LogMark, MIN_DEVICE_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET_BYTES,
+    SUPERBLOCK_SLOTS, label_offsets,
 };
 use forebay_format::superblock::{Superblock, VERSION};
 use forebay_rt as rt;
@@ -68,6 +69,8 @@ pub(crate) struct Label {
     pub unknown_version: Option<u32>,
     /// The heartbeat.
     pub heartbeat: Option<Heartbeat>,
+    /// Log marks, each with its pool.
+    pub log_marks: Vec<(u64, LogMark)>,
 }
 
 impl Label {
@@ -128,6 +131,11 @@ pub(crate) async fn read_label(device: &Device) -> Label {
         {
             label.heartbeat = Heartbeat::decode(&block).ok();
         }
+    }
+    let marks = IoBuf::zeroed(2 * LOG_MARK_BYTES as usize);
+    if let Ok(marks) = device.read(LOG_MARK_OFFSET_BYTES, marks).await {
+        let blocks = marks.chunks(LOG_MARK_BYTES as usize);
+        label.log_marks = blocks.filter_map(|block| LogMark::decode(block).ok()).collect();
     }
     label.configs.sort_by_key(|(envelope, _)| std::cmp::Reverse(envelope.generation));
     label.roots.sort_by_key(|root| std::cmp::Reverse(root.commit));

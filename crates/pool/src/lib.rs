@@ -12,6 +12,7 @@ mod import;
 mod label_check;
 mod labels;
 mod layout;
+mod log_mark;
 mod merge;
 mod opener;
 mod read_path;

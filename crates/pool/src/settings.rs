@@ -4,6 +4,29 @@ use std::collections::BTreeMap;
 
 use forebay_units::{Nanos, parse_bytes};
 
+/// When data devices are told how far the log has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LogWitness {
+    /// Within a second.
+    Second,
+    /// Within a second; sooner while they have nothing else to write.
+    Idle,
+    /// Before a durable write is answered.
+    Always,
+}
+
+impl LogWitness {
+    /// By the name of the property's value.
+    pub fn parse(value: &str) -> Option<Self> {
+        match value {
+            "second" => Some(Self::Second),
+            "idle" => Some(Self::Idle),
+            "always" => Some(Self::Always),
+            _ => None,
+        }
+    }
+}
+
 /// Values of the properties in [`crate::properties::POOL_PROPERTIES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
@@ -15,6 +38,8 @@ pub(crate) struct Settings {
     pub dirty_limit: Option<u64>,
     /// Bytes of footers kept in memory.
     pub footer_cache: u64,
+    /// When data devices are told how far the log has come.
+    pub log_witness: LogWitness,
     /// A log device that does not answer for so long is given up; zero: never.
     pub log_timeout: Nanos,
     /// Bytes a second that a scan reads; `None`: as much time as it leaves to clients.
@@ -41,6 +66,9 @@ impl Settings {
             dirty_limit: bytes("dirty_limit"),
             footer_cache: bytes("footer_cache").unwrap_or(FOOTER_CACHE),
             log_timeout: seconds("log_timeout", 5),
+            log_witness: value("log_witness")
+                .and_then(LogWitness::parse)
+                .unwrap_or(LogWitness::Idle),
             scan_rate: bytes("scan_rate"),
             scrub_every_secs: value("scrub_every").and_then(parse_span_secs),
             txg_timeout: seconds("txg_timeout", 5),
@@ -105,6 +133,7 @@ mod tests {
             ("dirty_limit", "8M"),
             ("footer_cache", "2M"),
             ("log_timeout", "7"),
+            ("log_witness", "always"),
             ("scan_rate", "3M"),
             ("scrub_every", "30d"),
             ("txg_timeout", "9"),
@@ -116,6 +145,7 @@ mod tests {
             dirty_limit: Some(8 << 20),
             footer_cache: 2 << 20,
             log_timeout: Nanos::from_secs(7),
+            log_witness: LogWitness::Always,
             scan_rate: Some(3 << 20),
             scrub_every_secs: Some(30 * 86_400),
             txg_timeout: Nanos::from_secs(9),

@@ -22,6 +22,7 @@ mod multihost;
 mod openings;
 pub(crate) mod rack;
 mod resilvers;
+mod rollbacks;
 mod scattered;
 mod takeovers;
 mod witnesses;
@@ -50,11 +51,11 @@ pub(crate) fn spec(layout: Layout, data: &[&str], log: &[&str]) -> PoolSpec {
     }
 }
 
-fn volume(size_bytes: u64) -> VolumeSpec {
+pub(crate) fn volume(size_bytes: u64) -> VolumeSpec {
     VolumeSpec { name: "v".into(), size_bytes, sparse: false, properties: BTreeMap::new() }
 }
 
-fn stamp(len: usize, salt: u64) -> IoBytes {
+pub(crate) fn stamp(len: usize, salt: u64) -> IoBytes {
     let mut buf = IoBuf::zeroed(len);
     for (i, chunk) in buf.chunks_mut(8).enumerate() {
         let word = (i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ salt;
@@ -63,7 +64,7 @@ fn stamp(len: usize, salt: u64) -> IoBytes {
     buf.freeze()
 }
 
-async fn expect(device: &Device, offset: u64, data: &[u8]) {
+pub(crate) async fn expect(device: &Device, offset: u64, data: &[u8]) {
     let got = device.read(offset, IoBuf::zeroed(data.len())).await.unwrap();
     assert!(got[..] == *data, "offset {offset}");
 }

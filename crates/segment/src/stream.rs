@@ -49,10 +49,16 @@ impl InFlight {
         });
     }
 
+    /// Whether no write is under way.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.outstanding.get() == 0
+    }
+
     /// Waits until every write has completed. Returns the first failure since the last call, if
     /// any.
     pub async fn drain(&self) -> Result<(), ArrayError> {
-        self.idle.until(|| self.outstanding.get() == 0).await;
+        self.idle.until(|| self.is_empty()).await;
         match self.failed.take() {
             Some(error) => Err(error),
             None => Ok(()),

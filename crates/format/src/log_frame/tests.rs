@@ -28,6 +28,7 @@ fn build(entries: &[RecordEntry], seq: u64, fill: u8) -> Vec<u8> {
         position_bytes: 40960,
         len_bytes: frame.len() as u32,
         max_txg: TxgId(1000),
+        committed: TxgId(997),
         watermark: FrameSeq(seq - 1),
         record_count: entries.len() as u16,
     };
@@ -53,14 +54,14 @@ fn frame_layout_matches_format_document() {
         txg: TxgId(9),
     }];
     let frame = build(&entries, 5, 0xab);
-    assert_eq!(&frame[..8], b"FBLF\x01\x00\x01\x00");
+    assert_eq!(&frame[..8], b"FBLF\x02\x00\x01\x00");
     assert_eq!(frame[8..16], 0xfeed_u64.to_le_bytes());
     assert_eq!(frame[16..20], 3u32.to_le_bytes());
     assert_eq!(frame[20..24], [2, 0, 1, 0]);
     assert_eq!(frame[24..32], 5u64.to_le_bytes());
     assert_eq!(frame[32..40], 1000u64.to_le_bytes());
     assert_eq!(frame[40..48], 4u64.to_le_bytes());
-    assert_eq!(frame[48..56], [10, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(frame[48..56], [10, 0, 0, 0, 3, 0, 0, 0]);
     assert_eq!(frame[64..72], [1, 0, 0, 0, 7, 0, 0, 0]);
     assert_eq!(frame[72..80], 0x1122u64.to_le_bytes());
     assert_eq!(frame[80..88], [1, 0, 0, 0, 1, 0, 0, 0]);
@@ -136,7 +137,7 @@ proptest! {
         let _ = (peek(&bytes), hint_table(&bytes), LogState::decode(&bytes));
         let mut bytes = bytes;
         if bytes.len() >= 8 {
-            bytes[..8].copy_from_slice(b"FBLF\x01\x00\x01\x00");
+            bytes[..8].copy_from_slice(b"FBLF\x02\x00\x01\x00");
             let _ = (decode(&bytes), hint_table(&bytes));
             bytes[..8].copy_from_slice(b"FBLS\x01\x00\x02\x00");
             prop_assert!(LogState::decode(&bytes).is_err());

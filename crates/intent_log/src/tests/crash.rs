@@ -316,7 +316,7 @@ fn tiny() -> Scenario {
         frames_in_flight: 3,
         max_frame_blocks: 4,
         clients: 4,
-        appends_each: 12,
+        appends_each: 14,
         failure: None,
         reconfigure: false,
     }

@@ -2,9 +2,7 @@
 
 use super::disk::Power;
 use super::*;
-use crate::{
-    ConfigError, LogError, LogEvent, NotQuiet, RecordError, RecordKind, ReplayVerdict, SplitError,
-};
+use crate::{ConfigError, LogError, LogEvent, NotQuiet, RecordError, RecordKind, ReplayVerdict};
 use forebay_device::{DeviceError, ErrorKind, Operation};
 use forebay_rt::{Runtime, join_all, sleep, spawn, yield_now};
 use forebay_units::Nanos;
@@ -322,52 +320,5 @@ fn invalid_configuration_is_refused() {
         short.blocks = 3;
         assert!(matches!(log.append(vec![short]).await, Err(LogError::BadRecord { .. })));
         assert_eq!(log.stats().queued_records, 0);
-    });
-}
-
-// The commit of a group ends the writing of its records, so the log may hold only a part of a long
-// record. Replay for the root before that commit drops the part and keeps all earlier records.
-#[test]
-fn replay_for_an_older_root_drops_incomplete_split_writes() {
-    Runtime::simulated(30).block_on(async {
-        let disk = &disks(1, 2 * MIB)[0];
-        let rings = [ring(0, MIB, &[disk])];
-        let config = LogConfig { frames_in_flight: 1, ..LogConfig::new(POOL) };
-        let (log, older) = start(config, &rings);
-        log.append(vec![write(1, 1, 1)]).await.unwrap();
-        let long = log.append(vec![write(2, 1, 100)]);
-        yield_now().await;
-        sleep(Nanos(0)).await;
-        let newer = log.state(TxgId(1));
-        log.release(TxgId(1));
-        long.await.unwrap();
-        log.append(vec![write(3, 2, 1), write(4, 2, 60)]).await.unwrap();
-        let (records, _) = replay(&rings, &newer).await;
-        assert_eq!(records.iter().map(|r| r.lba.0).collect::<Vec<_>>(), [3, 4]);
-
-        let replay = Replay::open(rings.to_vec(), &older, POOL).unwrap();
-        let mut rewind = replay.for_older_root();
-        let mut records = Vec::new();
-        while let Some(more) = rewind.next().await.unwrap() {
-            records.extend(more);
-        }
-        assert_eq!(records.iter().map(|r| r.lba.0).collect::<Vec<_>>(), [1, 3, 4]);
-        assert!(
-            records
-                .iter()
-                .zip([(1, 1, 1), (3, 2, 1), (4, 2, 60)])
-                .all(|(got, (id, txg, len))| { same(got, &write(id, txg, len)) })
-        );
-        assert_eq!(rewind.end().unwrap().verdict, ReplayVerdict::CleanEnd);
-        // Replay for the newest root accepts no missing part.
-        let mut strict = Replay::open(rings.to_vec(), &older, POOL).unwrap();
-        let strict = loop {
-            match strict.next().await {
-                Ok(Some(_)) => {}
-                other => break other,
-            }
-        };
-        let Err(LogError::Inconsistent { error, .. }) = strict else { panic!("{strict:?}") };
-        assert_eq!(error, SplitError::NoEnd);
     });
 }

@@ -2,9 +2,9 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use forebay_device::{Device, MemoryDevice};
-use forebay_format::label::{Heartbeat, LogMark};
+use forebay_format::label::Heartbeat;
 use forebay_rt::{self as rt, Runtime};
-use forebay_units::{FrameSeq, Nanos, OwnerNonce, PoolGuid};
+use forebay_units::{Nanos, OwnerNonce, PoolGuid};
 
 use super::{Claim, LabeledDevice, check_activity, is_claimed};
 use crate::error::MultihostError;
@@ -65,21 +65,6 @@ fn heartbeat_of_an_owner_without_roots_is_a_claim() {
         assert!(!is_claimed(&devices, PoolGuid(POOL), &old_owner()));
         assert!(is_claimed(&devices, PoolGuid(POOL), &BTreeSet::new()));
         assert!(!is_claimed(&devices, PoolGuid(POOL + 1), &BTreeSet::new()));
-    });
-}
-
-#[test]
-fn claim_keeps_the_highest_log_position() {
-    Runtime::simulated(1).block_on(async {
-        let log = LogMark { epoch: 2, watermark: FrameSeq(40) };
-        let devices = labeled(Heartbeat { log, ..heartbeat(OLD_NONCE, 3) }).await;
-        let lower = LogMark { epoch: 2, watermark: FrameSeq(30) };
-        let older = Heartbeat { log: lower, ..heartbeat(OLD_NONCE, 2) };
-        write_heartbeat(&devices[1].device, &older).await.expect("written");
-        let _claim = claim(&devices).await.expect("claimed");
-        for device in &devices {
-            assert_eq!(read(device).await, Heartbeat { log, ..heartbeat(NEW_NONCE, 0) });
-        }
     });
 }
 

@@ -7,7 +7,7 @@ use forebay_format::config::{MemberConfig, MemberUse};
 use forebay_units::{DeviceId, parse_bytes};
 
 use crate::admin::error::{NameError, PropertyError};
-use crate::settings::{Settings, parse_span_secs};
+use crate::settings::{LogWitness, Settings, parse_span_secs};
 use crate::{Pool, SyncMode};
 
 /// A property that can be set.
@@ -100,6 +100,17 @@ pub const POOL_PROPERTIES: &[Property] = &[
         effect: "A log device that does not answer for so long is given up.",
         takes_effect: AT_ONCE,
         check: seconds_or_off,
+    },
+    Property {
+        name: "log_witness",
+        default: "idle",
+        values: "second, idle or always",
+        effect: "When data devices note how far the log has come, so that an import notices a log \
+                 device that came back without its last frames: within a second, at once while \
+                 they have nothing else to write, or before a durable write is answered (as slow \
+                 as a data device).",
+        takes_effect: AT_ONCE,
+        check: |value| LogWitness::parse(value).is_some(),
     },
     Property {
         name: "scan_rate",
@@ -214,7 +225,9 @@ pub(crate) fn effective(
 impl Pool {
     /// Takes over the properties of the configuration.
     pub(crate) fn apply_properties(&self) {
-        self.settings.set(Settings::of(&self.config.borrow().properties));
+        let settings = Settings::of(&self.config.borrow().properties);
+        self.settings.set(settings);
+        self.log.wait_for_witness(settings.log_witness == LogWitness::Always);
         self.apply_deadlines();
     }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use forebay_array::MemberState;
+use forebay_device::Device;
 use forebay_format::checksum::crc64;
 use forebay_format::config::{MemberUse, PoolConfig};
 use forebay_format::superblock::{JournalPosition, Superblock};
@@ -123,6 +124,20 @@ impl Pool {
             .filter(|m| matches!(m.state, MemberState::Online | MemberState::Degraded))
             .filter_map(|m| devices.get(&m.id).map(|d| (m.id, d.clone())))
             .collect()
+    }
+
+    /// All devices with a label that are written to: data members in use, then log devices.
+    pub(crate) fn devices_in_use(&self) -> Vec<(DeviceId, Device)> {
+        let data = self.label_devices().into_iter().map(|(id, open)| (id, open.device()));
+        let config = self.config.borrow();
+        let devices = self.devices.borrow();
+        let sides = config.logs.iter().flat_map(|ring| &ring.sides);
+        let sides = sides.filter(|side| side.state == MemberUse::Online);
+        let logs = sides.filter_map(|side| {
+            let id = DeviceId(side.device);
+            devices.get(&id).map(|open| (id, open.device()))
+        });
+        data.chain(logs).collect()
     }
 
     /// Writes a root to every member in use.

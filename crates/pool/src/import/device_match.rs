@@ -141,7 +141,11 @@ fn absent<'a>(config: &'a PoolConfig, found: &[&Found]) -> Vec<&'a str> {
 
 /// The refusal of a root that is not the newest. `config` is the configuration that knows of newer
 /// roots.
-fn not_newest(witness: Witness, config: &PoolConfig, found: &[&Found]) -> ImportErrorKind {
+pub(super) fn not_newest(
+    witness: Witness,
+    config: &PoolConfig,
+    found: &[&Found],
+) -> ImportErrorKind {
     let is_current =
         |path: &&str| config.data_members().any(|m| m.path == **path && m.stale_since.is_none());
     let missing = absent(config, found).into_iter().filter(is_current).collect();

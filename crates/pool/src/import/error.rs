@@ -170,6 +170,14 @@ pub enum Witness {
     LeftBehind,
     /// This machine's list of known pools.
     KnownPools,
+    /// The log: a frame says that group `committed` was under a root, and the newest root has only
+    /// group `root`.
+    Log {
+        /// The group that the frame knows of.
+        committed: TxgId,
+        /// The last group that the newest root knows of.
+        root: TxgId,
+    },
 }
 
 /// Acknowledged writes that the log does not have any more.
@@ -247,7 +255,10 @@ pub enum RecoveryError {
     /// The log cannot be read.
     Log(LogError),
     /// A second reading of the log did not give the records of the first.
-    LogChanged,
+    LogChanged {
+        /// The devices with the log.
+        devices: Vec<String>,
+    },
     /// The new log could not be started.
     LogNotStarted,
     /// What the log holds could not be committed.
@@ -414,6 +425,9 @@ impl fmt::Display for Witness {
                 write!(f, "the devices that are here were left behind by others, and know")
             }
             Self::KnownPools => write!(f, "this machine knows"),
+            Self::Log { committed, root } => {
+                write!(f, "the log (group {committed} was committed, the root has {root}) knows")
+            }
         }
     }
 }
@@ -491,7 +505,10 @@ impl fmt::Display for RecoveryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Log(error) => write!(f, "{error}"),
-            Self::LogChanged => write!(f, "the log's devices do not give the same records twice"),
+            Self::LogChanged { devices } => {
+                let devices = devices.join(", ");
+                write!(f, "the log on {devices} does not give the same records twice")
+            }
             Self::LogNotStarted => write!(f, "the log could not be started"),
             Self::Commit(error) => write!(f, "{error}"),
         }

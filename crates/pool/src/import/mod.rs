@@ -31,7 +31,7 @@ use crate::import::error::{ImportError, ImportErrorKind};
 use crate::import::found::Found;
 use crate::import::load_map::{Loaded, load_map, room_for_map};
 use crate::import::recovery::Parts;
-use crate::import::replay::{OldLog, read_log};
+use crate::import::replay::{OldLog, check_log_epoch, read_log};
 use crate::import::takeover::{check_not_in_use, is_being_imported, labeled_devices, root_owners};
 use crate::labels::read_label;
 use crate::opener::{FencedOpener, OpenDevice};
@@ -183,12 +183,11 @@ struct Newest {
     epoch: u32,
 }
 
-/// Adds to the root's state of the log what heartbeats say of it since: frames that were durable
+/// Adds to the root's state of the log what log marks say of it since: frames that were durable
 /// must be there, even if the log's devices know nothing of them.
 fn note_progress(state: &mut LogState, devices: &[&Found], pool: u64) {
-    let beats = devices.iter().filter_map(|found| found.label.heartbeat.as_ref());
-    let marks = beats.filter(|beat| beat.pool == pool).map(|beat| beat.log);
-    for mark in marks.filter(|mark| mark.epoch == state.epoch) {
+    let marks = devices.iter().flat_map(|found| &found.label.log_marks);
+    for (_, mark) in marks.filter(|(of, mark)| *of == pool && mark.epoch == state.epoch) {
         state.watermark = state.watermark.max(mark.watermark);
         state.next_seq = state.next_seq.max(FrameSeq(state.watermark.0.saturating_add(1)));
     }
@@ -225,9 +224,10 @@ async fn judge(
     if options.rewind_groups == 0 {
         note_progress(&mut log_state, mine, root.pool);
     }
+    let later_epoch = check_log_epoch(&config, &devices, &log_state, mine, options).await?;
     let old_log = match root.exported {
         true => OldLog::none(),
-        false => read_log(&config, &devices, &log_state, options, &mut report).await?,
+        false => read_log(&config, &devices, mine, &log_state, options, &mut report).await?,
     };
     let room_bytes = opener.free_memory_bytes().map(room_for_map);
     let loaded = load_map(&config, &devices, &root, room_bytes, &mut report).await;
@@ -238,7 +238,7 @@ async fn judge(
     let newest = Newest {
         commit: history.highest.max(highest),
         rooted,
-        epoch: epochs.map(|(state, _)| state.epoch).max().unwrap_or(0).max(log_state.epoch),
+        epoch: epochs.map(|(state, _)| state.epoch).max().unwrap_or(0).max(later_epoch),
     };
     Ok(Judged { root, newest, config, devices, log_state, old_log, loaded, report })
 }

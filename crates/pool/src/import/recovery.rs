@@ -195,6 +195,7 @@ impl Pool {
             rt::spawn(self.clone().health_loop()),
             rt::spawn(self.clone().scan_loop()),
             rt::spawn(self.clone().label_check_loop()),
+            rt::spawn(self.clone().log_mark_loop()),
         ];
         self.lifecycle.tasks.borrow_mut().extend(tasks);
         *self.lifecycle.heartbeat_task.borrow_mut() =

@@ -5,14 +5,18 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use forebay_format::config::{MemberConfig, PoolConfig, RingConfig};
-use forebay_intent_log::{LogRing, LogState, Loss, Record, Replay, ReplayVerdict, Side};
+use forebay_intent_log::{
+    LogRing, LogState, Loss, Record, Replay, ReplayVerdict, Side, newest_epoch,
+};
 use forebay_rt as rt;
 use forebay_rt::sync::Permit;
 use forebay_txg::Content;
-use forebay_units::{BLOCK_LEN, DeviceId, TxgId, VolumeId};
+use forebay_units::{BLOCK_LEN, DeviceId, VolumeId};
 
 use crate::Pool;
-use crate::import::error::{ImportErrorKind, LogLoss, RecoveryError};
+use crate::import::device_match::not_newest;
+use crate::import::error::{ImportErrorKind, LogLoss, RecoveryError, Witness};
+use crate::import::found::Found;
 use crate::layout::MOST_DIRTY_BYTES;
 use crate::opener::OpenDevice;
 use crate::settings::Settings;
@@ -27,26 +31,25 @@ pub(crate) struct OldLog {
     /// Its records; `None` when they are too many to keep, so that the log is read again.
     kept: Option<Vec<Record>>,
     records: u64,
-    /// On a rewind, the last group whose records count.
-    until: Option<TxgId>,
 }
 
 impl OldLog {
     /// The log of a pool that was exported: nothing in it counts.
     pub fn none() -> Self {
-        Self { kept: Some(Vec::new()), records: 0, until: None }
+        Self { kept: Some(Vec::new()), records: 0 }
     }
 }
 
 /// Reads the log to its end and writes nothing. Refuses if acknowledged writes are missing in it,
 /// unless that is accepted.
 ///
-/// With `options.rewind_groups` the root is not the newest, and only the group that followed it is
-/// taken. Plain writes of that group are in no log, so records of later groups would be there
-/// without the writes before them.
+/// When the root is not the newest, the log was written on behind newer roots. Plain writes under
+/// those roots are in no log, so frames that were written after the next root would be there
+/// without the writes before them. They are left out if the operator has chosen the older root.
 pub(crate) async fn read_log(
     config: &PoolConfig,
     devices: &BTreeMap<DeviceId, OpenDevice>,
+    found: &[&Found],
     state: &LogState,
     options: &ImportOptions,
     report: &mut ImportReport,
@@ -55,18 +58,10 @@ pub(crate) async fn read_log(
     let set = Settings::of(&config.properties).dirty_limit;
     let most_bytes = set.unwrap_or(MOST_DIRTY_BYTES).min(MOST_DIRTY_BYTES);
     let mut replay = Replay::open(replay_rings(config, devices), state, config.guid)?;
-    if options.rewind_groups > 0 {
-        replay = replay.for_older_root();
-    }
     let mut kept = Some(Vec::new());
-    let until = (options.rewind_groups > 0).then(|| state.committed.next());
-    let (mut kept_bytes, mut left_out) = (0, 0u64);
+    let mut kept_bytes = 0;
     while let Some(records) = replay.next().await? {
         for record in records {
-            if until.is_some_and(|until| record.txg > until) {
-                left_out += 1;
-                continue;
-            }
             let data_bytes: usize = record.data.iter().map(|piece| piece.len()).sum();
             kept_bytes += data_bytes as u64 + RECORD_BYTES;
             match &mut kept {
@@ -77,10 +72,7 @@ pub(crate) async fn read_log(
     }
     let end = replay.end().expect("a replay that has ended says how").clone();
     report.log_bytes = end.bytes;
-    report.log_records = end.records - left_out;
-    if left_out > 0 {
-        report.remarks.push(ImportRemark::RecordsLeftOut { records: left_out });
-    }
+    report.log_records = end.records;
     for damage in &end.damages {
         report.remarks.push(ImportRemark::SideDamaged {
             device: damage.location.device_name.to_string(),
@@ -93,6 +85,13 @@ pub(crate) async fn read_log(
         ReplayVerdict::TornTail { seq } => {
             report.remarks.push(ImportRemark::TornTail { frame: seq.0 });
         }
+        ReplayVerdict::NewerRoot { seq, committed } => {
+            if !accepts_older_root(options) {
+                let witness = Witness::Log { committed, root: state.committed };
+                return Err(not_newest(witness, config, found));
+            }
+            report.remarks.push(ImportRemark::FramesLeftOut { frame: seq.0 });
+        }
         ReplayVerdict::Loss(loss) => {
             let loss = log_loss(config, &loss);
             if !options.accept_log_loss {
@@ -102,7 +101,31 @@ pub(crate) async fn read_log(
         }
     }
     report.replay_seconds = rt::now().since(begun).as_secs_f64();
-    Ok(OldLog { kept, records: end.records, until })
+    Ok(OldLog { kept, records: end.records })
+}
+
+/// Whether the operator has chosen a root that need not be the newest.
+fn accepts_older_root(options: &ImportOptions) -> bool {
+    options.force || options.rewind_groups > 0 || options.keep.is_some()
+}
+
+/// The highest epoch that the log's devices know of. Refuses one above that of `state`, because a
+/// newer root began it, unless the operator has chosen an older root.
+pub(crate) async fn check_log_epoch(
+    config: &PoolConfig,
+    devices: &BTreeMap<DeviceId, OpenDevice>,
+    state: &LogState,
+    found: &[&Found],
+    options: &ImportOptions,
+) -> Result<u32, ImportErrorKind> {
+    let newest = newest_epoch(&replay_rings(config, devices), config.guid).await;
+    match newest {
+        Some((epoch, device)) if epoch > state.epoch => match accepts_older_root(options) {
+            true => Ok(epoch),
+            false => Err(not_newest(Witness::Device(device.to_string()), config, found)),
+        },
+        _ => Ok(state.epoch),
+    }
 }
 
 impl Pool {
@@ -120,18 +143,16 @@ impl Pool {
         }
         let rings = replay_rings(&self.config.borrow(), &self.devices.borrow());
         let mut replay = Replay::open(rings, state, self.guid)?;
-        if old.until.is_some() {
-            replay = replay.for_older_root();
-        }
         while let Some(records) = replay.next().await? {
             for record in records {
-                if old.until.is_none_or(|until| record.txg <= until) {
-                    self.replay_record(record).await?;
-                }
+                self.replay_record(record).await?;
             }
         }
         if replay.end().is_none_or(|end| end.records != old.records) {
-            return Err(RecoveryError::LogChanged);
+            let config = self.config.borrow();
+            let sides = config.log_rings.iter().flat_map(|ring| &ring.sides);
+            let devices = sides.map(|side| side.path.clone()).collect();
+            return Err(RecoveryError::LogChanged { devices });
         }
         Ok(())
     }

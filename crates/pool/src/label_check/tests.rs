@@ -10,7 +10,7 @@ use super::*;
 use crate::spec::ImportOptions;
 use crate::status::{Health, PoolCondition};
 use crate::tests::rack::{Rack, scripted};
-use crate::tests::{names, spec};
+use crate::tests::{expect, names, spec, stamp, volume};
 
 const SIZE: u64 = 64 << 20;
 const ALL: [&str; 5] = ["a", "b", "c", "d", "l"];
@@ -164,6 +164,44 @@ fn device_that_became_smaller_or_was_deleted_is_taken_out() {
             let vdev = if is_log { &status.logs[0] } else { &status.groups[0] };
             assert_eq!(vdev.children[1].state, Health::Faulted, "{:?}", pool.events());
             assert_eq!(status.state, Health::Degraded);
+            pool.export().await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn log_device_that_forgot_its_last_frame_is_taken_out() {
+    for logs in [&["l", "m"][..], &["l"]] {
+        let rack = Rack::new(&["a", "b", "l", "m"], SIZE);
+        let mine = rack.clone();
+        let _ = Runtime::simulated(1).run(async move {
+            let options = spec(Layout::Mirror, &["a", "b"], logs);
+            let pool = Pool::create(mine.host(1), "tank", &options).await.unwrap();
+            pool.create_volume(&volume(16 << 20)).await.unwrap();
+            let v = pool.open_volume("v").unwrap();
+            v.write(0, stamp(4096, 1), true).await.unwrap();
+            rt::sleep(SOON).await;
+            assert_eq!(pool.events(), []);
+            // All of the ring, so that the next import could not read it either.
+            let junk = IoBuf::copy_of(&vec![0xa5; 1 << 20]).freeze();
+            mine.device("l").write(LABEL_BYTES, junk, true).await.unwrap();
+            rt::sleep(SOON).await;
+            let side = match logs.len() {
+                1 => pool.status().logs[0].clone(),
+                _ => pool.status().logs[0].children[0].clone(),
+            };
+            assert_eq!(side.state, Health::Faulted, "{:?}", pool.events());
+            let written = v.write(4096, stamp(4096, 2), true).await;
+            assert!(written.is_ok(), "the log goes on without it");
+            rt::halt();
+            rt::yield_now().await;
+        });
+        Runtime::simulated(2).block_on(async move {
+            let (paths, options) = (names(&["a", "b", "l", "m"]), ImportOptions::default());
+            let pool = Pool::import(rack.host(1), &paths, "tank", &options).await.unwrap();
+            let v = pool.open_volume("v").unwrap();
+            expect(&v, 0, &stamp(4096, 1)).await;
+            expect(&v, 4096, &stamp(4096, 2)).await;
             pool.export().await.unwrap();
         });
     }

@@ -242,10 +242,11 @@ impl PoolEvent {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ImportRemark {
-    /// Records of groups after the older root that the import went back to were left out.
-    RecordsLeftOut {
-        /// How many.
-        records: u64,
+    /// Frames that were written after newer roots than the one that the import went back to were
+    /// left out.
+    FramesLeftOut {
+        /// The first of them.
+        frame: u64,
     },
     /// A frame on one side was damaged, and another side had it.
     SideDamaged {
@@ -328,9 +329,10 @@ impl fmt::Display for PoolEvent {
 impl fmt::Display for ImportRemark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::RecordsLeftOut { records } => write!(
+            Self::FramesLeftOut { frame } => write!(
                 f,
-                "went back to an older root: {records} log records of later groups were left out"
+                "went back to an older root: log frames from {frame} on, which were written after \
+                 newer roots, were left out"
             ),
             Self::SideDamaged { device, offset_bytes, fault } => write!(
                 f,

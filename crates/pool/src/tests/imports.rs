@@ -312,7 +312,7 @@ fn a_machine_that_lost_its_pool_to_another_stops_writing() {
         rt::sleep(Nanos::from_millis(3500)).await;
         // Another owner's heartbeat appears, as after an import with -f on a machine that saw none.
         let (pool, nonce, host, beat) = (first.guid(), 7, 2, 1);
-        let taken = Heartbeat { pool, nonce, host, beat, ..Heartbeat::default() };
+        let taken = Heartbeat { pool, nonce, host, beat };
         write_heartbeat(&rack.device("a"), &taken).await.unwrap();
         rt::sleep(Nanos::from_secs(3)).await;
         assert_eq!(first.summary().health, Health::Suspended);

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use forebay_device::{Device, IoBuf, MemoryDevice};
-use forebay_format::label::{Heartbeat, LogMark};
+use forebay_format::label::Heartbeat;
 use forebay_multihost::{Claim, Fence, Monitor, read_heartbeat, write_heartbeat};
 use forebay_rt::{self as rt, Runtime};
 use forebay_units::{Layout, Nanos};
@@ -13,6 +13,7 @@ use super::rack::Rack;
 use crate::import::device_match::find_devices;
 use crate::import::found::Found;
 use crate::import::takeover::{labeled_devices, root_owners};
+use crate::labels::read_label;
 use crate::opener::FencedOpener;
 use crate::spec::{GroupSpec, ImportOptions, PoolSpec};
 use crate::status::Health;
@@ -69,7 +70,7 @@ async fn write_foreign(devices: &Rc<Rack>, names: &[&str], heartbeat: &Heartbeat
 
 /// A heartbeat of `pool`, by an owner with this nonce.
 fn heartbeat(pool: &Pool, nonce: u64, host: u64, beat: u64) -> Heartbeat {
-    Heartbeat { pool: pool.guid(), nonce, host, beat, ..Heartbeat::default() }
+    Heartbeat { pool: pool.guid(), nonce, host, beat }
 }
 
 /// A heartbeat of `pool`, by an owner that it does not know.
@@ -226,27 +227,28 @@ fn after_a_gap_the_only_device_is_read_until_another_owner_would_have_beaten() {
 }
 
 #[test]
-fn import_that_is_cut_short_keeps_the_log_position_of_the_heartbeats() {
+fn import_that_is_cut_short_keeps_the_log_mark() {
     let devices = shared_devices();
     let [first, second] = [1, 1].map(|host| devices.host(host));
-    let position = Runtime::simulated(1).block_on(async {
+    let mark = Runtime::simulated(1).block_on(async {
         let pool = create_mirror(first).await;
         rt::sleep(Nanos::from_millis(2500)).await;
         pool.log.mark()
     });
-    assert_ne!(position.epoch, 0);
+    assert_ne!(mark.epoch, 0);
     Runtime::simulated(2).block_on(async move {
         let found = find_devices(&FencedOpener::new(second), &paths()).await;
         let found: Vec<&Found> = found.iter().collect();
         let mine = Heartbeat { nonce: 7, ..found[0].label.heartbeat.expect("a heartbeat") };
-        let mine = Heartbeat { log: LogMark::default(), ..mine };
         let (labeled, owners) = (labeled_devices(&found), root_owners(&found));
         let claim = Claim::new(&labeled, owners, &Monitor::new(), mine).await;
         drop(claim.expect("no other owner"));
+        let mut marks = Vec::new();
         for name in ["a", "b"] {
-            let device = devices.device(name);
-            let held = read_heartbeat(&device).await.expect("readable").expect("a heartbeat");
-            assert_eq!((held.nonce, held.log), (7, position), "{name}");
+            let label = read_label(&devices.device(name)).await;
+            assert_eq!(label.heartbeat.map(|held| held.nonce), Some(7), "{name}");
+            marks.extend(label.log_marks.into_iter().map(|(_, mark)| mark));
         }
+        assert_eq!(marks.into_iter().max(), Some(mark));
     });
 }

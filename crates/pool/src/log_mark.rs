@@ -1,0 +1,74 @@
+//! The log mark: data devices are told how far the log has come. An import then knows which frames
+//! were durable, even if every log device comes back without its last ones.
+
+use std::rc::Rc;
+
+use forebay_device::IoBuf;
+use forebay_format::label::{LOG_MARK_BYTES, LOG_MARK_OFFSET_BYTES, LogMark};
+use forebay_rt as rt;
+use forebay_units::Nanos;
+
+use crate::Pool;
+use crate::settings::LogWitness;
+
+/// The longest time between a frame and its mark.
+const LONGEST_PAUSE: Nanos = Nanos::from_secs(1);
+/// The shortest time between two marks, unless durable writes wait for them.
+const SHORTEST_PAUSE: Nanos = Nanos::from_millis(100);
+
+impl Pool {
+    /// Runs until the pool is exported or stopped.
+    pub(crate) async fn log_mark_loop(self: Rc<Self>) {
+        let has_ended = || self.lifecycle.closing.get() || self.is_stopped();
+        let mut seen = LogMark::default();
+        for turn in 0.. {
+            let ended = Box::pin(self.sync.done.until(has_ended));
+            match rt::select(Box::pin(self.log.mark_after(seen)), ended).await {
+                rt::Either::Left((mark, _)) if !has_ended() => {
+                    let is_written = self.write_log_mark(mark, turn).await;
+                    if is_written {
+                        self.log.witnessed(mark);
+                        seen = mark;
+                    }
+                    self.pause_log_marks(is_written).await;
+                }
+                _ => return,
+            }
+        }
+    }
+
+    /// Writes a mark to the next data device that takes it, to one of two places there, so that a
+    /// torn write leaves an earlier mark. Returns whether any did.
+    async fn write_log_mark(&self, mark: LogMark, turn: u64) -> bool {
+        let devices = self.label_devices();
+        let count = devices.len() as u64;
+        for at in turn..turn + count {
+            let (_, open) = &devices[(at % count) as usize];
+            let offset = LOG_MARK_OFFSET_BYTES + at / count % 2 * LOG_MARK_BYTES;
+            let block = IoBuf::copy_of(&mark.encode(self.guid)).freeze();
+            // An error is not reported: the next root fails on the same device and handles it.
+            if open.device().write(offset, block, true).await.is_ok() {
+                return true;
+            }
+        }
+        false
+    }
+
+    async fn pause_log_marks(&self, is_written: bool) {
+        let begun = rt::now();
+        let has_ended = || self.lifecycle.closing.get() || self.is_stopped();
+        let is_due = || match self.settings.get().log_witness {
+            LogWitness::Always if is_written => true,
+            LogWitness::Always => rt::now().since(begun) >= SHORTEST_PAUSE,
+            LogWitness::Idle => {
+                let age = rt::now().since(begun);
+                age >= SHORTEST_PAUSE && self.store.in_flight.is_empty() || age >= LONGEST_PAUSE
+            }
+            LogWitness::Second => rt::now().since(begun) >= LONGEST_PAUSE,
+        };
+        while !is_due() && !has_ended() {
+            let ended = Box::pin(self.sync.done.until(has_ended));
+            let _ = rt::timeout(SHORTEST_PAUSE, ended).await;
+        }
+    }
+}
