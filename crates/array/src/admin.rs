@@ -106,6 +106,10 @@ impl Array {
 
     /// Changes the state of a member whose write or flush failed.
     pub(crate) fn fail_member(&self, group: &Group, member: &Member, cause: &DeviceError) {
+        if matches!(cause.kind, ErrorKind::FenceLost(_)) {
+            // The device is well. The pool belongs to another owner, or has stopped.
+            return;
+        }
         if self.lose_if_gone(member, cause) || member.state() != MemberState::Online {
             return;
         }

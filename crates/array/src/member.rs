@@ -332,8 +332,10 @@ impl Member {
             None => Err(self.gone(Operation::Write, offset_bytes, data.len() as u64)),
         };
         drop(ticket);
-        if outcome.is_err() {
-            self.count(|errors| errors.write += 1);
+        if let Err(error) = &outcome {
+            // A write that the fence refused says nothing of the device.
+            let is_refused = matches!(error.kind, ErrorKind::FenceLost(_));
+            self.count(|errors| errors.write += u64::from(!is_refused));
             self.mark_stale(index);
         }
         outcome

@@ -24,6 +24,8 @@ pub enum Operation {
     Allocation,
     /// Asking whether it is still there.
     Check,
+    /// Reading or changing its reservations.
+    Reservation,
 }
 
 impl fmt::Display for Operation {
@@ -37,6 +39,7 @@ impl fmt::Display for Operation {
             Operation::WriteZeroes => "write zeroes",
             Operation::Allocation => "block status",
             Operation::Check => "check",
+            Operation::Reservation => "reservation",
         })
     }
 }
@@ -44,7 +47,7 @@ impl fmt::Display for Operation {
 /// Why a write fence is shut for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FenceLoss {
-    /// Another owner's heartbeat was found.
+    /// Another owner's heartbeat was found, or its reservation.
     TakenOver,
     /// The pool has stopped in this process; its heartbeat has ended.
     Ended,
@@ -106,6 +109,8 @@ pub enum ErrorKind {
     Deleted,
     /// The write fence no longer proves that this process owns the device.
     FenceLost(FenceLoss),
+    /// Another machine has reserved the device, or this machine is not registered with it any more.
+    ReservationConflict,
     /// The server of this device answered with an error that has no variant of its own.
     Server {
         /// The server's errno.
@@ -172,6 +177,7 @@ impl DeviceError {
         let kind = match error.raw_os_error() {
             Some(libc::ENOSPC) => ErrorKind::NoSpace,
             Some(libc::ENODEV | libc::ENXIO) => ErrorKind::Gone,
+            Some(libc::EBADE) => ErrorKind::ReservationConflict,
             Some(libc::EBUSY | libc::EWOULDBLOCK) => ErrorKind::Busy,
             Some(errno) => ErrorKind::Os { errno },
             None => ErrorKind::Io(error.kind()),
@@ -228,6 +234,9 @@ impl fmt::Display for DeviceError {
                 write!(f, ": the file was deleted, and is gone when this process closes it")
             }
             ErrorKind::FenceLost(loss) => write!(f, ": {loss}"),
+            ErrorKind::ReservationConflict => {
+                write!(f, ": another machine has reserved the device")
+            }
             ErrorKind::Server { errno, text } => {
                 write!(f, ": the server answered error {errno}: {text}")
             }

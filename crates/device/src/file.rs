@@ -12,10 +12,11 @@ use forebay_rt::sync::Semaphore;
 use forebay_rt::{sys, uring};
 use io_uring::{opcode, squeue, types};
 
+use crate::reservation::kernel;
 use crate::submission::may_block;
 use crate::{
     BlockDevice, DeviceError, DeviceFuture, ErrorKind, Geometry, IoBuf, IoBytes, Operation,
-    ZeroOptions, check_range, write_zeroes_as_data,
+    ReservationChange, Reservations, ZeroOptions, check_range, write_zeroes_as_data,
 };
 
 /// How to open a device.
@@ -178,6 +179,20 @@ impl FileDevice {
         let (outcome, ()) = unsafe { self.submit(entry, ()) }.await;
         outcome.map(|_| ())
     }
+
+    /// Runs a request on the device's reservations, which blocks, on a thread of its own.
+    async fn on_reservations<T: Send + 'static>(
+        &self,
+        request: impl FnOnce(&File) -> Result<T, ErrorKind> + Send + 'static,
+    ) -> Result<T, DeviceError> {
+        let fail = |kind| DeviceError::new(&self.name, Operation::Reservation, 0, 0, kind);
+        if !self.is_block_device {
+            return Err(fail(ErrorKind::Unsupported));
+        }
+        let file = self.file.as_ref().expect("open until it is dropped").try_clone();
+        let file = file.map_err(|e| self.error(Operation::Reservation, 0, 0, &e))?;
+        forebay_rt::aside(move || request(&file)).await.map_err(fail)
+    }
 }
 
 impl BlockDevice for FileDevice {
@@ -335,6 +350,14 @@ impl BlockDevice for FileDevice {
                 Err(e) => Err(self.error(op, offset_bytes, len_bytes, &e)),
             }
         })
+    }
+
+    fn reservations(&self) -> DeviceFuture<'_, Reservations> {
+        Box::pin(self.on_reservations(kernel::read))
+    }
+
+    fn change_reservations(&self, change: ReservationChange) -> DeviceFuture<'_, ()> {
+        Box::pin(self.on_reservations(move |file| kernel::change(file, change)))
     }
 }
 

@@ -6,7 +6,10 @@ mod recorded;
 pub use counted::{Counted, Counts};
 pub use recorded::{CommandRecord, Recorded};
 
-use crate::{Allocation, BlockDevice, DeviceFuture, Geometry, IoBuf, IoBytes, ZeroOptions};
+use crate::{
+    Allocation, BlockDevice, DeviceFuture, Geometry, IoBuf, IoBytes, ReservationChange,
+    Reservations, ZeroOptions,
+};
 
 /// A device that stands over another one. Every method passes the call on unchanged until a
 /// layer overrides it; every `Layer` is a [`BlockDevice`].
@@ -74,6 +77,16 @@ pub trait Layer {
     fn allocation(&self, offset_bytes: u64, len_bytes: u64) -> DeviceFuture<'_, Vec<Allocation>> {
         self.inner().allocation(offset_bytes, len_bytes)
     }
+
+    /// As [`BlockDevice::reservations`].
+    fn reservations(&self) -> DeviceFuture<'_, Reservations> {
+        self.inner().reservations()
+    }
+
+    /// As [`BlockDevice::change_reservations`].
+    fn change_reservations(&self, change: ReservationChange) -> DeviceFuture<'_, ()> {
+        self.inner().change_reservations(change)
+    }
 }
 
 impl<L: Layer> BlockDevice for L {
@@ -106,5 +119,11 @@ impl<L: Layer> BlockDevice for L {
     }
     fn allocation(&self, offset_bytes: u64, len_bytes: u64) -> DeviceFuture<'_, Vec<Allocation>> {
         Layer::allocation(self, offset_bytes, len_bytes)
+    }
+    fn reservations(&self) -> DeviceFuture<'_, Reservations> {
+        Layer::reservations(self)
+    }
+    fn change_reservations(&self, change: ReservationChange) -> DeviceFuture<'_, ()> {
+        Layer::change_reservations(self, change)
     }
 }

@@ -7,6 +7,7 @@ mod error;
 mod file;
 pub mod layers;
 mod memory;
+mod reservation;
 mod submission;
 
 use std::future::Future;
@@ -20,6 +21,7 @@ pub use error::{DeviceError, ErrorKind, FenceLoss, Operation};
 pub use file::{FileDevice, OpenOptions, probe_size_bytes};
 pub use layers::Layer;
 pub use memory::MemoryDevice;
+pub use reservation::{ReservationChange, ReservationKey, Reservations};
 
 /// What a device call returns while it runs.
 pub type DeviceFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, DeviceError>> + 'a>>;
@@ -129,6 +131,22 @@ pub trait BlockDevice {
         let _ = offset_bytes;
         Box::pin(async move { Ok(vec![Allocation { len_bytes, hole: false }]) })
     }
+
+    /// The device's persistent reservations; [`ErrorKind::Unsupported`] if it has none.
+    fn reservations(&self) -> DeviceFuture<'_, Reservations> {
+        Box::pin(std::future::ready(Err(no_reservations(self.name()))))
+    }
+
+    /// Changes the device's persistent reservations. Fails with [`ErrorKind::Unsupported`] if it
+    /// has none, and with [`ErrorKind::ReservationConflict`] if those of other initiators forbid
+    /// it.
+    fn change_reservations(&self, _change: ReservationChange) -> DeviceFuture<'_, ()> {
+        Box::pin(std::future::ready(Err(no_reservations(self.name()))))
+    }
+}
+
+fn no_reservations(name: &str) -> DeviceError {
+    DeviceError::new(name, Operation::Reservation, 0, 0, ErrorKind::Unsupported)
 }
 
 /// Writes zeros as data, for devices that have no command of their own for it.

@@ -82,7 +82,10 @@ impl Refusal {
                 }
                 self.blamed.extend(missing.into_iter().chain(behind));
             }
-            Kind::InUseElsewhere { .. } | Kind::NotExportedElsewhere | Kind::TakenMeanwhile => {
+            Kind::InUseElsewhere { .. }
+            | Kind::NotExportedElsewhere
+            | Kind::TakenMeanwhile
+            | Kind::Reserved { .. } => {
                 self.cause = Cause::OtherMachine;
             }
             Kind::Recovery { error, out_of_use, behind } => {

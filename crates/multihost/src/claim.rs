@@ -1,9 +1,8 @@
 //! An import's activity check, and its claim on the devices.
 //!
-//! What enters: devices with the heartbeats that were read with their labels, nonces of owners that
-//! wrote roots. What leaves: a refusal, or this import's heartbeat on every device, renewed until
-//! the claim is dropped. What always holds: a claim is refused, and writes nothing, if an unknown
-//! owner has left a heartbeat since the labels were read. Called by the import of a pool.
+//! What enters: devices, their heartbeats, owners that wrote roots. What leaves: a refusal, or this
+//! import's reservation and heartbeat on every device, the heartbeat renewed until the claim is
+//! dropped. A claim writes nothing if it finds an unknown owner's heartbeat or reservation.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -18,6 +17,7 @@ use crate::error::MultihostError;
 use crate::heartbeat::{Owner, read_heartbeat, write_heartbeat};
 use crate::monitor::{Monitor, Verdict};
 use crate::poller::PollMode;
+use crate::reservation::{holder_of, key_of};
 use crate::timing::{ACTIVITY_CHECK_DURATION, HEARTBEAT_INTERVAL, RETRY_INTERVAL, clock};
 
 /// A device that was found with a label of the pool.
@@ -69,6 +69,23 @@ pub fn is_claimed(
     label_nonces(devices, pool).any(|nonce| !root_owners.contains(&nonce))
 }
 
+/// Whether a device is reserved for an initiator that is none of `known`, nor an owner whose
+/// heartbeat was read with a label: an import may be under way on another machine.
+pub async fn is_reserved(
+    devices: &[LabeledDevice],
+    pool: PoolGuid,
+    known: &BTreeSet<OwnerNonce>,
+) -> bool {
+    let known: BTreeSet<_> =
+        known.iter().copied().chain(label_nonces(devices, pool)).map(key_of).collect();
+    for found in devices {
+        if holder_of(&found.device).await.is_some_and(|holder| !known.contains(&holder)) {
+            return true;
+        }
+    }
+    false
+}
+
 fn label_nonces(
     devices: &[LabeledDevice],
     pool: PoolGuid,
@@ -91,12 +108,14 @@ struct Claimed {
 }
 
 impl Claim {
-    /// Claims `devices` with `heartbeat`.
+    /// Claims `devices` with `heartbeat`, and reserves those that have reservations. A device that
+    /// an unknown owner has reserved is taken only if `force` is set.
     pub async fn new(
         devices: &[LabeledDevice],
         root_owners: BTreeSet<OwnerNonce>,
         monitor: &Rc<Monitor>,
         heartbeat: Heartbeat,
+        force: bool,
     ) -> Result<Self, MultihostError> {
         let owner = Owner::of(&heartbeat);
         let heartbeat = Heartbeat { beat: 0, ..heartbeat };
@@ -113,6 +132,9 @@ impl Claim {
                 return Err(MultihostError::Lost);
             }
         }
+        // Reservations come first: a device that the old owner has reserved refuses heartbeats.
+        monitor.set_owner(owner.nonce);
+        reserve_all(&devices, monitor, force).await?;
         let (monitor, devices) = (monitor.clone(), RefCell::new(devices));
         let claimed = Rc::new(Claimed { monitor, devices, heartbeat });
         // From here on this process may be paused and replaced: its first heartbeat is fenced
@@ -136,6 +158,22 @@ impl Claim {
         }
         Ok(())
     }
+}
+
+/// Reserves all of `devices` that have reservations, or none of them.
+async fn reserve_all(
+    devices: &[Device],
+    monitor: &Monitor,
+    force: bool,
+) -> Result<(), MultihostError> {
+    for (done, device) in devices.iter().enumerate() {
+        let Err(error) = monitor.reserve(device, force).await else { continue };
+        for taken in &devices[..done] {
+            monitor.release(taken).await;
+        }
+        return Err(error);
+    }
+    Ok(())
 }
 
 impl Drop for Claim {

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use forebay_device::ReservationKey;
+
 /// Why a pool must not be imported, or must not be written to any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MultihostError {
@@ -10,8 +12,15 @@ pub enum MultihostError {
         /// The device's path.
         device: String,
     },
-    /// Another owner's heartbeat was found.
+    /// Another owner's heartbeat was found, or its reservation.
     Lost,
+    /// An initiator has reserved a device whose key is no owner's of the pool.
+    Reserved {
+        /// The device's path.
+        device: String,
+        /// The key.
+        holder: ReservationKey,
+    },
 }
 
 impl fmt::Display for MultihostError {
@@ -22,6 +31,9 @@ impl fmt::Display for MultihostError {
                 "the heartbeat on {device} changes: another machine has imported the pool"
             ),
             Self::Lost => f.write_str("another process has imported the pool"),
+            Self::Reserved { device, holder } => {
+                write!(f, "another machine has reserved {device} with key {holder}")
+            }
         }
     }
 }

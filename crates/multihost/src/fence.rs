@@ -1,11 +1,11 @@
 //! The write fence: the right to write, and the device layer that checks it.
 //!
-//! What enters: times at which the heartbeat was read and was this owner's, the loss of the pool,
-//! its end. What leaves: devices whose writes wait, or fail, without a valid heartbeat. What always
-//! holds: a write succeeds only if the heartbeat was valid before the write was issued and after it
-//! completed. Called by the monitor, and by the opener of a pool's devices.
+//! What enters: times of valid heartbeats, the loss of the pool, its end. What leaves: devices
+//! whose writes wait, or fail, without a valid heartbeat. What always holds: a write succeeds only
+//! if the heartbeat was valid before the write was issued and after it completed.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use forebay_device::{
@@ -26,6 +26,11 @@ pub struct Fence {
     has_ended: Cell<bool>,
     /// Writes that were given to a device and have not completed.
     writes_in_flight: Cell<usize>,
+    /// Names of devices that are the owner's: if one of them refuses a write because another
+    /// machine has reserved it, the pool has another owner.
+    members: RefCell<BTreeSet<String>>,
+    /// Called when the pool is lost.
+    on_loss: RefCell<Option<Rc<dyn Fn()>>>,
     changed: Rc<Notify>,
 }
 
@@ -38,8 +43,23 @@ impl Fence {
             is_lost: Cell::new(false),
             has_ended: Cell::new(false),
             writes_in_flight: Cell::new(0),
+            members: RefCell::default(),
+            on_loss: RefCell::default(),
             changed: Notify::new(),
         })
+    }
+
+    /// Has `call` called when the pool is lost, before any write fails for that.
+    pub fn on_loss(&self, call: impl Fn() + 'static) {
+        *self.on_loss.borrow_mut() = Some(Rc::new(call));
+    }
+
+    pub(crate) fn add_member(&self, device: &str) {
+        self.members.borrow_mut().insert(device.to_owned());
+    }
+
+    pub(crate) fn remove_member(&self, device: &str) {
+        self.members.borrow_mut().remove(device);
     }
 
     /// Puts a device behind this fence.
@@ -65,8 +85,19 @@ impl Fence {
 
     /// Another owner has the pool: writes fail from now on.
     pub fn lose(&self) {
-        self.is_lost.set(true);
+        let call = self.on_loss.borrow().clone();
+        if !self.is_lost.replace(true)
+            && let Some(call) = call
+        {
+            call();
+        }
         self.changed.notify_all();
+    }
+
+    /// Whether another owner has the pool.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.is_lost.get()
     }
 
     /// The heartbeat has ended: writes fail from now on.
@@ -117,7 +148,8 @@ impl Drop for WriteInFlight<'_> {
     }
 }
 
-/// The device layer: writes, discards and zeroing pass the fence; reads and flushes do not.
+/// The device layer: writes, discards and zeroing pass the fence; reads and flushes do not. A
+/// conflict of reservations shuts the fence.
 struct FencedDevice {
     inner: Device,
     fence: Rc<Fence>,
@@ -138,10 +170,24 @@ impl FencedDevice {
             };
             self.fence.until_valid().await.map_err(refused)?;
             let _in_flight = WriteInFlight::new(&self.fence);
-            call().await?;
+            self.heeded(call()).await?;
             // The kernel may have held the write while this process was paused, and executed it
             // after a new owner had read the log.
             self.fence.until_valid().await.map_err(refused)
+        })
+    }
+
+    /// Waits for a command. If the device refuses it because another machine has reserved the
+    /// device, the pool is lost, and no device is to blame.
+    async fn heeded(&self, call: DeviceFuture<'_, ()>) -> Result<(), DeviceError> {
+        let name = self.inner.name();
+        call.await.map_err(|error| {
+            let is_conflict = error.kind == ErrorKind::ReservationConflict;
+            if !is_conflict || !self.fence.members.borrow().contains(name) {
+                return error;
+            }
+            self.fence.lose();
+            DeviceError { kind: ErrorKind::FenceLost(FenceLoss::TakenOver), ..error }
         })
     }
 }
@@ -154,6 +200,9 @@ impl Layer for FencedDevice {
         let len_bytes = data.len() as u64;
         let call = move || self.inner.write(offset_bytes, data, fua);
         self.fenced(Operation::Write, offset_bytes, len_bytes, call)
+    }
+    fn flush(&self) -> DeviceFuture<'_, ()> {
+        Box::pin(self.heeded(self.inner.flush()))
     }
     fn discard(&self, offset_bytes: u64, len_bytes: u64, fua: bool) -> DeviceFuture<'_, ()> {
         let call = move || self.inner.discard(offset_bytes, len_bytes, fua);

@@ -6,9 +6,10 @@ mod fence;
 mod heartbeat;
 mod monitor;
 mod poller;
+mod reservation;
 mod timing;
 
-pub use claim::{Claim, LabeledDevice, check_activity, is_claimed};
+pub use claim::{Claim, LabeledDevice, check_activity, is_claimed, is_reserved};
 pub use error::MultihostError;
 pub use fence::Fence;
 pub use heartbeat::{Owner, read_heartbeat, write_heartbeat};

@@ -4,7 +4,7 @@
 //! always holds: the fence is renewed only by reads that prove ownership, after a gap by the gap
 //! rule (see the README). Called by the claim of an import, then by the pool's heartbeat task.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
@@ -12,9 +12,11 @@ use forebay_device::Device;
 use forebay_format::label::Heartbeat;
 use forebay_units::{Nanos, OwnerNonce};
 
+use crate::error::MultihostError;
 use crate::fence::Fence;
 use crate::heartbeat::Owner;
 use crate::poller::{Answer, PollMode, Poller};
+use crate::reservation::{key_of, release, reserve};
 use crate::timing::{HEARTBEAT_VALID_FOR, ONE_DEVICE_CONFIRMS_AFTER, clock};
 
 /// What one check of the heartbeats shows.
@@ -35,6 +37,10 @@ pub struct Monitor {
     /// Owners that this one replaced: their heartbeats are ignored.
     predecessors: RefCell<BTreeSet<OwnerNonce>>,
     gap: RefCell<Option<Gap>>,
+    /// The owner, as soon as there is one.
+    nonce: Cell<Option<OwnerNonce>>,
+    /// Names of the devices that are reserved for it.
+    reserved: RefCell<BTreeSet<String>>,
 }
 
 /// A time without a valid heartbeat. A late heartbeat of this owner may lie over another owner's
@@ -56,6 +62,8 @@ impl Monitor {
             poller: Poller::new(),
             predecessors: RefCell::default(),
             gap: RefCell::default(),
+            nonce: Cell::default(),
+            reserved: RefCell::default(),
         })
     }
 
@@ -67,6 +75,42 @@ impl Monitor {
 
     pub(crate) fn set_predecessors(&self, nonces: BTreeSet<OwnerNonce>) {
         *self.predecessors.borrow_mut() = nonces;
+    }
+
+    /// The owner that devices are reserved for from now on.
+    pub fn set_owner(&self, nonce: OwnerNonce) {
+        self.nonce.set(Some(nonce));
+    }
+
+    /// Makes `device` one of the owner's, and reserves it if it has reservations. Refuses a device
+    /// that is reserved for an unknown owner, unless `force` is set.
+    pub async fn reserve(&self, device: &Device, force: bool) -> Result<(), MultihostError> {
+        let Some(nonce) = self.nonce.get() else { return Ok(()) };
+        let known = self.predecessors.borrow().clone();
+        let may_preempt = |holder| force || known.iter().any(|nonce| key_of(*nonce) == holder);
+        let is_reserved = reserve(device, key_of(nonce), may_preempt).await?;
+        let name = device.name();
+        self.fence.add_member(name);
+        if is_reserved {
+            self.reserved.borrow_mut().insert(name.to_owned());
+        }
+        Ok(())
+    }
+
+    /// Ends the owner's reservation of a device that is no longer its own.
+    pub async fn release(&self, device: &Device) {
+        self.fence.remove_member(device.name());
+        if self.reserved.borrow_mut().remove(device.name())
+            && let Some(nonce) = self.nonce.get()
+        {
+            release(device, key_of(nonce)).await;
+        }
+    }
+
+    /// Whether the device of this name is reserved for the owner.
+    #[must_use]
+    pub fn has_reserved(&self, device: &str) -> bool {
+        !self.fence.is_lost() && self.reserved.borrow().contains(device)
     }
 
     /// Whether `heartbeat` is of this pool, but neither of `owner` nor of one that it replaced.

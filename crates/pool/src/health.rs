@@ -229,6 +229,9 @@ impl Pool {
 
     fn log_event(&self, event: LogEvent) {
         match event {
+            // The device is well. The pool belongs to another owner, or has stopped.
+            LogEvent::SideFailed { error, .. } if matches!(error.kind, ErrorKind::FenceLost(_)) => {
+            }
             LogEvent::SideFailed { device, error } => {
                 self.log_side_failed(device, error.into());
             }

@@ -12,6 +12,7 @@ use forebay_rt as rt;
 use forebay_units::{OwnerNonce, PoolGuid};
 
 use crate::Pool;
+use crate::admin::candidate::release_all;
 use crate::commit::error::SuspendReason;
 
 impl Pool {
@@ -23,6 +24,22 @@ impl Pool {
     pub(crate) async fn write_first_heartbeat(&self, device: &Device) {
         // An error is not reported: the next root fails on the same device and handles it.
         let _ = write_heartbeat(device, &self.heartbeat(0)).await;
+    }
+
+    /// Has the pool stop, before any write fails, when another machine has taken it.
+    pub(crate) fn stop_when_taken_over(self: &Rc<Self>) {
+        let pool = Rc::downgrade(self);
+        self.opener.monitor().fence().on_loss(move || {
+            if let Some(pool) = pool.upgrade() {
+                pool.stop(SuspendReason::TakenOver);
+            }
+        });
+    }
+
+    /// Gives up the reservations of all devices.
+    pub(crate) async fn release_devices(&self) {
+        let devices: Vec<Device> = self.devices.borrow().values().map(|d| d.device()).collect();
+        release_all(&self.opener, &devices).await;
     }
 
     /// Runs until the pool is closed or stopped, or has another owner.
@@ -58,10 +75,8 @@ impl Pool {
                     monitor.write_to_first(&devices, self.heartbeat(beat)).await;
                 }
                 Verdict::Unproven => pause = RETRY_INTERVAL,
-                Verdict::OtherOwner => {
-                    self.stop(SuspendReason::TakenOver);
-                    return fence.lose();
-                }
+                // This stops the pool, as a device does that another machine has reserved.
+                Verdict::OtherOwner => return fence.lose(),
             }
         }
     }

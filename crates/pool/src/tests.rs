@@ -21,6 +21,7 @@ mod map_memory;
 mod multihost;
 mod openings;
 pub(crate) mod rack;
+mod reservations;
 mod resilvers;
 mod rollbacks;
 mod scattered;

@@ -89,9 +89,11 @@ impl LatencyModel {
     /// Draws the latency of one command.
     pub fn sample(&self, operation: Operation, len_bytes: u64, rng: &mut Rng) -> Nanos {
         let kind = match operation {
-            Operation::Read | Operation::Allocation | Operation::Open | Operation::Check => {
-                self.read
-            }
+            Operation::Read
+            | Operation::Allocation
+            | Operation::Open
+            | Operation::Check
+            | Operation::Reservation => self.read,
             Operation::Write | Operation::WriteZeroes => self.write,
             Operation::Flush => self.flush,
             Operation::Discard => self.discard,

@@ -133,6 +133,9 @@ fn import_hint(pool: &str, kind: &ImportErrorKind) -> String {
         Kind::TakenMeanwhile => {
             "export it there, or turn that machine off and try again".to_owned()
         }
+        Kind::Reserved { .. } => {
+            "use -f to import it if you are sure that no machine uses it".to_owned()
+        }
         Kind::Recovery { error, .. } if matches!(**error, RecoveryError::LogChanged { .. }) => {
             "look at what the kernel says of the log's devices, and import it again".to_owned()
         }
@@ -239,6 +242,9 @@ fn candidate_hint(error: &CandidateError) -> &'static str {
             "use -f to take it all the same (what that pool has on it is lost)"
         }
         CandidateError::NotEmpty { .. } => "use -f to take it all the same (what is on it is lost)",
+        CandidateError::Reserved { .. } => {
+            "use -f to take it if you are sure that no machine uses it"
+        }
         CandidateError::NotWritable(_) => "name another device",
         CandidateError::Open(_) => "",
     }

@@ -13,6 +13,7 @@ fn device(path: &str, state: Health) -> VdevStatus {
         write_errors: 0,
         checksum_errors: 0,
         note: None,
+        protection: None,
         size_bytes: 1 << 26,
         space: None,
         io: IoCounts::default(),

@@ -48,6 +48,7 @@ fn unread(path: &str) -> VdevStatus {
         write_errors: 0,
         checksum_errors: 0,
         note: None,
+        protection: None,
         size_bytes: 0,
         space: None,
         io: IoCounts::default(),

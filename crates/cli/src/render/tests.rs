@@ -6,8 +6,8 @@ use std::path::Path;
 
 use forebay_pool::status::{
     FoundPool, Health, ImportRemark, ImportReport, Importable, IoCounts, Latency, MediaBytes,
-    OpCount, PoolCondition, PoolStats, PoolStatus, PoolSummary, ScanKind, ScanPhase, ScanStatus,
-    SegmentCounts, Traffic, VdevKind, VdevNote, VdevSpace, VdevStatus, VolumeStatus,
+    OpCount, PoolCondition, PoolStats, PoolStatus, PoolSummary, Protection, ScanKind, ScanPhase,
+    ScanStatus, SegmentCounts, Traffic, VdevKind, VdevNote, VdevSpace, VdevStatus, VolumeStatus,
 };
 use forebay_units::Layout;
 
@@ -65,6 +65,7 @@ fn vdev(name: &str, kind: VdevKind, children: Vec<VdevStatus>) -> VdevStatus {
         write_errors: 0,
         checksum_errors: 0,
         note: None,
+        protection: None,
         size_bytes: 1 << 32,
         space: None,
         io: if children.is_empty() { io(1000, 200) } else { IoCounts::default() },
@@ -405,6 +406,26 @@ fn log_on_one_device_is_shown_as_that_device() {
     pool.logs = vec![vdev("mirror-0", VdevKind::Group(Layout::Mirror), vec![disk("l0")])];
     let text = status_text(&open(&pool), false, false);
     assert!(text.contains("\tlogs\n\t  /srv/l0"), "{text}");
+}
+
+#[test]
+fn reserved_device_is_marked_beside_its_note() {
+    let mut pool = healthy();
+    let devices = &mut pool.groups[0].children;
+    devices[0].protection = Some(Protection::Reservation);
+    devices[1].protection = Some(Protection::Heartbeat);
+    let [first, second] = [0, 1].map(|at| devices[at].name.clone());
+    let line = |pool: &PoolStatus, name: &str| {
+        let text = status_text(&open(pool), false, false);
+        text.lines().find(|line| line.contains(name)).expect("its line").to_owned()
+    };
+    assert!(line(&pool, &first).ends_with("0  (reserved)"), "{}", line(&pool, &first));
+    assert!(!line(&pool, &second).contains("reserved"));
+    pool.groups[0].children[0].note = Some(VdevNote::Resilvering);
+    assert!(line(&pool, &first).ends_with("  (resilvering) (reserved)"));
+    let json = status_json(&[open(&pool)], &[]);
+    assert!(json.contains("\"protection\": \"reservation\""), "{json}");
+    assert!(json.contains("\"protection\": \"heartbeat\""), "{json}");
 }
 
 #[test]

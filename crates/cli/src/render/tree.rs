@@ -1,6 +1,6 @@
 //! The device tree of `pool status`, and the fields above it.
 
-use forebay_pool::status::{Health, VdevKind, VdevNote, VdevStatus};
+use forebay_pool::status::{Health, Protection, VdevKind, VdevNote, VdevStatus};
 use forebay_units::Layout;
 
 use super::numbers::count;
@@ -19,7 +19,7 @@ pub fn device_tree(
     let mut lines = Vec::new();
     let sum = |f: fn(&VdevStatus) -> u64| groups.iter().chain(logs).map(f).sum::<u64>();
     let errors = [sum(|v| v.read_errors), sum(|v| v.write_errors), sum(|v| v.checksum_errors)];
-    lines.push(Line::new(pool.to_owned(), state, errors, None));
+    lines.push(Line::new(pool.to_owned(), state, errors, String::new()));
     for group in groups {
         tree_lines(group, 1, &mut lines);
     }
@@ -62,8 +62,7 @@ struct Line {
 }
 
 impl Line {
-    fn new(name: String, state: Health, errors: [u64; 3], note: Option<&VdevNote>) -> Self {
-        let note = note.map_or_else(String::new, |note| format!("({})", note_text(note)));
+    fn new(name: String, state: Health, errors: [u64; 3], note: String) -> Self {
         Self { name, rest: Some((state, errors)), note }
     }
 }
@@ -75,10 +74,18 @@ fn tree_lines(vdev: &VdevStatus, depth: usize, lines: &mut Vec<Line>) {
     }
     let errors = [vdev.read_errors, vdev.write_errors, vdev.checksum_errors];
     let name = format!("{}{}", "  ".repeat(depth), visible(&vdev.name));
-    lines.push(Line::new(name, vdev.state, errors, vdev.note.as_ref()));
+    lines.push(Line::new(name, vdev.state, errors, notes(vdev)));
     for child in &vdev.children {
         tree_lines(child, depth + 1, lines);
     }
+}
+
+/// What stands behind a device's counts, such as `(resilvering) (reserved)`.
+fn notes(vdev: &VdevStatus) -> String {
+    let is_reserved = vdev.protection == Some(Protection::Reservation);
+    let note = vdev.note.as_ref().map(note_text);
+    let all = note.into_iter().chain(is_reserved.then(|| "reserved".to_owned()));
+    all.map(|note| format!("({note})")).collect::<Vec<_>>().join(" ")
 }
 
 fn note_text(note: &VdevNote) -> String {

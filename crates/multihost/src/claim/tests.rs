@@ -36,7 +36,7 @@ fn old_owner() -> BTreeSet<OwnerNonce> {
 }
 
 async fn claim(devices: &[LabeledDevice]) -> Result<Claim, MultihostError> {
-    Claim::new(devices, old_owner(), &Monitor::new(), heartbeat(NEW_NONCE, 0)).await
+    Claim::new(devices, old_owner(), &Monitor::new(), heartbeat(NEW_NONCE, 0), false).await
 }
 
 async fn read(device: &LabeledDevice) -> Heartbeat {

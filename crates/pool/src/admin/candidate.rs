@@ -3,6 +3,7 @@
 use forebay_device::{Device, ErrorKind};
 use forebay_format::config::MemberConfig;
 use forebay_format::label::MIN_DEVICE_BYTES;
+use forebay_multihost::MultihostError;
 
 use crate::Pool;
 use crate::admin::error::{AdminError, CandidateError};
@@ -54,6 +55,32 @@ pub(crate) async fn open_candidate(
         return Err(CandidateError::NotEmpty { device: device(), content });
     }
     Ok(Candidate { path: path.to_owned(), guarded, size_bytes })
+}
+
+/// Reserves devices for the pool, those that have reservations, before anything is written to them.
+/// If one is refused, all of them are given up.
+pub(crate) async fn reserve_all(
+    opener: &FencedOpener,
+    devices: &[Device],
+    force: bool,
+) -> Result<(), CandidateError> {
+    for (done, device) in devices.iter().enumerate() {
+        let Err(error) = opener.monitor().reserve(device, force).await else { continue };
+        release_all(opener, &devices[..done]).await;
+        let holder = match error {
+            MultihostError::Reserved { holder, .. } => Some(holder),
+            MultihostError::Lost | MultihostError::InUse { .. } => None,
+        };
+        return Err(CandidateError::Reserved { device: device.name().to_owned(), holder });
+    }
+    Ok(())
+}
+
+/// Gives up reservations of devices that are not, or no longer, the pool's.
+pub(crate) async fn release_all(opener: &FencedOpener, devices: &[Device]) {
+    for device in devices {
+        opener.monitor().release(device).await;
+    }
 }
 
 /// The pool that a label names, unless it was destroyed or the device has left it.

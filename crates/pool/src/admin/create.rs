@@ -13,9 +13,9 @@ use forebay_format::config::{
 use forebay_format::superblock::{COUNTERS, Superblock};
 use forebay_intent_log::{IntentLog, LogConfig};
 use forebay_rt as rt;
-use forebay_units::{BLOCK_BYTES, CommitId, DeviceId, FrameSeq, Layout, TxgId};
+use forebay_units::{BLOCK_BYTES, CommitId, DeviceId, FrameSeq, Layout, OwnerNonce, TxgId};
 
-use crate::admin::candidate::{Candidate, open_candidate, owner_of};
+use crate::admin::candidate::{Candidate, open_candidate, owner_of, release_all, reserve_all};
 use crate::admin::error::{AdminError, CandidateError};
 use crate::admin::properties::{POOL_PROPERTIES, check_pool_name, check_property};
 use crate::import::load_map::Loaded;
@@ -36,6 +36,14 @@ use crate::{Opener, Pool};
 pub(crate) struct Opened {
     pub groups: Vec<(GroupSpec, Vec<Candidate>)>,
     pub logs: Vec<(LogSpec, Vec<Candidate>)>,
+}
+
+impl Opened {
+    /// All of them.
+    pub fn devices(&self) -> Vec<Device> {
+        let groups = self.groups.iter().flat_map(|(_, devices)| devices);
+        groups.chain(self.logs.iter().flat_map(|(_, sides)| sides)).map(Candidate::device).collect()
+    }
 }
 
 /// Refuses groups of another kind, or groups that survive fewer failures, than others of the pool,
@@ -168,7 +176,8 @@ impl Pool {
         force: bool,
     ) -> Result<(), AdminError> {
         // Nothing is written to a device without a label.
-        let device = open_candidate(&FencedOpener::new(opener), path, true).await?.device();
+        let opener = FencedOpener::new(opener);
+        let device = open_candidate(&opener, path, true).await?.device();
         let label = read_label(&device).await;
         if label.current().is_none() {
             return Err(AdminError::NoLabel { device: path.to_owned() });
@@ -177,8 +186,12 @@ impl Pool {
             let device = path.to_owned();
             return Err(CandidateError::OwnedByPool { device, pool }.into());
         }
-        clear_label(&device).await?;
-        Ok(())
+        opener.monitor().set_owner(OwnerNonce(rt::random_u64()));
+        let devices = [device];
+        reserve_all(&opener, &devices, force).await?;
+        let cleared = clear_label(&devices[0]).await;
+        release_all(&opener, &devices).await;
+        Ok(cleared?)
     }
 }
 
@@ -206,12 +219,25 @@ fn log_places(config: &PoolConfig, devices: &BTreeMap<DeviceId, OpenDevice>) -> 
     sides.map(|(ring, side)| place(side, ring.start_bytes, ring.len_bytes)).collect()
 }
 
+/// Reserves `devices`, then prepares the log on those of `places`. If that fails or is canceled,
+/// all of it is given back.
+pub(crate) async fn take_devices(
+    opener: &FencedOpener,
+    devices: &[Device],
+    places: &[LogPlace],
+    force: bool,
+) -> Result<(), AdminError> {
+    reserve_all(opener, devices, force).await?;
+    let prepared = prepare_log(opener, places).await;
+    if prepared.is_err() {
+        release_all(opener, devices).await;
+    }
+    prepared
+}
+
 /// Clears the labels of the log's devices and allocates its regions. If that fails or is canceled,
 /// all regions are given back.
-pub(crate) async fn prepare_log(
-    opener: &FencedOpener,
-    places: &[LogPlace],
-) -> Result<(), AdminError> {
+async fn prepare_log(opener: &FencedOpener, places: &[LogPlace]) -> Result<(), AdminError> {
     for place in places {
         clear(&place.device).await?;
     }
@@ -296,13 +322,14 @@ impl Pool {
         let opened = checked(&opener, name, spec).await?;
         let mut config = empty_config(name, spec, &opened);
         let nonce = rt::random_u64();
+        opener.monitor().set_owner(OwnerNonce(nonce));
         crate::import::divergence::begin(&mut config, nonce, CommitId(0));
         let devices = add_to_config(&mut config, &opened)?;
         drop(opened);
         // The step that takes long and can be canceled comes first: until it is done, the other
         // devices are unchanged.
-        let places = log_places(&config, &devices);
-        prepare_log(&opener, &places).await?;
+        let all: Vec<Device> = devices.values().map(OpenDevice::device).collect();
+        take_devices(&opener, &all, &log_places(&config, &devices), spec.force).await?;
         if !config.logs.is_empty() {
             for member in config.data_members() {
                 clear(&devices[&DeviceId(member.device)].device()).await?;

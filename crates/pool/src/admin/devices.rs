@@ -5,9 +5,9 @@ use forebay_format::config::{MemberConfig, MemberUse};
 use forebay_units::{DeviceId, Layout};
 
 use crate::Pool;
-use crate::admin::candidate::{Candidate, open_candidate};
+use crate::admin::candidate::{Candidate, open_candidate, release_all, reserve_all};
 use crate::admin::create::{
-    LogPlace, add_to_config, check_alike, clear, member, open_spec, prepare_log,
+    LogPlace, add_to_config, check_alike, clear, member, open_spec, take_devices,
 };
 use crate::admin::error::AdminError;
 use crate::admin::volumes::check_fits;
@@ -40,7 +40,7 @@ impl Pool {
                 len_bytes,
             }));
         }
-        prepare_log(&self.opener, &places).await?;
+        take_devices(&self.opener, &opened.devices(), &places, spec.force).await?;
         for candidate in opened.groups.iter().flat_map(|(_, devices)| devices) {
             clear(&candidate.device()).await?;
         }
@@ -124,6 +124,7 @@ impl Pool {
                 // Otherwise its label would still name the pool. A device that fails this keeps an
                 // old label, which no import believes.
                 let _ = clear_label(&open.device()).await;
+                release_all(&self.opener, &[open.device()]).await;
             }
         }
     }
@@ -148,7 +149,8 @@ impl Pool {
         if is_log {
             let (start_bytes, len_bytes) = self.ring_range(old.device)?;
             let device = open.device();
-            prepare_log(&self.opener, &[LogPlace { device, start_bytes, len_bytes }]).await?;
+            let place = LogPlace { device: device.clone(), start_bytes, len_bytes };
+            take_devices(&self.opener, &[device], &[place], force).await?;
             self.devices.borrow_mut().insert(id, open);
             {
                 let mut config = self.config.borrow_mut();
@@ -159,6 +161,7 @@ impl Pool {
             }
             return self.restart_log(true).await;
         }
+        reserve_all(&self.opener, &[open.device()], force).await?;
         clear(&open.device()).await?;
         self.store
             .array
@@ -310,6 +313,7 @@ impl Pool {
             }
             false => error,
         })?;
+        reserve_all(&self.opener, &[candidate.device()], force).await?;
         clear_label(&candidate.device()).await?;
         let open = OpenDevice::new(&path, candidate.guarded.clone());
         let added = member(&mut self.config.borrow_mut(), &candidate);
@@ -450,6 +454,7 @@ impl Pool {
         if went_on_apart(&label, &self.config.borrow(), self.nonce) {
             return Err(AdminError::Diverged { pool: self.name(), device: found.path });
         }
+        reserve_all(&self.opener, &[open.device()], false).await?;
         self.write_first_heartbeat(&open.device()).await;
         let before = self.devices.borrow_mut().insert(id, open.clone());
         if let Some(before) =

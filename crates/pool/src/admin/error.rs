@@ -3,7 +3,7 @@
 mod display;
 
 use forebay_array::ArrayError;
-use forebay_device::DeviceError;
+use forebay_device::{DeviceError, ReservationKey};
 use forebay_intent_log::LogError;
 use forebay_units::Layout;
 
@@ -236,6 +236,13 @@ pub enum CandidateError {
         device: String,
         /// What.
         content: &'static str,
+    },
+    /// Another machine has reserved it.
+    Reserved {
+        /// The device.
+        device: String,
+        /// The key of the reservation; `None` if another machine was faster just now.
+        holder: Option<ReservationKey>,
     },
     /// It cannot be opened.
     Open(DeviceError),

@@ -111,6 +111,10 @@ impl Pool {
         if let Some(reason) = failed {
             return Err(CloseError::Suspended { pool: self.name(), reason });
         }
+        if end != End::Process {
+            // Otherwise this machine still has the pool: it is only closed.
+            self.release_devices().await;
+        }
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use forebay_device::DeviceError;
+use forebay_device::{DeviceError, ReservationKey};
 use forebay_format::FormatError;
 use forebay_intent_log::LogError;
 use forebay_multihost::MultihostError;
@@ -141,6 +141,13 @@ pub enum ImportErrorKind {
     NotExportedElsewhere,
     /// Another machine took the pool while this import ran.
     TakenMeanwhile,
+    /// A device is reserved under a key that no owner of the pool has.
+    Reserved {
+        /// The device.
+        device: String,
+        /// The key.
+        holder: ReservationKey,
+    },
     /// The log could not be replayed, or what it holds could not be committed.
     Recovery {
         /// Why.
@@ -271,6 +278,26 @@ impl fmt::Display for ImportError {
     }
 }
 
+/// The kinds that concern another owner of the pool.
+fn other_owner(f: &mut fmt::Formatter<'_>, kind: &ImportErrorKind) -> fmt::Result {
+    match kind {
+        ImportErrorKind::InUseElsewhere { device } => write!(
+            f,
+            "it is imported on another machine and in use there (the heartbeat on {device} moves)"
+        ),
+        ImportErrorKind::NotExportedElsewhere => write!(
+            f,
+            "it was last used by another machine and not exported; that machine is silent now"
+        ),
+        ImportErrorKind::Reserved { device, holder } => write!(
+            f,
+            "another machine has reserved {device}, under key {holder}, which no owner of the pool \
+             has"
+        ),
+        _ => write!(f, "it was taken by another machine meanwhile"),
+    }
+}
+
 impl fmt::Display for ImportErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -325,16 +352,10 @@ impl fmt::Display for ImportErrorKind {
                 list(f, "behind the others, and not rebuilt yet", behind)
             }
             Self::Layout(error) => write!(f, "{error}"),
-            Self::InUseElsewhere { device } => write!(
-                f,
-                "it is imported on another machine and in use there (the heartbeat on {device} \
-                 moves)"
-            ),
-            Self::NotExportedElsewhere => write!(
-                f,
-                "it was last used by another machine and not exported; that machine is silent now"
-            ),
-            Self::TakenMeanwhile => write!(f, "it was taken by another machine meanwhile"),
+            Self::InUseElsewhere { .. }
+            | Self::NotExportedElsewhere
+            | Self::TakenMeanwhile
+            | Self::Reserved { .. } => other_owner(f, self),
             Self::Recovery { error, out_of_use, behind } => {
                 write!(f, "{error}")?;
                 list(f, "out of use", out_of_use)?;
@@ -526,6 +547,7 @@ impl From<MultihostError> for ImportErrorKind {
         match error {
             MultihostError::InUse { device } => Self::InUseElsewhere { device },
             MultihostError::Lost => Self::TakenMeanwhile,
+            MultihostError::Reserved { device, holder } => Self::Reserved { device, holder },
         }
     }
 }

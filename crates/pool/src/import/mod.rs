@@ -20,7 +20,7 @@ use forebay_format::superblock::Superblock;
 use forebay_intent_log::{IntentLog, LogConfig, LogError, LogState};
 use forebay_multihost::{ACTIVITY_CHECK_DURATION, Claim};
 use forebay_rt as rt;
-use forebay_units::{CommitId, DeviceId, FrameSeq, Nanos, PoolGuid};
+use forebay_units::{CommitId, DeviceId, FrameSeq, Nanos};
 
 use crate::import::device_match::{
     check_complete, check_newest, leave_missing_logs, map_unreadable, newest_root, not_found,
@@ -76,7 +76,7 @@ impl Pool {
         let chosen = newest_root(&history.devices, options.rewind_groups)?;
         let (root, config) = &chosen;
         let elsewhere = !root.exported && root.host != opener.host();
-        let watched = elsewhere || is_being_imported(&history.devices, PoolGuid(config.guid));
+        let watched = elsewhere || is_being_imported(&history.devices, config.guid).await;
         if watched {
             check_not_in_use(&history.devices, elsewhere, options).await?;
         }
@@ -86,7 +86,7 @@ impl Pool {
         // An owner that was paused reads the heartbeat before it writes again, and finds this one.
         let mine = Heartbeat { pool, nonce, host: opener.host(), ..Heartbeat::default() };
         let (labeled, owners) = (labeled_devices(&history.devices), root_owners(&history.devices));
-        let claim = Claim::new(&labeled, owners, opener.monitor(), mine).await?;
+        let claim = Claim::new(&labeled, owners, opener.monitor(), mine, options.force).await?;
         drop(labeled);
         if watched {
             // The old owner may have resumed since the labels were read, and writes until it reads
@@ -147,7 +147,11 @@ impl Pool {
         let parts = Parts { opener, nonce, config, devices, log, root, loaded };
         let pool = Pool::assemble(parts);
         pool.sync.rooted.set(newest.rooted);
-        pool.recover(&log_state, old_log, &mut report).await.map_err(|e| pool.ended_by(e))?;
+        let recovered = pool.recover(&log_state, old_log, &mut report).await;
+        if pool.opener.monitor().fence().is_lost() {
+            return Err(ImportErrorKind::TakenMeanwhile);
+        }
+        recovered.map_err(|e| pool.ended_by(e))?;
         claim.verify().await?;
         drop(claim);
         pool.seal_all();

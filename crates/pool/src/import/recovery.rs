@@ -190,6 +190,7 @@ impl Pool {
 
     /// Starts the tasks of a pool.
     pub(crate) fn start(self: &Rc<Self>) {
+        self.stop_when_taken_over();
         let tasks = vec![
             rt::spawn(self.clone().sync_loop()),
             rt::spawn(self.clone().health_loop()),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use forebay_multihost::{LabeledDevice, check_activity, is_claimed};
+use forebay_multihost::{LabeledDevice, check_activity, is_claimed, is_reserved};
 use forebay_units::{OwnerNonce, PoolGuid};
 
 use crate::import::error::ImportErrorKind;
@@ -24,9 +24,10 @@ pub(crate) fn root_owners(found: &[&Found]) -> BTreeSet<OwnerNonce> {
     found.iter().flat_map(|found| &found.label.roots).map(|root| OwnerNonce(root.nonce)).collect()
 }
 
-/// Whether another import has claimed the devices: it is under way, or was cut short.
-pub(crate) fn is_being_imported(found: &[&Found], pool: PoolGuid) -> bool {
-    is_claimed(&labeled_devices(found), pool, &root_owners(found))
+/// Whether another import has claimed or reserved the devices: it is under way, or was cut short.
+pub(crate) async fn is_being_imported(found: &[&Found], pool: u64) -> bool {
+    let (pool, devices, owners) = (PoolGuid(pool), labeled_devices(found), root_owners(found));
+    is_claimed(&devices, pool, &owners) || is_reserved(&devices, pool, &owners).await
 }
 
 /// Refuses a pool that another machine imports or uses. With `elsewhere` (the last owner was

@@ -51,6 +51,16 @@ impl Health {
     }
 }
 
+/// What keeps other machines from writing to a device of the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Protection {
+    /// The heartbeat: an owner that was replaced reads it and stops.
+    Heartbeat,
+    /// A persistent reservation as well: the device refuses the writes of other machines.
+    Reservation,
+}
+
 /// What a node of the device tree is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -131,6 +141,9 @@ pub struct VdevStatus {
     /// What the operator should know of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<VdevNote>,
+    /// What keeps other machines from writing to it. Only of devices that a running pool has open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub protection: Option<Protection>,
     /// Usable bytes (devices: their size).
     pub size_bytes: u64,
     /// Space used, of groups and log devices.

@@ -8,10 +8,11 @@ use forebay_units::{BLOCK_BYTES, DeviceId, Layout};
 
 use crate::Pool;
 use crate::layout::log_number;
+use crate::opener::OpenDevice;
 use crate::status::stats::io_counts;
 use crate::status::{
-    Health, PoolCondition, PoolStatus, PoolSummary, ScanKind, ScanPhase, VdevKind, VdevNote,
-    VdevSpace, VdevStatus,
+    Health, PoolCondition, PoolStatus, PoolSummary, Protection, ScanKind, ScanPhase, VdevKind,
+    VdevNote, VdevSpace, VdevStatus,
 };
 
 impl Pool {
@@ -95,6 +96,7 @@ impl Pool {
                             let io = devices.get(&DeviceId(m.device)).map(|d| d.counted.counts());
                             let scan = self.scan_status();
                             let mut vdev = member_status(m, now, io, scan.as_ref());
+                            vdev.protection = self.protection(devices.get(&DeviceId(m.device)));
                             let suspect = self.health.diagnosis.suspects(DeviceId(m.device));
                             if suspect && vdev.state == Health::Online && vdev.note.is_none() {
                                 vdev.state = Health::Degraded;
@@ -123,6 +125,11 @@ impl Pool {
         groups
     }
 
+    fn protection(&self, open: Option<&OpenDevice>) -> Option<Protection> {
+        let is_reserved = self.opener.monitor().has_reserved(open?.device().name());
+        Some(if is_reserved { Protection::Reservation } else { Protection::Heartbeat })
+    }
+
     fn log_status(&self) -> Vec<VdevStatus> {
         let config = self.config.borrow();
         let devices = self.devices.borrow();
@@ -140,6 +147,7 @@ impl Pool {
                     (MemberUse::Faulted, _) => Health::Faulted,
                 };
                 let mut vdev = leaf(side, state);
+                vdev.protection = self.protection(open);
                 vdev.write_errors = errors.get(&DeviceId(side.device)).copied().unwrap_or(0);
                 vdev.io = open.map(|d| io_counts(&d.counted.counts())).unwrap_or_default();
                 children.push(vdev);
@@ -252,6 +260,7 @@ pub(crate) fn leaf(member: &MemberConfig, state: Health) -> VdevStatus {
         write_errors: 0,
         checksum_errors: 0,
         note: None,
+        protection: None,
         size_bytes: member.size_bytes,
         space: None,
         io: crate::status::IoCounts::default(),
@@ -310,6 +319,7 @@ pub(crate) fn branch(
         write_errors: 0,
         checksum_errors: 0,
         note: None,
+        protection: None,
         size_bytes: sum(|c| c.size_bytes),
         space: None,
         io: crate::status::IoCounts::default(),

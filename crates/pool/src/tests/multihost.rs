@@ -241,7 +241,7 @@ fn import_that_is_cut_short_keeps_the_log_mark() {
         let found: Vec<&Found> = found.iter().collect();
         let mine = Heartbeat { nonce: 7, ..found[0].label.heartbeat.expect("a heartbeat") };
         let (labeled, owners) = (labeled_devices(&found), root_owners(&found));
-        let claim = Claim::new(&labeled, owners, &Monitor::new(), mine).await;
+        let claim = Claim::new(&labeled, owners, &Monitor::new(), mine, false).await;
         drop(claim.expect("no other owner"));
         let mut marks = Vec::new();
         for name in ["a", "b"] {

@@ -29,7 +29,9 @@ impl Ops {
             Operation::Write | Operation::WriteZeroes => Self::WRITE,
             Operation::Flush => Self::FLUSH,
             Operation::Discard => Self::DISCARD,
-            Operation::Open | Operation::Allocation | Operation::Check => Ops(0),
+            Operation::Open | Operation::Allocation | Operation::Check | Operation::Reservation => {
+                Ops(0)
+            }
         };
         self.0 & bit.0 != 0
     }

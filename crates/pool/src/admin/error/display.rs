@@ -158,6 +158,12 @@ impl fmt::Display for CandidateError {
             ),
             Self::OwnedByPool { device, pool } => write!(f, "{device} belongs to pool '{pool}'"),
             Self::NotEmpty { device, content } => write!(f, "{device} holds {content}"),
+            Self::Reserved { device, holder: Some(key) } => {
+                write!(f, "another machine has reserved {device}, under key {key}")
+            }
+            Self::Reserved { device, holder: None } => {
+                write!(f, "another machine has just reserved {device}")
+            }
             Self::Open(error) | Self::NotWritable(error) => write!(f, "{error}"),
         }
     }
