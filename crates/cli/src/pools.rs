@@ -112,6 +112,11 @@ impl PoolSet {
                 self.destroy_volume(&pool, volume, *force).await?;
                 remember_command(&pool, typed);
             }
+            Action::Clear { .. } if self.pool(name)?.is_resumable() => {
+                let pool = self.resume(name).await?;
+                change(&pool, action).await?;
+                remember_command(&pool, typed);
+            }
             other => {
                 let pool = self.pool(name)?;
                 let other = &by_known_names(&pool.status(), other.clone()).await?;
@@ -161,6 +166,23 @@ impl PoolSet {
         self.adopt_or_export(&pool, may_be_older).await?;
         remember_command(&pool, typed);
         Ok(())
+    }
+
+    /// Goes on with a suspended pool. Its volumes stay open.
+    async fn resume(&self, name: &str) -> Result<Rc<Pool>, Failure> {
+        let suspended = self.pool(name)?;
+        let known = self.as_known_now(&known(&suspended)).await?;
+        let mut paths = known.devices.clone();
+        paths.extend(self.found_elsewhere(&known).await?);
+        let next = suspended.resume(&paths).await?;
+        crate::memory::release_free_memory();
+        self.adopt(next.clone(), false).await?;
+        Ok(next)
+    }
+
+    /// Lets requests fail that wait for suspended pools: the process is about to end.
+    pub fn give_up_suspended(&self) {
+        self.pools().iter().for_each(|pool| pool.give_up());
     }
 
     async fn destroy_volume(&self, pool: &Pool, volume: &str, force: bool) -> Result<(), Failure> {

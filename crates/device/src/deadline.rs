@@ -11,8 +11,8 @@ use forebay_rt as rt;
 use forebay_units::Nanos;
 
 use crate::{
-    Allocation, BlockDevice, Device, DeviceError, DeviceFuture, ErrorKind, IoBuf, IoBytes, Layer,
-    Operation, ZeroOptions,
+    Allocation, BlockDevice, Device, DeviceError, DeviceFuture, ErrorKind, Geometry, IoBuf,
+    IoBytes, Operation, ReservationChange, Reservations, ZeroOptions,
 };
 
 /// A task counts the ages of commands in this many parts of the span. Ages are not read off the
@@ -29,7 +29,11 @@ pub struct Deadline {
 }
 
 struct Shared {
-    inner: Device,
+    name: String,
+    geometry: Geometry,
+    allocates_on_write: bool,
+    /// `None` once it is closed.
+    inner: RefCell<Option<Device>>,
     span: Cell<Nanos>,
     tick: Cell<u64>,
     watched: Cell<bool>,
@@ -49,7 +53,10 @@ impl Deadline {
     #[must_use]
     pub fn new(inner: Device, span: Nanos) -> Rc<Self> {
         let shared = Shared {
-            inner,
+            name: inner.name().to_owned(),
+            geometry: inner.geometry(),
+            allocates_on_write: inner.allocates_on_write(),
+            inner: RefCell::new(Some(inner)),
             span: Cell::new(span),
             tick: Cell::new(0),
             watched: Cell::new(false),
@@ -90,14 +97,36 @@ impl Deadline {
         Ok(())
     }
 
-    fn run<T: 'static>(
+    /// Lets the device go, even if this layer is still held: every later command fails with
+    /// [`ErrorKind::Gone`]. Fails, and changes nothing, while commands are under way, with their
+    /// number.
+    pub fn close(&self) -> Result<(), u64> {
+        let under_way = self.shared.late.get() + self.shared.waiting.borrow().len() as u64;
+        if under_way > 0 {
+            return Err(under_way);
+        }
+        self.shared.inner.take();
+        Ok(())
+    }
+
+    fn run<T: 'static, F>(
         &self,
         operation: Operation,
         offset_bytes: u64,
         len_bytes: u64,
-        call: impl Future<Output = Result<T, DeviceError>> + 'static,
-    ) -> DeviceFuture<'_, T> {
+        issue: impl FnOnce(Device) -> F,
+    ) -> DeviceFuture<'_, T>
+    where
+        F: Future<Output = Result<T, DeviceError>> + 'static,
+    {
         let shared = self.shared.clone();
+        let Some(inner) = shared.inner.borrow().clone() else {
+            return Box::pin(async move {
+                rt::yield_now().await;
+                let (name, kind) = (&shared.name, ErrorKind::Gone);
+                Err(DeviceError::new(name, operation, offset_bytes, len_bytes, kind))
+            });
+        };
         if shared.given_up.get() {
             return Box::pin(async move {
                 // A caller that tries block after block must let other tasks run.
@@ -109,7 +138,7 @@ impl Deadline {
         shared.next.set(id + 1);
         shared.waiting.borrow_mut().insert(id, (shared.tick.get(), None));
         shared.watch();
-        let call = Box::pin(call);
+        let call = Box::pin(issue(inner));
         Box::pin(Command { shared, id, call: Some(call), operation, offset_bytes, len_bytes })
     }
 }
@@ -117,7 +146,7 @@ impl Deadline {
 impl Shared {
     fn too_late(&self, operation: Operation, offset_bytes: u64, len_bytes: u64) -> DeviceError {
         let kind = ErrorKind::TimedOut { after_secs: self.span.get().0.div_ceil(1_000_000_000) };
-        DeviceError::new(self.inner.name(), operation, offset_bytes, len_bytes, kind)
+        DeviceError::new(&self.name, operation, offset_bytes, len_bytes, kind)
     }
 
     /// Starts the task that counts, unless it runs.
@@ -208,35 +237,51 @@ impl<T> Drop for Command<T> {
     }
 }
 
-impl Layer for Deadline {
-    fn inner(&self) -> &dyn BlockDevice {
-        &*self.shared.inner
+impl BlockDevice for Deadline {
+    fn name(&self) -> &str {
+        &self.shared.name
+    }
+    fn geometry(&self) -> Geometry {
+        self.shared.geometry
+    }
+    fn allocates_on_write(&self) -> bool {
+        self.shared.allocates_on_write
+    }
+    fn check_presence(&self) -> DeviceFuture<'_, ()> {
+        self.run(Operation::Check, 0, 0, |inner| async move { inner.check_presence().await })
     }
     fn read(&self, offset: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
-        let (inner, len) = (self.shared.inner.clone(), buf.len() as u64);
-        self.run(Operation::Read, offset, len, async move { inner.read(offset, buf).await })
+        let len = buf.len() as u64;
+        let call = move |inner: Device| async move { inner.read(offset, buf).await };
+        self.run(Operation::Read, offset, len, call)
     }
     fn write(&self, offset: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
-        let (inner, len) = (self.shared.inner.clone(), data.len() as u64);
-        self.run(Operation::Write, offset, len, async move { inner.write(offset, data, fua).await })
+        let len = data.len() as u64;
+        let call = move |inner: Device| async move { inner.write(offset, data, fua).await };
+        self.run(Operation::Write, offset, len, call)
     }
     fn flush(&self) -> DeviceFuture<'_, ()> {
-        let inner = self.shared.inner.clone();
-        self.run(Operation::Flush, 0, 0, async move { inner.flush().await })
+        self.run(Operation::Flush, 0, 0, |inner| async move { inner.flush().await })
     }
     fn discard(&self, offset: u64, len: u64, fua: bool) -> DeviceFuture<'_, ()> {
-        let inner = self.shared.inner.clone();
-        let call = async move { inner.discard(offset, len, fua).await };
+        let call = move |inner: Device| async move { inner.discard(offset, len, fua).await };
         self.run(Operation::Discard, offset, len, call)
     }
     fn write_zeroes(&self, offset: u64, len: u64, options: ZeroOptions) -> DeviceFuture<'_, ()> {
-        let inner = self.shared.inner.clone();
-        let call = async move { inner.write_zeroes(offset, len, options).await };
+        let call =
+            move |inner: Device| async move { inner.write_zeroes(offset, len, options).await };
         self.run(Operation::WriteZeroes, offset, len, call)
     }
     fn allocation(&self, offset: u64, len: u64) -> DeviceFuture<'_, Vec<Allocation>> {
-        let inner = self.shared.inner.clone();
-        let call = async move { inner.allocation(offset, len).await };
+        let call = move |inner: Device| async move { inner.allocation(offset, len).await };
         self.run(Operation::Allocation, offset, len, call)
+    }
+    fn reservations(&self) -> DeviceFuture<'_, Reservations> {
+        let call = |inner: Device| async move { inner.reservations().await };
+        self.run(Operation::Reservation, 0, 0, call)
+    }
+    fn change_reservations(&self, change: ReservationChange) -> DeviceFuture<'_, ()> {
+        let call = move |inner: Device| async move { inner.change_reservations(change).await };
+        self.run(Operation::Reservation, 0, 0, call)
     }
 }

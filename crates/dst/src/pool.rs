@@ -94,7 +94,10 @@ impl Subject for Forebay {
         let groups = spec.group_ranges().map(|r| GroupSpec { layout, devices: of(r) });
         let logs = spec.ring_ranges().map(|r| LogSpec { devices: of(r) });
         let (groups, logs) = (groups.collect(), logs.collect());
-        let wanted = forebay_pool::spec::PoolSpec { groups, logs, ..Default::default() };
+        // A client whose requests waited for an operator would look like one that hangs.
+        let properties = BTreeMap::from([("failmode".to_owned(), "continue".to_owned())]);
+        let wanted =
+            forebay_pool::spec::PoolSpec { groups, logs, properties, ..Default::default() };
         self.known.set((0, Told::default()));
         let pool = forebay_pool::Pool::create(self.shelf(disks), POOL_NAME, &wanted).await?;
         Ok(ForebayPool { pool })

@@ -82,7 +82,8 @@ impl Refusal {
                 }
                 self.blamed.extend(missing.into_iter().chain(behind));
             }
-            Kind::InUseElsewhere { .. }
+            Kind::OwnedMeanwhile
+            | Kind::InUseElsewhere { .. }
             | Kind::NotExportedElsewhere
             | Kind::TakenMeanwhile
             | Kind::Reserved { .. } => {

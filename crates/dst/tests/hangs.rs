@@ -59,7 +59,9 @@ impl Bench {
         let names = |list: &[&str]| list.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
         let logs = if log.is_empty() { vec![] } else { vec![LogSpec { devices: names(log) }] };
         let groups = vec![GroupSpec { layout, devices: names(data) }];
-        let spec = PoolSpec { groups, logs, ..PoolSpec::default() };
+        // What hangs beyond parity is an error: no operator clears the pool here.
+        let properties = BTreeMap::from([("failmode".to_owned(), "continue".to_owned())]);
+        let spec = PoolSpec { groups, logs, properties, ..PoolSpec::default() };
         let pool = Pool::create(self.opener(), "tank", &spec).await.unwrap();
         let volume = VolumeSpec {
             name: "v".into(),

@@ -6,7 +6,7 @@ use forebay_segment::{BlockFault, FooterFault, JournalFault, SegmentError};
 
 use crate::{
     AdminError, CandidateError, CloseError, CommitError, ImportErrorKind, LabelError, MapLoadError,
-    PoolError, RecoveryError, ScrubError, SuspendReason, VolumeError,
+    PoolError, RecoveryError, ResumeError, ScrubError, SuspendReason, VolumeError,
 };
 
 impl PoolError {
@@ -23,6 +23,9 @@ impl PoolError {
                 Vec::new()
             }
             Self::Scrub(ScrubError::NotRunning { error, .. }) => of_commit(error),
+            Self::Resume(ResumeError::Import(error)) => of_import(&error.kind),
+            Self::Resume(ResumeError::Again { error, .. }) => of_commit(error),
+            Self::Resume(_) => Vec::new(),
             Self::Scrub(ScrubError::InProgress { .. } | ScrubError::NotInProgress { .. }) => {
                 Vec::new()
             }

@@ -8,6 +8,7 @@ use std::fmt;
 use crate::admin::error::{AdminError, CloseError, VolumeError};
 use crate::commit::error::CommitError;
 use crate::import::error::ImportError;
+use crate::resume::ResumeError;
 use crate::scrub::error::ScrubError;
 use crate::widens::widens;
 
@@ -26,6 +27,8 @@ pub enum PoolError {
     Commit(CommitError),
     /// A scrub was not started or ended.
     Scrub(ScrubError),
+    /// A suspended pool did not go on.
+    Resume(ResumeError),
 }
 
 impl fmt::Display for PoolError {
@@ -37,9 +40,10 @@ impl fmt::Display for PoolError {
             Self::Close(error) => write!(f, "{error}"),
             Self::Commit(error) => write!(f, "{error}"),
             Self::Scrub(error) => write!(f, "{error}"),
+            Self::Resume(error) => write!(f, "{error}"),
         }
     }
 }
 
 widens!(PoolError: Import(ImportError), Admin(AdminError), Volume(VolumeError),
-    Close(CloseError), Commit(CommitError), Scrub(ScrubError));
+    Close(CloseError), Commit(CommitError), Scrub(ScrubError), Resume(ResumeError));

@@ -1,5 +1,6 @@
 //! Trims and zeroes: changes that leave holes in a volume.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use forebay_device::{DeviceError, ErrorKind, IoBuf, Operation};
@@ -15,6 +16,7 @@ use crate::{Pool, SyncMode};
 const HOLE_CHARGE_BYTES: u64 = 256;
 
 impl Pool {
+    /// Trims. `is_absorbed`: a pool before this one has taken the hole, as in [`Pool::write`].
     pub(crate) async fn trim(
         self: &Rc<Self>,
         volume: &Rc<VolumeState>,
@@ -22,13 +24,15 @@ impl Pool {
         offset_bytes: u64,
         len_bytes: u64,
         fua: bool,
+        is_absorbed: &Cell<bool>,
     ) -> Result<(), DeviceError> {
         self.check_running(name, Operation::Discard, offset_bytes, len_bytes)?;
         // A trim is advice, so parts of blocks at its edges are left alone.
         let first = offset_bytes.div_ceil(BLOCK_BYTES);
         let end = (offset_bytes + len_bytes) / BLOCK_BYTES;
-        if first < end {
+        if first < end && !is_absorbed.get() {
             self.absorb_hole(volume, name, Operation::Discard, first, end).await?;
+            is_absorbed.set(true);
         }
         self.stats.count_trim(len_bytes);
         if fua || volume.sync.get() == SyncMode::Always {
@@ -37,6 +41,7 @@ impl Pool {
         Ok(())
     }
 
+    /// Zeroes. `absorbed`: of its three parts, those that a pool before this one has taken.
     pub(crate) async fn zero(
         self: &Rc<Self>,
         volume: &Rc<VolumeState>,
@@ -44,21 +49,25 @@ impl Pool {
         offset_bytes: u64,
         len_bytes: u64,
         fua: bool,
+        absorbed: &Cell<u8>,
     ) -> Result<(), DeviceError> {
         self.check_running(name, Operation::WriteZeroes, offset_bytes, len_bytes)?;
         let end_bytes = offset_bytes + len_bytes;
         let inner_first = offset_bytes.next_multiple_of(BLOCK_BYTES).min(end_bytes);
         let inner_end = (end_bytes / BLOCK_BYTES * BLOCK_BYTES).max(inner_first);
         // Parts of blocks at the edges are written; whole blocks between them become holes.
-        for (from, to) in [(offset_bytes, inner_first), (inner_end, end_bytes)] {
-            if from < to {
+        let edges = [(offset_bytes, inner_first), (inner_end, end_bytes)];
+        for (part, (from, to)) in (0..).zip(edges) {
+            if from < to && absorbed.get() <= part {
                 let zeros = IoBuf::zeroed((to - from) as usize).freeze();
-                self.write(volume, name, from, zeros, false).await?;
+                self.write_part(volume, name, from, zeros).await?;
+                absorbed.set(part + 1);
             }
         }
-        if inner_first < inner_end {
+        if inner_first < inner_end && absorbed.get() < 3 {
             let (first, end) = (inner_first / BLOCK_BYTES, inner_end / BLOCK_BYTES);
             self.absorb_hole(volume, name, Operation::WriteZeroes, first, end).await?;
+            absorbed.set(3);
         }
         self.stats.count_trim(len_bytes);
         if fua || volume.sync.get() == SyncMode::Always {

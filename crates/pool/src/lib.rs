@@ -16,6 +16,7 @@ mod log_mark;
 mod merge;
 mod opener;
 mod read_path;
+mod resume;
 mod scrub;
 mod settings;
 mod space;
@@ -66,6 +67,7 @@ pub use label_check::LabelFault;
 pub use labels::LabelError;
 pub use layout::LayoutError;
 pub use opener::{OpenWith, Opener, Opening};
+pub use resume::ResumeError;
 pub use scrub::error::ScrubError;
 pub use volume::{SyncMode, Volume};
 
@@ -124,8 +126,8 @@ impl Pool {
         }
     }
 
-    /// Suspends the pool for good: memory and media may disagree, and only the media count. An
-    /// import continues from the last root and the log.
+    /// Suspends the pool: memory and media may disagree, and only the media count. What follows it
+    /// is another import, by [`Pool::resume`] or by another process.
     pub(crate) fn stop(&self, why: SuspendReason) {
         if self.lifecycle.stopped.borrow().is_none() {
             self.health.events.push(PoolEvent::Suspended(why.clone()));

@@ -107,6 +107,11 @@ impl FencedOpener {
         Ok(Guarded { deadline, device })
     }
 
+    /// What opens the devices below the fence.
+    pub fn source(&self) -> Rc<dyn Opener> {
+        self.inner.clone()
+    }
+
     /// Checks who owns the devices, and renews their fence.
     pub fn monitor(&self) -> &Rc<Monitor> {
         &self.monitor

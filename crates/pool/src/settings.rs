@@ -27,6 +27,26 @@ impl LogWitness {
     }
 }
 
+/// What happens to operations while the pool is suspended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FailMode {
+    /// They wait until it goes on.
+    Wait,
+    /// They fail.
+    Continue,
+}
+
+impl FailMode {
+    /// By the name of the property's value.
+    pub fn parse(value: &str) -> Option<Self> {
+        match value {
+            "wait" => Some(Self::Wait),
+            "continue" => Some(Self::Continue),
+            _ => None,
+        }
+    }
+}
+
 /// Values of the properties in [`crate::properties::POOL_PROPERTIES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
@@ -36,6 +56,8 @@ pub(crate) struct Settings {
     pub device_timeout: Nanos,
     /// Most bytes that are in memory alone; `None`: by the size of the pool.
     pub dirty_limit: Option<u64>,
+    /// What happens to operations while the pool is suspended.
+    pub failmode: FailMode,
     /// Bytes of footers kept in memory.
     pub footer_cache: u64,
     /// When data devices are told how far the log has come.
@@ -64,6 +86,7 @@ impl Settings {
             autotrim: value("autotrim") != Some("off"),
             device_timeout: seconds("device_timeout", 30),
             dirty_limit: bytes("dirty_limit"),
+            failmode: value("failmode").and_then(FailMode::parse).unwrap_or(FailMode::Wait),
             footer_cache: bytes("footer_cache").unwrap_or(FOOTER_CACHE),
             log_timeout: seconds("log_timeout", 5),
             log_witness: value("log_witness")
@@ -131,6 +154,7 @@ mod tests {
             ("autotrim", "off"),
             ("device_timeout", "off"),
             ("dirty_limit", "8M"),
+            ("failmode", "continue"),
             ("footer_cache", "2M"),
             ("log_timeout", "7"),
             ("log_witness", "always"),
@@ -143,6 +167,7 @@ mod tests {
             autotrim: false,
             device_timeout: Nanos::ZERO,
             dirty_limit: Some(8 << 20),
+            failmode: FailMode::Continue,
             footer_cache: 2 << 20,
             log_timeout: Nanos::from_secs(7),
             log_witness: LogWitness::Always,

@@ -38,6 +38,14 @@ pub(crate) struct DirtyData {
 pub(crate) struct Lifecycle {
     /// Why the pool is suspended, if it is.
     pub stopped: RefCell<Option<SuspendReason>>,
+    /// The pool that goes on where this one was suspended.
+    pub successor: RefCell<Option<Rc<crate::Pool>>>,
+    /// Nonces of the owners that attempts to resume this pool have made.
+    pub heirs: RefCell<Vec<u64>>,
+    /// The process is about to end, and no successor will come.
+    pub given_up: Cell<bool>,
+    /// Suspended, with its devices closed.
+    pub devices_closed: Cell<bool>,
     /// An export or a destruction has begun.
     pub closing: Cell<bool>,
     /// The last root is written, or never will be.

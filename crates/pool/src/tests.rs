@@ -23,6 +23,7 @@ mod openings;
 pub(crate) mod rack;
 mod reservations;
 mod resilvers;
+mod resumes;
 mod rollbacks;
 mod scattered;
 mod takeovers;

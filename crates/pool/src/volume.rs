@@ -110,24 +110,68 @@ pub(crate) fn record_bytes(record: &Record) -> u64 {
     record.data.iter().map(|piece| piece.len() as u64).sum()
 }
 
-/// The block device of a volume.
+/// The block device of a volume. It stays open when its pool is suspended, and goes on with the
+/// pool that follows.
 pub struct Volume {
-    pub(crate) pool: Rc<Pool>,
-    pub(crate) state: Rc<VolumeState>,
+    at: RefCell<Attached>,
+    id: VolumeId,
     name: String,
+}
+
+/// A volume in the pool that has it now.
+#[derive(Clone)]
+struct Attached {
+    pool: Rc<Pool>,
+    state: Rc<VolumeState>,
 }
 
 impl Volume {
     pub(crate) fn new(pool: Rc<Pool>, state: Rc<VolumeState>) -> Self {
         let name = format!("{}/{}", pool.name(), state.name.borrow());
-        Self { pool, state, name }
+        Self { id: state.id, at: RefCell::new(Attached { pool, state }), name }
+    }
+
+    fn attached(&self) -> Attached {
+        self.at.borrow().clone()
+    }
+
+    fn gone(&self, op: Operation, offset: u64, len: u64) -> DeviceError {
+        DeviceError::new(&self.name, op, offset, len, ErrorKind::Gone)
     }
 
     fn check(&self, op: Operation, offset: u64, len: u64) -> Result<(), DeviceError> {
-        if self.state.gone.get() {
-            return Err(DeviceError::new(&self.name, op, offset, len, ErrorKind::Gone));
+        if self.attached().state.gone.get() {
+            return Err(self.gone(op, offset, len));
         }
         check_range(&self.name, &self.geometry(), op, offset, len)
+    }
+
+    /// Runs an operation. When a suspended pool fails it, runs it again with the pool that follows;
+    /// `attempt` keeps in mind what it has done.
+    async fn run<T>(
+        &self,
+        (op, offset, len): (Operation, u64, u64),
+        attempt: impl AsyncFn(Attached) -> Result<T, DeviceError>,
+    ) -> Result<T, DeviceError> {
+        loop {
+            let at = self.attached();
+            let pool = at.pool.clone();
+            let outcome = match pool.has_closed_devices() {
+                true => Err(self.gone(op, offset, len)),
+                false => match self.check(op, offset, len) {
+                    Ok(()) => attempt(at).await,
+                    Err(error) => Err(error),
+                },
+            };
+            let Err(error) = outcome else { return outcome };
+            if !pool.is_stopped() {
+                return Err(error);
+            }
+            let Some(next) = pool.successor().await else { return Err(error) };
+            let state = next.volumes.borrow().get(&self.id).cloned();
+            let Some(state) = state else { return Err(error) };
+            *self.at.borrow_mut() = Attached { pool: next, state };
+        }
     }
 
     /// Writes zeroes as data.
@@ -150,7 +194,7 @@ impl Volume {
             let data = zeros.slice(0, step as usize);
             // A durable write makes all earlier writes of its volume durable.
             let fua = options.fua && at + step == end_bytes;
-            self.pool.write(&self.state, &self.name, at, data, fua).await?;
+            self.write(at, data, fua).await?;
             at += step;
         }
         Ok(())
@@ -164,7 +208,7 @@ impl BlockDevice for Volume {
 
     fn geometry(&self) -> Geometry {
         Geometry {
-            size_bytes: self.state.size_bytes.get(),
+            size_bytes: self.at.borrow().state.size_bytes.get(),
             block_bytes: SECTOR_BYTES as u32,
             volatile_cache: true,
             discard_bytes: BLOCK_BYTES as u32,
@@ -174,30 +218,48 @@ impl BlockDevice for Volume {
 
     fn read(&self, offset_bytes: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
         Box::pin(async move {
-            self.check(Operation::Read, offset_bytes, buf.len() as u64)?;
-            self.pool.read(&self.state, &self.name, offset_bytes, buf).await
+            let len = buf.len();
+            let kept = Cell::new(Some(buf));
+            let what = (Operation::Read, offset_bytes, len as u64);
+            self.run(what, async |Attached { pool, state }| {
+                // The buffer of an attempt that failed is gone.
+                let buf = kept.take().unwrap_or_else(|| IoBuf::recycled(len));
+                pool.read(&state, &self.name, offset_bytes, buf).await
+            })
+            .await
         })
     }
 
     fn write(&self, offset_bytes: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
         Box::pin(async move {
-            self.check(Operation::Write, offset_bytes, data.len() as u64)?;
-            self.pool.write(&self.state, &self.name, offset_bytes, data, fua).await
+            let absorbed = Cell::new(0);
+            let what = (Operation::Write, offset_bytes, data.len() as u64);
+            self.run(what, async |Attached { pool, state }| {
+                pool.write(&state, &self.name, offset_bytes, data.clone(), fua, &absorbed).await
+            })
+            .await
         })
     }
 
     fn flush(&self) -> DeviceFuture<'_, ()> {
         Box::pin(async move {
-            self.check(Operation::Flush, 0, 0)?;
-            self.pool.flush(&self.state, &self.name).await
+            self.run((Operation::Flush, 0, 0), async |Attached { pool, state }| {
+                pool.flush(&state, &self.name).await
+            })
+            .await
         })
     }
 
     /// Trimmed blocks read as zeros; the parts of blocks at the edges are left as they are.
     fn discard(&self, offset_bytes: u64, len_bytes: u64, fua: bool) -> DeviceFuture<'_, ()> {
         Box::pin(async move {
-            self.check(Operation::Discard, offset_bytes, len_bytes)?;
-            self.pool.trim(&self.state, &self.name, offset_bytes, len_bytes, fua).await
+            let is_absorbed = Cell::new(false);
+            let what = (Operation::Discard, offset_bytes, len_bytes);
+            self.run(what, async |Attached { pool, state }| {
+                let name = &self.name;
+                pool.trim(&state, name, offset_bytes, len_bytes, fua, &is_absorbed).await
+            })
+            .await
         })
     }
 
@@ -209,18 +271,27 @@ impl BlockDevice for Volume {
     ) -> DeviceFuture<'_, ()> {
         Box::pin(async move {
             self.check(Operation::WriteZeroes, offset_bytes, len_bytes)?;
-            if options.no_hole && self.state.sparse.get() {
+            if options.no_hole && self.attached().state.sparse.get() {
                 // On a sparse volume only written data keeps its space.
                 return self.write_zeros(offset_bytes, len_bytes, options).await;
             }
-            self.pool.zero(&self.state, &self.name, offset_bytes, len_bytes, options.fua).await
+            let absorbed = Cell::new(0);
+            let what = (Operation::WriteZeroes, offset_bytes, len_bytes);
+            self.run(what, async |Attached { pool, state }| {
+                let (name, fua) = (&self.name, options.fua);
+                pool.zero(&state, name, offset_bytes, len_bytes, fua, &absorbed).await
+            })
+            .await
         })
     }
 
     fn allocation(&self, offset_bytes: u64, len_bytes: u64) -> DeviceFuture<'_, Vec<Allocation>> {
         Box::pin(async move {
-            self.check(Operation::Allocation, offset_bytes, len_bytes)?;
-            Ok(self.pool.allocation(&self.state, offset_bytes, len_bytes))
+            let what = (Operation::Allocation, offset_bytes, len_bytes);
+            self.run(what, async |Attached { pool, state }| {
+                Ok(pool.allocation(&state, offset_bytes, len_bytes))
+            })
+            .await
         })
     }
 }

@@ -1,6 +1,7 @@
 //! The write path: a write is admitted, absorbed into the open transaction group, and appended to
 //! the log if it must be durable before its answer. `docs/write-path.md` walks the same steps.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use forebay_device::{Cause, DeviceError, ErrorKind, IoBytes, Operation};
@@ -25,6 +26,8 @@ pub(crate) struct Change {
 const MAX_ZERO_RECORD_BLOCKS: u64 = 1 << 31;
 
 impl Pool {
+    /// Writes. `absorbed` are the bytes that a pool before this one has taken: they are written no
+    /// more, because later writes may lie over them, and only made durable.
     pub(crate) async fn write(
         self: &Rc<Self>,
         volume: &Rc<VolumeState>,
@@ -32,6 +35,7 @@ impl Pool {
         offset_bytes: u64,
         data: IoBytes,
         fua: bool,
+        absorbed: &Cell<u64>,
     ) -> Result<(), DeviceError> {
         let begun = rt::now();
         let len_bytes = data.len() as u64;
@@ -43,15 +47,15 @@ impl Pool {
         // could wait for a commit that no task asks for.
         let max_part_bytes =
             (self.dirty.throttle.limit_bytes() / 4 / BLOCK_BYTES).max(1) * BLOCK_BYTES;
-        let mut done = 0;
-        while done < len_bytes {
+        while absorbed.get() < len_bytes {
+            let done = absorbed.get();
             let at = offset_bytes + done;
             let left = len_bytes - done;
             let step =
                 if left <= max_part_bytes { left } else { max_part_bytes - at % BLOCK_BYTES };
             let part = data.slice(done as usize, step as usize);
             self.write_part(volume, name, at, part).await?;
-            done += step;
+            absorbed.set(done + step);
         }
         self.stats.count_write(len_bytes, fua);
         if fua || volume.sync.get() == SyncMode::Always {
@@ -62,7 +66,7 @@ impl Pool {
     }
 
     /// Takes a write, or a part of a long one, into the open group.
-    async fn write_part(
+    pub(crate) async fn write_part(
         self: &Rc<Self>,
         volume: &Rc<VolumeState>,
         name: &str,

@@ -1,7 +1,7 @@
 //! A shelf of devices that are opened by name, one holder at a time, as files with locks are.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
 use forebay_device::layers::Counted;
@@ -10,7 +10,6 @@ use forebay_device::{Device, DeviceError, ErrorKind, Operation};
 /// Devices by name.
 pub struct Shelf {
     devices: BTreeMap<String, Device>,
-    pulled: RefCell<BTreeSet<String>>,
     /// Handles of [`Shelf::open_alone`], while they live.
     held: RefCell<BTreeMap<String, Weak<Counted>>>,
 }
@@ -20,17 +19,12 @@ impl Shelf {
     #[must_use]
     pub fn new(devices: impl IntoIterator<Item = Device>) -> Rc<Self> {
         let named = devices.into_iter().map(|device| (device.name().to_owned(), device));
-        Rc::new(Self {
-            devices: named.collect(),
-            pulled: RefCell::default(),
-            held: RefCell::default(),
-        })
+        Rc::new(Self { devices: named.collect(), held: RefCell::default() })
     }
 
     /// Opens a device, even if it is open already. Fails as a missing file does.
     pub fn open(&self, name: &str) -> Result<Device, DeviceError> {
-        let is_here = !self.pulled.borrow().contains(name);
-        let found = self.devices.get(name).filter(|_| is_here).cloned();
+        let found = self.devices.get(name).cloned();
         found.ok_or_else(|| DeviceError::new(name, Operation::Open, 0, 0, ErrorKind::Gone))
     }
 
@@ -45,22 +39,6 @@ impl Shelf {
         let handle = Counted::new(device);
         held.insert(name.to_owned(), Rc::downgrade(&handle));
         Ok(handle)
-    }
-
-    /// Takes devices away: they cannot be opened any more.
-    pub fn pull(&self, names: &[&str]) {
-        self.pulled.borrow_mut().extend(names.iter().map(|name| (*name).to_owned()));
-    }
-
-    /// Brings devices back.
-    pub fn put_back(&self, names: &[&str]) {
-        self.pulled.borrow_mut().retain(|name| !names.contains(&name.as_str()));
-    }
-
-    /// Whether a device was taken away.
-    #[must_use]
-    pub fn is_pulled(&self, name: &str) -> bool {
-        self.pulled.borrow().contains(name)
     }
 }
 
@@ -87,13 +65,8 @@ mod tests {
     }
 
     #[test]
-    fn pulled_and_unknown_devices_are_gone() {
-        let shelf = shelf();
-        let kind = |name: &str| shelf.open(name).map(drop).map_err(|error| error.kind);
-        shelf.pull(&["a"]);
-        assert_eq!((kind("a"), kind("c")), (Err(ErrorKind::Gone), Err(ErrorKind::Gone)));
-        assert!(shelf.is_pulled("a") && !shelf.is_pulled("b"));
-        shelf.put_back(&["a"]);
-        assert_eq!(kind("a"), Ok(()));
+    fn unknown_device_is_gone() {
+        let error = shelf().open_alone("c").map(drop).expect_err("there is none");
+        assert_eq!(error.kind, ErrorKind::Gone);
     }
 }

@@ -15,7 +15,9 @@ pub enum Content {
 }
 
 impl Content {
-    fn part(&self, skip: u64, blocks: u64) -> Self {
+    /// The part of `blocks` blocks after the first `skip`.
+    #[must_use]
+    pub fn part(&self, skip: u64, blocks: u64) -> Self {
         match self {
             Content::Zero => Content::Zero,
             Content::Data(bytes) => {

@@ -34,13 +34,15 @@ pub struct Groups {
     open_txg: TxgId,
     open: DirtySet,
     syncing: Option<(TxgId, DirtySet)>,
+    /// In the map, and not under a root yet: what would be written again if the root failed.
+    retired: Option<DirtySet>,
 }
 
 impl Groups {
     /// Starts with an empty open group `first`.
     #[must_use]
     pub fn new(first: TxgId) -> Self {
-        Self { open_txg: first, open: DirtySet::default(), syncing: None }
+        Self { open_txg: first, open: DirtySet::default(), syncing: None, retired: None }
     }
 
     /// The id of the open group, which takes writes.
@@ -82,6 +84,9 @@ impl Groups {
         if let Some((_, set)) = &mut self.syncing {
             set.volumes.remove(&volume);
         }
+        if let Some(set) = &mut self.retired {
+            set.volumes.remove(&volume);
+        }
     }
 
     /// Closes the open group and makes it the syncing one. Panics when one is syncing already.
@@ -93,9 +98,21 @@ impl Groups {
         txg
     }
 
-    /// Removes the syncing group, whose contents are in the map by now.
-    pub fn retire(&mut self) -> Option<DirtySet> {
-        self.syncing.take().map(|(_, set)| set)
+    /// Takes the syncing group, whose contents are in the map by now, out of lookups. It is kept
+    /// until [`Groups::rooted`].
+    pub fn retire(&mut self) -> Option<&DirtySet> {
+        let (_, set) = self.syncing.take()?;
+        Some(self.retired.insert(set))
+    }
+
+    /// Lets the retired group go: a root has it.
+    pub fn rooted(&mut self) {
+        self.retired = None;
+    }
+
+    /// Everything that no root has, oldest group first.
+    pub fn uncommitted(&self) -> impl Iterator<Item = &DirtySet> {
+        self.retired.iter().chain(self.syncing()).chain([&self.open])
     }
 
     /// Whether some group has content for block `lba`.

@@ -1,4 +1,4 @@
-use crate::{Content, ExtentMap, Groups, Throttle};
+use crate::{Content, DirtySet, ExtentMap, Groups, Throttle};
 use forebay_device::IoBuf;
 use forebay_rt::Runtime;
 use forebay_units::{BLOCK_LEN, Lba, Nanos, TxgId, VolumeId};
@@ -87,6 +87,7 @@ enum Turn {
     Absorb(u32, u64, u64, Option<u8>),
     Quiesce,
     Retire,
+    Rooted,
     Forget(u32),
 }
 
@@ -96,20 +97,29 @@ fn turn() -> impl Strategy<Value = Turn> {
             .prop_map(|(v, lba, blocks, stamp)| Turn::Absorb(v, lba, blocks, stamp)),
         2 => Just(Turn::Quiesce),
         2 => Just(Turn::Retire),
+        1 => Just(Turn::Rooted),
         1 => (0u32..3).prop_map(Turn::Forget),
     ]
 }
 
+/// The three volumes of a group.
+fn contents(set: &DirtySet) -> Vec<Model> {
+    let empty = ExtentMap::default();
+    let of = |volume: u32| set.volumes.get(&VolumeId(volume)).unwrap_or(&empty);
+    (0..3).map(|volume| flatten(of(volume).lookup(Lba(0), 80))).collect()
+}
+
 proptest! {
     // Groups against one flat model for each group: reads see the newest content, a retired group
-    // holds exactly the writes absorbed while it was open, and every held byte is released.
+    // holds exactly the writes absorbed while it was open until a root has it, and every held byte
+    // is released.
     #[test]
     fn groups_agree_with_a_flat_model(turns in prop::collection::vec(turn(), 1..60)) {
         let fresh = || vec![vec![None; 80]; 3];
         let mut groups = Groups::new(TxgId(7));
         let (mut open, mut syncing): (Vec<Model>, Option<Vec<Model>>) = (fresh(), None);
+        let (mut retired, mut next) = (None::<Vec<Model>>, TxgId(7));
         let (mut open_bytes, mut syncing_bytes) = (0, 0);
-        let mut next = TxgId(7);
         for turn in turns {
             match turn {
                 Turn::Absorb(volume, lba, blocks, stamp) => {
@@ -131,24 +141,30 @@ proptest! {
                 }
                 Turn::Quiesce => {}
                 Turn::Retire => {
-                    let set = groups.retire();
-                    prop_assert_eq!(set.is_some(), syncing.is_some());
-                    if let (Some(set), Some(model)) = (set, syncing.take()) {
-                        prop_assert_eq!(set.held_bytes, syncing_bytes);
-                        for (volume, model) in (0u32..).zip(&model) {
-                            let empty = ExtentMap::default();
-                            let held = set.volumes.get(&VolumeId(volume)).unwrap_or(&empty);
-                            prop_assert_eq!(&flatten(held.lookup(Lba(0), 80)), model);
-                        }
-                    }
+                    let held = groups.retire().map(|set| set.held_bytes);
+                    prop_assert_eq!(held, syncing.is_some().then_some(syncing_bytes));
+                    retired = syncing.take().or(retired);
+                }
+                Turn::Rooted => {
+                    groups.rooted();
+                    retired = None;
                 }
                 Turn::Forget(volume) => {
                     groups.forget_volume(VolumeId(volume));
+                    if let Some(model) = &mut retired {
+                        model[volume as usize].fill(None);
+                    }
                     open[volume as usize].fill(None);
                     if let Some(model) = &mut syncing {
                         model[volume as usize].fill(None);
                     }
                 }
+            }
+            let sets: Vec<_> = groups.uncommitted().collect();
+            let models: Vec<_> = retired.iter().chain(&syncing).chain([&open]).collect();
+            prop_assert_eq!(sets.len(), models.len());
+            for (set, model) in sets.iter().zip(models) {
+                prop_assert_eq!(&contents(set), model);
             }
             for (volume, newest) in open.iter().enumerate() {
                 let older = syncing.as_ref().map(|model| &model[volume]);

@@ -289,8 +289,8 @@ pub enum PoolCommand {
         #[arg(required = true, value_name = "DEV")]
         devices: Vec<String>,
     },
-    /// Reset error counters, and bring faulted devices back.
-    #[command(after_help = "Example:\n  forebay pool clear tank d2")]
+    /// Reset error counters, bring faulted devices back, and go on with a suspended pool.
+    #[command(after_help = "Examples:\n  forebay pool clear tank d2\n  forebay pool clear tank")]
     Clear {
         /// The pool.
         pool: String,

@@ -82,14 +82,20 @@ pub fn advice(name: &str, condition: &PoolCondition) -> Advice {
 }
 
 fn suspended(name: &str, reason: &SuspendReason) -> (ConditionCode, String, String) {
+    if *reason == SuspendReason::TakenOver {
+        return (
+            ConditionCode::Suspended,
+            format!("The pool stopped taking writes: {reason}."),
+            format!("Let go of what is left of it here with 'forebay pool export -f {name}'."),
+        );
+    }
     (
         ConditionCode::Suspended,
         format!("The pool stopped taking writes: {reason}."),
         format!(
             "Put that right (bring devices back; make room where device files lie), then 'forebay \
-             pool export {name}' lets it go, and 'forebay serve {name}' opens it again ('forebay \
-             pool import {name}' where a server of all pools goes on). What was answered as \
-             durable is kept."
+             pool clear {name}' goes on where it stopped. Nothing that was answered is lost \
+             meanwhile, as long as this server runs."
         ),
     )
 }

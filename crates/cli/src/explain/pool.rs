@@ -8,8 +8,8 @@ use forebay_device::ErrorKind;
 use forebay_pool::status::Importable;
 use forebay_pool::{
     AdminError, ArrayError, CandidateError, CloseError, CommitError, ImportError, ImportErrorKind,
-    MapLoadError, NameError, PoolError, PropertyError, RecoveryError, ScrubError, SegmentError,
-    SuspendReason, VolumeError,
+    MapLoadError, NameError, PoolError, PropertyError, RecoveryError, ResumeError, ScrubError,
+    SegmentError, SuspendReason, VolumeError,
 };
 
 use super::Explain;
@@ -26,7 +26,10 @@ impl Explain for PoolError {
             Self::Import(error) => import_code(&error.kind),
             Self::Admin(error) => admin_code(error),
             Self::Volume(error) => volume_code(error),
-            Self::Close(_) | Self::Commit(_) | Self::Scrub(_) => ErrorCode::PoolError,
+            Self::Resume(ResumeError::Import(error)) => import_code(&error.kind),
+            Self::Close(_) | Self::Commit(_) | Self::Scrub(_) | Self::Resume(_) => {
+                ErrorCode::PoolError
+            }
         };
         match code {
             ErrorCode::PoolError if is_out_of_space(self) => ErrorCode::NoSpace,
@@ -42,6 +45,7 @@ impl Explain for PoolError {
             Self::Close(error) => close_hint(error),
             Self::Commit(error) => commit_hint(error),
             Self::Scrub(error) => scrub_hint(error),
+            Self::Resume(error) => resume_hint(error),
         };
         match hint {
             hint if hint.is_empty() && is_out_of_space(self) => MAKE_ROOM.to_owned(),
@@ -63,7 +67,7 @@ macro_rules! explained {
         })*
     };
 }
-explained!(AdminError, CloseError, CommitError, ImportError, ScrubError, VolumeError);
+explained!(AdminError, CloseError, CommitError, ImportError, ResumeError, ScrubError, VolumeError);
 
 /// Whether a device or the pool was full.
 fn is_out_of_space(error: &PoolError) -> bool {
@@ -126,6 +130,9 @@ fn import_hint(pool: &str, kind: &ImportErrorKind) -> String {
             map_hint(error, missing.is_empty() && behind.is_empty())
         }
         Kind::Layout(_) => BRING_BACK.to_owned(),
+        Kind::OwnedMeanwhile => {
+            "'forebay pool export -f' lets go of what is left of it here".to_owned()
+        }
         Kind::InUseElsewhere { .. } => "export it there first".to_owned(),
         Kind::NotExportedElsewhere => {
             "use -f to import it if you are sure that that machine is off".to_owned()
@@ -312,6 +319,25 @@ fn scrub_hint(error: &ScrubError) -> String {
     }
 }
 
+fn resume_hint(error: &ResumeError) -> String {
+    match error {
+        ResumeError::NotSuspended { .. } => String::new(),
+        ResumeError::TakenOver { pool } => {
+            format!("'forebay pool export -f {pool}' lets go of what is left of it here")
+        }
+        ResumeError::CommandsUnderWay { .. } => {
+            "try again when the device answers, or take it away".to_owned()
+        }
+        ResumeError::Import(error) => match error.kind {
+            ImportErrorKind::Recovery { .. } => {
+                "bring devices back, or make room where device files lie, and try again".to_owned()
+            }
+            _ => import_hint(&error.pool, &error.kind),
+        },
+        ResumeError::Again { error, .. } => commit_hint(error),
+    }
+}
+
 fn commit_hint(error: &CommitError) -> String {
     match error {
         CommitError::Suspended(reason) => reason_hint(reason),
@@ -333,10 +359,7 @@ fn reason_hint(reason: &SuspendReason) -> String {
 }
 
 fn suspended_hint(pool: &str, reason: &SuspendReason) -> String {
-    let steps = format!(
-        "'forebay pool export {pool}' lets it go, 'forebay serve {pool}' opens it again; then \
-         repeat this"
-    );
+    let steps = format!("'forebay pool clear {pool}' goes on; then repeat this");
     match reason_hint(reason) {
         hint if hint.is_empty() => steps,
         hint => format!("{hint}; {steps}"),

@@ -197,6 +197,7 @@ impl Serving {
             "stopping ({}): answering requests in flight, then closing the pools (Ctrl-C: at once)",
             self.stop.by()
         ));
+        self.set.give_up_suspended();
         self.server.stop(REPLY_TIMEOUT).await;
         self.set.close().await?;
         self.screen.say("stopped: the pools are closed, and everything is on the devices");

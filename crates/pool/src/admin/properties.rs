@@ -7,7 +7,7 @@ use forebay_format::config::{MemberConfig, MemberUse};
 use forebay_units::{DeviceId, parse_bytes};
 
 use crate::admin::error::{NameError, PropertyError};
-use crate::settings::{LogWitness, Settings, parse_span_secs};
+use crate::settings::{FailMode, LogWitness, Settings, parse_span_secs};
 use crate::{Pool, SyncMode};
 
 /// A property that can be set.
@@ -84,6 +84,15 @@ pub const POOL_PROPERTIES: &[Property] = &[
         effect: "Writers wait while so much data in memory is not yet in the main store.",
         takes_effect: AT_IMPORT,
         check: bytes,
+    },
+    Property {
+        name: "failmode",
+        default: "wait",
+        values: "wait or continue",
+        effect: "What clients see while the pool is suspended, because too few devices take \
+                 writes: their requests wait until 'forebay pool clear' goes on, or fail.",
+        takes_effect: AT_ONCE,
+        check: |value| FailMode::parse(value).is_some(),
     },
     Property {
         name: "footer_cache",

@@ -248,8 +248,7 @@ impl Pool {
         }
         table.clear_dying();
         // From here on the map has the group's contents.
-        let retired = self.dirty.groups.borrow_mut().retire();
-        if let Some(set) = retired {
+        if let Some(set) = self.dirty.groups.borrow_mut().retire() {
             self.stats.retiring(set.held_bytes);
         }
         Ok(())

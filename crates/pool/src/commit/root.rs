@@ -273,6 +273,7 @@ impl Pool {
             for volume in self.volumes.borrow().values() {
                 volume.committed(txg);
             }
+            self.dirty.groups.borrow_mut().rooted();
             self.dirty.throttle.release(self.stats.take_retired());
             self.space_after_group();
             self.look_at_memory();

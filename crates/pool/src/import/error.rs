@@ -132,6 +132,8 @@ pub enum ImportErrorKind {
     },
     /// The devices do not make up groups.
     Layout(LayoutError),
+    /// Another owner has written to the pool since it was suspended here.
+    OwnedMeanwhile,
     /// Another machine has the pool imported: its heartbeat moves.
     InUseElsewhere {
         /// The device with the heartbeat.
@@ -281,6 +283,10 @@ impl fmt::Display for ImportError {
 /// The kinds that concern another owner of the pool.
 fn other_owner(f: &mut fmt::Formatter<'_>, kind: &ImportErrorKind) -> fmt::Result {
     match kind {
+        ImportErrorKind::OwnedMeanwhile => write!(
+            f,
+            "another process has imported it since it was suspended here, and has written to it"
+        ),
         ImportErrorKind::InUseElsewhere { device } => write!(
             f,
             "it is imported on another machine and in use there (the heartbeat on {device} moves)"
@@ -352,7 +358,8 @@ impl fmt::Display for ImportErrorKind {
                 list(f, "behind the others, and not rebuilt yet", behind)
             }
             Self::Layout(error) => write!(f, "{error}"),
-            Self::InUseElsewhere { .. }
+            Self::OwnedMeanwhile
+            | Self::InUseElsewhere { .. }
             | Self::NotExportedElsewhere
             | Self::TakenMeanwhile
             | Self::Reserved { .. } => other_owner(f, self),

@@ -35,6 +35,7 @@ use crate::import::replay::{OldLog, check_log_epoch, read_log};
 use crate::import::takeover::{check_not_in_use, is_being_imported, labeled_devices, root_owners};
 use crate::labels::read_label;
 use crate::opener::{FencedOpener, OpenDevice};
+use crate::resume::Continued;
 use crate::spec::ImportOptions;
 use crate::status::{ImportReport, PoolEvent};
 use crate::{Opener, Pool};
@@ -48,6 +49,17 @@ impl Pool {
         name_or_guid: &str,
         options: &ImportOptions,
     ) -> Result<Rc<Pool>, ImportError> {
+        Self::import_as(opener, paths, name_or_guid, options, None).await
+    }
+
+    /// The same. With `continued`, only if no other owner has written to the pool since.
+    pub(crate) async fn import_as(
+        opener: Rc<dyn Opener>,
+        paths: &[String],
+        name_or_guid: &str,
+        options: &ImportOptions,
+        continued: Option<&Continued<'_>>,
+    ) -> Result<Rc<Pool>, ImportError> {
         let begun = rt::now();
         let opener = FencedOpener::new(opener);
         let found = take_devices(&opener, paths).await;
@@ -55,7 +67,8 @@ impl Pool {
         let outcome = match select_pool(&found, name_or_guid) {
             Ok(Some(mine)) => {
                 pool.clone_from(&mine[0].label.configs[0].1.name);
-                Self::import_found(opener, found, name_or_guid, options, begun).await
+                let wanted = Wanted { name_or_guid, options, continued };
+                Self::import_found(opener, found, &wanted, begun).await
             }
             Ok(None) => Err(not_found(&opener, paths, &found).await),
             Err(kind) => Err(kind),
@@ -66,10 +79,10 @@ impl Pool {
     async fn import_found(
         opener: Rc<FencedOpener>,
         mut found: Vec<Found>,
-        name_or_guid: &str,
-        options: &ImportOptions,
+        wanted: &Wanted<'_>,
         begun: Nanos,
     ) -> Result<Rc<Pool>, ImportErrorKind> {
+        let Wanted { name_or_guid, options, continued } = *wanted;
         let keep = options.keep.as_deref();
         let selected = select_pool(&found, name_or_guid)?.unwrap_or_default();
         let mut history = one_history(selected, keep)?;
@@ -83,6 +96,10 @@ impl Pool {
         let pool = config.guid;
         let mut judged = judge(&history, chosen, &opener, options).await?;
         let nonce = rt::random_u64();
+        if let Some(continued) = continued {
+            continued.check(judged.root.nonce)?;
+            continued.note_owner(nonce);
+        }
         // An owner that was paused reads the heartbeat before it writes again, and finds this one.
         let mine = Heartbeat { pool, nonce, host: opener.host(), ..Heartbeat::default() };
         let (labeled, owners) = (labeled_devices(&history.devices), root_owners(&history.devices));
@@ -106,6 +123,9 @@ impl Pool {
             history = one_history(selected, keep)?;
             let chosen = newest_root(&history.devices, options.rewind_groups)?;
             judged = judge(&history, chosen, &opener, options).await?;
+            if let Some(continued) = continued {
+                continued.check(judged.root.nonce)?;
+            }
         }
         history.goes_on(&mut judged.config, nonce);
         drop(found);
@@ -163,6 +183,13 @@ impl Pool {
         pool.start();
         Ok(pool)
     }
+}
+
+/// What is to be imported, and how.
+struct Wanted<'a> {
+    name_or_guid: &'a str,
+    options: &'a ImportOptions,
+    continued: Option<&'a Continued<'a>>,
 }
 
 /// Everything that an import reads before it writes. A refused import leaves the pool as it was.

@@ -374,6 +374,18 @@ impl EventLog {
         kept.drain(..extra);
     }
 
+    /// Puts the events of the pool that this one follows before its own. Numbers go on.
+    pub fn go_on(&self, before: &Self) {
+        let mut kept = std::mem::take(&mut *before.kept.borrow_mut());
+        let offset = before.count.get();
+        let mine = std::mem::take(&mut *self.kept.borrow_mut());
+        kept.extend(mine.into_iter().map(|own| Kept { sequence: own.sequence + offset, ..own }));
+        let extra = kept.len().saturating_sub(MAX_KEPT);
+        kept.drain(..extra);
+        *self.kept.borrow_mut() = kept;
+        self.count.set(self.count.get() + offset);
+    }
+
     /// The newest event that may say why a device is out of use.
     pub fn last(&self) -> Option<PoolEvent> {
         let kept = self.kept.borrow();

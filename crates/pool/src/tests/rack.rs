@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use forebay_device::{Device, ErrorKind, MemoryDevice, Operation};
+use forebay_device::{Device, DeviceError, ErrorKind, MemoryDevice, Operation};
 use forebay_rt as rt;
 use forebay_testkit::{Answer, Command, Decision, Probe, Script, Shelf};
 use forebay_units::Nanos;
@@ -19,6 +19,8 @@ pub(crate) struct Switches {
     pub changes: Cell<u64>,
     /// Number of changes that still happen before the power fails without an error.
     pub power: Cell<Option<u64>>,
+    /// Number of changes that still happen before every command but reads fails.
+    pub works_for: Cell<Option<u64>>,
     /// Devices that are absent.
     pub pulled: RefCell<BTreeSet<String>>,
     /// Devices that fail every read of their body.
@@ -53,9 +55,14 @@ impl Switches {
         if let Some(kind) = self.failure(command) {
             return Decision::Fail(kind);
         }
+        let is_broken = self.works_for.get() == Some(0);
+        if is_broken && command.operation != Operation::Read {
+            return Decision::Fail(ErrorKind::Os { errno: 5 });
+        }
         if !command.changes_data() {
             return Decision::Run;
         }
+        self.works_for.set(self.works_for.get().map(|left| left - 1));
         self.changes.set(self.changes.get() + 1);
         match self.power.get() {
             None => {}
@@ -96,14 +103,23 @@ impl Rack {
 
     /// The same devices, opened by machine `host`.
     pub fn host(self: &Rc<Self>, host: u64) -> Rc<dyn Opener> {
-        let shelf = self.shelf.clone();
-        OpenWith::new(host, move |name| shelf.open(name))
+        let rack = self.clone();
+        OpenWith::new(host, move |name| rack.check_here(name).and_then(|()| rack.shelf.open(name)))
     }
 
     /// The same on machine 1, where one process at a time can open a device.
     pub fn locked(self: &Rc<Self>) -> Rc<dyn Opener> {
-        let shelf = self.shelf.clone();
-        OpenWith::new(1, move |name| shelf.open_alone(name))
+        let rack = self.clone();
+        OpenWith::new(1, move |name| {
+            rack.check_here(name).and_then(|()| rack.shelf.open_alone(name))
+        })
+    }
+
+    fn check_here(&self, name: &str) -> Result<(), DeviceError> {
+        match self.switches.pulled.borrow().contains(name) {
+            true => Err(DeviceError::new(name, Operation::Open, 0, 0, ErrorKind::Gone)),
+            false => Ok(()),
+        }
     }
 
     pub fn device(&self, name: &str) -> Device {
@@ -111,12 +127,10 @@ impl Rack {
     }
 
     pub fn pull(&self, names: &[&str]) {
-        self.shelf.pull(names);
         self.switches.pulled.borrow_mut().extend(names.iter().map(|n| (*n).to_owned()));
     }
 
     pub fn put_back(&self, names: &[&str]) {
-        self.shelf.put_back(names);
         self.switches.pulled.borrow_mut().retain(|n| !names.contains(&n.as_str()));
     }
 

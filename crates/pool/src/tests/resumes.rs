@@ -1,0 +1,250 @@
+//! A pool whose devices stop taking writes is suspended, and goes on where they take them again.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use forebay_device::{Device, ErrorKind, IoBuf, ZeroOptions};
+use forebay_rt::{self as rt, Runtime};
+use forebay_units::{Layout, Nanos};
+
+use super::rack::Rack;
+use super::{expect, names, spec, stamp, volume};
+use crate::spec::ImportOptions;
+use crate::status::Health;
+use crate::{Pool, ResumeError};
+
+const DEVICES: &[&str] = &["a", "b", "c", "l", "m"];
+const BLOCK: u64 = 4096;
+
+async fn create(rack: &Rc<Rack>, failmode: &str) -> Rc<Pool> {
+    let mut options = spec(Layout::Raidz1, &["a", "b", "c"], &["l", "m"]);
+    options.properties.insert("failmode".to_owned(), failmode.to_owned());
+    let pool = Pool::create(rack.locked(), "tank", &options).await.unwrap();
+    pool.create_volume(&volume(16 << 20)).await.unwrap();
+    pool
+}
+
+/// Everything fails until the switch is taken back.
+async fn suspended(rack: &Rack, pool: &Pool) {
+    rack.switches.works_for.set(Some(0));
+    let _ = pool.sync().await;
+    assert_eq!(pool.summary().health, Health::Suspended);
+}
+
+#[test]
+fn requests_wait_while_the_pool_is_suspended_and_nothing_is_lost() {
+    Runtime::simulated(1).block_on(async {
+        let rack = Rack::new(DEVICES, 64 << 20);
+        let pool = create(&rack, "wait").await;
+        let v = pool.open_volume("v").unwrap();
+        v.write(0, stamp(8192, 1), false).await.unwrap();
+        v.write(1 << 20, stamp(65536, 2), true).await.unwrap();
+        pool.sync().await.unwrap();
+        v.write(4096, stamp(4096, 3), false).await.unwrap();
+        v.discard((1 << 20) + 4096, 8192, false).await.unwrap();
+        v.write(2 << 20, stamp(4096, 4), true).await.unwrap();
+        suspended(&rack, &pool).await;
+        // What is in memory, and what is on the devices, can be read.
+        expect(&v, 4096, &stamp(4096, 3)).await;
+        expect(&v, 0, &stamp(8192, 1)[..4096]).await;
+        let writes = |at: u64, fua: bool| {
+            let v = v.clone();
+            rt::spawn(async move { v.write(at, stamp(4096, at), fua).await })
+        };
+        let waiting = [writes(3 << 20, true), writes((3 << 20) + 512, false)];
+        let flushing = rt::spawn({
+            let v = v.clone();
+            async move { v.flush().await }
+        });
+        rt::sleep(Nanos::from_secs(3600)).await;
+        assert!(!flushing.is_finished() && waiting.iter().all(|write| !write.is_finished()));
+        // It cannot go on yet, and keeps what it has.
+        let error = pool.resume(&names(DEVICES)).await.err().unwrap();
+        assert!(matches!(error, ResumeError::Import(_) | ResumeError::Again { .. }), "{error}");
+        assert!(pool.is_resumable());
+        rack.switches.works_for.set(None);
+        let next = pool.resume(&names(DEVICES)).await.unwrap();
+        let again = pool.resume(&names(DEVICES)).await.err().unwrap();
+        assert_eq!(again, ResumeError::NotSuspended { pool: "tank".into() });
+        for write in waiting {
+            write.await.unwrap();
+        }
+        flushing.await.unwrap();
+        drop(pool);
+        let check = async |v: &Device| {
+            expect(v, 0, &stamp(8192, 1)[..4096]).await;
+            expect(v, 4096, &stamp(4096, 3)).await;
+            expect(v, (1 << 20) + 4096, &[0; 8192]).await;
+            expect(v, (1 << 20) + 12288, &stamp(65536, 2)[12288..]).await;
+            expect(v, 2 << 20, &stamp(4096, 4)).await;
+            expect(v, (3 << 20) + 512, &stamp(4096, (3 << 20) + 512)).await;
+        };
+        check(&v).await;
+        // The volume that was open all the time goes on.
+        v.write(5 << 20, stamp(4096, 5), true).await.unwrap();
+        drop(v);
+        assert_eq!(next.summary().health, Health::Online);
+        next.export().await.unwrap();
+        drop(next);
+        let options = ImportOptions::default();
+        let pool = Pool::import(rack.locked(), &names(DEVICES), "tank", &options).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        check(&v).await;
+        expect(&v, 5 << 20, &stamp(4096, 5)).await;
+    });
+}
+
+#[test]
+fn requests_fail_with_failmode_continue_and_the_pool_goes_on_all_the_same() {
+    Runtime::simulated(2).block_on(async {
+        let rack = Rack::new(DEVICES, 64 << 20);
+        let pool = create(&rack, "continue").await;
+        let v = pool.open_volume("v").unwrap();
+        v.write(0, stamp(4096, 1), false).await.unwrap();
+        suspended(&rack, &pool).await;
+        v.write(0, stamp(4096, 2), false).await.unwrap_err();
+        v.flush().await.unwrap_err();
+        rack.switches.works_for.set(None);
+        let next = pool.resume(&names(DEVICES)).await.unwrap();
+        expect(&v, 0, &stamp(4096, 1)).await;
+        v.write(0, stamp(4096, 3), true).await.unwrap();
+        expect(&v, 0, &stamp(4096, 3)).await;
+        drop(v);
+        next.export().await.unwrap();
+    });
+}
+
+#[test]
+fn requests_that_wait_fail_when_the_process_ends() {
+    Runtime::simulated(3).block_on(async {
+        let rack = Rack::new(DEVICES, 64 << 20);
+        let pool = create(&rack, "wait").await;
+        let v = pool.open_volume("v").unwrap();
+        v.write(0, stamp(4096, 1), false).await.unwrap();
+        suspended(&rack, &pool).await;
+        let write = rt::spawn(async move { v.write(0, stamp(4096, 2), true).await });
+        rt::sleep(Nanos::from_secs(60)).await;
+        assert!(!write.is_finished());
+        pool.give_up();
+        rt::sleep(Nanos::from_millis(1)).await;
+        assert!(write.is_finished());
+        pool.end().await.unwrap_err();
+        assert!(matches!(write.await.unwrap_err().kind, ErrorKind::Layer(_)));
+    });
+}
+
+#[test]
+fn a_pool_that_another_owner_has_used_meanwhile_is_not_resumed() {
+    Runtime::simulated(4).block_on(async {
+        let rack = Rack::new(DEVICES, 64 << 20);
+        let mut options = spec(Layout::Raidz1, &["a", "b", "c"], &["l", "m"]);
+        options.properties.insert("failmode".to_owned(), "wait".to_owned());
+        let pool = Pool::create(rack.host(1), "tank", &options).await.unwrap();
+        pool.create_volume(&volume(16 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        v.write(0, stamp(4096, 1), false).await.unwrap();
+        suspended(&rack, &pool).await;
+        rack.switches.works_for.set(None);
+        let force = ImportOptions { force: true, ..ImportOptions::default() };
+        let other = Pool::import(rack.host(2), &names(DEVICES), "tank", &force).await.unwrap();
+        let theirs = other.open_volume("v").unwrap();
+        theirs.write(0, stamp(4096, 7), true).await.unwrap();
+        drop(theirs);
+        other.export().await.unwrap();
+        drop(other);
+        let error = pool.resume(&names(DEVICES)).await.err().unwrap();
+        let ResumeError::Import(error) = error else { panic!("{error}") };
+        assert_kind!(error.kind, OwnedMeanwhile);
+        let found = Pool::import(rack.host(2), &names(DEVICES), "tank", &force).await.unwrap();
+        expect(&found.open_volume("v").unwrap(), 0, &stamp(4096, 7)).await;
+    });
+}
+
+/// The last write that was answered, by block; nothing where zeroes were.
+type Model = RefCell<BTreeMap<u64, u64>>;
+
+/// Writes, trims and zeroes, as one client that waits for each answer. Every second one asks for
+/// nothing to be durable, so that all it has written is in memory alone.
+async fn work(v: Device, seed: u64, model: Rc<Model>) {
+    for step in 0..60u64 {
+        let at = (seed * 31 + step * 7) % 64;
+        let salt = seed << 32 | step;
+        let offset = at * BLOCK;
+        let fua = seed.is_multiple_of(2) && step % 3 == 0;
+        match step % 5 {
+            4 => {
+                let options = ZeroOptions { fua, ..ZeroOptions::default() };
+                v.write_zeroes(offset, BLOCK, options).await.unwrap();
+                model.borrow_mut().remove(&at);
+            }
+            3 => {
+                v.discard(offset, BLOCK, fua).await.unwrap();
+                model.borrow_mut().remove(&at);
+            }
+            _ => {
+                v.write(offset, stamp(4096, salt), fua).await.unwrap();
+                model.borrow_mut().insert(at, salt);
+            }
+        }
+        if seed.is_multiple_of(2) && step % 11 == 10 {
+            v.flush().await.unwrap();
+        }
+    }
+}
+
+async fn check(v: &Device, model: &Model) {
+    let blocks = model.borrow().clone();
+    for at in 0..64u64 {
+        let held = v.read(at * BLOCK, IoBuf::zeroed(4096)).await.unwrap();
+        match blocks.get(&at) {
+            Some(salt) => assert!(held[..] == stamp(4096, *salt)[..], "block {at}"),
+            None => assert!(held.iter().all(|byte| *byte == 0), "block {at}"),
+        }
+    }
+}
+
+/// One client; every device fails after `works_for` changes, and is well again when the pool is
+/// suspended. Returns whether it was.
+async fn fails_after(works_for: u64, seed: u64) -> bool {
+    let rack = Rack::new(DEVICES, 64 << 20);
+    let pool = create(&rack, "wait").await;
+    pool.set("txg_timeout", "1").await.unwrap();
+    let v = pool.open_volume("v").unwrap();
+    let model = Rc::new(Model::default());
+    rack.switches.works_for.set(Some(works_for));
+    let client = rt::spawn(work(v.clone(), seed, model.clone()));
+    for _ in 0..20 {
+        rt::sleep(Nanos::from_millis(500)).await;
+        if pool.summary().health == Health::Suspended {
+            break;
+        }
+    }
+    let is_suspended = pool.summary().health == Health::Suspended;
+    rack.switches.works_for.set(None);
+    let now = match is_suspended {
+        true => pool.resume(&names(DEVICES)).await.unwrap(),
+        false => pool.clone(),
+    };
+    drop(pool);
+    client.await;
+    check(&v, &model).await;
+    v.flush().await.unwrap();
+    drop((v, now));
+    // What a flush answered outlives the process.
+    rt::sleep(Nanos::from_secs(1)).await;
+    let options = ImportOptions::default();
+    let pool = Pool::import(rack.host(1), &names(DEVICES), "tank", &options).await.unwrap();
+    check(&pool.open_volume("v").unwrap(), &model).await;
+    is_suspended
+}
+
+#[test]
+fn answered_writes_survive_failures_at_any_command() {
+    let mut suspended = 0;
+    for works_for in 0..60 {
+        let run = Runtime::simulated(works_for);
+        suspended += u32::from(run.block_on(fails_after(works_for, works_for)));
+    }
+    assert!(suspended >= 40, "only {suspended} of 60 were suspended");
+}
