@@ -3,7 +3,7 @@
 
 use forebay_format::Encoder;
 use forebay_format::config::{
-    GroupConfig, MemberConfig, MemberUse, PoolConfig, RingConfig, VolumeConfig,
+    GroupConfig, MemberConfig, MemberUse, PoolConfig, SpareConfig, RingConfig, VolumeConfig,
 };
 use forebay_format::footer::{Footer, Run};
 use forebay_format::journal::{FrameKind, SegmentRecord, SegmentUse, encode_frame};
@@ -70,6 +70,7 @@ fn pool_config() -> PoolConfig {
             start_bytes: 0,
             sides: Vec::new(),
         }],
+        spares: vec![SpareConfig { path: "/dev/sdz".into(), size_bytes: 1 << 40 }],
         properties: [("compression".to_owned(), "lz4".to_owned())].into(),
         volumes: vec![VolumeConfig {
             id: 1,

@@ -49,6 +49,7 @@ fn device_words(action: &Action) -> Vec<&String> {
 pub async fn by_known_names(pool: &PoolStatus, mut action: Action) -> Result<Action, Failure> {
     let mut members = Vec::new();
     pool.groups.iter().chain(&pool.logs).for_each(|vdev| leaves(vdev, &mut members));
+    members.extend(pool.spares.iter().map(|spare| &spare.name));
     let words: Vec<String> = device_words(&action).into_iter().cloned().collect();
     let others = words.iter().filter(|word| !members.contains(word)).map(String::as_str);
     let mut paths: Vec<&str> = others.collect();

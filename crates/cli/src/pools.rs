@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 use forebay_nbd::{ExportEntry, ExportHandle, Exports, Peer, Refusal};
 use forebay_pool::spec::{ImportOptions, PoolSpec, Told};
-use forebay_pool::status::{PoolStatus, VdevStatus};
+use forebay_pool::status::{FoundPool, PoolStatus, VdevStatus};
 use forebay_pool::{CloseError, Opener, Opening, Pool};
 use forebay_rt::sync::Mutex;
 
@@ -247,27 +247,30 @@ impl PoolSet {
         Ok(now.unwrap_or_else(|| known.clone()))
     }
 
-    /// Devices of the pool `known` at paths where other known pools had theirs: the names of disks
-    /// change.
+    /// Devices of the pool `known` at other paths than the list has: where its own configuration
+    /// has them, because a spare may have taken a place, and where other known pools had theirs,
+    /// because the names of disks change.
     pub async fn found_elsewhere(&self, known: &KnownPool) -> Result<Vec<String>, Failure> {
         // The list as it is now: an import a moment ago may have changed it.
         let all = self.writer.run(StateDir::known_pools).await?;
         let others: BTreeSet<String> = all.into_iter().flat_map(|pool| pool.devices).collect();
         let others: Vec<String> =
             others.into_iter().filter(|path| !known.devices.contains(path)).collect();
-        if others.is_empty() {
-            return Ok(others);
+        let here = self.found(known.guid, &known.devices).await;
+        let mut named = BTreeSet::new();
+        here.iter().flat_map(|pool| &pool.groups).for_each(|group| leaves(group, &mut named));
+        named.retain(|path| !known.devices.contains(path));
+        let found: usize = here.iter().map(|pool| pool.paths.len()).sum();
+        if found < known.devices.len() && !others.is_empty() {
+            let there = self.found(known.guid, &others).await;
+            named.extend(there.into_iter().flat_map(|pool| pool.paths));
         }
-        let here = self.devices_of(known.guid, &known.devices).await;
-        if here.len() >= known.devices.len() {
-            return Ok(Vec::new());
-        }
-        Ok(self.devices_of(known.guid, &others).await)
+        Ok(named.into_iter().collect())
     }
 
-    async fn devices_of(&self, guid: u64, paths: &[String]) -> Vec<String> {
+    async fn found(&self, guid: u64, paths: &[String]) -> Vec<FoundPool> {
         let found = Pool::discover(self.opener.clone(), paths).await;
-        found.into_iter().filter(|pool| pool.guid == guid).flat_map(|pool| pool.paths).collect()
+        found.into_iter().filter(|pool| pool.guid == guid).collect()
     }
 
     fn pool(&self, name: &str) -> Result<Rc<Pool>, Failure> {
@@ -423,17 +426,20 @@ fn few(all: &[String]) -> String {
 /// The entry of a pool in the list of known pools.
 #[must_use]
 pub fn known(pool: &Pool) -> KnownPool {
-    fn leaves(vdev: &VdevStatus, paths: &mut Vec<String>) {
-        // A missing device may be shown by another name than its path.
-        if vdev.children.is_empty() && vdev.name.starts_with('/') {
-            paths.push(vdev.name.clone());
-        }
-        vdev.children.iter().for_each(|child| leaves(child, paths));
-    }
     let status: PoolStatus = pool.status();
-    let mut devices = Vec::new();
+    let mut devices = BTreeSet::new();
     status.groups.iter().chain(&status.logs).for_each(|v| leaves(v, &mut devices));
+    let devices = devices.into_iter().collect();
     KnownPool { name: status.name, guid: status.guid, devices, told: pool.told() }
+}
+
+/// The paths of the devices of a group or log device.
+fn leaves(vdev: &VdevStatus, paths: &mut BTreeSet<String>) {
+    // A missing device may be shown by another name than its path.
+    if vdev.children.is_empty() && vdev.name.starts_with('/') {
+        paths.insert(vdev.name.clone());
+    }
+    vdev.children.iter().for_each(|child| leaves(child, paths));
 }
 
 fn look(pool: &Pool, action: &Action) -> Result<Reply, Failure> {

@@ -8,6 +8,14 @@ use crate::failure::{ErrorCode, Failure};
 /// Devices of one group, or of one mirror of log devices.
 const DEVICES_MAX: usize = 24;
 
+/// What the words that are being read name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Section {
+    Data,
+    Log,
+    Spare,
+}
+
 /// A group whose devices are still being read.
 struct OpenGroup {
     /// The keyword; `None` for devices before any keyword.
@@ -16,21 +24,27 @@ struct OpenGroup {
     devices: Vec<String>,
 }
 
-/// Reads `[raid0|mirror|raidz1|raidz2|raidz3] DEV... [log [mirror] DEV...]`.
+/// Reads `[raid0|mirror|raidz1|raidz2|raidz3] DEV... [log [mirror] DEV...] [spare DEV...]`.
 ///
 /// Checks what the words alone tell: keywords, counts, and devices named twice.
 pub fn parse_vdevs(words: &[String]) -> Result<PoolSpec, Failure> {
     let mut spec = PoolSpec::default();
-    let mut in_log = false;
+    let mut section = Section::Data;
     let mut open = OpenGroup { word: None, layout: Layout::Raid0, devices: Vec::new() };
     for word in words {
-        if word == "log" || word == "logs" {
-            close(open, in_log, &mut spec)?;
-            in_log = true;
+        let begins = match word.as_str() {
+            "log" | "logs" => Some(Section::Log),
+            "spare" | "spares" => Some(Section::Spare),
+            _ => None,
+        };
+        if let Some(next) = begins {
+            check_not_empty(section, &open, &spec)?;
+            close(open, section, &mut spec)?;
+            section = next;
             open = OpenGroup { word: None, layout: Layout::Raid0, devices: Vec::new() };
             continue;
         }
-        if matches!(word.as_str(), "cache" | "spare" | "special" | "dedup") {
+        if matches!(word.as_str(), "cache" | "special" | "dedup") {
             return Err(Failure::usage(format!("'{word}' devices are not supported"))
                 .with_hint(format!("if it is a file, write ./{word}")));
         }
@@ -45,17 +59,14 @@ pub fn parse_vdevs(words: &[String]) -> Result<PoolSpec, Failure> {
         }
         match keyword(word) {
             Some((name, layout)) => {
-                close(open, in_log, &mut spec)?;
+                close(open, section, &mut spec)?;
                 open = OpenGroup { word: Some(name), layout, devices: Vec::new() };
             }
             None => open.devices.push(word.clone()),
         }
     }
-    let log_is_empty = in_log && open.word.is_none() && open.devices.is_empty();
-    close(open, in_log, &mut spec)?;
-    if log_is_empty && spec.logs.is_empty() {
-        return Err(Failure::usage("no device follows 'log'"));
-    }
+    check_not_empty(section, &open, &spec)?;
+    close(open, section, &mut spec)?;
     let all: Vec<&String> = devices_of(&spec).collect();
     for (at, device) in all.iter().enumerate() {
         if all[..at].contains(device) {
@@ -67,16 +78,30 @@ pub fn parse_vdevs(words: &[String]) -> Result<PoolSpec, Failure> {
     Ok(spec)
 }
 
+/// Refuses a `log` or `spare` without devices.
+fn check_not_empty(section: Section, open: &OpenGroup, spec: &PoolSpec) -> Result<(), Failure> {
+    let nothing_open = open.word.is_none() && open.devices.is_empty();
+    match section {
+        Section::Log if nothing_open && spec.logs.is_empty() => {
+            Err(Failure::usage("no device follows 'log'"))
+        }
+        Section::Spare if nothing_open && spec.spares.is_empty() => {
+            Err(Failure::usage("no device follows 'spare'"))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Every device of `spec`, data devices first.
 pub fn devices_of(spec: &PoolSpec) -> impl Iterator<Item = &String> {
     let data = spec.groups.iter().flat_map(|g| &g.devices);
-    data.chain(spec.logs.iter().flat_map(|l| &l.devices))
+    data.chain(spec.logs.iter().flat_map(|l| &l.devices)).chain(&spec.spares)
 }
 
 /// The same, to be replaced in place.
 pub fn devices_of_mut(spec: &mut PoolSpec) -> impl Iterator<Item = &mut String> {
     let data = spec.groups.iter_mut().flat_map(|g| &mut g.devices);
-    data.chain(spec.logs.iter_mut().flat_map(|l| &mut l.devices))
+    data.chain(spec.logs.iter_mut().flat_map(|l| &mut l.devices)).chain(&mut spec.spares)
 }
 
 /// Whether the word is meant as a keyword (`raidz4`, `draid1`), and is none.
@@ -91,8 +116,18 @@ fn keyword(word: &str) -> Option<(&'static str, Layout)> {
     Some((layout.as_str(), layout))
 }
 
-fn close(open: OpenGroup, in_log: bool, spec: &mut PoolSpec) -> Result<(), Failure> {
+fn close(open: OpenGroup, section: Section, spec: &mut PoolSpec) -> Result<(), Failure> {
     let OpenGroup { word, layout, devices } = open;
+    if section == Section::Spare {
+        if let Some(word) = word {
+            return Err(Failure::usage(format!(
+                "a spare is a single device, not {word}; name data groups before 'spare'"
+            )));
+        }
+        spec.spares.extend(devices);
+        return Ok(());
+    }
+    let in_log = section == Section::Log;
     let least = match layout {
         Layout::Raid0 => 1,
         Layout::Mirror | Layout::Raidz1 => 2,

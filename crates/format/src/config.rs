@@ -219,6 +219,15 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
+/// A hot spare.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpareConfig {
+    /// Its path.
+    pub path: String,
+    /// Its size when it was added.
+    pub size_bytes: u64,
+}
+
 /// The configuration of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolConfig {
@@ -240,6 +249,9 @@ pub struct PoolConfig {
     /// with the root that starts the log on them.
     #[serde(default)]
     pub log_rings: Vec<RingConfig>,
+    /// Devices that take the place of members that fail.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub spares: Vec<SpareConfig>,
     /// Properties that were set.
     pub properties: BTreeMap<String, String>,
     /// Volumes by id.

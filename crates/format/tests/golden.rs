@@ -10,7 +10,7 @@ use forebay_format::Encoder;
 use forebay_format::checksum::{block_sum, crc64};
 use forebay_format::config::{
     GroupConfig, MemberConfig, MemberUse, PoolConfig, RingConfig, ScanConfig, ScanKind, ScanPhase,
-    VolumeConfig,
+    SpareConfig, VolumeConfig,
 };
 use forebay_format::footer::{Footer, Run};
 use forebay_format::journal::{FrameHeader, FrameKind, SegmentRecord, SegmentUse, encode_frame};
@@ -91,6 +91,7 @@ fn config() -> PoolConfig {
         reserve_bytes: 4 << 20,
         logs: vec![ring.clone()],
         log_rings: vec![ring],
+        spares: vec![SpareConfig { path: "/dev/sdz".into(), size_bytes: 1 << 40 }],
         properties: BTreeMap::from([("txg_timeout".to_owned(), "5".to_owned())]),
         volumes: vec![VolumeConfig {
             id: 1,

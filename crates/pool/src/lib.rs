@@ -20,6 +20,7 @@ mod resume;
 mod scrub;
 mod settings;
 mod space;
+mod spares;
 pub mod spec;
 mod state;
 pub mod status;
@@ -43,6 +44,7 @@ use crate::layout::Limits;
 use crate::opener::{FencedOpener, OpenDevice};
 use crate::scrub::ScanState;
 use crate::settings::Settings;
+use crate::spares::Spares;
 use crate::state::{DirtyData, Lifecycle, Store, SyncControl, Writers};
 use crate::status::PoolEvent;
 use crate::status::stats::Stats;
@@ -89,6 +91,7 @@ pub struct Pool {
     pub(crate) trims: Trims,
     pub(crate) scan: ScanState,
     pub(crate) health: HealthState,
+    pub(crate) spares: Spares,
     pub(crate) stats: Stats,
     pub(crate) lifecycle: Lifecycle,
     /// Serializes commands that change what the pool is made of.

@@ -50,6 +50,8 @@ impl FailMode {
 /// Values of the properties in [`crate::properties::POOL_PROPERTIES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
+    /// An empty device at the path of a failed one replaces it.
+    pub autoreplace: bool,
     /// Freed segments are discarded.
     pub autotrim: bool,
     /// A data device that does not answer for so long is given up; zero: never.
@@ -83,6 +85,7 @@ impl Settings {
             text => Nanos::from_secs(text.and_then(|text| text.parse().ok()).unwrap_or(default)),
         };
         Self {
+            autoreplace: value("autoreplace") == Some("on"),
             autotrim: value("autotrim") != Some("off"),
             device_timeout: seconds("device_timeout", 30),
             dirty_limit: bytes("dirty_limit"),
@@ -151,6 +154,7 @@ mod tests {
     #[test]
     fn each_property_is_read() {
         let set = [
+            ("autoreplace", "on"),
             ("autotrim", "off"),
             ("device_timeout", "off"),
             ("dirty_limit", "8M"),
@@ -164,6 +168,7 @@ mod tests {
         ];
         let set = set.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let expected = Settings {
+            autoreplace: true,
             autotrim: false,
             device_timeout: Nanos::ZERO,
             dirty_limit: Some(8 << 20),

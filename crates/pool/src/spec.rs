@@ -28,6 +28,9 @@ pub struct PoolSpec {
     pub groups: Vec<GroupSpec>,
     /// Log devices.
     pub logs: Vec<LogSpec>,
+    /// Paths of hot spares.
+    #[serde(default)]
+    pub spares: Vec<String>,
     /// Properties by name, as `-o` gave them.
     pub properties: BTreeMap<String, String>,
     /// Accept devices that carry a label, and groups that are not alike (`-f`).

@@ -26,6 +26,7 @@ mod resilvers;
 mod resumes;
 mod rollbacks;
 mod scattered;
+mod spares;
 mod takeovers;
 mod witnesses;
 

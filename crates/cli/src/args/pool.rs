@@ -18,7 +18,8 @@ pub enum PoolCommand {
         DEV is a file or block device that exists and has 64 MiB at least. A group begins with \
         raid0, mirror, raidz1, raidz2 or raidz3; devices before the first such word form a raid0 \
         group. A group has 24 devices at most. Each device after 'log' is a log device of its own, \
-        unless 'mirror' stands before.")]
+        unless 'mirror' stands before. Devices after 'spare' take the place of data devices that \
+        fail.")]
     Create {
         /// Use devices that carry a label already, and allow groups of different kinds.
         #[arg(short)]

@@ -137,6 +137,10 @@ pub fn layout(pool: &str, spec: &PoolSpec) -> String {
     for log in &spec.logs {
         push(&mut text, (log.devices.len() > 1).then_some("mirror"), &log.devices);
     }
+    if !spec.spares.is_empty() {
+        text.push_str("\tspares\n");
+        push(&mut text, None, &spec.spares);
+    }
     text
 }
 

@@ -9,6 +9,7 @@ use super::numbers::bytes;
 use super::tree::{device_tree, field};
 use crate::clock::{duration, local_time};
 use crate::control::StatusReport;
+use crate::escape::visible;
 
 /// A pool that could be opened.
 #[derive(Clone, Debug, Serialize)]
@@ -53,6 +54,7 @@ pub fn status_text(pool: &OpenPool, exact: bool, verbose: bool) -> String {
     text.push_str("config:\n\n");
     let errors_shown = Some(exact);
     text.push_str(&device_tree(&pool.name, pool.state, &pool.groups, &pool.logs, errors_shown));
+    text.push_str(&spares(pool));
     text.push('\n');
     text.push_str(&errors(pool, verbose));
     text
@@ -130,4 +132,18 @@ fn scan_lines(scan: &ScanStatus) -> Vec<String> {
         }
         ScanPhase::Stopped => vec![format!("{kind} stopped on {ended}")],
     }
+}
+
+/// The spares, below the tree of devices.
+fn spares(pool: &PoolStatus) -> String {
+    if pool.spares.is_empty() {
+        return String::new();
+    }
+    let width = pool.spares.iter().map(|spare| spare.name.chars().count()).max().unwrap_or(0);
+    let mut text = "\tspares\n".to_owned();
+    for spare in &pool.spares {
+        let name = visible(&spare.name);
+        text.push_str(&format!("\t  {name:<width$}  {}\n", spare.state.as_str()));
+    }
+    text
 }

@@ -102,6 +102,7 @@ fn healthy() -> PoolStatus {
             log,
             vec![disk("l0"), disk("l1")],
         )],
+        spares: Vec::new(),
         lost: vec![],
         lost_count: 0,
         txg: 42,

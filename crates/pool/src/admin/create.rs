@@ -8,7 +8,7 @@ use forebay_device::Device;
 use forebay_format::checksum::crc64;
 use forebay_format::config::{
     FiguresConfig, GroupConfig, Lineage, LostConfig, MemberConfig, MemberUse, PoolConfig,
-    RingConfig,
+    RingConfig, SpareConfig,
 };
 use forebay_format::superblock::{COUNTERS, Superblock};
 use forebay_intent_log::{IntentLog, LogConfig};
@@ -36,6 +36,7 @@ use crate::{Opener, Pool};
 pub(crate) struct Opened {
     pub groups: Vec<(GroupSpec, Vec<Candidate>)>,
     pub logs: Vec<(LogSpec, Vec<Candidate>)>,
+    pub spares: Vec<Candidate>,
 }
 
 impl Opened {
@@ -74,12 +75,13 @@ pub(crate) async fn open_spec(
 ) -> Result<Opened, AdminError> {
     let mut seen = BTreeSet::new();
     let names = spec.groups.iter().flat_map(|g| &g.devices);
-    for path in names.chain(spec.logs.iter().flat_map(|l| &l.devices)) {
+    let logs = spec.logs.iter().flat_map(|l| &l.devices);
+    for path in names.chain(logs).chain(&spec.spares) {
         if !seen.insert(path) {
             return Err(AdminError::NamedTwice { device: path.clone() });
         }
     }
-    let mut opened = Opened { groups: Vec::new(), logs: Vec::new() };
+    let mut opened = Opened { groups: Vec::new(), logs: Vec::new(), spares: Vec::new() };
     for group in &spec.groups {
         let mut devices = Vec::new();
         for path in &group.devices {
@@ -93,6 +95,10 @@ pub(crate) async fn open_spec(
             devices.push(open_candidate(opener, path, spec.force).await?);
         }
         opened.logs.push((log.clone(), devices));
+    }
+    for path in &spec.spares {
+        // A spare is taken only while it is empty, so -f changes nothing here.
+        opened.spares.push(open_candidate(opener, path, false).await?);
     }
     Ok(opened)
 }
@@ -160,6 +166,12 @@ pub(crate) fn add_to_config(
             devices.insert(DeviceId(side.device), open);
         }
         config.logs.push(RingConfig { ring, len_bytes, start_bytes, sides });
+    }
+    for Candidate { path, size_bytes, .. } in &opened.spares {
+        if config.spares.iter().any(|spare| spare.path == *path) {
+            return Err(AdminError::NamedTwice { device: path.clone() });
+        }
+        config.spares.push(SpareConfig { path: path.clone(), size_bytes: *size_bytes });
     }
     if config.logs.iter().any(|ring| ring.ring >= POOL_RINGS_FROM) {
         return Err(AdminError::TooManyLogs { limit: POOL_RINGS_FROM });
@@ -288,6 +300,7 @@ fn empty_config(name: &str, spec: &PoolSpec, opened: &Opened) -> PoolConfig {
         reserve_bytes: reserve_bytes(smallest.unwrap_or(0)),
         logs: Vec::new(),
         log_rings: Vec::new(),
+        spares: Vec::new(),
         properties: spec.properties.clone(),
         volumes: Vec::new(),
         next_device: 0,

@@ -21,7 +21,7 @@ impl Pool {
     /// Adds groups of data devices, or log devices.
     pub async fn add(&self, spec: &PoolSpec) -> Result<(), AdminError> {
         let _turn = self.turn().await?;
-        if spec.groups.is_empty() && spec.logs.is_empty() {
+        if spec.groups.is_empty() && spec.logs.is_empty() && spec.spares.is_empty() {
             return Err(AdminError::NoDevice);
         }
         check_alike(&self.config.borrow().groups, spec)?;
@@ -74,9 +74,12 @@ impl Pool {
         config.logs.iter().flat_map(|r| &r.sides).any(|side| side.device == device)
     }
 
-    /// Removes a log device (with all its sides).
+    /// Removes a log device (with all its sides), or a spare.
     pub async fn remove(&self, name: &str) -> Result<(), AdminError> {
         let _turn = self.turn().await?;
+        if self.leave_spares(name).is_some() {
+            return self.commit_config().await;
+        }
         let ring = {
             let config = self.config.borrow();
             let by_name = name.strip_prefix("mirror-").and_then(|n| n.parse::<usize>().ok());
@@ -215,7 +218,7 @@ impl Pool {
         Err(AdminError::NotMirror { device, layout })
     }
 
-    fn needed_bytes(&self, old: &MemberConfig) -> Result<u64, AdminError> {
+    pub(crate) fn needed_bytes(&self, old: &MemberConfig) -> Result<u64, AdminError> {
         let config = self.config.borrow();
         let label = forebay_format::label::LABEL_BYTES;
         for ring in &config.logs {

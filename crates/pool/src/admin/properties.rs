@@ -54,6 +54,14 @@ fn span_or_off(value: &str) -> bool {
 /// Properties of a pool.
 pub const POOL_PROPERTIES: &[Property] = &[
     Property {
+        name: "autoreplace",
+        default: "off",
+        values: "on or off",
+        effect: "An empty device that appears at the path of a failed data device replaces it.",
+        takes_effect: AT_ONCE,
+        check: on_off,
+    },
+    Property {
         name: "autotrim",
         default: "on",
         values: "on or off",
@@ -197,7 +205,7 @@ pub(crate) fn check_property(
 /// Refuses a name that a pool cannot have. One that reads as a number could not be told from an id,
 /// or from the seconds of 'pool iostat'.
 pub(crate) fn check_pool_name(name: &str) -> Result<(), NameError> {
-    const RESERVED: [&str; 6] = ["mirror", "raid0", "raidz1", "raidz2", "raidz3", "log"];
+    const RESERVED: [&str; 7] = ["mirror", "raid0", "raidz1", "raidz2", "raidz3", "log", "spare"];
     let name = name.to_owned();
     if !is_name(&name) || !name.starts_with(|c: char| c.is_ascii_alphabetic()) {
         return Err(NameError::BadPool { name });

@@ -172,6 +172,7 @@ impl Pool {
             trims: crate::commit::Trims::default(),
             scan: ScanState::restored(config.scan.as_ref()),
             health: HealthState::restored(&config.lost),
+            spares: Default::default(),
             stats: Stats::new(&root.counters, &config.figures),
             lifecycle: Lifecycle::default(),
             admin: Mutex::new(()),
@@ -197,6 +198,7 @@ impl Pool {
             rt::spawn(self.clone().scan_loop()),
             rt::spawn(self.clone().label_check_loop()),
             rt::spawn(self.clone().log_mark_loop()),
+            rt::spawn(self.clone().spare_loop()),
         ];
         self.lifecycle.tasks.borrow_mut().extend(tasks);
         *self.lifecycle.heartbeat_task.borrow_mut() =

@@ -13,6 +13,7 @@ use forebay_rt as rt;
 use forebay_units::{BlockAddr, SegmentId, format_bytes};
 use serde::{Deserialize, Serialize};
 
+use crate::admin::error::AdminError;
 use crate::commit::error::SuspendReason;
 use crate::label_check::LabelFault;
 use crate::labels::LabelError;
@@ -75,6 +76,22 @@ pub enum PoolEvent {
         device: String,
         /// The failure.
         error: LabelError,
+    },
+    /// A spare, or an empty device at the same path, takes the place of a failed device.
+    SpareTaken {
+        /// The failed device.
+        device: String,
+        /// What takes its place.
+        by: String,
+    },
+    /// It could not.
+    SpareNotTaken {
+        /// The failed device.
+        device: String,
+        /// What was to take its place.
+        by: String,
+        /// Why it does not.
+        error: Box<AdminError>,
     },
     /// The log could not be started anew. The next group tries again.
     LogNotStarted(LogError),
@@ -150,6 +167,8 @@ event_kinds! {
     ManyRepairs "many-repairs",
     LogMemberFailed "log-member-failed",
     LogDeviceFailed "log-device-failed",
+    SpareTaken "spare-taken",
+    SpareNotTaken "spare-not-taken",
     LogNotStarted "log-not-started",
     ScrubFailed "scrub-failed",
     ResilverFailed "resilver-failed",
@@ -193,6 +212,8 @@ impl PoolEvent {
             Self::ManyRepairs { .. } => EventKind::ManyRepairs,
             Self::LogMemberFailed { .. } => EventKind::LogMemberFailed,
             Self::LogDeviceFailed { .. } => EventKind::LogDeviceFailed,
+            Self::SpareTaken { .. } => EventKind::SpareTaken,
+            Self::SpareNotTaken { .. } => EventKind::SpareNotTaken,
             Self::LogNotStarted(_) => EventKind::LogNotStarted,
             Self::ScrubFailed(_) => EventKind::ScrubFailed,
             Self::ResilverFailed(_) => EventKind::ResilverFailed,
@@ -216,6 +237,8 @@ impl PoolEvent {
             | Self::ManyRepairs { device }
             | Self::LogMemberFailed { device, .. }
             | Self::LogDeviceFailed { device, .. }
+            | Self::SpareTaken { device, .. }
+            | Self::SpareNotTaken { device, .. }
             | Self::LabelDamaged { device, .. }
             | Self::Import(ImportRemark::SideDamaged { device, .. }) => Some(device),
             Self::ReadFailed(error) => Some(&error.device),
@@ -294,6 +317,15 @@ impl fmt::Display for PoolEvent {
             Self::LogMemberFailed { device, error } => write!(f, "{device} failed: {error}"),
             Self::LogDeviceFailed { device, error } => {
                 write!(f, "log device {device} failed: {error}")
+            }
+            Self::SpareTaken { device, by } if device == by => {
+                write!(f, "a new device is at {by} and replaces the failed one")
+            }
+            Self::SpareTaken { device, by } => {
+                write!(f, "spare {by} takes the place of {device}, which failed")
+            }
+            Self::SpareNotTaken { device, by, error } => {
+                write!(f, "{by} does not take the place of {device}: {error}")
             }
             Self::LogNotStarted(error) => write!(f, "{error}"),
             Self::ScrubFailed(error) | Self::ResilverFailed(error) => write!(f, "{error}"),

@@ -244,12 +244,47 @@ pub struct PoolStatus {
     pub groups: Vec<VdevStatus>,
     /// Log devices; empty when the log is in the pool.
     pub logs: Vec<VdevStatus>,
+    /// Hot spares.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub spares: Vec<SpareStatus>,
     /// Blocks known lost: `POOL/VOL` and byte offset, at most 100.
     pub lost: Vec<String>,
     /// Count of blocks known lost.
     pub lost_count: u64,
     /// The last committed transaction group.
     pub txg: u64,
+}
+
+/// Whether a spare can be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum SpareState {
+    /// It is there, empty, and held by the pool.
+    Avail,
+    /// It is missing, in use elsewhere, or not empty.
+    Unavail,
+}
+
+impl SpareState {
+    /// The word in listings.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Avail => "AVAIL",
+            Self::Unavail => "UNAVAIL",
+        }
+    }
+}
+
+/// A hot spare.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpareStatus {
+    /// Its path.
+    pub name: String,
+    /// Its size when it was added.
+    pub size_bytes: u64,
+    /// Whether it can be taken.
+    pub state: SpareState,
 }
 
 /// `pool list`.

@@ -181,6 +181,7 @@ impl Pool {
             scan: self.scan_status(),
             groups: self.group_status(),
             logs: self.log_status(),
+            spares: self.spare_status(),
             lost,
             lost_count,
             txg: self.sync.committed.get().0,

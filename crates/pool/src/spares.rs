@@ -1,0 +1,178 @@
+//! Hot spares and `autoreplace`: a device that failed is replaced without an operator.
+//!
+//! What always holds: a device is taken only if it is empty at that moment, and a member is
+//! replaced by one device at a time. A spare carries no label: the pool holds it open instead.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use forebay_array::MemberState;
+use forebay_format::config::{MemberConfig, SpareConfig};
+use forebay_rt as rt;
+use forebay_units::{DeviceId, Nanos};
+
+use crate::Pool;
+use crate::admin::candidate::{Candidate, open_candidate};
+use crate::admin::error::AdminError;
+use crate::status::{PoolEvent, SpareState, SpareStatus};
+
+/// Between two looks at failed members and at spares.
+const INTERVAL: Nanos = Nanos::from_secs(5);
+/// How long a member may be missing, after an import that did without it, until a spare takes its
+/// place: disks that spin up late are not replaced.
+const MISSING_FOR: Nanos = Nanos::from_secs(60);
+
+/// The spares of a pool, as this process sees them.
+#[derive(Default)]
+pub(crate) struct Spares {
+    /// Spares that are open, by path.
+    open: RefCell<BTreeMap<String, Candidate>>,
+    /// Replacements that failed: they are not tried again before the next import.
+    refused: RefCell<BTreeSet<(String, u32)>>,
+    /// Since when members are missing.
+    missing_since: RefCell<BTreeMap<u32, Nanos>>,
+}
+
+impl Pool {
+    /// Runs until the pool is closed or stopped.
+    pub(crate) async fn spare_loop(self: Rc<Self>) {
+        let is_over = || self.lifecycle.closing.get() || self.is_stopped();
+        loop {
+            self.open_spares().await;
+            for member in self.members_to_replace() {
+                if is_over() {
+                    break;
+                }
+                if !self.replace_in_place(&member).await {
+                    self.take_spare(&member).await;
+                }
+            }
+            let _ = rt::timeout(INTERVAL, Box::pin(self.sync.done.until(is_over))).await;
+            if is_over() {
+                // Another process may want them.
+                self.spares.open.take();
+                return;
+            }
+        }
+    }
+
+    /// Opens the spares of the configuration that can be opened, and closes others.
+    async fn open_spares(&self) {
+        let wanted: BTreeSet<String> =
+            self.config.borrow().spares.iter().map(|spare| spare.path.clone()).collect();
+        self.spares.open.borrow_mut().retain(|path, _| wanted.contains(path));
+        for path in wanted {
+            if self.spares.open.borrow().contains_key(&path) {
+                continue;
+            }
+            // One that is missing, in use or not empty is UNAVAIL, and looked at again later.
+            if let Ok(candidate) = open_candidate(&self.opener, &path, false).await
+                && self.config.borrow().spares.iter().any(|spare| spare.path == path)
+            {
+                self.spares.open.borrow_mut().insert(path, candidate);
+            }
+        }
+    }
+
+    /// Members that failed and that no other device replaces yet.
+    fn members_to_replace(&self) -> Vec<MemberConfig> {
+        let status = self.store.array.status();
+        let config = self.config.borrow();
+        let mut missing_since = self.spares.missing_since.borrow_mut();
+        let state = |id: u32| status.iter().find(|m| m.id == DeviceId(id)).map(|m| m.state);
+        let alone = config.groups.iter().flat_map(|g| &g.members);
+        let failed = |member: &&MemberConfig| match state(member.device) {
+            Some(MemberState::Faulted | MemberState::Removed) => true,
+            Some(MemberState::Unavail) => {
+                let since = *missing_since.entry(member.device).or_insert_with(rt::now);
+                rt::now().since(since) >= MISSING_FOR
+            }
+            _ => {
+                missing_since.remove(&member.device);
+                false
+            }
+        };
+        alone.filter(|m| m.replacement.is_none()).filter(failed).cloned().collect()
+    }
+
+    /// With `autoreplace`: takes an empty device that is now at the path of a member. Returns
+    /// whether it did.
+    async fn replace_in_place(&self, member: &MemberConfig) -> bool {
+        if !self.settings.get().autoreplace || self.was_refused(&member.path, member) {
+            return false;
+        }
+        // A device that is not empty may be the failed one, or hold what is another's.
+        let Ok(candidate) = open_candidate(&self.opener, &member.path, false).await else {
+            return false;
+        };
+        drop(candidate);
+        let outcome = self.replace(&member.path, None, false).await;
+        self.note_replacement(&member.path, member, outcome)
+    }
+
+    /// Puts the smallest spare that is large enough in the place of `member`.
+    async fn take_spare(&self, member: &MemberConfig) {
+        let Ok(needed) = self.needed_bytes(member) else { return };
+        let fits = |(path, spare): &(&String, &Candidate)| {
+            spare.size_bytes >= needed && !self.was_refused(path, member)
+        };
+        let chosen = {
+            let open = self.spares.open.borrow();
+            let smallest = open.iter().filter(fits).min_by_key(|(_, spare)| spare.size_bytes);
+            smallest.map(|(path, _)| path.clone())
+        };
+        let Some(path) = chosen else { return };
+        // It leaves the spares with the configuration that makes it a member.
+        let spare = self.leave_spares(&path);
+        let outcome = self.replace(&member.path, Some(&path), false).await;
+        if !self.note_replacement(&path, member, outcome) {
+            self.config.borrow_mut().spares.extend(spare);
+        }
+    }
+
+    fn was_refused(&self, path: &str, member: &MemberConfig) -> bool {
+        self.spares.refused.borrow().contains(&(path.to_owned(), member.device))
+    }
+
+    fn note_replacement(
+        &self,
+        path: &str,
+        member: &MemberConfig,
+        outcome: Result<(), AdminError>,
+    ) -> bool {
+        let (device, by) = (member.path.clone(), path.to_owned());
+        let is_done = outcome.is_ok();
+        self.health.events.push(match outcome {
+            Ok(()) => PoolEvent::SpareTaken { device, by },
+            Err(error) => {
+                let key = (by.clone(), member.device);
+                self.spares.refused.borrow_mut().insert(key);
+                PoolEvent::SpareNotTaken { device, by, error: Box::new(error) }
+            }
+        });
+        is_done
+    }
+
+    /// Takes a spare out of the configuration in memory, and closes it.
+    pub(crate) fn leave_spares(&self, path: &str) -> Option<SpareConfig> {
+        self.spares.open.borrow_mut().remove(path);
+        let mut config = self.config.borrow_mut();
+        let at = config.spares.iter().position(|spare| spare.path == path)?;
+        Some(config.spares.remove(at))
+    }
+
+    /// The spares, as `pool status` shows them.
+    pub(crate) fn spare_status(&self) -> Vec<SpareStatus> {
+        let open = self.spares.open.borrow();
+        let status = |spare: &SpareConfig| SpareStatus {
+            name: spare.path.clone(),
+            size_bytes: spare.size_bytes,
+            state: match open.contains_key(&spare.path) {
+                true => SpareState::Avail,
+                false => SpareState::Unavail,
+            },
+        };
+        self.config.borrow().spares.iter().map(status).collect()
+    }
+}

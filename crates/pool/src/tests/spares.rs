@@ -1,0 +1,145 @@
+//! A spare takes the place of a device that fails.
+
+use std::rc::Rc;
+
+use forebay_device::Device;
+use forebay_rt::{self as rt, Runtime};
+use forebay_units::{Layout, Nanos};
+
+use super::rack::Rack;
+use super::{expect, names, spec, stamp, volume};
+use crate::spec::{ImportOptions, PoolSpec};
+use crate::status::{Health, PoolEvent, SpareState};
+use crate::{AdminError, Pool};
+
+const DEVICES: &[&str] = &["a", "b", "c", "l", "s", "t"];
+
+fn with_spares(spares: &[&str]) -> PoolSpec {
+    PoolSpec { spares: names(spares), ..spec(Layout::Raidz1, &["a", "b", "c"], &["l"]) }
+}
+
+async fn written(pool: &Rc<Pool>) -> Device {
+    pool.create_volume(&volume(16 << 20)).await.unwrap();
+    let v = pool.open_volume("v").unwrap();
+    for at in 0..64u64 {
+        v.write(at << 16, stamp(65536, at), false).await.unwrap();
+    }
+    pool.sync().await.unwrap();
+    v
+}
+
+async fn holds_all(v: &Device) {
+    for at in 0..64u64 {
+        expect(v, at << 16, &stamp(65536, at)).await;
+    }
+}
+
+async fn health_within(pool: &Pool, wanted: Health, secs: u64) {
+    for _ in 0..secs {
+        if pool.summary().health == wanted {
+            return;
+        }
+        rt::sleep(Nanos::from_secs(1)).await;
+    }
+    panic!("{:?} after {secs} s, not {wanted:?}: {:?}", pool.summary().health, pool.events());
+}
+
+#[test]
+fn a_spare_replaces_a_device_that_goes_away() {
+    Runtime::simulated(1).block_on(async {
+        let rack = Rack::new(DEVICES, 64 << 20);
+        let pool = Pool::create(rack.locked(), "tank", &with_spares(&["s", "t"])).await.unwrap();
+        let v = written(&pool).await;
+        rt::sleep(Nanos::from_secs(1)).await;
+        let states: Vec<SpareState> = pool.status().spares.iter().map(|s| s.state).collect();
+        assert_eq!(states, [SpareState::Avail; 2]);
+        // The pool holds its spares: no other has them.
+        let other = spec(Layout::Raid0, &["s"], &[]);
+        let error = Pool::create(rack.locked(), "other", &other).await.err().unwrap();
+        assert!(matches!(error, AdminError::Candidate(_)), "{error}");
+        rack.pull(&["b"]);
+        v.write(8 << 20, stamp(4096, 9), true).await.unwrap();
+        pool.sync().await.unwrap();
+        assert_eq!(pool.summary().health, Health::Degraded);
+        health_within(&pool, Health::Online, 60).await;
+        let taken = |event: &PoolEvent| matches!(event, PoolEvent::SpareTaken { .. });
+        assert_eq!(pool.events().iter().filter(|event| taken(event)).count(), 1);
+        assert_eq!(pool.status().spares.len(), 1);
+        // The spare has its share of everything: the pool can do without another device.
+        while pool.summary().health != Health::Online || pool.status().groups[0].children.len() != 3
+        {
+            rt::sleep(Nanos::from_secs(1)).await;
+        }
+        let members: Vec<String> =
+            pool.status().groups[0].children.iter().map(|child| child.name.clone()).collect();
+        assert!(members.contains(&"s".to_owned()) && !members.contains(&"b".to_owned()));
+        rack.pull(&["a"]);
+        holds_all(&v).await;
+        expect(&v, 8 << 20, &stamp(4096, 9)).await;
+        // The second spare takes the next one.
+        health_within(&pool, Health::Online, 60).await;
+        assert!(pool.status().spares.is_empty());
+        drop(v);
+        pool.export().await.unwrap();
+        drop(pool);
+        let options = ImportOptions::default();
+        let paths = names(&["c", "l", "s", "t"]);
+        let pool = Pool::import(rack.locked(), &paths, "tank", &options).await.unwrap();
+        holds_all(&pool.open_volume("v").unwrap()).await;
+        assert_eq!(pool.summary().health, Health::Online);
+    });
+}
+
+#[test]
+fn a_device_that_is_missing_at_import_is_replaced_after_a_minute() {
+    Runtime::simulated(2).block_on(async {
+        let rack = Rack::new(DEVICES, 64 << 20);
+        let pool = Pool::create(rack.locked(), "tank", &with_spares(&["s"])).await.unwrap();
+        let v = written(&pool).await;
+        drop(v);
+        pool.export().await.unwrap();
+        drop(pool);
+        rack.pull(&["c"]);
+        let options = ImportOptions::default();
+        let paths = names(&["a", "b", "c", "l"]);
+        let pool = Pool::import(rack.locked(), &paths, "tank", &options).await.unwrap();
+        rt::sleep(Nanos::from_secs(50)).await;
+        assert_eq!(pool.summary().health, Health::Degraded);
+        health_within(&pool, Health::Online, 60).await;
+        holds_all(&pool.open_volume("v").unwrap()).await;
+    });
+}
+
+#[test]
+fn spares_that_are_too_small_or_not_empty_are_not_taken() {
+    Runtime::simulated(3).block_on(async {
+        let rack = Rack::new(DEVICES, 64 << 20);
+        let pool = Pool::create(rack.locked(), "tank", &with_spares(&[])).await.unwrap();
+        let v = written(&pool).await;
+        let t = PoolSpec { spares: names(&["t"]), ..PoolSpec::default() };
+        pool.add(&t).await.unwrap();
+        let again = pool.add(&t).await.unwrap_err();
+        assert!(
+            matches!(again, AdminError::Candidate(_) | AdminError::NamedTwice { .. }),
+            "{again}"
+        );
+        pool.remove("t").await.unwrap();
+        assert!(pool.status().spares.is_empty());
+        // Now it is another pool's, and was a spare of this one.
+        pool.add(&t).await.unwrap();
+        drop(v);
+        pool.export().await.unwrap();
+        drop(pool);
+        let other = spec(Layout::Raid0, &["t"], &[]);
+        Pool::create(rack.locked(), "other", &other).await.unwrap().export().await.unwrap();
+        let options = ImportOptions::default();
+        let paths = names(&["a", "b", "c", "l"]);
+        let pool = Pool::import(rack.locked(), &paths, "tank", &options).await.unwrap();
+        rack.pull(&["c"]);
+        pool.sync().await.unwrap();
+        rt::sleep(Nanos::from_secs(120)).await;
+        assert_eq!(pool.summary().health, Health::Degraded);
+        assert_eq!(pool.status().spares[0].state, SpareState::Unavail);
+        holds_all(&pool.open_volume("v").unwrap()).await;
+    });
+}

@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# A hot spare takes the place of a device that is deleted under load, and with autoreplace an empty
+# file at the path of another takes its place. Nothing is lost, and the pool is ONLINE again.
+. "$(dirname "$0")/lib.sh"
+need python3 jq
+begin
+files 256M d0 d1 d2 d3 spare
+files 64M l0
+run "$FOREBAY" pool create p raidz1 "$DIR"/d{0,1,2,3} log "$DIR/l0" spare "$DIR/spare"
+run "$FOREBAY" volume create -V 96M p/busy
+serve p
+health() { "$FOREBAY" pool list --json | jq -r '.pools[0].health'; }
+well() { [ "$(health)" = ONLINE ]; }
+says() { "$FOREBAY" pool status p | grep -q "$1"; }
+await 10 "the spare is held" says "spare *AVAIL"
+refuse "$FOREBAY" pool create q "$DIR/spare"
+refuse "$FOREBAY" pool add p spare "$DIR/d0"
+load() { # SEED
+    rm -f "$DIR/told"
+    python3 "$HERE/ledger.py" write "$SOCKET" p/busy "$DIR/ledger" --seconds 600 --seed "$1" \
+        --expect-end --told "$DIR/told" >"$DIR/writer.out" 2>&1 &
+    WRITER=$!
+    goes_on "$DIR/told" 1000 "the writer"
+}
+loaded() {
+    goes_on "$DIR/told" 1000 "the writer"
+    kill -TERM "$WRITER"
+    wait "$WRITER" || fail "$1: writes suffered: $(cat "$DIR/writer.out")"
+    run python3 "$HERE/ledger.py" check "$SOCKET" p/busy "$DIR/ledger"
+}
+
+say "a member is deleted under load: the spare takes its place"
+load 1
+rm d1
+await 60 "the spare is taken" says "spare *ONLINE"
+await 60 "the pool is well again" well
+loaded "the spare"
+says "/d1 " && fail "d1 is still a member: $("$FOREBAY" pool status p)"
+"$FOREBAY" pool events p | grep -q "takes the place of" || fail "no event: $("$FOREBAY" pool events p)"
+
+say "the server is killed: the next one finds the spare where the configuration has it"
+kill_server
+serve p
+await 30 "the pool is well" well
+run python3 "$HERE/ledger.py" check "$SOCKET" p/busy "$DIR/ledger"
+
+say "autoreplace: an empty file at the path of a member that was deleted"
+run "$FOREBAY" pool set autoreplace=on p
+load 2
+rm d2
+await 30 "d2 is missed" sh -c "'$FOREBAY' pool list | grep -q DEGRADED"
+truncate -s 256M d2
+await 60 "the pool is well again" well
+loaded "autoreplace"
+# Both hold their share: another member goes.
+run "$FOREBAY" pool offline p "$DIR/d0"
+run python3 "$HERE/ledger.py" check "$SOCKET" p/busy "$DIR/ledger"
+run "$FOREBAY" pool online p "$DIR/d0"
+run "$FOREBAY" pool resilver -w p
+scrub_clean p
+
+say "kill -9, and a server that finds all of it"
+truncate -s 256M other
+run "$FOREBAY" pool add p spare "$DIR/other"
+kill_server
+serve p
+await 10 "the new spare is held" says "other *AVAIL"
+run python3 "$HERE/ledger.py" check "$SOCKET" p/busy "$DIR/ledger"
+run "$FOREBAY" pool remove p "$DIR/other"
+says "/other" && fail "the spare is still there: $("$FOREBAY" pool status p)"
+alive
+stop_server
+pass "a spare and a new device took the places of deleted ones"
