@@ -135,7 +135,7 @@ pub async fn up(args: UpArgs, access: PoolAccess) -> Result<Outcome, Failure> {
     let stop = access.stop();
     let set = PoolSet::new(Rc::new(FileOpener), state.clone(), Some(stop.clone()));
     let serving = Serving::new(set.clone(), &state, stop.clone())?.secured(&args.security)?;
-    serving.check_free(&args.listen).await?;
+    serving.check_free(&args.listen, &state).await?;
     let begun =
         stop.unless_asked(open_or_make(&access, &set, &layout, size_bytes, &serving.screen));
     match begun.await {

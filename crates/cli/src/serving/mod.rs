@@ -4,6 +4,7 @@
 //! requests in flight and closes the pools; the second ends the process at once. Neither loses an
 //! acknowledged write.
 
+mod addresses;
 mod hints;
 mod live;
 mod watch;
@@ -28,6 +29,7 @@ use crate::signals::Stop;
 use crate::state::StateDir;
 use crate::terminal::Screen;
 
+use addresses::{refuse_other_files, until_free};
 pub use hints::connect_hints;
 
 /// The port of NBD by convention.
@@ -133,7 +135,7 @@ impl Serving {
     /// Listens on a Unix socket in the state folder and on loopback. When another server has the
     /// socket, this one gets a socket of its own. When the port is taken, the socket alone will do.
     fn listen_default(&self, state: &StateDir) -> Result<Vec<String>, Failure> {
-        let shared = ListenAddress::Unix(state.nbd_socket());
+        let [shared, loopback] = default_addresses(state);
         let own = format!("nbd-{}.sock", std::process::id());
         let own = ListenAddress::Unix(state.path().join(own));
         let first = match self.bind(&shared) {
@@ -143,8 +145,6 @@ impl Serving {
             other => other.map_err(|e| cannot_listen(&shared, &e))?,
         };
         let mut listeners = vec![first];
-        let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, NBD_PORT));
-        let loopback = ListenAddress::Tcp(loopback);
         match self.bind(&loopback) {
             Ok(address) => listeners.push(address),
             Err(e) => log::warning(&format!(
@@ -156,10 +156,20 @@ impl Serving {
 
     /// Fails when one of the addresses `asked` is taken or may not be used. To be called before
     /// pools are created and opened in vain.
-    pub async fn check_free(&self, asked: &[ListenAddress]) -> Result<(), Failure> {
+    pub async fn check_free(
+        &self,
+        asked: &[ListenAddress],
+        state: &StateDir,
+    ) -> Result<(), Failure> {
         for address in asked {
             refuse_exposed(address, self.demands_tls(), self.plaintext)?;
-            try_address(address).await.map_err(|e| cannot_listen(address, &e))?;
+            until_free(address).await.map_err(|e| cannot_listen(address, &e))?;
+        }
+        if asked.is_empty() {
+            // Others will do when one of them is taken.
+            for address in default_addresses(state) {
+                let _ = until_free(&address).await;
+            }
         }
         Ok(())
     }
@@ -205,39 +215,10 @@ impl Serving {
     }
 }
 
-/// Fails when a file that is not a socket is at `path`: a socket may replace a dead socket only.
-fn refuse_other_files(path: &Path) -> io::Result<()> {
-    use std::os::unix::fs::FileTypeExt;
-    match std::fs::symlink_metadata(path) {
-        Ok(meta) if !meta.file_type().is_socket() => Err(io::Error::new(
-            io::ErrorKind::AlreadyExists,
-            "a file that is not a socket is there already; name another path",
-        )),
-        _ => Ok(()),
-    }
-}
-
-/// Fails when `address` cannot be listened on now. Leaves nothing behind.
-async fn try_address(address: &ListenAddress) -> io::Result<()> {
-    match address {
-        ListenAddress::Unix(path) => {
-            refuse_other_files(path)?;
-            let path = std::path::absolute(path)?;
-            if path.as_os_str().len() > SOCKET_PATH_MAX_BYTES {
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, long_path(&path)));
-            }
-            if let Some(folder) = path.parent() {
-                std::fs::metadata(folder)?;
-            }
-            match forebay_rt::net::Stream::connect_unix(&path).await {
-                Ok(_) => Err(io::ErrorKind::AddrInUse.into()),
-                // No server answers there.
-                Err(_) => Ok(()),
-            }
-        }
-        // Bound as the server binds it: a port whose last owner has just ended is free.
-        ListenAddress::Tcp(address) => std::net::TcpListener::bind(address).map(|_| ()),
-    }
+/// A Unix socket in the state folder, and the port of NBD on loopback.
+fn default_addresses(state: &StateDir) -> [ListenAddress; 2] {
+    let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, NBD_PORT));
+    [ListenAddress::Unix(state.nbd_socket()), ListenAddress::Tcp(loopback)]
 }
 
 fn long_path(path: &Path) -> String {

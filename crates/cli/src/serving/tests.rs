@@ -113,3 +113,30 @@ fn disconnected_clients_are_reported_once_a_minute_by_account() {
     );
     assert_eq!(watch.clients(quiet, 4, second(300)), None);
 }
+
+#[test]
+fn the_listener_of_a_dead_process_is_waited_for_and_one_that_greets_is_not() {
+    let folder = std::env::temp_dir().join(format!("forebay-free-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (dying, living) = (folder.join("dying"), folder.join("living"));
+    forebay_rt::Runtime::real().unwrap().block_on(async {
+        let greeter = Listener::bind_unix(&living, 0o600).unwrap();
+        let server = forebay_rt::spawn(async move {
+            // The first connection asks whether the address is taken, the second for a greeting.
+            let _first = greeter.accept().await.unwrap();
+            let second = greeter.accept().await.unwrap();
+            second.send_all(b"NBDMAGIC".to_vec()).await.0.unwrap();
+        });
+        let taken = until_free(&ListenAddress::Unix(living)).await.unwrap_err();
+        assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
+        server.await;
+        let left = std::os::unix::net::UnixListener::bind(&dying).unwrap();
+        let end = forebay_rt::spawn(async move {
+            forebay_rt::sleep(Nanos::from_millis(200)).await;
+            drop(left);
+        });
+        until_free(&ListenAddress::Unix(dying)).await.unwrap();
+        end.await;
+    });
+    std::fs::remove_dir_all(&folder).unwrap();
+}
