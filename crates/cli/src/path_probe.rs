@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use forebay_rt::{self as rt, StreamExt, mpsc};
+use forebay_rt as rt;
 use forebay_units::Nanos;
 
 /// How long a file system may take for a call such as `stat` or `open`.
@@ -55,35 +55,16 @@ pub async fn probe<T: Send + 'static>(
     })
 }
 
-/// Runs `work` on each of `paths`, one after the other on one thread. A path that hangs delays the
-/// others by [`PROBE_TIMEOUT`]; the rest is done on another thread.
+/// Runs `work` on each of `paths`, one after the other. A path that hangs delays the others by
+/// [`PROBE_TIMEOUT`], the first time that it is probed.
 pub async fn probe_each<T: Send + 'static>(
     paths: Vec<PathBuf>,
     work: impl Fn(&Path) -> T + Clone + Send + 'static,
 ) -> Vec<(PathBuf, Result<T, NoAnswer>)> {
     let mut probed = Vec::with_capacity(paths.len());
-    while probed.len() < paths.len() {
-        let rest = paths[probed.len()..].to_vec();
-        let (tell, mut told) = mpsc::unbounded();
-        let work = work.clone();
-        rt::spawn(rt::aside(move || {
-            for path in rest {
-                if tell.unbounded_send(work(&path)).is_err() {
-                    return;
-                }
-            }
-        }));
-        while probed.len() < paths.len() {
-            let path = paths[probed.len()].clone();
-            match rt::timeout(PROBE_TIMEOUT, told.next()).await {
-                Ok(Some(out)) => probed.push((path, Ok(out))),
-                Ok(None) => break,
-                Err(rt::Elapsed) => {
-                    probed.push((path, Err(NoAnswer)));
-                    break;
-                }
-            }
-        }
+    for path in paths {
+        let outcome = probe(&path, work.clone()).await;
+        probed.push((path, outcome));
     }
     probed
 }

@@ -4,7 +4,7 @@ mod common;
 
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use common::{Scratch, text};
 
@@ -157,12 +157,16 @@ fn closed_pipe_ends_command_without_message() {
     let scratch = Scratch::new("pipe");
     for words in ["completions bash", "simulate --list --json", "simulate --list"] {
         // The reader is gone before the first byte, so that no buffer of the pipe hides it.
-        let program = env!("CARGO_BIN_EXE_forebay");
-        let script = format!("{{ sleep 0.2; {program} {words}; }} | true");
-        let output = Command::new("sh")
-            .args(["-c", &script])
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = Command::new(env!("CARGO_BIN_EXE_forebay"))
+            .args(words.split(' '))
             .env("FOREBAY_STATE_DIR", scratch.state())
-            .output()
+            .stdout(writer)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+            .wait_with_output()
             .unwrap();
         assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{words}");
     }
