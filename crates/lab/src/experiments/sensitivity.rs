@@ -2,7 +2,7 @@
 
 use super::common::{figure, percent, say};
 use super::procedures::{B_MINUTES, b};
-use super::{Context, Plan};
+use super::{Context, Plan, summary};
 use crate::catalogue::Page;
 use crate::drive::Cell;
 use crate::sensitivity::{assumed, variant};
@@ -23,14 +23,8 @@ pub(super) const PLAN: Plan = Plan {
              way where the page gives none, an assumption in itself), by a low-discrepancy \
              sample. Sourced and fitted numbers and the geometry stay: a fitted number is not \
              fitted again.",
-    devices: &[
-        "ocz-vertex-2-ex-50gb",
-        "ocz-vertex-2-pro-50gb",
-        "intel-320-160gb",
-        "intel-710-200gb",
-        "ddrdrive-x1",
-    ],
-    small: &["ocz-vertex-2-ex-50gb", "ddrdrive-x1"],
+    devices: summary::DEVICES,
+    small: summary::SMALL_DEVICES,
     cells,
     show,
 };

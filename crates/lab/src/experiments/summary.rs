@@ -25,17 +25,21 @@ pub(super) const PLAN: Plan = Plan {
              the span: the same load over the first half of the device, the rest never written; \
              no TRIM is sent. Write life: filled and written twice over, by the vendor's \
              rating, else by the cycles of the flash. Power: 300 cuts with FUA and with flushes.",
-    devices: &[
-        "ocz-vertex-2-ex-50gb",
-        "ocz-vertex-2-pro-50gb",
-        "intel-320-160gb",
-        "intel-710-200gb",
-        "ddrdrive-x1",
-    ],
-    small: &["ocz-vertex-2-ex-50gb", "ddrdrive-x1"],
+    devices: DEVICES,
+    small: SMALL_DEVICES,
     cells,
     show,
 };
+
+/// The devices that the talks compare most.
+pub(super) const DEVICES: &[&str] = &[
+    "ocz-vertex-2-ex-50gb",
+    "ocz-vertex-2-pro-50gb",
+    "intel-320-160gb",
+    "intel-710-200gb",
+    "ddrdrive-x1",
+];
+pub(super) const SMALL_DEVICES: &[&str] = &["ocz-vertex-2-ex-50gb", "ddrdrive-x1"];
 
 const RUNS: usize = 8;
 

@@ -71,6 +71,32 @@ async fn follow(
     }
 }
 
+/// A recorder, of which the user is told unless the output is JSON.
+fn announced(source: &SourceArgs, is_json: bool) -> Result<Recorder, Failure> {
+    let recorder = Recorder::start(&source.source)?;
+    if !is_json {
+        log::notice("Tracing... Hit Ctrl-C to end.");
+    }
+    Ok(recorder)
+}
+
+/// Gives each event to `each` until the end. Returns how many there were.
+async fn follow_each(
+    recorder: &mut Recorder,
+    stop: &Rc<Stop>,
+    seconds: Option<Nanos>,
+    mut each: impl FnMut(&Event),
+) -> Result<u64, Failure> {
+    let mut count = 0;
+    follow(recorder, stop, seconds, |_, events, _| {
+        events.iter().for_each(&mut each);
+        count += events.len() as u64;
+        Ok(true)
+    })
+    .await?;
+    Ok(count)
+}
+
 /// The head of a live analysis.
 fn head(source: &SourceArgs, recorder: &Recorder, stage: &'static str, events: u64) -> TraceHead {
     let remark = recorder.loss();
@@ -111,36 +137,20 @@ async fn seeksize(args: &SeeksizeArgs, stop: &Rc<Stop>) -> Result<Outcome, Failu
         SeekKey::ThreadAndDevice => Stage::Queued,
         SeekKey::Device => Stage::Issued,
     });
-    let mut recorder = Recorder::start(&args.source.source)?;
     let mut seeks = Seeks::new(seek_options(args, stage));
-    let mut count = 0;
-    if !args.json {
-        log::notice("Tracing... Hit Ctrl-C to end.");
-    }
-    follow(&mut recorder, stop, args.seconds, |_, events, _| {
-        events.iter().for_each(|event| seeks.event(event));
-        count += events.len() as u64;
-        Ok(true)
-    })
-    .await?;
+    let mut recorder = announced(&args.source, args.json)?;
+    let each = |event: &Event| seeks.event(event);
+    let count = follow_each(&mut recorder, stop, args.seconds, each).await?;
     let head = head(&args.source, &recorder, super::stage_name(stage), count);
     Ok(super::seek_outcome(args, &seeks, &head, recorder.names()))
 }
 
 async fn summary(args: &SummaryArgs, stop: &Rc<Stop>) -> Result<Outcome, Failure> {
     let stage = args.source.at.unwrap_or(Stage::Issued);
-    let mut recorder = Recorder::start(&args.source.source)?;
     let mut builder = SummaryBuilder::new(stage);
-    let mut count = 0;
-    if !args.json {
-        log::notice("Tracing... Hit Ctrl-C to end.");
-    }
-    follow(&mut recorder, stop, args.seconds, |_, events, _| {
-        events.iter().for_each(|event| builder.event(event));
-        count += events.len() as u64;
-        Ok(true)
-    })
-    .await?;
+    let mut recorder = announced(&args.source, args.json)?;
+    let each = |event: &Event| builder.event(event);
+    let count = follow_each(&mut recorder, stop, args.seconds, each).await?;
     let head = head(&args.source, &recorder, super::stage_name(stage), count);
     let summary = builder.finish();
     let text = match args.json {
