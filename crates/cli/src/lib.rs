@@ -28,5 +28,6 @@ pub mod serving;
 pub mod signals;
 pub mod state;
 pub mod state_writer;
+mod taps;
 pub mod terminal;
 pub mod vdevs;

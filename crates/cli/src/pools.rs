@@ -28,10 +28,12 @@ use crate::members::by_known_names;
 use crate::signals::Stop;
 use crate::state::{KnownPool, StateDir};
 use crate::state_writer::StateWriter;
+use crate::taps::Taps;
 
 /// Open pools by name.
 pub struct PoolSet {
     opener: Rc<dyn Opener>,
+    taps: Rc<Taps>,
     writer: Rc<StateWriter>,
     pools: RefCell<BTreeMap<String, Rc<Pool>>>,
     leases: Leases,
@@ -47,9 +49,12 @@ impl PoolSet {
     /// A set without pools. `stop` is how the operator ends this process, when it is watched for.
     #[must_use]
     pub fn new(opener: Rc<dyn Opener>, state: StateDir, stop: Option<Rc<Stop>>) -> Rc<Self> {
-        let writer = StateWriter::new(state);
+        let (writer, taps) = (StateWriter::new(state), Rc::<Taps>::default());
+        let reporting =
+            ReportingOpener { opener, writer: writer.clone(), stop, taps: taps.clone() };
         Rc::new(Self {
-            opener: Rc::new(ReportingOpener { opener, writer: writer.clone(), stop }),
+            opener: Rc::new(reporting),
+            taps,
             writer,
             pools: RefCell::default(),
             leases: Leases::default(),
@@ -84,6 +89,11 @@ impl PoolSet {
         }
         if *action == Action::Status {
             return self.status(name).await;
+        }
+        if let Action::Record { goes_on } = action {
+            let devices = known(&*self.pool(name)?).devices;
+            let recording = goes_on.then(|| self.taps.poll(name, devices));
+            return Ok(Reply::Recording(recording.unwrap_or_else(|| self.taps.end(name))));
         }
         if action.is_read_only() {
             return look(&*self.pool(name)?, action);
@@ -385,11 +395,12 @@ struct ReportingOpener {
     opener: Rc<dyn Opener>,
     writer: Rc<StateWriter>,
     stop: Option<Rc<Stop>>,
+    taps: Rc<Taps>,
 }
 
 impl Opener for ReportingOpener {
     fn open<'a>(&'a self, path: &'a str) -> Opening<'a> {
-        self.opener.open(path)
+        Box::pin(async move { Ok(self.taps.tap(path, self.opener.open(path).await?)) })
     }
 
     fn host(&self) -> u64 {

@@ -7,8 +7,10 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 use forebay_rt::Runtime;
 
-use crate::args::{BenchCommand, Cli, Command, PoolCommand};
-use crate::commands::{Outcome, bench_nbd, man, pool, serve, trace, up, volume};
+use crate::args::{BenchCommand, Cli, Command, PoolCommand, TraceCommand};
+use crate::commands::{
+    Outcome, bench_nbd, man, pool, record_pool, serve, trace, up, volume,
+};
 use crate::completion;
 use crate::failure::{ErrorCode, Failure};
 use crate::log;
@@ -55,6 +57,9 @@ fn execute(cli: Cli) -> Result<u8, Failure> {
         Command::Simulate(args) => {
             forebay_lab::simulate::run(&args)?;
             return Ok(0);
+        }
+        Command::Trace { command: TraceCommand::Pool(args) } => {
+            on_pools(true, async |access| record_pool(args, access).await)?
         }
         Command::Trace { command } => trace(command, runtime)?,
         Command::Up(args) => on_pools(true, async |access| up(args, access).await)?,

@@ -9,6 +9,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 mod pages;
+mod simulated;
+
+pub use simulated::{Simulated, simulated};
 
 /// Version of [`list_json`]. Raised when a field changes its meaning or goes.
 const JSON_VERSION: u32 = 1;

@@ -44,6 +44,16 @@ impl Names {
         at
     }
 
+    /// The device of this name; a new name gets the next index.
+    pub fn add_device(&mut self, name: &str) -> DeviceIndex {
+        self.device(name.as_bytes())
+    }
+
+    /// Notes where time 0 of the source lies, in nanoseconds after 1970, unless that is known.
+    pub fn set_first_wall_zero(&mut self, unix_ns: Option<u64>) {
+        self.wall_zero_ns = self.wall_zero_ns.or(unix_ns);
+    }
+
     /// The device's name in the source: a path, a number, `major,minor`.
     #[must_use]
     pub fn device_name(&self, device: DeviceIndex) -> &str {

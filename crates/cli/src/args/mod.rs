@@ -14,8 +14,8 @@ use clap::{Parser, Subcommand};
 pub use pool::{PoolCommand, ScanVerb};
 pub use serve::{ListenAddress, SecurityArgs, ServeArgs, UpArgs};
 pub use trace::{
-    CacheArgs, ConvertArgs, IopatternArgs, OnlyArgs, RecordArgs, ReplayArgs, SeeksizeArgs,
-    SourceArgs, Speed, SummaryArgs, TraceCommand,
+    CacheArgs, ConvertArgs, IopatternArgs, OnlyArgs, RecordArgs, RecordPoolArgs, ReplayArgs,
+    SeeksizeArgs, SourceArgs, Speed, SummaryArgs, TraceCommand,
 };
 pub use values::{
     Listing, NameList, Report, VolumeName, name_list, pool_property, property, volume_name,

@@ -21,6 +21,12 @@ pub enum TraceCommand {
         is kept."
     )]
     Record(RecordArgs),
+    /// Record the devices of a pool that is served.
+    #[command(after_help = "Example:\n  forebay trace pool tank --seconds 60 --out tank.fbt\n\n\
+        The server itself records what it asks of its devices: it needs no root and no kernel \
+        tracing, and sees FUA and flushes as the pool means them. Ctrl-C ends it. Then for example \
+        'forebay trace iopattern -d /dev/nvme0n1 tank.fbt' shows the log device.")]
+    Pool(RecordPoolArgs),
     /// Random or sequential, a line per second: the DTrace toolkit's iopattern.
     #[command(after_help = "Example:\n  forebay trace iopattern sdb.blkparse.txt.gz\n  \
         forebay trace iopattern sdb 10 6     the first minute, of blktrace's sdb.blktrace.*\n  \
@@ -51,7 +57,8 @@ pub enum TraceCommand {
     /// Issue the requests of a trace to a device, and measure how it serves them.
     #[command(after_help = "Example:\n  forebay trace replay --overwrite sdb.fbt /dev/sdx\n  \
         forebay trace replay --reads --speed max sdb.fbt /dev/sdx\n  \
-        forebay trace replay --overwrite sdb.fbt nbd://127.0.0.1:10809/tank/scratch\n\n\
+        forebay trace replay --overwrite sdb.fbt nbd://127.0.0.1:10809/tank/scratch\n  \
+        forebay trace replay --speed max sdb.fbt sim:ddrdrive-x1\n\n\
         Writes destroy what TARGET holds: without --overwrite only --reads is run. Written data is \
         pseudo-random. At --speed max a flush waits for the requests before it, as the program \
         that asked for it did; at the trace's own pace every request begins at its time. Requests \
@@ -75,6 +82,26 @@ pub struct RecordArgs {
     #[arg(long, value_name = "N", value_parser = parse_interval)]
     pub seconds: Option<Nanos>,
     /// File to write [default: the device's name with .fbt, in this folder].
+    #[arg(short, long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Replace the file when it exists.
+    #[arg(short, long)]
+    pub force: bool,
+    /// Versioned JSON of what was recorded.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What `trace pool` takes.
+#[derive(Args, Clone, Debug)]
+pub struct RecordPoolArgs {
+    /// Pool that a server has open.
+    #[arg(value_name = "POOL")]
+    pub pool: String,
+    /// End after this many seconds [default: with Ctrl-C].
+    #[arg(long, value_name = "N", value_parser = parse_interval)]
+    pub seconds: Option<Nanos>,
+    /// File to write [default: the pool's name with .fbt, in this folder].
     #[arg(short, long, value_name = "FILE")]
     pub out: Option<PathBuf>,
     /// Replace the file when it exists.
@@ -221,9 +248,12 @@ pub struct ReplayArgs {
     /// The trace.
     #[command(flatten)]
     pub source: SourceArgs,
-    /// Block device, file, or nbd:// URI.
+    /// Block device, file, nbd:// URI, or sim:NAME for a device of the catalogue in virtual time.
     #[arg(value_name = "TARGET")]
     pub target: String,
+    /// Of sim:NAME: run the device at 1/N of its size [default: 1].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub scale: Option<u32>,
     /// Allow writes and discards, which destroy what TARGET holds.
     #[arg(long, conflicts_with = "reads")]
     pub overwrite: bool,

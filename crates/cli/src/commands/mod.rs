@@ -24,6 +24,6 @@ pub use outcome::Outcome;
 pub use pages::man;
 pub use pool::pool;
 pub use serve::serve;
-pub use trace::trace;
+pub use trace::{record_pool, trace};
 pub use up::up;
 pub use volume::volume;

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::args::ScanVerb;
 use crate::explain::Advice;
 use crate::failure::Failure;
+use crate::taps::Recording;
 
 /// Version of the protocol. Raised when a message changes its meaning; both sides must agree.
 pub const PROTOCOL_VERSION: u32 = 1;
@@ -60,6 +61,11 @@ pub enum Action {
     /// The events with numbers above `after`.
     Events {
         after: u64,
+    },
+    /// What the pool's devices have completed since the last such request, which begins with the
+    /// first one and ends without `goes_on`.
+    Record {
+        goes_on: bool,
     },
     Properties,
     Set {
@@ -134,6 +140,7 @@ impl Action {
                 | Action::Sample
                 | Action::History
                 | Action::Events { .. }
+                | Action::Record { .. }
                 | Action::Properties
                 | Action::Volumes
         )
@@ -169,6 +176,7 @@ pub enum Reply {
     Sample(Box<Sample>),
     History(Vec<String>),
     Events(Vec<EventRecord>),
+    Recording(Recording),
     Properties(BTreeMap<String, String>),
     Volumes(Vec<VolumeStatus>),
 }

@@ -1,6 +1,6 @@
 //! A layer that records the commands of a device.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use forebay_rt as rt;
@@ -30,24 +30,50 @@ pub struct CommandRecord {
     pub ok: bool,
 }
 
-/// Keeps a record of the last operations.
+/// Keeps a record of operations.
 pub struct Recorded {
     inner: Device,
-    records: Rc<RefCell<Vec<CommandRecord>>>,
-    limit: usize,
+    records: RefCell<Vec<CommandRecord>>,
+    limit: Cell<usize>,
+    dropped: Cell<u64>,
 }
 
 impl Recorded {
-    /// Records at most `limit` operations on top of `inner`; later ones are not recorded.
+    /// Keeps at most `limit` operations on top of `inner` until they are taken; later ones are
+    /// dropped. With 0 nothing is recorded.
     #[must_use]
     pub fn new(inner: Device, limit: usize) -> Rc<Self> {
-        Rc::new(Self { inner, records: Rc::default(), limit })
+        let (records, limit) = (RefCell::default(), Cell::new(limit));
+        Rc::new(Self { inner, records, limit, dropped: Cell::new(0) })
+    }
+
+    /// Changes how many operations are kept.
+    pub fn set_limit(&self, limit: usize) {
+        self.limit.set(limit);
     }
 
     /// Takes the record so far.
     #[must_use]
     pub fn take(&self) -> Vec<CommandRecord> {
         self.records.take()
+    }
+
+    /// Takes the first `most` operations of the record.
+    #[must_use]
+    pub fn take_first(&self, most: usize) -> Vec<CommandRecord> {
+        let mut records = self.records.borrow_mut();
+        let count = most.min(records.len());
+        records.drain(..count).collect()
+    }
+
+    /// How many operations were dropped since the last call.
+    pub fn take_dropped(&self) -> u64 {
+        self.dropped.take()
+    }
+
+    /// Whether commands pass without a record, and without its cost.
+    fn is_off(&self) -> bool {
+        self.limit.get() == 0
     }
 
     async fn note<T>(
@@ -61,7 +87,9 @@ impl Recorded {
         let issued = rt::now();
         let outcome = call.await;
         let mut records = self.records.borrow_mut();
-        if records.len() < self.limit {
+        if records.len() >= self.limit.get() {
+            self.dropped.set(self.dropped.get() + u64::from(self.limit.get() > 0));
+        } else {
             let (completed, ok) = (rt::now(), outcome.is_ok());
             records.push(CommandRecord {
                 issued,
@@ -84,11 +112,17 @@ impl Layer for Recorded {
     fn read(&self, offset_bytes: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
         let len = buf.len() as u64;
         let call = self.inner.read(offset_bytes, buf);
+        if self.is_off() {
+            return call;
+        }
         Box::pin(self.note(call, Operation::Read, offset_bytes, len, false))
     }
     fn write(&self, offset_bytes: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
         let len = data.len() as u64;
         let call = self.inner.write(offset_bytes, data, fua);
+        if self.is_off() {
+            return call;
+        }
         Box::pin(self.note(call, Operation::Write, offset_bytes, len, fua))
     }
     fn flush(&self) -> DeviceFuture<'_, ()> {

@@ -152,7 +152,7 @@ impl Systor {
     }
 }
 
-/// Seconds, of which some rows are as short as `6e-05`.
+/// A latency in seconds. Some rows have it in scientific notation, such as `6e-05`.
 fn seconds(text: &[u8]) -> Option<Nanos> {
     time(text, TimeUnit::S).or_else(|| {
         let value: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;

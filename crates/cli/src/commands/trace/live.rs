@@ -31,7 +31,7 @@ pub fn needs_runtime(command: &TraceCommand) -> bool {
         TraceCommand::Iopattern(args) => &args.source,
         TraceCommand::Seeksize(args) => &args.source,
         TraceCommand::Summary(args) => &args.source,
-        TraceCommand::Convert(_) | TraceCommand::Cache(_) => return false,
+        TraceCommand::Convert(_) | TraceCommand::Cache(_) | TraceCommand::Pool(_) => return false,
     };
     // With a format, a device is read as a file: the log of dm-log-writes is one.
     source.format.is_none() && is_block_device(&source.source)
@@ -45,7 +45,9 @@ pub async fn trace_live(command: TraceCommand, stop: &Rc<Stop>) -> Result<Outcom
         TraceCommand::Iopattern(args) => iopattern(&args, stop).await,
         TraceCommand::Seeksize(args) => seeksize(&args, stop).await,
         TraceCommand::Summary(args) => summary(&args, stop).await,
-        TraceCommand::Convert(_) | TraceCommand::Cache(_) => unreachable!("they are not live"),
+        TraceCommand::Convert(_) | TraceCommand::Cache(_) | TraceCommand::Pool(_) => {
+            unreachable!("they are not live")
+        }
     }
 }
 

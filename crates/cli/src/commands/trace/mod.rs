@@ -9,7 +9,10 @@ mod convert;
 mod kernel;
 mod live;
 mod open;
+mod pool;
 mod replay;
+
+pub use pool::record_pool;
 
 use std::rc::Rc;
 
@@ -41,6 +44,11 @@ pub fn trace(
     command: TraceCommand,
     runtime: impl FnOnce() -> Result<Runtime, Failure>,
 ) -> Result<Outcome, Failure> {
+    if let TraceCommand::Replay(args) = &command
+        && let Some(name) = args.target.strip_prefix("sim:").map(str::to_owned)
+    {
+        return replay::on_model(args.clone(), &name);
+    }
     if live::needs_runtime(&command) {
         // Before the runtime has threads: they inherit the signal mask.
         let signals = Signals::take()?;
@@ -55,7 +63,9 @@ pub fn trace(
         TraceCommand::Summary(args) => summary(&args),
         TraceCommand::Convert(args) => convert::convert(&args),
         TraceCommand::Cache(args) => cache::cache(&args),
-        TraceCommand::Record(_) | TraceCommand::Replay(_) => unreachable!("they need a runtime"),
+        TraceCommand::Record(_) | TraceCommand::Replay(_) | TraceCommand::Pool(_) => {
+            unreachable!("they need a runtime")
+        }
     }
 }
 

@@ -1,10 +1,8 @@
-//! `forebay trace replay`: the requests of a trace on a device, at its own pace or as fast as the
-//! device takes them.
+//! `forebay trace replay`: the requests of a trace on a device, at its own pace or at full speed.
 //!
-//! What enters: events in the order of their starts, and a device. What leaves: a summary of how
-//! the device served them. What always holds: nothing is written without `--overwrite`; at full
-//! speed a flush waits for what came before it, as the program that asked for it did. Who calls:
-//! `commands::trace`.
+//! What enters: events in the order of their starts, and a device. What leaves: a summary. What
+//! always holds: nothing is written without `--overwrite`. At full speed a flush waits for what
+//! came before it, as the traced program did.
 
 use std::cell::{Cell, RefCell};
 use std::path::Path;
@@ -16,6 +14,8 @@ use forebay_rt as rt;
 use forebay_rt::sync::Notify;
 use forebay_trace::{DeviceIndex, Event, Flags, Op, Stage, Summary, SummaryBuilder};
 use forebay_units::Nanos;
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use serde::Serialize;
 
 use super::super::outcome::Outcome;
@@ -236,17 +236,10 @@ impl Shared {
     }
 }
 
-/// Data that no controller compresses: the sequence of SplitMix64 from 1.
+/// Data that no controller compresses.
 fn pseudo_random() -> IoBytes {
     let mut data = IoBuf::recycled(DATA_BYTES);
-    let mut state = 1u64;
-    for word in data.chunks_mut(8) {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = state;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word.copy_from_slice(&(mixed ^ mixed >> 31).to_le_bytes()[..word.len()]);
-    }
+    SplitMix64::seed_from_u64(1).fill_bytes(&mut data);
     data.freeze()
 }
 
@@ -274,6 +267,15 @@ struct Body<'a> {
     summary: &'a Summary,
 }
 
+/// Runs the command on a model of the catalogue, in virtual time. Ctrl-C ends the process: virtual
+/// time leaves no room for signals.
+pub fn on_model(args: ReplayArgs, name: &str) -> Result<Outcome, Failure> {
+    let scale = args.scale.unwrap_or(1);
+    let simulated = forebay_lab::catalogue::simulated(name, scale, 1)?;
+    let device = simulated.device;
+    rt::Runtime::simulated(1).block_on(async move { on_device(&args, device, &|| false).await })
+}
+
 /// Runs the command.
 pub async fn command(args: &ReplayArgs, stop: &Rc<Stop>) -> Result<Outcome, Failure> {
     if !args.reads && !args.overwrite {
@@ -282,12 +284,20 @@ pub async fn command(args: &ReplayArgs, stop: &Rc<Stop>) -> Result<Outcome, Fail
             Failure::usage(message).with_hint("--overwrite allows it; --reads replays reads only")
         );
     }
+    let device = open(&args.target, args.reads).await?;
+    on_device(args, device, &|| stop.is_asked()).await
+}
+
+async fn on_device(
+    args: &ReplayArgs,
+    device: Device,
+    is_stopped: &dyn Fn() -> bool,
+) -> Result<Outcome, Failure> {
     let mut reading = Reading::open(&args.source)?;
     let stage = reading.stage(args.source.at, &ISSUE_FIRST)?;
     if !reading.has_times() && args.speed != Speed::Max {
         return Err(Failure::usage("the trace has no times to keep").with_hint("--speed max"));
     }
-    let device = open(&args.target, args.reads).await?;
     let plan = Plan {
         speed: args.speed,
         queue_depth: args.queue_depth as usize,
@@ -296,20 +306,22 @@ pub async fn command(args: &ReplayArgs, stop: &Rc<Stop>) -> Result<Outcome, Fail
         stage,
     };
     let screen = Screen::stderr();
-    let (begun, mut shown_at) = (rt::now(), rt::now() + QUIET_FOR);
+    // The operator's time, which a model's is not.
+    let now = rt::sys::boot_time;
+    let (begun, mut shown_at) = (now(), now() + QUIET_FOR);
     let next = |count| {
-        if rt::now() >= shown_at {
-            shown_at = rt::now() + REDRAW_INTERVAL;
-            let span = crate::clock::duration(rt::now().since(begun).0 / 1_000_000_000);
+        if now() >= shown_at {
+            shown_at = now() + REDRAW_INTERVAL;
+            let span = crate::clock::duration(now().since(begun).0 / 1_000_000_000);
             screen.show(&format!("replaying to {}: {span}, {count} requests", args.target));
         }
         reading.next()
     };
-    let replayed = replay(device, plan, next, || stop.is_asked()).await;
+    let replayed = replay(device, plan, next, is_stopped).await;
     screen.clear();
     let replayed = replayed?;
     let (head, _) = reading.finish(stage);
-    let interrupted = stop.is_asked();
+    let interrupted = is_stopped();
     if interrupted {
         log::warning("interrupted: the trace was replayed in part");
     }
