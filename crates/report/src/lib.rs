@@ -4,6 +4,7 @@ mod html;
 mod json;
 mod page;
 mod results;
+mod text;
 
 pub use json::{ReadError, from_json, round_all, round_significant, to_json};
 pub use page::render;
@@ -11,6 +12,7 @@ pub use results::{
     Axis, Band, Basis, Bound, Cell, Chart, ChartKind, Check, Column, Experiment, Finding, Mark,
     Point, Results, Role, SCHEMA, Series, Table, Value, X,
 };
+pub use text::{to_csv, to_markdown};
 
 #[cfg(test)]
 mod tests;

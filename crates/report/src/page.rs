@@ -15,6 +15,7 @@ fn basis_word(basis: Basis) -> (&'static str, &'static str) {
         Basis::Invariant => ("invariant", "Must hold for any model"),
         Basis::Formula => ("formula", "Follows from a formula"),
         Basis::Published => ("published", "Printed by others"),
+        Basis::Measured => ("measured", "Measured on the device itself"),
     }
 }
 
@@ -109,6 +110,7 @@ fn check_rows(checks: &[Check]) -> String {
         };
         let allowed = match c.bound {
             Bound::AtMost => "at most".to_owned(),
+            Bound::AtLeast => "at least".to_owned(),
             Bound::Near if c.expected == 0.0 => number(c.tolerance),
             Bound::Near => format!("± {} %", number(c.tolerance * 100.0)),
         };

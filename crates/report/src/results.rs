@@ -77,6 +77,8 @@ pub enum Basis {
     Formula,
     /// Others printed it.
     Published,
+    /// It was measured on the device itself.
+    Measured,
 }
 
 /// One sentence of result.
@@ -147,9 +149,22 @@ impl Check {
         basis: Basis,
         source: impl Into<String>,
     ) -> Self {
-        let mut check = Self::relative(name, unit, (limit, got), 0.0, basis, source);
-        (check.bound, check.pass) = (Bound::AtMost, (0.0..=limit).contains(&got));
-        check
+        let pass = (0.0..=limit).contains(&got);
+        let near = Self::relative(name, unit, (limit, got), 0.0, basis, source);
+        Self { bound: Bound::AtMost, pass, ..near }
+    }
+
+    /// Compares one-sided: `got` may be `limit` or more.
+    #[must_use]
+    pub fn at_least(
+        name: impl Into<String>,
+        unit: impl Into<String>,
+        (limit, got): (f64, f64),
+        basis: Basis,
+        source: impl Into<String>,
+    ) -> Self {
+        let near = Self::relative(name, unit, (limit, got), 0.0, basis, source);
+        Self { bound: Bound::AtLeast, pass: got >= limit, ..near }
     }
 }
 
@@ -162,6 +177,8 @@ pub enum Bound {
     Near,
     /// `got` lies from 0 to `expected`.
     AtMost,
+    /// `got` is `expected` or more.
+    AtLeast,
 }
 
 /// How a chart is drawn.
@@ -216,6 +233,8 @@ pub enum Role {
     Published,
     /// From a formula: drawn dashed.
     Formula,
+    /// Measured on the device itself.
+    Measured,
 }
 
 /// A place on the x axis.

@@ -160,3 +160,30 @@ proptest! {
         prop_assert_eq!(page.matches("</html>").count(), 1);
     }
 }
+
+#[test]
+fn markdown_and_csv_have_every_value_and_stay_in_their_cells() {
+    let mut results = sample();
+    let table = &mut results.experiments[0].tables[0];
+    table.rows.push(vec![Cell::text("b|\"c\", d"), Cell::number(0.25)]);
+    let markdown = to_markdown(&results);
+    assert!(markdown.contains("| b\\|\"c\", d | 0.25 |\n"), "{markdown}");
+    assert!(markdown.contains("| a | unknown |\n"), "{markdown}");
+    assert!(markdown.contains("| A & B | 0 | 1\u{202f}234 |\n"), "{markdown}");
+    assert!(markdown.contains("| x | near 100 | 104 | yes |\n"), "{markdown}");
+    let csv = to_csv(&results);
+    let lines: Vec<&str> = csv.lines().collect();
+    assert_eq!(lines[0], "experiment,kind,id,row,column,unit,value");
+    assert!(lines.contains(&"degradation,chart,fall,A & B,0,1/s,1234.5"), "{csv}");
+    assert!(lines.contains(&"degradation,table,t,\"b|\"\"c\"\", d\",price,$,0.25"), "{csv}");
+    assert!(lines.contains(&"degradation,table,t,a,price,$,"), "unknown is empty: {csv}");
+    assert!(lines.contains(&"degradation,check,,x,got,,104"), "{csv}");
+}
+
+#[test]
+fn one_sided_checks_hold_on_their_limit() {
+    assert!(Check::at_most("x", "", (10.0, 10.0), Basis::Measured, "").pass);
+    assert!(!Check::at_most("x", "", (10.0, 10.1), Basis::Measured, "").pass);
+    assert!(Check::at_least("x", "", (10.0, 10.0), Basis::Measured, "").pass);
+    assert!(!Check::at_least("x", "", (10.0, 9.9), Basis::Measured, "").pass);
+}

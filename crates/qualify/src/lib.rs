@@ -1,0 +1,35 @@
+#![doc = include_str!("../README.md")]
+
+mod conditions;
+mod content;
+mod detect;
+mod job;
+mod latency;
+mod line;
+mod matrix;
+mod page;
+mod plan;
+mod procedure;
+mod purpose;
+mod record;
+mod run;
+mod steady;
+mod verdict;
+
+pub use conditions::{Conditions, Protection, TargetKind, WriteCache};
+pub use content::Content;
+pub use detect::{Detector, Finding, Sign, findings};
+pub use job::{Ended, Job, Measured, Sample, Sync};
+pub use latency::Latency;
+pub use matrix::{MixCell, PtsTest, pts_steadiness};
+pub use page::{comparison, results};
+pub use plan::{Pattern, Plan, PlanError, PlanFor, Profile, Step, StepKind};
+pub use procedure::{Procedure, Stage};
+pub use purpose::{Figure, Purpose, Threshold};
+pub use record::{LogDamage, Qualification, Record, encode, read_log};
+pub use run::{Observer, Outcome, Progress, Traffic, run_step};
+pub use steady::{Round, Steadiness, WINDOW_ROUNDS, steadiness};
+pub use verdict::{Answer, Reason, Verdict, verdict};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,139 @@
+//! Each detector on devices whose nature is known, and the published table of hits.
+
+use super::fakes::natures;
+use super::*;
+
+const RUNS: u64 = 5;
+
+/// What a perfect detector answers.
+fn is_true(nature: &Nature, detector: Detector) -> bool {
+    match detector {
+        Detector::IgnoredFlush => nature.is_volatile && nature.lies,
+        Detector::Compression => nature.compression > 1.0,
+        Detector::Misalignment => nature.misaligned_factor > 1.0,
+        // The limit of the detector is a fifth.
+        Detector::Degradation => nature.degrades.is_some_and(|(_, factor)| factor > 1.25),
+        Detector::Throttling => nature.throttles.is_some(),
+        Detector::Memory => nature.name.starts_with("DRAM"),
+    }
+}
+
+/// The table of docs/qualify.md: hits of so many runs; bold where the device has the property.
+#[test]
+fn table_of_hits_and_false_alarms_is_the_published_one() {
+    let mut table = String::from("| device |");
+    for detector in Detector::ALL {
+        table.push_str(&format!(" {} |", detector.name()));
+    }
+    table.push_str(&format!("\n|{}\n", "---|".repeat(Detector::ALL.len() + 1)));
+    let mut wrong = Vec::new();
+    for nature in natures() {
+        let runs: Vec<_> = (0..RUNS).map(|seed| qualify(nature, Purpose::Zil, seed)).collect();
+        table.push_str(&format!("| {} |", nature.name));
+        for detector in Detector::ALL {
+            let is_hit = |run: &&Qualification| {
+                let all = findings(&run.conditions, &run.outcomes);
+                all.iter().any(|f| f.detector == detector && f.sign == Sign::Hit)
+            };
+            let hits = runs.iter().filter(is_hit).count() as u64;
+            let wanted = if is_true(&nature, detector) { RUNS } else { 0 };
+            let cell = format!("{hits} of {RUNS}");
+            table.push_str(&if wanted > 0 {
+                format!(" **{cell}** |")
+            } else {
+                format!(" {cell} |")
+            });
+            if hits != wanted {
+                wrong.push(format!("{}, {}: {cell}", nature.name, detector.name()));
+            }
+        }
+        table.push('\n');
+    }
+    let page = include_str!("../../../../docs/qualify.md");
+    assert!(page.contains(&table), "docs/qualify.md must have this table:\n{table}\n{wrong:?}");
+    assert!(wrong.is_empty(), "misses or false alarms: {wrong:?}\n{table}");
+}
+
+fn finding_of(run: &Qualification, detector: Detector) -> Finding {
+    let all = findings(&run.conditions, &run.outcomes);
+    all.into_iter().find(|f| f.detector == detector).unwrap()
+}
+
+#[test]
+fn free_flush_is_judged_by_what_is_known_of_the_cache() {
+    let mut run = qualify(Nature { lies: true, ..fakes::HONEST }, Purpose::Forebay, 1);
+    assert_eq!(finding_of(&run, Detector::IgnoredFlush).sign, Sign::Hit);
+    let reasons = |run: &Qualification| run.judge().reasons;
+    let is_open = |r: &Reason| matches!(r, Reason::Open(text) if text.contains("suspicion"));
+    let is_against = |r: &Reason| matches!(r, Reason::Against(text) if text.contains("suspicion"));
+    assert!(reasons(&run).iter().any(is_open), "unknown protection leaves it open");
+    run.conditions.protection = Some(Protection::MapOnly);
+    assert!(reasons(&run).iter().any(is_against), "nothing protects the data");
+    run.conditions.protection = Some(Protection::UserData);
+    assert_eq!(finding_of(&run, Detector::IgnoredFlush).sign, Sign::Clear);
+    run.conditions.protection = None;
+    run.conditions.write_cache = Some(WriteCache::Durable);
+    assert_eq!(finding_of(&run, Detector::IgnoredFlush).sign, Sign::Clear);
+    run.conditions.write_cache = None;
+    assert_eq!(finding_of(&run, Detector::IgnoredFlush).sign, Sign::Hit);
+}
+
+#[test]
+fn refused_flush_is_a_hit_and_no_failed_request() {
+    let run = qualify(Nature { refuses_flush: true, ..fakes::HONEST }, Purpose::Zil, 1);
+    assert_eq!(finding_of(&run, Detector::IgnoredFlush).sign, Sign::Hit);
+    let verdict = run.judge();
+    assert_ne!(verdict.answer, Answer::Fit);
+    let failed = |r: &Reason| matches!(r, Reason::Against(text) if text.contains("failed"));
+    assert!(!verdict.reasons.iter().any(failed), "{verdict:?}");
+}
+
+#[test]
+fn missing_steps_leave_detectors_and_verdict_open() {
+    let mut run = qualify(fakes::HONEST, Purpose::Etcd, 1);
+    assert_eq!(run.judge().answer, Answer::Fit, "{:?}", run.judge());
+    let all = std::mem::take(&mut run.outcomes);
+    assert_eq!(run.judge().answer, Answer::Undecided);
+    for finding in findings(&run.conditions, &run.outcomes) {
+        assert_eq!(finding.sign, Sign::Open, "{finding:?}");
+    }
+    // A step that was stopped is not done.
+    run.outcomes = all;
+    run.outcomes.last_mut().unwrap().measured.ended = Ended::Stopped;
+    assert_eq!(run.judge().answer, Answer::Undecided);
+}
+
+#[test]
+fn slow_device_is_not_fit_and_the_limit_is_named() {
+    let slow = Nature { write_ns: 4_000_000, ..fakes::HONEST };
+    let verdict = qualify(slow, Purpose::Forebay, 1).judge();
+    assert_eq!(verdict.answer, Answer::Unfit);
+    let Reason::Against(text) = &verdict.reasons[0] else { panic!("{verdict:?}") };
+    assert!(text.contains("at least 5000 1/s is wanted"), "{text}");
+}
+
+#[test]
+fn report_has_every_figure_and_tells_runs_apart() {
+    let runs = [qualify(fakes::HONEST, Purpose::Zil, 1), qualify(fakes::HONEST, Purpose::Zil, 2)];
+    let both = results(&runs, "test 1");
+    let ids: Vec<&str> = both.experiments.iter().map(|e| e.id.as_str()).collect();
+    for id in ["verdict", "difference", "durable-writes", "steady-state", "mixed", "conditions"] {
+        assert!(ids.contains(&id), "{id} of {ids:?}");
+    }
+    let names: Vec<&str> = both
+        .experiments
+        .iter()
+        .flat_map(|e| &e.charts)
+        .filter(|c| c.id == "rounds")
+        .flat_map(|c| &c.series)
+        .map(|s| s.name.as_str())
+        .collect();
+    assert_eq!(names, ["honest drive #1", "honest drive #2"]);
+    assert_eq!(
+        forebay_report::from_json(&forebay_report::to_json(&both)).unwrap().title,
+        both.title
+    );
+    let table = comparison(&runs[0], &runs[1]);
+    assert!(table.rows.len() > 14);
+    assert!(table.rows.iter().all(|row| row.len() == table.columns.len()));
+}
