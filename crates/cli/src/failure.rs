@@ -60,6 +60,8 @@ pub enum ErrorCode {
     PropertyUnknown,
     /// The two sides of the control socket do not understand each other.
     Protocol,
+    /// A qualification cannot be begun, taken up again, or read.
+    Qualify,
     /// The server is about to end.
     ServerStopping,
     /// The server does not answer.

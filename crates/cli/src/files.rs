@@ -53,3 +53,8 @@ pub fn create_new_private(path: impl AsRef<Path>) -> Result<File> {
 pub fn open_lock(path: impl AsRef<Path>) -> Result<File> {
     OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path)
 }
+
+/// Opens an existing file to add to its end.
+pub fn open_to_append(path: impl AsRef<Path>) -> Result<File> {
+    OpenOptions::new().append(true).open(path)
+}

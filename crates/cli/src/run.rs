@@ -9,7 +9,7 @@ use forebay_rt::Runtime;
 
 use crate::args::{BenchCommand, Cli, Command, PoolCommand, TraceCommand};
 use crate::commands::{
-    Outcome, bench_nbd, man, pool, record_pool, serve, trace, up, volume,
+    Outcome, bench_nbd, man, pool, qualify, record_pool, report, serve, trace, up, volume,
 };
 use crate::completion;
 use crate::failure::{ErrorCode, Failure};
@@ -62,6 +62,8 @@ fn execute(cli: Cli) -> Result<u8, Failure> {
             on_pools(true, async |access| record_pool(args, access).await)?
         }
         Command::Trace { command } => trace(command, runtime)?,
+        Command::Qualify(args) => qualify(args, runtime)?,
+        Command::Report(args) => report(&args)?,
         Command::Up(args) => on_pools(true, async |access| up(args, access).await)?,
         Command::Serve(args) => on_pools(true, async |access| serve(args, access).await)?,
         Command::Pool { command } => {

@@ -55,6 +55,7 @@ pub use forebay_array::ArrayError;
 pub use forebay_intent_log::LogError;
 pub use forebay_segment::SegmentError;
 
+pub use admin::candidate::describe_content;
 pub use admin::error::{
     AdminError, CandidateError, CloseError, ConfigTooLarge, NameError, PropertyError, VolumeError,
 };

@@ -3,6 +3,7 @@
 //! To add a command, add a variant here with its example, and an arm in `crate::run`.
 
 mod pool;
+mod qualify;
 mod serve;
 mod trace;
 mod values;
@@ -12,6 +13,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 pub use pool::{PoolCommand, ScanVerb};
+pub use qualify::{QualifyArgs, ReportArgs};
 pub use serve::{ListenAddress, SecurityArgs, ServeArgs, UpArgs};
 pub use trace::{
     CacheArgs, ConvertArgs, IopatternArgs, OnlyArgs, RecordArgs, RecordPoolArgs, ReplayArgs,
@@ -106,6 +108,24 @@ pub enum Command {
         #[command(subcommand)]
         command: TraceCommand,
     },
+    /// Measure whether a device is fit to hold a log.
+    #[command(after_help = "Example:\n  forebay qualify ./trial.img                a new file, \
+        removed at the end\n  \
+        forebay qualify /dev/sdx --for zil --destroy /dev/sdx\n  \
+        forebay qualify /dev/sdx --read-only\n  \
+        forebay qualify sim:intel-320-300gb\n  \
+        forebay qualify /dev/sdx --procedure ddrdrive-2012 --destroy /dev/sdx\n\n\
+        It prints its plan, runs it and gives a verdict with reasons. Writes destroy what TARGET \
+        holds: without --destroy it only writes to a file of its own. A device that is mounted or \
+        open elsewhere is refused in any case. Every step is kept in a log, which 'forebay report' \
+        shows; after Ctrl-C or a crash, --resume goes on with it.")]
+    Qualify(QualifyArgs),
+    /// Make a page of the results of 'forebay qualify'.
+    #[command(after_help = "Example:\n  forebay report qualify-sdx.fbq -o sdx.html\n  \
+        forebay report --markdown before.fbq after.fbq\n\n\
+        The page is one file that opens without a network: verdict, charts, tables, conditions \
+        and raw data.")]
+    Report(ReportArgs),
     /// Print a completion script for a shell.
     #[command(after_help = "Example:\n  forebay completions bash > \
         ~/.local/share/bash-completion/completions/forebay")]

@@ -11,6 +11,7 @@ mod numbers;
 mod pool_list;
 mod pools;
 mod properties;
+mod qualify;
 mod stats;
 mod status;
 mod table;
@@ -27,6 +28,7 @@ pub use pool_list::{Listed, Vdevs, pool_list};
 pub use pools::{
     found_json, found_text, history_json, history_text, is_computed_of_pool, layout, pool_get,
 };
+pub use qualify::qualification_text;
 pub use stats::{stats_json, stats_text};
 pub use status::{OpenPool, scan_text, status_json, status_text};
 pub use trace::{

@@ -83,6 +83,15 @@ pub(crate) async fn release_all(opener: &FencedOpener, devices: &[Device]) {
     }
 }
 
+/// What a device seems to hold, in words: a member of a pool, or the content of other software.
+/// `None` when nothing is recognized.
+pub async fn describe_content(device: &Device) -> Option<String> {
+    if let Some(pool) = owner_of(&read_label(device).await) {
+        return Some(format!("a member of the Forebay pool {pool}"));
+    }
+    content_of(device).await.map(str::to_owned)
+}
+
 /// The pool that a label names, unless it was destroyed or the device has left it.
 pub(crate) fn owner_of(label: &Label) -> Option<String> {
     let (envelope, config) = label.current()?;

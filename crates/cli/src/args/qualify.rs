@@ -1,0 +1,134 @@
+//! Arguments of `forebay qualify` and `forebay report`.
+
+use std::path::PathBuf;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::Args;
+use forebay_qualify::{Procedure, Profile, Protection, Purpose};
+use forebay_units::parse_bytes;
+
+/// What `qualify` takes.
+#[derive(Args, Clone, Debug)]
+pub struct QualifyArgs {
+    /// Block device, file, nbd:// URI, or sim:NAME for a device of the catalogue in virtual time.
+    /// A FILE that does not exist is created, and removed at the end.
+    #[arg(value_name = "TARGET")]
+    pub target: String,
+    /// The log that the device is to hold: sets the load and the limits of the verdict.
+    #[arg(long = "for", value_name = "PURPOSE", value_parser = purpose_parser(),
+        default_value = "forebay")]
+    pub purpose: Purpose,
+    /// How thorough: two minutes, an hour, or a day.
+    #[arg(long, value_parser = profile_parser(), default_value = "quick")]
+    pub profile: Profile,
+    /// Repeat a published measurement on the whole device instead: the talks of 2010 and 2012, the
+    /// review of 2015, SNIA's tests, or the comparison of engines of 2013. It measures, and does
+    /// not judge.
+    #[arg(long, value_name = "NAME", value_parser = procedure_parser(),
+        conflicts_with_all = ["profile", "purpose", "read_only"])]
+    pub procedure: Option<Procedure>,
+    /// Only read: nothing is written, and there is no verdict.
+    #[arg(long, conflicts_with = "destroy")]
+    pub read_only: bool,
+    /// Allow writes, which destroy what TARGET holds: repeat its name.
+    #[arg(long, value_name = "TARGET")]
+    pub destroy: Option<String>,
+    /// Size of a FILE that is created.
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "1G")]
+    pub size: u64,
+    /// Result log to write [default: qualify-TARGET.fbq, in this folder].
+    #[arg(short, long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Go on with the qualification whose log is there: steps that were done are kept.
+    #[arg(long, conflicts_with = "force")]
+    pub resume: bool,
+    /// Replace the log when it exists.
+    #[arg(short, long)]
+    pub force: bool,
+    /// Print the plan, and do nothing.
+    #[arg(long, conflicts_with = "resume")]
+    pub plan: bool,
+    /// Divide the times of all steps, for a trial.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000),
+        default_value_t = 1)]
+    pub shrink: u32,
+    /// Seed of places and data.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Of sim:NAME: run the device at 1/N of its size [default: small enough to be quick].
+    #[arg(long, value_name = "N")]
+    pub scale: Option<u32>,
+    /// What documents say of its power-loss protection: of user data, of its map only, or none
+    /// [default: unknown].
+    #[arg(long, value_name = "WHAT", value_parser = protection_parser())]
+    pub plp: Option<Protection>,
+    /// Terabytes (10^12 bytes) of writes it is rated for [default: unknown].
+    #[arg(long, value_name = "TB")]
+    pub rated_tb: Option<f64>,
+    /// Block devices below TARGET whose traffic is counted meanwhile; of a volume, its pool's
+    /// devices [default: the disk of TARGET].
+    #[arg(long, value_name = "DEV,...", value_delimiter = ',')]
+    pub below: Vec<PathBuf>,
+    /// Progress in one line, also on a terminal.
+    #[arg(long)]
+    pub plain: bool,
+    /// Its price in dollars [default: unknown].
+    #[arg(long, value_name = "USD")]
+    pub price: Option<f64>,
+    /// Versioned JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What `report` takes.
+#[derive(Args, Clone, Debug)]
+pub struct ReportArgs {
+    /// Result logs of 'forebay qualify'. Several are shown side by side; of two, the differences
+    /// are shown too.
+    #[arg(value_name = "RESULT", required = true)]
+    pub results: Vec<PathBuf>,
+    /// Page to write [default: the first RESULT with .html]; - for standard output.
+    #[arg(short, long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Replace the page when it exists.
+    #[arg(short, long)]
+    pub force: bool,
+    /// Print the results as JSON instead of writing a page.
+    #[arg(long, group = "form")]
+    pub json: bool,
+    /// Print every value as CSV.
+    #[arg(long, group = "form")]
+    pub csv: bool,
+    /// Print findings and tables as Markdown.
+    #[arg(long, group = "form")]
+    pub markdown: bool,
+}
+
+fn purpose_parser() -> impl TypedValueParser<Value = Purpose> {
+    PossibleValuesParser::new(Purpose::ALL.map(Purpose::name)).map(|name| {
+        let found = Purpose::ALL.into_iter().find(|purpose| purpose.name() == name);
+        found.expect("the name of a purpose")
+    })
+}
+
+fn profile_parser() -> impl TypedValueParser<Value = Profile> {
+    PossibleValuesParser::new(Profile::ALL.map(Profile::name)).map(|name| {
+        let found = Profile::ALL.into_iter().find(|profile| profile.name() == name);
+        found.expect("the name of a profile")
+    })
+}
+
+fn procedure_parser() -> impl TypedValueParser<Value = Procedure> {
+    PossibleValuesParser::new(Procedure::ALL.map(Procedure::name)).map(|name| {
+        let found = Procedure::ALL.into_iter().find(|procedure| procedure.name() == name);
+        found.expect("the name of a procedure")
+    })
+}
+
+fn protection_parser() -> impl TypedValueParser<Value = Protection> {
+    PossibleValuesParser::new(["data", "map", "none"]).map(|name| match name.as_str() {
+        "data" => Protection::UserData,
+        "map" => Protection::MapOnly,
+        _ => Protection::No,
+    })
+}

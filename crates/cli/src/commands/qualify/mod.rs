@@ -1,0 +1,289 @@
+//! `forebay qualify`: a plan of loads on a device, each outcome in a log, a verdict.
+//!
+//! What enters: arguments. What leaves: the result log, a summary or JSON. What always holds:
+//! nothing is written to a device whose name the operator did not repeat, and each step is in the
+//! log before the next one begins. Who calls: `crate::run`.
+
+mod facts;
+mod log_file;
+mod target;
+mod view;
+
+pub use log_file::read as read_result;
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use forebay_qualify::{
+    Ended, Finding, Observer, Plan, PlanFor, Progress, Qualification, Record, Traffic, Verdict,
+    findings, run_step,
+};
+use forebay_rt::Runtime;
+use forebay_units::{Nanos, format_bytes};
+use serde::Serialize;
+
+use self::log_file::LogFile;
+use self::target::Target;
+use self::view::View;
+use super::outcome::Outcome;
+use crate::args::QualifyArgs;
+use crate::clock;
+use crate::failure::{ErrorCode, Failure};
+use crate::log;
+use crate::render::{document, qualification_text};
+use crate::signals::{Signals, Stop};
+use crate::terminal::Screen;
+
+/// Runs the command. `runtime` is for devices that exist; simulated ones have a time of their own.
+pub fn qualify(
+    args: QualifyArgs,
+    runtime: impl FnOnce() -> Result<Runtime, Failure>,
+) -> Result<Outcome, Failure> {
+    if let Some(name) = args.target.strip_prefix("sim:") {
+        if args.resume {
+            let message = "a simulated device forgets its state when the command ends";
+            return Err(Failure::usage(message).with_hint("run it again with --force"));
+        }
+        let scale = args.scale.unwrap_or(0);
+        let simulated = forebay_lab::catalogue::simulated(name, scale, args.seed)?;
+        let target = target::of_simulated(&args, simulated);
+        // Ctrl-C ends the process: virtual time leaves no room for signals.
+        let work = async move { on_target(&args, target, None).await };
+        return Runtime::simulated(1).block_on(work);
+    }
+    // Before the runtime has threads: they inherit the signal mask.
+    let signals = Signals::take()?;
+    runtime()?.block_on(async move {
+        let stop = signals.watch();
+        let target = target::open(&args).await?;
+        on_target(&args, target, Some(stop)).await
+    })
+}
+
+async fn on_target(
+    args: &QualifyArgs,
+    mut target: Target,
+    stop: Option<Rc<Stop>>,
+) -> Result<Outcome, Failure> {
+    let begun = begin(args, &mut target).await;
+    let (run, log) = match begun {
+        Ok(begun) => begun,
+        Err(failure) => {
+            target.remove_created();
+            return Err(failure);
+        }
+    };
+    let Some(mut log) = log else {
+        target.remove_created();
+        return Ok(Outcome::text(plan_text(&run.plan)));
+    };
+    let run = run_plan(args, &target, run, &mut log, stop.as_deref()).await?;
+    let is_complete = run.verdict.is_some();
+    if is_complete {
+        target.remove_created();
+    } else {
+        let again = "the same command with --resume goes on with it";
+        log::warning(&format!("interrupted: {} has what was done; {again}", log.name()));
+    }
+    Ok(Outcome { text: report(args, &run, &log.name()), complete: is_complete })
+}
+
+/// The plan and, unless only that is wanted, the log: new, or of the run that is taken up again.
+async fn begin(
+    args: &QualifyArgs,
+    target: &mut Target,
+) -> Result<(Qualification, Option<LogFile>), Failure> {
+    let geometry = target.device.geometry();
+    let plan = Plan::new(PlanFor {
+        profile: args.profile,
+        purpose: args.purpose,
+        procedure: args.procedure,
+        size_bytes: geometry.size_bytes,
+        block_bytes: geometry.block_bytes,
+        read_only: args.read_only,
+        shrink: args.shrink,
+        seed: args.seed,
+    });
+    let plan =
+        plan.map_err(|e| Failure::new(ErrorCode::DeviceUnusable, format!("{}: {e}", args.target)))?;
+    let conditions = target.conditions.clone();
+    let run = Qualification {
+        conditions,
+        plan,
+        outcomes: Vec::new(),
+        resumed_s: Vec::new(),
+        verdict: None,
+        records: 0,
+    };
+    if args.plan {
+        return Ok((run, None));
+    }
+    let path = args.out.clone().unwrap_or_else(|| log_file::default_path(&args.target));
+    if args.resume {
+        let (log, run) = LogFile::resume(&path, &run)?;
+        target.adopt_created(&run);
+        target.may_write(args).await?;
+        return Ok((run, Some(log)));
+    }
+    target.may_write(args).await?;
+    let mut log = LogFile::create(&path, args.force)?;
+    log.append(&Record::Begin {
+        conditions: Box::new(run.conditions.clone()),
+        plan: Box::new(run.plan.clone()),
+    })?;
+    Ok((run, Some(log)))
+}
+
+/// What a run will do, before it does it.
+fn plan_text(plan: &Plan) -> String {
+    let span = clock::duration(plan.limit().as_secs_f64().ceil() as u64);
+    let what = match plan.procedure {
+        Some(procedure) => format!("the procedure {}", procedure.name()),
+        None => format!("{} profile for {}", plan.profile.name(), plan.purpose.name()),
+    };
+    let steps = plan.steps.len();
+    let mut text = format!("plan         {what}: {steps} steps, {span} at most\n");
+    let written = match plan.max_bytes() {
+        0 => "nothing".to_owned(),
+        bytes => format!("{} at most", format_bytes(bytes)),
+    };
+    let span = format_bytes(plan.span_bytes);
+    text.push_str(&format!("writes       {written}, within the first {span}\n"));
+    text
+}
+
+/// Runs the steps that are missing. Without a verdict, the run was interrupted.
+async fn run_plan(
+    args: &QualifyArgs,
+    target: &Target,
+    mut run: Qualification,
+    log: &mut LogFile,
+    stop: Option<&Stop>,
+) -> Result<Qualification, Failure> {
+    let screen = Screen::stderr();
+    for line in plan_text(&run.plan).lines() {
+        screen.say(line);
+    }
+    if let Some(share) = rated_share(&run) {
+        screen.say(&format!("endurance    {share:.3} % of the rated writes at most"));
+    }
+    let wants_view = screen.is_terminal() && !args.plain;
+    let view = wants_view.then(|| View::open(&run.conditions.label(), &run.plan)).flatten();
+    let watch = Watch { target, plan: &run.plan, stop, screen: &screen, step: Cell::new(0), view };
+    let done = run.outcomes.len();
+    for (number, step) in run.plan.steps.clone().iter().enumerate().skip(done) {
+        watch.begin(number);
+        if !run.plan.needs(step, &run.outcomes) {
+            let outcome = forebay_qualify::Outcome::needless(step);
+            log.append(&Record::Step(Box::new(outcome.clone())))?;
+            run.outcomes.push(outcome);
+            continue;
+        }
+        let outcome = run_step(&target.device, step, run.plan.seed, &watch).await;
+        let ended = outcome.measured.ended.clone();
+        if ended == Ended::Stopped {
+            break;
+        }
+        log.append(&Record::Step(Box::new(outcome.clone())))?;
+        run.outcomes.push(outcome);
+        if let Ended::Failed { is_unsupported: false, .. } = ended {
+            break;
+        }
+        if stop.is_some_and(Stop::is_asked) {
+            break;
+        }
+    }
+    drop(watch);
+    screen.clear();
+    let has_failed = run.outcomes.last().is_some_and(|o| !o.is_whole());
+    if run.outcomes.len() == run.plan.steps.len() || has_failed {
+        let verdict = run.judge();
+        log.append(&Record::End(Box::new(verdict.clone())))?;
+        run.verdict = Some(verdict);
+    }
+    Ok(run)
+}
+
+/// Percent of the rated writes that the plan may take.
+fn rated_share(run: &Qualification) -> Option<f64> {
+    Some(run.plan.max_bytes() as f64 / run.conditions.rated_bytes? * 100.0)
+}
+
+/// The operator's side of a running plan.
+struct Watch<'a> {
+    target: &'a Target,
+    plan: &'a Plan,
+    stop: Option<&'a Stop>,
+    screen: &'a Screen,
+    step: Cell<usize>,
+    /// The full screen, where there is one.
+    view: Option<View>,
+}
+
+impl Watch<'_> {
+    fn begin(&self, step: usize) {
+        self.step.set(step);
+        if let Some(view) = &self.view {
+            view.begin(step + 1, self.plan.steps[step].title());
+        }
+    }
+}
+
+impl Observer for Watch<'_> {
+    fn goes_on(&self, progress: Progress) -> bool {
+        let (number, steps) = (self.step.get(), &self.plan.steps);
+        let later: u64 = steps[number..].iter().map(|step| step.limit().0).sum();
+        let left = Nanos(later.saturating_sub(progress.elapsed.0));
+        let go = !self.stop.is_some_and(Stop::is_asked);
+        if let Some(view) = &self.view {
+            view.show(&progress, left);
+            return go;
+        }
+        self.screen.show(&format!(
+            "step {} of {}: {}, {:.0}/s, {} left",
+            number + 1,
+            steps.len(),
+            steps[number].title(),
+            progress.iops,
+            clock::duration(left.as_secs_f64().ceil() as u64)
+        ));
+        go
+    }
+
+    fn rounds(&self, rates: &[f64]) {
+        if let Some(view) = &self.view {
+            view.rounds(rates);
+        }
+    }
+
+    fn below(&self) -> Option<Traffic> {
+        facts::traffic(&self.target.below)
+    }
+
+    fn temperature_c(&self) -> Option<f64> {
+        self.target.sensor.as_ref().and_then(|path| facts::temperature_c(path))
+    }
+}
+
+/// The result, for `--json`.
+#[derive(Serialize)]
+struct Body<'a> {
+    result: &'a str,
+    complete: bool,
+    verdict: &'a Verdict,
+    findings: &'a [Finding],
+    qualification: &'a Qualification,
+}
+
+fn report(args: &QualifyArgs, run: &Qualification, log: &str) -> String {
+    let (verdict, found) = (run.judge(), findings(&run.conditions, &run.outcomes));
+    if args.json {
+        let complete = run.verdict.is_some();
+        let (verdict, findings) = (&verdict, &found[..]);
+        let body = Body { result: log, complete, verdict, findings, qualification: run };
+        return document("qualify", body);
+    }
+    let mut text = qualification_text(run, &verdict, &found);
+    text.push_str(&format!("\nresult       {log}; 'forebay report {log}' makes a page of it\n"));
+    text
+}
