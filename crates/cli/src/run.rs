@@ -9,7 +9,7 @@ use forebay_rt::Runtime;
 
 use crate::args::{BenchCommand, Cli, Command, PoolCommand, TraceCommand};
 use crate::commands::{
-    Outcome, bench_nbd, man, pool, qualify, record_pool, report, serve, trace, up, volume,
+    Outcome, bench_nbd, man, pool, qualify, record_pool, report, serve, trace, up, volume, witness,
 };
 use crate::completion;
 use crate::failure::{ErrorCode, Failure};
@@ -63,6 +63,7 @@ fn execute(cli: Cli) -> Result<u8, Failure> {
         }
         Command::Trace { command } => trace(command, runtime)?,
         Command::Qualify(args) => qualify(args, runtime)?,
+        Command::Witness(args) => witness(&args, runtime)?,
         Command::Report(args) => report(&args)?,
         Command::Up(args) => on_pools(true, async |access| up(args, access).await)?,
         Command::Serve(args) => on_pools(true, async |access| serve(args, access).await)?,

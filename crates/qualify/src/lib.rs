@@ -9,6 +9,7 @@ mod line;
 mod matrix;
 mod page;
 mod plan;
+pub mod power_cut;
 mod procedure;
 mod purpose;
 mod record;

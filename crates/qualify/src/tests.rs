@@ -1,6 +1,7 @@
 mod detectors;
 mod fakes;
 mod load;
+mod power_cut;
 mod procedures;
 mod records;
 mod rounds;

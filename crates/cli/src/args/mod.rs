@@ -13,7 +13,10 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 pub use pool::{PoolCommand, ScanVerb};
-pub use qualify::{QualifyArgs, ReportArgs};
+pub use qualify::{
+    CutDeviceArgs, PowerCutArgs, PowerCutCommand, PowerCutVerb, QualifyArgs, QualifyCommand,
+    QualifyVerb, ReportArgs, SecondsRange, WitnessArgs,
+};
 pub use serve::{ListenAddress, SecurityArgs, ServeArgs, UpArgs};
 pub use trace::{
     CacheArgs, ConvertArgs, IopatternArgs, OnlyArgs, RecordArgs, RecordPoolArgs, ReplayArgs,
@@ -119,7 +122,18 @@ pub enum Command {
         holds: without --destroy it only writes to a file of its own. A device that is mounted or \
         open elsewhere is refused in any case. Every step is kept in a log, which 'forebay report' \
         shows; after Ctrl-C or a crash, --resume goes on with it.")]
-    Qualify(QualifyArgs),
+    Qualify(QualifyCommand),
+    /// Keep the acknowledgements of a power-cut test on another host.
+    #[command(after_help = "Example:\n  \
+        forebay witness --listen 0.0.0.0:10811\n  \
+        forebay witness --listen 0.0.0.0:10811 --cut-after 5-60 \\\n    \
+            --cut-command 'ipmitool -H bmc -U admin -f pw chassis power cycle'\n  \
+        forebay witness --show\n\n\
+        'forebay qualify power-cut' on the machine under test reports to it. Each acknowledgement \
+        is kept in FILE, with every verdict and the bound that they prove. The command finds the \
+        cycle's number in FOREBAY_CYCLE and the device in FOREBAY_DEVICE. Connections are neither \
+        encrypted nor authenticated: use a network of your own.")]
+    Witness(WitnessArgs),
     /// Make a page of the results of 'forebay qualify'.
     #[command(after_help = "Example:\n  forebay report qualify-sdx.fbq -o sdx.html\n  \
         forebay report --markdown before.fbq after.fbq\n\n\

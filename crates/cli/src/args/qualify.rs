@@ -1,9 +1,11 @@
-//! Arguments of `forebay qualify` and `forebay report`.
+//! Arguments of `forebay qualify`, `forebay witness` and `forebay report`.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::Args;
+use clap::{Args, Subcommand};
+use forebay_qualify::power_cut::CutSync;
 use forebay_qualify::{Procedure, Profile, Protection, Purpose};
 use forebay_units::parse_bytes;
 
@@ -130,5 +132,163 @@ fn protection_parser() -> impl TypedValueParser<Value = Protection> {
         "data" => Protection::UserData,
         "map" => Protection::MapOnly,
         _ => Protection::No,
+    })
+}
+
+/// `forebay qualify`: of a device, or by a verb.
+#[derive(Args, Clone, Debug)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct QualifyCommand {
+    /// Another test than the usual one.
+    #[command(subcommand)]
+    pub verb: Option<QualifyVerb>,
+    /// The usual one.
+    #[command(flatten)]
+    pub device: Option<QualifyArgs>,
+}
+
+/// Tests of their own.
+#[derive(Clone, Debug, Subcommand)]
+pub enum QualifyVerb {
+    /// Write records whose acknowledgements a witness keeps, until the power is cut.
+    #[command(after_help = "Example:\n  \
+        forebay witness --listen 0.0.0.0:10811                            on another host\n  \
+        forebay qualify power-cut /dev/sdx --witness hostb --destroy /dev/sdx\n  \
+        forebay qualify power-cut verify /dev/sdx --witness hostb         when power is back\n\n\
+        The first command also verifies what the last cut left, before it writes: as a service \
+        that starts with the machine it runs one cycle a boot. It writes until the power is cut; \
+        Ctrl-C ends the cycle without a cut. The exit code is 1 when something durable was lost.")]
+    PowerCut(PowerCutCommand),
+}
+
+/// `forebay qualify power-cut`: a cycle, or its verification alone.
+#[derive(Args, Clone, Debug)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct PowerCutCommand {
+    /// The verification alone.
+    #[command(subcommand)]
+    pub verb: Option<PowerCutVerb>,
+    /// A cycle.
+    #[command(flatten)]
+    pub cycle: Option<PowerCutArgs>,
+}
+
+/// What can be done without writing.
+#[derive(Clone, Debug, Subcommand)]
+pub enum PowerCutVerb {
+    /// Read what the last power cut left, and tell the witness.
+    #[command(after_help = "Example:\n  \
+        forebay qualify power-cut verify /dev/sdx --witness hostb\n\n\
+        It writes nothing to the device.")]
+    Verify(CutDeviceArgs),
+}
+
+/// The device under test, and its witness.
+#[derive(Args, Clone, Debug)]
+pub struct CutDeviceArgs {
+    /// Block device, file or nbd:// URI.
+    #[arg(value_name = "TARGET")]
+    pub target: String,
+    /// Where 'forebay witness' listens [default port: 10811].
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub witness: String,
+    /// The supply of the drive alone is cut, and this machine goes on: a cycle counts without a
+    /// new start of the machine.
+    #[arg(long)]
+    pub drive_only: bool,
+    /// Versioned JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What a cycle takes.
+#[derive(Args, Clone, Debug)]
+pub struct PowerCutArgs {
+    // The fields of CutDeviceArgs: clap cannot tell whether a group within a group was given.
+    /// Block device, file or nbd:// URI.
+    #[arg(value_name = "TARGET")]
+    pub target: String,
+    /// Where 'forebay witness' listens [default port: 10811].
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub witness: String,
+    /// The supply of the drive alone is cut, and this machine goes on: a cycle counts without a
+    /// new start of the machine.
+    #[arg(long)]
+    pub drive_only: bool,
+    /// Versioned JSON.
+    #[arg(long)]
+    pub json: bool,
+    /// Allow writes, which destroy what TARGET holds: repeat its name.
+    #[arg(long, value_name = "TARGET")]
+    pub destroy: Option<String>,
+    /// Bytes from the start of the device that are written, and read afterwards.
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "256M")]
+    pub span: u64,
+    /// How records are made durable.
+    #[arg(long, value_parser = cut_sync_parser(), default_value = "both")]
+    pub sync: CutSync,
+    /// Begin no cycle when so many power cuts have been verified.
+    #[arg(long, value_name = "N")]
+    pub cuts: Option<u64>,
+}
+
+impl PowerCutArgs {
+    /// The device and the witness.
+    #[must_use]
+    pub fn on(&self) -> CutDeviceArgs {
+        CutDeviceArgs {
+            target: self.target.clone(),
+            witness: self.witness.clone(),
+            drive_only: self.drive_only,
+            json: self.json,
+        }
+    }
+}
+
+/// What `witness` takes.
+#[derive(Args, Clone, Debug)]
+pub struct WitnessArgs {
+    /// File that keeps the acknowledgements; it is made when it is missing.
+    #[arg(value_name = "FILE", default_value = "witness.fbw")]
+    pub file: PathBuf,
+    /// Address to listen on. Any host that reaches it may report, and start the cut command.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:10811")]
+    pub listen: SocketAddr,
+    /// Command that cuts the power and restores it, run by /bin/sh once the device is filled.
+    #[arg(long, value_name = "COMMAND")]
+    pub cut_command: Option<String>,
+    /// Seconds from then to the cut: a number between these two is drawn each time.
+    #[arg(long, value_name = "FROM-TO", value_parser = seconds_range, default_value = "5-60")]
+    pub cut_after: SecondsRange,
+    /// Print what FILE has, and end.
+    #[arg(long)]
+    pub show: bool,
+    /// With --show: versioned JSON.
+    #[arg(long, requires = "show")]
+    pub json: bool,
+}
+
+/// Two numbers of seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SecondsRange {
+    /// The lower.
+    pub from: u64,
+    /// The upper.
+    pub to: u64,
+}
+
+/// Reads `5-60`, or one number for both.
+fn seconds_range(text: &str) -> Result<SecondsRange, String> {
+    let (from, to) = text.split_once('-').unwrap_or((text, text));
+    match (from.parse(), to.parse()) {
+        (Ok(from), Ok(to)) if from <= to => Ok(SecondsRange { from, to }),
+        _ => Err("write it as FROM-TO in seconds, for example 5-60".to_owned()),
+    }
+}
+
+fn cut_sync_parser() -> impl TypedValueParser<Value = CutSync> {
+    PossibleValuesParser::new(CutSync::ALL.map(CutSync::name)).map(|name| {
+        let found = CutSync::ALL.into_iter().find(|sync| sync.name() == name);
+        found.expect("the name of a way")
     })
 }

@@ -20,6 +20,7 @@ mod status;
 mod trace;
 mod up;
 mod volume;
+mod witness;
 
 pub use bench::bench_nbd;
 pub use outcome::Outcome;
@@ -31,3 +32,4 @@ pub use serve::serve;
 pub use trace::{record_pool, trace};
 pub use up::up;
 pub use volume::volume;
+pub use witness::witness;

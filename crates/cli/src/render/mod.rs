@@ -10,6 +10,7 @@ mod json;
 mod numbers;
 mod pool_list;
 mod pools;
+mod power_cut;
 mod properties;
 mod qualify;
 mod stats;
@@ -28,6 +29,7 @@ pub use pool_list::{Listed, Vdevs, pool_list};
 pub use pools::{
     found_json, found_text, history_json, history_text, is_computed_of_pool, layout, pool_get,
 };
+pub use power_cut::{cut_findings_text, cut_tally_text};
 pub use qualify::qualification_text;
 pub use stats::{stats_json, stats_text};
 pub use status::{OpenPool, scan_text, status_json, status_text};

@@ -59,6 +59,18 @@ pub fn of_disk(path: &Path, conditions: &mut Conditions) -> Option<PathBuf> {
     sensor(&folder)
 }
 
+/// Maker, model and serial number of the disk at `path`, where the kernel knows a serial number.
+pub fn identity(path: &Path) -> Option<String> {
+    if !std::fs::metadata(path).ok()?.file_type().is_block_device() {
+        return None;
+    }
+    let folder = disk_folder(path)?;
+    let get = |name: &str| line(&folder.join(name));
+    let serial = get("device/serial").or_else(|| get("serial"))?;
+    let model = get("device/model").unwrap_or_default();
+    Some(format!("{model} {serial}").trim().to_owned())
+}
+
 /// The word in brackets of a list such as `none [mq-deadline] kyber`.
 fn chosen(all: &str) -> String {
     let inner = all.split_once('[').and_then(|(_, rest)| rest.split_once(']'));

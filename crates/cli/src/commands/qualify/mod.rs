@@ -6,6 +6,7 @@
 
 mod facts;
 mod log_file;
+mod power_cut;
 mod target;
 mod view;
 
@@ -26,7 +27,7 @@ use self::log_file::LogFile;
 use self::target::Target;
 use self::view::View;
 use super::outcome::Outcome;
-use crate::args::QualifyArgs;
+use crate::args::{QualifyArgs, QualifyCommand, QualifyVerb};
 use crate::clock;
 use crate::failure::{ErrorCode, Failure};
 use crate::log;
@@ -36,6 +37,17 @@ use crate::terminal::Screen;
 
 /// Runs the command. `runtime` is for devices that exist; simulated ones have a time of their own.
 pub fn qualify(
+    command: QualifyCommand,
+    runtime: impl FnOnce() -> Result<Runtime, Failure>,
+) -> Result<Outcome, Failure> {
+    match (command.verb, command.device) {
+        (Some(QualifyVerb::PowerCut(command)), _) => power_cut::power_cut(command, runtime),
+        (None, Some(args)) => of_device(args, runtime),
+        (None, None) => unreachable!("TARGET is required without a verb"),
+    }
+}
+
+fn of_device(
     args: QualifyArgs,
     runtime: impl FnOnce() -> Result<Runtime, Failure>,
 ) -> Result<Outcome, Failure> {
