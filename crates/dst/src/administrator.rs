@@ -8,11 +8,12 @@ use std::rc::Rc;
 
 use forebay_device::Device;
 use forebay_rt as rt;
-use forebay_units::{Nanos, SECTOR_BYTES};
+use forebay_units::{BLOCK_BYTES, Nanos, SECTOR_BYTES};
 
 use crate::model::{Model, Presence, volume_name};
-use crate::scenario::Admin;
-use crate::subject::{CLEANER_EVENT, Cause, Pool, Refusal, Sync};
+use crate::scenario::{Admin, ImproperJob};
+use crate::subject::{CLEANER_EVENT, Cause, Manage, Pool, Refusal, Sync};
+use crate::verdict::Kind;
 
 /// The administrator of one boot.
 pub struct Administrator<P: Pool> {
@@ -22,6 +23,8 @@ pub struct Administrator<P: Pool> {
     pub model: Rc<Model>,
     /// All devices, by number.
     pub devices: Vec<Device>,
+    /// Volumes change while requests are in flight.
+    pub is_beside: bool,
     /// Total size of the volumes at creation, for which the pool has room.
     pub first_sectors: u64,
 }
@@ -58,6 +61,11 @@ impl<P: Pool> Administrator<P> {
                 self.model.usable(*volume, 0, 1)?;
                 Some(self.set_sync(*volume, *sync).await)
             }
+            Admin::Improper { volume, what } => {
+                self.improper(*volume, *what).await;
+                None
+            }
+            Admin::Set { property, value } => Some(self.pool.set(property, value).await),
             Admin::Scrub => Some(self.pool.scrub().await.map(drop)),
             Admin::Manage(what) => Some(self.pool.manage(&self.devices, what).await),
         }
@@ -76,7 +84,9 @@ impl<P: Pool> Administrator<P> {
     }
 
     async fn destroy(&self, volume: u32) -> Result<(), Refusal> {
-        self.model.close(volume).await;
+        if !self.is_beside {
+            self.model.close(volume).await;
+        }
         self.model.update(volume, |v| v.presence = Presence::Destroying);
         let outcome = self.pool.destroy_volume(&volume_name(volume)).await;
         if outcome.is_ok() {
@@ -86,7 +96,9 @@ impl<P: Pool> Administrator<P> {
     }
 
     async fn resize(&self, volume: u32, sectors: u64) -> Result<(), Refusal> {
-        self.model.close(volume).await;
+        if !self.is_beside {
+            self.model.close(volume).await;
+        }
         self.model.update(volume, |v| v.resizing.push(sectors));
         let size_bytes = sectors * SECTOR_BYTES;
         let outcome = self.pool.resize_volume(&volume_name(volume), size_bytes).await;
@@ -98,6 +110,23 @@ impl<P: Pool> Administrator<P> {
             v.is_closed = false;
         });
         outcome
+    }
+
+    /// Asks for a job that must be refused.
+    async fn improper(&self, volume: u32, what: ImproperJob) {
+        let (name, other) = (volume_name(volume), "none");
+        let huge = 1 << 45;
+        let outcome = match what {
+            ImproperJob::CreateTwice => self.pool.create_volume(&name, BLOCK_BYTES, false).await,
+            ImproperJob::CreateLarge => self.pool.create_volume(other, huge, false).await,
+            ImproperJob::CreateUneven => self.pool.create_volume(other, 1000, true).await,
+            ImproperJob::Grow => self.pool.resize_volume(&name, huge).await,
+            ImproperJob::DestroyNone => self.pool.destroy_volume(other).await,
+        };
+        match outcome {
+            Err(_) => self.model.count(&format!("jobs refused: {what:?}"), 1),
+            Ok(()) => self.model.object(Kind::Error, format!("the pool performed {what:?}")),
+        }
     }
 
     async fn set_sync(&self, volume: u32, sync: Sync) -> Result<(), Refusal> {
@@ -132,6 +161,9 @@ impl<P: Pool> Administrator<P> {
         match outcome {
             Ok(()) => {
                 model.count(&format!("admin: {name}"), 1);
+                if *job == Admin::Manage(Manage::Commit) {
+                    model.commits.set(model.commits.get() + 1);
+                }
                 let cleaned = |(event, count): &(String, u64)| event == CLEANER_EVENT && *count > 0;
                 if self.pool.events().iter().any(cleaned) {
                     model.count(&format!("admin: {name}, while the cleaner is at work"), 1);

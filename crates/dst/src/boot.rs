@@ -17,11 +17,13 @@ use crate::administrator::Administrator;
 use crate::boot_context::{BootContext, BootEnd};
 use crate::client::client;
 use crate::judgement::{finish, judge};
+use crate::leaks::check_memory;
 use crate::model::{Presence, volume_name};
 use crate::panics;
 use crate::refusal;
-use crate::scenario::{Act, Admin, Boot, Demand};
-use crate::subject::{Pool, Refusal, Subject};
+use crate::scenario::{Admin, Boot, Demand};
+use crate::subject::{ImportMode, Pool, Refusal, Subject};
+use crate::succession::succeed;
 use crate::transport::{Transport, serve};
 use crate::verdict::Kind;
 
@@ -34,20 +36,33 @@ impl<S: Subject> BootContext<S> {
             false => self.start_with_creation(&boot, &devices).await,
         };
         let Some(pool) = pool else { return BootEnd::Refused };
+        let pool = Rc::new(pool);
         if self.model.failed() {
             return BootEnd::Done;
+        }
+        if let Some(succession) = &boot.succession {
+            succeed(&self, &*pool, &devices, succession, &boot.faults).await;
+            if self.model.failed() {
+                return BootEnd::Done;
+            }
         }
         self.phase.set("work");
         if let Some(crash) = boot.crash.as_ref().filter(|crash| is_created && crash.in_work) {
             self.disks.world.plan_crash(Some(counted_from_now(crash.point, &self.disks.world)));
         }
-        let pool = Rc::new(pool);
         self.count_events_at_power_cut(&pool);
         let server = (!boot.remote.is_empty()).then(|| serve(&pool));
         let crashes = boot.crash.is_some();
-        self.work(&pool, server.as_ref(), boot.clients, &boot.remote, boot.admin, devices).await;
+        self.work(&pool, server.as_ref(), boot, devices).await;
         for (name, count) in pool.events() {
             self.model.count(&name, count);
+        }
+        if self.scenario.keeps_disks {
+            self.check_disks_kept(&*pool);
+        }
+        if self.scenario.counts_leaks && !self.model.failed() {
+            self.phase.set("leaks");
+            check_memory(&self, &*pool).await;
         }
         if crashes {
             self.tally.borrow_mut().event("power cut after the work");
@@ -63,6 +78,15 @@ impl<S: Subject> BootContext<S> {
         let Ok(pool) = Rc::try_unwrap(pool) else { panic!("a client still holds the pool") };
         finish(&self, pool, self.scenario.demand).await;
         BootEnd::Done
+    }
+
+    /// Objects when the pool has put a disk out of use without a reason.
+    fn check_disks_kept(&self, pool: &S::Pool) {
+        let lacking = pool.lacking(&self.disks.devices()).unwrap_or_default();
+        if !lacking.is_empty() {
+            let text = format!("disks {lacking:?} are not in use, and nothing is wrong with them");
+            self.model.object(Kind::Disks, text);
+        }
     }
 
     async fn start_with_creation(&self, boot: &Boot, devices: &[Device]) -> Option<S::Pool> {
@@ -87,10 +111,12 @@ impl<S: Subject> BootContext<S> {
             self.disks.rot_map(rot);
             self.model.count("rot in the map journal", 1);
         }
-        self.disks.schedule(&boot.faults);
+        if boot.succession.is_none() {
+            self.disks.schedule(&boot.faults);
+        }
         self.disks.keep_map(&boot.stale_map);
         self.phase.set("import");
-        self.import(devices).await
+        self.import(devices, boot.rewinds).await
     }
 
     /// Counts the pool's events when the power is cut, while the pool still exists.
@@ -109,11 +135,10 @@ impl<S: Subject> BootContext<S> {
         &self,
         pool: &Rc<S::Pool>,
         server: Option<&Rc<Server>>,
-        clients: Vec<Vec<Act>>,
-        remote: &[usize],
-        admin: Vec<Admin>,
+        boot: Boot,
         devices: Vec<Device>,
     ) {
+        let Boot { clients, remote, admin, is_beside, .. } = boot;
         let mut tasks = Vec::new();
         for (number, acts) in clients.into_iter().enumerate() {
             let transport = match server {
@@ -129,6 +154,7 @@ impl<S: Subject> BootContext<S> {
             pool: pool.clone(),
             model: self.model.clone(),
             devices,
+            is_beside,
             first_sectors: self.scenario.volumes.iter().sum(),
         };
         tasks.push(rt::spawn(administrator.work(admin)));
@@ -138,27 +164,40 @@ impl<S: Subject> BootContext<S> {
     async fn create(&self, devices: &[Device]) -> Result<S::Pool, Refusal> {
         let Self { scenario, model, .. } = self;
         let pool = self.subject.create(devices, &scenario.spec).await?;
+        self.note_atomic(&pool);
         for (id, sectors) in (0..).zip(&scenario.volumes) {
             model.creating(id, *sectors);
             let is_sparse = scenario.sparse.contains(&id);
-            pool.create_volume(&volume_name(id), sectors * SECTOR_BYTES, is_sparse).await?;
+            let gap = scenario.gaps.iter().find(|(volume, _)| *volume == id).map_or(0, |g| g.1);
+            model.update(id, |v| {
+                v.gap_sectors = gap;
+                v.history.set_split(v.split_sector());
+                if scenario.boots.iter().any(|boot| boot.rewinds) {
+                    v.history.keep_all();
+                }
+            });
+            let size_bytes = (sectors + gap) * SECTOR_BYTES;
+            pool.create_volume(&volume_name(id), size_bytes, is_sparse).await?;
             if let Some((_, sync)) = scenario.sync.iter().find(|(volume, _)| *volume == id) {
                 pool.set_sync(&volume_name(id), *sync).await?;
                 model.update(id, |v| (v.sync, v.sync_varies) = (Some(*sync), true));
             }
-            model.update(id, |volume| volume.presence = Presence::Present);
+            model.update(id, |volume| {
+                (volume.presence, volume.is_sparse) = (Presence::Present, is_sparse);
+            });
         }
+        model.available_at_first.set(pool.held().map(|held| held.available_bytes));
         Ok(pool)
     }
 
     /// Imports and judges. `None` when the subject refuses.
-    async fn import(&self, devices: &[Device]) -> Option<S::Pool> {
+    async fn import(&self, devices: &[Device], rewinds: bool) -> Option<S::Pool> {
         let Self { subject, scenario, model, tally, phase, .. } = self;
         let mut demand = scenario.demand;
         if model.loss_accepted.get() {
             demand = Demand::NeverWrong;
         }
-        let pool = match subject.import(devices, &scenario.spec, false).await {
+        let pool = match self.import_once(devices, rewinds).await {
             Ok(pool) => pool,
             Err(refusal) => {
                 if demand == Demand::AllData || refusal.message.is_empty() {
@@ -172,7 +211,7 @@ impl<S: Subject> BootContext<S> {
                 demand = Demand::NeverWrong;
                 // A root may record the accepted loss before this import ends.
                 model.loss_accepted.set(true);
-                match subject.import(devices, &scenario.spec, true).await {
+                match subject.import(devices, &scenario.spec, ImportMode::AcceptLoss).await {
                     Ok(pool) => {
                         tally.borrow_mut().event("import with accepted loss");
                         pool
@@ -186,9 +225,57 @@ impl<S: Subject> BootContext<S> {
             }
         };
         phase.set("judgement");
+        self.note_atomic(&pool);
         judge(self, &pool, demand).await;
         model.loss_accepted.set(false);
         Some(pool)
+    }
+
+    /// Imports, perhaps from the root before the newest.
+    async fn import_once(&self, devices: &[Device], rewinds: bool) -> Result<S::Pool, Refusal> {
+        let Self { subject, scenario, model, .. } = self;
+        let has_committed = model.commits.take() > 0;
+        if rewinds
+            && has_committed
+            && let Some(pool) = self.rewind(devices).await
+        {
+            return Ok(pool);
+        }
+        let imported = subject.import(devices, &scenario.spec, ImportMode::Plain).await;
+        // A rewind that was cut short may have written over what the newest root needs.
+        if imported.is_err() && model.rewinds.get() {
+            return self.rewind(devices).await.map_or(imported, Ok);
+        }
+        imported
+    }
+
+    /// Imports from the root before the newest. `None` when the subject refuses: the configuration
+    /// of that root may have been replaced when the power failed.
+    async fn rewind(&self, devices: &[Device]) -> Option<S::Pool> {
+        for id in self.model.ids() {
+            self.model.update(id, |v| v.history.forget_durability());
+        }
+        self.model.rewinds.set(true);
+        let mode = ImportMode::Rewind;
+        let outcome = self.subject.import(devices, &self.scenario.spec, mode).await;
+        self.model.rewinds.set(false);
+        match outcome {
+            Ok(pool) => {
+                self.model.count("imports from the root before the newest", 1);
+                Some(pool)
+            }
+            Err(refusal) => {
+                self.disks.world.tell(|| format!("rewind refused: {}", refusal.message));
+                self.model.count("imports from the root before the newest, refused", 1);
+                None
+            }
+        }
+    }
+
+    fn note_atomic(&self, pool: &S::Pool) {
+        if let Some(bytes) = pool.atomic_bytes() {
+            self.model.set_atomic((bytes / SECTOR_BYTES).max(1));
+        }
     }
 
     /// True when a refused import names the devices at fault and no others.

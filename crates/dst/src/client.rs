@@ -6,18 +6,25 @@
 
 use std::rc::Rc;
 
-use forebay_device::{Device, DeviceError, IoBuf, ZeroOptions};
+use forebay_device::{Device, DeviceError, ErrorKind, IoBuf, ZeroOptions};
 use forebay_rt as rt;
 use forebay_sim::SECTOR_LEN;
-use forebay_units::{Nanos, SECTOR_BYTES};
+use forebay_units::{BLOCK_BYTES, Nanos, SECTOR_BYTES};
 
 use crate::history::Change;
-use crate::model::{Model, Presence, volume_name};
+use crate::improper::improper;
+use crate::model::{Model, Terms, volume_name};
 use crate::scenario::Act;
 use crate::stamp::{Fill, Seen, examine, stamp};
 use crate::subject::Pool;
-use crate::transport::{Purpose, Transport};
+use crate::transport::{Purpose, REQUEST_MAX_BYTES, Transport};
 use crate::verdict::Kind;
+
+/// Sectors of one step of zeros that are written.
+const STEP_SECTORS: u64 = (1 << 20) / SECTOR_BYTES;
+
+/// Sectors of a block, the unit of trims.
+pub const BLOCK_SECTORS: u64 = BLOCK_BYTES / SECTOR_BYTES;
 
 /// A range of sectors of one volume.
 #[derive(Clone, Copy)]
@@ -28,19 +35,52 @@ pub struct SectorRange {
     pub first: u64,
     /// Number of sectors.
     pub count: u64,
+    /// How much higher the range begins on the device.
+    shift: u64,
+    /// How much longer it is there.
+    gap: u64,
 }
 
 impl SectorRange {
+    /// A range of a volume, cut where the volume has a gap.
+    pub fn of(model: &Model, volume: u32, first: u64, count: u64) -> Self {
+        let placed = Self::over_gap(model, volume, first, count);
+        if placed.gap == 0 {
+            return placed;
+        }
+        let split = model.update(volume, |v| v.split_sector()).unwrap_or(u64::MAX);
+        Self { count: split - first, gap: 0, ..placed }
+    }
+
+    /// A range of a volume, which on the device spans the gap of the volume when it crosses it.
+    fn over_gap(model: &Model, volume: u32, first: u64, count: u64) -> Self {
+        let found = model.update(volume, |v| (v.split_sector(), v.gap_sectors));
+        let (split, gap) = found.unwrap_or((u64::MAX, 0));
+        let shift = if first >= split { gap } else { 0 };
+        let crosses = first < split && first + count > split;
+        Self { volume, first, count, shift, gap: if crosses { gap } else { 0 } }
+    }
+
     fn offset_bytes(self) -> u64 {
-        self.first * SECTOR_BYTES
+        (self.first + self.shift) * SECTOR_BYTES
     }
 
     fn len_bytes(self) -> u64 {
-        self.count * SECTOR_BYTES
+        (self.count + self.gap) * SECTOR_BYTES
     }
 
     fn end(self) -> u64 {
         self.first + self.count
+    }
+
+    /// The range in parts of at most so many sectors.
+    fn in_parts(self, most: u64) -> impl Iterator<Item = Self> {
+        let starts = (0..self.count).step_by(usize::try_from(most).unwrap_or(usize::MAX));
+        starts.map(move |skip| Self {
+            first: self.first + skip,
+            count: (self.count - skip).min(most),
+            ..self
+        })
     }
 }
 
@@ -52,6 +92,9 @@ pub async fn client<P: Pool>(transport: Transport<P>, model: Rc<Model>, acts: Ve
         }
         if let Some(volume) = act.volume() {
             model.opened(volume).await;
+            if transport.is_there(volume) {
+                model.seen(volume);
+            }
         }
         perform(&transport, &model, act).await;
         if matches!(transport, Transport::Remote { .. }) {
@@ -68,6 +111,9 @@ async fn perform<P: Pool>(transport: &Transport<P>, model: &Model, act: Act) {
             flush(&device, model, volume).await;
             return;
         }
+        Act::Improper { volume, what, first, count } => {
+            return improper(transport, model, what, (volume, first, count)).await;
+        }
         Act::Write { volume, first, count, .. }
         | Act::Read { volume, first, count }
         | Act::Trim { volume, first, count, .. }
@@ -75,31 +121,54 @@ async fn perform<P: Pool>(transport: &Transport<P>, model: &Model, act: Act) {
         | Act::Status { volume, first, count } => (volume, first, count),
     };
     let Some(device) = transport.open(model, volume, Purpose::Data).await else { return };
-    let Some(range) = usable(&device, model, SectorRange { volume, first, count }) else { return };
+    let is_remote = matches!(transport, Transport::Remote { .. });
+    // Requests that take time by their length do not cross a gap.
+    let may_cross = matches!(act, Act::Trim { .. } | Act::Zero { no_hole: false, .. });
+    let ranges = usable(&device, model, (volume, first, count), may_cross && !is_remote);
+    // A connection divides a long request; each part is a request of its own.
+    let most = if is_remote { u64::from(REQUEST_MAX_BYTES) / SECTOR_BYTES } else { u64::MAX };
+    let Some(range) = ranges else { return };
+    for range in range.in_parts(most) {
+        perform_on(&device, model, act, range).await;
+    }
+}
+
+async fn perform_on(device: &Device, model: &Model, act: Act, range: SectorRange) {
     match act {
-        Act::Write { fua, fill, .. } => write(&device, model, range, fua, fill).await,
-        Act::Read { .. } => read(&device, model, range).await,
+        Act::Write { fua, fill, .. } => write(device, model, range, fua, fill).await,
+        Act::Read { .. } => read(device, model, range).await,
         Act::Trim { fua, .. } => {
             let call = async || device.discard(range.offset_bytes(), range.len_bytes(), fua).await;
-            zero(model, range, fua, "trim", call).await;
+            trim(model, range, fua, call).await;
         }
         Act::Zero { fua, no_hole, .. } => {
             let options = ZeroOptions { fua, no_hole, fast: false };
             let (at, len) = (range.offset_bytes(), range.len_bytes());
             let call = async || device.write_zeroes(at, len, options).await;
-            zero(model, range, fua, "write zeroes", call).await;
+            // Zeros that keep their space are written, a MiB at a time.
+            let step = if no_hole { STEP_SECTORS } else { u64::MAX };
+            zero(model, range, Terms { fua, step }, "write zeroes", call).await;
         }
-        Act::Status { .. } => status(&device, model, range).await,
-        Act::Pause { .. } | Act::Flush { .. } => {}
+        Act::Status { .. } => status(device, model, range).await,
+        Act::Pause { .. } | Act::Flush { .. } | Act::Improper { .. } => {}
     }
 }
 
 /// Clips a range to the volume and to the size that the device reports. An NBD connection does not
 /// learn that the volume has grown.
-fn usable(device: &Device, model: &Model, range: SectorRange) -> Option<SectorRange> {
-    let (first, count) = model.usable(range.volume, range.first, range.count)?;
-    let end = device.geometry().size_bytes / SECTOR_BYTES;
-    (first < end).then(|| SectorRange { first, count: count.min(end - first), ..range })
+fn usable(
+    device: &Device,
+    model: &Model,
+    (volume, first, count): (u32, u64, u64),
+    may_cross: bool,
+) -> Option<SectorRange> {
+    let gap = model.update(volume, |v| v.gap_sectors).unwrap_or(0);
+    let end = (device.geometry().size_bytes / SECTOR_BYTES).saturating_sub(gap);
+    model.size_seen(volume, end);
+    let (first, count) = model.usable(volume, first, count)?;
+    let count = count.min(end.saturating_sub(first));
+    let place = if may_cross { SectorRange::over_gap } else { SectorRange::of };
+    (count > 0).then(|| place(model, volume, first, count))
 }
 
 /// Flushes a volume and notes what is durable now.
@@ -117,7 +186,7 @@ pub async fn flush(device: &Device, model: &Model, volume: u32) {
         }
         Err(error) => {
             // The flush may have waited while the volume was destroyed.
-            if model.update(volume, |v| v.presence == Presence::Present) == Some(true) {
+            if model.update(volume, |v| v.is_usable()) == Some(true) {
                 model.error_seen("flush", &error);
             }
         }
@@ -126,8 +195,8 @@ pub async fn flush(device: &Device, model: &Model, volume: u32) {
 
 /// Writes stamps to a range.
 pub async fn write(device: &Device, model: &Model, range: SectorRange, fua: bool, fill: Fill) {
-    let SectorRange { volume, first, count } = range;
-    let issued = model.issue(volume, Change::Write, (first, count), fua).await;
+    let SectorRange { volume, first, count, .. } = range;
+    let issued = model.issue(volume, Change::Write, (first, count), Terms::whole(fua)).await;
     let Some(issued) = issued else { return };
     let mut buf = IoBuf::recycled(range.len_bytes() as usize);
     for (sector, out) in (first..).zip(buf.chunks_exact_mut(SECTOR_LEN)) {
@@ -135,25 +204,64 @@ pub async fn write(device: &Device, model: &Model, range: SectorRange, fua: bool
     }
     let outcome = device.write(range.offset_bytes(), buf.freeze(), fua).await;
     if let Err(error) = &outcome {
-        model.error_seen("write", error);
+        change_failed(model, range, issued.ticket.issued, "write", error);
     }
     model.answered(volume, issued, &outcome);
 }
 
-/// Issues a trim or a write-zeroes.
-async fn zero(
+/// Notes the error of a change, unless there may be no space for it, or its volume was being shrunk
+/// or destroyed.
+fn change_failed(model: &Model, range: SectorRange, issued: u64, what: &str, error: &DeviceError) {
+    let volume = model.update(range.volume, |v| (v.is_sparse, v.may_fail(issued, range.end())));
+    let (is_sparse, may_fail) = volume.unwrap_or((false, true));
+    match error.kind {
+        ErrorKind::NoSpace if is_sparse => model.count("writes refused: no space", 1),
+        _ if may_fail => model.count("changes refused: the volume was being cut", 1),
+        _ => model.error_seen(what, error),
+    }
+}
+
+/// Issues a trim. It zeroes whole blocks; the sectors beside them keep their contents.
+async fn trim(
     model: &Model,
     range: SectorRange,
     fua: bool,
+    call: impl AsyncFnOnce() -> Result<(), DeviceError>,
+) {
+    let first = range.first.next_multiple_of(BLOCK_SECTORS);
+    let end = range.end() / BLOCK_SECTORS * BLOCK_SECTORS;
+    if first < end {
+        let inner = SectorRange { first, count: end - first, ..range };
+        return zero(model, inner, Terms::whole(fua), "trim", call).await;
+    }
+    let issued = model.update(range.volume, |v| v.history.now()).unwrap_or(0);
+    let outcome = call().await;
+    model.acts.set(model.acts.get() + 1);
+    if let Err(error) = outcome {
+        change_failed(model, range, issued, "trim of a part of a block", &error);
+    }
+}
+
+/// Trims a range of whole blocks.
+pub async fn trim_all(device: &Device, model: &Model, range: SectorRange) {
+    let call = async || device.discard(range.offset_bytes(), range.len_bytes(), false).await;
+    zero(model, range, Terms::whole(false), "trim", call).await;
+}
+
+/// Issues a change to zeros: a trim of whole blocks, or a write-zeroes.
+async fn zero(
+    model: &Model,
+    range: SectorRange,
+    terms: Terms,
     name: &str,
     call: impl AsyncFnOnce() -> Result<(), DeviceError>,
 ) {
     let sectors = (range.first, range.count);
-    let issued = model.issue(range.volume, Change::Zero, sectors, fua).await;
+    let issued = model.issue(range.volume, Change::Zero, sectors, terms).await;
     let Some(issued) = issued else { return };
     let outcome = call().await;
     if let Err(error) = &outcome {
-        model.error_seen(name, error);
+        change_failed(model, range, issued.ticket.issued, name, error);
     }
     model.answered(range.volume, issued, &outcome);
 }
@@ -180,8 +288,8 @@ async fn read(device: &Device, model: &Model, range: SectorRange) {
     }
     model.update(volume, |v| {
         for (sector, bytes) in (first..).zip(buf.chunks_exact(SECTOR_LEN)) {
-            if sector >= v.history.sectors() {
-                break; // the volume shrank during the read
+            if sector >= v.history.sectors() || v.may_be_cut(sector) {
+                break; // the volume shrank during the read, or is being shrunk
             }
             let seen = examine(bytes, volume, sector);
             model.judge(Kind::Read, v.history.check_read(issued, sector, seen));
@@ -191,7 +299,7 @@ async fn read(device: &Device, model: &Model, range: SectorRange) {
 }
 
 async fn status(device: &Device, model: &Model, range: SectorRange) {
-    let SectorRange { volume, first, count } = range;
+    let SectorRange { volume, first, count, .. } = range;
     let Some(issued) = model.update(volume, |v| v.history.read_begins()) else { return };
     let outcome = device.allocation(range.offset_bytes(), range.len_bytes()).await;
     let runs = match outcome {
@@ -205,11 +313,11 @@ async fn status(device: &Device, model: &Model, range: SectorRange) {
         return model.object(Kind::Hole, text);
     }
     model.update(volume, |v| {
-        let mut at = range.offset_bytes();
+        let mut at = first * SECTOR_BYTES;
         for run in &runs {
             let end = at + run.len_bytes;
             for sector in at.div_ceil(SECTOR_BYTES)..end / SECTOR_BYTES {
-                let inside = sector < v.history.sectors();
+                let inside = sector < v.history.sectors() && !v.may_be_cut(sector);
                 if run.hole && inside && !v.history.may_be_hole(issued, sector) {
                     let name = volume_name(volume);
                     model.object(Kind::Hole, format!("{name} sector {sector}: a hole over data"));
@@ -232,12 +340,12 @@ pub async fn read_all(
     let mut seen = Vec::with_capacity(sectors as usize);
     let mut at = 0;
     while at < sectors {
-        let count = CHUNK_SECTORS.min(sectors - at);
-        let chunk = SectorRange { volume, first: at, count };
+        let chunk = SectorRange::of(model, volume, at, CHUNK_SECTORS.min(sectors - at));
+        let count = chunk.count;
         if let Err(error) = read_chunk(device, chunk, &mut seen).await {
             model.error_seen("read after import", &error);
             for sector in at..at + count {
-                let one = SectorRange { volume, first: sector, count: 1 };
+                let one = SectorRange::of(model, volume, sector, 1);
                 if read_chunk(device, one, &mut seen).await.is_err() {
                     seen.push(None);
                 }

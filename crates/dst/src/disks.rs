@@ -52,8 +52,10 @@ impl Disks {
                 Stack::new(sim.clone(), seed, move || cache.forget_cached())
             })
             .collect();
-        // With both sides of a log struck, rot in the last frames looks like the end of the log.
+        // With all sides of a log struck, rot in the last frames looks like the end of the log. A
+        // log in the pool lies on data disks.
         let keep_recent_writes = match scenario.demand {
+            Demand::Detected if log.is_empty() => (0..spec.data_disks).collect(),
             Demand::Detected => log.collect(),
             _ => Vec::new(),
         };
@@ -169,7 +171,11 @@ impl Disks {
                 }
                 world.tell(|| format!("fault on disk {disk}: {fault:?}"));
                 // A refused import must not name a disk because it is slow, or back.
-                if !matches!(fault, Fault::Slow { .. } | Fault::Hung { .. } | Fault::Back) {
+                let is_harmless = matches!(
+                    fault,
+                    Fault::Slow { .. } | Fault::Hung { .. } | Fault::Back | Fault::Blocked { .. }
+                );
+                if !is_harmless {
                     struck.borrow_mut().insert(disk);
                 }
                 stack.inject(&fault);

@@ -106,6 +106,63 @@ impl FaultPlan {
         }
     }
 
+    /// Draws the disks that fail next, once the pool is whole: as many of each group as it can
+    /// spare, first those that no fault has struck, and the other sides of log mirrors.
+    #[must_use]
+    pub fn successors(&self, spec: &PoolSpec, rng: &mut Rng) -> Vec<usize> {
+        let mut out = Vec::new();
+        let groups = spec.group_ranges().map(|range| (range, spec.parity()));
+        let rings = spec.ring_ranges().map(|range| (range, spec.log.sides() - 1));
+        for (range, most) in groups.chain(rings) {
+            let mut left: Vec<usize> = range.collect();
+            for _ in 0..rng.between(most.min(1) as u64, most as u64) {
+                let fresh: Vec<usize> =
+                    left.iter().copied().filter(|disk| !self.victims.contains(disk)).collect();
+                let from = if fresh.is_empty() || rng.chance(150) { &left } else { &fresh };
+                let disk = *rng.pick(from);
+                left.retain(|other| *other != disk);
+                out.push(disk);
+            }
+        }
+        out
+    }
+
+    /// The plan whose faults strike these disks instead.
+    #[must_use]
+    pub fn with_victims(&self, victims: Vec<usize>) -> Self {
+        Self { victims, ..self.clone() }
+    }
+
+    /// Draws faults that answer every failed command with an error.
+    #[must_use]
+    pub fn loud_faults(&self, commands: u64, rng: &mut Rng) -> Vec<TimedFault> {
+        let mut out = Vec::new();
+        for disk in &self.victims {
+            let mut at_command = rng.between(1, commands);
+            for _ in 0..rng.between(1, 3) {
+                let trigger = Trigger::once(Ops::WRITE).after(rng.below(20));
+                let effect = *rng.pick(&[Effect::None, Effect::Full]);
+                let fault = match rng.below(8) {
+                    0..2 => Fault::Gone,
+                    2 => Fault::GoneAt { trigger, effect },
+                    3 => Fault::FlushError { trigger: Trigger::once(Ops::FLUSH) },
+                    4 => Fault::Stuck { ops: Ops::ALL, for_secs: Some(90) },
+                    5 => Fault::Back,
+                    _ => Fault::Error { trigger, failure: Failure::Eio, effect },
+                };
+                out.push(TimedFault { at_command, disk: *disk, fault });
+                at_command += rng.between(1, commands);
+            }
+        }
+        out
+    }
+
+    /// The disks that faults strike.
+    #[must_use]
+    pub fn victims(&self) -> &[usize] {
+        &self.victims
+    }
+
     /// True when faults strike a log disk.
     #[must_use]
     pub fn strikes_log(&self, spec: &PoolSpec) -> bool {

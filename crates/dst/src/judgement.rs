@@ -7,6 +7,7 @@ use forebay_units::SECTOR_BYTES;
 
 use crate::boot_context::BootContext;
 use crate::client::{SectorRange, flush, read_all, write};
+use crate::leaks::check_space;
 use crate::model::{Model, Presence, volume_name};
 use crate::scenario::Demand;
 use crate::stamp::Fill;
@@ -78,6 +79,8 @@ async fn judge_volume<S: Subject>(
         return model.object(Kind::Volumes, format!("{name} is listed and cannot be opened"));
     };
     let sectors = device.geometry().size_bytes / SECTOR_BYTES;
+    let gap = model.update(id, |v| v.gap_sectors).unwrap_or(0);
+    let sectors = sectors.saturating_sub(gap);
     let is_expected = model.update(id, |v| {
         let pending = std::mem::take(&mut v.resizing);
         // When committed data may be lost, so may a size.
@@ -108,13 +111,17 @@ pub(crate) async fn finish<S: Subject>(context: &BootContext<S>, pool: S::Pool, 
     for volume in model.ids() {
         let Some((first, count)) = model.usable(volume, 0, 8) else { continue };
         let Some(device) = pool.volume(&volume_name(volume)) else { continue };
-        let range = SectorRange { volume, first, count };
+        let range = SectorRange::of(model, volume, first, count);
         write(&device, model, range, true, Fill::Noise).await;
         flush(&device, model, volume).await;
     }
     phase.set("scrub");
     if !context.is_brief {
         scrub_until_clean(context, &pool, demand).await;
+    }
+    if context.scenario.counts_leaks {
+        phase.set("leaks");
+        check_space(context, &pool).await;
     }
     phase.set("export");
     match pool.export().await {
@@ -128,11 +135,16 @@ pub(crate) async fn finish<S: Subject>(context: &BootContext<S>, pool: S::Pool, 
 }
 
 /// Scrubs until a scrub must be clean, and checks that one. A scrub must be clean when the disks
-/// took no damage during it and during the one before: a disk may lose a scrub's own repairs.
-async fn scrub_until_clean<S: Subject>(context: &BootContext<S>, pool: &S::Pool, demand: Demand) {
+/// took no damage during it and during the one before: a disk may lose a scrub's own repairs. Where
+/// every damage is an error, the first scrub must be clean.
+pub(crate) async fn scrub_until_clean<S: Subject>(
+    context: &BootContext<S>,
+    pool: &S::Pool,
+    demand: Demand,
+) {
     let model = &context.model;
     let has_copies = context.scenario.spec.parity() > 0;
-    let mut must_be_clean = false;
+    let mut must_be_clean = context.scenario.is_loud;
     for round in 0..MAX_SCRUBS {
         let before = context.disks.damage();
         let mut is_clean = false;

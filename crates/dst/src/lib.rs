@@ -11,7 +11,9 @@ pub mod exhaustive;
 pub mod fault_plan;
 pub mod generate;
 mod history;
+mod improper;
 mod judgement;
+mod leaks;
 mod model;
 mod panics;
 pub mod pool;
@@ -25,6 +27,7 @@ pub mod shrink;
 mod small_list;
 pub mod stamp;
 pub mod subject;
+mod succession;
 mod transport;
 mod verdict;
 

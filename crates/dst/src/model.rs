@@ -1,10 +1,8 @@
 //! The model: what clients know about the volumes and about every change that they issued.
 //!
 //! What enters: notes of clients and the administrator. What leaves: permission to issue a change,
-//! and the first failure.
-//! What always holds: the model lives outside of any runtime, like the memory of a client on
-//! another machine. A zeroing never overlaps another change in flight.
-//! Who calls: clients, the administrator, judgement and `run.rs`.
+//! and the first failure. What always holds: the model lives outside of any runtime, like the
+//! memory of a client on another machine. Two zeroings in flight never overlap.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -43,6 +41,12 @@ pub struct VolumeModel {
     pub sync: Option<Sync>,
     /// The property was changed at least once.
     pub sync_varies: bool,
+    /// Its writes may be refused for want of space.
+    pub is_sparse: bool,
+    /// Clients use it although its creation is not answered.
+    pub is_visible: bool,
+    /// Its upper half lies so many sectors higher than its sectors say.
+    pub gap_sectors: u64,
     /// Clients start no operations on the volume.
     pub is_closed: bool,
     busy: Vec<(u32, Change, u64, u64)>,
@@ -69,8 +73,41 @@ impl VolumeModel {
     /// volume was being shrunk or destroyed.
     pub fn read_fails(&mut self, issued: u64, end: u64) -> bool {
         self.history.read_ends(issued);
+        self.may_fail(issued, end)
+    }
+
+    /// True when an operation issued at `issued` up to sector `end` may fail: the volume was shrunk
+    /// since, or is being shrunk or destroyed.
+    #[must_use]
+    pub fn may_fail(&self, issued: u64, end: u64) -> bool {
         let smaller = self.history.sectors() < end || self.resizing.iter().any(|to| *to < end);
-        smaller || self.presence != Presence::Present
+        smaller || self.history.was_shorter_since(issued, end) || !self.is_usable()
+    }
+
+    /// True when clients may use the volume.
+    #[must_use]
+    pub fn is_usable(&self) -> bool {
+        let is_seen = self.presence == Presence::Creating && self.is_visible;
+        self.presence == Presence::Present || is_seen
+    }
+
+    /// True when a shrink that is not answered yet may have cut off this sector.
+    #[must_use]
+    pub fn may_be_cut(&self, sector: u64) -> bool {
+        self.resizing.iter().any(|to| sector >= *to)
+    }
+
+    /// Notes that something durable is in the volume, so that it must exist from now on.
+    fn bind(&mut self) {
+        if self.presence == Presence::Creating {
+            self.presence = Presence::Present;
+        }
+    }
+
+    /// The sector from which on the volume lies higher than its sectors say.
+    #[must_use]
+    pub fn split_sector(&self) -> u64 {
+        if self.gap_sectors == 0 { u64::MAX } else { self.history.sectors() / 16 * 8 }
     }
 }
 
@@ -83,16 +120,39 @@ pub struct Issued {
     durable: bool,
 }
 
+/// How a change is made.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    /// It is durable when it is answered.
+    pub fua: bool,
+    /// Sectors that are changed in one step.
+    pub step: u64,
+}
+
+impl Terms {
+    /// A change in one step.
+    #[must_use]
+    pub fn whole(fua: bool) -> Self {
+        Self { fua, step: u64::MAX }
+    }
+}
+
 /// All volumes, and the first failure.
 pub struct Model {
     volumes: RefCell<BTreeMap<u32, VolumeModel>>,
     changed: Rc<Notify>,
     failure: RefCell<Option<Failure>>,
     demand: Demand,
-    atomic_sectors: u64,
+    atomic_sectors: Cell<u64>,
+    /// Groups that the administrator has had committed since the last import.
+    pub commits: Cell<u64>,
+    /// An import from an earlier root has begun and not ended.
+    pub rewinds: Cell<bool>,
     /// Number of answered operations.
     pub acts: Cell<u64>,
     events: RefCell<BTreeMap<String, u64>>,
+    /// Bytes that new volumes could take when the pool and its volumes had been created.
+    pub available_at_first: Cell<Option<u64>>,
     /// An import was allowed to accept a loss, and its result is not judged yet.
     pub loss_accepted: Cell<bool>,
 }
@@ -112,9 +172,12 @@ impl Model {
             changed: Notify::new(),
             failure: RefCell::default(),
             demand,
-            atomic_sectors,
+            atomic_sectors: Cell::new(atomic_sectors),
+            commits: Cell::new(0),
+            rewinds: Cell::new(false),
             acts: Cell::new(0),
             events: RefCell::default(),
+            available_at_first: Cell::new(None),
             loss_accepted: Cell::new(false),
         })
     }
@@ -122,8 +185,11 @@ impl Model {
     /// A copy for a forked run. Counts start at 0.
     #[must_use]
     pub fn fork(&self) -> Rc<Self> {
-        let fork = Self::new(self.demand, self.atomic_sectors);
+        let fork = Self::new(self.demand, self.atomic_sectors.get());
         *fork.volumes.borrow_mut() = self.volumes.borrow().clone();
+        fork.available_at_first.set(self.available_at_first.get());
+        fork.commits.set(self.commits.get());
+        fork.rewinds.set(self.rewinds.get());
         fork
     }
 
@@ -168,13 +234,16 @@ impl Model {
 
     /// Notes the request to create a volume.
     pub fn creating(&self, id: u32, sectors: u64) {
-        let history = History::new(&volume_name(id), sectors, self.atomic_sectors);
+        let history = History::new(&volume_name(id), sectors, self.atomic_sectors.get());
         let volume = VolumeModel {
             history,
             presence: Presence::Creating,
             resizing: Vec::new(),
             sync: Some(Sync::Standard),
             sync_varies: false,
+            is_sparse: false,
+            is_visible: false,
+            gap_sectors: 0,
             is_closed: false,
             busy: Vec::new(),
         };
@@ -188,12 +257,38 @@ impl Model {
         out
     }
 
+    /// Sets how many sectors of a write take effect together.
+    pub fn set_atomic(&self, sectors: u64) {
+        self.atomic_sectors.set(sectors);
+        self.volumes.borrow_mut().values_mut().for_each(|v| v.history.set_atomic(sectors));
+    }
+
+    /// Notes that a volume shows a size to which it is being grown: clients use it at once.
+    pub fn size_seen(&self, id: u32, sectors: u64) {
+        self.update(id, |v| {
+            if sectors > v.history.sectors() && v.resizing.contains(&sectors) {
+                v.history.resize(sectors);
+            }
+        });
+    }
+
+    /// Notes that a volume is there whose creation is not answered.
+    pub fn seen(&self, id: u32) {
+        self.update(id, |v| v.is_visible = v.presence == Presence::Creating);
+    }
+
     /// Total size of the volumes that must exist.
     #[must_use]
     pub fn sectors_present(&self) -> u64 {
         let volumes = self.volumes.borrow();
         let present = volumes.values().filter(|volume| volume.presence == Presence::Present);
         present.map(|volume| volume.history.sectors()).sum()
+    }
+
+    /// True when a volume must exist.
+    #[must_use]
+    pub fn must_be_there(&self, id: u32) -> bool {
+        self.volumes.borrow().get(&id).is_some_and(|v| v.presence == Presence::Present)
     }
 
     /// Ids of all volumes ever created.
@@ -207,23 +302,23 @@ impl Model {
     pub fn usable(&self, id: u32, first: u64, count: u64) -> Option<(u64, u64)> {
         let volumes = self.volumes.borrow();
         let volume = volumes.get(&id)?;
-        let open = volume.presence == Presence::Present && !volume.is_closed;
+        let open = volume.is_usable() && !volume.is_closed;
         let sectors = volume.history.sectors();
         (open && first < sectors && count > 0).then(|| (first, count.min(sectors - first)))
     }
 
-    /// Waits until `change` overlaps no zeroing in flight, and a zeroing overlaps no change. Then
-    /// notes the issue.
+    /// Waits until a zeroing overlaps no other zeroing in flight. Then notes the issue.
     pub async fn issue(
         &self,
         id: u32,
         change: Change,
         (first, count): (u64, u64),
-        fua: bool,
+        Terms { fua, step }: Terms,
     ) -> Option<Issued> {
         let clashes = |volume: &VolumeModel| {
             volume.busy.iter().any(|(_, other, at, len)| {
-                (change == Change::Zero || *other == Change::Zero)
+                change == Change::Zero
+                    && *other == Change::Zero
                     && first < at + len
                     && *at < first + count
             })
@@ -232,12 +327,12 @@ impl Model {
             {
                 let mut volumes = self.volumes.borrow_mut();
                 let volume = volumes.get_mut(&id)?;
-                let open = volume.presence == Presence::Present && !volume.is_closed;
+                let open = volume.is_usable() && !volume.is_closed;
                 if !open || first + count > volume.history.sectors() {
                     return None;
                 }
                 if !clashes(volume) {
-                    let ticket = volume.history.issue(change, first, count);
+                    let ticket = volume.history.issue(change, first, count, step);
                     volume.busy.push((ticket.number, change, first, count));
                     return Some(Issued { ticket, fua, durable: volume.makes_durable(fua) });
                 }
@@ -254,7 +349,13 @@ impl Model {
             volume.busy.retain(|(number, ..)| *number != ticket.number);
             match outcome {
                 // When `sync` changed meanwhile, the weaker setting counts.
-                Ok(()) => volume.history.complete(ticket, durable && volume.makes_durable(fua)),
+                Ok(()) => {
+                    let is_durable = durable && volume.makes_durable(fua);
+                    volume.history.complete(ticket, is_durable);
+                    if is_durable {
+                        volume.bind();
+                    }
+                }
                 Err(_) => volume.history.fail(ticket),
             }
         });

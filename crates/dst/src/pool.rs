@@ -9,13 +9,13 @@ use std::rc::{Rc, Weak};
 use forebay_device::layers::Counted;
 use forebay_device::{Device, DeviceError, ErrorKind, Operation};
 use forebay_pool::spec::{GroupSpec, ImportOptions, LogSpec, Told, VolumeSpec};
-use forebay_pool::status::{ScanKind, ScanPhase};
+use forebay_pool::status::{Health, ScanKind, ScanPhase, VdevNote, VdevStatus};
 use forebay_pool::{Opener, Opening};
 use forebay_rt as rt;
-use forebay_units::{Layout, Nanos};
+use forebay_units::{BLOCK_BYTES, Layout, Nanos};
 
 use crate::subject::{
-    CLEANER_EVENT, Manage, Pool, PoolSpec, Raid, Refusal, Scrubbed, Subject, Sync,
+    CLEANER_EVENT, Held, ImportMode, Manage, Pool, PoolSpec, Raid, Refusal, Scrubbed, Subject, Sync,
 };
 
 const POOL_NAME: &str = "tank";
@@ -94,8 +94,9 @@ impl Subject for Forebay {
         let groups = spec.group_ranges().map(|r| GroupSpec { layout, devices: of(r) });
         let logs = spec.ring_ranges().map(|r| LogSpec { devices: of(r) });
         let (groups, logs) = (groups.collect(), logs.collect());
+        let mut properties = spec.properties.clone();
         // A client whose requests waited for an operator would look like one that hangs.
-        let properties = BTreeMap::from([("failmode".to_owned(), "continue".to_owned())]);
+        properties.entry("failmode".into()).or_insert_with(|| "continue".into());
         let wanted =
             forebay_pool::spec::PoolSpec { groups, logs, properties, ..Default::default() };
         self.known.set((0, Told::default()));
@@ -107,10 +108,11 @@ impl Subject for Forebay {
         &self,
         disks: &[Device],
         _spec: &PoolSpec,
-        accept_loss: bool,
+        mode: ImportMode,
     ) -> Result<ForebayPool, Refusal> {
         let options = ImportOptions {
-            accept_log_loss: accept_loss,
+            accept_log_loss: mode == ImportMode::AcceptLoss,
+            rewind_groups: u64::from(mode == ImportMode::Rewind),
             known: Some(self.known.get().1),
             ..ImportOptions::default()
         };
@@ -120,7 +122,7 @@ impl Subject for Forebay {
     }
 
     fn atomic_bytes(&self) -> u64 {
-        1 << 40
+        1 << 20 // of the smallest dirty limit; a running pool knows better
     }
 
     fn memory(&self) -> [u64; 3] {
@@ -187,6 +189,15 @@ impl Pool for ForebayPool {
         Ok(self.pool.set_volume(name, "sync", value).await?)
     }
 
+    async fn set(&self, property: &str, value: &str) -> Result<(), Refusal> {
+        Ok(self.pool.set(property, value).await?)
+    }
+
+    fn atomic_bytes(&self) -> Option<u64> {
+        let quarter = self.pool.stats().dirty_limit_bytes / 4;
+        Some((quarter / BLOCK_BYTES).max(1) * BLOCK_BYTES)
+    }
+
     async fn scrub(&self) -> Result<Scrubbed, Refusal> {
         self.scan_ended().await;
         self.pool.scrub().await?;
@@ -251,6 +262,30 @@ impl Pool for ForebayPool {
 
     async fn export(self) -> Result<(), Refusal> {
         Ok(self.pool.export().await?)
+    }
+
+    fn lacking(&self, disks: &[Device]) -> Option<Vec<usize>> {
+        let status = self.pool.status();
+        let mut nodes: Vec<&VdevStatus> = status.groups.iter().chain(&status.logs).collect();
+        let mut lacking = Vec::new();
+        while let Some(node) = nodes.pop() {
+            nodes.extend(&node.children);
+            // Errors of the past make a device suspect; what it holds counts.
+            let is_whole = match node.note {
+                None => node.state == Health::Online,
+                Some(VdevNote::TooManyErrors) => true,
+                Some(_) => false,
+            };
+            let disk = disks.iter().position(|disk| disk.name() == node.name);
+            lacking.extend(disk.filter(|_| !is_whole && node.children.is_empty()));
+        }
+        let is_scanning = status.scan.is_some_and(|scan| scan.state == ScanPhase::InProgress);
+        (!is_scanning).then_some(lacking)
+    }
+
+    fn held(&self) -> Option<Held> {
+        let dirty_bytes = self.pool.stats().dirty_bytes;
+        Some(Held { dirty_bytes, available_bytes: self.pool.summary().available_bytes })
     }
 
     fn events(&self) -> Vec<(String, u64)> {

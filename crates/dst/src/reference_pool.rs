@@ -15,9 +15,9 @@ use forebay_device::{
 use forebay_rt as rt;
 use forebay_rt::sync::Mutex;
 use forebay_sim::SECTOR_LEN;
-use forebay_units::{Nanos, SECTOR_BYTES};
+use forebay_units::{BLOCK_BYTES, Nanos, SECTOR_BYTES};
 
-use crate::subject::{Manage, Pool, PoolSpec, Refusal, Scrubbed, Subject};
+use crate::subject::{ImportMode, Manage, Pool, PoolSpec, Refusal, Scrubbed, Subject};
 
 /// A flaw of the reference pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -325,7 +325,7 @@ impl Subject for Reference {
         &self,
         disks: &[Device],
         _spec: &PoolSpec,
-        _accept_loss: bool,
+        _mode: ImportMode,
     ) -> Result<ReferencePool, Refusal> {
         let engine = Engine::new(disks[0].clone(), self.flaw);
         engine.load_table().await?;
@@ -422,7 +422,7 @@ impl BlockDevice for ReferenceVolume {
             size_bytes: self.engine.table.borrow()[self.index as usize].1,
             block_bytes: 512,
             volatile_cache: true,
-            discard_bytes: 4096,
+            discard_bytes: BLOCK_BYTES as u32,
             read_only: false,
         }
     }
@@ -479,7 +479,12 @@ impl BlockDevice for ReferenceVolume {
     }
 
     fn discard(&self, offset: u64, len: u64, fua: bool) -> DeviceFuture<'_, ()> {
-        Box::pin(self.zero(offset, len, fua))
+        Box::pin(async move {
+            self.check(Operation::Discard, offset, len)?;
+            let first = offset.next_multiple_of(BLOCK_BYTES);
+            let end = (offset + len) / BLOCK_BYTES * BLOCK_BYTES;
+            if first < end { self.zero(first, end - first, fua).await } else { Ok(()) }
+        })
     }
 
     fn write_zeroes(&self, offset: u64, len: u64, options: ZeroOptions) -> DeviceFuture<'_, ()> {

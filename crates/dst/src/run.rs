@@ -137,6 +137,9 @@ impl<S: Subject> Run<S> {
 
     /// Runs one boot to its power cut or its end. Call [`Run::power_off`] after it.
     pub fn boot(&mut self, boot: &Boot) {
+        if boot.succession.is_some() {
+            self.disks.stacks.iter().for_each(|stack| stack.heal());
+        }
         let is_created = std::mem::replace(&mut self.is_created, true);
         let world = self.disks.world.clone();
         let runtime = Runtime::simulated(boot.seed);

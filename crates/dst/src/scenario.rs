@@ -48,6 +48,19 @@ pub struct Scenario {
     /// Volumes whose `sync` property is not the default.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sync: Vec<(u32, Sync)>,
+    /// Volumes whose upper half lies so many sectors higher than their sectors say.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gaps: Vec<(u32, u64)>,
+    /// No disk damages data without an error, so no scrub has anything to repair.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_loud: bool,
+    /// After the work of a boot, no request may hold memory. At the end volumes are trimmed, and
+    /// the pool has as much space as at first.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub counts_leaks: bool,
+    /// Nothing that happens is a reason to put a disk out of use.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keeps_disks: bool,
     /// Boots in order, each with a new runtime on the same disks.
     pub boots: Vec<Boot>,
 }
@@ -75,6 +88,17 @@ pub struct Boot {
     /// begins. Frames that no root names, left by a run that was cut, stay in place.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stale_map: Vec<usize>,
+    /// What happens between the import and the start of the clients. The boot's faults are counted
+    /// from its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub succession: Option<Succession>,
+    /// The import goes back to the root before the newest, if the boot before committed a group.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub rewinds: bool,
+    /// Volumes are resized and destroyed while requests are in flight, and used while their
+    /// creation is.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_beside: bool,
     /// The power cut; without one the boot ends with an export.
     pub crash: Option<Crash>,
 }
@@ -83,13 +107,70 @@ pub struct Boot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)] // volume, first sector, count of sectors, durable on reply
 pub enum Act {
-    Write { volume: u32, first: u64, count: u64, fua: bool, fill: Fill },
-    Read { volume: u32, first: u64, count: u64 },
-    Flush { volume: u32 },
-    Trim { volume: u32, first: u64, count: u64, fua: bool },
-    Zero { volume: u32, first: u64, count: u64, fua: bool, no_hole: bool },
-    Status { volume: u32, first: u64, count: u64 },
-    Pause { ns: u64 },
+    Write {
+        volume: u32,
+        first: u64,
+        count: u64,
+        fua: bool,
+        fill: Fill,
+    },
+    Read {
+        volume: u32,
+        first: u64,
+        count: u64,
+    },
+    Flush {
+        volume: u32,
+    },
+    Trim {
+        volume: u32,
+        first: u64,
+        count: u64,
+        fua: bool,
+    },
+    Zero {
+        volume: u32,
+        first: u64,
+        count: u64,
+        fua: bool,
+        no_hole: bool,
+    },
+    Status {
+        volume: u32,
+        first: u64,
+        count: u64,
+    },
+    Pause {
+        ns: u64,
+    },
+    /// A request that must be refused and change nothing.
+    Improper {
+        volume: u32,
+        what: Improper,
+        first: u64,
+        count: u64,
+    },
+}
+
+/// Requests that must be refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Improper {
+    /// A write that begins in the volume or past its end, and ends past its end.
+    Write,
+    /// A read of such a range.
+    Read,
+    /// A trim of such a range.
+    Trim,
+    /// A zeroing of such a range.
+    Zero,
+    /// A block status of such a range.
+    Status,
+    /// A read of a part of a sector.
+    Misaligned,
+    /// Through NBD, a write that is longer than the server's longest request.
+    TooLong,
+    /// Through NBD, a connection to an export that does not exist.
+    NoExport,
 }
 
 impl Act {
@@ -102,7 +183,8 @@ impl Act {
             | Act::Flush { volume }
             | Act::Trim { volume, .. }
             | Act::Zero { volume, .. }
-            | Act::Status { volume, .. } => Some(volume),
+            | Act::Status { volume, .. }
+            | Act::Improper { volume, .. } => Some(volume),
             Act::Pause { .. } => None,
         }
     }
@@ -112,13 +194,50 @@ impl Act {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub enum Admin {
-    Pause { ns: u64 },
-    Create { volume: u32, sectors: u64 },
-    Destroy { volume: u32 },
-    Resize { volume: u32, sectors: u64 },
-    Sync { volume: u32, sync: Sync },
+    Pause {
+        ns: u64,
+    },
+    Create {
+        volume: u32,
+        sectors: u64,
+    },
+    Destroy {
+        volume: u32,
+    },
+    Resize {
+        volume: u32,
+        sectors: u64,
+    },
+    Sync {
+        volume: u32,
+        sync: Sync,
+    },
+    Set {
+        property: String,
+        value: String,
+    },
     Scrub,
+    /// A job that must be refused and change nothing.
+    Improper {
+        volume: u32,
+        what: ImproperJob,
+    },
     Manage(Manage),
+}
+
+/// Jobs that must be refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ImproperJob {
+    /// The creation of a volume whose name is taken.
+    CreateTwice,
+    /// The creation of a volume that is larger than the pool.
+    CreateLarge,
+    /// The creation of a volume whose size is no multiple of the block size.
+    CreateUneven,
+    /// The growth of a volume that is not sparse beyond the pool.
+    Grow,
+    /// The destruction of a volume that does not exist.
+    DestroyNone,
 }
 
 impl Admin {
@@ -133,7 +252,9 @@ impl Admin {
             Admin::Sync { sync: Sync::Standard, .. } => "sync=standard",
             Admin::Sync { sync: Sync::Always, .. } => "sync=always",
             Admin::Sync { sync: Sync::Disabled, .. } => "sync=disabled",
+            Admin::Set { .. } => "property set",
             Admin::Scrub => "scrub",
+            Admin::Improper { .. } => "improper job",
             Admin::Manage(Manage::Offline(_)) => "device offline",
             Admin::Manage(Manage::Online(_)) => "device online",
             Admin::Manage(Manage::Replace(..)) => "device replaced",
@@ -178,6 +299,15 @@ pub struct TimedFault {
     pub disk: usize,
     /// The fault.
     pub fault: Fault,
+}
+
+/// All faults end, the pool is made whole, and other disks fail.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Succession {
+    /// The pool is scrubbed once it is whole.
+    pub scrubs: bool,
+    /// The disks that fail once the pool is whole.
+    pub fails: Vec<usize>,
 }
 
 /// Rot in a frame of the map journal. A frame is found by its magic, so it may be obsolete.
@@ -225,6 +355,8 @@ pub enum Fates {
     Subset(u64),
     /// Drawn from this seed.
     Random(u64),
+    /// Of each write a random subset of its sectors is kept, drawn from this seed.
+    Torn(u64),
     /// One fate for each write; writes beyond the list are lost.
     Each(Vec<Fate>),
 }
@@ -246,6 +378,10 @@ impl Fates {
                 let mut rng: Rng = forebay_sim::Seed(*seed).rng();
                 let mut choose = random_fates(&mut rng);
                 each(&mut choose)
+            }
+            Fates::Torn(seed) => {
+                let mut rng = forebay_sim::Seed(*seed).rng();
+                each(&mut |_, _| Fate::Scatter { seed: rng.u64() })
             }
             Fates::Each(list) => {
                 each(&mut |index, _| list.get(index).copied().unwrap_or(Fate::Lost))

@@ -144,6 +144,6 @@ fn simplify_act(act: &mut Act) {
         }
         Act::Trim { count, .. } | Act::Zero { count, .. } => *count = (*count / 16 * 8).max(8),
         Act::Pause { ns } => *ns /= 2,
-        Act::Flush { .. } => {}
+        Act::Flush { .. } | Act::Improper { .. } => {}
     }
 }

@@ -3,6 +3,8 @@
 //! What enters: disks, a pool shape, jobs. What leaves: volumes as block devices, and refusals.
 //! Who implements: `pool.rs` for the product, `reference_pool.rs` to check the harness.
 
+use std::collections::BTreeMap;
+
 use forebay_device::{Device, DeviceError};
 use serde::{Deserialize, Serialize};
 
@@ -103,6 +105,9 @@ pub struct PoolSpec {
     pub log_bytes: u64,
     /// Segment size; a hint.
     pub segment_bytes: u64,
+    /// Properties of the pool that are not the default.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub properties: BTreeMap<String, String>,
     /// Seed for what the subject draws when it creates a pool, such as its id.
     pub seed: u64,
 }
@@ -220,6 +225,17 @@ pub enum Manage {
     Clean,
 }
 
+/// How a pool is imported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ImportMode {
+    /// As it is.
+    Plain,
+    /// Although log records are lost.
+    AcceptLoss,
+    /// From the root before the newest.
+    Rewind,
+}
+
 /// A system that makes pools.
 #[allow(async_fn_in_trait)] // everything runs on one thread, so no future is sent
 pub trait Subject: 'static {
@@ -229,12 +245,12 @@ pub trait Subject: 'static {
     /// Creates a pool. `disks` has every disk of the spec.
     async fn create(&self, disks: &[Device], spec: &PoolSpec) -> Result<Self::Pool, Refusal>;
 
-    /// Imports the pool. With `accept_loss` it does so although log records are lost.
+    /// Imports the pool.
     async fn import(
         &self,
         disks: &[Device],
         spec: &PoolSpec,
-        accept_loss: bool,
+        mode: ImportMode,
     ) -> Result<Self::Pool, Refusal>;
 
     /// Longer writes may be found in part after a crash; shorter ones never.
@@ -275,6 +291,17 @@ pub trait Pool: 'static {
         Err(Refusal::new(format!("{name} cannot be {sync:?}")))
     }
 
+    /// Changes a property of the pool.
+    async fn set(&self, property: &str, value: &str) -> Result<(), Refusal> {
+        Err(Refusal::new(format!("{property} cannot be {value}")))
+    }
+
+    /// Longer writes may be found in part after a crash, until the next import; `None` when the
+    /// subject's own limit holds.
+    fn atomic_bytes(&self) -> Option<u64> {
+        None
+    }
+
     /// Checks every copy and parity column and repairs damage.
     async fn scrub(&self) -> Result<Scrubbed, Refusal>;
 
@@ -284,10 +311,31 @@ pub trait Pool: 'static {
     /// Exports the pool. Everything is durable on return.
     async fn export(self) -> Result<(), Refusal>;
 
+    /// Disks of the pool that do not hold everything that they should, by number. `None` when the
+    /// subject cannot tell.
+    fn lacking(&self, disks: &[Device]) -> Option<Vec<usize>> {
+        let _ = disks;
+        None
+    }
+
+    /// What requests and volumes hold now; `None` when the subject has no figures.
+    fn held(&self) -> Option<Held> {
+        None
+    }
+
     /// Counts of named events for the summary.
     fn events(&self) -> Vec<(String, u64)> {
         Vec::new()
     }
+}
+
+/// What requests and volumes hold of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Bytes of memory that no committed group has given back.
+    pub dirty_bytes: u64,
+    /// Bytes that new volumes may still take.
+    pub available_bytes: u64,
 }
 
 /// The event that counts segments cleaned since the import.

@@ -1,4 +1,4 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use forebay_device::IoBuf;
@@ -27,6 +27,7 @@ fn one_disk() -> PoolSpec {
         data_bytes: 256 << 20,
         log_bytes: 0,
         segment_bytes: 1 << 20,
+        properties: BTreeMap::new(),
         seed: 1,
     }
 }

@@ -44,12 +44,15 @@ impl<P: Pool> Exports for Volumes<P> {
     }
 }
 
+/// Longest read or write through NBD.
+pub const REQUEST_MAX_BYTES: u32 = 1 << 20;
+
 /// A server of every volume of `pool`. It has no listener; connections are pairs in memory.
 pub fn serve<P: Pool>(pool: &Rc<P>) -> Rc<Server> {
     let exports = Volumes { pool: Rc::downgrade(pool), served: RefCell::default() };
     // Small enough that clients reach the limits, large enough for every write.
     let limits = Limits {
-        request_max_bytes: 1 << 20,
+        request_max_bytes: REQUEST_MAX_BYTES,
         connection_bytes_max: 1 << 20,
         total_bytes_max: 2 << 20,
         receive_buffer_bytes: 64 << 10,
@@ -98,7 +101,8 @@ impl<P: Pool> Transport<P> {
         match self {
             Transport::Direct(pool) => {
                 let device = pool.volume(&name);
-                if device.is_none() {
+                // Until it is answered, a creation may fail, and a destruction takes effect.
+                if device.is_none() && model.must_be_there(volume) {
                     model.object(Kind::Volumes, format!("{name} is not there"));
                 }
                 device
@@ -106,6 +110,36 @@ impl<P: Pool> Transport<P> {
             Transport::Remote { server, connections } => {
                 open_remote(server, connections, model, volume, purpose).await
             }
+        }
+    }
+}
+
+impl<P: Pool> Transport<P> {
+    /// True when a direct call finds the volume.
+    pub fn is_there(&self, volume: u32) -> bool {
+        match self {
+            Transport::Direct(pool) => pool.volume(&volume_name(volume)).is_some(),
+            Transport::Remote { .. } => false,
+        }
+    }
+
+    /// The open NBD connection for data of a volume, if there is one.
+    pub fn connection(&self, volume: u32) -> Option<Rc<Client>> {
+        let Transport::Remote { connections, .. } = self else { return None };
+        let connections = connections.borrow();
+        connections.get(&(volume, Purpose::Data)).map(|(_, client)| client.clone())
+    }
+
+    /// Connects to an export that does not exist. Objects when the server grants it.
+    pub async fn connect_to_none(&self, model: &Model) {
+        let Transport::Remote { server, .. } = self else { return };
+        let (here, there) = net::pair();
+        if !server.adopt(there) {
+            return model.object(Kind::Volumes, "the NBD server refused a connection: too many");
+        }
+        match Client::over(here, "none", "nbd none").await {
+            Ok(_) => model.object(Kind::Volumes, "an export that does not exist was opened"),
+            Err(_) => model.count("requests refused: NoExport", 1),
         }
     }
 }

@@ -19,8 +19,12 @@ pub enum Kind {
     Import,
     /// A volume is missing, unexpected, or of the wrong size.
     Volumes,
+    /// A disk was put out of use without a reason.
+    Disks,
     /// A scrub is not clean after a repair (I5).
     Scrub,
+    /// Memory or space is held that nothing uses.
+    Leak,
     /// A panic.
     Panic,
     /// The run does not end (I7).

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use forebay_dst::fault_plan::Level;
-use forebay_dst::generate::Constraints;
+use forebay_dst::generate::{Aim, Constraints};
 use forebay_dst::pool::Forebay;
 use forebay_dst::prove::scenario_of;
 use forebay_dst::{corpus, run};
@@ -31,6 +31,35 @@ fn power_cuts_lose_no_acknowledged_write() {
         let scenario = scenario_of(11, number, &constraints(Level::CrashOnly));
         let outcome = run(&Rc::new(Forebay::default()), &scenario);
         assert_eq!(outcome.failure, None, "run {number} of root seed 11");
+    }
+}
+
+// A few scenarios of each aim: what a mutation run tries beside the corpus.
+#[test]
+fn scenarios_of_every_aim_pass() {
+    let aims = [
+        (Aim::Parts, Level::CrashOnly, 16),
+        (Aim::Refusals, Level::CrashOnly, 2),
+        (Aim::Redundancy, Level::Within, 10),
+        (Aim::Sizes, Level::CrashOnly, 2),
+        (Aim::Beside, Level::Within, 16),
+        (Aim::Replay, Level::CrashOnly, 3),
+        (Aim::Rewind, Level::CrashOnly, 10),
+        (Aim::Throttle, Level::CrashOnly, 3),
+        (Aim::SlowReads, Level::CrashOnly, 1),
+        (Aim::MovedRot, Level::Within, 1),
+        (Aim::Misaddressed, Level::Within, 6),
+        (Aim::Roots, Level::CrashOnly, 12),
+        (Aim::Blocked, Level::CrashOnly, 12),
+    ];
+    for (aim, level, scenarios) in aims {
+        let constraints = Constraints { aim: Some(aim), acts: None, ..constraints(level) };
+        let constraints = Constraints { manage: true, ..constraints };
+        for number in 0..scenarios {
+            let scenario = scenario_of(13, number, &constraints);
+            let outcome = run(&Rc::new(Forebay::default()), &scenario);
+            assert_eq!(outcome.failure, None, "run {number} of root seed 13, {aim:?}");
+        }
     }
 }
 

@@ -2,8 +2,10 @@
 
 use forebay_sim::{CrashPoint, Rng, Seed};
 
+use super::aim::Aim;
 use super::clients::{Filler, HotBlocks, draw_client};
 use super::constraints::Constraints;
+use super::{beside, parts, refusals, sizes};
 use crate::admin_workload::AdminWorkload;
 use crate::fault_plan::FaultPlan;
 use crate::scenario::{Admin, Boot, Crash, Fates, MapRot};
@@ -16,6 +18,7 @@ pub(super) struct BootPlan<'a> {
     pub(super) volumes: &'a [u64],
     pub(super) is_first: bool,
     pub(super) is_full: bool,
+    pub(super) aim: Aim,
     pub(super) hot_blocks: Option<HotBlocks>,
     /// How many of a thousand clients connect through NBD.
     pub(super) remote: u64,
@@ -25,15 +28,15 @@ pub(super) struct BootPlan<'a> {
 }
 
 /// How much the clients of a boot do.
-struct Size {
+pub(super) struct Size {
     clients: u64,
     acts: u64,
     /// An estimate of the device commands that the boot takes.
-    commands: u64,
+    pub(super) commands: u64,
 }
 
 impl Size {
-    fn draw(plan: &BootPlan<'_>, rng: &mut Rng) -> Self {
+    pub(super) fn draw(plan: &BootPlan<'_>, rng: &mut Rng) -> Self {
         let mut clients = plan.constraints.clients.unwrap_or_else(|| rng.between(1, 12));
         let mut acts = plan.constraints.acts.unwrap_or_else(|| 1 << rng.between(3, 8));
         let mut commands = clients * acts + 50;
@@ -41,6 +44,30 @@ impl Size {
             clients = clients.clamp(3, 8);
             acts = acts.min(64);
             commands = clients * acts + 50;
+        }
+        match plan.aim {
+            Aim::Sizes => {
+                clients = clients.min(3);
+                acts = acts.min(16);
+                commands = 40 * clients * acts;
+            }
+            Aim::Replay => {
+                clients = clients.min(4);
+                acts = rng.between(20, 120) / clients;
+                // Of a recovery, which reads the log and commits it in groups.
+                commands = if plan.is_first { u64::MAX } else { 600 };
+            }
+            Aim::Beside => {
+                clients = clients.clamp(2, 8);
+                acts = acts.min(64);
+                commands = clients * acts + 50;
+            }
+            _ => {}
+        }
+        if plan.aim == Aim::Refusals {
+            clients = clients.min(6);
+            acts = rng.between(200, 1500) / clients;
+            commands = 3 * clients * acts;
         }
         if plan.is_full {
             clients = rng.between(1, 4);
@@ -61,7 +88,20 @@ pub(super) fn draw_boot(plan: &BootPlan<'_>, workload: &mut AdminWorkload) -> Bo
             let fills = plan.is_first;
             return Filler { volumes: plan.volumes, index, clients, acts, fills }.draw(&mut rng);
         }
-        draw_client(plan.volumes, acts, plan.hot_blocks, &mut rng)
+        if let (Aim::Parts, Some(place)) = (plan.aim, plan.hot_blocks) {
+            return parts::draw_client(place, acts, &mut rng);
+        }
+        if plan.aim == Aim::Refusals {
+            return refusals::draw_client(plan.volumes, index, acts, &mut rng);
+        }
+        match plan.aim {
+            Aim::Sizes => return sizes::draw_client(plan.volumes, acts, &mut rng),
+            Aim::Replay => return sizes::draw_log_filler(plan.volumes, acts, &mut rng),
+            Aim::Beside => return beside::draw_client(plan.volumes, acts, &mut rng),
+            _ => {}
+        }
+        let mut sectors = plan.seed.derive("parts").derive(&index.to_string()).rng();
+        draw_client(plan.volumes, acts, plan.hot_blocks, &mut rng, &mut sectors)
     };
     let mut remote = plan.seed.derive("remote").rng();
     let mut admin = if plan.constraints.admin && rng.chance(600) {
@@ -70,6 +110,15 @@ pub(super) fn draw_boot(plan: &BootPlan<'_>, workload: &mut AdminWorkload) -> Bo
     } else {
         Vec::new()
     };
+    let jobs = &mut plan.seed.derive("aim").rng();
+    match plan.aim {
+        Aim::Refusals => admin = refusals::draw_jobs(jobs),
+        Aim::Sizes => admin = sizes::draw_jobs(jobs),
+        Aim::Replay => admin = vec![sizes::shrink_memory()],
+        Aim::Beside => admin = beside::draw_jobs(plan.volumes, plan.is_first, jobs),
+        Aim::Rewind => admin = commits(8, 20, jobs),
+        _ => {}
+    }
     if plan.hot_blocks.is_some() {
         admin.splice(0..0, commits(12, 18, &mut plan.seed.derive("crowd").rng()));
     }
@@ -84,9 +133,12 @@ pub(super) fn draw_boot(plan: &BootPlan<'_>, workload: &mut AdminWorkload) -> Bo
         admin,
         map_rot: None,
         stale_map: Vec::new(),
-        faults: plan.fault_plan.faults(commands, plan.is_first, faults),
+        succession: None,
+        rewinds: false,
+        is_beside: plan.aim == Aim::Beside,
+        faults: plan.fault_plan.faults(commands.min(1 << 12), plan.is_first, faults),
         crash: crashes.then(|| Crash {
-            in_work: plan.is_full || crash.chance(500),
+            in_work: plan.is_full || (crash.chance(500) && plan.aim != Aim::Replay),
             ..Crash::at(point, Fates::Random(crash.u64()))
         }),
     }
@@ -94,6 +146,8 @@ pub(super) fn draw_boot(plan: &BootPlan<'_>, workload: &mut AdminWorkload) -> Bo
 
 fn draw_crash_point(plan: &BootPlan<'_>, commands: u64, rng: &mut Rng) -> CrashPoint {
     let number = match rng.below(6) {
+        // The log is full when the work ends.
+        _ if plan.aim == Aim::Replay && plan.is_first => u64::MAX,
         // A crash before the pool is nearly full shows nothing that other scenarios do not.
         _ if plan.is_full && plan.is_first => rng.between(commands / 3, commands),
         0 => rng.between(1, 60), // mostly during an import
@@ -157,7 +211,7 @@ pub(super) fn crash_in_recovery_of(boot: &mut Boot, plan: &BootPlan<'_>, seed: S
 }
 
 /// Fewer than `most` commits, each after a pause of up to 2^`pause_bits` ns.
-fn commits(most: u64, pause_bits: u64, rng: &mut Rng) -> Vec<Admin> {
+pub(super) fn commits(most: u64, pause_bits: u64, rng: &mut Rng) -> Vec<Admin> {
     let mut out = Vec::new();
     for _ in 0..rng.below(most) {
         out.push(Admin::Pause { ns: 1 << rng.between(14, pause_bits) });

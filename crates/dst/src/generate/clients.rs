@@ -13,18 +13,23 @@ const HOT_SECTORS: u64 = 128;
 /// The range that all clients write to.
 #[derive(Clone, Copy)]
 pub(super) struct HotBlocks {
-    volume: u32,
-    first: u64,
+    pub(super) volume: u32,
+    pub(super) first: u64,
 }
 
 impl HotBlocks {
     /// Draws the range; mostly there is none.
     pub(super) fn draw(volumes: &[u64], seed: Seed) -> Option<Self> {
+        seed.rng().chance(HOT_BLOCKS_PER_MILLE).then(|| Self::choose(volumes, seed))
+    }
+
+    /// Draws the range.
+    pub(super) fn choose(volumes: &[u64], seed: Seed) -> Self {
         let mut rng = seed.rng();
-        let (is_drawn, volume) =
-            (rng.chance(HOT_BLOCKS_PER_MILLE), rng.below(volumes.len() as u64));
+        rng.chance(HOT_BLOCKS_PER_MILLE); // the draw of `HotBlocks::draw`
+        let volume = rng.below(volumes.len() as u64);
         let first = rng.below((volumes[volume as usize] - HOT_SECTORS) / 8 + 1) * 8;
-        is_drawn.then_some(Self { volume: volume as u32, first })
+        Self { volume: volume as u32, first }
     }
 }
 
@@ -104,10 +109,17 @@ struct Habits {
     fill: Fill,
     is_sequential: bool,
     is_hot: bool,
+    /// Trims and zeroes begin and end within blocks.
+    zeroes_parts: bool,
 }
 
 impl Habits {
-    fn draw(volumes: &[u64], hot_blocks: Option<HotBlocks>, rng: &mut Rng) -> Self {
+    fn draw(
+        volumes: &[u64],
+        hot_blocks: Option<HotBlocks>,
+        zeroes_parts: bool,
+        rng: &mut Rng,
+    ) -> Self {
         let volume = rng.below(volumes.len() as u64) as u32;
         let sectors = volumes[volume as usize];
         let span_sectors = match rng.below(3) {
@@ -129,6 +141,7 @@ impl Habits {
             fill: if rng.chance(700) { Fill::Noise } else { Fill::Zeros },
             is_sequential: rng.chance(300),
             is_hot: false,
+            zeroes_parts,
         };
         let Some(HotBlocks { volume, first }) = hot_blocks else { return habits };
         Self {
@@ -171,7 +184,16 @@ impl Habits {
         (self.start_sector + first, count)
     }
 
-    fn act(&self, at: &mut u64, rng: &mut Rng) -> Act {
+    /// The whole blocks that a range touches, or some of its sectors.
+    fn zeroed(&self, first: u64, count: u64, sectors: &mut Rng) -> (u64, u64) {
+        if !self.zeroes_parts {
+            return (first / 8 * 8, count.div_ceil(8) * 8);
+        }
+        let skip = sectors.below(count.min(8));
+        (first + skip, count - skip - sectors.below((count - skip).min(8)))
+    }
+
+    fn act(&self, at: &mut u64, rng: &mut Rng, sectors: &mut Rng) -> Act {
         let volume = self.volume;
         if rng.chance(self.pause) {
             return Act::Pause { ns: 1 << rng.between(10, 30) };
@@ -182,8 +204,7 @@ impl Habits {
         let (first, count) = self.range(at, rng);
         let fua = rng.chance(self.fua);
         if rng.chance(self.zeroing) {
-            // Whole blocks only: the effect of a smaller trim is not promised.
-            let (first, count) = (first / 8 * 8, count.div_ceil(8) * 8);
+            let (first, count) = self.zeroed(first, count, sectors);
             return match rng.below(2) {
                 0 => Act::Trim { volume, first, count, fua },
                 _ => Act::Zero { volume, first, count, fua, no_hole: rng.chance(300) },
@@ -199,14 +220,18 @@ impl Habits {
     }
 }
 
-/// The script of a client.
+/// How many of a thousand clients trim and zero parts of blocks.
+const PARTS_PER_MILLE: u64 = 400;
+
+/// The script of a client. `sectors` draws where trims and zeroes begin and end within blocks.
 pub(super) fn draw_client(
     volumes: &[u64],
     acts: u64,
     hot_blocks: Option<HotBlocks>,
     rng: &mut Rng,
+    sectors: &mut Rng,
 ) -> Vec<Act> {
-    let habits = Habits::draw(volumes, hot_blocks, rng);
+    let habits = Habits::draw(volumes, hot_blocks, sectors.chance(PARTS_PER_MILLE), rng);
     let mut at = 0;
-    (0..acts).map(|_| habits.act(&mut at, rng)).collect()
+    (0..acts).map(|_| habits.act(&mut at, rng, sectors)).collect()
 }

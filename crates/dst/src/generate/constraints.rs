@@ -1,5 +1,6 @@
 //! Constraints: what the generator must not draw.
 
+use super::aim::Aim;
 use crate::fault_plan::Level;
 use crate::subject::PoolSpec;
 
@@ -25,6 +26,8 @@ pub struct Constraints {
     /// Power cuts strike recoveries while these commit. Afterwards struck disks lose some of the
     /// first writes of the next recovery, so that older data lies in their place.
     pub crash_in_recovery: Option<bool>,
+    /// What the scenario exercises in particular.
+    pub aim: Option<Aim>,
     /// How many of a thousand clients connect through NBD.
     pub remote: Option<u64>,
 }

@@ -1,10 +1,10 @@
-//! The generator: a scenario from a seed.
+//! The generator: a scenario from a seed, within constraints for what must not be drawn.
 //!
-//! What enters: a seed, and constraints for what must not be drawn. What leaves: a scenario.
 //! What always holds: each part derives its own stream by label, so a change to one part does not
 //! change the others. Labels never change: a new label redraws every scenario, and recorded seeds
 //! would lose their meaning.
-//! Who calls: the search (`prove.rs`) and tests.
+
+use std::collections::BTreeMap;
 
 use forebay_sim::{Rng, Seed};
 
@@ -12,17 +12,28 @@ use crate::admin_workload::AdminWorkload;
 use crate::fault_plan::{FaultPlan, Level};
 use crate::scenario::{Boot, Scenario, VERSION};
 use crate::subject::{LogShape, PoolSpec, Raid, Sync};
-use boot::{BootPlan, crash_in_recovery_of, draw_boot, rot_map_in};
+use boot::{BootPlan, Size, crash_in_recovery_of, draw_boot, rot_map_in};
 use clients::HotBlocks;
+use succession::Chain;
 
+mod aim;
+mod beside;
 mod boot;
 mod clients;
 mod constraints;
+mod parts;
+mod races;
+mod refusals;
+mod sizes;
+mod succession;
 
+pub use aim::Aim;
 pub use constraints::Constraints;
 
 /// How many of a thousand scenarios have a nearly full pool.
 const NEARLY_FULL_PER_MILLE: u64 = 80;
+/// How many of a thousand usual scenarios have properties other than the default.
+const PROPERTIES_PER_MILLE: u64 = 150;
 /// How many of a thousand scenarios have a power cut in a recovery, after which disks lose writes.
 const CRASH_IN_RECOVERY_PER_MILLE: u64 = 80;
 
@@ -33,18 +44,52 @@ struct Class {
     is_free: bool,
     is_full: bool,
     crashes_in_recovery: bool,
+    aim: Aim,
 }
 
 impl Class {
     fn draw(seed: Seed, constraints: &Constraints) -> Self {
         let is_free = constraints.acts.is_none() && constraints.spec.is_none();
         let draw = |label, per_mille| is_free && seed.derive(label).rng().chance(per_mille);
-        let is_full = constraints.full.unwrap_or_else(|| draw("full", NEARLY_FULL_PER_MILLE));
+        // An aim that was asked for excludes the classes that were not.
+        let has_aim = constraints.aim.is_some_and(|aim| aim != Aim::Mixed);
+        let is_full =
+            constraints.full.unwrap_or_else(|| !has_aim && draw("full", NEARLY_FULL_PER_MILLE));
         let crashes_in_recovery = constraints
             .crash_in_recovery
-            .unwrap_or_else(|| draw("relapse", CRASH_IN_RECOVERY_PER_MILLE));
-        Self { is_free, is_full, crashes_in_recovery }
+            .unwrap_or_else(|| !has_aim && draw("relapse", CRASH_IN_RECOVERY_PER_MILLE));
+        let is_usual = is_free && !is_full && !crashes_in_recovery;
+        let aim = match constraints.aim {
+            Some(aim) => aim,
+            None if is_usual => Aim::draw(&mut seed.derive("aim").rng()),
+            None => Aim::Mixed,
+        };
+        let is_full = is_full || matches!(aim, Aim::SlowReads | Aim::MovedRot);
+        Self { is_free, is_full, crashes_in_recovery, aim }
     }
+
+    fn fewest_boots(self) -> u64 {
+        match self.aim {
+            Aim::Redundancy | Aim::Replay | Aim::Rewind => 2,
+            Aim::Roots => 3,
+            _ if self.crashes_in_recovery => 3,
+            _ => 1,
+        }
+    }
+
+    /// A pool without redundancy may not lose a write or a disk.
+    fn needs_redundancy(self) -> bool {
+        let aim = matches!(self.aim, Aim::Redundancy | Aim::Misaddressed | Aim::MovedRot);
+        self.crashes_in_recovery || aim
+    }
+}
+
+/// What the volumes of a scenario are.
+struct Stock {
+    volumes: Vec<u64>,
+    sparse: Vec<u32>,
+    sync: Vec<(u32, Sync)>,
+    gaps: Vec<(u32, u64)>,
 }
 
 /// The scenario of `seed`.
@@ -52,33 +97,24 @@ impl Class {
 pub fn generate(seed: Seed, constraints: &Constraints) -> Scenario {
     let class = Class::draw(seed, constraints);
     let mut recovery_rng = seed.derive("relapse shape").rng();
-    let spec = draw_pool(seed, constraints, class, &mut recovery_rng);
+    let mut spec = draw_pool(seed, constraints, class, &mut recovery_rng);
     let mut rng = seed.derive("shape").rng();
     let level = constraints.level.unwrap_or_else(|| draw_level(&mut rng));
-    let mut volumes: Vec<u64> = (0..rng.between(1, 3)).map(|_| rng.between(16, 512) * 8).collect();
-    if class.is_full {
-        volumes = split(nearly_all(&spec, &mut rng), &mut seed.derive("split").rng());
-    }
-    let (mut sparse, mut sync) = (Vec::new(), Vec::new());
-    if constraints.manage {
-        let kinds = &mut seed.derive("kinds").rng();
-        (sparse, sync) = draw_properties(volumes.len() as u32, class.is_full, kinds);
-    }
-    let has_hot_blocks = class.is_free && !class.is_full;
-    let hot_blocks =
-        has_hot_blocks.then(|| HotBlocks::draw(&volumes, seed.derive("crowd"))).flatten();
+    let Stock { volumes, sparse, sync, gaps } =
+        draw_stock(seed, constraints, class, &mut spec, &mut rng);
+    let hot_blocks = draw_hot_blocks(seed, class, &volumes);
     let mut fault_plan = FaultPlan::draw(&spec, level, &mut seed.derive("atlas").rng());
-    if class.crashes_in_recovery && level == Level::Within {
+    if class.needs_redundancy() && level == Level::Within {
         fault_plan.strike_one(&spec, &mut recovery_rng);
     }
-    let fewest_boots = if class.crashes_in_recovery { 3 } else { 1 };
-    let boots = constraints.boots.unwrap_or_else(|| rng.between(fewest_boots, 4));
+    let boots = constraints.boots.unwrap_or_else(|| rng.between(class.fewest_boots(), 4));
     let admin_seed = seed.derive("desk");
     let mut workload =
         AdminWorkload::new(&spec, &fault_plan, &volumes, constraints.manage, admin_seed);
     let remote = constraints
         .remote
         .unwrap_or_else(|| *seed.derive("remote").rng().pick(&[0, 0, 200, 500, 1000]));
+    let mut chain = Chain::new(&spec, &fault_plan, &mut seed.derive("succession").rng());
     let draw_one = |index: u64| {
         let seed = seed.derive("boot").derive(&index.to_string());
         let plan = BootPlan {
@@ -87,14 +123,21 @@ pub fn generate(seed: Seed, constraints: &Constraints) -> Scenario {
             volumes: &volumes,
             is_first: index == 0,
             is_full: class.is_full,
+            aim: class.aim,
             hot_blocks,
             remote,
             disks: spec.data_disks as u64,
             seed,
         };
         let mut boot = draw_boot(&plan, &mut workload);
+        let commands = || Size::draw(&plan, &mut plan.seed.derive("size").rng()).commands;
+        races::apply(&mut boot, &plan, commands().min(1 << 12));
+        boot.rewinds = class.aim == Aim::Rewind && level == Level::CrashOnly && index > 0;
         if class.crashes_in_recovery {
             crash_in_recovery_of(&mut boot, &plan, seed.derive("relapse"));
+        }
+        if class.aim == Aim::Redundancy && level == Level::Within {
+            chain.extend(&mut boot, index == 0, commands(), plan.seed.derive("succession"));
         }
         boot
     };
@@ -102,6 +145,7 @@ pub fn generate(seed: Seed, constraints: &Constraints) -> Scenario {
     if level == Level::Within && spec.raid.parity(spec.data_disks) == 0 {
         rot_map_in(&mut boots, &mut seed.derive("map rot").rng());
     }
+    let has_loud_faults_only = level == Level::CrashOnly || chain.is_loud;
     Scenario {
         version: VERSION,
         description: String::new(),
@@ -111,7 +155,62 @@ pub fn generate(seed: Seed, constraints: &Constraints) -> Scenario {
         volumes,
         sparse,
         sync,
+        gaps,
+        is_loud: class.aim == Aim::Redundancy && has_loud_faults_only,
+        counts_leaks: class.aim == Aim::Refusals,
+        keeps_disks: class.aim == Aim::Blocked && level == Level::CrashOnly,
         boots,
+    }
+}
+
+/// Draws the volumes, and the properties of the pool.
+fn draw_stock(
+    seed: Seed,
+    constraints: &Constraints,
+    class: Class,
+    spec: &mut PoolSpec,
+    rng: &mut Rng,
+) -> Stock {
+    let mut volumes: Vec<u64> = (0..rng.between(1, 3)).map(|_| rng.between(16, 512) * 8).collect();
+    if class.is_full {
+        volumes = split(nearly_all(spec, rng), &mut seed.derive("split").rng());
+    }
+    let (mut sparse, mut sync, mut gaps) = (Vec::new(), Vec::new(), Vec::new());
+    let sizes = &mut seed.derive("sizes").rng();
+    match class.aim {
+        Aim::Refusals => {
+            (volumes, sparse) = refusals::draw_volumes(spec, &mut seed.derive("refusals").rng());
+        }
+        Aim::Sizes => (volumes, sparse, gaps) = sizes::draw_volumes(spec, sizes),
+        Aim::Throttle => {
+            volumes = races::draw_throttled_volumes(spec, &mut seed.derive("races").rng());
+        }
+        Aim::Misaddressed => {
+            volumes = races::draw_equal_volumes(&mut seed.derive("races").rng());
+        }
+        _ if constraints.manage => {
+            let kinds = &mut seed.derive("kinds").rng();
+            (sparse, sync) = draw_properties(volumes.len() as u32, class.is_full, kinds);
+        }
+        _ => {}
+    }
+    match class.aim {
+        Aim::Replay => sizes::hold_much_log(spec),
+        Aim::Sizes => sizes::draw_properties(spec, sizes),
+        Aim::Mixed if class.is_free && !class.is_full && sizes.chance(PROPERTIES_PER_MILLE) => {
+            sizes::draw_properties(spec, sizes);
+        }
+        _ => {}
+    }
+    Stock { volumes, sparse, sync, gaps }
+}
+
+fn draw_hot_blocks(seed: Seed, class: Class, volumes: &[u64]) -> Option<HotBlocks> {
+    match class.aim {
+        Aim::Parts => Some(HotBlocks::choose(volumes, seed.derive("crowd"))),
+        Aim::Refusals | Aim::Sizes | Aim::Replay | Aim::Throttle | Aim::Misaddressed => None,
+        _ if class.is_free && !class.is_full => HotBlocks::draw(volumes, seed.derive("crowd")),
+        _ => None,
     }
 }
 
@@ -133,13 +232,13 @@ fn draw_pool(
     if let Some(spec) = &constraints.spec {
         return spec.clone();
     }
-    let draw = |seed: Seed| match class.is_full {
+    let is_small = class.is_full || matches!(class.aim, Aim::Refusals | Aim::Roots);
+    let draw = |seed: Seed| match is_small {
         true => draw_small_spec(seed.derive("small spec")),
         false => draw_spec(seed.derive("spec")),
     };
     let mut spec = draw(seed);
-    // A pool without redundancy may not lose a write, so it cannot be of this class.
-    while class.crashes_in_recovery && spec.parity() == 0 {
+    while class.needs_redundancy() && spec.parity() == 0 {
         spec = draw(Seed(recovery_rng.u64()));
     }
     if constraints.manage {
@@ -184,6 +283,7 @@ fn draw_spec(seed: Seed) -> PoolSpec {
         data_bytes: 64 << 20,
         log_bytes: 64 << 20,
         segment_bytes: 1 << 20,
+        properties: BTreeMap::new(),
         seed: rng.u64(),
     }
 }

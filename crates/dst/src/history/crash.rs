@@ -11,10 +11,34 @@ impl History {
     /// `seen` has an entry for each sector: `None` when it could not be read.
     pub fn check_crash(&mut self, seen: &[Option<Seen>]) -> Judged {
         assert_eq!(seen.len() as u64, self.sectors, "one entry for each sector");
-        let prefix = self.find_prefix(seen)?;
-        self.check_order(seen, &prefix)?;
+        let mut set = Prefix::new(&self.ops);
+        let zeros = self.note_shown(seen, &mut set)?;
+        self.explain(seen, &zeros, set)?;
         self.rebase(seen);
         Ok(())
+    }
+
+    /// Searches for a prefix that contains `set`, and for its order. `zeros` are the sectors whose
+    /// zeros need an explanation.
+    fn explain(&self, seen: &[Option<Seen>], zeros: &[usize], mut set: Prefix<'_>) -> Judged {
+        self.add_zeroings(zeros, &mut set)?;
+        let edges = self.order_edges(seen, &set.member)?;
+        // Edges that follow the order of issue cannot close a cycle with completion-before-issue.
+        if edges.iter().all(|e| self.ops[e.before].issued <= self.ops[e.after].issued) {
+            return Ok(());
+        }
+        let Some(cycle) = self.find_cycle(&edges, &set.member) else { return Ok(()) };
+        // Zeros that the last zeroing of the set does not explain may be those of a later one.
+        for index in self.later_zeroings(&cycle, &edges, &set.member) {
+            let mut larger = set.clone();
+            larger.add(index);
+            if self.explain(seen, zeros, larger).is_ok() {
+                return Ok(());
+            }
+        }
+        let member = cycle.iter().find(|node| **node < self.ops.len());
+        let member = self.ops[*member.expect("a cycle has a change")].clone();
+        Err(Objection::NoOrder { volume: self.name.clone(), member }.into())
     }
 
     /// Checks the whole volume when more is broken than the pool must survive, and makes it the new
@@ -47,14 +71,15 @@ impl History {
             };
         }
         self.ops.clear();
+        self.cut_off.clear();
         self.volatile.clear();
         self.reading.clear();
         self.writers.iter_mut().for_each(SmallList::clear);
     }
 
-    /// The smallest set of changes that must be in the prefix.
-    fn find_prefix(&self, seen: &[Option<Seen>]) -> Judged<Vec<bool>> {
-        let mut set = Prefix::new(&self.ops);
+    /// Adds the durable changes and those that `seen` shows to the set. Returns the sectors whose
+    /// zeros need an explanation.
+    fn note_shown(&self, seen: &[Option<Seen>], set: &mut Prefix<'_>) -> Judged<Vec<usize>> {
         for (index, op) in self.ops.iter().enumerate() {
             if op.is_durable {
                 set.add(index);
@@ -71,42 +96,45 @@ impl History {
                 set.add(index);
             }
         }
+        Ok(zeros)
+    }
+
+    /// Adds what completed before the issue of a member, and the zeroings that zeros need, until
+    /// nothing is missing.
+    fn add_zeroings(&self, zeros: &[usize], set: &mut Prefix<'_>) -> Judged {
         loop {
             set.close();
             let mut grown = false;
-            for sector in &zeros {
-                if let Some(index) = self.zeroing_needed(*sector, &set)? {
+            for sector in zeros {
+                if let Some(index) = self.zeroing_needed(*sector, set)? {
                     set.add(index);
                     grown = true;
                 }
             }
             if !grown {
-                return Ok(set.member);
+                return Ok(());
             }
         }
     }
 
     /// The next zeroing that the prefix needs to explain the zeros of a sector; `None` when it
-    /// needs no more.
+    /// needs no more. Zeroings of a sector follow each other, so the first one that can come after
+    /// all writes of the prefix is part of every explanation.
     fn zeroing_needed(&self, sector: usize, set: &Prefix<'_>) -> Judged<Option<usize>> {
         let list = &self.writers[sector];
         let binding = |i: &&u32| {
             let op = &self.ops[**i as usize];
             set.member[**i as usize] && op.answer != Answer::Failed
         };
-        let last_write = list
-            .iter()
-            .filter(binding)
-            .filter(|i| self.ops[**i as usize].change == Change::Write)
-            .map(|i| self.ops[*i as usize].issued)
-            .max();
+        let writes = list.iter().filter(binding).map(|i| &self.ops[*i as usize]);
+        let last_write = writes.filter(|op| op.change == Change::Write).map(|op| op.issued).max();
         if last_write.is_none() && matches!(self.base[sector], 0 | UNKNOWN) {
             return Ok(None);
         }
         let after = last_write.unwrap_or(0);
         let zeroing = list.iter().map(|i| *i as usize).find(|i| {
             let op = &self.ops[*i];
-            op.change == Change::Zero && op.issued > after
+            op.change == Change::Zero && op.completed() >= after
         });
         match zeroing {
             Some(index) if set.member[index] => Ok(None),
@@ -123,14 +151,36 @@ impl History {
         }
     }
 
-    fn check_order(&self, seen: &[Option<Seen>], prefix: &[bool]) -> Judged {
-        let mut edges: Vec<(usize, usize)> = Vec::new();
+    /// Adds what the zeros of a sector say about the order: the last zeroing of the prefix comes
+    /// after all its writes. `zeroing_needed` has checked that it can.
+    fn order_before_zeros(&self, sector: usize, prefix: &[bool], edges: &mut Vec<Edge>) {
+        let list = self.writers[sector].iter().map(|i| *i as usize);
+        let is_zeroing = |i: &usize| prefix[*i] && self.ops[*i].change == Change::Zero;
+        let Some(last) = list.clone().rfind(is_zeroing) else { return };
+        let is_failed_zeroing = |op: &Op| op.change == Change::Zero && op.answer == Answer::Failed;
+        if list.clone().any(|i| is_failed_zeroing(&self.ops[i])) {
+            return; // it may have taken effect at any time
+        }
+        for index in list.filter(|i| prefix[*i]) {
+            let op = &self.ops[index];
+            let is_binding = op.change == Change::Write && op.answer != Answer::Failed;
+            if is_binding && op.completed() >= self.ops[last].issued {
+                edges.push(Edge { before: index, after: last, zeros_at: Some(sector) });
+            }
+        }
+    }
+
+    /// What the sectors found say about the order of the prefix.
+    fn order_edges(&self, seen: &[Option<Seen>], prefix: &[bool]) -> Judged<Vec<Edge>> {
+        let mut edges = Vec::new();
         for (sector, found) in seen.iter().enumerate() {
-            let Some(found) = found.filter(|found| *found != Seen::Zeros) else {
-                continue; // `zeroing_needed` has checked the zeros
-            };
+            let Some(found) = *found else { continue };
             if self.writers[sector].is_empty() {
-                continue; // `find_prefix` has checked the base
+                continue; // `note_shown` has checked the base
+            }
+            if found == Seen::Zeros {
+                self.order_before_zeros(sector, prefix, &mut edges);
+                continue;
             }
             let shown = self.writer_of(sector as u64, found)?;
             for index in self.writers[sector].iter().map(|i| *i as usize) {
@@ -139,18 +189,14 @@ impl History {
                     continue;
                 }
                 match shown {
-                    Some(shown) if self.ops[shown].completed() >= op.issued => {
-                        edges.push((index, shown));
+                    Some(after) if self.ops[after].completed() >= op.issued => {
+                        edges.push(Edge { before: index, after, zeros_at: None });
                     }
                     _ => return Err(self.missing(sector, shown, index, prefix).into()),
                 }
             }
         }
-        // Edges that follow the order of issue cannot close a cycle with completion-before-issue.
-        if edges.iter().any(|(a, b)| self.ops[*a].issued > self.ops[*b].issued) {
-            self.check_cycles(&edges, prefix)?;
-        }
-        Ok(())
+        Ok(edges)
     }
 
     fn missing(
@@ -173,8 +219,9 @@ impl History {
         Objection::Missing { place: self.place(sector as u64), found, missing, because }
     }
 
-    /// Searches for an order of the prefix that respects `edges` and completion-before-issue.
-    fn check_cycles(&self, edges: &[(usize, usize)], prefix: &[bool]) -> Judged {
+    /// A cycle of nodes, last to first, when no order of the prefix respects both `edges` and
+    /// completion-before-issue.
+    fn find_cycle(&self, edges: &[Edge], prefix: &[bool]) -> Option<Vec<usize>> {
         let graph = self.order_graph(edges, prefix);
         let mut waits = vec![0u32; graph.len()];
         for target in graph.iter().flatten() {
@@ -189,18 +236,43 @@ impl History {
                 }
             }
         }
-        match (0..self.ops.len()).find(|index| prefix[*index] && waits[*index] > 0) {
-            None => Ok(()),
-            Some(index) => {
-                let (volume, member) = (self.name.clone(), self.ops[index].clone());
-                Err(Objection::NoOrder { volume, member }.into())
+        // Every node that is left has a predecessor that is left.
+        let is_left = |node: &usize| waits[*node] > 0;
+        let mut path = vec![(0..graph.len()).find(is_left)?];
+        loop {
+            let node = path[path.len() - 1];
+            let leads_here = |from: &usize| is_left(from) && graph[*from].contains(&node);
+            let before = (0..graph.len()).find(leads_here)?;
+            if let Some(at) = path.iter().position(|node| *node == before) {
+                return Some(path.split_off(at));
             }
+            path.push(before);
         }
+    }
+
+    /// Zeroings outside of the prefix, each of which may take the place of one in the cycle. Every
+    /// prefix with an order contains one of them.
+    fn later_zeroings(&self, cycle: &[usize], edges: &[Edge], prefix: &[bool]) -> Vec<usize> {
+        let mut out = Vec::new();
+        for (at, after) in cycle.iter().enumerate() {
+            let before = cycle[(at + 1) % cycle.len()];
+            let mut same = edges.iter().filter(|e| (e.before, e.after) == (before, *after));
+            let Some(sector) = same.clone().find_map(|edge| edge.zeros_at) else { continue };
+            if same.any(|edge| edge.zeros_at.is_none()) {
+                continue; // another sector shows that order itself
+            }
+            let list = self.writers[sector].iter().map(|i| *i as usize);
+            let later = list.skip_while(|i| i != after).skip(1);
+            out.extend(
+                later.filter(|i| !prefix[*i] && self.ops[*i].change == Change::Zero).take(1),
+            );
+        }
+        out
     }
 
     /// Successors of each node. Nodes are the changes, then a chain of instants: a change precedes
     /// its completion, which precedes the issue of a later change, which precedes that change.
-    fn order_graph(&self, edges: &[(usize, usize)], prefix: &[bool]) -> Vec<Vec<usize>> {
+    fn order_graph(&self, edges: &[Edge], prefix: &[bool]) -> Vec<Vec<usize>> {
         let mut instants = BTreeMap::new();
         for (op, _) in self.ops.iter().zip(prefix).filter(|(_, member)| **member) {
             instants.insert(op.issued, 0);
@@ -225,15 +297,24 @@ impl History {
                 out[index].push(*node);
             }
         }
-        for (before, after) in edges {
-            out[*before].push(*after);
+        for edge in edges {
+            out[edge.before].push(edge.after);
         }
         out
     }
 }
 
+/// One change must come before another.
+struct Edge {
+    before: usize,
+    after: usize,
+    /// The zeros of this sector say so, if `after` is the last zeroing there.
+    zeros_at: Option<usize>,
+}
+
 /// A set of changes that grows until it contains, with each change, all that completed before its
 /// issue.
+#[derive(Clone)]
 struct Prefix<'a> {
     ops: &'a [Op],
     member: Vec<bool>,

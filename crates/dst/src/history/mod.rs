@@ -1,21 +1,15 @@
 //! The oracle of one volume: every change that clients issued, and what they may find later.
 //!
-//! What enters: each change when it is issued and answered, each flush, each resize.
-//! What leaves: a verdict on each read, and on the whole volume after a crash.
-//! What always holds: a crash must leave a *prefix* of the history. A prefix is a set of changes
-//! that contains every durable change. With each change it contains all that completed before its
-//! issue. Some order consistent with completion-before-issue gives exactly the sectors found.
-//! Who calls: [`Model`](crate::model::Model) and the clients.
-//!
-//! Writes in flight together may be ordered either way. A zero does not show which change wrote it,
-//! so callers never let a zeroing overlap another change in flight. Then the smallest set of
-//! changes that explains the zeros can be grown step by step (`crash.rs`).
+//! What enters: each change when it is issued and answered, each flush, each resize. What leaves: a
+//! verdict on each read, and on the whole volume after a crash. What always holds: a crash must
+//! leave a *prefix* of the history, as the crate's README defines it.
 
 use std::collections::BTreeSet;
 
 pub use change::{Answer, Change, Op};
 pub use objection::{Judged, Objection, Origin, Place};
 
+use crate::client::BLOCK_SECTORS;
 use crate::small_list::SmallList;
 use crate::stamp::Seen;
 
@@ -30,6 +24,8 @@ pub struct Ticket {
     parts: usize,
     /// Its number, for [`crate::stamp::stamp`].
     pub number: u32,
+    /// When it was issued, by the history's clock.
+    pub issued: u64,
 }
 
 /// The history of one volume since its contents were last known exactly.
@@ -50,6 +46,13 @@ pub struct History {
     reading: BTreeSet<u64>,
     /// When the volume shrank, and to how many sectors.
     cuts: Vec<(u64, u64)>,
+    /// Parts of unanswered changes that a shrink cut off: index of the change, and its sectors. A
+    /// change that takes effect after the volume has grown again may show there.
+    cut_off: Vec<(u32, u64, u64)>,
+    /// No change takes effect together on both sides of this sector.
+    split: u64,
+    /// No change is forgotten before the next crash.
+    keeps_all: bool,
     clock: u64,
     atomic_sectors: u64,
 }
@@ -58,8 +61,8 @@ pub struct History {
 const UNKNOWN: u32 = u32::MAX;
 
 impl History {
-    /// A volume of zeros. A change longer than `atomic_sectors` counts as several changes that are
-    /// issued together.
+    /// A volume of zeros. A write longer than `atomic_sectors` counts as several changes that are
+    /// issued together; so does a zeroing that begins or ends within a block.
     #[must_use]
     pub fn new(name: &str, sectors: u64, atomic_sectors: u64) -> Self {
         Self {
@@ -72,6 +75,9 @@ impl History {
             issued: vec![(0, 0)],
             reading: BTreeSet::new(),
             cuts: Vec::new(),
+            cut_off: Vec::new(),
+            split: u64::MAX,
+            keeps_all: false,
             clock: 1,
             atomic_sectors,
         }
@@ -89,18 +95,67 @@ impl History {
             let now = self.now();
             self.cuts.push((now, sectors));
         }
+        let before = std::mem::replace(&mut self.sectors, sectors);
         self.base.resize(sectors as usize, 0);
         self.writers.resize(sectors as usize, SmallList::default());
-        self.sectors = sectors;
-        for op in &mut self.ops {
-            op.count = op.count.min(sectors.saturating_sub(op.first));
+        for (index, op) in (0..).zip(&mut self.ops) {
+            let left = op.count.min(sectors.saturating_sub(op.first));
+            if op.answer == Answer::Pending && left < op.count {
+                self.cut_off.push((index, op.first + left, op.count - left));
+            }
+            op.count = left;
         }
+        if sectors > before {
+            self.show_again(before);
+        }
+    }
+
+    /// Notes that changes which were in flight during a shrink may show past the end that the
+    /// volume had then, now that it has grown.
+    fn show_again(&mut self, before: u64) {
+        for (index, first, count) in self.cut_off.clone() {
+            let op = &self.ops[index as usize];
+            let (from, to) = (first.max(before), (first + count).min(self.sectors));
+            if op.answer != Answer::Pending || from >= to {
+                continue;
+            }
+            let shadow = Op { first: from, count: to - from, answer: Answer::Failed, ..op.clone() };
+            let index = self.ops.len() as u32;
+            (from..to).for_each(|sector| self.writers[sector as usize].push(index));
+            self.ops.push(shadow);
+        }
+    }
+
+    /// Sets how many sectors of a write take effect together.
+    pub fn set_atomic(&mut self, sectors: u64) {
+        self.atomic_sectors = sectors;
+    }
+
+    /// Sets a sector at which every change is divided.
+    pub fn set_split(&mut self, sector: u64) {
+        self.split = sector;
+    }
+
+    /// Keeps changes that durable ones have replaced: an import may go back to an earlier root.
+    pub fn keep_all(&mut self) {
+        self.keeps_all = true;
+    }
+
+    /// Forgets which changes are durable: an import goes back to an earlier root.
+    pub fn forget_durability(&mut self) {
+        self.ops.iter_mut().for_each(|op| op.is_durable = false);
     }
 
     /// True when a sector was cut off after `issued`. A read issued then may see the old data
     /// although the sector is back and new.
     fn is_cut_since(&self, issued: u64, sector: u64) -> bool {
         self.cuts.iter().any(|(at, sectors)| *at > issued && sector >= *sectors)
+    }
+
+    /// True when the volume was shorter than `end` sectors at some time since `issued`.
+    #[must_use]
+    pub fn was_shorter_since(&self, issued: u64, end: u64) -> bool {
+        self.cuts.iter().any(|(at, sectors)| *at > issued && end > *sectors)
     }
 
     /// Advances the clock and returns it, for [`History::flushed`].
@@ -122,15 +177,32 @@ impl History {
         self.reading.remove(&issued);
     }
 
-    /// Notes the issue of a change.
-    pub fn issue(&mut self, change: Change, first: u64, count: u64) -> Ticket {
+    /// How many sectors of a change that has `left` sectors from `at` on take effect together. Of a
+    /// zeroing, the whole blocks do, and each part of a block by itself.
+    fn part_sectors(&self, change: Change, at: u64, left: u64) -> u64 {
+        let within_block = at % BLOCK_SECTORS;
+        if change == Change::Zero {
+            let whole = left / BLOCK_SECTORS * BLOCK_SECTORS;
+            return match (within_block, whole) {
+                (0, 0) => left,
+                (0, _) => whole,
+                _ => left.min(BLOCK_SECTORS - within_block),
+            };
+        }
+        let most = self.atomic_sectors;
+        if left <= most { left } else { most.saturating_sub(within_block).max(1) }
+    }
+
+    /// Notes the issue of a change that is made in steps of at most `step` sectors.
+    pub fn issue(&mut self, change: Change, first: u64, count: u64, step: u64) -> Ticket {
         let issued = self.now();
         let number = u32::try_from(self.issued.len()).expect("fewer changes than 2^32");
         self.issued.push((first, count));
         let from = self.ops.len();
         let mut at = first;
         while at < first + count {
-            let part = self.atomic_sectors.min(first + count - at);
+            let end = if at < self.split { self.split.min(first + count) } else { first + count };
+            let part = self.part_sectors(change, at, end - at).min(step - (at - first) % step);
             let index = self.ops.len() as u32;
             let op = Op {
                 number,
@@ -149,14 +221,14 @@ impl History {
             self.volatile.push(index);
             at += part;
         }
-        Ticket { from, parts: self.ops.len() - from, number }
+        Ticket { from, parts: self.ops.len() - from, number, issued }
     }
 
     /// Forgets changes of a sector that a durable change has replaced.
     fn prune(&mut self, sector: u64) {
         let ops = &self.ops;
         let list = &mut self.writers[sector as usize];
-        if list.len() < 8 {
+        if list.len() < 8 || self.keeps_all {
             return;
         }
         // A read that was issued earlier may still show what was replaced since.
@@ -232,7 +304,8 @@ impl History {
             Seen::Write(number) if base == UNKNOWN && self.is_old(sector, number) => Ok(None),
             Seen::Write(number) => {
                 let list = &self.writers[sector as usize];
-                let index = list.iter().find(|i| self.ops[**i as usize].number == number);
+                let is_it = |op: &Op| op.change == Change::Write && op.number == number;
+                let index = list.iter().find(|i| is_it(&self.ops[**i as usize]));
                 index.map(|index| Some(*index as usize)).ok_or_else(|| {
                     let newest = list.last().map(|i| Origin::Op(self.ops[*i as usize].clone()));
                     Objection::Replaced {

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn write(history: &mut History, first: u64, count: u64) -> u32 {
-    let ticket = history.issue(Change::Write, first, count);
+    let ticket = history.issue(Change::Write, first, count, u64::MAX);
     history.complete(ticket, false);
     ticket.number
 }
@@ -34,12 +34,12 @@ fn prefix_is_accepted_and_gap_is_rejected() {
 #[test]
 fn write_is_found_whole_or_not_at_all() {
     let mut history = History::new("v", 4, 100);
-    let a = history.issue(Change::Write, 0, 4).number;
+    let a = history.issue(Change::Write, 0, 4, u64::MAX).number;
     assert_eq!(history.clone().check_crash(&seen(&[0; 4])), Ok(()));
     assert_eq!(history.clone().check_crash(&seen(&[a; 4])), Ok(()));
     assert!(history.clone().check_crash(&seen(&[a, a, 0, 0])).is_err());
     let mut pieces = History::new("v", 4, 2);
-    let a = pieces.issue(Change::Write, 0, 4).number;
+    let a = pieces.issue(Change::Write, 0, 4, u64::MAX).number;
     assert_eq!(pieces.clone().check_crash(&seen(&[0, 0, a, a])), Ok(()));
     assert!(pieces.clone().check_crash(&seen(&[0, a, a, a])).is_err());
 }
@@ -47,8 +47,8 @@ fn write_is_found_whole_or_not_at_all() {
 #[test]
 fn concurrent_writes_have_one_order_for_all_sectors() {
     let mut history = History::new("v", 2, 100);
-    let a = history.issue(Change::Write, 0, 2).number;
-    let b = history.issue(Change::Write, 0, 2).number;
+    let a = history.issue(Change::Write, 0, 2, u64::MAX).number;
+    let b = history.issue(Change::Write, 0, 2, u64::MAX).number;
     assert_eq!(history.clone().check_crash(&seen(&[a, a])), Ok(()));
     assert_eq!(history.clone().check_crash(&seen(&[b, b])), Ok(()));
     assert!(history.clone().check_crash(&seen(&[a, b])).is_err(), "a cycle");
@@ -59,7 +59,7 @@ fn zeros_require_a_zeroing_and_all_that_completed_before_it() {
     let mut history = History::new("v", 3, 100);
     let a = write(&mut history, 0, 1);
     let b = write(&mut history, 1, 1);
-    let ticket = history.issue(Change::Zero, 0, 1);
+    let ticket = history.issue(Change::Zero, 0, 1, u64::MAX);
     history.complete(ticket, false);
     let c = write(&mut history, 2, 1);
     assert_eq!(history.clone().check_crash(&seen(&[0, b, c])), Ok(()));
@@ -76,6 +76,20 @@ fn zeros_require_a_zeroing_and_all_that_completed_before_it() {
 }
 
 #[test]
+fn zeros_of_two_zeroings_are_told_apart_by_the_order_of_a_write() {
+    let mut history = History::new("v", 2 * BLOCK_SECTORS, 1 << 20);
+    let zeroing = history.issue(Change::Zero, 0, 2 * BLOCK_SECTORS, u64::MAX);
+    let write = history.issue(Change::Write, 0, 2 * BLOCK_SECTORS, u64::MAX);
+    history.complete(write, false);
+    history.complete(zeroing, true);
+    let found = [vec![write.number; 8], vec![0; 8]].concat();
+    assert!(history.clone().check_crash(&seen(&found)).is_err(), "the write is one");
+    let later = history.issue(Change::Zero, BLOCK_SECTORS, BLOCK_SECTORS, u64::MAX);
+    history.complete(later, false);
+    assert_eq!(history.clone().check_crash(&seen(&found)), Ok(()));
+}
+
+#[test]
 fn read_never_shows_replaced_data() {
     let mut history = History::new("v", 1, 100);
     let a = write(&mut history, 0, 1);
@@ -83,7 +97,7 @@ fn read_never_shows_replaced_data() {
     let now = history.now();
     assert!(history.check_read(now, 0, Seen::Write(a)).is_err());
     assert_eq!(history.check_read(now, 0, Seen::Write(b)), Ok(()));
-    let c = history.issue(Change::Write, 0, 1);
+    let c = history.issue(Change::Write, 0, 1, u64::MAX);
     assert_eq!(history.check_read(now, 0, Seen::Write(c.number)), Ok(()));
     assert_eq!(history.check_read(now, 0, Seen::Write(b)), Ok(()));
     history.complete(c, false);
@@ -113,7 +127,7 @@ fn long_read_may_show_data_replaced_since_its_issue() {
 #[test]
 fn read_in_flight_during_shrink_and_growth_may_show_old_data() {
     let mut history = History::new("v0", 16, 1 << 20);
-    let ticket = history.issue(Change::Write, 8, 8);
+    let ticket = history.issue(Change::Write, 8, 8, u64::MAX);
     history.complete(ticket, true);
     let before = history.read_begins();
     history.resize(8);
@@ -130,27 +144,32 @@ proptest! {
     #[test]
     fn prefix_search_agrees_with_brute_force(
         script in prop::collection::vec(
-            (0u64..3, 1u64..3, any::<bool>(), any::<bool>(), any::<bool>()),
-            1..5,
+            (0u64..3, 1u64..3, any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()),
+            1..6,
         ),
         found in prop::collection::vec(0u32..6, 3),
     ) {
-        let mut history = History::new("v", 3, 100);
+        // Three blocks; all sectors of a block hold the same.
+        let mut history = History::new("v", 3 * BLOCK_SECTORS, 1 << 20);
         let mut ops: Vec<Timed> = Vec::new();
         let mut open: Vec<(usize, Ticket)> = Vec::new();
         let mut clock = 0;
-        for (first, count, wait, durable, end) in script {
-            if wait {
+        for (first, count, wait, durable, end, zeroes) in script {
+            let count = count.min(3 - first);
+            // Two zeroings in flight never overlap.
+            let clashes = |op: &Timed| op.5 && first < op.0 + op.1 && op.0 < first + count;
+            if wait || zeroes && open.iter().any(|(index, _)| clashes(&ops[*index])) {
                 for (index, ticket) in open.drain(..) {
                     clock += 1;
                     ops[index].3 = clock;
                     history.complete(ticket, false);
                 }
             }
-            let count = count.min(3 - first);
             clock += 1;
-            ops.push((first, count, clock, usize::MAX, false));
-            let ticket = history.issue(Change::Write, first, count);
+            ops.push((first, count, clock, usize::MAX, false, zeroes));
+            let change = if zeroes { Change::Zero } else { Change::Write };
+            let (first, count) = (first * BLOCK_SECTORS, count * BLOCK_SECTORS);
+            let ticket = history.issue(change, first, count, u64::MAX);
             if end {
                 clock += 1;
                 let last = ops.len() - 1;
@@ -167,19 +186,20 @@ proptest! {
             let mut sectors = [0u32; 3];
             for index in order {
                 for sector in ops[*index].0..ops[*index].0 + ops[*index].1 {
-                    sectors[sector as usize] = *index as u32 + 1;
+                    sectors[sector as usize] = if ops[*index].5 { 0 } else { *index as u32 + 1 };
                 }
             }
             let durable = ops.iter().enumerate().all(|(i, op)| !op.4 || order.contains(&i));
             possible |= durable && sectors[..] == found[..];
         });
-        let judged = history.check_crash(&seen(&found));
+        let whole: Vec<u32> = found.iter().flat_map(|n| [*n; BLOCK_SECTORS as usize]).collect();
+        let judged = history.check_crash(&seen(&whole));
         prop_assert_eq!(judged.is_ok(), possible, "{:?} of {:?}: {:?}", found, ops, judged);
     }
 }
 
-/// First sector, count, issue time, completion time, is durable.
-type Timed = (u64, u64, usize, usize, bool);
+/// First block, count, issue time, completion time, is durable, is a zeroing.
+type Timed = (u64, u64, usize, usize, bool, bool);
 
 /// Visits every order of every set of changes that contains, with each change, all that completed
 /// before its issue.

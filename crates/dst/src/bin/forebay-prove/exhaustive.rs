@@ -1,5 +1,6 @@
 //! `--exhaustive`: every crash point of a small scenario on every pool shape.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::Mutex;
@@ -25,6 +26,7 @@ fn shapes() -> Vec<(String, PoolSpec)> {
         let times = if groups > 1 { format!("{groups} times ") } else { String::new() };
         let name = format!("{times}{raid:?} of {width}, {log:?} log");
         let spec = PoolSpec {
+            properties: BTreeMap::new(),
             raid,
             log,
             data_disks: groups * width,
@@ -81,6 +83,10 @@ fn small_scenario(spec: &PoolSpec) -> Scenario {
     let commit = Admin::Manage(Manage::Commit);
     let admin = vec![pause.clone(), commit.clone(), pause, commit];
     Scenario {
+        gaps: Vec::new(),
+        is_loud: false,
+        counts_leaks: false,
+        keeps_disks: false,
         version: VERSION,
         description: String::new(),
         seed: 1,

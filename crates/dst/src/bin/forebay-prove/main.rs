@@ -4,6 +4,7 @@
 //! corpus.
 #![allow(clippy::disallowed_methods)] // an offline tool: wall time, its own threads, its own files
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -47,6 +48,7 @@ fn one_disk() -> Option<PoolSpec> {
         data_bytes: 256 << 20,
         log_bytes: 0,
         segment_bytes: 1 << 20,
+        properties: BTreeMap::new(),
         seed: 1,
     })
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 use forebay_dst::fault_plan::Level;
-use forebay_dst::generate::Constraints;
+use forebay_dst::generate::{Aim, Constraints};
 use forebay_dst::subject::PoolSpec;
 
 /// Freed buffers that each thread keeps: the disks of one scenario reuse those of the last.
@@ -66,6 +66,9 @@ pub struct Options {
     /// Draw only scenarios whose recoveries are cut and whose struck disks then lose writes.
     #[arg(long)]
     crash_in_recovery: bool,
+    /// Draw only scenarios that exercise this in particular.
+    #[arg(long, value_enum)]
+    aim: Option<AimArg>,
     /// Connect every client through the NBD server.
     #[arg(long)]
     nbd: bool,
@@ -111,6 +114,7 @@ impl Options {
             admin: true,
             full: self.full.map(|full| full == FullArg::Always),
             crash_in_recovery: self.crash_in_recovery.then_some(true),
+            aim: self.aim.map(Aim::from),
             remote: self.nbd.then_some(1000),
             ..Constraints::default()
         }
@@ -133,6 +137,9 @@ impl Options {
         if self.crash_in_recovery {
             out += "--crash-in-recovery ";
         }
+        if let Some(value) = self.aim.and_then(|aim| aim.to_possible_value()) {
+            out += &format!("--aim {} ", value.get_name());
+        }
         if self.nbd {
             out += "--nbd ";
         }
@@ -146,6 +153,60 @@ enum LevelArg {
     Within,
     Beyond,
     Lies,
+}
+
+/// What scenarios exercise in particular.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum AimArg {
+    /// Nothing in particular.
+    Mixed,
+    /// Trims, zeroes and writes of parts of blocks that meet in one place.
+    Parts,
+    /// Requests that must be refused, thousands of them, some for want of space.
+    Refusals,
+    /// Disks fail and return, and once the pool is whole, others fail (only with --level within).
+    Redundancy,
+    /// Long requests, offsets beyond 2^32 blocks, properties of the pool.
+    Sizes,
+    /// Volumes that change while requests are in flight.
+    Beside,
+    /// A log that holds more than a group when it is replayed.
+    Replay,
+    /// Imports from the root before the newest (only with --level crash).
+    Rewind,
+    /// Long writes that wait for memory while their volume is cut.
+    Throttle,
+    /// Slow reads in a nearly full pool while segments are reused.
+    SlowReads,
+    /// Rot in a nearly full pool before the cleaner moves it (only with --level within).
+    MovedRot,
+    /// Writes that land at the same place of another row or segment (only with --level within).
+    Misaddressed,
+    /// Roots torn in both label areas.
+    Roots,
+    /// A thread that stands still in a call that blocks.
+    Blocked,
+}
+
+impl From<AimArg> for Aim {
+    fn from(arg: AimArg) -> Self {
+        match arg {
+            AimArg::Mixed => Aim::Mixed,
+            AimArg::Parts => Aim::Parts,
+            AimArg::Refusals => Aim::Refusals,
+            AimArg::Redundancy => Aim::Redundancy,
+            AimArg::Sizes => Aim::Sizes,
+            AimArg::Beside => Aim::Beside,
+            AimArg::Replay => Aim::Replay,
+            AimArg::Rewind => Aim::Rewind,
+            AimArg::Throttle => Aim::Throttle,
+            AimArg::SlowReads => Aim::SlowReads,
+            AimArg::MovedRot => Aim::MovedRot,
+            AimArg::Misaddressed => Aim::Misaddressed,
+            AimArg::Roots => Aim::Roots,
+            AimArg::Blocked => Aim::Blocked,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

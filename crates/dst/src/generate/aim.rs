@@ -1,0 +1,67 @@
+//! Aims: what a scenario exercises in particular, beside the usual mix.
+
+use forebay_sim::Rng;
+
+/// What a scenario aims at. Nearly full pools and crashes in recovery are drawn apart from this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Aim {
+    /// Nothing in particular.
+    Mixed,
+    /// Parts of blocks: trims, zeroes and writes by sectors, of all clients in one place.
+    Parts,
+    /// Requests that the pool must refuse, thousands of them, some for want of space.
+    Refusals,
+    /// Redundancy: disks fail and return, and once the pool is whole, others fail.
+    Redundancy,
+    /// Long requests, volumes with offsets beyond 2^32 blocks, properties of the pool.
+    Sizes,
+    /// Volumes change while requests are in flight.
+    Beside,
+    /// A log that holds more than a group when it is replayed.
+    Replay,
+    /// Imports from the root before the newest.
+    Rewind,
+    /// Long writes that wait for memory while their volume is cut.
+    Throttle,
+    /// Slow reads in a nearly full pool while segments are reused.
+    SlowReads,
+    /// Rot in a nearly full pool, in blocks that the cleaner moves later.
+    MovedRot,
+    /// Writes that land at the same place of another row or segment.
+    Misaddressed,
+    /// Roots torn in both label areas.
+    Roots,
+    /// A thread that stands still in a call that blocks.
+    Blocked,
+}
+
+impl Aim {
+    /// Every aim, and how many of a thousand scenarios have it.
+    const SHARES: [(Aim, u64); 13] = [
+        (Aim::Parts, 60),
+        (Aim::Refusals, 15),
+        (Aim::Redundancy, 60),
+        (Aim::Sizes, 6),
+        (Aim::Beside, 60),
+        (Aim::Replay, 20),
+        (Aim::Rewind, 30),
+        (Aim::Throttle, 10),
+        (Aim::SlowReads, 4),
+        (Aim::MovedRot, 4),
+        (Aim::Misaddressed, 30),
+        (Aim::Roots, 30),
+        (Aim::Blocked, 30),
+    ];
+
+    /// Draws an aim.
+    pub(super) fn draw(rng: &mut Rng) -> Self {
+        let mut drawn = rng.below(1000);
+        for (aim, share) in Self::SHARES {
+            if drawn < share {
+                return aim;
+            }
+            drawn -= share;
+        }
+        Self::Mixed
+    }
+}

@@ -1,0 +1,44 @@
+//! Leaks: what requests must have given back when no request is in flight.
+//!
+//! What enters: a running pool without requests. What leaves: an objection when memory or space is
+//! still held.
+//! Who calls: `boot.rs` and `judgement.rs`, in scenarios that ask for it.
+
+use crate::boot_context::BootContext;
+use crate::client::{SectorRange, trim_all};
+use crate::model::{Presence, volume_name};
+use crate::scenario::Demand;
+use crate::subject::{Manage, Pool, Subject};
+use crate::verdict::Kind;
+
+/// Commits, and checks that no memory is held.
+pub(crate) async fn check_memory<S: Subject>(context: &BootContext<S>, pool: &S::Pool) {
+    let model = &context.model;
+    if let Err(refusal) = pool.manage(&[], &Manage::Commit).await {
+        return model.error_seen("commit", &refusal.message);
+    }
+    let Some(held) = pool.held() else { return };
+    if held.dirty_bytes != 0 && context.scenario.demand == Demand::AllData {
+        let text = format!("{} bytes are held after a commit without requests", held.dirty_bytes);
+        model.object(Kind::Leak, text);
+    }
+    model.count("checks for leaks", 1);
+}
+
+/// Trims every volume, and checks that the pool has as much space as at first.
+pub(crate) async fn check_space<S: Subject>(context: &BootContext<S>, pool: &S::Pool) {
+    let model = &context.model;
+    for volume in model.ids() {
+        let is_there = model.update(volume, |v| v.presence) == Some(Presence::Present);
+        let Some(device) = pool.volume(&volume_name(volume)).filter(|_| is_there) else { continue };
+        let count = model.update(volume, |v| v.history.sectors()).unwrap_or(0);
+        trim_all(&device, model, SectorRange::of(model, volume, 0, count)).await;
+    }
+    check_memory(context, pool).await;
+    let (Some(held), Some(first)) = (pool.held(), model.available_at_first.get()) else { return };
+    if held.available_bytes != first && context.scenario.demand == Demand::AllData {
+        let now = held.available_bytes;
+        let text = format!("{now} bytes are available with empty volumes, and {first} at first");
+        model.object(Kind::Leak, text);
+    }
+}
