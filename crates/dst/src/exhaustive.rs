@@ -1,18 +1,16 @@
 //! The exhaustive visit: every crash point of a small scenario and of its recoveries.
 //!
-//! What enters: a scenario of one boot, and a depth. What leaves: a report with the first failure.
-//! What always holds: the first boot is cut at each instant at which a power cut can leave other
-//! contents than an instant before. From there the run forks. For each subset of the unflushed
-//! writes the next boot imports and is judged; in a sample of forks the next boot is cut at each of
-//! its commands. Where writes are many, subsets are sampled.
-//! Who calls: `forebay-prove --exhaustive`, in shards that need nothing of each other.
+//! The last boot is cut at each instant at which a cut can leave other contents than an instant
+//! before. For each subset of the unflushed writes the next boot imports and is judged; in a sample
+//! it is cut at each of its commands too. Where writes are many, subsets are sampled.
 
 use std::rc::Rc;
 
+use forebay_sim::faults::Fault;
 use forebay_sim::{CrashPoint, Seed, Step};
 
 use crate::run::Run;
-use crate::scenario::{Boot, Crash, Fates, Scenario};
+use crate::scenario::{Boot, Crash, Fates, Scenario, TimedFault};
 use crate::subject::Subject;
 use crate::verdict::{Failure, Tally};
 
@@ -23,7 +21,9 @@ pub struct Depth {
     pub subsets_up_to: usize,
     /// How many samples to try of more writes; half of them tear writes.
     pub samples: u64,
-    /// Cut the recovery from every n-th crash point of the first boot; 0 is never.
+    /// Visit every n-th crash point.
+    pub stride: u64,
+    /// Cut the recovery from every n-th crash point; 0 is never.
     pub second_every: u64,
     /// Cut the recovery at every n-th of its crash points.
     pub second_stride: u64,
@@ -31,18 +31,18 @@ pub struct Depth {
 
 impl Default for Depth {
     fn default() -> Self {
-        Self { subsets_up_to: 4, samples: 8, second_every: 25, second_stride: 1 }
+        Self { subsets_up_to: 4, samples: 8, stride: 1, second_every: 25, second_stride: 1 }
     }
 }
 
 /// What was visited.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Device commands of the first boot without a cut.
+    /// Device commands of the last boot without a cut.
     pub commands: u64,
-    /// Crash points of the first boot.
+    /// Crash points of the last boot.
     pub points: u64,
-    /// Crash states of the first boot: each point with each tried subset.
+    /// Crash states of the last boot: each point with each tried subset.
     pub first: u64,
     /// Crash points where every subset was tried.
     pub complete: u64,
@@ -76,8 +76,8 @@ impl Report {
     }
 }
 
-/// Explores a scenario of one boot. It visits one of `shards` equal parts of the crash points:
-/// those whose number modulo `shards` is `shard`.
+/// Explores the last boot of a scenario; the boots before it run as they are. It visits one of
+/// `shards` equal parts of the crash points: those whose number modulo `shards` is `shard`.
 pub fn explore_shard<S: Subject>(
     subject: &Rc<S>,
     scenario: &Scenario,
@@ -86,30 +86,45 @@ pub fn explore_shard<S: Subject>(
 ) -> Report {
     let mut report = Report::default();
     let mut plain = scenario.clone();
-    plain.boots.truncate(1);
-    plain.boots[0].crash = None;
-    let mut whole = Run::new(subject.clone(), plain.clone());
-    let steps = whole.steps(&plain.boots[0]);
+    let Some(last) = plain.boots.last_mut() else { return report };
+    last.crash = None;
+    let last = last.clone();
+    let start = start(subject, &plain);
+    let mut whole = start.fork();
+    let steps = if whole.is_over() { Vec::new() } else { whole.steps(&last) };
     let whole = whole.outcome();
     if shard == 0 {
         report.tally.add(&whole.tally);
-        report.commands = whole.boot_commands[0];
+        report.commands = whole.boot_commands.last().copied().unwrap_or(0);
     }
     if let Some(failure) = whole.failure {
         report.failure = Some((plain, failure));
         return report;
     }
-    for (number, point) in (0..).zip(points(&steps)) {
+    let points = points(&steps).into_iter().step_by(depth.stride.max(1) as usize);
+    for (number, point) in (0..).zip(points) {
         if number % shards != shard {
             continue;
         }
         let cuts_recovery = depth.second_every > 0 && number % depth.second_every == 0;
-        crash_at(subject, &plain, point, cuts_recovery, depth, &mut report);
+        crash_at(&start, &plain, point, cuts_recovery, depth, &mut report);
         if report.failure.is_some() {
             return report;
         }
     }
     report
+}
+
+/// The run before its last boot.
+fn start<S: Subject>(subject: &Rc<S>, plain: &Scenario) -> Run<S> {
+    let mut run = Run::new(subject.clone(), plain.clone());
+    for boot in &plain.boots[..plain.boots.len() - 1] {
+        if !run.is_over() {
+            run.boot(boot);
+            run.power_off(boot.crash.as_ref());
+        }
+    }
+    run
 }
 
 /// The last instant before each step that can change the disks' contents, and the end. At an
@@ -131,23 +146,23 @@ fn points(steps: &[Step]) -> Vec<CrashPoint> {
     out
 }
 
-/// Cuts the first boot at `point` and continues from each tried crash state.
+/// Cuts the last boot at `point` and continues from each tried crash state.
 fn crash_at<S: Subject>(
-    subject: &Rc<S>,
+    start: &Run<S>,
     plain: &Scenario,
     point: CrashPoint,
     cuts_recovery: bool,
     depth: &Depth,
     report: &mut Report,
 ) {
+    let last = plain.boots.len() - 1;
     let with = |fates| {
         let mut scenario = plain.clone();
-        scenario.boots[0].crash = Some(Crash::at(point, fates));
+        scenario.boots[last].crash = Some(Crash::at(point, fates));
         scenario
     };
-    let first = with(Fates::Lost);
-    let mut base = Run::new(subject.clone(), first.clone());
-    base.boot(&first.boots[0]);
+    let mut base = start.fork();
+    base.boot(&with(Fates::Lost).boots[last]);
     report.points += 1;
     let unflushed = base.unflushed();
     report.complete += u64::from(unflushed <= depth.subsets_up_to);
@@ -158,7 +173,7 @@ fn crash_at<S: Subject>(
         let mut run = base.fork();
         let mut recovery = None;
         if !is_over {
-            run.power_off(scenario.boots[0].crash.as_ref());
+            run.power_off(scenario.boots[last].crash.as_ref());
             // One crash state is enough for cuts of the recovery and for the second import.
             recovery = (cuts_recovery && index == 0).then(|| run.fork());
             run.epilogue(if index == 0 { 2 } else { 1 });
@@ -180,7 +195,10 @@ fn cut_recovery<S: Subject>(
     depth: &Depth,
     report: &mut Report,
 ) {
-    let boot = Boot { seed: 1, ..Boot::default() };
+    let struck = scenario.boots.last().map_or(&[][..], |boot| &boot.faults);
+    let heal = |timed: &TimedFault| TimedFault { at_command: 0, fault: Fault::Heal, ..*timed };
+    let faults = struck.iter().map(heal).collect();
+    let boot = Boot { seed: 1, faults, ..Boot::default() };
     let steps = recovery.fork().steps(&boot);
     for point in points(&steps).into_iter().step_by(depth.second_stride.max(1) as usize) {
         let seed = Seed(1).derive(&format!("second {point:?}")).0;

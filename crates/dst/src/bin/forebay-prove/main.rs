@@ -24,6 +24,7 @@ use crate::search::search;
 mod exhaustive;
 mod options;
 mod report;
+mod scripts;
 mod search;
 
 fn main() -> ExitCode {
