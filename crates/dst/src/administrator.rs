@@ -10,6 +10,7 @@ use forebay_device::Device;
 use forebay_rt as rt;
 use forebay_units::{BLOCK_BYTES, Nanos, SECTOR_BYTES};
 
+use crate::coverage::Coverage;
 use crate::model::{Model, Presence, volume_name};
 use crate::scenario::{Admin, ImproperJob};
 use crate::subject::{CLEANER_EVENT, Cause, Manage, Pool, Refusal, Sync};
@@ -27,6 +28,8 @@ pub struct Administrator<P: Pool> {
     pub is_beside: bool,
     /// Total size of the volumes at creation, for which the pool has room.
     pub first_sectors: u64,
+    /// Where the job in progress is noted.
+    pub coverage: Rc<Coverage>,
 }
 
 impl<P: Pool> Administrator<P> {
@@ -38,7 +41,12 @@ impl<P: Pool> Administrator<P> {
             }
             if let Admin::Pause { ns } = job {
                 rt::sleep(Nanos(ns)).await;
-            } else if let Some(outcome) = self.perform(&job).await {
+                continue;
+            }
+            let before = self.coverage.job.replace(job.name());
+            let outcome = self.perform(&job).await;
+            self.coverage.job.set(before);
+            if let Some(outcome) = outcome {
                 self.note(&job, outcome);
             }
         }

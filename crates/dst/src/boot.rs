@@ -16,6 +16,7 @@ use forebay_units::{Nanos, SECTOR_BYTES};
 use crate::administrator::Administrator;
 use crate::boot_context::{BootContext, BootEnd};
 use crate::client::client;
+use crate::coverage::Activity;
 use crate::judgement::{finish, judge};
 use crate::leaks::check_memory;
 use crate::model::{Presence, volume_name};
@@ -31,12 +32,17 @@ impl<S: Subject> BootContext<S> {
     /// Runs the boot. Without `is_created` it creates the pool first.
     pub(crate) async fn run(self, boot: Boot, is_created: bool) -> BootEnd {
         let devices = self.disks.devices();
+        let phase = self.phase.clone();
+        self.disks.coverage.observe(move || (phase.get(), Activity::default()));
+        let coverage = self.disks.coverage.clone();
+        self.disks.world.at_power_cut(move || coverage.note("power cut", false));
         let pool = match is_created {
             true => self.start_with_import(&boot, &devices).await,
             false => self.start_with_creation(&boot, &devices).await,
         };
         let Some(pool) = pool else { return BootEnd::Refused };
         let pool = Rc::new(pool);
+        self.observe(&pool);
         if self.model.failed() {
             return BootEnd::Done;
         }
@@ -119,10 +125,22 @@ impl<S: Subject> BootContext<S> {
         self.import(devices, boot.rewinds).await
     }
 
+    /// Lets the coverage ask what this pool does.
+    fn observe(&self, pool: &Rc<S::Pool>) {
+        let (pool, phase) = (Rc::downgrade(pool), self.phase.clone());
+        self.disks.coverage.observe(move || {
+            // A fault may strike while the pool has its own state borrowed.
+            let read = || pool.upgrade().map_or_else(Activity::default, |pool| pool.activity());
+            (phase.get(), panics::catch(AssertUnwindSafe(read)).unwrap_or_default())
+        });
+    }
+
     /// Counts the pool's events when the power is cut, while the pool still exists.
     fn count_events_at_power_cut(&self, pool: &Rc<S::Pool>) {
         let (pool, model) = (Rc::downgrade(pool), self.model.clone());
+        let (coverage, struck) = (self.disks.coverage.clone(), self.disks.struck.clone());
         self.disks.world.at_power_cut(move || {
+            coverage.note("power cut", !struck.borrow().is_empty());
             // The power may fail while the pool has its own statistics borrowed.
             let read = || pool.upgrade().map_or_else(Vec::new, |pool| pool.events());
             let events = panics::catch(AssertUnwindSafe(read)).unwrap_or_default();
@@ -156,6 +174,7 @@ impl<S: Subject> BootContext<S> {
             devices,
             is_beside,
             first_sectors: self.scenario.volumes.iter().sum(),
+            coverage: self.disks.coverage.clone(),
         };
         tasks.push(rt::spawn(administrator.work(admin)));
         rt::join_all(tasks).await;

@@ -14,6 +14,7 @@ use forebay_sim::faults::{Fault, Ops, Stack, Trigger};
 use forebay_sim::{DiskConfig, Seed, SimDisk, World};
 use forebay_units::{BLOCK_BYTES, Nanos};
 
+use crate::coverage::{Coverage, fault_name};
 use crate::refusal::Suspect;
 use crate::scenario::{Demand, MapRot, Scenario, TimedFault};
 
@@ -27,6 +28,7 @@ pub struct Disks {
     pub(crate) struck: Rc<RefCell<BTreeSet<usize>>>,
     /// Disks on which recent writes do not rot.
     keep_recent_writes: Vec<usize>,
+    pub(crate) coverage: Rc<Coverage>,
 }
 
 impl Disks {
@@ -59,7 +61,8 @@ impl Disks {
             Demand::Detected => log.collect(),
             _ => Vec::new(),
         };
-        Self { world, sims, stacks, struck: Rc::default(), keep_recent_writes }
+        let coverage = Coverage::new(scenario);
+        Self { world, sims, stacks, struck: Rc::default(), keep_recent_writes, coverage }
     }
 
     pub(crate) fn suspects(&self) -> Vec<Suspect> {
@@ -160,7 +163,7 @@ impl Disks {
             let Some(stack) = self.stacks.get(timed.disk).cloned() else { continue };
             let fault = timed.fault.clone();
             let (world, disk) = (self.world.clone(), timed.disk);
-            let struck = self.struck.clone();
+            let (struck, coverage) = (self.struck.clone(), self.coverage.clone());
             let keeps_recent = self.keep_recent_writes.contains(&disk);
             let strike = move || {
                 if let Fault::Rot { offset_bytes, .. } = fault
@@ -170,6 +173,8 @@ impl Disks {
                     return;
                 }
                 world.tell(|| format!("fault on disk {disk}: {fault:?}"));
+                let is_further = struck.borrow().iter().any(|other| *other != disk);
+                coverage.note(fault_name(&fault), is_further);
                 // A refused import must not name a disk because it is slow, or back.
                 let is_harmless = matches!(
                     fault,

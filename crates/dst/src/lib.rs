@@ -6,6 +6,7 @@ mod boot;
 mod boot_context;
 mod client;
 pub mod corpus;
+pub mod coverage;
 mod disks;
 pub mod exhaustive;
 pub mod fault_plan;

@@ -14,6 +14,7 @@ use forebay_pool::{Opener, Opening};
 use forebay_rt as rt;
 use forebay_units::{BLOCK_BYTES, Layout, Nanos};
 
+use crate::coverage::Activity;
 use crate::subject::{
     CLEANER_EVENT, Held, ImportMode, Manage, Pool, PoolSpec, Raid, Refusal, Scrubbed, Subject, Sync,
 };
@@ -281,6 +282,15 @@ impl Pool for ForebayPool {
         }
         let is_scanning = status.scan.is_some_and(|scan| scan.state == ScanPhase::InProgress);
         (!is_scanning).then_some(lacking)
+    }
+
+    fn activity(&self) -> Activity {
+        let running = self.pool.status().scan.filter(|s| s.state == ScanPhase::InProgress);
+        let scan = running.map_or("no scan", |scan| match scan.kind {
+            ScanKind::Scrub => "scrub",
+            ScanKind::Resilver => "resilver",
+        });
+        Activity { scan, cleans: self.pool.stats().since_import.segments_cleaned > 0 }
     }
 
     fn held(&self) -> Option<Held> {

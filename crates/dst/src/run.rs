@@ -247,6 +247,7 @@ impl<S: Subject> Run<S> {
         self.tally.commands =
             stats.reads + stats.writes + stats.fua_writes + stats.flushes + stats.discards;
         self.tally.acts = self.model.acts.get();
+        self.tally.states = self.disks.coverage.states();
         for (name, count) in self.model.events() {
             self.tally.event_n(&name, count);
         }

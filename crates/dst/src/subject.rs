@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use forebay_device::{Device, DeviceError};
 use serde::{Deserialize, Serialize};
 
+use crate::coverage::Activity;
+
 /// How data is spread over the data disks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Raid {
@@ -316,6 +318,11 @@ pub trait Pool: 'static {
     fn lacking(&self, disks: &[Device]) -> Option<Vec<usize>> {
         let _ = disks;
         None
+    }
+
+    /// What the pool does beside its clients' requests.
+    fn activity(&self) -> Activity {
+        Activity::default()
     }
 
     /// What requests and volumes hold now; `None` when the subject has no figures.

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::coverage::States;
+
 /// Which promise was violated. Shrinking keeps the kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Kind {
@@ -67,6 +69,9 @@ pub struct Tally {
     pub faults: BTreeMap<String, u64>,
     /// Events by name.
     pub events: BTreeMap<String, u64>,
+    /// What the machine did when faults struck.
+    #[serde(skip)]
+    pub states: States,
 }
 
 impl Tally {
@@ -95,6 +100,9 @@ impl Tally {
         }
         for (name, count) in &other.events {
             *self.events.entry(name.clone()).or_default() += count;
+        }
+        for (state, count) in &other.states {
+            *self.states.entry(state.clone()).or_default() += count;
         }
     }
 }

@@ -87,6 +87,12 @@ pub struct Options {
     /// Continue after this many failures.
     #[arg(long, default_value_t = 0)]
     pub keep_going: usize,
+    /// Write to this file which faults met which phases, activities, jobs and shapes.
+    #[arg(long)]
+    pub coverage: Option<PathBuf>,
+    /// Of each four scenarios run only the one whose faults, jobs and shape met least so far.
+    #[arg(long)]
+    pub steer: bool,
     /// Print no progress.
     #[arg(long)]
     pub quiet: bool,

@@ -1,13 +1,15 @@
 //! The search: scenarios of one root seed on all threads, for a time or a number of runs.
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use forebay_dst::coverage::{self, Drawn};
 use forebay_dst::generate::Constraints;
-use forebay_dst::prove::{Findings, run_number};
+use forebay_dst::prove::{Findings, run_number, scenario_of};
 use forebay_dst::subject::Subject;
 
 use crate::options::{KEPT_BYTES, Options};
@@ -31,6 +33,8 @@ struct Search<'a> {
     /// For each worker, the number of its scenario and when it began.
     at_work: Vec<Mutex<Option<(u64, Instant)>>>,
     total: Mutex<Findings>,
+    /// What --steer has drawn so far.
+    drawn: Mutex<Drawn>,
 }
 
 /// Searches on all threads and prints a summary.
@@ -54,6 +58,7 @@ pub fn search<S: Subject>(
         failed: AtomicU64::new(0),
         at_work: (0..threads).map(|_| Mutex::default()).collect(),
         total: Mutex::new(Findings::default()),
+        drawn: Mutex::default(),
     };
     std::thread::scope(|scope| {
         scope.spawn(|| search.watch());
@@ -64,6 +69,12 @@ pub fn search<S: Subject>(
     let secs = search.begun.elapsed().as_secs_f64();
     let found = search.total.into_inner().expect("no panic under this lock");
     println!("{}", found.summary(secs, cpu_secs()));
+    let written =
+        options.coverage.as_deref().map(|path| write_coverage(options, root, &found, path));
+    if let Some(Err(error)) = written {
+        println!("could not write the coverage: {error}");
+        return ExitCode::FAILURE;
+    }
     let subject = Rc::new(subject());
     let shrunk = if options.shrink > 0 { options.keep_going.max(1) } else { 0 };
     for (number, scenario, failure) in found.failures.iter().take(shrunk) {
@@ -72,7 +83,47 @@ pub fn search<S: Subject>(
     if found.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+/// How many scenarios --steer chooses from.
+const CHOICE: u64 = 4;
+
+/// Writes the page of [`coverage::page`].
+fn write_coverage(
+    options: &Options,
+    root: u64,
+    found: &Findings,
+    path: &Path,
+) -> std::io::Result<()> {
+    let steer = if options.steer { "--steer " } else { "" };
+    let title = format!(
+        "`forebay-prove {}{steer}--seed {root}`: {} scenarios, {} power cuts. A count says how\n\
+         often the fault of the column struck while the row was so.",
+        options.describe(),
+        found.runs,
+        found.tally.crashes
+    );
+    std::fs::write(path, coverage::page(&found.tally.states, &title))
+}
+
 impl Search<'_> {
+    /// The number of the next scenario. With --steer it is that of the rarest of the next four, so
+    /// `--run` repeats it. `None` after the last one.
+    fn next_number(&self) -> Option<u64> {
+        let turn = self.next.fetch_add(1, Ordering::Relaxed);
+        if self.options.runs.is_some_and(|runs| turn >= runs) {
+            return None;
+        }
+        if !self.options.steer {
+            return Some(turn);
+        }
+        let drawn = (turn * CHOICE..(turn + 1) * CHOICE)
+            .map(|number| (number, scenario_of(self.root, number, self.constraints)));
+        let mut seen = self.drawn.lock().expect("no panic under this lock");
+        let rarest = drawn.max_by_key(|(_, scenario)| seen.rarity(scenario));
+        let (number, scenario) = rarest.expect("there are four");
+        seen.add(&scenario);
+        Some(number)
+    }
+
     /// Prints progress, and ends the process when a scenario hangs. Virtual time cannot show a loop
     /// in which no time passes, so this uses a real clock.
     fn watch(&self) {
@@ -110,10 +161,7 @@ impl Search<'_> {
         let options = self.options;
         let mut findings = Findings::default();
         while !self.is_stopped.load(Ordering::Relaxed) && self.begun.elapsed() < options.time {
-            let number = self.next.fetch_add(1, Ordering::Relaxed);
-            if options.runs.is_some_and(|runs| number >= runs) {
-                break;
-            }
+            let Some(number) = self.next_number() else { break };
             *slot.lock().expect("no panic under this lock") = Some((number, Instant::now()));
             let (root, twice) = (self.root, options.twice);
             let outcome = run_number(subject, root, number, self.constraints, twice, &mut findings);
