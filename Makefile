@@ -5,13 +5,14 @@
 #   make check    format, lints, arrows, house rules, licenses, unit tests
 #   make prove    search crashes and faults on simulated devices, for TIME=10m or another time
 #   make prove-ci the part of that search that every change must pass (the second step of CI)
+#   make mutants  a mutation run over the crates that a write passes, in parts (hours)
 #   make bench    measure on this machine; writes docs/benchmarks/
 #   make bench-overwrites  count what overwriting full pools of several sizes costs, simulated
 CARGO ?= cargo
 ARGS ?=
 TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 
-.PHONY: run build symbols test check prove prove-ci bench bench-overwrites bench-sim man clean
+.PHONY: run build symbols test check prove prove-ci mutants bench bench-overwrites bench-sim man clean
 
 run:
 	$(CARGO) run --release --package forebay-cli -- up $(ARGS)
@@ -41,6 +42,9 @@ prove:
 
 prove-ci:
 	scripts/prove-ci
+
+mutants:
+	scripts/mutants $(ARGS)
 
 bench:
 	bench/run $(ARGS)
