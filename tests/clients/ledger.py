@@ -88,8 +88,15 @@ def write(args):
     end = time.monotonic() + args.seconds
     broken = ""
 
+    # SIGTERM counts only while this waits for replies: a reply half taken in would be neither answered
+    # nor in flight in the ledger, and what it answered would then look like a foreign write.
+    told_to_end = waits = False
+
     def stop(_signal, _frame):
-        raise EOFError("told to end")
+        nonlocal told_to_end
+        told_to_end = True
+        if waits:
+            raise EOFError("told to end")
 
     signal.signal(signal.SIGTERM, stop)
 
@@ -119,7 +126,11 @@ def write(args):
                 start(link)
         by_socket = {link.socket: link for link in links}
         while time.monotonic() < end:
+            waits = True
+            if told_to_end:
+                raise EOFError("told to end")
             ready, _, _ = select.select(list(by_socket), [], [], 30)
+            waits = False
             if not ready:
                 print("ledger: no answer for 30 s", file=sys.stderr)
                 return 2

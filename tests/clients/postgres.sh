@@ -98,7 +98,8 @@ for round in $(seq "$ROUNDS"); do
 done
 run as_postgres "$PG/pg_amcheck" -d postgres --install-missing
 run as_postgres "$PG/pg_ctl" -D "$RUN/mnt/data" -m fast -w stop
-run umount "$RUN/mnt"
+# A process that has ended for pg_ctl may still have to leave the file system.
+await 10 "PostgreSQL has left the file system" umount "$RUN/mnt"
 detach
 alive
 scrub_clean p

@@ -35,6 +35,7 @@ beside() {
     local greedy=$! got who=${1:+another user}
     undo "kill -9 $greedy"
     await 30 "the greedy clients have begun: $DIR/greedy.out" grep -q ready "$DIR/greedy.out"
+    # They take meanwhile what they can have.
     sleep 1
     got=$(figures "$SOCKET")
     kill -9 "$greedy"

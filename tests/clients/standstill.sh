@@ -3,9 +3,15 @@
 # that even the submission of a write to it blocks. The deadline of the device counts, commands are
 # answered, another pool and, after the deadline, the same pool go on; a device that hangs delays neither
 # a look for pools nor the end of the server for ever.
+#   OVER_LOOP=1: the member is a loop device on that file (standstill-loop.sh).
 . "$(dirname "$0")/lib.sh"
 need python3 nbdkit nbdfuse fusermount3
 [ -e /dev/fuse ] || skip "there is no /dev/fuse here"
+if [ -n "${OVER_LOOP:-}" ]; then
+    need losetup
+    need_root "loop devices"
+    [ -e /dev/loop-control ] || skip "there are no loop devices here"
+fi
 begin
 # The member's file system: nbdfuse, which hangs when nbdkit does.
 BAD=$RUN/bad/nbd
@@ -24,6 +30,12 @@ FUSE=$!
 disown $FUSE
 undo "kill -CONT $BELOW; fusermount3 -uz '$RUN/bad'; kill -9 $FUSE"
 await 10 "nbdfuse shows the device" test -e "$BAD"
+if [ -n "${OVER_LOOP:-}" ]; then
+    LOOP=$(losetup --find --show --direct-io=on "$BAD" 2>.out || losetup --find --show "$BAD" 2>.out) ||
+        skip "losetup: $(cat .out)"
+    undo "kill -CONT $BELOW; losetup -d $LOOP"
+    BAD=$LOOP
+fi
 
 run "$FOREBAY" pool create -o txg_timeout=1 -o device_timeout=$TIMEOUT_SECONDS p \
     mirror "$DIR/d0" "$BAD" log mirror "$DIR/l0" "$DIR/l1"
