@@ -1,4 +1,5 @@
 """Charts of the benchmark page, as SVG: bars of the medians, whiskers over the rounds."""
+
 from html import escape
 
 FONT = "font-family='system-ui, sans-serif' font-size='13'"
@@ -8,12 +9,23 @@ ROW, BAR, GAP, PANELS = 26, 16, 20, 760
 
 def text(x, y, words, anchor="start", more=""):
     return "<text x='%.1f' y='%.1f' text-anchor='%s' fill='%s' %s>%s</text>" % (
-        x, y, anchor, INK, more, escape(words))
+        x,
+        y,
+        anchor,
+        INK,
+        more,
+        escape(words),
+    )
 
 
 def bar(x, y, width, ours):
     return "<rect x='%.1f' y='%.1f' width='%.1f' height='%d' fill='%s'/>" % (
-        x, y, max(width, 1), BAR, OURS if ours else OTHERS)
+        x,
+        y,
+        max(width, 1),
+        BAR,
+        OURS if ours else OTHERS,
+    )
 
 
 def panels(title, subjects, loads, digits=0, one_scale=False):
@@ -26,16 +38,21 @@ def panels(title, subjects, loads, digits=0, one_scale=False):
     wide = PANELS // len(loads)
     width = names + len(loads) * (wide + GAP)
     height = 58 + ROW * len(subjects) + 8
-    out = ["<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 %d %d' width='%d' height='%d' %s>" % (
-               width, height, width, height, FONT),
-           "<title>%s</title>" % escape(title),
-           "<rect width='100%' height='100%' fill='white'/>", text(10, 20, title, more="font-weight='600'")]
+    out = [
+        "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 %d %d' width='%d' height='%d' %s>"
+        % (width, height, width, height, FONT),
+        "<title>%s</title>" % escape(title),
+        "<rect width='100%' height='100%' fill='white'/>",
+        text(10, 20, title, more="font-weight='600'"),
+    ]
     for row, subject in enumerate(subjects):
         out.append(text(names - 8, 58 + ROW * row + BAR - 3, subject, "end"))
     highest = [max(most for _, _, most in values.values()) for _, values in loads]
     for column, (name, values) in enumerate(loads):
         left = names + column * (wide + GAP)
-        scale = (wide - 62) / (max(highest) if one_scale else highest[column])  # a figure ends each bar
+        scale = (wide - 62) / (
+            max(highest) if one_scale else highest[column]
+        )  # a figure ends each bar
         out.append(text(left, 46, name))
         out.append("<path d='M%.1f 52V%d' stroke='%s'/>" % (left, height - 8, FAINT))
         for row, subject in enumerate(subjects):
@@ -43,9 +60,17 @@ def panels(title, subjects, loads, digits=0, one_scale=False):
             top = 58 + ROW * row
             out.append(bar(left, top, value * scale, subject.startswith("Forebay")))
             if high > low:
-                out.append("<path d='M%.1f %.1fH%.1f' stroke='%s'/>" % (
-                    left + low * scale, top + BAR / 2, left + high * scale, INK))
-            out.append(text(left + max(value, high) * scale + 5, top + BAR - 3, "{:,.{}f}".format(value, digits)))
+                out.append(
+                    "<path d='M%.1f %.1fH%.1f' stroke='%s'/>"
+                    % (left + low * scale, top + BAR / 2, left + high * scale, INK)
+                )
+            out.append(
+                text(
+                    left + max(value, high) * scale + 5,
+                    top + BAR - 3,
+                    "{:,.{}f}".format(value, digits),
+                )
+            )
     out.append("</svg>\n")
     return "\n".join(out)
 
@@ -60,8 +85,11 @@ def durable(measure):
         spread = row[load].get("iops_spread") or (row[load]["iops"],) * 2
         return (row[load]["iops"], *spread)
 
-    return panels("4 KiB writes that are durable before the answer, per second", list(rows), [
-        (load, {subject: figures(row, load) for subject, row in rows.items()}) for load in loads])
+    return panels(
+        "4 KiB writes that are durable before the answer, per second",
+        list(rows),
+        [(load, {subject: figures(row, load) for subject, row in rows.items()}) for load in loads],
+    )
 
 
 def wear(measure, others):
@@ -69,8 +97,15 @@ def wear(measure, others):
     loads = []
     for name, row in measure["rows"].items():
         if name.endswith(" 4K"):
-            values = [("Forebay", row["kernel"])] + [(who, figures[name]) for who, figures in others]
+            values = [("Forebay", row["kernel"])] + [
+                (who, figures[name]) for who, figures in others
+            ]
             loads.append((name.split()[0], {who: (value, value, value) for who, value in values}))
     subjects = ["Forebay"] + [who for who, _ in others]
-    return panels("Bytes at 16 devices for each byte of random 4 KiB writes, 12 % full", subjects, loads, 2,
-                  one_scale=True)
+    return panels(
+        "Bytes at 16 devices for each byte of random 4 KiB writes, 12 % full",
+        subjects,
+        loads,
+        2,
+        one_scale=True,
+    )

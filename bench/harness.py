@@ -3,6 +3,7 @@
 A folder on the disk to measure and the release binary enter; figures leave. The harness ends every
 server that it started, and removes the folder with all files at the end.
 """
+
 import json
 import os
 import shutil
@@ -72,8 +73,15 @@ class Bench:
     def written(self, name, size):
         """A file with every block allocated: later writes change no metadata of the file system."""
         path = self.path(name)
-        call("dd", "if=/dev/zero", "of=" + path, "bs=1M", "count=%d" % (size // MIB),
-             "oflag=direct", "conv=fsync")
+        call(
+            "dd",
+            "if=/dev/zero",
+            "of=" + path,
+            "bs=1M",
+            "count=%d" % (size // MIB),
+            "oflag=direct",
+            "conv=fsync",
+        )
         return path
 
     # ------------------------------------------------------------------ servers
@@ -94,24 +102,71 @@ class Bench:
         self.command("volume", "create", "-V", str(size), name)
 
     def serve(self, pool):
-        return Server(self, pool, [self.forebay, "serve", pool, "--listen",
-                                   "unix:" + self.socket(pool)], ready="ready: ")
+        return Server(
+            self,
+            pool,
+            [self.forebay, "serve", pool, "--listen", "unix:" + self.socket(pool)],
+            ready="ready: ",
+        )
 
     def nbdkit(self, name, *plugin):
         return Server(self, name, ["nbdkit", "-f", "-U", self.socket(name)] + list(plugin))
 
     def qemu_nbd(self, name, path, kind):
-        return Server(self, name, [
-            "qemu-nbd", "-t", "-e", "64", "-f", kind, "--cache=none", "--aio=io_uring",
-            "-k", self.socket(name), path])
+        return Server(
+            self,
+            name,
+            [
+                "qemu-nbd",
+                "-t",
+                "-e",
+                "64",
+                "-f",
+                kind,
+                "--cache=none",
+                "--aio=io_uring",
+                "-k",
+                self.socket(name),
+                path,
+            ],
+        )
 
     # ------------------------------------------------------------------ loads
 
-    def load(self, uri, *, size=4096, depth=1, connections=1, reads=0, fua=False, flush=False,
-             seconds=1, warmup=0, sequential=False, span=None, count=None, seed=1):
-        words = [self.forebay, "bench", "nbd", uri, "--json", "--block-size", size,
-                 "--queue-depth", depth, "--connections", connections,
-                 "--read-percent", reads, "--seed", seed]
+    def load(
+        self,
+        uri,
+        *,
+        size=4096,
+        depth=1,
+        connections=1,
+        reads=0,
+        fua=False,
+        flush=False,
+        seconds=1,
+        warmup=0,
+        sequential=False,
+        span=None,
+        count=None,
+        seed=1
+    ):
+        words = [
+            self.forebay,
+            "bench",
+            "nbd",
+            uri,
+            "--json",
+            "--block-size",
+            size,
+            "--queue-depth",
+            depth,
+            "--connections",
+            connections,
+            "--read-percent",
+            reads,
+            "--seed",
+            seed,
+        ]
         words += ["--overwrite"] if reads < 100 else []
         words += ["--count", count] if count else ["--seconds", max(1, round(seconds))]
         words += ["--warmup-seconds", warmup] if warmup and not count else []
@@ -123,16 +178,32 @@ class Bench:
 
     def fio(self, path, *options, seconds=1.0, warmup=0.2):
         """One run on a bare file with O_DIRECT and io_uring: IOPS, MB per second, p99."""
-        out = json.loads(call(
-            "fio", "--name=raw", "--filename=" + path, "--ioengine=io_uring", "--direct=1",
-            "--runtime=%g" % seconds, "--ramp_time=%g" % warmup, "--time_based",
-            "--group_reporting", "--output-format=json", "--randrepeat=0",
-            "--norandommap", "--refill_buffers", *options))
+        out = json.loads(
+            call(
+                "fio",
+                "--name=raw",
+                "--filename=" + path,
+                "--ioengine=io_uring",
+                "--direct=1",
+                "--runtime=%g" % seconds,
+                "--ramp_time=%g" % warmup,
+                "--time_based",
+                "--group_reporting",
+                "--output-format=json",
+                "--randrepeat=0",
+                "--norandommap",
+                "--refill_buffers",
+                *options
+            )
+        )
         job = out["jobs"][0]
         side = job["write"] if job["write"]["total_ios"] else job["read"]
         percentiles = side["clat_ns"].get("percentile", {})
-        return {"iops": side["iops"], "mb_per_second": side["bw_bytes"] / 1e6,
-                "p99_us": percentiles.get("99.000000", 0) / 1000}
+        return {
+            "iops": side["iops"],
+            "mb_per_second": side["bw_bytes"] / 1e6,
+            "p99_us": percentiles.get("99.000000", 0) / 1000,
+        }
 
 
 class Server:
@@ -145,8 +216,9 @@ class Server:
         self.log = bench.path("%s.log" % name)
         self.started = time.monotonic()
         with open(self.log, "w") as log:
-            self.process = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT,
-                                            env=bench.environment)
+            self.process = subprocess.Popen(
+                words, stdout=log, stderr=subprocess.STDOUT, env=bench.environment
+            )
         bench.servers.append(self)
         while not self.up(ready, path):
             if self.process.poll() is not None or time.monotonic() - self.started > 60:

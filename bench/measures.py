@@ -1,5 +1,6 @@
 """The measurements. Each takes a Bench and the number of rounds and returns plain data; rounds
 of all subjects are interleaved, so that noise of the machine affects all of them."""
+
 import math
 import os
 import subprocess
@@ -38,7 +39,9 @@ def fold(runs):
 def sync_writes(bench, rounds, seconds):
     """Durable 4 KiB writes: Forebay, other servers, the bare log file, and the ceiling."""
     size = 512 * MIB
-    data = {name: [bench.sparse(name + str(i), size) for i in range(4)] for name in ("ma", "on", "no")}
+    data = {
+        name: [bench.sparse(name + str(i), size) for i in range(4)] for name in ("ma", "on", "no")
+    }
     log = 256 * MIB
     mirrored = [bench.written("ma-log%d" % i, log) for i in range(2)]
     alone = bench.written("on-log", log)
@@ -67,6 +70,7 @@ def sync_writes(bench, rounds, seconds):
         served.append(server)
         subjects["qemu-nbd raw, cache=none"] = server.uri()
         from harness import call
+
         image = bench.path("qemu.qcow2")
         call("qemu-img", "create", "-f", "qcow2", "-o", "preallocation=metadata", image, "512M")
         server = bench.qemu_nbd("qcow", image, "qcow2")
@@ -82,8 +86,13 @@ def sync_writes(bench, rounds, seconds):
     fio_loads = {
         "FUA QD1": ["--rw=randwrite", "--bs=4k", "--iodepth=1", "--sync=dsync"],
         "FUA QD32": ["--rw=randwrite", "--bs=4k", "--iodepth=32", "--sync=dsync"],
-        "32 x (write + FLUSH)": ["--rw=randwrite", "--bs=4k", "--iodepth=1", "--numjobs=32",
-                                 "--fdatasync=1"],
+        "32 x (write + FLUSH)": [
+            "--rw=randwrite",
+            "--bs=4k",
+            "--iodepth=1",
+            "--numjobs=32",
+            "--fdatasync=1",
+        ],
     }
     runs = {}
     load_averages = []
@@ -99,11 +108,18 @@ def sync_writes(bench, rounds, seconds):
     for server in served:
         server.stop()
     return {
-        "rows": {title: {load: fold(r) for load, r in loads.items()} for title, loads in runs.items()},
+        "rows": {
+            title: {load: fold(r) for load, r in loads.items()} for title, loads in runs.items()
+        },
         "load_average": [min(load_averages), max(load_averages)],
-        "log": {name: {"writes": s["log_writes"]["count"], "bytes": s["log_writes"]["bytes"],
-                       "sequential": s["log_sequential_writes"] / max(1, s["log_writes"]["count"])}
-                for name, s in stats.items()},
+        "log": {
+            name: {
+                "writes": s["log_writes"]["count"],
+                "bytes": s["log_writes"]["bytes"],
+                "sequential": s["log_sequential_writes"] / max(1, s["log_writes"]["count"]),
+            }
+            for name, s in stats.items()
+        },
     }
 
 
@@ -118,11 +134,25 @@ def streams(bench, rounds, seconds):
     server = bench.serve("st")
     rows = {}
     for depth in (1, 10, 100):
-        fills = [bench.load(server.uri("st/v"), size=128 << 10, depth=depth, sequential=True,
-                            count=size // (128 << 10), warmup=0) for _ in range(rounds)]
-        plain = [bench.fio(raw, "--rw=write", "--bs=128k", "--iodepth=%d" % depth, seconds=seconds)
-                 for _ in range(rounds)]
-        rows["sequential fill 128K QD%d" % depth] = {"Forebay": fold(fills), "bare file": fold(plain)}
+        fills = [
+            bench.load(
+                server.uri("st/v"),
+                size=128 << 10,
+                depth=depth,
+                sequential=True,
+                count=size // (128 << 10),
+                warmup=0,
+            )
+            for _ in range(rounds)
+        ]
+        plain = [
+            bench.fio(raw, "--rw=write", "--bs=128k", "--iodepth=%d" % depth, seconds=seconds)
+            for _ in range(rounds)
+        ]
+        rows["sequential fill 128K QD%d" % depth] = {
+            "Forebay": fold(fills),
+            "bare file": fold(plain),
+        }
     # Reads must come from the devices, not from memory.
     server.stop()
     server = bench.serve("st")
@@ -131,19 +161,29 @@ def streams(bench, rounds, seconds):
     if have("nbdkit"):
         kit = bench.nbdkit("stkit", "file", raw)
         subjects["nbdkit file (page cache)"] = kit.uri()
-    plan = [(reads, block, depth) for reads in (100, 0) for block in (4096, 65536)
-            for depth in (1, 10, 100)] + [(100, 4096, 32)]
+    plan = [
+        (reads, block, depth)
+        for reads in (100, 0)
+        for block in (4096, 65536)
+        for depth in (1, 10, 100)
+    ] + [(100, 4096, 32)]
     plan.sort(key=lambda p: -p[0])
     for reads, block, depth in plan:
         name = "random %s %dK QD%d" % ("read" if reads else "write", block >> 10, depth)
         runs = {}
         for turn in range(rounds):
             kind = "randread" if reads else "randwrite"
-            runs.setdefault("bare file", []).append(bench.fio(
-                raw, "--rw=" + kind, "--bs=%d" % block, "--iodepth=%d" % depth, seconds=seconds))
+            runs.setdefault("bare file", []).append(
+                bench.fio(
+                    raw, "--rw=" + kind, "--bs=%d" % block, "--iodepth=%d" % depth, seconds=seconds
+                )
+            )
             for title, uri in subjects.items():
-                runs.setdefault(title, []).append(bench.load(
-                    uri, size=block, depth=depth, reads=reads, seconds=seconds, seed=turn + 7))
+                runs.setdefault(title, []).append(
+                    bench.load(
+                        uri, size=block, depth=depth, reads=reads, seconds=seconds, seed=turn + 7
+                    )
+                )
         rows[name] = {title: fold(r) for title, r in runs.items()}
     server.stop()
     if kit:
@@ -175,8 +215,8 @@ def media(before, after):
 
 
 def interval(bench, server, pool, load, drain=True):
-    """One interval of load, counted by the kernel and by the pool. With `drain` it ends when no dirty
-    data is in memory; an interval much longer than a commit group needs no drain."""
+    """One interval of load, counted by the kernel and by the pool. With `drain` it ends when no
+    dirty data is in memory; an interval much longer than a commit group needs no drain."""
     io_before, before = server.io(), bench.stats(pool)["since_import"]
     load()
     # Dirty data in memory belongs to this interval: wait until it is written.
@@ -218,15 +258,31 @@ def amplification(bench, rounds, _seconds):
         bench.volume("wa/v", volume)
         server = bench.serve("wa")
         uri = server.uri("wa/v")
-        bench.load(uri, size=128 << 10, depth=8, sequential=True, count=volume // (128 << 10), warmup=0)
+        bench.load(
+            uri, size=128 << 10, depth=8, sequential=True, count=volume // (128 << 10), warmup=0
+        )
         # The dirty data of the fill is not part of the measured interval.
-        interval(bench, server, "wa", lambda: bench.load(
-            uri, depth=10, count=1024, warmup=0, seed=99))
+        interval(
+            bench, server, "wa", lambda: bench.load(uri, depth=10, count=1024, warmup=0, seed=99)
+        )
         for block in (4096, 65536):
             runs = []
             for turn in range(rounds):
-                runs.append(interval(bench, server, "wa", lambda: bench.load(
-                    uri, size=block, depth=10, count=96 * MIB // block, warmup=0, seed=turn + 1)))
+                runs.append(
+                    interval(
+                        bench,
+                        server,
+                        "wa",
+                        lambda: bench.load(
+                            uri,
+                            size=block,
+                            depth=10,
+                            count=96 * MIB // block,
+                            warmup=0,
+                            seed=turn + 1,
+                        ),
+                    )
+                )
             row = fold_intervals(runs)
             row["ideal"] = 16 / (16 - parity)
             rows["%s %dK" % (layout, block >> 10)] = row
@@ -243,28 +299,41 @@ def overwrites(bench, _rounds, _seconds, times=10):
     rows = {}
     for percent in (50, 70, 85):
         data = [bench.sparse("ow%d" % i, size) for i in range(4)]
-        # An overwrite frees a block when its group commits. A small pool needs small groups, because
-        # overwritten blocks of an open group count as live. With even smaller groups, the padding
-        # at the end of each group costs more.
+        # An overwrite frees a block when its group commits. A small pool needs small groups,
+        # because overwritten blocks of an open group count as live. With even smaller groups, the
+        # padding at the end of each group costs more.
         bench.pool("ow", ["raid0"] + data, options=["dirty_limit=8M"])
         server = bench.serve("ow")
         segments = bench.stats("ow")["segments"]
-        capacity = (segments["free"] + segments["open"] + segments["full"]) * segments["segment_bytes"]
+        capacity = (segments["free"] + segments["open"] + segments["full"]) * segments[
+            "segment_bytes"
+        ]
         volume = int(capacity * percent / 100) >> 20 << 20
         row = {"capacity_mib": capacity / MIB, "volume_mib": volume / MIB}
         rows["%d %%" % percent] = row
         try:
             bench.volume("ow/v", volume)
             uri = server.uri("ow/v")
-            bench.load(uri, size=128 << 10, depth=8, sequential=True, count=volume // (128 << 10), warmup=0)
+            bench.load(
+                uri, size=128 << 10, depth=8, sequential=True, count=volume // (128 << 10), warmup=0
+            )
             runs = []
             began = time.monotonic()
             for turn in range(times):
-                runs.append(interval(bench, server, "ow", lambda: bench.load(
-                    uri, depth=32, count=volume // 4096, warmup=0, seed=turn + 1), drain=False))
+                runs.append(
+                    interval(
+                        bench,
+                        server,
+                        "ow",
+                        lambda: bench.load(
+                            uri, depth=32, count=volume // 4096, warmup=0, seed=turn + 1
+                        ),
+                        drain=False,
+                    )
+                )
             after = bench.stats("ow")["segments"]
             # The first half approaches the steady state.
-            row.update(fold_intervals(runs[times // 2:]))
+            row.update(fold_intervals(runs[times // 2 :]))
             row["each"] = [r["stats"] for r in runs]
             row["seconds"] = time.monotonic() - began
             row["greedy_all"] = greedy(capacity / volume)
@@ -292,13 +361,32 @@ def many_volumes(bench, rounds, seconds):
     server = bench.serve("mv")
 
     def together(volumes):
-        words = [bench.forebay, "bench", "nbd", "--json", "--overwrite", "--fua",
-                 "--queue-depth", "1", "--seconds", "2", "--warmup-seconds", "1"]
-        started = [subprocess.Popen(words + ["--seed", str(i + 1), server.uri("mv/" + v)],
-                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                    env=bench.environment, text=True)
-                   for i, v in enumerate(volumes)]
+        words = [
+            bench.forebay,
+            "bench",
+            "nbd",
+            "--json",
+            "--overwrite",
+            "--fua",
+            "--queue-depth",
+            "1",
+            "--seconds",
+            "2",
+            "--warmup-seconds",
+            "1",
+        ]
+        started = [
+            subprocess.Popen(
+                words + ["--seed", str(i + 1), server.uri("mv/" + v)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=bench.environment,
+                text=True,
+            )
+            for i, v in enumerate(volumes)
+        ]
         import json
+
         outs = [p.communicate() for p in started]
         for process, (_, err) in zip(started, outs):
             if process.returncode:
@@ -316,8 +404,16 @@ def many_volumes(bench, rounds, seconds):
             sequential = after["log_sequential_writes"] - before["log_sequential_writes"]
             rows[name]["sequential"].append(sequential / max(1, writes))
     server.stop()
-    return {"rows": {n: {"iops": median(r["iops"]), "iops_spread": spread(r["iops"]),
-                         "sequential": median(r["sequential"])} for n, r in rows.items()}}
+    return {
+        "rows": {
+            n: {
+                "iops": median(r["iops"]),
+                "iops_spread": spread(r["iops"]),
+                "sequential": median(r["sequential"]),
+            }
+            for n, r in rows.items()
+        }
+    }
 
 
 def import_time(bench, rounds, seconds):
@@ -332,18 +428,29 @@ def import_time(bench, rounds, seconds):
     read = []
     for turn in range(rounds):
         server = bench.serve("im")
-        bench.load(server.uri("im/v"), size=32 << 10, depth=32, fua=True, warmup=0,
-                   count=240 * MIB // (32 << 10), seed=turn + 1)
+        bench.load(
+            server.uri("im/v"),
+            size=32 << 10,
+            depth=32,
+            fua=True,
+            warmup=0,
+            count=240 * MIB // (32 << 10),
+            seed=turn + 1,
+        )
         used = bench.stats("im")["log_used_bytes"]
         server.kill()
-        read.append(bench.fio(log, "--rw=read", "--bs=1m", "--iodepth=4", seconds=seconds)["mb_per_second"])
+        read.append(
+            bench.fio(log, "--rw=read", "--bs=1m", "--iodepth=4", seconds=seconds)["mb_per_second"]
+        )
         server = bench.serve("im")
         stats = bench.stats("im")
         last = stats["last_import"]
         # A replay also reads the ring behind the last frame, and searches it for frames that
         # contradict the end of the log.
         read_bytes = stats["devices"][str(log)]["read_bytes"]
-        runs.append({"log_used": used, "ready": server.ready_seconds, "read_bytes": read_bytes, **last})
+        runs.append(
+            {"log_used": used, "ready": server.ready_seconds, "read_bytes": read_bytes, **last}
+        )
         server.stop()
     return {
         "ready_seconds": median([r["ready"] for r in runs]),
@@ -352,7 +459,9 @@ def import_time(bench, rounds, seconds):
         "log_mib": median([r["log_bytes"] for r in runs]) / MIB,
         "records": median([r["log_records"] for r in runs]),
         "read_mib": median([r["read_bytes"] for r in runs]) / MIB,
-        "replay_mb_per_second": median([r["read_bytes"] / 1e6 / max(1e-9, r["replay_seconds"]) for r in runs]),
+        "replay_mb_per_second": median(
+            [r["read_bytes"] / 1e6 / max(1e-9, r["replay_seconds"]) for r in runs]
+        ),
         "device_read_mb_per_second": median(read),
         "runs": runs,
     }

@@ -1,5 +1,6 @@
-"""Loads of users: mixes through fio's NBD engine, and the tail latency of durable writes beside other
-work of the pool. Each takes a Bench and returns plain data, as in measures.py."""
+"""Loads of users: mixes through fio's NBD engine, and the tail latency of durable writes beside
+other work of the pool. Each takes a Bench and returns plain data, as in measures.py."""
+
 import json
 import subprocess
 import threading
@@ -13,8 +14,20 @@ SEQUENTIAL_READ = ["--rw=read", "--bs=1m", "--iodepth=8"]
 MIXES = {
     "sequential read, 1M, QD8": SEQUENTIAL_READ,
     "random read, 4K, 8 × QD4": ["--rw=randread", "--bs=4k", "--iodepth=4", "--numjobs=8"],
-    "70 % reads, 16K, 4 × QD16": ["--rw=randrw", "--rwmixread=70", "--bs=16k", "--iodepth=16", "--numjobs=4"],
-    "70 % reads, 4K, 4 × QD16": ["--rw=randrw", "--rwmixread=70", "--bs=4k", "--iodepth=16", "--numjobs=4"],
+    "70 % reads, 16K, 4 × QD16": [
+        "--rw=randrw",
+        "--rwmixread=70",
+        "--bs=16k",
+        "--iodepth=16",
+        "--numjobs=4",
+    ],
+    "70 % reads, 4K, 4 × QD16": [
+        "--rw=randrw",
+        "--rwmixread=70",
+        "--bs=4k",
+        "--iodepth=16",
+        "--numjobs=4",
+    ],
     "sequential read, 1M, QD8, after these mixes": SEQUENTIAL_READ,
     "sequential write, 1M, QD8": ["--rw=write", "--bs=1m", "--iodepth=8"],
 }
@@ -24,13 +37,28 @@ WRITER = dict(fua=True, depth=4)
 
 def fio_nbd(uri, options, seconds):
     said = call(
-        "fio", "--name=mix", "--ioengine=nbd", "--uri=" + uri, "--size=512m", "--runtime=%dms" % (1000 * seconds),
-        "--ramp_time=200ms", "--time_based", "--group_reporting", "--output-format=json",
-        "--randrepeat=0", "--norandommap", "--refill_buffers", *options)
+        "fio",
+        "--name=mix",
+        "--ioengine=nbd",
+        "--uri=" + uri,
+        "--size=512m",
+        "--runtime=%dms" % (1000 * seconds),
+        "--ramp_time=200ms",
+        "--time_based",
+        "--group_reporting",
+        "--output-format=json",
+        "--randrepeat=0",
+        "--norandommap",
+        "--refill_buffers",
+        *options
+    )
     # The engine prints text before the JSON document.
-    job = json.loads(said[said.index("{"):])["jobs"][0]
+    job = json.loads(said[said.index("{") :])["jobs"][0]
     sides = [job["read"], job["write"]]
-    return {"iops": sum(s["iops"] for s in sides), "mb_per_second": sum(s["bw_bytes"] for s in sides) / 1e6}
+    return {
+        "iops": sum(s["iops"] for s in sides),
+        "mb_per_second": sum(s["bw_bytes"] for s in sides) / 1e6,
+    }
 
 
 def mixes(bench, uris, rounds, seconds):
@@ -41,30 +69,53 @@ def mixes(bench, uris, rounds, seconds):
         for _ in range(rounds):
             for title, uri in uris.items():
                 runs.setdefault(title, []).append(fio_nbd(uri, options, seconds))
-        rows[name] = {title: {"iops": median([r["iops"] for r in each]),
-                              "mb_per_second": median([r["mb_per_second"] for r in each]),
-                              "all": [r["iops"] for r in each]}
-                      for title, each in runs.items()}
+        rows[name] = {
+            title: {
+                "iops": median([r["iops"] for r in each]),
+                "mb_per_second": median([r["mb_per_second"] for r in each]),
+                "all": [r["iops"] for r in each],
+            }
+            for title, each in runs.items()
+        }
     return rows
 
 
 def tail(run):
     writes = run["writes"]
-    return {"iops": run["iops"], "p50_us": writes["p50_us"], "p99_us": writes["p99_us"],
-            "p999_us": writes["p99.9_us"], "p9999_us": writes["p99.99_us"], "max_us": writes["max_us"]}
+    return {
+        "iops": run["iops"],
+        "p50_us": writes["p50_us"],
+        "p99_us": writes["p99_us"],
+        "p999_us": writes["p99.9_us"],
+        "p9999_us": writes["p99.99_us"],
+        "max_us": writes["max_us"],
+    }
 
 
 class BackgroundLoad:
     """A second load on the same server, for the duration of the block."""
 
     def __init__(self, bench, uri, *words):
-        self.words = [bench.forebay, "bench", "nbd", uri, "--json", "--overwrite",
-                      "--seconds", "60", *map(str, words)]
+        self.words = [
+            bench.forebay,
+            "bench",
+            "nbd",
+            uri,
+            "--json",
+            "--overwrite",
+            "--seconds",
+            "60",
+            *map(str, words),
+        ]
         self.bench = bench
 
     def __enter__(self):
-        self.process = subprocess.Popen(self.words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                                        env=self.bench.environment)
+        self.process = subprocess.Popen(
+            self.words,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=self.bench.environment,
+        )
         time.sleep(0.5)
 
     def __exit__(self, *_):
@@ -130,14 +181,19 @@ def tails(bench, seconds):
         rows["a scrub"] = writer()
     rows["a scrub"]["times"] = again.times
     old, fresh = data[1], bench.sparse("tl-new", 1024 * MIB)
-    with RepeatedCommands(bench, ["pool", "replace", "-f", "-w", "tl", old, fresh],
-               ["pool", "replace", "-f", "-w", "tl", fresh, old]) as again:
+    with RepeatedCommands(
+        bench,
+        ["pool", "replace", "-f", "-w", "tl", old, fresh],
+        ["pool", "replace", "-f", "-w", "tl", fresh, old],
+    ) as again:
         rows["a resilver"] = writer()
     rows["a resilver"]["times"] = again.times
     server.stop()
 
     small = [bench.sparse("cl%d" % i, 192 * MIB) for i in range(4)]
-    bench.pool("cl", ["raid0"] + small, [bench.written("cl-log", 128 * MIB)], options=["dirty_limit=16M"])
+    bench.pool(
+        "cl", ["raid0"] + small, [bench.written("cl-log", 128 * MIB)], options=["dirty_limit=16M"]
+    )
     server = bench.serve("cl")
     segments = bench.stats("cl")["segments"]
     capacity = (segments["free"] + segments["open"] + segments["full"]) * segments["segment_bytes"]
@@ -186,7 +242,9 @@ def mixed(bench, rounds, seconds):
     if " nbd" in call("fio", "--enghelp").replace("\t", " ").replace("\n", " "):
         result["mixes"] = mixes(bench, uris, rounds, seconds / 2)
     if "nbdkit file (page cache)" in uris:
-        result["tails"]["nbdkit file"] = peer_tails(bench, uris["nbdkit file (page cache)"], 2 * seconds)
+        result["tails"]["nbdkit file"] = peer_tails(
+            bench, uris["nbdkit file (page cache)"], 2 * seconds
+        )
     for server in served:
         server.stop()
     result["tails"]["Forebay"] = tails(bench, 2 * seconds)

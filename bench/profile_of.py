@@ -1,4 +1,5 @@
 """Processor profiles for the targets that the page reports as missed."""
+
 import collections
 import os
 import subprocess
@@ -13,8 +14,14 @@ IN_KERNEL = [
     ("sending", ("sock_sendmsg", "__sys_sendto", "io_send", "sock_write_iter", "__sys_sendmsg")),
     ("receiving", ("sock_recvmsg", "__sys_recvfrom", "io_recv", "sock_read_iter")),
     ("submitting to the device", ("io_submit_sqes",)),
-    ("taking completions", ("__io_run_local_work", "io_run_local_work", "tctx_task_work", "io_cqring_overflow")),
-    ("going to sleep and waking", ("schedule", "io_cqring_wait", "do_sched_yield", "__x64_sys_sched_yield")),
+    (
+        "taking completions",
+        ("__io_run_local_work", "io_run_local_work", "tctx_task_work", "io_cqring_overflow"),
+    ),
+    (
+        "going to sleep and waking",
+        ("schedule", "io_cqring_wait", "do_sched_yield", "__x64_sys_sched_yield"),
+    ),
 ]
 IN_PROGRAM = [
     ("checksums", ("crc_fast", "crc32", "block_sum")),
@@ -28,23 +35,43 @@ class Recording:
 
     def __init__(self, path, *whose):
         self.path = path
-        self.process = subprocess.Popen(["perf", "record", "-q", "-F", "999", "-g", "-o", path, *whose, "--", "sleep", "2"],
-                                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.process = subprocess.Popen(
+            ["perf", "record", "-q", "-F", "999", "-g", "-o", path, *whose, "--", "sleep", "2"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
 
     def functions(self, *which):
         """The functions with most samples."""
         self.process.wait()
         try:
-            text = call("perf", "report", "-i", self.path, "--no-children", "-g", "none", "--stdio",
-                        "--percent-limit", "1", "--sort", "dso,symbol", *which)
+            text = call(
+                "perf",
+                "report",
+                "-i",
+                self.path,
+                "--no-children",
+                "-g",
+                "none",
+                "--stdio",
+                "--percent-limit",
+                "1",
+                "--sort",
+                "dso,symbol",
+                *which
+            )
         except Failure as failure:
             return [str(failure).split("\n")[-1]]
-        lines = [" ".join(line.split()) for line in text.split("\n") if line.strip() and not line.startswith("#")]
+        lines = [
+            " ".join(line.split())
+            for line in text.split("\n")
+            if line.strip() and not line.startswith("#")
+        ]
         return lines[:18]
 
     def purposes(self, server, client):
-        """Percent of one processor by purpose: for the process id `server`, for programs named `client`,
-        for other processes, and for idle processors."""
+        """Percent of one processor by purpose: for the process id `server`, for programs named
+        `client`, for other processes, and for idle processors."""
         self.process.wait()
         text = call("perf", "script", "-i", self.path, "-F", "comm,pid,ip,sym,dso")
         counts, everything = collections.defaultdict(collections.Counter), 0
@@ -64,7 +91,10 @@ class Recording:
                 owner = "client" if name.strip() == client[:15] else "others"
             counts[owner][what] += 1
         share = 100.0 * os.cpu_count() / max(everything, 1)
-        return {owner: {what: number * share for what, number in each.items()} for owner, each in counts.items()}
+        return {
+            owner: {what: number * share for what, number in each.items()}
+            for owner, each in counts.items()
+        }
 
 
 def purpose(stack):
@@ -72,7 +102,7 @@ def purpose(stack):
         return "other"
     kernel = [frame for frame in stack if "[kernel" in frame or "[guest" in frame]
     for name, marks in IN_KERNEL if kernel else IN_PROGRAM:
-        if any(mark in frame for frame in (kernel or stack[:1]) for mark in marks):
+        if any(mark in frame for frame in kernel or stack[:1] for mark in marks):
             return name
     return "other of the kernel" if kernel else "the program itself"
 
@@ -101,14 +131,17 @@ def sync_writes(bench):
 
 
 def reads(bench):
-    """Processor use of server, client and others while 32 random reads are in flight. None if perf may
-    not record all processes."""
+    """Processor use of server, client and others while 32 random reads are in flight. None if perf
+    may not record all processes."""
     server = served(bench)
     recording = Recording(bench.path("perf.data"), "-a", "-e", "cpu-clock")
     run = bench.load(server.uri("pf/v"), reads=100, depth=32, seconds=3)
     try:
-        out = {"iops": run["iops"], "purposes": recording.purposes(server.process.pid, os.path.basename(bench.forebay)),
-               "lines": recording.functions("--pid", str(server.process.pid))}
+        out = {
+            "iops": run["iops"],
+            "purposes": recording.purposes(server.process.pid, os.path.basename(bench.forebay)),
+            "lines": recording.functions("--pid", str(server.process.pid)),
+        }
     except Failure as failure:
         print("skip the profile of reads: %s" % str(failure).strip().split("\n")[-1], flush=True)
         out = None

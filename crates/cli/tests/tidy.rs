@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 const MAX_COLUMNS: usize = 100;
 const MAX_FUNCTION_LINES: usize = 70;
+const MAX_HEADER_LINES: usize = 5;
 const MAX_FILE_LINES: usize = 600;
 
 /// Names that the field does not use, and the ones that it does (docs/glossary.md).
@@ -88,7 +89,8 @@ fn verdict(rule: &str, broken: &[String]) {
 #[test]
 fn lines_end_at_the_hundredth_column() {
     let mut broken = Vec::new();
-    for source in sources(".rs") {
+    let scripts = sources(".py").into_iter().filter(|s| s.path.starts_with("bench/"));
+    for source in sources(".rs").into_iter().chain(scripts) {
         for (number, line) in source.lines() {
             if line.chars().count() > MAX_COLUMNS {
                 broken.push(format!("{}:{number}", source.path));
@@ -103,6 +105,15 @@ fn files_have_at_most_six_hundred_lines() {
     let long = |s: &Source| s.text.lines().count() > MAX_FILE_LINES;
     let broken: Vec<String> = code().into_iter().filter(long).map(|s| s.path).collect();
     verdict("a file has at most 600 lines", &broken);
+}
+
+#[test]
+fn headers_of_modules_have_at_most_five_lines() {
+    let is_long = |s: &Source| {
+        s.text.lines().take_while(|line| line.starts_with("//!")).count() > MAX_HEADER_LINES
+    };
+    let broken: Vec<String> = code().into_iter().filter(is_long).map(|s| s.path).collect();
+    verdict("the header of a module has at most five lines; a README has room for more", &broken);
 }
 
 /// The name of the function that a line begins, as rustfmt lays it out.
