@@ -404,15 +404,16 @@ impl SegmentTable {
         if record.segment.0 >= self.len() {
             return false;
         }
-        let in_use = record.kind != SegmentUse::Free;
-        if in_use {
-            self.free.borrow_mut().remove(&record.segment.0);
-        } else {
+        if record.kind == SegmentUse::Free {
             self.free.borrow_mut().insert(record.segment.0);
+            // The rows of its last use are not those of the next, which may begin without a record.
+            self.edit(record.segment, |info| *info = SegmentInfo::default());
+            return true;
         }
+        self.free.borrow_mut().remove(&record.segment.0);
         self.edit(record.segment, |info| {
             *info = SegmentInfo {
-                state: if in_use { SegmentState::Full } else { SegmentState::Free },
+                state: SegmentState::Full,
                 kind: match record.kind {
                     SegmentUse::Map => SegmentKind::Map,
                     SegmentUse::Data | SegmentUse::Free => SegmentKind::Data,

@@ -272,13 +272,10 @@ impl Rig {
                 SegmentState::Free | SegmentState::Emptied(_) => SegmentState::Free,
                 SegmentState::Open | SegmentState::Full => SegmentState::Full,
             };
-            // Live blocks are counted from the map. Old fields of a free segment do not matter.
-            let info = self.table.get(SegmentId(at));
+            // Live blocks are counted from the map. The journal may reopen a free segment, whose
+            // rows of an earlier use must not count then.
             if plain.state == SegmentState::Free {
-                assert_eq!(info.state, SegmentState::Free);
-                let (kind, footer) = (info.kind, info.footer);
-                let (rows, birth, last) = (info.rows, info.birth, info.last);
-                *plain = Plain { kind, footer, rows, birth, last, ..Plain::default() };
+                *plain = Plain::default();
             } else {
                 self.table.add_live(BlockAddr::new(SegmentId(at), 0), plain.live);
             }
