@@ -158,6 +158,20 @@ impl Array {
         Ok(())
     }
 
+    /// Handles a failed write that was to be durable at once and is not the array's own, such as a
+    /// heartbeat. A device reports a failed flush once, and then nothing that it holds unflushed
+    /// can be relied on: those segments are stale, as after a failed flush of the array's own.
+    pub fn durable_write_failed(
+        &self,
+        id: DeviceId,
+        cause: &DeviceError,
+    ) -> Result<(), ArrayError> {
+        let (group, member) = self.find(id)?;
+        member.count_write_error();
+        self.fail_member(&group, &member, cause);
+        Ok(())
+    }
+
     /// Counts a failed write or flush of a member's labels. Labels are not the array's, but the
     /// member's counters must explain why it failed.
     pub fn count_write_error(&self, id: DeviceId) -> Result<(), ArrayError> {

@@ -186,7 +186,8 @@ impl Claimed {
     async fn write_to_all(&self) {
         let devices = self.devices.borrow().clone();
         for device in &devices {
-            // An error is not reported: the next root fails on the same device and handles it.
+            // An error is not reported: what an import relies on was flushed before, and what it
+            // replays is written again.
             let _ = write_heartbeat(device, &self.heartbeat).await;
         }
     }

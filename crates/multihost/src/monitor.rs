@@ -8,7 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use forebay_device::Device;
+use forebay_device::{Device, DeviceError};
 use forebay_format::label::Heartbeat;
 use forebay_units::{Nanos, OwnerNonce};
 
@@ -173,6 +173,13 @@ impl Monitor {
     /// a device that hangs; the next heartbeat goes to another one.
     pub async fn write_to_first(&self, devices: &[Device], heartbeat: Heartbeat) {
         self.poller.write_to_first(devices, heartbeat).await;
+    }
+
+    /// Heartbeats that failed since the last call, with their devices. Such a device may have lost
+    /// other writes that it held unflushed.
+    #[must_use]
+    pub fn take_failed_writes(&self) -> Vec<(Device, DeviceError)> {
+        self.poller.take_failed_writes()
     }
 
     /// Waits until no heartbeat is being read or written.

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use forebay_device::Device;
+use forebay_device::{Device, DeviceError};
 use forebay_format::label::Heartbeat;
 use forebay_rt as rt;
 use forebay_rt::sync::Notify;
@@ -53,6 +53,8 @@ pub(crate) struct Poller {
     answers: RefCell<Vec<Answer>>,
     /// Devices that have a heartbeat under way.
     writes_in_flight: RefCell<BTreeSet<usize>>,
+    /// Heartbeats that failed, for [`Poller::take_failed_writes`].
+    failed_writes: RefCell<Vec<(Device, DeviceError)>>,
     changed: Rc<Notify>,
 }
 
@@ -67,6 +69,7 @@ impl Poller {
             reads_in_flight: RefCell::default(),
             answers: RefCell::default(),
             writes_in_flight: RefCell::default(),
+            failed_writes: RefCell::default(),
             changed: Notify::new(),
         })
     }
@@ -167,11 +170,17 @@ impl Poller {
         self.writes_in_flight.borrow_mut().insert(key);
         let poller = self.clone();
         rt::spawn_detached(Box::pin(async move {
-            // An error is not reported: the next root fails on the same device and handles it.
-            let _ = write_heartbeat(&device, &heartbeat).await;
+            if let Err(error) = write_heartbeat(&device, &heartbeat).await {
+                poller.failed_writes.borrow_mut().push((device, error));
+            }
             poller.writes_in_flight.borrow_mut().remove(&key);
             poller.changed.notify_all();
         }));
+    }
+
+    /// Heartbeats that failed since the last call, with their devices.
+    pub fn take_failed_writes(&self) -> Vec<(Device, DeviceError)> {
+        self.failed_writes.take()
     }
 
     fn has_no_writes_in_flight(&self) -> bool {

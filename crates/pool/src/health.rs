@@ -152,6 +152,23 @@ impl Pool {
         member.map_or_else(|| format!("device {id}"), |member| member.path.clone())
     }
 
+    /// A device failed a write beside the commits that was to be durable at once: a heartbeat or a
+    /// log mark. No later command fails if the device lost other writes with it.
+    pub(crate) fn durable_write_failed(&self, id: DeviceId, error: DeviceError) {
+        // Behind a lost fence the device is well.
+        if self.is_stopped() || matches!(error.kind, ErrorKind::FenceLost(_)) {
+            return;
+        }
+        match self.store.array.durable_write_failed(id, &error) {
+            Ok(()) => {
+                self.take_array_events();
+                self.sync.root_wanted.set(true);
+                self.sync.wake.notify_all();
+            }
+            Err(_) => self.fail_log_side(id, &error.into()),
+        }
+    }
+
     /// Takes a log device out of use.
     pub(crate) fn fail_log_side(&self, device: DeviceId, error: &LabelError) {
         let mut config = self.config.borrow_mut();

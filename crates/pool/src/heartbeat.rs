@@ -22,7 +22,8 @@ impl Pool {
 
     /// Writes this owner's heartbeat to a device that has returned with an older one.
     pub(crate) async fn write_first_heartbeat(&self, device: &Device) {
-        // An error is not reported: the next root fails on the same device and handles it.
+        // An error is not reported: the device has nothing of the pool yet that it could lose, and
+        // it gets a configuration next.
         let _ = write_heartbeat(device, &self.heartbeat(0)).await;
     }
 
@@ -73,10 +74,21 @@ impl Pool {
                     pause = HEARTBEAT_INTERVAL;
                     devices.extend(self.heartbeat_devices());
                     monitor.write_to_first(&devices, self.heartbeat(beat)).await;
+                    self.handle_failed_heartbeats();
                 }
                 Verdict::Unproven => pause = RETRY_INTERVAL,
                 // This stops the pool, as a device does that another machine has reserved.
                 Verdict::OtherOwner => return fence.lose(),
+            }
+        }
+    }
+
+    fn handle_failed_heartbeats(&self) {
+        for (device, error) in self.opener.monitor().take_failed_writes() {
+            let in_use = self.devices_in_use();
+            // A device that has left the pool meanwhile holds nothing of it.
+            if let Some((id, _)) = in_use.iter().find(|(_, used)| Rc::ptr_eq(used, &device)) {
+                self.durable_write_failed(*id, error);
             }
         }
     }

@@ -43,12 +43,12 @@ impl Pool {
         let devices = self.label_devices();
         let count = devices.len() as u64;
         for at in turn..turn + count {
-            let (_, open) = &devices[(at % count) as usize];
+            let (id, open) = &devices[(at % count) as usize];
             let offset = LOG_MARK_OFFSET_BYTES + at / count % 2 * LOG_MARK_BYTES;
             let block = IoBuf::copy_of(&mark.encode(self.guid)).freeze();
-            // An error is not reported: the next root fails on the same device and handles it.
-            if open.device().write(offset, block, true).await.is_ok() {
-                return true;
+            match open.device().write(offset, block, true).await {
+                Ok(()) => return true,
+                Err(error) => self.durable_write_failed(*id, error),
             }
         }
         false

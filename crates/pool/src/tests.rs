@@ -12,6 +12,7 @@ mod copies;
 mod devices;
 mod divergence;
 mod due_scrubs;
+mod durable_writes;
 mod edges;
 mod errors;
 mod figures;
