@@ -15,20 +15,6 @@ serve p
 run nbdcopy --flush image "$(uri p/still)"
 still() { [ "$(hash_volume p/still)" = "$WANT" ] || fail "$1: the volume reads differently"; }
 still "at first"
-health() { "$FOREBAY" pool list --json | jq -r '.pools[0].health'; }
-load() { # SEED
-    rm -f "$DIR/told"
-    python3 "$HERE/ledger.py" write "$SOCKET" p/busy "$DIR/ledger" --seconds 600 --seed "$1" \
-        --expect-end --told "$DIR/told" >"$DIR/writer.out" 2>&1 &
-    WRITER=$!
-    goes_on "$DIR/told" 1000 "the writer"
-}
-loaded() {
-    goes_on "$DIR/told" 1000 "the writer"
-    kill -TERM "$WRITER"
-    wait "$WRITER" || fail "$1: writes suffered: $(cat "$DIR/writer.out")"
-    run python3 "$HERE/ledger.py" check "$SOCKET" p/busy "$DIR/ledger"
-}
 
 say "offline and online under load"
 load 1

@@ -217,6 +217,26 @@ await() {
     fail "waited in vain: $what"
 }
 
+# health: the health of pool p.
+health() { "$FOREBAY" pool list --json | jq -r '.pools[0].health'; }
+
+# load SEED: writes to p/busy in the background, with what was answered in a ledger.
+load() {
+    rm -f "$DIR/told"
+    python3 "$HERE/ledger.py" write "$SOCKET" p/busy "$DIR/ledger" --seconds 600 --seed "$1" \
+        --expect-end --told "$DIR/told" >"$DIR/writer.out" 2>&1 &
+    WRITER=$!
+    goes_on "$DIR/told" 1000 "the writer"
+}
+
+# loaded WHAT: ends that load, which must have gone on, and looks for all that was answered.
+loaded() {
+    goes_on "$DIR/told" 1000 "the writer"
+    kill -TERM "$WRITER"
+    wait "$WRITER" || fail "$1: writes suffered: $(cat "$DIR/writer.out")"
+    run python3 "$HERE/ledger.py" check "$SOCKET" p/busy "$DIR/ledger"
+}
+
 no_errors() {
     "$FOREBAY" pool status "$1" >"$DIR/.status" 2>&1 || fail "pool status: $(cat "$DIR/.status")"
     grep -q 'errors: No known data errors' "$DIR/.status" || fail "$(cat "$DIR/.status")"

@@ -9,25 +9,11 @@ files 64M l0
 run "$FOREBAY" pool create p raidz1 "$DIR"/d{0,1,2,3} log "$DIR/l0" spare "$DIR/spare"
 run "$FOREBAY" volume create -V 96M p/busy
 serve p
-health() { "$FOREBAY" pool list --json | jq -r '.pools[0].health'; }
 well() { [ "$(health)" = ONLINE ]; }
 says() { "$FOREBAY" pool status p | grep -q "$1"; }
 await 10 "the spare is held" says "spare *AVAIL"
 refuse "$FOREBAY" pool create q "$DIR/spare"
 refuse "$FOREBAY" pool add p spare "$DIR/d0"
-load() { # SEED
-    rm -f "$DIR/told"
-    python3 "$HERE/ledger.py" write "$SOCKET" p/busy "$DIR/ledger" --seconds 600 --seed "$1" \
-        --expect-end --told "$DIR/told" >"$DIR/writer.out" 2>&1 &
-    WRITER=$!
-    goes_on "$DIR/told" 1000 "the writer"
-}
-loaded() {
-    goes_on "$DIR/told" 1000 "the writer"
-    kill -TERM "$WRITER"
-    wait "$WRITER" || fail "$1: writes suffered: $(cat "$DIR/writer.out")"
-    run python3 "$HERE/ledger.py" check "$SOCKET" p/busy "$DIR/ledger"
-}
 
 say "a member is deleted under load: the spare takes its place"
 load 1

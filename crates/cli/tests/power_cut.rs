@@ -1,5 +1,5 @@
-//! `forebay witness` and `forebay qualify power-cut` from outside: what was acknowledged is kept by
-//! another process, and damage to the device is found by what that one knows.
+//! `forebay witness` and `forebay qualify power-cut` from outside: the witness
+//! keeps what was acknowledged in another process, and the verification compares the device with it.
 
 #![allow(clippy::disallowed_methods, reason = "a test makes and damages the files itself")]
 

@@ -7,8 +7,6 @@
 #   crates/dst/mutants/run.sh --check        checks only that every patch applies
 #   crates/dst/mutants/run.sh --quick        prints the names of those that few scenarios catch: at
 #                                            most 40 from each root seed that was measured
-#   crates/dst/mutants/run.sh --quick        prints the names of those that few scenarios catch: at
-#                                            most 40 from each root seed that was measured
 #
 # Environment:
 #   SEED   root seed of the search (1)

@@ -202,7 +202,8 @@ pub fn page(states: &States, title: &str) -> String {
     out
 }
 
-/// A table of faults by what they met; a cell without a count is a state never met.
+/// A table with a column for each fault and a row for each state of the pool. A cell counts the
+/// scenarios in which the fault met that state; an empty cell stands for none.
 fn table(out: &mut String, title: &str, states: &States, met: &dyn Fn(&State) -> String) {
     let faults: BTreeSet<&str> = states.keys().map(|state| state.fault).collect();
     let mut counts: BTreeMap<String, BTreeMap<&str, u64>> = BTreeMap::new();

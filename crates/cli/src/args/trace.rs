@@ -78,18 +78,9 @@ pub struct RecordArgs {
     /// Block device: a whole disk, or a loop device.
     #[arg(value_name = "DEV")]
     pub device: PathBuf,
-    /// End after this many seconds [default: with Ctrl-C].
-    #[arg(long, value_name = "N", value_parser = parse_interval)]
-    pub seconds: Option<Nanos>,
-    /// File to write [default: the device's name with .fbt, in this folder].
-    #[arg(short, long, value_name = "FILE")]
-    pub out: Option<PathBuf>,
-    /// Replace the file when it exists.
-    #[arg(short, long)]
-    pub force: bool,
-    /// Versioned JSON of what was recorded.
-    #[arg(long)]
-    pub json: bool,
+    /// Where to, and for how long.
+    #[command(flatten)]
+    pub recording: RecordingArgs,
 }
 
 /// What `trace pool` takes.
@@ -98,10 +89,18 @@ pub struct RecordPoolArgs {
     /// Pool that a server has open.
     #[arg(value_name = "POOL")]
     pub pool: String,
+    /// Where to, and for how long.
+    #[command(flatten)]
+    pub recording: RecordingArgs,
+}
+
+/// What every recording takes.
+#[derive(Args, Clone, Debug)]
+pub struct RecordingArgs {
     /// End after this many seconds [default: with Ctrl-C].
     #[arg(long, value_name = "N", value_parser = parse_interval)]
     pub seconds: Option<Nanos>,
-    /// File to write [default: the pool's name with .fbt, in this folder].
+    /// File to write [default: the name of the device or pool with .fbt, in this folder].
     #[arg(short, long, value_name = "FILE")]
     pub out: Option<PathBuf>,
     /// Replace the file when it exists.

@@ -24,7 +24,7 @@ fn saturation(shown: &[Shown<'_>]) -> Experiment {
     e.method = "Random 4 KiB writes, 32 in flight, until four times the capacity is written or a \
                 day is over."
         .to_owned();
-    let mut over = chart(&e, "capacities", "Random 4 KiB writes by what was written", "");
+    let mut over = chart(&e, "capacities", "Rate of random 4 KiB writes by capacities written", "");
     over.x = Axis::linear("Written", "× capacity");
     over.y = Axis::linear("Writes", "1/s");
     for of in shown {

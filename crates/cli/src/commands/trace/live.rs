@@ -174,25 +174,25 @@ struct Recorded<'a> {
 }
 
 async fn record(args: &RecordArgs, stop: &Rc<Stop>) -> Result<Outcome, Failure> {
-    let out = args.out.clone().unwrap_or_else(|| {
+    let out = args.recording.out.clone().unwrap_or_else(|| {
         let name = args.device.file_name().unwrap_or_default().to_string_lossy().into_owned();
         PathBuf::from(format!("{name}.fbt"))
     });
     let mut recorder = Recorder::start(&args.device)?;
-    let file = BufWriter::new(output(&out, args.force)?);
+    let file = BufWriter::new(output(&out, args.recording.force)?);
     let failed = |e| Failure::io(out.display(), &e);
     let mut writer = CompactWriter::new(file, true);
     let (screen, begun) = (Screen::stderr(), forebay_rt::now());
     let mut ended = begun;
     let mut count = 0;
-    if !args.json {
+    if !args.recording.json {
         let device = args.device.display();
         log::notice(&format!(
             "recording {device} to {} by {MECHANISM}; Ctrl-C ends",
             out.display()
         ));
     }
-    let outcome = follow(&mut recorder, stop, args.seconds, |_, events, names| {
+    let outcome = follow(&mut recorder, stop, args.recording.seconds, |_, events, names| {
         for event in events {
             writer.event(event, names).map_err(failed)?;
         }
@@ -219,7 +219,7 @@ async fn record(args: &RecordArgs, stop: &Rc<Stop>) -> Result<Outcome, Failure> 
         log::warning(&loss);
     }
     let (device, output) = (args.device.display().to_string(), out.display().to_string());
-    let text = match args.json {
+    let text = match args.recording.json {
         true => {
             let mechanism = "tracefs";
             let body = Recorded { device, mechanism, output, events: count, seconds, complete };

@@ -125,8 +125,8 @@ pub async fn record_pool(args: RecordPoolArgs, access: PoolAccess) -> Result<Out
             .with_hint(format!("'forebay serve {pool}' serves it")));
     }
     let handle = access.open(pool).await?;
-    let out = args.out.clone().unwrap_or_else(|| PathBuf::from(format!("{pool}.fbt")));
-    let file = BufWriter::new(output(&out, args.force)?);
+    let out = args.recording.out.clone().unwrap_or_else(|| PathBuf::from(format!("{pool}.fbt")));
+    let file = BufWriter::new(output(&out, args.recording.force)?);
     let mut sorter = Sorter {
         writer: CompactWriter::new(file, true),
         names: Names::default(),
@@ -134,7 +134,7 @@ pub async fn record_pool(args: RecordPoolArgs, access: PoolAccess) -> Result<Out
         arrived: 0,
         events: 0,
     };
-    if !args.json {
+    if !args.recording.json {
         log::notice(&format!("recording '{pool}' to {}; Ctrl-C ends", out.display()));
     }
     let begun = forebay_rt::now();
@@ -150,7 +150,7 @@ pub async fn record_pool(args: RecordPoolArgs, access: PoolAccess) -> Result<Out
     }
     let (events, devices) = (sorter.events, sorter.names.devices().len());
     let (output, complete) = (out.display().to_string(), dropped == 0);
-    let text = match args.json {
+    let text = match args.recording.json {
         true => {
             let mechanism = "recorded layer of the server";
             let body =
@@ -175,7 +175,7 @@ async fn poll_all<W: Write>(
     let failed = |e| Failure::io(out.display(), &e);
     let (screen, stop) = (Screen::stderr(), access.stop());
     let (begun, mut chunk_at, mut dropped) = (forebay_rt::now(), forebay_rt::now(), 0);
-    let end = args.seconds.map(|span| begun + span);
+    let end = args.recording.seconds.map(|span| begun + span);
     let mut is_over = false;
     loop {
         let reply = handle.ask(Action::Record { goes_on: true }).await;
