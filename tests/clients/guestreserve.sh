@@ -2,7 +2,8 @@
 # Two machines reach the same disks, each in its own way (a guest with Linux's SCSI target and two iSCSI
 # initiators). The disks are reserved for the owner of the pool. When that owner stands still and is replaced, the
 # disks refuse the writes that its kernel still holds, and it stops.
-# With DISKS=nvme the disks are those of Linux's NVMe target; it needs a kernel from 6.13 on (GUEST_KERNEL).
+# With DISKS=nvme the disks are those of Linux's NVMe target; it needs a kernel from 6.13 on: GUEST_KERNEL
+# is a folder with the unpacked linux-binary and linux-modules packages of Debian's backports.
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/guest.lib.sh"
 need nbd-client

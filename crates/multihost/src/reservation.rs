@@ -27,8 +27,8 @@ pub(crate) async fn reserve(
     match take(device, key, may_preempt).await {
         Ok(is_taken) => is_taken.map(|()| true),
         Err(error) if error.kind == ErrorKind::ReservationConflict => Err(MultihostError::Lost),
-        // Without reservations, heartbeats protect the device. With an error too: the next root
-        // fails on the same device and handles it.
+        // Without reservations, heartbeats protect the device. With an error too: the status does
+        // not show the device as reserved then.
         Err(_) => Ok(false),
     }
 }
