@@ -147,7 +147,7 @@ async fn perform_on(device: &Device, model: &Model, act: Act, range: SectorRange
             let call = async || device.write_zeroes(at, len, options).await;
             // Zeros that keep their space are written, a MiB at a time.
             let step = if no_hole { STEP_SECTORS } else { u64::MAX };
-            zero(model, range, Terms { fua, step }, "write zeroes", call).await;
+            zero(model, range, range, Terms { fua, step }, "write zeroes", call).await;
         }
         Act::Status { .. } => status(device, model, range).await,
         Act::Pause { .. } | Act::Flush { .. } | Act::Improper { .. } => {}
@@ -232,7 +232,7 @@ async fn trim(
     let end = range.end() / BLOCK_SECTORS * BLOCK_SECTORS;
     if first < end {
         let inner = SectorRange { first, count: end - first, ..range };
-        return zero(model, inner, Terms::whole(fua), "trim", call).await;
+        return zero(model, range, inner, Terms::whole(fua), "trim", call).await;
     }
     let issued = model.update(range.volume, |v| v.history.now()).unwrap_or(0);
     let outcome = call().await;
@@ -245,12 +245,14 @@ async fn trim(
 /// Trims a range of whole blocks.
 pub async fn trim_all(device: &Device, model: &Model, range: SectorRange) {
     let call = async || device.discard(range.offset_bytes(), range.len_bytes(), false).await;
-    zero(model, range, Terms::whole(false), "trim", call).await;
+    zero(model, range, range, Terms::whole(false), "trim", call).await;
 }
 
-/// Issues a change to zeros: a trim of whole blocks, or a write-zeroes.
+/// Issues a change of `range` to zeros: a trim, or a write-zeroes. The client asked for `asked`, of
+/// which a trim changes only whole blocks.
 async fn zero(
     model: &Model,
+    asked: SectorRange,
     range: SectorRange,
     terms: Terms,
     name: &str,
@@ -261,7 +263,7 @@ async fn zero(
     let Some(issued) = issued else { return };
     let outcome = call().await;
     if let Err(error) = &outcome {
-        change_failed(model, range, issued.ticket.issued, name, error);
+        change_failed(model, asked, issued.ticket.issued, name, error);
     }
     model.answered(range.volume, issued, &outcome);
 }
