@@ -261,9 +261,14 @@ impl<S: Subject> BootContext<S> {
             return Ok(pool);
         }
         let imported = subject.import(devices, &scenario.spec, ImportMode::Plain).await;
-        // A rewind that was cut short may have written over what the newest root needs.
         if imported.is_err() && model.rewinds.get() {
-            return self.rewind(devices).await.map_or(imported, Ok);
+            // A rewind was cut short. Its first root is the newest, or it has written over the
+            // journal of that root.
+            let forced = subject.import(devices, &scenario.spec, ImportMode::Force).await;
+            return match forced {
+                Ok(pool) => Ok(pool),
+                Err(_) => self.rewind(devices).await.map_or(imported, Ok),
+            };
         }
         imported
     }

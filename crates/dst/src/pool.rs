@@ -114,6 +114,7 @@ impl Subject for Forebay {
         let options = ImportOptions {
             accept_log_loss: mode == ImportMode::AcceptLoss,
             rewind_groups: u64::from(mode == ImportMode::Rewind),
+            force: mode == ImportMode::Force,
             known: Some(self.known.get().1),
             ..ImportOptions::default()
         };

@@ -236,6 +236,8 @@ pub enum ImportMode {
     AcceptLoss,
     /// From the root before the newest.
     Rewind,
+    /// From the newest root, although the log proves a newer one.
+    Force,
 }
 
 /// A system that makes pools.

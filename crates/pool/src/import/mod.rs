@@ -143,11 +143,15 @@ impl Pool {
     ) -> Result<Rc<Pool>, ImportErrorKind> {
         let Judged { mut root, newest, config, devices, log_state, old_log, loaded, mut report } =
             judged;
-        // Roots that are left behind (by -F, or by devices that return) must never count again. The
-        // gap keeps frames and footers of a crashed run from having the numbers that will be
-        // written now. It is a multiple of the slots, so the rotation of the superblocks is kept.
+        // Roots that are left behind (by -F, or by devices that return) must never count again: as
+        // many new ones take their slots first, because the rotation goes on from the chosen root.
+        let left = newest.commit.0 - root.commit.0;
+        let slots_left = left % SUPERBLOCK_SLOTS;
+        let first_roots = if left > 0 { slots_left.max(1) } else { 0 };
+        // The gap keeps frames and footers of a crashed run from having the numbers that will be
+        // written now. It is a multiple of the slots.
         let gap = SUPERBLOCK_SLOTS * (1 + rt::random_u64() % MOST_GAP);
-        root.commit = CommitId(newest.commit.0 + gap);
+        root.commit = CommitId(newest.commit.0 - slots_left + gap);
         let log_config = LogConfig::new(config.guid);
         let waiting = IntentLog::empty_state(
             &log_config,
@@ -167,7 +171,7 @@ impl Pool {
         let parts = Parts { opener, nonce, config, devices, log, root, loaded };
         let pool = Pool::assemble(parts);
         pool.sync.rooted.set(newest.rooted);
-        let recovered = pool.recover(&log_state, old_log, &mut report).await;
+        let recovered = pool.recover(&log_state, old_log, first_roots, &mut report).await;
         if pool.opener.monitor().fence().is_lost() {
             return Err(ImportErrorKind::TakenMeanwhile);
         }

@@ -60,16 +60,23 @@ impl SyncControl {
 }
 
 impl Pool {
-    /// Replays the log into groups, commits them, and starts the log anew.
+    /// Replays the log into groups, commits them, and starts the log anew. Writes `first_roots`
+    /// roots before, over those that the import leaves behind.
     pub(super) async fn recover(
         self: &Rc<Self>,
         state: &LogState,
         old: OldLog,
+        first_roots: u64,
         report: &mut ImportReport,
     ) -> Result<(), RecoveryError> {
         *self.health.replaying.borrow_mut() = Some(state.clone());
         // The states of members that the device match found must be under the next root.
         self.sync.config_dirty.set(true);
+        for _ in 0..first_roots {
+            // Segments that only a newer root uses are free here. After a power cut that root would
+            // count, and must not miss blocks that the replay has written over.
+            self.sync_group().await?;
+        }
         let begun = rt::now();
         self.replay(old, state).await?;
         report.replay_seconds += rt::now().since(begun).as_secs_f64();

@@ -1,5 +1,6 @@
 //! Refused imports, what an operator may force, and pools that end.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::rc::Rc;
 
@@ -11,6 +12,7 @@ use forebay_units::{Layout, Nanos};
 
 use super::rack::Rack;
 use super::{expect, names, spec, stamp, volume};
+use crate::labels::read_label;
 use crate::spec::ImportOptions;
 use crate::status::{Health, Importable};
 use crate::{ImportErrorKind, Lacking, MapLoadError, Pool};
@@ -376,6 +378,36 @@ fn a_rewind_goes_back_by_groups_and_stays_there() {
         let far = ImportOptions { rewind_groups: 200, ..Default::default() };
         let kind = refused(&rack, 1, &far).await;
         assert_kind!(kind, NoSuperblock(lacking) if *lacking == Lacking::default());
+    });
+}
+
+#[test]
+fn roots_that_a_rewind_leaves_behind_are_overwritten() {
+    let rack = Rack::new(&ALL, SIZE);
+    let mine = rack.clone();
+    until_crash(async move {
+        let pool = make(&mine, Layout::Raidz1, &["a", "b", "c"], &["l"]).await;
+        let v = pool.open_volume("v").unwrap();
+        for salt in [2, 3, 4] {
+            v.write(0, stamp(4096, salt), false).await.unwrap();
+            pool.sync().await.unwrap();
+        }
+    });
+    Runtime::simulated(2).block_on(async move {
+        let roots = async |device: &str| -> BTreeSet<u64> {
+            let label = read_label(&rack.device(device)).await;
+            label.roots.iter().map(|root| root.commit.0).collect()
+        };
+        let before = roots("a").await;
+        let newest: Vec<u64> = before.iter().rev().take(3).copied().collect();
+        let back = ImportOptions { rewind_groups: 2, ..Default::default() };
+        let pool = import(&rack, 1, &back).await.unwrap();
+        check(&pool, 2).await;
+        for device in ["a", "b", "c"] {
+            let now = roots(device).await;
+            assert!(!now.contains(&newest[0]) && !now.contains(&newest[1]), "{now:?}");
+            assert!(now.contains(&newest[2]), "the chosen root is still there: {now:?}");
+        }
     });
 }
 
