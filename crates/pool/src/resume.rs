@@ -194,14 +194,16 @@ impl Pool {
             let continued = Continued { suspended: self };
             Pool::import_as(opener, paths, &guid, &options, Some(&continued)).await
         };
-        match import(ImportOptions::default()).await {
+        let outcome = match import(ImportOptions::default()).await {
             // Whatever a lost log had is in memory here.
             Err(ImportError {
                 kind: ImportErrorKind::LogMissing { .. } | ImportErrorKind::LogLoss(_),
                 ..
             }) => import(ImportOptions { accept_log_loss: true, ..Default::default() }).await,
             other => other,
-        }
+        };
+        // Where no label can be read, only the id is known to the import.
+        outcome.map_err(|error| ImportError { pool: self.name(), ..error })
     }
 
     /// Writes what `suspended` had only in memory, oldest group first, and commits it.
