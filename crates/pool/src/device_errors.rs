@@ -24,7 +24,6 @@ impl PoolError {
             }
             Self::Scrub(ScrubError::NotRunning { error, .. }) => of_commit(error),
             Self::Resume(ResumeError::Import(error)) => of_import(&error.kind),
-            Self::Resume(ResumeError::Again { error, .. }) => of_commit(error),
             Self::Resume(_) => Vec::new(),
             Self::Scrub(ScrubError::InProgress { .. } | ScrubError::NotInProgress { .. }) => {
                 Vec::new()

@@ -2,23 +2,20 @@
 //! written again.
 //!
 //! What always holds: the suspended pool keeps its data in memory until the next one has committed
-//! them, and is never followed by a pool that another owner has written to.
+//! them, under one root. It is never followed by a pool that another owner has written to.
 
 use std::fmt;
 use std::rc::Rc;
 
 use forebay_rt as rt;
-use forebay_txg::Content;
-use forebay_units::{BLOCK_BYTES, Lba, Nanos, VolumeId};
+use forebay_units::Nanos;
 
 use crate::Pool;
-use crate::commit::error::{CommitError, SuspendReason};
+use crate::commit::error::SuspendReason;
 use crate::import::error::{ImportError, ImportErrorKind};
 use crate::settings::FailMode;
 use crate::spec::ImportOptions;
 
-/// Longest piece of data that is taken into a group at once.
-const PIECE_BLOCKS: u64 = 256;
 /// How long commands that are under way may take before a resume gives up, beyond their deadline.
 const COMMANDS_END_WITHIN: Nanos = Nanos::from_secs(5);
 /// Between two looks at commands that are under way.
@@ -46,13 +43,6 @@ pub enum ResumeError {
     },
     /// It could not be imported.
     Import(Box<ImportError>),
-    /// It was imported, and failed again while data from memory were written.
-    Again {
-        /// The pool.
-        pool: String,
-        /// Why.
-        error: Box<CommitError>,
-    },
 }
 
 impl fmt::Display for ResumeError {
@@ -69,9 +59,6 @@ impl fmt::Display for ResumeError {
             ),
             Self::Import(error) => {
                 write!(f, "pool '{}' cannot go on yet: {}", error.pool, error.kind)
-            }
-            Self::Again { pool, error } => {
-                write!(f, "pool '{pool}' was suspended again: {error}")
             }
         }
     }
@@ -98,6 +85,11 @@ impl Continued<'_> {
             return Ok(());
         }
         Err(ImportErrorKind::OwnedMeanwhile)
+    }
+
+    /// Gives `next` what was only in memory.
+    pub fn hand_over(&self, next: &Pool) {
+        next.take_uncommitted(self.suspended);
     }
 }
 
@@ -149,12 +141,6 @@ impl Pool {
         }
         self.close_devices().await?;
         let next = self.import_again(paths).await.map_err(|e| ResumeError::Import(Box::new(e)))?;
-        if let Err(error) = next.take_uncommitted(self).await {
-            // It ends with its error; what it has in memory is here too.
-            let _ = next.end().await;
-            let error = Box::new(error);
-            return Err(ResumeError::Again { pool, error });
-        }
         next.health.events.go_on(&self.health.events);
         *self.lifecycle.successor.borrow_mut() = Some(next.clone());
         self.sync.done.notify_all();
@@ -206,52 +192,24 @@ impl Pool {
         outcome.map_err(|error| ImportError { pool: self.name(), ..error })
     }
 
-    /// Writes what `suspended` had only in memory, oldest group first, and commits it.
-    async fn take_uncommitted(self: &Rc<Self>, suspended: &Pool) -> Result<(), CommitError> {
-        let mut changes: Vec<(VolumeId, Lba, u64, Content)> = Vec::new();
-        for set in suspended.dirty.groups.borrow().uncommitted() {
+    /// Takes what `suspended` had only in memory into the open group, oldest group first. It comes
+    /// under one root: half of it would be no prefix of what was written. It is in memory already,
+    /// so it is not charged again.
+    fn take_uncommitted(&self, suspended: &Pool) {
+        let theirs = suspended.dirty.groups.borrow();
+        let mut groups = self.dirty.groups.borrow_mut();
+        for set in theirs.uncommitted() {
             for (volume, extents) in &set.volumes {
-                changes.extend(
-                    extents.iter().map(|(lba, n, content)| (*volume, lba, n, content.clone())),
-                );
+                // A volume that is not in the pool was being created or destroyed, without success.
+                let Some(state) = self.volumes.borrow().get(volume).cloned() else { continue };
+                let limit = Pool::blocks_of(state.size_bytes.get());
+                for (lba, blocks, content) in extents.iter() {
+                    let blocks = blocks.min(limit.saturating_sub(lba.0));
+                    if blocks > 0 {
+                        groups.absorb(*volume, lba, blocks, content.part(0, blocks), 0);
+                    }
+                }
             }
         }
-        for (volume, lba, blocks, content) in changes {
-            self.take_change(volume, lba, blocks, &content).await?;
-        }
-        self.commit_all().await
-    }
-
-    async fn take_change(
-        self: &Rc<Self>,
-        volume: VolumeId,
-        lba: Lba,
-        blocks: u64,
-        content: &Content,
-    ) -> Result<(), CommitError> {
-        // A volume that is not in the pool was being created or destroyed, without success.
-        let found = self.volumes.borrow().get(&volume).cloned();
-        let Some(state) = found else { return Ok(()) };
-        let end = Pool::blocks_of(state.size_bytes.get()).min(lba.0 + blocks);
-        let mut at = lba.0;
-        while at < end {
-            let step = match content {
-                Content::Zero => end - at,
-                Content::Data(_) => PIECE_BLOCKS.min(end - at),
-            };
-            let held = match content {
-                Content::Zero => 0,
-                Content::Data(_) => {
-                    let permit = self.dirty.throttle.admit(step * BLOCK_BYTES).await;
-                    permit.map_err(|_| self.why_ended())?.forget()
-                }
-            };
-            let piece = content.part(at - lba.0, step);
-            let first = self.dirty.groups.borrow().open().is_empty();
-            self.dirty.groups.borrow_mut().absorb(volume, Lba(at), step, piece, held);
-            self.note_dirty(first);
-            at += step;
-        }
-        Ok(())
     }
 }

@@ -334,7 +334,6 @@ fn resume_hint(error: &ResumeError) -> String {
             }
             _ => import_hint(&error.pool, &error.kind),
         },
-        ResumeError::Again { error, .. } => commit_hint(error),
     }
 }
 

@@ -129,7 +129,7 @@ impl Pool {
         }
         history.goes_on(&mut judged.config, nonce);
         drop(found);
-        Self::take_over(opener, judged, claim, nonce, begun).await
+        Self::take_over(opener, judged, claim, (nonce, continued), begun).await
     }
 
     /// Assembles the pool that was judged, replays its log, and starts it. From here on the import
@@ -138,7 +138,7 @@ impl Pool {
         opener: Rc<FencedOpener>,
         judged: Judged,
         claim: Claim,
-        nonce: u64,
+        (nonce, continued): (u64, Option<&Continued<'_>>),
         begun: Nanos,
     ) -> Result<Rc<Pool>, ImportErrorKind> {
         let Judged { mut root, newest, config, devices, log_state, old_log, loaded, mut report } =
@@ -171,7 +171,8 @@ impl Pool {
         let parts = Parts { opener, nonce, config, devices, log, root, loaded };
         let pool = Pool::assemble(parts);
         pool.sync.rooted.set(newest.rooted);
-        let recovered = pool.recover(&log_state, old_log, first_roots, &mut report).await;
+        let recovered =
+            pool.recover(&log_state, old_log, first_roots, continued, &mut report).await;
         if pool.opener.monitor().fence().is_lost() {
             return Err(ImportErrorKind::TakenMeanwhile);
         }

@@ -21,6 +21,7 @@ use crate::import::load_map::Loaded;
 use crate::import::replay::OldLog;
 use crate::layout::{SEPARATE_SEGMENTS, limits_for, log_rings_of};
 use crate::opener::{FencedOpener, OpenDevice};
+use crate::resume::Continued;
 use crate::scrub::ScanState;
 use crate::settings::Settings;
 use crate::space::Space;
@@ -60,13 +61,15 @@ impl SyncControl {
 }
 
 impl Pool {
-    /// Replays the log into groups, commits them, and starts the log anew. Writes `first_roots`
-    /// roots before, over those that the import leaves behind.
+    /// Replays the log into groups, takes what a suspended pool had in memory, commits all that, and
+    /// starts the log anew. Writes `first_roots` roots before, over those that the import leaves
+    /// behind.
     pub(super) async fn recover(
         self: &Rc<Self>,
         state: &LogState,
         old: OldLog,
         first_roots: u64,
+        continued: Option<&Continued<'_>>,
         report: &mut ImportReport,
     ) -> Result<(), RecoveryError> {
         *self.health.replaying.borrow_mut() = Some(state.clone());
@@ -80,6 +83,12 @@ impl Pool {
         let begun = rt::now();
         self.replay(old, state).await?;
         report.replay_seconds += rt::now().since(begun).as_secs_f64();
+        if let Some(continued) = continued {
+            // The log may be incomplete where memory is not, and counts until memory is under a
+            // root. What is replayed must not share that root's memory.
+            self.sync_group().await?;
+            continued.hand_over(self);
+        }
         self.health.replayed.set(true);
         self.cut_leftovers().await;
         // The old log counts until the root of the last replayed group starts the new one.
