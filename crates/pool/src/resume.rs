@@ -2,17 +2,21 @@
 //! written again.
 //!
 //! What always holds: the suspended pool keeps its data in memory until the next one has committed
-//! them, under one root. It is never followed by a pool that another owner has written to.
+//! them. It is never followed by a pool that another owner has written to, or that lacks a root.
 
 use std::fmt;
 use std::rc::Rc;
 
+use forebay_format::config::PoolConfig;
+use forebay_format::superblock::Superblock;
 use forebay_rt as rt;
-use forebay_units::Nanos;
+use forebay_units::{CommitId, Nanos};
 
 use crate::Pool;
 use crate::commit::error::SuspendReason;
-use crate::import::error::{ImportError, ImportErrorKind};
+use crate::import::device_match::not_newest;
+use crate::import::error::{ImportError, ImportErrorKind, Witness};
+use crate::import::found::Found;
 use crate::settings::FailMode;
 use crate::spec::ImportOptions;
 
@@ -78,13 +82,28 @@ impl Continued<'_> {
         self.suspended.lifecycle.heirs.borrow_mut().push(nonce);
     }
 
-    /// Refuses a root that another owner has written since.
-    pub fn check(&self, root_nonce: u64) -> Result<(), ImportErrorKind> {
+    /// Notes the newest root that an attempt has written.
+    pub fn note_root(&self, commit: CommitId) {
+        let newest = &self.suspended.lifecycle.heirs_root;
+        newest.set(newest.get().max(commit));
+    }
+
+    /// Refuses a root that another owner has written since, and one that is older than what the
+    /// suspended pool or an attempt has committed: memory holds only what came later.
+    pub fn check(
+        &self,
+        root: &Superblock,
+        config: &PoolConfig,
+        found: &[&Found],
+    ) -> Result<(), ImportErrorKind> {
         let pool = self.suspended;
-        if root_nonce == pool.nonce || pool.lifecycle.heirs.borrow().contains(&root_nonce) {
-            return Ok(());
+        if root.nonce != pool.nonce && !pool.lifecycle.heirs.borrow().contains(&root.nonce) {
+            return Err(ImportErrorKind::OwnedMeanwhile);
         }
-        Err(ImportErrorKind::OwnedMeanwhile)
+        if root.commit < pool.sync.rooted.get().max(pool.lifecycle.heirs_root.get()) {
+            return Err(not_newest(Witness::KnownPools, config, found));
+        }
+        Ok(())
     }
 
     /// Gives `next` what was only in memory.

@@ -42,6 +42,8 @@ pub(crate) struct Lifecycle {
     pub successor: RefCell<Option<Rc<crate::Pool>>>,
     /// Nonces of the owners that attempts to resume this pool have made.
     pub heirs: RefCell<Vec<u64>>,
+    /// The newest root that these attempts have written.
+    pub heirs_root: Cell<CommitId>,
     /// The process is about to end, and no successor will come.
     pub given_up: Cell<bool>,
     /// Suspended, with its devices closed.

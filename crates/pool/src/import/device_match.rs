@@ -141,7 +141,7 @@ fn absent<'a>(config: &'a PoolConfig, found: &[&Found]) -> Vec<&'a str> {
 
 /// The refusal of a root that is not the newest. `config` is the configuration that knows of newer
 /// roots.
-pub(super) fn not_newest(
+pub(crate) fn not_newest(
     witness: Witness,
     config: &PoolConfig,
     found: &[&Found],

@@ -97,7 +97,7 @@ impl Pool {
         let mut judged = judge(&history, chosen, &opener, options).await?;
         let nonce = rt::random_u64();
         if let Some(continued) = continued {
-            continued.check(judged.root.nonce)?;
+            continued.check(&judged.root, &judged.config, &history.devices)?;
             continued.note_owner(nonce);
         }
         // An owner that was paused reads the heartbeat before it writes again, and finds this one.
@@ -124,7 +124,7 @@ impl Pool {
             let chosen = newest_root(&history.devices, options.rewind_groups)?;
             judged = judge(&history, chosen, &opener, options).await?;
             if let Some(continued) = continued {
-                continued.check(judged.root.nonce)?;
+                continued.check(&judged.root, &judged.config, &history.devices)?;
             }
         }
         history.goes_on(&mut judged.config, nonce);
@@ -173,6 +173,9 @@ impl Pool {
         pool.sync.rooted.set(newest.rooted);
         let recovered =
             pool.recover(&log_state, old_log, first_roots, continued, &mut report).await;
+        if let Some(continued) = continued {
+            continued.note_root(pool.sync.rooted.get());
+        }
         if pool.opener.monitor().fence().is_lost() {
             return Err(ImportErrorKind::TakenMeanwhile);
         }

@@ -192,6 +192,37 @@ fn durable_writes_survive_a_power_cut_while_a_pool_goes_on_without_its_log() {
     }
 }
 
+#[test]
+fn a_pool_does_not_go_on_from_a_root_before_its_last_one() {
+    Runtime::simulated(5).block_on(async {
+        let rack = Rack::new(DEVICES, 64 << 20);
+        let mut options = spec(Layout::Mirror, &["a", "b", "c"], &[]);
+        options.properties.insert("failmode".to_owned(), "wait".to_owned());
+        let pool = Pool::create(rack.locked(), "tank", &options).await.unwrap();
+        pool.create_volume(&volume(16 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        pool.sync().await.unwrap();
+        // The next root is on one device only, and memory lets go of what it has.
+        rack.switches.unwritable.borrow_mut().extend(names(&["a", "b"]));
+        v.write(0, stamp(4096, 1), false).await.unwrap();
+        pool.sync().await.unwrap();
+        v.write(4096, stamp(4096, 2), false).await.unwrap();
+        suspended(&rack, &pool).await;
+        rack.switches.works_for.set(None);
+        rack.switches.unwritable.borrow_mut().clear();
+        rack.pull(&["c"]);
+        let error = pool.resume(&names(DEVICES)).await.err().unwrap();
+        let ResumeError::Import(error) = error else { panic!("{error}") };
+        assert_kind!(error.kind, RootNotNewest { .. });
+        rack.put_back(&["c"]);
+        let next = pool.resume(&names(DEVICES)).await.unwrap();
+        expect(&v, 0, &stamp(4096, 1)).await;
+        expect(&v, 4096, &stamp(4096, 2)).await;
+        drop(v);
+        next.export().await.unwrap();
+    });
+}
+
 /// The last write that was answered, by block; nothing where zeroes were.
 type Model = RefCell<BTreeMap<u64, u64>>;
 
