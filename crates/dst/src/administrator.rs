@@ -44,10 +44,14 @@ impl<P: Pool> Administrator<P> {
                 continue;
             }
             let before = self.coverage.job.replace(job.name());
+            let outages = self.model.outages.get();
             let outcome = self.perform(&job).await;
             self.coverage.job.set(before);
-            if let Some(outcome) = outcome {
-                self.note(&job, outcome);
+            let is_calm = !self.model.is_in_outage() && self.model.outages.get() == outages;
+            match outcome {
+                Some(Err(_)) if !is_calm => self.model.count("suspension: jobs failed", 1),
+                Some(outcome) => self.note(&job, outcome),
+                None => {}
             }
         }
     }

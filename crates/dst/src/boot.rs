@@ -20,9 +20,10 @@ use crate::coverage::Activity;
 use crate::judgement::{finish, judge};
 use crate::leaks::check_memory;
 use crate::model::{Presence, volume_name};
+use crate::operator::Operator;
 use crate::panics;
 use crate::refusal;
-use crate::scenario::{Admin, Boot, Demand};
+use crate::scenario::{Admin, Boot, Demand, TimedFault};
 use crate::subject::{ImportMode, Pool, Refusal, Subject};
 use crate::succession::succeed;
 use crate::transport::{Transport, serve};
@@ -51,6 +52,13 @@ impl<S: Subject> BootContext<S> {
             if self.model.failed() {
                 return BootEnd::Done;
             }
+        }
+        if boot.outage.is_some() {
+            let begun = self.disks.world.submitted();
+            let later =
+                |fault: TimedFault| TimedFault { at_command: fault.at_command + begun, ..fault };
+            let faults: Vec<_> = boot.faults.iter().cloned().map(later).collect();
+            self.disks.schedule(&faults, Some(&self.model));
         }
         self.phase.set("work");
         if let Some(crash) = boot.crash.as_ref().filter(|crash| is_created && crash.in_work) {
@@ -102,7 +110,9 @@ impl<S: Subject> BootContext<S> {
                 // Commands are counted from here, so that crash points are alike for all shapes.
                 self.disks.world.power_on();
                 self.disks.world.plan_crash(boot.crash.as_ref().map(|crash| crash.point));
-                self.disks.schedule(&boot.faults);
+                if boot.outage.is_none() {
+                    self.disks.schedule(&boot.faults, None);
+                }
                 Some(pool)
             }
             Err(refusal) => {
@@ -117,8 +127,8 @@ impl<S: Subject> BootContext<S> {
             self.disks.rot_map(rot);
             self.model.count("rot in the map journal", 1);
         }
-        if boot.succession.is_none() {
-            self.disks.schedule(&boot.faults);
+        if boot.succession.is_none() && boot.outage.is_none() {
+            self.disks.schedule(&boot.faults, None);
         }
         self.disks.keep_map(&boot.stale_map);
         self.phase.set("import");
@@ -156,7 +166,8 @@ impl<S: Subject> BootContext<S> {
         boot: Boot,
         devices: Vec<Device>,
     ) {
-        let Boot { clients, remote, admin, is_beside, .. } = boot;
+        let Boot { clients, remote, admin, is_beside, outage, .. } = boot;
+        let operator = outage.map(|outage| Operator::start(self, pool, &devices, outage));
         let mut tasks = Vec::new();
         for (number, acts) in clients.into_iter().enumerate() {
             let transport = match server {
@@ -178,6 +189,9 @@ impl<S: Subject> BootContext<S> {
         };
         tasks.push(rt::spawn(administrator.work(admin)));
         rt::join_all(tasks).await;
+        if let Some(operator) = operator {
+            operator.end().await;
+        }
     }
 
     async fn create(&self, devices: &[Device]) -> Result<S::Pool, Refusal> {
@@ -314,7 +328,7 @@ impl<S: Subject> BootContext<S> {
 }
 
 /// The same crash point with its number counted from now.
-fn counted_from_now(point: CrashPoint, world: &World) -> CrashPoint {
+pub(crate) fn counted_from_now(point: CrashPoint, world: &World) -> CrashPoint {
     match point {
         CrashPoint::BeforeSubmit(n) => {
             CrashPoint::BeforeSubmit(n.saturating_add(world.submitted()))

@@ -209,12 +209,17 @@ pub async fn write(device: &Device, model: &Model, range: SectorRange, fua: bool
     model.answered(volume, issued, &outcome);
 }
 
-/// Notes the error of a change, unless there may be no space for it, or its volume was being shrunk
-/// or destroyed.
+/// Notes the error of a change, unless there may be no space for it, its volume was being shrunk or
+/// destroyed, or the rest of a block that it changes in part could not be read.
 fn change_failed(model: &Model, range: SectorRange, issued: u64, what: &str, error: &DeviceError) {
-    let volume = model.update(range.volume, |v| (v.is_sparse, v.may_fail(issued, range.end())));
-    let (is_sparse, may_fail) = volume.unwrap_or((false, true));
+    let found = model.update(range.volume, |v| {
+        (v.is_sparse, v.may_fail(issued, range.end()), v.was_in_outage(issued))
+    });
+    let (is_sparse, may_fail, was_in_outage) = found.unwrap_or((false, true, false));
+    let reads =
+        !range.first.is_multiple_of(BLOCK_SECTORS) || !range.end().is_multiple_of(BLOCK_SECTORS);
     match error.kind {
+        _ if was_in_outage && reads => model.count("suspension: changes of parts failed", 1),
         ErrorKind::NoSpace if is_sparse => model.count("writes refused: no space", 1),
         _ if may_fail => model.count("changes refused: the volume was being cut", 1),
         _ => model.error_seen(what, error),
@@ -276,7 +281,8 @@ fn read_failed(model: &Model, range: SectorRange, issued: u64, what: &str, error
     }
 }
 
-async fn read(device: &Device, model: &Model, range: SectorRange) {
+/// Reads a range and checks what it shows.
+pub async fn read(device: &Device, model: &Model, range: SectorRange) {
     let SectorRange { volume, first, .. } = range;
     let Some(issued) = model.update(volume, |v| v.history.read_begins()) else { return };
     let buf = IoBuf::recycled(range.len_bytes() as usize);

@@ -3,7 +3,7 @@
 //! What enters: a scenario's pool shape and faults. What leaves: devices for the pool, and which of
 //! them were struck. Who calls: `run.rs` and `boot.rs`.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -15,6 +15,7 @@ use forebay_sim::{DiskConfig, Seed, SimDisk, World};
 use forebay_units::{BLOCK_BYTES, Nanos};
 
 use crate::coverage::{Coverage, fault_name};
+use crate::model::Model;
 use crate::refusal::Suspect;
 use crate::scenario::{Demand, MapRot, Scenario, TimedFault};
 
@@ -29,6 +30,10 @@ pub struct Disks {
     /// Disks on which recent writes do not rot.
     keep_recent_writes: Vec<usize>,
     pub(crate) coverage: Rc<Coverage>,
+    /// Scheduled faults strike no more until the next boot.
+    is_calm: Rc<Cell<bool>>,
+    /// Faults that have struck.
+    pub(crate) strikes: Rc<Cell<u64>>,
 }
 
 impl Disks {
@@ -61,8 +66,16 @@ impl Disks {
             Demand::Detected => log.collect(),
             _ => Vec::new(),
         };
-        let coverage = Coverage::new(scenario);
-        Self { world, sims, stacks, struck: Rc::default(), keep_recent_writes, coverage }
+        Self {
+            world,
+            sims,
+            stacks,
+            struck: Rc::default(),
+            keep_recent_writes,
+            coverage: Coverage::new(scenario),
+            is_calm: Rc::default(),
+            strikes: Rc::default(),
+        }
     }
 
     pub(crate) fn suspects(&self) -> Vec<Suspect> {
@@ -157,15 +170,31 @@ impl Disks {
         }
     }
 
-    /// Arms each fault at its command.
-    pub(crate) fn schedule(&self, faults: &[TimedFault]) {
+    /// Ends all faults, also those whose command has not come.
+    pub(crate) fn end_faults(&self) {
+        self.is_calm.set(true);
+        self.stacks.iter().for_each(|stack| stack.heal());
+    }
+
+    /// Arms each fault at its command, and notes an outage in `model` if there is one.
+    pub(crate) fn schedule(&self, faults: &[TimedFault], outage: Option<&Rc<Model>>) {
+        self.is_calm.set(false);
         for timed in faults {
             let Some(stack) = self.stacks.get(timed.disk).cloned() else { continue };
             let fault = timed.fault.clone();
             let (world, disk) = (self.world.clone(), timed.disk);
             let (struck, coverage) = (self.struck.clone(), self.coverage.clone());
             let keeps_recent = self.keep_recent_writes.contains(&disk);
+            let (outage, is_calm) = (outage.cloned(), self.is_calm.clone());
+            let strikes = self.strikes.clone();
             let strike = move || {
+                if is_calm.get() {
+                    return;
+                }
+                strikes.set(strikes.get() + 1);
+                if let Some(model) = &outage {
+                    model.set_outage(true);
+                }
                 if let Fault::Rot { offset_bytes, .. } = fault
                     && keeps_recent
                     && stack.wrote_recently(offset_bytes)

@@ -98,6 +98,12 @@ impl FaultPlan {
         Self { level, victims, sizes_bytes: sizes, may_rot_recent }
     }
 
+    /// True when the pool must survive every fault of the plan.
+    #[must_use]
+    pub fn is_survivable(&self) -> bool {
+        self.level.demand() == Demand::AllData
+    }
+
     /// Adds a data disk to the struck ones when there is none.
     pub fn strike_one(&mut self, spec: &PoolSpec, rng: &mut Rng) {
         let data = 0..spec.data_disks;

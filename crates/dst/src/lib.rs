@@ -16,6 +16,7 @@ mod improper;
 mod judgement;
 mod leaks;
 mod model;
+mod operator;
 mod panics;
 pub mod pool;
 mod pool_refusal;

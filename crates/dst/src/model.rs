@@ -49,6 +49,9 @@ pub struct VolumeModel {
     pub gap_sectors: u64,
     /// Clients start no operations on the volume.
     pub is_closed: bool,
+    /// Disks are in an outage, or were since the pool was created: when the last one ended, by the
+    /// history's clock.
+    outage: (bool, u64),
     busy: Vec<(u32, Change, u64, u64)>,
 }
 
@@ -69,11 +72,11 @@ impl VolumeModel {
         matches!(self.sync, Some(Sync::Standard | Sync::Always))
     }
 
-    /// Notes the error of a read up to sector `end`. True when the error is excused because the
-    /// volume was being shrunk or destroyed.
+    /// Notes the error of a read up to sector `end`. True when the error is excused: the volume was
+    /// being shrunk or destroyed, or too many disks did not answer.
     pub fn read_fails(&mut self, issued: u64, end: u64) -> bool {
         self.history.read_ends(issued);
-        self.may_fail(issued, end)
+        self.may_fail(issued, end) || self.was_in_outage(issued)
     }
 
     /// True when an operation issued at `issued` up to sector `end` may fail: the volume was shrunk
@@ -82,6 +85,12 @@ impl VolumeModel {
     pub fn may_fail(&self, issued: u64, end: u64) -> bool {
         let smaller = self.history.sectors() < end || self.resizing.iter().any(|to| *to < end);
         smaller || self.history.was_shorter_since(issued, end) || !self.is_usable()
+    }
+
+    /// True when an outage of disks lay between `issued` and now.
+    #[must_use]
+    pub fn was_in_outage(&self, issued: u64) -> bool {
+        self.outage.0 || self.outage.1 > issued
     }
 
     /// True when clients may use the volume.
@@ -148,6 +157,10 @@ pub struct Model {
     pub commits: Cell<u64>,
     /// An import from an earlier root has begun and not ended.
     pub rewinds: Cell<bool>,
+    /// Disks fail that the pool cannot do without.
+    outage: Cell<bool>,
+    /// Outages that have begun or ended.
+    pub outages: Cell<u64>,
     /// Number of answered operations.
     pub acts: Cell<u64>,
     events: RefCell<BTreeMap<String, u64>>,
@@ -175,6 +188,8 @@ impl Model {
             atomic_sectors: Cell::new(atomic_sectors),
             commits: Cell::new(0),
             rewinds: Cell::new(false),
+            outage: Cell::new(false),
+            outages: Cell::new(0),
             acts: Cell::new(0),
             events: RefCell::default(),
             available_at_first: Cell::new(None),
@@ -232,6 +247,23 @@ impl Model {
         }
     }
 
+    /// Notes that disks fail which the pool may need, or that all of them are well and in use.
+    pub fn set_outage(&self, is_on: bool) {
+        if self.outage.replace(is_on) == is_on {
+            return;
+        }
+        self.outages.set(self.outages.get() + 1);
+        for volume in self.volumes.borrow_mut().values_mut() {
+            volume.outage = (is_on, volume.history.now());
+        }
+    }
+
+    /// True while disks fail that the pool may need.
+    #[must_use]
+    pub fn is_in_outage(&self) -> bool {
+        self.outage.get()
+    }
+
     /// Notes the request to create a volume.
     pub fn creating(&self, id: u32, sectors: u64) {
         let history = History::new(&volume_name(id), sectors, self.atomic_sectors.get());
@@ -245,6 +277,7 @@ impl Model {
             is_visible: false,
             gap_sectors: 0,
             is_closed: false,
+            outage: (self.outage.get(), 0),
             busy: Vec::new(),
         };
         self.volumes.borrow_mut().insert(id, volume);
@@ -386,7 +419,9 @@ impl Model {
         for volume in self.volumes.borrow_mut().values_mut() {
             volume.busy.clear();
             volume.is_closed = false;
+            volume.outage = (false, 0);
         }
+        self.outage.set(false);
     }
 
     /// Notes the objection of a history.

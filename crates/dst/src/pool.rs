@@ -28,9 +28,9 @@ pub struct Forebay {
     known: Rc<Cell<(u64, Told)>>,
 }
 
-/// A running pool of the product.
+/// A running pool of the product. After a suspension it is followed by another one.
 pub struct ForebayPool {
-    pool: Rc<forebay_pool::Pool>,
+    current: RefCell<Rc<forebay_pool::Pool>>,
 }
 
 /// Disks by name. Like a file or block device with a lock, a disk can be open only once.
@@ -102,7 +102,7 @@ impl Subject for Forebay {
             forebay_pool::spec::PoolSpec { groups, logs, properties, ..Default::default() };
         self.known.set((0, Told::default()));
         let pool = forebay_pool::Pool::create(self.shelf(disks), POOL_NAME, &wanted).await?;
-        Ok(ForebayPool { pool })
+        Ok(ForebayPool::new(pool))
     }
 
     async fn import(
@@ -120,7 +120,7 @@ impl Subject for Forebay {
         };
         let opener = self.shelf(disks);
         let pool = forebay_pool::Pool::import(opener, &names(disks), POOL_NAME, &options).await?;
-        Ok(ForebayPool { pool })
+        Ok(ForebayPool::new(pool))
     }
 
     fn atomic_bytes(&self) -> u64 {
@@ -138,10 +138,18 @@ impl Subject for Forebay {
 }
 
 impl ForebayPool {
+    fn new(pool: Rc<forebay_pool::Pool>) -> Self {
+        Self { current: RefCell::new(pool) }
+    }
+
+    fn pool(&self) -> Rc<forebay_pool::Pool> {
+        self.current.borrow().clone()
+    }
+
     /// Waits until no scan runs and returns the status of the last one.
     async fn scan_ended(&self) -> Option<forebay_pool::status::ScanStatus> {
         loop {
-            let scan = self.pool.status().scan;
+            let scan = self.pool().status().scan;
             match &scan {
                 Some(scan) if scan.state == ScanPhase::InProgress => {
                     rt::sleep(Nanos::from_millis(50)).await
@@ -154,13 +162,13 @@ impl ForebayPool {
 
 impl Pool for ForebayPool {
     fn volumes(&self) -> Vec<String> {
-        let all = self.pool.volumes();
+        let all = self.pool().volumes();
         let short = |name: &str| name.rsplit('/').next().unwrap_or(name).to_owned();
         all.iter().map(|volume| short(&volume.name)).collect()
     }
 
     fn volume(&self, name: &str) -> Option<Device> {
-        self.pool.open_volume(name)
+        self.pool().open_volume(name)
     }
 
     async fn create_volume(
@@ -171,15 +179,15 @@ impl Pool for ForebayPool {
     ) -> Result<(), Refusal> {
         let spec =
             VolumeSpec { name: name.to_owned(), size_bytes, sparse, properties: BTreeMap::new() };
-        Ok(self.pool.create_volume(&spec).await?)
+        Ok(self.pool().create_volume(&spec).await?)
     }
 
     async fn destroy_volume(&self, name: &str) -> Result<(), Refusal> {
-        Ok(self.pool.destroy_volume(name).await?)
+        Ok(self.pool().destroy_volume(name).await?)
     }
 
     async fn resize_volume(&self, name: &str, size_bytes: u64) -> Result<(), Refusal> {
-        Ok(self.pool.resize_volume(name, size_bytes, true).await?)
+        Ok(self.pool().resize_volume(name, size_bytes, true).await?)
     }
 
     async fn set_sync(&self, name: &str, sync: Sync) -> Result<(), Refusal> {
@@ -188,21 +196,21 @@ impl Pool for ForebayPool {
             Sync::Always => "always",
             Sync::Disabled => "disabled",
         };
-        Ok(self.pool.set_volume(name, "sync", value).await?)
+        Ok(self.pool().set_volume(name, "sync", value).await?)
     }
 
     async fn set(&self, property: &str, value: &str) -> Result<(), Refusal> {
-        Ok(self.pool.set(property, value).await?)
+        Ok(self.pool().set(property, value).await?)
     }
 
     fn atomic_bytes(&self) -> Option<u64> {
-        let quarter = self.pool.stats().dirty_limit_bytes / 4;
+        let quarter = self.pool().stats().dirty_limit_bytes / 4;
         Some((quarter / BLOCK_BYTES).max(1) * BLOCK_BYTES)
     }
 
     async fn scrub(&self) -> Result<Scrubbed, Refusal> {
         self.scan_ended().await;
-        self.pool.scrub().await?;
+        self.pool().scrub().await?;
         let mut others = 0;
         loop {
             // The scrub starts when its task runs, after a pending resilver.
@@ -225,17 +233,17 @@ impl Pool for ForebayPool {
     async fn manage(&self, disks: &[Device], what: &Manage) -> Result<(), Refusal> {
         let name = |disk: usize| disks[disk].name().to_owned();
         match what.clone() {
-            Manage::Offline(disk) => self.pool.offline(&name(disk)).await?,
-            Manage::Online(disk) => self.pool.online(&name(disk)).await?,
+            Manage::Offline(disk) => self.pool().offline(&name(disk)).await?,
+            Manage::Online(disk) => self.pool().online(&name(disk)).await?,
             Manage::Replace(old, new) => {
-                self.pool.replace(&name(old), Some(&name(new)), true).await?;
+                self.pool().replace(&name(old), Some(&name(new)), true).await?;
             }
             Manage::RemoveLog(disk) => {
                 // A mirror is removed as a whole, by its own name.
-                let (logs, side) = (self.pool.status().logs, name(disk));
+                let (logs, side) = (self.pool().status().logs, name(disk));
                 let whole =
                     logs.iter().find(|log| log.children.iter().any(|child| child.name == side));
-                self.pool.remove(whole.map_or(&side, |log| &log.name)).await?;
+                self.pool().remove(whole.map_or(&side, |log| &log.name)).await?;
             }
             Manage::AddGroup(new) => {
                 let layout = if new.len() == 1 { Layout::Raid0 } else { Layout::Mirror };
@@ -243,31 +251,45 @@ impl Pool for ForebayPool {
                 let groups = vec![GroupSpec { layout, devices }];
                 let spec =
                     forebay_pool::spec::PoolSpec { groups, force: true, ..Default::default() };
-                self.pool.add(&spec).await?;
+                self.pool().add(&spec).await?;
             }
             Manage::AddLog(disk) => {
                 let logs = vec![LogSpec { devices: vec![name(disk)] }];
                 let spec = forebay_pool::spec::PoolSpec { logs, force: true, ..Default::default() };
-                self.pool.add(&spec).await?;
+                self.pool().add(&spec).await?;
             }
             Manage::Attach(old, new) | Manage::AttachCopy(old, new) => {
-                self.pool.attach(&name(old), &name(new), true).await?
+                self.pool().attach(&name(old), &name(new), true).await?
             }
             Manage::Detach(disk) | Manage::DetachCopy(disk) => {
-                self.pool.detach(&name(disk)).await?
+                self.pool().detach(&name(disk)).await?
             }
-            Manage::Commit => self.pool.sync().await?,
+            Manage::Commit => self.pool().sync().await?,
             Manage::Clean => {}
         }
         Ok(())
     }
 
     async fn export(self) -> Result<(), Refusal> {
-        Ok(self.pool.export().await?)
+        Ok(self.pool().export().await?)
+    }
+
+    fn is_suspended(&self) -> bool {
+        self.pool().summary().health == Health::Suspended
+    }
+
+    async fn clear(&self, disks: &[Device]) -> Result<(), Refusal> {
+        let resumed = self.pool().resume(&names(disks)).await;
+        *self.current.borrow_mut() = resumed.map_err(|e| Refusal::new(e.to_string()))?;
+        Ok(())
+    }
+
+    fn give_up(&self) {
+        self.pool().give_up();
     }
 
     fn lacking(&self, disks: &[Device]) -> Option<Vec<usize>> {
-        let status = self.pool.status();
+        let status = self.pool().status();
         let mut nodes: Vec<&VdevStatus> = status.groups.iter().chain(&status.logs).collect();
         let mut lacking = Vec::new();
         while let Some(node) = nodes.pop() {
@@ -286,21 +308,21 @@ impl Pool for ForebayPool {
     }
 
     fn activity(&self) -> Activity {
-        let running = self.pool.status().scan.filter(|s| s.state == ScanPhase::InProgress);
+        let running = self.pool().status().scan.filter(|s| s.state == ScanPhase::InProgress);
         let scan = running.map_or("no scan", |scan| match scan.kind {
             ScanKind::Scrub => "scrub",
             ScanKind::Resilver => "resilver",
         });
-        Activity { scan, cleans: self.pool.stats().since_import.segments_cleaned > 0 }
+        Activity { scan, cleans: self.pool().stats().since_import.segments_cleaned > 0 }
     }
 
     fn held(&self) -> Option<Held> {
-        let dirty_bytes = self.pool.stats().dirty_bytes;
-        Some(Held { dirty_bytes, available_bytes: self.pool.summary().available_bytes })
+        let dirty_bytes = self.pool().stats().dirty_bytes;
+        Some(Held { dirty_bytes, available_bytes: self.pool().summary().available_bytes })
     }
 
     fn events(&self) -> Vec<(String, u64)> {
-        let stats = self.pool.stats();
+        let stats = self.pool().stats();
         vec![
             (CLEANER_EVENT.to_owned(), stats.since_import.segments_cleaned),
             ("boots with cleaning".to_owned(), stats.since_import.segments_cleaned.min(1)),

@@ -38,11 +38,15 @@ const COVERAGE: &[&str] = &[
     "blocks moved by the cleaner",
     "log records replayed",
     "power cut after the work",
+    "power cut during clear",
     "power cut during import",
     "power cut during judgement",
     "power cut during work",
     "power cut with commands in flight",
     "power cut with unflushed writes",
+    "suspension: clears refused",
+    "suspension: pools cleared",
+    "suspension: pools suspended",
 ];
 
 /// Faults that a search should see when it sees any.

@@ -38,6 +38,8 @@ pub struct Run<S: Subject> {
     is_ended: bool,
     /// The rest of the run only shows that the exported pool can be imported.
     is_brief: bool,
+    /// The next boot begins with disks that are well: an outage ends with its boot.
+    is_repaired: bool,
     /// [`Subject::memory`].
     memory: [u64; 3],
 }
@@ -88,6 +90,7 @@ impl<S: Subject> Run<S> {
             is_created: false,
             is_ended: false,
             is_brief: false,
+            is_repaired: false,
             memory: [0; 3],
         }
     }
@@ -137,7 +140,8 @@ impl<S: Subject> Run<S> {
 
     /// Runs one boot to its power cut or its end. Call [`Run::power_off`] after it.
     pub fn boot(&mut self, boot: &Boot) {
-        if boot.succession.is_some() {
+        let is_repaired = std::mem::replace(&mut self.is_repaired, boot.outage.is_some());
+        if boot.succession.is_some() || is_repaired {
             self.disks.stacks.iter().for_each(|stack| stack.heal());
         }
         let is_created = std::mem::replace(&mut self.is_created, true);

@@ -92,6 +92,9 @@ pub struct Boot {
     /// from its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub succession: Option<Succession>,
+    /// The boot's faults may suspend the pool. They are counted from the end of the import.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outage: Option<Outage>,
     /// The import goes back to the root before the newest, if the boot before committed a group.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub rewinds: bool,
@@ -308,6 +311,20 @@ pub struct Succession {
     pub scrubs: bool,
     /// The disks that fail once the pool is whole.
     pub fails: Vec<usize>,
+}
+
+/// What an operator does about a suspended pool: repairs the disks, and clears it until it goes on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outage {
+    /// From the suspension to the repair of all disks.
+    pub lasts_ns: u64,
+    /// Pauses before each `clear`, from the suspension on. The last one repeats.
+    pub pauses_ns: Vec<u64>,
+    /// Disks that are out of use are brought online once the pool goes on.
+    pub brings_online: bool,
+    /// The number of a `clear`, from 0, and when the power fails, counted from its begin.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cut: Option<(u64, CrashPoint)>,
 }
 
 /// Rot in a frame of the map journal. A frame is found by its magic, so it may be obsolete.

@@ -315,6 +315,21 @@ pub trait Pool: 'static {
     /// Exports the pool. Everything is durable on return.
     async fn export(self) -> Result<(), Refusal>;
 
+    /// True while the pool takes no writes, until it is cleared.
+    fn is_suspended(&self) -> bool {
+        false
+    }
+
+    /// Lets a suspended pool go on with these disks. Requests that wait go on with it. Refused
+    /// while the disks do not allow that; it may be repeated.
+    async fn clear(&self, disks: &[Device]) -> Result<(), Refusal> {
+        let _ = disks;
+        Err(Refusal::new("the pool is not suspended"))
+    }
+
+    /// Lets requests fail that wait for a suspended pool.
+    fn give_up(&self) {}
+
     /// Disks of the pool that do not hold everything that they should, by number. `None` when the
     /// subject cannot tell.
     fn lacking(&self, disks: &[Device]) -> Option<Vec<usize>> {

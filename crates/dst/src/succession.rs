@@ -44,7 +44,7 @@ pub(crate) async fn succeed<S: Subject>(
     let begun = context.disks.world.submitted();
     let later =
         |timed: &TimedFault| TimedFault { at_command: timed.at_command + begun, ..timed.clone() };
-    context.disks.schedule(&faults.iter().map(later).collect::<Vec<_>>());
+    context.disks.schedule(&faults.iter().map(later).collect::<Vec<_>>(), None);
     if context.scenario.demand == Demand::AllData {
         judge(context, pool, Demand::AllData).await;
     }

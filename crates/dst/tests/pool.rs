@@ -51,6 +51,8 @@ fn scenarios_of_every_aim_pass() {
         (Aim::Misaddressed, Level::Within, 6),
         (Aim::Roots, Level::CrashOnly, 12),
         (Aim::Blocked, Level::CrashOnly, 12),
+        (Aim::Suspension, Level::CrashOnly, 12),
+        (Aim::Suspension, Level::Within, 12),
     ];
     for (aim, level, scenarios) in aims {
         let constraints = Constraints { aim: Some(aim), acts: None, ..constraints(level) };

@@ -33,11 +33,13 @@ pub enum Aim {
     Roots,
     /// A thread that stands still in a call that blocks.
     Blocked,
+    /// Suspended pools that wait until they are cleared.
+    Suspension,
 }
 
 impl Aim {
     /// Every aim, and how many of a thousand scenarios have it.
-    const SHARES: [(Aim, u64); 13] = [
+    const SHARES: [(Aim, u64); 14] = [
         (Aim::Parts, 60),
         (Aim::Refusals, 15),
         (Aim::Redundancy, 60),
@@ -51,6 +53,7 @@ impl Aim {
         (Aim::Misaddressed, 30),
         (Aim::Roots, 30),
         (Aim::Blocked, 30),
+        (Aim::Suspension, 40),
     ];
 
     /// Draws an aim.

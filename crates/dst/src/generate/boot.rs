@@ -9,12 +9,13 @@ use super::{beside, parts, refusals, sizes};
 use crate::admin_workload::AdminWorkload;
 use crate::fault_plan::FaultPlan;
 use crate::scenario::{Admin, Boot, Crash, Fates, MapRot};
-use crate::subject::Manage;
+use crate::subject::{Manage, PoolSpec};
 
 /// What the draw of a boot depends on.
 pub(super) struct BootPlan<'a> {
     pub(super) constraints: &'a Constraints,
     pub(super) fault_plan: &'a FaultPlan,
+    pub(super) spec: &'a PoolSpec,
     pub(super) volumes: &'a [u64],
     pub(super) is_first: bool,
     pub(super) is_full: bool,
@@ -134,6 +135,7 @@ pub(super) fn draw_boot(plan: &BootPlan<'_>, workload: &mut AdminWorkload) -> Bo
         map_rot: None,
         stale_map: Vec::new(),
         succession: None,
+        outage: None,
         rewinds: false,
         is_beside: plan.aim == Aim::Beside,
         faults: plan.fault_plan.faults(commands.min(1 << 12), plan.is_first, faults),

@@ -26,6 +26,7 @@ mod races;
 mod refusals;
 mod sizes;
 mod succession;
+mod suspension;
 
 pub use aim::Aim;
 pub use constraints::Constraints;
@@ -120,6 +121,7 @@ pub fn generate(seed: Seed, constraints: &Constraints) -> Scenario {
         let plan = BootPlan {
             constraints,
             fault_plan: &fault_plan,
+            spec: &spec,
             volumes: &volumes,
             is_first: index == 0,
             is_full: class.is_full,
@@ -135,6 +137,10 @@ pub fn generate(seed: Seed, constraints: &Constraints) -> Scenario {
         boot.rewinds = class.aim == Aim::Rewind && level == Level::CrashOnly && index > 0;
         if class.crashes_in_recovery {
             crash_in_recovery_of(&mut boot, &plan, seed.derive("relapse"));
+        }
+        if class.aim == Aim::Suspension {
+            let rng = &mut plan.seed.derive("suspension").rng();
+            suspension::apply(&mut boot, &plan, commands().min(1 << 12), rng);
         }
         if class.aim == Aim::Redundancy && level == Level::Within {
             chain.extend(&mut boot, index == 0, commands(), plan.seed.derive("succession"));
@@ -197,6 +203,9 @@ fn draw_stock(
     match class.aim {
         Aim::Replay => sizes::hold_much_log(spec),
         Aim::Sizes => sizes::draw_properties(spec, sizes),
+        Aim::Suspension => {
+            suspension::draw_properties(spec, &mut seed.derive("suspension").rng());
+        }
         Aim::Mixed if class.is_free && !class.is_full && sizes.chance(PROPERTIES_PER_MILLE) => {
             sizes::draw_properties(spec, sizes);
         }

@@ -192,6 +192,8 @@ enum AimArg {
     Roots,
     /// A thread that stands still in a call that blocks.
     Blocked,
+    /// Pools that are suspended by failures of many disks, wait, and are cleared.
+    Suspension,
 }
 
 impl From<AimArg> for Aim {
@@ -211,6 +213,7 @@ impl From<AimArg> for Aim {
             AimArg::Misaddressed => Aim::Misaddressed,
             AimArg::Roots => Aim::Roots,
             AimArg::Blocked => Aim::Blocked,
+            AimArg::Suspension => Aim::Suspension,
         }
     }
 }
