@@ -1,5 +1,5 @@
-//! `forebay witness` and `forebay qualify power-cut` from outside: the witness
-//! keeps what was acknowledged in another process, and the verification compares the device with it.
+//! `forebay witness` and `forebay qualify power-cut` from outside: another
+//! process keeps what was acknowledged, and a verification compares the device with it.
 
 #![allow(clippy::disallowed_methods, reason = "a test makes and damages the files itself")]
 

@@ -61,9 +61,9 @@ impl SyncControl {
 }
 
 impl Pool {
-    /// Replays the log into groups, takes what a suspended pool had in memory, commits all that, and
-    /// starts the log anew. Writes `first_roots` roots before, over those that the import leaves
-    /// behind.
+    /// Replays the log into groups, takes what a suspended pool had in memory, commits all that,
+    /// and starts the log anew. Writes `first_roots` roots before, over those that the import
+    /// leaves behind.
     pub(super) async fn recover(
         self: &Rc<Self>,
         state: &LogState,
