@@ -49,7 +49,7 @@ impl AdminWorkload {
         seed: Seed,
     ) -> Self {
         let mut rng = seed.rng();
-        let first_spare = spec.data_disks + spec.log.disks();
+        let first_spare = spec.hot_spare_range().end;
         Self {
             volumes: volumes.to_vec(),
             next_volume: volumes.len() as u32,

@@ -70,7 +70,8 @@ impl Disks {
             world,
             sims,
             stacks,
-            struck: Rc::default(),
+            // The pool may fill a spare at any time.
+            struck: Rc::new(spec.hot_spare_range().collect::<BTreeSet<_>>().into()),
             keep_recent_writes,
             coverage: Coverage::new(scenario),
             is_calm: Rc::default(),

@@ -9,7 +9,7 @@ use std::rc::{Rc, Weak};
 use forebay_device::layers::Counted;
 use forebay_device::{Device, DeviceError, ErrorKind, Operation};
 use forebay_pool::spec::{GroupSpec, ImportOptions, LogSpec, Told, VolumeSpec};
-use forebay_pool::status::{Health, ScanKind, ScanPhase, VdevNote, VdevStatus};
+use forebay_pool::status::{Health, PoolEvent, ScanKind, ScanPhase, VdevNote, VdevStatus};
 use forebay_pool::{Opener, Opening};
 use forebay_rt as rt;
 use forebay_units::{BLOCK_BYTES, Layout, Nanos};
@@ -95,11 +95,12 @@ impl Subject for Forebay {
         let groups = spec.group_ranges().map(|r| GroupSpec { layout, devices: of(r) });
         let logs = spec.ring_ranges().map(|r| LogSpec { devices: of(r) });
         let (groups, logs) = (groups.collect(), logs.collect());
+        let spares = of(spec.hot_spare_range());
         let mut properties = spec.properties.clone();
         // A client whose requests waited for an operator would look like one that hangs.
         properties.entry("failmode".into()).or_insert_with(|| "continue".into());
         let wanted =
-            forebay_pool::spec::PoolSpec { groups, logs, properties, ..Default::default() };
+            forebay_pool::spec::PoolSpec { groups, logs, spares, properties, ..Default::default() };
         self.known.set((0, Told::default()));
         let pool = forebay_pool::Pool::create(self.shelf(disks), POOL_NAME, &wanted).await?;
         Ok(ForebayPool::new(pool))
@@ -144,6 +145,12 @@ impl ForebayPool {
 
     fn pool(&self) -> Rc<forebay_pool::Pool> {
         self.current.borrow().clone()
+    }
+
+    /// Spares that the pool has taken since its import.
+    fn spares_taken(&self) -> u64 {
+        let is_taken = |event: &&PoolEvent| matches!(event, PoolEvent::SpareTaken { .. });
+        self.pool().events().iter().filter(is_taken).count() as u64
     }
 
     /// Waits until no scan runs and returns the status of the last one.
@@ -221,7 +228,13 @@ impl Pool for ForebayPool {
                 {
                     return Ok(Scrubbed { repaired: scan.repaired_bytes, unrepaired: scan.errors });
                 }
-                Some(scan) if scan.kind == ScanKind::Resilver && others < 20 => others += 1,
+                Some(scan) if scan.kind == ScanKind::Resilver && others < 100 => {
+                    others += 1;
+                    // The pool may have taken a spare when the scrub had ended.
+                    if others % 20 == 0 {
+                        self.pool().scrub().await?;
+                    }
+                }
                 other => {
                     let message = format!("a scrub was requested, and the last scan is {other:?}");
                     return Err(Refusal::new(message));
@@ -328,6 +341,7 @@ impl Pool for ForebayPool {
             ("boots with cleaning".to_owned(), stats.since_import.segments_cleaned.min(1)),
             ("blocks moved by the cleaner".to_owned(), stats.since_import.media.cleaning / 4096),
             ("log records replayed".to_owned(), stats.last_import.log_records),
+            ("spares taken".to_owned(), self.spares_taken()),
             ("remarks at import".to_owned(), stats.last_import.remarks.len() as u64),
         ]
     }

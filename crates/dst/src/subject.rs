@@ -101,6 +101,9 @@ pub struct PoolSpec {
     pub groups: usize,
     /// Number of disks that are outside the pool at first.
     pub spare_disks: usize,
+    /// How many of these, the first ones, the pool may take when one of its own fails.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub hot_spares: usize,
     /// Size of a data disk or spare.
     pub data_bytes: u64,
     /// Size of a log disk.
@@ -112,6 +115,10 @@ pub struct PoolSpec {
     pub properties: BTreeMap<String, String>,
     /// Seed for what the subject draws when it creates a pool, such as its id.
     pub seed: u64,
+}
+
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 fn one() -> usize {
@@ -141,6 +148,13 @@ impl PoolSpec {
     #[must_use]
     pub fn disks(&self) -> usize {
         self.data_disks + self.log.disks() + self.spare_disks
+    }
+
+    /// Numbers of the disks that the pool may take when one of its own fails.
+    #[must_use]
+    pub fn hot_spare_range(&self) -> std::ops::Range<usize> {
+        let first = self.data_disks + self.log.disks();
+        first..first + self.hot_spares
     }
 
     /// Numbers of the log disks.

@@ -8,7 +8,7 @@ use super::constraints::Constraints;
 use super::{beside, parts, refusals, sizes};
 use crate::admin_workload::AdminWorkload;
 use crate::fault_plan::FaultPlan;
-use crate::scenario::{Admin, Boot, Crash, Fates, MapRot};
+use crate::scenario::{Act, Admin, Boot, Crash, Fates, MapRot};
 use crate::subject::{Manage, PoolSpec};
 
 /// What the draw of a boot depends on.
@@ -209,6 +209,16 @@ pub(super) fn crash_in_recovery_of(boot: &mut Boot, plan: &BootPlan<'_>, seed: S
             }
         };
         boot.crash = Some(Crash { in_work, ..Crash::at(point, Fates::Random(rng.u64())) });
+    }
+}
+
+/// Lets some clients pause while the pool finds a failed disk and takes a spare.
+pub(super) fn pause_for_spares(boot: &mut Boot, rng: &mut Rng) {
+    for acts in &mut boot.clients {
+        if rng.chance(500) {
+            let at = rng.below(acts.len() as u64 + 1) as usize;
+            acts.insert(at, Act::Pause { ns: rng.between(1, 16) * 500_000_000 });
+        }
     }
 }
 

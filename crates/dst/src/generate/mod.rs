@@ -35,6 +35,8 @@ pub use constraints::Constraints;
 const NEARLY_FULL_PER_MILLE: u64 = 80;
 /// How many of a thousand usual scenarios have properties other than the default.
 const PROPERTIES_PER_MILLE: u64 = 150;
+/// How many of a thousand scenarios of most classes have spares that the pool takes by itself.
+const HOT_SPARES_PER_MILLE: u64 = 60;
 /// How many of a thousand scenarios have a power cut in a recovery, after which disks lose writes.
 const CRASH_IN_RECOVERY_PER_MILLE: u64 = 80;
 
@@ -132,6 +134,9 @@ pub fn generate(seed: Seed, constraints: &Constraints) -> Scenario {
             seed,
         };
         let mut boot = draw_boot(&plan, &mut workload);
+        if spec.hot_spares > 0 {
+            boot::pause_for_spares(&mut boot, &mut plan.seed.derive("hot spares").rng());
+        }
         let commands = || Size::draw(&plan, &mut plan.seed.derive("size").rng()).commands;
         races::apply(&mut boot, &plan, commands().min(1 << 12));
         boot.rewinds = class.aim == Aim::Rewind && level == Level::CrashOnly && index > 0;
@@ -253,6 +258,17 @@ fn draw_pool(
     if constraints.manage {
         add_groups_and_rings(&mut spec, &mut seed.derive("several").rng());
         spec.spare_disks = seed.derive("spares").rng().below(3) as usize;
+        let rng = &mut seed.derive("hot spares").rng();
+        let per_mille = match class.aim {
+            Aim::Redundancy => 400,
+            // More disks fail than a spare that is being filled allows.
+            Aim::Suspension => 0,
+            _ => HOT_SPARES_PER_MILLE,
+        };
+        if rng.chance(per_mille) && spec.parity() > 0 {
+            spec.hot_spares = rng.between(1, 2) as usize;
+            spec.spare_disks += spec.hot_spares;
+        }
     }
     spec
 }
@@ -289,6 +305,7 @@ fn draw_spec(seed: Seed) -> PoolSpec {
         data_disks,
         groups: 1,
         spare_disks: 0,
+        hot_spares: 0,
         data_bytes: 64 << 20,
         log_bytes: 64 << 20,
         segment_bytes: 1 << 20,
