@@ -213,7 +213,11 @@ pub(super) fn crash_in_recovery_of(boot: &mut Boot, plan: &BootPlan<'_>, seed: S
 }
 
 /// Lets some clients pause while the pool finds a failed disk and takes a spare.
-pub(super) fn pause_for_spares(boot: &mut Boot, rng: &mut Rng) {
+pub(super) fn pause_for_spares(boot: &mut Boot, plan: &BootPlan<'_>) {
+    if plan.spec.hot_spares == 0 {
+        return;
+    }
+    let rng = &mut plan.seed.derive("hot spares").rng();
     for acts in &mut boot.clients {
         if rng.chance(500) {
             let at = rng.below(acts.len() as u64 + 1) as usize;

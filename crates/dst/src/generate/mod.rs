@@ -114,9 +114,7 @@ pub fn generate(seed: Seed, constraints: &Constraints) -> Scenario {
     let admin_seed = seed.derive("desk");
     let mut workload =
         AdminWorkload::new(&spec, &fault_plan, &volumes, constraints.manage, admin_seed);
-    let remote = constraints
-        .remote
-        .unwrap_or_else(|| *seed.derive("remote").rng().pick(&[0, 0, 200, 500, 1000]));
+    let remote = constraints.remote.unwrap_or_else(|| draw_remote(seed));
     let mut chain = Chain::new(&spec, &fault_plan, &mut seed.derive("succession").rng());
     let draw_one = |index: u64| {
         let seed = seed.derive("boot").derive(&index.to_string());
@@ -134,19 +132,14 @@ pub fn generate(seed: Seed, constraints: &Constraints) -> Scenario {
             seed,
         };
         let mut boot = draw_boot(&plan, &mut workload);
-        if spec.hot_spares > 0 {
-            boot::pause_for_spares(&mut boot, &mut plan.seed.derive("hot spares").rng());
-        }
+        boot::pause_for_spares(&mut boot, &plan);
         let commands = || Size::draw(&plan, &mut plan.seed.derive("size").rng()).commands;
         races::apply(&mut boot, &plan, commands().min(1 << 12));
         boot.rewinds = class.aim == Aim::Rewind && level == Level::CrashOnly && index > 0;
         if class.crashes_in_recovery {
             crash_in_recovery_of(&mut boot, &plan, seed.derive("relapse"));
         }
-        if class.aim == Aim::Suspension {
-            let rng = &mut plan.seed.derive("suspension").rng();
-            suspension::apply(&mut boot, &plan, commands().min(1 << 12), rng);
-        }
+        suspension::apply(&mut boot, &plan, commands().min(1 << 12));
         if class.aim == Aim::Redundancy && level == Level::Within {
             chain.extend(&mut boot, index == 0, commands(), plan.seed.derive("succession"));
         }
@@ -172,6 +165,11 @@ pub fn generate(seed: Seed, constraints: &Constraints) -> Scenario {
         keeps_disks: class.aim == Aim::Blocked && level == Level::CrashOnly,
         boots,
     }
+}
+
+/// Draws how many of a thousand clients come through NBD.
+fn draw_remote(seed: Seed) -> u64 {
+    *seed.derive("remote").rng().pick(&[0, 0, 200, 500, 1000])
 }
 
 /// Draws the volumes, and the properties of the pool.

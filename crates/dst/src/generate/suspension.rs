@@ -3,6 +3,7 @@
 use forebay_sim::faults::{Effect, Failure, Fault, Ops, Trigger};
 use forebay_sim::{CrashPoint, Rng};
 
+use super::aim::Aim;
 use super::boot::{BootPlan, commits};
 use crate::scenario::{Boot, Crash, Outage, TimedFault};
 use crate::subject::PoolSpec;
@@ -20,7 +21,11 @@ pub(super) fn draw_properties(spec: &mut PoolSpec, rng: &mut Rng) {
 }
 
 /// Adds faults that suspend the pool, and the operator who clears it.
-pub(super) fn apply(boot: &mut Boot, plan: &BootPlan<'_>, commands: u64, rng: &mut Rng) {
+pub(super) fn apply(boot: &mut Boot, plan: &BootPlan<'_>, commands: u64) {
+    if plan.aim != Aim::Suspension {
+        return;
+    }
+    let rng = &mut plan.seed.derive("suspension").rng();
     boot.admin = commits(8, 26, rng);
     if plan.fault_plan.is_survivable() {
         boot.faults = plan.fault_plan.loud_faults(commands, rng);
@@ -36,7 +41,7 @@ pub(super) fn apply(boot: &mut Boot, plan: &BootPlan<'_>, commands: u64, rng: &m
         _ => rng.between(1, 60) * second_ns,
     };
     let outage = Outage {
-        lasts_ns: if rng.chance(500) { 0 } else { rng.below(90) * second_ns },
+        lasts_ns: if rng.chance(300) { 0 } else { rng.below(90) * second_ns },
         pauses_ns: (0..rng.between(1, 4)).map(|_| pause(rng)).collect(),
         brings_online: rng.chance(600),
         cut: rng.chance(300).then(|| (rng.below(3) * rng.below(2), draw_cut(plan, rng))),
@@ -68,8 +73,11 @@ fn draw_cut(plan: &BootPlan<'_>, rng: &mut Rng) -> CrashPoint {
 /// Disks fail together, or nearly so: every disk, the data disks, or those of one group or less.
 fn strike(boot: &mut Boot, plan: &BootPlan<'_>, at_command: u64, rng: &mut Rng) {
     let spec = plan.spec;
-    if spec.log.disks() > 0 && rng.chance(200) {
+    if spec.log.disks() > 0 && rng.chance(300) {
         return strike_log(boot, plan, at_command, rng);
+    }
+    if spec.parity() > 0 && rng.chance(200) {
+        return strike_in_turn(boot, plan, at_command, rng);
     }
     let mut disks: Vec<usize> = match rng.below(6) {
         0 | 1 => (0..spec.data_disks + spec.log.disks()).collect(),
@@ -89,6 +97,23 @@ fn strike(boot: &mut Boot, plan: &BootPlan<'_>, at_command: u64, rng: &mut Rng) 
         let fault = if is_alike { first.clone() } else { draw_fault(rng) };
         let at_command = at_command + rng.below(spread + 1);
         boot.faults.push(TimedFault { at_command, disk, fault });
+    }
+}
+
+/// As many disks as parity fail once. The others go on alone, and vanish for the whole outage.
+fn strike_in_turn(boot: &mut Boot, plan: &BootPlan<'_>, at_command: u64, rng: &mut Rng) {
+    let mut fault = |at_command, disk, fault| {
+        boot.faults.push(TimedFault { at_command, disk, fault });
+    };
+    let delay = rng.between(10, 200);
+    for group in plan.spec.group_ranges() {
+        let mut left: Vec<usize> = group.collect();
+        for _ in 0..plan.spec.parity() {
+            let disk = left.swap_remove(rng.below(left.len() as u64) as usize);
+            let (trigger, failure) = (Trigger::once(Ops::WRITE), Failure::Eio);
+            fault(at_command, disk, Fault::Error { trigger, failure, effect: Effect::None });
+        }
+        left.into_iter().for_each(|disk| fault(at_command + delay, disk, Fault::Gone));
     }
 }
 
