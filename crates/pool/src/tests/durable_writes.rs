@@ -53,7 +53,7 @@ async fn pool_after_failure(device: &'static str, range: Range<u64>, layout: Lay
         if !fails.is_armed.get() {
             break;
         }
-        v.write(at % 64 << 12, stamp(4096, at), true).await.unwrap();
+        v.write((at % 64) << 12, stamp(4096, at), true).await.unwrap();
         rt::sleep(Nanos::from_millis(100)).await;
     }
     assert!(!fails.is_armed.get(), "no write came to {:?}", fails.range);
