@@ -4,6 +4,7 @@
 //! What always holds: the suspended pool keeps its data in memory until the next one has committed
 //! them. It is never followed by a pool that another owner has written to, or that lacks a root.
 
+use std::cell::Cell;
 use std::fmt;
 use std::rc::Rc;
 
@@ -15,6 +16,7 @@ use forebay_units::{CommitId, Nanos};
 use crate::Pool;
 use crate::commit::error::SuspendReason;
 use crate::import::device_match::not_newest;
+use crate::import::divergence::begin;
 use crate::import::error::{ImportError, ImportErrorKind, Witness};
 use crate::import::found::Found;
 use crate::settings::FailMode;
@@ -82,10 +84,29 @@ impl Continued<'_> {
         self.suspended.lifecycle.heirs.borrow_mut().push(nonce);
     }
 
-    /// Notes the newest root that an attempt has written.
-    pub fn note_root(&self, commit: CommitId) {
-        let newest = &self.suspended.lifecycle.heirs_root;
-        newest.set(newest.get().max(commit));
+    /// Notes the newest root that the attempt `next` has written, and the one that it may have
+    /// begun to write.
+    pub fn note_roots(&self, next: &Pool) {
+        let raise = |to: &Cell<CommitId>, by: CommitId| to.set(to.get().max(by));
+        raise(&self.suspended.lifecycle.heirs_root, next.sync.rooted.get());
+        raise(&self.suspended.lifecycle.heirs_tried, next.sync.commit.get().next());
+    }
+
+    /// The highest number of a root that the suspended pool or an attempt may have begun to write.
+    /// A device that is missing now may have it.
+    pub fn tried(&self) -> CommitId {
+        let own = self.suspended.sync.commit.get().next();
+        self.suspended.lifecycle.heirs_tried.get().max(own)
+    }
+
+    /// Lists earlier attempts in `config` as owners: a device that has a root of one did not
+    /// diverge, because everything that they knew is in memory here.
+    pub fn list_owners(&self, config: &mut PoolConfig) {
+        for nonce in self.suspended.lifecycle.heirs.borrow().iter().copied() {
+            if config.lineage.owners.iter().all(|owner| owner.nonce != nonce) {
+                begin(config, nonce, self.tried());
+            }
+        }
     }
 
     /// Refuses a root that another owner has written since, and one that is older than what the

@@ -44,6 +44,8 @@ pub(crate) struct Lifecycle {
     pub heirs: RefCell<Vec<u64>>,
     /// The newest root that these attempts have written.
     pub heirs_root: Cell<CommitId>,
+    /// The highest number of a root that these attempts may have begun to write.
+    pub heirs_tried: Cell<CommitId>,
     /// The process is about to end, and no successor will come.
     pub given_up: Cell<bool>,
     /// Suspended, with its devices closed.

@@ -11,6 +11,7 @@ use forebay_units::CommitId;
 use crate::import::error::ImportErrorKind;
 use crate::import::found::Found;
 use crate::labels::Label;
+use crate::resume::Continued;
 use crate::spec::Told;
 
 /// Most owners that are remembered. A device that was away for longer is taken for an old copy.
@@ -97,10 +98,15 @@ pub(crate) fn went_on_apart(label: &Label, config: &PoolConfig, nonce: u64) -> b
 }
 
 impl History<'_> {
-    /// Records the owner `nonce` as the next one. `after` is the highest root so far.
-    pub fn goes_on(self, config: &mut PoolConfig, nonce: u64) {
+    /// Records the owner `nonce` as the next one. With `continued` it also follows whatever the
+    /// suspended pool and earlier attempts may have written to devices that are missing now.
+    pub fn goes_on(self, config: &mut PoolConfig, nonce: u64, continued: Option<&Continued<'_>>) {
         config.lineage = self.lineage;
-        begin(config, nonce, self.highest);
+        if let Some(continued) = continued {
+            continued.list_owners(config);
+        }
+        let after = continued.map_or(self.highest, |c| self.highest.max(c.tried()));
+        begin(config, nonce, after);
     }
 }
 

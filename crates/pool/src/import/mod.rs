@@ -98,7 +98,6 @@ impl Pool {
         let nonce = rt::random_u64();
         if let Some(continued) = continued {
             continued.check(&judged.root, &judged.config, &history.devices)?;
-            continued.note_owner(nonce);
         }
         // An owner that was paused reads the heartbeat before it writes again, and finds this one.
         let mine = Heartbeat { pool, nonce, host: opener.host(), ..Heartbeat::default() };
@@ -127,7 +126,10 @@ impl Pool {
                 continued.check(&judged.root, &judged.config, &history.devices)?;
             }
         }
-        history.goes_on(&mut judged.config, nonce);
+        history.goes_on(&mut judged.config, nonce, continued);
+        if let Some(continued) = continued {
+            continued.note_owner(nonce);
+        }
         drop(found);
         Self::take_over(opener, judged, claim, (nonce, continued), begun).await
     }
@@ -150,7 +152,9 @@ impl Pool {
         let first_roots = if left > 0 { slots_left.max(1) } else { 0 };
         // The gap keeps frames and footers of a crashed run from having the numbers that will be
         // written now. It is a multiple of the slots.
-        let gap = SUPERBLOCK_SLOTS * (1 + rt::random_u64() % MOST_GAP);
+        let tried = continued.map_or(0, |c| c.tried().0.saturating_sub(newest.commit.0));
+        let gap = tried.next_multiple_of(SUPERBLOCK_SLOTS)
+            + SUPERBLOCK_SLOTS * (1 + rt::random_u64() % MOST_GAP);
         root.commit = CommitId(newest.commit.0 - slots_left + gap);
         let log_config = LogConfig::new(config.guid);
         let waiting = IntentLog::empty_state(
@@ -174,7 +178,7 @@ impl Pool {
         let recovered =
             pool.recover(&log_state, old_log, first_roots, continued, &mut report).await;
         if let Some(continued) = continued {
-            continued.note_root(pool.sync.rooted.get());
+            continued.note_roots(&pool);
         }
         if pool.opener.monitor().fence().is_lost() {
             return Err(ImportErrorKind::TakenMeanwhile);

@@ -1,14 +1,16 @@
 //! A pool whose devices stop taking writes is suspended, and goes on where they take them again.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use forebay_device::{Device, ErrorKind, IoBuf, ZeroOptions};
+use forebay_device::{Device, ErrorKind, IoBuf, Operation, ZeroOptions};
+use forebay_format::label::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET_BYTES, SUPERBLOCK_SLOTS};
 use forebay_rt::{self as rt, Runtime};
+use forebay_testkit::{Answer, Command, Decision, Script};
 use forebay_units::{Layout, Nanos};
 
-use super::rack::Rack;
+use super::rack::{Rack, scripted};
 use super::{expect, names, spec, stamp, volume};
 use crate::spec::ImportOptions;
 use crate::status::Health;
@@ -220,6 +222,66 @@ fn a_pool_does_not_go_on_from_a_root_before_its_last_one() {
         expect(&v, 4096, &stamp(4096, 2)).await;
         drop(v);
         next.export().await.unwrap();
+    });
+}
+
+/// Lets `dies` take one root, and answer nothing from then on.
+struct Dying {
+    dies: &'static str,
+    is_armed: Cell<bool>,
+    is_dead: Cell<bool>,
+}
+
+impl Script for Dying {
+    fn before<'a>(&'a self, command: Command<'a>) -> Answer<'a, Decision> {
+        let roots =
+            SUPERBLOCK_OFFSET_BYTES..SUPERBLOCK_OFFSET_BYTES + SUPERBLOCK_SLOTS * SUPERBLOCK_BYTES;
+        let decision = match command.device == self.dies && self.is_armed.get() {
+            true if self.is_dead.get() => Decision::Fail(ErrorKind::Gone),
+            true => {
+                let is_root = roots.contains(&command.offset_bytes);
+                self.is_dead.set(is_root && command.operation == Operation::Write);
+                Decision::Run
+            }
+            false => Decision::Run,
+        };
+        Box::pin(std::future::ready(decision))
+    }
+}
+
+#[test]
+fn a_device_with_a_root_that_was_not_answered_does_not_diverge() {
+    Runtime::simulated(6).block_on(async {
+        let rack = Rack::new(DEVICES, 64 << 20);
+        let dying = Rc::new(Dying { dies: "a", is_armed: false.into(), is_dead: false.into() });
+        let opener = || scripted(rack.locked(), dying.clone());
+        let mut options = spec(Layout::Mirror, &["a", "b", "c"], &[]);
+        options.properties.insert("failmode".to_owned(), "wait".to_owned());
+        let pool = Pool::create(opener(), "tank", &options).await.unwrap();
+        pool.create_volume(&volume(16 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        pool.sync().await.unwrap();
+        // The next root is on `a` alone, calls the others left behind, and is not answered.
+        rack.switches.unwritable.borrow_mut().extend(names(&["b", "c"]));
+        dying.is_armed.set(true);
+        v.write(0, stamp(4096, 1), false).await.unwrap();
+        pool.sync().await.unwrap_err();
+        assert!(dying.is_dead.get());
+        rack.switches.unwritable.borrow_mut().clear();
+        rack.pull(&["a"]);
+        let next = pool.resume(&names(DEVICES)).await.unwrap();
+        drop(pool);
+        v.write(4096, stamp(4096, 2), true).await.unwrap();
+        drop(v);
+        next.export().await.unwrap();
+        drop(next);
+        dying.is_armed.set(false);
+        rack.put_back(&["a"]);
+        let options = ImportOptions::default();
+        let pool = Pool::import(opener(), &names(DEVICES), "tank", &options).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        expect(&v, 0, &stamp(4096, 1)).await;
+        expect(&v, 4096, &stamp(4096, 2)).await;
     });
 }
 
