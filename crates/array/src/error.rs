@@ -60,6 +60,12 @@ pub enum ArrayError {
         /// Columns needed.
         need: usize,
     },
+    /// Members that hold a segment are missing, and those that could be written have not been
+    /// rebuilt from them.
+    SourcesMissing {
+        /// The first such segment.
+        segment: SegmentId,
+    },
     /// A write failed on more members than the layout can miss. Data written to the segment since
     /// the last successful flush may be lost: the caller writes them elsewhere.
     SegmentLost {
@@ -135,6 +141,11 @@ impl fmt::Display for ArrayError {
             Self::NotWritable { segment, have, need } => {
                 write!(f, "segment {segment}: {have} devices can be written, {need} are needed")
             }
+            Self::SourcesMissing { segment } => write!(
+                f,
+                "segment {segment} (and perhaps others) is on no device at hand: devices that are \
+                 not rebuilt yet need those that are missing"
+            ),
             Self::SegmentLost { segment, causes } => {
                 write!(f, "segment {segment}: writes failed on more devices than may be missing")?;
                 list(f, causes)

@@ -132,15 +132,17 @@ impl Group {
     /// Checks that every segment can be read without the member `without`. The error is the index
     /// of the first segment that cannot.
     pub(crate) fn check_without(&self, without: Option<DeviceId>) -> Result<(), u32> {
+        self.check_with(|member| member.is_readable() && Some(member.id) != without)
+    }
+
+    /// The same with the members that `usable` selects.
+    pub(crate) fn check_with(&self, usable: impl Fn(&Member) -> bool) -> Result<(), u32> {
         let geometry = self.geometry();
         let allowed = geometry.parity_columns() as u32;
         let slots = self.slots.borrow();
         let usable: Vec<Vec<&Rc<Member>>> = slots
             .iter()
-            .map(|slot| {
-                let usable = |m: &&Rc<Member>| m.is_readable() && Some(m.id) != without;
-                slot.iter().filter(usable).collect()
-            })
+            .map(|slot| slot.iter().filter(|member| usable(member)).collect())
             .collect();
         for word in 0..geometry.segments.div_ceil(64) {
             let in_use = (geometry.segments - word * 64).min(64);

@@ -57,6 +57,7 @@ pub struct Array {
     totals: RefCell<BTreeMap<WriteKind, Written>>,
     /// Whether repairs are disabled.
     frozen: Cell<bool>,
+    gives_up_sources: Cell<bool>,
 }
 
 impl Array {
@@ -69,6 +70,7 @@ impl Array {
             write_seq: Cell::new(0),
             totals: RefCell::default(),
             frozen: Cell::new(false),
+            gives_up_sources: Cell::new(false),
         });
         for config in configs {
             array.add_group(config)?;
@@ -101,6 +103,12 @@ impl Array {
         Ok(self.groups.borrow().len() - 1)
     }
 
+    /// Lets [`Array::check_writable`] accept that segments are on none of the members that can be
+    /// written. An operator has given them up.
+    pub fn give_up_sources(&self) {
+        self.gives_up_sources.set(true);
+    }
+
     /// Disables repairs, because another owner may have taken the devices.
     pub fn freeze(&self) {
         self.frozen.set(true);
@@ -123,14 +131,21 @@ impl Array {
         self.groups.borrow().iter().map(|group| group.health()).collect()
     }
 
-    /// Checks that every group has the devices that a write needs. The error names the first group
-    /// that does not.
+    /// Checks that every group has the devices that a write needs, and that these hold every
+    /// segment: members that are being rebuilt can be written, and may lack it. The error names the
+    /// first segment that they lack.
     pub fn check_writable(&self) -> Result<(), ArrayError> {
         for group in self.groups.borrow().iter() {
-            let (have, need) = (group.writable_slots(), group.geometry().data_columns());
+            let geometry = group.geometry();
+            let (have, need) = (group.writable_slots(), geometry.data_columns());
             if have < need {
-                let segment = group.geometry().segment_at(0);
+                let segment = geometry.segment_at(0);
                 return Err(ArrayError::NotWritable { segment, have, need });
+            }
+            let held = group.check_with(|member| member.is_writable());
+            if let (Err(index), false) = (held, self.gives_up_sources.get()) {
+                let segment = geometry.segment_at(index);
+                return Err(ArrayError::SourcesMissing { segment });
             }
         }
         Ok(())

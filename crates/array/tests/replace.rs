@@ -202,6 +202,23 @@ fn single_device_becomes_a_mirror_and_back() {
 }
 
 #[test]
+fn members_that_are_being_rebuilt_do_not_count_for_what_they_lack() {
+    simulate(1, async {
+        let rig = Rig::new(Layout::Mirror, 2);
+        rig.array.offline(DeviceId(0)).await.expect("one can be spared");
+        rig.fill(segment(1), 1).await;
+        rig.array.online(DeviceId(0), Some(rig.devices[0].device())).expect("fits");
+        rig.array.check_writable().expect("device 1 has everything");
+        rig.devices[1].gone.set(true);
+        let _ = rig.write_rows(segment(2), 0, 1, 1).await;
+        let refused = Err(ArrayError::SourcesMissing { segment: segment(1) });
+        assert_eq!(rig.array.check_writable(), refused);
+        rig.array.give_up_sources();
+        rig.array.check_writable().expect("the operator gave up segment 1");
+    });
+}
+
+#[test]
 fn removal_that_would_lose_data_is_refused() {
     simulate(1, async {
         let rig = Rig::new(Layout::Raidz1, 3);

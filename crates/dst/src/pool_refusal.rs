@@ -65,8 +65,9 @@ impl Refusal {
                 self.named.push(newest);
                 self.named.extend(others);
             }
-            Kind::TooFewDevices { missing, out_of_use, .. } => {
-                self.blamed.extend(missing.into_iter().chain(out_of_use));
+            Kind::TooFewDevices { missing, out_of_use: others, .. }
+            | Kind::SourcesMissing { missing, behind: others, .. } => {
+                self.blamed.extend(missing.into_iter().chain(others));
             }
             Kind::LogLoss(loss) => {
                 if loss.missing.is_empty() && loss.places.is_empty() {

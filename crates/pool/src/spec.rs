@@ -76,7 +76,7 @@ impl Told {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImportOptions {
     /// Import although the pool seems to be in use elsewhere, or newer data may be on missing
-    /// devices (`-f`).
+    /// devices, or data that the others are to be rebuilt from (`-f`).
     pub force: bool,
     /// The pool is on the caller's list, which was last told of this (default: of nothing). Then
     /// another machine's ownership is no obstacle if that machine is silent. If the devices are as

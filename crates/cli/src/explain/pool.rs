@@ -82,6 +82,9 @@ fn import_code(kind: &ImportErrorKind) -> ErrorCode {
     }
 }
 
+const GIVE_UP_SOURCES: &str = "bring them back, or use -f to give up what they alone have";
+const NO_MACHINE: &str = "use -f to import it if you are sure that no machine uses it";
+
 fn import_hint(pool: &str, kind: &ImportErrorKind) -> String {
     use ImportErrorKind as Kind;
     match kind {
@@ -118,6 +121,7 @@ fn import_hint(pool: &str, kind: &ImportErrorKind) -> String {
         Kind::NotKept { .. } => {
             "name one of the devices that 'forebay pool import' shows".to_owned()
         }
+        Kind::SourcesMissing { .. } => GIVE_UP_SOURCES.to_owned(),
         Kind::LogMissing { lost_after, .. } => missing_log_hint(lost_after.is_some()),
         Kind::LogLoss(_) => {
             "bring the log device back, or import with -m to go on without these writes".to_owned()
@@ -140,9 +144,7 @@ fn import_hint(pool: &str, kind: &ImportErrorKind) -> String {
         Kind::TakenMeanwhile => {
             "export it there, or turn that machine off and try again".to_owned()
         }
-        Kind::Reserved { .. } => {
-            "use -f to import it if you are sure that no machine uses it".to_owned()
-        }
+        Kind::Reserved { .. } => NO_MACHINE.to_owned(),
         Kind::Recovery { error, .. } if matches!(**error, RecoveryError::LogChanged { .. }) => {
             "look at what the kernel says of the log's devices, and import it again".to_owned()
         }
@@ -262,7 +264,9 @@ fn array_hint(error: &ArrayError) -> &'static str {
         ArrayError::WouldLose { .. } => "let rebuilding finish, or bring other devices back first",
         ArrayError::TooSmall { .. } => "use a larger device",
         ArrayError::Unreadable { .. } => BRING_BACK,
-        ArrayError::NotWritable { .. } => "bring devices back or replace them",
+        ArrayError::NotWritable { .. } | ArrayError::SourcesMissing { .. } => {
+            "bring devices back or replace them"
+        }
         _ => "",
     }
 }

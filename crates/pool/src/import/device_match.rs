@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use forebay_array::{Array, ArrayError};
 use forebay_device::{ErrorKind, IoBuf};
 use forebay_format::config::{MemberConfig, MemberUse, PoolConfig, RingConfig};
 use forebay_format::superblock::{Superblock, VERSION};
@@ -340,6 +341,32 @@ pub(crate) fn map_unreadable(
     config: &PoolConfig,
     devices: &BTreeMap<DeviceId, OpenDevice>,
 ) -> ImportErrorKind {
+    let (missing, behind) = incomplete(config, devices);
+    ImportErrorKind::Map { error: Box::new(error), missing, behind }
+}
+
+/// Refuses members that do not hold every segment together, unless `force` gives up what they lack:
+/// the next root calls missing members left behind.
+pub(crate) fn check_sources(
+    array: &Array,
+    config: &PoolConfig,
+    devices: &BTreeMap<DeviceId, OpenDevice>,
+    force: bool,
+) -> Result<(), ImportErrorKind> {
+    let Err(ArrayError::SourcesMissing { segment }) = array.check_writable() else { return Ok(()) };
+    if force {
+        array.give_up_sources();
+        return Ok(());
+    }
+    let (missing, behind) = incomplete(config, devices);
+    Err(ImportErrorKind::SourcesMissing { segment, missing, behind })
+}
+
+/// Paths of the data members that are missing, and of those that are behind.
+fn incomplete(
+    config: &PoolConfig,
+    devices: &BTreeMap<DeviceId, OpenDevice>,
+) -> (Vec<String>, Vec<String>) {
     let is_here = |member: &MemberConfig| devices.contains_key(&DeviceId(member.device));
     let is_behind = |member: &MemberConfig| {
         is_here(member) && (member.stale_since.is_some() || !member.stale.is_empty())
@@ -347,8 +374,7 @@ pub(crate) fn map_unreadable(
     let paths = |lacks: &dyn Fn(&MemberConfig) -> bool| {
         config.data_members().filter(|m| lacks(m)).map(|m| m.path.clone()).collect()
     };
-    let (missing, behind) = (paths(&|member| !is_here(member)), paths(&is_behind));
-    ImportErrorKind::Map { error: Box::new(error), missing, behind }
+    (paths(&|member| !is_here(member)), paths(&is_behind))
 }
 
 pub(crate) fn check_complete(

@@ -110,6 +110,15 @@ pub enum ImportErrorKind {
         /// Devices that are here and out of use.
         out_of_use: Vec<String>,
     },
+    /// Devices are here that were to be rebuilt from others, and those are missing.
+    SourcesMissing {
+        /// A segment that no device here holds.
+        segment: SegmentId,
+        /// Data devices that are missing.
+        missing: Vec<String>,
+        /// Data devices that are behind the others, and not rebuilt yet.
+        behind: Vec<String>,
+    },
     /// A log device is missing.
     LogMissing {
         /// Its sides.
@@ -348,6 +357,11 @@ impl fmt::Display for ImportErrorKind {
                 )?;
                 list(f, "missing", missing)?;
                 list(f, "out of use", out_of_use)
+            }
+            Self::SourcesMissing { segment, missing, behind } => {
+                write!(f, "segment {segment} (and perhaps others) is on no device that is here")?;
+                list(f, "missing", missing)?;
+                list(f, "behind the others, and not rebuilt yet", behind)
             }
             Self::LogMissing { missing, lost_after } => log_missing(f, missing, *lost_after),
             Self::LogLoss(loss) => write!(f, "{loss}"),

@@ -23,8 +23,8 @@ use forebay_rt as rt;
 use forebay_units::{CommitId, DeviceId, FrameSeq, Nanos};
 
 use crate::import::device_match::{
-    check_complete, check_newest, leave_missing_logs, map_unreadable, newest_root, not_found,
-    place_devices, select_pool, take_devices,
+    check_complete, check_newest, check_sources, leave_missing_logs, map_unreadable, newest_root,
+    not_found, place_devices, select_pool, take_devices,
 };
 use crate::import::divergence::{History, one_history};
 use crate::import::error::{ImportError, ImportErrorKind};
@@ -275,6 +275,7 @@ async fn judge(
     let room_bytes = opener.free_memory_bytes().map(room_for_map);
     let loaded = load_map(&config, &devices, &root, room_bytes, &mut report).await;
     let loaded = loaded.map_err(|error| map_unreadable(error, &config, &devices))?;
+    check_sources(&loaded.array, &config, &devices, options.force)?;
     let roots = || mine.iter().flat_map(|f| &f.label.roots);
     let epochs = roots().filter_map(|r| LogState::decode(&r.log_state).ok());
     let highest = roots().map(|r| r.commit).max().unwrap_or(root.commit);
