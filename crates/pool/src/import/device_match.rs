@@ -272,8 +272,12 @@ pub(crate) fn check_newest(
         let witness = Witness::Device(newer.path.clone());
         return Err(not_newest(witness, &newer.label.configs[0].1, found));
     }
+    let here = |m: &MemberConfig| found.iter().any(|f| f.label.configs[0].0.device == m.device);
+    let online = |m: &&MemberConfig| m.state == MemberUse::Online;
+    let current = |m: &&MemberConfig| online(m) && m.stale_since.is_none();
+    let has_roots = |m: &MemberConfig| holder(m, found).is_some_and(|f| !f.label.roots.is_empty());
     // One generation ahead may be a change whose root was never written, unless it marks every
-    // device that has this root as left behind.
+    // device that has this root as left behind, and one that may have its root is missing.
     let holders = found.iter().filter(|f| f.label.roots.iter().any(|r| r.commit == root.commit));
     let holders: Vec<u32> = holders.map(|f| f.label.configs[0].0.device).collect();
     let next = found.iter().flat_map(|f| &f.label.configs).find(|(envelope, newer)| {
@@ -281,18 +285,17 @@ pub(crate) fn check_newest(
             let member = newer.data_members().find(|m| m.device == *id);
             member.is_none_or(|m| m.state != MemberUse::Online || m.stale_since.is_some())
         };
-        envelope.generation > root.config_generation && holders.iter().all(left)
+        envelope.generation > root.config_generation
+            && holders.iter().all(left)
+            && !newer.data_members().filter(current).all(has_roots)
     });
     if let Some((_, next)) = next {
         return Err(not_newest(Witness::LeftBehind, next, found));
     }
-    let here = |m: &MemberConfig| found.iter().any(|f| f.label.configs[0].0.device == m.device);
     // A log device that is here is a witness, because it is told of every member that leaves.
-    let online = |m: &&MemberConfig| m.state == MemberUse::Online;
     let witness = config.logs.iter().flat_map(|r| &r.sides).filter(online).any(here);
     // A member that this root calls left behind cannot have gone on alone since: it would have been
     // rebuilt first, and the members that are here would know.
-    let current = |m: &&MemberConfig| online(m) && m.stale_since.is_none();
     let members: Vec<&MemberConfig> = config.data_members().filter(current).collect();
     let missing: Vec<&str> = members.iter().filter(|m| !here(m)).map(|m| m.path.as_str()).collect();
     // The list of known pools is a witness too, if no other machine had the pool since.
@@ -387,7 +390,11 @@ pub(crate) fn check_complete(
     for group in &config.groups {
         let geometry = geometry_of(group);
         let usable = |m: &&MemberConfig| !absent(m) && m.state == MemberUse::Online;
-        let good = group.members.iter().filter(usable).count();
+        // A replacement that is not filled yet is judged by the segments that it holds, later.
+        let any_usable = |first: &&MemberConfig| {
+            std::iter::successors(Some(*first), |m| m.replacement.as_deref()).any(|m| usable(&m))
+        };
+        let good = group.members.iter().filter(any_usable).count();
         if good < geometry.data_columns().max(1) {
             let out = |m: &&MemberConfig| !absent(m) && m.state != MemberUse::Online;
             let paths = |of: &dyn Fn(&&MemberConfig) -> bool| {
