@@ -259,8 +259,7 @@ fn draw_pool(
         let rng = &mut seed.derive("hot spares").rng();
         let per_mille = match class.aim {
             Aim::Redundancy => 400,
-            // More disks fail than a spare that is being filled allows.
-            Aim::Suspension => 0,
+            Aim::Suspension => 300,
             _ => HOT_SPARES_PER_MILLE,
         };
         if rng.chance(per_mille) && spec.parity() > 0 {
