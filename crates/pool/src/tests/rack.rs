@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use forebay_device::{Device, DeviceError, ErrorKind, MemoryDevice, Operation};
+use forebay_format::label::CONFIG_SLOT_BYTES;
 use forebay_rt as rt;
 use forebay_testkit::{Answer, Command, Decision, Probe, Script, Shelf};
 use forebay_units::Nanos;
@@ -27,6 +28,8 @@ pub(crate) struct Switches {
     pub unreadable: RefCell<BTreeSet<String>>,
     /// Devices that fail every write.
     pub unwritable: RefCell<BTreeSet<String>>,
+    /// Devices that fail every write of a configuration.
+    pub unconfigurable: RefCell<BTreeSet<String>>,
     /// Blocks, by their first byte, that cannot be read until they are written.
     pub bad_blocks: RefCell<BTreeSet<(String, u64)>>,
 }
@@ -45,7 +48,11 @@ impl Switches {
                 self.bad_blocks.borrow().range(touched).next().is_some()
                     || is_body && self.unreadable.borrow().contains(device)
             }
-            Operation::Write => self.unwritable.borrow().contains(device),
+            Operation::Write => {
+                let is_config = offset_bytes < 2 * CONFIG_SLOT_BYTES;
+                self.unwritable.borrow().contains(device)
+                    || is_config && self.unconfigurable.borrow().contains(device)
+            }
             _ => false,
         };
         is_bad.then_some(ErrorKind::Os { errno: 5 })

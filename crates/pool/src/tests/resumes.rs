@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_device::{Device, ErrorKind, IoBuf, Operation, ZeroOptions};
@@ -225,22 +226,32 @@ fn a_pool_does_not_go_on_from_a_root_before_its_last_one() {
     });
 }
 
-/// Lets `dies` take one root, and answer nothing from then on.
+/// Lets `dies` take one write at `last_write`, and answer nothing from then on.
 struct Dying {
     dies: &'static str,
+    last_write: Range<u64>,
     is_armed: Cell<bool>,
     is_dead: Cell<bool>,
 }
 
+impl Dying {
+    fn new(dies: &'static str, last_write: Range<u64>) -> Rc<Self> {
+        Rc::new(Self { dies, last_write, is_armed: false.into(), is_dead: false.into() })
+    }
+
+    fn arms(&self, is_armed: bool) {
+        self.is_armed.set(is_armed);
+        self.is_dead.set(false);
+    }
+}
+
 impl Script for Dying {
     fn before<'a>(&'a self, command: Command<'a>) -> Answer<'a, Decision> {
-        let roots =
-            SUPERBLOCK_OFFSET_BYTES..SUPERBLOCK_OFFSET_BYTES + SUPERBLOCK_SLOTS * SUPERBLOCK_BYTES;
         let decision = match command.device == self.dies && self.is_armed.get() {
             true if self.is_dead.get() => Decision::Fail(ErrorKind::Gone),
             true => {
-                let is_root = roots.contains(&command.offset_bytes);
-                self.is_dead.set(is_root && command.operation == Operation::Write);
+                let is_last = self.last_write.contains(&command.offset_bytes);
+                self.is_dead.set(is_last && command.operation == Operation::Write);
                 Decision::Run
             }
             false => Decision::Run,
@@ -253,7 +264,9 @@ impl Script for Dying {
 fn a_device_with_a_root_that_was_not_answered_does_not_diverge() {
     Runtime::simulated(6).block_on(async {
         let rack = Rack::new(DEVICES, 64 << 20);
-        let dying = Rc::new(Dying { dies: "a", is_armed: false.into(), is_dead: false.into() });
+        let roots_bytes = SUPERBLOCK_SLOTS * SUPERBLOCK_BYTES;
+        let dying = Dying::new("a", SUPERBLOCK_OFFSET_BYTES..SUPERBLOCK_OFFSET_BYTES + roots_bytes);
+
         let opener = || scripted(rack.locked(), dying.clone());
         let mut options = spec(Layout::Mirror, &["a", "b", "c"], &[]);
         options.properties.insert("failmode".to_owned(), "wait".to_owned());
@@ -263,7 +276,7 @@ fn a_device_with_a_root_that_was_not_answered_does_not_diverge() {
         pool.sync().await.unwrap();
         // The next root is on `a` alone, calls the others left behind, and is not answered.
         rack.switches.unwritable.borrow_mut().extend(names(&["b", "c"]));
-        dying.is_armed.set(true);
+        dying.arms(true);
         v.write(0, stamp(4096, 1), false).await.unwrap();
         pool.sync().await.unwrap_err();
         assert!(dying.is_dead.get());
@@ -275,7 +288,7 @@ fn a_device_with_a_root_that_was_not_answered_does_not_diverge() {
         drop(v);
         next.export().await.unwrap();
         drop(next);
-        dying.is_armed.set(false);
+        dying.arms(false);
         rack.put_back(&["a"]);
         let options = ImportOptions::default();
         let pool = Pool::import(opener(), &names(DEVICES), "tank", &options).await.unwrap();
@@ -283,6 +296,113 @@ fn a_device_with_a_root_that_was_not_answered_does_not_diverge() {
         expect(&v, 0, &stamp(4096, 1)).await;
         expect(&v, 4096, &stamp(4096, 2)).await;
     });
+}
+
+/// The only device with the newest root vanishes in an attempt to resume, and after `changes` more
+/// changes nothing works. Then everything is well again. Returns whether the attempt failed.
+async fn attempt_that_fails_after(changes: u64) -> bool {
+    let rack = Rack::new(DEVICES, 64 << 20);
+    let dying = Dying::new("a", 0..u64::MAX);
+    let opener = scripted(rack.locked(), dying.clone());
+    let mut options = spec(Layout::Mirror, &["a", "b", "c"], &[]);
+    options.properties.insert("failmode".to_owned(), "wait".to_owned());
+    let pool = Pool::create(opener, "tank", &options).await.unwrap();
+    pool.create_volume(&volume(16 << 20)).await.unwrap();
+    let v = pool.open_volume("v").unwrap();
+    v.write(0, stamp(4096, 1), false).await.unwrap();
+    pool.sync().await.unwrap();
+    // The others miss the root, and nothing else.
+    rack.switches.unconfigurable.borrow_mut().extend(names(&["b", "c"]));
+    pool.set("comment", "one").await.unwrap();
+    v.write(4096, stamp(4096, 2), false).await.unwrap();
+    suspended(&rack, &pool).await;
+    rack.switches.unconfigurable.borrow_mut().clear();
+    dying.arms(true);
+    rack.switches.works_for.set(Some(changes));
+    let outcome = pool.resume(&names(DEVICES)).await;
+    dying.arms(false);
+    rack.switches.works_for.set(None);
+    let is_failed = outcome.is_err();
+    let next = match outcome {
+        Ok(next) => next,
+        Err(_) => pool.resume(&names(DEVICES)).await.unwrap(),
+    };
+    expect(&v, 0, &stamp(4096, 1)).await;
+    expect(&v, 4096, &stamp(4096, 2)).await;
+    drop((v, pool));
+    next.export().await.unwrap();
+    drop(next);
+    let options = ImportOptions::default();
+    let pool = Pool::import(rack.locked(), &names(DEVICES), "tank", &options).await.unwrap();
+    let v = pool.open_volume("v").unwrap();
+    expect(&v, 0, &stamp(4096, 1)).await;
+    expect(&v, 4096, &stamp(4096, 2)).await;
+    is_failed
+}
+
+/// A device takes a root of an attempt to resume, and vanishes. After `changes` changes nothing
+/// works. The next attempt does without the device. Returns whether the first attempt failed, and
+/// the next did not.
+async fn attempt_with_an_unanswered_root(changes: u64) -> bool {
+    let rack = Rack::new(DEVICES, 64 << 20);
+    let roots_bytes = SUPERBLOCK_SLOTS * SUPERBLOCK_BYTES;
+    let dying = Dying::new("a", SUPERBLOCK_OFFSET_BYTES..SUPERBLOCK_OFFSET_BYTES + roots_bytes);
+    let opener = scripted(rack.locked(), dying.clone());
+    let mut options = spec(Layout::Mirror, &["a", "b", "c"], &[]);
+    options.properties.insert("failmode".to_owned(), "wait".to_owned());
+    let pool = Pool::create(opener, "tank", &options).await.unwrap();
+    pool.create_volume(&volume(16 << 20)).await.unwrap();
+    let v = pool.open_volume("v").unwrap();
+    v.write(0, stamp(4096, 1), false).await.unwrap();
+    suspended(&rack, &pool).await;
+    // The attempt's root calls the others left behind.
+    rack.switches.unwritable.borrow_mut().extend(names(&["b", "c"]));
+    dying.arms(true);
+    rack.switches.works_for.set(Some(changes));
+    let first = pool.resume(&names(DEVICES)).await;
+    let is_failed = first.is_err();
+    rack.switches.unwritable.borrow_mut().clear();
+    rack.switches.works_for.set(None);
+    dying.arms(false);
+    rack.pull(&["a"]);
+    let second = match first {
+        Ok(next) => Ok(next),
+        Err(_) => pool.resume(&names(DEVICES)).await,
+    };
+    rack.put_back(&["a"]);
+    let is_without = second.is_ok();
+    let next = match second {
+        Ok(next) => next,
+        Err(_) => pool.resume(&names(DEVICES)).await.unwrap(),
+    };
+    v.write(4096, stamp(4096, 2), true).await.unwrap();
+    drop((v, pool));
+    next.export().await.unwrap();
+    drop(next);
+    let options = ImportOptions::default();
+    let pool = Pool::import(rack.locked(), &names(DEVICES), "tank", &options).await.unwrap();
+    let v = pool.open_volume("v").unwrap();
+    expect(&v, 0, &stamp(4096, 1)).await;
+    expect(&v, 4096, &stamp(4096, 2)).await;
+    is_failed && is_without
+}
+
+#[test]
+fn a_device_with_a_root_of_a_failed_attempt_does_not_diverge() {
+    let repeated = (0..60).filter(|changes| {
+        Runtime::simulated(*changes).block_on(attempt_with_an_unanswered_root(*changes))
+    });
+    let repeated = repeated.count();
+    assert!(repeated >= 10, "{repeated} of 60 attempts were repeated without the device");
+}
+
+#[test]
+fn an_attempt_that_fails_at_any_command_may_be_repeated() {
+    let failed = (0..60).filter(|changes| {
+        Runtime::simulated(*changes).block_on(attempt_that_fails_after(*changes))
+    });
+    let failed = failed.count();
+    assert!((10..60).contains(&failed), "{failed} of 60 attempts failed");
 }
 
 #[test]
