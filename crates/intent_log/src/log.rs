@@ -419,7 +419,8 @@ async fn close_when_idle(shared: Rc<Shared>, generation: u64) {
         };
         shared.unsaid.until(|| has_ended() || wanted()).await;
         let next_seq = shared.with(|core| core.next_seq);
-        rt::sleep(IDLE).await;
+        // A log that is closed keeps no device open.
+        let _ = rt::timeout(IDLE, Box::pin(shared.unsaid.until(has_ended))).await;
         if has_ended() {
             return;
         }

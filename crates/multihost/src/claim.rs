@@ -6,12 +6,12 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use forebay_device::Device;
 use forebay_format::label::Heartbeat;
 use forebay_rt as rt;
-use forebay_units::{OwnerNonce, PoolGuid};
+use forebay_units::{Nanos, OwnerNonce, PoolGuid};
 
 use crate::error::MultihostError;
 use crate::heartbeat::{Owner, read_heartbeat, write_heartbeat};
@@ -140,7 +140,7 @@ impl Claim {
         // From here on this process may be paused and replaced: its first heartbeat is fenced
         // already.
         claimed.monitor.fence().confirm(begun);
-        rt::spawn_detached(Box::pin(claimed.clone().renew_until_dropped()));
+        rt::spawn_detached(Box::pin(renew_until_dropped(Rc::downgrade(&claimed))));
         claimed.write_to_all().await;
         Ok(Self { claimed })
     }
@@ -192,29 +192,44 @@ impl Claimed {
         }
     }
 
-    async fn renew_until_dropped(self: Rc<Self>) {
+    /// Writes heartbeat number `beat` where this owner is found. Returns after how long the next
+    /// one is due; `None` when there is none.
+    async fn renew(&self, beat: &mut u64) -> Option<Nanos> {
         let owner = Owner::of(&self.heartbeat);
-        let (mut beat, mut pause) = (0, HEARTBEAT_INTERVAL);
-        loop {
-            rt::sleep(pause).await;
-            let devices = self.devices.borrow().clone();
-            let verdict = self.monitor.check(&devices, PollMode::AllDevices, owner).await;
-            if self.devices.borrow().is_empty() {
-                return;
-            }
-            match verdict {
-                Verdict::Confirmed(devices) => {
-                    beat += 1;
-                    pause = HEARTBEAT_INTERVAL;
-                    let heartbeat = Heartbeat { beat, ..self.heartbeat };
-                    for device in devices {
-                        self.monitor.write_to_first(&[device], heartbeat).await;
-                    }
+        let devices = self.devices.borrow().clone();
+        let verdict = self.monitor.check(&devices, PollMode::AllDevices, owner).await;
+        if self.devices.borrow().is_empty() {
+            return None;
+        }
+        match verdict {
+            Verdict::Confirmed(devices) => {
+                *beat += 1;
+                let heartbeat = Heartbeat { beat: *beat, ..self.heartbeat };
+                for device in devices {
+                    self.monitor.write_to_first(&[device], heartbeat).await;
                 }
-                Verdict::Unproven => pause = RETRY_INTERVAL,
-                // The other owner's heartbeat stays in place, and this import fails.
-                Verdict::OtherOwner => return self.monitor.fence().lose(),
+                Some(HEARTBEAT_INTERVAL)
             }
+            Verdict::Unproven => Some(RETRY_INTERVAL),
+            // The other owner's heartbeat stays in place, and this import fails.
+            Verdict::OtherOwner => {
+                self.monitor.fence().lose();
+                None
+            }
+        }
+    }
+}
+
+/// Renews a claim until it is dropped. Keeps no device open meanwhile: another process may open it
+/// as soon as the pool is exported.
+async fn renew_until_dropped(claimed: Weak<Claimed>) {
+    let (mut beat, mut pause) = (0, HEARTBEAT_INTERVAL);
+    loop {
+        rt::sleep(pause).await;
+        let Some(claimed) = claimed.upgrade() else { return };
+        match claimed.renew(&mut beat).await {
+            Some(next) => pause = next,
+            None => return,
         }
     }
 }

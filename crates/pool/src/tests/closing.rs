@@ -279,3 +279,24 @@ fn a_pool_that_takes_long_to_export_is_seen_to_be_in_use() {
         other.export().await.unwrap();
     });
 }
+
+#[test]
+fn devices_are_free_as_soon_as_a_pool_is_exported() {
+    for seed in 0..20 {
+        Runtime::simulated(seed).block_on(async move {
+            let rack = Rack::new(&["a", "b", "l"], 64 << 20);
+            let opener = paced(rack.locked(), |_, operation, _| {
+                (operation == Operation::Read).then_some(Nanos::from_millis(20))
+            });
+            let options = spec(Layout::Mirror, &["a", "b"], &["l"]);
+            let pool = Pool::create(opener, "tank", &options).await.unwrap();
+            rt::sleep(Nanos::from_millis(100 * seed)).await;
+            pool.export().await.unwrap();
+            drop(pool);
+            rt::sleep(Nanos::from_micros(1)).await;
+            for device in ["a", "b", "l"] {
+                rack.locked().open(device).await.unwrap();
+            }
+        });
+    }
+}
