@@ -53,6 +53,8 @@ pub struct Offenses {
     pub timed_out: u64,
     /// See [`Counts::evicted`].
     pub evicted: u64,
+    /// See [`Counts::lost`]. The client may be innocent, and the network or the server at fault.
+    pub lost: u64,
 }
 
 /// Accounts whose offenses are kept until they are reported; those of further accounts are only in
@@ -206,7 +208,10 @@ impl Server {
     fn note_ending(&self, account: &Account, ending: Ending) {
         self.count(account, |counts, offenses| match ending {
             Ending::Disconnected | Ending::Stopped => {}
-            Ending::Lost => counts.lost += 1,
+            Ending::Lost => {
+                counts.lost += 1;
+                offenses.lost += 1;
+            }
             Ending::ProtocolError => {
                 counts.protocol_errors += 1;
                 offenses.protocol_errors += 1;

@@ -70,6 +70,7 @@ fn reasons(offenses: &Offenses, max: usize) -> String {
         (offenses.protocol_errors, "for breaking the protocol".to_owned()),
         (offenses.timed_out, "for being too slow".to_owned()),
         (offenses.evicted, "for holding memory that others waited for".to_owned()),
+        (offenses.lost, "whose connection broke off in the middle of a message".to_owned()),
     ];
     let given = reasons.iter().filter(|(count, _)| *count > 0);
     given.map(|(count, why)| format!("{count} {why}")).collect::<Vec<_>>().join(", ")
