@@ -21,8 +21,11 @@ use crate::spec::{ImportOptions, Told};
 /// Length of the read that tests whether a device is readable, in bytes.
 const FIRST_BYTES: usize = 4096;
 
-/// Delay before a device that another process has open is tried once more.
-const A_MOMENT: Nanos = Nanos::from_millis(200);
+/// Delay before devices that another process has open are tried again.
+const BUSY_RETRY_INTERVAL: Nanos = Nanos::from_millis(200);
+/// Most such tries: the kernel closes the files of a process that was killed with its io_uring, and
+/// that takes a while on a machine with much to do.
+const BUSY_RETRIES: u32 = 10;
 
 /// Devices that are opened and read at a time when pools are looked for.
 const LOOKS_AT_ONCE: usize = 16;
@@ -32,13 +35,18 @@ pub(crate) async fn find_devices(opener: &FencedOpener, paths: &[String]) -> Vec
     look_at(opener, paths).await.0
 }
 
-/// The same for an import, which tries busy devices once more: a command that only looks at labels
-/// has a device open for a moment.
+/// The same for an import, which tries busy devices again: a command that only looks at labels has
+/// a device open for a moment, and so has a process that was killed.
 pub(crate) async fn take_devices(opener: &FencedOpener, paths: &[String]) -> Vec<Found> {
-    let (mut found, busy) = look_at(opener, paths).await;
-    if !busy.is_empty() {
-        rt::sleep(A_MOMENT).await;
-        found.extend(find_devices(opener, &busy).await);
+    let (mut found, mut busy) = look_at(opener, paths).await;
+    for _ in 0..BUSY_RETRIES {
+        if busy.is_empty() {
+            break;
+        }
+        rt::sleep(BUSY_RETRY_INTERVAL).await;
+        let (more, still) = look_at(opener, &busy).await;
+        found.extend(more);
+        busy = still;
     }
     found
 }

@@ -7,7 +7,7 @@ use std::io::Read;
 use std::path::Path;
 use std::rc::Rc;
 
-use forebay_device::{Device, FileDevice, OpenOptions};
+use forebay_device::{Device, OpenOptions};
 use forebay_nbd::Client;
 use forebay_qualify::power_cut::{
     CutFindings, CutPlan, Cycle, LoadEnd, Message, Reply, Tally, Witness, WitnessFuture,
@@ -20,7 +20,7 @@ use forebay_rt::sync::Mutex;
 use forebay_units::format_bytes;
 use serde::Serialize;
 
-use super::target::may_destroy;
+use super::target::{may_destroy, open_file};
 use crate::args::{CutDeviceArgs, PowerCutArgs, PowerCutCommand, PowerCutVerb};
 use crate::commands::Outcome;
 use crate::control::{REPLY_MAX_BYTES, REQUEST_MAX_BYTES, WireError, receive, send};
@@ -134,7 +134,7 @@ async fn open(target: &str, read_only: bool) -> Result<Device, Failure> {
         return Ok(Rc::new(client));
     }
     let options = OpenOptions { read_only, exclusive: !read_only };
-    Ok(Rc::new(FileDevice::open(Path::new(target), options).await?))
+    Ok(Rc::new(open_file(Path::new(target), options).await?))
 }
 
 /// The device's name that outlives a new start: its model and serial number where they are known.

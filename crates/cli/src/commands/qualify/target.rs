@@ -3,12 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use forebay_device::{Device, FileDevice, OpenOptions};
+use forebay_device::{Device, DeviceError, ErrorKind, FileDevice, OpenOptions};
 use forebay_lab::catalogue::Simulated;
 use forebay_nbd::Client;
 use forebay_pool::describe_content;
 use forebay_qualify::{Conditions, Protection, Qualification, TargetKind, WriteCache};
-use forebay_rt::sys;
+use forebay_rt::{self as rt, sys};
+use forebay_units::Nanos;
 
 use super::facts;
 use crate::args::QualifyArgs;
@@ -30,8 +31,27 @@ pub struct Target {
     pub below: Vec<PathBuf>,
 }
 
+/// How long a busy device is tried again.
+const BUSY_FOR: Nanos = Nanos::from_secs(2);
+/// Between two tries.
+const BUSY_RETRY_INTERVAL: Nanos = Nanos::from_millis(100);
+
 /// The key of `details` that marks a file which the command created.
 const CREATED: &str = "file created for this";
+
+/// Opens a file or block device. The kernel closes the files of a process that was killed with its
+/// io_uring, which takes a while on a machine with much to do: a busy device is tried again.
+pub async fn open_file(path: &Path, options: OpenOptions) -> Result<FileDevice, DeviceError> {
+    let begun = rt::now();
+    loop {
+        match FileDevice::open(path, options).await {
+            Err(error) if error.kind == ErrorKind::Busy && rt::now().since(begun) < BUSY_FOR => {
+                rt::sleep(BUSY_RETRY_INTERVAL).await;
+            }
+            outcome => return outcome,
+        }
+    }
+}
 
 /// Opens what the operator named.
 pub async fn open(args: &QualifyArgs) -> Result<Target, Failure> {
@@ -63,7 +83,7 @@ pub async fn open(args: &QualifyArgs) -> Result<Target, Failure> {
         return Ok(planned(args));
     }
     let options = OpenOptions { read_only: args.read_only, exclusive: !args.read_only };
-    let opened = FileDevice::open(&path, options).await;
+    let opened = open_file(&path, options).await;
     let device: Device = Rc::new(opened.inspect_err(|_| {
         if is_new {
             remove(&path);
