@@ -23,6 +23,7 @@ import time
 
 WRITE, FLUSH, READ = 1, 3, 0
 FUA = 1
+ESHUTDOWN = 108  # by the NBD protocol: the server is stopping
 REQUEST = struct.Struct(">IHHQQI")
 REPLY = struct.Struct(">IIQ")
 
@@ -137,8 +138,9 @@ def write(args):
             for sock in ready:
                 link = by_socket[sock]
                 error, which = link.reply()
-                if error and args.expect_error:
-                    # Refused is not answered: it may be there, like what was in flight.
+                if error and (args.expect_error or args.expect_end and error == ESHUTDOWN):
+                    # Refused is not answered: it may be there, like what was in flight. A server that
+                    # stops answers so what arrives late, before it closes the connection.
                     raise EOFError("the server answered error %d" % error)
                 if error:
                     errors += 1

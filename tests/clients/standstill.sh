@@ -117,7 +117,7 @@ timeout 100 "$FOREBAY" pool import -d "$DIR/places" >"$DIR/.out" 2>&1
 [ $? -lt 124 ] || fail "looking for pools waits for a device that stands still: $(cat "$DIR/.out")"
 kill -INT "$SERVER"
 await 60 "the server says how it ended" grep -q 'stopped: ' "$SERVE_LOG"
-wait "$held"
+wait "$held" || fail "the end of the server is no error of its writer: $(cat "$DIR/held.out")"
 start_device
 ended "$SERVER" "the server, whose device goes on again,"
 SERVER=
