@@ -57,6 +57,7 @@ pub struct Array {
     totals: RefCell<BTreeMap<WriteKind, Written>>,
     /// Whether repairs are disabled.
     frozen: Cell<bool>,
+    /// Whether segments may be on none of the members that can be written.
     gives_up_sources: Cell<bool>,
 }
 
@@ -142,11 +143,14 @@ impl Array {
                 let segment = geometry.segment_at(0);
                 return Err(ArrayError::NotWritable { segment, have, need });
             }
-            let held = group.check_with(|member| member.is_writable());
-            if let (Err(index), false) = (held, self.gives_up_sources.get()) {
-                let segment = geometry.segment_at(index);
-                return Err(ArrayError::SourcesMissing { segment });
+            if self.gives_up_sources.get() {
+                continue;
             }
+            let held = group.check_with(|member| member.is_writable());
+            held.map_err(|index| {
+                let segment = geometry.segment_at(index);
+                ArrayError::SourcesMissing { segment }
+            })?;
         }
         Ok(())
     }
