@@ -79,11 +79,6 @@ pub(crate) struct Continued<'a> {
 }
 
 impl Continued<'_> {
-    /// Notes the owner that an attempt is about to make.
-    pub fn note_owner(&self, nonce: u64) {
-        self.suspended.lifecycle.heirs.borrow_mut().push(nonce);
-    }
-
     /// Notes the newest root that the attempt `next` has written, and the one that it may have
     /// begun to write.
     pub fn note_roots(&self, next: &Pool) {
@@ -99,12 +94,15 @@ impl Continued<'_> {
         self.suspended.lifecycle.heirs_tried.get().max(own)
     }
 
-    /// Lists earlier attempts in `config` as owners: a device that has a root of one did not
-    /// diverge, because everything that they knew is in memory here.
-    pub fn list_owners(&self, config: &mut PoolConfig) {
-        for nonce in self.suspended.lifecycle.heirs.borrow().iter().copied() {
+    /// Records the owner `nonce` of an attempt, after earlier attempts that `config` does not list:
+    /// a device that has a root of one did not diverge, because everything that they knew is in
+    /// memory here. `highest` is the highest root on any device.
+    pub fn begin(&self, config: &mut PoolConfig, nonce: u64, highest: CommitId) {
+        let mut heirs = self.suspended.lifecycle.heirs.borrow_mut();
+        heirs.push(nonce);
+        for nonce in heirs.iter().copied() {
             if config.lineage.owners.iter().all(|owner| owner.nonce != nonce) {
-                begin(config, nonce, self.tried());
+                begin(config, nonce, self.tried().max(highest));
             }
         }
     }

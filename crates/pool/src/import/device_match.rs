@@ -280,7 +280,7 @@ pub(crate) fn check_newest(
         let witness = Witness::Device(newer.path.clone());
         return Err(not_newest(witness, &newer.label.configs[0].1, found));
     }
-    let here = |m: &MemberConfig| found.iter().any(|f| f.label.configs[0].0.device == m.device);
+    let here = |m: &MemberConfig| holder(m, found).is_some();
     let online = |m: &&MemberConfig| m.state == MemberUse::Online;
     let current = |m: &&MemberConfig| online(m) && m.stale_since.is_none();
     let has_roots = |m: &MemberConfig| holder(m, found).is_some_and(|f| !f.label.roots.is_empty());

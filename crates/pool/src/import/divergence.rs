@@ -102,11 +102,10 @@ impl History<'_> {
     /// suspended pool and earlier attempts may have written to devices that are missing now.
     pub fn goes_on(self, config: &mut PoolConfig, nonce: u64, continued: Option<&Continued<'_>>) {
         config.lineage = self.lineage;
-        if let Some(continued) = continued {
-            continued.list_owners(config);
+        match continued {
+            Some(continued) => continued.begin(config, nonce, self.highest),
+            None => begin(config, nonce, self.highest),
         }
-        let after = continued.map_or(self.highest, |c| self.highest.max(c.tried()));
-        begin(config, nonce, after);
     }
 }
 

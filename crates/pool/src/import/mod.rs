@@ -127,9 +127,6 @@ impl Pool {
             }
         }
         history.goes_on(&mut judged.config, nonce, continued);
-        if let Some(continued) = continued {
-            continued.note_owner(nonce);
-        }
         drop(found);
         Self::take_over(opener, judged, claim, (nonce, continued), begun).await
     }
