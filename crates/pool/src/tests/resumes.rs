@@ -15,7 +15,7 @@ use super::rack::{Rack, scripted};
 use super::{expect, names, spec, stamp, volume};
 use crate::spec::ImportOptions;
 use crate::status::Health;
-use crate::{Pool, ResumeError};
+use crate::{Opener, Pool, ResumeError};
 
 const DEVICES: &[&str] = &["a", "b", "c", "l", "m"];
 const BLOCK: u64 = 4096;
@@ -199,11 +199,7 @@ fn durable_writes_survive_a_power_cut_while_a_pool_goes_on_without_its_log() {
 fn a_pool_does_not_go_on_from_a_root_before_its_last_one() {
     Runtime::simulated(5).block_on(async {
         let rack = Rack::new(DEVICES, 64 << 20);
-        let mut options = spec(Layout::Mirror, &["a", "b", "c"], &[]);
-        options.properties.insert("failmode".to_owned(), "wait".to_owned());
-        let pool = Pool::create(rack.locked(), "tank", &options).await.unwrap();
-        pool.create_volume(&volume(16 << 20)).await.unwrap();
-        let v = pool.open_volume("v").unwrap();
+        let (pool, v) = mirror_of_three(rack.locked()).await;
         pool.sync().await.unwrap();
         // The next root is on one device only, and memory lets go of what it has.
         rack.switches.unwritable.borrow_mut().extend(names(&["a", "b"]));
@@ -224,6 +220,26 @@ fn a_pool_does_not_go_on_from_a_root_before_its_last_one() {
         drop(v);
         next.export().await.unwrap();
     });
+}
+
+async fn mirror_of_three(opener: Rc<dyn Opener>) -> (Rc<Pool>, Device) {
+    let mut options = spec(Layout::Mirror, &["a", "b", "c"], &[]);
+    options.properties.insert("failmode".to_owned(), "wait".to_owned());
+    let pool = Pool::create(opener, "tank", &options).await.unwrap();
+    pool.create_volume(&volume(16 << 20)).await.unwrap();
+    let v = pool.open_volume("v").unwrap();
+    (pool, v)
+}
+
+/// Exports `pool`, imports it from all its devices, and finds the writes 1 and 2.
+async fn both_outlive_an_export(pool: Rc<Pool>, opener: Rc<dyn Opener>) {
+    pool.export().await.unwrap();
+    drop(pool);
+    let options = ImportOptions::default();
+    let pool = Pool::import(opener, &names(DEVICES), "tank", &options).await.unwrap();
+    let v = pool.open_volume("v").unwrap();
+    expect(&v, 0, &stamp(4096, 1)).await;
+    expect(&v, 4096, &stamp(4096, 2)).await;
 }
 
 /// Lets `dies` take one write at `last_write`, and answer nothing from then on.
@@ -268,11 +284,7 @@ fn a_device_with_a_root_that_was_not_answered_does_not_diverge() {
         let dying = Dying::new("a", SUPERBLOCK_OFFSET_BYTES..SUPERBLOCK_OFFSET_BYTES + roots_bytes);
 
         let opener = || scripted(rack.locked(), dying.clone());
-        let mut options = spec(Layout::Mirror, &["a", "b", "c"], &[]);
-        options.properties.insert("failmode".to_owned(), "wait".to_owned());
-        let pool = Pool::create(opener(), "tank", &options).await.unwrap();
-        pool.create_volume(&volume(16 << 20)).await.unwrap();
-        let v = pool.open_volume("v").unwrap();
+        let (pool, v) = mirror_of_three(opener()).await;
         pool.sync().await.unwrap();
         // The next root is on `a` alone, calls the others left behind, and is not answered.
         rack.switches.unwritable.borrow_mut().extend(names(&["b", "c"]));
@@ -304,11 +316,7 @@ async fn attempt_that_fails_after(changes: u64) -> bool {
     let rack = Rack::new(DEVICES, 64 << 20);
     let dying = Dying::new("a", 0..u64::MAX);
     let opener = scripted(rack.locked(), dying.clone());
-    let mut options = spec(Layout::Mirror, &["a", "b", "c"], &[]);
-    options.properties.insert("failmode".to_owned(), "wait".to_owned());
-    let pool = Pool::create(opener, "tank", &options).await.unwrap();
-    pool.create_volume(&volume(16 << 20)).await.unwrap();
-    let v = pool.open_volume("v").unwrap();
+    let (pool, v) = mirror_of_three(opener).await;
     v.write(0, stamp(4096, 1), false).await.unwrap();
     pool.sync().await.unwrap();
     // The others miss the root, and nothing else.
@@ -330,13 +338,7 @@ async fn attempt_that_fails_after(changes: u64) -> bool {
     expect(&v, 0, &stamp(4096, 1)).await;
     expect(&v, 4096, &stamp(4096, 2)).await;
     drop((v, pool));
-    next.export().await.unwrap();
-    drop(next);
-    let options = ImportOptions::default();
-    let pool = Pool::import(rack.locked(), &names(DEVICES), "tank", &options).await.unwrap();
-    let v = pool.open_volume("v").unwrap();
-    expect(&v, 0, &stamp(4096, 1)).await;
-    expect(&v, 4096, &stamp(4096, 2)).await;
+    both_outlive_an_export(next, rack.locked()).await;
     is_failed
 }
 
@@ -348,11 +350,7 @@ async fn attempt_with_an_unanswered_root(changes: u64) -> bool {
     let roots_bytes = SUPERBLOCK_SLOTS * SUPERBLOCK_BYTES;
     let dying = Dying::new("a", SUPERBLOCK_OFFSET_BYTES..SUPERBLOCK_OFFSET_BYTES + roots_bytes);
     let opener = scripted(rack.locked(), dying.clone());
-    let mut options = spec(Layout::Mirror, &["a", "b", "c"], &[]);
-    options.properties.insert("failmode".to_owned(), "wait".to_owned());
-    let pool = Pool::create(opener, "tank", &options).await.unwrap();
-    pool.create_volume(&volume(16 << 20)).await.unwrap();
-    let v = pool.open_volume("v").unwrap();
+    let (pool, v) = mirror_of_three(opener).await;
     v.write(0, stamp(4096, 1), false).await.unwrap();
     suspended(&rack, &pool).await;
     // The attempt's root calls the others left behind.
@@ -377,13 +375,7 @@ async fn attempt_with_an_unanswered_root(changes: u64) -> bool {
     };
     v.write(4096, stamp(4096, 2), true).await.unwrap();
     drop((v, pool));
-    next.export().await.unwrap();
-    drop(next);
-    let options = ImportOptions::default();
-    let pool = Pool::import(rack.locked(), &names(DEVICES), "tank", &options).await.unwrap();
-    let v = pool.open_volume("v").unwrap();
-    expect(&v, 0, &stamp(4096, 1)).await;
-    expect(&v, 4096, &stamp(4096, 2)).await;
+    both_outlive_an_export(next, rack.locked()).await;
     is_failed && is_without
 }
 
