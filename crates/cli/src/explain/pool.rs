@@ -18,6 +18,8 @@ use crate::failure::ErrorCode;
 const BRING_BACK: &str = "bring devices back";
 const LOOK_ELSEWHERE: &str =
     "bring devices back ('forebay pool import -d DIR' looks for them elsewhere)";
+const GIVE_UP_SOURCES: &str = "bring them back, or use -f to give up what they alone have";
+const NO_MACHINE: &str = "use -f to import it if you are sure that no machine uses it";
 const MAKE_ROOM: &str = "make room where its device files lie, and try again";
 
 impl Explain for PoolError {
@@ -81,9 +83,6 @@ fn import_code(kind: &ImportErrorKind) -> ErrorCode {
         _ => ErrorCode::PoolUnavailable,
     }
 }
-
-const GIVE_UP_SOURCES: &str = "bring them back, or use -f to give up what they alone have";
-const NO_MACHINE: &str = "use -f to import it if you are sure that no machine uses it";
 
 fn import_hint(pool: &str, kind: &ImportErrorKind) -> String {
     use ImportErrorKind as Kind;
