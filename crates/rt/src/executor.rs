@@ -35,6 +35,7 @@ pub(crate) struct Inner {
     free: RefCell<Vec<usize>>,
     ready: RefCell<VecDeque<usize>>,
     first: First,
+    background: Background,
     remote: Arc<Remote>,
     pub(crate) timers: RefCell<BinaryHeap<Rc<TimerEntry>>>,
     pub(crate) timer_seq: Cell<u64>,
@@ -55,6 +56,21 @@ struct First {
     /// The last task that ran was one of them.
     had_turn: Cell<bool>,
 }
+
+/// Ready tasks that run when no other is ready: long work in slices. One of them also runs after
+/// [`POLLS_PER_SLICE`] others, so that they do not starve. Under simulation any order is possible,
+/// and they lie in the common queue.
+#[derive(Default)]
+struct Background {
+    ready: RefCell<VecDeque<usize>>,
+    /// The task that is woken now belongs in this queue.
+    waking: Cell<bool>,
+    /// Tasks that ran since one of them did.
+    polls: Cell<usize>,
+}
+
+/// Most tasks that run between two slices of background work.
+const POLLS_PER_SLICE: usize = 32;
 
 pub(crate) enum Clock {
     Real(std::time::Instant),
@@ -92,8 +108,11 @@ impl Wake for TaskWaker {
         }
         let local = CURRENT.with(|current| match &*current.borrow() {
             Some(inner) if Arc::ptr_eq(&inner.remote, &self.remote) => {
-                let first = inner.first.waking.get();
-                let queue = if first { &inner.first.ready } else { &inner.ready };
+                let queue = match (inner.first.waking.get(), inner.background.waking.get()) {
+                    (true, _) => &inner.first.ready,
+                    (false, true) => &inner.background.ready,
+                    (false, false) => &inner.ready,
+                };
                 queue.borrow_mut().push_back(self.id);
                 true
             }
@@ -179,6 +198,7 @@ impl Runtime {
                 free: RefCell::new(Vec::new()),
                 ready: RefCell::new(VecDeque::new()),
                 first: First::default(),
+                background: Background::default(),
                 remote,
                 timers: RefCell::new(BinaryHeap::new()),
                 timer_seq: Cell::new(0),
@@ -310,6 +330,18 @@ impl Inner {
     }
 
     fn next_ready(&self) -> Option<usize> {
+        let polls = self.background.polls.get();
+        let next = if polls < POLLS_PER_SLICE { self.next_in_order() } else { None };
+        if next.is_some() {
+            self.background.polls.set(polls + 1);
+            return next;
+        }
+        self.background.polls.set(0);
+        let slice = self.background.ready.borrow_mut().pop_front();
+        slice.or_else(|| self.next_in_order())
+    }
+
+    fn next_in_order(&self) -> Option<usize> {
         let mut ready = self.ready.borrow_mut();
         if self.ring.is_none() && ready.len() > 1 {
             let bound = ready.len() as u64;
@@ -364,7 +396,8 @@ impl Inner {
     /// Waits for a completion, a timer or a wake, unless a task is ready.
     fn wait(&self) {
         self.take_remote();
-        let idle = self.ready.borrow().is_empty() && self.first.ready.borrow().is_empty();
+        let queues = [&self.ready, &self.first.ready, &self.background.ready];
+        let idle = queues.iter().all(|queue| queue.borrow().is_empty());
         match &self.clock {
             Clock::Virtual(now, _) => {
                 if idle {
@@ -472,13 +505,29 @@ impl<T> Future for JoinHandle<T> {
 
 /// Lets the other ready tasks run first.
 pub async fn yield_now() {
+    yield_by(|waker| waker.wake_by_ref()).await;
+}
+
+/// Lets all tasks run first that have something to do, for a while.
+pub(crate) async fn yield_to_all() {
+    yield_by(|waker| {
+        with(|inner| {
+            inner.background.waking.set(inner.ring.is_some());
+            waker.wake_by_ref();
+            inner.background.waking.set(false);
+        });
+    })
+    .await;
+}
+
+async fn yield_by(wake: impl Fn(&Waker)) {
     let mut yielded = false;
     std::future::poll_fn(move |cx| {
         if yielded {
             return Poll::Ready(());
         }
         yielded = true;
-        cx.waker().wake_by_ref();
+        wake(cx.waker());
         Poll::Pending
     })
     .await;

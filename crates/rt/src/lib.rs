@@ -6,6 +6,7 @@ mod executor;
 pub mod net;
 mod ring;
 pub mod signal;
+mod slice;
 pub mod sync;
 pub mod sys;
 mod time;
@@ -17,6 +18,7 @@ pub use executor::{JoinHandle, Runtime, halt, is_simulated, spawn, spawn_detache
 pub use futures_channel::{mpsc, oneshot};
 pub use futures_util::future::{Either, join, join_all, select};
 pub use futures_util::stream::{FuturesUnordered, StreamExt};
+pub use slice::Slices;
 pub use time::{
     Elapsed, now, now_with_suspension, sleep, sleep_until, stand_still, suspend, timeout,
     timeout_while_running, wall_clock,

@@ -484,3 +484,61 @@ fn timeout_counts_no_time_in_which_the_thread_stood_still() {
         assert_eq!((outcome, now()), (Err(Elapsed), Nanos::from_secs(74)));
     });
 }
+
+#[test]
+fn background_work_runs_after_the_others_and_does_not_starve() {
+    Runtime::real().expect("io_uring").block_on(async {
+        const ROUNDS: usize = 100;
+        let slices = Rc::new(Cell::new(0));
+        let done = Rc::new(Cell::new(false));
+        let (counted, ended) = (slices.clone(), done.clone());
+        let background = spawn(async move {
+            while !ended.get() {
+                counted.set(counted.get() + 1);
+                executor::yield_to_all().await;
+            }
+        });
+        yield_now().await;
+        let others = (0..16).map(|_| {
+            spawn(async {
+                for _ in 0..ROUNDS {
+                    yield_now().await;
+                }
+            })
+        });
+        let before = slices.get();
+        join_all(others.collect::<Vec<_>>()).await;
+        // One slice for each 32 polls of the others: 1,600 and some.
+        let among = slices.get() - before;
+        assert!((40..=70).contains(&among), "{among} slices");
+        // Alone, it runs on.
+        sleep(Nanos::from_millis(5)).await;
+        assert!(slices.get() > before + among + 100);
+        done.set(true);
+        background.await;
+    });
+}
+
+#[test]
+fn long_work_in_slices_lets_others_run() {
+    both(|| {
+        Box::pin(async {
+            let turns = Rc::new(Cell::new(0));
+            let counted = turns.clone();
+            let other = spawn(async move {
+                loop {
+                    counted.set(counted.get() + 1);
+                    yield_now().await;
+                }
+            });
+            let mut slices = Slices::new();
+            for _ in 0..6400 {
+                // Some microseconds on a real clock, none under simulation.
+                std::hint::black_box((0..2000u64).fold(0, |sum, n| sum ^ std::hint::black_box(n)));
+                slices.step().await;
+            }
+            assert!(turns.get() >= 20, "{} turns", turns.get());
+            drop(other);
+        })
+    });
+}
