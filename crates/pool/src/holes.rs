@@ -31,7 +31,7 @@ impl Pool {
         let first = offset_bytes.div_ceil(BLOCK_BYTES);
         let end = (offset_bytes + len_bytes) / BLOCK_BYTES;
         if first < end && !is_absorbed.get() {
-            self.absorb_hole(volume, name, Operation::Discard, first, end).await?;
+            self.absorb_hole(volume, name, (Operation::Discard, fua), first, end).await?;
             is_absorbed.set(true);
         }
         self.stats.count_trim(len_bytes);
@@ -60,13 +60,13 @@ impl Pool {
         for (part, (from, to)) in (0..).zip(edges) {
             if from < to && absorbed.get() <= part {
                 let zeros = IoBuf::zeroed((to - from) as usize).freeze();
-                self.write_part(volume, name, from, zeros).await?;
+                self.write_part(volume, name, from, zeros, fua).await?;
                 absorbed.set(part + 1);
             }
         }
         if inner_first < inner_end && absorbed.get() < 3 {
             let (first, end) = (inner_first / BLOCK_BYTES, inner_end / BLOCK_BYTES);
-            self.absorb_hole(volume, name, Operation::WriteZeroes, first, end).await?;
+            self.absorb_hole(volume, name, (Operation::WriteZeroes, fua), first, end).await?;
             absorbed.set(3);
         }
         self.stats.count_trim(len_bytes);
@@ -81,7 +81,7 @@ impl Pool {
         self: &Rc<Self>,
         volume: &Rc<VolumeState>,
         name: &str,
-        operation: Operation,
+        (operation, fua): (Operation, bool),
         first: u64,
         end: u64,
     ) -> Result<(), DeviceError> {
@@ -90,7 +90,8 @@ impl Pool {
             let (offset_bytes, len_bytes) = (first * BLOCK_BYTES, blocks * BLOCK_BYTES);
             DeviceError::new(name, operation, offset_bytes, len_bytes, ErrorKind::Gone)
         };
-        let permit = self.dirty.throttle.admit(HOLE_CHARGE_BYTES).await.map_err(refused)?;
+        let demand = volume.demand(HOLE_CHARGE_BYTES, fua);
+        let permit = self.dirty.throttle.admit(demand).await.map_err(refused)?;
         self.wait_for_merges(volume, first, end).await;
         let change = Change { lba: Lba(first), blocks, content: Content::Zero };
         self.absorb(volume, name, operation, change, permit.forget())

@@ -15,6 +15,7 @@ mod layout;
 mod log_mark;
 mod merge;
 mod opener;
+mod rate_limit;
 mod read_path;
 mod resume;
 mod scrub;

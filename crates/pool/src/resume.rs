@@ -11,6 +11,7 @@ use std::rc::Rc;
 use forebay_format::config::PoolConfig;
 use forebay_format::superblock::Superblock;
 use forebay_rt as rt;
+use forebay_txg::Held;
 use forebay_units::{CommitId, Nanos};
 
 use crate::Pool;
@@ -234,6 +235,7 @@ impl Pool {
     /// under one root: half of it would be no prefix of what was written. It is in memory already,
     /// so it is not charged again.
     fn take_uncommitted(&self, suspended: &Pool) {
+        let free = Held::default();
         let theirs = suspended.dirty.groups.borrow();
         let mut groups = self.dirty.groups.borrow_mut();
         for set in theirs.uncommitted() {
@@ -244,7 +246,7 @@ impl Pool {
                 for (lba, blocks, content) in extents.iter() {
                     let blocks = blocks.min(limit.saturating_sub(lba.0));
                     if blocks > 0 {
-                        groups.absorb(*volume, lba, blocks, content.part(0, blocks), 0);
+                        groups.absorb(*volume, lba, blocks, content.part(0, blocks), free);
                     }
                 }
             }

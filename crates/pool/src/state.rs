@@ -29,7 +29,7 @@ pub(crate) struct Store {
 /// Data in memory that no root has yet, and the room that it may take.
 pub(crate) struct DirtyData {
     pub groups: RefCell<Groups>,
-    pub throttle: Throttle,
+    pub throttle: Rc<Throttle>,
     pub space: Space,
 }
 

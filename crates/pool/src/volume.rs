@@ -10,10 +10,13 @@ use forebay_device::{
 };
 use forebay_format::config::VolumeConfig;
 use forebay_intent_log::Record;
+use forebay_rt as rt;
 use forebay_rt::sync::Notify;
-use forebay_units::{BLOCK_BYTES, SECTOR_BYTES, TxgId, VolumeId};
+use forebay_txg::Demand;
+use forebay_units::{BLOCK_BYTES, Nanos, SECTOR_BYTES, TxgId, VolumeId, parse_bytes};
 
 use crate::Pool;
+use crate::rate_limit::RateLimit;
 
 /// The property `sync` of a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,11 +75,26 @@ pub(crate) struct VolumeState {
     /// Blocks that a partial write is merging. Other writes of them wait.
     pub merging: RefCell<BTreeSet<u64>>,
     pub merged: Rc<Notify>,
+    /// Share of the pool's room for dirty data, against those of other volumes.
+    pub weight: Cell<u32>,
+    /// Requests a second, and bytes of reads and writes a second.
+    pub iops_limit: RateLimit,
+    pub bandwidth_limit: RateLimit,
+    /// When the volume was last flushed, and the bytes written since.
+    pub flushed: Cell<Option<Nanos>>,
+    pub since_flush_bytes: Cell<u64>,
 }
+
+/// A flush within this time and these bytes says that clients wait for durability.
+const FLUSHED_WITHIN: Nanos = Nanos::from_secs(1);
+const FLUSHED_WITHIN_BYTES: u64 = 1 << 20;
+/// Weight of a volume without the property `weight`.
+const WEIGHT: u32 = 100;
 
 impl VolumeState {
     pub fn new(config: &VolumeConfig) -> Rc<Self> {
         let sync = config.properties.get("sync").and_then(|v| SyncMode::parse(v));
+        let number = |name: &str| config.properties.get(name).and_then(|v| parse_bytes(v).ok());
         Rc::new(Self {
             id: VolumeId(config.id),
             name: RefCell::new(config.name.clone()),
@@ -93,7 +111,53 @@ impl VolumeState {
             log_from: Cell::new(TxgId(0)),
             merging: RefCell::default(),
             merged: Notify::new(),
+            weight: Cell::new(number("weight").map_or(WEIGHT, |weight| weight as u32)),
+            iops_limit: RateLimit::new(number("iops_limit")),
+            bandwidth_limit: RateLimit::new(number("bandwidth_limit")),
+            flushed: Cell::new(None),
+            since_flush_bytes: Cell::new(0),
         })
+    }
+
+    /// Takes over a property that holds at once.
+    pub fn apply_property(&self, name: &str, value: &str) {
+        let number = parse_bytes(value).ok();
+        match name {
+            "weight" => self.weight.set(number.map_or(WEIGHT, |weight| weight as u32)),
+            "iops_limit" => self.iops_limit.set(number),
+            "bandwidth_limit" => self.bandwidth_limit.set(number),
+            _ => {}
+        }
+    }
+
+    /// Waits until the limits let a request begin.
+    async fn wait_for_turn(&self, op: Operation, bytes: u64) {
+        self.iops_limit.take(1).await;
+        if matches!(op, Operation::Read | Operation::Write) {
+            self.bandwidth_limit.take(bytes).await;
+        }
+    }
+
+    /// What a write of `bytes` asks of the throttle. Clients of a volume that was flushed a short
+    /// time and few bytes ago wait for durability as well: databases write, and then flush.
+    pub fn demand(&self, bytes: u64, fua: bool) -> Demand {
+        let flushed = self.flushed.get();
+        let since_bytes = self.since_flush_bytes.get() + bytes;
+        self.since_flush_bytes.set(since_bytes);
+        let is_flushed_often = since_bytes <= FLUSHED_WITHIN_BYTES
+            && flushed.is_some_and(|at| rt::now().since(at) <= FLUSHED_WITHIN);
+        let is_durable = match self.sync.get() {
+            SyncMode::Standard => fua || is_flushed_often,
+            SyncMode::Always => true,
+            SyncMode::Disabled => false,
+        };
+        Demand { bytes, volume: self.id, weight: self.weight.get(), is_durable }
+    }
+
+    /// Notes a flush at `now`.
+    pub fn note_flush(&self, now: Nanos) {
+        self.flushed.set(Some(now));
+        self.since_flush_bytes.set(0);
     }
 
     /// Forgets pending writes that are committed by now.
@@ -153,6 +217,9 @@ impl Volume {
         (op, offset, len): (Operation, u64, u64),
         attempt: impl AsyncFn(Attached) -> Result<T, DeviceError>,
     ) -> Result<T, DeviceError> {
+        if op != Operation::Flush {
+            self.attached().state.wait_for_turn(op, len).await;
+        }
         loop {
             let at = self.attached();
             let pool = at.pool.clone();

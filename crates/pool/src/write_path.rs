@@ -8,7 +8,7 @@ use forebay_device::{Cause, DeviceError, ErrorKind, IoBytes, Operation};
 use forebay_intent_log::Record;
 use forebay_rt as rt;
 use forebay_rt::sync::Closed;
-use forebay_txg::Content;
+use forebay_txg::{Content, Held};
 use forebay_units::{BLOCK_BYTES, Lba, TxgId};
 
 use crate::commit::error::{CommitError, SuspendReason};
@@ -54,7 +54,7 @@ impl Pool {
             let step =
                 if left <= max_part_bytes { left } else { max_part_bytes - at % BLOCK_BYTES };
             let part = data.slice(done as usize, step as usize);
-            self.write_part(volume, name, at, part).await?;
+            self.write_part(volume, name, at, part, fua).await?;
             absorbed.set(done + step);
         }
         self.stats.count_write(len_bytes, fua);
@@ -72,6 +72,7 @@ impl Pool {
         name: &str,
         offset_bytes: u64,
         data: IoBytes,
+        fua: bool,
     ) -> Result<(), DeviceError> {
         let len_bytes = data.len() as u64;
         let first = offset_bytes / BLOCK_BYTES;
@@ -79,8 +80,8 @@ impl Pool {
         let refused = |Closed| {
             DeviceError::new(name, Operation::Write, offset_bytes, len_bytes, ErrorKind::Gone)
         };
-        let permit =
-            self.dirty.throttle.admit((end - first) * BLOCK_BYTES).await.map_err(refused)?;
+        let demand = volume.demand((end - first) * BLOCK_BYTES, fua);
+        let permit = self.dirty.throttle.admit(demand).await.map_err(refused)?;
         let aligned =
             offset_bytes.is_multiple_of(BLOCK_BYTES) && len_bytes.is_multiple_of(BLOCK_BYTES);
         let merge = if aligned {
@@ -108,6 +109,7 @@ impl Pool {
     ) -> Result<(), DeviceError> {
         let begun = rt::now();
         self.check_running(name, Operation::Flush, 0, 0)?;
+        volume.note_flush(begun);
         self.make_durable(volume, name, Operation::Flush).await?;
         self.stats.count_flush(rt::now().since(begun));
         Ok(())
@@ -122,11 +124,11 @@ impl Pool {
         name: &str,
         operation: Operation,
         change: Change,
-        held_bytes: u64,
+        held: Held,
     ) -> Result<(), DeviceError> {
         let Change { lba, blocks, content } = change;
         let refuse = |kind| {
-            self.dirty.throttle.release(held_bytes);
+            self.dirty.throttle.release(held);
             let (offset, len) = (lba.0 * BLOCK_BYTES, blocks * BLOCK_BYTES);
             Err(DeviceError::new(name, operation, offset, len, kind))
         };
@@ -143,13 +145,8 @@ impl Pool {
             return refuse(ErrorKind::NoSpace);
         }
         let first = self.dirty.groups.borrow().open().is_empty();
-        let txg = self.dirty.groups.borrow_mut().absorb(
-            volume.id,
-            lba,
-            blocks,
-            content.clone(),
-            held_bytes,
-        );
+        let txg =
+            self.dirty.groups.borrow_mut().absorb(volume.id, lba, blocks, content.clone(), held);
         if volume.sync.get() != SyncMode::Disabled {
             let mut pending = volume.pending.borrow_mut();
             match content {

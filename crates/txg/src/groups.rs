@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 
 use forebay_units::{Lba, TxgId, VolumeId};
 
-use crate::{Content, ExtentMap, OverlayExtent};
+use crate::{Content, ExtentMap, Held, OverlayExtent};
 
 /// The changes of one group.
 #[derive(Default)]
 pub struct DirtySet {
     /// Dirty extents by volume.
     pub volumes: BTreeMap<VolumeId, ExtentMap>,
-    /// Bytes of write buffers that the group holds, including overwritten ones.
-    pub held_bytes: u64,
+    /// The room in memory that the group's writes take, overwritten ones included.
+    pub held: Held,
 }
 
 impl DirtySet {
@@ -63,18 +63,18 @@ impl Groups {
         self.syncing.as_ref().map(|(_, set)| set)
     }
 
-    /// Adds a write to the open group and returns the group's id. `held_bytes` is the memory that
-    /// its buffers take.
+    /// Adds a write to the open group and returns the group's id. `held` is the room that
+    /// it takes.
     pub fn absorb(
         &mut self,
         volume: VolumeId,
         lba: Lba,
         blocks: u64,
         content: Content,
-        held_bytes: u64,
+        held: Held,
     ) -> TxgId {
         self.open.volumes.entry(volume).or_default().insert(lba, blocks, content);
-        self.open.held_bytes += held_bytes;
+        self.open.held += held;
         self.open_txg
     }
 

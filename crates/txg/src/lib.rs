@@ -6,7 +6,7 @@ mod throttle;
 
 pub use extents::{Content, ExtentMap, OverlayExtent};
 pub use groups::{DirtySet, Groups};
-pub use throttle::Throttle;
+pub use throttle::{Demand, Held, Permit, Throttle};
 
 #[cfg(test)]
 mod tests;

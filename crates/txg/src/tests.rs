@@ -1,9 +1,13 @@
-use crate::{Content, DirtySet, ExtentMap, Groups, Throttle};
+mod throttle;
+
+use crate::{Content, DirtySet, ExtentMap, Groups, Held};
 use forebay_device::IoBuf;
-use forebay_rt::Runtime;
-use forebay_units::{BLOCK_LEN, Lba, Nanos, TxgId, VolumeId};
+use forebay_units::{BLOCK_LEN, Lba, TxgId, VolumeId};
 use proptest::prelude::*;
-use std::rc::Rc;
+
+fn common(common_bytes: u64) -> Held {
+    Held { common_bytes, reserve_bytes: 0 }
+}
 
 fn data(blocks: u64, stamp: u8) -> Content {
     let mut buf = IoBuf::zeroed(blocks as usize * BLOCK_LEN);
@@ -119,15 +123,15 @@ proptest! {
         let mut groups = Groups::new(TxgId(7));
         let (mut open, mut syncing): (Vec<Model>, Option<Vec<Model>>) = (fresh(), None);
         let (mut retired, mut next) = (None::<Vec<Model>>, TxgId(7));
-        let (mut open_bytes, mut syncing_bytes) = (0, 0);
+        let (mut open_held, mut syncing_held) = (Held::default(), Held::default());
         for turn in turns {
             match turn {
                 Turn::Absorb(volume, lba, blocks, stamp) => {
                     let content = stamp.map_or(Content::Zero, |stamp| data(blocks, stamp));
-                    let held = blocks * 3;
+                    let held = Held { common_bytes: blocks * 3, reserve_bytes: blocks };
                     let txg = groups.absorb(VolumeId(volume), Lba(lba), blocks, content, held);
                     prop_assert_eq!(txg, next);
-                    open_bytes += held;
+                    open_held += held;
                     for i in 0..blocks {
                         let byte = stamp.map(|stamp| stamp.wrapping_add(i as u8));
                         open[volume as usize][(lba + i) as usize] = Some(byte);
@@ -137,12 +141,12 @@ proptest! {
                     prop_assert_eq!(groups.quiesce(), next);
                     next = next.next();
                     syncing = Some(std::mem::replace(&mut open, fresh()));
-                    syncing_bytes = std::mem::take(&mut open_bytes);
+                    syncing_held = std::mem::take(&mut open_held);
                 }
                 Turn::Quiesce => {}
                 Turn::Retire => {
-                    let held = groups.retire().map(|set| set.held_bytes);
-                    prop_assert_eq!(held, syncing.is_some().then_some(syncing_bytes));
+                    let held = groups.retire().map(|set| set.held);
+                    prop_assert_eq!(held, syncing.is_some().then_some(syncing_held));
                     retired = syncing.take().or(retired);
                 }
                 Turn::Rooted => {
@@ -180,8 +184,7 @@ proptest! {
             let is_data = |b: &&Option<Option<u8>>| matches!(b, Some(Some(_)));
             let count = open.iter().flatten().filter(is_data).count() as u64;
             prop_assert_eq!(groups.open().data_blocks(), count);
-            let nothing = open.iter().flatten().all(Option::is_none);
-            prop_assert_eq!(groups.open().is_empty(), nothing);
+            prop_assert_eq!(groups.open().is_empty(), open.iter().flatten().all(Option::is_none));
         }
     }
 }
@@ -190,37 +193,16 @@ proptest! {
 fn open_group_hides_the_syncing_group_until_it_retires() {
     let volume = VolumeId(1);
     let mut groups = Groups::new(TxgId(5));
-    assert_eq!(groups.absorb(volume, Lba(0), 4, data(4, 10), 16384), TxgId(5));
+    assert_eq!(groups.absorb(volume, Lba(0), 4, data(4, 10), common(16384)), TxgId(5));
     assert_eq!(groups.quiesce(), TxgId(5));
-    assert_eq!(groups.absorb(volume, Lba(1), 1, data(1, 99), 4096), TxgId(6));
-    groups.absorb(volume, Lba(2), 1, Content::Zero, 0);
+    assert_eq!(groups.absorb(volume, Lba(1), 1, data(1, 99), common(4096)), TxgId(6));
+    groups.absorb(volume, Lba(2), 1, Content::Zero, Held::default());
     let seen = flatten(groups.lookup(volume, Lba(0), 5));
     assert_eq!(seen, [Some(Some(10)), Some(Some(99)), Some(None), Some(Some(13)), None]);
     let done = groups.retire().unwrap();
-    assert_eq!((done.data_blocks(), done.held_bytes), (4, 16384));
+    assert_eq!((done.data_blocks(), done.held), (4, common(16384)));
     let seen = flatten(groups.lookup(volume, Lba(0), 4));
     assert_eq!(seen, [None, Some(Some(99)), Some(None), None]);
     groups.forget_volume(volume);
     assert!(groups.open().is_empty());
-}
-
-#[test]
-fn writers_wait_at_the_limit_until_a_release() {
-    Runtime::simulated(1).block_on(async {
-        let throttle = Rc::new(Throttle::new(100_000));
-        throttle.measured(10 << 20, Nanos::from_millis(100));
-        let taken = throttle.admit(90_000).await.unwrap().forget();
-        assert_eq!((taken, throttle.dirty_bytes()), (90_000, 90_000));
-        let waiter = forebay_rt::spawn({
-            let throttle = throttle.clone();
-            async move { throttle.admit(20_000).await.unwrap().forget() }
-        });
-        forebay_rt::sleep(Nanos::from_secs(10)).await;
-        assert!(throttle.is_full() && !waiter.is_finished());
-        throttle.release(taken);
-        assert_eq!(waiter.await, 20_000);
-        // A write larger than the limit takes the whole limit.
-        throttle.release(20_000);
-        assert_eq!(throttle.admit(1 << 30).await.unwrap().forget(), 100_000);
-    });
 }

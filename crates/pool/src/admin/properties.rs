@@ -39,6 +39,10 @@ fn bytes(value: &str) -> bool {
     value == "auto" || parse_bytes(value).is_ok_and(|b| (1 << 20..=1 << 40).contains(&b))
 }
 
+fn is_within(value: &str, least: u64, most: u64) -> bool {
+    value.parse::<u64>().is_ok_and(|number| (least..=most).contains(&number))
+}
+
 fn seconds(value: &str) -> bool {
     value.parse::<u64>().is_ok_and(|s| (1..=600).contains(&s))
 }
@@ -172,6 +176,31 @@ pub const VOLUME_PROPERTIES: &[Property] = &[
         effect: "A note for people.",
         takes_effect: AT_ONCE,
         check: |value| value.len() <= 200 && !value.contains(char::is_control),
+    },
+    Property {
+        name: "bandwidth_limit",
+        default: "none",
+        values: "none, or bytes a second from 1M to 1T",
+        effect: "Reads and writes wait so that they are no more.",
+        takes_effect: AT_ONCE,
+        check: |value| value == "none" || (value != "auto" && bytes(value)),
+    },
+    Property {
+        name: "iops_limit",
+        default: "none",
+        values: "none, or requests a second from 1 to 1000000000",
+        effect: "Requests wait so that they are no more; flushes are not counted.",
+        takes_effect: AT_ONCE,
+        check: |value| value == "none" || is_within(value, 1, 1_000_000_000),
+    },
+    Property {
+        name: "weight",
+        default: "100",
+        values: "a number from 1 to 1000",
+        effect: "The volume's share of the pool's writing, against those of other volumes that \
+                 write at the same time.",
+        takes_effect: AT_ONCE,
+        check: |value| is_within(value, 1, 1000),
     },
     Property {
         name: RESERVATION,

@@ -271,6 +271,7 @@ impl Pool {
         // Earlier writes are committed, so that the new mode holds for all that follow.
         self.commit_all().await?;
         set(&mut volume.properties.borrow_mut());
+        volume.apply_property(property, value);
         if let Some(mode) = (property == "sync").then(|| SyncMode::parse(value)).flatten() {
             // Writes of the open group from before the switch are on no list. Until that group is
             // committed, a durable write waits for its root.

@@ -62,7 +62,7 @@ impl Pool {
 
     fn wants_sync(&self) -> bool {
         // Memory of writers that still wait for a device is freed by no commit.
-        let gives_room = self.dirty.groups.borrow().open().held_bytes > 0;
+        let gives_room = self.dirty.groups.borrow().open().held.bytes() > 0;
         let large = self.dirty.throttle.dirty_bytes() >= self.limits.get().txg_bytes;
         self.sync.wanted.get() > self.sync.committed.get()
             || self.sync.root_wanted.get()
@@ -249,7 +249,7 @@ impl Pool {
         table.clear_dying();
         // From here on the map has the group's contents.
         if let Some(set) = self.dirty.groups.borrow_mut().retire() {
-            self.stats.retiring(set.held_bytes);
+            self.stats.retiring(set.held);
         }
         Ok(())
     }

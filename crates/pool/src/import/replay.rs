@@ -9,8 +9,7 @@ use forebay_intent_log::{
     LogRing, LogState, Loss, Record, Replay, ReplayVerdict, Side, newest_epoch,
 };
 use forebay_rt as rt;
-use forebay_rt::sync::Permit;
-use forebay_txg::Content;
+use forebay_txg::{Content, Held, Permit};
 use forebay_units::{BLOCK_LEN, DeviceId, VolumeId};
 
 use crate::Pool;
@@ -162,7 +161,7 @@ impl Pool {
         let Some(volume) = volume else { return Ok(()) };
         let limit = Pool::blocks_of(volume.size_bytes.get());
         let mut at = record.lba;
-        let mut absorb = |blocks: u64, content: Content, held: u64| {
+        let mut absorb = |blocks: u64, content: Content, held: Held| {
             // Writes past the end belong to a volume that was cut after them.
             if at.0 + blocks <= limit {
                 self.dirty.groups.borrow_mut().absorb(record.volume, at, blocks, content, held);
@@ -172,7 +171,7 @@ impl Pool {
             at.0 += blocks;
         };
         if record.data.is_empty() {
-            absorb(u64::from(record.blocks), Content::Zero, 0);
+            absorb(u64::from(record.blocks), Content::Zero, Held::default());
             return Ok(());
         }
         for piece in record.data {
@@ -180,8 +179,9 @@ impl Pool {
                 self.sync_group().await?;
             }
             // A pool that has stopped admits nothing; the next commit reports it.
-            let held =
-                self.dirty.throttle.admit(piece.len() as u64).await.map_or(0, Permit::forget);
+            let demand = volume.demand(piece.len() as u64, false);
+            let held = self.dirty.throttle.admit(demand).await;
+            let held = held.map_or(Held::default(), Permit::forget);
             absorb((piece.len() / BLOCK_LEN) as u64, Content::Data(piece), held);
         }
         Ok(())

@@ -9,6 +9,7 @@ use forebay_format::superblock::COUNTERS;
 use forebay_map::Map;
 use forebay_rt as rt;
 use forebay_segment::{Classes, SegmentKind, SegmentState};
+use forebay_txg::Held;
 use forebay_units::{BLOCK_BYTES, DeviceId, Nanos, VolumeId};
 
 use crate::Pool;
@@ -34,7 +35,7 @@ pub(crate) struct Stats {
     kept_at: Cell<Nanos>,
     imported_at: Nanos,
     pub import: RefCell<ImportReport>,
-    retired_bytes: Cell<u64>,
+    retired: Cell<Held>,
     root_bytes: Cell<u64>,
     repair_bytes: Cell<u64>,
     last_group_blocks: Cell<u64>,
@@ -99,7 +100,7 @@ impl Stats {
             kept_at: Cell::new(rt::now()),
             imported_at: rt::now(),
             import: RefCell::default(),
-            retired_bytes: Cell::new(0),
+            retired: Cell::default(),
             root_bytes: Cell::new(0),
             repair_bytes: Cell::new(0),
             last_group_blocks: Cell::new(0),
@@ -154,13 +155,15 @@ impl Stats {
         self.fua.borrow_mut().saturating_record(took.0);
     }
 
-    /// Takes the bytes of write buffers that retired groups held; their root gives them back.
-    pub fn retiring(&self, bytes: u64) {
-        self.retired_bytes.set(self.retired_bytes.get() + bytes);
+    /// Takes the room that the write buffers of retired groups held; their root gives it back.
+    pub fn retiring(&self, held: Held) {
+        let mut sum = self.retired.get();
+        sum += held;
+        self.retired.set(sum);
     }
 
-    pub fn take_retired(&self) -> u64 {
-        self.retired_bytes.replace(0)
+    pub fn take_retired(&self) -> Held {
+        self.retired.take()
     }
 
     /// Data blocks in the last group. The next group may be as large.

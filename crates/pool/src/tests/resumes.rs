@@ -55,7 +55,7 @@ fn requests_wait_while_the_pool_is_suspended_and_nothing_is_lost() {
             let v = v.clone();
             rt::spawn(async move { v.write(at, stamp(4096, at), fua).await })
         };
-        let waiting = [writes(3 << 20, true), writes((3 << 20) + 512, false)];
+        let waiting = [writes(3 << 20, true), writes((4 << 20) + 512, false)];
         let flushing = rt::spawn({
             let v = v.clone();
             async move { v.flush().await }
@@ -81,7 +81,8 @@ fn requests_wait_while_the_pool_is_suspended_and_nothing_is_lost() {
             expect(v, (1 << 20) + 4096, &[0; 8192]).await;
             expect(v, (1 << 20) + 12288, &stamp(65536, 2)[12288..]).await;
             expect(v, 2 << 20, &stamp(4096, 4)).await;
-            expect(v, (3 << 20) + 512, &stamp(4096, (3 << 20) + 512)).await;
+            expect(v, 3 << 20, &stamp(4096, 3 << 20)).await;
+            expect(v, (4 << 20) + 512, &stamp(4096, (4 << 20) + 512)).await;
         };
         check(&v).await;
         // The volume that was open all the time goes on.
