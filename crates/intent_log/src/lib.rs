@@ -23,7 +23,7 @@ pub use log::{Append, IntentLog};
 pub use reader::newest_epoch;
 pub use record::Record;
 pub use replay::{Loss, Replay, ReplayEnd, ReplayVerdict};
-pub use stats::LogStats;
+pub use stats::{LogStats, RecentFrames};
 
 #[cfg(test)]
 mod tests;

@@ -20,7 +20,7 @@ use crate::event::LogEvent;
 use crate::pack::Queued;
 use crate::reader::frame_at;
 use crate::record::Record;
-use crate::stats::LogStats;
+use crate::stats::{FrameTimes, LogStats, RecentFrames};
 use crate::ticket::Ticket;
 
 /// How long no frame is written before a closing frame is: longer than a client that waits for each
@@ -29,6 +29,7 @@ const IDLE: Nanos = Nanos::from_millis(5);
 
 struct Shared {
     core: RefCell<Core>,
+    times: RefCell<FrameTimes>,
     /// Notified when there is an event.
     new_events: Rc<Notify>,
     /// Notified when a device write ends while the log does not run.
@@ -97,6 +98,7 @@ impl IntentLog {
         let core = RefCell::new(Core::new(config, rings, state));
         let shared = Shared {
             core,
+            times: RefCell::default(),
             new_events: Notify::new(),
             quiet_changed: Notify::new(),
             unsaid: Notify::new(),
@@ -334,6 +336,13 @@ impl IntentLog {
         self.shared.with(|core| core.ring_bytes())
     }
 
+    /// Latencies of the frames that ended since the last call; `None` when none did and none is in
+    /// flight.
+    #[must_use]
+    pub fn take_recent_frames(&self) -> Option<RecentFrames> {
+        self.shared.times.borrow_mut().take(rt::now())
+    }
+
     /// Counters.
     #[must_use]
     pub fn stats(&self) -> LogStats {
@@ -395,12 +404,15 @@ async fn work(shared: Rc<Shared>, at: usize, generation: u64) {
 }
 
 async fn write_frame(shared: &Shared, issue: Issue) {
+    let frame = (issue.generation, issue.seq);
+    shared.times.borrow_mut().begin(frame, rt::now());
     let durable = if let [side] = &issue.sides[..] {
         write_side(shared, &issue, side).await
     } else {
         let sides = issue.sides.iter().map(|side| write_side(shared, &issue, side));
         rt::join_all(sides).await.into_iter().all(|durable| durable)
     };
+    shared.times.borrow_mut().end(frame, rt::now());
     shared.with(|core| core.frame_done(issue.generation, issue.seq, durable));
 }
 

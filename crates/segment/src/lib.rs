@@ -17,7 +17,7 @@ pub use classes::{Classes, MAP_STREAM, STREAMS};
 pub use error::{BlockFault, FooterFault, JournalFault, RowLocation, SegmentError};
 pub use journal::{JournalWriter, frame_bytes, frame_room};
 pub use reader::{Reader, Together, Unread, Wanted};
-pub use stream::InFlight;
+pub use stream::{BATCH_ROWS, InFlight};
 pub use table::{Pin, SegmentInfo, SegmentKind, SegmentState, SegmentTable};
 pub use victims::{Choice, Victim, Victims};
 pub use writer::{DataWriter, WriteCounts};

@@ -5,20 +5,23 @@ use std::rc::Rc;
 
 use forebay_array::{Array, ArrayError, GroupGeometry, RowBatch, WriteKind};
 use forebay_rt as rt;
-use forebay_rt::sync::{Notify, Semaphore};
+use forebay_rt::sync::Notify;
 use forebay_units::{BlockAddr, CommitId, SegmentId};
 
 use crate::error::SegmentError;
 use crate::{SegmentKind, SegmentTable};
 
 /// Rows of one write per device.
-const BATCH_ROWS: u32 = 16;
+pub const BATCH_ROWS: u32 = 16;
 
 /// Writes in flight to the array, over all streams of a pool: limited, and awaited together.
 pub struct InFlight {
-    room: Rc<Semaphore>,
-    outstanding: Cell<u64>,
-    idle: Rc<Notify>,
+    limit_bytes: Cell<u64>,
+    /// Bytes of the writes that are under way now, and most since they were last asked for.
+    bytes: Cell<u64>,
+    peak_bytes: Cell<u64>,
+    /// Notified when the first write begins, when one ends, and when the limit rises.
+    changed: Rc<Notify>,
     failed: RefCell<Option<ArrayError>>,
 }
 
@@ -27,38 +30,63 @@ impl InFlight {
     #[must_use]
     pub fn new(limit_bytes: u64) -> Rc<Self> {
         Rc::new(Self {
-            room: Semaphore::new(limit_bytes),
-            outstanding: Cell::new(0),
-            idle: Notify::new(),
+            limit_bytes: Cell::new(limit_bytes),
+            bytes: Cell::new(0),
+            peak_bytes: Cell::new(0),
+            changed: Notify::new(),
             failed: RefCell::default(),
         })
     }
 
+    /// Sets the limit for writes that have not begun.
+    pub fn set_limit(&self, limit_bytes: u64) {
+        let before = self.limit_bytes.replace(limit_bytes);
+        if limit_bytes > before {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Most bytes under way at a time since the last call.
+    pub fn take_peak_bytes(&self) -> u64 {
+        self.peak_bytes.replace(self.bytes.get())
+    }
+
+    /// Waits until a write is under way.
+    pub async fn until_busy(&self) {
+        self.changed.until(|| !self.is_empty()).await;
+    }
+
     async fn start(self: &Rc<Self>, array: &Rc<Array>, batch: RowBatch, bytes: u64) {
-        let permit = self.room.acquire(bytes).await.expect("never closed");
-        self.outstanding.set(self.outstanding.get() + 1);
+        // A write longer than the limit goes alone.
+        let has_room = || self.is_empty() || self.bytes.get() + bytes <= self.limit_bytes.get();
+        self.changed.until(has_room).await;
+        let was_idle = self.is_empty();
+        self.bytes.set(self.bytes.get() + bytes);
+        self.peak_bytes.set(self.peak_bytes.get().max(self.bytes.get()));
+        if was_idle {
+            self.changed.notify_all();
+        }
         let (this, array) = (self.clone(), array.clone());
         rt::spawn(async move {
             let outcome = array.write_batch(batch).await;
             if let Err(error) = outcome {
                 this.failed.borrow_mut().get_or_insert(error);
             }
-            drop(permit);
-            this.outstanding.set(this.outstanding.get() - 1);
-            this.idle.notify_all();
+            this.bytes.set(this.bytes.get() - bytes);
+            this.changed.notify_all();
         });
     }
 
     /// Whether no write is under way.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.outstanding.get() == 0
+        self.bytes.get() == 0
     }
 
     /// Waits until every write has completed. Returns the first failure since the last call, if
     /// any.
     pub async fn drain(&self) -> Result<(), ArrayError> {
-        self.idle.until(|| self.is_empty()).await;
+        self.changed.until(|| self.is_empty()).await;
         match self.failed.take() {
             Some(error) => Err(error),
             None => Ok(()),

@@ -8,9 +8,11 @@ mod checkpoint;
 mod cleaner;
 pub(crate) mod error;
 mod group;
+mod pace;
 mod root;
 mod trim;
 
+pub(crate) use pace::MOST_IN_FLIGHT_BYTES;
 pub(crate) use trim::Trims;
 
 use forebay_units::TxgId;

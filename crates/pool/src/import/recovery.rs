@@ -15,6 +15,7 @@ use forebay_txg::{Groups, Throttle};
 use forebay_units::{DeviceId, Lba, TxgId, VolumeId};
 
 use crate::Pool;
+use crate::commit::MOST_IN_FLIGHT_BYTES;
 use crate::health::HealthState;
 use crate::import::error::{ImportErrorKind, RecoveryError};
 use crate::import::load_map::Loaded;
@@ -142,7 +143,7 @@ impl Pool {
         let Parts { opener, nonce, config, devices, log, root, loaded } = parts;
         let Loaded { array, table, map, journal: journal_segments, doubled, .. } = loaded;
         let settings = Settings::of(&config.properties);
-        let in_flight = InFlight::new(64 << 20);
+        let in_flight = InFlight::new(MOST_IN_FLIGHT_BYTES);
         let guid = config.guid;
         let separate = table.len() >= SEPARATE_SEGMENTS;
         let data = (0..STREAMS).map(|stream| {
@@ -210,6 +211,7 @@ impl Pool {
         self.stop_when_taken_over();
         let tasks = vec![
             rt::spawn(self.clone().sync_loop()),
+            rt::spawn(self.clone().pace_loop()),
             rt::spawn(self.clone().health_loop()),
             rt::spawn(self.clone().scan_loop()),
             rt::spawn(self.clone().label_check_loop()),
