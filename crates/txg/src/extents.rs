@@ -151,6 +151,11 @@ impl ExtentMap {
         before.is_some_and(|(at, extent)| at + extent.blocks > lba.0)
     }
 
+    /// The extents that begin at `first` or later, in order.
+    pub fn iter_from(&self, first: Lba) -> impl Iterator<Item = (Lba, u64, &Content)> {
+        self.extents.range(first.0..).map(|(at, e)| (Lba(*at), e.blocks, &e.content))
+    }
+
     /// Every extent in order.
     pub fn iter(&self) -> impl Iterator<Item = (Lba, u64, &Content)> {
         self.extents.iter().map(|(at, e)| (Lba(*at), e.blocks, &e.content))

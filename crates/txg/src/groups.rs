@@ -22,6 +22,19 @@ impl DirtySet {
         self.volumes.values().map(ExtentMap::data_blocks).sum()
     }
 
+    /// The extents after the one at `taken`, in order of volume and address; all without it.
+    pub fn extents_after(
+        &self,
+        taken: Option<(VolumeId, Lba)>,
+    ) -> impl Iterator<Item = (VolumeId, Lba, u64, Content)> + '_ {
+        let first = taken.map_or(VolumeId(0), |(volume, _)| volume);
+        self.volumes.range(first..).flat_map(move |(volume, extents)| {
+            let after = taken.filter(|(taken, _)| taken == volume).map(|(_, lba)| lba);
+            let rest = extents.iter_from(after.map_or(Lba(0), |lba| Lba(lba.0 + 1)));
+            rest.map(|(lba, blocks, content)| (*volume, lba, blocks, content.clone()))
+        })
+    }
+
     /// Whether the group changes nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -106,6 +106,17 @@ fn turn() -> impl Strategy<Value = Turn> {
     ]
 }
 
+/// The extents of a group, in order, go on after any of them.
+fn check_order(set: &DirtySet) {
+    let places = |after| set.extents_after(after).map(|(v, lba, ..)| (v, lba)).collect::<Vec<_>>();
+    let all = places(None);
+    assert!(all.is_sorted());
+    assert_eq!(all.len(), set.volumes.values().map(|map| map.iter().count()).sum::<usize>());
+    for (at, taken) in all.iter().enumerate() {
+        assert_eq!(places(Some(*taken)), &all[at + 1..]);
+    }
+}
+
 /// The three volumes of a group.
 fn contents(set: &DirtySet) -> Vec<Model> {
     let empty = ExtentMap::default();
@@ -181,6 +192,7 @@ proptest! {
                 }
                 prop_assert_eq!(got, seen);
             }
+            check_order(groups.open());
             let is_data = |b: &&Option<Option<u8>>| matches!(b, Some(Some(_)));
             let count = open.iter().flatten().filter(is_data).count() as u64;
             prop_assert_eq!(groups.open().data_blocks(), count);

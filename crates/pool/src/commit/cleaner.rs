@@ -262,6 +262,7 @@ impl Pool {
             let fill: u32 = writers.data.iter().map(|writer| writer.blocks_to_row_end()).sum();
             live.truncate(fill as usize);
         }
+        let mut slices = rt::Slices::new();
         let mut at = 0;
         while at < live.len() {
             let first = live[at].block;
@@ -306,9 +307,9 @@ impl Pool {
                 }
                 let (volume, lba) = (entry.volume, entry.lba);
                 writers.relocations.push(Relocation { volume, lba, old, new, sum });
+                slices.step().await;
             }
             at = upto;
-            rt::yield_now().await;
         }
         Ok(())
     }

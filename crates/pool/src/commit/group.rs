@@ -1,5 +1,6 @@
 //! A transaction group on its way from memory into segments, the map, and a new root.
 
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 use forebay_format::map_record::Delta;
@@ -14,8 +15,8 @@ use crate::Pool;
 use crate::commit::error::CommitError;
 use crate::state::Writers;
 
-/// Blocks after which the sync task yields.
-const BLOCKS_PER_TURN: usize = 64;
+/// Extents of the syncing group that are taken from it at a time.
+const EXTENTS_AT_A_TIME: usize = 32;
 
 /// Consecutive blocks of a volume that went to consecutive addresses.
 struct Placed {
@@ -94,14 +95,6 @@ impl Pool {
     /// Writes the syncing group into segments and applies it to the map. Returns its bytes.
     async fn write_group(self: &Rc<Self>, writers: &mut Writers) -> Result<u64, CommitError> {
         let commit = self.sync.commit.get().next();
-        let changes: Vec<(VolumeId, Lba, u64, Content)> = {
-            let groups = self.dirty.groups.borrow();
-            let set = groups.syncing().expect("just quiesced");
-            let all = set.volumes.iter().flat_map(|(volume, extents)| {
-                extents.iter().map(|(lba, blocks, content)| (*volume, lba, blocks, content.clone()))
-            });
-            all.collect()
-        };
         let blocks: u64 =
             self.dirty.groups.borrow().syncing().expect("just quiesced").data_blocks();
         let keep = self.journal_keep(blocks);
@@ -110,13 +103,21 @@ impl Pool {
         let mut placed: Vec<Placed> = Vec::new();
         let mut cleared: Vec<(VolumeId, Lba, u64)> = Vec::new();
         let mut bytes = 0;
-        let mut since_yield = 0;
+        let mut slices = rt::Slices::new();
         let mut overwritten = (0, 0);
-        for (volume, lba, blocks, content) in changes {
+        let mut changes = VecDeque::new();
+        let mut taken = None;
+        loop {
+            if changes.is_empty() {
+                changes = self.changes_after(taken);
+            }
+            let Some((volume, lba, blocks, content)) = changes.pop_front() else { break };
+            taken = Some((volume, lba));
             let data = match content {
                 Content::Zero => {
                     self.note_dying(volume, lba, blocks);
                     cleared.push((volume, lba, blocks));
+                    slices.step().await;
                     continue;
                 }
                 Content::Data(data) => data,
@@ -142,18 +143,24 @@ impl Pool {
                     }
                     _ => placed.push(Placed { volume, lba: at, addr, sums: vec![sum] }),
                 }
-                since_yield += 1;
-                if since_yield >= BLOCKS_PER_TURN {
-                    since_yield = 0;
-                    rt::yield_now().await;
-                }
+                slices.step().await;
             }
         }
         self.clean_along(writers, blocks, overwritten, keep).await?;
         self.finish_data(writers, commit).await?;
-        self.apply_to_map(writers, &mut delta, &cleared, &placed)?;
+        self.apply_to_map(writers, &mut delta, &cleared, &placed).await?;
         self.journal(writers, &delta, commit).await?;
         Ok(bytes)
+    }
+
+    /// The next changes of the syncing group after the one at `taken`, in order.
+    fn changes_after(
+        &self,
+        taken: Option<(VolumeId, Lba)>,
+    ) -> VecDeque<(VolumeId, Lba, u64, Content)> {
+        let groups = self.dirty.groups.borrow();
+        let set = groups.syncing().expect("it is being written");
+        set.extents_after(taken).take(EXTENTS_AT_A_TIME).collect()
     }
 
     /// Fills the last rows of all data streams and waits for every write.
@@ -198,40 +205,45 @@ impl Pool {
         (0..STREAMS).find(|other| Classes::is_user(*other) && left(*other) > 0).unwrap_or(stream)
     }
 
-    /// Applies a group to the map: holes, new places, moved blocks, dropped volumes. No await in
-    /// here, so readers see all of it or nothing.
-    fn apply_to_map(
+    /// Applies a group to the map: holes, new places, moved blocks, dropped volumes. Readers see
+    /// all of it from the beginning, because they look into the syncing group before the map.
+    async fn apply_to_map(
         &self,
         writers: &mut Writers,
         delta: &mut Delta,
         cleared: &[(VolumeId, Lba, u64)],
         placed: &[Placed],
     ) -> Result<(), CommitError> {
-        let map = &mut *self.store.map.borrow_mut();
+        let mut slices = rt::Slices::new();
         let table = &self.store.table;
         let mut freed = |addr: BlockAddr, blocks: u32| table.sub_live(addr, blocks);
         let known = |volume: VolumeId| self.volumes.borrow().contains_key(&volume);
         for (volume, lba, blocks) in cleared.iter().copied() {
             if known(volume) {
-                map.clear(volume, lba, blocks, &mut freed)?;
+                self.store.map.borrow_mut().clear(volume, lba, blocks, &mut freed)?;
                 delta.clear(volume, lba, blocks);
             }
+            slices.step().await;
         }
         for Placed { volume, lba, addr, sums } in placed {
             if known(*volume) {
                 table.add_live(*addr, sums.len() as u32);
+                let mut map = self.store.map.borrow_mut();
                 map.set_run(*volume, *lba, *addr, sums, false, &mut freed)?;
                 delta.assign(*volume, *lba, *addr, sums);
             }
+            slices.step().await;
         }
         for moved in writers.relocations.drain(..) {
             let entry = Entry { addr: moved.new, sum: moved.sum };
-            if map.replace_if(moved.volume, moved.lba, moved.old, entry) {
+            if self.store.map.borrow_mut().replace_if(moved.volume, moved.lba, moved.old, entry) {
                 table.add_live(moved.new, 1);
                 table.sub_live(moved.old, 1);
                 delta.assign(moved.volume, moved.lba, moved.new, &[moved.sum]);
             }
+            slices.step().await;
         }
+        let map = &mut *self.store.map.borrow_mut();
         for (volume, blocks) in writers.truncated.drain(..) {
             if known(volume) {
                 map.truncate(volume, blocks, &mut freed)?;
