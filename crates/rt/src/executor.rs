@@ -5,6 +5,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::fs::File;
 use std::future::Future;
 use std::io::{self, Write};
+use std::panic::Location;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,6 +16,7 @@ use forebay_units::Nanos;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
+use crate::polls::PollRecord;
 use crate::ring::Ring;
 use crate::sys;
 use crate::timer::TimerEntry;
@@ -36,6 +38,7 @@ pub(crate) struct Inner {
     ready: RefCell<VecDeque<usize>>,
     first: First,
     background: Background,
+    pub(crate) polls: PollRecord,
     remote: Arc<Remote>,
     pub(crate) timers: RefCell<BinaryHeap<Rc<TimerEntry>>>,
     pub(crate) timer_seq: Cell<u64>,
@@ -80,6 +83,8 @@ pub(crate) enum Clock {
 
 struct Task {
     future: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    /// Where the task was started.
+    place: &'static Location<'static>,
     waker: Arc<TaskWaker>,
 }
 
@@ -199,6 +204,7 @@ impl Runtime {
                 ready: RefCell::new(VecDeque::new()),
                 first: First::default(),
                 background: Background::default(),
+                polls: PollRecord::default(),
                 remote,
                 timers: RefCell::new(BinaryHeap::new()),
                 timer_seq: Cell::new(0),
@@ -307,13 +313,13 @@ impl Inner {
         self.rng.borrow_mut().next_u64()
     }
 
-    fn insert(&self, future: Pin<Box<dyn Future<Output = ()>>>) {
+    fn insert(&self, future: Pin<Box<dyn Future<Output = ()>>>, place: &'static Location<'static>) {
         let id = self.free.borrow_mut().pop();
         let mut tasks = self.tasks.borrow_mut();
         let id = id.unwrap_or(tasks.len());
         let waker =
             Arc::new(TaskWaker { id, queued: AtomicBool::new(true), remote: self.remote.clone() });
-        let task = Some(Task { future: Some(future), waker });
+        let task = Some(Task { future: Some(future), place, waker });
         if id == tasks.len() {
             tasks.push(task);
         } else {
@@ -357,29 +363,38 @@ impl Inner {
     fn run_ready(&self) {
         self.take_remote();
         let polls = if self.ring.is_some() { POLLS_PER_TURN } else { POLLS_PER_SIMULATED_TURN };
+        let is_timed = self.ring.is_some();
+        let mut begun = if is_timed { self.now() } else { Nanos::ZERO };
         for _ in 0..polls {
             let Some(id) = self.next_ready() else { break };
-            self.poll_task(id);
+            let place = self.poll_task(id);
             if self.halted.get() {
                 return;
+            }
+            if is_timed {
+                let ended = self.now();
+                if let Some(place) = place {
+                    self.polls.note(place, begun, ended);
+                }
+                begun = ended;
             }
         }
     }
 
-    fn poll_task(&self, id: usize) {
-        let (mut future, waker) = {
+    /// Polls a task. Returns where it was started, if it is still there.
+    fn poll_task(&self, id: usize) -> Option<&'static Location<'static>> {
+        let (mut future, waker, place) = {
             let mut tasks = self.tasks.borrow_mut();
-            let Some(Some(task)) = tasks.get_mut(id) else { return };
+            let task = tasks.get_mut(id)?.as_mut()?;
             task.waker.queued.store(false, Ordering::Release);
-            let Some(future) = task.future.take() else { return };
-            (future, task.waker.clone())
+            (task.future.take()?, task.waker.clone(), task.place)
         };
         let std_waker = Waker::from(waker.clone());
         let done = future.as_mut().poll(&mut Context::from_waker(&std_waker)).is_ready();
         let mut tasks = self.tasks.borrow_mut();
         let same = matches!(tasks.get(id), Some(Some(t)) if Arc::ptr_eq(&t.waker, &waker));
         if !same {
-            return;
+            return Some(place);
         }
         if done {
             tasks[id] = None;
@@ -391,6 +406,7 @@ impl Inner {
         } else if let Some(task) = tasks[id].as_mut() {
             task.future = Some(future);
         }
+        Some(place)
     }
 
     /// Waits for a completion, a timer or a wake, unless a task is ready.
@@ -453,25 +469,28 @@ impl Inner {
 }
 
 /// Starts a task on the current runtime. Dropping the handle lets it run on.
+#[track_caller]
 pub fn spawn<F: Future + 'static>(future: F) -> JoinHandle<F::Output> {
     let slot = Rc::new(JoinSlot { out: RefCell::new(None), waker: RefCell::new(None) });
     let done = slot.clone();
-    with(|inner| {
-        inner.insert(Box::pin(async move {
-            let out = future.await;
-            *done.out.borrow_mut() = Some(out);
-            if let Some(waker) = done.waker.borrow_mut().take() {
-                waker.wake();
-            }
-        }))
+    let task = Box::pin(async move {
+        let out = future.await;
+        *done.out.borrow_mut() = Some(out);
+        if let Some(waker) = done.waker.borrow_mut().take() {
+            waker.wake();
+        }
     });
+    let place = Location::caller();
+    with(|inner| inner.insert(task, place));
     JoinHandle { slot }
 }
 
 /// Starts a task whose end is not waited for. It takes one allocation less than [`spawn`], which
 /// matters where there is a task per request.
+#[track_caller]
 pub fn spawn_detached(future: Pin<Box<dyn Future<Output = ()>>>) {
-    with(|inner| inner.insert(future));
+    let place = Location::caller();
+    with(|inner| inner.insert(future, place));
 }
 
 struct JoinSlot<T> {

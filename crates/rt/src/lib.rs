@@ -4,6 +4,7 @@ mod busy_poll;
 mod compute;
 mod executor;
 pub mod net;
+mod polls;
 mod ring;
 pub mod signal;
 mod slice;
@@ -18,6 +19,7 @@ pub use executor::{JoinHandle, Runtime, halt, is_simulated, spawn, spawn_detache
 pub use futures_channel::{mpsc, oneshot};
 pub use futures_util::future::{Either, join, join_all, select};
 pub use futures_util::stream::{FuturesUnordered, StreamExt};
+pub use polls::{LongPolls, long_polls};
 pub use slice::Slices;
 pub use time::{
     Elapsed, now, now_with_suspension, sleep, sleep_until, stand_still, suspend, timeout,

@@ -542,3 +542,20 @@ fn long_work_in_slices_lets_others_run() {
         })
     });
 }
+
+#[test]
+fn a_long_poll_is_found_by_the_place_of_its_task() {
+    Runtime::real().expect("io_uring").block_on(async {
+        assert!(!long_polls().iter().any(|polls| polls.longest >= Nanos::from_millis(50)));
+        let line = line!() + 1;
+        let task = spawn(async {
+            let begun = now();
+            while now().since(begun) < Nanos::from_millis(50) {}
+            yield_now().await;
+        });
+        task.await;
+        let longest = &long_polls()[0];
+        assert!(longest.longest >= Nanos::from_millis(50) && longest.count >= 1, "{longest:?}");
+        assert!(longest.place.ends_with(&format!("tests.rs:{line}")), "{longest:?}");
+    });
+}

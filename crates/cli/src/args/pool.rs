@@ -80,6 +80,9 @@ pub enum PoolCommand {
         /// How to print.
         #[command(flatten)]
         report: Report,
+        /// Instead, what kept all other work of the server waiting for 500 us or more.
+        #[arg(long)]
+        polls: bool,
         /// Only these pools.
         #[arg(value_name = "POOL")]
         pools: Vec<String>,

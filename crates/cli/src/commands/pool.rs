@@ -30,7 +30,7 @@ pub async fn pool(command: PoolCommand, access: &PoolAccess) -> Result<Outcome, 
         PoolCommand::Status { report, unhealthy, verbose, pools } => {
             status::status(access, &pools, status::Options { report, unhealthy, verbose }).await
         }
-        PoolCommand::Stats { report, pools } => stats(access, &pools, report).await,
+        PoolCommand::Stats { report, polls, pools } => stats(access, &pools, (report, polls)).await,
         PoolCommand::Iostat { listing, verbose, skip_first, header_once, words } => {
             let options = iostat::Options { listing, verbose, skip_first, header_once };
             iostat::iostat(access, &words, options).await
@@ -201,7 +201,11 @@ async fn list(
     Ok(Outcome { text, complete })
 }
 
-async fn stats(access: &PoolAccess, pools: &[String], report: Report) -> Result<Outcome, Failure> {
+async fn stats(
+    access: &PoolAccess,
+    pools: &[String],
+    (report, polls): (Report, bool),
+) -> Result<Outcome, Failure> {
     let each = from_each(access, pools, async |handle| {
         reply_as!(handle.ask(Action::Stats).await, Reply::Stats)
     })
@@ -212,7 +216,10 @@ async fn stats(access: &PoolAccess, pools: &[String], report: Report) -> Result<
     } else if stats.is_empty() && complete {
         "no pools available\n".to_owned()
     } else {
-        let each = stats.iter().map(|stats| render::stats_text(stats, report.exact));
+        let each = stats.iter().map(|stats| match polls {
+            true => render::polls_text(stats),
+            false => render::stats_text(stats, report.exact),
+        });
         each.collect::<Vec<_>>().join("\n")
     };
     Ok(Outcome { text, complete })

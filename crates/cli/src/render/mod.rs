@@ -31,7 +31,7 @@ pub use pools::{
 };
 pub use power_cut::{cut_findings_text, cut_tally_text};
 pub use qualify::qualification_text;
-pub use stats::{stats_json, stats_text};
+pub use stats::{polls_text, stats_json, stats_text};
 pub use status::{OpenPool, scan_text, status_json, status_text};
 pub use trace::{
     CacheReport, PatternReport, SeekReport, TraceHead, cache_json, cache_text, iopattern_heading,

@@ -91,6 +91,27 @@ pub fn stats_text(stats: &PoolStats, exact: bool) -> String {
     text
 }
 
+/// `pool stats --polls`: what kept all other work of a pool's server waiting.
+#[must_use]
+pub fn polls_text(stats: &PoolStats) -> String {
+    if stats.long_polls.is_empty() {
+        return format!("pool {}: no task has kept the others waiting for 500 us\n", stats.name);
+    }
+    let mut table = Table::new(&[
+        Column::left("TASK STARTED AT"),
+        Column::right("POLLS"),
+        Column::right("MEAN"),
+        Column::right("LONGEST"),
+    ]);
+    for polls in &stats.long_polls {
+        let micros = |us: f64| format!("{us:.0} us");
+        let (mean, longest) = (micros(polls.mean_us), micros(polls.longest_us));
+        table.push(vec![polls.place.clone(), polls.count.to_string(), mean, longest]);
+    }
+    let title = "polls of 500 us or more since the server's start";
+    format!("pool {}: {title}\n\n{}", stats.name, table.render(false))
+}
+
 /// Amplification, segments, log and memory.
 fn space_lines(stats: &PoolStats, exact: bool) -> String {
     let mut text = String::new();

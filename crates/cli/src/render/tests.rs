@@ -5,9 +5,10 @@ use std::io::{Read, Write};
 use std::path::Path;
 
 use forebay_pool::status::{
-    FoundPool, Health, ImportRemark, ImportReport, Importable, IoCounts, Latency, MediaBytes,
-    OpCount, PoolCondition, PoolStats, PoolStatus, PoolSummary, Protection, ScanKind, ScanPhase,
-    ScanStatus, SegmentCounts, Traffic, VdevKind, VdevNote, VdevSpace, VdevStatus, VolumeStatus,
+    FoundPool, Health, ImportRemark, ImportReport, Importable, IoCounts, Latency, LongPoll,
+    MediaBytes, OpCount, PoolCondition, PoolStats, PoolStatus, PoolSummary, Protection, ScanKind,
+    ScanPhase, ScanStatus, SegmentCounts, Traffic, VdevKind, VdevNote, VdevSpace, VdevStatus,
+    VolumeStatus,
 };
 use forebay_units::Layout;
 
@@ -245,6 +246,12 @@ fn stats() -> PoolStats {
             log_records: 9000,
             remarks: vec![ImportRemark::TornTail { frame: 9001 }],
         },
+        long_polls: vec![LongPoll {
+            place: "crates/pool/src/import/recovery.rs:212".to_owned(),
+            count: 12,
+            mean_us: 640.5,
+            longest_us: 1830.0,
+        }],
     }
 }
 
@@ -432,6 +439,7 @@ fn reserved_device_is_marked_beside_its_note() {
 #[test]
 fn pool_stats_are_as_in_golden_files() {
     golden("pool-stats.txt", &stats_text(&stats(), false));
+    golden("pool-stats-polls.txt", &polls_text(&stats()));
     golden("pool-stats.json", &stats_json(&[Box::new(stats())]));
 }
 

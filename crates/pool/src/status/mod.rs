@@ -489,6 +489,23 @@ pub struct PoolStats {
     pub devices_since_creation: BTreeMap<String, IoCounts>,
     /// Seconds that the last import took, and what it replayed.
     pub last_import: ImportReport,
+    /// What kept all other work of the server waiting for 500 µs or more since its start, the
+    /// longest first.
+    #[serde(default)]
+    pub long_polls: Vec<LongPoll>,
+}
+
+/// Long polls of the tasks that were started at one place.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LongPoll {
+    /// File and line of the source.
+    pub place: String,
+    /// Polls of 500 µs or more.
+    pub count: u64,
+    /// Their mean, in microseconds.
+    pub mean_us: f64,
+    /// The longest, in microseconds.
+    pub longest_us: f64,
 }
 
 /// What an import did.

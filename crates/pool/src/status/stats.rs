@@ -15,8 +15,8 @@ use forebay_units::{BLOCK_BYTES, DeviceId, Nanos, VolumeId};
 use crate::Pool;
 use crate::state::Writers;
 use crate::status::{
-    ImportReport, IoCounts, Latency, MediaBytes, OpCount, PoolStats, STATUS_VERSION, SegmentCounts,
-    Traffic,
+    ImportReport, IoCounts, Latency, LongPoll, MediaBytes, OpCount, PoolStats, STATUS_VERSION,
+    SegmentCounts, Traffic,
 };
 use hdrhistogram::Histogram;
 
@@ -405,6 +405,7 @@ impl Pool {
             devices: names.collect(),
             devices_since_creation: since_creation.collect(),
             last_import: self.stats.import.borrow().clone(),
+            long_polls: rt::long_polls().into_iter().map(long_poll).collect(),
         }
     }
 
@@ -436,6 +437,16 @@ impl Pool {
         let first = self.store.array.groups().first().map_or(0, |g| g.blocks_per_segment());
         counts.segment_bytes = u64::from(first) * BLOCK_BYTES;
         counts
+    }
+}
+
+fn long_poll(polls: rt::LongPolls) -> LongPoll {
+    let micros = |nanos: Nanos| nanos.0 as f64 / 1e3;
+    LongPoll {
+        mean_us: micros(polls.total) / polls.count.max(1) as f64,
+        longest_us: micros(polls.longest),
+        count: polls.count,
+        place: polls.place,
     }
 }
 
