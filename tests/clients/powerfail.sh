@@ -8,10 +8,14 @@ need python3 nbdkit
 nbdkit --filter=cache null --dump-plugin >/dev/null 2>&1 || skip "nbdkit has no cache filter"
 begin
 need_guest
+FOREBAY_WITNESS_KEY=$(head -c 24 /dev/urandom | base64 | tr '+/' 'ab')
+export FOREBAY_WITNESS_KEY
 cat >"$DIR/main" <<'END'
 word() { tr ' ' '\n' </proc/cmdline | sed -n "s/^$1=//p"; }
 [ "$(word cache)" = through ] && echo 'write through' >/sys/block/vda/queue/write_cache
 echo "guest: vda is $(cat /sys/block/vda/queue/write_cache)"
+FOREBAY_WITNESS_KEY=$(word key)
+export FOREBAY_WITNESS_KEY
 forebay qualify power-cut /dev/vda --witness 10.0.2.2:$(word port) --destroy /dev/vda \
     --span 8M --cuts $(word cuts) 2>&1
 END
@@ -60,7 +64,7 @@ rig() {
         fi
         : >"$DIR/console"
         eval "set -- $(guest_command)"
-        set -- "${@/panic=-1/panic=-1 port=$PORT cuts=$cuts cache=$guest}" \
+        set -- "${@/panic=-1/panic=-1 port=$PORT key=$FOREBAY_WITNESS_KEY cuts=$cuts cache=$guest}" \
             -drive "if=none,id=d,$drive,cache=$qemu" -device "virtio-blk-pci,drive=d$option" \
             -netdev user,id=n -device virtio-net-pci,netdev=n
         "$@" >"$DIR/qemu.out" 2>&1 &

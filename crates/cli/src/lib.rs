@@ -24,6 +24,7 @@ pub mod pools;
 pub mod properties;
 pub mod render;
 pub mod run;
+mod sealed;
 pub mod serving;
 pub mod signals;
 pub mod state;

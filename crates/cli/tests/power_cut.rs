@@ -104,3 +104,44 @@ fn devices_and_witnesses_are_not_taken_for_others() {
     let usage = refusal("witness --cut-after 9-3");
     assert!(usage.contains("write it as FROM-TO in seconds"), "{usage}");
 }
+
+#[test]
+fn witness_takes_reports_of_the_keys_holder_alone() {
+    let scratch = Scratch::new("power-cut-key");
+    scratch.file("disk.img", 4 << 20);
+    scratch.refused("witness --listen 0.0.0.0:0", 2, "other machines reach it");
+    let keep = |name: &str, mode: u32, text: &str| {
+        use std::os::unix::fs::PermissionsExt;
+        let path = scratch.0.join(name);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    keep("key", 0o600, "c2l4dGVlbiBieXRlcyBvciBtb3Jl\n");
+    keep("open", 0o644, "c2l4dGVlbiBieXRlcyBvciBtb3Jl\n");
+    keep("short", 0o600, "short\n");
+    keep("other", 0o600, "YSBrZXkgb2YgYW5vdGhlciB0ZXN0\n");
+    scratch.refused("witness --key-file open", 2, "is open to other users (mode 644)");
+    scratch.refused("witness --key-file short", 2, "a key of 5 bytes is too short");
+    scratch.refused("witness --key-file none", 1, "none: ");
+    let (witness, address) = start_witness(&scratch, "--key-file key");
+    let run = format!("qualify power-cut disk.img --witness {address} --destroy disk.img");
+    scratch.refused(&run, 1, "a key is asked for, and none was given");
+    scratch.refused(&format!("{run} --key-file other"), 1, "the peer has another key");
+    assert!(scratch.log_says("is refused: a key is asked for"));
+    // The environment has it as well, and the same text is the same key.
+    let mut writer = scratch.command(&run);
+    writer.env("FOREBAY_WITNESS_KEY", "c2l4dGVlbiBieXRlcyBvciBtb3Jl");
+    let mut writer = writer.spawn().unwrap();
+    assert!(scratch.log_says("cycle 1: each place is written"));
+    let mut kill = std::process::Command::new("kill");
+    assert!(kill.args(["-INT", &writer.id().to_string()]).status().unwrap().success());
+    assert!(writer.wait().unwrap().success());
+    let verify = format!("qualify power-cut verify disk.img --witness {address}");
+    let text = scratch.run(&format!("{verify} --key-file key"));
+    assert!(text.contains("256 places checked, 0 damaged"), "{text}");
+    drop(witness);
+    std::fs::remove_file(scratch.0.join("log")).unwrap();
+    let (_witness, address) = start_witness(&scratch, "");
+    let verify = format!("qualify power-cut verify disk.img --witness {address} --key-file key");
+    scratch.refused(&verify, 1, "a key was given, and the peer has none");
+}

@@ -125,14 +125,15 @@ pub enum Command {
     Qualify(QualifyCommand),
     /// Keep the acknowledgements of a power-cut test on another host.
     #[command(after_help = "Example:\n  \
-        forebay witness --listen 0.0.0.0:10811\n  \
-        forebay witness --listen 0.0.0.0:10811 --cut-after 5-60 \\\n    \
+        forebay witness --listen 0.0.0.0:10811 --key-file key\n  \
+        forebay witness --listen 0.0.0.0:10811 --key-file key --cut-after 5-60 \\\n    \
             --cut-command 'ipmitool -H bmc -U admin -f pw chassis power cycle'\n  \
         forebay witness --show\n\n\
         'forebay qualify power-cut' on the machine under test reports to it. Each acknowledgement \
         is kept in FILE, with every verdict and the bound that they prove. The command finds the \
-        cycle's number in FOREBAY_CYCLE and the device in FOREBAY_DEVICE. Connections are neither \
-        encrypted nor authenticated: use a network of your own.")]
+        cycle's number in FOREBAY_CYCLE and the device in FOREBAY_DEVICE. An address that other \
+        machines reach takes a key, which both hosts have: 'head -c 32 /dev/urandom | base64 >key' \
+        makes one, for a file of mode 0600. Messages are authenticated, and not encrypted.")]
     Witness(WitnessArgs),
     /// Make a page of the results of 'forebay qualify'.
     #[command(after_help = "Example:\n  forebay report qualify-sdx.fbq -o sdx.html\n  \

@@ -152,9 +152,9 @@ pub struct QualifyCommand {
 pub enum QualifyVerb {
     /// Write records whose acknowledgements a witness keeps, until the power is cut.
     #[command(after_help = "Example:\n  \
-        forebay witness --listen 0.0.0.0:10811                            on another host\n  \
-        forebay qualify power-cut /dev/sdx --witness hostb --destroy /dev/sdx\n  \
-        forebay qualify power-cut verify /dev/sdx --witness hostb         when power is back\n\n\
+        forebay witness --listen 0.0.0.0:10811 --key-file key             on another host\n  \
+        forebay qualify power-cut /dev/sdx --witness hostb --key-file key --destroy /dev/sdx\n  \
+        forebay qualify power-cut verify /dev/sdx --witness hostb --key-file key\n\n\
         The first command also verifies what the last cut left, before it writes: as a service \
         that starts with the machine it runs one cycle a boot. It writes until the power is cut; \
         Ctrl-C ends the cycle without a cut. The exit code is 1 when something durable was lost.")]
@@ -178,7 +178,7 @@ pub struct PowerCutCommand {
 pub enum PowerCutVerb {
     /// Read what the last power cut left, and tell the witness.
     #[command(after_help = "Example:\n  \
-        forebay qualify power-cut verify /dev/sdx --witness hostb\n\n\
+        forebay qualify power-cut verify /dev/sdx --witness hostb --key-file key\n\n\
         It writes nothing to the device.")]
     Verify(CutDeviceArgs),
 }
@@ -192,6 +192,9 @@ pub struct CutDeviceArgs {
     /// Where 'forebay witness' listens [default port: 10811].
     #[arg(long, value_name = "HOST[:PORT]")]
     pub witness: String,
+    /// File with the key of the witness, mode 0600 [default: what FOREBAY_WITNESS_KEY says].
+    #[arg(long, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
     /// The supply of the drive alone is cut, and this machine goes on: a cycle counts without a
     /// new start of the machine.
     #[arg(long)]
@@ -211,6 +214,9 @@ pub struct PowerCutArgs {
     /// Where 'forebay witness' listens [default port: 10811].
     #[arg(long, value_name = "HOST[:PORT]")]
     pub witness: String,
+    /// File with the key of the witness, mode 0600 [default: what FOREBAY_WITNESS_KEY says].
+    #[arg(long, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
     /// The supply of the drive alone is cut, and this machine goes on: a cycle counts without a
     /// new start of the machine.
     #[arg(long)]
@@ -239,6 +245,7 @@ impl PowerCutArgs {
         CutDeviceArgs {
             target: self.target.clone(),
             witness: self.witness.clone(),
+            key_file: self.key_file.clone(),
             drive_only: self.drive_only,
             json: self.json,
         }
@@ -251,9 +258,13 @@ pub struct WitnessArgs {
     /// File that keeps the acknowledgements; it is made when it is missing.
     #[arg(value_name = "FILE", default_value = "witness.fbw")]
     pub file: PathBuf,
-    /// Address to listen on. Any host that reaches it may report, and start the cut command.
+    /// Address to listen on. One that other machines reach takes a key.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:10811")]
     pub listen: SocketAddr,
+    /// File with the key that machines under test must have, mode 0600 [default: what
+    /// FOREBAY_WITNESS_KEY says].
+    #[arg(long, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
     /// Command that cuts the power and restores it, run by /bin/sh once the device is filled.
     #[arg(long, value_name = "COMMAND")]
     pub cut_command: Option<String>,

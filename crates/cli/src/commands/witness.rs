@@ -1,8 +1,8 @@
 //! `forebay witness`: keeps what a machine under test reports, where its power cut does not reach.
 //!
 //! What enters: reports over TCP. What leaves: lines of an append-only file, replies, the start of
-//! the command that cuts the power. What always holds: a reply leaves after its entry is on disk;
-//! reports without a reply are on disk within a tenth of a second. Who calls: `crate::run`.
+//! the command that cuts the power. What always holds: a reply leaves after its entry is on disk, a
+//! report without one is there within a tenth of a second. Who calls: `crate::run`.
 
 use std::cell::{Cell, RefCell};
 use std::fs::File;
@@ -20,11 +20,12 @@ use forebay_units::Nanos;
 use super::outcome::Outcome;
 use crate::args::{SecondsRange, WitnessArgs};
 use crate::clock;
-use crate::control::{REPLY_MAX_BYTES, REQUEST_MAX_BYTES, WireError, receive, send};
+use crate::control::{REPLY_MAX_BYTES, REQUEST_MAX_BYTES, WireError};
 use crate::failure::{ErrorCode, Failure};
 use crate::files;
 use crate::log;
 use crate::render::{cut_findings_text, cut_tally_text, document};
+use crate::sealed::{Channel, KEY_HINT, KEY_VARIABLE, Key, SealError};
 use crate::signals::Signals;
 use crate::terminal::Screen;
 
@@ -36,12 +37,17 @@ pub fn witness(
     if args.show {
         return show(args);
     }
+    let key = Key::find(args.key_file.as_deref())?;
+    if key.is_none() && !args.listen.ip().is_loopback() {
+        let message = format!("listening on {} takes a key: other machines reach it", args.listen);
+        return Err(Failure::usage(message).with_hint(KEY_HINT));
+    }
     // Before the runtime has threads: they inherit the signal mask.
     let signals = Signals::take()?;
     let args = args.clone();
     runtime()?.block_on(async move {
         let stop = signals.watch();
-        let book = Book::open(&args)?;
+        let book = Book::open(&args, key)?;
         let listener = Listener::bind_tcp(args.listen)
             .map_err(|e| Failure::new(ErrorCode::CannotListen, format!("{}: {e}", args.listen)))?;
         let shown = args.file.display();
@@ -119,10 +125,12 @@ struct Book {
     screen: Screen,
     cut_command: Option<String>,
     cut_after: SecondsRange,
+    /// Machines under test prove that they have it.
+    key: Option<Key>,
 }
 
 impl Book {
-    fn open(args: &WitnessArgs) -> Result<Rc<Self>, Failure> {
+    fn open(args: &WitnessArgs, key: Option<Key>) -> Result<Rc<Self>, Failure> {
         let shown = args.file.display();
         let (ledger, file) = if args.file.exists() {
             let (ledger, damage) = read(args)?;
@@ -145,6 +153,7 @@ impl Book {
             screen: Screen::stdout(),
             cut_command: args.cut_command.clone(),
             cut_after: args.cut_after,
+            key,
         }))
     }
 
@@ -225,25 +234,20 @@ async fn serve(listener: &Listener, book: &Rc<Book>) -> Result<(), Failure> {
 
 /// Takes the messages of a connection to its end.
 async fn answer(book: &Rc<Book>, id: u64, stream: &Rc<Stream>) {
-    let why = loop {
-        let message = match receive::<Message>(stream, REQUEST_MAX_BYTES).await {
-            Ok(message) => message,
-            Err(why) => break why,
-        };
-        let reply = match take(book, id, stream, message) {
-            Ok(reply) => reply,
+    let why = match Channel::accept(stream.clone(), book.key.as_ref()).await {
+        Ok(channel) => match converse(book, id, &channel).await {
+            Ok(why) => why,
             Err(failure) => {
                 log::error(&failure.line());
                 stream.shutdown();
                 return;
             }
-        };
-        if let Some(reply) = reply
-            && let Err(why) = send(stream, &reply, REPLY_MAX_BYTES).await
-        {
-            break why;
-        }
+        },
+        Err(why) => why,
     };
+    if !matches!(why, SealError::Wire(_)) {
+        log::warning(&format!("a connection of {} is refused: {why}", stream.peer()));
+    }
     stream.shutdown();
     if !book.is_reporter(id) {
         return;
@@ -252,10 +256,25 @@ async fn answer(book: &Rc<Book>, id: u64, stream: &Rc<Stream>) {
     if let Some(cycle) = book.ledger.borrow().cycle.as_ref().filter(|c| !c.has_ended) {
         let (number, peer) = (cycle.number, stream.peer());
         let text = match why {
-            WireError::Closed => "closed it".to_owned(),
+            SealError::Wire(WireError::Closed) => "closed it".to_owned(),
             why => why.to_string(),
         };
         book.screen.say(&format!("cycle {number}: the connection of {peer} is lost ({text})"));
+    }
+}
+
+/// Takes messages, and returns why there are no more. Fails when the file does.
+async fn converse(book: &Rc<Book>, id: u64, channel: &Channel) -> Result<SealError, Failure> {
+    loop {
+        let message = match channel.receive::<Message>(REQUEST_MAX_BYTES).await {
+            Ok(message) => message,
+            Err(why) => return Ok(why),
+        };
+        if let Some(reply) = take(book, id, channel.stream(), message)?
+            && let Err(why) = channel.send(&reply, REPLY_MAX_BYTES).await
+        {
+            return Ok(why);
+        }
     }
 }
 
@@ -345,6 +364,7 @@ fn arm(book: &Rc<Book>, id: u64) {
             let mut shell = Command::new("/bin/sh");
             shell.args(["-c", &command]).stdin(Stdio::null());
             shell.env("FOREBAY_CYCLE", number.to_string()).env("FOREBAY_DEVICE", device);
+            shell.env_remove(KEY_VARIABLE);
             shell.status()
         };
         match rt::aside(run).await {

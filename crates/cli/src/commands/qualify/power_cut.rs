@@ -23,10 +23,11 @@ use serde::Serialize;
 use super::target::{may_destroy, open_file};
 use crate::args::{CutDeviceArgs, PowerCutArgs, PowerCutCommand, PowerCutVerb};
 use crate::commands::Outcome;
-use crate::control::{REPLY_MAX_BYTES, REQUEST_MAX_BYTES, WireError, receive, send};
+use crate::control::{REPLY_MAX_BYTES, REQUEST_MAX_BYTES};
 use crate::failure::{ErrorCode, Failure};
 use crate::files;
 use crate::render::{cut_findings_text, cut_tally_text, document};
+use crate::sealed::{Channel, Key, SealError};
 use crate::signals::{Signals, Stop};
 use crate::terminal::Screen;
 
@@ -52,14 +53,15 @@ pub fn power_cut(
 
 /// A connection to the witness.
 struct Link {
-    stream: Stream,
+    channel: Channel,
     address: String,
     /// Reports of several writers go one after the other.
     sending: Mutex<()>,
 }
 
 impl Link {
-    async fn connect(witness: &str) -> Result<Self, Failure> {
+    async fn connect(witness: &str, key_file: Option<&Path>) -> Result<Self, Failure> {
+        let key = Key::find(key_file)?;
         let lost = |e: std::io::Error| {
             Failure::new(ErrorCode::ServerUnreachable, format!("the witness at {witness}: {e}"))
                 .with_hint("'forebay witness' must run there, and listen on that address")
@@ -76,8 +78,10 @@ impl Link {
         for address in resolve(host, port).map_err(lost)? {
             match Stream::connect_tcp(address).await {
                 Ok(stream) => {
+                    let channel = Channel::connect(Rc::new(stream), key.as_ref()).await;
+                    let channel = channel.map_err(|e| e.failure(witness))?;
                     let address = witness.to_owned();
-                    return Ok(Self { stream, address, sending: Mutex::new(()) });
+                    return Ok(Self { channel, address, sending: Mutex::new(()) });
                 }
                 Err(e) => last = e,
             }
@@ -85,20 +89,20 @@ impl Link {
         Err(lost(last))
     }
 
-    fn lost(&self, why: &WireError) -> Failure {
+    fn lost(&self, why: &SealError) -> Failure {
         let message = format!("the witness at {} is lost: {why}", self.address);
         Failure::new(ErrorCode::ServerUnreachable, message)
     }
 
-    async fn tell(&self, message: &Message) -> Result<(), WireError> {
+    async fn tell(&self, message: &Message) -> Result<(), SealError> {
         let _turn = self.sending.lock().await;
-        send(&self.stream, message, REQUEST_MAX_BYTES).await
+        self.channel.send(message, REQUEST_MAX_BYTES).await
     }
 
     /// Tells the witness, and waits until it has it in its file.
     async fn ask(&self, message: &Message) -> Result<(Option<Cycle>, Tally), Failure> {
         self.tell(message).await.map_err(|e| self.lost(&e))?;
-        let reply = receive::<Reply>(&self.stream, REPLY_MAX_BYTES).await;
+        let reply = self.channel.receive::<Reply>(REPLY_MAX_BYTES).await;
         match reply.map_err(|e| self.lost(&e))? {
             Reply::State { cycle, tally } => Ok((cycle.map(|cycle| *cycle), tally)),
             Reply::OtherDevice(other) => {
@@ -162,7 +166,7 @@ struct Verified {
 }
 
 async fn verify_alone(on: &CutDeviceArgs) -> Result<Outcome, Failure> {
-    let link = Link::connect(&on.witness).await?;
+    let link = Link::connect(&on.witness, on.key_file.as_deref()).await?;
     let device = open(&on.target, true).await?;
     let (Some(last), _) = hello(&link, on, &device).await? else {
         let message = "the witness knows of no cycle that is not verified";
@@ -203,7 +207,7 @@ async fn verify(
 
 async fn cycle(args: &PowerCutArgs, stop: &Rc<Stop>) -> Result<Outcome, Failure> {
     let on = &args.on();
-    let link = Rc::new(Link::connect(&on.witness).await?);
+    let link = Rc::new(Link::connect(&on.witness, on.key_file.as_deref()).await?);
     let device = open(&on.target, false).await?;
     may_destroy(&device, &on.target, args.destroy.as_deref()).await?;
     let (last, mut tally) = hello(&link, on, &device).await?;
