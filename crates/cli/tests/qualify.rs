@@ -139,3 +139,30 @@ fn log_that_is_none_is_refused() {
     let resumed = refusal(&scratch, "qualify sim:ddrdrive-x1 --resume");
     assert!(resumed.contains("forgets its state"), "{resumed}");
 }
+
+#[test]
+fn purge_of_what_is_no_drive_is_refused_and_discards_are_taken() {
+    let scratch = Scratch::new("qualify-purge");
+    let path = scratch.0.join("disk.img");
+    std::fs::write(&path, vec![7; 32 << 20]).unwrap();
+    for way in ["nvme-format", "nvme-sanitize", "ata-secure-erase"] {
+        let run = format!("qualify disk.img --shrink 1000 --purge {way} --destroy disk.img");
+        scratch.refused(&run, 1, "disk.img is no drive; --purge discard is for files");
+    }
+    scratch.refused("qualify sim:ddrdrive-x1 --purge nvme-format", 1, "is no drive");
+    scratch.refused("qualify disk.img --purge discard --read-only", 2, "cannot be used with");
+    assert!(std::fs::read(&path).unwrap() == vec![7; 32 << 20], "a refusal writes nothing");
+    let guarded = refusal(&scratch, "qualify disk.img --shrink 1000 --purge discard");
+    assert!(guarded.contains("--destroy disk.img allows it"), "{guarded}");
+    let run = "qualify disk.img --shrink 1000 --only durable --purge discard --destroy disk.img";
+    let got = json(&scratch.run(&format!("{run} --json")));
+    let outcomes = got["qualification"]["outcomes"].as_array().unwrap();
+    assert_eq!((&outcomes[0]["kind"], outcomes.len()), (&"discard".into(), 16));
+    assert_eq!(outcomes[0]["measured"]["ended"], "time");
+    assert_ne!(got["verdict"]["answer"], "fit", "a part does not judge");
+    let details = &got["qualification"]["conditions"]["details"];
+    assert!(details["counters"].is_string() && details["sensors"].is_string(), "{details}");
+    // Another way to wait is another plan.
+    let refused = refusal(&scratch, &format!("{run} --wait sleep --resume"));
+    assert!(refused.contains("another plan"), "{refused}");
+}

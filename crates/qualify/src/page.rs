@@ -5,6 +5,7 @@
 
 mod charts;
 mod engines;
+mod health;
 mod procedures;
 mod pts;
 mod tables;
@@ -31,6 +32,7 @@ pub fn results(runs: &[Qualification], generator: &str) -> Results {
     experiments.push(engines::engines(&shown));
     experiments.extend(charts::experiments(&shown));
     experiments.push(tables::endurance(&shown));
+    experiments.push(health::health(&shown));
     experiments.push(tables::conditions(&shown));
     if let [before, after] = &shown[..] {
         experiments.insert(1, tables::difference(before, after));

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::matrix::{self, PtsTest};
 use crate::procedure::{Procedure, Stage};
-use crate::{Content, Job, Outcome, Purpose, Sync};
+use crate::{Content, Job, Outcome, Part, Purge, Purpose, Sync};
 
 /// How thorough a qualification is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -208,6 +208,11 @@ pub enum StepKind {
     },
     /// Discards the span.
     Discard,
+    /// Purges the device in a way that takes more than a discard.
+    Purge {
+        /// The way.
+        way: Purge,
+    },
     /// A stage of a published procedure.
     Procedure {
         /// Where.
@@ -299,6 +304,7 @@ impl Step {
                 format!("{} KiB, {read_percent} % reads", block_bytes >> 10)
             }
             StepKind::Discard => "discard".to_owned(),
+            StepKind::Purge { way } => format!("purge: {}", way.name()),
             StepKind::Procedure { pattern, is_aligned, stage } => {
                 let grid = if is_aligned { "aligned" } else { "512 B beside" };
                 let stage = match stage {
@@ -355,12 +361,18 @@ pub struct PlanFor {
     pub purpose: Purpose,
     /// A published procedure instead of the profile's steps.
     pub procedure: Option<Procedure>,
+    /// One part of the profile's steps alone.
+    pub only: Option<Part>,
+    /// Purges the device first.
+    pub purge: Option<Purge>,
     /// Size of the device.
     pub size_bytes: u64,
     /// Its block size.
     pub block_bytes: u32,
     /// Only read.
     pub read_only: bool,
+    /// Sleeps until a request completes, and never polls for it.
+    pub sleeps: bool,
     /// Divides the times of all steps.
     pub shrink: u32,
     /// Seed of places and data.
@@ -377,8 +389,14 @@ pub struct Plan {
     /// A published procedure, which measures and does not judge.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub procedure: Option<Procedure>,
+    /// One part of the profile's steps alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub only: Option<Part>,
     /// Only reads.
     pub read_only: bool,
+    /// Sleeps until a request completes, and never polls for it.
+    #[serde(default)]
+    pub sleeps: bool,
     /// Times are divided by this; 1 is the profile as it is meant.
     pub shrink: u32,
     /// Seed of places and data.
@@ -402,14 +420,26 @@ impl Plan {
         if span_bytes < least_bytes {
             return Err(PlanError::TooSmall { size_bytes: wanted.size_bytes, least_bytes });
         }
-        let maker = Maker { lengths, span_bytes, shrink: u64::from(wanted.shrink.max(1)) };
-        let steps = match wanted.procedure {
+        let shrink = u64::from(wanted.shrink.max(1));
+        let maker = Maker { lengths, span_bytes, shrink, purge: wanted.purge };
+        let mut steps = match wanted.procedure {
             _ if wanted.read_only => maker.reading_steps(),
             Some(procedure) => procedure.steps(&maker, wanted.block_bytes),
             None => maker.writing_steps(wanted.purpose, wanted.block_bytes),
         };
-        let PlanFor { profile, purpose, procedure, read_only, shrink, seed, .. } = wanted;
-        Ok(Self { profile, purpose, procedure, read_only, shrink, seed, span_bytes, steps })
+        steps.retain(|step| wanted.only.is_none_or(|part| part.has(step.kind)));
+        Ok(Self {
+            profile: wanted.profile,
+            purpose: wanted.purpose,
+            procedure: wanted.procedure,
+            only: wanted.only,
+            read_only: wanted.read_only,
+            sleeps: wanted.sleeps,
+            shrink: wanted.shrink,
+            seed: wanted.seed,
+            span_bytes,
+            steps,
+        })
     }
 
     /// Whether a step is still needed behind these outcomes: rounds end when they are steady.
@@ -441,9 +471,21 @@ pub(crate) struct Maker {
     lengths: &'static Lengths,
     pub(crate) span_bytes: u64,
     shrink: u64,
+    purge: Option<Purge>,
 }
 
 impl Maker {
+    /// The step that purges; without a wish of the operator, in this way.
+    pub(crate) fn purging(&self, usual: Purge) -> Step {
+        let way = self.purge.unwrap_or(usual);
+        let kind = match way {
+            Purge::Discard => StepKind::Discard,
+            way => StepKind::Purge { way },
+        };
+        let limit_ns = Nanos::from_millis(way.limit_millis()).0;
+        Step { kind, job: Job { max_bytes: 0, limit_ns, ..self.job(0) } }
+    }
+
     pub(crate) fn shrunk_ns(&self, millis: u64) -> u64 {
         Nanos::from_millis(millis).0 / self.shrink
     }
@@ -484,6 +526,10 @@ impl Maker {
         let mut steps = Vec::new();
         let mut add = |kind, job| steps.push(Step { kind, job });
         let lengths = self.lengths;
+        if let Some(way) = self.purge {
+            let Step { kind, job } = self.purging(way);
+            add(kind, job);
+        }
         let fill = Job { random_percent: 0, block_bytes: 1 << 20, queue_depth: 8, ..self.job(0) };
         let limit_ns = self.shrunk_ns(lengths.fill);
         add(StepKind::Fill, Job { limit_ns, max_bytes: self.span_bytes, ..fill });

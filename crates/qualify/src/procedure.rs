@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::matrix::{MAX_ROUNDS, PtsTest};
 use crate::plan::{Maker, READ_PERCENTS};
-use crate::{Job, Pattern, Step, StepKind};
+use crate::{Job, Pattern, Purge, Step, StepKind};
 
 /// A published procedure.
 ///
-/// The talks erased the device first. Here it is discarded, because secure erase is a command of
-/// the drive's maker; flash that ignores discards begins in the state that it is in.
+/// The talks erased the device first. Here it is discarded unless the operator names another way;
+/// flash that ignores discards begins in the state that it is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Procedure {
@@ -75,7 +75,7 @@ impl Procedure {
                     for pattern in [Pattern::Sequential, Pattern::Mixed, Pattern::Random] {
                         let load = |millis| load(maker, pattern, is_aligned, 64, millis);
                         let kind = |stage| StepKind::Procedure { pattern, is_aligned, stage };
-                        steps.push(discard(maker));
+                        steps.push(purge(maker));
                         steps.push(Step { kind: kind(Stage::FirstSecond), job: load(SECOND) });
                         steps.push(Step { kind: kind(Stage::Fresh), job: load(60 * MINUTE) });
                         let job = Job { max_bytes: 0, ..load(60 * MINUTE) };
@@ -88,7 +88,7 @@ impl Procedure {
                 let (pattern, is_aligned) = (Pattern::Random, true);
                 let kind = |stage| StepKind::Procedure { pattern, is_aligned, stage };
                 let load = |millis| load(maker, pattern, is_aligned, 32, millis);
-                steps.push(discard(maker));
+                steps.push(purge(maker));
                 steps.push(Step { kind: kind(Stage::FirstSecond), job: load(SECOND) });
                 steps.push(Step { kind: kind(Stage::Fresh), job: load(80 * MINUTE) });
             }
@@ -100,8 +100,8 @@ impl Procedure {
     }
 }
 
-fn discard(maker: &Maker) -> Step {
-    Step { kind: StepKind::Discard, job: Job { max_bytes: 0, ..maker.job(10 * MINUTE) } }
+fn purge(maker: &Maker) -> Step {
+    maker.purging(Purge::Discard)
 }
 
 fn load(maker: &Maker, pattern: Pattern, is_aligned: bool, queue_depth: u32, millis: u64) -> Job {
@@ -142,12 +142,12 @@ fn review(maker: &Maker, steps: &mut Vec<Step>) {
 fn snia(maker: &Maker, block_bytes: u32, steps: &mut Vec<Step>) {
     const DAY: u64 = 24 * 60 * MINUTE;
     let sample_ns = maker.shrunk_ns(MINUTE);
-    steps.push(discard(maker));
+    steps.push(purge(maker));
     let load = Job { sample_ns, ..maker.job(DAY) };
     let max_bytes = maker.span_bytes.saturating_mul(4);
     steps.push(Step { kind: StepKind::Saturation, job: Job { max_bytes, ..load } });
     for test in [PtsTest::Iops, PtsTest::Latency] {
-        steps.push(discard(maker));
+        steps.push(purge(maker));
         let job = Job {
             random_percent: 0,
             block_bytes: 128 << 10,

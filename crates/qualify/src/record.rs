@@ -7,7 +7,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::line::{decode_line, encode_line};
-use crate::{Conditions, Outcome, Plan, Verdict, verdict};
+use crate::{Conditions, Ended, Outcome, Plan, Reading, Verdict, verdict};
 
 /// Layout and version, at the start of each line.
 const MARK: &str = "forebay-qualify/1";
@@ -30,6 +30,8 @@ pub enum Record {
         /// Seconds since 1970.
         at_s: u64,
     },
+    /// The drive's counters were read.
+    Health(Box<Reading>),
     /// The last line.
     End(Box<Verdict>),
 }
@@ -77,6 +79,9 @@ pub struct Qualification {
     pub plan: Plan,
     /// Outcomes of the steps that were done, in their order.
     pub outcomes: Vec<Outcome>,
+    /// Readings of the drive's counters, in their order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub health: Vec<Reading>,
     /// Times at which it was taken up again, in seconds since 1970.
     pub resumed_s: Vec<u64>,
     /// The verdict that ended it.
@@ -87,10 +92,20 @@ pub struct Qualification {
 }
 
 impl Qualification {
+    /// Whether there is nothing left to run: every step is done, or the device failed a request. A
+    /// step that the device cannot do ends nothing.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        let has_failed = |outcome: &Outcome| {
+            matches!(outcome.measured.ended, Ended::Failed { is_unsupported: false, .. })
+        };
+        self.outcomes.len() == self.plan.steps.len() || self.outcomes.last().is_some_and(has_failed)
+    }
+
     /// The verdict on what there is.
     #[must_use]
     pub fn judge(&self) -> Verdict {
-        verdict(&self.conditions, &self.plan, &self.outcomes)
+        verdict(self)
     }
 }
 
@@ -112,12 +127,14 @@ pub fn read_log(text: &[u8]) -> Result<(Qualification, Option<LogDamage>), LogDa
                     conditions: *conditions,
                     plan: *plan,
                     outcomes: Vec::new(),
+                    health: Vec::new(),
                     resumed_s: Vec::new(),
                     verdict: None,
                     records: 0,
                 });
             }
             (Record::Step(outcome), Some(found)) => found.outcomes.push(*outcome),
+            (Record::Health(reading), Some(found)) => found.health.push(*reading),
             (Record::Resumed { at_s }, Some(found)) => found.resumed_s.push(at_s),
             (Record::End(verdict), Some(found)) => found.verdict = Some(*verdict),
             _ => return Err(LogDamage::NotALog),

@@ -44,6 +44,18 @@ pub struct Outcome {
     /// Temperature at the end, in degrees Celsius, where there is a sensor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub temperature_c: Option<f64>,
+    /// Mean power while it ran, by sensor.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub power: Vec<Power>,
+}
+
+/// What a sensor of power measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Power {
+    /// What it measures.
+    pub sensor: String,
+    /// Its mean.
+    pub watts: f64,
 }
 
 /// Bytes that devices moved.
@@ -84,6 +96,7 @@ impl Outcome {
             cells: Vec::new(),
             below: None,
             temperature_c: None,
+            power: Vec::new(),
         }
     }
 }
@@ -126,6 +139,8 @@ pub async fn run_step(device: &Device, step: &Step, seed: u64, observer: &dyn Ob
     let (mut rounds, mut steadiness, mut cells) = (Vec::new(), None, Vec::new());
     let measured = match step.kind {
         StepKind::Discard => discard(device, step.job, observer).await,
+        // Its caller has the tools for it.
+        StepKind::Purge { .. } => Measured { ended: Ended::Needless, ..Measured::default() },
         StepKind::Idle => idle(Nanos(step.job.limit_ns), observer).await,
         StepKind::FlushCost { dirty_blocks } => {
             flushes(device, step.job, dirty_blocks, seed, observer).await
@@ -158,6 +173,7 @@ pub async fn run_step(device: &Device, step: &Step, seed: u64, observer: &dyn Ob
         cells,
         below: observer.below().zip(below_before).map(|(now, before)| now.since(before)),
         temperature_c: observer.temperature_c(),
+        power: Vec::new(),
     }
 }
 

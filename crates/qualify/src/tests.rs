@@ -1,8 +1,10 @@
 mod detectors;
 mod fakes;
+mod health;
 mod load;
 mod power_cut;
 mod procedures;
+mod purge;
 mod records;
 mod rounds;
 
@@ -53,9 +55,12 @@ fn plan(purpose: Purpose, shrink: u32, seed: u64) -> Plan {
         profile: Profile::Quick,
         purpose,
         procedure: None,
+        only: None,
+        purge: None,
         size_bytes: SIZE_BYTES,
         block_bytes: 512,
         read_only: false,
+        sleeps: false,
         shrink,
         seed,
     })
@@ -75,6 +80,10 @@ fn qualify(nature: Nature, purpose: Purpose, seed: u64) -> Qualification {
         assert!(device.geometry().size_bytes == SIZE_BYTES);
         outcomes
     });
-    let resumed_s = Vec::new();
-    Qualification { conditions, plan, outcomes, resumed_s, verdict: None, records: 0 }
+    of_outcomes(conditions, plan, outcomes)
+}
+
+fn of_outcomes(conditions: Conditions, plan: Plan, outcomes: Vec<Outcome>) -> Qualification {
+    let (health, resumed_s) = (Vec::new(), Vec::new());
+    Qualification { conditions, plan, outcomes, health, resumed_s, verdict: None, records: 0 }
 }

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::detect::whole;
 use crate::{
-    Conditions, Detector, Ended, Figure, Finding, Outcome, Plan, Protection, Sign, StepKind,
-    Threshold, findings,
+    Conditions, Detector, Ended, Figure, Finding, Outcome, Plan, Protection, Qualification, Sign,
+    StepKind, Threshold, findings,
 };
 
 /// The answer.
@@ -126,6 +126,12 @@ fn of_steps(plan: &Plan, outcomes: &[Outcome]) -> Vec<Reason> {
             reasons.push(Reason::Against(format!("the device failed a request: {error}")));
         }
     }
+    let discards = outcomes.iter().filter(|o| o.kind == StepKind::Discard);
+    let mut discards = discards.map(|o| &o.measured.ended);
+    if discards.any(|ended| matches!(ended, Ended::Failed { is_unsupported: true, .. })) {
+        let text = "the device takes no discards: it was measured in the state that it was in";
+        reasons.push(Reason::Note(text.to_owned()));
+    }
     let done = outcomes.iter().filter(|o| o.measured.ended != Ended::Stopped).count();
     if done < plan.steps.len() {
         let text = format!("{done} of {} steps were done", plan.steps.len());
@@ -134,10 +140,30 @@ fn of_steps(plan: &Plan, outcomes: &[Outcome]) -> Vec<Reason> {
     reasons
 }
 
-/// The verdict on these outcomes.
+/// The one warning of NVMe drives that passes.
+const TEMPERATURE: u64 = 1 << 1;
+
+/// What the drive says of itself.
+fn of_health(run: &Qualification) -> Vec<Reason> {
+    let mut reasons = Vec::new();
+    let warnings = run.health.iter().filter_map(|reading| reading.health.critical_warning);
+    let warning = warnings.fold(0, |all, warning| all | warning);
+    let text = format!("the drive warns of itself: critical warning {warning:#04x}");
+    match warning {
+        0 => {}
+        TEMPERATURE => reasons.push(Reason::Note(format!("{text}, its temperature"))),
+        _ => reasons.push(Reason::Against(text)),
+    }
+    reasons.extend(run.wear_text().map(Reason::Note));
+    reasons
+}
+
+/// The verdict on this run.
 #[must_use]
-pub fn verdict(conditions: &Conditions, plan: &Plan, outcomes: &[Outcome]) -> Verdict {
+pub fn verdict(run: &Qualification) -> Verdict {
+    let Qualification { conditions, plan, outcomes, .. } = run;
     let mut reasons = of_steps(plan, outcomes);
+    reasons.extend(of_health(run));
     if let Some(procedure) = plan.procedure {
         let text = format!("{} measures and has no limits; a profile judges", procedure.name());
         reasons.push(Reason::Open(text));
@@ -150,6 +176,9 @@ pub fn verdict(conditions: &Conditions, plan: &Plan, outcomes: &[Outcome]) -> Ve
         let found = findings(conditions, outcomes);
         reasons.extend(found.iter().filter_map(|f| of_finding(conditions, f)));
         reasons.extend(of_steady_state(outcomes));
+    }
+    if let Some(part) = plan.only {
+        reasons.push(Reason::Open(format!("only a part was measured: {}", part.name())));
     }
     if plan.shrink > 1 {
         let text = format!("all times were divided by {}: a trial", plan.shrink);

@@ -179,6 +179,15 @@ impl Runtime {
         Ok(Self::new(Some(event_fd), clock, rng, Some(ring)))
     }
 
+    /// The same runtime, which sleeps in every wait: as most programs wait for their writes.
+    #[must_use]
+    pub fn sleeping(self) -> Self {
+        if let Some(ring) = &self.inner.ring {
+            ring.stop_busy_polling();
+        }
+        self
+    }
+
     /// A runtime in virtual time, whose every choice follows from `seed`.
     #[must_use]
     pub fn simulated(seed: u64) -> Self {

@@ -44,7 +44,7 @@ pub(crate) struct Ring {
     /// Wakes a task that runs before most ready tasks.
     wake_first: fn(Waker),
     /// Whether other threads have processors left while this thread busy-polls.
-    may_busy_poll: bool,
+    may_busy_poll: Cell<bool>,
 }
 
 /// A busy-polling thread that was off the processor for longer than this has kept another thread
@@ -93,8 +93,15 @@ impl Ring {
             wake_armed: Cell::new(false),
             busy_poll: Cell::default(),
             wake_first,
-            may_busy_poll: std::thread::available_parallelism().is_ok_and(|n| n.get() > 1),
+            may_busy_poll: Cell::new(
+                std::thread::available_parallelism().is_ok_and(|n| n.get() > 1),
+            ),
         })
+    }
+
+    /// Sleeps at once in every wait from now on.
+    pub(crate) fn stop_busy_polling(&self) {
+        self.may_busy_poll.set(false);
     }
 
     fn push(&self, entry: &squeue::Entry) {
@@ -153,7 +160,7 @@ impl Ring {
         let begun = Instant::now();
         let mut busy_poll = self.busy_poll.get();
         let mut left = span;
-        if self.may_busy_poll && busy_poll.span() > Nanos::ZERO {
+        if self.may_busy_poll.get() && busy_poll.span() > Nanos::ZERO {
             self.submit();
             let limit = span.map_or(busy_poll.span(), |span| span.min(busy_poll.span()));
             let end = self.poll_completions(begun, limit);

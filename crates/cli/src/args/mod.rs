@@ -15,7 +15,7 @@ use clap::{Parser, Subcommand};
 pub use pool::{PoolCommand, ScanVerb};
 pub use qualify::{
     CutDeviceArgs, PowerCutArgs, PowerCutCommand, PowerCutVerb, QualifyArgs, QualifyCommand,
-    QualifyVerb, ReportArgs, SecondsRange, WitnessArgs,
+    QualifyVerb, ReportArgs, SecondsRange, Wait, WitnessArgs,
 };
 pub use serve::{ListenAddress, SecurityArgs, ServeArgs, UpArgs};
 pub use trace::{

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use forebay_qualify::power_cut::CutSync;
-use forebay_qualify::{Procedure, Profile, Protection, Purpose};
+use forebay_qualify::{Part, Procedure, Profile, Protection, Purge, Purpose};
 use forebay_units::parse_bytes;
 
 /// What `qualify` takes.
@@ -29,6 +29,19 @@ pub struct QualifyArgs {
     #[arg(long, value_name = "NAME", value_parser = procedure_parser(),
         conflicts_with_all = ["profile", "purpose", "read_only"])]
     pub procedure: Option<Procedure>,
+    /// Run one part of the profile's steps alone, behind the fill.
+    #[arg(long, value_name = "PART", value_parser = part_parser(),
+        conflicts_with_all = ["procedure", "read_only"])]
+    pub only: Option<Part>,
+    /// Purge the device first, which destroys all that it holds: 'discard' suits files, exports and
+    /// models too, the others are commands of whole drives. A procedure purges by discard without
+    /// it.
+    #[arg(long, value_name = "WAY", value_parser = purge_parser(), conflicts_with = "read_only")]
+    pub purge: Option<Purge>,
+    /// How the program waits for a request: it sleeps, as databases and kernels do, or polls for up
+    /// to 400 microseconds first [default: poll for forebay, whose server does; else sleep].
+    #[arg(long, value_enum)]
+    pub wait: Option<Wait>,
     /// Only read: nothing is written, and there is no verdict.
     #[arg(long, conflicts_with = "destroy")]
     pub read_only: bool,
@@ -82,6 +95,15 @@ pub struct QualifyArgs {
     pub json: bool,
 }
 
+/// How a program waits for its requests.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Asleep.
+    Sleep,
+    /// Polling first.
+    Poll,
+}
+
 /// What `report` takes.
 #[derive(Args, Clone, Debug)]
 pub struct ReportArgs {
@@ -124,6 +146,20 @@ fn procedure_parser() -> impl TypedValueParser<Value = Procedure> {
     PossibleValuesParser::new(Procedure::ALL.map(Procedure::name)).map(|name| {
         let found = Procedure::ALL.into_iter().find(|procedure| procedure.name() == name);
         found.expect("the name of a procedure")
+    })
+}
+
+fn part_parser() -> impl TypedValueParser<Value = Part> {
+    PossibleValuesParser::new(Part::ALL.map(Part::name)).map(|name| {
+        let found = Part::ALL.into_iter().find(|part| part.name() == name);
+        found.expect("the name of a part")
+    })
+}
+
+fn purge_parser() -> impl TypedValueParser<Value = Purge> {
+    PossibleValuesParser::new(Purge::ALL.map(Purge::name)).map(|name| {
+        let found = Purge::ALL.into_iter().find(|way| way.name() == name);
+        found.expect("the name of a way")
     })
 }
 

@@ -165,6 +165,9 @@ fn facts(of: &Shown<'_>) -> Vec<(String, String)> {
     add("serial", c.serial.clone());
     add("firmware", c.firmware.clone());
     add("scale of the model", c.scale.map(|scale| format!("1/{scale:.1}")));
+    let waits = if plan.sleeps { "sleeps" } else { "polls for up to 400 µs, then sleeps" };
+    add("waiting for a request", (!of.is_model()).then(|| waits.to_owned()));
+    add("only", plan.only.map(|part| part.name().to_owned()));
     add("times divided by", (plan.shrink > 1).then(|| plan.shrink.to_string()));
     let cache = c.write_cache.map(|cache| match cache {
         WriteCache::Volatile => "volatile",

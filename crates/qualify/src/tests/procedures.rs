@@ -7,9 +7,12 @@ fn procedure(procedure: Procedure, shrink: u32) -> Plan {
         profile: Profile::Quick,
         purpose: Purpose::Forebay,
         procedure: Some(procedure),
+        only: None,
+        purge: None,
         size_bytes: 40 << 30,
         block_bytes: 512,
         read_only: false,
+        sleeps: false,
         shrink,
         seed: 1,
     })
@@ -53,9 +56,12 @@ fn run_2010(nature: Nature) -> Qualification {
         profile: Profile::Quick,
         purpose: Purpose::Forebay,
         procedure: Some(Procedure::Ddrdrive2010),
+        only: None,
+        purge: None,
         size_bytes: SIZE_BYTES,
         block_bytes: 512,
         read_only: false,
+        sleeps: false,
         shrink: 1000,
         seed: 1,
     })
@@ -69,8 +75,7 @@ fn run_2010(nature: Nature) -> Qualification {
         }
         outcomes
     });
-    let (conditions, resumed_s) = (conditions(&nature), Vec::new());
-    Qualification { conditions, plan, outcomes, resumed_s, verdict: None, records: 0 }
+    of_outcomes(conditions(&nature), plan, outcomes)
 }
 
 #[test]
@@ -113,9 +118,12 @@ fn run_whole(wanted: Procedure, nature: Nature, shrink: u32) -> Qualification {
         profile: Profile::Quick,
         purpose: Purpose::Forebay,
         procedure: Some(wanted),
+        only: None,
+        purge: None,
         size_bytes: SIZE_BYTES,
         block_bytes: 512,
         read_only: false,
+        sleeps: false,
         shrink,
         seed: 1,
     })
@@ -133,8 +141,7 @@ fn run_whole(wanted: Procedure, nature: Nature, shrink: u32) -> Qualification {
         }
         outcomes
     });
-    let (conditions, resumed_s) = (conditions(&nature), Vec::new());
-    Qualification { conditions, plan, outcomes, resumed_s, verdict: None, records: 0 }
+    of_outcomes(conditions(&nature), plan, outcomes)
 }
 
 /// Devices below, which write three bytes for each one since the last look.
@@ -180,9 +187,12 @@ fn snia_tests_have_the_specified_mixes_sizes_and_limits() {
         profile: Profile::Quick,
         purpose: Purpose::Forebay,
         procedure: Some(Procedure::SniaPts),
+        only: None,
+        purge: None,
         size_bytes: 40 << 30,
         block_bytes: 4096,
         read_only: false,
+        sleeps: false,
         shrink: 1,
         seed: 1,
     });

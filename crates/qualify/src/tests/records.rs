@@ -74,3 +74,17 @@ proptest! {
 thread_local! {
     static LOG: (Vec<u8>, Qualification) = log();
 }
+
+/// An interrupted run used to count as complete when the device could not do its last step.
+#[test]
+fn step_that_the_device_cannot_do_does_not_end_a_run() {
+    let mut run = qualify(fakes::HONEST, Purpose::Forebay, 1);
+    assert!(run.is_over(), "every step is done");
+    run.outcomes.truncate(3);
+    assert!(!run.is_over());
+    let failed = |is_unsupported| Ended::Failed { error: "no".to_owned(), is_unsupported };
+    run.outcomes[2].measured.ended = failed(true);
+    assert!(!run.is_over());
+    run.outcomes[2].measured.ended = failed(false);
+    assert!(run.is_over(), "the device failed");
+}

@@ -13,7 +13,7 @@ use forebay_qualify::{Conditions, Traffic, WriteCache};
 use crate::files;
 
 /// The first line of a small file of the kernel; `None` when it is missing or empty.
-fn line(path: &Path) -> Option<String> {
+pub fn line(path: &Path) -> Option<String> {
     let mut text = String::new();
     files::open_to_read(path).ok()?.take(4096).read_to_string(&mut text).ok()?;
     let line = text.lines().next()?.trim();
@@ -21,7 +21,7 @@ fn line(path: &Path) -> Option<String> {
 }
 
 /// The folder of the whole disk in /sys: of a block device, or of the one that a file lies on.
-fn disk_folder(path: &Path) -> Option<PathBuf> {
+pub fn disk_folder(path: &Path) -> Option<PathBuf> {
     let meta = std::fs::metadata(path).ok()?;
     let number = if meta.file_type().is_block_device() { meta.rdev() } else { meta.dev() };
     let name = format!("/sys/dev/block/{}:{}", libc::major(number), libc::minor(number));
@@ -30,9 +30,9 @@ fn disk_folder(path: &Path) -> Option<PathBuf> {
     if is_part { folder.parent().map(Path::to_owned) } else { Some(folder) }
 }
 
-/// Adds what is known of the disk at `path`, or under that file. Returns its sensor.
-pub fn of_disk(path: &Path, conditions: &mut Conditions) -> Option<PathBuf> {
-    let folder = disk_folder(path)?;
+/// Adds what is known of the disk at `path`, or under that file.
+pub fn of_disk(path: &Path, conditions: &mut Conditions) {
+    let Some(folder) = disk_folder(path) else { return };
     let get = |name: &str| line(&folder.join(name));
     let maker = get("device/vendor").filter(|vendor| !vendor.starts_with("0x"));
     let model = [maker, get("device/model")].into_iter().flatten().collect::<Vec<_>>().join(" ");
@@ -56,7 +56,6 @@ pub fn of_disk(path: &Path, conditions: &mut Conditions) -> Option<PathBuf> {
     for (key, value) in details {
         conditions.details.extend(value.map(|value| (key.to_owned(), value)));
     }
-    sensor(&folder)
 }
 
 /// Maker, model and serial number of the disk at `path`, where the kernel knows a serial number.
@@ -75,20 +74,6 @@ pub fn identity(path: &Path) -> Option<String> {
 fn chosen(all: &str) -> String {
     let inner = all.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
     inner.map_or(all, |(chosen, _)| chosen).to_owned()
-}
-
-/// The file of the disk's temperature, where its driver has one.
-fn sensor(folder: &Path) -> Option<PathBuf> {
-    for place in ["device", "device/hwmon"] {
-        let Ok(entries) = std::fs::read_dir(folder.join(place)) else { continue };
-        for entry in entries.flatten() {
-            let file = entry.path().join("temp1_input");
-            if entry.file_name().to_string_lossy().starts_with("hwmon") && file.exists() {
-                return Some(file);
-            }
-        }
-    }
-    None
 }
 
 /// The folder in /sys of the disk at `path`, or under that file, if it counts its traffic.
@@ -110,11 +95,6 @@ pub fn traffic(folders: &[PathBuf]) -> Option<Traffic> {
         sum.written_bytes += fields.get(WRITTEN_SECTORS)? * 512;
     }
     (!folders.is_empty()).then_some(sum)
-}
-
-/// Degrees Celsius, from a sensor's file.
-pub fn temperature_c(sensor: &Path) -> Option<f64> {
-    line(sensor)?.parse::<f64>().ok().map(|thousandths| thousandths / 1000.0)
 }
 
 /// Adds what is known of the machine.

@@ -4,10 +4,14 @@
 //! nothing is written to a device whose name the operator did not repeat, and each step is in the
 //! log before the next one begins. Who calls: `crate::run`.
 
+mod counters;
 mod facts;
 mod log_file;
 mod power_cut;
+mod purge;
+mod sensors;
 mod target;
+mod tools;
 mod view;
 
 pub use log_file::read as read_result;
@@ -16,8 +20,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use forebay_qualify::{
-    Ended, Finding, Observer, Plan, PlanFor, Progress, Qualification, Record, Traffic, Verdict,
-    findings, run_step,
+    Ended, Finding, Observer, Plan, PlanFor, Progress, Purpose, Qualification, Reading, Record,
+    StepKind, Traffic, Verdict, findings, run_step,
 };
 use forebay_rt::Runtime;
 use forebay_units::{Nanos, format_bytes};
@@ -27,7 +31,7 @@ use self::log_file::LogFile;
 use self::target::Target;
 use self::view::View;
 use super::outcome::Outcome;
-use crate::args::{QualifyArgs, QualifyCommand, QualifyVerb};
+use crate::args::{QualifyArgs, QualifyCommand, QualifyVerb, Wait};
 use crate::clock;
 use crate::failure::{ErrorCode, Failure};
 use crate::log;
@@ -65,11 +69,19 @@ fn of_device(
     }
     // Before the runtime has threads: they inherit the signal mask.
     let signals = Signals::take()?;
-    runtime()?.block_on(async move {
+    let runtime = runtime()?;
+    let runtime = if sleeps(&args) { runtime.sleeping() } else { runtime };
+    runtime.block_on(async move {
         let stop = signals.watch();
         let target = target::open(&args).await?;
         on_target(&args, target, Some(stop)).await
     })
+}
+
+/// Whether the run waits as most programs do. Forebay's own server polls.
+fn sleeps(args: &QualifyArgs) -> bool {
+    let usual = args.procedure.is_some() || args.purpose != Purpose::Forebay;
+    args.wait.map_or(usual, |wait| wait == Wait::Sleep)
 }
 
 async fn on_target(
@@ -78,7 +90,7 @@ async fn on_target(
     stop: Option<Rc<Stop>>,
 ) -> Result<Outcome, Failure> {
     let begun = begin(args, &mut target).await;
-    let (run, log) = match begun {
+    let (run, log, purge) = match begun {
         Ok(begun) => begun,
         Err(failure) => {
             target.remove_created();
@@ -89,7 +101,8 @@ async fn on_target(
         target.remove_created();
         return Ok(Outcome::text(plan_text(&run.plan)));
     };
-    let run = run_plan(args, &target, run, &mut log, stop.as_deref()).await?;
+    let with = With { target: &target, purge, stop: stop.as_deref() };
+    let run = run_plan(args, &with, run, &mut log).await?;
     let is_complete = run.verdict.is_some();
     if is_complete {
         target.remove_created();
@@ -104,46 +117,72 @@ async fn on_target(
 async fn begin(
     args: &QualifyArgs,
     target: &mut Target,
-) -> Result<(Qualification, Option<LogFile>), Failure> {
+) -> Result<(Qualification, Option<LogFile>, Option<purge::Job>), Failure> {
     let geometry = target.device.geometry();
     let plan = Plan::new(PlanFor {
         profile: args.profile,
         purpose: args.purpose,
         procedure: args.procedure,
+        only: args.only,
+        purge: args.purge,
         size_bytes: geometry.size_bytes,
         block_bytes: geometry.block_bytes,
         read_only: args.read_only,
+        sleeps: sleeps(args),
         shrink: args.shrink,
         seed: args.seed,
     });
     let plan =
         plan.map_err(|e| Failure::new(ErrorCode::DeviceUnusable, format!("{}: {e}", args.target)))?;
-    let conditions = target.conditions.clone();
-    let run = Qualification {
-        conditions,
+    let mut run = Qualification {
+        conditions: target.conditions.clone(),
         plan,
         outcomes: Vec::new(),
+        health: Vec::new(),
         resumed_s: Vec::new(),
         verdict: None,
         records: 0,
     };
     if args.plan {
-        return Ok((run, None));
+        return Ok((run, None, None));
     }
+    let purge = match args.purge {
+        Some(way) => Some(purge::prepare(way, &args.target, run.conditions.kind).await?),
+        None => None,
+    };
     let path = args.out.clone().unwrap_or_else(|| log_file::default_path(&args.target));
     if args.resume {
-        let (log, run) = LogFile::resume(&path, &run)?;
+        let (mut log, mut run) = LogFile::resume(&path, &run)?;
         target.adopt_created(&run);
         target.may_write(args).await?;
-        return Ok((run, Some(log)));
+        let reading = target.look_at_sensors().await;
+        keep(&mut run.health, run.outcomes.len(), &mut log, reading)?;
+        return Ok((run, Some(log), purge));
     }
     target.may_write(args).await?;
+    let reading = target.look_at_sensors().await;
+    run.conditions.clone_from(&target.conditions);
     let mut log = LogFile::create(&path, args.force)?;
     log.append(&Record::Begin {
         conditions: Box::new(run.conditions.clone()),
         plan: Box::new(run.plan.clone()),
     })?;
-    Ok((run, Some(log)))
+    keep(&mut run.health, run.outcomes.len(), &mut log, reading)?;
+    Ok((run, Some(log), purge))
+}
+
+/// Keeps a reading of the drive's counters behind so many steps, if there is one.
+fn keep(
+    health: &mut Vec<Reading>,
+    steps: usize,
+    log: &mut LogFile,
+    reading: Option<Reading>,
+) -> Result<(), Failure> {
+    let Some(mut reading) = reading else { return Ok(()) };
+    reading.steps = steps;
+    log.append(&Record::Health(Box::new(reading.clone())))?;
+    health.push(reading);
+    Ok(())
 }
 
 /// What a run will do, before it does it.
@@ -152,6 +191,10 @@ fn plan_text(plan: &Plan) -> String {
     let what = match plan.procedure {
         Some(procedure) => format!("the procedure {}", procedure.name()),
         None => format!("{} profile for {}", plan.profile.name(), plan.purpose.name()),
+    };
+    let what = match plan.only {
+        Some(part) => format!("{what}, only its part '{}'", part.name()),
+        None => what,
     };
     let steps = plan.steps.len();
     let mut text = format!("plan         {what}: {steps} steps, {span} at most\n");
@@ -164,20 +207,32 @@ fn plan_text(plan: &Plan) -> String {
     text
 }
 
+/// What a plan is run with.
+struct With<'a> {
+    target: &'a Target,
+    purge: Option<purge::Job>,
+    stop: Option<&'a Stop>,
+}
+
 /// Runs the steps that are missing. Without a verdict, the run was interrupted.
 async fn run_plan(
     args: &QualifyArgs,
-    target: &Target,
+    with: &With<'_>,
     mut run: Qualification,
     log: &mut LogFile,
-    stop: Option<&Stop>,
 ) -> Result<Qualification, Failure> {
+    let With { target, stop, .. } = *with;
     let screen = Screen::stderr();
     for line in plan_text(&run.plan).lines() {
         screen.say(line);
     }
     if let Some(share) = rated_share(&run) {
         screen.say(&format!("endurance    {share:.3} % of the rated writes at most"));
+    }
+    for key in ["counters", "sensors"] {
+        if let Some(what) = run.conditions.details.get(key) {
+            screen.say(&format!("{key:<13}{what}"));
+        }
     }
     let wants_view = screen.is_terminal() && !args.plain;
     let view = wants_view.then(|| View::open(&run.conditions.label(), &run.plan)).flatten();
@@ -191,13 +246,20 @@ async fn run_plan(
             run.outcomes.push(outcome);
             continue;
         }
-        let outcome = run_step(&target.device, step, run.plan.seed, &watch).await;
+        let mut outcome = match (step.kind, &with.purge) {
+            (StepKind::Purge { .. }, Some(job)) => job.run(step, &watch).await,
+            _ => run_step(&target.device, step, run.plan.seed, &watch).await,
+        };
+        outcome.power = target.sensors.borrow().power();
         let ended = outcome.measured.ended.clone();
         if ended == Ended::Stopped {
             break;
         }
         log.append(&Record::Step(Box::new(outcome.clone())))?;
         run.outcomes.push(outcome);
+        let is_last = number + 1 == run.plan.steps.len();
+        let reading = target.counters.read(number + 1, is_last).await;
+        keep(&mut run.health, number + 1, log, reading)?;
         if let Ended::Failed { is_unsupported: false, .. } = ended {
             break;
         }
@@ -207,8 +269,7 @@ async fn run_plan(
     }
     drop(watch);
     screen.clear();
-    let has_failed = run.outcomes.last().is_some_and(|o| !o.is_whole());
-    if run.outcomes.len() == run.plan.steps.len() || has_failed {
+    if run.is_over() {
         let verdict = run.judge();
         log.append(&Record::End(Box::new(verdict.clone())))?;
         run.verdict = Some(verdict);
@@ -235,6 +296,7 @@ struct Watch<'a> {
 impl Watch<'_> {
     fn begin(&self, step: usize) {
         self.step.set(step);
+        self.target.sensors.borrow_mut().begin();
         if let Some(view) = &self.view {
             view.begin(step + 1, self.plan.steps[step].title());
         }
@@ -246,6 +308,7 @@ impl Observer for Watch<'_> {
         let (number, steps) = (self.step.get(), &self.plan.steps);
         let later: u64 = steps[number..].iter().map(|step| step.limit().0).sum();
         let left = Nanos(later.saturating_sub(progress.elapsed.0));
+        self.target.sensors.borrow_mut().sample();
         let go = !self.stop.is_some_and(Stop::is_asked);
         if let Some(view) = &self.view {
             view.show(&progress, left);
@@ -273,7 +336,7 @@ impl Observer for Watch<'_> {
     }
 
     fn temperature_c(&self) -> Option<f64> {
-        self.target.sensor.as_ref().and_then(|path| facts::temperature_c(path))
+        self.target.sensors.borrow().temperature_c()
     }
 }
 

@@ -1,5 +1,6 @@
 //! The device under test: opened, described, and guarded against being overwritten by mistake.
 
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -7,11 +8,13 @@ use forebay_device::{Device, DeviceError, ErrorKind, FileDevice, OpenOptions};
 use forebay_lab::catalogue::Simulated;
 use forebay_nbd::Client;
 use forebay_pool::describe_content;
-use forebay_qualify::{Conditions, Protection, Qualification, TargetKind, WriteCache};
+use forebay_qualify::{Conditions, Protection, Qualification, Reading, TargetKind, WriteCache};
 use forebay_rt::{self as rt, sys};
 use forebay_units::Nanos;
 
+use super::counters::Counters;
 use super::facts;
+use super::sensors::Sensors;
 use crate::args::QualifyArgs;
 use crate::failure::{ErrorCode, Failure};
 use crate::files;
@@ -25,8 +28,10 @@ pub struct Target {
     pub conditions: Conditions,
     /// The file that this command created for it.
     created: Option<PathBuf>,
-    /// File of its temperature, in thousandths of a degree Celsius.
-    pub sensor: Option<PathBuf>,
+    /// Temperature and power.
+    pub sensors: RefCell<Sensors>,
+    /// The drive's own counters.
+    pub counters: Counters,
     /// Folders in /sys of the disks whose traffic is counted.
     pub below: Vec<PathBuf>,
 }
@@ -64,7 +69,8 @@ pub async fn open(args: &QualifyArgs) -> Result<Target, Failure> {
         conditions.write_cache =
             Some(if is_volatile { WriteCache::Volatile } else { WriteCache::Durable });
         let below = below(args, None)?;
-        return Ok(Target { device, conditions, created: None, sensor: None, below });
+        let disk = if let [only] = &below[..] { Some(only.clone()) } else { None };
+        return Ok(Target::new(device, conditions, disk, below));
     }
     let path = PathBuf::from(&args.target);
     let is_new = !path.exists() && !args.resume;
@@ -91,13 +97,14 @@ pub async fn open(args: &QualifyArgs) -> Result<Target, Failure> {
     })?);
     let kind = if device.allocates_on_write() { TargetKind::File } else { TargetKind::BlockDevice };
     let mut conditions = conditions(args, kind, &device);
-    let sensor = facts::of_disk(&path, &mut conditions);
+    facts::of_disk(&path, &mut conditions);
     if is_new {
         conditions.details.insert(CREATED.to_owned(), "yes".to_owned());
     }
     let below = below(args, Some(&path))?;
-    let created = is_new.then_some(path);
-    Ok(Target { device, conditions, created, sensor, below })
+    let mut target = Target::new(device, conditions, facts::disk_folder(&path), below);
+    target.created = is_new.then_some(path);
+    Ok(target)
 }
 
 /// The disks whose traffic is counted: those that the operator names, else the target's own.
@@ -118,7 +125,7 @@ fn below(args: &QualifyArgs, own: Option<&Path>) -> Result<Vec<PathBuf>, Failure
 fn planned(args: &QualifyArgs) -> Target {
     let device: Device = Rc::new(forebay_device::MemoryDevice::new(&args.target, args.size));
     let conditions = conditions(args, TargetKind::File, &device);
-    Target { device, conditions, created: None, sensor: None, below: Vec::new() }
+    Target::new(device, conditions, None, Vec::new())
 }
 
 /// A device of the catalogue.
@@ -145,7 +152,7 @@ pub fn of_simulated(args: &QualifyArgs, simulated: Simulated) -> Target {
     conditions.rated_bytes = conditions.rated_bytes.or(page.rated_bytes());
     let price = facts.price_usd.as_ref().map(forebay_lab::catalogue::Fact::middle);
     conditions.price_usd = conditions.price_usd.or(price);
-    Target { device, conditions, created: None, sensor: None, below: Vec::new() }
+    Target::new(device, conditions, None, Vec::new())
 }
 
 /// What is known of any device.
@@ -200,6 +207,41 @@ fn remove(path: &Path) {
 }
 
 impl Target {
+    /// `disk` is the folder of its disk in /sys, whose counters and sensors are read.
+    fn new(
+        device: Device,
+        conditions: Conditions,
+        disk: Option<PathBuf>,
+        below: Vec<PathBuf>,
+    ) -> Self {
+        let sensors = match conditions.kind {
+            TargetKind::Simulated => Sensors::default(),
+            _ => Sensors::find(Path::new("/sys"), disk.as_deref()),
+        };
+        let name = disk.as_ref().and_then(|disk| disk.file_name());
+        let counters = Counters::of(name.map(|name| format!("/dev/{}", name.to_string_lossy())));
+        let sensors = RefCell::new(sensors);
+        Self { device, conditions, created: None, sensors, counters, below }
+    }
+
+    /// Reads the counters for the first time, and notes what there is.
+    pub async fn look_at_sensors(&mut self) -> Option<Reading> {
+        if self.conditions.kind == TargetKind::Simulated {
+            return None;
+        }
+        let reading = self.counters.read(0, true).await;
+        let counters = match &reading {
+            Some(reading) => format!("by {}", reading.health.source),
+            None => format!("none: {}", self.counters.why()),
+        };
+        let names = self.sensors.borrow().names();
+        let sensors = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        let details = &mut self.conditions.details;
+        details.insert("counters".to_owned(), counters);
+        details.insert("sensors".to_owned(), sensors);
+        reading
+    }
+
     /// Removes the file that was created for the qualification.
     pub fn remove_created(&self) {
         if let Some(path) = &self.created {
