@@ -20,43 +20,67 @@ drawn = len(re.findall(r'_echarts_instance_="', dom))
 print(f"{drawn} of {charts} charts are drawn")
 raise SystemExit(0 if drawn == charts > 5 else 1)
 END
-for theme in light dark; do
-    browse --virtual-time-budget=10000 --screenshot="$DIR/$theme.png" "file://$DIR/page.html#theme=$theme"
-    [ -s "$theme.png" ] || fail "there is no picture of the $theme page"
-done
-# The mean brightness of the pictures: one is light, the other dark, and neither is blank.
-python3 - <<'END' || fail "the pictures are not what they should be"
-import struct, zlib
-def pixels(name):
-    data, at, parts = open(name, "rb").read(), 8, b""
-    while at < len(data):
-        length, kind = struct.unpack(">I4s", data[at:at + 8])
-        body = data[at + 8:at + 8 + length]
-        if kind == b"IHDR":
-            width, height, depth, color = struct.unpack(">IIBB", body[:10])
-        parts += body if kind == b"IDAT" else b""
-        at += length + 12
-    assert depth == 8, depth
-    step = {2: 3, 6: 4}[color]
-    raw, before, rows = zlib.decompress(parts), bytearray(width * step), []
-    for y in range(height):
-        line = bytearray(raw[y * (width * step + 1) + 1:(y + 1) * (width * step + 1)])
-        method = raw[y * (width * step + 1)]
-        for x in range(len(line)):
-            a = line[x - step] if x >= step else 0
-            b, c = before[x], before[x - step] if x >= step else 0
-            p = a + b - c
-            near = min((abs(p - a), 0, a), (abs(p - b), 1, b), (abs(p - c), 2, c))[2]
-            line[x] = (line[x] + [0, a, b, (a + b) // 2, near][method]) & 255
-        rows.append(bytes(line))
-        before = line
-    return rows
-means = {}
-for name in ["light", "dark"]:
-    rows = pixels(name + ".png")
-    assert len(set(rows)) > 200, f"{name} is blank"
-    means[name] = sum(map(sum, rows)) / sum(map(len, rows))
-print(means)
-raise SystemExit(0 if means["light"] > 180 and means["dark"] < 100 else 1)
+# The pictures are compared with those of golden/. UPDATE_GOLDEN=1 replaces these, after a look at them.
+[ -e /usr/share/fonts/truetype/dejavu/DejaVuSans.ttf ] ||
+    skip "the pictures need the DejaVu fonts (Debian: apt-get install fonts-dejavu-core)"
+cat >fonts.conf <<'END'
+<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd">
+<fontconfig><dir>/usr/share/fonts/truetype/dejavu</dir><cachedir prefix="xdg">fontconfig</cachedir>
+<alias binding="strong"><family>sans-serif</family><prefer><family>DejaVu Sans</family></prefer></alias>
+<alias binding="strong"><family>system-ui</family><prefer><family>DejaVu Sans</family></prefer></alias></fontconfig>
 END
-pass "every chart is drawn, light and dark"
+export FONTCONFIG_FILE=$DIR/fonts.conf
+GOLDEN=$ROOT/tests/clients/golden
+PICTURES=$ROOT/tests/clients/pictures.py
+mkdir -p "$GOLDEN"
+# photograph NAME PAGE WIDTH HEIGHT THEME: at half of its size.
+photograph() {
+    browse --virtual-time-budget=10000 --force-device-scale-factor=0.5 --window-size="$3,$4" \
+        --screenshot="$DIR/$1.png" "file://$DIR/$2#theme=$5"
+    [ -s "$1.png" ] || fail "there is no picture '$1'"
+    "$PICTURES" reduce "$1.png" "$1.small.png" || fail "the picture '$1' cannot be read"
+}
+# judge NAME: the picture is the golden one.
+judge() {
+    if [ "${UPDATE_GOLDEN:-0}" = 1 ]; then
+        cp "$1.small.png" "$GOLDEN/report-$1.png"
+    fi
+    echo "$1: $("$PICTURES" compare "$GOLDEN/report-$1.png" "$1.small.png")" >"$1.said" ||
+        fail "the page looks different, $(cat "$1.said"): $DIR/$1.png"
+    cat "$1.said"
+}
+# Long tables are cut, so that charts are in the picture.
+sed 's|</head>|<style>#difference, #verdict tr:nth-child(n+8) { display: none }</style></head>|' page.html >cut.html
+photograph light cut.html 1000 5000 light
+photograph dark cut.html 1000 5000 dark
+photograph wide cut.html 2000 4000 light
+photograph narrow cut.html 480 6000 light
+for name in light dark wide narrow; do judge $name; done
+light=$("$PICTURES" brightness light.small.png) dark=$("$PICTURES" brightness dark.small.png)
+[ "$light" -gt 180 ] && [ "$dark" -lt 100 ] || fail "light is $light bright, and dark $dark"
+if command -v pdftoppm >/dev/null; then
+    browse --virtual-time-budget=10000 --no-pdf-header-footer --print-to-pdf="$DIR/page.pdf" "file://$DIR/page.html"
+    pdftoppm -r 50 -f 1 -l 2 -png page.pdf printed || fail "the printed page cannot be read"
+    for sheet in printed-*[12].png; do
+        name=${sheet%.png}
+        name=printed-$((10#${name##*-}))
+        "$PICTURES" reduce "$sheet" "$name.small.png"
+        judge "$name"
+    done
+else
+    say "SKIPPED: the printed page is not looked at without pdftoppm (Debian: apt-get install poppler-utils)"
+fi
+# What must be noticed: a chart that is missing, a verdict that is, and the wrong theme.
+changed() {
+    photograph changed "$2" 1000 5000 "${3:-light}"
+    if "$PICTURES" compare "$GOLDEN/report-light.png" changed.small.png >changed.said; then
+        fail "$1 was not noticed: $(cat changed.said)"
+    fi
+    echo "$1: $(cat changed.said)"
+}
+sed 's|</head>|<style>#verdict table { display: none }</style></head>|' cut.html >notable.html
+sed 's|</head>|<style>[_echarts_instance_] { visibility: hidden }</style></head>|' cut.html >nochart.html
+changed "a page without its first tables" notable.html
+changed "a page without charts" nochart.html
+changed "the dark page" cut.html dark
+pass "every chart is drawn, and light, dark, wide, narrow and printed pages look as they should"

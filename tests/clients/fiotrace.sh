@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# One random run of fio, recorded by fio's own log, by 'forebay trace record' and by blktrace where it is
+# installed: 'forebay trace' finds the same pattern and the same seeks in all of them (root).
+. "$(dirname "$0")/lib.sh"
+need fio losetup unshare python3
+[ "$(id -u)" = 0 ] || skip "recording a block device needs root"
+begin
+truncate -s 64M disk
+LOOP=$(losetup --find --show "$DIR/disk" 2>/dev/null) || skip "there is no loop device"
+undo "losetup --detach $LOOP"
+cat >inside <<'END'
+mount -t tracefs nodev /sys/kernel/tracing && mount -t debugfs nodev /sys/kernel/debug || exit 77
+"$FOREBAY" trace record "$LOOP" --out own.fbt 2>own.err &
+OWN=$!
+BLKTRACE=
+if command -v blktrace >/dev/null; then
+    blktrace -d "$LOOP" -D "$PWD" -o blk >blk.out 2>&1 &
+    BLKTRACE=$!
+fi
+for i in $(seq 100); do grep -q recording own.err && break; sleep 0.1; done
+[ -z "$BLKTRACE" ] || for i in $(seq 100); do ls blk.blktrace.* >/dev/null 2>&1 && break; sleep 0.1; done
+sleep 0.5
+fio --name=random --filename="$LOOP" --rw=randrw --percentage_random=70 --bsrange=4k-32k --direct=1 \
+    --iodepth=1 --ioengine=io_uring --number_ios=2000 --size=64m --randseed=7 --write_iolog=fio.log >fio.out 2>&1 || exit 1
+sleep 0.5
+kill -INT $OWN $BLKTRACE
+wait
+END
+unshare --mount env FOREBAY="$FOREBAY" LOOP="$LOOP" sh inside 2>inside.err
+case $? in
+0) ;;
+77) skip "tracefs and debugfs cannot be mounted" ;;
+*) fail "the run: $(tail -n 3 inside.err fio.out own.err)" ;;
+esac
+sources=(fio.log own.fbt)
+if ls blk.blktrace.* >/dev/null 2>&1; then
+    sources+=(blk)
+else
+    say "SKIPPED: blktrace has recorded nothing: $(tail -n 1 blk.out 2>/dev/null)"
+fi
+# The columns of iopattern, and each row of the histogram of seeks, device by device.
+for source in "${sources[@]}"; do
+    run "$FOREBAY" trace iopattern --total "$source"
+    grep -v '%RAN' "$DIR/.out" >"$source.pattern"
+    run "$FOREBAY" trace seeksize --as bcc --total --json "$source"
+    python3 -c '
+import json, sys
+def rows(value):
+    if isinstance(value, dict):
+        if "count" in value and not isinstance(value["count"], (dict, list)):
+            yield tuple(sorted((k, v) for k, v in value.items() if isinstance(v, int)))
+        for inner in value.values():
+            yield from rows(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from rows(inner)
+print(*sorted(rows(json.load(sys.stdin))), sep="\n")' <"$DIR/.out" >"$source.seeks"
+    say "$source: $(cat "$source.pattern")"
+    [ -s "$source.seeks" ] || fail "there is no histogram of $source"
+done
+for source in "${sources[@]:1}"; do
+    cmp -s fio.log.pattern "$source.pattern" || fail "the patterns differ: $(cat fio.log.pattern "$source.pattern")"
+    cmp -s fio.log.seeks "$source.seeks" ||
+        fail "the seeks differ: $(diff fio.log.seeks "$source.seeks" | head -n 5)"
+done
+pass "${#sources[@]} recordings of one run have one pattern"
