@@ -60,20 +60,22 @@ struct First {
     had_turn: Cell<bool>,
 }
 
-/// Ready tasks that run when no other is ready: long work in slices. One of them also runs after
-/// [`POLLS_PER_SLICE`] others, so that they do not starve. Under simulation any order is possible,
-/// and they lie in the common queue.
+/// Ready tasks that run when no other is ready: long work in slices. One of them also runs when the
+/// others have had [`TIME_OF_OTHERS`], so that they do not starve. Under simulation any order is
+/// possible, and they lie in the common queue.
 #[derive(Default)]
 struct Background {
     ready: RefCell<VecDeque<usize>>,
     /// The task that is woken now belongs in this queue.
     waking: Cell<bool>,
-    /// Tasks that ran since one of them did.
-    polls: Cell<usize>,
+    /// How long other tasks have run since one of them did.
+    others: Cell<Nanos>,
 }
 
-/// Most tasks that run between two slices of background work.
-const POLLS_PER_SLICE: usize = 32;
+/// How long other tasks run between two slices of background work, if they always have something to
+/// do. A slice takes 50 µs: a commit keeps a quarter of the thread beside busy writers, and its
+/// devices at work.
+const TIME_OF_OTHERS: Nanos = Nanos::from_micros(150);
 
 pub(crate) enum Clock {
     Real(std::time::Instant),
@@ -345,14 +347,14 @@ impl Inner {
     }
 
     fn next_ready(&self) -> Option<usize> {
-        let polls = self.background.polls.get();
-        let next = if polls < POLLS_PER_SLICE { self.next_in_order() } else { None };
-        if next.is_some() {
-            self.background.polls.set(polls + 1);
-            return next;
+        let is_due = self.background.others.get() >= TIME_OF_OTHERS;
+        if !is_due && let Some(next) = self.next_in_order() {
+            return Some(next);
         }
-        self.background.polls.set(0);
         let slice = self.background.ready.borrow_mut().pop_front();
+        if slice.is_some() {
+            self.background.others.set(Nanos::ZERO);
+        }
         slice.or_else(|| self.next_in_order())
     }
 
@@ -385,6 +387,7 @@ impl Inner {
                 if let Some(place) = place {
                     self.polls.note(place, begun, ended);
                 }
+                self.background.others.set(self.background.others.get() + ended.since(begun));
                 begun = ended;
             }
         }
