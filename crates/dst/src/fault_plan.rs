@@ -4,6 +4,7 @@
 //! the log's mirror can replace. They may do anything; the others are at most slow. At level
 //! `Beyond` more disks are struck.
 
+use clap::ValueEnum;
 use forebay_sim::faults::{Effect, Failure, Fault, Ops, Tear, Trigger};
 use forebay_sim::{Latency, Rng};
 
@@ -14,9 +15,10 @@ use crate::subject::{LogShape, PoolSpec};
 const RECENT_WRITES: u64 = 32;
 
 /// How much may break.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Level {
     /// Only power cuts.
+    #[value(name = "crash")]
     CrashOnly,
     /// Only what the pool must survive.
     Within,

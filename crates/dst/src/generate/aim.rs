@@ -1,39 +1,41 @@
 //! Aims: what a scenario exercises in particular, beside the usual mix.
 
+use clap::ValueEnum;
 use forebay_sim::Rng;
 
 /// What a scenario aims at. Nearly full pools and crashes in recovery are drawn apart from this.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// `forebay-prove --help` prints these lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Aim {
     /// Nothing in particular.
     Mixed,
-    /// Parts of blocks: trims, zeroes and writes by sectors, of all clients in one place.
+    /// Trims, zeroes and writes of parts of blocks that meet in one place.
     Parts,
-    /// Requests that the pool must refuse, thousands of them, some for want of space.
+    /// Requests that must be refused, thousands of them, some for want of space.
     Refusals,
-    /// Redundancy: disks fail and return, and once the pool is whole, others fail.
+    /// Disks fail and return, and once the pool is whole, others fail (only with --level within).
     Redundancy,
-    /// Long requests, volumes with offsets beyond 2^32 blocks, properties of the pool.
+    /// Long requests, offsets beyond 2^32 blocks, properties of the pool.
     Sizes,
-    /// Volumes change while requests are in flight.
+    /// Volumes that change while requests are in flight.
     Beside,
     /// A log that holds more than a group when it is replayed.
     Replay,
-    /// Imports from the root before the newest.
+    /// Imports from the root before the newest (only with --level crash).
     Rewind,
     /// Long writes that wait for memory while their volume is cut.
     Throttle,
     /// Slow reads in a nearly full pool while segments are reused.
     SlowReads,
-    /// Rot in a nearly full pool, in blocks that the cleaner moves later.
+    /// Rot in a nearly full pool before the cleaner moves it (only with --level within).
     MovedRot,
-    /// Writes that land at the same place of another row or segment.
+    /// Writes that land at the same place of another row or segment (only with --level within).
     Misaddressed,
     /// Roots torn in both label areas.
     Roots,
     /// A thread that stands still in a call that blocks.
     Blocked,
-    /// Suspended pools that wait until they are cleared.
+    /// Pools that are suspended by failures of many disks, wait, and are cleared.
     Suspension,
 }
 

@@ -68,13 +68,13 @@ pub struct Options {
     crash_in_recovery: bool,
     /// Draw only scenarios that exercise this in particular.
     #[arg(long, value_enum)]
-    aim: Option<AimArg>,
+    aim: Option<Aim>,
     /// Connect every client through the NBD server.
     #[arg(long)]
     nbd: bool,
     /// How much may break.
     #[arg(long, value_enum)]
-    level: Option<LevelArg>,
+    level: Option<Level>,
     /// The subject of the proof.
     #[arg(long, value_enum, default_value = "pool")]
     pub subject: SubjectArg,
@@ -107,20 +107,14 @@ impl Options {
 
     /// What the options fix of each scenario. `spec` is the only shape that the subject supports.
     pub fn constraints(&self, spec: Option<PoolSpec>) -> Constraints {
-        let level = self.level.map(|level| match level {
-            LevelArg::Crash => Level::CrashOnly,
-            LevelArg::Within => Level::Within,
-            LevelArg::Beyond => Level::Beyond,
-            LevelArg::Lies => Level::Lies,
-        });
         Constraints {
             manage: spec.is_none(),
             spec,
-            level,
+            level: self.level,
             admin: true,
             full: self.full.map(|full| full == FullArg::Always),
             crash_in_recovery: self.crash_in_recovery.then_some(true),
-            aim: self.aim.map(Aim::from),
+            aim: self.aim,
             remote: self.nbd.then_some(1000),
             ..Constraints::default()
         }
@@ -150,71 +144,6 @@ impl Options {
             out += "--nbd ";
         }
         out
-    }
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum LevelArg {
-    Crash,
-    Within,
-    Beyond,
-    Lies,
-}
-
-/// What scenarios exercise in particular.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum AimArg {
-    /// Nothing in particular.
-    Mixed,
-    /// Trims, zeroes and writes of parts of blocks that meet in one place.
-    Parts,
-    /// Requests that must be refused, thousands of them, some for want of space.
-    Refusals,
-    /// Disks fail and return, and once the pool is whole, others fail (only with --level within).
-    Redundancy,
-    /// Long requests, offsets beyond 2^32 blocks, properties of the pool.
-    Sizes,
-    /// Volumes that change while requests are in flight.
-    Beside,
-    /// A log that holds more than a group when it is replayed.
-    Replay,
-    /// Imports from the root before the newest (only with --level crash).
-    Rewind,
-    /// Long writes that wait for memory while their volume is cut.
-    Throttle,
-    /// Slow reads in a nearly full pool while segments are reused.
-    SlowReads,
-    /// Rot in a nearly full pool before the cleaner moves it (only with --level within).
-    MovedRot,
-    /// Writes that land at the same place of another row or segment (only with --level within).
-    Misaddressed,
-    /// Roots torn in both label areas.
-    Roots,
-    /// A thread that stands still in a call that blocks.
-    Blocked,
-    /// Pools that are suspended by failures of many disks, wait, and are cleared.
-    Suspension,
-}
-
-impl From<AimArg> for Aim {
-    fn from(arg: AimArg) -> Self {
-        match arg {
-            AimArg::Mixed => Aim::Mixed,
-            AimArg::Parts => Aim::Parts,
-            AimArg::Refusals => Aim::Refusals,
-            AimArg::Redundancy => Aim::Redundancy,
-            AimArg::Sizes => Aim::Sizes,
-            AimArg::Beside => Aim::Beside,
-            AimArg::Replay => Aim::Replay,
-            AimArg::Rewind => Aim::Rewind,
-            AimArg::Throttle => Aim::Throttle,
-            AimArg::SlowReads => Aim::SlowReads,
-            AimArg::MovedRot => Aim::MovedRot,
-            AimArg::Misaddressed => Aim::Misaddressed,
-            AimArg::Roots => Aim::Roots,
-            AimArg::Blocked => Aim::Blocked,
-            AimArg::Suspension => Aim::Suspension,
-        }
     }
 }
 
