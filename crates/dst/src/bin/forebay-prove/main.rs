@@ -5,15 +5,17 @@
 #![allow(clippy::disallowed_methods)] // an offline tool: wall time, its own threads, its own files
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Parser;
+use forebay_dst::generate::Constraints;
 use forebay_dst::pool::Forebay;
 use forebay_dst::prove::scenario_of;
 use forebay_dst::reference_pool::{Flaw, Reference};
+use forebay_dst::scenario::Scenario;
 use forebay_dst::subject::{LogShape, PoolSpec, Raid, Subject};
 use forebay_dst::{corpus, run, run_watched};
 
@@ -60,8 +62,8 @@ fn prove<S: Subject>(
     subject: impl Fn() -> S + Sync,
     spec: Option<PoolSpec>,
 ) -> ExitCode {
-    if let Some(path) = &options.replay {
-        return replay(path, &Rc::new(subject()), options.trace);
+    if !options.replay.is_empty() {
+        return replay(options, &Rc::new(subject()));
     }
     if options.exhaustive {
         return exhaustive::visit(options, &subject, spec);
@@ -71,6 +73,9 @@ fn prove<S: Subject>(
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         now.map_or(1, |since| since.as_nanos() as u64)
     });
+    if let Some(folder) = &options.draw {
+        return draw(options, &constraints, root, folder);
+    }
     let Some(number) = options.run else {
         return search(options, &subject, &constraints, root);
     };
@@ -83,15 +88,33 @@ fn prove<S: Subject>(
     report_one(options, &Rc::new(subject()), (root, number), &scenario, &outcome)
 }
 
-/// Replays saved scenarios, each twice.
-fn replay<S: Subject>(path: &Path, subject: &Rc<S>, trace: bool) -> ExitCode {
-    let loaded = if path.is_dir() {
-        corpus::load(path)
-    } else {
-        corpus::load_one(path).map(|scenario| vec![(path.to_owned(), scenario)])
-    };
+/// Saves the scenarios of a search.
+fn draw(options: &Options, constraints: &Constraints, root: u64, folder: &Path) -> ExitCode {
+    let class: String = options.describe().split_whitespace().collect::<Vec<_>>().join("-");
+    for number in 0..options.runs.unwrap_or(0) {
+        let scenario = scenario_of(root, number, constraints);
+        let name = format!("run{class}-{root}-{number}");
+        if let Err(error) = corpus::save(folder, &name, &scenario) {
+            eprintln!("{name}: {error}");
+            return ExitCode::from(2);
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+/// The scenarios of a file or folder.
+fn load(path: &Path) -> std::io::Result<Vec<(PathBuf, Scenario)>> {
+    match path.is_dir() {
+        true => corpus::load(path),
+        false => corpus::load_one(path).map(|scenario| vec![(path.to_owned(), scenario)]),
+    }
+}
+
+/// Replays saved scenarios, each twice if not told otherwise.
+fn replay<S: Subject>(options: &Options, subject: &Rc<S>) -> ExitCode {
+    let loaded: Result<Vec<_>, _> = options.replay.iter().map(|path| load(path)).collect();
     let scenarios = match loaded {
-        Ok(scenarios) => scenarios,
+        Ok(scenarios) => scenarios.concat(),
         Err(error) => {
             eprintln!("{error}");
             return ExitCode::from(2);
@@ -99,17 +122,21 @@ fn replay<S: Subject>(path: &Path, subject: &Rc<S>, trace: bool) -> ExitCode {
     };
     let mut failed = 0;
     for (path, scenario) in &scenarios {
-        if trace {
+        if options.trace {
             run_watched(subject, scenario, |line| println!("{line}"));
         }
-        let (first, second) = (run(subject, scenario), run(subject, scenario));
+        let first = run(subject, scenario);
+        let differs = !options.once && run(subject, scenario).digest != first.digest;
         let text = match &first.failure {
-            _ if first.digest != second.digest => "not deterministic".to_owned(),
+            _ if differs => "not deterministic".to_owned(),
             Some(failure) => failure.to_string(),
             None => continue,
         };
         failed += 1;
         println!("{}: {text}", path.display());
+        if options.once {
+            break;
+        }
     }
     println!("{} scenarios replayed, {failed} failed", scenarios.len());
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }

@@ -30,9 +30,15 @@ pub struct Options {
     /// Number of threads; all cores by default.
     #[arg(long)]
     pub threads: Option<usize>,
-    /// Replay the scenarios of a file or folder, each twice.
+    /// Replay the scenarios of files or folders, each twice.
     #[arg(long)]
-    pub replay: Option<PathBuf>,
+    pub replay: Vec<PathBuf>,
+    /// With --replay: run each scenario once, and stop at the first that fails.
+    #[arg(long)]
+    pub once: bool,
+    /// Save the scenarios that a search of --runs would run to this folder, and run none.
+    #[arg(long, requires = "runs")]
+    pub draw: Option<PathBuf>,
     /// With --replay or --run: print every device command.
     #[arg(long)]
     pub trace: bool,
