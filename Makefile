@@ -5,7 +5,7 @@
 #   make check    format, lints, arrows, house rules, licenses, unit tests
 #   make prove    search crashes and faults on simulated devices, for TIME=10m or another time
 #   make prove-ci the part of that search that every change must pass (the second step of CI)
-#   make mutants  a mutation run over the crates that a write passes, in parts (hours)
+#   make mutants  a mutation run over the crates that a write passes, for ARGS="--minutes 30" or hours
 #   make bench    measure on this machine; writes docs/benchmarks/
 #   make bench-overwrites  count what overwriting full pools of several sizes costs, simulated
 CARGO ?= cargo

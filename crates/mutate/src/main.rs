@@ -1,0 +1,129 @@
+//! `forebay-mutate`: a mutation run over the crates that a write passes.
+#![allow(clippy::disallowed_methods)] // an offline tool: wall time, its own files
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use forebay_mutate::compile::{build, drop_what_does_not_build};
+use forebay_mutate::finder::Mutant;
+use forebay_mutate::probes::probes;
+use forebay_mutate::results::{Outcome, Results};
+use forebay_mutate::session::Session;
+use forebay_mutate::tree::{Tree, write_if_changed};
+
+/// Builds all mutants at once, and runs each against the tests and scenarios that reach it.
+///
+/// What is found is in target/mutation: results.tsv (one line a mutant; a stopped run continues),
+/// survivors.txt and summary.md.
+#[derive(Parser)]
+struct Options {
+    /// Stop after this many minutes; the next run continues.
+    #[arg(long)]
+    minutes: Option<f64>,
+    /// Of n equal parts only the k-th, from 0: 3/40.
+    #[arg(long, default_value = "0/1", value_parser = parse_part)]
+    part: (usize, usize),
+    /// Only mutants of files whose path contains this; several options run in their order.
+    #[arg(long)]
+    file: Vec<String>,
+    /// Run mutants again that came to this: survived, not-reached, own-test, ...
+    #[arg(long, value_parser = parse_outcome)]
+    again: Vec<Outcome>,
+    /// How many processes run at the same time.
+    #[arg(long, default_value_t = 2)]
+    jobs: usize,
+    /// Run nothing: build, and print the summary.
+    #[arg(long)]
+    summary: bool,
+}
+
+fn parse_part(text: &str) -> Result<(usize, usize), String> {
+    let parts = text.split_once('/').and_then(|(k, n)| Some((k.parse().ok()?, n.parse().ok()?)));
+    parts.filter(|(k, n)| k < n).ok_or_else(|| "write a part as 3/40".to_owned())
+}
+
+fn parse_outcome(text: &str) -> Result<Outcome, String> {
+    Outcome::of(text).ok_or_else(|| "no such outcome".to_owned())
+}
+
+fn main() -> io::Result<()> {
+    let options = Options::parse();
+    let root = std::env::current_dir()?;
+    let target = std::env::var("CARGO_TARGET_DIR").map_or_else(|_| root.join("target"), Into::into);
+    let work: PathBuf = target.join("mutation");
+    std::fs::create_dir_all(&work)?;
+    let dropped_file = work.join("dropped.txt");
+    let dropped = std::fs::read_to_string(&dropped_file).unwrap_or_default();
+    let dropped: BTreeSet<String> = dropped.lines().map(str::to_owned).collect();
+    let tell = |text: &str| println!("{text}");
+
+    let mut tree = Tree::new(&root, &work.join("tree"), &dropped)?;
+    let built = drop_what_does_not_build(&mut tree, &work.join("build"), tell);
+    write_if_changed(&dropped_file, dropped_names(&tree).as_bytes())?;
+    built?;
+    let (all, not_built) = (tree.mutants.len(), tree.dropped.len());
+    println!("{all} mutants, {not_built} of them do not build");
+    let programs = build(&tree, &work.join("build"))?;
+    let probes = probes(&root, &work, &programs, tell)?;
+    let mut results = Results::open(&work.join("results.tsv"))?;
+    if !options.summary {
+        let mutants = selected(&tree, &results, &options);
+        println!("{} mutants to run against {} tests and scenarios", mutants.len(), probes.len());
+        let limit = options.minutes.map_or(Duration::MAX, |m| Duration::from_secs_f64(m * 60.0));
+        let begun = Instant::now();
+        let session = Session {
+            probes: &probes,
+            until: begun.checked_add(limit).unwrap_or(begun + Duration::from_secs(1 << 30)),
+            results: Mutex::new(&mut results),
+            noticed: Mutex::new(BTreeMap::new()),
+        };
+        let ran = session.run(&mutants, options.jobs)?;
+        println!("{ran} mutants ran in {:.0} s", begun.elapsed().as_secs_f64());
+    }
+    report(&tree, &results, &work)
+}
+
+fn dropped_names(tree: &Tree) -> String {
+    let names = tree.mutants.iter().filter(|mutant| tree.dropped.contains(&mutant.number));
+    names.map(|mutant| mutant.name() + "\n").collect()
+}
+
+/// The mutants to run, in order.
+fn selected<'a>(tree: &'a Tree, results: &Results, options: &Options) -> Vec<&'a Mutant> {
+    let (part, parts) = options.part;
+    let is_due = |mutant: &&Mutant| {
+        let again = results.of(mutant).is_none_or(|outcome| options.again.contains(&outcome));
+        again && !tree.dropped.contains(&mutant.number) && mutant.number as usize % parts == part
+    };
+    let due: Vec<&Mutant> = tree.mutants.iter().filter(is_due).collect();
+    if options.file.is_empty() {
+        return due;
+    }
+    let mut seen = BTreeSet::new();
+    let mut chosen = Vec::new();
+    for name in &options.file {
+        let of_file = due.iter().filter(|mutant| mutant.file.contains(name));
+        chosen.extend(of_file.filter(|mutant| seen.insert(mutant.number)).copied());
+    }
+    chosen
+}
+
+/// Prints the summary, and writes it and the list of survivors.
+fn report(tree: &Tree, results: &Results, work: &Path) -> io::Result<()> {
+    let summary = results.summary(&tree.mutants, &tree.dropped);
+    print!("{summary}");
+    std::fs::write(work.join("summary.md"), summary)?;
+    let mut text = String::new();
+    for mutant in &tree.mutants {
+        let outcome = results.of(mutant).filter(|_| !tree.dropped.contains(&mutant.number));
+        if let Some(outcome @ (Outcome::Survived | Outcome::NotReached)) = outcome {
+            let _ = writeln!(text, "{:12} {}", outcome.word(), mutant.name());
+        }
+    }
+    std::fs::write(work.join("survivors.txt"), text)
+}

@@ -1,0 +1,139 @@
+//! A mutation run: each mutant against what reaches it, until something notices.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use crate::finder::Mutant;
+use crate::probes::{Kind, Probe, command, is_failure};
+use crate::process::{Ended, Task, run};
+use crate::results::{Outcome, Results, Verdict};
+
+/// The first processes of a mutant take about this long; later ones more and more.
+const FIRST_CHUNK: Duration = Duration::from_millis(300);
+/// How much longer each process may be than the one before.
+const CHUNK_GROWTH: u32 = 4;
+/// Processor time that each process may take in any case.
+const LEAST_LIMIT: Duration = Duration::from_secs(3);
+/// How much longer than without a mutant a process may take.
+const SLOWER: u32 = 6;
+
+/// What the threads of a run share.
+pub struct Session<'a> {
+    /// What can notice a mutant.
+    pub probes: &'a [Probe],
+    /// When to begin no more mutants.
+    pub until: Instant,
+    /// Where results go.
+    pub results: Mutex<&'a mut Results>,
+    /// How many mutants each probe has noticed: those are asked first.
+    pub noticed: Mutex<BTreeMap<usize, u32>>,
+}
+
+impl Session<'_> {
+    /// Runs mutants on `jobs` threads. Returns how many it ran.
+    pub fn run(&self, mutants: &[&Mutant], jobs: usize) -> io::Result<usize> {
+        let next = Mutex::new(mutants.iter());
+        let work = || -> io::Result<usize> {
+            let mut ran = 0;
+            while Instant::now() < self.until {
+                let Some(mutant) = next.lock().expect("no panic under this lock").next() else {
+                    break;
+                };
+                let verdict = self.judge(mutant)?;
+                self.results.lock().expect("no panic under this lock").add(mutant, &verdict)?;
+                ran += 1;
+            }
+            Ok(ran)
+        };
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..jobs.max(1)).map(|_| scope.spawn(work)).collect();
+            let ran = workers.into_iter().map(|worker| worker.join().expect("no worker panics"));
+            ran.sum()
+        })
+    }
+
+    /// Asks the tests of the mutant's crate, then the scenarios, then the tests of other crates.
+    fn judge(&self, mutant: &Mutant) -> io::Result<Verdict> {
+        let reaching = |at: &usize| self.probes[*at].reached.contains(&mutant.number);
+        let reaching: Vec<usize> = (0..self.probes.len()).filter(reaching).collect();
+        if reaching.is_empty() {
+            return Ok(Verdict { outcome: Outcome::NotReached, by: String::new() });
+        }
+        let own = Kind::Test(mutant.package().to_owned());
+        let stage_of = |at: usize| match &self.probes[at].kind {
+            kind if *kind == own => 0,
+            Kind::Scenario => 1,
+            Kind::Test(_) => 2,
+        };
+        for (stage, outcome) in
+            [Outcome::OwnTest, Outcome::Scenario, Outcome::OtherTest].into_iter().enumerate()
+        {
+            let asked: Vec<usize> =
+                reaching.iter().copied().filter(|at| stage_of(*at) == stage).collect();
+            if let Some(by) = self.ask(mutant, asked)? {
+                return Ok(Verdict { outcome, by });
+            }
+        }
+        Ok(Verdict { outcome: Outcome::Survived, by: format!("{} probes", reaching.len()) })
+    }
+
+    /// Runs probes until one notices the mutant, and says which.
+    fn ask(&self, mutant: &Mutant, mut asked: Vec<usize>) -> io::Result<Option<String>> {
+        {
+            let noticed = self.noticed.lock().expect("no panic under this lock");
+            let rank = |at: &usize| {
+                let count = noticed.get(at).copied().unwrap_or(0);
+                (std::cmp::Reverse(count), self.probes[*at].takes)
+            };
+            asked.sort_by_cached_key(rank);
+        }
+        let mut chunk_takes = FIRST_CHUNK;
+        let mut rest = asked.as_slice();
+        while !rest.is_empty() {
+            let mut takes = Duration::ZERO;
+            let fits = rest.iter().take_while(|at| {
+                takes += self.probes[**at].takes;
+                takes <= chunk_takes
+            });
+            let count = fits.count().max(1);
+            let (chunk, later) = rest.split_at(count);
+            let mut by_program: BTreeMap<&PathBuf, Vec<usize>> = BTreeMap::new();
+            for at in chunk {
+                by_program.entry(&self.probes[*at].program).or_default().push(*at);
+            }
+            for chunk in by_program.values() {
+                if let Some(by) = self.run_probes(mutant, chunk)? {
+                    return Ok(Some(by));
+                }
+            }
+            rest = later;
+            chunk_takes *= CHUNK_GROWTH;
+        }
+        Ok(None)
+    }
+
+    /// Runs probes of one program in one process.
+    fn run_probes(&self, mutant: &Mutant, chunk: &[usize]) -> io::Result<Option<String>> {
+        let probes: Vec<&Probe> = chunk.iter().map(|at| &self.probes[*at]).collect();
+        let takes: Duration = probes.iter().map(|probe| probe.takes).sum();
+        let task = Task {
+            command: &command(&probes),
+            folder: &probes[0].folder,
+            mutant: &mutant.number.to_string(),
+            limit: LEAST_LIMIT + takes * SLOWER,
+        };
+        let by = match run(&task, |line| is_failure(&probes[0].kind, line))? {
+            Ended::Passed => return Ok(None),
+            Ended::Limit => return Ok(Some("limit of time".to_owned())),
+            Ended::Failed(line) => line,
+        };
+        let says = chunk.iter().find(|at| by.contains(&self.probes[**at].name));
+        if let Some(at) = says {
+            *self.noticed.lock().expect("no panic under this lock").entry(*at).or_default() += 1;
+        }
+        Ok(Some(says.map_or(by, |at| self.probes[*at].name.clone())))
+    }
+}
