@@ -146,5 +146,6 @@ pub fn build(tree: &Tree, target: &Path) -> io::Result<Programs> {
             false => prove = path,
         }
     }
+    tests.sort_by(|a, b| a.path.cmp(&b.path)); // cargo tells of them in any order
     Ok(Programs { tests, prove })
 }

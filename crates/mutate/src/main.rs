@@ -34,6 +34,9 @@ struct Options {
     /// Run mutants again that came to this: survived, not-reached, own-test, ...
     #[arg(long, value_parser = parse_outcome)]
     again: Vec<Outcome>,
+    /// How many times the usual time a mutant may take before it counts as survived.
+    #[arg(long, default_value_t = 1)]
+    budget: u32,
     /// How many processes run at the same time.
     #[arg(long, default_value_t = 2)]
     jobs: usize,
@@ -78,6 +81,7 @@ fn main() -> io::Result<()> {
         let begun = Instant::now();
         let session = Session {
             probes: &probes,
+            budget: options.budget.max(1),
             until: begun.checked_add(limit).unwrap_or(begun + Duration::from_secs(1 << 30)),
             results: Mutex::new(&mut results),
             noticed: Mutex::new(BTreeMap::new()),

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use crate::compile::{Program, Programs};
 use crate::process::{Ended, Task, run};
 
-/// Processor time for one probe without a mutant.
-const MAX_PROBE: Duration = Duration::from_secs(120);
+/// Processor time for one probe without a mutant. One that takes longer is left out.
+const MAX_PROBE: Duration = Duration::from_secs(12);
 
 /// The root seed from which the scenarios are drawn.
 const ROOT_SEED: &str = "1";
@@ -113,7 +113,7 @@ pub fn probes(
     for mut probe in all {
         match measure(&mut probe, &reach)? {
             Ended::Passed => whole.push(probe),
-            ended => tell(&format!("fails without a mutant: {} ({ended:?})", probe.name)),
+            ended => tell(&format!("left out, without a mutant: {} ({ended:?})", probe.name)),
         }
     }
     write_record(&record, &stamp, &whole)?;

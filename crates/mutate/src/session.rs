@@ -20,10 +20,20 @@ const LEAST_LIMIT: Duration = Duration::from_secs(3);
 /// How much longer than without a mutant a process may take.
 const SLOWER: u32 = 6;
 
+/// Who is asked about a mutant, in order, and how long what they run may take without a mutant. What
+/// takes longer is left out, the slowest first.
+const STAGES: [(Outcome, Duration); 3] = [
+    (Outcome::OwnTest, Duration::from_secs(5)),
+    (Outcome::Scenario, Duration::from_secs(3)),
+    (Outcome::OtherTest, Duration::from_secs(1)),
+];
+
 /// What the threads of a run share.
 pub struct Session<'a> {
     /// What can notice a mutant.
     pub probes: &'a [Probe],
+    /// How many times the usual time a mutant may take.
+    pub budget: u32,
     /// When to begin no more mutants.
     pub until: Instant,
     /// Where results go.
@@ -68,30 +78,41 @@ impl Session<'_> {
             Kind::Scenario => 1,
             Kind::Test(_) => 2,
         };
-        for (stage, outcome) in
-            [Outcome::OwnTest, Outcome::Scenario, Outcome::OtherTest].into_iter().enumerate()
-        {
-            let asked: Vec<usize> =
-                reaching.iter().copied().filter(|at| stage_of(*at) == stage).collect();
-            if let Some(by) = self.ask(mutant, asked)? {
+        let mut count = 0;
+        for (stage, (outcome, most)) in STAGES.into_iter().enumerate() {
+            let asked = reaching.iter().copied().filter(|at| stage_of(*at) == stage).collect();
+            let asked = self.affordable(asked, most * self.budget);
+            count += asked.len();
+            if let Some(by) = self.ask(mutant, &asked)? {
                 return Ok(Verdict { outcome, by });
             }
         }
-        Ok(Verdict { outcome: Outcome::Survived, by: format!("{} probes", reaching.len()) })
+        let by = format!("{count} of {} that reach it", reaching.len());
+        Ok(Verdict { outcome: Outcome::Survived, by })
+    }
+
+    /// Probes in the order in which they are asked: those that noticed most mutants first, then the
+    /// quickest; as many as take `most` together, and at least one.
+    fn affordable(&self, mut asked: Vec<usize>, most: Duration) -> Vec<usize> {
+        let noticed = self.noticed.lock().expect("no panic under this lock");
+        asked.sort_by_cached_key(|at| {
+            let count = noticed.get(at).copied().unwrap_or(0);
+            (std::cmp::Reverse(count), self.probes[*at].takes)
+        });
+        let mut takes = Duration::ZERO;
+        let fits = asked.iter().take_while(|at| {
+            takes += self.probes[**at].takes;
+            takes <= most
+        });
+        let count = fits.count().max(1).min(asked.len());
+        asked.truncate(count);
+        asked
     }
 
     /// Runs probes until one notices the mutant, and says which.
-    fn ask(&self, mutant: &Mutant, mut asked: Vec<usize>) -> io::Result<Option<String>> {
-        {
-            let noticed = self.noticed.lock().expect("no panic under this lock");
-            let rank = |at: &usize| {
-                let count = noticed.get(at).copied().unwrap_or(0);
-                (std::cmp::Reverse(count), self.probes[*at].takes)
-            };
-            asked.sort_by_cached_key(rank);
-        }
+    fn ask(&self, mutant: &Mutant, asked: &[usize]) -> io::Result<Option<String>> {
         let mut chunk_takes = FIRST_CHUNK;
-        let mut rest = asked.as_slice();
+        let mut rest = asked;
         while !rest.is_empty() {
             let mut takes = Duration::ZERO;
             let fits = rest.iter().take_while(|at| {
