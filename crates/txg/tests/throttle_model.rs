@@ -242,3 +242,79 @@ proptest! {
         });
     }
 }
+
+const MIB: u64 = 1 << 20;
+
+/// How long the next writer waits after a write of `bytes`, while `dirty` bytes are held.
+async fn pause_after(throttle: &Throttle, dirty: u64, bytes: u64) -> Nanos {
+    rest().await; // no earlier writer delays this one
+    let held = throttle.admit(demand(dirty)).await.unwrap();
+    rest().await;
+    let write = throttle.admit(demand(bytes)).await.unwrap();
+    let begun = rt::now();
+    let next = throttle.admit(demand(1)).await.unwrap();
+    drop((next, write, held));
+    rt::now().since(begun)
+}
+
+#[test]
+fn the_next_writer_waits_as_long_as_the_store_takes() {
+    Runtime::simulated(1).block_on(async {
+        let throttle = Throttle::new(LIMIT);
+        // The room is 56 MiB.
+        assert_eq!(pause_after(&throttle, 50 * MIB, MIB).await, Nanos::ZERO, "nothing is measured");
+        throttle.measured(4 * MIB, Nanos::from_millis(8));
+        let ms = Nanos::from_millis;
+        assert_eq!(pause_after(&throttle, 27 * MIB, MIB).await, Nanos::ZERO, "half of the room");
+        assert_eq!(pause_after(&throttle, 34 * MIB, MIB).await, ms(1), "half way to the pace");
+        assert_eq!(pause_after(&throttle, 41 * MIB, MIB).await, ms(2), "three quarters");
+        assert_eq!(pause_after(&throttle, 52 * MIB, MIB).await, ms(2));
+        assert_eq!(pause_after(&throttle, 45 * MIB, 3 * MIB).await, ms(6));
+        assert_eq!(pause_after(&throttle, 26 * MIB, 29 * MIB).await, ms(20), "the longest pause");
+        throttle.measured(MIB - 1, ms(50));
+        assert_eq!(pause_after(&throttle, 50 * MIB, MIB).await, ms(2), "too little to measure");
+        throttle.measured(MIB, ms(3));
+        assert_eq!(pause_after(&throttle, 50 * MIB, MIB).await, ms(3));
+    });
+}
+
+#[test]
+fn short_pauses_are_slept_together() {
+    Runtime::simulated(1).block_on(async {
+        let throttle = Throttle::new(LIMIT);
+        throttle.measured(MIB, Nanos::from_micros(80));
+        assert_eq!(pause_after(&throttle, 34 * MIB, MIB).await, Nanos::ZERO);
+        assert_eq!(pause_after(&throttle, 41 * MIB, MIB).await, Nanos::from_micros(80));
+        rest().await;
+        let _held = throttle.admit(demand(50 * MIB)).await.unwrap();
+        rest().await;
+        let begun = rt::now();
+        let mut permits = Vec::new();
+        for _ in 0..3 {
+            permits.push(throttle.admit(demand(MIB / 2)).await.unwrap());
+        }
+        assert_eq!(rt::now().since(begun), Nanos::from_micros(80));
+    });
+}
+
+#[test]
+fn a_closed_throttle_admits_no_writer_and_wakes_those_that_wait() {
+    Runtime::simulated(1).block_on(async {
+        let throttle = Throttle::new(LIMIT);
+        let held = throttle.admit(demand(LIMIT)).await.unwrap();
+        let writers: Vec<_> = [demand(1), Demand { is_durable: true, ..demand(20 * MIB) }]
+            .into_iter()
+            .map(|demand| {
+                let throttle = throttle.clone();
+                rt::spawn(async move { throttle.admit(demand).await.is_err() })
+            })
+            .collect();
+        rest().await;
+        assert!(throttle.is_full(), "the writers wait");
+        throttle.close();
+        assert_eq!(rt::join_all(writers).await, [true, true], "they fail");
+        drop(held);
+        assert!(throttle.admit(demand(1)).await.is_err());
+        assert_eq!(throttle.dirty_bytes(), 0);
+    });
+}

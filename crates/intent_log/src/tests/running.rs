@@ -4,6 +4,7 @@ use super::disk::Power;
 use super::*;
 use crate::{ConfigError, LogError, LogEvent, NotQuiet, RecordError, RecordKind, ReplayVerdict};
 use forebay_device::{DeviceError, ErrorKind, Operation};
+use forebay_format::log_frame::MAX_FRAME_BYTES;
 use forebay_rt::{Runtime, join_all, sleep, spawn, yield_now};
 use forebay_units::Nanos;
 
@@ -276,6 +277,17 @@ fn failed_side_stops_acknowledgements_until_the_pool_has_committed() {
         log.fail_side(DeviceId(1), error.clone());
         assert_eq!(log.take_event(), Some(LogEvent::SideFailed { device: DeviceId(1), error }));
     });
+}
+
+#[test]
+fn frames_have_from_two_blocks_to_their_longest_length() {
+    let check = |max_frame_bytes| LogConfig { max_frame_bytes, ..LogConfig::new(POOL) }.check();
+    for max_frame_bytes in [0, 4096, 8191, 12_288 + 512, MAX_FRAME_BYTES + 4096] {
+        assert_eq!(check(max_frame_bytes), Err(ConfigError::FrameLimit { max_frame_bytes }));
+    }
+    for max_frame_bytes in [8192, 12_288, MAX_FRAME_BYTES] {
+        assert_eq!(check(max_frame_bytes), Ok(()));
+    }
 }
 
 #[test]
