@@ -108,6 +108,7 @@ pub(crate) fn fault_name(fault: &Fault) -> &'static str {
         Fault::Slow { .. } => "slow",
         Fault::Hung { .. } => "short hang",
         Fault::Stuck { .. } => "hang",
+        Fault::Late { .. } => "late command",
         Fault::NoSpace { .. } => "no space",
         Fault::Gone | Fault::GoneAt { .. } => "gone",
         Fault::Back | Fault::Heal => "back",

@@ -39,6 +39,18 @@ pub(crate) async fn judge<S: Subject>(context: &BootContext<S>, pool: &S::Pool, 
     }
 }
 
+/// Checks that no disk returned wrong blocks where every damage is an error: the pool does not read
+/// what a disk missed.
+pub(crate) fn judge_disks<S: Subject>(context: &BootContext<S>, pool: &S::Pool) {
+    if !context.scenario.is_loud {
+        return;
+    }
+    if let Some((disk, count)) = pool.wrong_blocks(&context.disks.devices()).first() {
+        let message = format!("disk {disk} returned {count} wrong blocks, and none was damaged");
+        context.model.object(Kind::Scrub, message);
+    }
+}
+
 /// Checks whether a volume may exist, or not. False after an objection.
 fn judge_presence(model: &Model, id: u32, is_there: bool, demand: Demand) -> bool {
     let name = volume_name(id);

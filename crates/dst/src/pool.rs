@@ -320,6 +320,19 @@ impl Pool for ForebayPool {
         (!is_scanning).then_some(lacking)
     }
 
+    fn wrong_blocks(&self, disks: &[Device]) -> Vec<(usize, u64)> {
+        let status = self.pool().status();
+        let mut nodes: Vec<&VdevStatus> = status.groups.iter().collect();
+        let mut wrong = Vec::new();
+        while let Some(node) = nodes.pop() {
+            nodes.extend(&node.children);
+            let disk = disks.iter().position(|disk| disk.name() == node.name);
+            let count = node.checksum_errors;
+            wrong.extend(disk.filter(|_| count > 0).map(|disk| (disk, count)));
+        }
+        wrong
+    }
+
     fn activity(&self) -> Activity {
         let running = self.pool().status().scan.filter(|s| s.state == ScanPhase::InProgress);
         let scan = running.map_or("no scan", |scan| match scan.kind {

@@ -351,6 +351,12 @@ pub trait Pool: 'static {
         None
     }
 
+    /// Disks of which the pool says that they returned wrong blocks without an error, and how many.
+    fn wrong_blocks(&self, disks: &[Device]) -> Vec<(usize, u64)> {
+        let _ = disks;
+        Vec::new()
+    }
+
     /// What the pool does beside its clients' requests.
     fn activity(&self) -> Activity {
         Activity::default()

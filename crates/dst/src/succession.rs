@@ -10,7 +10,7 @@ use forebay_sim::faults::Fault;
 use forebay_units::Nanos;
 
 use crate::boot_context::BootContext;
-use crate::judgement::{judge, scrub_until_clean};
+use crate::judgement::{judge, judge_disks, scrub_until_clean};
 use crate::scenario::{Demand, Succession, TimedFault};
 use crate::subject::{Manage, Pool, Subject};
 
@@ -31,6 +31,7 @@ pub(crate) async fn succeed<S: Subject>(
     if !make_whole(pool, devices).await {
         return model.count("succession: the pool did not become whole", 1);
     }
+    judge_disks(context, pool);
     if succession.scrubs {
         scrub_until_clean(context, pool, context.scenario.demand).await;
     }

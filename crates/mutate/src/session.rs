@@ -20,8 +20,8 @@ const LEAST_LIMIT: Duration = Duration::from_secs(3);
 /// How much longer than without a mutant a process may take.
 const SLOWER: u32 = 6;
 
-/// Who is asked about a mutant, in order, and how long what they run may take without a mutant. What
-/// takes longer is left out, the slowest first.
+/// Who is asked about a mutant, in order, and how long what they run may take without a mutant.
+/// What takes longer is left out, the slowest first.
 const STAGES: [(Outcome, Duration); 3] = [
     (Outcome::OwnTest, Duration::from_secs(5)),
     (Outcome::Scenario, Duration::from_secs(3)),

@@ -35,13 +35,15 @@ pub enum Aim {
     Roots,
     /// A thread that stands still in a call that blocks.
     Blocked,
+    /// Disks that return while commands are late and others slow (only with --level within).
+    Returns,
     /// Pools that are suspended by failures of many disks, wait, and are cleared.
     Suspension,
 }
 
 impl Aim {
     /// Every aim, and how many of a thousand scenarios have it.
-    const SHARES: [(Aim, u64); 14] = [
+    const SHARES: [(Aim, u64); 15] = [
         (Aim::Parts, 60),
         (Aim::Refusals, 15),
         (Aim::Redundancy, 60),
@@ -56,6 +58,7 @@ impl Aim {
         (Aim::Roots, 30),
         (Aim::Blocked, 30),
         (Aim::Suspension, 40),
+        (Aim::Returns, 12),
     ];
 
     /// Draws an aim.

@@ -24,6 +24,7 @@ mod constraints;
 mod parts;
 mod races;
 mod refusals;
+mod returns;
 mod sizes;
 mod succession;
 mod suspension;
@@ -67,23 +68,30 @@ impl Class {
             None if is_usual => Aim::draw(&mut seed.derive("aim").rng()),
             None => Aim::Mixed,
         };
-        let is_full = is_full || matches!(aim, Aim::SlowReads | Aim::MovedRot);
+        let is_full = is_full
+            || matches!(aim, Aim::SlowReads | Aim::MovedRot)
+            || (aim == Aim::Returns && seed.derive("returns").rng().chance(500));
         Self { is_free, is_full, crashes_in_recovery, aim }
     }
 
     fn fewest_boots(self) -> u64 {
         match self.aim {
-            Aim::Redundancy | Aim::Replay | Aim::Rewind => 2,
+            Aim::Redundancy | Aim::Replay | Aim::Returns | Aim::Rewind => 2,
             Aim::Roots => 3,
             _ if self.crashes_in_recovery => 3,
             _ => 1,
         }
     }
 
+    /// Disks fail in turn (at level within).
+    fn has_succession(self) -> bool {
+        matches!(self.aim, Aim::Redundancy | Aim::Returns)
+    }
+
     /// A pool without redundancy may not lose a write or a disk.
     fn needs_redundancy(self) -> bool {
-        let aim = matches!(self.aim, Aim::Redundancy | Aim::Misaddressed | Aim::MovedRot);
-        self.crashes_in_recovery || aim
+        let aim = matches!(self.aim, Aim::Misaddressed | Aim::MovedRot);
+        self.crashes_in_recovery || aim || self.has_succession()
     }
 }
 
@@ -115,7 +123,7 @@ pub fn generate(seed: Seed, constraints: &Constraints) -> Scenario {
     let mut workload =
         AdminWorkload::new(&spec, &fault_plan, &volumes, constraints.manage, admin_seed);
     let remote = constraints.remote.unwrap_or_else(|| draw_remote(seed));
-    let mut chain = Chain::new(&spec, &fault_plan, &mut seed.derive("succession").rng());
+    let mut chain = Chain::new(&spec, &fault_plan, class.aim, &mut seed.derive("succession").rng());
     let draw_one = |index: u64| {
         let seed = seed.derive("boot").derive(&index.to_string());
         let plan = BootPlan {
@@ -140,8 +148,9 @@ pub fn generate(seed: Seed, constraints: &Constraints) -> Scenario {
             crash_in_recovery_of(&mut boot, &plan, seed.derive("relapse"));
         }
         suspension::apply(&mut boot, &plan, commands().min(1 << 12));
-        if class.aim == Aim::Redundancy && level == Level::Within {
+        if class.has_succession() && level == Level::Within {
             chain.extend(&mut boot, index == 0, commands(), plan.seed.derive("succession"));
+            returns::apply(&mut boot, &plan, chain.victims(), commands().min(1 << 12));
         }
         boot
     };
@@ -160,7 +169,7 @@ pub fn generate(seed: Seed, constraints: &Constraints) -> Scenario {
         sparse,
         sync,
         gaps,
-        is_loud: class.aim == Aim::Redundancy && has_loud_faults_only,
+        is_loud: class.has_succession() && has_loud_faults_only,
         counts_leaks: class.aim == Aim::Refusals,
         keeps_disks: class.aim == Aim::Blocked && level == Level::CrashOnly,
         boots,
@@ -206,6 +215,9 @@ fn draw_stock(
     match class.aim {
         Aim::Replay => sizes::hold_much_log(spec),
         Aim::Sizes => sizes::draw_properties(spec, sizes),
+        Aim::Returns => {
+            returns::draw_properties(spec, class.is_full, &mut seed.derive("returns shape").rng());
+        }
         Aim::Suspension => {
             suspension::draw_properties(spec, &mut seed.derive("suspension").rng());
         }

@@ -2,6 +2,7 @@
 
 use forebay_sim::{Rng, Seed};
 
+use super::aim::Aim;
 use crate::fault_plan::FaultPlan;
 use crate::scenario::{Admin, Boot, Succession, TimedFault};
 use crate::subject::{Manage, PoolSpec};
@@ -16,8 +17,8 @@ pub(super) struct Chain<'a> {
 
 impl<'a> Chain<'a> {
     /// A chain that begins with the victims of `plan`.
-    pub(super) fn new(spec: &'a PoolSpec, plan: &FaultPlan, rng: &mut Rng) -> Self {
-        Self { spec, plan: plan.clone(), is_loud: rng.chance(600) }
+    pub(super) fn new(spec: &'a PoolSpec, plan: &FaultPlan, aim: Aim, rng: &mut Rng) -> Self {
+        Self { spec, plan: plan.clone(), is_loud: rng.chance(600) || aim == Aim::Returns }
     }
 
     /// Turns a boot into the next one of the chain. `commands` estimates its device commands.
@@ -36,7 +37,7 @@ impl<'a> Chain<'a> {
             // The disks are gone already; some come back while clients work.
             (false, false) => Vec::new(),
         };
-        for disk in self.victims() {
+        for disk in self.victims().iter().copied() {
             if rng.chance(500) {
                 continue;
             }
@@ -53,7 +54,8 @@ impl<'a> Chain<'a> {
         }
     }
 
-    fn victims(&self) -> Vec<usize> {
-        self.plan.victims().to_vec()
+    /// The disks that are struck at present.
+    pub(super) fn victims(&self) -> &[usize] {
+        self.plan.victims()
     }
 }

@@ -15,7 +15,7 @@ pub use errors::{Effect, Errors, Failure, FlushErrors, Gone, NoSpace, ReadOnly};
 pub use rot::BitRot;
 pub use rules::{Ops, Trigger};
 pub use stack::{Fault, FaultCounts, Stack};
-pub use timing::{Hung, LyingFlush, Slow};
+pub use timing::{Hung, Late, LyingFlush, Slow};
 pub use writes::{LostWrites, Misdirected, Tear, TornWrites};
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::errors::{Effect, Errors, Failure, FlushErrors, Gone, NoSpace, ReadOnly};
 use super::rot::BitRot;
 use super::rules::{Ops, Trigger};
-use super::timing::{Hung, LyingFlush, Slow};
+use super::timing::{Hung, Late, LyingFlush, Slow};
 use super::writes::{LostWrites, Misdirected, Tear, TornWrites};
 use crate::{Latency, Seed};
 
@@ -46,6 +46,8 @@ pub enum Fault {
     Hung { ops: Ops },
     /// [`Hung::hang`] for a time, or until the power fails. The caller ends it.
     Stuck { ops: Ops, for_secs: Option<u64> },
+    /// [`Late::add`].
+    Late { trigger: Trigger, for_ms: u64 },
     /// [`NoSpace::limit`].
     NoSpace { limit_bytes: u64 },
     /// [`Gone::vanish`].
@@ -79,12 +81,13 @@ pub struct FaultCounts {
     pub read_only: u64,
 }
 
-/// A device under every layer. From the outside in: gone, hung, slow, read-only, no space, errors,
-/// flush errors, lying flush, torn, lost, misdirected, rot.
+/// A device under every layer. From the outside in: gone, hung, late, slow, read-only, no space,
+/// errors, flush errors, lying flush, torn, lost, misdirected, rot.
 pub struct Stack {
     inner: Device,
     gone: Rc<Gone>,
     hung: Rc<Hung>,
+    late: Rc<Late>,
     slow: Rc<Slow>,
     read_only: Rc<ReadOnly>,
     no_space: Rc<NoSpace>,
@@ -117,12 +120,14 @@ impl Stack {
         let no_space = NoSpace::new(errors.clone());
         let read_only = ReadOnly::new(no_space.clone());
         let slow = Slow::new(read_only.clone(), seed);
-        let hung = Hung::new(slow.clone());
+        let late = Late::new(slow.clone());
+        let hung = Hung::new(late.clone());
         let gone = Gone::new(hung.clone());
         Rc::new(Self {
             inner: gone.clone(),
             gone,
             hung,
+            late,
             slow,
             read_only,
             no_space,
@@ -158,6 +163,7 @@ impl Stack {
             Fault::LyingFlush { on } => self.lying.set_lying(on),
             Fault::Slow { ops, latency } => self.slow.set_delay(Some((ops, latency))),
             Fault::Hung { ops } | Fault::Stuck { ops, .. } => self.hung.hang(ops),
+            Fault::Late { trigger, for_ms } => self.late.add(trigger, Nanos::from_millis(for_ms)),
             Fault::NoSpace { limit_bytes } => self.no_space.limit(Some(limit_bytes)),
             Fault::Gone => self.gone.vanish(),
             Fault::GoneAt { trigger, effect } => self.gone.vanish_at(trigger, effect),
@@ -172,6 +178,7 @@ impl Stack {
     pub fn heal(&self) {
         self.gone.come_back();
         self.hung.release();
+        self.late.heal();
         self.slow.set_delay(None);
         self.read_only.set_read_only(false);
         self.no_space.limit(None);
@@ -209,7 +216,7 @@ impl Stack {
             flush_errors: self.flush_errors.struck(),
             lies: self.lying.struck(),
             slow: self.slow.struck(),
-            hung: self.hung.struck(),
+            hung: self.hung.struck() + self.late.struck(),
             no_space: self.no_space.struck(),
             gone: self.gone.struck(),
             read_only: self.read_only.struck(),

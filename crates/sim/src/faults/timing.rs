@@ -9,7 +9,7 @@ use forebay_device::{
 use forebay_rt as rt;
 use forebay_units::Nanos;
 
-use super::rules::Ops;
+use super::rules::{Ops, Rules, Trigger};
 use crate::{Latency, Rng, Seed};
 
 /// Layer: chosen commands start late.
@@ -148,6 +148,77 @@ impl Layer for Hung {
     }
     fn write_zeroes(&self, offset: u64, len: u64, options: ZeroOptions) -> DeviceFuture<'_, ()> {
         self.run(Operation::WriteZeroes, || self.inner.write_zeroes(offset, len, options))
+    }
+}
+
+/// Layer: chosen commands reach the device late, while later ones pass them.
+pub struct Late {
+    inner: Device,
+    rules: Rules<Nanos>,
+}
+
+impl Late {
+    /// A layer without triggers.
+    #[must_use]
+    pub fn new(inner: Device) -> Rc<Self> {
+        Rc::new(Self { inner, rules: Rules::new() })
+    }
+
+    /// Holds the commands that `trigger` strikes back for `span`.
+    pub fn add(&self, trigger: Trigger, span: Nanos) {
+        self.rules.add(trigger, span);
+    }
+
+    /// Removes all triggers. Commands that are held back stay so.
+    pub fn heal(&self) {
+        self.rules.clear();
+    }
+
+    /// How many commands this layer held back.
+    #[must_use]
+    pub fn struck(&self) -> u64 {
+        self.rules.struck.get()
+    }
+
+    fn run<'a, T: 'a>(
+        &'a self,
+        operation: Operation,
+        (offset, len): (u64, u64),
+        call: impl FnOnce() -> DeviceFuture<'a, T>,
+    ) -> DeviceFuture<'a, T> {
+        if self.rules.is_empty() {
+            return call();
+        }
+        let Some(span) = self.rules.strike(operation, offset, len) else { return call() };
+        let call = call();
+        Box::pin(async move {
+            rt::sleep(span).await;
+            call.await
+        })
+    }
+}
+
+impl Layer for Late {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.inner
+    }
+    fn read(&self, offset: u64, buf: IoBuf) -> DeviceFuture<'_, IoBuf> {
+        let range = (offset, buf.len() as u64);
+        self.run(Operation::Read, range, || self.inner.read(offset, buf))
+    }
+    fn write(&self, offset: u64, data: IoBytes, fua: bool) -> DeviceFuture<'_, ()> {
+        let range = (offset, data.len() as u64);
+        self.run(Operation::Write, range, || self.inner.write(offset, data, fua))
+    }
+    fn flush(&self) -> DeviceFuture<'_, ()> {
+        self.run(Operation::Flush, (0, 0), || self.inner.flush())
+    }
+    fn discard(&self, offset: u64, len: u64, fua: bool) -> DeviceFuture<'_, ()> {
+        self.run(Operation::Discard, (offset, len), || self.inner.discard(offset, len, fua))
+    }
+    fn write_zeroes(&self, offset: u64, len: u64, options: ZeroOptions) -> DeviceFuture<'_, ()> {
+        let call = || self.inner.write_zeroes(offset, len, options);
+        self.run(Operation::WriteZeroes, (offset, len), call)
     }
 }
 
