@@ -117,6 +117,15 @@ impl Group {
         slots.iter().filter(|slot| slot.iter().all(|member| member.is_stale(index))).count()
     }
 
+    /// Whether a segment could be read with members that are away.
+    pub(crate) fn lacks_sources(&self, index: u32) -> bool {
+        let slots = self.slots.borrow();
+        let readable =
+            slots.iter().filter(|slot| slot.iter().any(|member| member.is_current(index)));
+        readable.count() < self.geometry().data_columns()
+            && self.missing_columns(index) <= self.geometry().parity_columns()
+    }
+
     /// Columns of a segment that stay up to date after a write.
     pub(crate) fn writable_columns(&self, index: u32) -> usize {
         let good = |member: &Rc<Member>| member.is_writable() && !member.is_stale(index);

@@ -81,7 +81,8 @@ impl Array {
         Ok(Rebuilding { segment, index, next_row: 0, rows, targets, rebuilt })
     }
 
-    /// Rebuilds the next rows, with the data judged. Returns whether any rows are left.
+    /// Rebuilds the next rows, with the data judged. Returns whether any rows are left. Fails when
+    /// members that hold the segment went away and the others do not suffice.
     pub async fn rebuild_more(
         &self,
         rebuilding: &mut Rebuilding,
@@ -98,6 +99,10 @@ impl Array {
         let mut judged = Rows::new(*next_row, step.min(*rows - *next_row));
         self.load_rows(source, &mut judged).await;
         self.judge_rows(source, &mut judged, judge).await;
+        // What a member that went away holds is not lost: nothing may take its place.
+        if group.lacks_sources(*index) && !self.gives_up_sources.get() {
+            return Err(ArrayError::SourcesMissing { segment: *segment });
+        }
         let address = |block: u32| BlockAddr::new(*segment, block);
         rebuilt.recovered.extend(judged.recovered.iter().copied().map(address));
         rebuilt.damaged.extend(judged.damaged_live().map(address));

@@ -400,32 +400,43 @@ fn an_attempt_that_fails_at_any_command_may_be_repeated() {
 
 #[test]
 fn a_pool_does_not_go_on_without_the_source_of_a_rebuild() {
-    Runtime::simulated(7).block_on(async {
-        let rack = Rack::new(DEVICES, 64 << 20);
-        let mut options = spec(Layout::Mirror, &["a", "b"], &["l", "m"]);
-        options.properties.insert("failmode".to_owned(), "wait".to_owned());
-        let pool = Pool::create(rack.locked(), "tank", &options).await.unwrap();
-        pool.create_volume(&volume(16 << 20)).await.unwrap();
-        let v = pool.open_volume("v").unwrap();
-        rack.pull(&["b"]);
-        v.write(0, stamp(65536, 1), false).await.unwrap();
-        pool.sync().await.unwrap();
-        // `b` returns, nothing is rebuilt yet, and the only device with the data goes away.
-        rack.switches.unreadable.borrow_mut().extend(names(&["a"]));
-        rack.put_back(&["b"]);
-        pool.online("b").await.unwrap();
-        rack.pull(&["a"]);
-        v.write(1 << 20, stamp(4096, 2), false).await.unwrap();
-        pool.sync().await.unwrap_err();
-        assert_eq!(pool.summary().health, Health::Suspended);
-        rack.switches.unreadable.borrow_mut().clear();
-        rack.put_back(&["a"]);
-        let next = pool.resume(&names(DEVICES)).await.unwrap();
-        expect(&v, 0, &stamp(65536, 1)).await;
-        expect(&v, 1 << 20, &stamp(4096, 2)).await;
-        drop((v, pool));
-        next.export().await.unwrap();
+    // The source goes away before, during and after the reads of the rebuild.
+    for seed in 0..40 {
+        Runtime::simulated(seed).block_on(without_the_source_of_a_rebuild());
+    }
+}
+
+async fn without_the_source_of_a_rebuild() {
+    let rack = Rack::new(DEVICES, 64 << 20);
+    let mut options = spec(Layout::Mirror, &["a", "b"], &["l", "m"]);
+    options.properties.insert("failmode".to_owned(), "wait".to_owned());
+    let pool = Pool::create(rack.locked(), "tank", &options).await.unwrap();
+    pool.create_volume(&volume(16 << 20)).await.unwrap();
+    let v = pool.open_volume("v").unwrap();
+    rack.pull(&["b"]);
+    v.write(0, stamp(65536, 1), false).await.unwrap();
+    pool.sync().await.unwrap();
+    // `b` returns, nothing is rebuilt yet, and the only device with the data goes away.
+    rack.switches.unreadable.borrow_mut().extend(names(&["a"]));
+    rack.put_back(&["b"]);
+    pool.online("b").await.unwrap();
+    rack.pull(&["a"]);
+    // The write waits if the pool is suspended by now.
+    let writing = rt::spawn({
+        let v = v.clone();
+        async move { v.write(1 << 20, stamp(4096, 2), false).await }
     });
+    rt::sleep(Nanos::from_secs(1)).await;
+    pool.sync().await.unwrap_err();
+    assert_eq!(pool.summary().health, Health::Suspended);
+    rack.switches.unreadable.borrow_mut().clear();
+    rack.put_back(&["a"]);
+    let next = pool.resume(&names(DEVICES)).await.unwrap();
+    writing.await.unwrap();
+    expect(&v, 0, &stamp(65536, 1)).await;
+    expect(&v, 1 << 20, &stamp(4096, 2)).await;
+    drop((v, pool));
+    next.export().await.unwrap();
 }
 
 /// The last write that was answered, by block; nothing where zeroes were.
