@@ -15,11 +15,12 @@ mod source;
 mod summary;
 mod text;
 
-pub use cache::{CacheStudy, MissCount, Policy, UnknownPolicyName};
+pub use cache::{CacheStudy, MissCount};
 pub use convert::{Converter, Target, UnknownTargetName};
 pub use detect::{Format, UnknownFormatName};
 pub use error::{Damage, Remarks, Rest, SkippedLines, TraceError};
 pub use event::{DeviceIndex, Event, Flags, Op, Stage};
+pub use forebay_cache::{Policy, UnknownPolicyName};
 pub use formats::compact::CompactWriter;
 pub use input::Bytes;
 pub use kernel::{KERNEL_EVENTS, KernelEvents, LayoutError};

@@ -4,89 +4,14 @@
 //! The first pass numbers the blocks, which gives the footprint; the second runs every policy at
 //! every size side by side. Memory grows with the footprint, never with the length of the trace.
 
-mod lists;
-mod policies;
-
-use std::fmt;
-use std::str::FromStr;
-
+use forebay_cache::{Policy, Replacement};
 use forebay_units::FixedMap;
 use serde::Serialize;
 
 use crate::event::{Event, Op, Stage};
-use policies::Simulator;
 
 /// A request that overlaps more blocks than this is no access of a cache, and is left out.
 const MAX_BLOCKS_A_REQUEST: u64 = 1 << 20;
-
-/// Which block leaves a full cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum Policy {
-    /// The least recently used.
-    #[serde(rename = "lru")]
-    Lru,
-    /// The oldest.
-    #[serde(rename = "fifo")]
-    Fifo,
-    /// The oldest that was not used since a hand passed it (SIEVE, NSDI 2024).
-    #[serde(rename = "sieve")]
-    Sieve,
-    /// Adaptive replacement (ARC, FAST 2003, figure 4).
-    #[serde(rename = "arc")]
-    Arc,
-    /// Three queues (S3-FIFO, SOSP 2023, algorithm 1): a small one of a tenth, a main one, and a
-    /// ghost as long as the main one; two hits in the small queue lead to the main one.
-    #[serde(rename = "s3fifo")]
-    S3Fifo,
-    /// The same, where one hit leads to the main queue.
-    #[serde(rename = "s3fifo-1")]
-    S3FifoOne,
-}
-
-impl Policy {
-    /// All of them.
-    pub const ALL: [Policy; 6] =
-        [Policy::Lru, Policy::Fifo, Policy::Sieve, Policy::Arc, Policy::S3Fifo, Policy::S3FifoOne];
-
-    /// The name that `--policy` takes.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Lru => "lru",
-            Self::Fifo => "fifo",
-            Self::Sieve => "sieve",
-            Self::Arc => "arc",
-            Self::S3Fifo => "s3fifo",
-            Self::S3FifoOne => "s3fifo-1",
-        }
-    }
-}
-
-impl fmt::Display for Policy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// No policy has this name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UnknownPolicyName;
-
-impl fmt::Display for UnknownPolicyName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no cache policy has this name")
-    }
-}
-
-impl std::error::Error for UnknownPolicyName {}
-
-impl FromStr for Policy {
-    type Err = UnknownPolicyName;
-
-    fn from_str(name: &str) -> Result<Self, Self::Err> {
-        Self::ALL.into_iter().find(|p| p.name() == name).ok_or(UnknownPolicyName)
-    }
-}
 
 /// The misses of one policy at one size.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -108,13 +33,15 @@ pub struct CacheStudy {
     accesses: u64,
     left_out: u64,
     caches: Vec<Cache>,
+    /// What an access drove out, which does not matter here.
+    left: Vec<u32>,
 }
 
 struct Cache {
     policy: Policy,
     capacity_blocks: u64,
     misses: u64,
-    simulator: Box<dyn Simulator>,
+    replacement: Box<dyn Replacement>,
 }
 
 impl CacheStudy {
@@ -131,6 +58,7 @@ impl CacheStudy {
             accesses: 0,
             left_out: 0,
             caches: Vec::new(),
+            left: Vec::new(),
         }
     }
 
@@ -170,8 +98,9 @@ impl CacheStudy {
     /// Adds a cache of `capacity_blocks`, at least one.
     pub fn add_cache(&mut self, policy: Policy, capacity_blocks: u64) {
         let capacity_blocks = capacity_blocks.max(1);
-        let simulator = policies::simulator(policy, capacity_blocks, self.numbers.len());
-        self.caches.push(Cache { policy, capacity_blocks, misses: 0, simulator });
+        let mut replacement = policy.replacement(capacity_blocks);
+        replacement.reserve(self.numbers.len());
+        self.caches.push(Cache { policy, capacity_blocks, misses: 0, replacement });
     }
 
     /// Second pass: the accesses of `event`, in the same order as in the first.
@@ -186,7 +115,8 @@ impl CacheStudy {
             let Some(number) = self.numbers.get(&(event.device.0, block)) else { continue };
             self.accesses += 1;
             for cache in &mut self.caches {
-                cache.misses += u64::from(!cache.simulator.access(*number));
+                cache.misses += u64::from(!cache.replacement.access(*number, &mut self.left));
+                self.left.clear();
             }
         }
     }

@@ -1,5 +1,6 @@
-use super::{CacheStudy, Policy};
+use super::CacheStudy;
 use crate::event::{DeviceIndex, Event, Flags, Op, Stage};
+use forebay_cache::Policy;
 use forebay_units::Nanos;
 use proptest::prelude::*;
 

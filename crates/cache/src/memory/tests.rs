@@ -1,0 +1,189 @@
+use std::collections::BTreeMap;
+
+use super::*;
+use forebay_units::SegmentId;
+use proptest::prelude::*;
+
+fn key(block: u32, birth: u64) -> BlockKey {
+    BlockKey { addr: BlockAddr::new(SegmentId(block / 16), block % 16), birth }
+}
+
+fn block(value: u64) -> Vec<u8> {
+    value.to_le_bytes().repeat(BLOCK_LEN / 8)
+}
+
+fn found(cache: &mut MemoryCache, key: BlockKey) -> Option<u64> {
+    let mut out = vec![0; BLOCK_LEN];
+    let value = |out: &[u8]| u64::from_le_bytes(out[..8].try_into().unwrap());
+    cache.get(key, &mut out).then(|| {
+        assert_eq!(out, block(value(&out)));
+        value(&out)
+    })
+}
+
+#[test]
+fn a_block_is_found_under_its_birth_alone() {
+    let mut cache = MemoryCache::new(Policy::Arc, 8 * BLOCK_BYTES);
+    cache.keep(key(1, 7), &block(1), Kept::Read);
+    assert_eq!(found(&mut cache, key(1, 7)), Some(1));
+    assert_eq!(found(&mut cache, key(1, 8)), None);
+    cache.keep(key(1, 8), &block(2), Kept::Read);
+    assert_eq!(found(&mut cache, key(1, 7)), None);
+    assert_eq!(found(&mut cache, key(1, 8)), Some(2));
+    let CacheCounts { hits, misses, .. } = cache.counts();
+    assert_eq!((hits, misses, cache.used_bytes()), (2, 2, BLOCK_BYTES));
+}
+
+#[test]
+fn a_stream_that_is_read_ahead_leaves_what_is_used_again() {
+    let mut cache = MemoryCache::new(Policy::Arc, 64 * BLOCK_BYTES);
+    for number in 0..32 {
+        cache.keep(key(number, 1), &block(1), Kept::Read);
+        assert!(found(&mut cache, key(number, 1)).is_some());
+    }
+    for number in 1000..2000 {
+        cache.keep(key(number, 1), &block(2), Kept::Ahead);
+        assert!(found(&mut cache, key(number, 1)).is_some());
+    }
+    assert!((0..32).all(|number| cache.contains(key(number, 1))));
+    assert_eq!(cache.counts().read_ahead, 1000);
+    assert_eq!(cache.counts().read_ahead_unused, 0);
+}
+
+#[test]
+fn what_was_read_ahead_for_nothing_is_counted() {
+    let mut cache = MemoryCache::new(Policy::Lru, 4 * BLOCK_BYTES);
+    for number in 0..6 {
+        cache.keep(key(number, 1), &block(1), Kept::Ahead);
+    }
+    assert_eq!(cache.counts().read_ahead_unused, 2);
+    assert_eq!(cache.counts().evictions, 2);
+}
+
+#[test]
+fn a_ghost_that_comes_back_is_counted() {
+    let mut cache = MemoryCache::new(Policy::Arc, 2 * BLOCK_BYTES);
+    for number in [0, 0, 1, 2] {
+        if found(&mut cache, key(number, 1)).is_none() {
+            cache.keep(key(number, 1), &block(1), Kept::Read);
+        }
+    }
+    // Block 1 has left for block 2, and comes back.
+    assert!(!cache.contains(key(1, 1)));
+    cache.keep(key(1, 1), &block(9), Kept::Read);
+    assert_eq!(cache.counts().ghost_hits, 1);
+    assert_eq!(found(&mut cache, key(1, 1)), Some(9));
+}
+
+#[test]
+fn a_cache_of_no_bytes_keeps_nothing() {
+    let mut cache = MemoryCache::new(Policy::Lru, BLOCK_BYTES - 1);
+    cache.keep(key(0, 0), &block(1), Kept::Read);
+    assert!(cache.is_off() && !cache.contains(key(0, 0)));
+    cache.set_limit(2 * BLOCK_BYTES);
+    cache.keep(key(0, 0), &block(1), Kept::Read);
+    assert!(cache.contains(key(0, 0)));
+    cache.set_limit(0);
+    assert_eq!((cache.used_bytes(), cache.memory_bytes()), (0, 0));
+}
+
+#[derive(Clone, Debug)]
+enum Act {
+    Read(u32),
+    Ahead(u32),
+    /// The segment of a block is opened again.
+    Reborn(u32),
+    Move(u32, u32),
+    Drop(u32, u32),
+    Limit(u64),
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        12 => (0..96u32).prop_map(Act::Read),
+        4 => (0..96u32).prop_map(Act::Ahead),
+        1 => (0..96u32).prop_map(Act::Reborn),
+        2 => (0..96u32, 0..96u32).prop_map(|(from, to)| Act::Move(from, to)),
+        2 => (0..96u32, 1..4u32).prop_map(|(at, blocks)| Act::Drop(at, blocks)),
+        1 => (0..40u64).prop_map(Act::Limit),
+    ]
+}
+
+/// The content of every block, as if each were read from media.
+struct Media {
+    births: [u64; 6],
+    contents: BTreeMap<(u32, u64), u64>,
+    next: u64,
+}
+
+impl Media {
+    fn key(&self, block: u32) -> BlockKey {
+        key(block, self.births[(block / 16) as usize])
+    }
+
+    /// What the block holds; it is written when it was not since the birth of its segment.
+    fn content(&mut self, block: u32) -> u64 {
+        let birth = self.births[(block / 16) as usize];
+        self.next += 1;
+        *self.contents.entry((block, birth)).or_insert(self.next)
+    }
+}
+
+proptest! {
+    /// Whatever happens, what is found is what the media hold, and the size holds.
+    #[test]
+    fn a_cache_is_never_wrong_nor_too_large(
+        acts in prop::collection::vec(act(), 1..400),
+        policy in prop::sample::select(&Policy::ALL[..]),
+        limit in 0u64..40,
+    ) {
+        let mut cache = MemoryCache::new(policy, limit * BLOCK_BYTES);
+        let mut media = Media { births: [1; 6], contents: BTreeMap::new(), next: 0 };
+        let mut births = 1;
+        for act in acts {
+            match act {
+                Act::Read(at) => {
+                    let (key, expected) = (media.key(at), media.content(at));
+                    let was_there = cache.contains(key);
+                    match found(&mut cache, key) {
+                        Some(value) => prop_assert_eq!(value, expected),
+                        None => {
+                            prop_assert!(!was_there);
+                            cache.keep(key, &block(expected), Kept::Read);
+                        }
+                    }
+                    prop_assert_eq!(cache.contains(key), !cache.is_off());
+                }
+                Act::Ahead(at) => {
+                    let (key, expected) = (media.key(at), media.content(at));
+                    cache.keep(key, &block(expected), Kept::Ahead);
+                }
+                Act::Reborn(at) => {
+                    births += 1;
+                    media.births[(at / 16) as usize] = births;
+                }
+                Act::Move(from, to) => {
+                    // Only an address that is not in use since its segment's birth takes a block.
+                    let to_birth = media.births[(to / 16) as usize];
+                    if !media.contents.contains_key(&(to, to_birth)) {
+                        let content = media.content(from);
+                        media.contents.insert((to, to_birth), content);
+                        cache.rename(media.key(from), media.key(to));
+                        prop_assert!(!cache.contains(media.key(from)));
+                    }
+                }
+                Act::Drop(at, blocks) => {
+                    let addr = media.key(at).addr;
+                    let blocks = blocks.min(16 - at % 16);
+                    cache.drop_run(addr, blocks);
+                    prop_assert!(!cache.contains(media.key(at)));
+                }
+                Act::Limit(blocks) => cache.set_limit(blocks * BLOCK_BYTES),
+            }
+            prop_assert!(cache.used_bytes() <= cache.limit_bytes());
+            let blocks = cache.entries.iter().filter(|entry| entry.data.is_some()).count() as u64;
+            prop_assert_eq!(blocks * BLOCK_BYTES, cache.used_bytes());
+            prop_assert_eq!(cache.index.len() + cache.unused.len(), cache.entries.len());
+        }
+    }
+}
