@@ -278,7 +278,9 @@ impl Runtime {
 
     fn wind_down(&self) -> usize {
         let _entered = Entered::new(self.inner.clone());
-        // Futures may spawn or wake while they are dropped, so the list is taken apart bit by bit.
+        // Futures may spawn or wake while they are dropped, so the list is taken apart bit by bit,
+        // and what is spawned goes to its end.
+        self.inner.free.borrow_mut().clear();
         loop {
             let task = self.inner.tasks.borrow_mut().pop();
             match task {

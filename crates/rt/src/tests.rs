@@ -561,3 +561,34 @@ fn a_long_poll_is_found_by_the_place_of_its_task() {
         assert!(longest.place.ends_with(&format!("tests.rs:{line}")), "{longest:?}");
     });
 }
+
+/// Spawns tasks when it is dropped.
+struct SpawnsAtEnd(Rc<Cell<u32>>);
+
+impl Drop for SpawnsAtEnd {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() + 1);
+        for _ in 0..4 {
+            spawn_detached(Box::pin(std::future::pending()));
+        }
+    }
+}
+
+#[test]
+fn tasks_that_spawn_while_a_runtime_ends_are_dropped() {
+    let dropped = Rc::new(Cell::new(0));
+    let runtime = Runtime::simulated(1);
+    let count = dropped.clone();
+    runtime.block_on(async move {
+        // Tasks that have ended leave places for others behind the last one that runs.
+        let guard = SpawnsAtEnd(count);
+        spawn_detached(Box::pin(async move {
+            let _guard = guard;
+            std::future::pending::<()>().await;
+        }));
+        let ended: Vec<_> = (0..8).map(|_| spawn(async {})).collect();
+        join_all(ended).await;
+    });
+    assert_eq!(runtime.finish(), 0);
+    assert_eq!(dropped.get(), 1);
+}
