@@ -112,15 +112,16 @@ impl Pool {
         };
         loop {
             let was_idle = in_flight.take_peak_bytes() == 0;
-            let ended = Box::pin(self.sync.done.until(over));
-            rt::select(Box::pin(in_flight.until_busy()), ended).await;
+            let ended = || Box::pin(self.sync.done.until(over));
+            rt::select(Box::pin(in_flight.until_busy()), ended()).await;
             if over() {
                 return;
             }
             if was_idle {
                 step(0);
             }
-            rt::sleep(PERIOD).await;
+            // An export waits for this task.
+            rt::select(Box::pin(rt::sleep(PERIOD)), ended()).await;
             step(in_flight.take_peak_bytes());
         }
     }
