@@ -19,7 +19,7 @@ use forebay_units::Nanos;
 
 use crate::failure::{ErrorCode, Failure};
 use crate::files;
-use crate::free_memory::free_memory_bytes;
+use crate::free_memory::{free_memory_bytes, memory_bytes};
 use crate::log;
 use crate::path_probe::{NoAnswer, probe, probe_each};
 use crate::vdevs::{devices_of, devices_of_mut};
@@ -51,6 +51,10 @@ impl Opener for FileOpener {
 
     fn free_memory_bytes(&self) -> Option<u64> {
         free_memory_bytes()
+    }
+
+    fn memory_bytes(&self) -> Option<u64> {
+        memory_bytes()
     }
 }
 

@@ -21,6 +21,17 @@ pub fn free_memory_bytes() -> Option<u64> {
     machine.into_iter().chain(limits).chain(groups).min()
 }
 
+/// Bytes that this process may take in all: what the machine has, or the smallest limit of the
+/// control groups and of the process. `None` when nothing is known.
+#[must_use]
+pub fn memory_bytes() -> Option<u64> {
+    let machine = field(&text("/proc/meminfo"), "MemTotal:");
+    let limits = limits_of(&text("/proc/self/limits"));
+    let groups = groups_of(&text("/proc/self/cgroup"));
+    let groups = groups.iter().filter_map(|group| group.limit_bytes(&|path| text(path)));
+    machine.into_iter().chain(limits.into_iter().flatten()).chain(groups).min()
+}
+
 /// The text of a file, empty if it cannot be read.
 fn text(path: impl AsRef<Path>) -> String {
     let mut text = String::new();
@@ -62,16 +73,21 @@ impl Process {
     /// What its limits leave. The allocator takes address space from the kernel long before it is
     /// used, so pages in use count, and not all of `VmData`.
     fn left_of(&self, limits: &str) -> Vec<u64> {
-        let limit = |name: &str| -> Option<u64> {
-            let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
-            line.split_whitespace().next()?.parse().ok()
-        };
+        let [data, space] = limits_of(limits);
         let unused = self.data_bytes.saturating_sub(self.anonymous_bytes);
-        let data = limit("Max data size").map(|limit| limit.saturating_sub(self.anonymous_bytes));
+        let data = data.map(|limit| limit.saturating_sub(self.anonymous_bytes));
         let used = self.size_bytes.saturating_sub(unused);
-        let space = limit("Max address space").map(|limit| limit.saturating_sub(used));
+        let space = space.map(|limit| limit.saturating_sub(used));
         data.into_iter().chain(space).collect()
     }
+}
+
+/// The limits of a process on its data and on its address space.
+fn limits_of(limits: &str) -> [Option<u64>; 2] {
+    ["Max data size", "Max address space"].map(|name| {
+        let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
+        line.split_whitespace().next()?.parse().ok()
+    })
 }
 
 /// A control group that may have a limit.
@@ -109,10 +125,14 @@ fn groups_of(list: &str) -> Vec<Group> {
 }
 
 impl Group {
-    fn left_bytes(&self, read: &dyn Fn(&Path) -> String) -> Option<u64> {
-        let [limit, counters, used] = self.files;
+    fn limit_bytes(&self, read: &dyn Fn(&Path) -> String) -> Option<u64> {
         // "max" is no number, and is no limit.
-        let limit: u64 = read(&self.folder.join(limit)).trim().parse().ok()?;
+        read(&self.folder.join(self.files[0])).trim().parse().ok()
+    }
+
+    fn left_bytes(&self, read: &dyn Fn(&Path) -> String) -> Option<u64> {
+        let [_, counters, used] = self.files;
+        let limit = self.limit_bytes(read)?;
         let used = counter(&read(&self.folder.join(counters)), used)?;
         Some(limit.saturating_sub(used))
     }

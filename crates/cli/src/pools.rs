@@ -411,6 +411,10 @@ impl Opener for ReportingOpener {
         self.opener.free_memory_bytes()
     }
 
+    fn memory_bytes(&self) -> Option<u64> {
+        self.opener.memory_bytes()
+    }
+
     fn witness(&self, pool: u64, told: Told) -> Pin<Box<dyn Future<Output = ()> + '_>> {
         Box::pin(self.writer.report(pool, told))
     }

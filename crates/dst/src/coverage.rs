@@ -138,6 +138,7 @@ fn pairs(scenario: &Scenario) -> BTreeSet<Pair> {
             (boot.succession.is_some(), "succession"),
             (!boot.remote.is_empty(), "NBD"),
             (!scenario.spec.properties.is_empty(), "properties"),
+            (scenario.spec.properties.contains_key("cache_size"), "read cache"),
             (!scenario.sparse.is_empty(), "sparse volumes"),
             (scenario.volumes.iter().sum::<u64>() > LARGE_SECTORS, "large volumes"),
         ];

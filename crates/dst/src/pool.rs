@@ -99,6 +99,8 @@ impl Subject for Forebay {
         let mut properties = spec.properties.clone();
         // A client whose requests waited for an operator would look like one that hangs.
         properties.entry("failmode".into()).or_insert_with(|| "continue".into());
+        // Reads from memory would hide what the disks hold.
+        properties.entry("cache_size".into()).or_insert_with(|| "off".into());
         let wanted =
             forebay_pool::spec::PoolSpec { groups, logs, spares, properties, ..Default::default() };
         self.known.set((0, Told::default()));
@@ -184,8 +186,11 @@ impl Pool for ForebayPool {
         size_bytes: u64,
         sparse: bool,
     ) -> Result<(), Refusal> {
-        let spec =
-            VolumeSpec { name: name.to_owned(), size_bytes, sparse, properties: BTreeMap::new() };
+        // Every second volume has its writes cached, when the pool has a cache.
+        let caches_writes = name.bytes().last().is_some_and(|byte| byte % 2 == 1);
+        let properties = caches_writes.then(|| ("cache_writes".to_owned(), "on".to_owned()));
+        let properties = BTreeMap::from_iter(properties);
+        let spec = VolumeSpec { name: name.to_owned(), size_bytes, sparse, properties };
         Ok(self.pool().create_volume(&spec).await?)
     }
 

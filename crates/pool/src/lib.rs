@@ -16,6 +16,8 @@ mod log_mark;
 mod merge;
 mod opener;
 mod rate_limit;
+mod read_ahead;
+mod read_cache;
 mod read_path;
 mod resume;
 mod scrub;
@@ -43,6 +45,8 @@ use crate::commit::Trims;
 use crate::health::HealthState;
 use crate::layout::Limits;
 use crate::opener::{FencedOpener, OpenDevice};
+use crate::read_ahead::ReadAhead;
+use crate::read_cache::ReadCache;
 use crate::scrub::ScanState;
 use crate::settings::Settings;
 use crate::spares::Spares;
@@ -86,6 +90,8 @@ pub struct Pool {
     pub(crate) dirty: DirtyData,
     pub(crate) log: IntentLog,
     pub(crate) store: Store,
+    pub(crate) cache: ReadCache,
+    pub(crate) read_ahead: ReadAhead,
     pub(crate) writers: Mutex<Writers>,
     pub(crate) sync: SyncControl,
     pub(crate) limits: Cell<Limits>,

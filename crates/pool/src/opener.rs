@@ -33,6 +33,12 @@ pub trait Opener {
         None
     }
 
+    /// Bytes of memory that this process may take in all; `None` if there is no limit to know of.
+    /// The read cache takes a part of it.
+    fn memory_bytes(&self) -> Option<u64> {
+        None
+    }
+
     /// Told of each generation of a pool's configuration before a root names it. A list outside of
     /// the pool's devices that keeps the highest generation can tell later whether the present
     /// devices are the newest, because a device that leaves raises the generation (see
@@ -125,6 +131,11 @@ impl FencedOpener {
     /// See [`Opener::free_memory_bytes`].
     pub fn free_memory_bytes(&self) -> Option<u64> {
         self.inner.free_memory_bytes()
+    }
+
+    /// See [`Opener::memory_bytes`].
+    pub fn memory_bytes(&self) -> Option<u64> {
+        self.inner.memory_bytes()
     }
 
     /// See [`Opener::witness`].

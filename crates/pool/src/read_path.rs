@@ -1,9 +1,11 @@
 //! The read path: dirty data first, then the map, then the segments.
 
+use std::ops::Range;
 use std::rc::Rc;
 
+use forebay_cache::{BlockKey, Kept};
 use forebay_device::{Allocation, DeviceError, IoBuf, Operation};
-use forebay_map::{ExtentKind, Mapped};
+use forebay_map::{ExtentKind, Mapped, Sums};
 use forebay_rt as rt;
 use forebay_segment::{Together, Unread, Wanted};
 use forebay_txg::Content;
@@ -13,9 +15,57 @@ use crate::Pool;
 use crate::volume::VolumeState;
 
 /// A part of a read that must come from the devices.
-struct Fetch {
+pub(crate) struct Fetch {
+    /// Where it belongs in the reader's buffer.
     at_bytes: usize,
-    wanted: Wanted,
+    /// What its first block is called in the cache.
+    pub key: BlockKey,
+    pub wanted: Wanted,
+}
+
+/// Consecutive blocks of a volume at consecutive addresses.
+struct Run<'a> {
+    volume: VolumeId,
+    lba: Lba,
+    blocks: u64,
+    /// What its first block is called in the cache.
+    key: BlockKey,
+    sums: Sums<'a>,
+}
+
+impl Run<'_> {
+    /// Adds the parts that must be read to `fetches`: all but the blocks for which `is_here` is
+    /// true. It is called with a block's key and its place in the reader's buffer, where the run
+    /// begins at `at_bytes`.
+    fn split(
+        &self,
+        fetches: &mut Vec<Fetch>,
+        at_bytes: usize,
+        mut is_here: impl FnMut(BlockKey, usize) -> bool,
+    ) {
+        let blocks = self.blocks as u32;
+        let key_of =
+            |block: u32| BlockKey { addr: self.key.addr.plus(block), birth: self.key.birth };
+        let place_of = |block: u32| at_bytes + block as usize * BLOCK_LEN;
+        let mut from = 0;
+        while from < blocks {
+            let next = (from..blocks).find(|block| is_here(key_of(*block), place_of(*block)));
+            let end = next.unwrap_or(blocks);
+            if end > from {
+                let key = key_of(from);
+                let sums = (from..end).map(|block| self.sums.get(block as usize)).collect();
+                let wanted = Wanted {
+                    addr: key.addr,
+                    volume: self.volume,
+                    lba: Lba(self.lba.0 + u64::from(from)),
+                    blocks: end - from,
+                    sums,
+                };
+                fetches.push(Fetch { at_bytes: place_of(from), key, wanted });
+            }
+            from = end + 1;
+        }
+    }
 }
 
 /// Largest gap between two wanted blocks that one command reads over: on most devices that takes
@@ -62,6 +112,9 @@ impl Pool {
         }
         let first = offset_bytes / BLOCK_BYTES;
         let end = (offset_bytes + len as u64).div_ceil(BLOCK_BYTES);
+        if self.caches(volume) {
+            self.note_read(volume, first..end).await;
+        }
         let skip = (offset_bytes - first * BLOCK_BYTES) as usize;
         if skip == 0 && len.is_multiple_of(BLOCK_LEN) {
             buf = self.read_blocks(volume, name, Lba(first), buf).await?;
@@ -90,14 +143,18 @@ impl Pool {
                 buf.fill(0);
                 return Ok(buf);
             };
+            let key = self.block_key(addr);
+            if self.caches(volume) && self.cache.get(key, &mut buf) {
+                return Ok(buf);
+            }
             let wanted = Wanted { addr, volume: volume.id, lba, blocks: 1, sums: vec![sum] };
-            return self.fetch(volume, name, &wanted).await;
+            return self.fetch(volume, name, &Fetch { at_bytes: 0, key, wanted }).await;
         }
-        let fetches = self.plan(volume.id, lba, blocks, &mut buf);
+        let fetches = self.plan(volume, lba, blocks, &mut buf);
         match fetches.len() {
             0 => {}
             1 if fetches[0].wanted.blocks as u64 == blocks => {
-                return self.fetch(volume, name, &fetches[0].wanted).await;
+                return self.fetch(volume, name, &fetches[0]).await;
             }
             _ => {
                 let reads = gather(fetches);
@@ -105,6 +162,7 @@ impl Pool {
                 for (outcome, read) in rt::join_all(calls).await.into_iter().zip(&reads) {
                     for (got, fetch) in outcome?.pieces().zip(read) {
                         let got = got.expect("fetch_all fails when a piece has");
+                        self.keep(volume, fetch.key, got);
                         buf[fetch.at_bytes..fetch.at_bytes + got.len()].copy_from_slice(got);
                     }
                 }
@@ -113,9 +171,12 @@ impl Pool {
         Ok(buf)
     }
 
-    /// Fills in dirty data and holes, and returns what must be read from devices.
-    fn plan(&self, volume: VolumeId, lba: Lba, blocks: u64, buf: &mut IoBuf) -> Vec<Fetch> {
+    /// Fills in dirty data, holes and what the cache has, and returns what must be read from
+    /// devices.
+    fn plan(&self, volume: &VolumeState, lba: Lba, blocks: u64, buf: &mut IoBuf) -> Vec<Fetch> {
         let mut fetches = Vec::new();
+        let is_cached = self.caches(volume);
+        let volume = volume.id;
         let map = self.store.map.borrow();
         for piece in self.dirty.groups.borrow().lookup(volume, lba, blocks) {
             let start = (piece.lba.0 - lba.0) as usize * BLOCK_LEN;
@@ -130,16 +191,51 @@ impl Pool {
                             buf[at_bytes..at_bytes + part.blocks as usize * BLOCK_LEN].fill(0);
                         }
                         ExtentKind::Mapped { addr, sums } => {
-                            let blocks = part.blocks as u32;
-                            let sums = (0..blocks as usize).map(|i| sums.get(i)).collect();
-                            let wanted = Wanted { addr, volume, lba: part.lba, blocks, sums };
-                            fetches.push(Fetch { at_bytes, wanted });
+                            let key = self.block_key(addr);
+                            let run = Run { volume, lba: part.lba, blocks: part.blocks, key, sums };
+                            run.split(&mut fetches, at_bytes, |key, at_bytes| {
+                                let out = &mut buf[at_bytes..at_bytes + BLOCK_LEN];
+                                is_cached && self.cache.get(key, out)
+                            });
                         }
                     }
                 }),
             }
         }
         fetches
+    }
+
+    /// The reads of those blocks that are neither dirty nor in the cache.
+    pub(crate) fn uncached_reads(&self, volume: VolumeId, blocks: Range<u64>) -> Vec<Vec<Fetch>> {
+        let (lba, blocks) = (Lba(blocks.start), blocks.end - blocks.start);
+        let mut fetches = Vec::new();
+        let map = self.store.map.borrow();
+        for piece in self.dirty.groups.borrow().lookup(volume, lba, blocks) {
+            if piece.content.is_some() {
+                continue;
+            }
+            map.lookup_range(volume, piece.lba, piece.blocks, |part| {
+                if let ExtentKind::Mapped { addr, sums } = part.kind {
+                    let key = self.block_key(addr);
+                    let run = Run { volume, lba: part.lba, blocks: part.blocks, key, sums };
+                    run.split(&mut fetches, 0, |key, _| self.cache.contains(key));
+                }
+            });
+        }
+        gather(fetches)
+    }
+
+    /// Keeps what was read from `key` on in the cache.
+    fn keep(&self, volume: &VolumeState, key: BlockKey, data: &[u8]) {
+        if self.caches(volume) {
+            self.cache.keep(key, data, Kept::Read);
+        }
+    }
+
+    /// Reads parts that lie near each other.
+    pub(crate) async fn read_gathered(&self, fetches: &[Fetch]) -> Together {
+        let wanted: Vec<&Wanted> = fetches.iter().map(|fetch| &fetch.wanted).collect();
+        self.store.reader.read_together(&wanted).await
     }
 
     /// Reads parts that lie near each other. Fails if one of them fails.
@@ -149,12 +245,11 @@ impl Pool {
         name: &str,
         fetches: &[Fetch],
     ) -> Result<Together, DeviceError> {
-        let wanted: Vec<&Wanted> = fetches.iter().map(|fetch| &fetch.wanted).collect();
-        let got = self.store.reader.read_together(&wanted).await;
+        let got = self.read_gathered(fetches).await;
         let mut outcome = Ok(());
-        for (piece, wanted) in got.pieces().zip(&wanted) {
+        for (piece, fetch) in got.pieces().zip(fetches) {
             if let Err(unread) = piece {
-                outcome = outcome.and(Err(self.note_unread(volume, name, wanted, unread)));
+                outcome = outcome.and(Err(self.note_unread(volume, name, &fetch.wanted, unread)));
             }
         }
         outcome.map(|()| got)
@@ -164,10 +259,13 @@ impl Pool {
         self: &Rc<Self>,
         volume: &Rc<VolumeState>,
         name: &str,
-        wanted: &Wanted,
+        fetch: &Fetch,
     ) -> Result<IoBuf, DeviceError> {
-        let outcome = self.store.reader.read_each(wanted).await;
-        outcome.map_err(|unread| self.note_unread(volume, name, wanted, &unread))
+        let outcome = self.store.reader.read_each(&fetch.wanted).await;
+        let got =
+            outcome.map_err(|unread| self.note_unread(volume, name, &fetch.wanted, &unread))?;
+        self.keep(volume, fetch.key, &got);
+        Ok(got)
     }
 
     fn note_unread(

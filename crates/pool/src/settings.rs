@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use forebay_cache::Policy;
 use forebay_units::{Nanos, parse_bytes};
 
 /// When data devices are told how far the log has come.
@@ -54,6 +55,10 @@ pub(crate) struct Settings {
     pub autoreplace: bool,
     /// Freed segments are discarded.
     pub autotrim: bool,
+    /// What leaves the read cache when it is full.
+    pub cache_policy: Policy,
+    /// Bytes of the read cache; `None`: by the memory of the machine.
+    pub cache_size: Option<u64>,
     /// A data device that does not answer for so long is given up; zero: never.
     pub device_timeout: Nanos,
     /// Most bytes that are in memory alone; `None`: by the size of the pool.
@@ -87,6 +92,13 @@ impl Settings {
         Self {
             autoreplace: value("autoreplace") == Some("on"),
             autotrim: value("autotrim") != Some("off"),
+            cache_policy: value("cache_policy")
+                .and_then(|name| name.parse().ok())
+                .unwrap_or(Policy::Arc),
+            cache_size: match value("cache_size") {
+                Some("off") => Some(0),
+                _ => bytes("cache_size"),
+            },
             device_timeout: seconds("device_timeout", 30),
             dirty_limit: bytes("dirty_limit"),
             failmode: value("failmode").and_then(FailMode::parse).unwrap_or(FailMode::Wait),
@@ -156,6 +168,8 @@ mod tests {
         let set = [
             ("autoreplace", "on"),
             ("autotrim", "off"),
+            ("cache_policy", "s3fifo"),
+            ("cache_size", "off"),
             ("device_timeout", "off"),
             ("dirty_limit", "8M"),
             ("failmode", "continue"),
@@ -170,6 +184,8 @@ mod tests {
         let expected = Settings {
             autoreplace: true,
             autotrim: false,
+            cache_policy: Policy::S3Fifo,
+            cache_size: Some(0),
             device_timeout: Nanos::ZERO,
             dirty_limit: Some(8 << 20),
             failmode: FailMode::Continue,

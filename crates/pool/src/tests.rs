@@ -7,6 +7,7 @@ macro_rules! assert_kind {
 }
 
 mod backrefs;
+mod cache;
 mod closing;
 mod copies;
 mod devices;

@@ -17,6 +17,7 @@ use forebay_units::{BLOCK_BYTES, Nanos, SECTOR_BYTES, TxgId, VolumeId, parse_byt
 
 use crate::Pool;
 use crate::rate_limit::RateLimit;
+use crate::read_ahead::Streams;
 
 /// The property `sync` of a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,8 +76,14 @@ pub(crate) struct VolumeState {
     /// Blocks that a partial write is merging. Other writes of them wait.
     pub merging: RefCell<BTreeSet<u64>>,
     pub merged: Rc<Notify>,
+    /// Sequential readers, and what is being read ahead of them.
+    pub streams: RefCell<Streams>,
+    pub part_was_read: Rc<Notify>,
     /// Share of the pool's room for dirty data, against those of other volumes.
     pub weight: Cell<u32>,
+    /// Whether reads go through the read cache, and whether writes go there too.
+    pub is_cached: Cell<bool>,
+    pub caches_writes: Cell<bool>,
     /// Requests a second, and bytes of reads and writes a second.
     pub iops_limit: RateLimit,
     pub bandwidth_limit: RateLimit,
@@ -90,6 +97,11 @@ const FLUSHED_WITHIN: Nanos = Nanos::from_secs(1);
 const FLUSHED_WITHIN_BYTES: u64 = 1 << 20;
 /// Weight of a volume without the property `weight`.
 const WEIGHT: u32 = 100;
+
+/// Whether a volume with this value of `primarycache` is cached.
+fn is_cached(value: Option<&String>) -> bool {
+    value.is_none_or(|value| value == "all")
+}
 
 impl VolumeState {
     pub fn new(config: &VolumeConfig) -> Rc<Self> {
@@ -111,7 +123,13 @@ impl VolumeState {
             log_from: Cell::new(TxgId(0)),
             merging: RefCell::default(),
             merged: Notify::new(),
+            streams: RefCell::default(),
+            part_was_read: Notify::new(),
             weight: Cell::new(number("weight").map_or(WEIGHT, |weight| weight as u32)),
+            is_cached: Cell::new(is_cached(config.properties.get("primarycache"))),
+            caches_writes: Cell::new(
+                config.properties.get("cache_writes").is_some_and(|value| value == "on"),
+            ),
             iops_limit: RateLimit::new(number("iops_limit")),
             bandwidth_limit: RateLimit::new(number("bandwidth_limit")),
             flushed: Cell::new(None),
@@ -124,6 +142,8 @@ impl VolumeState {
         let number = parse_bytes(value).ok();
         match name {
             "weight" => self.weight.set(number.map_or(WEIGHT, |weight| weight as u32)),
+            "primarycache" => self.is_cached.set(value == "all"),
+            "cache_writes" => self.caches_writes.set(value == "on"),
             "iops_limit" => self.iops_limit.set(number),
             "bandwidth_limit" => self.bandwidth_limit.set(number),
             _ => {}

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use forebay_pool::status::{Latency, OpCount, PoolStats, Traffic};
+use forebay_pool::status::{CacheStats, Latency, OpCount, PoolStats, Traffic};
 use serde::Serialize;
 
 use super::json::document;
@@ -151,7 +151,40 @@ fn space_lines(stats: &PoolStats, exact: bool) -> String {
         floor_share(stats.since_import.log_sequential_writes, stats.since_import.log_writes.count)
     );
     let _ = writeln!(text, "map in memory        {}", bytes(stats.map_memory_bytes, exact));
+    text.push_str(&cache_lines(&stats.cache, exact));
     let _ = writeln!(text, "footers in memory    {}", bytes(stats.footer_cache_bytes, exact));
+    text
+}
+
+/// The read cache, and what it was good for.
+fn cache_lines(cache: &CacheStats, exact: bool) -> String {
+    if cache.size_bytes == 0 {
+        return "read cache           off\n".to_owned();
+    }
+    let short = match cache.limit_bytes < cache.size_bytes {
+        true => format!(" (at most {} for now)", bytes(cache.limit_bytes, exact)),
+        false => String::new(),
+    };
+    let mut text = format!(
+        "read cache           {} of {}{short}, {}\n",
+        bytes(cache.used_bytes, exact),
+        bytes(cache.size_bytes, exact),
+        cache.policy
+    );
+    let _ = writeln!(
+        text,
+        "  blocks asked for   {} found ({}), {} missed, {} of these left a short time before",
+        count(cache.hits, exact),
+        share(cache.hits, cache.hits + cache.misses),
+        count(cache.misses, exact),
+        count(cache.ghost_hits, exact)
+    );
+    let _ = writeln!(
+        text,
+        "  blocks read ahead  {}, {} of these for nothing",
+        count(cache.read_ahead, exact),
+        count(cache.read_ahead_unused, exact)
+    );
     text
 }
 

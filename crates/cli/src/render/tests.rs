@@ -5,10 +5,10 @@ use std::io::{Read, Write};
 use std::path::Path;
 
 use forebay_pool::status::{
-    FoundPool, Health, ImportRemark, ImportReport, Importable, IoCounts, Latency, LongPoll,
-    MediaBytes, OpCount, PoolCondition, PoolStats, PoolStatus, PoolSummary, Protection, ScanKind,
-    ScanPhase, ScanStatus, SegmentCounts, Traffic, VdevKind, VdevNote, VdevSpace, VdevStatus,
-    VolumeStatus,
+    CacheStats, FoundPool, Health, ImportRemark, ImportReport, Importable, IoCounts, Latency,
+    LongPoll, MediaBytes, OpCount, PoolCondition, PoolStats, PoolStatus, PoolSummary, Protection,
+    ScanKind, ScanPhase, ScanStatus, SegmentCounts, Traffic, VdevKind, VdevNote, VdevSpace,
+    VdevStatus, VolumeStatus,
 };
 use forebay_units::Layout;
 
@@ -187,6 +187,22 @@ fn traffic() -> Traffic {
     }
 }
 
+fn cache() -> CacheStats {
+    CacheStats {
+        policy: "arc".into(),
+        size_bytes: 1 << 30,
+        limit_bytes: 1 << 29,
+        used_bytes: 300 << 20,
+        memory_bytes: 303 << 20,
+        hits: 90_000,
+        misses: 10_000,
+        ghost_hits: 1200,
+        evictions: 0,
+        read_ahead: 4096,
+        read_ahead_unused: 12,
+    }
+}
+
 fn stats() -> PoolStats {
     let traffic = traffic();
     let latency = Latency {
@@ -200,6 +216,7 @@ fn stats() -> PoolStats {
         max_us: 15_000.0,
     };
     PoolStats {
+        cache: cache(),
         version: JSON_VERSION,
         name: "tank".into(),
         uptime_secs: 3725.5,

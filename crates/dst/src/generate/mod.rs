@@ -36,6 +36,8 @@ pub use constraints::Constraints;
 const NEARLY_FULL_PER_MILLE: u64 = 80;
 /// How many of a thousand usual scenarios have properties other than the default.
 const PROPERTIES_PER_MILLE: u64 = 150;
+/// How many of a thousand scenarios have a read cache.
+const CACHE_PER_MILLE: u64 = 250;
 /// How many of a thousand scenarios of most classes have spares that the pool takes by itself.
 const HOT_SPARES_PER_MILLE: u64 = 60;
 /// How many of a thousand scenarios have a power cut in a recovery, after which disks lose writes.
@@ -226,7 +228,19 @@ fn draw_stock(
         }
         _ => {}
     }
+    draw_cache(spec, &mut seed.derive("cache").rng());
     Stock { volumes, sparse, sync, gaps }
+}
+
+/// Draws whether the pool has a read cache, and of which kind.
+fn draw_cache(spec: &mut PoolSpec, rng: &mut Rng) {
+    if rng.chance(CACHE_PER_MILLE) {
+        let size = *rng.pick(&["1M", "1M", "64M"]);
+        let policy = *rng.pick(&["arc", "s3fifo", "sieve", "lru"]);
+        for (name, value) in [("cache_size", size), ("cache_policy", policy)] {
+            spec.properties.insert(name.to_owned(), value.to_owned());
+        }
+    }
 }
 
 fn draw_hot_blocks(seed: Seed, class: Class, volumes: &[u64]) -> Option<HotBlocks> {

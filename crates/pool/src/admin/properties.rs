@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use forebay_array::MemberState;
+use forebay_cache::Policy;
 use forebay_format::config::{MemberConfig, MemberUse};
 use forebay_units::{DeviceId, parse_bytes};
 
@@ -72,6 +73,23 @@ pub const POOL_PROPERTIES: &[Property] = &[
         effect: "Freed segments are discarded on the devices.",
         takes_effect: AT_ONCE,
         check: on_off,
+    },
+    Property {
+        name: "cache_policy",
+        default: "arc",
+        values: "arc, s3fifo, s3fifo-1, sieve, lru or fifo",
+        effect: "Which blocks leave the read cache when it is full. 'forebay trace cache' compares \
+                 them for a trace.",
+        takes_effect: AT_IMPORT,
+        check: |value| value.parse::<Policy>().is_ok(),
+    },
+    Property {
+        name: "cache_size",
+        default: "auto",
+        values: "auto (a quarter of the memory, 64M at least), off, or a size from 1M to 1T",
+        effect: "Memory for blocks that were read. Less of it is used while others need memory.",
+        takes_effect: AT_ONCE,
+        check: |value| value == "off" || bytes(value),
     },
     Property {
         name: "comment",
@@ -186,12 +204,30 @@ pub const VOLUME_PROPERTIES: &[Property] = &[
         check: |value| value == "none" || (value != "auto" && bytes(value)),
     },
     Property {
+        name: "cache_writes",
+        default: "off",
+        values: "on or off",
+        effect: "What is written goes to the read cache as well. 'forebay trace cache' tells for a \
+                 trace whether that pays.",
+        takes_effect: AT_ONCE,
+        check: on_off,
+    },
+    Property {
         name: "iops_limit",
         default: "none",
         values: "none, or requests a second from 1 to 1000000000",
         effect: "Requests wait so that they are no more; flushes are not counted.",
         takes_effect: AT_ONCE,
         check: |value| value == "none" || is_within(value, 1, 1_000_000_000),
+    },
+    Property {
+        name: "primarycache",
+        default: "all",
+        values: "all, metadata or none",
+        effect: "Whether reads go through the read cache. Volumes have no metadata there, so \
+                 metadata means none.",
+        takes_effect: AT_ONCE,
+        check: |value| matches!(value, "all" | "metadata" | "none"),
     },
     Property {
         name: "weight",
@@ -275,6 +311,7 @@ impl Pool {
         self.settings.set(settings);
         self.log.wait_for_witness(settings.log_witness == LogWitness::Always);
         self.apply_deadlines();
+        self.apply_cache_size();
     }
 
     /// Gives every device its deadline: durable writes wait for each command of a log device, and

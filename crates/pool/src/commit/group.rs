@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+use forebay_cache::Kept;
 use forebay_format::map_record::Delta;
 use forebay_map::{Entry, ExtentKind};
 use forebay_rt as rt;
@@ -123,6 +124,7 @@ impl Pool {
                 Content::Data(data) => data,
             };
             bytes += data.len() as u64;
+            let caches_writes = self.caches_writes(volume);
             let (old, young) = self.note_dying(volume, lba, blocks);
             overwritten = (overwritten.0 + old, overwritten.1 + young);
             for (index, block) in data.chunks(BLOCK_LEN).enumerate() {
@@ -132,6 +134,9 @@ impl Pool {
                 let writer = &mut writers.data[usize::from(stream)];
                 let (addr, sum) = writer.append(volume, at, block, commit, clock, keep).await?;
                 self.stats.tick();
+                if caches_writes {
+                    self.cache.keep(self.block_key(addr), block, Kept::Written);
+                }
                 match placed.last_mut() {
                     Some(last)
                         if last.volume == volume
@@ -216,7 +221,10 @@ impl Pool {
     ) -> Result<(), CommitError> {
         let mut slices = rt::Slices::new();
         let table = &self.store.table;
-        let mut freed = |addr: BlockAddr, blocks: u32| table.sub_live(addr, blocks);
+        let mut freed = |addr: BlockAddr, blocks: u32| {
+            table.sub_live(addr, blocks);
+            self.cache.drop_run(addr, blocks);
+        };
         let known = |volume: VolumeId| self.volumes.borrow().contains_key(&volume);
         for (volume, lba, blocks) in cleared.iter().copied() {
             if known(volume) {
@@ -239,10 +247,13 @@ impl Pool {
             if self.store.map.borrow_mut().replace_if(moved.volume, moved.lba, moved.old, entry) {
                 table.add_live(moved.new, 1);
                 table.sub_live(moved.old, 1);
+                self.cache.rename(self.block_key(moved.old), self.block_key(moved.new));
                 delta.assign(moved.volume, moved.lba, moved.new, &[moved.sum]);
             }
             slices.step().await;
         }
+        // What is cut off at once may be long: its blocks leave the cache as others come.
+        let mut freed = |addr: BlockAddr, blocks: u32| table.sub_live(addr, blocks);
         let map = &mut *self.store.map.borrow_mut();
         for (volume, blocks) in writers.truncated.drain(..) {
             if known(volume) {

@@ -22,6 +22,8 @@ use crate::import::load_map::Loaded;
 use crate::import::replay::OldLog;
 use crate::layout::{SEPARATE_SEGMENTS, limits_for, log_rings_of};
 use crate::opener::{FencedOpener, OpenDevice};
+use crate::read_ahead::{READERS_AHEAD, ReadAhead};
+use crate::read_cache::ReadCache;
 use crate::resume::Continued;
 use crate::scrub::ScanState;
 use crate::settings::Settings;
@@ -174,6 +176,8 @@ impl Pool {
             },
             log,
             store,
+            cache: ReadCache::new(settings.cache_policy),
+            read_ahead: ReadAhead::default(),
             writers: Mutex::new(Writers {
                 data,
                 journal,
@@ -217,8 +221,10 @@ impl Pool {
             rt::spawn(self.clone().label_check_loop()),
             rt::spawn(self.clone().log_mark_loop()),
             rt::spawn(self.clone().spare_loop()),
+            rt::spawn(self.clone().cache_size_loop()),
         ];
-        self.lifecycle.tasks.borrow_mut().extend(tasks);
+        let readers = (0..READERS_AHEAD).map(|_| rt::spawn(self.clone().read_ahead_loop()));
+        self.lifecycle.tasks.borrow_mut().extend(tasks.into_iter().chain(readers));
         *self.lifecycle.heartbeat_task.borrow_mut() =
             Some(rt::spawn(self.clone().heartbeat_loop()));
     }

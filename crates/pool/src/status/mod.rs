@@ -455,6 +455,9 @@ pub struct PoolStats {
     pub segments: SegmentCounts,
     /// Bytes that the map takes in memory.
     pub map_memory_bytes: u64,
+    /// The read cache.
+    #[serde(default)]
+    pub cache: CacheStats,
     /// Bytes of footers that are kept in memory, for the checksums of sequential data.
     #[serde(default)]
     pub footer_cache_bytes: u64,
@@ -493,6 +496,33 @@ pub struct PoolStats {
     /// longest first.
     #[serde(default)]
     pub long_polls: Vec<LongPoll>,
+}
+
+/// The read cache in memory: its size, and counts of blocks of 4 KiB since import.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CacheStats {
+    /// What leaves when it is full.
+    pub policy: String,
+    /// Bytes of blocks that it may take by the property `cache_size`.
+    pub size_bytes: u64,
+    /// Bytes of blocks that it may take now; fewer than `size_bytes` while memory is short.
+    pub limit_bytes: u64,
+    /// Bytes of blocks that it has.
+    pub used_bytes: u64,
+    /// Bytes of blocks and index.
+    pub memory_bytes: u64,
+    /// Blocks that were found.
+    pub hits: u64,
+    /// Blocks that were not.
+    pub misses: u64,
+    /// Misses that a cache of up to twice the size would have had.
+    pub ghost_hits: u64,
+    /// Blocks that left because it was full.
+    pub evictions: u64,
+    /// Blocks that were read ahead of a sequential reader.
+    pub read_ahead: u64,
+    /// Of those, blocks that left before a client asked for them.
+    pub read_ahead_unused: u64,
 }
 
 /// Long polls of the tasks that were started at one place.

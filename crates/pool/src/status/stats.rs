@@ -391,6 +391,7 @@ impl Pool {
             write_amplification_with_log: ratio(main + media.log),
             segments: self.segment_counts(),
             map_memory_bytes: self.store.map.borrow().memory_bytes(),
+            cache: self.cache_stats(),
             footer_cache_bytes: self.store.reader.pages_bytes(),
             dirty_bytes: self.dirty.throttle.dirty_bytes(),
             dirty_limit_bytes: self.dirty.throttle.limit_bytes(),

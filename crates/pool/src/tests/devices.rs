@@ -145,7 +145,9 @@ fn sparse_volumes_fill_the_pool_to_its_last_block_and_no_further() {
 
 /// A raidz1 of three with `blocks` blocks on its devices.
 async fn filled(rack: &Rc<Rack>, blocks: u64) -> Rc<Pool> {
-    let spec = spec(Layout::Raidz1, &["a", "b", "c"], &["l"]);
+    let mut spec = spec(Layout::Raidz1, &["a", "b", "c"], &["l"]);
+    // Every read is one of the devices.
+    spec.properties.insert("cache_size".to_owned(), "off".to_owned());
     let pool = Pool::create(rack.host(1), "tank", &spec).await.unwrap();
     pool.create_volume(&volume(64 << 20)).await.unwrap();
     let v = pool.open_volume("v").unwrap();
