@@ -277,7 +277,11 @@ impl Admin {
     #[must_use]
     pub fn taken(&self) -> Vec<usize> {
         match self {
-            Admin::Manage(Manage::Offline(disk)) => vec![*disk],
+            Admin::Manage(
+                Manage::Offline(disk) | Manage::Detach(disk) | Manage::DetachCopy(disk),
+            ) => {
+                vec![*disk]
+            }
             Admin::Manage(Manage::Replace(old, new)) => vec![*old, *new],
             Admin::Manage(Manage::Attach(_, new) | Manage::AttachCopy(_, new)) => vec![*new],
             _ => Vec::new(),
