@@ -92,26 +92,30 @@ impl Streams {
     }
 }
 
-/// Blocks of a volume to read ahead. While it exists, readers of these blocks wait for it.
+/// Blocks of a volume to read ahead.
 struct Part {
     volume: Rc<VolumeState>,
     blocks: Range<u64>,
 }
 
-impl Part {
-    fn new(volume: &Rc<VolumeState>, blocks: Range<u64>) -> Self {
-        volume.streams.borrow_mut().reading.push(blocks.clone());
-        Self { volume: volume.clone(), blocks }
+/// A part that is being read. While it exists, readers of its blocks wait for it.
+struct Reading<'a>(&'a Part);
+
+impl<'a> Reading<'a> {
+    fn new(part: &'a Part) -> Self {
+        part.volume.streams.borrow_mut().reading.push(part.blocks.clone());
+        Self(part)
     }
 }
 
-impl Drop for Part {
+impl Drop for Reading<'_> {
     fn drop(&mut self) {
-        let reading = &mut self.volume.streams.borrow_mut().reading;
-        if let Some(at) = reading.iter().position(|part| *part == self.blocks) {
+        let Part { volume, blocks } = self.0;
+        let reading = &mut volume.streams.borrow_mut().reading;
+        if let Some(at) = reading.iter().position(|part| part == blocks) {
             reading.swap_remove(at);
         }
-        self.volume.part_was_read.notify_all();
+        volume.part_was_read.notify_all();
     }
 }
 
@@ -147,7 +151,7 @@ impl Pool {
         while from < end && waiting.len() < MOST_WAITING {
             // Parts end at the same places whatever the reads were.
             let to = (from + 1).next_multiple_of(PART_BLOCKS).min(end);
-            waiting.push_back(Part::new(volume, from..to));
+            waiting.push_back(Part { volume: volume.clone(), blocks: from..to });
             from = to;
         }
         self.read_ahead.wake.notify_all();
@@ -162,13 +166,13 @@ impl Pool {
             let ended = Box::pin(self.sync.done.until(over));
             rt::select(Box::pin(self.read_ahead.wake.until(has_part)), ended).await;
             if over() {
-                // No reader waits for what is not read.
-                let left = std::mem::take(&mut *waiting.borrow_mut());
-                drop(left);
+                waiting.borrow_mut().clear();
                 return;
             }
             let part = waiting.borrow_mut().pop_front();
             if let Some(part) = part {
+                // A reader that came first reads for itself: it does not wait for other streams.
+                let _reading = Reading::new(&part);
                 self.read_part(&part).await;
             }
         }

@@ -19,6 +19,9 @@ use crate::state::Writers;
 /// Extents of the syncing group that are taken from it at a time.
 const EXTENTS_AT_A_TIME: usize = 32;
 
+/// Blocks of a trim that are looked for in the cache.
+const MOST_DROPPED_BLOCKS: u64 = 1 << 12;
+
 /// Consecutive blocks of a volume that went to consecutive addresses.
 struct Placed {
     volume: VolumeId,
@@ -221,6 +224,7 @@ impl Pool {
     ) -> Result<(), CommitError> {
         let mut slices = rt::Slices::new();
         let table = &self.store.table;
+        let mut cut = |addr: BlockAddr, blocks: u32| table.sub_live(addr, blocks);
         let mut freed = |addr: BlockAddr, blocks: u32| {
             table.sub_live(addr, blocks);
             self.cache.drop_run(addr, blocks);
@@ -228,7 +232,12 @@ impl Pool {
         let known = |volume: VolumeId| self.volumes.borrow().contains_key(&volume);
         for (volume, lba, blocks) in cleared.iter().copied() {
             if known(volume) {
-                self.store.map.borrow_mut().clear(volume, lba, blocks, &mut freed)?;
+                // What is cut off at once may be long: its blocks leave the cache as others come.
+                let mut map = self.store.map.borrow_mut();
+                match blocks <= MOST_DROPPED_BLOCKS {
+                    true => map.clear(volume, lba, blocks, &mut freed)?,
+                    false => map.clear(volume, lba, blocks, &mut cut)?,
+                }
                 delta.clear(volume, lba, blocks);
             }
             slices.step().await;
@@ -252,12 +261,10 @@ impl Pool {
             }
             slices.step().await;
         }
-        // What is cut off at once may be long: its blocks leave the cache as others come.
-        let mut freed = |addr: BlockAddr, blocks: u32| table.sub_live(addr, blocks);
         let map = &mut *self.store.map.borrow_mut();
         for (volume, blocks) in writers.truncated.drain(..) {
             if known(volume) {
-                map.truncate(volume, blocks, &mut freed)?;
+                map.truncate(volume, blocks, &mut cut)?;
                 delta.clear(
                     volume,
                     Lba(blocks),
@@ -266,7 +273,7 @@ impl Pool {
             }
         }
         for volume in writers.dropped.drain(..) {
-            map.drop_volume(volume, &mut freed)?;
+            map.drop_volume(volume, &mut cut)?;
             delta.drop_volume(volume);
         }
         table.clear_dying();
