@@ -34,6 +34,8 @@ pub struct CacheCounts {
     pub misses: u64,
     /// Blocks kept again a short time after they had left: a larger cache would have had them.
     pub ghost_hits: u64,
+    /// Blocks that were put into the cache.
+    pub kept: u64,
     /// Blocks that left because the cache was full.
     pub evictions: u64,
     /// Blocks that were read ahead.
@@ -158,6 +160,7 @@ impl MemoryCache {
             Some(ghost) => ghost,
             None => self.new_entry(key),
         };
+        self.counts.kept += 1;
         self.counts.ghost_hits += u64::from(self.replacement.is_ghost(entry));
         self.counts.read_ahead += u64::from(why == Kept::Ahead);
         self.replacement.access(entry, &mut self.left);

@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 use forebay_nbd::{ExportEntry, ExportHandle, Exports, Peer, Refusal};
 use forebay_pool::spec::{ImportOptions, PoolSpec, Told};
-use forebay_pool::status::{FoundPool, PoolStatus, VdevStatus};
+use forebay_pool::status::{FoundPool, PoolStats, PoolStatus, VdevStatus};
 use forebay_pool::{CloseError, Opener, Opening, Pool};
 use forebay_rt::sync::Mutex;
 
@@ -461,11 +461,11 @@ fn look(pool: &Pool, action: &Action) -> Result<Reply, Failure> {
     Ok(match action {
         Action::Summary => Reply::Summary(pool.summary()),
         Action::Stats => Reply::Stats(Box::new(pool.stats())),
-        Action::Sample => Reply::Sample(Box::new(Sample {
-            status: pool.status(),
-            summary: pool.summary(),
-            uptime_secs: pool.stats().uptime_secs,
-        })),
+        Action::Sample => {
+            let PoolStats { uptime_secs, cache, .. } = pool.stats();
+            let (status, summary) = (pool.status(), pool.summary());
+            Reply::Sample(Box::new(Sample { status, summary, uptime_secs, cache }))
+        }
         Action::History => Reply::History(pool.history()),
         Action::Events { after } => Reply::Events(pool.events_after(*after)),
         Action::Properties => Reply::Properties(pool.get()),

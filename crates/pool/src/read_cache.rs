@@ -146,6 +146,7 @@ impl Pool {
             hits: counts.hits,
             misses: counts.misses,
             ghost_hits: counts.ghost_hits,
+            kept: counts.kept,
             evictions: counts.evictions,
             read_ahead: counts.read_ahead,
             read_ahead_unused: counts.read_ahead_unused,

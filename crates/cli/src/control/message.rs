@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use forebay_pool::spec::{ImportOptions, PoolSpec, VolumeSpec};
-use forebay_pool::status::{EventRecord, PoolStats, PoolStatus, PoolSummary, VolumeStatus};
+use forebay_pool::status::{
+    CacheStats, EventRecord, PoolStats, PoolStatus, PoolSummary, VolumeStatus,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::args::ScanVerb;
@@ -216,4 +218,7 @@ pub struct Sample {
     pub summary: PoolSummary,
     /// Seconds since import.
     pub uptime_secs: f64,
+    /// The read cache.
+    #[serde(default)]
+    pub cache: CacheStats,
 }

@@ -1,6 +1,7 @@
 //! `pool iostat`: what happened between two samples.
 
-use forebay_pool::status::{IoCounts, VdevStatus};
+use forebay_pool::status::{CacheStats, IoCounts, VdevStatus};
+use forebay_units::BLOCK_BYTES;
 use serde::Serialize;
 
 use super::json::document;
@@ -8,7 +9,7 @@ use super::numbers::count;
 use crate::control::Sample;
 use crate::escape::visible;
 
-/// One line: a pool, a group, a device, or the word `logs`.
+/// One line: a pool, a group, a device, the cache in memory, or a heading such as `logs`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct IostatRow {
     /// Name.
@@ -49,6 +50,10 @@ pub fn iostat_rows(before: Option<&Sample>, after: &Sample, verbose: bool) -> Ve
             add(&mut total, &io);
         }
     }
+    if after.cache.size_bytes > 0 {
+        rows.push(row("cache".to_owned(), 0, IoCounts::default(), span_secs));
+        rows.push(cache_row(before.map(|b| &b.cache), &after.cache, span_secs));
+    }
     let mut pool = row(after.status.name.clone(), 0, total, span_secs);
     pool.alloc_bytes = Some(after.summary.raw_alloc_bytes);
     pool.free_bytes = Some(after.summary.raw_free_bytes);
@@ -57,6 +62,22 @@ pub fn iostat_rows(before: Option<&Sample>, after: &Sample, verbose: bool) -> Ve
     }
     rows.insert(0, pool);
     rows
+}
+
+/// The read cache in memory: its reads are blocks that were found, its writes those that were kept.
+fn cache_row(before: Option<&CacheStats>, after: &CacheStats, span_secs: f64) -> IostatRow {
+    let io = |cache: &CacheStats| IoCounts {
+        reads: cache.hits,
+        read_bytes: cache.hits * BLOCK_BYTES,
+        writes: cache.kept,
+        write_bytes: cache.kept * BLOCK_BYTES,
+        ..IoCounts::default()
+    };
+    let io = difference(before.map(io).as_ref(), &io(after));
+    let mut row = row("memory".to_owned(), 1, io, span_secs);
+    row.alloc_bytes = Some(after.used_bytes);
+    row.free_bytes = Some(after.limit_bytes.saturating_sub(after.used_bytes));
+    row
 }
 
 type ListOf = fn(&Sample) -> &Vec<VdevStatus>;

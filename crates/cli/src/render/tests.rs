@@ -197,6 +197,7 @@ fn cache() -> CacheStats {
         hits: 90_000,
         misses: 10_000,
         ghost_hits: 1200,
+        kept: 14_000,
         evictions: 0,
         read_ahead: 4096,
         read_ahead_unused: 12,
@@ -343,7 +344,8 @@ fn control_characters_in_names_are_escaped() {
         assert!(!text.contains(odd), "{text}");
     };
     has(&status_text(&open(&pool), false, false));
-    let sample = Sample { status: pool.clone(), summary: summary(), uptime_secs: 1.0 };
+    let sample =
+        Sample { status: pool.clone(), summary: summary(), uptime_secs: 1.0, cache: cache() };
     has(&iostat_text(&iostat_rows(None, &sample, true), true, false));
     let vdevs = Some(Vdevs::new(&pool.groups, &pool.logs));
     let rows = [("tank".to_owned(), Ok(Listed { summary: summary(), server_pid: None, vdevs }))];
@@ -518,7 +520,9 @@ fn sample(uptime_secs: f64, scale: u64) -> Sample {
     }
     let mut status = healthy();
     status.groups.iter_mut().chain(&mut status.logs).for_each(|v| scale_io(v, scale));
-    Sample { status, summary: summary(), uptime_secs }
+    let counted = cache();
+    let cache = CacheStats { hits: counted.hits * scale, kept: counted.kept * scale, ..counted };
+    Sample { status, summary: summary(), uptime_secs, cache }
 }
 
 #[test]

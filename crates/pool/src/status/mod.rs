@@ -517,6 +517,9 @@ pub struct CacheStats {
     pub misses: u64,
     /// Misses that a cache of up to twice the size would have had.
     pub ghost_hits: u64,
+    /// Blocks that were put into it.
+    #[serde(default)]
+    pub kept: u64,
     /// Blocks that left because it was full.
     pub evictions: u64,
     /// Blocks that were read ahead of a sequential reader.
