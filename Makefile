@@ -7,12 +7,13 @@
 #   make prove-ci the part of that search that every change must pass (the second step of CI)
 #   make mutants  a mutation run over the crates that a write passes, for ARGS="--minutes 30" or hours
 #   make bench    measure on this machine; writes docs/benchmarks/
+#   make bench-sleeping  the same with a client that sleeps while it waits (needs libnbd-dev)
 #   make bench-overwrites  count what overwriting full pools of several sizes costs, simulated
 CARGO ?= cargo
 ARGS ?=
 TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 
-.PHONY: run build symbols test check prove prove-ci mutants bench bench-overwrites bench-sim man clean
+.PHONY: run build symbols test check prove prove-ci mutants bench bench-sleeping bench-overwrites bench-sim man clean
 
 run:
 	$(CARGO) run --release --package forebay-cli -- up $(ARGS)
@@ -48,6 +49,9 @@ mutants:
 
 bench:
 	bench/run $(ARGS)
+
+bench-sleeping:
+	bench/sleeping-client $(ARGS)
 
 bench-overwrites:
 	bench/overwrites $(ARGS)
