@@ -1,6 +1,7 @@
 //! The cache: blocks by address and birth, under one policy.
 
-use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, FixedMap};
+use forebay_device::{BlockSlab, SlabBlock};
+use forebay_units::{BLOCK_BYTES, BlockAddr, FixedMap};
 
 use crate::policy::{Policy, Replacement};
 
@@ -46,7 +47,7 @@ pub struct CacheCounts {
 
 struct Entry {
     key: BlockKey,
-    data: Option<Box<[u8; BLOCK_LEN]>>,
+    data: Option<SlabBlock>,
     is_unused_ahead: bool,
 }
 
@@ -61,8 +62,7 @@ pub struct MemoryCache {
     entries: Vec<Entry>,
     unused: Vec<u32>,
     replacement: Box<dyn Replacement>,
-    /// Memory of the last block that left.
-    spare: Option<Box<[u8; BLOCK_LEN]>>,
+    slab: BlockSlab,
     left: Vec<u32>,
     counts: CacheCounts,
 }
@@ -82,7 +82,7 @@ impl MemoryCache {
             entries: Vec::new(),
             unused: Vec::new(),
             replacement: policy.replacement(capacity_of(limit_bytes)),
-            spare: None,
+            slab: BlockSlab::default(),
             left: Vec::new(),
             counts: CacheCounts::default(),
         }
@@ -142,7 +142,7 @@ impl MemoryCache {
             self.counts.misses += 1;
             return false;
         };
-        out.copy_from_slice(&data[..]);
+        out.copy_from_slice(self.slab.bytes(data));
         self.counts.hits += 1;
         let entry = found.expect("it has data");
         if !std::mem::take(&mut self.entries[entry as usize].is_unused_ahead) {
@@ -156,6 +156,8 @@ impl MemoryCache {
         if self.is_off() || self.contains(key) {
             return;
         }
+        let Some(block) = self.slab.take() else { return };
+        self.slab.bytes_mut(&block).copy_from_slice(data);
         let entry = match self.entry_of(key) {
             Some(ghost) => ghost,
             None => self.new_entry(key),
@@ -165,13 +167,6 @@ impl MemoryCache {
         self.counts.read_ahead += u64::from(why == Kept::Ahead);
         self.replacement.access(entry, &mut self.left);
         self.let_go();
-        let block = match self.spare.take() {
-            Some(mut block) => {
-                block.copy_from_slice(data);
-                block
-            }
-            None => Box::<[u8]>::from(data).try_into().expect("a block has 4096 bytes"),
-        };
         let entry = &mut self.entries[entry as usize];
         entry.data = Some(block);
         entry.is_unused_ahead = why == Kept::Ahead;
@@ -201,6 +196,7 @@ impl MemoryCache {
         if limit_bytes == self.limit_bytes {
             return;
         }
+        let is_smaller = limit_bytes < self.limit_bytes;
         self.limit_bytes = limit_bytes;
         if self.is_off() {
             let counts = self.counts;
@@ -209,13 +205,17 @@ impl MemoryCache {
         }
         self.replacement.set_capacity(capacity_of(limit_bytes), &mut self.left);
         self.let_go();
-        self.spare = None;
+        if is_smaller {
+            self.slab.shrink();
+        }
     }
 
     fn forget_addr(&mut self, addr: BlockAddr) {
         if let Some(entry) = self.index.remove(&addr) {
             self.replacement.remove(entry);
-            self.spare = self.entries[entry as usize].data.take().or(self.spare.take());
+            if let Some(data) = self.entries[entry as usize].data.take() {
+                self.slab.give_back(data);
+            }
             self.unused.push(entry);
         }
     }
@@ -248,7 +248,7 @@ impl MemoryCache {
             }
             let slot = &mut self.entries[entry as usize];
             if let Some(data) = slot.data.take() {
-                self.spare = Some(data);
+                self.slab.give_back(data);
                 self.counts.evictions += 1;
                 self.counts.read_ahead_unused += u64::from(slot.is_unused_ahead);
                 slot.is_unused_ahead = false;

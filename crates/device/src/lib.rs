@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod block_slab;
 mod buffer;
 mod cause;
 mod deadline;
@@ -14,6 +15,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 
+pub use block_slab::{BlockSlab, SlabBlock};
 pub use buffer::{BUFFER_ALIGN, IoBuf, IoBytes, keep_freed};
 pub use cause::Cause;
 pub use deadline::Deadline;

@@ -113,13 +113,32 @@ impl Pool {
 
     /// Makes the cache as large as it is set to be, or as the free memory permits.
     fn fit_cache(&self) {
-        let mut memory = self.cache.memory.borrow_mut();
+        let limit_bytes = self.fitting_cache_bytes();
+        self.cache.memory.borrow_mut().set_limit(limit_bytes);
+    }
+
+    fn fitting_cache_bytes(&self) -> u64 {
         let size_bytes = self.cache.size_bytes.get();
-        let limit_bytes = match (self.opener.free_memory_bytes(), self.opener.memory_bytes()) {
-            (Some(free), Some(all)) => fitting_bytes(size_bytes, memory.used_bytes(), free, all),
+        let used_bytes = self.cache.memory.borrow().used_bytes();
+        match (self.opener.free_memory_bytes(), self.opener.memory_bytes()) {
+            (Some(free), Some(all)) => fitting_bytes(size_bytes, used_bytes, free, all),
             _ => size_bytes,
-        };
-        memory.set_limit(limit_bytes);
+        }
+    }
+
+    /// Gives back in steps what does not fit, so that no client waits for all of it.
+    async fn shrink_cache(&self) {
+        const STEP_BYTES: u64 = 4 << 20;
+        let fitting = self.fitting_cache_bytes();
+        loop {
+            let used = self.cache.memory.borrow().used_bytes();
+            if used <= fitting {
+                return;
+            }
+            let limit_bytes = used.saturating_sub(STEP_BYTES).max(fitting);
+            self.cache.memory.borrow_mut().set_limit(limit_bytes);
+            rt::yield_now().await;
+        }
     }
 
     /// Fits the cache into the free memory again and again.
@@ -129,6 +148,7 @@ impl Pool {
             let ended = Box::pin(self.sync.done.until(over));
             rt::select(Box::pin(rt::sleep(LOOK_EVERY)), ended).await;
             if self.cache.size_bytes.get() > 0 && !over() {
+                self.shrink_cache().await;
                 self.fit_cache();
             }
         }

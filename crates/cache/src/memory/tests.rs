@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use forebay_units::SegmentId;
+use forebay_units::{BLOCK_LEN, SegmentId};
 use proptest::prelude::*;
 
 fn key(block: u32, birth: u64) -> BlockKey {
