@@ -228,6 +228,24 @@ pub struct SpareConfig {
     pub size_bytes: u64,
 }
 
+/// A cache device. Its header says which pool it belongs to, not a label.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CacheConfig {
+    /// Id within the pool, never reused.
+    pub device: u32,
+    /// The path where it was last found.
+    pub path: String,
+    /// Its size when it was added.
+    pub size_bytes: u64,
+    /// How it is used.
+    #[serde(default)]
+    pub state: MemberUse,
+    /// The nonce in its header.
+    pub nonce: u64,
+    /// Seconds since 1970 when it was added.
+    pub added_at: u64,
+}
+
 /// The configuration of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolConfig {
@@ -252,6 +270,9 @@ pub struct PoolConfig {
     /// Devices that take the place of members that fail.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub spares: Vec<SpareConfig>,
+    /// Devices that hold blocks which are read often.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub caches: Vec<CacheConfig>,
     /// Properties that were set.
     pub properties: BTreeMap<String, String>,
     /// Volumes by id.

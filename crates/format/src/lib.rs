@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+pub mod cache_device;
 pub mod checksum;
 pub mod config;
 mod cursor;

@@ -7,10 +7,13 @@
 use std::collections::BTreeMap;
 
 use forebay_format::Encoder;
+use forebay_format::cache_device::{
+    CacheEntry, CacheHeader, CacheShape, RegionFooter, SnapshotHeader,
+};
 use forebay_format::checksum::{block_sum, crc64};
 use forebay_format::config::{
-    GroupConfig, MemberConfig, MemberUse, PoolConfig, RingConfig, ScanConfig, ScanKind, ScanPhase,
-    SpareConfig, VolumeConfig,
+    CacheConfig, GroupConfig, MemberConfig, MemberUse, PoolConfig, RingConfig, ScanConfig,
+    ScanKind, ScanPhase, SpareConfig, VolumeConfig,
 };
 use forebay_format::footer::{Footer, Run};
 use forebay_format::journal::{FrameHeader, FrameKind, SegmentRecord, SegmentUse, encode_frame};
@@ -47,6 +50,9 @@ fn kept() -> BTreeMap<&'static str, &'static [u8]> {
         golden!("journal-pad.bin"),
         golden!("map-delta.bin"),
         golden!("map-leaves.bin"),
+        golden!("cache-header.bin"),
+        golden!("cache-footer.bin"),
+        golden!("cache-snapshot.bin"),
     ])
 }
 
@@ -92,6 +98,14 @@ fn config() -> PoolConfig {
         logs: vec![ring.clone()],
         log_rings: vec![ring],
         spares: vec![SpareConfig { path: "/dev/sdz".into(), size_bytes: 1 << 40 }],
+        caches: vec![CacheConfig {
+            device: 6,
+            path: "/dev/k".into(),
+            size_bytes: 2 << 30,
+            state: MemberUse::Online,
+            nonce: 0xc3,
+            added_at: 1_700_000_050,
+        }],
         properties: BTreeMap::from([("txg_timeout".to_owned(), "5".to_owned())]),
         volumes: vec![VolumeConfig {
             id: 1,
@@ -291,6 +305,21 @@ fn leaves() -> Vec<LeafImage> {
     ]
 }
 
+fn cache_header() -> CacheHeader {
+    let (shape, pool_name) = (CacheShape::of(2 << 30), "tank".to_owned());
+    CacheHeader { pool: POOL, pool_name, device: 6, nonce: 0xc3, shape }
+}
+
+fn cache_footer() -> RegionFooter {
+    let sum = block_sum(POOL, VolumeId(1), Lba(5), &block());
+    let entry = CacheEntry { addr: BlockAddr::new(SegmentId(3), 0), birth: 39, sum };
+    RegionFooter { nonce: 0xc3, sequence: 12, entries: vec![Some(entry), None] }
+}
+
+fn cache_snapshot() -> SnapshotHeader {
+    SnapshotHeader { nonce: 0xc3, next_sequence: 13 }
+}
+
 fn one_payload(mut payloads: Vec<Vec<u8>>) -> Vec<u8> {
     assert_eq!(payloads.len(), 1, "the example fits one payload");
     payloads.pop().unwrap()
@@ -329,6 +358,9 @@ fn encoded() -> BTreeMap<&'static str, Vec<u8>> {
         ("journal-pad.bin", pad_frame().0),
         ("map-delta.bin", one_payload(delta().encode(4096))),
         ("map-leaves.bin", one_payload(encode_leaves(&leaves(), 16 << 10))),
+        ("cache-header.bin", cache_header().encode()),
+        ("cache-footer.bin", cache_footer().encode(CacheShape::of(64 << 20))),
+        ("cache-snapshot.bin", cache_snapshot().encode()),
     ])
 }
 
@@ -357,6 +389,10 @@ fn decoders_read_golden_bytes() {
     assert_eq!(Footer::decode(kept["footer.bin"]).unwrap(), footer());
     assert_eq!(Delta::decode(kept["map-delta.bin"]).unwrap(), delta());
     assert_eq!(decode_leaves(kept["map-leaves.bin"]).unwrap(), leaves());
+
+    assert_eq!(CacheHeader::decode(kept["cache-header.bin"]).unwrap(), cache_header());
+    assert_eq!(RegionFooter::decode(kept["cache-footer.bin"]).unwrap(), cache_footer());
+    assert_eq!(SnapshotHeader::decode(kept["cache-snapshot.bin"]).unwrap(), cache_snapshot());
 
     let (header, entries, _) = log_frame();
     let frame = log_frame::decode(kept["log-frame.bin"]).unwrap();
