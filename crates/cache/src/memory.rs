@@ -64,6 +64,8 @@ pub struct MemoryCache {
     replacement: Box<dyn Replacement>,
     slab: BlockSlab,
     left: Vec<u32>,
+    /// Blocks that left since they were last taken, if the cache's owner wants them.
+    evicted: Option<Vec<BlockKey>>,
     counts: CacheCounts,
 }
 
@@ -84,6 +86,7 @@ impl MemoryCache {
             replacement: policy.replacement(capacity_of(limit_bytes)),
             slab: BlockSlab::default(),
             left: Vec::new(),
+            evicted: None,
             counts: CacheCounts::default(),
         }
     }
@@ -199,8 +202,8 @@ impl MemoryCache {
         let is_smaller = limit_bytes < self.limit_bytes;
         self.limit_bytes = limit_bytes;
         if self.is_off() {
-            let counts = self.counts;
-            *self = Self { counts, ..Self::new(self.policy, limit_bytes) };
+            let (counts, evicted) = (self.counts, self.evicted.take());
+            *self = Self { counts, evicted, ..Self::new(self.policy, limit_bytes) };
             return;
         }
         self.replacement.set_capacity(capacity_of(limit_bytes), &mut self.left);
@@ -208,6 +211,17 @@ impl MemoryCache {
         if is_smaller {
             self.slab.shrink();
         }
+    }
+
+    /// From now on, or no longer, notes which blocks leave because the cache is full.
+    pub fn note_evictions(&mut self, wanted: bool) {
+        self.evicted = wanted.then(Vec::new);
+    }
+
+    /// Calls `each` with the blocks that have left since the last call. Those that were read ahead
+    /// for nothing are left out.
+    pub fn take_evicted(&mut self, each: impl FnMut(BlockKey)) {
+        self.evicted.iter_mut().flat_map(|evicted| evicted.drain(..)).for_each(each);
     }
 
     fn forget_addr(&mut self, addr: BlockAddr) {
@@ -251,6 +265,9 @@ impl MemoryCache {
                 self.slab.give_back(data);
                 self.counts.evictions += 1;
                 self.counts.read_ahead_unused += u64::from(slot.is_unused_ahead);
+                if let Some(evicted) = self.evicted.as_mut().filter(|_| !slot.is_unused_ahead) {
+                    evicted.push(slot.key);
+                }
                 slot.is_unused_ahead = false;
             }
             if !self.replacement.is_ghost(entry) {

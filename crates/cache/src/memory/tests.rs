@@ -51,6 +51,31 @@ fn a_stream_that_is_read_ahead_leaves_what_is_used_again() {
 }
 
 #[test]
+fn blocks_that_left_are_told_once() {
+    let mut cache = MemoryCache::new(Policy::Lru, 4 * BLOCK_BYTES);
+    let told = |cache: &mut MemoryCache| {
+        let mut told = Vec::new();
+        cache.take_evicted(|key| told.push(key));
+        told
+    };
+    cache.keep(key(0, 1), &block(1), Kept::Read);
+    cache.note_evictions(true);
+    for number in 1..7 {
+        cache.keep(key(number, 1), &block(1), Kept::Read);
+    }
+    assert_eq!(told(&mut cache), [key(0, 1), key(1, 1), key(2, 1)]);
+    assert_eq!(told(&mut cache), []);
+    for number in 7..11 {
+        cache.keep(key(number, 1), &block(1), Kept::Ahead);
+    }
+    assert_eq!(told(&mut cache).len(), 4);
+    // Those that were read ahead for nothing, and what no longer belongs to a volume, are not.
+    cache.keep(key(11, 1), &block(1), Kept::Read);
+    cache.drop_run(key(11, 1).addr, 1);
+    assert_eq!(told(&mut cache), []);
+}
+
+#[test]
 fn what_was_read_ahead_for_nothing_is_counted() {
     let mut cache = MemoryCache::new(Policy::Lru, 4 * BLOCK_BYTES);
     for number in 0..6 {
