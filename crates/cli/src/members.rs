@@ -48,7 +48,11 @@ fn device_words(action: &Action) -> Vec<&String> {
 /// pool's own name for it only.
 pub async fn by_known_names(pool: &PoolStatus, mut action: Action) -> Result<Action, Failure> {
     let mut members = Vec::new();
-    pool.groups.iter().chain(&pool.logs).for_each(|vdev| leaves(vdev, &mut members));
+    pool.groups
+        .iter()
+        .chain(&pool.logs)
+        .chain(&pool.caches)
+        .for_each(|vdev| leaves(vdev, &mut members));
     members.extend(pool.spares.iter().map(|spare| &spare.name));
     let words: Vec<String> = device_words(&action).into_iter().cloned().collect();
     let others = words.iter().filter(|word| !members.contains(word)).map(String::as_str);

@@ -443,7 +443,8 @@ fn few(all: &[String]) -> String {
 pub fn known(pool: &Pool) -> KnownPool {
     let status: PoolStatus = pool.status();
     let mut devices = BTreeSet::new();
-    status.groups.iter().chain(&status.logs).for_each(|v| leaves(v, &mut devices));
+    let all = status.groups.iter().chain(&status.logs).chain(&status.caches);
+    all.for_each(|v| leaves(v, &mut devices));
     let devices = devices.into_iter().collect();
     KnownPool { name: status.name, guid: status.guid, devices, told: pool.told() }
 }

@@ -13,6 +13,7 @@ const DEVICES_MAX: usize = 24;
 enum Section {
     Data,
     Log,
+    Cache,
     Spare,
 }
 
@@ -24,7 +25,8 @@ struct OpenGroup {
     devices: Vec<String>,
 }
 
-/// Reads `[raid0|mirror|raidz1|raidz2|raidz3] DEV... [log [mirror] DEV...] [spare DEV...]`.
+/// Reads `[raid0|mirror|raidz1|raidz2|raidz3] DEV... [log [mirror] DEV...] [cache DEV...]
+/// [spare DEV...]`.
 ///
 /// Checks what the words alone tell: keywords, counts, and devices named twice.
 pub fn parse_vdevs(words: &[String]) -> Result<PoolSpec, Failure> {
@@ -34,6 +36,7 @@ pub fn parse_vdevs(words: &[String]) -> Result<PoolSpec, Failure> {
     for word in words {
         let begins = match word.as_str() {
             "log" | "logs" => Some(Section::Log),
+            "cache" => Some(Section::Cache),
             "spare" | "spares" => Some(Section::Spare),
             _ => None,
         };
@@ -44,7 +47,7 @@ pub fn parse_vdevs(words: &[String]) -> Result<PoolSpec, Failure> {
             open = OpenGroup { word: None, layout: Layout::Raid0, devices: Vec::new() };
             continue;
         }
-        if matches!(word.as_str(), "cache" | "special" | "dedup") {
+        if matches!(word.as_str(), "special" | "dedup") {
             return Err(Failure::usage(format!("'{word}' devices are not supported"))
                 .with_hint(format!("if it is a file, write ./{word}")));
         }
@@ -78,12 +81,15 @@ pub fn parse_vdevs(words: &[String]) -> Result<PoolSpec, Failure> {
     Ok(spec)
 }
 
-/// Refuses a `log` or `spare` without devices.
+/// Refuses a `log`, `cache` or `spare` without devices.
 fn check_not_empty(section: Section, open: &OpenGroup, spec: &PoolSpec) -> Result<(), Failure> {
     let nothing_open = open.word.is_none() && open.devices.is_empty();
     match section {
         Section::Log if nothing_open && spec.logs.is_empty() => {
             Err(Failure::usage("no device follows 'log'"))
+        }
+        Section::Cache if nothing_open && spec.caches.is_empty() => {
+            Err(Failure::usage("no device follows 'cache'"))
         }
         Section::Spare if nothing_open && spec.spares.is_empty() => {
             Err(Failure::usage("no device follows 'spare'"))
@@ -95,13 +101,15 @@ fn check_not_empty(section: Section, open: &OpenGroup, spec: &PoolSpec) -> Resul
 /// Every device of `spec`, data devices first.
 pub fn devices_of(spec: &PoolSpec) -> impl Iterator<Item = &String> {
     let data = spec.groups.iter().flat_map(|g| &g.devices);
-    data.chain(spec.logs.iter().flat_map(|l| &l.devices)).chain(&spec.spares)
+    let logs = spec.logs.iter().flat_map(|l| &l.devices);
+    data.chain(logs).chain(&spec.caches).chain(&spec.spares)
 }
 
 /// The same, to be replaced in place.
 pub fn devices_of_mut(spec: &mut PoolSpec) -> impl Iterator<Item = &mut String> {
     let data = spec.groups.iter_mut().flat_map(|g| &mut g.devices);
-    data.chain(spec.logs.iter_mut().flat_map(|l| &mut l.devices)).chain(&mut spec.spares)
+    let logs = spec.logs.iter_mut().flat_map(|l| &mut l.devices);
+    data.chain(logs).chain(&mut spec.caches).chain(&mut spec.spares)
 }
 
 /// Whether the word is meant as a keyword (`raidz4`, `draid1`), and is none.
@@ -118,13 +126,19 @@ fn keyword(word: &str) -> Option<(&'static str, Layout)> {
 
 fn close(open: OpenGroup, section: Section, spec: &mut PoolSpec) -> Result<(), Failure> {
     let OpenGroup { word, layout, devices } = open;
-    if section == Section::Spare {
+    let singles = match section {
+        Section::Cache => Some(("cache", &mut spec.caches)),
+        Section::Spare => Some(("spare", &mut spec.spares)),
+        Section::Data | Section::Log => None,
+    };
+    if let Some((kind, list)) = singles {
         if let Some(word) = word {
+            let what = if kind == "cache" { "cache device" } else { "spare" };
             return Err(Failure::usage(format!(
-                "a spare is a single device, not {word}; name data groups before 'spare'"
+                "a {what} is a single device, not {word}; name data groups before '{kind}'"
             )));
         }
-        spec.spares.extend(devices);
+        list.extend(devices);
         return Ok(());
     }
     let in_log = section == Section::Log;

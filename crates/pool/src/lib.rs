@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod admin;
+mod cache_devices;
 mod commit;
 mod device_errors;
 mod diagnosis;
@@ -41,6 +42,7 @@ use forebay_intent_log::IntentLog;
 use forebay_rt::sync::Mutex;
 use forebay_units::{BLOCK_BYTES, DeviceId, VolumeId};
 
+use crate::cache_devices::CacheDevices;
 use crate::commit::Trims;
 use crate::health::HealthState;
 use crate::layout::Limits;
@@ -65,6 +67,7 @@ pub use admin::error::{
     AdminError, CandidateError, CloseError, ConfigTooLarge, NameError, PropertyError, VolumeError,
 };
 pub use admin::properties;
+pub use cache_devices::CacheFault;
 pub use commit::error::{CommitError, LabelPart, SuspendReason};
 pub use error::PoolError;
 pub use import::error::{
@@ -91,6 +94,7 @@ pub struct Pool {
     pub(crate) log: IntentLog,
     pub(crate) store: Store,
     pub(crate) cache: ReadCache,
+    pub(crate) cache_devices: CacheDevices,
     pub(crate) read_ahead: ReadAhead,
     pub(crate) writers: Mutex<Writers>,
     pub(crate) sync: SyncControl,

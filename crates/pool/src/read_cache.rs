@@ -64,6 +64,16 @@ impl ReadCache {
         }
     }
 
+    /// Notes, or no longer, which blocks leave.
+    pub fn note_evictions(&self, wanted: bool) {
+        self.memory.borrow_mut().note_evictions(wanted);
+    }
+
+    /// Calls `each` with the blocks that have left.
+    pub fn take_evicted(&self, each: impl FnMut(BlockKey)) {
+        self.memory.borrow_mut().take_evicted(each);
+    }
+
     /// A block was moved.
     pub fn rename(&self, old: BlockKey, new: BlockKey) {
         self.memory.borrow_mut().rename(old, new);
@@ -89,6 +99,13 @@ impl Pool {
     /// What a block at `addr` is called in the cache.
     pub(crate) fn block_key(&self, addr: BlockAddr) -> BlockKey {
         BlockKey { addr, birth: self.store.table.get(addr.segment()).birth }
+    }
+
+    /// A block was moved, with the same content.
+    pub(crate) fn rename_cached(&self, old: BlockAddr, new: BlockAddr) {
+        let (old, new) = (self.block_key(old), self.block_key(new));
+        self.cache.rename(old, new);
+        self.cache_devices.rename(old, new);
     }
 
     /// Whether reads of this volume go through the cache.

@@ -17,10 +17,40 @@ use crate::volume::VolumeState;
 /// A part of a read that must come from the devices.
 pub(crate) struct Fetch {
     /// Where it belongs in the reader's buffer.
-    at_bytes: usize,
+    pub at_bytes: usize,
     /// What its first block is called in the cache.
     pub key: BlockKey,
     pub wanted: Wanted,
+}
+
+impl Fetch {
+    /// One of its blocks.
+    pub fn block(&self, index: u32) -> Fetch {
+        let key = BlockKey { addr: self.key.addr.plus(index), ..self.key };
+        let wanted = Wanted {
+            addr: key.addr,
+            volume: self.wanted.volume,
+            lba: Lba(self.wanted.lba.0 + u64::from(index)),
+            blocks: 1,
+            sums: vec![self.wanted.sums[index as usize]],
+        };
+        Fetch { at_bytes: self.at_bytes + index as usize * BLOCK_LEN, key, wanted }
+    }
+
+    /// Whether `next` goes on where this part ends, in the volume and in the main store.
+    pub fn is_followed_by(&self, next: &Fetch) -> bool {
+        let blocks = self.wanted.blocks;
+        self.at_bytes + blocks as usize * BLOCK_LEN == next.at_bytes
+            && self.key.birth == next.key.birth
+            && self.wanted.addr.segment() == next.wanted.addr.segment()
+            && self.wanted.addr.block() + blocks == next.wanted.addr.block()
+    }
+
+    /// Adds the part that follows.
+    pub fn push(&mut self, next: Fetch) {
+        self.wanted.blocks += next.wanted.blocks;
+        self.wanted.sums.extend(next.wanted.sums);
+    }
 }
 
 /// Consecutive blocks of a volume at consecutive addresses.
@@ -148,9 +178,21 @@ impl Pool {
                 return Ok(buf);
             }
             let wanted = Wanted { addr, volume: volume.id, lba, blocks: 1, sums: vec![sum] };
-            return self.fetch(volume, name, &Fetch { at_bytes: 0, key, wanted }).await;
+            let fetch = Fetch { at_bytes: 0, key, wanted };
+            let (parts, mut fetches) = self.cached_parts(volume, vec![fetch]);
+            if !parts.is_empty() {
+                fetches = self.read_cached(volume.id, parts, &mut buf).await;
+            }
+            return match fetches.first() {
+                None => Ok(buf),
+                Some(fetch) => self.fetch(volume, name, fetch).await,
+            };
         }
         let fetches = self.plan(volume, lba, blocks, &mut buf);
+        let (parts, mut fetches) = self.cached_parts(volume, fetches);
+        if !parts.is_empty() {
+            fetches.extend(self.read_cached(volume.id, parts, &mut buf).await);
+        }
         match fetches.len() {
             0 => {}
             1 if fetches[0].wanted.blocks as u64 == blocks => {
@@ -162,7 +204,7 @@ impl Pool {
                 for (outcome, read) in rt::join_all(calls).await.into_iter().zip(&reads) {
                     for (got, fetch) in outcome?.pieces().zip(read) {
                         let got = got.expect("fetch_all fails when a piece has");
-                        self.keep(volume, fetch.key, got);
+                        self.keep(volume, fetch, got);
                         buf[fetch.at_bytes..fetch.at_bytes + got.len()].copy_from_slice(got);
                     }
                 }
@@ -218,18 +260,27 @@ impl Pool {
                 if let ExtentKind::Mapped { addr, sums } = part.kind {
                     let key = self.block_key(addr);
                     let run = Run { volume, lba: part.lba, blocks: part.blocks, key, sums };
-                    run.split(&mut fetches, 0, |key, _| self.cache.contains(key));
+                    run.split(&mut fetches, 0, |key, _| {
+                        self.cache.contains(key) || self.cache_devices.contains(key)
+                    });
                 }
             });
         }
         gather(fetches)
     }
 
-    /// Keeps what was read from `key` on in the cache.
-    fn keep(&self, volume: &VolumeState, key: BlockKey, data: &[u8]) {
+    /// Keeps what a client has read from the main store.
+    fn keep(&self, volume: &VolumeState, fetch: &Fetch, data: &[u8]) {
         if self.caches(volume) {
-            self.cache.keep(key, data, Kept::Read);
+            self.keep_in_memory(fetch.key, data);
+            self.consider_for_devices(volume.id, fetch, data);
         }
+    }
+
+    /// Keeps verified blocks from `key` on in memory.
+    pub(crate) fn keep_in_memory(&self, key: BlockKey, data: &[u8]) {
+        self.cache.keep(key, data, Kept::Read);
+        self.cache.take_evicted(|key| self.cache_devices.remember(key));
     }
 
     /// Reads parts that lie near each other.
@@ -264,7 +315,7 @@ impl Pool {
         let outcome = self.store.reader.read_each(&fetch.wanted).await;
         let got =
             outcome.map_err(|unread| self.note_unread(volume, name, &fetch.wanted, &unread))?;
-        self.keep(volume, fetch.key, &got);
+        self.keep(volume, fetch, &got);
         Ok(got)
     }
 

@@ -55,6 +55,8 @@ pub(crate) struct Settings {
     pub autoreplace: bool,
     /// Freed segments are discarded.
     pub autotrim: bool,
+    /// Thousandths of a cache device that may be written to it a day; `None`: no limit.
+    pub cache_milli_dwpd: Option<u64>,
     /// What leaves the read cache when it is full.
     pub cache_policy: Policy,
     /// Bytes of the read cache; `None`: by the memory of the machine.
@@ -92,6 +94,10 @@ impl Settings {
         Self {
             autoreplace: value("autoreplace") == Some("on"),
             autotrim: value("autotrim") != Some("off"),
+            cache_milli_dwpd: match value("cache_dwpd") {
+                Some("off") => None,
+                text => text.and_then(parse_milli).or(Some(DEFAULT_MILLI_DWPD)),
+            },
             cache_policy: value("cache_policy")
                 .and_then(|name| name.parse().ok())
                 .unwrap_or(Policy::Arc),
@@ -112,6 +118,22 @@ impl Settings {
             txg_timeout: seconds("txg_timeout", 5),
         }
     }
+}
+
+/// What a cache device may be written a day unless the operator says otherwise, in thousandths of
+/// its size: what drives for reading are made for.
+const DEFAULT_MILLI_DWPD: u64 = 1000;
+
+/// Thousandths in a number such as `0.3`: up to 1000, with three digits after the point at most.
+pub(crate) fn parse_milli(text: &str) -> Option<u64> {
+    let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
+    let is_plain = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_plain(whole) || !is_plain(part) || part.len() > 3 || whole.len() > 4 {
+        return None;
+    }
+    let part: u64 = format!("{part:0<3}").parse().ok()?;
+    let milli = whole.parse::<u64>().ok()? * 1000 + part;
+    (1..=1_000_000).contains(&milli).then_some(milli)
 }
 
 /// Seconds of a time in hours or days, such as `12h` or `30d`: an hour to ten years.
@@ -168,6 +190,7 @@ mod tests {
         let set = [
             ("autoreplace", "on"),
             ("autotrim", "off"),
+            ("cache_dwpd", "0.3"),
             ("cache_policy", "s3fifo"),
             ("cache_size", "off"),
             ("device_timeout", "off"),
@@ -184,6 +207,7 @@ mod tests {
         let expected = Settings {
             autoreplace: true,
             autotrim: false,
+            cache_milli_dwpd: Some(300),
             cache_policy: Policy::S3Fifo,
             cache_size: Some(0),
             device_timeout: Nanos::ZERO,

@@ -28,6 +28,9 @@ pub struct PoolSpec {
     pub groups: Vec<GroupSpec>,
     /// Log devices.
     pub logs: Vec<LogSpec>,
+    /// Paths of cache devices.
+    #[serde(default)]
+    pub caches: Vec<String>,
     /// Paths of hot spares.
     #[serde(default)]
     pub spares: Vec<String>,

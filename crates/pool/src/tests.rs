@@ -8,6 +8,7 @@ macro_rules! assert_kind {
 
 mod backrefs;
 mod cache;
+mod cache_devices;
 mod closing;
 mod copies;
 mod devices;

@@ -14,12 +14,12 @@ pub enum PoolCommand {
     /// Create a pool.
     #[command(after_help = "Examples:\n  \
         forebay pool create tank raidz1 d0 d1 d2 d3 log mirror l0 l1\n  \
-        forebay pool create tank mirror d0 d1 mirror d2 d3\n\n\
+        forebay pool create tank mirror d0 d1 mirror d2 d3 log l0 cache ssd0\n\n\
         DEV is a file or block device that exists and has 64 MiB at least. A group begins with \
         raid0, mirror, raidz1, raidz2 or raidz3; devices before the first such word form a raid0 \
         group. A group has 24 devices at most. Each device after 'log' is a log device of its own, \
-        unless 'mirror' stands before. Devices after 'spare' take the place of data devices that \
-        fail.")]
+        unless 'mirror' stands before. Devices after 'cache' hold blocks that are read often. \
+        Devices after 'spare' take the place of data devices that fail.")]
     Create {
         /// Use devices that carry a label already, and allow groups of different kinds.
         #[arg(short)]
@@ -211,8 +211,10 @@ pub enum PoolCommand {
         #[arg(value_name = "POOL")]
         pools: Vec<String>,
     },
-    /// Add data groups or log devices.
-    #[command(after_help = "Example:\n  forebay pool add tank log mirror l0 l1")]
+    /// Add data groups, log devices, cache devices or spares.
+    #[command(after_help = "Examples:\n  \
+        forebay pool add tank log mirror l0 l1\n  \
+        forebay pool add tank cache ssd0")]
     Add {
         /// Use devices that carry a label already, and allow groups of different kinds.
         #[arg(short)]
@@ -223,7 +225,8 @@ pub enum PoolCommand {
         #[arg(required = true, value_name = "VDEV")]
         vdevs: Vec<String>,
     },
-    /// Remove a log device, or a log mirror by its name in 'pool status' (one side: detach).
+    /// Remove a log device (a log mirror by its name in 'pool status'; one side: detach), a cache
+    /// device or a spare.
     #[command(after_help = "Example:\n  forebay pool remove tank mirror-1")]
     Remove {
         /// The pool.

@@ -184,7 +184,7 @@ async fn list(
         if verbose {
             let sample = reply_as!(handle.ask(Action::Sample).await, Reply::Sample)?;
             let (summary, status) = (sample.summary, sample.status);
-            let vdevs = Some(render::Vdevs::new(&status.groups, &status.logs));
+            let vdevs = Some(render::Vdevs::new(&status));
             return Ok(render::Listed { summary, server_pid, vdevs });
         }
         let summary = reply_as!(handle.ask(Action::Summary).await, Reply::Summary)?;

@@ -46,6 +46,7 @@ fn device_is_found_by_every_path_that_leads_to_it() {
         scan: None,
         groups: vec![group],
         logs: Vec::new(),
+        caches: Vec::new(),
         spares: Vec::new(),
         lost: Vec::new(),
         lost_count: 0,

@@ -65,6 +65,6 @@ pub fn closed_text(pool: &Closed) -> String {
         pool.state.as_str(),
         field("status", &visible(&pool.error.line())),
         // A pool that is not open has no error counts.
-        device_tree(&pool.name, pool.state, &pool.groups, &pool.logs, None)
+        device_tree(&pool.name, pool.state, &pool.groups, &pool.logs, &[], None)
     )
 }

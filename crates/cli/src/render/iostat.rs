@@ -50,9 +50,17 @@ pub fn iostat_rows(before: Option<&Sample>, after: &Sample, verbose: bool) -> Ve
             add(&mut total, &io);
         }
     }
-    if after.cache.size_bytes > 0 {
+    let has_memory = after.cache.size_bytes > 0;
+    if has_memory || !after.status.caches.is_empty() {
         rows.push(row("cache".to_owned(), 0, IoCounts::default(), span_secs));
+    }
+    if has_memory {
         rows.push(cache_row(before.map(|b| &b.cache), &after.cache, span_secs));
+    }
+    // As in zpool, what goes to and from cache devices is not the pool's.
+    for vdev in &after.status.caches {
+        let earlier = before.and_then(|b| b.status.caches.iter().find(|v| v.name == vdev.name));
+        vdev_rows(earlier, vdev, 1, span_secs, &mut rows);
     }
     let mut pool = row(after.status.name.clone(), 0, total, span_secs);
     pool.alloc_bytes = Some(after.summary.raw_alloc_bytes);

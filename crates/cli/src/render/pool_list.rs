@@ -1,6 +1,6 @@
 //! `pool list`, with groups and devices when asked to.
 
-use forebay_pool::status::{PoolSummary, VdevKind, VdevStatus};
+use forebay_pool::status::{PoolStatus, PoolSummary, VdevKind, VdevStatus};
 use serde::Serialize;
 
 use super::json::document;
@@ -30,6 +30,8 @@ pub struct Listed {
 pub struct Vdevs {
     groups: Vec<Vdev>,
     logs: Vec<Vdev>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    caches: Vec<Vdev>,
 }
 
 /// A group, a log device, or a device.
@@ -54,9 +56,10 @@ struct Vdev {
 impl Vdevs {
     /// From the device tree of `pool status`.
     #[must_use]
-    pub fn new(groups: &[VdevStatus], logs: &[VdevStatus]) -> Self {
+    pub fn new(status: &PoolStatus) -> Self {
         let all = |list: &[VdevStatus]| list.iter().map(Vdev::new).collect();
-        Self { groups: all(groups), logs: all(logs) }
+        let PoolStatus { groups, logs, caches, .. } = status;
+        Self { groups: all(groups), logs: all(logs), caches: all(caches) }
     }
 }
 
@@ -134,9 +137,11 @@ pub fn pool_list(
             continue;
         };
         lines.push_all(&vdevs.groups, 1);
-        if !vdevs.logs.is_empty() {
-            lines.push("logs".to_owned(), |_| "-".to_owned());
-            lines.push_all(&vdevs.logs, 1);
+        for (heading, list) in [("logs", &vdevs.logs), ("cache", &vdevs.caches)] {
+            if !list.is_empty() {
+                lines.push(heading.to_owned(), |_| "-".to_owned());
+                lines.push_all(list, 1);
+            }
         }
     }
     if pools.is_empty() && !listing.scripted {

@@ -137,9 +137,11 @@ pub fn layout(pool: &str, spec: &PoolSpec) -> String {
     for log in &spec.logs {
         push(&mut text, (log.devices.len() > 1).then_some("mirror"), &log.devices);
     }
-    if !spec.spares.is_empty() {
-        text.push_str("\tspares\n");
-        push(&mut text, None, &spec.spares);
+    for (heading, devices) in [("cache", &spec.caches), ("spares", &spec.spares)] {
+        if !devices.is_empty() {
+            text.push_str(&format!("\t{heading}\n"));
+            push(&mut text, None, devices);
+        }
     }
     text
 }
@@ -170,7 +172,7 @@ pub fn found_text(pools: &[FoundPool]) -> String {
         };
         text.push_str(&format!(" action: {action}\n config:\n\n"));
         // A pool that is not open has no error counts.
-        text.push_str(&device_tree(&pool.name, pool.state, &pool.groups, &pool.logs, None));
+        text.push_str(&device_tree(&pool.name, pool.state, &pool.groups, &pool.logs, &[], None));
     }
     text
 }

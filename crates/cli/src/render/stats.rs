@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use forebay_pool::status::{CacheStats, Latency, OpCount, PoolStats, Traffic};
+use forebay_pool::status::{CacheDeviceStats, CacheStats, Latency, OpCount, PoolStats, Traffic};
 use serde::Serialize;
 
 use super::json::document;
 use super::numbers::{bytes, count};
 use super::table::{Column, Table};
 use crate::clock::duration;
+use crate::escape::visible;
 
 /// The JSON of `pool stats`.
 #[must_use]
@@ -152,6 +153,7 @@ fn space_lines(stats: &PoolStats, exact: bool) -> String {
     );
     let _ = writeln!(text, "map in memory        {}", bytes(stats.map_memory_bytes, exact));
     text.push_str(&cache_lines(&stats.cache, exact));
+    stats.cache_devices.iter().for_each(|d| text.push_str(&cache_device_lines(d, exact)));
     let _ = writeln!(text, "footers in memory    {}", bytes(stats.footer_cache_bytes, exact));
     text
 }
@@ -184,6 +186,39 @@ fn cache_lines(cache: &CacheStats, exact: bool) -> String {
         "  blocks read ahead  {}, {} of these for nothing",
         count(cache.read_ahead, exact),
         count(cache.read_ahead_unused, exact)
+    );
+    text
+}
+
+/// A cache device, and what it was good for.
+fn cache_device_lines(device: &CacheDeviceStats, exact: bool) -> String {
+    let mut text = format!(
+        "cache device         {}: {} of {}, index in memory {}\n",
+        visible(&device.name),
+        bytes(device.used_bytes, exact),
+        bytes(device.size_bytes, exact),
+        bytes(device.memory_bytes, exact),
+    );
+    let _ = writeln!(
+        text,
+        "  blocks             {} read from it, {} put on it, {} there since before the import",
+        count(device.hits, exact),
+        count(device.admitted, exact),
+        count(device.loaded, exact),
+    );
+    let _ = writeln!(
+        text,
+        "  blocks left out    {} while it was busy, {} by cache_dwpd; {} reads were slow",
+        count(device.refused_busy, exact),
+        count(device.refused_budget, exact),
+        count(device.slow_reads, exact),
+    );
+    let _ = writeln!(
+        text,
+        "  written to it      {} in all: {:.2} drive writes, {:.2} a day",
+        bytes(device.written_bytes, exact),
+        device.drive_writes,
+        device.drive_writes_per_day,
     );
     text
 }

@@ -53,7 +53,8 @@ pub fn status_text(pool: &OpenPool, exact: bool, verbose: bool) -> String {
     }
     text.push_str("config:\n\n");
     let errors_shown = Some(exact);
-    text.push_str(&device_tree(&pool.name, pool.state, &pool.groups, &pool.logs, errors_shown));
+    let PoolStatus { name, state, groups, logs, caches, .. } = pool;
+    text.push_str(&device_tree(name, *state, groups, logs, caches, errors_shown));
     text.push_str(&spares(pool));
     text.push('\n');
     text.push_str(&errors(pool, verbose));

@@ -5,10 +5,10 @@ use std::io::{Read, Write};
 use std::path::Path;
 
 use forebay_pool::status::{
-    CacheStats, FoundPool, Health, ImportRemark, ImportReport, Importable, IoCounts, Latency,
-    LongPoll, MediaBytes, OpCount, PoolCondition, PoolStats, PoolStatus, PoolSummary, Protection,
-    ScanKind, ScanPhase, ScanStatus, SegmentCounts, Traffic, VdevKind, VdevNote, VdevSpace,
-    VdevStatus, VolumeStatus,
+    CacheDeviceStats, CacheStats, FoundPool, Health, ImportRemark, ImportReport, Importable,
+    IoCounts, Latency, LongPoll, MediaBytes, OpCount, PoolCondition, PoolStats, PoolStatus,
+    PoolSummary, Protection, ScanKind, ScanPhase, ScanStatus, SegmentCounts, Traffic, VdevKind,
+    VdevNote, VdevSpace, VdevStatus, VolumeStatus,
 };
 use forebay_units::Layout;
 
@@ -103,6 +103,10 @@ fn healthy() -> PoolStatus {
             log,
             vec![disk("l0"), disk("l1")],
         )],
+        caches: vec![VdevStatus {
+            size_bytes: 10 << 30,
+            ..holder("k0", VdevKind::Device, (3 << 30, 9 << 30), vec![])
+        }],
         spares: Vec::new(),
         lost: vec![],
         lost_count: 0,
@@ -187,6 +191,24 @@ fn traffic() -> Traffic {
     }
 }
 
+fn cache_device() -> CacheDeviceStats {
+    CacheDeviceStats {
+        name: "k0".into(),
+        size_bytes: 10 << 30,
+        used_bytes: 3 << 30,
+        memory_bytes: 55 << 20,
+        hits: 123_456,
+        slow_reads: 3,
+        admitted: 800_000,
+        refused_busy: 12,
+        refused_budget: 40_000,
+        loaded: 500_000,
+        written_bytes: 25 << 30,
+        drive_writes: 2.5,
+        drive_writes_per_day: 0.31,
+    }
+}
+
 fn cache() -> CacheStats {
     CacheStats {
         policy: "arc".into(),
@@ -237,6 +259,7 @@ fn stats() -> PoolStats {
             held_bytes: 47 << 20,
         },
         map_memory_bytes: 1 << 20,
+        cache_devices: vec![cache_device()],
         footer_cache_bytes: 64 << 10,
         dirty_bytes: 12 << 20,
         dirty_limit_bytes: 256 << 20,
@@ -295,7 +318,7 @@ fn words(list: &[&str]) -> Vec<String> {
 
 fn listed(verbose: bool) -> Listed {
     let status = degraded();
-    let vdevs = verbose.then(|| Vdevs::new(&status.groups, &status.logs));
+    let vdevs = verbose.then(|| Vdevs::new(&status));
     Listed { summary: summary(), server_pid: Some(4321), vdevs }
 }
 
@@ -347,7 +370,7 @@ fn control_characters_in_names_are_escaped() {
     let sample =
         Sample { status: pool.clone(), summary: summary(), uptime_secs: 1.0, cache: cache() };
     has(&iostat_text(&iostat_rows(None, &sample, true), true, false));
-    let vdevs = Some(Vdevs::new(&pool.groups, &pool.logs));
+    let vdevs = Some(Vdevs::new(&pool));
     let rows = [("tank".to_owned(), Ok(Listed { summary: summary(), server_pid: None, vdevs }))];
     has(&pool_list(&rows, &[], PLAIN).unwrap());
     has(&history_text("tank", &[format!("0 forebay pool create tank '{odd}'")]));

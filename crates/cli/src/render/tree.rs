@@ -14,6 +14,7 @@ pub fn device_tree(
     state: Health,
     groups: &[VdevStatus],
     logs: &[VdevStatus],
+    caches: &[VdevStatus],
     errors_shown: Option<bool>,
 ) -> String {
     let mut lines = Vec::new();
@@ -23,11 +24,11 @@ pub fn device_tree(
     for group in groups {
         tree_lines(group, 1, &mut lines);
     }
-    if !logs.is_empty() {
-        lines.push(Line { name: "logs".to_owned(), rest: None, note: String::new() });
-        for log in logs {
-            tree_lines(log, 1, &mut lines);
+    for (heading, list) in [("logs", logs), ("cache", caches)] {
+        if !list.is_empty() {
+            lines.push(Line { name: heading.to_owned(), rest: None, note: String::new() });
         }
+        list.iter().for_each(|vdev| tree_lines(vdev, 1, &mut lines));
     }
     let width = lines.iter().map(|l| l.name.chars().count()).max().unwrap_or(0).max(10);
     let cells = |name: &str, state: &str, counts: [String; 3]| match errors_shown {

@@ -10,7 +10,8 @@ fn parse(text: &str) -> Result<PoolSpec, Failure> {
 fn shown(spec: &PoolSpec) -> String {
     let groups = spec.groups.iter().map(|g| format!("{:?}({})", g.layout, g.devices.join(" ")));
     let logs = spec.logs.iter().map(|l| format!("log({})", l.devices.join(" ")));
-    groups.chain(logs).collect::<Vec<_>>().join(" ")
+    let caches = spec.caches.iter().map(|device| format!("cache({device})"));
+    groups.chain(logs).chain(caches).collect::<Vec<_>>().join(" ")
 }
 
 #[test]
@@ -25,6 +26,7 @@ fn groups_are_read_as_in_zpool() {
         ("raid0 a b log l mirror m n mirror o p", "Raid0(a b) log(l) log(m n) log(o p)"),
         ("log mirror l m", "log(l m)"),
         ("a raidz1 b c", "Raid0(a) Raidz1(b c)"),
+        ("a cache k log l cache m", "Raid0(a) log(l) cache(k) cache(m)"),
     ] {
         assert_eq!(shown(&parse(words).unwrap()), expected, "{words}");
     }
@@ -43,7 +45,11 @@ fn wrong_groups_are_refused() {
         ("a log mirror b", "mirror needs 2"),
         ("a a", "a is named twice"),
         ("a log a", "a is named twice"),
-        ("a cache b", "'cache' devices"),
+        ("a cache", "follows 'cache'"),
+        ("a cache mirror b c", "a cache device is a single device, not mirror"),
+        ("a spare raidz1 b c", "a spare is a single device, not raidz1"),
+        ("a cache b spare b", "b is named twice"),
+        ("a special b", "'special' devices"),
         ("raidz4 a b c d e", "'raidz4' is not a kind of group"),
         ("raid5 a b c", "'raid5' is not a kind of group"),
         ("mirrored a b", "'mirrored' is not a kind of group"),

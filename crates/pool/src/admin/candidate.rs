@@ -1,13 +1,14 @@
 //! Candidates: devices that are about to join a pool.
 
 use forebay_device::{Device, ErrorKind};
-use forebay_format::config::MemberConfig;
+use forebay_format::config::{CacheConfig, MemberConfig};
 use forebay_format::label::MIN_DEVICE_BYTES;
 use forebay_multihost::MultihostError;
 
 use crate::Pool;
 use crate::admin::error::{AdminError, CandidateError};
 use crate::admin::signatures::content_of;
+use crate::cache_devices::read_header;
 use crate::labels::{Label, read_label};
 use crate::layout::{has_group, member_of};
 use crate::opener::{FencedOpener, Guarded};
@@ -48,7 +49,8 @@ pub(crate) async fn open_candidate(
         let needed_bytes = MIN_DEVICE_BYTES;
         return Err(CandidateError::TooSmall { device: device(), size_bytes, needed_bytes });
     }
-    if !force && let Some(pool) = owner_of(&read_label(&guarded.device).await) {
+    let owner = owner_of(&read_label(&guarded.device).await);
+    if !force && let Some(pool) = owner.or(cache_owner_of(&guarded.device).await) {
         return Err(CandidateError::OwnedByPool { device: device(), pool });
     }
     if !force && let Some(content) = content_of(&guarded.device).await {
@@ -89,6 +91,9 @@ pub async fn describe_content(device: &Device) -> Option<String> {
     if let Some(pool) = owner_of(&read_label(device).await) {
         return Some(format!("a member of the Forebay pool {pool}"));
     }
+    if let Some(pool) = cache_owner_of(device).await {
+        return Some(format!("a cache device of the Forebay pool {pool}"));
+    }
     content_of(device).await.map(str::to_owned)
 }
 
@@ -99,7 +104,21 @@ pub(crate) fn owner_of(label: &Label) -> Option<String> {
     (member && !config.destroyed).then(|| config.name.clone())
 }
 
+/// The pool whose cache device this is, by its header.
+pub(crate) async fn cache_owner_of(device: &Device) -> Option<String> {
+    read_header(device).await.ok().map(|header| header.pool_name)
+}
+
 impl Pool {
+    /// A cache device by its path, or by the last part of the path if no other has it.
+    pub(crate) fn find_cache(&self, name: &str) -> Option<CacheConfig> {
+        let config = self.config.borrow();
+        let exact = config.caches.iter().find(|cache| cache.path == name);
+        let mut loose =
+            config.caches.iter().filter(|cache| cache.path.rsplit('/').next() == Some(name));
+        exact.or_else(|| loose.next().filter(|_| loose.next().is_none())).cloned()
+    }
+
     /// A member by its path, or by the last part of the path if that is unambiguous.
     pub(crate) fn find_member(&self, name: &str) -> Result<MemberConfig, AdminError> {
         let config = self.config.borrow();

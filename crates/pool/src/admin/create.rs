@@ -7,15 +7,18 @@ use forebay_array::ArrayError;
 use forebay_device::Device;
 use forebay_format::checksum::crc64;
 use forebay_format::config::{
-    FiguresConfig, GroupConfig, Lineage, LostConfig, MemberConfig, MemberUse, PoolConfig,
-    RingConfig, SpareConfig,
+    CacheConfig, FiguresConfig, GroupConfig, Lineage, LostConfig, MemberConfig, MemberUse,
+    PoolConfig, RingConfig, SpareConfig,
 };
 use forebay_format::superblock::{COUNTERS, Superblock};
 use forebay_intent_log::{IntentLog, LogConfig};
 use forebay_rt as rt;
 use forebay_units::{BLOCK_BYTES, CommitId, DeviceId, FrameSeq, Layout, OwnerNonce, TxgId};
 
-use crate::admin::candidate::{Candidate, open_candidate, owner_of, release_all, reserve_all};
+use crate::admin::caches::write_header;
+use crate::admin::candidate::{
+    Candidate, cache_owner_of, open_candidate, owner_of, release_all, reserve_all,
+};
 use crate::admin::error::{AdminError, CandidateError};
 use crate::admin::properties::{POOL_PROPERTIES, check_pool_name, check_property};
 use crate::import::load_map::Loaded;
@@ -33,9 +36,11 @@ use crate::state::WrittenLabels;
 use crate::{Opener, Pool};
 
 /// The devices of a specification, opened.
+#[derive(Default)]
 pub(crate) struct Opened {
     pub groups: Vec<(GroupSpec, Vec<Candidate>)>,
     pub logs: Vec<(LogSpec, Vec<Candidate>)>,
+    pub caches: Vec<Candidate>,
     pub spares: Vec<Candidate>,
 }
 
@@ -44,6 +49,13 @@ impl Opened {
     pub fn devices(&self) -> Vec<Device> {
         let groups = self.groups.iter().flat_map(|(_, devices)| devices);
         groups.chain(self.logs.iter().flat_map(|(_, sides)| sides)).map(Candidate::device).collect()
+    }
+
+    /// The cache devices, which keep what they have open.
+    pub fn cache_devices(&self) -> Vec<OpenDevice> {
+        let open =
+            |candidate: &Candidate| OpenDevice::new(&candidate.path, candidate.guarded.clone());
+        self.caches.iter().map(open).collect()
     }
 }
 
@@ -76,12 +88,12 @@ pub(crate) async fn open_spec(
     let mut seen = BTreeSet::new();
     let names = spec.groups.iter().flat_map(|g| &g.devices);
     let logs = spec.logs.iter().flat_map(|l| &l.devices);
-    for path in names.chain(logs).chain(&spec.spares) {
+    for path in names.chain(logs).chain(&spec.caches).chain(&spec.spares) {
         if !seen.insert(path) {
             return Err(AdminError::NamedTwice { device: path.clone() });
         }
     }
-    let mut opened = Opened { groups: Vec::new(), logs: Vec::new(), spares: Vec::new() };
+    let mut opened = Opened::default();
     for group in &spec.groups {
         let mut devices = Vec::new();
         for path in &group.devices {
@@ -95,6 +107,9 @@ pub(crate) async fn open_spec(
             devices.push(open_candidate(opener, path, spec.force).await?);
         }
         opened.logs.push((log.clone(), devices));
+    }
+    for path in &spec.caches {
+        opened.caches.push(open_candidate(opener, path, spec.force).await?);
     }
     for path in &spec.spares {
         // A spare is taken only while it is empty, so -f changes nothing here.
@@ -167,6 +182,13 @@ pub(crate) fn add_to_config(
         }
         config.logs.push(RingConfig { ring, len_bytes, start_bytes, sides });
     }
+    for candidate in &opened.caches {
+        let (path, size_bytes) = (candidate.path.clone(), candidate.size_bytes);
+        let device = config.next_device;
+        config.next_device += 1;
+        let (state, nonce, added_at) = (MemberUse::Online, rt::random_u64(), rt::wall_clock());
+        config.caches.push(CacheConfig { device, path, size_bytes, state, nonce, added_at });
+    }
     for Candidate { path, size_bytes, .. } in &opened.spares {
         if config.spares.iter().any(|spare| spare.path == *path) {
             return Err(AdminError::NamedTwice { device: path.clone() });
@@ -191,10 +213,11 @@ impl Pool {
         let opener = FencedOpener::new(opener);
         let device = open_candidate(&opener, path, true).await?.device();
         let label = read_label(&device).await;
-        if label.current().is_none() {
+        let cache_of = cache_owner_of(&device).await;
+        if label.current().is_none() && cache_of.is_none() {
             return Err(AdminError::NoLabel { device: path.to_owned() });
         }
-        if let Some(pool) = owner_of(&label).filter(|_| !force) {
+        if let Some(pool) = owner_of(&label).or(cache_of).filter(|_| !force) {
             let device = path.to_owned();
             return Err(CandidateError::OwnedByPool { device, pool }.into());
         }
@@ -301,6 +324,7 @@ fn empty_config(name: &str, spec: &PoolSpec, opened: &Opened) -> PoolConfig {
         logs: Vec::new(),
         log_rings: Vec::new(),
         spares: Vec::new(),
+        caches: Vec::new(),
         properties: spec.properties.clone(),
         volumes: Vec::new(),
         next_device: 0,
@@ -338,6 +362,7 @@ impl Pool {
         opener.monitor().set_owner(OwnerNonce(nonce));
         crate::import::divergence::begin(&mut config, nonce, CommitId(0));
         let devices = add_to_config(&mut config, &opened)?;
+        let caches = opened.cache_devices();
         drop(opened);
         // The step that takes long and can be canceled comes first: until it is done, the other
         // devices are unchanged.
@@ -350,6 +375,9 @@ impl Pool {
         }
         let rings = log_rings_of(&config, &devices);
         config.log_rings = ring_configs(&config, &rings);
+        for (cache, open) in config.caches.iter().zip(&caches) {
+            write_header(&config, cache, open).await?;
+        }
         for (id, open) in &devices {
             write_config(&open.device(), id.0, &config).await?;
         }
@@ -386,7 +414,7 @@ impl Pool {
         let pool = Pool::assemble(parts);
         pool.note_log_sides(&rings);
         *pool.sync.written.borrow_mut() = written;
-        pool.start();
+        pool.start(caches);
         Ok(pool)
     }
 }

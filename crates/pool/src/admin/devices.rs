@@ -1,5 +1,7 @@
 //! Commands on a pool's devices: add, remove, attach, detach, replace, offline, online.
 
+use std::rc::Rc;
+
 use forebay_array::{ArrayError, MemberState};
 use forebay_format::config::{MemberConfig, MemberUse};
 use forebay_units::{DeviceId, Layout};
@@ -19,9 +21,12 @@ use crate::spec::PoolSpec;
 
 impl Pool {
     /// Adds groups of data devices, or log devices.
-    pub async fn add(&self, spec: &PoolSpec) -> Result<(), AdminError> {
+    pub async fn add(self: &Rc<Self>, spec: &PoolSpec) -> Result<(), AdminError> {
         let _turn = self.turn().await?;
-        if spec.groups.is_empty() && spec.logs.is_empty() && spec.spares.is_empty() {
+        if [&spec.caches, &spec.spares].iter().all(|paths| paths.is_empty())
+            && spec.groups.is_empty()
+            && spec.logs.is_empty()
+        {
             return Err(AdminError::NoDevice);
         }
         check_alike(&self.config.borrow().groups, spec)?;
@@ -41,7 +46,8 @@ impl Pool {
             }));
         }
         take_devices(&self.opener, &opened.devices(), &places, spec.force).await?;
-        for candidate in opened.groups.iter().flat_map(|(_, devices)| devices) {
+        let data = opened.groups.iter().flat_map(|(_, devices)| devices);
+        for candidate in data.chain(&opened.caches) {
             clear(&candidate.device()).await?;
         }
         // No await from here to the end of the change, so that no other change of the configuration
@@ -66,7 +72,8 @@ impl Pool {
         }
         let (_, _, usable) = crate::layout::limits_for(&self.config.borrow(), &self.store.array);
         self.dirty.space.usable_blocks.set(usable);
-        self.restart_log(!spec.logs.is_empty()).await
+        self.restart_log(!spec.logs.is_empty()).await?;
+        self.prepare_cache_devices(opened.cache_devices()).await
     }
 
     fn is_log(&self, device: u32) -> bool {
@@ -74,11 +81,14 @@ impl Pool {
         config.logs.iter().flat_map(|r| &r.sides).any(|side| side.device == device)
     }
 
-    /// Removes a log device (with all its sides), or a spare.
+    /// Removes a log device (with all its sides), a cache device, or a spare.
     pub async fn remove(&self, name: &str) -> Result<(), AdminError> {
         let _turn = self.turn().await?;
         if self.leave_spares(name).is_some() {
             return self.commit_config().await;
+        }
+        if let Some(cache) = self.find_cache(name) {
+            return self.remove_cache(&cache).await;
         }
         let ring = {
             let config = self.config.borrow();
@@ -366,6 +376,9 @@ impl Pool {
     /// Takes a device out of use until it is brought online again.
     pub async fn offline(&self, name: &str) -> Result<(), AdminError> {
         let _turn = self.turn().await?;
+        if let Some(cache) = self.find_cache(name) {
+            return self.offline_cache(&cache).await;
+        }
         let found = self.find_member(name)?;
         let id = DeviceId(found.device);
         if self.is_log(found.device) {
@@ -433,6 +446,9 @@ impl Pool {
     /// Brings a device back into use; a resilver rebuilds what it missed.
     pub async fn online(&self, name: &str) -> Result<(), AdminError> {
         let _turn = self.turn().await?;
+        if let Some(cache) = self.find_cache(name) {
+            return self.online_cache(&cache).await;
+        }
         let found = self.find_member(name)?;
         let id = DeviceId(found.device);
         let held = self.devices.borrow().get(&id).cloned();

@@ -1,5 +1,6 @@
 //! Administration of a pool as a whole: export, destroy, history and properties.
 
+pub(crate) mod caches;
 pub(crate) mod candidate;
 pub(crate) mod create;
 mod devices;
@@ -64,6 +65,7 @@ impl Pool {
             return Err(CloseError::Closing { pool: self.name() });
         }
         let destroy = end == End::Destroy;
+        self.cache_devices.are_abandoned.set(destroy);
         self.sync.wake.notify_all();
         self.sync.done.notify_all();
         let tasks = self.lifecycle.tasks.take();

@@ -8,7 +8,7 @@ use forebay_format::config::{MemberConfig, MemberUse};
 use forebay_units::{DeviceId, parse_bytes};
 
 use crate::admin::error::{NameError, PropertyError};
-use crate::settings::{FailMode, LogWitness, Settings, parse_span_secs};
+use crate::settings::{FailMode, LogWitness, Settings, parse_milli, parse_span_secs};
 use crate::{Pool, SyncMode};
 
 /// A property that can be set.
@@ -37,7 +37,11 @@ fn on_off(value: &str) -> bool {
 }
 
 fn bytes(value: &str) -> bool {
-    value == "auto" || parse_bytes(value).is_ok_and(|b| (1 << 20..=1 << 40).contains(&b))
+    value == "auto" || bytes_within(value, 1 << 20, 1 << 40)
+}
+
+fn bytes_within(value: &str, least: u64, most: u64) -> bool {
+    parse_bytes(value).is_ok_and(|bytes| (least..=most).contains(&bytes))
 }
 
 fn is_within(value: &str, least: u64, most: u64) -> bool {
@@ -75,6 +79,14 @@ pub const POOL_PROPERTIES: &[Property] = &[
         check: on_off,
     },
     Property {
+        name: "cache_dwpd",
+        default: "1",
+        values: "drive writes a day from 0.001 to 1000, or off (no limit)",
+        effect: "How much is written to each cache device a day. The first time around is free.",
+        takes_effect: AT_ONCE,
+        check: |value| value == "off" || parse_milli(value).is_some(),
+    },
+    Property {
         name: "cache_policy",
         default: "arc",
         values: "arc, s3fifo, s3fifo-1, sieve, lru or fifo",
@@ -86,10 +98,10 @@ pub const POOL_PROPERTIES: &[Property] = &[
     Property {
         name: "cache_size",
         default: "auto",
-        values: "auto (a quarter of the memory, 64M at least), off, or a size from 1M to 1T",
+        values: "auto (a quarter of the memory, 64M at least), off, or a size from 64K to 1T",
         effect: "Memory for blocks that were read. Less of it is used while others need memory.",
         takes_effect: AT_ONCE,
-        check: |value| value == "off" || bytes(value),
+        check: |value| value == "off" || value == "auto" || bytes_within(value, 64 << 10, 1 << 40),
     },
     Property {
         name: "comment",
@@ -312,6 +324,7 @@ impl Pool {
         self.log.wait_for_witness(settings.log_witness == LogWitness::Always);
         self.apply_deadlines();
         self.apply_cache_size();
+        self.apply_cache_budget();
     }
 
     /// Gives every device its deadline: durable writes wait for each command of a log device, and

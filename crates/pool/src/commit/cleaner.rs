@@ -369,7 +369,7 @@ impl Pool {
             if map.replace_if(moved.volume, moved.lba, moved.old, entry) {
                 self.store.table.add_live(moved.new, 1);
                 self.store.table.sub_live(moved.old, 1);
-                self.cache.rename(self.block_key(moved.old), self.block_key(moved.new));
+                self.rename_cached(moved.old, moved.new);
                 delta.assign(moved.volume, moved.lba, moved.new, &[moved.sum]);
             }
         }

@@ -256,7 +256,7 @@ impl Pool {
             if self.store.map.borrow_mut().replace_if(moved.volume, moved.lba, moved.old, entry) {
                 table.add_live(moved.new, 1);
                 table.sub_live(moved.old, 1);
-                self.cache.rename(self.block_key(moved.old), self.block_key(moved.new));
+                self.rename_cached(moved.old, moved.new);
                 delta.assign(moved.volume, moved.lba, moved.new, &[moved.sum]);
             }
             slices.step().await;

@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 
 use forebay_array::{Array, ArrayError};
 use forebay_device::{ErrorKind, IoBuf};
+use forebay_format::cache_device::CacheHeader;
 use forebay_format::config::{MemberConfig, MemberUse, PoolConfig, RingConfig};
 use forebay_format::superblock::{Superblock, VERSION};
 use forebay_rt as rt;
 use forebay_units::{CommitId, DeviceId, Nanos};
 
+use crate::cache_devices::read_header;
 use crate::import::divergence::told;
 use crate::import::error::{ImportErrorKind, Lacking, MapLoadError, Witness};
 use crate::import::found::Found;
@@ -30,46 +32,56 @@ const BUSY_RETRIES: u32 = 10;
 /// Devices that are opened and read at a time when pools are looked for.
 const LOOKS_AT_ONCE: usize = 16;
 
-/// Reads the labels of all devices at `paths` that can be opened.
-pub(crate) async fn find_devices(opener: &FencedOpener, paths: &[String]) -> Vec<Found> {
-    look_at(opener, paths).await.0
-}
-
-/// The same for an import, which tries busy devices again: a command that only looks at labels has
-/// a device open for a moment, and so has a process that was killed.
-pub(crate) async fn take_devices(opener: &FencedOpener, paths: &[String]) -> Vec<Found> {
-    let (mut found, mut busy) = look_at(opener, paths).await;
+/// Looks at devices for an import, which tries busy devices again: a command that only looks at
+/// labels has a device open for a moment, and so has a process that was killed.
+pub(crate) async fn take_devices(opener: &FencedOpener, paths: &[String]) -> Seen {
+    let mut seen = look_at(opener, paths).await;
     for _ in 0..BUSY_RETRIES {
-        if busy.is_empty() {
+        if seen.busy.is_empty() {
             break;
         }
         rt::sleep(BUSY_RETRY_INTERVAL).await;
-        let (more, still) = look_at(opener, &busy).await;
-        found.extend(more);
-        busy = still;
+        let more = look_at(opener, &seen.busy).await;
+        seen.found.extend(more.found);
+        seen.caches.extend(more.caches);
+        seen.busy = more.busy;
     }
-    found
+    seen
 }
 
-/// The devices that have labels, and the paths of those that another process has open. Devices
-/// that hang delay [`LOOKS_AT_ONCE`] others, not all of them.
-async fn look_at(opener: &FencedOpener, paths: &[String]) -> (Vec<Found>, Vec<String>) {
-    let (mut found, mut busy) = (Vec::new(), Vec::new());
+/// What is at some paths.
+#[derive(Default)]
+pub(crate) struct Seen {
+    /// Devices that have labels.
+    pub found: Vec<Found>,
+    /// Cache devices, and where they are.
+    pub caches: Vec<(CacheHeader, String)>,
+    /// Paths of devices that another process has open.
+    pub busy: Vec<String>,
+}
+
+/// Reads the labels of all devices at `paths` that can be opened. Those that hang delay
+/// [`LOOKS_AT_ONCE`] others, not all of them.
+pub(crate) async fn look_at(opener: &FencedOpener, paths: &[String]) -> Seen {
+    let mut seen = Seen::default();
     for some in paths.chunks(LOOKS_AT_ONCE) {
         for look in rt::join_all(some.iter().map(|path| look_at_one(opener, path))).await {
             match look {
-                Look::Labeled(device) => found.push(*device),
-                Look::Busy(path) => busy.push(path),
+                Look::Labeled(device) => seen.found.push(*device),
+                Look::Cache(header, path) => seen.caches.push((header, path)),
+                Look::Busy(path) => seen.busy.push(path),
                 Look::Other => {}
             }
         }
     }
-    (found, busy)
+    seen
 }
 
 /// What a look at one path found.
 enum Look {
     Labeled(Box<Found>),
+    /// A cache device.
+    Cache(CacheHeader, String),
     /// Another process has the device open.
     Busy(String),
     /// No device, or one without a label.
@@ -83,9 +95,12 @@ async fn look_at_one(opener: &FencedOpener, path: &str) -> Look {
         Err(_) => return Look::Other,
     };
     let label = read_label(&guarded.device).await;
-    match label.configs.is_empty() {
-        true => Look::Other,
-        false => Look::Labeled(Box::new(Found { path: path.to_owned(), guarded, label })),
+    if !label.configs.is_empty() {
+        return Look::Labeled(Box::new(Found { path: path.to_owned(), guarded, label }));
+    }
+    match read_header(&guarded.device).await {
+        Ok(header) => Look::Cache(header, path.to_owned()),
+        Err(_) => Look::Other,
     }
 }
 

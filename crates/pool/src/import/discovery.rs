@@ -7,7 +7,7 @@ use forebay_format::config::{MemberConfig, MemberUse, PoolConfig};
 use forebay_units::Layout;
 
 use crate::admin::candidate::owner_of;
-use crate::import::device_match::{find_devices, newest_root};
+use crate::import::device_match::{Seen, look_at, newest_root};
 use crate::import::divergence::one_history;
 use crate::import::found::Found;
 use crate::layout::{geometry_of, log_number, member_of};
@@ -19,12 +19,19 @@ use crate::{Opener, Pool};
 impl Pool {
     /// Looks for pools on `paths`. Devices that cannot be opened or have no label are skipped.
     pub async fn discover(opener: Rc<dyn Opener>, paths: &[String]) -> Vec<FoundPool> {
-        let found = find_devices(&FencedOpener::new(opener), paths).await;
+        let Seen { found, caches, .. } = look_at(&FencedOpener::new(opener), paths).await;
         let mut by_guid: BTreeMap<u64, Vec<&Found>> = BTreeMap::new();
         for device in &found {
             by_guid.entry(device.label.configs[0].0.pool).or_default().push(device);
         }
-        by_guid.into_iter().filter_map(|(guid, devices)| found_pool(guid, &devices)).collect()
+        let mut pools: Vec<FoundPool> =
+            by_guid.into_iter().filter_map(|(guid, devices)| found_pool(guid, &devices)).collect();
+        for (header, path) in caches {
+            for pool in pools.iter_mut().filter(|pool| pool.guid == header.pool) {
+                pool.paths.push(path.clone());
+            }
+        }
+        pools
     }
 }
 
@@ -83,7 +90,7 @@ impl Members<'_> {
             (true, MemberUse::Offline) => Health::Offline,
             (true, MemberUse::Faulted) => Health::Faulted,
         };
-        let mut vdev = leaf(member, state);
+        let mut vdev = leaf(&member.path, member.size_bytes, state);
         if state == Health::Online && (member.stale_since.is_some() || !member.stale.is_empty()) {
             vdev.note = Some(VdevNote::AwaitingResilver);
         }

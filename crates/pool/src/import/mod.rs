@@ -14,6 +14,7 @@ pub(crate) mod takeover;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use forebay_format::cache_device::CacheHeader;
 use forebay_format::config::PoolConfig;
 use forebay_format::label::{Heartbeat, SUPERBLOCK_SLOTS};
 use forebay_format::superblock::Superblock;
@@ -23,8 +24,8 @@ use forebay_rt as rt;
 use forebay_units::{CommitId, DeviceId, FrameSeq, Nanos};
 
 use crate::import::device_match::{
-    check_complete, check_newest, check_sources, leave_missing_logs, map_unreadable, newest_root,
-    not_found, place_devices, select_pool, take_devices,
+    Seen, check_complete, check_newest, check_sources, leave_missing_logs, map_unreadable,
+    newest_root, not_found, place_devices, select_pool, take_devices,
 };
 use crate::import::divergence::{History, one_history};
 use crate::import::error::{ImportError, ImportErrorKind};
@@ -62,12 +63,12 @@ impl Pool {
     ) -> Result<Rc<Pool>, ImportError> {
         let begun = rt::now();
         let opener = FencedOpener::new(opener);
-        let found = take_devices(&opener, paths).await;
+        let Seen { found, caches, .. } = take_devices(&opener, paths).await;
         let mut pool = name_or_guid.to_owned();
         let outcome = match select_pool(&found, name_or_guid) {
             Ok(Some(mine)) => {
                 pool.clone_from(&mine[0].label.configs[0].1.name);
-                let wanted = Wanted { name_or_guid, options, continued };
+                let wanted = Wanted { name_or_guid, options, continued, caches };
                 Self::import_found(opener, found, &wanted, begun).await
             }
             Ok(None) => Err(not_found(&opener, paths, &found).await),
@@ -82,7 +83,7 @@ impl Pool {
         wanted: &Wanted<'_>,
         begun: Nanos,
     ) -> Result<Rc<Pool>, ImportErrorKind> {
-        let Wanted { name_or_guid, options, continued } = *wanted;
+        let Wanted { name_or_guid, options, continued, .. } = *wanted;
         let keep = options.keep.as_deref();
         let selected = select_pool(&found, name_or_guid)?.unwrap_or_default();
         let mut history = one_history(selected, keep)?;
@@ -128,10 +129,13 @@ impl Pool {
         }
         history.goes_on(&mut judged.config, nonce, continued);
         drop(found);
-        Self::take_over(opener, judged, claim, (nonce, continued), begun).await
+        let pool = Self::take_over(opener, judged, claim, (nonce, continued), begun).await?;
+        pool.note_cache_paths(&wanted.caches);
+        pool.start(Vec::new());
+        Ok(pool)
     }
 
-    /// Assembles the pool that was judged, replays its log, and starts it. From here on the import
+    /// Assembles the pool that was judged, and replays its log. From here on the import
     /// writes.
     async fn take_over(
         opener: Rc<FencedOpener>,
@@ -189,7 +193,6 @@ impl Pool {
             pool.health.events.push(PoolEvent::Import(remark.clone()));
         }
         *pool.stats.import.borrow_mut() = report;
-        pool.start();
         Ok(pool)
     }
 }
@@ -199,6 +202,8 @@ struct Wanted<'a> {
     name_or_guid: &'a str,
     options: &'a ImportOptions,
     continued: Option<&'a Continued<'a>>,
+    /// The cache devices that were found, of whatever pool.
+    caches: Vec<(CacheHeader, String)>,
 }
 
 /// Everything that an import reads before it writes. A refused import leaves the pool as it was.

@@ -177,6 +177,7 @@ impl Pool {
             log,
             store,
             cache: ReadCache::new(settings.cache_policy),
+            cache_devices: Default::default(),
             read_ahead: ReadAhead::default(),
             writers: Mutex::new(Writers {
                 data,
@@ -210,8 +211,8 @@ impl Pool {
         pool
     }
 
-    /// Starts the tasks of a pool.
-    pub(crate) fn start(self: &Rc<Self>) {
+    /// Starts the tasks of a pool. `caches` are cache devices that are open already.
+    pub(crate) fn start(self: &Rc<Self>, caches: Vec<OpenDevice>) {
         self.stop_when_taken_over();
         let tasks = vec![
             rt::spawn(self.clone().sync_loop()),
@@ -225,6 +226,7 @@ impl Pool {
         ];
         let readers = (0..READERS_AHEAD).map(|_| rt::spawn(self.clone().read_ahead_loop()));
         self.lifecycle.tasks.borrow_mut().extend(tasks.into_iter().chain(readers));
+        self.start_cache_devices(caches);
         *self.lifecycle.heartbeat_task.borrow_mut() =
             Some(rt::spawn(self.clone().heartbeat_loop()));
     }

@@ -14,6 +14,7 @@ use forebay_units::{BlockAddr, SegmentId, format_bytes};
 use serde::{Deserialize, Serialize};
 
 use crate::admin::error::AdminError;
+use crate::cache_devices::CacheFault;
 use crate::commit::error::SuspendReason;
 use crate::label_check::LabelFault;
 use crate::labels::LabelError;
@@ -76,6 +77,13 @@ pub enum PoolEvent {
         device: String,
         /// The failure.
         error: LabelError,
+    },
+    /// A cache device was given up: reads go to the main store.
+    CacheDeviceFailed {
+        /// The device.
+        device: String,
+        /// What is wrong with it.
+        fault: CacheFault,
     },
     /// A spare, or an empty device at the same path, takes the place of a failed device.
     SpareTaken {
@@ -167,6 +175,7 @@ event_kinds! {
     ManyRepairs "many-repairs",
     LogMemberFailed "log-member-failed",
     LogDeviceFailed "log-device-failed",
+    CacheDeviceFailed "cache-device-failed",
     SpareTaken "spare-taken",
     SpareNotTaken "spare-not-taken",
     LogNotStarted "log-not-started",
@@ -212,6 +221,7 @@ impl PoolEvent {
             Self::ManyRepairs { .. } => EventKind::ManyRepairs,
             Self::LogMemberFailed { .. } => EventKind::LogMemberFailed,
             Self::LogDeviceFailed { .. } => EventKind::LogDeviceFailed,
+            Self::CacheDeviceFailed { .. } => EventKind::CacheDeviceFailed,
             Self::SpareTaken { .. } => EventKind::SpareTaken,
             Self::SpareNotTaken { .. } => EventKind::SpareNotTaken,
             Self::LogNotStarted(_) => EventKind::LogNotStarted,
@@ -237,6 +247,7 @@ impl PoolEvent {
             | Self::ManyRepairs { device }
             | Self::LogMemberFailed { device, .. }
             | Self::LogDeviceFailed { device, .. }
+            | Self::CacheDeviceFailed { device, .. }
             | Self::SpareTaken { device, .. }
             | Self::SpareNotTaken { device, .. }
             | Self::LabelDamaged { device, .. }
@@ -255,9 +266,9 @@ impl PoolEvent {
         }
     }
 
-    /// Whether it says nothing about why a device is out of use.
-    fn is_of_scan(&self) -> bool {
-        matches!(self, Self::ScanBegan(_) | Self::ScanEnded { .. })
+    /// Whether it says nothing about why a device that the pool needs is out of use.
+    fn is_beside(&self) -> bool {
+        matches!(self, Self::ScanBegan(_) | Self::ScanEnded { .. } | Self::CacheDeviceFailed { .. })
     }
 }
 
@@ -317,6 +328,9 @@ impl fmt::Display for PoolEvent {
             Self::LogMemberFailed { device, error } => write!(f, "{device} failed: {error}"),
             Self::LogDeviceFailed { device, error } => {
                 write!(f, "log device {device} failed: {error}")
+            }
+            Self::CacheDeviceFailed { device, fault } => {
+                write!(f, "cache device {device} is no longer used: {fault}")
             }
             Self::SpareTaken { device, by } if device == by => {
                 write!(f, "a new device is at {by} and replaces the failed one")
@@ -421,7 +435,7 @@ impl EventLog {
     /// The newest event that may say why a device is out of use.
     pub fn last(&self) -> Option<PoolEvent> {
         let kept = self.kept.borrow();
-        kept.iter().rev().map(|kept| &kept.event).find(|event| !event.is_of_scan()).cloned()
+        kept.iter().rev().map(|kept| &kept.event).find(|event| !event.is_beside()).cloned()
     }
 
     /// All that are kept.

@@ -1,5 +1,6 @@
 //! Status: what a pool shows of itself. Every listing of the command line consists of these types.
 
+mod cache;
 pub(crate) mod events;
 pub(crate) mod report;
 pub(crate) mod stats;
@@ -13,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::commit::error::SuspendReason;
 use crate::import::error::ImportErrorKind;
 
+pub use cache::{CacheDeviceStats, CacheStats};
 pub use events::{EventKind, EventRecord, ImportRemark, PoolEvent};
 
 /// Version of the JSON of these types. It is raised when a field changes its meaning.
@@ -244,6 +246,9 @@ pub struct PoolStatus {
     pub groups: Vec<VdevStatus>,
     /// Log devices; empty when the log is in the pool.
     pub logs: Vec<VdevStatus>,
+    /// Cache devices. Their health is not the pool's.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub caches: Vec<VdevStatus>,
     /// Hot spares.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub spares: Vec<SpareStatus>,
@@ -458,6 +463,9 @@ pub struct PoolStats {
     /// The read cache.
     #[serde(default)]
     pub cache: CacheStats,
+    /// The cache devices.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cache_devices: Vec<CacheDeviceStats>,
     /// Bytes of footers that are kept in memory, for the checksums of sequential data.
     #[serde(default)]
     pub footer_cache_bytes: u64,
@@ -496,36 +504,6 @@ pub struct PoolStats {
     /// longest first.
     #[serde(default)]
     pub long_polls: Vec<LongPoll>,
-}
-
-/// The read cache in memory: its size, and counts of blocks of 4 KiB since import.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct CacheStats {
-    /// What leaves when it is full.
-    pub policy: String,
-    /// Bytes of blocks that it may take by the property `cache_size`.
-    pub size_bytes: u64,
-    /// Bytes of blocks that it may take now; fewer than `size_bytes` while memory is short.
-    pub limit_bytes: u64,
-    /// Bytes of blocks that it has.
-    pub used_bytes: u64,
-    /// Bytes of blocks and index.
-    pub memory_bytes: u64,
-    /// Blocks that were found.
-    pub hits: u64,
-    /// Blocks that were not.
-    pub misses: u64,
-    /// Misses that a cache of up to twice the size would have had.
-    pub ghost_hits: u64,
-    /// Blocks that were put into it.
-    #[serde(default)]
-    pub kept: u64,
-    /// Blocks that left because it was full.
-    pub evictions: u64,
-    /// Blocks that were read ahead of a sequential reader.
-    pub read_ahead: u64,
-    /// Of those, blocks that left before a client asked for them.
-    pub read_ahead_unused: u64,
 }
 
 /// Long polls of the tasks that were started at one place.

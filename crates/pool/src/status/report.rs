@@ -146,7 +146,7 @@ impl Pool {
                     (MemberUse::Offline, _) => Health::Offline,
                     (MemberUse::Faulted, _) => Health::Faulted,
                 };
-                let mut vdev = leaf(side, state);
+                let mut vdev = leaf(&side.path, side.size_bytes, state);
                 vdev.protection = self.protection(open);
                 vdev.write_errors = errors.get(&DeviceId(side.device)).copied().unwrap_or(0);
                 vdev.io = open.map(|d| io_counts(&d.counted.counts())).unwrap_or_default();
@@ -181,6 +181,7 @@ impl Pool {
             scan: self.scan_status(),
             groups: self.group_status(),
             logs: self.log_status(),
+            caches: self.cache_device_status(),
             spares: self.spare_status(),
             lost,
             lost_count,
@@ -252,9 +253,9 @@ pub(crate) fn worse(a: Health, b: Health) -> Health {
     a.max(b)
 }
 
-pub(crate) fn leaf(member: &MemberConfig, state: Health) -> VdevStatus {
+pub(crate) fn leaf(path: &str, size_bytes: u64, state: Health) -> VdevStatus {
     VdevStatus {
-        name: member.path.clone(),
+        name: path.to_owned(),
         kind: VdevKind::Device,
         state,
         read_errors: 0,
@@ -262,7 +263,7 @@ pub(crate) fn leaf(member: &MemberConfig, state: Health) -> VdevStatus {
         checksum_errors: 0,
         note: None,
         protection: None,
-        size_bytes: member.size_bytes,
+        size_bytes,
         space: None,
         io: crate::status::IoCounts::default(),
         children: Vec::new(),
@@ -282,7 +283,7 @@ fn member_status(
         Some(MemberState::Faulted) => Health::Faulted,
         Some(MemberState::Unavail | MemberState::Removed) | None => Health::Unavail,
     };
-    let mut vdev = leaf(member, state);
+    let mut vdev = leaf(&member.path, member.size_bytes, state);
     vdev.io = io.map(|c| io_counts(&c)).unwrap_or_default();
     if let Some(now) = now {
         vdev.read_errors = now.errors.read;

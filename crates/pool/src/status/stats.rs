@@ -392,6 +392,7 @@ impl Pool {
             segments: self.segment_counts(),
             map_memory_bytes: self.store.map.borrow().memory_bytes(),
             cache: self.cache_stats(),
+            cache_devices: self.cache_device_stats(),
             footer_cache_bytes: self.store.reader.pages_bytes(),
             dirty_bytes: self.dirty.throttle.dirty_bytes(),
             dirty_limit_bytes: self.dirty.throttle.limit_bytes(),

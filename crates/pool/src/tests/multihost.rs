@@ -10,7 +10,7 @@ use forebay_rt::{self as rt, Runtime};
 use forebay_units::{Layout, Nanos};
 
 use super::rack::Rack;
-use crate::import::device_match::find_devices;
+use crate::import::device_match::look_at;
 use crate::import::found::Found;
 use crate::import::takeover::{labeled_devices, root_owners};
 use crate::labels::read_label;
@@ -237,7 +237,7 @@ fn import_that_is_cut_short_keeps_the_log_mark() {
     });
     assert_ne!(mark.epoch, 0);
     Runtime::simulated(2).block_on(async move {
-        let found = find_devices(&FencedOpener::new(second), &paths()).await;
+        let found = look_at(&FencedOpener::new(second), &paths()).await.found;
         let found: Vec<&Found> = found.iter().collect();
         let mine = Heartbeat { nonce: 7, ..found[0].label.heartbeat.expect("a heartbeat") };
         let (labeled, owners) = (labeled_devices(&found), root_owners(&found));
