@@ -58,7 +58,7 @@ impl AdminWorkload {
             data: (0..spec.data_disks).collect(),
             removable: fault_plan.removable(spec, &mut rng),
             offline: Vec::new(),
-            spares: (first_spare..spec.disks()).collect(),
+            spares: (first_spare..spec.cache_range().start).collect(),
             log: spec.log_range().collect(),
             log_needs_mirror: spec.log.sides() > 1 && fault_plan.strikes_log(spec),
             mirrors: spec.raid != Raid::Raid0,

@@ -45,6 +45,8 @@ impl Disks {
             .map(|number| {
                 let config = if log.contains(&number) {
                     DiskConfig::log(&format!("log{number}"), spec.log_bytes)
+                } else if spec.cache_range().contains(&number) {
+                    DiskConfig::flash(&format!("cache{number}"), spec.data_bytes)
                 } else {
                     DiskConfig::flash(&format!("disk{number}"), spec.data_bytes)
                 };

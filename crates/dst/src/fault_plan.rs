@@ -58,7 +58,7 @@ impl FaultPlan {
     pub fn draw(spec: &PoolSpec, level: Level, rng: &mut Rng) -> Self {
         let mut sizes = vec![spec.data_bytes; spec.data_disks];
         sizes.extend(vec![spec.log_bytes; spec.log.disks()]);
-        sizes.extend(vec![spec.data_bytes; spec.spare_disks]);
+        sizes.extend(vec![spec.data_bytes; spec.spare_disks + spec.cache_disks]);
         let mut victims = Vec::new();
         let mut choose = |from: std::ops::Range<usize>, count: usize, rng: &mut Rng| {
             let mut left: Vec<usize> = from.collect();
@@ -100,6 +100,12 @@ impl FaultPlan {
         Self { level, victims, sizes_bytes: sizes, may_rot_recent }
     }
 
+    /// True when more than power fails.
+    #[must_use]
+    pub fn has_faults(&self) -> bool {
+        self.level != Level::CrashOnly
+    }
+
     /// True when the pool must survive every fault of the plan.
     #[must_use]
     pub fn is_survivable(&self) -> bool {
@@ -139,6 +145,31 @@ impl FaultPlan {
     #[must_use]
     pub fn with_victims(&self, victims: Vec<usize>) -> Self {
         Self { victims, ..self.clone() }
+    }
+
+    /// Draws faults of any kind for disks that hold nothing that counts.
+    #[must_use]
+    pub fn faults_of(
+        &self,
+        disks: &[usize],
+        commands: u64,
+        first_boot: bool,
+        rng: &mut Rng,
+    ) -> Vec<TimedFault> {
+        let plan = self.with_victims(disks.to_vec());
+        let mut out = plan.hangs(commands, rng);
+        for disk in disks {
+            for _ in 0..rng.below(5) {
+                let fault = match rng.chance(200) {
+                    true => slow(rng),
+                    false => plan.damage(*disk, rng),
+                };
+                let early = !first_boot && rng.chance(250);
+                let at_command = if early { 0 } else { rng.between(1, commands) };
+                out.push(TimedFault { at_command, disk: *disk, fault });
+            }
+        }
+        out
     }
 
     /// Draws faults that answer every failed command with an error.

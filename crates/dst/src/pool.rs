@@ -9,7 +9,9 @@ use std::rc::{Rc, Weak};
 use forebay_device::layers::Counted;
 use forebay_device::{Device, DeviceError, ErrorKind, Operation};
 use forebay_pool::spec::{GroupSpec, ImportOptions, LogSpec, Told, VolumeSpec};
-use forebay_pool::status::{Health, PoolEvent, ScanKind, ScanPhase, VdevNote, VdevStatus};
+use forebay_pool::status::{
+    CacheDeviceStats, Health, PoolEvent, ScanKind, ScanPhase, VdevNote, VdevStatus,
+};
 use forebay_pool::{Opener, Opening};
 use forebay_rt as rt;
 use forebay_units::{BLOCK_BYTES, Layout, Nanos};
@@ -95,14 +97,15 @@ impl Subject for Forebay {
         let groups = spec.group_ranges().map(|r| GroupSpec { layout, devices: of(r) });
         let logs = spec.ring_ranges().map(|r| LogSpec { devices: of(r) });
         let (groups, logs) = (groups.collect(), logs.collect());
-        let spares = of(spec.hot_spare_range());
+        let (spares, caches) = (of(spec.hot_spare_range()), of(spec.cache_range()));
         let mut properties = spec.properties.clone();
         // A client whose requests waited for an operator would look like one that hangs.
         properties.entry("failmode".into()).or_insert_with(|| "continue".into());
         // Reads from memory would hide what the disks hold.
         properties.entry("cache_size".into()).or_insert_with(|| "off".into());
+        let force = false;
         let wanted =
-            forebay_pool::spec::PoolSpec { groups, logs, spares, properties, ..Default::default() };
+            forebay_pool::spec::PoolSpec { groups, logs, caches, spares, properties, force };
         self.known.set((0, Told::default()));
         let pool = forebay_pool::Pool::create(self.shelf(disks), POOL_NAME, &wanted).await?;
         Ok(ForebayPool::new(pool))
@@ -282,6 +285,15 @@ impl Pool for ForebayPool {
             Manage::Detach(disk) | Manage::DetachCopy(disk) => {
                 self.pool().detach(&name(disk)).await?
             }
+            Manage::CacheOffline(disk) => self.pool().offline(&name(disk)).await?,
+            Manage::CacheOnline(disk) => self.pool().online(&name(disk)).await?,
+            Manage::CacheRemove(disk) => self.pool().remove(&name(disk)).await?,
+            Manage::CacheAdd(disk) => {
+                let caches = vec![name(disk)];
+                let spec =
+                    forebay_pool::spec::PoolSpec { caches, force: true, ..Default::default() };
+                self.pool().add(&spec).await?;
+            }
             Manage::Commit => self.pool().sync().await?,
             Manage::Clean => {}
         }
@@ -354,6 +366,10 @@ impl Pool for ForebayPool {
 
     fn events(&self) -> Vec<(String, u64)> {
         let stats = self.pool().stats();
+        let of_caches = |count: fn(&CacheDeviceStats) -> u64| -> u64 {
+            stats.cache_devices.iter().map(count).sum()
+        };
+        let wrong = self.pool().status().caches.iter().map(|cache| cache.checksum_errors).sum();
         vec![
             (CLEANER_EVENT.to_owned(), stats.since_import.segments_cleaned),
             ("boots with cleaning".to_owned(), stats.since_import.segments_cleaned.min(1)),
@@ -361,6 +377,11 @@ impl Pool for ForebayPool {
             ("log records replayed".to_owned(), stats.last_import.log_records),
             ("spares taken".to_owned(), self.spares_taken()),
             ("remarks at import".to_owned(), stats.last_import.remarks.len() as u64),
+            ("cache devices: blocks put on".to_owned(), of_caches(|device| device.admitted)),
+            ("cache devices: blocks read".to_owned(), of_caches(|device| device.hits)),
+            ("cache devices: blocks found at import".to_owned(), of_caches(|device| device.loaded)),
+            ("cache devices: reads given up".to_owned(), of_caches(|device| device.slow_reads)),
+            ("cache devices: wrong blocks".to_owned(), wrong),
         ]
     }
 }

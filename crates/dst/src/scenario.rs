@@ -268,6 +268,10 @@ impl Admin {
             Admin::Manage(Manage::Detach(_)) => "side detached",
             Admin::Manage(Manage::AttachCopy(..)) => "copy attached",
             Admin::Manage(Manage::DetachCopy(_)) => "copy detached",
+            Admin::Manage(Manage::CacheOffline(_)) => "cache device offline",
+            Admin::Manage(Manage::CacheOnline(_)) => "cache device online",
+            Admin::Manage(Manage::CacheRemove(_)) => "cache device removed",
+            Admin::Manage(Manage::CacheAdd(_)) => "cache device added",
             Admin::Manage(Manage::Commit) => "commit",
             Admin::Manage(Manage::Clean) => "clean",
         }

@@ -104,7 +104,10 @@ pub struct PoolSpec {
     /// How many of these, the first ones, the pool may take when one of its own fails.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub hot_spares: usize,
-    /// Size of a data disk or spare.
+    /// Number of cache devices; they are the last disks.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub cache_disks: usize,
+    /// Size of a data disk, spare or cache device.
     pub data_bytes: u64,
     /// Size of a log disk.
     pub log_bytes: u64,
@@ -144,10 +147,16 @@ impl PoolSpec {
         log.step_by(sides).map(move |first| first..first + sides)
     }
 
-    /// Number of all disks: data, then log, then spares.
+    /// Number of all disks: data, then log, then spares, then cache devices.
     #[must_use]
     pub fn disks(&self) -> usize {
-        self.data_disks + self.log.disks() + self.spare_disks
+        self.data_disks + self.log.disks() + self.spare_disks + self.cache_disks
+    }
+
+    /// Numbers of the cache devices.
+    #[must_use]
+    pub fn cache_range(&self) -> std::ops::Range<usize> {
+        self.disks() - self.cache_disks..self.disks()
     }
 
     /// Numbers of the disks that the pool may take when one of its own fails.
@@ -235,6 +244,14 @@ pub enum Manage {
     AttachCopy(usize, usize),
     /// Detaches a copy from a mirror of data disks.
     DetachCopy(usize),
+    /// Takes a cache device out of use.
+    CacheOffline(usize),
+    /// Brings it back.
+    CacheOnline(usize),
+    /// Removes a cache device.
+    CacheRemove(usize),
+    /// Adds one.
+    CacheAdd(usize),
     /// Commits the open transaction group.
     Commit,
     /// Cleans segments.

@@ -19,6 +19,7 @@ use succession::Chain;
 mod aim;
 mod beside;
 mod boot;
+mod cache_disks;
 mod clients;
 mod constraints;
 mod parts;
@@ -121,9 +122,8 @@ pub fn generate(seed: Seed, constraints: &Constraints) -> Scenario {
         fault_plan.strike_one(&spec, &mut recovery_rng);
     }
     let boots = constraints.boots.unwrap_or_else(|| rng.between(class.fewest_boots(), 4));
-    let admin_seed = seed.derive("desk");
     let mut workload =
-        AdminWorkload::new(&spec, &fault_plan, &volumes, constraints.manage, admin_seed);
+        AdminWorkload::new(&spec, &fault_plan, &volumes, constraints.manage, seed.derive("desk"));
     let remote = constraints.remote.unwrap_or_else(|| draw_remote(seed));
     let mut chain = Chain::new(&spec, &fault_plan, class.aim, &mut seed.derive("succession").rng());
     let draw_one = |index: u64| {
@@ -150,6 +150,7 @@ pub fn generate(seed: Seed, constraints: &Constraints) -> Scenario {
             crash_in_recovery_of(&mut boot, &plan, seed.derive("relapse"));
         }
         suspension::apply(&mut boot, &plan, commands().min(1 << 12));
+        cache_disks::apply(&mut boot, &plan, commands());
         if class.has_succession() && level == Level::Within {
             chain.extend(&mut boot, index == 0, commands(), plan.seed.derive("succession"));
             returns::apply(&mut boot, &plan, chain.victims(), commands().min(1 << 12));
@@ -160,7 +161,7 @@ pub fn generate(seed: Seed, constraints: &Constraints) -> Scenario {
     if level == Level::Within && spec.raid.parity(spec.data_disks) == 0 {
         rot_map_in(&mut boots, &mut seed.derive("map rot").rng());
     }
-    let has_loud_faults_only = level == Level::CrashOnly || chain.is_loud;
+    let is_loud = class.has_succession() && (level == Level::CrashOnly || chain.is_loud);
     Scenario {
         version: VERSION,
         description: String::new(),
@@ -171,7 +172,7 @@ pub fn generate(seed: Seed, constraints: &Constraints) -> Scenario {
         sparse,
         sync,
         gaps,
-        is_loud: class.has_succession() && has_loud_faults_only,
+        is_loud,
         counts_leaks: class.aim == Aim::Refusals,
         keeps_disks: class.aim == Aim::Blocked && level == Level::CrashOnly,
         boots,
@@ -229,6 +230,9 @@ fn draw_stock(
         _ => {}
     }
     draw_cache(spec, &mut seed.derive("cache").rng());
+    if class.is_free {
+        cache_disks::draw(spec, &mut seed.derive("cache disks").rng());
+    }
     Stock { volumes, sparse, sync, gaps }
 }
 
@@ -329,6 +333,7 @@ fn draw_spec(seed: Seed) -> PoolSpec {
         groups: 1,
         spare_disks: 0,
         hot_spares: 0,
+        cache_disks: 0,
         data_bytes: 64 << 20,
         log_bytes: 64 << 20,
         segment_bytes: 1 << 20,
