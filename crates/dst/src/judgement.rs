@@ -3,7 +3,8 @@
 //! What enters: a running pool and the demand. What leaves: the first objection, in the model.
 //! Who calls: `boot.rs`, after each import and at the end of a boot without a power cut.
 
-use forebay_units::SECTOR_BYTES;
+use forebay_device::{Device, IoBuf};
+use forebay_units::{BLOCK_BYTES, SECTOR_BYTES};
 
 use crate::boot_context::BootContext;
 use crate::client::{SectorRange, flush, read_all, write};
@@ -104,6 +105,9 @@ async fn judge_volume<S: Subject>(
     if is_expected != Some(true) {
         return model.object(Kind::Volumes, format!("{name} has {sectors} sectors"));
     }
+    if context.scenario.spec.cache_disks > 0 {
+        fill_cache_devices(&device, sectors * SECTOR_BYTES / BLOCK_BYTES).await;
+    }
     let seen = read_all(&device, model, id, sectors).await;
     context.tally.borrow_mut().judged_sectors += sectors;
     model.update(id, |v| {
@@ -113,6 +117,20 @@ async fn judge_volume<S: Subject>(
         };
         model.judge(Kind::Prefix, judged);
     });
+}
+
+/// Reads some blocks again and again, in an order that is no stream: what left memory and is read
+/// again goes to a cache device. What they hold is judged afterwards.
+async fn fill_cache_devices(device: &Device, blocks: u64) {
+    const MOST_BLOCKS: u64 = 200;
+    const ROUNDS: u64 = 3;
+    let some = blocks.min(MOST_BLOCKS);
+    for number in 0..ROUNDS * some {
+        let block = number % some * 77 % blocks;
+        let buf = IoBuf::zeroed(BLOCK_BYTES as usize);
+        // Whether it can be read is judged afterwards too.
+        let _ = device.read(block * BLOCK_BYTES, buf).await;
+    }
 }
 
 /// The end of a boot without a power cut: writes and flushes still work, a scrub repairs all damage

@@ -1,9 +1,10 @@
 //! Cache devices: which pools have them, what befalls them, and who takes them in and out.
 
 use forebay_sim::Rng;
+use forebay_sim::faults::Fault;
 
 use super::boot::BootPlan;
-use crate::scenario::{Admin, Boot};
+use crate::scenario::{Admin, Boot, TimedFault};
 use crate::subject::{Manage, PoolSpec};
 
 /// How many of a thousand scenarios have cache devices.
@@ -32,6 +33,12 @@ pub(super) fn apply(boot: &mut Boot, plan: &BootPlan<'_>, commands: u64) {
     let rng = &mut plan.seed.derive("cache disks").rng();
     if plan.fault_plan.has_faults() && rng.chance(700) {
         boot.faults.extend(plan.fault_plan.faults_of(&disks, commands, plan.is_first, rng));
+        // A block there is read by few clients, so much must rot that one of them meets it.
+        for _ in 0..rng.below(40) {
+            let (disk, back, permille) = (*rng.pick(&disks), rng.below(16), rng.below(1000));
+            let fault = Fault::RotRecent { back, permille, mask: 1 << rng.below(8) };
+            boot.faults.push(TimedFault { at_command: rng.between(1, commands), disk, fault });
+        }
     }
     if !boot.admin.is_empty() && rng.chance(400) {
         for _ in 0..rng.between(1, 4) {
