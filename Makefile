@@ -8,12 +8,13 @@
 #   make mutants  a mutation run over the crates that a write passes, for ARGS="--minutes 30" or hours
 #   make bench    measure on this machine; writes docs/benchmarks/
 #   make bench-sleeping  the same with a client that sleeps while it waits (needs libnbd-dev)
+#   make bench-hybrid    slow disks alone, with a cache in memory, and with a cache device (root)
 #   make bench-overwrites  count what overwriting full pools of several sizes costs, simulated
 CARGO ?= cargo
 ARGS ?=
 TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 
-.PHONY: run build symbols test check prove prove-ci mutants bench bench-sleeping bench-overwrites bench-sim man clean
+.PHONY: run build symbols test check prove prove-ci mutants bench bench-sleeping bench-hybrid bench-overwrites bench-sim man clean
 
 run:
 	$(CARGO) run --release --package forebay-cli -- up $(ARGS)
@@ -52,6 +53,9 @@ bench:
 
 bench-sleeping:
 	bench/sleeping-client $(ARGS)
+
+bench-hybrid:
+	bench/hybrid $(ARGS)
 
 bench-overwrites:
 	bench/overwrites $(ARGS)
