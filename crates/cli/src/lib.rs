@@ -18,6 +18,7 @@ pub mod leases;
 pub mod log;
 pub mod members;
 mod memory;
+mod metrics;
 mod path_probe;
 pub mod pool_access;
 pub mod pools;

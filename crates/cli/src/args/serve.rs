@@ -54,6 +54,9 @@ pub struct ServeArgs {
     /// Where to listen: unix:PATH or tcp:HOST:PORT; may be given several times.
     #[arg(long, value_name = "ADDR", value_parser = listen_address)]
     pub listen: Vec<ListenAddress>,
+    /// Where to answer scrapes of Prometheus and its like, as in 127.0.0.1:9816.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub metrics: Option<SocketAddr>,
     /// TLS.
     #[command(flatten)]
     pub security: SecurityArgs,

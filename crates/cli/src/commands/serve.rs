@@ -25,6 +25,9 @@ pub async fn serve(args: ServeArgs, access: PoolAccess) -> Result<Outcome, Failu
     let set = PoolSet::new(Rc::new(FileOpener), state.clone(), Some(stop.clone()));
     let serving = Serving::new(set, &state, stop.clone())?.secured(&args.security)?;
     serving.check_free(&args.listen, &state).await?;
+    if let Some(address) = args.metrics {
+        serving.tell_metrics(address)?;
+    }
     let opened = stop.unless_asked(open_all(&serving.set, &chosen, every, &options)).await;
     match opened {
         None => return serving.end().await.map(|()| Outcome::done()),

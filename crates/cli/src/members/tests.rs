@@ -44,6 +44,7 @@ fn device_is_found_by_every_path_that_leads_to_it() {
         guid: 1,
         state: Health::Online,
         scan: None,
+        scrubbed_at: 0,
         groups: vec![group],
         logs: Vec::new(),
         caches: Vec::new(),

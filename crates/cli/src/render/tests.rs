@@ -91,6 +91,7 @@ fn healthy() -> PoolStatus {
         guid: 1_234_567_890_123_456_789,
         state: Health::Online,
         scan: None,
+        scrubbed_at: 0,
         groups: vec![holder(
             "raidz1-0",
             VdevKind::Group(Layout::Raidz1),

@@ -24,6 +24,7 @@ use crate::control::serve_control;
 use crate::failure::{ErrorCode, Failure};
 use crate::hooks::Hooks;
 use crate::log;
+use crate::metrics::{Source, metrics, serve_metrics};
 use crate::pools::PoolSet;
 use crate::signals::Stop;
 use crate::state::StateDir;
@@ -110,7 +111,7 @@ impl Serving {
                      authentication; use it on trusted networks only"
                 ));
             }
-            listeners.push(self.bind(address).map_err(|e| cannot_listen(address, &e))?);
+            listeners.push(self.bind(address).map_err(|e| cannot_listen("--listen", address, &e))?);
         }
         if asked.is_empty() {
             listeners = self.listen_default(state)?;
@@ -120,6 +121,22 @@ impl Serving {
         }
         self.set.announce(listeners.clone());
         Ok(listeners)
+    }
+
+    /// Answers scrapes at `address`. They show names of pools, volumes and devices.
+    pub fn tell_metrics(&self, address: SocketAddr) -> Result<(), Failure> {
+        let listener = Listener::bind_tcp(address)
+            .map_err(|e| cannot_listen("--metrics", &ListenAddress::Tcp(address), &e))?;
+        if !address.ip().is_loopback() {
+            log::warning(&format!("other machines can read the metrics at {address}"));
+        }
+        self.screen.say(&format!("metrics at http://{address}/metrics"));
+        let (set, server) = (self.set.clone(), self.server.clone());
+        let source: Source = Rc::new(move |format| {
+            metrics(&set.pools(), (server.connections(), &server.counts()), format)
+        });
+        forebay_rt::spawn(serve_metrics(listener, source));
+        Ok(())
     }
 
     fn bind(&self, address: &ListenAddress) -> io::Result<String> {
@@ -140,9 +157,9 @@ impl Serving {
         let own = ListenAddress::Unix(state.path().join(own));
         let first = match self.bind(&shared) {
             Err(e) if e.kind() == io::ErrorKind::AddrInUse => {
-                self.bind(&own).map_err(|e| cannot_listen(&own, &e))?
+                self.bind(&own).map_err(|e| cannot_listen("--listen", &own, &e))?
             }
-            other => other.map_err(|e| cannot_listen(&shared, &e))?,
+            other => other.map_err(|e| cannot_listen("--listen", &shared, &e))?,
         };
         let mut listeners = vec![first];
         match self.bind(&loopback) {
@@ -163,7 +180,7 @@ impl Serving {
     ) -> Result<(), Failure> {
         for address in asked {
             refuse_exposed(address, self.demands_tls(), self.plaintext)?;
-            until_free(address).await.map_err(|e| cannot_listen(address, &e))?;
+            until_free(address).await.map_err(|e| cannot_listen("--listen", address, &e))?;
         }
         if asked.is_empty() {
             // Others will do when one of them is taken.
@@ -242,11 +259,16 @@ fn refuse_exposed(address: &ListenAddress, tls: bool, plaintext: bool) -> Result
     ))
 }
 
-fn cannot_listen(address: &ListenAddress, error: &io::Error) -> Failure {
+/// The refusal of an address that `option` has asked for.
+fn cannot_listen(option: &str, address: &ListenAddress, error: &io::Error) -> Failure {
     let hint = match error.kind() {
-        io::ErrorKind::AddrInUse => "another server has it; use --listen with another address",
-        io::ErrorKind::PermissionDenied => "choose an address that you may use, with --listen",
-        _ => "choose another address with --listen",
+        io::ErrorKind::AddrInUse => {
+            format!("another server has it; use {option} with another address")
+        }
+        io::ErrorKind::PermissionDenied => {
+            format!("choose an address that you may use, with {option}")
+        }
+        _ => format!("choose another address with {option}"),
     };
     let message = format!("cannot listen on {address} ({error})");
     Failure::new(ErrorCode::CannotListen, message).with_hint(hint)

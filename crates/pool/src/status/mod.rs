@@ -242,6 +242,9 @@ pub struct PoolStatus {
     pub state: Health,
     /// The last or running scan.
     pub scan: Option<ScanStatus>,
+    /// Seconds since 1970 when the last scrub began; 0 if none has.
+    #[serde(default)]
+    pub scrubbed_at: u64,
     /// Data groups.
     pub groups: Vec<VdevStatus>,
     /// Log devices; empty when the log is in the pool.
@@ -517,6 +520,17 @@ pub struct LongPoll {
     pub mean_us: f64,
     /// The longest, in microseconds.
     pub longest_us: f64,
+}
+
+/// How long the operations of one kind took, since import.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LatencyCounts {
+    /// For each bound that was asked for, how many took no longer.
+    pub at_most: Vec<u64>,
+    /// All of them.
+    pub count: u64,
+    /// Seconds of all of them together.
+    pub sum_secs: f64,
 }
 
 /// What an import did.

@@ -179,6 +179,7 @@ impl Pool {
             guid: self.guid,
             state,
             scan: self.scan_status(),
+            scrubbed_at: self.config.borrow().scrubbed_at,
             groups: self.group_status(),
             logs: self.log_status(),
             caches: self.cache_device_status(),

@@ -15,8 +15,8 @@ use forebay_units::{BLOCK_BYTES, DeviceId, Nanos, VolumeId};
 use crate::Pool;
 use crate::state::Writers;
 use crate::status::{
-    ImportReport, IoCounts, Latency, LongPoll, MediaBytes, OpCount, PoolStats, STATUS_VERSION,
-    SegmentCounts, Traffic,
+    ImportReport, IoCounts, Latency, LatencyCounts, LongPoll, MediaBytes, OpCount, PoolStats,
+    STATUS_VERSION, SegmentCounts, Traffic,
 };
 use hdrhistogram::Histogram;
 
@@ -193,6 +193,15 @@ fn add(count: &mut OpCount, bytes: u64) {
     count.bytes += bytes;
 }
 
+fn latency_counts(histogram: &Histogram<u64>, bounds: &[Nanos]) -> LatencyCounts {
+    let at_most = |bound: &Nanos| histogram.count_between(0, bound.0);
+    LatencyCounts {
+        at_most: bounds.iter().map(at_most).collect(),
+        count: histogram.len(),
+        sum_secs: histogram.mean() * histogram.len() as f64 / 1e9,
+    }
+}
+
 fn latency(histogram: &Histogram<u64>) -> Latency {
     if histogram.is_empty() {
         return Latency::default();
@@ -356,6 +365,14 @@ impl Pool {
             flush: places(&coarse(&earlier.flush, &self.stats.flush.borrow())),
             read: places(&coarse(&earlier.read, &self.stats.read.borrow())),
         }
+    }
+
+    /// How many durable writes, flushes and reads took no longer than each of `bounds`, in this
+    /// order, to a hundredth.
+    #[must_use]
+    pub fn latency_counts(&self, bounds: &[Nanos]) -> [LatencyCounts; 3] {
+        let Stats { fua, flush, read, .. } = &self.stats;
+        [fua, flush, read].map(|histogram| latency_counts(&histogram.borrow(), bounds))
     }
 
     /// Figures since import and over the pool's lifetime.

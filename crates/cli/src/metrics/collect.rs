@@ -1,0 +1,345 @@
+//! What a serving process tells of its pools, as metrics. `docs/metrics.md` lists them.
+
+use std::rc::Rc;
+
+use forebay_nbd::Counts;
+use forebay_pool::Pool;
+use forebay_pool::status::{
+    CacheDeviceStats, Health, IoCounts, PoolStats, PoolStatus, PoolSummary, SpareState, VdevStatus,
+    VolumeStatus,
+};
+use forebay_units::Nanos;
+
+use super::exposition::{Exposition, Format};
+
+/// Upper bounds of the latency histograms, in microseconds.
+const BOUNDS_US: [u64; 20] = [
+    50, 100, 150, 200, 300, 500, 750, 1_000, 2_000, 3_000, 5_000, 10_000, 20_000, 50_000, 100_000,
+    200_000, 500_000, 1_000_000, 5_000_000, 30_000_000,
+];
+const STATES: [Health; 6] = [
+    Health::Online,
+    Health::Degraded,
+    Health::Offline,
+    Health::Faulted,
+    Health::Unavail,
+    Health::Suspended,
+];
+
+/// A pool at one moment.
+struct Sample {
+    summary: PoolSummary,
+    status: PoolStatus,
+    stats: PoolStats,
+    volumes: Vec<VolumeStatus>,
+    latencies: [forebay_pool::status::LatencyCounts; 3],
+}
+
+impl Sample {
+    fn pool(&self) -> &str {
+        &self.summary.name
+    }
+}
+
+/// A device: its pool, its part in it, and its status.
+type Device<'a> = (&'a str, &'static str, &'a VdevStatus);
+
+/// The metrics of `pools`, and of the server: how many clients are connected, and what became of
+/// others.
+#[must_use]
+pub fn metrics(pools: &[Rc<Pool>], clients: (usize, &Counts), format: Format) -> String {
+    let bounds = BOUNDS_US.map(Nanos::from_micros);
+    let sample = |pool: &Rc<Pool>| Sample {
+        summary: pool.summary(),
+        status: pool.status(),
+        stats: pool.stats(),
+        volumes: pool.volumes(),
+        latencies: pool.latency_counts(&bounds),
+    };
+    let samples: Vec<Sample> = pools.iter().map(sample).collect();
+    let mut out = Exposition::new(format);
+    let version = vec![("version", env!("CARGO_PKG_VERSION"))];
+    out.gauges("forebay_build_info", "The program; always 1.", [(version, 1.0)]);
+    connections(&mut out, clients);
+    spaces(&mut out, &samples);
+    states(&mut out, &samples);
+    traffic(&mut out, &samples);
+    latencies(&mut out, &samples);
+    memory(&mut out, &samples);
+    caches(&mut out, &samples);
+    volumes(&mut out, &samples);
+    devices(&mut out, &samples);
+    out.finish()
+}
+
+/// A family of gauges with one value a pool.
+fn of_pools(
+    out: &mut Exposition,
+    samples: &[Sample],
+    name: &str,
+    help: &str,
+    of: fn(&Sample) -> f64,
+) {
+    let all = samples.iter().map(|sample| (vec![("pool", sample.pool())], of(sample)));
+    out.gauges(name, help, all);
+}
+
+fn connections(out: &mut Exposition, (open, counts): (usize, &Counts)) {
+    let open = [(vec![], open as f64)];
+    out.gauges("forebay_nbd_connections", "Open connections of NBD clients.", open);
+    let Counts { accepted, refused, protocol_errors, lost, timed_out, evicted } = *counts;
+    let accepted = [(vec![], accepted as f64)];
+    out.counters("forebay_nbd_connections_accepted", "Connections accepted.", accepted);
+    let reasons = [
+        ("refused", refused),
+        ("protocol_error", protocol_errors),
+        ("lost", lost),
+        ("timed_out", timed_out),
+        ("evicted", evicted),
+    ];
+    let ended = reasons.map(|(reason, count)| (vec![("reason", reason)], count as f64));
+    out.counters("forebay_nbd_connections_broken", "Connections that ended otherwise.", ended);
+}
+
+fn spaces(out: &mut Exposition, samples: &[Sample]) {
+    let mut each = |name, help, of| of_pools(out, samples, name, help, of);
+    each("forebay_pool_size_bytes", "What all volumes may take.", |s| s.summary.size_bytes as f64);
+    each("forebay_pool_allocated_bytes", "What volumes have taken.", |s| {
+        s.summary.alloc_bytes as f64
+    });
+    each("forebay_pool_available_bytes", "What no volume has set aside.", |s| {
+        s.summary.available_bytes as f64
+    });
+    each("forebay_pool_raw_size_bytes", "Data devices, parity included.", |s| {
+        s.summary.raw_size_bytes as f64
+    });
+    each("forebay_pool_raw_allocated_bytes", "What volumes have taken, parity included.", |s| {
+        s.summary.raw_alloc_bytes as f64
+    });
+    each("forebay_pool_lost_blocks", "Blocks of 4 KiB that are known to be lost.", |s| {
+        s.status.lost_count as f64
+    });
+    each("forebay_pool_uptime_seconds", "Time since the import.", |s| s.stats.uptime_secs);
+    each("forebay_pool_import_duration_seconds", "How long the import took.", |s| {
+        s.stats.last_import.seconds
+    });
+    each("forebay_pool_scrub_start_time_seconds", "When the last scrub began; 0: never.", |s| {
+        s.status.scrubbed_at as f64
+    });
+    each("forebay_pool_scan_errors", "What the last scan could not repair.", |s| {
+        s.status.scan.as_ref().map_or(0.0, |scan| scan.errors as f64)
+    });
+    each("forebay_pool_log_unprotected", "1 if a device of the log fails, or lacks a side.", |s| {
+        let is_online = |vdev: &VdevStatus| vdev.state == Health::Online;
+        f64::from(u8::from(!s.status.logs.iter().all(is_online)))
+    });
+}
+
+fn states(out: &mut Exposition, samples: &[Sample]) {
+    let all = samples.iter().flat_map(|sample| {
+        STATES.map(|state| {
+            let is_it = sample.summary.health == state;
+            (vec![("pool", sample.pool()), ("state", state.as_str())], f64::from(u8::from(is_it)))
+        })
+    });
+    out.gauges("forebay_pool_state", "1 for the state of the pool, 0 for the others.", all);
+}
+
+fn traffic(out: &mut Exposition, samples: &[Sample]) {
+    let operations = samples.iter().flat_map(|sample| {
+        let t = &sample.stats.since_import;
+        let ops = [
+            ("read", t.reads),
+            ("write", t.writes),
+            ("trim", t.trims),
+            ("flush", t.flushes),
+            ("durable_write", t.fuas),
+            ("log_write", t.log_writes),
+        ];
+        ops.map(|(op, count)| (vec![("pool", sample.pool()), ("op", op)], count))
+    });
+    let all: Vec<_> = operations.collect();
+    let count = all.iter().map(|(labels, count)| (labels.clone(), count.count as f64));
+    let help = "Operations of clients since the import; log_write: writes to the log's devices.";
+    out.counters("forebay_pool_operations", help, count);
+    let bytes = all.iter().map(|(labels, count)| (labels.clone(), count.bytes as f64));
+    out.counters("forebay_pool_operation_bytes", "Their bytes.", bytes);
+    let media = samples.iter().flat_map(|sample| {
+        let m = &sample.stats.since_import.media;
+        let causes = [
+            ("data", m.data),
+            ("parity", m.parity),
+            ("metadata", m.metadata),
+            ("cleaning", m.cleaning),
+            ("padding", m.padding),
+            ("repair", m.repair),
+            ("log", m.log),
+        ];
+        causes.map(|(cause, bytes)| (vec![("pool", sample.pool()), ("cause", cause)], bytes as f64))
+    });
+    let help = "Bytes that went to the devices, by why.";
+    out.counters("forebay_pool_media_written_bytes", help, media);
+}
+
+fn latencies(out: &mut Exposition, samples: &[Sample]) {
+    const OPS: [&str; 3] = ["durable_write", "flush", "read"];
+    let bounds = BOUNDS_US.map(|us| us as f64 / 1e6);
+    let all = samples.iter().flat_map(|sample| {
+        OPS.iter().zip(&sample.latencies).map(|(op, latency)| {
+            let labels = vec![("pool", sample.pool()), ("op", *op)];
+            (labels, latency.at_most.clone(), latency.count, latency.sum_secs)
+        })
+    });
+    let help = "How long operations took since the import, from receipt to the answer.";
+    out.histograms("forebay_pool_operation_duration_seconds", help, &bounds, all);
+}
+
+fn memory(out: &mut Exposition, samples: &[Sample]) {
+    let mut each = |name, help, of| of_pools(out, samples, name, help, of);
+    each("forebay_pool_dirty_bytes", "Data that is not in the main store yet.", |s| {
+        s.stats.dirty_bytes as f64
+    });
+    each("forebay_pool_dirty_limit_bytes", "The limit of these.", |s| {
+        s.stats.dirty_limit_bytes as f64
+    });
+    each("forebay_pool_log_used_bytes", "Of the log, what is in use.", |s| {
+        s.stats.log_used_bytes as f64
+    });
+    each("forebay_pool_log_size_bytes", "Size of the log.", |s| s.stats.log_capacity_bytes as f64);
+    each("forebay_pool_map_memory_bytes", "Memory of the map.", |s| {
+        s.stats.map_memory_bytes as f64
+    });
+    each("forebay_pool_write_amplification", "Bytes to the main store per byte written.", |s| {
+        s.stats.write_amplification
+    });
+    let segments = samples.iter().flat_map(|sample| {
+        let s = &sample.stats.segments;
+        [("free", s.free), ("open", s.open), ("full", s.full)]
+            .map(|(state, count)| (vec![("pool", sample.pool()), ("state", state)], count as f64))
+    });
+    out.gauges("forebay_pool_segments", "Segments of the main store.", segments);
+}
+
+fn caches(out: &mut Exposition, samples: &[Sample]) {
+    of_pools(out, samples, "forebay_cache_size_bytes", "Blocks in the read cache.", |s| {
+        s.stats.cache.used_bytes as f64
+    });
+    let found = samples.iter().flat_map(|sample| {
+        let cache = &sample.stats.cache;
+        [("hit", cache.hits), ("miss", cache.misses)].map(|(result, count)| {
+            (vec![("pool", sample.pool()), ("result", result)], count as f64)
+        })
+    });
+    let help = "Blocks that were looked up in the read cache in memory.";
+    out.counters("forebay_cache_lookups", help, found);
+    let each = |of: fn(&CacheDeviceStats) -> u64| -> Vec<(Vec<(&str, &str)>, f64)> {
+        let all = samples.iter().flat_map(|sample| {
+            sample.stats.cache_devices.iter().map(move |device| {
+                let labels = vec![("pool", sample.pool()), ("device", device.name.as_str())];
+                (labels, of(device) as f64)
+            })
+        });
+        all.collect()
+    };
+    let hits = each(|device| device.hits);
+    out.counters("forebay_cache_device_hits", "Blocks read from a cache device.", hits);
+    let admitted = each(|device| device.admitted);
+    out.counters("forebay_cache_device_admitted_blocks", "Blocks put on it.", admitted);
+    let used = each(|device| device.used_bytes);
+    out.gauges("forebay_cache_device_used_bytes", "Blocks on it.", used);
+    let written = each(|device| device.written_bytes);
+    let help = "Bytes written to it since it was added.";
+    out.counters("forebay_cache_device_written_bytes", help, written);
+}
+
+fn volumes(out: &mut Exposition, samples: &[Sample]) {
+    let mut each = |name: &str, help: &str, of: fn(&VolumeStatus) -> u64| {
+        let all = samples.iter().flat_map(|sample| {
+            sample.volumes.iter().map(move |volume| {
+                let short = volume.name.rsplit('/').next().unwrap_or(&volume.name);
+                (vec![("pool", sample.pool()), ("volume", short)], of(volume) as f64)
+            })
+        });
+        out.gauges(name, help, all);
+    };
+    each("forebay_volume_size_bytes", "Size that clients see.", |v| v.size_bytes);
+    each("forebay_volume_used_bytes", "What its data takes.", |v| v.used_bytes);
+    each("forebay_volume_reserved_bytes", "What is set aside for it.", |v| v.reserved_bytes);
+}
+
+/// The devices below `vdev`.
+fn leaves<'a>(pool: &'a str, part: &'static str, vdev: &'a VdevStatus, all: &mut Vec<Device<'a>>) {
+    if vdev.children.is_empty() {
+        all.push((pool, part, vdev));
+    }
+    vdev.children.iter().for_each(|child| leaves(pool, part, child, all));
+}
+
+fn labels_of<'a>(device: &Device<'a>) -> Vec<(&'a str, &'a str)> {
+    let (pool, part, vdev) = *device;
+    vec![("pool", pool), ("device", vdev.name.as_str()), ("part", part)]
+}
+
+fn devices(out: &mut Exposition, samples: &[Sample]) {
+    let mut all = Vec::new();
+    for Sample { status, .. } in samples {
+        let parts = [("data", &status.groups), ("log", &status.logs), ("cache", &status.caches)];
+        for (part, list) in parts {
+            list.iter().for_each(|vdev| leaves(&status.name, part, vdev, &mut all));
+        }
+    }
+    let mut states = Vec::new();
+    for device in &all {
+        for state in &STATES[..5] {
+            let mut labels = labels_of(device);
+            labels.push(("state", state.as_str()));
+            states.push((labels, f64::from(u8::from(device.2.state == *state))));
+        }
+    }
+    for Sample { status, .. } in samples {
+        for spare in &status.spares {
+            for state in [SpareState::Avail, SpareState::Unavail] {
+                let named = [("device", spare.name.as_str()), ("part", "spare")];
+                let mut labels = vec![("pool", status.name.as_str())];
+                labels.extend(named);
+                labels.push(("state", state.as_str()));
+                states.push((labels, f64::from(u8::from(spare.state == state))));
+            }
+        }
+    }
+    let help = "1 for the state that the device is in, 0 for the others.";
+    out.gauges("forebay_device_state", help, states);
+    let mut each = |name, help, of: fn(&IoCounts) -> [(&'static str, u64); 4]| {
+        let samples = all.iter().flat_map(|device| {
+            of(&device.2.io).into_iter().map(|(op, count)| {
+                let mut labels = labels_of(device);
+                labels.push(("op", op));
+                (labels, count as f64)
+            })
+        });
+        out.counters(name, help, samples.collect::<Vec<_>>());
+    };
+    each("forebay_device_operations", "Commands to a device since it was opened.", |io| {
+        [("read", io.reads), ("write", io.writes), ("flush", io.flushes), ("discard", io.discards)]
+    });
+    each("forebay_device_operation_bytes", "Their bytes.", |io| {
+        let none = 0;
+        let (read, write) = (io.read_bytes, io.write_bytes);
+        [("read", read), ("write", write), ("flush", none), ("discard", io.discard_bytes)]
+    });
+    let errors = all.iter().flat_map(|device| {
+        let vdev = device.2;
+        let kinds = [
+            ("read", vdev.read_errors),
+            ("write", vdev.write_errors),
+            ("checksum", vdev.checksum_errors),
+        ];
+        kinds.map(|(kind, count)| {
+            let mut labels = labels_of(device);
+            labels.push(("kind", kind));
+            (labels, count as f64)
+        })
+    });
+    let help = "Failed commands and wrong data since the import.";
+    out.counters("forebay_device_errors", help, errors.collect::<Vec<_>>());
+}

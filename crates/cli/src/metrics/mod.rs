@@ -1,0 +1,11 @@
+//! Metrics of a serving process for Prometheus and its like (`serve --metrics`).
+//!
+//! What enters: the pools at the moment of a scrape. What leaves: text. What always holds: nothing
+//! here changes a pool. Who calls: the serving process. Look first at `collect.rs`.
+
+mod collect;
+mod exposition;
+mod server;
+
+pub use collect::metrics;
+pub use server::{Source, serve_metrics};
