@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use forebay_cache::{BlockKey, DeviceIndex, Indexed};
+use forebay_cache::{BlockKey, DeviceIndex, INDEX_ENTRY_BYTES, Indexed};
 use forebay_device::{Device, IoBuf};
 use forebay_format::cache_device::{
     CacheEntry, CacheHeader, CacheShape, RegionFooter, SnapshotHeader,
@@ -53,11 +53,13 @@ impl Pool {
         if !is_mine {
             return Err(CacheFault::OtherPool { name: header.pool_name });
         }
-        let shape = header.shape;
+        let mut shape = header.shape;
         let size_bytes = open.device().geometry().size_bytes;
         if shape.regions == 0 || CacheShape::of(size_bytes).regions < shape.regions {
             return Err(CacheFault::OtherPool { name: header.pool_name });
         }
+        device.snapshot_at_bytes.set(shape.snapshot_offset_bytes());
+        shape.regions = shape.regions.min(self.most_regions(shape));
         device.shape.set(shape);
         device.index.replace(DeviceIndex::new(shape.capacity_blocks()));
         if !self.load_snapshot(device, &open.device()).await {
@@ -69,10 +71,17 @@ impl Pool {
         Ok(())
     }
 
+    /// Regions whose index takes an eighth of the memory. The rest of the device is not used.
+    fn most_regions(&self, shape: CacheShape) -> u32 {
+        let Some(memory_bytes) = self.opener.memory_bytes() else { return u32::MAX };
+        let region_bytes = INDEX_ENTRY_BYTES * u64::from(shape.data_blocks());
+        u32::try_from(memory_bytes / 8 / region_bytes).unwrap_or(u32::MAX).max(1)
+    }
+
     /// Takes the index from the snapshot that an export has left. Returns false without one.
     async fn load_snapshot(&self, device: &CacheDevice, from: &Device) -> bool {
         let shape = device.shape.get();
-        let at = shape.snapshot_offset_bytes();
+        let at = device.snapshot_at_bytes.get();
         let Ok(block) = from.read(at, IoBuf::zeroed(BLOCK_LEN)).await else { return false };
         let Ok(header) = SnapshotHeader::decode(&block) else { return false };
         if header.nonce != device.nonce {

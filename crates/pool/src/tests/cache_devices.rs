@@ -14,7 +14,7 @@ use super::{expect, names, spec, stamp, volume};
 use crate::admin::error::{AdminError, CandidateError};
 use crate::spec::{ImportOptions, PoolSpec};
 use crate::status::{CacheDeviceStats, Health};
-use crate::{Opener, Pool};
+use crate::{Opener, Opening, Pool};
 
 const BLOCK: u64 = 4096;
 /// Four times what the cache in memory has room for.
@@ -399,6 +399,55 @@ fn a_rewind_reads_nothing_of_what_it_left_behind() {
         }
         assert_eq!(pool.status().caches[0].checksum_errors, 0);
         assert!(stats(&pool).hits > 0);
+        pool.export().await.unwrap();
+    });
+}
+
+/// A machine that has little memory.
+struct Small {
+    inner: Rc<dyn Opener>,
+    memory_bytes: u64,
+}
+
+impl Opener for Small {
+    fn open<'a>(&'a self, path: &'a str) -> Opening<'a> {
+        self.inner.open(path)
+    }
+    fn host(&self) -> u64 {
+        self.inner.host()
+    }
+    fn memory_bytes(&self) -> Option<u64> {
+        Some(self.memory_bytes)
+    }
+}
+
+#[test]
+fn a_device_is_used_as_far_as_there_is_memory_for_its_index() {
+    Runtime::simulated(15).block_on(async {
+        let rack = Rack::new(DEVICES, 64 << 20);
+        // An eighth is the index of ten regions, which is less than what is read.
+        let memory_bytes = 8 * 22 * REGION * 10;
+        let small = Rc::new(Small { inner: rack.host(1), memory_bytes });
+        let (pool, v) = filled(small.clone(), &with_cache()).await;
+        for _ in 0..8 {
+            read_all(&v).await;
+        }
+        let status = pool.status().caches.remove(0);
+        assert_eq!(status.space.unwrap().raw_size_bytes, REGION * 10 * BLOCK);
+        assert!(stats(&pool).memory_bytes <= memory_bytes / 8);
+        assert!(stats(&pool).used_bytes > 0);
+        pool.export().await.unwrap();
+        drop((pool, v));
+        // More memory later, and the snapshot of before.
+        let (pool, v) = import(rack.host(1)).await;
+        assert!(stats(&pool).loaded > 0);
+        warm(&v).await;
+        assert_eq!(pool.status().caches[0].checksum_errors, 0);
+        pool.export().await.unwrap();
+        drop((pool, v));
+        let (pool, v) = import(small).await;
+        read_all(&v).await;
+        assert_eq!(pool.status().caches[0].checksum_errors, 0);
         pool.export().await.unwrap();
     });
 }
