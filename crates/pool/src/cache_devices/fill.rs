@@ -165,6 +165,8 @@ impl CacheDevice {
             entries: blocks.iter().map(|block| Some(entry_of(*block))).collect(),
         };
         let at = u64::from(shape.data_blocks()) * BLOCK_BYTES;
+        // The buffer may have what other blocks left there.
+        buf[footer.entries.len() * BLOCK_LEN..at as usize].fill(0);
         buf[at as usize..].copy_from_slice(&footer.encode(shape));
         open.device().write(shape.region_offset_bytes(number), buf.freeze(), false).await?;
         if self.state.get() != CacheState::Online {

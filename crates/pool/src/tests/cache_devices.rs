@@ -403,6 +403,26 @@ fn a_rewind_reads_nothing_of_what_it_left_behind() {
     });
 }
 
+// Found by the search: what a buffer had held before went to the device.
+#[test]
+fn a_region_that_is_not_full_ends_in_zeros() {
+    Runtime::simulated(16).block_on(async {
+        let rack = Rack::new(DEVICES, 64 << 20);
+        let (pool, v) = filled(rack.host(1), &with_cache()).await;
+        warm(&v).await;
+        let admitted = stats(&pool).admitted;
+        pool.export().await.unwrap();
+        let (full, last) = (admitted / REGION, admitted % REGION);
+        assert!(last > 0, "otherwise the last region is full");
+        let k = rack.host(2).open("k").await.unwrap();
+        let at = (1 << 20) + full * (REGION + 1) * BLOCK;
+        let region = k.read(at, IoBuf::zeroed((REGION * BLOCK) as usize)).await.unwrap();
+        let (blocks, rest) = region.split_at((last * BLOCK) as usize);
+        assert!(blocks.chunks(4096).all(|block| block.iter().any(|byte| *byte != 0)));
+        assert!(rest.iter().all(|byte| *byte == 0));
+    });
+}
+
 /// A machine that has little memory.
 struct Small {
     inner: Rc<dyn Opener>,
