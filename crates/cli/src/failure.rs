@@ -66,6 +66,8 @@ pub enum ErrorCode {
     ServerStopping,
     /// The server does not answer.
     ServerUnreachable,
+    /// The configuration file of a server is missing or wrong.
+    ServiceConfig,
     /// The experiment of `forebay simulate` failed.
     Simulation,
     /// The state folder cannot be used.

@@ -26,6 +26,7 @@ pub mod properties;
 pub mod render;
 pub mod run;
 mod sealed;
+pub mod service_config;
 pub mod serving;
 pub mod signals;
 pub mod state;

@@ -17,7 +17,7 @@ pub use qualify::{
     CutDeviceArgs, PowerCutArgs, PowerCutCommand, PowerCutVerb, QualifyArgs, QualifyCommand,
     QualifyVerb, ReportArgs, SecondsRange, Wait, WitnessArgs,
 };
-pub use serve::{ListenAddress, SecurityArgs, ServeArgs, UpArgs};
+pub use serve::{ListenAddress, SecurityArgs, ServeArgs, UpArgs, listen_address};
 pub use trace::{
     CacheArgs, ConvertArgs, IopatternArgs, OnlyArgs, RecordArgs, RecordPoolArgs, ReplayArgs,
     SeeksizeArgs, SourceArgs, Speed, SummaryArgs, TraceCommand,
@@ -83,7 +83,9 @@ pub enum Command {
     #[command(after_help = "Example:\n  forebay serve tank --listen unix:/run/forebay.sock\n\n\
         Without POOL it serves every known pool, and pools that are created or imported later. \
         Without --listen it listens on a Unix socket in the state folder and on 127.0.0.1:10809. \
-        The export name of a volume is POOL/VOL.")]
+        The export name of a volume is POOL/VOL.\n\n\
+        Listeners, TLS, limits and pools can also be named in a file:\n  \
+        forebay serve --config /etc/forebay/forebay.toml --check")]
     Serve(ServeArgs),
     /// Measure performance.
     #[command(

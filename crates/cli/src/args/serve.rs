@@ -7,6 +7,8 @@ use clap::Args;
 
 use forebay_units::parse_bytes;
 
+use crate::failure::Failure;
+
 /// Arguments of `forebay up`.
 #[derive(Args, Debug)]
 pub struct UpArgs {
@@ -29,25 +31,70 @@ pub struct UpArgs {
 #[derive(Args, Clone, Debug, Default)]
 pub struct SecurityArgs {
     /// Require TLS of every client, with this certificate and its chain (PEM).
-    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    #[arg(long, value_name = "FILE")]
     pub tls_cert: Option<PathBuf>,
     /// The private key of the certificate (PEM).
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    #[arg(long, value_name = "FILE")]
     pub tls_key: Option<PathBuf>,
     /// Accept only clients with a certificate of one of these CAs (PEM).
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    #[arg(long, value_name = "FILE")]
     pub tls_ca: Option<PathBuf>,
     /// Exports that each client may open (TOML; clients are named by their certificates).
-    #[arg(long, value_name = "FILE", requires = "tls_ca")]
+    #[arg(long, value_name = "FILE")]
     pub tls_allow: Option<PathBuf>,
     /// Listen without TLS even on addresses that other machines can reach.
     #[arg(long, conflicts_with = "tls_cert")]
     pub plaintext: bool,
 }
 
+impl SecurityArgs {
+    /// Replaces what `other` names by what it says.
+    pub fn override_with(&mut self, other: &Self) {
+        let file = |ours: &mut Option<PathBuf>, theirs: &Option<PathBuf>| {
+            if theirs.is_some() {
+                ours.clone_from(theirs);
+            }
+        };
+        file(&mut self.tls_cert, &other.tls_cert);
+        file(&mut self.tls_key, &other.tls_key);
+        file(&mut self.tls_ca, &other.tls_ca);
+        file(&mut self.tls_allow, &other.tls_allow);
+        self.plaintext |= other.plaintext;
+    }
+
+    /// Fails when one option lacks another that it needs, or when two exclude each other.
+    /// `has_list`: clients are listed in a configuration file.
+    pub fn check(&self, has_list: bool) -> Result<(), Failure> {
+        let lacks = |what: &str, other: &str| {
+            Err(Failure::usage(format!("{what} needs {other}")).with_hint(format!("give {other}")))
+        };
+        match self {
+            Self { tls_cert: Some(_), tls_key: None, .. } => lacks("--tls-cert", "--tls-key"),
+            Self { tls_cert: None, tls_key: Some(_), .. } => lacks("--tls-key", "--tls-cert"),
+            Self { tls_cert: None, tls_ca: Some(_), .. } => lacks("--tls-ca", "--tls-cert"),
+            Self { tls_ca: None, tls_allow: Some(_), .. } => lacks("--tls-allow", "--tls-ca"),
+            Self { tls_ca: None, .. } if has_list => lacks("a list of clients", "--tls-ca"),
+            Self { tls_cert: Some(_), plaintext: true, .. } => {
+                Err(Failure::usage("plain text and TLS exclude each other")
+                    .with_hint("leave out --plaintext, or certificate and key"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 /// Arguments of `forebay serve`.
 #[derive(Args, Debug)]
 pub struct ServeArgs {
+    /// Read listeners, TLS, limits and pools from this file (TOML); options win over it.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Check the file (/etc/forebay/forebay.toml unless --config names another), and end.
+    #[arg(long)]
+    pub check: bool,
+    /// With --check: print the settings that would hold, as versioned JSON.
+    #[arg(long, requires = "check")]
+    pub json: bool,
     /// Look for the pools in this folder (or on this device), not among the known ones.
     #[arg(short = 'd', value_name = "DIR|DEV")]
     pub dirs: Vec<PathBuf>,

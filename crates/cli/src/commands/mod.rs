@@ -28,7 +28,7 @@ pub use pages::man;
 pub use pool::pool;
 pub use qualify::qualify;
 pub use report::report;
-pub use serve::serve;
+pub use serve::{check_service, serve};
 pub use trace::{record_pool, trace};
 pub use up::up;
 pub use volume::volume;

@@ -1,5 +1,6 @@
 //! `forebay serve`.
 
+use std::path::Path;
 use std::rc::Rc;
 
 use forebay_pool::spec::{ImportOptions, Told};
@@ -11,20 +12,27 @@ use crate::failure::{ErrorCode, Failure};
 use crate::log;
 use crate::pool_access::{KNOWN_POOL_OPTIONS, PoolAccess, SERVE_WAIT, import_known};
 use crate::pools::PoolSet;
-use crate::serving::Serving;
-use crate::state::{KnownPool, StateDir};
+use crate::service_config::{DEFAULT_PATH, ServiceConfig, limit_values};
+use crate::serving::{Serving, refuse_exposed, tls_config};
+use crate::state::{Environment, KnownPool, StateDir, locate};
 use crate::terminal::with_waiting_line;
 
 /// Serves until a signal comes.
 pub async fn serve(args: ServeArgs, access: PoolAccess) -> Result<Outcome, Failure> {
     let state = access.state().clone();
-    let chosen = choose(&args, &access).await?;
-    let every = args.pools.is_empty();
-    let options = if args.dirs.is_empty() { KNOWN_POOL_OPTIONS } else { ImportOptions::default() };
+    let config = settings(&args)?;
+    let chosen = choose(&config, &access).await?;
+    let every = config.pools.is_empty();
+    let options =
+        if config.directories.is_empty() { KNOWN_POOL_OPTIONS } else { ImportOptions::default() };
     let stop = access.stop();
     let set = PoolSet::new(Rc::new(FileOpener), state.clone(), Some(stop.clone()));
-    let serving = Serving::new(set, &state, stop.clone())?.secured(&args.security)?;
-    serving.check_free(&args.listen, &state).await?;
+    let serving = Serving::new(set, &state, stop.clone())?.secured(
+        &config.security,
+        config.allow.clone(),
+        config.limits,
+    )?;
+    serving.check_free(&config.listen, &state).await?;
     if let Some(address) = args.metrics {
         serving.tell_metrics(address)?;
     }
@@ -36,9 +44,9 @@ pub async fn serve(args: ServeArgs, access: PoolAccess) -> Result<Outcome, Failu
             let _ = serving.set.close().await;
             return Err(failure);
         }
-        Some(Ok(())) => serving.set.set_takes_more(every && args.dirs.is_empty()),
+        Some(Ok(())) => serving.set.set_takes_more(every && config.directories.is_empty()),
     }
-    let listeners = match serving.listen(&args.listen, &state) {
+    let listeners = match serving.listen(&config.listen, &state) {
         Ok(listeners) => listeners,
         Err(failure) => {
             let _ = serving.set.close().await;
@@ -47,6 +55,86 @@ pub async fn serve(args: ServeArgs, access: PoolAccess) -> Result<Outcome, Failu
     };
     ready(&serving, &state, listeners.len());
     serving.run().await.map(|()| Outcome::done())
+}
+
+/// The settings of the file that `args` name, where they name one, and of `args` themselves.
+fn settings(args: &ServeArgs) -> Result<ServiceConfig, Failure> {
+    let mut config = match (&args.config, args.check) {
+        (Some(path), _) => ServiceConfig::read(path)?,
+        (None, true) => ServiceConfig::read(Path::new(DEFAULT_PATH))?,
+        (None, false) => ServiceConfig::default(),
+    };
+    config.override_with(&args.listen, &args.security, &args.pools, &args.dirs)?;
+    Ok(config)
+}
+
+/// `forebay serve --check`: reads all that a server reads before it opens pools, and changes
+/// nothing.
+pub fn check_service(args: &ServeArgs) -> Result<Outcome, Failure> {
+    let config = settings(args)?;
+    let tls = tls_config(&config.security, config.allow.clone()).map_err(|failure| {
+        match args.security.tls_cert {
+            Some(_) => failure,
+            None => config.tls_failure(&failure.message),
+        }
+    })?;
+    for (index, address) in config.listen.iter().enumerate() {
+        refuse_exposed(address, tls.is_some(), config.security.plaintext).map_err(|failure| {
+            match config.lists_addresses() {
+                true => config.listen_failure(
+                    index,
+                    &format!("{}; name tls.cert and tls.key, or plaintext = true", failure.message),
+                ),
+                false => failure,
+            }
+        })?;
+    }
+    check_pools(&config)?;
+    let path = args.config.as_deref().unwrap_or(Path::new(DEFAULT_PATH));
+    Ok(Outcome::text(match args.json {
+        true => settings_json(path, &config, tls.is_some()),
+        false => format!("{}: in order\n", path.display()),
+    }))
+}
+
+/// Fails when a pool is neither known nor looked for. The state folder is not made.
+fn check_pools(config: &ServiceConfig) -> Result<(), Failure> {
+    if !config.lists_pools() || !config.directories.is_empty() {
+        return Ok(());
+    }
+    let folder = locate(&Environment::current())?;
+    let known = match folder.exists() {
+        true => StateDir::open_at(folder)?.known_pools()?,
+        false => Vec::new(),
+    };
+    match config.pools.iter().position(|name| known.iter().all(|pool| pool.name != *name)) {
+        None => Ok(()),
+        Some(index) => {
+            let message = format!("no pool named '{}' is known", config.pools[index]);
+            Err(config.pool_failure(index, &message).with_hint(format!(
+                "'forebay pool import -d DIR {}' looks for it",
+                config.pools[index]
+            )))
+        }
+    }
+}
+
+/// The settings as versioned JSON.
+fn settings_json(path: &Path, config: &ServiceConfig, tls: bool) -> String {
+    let listen: Vec<String> = config.listen.iter().map(ToString::to_string).collect();
+    let limits: serde_json::Map<String, serde_json::Value> =
+        limit_values(&config.limits).map(|(key, value)| (key.to_owned(), value.into())).collect();
+    let document = serde_json::json!({
+        "version": 1,
+        "config": path,
+        "listen": listen,
+        "plaintext": config.security.plaintext,
+        "tls": tls,
+        "pools": config.pools,
+        "directories": config.directories,
+        "limits": limits,
+    });
+    format!("{document:#}\n")
 }
 
 /// Reports what is being served.
@@ -73,10 +161,11 @@ pub fn ready(serving: &Serving, state: &StateDir, listeners: usize) {
 }
 
 /// The pools to serve: known ones, or those found with `-d`; all, or the named ones.
-async fn choose(args: &ServeArgs, access: &PoolAccess) -> Result<Vec<KnownPool>, Failure> {
+async fn choose(config: &ServiceConfig, access: &PoolAccess) -> Result<Vec<KnownPool>, Failure> {
     let mut chosen = access.state().known_pools()?;
-    if !args.dirs.is_empty() {
-        let paths = search(&args.dirs).await?;
+    let is_search = !config.directories.is_empty();
+    if is_search {
+        let paths = search(&config.directories).await?;
         let found = access.discover(&paths).await?;
         let entry = |p: forebay_pool::status::FoundPool| KnownPool {
             name: p.name,
@@ -86,22 +175,23 @@ async fn choose(args: &ServeArgs, access: &PoolAccess) -> Result<Vec<KnownPool>,
         };
         chosen = found.into_iter().map(entry).collect();
     }
-    if let Some(name) = args.pools.iter().find(|name| chosen.iter().all(|p| p.name != **name)) {
-        return Err(match args.dirs.is_empty() {
-            true => not_found(format!("no pool named '{name}' is known")).with_hint(format!(
+    let wanted = &config.pools;
+    if let Some(name) = wanted.iter().find(|name| chosen.iter().all(|p| p.name != **name)) {
+        return Err(match is_search {
+            false => not_found(format!("no pool named '{name}' is known")).with_hint(format!(
                 "'forebay pool import -d DIR {name}' or 'forebay serve -d DIR {name}' looks for it"
             )),
-            false => not_found(format!("no pool named '{name}' was found in the places of -d")),
+            true => not_found(format!("no pool named '{name}' was found in the places of -d")),
         });
     }
-    chosen.retain(|p| args.pools.is_empty() || args.pools.contains(&p.name));
+    chosen.retain(|p| wanted.is_empty() || wanted.contains(&p.name));
     for pool in &chosen {
         if let Some(pid) = access.server_of(&pool.name) {
             let message = format!("'{}' is being served already, by process {pid}", pool.name);
             return Err(Failure::new(ErrorCode::PoolServed, message).with_hint("end that first"));
         }
     }
-    if chosen.is_empty() && !args.dirs.is_empty() {
+    if chosen.is_empty() && is_search {
         return Err(not_found("no pool was found in the places of -d".to_owned()));
     }
     Ok(chosen)

@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use forebay_nbd::Limits;
 use forebay_pool::Pool;
 use forebay_pool::spec::{GroupSpec, LogSpec, PoolSpec, Told, VolumeSpec};
 use forebay_rt::{Either, sys};
@@ -134,7 +135,11 @@ pub async fn up(args: UpArgs, access: PoolAccess) -> Result<Outcome, Failure> {
     check_not_served(&access, &layout)?;
     let stop = access.stop();
     let set = PoolSet::new(Rc::new(FileOpener), state.clone(), Some(stop.clone()));
-    let serving = Serving::new(set.clone(), &state, stop.clone())?.secured(&args.security)?;
+    let serving = Serving::new(set.clone(), &state, stop.clone())?.secured(
+        &args.security,
+        None,
+        Limits::default(),
+    )?;
     serving.check_free(&args.listen, &state).await?;
     let begun =
         stop.unless_asked(open_or_make(&access, &set, &layout, size_bytes, &serving.screen));

@@ -14,7 +14,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::rc::Rc;
 
-use forebay_nbd::{Limits, Server, TlsConfig, TlsFiles};
+use forebay_nbd::{AllowList, Limits, Server, TlsConfig, TlsFiles};
 use forebay_rt::net::Listener;
 use forebay_rt::sys::effective_uid;
 use forebay_units::Nanos;
@@ -51,6 +51,7 @@ pub struct Serving {
     server: Rc<Server>,
     stop: Rc<Stop>,
     hooks: Rc<Hooks>,
+    limits: Limits,
     plaintext: bool,
 }
 
@@ -68,21 +69,26 @@ impl Serving {
         let listener = Listener::bind_unix(&path, 0o600)
             .map_err(|e| Failure::io(format!("control socket {}", path.display()), &e))?;
         forebay_rt::spawn(serve_control(listener, set.clone(), effective_uid()));
-        let server = Server::new(set.clone(), Limits::default());
+        let limits = Limits::default();
+        let server = Server::new(set.clone(), limits);
         let (screen, hooks) = (Rc::new(Screen::stdout()), Hooks::new(state.path().join("hooks")));
-        Ok(Self { set, screen, server, stop, hooks, plaintext: false })
+        Ok(Self { set, screen, server, stop, hooks, limits, plaintext: false })
     }
 
-    /// The same with the TLS that `args` name. To be called before [`Serving::listen`].
-    pub fn secured(mut self, args: &SecurityArgs) -> Result<Self, Failure> {
+    /// The same with the TLS that `args` name, the clients of `allow`, and `limits`. To be called
+    /// before [`Serving::listen`].
+    pub fn secured(
+        mut self,
+        args: &SecurityArgs,
+        allow: Option<AllowList>,
+        limits: Limits,
+    ) -> Result<Self, Failure> {
         self.plaintext = args.plaintext;
-        let (Some(cert), Some(key)) = (args.tls_cert.clone(), args.tls_key.clone()) else {
-            return Ok(self);
+        self.limits = limits;
+        self.server = match tls_config(args, allow)? {
+            Some(tls) => Server::with_tls(self.set.clone(), limits, tls),
+            None => Server::new(self.set.clone(), limits),
         };
-        let (client_ca, allow) = (args.tls_ca.clone(), args.tls_allow.clone());
-        let config = TlsConfig::read(&TlsFiles { cert, key, client_ca, allow })
-            .map_err(|e| Failure::new(ErrorCode::TlsConfig, e))?;
-        self.server = Server::with_tls(self.set.clone(), Limits::default(), config);
         Ok(self)
     }
 
@@ -202,7 +208,7 @@ impl Serving {
                 self.screen.clear();
                 log::report(level, &line);
             }
-            let max = Limits::default().connections_max;
+            let max = self.limits.connections_max;
             if let Some(line) =
                 watch.clients(|| self.server.take_offenses(), max, forebay_rt::now())
             {
@@ -232,6 +238,24 @@ impl Serving {
     }
 }
 
+/// The TLS that `args` name, with the clients of `allow`; `None` for plain text.
+pub fn tls_config(
+    args: &SecurityArgs,
+    allow: Option<AllowList>,
+) -> Result<Option<TlsConfig>, Failure> {
+    args.check(allow.is_some())?;
+    let (Some(cert), Some(key)) = (args.tls_cert.clone(), args.tls_key.clone()) else {
+        return Ok(None);
+    };
+    let (client_ca, list_file) = (args.tls_ca.clone(), args.tls_allow.clone());
+    let config = TlsConfig::read(&TlsFiles { cert, key, client_ca, allow: list_file });
+    let config = match (config, allow) {
+        (Ok(config), Some(list)) => config.with_allow_list(list),
+        (config, _) => config,
+    };
+    config.map(Some).map_err(|e| Failure::new(ErrorCode::TlsConfig, e))
+}
+
 /// A Unix socket in the state folder, and the port of NBD on loopback.
 fn default_addresses(state: &StateDir) -> [ListenAddress; 2] {
     let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, NBD_PORT));
@@ -246,7 +270,7 @@ fn long_path(path: &Path) -> String {
 }
 
 /// Fails for an address that other machines can reach without TLS, unless `plaintext` allows it.
-fn refuse_exposed(address: &ListenAddress, tls: bool, plaintext: bool) -> Result<(), Failure> {
+pub fn refuse_exposed(address: &ListenAddress, tls: bool, plaintext: bool) -> Result<(), Failure> {
     if tls || plaintext || !address.is_exposed() {
         return Ok(());
     }

@@ -16,6 +16,12 @@ pub struct AllowList {
 }
 
 impl AllowList {
+    /// Identities with the patterns of their exports.
+    #[must_use]
+    pub fn new(allow: BTreeMap<String, Vec<String>>) -> Self {
+        Self { allow }
+    }
+
     /// Reads TOML.
     ///
     /// # Errors

@@ -1,0 +1,269 @@
+//! Configuration file of a server: listeners, TLS, allow-list, limits, pools (TOML).
+//!
+//! What enters: a path. What leaves: [`ServiceConfig`], or a failure that names file, line and what
+//! was expected. What always holds: unknown keys are refused; nothing outside the file is touched.
+//! Who calls: `forebay serve --config` and `--check`. `docs/service.md` lists the keys.
+
+mod limits;
+mod values;
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use forebay_nbd::{AllowList, Limits};
+use serde::Deserialize;
+use toml::Spanned;
+
+use crate::args::{ListenAddress, SecurityArgs};
+use crate::failure::{ErrorCode, Failure};
+use crate::files;
+
+use self::values::{AbsolutePath, Address, Quantity};
+
+pub use limits::values as limit_values;
+
+/// The file that the service reads.
+pub const DEFAULT_PATH: &str = "/etc/forebay/forebay.toml";
+/// The longest file that is read: a larger file is no configuration.
+const FILE_MAX_BYTES: u64 = 1 << 20;
+
+/// What a configuration file says. What it leaves out has its default value.
+#[derive(Clone, Debug, Default)]
+pub struct ServiceConfig {
+    /// Where to listen; empty for the default addresses.
+    pub listen: Vec<ListenAddress>,
+    /// TLS files, and whether plain text is allowed everywhere.
+    pub security: SecurityArgs,
+    /// The `[allow]` table.
+    pub allow: Option<AllowList>,
+    /// Limits of clients.
+    pub limits: Limits,
+    /// The pools to serve; empty for all known ones.
+    pub pools: Vec<String>,
+    /// Where to look for the pools; empty for where they were.
+    pub directories: Vec<PathBuf>,
+    source: Source,
+}
+
+/// The text of the file, and where some of its keys are.
+#[derive(Clone, Debug, Default)]
+struct Source {
+    path: PathBuf,
+    text: String,
+    listen: Vec<Range<usize>>,
+    pools: Vec<Range<usize>>,
+    tls: Option<Range<usize>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Document {
+    listen: Vec<Spanned<String>>,
+    plaintext: Option<Spanned<bool>>,
+    pools: Vec<Spanned<String>>,
+    directories: Vec<Spanned<PathBuf>>,
+    tls: Tls,
+    allow: Option<Spanned<BTreeMap<String, Vec<String>>>>,
+    limits: BTreeMap<String, Spanned<Quantity>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Tls {
+    cert: Option<Spanned<AbsolutePath>>,
+    key: Option<Spanned<AbsolutePath>>,
+    ca: Option<Spanned<AbsolutePath>>,
+    allow: Option<Spanned<AbsolutePath>>,
+}
+
+/// What is wrong in a file, and where.
+struct Problem {
+    at: Range<usize>,
+    message: String,
+}
+
+fn problem<T>(at: Range<usize>, message: impl Into<String>) -> Result<T, Problem> {
+    Err(Problem { at, message: message.into() })
+}
+
+impl ServiceConfig {
+    /// Reads the file at `path`.
+    pub fn read(path: &Path) -> Result<Self, Failure> {
+        let failed = |e| {
+            let message = format!("configuration {}: {e}", path.display());
+            Failure::new(ErrorCode::ServiceConfig, message)
+                .with_hint("name an existing file with --config, or leave the option out")
+        };
+        let mut text = String::new();
+        let file = files::open_to_read(path).map_err(failed)?;
+        file.take(FILE_MAX_BYTES).read_to_string(&mut text).map_err(failed)?;
+        Self::parse(path, &text)
+    }
+
+    /// Reads `text`, the content of `path`.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, Failure> {
+        let source = Source { path: path.to_owned(), text: text.to_owned(), ..Source::default() };
+        let read = toml::from_str::<Document>(text)
+            .map_err(|e| Problem {
+                at: e.span().unwrap_or(0..0),
+                message: e.message().trim().replace('\n', " "),
+            })
+            .and_then(Document::checked);
+        match read {
+            Ok(config) => {
+                let places = config.source;
+                let source = Source { path: source.path, text: source.text, ..places };
+                Ok(Self { source, ..config })
+            }
+            Err(problem) => Err(source.failure(problem.at, &problem.message)),
+        }
+    }
+
+    /// The failure that address number `index` of `listen` cannot be used.
+    #[must_use]
+    pub fn listen_failure(&self, index: usize, message: &str) -> Failure {
+        self.source.failure(self.source.listen[index].clone(), message)
+    }
+
+    /// The failure that pool number `index` of `pools` cannot be served.
+    #[must_use]
+    pub fn pool_failure(&self, index: usize, message: &str) -> Failure {
+        self.source.failure(self.source.pools[index].clone(), message)
+    }
+
+    /// The failure that the files of `[tls]` cannot be used.
+    #[must_use]
+    pub fn tls_failure(&self, message: &str) -> Failure {
+        self.source.failure(self.source.tls.clone().unwrap_or(0..0), message)
+    }
+
+    /// Replaces what the command line names by what it says.
+    pub fn override_with(
+        &mut self,
+        listen: &[ListenAddress],
+        security: &SecurityArgs,
+        pools: &[String],
+        directories: &[PathBuf],
+    ) -> Result<(), Failure> {
+        if !listen.is_empty() {
+            self.listen = listen.to_vec();
+            self.source.listen.clear();
+        }
+        if !pools.is_empty() {
+            self.pools = pools.to_vec();
+            self.source.pools.clear();
+        }
+        if !directories.is_empty() {
+            self.directories = directories.to_vec();
+        }
+        if security.tls_allow.is_some() {
+            self.allow = None;
+        }
+        self.security.override_with(security);
+        self.security.check(self.allow.is_some())
+    }
+
+    /// Whether `listen` comes from the file.
+    #[must_use]
+    pub fn lists_addresses(&self) -> bool {
+        !self.source.listen.is_empty()
+    }
+
+    /// Whether `pools` comes from the file.
+    #[must_use]
+    pub fn lists_pools(&self) -> bool {
+        !self.source.pools.is_empty()
+    }
+}
+
+impl Document {
+    fn checked(self) -> Result<ServiceConfig, Problem> {
+        let Tls { cert, key, ca, allow } = &self.tls;
+        match (cert, key, ca, allow) {
+            (Some(cert), None, ..) => {
+                return problem(cert.span(), "tls.cert needs tls.key, the file of its private key");
+            }
+            (None, Some(key), ..) => {
+                return problem(key.span(), "tls.key needs tls.cert, the file of the certificate");
+            }
+            (None, None, Some(ca), _) => {
+                return problem(ca.span(), "tls.ca needs tls.cert and tls.key");
+            }
+            (.., None, Some(allow)) => {
+                return problem(
+                    allow.span(),
+                    "tls.allow needs tls.ca, which proves who a client is",
+                );
+            }
+            _ => {}
+        }
+        if let Some(table) = &self.allow {
+            if ca.is_none() {
+                return problem(table.span(), "[allow] needs tls.ca, which proves who a client is");
+            }
+            if allow.is_some() {
+                return problem(table.span(), "expected [allow] or tls.allow, not both");
+            }
+        }
+        if let (Some(plaintext), Some(_)) = (&self.plaintext, cert)
+            && *plaintext.get_ref()
+        {
+            return problem(plaintext.span(), "expected plaintext = true or tls.cert, not both");
+        }
+        let tls = cert.as_ref().map(Spanned::span);
+        let file = |path: Option<Spanned<AbsolutePath>>| path.map(|path| path.into_inner().0);
+        Ok(ServiceConfig {
+            source: Source {
+                listen: self.listen.iter().map(Spanned::span).collect(),
+                pools: self.pools.iter().map(Spanned::span).collect(),
+                tls,
+                ..Source::default()
+            },
+            listen: each::<_, Address>(self.listen)?.into_iter().map(|address| address.0).collect(),
+            pools: self.pools.into_iter().map(Spanned::into_inner).collect(),
+            directories: each::<_, AbsolutePath>(self.directories)?
+                .into_iter()
+                .map(|path| path.0)
+                .collect(),
+            security: SecurityArgs {
+                tls_cert: file(self.tls.cert),
+                tls_key: file(self.tls.key),
+                tls_ca: file(self.tls.ca),
+                tls_allow: file(self.tls.allow),
+                plaintext: self.plaintext.is_some_and(Spanned::into_inner),
+            },
+            allow: self.allow.map(|table| AllowList::new(table.into_inner())),
+            limits: limits::read(&self.limits)?,
+        })
+    }
+}
+
+/// The values of an array. The reader itself gives an error in one of them the place of the array.
+fn each<T, V: TryFrom<T, Error = String>>(values: Vec<Spanned<T>>) -> Result<Vec<V>, Problem> {
+    let convert = |value: Spanned<T>| {
+        let at = value.span();
+        V::try_from(value.into_inner()).map_err(|message| Problem { at, message })
+    };
+    values.into_iter().map(convert).collect()
+}
+
+impl Source {
+    /// `message` with file and line, and what the line says.
+    fn failure(&self, at: Range<usize>, message: &str) -> Failure {
+        let start = at.start.min(self.text.len());
+        let before = &self.text.as_bytes()[..start];
+        let number = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+        let line = self.text.lines().nth(number - 1).unwrap_or_default().trim();
+        let path = self.path.display();
+        let message = match line.is_empty() {
+            true => format!("{path}, line {number}: {message}"),
+            false => format!("{path}, line {number} ({line}): {message}"),
+        };
+        Failure::new(ErrorCode::ServiceConfig, message)
+    }
+}
+
+#[cfg(test)]
+mod tests;

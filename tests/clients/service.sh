@@ -1,0 +1,111 @@
+#!/usr/bin/env bash
+# A server as a service: settings from a file, seen by libnbd and OpenSSL's certificates.
+# shellcheck disable=SC2016 # "$1" is for the inner shells
+. "$(dirname "$0")/lib.sh"
+
+need nbdinfo nbdcopy openssl jq python3
+need_nbd_shell
+begin
+files 64M d0
+run "$FOREBAY" pool create p d0
+run "$FOREBAY" volume create -V 16M p/open
+run "$FOREBAY" volume create -V 16M p/closed
+
+# ---------------------------------------------------------------------------- the file, checked
+
+CONFIG=$DIR/forebay.toml
+check() { "$FOREBAY" serve --config "$CONFIG" --check "$@"; }
+# wrong LINE WORDS TEXT: the file is refused with its line, and nothing is served.
+wrong() {
+    printf '%b' "$3" >"$CONFIG"
+    refuse check
+    grep -qF "$CONFIG, line $1" "$DIR/.out" || fail "no line $1 in: $(cat "$DIR/.out")"
+    grep -qF "$2" "$DIR/.out" || fail "no '$2' in: $(cat "$DIR/.out")"
+    [ "$(wc -l <"$DIR/.out")" = 1 ] || fail "more than one line: $(cat "$DIR/.out")"
+    refuse "$FOREBAY" serve --config "$CONFIG"
+}
+wrong 2 'expected one of' 'plaintext = false\nlistne = []\n'
+wrong 1 'no pool named' 'pools = ["q"]\n'
+wrong 3 'without TLS' '# all of them\n\nlisten = ["tcp:0.0.0.0:0"]\n'
+wrong 2 'nowhere' '[tls]\ncert = "/nowhere/c"\nkey = "/nowhere/k"\n'
+refuse "$FOREBAY" serve --config "$DIR/none" --check
+
+pem() { openssl "$@" >/dev/null 2>"$DIR/.pem" || fail "openssl: $(cat "$DIR/.pem")"; }
+# certificate NAME: a key, and a certificate of the CA.
+certificate() {
+    pem req -newkey rsa:2048 -nodes -keyout "$1-key.pem" -out "$1.csr" -subj "/CN=$1"
+    printf 'subjectAltName=DNS:%s\nextendedKeyUsage=serverAuth,clientAuth\n' "$1" >"$1.ext"
+    pem x509 -req -in "$1.csr" -CA ca-cert.pem -CAkey ca-key.pem -CAcreateserial -days 2 \
+        -extfile "$1.ext" -out "$1-cert.pem"
+}
+pem req -x509 -newkey rsa:2048 -nodes -keyout ca-key.pem -out ca-cert.pem -days 2 -subj /CN=lab
+certificate localhost
+certificate alice
+mkdir client
+cp ca-cert.pem client/
+cp alice-cert.pem client/client-cert.pem
+cp alice-key.pem client/client-key.pem
+
+cat >"$CONFIG" <<END
+listen = ["unix:$SOCKET"]
+pools = ["p"]
+directories = ["$DIR"]
+
+[tls]
+cert = "$DIR/localhost-cert.pem"
+key = "$DIR/localhost-key.pem"
+ca = "$DIR/ca-cert.pem"
+
+[allow]
+alice = ["p/open"]
+
+[limits]
+connections = 8
+request_bytes = "1M"
+END
+run check
+check --json >"$DIR/.json" || fail "no JSON"
+jq -e '.tls and .limits.connections == 8 and .limits.request_bytes == 1048576 and .limits.stall_seconds == 60' \
+    "$DIR/.json" >/dev/null || fail "settings: $(cat "$DIR/.json")"
+
+# ---------------------------------------------------------------------------- the file, in force
+
+# start COMMAND...: a server in the background; returns when it is ready.
+start() {
+    SERVES=$((SERVES + 1))
+    SERVE_LOG=$DIR/serve.$SERVES.log
+    "$@" >"$SERVE_LOG" 2>&1 &
+    SERVER=$!
+    disown "$SERVER"
+    await 120 "the server is ready: $*" grep -q 'ready: ' "$SERVE_LOG"
+}
+start "$FOREBAY" serve --config "$CONFIG"
+secure() { echo "nbds+unix:///$1?socket=$SOCKET&tls-certificates=$DIR/client&tls-hostname=localhost"; }
+refuse nbdinfo --size "$(uri p/open)"
+[ "$(nbdinfo --size "$(secure p/open)")" = $((16 << 20)) ] || fail "alice cannot open p/open"
+refuse nbdinfo --size "$(secure p/closed)"
+nbd_shell -c '
+def client():
+    other = nbd.NBD()
+    other.set_uri_allow_local_file(True)
+    other.connect_uri("'"$(secure p/open)"'")
+    return other
+clients = [client()]
+longest = clients[0].get_block_size(nbd.SIZE_MAXIMUM)
+assert longest == 1 << 20, longest
+try:
+    while len(clients) < 9:
+        clients.append(client())
+except nbd.Error:
+    pass
+assert len(clients) == 8, len(clients)
+' || fail "the limits of the file do not hold"
+stop_server
+# The command line wins: another socket, and a folder where there is no pool.
+start "$FOREBAY" serve --config "$CONFIG" --listen "unix:$RUN/t"
+[ -S "$RUN/t" ] && [ ! -S "$SOCKET" ] || fail "--listen does not win over the file"
+stop_server
+mkdir empty
+refuse "$FOREBAY" serve --config "$CONFIG" -d "$DIR/empty"
+
+pass "settings of a file hold, and wrong ones are named with their lines"
