@@ -108,4 +108,69 @@ stop_server
 mkdir empty
 refuse "$FOREBAY" serve --config "$CONFIG" -d "$DIR/empty"
 
-pass "settings of a file hold, and wrong ones are named with their lines"
+# ---------------------------------------------------------------------------- the service manager
+
+need systemd-socket-activate cc
+NOTIFY=$RUN/notify
+python3 "$HERE/notified.py" "$NOTIFY" "$DIR/notified" &
+NOTIFIED=$!
+undo "kill $NOTIFIED"
+await 20 "the notify socket" test -S "$NOTIFY"
+run cc -shared -fPIC -o "$DIR/stuck.so" "$HERE/stuck.c" -ldl
+told() { grep -q "^$SERVER $1" "$DIR/notified"; }
+signs() { grep -c "^$SERVER WATCHDOG=1" "$DIR/notified"; }
+more_signs() { [ "$(signs)" -gt "$1" ]; }
+
+# A manager with a watchdog of three seconds, which a server is to hear from three times as often.
+start env NOTIFY_SOCKET="$NOTIFY" WATCHDOG_USEC=3000000 STUCK_WHEN="$DIR/stuck" \
+    LD_PRELOAD="$DIR/stuck.so" "$FOREBAY" serve p --listen "unix:$SOCKET"
+await 20 "READY with a status" told 'READY=1 STATUS=serving p (ONLINE); 0 clients'
+grep -n 'READY=1\|opening' "$DIR/notified" | head -n 1 | grep -q "opening 'p'" || fail "READY came before the pool was open"
+await 20 "signs of life" more_signs 1
+nbd_shell -u "$(uri p/open)" -c "
+import time
+for _ in range(600):
+    if 'serving p (ONLINE); 1 client' in open('$DIR/notified').read(): break
+    time.sleep(0.1)
+else: raise SystemExit('the status does not count clients')" || fail "no status of clients"
+stop_server
+grep -q "STOPPING=1 STATUS=answering" "$DIR/notified" || fail "no STOPPING: $(cat "$DIR/notified")"
+
+# A main thread that stands still gives no sign, although the process lives.
+start env NOTIFY_SOCKET="$NOTIFY" WATCHDOG_USEC=3000000 STUCK_WHEN="$DIR/stuck" \
+    LD_PRELOAD="$DIR/stuck.so" "$FOREBAY" serve p --listen "unix:$SOCKET"
+await 20 "signs of life" more_signs 1
+touch "$DIR/stuck"
+nbdinfo "$(uri p/open)" >/dev/null 2>&1 &
+undo "kill $!"
+await 20 "the main thread stands still" test ! -e "$DIR/stuck"
+before=$(signs)
+sleep 3
+[ "$(signs)" = "$before" ] || fail "a server that answers nobody gave $(($(signs) - before)) signs of life"
+[ "$(find "/proc/$SERVER/task" -mindepth 1 -maxdepth 1 | wc -l)" -gt 1 ] || fail "it has no other thread"
+kill_server
+
+# Sockets of a manager: the first client starts the server, and is answered.
+start_activated() {
+    SERVES=$((SERVES + 1))
+    SERVE_LOG=$DIR/serve.$SERVES.log
+    systemd-socket-activate -l "$SOCKET" -E FOREBAY_STATE_DIR="$FOREBAY_STATE_DIR" \
+        "$FOREBAY" serve p "$@" >"$SERVE_LOG" 2>&1 &
+    SERVER=$!
+    disown "$SERVER"
+    await 20 "the manager listens" grep -q 'Listening on' "$SERVE_LOG"
+}
+rm -f "$SOCKET"
+start_activated
+[ "$(nbdinfo --size "$(uri p/open)")" = $((16 << 20)) ] || fail "the first client was not answered"
+grep -q "ready: serving p (2 volumes) on 1 listener" "$SERVE_LOG" || fail "$(cat "$SERVE_LOG")"
+stop_server
+[ -S "$SOCKET" ] || fail "the server has removed the manager's socket"
+# An address that the manager has opened already is not opened again; others are.
+rm -f "$SOCKET"
+start_activated --listen "unix:$SOCKET" --listen "unix:$RUN/t"
+[ "$(nbdinfo --size "$(uri p/open)")" = $((16 << 20)) ] || fail "the first client was not answered"
+grep -q "on 2 listeners" "$SERVE_LOG" || fail "$(cat "$SERVE_LOG")"
+stop_server
+
+pass "a file's settings hold, wrong ones are named; READY, signs of life and sockets of a manager"

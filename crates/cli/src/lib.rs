@@ -27,6 +27,7 @@ pub mod render;
 pub mod run;
 mod sealed;
 pub mod service_config;
+pub mod service_manager;
 pub mod serving;
 pub mod signals;
 pub mod state;

@@ -17,6 +17,7 @@ use crate::failure::{ErrorCode, Failure};
 use crate::log;
 use crate::pool_access::PoolAccess;
 use crate::render::failure_json;
+use crate::service_manager::inherited_listeners;
 use crate::signals::Signals;
 use crate::state::StateDir;
 use crate::terminal::print;
@@ -68,7 +69,10 @@ fn execute(cli: Cli) -> Result<u8, Failure> {
         Command::Report(args) => report(&args)?,
         Command::Up(args) => on_pools(true, async |access| up(args, access).await)?,
         Command::Serve(args) if args.check => check_service(&args)?,
-        Command::Serve(args) => on_pools(true, async |access| serve(args, access).await)?,
+        Command::Serve(args) => {
+            let listeners = inherited_listeners()?;
+            on_pools(true, async |access| serve(args, listeners, access).await)?
+        }
         Command::Pool { command } => {
             on_pools(handles_signals(&command), async |access| pool(command, &access).await)?
         }

@@ -14,7 +14,7 @@ use forebay_units::Nanos;
 use io_uring::{opcode, types};
 
 use crate::sync::Notify;
-use crate::{sys, uring};
+use crate::{Either, sys, uring};
 
 /// Bytes that may be lent to the kernel: they stay where they are while the value is owned.
 ///
@@ -310,11 +310,21 @@ pub fn resolve(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     Ok((host, port).to_socket_addrs()?.collect())
 }
 
-/// A listening socket. Dropping a Unix listener removes its path.
+/// A listening socket. Dropping a Unix listener that this process has bound removes its path.
 pub struct Listener {
     fd: OwnedFd,
+    /// The path to remove.
     path: Option<PathBuf>,
+    is_unix: bool,
     address: String,
+    /// Of a socket that another process listens on too: it must not be shut down.
+    shared: Option<Shared>,
+}
+
+/// How a task that waits for a connection learns of the end.
+struct Shared {
+    is_over: Cell<bool>,
+    changed: Rc<Notify>,
 }
 
 impl Listener {
@@ -330,14 +340,39 @@ impl Listener {
         let listener = std::os::unix::net::UnixListener::bind(path)?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
         let address = format!("unix:{}", path.display());
-        Ok(Self { fd: listener.into(), path: Some(path.to_path_buf()), address })
+        let path = Some(path.to_path_buf());
+        Ok(Self { fd: listener.into(), path, is_unix: true, address, shared: None })
     }
 
     /// Listens on a TCP address.
     pub fn bind_tcp(address: SocketAddr) -> io::Result<Self> {
         let listener = std::net::TcpListener::bind(address)?;
         let bound = listener.local_addr()?;
-        Ok(Self { fd: listener.into(), path: None, address: format!("tcp:{bound}") })
+        let address = format!("tcp:{bound}");
+        Ok(Self { fd: listener.into(), path: None, is_unix: false, address, shared: None })
+    }
+
+    /// A listening socket that a service manager has opened and keeps. Clients that connect after
+    /// [`Listener::shutdown`] wait for the next process that gets it.
+    pub fn inherited(fd: OwnedFd) -> io::Result<Self> {
+        if !sys::is_listening(&fd)? {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no listening socket"));
+        }
+        let (fd, address) = match std::net::TcpListener::from(fd.try_clone()?).local_addr() {
+            Ok(bound) => (fd, format!("tcp:{bound}")),
+            Err(_) => {
+                let listener = std::os::unix::net::UnixListener::from(fd);
+                let bound = listener.local_addr()?;
+                let path = bound.as_pathname().unwrap_or(Path::new("(without a path)"));
+                let address = format!("unix:{}", path.display());
+                (listener.into(), address)
+            }
+        };
+        // Another process may take the connection that this one was told of.
+        std::net::TcpListener::from(fd.try_clone()?).set_nonblocking(true)?;
+        let shared = Shared { is_over: Cell::new(false), changed: Notify::new() };
+        let is_unix = address.starts_with("unix:");
+        Ok(Self { fd, path: None, is_unix, address, shared: Some(shared) })
     }
 
     /// `unix:PATH` or `tcp:HOST:PORT` with the port that was really taken.
@@ -349,12 +384,25 @@ impl Listener {
     /// Ends the listening: connections are refused from now on, and a waiting
     /// [`Listener::accept`] returns an error.
     pub fn shutdown(&self) {
-        // On Linux this wakes accept.
-        sys::shutdown(&self.fd, Shutdown::Both);
+        match &self.shared {
+            Some(shared) => {
+                shared.is_over.set(true);
+                shared.changed.notify_all();
+            }
+            // On Linux this wakes accept.
+            None => sys::shutdown(&self.fd, Shutdown::Both),
+        }
     }
 
     /// Waits for the next connection.
     pub async fn accept(&self) -> io::Result<Stream> {
+        match &self.shared {
+            None => self.accept_own().await.map(|fd| self.stream_of(fd)),
+            Some(shared) => self.accept_shared(shared).await.map(|fd| self.stream_of(fd)),
+        }
+    }
+
+    async fn accept_own(&self) -> io::Result<OwnedFd> {
         let entry = opcode::Accept::new(
             types::Fd(self.fd.as_raw_fd()),
             std::ptr::null_mut(),
@@ -365,12 +413,33 @@ impl Listener {
         // SAFETY: the entry has no pointers but null ones.
         let (outcome, ()) = unsafe { uring::submit(entry, ()) }.await;
         // SAFETY: the kernel has just made this descriptor, and nothing else owns it.
-        let fd = unsafe { OwnedFd::from_raw_fd(outcome? as i32) };
-        if self.path.is_none() {
+        Ok(unsafe { OwnedFd::from_raw_fd(outcome? as i32) })
+    }
+
+    /// Waits without taking a connection: what is not taken before the end stays with the socket.
+    async fn accept_shared(&self, shared: &Shared) -> io::Result<OwnedFd> {
+        loop {
+            let readable = libc::POLLIN as u32;
+            let entry = opcode::PollAdd::new(types::Fd(self.fd.as_raw_fd()), readable).build();
+            // SAFETY: the entry has no pointers.
+            let poll = unsafe { uring::submit(entry, ()) };
+            let over = std::pin::pin!(shared.changed.until(|| shared.is_over.get()));
+            match crate::select(over, poll).await {
+                Either::Left(_) => return Err(io::ErrorKind::ConnectionAborted.into()),
+                Either::Right(((outcome, ()), _)) => outcome?,
+            };
+            match sys::accept_now(&self.fd) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                other => return other,
+            }
+        }
+    }
+
+    fn stream_of(&self, fd: OwnedFd) -> Stream {
+        if !self.is_unix {
             set_tcp_options(&fd);
         }
-        let process =
-            || sys::peer_process(&fd).filter(|process| self.path.is_some() && process.pid > 0);
+        let process = || sys::peer_process(&fd).filter(|process| self.is_unix && process.pid > 0);
         let ends = self.ends_of(&fd);
         let peer = match ends {
             Some((_, address)) => address.to_string(),
@@ -384,12 +453,12 @@ impl Listener {
             stream.peer_ip = Some(address.ip().to_canonical());
             stream.tcp_uid = sys::loopback_peer_uid(local, address);
         }
-        Ok(stream)
+        stream
     }
 
     /// The addresses of both sides, where there are any and it is still connected.
     fn ends_of(&self, fd: &OwnedFd) -> Option<(SocketAddr, SocketAddr)> {
-        if self.path.is_some() {
+        if self.is_unix {
             return None;
         }
         let stream = std::net::TcpStream::from(fd.try_clone().ok()?);
@@ -435,3 +504,6 @@ fn unix_address(path: &Path) -> io::Result<(libc::sockaddr_un, u32)> {
     }
     Ok((address, size_of::<libc::sockaddr_un>() as u32))
 }
+
+#[cfg(test)]
+mod tests;

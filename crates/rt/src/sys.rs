@@ -179,6 +179,24 @@ pub(crate) fn set_socket_option(
     check(unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, value, len) }).map(|_| ())
 }
 
+/// Whether a file is a stream socket that listens. Fails for a file that is no socket.
+pub(crate) fn is_listening(file: &OwnedFd) -> io::Result<bool> {
+    let mut value: libc::c_int = 0;
+    let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+    let (level, name) = (libc::SOL_SOCKET, libc::SO_ACCEPTCONN);
+    let at = (&raw mut value).cast();
+    // SAFETY: the kernel writes at most `len` bytes into `value`, and the new length into `len`.
+    check(unsafe { libc::getsockopt(file.as_raw_fd(), level, name, at, &raw mut len) })?;
+    Ok(value != 0)
+}
+
+/// A connection of a listening socket that does not block, if there is one.
+pub(crate) fn accept_now(listener: &OwnedFd) -> io::Result<OwnedFd> {
+    let (to, len) = (std::ptr::null_mut(), std::ptr::null_mut());
+    // SAFETY: the pointers are null: no address is asked for.
+    owned(unsafe { libc::accept4(listener.as_raw_fd(), to, len, libc::SOCK_CLOEXEC) })
+}
+
 /// The process on the other side of a Unix socket.
 pub(crate) fn peer_process(socket: &OwnedFd) -> Option<libc::ucred> {
     let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use forebay_pool::spec::{ImportOptions, Told};
+use forebay_rt::net::Listener;
 
 use super::outcome::Outcome;
 use crate::args::ServeArgs;
@@ -18,7 +19,11 @@ use crate::state::{Environment, KnownPool, StateDir, locate};
 use crate::terminal::with_waiting_line;
 
 /// Serves until a signal comes.
-pub async fn serve(args: ServeArgs, access: PoolAccess) -> Result<Outcome, Failure> {
+pub async fn serve(
+    args: ServeArgs,
+    inherited: Vec<Listener>,
+    access: PoolAccess,
+) -> Result<Outcome, Failure> {
     let state = access.state().clone();
     let config = settings(&args)?;
     let chosen = choose(&config, &access).await?;
@@ -27,7 +32,7 @@ pub async fn serve(args: ServeArgs, access: PoolAccess) -> Result<Outcome, Failu
         if config.directories.is_empty() { KNOWN_POOL_OPTIONS } else { ImportOptions::default() };
     let stop = access.stop();
     let set = PoolSet::new(Rc::new(FileOpener), state.clone(), Some(stop.clone()));
-    let serving = Serving::new(set, &state, stop.clone())?.secured(
+    let mut serving = Serving::new(set, &state, stop.clone())?.inheriting(inherited).secured(
         &config.security,
         config.allow.clone(),
         config.limits,
@@ -36,7 +41,7 @@ pub async fn serve(args: ServeArgs, access: PoolAccess) -> Result<Outcome, Failu
     if let Some(address) = args.metrics {
         serving.tell_metrics(address)?;
     }
-    let opened = stop.unless_asked(open_all(&serving.set, &chosen, every, &options)).await;
+    let opened = stop.unless_asked(open_all(&serving, &chosen, every, &options)).await;
     match opened {
         None => return serving.end().await.map(|()| Outcome::done()),
         Some(Err(failure)) => {
@@ -153,6 +158,7 @@ pub fn ready(serving: &Serving, state: &StateDir, listeners: usize) {
     } else {
         pools.join(", ")
     };
+    serving.ready();
     serving.screen.say(&format!(
         "ready: serving {pools} on {listeners} listener{}; state in {}; Ctrl-C ends",
         if listeners == 1 { "" } else { "s" },
@@ -204,12 +210,14 @@ fn not_found(message: String) -> Failure {
 /// Imports all of `chosen`. A pool that cannot be imported is a failure, unless `every` known pool
 /// is to be served: then it is reported, and the others are served.
 async fn open_all(
-    set: &PoolSet,
+    serving: &Serving,
     chosen: &[KnownPool],
     every: bool,
     options: &ImportOptions,
 ) -> Result<(), Failure> {
+    let set = &serving.set;
     for pool in chosen {
+        serving.status(&format!("opening '{}'", pool.name));
         let importing = import_known(set, pool, options, SERVE_WAIT);
         match with_waiting_line(&format!("opening '{}'", pool.name), false, importing).await {
             Ok(()) => {}

@@ -135,7 +135,7 @@ pub async fn up(args: UpArgs, access: PoolAccess) -> Result<Outcome, Failure> {
     check_not_served(&access, &layout)?;
     let stop = access.stop();
     let set = PoolSet::new(Rc::new(FileOpener), state.clone(), Some(stop.clone()));
-    let serving = Serving::new(set.clone(), &state, stop.clone())?.secured(
+    let mut serving = Serving::new(set.clone(), &state, stop.clone())?.secured(
         &args.security,
         None,
         Limits::default(),

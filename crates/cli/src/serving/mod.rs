@@ -19,13 +19,14 @@ use forebay_rt::net::Listener;
 use forebay_rt::sys::effective_uid;
 use forebay_units::Nanos;
 
-use crate::args::{ListenAddress, SecurityArgs};
+use crate::args::{ListenAddress, SecurityArgs, listen_address};
 use crate::control::serve_control;
 use crate::failure::{ErrorCode, Failure};
 use crate::hooks::Hooks;
 use crate::log;
 use crate::metrics::{Source, metrics, serve_metrics};
 use crate::pools::PoolSet;
+use crate::service_manager::ServiceManager;
 use crate::signals::Stop;
 use crate::state::StateDir;
 use crate::terminal::Screen;
@@ -53,6 +54,8 @@ pub struct Serving {
     hooks: Rc<Hooks>,
     limits: Limits,
     plaintext: bool,
+    inherited: Vec<Listener>,
+    manager: Rc<ServiceManager>,
 }
 
 impl Serving {
@@ -71,8 +74,47 @@ impl Serving {
         forebay_rt::spawn(serve_control(listener, set.clone(), effective_uid()));
         let limits = Limits::default();
         let server = Server::new(set.clone(), limits);
+        let manager = ServiceManager::watched_at(path);
         let (screen, hooks) = (Rc::new(Screen::stdout()), Hooks::new(state.path().join("hooks")));
-        Ok(Self { set, screen, server, stop, hooks, limits, plaintext: false })
+        Ok(Self {
+            set,
+            screen,
+            server,
+            stop,
+            hooks,
+            limits,
+            plaintext: false,
+            inherited: Vec::new(),
+            manager,
+        })
+    }
+
+    /// The same with listeners that the service manager has handed over.
+    #[must_use]
+    pub fn inheriting(mut self, listeners: Vec<Listener>) -> Self {
+        self.inherited = listeners;
+        self
+    }
+
+    /// Tells the service manager what is being done.
+    pub fn status(&self, status: &str) {
+        self.manager.status(status);
+    }
+
+    /// Tells the service manager that clients are served.
+    pub fn ready(&self) {
+        self.manager.ready(&self.summary());
+    }
+
+    /// What is served, in a few words.
+    fn summary(&self) -> String {
+        let pools = self.set.pools();
+        let names: Vec<String> = pools.iter().map(|pool| pool.name()).collect();
+        let worst = pools.iter().map(|pool| pool.summary().health).max();
+        let worst = worst.map_or(String::new(), |health| format!(" ({})", health.as_str()));
+        let clients = self.server.connections();
+        let served = if names.is_empty() { "no pool".to_owned() } else { names.join(", ") };
+        format!("serving {served}{worst}; {clients} client{}", if clients == 1 { "" } else { "s" })
     }
 
     /// The same with the TLS that `args` name, the clients of `allow`, and `limits`. To be called
@@ -98,19 +140,23 @@ impl Serving {
         self.server.requires_tls()
     }
 
-    /// Listens on the addresses `asked`, or on the default ones when there are none. Reports and
-    /// returns the addresses.
+    /// Listens on the inherited sockets and the addresses `asked`, or on the default ones when
+    /// there are neither. Reports and returns the addresses.
     pub fn listen(
-        &self,
+        &mut self,
         asked: &[ListenAddress],
         state: &StateDir,
     ) -> Result<Vec<String>, Failure> {
         let mut listeners = Vec::new();
         let tls = self.demands_tls();
-        for address in asked {
+        let missing = self.not_inherited(asked);
+        for address in missing.iter().chain(&self.inherited_addresses()) {
             refuse_exposed(address, tls, self.plaintext)?;
         }
-        for address in asked {
+        for listener in self.inherited.drain(..) {
+            listeners.push(self.server.listen(listener));
+        }
+        for address in &missing {
             if address.is_exposed() && !tls {
                 log::warning(&format!(
                     "other machines can reach {address}, without encryption and without \
@@ -119,7 +165,7 @@ impl Serving {
             }
             listeners.push(self.bind(address).map_err(|e| cannot_listen("--listen", address, &e))?);
         }
-        if asked.is_empty() {
+        if listeners.is_empty() {
             listeners = self.listen_default(state)?;
         }
         for address in &listeners {
@@ -143,6 +189,16 @@ impl Serving {
         });
         forebay_rt::spawn(serve_metrics(listener, source));
         Ok(())
+    }
+
+    /// Those of the addresses `asked` that are not among the inherited ones.
+    fn not_inherited(&self, asked: &[ListenAddress]) -> Vec<ListenAddress> {
+        let inherited = self.inherited_addresses();
+        asked.iter().filter(|address| !inherited.contains(address)).cloned().collect()
+    }
+
+    fn inherited_addresses(&self) -> Vec<ListenAddress> {
+        self.inherited.iter().filter_map(|l| listen_address(l.address()).ok()).collect()
     }
 
     fn bind(&self, address: &ListenAddress) -> io::Result<String> {
@@ -184,11 +240,14 @@ impl Serving {
         asked: &[ListenAddress],
         state: &StateDir,
     ) -> Result<(), Failure> {
-        for address in asked {
+        for address in &self.inherited_addresses() {
+            refuse_exposed(address, self.demands_tls(), self.plaintext)?;
+        }
+        for address in &self.not_inherited(asked) {
             refuse_exposed(address, self.demands_tls(), self.plaintext)?;
             until_free(address).await.map_err(|e| cannot_listen("--listen", address, &e))?;
         }
-        if asked.is_empty() {
+        if asked.is_empty() && self.inherited.is_empty() {
             // Others will do when one of them is taken.
             for address in default_addresses(state) {
                 let _ = until_free(&address).await;
@@ -215,6 +274,7 @@ impl Serving {
                 self.screen.clear();
                 log::warning(&line);
             }
+            self.manager.status(&self.summary());
             if self.screen.is_terminal() {
                 let width = self.screen.width();
                 self.screen.show(&live.next(&self.set, self.server.connections(), width));
@@ -230,6 +290,7 @@ impl Serving {
             "stopping ({}): answering requests in flight, then closing the pools (Ctrl-C: at once)",
             self.stop.by()
         ));
+        self.manager.stopping("answering requests in flight, then closing the pools");
         self.set.give_up_suspended();
         self.server.stop(REPLY_TIMEOUT).await;
         self.set.close().await?;

@@ -1,0 +1,48 @@
+use forebay_units::Nanos;
+
+use crate::{Runtime, net, sleep, spawn, sys};
+
+/// A listening socket of a service manager, and its path.
+fn managed_socket(name: &str) -> (std::os::fd::OwnedFd, std::path::PathBuf) {
+    let path = std::env::temp_dir().join(format!("forebay-{name}-{}.sock", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    (std::os::unix::net::UnixListener::bind(&path).unwrap().into(), path)
+}
+
+#[test]
+fn client_that_inherited_listener_has_not_taken_waits_for_the_next_one() {
+    let (fd, path) = managed_socket("inherited");
+    let next = fd.try_clone().unwrap();
+    Runtime::real().unwrap().block_on(async move {
+        let listener = std::rc::Rc::new(net::Listener::inherited(fd).unwrap());
+        assert_eq!(listener.address(), format!("unix:{}", path.display()));
+        let early = net::Stream::connect_unix(&path).await.unwrap();
+        let accepted = listener.accept().await.unwrap();
+        assert_eq!(accepted.peer_uid(), Some(sys::effective_uid()));
+        let waiting = listener.clone();
+        let waiting = spawn(async move { waiting.accept().await.is_err() });
+        sleep(Nanos::from_millis(5)).await;
+        listener.shutdown();
+        assert!(waiting.await, "accept goes on after the end");
+        drop((early, accepted, listener));
+        // The manager's socket lives, and so does the path.
+        let late = net::Stream::connect_unix(&path).await.unwrap();
+        late.send_all(b"late".to_vec()).await.0.unwrap();
+        let listener = net::Listener::inherited(next).unwrap();
+        let accepted = listener.accept().await.unwrap();
+        assert_eq!(accepted.recv_exact(vec![0; 4], 0).await.1, b"late");
+        drop(listener);
+        assert!(path.exists());
+        std::fs::remove_file(&path).unwrap();
+    });
+}
+
+#[test]
+fn inherited_file_that_does_not_listen_is_refused() {
+    let (one, _other) = std::os::unix::net::UnixDatagram::pair().unwrap();
+    assert!(net::Listener::inherited(one.into()).is_err());
+    assert!(net::Listener::inherited(sys::event_fd().unwrap().into()).is_err());
+    let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("tcp:{}", tcp.local_addr().unwrap());
+    assert_eq!(net::Listener::inherited(tcp.into()).unwrap().address(), address);
+}
