@@ -1,5 +1,7 @@
 # Thin: each target is a command that can be typed as well.
 #   make run      build, make a pool in ./forebay-data when there is none, serve it
+#   make deb      a Debian package in target/deb, by dpkg's own tools
+#   make release  an archive with a static binary, manual pages and units in target/release-archive
 #   make symbols  a release binary and its debug information, apart, in target/symbols
 #   make test     install the test tools (as root on Debian), then run every test
 #   make check    format, lints, arrows, house rules, licenses, unit tests
@@ -14,13 +16,20 @@ CARGO ?= cargo
 ARGS ?=
 TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 
-.PHONY: run build symbols test check prove prove-ci mutants bench bench-sleeping bench-hybrid bench-overwrites bench-sim man clean
+.PHONY: run build deb release symbols test check prove prove-ci mutants bench bench-sleeping bench-hybrid bench-overwrites bench-sim man clean
 
 run:
 	$(CARGO) run --release --package forebay-cli -- up $(ARGS)
 
 build:
 	$(CARGO) build --release --workspace
+
+deb:
+	$(CARGO) build --release --package forebay-cli
+	packaging/build-deb "$(TARGET)/release/forebay" "$(TARGET)/deb"
+
+release:
+	CARGO="$(CARGO)" packaging/build-archive "$(TARGET)"
 
 symbols:
 	$(CARGO) build --profile symbols --package forebay-cli
