@@ -38,7 +38,7 @@ pub async fn serve(
         config.limits,
     )?;
     serving.check_free(&config.listen, &state).await?;
-    if let Some(address) = args.metrics {
+    if let Some(address) = config.metrics {
         serving.tell_metrics(address)?;
     }
     let opened = stop.unless_asked(open_all(&serving, &chosen, every, &options)).await;
@@ -69,6 +69,7 @@ fn settings(args: &ServeArgs) -> Result<ServiceConfig, Failure> {
         (None, true) => ServiceConfig::read(Path::new(DEFAULT_PATH))?,
         (None, false) => ServiceConfig::default(),
     };
+    config.metrics = args.metrics.or(config.metrics);
     config.override_with(&args.listen, &args.security, &args.pools, &args.dirs)?;
     Ok(config)
 }
@@ -133,6 +134,7 @@ fn settings_json(path: &Path, config: &ServiceConfig, tls: bool) -> String {
         "version": 1,
         "config": path,
         "listen": listen,
+        "metrics": config.metrics.map(|address| address.to_string()),
         "plaintext": config.security.plaintext,
         "tls": tls,
         "pools": config.pools,

@@ -9,6 +9,7 @@ mod values;
 
 use std::collections::BTreeMap;
 use std::io::Read;
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -34,6 +35,8 @@ const FILE_MAX_BYTES: u64 = 1 << 20;
 pub struct ServiceConfig {
     /// Where to listen; empty for the default addresses.
     pub listen: Vec<ListenAddress>,
+    /// Where to answer scrapes.
+    pub metrics: Option<SocketAddr>,
     /// TLS files, and whether plain text is allowed everywhere.
     pub security: SecurityArgs,
     /// The `[allow]` table.
@@ -64,6 +67,7 @@ struct Document {
     plaintext: Option<Spanned<bool>>,
     pools: Vec<Spanned<String>>,
     directories: Vec<Spanned<PathBuf>>,
+    metrics: Option<Spanned<String>>,
     tls: Tls,
     allow: Option<Spanned<BTreeMap<String, Vec<String>>>>,
     limits: BTreeMap<String, Spanned<Quantity>>,
@@ -221,6 +225,7 @@ impl Document {
                 tls,
                 ..Source::default()
             },
+            metrics: self.metrics.map(metrics_address).transpose()?,
             listen: each::<_, Address>(self.listen)?.into_iter().map(|address| address.0).collect(),
             pools: self.pools.into_iter().map(Spanned::into_inner).collect(),
             directories: each::<_, AbsolutePath>(self.directories)?
@@ -238,6 +243,16 @@ impl Document {
             limits: limits::read(&self.limits)?,
         })
     }
+}
+
+fn metrics_address(text: Spanned<String>) -> Result<SocketAddr, Problem> {
+    text.get_ref().parse().or_else(|_| {
+        let message = format!(
+            "metrics: expected an address and a port such as 127.0.0.1:9816, not '{}'",
+            text.get_ref()
+        );
+        problem(text.span(), message)
+    })
 }
 
 /// The values of an array. The reader itself gives an error in one of them the place of the array.

@@ -15,13 +15,14 @@ fn refused(text: &str) -> String {
 fn every_key_reaches_its_setting() {
     let text = "\
         listen = ['unix:/run/s', 'tcp:127.0.0.1:1']\npools = ['tank', 'dozer']\n\
-        directories = ['/dev/disk/by-id']\n[tls]\ncert = '/c'\nkey = '/k'\nca = '/a'\n\
+        directories = ['/dev/disk/by-id']\nmetrics = '[::1]:9816'\n[tls]\ncert = '/c'\nkey = '/k'\nca = '/a'\n\
         [allow]\nhost = ['tank/*']\n";
     let config = parse(text).unwrap();
     let addresses: Vec<String> = config.listen.iter().map(ToString::to_string).collect();
     assert_eq!(addresses, ["unix:/run/s", "tcp:127.0.0.1:1"]);
     assert_eq!(config.pools, ["tank", "dozer"]);
     assert_eq!(config.directories, [PathBuf::from("/dev/disk/by-id")]);
+    assert_eq!(config.metrics, Some("[::1]:9816".parse().unwrap()));
     assert_eq!(config.security.tls_cert, Some("/c".into()));
     assert_eq!(config.security.tls_key, Some("/k".into()));
     assert_eq!(config.security.tls_ca, Some("/a".into()));
@@ -72,6 +73,7 @@ fn refusals_name_file_and_line_and_what_was_expected() {
         ("listen = [\n  'unix:/s',\n  'unix:s',\n]", 3, "an absolute path, not 's'"),
         ("listen = '/s'", 1, "expected a sequence"),
         ("lisen = []", 1, "expected one of `listen`, `plaintext`, `pools`"),
+        ("\nmetrics = 'localhost'", 2, "an address and a port such as 127.0.0.1:9816"),
         ("directories = ['dev']", 1, "expected an absolute path, not 'dev'"),
         ("# pools\n\n[tls]\ncart = '/c'", 4, "expected one of `cert`, `key`, `ca`, `allow`"),
         ("[tls]\ncert = 'c'", 2, "expected an absolute path, not 'c'"),
