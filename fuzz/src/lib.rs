@@ -11,6 +11,7 @@ pub type Check = fn(&[u8]);
 pub const TARGETS: &[(&str, Check)] = &[
     ("config", media::config),
     ("footer", media::footer),
+    ("cache_device", media::cache_device),
     ("heartbeat", media::heartbeat),
     ("journal_frame", media::journal_frame),
     ("leaf_images", media::leaf_images),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use forebay_format::Encoder;
+use forebay_format::cache_device::{CacheHeader, CacheShape, RegionFooter, SnapshotHeader};
 use forebay_format::checksum::{crc64, crc64_of_parts};
 use forebay_format::config::PoolConfig;
 use forebay_format::footer::{Footer, FooterPlace};
@@ -61,6 +62,45 @@ fn json(bytes: &[u8]) {
         let again = PoolConfig::decode(&config.encode());
         assert_eq!(again.as_ref(), Ok(&config));
         assert!(config.data_members().count() <= bytes.len());
+    }
+}
+
+/// The header, a footer and the snapshot's header of a cache device.
+pub fn cache_device(bytes: &[u8]) {
+    let mut block = bytes.to_vec();
+    block.resize(4096, 0);
+    both(
+        &block,
+        4088,
+        |bytes| crc64(&bytes[..4088]),
+        |bytes| {
+            if let Ok(header) = CacheHeader::decode(bytes) {
+                assert_eq!(CacheHeader::decode(&header.encode()), Ok(header));
+            }
+            if let Ok(header) = SnapshotHeader::decode(bytes) {
+                assert_eq!(SnapshotHeader::decode(&header.encode()), Ok(header));
+            }
+        },
+    );
+    let shape = CacheShape::of(64 << 20);
+    let check = |bytes: &[u8]| {
+        let Ok(footer) = RegionFooter::decode(bytes) else { return };
+        if footer.entries.len() <= shape.data_blocks() as usize {
+            assert_eq!(RegionFooter::decode(&footer.encode(shape)), Ok(footer));
+        }
+    };
+    check(bytes);
+    // With the sums that its entries and its head should have.
+    if let (Some(count), true) = (bytes.get(12), bytes.len() >= 64) {
+        let mut sealed = bytes.to_vec();
+        let count = usize::from(*count) % 16;
+        sealed[12..16].copy_from_slice(&(count as u32).to_le_bytes());
+        sealed.resize(64 + 24 * count, 0);
+        let body = crc64(&sealed[64..]);
+        sealed[32..40].copy_from_slice(&body.to_le_bytes());
+        let head = crc64(&sealed[..40]);
+        sealed[40..48].copy_from_slice(&head.to_le_bytes());
+        check(&sealed);
     }
 }
 

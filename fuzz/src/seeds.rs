@@ -2,8 +2,12 @@
 //! them to `seeds/`.
 
 use forebay_format::Encoder;
+use forebay_format::cache_device::{
+    CacheEntry, CacheHeader, CacheShape, RegionFooter, SnapshotHeader,
+};
 use forebay_format::config::{
-    GroupConfig, MemberConfig, MemberUse, PoolConfig, SpareConfig, RingConfig, VolumeConfig,
+    CacheConfig, GroupConfig, MemberConfig, MemberUse, PoolConfig, RingConfig, SpareConfig,
+    VolumeConfig,
 };
 use forebay_format::footer::{Footer, Run};
 use forebay_format::journal::{FrameKind, SegmentRecord, SegmentUse, encode_frame};
@@ -71,6 +75,14 @@ fn pool_config() -> PoolConfig {
             sides: Vec::new(),
         }],
         spares: vec![SpareConfig { path: "/dev/sdz".into(), size_bytes: 1 << 40 }],
+        caches: vec![CacheConfig {
+            device: 5,
+            path: "/dev/k".into(),
+            size_bytes: 1 << 31,
+            state: MemberUse::Offline,
+            nonce: 8,
+            added_at: 9,
+        }],
         properties: [("compression".to_owned(), "lz4".to_owned())].into(),
         volumes: vec![VolumeConfig {
             id: 1,
@@ -89,6 +101,18 @@ fn pool_config() -> PoolConfig {
         destroyed: false,
         scrubbed_at: 7,
     }
+}
+
+fn caches(out: &mut Seeds) {
+    let shape = CacheShape::of(64 << 20);
+    let header = CacheHeader { pool: 7, pool_name: "tank".into(), device: 5, nonce: 8, shape };
+    out.push(("cache_device", "header", header.encode()[..48].to_vec()));
+    let addr = BlockAddr::new(SegmentId(2), 3);
+    let entry = CacheEntry { addr, birth: 4, sum: 5 };
+    let footer = RegionFooter { nonce: 8, sequence: 9, entries: vec![Some(entry), None] };
+    out.push(("cache_device", "footer", footer.encode(shape)[..112].to_vec()));
+    let snapshot = SnapshotHeader { nonce: 8, next_sequence: 10 };
+    out.push(("cache_device", "snapshot", snapshot.encode()[..32].to_vec()));
 }
 
 fn media(out: &mut Seeds) {
@@ -110,6 +134,7 @@ fn media(out: &mut Seeds) {
         log_state: log_state().encode(),
     };
     out.push(("superblock", "root", root.encode()));
+    caches(out);
     let body = pool_config().encode();
     out.push(("config", "json", body.clone()));
     let envelope = ConfigEnvelope { pool: 9, device: 1, generation: 3, body };

@@ -15,7 +15,8 @@ fn refused(text: &str) -> String {
 fn every_key_reaches_its_setting() {
     let text = "\
         listen = ['unix:/run/s', 'tcp:127.0.0.1:1']\npools = ['tank', 'dozer']\n\
-        directories = ['/dev/disk/by-id']\nmetrics = '[::1]:9816'\n[tls]\ncert = '/c'\nkey = '/k'\nca = '/a'\n\
+        directories = ['/dev/disk/by-id']\nmetrics = '[::1]:9816'\n\
+        [tls]\ncert = '/c'\nkey = '/k'\nca = '/a'\n\
         [allow]\nhost = ['tank/*']\n";
     let config = parse(text).unwrap();
     let addresses: Vec<String> = config.listen.iter().map(ToString::to_string).collect();

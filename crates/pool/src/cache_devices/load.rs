@@ -54,8 +54,10 @@ impl Pool {
             return Err(CacheFault::OtherPool { name: header.pool_name });
         }
         let mut shape = header.shape;
-        let size_bytes = open.device().geometry().size_bytes;
-        if shape.regions == 0 || CacheShape::of(size_bytes).regions < shape.regions {
+        // The device may be larger by now, and not smaller.
+        let added = CacheShape::of(self.cache_size_of(device.id));
+        let now = CacheShape::of(open.device().geometry().size_bytes);
+        if shape.regions == 0 || shape != added || now.regions < shape.regions {
             return Err(CacheFault::OtherPool { name: header.pool_name });
         }
         device.snapshot_at_bytes.set(shape.snapshot_offset_bytes());

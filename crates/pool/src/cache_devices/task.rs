@@ -61,6 +61,13 @@ impl Pool {
         found.map(|cache| cache.path.clone()).unwrap_or_default()
     }
 
+    /// The size that a device had when it was added.
+    pub(super) fn cache_size_of(&self, id: u32) -> u64 {
+        let config = self.config.borrow();
+        let found = config.caches.iter().find(|cache| cache.device == id);
+        found.map_or(0, |cache| cache.size_bytes)
+    }
+
     async fn cache_device_task(self: Rc<Self>, device: Rc<CacheDevice>) {
         let is_over = || device.has_left.get() || self.is_stopped() || self.lifecycle.closing.get();
         while !is_over() {
