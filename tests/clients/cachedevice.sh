@@ -28,11 +28,20 @@ job --rw=write --do_verify=0
 run "$FOREBAY" pool sync p
 for _ in 1 2 3; do reads; done
 await 10 "blocks are put on the cache device" at_least used_bytes $((30 << 20))
-before=$(main_reads)
-reads
-after=$(main_reads)
 all=$((48 << 8))
-[ $((after - before)) -lt $((all / 5)) ] || fail "$((after - before)) of $all reads went to the main store"
+# from_device PARTS: one round reads less than a part of the blocks from the main store. A machine that is busy may
+# make the device too slow for a while, so there are several tries.
+from_device() {
+    local before after
+    for _ in 1 2 3 4 5 6; do
+        before=$(main_reads)
+        reads
+        after=$(main_reads)
+        [ $((after - before)) -ge $((all / $1)) ] || return 0
+    done
+    fail "$((after - before)) of $all reads went to the main store"
+}
+from_device 5
 hits=$(figure hits)
 [ "$hits" -ge $((all / 2)) ] || fail "$hits blocks came from the cache device"
 
@@ -41,10 +50,7 @@ kill_server
 serve p
 await 30 "the blocks are found again" at_least loaded 7000
 found=$(figure loaded)
-before=$(main_reads)
-reads
-after=$(main_reads)
-[ $((after - before)) -lt $((all / 3)) ] || fail "$((after - before)) of $all reads went to the main store"
+from_device 3
 
 say "overwritten, then written over while the server is down"
 job --rw=randwrite --do_verify=0
