@@ -16,6 +16,9 @@ use io_uring::{opcode, types};
 use crate::sync::Notify;
 use crate::{Either, sys, uring};
 
+/// How long a connection over TCP may take to be made.
+const CONNECT_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
+
 /// Bytes that may be lent to the kernel: they stay where they are while the value is owned.
 ///
 /// # Safety
@@ -107,10 +110,11 @@ impl Stream {
         Ok(Self::new(Kind::Socket(fd), path.display().to_string()))
     }
 
-    /// Connects to `address` over TCP, without delay of small packets.
+    /// Connects to `address` over TCP, without delay of small packets. A host that does not answer
+    /// keeps only this future waiting, for some seconds.
     pub async fn connect_tcp(address: SocketAddr) -> io::Result<Self> {
-        // The blocking connect of the standard library: only clients call this, at their start.
-        let stream = std::net::TcpStream::connect(address)?;
+        let connect = move || std::net::TcpStream::connect_timeout(&address, CONNECT_TIMEOUT);
+        let stream = crate::aside(connect).await?;
         stream.set_nodelay(true)?;
         Ok(Self::new(Kind::Socket(stream.into()), address.to_string()))
     }
