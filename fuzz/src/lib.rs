@@ -12,6 +12,7 @@ pub const TARGETS: &[(&str, Check)] = &[
     ("config", media::config),
     ("footer", media::footer),
     ("cache_device", media::cache_device),
+    ("dram", media::dram),
     ("heartbeat", media::heartbeat),
     ("journal_frame", media::journal_frame),
     ("leaf_images", media::leaf_images),

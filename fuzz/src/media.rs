@@ -6,6 +6,7 @@ use forebay_format::Encoder;
 use forebay_format::cache_device::{CacheHeader, CacheShape, RegionFooter, SnapshotHeader};
 use forebay_format::checksum::{crc64, crc64_of_parts};
 use forebay_format::config::PoolConfig;
+use forebay_format::dram::{BackupHeader, DramKind, MemoryHeader};
 use forebay_format::footer::{Footer, FooterPlace};
 use forebay_format::journal::{self, FrameHeader, FrameKind, SegmentRecord};
 use forebay_format::label::{ConfigEnvelope, Heartbeat, LogMark};
@@ -63,6 +64,27 @@ fn json(bytes: &[u8]) {
         assert_eq!(again.as_ref(), Ok(&config));
         assert!(config.data_members().count() <= bytes.len());
     }
+}
+
+/// The headers of a log device in memory: of its backup device, and of the memory.
+pub fn dram(bytes: &[u8]) {
+    let mut block = bytes.to_vec();
+    block.resize(4096, 0);
+    both(
+        &block,
+        4088,
+        |bytes| crc64(&bytes[..4088]),
+        |bytes| {
+            if let Ok(header) = BackupHeader::decode(bytes) {
+                assert_eq!(BackupHeader::decode(&header.encode()), Ok(header));
+            }
+            if let Ok(header) = MemoryHeader::decode(bytes) {
+                assert_eq!(MemoryHeader::decode(&header.encode()), Ok(header));
+            }
+        },
+    );
+    // Of any length, as a device gives it.
+    let _ = (BackupHeader::decode(bytes), DramKind::of(bytes));
 }
 
 /// The header, a footer and the snapshot's header of a cache device.

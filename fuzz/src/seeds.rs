@@ -9,6 +9,7 @@ use forebay_format::config::{
     CacheConfig, GroupConfig, MemberConfig, MemberUse, PoolConfig, RingConfig, SpareConfig,
     VolumeConfig,
 };
+use forebay_format::dram::{BackupHeader, DramPlace, DramProtection, MemoryHeader};
 use forebay_format::footer::{Footer, Run};
 use forebay_format::journal::{FrameKind, SegmentRecord, SegmentUse, encode_frame};
 use forebay_format::label::{ConfigEnvelope, Heartbeat, LogMark};
@@ -115,6 +116,24 @@ fn caches(out: &mut Seeds) {
     out.push(("cache_device", "snapshot", snapshot.encode()[..32].to_vec()));
 }
 
+fn dram(out: &mut Seeds) {
+    let protection = DramProtection::Ups { name: "rack1@localhost".into() };
+    let backup = BackupHeader {
+        id: 7,
+        sequence: 2,
+        generation: 1,
+        place: DramPlace::Memory,
+        size_bytes: 1 << 26,
+        save_bytes_per_s: 9,
+        memory: "/dev/shm/m".into(),
+        protection: protection.clone(),
+    };
+    out.push(("dram", "backup", backup.encode()[..90].to_vec()));
+    let alone = Some(protection);
+    let memory = MemoryHeader { id: 7, generation: 1, size_bytes: 1 << 26, alone };
+    out.push(("dram", "memory", memory.encode()[..56].to_vec()));
+}
+
 fn media(out: &mut Seeds) {
     let addr = BlockAddr::new(SegmentId(2), 0);
     let root = Superblock {
@@ -135,6 +154,7 @@ fn media(out: &mut Seeds) {
     };
     out.push(("superblock", "root", root.encode()));
     caches(out);
+    dram(out);
     let body = pool_config().encode();
     out.push(("config", "json", body.clone()));
     let envelope = ConfigEnvelope { pool: 9, device: 1, generation: 3, body };

@@ -4,6 +4,7 @@ pub mod cache_device;
 pub mod checksum;
 pub mod config;
 mod cursor;
+pub mod dram;
 mod error;
 pub mod footer;
 pub mod journal;

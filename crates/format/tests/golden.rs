@@ -15,6 +15,7 @@ use forebay_format::config::{
     CacheConfig, GroupConfig, MemberConfig, MemberUse, PoolConfig, RingConfig, ScanConfig,
     ScanKind, ScanPhase, SpareConfig, VolumeConfig,
 };
+use forebay_format::dram::{BackupHeader, DramPlace, DramProtection, MemoryHeader};
 use forebay_format::footer::{Footer, Run};
 use forebay_format::journal::{FrameHeader, FrameKind, SegmentRecord, SegmentUse, encode_frame};
 use forebay_format::label::{ConfigEnvelope, Heartbeat, LogMark};
@@ -53,6 +54,8 @@ fn kept() -> BTreeMap<&'static str, &'static [u8]> {
         golden!("cache-header.bin"),
         golden!("cache-footer.bin"),
         golden!("cache-snapshot.bin"),
+        golden!("dram-backup.bin"),
+        golden!("dram-memory.bin"),
     ])
 }
 
@@ -316,6 +319,24 @@ fn cache_footer() -> RegionFooter {
     RegionFooter { nonce: 0xc3, sequence: 12, entries: vec![Some(entry), None] }
 }
 
+fn dram_backup() -> BackupHeader {
+    BackupHeader {
+        id: 0xd1,
+        sequence: 7,
+        generation: 3,
+        place: DramPlace::Memory,
+        size_bytes: 128 << 20,
+        save_bytes_per_s: 500_000_000,
+        memory: "/dev/shm/forebay-00000000000000d1.log".to_owned(),
+        protection: DramProtection::Ups { name: "rack1@localhost".to_owned() },
+    }
+}
+
+fn dram_memory() -> MemoryHeader {
+    let alone = Some(DramProtection::None);
+    MemoryHeader { id: 0xd1, generation: 3, size_bytes: 128 << 20, alone }
+}
+
 fn cache_snapshot() -> SnapshotHeader {
     SnapshotHeader { nonce: 0xc3, next_sequence: 13 }
 }
@@ -361,6 +382,8 @@ fn encoded() -> BTreeMap<&'static str, Vec<u8>> {
         ("cache-header.bin", cache_header().encode()),
         ("cache-footer.bin", cache_footer().encode(CacheShape::of(64 << 20))),
         ("cache-snapshot.bin", cache_snapshot().encode()),
+        ("dram-backup.bin", dram_backup().encode()),
+        ("dram-memory.bin", dram_memory().encode()),
     ])
 }
 
@@ -393,6 +416,11 @@ fn decoders_read_golden_bytes() {
     assert_eq!(CacheHeader::decode(kept["cache-header.bin"]).unwrap(), cache_header());
     assert_eq!(RegionFooter::decode(kept["cache-footer.bin"]).unwrap(), cache_footer());
     assert_eq!(SnapshotHeader::decode(kept["cache-snapshot.bin"]).unwrap(), cache_snapshot());
+    // Header number 7 lies in the second slot; a slot that was torn leaves the other one.
+    let mut slots = vec![0x5a; 4096];
+    slots.extend(kept["dram-backup.bin"]);
+    assert_eq!(BackupHeader::decode(&slots).unwrap(), dram_backup());
+    assert_eq!(MemoryHeader::decode(kept["dram-memory.bin"]).unwrap(), dram_memory());
 
     let (header, entries, _) = log_frame();
     let frame = log_frame::decode(kept["log-frame.bin"]).unwrap();
