@@ -11,8 +11,8 @@ use forebay_rt as rt;
 use forebay_units::Nanos;
 
 use crate::{
-    Allocation, BlockDevice, Device, DeviceError, DeviceFuture, ErrorKind, Geometry, IoBuf,
-    IoBytes, Operation, ReservationChange, Reservations, ZeroOptions,
+    Allocation, BlockDevice, Device, DeviceError, DeviceFuture, DramChange, DramStatus, ErrorKind,
+    Geometry, IoBuf, IoBytes, Operation, ReservationChange, Reservations, ZeroOptions,
 };
 
 /// A task counts the ages of commands in this many parts of the span. Ages are not read off the
@@ -275,6 +275,23 @@ impl BlockDevice for Deadline {
     fn allocation(&self, offset: u64, len: u64) -> DeviceFuture<'_, Vec<Allocation>> {
         let call = move |inner: Device| async move { inner.allocation(offset, len).await };
         self.run(Operation::Allocation, offset, len, call)
+    }
+    /// Under no time limit of this layer: a save may take long, and the device under it has its own
+    /// limits.
+    fn save(&self) -> DeviceFuture<'_, ()> {
+        let inner = self.shared.inner.borrow().clone();
+        Box::pin(async move {
+            match inner {
+                Some(inner) => inner.save().await,
+                None => Ok(()),
+            }
+        })
+    }
+    fn dram(&self) -> Option<DramStatus> {
+        self.shared.inner.borrow().as_ref().and_then(|inner| inner.dram())
+    }
+    fn take_dram_changes(&self) -> Vec<DramChange> {
+        self.shared.inner.borrow().as_ref().map_or_else(Vec::new, |d| d.take_dram_changes())
     }
     fn reservations(&self) -> DeviceFuture<'_, Reservations> {
         let call = |inner: Device| async move { inner.reservations().await };

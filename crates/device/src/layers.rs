@@ -7,8 +7,8 @@ pub use counted::{Counted, Counts};
 pub use recorded::{CommandRecord, Recorded};
 
 use crate::{
-    Allocation, BlockDevice, DeviceFuture, Geometry, IoBuf, IoBytes, ReservationChange,
-    Reservations, ZeroOptions,
+    Allocation, BlockDevice, DeviceFuture, DramChange, DramStatus, Geometry, IoBuf, IoBytes,
+    ReservationChange, Reservations, ZeroOptions,
 };
 
 /// A device that stands over another one. Every method passes the call on unchanged until a
@@ -87,6 +87,21 @@ pub trait Layer {
     fn change_reservations(&self, change: ReservationChange) -> DeviceFuture<'_, ()> {
         self.inner().change_reservations(change)
     }
+
+    /// As [`BlockDevice::save`].
+    fn save(&self) -> DeviceFuture<'_, ()> {
+        self.inner().save()
+    }
+
+    /// As [`BlockDevice::dram`].
+    fn dram(&self) -> Option<DramStatus> {
+        self.inner().dram()
+    }
+
+    /// As [`BlockDevice::take_dram_changes`].
+    fn take_dram_changes(&self) -> Vec<DramChange> {
+        self.inner().take_dram_changes()
+    }
 }
 
 impl<L: Layer> BlockDevice for L {
@@ -125,5 +140,14 @@ impl<L: Layer> BlockDevice for L {
     }
     fn change_reservations(&self, change: ReservationChange) -> DeviceFuture<'_, ()> {
         Layer::change_reservations(self, change)
+    }
+    fn save(&self) -> DeviceFuture<'_, ()> {
+        Layer::save(self)
+    }
+    fn dram(&self) -> Option<DramStatus> {
+        Layer::dram(self)
+    }
+    fn take_dram_changes(&self) -> Vec<DramChange> {
+        Layer::take_dram_changes(self)
     }
 }

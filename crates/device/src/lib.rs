@@ -4,10 +4,13 @@ mod block_slab;
 mod buffer;
 mod cause;
 mod deadline;
+mod dram;
 mod error;
 mod file;
 pub mod layers;
+mod mapping;
 mod memory;
+mod pmem;
 mod reservation;
 mod submission;
 
@@ -19,9 +22,11 @@ pub use block_slab::{BlockSlab, SlabBlock};
 pub use buffer::{BUFFER_ALIGN, IoBuf, IoBytes, keep_freed};
 pub use cause::Cause;
 pub use deadline::Deadline;
+pub use dram::{DramChange, DramReason, DramState, DramStatus};
 pub use error::{DeviceError, ErrorKind, FenceLoss, Operation};
 pub use file::{FileDevice, OpenOptions, probe_size_bytes};
 pub use layers::Layer;
+pub use mapping::Mapping;
 pub use memory::MemoryDevice;
 pub use reservation::{ReservationChange, ReservationKey, Reservations};
 
@@ -137,6 +142,22 @@ pub trait BlockDevice {
     /// The device's persistent reservations; [`ErrorKind::Unsupported`] if it has none.
     fn reservations(&self) -> DeviceFuture<'_, Reservations> {
         Box::pin(std::future::ready(Err(no_reservations(self.name()))))
+    }
+
+    /// Brings to a safe place what only memory has, before the device is closed for longer. Devices
+    /// without such memory have nothing to do.
+    fn save(&self) -> DeviceFuture<'_, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// What it shows of itself, if it is a log device in memory.
+    fn dram(&self) -> Option<DramStatus> {
+        None
+    }
+
+    /// The changes of its state since the last call, if it is a log device in memory.
+    fn take_dram_changes(&self) -> Vec<DramChange> {
+        Vec::new()
     }
 
     /// Changes the device's persistent reservations. Fails with [`ErrorKind::Unsupported`] if it
