@@ -100,6 +100,7 @@ impl Array {
         let from = member.state();
         if from != to {
             member.set_state(to);
+            member.set_failure(cause.clone());
             self.events.push(ArrayEvent::StateChanged { device: member.id, from, to, cause });
         }
     }

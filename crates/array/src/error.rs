@@ -59,6 +59,8 @@ pub enum ArrayError {
         have: usize,
         /// Columns needed.
         need: usize,
+        /// What failed on those that cannot.
+        causes: Vec<DeviceError>,
     },
     /// Members that hold a segment are missing, and those that could be written have not been
     /// rebuilt from them.
@@ -138,8 +140,9 @@ impl fmt::Display for ArrayError {
                 )?;
                 list(f, causes)
             }
-            Self::NotWritable { segment, have, need } => {
-                write!(f, "segment {segment}: {have} devices can be written, {need} are needed")
+            Self::NotWritable { segment, have, need, causes } => {
+                write!(f, "segment {segment}: {have} devices can be written, {need} are needed")?;
+                list(f, causes)
             }
             Self::SourcesMissing { segment } => write!(
                 f,

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use forebay_device::Device;
+use forebay_device::{Device, DeviceError};
 use forebay_units::{DeviceId, Layout};
 
 use crate::error::ArrayError;
@@ -136,6 +136,13 @@ impl Group {
     pub(crate) fn writable_slots(&self) -> usize {
         let slots = self.slots.borrow();
         slots.iter().filter(|slot| slot.iter().any(|member| member.is_writable())).count()
+    }
+
+    /// What failed on members that cannot be written.
+    pub(crate) fn failures(&self) -> Vec<DeviceError> {
+        let members = self.members();
+        let failed = members.iter().filter(|member| !member.is_writable());
+        failed.filter_map(|member| member.failure()).collect()
     }
 
     /// Checks that every segment can be read without the member `without`. The error is the index

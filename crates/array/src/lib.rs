@@ -141,7 +141,8 @@ impl Array {
             let (have, need) = (group.writable_slots(), geometry.data_columns());
             if have < need {
                 let segment = geometry.segment_at(0);
-                return Err(ArrayError::NotWritable { segment, have, need });
+                let causes = group.failures();
+                return Err(ArrayError::NotWritable { segment, have, need, causes });
             }
             if self.gives_up_sources.get() {
                 continue;

@@ -102,6 +102,8 @@ pub(crate) struct Member {
     pub(crate) id: DeviceId,
     device: RefCell<Option<Device>>,
     state: Cell<MemberState>,
+    /// What its state comes from, if from a failure.
+    failure: RefCell<Option<DeviceError>>,
     stale: RefCell<SegmentSet>,
     errors: Cell<ErrorCounts>,
     unflushed: RefCell<Unflushed>,
@@ -131,6 +133,7 @@ impl Member {
             id,
             device: RefCell::new(device),
             state: Cell::new(state),
+            failure: RefCell::new(None),
             stale: RefCell::new(set),
             errors: Cell::new(errors),
             unflushed: RefCell::default(),
@@ -258,6 +261,16 @@ impl Member {
 
     pub(crate) fn count_checksum_errors(&self, blocks: u64) {
         self.count(|errors| errors.checksum += blocks);
+    }
+
+    /// What its state comes from, if from a failure.
+    pub(crate) fn failure(&self) -> Option<DeviceError> {
+        self.failure.borrow().clone()
+    }
+
+    /// Notes what a change of state came from.
+    pub(crate) fn set_failure(&self, cause: Option<DeviceError>) {
+        *self.failure.borrow_mut() = cause;
     }
 
     /// Changes the state. Leaving `Online` makes all unflushed segments stale.

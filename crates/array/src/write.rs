@@ -70,7 +70,10 @@ impl Array {
             geometry.column_start_bytes(index) + u64::from(batch.first_row) * geometry.unit_bytes;
         let column_bytes = u64::from(batch.rows) * geometry.unit_bytes;
         let need = geometry.data_columns();
-        let refuse = |have| ArrayError::NotWritable { segment, have, need };
+        let refuse = |have| {
+            let causes = group.failures();
+            ArrayError::NotWritable { segment, have, need, causes }
+        };
 
         let have = group.writable_columns(index);
         if have < need {

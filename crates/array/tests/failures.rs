@@ -242,8 +242,10 @@ fn one_failed_write_beyond_parity_loses_only_its_segment() {
         assert_eq!(rig.array.health().len(), 1);
         let kept = lost.iter().filter(|at| state(&rig, **at) == MemberState::Degraded).count();
         assert!(kept >= 1);
-        let refused = rig.array.check_writable();
-        assert!(matches!(refused, Err(ArrayError::NotWritable { .. })));
+        let Err(ArrayError::NotWritable { causes, .. }) = rig.array.check_writable() else {
+            panic!("too many devices have failed")
+        };
+        assert_eq!(causes.len(), lost.len(), "what failed is named: {causes:?}");
         // Alternatives still have the earlier rows of the lost segment.
         for index in 0..2 * g.blocks_per_row() {
             let addr = BlockAddr::new(segment(1), index);
