@@ -9,9 +9,8 @@ use std::fs::TryLockError;
 use std::io::Read;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 
-use forebay_device::{Device, FileDevice, OpenOptions, probe_size_bytes};
+use forebay_device::probe_size_bytes;
 use forebay_pool::spec::PoolSpec;
 use forebay_pool::{Opener, Opening};
 use forebay_rt::sys;
@@ -21,6 +20,7 @@ use crate::failure::{ErrorCode, Failure};
 use crate::files;
 use crate::free_memory::{free_memory_bytes, memory_bytes};
 use crate::log;
+use crate::log_memory;
 use crate::path_probe::{NoAnswer, probe, probe_each};
 use crate::vdevs::{devices_of, devices_of_mut};
 
@@ -34,11 +34,7 @@ pub struct FileOpener;
 
 impl Opener for FileOpener {
     fn open<'a>(&'a self, path: &'a str) -> Opening<'a> {
-        Box::pin(async move {
-            let options = OpenOptions { read_only: false, exclusive: true };
-            let device: Device = Rc::new(FileDevice::open(Path::new(path), options).await?);
-            Ok(device)
-        })
+        Box::pin(log_memory::open(path))
     }
 
     fn host(&self) -> u64 {
@@ -141,14 +137,15 @@ pub fn resolve_new(word: &str) -> Result<String, Failure> {
     utf8(path)
 }
 
-/// Makes every device of `spec` an absolute path that a pool may take. Fails when two names are of
-/// one device.
+/// Makes every device of `spec` an absolute path that a pool may take, but for log devices in
+/// memory, which are not made yet. Fails when two names are of one device.
 pub fn resolve_spec(spec: &mut PoolSpec) -> Result<(), Failure> {
-    for device in devices_of_mut(spec) {
+    log_memory::check_names(spec)?;
+    for device in devices_of_mut(spec).filter(|device| !log_memory::is_name(device)) {
         *device = resolve_new(device)?;
     }
     let mut seen: BTreeMap<(u64, u64), &String> = BTreeMap::new();
-    for device in devices_of(spec) {
+    for device in devices_of(spec).filter(|device| !log_memory::is_name(device)) {
         let meta = std::fs::metadata(device).map_err(|e| Failure::io(&*device, &e))?;
         let key = if meta.is_file() { (meta.dev(), meta.ino()) } else { (u64::MAX, meta.rdev()) };
         if let Some(other) = seen.insert(key, device) {

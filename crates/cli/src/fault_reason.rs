@@ -7,6 +7,7 @@
 use std::io::ErrorKind;
 use std::rc::Rc;
 
+use forebay_device::{DeviceError, ErrorKind as DeviceErrorKind};
 use forebay_pool::status::{Health, VdevNote, VdevStatus};
 use forebay_pool::{Opener, Pool};
 use forebay_rt as rt;
@@ -47,6 +48,11 @@ async fn reason(opener: &Rc<dyn Opener>, guid: u64, device: &VdevStatus) -> Vdev
     // This process itself may hold a FAULTED device.
     if device.state == Health::Unavail && is_locked(path).await {
         return VdevNote::InUse;
+    }
+    // A log device in memory that has lost it cannot be opened, though its backup device can.
+    let opening = rt::timeout(LOOK_TIMEOUT, opener.open(path));
+    if let Ok(Err(DeviceError { kind: DeviceErrorKind::Layer(cause), .. })) = opening.await {
+        return VdevNote::NotOpened { error: cause.error().to_string() };
     }
     let paths = [path.to_owned()];
     let looking = Pool::discover(opener.clone(), &paths);

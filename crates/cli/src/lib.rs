@@ -16,6 +16,7 @@ mod holders;
 mod hooks;
 pub mod leases;
 pub mod log;
+mod log_memory;
 pub mod members;
 mod memory;
 mod metrics;

@@ -14,6 +14,7 @@ mod label_check;
 mod labels;
 mod layout;
 mod log_mark;
+mod log_memory;
 mod merge;
 mod opener;
 mod rate_limit;

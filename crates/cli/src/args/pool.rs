@@ -19,7 +19,8 @@ pub enum PoolCommand {
         raid0, mirror, raidz1, raidz2 or raidz3; devices before the first such word form a raid0 \
         group. A group has 24 devices at most. Each device after 'log' is a log device of its own, \
         unless 'mirror' stands before. Devices after 'cache' hold blocks that are read often. \
-        Devices after 'spare' take the place of data devices that fail.")]
+        Devices after 'spare' take the place of data devices that fail. A log device may be \
+        memory that is saved when the power fails: log dram:4G,backup=DEV,ups=NAME@HOST")]
     Create {
         /// Use devices that carry a label already, and allow groups of different kinds.
         #[arg(short)]

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use forebay_pool::Pool;
 use forebay_pool::spec::ImportOptions;
+use forebay_pool::{AdminError, Opener, Pool};
 
 use super::outcome::Outcome;
 use super::requests::{ask_all, from_each, good, names_of, property_map, reply_as, report_pool};
@@ -14,6 +14,7 @@ use crate::control::{Action, Reply};
 use crate::devices::{FileOpener, resolve_member, resolve_new, resolve_spec};
 use crate::failure::{ErrorCode, Failure};
 use crate::log;
+use crate::log_memory::{self, Made};
 use crate::pool_access::PoolAccess;
 use crate::render;
 use crate::vdevs::parse_vdevs;
@@ -92,7 +93,9 @@ async fn change_devices(access: &PoolAccess, command: PoolCommand) -> Result<Out
             let mut spec = parse_vdevs(&vdevs)?;
             spec.force = force;
             resolve_spec(&mut spec)?;
-            ask_all(access, &pool, [Action::Add { spec }]).await
+            access.names(std::slice::from_ref(&pool))?;
+            let made = log_memory::make_all(&mut spec).await?;
+            kept_or_undone(made, ask_all(access, &pool, [Action::Add { spec }]).await).await
         }
         PoolCommand::Remove { pool, devices } => {
             let devices = members(&devices)?.into_iter();
@@ -100,9 +103,10 @@ async fn change_devices(access: &PoolAccess, command: PoolCommand) -> Result<Out
         }
         PoolCommand::Attach { force, wait, pool, device, new_device } => {
             let device = resolve_member(&device)?;
-            let new_device = resolve_new(&new_device)?;
+            access.names(std::slice::from_ref(&pool))?;
+            let (new_device, made) = log_memory::make_or_resolve(&new_device, force).await?;
             let action = Action::Attach { device, new_device, force };
-            scan::act_and_wait(access, &pool, [action], wait).await
+            kept_or_undone(made, scan::act_and_wait(access, &pool, [action], wait).await).await
         }
         PoolCommand::Detach { pool, device } => {
             let device = resolve_member(&device)?;
@@ -110,9 +114,16 @@ async fn change_devices(access: &PoolAccess, command: PoolCommand) -> Result<Out
         }
         PoolCommand::Replace { force, wait, pool, device, new_device } => {
             let device = resolve_member(&device)?;
-            let new_device = new_device.as_deref().map(resolve_new).transpose()?;
+            access.names(std::slice::from_ref(&pool))?;
+            let (new_device, made) = match new_device {
+                Some(word) => {
+                    let (path, made) = log_memory::make_or_resolve(&word, force).await?;
+                    (Some(path), made)
+                }
+                None => (None, Made::default()),
+            };
             let action = Action::Replace { device, new_device, force };
-            scan::act_and_wait(access, &pool, [action], wait).await
+            kept_or_undone(made, scan::act_and_wait(access, &pool, [action], wait).await).await
         }
         PoolCommand::Offline { pool, devices } => {
             let devices = members(&devices)?.into_iter();
@@ -134,6 +145,14 @@ async fn change_devices(access: &PoolAccess, command: PoolCommand) -> Result<Out
         }
         other => unreachable!("{other:?} changes no devices"),
     }
+}
+
+/// Takes log devices in memory back if the command that they were made for has failed.
+async fn kept_or_undone<T>(made: Made, outcome: Result<T, Failure>) -> Result<T, Failure> {
+    if outcome.is_err() {
+        made.undo().await;
+    }
+    outcome
 }
 
 /// Switches of `pool create`.
@@ -166,9 +185,10 @@ async fn create(
         Pool::check_new(Rc::new(FileOpener), pool, &spec).await?;
         return Ok(Outcome::text(render::layout(pool, &spec)));
     }
+    let made = log_memory::make_all(&mut spec).await?;
     let handle = access.for_new_pool(pool);
     let outcome = handle.ask(Action::Create { spec }).await;
-    handle.close_after(outcome).await?;
+    kept_or_undone(made, handle.close_after(outcome).await).await?;
     Ok(Outcome::done())
 }
 
@@ -294,9 +314,25 @@ async fn clear_labels(devices: &[String], force: bool) -> Result<Outcome, Failur
     let devices: Vec<String> =
         devices.iter().map(|device| resolve_new(device)).collect::<Result<_, _>>()?;
     for device in devices {
-        Pool::clear_label(Rc::new(FileOpener), &device, force).await?;
+        clear_device(&device, force).await?;
     }
     Ok(Outcome::done())
+}
+
+/// Clears the label of a device, and the header that makes it the backup device of a log device in
+/// memory. One whose memory is lost has a header only.
+async fn clear_device(device: &str, force: bool) -> Result<(), Failure> {
+    match Pool::clear_label(Rc::new(FileOpener), device, force).await {
+        Ok(()) => log_memory::clear_header(device).await.map(drop)?,
+        Err(error) => {
+            let is_open = FileOpener.open(device).await.is_ok();
+            let may_clear = force || (is_open && matches!(error, AdminError::NoLabel { .. }));
+            if !may_clear || !log_memory::clear_header(device).await? {
+                return Err(error.into());
+            }
+        }
+    }
+    Ok(())
 }
 
 async fn export_all(

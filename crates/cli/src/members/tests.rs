@@ -14,6 +14,7 @@ fn device(path: &str) -> VdevStatus {
         checksum_errors: 0,
         note: None,
         protection: None,
+        memory: None,
         size_bytes: 1 << 26,
         space: None,
         io: IoCounts::default(),

@@ -49,6 +49,7 @@ fn unread(path: &str) -> VdevStatus {
         checksum_errors: 0,
         note: None,
         protection: None,
+        memory: None,
         size_bytes: 0,
         space: None,
         io: IoCounts::default(),

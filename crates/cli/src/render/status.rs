@@ -1,6 +1,6 @@
 //! `pool status`.
 
-use forebay_pool::status::{PoolStatus, ScanKind, ScanPhase, ScanStatus};
+use forebay_pool::status::{LogMemory, PoolStatus, ScanKind, ScanPhase, ScanStatus, VdevStatus};
 use serde::Serialize;
 
 use super::closed::Closed;
@@ -56,6 +56,7 @@ pub fn status_text(pool: &OpenPool, exact: bool, verbose: bool) -> String {
     let PoolStatus { name, state, groups, logs, caches, .. } = pool;
     text.push_str(&device_tree(name, *state, groups, logs, caches, errors_shown));
     text.push_str(&spares(pool));
+    logs.iter().for_each(|log| text.push_str(&log_memory(log)));
     text.push('\n');
     text.push_str(&errors(pool, verbose));
     text
@@ -133,6 +134,54 @@ fn scan_lines(scan: &ScanStatus) -> Vec<String> {
         }
         ScanPhase::Stopped => vec![format!("{kind} stopped on {ended}")],
     }
+}
+
+/// What a log device in memory, or the sides of a mirror that are, outlive now.
+fn log_memory(vdev: &VdevStatus) -> String {
+    let mut text = String::new();
+    if let Some(memory) = &vdev.memory {
+        text.push_str(&format!("\n\tlog memory of {}: {}\n", visible(&vdev.name), memory.state));
+        let lines = [Some(protection(memory)), memory.reason.clone().map(visible_owned)];
+        let survives = &memory.survives;
+        let cases = [
+            ("process crash", survives.process_crash),
+            ("kernel crash", survives.kernel_crash),
+            ("power loss", survives.power_loss),
+            ("loss of the host", survives.host_loss),
+        ];
+        let cases = cases.map(|(name, is_survived)| {
+            format!("{name} {}", if is_survived { "yes" } else { "NO" })
+        });
+        let survives = format!("survives: {}", cases.join(", "));
+        for line in lines.into_iter().flatten().chain([survives]) {
+            text.push_str(&format!("\t  {line}\n"));
+        }
+    }
+    vdev.children.iter().for_each(|child| text.push_str(&log_memory(child)));
+    text
+}
+
+fn visible_owned(text: String) -> String {
+    visible(&text).to_string()
+}
+
+/// What protects a log device in memory, and what a save would be.
+fn protection(memory: &LogMemory) -> String {
+    let mut parts = Vec::new();
+    if let Some(ups) = &memory.ups {
+        let status = memory.ups_status.as_deref().unwrap_or("no answer");
+        let holds = match memory.runtime_secs {
+            Some(secs) => format!(", holds {}", duration(secs)),
+            None => String::new(),
+        };
+        parts.push(format!("power {}: {}{holds}", visible(ups), visible(status)));
+    }
+    if memory.has_backup {
+        let unsaved = bytes(memory.unsaved_bytes, false);
+        parts.push(format!("{unsaved} not saved, a save takes {} s", memory.save_secs));
+    }
+    parts.push(format!("in {}", visible(&memory.path)));
+    parts.join("; ")
 }
 
 /// The spares, below the tree of devices.

@@ -67,6 +67,7 @@ fn vdev(name: &str, kind: VdevKind, children: Vec<VdevStatus>) -> VdevStatus {
         checksum_errors: 0,
         note: None,
         protection: None,
+        memory: None,
         size_bytes: 1 << 32,
         space: None,
         io: if children.is_empty() { io(1000, 200) } else { IoCounts::default() },

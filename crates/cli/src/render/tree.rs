@@ -85,7 +85,9 @@ fn tree_lines(vdev: &VdevStatus, depth: usize, lines: &mut Vec<Line>) {
 fn notes(vdev: &VdevStatus) -> String {
     let is_reserved = vdev.protection == Some(Protection::Reservation);
     let note = vdev.note.as_ref().map(note_text);
-    let all = note.into_iter().chain(is_reserved.then(|| "reserved".to_owned()));
+    let memory = vdev.memory.as_ref().map(|memory| format!("memory: {}", memory.state));
+    let reserved = is_reserved.then(|| "reserved".to_owned());
+    let all = note.into_iter().chain(memory).chain(reserved);
     all.map(|note| format!("({note})")).collect::<Vec<_>>().join(" ")
 }
 

@@ -137,6 +137,7 @@ impl Pool {
                 // Otherwise its label would still name the pool. A device that fails this keeps an
                 // old label, which no import believes.
                 let _ = clear_label(&open.device()).await;
+                let _ = open.device().save().await;
                 release_all(&self.opener, &[open.device()]).await;
             }
         }
@@ -399,14 +400,14 @@ impl Pool {
             }
             self.set_side(found.device, MemberUse::Offline);
             self.restart_log(true).await?;
-            self.devices.borrow_mut().remove(&id);
+            self.close_device(id).await;
             return Ok(());
         }
         // No part of the log may lie on this device alone.
         let in_pool = self.config.borrow().logs.is_empty();
         let outcome = self.store.array.offline(id).await;
         if outcome.is_ok() {
-            self.devices.borrow_mut().remove(&id);
+            self.close_device(id).await;
         }
         self.take_array_events();
         self.refresh_member_configs();

@@ -102,6 +102,7 @@ impl Pool {
         // The log's workers end before the heartbeat does. They would keep the devices open, and
         // the caller may import the pool at once.
         self.log.close();
+        self.save_log_memory().await;
         // Until now other machines had to see the pool in use, and each write needed a valid
         // heartbeat.
         self.lifecycle.closed.set(true);

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use forebay_array::{Array, ArrayError};
-use forebay_device::{ErrorKind, IoBuf};
+use forebay_device::{DeviceError, ErrorKind, IoBuf};
 use forebay_format::cache_device::CacheHeader;
 use forebay_format::config::{MemberConfig, MemberUse, PoolConfig, RingConfig};
 use forebay_format::superblock::{Superblock, VERSION};
@@ -403,6 +403,26 @@ fn incomplete(
     (paths(&|member| !is_here(member)), paths(&is_behind))
 }
 
+/// The errno of a path that leads nowhere (ENOENT).
+const NO_ENTRY: i32 = 2;
+
+/// The same refusal, with why log devices cannot be opened that are there.
+pub(crate) async fn with_open_errors(
+    opener: &FencedOpener,
+    mut refusal: ImportErrorKind,
+) -> ImportErrorKind {
+    if let ImportErrorKind::LogMissing { missing, unopened, .. } = &mut refusal {
+        for path in missing {
+            let opened = opener.open(path).await;
+            let is_there = |error: &DeviceError| {
+                !matches!(error.kind, ErrorKind::Gone | ErrorKind::Os { errno: NO_ENTRY })
+            };
+            unopened.extend(opened.err().filter(is_there));
+        }
+    }
+    refusal
+}
+
 pub(crate) fn check_complete(
     config: &PoolConfig,
     devices: &BTreeMap<DeviceId, OpenDevice>,
@@ -448,7 +468,7 @@ pub(crate) fn check_complete(
     };
     let Some(ring) = ring else { return Ok(()) };
     let missing = ring.sides.iter().map(|m| m.path.clone()).collect();
-    Err(ImportErrorKind::LogMissing { missing, lost_after })
+    Err(ImportErrorKind::LogMissing { missing, lost_after, unopened: Vec::new() })
 }
 
 /// Takes log devices out of use that the import was told to go on without, so that the next import

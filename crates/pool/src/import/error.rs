@@ -125,6 +125,8 @@ pub enum ImportErrorKind {
         missing: Vec<String>,
         /// Acknowledged writes after this group are on it alone; `None` when the pool was exported.
         lost_after: Option<TxgId>,
+        /// Why they cannot be opened, those that are there.
+        unopened: Vec<DeviceError>,
     },
     /// Acknowledged writes are not in the log any more.
     LogLoss(Box<LogLoss>),
@@ -317,9 +319,7 @@ impl fmt::Display for ImportErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotFound { unreadable, searched } => not_found(f, unreadable, searched),
-            Self::LabelsLost { devices } => {
-                write!(f, "its labels cannot be read any more: {}", devices.join(", "))
-            }
+            Self::LabelsLost { devices } => labels_lost(f, devices),
             Self::Ambiguous => write!(f, "more than one pool has this name"),
             Self::Destroyed => write!(f, "it was destroyed"),
             Self::FormatVersion { device, expected, found } => write!(
@@ -363,7 +363,9 @@ impl fmt::Display for ImportErrorKind {
                 list(f, "missing", missing)?;
                 list(f, "behind the others, and not rebuilt yet", behind)
             }
-            Self::LogMissing { missing, lost_after } => log_missing(f, missing, *lost_after),
+            Self::LogMissing { missing, lost_after, unopened } => {
+                log_missing(f, missing, *lost_after, unopened)
+            }
             Self::LogLoss(loss) => write!(f, "{loss}"),
             Self::Log(error) => write!(f, "{error}"),
             Self::Map { error, missing, behind } => {
@@ -384,6 +386,10 @@ impl fmt::Display for ImportErrorKind {
             }
         }
     }
+}
+
+fn labels_lost(f: &mut fmt::Formatter<'_>, devices: &[String]) -> fmt::Result {
+    write!(f, "its labels cannot be read any more: {}", devices.join(", "))
 }
 
 fn not_found(
@@ -436,12 +442,14 @@ fn log_missing(
     f: &mut fmt::Formatter<'_>,
     missing: &[String],
     lost_after: Option<TxgId>,
+    unopened: &[DeviceError],
 ) -> fmt::Result {
     write!(f, "its log device is missing ({})", missing.join(", "))?;
     match lost_after {
         Some(txg) => write!(f, ", and with it writes acknowledged after group {txg}"),
         None => write!(f, "; no data is lost with it, for the pool was exported"),
-    }
+    }?;
+    unopened.iter().try_for_each(|error| write!(f, "; {error}"))
 }
 
 /// `; WHAT: DEVICES`, or nothing without a device.

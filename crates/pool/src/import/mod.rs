@@ -25,7 +25,7 @@ use forebay_units::{CommitId, DeviceId, FrameSeq, Nanos};
 
 use crate::import::device_match::{
     Seen, check_complete, check_newest, check_sources, leave_missing_logs, map_unreadable,
-    newest_root, not_found, place_devices, select_pool, take_devices,
+    newest_root, not_found, place_devices, select_pool, take_devices, with_open_errors,
 };
 use crate::import::divergence::{History, one_history};
 use crate::import::error::{ImportError, ImportErrorKind};
@@ -260,7 +260,9 @@ async fn judge(
     check_newest(&config, mine, &root, opener.host(), options)?;
     let mut devices = BTreeMap::new();
     let rooted = place_devices(&mut config, mine, &root, &mut devices);
-    check_complete(&config, &devices, &root, options)?;
+    if let Err(refusal) = check_complete(&config, &devices, &root, options) {
+        return Err(with_open_errors(opener, refusal).await);
+    }
     if options.accept_log_loss {
         leave_missing_logs(&mut config, &devices);
     }

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::fmt;
 
 use forebay_array::{ArrayError, MemberState};
-use forebay_device::DeviceError;
+use forebay_device::{DeviceError, DramChange};
 use forebay_format::config::{ScanKind, ScanPhase};
 use forebay_intent_log::LogError;
 use forebay_rt as rt;
@@ -77,6 +77,13 @@ pub enum PoolEvent {
         device: String,
         /// The failure.
         error: LabelError,
+    },
+    /// A log device in memory changed its state.
+    LogMemoryChanged {
+        /// The device.
+        device: String,
+        /// The change.
+        change: DramChange,
     },
     /// A cache device was given up: reads go to the main store.
     CacheDeviceFailed {
@@ -175,6 +182,7 @@ event_kinds! {
     ManyRepairs "many-repairs",
     LogMemberFailed "log-member-failed",
     LogDeviceFailed "log-device-failed",
+    LogMemoryChanged "log-memory-changed",
     CacheDeviceFailed "cache-device-failed",
     SpareTaken "spare-taken",
     SpareNotTaken "spare-not-taken",
@@ -221,6 +229,7 @@ impl PoolEvent {
             Self::ManyRepairs { .. } => EventKind::ManyRepairs,
             Self::LogMemberFailed { .. } => EventKind::LogMemberFailed,
             Self::LogDeviceFailed { .. } => EventKind::LogDeviceFailed,
+            Self::LogMemoryChanged { .. } => EventKind::LogMemoryChanged,
             Self::CacheDeviceFailed { .. } => EventKind::CacheDeviceFailed,
             Self::SpareTaken { .. } => EventKind::SpareTaken,
             Self::SpareNotTaken { .. } => EventKind::SpareNotTaken,
@@ -247,6 +256,7 @@ impl PoolEvent {
             | Self::ManyRepairs { device }
             | Self::LogMemberFailed { device, .. }
             | Self::LogDeviceFailed { device, .. }
+            | Self::LogMemoryChanged { device, .. }
             | Self::CacheDeviceFailed { device, .. }
             | Self::SpareTaken { device, .. }
             | Self::SpareNotTaken { device, .. }
@@ -268,7 +278,13 @@ impl PoolEvent {
 
     /// Whether it says nothing about why a device that the pool needs is out of use.
     fn is_beside(&self) -> bool {
-        matches!(self, Self::ScanBegan(_) | Self::ScanEnded { .. } | Self::CacheDeviceFailed { .. })
+        matches!(
+            self,
+            Self::ScanBegan(_)
+                | Self::ScanEnded { .. }
+                | Self::CacheDeviceFailed { .. }
+                | Self::LogMemoryChanged { .. }
+        )
     }
 }
 
@@ -328,6 +344,9 @@ impl fmt::Display for PoolEvent {
             Self::LogMemberFailed { device, error } => write!(f, "{device} failed: {error}"),
             Self::LogDeviceFailed { device, error } => {
                 write!(f, "log device {device} failed: {error}")
+            }
+            Self::LogMemoryChanged { device, change } => {
+                write!(f, "log device {device} went {change}")
             }
             Self::CacheDeviceFailed { device, fault } => {
                 write!(f, "cache device {device} is no longer used: {fault}")

@@ -2,6 +2,7 @@
 
 mod cache;
 pub(crate) mod events;
+mod log_memory;
 pub(crate) mod report;
 pub(crate) mod stats;
 
@@ -16,6 +17,7 @@ use crate::import::error::ImportErrorKind;
 
 pub use cache::{CacheDeviceStats, CacheStats};
 pub use events::{EventKind, EventRecord, ImportRemark, PoolEvent};
+pub use log_memory::{LogMemory, Survives};
 
 /// Version of the JSON of these types. It is raised when a field changes its meaning.
 pub const STATUS_VERSION: u32 = 1;
@@ -146,6 +148,9 @@ pub struct VdevStatus {
     /// What keeps other machines from writing to it. Only of devices that a running pool has open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protection: Option<Protection>,
+    /// Of a log device in memory that is open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<LogMemory>,
     /// Usable bytes (devices: their size).
     pub size_bytes: u64,
     /// Space used, of groups and log devices.

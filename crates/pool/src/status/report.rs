@@ -11,8 +11,8 @@ use crate::layout::log_number;
 use crate::opener::OpenDevice;
 use crate::status::stats::io_counts;
 use crate::status::{
-    Health, PoolCondition, PoolStatus, PoolSummary, Protection, ScanKind, ScanPhase, VdevKind,
-    VdevNote, VdevSpace, VdevStatus,
+    Health, LogMemory, PoolCondition, PoolStatus, PoolSummary, Protection, ScanKind, ScanPhase,
+    VdevKind, VdevNote, VdevSpace, VdevStatus,
 };
 
 impl Pool {
@@ -148,6 +148,7 @@ impl Pool {
                 };
                 let mut vdev = leaf(&side.path, side.size_bytes, state);
                 vdev.protection = self.protection(open);
+                vdev.memory = open.and_then(|d| d.device().dram()).map(LogMemory::from);
                 vdev.write_errors = errors.get(&DeviceId(side.device)).copied().unwrap_or(0);
                 vdev.io = open.map(|d| io_counts(&d.counted.counts())).unwrap_or_default();
                 children.push(vdev);
@@ -264,6 +265,7 @@ pub(crate) fn leaf(path: &str, size_bytes: u64, state: Health) -> VdevStatus {
         checksum_errors: 0,
         note: None,
         protection: None,
+        memory: None,
         size_bytes,
         space: None,
         io: crate::status::IoCounts::default(),
@@ -323,6 +325,7 @@ pub(crate) fn branch(
         checksum_errors: 0,
         note: None,
         protection: None,
+        memory: None,
         size_bytes: sum(|c| c.size_bytes),
         space: None,
         io: crate::status::IoCounts::default(),

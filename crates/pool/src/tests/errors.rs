@@ -31,6 +31,7 @@ fn import_errors_name_pool_and_devices_in_one_line() {
         refused(ImportErrorKind::LogMissing {
             missing: names(&["l", "m"]),
             lost_after: Some(TxgId(7)),
+            unopened: Vec::new(),
         }),
         "pool 'tank' cannot be imported: its log device is missing (l, m), and with it writes \
          acknowledged after group 7"

@@ -104,7 +104,8 @@ fn an_import_without_the_log_is_refused_and_writes_nothing() {
     Runtime::simulated(2).block_on(async move {
         rack.pull(&["l", "m"]);
         let kind = refused(&rack, 1, &ImportOptions::default()).await;
-        assert_kind!(kind, LogMissing { missing, lost_after: Some(_) } if *missing == ["l", "m"]);
+        let both = ["l", "m"];
+        assert_kind!(kind, LogMissing { missing, lost_after: Some(_), .. } if *missing == both);
         let found = Pool::discover(rack.host(1), &names(&ALL)).await;
         assert_eq!(found[0].importable, Importable::WithoutLog { loses_writes: true });
         // One side is enough.

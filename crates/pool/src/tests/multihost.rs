@@ -200,8 +200,8 @@ fn late_heartbeat_of_the_old_owner(seed: u64) {
         let device = devices.device("a");
         let found = read_heartbeat(&device).await.expect("readable").expect("a heartbeat");
         assert_eq!(found.nonce, pool.nonce, "the new owner has written its own again");
-        // A third owner is no predecessor. It writes again until it is seen: its first heartbeat may
-        // meet one of this owner on the way, which has looked before.
+        // A third owner is no predecessor. It writes again until it is seen: one of this owner may
+        // be on the way, which has looked before, and lands on its first heartbeat.
         for beat in 0..4 {
             write_foreign(&devices, &["a"], &foreign(&pool, 3, beat)).await;
             rt::sleep(Nanos::from_millis(700)).await;

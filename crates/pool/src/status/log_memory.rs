@@ -1,0 +1,73 @@
+//! What a pool shows of a log device in memory.
+
+use forebay_device::{DramState, DramStatus};
+use serde::{Deserialize, Serialize};
+
+/// What the content of a log device in memory outlives now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Survives {
+    /// A crash of the server, or `kill -9`.
+    pub process_crash: bool,
+    /// A crash of the kernel, or a reset.
+    pub kernel_crash: bool,
+    /// A loss of power.
+    pub power_loss: bool,
+    /// A loss of the host.
+    pub host_loss: bool,
+}
+
+/// A log device in memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogMemory {
+    /// `ARMED`, `SAVED` and so on, as the documents say.
+    pub state: String,
+    /// Why it is not armed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Path of the memory.
+    pub path: String,
+    /// It has a backup device.
+    pub has_backup: bool,
+    /// The power supply that protects it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ups: Option<String>,
+    /// What the power supply says of itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ups_status: Option<String>,
+    /// For how many seconds the power supply says that it holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime_secs: Option<u64>,
+    /// Seconds that a save of the whole memory takes at most.
+    pub save_secs: u64,
+    /// Bytes that only the memory has.
+    pub unsaved_bytes: u64,
+    /// What its content outlives now.
+    pub survives: Survives,
+}
+
+impl From<DramStatus> for LogMemory {
+    fn from(status: DramStatus) -> Self {
+        let is_on_media =
+            matches!(status.state, DramState::Saved | DramState::Restoring | DramState::Restored);
+        let is_persistent = status.is_persistent || is_on_media;
+        let survives = Survives {
+            // What could not be saved is still in memory.
+            process_crash: true,
+            kernel_crash: is_persistent,
+            power_loss: is_persistent || status.state == DramState::Armed,
+            host_loss: false,
+        };
+        Self {
+            state: status.state.as_str().to_owned(),
+            reason: status.reason.map(|reason| reason.to_string()),
+            path: status.memory,
+            has_backup: status.has_backup,
+            ups: status.ups,
+            ups_status: status.ups_status,
+            runtime_secs: status.runtime_secs,
+            save_secs: status.save_secs,
+            unsaved_bytes: status.unsaved_bytes,
+            survives,
+        }
+    }
+}
