@@ -19,6 +19,7 @@ use crate::client::client;
 use crate::coverage::Activity;
 use crate::judgement::{finish, judge};
 use crate::leaks::check_memory;
+use crate::log_memory::BATTERY_SECS;
 use crate::model::{Presence, volume_name};
 use crate::operator::Operator;
 use crate::panics;
@@ -32,7 +33,7 @@ use crate::verdict::Kind;
 impl<S: Subject> BootContext<S> {
     /// Runs the boot. Without `is_created` it creates the pool first.
     pub(crate) async fn run(self, boot: Boot, is_created: bool) -> BootEnd {
-        let devices = self.disks.devices();
+        let devices = self.disks.open_devices(&self.scenario.spec, is_created).await;
         let phase = self.phase.clone();
         self.disks.coverage.observe(move || (phase.get(), Activity::default()));
         let coverage = self.disks.coverage.clone();
@@ -78,6 +79,10 @@ impl<S: Subject> BootContext<S> {
             self.phase.set("leaks");
             check_memory(&self, &*pool).await;
         }
+        if crashes && self.disks.machine.is_on_battery() {
+            self.phase.set("battery");
+            rt::sleep(Nanos::from_secs(BATTERY_SECS + 1)).await;
+        }
         if crashes {
             self.tally.borrow_mut().event("power cut after the work");
             return BootEnd::Crashed;
@@ -113,6 +118,7 @@ impl<S: Subject> BootContext<S> {
                 if boot.outage.is_none() {
                     self.disks.schedule(&boot.faults, None);
                 }
+                self.disks.machine.schedule(&self.disks.world, &boot.power);
                 Some(pool)
             }
             Err(refusal) => {
@@ -131,6 +137,7 @@ impl<S: Subject> BootContext<S> {
             self.disks.schedule(&boot.faults, None);
         }
         self.disks.keep_map(&boot.stale_map);
+        self.disks.machine.schedule(&self.disks.world, &boot.power);
         self.phase.set("import");
         self.import(devices, boot.rewinds).await
     }

@@ -15,9 +15,14 @@ use forebay_sim::{DiskConfig, Seed, SimDisk, World};
 use forebay_units::{BLOCK_BYTES, Nanos};
 
 use crate::coverage::{Coverage, fault_name};
+use crate::log_memory::Machine;
 use crate::model::Model;
 use crate::refusal::Suspect;
 use crate::scenario::{Demand, MapRot, Scenario, TimedFault};
+use crate::subject::PoolSpec;
+
+/// What a backup device has beside the image, and some more.
+const BACKUP_BYTES: u64 = 1 << 20;
 
 /// All disks of a run.
 pub struct Disks {
@@ -34,6 +39,8 @@ pub struct Disks {
     is_calm: Rc<Cell<bool>>,
     /// Faults that have struck.
     pub(crate) strikes: Rc<Cell<u64>>,
+    /// The machine with the memory of log devices.
+    pub(crate) machine: Machine,
 }
 
 impl Disks {
@@ -43,7 +50,9 @@ impl Disks {
         let log = spec.log_range();
         let sims: Vec<Rc<SimDisk>> = (0..spec.disks())
             .map(|number| {
-                let config = if log.contains(&number) {
+                let config = if spec.memory_log_range().contains(&number) {
+                    DiskConfig::flash(&format!("log{number}"), spec.log_bytes + BACKUP_BYTES)
+                } else if log.contains(&number) {
                     DiskConfig::log(&format!("log{number}"), spec.log_bytes)
                 } else if spec.cache_range().contains(&number) {
                     DiskConfig::flash(&format!("cache{number}"), spec.data_bytes)
@@ -78,6 +87,7 @@ impl Disks {
             coverage: Coverage::new(scenario),
             is_calm: Rc::default(),
             strikes: Rc::default(),
+            machine: Machine::new(),
         }
     }
 
@@ -92,6 +102,19 @@ impl Disks {
 
     pub(crate) fn devices(&self) -> Vec<Device> {
         self.stacks.iter().map(|stack| stack.clone() as Device).collect()
+    }
+
+    /// The devices for the pool of a boot. Backup devices are made when there is no pool yet.
+    pub(crate) async fn open_devices(&self, spec: &PoolSpec, is_created: bool) -> Vec<Device> {
+        let mut devices = self.devices();
+        self.machine.start();
+        for device in &mut devices[spec.memory_log_range()] {
+            if !is_created {
+                self.machine.prepare(device, spec.log_bytes).await;
+            }
+            *device = self.machine.open(device).await;
+        }
+        devices
     }
 
     /// Number of strikes so far that a scrub would repair: damage and errors.

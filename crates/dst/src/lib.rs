@@ -15,6 +15,7 @@ mod history;
 mod improper;
 mod judgement;
 mod leaks;
+mod log_memory;
 mod model;
 mod operator;
 mod panics;

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::rc::{Rc, Weak};
 
 use forebay_device::layers::Counted;
-use forebay_device::{Device, DeviceError, ErrorKind, Operation};
+use forebay_device::{Device, DeviceError, DramState, ErrorKind, Operation};
 use forebay_pool::spec::{GroupSpec, ImportOptions, LogSpec, Told, VolumeSpec};
 use forebay_pool::status::{
     CacheDeviceStats, Health, PoolEvent, ScanKind, ScanPhase, VdevNote, VdevStatus,
@@ -370,7 +370,19 @@ impl Pool for ForebayPool {
             stats.cache_devices.iter().map(count).sum()
         };
         let wrong = self.pool().status().caches.iter().map(|cache| cache.checksum_errors).sum();
+        let changes = |state: DramState| {
+            let events = self.pool().events();
+            let to_it = events.iter().filter(|event| match event {
+                PoolEvent::LogMemoryChanged { change, .. } => change.to == state,
+                _ => false,
+            });
+            to_it.count() as u64
+        };
         vec![
+            ("log memory: armed".to_owned(), changes(DramState::Armed)),
+            ("log memory: saved".to_owned(), changes(DramState::Saved)),
+            ("log memory: restored".to_owned(), changes(DramState::Restored)),
+            ("log memory: not saved".to_owned(), changes(DramState::SaveFailed)),
             (CLEANER_EVENT.to_owned(), stats.since_import.segments_cleaned),
             ("boots with cleaning".to_owned(), stats.since_import.segments_cleaned.min(1)),
             ("blocks moved by the cleaner".to_owned(), stats.since_import.media.cleaning / 4096),

@@ -220,6 +220,7 @@ impl<S: Subject> Run<S> {
             world.draw_crash_outcome(|_, _| Fate::Kept);
         }
         world.power_on();
+        self.disks.machine.power_off();
         self.model.forget_callers();
         // The task that would have ended a disk's hang is gone, so the hang ends here.
         self.disks.stacks.iter().for_each(|stack| stack.calm());

@@ -102,6 +102,9 @@ pub struct Boot {
     /// creation is.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_beside: bool,
+    /// Changes of the power, for log devices in memory.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub power: Vec<TimedPower>,
     /// The power cut; without one the boot ends with an export.
     pub crash: Option<Crash>,
 }
@@ -359,6 +362,26 @@ pub struct Crash {
     /// judgement are never cut.
     #[serde(default)]
     pub in_work: bool,
+}
+
+/// What the power supply does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Power {
+    /// The line is back.
+    Line,
+    /// The line is gone, and the supply says so. When the battery is empty, the power fails.
+    Battery,
+    /// The same, and the supply cannot be asked.
+    SilentBattery,
+}
+
+/// A change of the power at a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TimedPower {
+    /// The command, counted as [`TimedFault::at_command`].
+    pub at_command: u64,
+    /// The change.
+    pub power: Power,
 }
 
 impl Crash {

@@ -107,6 +107,9 @@ pub struct PoolSpec {
     /// Number of cache devices; they are the last disks.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub cache_disks: usize,
+    /// How many log disks, the first ones, are backup devices of log devices in memory.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub memory_logs: usize,
     /// Size of a data disk, spare or cache device.
     pub data_bytes: u64,
     /// Size of a log disk.
@@ -164,6 +167,13 @@ impl PoolSpec {
     pub fn hot_spare_range(&self) -> std::ops::Range<usize> {
         let first = self.data_disks + self.log.disks();
         first..first + self.hot_spares
+    }
+
+    /// Numbers of the log disks that are backup devices of log devices in memory.
+    #[must_use]
+    pub fn memory_log_range(&self) -> std::ops::Range<usize> {
+        let first = self.log_range().start;
+        first..first + self.memory_logs
     }
 
     /// Numbers of the log disks.

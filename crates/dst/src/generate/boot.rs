@@ -7,7 +7,7 @@ use super::clients::{Filler, HotBlocks, draw_client};
 use super::constraints::Constraints;
 use super::{beside, parts, refusals, sizes};
 use crate::admin_workload::AdminWorkload;
-use crate::fault_plan::FaultPlan;
+use crate::fault_plan::{FaultPlan, Level};
 use crate::scenario::{Act, Admin, Boot, Crash, Fates, MapRot};
 use crate::subject::{Manage, PoolSpec};
 
@@ -137,6 +137,7 @@ pub(super) fn draw_boot(plan: &BootPlan<'_>, workload: &mut AdminWorkload) -> Bo
         succession: None,
         outage: None,
         rewinds: false,
+        power: Vec::new(),
         is_beside: plan.aim == Aim::Beside,
         faults: plan.fault_plan.faults(commands.min(1 << 12), plan.is_first, faults),
         crash: crashes.then(|| Crash {
@@ -165,7 +166,10 @@ fn draw_crash_point(plan: &BootPlan<'_>, commands: u64, rng: &mut Rng) -> CrashP
 
 /// Adds rot in the map journal to one boot of a pool without parity. The pool must survive it: the
 /// journal has a second copy. Only one copy may be struck, so the rot comes only once.
-pub(super) fn rot_map_in(boots: &mut [Boot], rng: &mut Rng) {
+pub(super) fn rot_map_in(boots: &mut [Boot], spec: &PoolSpec, level: Level, rng: &mut Rng) {
+    if level != Level::Within || spec.raid.parity(spec.data_disks) > 0 {
+        return;
+    }
     let Some(last) = boots.len().checked_sub(1).filter(|last| *last > 0) else { return };
     let boot = rng.between(1, last as u64) as usize;
     if rng.chance(800) {

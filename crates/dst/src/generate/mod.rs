@@ -22,6 +22,7 @@ mod boot;
 mod cache_disks;
 mod clients;
 mod constraints;
+mod log_memory;
 mod parts;
 mod races;
 mod refusals;
@@ -115,7 +116,7 @@ pub fn generate(seed: Seed, constraints: &Constraints) -> Scenario {
     let mut rng = seed.derive("shape").rng();
     let level = constraints.level.unwrap_or_else(|| draw_level(&mut rng));
     let Stock { volumes, sparse, sync, gaps } =
-        draw_stock(seed, constraints, class, &mut spec, &mut rng);
+        draw_stock(seed, constraints, (class, level), &mut spec, &mut rng);
     let hot_blocks = draw_hot_blocks(seed, class, &volumes);
     let mut fault_plan = FaultPlan::draw(&spec, level, &mut seed.derive("atlas").rng());
     if class.needs_redundancy() && level == Level::Within {
@@ -151,6 +152,7 @@ pub fn generate(seed: Seed, constraints: &Constraints) -> Scenario {
         }
         suspension::apply(&mut boot, &plan, commands().min(1 << 12));
         cache_disks::apply(&mut boot, &plan, commands());
+        log_memory::apply(&mut boot, &plan, commands().min(1 << 12));
         if class.has_succession() && level == Level::Within {
             chain.extend(&mut boot, index == 0, commands(), plan.seed.derive("succession"));
             returns::apply(&mut boot, &plan, chain.victims(), commands().min(1 << 12));
@@ -158,9 +160,7 @@ pub fn generate(seed: Seed, constraints: &Constraints) -> Scenario {
         boot
     };
     let mut boots: Vec<Boot> = (0..boots).map(draw_one).collect();
-    if level == Level::Within && spec.raid.parity(spec.data_disks) == 0 {
-        rot_map_in(&mut boots, &mut seed.derive("map rot").rng());
-    }
+    rot_map_in(&mut boots, &spec, level, &mut seed.derive("map rot").rng());
     let is_loud = class.has_succession() && (level == Level::CrashOnly || chain.is_loud);
     Scenario {
         version: VERSION,
@@ -188,7 +188,7 @@ fn draw_remote(seed: Seed) -> u64 {
 fn draw_stock(
     seed: Seed,
     constraints: &Constraints,
-    class: Class,
+    (class, level): (Class, Level),
     spec: &mut PoolSpec,
     rng: &mut Rng,
 ) -> Stock {
@@ -232,6 +232,7 @@ fn draw_stock(
     draw_cache(spec, &mut seed.derive("cache").rng());
     if class.is_free {
         cache_disks::draw(spec, &mut seed.derive("cache disks").rng());
+        log_memory::draw(spec, level, class.aim, &mut seed.derive("log memory").rng());
     }
     Stock { volumes, sparse, sync, gaps }
 }
@@ -334,6 +335,7 @@ fn draw_spec(seed: Seed) -> PoolSpec {
         spare_disks: 0,
         hot_spares: 0,
         cache_disks: 0,
+        memory_logs: 0,
         data_bytes: 64 << 20,
         log_bytes: 64 << 20,
         segment_bytes: 1 << 20,

@@ -93,6 +93,7 @@ fn shape(raid: Raid, width: usize, log: LogShape) -> PoolSpec {
         spare_disks: 0,
         hot_spares: 0,
         cache_disks: 0,
+        memory_logs: 0,
         data_bytes: 64 << 20,
         log_bytes: 64 << 20,
         segment_bytes: 1 << 20,
