@@ -166,7 +166,12 @@ impl DramDevice {
             is_started: Cell::new(false),
             is_closed: Cell::new(false),
         };
-        Rc::new(Self { shared: Rc::new(shared) })
+        let device = Self { shared: Rc::new(shared) };
+        if state == DramState::Disarmed {
+            // What only the memory has must not wait for the first write: an import may take long.
+            device.shared.clone().start();
+        }
+        Rc::new(device)
     }
 }
 

@@ -368,6 +368,23 @@ fn armed_writes_reach_no_device_until_they_are_saved() {
 }
 
 #[test]
+fn memory_that_a_killed_process_left_is_saved_before_the_first_write() {
+    let rig = Rc::new(Rig::new(8));
+    with_device(&rig, async |rig, device| {
+        rig.model.write(&device, 3).await;
+        rig.until_armed(&device).await;
+        rig.model.write(&device, 4).await;
+    });
+    rig.host.set_supply(Supply::OnLine { runtime_secs: 0 });
+    with_device(&rig, async |_, device| {
+        rt::sleep(Nanos::from_secs(3)).await;
+        assert_eq!(state_of(&device), DramState::Saved);
+    });
+    rig.host.lose_memory();
+    with_device(&rig, async |rig, device| rig.model.check(&device).await);
+}
+
+#[test]
 fn looking_at_a_device_changes_nothing() {
     let rig = Rc::new(Rig::new(2));
     let written = rig.world.stats();
