@@ -27,6 +27,8 @@ pub(crate) struct Machine {
     host: Rc<SimHost>,
     /// The battery is empty.
     is_empty: Rc<Cell<bool>>,
+    /// Changes of the power so far.
+    changes: Rc<Cell<u64>>,
 }
 
 /// A device that cannot be opened.
@@ -71,7 +73,7 @@ impl BlockDevice for Unopened {
 
 impl Machine {
     pub fn new() -> Self {
-        Self { host: SimHost::new(BATTERY_SECS), is_empty: Rc::default() }
+        Self { host: SimHost::new(BATTERY_SECS), is_empty: Rc::default(), changes: Rc::default() }
     }
 
     /// Before a boot: the line is back.
@@ -104,6 +106,7 @@ impl Machine {
     pub fn schedule(&self, world: &Rc<World>, power: &[TimedPower]) {
         for timed in power {
             let (host, is_empty) = (self.host.clone(), self.is_empty.clone());
+            let changes = self.changes.clone();
             let (inner, power) = (world.clone(), timed.power);
             let change = move || {
                 inner.tell(|| format!("power: {power:?}"));
@@ -114,12 +117,14 @@ impl Machine {
                     Power::SilentBattery => Supply::Silent,
                 };
                 host.set_supply(supply);
+                let change = changes.get() + 1;
+                changes.set(change);
                 if power == Power::Line {
                     return;
                 }
                 rt::spawn(async move {
                     rt::sleep_until(until).await;
-                    if host.supply() == supply {
+                    if changes.get() == change {
                         is_empty.set(true);
                         inner.power_cut();
                     }
