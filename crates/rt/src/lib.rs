@@ -2,7 +2,9 @@
 
 mod busy_poll;
 mod compute;
+pub mod doorbell;
 mod executor;
+mod mapping_guard;
 pub mod net;
 mod polls;
 mod ring;
@@ -19,6 +21,7 @@ pub use executor::{JoinHandle, Runtime, halt, is_simulated, spawn, spawn_detache
 pub use futures_channel::{mpsc, oneshot};
 pub use futures_util::future::{Either, join, join_all, select};
 pub use futures_util::stream::{FuturesUnordered, StreamExt};
+pub use mapping_guard::MappingGuard;
 pub use polls::{LongPolls, long_polls};
 pub use slice::Slices;
 pub use time::{

@@ -249,6 +249,53 @@ impl Stream {
         }
     }
 
+    /// Waits until there is something to receive, or the end of the stream. Sockets only.
+    pub async fn readable(&self) -> io::Result<()> {
+        self.poll(libc::POLLIN).await
+    }
+
+    /// Waits until the socket takes a short message without waiting. Sockets only.
+    pub async fn writable(&self) -> io::Result<()> {
+        self.poll(libc::POLLOUT).await
+    }
+
+    async fn poll(&self, events: i16) -> io::Result<()> {
+        let entry = opcode::PollAdd::new(types::Fd(self.socket()?.as_raw_fd()), events as u32);
+        // SAFETY: the entry has no pointers.
+        let (outcome, ()) = unsafe { uring::submit(entry.build(), ()) }.await;
+        outcome.map(|_| ())
+    }
+
+    /// Copies what has arrived to the start of `bytes` and leaves it in the socket; does not wait.
+    /// Returns how much that is; 0 is the end of the stream. Sockets only.
+    pub fn peek(&self, bytes: &mut [u8]) -> io::Result<usize> {
+        sys::peek_now(self.socket()?, bytes)
+    }
+
+    /// Takes what has arrived, and the socket that was sent with it; does not wait. Sockets only.
+    pub fn receive_socket(&self, bytes: &mut [u8]) -> io::Result<(usize, Option<Self>)> {
+        let (got, fd) = sys::receive_file(self.socket()?, bytes)?;
+        let stream = |fd| Self::new(Kind::Socket(fd), format!("second socket of {}", self.peer));
+        Ok((got, fd.map(stream)))
+    }
+
+    /// Bytes that have arrived and were not received. Sockets only.
+    pub fn arrived_bytes(&self) -> io::Result<usize> {
+        sys::arrived_bytes(self.socket()?)
+    }
+
+    /// A second descriptor of the socket, for a library that receives by itself. Sockets only.
+    pub fn duplicate(&self) -> io::Result<OwnedFd> {
+        self.socket()?.try_clone()
+    }
+
+    fn socket(&self) -> io::Result<&OwnedFd> {
+        match &self.kind {
+            Kind::Socket(fd) => Ok(fd),
+            Kind::Pair { .. } => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
     fn count(&self, bytes: usize) {
         self.moved_bytes.set(self.moved_bytes.get() + bytes as u64);
     }

@@ -154,6 +154,70 @@ pub(crate) fn send_now(socket: &OwnedFd, bytes: &[u8]) -> usize {
     usize::try_from(sent).unwrap_or(0)
 }
 
+/// Copies what has arrived at a socket, and leaves it there. Does not wait.
+pub(crate) fn peek_now(socket: &OwnedFd, bytes: &mut [u8]) -> io::Result<usize> {
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+    let (fd, start) = (socket.as_raw_fd(), bytes.as_mut_ptr());
+    // SAFETY: the kernel writes at most `len` bytes into `bytes`.
+    let got = unsafe { libc::recv(fd, start.cast(), bytes.len(), flags) };
+    usize::try_from(got).map_err(|_| io::Error::last_os_error())
+}
+
+/// Takes what has arrived at a socket, and the file that was sent with it. Does not wait.
+pub(crate) fn receive_file(
+    socket: &OwnedFd,
+    bytes: &mut [u8],
+) -> io::Result<(usize, Option<OwnedFd>)> {
+    // Room for the header of one control message and one descriptor, aligned as its header is.
+    let mut control = [0u64; 3];
+    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: all zeros is a valid msghdr.
+    let mut message = unsafe { MaybeUninit::<libc::msghdr>::zeroed().assume_init() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = size_of_val(&control) as _;
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    // SAFETY: the kernel fills what `message` points to, and all of that outlives the call.
+    let got = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
+    let got = usize::try_from(got).map_err(|_| io::Error::last_os_error())?;
+    // SAFETY: the kernel has filled `message`, whose control memory is still there.
+    let first = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
+    if first.is_null() {
+        return Ok((got, None));
+    }
+    // SAFETY: the header lies within `control`, which is aligned for it.
+    let header = unsafe { *first };
+    if (header.cmsg_level, header.cmsg_type) != (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+        return Ok((got, None));
+    }
+    // SAFETY: as above.
+    let data = unsafe { libc::CMSG_DATA(first) };
+    // SAFETY: a control message of this type has at least one descriptor.
+    let fd = unsafe { data.cast::<libc::c_int>().read_unaligned() };
+    owned(fd).map(|file| (got, Some(file)))
+}
+
+/// Bytes that have arrived at a socket and were not received.
+pub(crate) fn arrived_bytes(socket: &OwnedFd) -> io::Result<usize> {
+    let mut len: libc::c_int = 0;
+    // SAFETY: FIONREAD fills an int.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::FIONREAD, &raw mut len) })?;
+    Ok(usize::try_from(len).unwrap_or(0))
+}
+
+/// A file of `len_bytes` bytes of zeros in memory, which no process can make shorter.
+pub fn memory_file(name: &CStr, len_bytes: u64) -> io::Result<File> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // SAFETY: `name` ends in a zero byte and outlives the call.
+    let file = owned(unsafe { libc::memfd_create(name.as_ptr(), flags) }).map(File::from)?;
+    file.set_len(len_bytes)?;
+    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+    // SAFETY: no pointers.
+    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) })?;
+    Ok(file)
+}
+
 /// Ends one or both directions of a socket. The call fails only when the socket is no longer
 /// connected, which is what the caller wants.
 pub(crate) fn shutdown(socket: &OwnedFd, how: std::net::Shutdown) {
