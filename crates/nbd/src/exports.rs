@@ -56,7 +56,8 @@ impl Revocation {
         self.changed.notify_all();
     }
 
-    pub(crate) async fn revoked(&self) {
+    /// Waits until the owner revokes.
+    pub async fn revoked(&self) {
         self.changed.until(|| self.is_revoked.get()).await;
     }
 }

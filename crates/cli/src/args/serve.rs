@@ -104,6 +104,9 @@ pub struct ServeArgs {
     /// Where to answer scrapes of Prometheus and its like, as in 127.0.0.1:9816.
     #[arg(long, value_name = "HOST:PORT")]
     pub metrics: Option<SocketAddr>,
+    /// Serve virtual machines too: a vhost-user-blk socket DIR/POOL/VOLUME.sock for each volume.
+    #[arg(long, value_name = "DIR")]
+    pub vhost_user: Option<PathBuf>,
     /// TLS.
     #[command(flatten)]
     pub security: SecurityArgs,

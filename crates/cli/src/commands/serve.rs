@@ -41,6 +41,9 @@ pub async fn serve(
     if let Some(address) = config.metrics {
         serving.tell_metrics(address)?;
     }
+    if let Some(folder) = &config.vhost_user {
+        serving.serve_machines(folder)?;
+    }
     let opened = stop.unless_asked(open_all(&serving, &chosen, every, &options)).await;
     match opened {
         None => return serving.end().await.map(|()| Outcome::done()),
@@ -70,6 +73,7 @@ fn settings(args: &ServeArgs) -> Result<ServiceConfig, Failure> {
         (None, false) => ServiceConfig::default(),
     };
     config.metrics = args.metrics.or(config.metrics);
+    config.vhost_user = args.vhost_user.clone().or(config.vhost_user);
     config.override_with(&args.listen, &args.security, &args.pools, &args.dirs)?;
     Ok(config)
 }
@@ -135,6 +139,7 @@ fn settings_json(path: &Path, config: &ServiceConfig, tls: bool) -> String {
         "config": path,
         "listen": listen,
         "metrics": config.metrics.map(|address| address.to_string()),
+        "vhost_user": config.vhost_user,
         "plaintext": config.security.plaintext,
         "tls": tls,
         "pools": config.pools,

@@ -37,6 +37,8 @@ pub struct ServiceConfig {
     pub listen: Vec<ListenAddress>,
     /// Where to answer scrapes.
     pub metrics: Option<SocketAddr>,
+    /// Where the sockets of virtual machines are.
+    pub vhost_user: Option<PathBuf>,
     /// TLS files, and whether plain text is allowed everywhere.
     pub security: SecurityArgs,
     /// The `[allow]` table.
@@ -68,6 +70,7 @@ struct Document {
     pools: Vec<Spanned<String>>,
     directories: Vec<Spanned<PathBuf>>,
     metrics: Option<Spanned<String>>,
+    vhost_user: Option<Spanned<AbsolutePath>>,
     tls: Tls,
     allow: Option<Spanned<BTreeMap<String, Vec<String>>>>,
     limits: BTreeMap<String, Spanned<Quantity>>,
@@ -226,6 +229,7 @@ impl Document {
                 ..Source::default()
             },
             metrics: self.metrics.map(metrics_address).transpose()?,
+            vhost_user: file(self.vhost_user),
             listen: each::<_, Address>(self.listen)?.into_iter().map(|address| address.0).collect(),
             pools: self.pools.into_iter().map(Spanned::into_inner).collect(),
             directories: each::<_, AbsolutePath>(self.directories)?

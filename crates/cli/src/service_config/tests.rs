@@ -134,9 +134,17 @@ fn command_line_wins_over_the_file_key_by_key() {
 #[test]
 fn document_names_every_key_and_its_default() {
     let page = include_str!("../../../../docs/service.md");
-    for key in
-        ["listen", "metrics", "plaintext", "pools", "directories", "tls.cert", "tls.key", "tls.ca"]
-    {
+    for key in [
+        "listen",
+        "metrics",
+        "vhost_user",
+        "plaintext",
+        "pools",
+        "directories",
+        "tls.cert",
+        "tls.key",
+        "tls.ca",
+    ] {
         assert!(page.contains(&format!("| `{key}` |")), "{key}");
     }
     for key in ["tls.allow", "[allow]"] {

@@ -7,6 +7,7 @@
 mod addresses;
 mod hints;
 mod live;
+mod machines;
 mod watch;
 
 use std::io;
@@ -50,6 +51,7 @@ pub struct Serving {
     /// Standard output.
     pub screen: Rc<Screen>,
     server: Rc<Server>,
+    machines: Option<Rc<forebay_vhost::Server>>,
     stop: Rc<Stop>,
     hooks: Rc<Hooks>,
     limits: Limits,
@@ -80,6 +82,7 @@ impl Serving {
             set,
             screen,
             server,
+            machines: None,
             stop,
             hooks,
             limits,
@@ -112,7 +115,8 @@ impl Serving {
         let names: Vec<String> = pools.iter().map(|pool| pool.name()).collect();
         let worst = pools.iter().map(|pool| pool.summary().health).max();
         let worst = worst.map_or(String::new(), |health| format!(" ({})", health.as_str()));
-        let clients = self.server.connections();
+        let machines = self.machines.as_ref().map_or(0, |machines| machines.connections());
+        let clients = self.server.connections() + machines;
         let served = if names.is_empty() { "no pool".to_owned() } else { names.join(", ") };
         format!("serving {served}{worst}; {clients} client{}", if clients == 1 { "" } else { "s" })
     }
@@ -171,6 +175,9 @@ impl Serving {
         for address in &listeners {
             self.screen.say(&format!("listening on {address}"));
         }
+        if let Some(machines) = &self.machines {
+            machines.update();
+        }
         self.set.announce(listeners.clone());
         Ok(listeners)
     }
@@ -188,6 +195,16 @@ impl Serving {
             metrics(&set.pools(), (server.connections(), &server.counts()), format)
         });
         forebay_rt::spawn(serve_metrics(listener, source));
+        Ok(())
+    }
+
+    /// Serves virtual machines by sockets in `folder`, one a volume.
+    pub fn serve_machines(&mut self, folder: &Path) -> Result<(), Failure> {
+        self.machines = Some(machines::server(&self.set, folder)?);
+        self.screen.say(&format!(
+            "virtual machines connect at {}/POOL/VOLUME.sock (vhost-user-blk)",
+            folder.display()
+        ));
         Ok(())
     }
 
@@ -274,6 +291,12 @@ impl Serving {
                 self.screen.clear();
                 log::warning(&line);
             }
+            if let Some(machines) = &self.machines {
+                for line in machines::look(machines) {
+                    self.screen.clear();
+                    log::warning(&line);
+                }
+            }
             self.manager.status(&self.summary());
             if self.screen.is_terminal() {
                 let width = self.screen.width();
@@ -292,6 +315,9 @@ impl Serving {
         ));
         self.manager.stopping("answering requests in flight, then closing the pools");
         self.set.give_up_suspended();
+        if let Some(machines) = &self.machines {
+            machines.stop(REPLY_TIMEOUT).await;
+        }
         self.server.stop(REPLY_TIMEOUT).await;
         self.set.close().await?;
         self.screen.say("stopped: the pools are closed, and everything is on the devices");
