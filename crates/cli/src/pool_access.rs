@@ -230,6 +230,13 @@ impl PoolHandle {
         working.await
     }
 
+    /// The same way to the pool, whose requests Ctrl-C does not cut short: for short requests of a
+    /// command that looks at [`Stop`] between them and would lose the reply.
+    #[must_use]
+    pub fn not_interrupted(self) -> Self {
+        Self { stop: None, ..self }
+    }
+
     /// The same way to the pool under another name: an import is asked for by guid.
     #[must_use]
     pub fn renamed(&self, name: &str) -> Self {

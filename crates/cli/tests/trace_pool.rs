@@ -29,7 +29,12 @@ fn log_of_a_served_pool_is_recorded_and_replayed() {
     scratch.run(&load.replace("URI", &uri));
     assert!(shell.args(["-c", begun]).current_dir(&scratch.0).status().unwrap().success());
     scratch.run(&load.replace("URI", &uri));
+    // Ctrl-C while a poll is under way: the server answers after it.
+    server.signal("-STOP");
+    std::thread::sleep(std::time::Duration::from_millis(300));
     recording.signal("-INT");
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    server.signal("-CONT");
     let output = recording.finish();
     assert!(output.status.success());
     let got: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();

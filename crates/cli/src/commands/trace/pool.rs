@@ -124,7 +124,8 @@ pub async fn record_pool(args: RecordPoolArgs, access: PoolAccess) -> Result<Out
         return Err(Failure::new(ErrorCode::PoolNotServed, message)
             .with_hint(format!("'forebay serve {pool}' serves it")));
     }
-    let handle = access.open(pool).await?;
+    // A reply that is given up is lost: the server has handed those commands over.
+    let handle = access.open(pool).await?.not_interrupted();
     let out = args.recording.out.clone().unwrap_or_else(|| PathBuf::from(format!("{pool}.fbt")));
     let file = BufWriter::new(output(&out, args.recording.force)?);
     let mut sorter = Sorter {
