@@ -91,7 +91,7 @@ for round in $(seq "$ROUNDS"); do
         for file in d0 d1 d2 l0; do
             loop=$(losetup -f --show --direct-io=on "$DIR/$file" 2>"$DIR/.out") || break
             LOOPS+=("$loop")
-            undo "losetup -d $loop"
+            undo "free_loop $loop '$DIR/$file'"
             seen+=(-d "$loop")
         done
     fi
@@ -111,8 +111,9 @@ for round in $(seq "$ROUNDS"); do
             wait "$jumps"
         done
         for loop in "${LOOPS[@]}"; do
-            losetup -d "$loop"
-            await 10 "$loop is free" sh -c "! losetup $loop"
+            file=$(cat "/sys/block/${loop##*/}/loop/backing_file")
+            free_loop "$loop" "$file"
+            await 10 "$loop is free" is_free "$loop" "$file"
         done
     fi
     # Killed far ahead, imported far behind.

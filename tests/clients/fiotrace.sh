@@ -7,7 +7,7 @@ need fio losetup unshare python3
 begin
 truncate -s 64M disk
 LOOP=$(losetup --find --show "$DIR/disk" 2>/dev/null) || skip "there is no loop device"
-undo "losetup --detach $LOOP"
+undo "free_loop $LOOP '$DIR/disk'"
 cat >inside <<'END'
 mount -t tracefs nodev /sys/kernel/tracing && mount -t debugfs nodev /sys/kernel/debug || exit 77
 "$FOREBAY" trace record "$LOOP" --out own.fbt 2>own.err &

@@ -87,7 +87,7 @@ begin() {
     [ -x "$FOREBAY" ] || fail "there is no binary at $FOREBAY: cargo build --release -p forebay-cli"
     local base=${FOREBAY_TEST_DIR:-$ROOT/target/clients}
     mkdir -p "$base" || fail "cannot make $base"
-    DIR=$(mktemp -d "$base/$NAME.XXXXXX")
+    DIR=$(realpath "$(mktemp -d "$base/$NAME.XXXXXX")")
     # Socket paths must be short, whatever the name of the checkout is.
     RUN=$(mktemp -d "/tmp/fb.XXXXXX")
     chmod 755 "$RUN"
@@ -259,6 +259,10 @@ random_file() { head -c "$2" </dev/urandom >"$1"; }
 
 # ---------------------------------------------------------------------------- file systems
 
+# free_loop LOOP FILE: detaches a loop device, unless it is another test's by now.
+free_loop() { is_free "$@" || losetup -d "$1"; }
+is_free() { [ "$(cat "/sys/block/${1##*/}/loop/backing_file" 2>/dev/null)" != "$2" ]; }
+
 # attach VOLUME: the volume as a loop device, its name in $LOOP.
 attach() {
     mkdir -p "$RUN/fuse"
@@ -269,7 +273,7 @@ attach() {
     undo "fusermount3 -uz '$RUN/fuse'; kill $FUSE"
     await 20 "nbdfuse shows the volume: $DIR/nbdfuse.log" test -e "$RUN/fuse/nbd"
     LOOP=$(losetup -f --show "$RUN/fuse/nbd" 2>"$DIR/.out") || skip "losetup: $(cat "$DIR/.out")"
-    undo "losetup -d $LOOP"
+    undo "free_loop $LOOP '$RUN/fuse/nbd'"
 }
 
 mount_volume() {
@@ -283,9 +287,9 @@ detach() {
     if grep -q " $RUN/mnt " /proc/mounts; then
         umount "$RUN/mnt" 2>/dev/null || umount -l "$RUN/mnt"
     fi
-    losetup -d "$LOOP" 2>/dev/null
+    free_loop "$LOOP" "$RUN/fuse/nbd" 2>/dev/null
     # The loop device lets go of its file a moment after the command.
-    await 60 "$LOOP lets go of its file" sh -c "! losetup $LOOP"
+    await 60 "$LOOP lets go of its file" is_free "$LOOP" "$RUN/fuse/nbd"
     fusermount3 -u "$RUN/fuse" 2>/dev/null || fusermount3 -uz "$RUN/fuse" 2>/dev/null
     for _ in $(seq 1 100); do
         kill -0 "$FUSE" 2>/dev/null || return 0

@@ -33,7 +33,7 @@ await 10 "nbdfuse shows the device" test -e "$BAD"
 if [ -n "${OVER_LOOP:-}" ]; then
     LOOP=$(losetup --find --show --direct-io=on "$BAD" 2>.out || losetup --find --show "$BAD" 2>.out) ||
         skip "losetup: $(cat .out)"
-    undo "kill -CONT $BELOW; losetup -d $LOOP"
+    undo "kill -CONT $BELOW; free_loop $LOOP '$BAD'"
     BAD=$LOOP
 fi
 

@@ -43,7 +43,7 @@ for round in $(seq "$ROUNDS"); do
     for file in d0 d1 d2 l0 l1; do
         loop=$(losetup -f --show --direct-io=on "$DIR/$file" 2>"$DIR/.out") || skip "$(cat "$DIR/.out")"
         LOOPS+=("$loop")
-        undo "losetup -d $loop"
+        undo "free_loop $loop '$DIR/$file'"
     done
     seen=()
     for loop in "${LOOPS[@]}"; do seen+=(-d "$loop"); done
@@ -119,8 +119,9 @@ for round in $(seq "$ROUNDS"); do
     kill -9 $second
     ended $second "the second owner, killed,"
     for loop in "${LOOPS[@]}"; do
-        losetup -d "$loop"
-        await 10 "$loop is free" sh -c "! losetup $loop"
+        file=$(cat "/sys/block/${loop##*/}/loop/backing_file")
+        free_loop "$loop" "$file"
+        await 10 "$loop is free" is_free "$loop" "$file"
     done
     rm -f "$DIR"/d? "$DIR"/l?
 done
