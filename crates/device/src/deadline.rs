@@ -170,6 +170,10 @@ impl Shared {
             let waiting: Vec<Waker> =
                 self.waiting.borrow_mut().values_mut().filter_map(|w| w.1.take()).collect();
             waiting.into_iter().for_each(Waker::wake);
+            let inner = self.inner.borrow().clone();
+            if let Some(inner) = inner {
+                inner.abandon();
+            }
         }
         false
     }
@@ -204,12 +208,18 @@ impl<T> Future for Command<T> {
     type Output = Result<T, DeviceError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let shared = self.shared.clone();
         let call = self.call.as_mut().expect("polled after its end");
         if let Poll::Ready(out) = call.as_mut().poll(cx) {
             self.call = None;
-            return Poll::Ready(out);
+            // A device that was told to end its commands fails them for this reason.
+            return Poll::Ready(match out {
+                Err(_) if shared.given_up.get() => {
+                    Err(shared.too_late(self.operation, self.offset_bytes, self.len_bytes))
+                }
+                out => out,
+            });
         }
-        let shared = self.shared.clone();
         if shared.given_up.get() {
             let late = self.call.take().expect("it is pending");
             shared.late.set(shared.late.get() + 1);
@@ -286,6 +296,12 @@ impl BlockDevice for Deadline {
                 None => Ok(()),
             }
         })
+    }
+    fn abandon(&self) {
+        let inner = self.shared.inner.borrow().clone();
+        if let Some(inner) = inner {
+            inner.abandon();
+        }
     }
     fn dram(&self) -> Option<DramStatus> {
         self.shared.inner.borrow().as_ref().and_then(|inner| inner.dram())

@@ -111,6 +111,8 @@ pub enum ErrorKind {
     FenceLost(FenceLoss),
     /// Another machine has reserved the device, or this machine is not registered with it any more.
     ReservationConflict,
+    /// Another client has written to the device since this one opened it.
+    Overtaken,
     /// The server of this device answered with an error that has no variant of its own.
     Server {
         /// The server's errno.
@@ -234,6 +236,7 @@ impl fmt::Display for DeviceError {
                 write!(f, ": the file was deleted, and is gone when this process closes it")
             }
             ErrorKind::FenceLost(loss) => write!(f, ": {loss}"),
+            ErrorKind::Overtaken => f.write_str(": another client has written to it meanwhile"),
             ErrorKind::ReservationConflict => {
                 write!(f, ": another machine has reserved the device")
             }

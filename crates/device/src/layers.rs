@@ -2,9 +2,11 @@
 
 mod counted;
 mod recorded;
+mod single_writer;
 
 pub use counted::{Counted, Counts};
 pub use recorded::{CommandRecord, Recorded};
+pub use single_writer::{SingleWriter, WriterOpening};
 
 use crate::{
     Allocation, BlockDevice, DeviceFuture, DramChange, DramStatus, Geometry, IoBuf, IoBytes,
@@ -93,6 +95,11 @@ pub trait Layer {
         self.inner().save()
     }
 
+    /// As [`BlockDevice::abandon`].
+    fn abandon(&self) {
+        self.inner().abandon();
+    }
+
     /// As [`BlockDevice::dram`].
     fn dram(&self) -> Option<DramStatus> {
         self.inner().dram()
@@ -143,6 +150,9 @@ impl<L: Layer> BlockDevice for L {
     }
     fn save(&self) -> DeviceFuture<'_, ()> {
         Layer::save(self)
+    }
+    fn abandon(&self) {
+        Layer::abandon(self);
     }
     fn dram(&self) -> Option<DramStatus> {
         Layer::dram(self)

@@ -150,6 +150,10 @@ pub trait BlockDevice {
         Box::pin(std::future::ready(Ok(())))
     }
 
+    /// Told that no command under way is waited for any more. A device that can end them does: a
+    /// connection is closed.
+    fn abandon(&self) {}
+
     /// What it shows of itself, if it is a log device in memory.
     fn dram(&self) -> Option<DramStatus> {
         None

@@ -64,9 +64,11 @@ impl Revocation {
 
 /// An open export. It closes when the last connection that holds it ends.
 pub struct ExportHandle {
-    /// The device that requests go to. Connections to one export must share one device, or
-    /// devices whose flush covers the writes of all of them: the export promises multi-conn.
+    /// The device that requests go to. With `multi_conn`, connections to one export must share one
+    /// device, or devices whose flush covers the writes of all of them.
     pub device: Device,
+    /// Clients may spread their requests over several connections.
+    pub multi_conn: bool,
     /// The description for people; may be empty.
     pub description: String,
     /// Writes are refused, even if the device takes them.
@@ -81,18 +83,23 @@ impl ExportHandle {
     /// A writable export without a hold.
     #[must_use]
     pub fn new(device: Device) -> Self {
-        let description = String::new();
-        Self { device, description, read_only: false, hold: None, revocation: None }
+        Self {
+            device,
+            multi_conn: true,
+            description: String::new(),
+            read_only: false,
+            hold: None,
+            revocation: None,
+        }
     }
 
     pub(crate) fn info(&self, limits: &Limits) -> ExportInfo {
         let geometry = self.device.geometry();
-        let mut flags = flag::HAS_FLAGS
-            | flag::SEND_FLUSH
-            | flag::SEND_FUA
-            | flag::SEND_DF
-            | flag::SEND_CACHE
-            | flag::CAN_MULTI_CONN;
+        let mut flags =
+            flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA | flag::SEND_DF | flag::SEND_CACHE;
+        if self.multi_conn {
+            flags |= flag::CAN_MULTI_CONN;
+        }
         if self.refuses_writes() {
             flags |= flag::READ_ONLY;
         } else {

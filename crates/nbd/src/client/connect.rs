@@ -22,9 +22,9 @@ use crate::uri::{Address, Uri};
 const RECEIVE_BUFFER_BYTES: usize = 256 << 10;
 
 impl Client {
-    /// Connects to `uri` and opens its export.
-    pub async fn connect(uri: &str) -> Result<Self, ClientError> {
-        let uri = Uri::parse(uri)?;
+    /// Connects to the URI `text` and opens its export. The text is the device's name.
+    pub async fn connect(text: &str) -> Result<Self, ClientError> {
+        let uri = Uri::parse(text)?;
         let tls = match &uri.tls {
             None => None,
             Some(tls) => {
@@ -43,7 +43,7 @@ impl Client {
         };
         let stream =
             stream.map_err(|error| ClientError::Connect { address: uri.to_string(), error })?;
-        Self::open(stream, &uri.export, &uri.to_string(), true, tls).await
+        Self::open(stream, &uri.export, text, true, tls).await
     }
 
     /// Opens `export` over a connected stream. Messages call the client `name`.

@@ -5,7 +5,7 @@ use forebay_device::{
     Operation, ZeroOptions, check_range,
 };
 
-use super::error::RequestError;
+use super::error::{ConnectionLoss, RequestError};
 use super::requests::{Client, fua_flag};
 use crate::wire::{command_flag, errno, status_flag, transmission_flag};
 
@@ -49,11 +49,16 @@ impl BlockDevice for Client {
     fn geometry(&self) -> Geometry {
         Geometry {
             size_bytes: self.core.export.size_bytes,
-            block_bytes: self.core.export.sizes.map_or(512, |sizes| sizes.min_bytes.max(1)),
+            block_bytes: self.core.export.sizes.map_or(512, |sizes| sizes.min_bytes.max(512)),
             volatile_cache: self.can(transmission_flag::SEND_FLUSH),
             discard_bytes: if self.can(transmission_flag::SEND_TRIM) { 4096 } else { 0 },
             read_only: self.can(transmission_flag::READ_ONLY),
         }
+    }
+
+    /// Closes the connection.
+    fn abandon(&self) {
+        self.core.lose(ConnectionLoss::Abandoned);
     }
 
     fn read(&self, offset_bytes: u64, mut buf: IoBuf) -> DeviceFuture<'_, IoBuf> {

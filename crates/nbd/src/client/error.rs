@@ -230,6 +230,8 @@ impl From<WrongLength> for RequestError {
 pub enum ConnectionLoss {
     /// The server closed it.
     Closed,
+    /// This client closed it: a reply was not waited for any longer.
+    Abandoned,
     /// Receiving failed.
     Receive(io::Error),
     /// Sending failed.
@@ -262,6 +264,7 @@ impl fmt::Display for ConnectionLoss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Closed => f.write_str("the server closed it"),
+            Self::Abandoned => f.write_str("it was closed, because a reply did not come in time"),
             Self::Receive(e) => e.fmt(f),
             Self::Send(e) => write!(f, "a request could not be sent: {e}"),
             Self::Wire(e) => e.fmt(f),

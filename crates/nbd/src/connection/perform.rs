@@ -215,6 +215,7 @@ fn client_text(e: &DeviceError) -> &'static str {
         ErrorKind::Unsupported => "not supported by this export",
         ErrorKind::Corrupt { .. } => "the data fails its checksum and could not be repaired",
         ErrorKind::Gone => "the device is gone",
+        ErrorKind::Overtaken => "another client has written to the export since this one connected",
         _ => "the device failed",
     }
 }
@@ -226,9 +227,7 @@ fn send_error(
     text: &str,
     charge_bytes: u64,
 ) {
-    let structured = connection.agreement.structured
-        && matches!(request.command, command::READ | command::BLOCK_STATUS);
-    if !structured {
+    if !connection.agreement.structured {
         let reply = SimpleReply { error, cookie: request.cookie };
         return connection.outbox.push(&reply.encode(), None, charge_bytes);
     }
