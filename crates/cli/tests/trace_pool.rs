@@ -10,6 +10,10 @@ fn json(scratch: &Scratch, words: &str) -> serde_json::Value {
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{words}: {e}: {text}"))
 }
 
+fn pause() {
+    std::process::Command::new("sleep").arg("0.3").status().unwrap();
+}
+
 #[test]
 fn log_of_a_served_pool_is_recorded_and_replayed() {
     let scratch = Scratch::with_devices("trace-pool", &["d0", "d1", "l0"]);
@@ -31,9 +35,9 @@ fn log_of_a_served_pool_is_recorded_and_replayed() {
     scratch.run(&load.replace("URI", &uri));
     // Ctrl-C while a poll is under way: the server answers after it.
     server.signal("-STOP");
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    pause();
     recording.signal("-INT");
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    pause();
     server.signal("-CONT");
     let output = recording.finish();
     assert!(output.status.success());
