@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use forebay_device::probe_size_bytes;
 use forebay_pool::spec::PoolSpec;
-use forebay_pool::{Opener, Opening};
+use forebay_pool::{Answering, Opener, Opening};
 use forebay_rt::sys;
 use forebay_units::Nanos;
 
@@ -22,6 +22,7 @@ use crate::free_memory::{free_memory_bytes, memory_bytes};
 use crate::log;
 use crate::log_memory;
 use crate::path_probe::{NoAnswer, probe, probe_each};
+use crate::remote_log;
 use crate::vdevs::{devices_of, devices_of_mut};
 
 /// The smallest device that a pool takes.
@@ -29,12 +30,22 @@ pub const DEVICE_MIN_BYTES: u64 = 64 << 20;
 /// Entries of a folder that is searched for pools: a larger folder is not a folder of devices.
 const SEARCH_MAX_ENTRIES: usize = 10_000;
 
-/// Opens files and disks, and locks each for this process.
+/// Opens files and disks, and locks each for this process; and log devices on other hosts.
 pub struct FileOpener;
 
 impl Opener for FileOpener {
     fn open<'a>(&'a self, path: &'a str) -> Opening<'a> {
-        Box::pin(log_memory::open(path))
+        match remote_log::is_name(path) {
+            true => Box::pin(remote_log::open(path)),
+            false => Box::pin(log_memory::open(path)),
+        }
+    }
+
+    fn answers<'a>(&'a self, path: &'a str) -> Option<Answering<'a>> {
+        match remote_log::is_name(path) {
+            true => Some(Box::pin(remote_log::answers(path))),
+            false => None,
+        }
     }
 
     fn host(&self) -> u64 {
@@ -137,15 +148,20 @@ pub fn resolve_new(word: &str) -> Result<String, Failure> {
     utf8(path)
 }
 
-/// Makes every device of `spec` an absolute path that a pool may take, but for log devices in
-/// memory, which are not made yet. Fails when two names are of one device.
-pub fn resolve_spec(spec: &mut PoolSpec) -> Result<(), Failure> {
+/// Makes every device of `spec` a name that a pool may take: an absolute path, or the URI of a log
+/// device on another host. Log devices in memory are not made yet. Fails when two names are of one
+/// device.
+pub async fn resolve_spec(spec: &mut PoolSpec) -> Result<(), Failure> {
     log_memory::check_names(spec)?;
-    for device in devices_of_mut(spec).filter(|device| !log_memory::is_name(device)) {
+    remote_log::check_places(spec)?;
+    for device in devices_of_mut(spec).filter(|device| is_path(device)) {
         *device = resolve_new(device)?;
     }
+    for device in devices_of_mut(spec).filter(|device| remote_log::is_name(device)) {
+        *device = remote_log::resolve(device).await?;
+    }
     let mut seen: BTreeMap<(u64, u64), &String> = BTreeMap::new();
-    for device in devices_of(spec).filter(|device| !log_memory::is_name(device)) {
+    for device in devices_of(spec).filter(|device| is_path(device)) {
         let meta = std::fs::metadata(device).map_err(|e| Failure::io(&*device, &e))?;
         let key = if meta.is_file() { (meta.dev(), meta.ino()) } else { (u64::MAX, meta.rdev()) };
         if let Some(other) = seen.insert(key, device) {
@@ -157,9 +173,16 @@ pub fn resolve_spec(spec: &mut PoolSpec) -> Result<(), Failure> {
     Ok(())
 }
 
+fn is_path(device: &str) -> bool {
+    !log_memory::is_name(device) && !remote_log::is_name(device)
+}
+
 /// The name of a device of an existing pool: a path becomes absolute, a name from `pool status`
 /// such as `mirror-1` stays.
 pub fn resolve_member(word: &str) -> Result<String, Failure> {
+    if remote_log::is_name(word) {
+        return Ok(word.to_owned());
+    }
     let path = named(word);
     if word.contains('/') || path.is_absolute() || path.exists() {
         return utf8(absolute(&path)?);
@@ -194,6 +217,10 @@ pub async fn search(places: &[PathBuf]) -> Result<Vec<String>, Failure> {
         search_folder(Path::new("/dev"), false, &mut paths).await?;
     }
     for place in places {
+        if let Some(name) = place.to_str().filter(|place| remote_log::is_name(place)) {
+            paths.push(name.to_owned());
+            continue;
+        }
         let place = absolute(place)?;
         let is_folder = probe(&place, |place| place.metadata().map(|meta| meta.is_dir())).await;
         let is_folder = is_folder.map_err(|NoAnswer| no_answer(&place))?;

@@ -24,6 +24,7 @@ mod path_probe;
 pub mod pool_access;
 pub mod pools;
 pub mod properties;
+mod remote_log;
 pub mod render;
 pub mod run;
 mod sealed;

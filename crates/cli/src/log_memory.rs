@@ -19,6 +19,7 @@ use forebay_units::{BLOCK_BYTES, BLOCK_LEN, Nanos, format_bytes, parse_bytes};
 use crate::devices::{DEVICE_MIN_BYTES, FileOpener, resolve_new};
 use crate::failure::{ErrorCode, Failure};
 use crate::log;
+use crate::remote_log;
 use forebay_pool::Opener;
 
 /// The longest path or name in a header.
@@ -155,6 +156,9 @@ pub async fn make_all(spec: &mut PoolSpec) -> Result<Made, Failure> {
 /// that is made now.
 pub async fn make_or_resolve(word: &str, force: bool) -> Result<(String, Made), Failure> {
     let mut made = Made::default();
+    if remote_log::is_name(word) {
+        return Ok((remote_log::resolve(word).await?, made));
+    }
     if !is_name(word) {
         return Ok((resolve_new(word)?, made));
     }
@@ -188,6 +192,32 @@ async fn make(word: &str, force: bool, made: &mut Made) -> Result<String, Failur
         Some(backup) => make_backup(backup, preparation, force, made).await,
         None => make_alone(preparation, made).await,
     }
+}
+
+/// Opens the log device in memory of that name, or makes it if it is not there yet.
+pub async fn open_or_make(word: &str) -> Result<Device, Failure> {
+    let wanted = parse(word)?;
+    let known = match (&wanted.backup, &wanted.memory) {
+        (Some(backup), _) => {
+            let path = resolve_new(backup)?;
+            let is_known = kind_of(&open_raw(&path).await?).await? == Some(DramKind::Backup);
+            is_known.then_some(path)
+        }
+        (None, Some(memory)) if Path::new(memory).exists() => Some(absolute(memory)?),
+        _ => None,
+    };
+    let path = match known {
+        Some(path) => path,
+        None => make(word, false, &mut Made::default()).await?,
+    };
+    let device = open(&path).await?;
+    let (size_bytes, wanted_bytes) = (device.geometry().size_bytes, wanted.size_bytes);
+    if device.dram().is_none() || size_bytes != wanted_bytes {
+        let (size, wanted) = (format_bytes(size_bytes), format_bytes(wanted_bytes));
+        let message = format!("{path} holds a log device of {size}, not one in memory of {wanted}");
+        return Err(Failure::new(ErrorCode::DeviceInUse, message));
+    }
+    Ok(device)
 }
 
 fn absolute(path: &str) -> Result<String, Failure> {

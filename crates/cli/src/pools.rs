@@ -13,7 +13,7 @@ use std::rc::Rc;
 use forebay_nbd::{ExportEntry, ExportHandle, Exports, Peer, Refusal};
 use forebay_pool::spec::{ImportOptions, PoolSpec, Told};
 use forebay_pool::status::{FoundPool, PoolStats, PoolStatus, VdevStatus};
-use forebay_pool::{CloseError, Opener, Opening, Pool};
+use forebay_pool::{Answering, CloseError, Opener, Opening, Pool};
 use forebay_rt::sync::Mutex;
 
 use crate::args::ScanVerb;
@@ -25,6 +25,7 @@ use crate::failure::{ErrorCode, Failure};
 use crate::fault_reason::explain_faults;
 use crate::leases::Leases;
 use crate::members::by_known_names;
+use crate::remote_log;
 use crate::signals::Stop;
 use crate::state::{KnownPool, StateDir};
 use crate::state_writer::StateWriter;
@@ -102,6 +103,11 @@ impl PoolSet {
         if self.is_leaving.get() {
             let message = "the server is about to end; try again in a moment";
             return Err(Failure::new(ErrorCode::ServerStopping, message));
+        }
+        if let Action::Attach { device, new_device: new, .. }
+        | Action::Replace { device, new_device: Some(new), .. } = action
+        {
+            check_side(&self.pool(name)?.status(), device, new)?;
         }
         match action {
             Action::Create { spec } => self.create(name, spec, typed).await?,
@@ -415,6 +421,10 @@ impl Opener for ReportingOpener {
         self.opener.memory_bytes()
     }
 
+    fn answers<'a>(&'a self, path: &'a str) -> Option<Answering<'a>> {
+        self.opener.answers(path)
+    }
+
     fn witness(&self, pool: u64, told: Told) -> Pin<Box<dyn Future<Output = ()> + '_>> {
         Box::pin(self.writer.report(pool, told))
     }
@@ -449,10 +459,22 @@ pub fn known(pool: &Pool) -> KnownPool {
     KnownPool { name: status.name, guid: status.guid, devices, told: pool.told() }
 }
 
+/// Fails when a device on another host is to become a data device.
+fn check_side(pool: &PoolStatus, device: &str, new: &str) -> Result<(), Failure> {
+    let mut data = BTreeSet::new();
+    pool.groups.iter().for_each(|group| leaves(group, &mut data));
+    match remote_log::is_name(new) && data.contains(device) {
+        true => Err(Failure::usage(format!(
+            "{new}: a device on another host can be a log device only, and {device} is none"
+        ))),
+        false => Ok(()),
+    }
+}
+
 /// The paths of the devices of a group or log device.
 fn leaves(vdev: &VdevStatus, paths: &mut BTreeSet<String>) {
     // A missing device may be shown by another name than its path.
-    if vdev.children.is_empty() && vdev.name.starts_with('/') {
+    if vdev.children.is_empty() && (vdev.name.starts_with('/') || remote_log::is_name(&vdev.name)) {
         paths.insert(vdev.name.clone());
     }
     vdev.children.iter().for_each(|child| leaves(child, paths));

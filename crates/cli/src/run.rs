@@ -9,8 +9,8 @@ use forebay_rt::Runtime;
 
 use crate::args::{BenchCommand, Cli, Command, PoolCommand, TraceCommand};
 use crate::commands::{
-    Outcome, bench_nbd, check_service, man, pool, qualify, record_pool, report, serve, trace, up,
-    volume, witness,
+    Outcome, bench_nbd, check_service, log_target, man, pool, qualify, record_pool, report, serve,
+    trace, up, volume, witness,
 };
 use crate::completion;
 use crate::failure::{ErrorCode, Failure};
@@ -66,6 +66,7 @@ fn execute(cli: Cli) -> Result<u8, Failure> {
         Command::Trace { command } => trace(command, runtime)?,
         Command::Qualify(args) => qualify(args, runtime)?,
         Command::Witness(args) => witness(&args, runtime)?,
+        Command::LogTarget(args) => log_target(args, runtime)?,
         Command::Report(args) => report(&args)?,
         Command::Up(args) => on_pools(true, async |access| up(args, access).await)?,
         Command::Serve(args) if args.check => check_service(&args)?,

@@ -21,6 +21,7 @@ mod rate_limit;
 mod read_ahead;
 mod read_cache;
 mod read_path;
+mod remote_log;
 mod resume;
 mod scrub;
 mod settings;
@@ -78,7 +79,7 @@ pub use import::error::{
 pub use label_check::LabelFault;
 pub use labels::LabelError;
 pub use layout::LayoutError;
-pub use opener::{OpenWith, Opener, Opening};
+pub use opener::{Answering, OpenWith, Opener, Opening};
 pub use resume::ResumeError;
 pub use scrub::error::ScrubError;
 pub use volume::{SyncMode, Volume};

@@ -18,6 +18,9 @@ const INITIAL_DEVICE_TIMEOUT: Nanos = Nanos::from_secs(30);
 /// What [`Opener::open`] returns while it runs.
 pub type Opening<'a> = Pin<Box<dyn Future<Output = Result<Device, DeviceError>> + 'a>>;
 
+/// What [`Opener::answers`] returns while it runs.
+pub type Answering<'a> = Pin<Box<dyn Future<Output = bool> + 'a>>;
+
 /// Opens devices by name: files and disks in production, simulated ones in simulation.
 pub trait Opener {
     /// Opens `path` exclusively for this process until the device is dropped. The pool waits for
@@ -36,6 +39,13 @@ pub trait Opener {
     /// Bytes of memory that this process may take in all; `None` if there is no limit to know of.
     /// The read cache takes a part of it.
     fn memory_bytes(&self) -> Option<u64> {
+        None
+    }
+
+    /// Whether a device answers that may come back by itself, such as one on another host; `None`
+    /// if an operator brings it back. Must end within seconds. Such a device may be opened while it
+    /// is open.
+    fn answers<'a>(&'a self, _path: &'a str) -> Option<Answering<'a>> {
         None
     }
 

@@ -2,6 +2,7 @@
 //!
 //! To add a command, add a variant here with its example, and an arm in `crate::run`.
 
+mod log_target;
 mod pool;
 mod qualify;
 mod serve;
@@ -12,6 +13,7 @@ mod volume;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
+pub use log_target::{LogTargetArgs, Target};
 pub use pool::{PoolCommand, ScanVerb};
 pub use qualify::{
     CutDeviceArgs, PowerCutArgs, PowerCutCommand, PowerCutVerb, QualifyArgs, QualifyCommand,
@@ -137,6 +139,15 @@ pub enum Command {
         machines reach takes a key, which both hosts have: 'head -c 32 /dev/urandom | base64 >key' \
         makes one, for a file of mode 0600. Messages are authenticated, and not encrypted.")]
     Witness(WitnessArgs),
+    /// Serve devices to pools of other hosts, as sides of their logs.
+    #[command(after_help = "Example:\n  \
+        forebay log-target --listen tcp:10.0.0.2:10809 --plaintext log0=/dev/nvme0n1p4\n  \
+        forebay log-target --plaintext log0=dram:4G,protection=none log1=./log1\n\n\
+        On the other host: forebay pool create tank … log mirror /dev/nvme0n1p3 \
+        nbd://10.0.0.2/log0\n\n\
+        One client at a time writes to a device. Another one takes it over with its first write, \
+        if nothing was written since it connected; from then on the client before it is refused.")]
+    LogTarget(LogTargetArgs),
     /// Make a page of the results of 'forebay qualify'.
     #[command(after_help = "Example:\n  forebay report qualify-sdx.fbq -o sdx.html\n  \
         forebay report --markdown before.fbq after.fbq\n\n\

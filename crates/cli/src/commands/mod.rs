@@ -8,6 +8,7 @@ mod bench;
 mod events;
 mod import;
 mod iostat;
+mod log_target;
 mod outcome;
 mod pages;
 mod pool;
@@ -23,6 +24,7 @@ mod volume;
 mod witness;
 
 pub use bench::bench_nbd;
+pub use log_target::log_target;
 pub use outcome::Outcome;
 pub use pages::man;
 pub use pool::pool;

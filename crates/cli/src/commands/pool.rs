@@ -16,6 +16,7 @@ use crate::failure::{ErrorCode, Failure};
 use crate::log;
 use crate::log_memory::{self, Made};
 use crate::pool_access::PoolAccess;
+use crate::remote_log;
 use crate::render;
 use crate::vdevs::parse_vdevs;
 
@@ -92,7 +93,7 @@ async fn change_devices(access: &PoolAccess, command: PoolCommand) -> Result<Out
         PoolCommand::Add { force, pool, vdevs } => {
             let mut spec = parse_vdevs(&vdevs)?;
             spec.force = force;
-            resolve_spec(&mut spec)?;
+            resolve_spec(&mut spec).await?;
             access.names(std::slice::from_ref(&pool))?;
             let made = log_memory::make_all(&mut spec).await?;
             kept_or_undone(made, ask_all(access, &pool, [Action::Add { spec }]).await).await
@@ -180,7 +181,7 @@ async fn create(
             "choose another name, or destroy it first (forebay pool destroy {pool})"
         )));
     }
-    resolve_spec(&mut spec)?;
+    resolve_spec(&mut spec).await?;
     if dry_run {
         Pool::check_new(Rc::new(FileOpener), pool, &spec).await?;
         return Ok(Outcome::text(render::layout(pool, &spec)));
@@ -311,9 +312,14 @@ async fn sync(access: &PoolAccess, pools: &[String]) -> Result<Outcome, Failure>
 }
 
 async fn clear_labels(devices: &[String], force: bool) -> Result<Outcome, Failure> {
-    let devices: Vec<String> =
-        devices.iter().map(|device| resolve_new(device)).collect::<Result<_, _>>()?;
+    let mut resolved = Vec::new();
     for device in devices {
+        resolved.push(match remote_log::is_name(device) {
+            true => remote_log::resolve(device).await?,
+            false => resolve_new(device)?,
+        });
+    }
+    for device in resolved {
         clear_device(&device, force).await?;
     }
     Ok(Outcome::done())
@@ -323,10 +329,12 @@ async fn clear_labels(devices: &[String], force: bool) -> Result<Outcome, Failur
 /// memory. One whose memory is lost has a header only.
 async fn clear_device(device: &str, force: bool) -> Result<(), Failure> {
     match Pool::clear_label(Rc::new(FileOpener), device, force).await {
+        Ok(()) if remote_log::is_name(device) => {}
         Ok(()) => log_memory::clear_header(device).await.map(drop)?,
         Err(error) => {
             let is_open = FileOpener.open(device).await.is_ok();
-            let may_clear = force || (is_open && matches!(error, AdminError::NoLabel { .. }));
+            let may_clear = !remote_log::is_name(device)
+                && (force || (is_open && matches!(error, AdminError::NoLabel { .. })));
             if !may_clear || !log_memory::clear_header(device).await? {
                 return Err(error.into());
             }

@@ -124,7 +124,8 @@ fn two_names_of_one_device_are_refused() {
     std::os::unix::fs::symlink(&file, &link).unwrap();
     let words = ["mirror".to_owned(), file, link.to_str().unwrap().to_owned()];
     let mut spec = parse_vdevs(&words).unwrap();
-    let failure = resolve_spec(&mut spec).unwrap_err();
+    let resolved = Runtime::simulated(1).block_on(async move { resolve_spec(&mut spec).await });
+    let failure = resolved.unwrap_err();
     assert_eq!(failure.code, ErrorCode::DeviceNamedTwice);
 }
 

@@ -215,7 +215,7 @@ fn admin_hint(error: &AdminError) -> String {
         ),
         AdminError::OnlySide { .. } => "'forebay pool remove' removes it".to_owned(),
         AdminError::OnlyUsableSide { .. } => "remove it instead".to_owned(),
-        AdminError::NoDevice | AdminError::SameLogDevice { .. } => "name another device".to_owned(),
+        AdminError::NoDevice => "name another device".to_owned(),
         AdminError::InUseHere { .. } => {
             "take it offline first to replace it with itself, or name another device".to_owned()
         }

@@ -8,7 +8,7 @@ mod addresses;
 mod hints;
 mod live;
 mod machines;
-mod watch;
+pub mod watch;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -36,9 +36,9 @@ use addresses::{refuse_other_files, until_free};
 pub use hints::connect_hints;
 
 /// The port of NBD by convention.
-const NBD_PORT: u16 = 10809;
+pub const NBD_PORT: u16 = 10809;
 /// How long clients may take to receive the replies of their last requests.
-const REPLY_TIMEOUT: Nanos = Nanos::from_secs(10);
+pub const REPLY_TIMEOUT: Nanos = Nanos::from_secs(10);
 /// The longest path of a Unix socket that the kernel takes.
 const SOCKET_PATH_MAX_BYTES: usize = 107;
 /// Between two live lines.
@@ -167,7 +167,7 @@ impl Serving {
                      authentication; use it on trusted networks only"
                 ));
             }
-            listeners.push(self.bind(address).map_err(|e| cannot_listen("--listen", address, &e))?);
+            listeners.push(bind(&self.server, address)?);
         }
         if listeners.is_empty() {
             listeners = self.listen_default(state)?;
@@ -218,30 +218,18 @@ impl Serving {
         self.inherited.iter().filter_map(|l| listen_address(l.address()).ok()).collect()
     }
 
-    fn bind(&self, address: &ListenAddress) -> io::Result<String> {
-        match address {
-            ListenAddress::Unix(path) => {
-                refuse_other_files(path)?;
-                self.server.listen_unix(&std::path::absolute(path)?, 0o600)
-            }
-            ListenAddress::Tcp(address) => self.server.listen_tcp(*address),
-        }
-    }
-
     /// Listens on a Unix socket in the state folder and on loopback. When another server has the
     /// socket, this one gets a socket of its own. When the port is taken, the socket alone will do.
     fn listen_default(&self, state: &StateDir) -> Result<Vec<String>, Failure> {
         let [shared, loopback] = default_addresses(state);
         let own = format!("nbd-{}.sock", std::process::id());
         let own = ListenAddress::Unix(state.path().join(own));
-        let first = match self.bind(&shared) {
-            Err(e) if e.kind() == io::ErrorKind::AddrInUse => {
-                self.bind(&own).map_err(|e| cannot_listen("--listen", &own, &e))?
-            }
+        let first = match try_bind(&self.server, &shared) {
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse => bind(&self.server, &own)?,
             other => other.map_err(|e| cannot_listen("--listen", &shared, &e))?,
         };
         let mut listeners = vec![first];
-        match self.bind(&loopback) {
+        match try_bind(&self.server, &loopback) {
             Ok(address) => listeners.push(address),
             Err(e) => log::warning(&format!(
                 "{loopback} is not available ({e}); serving on the Unix socket only"
@@ -325,6 +313,21 @@ impl Serving {
     }
 }
 
+/// Lets `server` listen on an address that was asked for. Returns it as text.
+pub fn bind(server: &Rc<Server>, address: &ListenAddress) -> Result<String, Failure> {
+    try_bind(server, address).map_err(|e| cannot_listen("--listen", address, &e))
+}
+
+fn try_bind(server: &Rc<Server>, address: &ListenAddress) -> io::Result<String> {
+    match address {
+        ListenAddress::Unix(path) => {
+            refuse_other_files(path)?;
+            server.listen_unix(&std::path::absolute(path)?, 0o600)
+        }
+        ListenAddress::Tcp(address) => server.listen_tcp(*address),
+    }
+}
+
 /// The TLS that `args` name, with the clients of `allow`; `None` for plain text.
 pub fn tls_config(
     args: &SecurityArgs,
@@ -363,7 +366,7 @@ pub fn refuse_exposed(address: &ListenAddress, tls: bool, plaintext: bool) -> Re
     }
     let message = format!(
         "other machines can reach {address}, and without TLS every one of them may read and write \
-         every volume"
+         what is served"
     );
     Err(Failure::usage(message).with_hint(
         "give --tls-cert and --tls-key (and --tls-ca), or --plaintext on a trusted network",

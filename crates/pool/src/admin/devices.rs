@@ -300,9 +300,9 @@ impl Pool {
         let old = self.find_member(device)?;
         let path = new.unwrap_or(&old.path).to_owned();
         if path == old.path && self.is_log(old.device) {
-            return Err(AdminError::SameLogDevice { device: path });
+            self.close_side_out_of_use(&old)?;
         }
-        if path == old.path {
+        if path == old.path && !self.is_log(old.device) {
             let in_use =
                 self.store.array.status().iter().any(|m| m.id.0 == old.device && is_used(m.state));
             if in_use {
@@ -355,6 +355,21 @@ impl Pool {
         }
         self.commit_config().await?;
         self.want_resilver();
+        Ok(())
+    }
+
+    /// Closes a log device that is to be replaced by what is at its path now.
+    fn close_side_out_of_use(&self, old: &MemberConfig) -> Result<(), AdminError> {
+        let id = DeviceId(old.device);
+        let held = self.devices.borrow().get(&id).cloned();
+        if let Some(held) = held {
+            if old.state == MemberUse::Online {
+                return Err(AdminError::InUseHere { device: old.path.clone() });
+            }
+            let late = |commands| AdminError::LateCommands { device: old.path.clone(), commands };
+            held.deadline.close().map_err(late)?;
+            self.devices.borrow_mut().remove(&id);
+        }
         Ok(())
     }
 

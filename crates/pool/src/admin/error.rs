@@ -115,11 +115,6 @@ pub enum AdminError {
     },
     /// The log device was removed while the command ran.
     LogRemoved,
-    /// A log device cannot be replaced by itself.
-    SameLogDevice {
-        /// The device.
-        device: String,
-    },
     /// A device in use cannot be replaced by itself.
     InUseHere {
         /// The device.

@@ -222,6 +222,7 @@ impl Pool {
             rt::spawn(self.clone().label_check_loop()),
             rt::spawn(self.clone().log_mark_loop()),
             rt::spawn(self.clone().log_memory_loop()),
+            rt::spawn(self.clone().remote_log_loop()),
             rt::spawn(self.clone().spare_loop()),
             rt::spawn(self.clone().cache_size_loop()),
         ];

@@ -78,6 +78,18 @@ pub enum PoolEvent {
         /// The failure.
         error: LabelError,
     },
+    /// A log device on another host is back, and in use.
+    LogDeviceReturned {
+        /// The device.
+        device: String,
+    },
+    /// A log device on another host is back, and cannot be used.
+    LogDeviceRefused {
+        /// The device.
+        device: String,
+        /// Why.
+        error: Box<AdminError>,
+    },
     /// A log device in memory changed its state.
     LogMemoryChanged {
         /// The device.
@@ -182,6 +194,8 @@ event_kinds! {
     ManyRepairs "many-repairs",
     LogMemberFailed "log-member-failed",
     LogDeviceFailed "log-device-failed",
+    LogDeviceReturned "log-device-returned",
+    LogDeviceRefused "log-device-refused",
     LogMemoryChanged "log-memory-changed",
     CacheDeviceFailed "cache-device-failed",
     SpareTaken "spare-taken",
@@ -229,6 +243,8 @@ impl PoolEvent {
             Self::ManyRepairs { .. } => EventKind::ManyRepairs,
             Self::LogMemberFailed { .. } => EventKind::LogMemberFailed,
             Self::LogDeviceFailed { .. } => EventKind::LogDeviceFailed,
+            Self::LogDeviceReturned { .. } => EventKind::LogDeviceReturned,
+            Self::LogDeviceRefused { .. } => EventKind::LogDeviceRefused,
             Self::LogMemoryChanged { .. } => EventKind::LogMemoryChanged,
             Self::CacheDeviceFailed { .. } => EventKind::CacheDeviceFailed,
             Self::SpareTaken { .. } => EventKind::SpareTaken,
@@ -256,6 +272,8 @@ impl PoolEvent {
             | Self::ManyRepairs { device }
             | Self::LogMemberFailed { device, .. }
             | Self::LogDeviceFailed { device, .. }
+            | Self::LogDeviceReturned { device }
+            | Self::LogDeviceRefused { device, .. }
             | Self::LogMemoryChanged { device, .. }
             | Self::CacheDeviceFailed { device, .. }
             | Self::SpareTaken { device, .. }
@@ -283,6 +301,7 @@ impl PoolEvent {
             Self::ScanBegan(_)
                 | Self::ScanEnded { .. }
                 | Self::CacheDeviceFailed { .. }
+                | Self::LogDeviceReturned { .. }
                 | Self::LogMemoryChanged { .. }
         )
     }
@@ -319,14 +338,16 @@ pub enum ImportRemark {
     },
 }
 
+fn refused(f: &mut fmt::Formatter<'_>, device: &str, error: &AdminError) -> fmt::Result {
+    write!(f, "log device {device} answers again, and is not taken back: {error}")
+}
+
 impl fmt::Display for PoolEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::StateChanged { device, from, to, cause: None } => {
-                write!(f, "{device} went from {from} to {to}")
-            }
-            Self::StateChanged { device, from, to, cause: Some(cause) } => {
-                write!(f, "{device} went from {from} to {to}: {cause}")
+            Self::StateChanged { device, from, to, cause } => {
+                write!(f, "{device} went from {from} to {to}")?;
+                cause.iter().try_for_each(|cause| write!(f, ": {cause}"))
             }
             Self::ReadFailed(error) => write!(f, "{error}"),
             Self::Repaired { device, addr, len_bytes } => {
@@ -345,6 +366,8 @@ impl fmt::Display for PoolEvent {
             Self::LogDeviceFailed { device, error } => {
                 write!(f, "log device {device} failed: {error}")
             }
+            Self::LogDeviceReturned { device } => write!(f, "log device {device} is back"),
+            Self::LogDeviceRefused { device, error } => refused(f, device, error),
             Self::LogMemoryChanged { device, change } => {
                 write!(f, "log device {device} went {change}")
             }

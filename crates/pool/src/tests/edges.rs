@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use forebay_device::{Device, Operation, ZeroOptions};
+use forebay_device::{Device, IoBuf, Operation, ZeroOptions};
 use forebay_rt::{self as rt, Runtime};
 use forebay_units::{Layout, Nanos};
 use proptest::prelude::*;
@@ -11,7 +11,8 @@ use proptest::prelude::*;
 use super::rack::{Rack, memory, paced};
 use super::{expect, names, spec, stamp, volume};
 use crate::spec::{ImportOptions, VolumeSpec};
-use crate::{Opener, Pool};
+use crate::status::Health;
+use crate::{AdminError, Opener, Pool};
 
 const SIZE: u64 = 64 << 20;
 
@@ -340,6 +341,36 @@ fn a_log_device_that_may_not_replace_itself_stays_in_use() {
         assert!(pool.replace("l", None, false).await.is_err());
         assert_eq!(format!("{:?}", pool.status().logs[0].state), before);
         pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_side_that_was_lost_is_replaced_by_what_is_in_its_place() {
+    let rack = Rack::new(&["a", "l", "m"], SIZE);
+    Runtime::simulated(2).block_on(async move {
+        let data = spec(Layout::Raid0, &["a"], &["l", "m"]);
+        let pool = Pool::create(rack.host(1), "tank", &data).await.unwrap();
+        pool.create_volume(&volume(8 << 20)).await.unwrap();
+        let v = pool.open_volume("v").unwrap();
+        v.write(0, stamp(4096, 1), true).await.unwrap();
+        let refused = pool.replace("m", None, false).await.unwrap_err();
+        assert_eq!(refused, AdminError::InUseHere { device: "m".into() });
+        pool.offline("m").await.unwrap();
+        let empty = rack.device("m");
+        empty.write(0, IoBuf::zeroed(SIZE as usize).freeze(), true).await.unwrap();
+        assert!(matches!(pool.online("m").await, Err(AdminError::LabelGone { .. })));
+        assert_eq!(pool.summary().health, Health::Degraded);
+        pool.replace("m", None, false).await.unwrap();
+        let sides = pool.status().logs[0].children.clone();
+        assert_eq!(sides.iter().map(|s| s.state).collect::<Vec<_>>(), [Health::Online; 2]);
+        v.write(0, stamp(4096, 2), true).await.unwrap();
+        // The new side alone has what was acknowledged.
+        pool.offline("l").await.unwrap();
+        v.write(0, stamp(4096, 3), true).await.unwrap();
+        drop((v, pool));
+        let options = ImportOptions::default();
+        let pool = Pool::import(rack.host(1), &names(&["a", "m"]), "tank", &options).await.unwrap();
+        expect(&pool.open_volume("v").unwrap(), 0, &stamp(4096, 3)).await;
     });
 }
 

@@ -56,9 +56,6 @@ impl fmt::Display for AdminError {
                 write!(f, "{device} is the only good side of its log device")
             }
             Self::LogRemoved => write!(f, "the log device was removed meanwhile"),
-            Self::SameLogDevice { device } => {
-                write!(f, "log device {device} cannot take its own place")
-            }
             Self::InUseHere { device } => write!(f, "{device} is in use"),
             Self::NotTakenIn { error, .. } => write!(f, "{error}; it is offline now"),
             Self::BeingReplaced { device } => write!(f, "{device} is being replaced"),
