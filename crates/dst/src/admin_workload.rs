@@ -25,6 +25,8 @@ pub struct AdminWorkload {
     offline: Vec<usize>,
     /// Disks outside the pool.
     spares: Vec<usize>,
+    /// Log disks on other hosts.
+    remote_logs: std::ops::Range<usize>,
     /// Log disks; empty when the log is on the data disks.
     log: Vec<usize>,
     /// Faults strike a log disk, so no mirror side may be left alone.
@@ -59,6 +61,7 @@ impl AdminWorkload {
             removable: fault_plan.removable(spec, &mut rng),
             offline: Vec::new(),
             spares: (first_spare..spec.cache_range().start).collect(),
+            remote_logs: spec.remote_log_range(),
             log: spec.log_range().collect(),
             log_needs_mirror: spec.log.sides() > 1 && fault_plan.strikes_log(spec),
             mirrors: spec.raid != Raid::Raid0,
@@ -262,9 +265,10 @@ impl AdminWorkload {
     fn retire(&mut self, disks: &[usize]) {
         self.removable.retain(|disk| !disks.contains(disk));
         self.offline.retain(|disk| !disks.contains(disk));
-        // A disk that faults will strike must not replace one that they spare.
+        // A disk that faults will strike must not replace one that they spare, and one on another
+        // host can hold a log only.
         if !self.log_needs_mirror {
-            self.spares.extend(disks);
+            self.spares.extend(disks.iter().filter(|disk| !self.remote_logs.contains(disk)));
         }
     }
 }

@@ -34,6 +34,7 @@ impl<S: Subject> BootContext<S> {
     /// Runs the boot. Without `is_created` it creates the pool first.
     pub(crate) async fn run(self, boot: Boot, is_created: bool) -> BootEnd {
         let devices = self.disks.open_devices(&self.scenario.spec, is_created).await;
+        self.subject.connect(self.disks.networks.start(&self.disks.devices()));
         let phase = self.phase.clone();
         self.disks.coverage.observe(move || (phase.get(), Activity::default()));
         let coverage = self.disks.coverage.clone();
@@ -119,6 +120,7 @@ impl<S: Subject> BootContext<S> {
                     self.disks.schedule(&boot.faults, None);
                 }
                 self.disks.machine.schedule(&self.disks.world, &boot.power);
+                self.disks.schedule_networks(&boot.network);
                 Some(pool)
             }
             Err(refusal) => {
@@ -138,6 +140,7 @@ impl<S: Subject> BootContext<S> {
         }
         self.disks.keep_map(&boot.stale_map);
         self.disks.machine.schedule(&self.disks.world, &boot.power);
+        self.disks.schedule_networks(&boot.network);
         self.phase.set("import");
         self.import(devices, boot.rewinds).await
     }

@@ -18,7 +18,8 @@ use crate::coverage::{Coverage, fault_name};
 use crate::log_memory::Machine;
 use crate::model::Model;
 use crate::refusal::Suspect;
-use crate::scenario::{Demand, MapRot, Scenario, TimedFault};
+use crate::remote_log::Networks;
+use crate::scenario::{Demand, MapRot, Scenario, TimedFault, TimedNetwork};
 use crate::subject::PoolSpec;
 
 /// What a backup device has beside the image, and some more.
@@ -41,6 +42,8 @@ pub struct Disks {
     pub(crate) strikes: Rc<Cell<u64>>,
     /// The machine with the memory of log devices.
     pub(crate) machine: Machine,
+    /// The networks to log disks on other hosts.
+    pub(crate) networks: Networks,
 }
 
 impl Disks {
@@ -88,6 +91,7 @@ impl Disks {
             is_calm: Rc::default(),
             strikes: Rc::default(),
             machine: Machine::new(),
+            networks: Networks::new(spec.remote_log_range()),
         }
     }
 
@@ -200,6 +204,18 @@ impl Disks {
     pub(crate) fn end_faults(&self) {
         self.is_calm.set(true);
         self.stacks.iter().for_each(|stack| stack.heal());
+        self.networks.end_faults();
+    }
+
+    /// Has networks change at their commands.
+    pub(crate) fn schedule_networks(&self, changes: &[TimedNetwork]) {
+        let (struck, strikes) = (self.struck.clone(), self.strikes.clone());
+        let coverage = self.coverage.clone();
+        self.networks.schedule(&self.world, changes, move |disk| {
+            coverage.note("network", false);
+            strikes.set(strikes.get() + 1);
+            struck.borrow_mut().insert(disk);
+        });
     }
 
     /// Arms each fault at its command, and notes an outage in `model` if there is one.

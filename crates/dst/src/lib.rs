@@ -24,6 +24,7 @@ mod pool_refusal;
 pub mod prove;
 pub mod reference_pool;
 mod refusal;
+mod remote_log;
 mod run;
 pub mod scenario;
 pub mod shrink;

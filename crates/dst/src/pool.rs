@@ -12,11 +12,12 @@ use forebay_pool::spec::{GroupSpec, ImportOptions, LogSpec, Told, VolumeSpec};
 use forebay_pool::status::{
     CacheDeviceStats, Health, PoolEvent, ScanKind, ScanPhase, VdevNote, VdevStatus,
 };
-use forebay_pool::{Opener, Opening};
+use forebay_pool::{Answering, Opener, Opening};
 use forebay_rt as rt;
 use forebay_units::{BLOCK_BYTES, Layout, Nanos};
 
 use crate::coverage::Activity;
+use crate::remote_log::RemoteLog;
 use crate::subject::{
     CLEANER_EVENT, Held, ImportMode, Manage, Pool, PoolSpec, Raid, Refusal, Scrubbed, Subject, Sync,
 };
@@ -28,6 +29,7 @@ const POOL_NAME: &str = "tank";
 pub struct Forebay {
     /// The pool, and the newest configuration that the list has seen: [`Subject::memory`].
     known: Rc<Cell<(u64, Told)>>,
+    remote: RefCell<Vec<Rc<RemoteLog>>>,
 }
 
 /// A running pool of the product. After a suspension it is followed by another one.
@@ -38,6 +40,7 @@ pub struct ForebayPool {
 /// Disks by name. Like a file or block device with a lock, a disk can be open only once.
 struct Shelf {
     disks: BTreeMap<String, Device>,
+    remote: Vec<Rc<RemoteLog>>,
     open: RefCell<BTreeMap<String, Weak<Counted>>>,
     known: Rc<Cell<(u64, Told)>>,
 }
@@ -45,6 +48,9 @@ struct Shelf {
 impl Opener for Shelf {
     fn open<'a>(&'a self, path: &'a str) -> Opening<'a> {
         Box::pin(async move {
+            if let Some(remote) = self.remote(path) {
+                return remote.open().await;
+            }
             let refuse = |kind| DeviceError::new(path, Operation::Open, 0, 0, kind);
             let disk = self.disks.get(path).cloned().ok_or_else(|| refuse(ErrorKind::Gone))?;
             let mut open = self.open.borrow_mut();
@@ -63,6 +69,11 @@ impl Opener for Shelf {
         1
     }
 
+    fn answers<'a>(&'a self, path: &'a str) -> Option<Answering<'a>> {
+        let remote = self.remote(path)?;
+        Some(Box::pin(async move { remote.open().await.is_ok() }))
+    }
+
     fn witness(&self, pool: u64, told: Told) -> Pin<Box<dyn Future<Output = ()> + '_>> {
         let (known, before) = self.known.get();
         let newest = if pool == known { before.and_then(told) } else { told };
@@ -71,10 +82,17 @@ impl Opener for Shelf {
     }
 }
 
+impl Shelf {
+    fn remote(&self, name: &str) -> Option<&RemoteLog> {
+        self.remote.iter().find(|remote| remote.name() == name).map(|remote| &**remote)
+    }
+}
+
 impl Forebay {
     fn shelf(&self, disks: &[Device]) -> Rc<Shelf> {
         let disks = disks.iter().map(|disk| (disk.name().to_owned(), disk.clone())).collect();
-        Rc::new(Shelf { disks, open: RefCell::default(), known: self.known.clone() })
+        let (remote, known) = (self.remote.borrow().clone(), self.known.clone());
+        Rc::new(Shelf { disks, remote, open: RefCell::default(), known })
     }
 }
 
@@ -129,6 +147,10 @@ impl Subject for Forebay {
         Ok(ForebayPool::new(pool))
     }
 
+    fn connect(&self, remote: Vec<Rc<RemoteLog>>) {
+        *self.remote.borrow_mut() = remote;
+    }
+
     fn atomic_bytes(&self) -> u64 {
         1 << 20 // of the smallest dirty limit; a running pool knows better
     }
@@ -150,6 +172,12 @@ impl ForebayPool {
 
     fn pool(&self) -> Rc<forebay_pool::Pool> {
         self.current.borrow().clone()
+    }
+
+    /// Log devices on other hosts that came back since the import.
+    fn returned_logs(&self) -> u64 {
+        let is_back = |event: &&PoolEvent| matches!(event, PoolEvent::LogDeviceReturned { .. });
+        self.pool().events().iter().filter(is_back).count() as u64
     }
 
     /// Spares that the pool has taken since its import.
@@ -379,6 +407,7 @@ impl Pool for ForebayPool {
             to_it.count() as u64
         };
         vec![
+            ("log on another host: back".to_owned(), self.returned_logs()),
             ("log memory: armed".to_owned(), changes(DramState::Armed)),
             ("log memory: saved".to_owned(), changes(DramState::Saved)),
             ("log memory: restored".to_owned(), changes(DramState::Restored)),

@@ -105,6 +105,9 @@ pub struct Boot {
     /// Changes of the power, for log devices in memory.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub power: Vec<TimedPower>,
+    /// Changes of the networks to log devices on other hosts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub network: Vec<TimedNetwork>,
     /// The power cut; without one the boot ends with an export.
     pub crash: Option<Crash>,
 }
@@ -373,6 +376,33 @@ pub enum Power {
     Battery,
     /// The same, and the supply cannot be asked.
     SilentBattery,
+}
+
+/// What happens to the network between the pool's machine and another host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Network {
+    /// What is sent waits, also the end of a connection.
+    Down,
+    /// It arrives.
+    Up,
+    /// The other host's server is killed and started again: all connections end there.
+    Restart,
+    /// Everything takes up to so long.
+    Slow {
+        /// Milliseconds.
+        ms: u64,
+    },
+}
+
+/// A change of a network at a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TimedNetwork {
+    /// The command, counted as [`TimedFault::at_command`].
+    pub at_command: u64,
+    /// The number of the log disk behind it.
+    pub disk: usize,
+    /// The change.
+    pub network: Network,
 }
 
 /// A change of the power at a command.

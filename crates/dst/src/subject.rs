@@ -4,11 +4,13 @@
 //! Who implements: `pool.rs` for the product, `reference_pool.rs` to check the harness.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use forebay_device::{Device, DeviceError};
 use serde::{Deserialize, Serialize};
 
 use crate::coverage::Activity;
+use crate::remote_log::RemoteLog;
 
 /// How data is spread over the data disks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -110,6 +112,9 @@ pub struct PoolSpec {
     /// How many log disks, the first ones, are backup devices of log devices in memory.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub memory_logs: usize,
+    /// How many log disks, the last ones, are on other hosts.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub remote_logs: usize,
     /// Size of a data disk, spare or cache device.
     pub data_bytes: u64,
     /// Size of a log disk.
@@ -174,6 +179,13 @@ impl PoolSpec {
     pub fn memory_log_range(&self) -> std::ops::Range<usize> {
         let first = self.log_range().start;
         first..first + self.memory_logs
+    }
+
+    /// Numbers of the log disks on other hosts.
+    #[must_use]
+    pub fn remote_log_range(&self) -> std::ops::Range<usize> {
+        let end = self.log_range().end;
+        end - self.remote_logs..end
     }
 
     /// Numbers of the log disks.
@@ -297,6 +309,11 @@ pub trait Subject: 'static {
         spec: &PoolSpec,
         mode: ImportMode,
     ) -> Result<Self::Pool, Refusal>;
+
+    /// Before a boot's pool is opened: the log disks that other hosts serve.
+    fn connect(&self, remote: Vec<Rc<RemoteLog>>) {
+        let _ = remote;
+    }
 
     /// Longer writes may be found in part after a crash; shorter ones never.
     fn atomic_bytes(&self) -> u64;

@@ -27,6 +27,7 @@ fn one_disk() -> PoolSpec {
         hot_spares: 0,
         cache_disks: 0,
         memory_logs: 0,
+        remote_logs: 0,
         data_bytes: 256 << 20,
         log_bytes: 0,
         segment_bytes: 1 << 20,

@@ -138,6 +138,7 @@ pub(super) fn draw_boot(plan: &BootPlan<'_>, workload: &mut AdminWorkload) -> Bo
         outage: None,
         rewinds: false,
         power: Vec::new(),
+        network: Vec::new(),
         is_beside: plan.aim == Aim::Beside,
         faults: plan.fault_plan.faults(commands.min(1 << 12), plan.is_first, faults),
         crash: crashes.then(|| Crash {

@@ -26,6 +26,7 @@ mod log_memory;
 mod parts;
 mod races;
 mod refusals;
+mod remote_log;
 mod returns;
 mod sizes;
 mod succession;
@@ -157,6 +158,7 @@ pub fn generate(seed: Seed, constraints: &Constraints) -> Scenario {
             chain.extend(&mut boot, index == 0, commands(), plan.seed.derive("succession"));
             returns::apply(&mut boot, &plan, chain.victims(), commands().min(1 << 12));
         }
+        remote_log::apply(&mut boot, &plan, commands().min(1 << 12));
         boot
     };
     let mut boots: Vec<Boot> = (0..boots).map(draw_one).collect();
@@ -233,6 +235,7 @@ fn draw_stock(
     if class.is_free {
         cache_disks::draw(spec, &mut seed.derive("cache disks").rng());
         log_memory::draw(spec, level, class.aim, &mut seed.derive("log memory").rng());
+        remote_log::draw(spec, level, class.aim, &mut seed.derive("remote log").rng());
     }
     Stock { volumes, sparse, sync, gaps }
 }
@@ -336,6 +339,7 @@ fn draw_spec(seed: Seed) -> PoolSpec {
         hot_spares: 0,
         cache_disks: 0,
         memory_logs: 0,
+        remote_logs: 0,
         data_bytes: 64 << 20,
         log_bytes: 64 << 20,
         segment_bytes: 1 << 20,

@@ -94,6 +94,7 @@ fn shape(raid: Raid, width: usize, log: LogShape) -> PoolSpec {
         hot_spares: 0,
         cache_disks: 0,
         memory_logs: 0,
+        remote_logs: 0,
         data_bytes: 64 << 20,
         log_bytes: 64 << 20,
         segment_bytes: 1 << 20,
