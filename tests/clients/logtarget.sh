@@ -127,5 +127,31 @@ run "$FOREBAY" pool replace p "$URI"
 await 10 "the side is new" is ONLINE
 loaded "a new side"
 no_errors p
+
+say "memory that the other host mirrors: partition, and a machine that loses its memory"
+run "$FOREBAY" pool destroy p
+stop_server
+MEMORY=/dev/shm/forebay-test-$$.log
+undo "rm -f $MEMORY"
+rm "$DIR/ledger"
+run "$FOREBAY" pool create -f -o txg_timeout=1 -o log_timeout=1 p raidz1 "$DIR"/d{0,1,2} \
+    log mirror "dram:64M,protection=mirror,memory=$MEMORY" "$URI"
+run "$FOREBAY" volume create -V 64M p/busy
+serve p
+memory() { [ "$("$FOREBAY" pool status --json p | jq -r '.. | objects | .memory? // empty | .state')" = "$1" ]; }
+load 8
+memory ARMED || fail "$("$FOREBAY" pool status p)"
+wire down
+await 10 "memory alone is not used" memory DISARMED
+loaded "without the other host"
+wire up
+await 10 "it is used with the other side" memory ARMED
+load 9
+kill_server
+wait "$WRITER" || fail "the writer: $(cat "$DIR/writer.out")"
+rm "$MEMORY"
+serve p
+run python3 "$HERE/ledger.py" check "$SOCKET" p/busy "$DIR/ledger"
+no_errors p
 stop_server
 pass "partition, half-open connection, standstill, kills on both sides, each side alone, empty"

@@ -47,7 +47,8 @@ pub fn is_name(word: &str) -> bool {
     word.starts_with(PREFIX)
 }
 
-/// Reads `dram:SIZE[,backup=DEV][,ups=NAME@HOST[:PORT]][,memory=FILE][,protection=none|pmem]`.
+/// Reads `dram:SIZE` and what may follow it: `,backup=DEV`, `,ups=NAME@HOST[:PORT]`,
+/// `,memory=FILE`, `,protection=none|pmem|mirror`.
 fn parse(word: &str) -> Result<Wanted, Failure> {
     let wrong = |what: String| Failure::usage(format!("{word}: {what}")).with_hint(EXAMPLE);
     let mut parts = word.strip_prefix(PREFIX).unwrap_or(word).split(',');
@@ -88,13 +89,15 @@ fn parse(word: &str) -> Result<Wanted, Failure> {
         }
         (Some("none"), None) => DramProtection::None,
         (Some("pmem"), None) => DramProtection::Persistent,
-        (Some("none" | "pmem"), Some(_)) => {
+        (Some("mirror"), None) => DramProtection::Mirror,
+        (Some("none" | "pmem" | "mirror"), Some(_)) => {
             return Err(wrong("ups= and protection= contradict each other".to_owned()));
         }
         (None, None) => {
             let message = "nothing protects it from a loss of power: name a power supply (ups=) \
-                           with a backup device (backup=), persistent memory (protection=pmem), or \
-                           accept the loss (protection=none)";
+                           with a backup device (backup=), persistent memory (protection=pmem), a \
+                           mirror with a device elsewhere (protection=mirror), or accept the loss \
+                           (protection=none)";
             return Err(wrong(message.to_owned()));
         }
         (Some(other), _) => return Err(wrong(format!("'{other}' is no protection"))),
@@ -105,6 +108,9 @@ fn parse(word: &str) -> Result<Wanted, Failure> {
         }
         (DramProtection::Persistent, Some(_), _) => {
             Err(wrong("persistent memory needs no backup device".to_owned()))
+        }
+        (DramProtection::Mirror, Some(_), _) => {
+            Err(wrong("the other side of its mirror takes the place of a backup=".to_owned()))
         }
         (DramProtection::Persistent, _, None) => {
             Err(wrong("name a file on persistent memory with memory=".to_owned()))
@@ -173,8 +179,21 @@ pub fn check_names(spec: &PoolSpec) -> Result<(), Failure> {
         let message = format!("{word}: memory can be a log device only");
         return Err(Failure::usage(message).with_hint("write it behind 'log'"));
     }
-    let mut logs = spec.logs.iter().flat_map(|log| &log.devices).filter(|word| is_name(word));
-    logs.try_for_each(|word| parse(word).map(drop))
+    for log in &spec.logs {
+        let (mut needs_mirror, mut has_mirror) = (None, false);
+        for word in &log.devices {
+            match is_name(word) && parse(word)?.protection == DramProtection::Mirror {
+                true => needs_mirror = Some(word),
+                false => has_mirror = true,
+            }
+        }
+        if let Some(word) = needs_mirror.filter(|_| !has_mirror) {
+            let message = format!("{word}: nothing mirrors it");
+            return Err(Failure::usage(message)
+                .with_hint(format!("for example log mirror {word} nbd://10.0.0.2/log0")));
+        }
+    }
+    Ok(())
 }
 
 async fn make(word: &str, force: bool, made: &mut Made) -> Result<String, Failure> {

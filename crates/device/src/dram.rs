@@ -134,6 +134,8 @@ pub struct DramStatus {
     pub ups: Option<String>,
     /// The memory is persistent.
     pub is_persistent: bool,
+    /// It may be used only in a mirror with a side that needs none.
+    pub needs_mirror: bool,
     /// It has a backup device.
     pub has_backup: bool,
     /// Bytes of memory that the image lacks.

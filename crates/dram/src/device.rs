@@ -89,7 +89,7 @@ impl DramDevice {
                 let unknown = || failed(DramError::NoSupply { name: name.clone() });
                 Some(host.clone().power(name).ok_or_else(unknown)?)
             }
-            DramProtection::None | DramProtection::Persistent => None,
+            DramProtection::None | DramProtection::Persistent | DramProtection::Mirror => None,
         };
         let geometry = Geometry {
             size_bytes: header.size_bytes,
@@ -112,7 +112,8 @@ impl DramDevice {
                     DramError::NotPersistent { memory: path.to_owned() },
                 ));
             }
-            DramProtection::Persistent => DramState::Armed,
+            // The pool uses it in a mirror only.
+            DramProtection::Persistent | DramProtection::Mirror => DramState::Armed,
             DramProtection::None | DramProtection::Ups { .. } => DramState::Unprotected,
         };
         let header = BackupHeader {
@@ -145,7 +146,8 @@ impl DramDevice {
         (header, memory): (BackupHeader, Option<Rc<dyn Memory>>),
         state: DramState,
     ) -> Device {
-        let is_persistent = header.protection == DramProtection::Persistent;
+        let is_armed_for_good =
+            matches!(header.protection, DramProtection::Persistent | DramProtection::Mirror);
         let shared = Shared {
             name,
             geometry,
@@ -157,7 +159,7 @@ impl DramDevice {
             restoring: RefCell::new(None),
             state: Cell::new(state),
             reason: RefCell::new((state == DramState::Disarmed).then_some(DramReason::Opened)),
-            armed_until: Cell::new(if is_persistent { Nanos(u64::MAX) } else { Nanos::ZERO }),
+            armed_until: Cell::new(if is_armed_for_good { Nanos(u64::MAX) } else { Nanos::ZERO }),
             reading: RefCell::new(None),
             changed: Notify::new(),
             changes: RefCell::default(),
@@ -523,7 +525,7 @@ impl BlockDevice for DramDevice {
         let header = shared.header.borrow();
         let ups = match &header.protection {
             DramProtection::Ups { name } => Some(name.clone()),
-            DramProtection::None | DramProtection::Persistent => None,
+            DramProtection::None | DramProtection::Persistent | DramProtection::Mirror => None,
         };
         let is_ahead = shared.backup.is_some() && header.place == DramPlace::Memory;
         let memory = shared.memory.borrow().clone().filter(|_| is_ahead);
@@ -534,6 +536,7 @@ impl BlockDevice for DramDevice {
             memory: header.memory.clone(),
             ups,
             is_persistent: header.protection == DramProtection::Persistent,
+            needs_mirror: header.protection == DramProtection::Mirror,
             has_backup: shared.backup.is_some(),
             unsaved_bytes: unsaved * CHUNK_BYTES,
             save_secs: if shared.backup.is_some() { shared.save_secs() } else { 0 },

@@ -30,6 +30,8 @@ pub enum DramProtection {
     },
     /// The memory is persistent.
     Persistent,
+    /// Another side of the mirror that it is part of. It is not used without one.
+    Mirror,
 }
 
 impl DramProtection {
@@ -38,6 +40,7 @@ impl DramProtection {
             Self::None => out.u8(0),
             Self::Ups { name } => out.u8(1).string(name),
             Self::Persistent => out.u8(2),
+            Self::Mirror => out.u8(3),
         };
     }
 
@@ -46,6 +49,7 @@ impl DramProtection {
             0 => Ok(Self::None),
             1 => Ok(Self::Ups { name: input.string()? }),
             2 => Ok(Self::Persistent),
+            3 => Ok(Self::Mirror),
             other => Err(input.error(FormatFlaw::UnknownKind { kind: u16::from(other) })),
         }
     }

@@ -153,7 +153,9 @@ pub(crate) fn log_rings_of(
             len_bytes: ring.len_bytes,
             sides: ring.sides.iter().filter_map(|s| side(s, ring.start_bytes)).collect(),
         });
-        let rings: Vec<LogRing> = rings.filter(|ring| !ring.sides.is_empty()).collect();
+        // Sides that need a mirror with another kind of side are not used without one.
+        let holds = |side: &Side| !side.device.dram().is_some_and(|dram| dram.needs_mirror);
+        let rings: Vec<LogRing> = rings.filter(|ring| ring.sides.iter().any(holds)).collect();
         if !rings.is_empty() {
             return rings;
         }

@@ -21,6 +21,7 @@ mod figures;
 mod imports;
 mod leftovers;
 mod map_memory;
+mod mirrored_memory;
 mod multihost;
 mod openings;
 pub(crate) mod rack;

@@ -18,6 +18,9 @@ fn words_say_size_backup_and_protection() {
         }
     );
     assert_eq!(read("dram:64M,protection=none").unwrap().protection, DramProtection::None);
+    let mirrored = read("dram:64M,protection=mirror").unwrap();
+    assert_eq!(mirrored.protection, DramProtection::Mirror);
+    assert!(read("dram:64M,protection=mirror,backup=/dev/b").is_err());
     let persistent = read("dram:64M,protection=pmem,memory=/mnt/dax/log").unwrap();
     assert_eq!(persistent.protection, DramProtection::Persistent);
 }
@@ -53,4 +56,18 @@ fn memory_is_a_log_device_only() {
     assert!(check_names(&spec).unwrap_err().message.contains("log device only"));
     let words = ["a", "log", "mirror", "b", "dram:1G,protection=none"].map(str::to_owned);
     check_names(&crate::vdevs::parse_vdevs(&words).unwrap()).unwrap();
+}
+
+#[test]
+fn memory_that_needs_a_mirror_is_not_made_without_one() {
+    let spec = |words: &str| {
+        let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
+        crate::vdevs::parse_vdevs(&words).unwrap()
+    };
+    const NEEDS: &str = "dram:1G,protection=mirror";
+    for words in [format!("a log {NEEDS}"), format!("a log mirror {NEEDS} {NEEDS},memory=/m")] {
+        let failure = check_names(&spec(&words)).unwrap_err();
+        assert!(failure.message.contains("nothing mirrors it"), "{}", failure.message);
+    }
+    check_names(&spec(&format!("a log mirror {NEEDS} nbd://h/l"))).unwrap();
 }

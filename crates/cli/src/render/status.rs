@@ -180,6 +180,9 @@ fn protection(memory: &LogMemory) -> String {
         let unsaved = bytes(memory.unsaved_bytes, false);
         parts.push(format!("{unsaved} not saved, a save takes {} s", memory.save_secs));
     }
+    if memory.is_mirrored {
+        parts.push("mirrored".to_owned());
+    }
     parts.push(format!("in {}", visible(&memory.path)));
     parts.join("; ")
 }

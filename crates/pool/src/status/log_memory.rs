@@ -41,8 +41,30 @@ pub struct LogMemory {
     pub save_secs: u64,
     /// Bytes that only the memory has.
     pub unsaved_bytes: u64,
+    /// Another side of its mirror has all that it has.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_mirrored: bool,
     /// What its content outlives now.
     pub survives: Survives,
+}
+
+impl LogMemory {
+    /// What is known of one that is not used without a mirror. `mirror`: whether another side is in
+    /// use, and whether one on another host is.
+    #[must_use]
+    pub fn in_mirror(mut self, (is_in_use, is_elsewhere): (bool, bool)) -> Self {
+        self.is_mirrored = is_in_use;
+        if is_in_use {
+            let survives = &mut self.survives;
+            (survives.kernel_crash, survives.power_loss) = (true, true);
+            survives.host_loss = is_elsewhere;
+        } else {
+            self.state = DramState::Disarmed.as_str().to_owned();
+            self.reason = Some("no other side of its mirror is in use".to_owned());
+            self.survives.power_loss = false;
+        }
+        self
+    }
 }
 
 impl From<DramStatus> for LogMemory {
@@ -67,6 +89,7 @@ impl From<DramStatus> for LogMemory {
             runtime_secs: status.runtime_secs,
             save_secs: status.save_secs,
             unsaved_bytes: status.unsaved_bytes,
+            is_mirrored: false,
             survives,
         }
     }

@@ -2,7 +2,7 @@
 
 use forebay_array::{GroupGeometry, MemberState, MemberStatus};
 use forebay_device::layers::Counts;
-use forebay_format::config::{MemberConfig, MemberUse};
+use forebay_format::config::{MemberConfig, MemberUse, RingConfig};
 use forebay_segment::SegmentKind;
 use forebay_units::{BLOCK_BYTES, DeviceId, Layout};
 
@@ -130,6 +130,23 @@ impl Pool {
         Some(if is_reserved { Protection::Reservation } else { Protection::Heartbeat })
     }
 
+    fn log_memory_of(&self, open: &OpenDevice, ring: &RingConfig) -> Option<LogMemory> {
+        let dram = open.device().dram()?;
+        if !dram.needs_mirror {
+            return Some(dram.into());
+        }
+        let devices = self.devices.borrow();
+        let holds = |side: &&MemberConfig| {
+            let device = devices.get(&DeviceId(side.device)).map(|open| open.device());
+            side.state == MemberUse::Online
+                && device.is_some_and(|device| !device.dram().is_some_and(|d| d.needs_mirror))
+        };
+        let opener = self.opener.source();
+        let others: Vec<&MemberConfig> = ring.sides.iter().filter(holds).collect();
+        let is_elsewhere = others.iter().any(|side| opener.answers(&side.path).is_some());
+        Some(LogMemory::from(dram).in_mirror((!others.is_empty(), is_elsewhere)))
+    }
+
     fn log_status(&self) -> Vec<VdevStatus> {
         let config = self.config.borrow();
         let devices = self.devices.borrow();
@@ -148,7 +165,7 @@ impl Pool {
                 };
                 let mut vdev = leaf(&side.path, side.size_bytes, state);
                 vdev.protection = self.protection(open);
-                vdev.memory = open.and_then(|d| d.device().dram()).map(LogMemory::from);
+                vdev.memory = open.and_then(|d| self.log_memory_of(d, ring));
                 vdev.write_errors = errors.get(&DeviceId(side.device)).copied().unwrap_or(0);
                 vdev.io = open.map(|d| io_counts(&d.counted.counts())).unwrap_or_default();
                 children.push(vdev);

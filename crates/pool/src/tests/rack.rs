@@ -111,7 +111,12 @@ impl Rack {
     /// The same devices, opened by machine `host`.
     pub fn host(self: &Rc<Self>, host: u64) -> Rc<dyn Opener> {
         let rack = self.clone();
-        OpenWith::new(host, move |name| rack.check_here(name).and_then(|()| rack.shelf.open(name)))
+        OpenWith::new(host, move |name| rack.open_here(name))
+    }
+
+    /// Opens a device that was not pulled.
+    pub fn open_here(&self, name: &str) -> Result<Device, DeviceError> {
+        self.check_here(name).and_then(|()| self.shelf.open(name))
     }
 
     /// The same on machine 1, where one process at a time can open a device.
