@@ -6,8 +6,20 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::Result;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+
+/// Whether what is at `path` lies on a file system in memory.
+pub fn is_in_memory(path: impl AsRef<Path>) -> bool {
+    const RAMFS_MAGIC: i64 = 0x8584_58f6;
+    let Ok(file) = open_to_read(path) else { return false };
+    // SAFETY: all zeros are a valid value of this structure of numbers.
+    let mut about: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the descriptor is open, and `about` outlives the call.
+    let outcome = unsafe { libc::fstatfs(file.as_raw_fd(), &raw mut about) };
+    outcome == 0 && [libc::TMPFS_MAGIC, RAMFS_MAGIC].contains(&(about.f_type as i64))
+}
 
 /// Opens a file or a folder to read it.
 pub fn open_to_read(path: impl AsRef<Path>) -> Result<File> {

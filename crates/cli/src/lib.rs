@@ -6,6 +6,7 @@ pub mod commands;
 pub mod completion;
 pub mod control;
 pub mod devices;
+mod doctor;
 mod escape;
 pub mod explain;
 pub mod failure;

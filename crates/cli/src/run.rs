@@ -9,8 +9,8 @@ use forebay_rt::Runtime;
 
 use crate::args::{BenchCommand, Cli, Command, PoolCommand, TraceCommand};
 use crate::commands::{
-    Outcome, bench_nbd, check_service, log_target, man, pool, qualify, record_pool, report, serve,
-    trace, up, volume, witness,
+    Outcome, bench_nbd, check_service, doctor, doctor_without_pools, log_target, man, pool,
+    qualify, record_pool, report, serve, trace, up, volume, witness,
 };
 use crate::completion;
 use crate::failure::{ErrorCode, Failure};
@@ -66,6 +66,10 @@ fn execute(cli: Cli) -> Result<u8, Failure> {
         Command::Trace { command } => trace(command, runtime)?,
         Command::Qualify(args) => qualify(args, runtime)?,
         Command::Witness(args) => witness(&args, runtime)?,
+        Command::Doctor(args) => match runtime() {
+            Ok(_) => on_pools(true, async |access| doctor(args, access).await)?,
+            Err(why) => doctor_without_pools(&args, why),
+        },
         Command::LogTarget(args) => log_target(args, runtime)?,
         Command::Report(args) => report(&args)?,
         Command::Up(args) => on_pools(true, async |access| up(args, access).await)?,

@@ -532,3 +532,31 @@ fn missing_device_shows_its_reason() {
     scratch.run("pool create other d1");
     status("(label of pool 'other')");
 }
+
+#[test]
+fn doctor_looks_at_pools_that_are_served_or_not() {
+    let scratch = Scratch::with_devices("doctor", &["d0", "d1", "l0"]);
+    scratch.run("pool create tank mirror d0 d1 log l0");
+    let looked_at = |scratch: &Scratch| {
+        let output = scratch.forebay("doctor --json tank l0");
+        let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let worst = found["worst"].as_str().unwrap().to_owned();
+        // The machine that runs this test may have its flaws.
+        assert_eq!(output.status.success(), matches!(worst.as_str(), "ok" | "advice"), "{found}");
+        let findings = found["findings"].as_array().unwrap().clone();
+        findings.iter().map(|f| f["subject"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let path = |name: &str| scratch.0.join(name).display().to_string();
+    let wanted =
+        [format!("data {}", path("d1")), format!("log {}", path("l0")), "device l0".into()];
+    let before = scratch.run("pool history tank");
+    for served in [false, true] {
+        let server = served.then(|| scratch.server("serve tank"));
+        let subjects = looked_at(&scratch);
+        assert!(wanted.iter().all(|subject| subjects.contains(subject)), "{subjects:?}");
+        drop(server);
+    }
+    assert_eq!(scratch.run("pool history tank"), before, "it leaves no trace");
+    scratch.refused("doctor ./nothing", 1, "no such device");
+    scratch.refused("doctor nothing", 1, "no pool named 'nothing' is known");
+}

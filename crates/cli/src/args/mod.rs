@@ -2,6 +2,7 @@
 //!
 //! To add a command, add a variant here with its example, and an arm in `crate::run`.
 
+mod doctor;
 mod log_target;
 mod pool;
 mod qualify;
@@ -13,6 +14,7 @@ mod volume;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
+pub use doctor::DoctorArgs;
 pub use log_target::{LogTargetArgs, Target};
 pub use pool::{PoolCommand, ScanVerb};
 pub use qualify::{
@@ -139,6 +141,10 @@ pub enum Command {
         machines reach takes a key, which both hosts have: 'head -c 32 /dev/urandom | base64 >key' \
         makes one, for a file of mode 0600. Messages are authenticated, and not encrypted.")]
     Witness(WitnessArgs),
+    /// Check the machine and the devices of pools, and say what to change.
+    #[command(after_help = "Example:\n  forebay doctor\n  forebay doctor tank /dev/sdx\n\n\
+        It changes nothing and imports no pool. The exit code is 1 when there is a warning.")]
+    Doctor(DoctorArgs),
     /// Serve devices to pools of other hosts, as sides of their logs.
     #[command(after_help = "Example:\n  \
         forebay log-target --listen tcp:10.0.0.2:10809 --plaintext log0=/dev/nvme0n1p4\n  \

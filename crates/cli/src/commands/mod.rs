@@ -5,6 +5,7 @@
 //! its text is printed. Who calls: `crate::run`.
 
 mod bench;
+mod doctor;
 mod events;
 mod import;
 mod iostat;
@@ -24,6 +25,7 @@ mod volume;
 mod witness;
 
 pub use bench::bench_nbd;
+pub use doctor::{doctor, doctor_without_pools};
 pub use log_target::log_target;
 pub use outcome::Outcome;
 pub use pages::man;
