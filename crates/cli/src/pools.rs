@@ -14,11 +14,13 @@ use forebay_nbd::{ExportEntry, ExportHandle, Exports, Peer, Refusal};
 use forebay_pool::spec::{ImportOptions, PoolSpec, Told};
 use forebay_pool::status::{FoundPool, PoolStats, PoolStatus, VdevStatus};
 use forebay_pool::{Answering, CloseError, Opener, Opening, Pool};
+use forebay_rt::net::Stream;
 use forebay_rt::sync::Mutex;
 
 use crate::args::ScanVerb;
 use crate::control::{
-    Action, Handler, Hello, PROTOCOL_VERSION, Reply, Request, Response, Sample, StatusReport,
+    Action, Handler, Hello, KernelFront, PROTOCOL_VERSION, Reply, Request, Response, Sample,
+    StatusReport,
 };
 use crate::explain::advice;
 use crate::failure::{ErrorCode, Failure};
@@ -31,6 +33,9 @@ use crate::state::{KnownPool, StateDir};
 use crate::state_writer::StateWriter;
 use crate::taps::Taps;
 
+/// Serves the kernel's NBD client on streams.
+type SharedFront = dyn Fn(Stream);
+
 /// Open pools by name.
 pub struct PoolSet {
     opener: Rc<dyn Opener>,
@@ -38,6 +43,8 @@ pub struct PoolSet {
     writer: Rc<StateWriter>,
     pools: RefCell<BTreeMap<String, Rc<Pool>>>,
     leases: Leases,
+    /// Serves the kernel's NBD client, once there is a server.
+    kernel_front: RefCell<Option<Rc<SharedFront>>>,
     /// Held by each request that changes something: two of them never interleave.
     changing: Mutex<()>,
     /// Set when the process is about to end: nothing more is begun.
@@ -59,6 +66,7 @@ impl PoolSet {
             writer,
             pools: RefCell::default(),
             leases: Leases::default(),
+            kernel_front: RefCell::default(),
             changing: Mutex::new(()),
             is_leaving: Cell::new(false),
             takes_more: Cell::new(true),
@@ -80,6 +88,11 @@ impl PoolSet {
     /// Keeps where volumes can be reached, for [`Hello`].
     pub fn announce(&self, listeners: Vec<String>) {
         *self.listeners.borrow_mut() = listeners;
+    }
+
+    /// Hands connections of the kernel's NBD client to `front` from now on.
+    pub fn set_kernel_front(&self, front: impl Fn(Stream) + 'static) {
+        *self.kernel_front.borrow_mut() = Some(Rc::new(front));
     }
 
     /// Performs `request`.
@@ -368,6 +381,16 @@ impl Handler for PoolSet {
             }
         })
     }
+
+    fn kernel_front(&self) -> Result<KernelFront, Failure> {
+        match self.kernel_front.borrow().clone() {
+            Some(front) => Ok(Box::new(move |stream| front(stream))),
+            None => {
+                let message = "the server has not begun to serve yet; try again in a moment";
+                Err(Failure::new(ErrorCode::PoolNotServed, message))
+            }
+        }
+    }
 }
 
 impl Exports for PoolSet {
@@ -385,12 +408,16 @@ impl Exports for PoolSet {
         }
         let (pool, volume) = name.split_once('/').ok_or(Refusal::Unknown)?;
         let pool = self.pool(pool).map_err(|_| Refusal::Unknown)?;
-        let lease = self.leases.take(name, &peer.address, || pool.open_volume(volume));
+        let who = if peer.is_kernel { "this machine's kernel" } else { &peer.address };
+        let lease = self.leases.take(name, who, || pool.open_volume(volume));
         let (device, hold) = lease.ok_or(Refusal::Unknown)?;
         let revocation = device.revocation();
         let mut handle = ExportHandle::new(device);
         handle.revocation = Some(revocation);
         handle.hold = Some(Box::new(hold));
+        // The kernel goes on with the next server and knows nothing of the end of this one: writes
+        // that it was told have completed must be there.
+        handle.write_through = peer.is_kernel;
         Ok(handle)
     }
 }

@@ -25,6 +25,9 @@ pub struct Peer {
     /// The name that the client's TLS certificate proves: the subject's common name, or else the
     /// first DNS name, e-mail address or URI among its alternative names.
     pub identity: Option<String>,
+    /// The kernel of this machine, which the owner has given the connection. It sends requests that
+    /// were not answered again, to this server or to the next one.
+    pub is_kernel: bool,
 }
 
 /// One export in a listing.
@@ -73,6 +76,9 @@ pub struct ExportHandle {
     pub description: String,
     /// Writes are refused, even if the device takes them.
     pub read_only: bool,
+    /// Each write is durable before its reply, and the client is told of no cache that it would
+    /// have to flush.
+    pub write_through: bool,
     /// A use count of the owner, dropped when the connection ends.
     pub hold: Option<Box<dyn Any>>,
     /// Ends the connection when the owner revokes it.
@@ -88,6 +94,7 @@ impl ExportHandle {
             multi_conn: true,
             description: String::new(),
             read_only: false,
+            write_through: false,
             hold: None,
             revocation: None,
         }
@@ -95,8 +102,10 @@ impl ExportHandle {
 
     pub(crate) fn info(&self, limits: &Limits) -> ExportInfo {
         let geometry = self.device.geometry();
-        let mut flags =
-            flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA | flag::SEND_DF | flag::SEND_CACHE;
+        let mut flags = flag::HAS_FLAGS | flag::SEND_DF | flag::SEND_CACHE;
+        if !self.write_through {
+            flags |= flag::SEND_FLUSH | flag::SEND_FUA;
+        }
         if self.multi_conn {
             flags |= flag::CAN_MULTI_CONN;
         }

@@ -13,7 +13,7 @@ use forebay_rt::sync::Notify;
 use forebay_units::Nanos;
 
 use crate::account::Account;
-use crate::connection::{Ending, ServerState, serve_connection};
+use crate::connection::{Client, Ending, ServerState, serve_connection};
 use crate::exports::Exports;
 use crate::limits::Limits;
 use crate::shares::RESERVED_PART;
@@ -156,7 +156,18 @@ impl Server {
         self.adopt_for(account, stream)
     }
 
+    /// Serves `stream`, which the owner gives to the kernel of this machine: without TLS, for every
+    /// export. Returns false if the server is full or stopping.
+    pub fn adopt_for_kernel(self: &Rc<Self>, stream: Stream) -> bool {
+        self.adopt_client(Client { account: Account::Owner, is_kernel: true }, stream)
+    }
+
     pub(crate) fn adopt_for(self: &Rc<Self>, account: Account, stream: Stream) -> bool {
+        self.adopt_client(Client { account, is_kernel: false }, stream)
+    }
+
+    fn adopt_client(self: &Rc<Self>, client: Client, stream: Stream) -> bool {
+        let account = client.account.clone();
         if self.state.is_stopping.get() || !self.has_room_for(&account) {
             self.count(&account, |counts, offenses| {
                 counts.refused += 1;
@@ -172,7 +183,7 @@ impl Server {
         let server = self.clone();
         rt::spawn(async move {
             let (exports, state) = (server.exports.clone(), server.state.clone());
-            let ending = serve_connection(stream, account.clone(), exports, state).await;
+            let ending = serve_connection(stream, client, exports, state).await;
             server.streams.borrow_mut().remove(&id);
             server.release_place(&account);
             server.note_ending(&account, ending);

@@ -284,6 +284,15 @@ impl Stream {
         sys::arrived_bytes(self.socket()?)
     }
 
+    /// A second stream on the same socket, for a task that goes on when this one is dropped.
+    /// Sockets only.
+    pub fn second(&self) -> io::Result<Self> {
+        let kind = Kind::Socket(self.socket()?.try_clone()?);
+        let mut second = Self::new(kind, self.peer.clone());
+        (second.peer_ip, second.tcp_uid) = (self.peer_ip, self.tcp_uid);
+        Ok(second)
+    }
+
     /// A second descriptor of the socket, for a library that receives by itself. Sockets only.
     pub fn duplicate(&self) -> io::Result<OwnedFd> {
         self.socket()?.try_clone()

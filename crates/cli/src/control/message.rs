@@ -109,6 +109,8 @@ pub enum Action {
     Resilver,
     /// Commit everything that was written so far.
     Sync,
+    /// From the reply on, the connection is one of the kernel's NBD client.
+    Nbd,
     Volumes,
     VolumeCreate {
         spec: VolumeSpec,
@@ -145,6 +147,7 @@ impl Action {
                 | Action::Record { .. }
                 | Action::Properties
                 | Action::Volumes
+                | Action::Nbd
         )
     }
 

@@ -13,7 +13,7 @@ pub use client::Link;
 pub use message::{
     Action, Hello, PROTOCOL_VERSION, Reply, Request, Response, Sample, StatusReport,
 };
-pub use server::{Connections, Handler, serve_control};
+pub use server::{Connections, Handler, KernelFront, serve_control};
 pub use wire::{REPLY_MAX_BYTES, REQUEST_MAX_BYTES, WireError, receive, send};
 
 #[cfg(test)]

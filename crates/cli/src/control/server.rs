@@ -10,7 +10,7 @@ use forebay_rt::net::{Listener, Stream};
 use forebay_rt::sync::Notify;
 use forebay_units::Nanos;
 
-use super::message::{PROTOCOL_VERSION, Request, Response};
+use super::message::{Action, PROTOCOL_VERSION, Reply, Request, Response};
 use super::wire::{REPLY_MAX_BYTES, REQUEST_MAX_BYTES, WireError, receive, send};
 use crate::failure::{ErrorCode, Failure};
 use crate::log;
@@ -22,7 +22,15 @@ const CONNECTIONS_MAX: usize = 64;
 pub trait Handler {
     /// Performs `request`.
     fn handle(self: Rc<Self>, request: Request) -> Pin<Box<dyn Future<Output = Response>>>;
+
+    /// What takes a connection for [`Action::Nbd`].
+    fn kernel_front(&self) -> Result<KernelFront, Failure> {
+        Err(Failure::new(ErrorCode::PoolNotServed, "no volumes are served here"))
+    }
 }
+
+/// Serves the kernel's NBD client on a stream.
+pub type KernelFront = Box<dyn FnOnce(Stream)>;
 
 /// Accepts connections for ever. Only processes of `own_uid` and root are answered. When there are
 /// [`CONNECTIONS_MAX`], the one that has waited longest for a request ends: a command that was
@@ -100,6 +108,12 @@ impl Open {
             let request = receive::<Request>(stream, REQUEST_MAX_BYTES).await;
             self.idle_since.set(None);
             let response = match request {
+                Ok(Request { action: Action::Nbd, version: PROTOCOL_VERSION, .. }) => {
+                    match handler.kernel_front() {
+                        Ok(front) => return self.hand_over(front).await,
+                        Err(failure) => Response::Error(failure),
+                    }
+                }
                 Ok(request) if request.version == PROTOCOL_VERSION => {
                     handler.clone().handle(request).await
                 }
@@ -127,6 +141,16 @@ impl Open {
             if sent.is_err() {
                 return;
             }
+        }
+    }
+}
+
+impl Open {
+    /// Ends this connection as one of commands: `front` goes on with its socket.
+    async fn hand_over(&self, front: KernelFront) {
+        let Ok(second) = self.stream.second() else { return };
+        if send(&self.stream, &Response::Ok(Reply::Done), REPLY_MAX_BYTES).await.is_ok() {
+            front(second);
         }
     }
 }

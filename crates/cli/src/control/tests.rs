@@ -221,3 +221,14 @@ proptest! {
         prop_assert_eq!(&handler.seen.borrow()[..], &[request][..]);
     }
 }
+
+#[test]
+fn server_without_volumes_refuses_the_kernel_and_goes_on() {
+    let ((refusal, next), _) = with_server(5, |stream| async {
+        let link = Link::greet(stream).await.unwrap();
+        let nbd = Request { action: Action::Nbd, ..request("") };
+        (link.ask(&nbd).await.unwrap_err(), link.ask(&request("tank")).await)
+    });
+    assert_eq!(refusal.code, ErrorCode::PoolNotServed);
+    assert_eq!(next, Ok(Reply::History(vec!["tank".to_owned()])));
+}

@@ -46,7 +46,7 @@ fn create_volume() -> Action {
 }
 
 fn peer() -> Peer {
-    Peer { address: "client".to_owned(), uid: None, identity: None }
+    Peer { address: "client".to_owned(), ..Peer::default() }
 }
 
 /// Performs `action` while a client keeps trying to open the volume. Returns its handles.

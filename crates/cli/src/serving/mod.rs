@@ -178,6 +178,11 @@ impl Serving {
         if let Some(machines) = &self.machines {
             machines.update();
         }
+        let server = Rc::downgrade(&self.server);
+        self.set.set_kernel_front(move |stream| {
+            // Without a server, or without room, the connection ends.
+            let _ = server.upgrade().map(|server| server.adopt_for_kernel(stream));
+        });
         self.set.announce(listeners.clone());
         Ok(listeners)
     }

@@ -18,19 +18,18 @@ use std::rc::Rc;
 use forebay_rt as rt;
 use forebay_rt::net::Stream;
 
-use crate::account::Account;
 use crate::channel::Channel;
 use crate::exports::Exports;
 use crate::inbox::Inbox;
 pub(crate) use ending::Ending;
 use state::Connection;
-pub(crate) use state::ServerState;
+pub(crate) use state::{Client, ServerState};
 use watchdog::{Watchdog, watch_revocation, watch_stalls};
 
 /// Serves one client from the greeting to the end of its connection.
 pub(crate) async fn serve_connection(
     stream: Rc<Stream>,
-    account: Account,
+    client: Client,
     exports: Rc<dyn Exports>,
     server: Rc<ServerState>,
 ) -> Ending {
@@ -38,7 +37,8 @@ pub(crate) async fn serve_connection(
     let partial = Rc::new(Cell::new(0));
     let channel = Channel::new(stream.clone());
     let mut inbox = Inbox::new(channel.clone(), limits.receive_buffer_bytes, partial.clone());
-    let negotiated = negotiate::negotiate(&stream, &channel, &mut inbox, &*exports, &server);
+    let negotiated =
+        negotiate::negotiate(&stream, &channel, &mut inbox, &*exports, (&server, client.is_kernel));
     let outcome = rt::timeout_while_running(limits.handshake_deadline, negotiated).await;
     let (agreement, handle) = match outcome.unwrap_or(Err(Ending::TimedOut)) {
         Ok(agreed) => agreed,
@@ -48,7 +48,7 @@ pub(crate) async fn serve_connection(
         }
     };
     let connection =
-        Connection::new(server.clone(), account, stream.clone(), channel, agreement, handle);
+        Connection::new(server.clone(), client, stream.clone(), channel, agreement, handle);
     let id = server.add(&connection);
     let sender = rt::spawn({
         let connection = connection.clone();

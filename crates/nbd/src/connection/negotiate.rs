@@ -20,7 +20,7 @@ struct PeerLookup<'a> {
 
 impl PeerLookup<'_> {
     fn allows(&self, export: &str) -> bool {
-        let tls = self.server.tls.as_ref();
+        let tls = self.server.tls.as_ref().filter(|_| !self.peer.is_kernel);
         tls.is_none_or(|tls| tls.allows(self.peer.identity.as_deref(), export))
     }
 }
@@ -56,12 +56,13 @@ pub(super) async fn negotiate(
     channel: &Channel,
     inbox: &mut Inbox,
     exports: &dyn Exports,
-    server: &ServerState,
+    (server, is_kernel): (&ServerState, bool),
 ) -> Result<(Agreement, ExportHandle), Ending> {
-    let peer = Peer { address: stream.peer().to_owned(), uid: stream.peer_uid(), identity: None };
+    let address = stream.peer().to_owned();
+    let peer = Peer { address, uid: stream.peer_uid(), identity: None, is_kernel };
     let mut lookup = PeerLookup { exports, peer, server, opened: None };
     let mut out = Vec::new();
-    let mut handshake = match server.tls {
+    let mut handshake = match server.tls.as_ref().filter(|_| !is_kernel) {
         None => Handshake::new(server.limits.options_max, &mut out),
         Some(_) => Handshake::requiring_tls(server.limits.options_max, &mut out),
     };

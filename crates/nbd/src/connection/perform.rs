@@ -109,7 +109,7 @@ pub(super) async fn perform(
 ) {
     let device = &connection.device;
     let (offset, len) = (request.offset_bytes, u64::from(request.len_bytes));
-    let fua = request.flags & command_flag::FUA != 0;
+    let fua = request.flags & command_flag::FUA != 0 || connection.handle.write_through;
     let has = |flag| request.flags & flag != 0;
     let outcome = match request.command {
         command::FLUSH => device.flush().await,
@@ -150,6 +150,11 @@ pub(super) async fn perform(
         Ok(()) => {
             let reply = SimpleReply { error: 0, cookie: request.cookie };
             connection.outbox.push(&reply.encode(), None, charge_bytes);
+        }
+        // The next server gets the request again, and performs it.
+        Err(_) if connection.is_kernel && connection.server.is_stopping.get() => {
+            connection.give_back_memory(charge_bytes);
+            connection.stream.shutdown();
         }
         Err(e) => {
             let error = wire::errno_on_wire(e.errno());

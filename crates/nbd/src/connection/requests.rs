@@ -40,6 +40,10 @@ async fn receive_one(connection: &Rc<Connection>, inbox: &mut Inbox) -> Result<(
     if request.command == command::DISC {
         return Err(Ending::Disconnected);
     }
+    if connection.is_kernel && connection.server.is_stopping.get() {
+        // An answer would be final; the next server gets the request again.
+        return Err(Ending::Stopped);
+    }
     let limits = &connection.server.limits;
     let is_write = request.command == command::WRITE;
     let payload_bytes = if is_write { u64::from(request.len_bytes) } else { 0 };

@@ -75,6 +75,15 @@ impl ServerState {
     }
 }
 
+/// Whose connection it is.
+#[derive(Clone, Debug)]
+pub(crate) struct Client {
+    /// What it uses counts to this.
+    pub(crate) account: Account,
+    /// See [`crate::Peer::is_kernel`].
+    pub(crate) is_kernel: bool,
+}
+
 /// State that the requests of one connection share.
 pub(super) struct Connection {
     pub(super) server: Rc<ServerState>,
@@ -82,6 +91,8 @@ pub(super) struct Connection {
     pub(super) stream: Rc<Stream>,
     pub(super) device: Device,
     pub(super) read_only: bool,
+    /// See [`crate::Peer::is_kernel`].
+    pub(super) is_kernel: bool,
     pub(super) agreement: Agreement,
     pub(super) outbox: Outbox,
     pub(super) progress: Progress,
@@ -100,7 +111,7 @@ pub(super) struct Connection {
 impl Connection {
     pub(super) fn new(
         server: Rc<ServerState>,
-        account: Account,
+        Client { account, is_kernel }: Client,
         stream: Rc<Stream>,
         channel: Rc<Channel>,
         agreement: Agreement,
@@ -119,6 +130,7 @@ impl Connection {
         Rc::new(Self {
             device: handle.device.clone(),
             read_only: handle.refuses_writes(),
+            is_kernel,
             account,
             stream,
             agreement,

@@ -5,6 +5,7 @@ mod client;
 mod codec;
 mod handshake;
 mod hostile;
+mod kernel;
 mod outbox;
 mod serve;
 mod shares;

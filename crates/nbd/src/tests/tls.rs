@@ -82,6 +82,11 @@ impl Authority {
     }
 }
 
+/// TLS that every client must start.
+pub(super) fn any_tls() -> TlsConfig {
+    Authority::new("ca").config(false)
+}
+
 fn subject(common_names: &[&str]) -> DistinguishedName {
     let mut name = DistinguishedName::new();
     for common in common_names {

@@ -1,0 +1,122 @@
+//! Connections that the owner has given to the kernel of the machine.
+
+use std::rc::Rc;
+
+use forebay_device::{BlockDevice, ErrorKind};
+use forebay_rt as rt;
+use forebay_rt::{Runtime, net};
+use forebay_units::Nanos;
+
+use super::tls::any_tls;
+use super::{CachedDevice, pattern};
+use crate::client::{Client, ClientError, RequestError};
+use crate::exports::{ExportEntry, ExportHandle, Exports, Peer};
+use crate::handshake::Refusal;
+use crate::limits::Limits;
+use crate::server::Server;
+
+/// One device, which the kernel gets without a cache that it would have to flush.
+struct OneDevice(Rc<CachedDevice>);
+
+impl Exports for OneDevice {
+    fn list(&self, _peer: &Peer) -> Vec<ExportEntry> {
+        Vec::new()
+    }
+
+    fn open(&self, _name: &str, peer: &Peer) -> Result<ExportHandle, Refusal> {
+        let mut handle = ExportHandle::new(self.0.clone());
+        handle.write_through = peer.is_kernel;
+        Ok(handle)
+    }
+}
+
+async fn kernel(server: &Rc<Server>) -> Result<Client, ClientError> {
+    let (here, there) = net::pair();
+    assert!(server.adopt_for_kernel(there), "there was no room");
+    Client::open(here, "vol", "kernel", false, None).await
+}
+
+#[test]
+fn kernel_is_told_of_no_cache_and_its_writes_are_durable() {
+    Runtime::simulated(1).block_on(async {
+        let device = CachedDevice::new(1 << 20);
+        let server = Server::new(Rc::new(OneDevice(device.clone())), Limits::default());
+        let client = kernel(&server).await.unwrap();
+        assert!(!client.geometry().volatile_cache);
+        client.write(8192, pattern(4096, 1), false).await.unwrap();
+        assert!(device.durable.borrow()[8192..][..4096] == pattern(4096, 1)[..]);
+        client.discard(8192, 4096, false).await.unwrap();
+        assert!(device.durable.borrow()[8192..][..4096].iter().all(|byte| *byte == 0));
+        // Others have the cache, and flush it.
+        let other = super::connect(&server).await;
+        assert!(other.geometry().volatile_cache);
+        other.write(0, pattern(4096, 2), false).await.unwrap();
+        assert!(device.durable.borrow()[..4096].iter().all(|byte| *byte == 0));
+    });
+}
+
+#[test]
+fn kernel_needs_no_tls_where_others_do() {
+    Runtime::simulated(2).block_on(async {
+        let exports = Rc::new(OneDevice(CachedDevice::new(1 << 20)));
+        let server = Server::with_tls(exports, Limits::default(), any_tls());
+        assert!(kernel(&server).await.is_ok());
+        let (here, there) = net::pair();
+        assert!(server.adopt(there));
+        let other = Client::open(here, "vol", "other", false, None).await;
+        assert!(matches!(other, Err(ClientError::Refused { .. })));
+    });
+}
+
+#[test]
+fn server_that_ends_leaves_requests_of_the_kernel_without_an_answer() {
+    for seed in 0..20 {
+        Runtime::simulated(seed).block_on(async {
+            let device = CachedDevice::new(1 << 20);
+            let limits = Limits {
+                request_max_bytes: 4096,
+                connection_bytes_max: 16384,
+                ..Default::default()
+            };
+            let server = Server::new(Rc::new(OneDevice(device.clone())), limits);
+            let client = Rc::new(kernel(&server).await.unwrap());
+            let writes: Vec<_> = (0..40u64)
+                .map(|i| {
+                    let client = client.clone();
+                    rt::spawn(
+                        async move { client.write_once(i * 4096, pattern(4096, i), false).await },
+                    )
+                })
+                .collect();
+            rt::sleep(Nanos::from_millis(3)).await;
+            assert_eq!(server.stop(Nanos::from_secs(10)).await, 0);
+            assert_eq!((server.connections(), server.bytes_in_flight()), (0, 0));
+            let outcomes = rt::join_all(writes).await;
+            let lost = outcomes.iter().filter(|o| matches!(o, Err(RequestError::Lost(_)))).count();
+            let done = outcomes.iter().filter(|o| o.is_ok()).count();
+            // An error would be the last word on a request.
+            assert_eq!(lost + done, 40, "{outcomes:?}");
+            assert!(lost > 20, "{done} were performed");
+        });
+    }
+}
+
+#[test]
+fn failure_of_a_server_that_ends_is_no_answer_either() {
+    Runtime::simulated(3).block_on(async {
+        let device = CachedDevice::new(1 << 20);
+        let server = Server::new(Rc::new(OneDevice(device.clone())), Limits::default());
+        let client = Rc::new(kernel(&server).await.unwrap());
+        let write = rt::spawn({
+            let client = client.clone();
+            async move { client.write_once(0, pattern(4096, 1), false).await }
+        });
+        while device.writes_begun.get() == 0 {
+            rt::sleep(Nanos(1000)).await;
+        }
+        *device.fail_next.borrow_mut() = Some(ErrorKind::Gone);
+        server.stop(Nanos::from_secs(10)).await;
+        assert!(matches!(write.await, Err(RequestError::Lost(_))));
+        assert_eq!(server.bytes_in_flight(), 0);
+    });
+}
