@@ -14,6 +14,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorCode {
+    /// The kernel cannot attach a volume, or take it away.
+    Attach,
     /// The load of `forebay bench` could not be run.
     Bench,
     /// An address cannot be listened on.

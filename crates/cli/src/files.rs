@@ -31,6 +31,11 @@ pub fn open_to_poll(path: impl AsRef<Path>) -> Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)
 }
 
+/// Opens a block device to read it, which fails while it is mounted or another device lies on it.
+pub fn open_alone(path: impl AsRef<Path>) -> Result<File> {
+    OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(path)
+}
+
 /// Opens an existing file to write it.
 pub fn open_to_write(path: impl AsRef<Path>) -> Result<File> {
     OpenOptions::new().write(true).open(path)

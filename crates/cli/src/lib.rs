@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 pub mod args;
+mod attachments;
 mod clock;
 pub mod commands;
 pub mod completion;

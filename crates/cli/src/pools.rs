@@ -10,6 +10,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 
+use forebay_attach::Volume;
 use forebay_nbd::{ExportEntry, ExportHandle, Exports, Peer, Refusal};
 use forebay_pool::spec::{ImportOptions, PoolSpec, Told};
 use forebay_pool::status::{FoundPool, PoolStats, PoolStatus, VdevStatus};
@@ -18,6 +19,7 @@ use forebay_rt::net::Stream;
 use forebay_rt::sync::Mutex;
 
 use crate::args::ScanVerb;
+use crate::attachments::KernelConnections;
 use crate::control::{
     Action, Handler, Hello, KernelFront, PROTOCOL_VERSION, Reply, Request, Response, Sample,
     StatusReport,
@@ -43,6 +45,7 @@ pub struct PoolSet {
     writer: Rc<StateWriter>,
     pools: RefCell<BTreeMap<String, Rc<Pool>>>,
     leases: Leases,
+    kernel: Rc<KernelConnections>,
     /// Serves the kernel's NBD client, once there is a server.
     kernel_front: RefCell<Option<Rc<SharedFront>>>,
     /// Held by each request that changes something: two of them never interleave.
@@ -66,6 +69,7 @@ impl PoolSet {
             writer,
             pools: RefCell::default(),
             leases: Leases::default(),
+            kernel: Rc::default(),
             kernel_front: RefCell::default(),
             changing: Mutex::new(()),
             is_leaving: Cell::new(false),
@@ -93,6 +97,21 @@ impl PoolSet {
     /// Hands connections of the kernel's NBD client to `front` from now on.
     pub fn set_kernel_front(&self, front: impl Fn(Stream) + 'static) {
         *self.kernel_front.borrow_mut() = Some(Rc::new(front));
+    }
+
+    /// The connections of the kernel's NBD client.
+    #[must_use]
+    pub fn kernel_connections(&self) -> &KernelConnections {
+        &self.kernel
+    }
+
+    /// The name and the size of a volume that is open here.
+    #[must_use]
+    pub fn volume_of(&self, volume: Volume) -> Option<(String, u64)> {
+        let pools = self.pools.borrow();
+        let pool = pools.values().find(|pool| pool.guid() == volume.pool_guid)?;
+        let found = pool.volumes().into_iter().find(|v| v.id == volume.volume_id)?;
+        Some((found.name, found.size_bytes))
     }
 
     /// Performs `request`.
@@ -414,7 +433,10 @@ impl Exports for PoolSet {
         let revocation = device.revocation();
         let mut handle = ExportHandle::new(device);
         handle.revocation = Some(revocation);
-        handle.hold = Some(Box::new(hold));
+        handle.hold = match peer.is_kernel {
+            true => Some(Box::new((hold, self.kernel.add(name)))),
+            false => Some(Box::new(hold)),
+        };
         // The kernel goes on with the next server and knows nothing of the end of this one: writes
         // that it was told have completed must be there.
         handle.write_through = peer.is_kernel;

@@ -9,8 +9,8 @@ use forebay_rt::Runtime;
 
 use crate::args::{BenchCommand, Cli, Command, PoolCommand, TraceCommand};
 use crate::commands::{
-    Outcome, bench_nbd, check_service, doctor, doctor_without_pools, log_target, man, pool,
-    qualify, record_pool, report, serve, trace, up, volume, witness,
+    Outcome, attach, bench_nbd, check_service, detach, doctor, doctor_without_pools, log_target,
+    man, pool, qualify, record_pool, report, serve, trace, up, volume, witness,
 };
 use crate::completion;
 use crate::failure::{ErrorCode, Failure};
@@ -81,6 +81,8 @@ fn execute(cli: Cli) -> Result<u8, Failure> {
         Command::Pool { command } => {
             on_pools(handles_signals(&command), async |access| pool(command, &access).await)?
         }
+        Command::Attach(args) => on_pools(true, async |access| attach(args, &access).await)?,
+        Command::Detach(args) => runtime()?.block_on(detach(args))?,
         Command::Volume { command } => {
             on_pools(true, async |access| volume(command, &access).await)?
         }

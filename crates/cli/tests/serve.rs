@@ -106,6 +106,11 @@ fn bad_input_is_one_line_and_changes_nothing() {
     scratch.refused("pool replace tank /nowhere d9", 1, "/nowhere");
     scratch.refused("pool attach tank l0 d0", 1, "");
     scratch.refused("pool iostat tank 1", 1, "not being served");
+    scratch.refused("attach tank/vol0 --json", 1, "start 'forebay serve tank'");
+    scratch.refused("attach none/vol0", 1, "no pool named 'none'");
+    scratch.refused("attach tank", 2, "name a volume as POOL/VOL");
+    scratch.refused("detach tank/vol0 --json", 1, "'tank/vol0' is not attached");
+    scratch.refused("detach /dev/null", 1, "is no device that a volume is attached as");
     assert_eq!(scratch.run("volume list -H"), "");
     assert_eq!(scratch.run("pool list -H -o name,health"), "tank\tONLINE\n");
     assert_eq!(std::fs::metadata(scratch.0.join("d9")).unwrap().blocks(), 0, "untouched");

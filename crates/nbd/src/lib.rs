@@ -19,7 +19,7 @@ pub mod uri;
 pub mod wire;
 
 pub use account::Account;
-pub use client::{Client, ClientError, RequestError, WrongLength};
+pub use client::{Client, ClientError, Handshaken, RequestError, WrongLength};
 pub use exports::{ExportEntry, ExportHandle, Exports, FixedExports, Peer, Revocation};
 pub use handshake::Refusal;
 pub use limits::Limits;

@@ -146,6 +146,13 @@ pub(crate) fn unix_socket() -> io::Result<OwnedFd> {
     owned(unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) })
 }
 
+/// A new socket to the families of generic netlink in the kernel. It blocks.
+pub fn generic_netlink_socket() -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+    // SAFETY: no pointers.
+    owned(unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_GENERIC) })
+}
+
 /// Sends what the socket takes of `bytes` now; 0 when it takes nothing or has failed.
 pub(crate) fn send_now(socket: &OwnedFd, bytes: &[u8]) -> usize {
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;

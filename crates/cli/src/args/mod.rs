@@ -2,6 +2,7 @@
 //!
 //! To add a command, add a variant here with its example, and an arm in `crate::run`.
 
+mod attach;
 mod doctor;
 mod log_target;
 mod pool;
@@ -13,6 +14,7 @@ mod volume;
 
 use std::path::PathBuf;
 
+pub use attach::{AttachArgs, DetachArgs, DetachTarget};
 use clap::{Parser, Subcommand};
 pub use doctor::DoctorArgs;
 pub use log_target::{LogTargetArgs, Target};
@@ -83,6 +85,21 @@ pub enum Command {
         #[command(subcommand)]
         command: VolumeCommand,
     },
+    /// Attach a volume to this machine's kernel, as a block device.
+    #[command(after_help = "Example:\n  \
+        forebay attach tank/vol0                prints the device, such as /dev/nbd0\n  \
+        mkfs.ext4 /dev/nbd0 && mount /dev/nbd0 /srv\n  \
+        forebay attach --read-only tank/vol1\n\n\
+        A server must serve the pool. When it ends or is killed, reads and writes of the device \
+        wait, and the next server takes the device over. When the volume is attached already, its \
+        device is printed, and connections that have ended are made again. It needs root, and the \
+        module nbd, which is loaded if it is not there.")]
+    Attach(AttachArgs),
+    /// Take an attached volume away from this machine's kernel.
+    #[command(after_help = "Example:\n  forebay detach tank/vol0\n  forebay detach /dev/nbd0\n\n\
+        A device that is mounted or open is refused. -f takes it away all the same: what was not \
+        written yet is lost, and its users get errors.")]
+    Detach(DetachArgs),
     /// Serve pools over NBD until interrupted.
     #[command(after_help = "Example:\n  forebay serve tank --listen unix:/run/forebay.sock\n\n\
         Without POOL it serves every known pool, and pools that are created or imported later. \

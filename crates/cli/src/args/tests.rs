@@ -91,3 +91,37 @@ fn listen_addresses() {
         assert!(listen_address(bad).is_err(), "{bad}");
     }
 }
+
+#[test]
+fn attach_and_detach_take_what_the_kernel_takes() {
+    let parse = |words: &str| Cli::try_parse_from(words.split(' '));
+    let Command::Attach(args) = parse("forebay attach tank/vol0").unwrap().command else {
+        panic!("not an attach");
+    };
+    assert_eq!((args.read_only, args.connections, args.block_size), (false, None, 512));
+    assert_eq!((args.timeout, args.dead_timeout), (30, 300));
+    for wrong in [
+        "attach",
+        "attach tank",
+        "attach /dev/nbd0",
+        "attach tank/a --connections 0",
+        "attach tank/a --connections 17",
+        "attach tank/a --block-size 513",
+        "attach tank/a --timeout 0",
+        "attach tank/a --dead-timeout 1d",
+        "detach",
+        "detach tank",
+        "detach nbd0",
+    ] {
+        assert!(parse(&format!("forebay {wrong}")).is_err(), "{wrong}");
+    }
+    for (words, expected) in [
+        ("detach -f /dev/nbd0", DetachTarget::Device("/dev/nbd0".into())),
+        ("detach tank/vol0 --json", DetachTarget::Volume("tank/vol0".to_owned())),
+    ] {
+        let Command::Detach(args) = parse(&format!("forebay {words}")).unwrap().command else {
+            panic!("not a detach");
+        };
+        assert_eq!(args.volume, expected);
+    }
+}

@@ -4,6 +4,7 @@
 //! for standard output. What always holds: a pool that was opened for a command is closed before
 //! its text is printed. Who calls: `crate::run`.
 
+mod attach;
 mod bench;
 mod doctor;
 mod events;
@@ -24,6 +25,7 @@ mod up;
 mod volume;
 mod witness;
 
+pub use attach::{attach, detach};
 pub use bench::bench_nbd;
 pub use doctor::{doctor, doctor_without_pools};
 pub use log_target::log_target;

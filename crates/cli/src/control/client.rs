@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use forebay_nbd::Handshaken;
 use forebay_rt::net::Stream;
 use forebay_units::Nanos;
 
@@ -77,6 +78,15 @@ impl Link {
             Response::Ok(reply) => Ok(reply),
             Response::Error(failure) => Err(failure),
         }
+    }
+
+    /// Makes the connection one of the kernel's NBD client, with `volume` open.
+    pub async fn into_nbd(self, volume: &str) -> Result<Handshaken, Failure> {
+        let (version, pool, typed) = (PROTOCOL_VERSION, String::new(), String::new());
+        self.ask(&Request { version, pool, typed, action: Action::Nbd }).await?;
+        let pid = self.hello.pid;
+        let opened = Handshaken::over(self.stream, volume).await;
+        opened.map_err(|e| unreachable(format!("the server (process {pid}), for '{volume}': {e}")))
     }
 }
 

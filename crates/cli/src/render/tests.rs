@@ -301,6 +301,7 @@ fn stats() -> PoolStats {
 fn volume(name: &str, sync: &str, reserved_bytes: u64) -> VolumeStatus {
     VolumeStatus {
         name: format!("tank/{name}"),
+        id: 7,
         size_bytes: 8 << 30,
         used_bytes: 3 << 29,
         reserved_bytes,

@@ -5,6 +5,7 @@
 //! acknowledged write.
 
 mod addresses;
+mod attached;
 mod hints;
 mod live;
 mod machines;
@@ -183,6 +184,10 @@ impl Serving {
             // Without a server, or without room, the connection ends.
             let _ = server.upgrade().map(|server| server.adopt_for_kernel(stream));
         });
+        let control = state.control_socket(std::process::id());
+        forebay_rt::spawn(
+            attached::Keeper::new(self.set.clone(), control, self.stop.clone()).run(),
+        );
         self.set.announce(listeners.clone());
         Ok(listeners)
     }
@@ -307,6 +312,9 @@ impl Serving {
             self.stop.by()
         ));
         self.manager.stopping("answering requests in flight, then closing the pools");
+        for volume in self.set.kernel_connections().volumes() {
+            self.screen.say(&format!("{volume} is attached: its users wait for the next server"));
+        }
         self.set.give_up_suspended();
         if let Some(machines) = &self.machines {
             machines.stop(REPLY_TIMEOUT).await;

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use forebay_rt as rt;
@@ -9,8 +10,8 @@ use forebay_rt::net::{Stream, resolve};
 use forebay_rt::sync::Notify;
 
 use super::core::Core;
-use super::error::{ClientError, ConnectionLoss};
-use super::negotiate::negotiate;
+use super::error::{ClientError, ConnectionLoss, NegotiationError};
+use super::negotiate::{ExportInfo, negotiate};
 use super::replies;
 use super::requests::Client;
 use crate::channel::Channel;
@@ -20,6 +21,7 @@ use crate::tls::ClientTls;
 use crate::uri::{Address, Uri};
 
 const RECEIVE_BUFFER_BYTES: usize = 256 << 10;
+const HANDSHAKE_BUFFER_BYTES: usize = 32 << 10;
 
 impl Client {
     /// Connects to the URI `text` and opens its export. The text is the device's name.
@@ -87,6 +89,33 @@ impl Client {
         }));
         rt::spawn_detached(Box::pin(replies::receive(core.clone(), inbox)));
         Ok(Self { core })
+    }
+}
+
+/// A connection on which the handshake has ended, and on which nothing was asked yet.
+#[derive(Debug)]
+pub struct Handshaken {
+    /// The socket.
+    pub socket: OwnedFd,
+    /// Size of the export.
+    pub size_bytes: u64,
+    /// Flags of the export.
+    pub flags: u16,
+}
+
+impl Handshaken {
+    /// Opens `export` over a connected stream, for a client that takes simple replies.
+    pub async fn over(stream: Stream, export: &str) -> Result<Self, ClientError> {
+        let stream = Rc::new(stream);
+        let channel = Channel::new(stream.clone());
+        let mut inbox = Inbox::new(channel.clone(), HANDSHAKE_BUFFER_BYTES, Rc::default());
+        let ExportInfo { size_bytes, flags, .. } =
+            negotiate(&channel, &mut inbox, export, false, None).await?;
+        if !inbox.bytes().is_empty() {
+            return Err(NegotiationError::DataAfterHandshake.into());
+        }
+        let socket = stream.duplicate().map_err(ClientError::lost)?;
+        Ok(Self { socket, size_bytes, flags })
     }
 }
 

@@ -89,6 +89,8 @@ pub enum NegotiationError {
     PlainTextAfterStartTls,
     /// The replies to `GO` lack the size of the export.
     NoExportSize,
+    /// Bytes follow the handshake, and nothing was asked.
+    DataAfterHandshake,
 }
 
 impl fmt::Display for NegotiationError {
@@ -103,6 +105,7 @@ impl fmt::Display for NegotiationError {
             Self::UnexpectedStartTlsReply => f.write_str("an unexpected reply to STARTTLS"),
             Self::PlainTextAfterStartTls => f.write_str("plain text after STARTTLS"),
             Self::NoExportSize => f.write_str("a reply to GO without the size of the export"),
+            Self::DataAfterHandshake => f.write_str("data after the handshake"),
         }
     }
 }

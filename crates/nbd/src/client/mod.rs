@@ -13,6 +13,7 @@ mod pending;
 mod replies;
 mod requests;
 
+pub use connect::Handshaken;
 pub use error::{
     ClientError, ConnectionLoss, NegotiationError, OptionError, RequestError, WrongLength,
 };

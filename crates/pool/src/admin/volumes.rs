@@ -76,6 +76,7 @@ impl Pool {
         properties.insert(RESERVATION.to_owned(), reservation.to_owned());
         VolumeStatus {
             name: format!("{}/{}", self.name(), volume.name.borrow()),
+            id: volume.id.0,
             size_bytes,
             used_bytes,
             reserved_bytes,

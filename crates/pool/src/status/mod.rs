@@ -335,6 +335,9 @@ pub struct PoolSummary {
 pub struct VolumeStatus {
     /// `POOL/VOL`.
     pub name: String,
+    /// Its number within the pool, which no other volume gets.
+    #[serde(default)]
+    pub id: u32,
     /// Size that clients see.
     pub size_bytes: u64,
     /// Bytes that its data takes.

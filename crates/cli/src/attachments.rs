@@ -1,0 +1,124 @@
+//! Attachments: volumes that the kernel of this machine has as block devices.
+//!
+//! What enters: volumes, servers, and what the kernel shows. What leaves: devices, and connections
+//! for them. What always holds: calls that may wait for the server run on threads of their own.
+//! Who calls: `attach`, `detach` and the serving process.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::rc::Rc;
+
+use forebay_attach::{AttachError, Attached, Kernel, System};
+use forebay_nbd::Handshaken;
+use forebay_rt as rt;
+
+use crate::control::Link;
+use crate::failure::{ErrorCode, Failure};
+
+/// The attached devices. An empty list when the kernel does not tell.
+pub async fn attached() -> Vec<Attached> {
+    rt::aside(|| System::default().attached()).await.unwrap_or_default()
+}
+
+/// Runs `work` with the kernel's NBD client, on a thread of its own.
+pub async fn with_kernel<T: Send + 'static>(
+    work: impl FnOnce(&Kernel) -> Result<T, AttachError> + Send + 'static,
+) -> Result<T, AttachError> {
+    rt::aside(|| work(&Kernel::open()?)).await
+}
+
+/// `count` connections to `volume` at the server with the control socket `control`, ready for the
+/// kernel.
+pub async fn connections(
+    control: &Path,
+    volume: &str,
+    count: u32,
+) -> Result<Vec<Handshaken>, Failure> {
+    let mut all = Vec::new();
+    for _ in 0..count {
+        let link = Link::connect(control).await?.ok_or_else(|| {
+            Failure::new(ErrorCode::ServerUnreachable, "the server has ended")
+                .with_hint("start it again, and try again")
+        })?;
+        all.push(link.into_nbd(volume).await?);
+    }
+    Ok(all)
+}
+
+/// Gives `device` connections to the server with the control socket `control` in the place of dead
+/// ones. The volume is called `volume` now.
+pub async fn reconnect(
+    control: &Path,
+    device: &Attached,
+    volume: &str,
+    count: u32,
+) -> Result<(), Failure> {
+    let sockets: Vec<OwnedFd> = connections(control, volume, count)
+        .await?
+        .into_iter()
+        .map(|connection| connection.socket)
+        .collect();
+    let device = device.clone();
+    with_kernel(move |kernel| kernel.reconnect(&device, &sockets)).await.map_err(failure)
+}
+
+/// What the operator is told of a failed call of the kernel.
+#[must_use]
+pub fn failure(error: AttachError) -> Failure {
+    let message = error.to_string();
+    match error {
+        AttachError::NoClient => Failure::new(ErrorCode::Attach, message)
+            .with_hint("load it with 'modprobe nbd'; a kernel without it cannot attach volumes"),
+        AttachError::NotPermitted => {
+            Failure::new(ErrorCode::PermissionDenied, message).with_hint("run the command as root")
+        }
+        AttachError::NoNetlink(_) | AttachError::Message(_) | AttachError::Refused { .. } => {
+            Failure::new(ErrorCode::Attach, message)
+        }
+    }
+}
+
+/// Connections of the kernel to volumes that this process serves, by `POOL/VOL`.
+#[derive(Default)]
+pub struct KernelConnections(RefCell<BTreeMap<String, u32>>);
+
+/// One connection, for as long as it lives.
+pub struct KernelConnection {
+    all: Rc<KernelConnections>,
+    volume: String,
+}
+
+impl KernelConnections {
+    /// Counts one more.
+    #[must_use]
+    pub fn add(self: &Rc<Self>, volume: &str) -> KernelConnection {
+        *self.0.borrow_mut().entry(volume.to_owned()).or_default() += 1;
+        KernelConnection { all: self.clone(), volume: volume.to_owned() }
+    }
+
+    /// How many `volume` has.
+    #[must_use]
+    pub fn of(&self, volume: &str) -> u32 {
+        self.0.borrow().get(volume).copied().unwrap_or(0)
+    }
+
+    /// The volumes that have any.
+    #[must_use]
+    pub fn volumes(&self) -> Vec<String> {
+        self.0.borrow().keys().cloned().collect()
+    }
+}
+
+impl Drop for KernelConnection {
+    fn drop(&mut self) {
+        let mut all = self.all.0.borrow_mut();
+        if let Some(count) = all.get_mut(&self.volume) {
+            *count -= 1;
+            if *count == 0 {
+                all.remove(&self.volume);
+            }
+        }
+    }
+}
