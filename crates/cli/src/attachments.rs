@@ -2,7 +2,7 @@
 //!
 //! What enters: volumes, servers, and what the kernel shows. What leaves: devices, and connections
 //! for them. What always holds: calls that may wait for the server run on threads of their own.
-//! Who calls: `attach`, `detach` and the serving process.
+//! Who calls: `attach`, `detach`, `volume`, `pool`, and the serving process.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -16,6 +16,7 @@ use forebay_rt as rt;
 
 use crate::control::Link;
 use crate::failure::{ErrorCode, Failure};
+use crate::pool_access::PoolAccess;
 
 /// The attached devices. An empty list when the kernel does not tell.
 pub async fn attached() -> Vec<Attached> {
@@ -62,6 +63,35 @@ pub async fn reconnect(
         .collect();
     let device = device.clone();
     with_kernel(move |kernel| kernel.reconnect(&device, &sockets)).await.map_err(failure)
+}
+
+/// The devices that `name` (`POOL/VOL`, or a whole pool) is attached as.
+pub async fn devices_of(access: &PoolAccess, name: &str) -> Result<Vec<Attached>, Failure> {
+    let devices = attached().await;
+    if devices.is_empty() {
+        return Ok(devices);
+    }
+    let (pool, volume) = match name.split_once('/') {
+        Some((pool, volume)) => (pool, Some(volume)),
+        None => (name, None),
+    };
+    let known = access.state().known_pools()?;
+    let guid = known.iter().find(|known| known.name == pool).map(|known| known.guid);
+    let is_wanted = |device: &Attached| {
+        let attached_as = device.identity.name.split_once('/').map(|(_, volume)| volume);
+        Some(device.identity.volume.pool_guid) == guid
+            && (volume.is_none() || volume == attached_as)
+    };
+    Ok(devices.into_iter().filter(is_wanted).collect())
+}
+
+/// Fails if there are any `devices`: they would be left without data.
+pub fn refuse_attached(devices: &[Attached]) -> Result<(), Failure> {
+    let Some(device) = devices.first() else { return Ok(()) };
+    let path = device.path.display();
+    let message = format!("'{}' is attached as {path}", device.identity.name);
+    Err(Failure::new(ErrorCode::PoolBusy, message)
+        .with_hint(format!("take it away first (forebay detach {path}), or use -f")))
 }
 
 /// What the operator is told of a failed call of the kernel.

@@ -89,7 +89,7 @@ pub enum Command {
     #[command(after_help = "Example:\n  \
         forebay attach tank/vol0                prints the device, such as /dev/nbd0\n  \
         mkfs.ext4 /dev/nbd0 && mount /dev/nbd0 /srv\n  \
-        forebay attach --read-only tank/vol1\n\n\
+        forebay volume list -o name,attached    where volumes are attached\n\n\
         A server must serve the pool. When it ends or is killed, reads and writes of the device \
         wait, and the next server takes the device over. When the volume is attached already, its \
         device is printed, and connections that have ended are made again. It needs root, and the \

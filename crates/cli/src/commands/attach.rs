@@ -212,7 +212,7 @@ async fn find(target: &DetachTarget) -> Result<Attached, Failure> {
     };
     let missing = || {
         Failure::new(ErrorCode::DeviceNotFound, what)
-            .with_hint("'cat /sys/block/nbd*/backend' shows what is attached")
+            .with_hint("'forebay volume list' shows where volumes are attached")
     };
     found.ok_or_else(missing)
 }

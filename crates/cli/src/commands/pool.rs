@@ -10,6 +10,7 @@ use super::outcome::Outcome;
 use super::requests::{ask_all, from_each, good, names_of, property_map, reply_as, report_pool};
 use super::{events, import, iostat, scan, status};
 use crate::args::{Listing, NameList, PoolCommand, Report, ScanVerb};
+use crate::attachments::{devices_of, refuse_attached};
 use crate::control::{Action, Reply};
 use crate::devices::{FileOpener, resolve_member, resolve_new, resolve_spec};
 use crate::failure::{ErrorCode, Failure};
@@ -49,6 +50,9 @@ pub async fn pool(command: PoolCommand, access: &PoolAccess) -> Result<Outcome, 
         }
         PoolCommand::Export { force, pools } => export_all(access, &pools, force).await,
         PoolCommand::Destroy { force, pool } => {
+            if !force {
+                refuse_attached(&devices_of(access, &pool).await?)?;
+            }
             access.ask(&pool, Action::Destroy { force }).await?;
             Ok(Outcome::done())
         }
@@ -351,6 +355,9 @@ async fn export_all(
     access.names(pools)?;
     let mut text = String::new();
     for pool in pools {
+        if !force {
+            refuse_attached(&devices_of(access, pool).await?)?;
+        }
         text.push_str(&export(access, pool, force).await?);
     }
     Ok(Outcome::text(text))

@@ -1,5 +1,6 @@
 //! `forebay volume …`: one function for each verb.
 
+use forebay_attach::{Attached, Volume};
 use forebay_pool::spec::VolumeSpec;
 use forebay_pool::status::VolumeStatus;
 use forebay_units::parse_bytes;
@@ -7,8 +8,10 @@ use forebay_units::parse_bytes;
 use super::outcome::Outcome;
 use super::requests::{ask_all, from_each, good, names_of, property_map, reply_as};
 use crate::args::{Listing, NameList, VolumeCommand, VolumeName};
+use crate::attachments::{attached, devices_of, failure, refuse_attached, with_kernel};
 use crate::control::{Action, Reply};
 use crate::failure::{ErrorCode, Failure};
+use crate::log;
 use crate::pool_access::PoolAccess;
 use crate::render;
 
@@ -30,10 +33,7 @@ pub async fn volume(command: VolumeCommand, access: &PoolAccess) -> Result<Outco
             let order = render::Order { fields: sort_by, is_descending };
             list(access, &names, &fields, order, listing).await
         }
-        VolumeCommand::Destroy { force, volume } => {
-            let action = Action::VolumeDestroy { volume: volume.volume, force };
-            ask_all(access, &volume.pool, [action]).await
-        }
+        VolumeCommand::Destroy { force, volume } => destroy(access, volume, force).await,
         VolumeCommand::Resize { size_bytes, force, volume } => {
             let size_bytes = checked_size(size_bytes)?;
             let action = Action::VolumeResize { volume: volume.volume, size_bytes, force };
@@ -41,6 +41,7 @@ pub async fn volume(command: VolumeCommand, access: &PoolAccess) -> Result<Outco
         }
         VolumeCommand::Get { listing, fields, properties, names } => {
             let (volumes, complete) = volumes(access, &names).await?;
+            let volumes = with_devices(access, volumes).await?;
             if volumes.is_empty() && !complete {
                 return Ok(Outcome { text: String::new(), complete });
             }
@@ -65,8 +66,50 @@ async fn list(
     if !complete && !listing.json && volumes.is_empty() {
         return Ok(Outcome { text: String::new(), complete });
     }
+    let volumes = with_devices(access, volumes).await?;
     let text = render::volume_list(&volumes, names_of(fields), order, listing)?;
     Ok(Outcome { text, complete })
+}
+
+/// The volumes with the devices that they are attached as.
+async fn with_devices(
+    access: &PoolAccess,
+    volumes: Vec<VolumeStatus>,
+) -> Result<Vec<render::ListedVolume>, Failure> {
+    let devices = attached().await;
+    let known = access.state().known_pools()?;
+    let listed = volumes.into_iter().map(|status| {
+        let pool = status.name.split('/').next().unwrap_or_default();
+        let guid = known.iter().find(|known| known.name == pool).map(|known| known.guid);
+        let device = devices.iter().find(|device| {
+            let Volume { pool_guid, volume_id } = device.identity.volume;
+            Some(pool_guid) == guid && volume_id == status.id
+        });
+        let attached = device.map(|device| device.path.display().to_string());
+        render::ListedVolume { status, attached }
+    });
+    Ok(listed.collect())
+}
+
+/// Destroys a volume. With force, the devices that it is attached as go with it.
+async fn destroy(
+    access: &PoolAccess,
+    VolumeName { pool, volume }: VolumeName,
+    force: bool,
+) -> Result<Outcome, Failure> {
+    let name = format!("{pool}/{volume}");
+    let devices = devices_of(access, &name).await?;
+    if !force {
+        refuse_attached(&devices)?;
+    }
+    let outcome = ask_all(access, &pool, [Action::VolumeDestroy { volume, force }]).await?;
+    for Attached { index, path, .. } in devices {
+        if let Err(e) = with_kernel(move |kernel| kernel.disconnect(index)).await {
+            let line = failure(e).line();
+            log::warning(&format!("'{name}' is destroyed, and {} is left: {line}", path.display()));
+        }
+    }
+    Ok(outcome)
 }
 
 async fn set(

@@ -298,8 +298,8 @@ fn stats() -> PoolStats {
     }
 }
 
-fn volume(name: &str, sync: &str, reserved_bytes: u64) -> VolumeStatus {
-    VolumeStatus {
+fn volume(name: &str, sync: &str, reserved_bytes: u64) -> ListedVolume {
+    let status = VolumeStatus {
         name: format!("tank/{name}"),
         id: 7,
         size_bytes: 8 << 30,
@@ -308,7 +308,8 @@ fn volume(name: &str, sync: &str, reserved_bytes: u64) -> VolumeStatus {
         available_bytes: 10 << 30,
         sync: sync.into(),
         properties: BTreeMap::from([("comment".to_owned(), "x".to_owned())]),
-    }
+    };
+    ListedVolume { status, attached: (name == "vol0").then(|| "/dev/nbd0".to_owned()) }
 }
 
 const PLAIN: Listing = Listing { scripted: false, exact: false, json: false };

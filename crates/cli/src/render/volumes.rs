@@ -12,12 +12,25 @@ use super::table::{Column, Table};
 use crate::args::Listing;
 use crate::failure::Failure;
 
-const LIST_FIELDS: [&str; 6] = ["name", "used", "available", "referenced", "volsize", "sync"];
+const LIST_FIELDS: [&str; 7] =
+    ["name", "used", "available", "referenced", "volsize", "sync", "attached"];
+
+/// A volume, and the device that this machine's kernel has it as.
+#[derive(Clone, Debug, Serialize)]
+pub struct ListedVolume {
+    /// What its pool reports.
+    #[serde(flatten)]
+    pub status: VolumeStatus,
+    /// The device's path.
+    pub attached: Option<String>,
+}
 
 /// A property of a volume, computed or set; `None` when there is no such property.
-fn value(volume: &VolumeStatus, name: &str, exact: bool) -> Option<(String, &'static str)> {
+fn value(listed: &ListedVolume, name: &str, exact: bool) -> Option<(String, &'static str)> {
+    let volume = &listed.status;
     let number = |value| Some((bytes(value, exact), "-"));
     match name {
+        "attached" => Some((listed.attached.clone().unwrap_or_else(|| "-".to_owned()), "-")),
         "name" => Some((volume.name.clone(), "-")),
         // What the volume takes from the pool: its data, or the space set aside for it.
         "used" => number(volume.used_bytes.max(volume.reserved_bytes)),
@@ -49,6 +62,7 @@ pub fn is_computed_of_volume(property: &str) -> bool {
             | "referenced"
             | "refreserv"
             | "refreservation"
+            | "attached"
     )
 }
 
@@ -62,8 +76,8 @@ pub struct Order<'a> {
 }
 
 /// `volumes` in this order: numbers by value, everything else as text.
-fn sorted(volumes: &[VolumeStatus], order: Order) -> Result<Vec<VolumeStatus>, Failure> {
-    let key = |volume: &VolumeStatus| -> Result<Vec<(u64, String)>, Failure> {
+fn sorted(volumes: &[ListedVolume], order: Order) -> Result<Vec<ListedVolume>, Failure> {
+    let key = |volume: &ListedVolume| -> Result<Vec<(u64, String)>, Failure> {
         let of = |field: &String| {
             let (text, _) = value(volume, field, true).ok_or_else(|| no_field(field))?;
             Ok((text.parse().unwrap_or(0), text))
@@ -88,7 +102,7 @@ fn no_field(field: &str) -> Failure {
 
 /// `volume list`.
 pub fn volume_list(
-    volumes: &[VolumeStatus],
+    volumes: &[ListedVolume],
     fields: &[String],
     order: Order,
     listing: Listing,
@@ -97,7 +111,7 @@ pub fn volume_list(
     if listing.json {
         #[derive(Serialize)]
         struct Body<'a> {
-            volumes: &'a [VolumeStatus],
+            volumes: &'a [ListedVolume],
         }
         return Ok(document("volume list", Body { volumes }));
     }
@@ -111,6 +125,7 @@ pub fn volume_list(
         .map(|field| match *field {
             "name" => Column::left("NAME"),
             "sync" => Column::left("SYNC"),
+            "attached" => Column::left("ATTACHED"),
             "available" => Column::right("AVAIL"),
             "referenced" => Column::right("REFER"),
             "refreservation" => Column::right("REFRESERV"),
@@ -136,19 +151,20 @@ pub fn volume_list(
 
 /// `volume get`. Fails for a property that a volume does not have.
 pub fn volume_get(
-    volumes: &[VolumeStatus],
+    volumes: &[ListedVolume],
     wanted: &[String],
     fields: &[String],
     listing: Listing,
 ) -> Result<String, Failure> {
-    const FIXED: [&str; 6] =
-        ["volsize", "used", "available", "referenced", "refreservation", "sync"];
+    const FIXED: [&str; 7] =
+        ["volsize", "used", "available", "referenced", "refreservation", "sync", "attached"];
     let mut rows = Vec::new();
     let mut json = BTreeMap::new();
     let mut sources = BTreeMap::new();
     for volume in volumes {
         let names = FIXED.iter().map(|n| (*n).to_owned());
-        let others = volume.properties.keys().filter(|k| !FIXED.contains(&k.as_str())).cloned();
+        let others =
+            volume.status.properties.keys().filter(|k| !FIXED.contains(&k.as_str())).cloned();
         let all: Vec<(String, String, &str)> = names
             .chain(others)
             .filter_map(|name| {
@@ -157,13 +173,13 @@ pub fn volume_get(
             })
             .collect();
         let chosen = choose(&all, wanted, "volume")?;
-        json.insert(volume.name.clone(), {
+        json.insert(volume.status.name.clone(), {
             let pairs = chosen.iter().map(|(name, text, _)| (name.clone(), text.clone()));
             pairs.collect::<BTreeMap<_, _>>()
         });
-        sources.insert(volume.name.clone(), sources_of(&chosen));
+        sources.insert(volume.status.name.clone(), sources_of(&chosen));
         for (name, text, source) in chosen {
-            rows.push([volume.name.clone(), name, text, source.to_owned()]);
+            rows.push([volume.status.name.clone(), name, text, source.to_owned()]);
         }
     }
     if listing.json {
