@@ -1,0 +1,228 @@
+#!/usr/bin/env bash
+# Volumes as block devices of a Linux kernel, in a guest: forebay attach, file systems on the device, servers that
+# are killed, stopped and replaced under it, sizes that change, refusals, and forebay detach.
+. "$(dirname "$0")/lib.sh"
+. "$(dirname "$0")/guest.lib.sh"
+need mke2fs e2fsck fio setpriv
+begin
+need_guest
+files 256M d0 d1 d2
+files 96M l0
+cat >"$DIR/main" <<'END_OF_MAIN'
+export FOREBAY_STATE_DIR=/run/forebay
+fail() {
+    echo "guest: FAIL $*"
+    dmesg | tail -n 8
+    tail -n 5 /tmp/*.log
+    poweroff -f
+}
+ok() { echo "guest: ok $*"; }
+# until_so SECONDS WHAT COMMAND...
+until_so() {
+    n=$(($1 * 5)) what=$2
+    shift 2
+    while [ $n -gt 0 ]; do
+        "$@" >/dev/null 2>&1 && return
+        sleep 0.2
+        n=$((n - 1))
+    done
+    fail "waited in vain: $what"
+}
+run() { "$@" >/tmp/run.log 2>&1 || fail "$*: $(cat /tmp/run.log)"; }
+# refused WORDS COMMAND...: fails with one line that has the words.
+refused() {
+    why=$1
+    shift
+    "$@" >/tmp/run.log 2>&1 && fail "was accepted: $*"
+    grep -q -- "$why" /tmp/run.log || fail "refused for another reason: $*: $(cat /tmp/run.log)"
+    [ "$(wc -l </tmp/run.log)" = 1 ] || fail "more than one line: $*: $(cat /tmp/run.log)"
+}
+# start [PROGRAM...]: a server, started by PROGRAM; its process is $server.
+start() {
+    : >/tmp/serve.log
+    "$@" forebay serve p --listen tcp:127.0.0.1:10809 >/tmp/serve.log 2>&1 &
+    server=$!
+    until_so 120 "the server serves" grep -q 'ready: ' /tmp/serve.log
+}
+killed() {
+    kill -9 $server
+    until_so 60 "the server is gone" sh -c "! kill -0 $server"
+}
+# ended PID
+ended() { until_so 120 "process $1 ends" sh -c "! kill -0 $1"; }
+listed() { forebay volume list -H -o attached p/$1; }
+is_listed() { [ "$(listed $1)" = "$2" ]; }
+sectors() { cat /sys/block/${1#/dev/}/size; }
+has_sectors() { [ "$(sectors $1)" = $2 ]; }
+# Root without the right to configure devices.
+NO_RIGHTS="/bin/setpriv --bounding-set -sys_admin --inh-caps -sys_admin"
+
+run forebay pool create -f -o txg_timeout=1 p raidz1 /dev/vda /dev/vdb /dev/vdc log /dev/vdd
+run forebay volume create -V 96M p/v
+run forebay volume create -V 32M p/w
+
+# What is missing is said in one line.
+rmmod nbd || fail "the module does not go"
+refused "start 'forebay serve p'" forebay attach p/v
+start
+refused "module nbd) is not loaded; load it" forebay attach p/v
+refused "'p/v' is not attached" forebay detach p/v
+run insmod /modules/nbd.ko
+refused "no volume named 'p/none'" forebay attach p/none
+refused "only root" $NO_RIGHTS forebay attach p/v
+refused "/dev/vda is no device that a volume is attached as" forebay detach /dev/vda
+ok "refused without a server, without the module, without rights"
+
+D=$(forebay attach p/v --connections 3 --timeout 3 --dead-timeout 300) || fail "no device"
+[ -b "$D" ] || fail "'$D' is no block device"
+has_sectors $D $((96 * 2048)) || fail "$D has $(sectors $D) sectors"
+is_listed v $D && is_listed w - || fail "listed as $(listed v), and $(listed w)"
+forebay volume list --json p/v | grep -q "\"attached\": \"$D\"" || fail "not in the JSON"
+grep -q "write through" /sys/block/${D#/dev/}/queue/write_cache || fail "the kernel knows of a cache"
+[ "$(forebay attach p/v)" = $D ] || fail "a second attach makes another device"
+[ "$(ls /sys/block/nbd*/pid | wc -l)" = 1 ] || fail "there are two devices"
+refused "attached already, for reading and writing" forebay attach --read-only p/v
+refused "'p/v' is attached as $D" forebay volume destroy p/v
+refused "'p/v' is attached as $D" forebay pool export p
+ok "attached once as $D, however often it is asked for"
+
+# A file system, and servers that die under it.
+run /bin/mke2fs -q -F -t ext4 $D
+run mount -t ext4 $D /mnt
+refused "is mounted at /mnt" forebay detach p/v
+refused "is mounted at /mnt" forebay detach $D
+write() {
+    n=0
+    while [ ! -e /tmp/enough ]; do
+        n=$((n + 1))
+        # The name says what must be in it; ten files at a time are kept.
+        yes "$1.$n" | head -n $((n * 37 % 3000 + 1)) | dd of=/mnt/$1.$((n % 10)) bs=64k conv=fsync 2>/dev/null ||
+            break
+        echo "$1.$n $((n * 37 % 3000 + 1))" >>/tmp/synced
+    done
+    echo "$1 is over" >>/tmp/synced
+}
+synced() { [ "$(wc -l </tmp/synced)" -ge $1 ]; }
+more() { until_so 200 "files are synced: $1" synced $(($(wc -l </tmp/synced) + 12)); }
+: >/tmp/synced
+write file &
+more "at first"
+for round in 1 2 3; do
+    killed
+    start
+    more "after a kill, round $round"
+done
+ok "three servers were killed under a mounted file system, and the next one took it over"
+kill -INT $server
+ended $server
+grep -q 'p/v is attached: its users wait' /tmp/serve.log || fail "the end says nothing of attached volumes"
+start
+more "after an orderly end"
+ok "a server that ends leaves requests to the next one"
+
+# A server that may not configure devices says so, and 'attach' does it in its place.
+killed
+start $NO_RIGHTS
+until_so 60 "the server tells that it may not" grep -q "p/v: $D cannot be served: .*only root" /tmp/serve.log
+[ "$(forebay attach p/v)" = $D ] || fail "attach gives another device"
+more "after attach connected it again"
+killed
+start
+more "with all rights again"
+touch /tmp/enough
+until_so 120 "the writer ends" grep -q 'is over' /tmp/synced
+grep -q 'file is over' /tmp/synced && rm /tmp/enough
+total=$(grep -c '^file\.' /tmp/synced)
+run umount /mnt
+echo 3 >/proc/sys/vm/drop_caches
+run /bin/e2fsck -fn $D
+run mount -t ext4 -o ro $D /mnt
+# The last of each ten names.
+grep '^file\.' /tmp/synced | tail -n 10 | while read -r name lines; do
+    [ "$(yes "$name" | head -n "$lines" | sha256sum)" = "$(sha256sum </mnt/file.$((${name#file.} % 10)))" ] ||
+        fail "$name was synced, and is not what was written"
+done
+run umount /mnt
+ok "$total files were synced meanwhile, the last ten are as they were written, and fsck is clean"
+
+# fio writes and reads back, with its server killed in the middle.
+fio --name=verify --filename=$D --rw=randwrite --bs=4k-64k --size=24M --io_size=48M --direct=1 --ioengine=libaio \
+    --iodepth=16 --verify=crc32c --do_verify=1 --verify_fatal=1 --randseed=7 >/tmp/fio.log 2>&1 &
+fio=$!
+sleep 1
+killed
+start
+wait $fio || fail "fio: $(cat /tmp/fio.log)"
+grep -q 'err= 0' /tmp/fio.log || fail "fio: $(cat /tmp/fio.log)"
+ok "fio verified what it wrote over a killed server"
+
+# Size.
+run forebay volume resize -V 128M p/v
+until_so 60 "the device follows its volume" has_sectors $D $((128 * 2048))
+dd if=/dev/urandom of=$D bs=64k seek=2040 count=8 conv=fsync 2>/tmp/dd.log || fail "the new end: $(cat /tmp/dd.log)"
+ok "the size follows"
+
+# Read-only.
+R=$(forebay attach --read-only p/w) || fail "no second device"
+dd if=/dev/zero of=$R bs=4k count=1 conv=fsync 2>/tmp/dd.log && fail "a read-only device takes writes"
+run dd if=$R of=/dev/null bs=64k
+refused "attached already, read-only" forebay attach p/w
+sleep 100 <$R &
+holder=$!
+refused "process $holder (.*) has it open" forebay detach p/w
+kill $holder
+ended $holder
+run forebay detach p/w
+is_listed w - || fail "p/w is listed as $(listed w)"
+ok "read-only, refused while it is open, and detached"
+
+# A server that is gone for good.
+run forebay detach $D
+D=$(forebay attach p/v --connections 2 --timeout 2 --dead-timeout 3) || fail "no device"
+killed
+dd if=/dev/zero of=$D bs=4k count=1 oflag=direct 2>/tmp/dd.log && fail "written without a server"
+grep -q 'error' /tmp/dd.log || fail "dd: $(cat /tmp/dd.log)"
+run forebay detach p/v
+[ -e /sys/block/${D#/dev/}/pid ] && fail "$D is still there"
+start
+D=$(forebay attach p/v) || fail "no device"
+run dd if=$D of=/dev/null bs=64k count=16
+ok "without a server writes fail in the end, and the device can be taken away"
+
+# Destroyed while it is attached; and taken away while it is mounted.
+W=$(forebay attach p/w) || fail "no device"
+run forebay volume destroy -f p/w
+until_so 30 "the device goes with its volume" [ ! -e /sys/block/${W#/dev/}/pid ]
+run /bin/mke2fs -q -F -t ext4 $D
+run mount -t ext4 $D /mnt
+run forebay detach -f $D
+dd if=/dev/zero of=/mnt/x bs=4k count=1 conv=fsync 2>/tmp/dd.log && fail "written to a device that is gone"
+run umount /mnt
+until_so 30 "the device goes with its last user" [ ! -e /sys/block/${D#/dev/}/pid ]
+ok "force takes a device from its users"
+run forebay pool scrub -w p
+forebay pool status p >/tmp/status.log
+grep -q 'No known data errors' /tmp/status.log || fail "$(cat /tmp/status.log)"
+grep -q 'panicked' /tmp/serve.log && fail "the server panicked"
+kill -INT $server
+ended $server
+echo "guest: all is well"
+END_OF_MAIN
+: >"$DIR/console"
+cp "$FOREBAY" "$DIR/forebay"
+make_guest "$DIR/forebay" "$(command -v mke2fs)" "$(command -v e2fsck)" "$(command -v fio)" "$(command -v setpriv)"
+eval "set -- $(guest_command)"
+say "$(basename "$KERNEL")"
+for file in d0 d1 d2 l0; do
+    set -- "$@" -drive "file=$DIR/$file,if=none,id=$file,format=raw,cache=writeback" \
+        -device "virtio-blk-pci,drive=$file"
+done
+"$@" >"$DIR/qemu.out" 2>&1 &
+GUEST_PID=$!
+disown $GUEST_PID
+undo "kill -9 $GUEST_PID"
+over() { ! lives $GUEST_PID || grep -q 'guest: FAIL\|guest: all is well' "$DIR/console"; }
+await 300 "the guest ends: $DIR/console" over
+sed -n 's/^guest: ok //p' "$DIR/console" | tr -d '\r' | while read -r line; do say "$line"; done
+grep -q 'guest: all is well' "$DIR/console" || fail "$(tail -n 40 "$DIR/console"; cat "$DIR/qemu.out")"
+pass "attached, killed, replaced, resized and detached"
