@@ -84,7 +84,7 @@ pub(super) fn check(connection: &Connection, request: &Request) -> Result<(), Re
         return Err(refuse(error, "the range ends past the export"));
     }
     let moves_data = matches!(request.command, command::READ | command::WRITE);
-    if moves_data && request.len_bytes > connection.server.limits.request_max_bytes {
+    if moves_data && request.len_bytes > connection.request_max_bytes() {
         return invalid("longer than the maximum block size");
     }
     Ok(())

@@ -49,7 +49,7 @@ async fn receive_one(connection: &Rc<Connection>, inbox: &mut Inbox) -> Result<(
     let payload_bytes = if is_write { u64::from(request.len_bytes) } else { 0 };
     // A payload slightly above the limit is skipped and gets an error. One far above the limit is
     // not read at all.
-    if payload_bytes > 2 * u64::from(limits.request_max_bytes) {
+    if payload_bytes > 2 * u64::from(connection.request_max_bytes()) {
         return Err(Ending::ProtocolError);
     }
     let verdict = if connection.server.is_stopping.get() {

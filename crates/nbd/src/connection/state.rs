@@ -20,6 +20,9 @@ use crate::outbox::Outbox;
 use crate::shares::{Ledger, Share};
 use crate::tls::TlsConfig;
 
+/// Longest read or write of the kernel's NBD client.
+const KERNEL_REQUEST_MAX_BYTES: u32 = 32 << 20;
+
 /// State that all connections of one server share.
 pub(crate) struct ServerState {
     pub(crate) limits: Limits,
@@ -145,6 +148,14 @@ impl Connection {
             server,
             handle,
         })
+    }
+
+    /// Longest read or write, in bytes. The limit is for other clients: the kernel does not ask for
+    /// it, and a refusal would be an error of the disk.
+    #[inline]
+    pub(super) fn request_max_bytes(&self) -> u32 {
+        let limit = self.server.limits.request_max_bytes;
+        if self.is_kernel { limit.max(KERNEL_REQUEST_MAX_BYTES) } else { limit }
     }
 
     /// Waits until no request is in flight.

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use forebay_device::{BlockDevice, ErrorKind};
+use forebay_device::{BlockDevice, ErrorKind, IoBuf};
 use forebay_rt as rt;
 use forebay_rt::{Runtime, net};
 use forebay_units::Nanos;
@@ -52,6 +52,23 @@ fn kernel_is_told_of_no_cache_and_its_writes_are_durable() {
         assert!(other.geometry().volatile_cache);
         other.write(0, pattern(4096, 2), false).await.unwrap();
         assert!(device.durable.borrow()[..4096].iter().all(|byte| *byte == 0));
+    });
+}
+
+#[test]
+fn limit_of_a_request_is_for_other_clients() {
+    Runtime::simulated(4).block_on(async {
+        let limits =
+            Limits { request_max_bytes: 4096, connection_bytes_max: 16384, ..Default::default() };
+        let device = CachedDevice::new(2 << 20);
+        let server = Server::new(Rc::new(OneDevice(device.clone())), limits);
+        let client = kernel(&server).await.unwrap();
+        client.write_once(0, pattern(1 << 20, 5), false).await.unwrap();
+        let read = client.read_once(0, IoBuf::zeroed(1 << 20)).await.unwrap();
+        assert!(read[..] == pattern(1 << 20, 5)[..]);
+        let other = super::connect(&server).await;
+        assert!(other.write_once(0, pattern(8192, 5), false).await.is_err());
+        assert_eq!(server.bytes_in_flight(), 0);
     });
 }
 
