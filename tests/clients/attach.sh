@@ -120,6 +120,13 @@ start
 more "after an orderly end"
 ok "a server that ends leaves requests to the next one"
 
+# A server that stands still for longer than the kernel waits: its connections are given up and made again.
+kill -STOP $server
+sleep 7
+kill -CONT $server
+more "after a standstill"
+ok "a server that stood still goes on"
+
 # A server that may not configure devices says so, and 'attach' does it in its place.
 killed
 start $NO_RIGHTS
