@@ -25,7 +25,7 @@ use crate::terminal::with_waiting_line;
 /// Connections, on a machine with as many processors.
 const CONNECTIONS_DEFAULT: u32 = 4;
 /// How long the kernel may take to show or to remove a device.
-const DEVICE_TIMEOUT: Nanos = Nanos::from_secs(10);
+const DEVICE_TIMEOUT: Nanos = Nanos::from_secs(5);
 const LOOK_INTERVAL: Nanos = Nanos::from_millis(10);
 
 /// Attaches a volume, or connects it again, and prints its device.
@@ -142,12 +142,14 @@ async fn make(
             }
         }
     };
-    rt::timeout(DEVICE_TIMEOUT, Box::pin(shown)).await.map_err(|rt::Elapsed| {
-        let message =
-            format!("the kernel has made the device nbd{index}, and /dev/nbd{index} is not there");
-        Failure::new(ErrorCode::Attach, message)
-            .with_hint("look whether udev or devtmpfs is at work in /dev")
-    })
+    if let Ok(device) = rt::timeout(DEVICE_TIMEOUT, Box::pin(shown)).await {
+        return Ok(device);
+    }
+    with_kernel(move |kernel| kernel.disconnect(index)).await.map_err(failure)?;
+    let message =
+        format!("the kernel has made the device nbd{index}, and /dev/nbd{index} is missing");
+    Err(Failure::new(ErrorCode::Attach, message)
+        .with_hint("look whether udev or devtmpfs is at work in /dev"))
 }
 
 fn attached_otherwise(name: &str, device: &Attached) -> Failure {
