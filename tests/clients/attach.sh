@@ -73,6 +73,11 @@ refused "only root" $NO_RIGHTS forebay attach p/v
 refused "/dev/vda is no device that a volume is attached as" forebay detach /dev/vda
 ok "refused without a server, without the module, without rights"
 
+rm /dev/nbd0
+refused "/dev/nbd0 is missing" forebay attach p/v
+[ -e /sys/block/nbd0/pid ] && fail "a device without a node is left"
+mknod /dev/nbd0 b $(tr ':' ' ' </sys/block/nbd0/dev)
+
 D=$(forebay attach p/v --connections 3 --timeout 3 --dead-timeout 300) || fail "no device"
 [ -b "$D" ] || fail "'$D' is no block device"
 has_sectors $D $((96 * 2048)) || fail "$D has $(sectors $D) sectors"
@@ -196,6 +201,17 @@ D=$(forebay attach p/v) || fail "no device"
 run dd if=$D of=/dev/null bs=64k count=16
 ok "without a server writes fail in the end, and the device can be taken away"
 
+FROM="-d /dev/vda -d /dev/vdb -d /dev/vdc -d /dev/vdd"
+# A pool that left and comes back finds no device that still has its old data.
+run forebay pool export -f p
+refused "'p/v' is still attached as $D" forebay pool import $FROM p
+run forebay detach -f $D
+run forebay pool import $FROM p
+kill -INT $server
+ended $server
+start
+D=$(forebay attach p/v) || fail "no device after the import"
+
 # Destroyed while it is attached; and taken away while it is mounted.
 W=$(forebay attach p/w) || fail "no device"
 run forebay volume destroy -f p/w
@@ -211,6 +227,10 @@ run forebay pool scrub -w p
 forebay pool status p >/tmp/status.log
 grep -q 'No known data errors' /tmp/status.log || fail "$(cat /tmp/status.log)"
 grep -q 'panicked' /tmp/serve.log && fail "the server panicked"
+D=$(forebay attach p/v) || fail "no device"
+refused "'p/v' is attached as $D" forebay pool destroy p
+run forebay pool destroy -f p
+until_so 30 "the device goes with its pool" [ ! -e /sys/block/${D#/dev/}/pid ]
 kill -INT $server
 ended $server
 echo "guest: all is well"

@@ -16,6 +16,7 @@ use forebay_rt as rt;
 
 use crate::control::Link;
 use crate::failure::{ErrorCode, Failure};
+use crate::log;
 use crate::pool_access::PoolAccess;
 
 /// The attached devices. An empty list when the kernel does not tell.
@@ -83,6 +84,29 @@ pub async fn devices_of(access: &PoolAccess, name: &str) -> Result<Vec<Attached>
             && (volume.is_none() || volume == attached_as)
     };
     Ok(devices.into_iter().filter(is_wanted).collect())
+}
+
+/// Fails if a volume of the pool is attached: its data are about to be other data than the kernel
+/// knows, by a rewind or by what another machine has written.
+pub async fn refuse_left_behind(pool_guid: u64) -> Result<(), Failure> {
+    let devices = attached().await;
+    let left = devices.iter().find(|device| device.identity.volume.pool_guid == pool_guid);
+    let Some(device) = left else { return Ok(()) };
+    let (path, name) = (device.path.display(), &device.identity.name);
+    let message =
+        format!("'{name}' is still attached as {path}, which must not see older or newer data");
+    Err(Failure::new(ErrorCode::PoolBusy, message)
+        .with_hint(format!("unmount it and take it away first (forebay detach -f {path})")))
+}
+
+/// Takes `devices` away, whose data are gone. A device that stays is reported.
+pub async fn take_away_all(devices: Vec<Attached>) {
+    for Attached { index, path, identity, .. } in devices {
+        if let Err(e) = with_kernel(move |kernel| kernel.disconnect(index)).await {
+            let (name, line) = (&identity.name, failure(e).line());
+            log::warning(&format!("'{name}' is gone, and {} is left: {line}", path.display()));
+        }
+    }
 }
 
 /// Fails if there are any `devices`: they would be left without data.

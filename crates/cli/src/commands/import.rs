@@ -8,6 +8,7 @@ use forebay_rt::sys::effective_uid;
 
 use super::outcome::Outcome;
 use super::requests::reply_as;
+use crate::attachments::refuse_left_behind;
 use crate::control::{Action, Reply};
 use crate::devices::{is_locked, out_of_reach, search};
 use crate::failure::{ErrorCode, Failure};
@@ -58,11 +59,13 @@ pub async fn import(
     match wanted {
         Wanted::Pool(name) => {
             let pool = choose(&found, &name, dirs).await?;
+            refuse_left_behind(pool.guid).await?;
             import_one(access, pool, options).await.map(Outcome::text)
         }
         Wanted::All => {
             let mut text = String::new();
             for pool in &found {
+                refuse_left_behind(pool.guid).await?;
                 text.push_str(&import_one(access, pool, options.clone()).await?);
             }
             Ok(Outcome::text(text))
@@ -86,6 +89,9 @@ async fn import_again(
     if let Some(pid) = access.server_of(name) {
         let message = format!("'{name}' is imported already, and served by process {pid}");
         return Err(Failure::new(ErrorCode::PoolServed, message));
+    }
+    if options.accept_log_loss || options.rewind_groups > 0 || options.keep.is_some() {
+        refuse_left_behind(pool.guid).await?;
     }
     // A server of all pools may take back a pool that it could not open before.
     let is_asked_again = options != ImportOptions::default() || access.has_server_for_more();

@@ -10,7 +10,7 @@ use super::outcome::Outcome;
 use super::requests::{ask_all, from_each, good, names_of, property_map, reply_as, report_pool};
 use super::{events, import, iostat, scan, status};
 use crate::args::{Listing, NameList, PoolCommand, Report, ScanVerb};
-use crate::attachments::{devices_of, refuse_attached};
+use crate::attachments::{devices_of, refuse_attached, take_away_all};
 use crate::control::{Action, Reply};
 use crate::devices::{FileOpener, resolve_member, resolve_new, resolve_spec};
 use crate::failure::{ErrorCode, Failure};
@@ -50,10 +50,12 @@ pub async fn pool(command: PoolCommand, access: &PoolAccess) -> Result<Outcome, 
         }
         PoolCommand::Export { force, pools } => export_all(access, &pools, force).await,
         PoolCommand::Destroy { force, pool } => {
+            let devices = devices_of(access, &pool).await?;
             if !force {
-                refuse_attached(&devices_of(access, &pool).await?)?;
+                refuse_attached(&devices)?;
             }
             access.ask(&pool, Action::Destroy { force }).await?;
+            take_away_all(devices).await;
             Ok(Outcome::done())
         }
         PoolCommand::Get { listing, fields, properties, pools } => {

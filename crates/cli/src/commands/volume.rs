@@ -1,6 +1,6 @@
 //! `forebay volume …`: one function for each verb.
 
-use forebay_attach::{Attached, Volume};
+use forebay_attach::Volume;
 use forebay_pool::spec::VolumeSpec;
 use forebay_pool::status::VolumeStatus;
 use forebay_units::parse_bytes;
@@ -8,10 +8,9 @@ use forebay_units::parse_bytes;
 use super::outcome::Outcome;
 use super::requests::{ask_all, from_each, good, names_of, property_map, reply_as};
 use crate::args::{Listing, NameList, VolumeCommand, VolumeName};
-use crate::attachments::{attached, devices_of, failure, refuse_attached, with_kernel};
+use crate::attachments::{attached, devices_of, refuse_attached, take_away_all};
 use crate::control::{Action, Reply};
 use crate::failure::{ErrorCode, Failure};
-use crate::log;
 use crate::pool_access::PoolAccess;
 use crate::render;
 
@@ -103,12 +102,7 @@ async fn destroy(
         refuse_attached(&devices)?;
     }
     let outcome = ask_all(access, &pool, [Action::VolumeDestroy { volume, force }]).await?;
-    for Attached { index, path, .. } in devices {
-        if let Err(e) = with_kernel(move |kernel| kernel.disconnect(index)).await {
-            let line = failure(e).line();
-            log::warning(&format!("'{name}' is destroyed, and {} is left: {line}", path.display()));
-        }
-    }
+    take_away_all(devices).await;
     Ok(outcome)
 }
 
