@@ -266,6 +266,15 @@ impl Stream {
         outcome.map(|_| ())
     }
 
+    /// Whether nothing more will come: the other side, or this one, has ended that direction. What
+    /// was sent before may still be received.
+    pub fn has_hung_up(&self) -> bool {
+        match &self.kind {
+            Kind::Socket(fd) => sys::has_hung_up(fd),
+            Kind::Pair { incoming, .. } => incoming.closed.get(),
+        }
+    }
+
     /// Copies what has arrived to the start of `bytes` and leaves it in the socket; does not wait.
     /// Returns how much that is; 0 is the end of the stream. Sockets only.
     pub fn peek(&self, bytes: &mut [u8]) -> io::Result<usize> {

@@ -170,6 +170,15 @@ pub(crate) fn peek_now(socket: &OwnedFd, bytes: &mut [u8]) -> io::Result<usize> 
     usize::try_from(got).map_err(|_| io::Error::last_os_error())
 }
 
+/// Whether one direction of a socket has ended, whatever has arrived before.
+pub(crate) fn has_hung_up(socket: &OwnedFd) -> bool {
+    let (fd, events) = (socket.as_raw_fd(), libc::POLLRDHUP);
+    let mut polled = libc::pollfd { fd, events, revents: 0 };
+    // SAFETY: `polled` is one entry and outlives the call.
+    let outcome = unsafe { libc::poll(&raw mut polled, 1, 0) };
+    outcome > 0 && polled.revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0
+}
+
 /// Takes what has arrived at a socket, and the file that was sent with it. Does not wait.
 pub(crate) fn receive_file(
     socket: &OwnedFd,

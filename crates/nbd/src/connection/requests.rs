@@ -85,8 +85,18 @@ async fn receive_one(connection: &Rc<Connection>, inbox: &mut Inbox) -> Result<(
             }
         }
     }
+    if connection.is_kernel && changes_data(request.command) && connection.stream.has_hung_up() {
+        // The kernel has given this connection up, and has sent the request again over another one.
+        // It may have been answered there, and its blocks may have been written anew.
+        connection.give_back_memory(charge_bytes);
+        return Err(Ending::Lost);
+    }
     start(connection, request, payload, charge_bytes);
     Ok(())
+}
+
+fn changes_data(command: u16) -> bool {
+    matches!(command, command::WRITE | command::TRIM | command::WRITE_ZEROES)
 }
 
 /// Starts a request. The first poll happens here, so that a request without a wait needs no task.

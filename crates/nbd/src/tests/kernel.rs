@@ -14,6 +14,7 @@ use crate::exports::{ExportEntry, ExportHandle, Exports, Peer};
 use crate::handshake::Refusal;
 use crate::limits::Limits;
 use crate::server::Server;
+use crate::wire::{Request, command};
 
 /// One device, which the kernel gets without a cache that it would have to flush.
 struct OneDevice(Rc<CachedDevice>);
@@ -136,4 +137,40 @@ fn failure_of_a_server_that_ends_is_no_answer_either() {
         assert!(matches!(write.await, Err(RequestError::Lost(_))));
         assert_eq!(server.bytes_in_flight(), 0);
     });
+}
+
+#[test]
+fn write_of_a_connection_that_was_given_up_does_not_begin() {
+    for seed in 0..20 {
+        Runtime::simulated(seed).block_on(async {
+            let limits = Limits {
+                request_max_bytes: 4096,
+                connection_bytes_max: 16384,
+                ..Default::default()
+            };
+            let device = CachedDevice::new(1 << 20);
+            let server = Server::new(Rc::new(OneDevice(device.clone())), limits);
+            let (here, there) = net::pair();
+            assert!(server.adopt_for_kernel(there));
+            let mut bytes = 3u32.to_be_bytes().to_vec();
+            bytes.extend(b"IHAVEOPT\0\0\0\x01\0\0\0\x03vol");
+            for n in 0..10 {
+                let (command, len_bytes) = (command::WRITE, 4096);
+                let request =
+                    Request { flags: 0, command, cookie: n, offset_bytes: n * 4096, len_bytes };
+                bytes.extend(request.encode());
+                bytes.extend(&pattern(4096, n)[..]);
+            }
+            here.send_all(bytes).await.0.unwrap();
+            while device.writes_begun.get() == 0 {
+                rt::sleep(Nanos(10_000)).await;
+            }
+            here.shutdown();
+            let begun = device.writes_begun.get();
+            rt::sleep(Nanos::from_secs(1)).await;
+            assert!(begun < 10, "the others wait for memory");
+            assert_eq!(device.writes_begun.get(), begun, "a write began after its connection");
+            assert_eq!((server.connections(), server.bytes_in_flight()), (0, 0));
+        });
+    }
 }

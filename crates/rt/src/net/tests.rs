@@ -46,3 +46,22 @@ fn inherited_file_that_does_not_listen_is_refused() {
     let address = format!("tcp:{}", tcp.local_addr().unwrap());
     assert_eq!(net::Listener::inherited(tcp.into()).unwrap().address(), address);
 }
+
+#[test]
+fn end_of_the_other_side_is_seen_before_what_it_sent_was_received() {
+    let (fd, path) = managed_socket("hangup");
+    Runtime::real().unwrap().block_on(async move {
+        let listener = net::Listener::inherited(fd).unwrap();
+        let far = net::Stream::connect_unix(&path).await.unwrap();
+        let near = listener.accept().await.unwrap();
+        far.send_all(b"last".to_vec()).await.0.unwrap();
+        assert!(!near.has_hung_up());
+        let second = far.second().unwrap();
+        drop(far);
+        assert!(!near.has_hung_up(), "the second stream holds the socket");
+        second.shutdown();
+        assert!(near.has_hung_up());
+        assert_eq!(near.recv_exact(vec![0; 4], 0).await.1, b"last");
+        std::fs::remove_file(&path).unwrap();
+    });
+}
