@@ -82,11 +82,19 @@ impl Link {
 
     /// Makes the connection one of the kernel's NBD client, with `volume` open.
     pub async fn into_nbd(self, volume: &str) -> Result<Handshaken, Failure> {
-        let (version, pool, typed) = (PROTOCOL_VERSION, String::new(), String::new());
-        self.ask(&Request { version, pool, typed, action: Action::Nbd }).await?;
         let pid = self.hello.pid;
-        let opened = Handshaken::over(self.stream, volume).await;
-        opened.map_err(|e| unreachable(format!("the server (process {pid}), for '{volume}': {e}")))
+        let opening = Box::pin(async move {
+            let (version, pool, typed) = (PROTOCOL_VERSION, String::new(), String::new());
+            self.ask(&Request { version, pool, typed, action: Action::Nbd }).await?;
+            let opened = Handshaken::over(self.stream, volume).await;
+            opened.map_err(|e| {
+                unreachable(format!("the server (process {pid}), for '{volume}': {e}"))
+            })
+        });
+        forebay_rt::timeout(HELLO_TIMEOUT, opening).await.unwrap_or_else(|forebay_rt::Elapsed| {
+            Err(unreachable(format!("the server (process {pid}) does not answer"))
+                .with_hint("if it is stuck, end it and try again"))
+        })
     }
 }
 
