@@ -11,12 +11,13 @@
 #   make bench    measure on this machine; writes docs/benchmarks/
 #   make bench-sleeping  the same with a client that sleeps while it waits (needs libnbd-dev)
 #   make bench-hybrid    slow disks alone, with a cache in memory, and with a cache device (root)
+#   make bench-memory-log  a log in memory beside one on this disk, for two hours (root, nut-server)
 #   make bench-overwrites  count what overwriting full pools of several sizes costs, simulated
 CARGO ?= cargo
 ARGS ?=
 TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 
-.PHONY: run build deb release symbols test check prove prove-ci mutants bench bench-sleeping bench-hybrid bench-overwrites bench-sim man clean
+.PHONY: run build deb release symbols test check prove prove-ci mutants bench bench-sleeping bench-hybrid bench-memory-log bench-overwrites bench-sim man clean
 
 run:
 	$(CARGO) run --release --package forebay-cli -- up $(ARGS)
@@ -65,6 +66,9 @@ bench-sleeping:
 
 bench-hybrid:
 	bench/hybrid $(ARGS)
+
+bench-memory-log:
+	bench/memory-log $(ARGS)
 
 bench-overwrites:
 	bench/overwrites $(ARGS)
