@@ -53,7 +53,7 @@ files 256M d0 d1 d2
 files 64M l0 far
 target 1
 say "a pool with it, and who else may write there"
-run "$FOREBAY" pool create -o txg_timeout=1 -o log_timeout=1 p raidz1 "$DIR"/d{0,1,2} log mirror "$DIR/l0" "$URI"
+run "$FOREBAY" pool create -o txg_timeout=1 -o log_timeout=2 p raidz1 "$DIR"/d{0,1,2} log mirror "$DIR/l0" "$URI"
 run "$FOREBAY" volume create -V 64M p/busy
 serve p
 load 1
@@ -68,7 +68,7 @@ except nbd.Error as e:
     assert e.errno == 'EIO', e
 " >"$DIR/.out" 2>&1 || fail "$(cat "$DIR/.out")"
 loaded "a log on two hosts"
-is ONLINE || fail "the side is $(side)"
+await 20 "the side is in use" is ONLINE
 
 say "partition, and its end"
 load 2
@@ -134,13 +134,13 @@ stop_server
 MEMORY=/dev/shm/forebay-test-$$.log
 undo "rm -f $MEMORY"
 rm "$DIR/ledger"
-run "$FOREBAY" pool create -f -o txg_timeout=1 -o log_timeout=1 p raidz1 "$DIR"/d{0,1,2} \
+run "$FOREBAY" pool create -f -o txg_timeout=1 -o log_timeout=2 p raidz1 "$DIR"/d{0,1,2} \
     log mirror "dram:64M,protection=mirror,memory=$MEMORY" "$URI"
 run "$FOREBAY" volume create -V 64M p/busy
 serve p
 memory() { [ "$("$FOREBAY" pool status --json p | jq -r '.. | objects | .memory? // empty | .state')" = "$1" ]; }
 load 8
-memory ARMED || fail "$("$FOREBAY" pool status p)"
+await 20 "memory is used" memory ARMED
 wire down
 await 10 "memory alone is not used" memory DISARMED
 loaded "without the other host"
