@@ -23,5 +23,6 @@ pub const TARGETS: &[(&str, Check)] = &[
     ("nbd_server", nbd::server),
     ("nbd_tls", nbd::tls),
     ("segment_records", media::segment_records),
+    ("snapshot_records", media::snapshot_records),
     ("superblock", media::superblock),
 ];

@@ -12,6 +12,7 @@ use forebay_format::journal::{self, FrameHeader, FrameKind, SegmentRecord};
 use forebay_format::label::{ConfigEnvelope, Heartbeat, LogMark};
 use forebay_format::log_frame::{self, LogState};
 use forebay_format::map_record::{Change, Delta, LeafImage, decode_leaves, encode_leaves};
+use forebay_format::snapshot::SnapshotRecord;
 use forebay_format::superblock::Superblock;
 use forebay_units::{SegmentId, VolumeId};
 
@@ -209,10 +210,20 @@ pub fn segment_records(bytes: &[u8]) {
     }
 }
 
+/// Snapshots.
+pub fn snapshot_records(bytes: &[u8]) {
+    if let Ok(records) = SnapshotRecord::decode_all(bytes) {
+        let mut out = Encoder::new();
+        records.iter().for_each(|record| record.encode(&mut out));
+        assert_eq!(SnapshotRecord::decode_all(&out.finish()).as_ref(), Ok(&records));
+    }
+}
+
 /// One change, with runs cut into blocks, so that how they were cut does not count.
 #[derive(Debug, PartialEq)]
 enum Flat {
     Assign { lba: u64, addr: u64, sum: u64 },
+    AssignSealed { lba: u64, addr: u64 },
     Clear { lba: u64, blocks: u64 },
     Drop,
 }
@@ -226,6 +237,10 @@ fn flat(deltas: &[Delta]) -> BTreeMap<VolumeId, Vec<Flat>> {
             match *change {
                 Change::Drop => out.push(Flat::Drop),
                 Change::Clear { lba, blocks } => out.push(Flat::Clear { lba: lba.0, blocks }),
+                Change::AssignSealed { lba, blocks, addr } => out.extend((0..blocks).map(|at| {
+                    let addr = addr.plus(at).raw();
+                    Flat::AssignSealed { lba: lba.0 + u64::from(at), addr }
+                })),
                 Change::Assign { lba, blocks, addr } => {
                     for at in 0..blocks {
                         let sum = *sums.next().expect("a sum for each block");

@@ -17,7 +17,8 @@ use forebay_format::log_frame::{
     Fragment, FrameHeader, LogState, RecordEntry, RecordKind, RingState, frame_len_bytes, seal,
 };
 use forebay_format::map_record::{Delta, LeafImage, LeafRun, encode_leaves};
-use forebay_format::superblock::{COUNTERS, JournalPosition, Superblock};
+use forebay_format::snapshot::{Snapshot, SnapshotRecord};
+use forebay_format::superblock::{COUNTERS, JournalPosition, Superblock, VERSION};
 use forebay_nbd::message::{InfoRequest, MetaRequest, OptionReply};
 use forebay_nbd::wire::{
     BASE_ALLOCATION, ChunkHeader, Greeting, OptionHeader, OptionReplyHeader, Request, SimpleReply,
@@ -32,6 +33,7 @@ pub fn all() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     media(&mut out);
     log(&mut out);
     map(&mut out);
+    snapshots(&mut out);
     nbd(&mut out);
     out
 }
@@ -90,6 +92,7 @@ fn pool_config() -> PoolConfig {
             name: "vol".into(),
             size_bytes: 1 << 26,
             sparse: true,
+            origin: Some(3),
             properties: Default::default(),
         }],
         next_device: 4,
@@ -137,6 +140,7 @@ fn dram(out: &mut Seeds) {
 fn media(out: &mut Seeds) {
     let addr = BlockAddr::new(SegmentId(2), 0);
     let root = Superblock {
+        version: VERSION,
         pool: 1,
         commit: CommitId(35),
         previous: CommitId(34),
@@ -248,6 +252,24 @@ fn log(out: &mut Seeds) {
     out.push(("log_frame", "three-records", frame));
 }
 
+fn snapshots(out: &mut Seeds) {
+    let monday = Snapshot {
+        id: VolumeId(3),
+        volume: VolumeId(1),
+        name: "monday".into(),
+        commit: 4,
+        created_at: 5,
+        size_bytes: 1 << 26,
+        referenced_blocks: 6,
+        holds: vec!["backup".into()],
+        is_dying: false,
+    };
+    let mut bytes = forebay_format::Encoder::new();
+    SnapshotRecord::Gone(VolumeId(2)).encode(&mut bytes);
+    SnapshotRecord::Present(monday).encode(&mut bytes);
+    out.push(("snapshot_records", "two", bytes.finish()));
+}
+
 fn map(out: &mut Seeds) {
     let (a, b) = (BlockAddr::new(SegmentId(3), 4), BlockAddr::new(SegmentId(9), 0));
     let mut delta = Delta::new();
@@ -255,6 +277,7 @@ fn map(out: &mut Seeds) {
     delta.clear(VolumeId(1), Lba(5), 700);
     delta.assign(VolumeId(2), Lba(1 << 30), b, &[4]);
     delta.drop_volume(VolumeId(3));
+    delta.assign_sealed(VolumeId(4), Lba(512), a, 40);
     out.push(("map_delta", "all-kinds", delta.encode(4096).remove(0)));
     let run = |start, blocks, addr, sealed| LeafRun { start, blocks, addr, sealed };
     let images = [

@@ -4,6 +4,8 @@
 //! leaves: replies; volumes on lease. What always holds: changing requests run one after the other;
 //! a pool in the set is in the list of known pools.
 
+mod actions;
+
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -13,16 +15,14 @@ use std::rc::Rc;
 use forebay_attach::Volume;
 use forebay_nbd::{ExportEntry, ExportHandle, Exports, Peer, Refusal};
 use forebay_pool::spec::{ImportOptions, PoolSpec, Told};
-use forebay_pool::status::{FoundPool, PoolStats, PoolStatus, VdevStatus};
+use forebay_pool::status::{FoundPool, PoolStatus, VdevStatus};
 use forebay_pool::{Answering, CloseError, Opener, Opening, Pool};
 use forebay_rt::net::Stream;
 use forebay_rt::sync::Mutex;
 
-use crate::args::ScanVerb;
 use crate::attachments::KernelConnections;
 use crate::control::{
-    Action, Handler, Hello, KernelFront, PROTOCOL_VERSION, Reply, Request, Response, Sample,
-    StatusReport,
+    Action, Handler, Hello, KernelFront, PROTOCOL_VERSION, Reply, Request, Response, StatusReport,
 };
 use crate::explain::advice;
 use crate::failure::{ErrorCode, Failure};
@@ -34,6 +34,8 @@ use crate::signals::Stop;
 use crate::state::{KnownPool, StateDir};
 use crate::state_writer::StateWriter;
 use crate::taps::Taps;
+
+use actions::{change, changes_devices, look, remember_command, take_away, taken_away};
 
 /// Serves the kernel's NBD client on streams.
 type SharedFront = dyn Fn(Stream);
@@ -129,7 +131,7 @@ impl PoolSet {
             return Ok(Reply::Recording(recording.unwrap_or_else(|| self.taps.end(name))));
         }
         if action.is_read_only() {
-            return look(&*self.pool(name)?, action);
+            return look(&*self.pool(name)?, action).await;
         }
         let _alone = self.changing.lock().await;
         if self.is_leaving.get() {
@@ -155,9 +157,11 @@ impl PoolSet {
                 let outcome = pool.destroy().await;
                 self.drop_pool(&pool, outcome).await?;
             }
-            Action::VolumeDestroy { volume, force } => {
+            Action::VolumeDestroy { .. }
+            | Action::SnapshotDestroy { .. }
+            | Action::VolumeRollback { .. } => {
                 let pool = self.pool(name)?;
-                self.destroy_volume(&pool, volume, *force).await?;
+                self.without_clients(&pool, action).await?;
                 remember_command(&pool, typed);
             }
             Action::Clear { .. } if self.pool(name)?.is_resumable() => {
@@ -233,14 +237,17 @@ impl PoolSet {
         self.pools().iter().for_each(|pool| pool.give_up());
     }
 
-    async fn destroy_volume(&self, pool: &Pool, volume: &str, force: bool) -> Result<(), Failure> {
-        let name = format!("{}/{volume}", pool.name());
-        self.check_unused(&name, force)?;
-        self.leases.revoke(&name);
-        let outcome = pool.destroy_volume(volume).await;
+    /// Performs an action that takes volumes or snapshots from their clients.
+    async fn without_clients(&self, pool: &Pool, action: &Action) -> Result<(), Failure> {
+        let (names, force) = taken_away(pool, action)?;
+        for name in &names {
+            self.check_unused(name, force)?;
+        }
+        names.iter().for_each(|name| self.leases.revoke(name));
+        let outcome = take_away(pool, action).await;
         // A client that came back meanwhile would hold the next volume of that name.
-        self.leases.revoke(&name);
-        Ok(outcome?)
+        names.iter().for_each(|name| self.leases.revoke(name));
+        outcome
     }
 
     /// Adopts an open pool, or exports it again when it cannot be remembered.
@@ -428,7 +435,11 @@ impl Exports for PoolSet {
         let (pool, volume) = name.split_once('/').ok_or(Refusal::Unknown)?;
         let pool = self.pool(pool).map_err(|_| Refusal::Unknown)?;
         let who = if peer.is_kernel { "this machine's kernel" } else { &peer.address };
-        let lease = self.leases.take(name, who, || pool.open_volume(volume));
+        let open = || match volume.contains('@') {
+            true => pool.open_snapshot(volume),
+            false => pool.open_volume(volume),
+        };
+        let lease = self.leases.take(name, who, open);
         let (device, hold) = lease.ok_or(Refusal::Unknown)?;
         let revocation = device.revocation();
         let mut handle = ExportHandle::new(device);
@@ -527,73 +538,6 @@ fn leaves(vdev: &VdevStatus, paths: &mut BTreeSet<String>) {
         paths.insert(vdev.name.clone());
     }
     vdev.children.iter().for_each(|child| leaves(child, paths));
-}
-
-fn look(pool: &Pool, action: &Action) -> Result<Reply, Failure> {
-    Ok(match action {
-        Action::Summary => Reply::Summary(pool.summary()),
-        Action::Stats => Reply::Stats(Box::new(pool.stats())),
-        Action::Sample => {
-            let PoolStats { uptime_secs, cache, .. } = pool.stats();
-            let (status, summary) = (pool.status(), pool.summary());
-            Reply::Sample(Box::new(Sample { status, summary, uptime_secs, cache }))
-        }
-        Action::History => Reply::History(pool.history()),
-        Action::Events { after } => Reply::Events(pool.events_after(*after)),
-        Action::Properties => Reply::Properties(pool.get()),
-        Action::Volumes => Reply::Volumes(pool.volumes()),
-        other => unreachable!("{other:?} changes something"),
-    })
-}
-
-/// Adds the command to the pool's history; an empty one is not added.
-fn remember_command(pool: &Pool, typed: &str) {
-    if !typed.is_empty() {
-        pool.log_history(typed);
-    }
-}
-
-fn changes_devices(action: &Action) -> bool {
-    matches!(
-        action,
-        Action::Add { .. }
-            | Action::Remove { .. }
-            | Action::Attach { .. }
-            | Action::Detach { .. }
-            | Action::Replace { .. }
-    )
-}
-
-async fn change(pool: &Rc<Pool>, action: &Action) -> Result<(), Failure> {
-    match action {
-        Action::Set { property, value } => pool.set(property, value).await?,
-        Action::Add { spec } => pool.add(spec).await?,
-        Action::Remove { device } => pool.remove(device).await?,
-        Action::Attach { device, new_device, force } => {
-            pool.attach(device, new_device, *force).await?;
-        }
-        Action::Detach { device } => pool.detach(device).await?,
-        Action::Replace { device, new_device, force } => {
-            pool.replace(device, new_device.as_deref(), *force).await?;
-        }
-        Action::Offline { device } => pool.offline(device).await?,
-        Action::Online { device } => pool.online(device).await?,
-        Action::Clear { device } => pool.clear(device.as_deref()).await?,
-        Action::Scrub { verb: ScanVerb::Start } => pool.scrub().await?,
-        Action::Scrub { verb: ScanVerb::Pause } => pool.scrub_pause().await?,
-        Action::Scrub { verb: ScanVerb::Stop } => pool.scrub_stop().await?,
-        Action::Resilver => pool.resilver(),
-        Action::Sync => pool.sync().await?,
-        Action::VolumeCreate { spec } => pool.create_volume(spec).await?,
-        Action::VolumeResize { volume, size_bytes, force } => {
-            pool.resize_volume(volume, *size_bytes, *force).await?;
-        }
-        Action::VolumeSet { volume, property, value } => {
-            pool.set_volume(volume, property, value).await?;
-        }
-        other => unreachable!("{other:?} is performed by the set itself"),
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ pub const POOL_READ_ONLY: &[ReadOnly] = &[
     ReadOnly { name: "allocated", meaning: "Bytes of size that hold live data and its parity." },
     ReadOnly { name: "free", meaning: "The rest of size." },
     ReadOnly { name: "capacity", meaning: "The share of size that is allocated." },
+    ReadOnly { name: "version", meaning: "Version of the pool's format." },
     ReadOnly { name: "usable", meaning: "Bytes that all volumes together may take." },
     ReadOnly {
         name: "available",

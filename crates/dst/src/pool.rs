@@ -226,7 +226,7 @@ impl Pool for ForebayPool {
     }
 
     async fn destroy_volume(&self, name: &str) -> Result<(), Refusal> {
-        Ok(self.pool().destroy_volume(name).await?)
+        Ok(self.pool().destroy_volume(name, true).await?)
     }
 
     async fn resize_volume(&self, name: &str, size_bytes: u64) -> Result<(), Refusal> {

@@ -90,6 +90,9 @@ pub struct VolumeConfig {
     pub size_bytes: u64,
     /// Whether the volume is thin: no space is reserved for it.
     pub sparse: bool,
+    /// The snapshot that the volume is a clone of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<u32>,
     /// Properties that were set.
     pub properties: BTreeMap<String, String>,
 }

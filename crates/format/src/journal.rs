@@ -30,6 +30,8 @@ pub enum FrameKind {
     Pad,
     /// The stream goes on in another segment (four bytes: its id).
     Jump,
+    /// Snapshots ([`crate::snapshot::SnapshotRecord`]s); since version 6 of the superblock.
+    Snapshots,
 }
 
 impl FrameKind {
@@ -40,11 +42,12 @@ impl FrameKind {
             FrameKind::Segments => 3,
             FrameKind::Pad => 4,
             FrameKind::Jump => 5,
+            FrameKind::Snapshots => 6,
         }
     }
 
     fn from_code(code: u16) -> Option<Self> {
-        [Self::Delta, Self::Leaves, Self::Segments, Self::Pad, Self::Jump]
+        [Self::Delta, Self::Leaves, Self::Segments, Self::Pad, Self::Jump, Self::Snapshots]
             .into_iter()
             .find(|kind| kind.code() == code)
     }

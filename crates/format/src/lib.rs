@@ -12,6 +12,7 @@ pub mod label;
 pub mod log_frame;
 pub mod map_record;
 mod ranges;
+pub mod snapshot;
 pub mod superblock;
 mod varint;
 

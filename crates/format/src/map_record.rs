@@ -4,7 +4,7 @@
 //! Both are absolute: they hold where blocks point to, never a difference. Replaying them in order,
 //! from any point that is early enough and any number of times, gives the same map.
 
-use forebay_units::{BlockAddr, VolumeId};
+use forebay_units::{BlockAddr, SegmentId, VolumeId};
 
 use crate::{Decoder, FormatError, MapFlaw};
 
@@ -18,6 +18,13 @@ pub use leaf::{LeafImage, LeafRun, RESERVED_ADDR, decode_leaves, encode_leaves};
 pub const LEAF_BLOCKS: u32 = 512;
 /// Blocks a volume can have: as many as 32-bit leaf numbers reach (8 PiB).
 pub const MAX_VOLUME_BLOCKS: u64 = (LEAF_BLOCKS as u64) << 32;
+
+/// An address in this segment says that a block is a hole, in a map that would otherwise take it
+/// from another version of its volume. The blocks of a run of holes have consecutive addresses.
+pub const HOLE_SEGMENT: SegmentId = SegmentId(0xf_fffe);
+/// An address in this segment says that a block is as in the snapshot that its volume was cloned
+/// from.
+pub const ORIGIN_SEGMENT: SegmentId = SegmentId(0xf_fffd);
 
 const WHAT: &str = "map record";
 /// First byte of every payload.

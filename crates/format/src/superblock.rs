@@ -7,8 +7,11 @@ use crate::label::{SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
 use crate::{Decoder, Encoder, FormatError, FormatFlaw};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FBAYROOT");
-/// The version that this program reads and writes.
-pub const VERSION: u32 = 5;
+/// The version of new pools, and the newest that this program reads and writes. Version 6 has
+/// snapshots.
+pub const VERSION: u32 = 6;
+/// The oldest version that this program reads and writes.
+pub const OLDEST_VERSION: u32 = 5;
 /// Counters for the life of the pool; the pool defines their meaning.
 pub const COUNTERS: usize = 32;
 /// Largest log state that fits.
@@ -28,6 +31,8 @@ pub struct JournalPosition {
 /// The root. The pool is everything that can be reached from it, and nothing else.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
+    /// The version of the pool's format, from [`OLDEST_VERSION`] to [`VERSION`].
+    pub version: u32,
     /// The pool.
     pub pool: u64,
     /// The number of this root: the highest one counts.
@@ -71,7 +76,7 @@ impl Superblock {
     pub fn encode(&self) -> Vec<u8> {
         assert!(self.log_state.len() <= LOG_STATE_MAX_BYTES, "log state is too long");
         let mut out = Encoder::new();
-        out.u64(MAGIC).u32(VERSION).u32(u32::from(self.exported));
+        out.u64(MAGIC).u32(self.version).u32(u32::from(self.exported));
         out.u64(self.pool)
             .u64(self.commit.0)
             .u64(self.previous.0)
@@ -119,7 +124,9 @@ impl Superblock {
         let (body, sum) = bytes.split_at(bytes.len() - 8);
         input.check_sum(Decoder::new("superblock", sum).u64()?, crc64(body))?;
         let version = input.u32()?;
-        input.check_version(version, VERSION)?;
+        if version != OLDEST_VERSION {
+            input.check_version(version, VERSION)?;
+        }
         let exported = input.u32()? & 1 == 1;
         let (pool, commit) = (input.u64()?, CommitId(input.u64()?));
         let (previous, txg) = (CommitId(input.u64()?), TxgId(input.u64()?));
@@ -145,6 +152,7 @@ impl Superblock {
         }
         let log_state = input.bytes(len)?.to_vec();
         Ok(Self {
+            version,
             pool,
             commit,
             previous,

@@ -12,6 +12,7 @@ fn superblock() -> Superblock {
     let mut counters = [0; COUNTERS];
     counters[3] = 77;
     Superblock {
+        version: VERSION,
         pool: 1,
         commit: CommitId(35),
         previous: CommitId(3),

@@ -23,8 +23,11 @@ use forebay_format::log_frame::{
     self, Fragment, LogState, RecordEntry, RecordKind, RingState, frame_len_bytes, seal,
     table_end_bytes,
 };
-use forebay_format::map_record::{Delta, LeafImage, LeafRun, decode_leaves, encode_leaves};
-use forebay_format::superblock::{COUNTERS, JournalPosition, Superblock};
+use forebay_format::map_record::{
+    Delta, HOLE_SEGMENT, LeafImage, LeafRun, ORIGIN_SEGMENT, decode_leaves, encode_leaves,
+};
+use forebay_format::snapshot::{Snapshot, SnapshotRecord};
+use forebay_format::superblock::{COUNTERS, JournalPosition, OLDEST_VERSION, Superblock, VERSION};
 use forebay_units::{BlockAddr, CommitId, FrameSeq, Layout, Lba, SegmentId, TxgId, VolumeId};
 
 const POOL: u64 = 0x1122_3344_5566_7788;
@@ -43,6 +46,7 @@ fn kept() -> BTreeMap<&'static str, &'static [u8]> {
         golden!("heartbeat.bin"),
         golden!("log-mark.bin"),
         golden!("superblock.bin"),
+        golden!("superblock-5.bin"),
         golden!("log-state.bin"),
         golden!("log-frame.bin"),
         golden!("footer.bin"),
@@ -50,7 +54,9 @@ fn kept() -> BTreeMap<&'static str, &'static [u8]> {
         golden!("journal-jump.bin"),
         golden!("journal-pad.bin"),
         golden!("map-delta.bin"),
+        golden!("map-delta-sealed.bin"),
         golden!("map-leaves.bin"),
+        golden!("snapshots.bin"),
         golden!("cache-header.bin"),
         golden!("cache-footer.bin"),
         golden!("cache-snapshot.bin"),
@@ -115,6 +121,7 @@ fn config() -> PoolConfig {
             name: "v".to_owned(),
             size_bytes: 16 << 20,
             sparse: false,
+            origin: None,
             properties: BTreeMap::from([("sync".to_owned(), "always".to_owned())]),
         }],
         next_device: 5,
@@ -172,6 +179,7 @@ fn superblock() -> Superblock {
         *counter = 1000 + at as u64;
     }
     Superblock {
+        version: VERSION,
         pool: POOL,
         commit: CommitId(42),
         previous: CommitId(41),
@@ -267,6 +275,47 @@ fn segment_records() -> Vec<SegmentRecord> {
             clock: 0,
         },
     ]
+}
+
+/// A root of a pool that has not been upgraded.
+fn superblock_5() -> Superblock {
+    Superblock { version: OLDEST_VERSION, ..superblock() }
+}
+
+/// What a snapshot gets: blocks whose sums are in a footer, a hole, and a block as in the origin.
+fn sealed_delta() -> Delta {
+    let mut delta = Delta::new();
+    let snapshot = VolumeId(3);
+    delta.assign_sealed(snapshot, Lba(5), BlockAddr::new(SegmentId(3), 7), 32);
+    delta.assign_sealed(snapshot, Lba(40), BlockAddr::new(HOLE_SEGMENT, 40), 2);
+    delta.assign_sealed(snapshot, Lba(42), BlockAddr::new(ORIGIN_SEGMENT, 42), 1);
+    delta
+}
+
+fn snapshots() -> Vec<SnapshotRecord> {
+    let monday = Snapshot {
+        id: VolumeId(3),
+        volume: VolumeId(1),
+        name: "monday".to_owned(),
+        commit: 42,
+        created_at: 1_700_000_060,
+        size_bytes: 16 << 20,
+        referenced_blocks: 512,
+        holds: vec!["backup".to_owned()],
+        is_dying: false,
+    };
+    let dying = Snapshot { id: VolumeId(4), holds: Vec::new(), is_dying: true, ..monday.clone() };
+    let gone = SnapshotRecord::Gone(VolumeId(2));
+    vec![gone, SnapshotRecord::Present(monday), SnapshotRecord::Present(dying)]
+}
+
+fn snapshots_payload() -> Vec<u8> {
+    let mut out = Encoder::new();
+    snapshots().iter().for_each(|record| record.encode(&mut out));
+    let bytes = out.finish();
+    let lengths: usize = snapshots().iter().map(SnapshotRecord::encoded_len).sum();
+    assert_eq!(bytes.len(), lengths);
+    bytes
 }
 
 fn delta() -> Delta {
@@ -371,6 +420,7 @@ fn encoded() -> BTreeMap<&'static str, Vec<u8>> {
         ("heartbeat.bin", heartbeat().encode()),
         ("log-mark.bin", log_mark().encode(POOL)),
         ("superblock.bin", superblock().encode()),
+        ("superblock-5.bin", superblock_5().encode()),
         ("log-state.bin", log_state().encode()),
         ("log-frame.bin", log_frame().2),
         ("footer.bin", footer().encode()),
@@ -378,6 +428,8 @@ fn encoded() -> BTreeMap<&'static str, Vec<u8>> {
         ("journal-jump.bin", jump_frame().0),
         ("journal-pad.bin", pad_frame().0),
         ("map-delta.bin", one_payload(delta().encode(4096))),
+        ("map-delta-sealed.bin", one_payload(sealed_delta().encode(4096))),
+        ("snapshots.bin", snapshots_payload()),
         ("map-leaves.bin", one_payload(encode_leaves(&leaves(), 16 << 10))),
         ("cache-header.bin", cache_header().encode()),
         ("cache-footer.bin", cache_footer().encode(CacheShape::of(64 << 20))),
@@ -407,10 +459,13 @@ fn decoders_read_golden_bytes() {
     assert_eq!(LogMark::decode(kept["log-mark.bin"]).unwrap(), (POOL, log_mark()));
     let root = Superblock::decode(kept["superblock.bin"]).unwrap();
     assert_eq!((&root, root.slot()), (&superblock(), 10));
+    assert_eq!(Superblock::decode(kept["superblock-5.bin"]).unwrap(), superblock_5());
     let state = kept["log-state.bin"];
     assert_eq!(LogState::decode(state).unwrap(), (log_state(), state.len()));
     assert_eq!(Footer::decode(kept["footer.bin"]).unwrap(), footer());
     assert_eq!(Delta::decode(kept["map-delta.bin"]).unwrap(), delta());
+    assert_eq!(Delta::decode(kept["map-delta-sealed.bin"]).unwrap(), sealed_delta());
+    assert_eq!(SnapshotRecord::decode_all(kept["snapshots.bin"]).unwrap(), snapshots());
     assert_eq!(decode_leaves(kept["map-leaves.bin"]).unwrap(), leaves());
 
     assert_eq!(CacheHeader::decode(kept["cache-header.bin"]).unwrap(), cache_header());

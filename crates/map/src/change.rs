@@ -1,19 +1,32 @@
 //! A change of a leaf: the run that a range becomes, and the addresses that the change frees.
 
+use forebay_format::map_record::{HOLE_SEGMENT, ORIGIN_SEGMENT};
 use forebay_units::BlockAddr;
+
+/// Whether an address is no block's, but says where else to look.
+#[inline]
+pub(crate) fn is_marker(addr: BlockAddr) -> bool {
+    addr.segment() >= ORIGIN_SEGMENT && addr.segment() <= HOLE_SEGMENT
+}
 
 /// Reports freed addresses, with consecutive addresses joined.
 pub(crate) struct Freed<'f> {
     pending: Option<(BlockAddr, u32)>,
+    /// Markers that went; they are not reported.
+    pub(crate) markers: u64,
     report: &'f mut dyn FnMut(BlockAddr, u32),
 }
 
 impl<'f> Freed<'f> {
     pub(crate) fn new(report: &'f mut dyn FnMut(BlockAddr, u32)) -> Self {
-        Self { pending: None, report }
+        Self { pending: None, markers: 0, report }
     }
 
     pub(crate) fn add(&mut self, addr: BlockAddr, blocks: u32) {
+        if is_marker(addr) {
+            self.markers += u64::from(blocks);
+            return;
+        }
         match &mut self.pending {
             Some((first, count)) if continues(*first, *count, addr) => *count += blocks,
             pending => {
@@ -41,7 +54,8 @@ pub(crate) fn continues(first: BlockAddr, blocks: u32, next: BlockAddr) -> bool 
 #[derive(Clone, Copy)]
 pub(crate) struct NewRun<'a> {
     pub(crate) start: u32,
+    pub(crate) blocks: u32,
     pub(crate) addr: BlockAddr,
-    /// One per block.
+    /// One per block, or none: then they are in the footer.
     pub(crate) sums: &'a [u64],
 }

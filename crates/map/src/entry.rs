@@ -21,6 +21,17 @@ pub struct Mapped {
     pub sum: Option<u64>,
 }
 
+/// The map's answer for a block of a version of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Located {
+    /// The volume that its checksum binds.
+    pub home: VolumeId,
+    /// Its address in the main store.
+    pub addr: BlockAddr,
+    /// Its 40-bit checksum; `None` when only the footer of its segment has it.
+    pub sum: Option<u64>,
+}
+
 /// A leaf of a volume; also the cursor of [`crate::Map::leaves_from`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LeafId {

@@ -178,7 +178,7 @@ impl Leaf {
         scratch: &mut RunList,
     ) {
         let before = self.mapped();
-        let short = new.sums.len() < MIN_RESHAPE_BLOCKS;
+        let short = (1..MIN_RESHAPE_BLOCKS).contains(&new.sums.len());
         match self {
             Leaf::Plain { buf, mapped, shape }
                 if short && shape.takes(new.addr, new.sums.len() as u32) =>
@@ -193,7 +193,7 @@ impl Leaf {
             }
             _ => {
                 self.load(scratch);
-                let end = new.start + new.sums.len() as u32;
+                let end = new.start + new.blocks;
                 scratch.replace((new.start, end), Some(new), freed);
                 self.store(scratch);
             }
@@ -234,7 +234,7 @@ impl Leaf {
             }
             Leaf::Plain { buf, mapped, shape } => {
                 assert!(shape.takes(to.0, 1), "a leaf that has just become plain takes it");
-                let new = NewRun { start: block, addr: to.0, sums: &[to.1] };
+                let new = NewRun { start: block, blocks: 1, addr: to.0, sums: &[to.1] };
                 *mapped += assign_plain((buf, *shape), new, freed);
             }
             _ => unreachable!("a packed leaf becomes plain and nothing else"),

@@ -14,14 +14,16 @@ mod replay;
 mod runs;
 mod sparse;
 mod sums;
+mod versions;
 mod volume;
 
-pub use entry::{Entry, LeafId, Mapped};
+pub use entry::{Entry, LeafId, Located, Mapped};
 pub use error::MapError;
 pub use forebay_format::map_record::{
     Change, Delta, LEAF_BLOCKS, LeafImage, LeafRun, MAX_VOLUME_BLOCKS, RESERVED_ADDR,
 };
 pub use map::Map;
+pub use versions::Kept;
 pub use volume::{ExtentKind, MapExtent, Sums};
 
 #[cfg(test)]

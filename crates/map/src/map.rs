@@ -5,17 +5,20 @@ use std::collections::BTreeMap;
 use forebay_format::map_record::MAX_VOLUME_BLOCKS;
 use forebay_units::{BlockAddr, Lba, SegmentId, VolumeId};
 
-use crate::change::Freed;
-use crate::entry::{Entry, LeafId, Mapped};
+use crate::change::{Freed, is_marker};
+use crate::entry::{Entry, LeafId, Located, Mapped};
 use crate::error::MapError;
 use crate::memory;
 use crate::runs::RunList;
+use crate::versions::Line;
 use crate::volume::{ExtentKind, MapExtent, VolumeMap};
 
 /// The map of all volumes.
 #[derive(Default)]
 pub struct Map {
     pub(crate) volumes: BTreeMap<VolumeId, VolumeMap>,
+    /// Volumes with other versions.
+    pub(crate) lines: BTreeMap<VolumeId, Line>,
     pub(crate) scratch: RunList,
 }
 
@@ -42,6 +45,7 @@ impl Map {
         freed: &mut impl FnMut(BlockAddr, u32),
     ) -> Result<(), MapError> {
         let gone = self.volumes.remove(&volume).ok_or(MapError::NoVolume(volume))?;
+        self.lines.remove(&volume);
         let mut freed = Freed::new(freed);
         gone.for_each(&mut |_, addr, blocks| freed.add(addr, blocks));
         freed.finish();
@@ -53,11 +57,20 @@ impl Map {
         self.volumes.keys().copied()
     }
 
-    /// The entry of block `lba`; `None` for holes and for volumes that do not exist.
+    /// Where block `lba` of a volume or snapshot lies; `None` for holes and for volumes that do not
+    /// exist.
     #[inline]
     #[must_use]
-    pub fn lookup(&self, volume: VolumeId, lba: Lba) -> Option<Mapped> {
-        self.volumes.get(&volume)?.lookup(lba.0)
+    pub fn lookup(&self, volume: VolumeId, lba: Lba) -> Option<Located> {
+        let map = self.volumes.get(&volume)?;
+        match map.lookup(lba.0) {
+            Some(Mapped { addr, sum }) if !is_marker(addr) => {
+                let home = map.link.home.unwrap_or(volume);
+                Some(Located { home, addr, sum })
+            }
+            None if map.link.next.is_none() => None,
+            _ => self.lookup_versions(volume, lba),
+        }
     }
 
     /// Calls `visit` with the extents of `blocks` blocks from `lba` on, in order, without gaps.
@@ -70,7 +83,13 @@ impl Map {
         mut visit: impl FnMut(MapExtent<'_>),
     ) {
         match self.volumes.get(&volume) {
-            Some(map) => map.lookup_range(lba.0, blocks, &mut visit),
+            Some(map) if map.link.next.is_some() || map.has_markers() => {
+                self.lookup_range_of_versions(volume, lba, blocks, &mut visit);
+            }
+            Some(map) => {
+                let home = map.link.home.unwrap_or(volume);
+                map.lookup_range(home, lba.0, blocks, &mut visit);
+            }
             None if blocks > 0 => visit(MapExtent { lba, blocks, kind: ExtentKind::Hole }),
             None => {}
         }
@@ -93,7 +112,7 @@ impl Map {
         sums_on_media: bool,
         freed: &mut impl FnMut(BlockAddr, u32),
     ) -> Result<(), MapError> {
-        let Self { volumes, scratch } = self;
+        let Self { volumes, scratch, .. } = self;
         let map = volume_mut(volumes, volume, lba, sums.len() as u64)?;
         let mut freed = Freed::new(freed);
         map.set_run(lba.0, addr, sums, sums_on_media, &mut freed, scratch);
@@ -101,17 +120,21 @@ impl Map {
         Ok(())
     }
 
-    /// Moves block `lba` to `new` if it is still at `old`; returns whether it was. The caller
-    /// accounts for the old address.
-    pub fn replace_if(&mut self, volume: VolumeId, lba: Lba, old: BlockAddr, new: Entry) -> bool {
-        let Self { volumes, scratch } = self;
-        let Some(map) = volumes.get_mut(&volume) else { return false };
-        if map.lookup(lba.0).is_none_or(|now| now.addr != old) {
-            return false;
-        }
+    /// Moves block `lba` to `new` if some version of the volume is still at `old`; returns that
+    /// version. The caller accounts for the old address.
+    pub fn replace_if(
+        &mut self,
+        home: VolumeId,
+        lba: Lba,
+        old: BlockAddr,
+        new: Entry,
+    ) -> Option<VolumeId> {
+        let (owner, _) = self.owner(home, lba, old)?;
+        let Self { volumes, scratch, .. } = self;
+        let map = volumes.get_mut(&owner)?;
         let mut ignored = |_, _| {};
         map.set_run(lba.0, new.addr, &[new.sum], false, &mut Freed::new(&mut ignored), scratch);
-        true
+        Some(owner)
     }
 
     /// Unmaps `blocks` blocks from `lba` on, and reports their addresses to `freed`. The range may
@@ -123,7 +146,7 @@ impl Map {
         blocks: u64,
         freed: &mut impl FnMut(BlockAddr, u32),
     ) -> Result<(), MapError> {
-        let Self { volumes, scratch } = self;
+        let Self { volumes, scratch, .. } = self;
         let map = volumes.get_mut(&volume).ok_or(MapError::NoVolume(volume))?;
         let mut freed = Freed::new(freed);
         map.clear(lba.0, blocks, &mut freed, scratch);
@@ -145,24 +168,27 @@ impl Map {
     /// footers are on media. A full leaf of one or two runs then takes no heap memory. Also chooses
     /// the smallest form of the leaf. Returns whether the leaf has sealed runs now.
     pub fn seal(&mut self, id: LeafId, on_media: &mut impl FnMut(SegmentId) -> bool) -> bool {
-        let Self { volumes, scratch } = self;
+        let Self { volumes, scratch, .. } = self;
         volumes.get_mut(&id.volume).is_some_and(|map| map.seal(id.leaf, on_media, scratch))
     }
 
-    /// Calls `run` for every mapped run, in order. Consecutive addresses within a leaf are joined.
+    /// Calls `run` for every mapped run of every version, with the volume that their checksums
+    /// bind. Consecutive addresses within a leaf are joined.
     pub fn for_each(&self, mut run: impl FnMut(VolumeId, Lba, BlockAddr, u32)) {
         for (volume, map) in &self.volumes {
-            map.for_each(&mut |lba, addr, blocks| run(*volume, Lba(lba), addr, blocks));
+            let home = map.link.home.unwrap_or(*volume);
+            map.for_each(&mut |lba, addr, blocks| run(home, Lba(lba), addr, blocks));
         }
     }
 
-    /// Mapped blocks of a volume; zero when it does not exist.
+    /// Blocks that a volume or snapshot has an address of its own for; zero when it does not
+    /// exist.
     #[must_use]
     pub fn mapped_blocks(&self, volume: VolumeId) -> u64 {
         self.volumes.get(&volume).map_or(0, VolumeMap::mapped_blocks)
     }
 
-    /// Mapped blocks among `blocks` blocks from `lba` on.
+    /// As [`Map::mapped_blocks`], among `blocks` blocks from `lba` on.
     #[must_use]
     pub fn mapped_within(&self, volume: VolumeId, lba: Lba, blocks: u64) -> u64 {
         self.volumes.get(&volume).map_or(0, |map| map.mapped_within(lba.0, blocks))

@@ -17,7 +17,7 @@ impl Map {
     pub fn apply(&mut self, delta: &Delta) {
         let mut ignored = |_, _| {};
         let mut freed = Freed::new(&mut ignored);
-        let Self { volumes, scratch } = self;
+        let Self { volumes, scratch, .. } = self;
         for (volume, group) in delta.volumes() {
             let mut sums = &group.sums[..];
             for change in &group.changes {
@@ -32,6 +32,9 @@ impl Map {
                         map.set_run(lba.0, addr, mine, false, &mut freed, scratch);
                         sums = others;
                     }
+                    Change::AssignSealed { lba, blocks, addr } => {
+                        map.set_sealed(lba.0, addr, blocks, &mut freed, scratch);
+                    }
                     Change::Clear { lba, blocks } => {
                         map.clear(lba.0, blocks, &mut freed, scratch);
                     }
@@ -43,14 +46,14 @@ impl Map {
 
     /// Replaces a leaf by a decoded image, and creates its volume.
     pub fn load_leaf(&mut self, image: &LeafImage) {
-        let Self { volumes, scratch } = self;
+        let Self { volumes, scratch, .. } = self;
         scratch.clear();
         scratch.sums.extend(image.sums.iter().map(|sum| sum_bytes(*sum)));
         for run in &image.runs {
             scratch.push_run(*run);
         }
         let map: &mut VolumeMap = volumes.entry(image.volume).or_default();
-        map.change(image.leaf, |leaf| leaf.store(scratch));
+        map.store_leaf(image.leaf, scratch);
     }
 
     /// The image of a leaf; it has no runs when the leaf is empty.

@@ -108,8 +108,10 @@ impl RunList {
             sums_from + summed(left)..sums_to - summed(right),
             sums.iter().map(|sum| sum_bytes(*sum)),
         );
-        let middle =
-            new.map(|new| LeafRun { start, blocks: end - start, addr: new.addr, sealed: false });
+        let middle = new.map(|new| {
+            let sealed = new.sums.is_empty();
+            LeafRun { start, blocks: end - start, addr: new.addr, sealed }
+        });
         self.splice_joined((first, hit), [left, middle, right]);
     }
 

@@ -12,6 +12,10 @@ const LEAF: u64 = LEAF_BLOCKS as u64;
 /// Where the second cluster of blocks lies: in another chapter of the directory.
 const FAR: u64 = 40 << 24;
 
+fn located(home: u32, addr: BlockAddr, sum: Option<u64>) -> Located {
+    Located { home: VolumeId(home), addr, sum }
+}
+
 /// Footers of even segments are on media.
 fn on_media(segment: SegmentId) -> bool {
     segment.0.is_multiple_of(2)
@@ -196,7 +200,8 @@ impl World {
                 let (addr, sums) = self.take(1, 1);
                 let old = if right { now.addr } else { addr };
                 let new = Entry { addr, sum: sums[0] };
-                assert_eq!(self.map.replace_if(VolumeId(volume), Lba(lba), old, new), right);
+                let moved = self.map.replace_if(VolumeId(volume), Lba(lba), old, new);
+                assert_eq!(moved, right.then_some(VolumeId(volume)));
                 self.alive.remove(&old);
                 if right {
                     self.model.insert((volume, lba), new);
@@ -241,7 +246,7 @@ impl World {
                 assert_eq!(extent.lba.0, end);
                 assert!(extent.blocks > 0);
                 end += extent.blocks;
-                let ExtentKind::Mapped { addr, sums } = extent.kind else {
+                let ExtentKind::Mapped { addr, sums, .. } = extent.kind else {
                     assert!(last.is_none_or(|(mapped, _)| mapped), "two holes in a row");
                     last = Some((false, BlockAddr::from_raw(0)));
                     return;
@@ -274,7 +279,7 @@ impl World {
         }
         for lba in (0..5 * LEAF).chain(FAR - 5..FAR + LEAF + 5) {
             let one = self.map.lookup(VolumeId(0), Lba(lba));
-            assert_eq!(one, found.get(&(0, lba)).copied());
+            assert_eq!(one, found.get(&(0, lba)).map(|at| located(0, at.addr, at.sum)));
         }
         let starts = [0, 7, LEAF, 2 * LEAF + 100, FAR, MAX_VOLUME_BLOCKS - 600];
         for (start, blocks) in starts.into_iter().zip([u64::MAX, 1, LEAF, 900, 3, 600]) {
@@ -374,14 +379,15 @@ fn invalid_changes_are_refused() {
     assert_eq!(map.clear(two, Lba(0), 1, &mut freed), gone);
     assert_eq!(map.truncate(two, 0, &mut freed), gone);
     assert_eq!(map.drop_volume(two, &mut freed), gone);
-    assert!(!map.replace_if(two, Lba(0), place(1, 0), Entry { addr: place(2, 0), sum: 0 }));
+    let new = Entry { addr: place(2, 0), sum: 0 };
+    assert_eq!(map.replace_if(two, Lba(0), place(1, 0), new), None);
     assert_eq!(map.lookup(two, Lba(0)), None);
     let last = Lba(MAX_VOLUME_BLOCKS - 1);
     let past = MapError::PastEnd { volume: one, lba: last, blocks: 2 };
     assert_eq!(map.set_run(one, last, place(1, 0), &[1, 2], false, &mut freed), Err(past));
     assert_eq!(map.lookup(one, Lba(u64::MAX)), None);
     map.set_run(one, last, place(1, 0), &[1], false, &mut freed).unwrap();
-    assert_eq!(map.lookup(one, last), Some(Mapped { addr: place(1, 0), sum: Some(1) }));
+    assert_eq!(map.lookup(one, last), Some(located(1, place(1, 0), Some(1))));
 }
 
 #[test]
@@ -454,13 +460,13 @@ fn leaf_takes_the_smallest_form_and_keeps_its_content() {
     note(&map);
     assert!(map.seal(LeafId { volume, leaf: 0 }, &mut |segment| segment == SegmentId(4)));
     note(&map);
-    assert_eq!(map.lookup(volume, Lba(9)), Some(Mapped { addr: place(4, 9), sum: None }));
+    assert_eq!(map.lookup(volume, Lba(9)), Some(located(1, place(4, 9), None)));
     // Single blocks over the sealed leaf: every second block, then all others but one.
     for i in (0..512).step_by(2).chain((1..511).step_by(2)) {
         map.set_run(volume, Lba(i), place(5, 1000 - i as u32), &[i], true, &mut |_, _| {}).unwrap();
         note(&map);
         let last = map.lookup(volume, Lba(511));
-        assert_eq!(last, Some(Mapped { addr: place(4, 511), sum: None }));
+        assert_eq!(last, Some(located(1, place(4, 511), None)));
     }
     // Holes again.
     for i in 0..510 {
@@ -468,9 +474,9 @@ fn leaf_takes_the_smallest_form_and_keeps_its_content() {
         note(&map);
     }
     let last = map.lookup(volume, Lba(511));
-    assert_eq!(last, Some(Mapped { addr: place(4, 511), sum: None }));
+    assert_eq!(last, Some(located(1, place(4, 511), None)));
     let left = map.lookup(volume, Lba(510));
-    assert_eq!(left, Some(Mapped { addr: place(5, 490), sum: Some(510) }));
+    assert_eq!(left, Some(located(1, place(5, 490), Some(510))));
     assert_eq!(
         forms,
         [
@@ -496,7 +502,7 @@ fn leaf_of_short_addresses_accepts_a_long_one() {
     assert!(bytes(&map) > 5100, "{} bytes", bytes(&map));
     for i in 0..512 {
         let (addr, sum) = if i == 100 { (far, 7) } else { (at(i), i) };
-        assert_eq!(map.lookup(volume, Lba(i)), Some(Mapped { addr, sum: Some(sum) }));
+        assert_eq!(map.lookup(volume, Lba(i)), Some(located(1, addr, Some(sum))));
     }
 }
 

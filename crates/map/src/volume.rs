@@ -1,9 +1,9 @@
 //! The map of one volume.
 
 use forebay_format::map_record::{LEAF_BLOCKS, LeafRun, MAX_VOLUME_BLOCKS, RESERVED_ADDR};
-use forebay_units::{BlockAddr, Lba, SegmentId};
+use forebay_units::{BlockAddr, Lba, SegmentId, VolumeId};
 
-use crate::change::{Freed, NewRun, continues};
+use crate::change::{Freed, NewRun, continues, is_marker};
 use crate::directory::Directory;
 use crate::entry::Mapped;
 use crate::leaf::Leaf;
@@ -14,7 +14,7 @@ const LEAF: u64 = LEAF_BLOCKS as u64;
 /// Most blocks of a mapped extent, so that its sums fit half a MiB.
 const MAX_EXTENT_BLOCKS: u64 = 1 << 16;
 /// Marks a sum that is in the footer; sums have 40 bits.
-const IN_FOOTER: u64 = u64::MAX;
+pub(crate) const IN_FOOTER: u64 = u64::MAX;
 
 /// A part of a range that was looked up: a hole or a mapped run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +34,8 @@ pub enum ExtentKind<'a> {
     Hole,
     /// Consecutive addresses of one segment.
     Mapped {
+        /// The volume that their checksums bind.
+        home: VolumeId,
         /// Where the first block lies.
         addr: BlockAddr,
         /// Their sums, as far as the map has them.
@@ -43,7 +45,7 @@ pub enum ExtentKind<'a> {
 
 /// The sums of an extent, block by block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sums<'a>(&'a [u64]);
+pub struct Sums<'a>(pub(crate) &'a [u64]);
 
 impl Sums<'_> {
     /// The sum of the `index`th block; `None` when only the footer of its segment has it.
@@ -61,8 +63,22 @@ impl Sums<'_> {
 #[derive(Default)]
 pub(crate) struct VolumeMap {
     leaves: Directory,
+    /// Blocks with an entry, and how many of those are markers.
     mapped: u64,
+    markers: u64,
+    pub(crate) link: Link,
     leaf_heap_bytes: u64,
+}
+
+/// How the map of a version is read where it has no entry.
+#[derive(Default)]
+pub(crate) struct Link {
+    /// The volume whose versions these are; `None`: this is the volume.
+    pub(crate) home: Option<VolumeId>,
+    /// The next newer version; of the volume itself: the snapshot that it was cloned from.
+    pub(crate) next: Option<VolumeId>,
+    /// The snapshot that the volume was cloned from.
+    pub(crate) origin: Option<VolumeId>,
 }
 
 /// The leaf of a block and the block's number in it; `None` past the end of any volume.
@@ -78,8 +94,22 @@ impl VolumeMap {
         self.leaves.get(leaf)?.get(block)
     }
 
+    /// Blocks with an address of their own.
     pub(crate) fn mapped_blocks(&self) -> u64 {
+        self.mapped - self.markers
+    }
+
+    pub(crate) fn has_markers(&self) -> bool {
+        self.markers > 0
+    }
+
+    /// Entries, markers included.
+    pub(crate) fn entries(&self) -> u64 {
         self.mapped
+    }
+
+    pub(crate) fn first_leaf_from(&self, first: u32) -> Option<u32> {
+        self.leaves.first_from(first)
     }
 
     pub(crate) fn memory_bytes(&self) -> u64 {
@@ -95,7 +125,7 @@ impl VolumeMap {
     }
 
     pub(crate) fn change<T>(&mut self, number: u32, change: impl FnOnce(&mut Leaf) -> T) -> T {
-        let Self { leaves, mapped, leaf_heap_bytes } = self;
+        let Self { leaves, mapped, leaf_heap_bytes, .. } = self;
         leaves.change(number, |leaf| {
             let (blocks, bytes) = (u64::from(leaf.mapped()), leaf.heap_bytes());
             let result = change(leaf);
@@ -121,14 +151,59 @@ impl VolumeMap {
             let (leaf, start) = leaf_and_block(lba).expect("the range was checked");
             let blocks = sums.len().min((LEAF_BLOCKS - start) as usize);
             let (now, later) = sums.split_at(blocks);
-            let new = NewRun { start, addr, sums: now };
+            let new = NewRun { start, blocks: blocks as u32, addr, sums: now };
+            let before = freed.markers;
             self.change(leaf, |leaf| leaf.assign(new, sums_on_media, freed, scratch));
+            self.markers -= freed.markers - before;
             if !later.is_empty() {
                 addr = addr.plus(blocks as u32);
             }
             lba += blocks as u64;
             sums = later;
         }
+    }
+
+    /// Sets blocks whose sums are in the footer, or markers. Blocks that had an entry are freed.
+    pub(crate) fn set_sealed(
+        &mut self,
+        mut lba: u64,
+        mut addr: BlockAddr,
+        mut blocks: u32,
+        freed: &mut Freed<'_>,
+        scratch: &mut RunList,
+    ) {
+        self.clear(lba, u64::from(blocks), freed, scratch);
+        if is_marker(addr) {
+            self.markers += u64::from(blocks);
+        }
+        while blocks > 0 {
+            let (leaf, start) = leaf_and_block(lba).expect("the range was checked");
+            let now = blocks.min(LEAF_BLOCKS - start);
+            let new = NewRun { start, blocks: now, addr, sums: &[] };
+            self.change(leaf, |leaf| leaf.assign(new, false, freed, scratch));
+            blocks -= now;
+            lba += u64::from(now);
+            if blocks > 0 {
+                addr = addr.plus(now);
+            }
+        }
+    }
+
+    /// Replaces a leaf.
+    pub(crate) fn store_leaf(&mut self, number: u32, from: &RunList) {
+        let old = self.markers_in(number);
+        self.change(number, |leaf| leaf.store(from));
+        self.markers = self.markers + self.markers_in(number) - old;
+    }
+
+    fn markers_in(&self, number: u32) -> u64 {
+        let mut markers = 0;
+        if let Some(leaf) = self.leaves.get(number) {
+            leaf.visit((0, LEAF_BLOCKS), |run, _| {
+                markers += if is_marker(run.addr) { u64::from(run.blocks) } else { 0 };
+            });
+        }
+        markers
     }
 
     pub(crate) fn clear(
@@ -147,7 +222,9 @@ impl VolumeMap {
             let (start, stop) = (at.max(base) - base, end.min(base + LEAF).saturating_sub(base));
             if start < stop {
                 let range = (start as u32, stop as u32);
+                let before = freed.markers;
                 self.change(leaf, |leaf| leaf.clear(range, freed, scratch));
+                self.markers -= freed.markers - before;
             }
             at = base + LEAF;
         }
@@ -166,12 +243,29 @@ impl VolumeMap {
         for (number, leaf) in self.leaves.iter_from(0) {
             let base = u64::from(number) * LEAF;
             leaf.visit((0, LEAF_BLOCKS), |found, _| {
-                run(base + u64::from(found.start), found.addr, found.blocks);
+                if !is_marker(found.addr) {
+                    run(base + u64::from(found.start), found.addr, found.blocks);
+                }
             });
         }
     }
 
+    /// Blocks of a range with an address of their own.
     pub(crate) fn mapped_within(&self, lba: u64, blocks: u64) -> u64 {
+        if self.markers == 0 {
+            return self.entries_within(lba, blocks);
+        }
+        let mut mapped = 0;
+        self.lookup_range(VolumeId(0), lba, blocks, &mut |extent| {
+            if let ExtentKind::Mapped { addr, .. } = extent.kind {
+                mapped += if is_marker(addr) { 0 } else { extent.blocks };
+            }
+        });
+        mapped
+    }
+
+    /// Blocks of a range with an entry, markers included.
+    pub(crate) fn entries_within(&self, lba: u64, blocks: u64) -> u64 {
         let end = lba.saturating_add(blocks);
         let Some((first, _)) = leaf_and_block(lba) else { return 0 };
         let mut mapped = 0;
@@ -192,9 +286,15 @@ impl VolumeMap {
         mapped
     }
 
-    pub(crate) fn lookup_range(&self, lba: u64, blocks: u64, visit: &mut dyn FnMut(MapExtent<'_>)) {
+    pub(crate) fn lookup_range(
+        &self,
+        home: VolumeId,
+        lba: u64,
+        blocks: u64,
+        visit: &mut dyn FnMut(MapExtent<'_>),
+    ) {
         let end = lba.saturating_add(blocks);
-        let mut extents = Extents { at: lba, open: None, sums: Vec::new(), visit };
+        let mut extents = Extents { home, at: lba, open: None, sums: Vec::new(), visit };
         if let Some((first, _)) = leaf_and_block(lba) {
             for (number, leaf) in self.leaves.iter_from(first) {
                 let base = u64::from(number) * LEAF;
@@ -213,6 +313,7 @@ impl VolumeMap {
 
 /// Joins runs to extents and adds the holes between them.
 struct Extents<'v> {
+    home: VolumeId,
     /// The end of the last run.
     at: u64,
     /// The extent that may still grow: first block, address, blocks.
@@ -249,7 +350,7 @@ impl Extents<'_> {
 
     fn flush(&mut self) {
         if let Some((lba, addr, blocks)) = self.open.take() {
-            let kind = ExtentKind::Mapped { addr, sums: Sums(&self.sums) };
+            let kind = ExtentKind::Mapped { home: self.home, addr, sums: Sums(&self.sums) };
             (self.visit)(MapExtent { lba: Lba(lba), blocks, kind });
             self.sums.clear();
         }

@@ -15,6 +15,10 @@ use crate::{Pool, SyncMode};
 /// Dirty bytes that a change without data is charged: its place in lists and trees.
 const HOLE_CHARGE_BYTES: u64 = 256;
 
+/// Dirty bytes that a hole is charged for each block that a snapshot may have to keep. The journal
+/// has its own reserve for each block of a group, and this is as much as that reserve is for.
+const SHARED_CHARGE_BYTES: u64 = 1 << 10;
+
 impl Pool {
     /// Trims. `is_absorbed`: a pool before this one has taken the hole, as in [`Pool::write`].
     pub(crate) async fn trim(
@@ -85,15 +89,31 @@ impl Pool {
         first: u64,
         end: u64,
     ) -> Result<(), DeviceError> {
-        let blocks = end - first;
         let refused = |Closed| {
-            let (offset_bytes, len_bytes) = (first * BLOCK_BYTES, blocks * BLOCK_BYTES);
+            let (offset_bytes, len_bytes) = (first * BLOCK_BYTES, (end - first) * BLOCK_BYTES);
             DeviceError::new(name, operation, offset_bytes, len_bytes, ErrorKind::Gone)
         };
-        let demand = volume.demand(HOLE_CHARGE_BYTES, fua);
-        let permit = self.dirty.throttle.admit(demand).await.map_err(refused)?;
-        self.wait_for_merges(volume, first, end).await;
-        let change = Change { lba: Lba(first), blocks, content: Content::Zero };
-        self.absorb(volume, name, operation, change, permit.forget())
+        // What a group hands over to snapshots is bounded as its data is.
+        let most_blocks = match self.has_versions(volume.id) {
+            true => (self.dirty.throttle.limit_bytes() / 4 / SHARED_CHARGE_BYTES).max(1),
+            false => u64::MAX,
+        };
+        let mut at = first;
+        while at < end {
+            let blocks = (end - at).min(most_blocks);
+            let shared = if most_blocks < u64::MAX {
+                self.store.map.borrow().visible_within(volume.id, Lba(at), blocks)
+            } else {
+                0
+            };
+            let charge_bytes = HOLE_CHARGE_BYTES + shared * SHARED_CHARGE_BYTES;
+            let demand = volume.demand(charge_bytes, fua);
+            let permit = self.dirty.throttle.admit(demand).await.map_err(refused)?;
+            self.wait_for_merges(volume, at, at + blocks).await;
+            let change = Change { lba: Lba(at), blocks, content: Content::Zero };
+            self.absorb(volume, name, operation, change, permit.forget())?;
+            at += blocks;
+        }
+        Ok(())
     }
 }

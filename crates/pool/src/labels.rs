@@ -12,7 +12,7 @@ use forebay_format::label::{
     LOG_MARK_OFFSET_BYTES, LogMark, MIN_DEVICE_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET_BYTES,
     SUPERBLOCK_SLOTS, label_offsets,
 };
-use forebay_format::superblock::{Superblock, VERSION};
+use forebay_format::superblock::{OLDEST_VERSION, Superblock, VERSION};
 use forebay_rt as rt;
 
 use crate::opener::FencedOpener;
@@ -120,7 +120,8 @@ pub(crate) async fn read_label(device: &Device) -> Label {
                     Ok(root) if label.roots.contains(&root) => {}
                     Ok(root) => label.roots.push(root),
                     Err(_) => {
-                        let other = Superblock::version(slot).filter(|v| *v != VERSION);
+                        let other = Superblock::version(slot)
+                            .filter(|v| !(OLDEST_VERSION..=VERSION).contains(v));
                         label.unknown_version = label.unknown_version.max(other);
                     }
                 }

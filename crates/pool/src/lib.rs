@@ -25,6 +25,7 @@ mod remote_log;
 mod resume;
 mod scrub;
 mod settings;
+mod snapshots;
 mod space;
 mod spares;
 pub mod spec;
@@ -53,6 +54,7 @@ use crate::read_ahead::ReadAhead;
 use crate::read_cache::ReadCache;
 use crate::scrub::ScanState;
 use crate::settings::Settings;
+use crate::snapshots::Snapshots;
 use crate::spares::Spares;
 use crate::state::{DirtyData, Lifecycle, Store, SyncControl, Writers};
 use crate::status::PoolEvent;
@@ -92,6 +94,7 @@ pub struct Pool {
     pub(crate) config: RefCell<PoolConfig>,
     pub(crate) devices: RefCell<BTreeMap<DeviceId, OpenDevice>>,
     pub(crate) volumes: RefCell<BTreeMap<VolumeId, Rc<VolumeState>>>,
+    pub(crate) snapshots: Snapshots,
     pub(crate) dirty: DirtyData,
     pub(crate) log: IntentLog,
     pub(crate) store: Store,

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use forebay_cache::{BlockKey, Kept};
 use forebay_device::{Allocation, DeviceError, IoBuf, Operation};
-use forebay_map::{ExtentKind, Mapped, Sums};
+use forebay_map::{ExtentKind, Located, Sums};
 use forebay_rt as rt;
 use forebay_segment::{Together, Unread, Wanted};
 use forebay_txg::Content;
@@ -55,6 +55,7 @@ impl Fetch {
 
 /// Consecutive blocks of a volume at consecutive addresses.
 struct Run<'a> {
+    /// The volume that their checksums bind.
     volume: VolumeId,
     lba: Lba,
     blocks: u64,
@@ -169,7 +170,7 @@ impl Pool {
         if blocks == 1 && !self.dirty.groups.borrow().covers(volume.id, lba) {
             // The common case, without the lists that longer reads need.
             let found = self.store.map.borrow().lookup(volume.id, lba);
-            let Some(Mapped { addr, sum }) = found else {
+            let Some(Located { home, addr, sum }) = found else {
                 buf.fill(0);
                 return Ok(buf);
             };
@@ -177,11 +178,11 @@ impl Pool {
             if self.caches(volume) && self.cache.get(key, &mut buf) {
                 return Ok(buf);
             }
-            let wanted = Wanted { addr, volume: volume.id, lba, blocks: 1, sums: vec![sum] };
+            let wanted = Wanted { addr, volume: home, lba, blocks: 1, sums: vec![sum] };
             let fetch = Fetch { at_bytes: 0, key, wanted };
             let (parts, mut fetches) = self.cached_parts(volume, vec![fetch]);
             if !parts.is_empty() {
-                fetches = self.read_cached(volume.id, parts, &mut buf).await;
+                fetches = self.read_cached(parts, &mut buf).await;
             }
             return match fetches.first() {
                 None => Ok(buf),
@@ -191,7 +192,7 @@ impl Pool {
         let fetches = self.plan(volume, lba, blocks, &mut buf);
         let (parts, mut fetches) = self.cached_parts(volume, fetches);
         if !parts.is_empty() {
-            fetches.extend(self.read_cached(volume.id, parts, &mut buf).await);
+            fetches.extend(self.read_cached(parts, &mut buf).await);
         }
         match fetches.len() {
             0 => {}
@@ -232,9 +233,10 @@ impl Pool {
                         ExtentKind::Hole => {
                             buf[at_bytes..at_bytes + part.blocks as usize * BLOCK_LEN].fill(0);
                         }
-                        ExtentKind::Mapped { addr, sums } => {
+                        ExtentKind::Mapped { home, addr, sums } => {
                             let key = self.block_key(addr);
-                            let run = Run { volume, lba: part.lba, blocks: part.blocks, key, sums };
+                            let (volume, lba) = (home, part.lba);
+                            let run = Run { volume, lba, blocks: part.blocks, key, sums };
                             run.split(&mut fetches, at_bytes, |key, at_bytes| {
                                 let out = &mut buf[at_bytes..at_bytes + BLOCK_LEN];
                                 is_cached && self.cache.get(key, out)
@@ -257,9 +259,10 @@ impl Pool {
                 continue;
             }
             map.lookup_range(volume, piece.lba, piece.blocks, |part| {
-                if let ExtentKind::Mapped { addr, sums } = part.kind {
+                if let ExtentKind::Mapped { home, addr, sums } = part.kind {
                     let key = self.block_key(addr);
-                    let run = Run { volume, lba: part.lba, blocks: part.blocks, key, sums };
+                    let (volume, lba) = (home, part.lba);
+                    let run = Run { volume, lba, blocks: part.blocks, key, sums };
                     run.split(&mut fetches, 0, |key, _| {
                         self.cache.contains(key) || self.cache_devices.contains(key)
                     });
@@ -273,7 +276,7 @@ impl Pool {
     fn keep(&self, volume: &VolumeState, fetch: &Fetch, data: &[u8]) {
         if self.caches(volume) {
             self.keep_in_memory(fetch.key, data);
-            self.consider_for_devices(volume.id, fetch, data);
+            self.consider_for_devices(fetch, data);
         }
     }
 

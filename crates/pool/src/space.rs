@@ -70,7 +70,11 @@ impl Pool {
         if !volume.sparse.get() {
             return true;
         }
-        let held = self.held_blocks(volume.id, lba, blocks);
+        // What a snapshot has as well stays, so an overwrite takes new space.
+        let held = match volume.is_being_shared.get() {
+            true => 0,
+            false => self.unshared_blocks(volume.id, lba, blocks),
+        };
         let more = match content {
             Content::Data(_) => (blocks - held) as i64,
             Content::Zero => -(held as i64),
@@ -114,6 +118,18 @@ impl Pool {
             MemoryLeft::NoNewBlocks => self.held_blocks(volume.id, lba, blocks) == blocks,
             MemoryLeft::NoWrites => false,
         }
+    }
+
+    /// As [`Pool::held_blocks`], without those that a snapshot has as well.
+    fn unshared_blocks(&self, volume: VolumeId, lba: Lba, blocks: u64) -> u64 {
+        let map = self.store.map.borrow();
+        let pieces = self.dirty.groups.borrow().lookup(volume, lba, blocks);
+        let held = |piece: &forebay_txg::OverlayExtent| match piece.content {
+            Some(Content::Data(_)) => piece.blocks,
+            Some(Content::Zero) => 0,
+            None => map.unshared_within(volume, piece.lba, piece.blocks),
+        };
+        pieces.iter().map(held).sum()
     }
 
     /// Blocks in this range that hold data, once all that was absorbed is under a root.

@@ -53,6 +53,15 @@ pub struct VolumeSpec {
     pub properties: BTreeMap<String, String>,
 }
 
+/// What `volume clone` takes beside the snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CloneSpec {
+    /// Name without the pool's.
+    pub name: String,
+    /// Properties by name, as `-o` gave them.
+    pub properties: BTreeMap<String, String>,
+}
+
 /// The last state of a pool that a list of known pools was told of ([`Opener::witness`]). The
 /// generation alone does not tell whether a device has heard of it: after a power cut the next
 /// owner uses the same number.

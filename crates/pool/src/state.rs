@@ -113,6 +113,8 @@ pub(crate) struct SyncControl {
     pub written: RefCell<WrittenLabels>,
     /// A root is wanted even if nothing is dirty.
     pub root_wanted: Cell<bool>,
+    /// Version of the format that roots have.
+    pub version: Cell<u32>,
     /// The sync task has ended; there are no more commits.
     pub ended: Cell<bool>,
 }

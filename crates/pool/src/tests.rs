@@ -30,6 +30,7 @@ mod resilvers;
 mod resumes;
 mod rollbacks;
 mod scattered;
+mod snapshots;
 mod spares;
 mod takeovers;
 mod witnesses;

@@ -87,6 +87,10 @@ pub(crate) struct VolumeState {
     /// Requests a second, and bytes of reads and writes a second.
     pub iops_limit: RateLimit,
     pub bandwidth_limit: RateLimit,
+    /// It is a snapshot: it cannot be written.
+    pub is_snapshot: bool,
+    /// A snapshot of it is being taken.
+    pub is_being_shared: Cell<bool>,
     /// When the volume was last flushed, and the bytes written since.
     pub flushed: Cell<Option<Nanos>>,
     pub since_flush_bytes: Cell<u64>,
@@ -105,9 +109,18 @@ fn is_cached(value: Option<&String>) -> bool {
 
 impl VolumeState {
     pub fn new(config: &VolumeConfig) -> Rc<Self> {
+        Rc::new(Self::with(config, false))
+    }
+
+    /// The state of a snapshot.
+    pub fn of_snapshot(config: &VolumeConfig) -> Rc<Self> {
+        Rc::new(Self::with(config, true))
+    }
+
+    fn with(config: &VolumeConfig, is_snapshot: bool) -> Self {
         let sync = config.properties.get("sync").and_then(|v| SyncMode::parse(v));
         let number = |name: &str| config.properties.get(name).and_then(|v| parse_bytes(v).ok());
-        Rc::new(Self {
+        Self {
             id: VolumeId(config.id),
             name: RefCell::new(config.name.clone()),
             size_bytes: Cell::new(config.size_bytes),
@@ -132,9 +145,11 @@ impl VolumeState {
             ),
             iops_limit: RateLimit::new(number("iops_limit")),
             bandwidth_limit: RateLimit::new(number("bandwidth_limit")),
+            is_snapshot,
+            is_being_shared: Cell::new(false),
             flushed: Cell::new(None),
             since_flush_bytes: Cell::new(0),
-        })
+        }
     }
 
     /// Takes over a property that holds at once.
@@ -224,8 +239,13 @@ impl Volume {
     }
 
     fn check(&self, op: Operation, offset: u64, len: u64) -> Result<(), DeviceError> {
-        if self.attached().state.gone.get() {
+        let state = self.attached().state;
+        if state.gone.get() {
             return Err(self.gone(op, offset, len));
+        }
+        let changes = matches!(op, Operation::Write | Operation::Discard | Operation::WriteZeroes);
+        if state.is_snapshot && changes {
+            return Err(DeviceError::new(&self.name, op, offset, len, ErrorKind::ReadOnly));
         }
         check_range(&self.name, &self.geometry(), op, offset, len)
     }
@@ -255,7 +275,7 @@ impl Volume {
                 return Err(error);
             }
             let Some(next) = pool.successor().await else { return Err(error) };
-            let state = next.volumes.borrow().get(&self.id).cloned();
+            let state = next.state_of(self.id);
             let Some(state) = state else { return Err(error) };
             *self.at.borrow_mut() = Attached { pool: next, state };
         }
@@ -299,7 +319,7 @@ impl BlockDevice for Volume {
             block_bytes: SECTOR_BYTES as u32,
             volatile_cache: true,
             discard_bytes: BLOCK_BYTES as u32,
-            read_only: false,
+            read_only: self.at.borrow().state.is_snapshot,
         }
     }
 

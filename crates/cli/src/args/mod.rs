@@ -31,7 +31,7 @@ pub use trace::{
 pub use values::{
     Listing, NameList, Report, VolumeName, name_list, pool_property, property, volume_name,
 };
-pub use volume::VolumeCommand;
+pub use volume::{ListedKind, VolumeCommand};
 
 /// A hybrid storage pool in user space, served over NBD.
 #[derive(Debug, Parser)]

@@ -351,6 +351,15 @@ pub enum PoolCommand {
         #[arg(value_name = "POOL")]
         pools: Vec<String>,
     },
+    /// Bring pools to the newest version of the format.
+    #[command(after_help = "Example:\n  forebay pool upgrade tank\n\n\
+        Programs before this version cannot read the pool any more. Without it a pool stays as it \
+        is, and has no snapshots if its format is older than they are.")]
+    Upgrade {
+        /// The pools.
+        #[arg(required = true, value_name = "POOL")]
+        pools: Vec<String>,
+    },
     /// Clear the label of a pool from a device, so that it can be used for something else.
     #[command(after_help = "Example:\n  forebay pool labelclear /dev/sdb")]
     Labelclear {

@@ -1,11 +1,22 @@
 //! Arguments of `forebay volume …`.
 
-use clap::Subcommand;
+use clap::{Subcommand, ValueEnum};
 use forebay_units::parse_bytes;
 
 use crate::properties;
 
 use super::values::{Listing, NameList, VolumeName, name_list, property, volume_name};
+
+/// What `volume list` lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ListedKind {
+    /// Volumes.
+    Volume,
+    /// Snapshots.
+    Snapshot,
+    /// Volumes, each before its snapshots.
+    All,
+}
 
 /// The verbs of `forebay volume`.
 #[derive(Debug, Subcommand)]
@@ -27,11 +38,16 @@ pub enum VolumeCommand {
         #[arg(value_name = "POOL/VOL", value_parser = volume_name)]
         volume: VolumeName,
     },
-    /// List volumes.
-    #[command(after_help = "Example:\n  forebay volume list -Hp -o name,volsize -S used tank\n\n\
+    /// List volumes and snapshots.
+    #[command(after_help = "Examples:\n  forebay volume list -Hp -o name,volsize -S used tank\n  \
+        forebay volume list -t snapshot tank/vol0\n\n\
         Fields: name, used, available, referenced, volsize, refreservation, sync, and every other \
-        property that 'forebay volume get all' shows.")]
+        property that 'forebay volume get all' shows; of snapshots name, used, referenced, \
+        volsize, creation, clones and holds.")]
     List {
+        /// What to list.
+        #[arg(short = 't', value_name = "TYPE", default_value = "volume")]
+        kind: ListedKind,
         /// How to print.
         #[command(flatten)]
         listing: Listing,
@@ -48,15 +64,93 @@ pub enum VolumeCommand {
         #[arg(value_name = "POOL[/VOL]")]
         names: Vec<String>,
     },
-    /// Destroy a volume and its data.
-    #[command(after_help = "Example:\n  forebay volume destroy tank/vol0")]
+    /// Destroy a volume and its data, or snapshots.
+    #[command(after_help = "Examples:\n  forebay volume destroy tank/vol0\n  \
+        forebay volume destroy tank/vol0@monday,tuesday\n  \
+        forebay volume destroy tank/vol0@first%last\n\n\
+        A range FIRST%LAST takes both ends in; without one of them it begins with the oldest or \
+        ends with the newest snapshot. The names of destroyed snapshots are free at once; their \
+        space follows.")]
     Destroy {
         /// Even while clients are connected to it.
         #[arg(short)]
         force: bool,
-        /// The volume.
-        #[arg(value_name = "POOL/VOL", value_parser = volume_name)]
+        /// The snapshots of the volume too.
+        #[arg(short)]
+        recursive: bool,
+        /// The volume or the snapshots.
+        #[arg(value_name = "POOL/VOL[@SNAP,...]", value_parser = volume_name)]
         volume: VolumeName,
+    },
+    /// Take snapshots, all of them at one instant.
+    #[command(
+        after_help = "Example:\n  forebay volume snapshot tank/db@monday tank/log@monday\n\n\
+        A snapshot holds what was answered before the command, and takes space as its volume \
+        changes. It is an NBD export, read-only. Snapshots of several pools are not of one \
+        instant."
+    )]
+    Snapshot {
+        /// The volumes and the names of their new snapshots.
+        #[arg(required = true, value_name = "POOL/VOL@SNAP", value_parser = volume_name)]
+        snapshots: Vec<VolumeName>,
+    },
+    /// Take a volume back to a snapshot.
+    #[command(after_help = "Example:\n  forebay volume rollback tank/vol0@monday\n\n\
+        What was written since is lost. Disconnect clients first: what they have in memory is not \
+        taken back.")]
+    Rollback {
+        /// Destroy the snapshots that were taken since.
+        #[arg(short)]
+        recursive: bool,
+        /// Even while clients are connected: they are disconnected.
+        #[arg(short)]
+        force: bool,
+        /// The snapshot.
+        #[arg(value_name = "POOL/VOL@SNAP", value_parser = volume_name)]
+        snapshot: VolumeName,
+    },
+    /// Create a volume that begins as a snapshot.
+    #[command(after_help = "Example:\n  forebay volume clone tank/vol0@monday tank/test\n\n\
+        A clone takes space only for what differs from its snapshot, which cannot be destroyed \
+        before it.")]
+    Clone {
+        /// Set a property, such as sync=standard|always|disabled; may be given several times.
+        #[arg(short = 'o', value_name = "PROPERTY=VALUE", value_parser = property)]
+        options: Vec<(String, String)>,
+        /// The snapshot.
+        #[arg(value_name = "POOL/VOL@SNAP", value_parser = volume_name)]
+        snapshot: VolumeName,
+        /// Name of the new volume, in the same pool.
+        #[arg(value_name = "POOL/NEW", value_parser = volume_name)]
+        volume: VolumeName,
+    },
+    /// Give a snapshot another name.
+    #[command(after_help = "Example:\n  forebay volume rename tank/vol0@monday tank/vol0@week1")]
+    Rename {
+        /// The snapshot.
+        #[arg(value_name = "POOL/VOL@SNAP", value_parser = volume_name)]
+        snapshot: VolumeName,
+        /// Its new name, of the same volume.
+        #[arg(value_name = "POOL/VOL@NEW", value_parser = volume_name)]
+        new_name: VolumeName,
+    },
+    /// Keep snapshots from being destroyed.
+    #[command(after_help = "Example:\n  forebay volume hold backup tank/vol0@monday")]
+    Hold {
+        /// A word for the reason; several may hold a snapshot.
+        tag: String,
+        /// The snapshots.
+        #[arg(required = true, value_name = "POOL/VOL@SNAP", value_parser = volume_name)]
+        snapshots: Vec<VolumeName>,
+    },
+    /// Take a hold from snapshots.
+    #[command(after_help = "Example:\n  forebay volume release backup tank/vol0@monday")]
+    Release {
+        /// The word that 'volume hold' was given.
+        tag: String,
+        /// The snapshots.
+        #[arg(required = true, value_name = "POOL/VOL@SNAP", value_parser = volume_name)]
+        snapshots: Vec<VolumeName>,
     },
     /// Change the size of a volume.
     #[command(after_help = "Example:\n  forebay volume resize -V 16G tank/vol0")]

@@ -19,6 +19,7 @@ mod report;
 mod requests;
 mod scan;
 mod serve;
+mod snapshot;
 mod status;
 mod trace;
 mod up;

@@ -61,14 +61,13 @@ pub async fn pool(command: PoolCommand, access: &PoolAccess) -> Result<Outcome, 
         PoolCommand::Get { listing, fields, properties, pools } => {
             get(access, &pools, &properties, &fields, listing).await
         }
-        PoolCommand::Set { property: (property, value), pool } => {
-            set(access, &pool, property, value).await
-        }
+        PoolCommand::Set { property, pool } => set(access, &pool, property).await,
         PoolCommand::History { json, pools } => history(access, &pools, json).await,
         PoolCommand::Events { follow, json, pools } => {
             events::events(access, &pools, follow, json).await
         }
         PoolCommand::Sync { pools } => sync(access, &pools).await,
+        PoolCommand::Upgrade { pools } => upgrade(access, &pools).await,
         PoolCommand::Labelclear { force, devices } => clear_labels(&devices, force).await,
         PoolCommand::Scrub { pause, stop, wait, pools } => {
             let verb = match (pause, stop) {
@@ -276,8 +275,7 @@ async fn get(
 async fn set(
     access: &PoolAccess,
     pool: &str,
-    property: String,
-    value: String,
+    (property, value): (String, String),
 ) -> Result<Outcome, Failure> {
     if render::is_computed_of_pool(&property) {
         access.names(&[pool.to_owned()])?;
@@ -305,6 +303,13 @@ async fn history(access: &PoolAccess, pools: &[String], json: bool) -> Result<Ou
         each.collect::<Vec<_>>().join("\n")
     };
     Ok(Outcome { text, complete })
+}
+
+async fn upgrade(access: &PoolAccess, pools: &[String]) -> Result<Outcome, Failure> {
+    for pool in pools {
+        ask_all(access, pool, [Action::Upgrade]).await?;
+    }
+    Ok(Outcome::done())
 }
 
 async fn sync(access: &PoolAccess, pools: &[String]) -> Result<Outcome, Failure> {

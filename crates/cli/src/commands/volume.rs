@@ -7,7 +7,8 @@ use forebay_units::parse_bytes;
 
 use super::outcome::Outcome;
 use super::requests::{ask_all, from_each, good, names_of, property_map, reply_as};
-use crate::args::{Listing, NameList, VolumeCommand, VolumeName};
+use super::snapshot::{snapshot, snapshots};
+use crate::args::{ListedKind, Listing, NameList, VolumeCommand, VolumeName};
 use crate::attachments::{attached, devices_of, refuse_attached, take_away_all};
 use crate::control::{Action, Reply};
 use crate::failure::{ErrorCode, Failure};
@@ -26,13 +27,28 @@ pub async fn volume(command: VolumeCommand, access: &PoolAccess) -> Result<Outco
             let spec = VolumeSpec { name: volume.volume, size_bytes, sparse, properties };
             ask_all(access, &volume.pool, [Action::VolumeCreate { spec }]).await
         }
-        VolumeCommand::List { listing, fields, ascending, descending, names } => {
+        VolumeCommand::List { kind, listing, fields, ascending, descending, names } => {
             let is_descending = !descending.is_empty();
             let sort_by = if is_descending { &descending } else { &ascending };
             let order = render::Order { fields: sort_by, is_descending };
-            list(access, &names, &fields, order, listing).await
+            list(access, kind, &names, &fields, order, listing).await
         }
-        VolumeCommand::Destroy { force, volume } => destroy(access, volume, force).await,
+        VolumeCommand::Destroy { force, recursive, volume } if volume.volume.contains('@') => {
+            if recursive {
+                return Err(Failure::usage("-r is for volumes: it destroys their snapshots"));
+            }
+            let action = Action::SnapshotDestroy { spec: volume.volume, force };
+            ask_all(access, &volume.pool, [action]).await
+        }
+        VolumeCommand::Destroy { force, recursive, volume } => {
+            destroy(access, volume, force, recursive).await
+        }
+        VolumeCommand::Snapshot { .. }
+        | VolumeCommand::Rollback { .. }
+        | VolumeCommand::Clone { .. }
+        | VolumeCommand::Rename { .. }
+        | VolumeCommand::Hold { .. }
+        | VolumeCommand::Release { .. } => snapshot(command, access).await,
         VolumeCommand::Resize { size_bytes, force, volume } => {
             let size_bytes = checked_size(size_bytes)?;
             let action = Action::VolumeResize { volume: volume.volume, size_bytes, force };
@@ -55,18 +71,42 @@ pub async fn volume(command: VolumeCommand, access: &PoolAccess) -> Result<Outco
 
 async fn list(
     access: &PoolAccess,
+    kind: ListedKind,
     names: &[String],
     fields: &Option<NameList>,
     order: render::Order<'_>,
     listing: Listing,
 ) -> Result<Outcome, Failure> {
-    let (volumes, complete) = volumes(access, names).await?;
+    let (found, complete) = match kind {
+        ListedKind::Volume => volumes(access, names).await?,
+        ListedKind::Snapshot | ListedKind::All => {
+            // Refused when there is no volume of that name.
+            let of = |name: &String| name.split('@').next().unwrap_or(name).to_owned();
+            volumes(access, &names.iter().map(of).collect::<Vec<_>>()).await?
+        }
+    };
+    let with_volume = |name: &String| {
+        names.is_empty()
+            || names
+                .iter()
+                .any(|n| !n.contains('@') && (n == name || name.starts_with(&format!("{n}/"))))
+    };
+    let volumes: Vec<VolumeStatus> = match kind {
+        ListedKind::Snapshot => Vec::new(),
+        _ => found.into_iter().filter(|volume| with_volume(&volume.name)).collect(),
+    };
+    let (snapshots, asked) = match kind {
+        ListedKind::Volume => (Vec::new(), true),
+        ListedKind::Snapshot | ListedKind::All => snapshots(access, names).await?,
+    };
+    let complete = complete && asked;
     // "No volumes" is only said when every pool could be asked.
-    if !complete && !listing.json && volumes.is_empty() {
+    if !complete && !listing.json && volumes.is_empty() && snapshots.is_empty() {
         return Ok(Outcome { text: String::new(), complete });
     }
     let volumes = with_devices(access, volumes).await?;
-    let text = render::volume_list(&volumes, names_of(fields), order, listing)?;
+    let listed = render::Versions { volumes, snapshots };
+    let text = render::volume_list(&listed, kind, names_of(fields), order, listing)?;
     Ok(Outcome { text, complete })
 }
 
@@ -95,13 +135,15 @@ async fn destroy(
     access: &PoolAccess,
     VolumeName { pool, volume }: VolumeName,
     force: bool,
+    recursive: bool,
 ) -> Result<Outcome, Failure> {
     let name = format!("{pool}/{volume}");
     let devices = devices_of(access, &name).await?;
     if !force {
         refuse_attached(&devices)?;
     }
-    let outcome = ask_all(access, &pool, [Action::VolumeDestroy { volume, force }]).await?;
+    let outcome =
+        ask_all(access, &pool, [Action::VolumeDestroy { volume, force, recursive }]).await?;
     take_away_all(devices).await;
     Ok(outcome)
 }

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use forebay_pool::spec::{ImportOptions, PoolSpec, VolumeSpec};
+use forebay_pool::spec::{CloneSpec, ImportOptions, PoolSpec, VolumeSpec};
 use forebay_pool::status::{
-    CacheStats, EventRecord, PoolStats, PoolStatus, PoolSummary, VolumeStatus,
+    CacheStats, EventRecord, PoolStats, PoolStatus, PoolSummary, SnapshotStatus, VolumeStatus,
 };
 use serde::{Deserialize, Serialize};
 
@@ -118,7 +118,41 @@ pub enum Action {
     VolumeDestroy {
         volume: String,
         force: bool,
+        /// Its snapshots as well.
+        #[serde(default)]
+        recursive: bool,
     },
+    Snapshots,
+    /// Takes snapshots `VOL@SNAP`, all at one instant.
+    SnapshotTake {
+        snapshots: Vec<String>,
+    },
+    /// Destroys the snapshots of `VOL@SPEC`.
+    SnapshotDestroy {
+        spec: String,
+        force: bool,
+    },
+    SnapshotRename {
+        snapshot: String,
+        new_name: String,
+    },
+    SnapshotHold {
+        snapshot: String,
+        tag: String,
+        release: bool,
+    },
+    VolumeRollback {
+        snapshot: String,
+        /// Destroys the snapshots that were taken since.
+        recursive: bool,
+        force: bool,
+    },
+    VolumeClone {
+        snapshot: String,
+        spec: CloneSpec,
+    },
+    /// Brings the pool's format to the newest version.
+    Upgrade,
     VolumeResize {
         volume: String,
         size_bytes: u64,
@@ -147,6 +181,7 @@ impl Action {
                 | Action::Record { .. }
                 | Action::Properties
                 | Action::Volumes
+                | Action::Snapshots
                 | Action::Nbd
         )
     }
@@ -184,6 +219,7 @@ pub enum Reply {
     Recording(Recording),
     Properties(BTreeMap<String, String>),
     Volumes(Vec<VolumeStatus>),
+    Snapshots(Vec<SnapshotStatus>),
 }
 
 /// What the server is and serves.

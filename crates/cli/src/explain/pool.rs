@@ -272,7 +272,7 @@ fn array_hint(error: &ArrayError) -> &'static str {
 
 fn volume_code(error: &VolumeError) -> ErrorCode {
     match error {
-        VolumeError::NotFound { .. } => ErrorCode::VolumeNotFound,
+        VolumeError::NotFound { .. } | VolumeError::NoSnapshot { .. } => ErrorCode::VolumeNotFound,
         VolumeError::BadSize { .. } => ErrorCode::VolumeSize,
         VolumeError::NoSpace { .. } => ErrorCode::NoSpace,
         VolumeError::Property(PropertyError::Unknown { .. }) => ErrorCode::PropertyUnknown,
@@ -295,9 +295,27 @@ fn volume_hint(error: &VolumeError) -> String {
         VolumeError::WouldShrink { .. } => "'forebay volume resize -f' does so".to_owned(),
         VolumeError::ConfigTooLarge(_) => "it has too many volumes or devices".to_owned(),
         VolumeError::Commit(error) => commit_hint(error),
-        VolumeError::BadSize { .. } | VolumeError::Property(_) | VolumeError::Name(_) => {
-            String::new()
+        VolumeError::NoSnapshot { pool, .. } => {
+            format!("'forebay volume list -t snapshot {pool}' lists those that are")
         }
+        VolumeError::SnapshotExists { .. } => "choose another name".to_owned(),
+        VolumeError::HasSnapshots { .. } => "'forebay volume destroy -r' destroys them too".into(),
+        VolumeError::HasClones { .. } => "destroy the clones first".to_owned(),
+        VolumeError::IsHeld { name, tags } => {
+            let tag = tags.first().map_or("TAG", String::as_str);
+            format!("'forebay volume release {tag} {name}' lets it go")
+        }
+        VolumeError::NotNewest { .. } => {
+            "'forebay volume rollback -r' destroys the newer ones".to_owned()
+        }
+        VolumeError::OldFormat { pool, .. } => {
+            format!("'forebay pool upgrade {pool}' brings it to the newest version")
+        }
+        VolumeError::BadSize { .. }
+        | VolumeError::Property(_)
+        | VolumeError::Name(_)
+        | VolumeError::Tag { .. }
+        | VolumeError::TooManyHolds { .. } => String::new(),
     }
 }
 

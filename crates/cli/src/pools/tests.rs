@@ -95,7 +95,8 @@ fn client_that_returns_during_destroy_does_not_hold_new_volume() {
         let set = PoolSet::new(shelf(), state, None);
         ask(&set, create()).await.unwrap();
         ask(&set, create_volume()).await.unwrap();
-        let destroy = Action::VolumeDestroy { volume: "v".to_owned(), force: true };
+        let destroy =
+            Action::VolumeDestroy { volume: "v".to_owned(), force: true, recursive: false };
         let handles = while_a_client_returns(&set, destroy).await;
         ask(&set, create_volume()).await.unwrap();
         write(&set.open("tank/v", &peer()).ok().unwrap()).await.unwrap();

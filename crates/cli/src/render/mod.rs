@@ -37,7 +37,7 @@ pub use trace::{
     CacheReport, PatternReport, SeekReport, TraceHead, cache_json, cache_text, iopattern_heading,
     iopattern_line, pattern_json, seek_json, seek_text, summary_json, summary_text,
 };
-pub use volumes::{ListedVolume, Order, is_computed_of_volume, volume_get, volume_list};
+pub use volumes::{ListedVolume, Order, Versions, is_computed_of_volume, volume_get, volume_list};
 
 #[cfg(test)]
 mod tests;

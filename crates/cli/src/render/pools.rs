@@ -28,6 +28,7 @@ pub(super) fn summary_field(summary: &PoolSummary, field: &str, exact: bool) -> 
         "usable" => bytes(summary.size_bytes, exact),
         "avail" | "available" => bytes(summary.available_bytes, exact),
         "guid" => summary.guid.to_string(),
+        "version" => summary.format_version.to_string(),
         _ => summary.health.as_str().to_owned(),
     }
 }

@@ -12,8 +12,10 @@ use forebay_pool::status::{
 };
 use forebay_units::Layout;
 
+mod snapshots;
+
 use super::*;
-use crate::args::Listing;
+use crate::args::{ListedKind, Listing};
 use crate::clock::{duration, local_time};
 use crate::control::{Sample, StatusReport};
 use crate::escape::visible;
@@ -155,6 +157,7 @@ fn open(pool: &PoolStatus) -> OpenPool {
 fn summary() -> PoolSummary {
     PoolSummary {
         name: "tank".into(),
+        format_version: 6,
         guid: 1_234_567_890_123_456_789,
         size_bytes: 12 << 30,
         alloc_bytes: 3 << 30,
@@ -303,7 +306,11 @@ fn volume(name: &str, sync: &str, reserved_bytes: u64) -> ListedVolume {
         name: format!("tank/{name}"),
         id: 7,
         size_bytes: 8 << 30,
-        used_bytes: 3 << 29,
+        used_bytes: 5 << 28,
+        referenced_bytes: 1 << 30,
+        written_bytes: 1 << 28,
+        used_by_snapshots_bytes: 1 << 28,
+        origin: (reserved_bytes == 0).then(|| "tank/vol0@monday".to_owned()),
         reserved_bytes,
         available_bytes: 10 << 30,
         sync: sync.into(),
@@ -505,20 +512,23 @@ fn pool_get_is_as_in_golden_files() {
 
 #[test]
 fn volume_list_and_get_are_as_in_golden_files() {
-    let volumes = [volume("vol0", "standard", 8 << 30), volume("sparse", "always", 0)];
-    golden("volume-list.txt", &volume_list(&volumes, &[], BY_NAME, PLAIN).unwrap());
-    golden("volume-list.json", &volume_list(&volumes, &[], BY_NAME, JSON).unwrap());
+    let volumes = vec![volume("vol0", "standard", 8 << 30), volume("sparse", "always", 0)];
+    let listed = Versions { volumes: volumes.clone(), snapshots: Vec::new() };
+    let list = |fields: &[&str], listing| {
+        volume_list(&listed, ListedKind::Volume, &words(fields), BY_NAME, listing)
+    };
+    golden("volume-list.txt", &list(&[], PLAIN).unwrap());
+    golden("volume-list.json", &list(&[], JSON).unwrap());
     golden("volume-get.txt", &volume_get(&volumes, &words(&["all"]), &[], PLAIN).unwrap());
     golden("volume-get.json", &volume_get(&volumes, &words(&["all"]), &[], JSON).unwrap());
     assert_eq!(
-        volume_list(&volumes, &words(&["name", "volsize", "comment"]), BY_NAME, SCRIPT).unwrap(),
+        list(&["name", "volsize", "comment"], SCRIPT).unwrap(),
         "tank/vol0\t8589934592\tx\ntank/sparse\t8589934592\tx\n"
     );
-    assert_eq!(
-        volume_list(&volumes, &words(&["frob"]), BY_NAME, PLAIN).unwrap_err().code,
-        ErrorCode::Usage
-    );
-    assert_eq!(volume_list(&[], &[], BY_NAME, PLAIN).unwrap(), "no volumes available\n");
+    assert_eq!(list(&["frob"], PLAIN).unwrap_err().code, ErrorCode::Usage);
+    let none = Versions::default();
+    let text = volume_list(&none, ListedKind::Volume, &[], BY_NAME, PLAIN).unwrap();
+    assert_eq!(text, "no volumes available\n");
 }
 
 #[test]

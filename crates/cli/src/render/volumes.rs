@@ -2,18 +2,21 @@
 
 use std::collections::BTreeMap;
 
-use forebay_pool::status::VolumeStatus;
+use forebay_pool::status::{SnapshotStatus, VolumeStatus};
 use serde::Serialize;
 
 use super::json::document;
 use super::numbers::bytes;
 use super::properties::{choose, property_table, said, source, sources_of};
 use super::table::{Column, Table};
-use crate::args::Listing;
+use crate::args::{ListedKind, Listing};
+use crate::clock::history_time;
 use crate::failure::Failure;
 
 const LIST_FIELDS: [&str; 7] =
     ["name", "used", "available", "referenced", "volsize", "sync", "attached"];
+
+const SNAPSHOT_FIELDS: [&str; 5] = ["name", "used", "available", "referenced", "creation"];
 
 /// A volume, and the device that this machine's kernel has it as.
 #[derive(Clone, Debug, Serialize)]
@@ -32,10 +35,17 @@ fn value(listed: &ListedVolume, name: &str, exact: bool) -> Option<(String, &'st
     match name {
         "attached" => Some((listed.attached.clone().unwrap_or_else(|| "-".to_owned()), "-")),
         "name" => Some((volume.name.clone(), "-")),
-        // What the volume takes from the pool: its data, or the space set aside for it.
-        "used" => number(volume.used_bytes.max(volume.reserved_bytes)),
+        // What the volume takes from the pool: its data, or the space set aside for it, and what
+        // only its snapshots hold.
+        "used" => {
+            let own = volume.used_bytes - volume.used_by_snapshots_bytes;
+            number(own.max(volume.reserved_bytes) + volume.used_by_snapshots_bytes)
+        }
         "avail" | "available" => number(volume.available_bytes),
-        "refer" | "referenced" => number(volume.used_bytes),
+        "refer" | "referenced" => number(volume.referenced_bytes),
+        "written" => number(volume.written_bytes),
+        "usedsnap" | "usedbysnapshots" => number(volume.used_by_snapshots_bytes),
+        "origin" => Some((volume.origin.clone().unwrap_or_else(|| "-".to_owned()), "-")),
         "volsize" => Some((bytes(volume.size_bytes, exact), "local")),
         "refreserv" | "refreservation" => {
             let shown = match volume.reserved_bytes {
@@ -46,6 +56,56 @@ fn value(listed: &ListedVolume, name: &str, exact: bool) -> Option<(String, &'st
         }
         "sync" => Some((volume.sync.clone(), source(name, &volume.sync))),
         other => volume.properties.get(other).map(|v| (said(v), source(name, v))),
+    }
+}
+
+/// A field of a snapshot; `None` when neither a snapshot nor a volume has it.
+fn snapshot_value(snapshot: &SnapshotStatus, name: &str, exact: bool) -> Option<String> {
+    let list = |names: &[String]| match names {
+        [] => "-".to_owned(),
+        names => names.join(","),
+    };
+    Some(match name {
+        "name" => snapshot.name.clone(),
+        "used" => bytes(snapshot.used_bytes, exact),
+        "refer" | "referenced" => bytes(snapshot.referenced_bytes, exact),
+        "volsize" => bytes(snapshot.size_bytes, exact),
+        "creation" if exact => snapshot.created_at.to_string(),
+        "creation" => history_time(snapshot.created_at),
+        "clones" => list(&snapshot.clones),
+        "holds" => list(&snapshot.holds),
+        "sync" | "avail" | "available" | "refreservation" => "-".to_owned(),
+        other if is_computed_of_volume(other) => "-".to_owned(),
+        _ => return None,
+    })
+}
+
+/// Volumes and snapshots.
+#[derive(Clone, Debug, Default)]
+pub struct Versions {
+    /// The volumes.
+    pub volumes: Vec<ListedVolume>,
+    /// The snapshots.
+    pub snapshots: Vec<SnapshotStatus>,
+}
+
+/// One of them.
+#[derive(Clone, Copy)]
+enum Version<'a> {
+    Volume(&'a ListedVolume),
+    Snapshot(&'a SnapshotStatus),
+}
+
+impl Version<'_> {
+    fn value(self, field: &str, exact: bool) -> Result<String, Failure> {
+        let found = match self {
+            Version::Volume(_) if matches!(field, "creation" | "clones" | "holds") => {
+                Some("-".to_owned())
+            }
+            Version::Volume(volume) => value(volume, field, exact).map(|(text, _)| text),
+            Version::Snapshot(snapshot) => snapshot_value(snapshot, field, exact),
+        };
+        found.ok_or_else(|| no_field(field))
     }
 }
 
@@ -63,6 +123,10 @@ pub fn is_computed_of_volume(property: &str) -> bool {
             | "refreserv"
             | "refreservation"
             | "attached"
+            | "written"
+            | "usedsnap"
+            | "usedbysnapshots"
+            | "origin"
     )
 }
 
@@ -75,22 +139,31 @@ pub struct Order<'a> {
     pub is_descending: bool,
 }
 
-/// `volumes` in this order: numbers by value, everything else as text.
-fn sorted(volumes: &[ListedVolume], order: Order) -> Result<Vec<ListedVolume>, Failure> {
-    let key = |volume: &ListedVolume| -> Result<Vec<(u64, String)>, Failure> {
-        let of = |field: &String| {
-            let (text, _) = value(volume, field, true).ok_or_else(|| no_field(field))?;
-            Ok((text.parse().unwrap_or(0), text))
-        };
-        order.fields.iter().map(of).collect()
+/// The versions in this order: numbers by value, everything else as text. Without an order each
+/// volume comes before its snapshots, which are in the order that they were taken in.
+fn sorted<'a>(versions: &'a Versions, order: Order) -> Result<Vec<Version<'a>>, Failure> {
+    let mut all: Vec<Version> = Vec::new();
+    let of = |snapshot: &SnapshotStatus, volume: &str| {
+        snapshot.name.split_once('@').is_some_and(|(name, _)| name == volume)
     };
-    let mut keyed = Vec::new();
-    for volume in volumes {
-        keyed.push((key(volume)?, volume.clone()));
+    for volume in &versions.volumes {
+        all.push(Version::Volume(volume));
+        let mine = versions.snapshots.iter().filter(|s| of(s, &volume.status.name));
+        all.extend(mine.map(Version::Snapshot));
     }
-    // Equal volumes stay in the order of their names.
+    let is_listed = |s: &SnapshotStatus| versions.volumes.iter().any(|v| of(s, &v.status.name));
+    all.extend(versions.snapshots.iter().filter(|s| !is_listed(s)).map(Version::Snapshot));
+    let mut keyed = Vec::new();
+    for version in all {
+        let mut key: Vec<(u64, String)> = Vec::new();
+        for field in order.fields {
+            let text = version.value(field, true)?;
+            key.push((text.parse().unwrap_or(0), text));
+        }
+        keyed.push((key, version));
+    }
     keyed.sort_by(|(a, _), (b, _)| if order.is_descending { b.cmp(a) } else { a.cmp(b) });
-    Ok(keyed.into_iter().map(|(_, volume)| volume).collect())
+    Ok(keyed.into_iter().map(|(_, version)| version).collect())
 }
 
 fn no_field(field: &str) -> Failure {
@@ -102,23 +175,20 @@ fn no_field(field: &str) -> Failure {
 
 /// `volume list`.
 pub fn volume_list(
-    volumes: &[ListedVolume],
+    versions: &Versions,
+    kind: ListedKind,
     fields: &[String],
     order: Order,
     listing: Listing,
 ) -> Result<String, Failure> {
-    let volumes = &sorted(volumes, order)?[..];
+    let sorted = sorted(versions, order)?;
     if listing.json {
-        #[derive(Serialize)]
-        struct Body<'a> {
-            volumes: &'a [ListedVolume],
-        }
-        return Ok(document("volume list", Body { volumes }));
+        return Ok(list_json(&sorted, kind));
     }
-    let fields: Vec<&str> = if fields.is_empty() {
-        LIST_FIELDS.to_vec()
-    } else {
-        fields.iter().map(String::as_str).collect()
+    let fields: Vec<&str> = match (fields, kind) {
+        ([], ListedKind::Volume) => LIST_FIELDS.to_vec(),
+        ([], _) => SNAPSHOT_FIELDS.to_vec(),
+        (fields, _) => fields.iter().map(String::as_str).collect(),
     };
     let columns: Vec<Column> = fields
         .iter()
@@ -126,6 +196,10 @@ pub fn volume_list(
             "name" => Column::left("NAME"),
             "sync" => Column::left("SYNC"),
             "attached" => Column::left("ATTACHED"),
+            "creation" => Column::left("CREATION"),
+            "clones" => Column::left("CLONES"),
+            "holds" => Column::left("HOLDS"),
+            "origin" => Column::left("ORIGIN"),
             "available" => Column::right("AVAIL"),
             "referenced" => Column::right("REFER"),
             "refreservation" => Column::right("REFRESERV"),
@@ -133,20 +207,38 @@ pub fn volume_list(
         })
         .collect();
     let mut table = Table::new(&columns);
-    for volume in volumes {
-        let mut row = Vec::new();
-        for field in &fields {
-            match value(volume, field, listing.exact) {
-                Some((text, _)) => row.push(text),
-                None => return Err(no_field(field)),
-            }
-        }
-        table.push(row);
+    for version in &sorted {
+        let row = fields.iter().map(|field| version.value(field, listing.exact));
+        table.push(row.collect::<Result<Vec<_>, _>>()?);
     }
-    if volumes.is_empty() && !listing.scripted {
-        return Ok("no volumes available\n".to_owned());
+    if sorted.is_empty() && !listing.scripted {
+        let what = if kind == ListedKind::Snapshot { "snapshots" } else { "volumes" };
+        return Ok(format!("no {what} available\n"));
     }
     Ok(table.render(listing.scripted))
+}
+
+fn list_json(sorted: &[Version], kind: ListedKind) -> String {
+    #[derive(Serialize)]
+    struct Body<'a> {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        volumes: Option<Vec<&'a ListedVolume>>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        snapshots: Option<Vec<&'a SnapshotStatus>>,
+    }
+    let volumes = sorted.iter().filter_map(|version| match version {
+        Version::Volume(volume) => Some(*volume),
+        Version::Snapshot(_) => None,
+    });
+    let snapshots = sorted.iter().filter_map(|version| match version {
+        Version::Volume(_) => None,
+        Version::Snapshot(snapshot) => Some(*snapshot),
+    });
+    let body = Body {
+        volumes: (kind != ListedKind::Snapshot).then(|| volumes.collect()),
+        snapshots: (kind != ListedKind::Volume).then(|| snapshots.collect()),
+    };
+    document("volume list", body)
 }
 
 /// `volume get`. Fails for a property that a volume does not have.
@@ -156,8 +248,18 @@ pub fn volume_get(
     fields: &[String],
     listing: Listing,
 ) -> Result<String, Failure> {
-    const FIXED: [&str; 7] =
-        ["volsize", "used", "available", "referenced", "refreservation", "sync", "attached"];
+    const FIXED: [&str; 10] = [
+        "volsize",
+        "used",
+        "available",
+        "referenced",
+        "written",
+        "usedbysnapshots",
+        "origin",
+        "refreservation",
+        "sync",
+        "attached",
+    ];
     let mut rows = Vec::new();
     let mut json = BTreeMap::new();
     let mut sources = BTreeMap::new();

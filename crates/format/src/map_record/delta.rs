@@ -13,6 +13,9 @@ const TAG_DROP: u64 = 2;
 const TAG_END: u64 = 3;
 /// An assignment to where the one before it ended.
 const TAG_NEXT: u64 = 4;
+/// An assignment of blocks whose sums are in the footer of their segment; since version 6 of the
+/// superblock.
+const TAG_SEALED: u64 = 5;
 const TAG_BITS: u32 = 3;
 /// Tag and length, LBA, address: a change without its sums.
 const CHANGE_BYTES_MAX: usize = 7 + 6 + 5;
@@ -26,6 +29,16 @@ pub enum Change {
     /// Blocks now lie at consecutive addresses; their sums are the next `blocks` of
     /// [`VolumeDelta::sums`].
     Assign {
+        /// The first block.
+        lba: Lba,
+        /// Blocks, at least one.
+        blocks: u32,
+        /// Where the first one lies; the run stays within its segment.
+        addr: BlockAddr,
+    },
+    /// Blocks now lie at consecutive addresses, and only the footer of their segment has their
+    /// sums.
+    AssignSealed {
         /// The first block.
         lba: Lba,
         /// Blocks, at least one.
@@ -90,6 +103,22 @@ impl Delta {
         self.changes += 1;
     }
 
+    /// `blocks` blocks from `lba` on lie at `addr` and after it, with their sums in the footer.
+    pub fn assign_sealed(&mut self, volume: VolumeId, lba: Lba, addr: BlockAddr, blocks: u32) {
+        let group = self.volumes.entry(volume).or_default();
+        if let Some(Change::AssignSealed { lba: before, blocks: count, addr: at }) =
+            group.changes.last_mut()
+            && before.0 + u64::from(*count) == lba.0
+            && at.segment() == addr.segment()
+            && at.raw() + u64::from(*count) == addr.raw()
+        {
+            *count += blocks;
+            return;
+        }
+        group.changes.push(Change::AssignSealed { lba, blocks, addr });
+        self.changes += 1;
+    }
+
     /// `blocks` blocks from `lba` on are holes.
     pub fn clear(&mut self, volume: VolumeId, lba: Lba, blocks: u64) {
         if blocks > 0 {
@@ -137,6 +166,10 @@ impl Delta {
                     Change::Drop => out.change(*volume, TAG_DROP, None),
                     Change::Clear { lba, blocks } => {
                         out.change(*volume, TAG_CLEAR, Some((lba.0, blocks)));
+                    }
+                    Change::AssignSealed { lba, blocks, addr } => {
+                        out.change(*volume, TAG_SEALED, Some((lba.0, u64::from(blocks))));
+                        out.sealed(addr);
                     }
                     Change::Assign { lba, blocks, addr } => {
                         let (mine, others) = sums.split_at(blocks as usize);
@@ -250,6 +283,12 @@ impl Payloads {
         }
     }
 
+    /// The address of the change that was just begun.
+    fn sealed(&mut self, addr: BlockAddr) {
+        self.out.u40(addr.raw());
+        self.next = None;
+    }
+
     fn end_group(&mut self) {
         if self.open.take().is_some() {
             varint::put(&mut self.out, TAG_END);
@@ -288,7 +327,7 @@ fn decode_change(
         (TAG_END, 0) => return Ok(None),
         _ => {}
     }
-    if !matches!(tag, TAG_ASSIGN | TAG_CLEAR | TAG_NEXT) || blocks == 0 {
+    if !matches!(tag, TAG_ASSIGN | TAG_CLEAR | TAG_NEXT | TAG_SEALED) || blocks == 0 {
         return Err(from.error(MapFlaw::UnknownChange { volume, head }));
     }
     let difference = varint::unzigzag(varint::take(from)?);
@@ -300,6 +339,11 @@ fn decode_change(
     let lba = Lba(lba);
     if tag == TAG_CLEAR {
         return Ok(Some(Change::Clear { lba, blocks }));
+    }
+    if tag == TAG_SEALED {
+        ends.addr = None;
+        let addr = decode_addr(from, blocks)?;
+        return Ok(Some(Change::AssignSealed { lba, blocks: blocks as u32, addr }));
     }
     let addr = match (tag, ends.addr) {
         (TAG_NEXT, Some(addr)) => {

@@ -110,6 +110,9 @@ proptest! {
                     match change {
                         Change::Drop => joined.drop_volume(volume),
                         Change::Clear { lba, blocks } => joined.clear(volume, *lba, *blocks),
+                        Change::AssignSealed { lba, blocks, addr } => {
+                            joined.assign_sealed(volume, *lba, *addr, *blocks);
+                        }
                         Change::Assign { lba, blocks, addr } => {
                             let (mine, rest) = sums.split_at(*blocks as usize);
                             joined.assign(volume, *lba, *addr, mine);

@@ -10,7 +10,7 @@ use forebay_format::config::{
     CacheConfig, FiguresConfig, GroupConfig, Lineage, LostConfig, MemberConfig, MemberUse,
     PoolConfig, RingConfig, SpareConfig,
 };
-use forebay_format::superblock::{COUNTERS, Superblock};
+use forebay_format::superblock::{COUNTERS, Superblock, VERSION};
 use forebay_intent_log::{IntentLog, LogConfig};
 use forebay_rt as rt;
 use forebay_units::{BLOCK_BYTES, CommitId, DeviceId, FrameSeq, Layout, OwnerNonce, TxgId};
@@ -385,6 +385,7 @@ impl Pool {
         let log_config = LogConfig::new(config.guid);
         let state = IntentLog::empty_state(&log_config, &rings, 1, TxgId(0), FrameSeq(1));
         let root = Superblock {
+            version: VERSION,
             pool: config.guid,
             commit: CommitId(1),
             previous: CommitId(0),

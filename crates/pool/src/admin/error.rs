@@ -279,6 +279,11 @@ pub enum NameError {
         /// The name.
         name: String,
     },
+    /// The same, of a snapshot or of a tag.
+    BadSnapshot {
+        /// The name.
+        name: String,
+    },
     /// It is a word of the command line.
     Reserved {
         /// The name.
@@ -302,6 +307,69 @@ pub enum VolumeError {
         pool: String,
         /// The volume.
         volume: String,
+    },
+    /// The pool has no such snapshot.
+    NoSnapshot {
+        /// The pool.
+        pool: String,
+        /// `VOL@SNAP`.
+        name: String,
+    },
+    /// There is a snapshot of this name.
+    SnapshotExists {
+        /// `POOL/VOL@SNAP`.
+        name: String,
+    },
+    /// The volume has snapshots, which would go with it.
+    HasSnapshots {
+        /// `POOL/VOL`.
+        name: String,
+        /// How many.
+        count: usize,
+    },
+    /// Clones of the snapshot need it.
+    HasClones {
+        /// `POOL/VOL@SNAP`.
+        name: String,
+        /// The clones.
+        clones: Vec<String>,
+    },
+    /// The snapshot is held.
+    IsHeld {
+        /// `POOL/VOL@SNAP`.
+        name: String,
+        /// The tags.
+        tags: Vec<String>,
+    },
+    /// The snapshot has this tag already, or has not got it.
+    Tag {
+        /// `POOL/VOL@SNAP`.
+        name: String,
+        /// The tag.
+        tag: String,
+        /// Whether the snapshot has it.
+        is_there: bool,
+    },
+    /// The snapshot has as many tags as there can be.
+    TooManyHolds {
+        /// `POOL/VOL@SNAP`.
+        name: String,
+    },
+    /// The volume has newer snapshots.
+    NotNewest {
+        /// `VOL@SNAP`.
+        name: String,
+        /// The newer ones, `VOL@SNAP`.
+        newer: Vec<String>,
+    },
+    /// The pool's format is older than snapshots.
+    OldFormat {
+        /// The pool.
+        pool: String,
+        /// Its version.
+        version: u32,
+        /// The version that has snapshots.
+        needed: u32,
     },
     /// A volume cannot have this size.
     BadSize {

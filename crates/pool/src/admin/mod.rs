@@ -7,6 +7,7 @@ mod devices;
 pub(crate) mod error;
 pub mod properties;
 mod signatures;
+mod snapshots;
 pub(crate) mod volumes;
 
 use std::collections::BTreeMap;
@@ -171,6 +172,7 @@ impl Pool {
         let mut all = effective(POOL_PROPERTIES, &config.properties);
         let summary = self.summary();
         all.insert("guid".into(), self.guid.to_string());
+        all.insert("version".into(), self.sync.version.get().to_string());
         all.insert("size".into(), summary.raw_size_bytes.to_string());
         all.insert("allocated".into(), summary.raw_alloc_bytes.to_string());
         all.insert("free".into(), summary.raw_free_bytes.to_string());

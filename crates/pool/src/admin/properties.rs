@@ -301,6 +301,13 @@ pub(crate) fn check_volume_name(name: &str) -> Result<(), NameError> {
     Err(NameError::BadVolume { name: name.to_owned() })
 }
 
+pub(crate) fn check_snapshot_name(name: &str) -> Result<(), NameError> {
+    if is_name(name) {
+        return Ok(());
+    }
+    Err(NameError::BadSnapshot { name: name.to_owned() })
+}
+
 fn is_name(name: &str) -> bool {
     const MAX_BYTES: usize = 200;
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | ':' | '-');

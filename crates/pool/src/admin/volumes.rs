@@ -44,7 +44,7 @@ fn check_spare(config: &PoolConfig, spare_bytes: u64) -> Result<(), ConfigTooLar
 }
 
 impl Pool {
-    fn volume_named(&self, name: &str) -> Result<Rc<VolumeState>, VolumeError> {
+    pub(crate) fn volume_named(&self, name: &str) -> Result<Rc<VolumeState>, VolumeError> {
         let volumes = self.volumes.borrow();
         let found = volumes.values().find(|v| *v.name.borrow() == name);
         let not_found = || VolumeError::NotFound { pool: self.name(), volume: name.to_owned() };
@@ -67,7 +67,14 @@ impl Pool {
     }
 
     fn volume_status(&self, volume: &VolumeState) -> VolumeStatus {
-        let used_bytes = self.store.map.borrow().mapped_blocks(volume.id) * BLOCK_BYTES;
+        let (own, referenced, shared, in_snapshots) = {
+            let map = self.store.map.borrow();
+            let snapshots = self.snapshots.of(volume.id);
+            let held: u64 = snapshots.iter().map(|s| map.mapped_blocks(s.id)).sum();
+            let own = map.mapped_blocks(volume.id);
+            (own, map.visible_blocks(volume.id), map.shared_blocks(volume.id), held)
+        };
+        let used_bytes = (own + in_snapshots) * BLOCK_BYTES;
         let size_bytes = volume.size_bytes.get();
         let reserved_bytes = if volume.sparse.get() { 0 } else { size_bytes };
         let free = self.free_blocks() * BLOCK_BYTES;
@@ -81,9 +88,15 @@ impl Pool {
             used_bytes,
             reserved_bytes,
             available_bytes: match volume.sparse.get() {
-                true => free.min(size_bytes.saturating_sub(used_bytes)),
-                false => size_bytes.saturating_sub(used_bytes),
+                true => free.min(size_bytes.saturating_sub((own - shared) * BLOCK_BYTES)),
+                false => size_bytes.saturating_sub(own * BLOCK_BYTES),
             },
+            referenced_bytes: referenced * BLOCK_BYTES,
+            written_bytes: (own - shared) * BLOCK_BYTES,
+            used_by_snapshots_bytes: in_snapshots * BLOCK_BYTES,
+            origin: self
+                .origin_of(volume.id)
+                .and_then(|origin| Some(format!("{}/{}", self.name(), self.name_of(origin)?))),
             sync: volume.sync.get().as_str().to_owned(),
             properties,
         }
@@ -114,13 +127,10 @@ impl Pool {
     /// Creates a volume. It can be written when this returns.
     pub async fn create_volume(&self, spec: &VolumeSpec) -> Result<(), VolumeError> {
         let _turn = self.admin.lock().await;
-        check_volume_name(&spec.name)?;
+        self.check_new_name(&spec.name)?;
         check_size(spec.size_bytes)?;
         for (name, value) in &spec.properties {
             check_property(VOLUME_PROPERTIES, name, value)?;
-        }
-        if self.volume_named(&spec.name).is_ok() {
-            return Err(VolumeError::Exists { pool: self.name(), volume: spec.name.clone() });
         }
         let mut spec = spec.clone();
         if let Some(reservation) = spec.properties.remove(RESERVATION) {
@@ -134,14 +144,15 @@ impl Pool {
         let reserved = &self.dirty.space.reserved_blocks;
         reserved.set(reserved.get() + if spec.sparse { 0 } else { blocks });
         let config = {
+            let id = self.next_id();
             let mut config = self.config.borrow_mut();
-            let id = config.next_volume;
-            config.next_volume += 1;
+            config.next_volume = id + 1;
             let volume = VolumeConfig {
                 id,
                 name: spec.name.clone(),
                 size_bytes: spec.size_bytes,
                 sparse: spec.sparse,
+                origin: None,
                 properties: spec.properties.clone(),
             };
             config.volumes.push(volume.clone());
@@ -163,7 +174,16 @@ impl Pool {
         Ok(())
     }
 
-    fn no_space(&self, needed_bytes: u64, is_growing: bool) -> VolumeError {
+    /// Refuses a name that no volume can have, or that one has.
+    pub(crate) fn check_new_name(&self, name: &str) -> Result<(), VolumeError> {
+        check_volume_name(name)?;
+        match self.volume_named(name) {
+            Ok(_) => Err(VolumeError::Exists { pool: self.name(), volume: name.to_owned() }),
+            Err(_) => Ok(()),
+        }
+    }
+
+    pub(crate) fn no_space(&self, needed_bytes: u64, is_growing: bool) -> VolumeError {
         let free_bytes = self.free_blocks() * BLOCK_BYTES;
         VolumeError::NoSpace { pool: self.name(), free_bytes, needed_bytes, is_growing }
     }
@@ -173,17 +193,33 @@ impl Pool {
         check_spare(&self.config.borrow(), 8 << 10)
     }
 
-    /// Destroys a volume and all its data.
-    pub async fn destroy_volume(&self, name: &str) -> Result<(), VolumeError> {
+    /// Destroys a volume and all its data. With `recursive`, its snapshots go too; without, a
+    /// volume with snapshots is refused.
+    pub async fn destroy_volume(&self, name: &str, recursive: bool) -> Result<(), VolumeError> {
         let _turn = self.admin.lock().await;
         let volume = self.volume_named(name)?;
+        let snapshots = self.snapshots.of(volume.id);
+        let living = || snapshots.iter().filter(|snapshot| !snapshot.is_dying);
+        if !recursive && living().next().is_some() {
+            let name = format!("{}/{name}", self.name());
+            return Err(VolumeError::HasSnapshots { name, count: living().count() });
+        }
+        for snapshot in living() {
+            self.check_may_go(&format!("{name}@{}", snapshot.name), snapshot)?;
+        }
         volume.gone.set(true);
+        snapshots.iter().for_each(|snapshot| self.snapshots.close(snapshot.id));
         // Answered writes are committed first: the log must not name a volume that the
         // configuration does not have.
         self.commit_all().await?;
         {
             let mut writers = self.writers.lock().await;
             writers.dropped.push(volume.id);
+            for snapshot in self.snapshots.of(volume.id) {
+                writers.dropped.push(snapshot.id);
+                self.snapshots.remove(snapshot.id);
+                self.health.lost.borrow_mut().forget(snapshot.id);
+            }
             self.dirty.groups.borrow_mut().forget_volume(volume.id);
             self.volumes.borrow_mut().remove(&volume.id);
             self.health.lost.borrow_mut().forget(volume.id);
@@ -305,9 +341,14 @@ impl Pool {
         }
         self.commit_all().await?;
         let blocks = Self::blocks_of(volume.size_bytes.get());
-        let mapped = self.store.map.borrow().mapped_blocks(volume.id);
-        if is_thick && blocks > self.free_blocks() + mapped {
-            return Err(self.no_space((blocks - mapped) * BLOCK_BYTES, true));
+        let (mapped, shared) = {
+            let map = self.store.map.borrow();
+            (map.mapped_blocks(volume.id), map.shared_blocks(volume.id))
+        };
+        // What it shares with a snapshot takes its own space beside the reservation.
+        let blocks_needed = blocks + shared;
+        if is_thick && blocks_needed > self.free_blocks() + mapped {
+            return Err(self.no_space((blocks_needed - mapped) * BLOCK_BYTES, true));
         }
         // Writes since the commit: of a thick volume none is promised. What this counts twice goes
         // with the next root.

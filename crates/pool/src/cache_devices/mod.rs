@@ -17,7 +17,7 @@ use forebay_device::IoBuf;
 use forebay_format::checksum::block_sum;
 use forebay_format::config::CacheConfig;
 use forebay_rt as rt;
-use forebay_units::{BLOCK_BYTES, BLOCK_LEN, Lba, VolumeId};
+use forebay_units::{BLOCK_BYTES, BLOCK_LEN, Lba};
 
 use crate::Pool;
 use crate::read_path::Fetch;
@@ -163,13 +163,8 @@ impl Pool {
 
     /// Reads parts from cache devices into `buf`. Returns what must be read from the main store
     /// after all.
-    pub(crate) async fn read_cached(
-        &self,
-        volume: VolumeId,
-        parts: Vec<CachedPart>,
-        buf: &mut [u8],
-    ) -> Vec<Fetch> {
-        let reads = parts.iter().map(|part| self.read_part_cached(volume, part));
+    pub(crate) async fn read_cached(&self, parts: Vec<CachedPart>, buf: &mut [u8]) -> Vec<Fetch> {
+        let reads = parts.iter().map(|part| self.read_part_cached(part));
         let got = rt::join_all(reads).await;
         let mut missed = Vec::new();
         for (got, part) in got.into_iter().zip(parts) {
@@ -185,7 +180,7 @@ impl Pool {
         missed
     }
 
-    async fn read_part_cached(&self, volume: VolumeId, part: &CachedPart) -> Option<IoBuf> {
+    async fn read_part_cached(&self, part: &CachedPart) -> Option<IoBuf> {
         let CachedPart { device, position, sums, fetch } = part;
         let data = match device.read(*position, sums.len() as u32).await {
             Ok(data) => data?,
@@ -197,7 +192,7 @@ impl Pool {
         let mut is_right = true;
         for ((block, sum), index) in data.chunks_exact(BLOCK_LEN).zip(sums).zip(0..) {
             let lba = Lba(fetch.wanted.lba.0 + u64::from(index));
-            if block_sum(self.guid, volume, lba, block) != *sum {
+            if block_sum(self.guid, fetch.wanted.volume, lba, block) != *sum {
                 is_right = false;
                 if let Err(fault) = device.note_wrong(*position + index, *sum) {
                     self.cache_device_failed(device, fault);
@@ -212,7 +207,7 @@ impl Pool {
 
     /// A client has read these verified blocks from the main store. Those that it had read a short
     /// time ago go to a cache device.
-    pub(crate) fn consider_for_devices(&self, volume: VolumeId, fetch: &Fetch, data: &[u8]) {
+    pub(crate) fn consider_for_devices(&self, fetch: &Fetch, data: &[u8]) {
         if self.cache_devices.is_empty() {
             return;
         }
@@ -221,7 +216,7 @@ impl Pool {
             let is_ghost = |ghosts: &mut Option<Ghosts>| ghosts.as_mut()?.take(key).then_some(());
             if is_ghost(&mut self.cache_devices.ghosts.borrow_mut()).is_some() {
                 let lba = Lba(fetch.wanted.lba.0 + u64::from(index));
-                let sum = block_sum(self.guid, volume, lba, block);
+                let sum = block_sum(self.guid, fetch.wanted.volume, lba, block);
                 self.cache_devices.admit(Indexed { key, sum }, block);
             }
         }

@@ -42,6 +42,7 @@ impl Pool {
             self.store.classes.reclaimed(self.stats.clock(), info.stream, info.clock);
         }
         self.append_segments(writers, false, commit).await?;
+        self.append_snapshots(writers, false, commit).await?;
         self.fill_row_with_leaves(writers, commit).await?;
         writers.journal.finish_rows(commit).await?;
         self.store.in_flight.drain().await?;
@@ -63,11 +64,32 @@ impl Pool {
         Ok(())
     }
 
+    async fn append_snapshots(
+        &self,
+        writers: &mut Writers,
+        all: bool,
+        commit: CommitId,
+    ) -> Result<(), CommitError> {
+        let mut out = Encoder::new();
+        for record in self.snapshots.take_records(all) {
+            if out.len() + record.encoded_len() > MAX_PAYLOAD_BYTES {
+                let payload = std::mem::take(&mut out).finish();
+                writers.journal.append(FrameKind::Snapshots, &payload, commit).await?;
+            }
+            record.encode(&mut out);
+        }
+        if !out.is_empty() {
+            writers.journal.append(FrameKind::Snapshots, &out.finish(), commit).await?;
+        }
+        Ok(())
+    }
+
     /// Upper bound for a checkpoint of the whole map, in bytes.
     pub(crate) fn checkpoint_bytes(&self) -> u64 {
         const ENTRY_BYTES: u64 = 10;
         let map = self.store.map.borrow();
-        map.volumes().map(|volume| map.mapped_blocks(volume)).sum::<u64>() * ENTRY_BYTES
+        let entries = map.volumes().map(|version| map.entries(version)).sum::<u64>();
+        entries * ENTRY_BYTES + self.snapshots.record_bytes()
     }
 
     /// Journal length, in segments, from which a checkpoint is due: twice its size, plus a margin
@@ -112,6 +134,7 @@ impl Pool {
             let cursor = LeafId::default();
             writers.checkpoint = Some(Checkpoint { start, cursor, urgent: forced });
             self.append_segments(writers, true, commit).await?;
+            self.append_snapshots(writers, true, commit).await?;
         }
         let now = writers.checkpoint.as_mut().expect("set above");
         now.urgent |= forced || segments > self.checkpoint_worth();

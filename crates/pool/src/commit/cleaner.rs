@@ -10,6 +10,7 @@ use std::rc::Rc;
 use forebay_format::map_record::Delta;
 use forebay_rt as rt;
 use forebay_segment::{Choice, Classes, STREAMS, SegmentInfo, Victim, Victims, Wanted};
+use forebay_txg::DirtySet;
 use forebay_units::{BLOCK_BYTES, BLOCK_LEN, BlockAddr, Lba, SegmentId, VolumeId};
 
 use super::checkpoint::checkpoint_budget;
@@ -61,6 +62,15 @@ impl Pool {
         journal_copies(&self.store.array.groups())
     }
 
+    /// Blocks that a group writes; where there are snapshots, with what its holes are charged.
+    pub(crate) fn blocks_in(&self, group: &DirtySet) -> u64 {
+        let blocks = group.data_blocks();
+        match self.snapshots.is_empty() {
+            true => blocks,
+            false => blocks.max(group.held.bytes().div_ceil(BLOCK_BYTES)),
+        }
+    }
+
     /// Segments that a group of `blocks` may need, beside the open ones.
     fn segments_for(&self, blocks: u64, writers: &Writers) -> u32 {
         let user = writers.data.iter().enumerate().filter(|(at, _)| Classes::is_user(*at as u8));
@@ -71,7 +81,9 @@ impl Pool {
     /// Segments reserved for the map journal while a group of `blocks`, and the blocks moved with
     /// it, are written.
     pub(crate) fn journal_keep(&self, blocks: u64) -> u32 {
-        let bytes = blocks * MOVED_AND_WRITTEN * CHANGE_BYTES;
+        // With snapshots each overwrite may also give one of them an entry.
+        let entries = if self.snapshots.is_empty() { 1 } else { 2 };
+        let bytes = blocks * MOVED_AND_WRITTEN * CHANGE_BYTES * entries + self.let_go_bytes();
         let segments = bytes / self.journal_segment_bytes();
         self.limits.get().map_reserve_segments + segments as u32
     }
@@ -87,8 +99,8 @@ impl Pool {
 
     /// Free segments below which emptied segments are freed at once.
     pub(crate) fn is_tight(&self, writers: &Writers) -> bool {
-        let blocks =
-            self.dirty.groups.borrow().open().data_blocks().max(self.stats.last_group_blocks());
+        let blocks = self.blocks_in(self.dirty.groups.borrow().open());
+        let blocks = blocks.max(self.stats.last_group_blocks());
         self.store.table.free_count() < 2 * self.segments_before(blocks, writers)
     }
 
@@ -102,7 +114,7 @@ impl Pool {
         const LEAST_KEEP: u32 = 1;
         let (mut fruitless, mut best) = (0, 0);
         loop {
-            let blocks = self.dirty.groups.borrow().open().data_blocks();
+            let blocks = self.blocks_in(self.dirty.groups.borrow().open());
             let target = self.segments_before(blocks, writers);
             let free = self.store.table.free_count();
             if free >= target || fruitless >= FRUITLESS_ROUNDS {
@@ -155,7 +167,7 @@ impl Pool {
             return Ok(());
         }
         let choice = if skewed { Choice::Worthiest { now } } else { Choice::Emptiest };
-        let next = self.dirty.groups.borrow().open().data_blocks().max(blocks);
+        let next = self.blocks_in(self.dirty.groups.borrow().open()).max(blocks);
         let mut target = self.segments_before(next, writers);
         // Blocks moved beside the next group take room too, until the root that frees their
         // victims.
@@ -290,7 +302,7 @@ impl Pool {
                             Err(_) => {
                                 // The block and its segment stay where they are: moving the block
                                 // would turn a detected loss into data that looks right.
-                                self.note_lost_block(entry.volume, entry.lba);
+                                self.note_lost_at(entry.volume, entry.lba, old);
                                 continue;
                             }
                         }
@@ -349,9 +361,8 @@ impl Pool {
         let mut live = Vec::with_capacity(info.live as usize);
         for (block, (volume, lba)) in found {
             let here = BlockAddr::new(segment, block);
-            if let Some(mapped) = map.lookup(volume, lba)
-                && mapped.addr == here
-                && !overwritten(&volume, lba)
+            if let Some((_, mapped)) = map.owner(volume, lba, here)
+                && (!overwritten(&volume, lba) || self.has_versions(volume))
             {
                 let in_footer = || footer.as_ref()?.sums.get(block as usize).copied();
                 let sum = mapped.sum.or_else(in_footer);
@@ -363,16 +374,19 @@ impl Pool {
 
     /// Applies only moved blocks to the map.
     fn apply_moves(&self, writers: &mut Writers, delta: &mut Delta) -> Result<(), CommitError> {
-        let map = &mut *self.store.map.borrow_mut();
-        for moved in writers.relocations.drain(..) {
-            let entry = forebay_map::Entry { addr: moved.new, sum: moved.sum };
-            if map.replace_if(moved.volume, moved.lba, moved.old, entry) {
-                self.store.table.add_live(moved.new, 1);
-                self.store.table.sub_live(moved.old, 1);
-                self.rename_cached(moved.old, moved.new);
-                delta.assign(moved.volume, moved.lba, moved.new, &[moved.sum]);
-            }
-        }
+        writers.relocations.drain(..).for_each(|moved| self.apply_move(&moved, delta));
         Ok(())
+    }
+
+    /// Applies a moved block to the map, if some version of its volume still has it.
+    pub(crate) fn apply_move(&self, moved: &Relocation, delta: &mut Delta) {
+        let entry = forebay_map::Entry { addr: moved.new, sum: moved.sum };
+        let mut map = self.store.map.borrow_mut();
+        if let Some(owner) = map.replace_if(moved.volume, moved.lba, moved.old, entry) {
+            self.store.table.add_live(moved.new, 1);
+            self.store.table.sub_live(moved.old, 1);
+            self.rename_cached(moved.old, moved.new);
+            delta.assign(owner, moved.lba, moved.new, &[moved.sum]);
+        }
     }
 }

@@ -4,20 +4,24 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use forebay_cache::Kept;
-use forebay_format::map_record::Delta;
-use forebay_map::{Entry, ExtentKind};
+use forebay_format::map_record::{Delta, MAX_VOLUME_BLOCKS};
+use forebay_map::ExtentKind;
 use forebay_rt as rt;
 use forebay_rt::Either;
 use forebay_segment::{Classes, STREAMS};
 use forebay_txg::Content;
-use forebay_units::{BLOCK_LEN, BlockAddr, CommitId, Lba, VolumeId};
+use forebay_units::{BLOCK_LEN, BlockAddr, CommitId, Lba, Nanos, VolumeId};
 
 use crate::Pool;
 use crate::commit::error::CommitError;
+use crate::commit::versions::note_kept;
 use crate::state::Writers;
 
 /// Extents of the syncing group that are taken from it at a time.
 const EXTENTS_AT_A_TIME: usize = 32;
+
+/// Between two groups that do nothing but let go of snapshots.
+const LET_GO_PAUSE: Nanos = Nanos::from_millis(50);
 
 /// Blocks of a trim that are looked for in the cache.
 const MOST_DROPPED_BLOCKS: u64 = 1 << 12;
@@ -45,7 +49,10 @@ impl Pool {
             let idle = || !self.has_work() && !self.wants_sync();
             let ended = || self.is_stopped() || self.lifecycle.closing.get();
             self.sync.wake.until(|| !idle() || ended()).await;
-            let deadline = rt::now() + self.settings.get().txg_timeout;
+            let timeout = self.settings.get().txg_timeout;
+            // Snapshots let go of a bounded part of their blocks with each group.
+            let most = if self.snapshots.has_dying() { LET_GO_PAUSE } else { timeout };
+            let deadline = rt::now() + timeout.min(most);
             let due = self.sync.wake.until(|| self.wants_sync() || ended());
             // In both cases there is work: the group is waited for, or old.
             match rt::select(Box::pin(due), rt::sleep_until(deadline)).await {
@@ -62,7 +69,9 @@ impl Pool {
     }
 
     fn has_work(&self) -> bool {
-        !self.dirty.groups.borrow().open().is_empty() || self.sync.config_dirty.get()
+        !self.dirty.groups.borrow().open().is_empty()
+            || self.sync.config_dirty.get()
+            || self.snapshots.has_dying()
     }
 
     fn wants_sync(&self) -> bool {
@@ -89,9 +98,11 @@ impl Pool {
         // follows before it is closed.
         self.make_room(&mut writers).await?;
         let txg = self.dirty.groups.borrow_mut().quiesce();
+        self.close_versions();
         self.dirty.space.syncing_blocks.set(self.dirty.space.promised_blocks.get());
         let written = self.write_group(&mut writers).await?;
         self.write_root(&mut writers, txg, true).await?;
+        self.versions_are_rooted();
         self.dirty.throttle.measured(written, rt::now().since(begun));
         Ok(())
     }
@@ -100,7 +111,7 @@ impl Pool {
     async fn write_group(self: &Rc<Self>, writers: &mut Writers) -> Result<u64, CommitError> {
         let commit = self.sync.commit.get().next();
         let blocks: u64 =
-            self.dirty.groups.borrow().syncing().expect("just quiesced").data_blocks();
+            self.blocks_in(self.dirty.groups.borrow().syncing().expect("just quiesced"));
         let keep = self.journal_keep(blocks);
         self.stats.note_group_blocks(blocks);
         let mut delta = Delta::new();
@@ -157,6 +168,7 @@ impl Pool {
         self.clean_along(writers, blocks, overwritten, keep).await?;
         self.finish_data(writers, commit).await?;
         self.apply_to_map(writers, &mut delta, &cleared, &placed).await?;
+        self.end_versions(writers, &mut delta, commit).await?;
         self.journal(writers, &delta, commit).await?;
         Ok(bytes)
     }
@@ -189,6 +201,10 @@ impl Pool {
     fn note_dying(&self, volume: VolumeId, lba: Lba, blocks: u64) -> (u64, u64) {
         let (now, limit) = (self.stats.clock(), self.store.classes.young());
         let (mut all, mut young) = (0, 0);
+        // What a snapshot has as well does not die.
+        if self.has_versions(volume) {
+            return (0, 0);
+        }
         self.store.map.borrow().lookup_range(volume, lba, blocks, |piece| {
             if let ExtentKind::Mapped { addr, .. } = piece.kind {
                 self.store.table.add_dying(addr, piece.blocks as u32);
@@ -231,7 +247,10 @@ impl Pool {
         };
         let known = |volume: VolumeId| self.volumes.borrow().contains_key(&volume);
         for (volume, lba, blocks) in cleared.iter().copied() {
-            if known(volume) {
+            if known(volume) && self.has_versions(volume) {
+                let range = (volume, lba, blocks);
+                self.clear_versions(range, delta, &mut freed, &mut slices).await?;
+            } else if known(volume) {
                 // What is cut off at once may be long: its blocks leave the cache as others come.
                 let mut map = self.store.map.borrow_mut();
                 match blocks <= MOST_DROPPED_BLOCKS {
@@ -246,32 +265,24 @@ impl Pool {
             if known(*volume) {
                 table.add_live(*addr, sums.len() as u32);
                 let mut map = self.store.map.borrow_mut();
-                map.set_run(*volume, *lba, *addr, sums, false, &mut freed)?;
-                delta.assign(*volume, *lba, *addr, sums);
+                let (lba, blocks) = (*lba, sums.len() as u64);
+                map.keep_before_write(*volume, lba, blocks, &mut |kept| note_kept(delta, kept));
+                map.set_run(*volume, lba, *addr, sums, false, &mut freed)?;
+                delta.assign(*volume, lba, *addr, sums);
             }
             slices.step().await;
         }
         for moved in writers.relocations.drain(..) {
-            let entry = Entry { addr: moved.new, sum: moved.sum };
-            if self.store.map.borrow_mut().replace_if(moved.volume, moved.lba, moved.old, entry) {
-                table.add_live(moved.new, 1);
-                table.sub_live(moved.old, 1);
-                self.rename_cached(moved.old, moved.new);
-                delta.assign(moved.volume, moved.lba, moved.new, &[moved.sum]);
-            }
+            self.apply_move(&moved, delta);
             slices.step().await;
         }
-        let map = &mut *self.store.map.borrow_mut();
-        for (volume, blocks) in writers.truncated.drain(..) {
+        for (volume, first) in std::mem::take(&mut writers.truncated) {
             if known(volume) {
-                map.truncate(volume, blocks, &mut cut)?;
-                delta.clear(
-                    volume,
-                    Lba(blocks),
-                    forebay_format::map_record::MAX_VOLUME_BLOCKS - blocks,
-                );
+                let range = (volume, Lba(first), MAX_VOLUME_BLOCKS - first);
+                self.clear_versions(range, delta, &mut cut, &mut slices).await?;
             }
         }
+        let map = &mut *self.store.map.borrow_mut();
         for volume in writers.dropped.drain(..) {
             map.drop_volume(volume, &mut cut)?;
             delta.drop_volume(volume);

@@ -11,6 +11,7 @@ mod group;
 mod pace;
 mod root;
 mod trim;
+mod versions;
 
 pub(crate) use pace::MOST_IN_FLIGHT_BYTES;
 pub(crate) use trim::Trims;

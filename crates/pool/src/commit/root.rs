@@ -12,7 +12,7 @@ use forebay_intent_log::{LogError, LogRing, LogState};
 use forebay_map::LeafId;
 use forebay_rt as rt;
 use forebay_segment::SegmentState;
-use forebay_units::{CommitId, DeviceId, Lba, SegmentId, TxgId};
+use forebay_units::{CommitId, DeviceId, Lba, SegmentId, TxgId, VolumeId};
 
 use crate::Pool;
 use crate::commit::error::{CommitError, LabelPart};
@@ -99,6 +99,7 @@ impl Pool {
         let (config_generation, config_sum) = self.sync.config_written.get();
         let journal_end: Option<JournalPosition> = writers.journal.position();
         Superblock {
+            version: self.sync.version.get(),
             pool: self.guid,
             commit,
             previous: self.sync.rooted.get(),
@@ -342,12 +343,16 @@ impl Pool {
         space.promised_blocks.set(left);
     }
 
-    /// Counts the mapped blocks of sparse volumes.
+    /// Counts the mapped blocks of sparse volumes and of snapshots, and what other volumes share
+    /// with their snapshots: an overwrite takes space beside the reserved one.
     pub(crate) fn count_sparse_blocks(&self) {
         let map = self.store.map.borrow();
         let volumes = self.volumes.borrow();
-        let sparse = volumes.values().filter(|volume| volume.sparse.get());
-        self.dirty.space.sparse_blocks.set(sparse.map(|v| map.mapped_blocks(v.id)).sum());
+        let taken = |version: VolumeId| match volumes.get(&version) {
+            Some(volume) if !volume.sparse.get() => map.shared_blocks(version),
+            _ => map.mapped_blocks(version),
+        };
+        self.dirty.space.sparse_blocks.set(map.volumes().map(taken).sum());
     }
 
     /// Frees segments that no root needs. The root before the newest stays readable while there is

@@ -8,6 +8,7 @@ use forebay_array::Array;
 use forebay_format::config::{MemberConfig, PoolConfig};
 use forebay_format::journal::{FrameKind, SegmentRecord, SegmentUse};
 use forebay_format::map_record::{Delta, decode_leaves};
+use forebay_format::snapshot::{Snapshot, SnapshotRecord};
 use forebay_format::superblock::{JournalPosition, Superblock};
 use forebay_map::Map;
 use forebay_segment::{JournalReader, SegmentState, SegmentTable};
@@ -24,6 +25,8 @@ pub(crate) struct Loaded {
     pub array: Rc<Array>,
     pub table: Rc<SegmentTable>,
     pub map: Map,
+    /// Snapshots, by id.
+    pub snapshots: Vec<Snapshot>,
     /// Segments of the map journal.
     pub journal: Vec<JournalPosition>,
     /// Whether the last of them has copies of its blocks.
@@ -37,7 +40,8 @@ impl Loaded {
     pub fn empty(array: Rc<Array>) -> Self {
         let table = empty_table(&array);
         let (journal, repairs) = (Vec::new(), Vec::new());
-        Self { array, table, map: Map::new(), journal, doubled: None, repairs }
+        let (map, snapshots) = (Map::new(), Vec::new());
+        Self { array, table, map, snapshots, journal, doubled: None, repairs }
     }
 }
 
@@ -100,14 +104,16 @@ pub(crate) async fn load_map(
     let table = segment_table(&array, &journal, root)?;
     count_live(&journal.map, &table)?;
     let array = build_array(config, devices, &|m| stale_segments(m, &table, &journal))?;
-    let Journal { map, positions, doubled, repairs, .. } = journal;
-    Ok(Loaded { array, table, map, journal: positions, doubled, repairs })
+    let Journal { map, snapshots, positions, doubled, repairs, .. } = journal;
+    let snapshots = snapshots.into_values().collect();
+    Ok(Loaded { array, table, map, snapshots, journal: positions, doubled, repairs })
 }
 
 /// The content of the map journal.
 #[derive(Default)]
 struct Journal {
     map: Map,
+    snapshots: BTreeMap<VolumeId, Snapshot>,
     /// The last record of each segment that the journal names.
     records: BTreeMap<SegmentId, SegmentRecord>,
     /// Where the journal enters each of its segments.
@@ -139,6 +145,14 @@ impl Journal {
                 FrameKind::Segments => {
                     for record in SegmentRecord::decode_all(payload)? {
                         journal.records.insert(record.segment, record);
+                    }
+                }
+                FrameKind::Snapshots => {
+                    for record in SnapshotRecord::decode_all(payload)? {
+                        match record {
+                            SnapshotRecord::Present(now) => journal.snapshots.insert(now.id, now),
+                            SnapshotRecord::Gone(id) => journal.snapshots.remove(&id),
+                        };
                     }
                 }
                 FrameKind::Pad | FrameKind::Jump => {}

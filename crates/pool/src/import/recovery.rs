@@ -27,6 +27,7 @@ use crate::read_cache::ReadCache;
 use crate::resume::Continued;
 use crate::scrub::ScanState;
 use crate::settings::Settings;
+use crate::snapshots::Snapshots;
 use crate::space::Space;
 use crate::state::{DirtyData, Lifecycle, Store, SyncControl, Writers};
 use crate::status::ImportReport;
@@ -58,6 +59,7 @@ impl SyncControl {
             config_written: (root.config_generation, root.config_sum).into(),
             written: Default::default(),
             root_wanted: false.into(),
+            version: root.version.into(),
             ended: false.into(),
         }
     }
@@ -125,10 +127,16 @@ impl Pool {
     /// them.
     async fn cut_leftovers(&self) {
         let mut writers = self.writers.lock().await;
+        for volume in self.snapshots.volumes() {
+            if !self.volumes.borrow().contains_key(&volume) {
+                self.snapshots.of(volume).iter().for_each(|gone| self.snapshots.remove(gone.id));
+            }
+        }
         let map = self.store.map.borrow();
         let volumes = self.volumes.borrow();
         for id in map.volumes() {
             match volumes.get(&id) {
+                None if self.snapshots.contains(id) => {}
                 None => writers.dropped.push(id),
                 Some(volume) => {
                     let end = Self::blocks_of(volume.size_bytes.get());
@@ -143,7 +151,8 @@ impl Pool {
     /// Assembles a pool. No task runs yet.
     pub(crate) fn assemble(parts: Parts) -> Rc<Pool> {
         let Parts { opener, nonce, config, devices, log, root, loaded } = parts;
-        let Loaded { array, table, map, journal: journal_segments, doubled, .. } = loaded;
+        let Loaded { array, table, map, snapshots, journal: journal_segments, doubled, .. } =
+            loaded;
         let settings = Settings::of(&config.properties);
         let in_flight = InFlight::new(MOST_IN_FLIGHT_BYTES);
         let guid = config.guid;
@@ -169,6 +178,7 @@ impl Pool {
             opener,
             devices: devices.into(),
             volumes: volumes.into(),
+            snapshots: Snapshots::restored(snapshots),
             dirty: DirtyData {
                 groups: Groups::new(root.txg.next()).into(),
                 throttle: Throttle::new(dirty_limit),
@@ -201,14 +211,22 @@ impl Pool {
             config: config.into(),
         });
         pool.dirty.space.usable_blocks.set(usable_blocks);
-        pool.refresh_space();
-        pool.apply_properties();
-        for id in pool.volumes.borrow().keys() {
-            // A volume that the journal does not name yet is all holes.
-            let _ = pool.store.map.borrow_mut().create_volume(*id);
-        }
-        pool.space_after_group();
+        pool.complete();
         pool
+    }
+
+    /// What follows from the parts of a pool that was just assembled.
+    fn complete(&self) {
+        self.refresh_space();
+        self.apply_properties();
+        for id in self.volumes.borrow().keys() {
+            // A volume that the journal does not name yet is all holes.
+            let _ = self.store.map.borrow_mut().create_volume(*id);
+        }
+        for id in self.volumes.borrow().keys() {
+            self.link_versions(*id);
+        }
+        self.space_after_group();
     }
 
     /// Starts the tasks of a pool. `caches` are cache devices that are open already.

@@ -40,9 +40,7 @@ impl Pool {
         };
         let map = self.store.map.borrow();
         let mut add = |block: u32, volume: VolumeId, lba: Lba, footer: Option<&Footer>| {
-            if let Some(mapped) = map.lookup(volume, lba)
-                && mapped.addr == BlockAddr::new(segment, block)
-            {
+            if let Some((_, mapped)) = map.owner(volume, lba, BlockAddr::new(segment, block)) {
                 let known = footer.and_then(|f| f.sums.get(block as usize).copied());
                 let owner = match mapped.sum.or(known) {
                     Some(sum) => Owner::Data(volume, lba, sum),
@@ -99,14 +97,12 @@ impl Pool {
             Some(Owner::Pool(_)) => BlockVerdict::Bad,
             Some(Owner::Unknown(None)) => BlockVerdict::Bad,
             Some(Owner::Unknown(Some((volume, lba)))) => {
-                let still =
-                    self.store.map.borrow().lookup(*volume, *lba).is_some_and(|m| m.addr == addr);
+                let still = self.store.map.borrow().owner(*volume, *lba, addr).is_some();
                 if still { BlockVerdict::Bad } else { BlockVerdict::Dead }
             }
             Some(Owner::Data(volume, lba, sum)) => {
                 // The block may have been overwritten since the back references were made.
-                let still =
-                    self.store.map.borrow().lookup(*volume, *lba).is_some_and(|m| m.addr == addr);
+                let still = self.store.map.borrow().owner(*volume, *lba, addr).is_some();
                 match block_sum(self.guid, *volume, *lba, block) == *sum {
                     true => BlockVerdict::Good,
                     false if still => BlockVerdict::Bad,
@@ -120,7 +116,7 @@ impl Pool {
         for addr in damaged {
             let owner = owners.get(&addr.block());
             if let Some(Owner::Data(volume, lba, _) | Owner::Unknown(Some((volume, lba)))) = owner {
-                self.note_lost_block(*volume, *lba);
+                self.note_lost_at(*volume, *lba, addr);
             }
         }
     }

@@ -99,11 +99,10 @@ impl Pool {
     /// Lost blocks by place (the first hundred), and their number.
     pub(crate) fn lost(&self) -> (Vec<String>, u64) {
         let lost = self.health.lost.borrow();
-        let volumes = self.volumes.borrow();
         let name = self.name();
         let named = lost.named.iter().filter_map(|(volume, lba)| {
-            let volume = volumes.get(volume)?;
-            Some(format!("{name}/{}: offset {}", volume.name.borrow(), lba.0 * BLOCK_BYTES))
+            let volume = self.name_of(*volume)?;
+            Some(format!("{name}/{volume}: offset {}", lba.0 * BLOCK_BYTES))
         });
         (named.take(SHOWN).collect(), lost.named.len() as u64 + lost.more)
     }

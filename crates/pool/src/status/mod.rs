@@ -5,6 +5,7 @@ pub(crate) mod events;
 mod log_memory;
 pub(crate) mod report;
 pub(crate) mod stats;
+mod volume;
 
 use std::collections::BTreeMap;
 
@@ -18,6 +19,7 @@ use crate::import::error::ImportErrorKind;
 pub use cache::{CacheDeviceStats, CacheStats};
 pub use events::{EventKind, EventRecord, ImportRemark, PoolEvent};
 pub use log_memory::{LogMemory, Survives};
+pub use volume::{SnapshotStatus, VolumeStatus};
 
 /// Version of the JSON of these types. It is raised when a field changes its meaning.
 pub const STATUS_VERSION: u32 = 1;
@@ -307,6 +309,9 @@ pub struct PoolSummary {
     pub name: String,
     /// The pool's id.
     pub guid: u64,
+    /// Version of its format.
+    #[serde(default)]
+    pub format_version: u32,
     /// Bytes that volumes can use, parity and reserve taken off.
     pub size_bytes: u64,
     /// Bytes in use by volumes.
@@ -328,28 +333,6 @@ pub struct PoolSummary {
     pub raw_free_bytes: u64,
     /// Overall health.
     pub health: Health,
-}
-
-/// `volume list`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct VolumeStatus {
-    /// `POOL/VOL`.
-    pub name: String,
-    /// Its number within the pool, which no other volume gets.
-    #[serde(default)]
-    pub id: u32,
-    /// Size that clients see.
-    pub size_bytes: u64,
-    /// Bytes that its data takes.
-    pub used_bytes: u64,
-    /// Bytes set aside for it; 0 for a sparse volume.
-    pub reserved_bytes: u64,
-    /// Bytes that it could still grow into.
-    pub available_bytes: u64,
-    /// `standard`, `always` or `disabled`.
-    pub sync: String,
-    /// All properties by name.
-    pub properties: BTreeMap<String, String>,
 }
 
 /// A count of operations and their bytes.

@@ -29,6 +29,7 @@ impl Pool {
         PoolSummary {
             name: self.name(),
             guid: self.guid,
+            format_version: self.sync.version.get(),
             size_bytes: usable,
             alloc_bytes,
             free_bytes: usable.saturating_sub(alloc_bytes),

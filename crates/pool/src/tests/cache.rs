@@ -91,7 +91,7 @@ fn what_is_overwritten_trimmed_or_destroyed_is_not_read_again() {
                 }
             }
             drop(v);
-            pool.destroy_volume("v").await.unwrap();
+            pool.destroy_volume("v", false).await.unwrap();
             pool.create_volume(&volume(16 << 20)).await.unwrap();
             expect(&pool.open_volume("v").unwrap(), 0, &[0; 64 * 4096]).await;
             pool.export().await.unwrap();

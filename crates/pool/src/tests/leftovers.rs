@@ -206,7 +206,8 @@ fn blocks_past_a_smaller_size_are_gone_at_every_crash_point() {
 fn a_destroyed_volume_leaves_no_blocks_at_any_crash_point() {
     for cut in (0..).step_by(3) {
         let rack = Rack::new(&["a"], SIZE);
-        let failed = cut_during(&rack, cut, |pool| async move { pool.destroy_volume("v").await });
+        let failed =
+            cut_during(&rack, cut, |pool| async move { pool.destroy_volume("v", false).await });
         imported(&rack, async |pool: Rc<Pool>| match pool.open_volume("v") {
             Some(v) => expect(&v, 0, &stamp(4 << 20, 1)).await,
             None => {

@@ -188,6 +188,14 @@ impl fmt::Display for NameError {
         let (name, what, first) = match self {
             Self::BadPool { name } => (name, "pool", "a letter"),
             Self::BadVolume { name } => (name, "volume", "a letter or digit"),
+            Self::BadSnapshot { name } => {
+                return write!(
+                    f,
+                    "'{}' is no name for a snapshot or tag: that of a snapshot is VOL@SNAP, and \
+                     each part has letters, digits, '_', '.', ':' and '-', at most 200",
+                    name.escape_debug()
+                );
+            }
             Self::Reserved { name } => return write!(f, "'{name}' is a reserved word"),
         };
         write!(
@@ -204,6 +212,35 @@ impl fmt::Display for VolumeError {
         match self {
             Self::NotFound { pool, volume } => write!(f, "pool '{pool}' has no volume '{volume}'"),
             Self::Exists { pool, volume } => write!(f, "volume '{pool}/{volume}' exists"),
+            Self::NoSnapshot { pool, name } => write!(f, "pool '{pool}' has no snapshot '{name}'"),
+            Self::SnapshotExists { name } => write!(f, "snapshot '{name}' exists"),
+            Self::HasSnapshots { name, count } => {
+                let s = if *count == 1 { "" } else { "s" };
+                write!(f, "volume '{name}' has {count} snapshot{s}")
+            }
+            Self::HasClones { name, clones } => {
+                write!(f, "snapshot '{name}' has clones: {}", clones.join(", "))
+            }
+            Self::IsHeld { name, tags } => {
+                write!(f, "snapshot '{name}' is held: {}", tags.join(", "))
+            }
+            Self::Tag { name, tag, is_there: true } => {
+                write!(f, "snapshot '{name}' has the tag '{tag}' already")
+            }
+            Self::Tag { name, tag, is_there: false } => {
+                write!(f, "snapshot '{name}' has no tag '{tag}'")
+            }
+            Self::TooManyHolds { name } => {
+                write!(f, "snapshot '{name}' has as many tags as a snapshot can have")
+            }
+            Self::NotNewest { name, newer } => write!(
+                f,
+                "'{name}' is not the newest snapshot of its volume; newer: {}",
+                newer.join(", ")
+            ),
+            Self::OldFormat { pool, version, needed } => {
+                write!(f, "pool '{pool}' has format version {version}, and snapshots need {needed}")
+            }
             Self::BadSize { size_bytes, limit_bytes } => write!(
                 f,
                 "{size_bytes} bytes is no size for a volume: it is a multiple of {BLOCK_BYTES} \

@@ -119,7 +119,7 @@ fn free_segments_are_discarded_while_the_pool_is_idle() {
         let (opener, slow) = slow(512 << 20);
         let pool = filled(opener, 256 << 20).await;
         let (full, before) = (full_segments(&pool), slow.discards.get());
-        pool.destroy_volume("v").await.unwrap();
+        pool.destroy_volume("v", false).await.unwrap();
         for _ in 0..2 {
             pool.commit_all().await.unwrap();
         }
@@ -136,7 +136,7 @@ fn export_discards_free_segments_for_a_limited_time() {
         let (opener, slow) = slow(512 << 20);
         let pool = filled(opener, 256 << 20).await;
         let (full, before) = (full_segments(&pool), slow.discards.get());
-        pool.destroy_volume("v").await.unwrap();
+        pool.destroy_volume("v", false).await.unwrap();
         pool.commit_all().await.unwrap();
         let begun = rt::now();
         pool.export().await.unwrap();

@@ -1,0 +1,124 @@
+//! `forebay volume …`: the verbs of snapshots.
+
+use forebay_pool::spec::CloneSpec;
+use forebay_pool::status::SnapshotStatus;
+
+use super::outcome::Outcome;
+use super::requests::{ask_all, from_each, good, property_map, reply_as};
+use crate::args::{VolumeCommand, VolumeName};
+use crate::attachments::{devices_of, refuse_attached, take_away_all};
+use crate::control::{Action, Reply};
+use crate::failure::{ErrorCode, Failure};
+use crate::pool_access::PoolAccess;
+
+/// Runs a verb of snapshots.
+pub async fn snapshot(command: VolumeCommand, access: &PoolAccess) -> Result<Outcome, Failure> {
+    match command {
+        VolumeCommand::Snapshot { snapshots } => take(access, snapshots).await,
+        VolumeCommand::Rollback { recursive, force, snapshot } => {
+            let VolumeName { pool, volume: snapshot } = snapshot;
+            let volume = snapshot.split('@').next().unwrap_or_default();
+            let devices = devices_of(access, &format!("{pool}/{volume}")).await?;
+            if !force {
+                refuse_attached(&devices)?;
+            }
+            take_away_all(devices).await;
+            ask_all(access, &pool, [Action::VolumeRollback { snapshot, recursive, force }]).await
+        }
+        VolumeCommand::Clone { options, snapshot, volume } => {
+            same_pool(&snapshot, &volume)?;
+            let spec = CloneSpec { name: volume.volume, properties: property_map(options)? };
+            let action = Action::VolumeClone { snapshot: snapshot.volume, spec };
+            ask_all(access, &volume.pool, [action]).await
+        }
+        VolumeCommand::Rename { snapshot, new_name } => {
+            same_pool(&snapshot, &new_name)?;
+            let of = |name: &VolumeName| {
+                let parts = name.volume.split_once('@');
+                parts.map(|(volume, snapshot)| (volume.to_owned(), snapshot.to_owned()))
+            };
+            let (Some((volume, _)), Some((other, new))) = (of(&snapshot), of(&new_name)) else {
+                return Err(Failure::usage("only snapshots are renamed: name POOL/VOL@SNAP twice"));
+            };
+            if volume != other {
+                let message = "a snapshot stays with its volume: both names begin alike";
+                return Err(Failure::usage(message));
+            }
+            let action = Action::SnapshotRename { snapshot: snapshot.volume, new_name: new };
+            ask_all(access, &snapshot.pool, [action]).await
+        }
+        VolumeCommand::Hold { tag, snapshots } => hold(access, &tag, snapshots, false).await,
+        VolumeCommand::Release { tag, snapshots } => hold(access, &tag, snapshots, true).await,
+        other => unreachable!("{other:?} is about volumes"),
+    }
+}
+
+/// Takes snapshots: those of a pool at one instant.
+async fn take(access: &PoolAccess, wanted: Vec<VolumeName>) -> Result<Outcome, Failure> {
+    let mut pools: Vec<(String, Vec<String>)> = Vec::new();
+    for VolumeName { pool, volume } in wanted {
+        match pools.iter_mut().find(|(name, _)| *name == pool) {
+            Some((_, snapshots)) => snapshots.push(volume),
+            None => pools.push((pool, vec![volume])),
+        }
+    }
+    for (pool, snapshots) in pools {
+        ask_all(access, &pool, [Action::SnapshotTake { snapshots }]).await?;
+    }
+    Ok(Outcome::done())
+}
+
+async fn hold(
+    access: &PoolAccess,
+    tag: &str,
+    snapshots: Vec<VolumeName>,
+    release: bool,
+) -> Result<Outcome, Failure> {
+    for VolumeName { pool, volume: snapshot } in snapshots {
+        let action = Action::SnapshotHold { snapshot, tag: tag.to_owned(), release };
+        ask_all(access, &pool, [action]).await?;
+    }
+    Ok(Outcome::done())
+}
+
+fn same_pool(one: &VolumeName, other: &VolumeName) -> Result<(), Failure> {
+    if one.pool == other.pool {
+        return Ok(());
+    }
+    Err(Failure::usage(format!("'{}' and '{}' are different pools", one.pool, other.pool)))
+}
+
+/// The snapshots of `names` (pools, `POOL/VOL` or `POOL/VOL@SNAP`), or all; and whether every pool
+/// could be asked.
+pub async fn snapshots(
+    access: &PoolAccess,
+    names: &[String],
+) -> Result<(Vec<SnapshotStatus>, bool), Failure> {
+    let mut pools: Vec<String> = Vec::new();
+    for name in names {
+        let pool = name.split('/').next().unwrap_or(name).to_owned();
+        if !pools.contains(&pool) {
+            pools.push(pool);
+        }
+    }
+    let each = from_each(access, &pools, async |handle| {
+        reply_as!(handle.ask(Action::Snapshots).await, Reply::Snapshots)
+    })
+    .await?;
+    let (found, complete) = good(each);
+    let mut found: Vec<SnapshotStatus> = found.into_iter().flatten().collect();
+    if let Some(missing) =
+        names.iter().find(|n| n.contains('@') && !found.iter().any(|s| s.name == **n))
+    {
+        let message = format!("no snapshot named '{missing}'");
+        return Err(Failure::new(ErrorCode::VolumeNotFound, message)
+            .with_hint("'forebay volume list -t snapshot' shows the snapshots"));
+    }
+    let wanted = |snapshot: &SnapshotStatus| {
+        let volume = snapshot.name.split('@').next().unwrap_or_default();
+        let pool = volume.split('/').next().unwrap_or_default();
+        names.iter().any(|name| *name == snapshot.name || name == volume || name == pool)
+    };
+    found.retain(|snapshot| names.is_empty() || wanted(snapshot));
+    Ok((found, complete))
+}

@@ -1,0 +1,128 @@
+//! Actions on one open pool.
+
+use std::rc::Rc;
+
+use forebay_pool::Pool;
+use forebay_pool::status::PoolStats;
+
+use crate::args::ScanVerb;
+use crate::control::{Action, Reply, Sample};
+use crate::failure::Failure;
+
+/// Answers an action that changes nothing.
+pub(super) async fn look(pool: &Pool, action: &Action) -> Result<Reply, Failure> {
+    Ok(match action {
+        Action::Summary => Reply::Summary(pool.summary()),
+        Action::Stats => Reply::Stats(Box::new(pool.stats())),
+        Action::Sample => {
+            let PoolStats { uptime_secs, cache, .. } = pool.stats();
+            let (status, summary) = (pool.status(), pool.summary());
+            Reply::Sample(Box::new(Sample { status, summary, uptime_secs, cache }))
+        }
+        Action::History => Reply::History(pool.history()),
+        Action::Events { after } => Reply::Events(pool.events_after(*after)),
+        Action::Properties => Reply::Properties(pool.get()),
+        Action::Volumes => Reply::Volumes(pool.volumes()),
+        Action::Snapshots => Reply::Snapshots(pool.list_snapshots().await),
+        other => unreachable!("{other:?} changes something"),
+    })
+}
+
+/// Adds the command to the pool's history; an empty one is not added.
+pub(super) fn remember_command(pool: &Pool, typed: &str) {
+    if !typed.is_empty() {
+        pool.log_history(typed);
+    }
+}
+
+pub(super) fn changes_devices(action: &Action) -> bool {
+    matches!(
+        action,
+        Action::Add { .. }
+            | Action::Remove { .. }
+            | Action::Attach { .. }
+            | Action::Detach { .. }
+            | Action::Replace { .. }
+    )
+}
+
+pub(super) async fn change(pool: &Rc<Pool>, action: &Action) -> Result<(), Failure> {
+    match action {
+        Action::Set { property, value } => pool.set(property, value).await?,
+        Action::Add { spec } => pool.add(spec).await?,
+        Action::Remove { device } => pool.remove(device).await?,
+        Action::Attach { device, new_device, force } => {
+            pool.attach(device, new_device, *force).await?;
+        }
+        Action::Detach { device } => pool.detach(device).await?,
+        Action::Replace { device, new_device, force } => {
+            pool.replace(device, new_device.as_deref(), *force).await?;
+        }
+        Action::Offline { device } => pool.offline(device).await?,
+        Action::Online { device } => pool.online(device).await?,
+        Action::Clear { device } => pool.clear(device.as_deref()).await?,
+        Action::Scrub { verb: ScanVerb::Start } => pool.scrub().await?,
+        Action::Scrub { verb: ScanVerb::Pause } => pool.scrub_pause().await?,
+        Action::Scrub { verb: ScanVerb::Stop } => pool.scrub_stop().await?,
+        Action::Resilver => pool.resilver(),
+        Action::Sync => pool.sync().await?,
+        Action::VolumeCreate { spec } => pool.create_volume(spec).await?,
+        Action::VolumeResize { volume, size_bytes, force } => {
+            pool.resize_volume(volume, *size_bytes, *force).await?;
+        }
+        Action::VolumeSet { volume, property, value } => {
+            pool.set_volume(volume, property, value).await?;
+        }
+        Action::SnapshotTake { snapshots } => pool.take_snapshots(snapshots).await?,
+        Action::SnapshotRename { snapshot, new_name } => {
+            pool.rename_snapshot(snapshot, new_name).await?;
+        }
+        Action::SnapshotHold { snapshot, tag, release } => {
+            pool.hold_snapshot(snapshot, tag, *release).await?;
+        }
+        Action::VolumeClone { snapshot, spec } => pool.clone_snapshot(snapshot, spec).await?,
+        Action::Upgrade => {
+            pool.upgrade().await?;
+        }
+        other => unreachable!("{other:?} is performed by the set itself"),
+    }
+    Ok(())
+}
+
+/// The volumes and snapshots (`POOL/VOL[@SNAP]`) that an action takes from their clients, and
+/// whether it does so while there are some.
+pub(super) fn taken_away(pool: &Pool, action: &Action) -> Result<(Vec<String>, bool), Failure> {
+    let (names, force) = match action {
+        Action::VolumeDestroy { volume, force, recursive } => {
+            let mut names = vec![volume.clone()];
+            if *recursive {
+                names.extend(pool.snapshots_of_spec(&format!("{volume}@%"))?);
+            }
+            (names, *force)
+        }
+        Action::SnapshotDestroy { spec, force } => (pool.snapshots_of_spec(spec)?, *force),
+        Action::VolumeRollback { snapshot, force, .. } => {
+            let volume = snapshot.split('@').next().unwrap_or(snapshot);
+            (vec![volume.to_owned()], *force)
+        }
+        other => unreachable!("{other:?} takes nothing from clients"),
+    };
+    Ok((names.iter().map(|name| format!("{}/{name}", pool.name())).collect(), force))
+}
+
+/// Performs such an action, when no client is left.
+pub(super) async fn take_away(pool: &Pool, action: &Action) -> Result<(), Failure> {
+    match action {
+        Action::VolumeDestroy { volume, recursive, .. } => {
+            pool.destroy_volume(volume, *recursive).await?;
+        }
+        Action::SnapshotDestroy { spec, .. } => {
+            pool.destroy_snapshots(&pool.snapshots_of_spec(spec)?).await?;
+        }
+        Action::VolumeRollback { snapshot, recursive, .. } => {
+            pool.roll_back_volume(snapshot, *recursive).await?;
+        }
+        other => unreachable!("{other:?} takes nothing from clients"),
+    }
+    Ok(())
+}

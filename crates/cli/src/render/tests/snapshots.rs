@@ -1,0 +1,40 @@
+//! Listings of snapshots.
+
+use forebay_pool::status::SnapshotStatus;
+
+use super::*;
+
+#[test]
+fn snapshots_are_listed_after_their_volume() {
+    let snapshot = |name: &str, id, clones: &[&str]| SnapshotStatus {
+        name: format!("tank/{name}"),
+        id,
+        created_at: 1_700_000_000,
+        size_bytes: 8 << 30,
+        used_bytes: 1 << 27,
+        referenced_bytes: 1 << 30,
+        clones: words(clones),
+        holds: words(&["backup"]),
+    };
+    // "monday" was taken before "friday".
+    let snapshots =
+        vec![snapshot("vol0@monday", 8, &["tank/sparse"]), snapshot("vol0@friday", 9, &[])];
+    let volumes = vec![volume("sparse", "always", 0), volume("vol0", "standard", 8 << 30)];
+    let listed = Versions { volumes, snapshots: snapshots.clone() };
+    let fields = words(&["name", "used", "referenced", "clones", "holds", "creation"]);
+    assert_eq!(
+        volume_list(&listed, ListedKind::All, &fields, BY_NAME, SCRIPT).unwrap(),
+        "tank/sparse\t1342177280\t1073741824\t-\t-\t-\n\
+         tank/vol0\t8858370048\t1073741824\t-\t-\t-\n\
+         tank/vol0@monday\t134217728\t1073741824\ttank/sparse\tbackup\t1700000000\n\
+         tank/vol0@friday\t134217728\t1073741824\t-\tbackup\t1700000000\n"
+    );
+    let listed = Versions { volumes: Vec::new(), snapshots };
+    golden(
+        "snapshot-list.json",
+        &volume_list(&listed, ListedKind::Snapshot, &[], BY_NAME, JSON).unwrap(),
+    );
+    let none = Versions::default();
+    let text = volume_list(&none, ListedKind::Snapshot, &[], BY_NAME, PLAIN).unwrap();
+    assert_eq!(text, "no snapshots available\n");
+}

@@ -1,0 +1,523 @@
+//! Versions of volumes: snapshots, and clones of snapshots.
+//!
+//! A snapshot has entries only for blocks that the volume has changed since; every other block is
+//! as in the next newer version. A clone has entries only for blocks that differ from its origin.
+//! So each address is in one map, and a snapshot begins empty.
+
+use std::collections::BTreeSet;
+
+use forebay_format::map_record::{HOLE_SEGMENT, LEAF_BLOCKS, ORIGIN_SEGMENT};
+use forebay_units::{BlockAddr, Lba, VolumeId};
+
+use crate::change::{Freed, is_marker};
+use crate::entry::{Located, Mapped};
+use crate::map::Map;
+use crate::volume::{ExtentKind, IN_FOOTER, Link, MapExtent, Sums, VolumeMap};
+
+const LEAF: u64 = LEAF_BLOCKS as u64;
+
+/// The versions of a volume.
+#[derive(Default)]
+pub(crate) struct Line {
+    /// Its snapshots, oldest first.
+    snapshots: Vec<VolumeId>,
+    /// The newest living snapshot, which gets the entries that the volume gives up, and after it
+    /// those that are being destroyed, whose entries it gets as well. Empty: nothing is kept.
+    keepers: Vec<VolumeId>,
+    /// Blocks of the volume's own that the newest living snapshot has as well.
+    shared: u64,
+}
+
+/// What a version has got: consecutive blocks at consecutive addresses, markers, or no entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kept<'a> {
+    /// The version.
+    pub volume: VolumeId,
+    /// The first block.
+    pub lba: Lba,
+    /// Blocks, at least one.
+    pub blocks: u32,
+    /// Where the first block lies, or its marker; `None`: it has no entry any more.
+    pub addr: Option<BlockAddr>,
+    /// Their sums; empty when the footer has them, and for markers.
+    pub sums: &'a [u64],
+}
+
+/// Consecutive entries of a map, on their way to another.
+struct Piece {
+    lba: u64,
+    blocks: u64,
+    /// `None`: no entry.
+    addr: Option<BlockAddr>,
+    /// Sums as in [`Sums`]; empty without an entry.
+    sums: Vec<u64>,
+}
+
+impl Piece {
+    fn of(extent: MapExtent<'_>) -> Self {
+        let MapExtent { lba: Lba(lba), blocks, kind } = extent;
+        match kind {
+            ExtentKind::Hole => Self { lba, blocks, addr: None, sums: Vec::new() },
+            ExtentKind::Mapped { addr, sums: Sums(sums), .. } => {
+                Self { lba, blocks, addr: Some(addr), sums: sums.to_vec() }
+            }
+        }
+    }
+
+    fn is_real(&self) -> bool {
+        self.addr.is_some_and(|addr| !is_marker(addr))
+    }
+}
+
+/// A marker of kind `segment` for a block.
+fn marker(segment: forebay_units::SegmentId, lba: u64) -> BlockAddr {
+    BlockAddr::new(segment, (lba % u64::from(BlockAddr::MAX_BLOCKS)) as u32)
+}
+
+/// The pieces of a range of one map, without gaps.
+fn pieces(map: Option<&VolumeMap>, lba: u64, blocks: u64) -> Vec<Piece> {
+    let Some(map) = map else {
+        return vec![Piece { lba, blocks, addr: None, sums: Vec::new() }];
+    };
+    let mut found = Vec::new();
+    map.lookup_range(VolumeId(0), lba, blocks, &mut |extent| found.push(Piece::of(extent)));
+    found
+}
+
+impl Map {
+    /// Says which versions a volume has: its snapshots, oldest first, each with whether it is being
+    /// destroyed, and the snapshot that it was cloned from. Versions without a map get an empty
+    /// one.
+    pub fn set_versions(
+        &mut self,
+        volume: VolumeId,
+        snapshots: &[(VolumeId, bool)],
+        origin: Option<VolumeId>,
+    ) {
+        let ids = || snapshots.iter().map(|(id, _)| *id);
+        for (snapshot, newer) in ids().zip(ids().skip(1).chain([volume])) {
+            let link = Link { home: Some(volume), next: Some(newer), origin };
+            self.volumes.entry(snapshot).or_default().link = link;
+        }
+        self.volumes.entry(volume).or_default().link = Link { home: None, next: origin, origin };
+        let living = snapshots.iter().rposition(|(_, is_dying)| !is_dying);
+        let keepers: Vec<VolumeId> = living.map_or(Vec::new(), |at| ids().skip(at).collect());
+        let line = self.lines.entry(volume).or_default();
+        let is_known = line.keepers == keepers;
+        line.snapshots = ids().collect();
+        line.keepers = keepers;
+        if !is_known {
+            self.count_shared(volume);
+        }
+        if snapshots.is_empty() {
+            self.lines.remove(&volume);
+        }
+    }
+
+    /// Counts the blocks that a volume shares with its newest living snapshot.
+    fn count_shared(&mut self, volume: VolumeId) {
+        let Some(line) = self.lines.get(&volume) else { return };
+        let mut shared = 0;
+        if let Some(map) = self.volumes.get(&volume).filter(|_| !line.keepers.is_empty()) {
+            shared = map.mapped_blocks();
+            let leaves = line.keepers.iter().filter_map(|keeper| self.volumes.get(keeper));
+            let leaves: BTreeSet<u32> = leaves.flat_map(|kept| kept.leaves_from(0)).collect();
+            for leaf in leaves {
+                shared -= self.unshared_within(volume, Lba(u64::from(leaf) * LEAF), LEAF);
+            }
+        }
+        if let Some(line) = self.lines.get_mut(&volume) {
+            line.shared = shared;
+        }
+    }
+
+    /// The parts of a range that the newest living snapshot takes from the volume.
+    fn shared_ranges(&self, line: &Line, lba: u64, blocks: u64) -> Vec<(u64, u64)> {
+        let mut ranges = vec![(lba, blocks)];
+        for kept in line.keepers.iter().filter_map(|keeper| self.volumes.get(keeper)) {
+            let mut left = Vec::with_capacity(ranges.len());
+            for (lba, blocks) in ranges {
+                kept.lookup_range(VolumeId(0), lba, blocks, &mut |extent| {
+                    if extent.kind == ExtentKind::Hole {
+                        left.push((extent.lba.0, extent.blocks));
+                    }
+                });
+            }
+            ranges = left;
+        }
+        ranges
+    }
+
+    /// Blocks of a volume's own that its newest snapshot has as well: an overwrite takes new space
+    /// for them.
+    #[must_use]
+    pub fn shared_blocks(&self, volume: VolumeId) -> u64 {
+        self.lines.get(&volume).map_or(0, |line| line.shared)
+    }
+
+    /// Blocks of a volume's own in a range that no snapshot has: an overwrite takes no new space
+    /// for them.
+    #[must_use]
+    pub fn unshared_within(&self, volume: VolumeId, lba: Lba, blocks: u64) -> u64 {
+        let mapped = self.mapped_within(volume, lba, blocks);
+        let Some(line) = self.lines.get(&volume).filter(|line| !line.keepers.is_empty()) else {
+            return mapped;
+        };
+        let shared = self.shared_ranges(line, lba.0, blocks).into_iter();
+        mapped - shared.map(|(lba, n)| self.mapped_within(volume, Lba(lba), n)).sum::<u64>()
+    }
+
+    /// Whether a volume is a clone.
+    #[must_use]
+    pub fn is_clone(&self, volume: VolumeId) -> bool {
+        self.volumes.get(&volume).is_some_and(|map| map.link.origin.is_some())
+    }
+
+    /// Entries of a version, those included that only say where else to look.
+    #[must_use]
+    pub fn entries(&self, version: VolumeId) -> u64 {
+        self.volumes.get(&version).map_or(0, VolumeMap::entries)
+    }
+
+    /// The version of `home` whose own entry for `lba` is at `addr`.
+    #[must_use]
+    pub fn owner(&self, home: VolumeId, lba: Lba, addr: BlockAddr) -> Option<(VolumeId, Mapped)> {
+        let is_at = |version: VolumeId| {
+            let found = self.volumes.get(&version)?.lookup(lba.0)?;
+            (found.addr == addr).then_some((version, found))
+        };
+        let older = || {
+            let snapshots = self.lines.get(&home)?.snapshots.iter().rev();
+            snapshots.copied().find_map(is_at)
+        };
+        is_at(home).or_else(older)
+    }
+
+    /// As [`Map::lookup`], for a block of which the version has no address of its own.
+    pub(crate) fn lookup_versions(&self, volume: VolumeId, lba: Lba) -> Option<Located> {
+        let mut at = volume;
+        loop {
+            let map = self.volumes.get(&at)?;
+            at = match map.lookup(lba.0) {
+                None => map.link.next?,
+                Some(found) if found.addr.segment() == HOLE_SEGMENT => return None,
+                Some(found) if found.addr.segment() == ORIGIN_SEGMENT => map.link.origin?,
+                Some(Mapped { addr, sum }) => {
+                    let home = map.link.home.unwrap_or(at);
+                    return Some(Located { home, addr, sum });
+                }
+            };
+        }
+    }
+
+    /// As [`Map::lookup_range`], for a version that takes blocks from others.
+    pub(crate) fn lookup_range_of_versions(
+        &self,
+        volume: VolumeId,
+        lba: Lba,
+        blocks: u64,
+        visit: &mut dyn FnMut(MapExtent<'_>),
+    ) {
+        // What is left to do, the next on top: a range to look up in a version (`None`: it is a
+        // hole), or a mapped piece of a version.
+        enum Todo {
+            Look(Option<VolumeId>, u64, u64),
+            Show(VolumeId, Piece),
+        }
+        let mut todo = vec![Todo::Look(Some(volume), lba.0, blocks)];
+        let mut hole = (lba.0, 0);
+        while let Some(next) = todo.pop() {
+            let (version, lba, blocks) = match next {
+                Todo::Look(Some(version), lba, blocks) => (version, lba, blocks),
+                Todo::Look(None, _, blocks) => {
+                    hole.1 += blocks;
+                    continue;
+                }
+                Todo::Show(home, Piece { lba, blocks, addr, sums }) => {
+                    show_hole(hole, visit);
+                    hole = (lba + blocks, 0);
+                    let addr = addr.expect("only mapped pieces are shown");
+                    let kind = ExtentKind::Mapped { home, addr, sums: Sums(&sums) };
+                    visit(MapExtent { lba: Lba(lba), blocks, kind });
+                    continue;
+                }
+            };
+            let map = self.volumes.get(&version);
+            let (next, origin) = map.map_or((None, None), |map| (map.link.next, map.link.origin));
+            let home = map.and_then(|map| map.link.home).unwrap_or(version);
+            let found = pieces(map, lba, blocks).into_iter().map(|piece| {
+                match piece.addr.map(BlockAddr::segment) {
+                    None => Todo::Look(next, piece.lba, piece.blocks),
+                    Some(HOLE_SEGMENT) => Todo::Look(None, piece.lba, piece.blocks),
+                    Some(ORIGIN_SEGMENT) => Todo::Look(origin, piece.lba, piece.blocks),
+                    Some(_) => Todo::Show(home, piece),
+                }
+            });
+            let from = todo.len();
+            todo.extend(found);
+            todo[from..].reverse();
+        }
+        show_hole(hole, visit);
+    }
+
+    /// As [`Map::visible_blocks`], within a range.
+    #[must_use]
+    pub fn visible_within(&self, volume: VolumeId, lba: Lba, blocks: u64) -> u64 {
+        let mut visible = 0;
+        self.lookup_range(volume, lba, blocks, |extent| {
+            visible += if extent.kind == ExtentKind::Hole { 0 } else { extent.blocks };
+        });
+        visible
+    }
+
+    /// Blocks of a volume or snapshot that are no holes, those that other versions hold included.
+    #[must_use]
+    pub fn visible_blocks(&self, volume: VolumeId) -> u64 {
+        let Some(map) = self.volumes.get(&volume) else { return 0 };
+        if map.link.next.is_none() {
+            return map.mapped_blocks();
+        }
+        let mut visible = 0;
+        let mut from = Some(Lba(0));
+        while let Some(at) = from.and_then(|from| self.next_entry(volume, from)) {
+            visible += self.visible_within(volume, at, LEAF);
+            from = at.0.checked_add(LEAF).map(Lba);
+        }
+        visible
+    }
+
+    /// The first block of the first leaf, from that of `lba` on, in which this version or one that
+    /// it takes blocks from has an entry.
+    #[must_use]
+    pub fn next_entry(&self, volume: VolumeId, lba: Lba) -> Option<Lba> {
+        let first = u32::try_from(lba.0 / LEAF).ok()?;
+        let (mut at, mut least) = (Some(volume), None);
+        while let Some(map) = at.and_then(|at| self.volumes.get(&at)) {
+            let leaf = map.first_leaf_from(first);
+            least = [least, leaf].into_iter().flatten().min();
+            at = map.link.next;
+        }
+        least.map(|leaf: u32| Lba(u64::from(leaf) * LEAF))
+    }
+
+    /// Gives the newest snapshot what the volume has in a range that is about to be overwritten.
+    /// Reports each entry that the snapshot gets.
+    pub fn keep_before_write(
+        &mut self,
+        volume: VolumeId,
+        lba: Lba,
+        blocks: u64,
+        kept: &mut impl FnMut(Kept<'_>),
+    ) {
+        let Some(line) = self.lines.get(&volume) else { return };
+        let Some(keeper) = line.keepers.first().copied() else { return };
+        for (lba, blocks) in self.shared_ranges(line, lba.0, blocks) {
+            for piece in pieces(self.volumes.get(&volume), lba, blocks) {
+                if piece.is_real()
+                    && let Some(line) = self.lines.get_mut(&volume)
+                {
+                    line.shared -= piece.blocks;
+                }
+                if piece.addr.is_some() {
+                    self.take(volume, piece.lba, piece.blocks);
+                }
+                self.put(keeper, &piece, kept);
+            }
+        }
+    }
+
+    /// As [`Map::keep_before_write`], for a range that is about to be cleared.
+    pub fn keep_before_clear(
+        &mut self,
+        volume: VolumeId,
+        lba: Lba,
+        blocks: u64,
+        kept: &mut impl FnMut(Kept<'_>),
+    ) {
+        if self.lines.get(&volume).is_none_or(|line| line.keepers.is_empty()) {
+            return;
+        }
+        let mut mapped = Vec::new();
+        self.lookup_range(volume, lba, blocks, |extent| {
+            if extent.kind != ExtentKind::Hole {
+                mapped.push((extent.lba, extent.blocks));
+            }
+        });
+        for (lba, blocks) in mapped {
+            self.keep_before_write(volume, lba, blocks, kept);
+        }
+    }
+
+    /// Hides what a clone would take from its origin in a range that was cleared. Reports each
+    /// entry that the clone gets.
+    pub fn hide_origin(
+        &mut self,
+        volume: VolumeId,
+        lba: Lba,
+        blocks: u64,
+        kept: &mut impl FnMut(Kept<'_>),
+    ) {
+        let Some(origin) = self.volumes.get(&volume).and_then(|map| map.link.origin) else {
+            return;
+        };
+        let mut mapped = Vec::new();
+        self.lookup_range(origin, lba, blocks, |extent| {
+            if extent.kind != ExtentKind::Hole {
+                mapped.push((extent.lba.0, extent.blocks));
+            }
+        });
+        for (lba, blocks) in mapped {
+            let addr = Some(marker(HOLE_SEGMENT, lba));
+            self.put(volume, &Piece { lba, blocks, addr, sums: Vec::new() }, kept);
+        }
+    }
+
+    /// Removes entries of a map without freeing their addresses.
+    fn take(&mut self, volume: VolumeId, lba: u64, blocks: u64) {
+        let mut ignored = |_, _| {};
+        let Self { volumes, scratch, .. } = self;
+        if let Some(map) = volumes.get_mut(&volume) {
+            map.clear(lba, blocks, &mut Freed::new(&mut ignored), scratch);
+        }
+    }
+
+    /// Gives entries to a map that has none there. Without an address: a marker that says so.
+    fn put(&mut self, volume: VolumeId, piece: &Piece, kept: &mut impl FnMut(Kept<'_>)) {
+        let mut ignored = |_, _| {};
+        let mut freed = Freed::new(&mut ignored);
+        let Self { volumes, scratch, .. } = self;
+        let Some(map) = volumes.get_mut(&volume) else { return };
+        let Some(addr) = piece.addr.filter(|addr| !is_marker(*addr)) else {
+            let segment = match piece.addr {
+                Some(addr) => addr.segment(),
+                None if map.link.origin.is_some() => ORIGIN_SEGMENT,
+                None => HOLE_SEGMENT,
+            };
+            let (mut lba, end) = (piece.lba, piece.lba + piece.blocks);
+            while lba < end {
+                // Markers are numbered like blocks of a segment, and do not go on past its end.
+                let addr = marker(segment, lba);
+                let left = BlockAddr::MAX_BLOCKS - addr.block();
+                let blocks = (end - lba).min(u64::from(left)) as u32;
+                map.set_sealed(lba, addr, blocks, &mut freed, scratch);
+                kept(Kept { volume, lba: Lba(lba), blocks, addr: Some(addr), sums: &[] });
+                lba += u64::from(blocks);
+            }
+            return;
+        };
+        let mut at = 0;
+        for run in piece.sums.chunk_by(|a, b| (*a == IN_FOOTER) == (*b == IN_FOOTER)) {
+            let (lba, addr) = (piece.lba + u64::from(at), addr.plus(at));
+            let blocks = run.len() as u32;
+            let sums = if run[0] == IN_FOOTER { &[][..] } else { run };
+            match sums.is_empty() {
+                true => map.set_sealed(lba, addr, blocks, &mut freed, scratch),
+                false => map.set_run(lba, addr, sums, false, &mut freed, scratch),
+            }
+            kept(Kept { volume, lba: Lba(lba), blocks, addr: Some(addr), sums });
+            at += blocks;
+        }
+    }
+
+    /// Lets go of what a snapshot has in its first leaf: the next older snapshot gets what it
+    /// lacks, and the rest is freed. Returns the range that the snapshot has no entries in any
+    /// more, or `None` when it has none at all.
+    pub fn let_go(
+        &mut self,
+        snapshot: VolumeId,
+        freed: &mut impl FnMut(BlockAddr, u32),
+        kept: &mut impl FnMut(Kept<'_>),
+    ) -> Option<(Lba, u64)> {
+        let map = self.volumes.get(&snapshot)?;
+        let lba = u64::from(map.first_leaf_from(0)?) * LEAF;
+        let snapshots = &self.lines.get(&map.link.home?)?.snapshots;
+        let at = snapshots.iter().position(|id| *id == snapshot)?;
+        let older = at.checked_sub(1).map(|at| snapshots[at]);
+        if let Some(older) = older {
+            let gaps = pieces(self.volumes.get(&older), lba, LEAF);
+            for gap in gaps.into_iter().filter(|gap| gap.addr.is_none()) {
+                let mine = pieces(self.volumes.get(&snapshot), gap.lba, gap.blocks);
+                for piece in mine.into_iter().filter(|piece| piece.addr.is_some()) {
+                    self.take(snapshot, piece.lba, piece.blocks);
+                    self.put(older, &piece, kept);
+                }
+            }
+        }
+        let Self { volumes, scratch, .. } = self;
+        let mut freed = Freed::new(freed);
+        volumes.get_mut(&snapshot)?.clear(lba, LEAF, &mut freed, scratch);
+        freed.finish();
+        Some((Lba(lba), LEAF))
+    }
+
+    /// Removes the map of a snapshot that has no entries any more. Returns whether it was so.
+    pub fn drop_empty(&mut self, snapshot: VolumeId) -> bool {
+        let is_empty = self.volumes.get(&snapshot).is_none_or(|map| map.entries() == 0);
+        if is_empty {
+            self.volumes.remove(&snapshot);
+        }
+        is_empty
+    }
+
+    /// Gives a volume back what its newest snapshot has in the snapshot's first leaf, and frees
+    /// what the volume had there instead. Returns the range that is as in the snapshot now, or
+    /// `None` when all of the volume is. Reports what the volume gets.
+    pub fn roll_back(
+        &mut self,
+        volume: VolumeId,
+        freed: &mut impl FnMut(BlockAddr, u32),
+        kept: &mut impl FnMut(Kept<'_>),
+    ) -> Option<(Lba, u64)> {
+        let snapshot = *self.lines.get(&volume)?.snapshots.last()?;
+        let lba = u64::from(self.volumes.get(&snapshot)?.first_leaf_from(0)?) * LEAF;
+        let is_clone = self.volumes.get(&volume)?.link.origin.is_some();
+        let theirs = pieces(self.volumes.get(&snapshot), lba, LEAF);
+        for piece in theirs.into_iter().filter(|piece| piece.addr.is_some()) {
+            let Self { volumes, scratch, .. } = self;
+            let mut freed = Freed::new(freed);
+            volumes.get_mut(&volume)?.clear(piece.lba, piece.blocks, &mut freed, scratch);
+            freed.finish();
+            let (lba, blocks) = (Lba(piece.lba), piece.blocks as u32);
+            kept(Kept { volume, lba, blocks, addr: None, sums: &[] });
+            self.take(snapshot, piece.lba, piece.blocks);
+            let segment = piece.addr.map(BlockAddr::segment);
+            // Without an entry a volume has a hole there, and a clone what its origin has.
+            if segment == Some(ORIGIN_SEGMENT) || (segment == Some(HOLE_SEGMENT) && !is_clone) {
+                continue;
+            }
+            if piece.is_real()
+                && let Some(line) = self.lines.get_mut(&volume)
+            {
+                line.shared += piece.blocks;
+            }
+            self.put(volume, &piece, kept);
+        }
+        Some((Lba(lba), LEAF))
+    }
+
+    /// Blocks that only this snapshot has, in its next leaf from `lba` on, and the block from which
+    /// to go on; `None` after the last leaf. They are freed when it is destroyed.
+    #[must_use]
+    pub fn unique_blocks(&self, snapshot: VolumeId, lba: Lba) -> Option<(u64, Lba)> {
+        let map = self.volumes.get(&snapshot)?;
+        let first = u32::try_from(lba.0.div_ceil(LEAF)).ok()?;
+        let lba = u64::from(map.first_leaf_from(first)?) * LEAF;
+        let next = Lba(lba + LEAF);
+        let snapshots = &self.lines.get(&map.link.home?)?.snapshots;
+        let at = snapshots.iter().position(|id| *id == snapshot)?;
+        let Some(older) = at.checked_sub(1).map(|at| snapshots[at]) else {
+            return Some((map.mapped_within(lba, LEAF), next));
+        };
+        let mut unique = 0;
+        for piece in pieces(self.volumes.get(&older), lba, LEAF) {
+            unique += piece.addr.map_or(0, |_| map.mapped_within(piece.lba, piece.blocks));
+        }
+        Some((unique, next))
+    }
+}
+
+fn show_hole((lba, blocks): (u64, u64), visit: &mut dyn FnMut(MapExtent<'_>)) {
+    if blocks > 0 {
+        visit(MapExtent { lba: Lba(lba), blocks, kind: ExtentKind::Hole });
+    }
+}

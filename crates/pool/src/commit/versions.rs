@@ -1,0 +1,191 @@
+//! What a group does to the versions of volumes: old blocks go to snapshots, snapshots are taken at
+//! the group's end, and those that are destroyed let go of their blocks, a part with each group.
+
+use forebay_format::map_record::{Delta, LEAF_BLOCKS};
+use forebay_map::Kept;
+use forebay_rt as rt;
+use forebay_units::{BlockAddr, CommitId, Lba, VolumeId};
+
+use crate::Pool;
+use crate::commit::error::CommitError;
+use crate::state::Writers;
+
+/// Leaves of snapshots being destroyed that one group lets go of: at most so many times 9 KiB in
+/// the journal.
+const LEAVES_LET_GO: usize = 256;
+
+/// Adds to a delta what a version got.
+pub(crate) fn note_kept(delta: &mut Delta, kept: Kept<'_>) {
+    match kept.addr {
+        None => delta.clear(kept.volume, kept.lba, u64::from(kept.blocks)),
+        Some(addr) if kept.sums.is_empty() => {
+            delta.assign_sealed(kept.volume, kept.lba, addr, kept.blocks);
+        }
+        Some(addr) => delta.assign(kept.volume, kept.lba, addr, kept.sums),
+    }
+}
+
+impl Pool {
+    /// Reserved journal bytes for snapshots being destroyed, in a group that lets go of them.
+    pub(crate) fn let_go_bytes(&self) -> u64 {
+        const LEAF_BYTES: u64 = 9 << 10;
+        match self.snapshots.has_dying() {
+            false => 0,
+            true => LEAVES_LET_GO as u64 * LEAF_BYTES,
+        }
+    }
+
+    /// Clears a range of a volume with other versions.
+    pub(crate) async fn clear_versions(
+        &self,
+        (volume, lba, blocks): (VolumeId, Lba, u64),
+        delta: &mut Delta,
+        freed: &mut impl FnMut(BlockAddr, u32),
+        slices: &mut rt::Slices,
+    ) -> Result<(), CommitError> {
+        const LEAF: u64 = LEAF_BLOCKS as u64;
+        delta.clear(volume, lba, blocks);
+        let (mut at, end) = (lba.0, lba.0 + blocks);
+        while at < end {
+            let Some(Lba(leaf)) = self.store.map.borrow().next_entry(volume, Lba(at)) else {
+                break;
+            };
+            let (from, to) = (leaf.max(at), (leaf + LEAF).min(end));
+            if from < to {
+                let map = &mut *self.store.map.borrow_mut();
+                let (from, blocks) = (Lba(from), to - from);
+                map.keep_before_clear(volume, from, blocks, &mut |kept| note_kept(delta, kept));
+                map.clear(volume, from, blocks, freed)?;
+                map.hide_origin(volume, from, blocks, &mut |kept| note_kept(delta, kept));
+            }
+            slices.step().await;
+            at = leaf + LEAF;
+        }
+        Ok(())
+    }
+
+    /// The group that was just closed ends with what was wanted of it.
+    pub(crate) fn close_versions(&self) {
+        let end = self.snapshots.wanted.take();
+        for snapshot in &end.taken {
+            // Until the snapshot is in the map, an overwrite may need space for what it will hold.
+            if let Some(volume) = self.volumes.borrow().get(&snapshot.volume) {
+                volume.is_being_shared.set(true);
+            }
+        }
+        *self.snapshots.syncing.borrow_mut() = end;
+    }
+
+    /// The end of a group that is in the map: volumes go back to snapshots, new snapshots are
+    /// taken, and those being destroyed let go of blocks.
+    pub(crate) async fn end_versions(
+        &self,
+        writers: &mut Writers,
+        delta: &mut Delta,
+        commit: CommitId,
+    ) -> Result<(), CommitError> {
+        let end = self.snapshots.syncing.take();
+        for volume in end.rolled_back {
+            self.roll_back(volume, delta).await;
+        }
+        for mut snapshot in end.taken {
+            snapshot.commit = commit.0;
+            let volume = snapshot.volume;
+            snapshot.referenced_blocks = self.store.map.borrow().visible_blocks(volume);
+            self.snapshots.insert(snapshot);
+            self.link_versions(volume);
+        }
+        let mut left = LEAVES_LET_GO;
+        while left > 0 && self.snapshots.has_dying() {
+            for snapshot in self.snapshots.dying() {
+                self.let_go_of(writers, snapshot.id, delta, &mut left).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Space is accounted by the map again: the root is written.
+    pub(crate) fn versions_are_rooted(&self) {
+        self.volumes.borrow().values().for_each(|volume| volume.is_being_shared.set(false));
+    }
+
+    fn freed(&self) -> impl FnMut(BlockAddr, u32) + '_ {
+        |addr, blocks| {
+            self.store.table.sub_live(addr, blocks);
+            self.cache.drop_run(addr, blocks);
+        }
+    }
+
+    /// Lets go of at most `left` leaves of a snapshot, and forgets it after the last.
+    async fn let_go_of(
+        &self,
+        writers: &mut Writers,
+        snapshot: VolumeId,
+        delta: &mut Delta,
+        left: &mut usize,
+    ) {
+        let mut slices = rt::Slices::new();
+        while *left > 0 {
+            *left -= 1;
+            if !self.let_go_of_leaf(snapshot, delta) {
+                return self.forget_snapshot(writers, snapshot, delta);
+            }
+            slices.step().await;
+        }
+    }
+
+    /// Lets go of what a snapshot has in its first leaf. Returns whether there was one.
+    fn let_go_of_leaf(&self, snapshot: VolumeId, delta: &mut Delta) -> bool {
+        let mut map = self.store.map.borrow_mut();
+        let kept = &mut |kept: Kept<'_>| note_kept(delta, kept);
+        let gone = map.let_go(snapshot, &mut self.freed(), kept);
+        let Some((lba, blocks)) = gone else { return false };
+        delta.clear(snapshot, lba, blocks);
+        true
+    }
+
+    /// Forgets a snapshot that has no entries of its own any more.
+    fn forget_snapshot(&self, writers: &mut Writers, snapshot: VolumeId, delta: &mut Delta) {
+        let volume = self.snapshots.get(snapshot).map(|snapshot| snapshot.volume);
+        self.store.map.borrow_mut().drop_empty(snapshot);
+        delta.drop_volume(snapshot);
+        self.snapshots.remove(snapshot);
+        self.health.lost.borrow_mut().forget(snapshot);
+        // Other versions are found without it from here on.
+        if let Some(volume) = volume.filter(|volume| !writers.dropped.contains(volume)) {
+            self.link_versions(volume);
+        }
+    }
+
+    /// Gives a volume back what its newest living snapshot has.
+    async fn roll_back(&self, volume: VolumeId, delta: &mut Delta) {
+        let mut slices = rt::Slices::new();
+        let newest = self.snapshots.of(volume).into_iter().rfind(|s| !s.is_dying);
+        let Some(newest) = newest else { return };
+        // What newer snapshots hold must be the newest living one's first.
+        for dying in self.snapshots.of(volume).into_iter().filter(|s| s.id > newest.id) {
+            while self.let_go_of_leaf(dying.id, delta) {
+                slices.step().await;
+            }
+            self.store.map.borrow_mut().drop_empty(dying.id);
+            delta.drop_volume(dying.id);
+            self.snapshots.remove(dying.id);
+            self.link_versions(volume);
+        }
+        while self.roll_back_leaf(volume, newest.id, delta) {
+            slices.step().await;
+        }
+    }
+
+    /// Gives a volume back the next leaf of what its newest snapshot has. Returns whether there was
+    /// one.
+    fn roll_back_leaf(&self, volume: VolumeId, snapshot: VolumeId, delta: &mut Delta) -> bool {
+        let mut map = self.store.map.borrow_mut();
+        let kept = &mut |kept: Kept<'_>| note_kept(delta, kept);
+        let Some((lba, blocks)) = map.roll_back(volume, &mut self.freed(), kept) else {
+            return false;
+        };
+        delta.clear(snapshot, lba, blocks);
+        true
+    }
+}

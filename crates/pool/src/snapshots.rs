@@ -1,0 +1,240 @@
+//! Snapshots: which there are, and what the journal does not say of them yet.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use forebay_format::config::VolumeConfig;
+use forebay_format::snapshot::{Snapshot, SnapshotRecord};
+use forebay_units::{Lba, VolumeId};
+
+use crate::Pool;
+use crate::volume::VolumeState;
+
+/// The snapshots of a pool.
+#[derive(Default)]
+pub(crate) struct Snapshots {
+    /// By volume, and by id: later ones have higher ids.
+    by_volume: RefCell<BTreeMap<VolumeId, BTreeMap<VolumeId, Snapshot>>>,
+    /// The volume of each snapshot.
+    volume_of: RefCell<BTreeMap<VolumeId, VolumeId>>,
+    /// What the next group ends with.
+    pub wanted: RefCell<AtGroupEnd>,
+    /// What the syncing group ends with.
+    pub syncing: RefCell<AtGroupEnd>,
+    /// Snapshots whose records must be written with the next root.
+    changed: RefCell<BTreeSet<VolumeId>>,
+    /// Snapshots that clients have opened.
+    opened: RefCell<BTreeMap<VolumeId, Rc<VolumeState>>>,
+    /// Bytes that records of all snapshots take in the journal.
+    record_bytes: Cell<u64>,
+    /// How many are being destroyed.
+    dying: Cell<usize>,
+}
+
+/// What happens between the last change of a group and the first of the next.
+#[derive(Default)]
+pub(crate) struct AtGroupEnd {
+    /// Snapshots that are taken.
+    pub taken: Vec<Snapshot>,
+    /// Volumes that go back to their newest living snapshot.
+    pub rolled_back: Vec<VolumeId>,
+}
+
+impl Snapshots {
+    /// From the records of a journal.
+    pub fn restored(all: impl IntoIterator<Item = Snapshot>) -> Self {
+        let snapshots = Self::default();
+        all.into_iter().for_each(|snapshot| snapshots.insert(snapshot));
+        snapshots.changed.take();
+        snapshots
+    }
+
+    /// Adds a snapshot, or changes it.
+    pub fn insert(&self, snapshot: Snapshot) {
+        self.changed.borrow_mut().insert(snapshot.id);
+        self.volume_of.borrow_mut().insert(snapshot.id, snapshot.volume);
+        let len = SnapshotRecord::Present(snapshot.clone()).encoded_len() as u64;
+        self.dying.set(self.dying.get() + usize::from(snapshot.is_dying));
+        let mut by_volume = self.by_volume.borrow_mut();
+        let before = by_volume.entry(snapshot.volume).or_default().insert(snapshot.id, snapshot);
+        self.record_bytes.set(self.record_bytes.get() + len);
+        before.into_iter().for_each(|before| self.uncount(before));
+    }
+
+    /// Removes a snapshot. The journal gets a record of it.
+    pub fn remove(&self, id: VolumeId) {
+        let Some(volume) = self.volume_of.borrow_mut().remove(&id) else { return };
+        let mut by_volume = self.by_volume.borrow_mut();
+        let Some(mine) = by_volume.get_mut(&volume) else { return };
+        mine.remove(&id).into_iter().for_each(|gone| self.uncount(gone));
+        if mine.is_empty() {
+            by_volume.remove(&volume);
+        }
+        self.changed.borrow_mut().insert(id);
+        if let Some(state) = self.opened.borrow_mut().remove(&id) {
+            state.gone.set(true);
+        }
+    }
+
+    fn uncount(&self, gone: Snapshot) {
+        self.dying.set(self.dying.get() - usize::from(gone.is_dying));
+        let len = SnapshotRecord::Present(gone).encoded_len() as u64;
+        self.record_bytes.set(self.record_bytes.get() - len);
+    }
+
+    /// Whether some snapshot is being destroyed.
+    pub fn has_dying(&self) -> bool {
+        self.dying.get() > 0
+    }
+
+    /// Clients of a snapshot lose it.
+    pub fn close(&self, id: VolumeId) {
+        if let Some(state) = self.opened.borrow_mut().remove(&id) {
+            state.gone.set(true);
+        }
+    }
+
+    /// Number of snapshots.
+    pub fn len(&self) -> usize {
+        self.volume_of.borrow().len()
+    }
+
+    /// Whether there is none, and none is about to be taken.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0 && self.wanted.borrow().taken.is_empty()
+    }
+
+    /// Bytes that records of all snapshots take in the journal.
+    pub fn record_bytes(&self) -> u64 {
+        self.record_bytes.get()
+    }
+
+    /// A snapshot by its id.
+    pub fn get(&self, id: VolumeId) -> Option<Snapshot> {
+        let volume = *self.volume_of.borrow().get(&id)?;
+        self.by_volume.borrow().get(&volume)?.get(&id).cloned()
+    }
+
+    /// Whether a map of this id is a snapshot's.
+    pub fn contains(&self, id: VolumeId) -> bool {
+        self.volume_of.borrow().contains_key(&id)
+    }
+
+    /// The snapshots of a volume, oldest first; those that are being destroyed included.
+    pub fn of(&self, volume: VolumeId) -> Vec<Snapshot> {
+        let by_volume = self.by_volume.borrow();
+        by_volume.get(&volume).map_or(Vec::new(), |mine| mine.values().cloned().collect())
+    }
+
+    /// The living snapshot of this name.
+    pub fn named(&self, volume: VolumeId, name: &str) -> Option<Snapshot> {
+        let by_volume = self.by_volume.borrow();
+        let mut mine = by_volume.get(&volume)?.values();
+        mine.find(|snapshot| !snapshot.is_dying && snapshot.name == name).cloned()
+    }
+
+    /// The volumes with snapshots.
+    pub fn volumes(&self) -> Vec<VolumeId> {
+        self.by_volume.borrow().keys().copied().collect()
+    }
+
+    /// The snapshots that are being destroyed: of each volume the oldest.
+    pub fn dying(&self) -> Vec<Snapshot> {
+        let by_volume = self.by_volume.borrow();
+        let oldest = |mine: &BTreeMap<_, Snapshot>| mine.values().find(|s| s.is_dying).cloned();
+        by_volume.values().filter_map(oldest).collect()
+    }
+
+    /// The lowest id that is above those of all snapshots.
+    pub fn next_id(&self) -> u32 {
+        let wanted = self.wanted.borrow();
+        let queued = wanted.taken.iter().map(|snapshot| snapshot.id);
+        let last = self.volume_of.borrow().keys().last().copied();
+        queued.chain(last).max().map_or(0, |id| id.0 + 1)
+    }
+
+    /// Records of the snapshots that changed since the last call; with `all`, of every one.
+    pub fn take_records(&self, all: bool) -> Vec<SnapshotRecord> {
+        let changed = self.changed.take();
+        let gone = changed.iter().filter(|id| !self.contains(**id));
+        let mut records: Vec<_> = gone.map(|id| SnapshotRecord::Gone(*id)).collect();
+        let by_volume = self.by_volume.borrow();
+        let present = by_volume.values().flat_map(BTreeMap::values);
+        let wanted = present.filter(|snapshot| all || changed.contains(&snapshot.id));
+        records.extend(wanted.cloned().map(SnapshotRecord::Present));
+        records
+    }
+}
+
+impl Pool {
+    /// The running state of a volume, or of a snapshot that a client has opened.
+    pub(crate) fn state_of(&self, id: VolumeId) -> Option<Rc<VolumeState>> {
+        let volume = self.volumes.borrow().get(&id).cloned();
+        volume.or_else(|| self.snapshot_state(id))
+    }
+
+    /// The running state of a living snapshot.
+    pub(crate) fn snapshot_state(&self, id: VolumeId) -> Option<Rc<VolumeState>> {
+        let snapshot = self.snapshots.get(id).filter(|snapshot| !snapshot.is_dying)?;
+        if let Some(state) = self.snapshots.opened.borrow().get(&id) {
+            return Some(state.clone());
+        }
+        let volume = self.volumes.borrow().get(&snapshot.volume).cloned()?;
+        let config = VolumeConfig {
+            id: id.0,
+            name: format!("{}@{}", volume.name.borrow(), snapshot.name),
+            size_bytes: snapshot.size_bytes,
+            sparse: true,
+            origin: None,
+            properties: volume.properties.borrow().clone(),
+        };
+        let state = VolumeState::of_snapshot(&config);
+        self.snapshots.opened.borrow_mut().insert(id, state.clone());
+        Some(state)
+    }
+
+    /// `VOL` or `VOL@SNAP` of a part of the map.
+    pub(crate) fn name_of(&self, id: VolumeId) -> Option<String> {
+        if let Some(volume) = self.volumes.borrow().get(&id) {
+            return Some(volume.name.borrow().clone());
+        }
+        let snapshot = self.snapshots.get(id)?;
+        let volume = self.volumes.borrow().get(&snapshot.volume).cloned()?;
+        Some(format!("{}@{}", volume.name.borrow(), snapshot.name))
+    }
+
+    /// The snapshot that a volume is a clone of.
+    pub(crate) fn origin_of(&self, volume: VolumeId) -> Option<VolumeId> {
+        let config = self.config.borrow();
+        let volume = config.volumes.iter().find(|config| config.id == volume.0)?;
+        volume.origin.map(VolumeId)
+    }
+
+    /// Names of the clones of a snapshot.
+    pub(crate) fn clones_of(&self, snapshot: VolumeId) -> Vec<String> {
+        let config = self.config.borrow();
+        let clones = config.volumes.iter().filter(|volume| volume.origin == Some(snapshot.0));
+        clones.map(|volume| format!("{}/{}", config.name, volume.name)).collect()
+    }
+
+    /// Tells the map which versions a volume has.
+    pub(crate) fn link_versions(&self, volume: VolumeId) {
+        let snapshots: Vec<(VolumeId, bool)> =
+            self.snapshots.of(volume).iter().map(|s| (s.id, s.is_dying)).collect();
+        let origin = self.origin_of(volume);
+        self.store.map.borrow_mut().set_versions(volume, &snapshots, origin);
+    }
+
+    /// Whether a volume shares blocks with a snapshot, its own or the one that it was cloned from.
+    pub(crate) fn has_versions(&self, volume: VolumeId) -> bool {
+        let by_volume = self.snapshots.by_volume.borrow();
+        by_volume.contains_key(&volume) || self.store.map.borrow().is_clone(volume)
+    }
+
+    /// Notes the block of some version of `home` as lost.
+    pub(crate) fn note_lost_at(&self, home: VolumeId, lba: Lba, addr: forebay_units::BlockAddr) {
+        let owner = self.store.map.borrow().owner(home, lba, addr);
+        self.note_lost_block(owner.map_or(home, |(owner, _)| owner), lba);
+    }
+}

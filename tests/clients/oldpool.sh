@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# A pool that an earlier program made and that was killed under writes (format 5, tests/clients/golden):
+# it is imported with all that was answered, stays as it is, and has snapshots once it is upgraded.
+. "$(dirname "$0")/lib.sh"
+need nbdcopy xz tar python3
+begin
+# What was written: block i as (i, 1), every 7th again as (i, 2), 512 blocks trimmed from 64 on, and,
+# after the last commit, with FUA, every 11th from 1 on as (i, 3).
+cat >expect.py <<'P'
+import struct, sys
+image = open(sys.argv[1], "rb").read(2048 * 4096)
+for i in range(2048):
+    words = (i, 3 if i % 11 == 1 else 2 if i % 7 == 0 else 1)
+    if 64 <= i < 576 and i % 11 != 1:
+        words = (0, 0)
+    found = struct.unpack_from("<QQ", image, i * 4096)
+    assert found == words, "block %d holds %r and not %r" % (i, found, words)
+P
+xz -dc "$HERE/golden/pool-v5.tar.xz" | tar -xf - || fail "the kept pool cannot be unpacked"
+run "$FOREBAY" pool import -f -d "$DIR" old
+version() { "$FOREBAY" pool get -H -o value version old; }
+[ "$(version)" = 5 ] || fail "the import changed the format"
+serve old
+run nbdcopy "$(uri old/v)" image
+run python3 expect.py image
+refuse "$FOREBAY" volume snapshot old/v@a
+stop_server
+[ "$(version)" = 5 ] || fail "serving changed the format"
+
+say "upgrade"
+run "$FOREBAY" pool upgrade old
+[ "$(version)" = 6 ] || fail "the upgrade changed nothing"
+serve old
+run "$FOREBAY" volume snapshot old/v@a
+random_file other 32M
+run nbdcopy --flush other "$(uri old/v)"
+kill_server
+serve old
+run nbdcopy "$(uri old/v@a)" image
+run python3 expect.py image
+[ "$(hash_volume old/v)" = "$(hash_of other)" ] || fail "the volume lost what was written"
+scrub_clean old
+stop_server
+pass
