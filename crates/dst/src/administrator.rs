@@ -80,6 +80,7 @@ impl<P: Pool> Administrator<P> {
             Admin::Set { property, value } => Some(self.pool.set(property, value).await),
             Admin::Scrub => Some(self.pool.scrub().await.map(drop)),
             Admin::Manage(what) => Some(self.pool.manage(&self.devices, what).await),
+            Admin::Snapshot(job) => self.snapshot_job(job).await,
         }
     }
 
@@ -96,15 +97,22 @@ impl<P: Pool> Administrator<P> {
     }
 
     async fn destroy(&self, volume: u32) -> Result<(), Refusal> {
+        let (snapshots, clones) = self.snapshots_after(volume, None);
         if !self.is_beside {
             self.model.close(volume).await;
         }
         self.model.update(volume, |v| v.presence = Presence::Destroying);
-        let outcome = self.pool.destroy_volume(&volume_name(volume)).await;
-        if outcome.is_ok() {
-            self.model.update(volume, |v| v.presence = Presence::Gone);
-        }
-        outcome
+        self.set_presence(&snapshots, Presence::Destroying);
+        let name = volume_name(volume);
+        let outcome = self.pool.destroy_volume(&name).await;
+        match (&outcome, clones) {
+            (Ok(()), _) => self.model.update(volume, |v| v.presence = Presence::Gone),
+            (Err(_), Presence::Present) => self.model.update(volume, |v| {
+                (v.presence, v.is_closed) = (Presence::Present, false);
+            }),
+            (Err(_), _) => None,
+        };
+        self.after_destruction(&snapshots, clones, &name, outcome)
     }
 
     async fn resize(&self, volume: u32, sectors: u64) -> Result<(), Refusal> {
@@ -181,7 +189,10 @@ impl<P: Pool> Administrator<P> {
                     model.count(&format!("admin: {name}, while the cleaner is at work"), 1);
                 }
             }
-            Err(refusal) if grows && refusal.cause == Cause::NoSpace => {
+            // What snapshots hold is missing elsewhere.
+            Err(refusal)
+                if (grows || !model.snapshots().is_empty()) && refusal.cause == Cause::NoSpace =>
+            {
                 model.count(&format!("admin: {name} refused for want of space"), 1);
             }
             // For example the last good side, or a device that is busy or gone.

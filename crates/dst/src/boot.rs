@@ -303,6 +303,7 @@ impl<S: Subject> BootContext<S> {
         for id in self.model.ids() {
             self.model.update(id, |v| v.history.forget_durability());
         }
+        self.model.doubt_recent_snapshots();
         self.model.rewinds.set(true);
         let mode = ImportMode::Rewind;
         let outcome = self.subject.import(devices, &self.scenario.spec, mode).await;

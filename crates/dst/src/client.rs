@@ -337,6 +337,9 @@ async fn status(device: &Device, model: &Model, range: SectorRange) {
     });
 }
 
+/// Sectors of one read of a whole volume.
+const CHUNK_SECTORS: u64 = 256;
+
 /// Reads a whole volume, by single sectors where larger reads fail. Unreadable sectors are `None`.
 pub async fn read_all(
     device: &Device,
@@ -344,7 +347,6 @@ pub async fn read_all(
     volume: u32,
     sectors: u64,
 ) -> Vec<Option<Seen>> {
-    const CHUNK_SECTORS: u64 = 256;
     let mut seen = Vec::with_capacity(sectors as usize);
     let mut at = 0;
     while at < sectors {
@@ -362,6 +364,20 @@ pub async fn read_all(
         at += count;
     }
     seen
+}
+
+/// Reads a whole volume; fails with the first read that does.
+pub async fn read_all_or_fail(
+    device: &Device,
+    model: &Model,
+    volume: u32,
+    sectors: u64,
+) -> Result<Vec<Option<Seen>>, DeviceError> {
+    let mut seen = Vec::with_capacity(sectors as usize);
+    for chunk in SectorRange::of(model, volume, 0, sectors).in_parts(CHUNK_SECTORS) {
+        read_chunk(device, chunk, &mut seen).await?;
+    }
+    Ok(seen)
 }
 
 /// Appends what a range shows to `seen`; appends nothing when the read fails.

@@ -9,7 +9,7 @@ use forebay_units::{BLOCK_BYTES, SECTOR_BYTES};
 use crate::boot_context::BootContext;
 use crate::client::{SectorRange, flush, read_all, write};
 use crate::leaks::check_space;
-use crate::model::{Model, Presence, volume_name};
+use crate::model::{Model, Presence, snapshot_name, volume_name};
 use crate::scenario::Demand;
 use crate::stamp::Fill;
 use crate::subject::{Pool, Scrubbed, Subject};
@@ -21,6 +21,7 @@ const MAX_SCRUBS: u64 = 8;
 /// Checks every volume against what clients know of it.
 pub(crate) async fn judge<S: Subject>(context: &BootContext<S>, pool: &S::Pool, demand: Demand) {
     let model = &context.model;
+    model.freeze_snapshots();
     let names = pool.volumes();
     let known: Vec<String> = model.ids().into_iter().map(volume_name).collect();
     if let Some(stranger) = names.iter().find(|name| !known.contains(name)) {
@@ -38,6 +39,7 @@ pub(crate) async fn judge<S: Subject>(context: &BootContext<S>, pool: &S::Pool, 
             return;
         }
     }
+    judge_snapshots(context, pool, demand).await;
 }
 
 /// Checks that no disk returned wrong blocks where every damage is an error: the pool does not read
@@ -56,18 +58,8 @@ pub(crate) fn judge_disks<S: Subject>(context: &BootContext<S>, pool: &S::Pool) 
 fn judge_presence(model: &Model, id: u32, is_there: bool, demand: Demand) -> bool {
     let name = volume_name(id);
     let presence = model.update(id, |v| v.presence).unwrap_or(Presence::Gone);
-    if demand != Demand::NeverWrong {
-        match (presence, is_there) {
-            (Presence::Present, false) => {
-                model.object(Kind::Volumes, format!("{name} is lost"));
-                return false;
-            }
-            (Presence::Gone, true) => {
-                model.object(Kind::Volumes, format!("{name} was destroyed and is back"));
-                return false;
-            }
-            _ => {}
-        }
+    if !is_in_order(model, &name, (presence, is_there), demand) {
+        return false;
     }
     model.update(id, |v| {
         v.presence = if is_there { Presence::Present } else { Presence::Gone };
@@ -77,6 +69,75 @@ fn judge_presence(model: &Model, id: u32, is_there: bool, demand: Demand) -> boo
         }
     });
     true
+}
+
+/// Objects to what is lost or back. False after an objection.
+fn is_in_order(model: &Model, name: &str, found: (Presence, bool), demand: Demand) -> bool {
+    let what = match found {
+        _ if demand == Demand::NeverWrong => return true,
+        (Presence::Present, false) => "is lost",
+        (Presence::Gone, true) => "was destroyed and is back",
+        _ => return true,
+    };
+    model.object(Kind::Volumes, format!("{name} {what}"));
+    false
+}
+
+/// Checks every snapshot against what the administrator knows of it.
+async fn judge_snapshots<S: Subject>(context: &BootContext<S>, pool: &S::Pool, demand: Demand) {
+    let model = &context.model;
+    let names = pool.snapshots();
+    let known = model.snapshots();
+    let is_known = |name: &&String| known.iter().any(|key| snapshot_name(*key) == **name);
+    if let Some(stranger) = names.iter().find(|name| !is_known(name)) {
+        return model.object(Kind::Volumes, format!("snapshot {stranger} was never taken"));
+    }
+    for key in known {
+        let name = snapshot_name(key);
+        let is_there = names.contains(&name);
+        let presence = model.update_snapshot(key, |s| s.presence).unwrap_or(Presence::Gone);
+        if !is_in_order(model, &name, (presence, is_there), demand) {
+            return;
+        }
+        model.update_snapshot(key, |snapshot| {
+            snapshot.presence = if is_there { Presence::Present } else { Presence::Gone };
+            snapshot.is_recent = false;
+        });
+        if is_there {
+            judge_snapshot(context, pool, key, demand).await;
+        }
+        if model.failed() {
+            return;
+        }
+    }
+}
+
+/// Checks the size and every sector of a snapshot.
+async fn judge_snapshot<S: Subject>(
+    context: &BootContext<S>,
+    pool: &S::Pool,
+    key: (u32, u32),
+    demand: Demand,
+) {
+    let (model, name) = (&context.model, snapshot_name(key));
+    let Some(device) = pool.snapshot(&name) else {
+        return model.object(Kind::Volumes, format!("{name} is listed and cannot be opened"));
+    };
+    let sectors = device.geometry().size_bytes / SECTOR_BYTES;
+    let seen = read_all(&device, model, key.0, sectors).await;
+    context.tally.borrow_mut().judged_sectors += sectors;
+    model.count("snapshots judged", 1);
+    model.update_snapshot(key, |snapshot| {
+        let Some(contents) = &mut snapshot.contents else { return };
+        if contents.sectors() != sectors {
+            return model.object(Kind::Volumes, format!("{name} has {sectors} sectors"));
+        }
+        let judged = match demand {
+            Demand::NeverWrong => contents.check_honest(&seen),
+            Demand::AllData | Demand::Detected => contents.check_crash(&seen),
+        };
+        model.judge(Kind::Prefix, judged);
+    });
 }
 
 /// Checks the size and every sector of a volume.
@@ -95,6 +156,13 @@ async fn judge_volume<S: Subject>(
     let gap = model.update(id, |v| v.gap_sectors).unwrap_or(0);
     let sectors = sectors.saturating_sub(gap);
     let is_expected = model.update(id, |v| {
+        // A rollback that changes the size took effect, or did not, as the size says.
+        if v.history.sectors() != sectors
+            && v.rolling_back.as_ref().is_some_and(|back| back.sectors() == sectors)
+            && let Some(back) = v.rolling_back.take()
+        {
+            v.history = *back;
+        }
         let pending = std::mem::take(&mut v.resizing);
         // When committed data may be lost, so may a size.
         if pending.contains(&sectors) || demand == Demand::NeverWrong {
@@ -111,6 +179,11 @@ async fn judge_volume<S: Subject>(
     let seen = read_all(&device, model, id, sectors).await;
     context.tally.borrow_mut().judged_sectors += sectors;
     model.update(id, |v| {
+        if let Some(back) = v.rolling_back.take().filter(|back| back.sectors() == sectors)
+            && v.history.clone().check_crash(&seen).is_err()
+        {
+            v.history = *back;
+        }
         let judged = match demand {
             Demand::NeverWrong => v.history.check_honest(&seen),
             Demand::AllData | Demand::Detected => v.history.check_crash(&seen),

@@ -29,6 +29,7 @@ mod run;
 pub mod scenario;
 pub mod shrink;
 mod small_list;
+mod snapshot_jobs;
 pub mod stamp;
 pub mod subject;
 mod succession;

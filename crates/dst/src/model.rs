@@ -15,6 +15,10 @@ use crate::scenario::Demand;
 use crate::subject::Sync;
 use crate::verdict::{Failure, Kind};
 
+pub use snapshots::{SnapshotModel, snapshot_name};
+
+mod snapshots;
+
 /// Whether a volume must exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
@@ -49,6 +53,8 @@ pub struct VolumeModel {
     pub gap_sectors: u64,
     /// Clients start no operations on the volume.
     pub is_closed: bool,
+    /// What it holds once a rollback that was requested and not answered has taken effect.
+    pub rolling_back: Option<Box<History>>,
     /// Disks are in an outage, or were since the pool was created: when the last one ended, by the
     /// history's clock.
     outage: (bool, u64),
@@ -100,10 +106,10 @@ impl VolumeModel {
         self.presence == Presence::Present || is_seen
     }
 
-    /// True when a shrink that is not answered yet may have cut off this sector.
+    /// True when a shrink or a rollback that is not answered yet may have changed this sector.
     #[must_use]
     pub fn may_be_cut(&self, sector: u64) -> bool {
-        self.resizing.iter().any(|to| sector >= *to)
+        self.rolling_back.is_some() || self.resizing.iter().any(|to| sector >= *to)
     }
 
     /// Notes that something durable is in the volume, so that it must exist from now on.
@@ -146,10 +152,13 @@ impl Terms {
     }
 }
 
-/// All volumes, and the first failure.
+/// All volumes and snapshots, and the first failure.
 pub struct Model {
     volumes: RefCell<BTreeMap<u32, VolumeModel>>,
+    /// By volume and number.
+    snapshots: RefCell<BTreeMap<(u32, u32), SnapshotModel>>,
     changed: Rc<Notify>,
+    clock: Rc<Cell<u64>>,
     failure: RefCell<Option<Failure>>,
     demand: Demand,
     atomic_sectors: Cell<u64>,
@@ -182,7 +191,9 @@ impl Model {
     pub fn new(demand: Demand, atomic_sectors: u64) -> Rc<Self> {
         Rc::new(Self {
             volumes: RefCell::default(),
+            snapshots: RefCell::default(),
             changed: Notify::new(),
+            clock: Rc::new(Cell::new(1)),
             failure: RefCell::default(),
             demand,
             atomic_sectors: Cell::new(atomic_sectors),
@@ -201,7 +212,16 @@ impl Model {
     #[must_use]
     pub fn fork(&self) -> Rc<Self> {
         let fork = Self::new(self.demand, self.atomic_sectors.get());
+        fork.clock.set(self.clock.get());
         *fork.volumes.borrow_mut() = self.volumes.borrow().clone();
+        let mut volumes = fork.volumes.borrow_mut();
+        volumes.values_mut().for_each(|v| v.history.set_clock(fork.clock.clone()));
+        drop(volumes);
+        *fork.snapshots.borrow_mut() = self.snapshots.borrow().clone();
+        let mut snapshots = fork.snapshots.borrow_mut();
+        let contents = snapshots.values_mut().filter_map(|snapshot| snapshot.contents.as_mut());
+        contents.for_each(|contents| contents.set_clock(fork.clock.clone()));
+        drop(snapshots);
         fork.available_at_first.set(self.available_at_first.get());
         fork.commits.set(self.commits.get());
         fork.rewinds.set(self.rewinds.get());
@@ -266,7 +286,8 @@ impl Model {
 
     /// Notes the request to create a volume.
     pub fn creating(&self, id: u32, sectors: u64) {
-        let history = History::new(&volume_name(id), sectors, self.atomic_sectors.get());
+        let mut history = History::new(&volume_name(id), sectors, self.atomic_sectors.get());
+        history.set_clock(self.clock.clone());
         let volume = VolumeModel {
             history,
             presence: Presence::Creating,
@@ -277,6 +298,7 @@ impl Model {
             is_visible: false,
             gap_sectors: 0,
             is_closed: false,
+            rolling_back: None,
             outage: (self.outage.get(), 0),
             busy: Vec::new(),
         };

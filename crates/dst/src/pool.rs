@@ -8,7 +8,7 @@ use std::rc::{Rc, Weak};
 
 use forebay_device::layers::Counted;
 use forebay_device::{Device, DeviceError, DramState, ErrorKind, Operation};
-use forebay_pool::spec::{GroupSpec, ImportOptions, LogSpec, Told, VolumeSpec};
+use forebay_pool::spec::{CloneSpec, GroupSpec, ImportOptions, LogSpec, Told, VolumeSpec};
 use forebay_pool::status::{
     CacheDeviceStats, Health, PoolEvent, ScanKind, ScanPhase, VdevNote, VdevStatus,
 };
@@ -231,6 +231,32 @@ impl Pool for ForebayPool {
 
     async fn resize_volume(&self, name: &str, size_bytes: u64) -> Result<(), Refusal> {
         Ok(self.pool().resize_volume(name, size_bytes, true).await?)
+    }
+
+    fn snapshots(&self) -> Vec<String> {
+        let of = |volume: String| self.pool().snapshots_of_spec(&format!("{volume}@%"));
+        self.volumes().into_iter().flat_map(|volume| of(volume).unwrap_or_default()).collect()
+    }
+
+    fn snapshot(&self, name: &str) -> Option<Device> {
+        self.pool().open_snapshot(name)
+    }
+
+    async fn take_snapshots(&self, names: &[String]) -> Result<(), Refusal> {
+        Ok(self.pool().take_snapshots(names).await?)
+    }
+
+    async fn destroy_snapshots(&self, names: &[String]) -> Result<(), Refusal> {
+        Ok(self.pool().destroy_snapshots(names).await?)
+    }
+
+    async fn roll_back(&self, snapshot: &str) -> Result<(), Refusal> {
+        Ok(self.pool().roll_back_volume(snapshot, true).await?)
+    }
+
+    async fn clone_snapshot(&self, snapshot: &str, volume: &str) -> Result<(), Refusal> {
+        let spec = CloneSpec { name: volume.to_owned(), properties: BTreeMap::new() };
+        Ok(self.pool().clone_snapshot(snapshot, &spec).await?)
     }
 
     async fn set_sync(&self, name: &str, sync: Sync) -> Result<(), Refusal> {

@@ -232,6 +232,25 @@ pub enum Admin {
         what: ImproperJob,
     },
     Manage(Manage),
+    Snapshot(SnapshotJob),
+}
+
+/// One job on snapshots. A snapshot is named by its volume and a number, which is used once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub enum SnapshotJob {
+    /// Takes snapshots of volumes at one instant.
+    Take { volumes: Vec<u32>, number: u32 },
+    /// Reads a snapshot as a whole.
+    Read { volume: u32, number: u32 },
+    /// Reads the snapshots of all volumes that were taken at one instant.
+    ReadAll { number: u32 },
+    /// Destroys a snapshot.
+    Destroy { volume: u32, number: u32 },
+    /// Takes a volume back to a snapshot and destroys the newer ones.
+    RollBack { volume: u32, number: u32 },
+    /// Makes volume `clone` out of a snapshot.
+    Clone { volume: u32, number: u32, clone: u32 },
 }
 
 /// Jobs that must be refused.
@@ -280,6 +299,12 @@ impl Admin {
             Admin::Manage(Manage::CacheAdd(_)) => "cache device added",
             Admin::Manage(Manage::Commit) => "commit",
             Admin::Manage(Manage::Clean) => "clean",
+            Admin::Snapshot(SnapshotJob::Take { .. }) => "snapshot taken",
+            Admin::Snapshot(SnapshotJob::Read { .. }) => "snapshot read",
+            Admin::Snapshot(SnapshotJob::ReadAll { .. }) => "snapshots of an instant read",
+            Admin::Snapshot(SnapshotJob::Destroy { .. }) => "snapshot destroyed",
+            Admin::Snapshot(SnapshotJob::RollBack { .. }) => "volume rolled back",
+            Admin::Snapshot(SnapshotJob::Clone { .. }) => "volume cloned",
         }
     }
 

@@ -348,6 +348,37 @@ pub trait Pool: 'static {
     /// Changes the size of a volume. New space reads as zeros.
     async fn resize_volume(&self, name: &str, size_bytes: u64) -> Result<(), Refusal>;
 
+    /// Names of the snapshots that exist, `VOLUME@SNAPSHOT`.
+    fn snapshots(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Opens a snapshot, read-only.
+    fn snapshot(&self, name: &str) -> Option<Device> {
+        let _ = name;
+        None
+    }
+
+    /// Takes snapshots at one instant, durable on return.
+    async fn take_snapshots(&self, names: &[String]) -> Result<(), Refusal> {
+        Err(Refusal::new(format!("no snapshots {names:?} can be taken")))
+    }
+
+    /// Destroys snapshots, all or none, durable on return.
+    async fn destroy_snapshots(&self, names: &[String]) -> Result<(), Refusal> {
+        Err(Refusal::new(format!("there are no snapshots {names:?}")))
+    }
+
+    /// Takes a volume back to a snapshot of it, and destroys the newer ones. Durable on return.
+    async fn roll_back(&self, snapshot: &str) -> Result<(), Refusal> {
+        Err(Refusal::new(format!("there is no snapshot {snapshot}")))
+    }
+
+    /// Makes a volume out of a snapshot, durable on return.
+    async fn clone_snapshot(&self, snapshot: &str, volume: &str) -> Result<(), Refusal> {
+        Err(Refusal::new(format!("there is no snapshot {snapshot} for {volume}")))
+    }
+
     /// Changes the `sync` property; it holds for writes that are issued after the return.
     async fn set_sync(&self, name: &str, sync: Sync) -> Result<(), Refusal> {
         Err(Refusal::new(format!("{name} cannot be {sync:?}")))

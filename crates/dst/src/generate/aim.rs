@@ -39,11 +39,13 @@ pub enum Aim {
     Returns,
     /// Pools that are suspended by failures of many disks, wait, and are cleared.
     Suspension,
+    /// Snapshots, clones and rollbacks while clients overwrite what they share.
+    Snapshots,
 }
 
 impl Aim {
     /// Every aim, and how many of a thousand scenarios have it.
-    const SHARES: [(Aim, u64); 15] = [
+    const SHARES: [(Aim, u64); 16] = [
         (Aim::Parts, 60),
         (Aim::Refusals, 15),
         (Aim::Redundancy, 60),
@@ -59,6 +61,7 @@ impl Aim {
         (Aim::Blocked, 30),
         (Aim::Suspension, 40),
         (Aim::Returns, 12),
+        (Aim::Snapshots, 60),
     ];
 
     /// Draws an aim.

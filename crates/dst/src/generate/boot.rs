@@ -5,7 +5,7 @@ use forebay_sim::{CrashPoint, Rng, Seed};
 use super::aim::Aim;
 use super::clients::{Filler, HotBlocks, draw_client};
 use super::constraints::Constraints;
-use super::{beside, parts, refusals, sizes};
+use super::{beside, parts, refusals, sizes, snapshots};
 use crate::admin_workload::AdminWorkload;
 use crate::fault_plan::{FaultPlan, Level};
 use crate::scenario::{Act, Admin, Boot, Crash, Fates, MapRot};
@@ -58,7 +58,7 @@ impl Size {
                 // Of a recovery, which reads the log and commits it in groups.
                 commands = if plan.is_first { u64::MAX } else { 600 };
             }
-            Aim::Beside => {
+            Aim::Beside | Aim::Snapshots => {
                 clients = clients.clamp(2, 8);
                 acts = acts.min(64);
                 commands = clients * acts + 50;
@@ -99,6 +99,7 @@ pub(super) fn draw_boot(plan: &BootPlan<'_>, workload: &mut AdminWorkload) -> Bo
             Aim::Sizes => return sizes::draw_client(plan.volumes, acts, &mut rng),
             Aim::Replay => return sizes::draw_log_filler(plan.volumes, acts, &mut rng),
             Aim::Beside => return beside::draw_client(plan.volumes, acts, &mut rng),
+            Aim::Snapshots => return snapshots::draw_client(plan.volumes, acts, &mut rng),
             _ => {}
         }
         let mut sectors = plan.seed.derive("parts").derive(&index.to_string()).rng();

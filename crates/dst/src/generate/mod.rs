@@ -29,6 +29,7 @@ mod refusals;
 mod remote_log;
 mod returns;
 mod sizes;
+mod snapshots;
 mod succession;
 mod suspension;
 
@@ -75,7 +76,8 @@ impl Class {
         };
         let is_full = is_full
             || matches!(aim, Aim::SlowReads | Aim::MovedRot)
-            || (aim == Aim::Returns && seed.derive("returns").rng().chance(500));
+            || (aim == Aim::Returns && seed.derive("returns").rng().chance(500))
+            || (aim == Aim::Snapshots && seed.derive("snapshots").rng().chance(400));
         Self { is_free, is_full, crashes_in_recovery, aim }
     }
 
@@ -85,6 +87,14 @@ impl Class {
             Aim::Roots => 3,
             _ if self.crashes_in_recovery => 3,
             _ => 1,
+        }
+    }
+
+    /// Draws what the class says of a boot.
+    fn apply(self, boot: &mut Boot, plan: &BootPlan<'_>, level: Level, seed: Seed) {
+        boot.rewinds = self.aim == Aim::Rewind && level == Level::CrashOnly && !plan.is_first;
+        if self.crashes_in_recovery {
+            crash_in_recovery_of(boot, plan, seed);
         }
     }
 
@@ -127,6 +137,7 @@ pub fn generate(seed: Seed, constraints: &Constraints) -> Scenario {
     let mut workload =
         AdminWorkload::new(&spec, &fault_plan, &volumes, constraints.manage, seed.derive("desk"));
     let remote = constraints.remote.unwrap_or_else(|| draw_remote(seed));
+    let mut snapshots = snapshots::Workload::new(&class, constraints, seed.derive("snapshots"));
     let mut chain = Chain::new(&spec, &fault_plan, class.aim, &mut seed.derive("succession").rng());
     let draw_one = |index: u64| {
         let seed = seed.derive("boot").derive(&index.to_string());
@@ -147,10 +158,7 @@ pub fn generate(seed: Seed, constraints: &Constraints) -> Scenario {
         boot::pause_for_spares(&mut boot, &plan);
         let commands = || Size::draw(&plan, &mut plan.seed.derive("size").rng()).commands;
         races::apply(&mut boot, &plan, commands().min(1 << 12));
-        boot.rewinds = class.aim == Aim::Rewind && level == Level::CrashOnly && index > 0;
-        if class.crashes_in_recovery {
-            crash_in_recovery_of(&mut boot, &plan, seed.derive("relapse"));
-        }
+        class.apply(&mut boot, &plan, level, seed.derive("relapse"));
         suspension::apply(&mut boot, &plan, commands().min(1 << 12));
         cache_disks::apply(&mut boot, &plan, commands());
         log_memory::apply(&mut boot, &plan, commands().min(1 << 12));
@@ -159,6 +167,7 @@ pub fn generate(seed: Seed, constraints: &Constraints) -> Scenario {
             returns::apply(&mut boot, &plan, chain.victims(), commands().min(1 << 12));
         }
         remote_log::apply(&mut boot, &plan, commands().min(1 << 12));
+        snapshots.apply(&mut boot, &plan);
         boot
     };
     let mut boots: Vec<Boot> = (0..boots).map(draw_one).collect();
@@ -198,6 +207,10 @@ fn draw_stock(
     if class.is_full {
         volumes = split(nearly_all(spec, rng), &mut seed.derive("split").rng());
     }
+    if class.is_full && class.aim == Aim::Snapshots {
+        // There is room for what snapshots hold.
+        volumes.iter_mut().for_each(|sectors| *sectors = *sectors / 16 * 8);
+    }
     let (mut sparse, mut sync, mut gaps) = (Vec::new(), Vec::new(), Vec::new());
     let sizes = &mut seed.derive("sizes").rng();
     match class.aim {
@@ -205,6 +218,10 @@ fn draw_stock(
             (volumes, sparse) = refusals::draw_volumes(spec, &mut seed.derive("refusals").rng());
         }
         Aim::Sizes => (volumes, sparse, gaps) = sizes::draw_volumes(spec, sizes),
+        Aim::Snapshots => {
+            let kinds = &mut seed.derive("snapshots kinds").rng();
+            sparse.extend((0..volumes.len() as u32).filter(|_| kinds.chance(400)));
+        }
         Aim::Throttle => {
             volumes = races::draw_throttled_volumes(spec, &mut seed.derive("races").rng());
         }
@@ -278,7 +295,8 @@ fn draw_pool(
     if let Some(spec) = &constraints.spec {
         return spec.clone();
     }
-    let is_small = class.is_full || matches!(class.aim, Aim::Refusals | Aim::Roots);
+    let is_small =
+        class.is_full || matches!(class.aim, Aim::Refusals | Aim::Roots | Aim::Snapshots);
     let draw = |seed: Seed| match is_small {
         true => draw_small_spec(seed.derive("small spec")),
         false => draw_spec(seed.derive("spec")),

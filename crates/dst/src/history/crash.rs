@@ -11,11 +11,21 @@ impl History {
     /// `seen` has an entry for each sector: `None` when it could not be read.
     pub fn check_crash(&mut self, seen: &[Option<Seen>]) -> Judged {
         assert_eq!(seen.len() as u64, self.sectors, "one entry for each sector");
+        let seen = &*self.own_all(seen);
         let mut set = Prefix::new(&self.ops);
         let zeros = self.note_shown(seen, &mut set)?;
         self.explain(seen, &zeros, set)?;
         self.rebase(seen);
         Ok(())
+    }
+
+    /// When the newest change was issued that a prefix of the history must have to show `seen`.
+    pub(super) fn newest_shown(&self, seen: &[Option<Seen>]) -> Judged<u64> {
+        let seen = &*self.own_all(seen);
+        let mut set = Prefix::new(&self.ops);
+        let zeros = self.note_shown(seen, &mut set)?;
+        self.add_zeroings(&zeros, &mut set)?;
+        Ok(set.latest.map_or(0, |latest| self.ops[latest].issued))
     }
 
     /// Searches for a prefix that contains `set`, and for its order. `zeros` are the sectors whose
@@ -44,6 +54,7 @@ impl History {
     /// Checks the whole volume when more is broken than the pool must survive, and makes it the new
     /// base. Each sector must show something that was once written there.
     pub fn check_honest(&mut self, seen: &[Option<Seen>]) -> Judged {
+        let seen = &*self.own_all(seen);
         for (sector, seen) in (0..).zip(seen) {
             match seen {
                 Some(Seen::Write(number)) => {

@@ -4,7 +4,9 @@
 //! verdict on each read, and on the whole volume after a crash. What always holds: a crash must
 //! leave a *prefix* of the history, as the crate's README defines it.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
+use std::rc::Rc;
 
 pub use change::{Answer, Change, Op};
 pub use objection::{Judged, Objection, Origin, Place};
@@ -16,6 +18,7 @@ use crate::stamp::Seen;
 mod change;
 mod crash;
 mod objection;
+mod versions;
 
 /// A change that was issued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,11 +52,14 @@ pub struct History {
     /// Parts of unanswered changes that a shrink cut off: index of the change, and its sectors. A
     /// change that takes effect after the volume has grown again may show there.
     cut_off: Vec<(u32, u64, u64)>,
+    /// Volumes that it began as, oldest first, and the last change that it has of each.
+    ancestors: Vec<(u32, u32)>,
     /// No change takes effect together on both sides of this sector.
     split: u64,
     /// No change is forgotten before the next crash.
     keeps_all: bool,
-    clock: u64,
+    /// The clock, which all histories of a model share.
+    clock: Rc<Cell<u64>>,
     atomic_sectors: u64,
 }
 
@@ -76,11 +82,17 @@ impl History {
             reading: BTreeSet::new(),
             cuts: Vec::new(),
             cut_off: Vec::new(),
+            ancestors: Vec::new(),
             split: u64::MAX,
             keeps_all: false,
-            clock: 1,
+            clock: Rc::new(Cell::new(1)),
             atomic_sectors,
         }
+    }
+
+    /// Sets the clock, before anything is issued.
+    pub fn set_clock(&mut self, clock: Rc<Cell<u64>>) {
+        self.clock = clock;
     }
 
     /// Size in sectors.
@@ -160,8 +172,8 @@ impl History {
 
     /// Advances the clock and returns it, for [`History::flushed`].
     pub fn now(&mut self) -> u64 {
-        self.clock += 1;
-        self.clock
+        self.clock.set(self.clock.get() + 1);
+        self.clock.get()
     }
 
     /// Notes the issue of a read and returns the time for [`History::check_read`]. Until
@@ -331,6 +343,7 @@ impl History {
         if self.is_cut_since(issued, sector) {
             return Ok(());
         }
+        let seen = self.own(sector, seen);
         let list = &self.writers[sector as usize];
         let ops = || list.iter().map(|i| &self.ops[*i as usize]);
         // A later change hides one that ended before its issue, once it completed before `issued`.

@@ -215,3 +215,75 @@ fn permute(order: &mut Vec<usize>, ops: &[Timed], visit: &mut dyn FnMut(&[usize]
         }
     }
 }
+
+#[test]
+fn snapshot_holds_what_was_answered_before_it_and_nothing_after() {
+    let mut history = History::new("v", 4, 100);
+    let a = write(&mut history, 0, 1);
+    let asked = history.now();
+    let b = write(&mut history, 1, 1);
+    let c = write(&mut history, 2, 1);
+    let snapshot = history.frozen("v@s", asked);
+    let d = write(&mut history, 3, 1);
+    for fine in [[a, 0, 0, 0], [a, b, 0, 0], [a, b, c, 0]] {
+        assert_eq!(snapshot.clone().check_crash(&seen(&fine)), Ok(()));
+    }
+    for wrong in [[0, 0, 0, 0], [0, b, 0, 0], [a, 0, c, 0], [a, b, c, d]] {
+        assert!(snapshot.clone().check_crash(&seen(&wrong)).is_err(), "{wrong:?}");
+    }
+    let mut known = snapshot;
+    known.check_crash(&seen(&[a, b, 0, 0])).unwrap();
+    assert!(known.is_known());
+    assert!(known.clone().check_crash(&seen(&[a, b, c, 0])).is_err(), "it has changed since");
+    // The volume goes back, and on from there. A read from before may see either.
+    let read = history.read_begins();
+    let mut back = history.rolled_back(&known);
+    assert_eq!(back.check_read(read, 2, Seen::Write(c)), Ok(()));
+    let later = back.read_begins();
+    assert!(back.check_read(later, 2, Seen::Write(c)).is_err());
+    let e = write(&mut back, 3, 1);
+    assert!(e > d, "numbers are used once");
+    back.check_crash(&seen(&[a, b, 0, e])).unwrap();
+}
+
+#[test]
+fn clone_shows_what_its_origin_had() {
+    let mut history = History::new("v", 2, 100);
+    let a = write(&mut history, 0, 1);
+    let asked = history.now();
+    let mut snapshot = history.frozen("v@s", asked);
+    let b = write(&mut history, 1, 1);
+    snapshot.check_crash(&seen(&[a, 0])).unwrap();
+    let clone = snapshot.cloned("c", 7);
+    let of_origin = |number| Some(Seen::Elsewhere { volume: 7, sector: 0, number });
+    assert_eq!(clone.clone().check_crash(&[of_origin(a), Some(Seen::Zeros)]), Ok(()));
+    let newer = Some(Seen::Elsewhere { volume: 7, sector: 1, number: b });
+    assert!(clone.clone().check_crash(&[of_origin(a), newer]).is_err(), "from after the snapshot");
+    let other = Some(Seen::Elsewhere { volume: 8, sector: 0, number: a });
+    assert!(clone.clone().check_crash(&[other, Some(Seen::Zeros)]).is_err());
+    let mut changed = clone;
+    let c = write(&mut changed, 0, 1);
+    assert!(c > a);
+    let now = changed.read_begins();
+    assert!(changed.check_read(now, 0, of_origin(a).unwrap()).is_err(), "it was overwritten");
+    changed.check_crash(&seen(&[c, 0])).unwrap();
+}
+
+#[test]
+fn snapshots_of_one_instant_fit_together() {
+    let mut one = History::new("one", 1, 100);
+    let mut two = History::new("two", 1, 100);
+    two.set_clock(one.clock.clone());
+    let asked = one.now();
+    let a = write(&mut one, 0, 1);
+    let b = write(&mut two, 0, 1);
+    let together = |of_one: u32, of_two: u32| {
+        let (mut first, mut second) = (one.frozen("one@s", asked), two.frozen("two@s", asked));
+        let (in_first, in_second) = (seen(&[of_one]), seen(&[of_two]));
+        History::check_together(&mut [(&mut first, &in_first), (&mut second, &in_second)])
+    };
+    for (of_one, of_two) in [(0, 0), (a, 0), (a, b)] {
+        assert_eq!(together(of_one, of_two), Ok(()));
+    }
+    assert!(together(0, b).is_err(), "the second write without the first");
+}

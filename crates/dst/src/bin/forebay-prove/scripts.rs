@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use forebay_dst::scenario::{
-    Act, Admin, Boot, Crash, Demand, Fates, Scenario, TimedFault, VERSION,
+    Act, Admin, Boot, Crash, Demand, Fates, Scenario, SnapshotJob, TimedFault, VERSION,
 };
 use forebay_dst::stamp::Fill;
 use forebay_dst::subject::{LogShape, Manage, PoolSpec, Raid};
@@ -43,6 +43,8 @@ const REWIND: Script = Script {
     sees: "imports from the root before the newest",
     stride: 1,
 };
+const SNAPSHOTS: Script =
+    Script { name: "snapshots: ", scenario: snapshots, sees: "admin: volume cloned", stride: 1 };
 const REPLAY: Script =
     Script { name: "replay: ", scenario: replay, sees: "log records replayed", stride: 2 };
 /// Each of its crash points takes long, because the pool is nearly full.
@@ -62,7 +64,9 @@ pub fn visits() -> Vec<Visit> {
         LOG_FAILS.on(shape(Raid::Raid0, 1, mirrored)),
         LOG_FAILS.on(shape(Raid::Z1, 3, mirrored)),
         REWIND.on(single.clone()),
-        REWIND.on(mirror),
+        REWIND.on(mirror.clone()),
+        SNAPSHOTS.on(single.clone()),
+        SNAPSHOTS.on(mirror),
         REPLAY.on(shape(Raid::Raid0, 1, one)),
         CLEANER.on(single),
     ]);
@@ -195,6 +199,27 @@ fn resize(spec: PoolSpec) -> Scenario {
         commit(),
     ];
     let boot = Boot { seed: 1, clients, admin, is_beside: true, ..Boot::default() };
+    scenario(spec, vec![128, 128], vec![boot])
+}
+
+/// Snapshots are taken, cloned, rolled back to and destroyed beside the writes.
+fn snapshots(spec: PoolSpec) -> Scenario {
+    let mut clients = clients();
+    clients[1].extend([
+        write(1000, 4, 8, true),
+        Act::Trim { volume: 1000, first: 0, count: 8, fua: true },
+    ]);
+    let admin = [
+        SnapshotJob::Take { volumes: vec![0, 1], number: 0 },
+        SnapshotJob::Clone { volume: 1, number: 0, clone: 1000 },
+        SnapshotJob::Take { volumes: vec![0, 1000], number: 1 },
+        SnapshotJob::RollBack { volume: 1, number: 0 },
+        SnapshotJob::Destroy { volume: 0, number: 0 },
+        SnapshotJob::ReadAll { number: 1 },
+    ];
+    let admin = admin.map(|job| [pause(30), Admin::Snapshot(job)]).into_iter().flatten();
+    let admin = admin.chain([Admin::Destroy { volume: 0 }, commit()]).collect();
+    let boot = Boot { seed: 1, clients, admin, ..Boot::default() };
     scenario(spec, vec![128, 128], vec![boot])
 }
 

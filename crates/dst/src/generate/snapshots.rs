@@ -1,0 +1,162 @@
+//! Snapshots and clones: who takes them when, and clients that overwrite what they share.
+
+use forebay_sim::{Rng, Seed};
+
+use super::aim::Aim;
+use super::boot::BootPlan;
+use super::{Class, Constraints};
+use crate::scenario::{Act, Admin, Boot, SnapshotJob};
+use crate::stamp::Fill;
+
+/// How many of a thousand scenarios of other aims have snapshots.
+const SNAPSHOTS_PER_MILLE: u64 = 200;
+/// The number of the first clone, beyond the volumes that other jobs create.
+const FIRST_CLONE: u32 = 1000;
+/// Clones of a scenario.
+const MOST_CLONES: u32 = 6;
+/// Snapshots that a scenario asks for.
+const MOST_SNAPSHOTS: u32 = 24;
+
+/// The snapshots of a scenario from boot to boot.
+pub(super) struct Workload {
+    /// Jobs a boot, at least and at most.
+    jobs: (u64, u64),
+    /// Volumes are cloned and rolled back.
+    branches: bool,
+    taken: Vec<(u32, u32)>,
+    next_number: u32,
+    clones: Vec<u32>,
+    next_clone: u32,
+}
+
+impl Workload {
+    /// The workload of a scenario; mostly it is empty.
+    pub(super) fn new(class: &Class, constraints: &Constraints, seed: Seed) -> Self {
+        let draws = constraints.manage && class.is_free;
+        let is_any = seed.derive("share").rng().chance(SNAPSHOTS_PER_MILLE);
+        let jobs = match class.aim {
+            Aim::Snapshots if constraints.manage => (4, 16),
+            // Their volumes have gaps, or the space that is left is counted.
+            Aim::Sizes | Aim::Refusals | Aim::Throttle => (0, 0),
+            _ if draws && is_any => (0, 5),
+            _ => (0, 0),
+        };
+        Self {
+            jobs,
+            // A rewind takes volumes back to a state that is not known exactly.
+            branches: class.aim != Aim::Rewind,
+            taken: Vec::new(),
+            next_number: 0,
+            clones: Vec::new(),
+            next_clone: FIRST_CLONE,
+        }
+    }
+
+    /// Puts jobs on snapshots between the other jobs of a boot.
+    pub(super) fn apply(&mut self, boot: &mut Boot, plan: &BootPlan<'_>) {
+        if self.jobs.1 == 0 {
+            return;
+        }
+        let rng = &mut plan.seed.derive("snapshots").rng();
+        let mut at = 0;
+        for _ in 0..rng.between(self.jobs.0, self.jobs.1) {
+            let Some(job) = self.job(plan.volumes.len() as u32, rng) else { continue };
+            // Numbers are used in order, so the jobs keep theirs.
+            at += rng.below((boot.admin.len() - at) as u64 + 1) as usize;
+            let pause =
+                Admin::Pause { ns: 1 << rng.between(12, if plan.is_full { 27 } else { 23 }) };
+            boot.admin.splice(at..at, [pause, job]);
+            at += 2;
+        }
+    }
+
+    fn job(&mut self, volumes: u32, rng: &mut Rng) -> Option<Admin> {
+        let any = |rng: &mut Rng, taken: &[(u32, u32)]| {
+            // Mostly one of the last few.
+            let from = if rng.chance(700) { taken.len().saturating_sub(4) } else { 0 };
+            let at = rng.between(from as u64, taken.len().max(1) as u64 - 1) as usize;
+            taken.get(at).copied()
+        };
+        let job = match rng.below(20) {
+            0..9 => self.take(volumes, rng)?,
+            9 | 10 => {
+                let (volume, number) = any(rng, &self.taken)?;
+                match rng.chance(500) {
+                    true => SnapshotJob::Read { volume, number },
+                    false => SnapshotJob::ReadAll { number },
+                }
+            }
+            11..15 => {
+                let (volume, number) = any(rng, &self.taken)?;
+                SnapshotJob::Destroy { volume, number }
+            }
+            15 if self.branches => {
+                let (volume, number) = any(rng, &self.taken)?;
+                SnapshotJob::RollBack { volume, number }
+            }
+            16..19 if self.branches && self.next_clone < FIRST_CLONE + MOST_CLONES => {
+                let (volume, number) = any(rng, &self.taken)?;
+                let clone = self.next_clone;
+                self.next_clone += 1;
+                self.clones.push(clone);
+                SnapshotJob::Clone { volume, number, clone }
+            }
+            _ if self.branches && !self.clones.is_empty() => {
+                let at = rng.below(self.clones.len() as u64) as usize;
+                return Some(Admin::Destroy { volume: self.clones.swap_remove(at) });
+            }
+            _ => self.take(volumes, rng)?,
+        };
+        Some(Admin::Snapshot(job))
+    }
+
+    fn take(&mut self, volumes: u32, rng: &mut Rng) -> Option<SnapshotJob> {
+        if self.next_number >= MOST_SNAPSHOTS {
+            return None;
+        }
+        let number = self.next_number;
+        self.next_number += 1;
+        let volumes: Vec<u32> = match rng.below(10) {
+            0..3 => (0..volumes).collect(),
+            3 | 4 if !self.clones.is_empty() => vec![*rng.pick(&self.clones)],
+            _ => vec![rng.below(u64::from(volumes)) as u32],
+        };
+        self.taken.extend(volumes.iter().map(|volume| (*volume, number)));
+        Some(SnapshotJob::Take { volumes, number })
+    }
+}
+
+/// The script of a client: it changes volumes and clones in few places, so that versions differ in
+/// some of their blocks and share the others.
+pub(super) fn draw_client(volumes: &[u64], acts: u64, rng: &mut Rng) -> Vec<Act> {
+    let count_of_volumes = volumes.len() as u64;
+    let (fua, of_clones) = (*rng.pick(&[0, 100, 700]), *rng.pick(&[0, 300, 600]));
+    let (span, most) = (*rng.pick(&[128, 1024, u64::MAX]), *rng.pick(&[12, 64, 256]));
+    let (zeroing, aligned) = (rng.between(0, 4), rng.chance(600));
+    let mut out = Vec::new();
+    for _ in 0..acts {
+        let volume = match rng.chance(of_clones) {
+            true => FIRST_CLONE + rng.below(u64::from(MOST_CLONES)) as u32,
+            false => rng.below(count_of_volumes) as u32,
+        };
+        let sectors = volumes.get(volume as usize).copied().unwrap_or(volumes[0]);
+        let count = rng.between(1, most).min(sectors);
+        let first = rng.below(sectors.min(span).saturating_sub(count) + 1);
+        let (first, count) =
+            if aligned { (first / 8 * 8, count.next_multiple_of(8)) } else { (first, count) };
+        let fua = rng.chance(fua);
+        out.push(match rng.below(20) {
+            0..10 => Act::Write { volume, first, count, fua, fill: Fill::Noise },
+            10..14 if zeroing > rng.below(4) => match rng.chance(500) {
+                true => Act::Zero { volume, first, count, fua, no_hole: rng.chance(300) },
+                false => Act::Trim { volume, first, count, fua },
+            },
+            10..14 => Act::Write { volume, first, count, fua, fill: Fill::Zeros },
+            14..16 => Act::Read { volume, first, count },
+            16 => Act::Status { volume, first, count },
+            17 => Act::Flush { volume },
+            _ => Act::Pause { ns: 1 << rng.between(12, 22) },
+        });
+    }
+    out
+}

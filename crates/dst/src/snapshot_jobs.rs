@@ -1,0 +1,232 @@
+//! The administrator's jobs on snapshots and clones.
+//!
+//! What enters: a job. What leaves: its outcome, and in the model what is known of the snapshots.
+//! What always holds: a snapshot is read before its contents are built upon.
+//! Who calls: the administrator.
+
+use forebay_units::SECTOR_BYTES;
+
+use crate::administrator::Administrator;
+use crate::client::read_all_or_fail;
+use crate::history::History;
+use crate::model::{Presence, snapshot_name, volume_name};
+use crate::scenario::SnapshotJob;
+use crate::subject::{Cause, Pool, Refusal};
+use crate::verdict::Kind;
+
+impl<P: Pool> Administrator<P> {
+    /// Performs one job. `None` when what it is about is not there.
+    pub(crate) async fn snapshot_job(&self, job: &SnapshotJob) -> Option<Result<(), Refusal>> {
+        let key = match *job {
+            SnapshotJob::Take { ref volumes, number } => return self.take(volumes, number).await,
+            SnapshotJob::ReadAll { number } => return self.read_instant(number).await,
+            SnapshotJob::Read { volume, number }
+            | SnapshotJob::Destroy { volume, number }
+            | SnapshotJob::RollBack { volume, number }
+            | SnapshotJob::Clone { volume, number, .. } => (volume, number),
+        };
+        if !self.model.has_snapshot(key) {
+            return None;
+        }
+        match *job {
+            SnapshotJob::Take { .. } | SnapshotJob::ReadAll { .. } => None,
+            SnapshotJob::Read { .. } => Some(self.read_snapshot(key).await),
+            SnapshotJob::Destroy { .. } => Some(self.destroy_snapshot(key).await),
+            SnapshotJob::RollBack { volume, .. } => {
+                self.model.usable(volume, 0, 1)?;
+                Some(self.roll_back(key).await)
+            }
+            SnapshotJob::Clone { clone, .. } => Some(self.clone_snapshot(key, clone).await),
+        }
+    }
+
+    async fn take(&self, volumes: &[u32], number: u32) -> Option<Result<(), Refusal>> {
+        let model = &self.model;
+        let is_steady = |volume: &u32| {
+            let is_resizing = model.update(*volume, |v| !v.resizing.is_empty());
+            model.must_be_there(*volume) && is_resizing == Some(false)
+        };
+        let keys: Vec<(u32, u32)> =
+            volumes.iter().copied().filter(is_steady).map(|volume| (volume, number)).collect();
+        if keys.is_empty() {
+            return None;
+        }
+        keys.iter().for_each(|key| model.snapshot_asked(*key));
+        let names: Vec<String> = keys.iter().copied().map(snapshot_name).collect();
+        let outcome = self.pool.take_snapshots(&names).await;
+        for key in keys {
+            if outcome.is_ok() {
+                model.freeze_snapshot(key);
+            }
+            let presence = if outcome.is_ok() { Presence::Present } else { Presence::Destroying };
+            model.update_snapshot(key, |snapshot| snapshot.presence = presence);
+        }
+        Some(outcome)
+    }
+
+    /// Reads a snapshot as a whole and checks it.
+    async fn read_snapshot(&self, key: (u32, u32)) -> Result<(), Refusal> {
+        self.read_together(&[key]).await
+    }
+
+    /// Reads what was taken at one instant. `None` when none of it is there.
+    async fn read_instant(&self, number: u32) -> Option<Result<(), Refusal>> {
+        let mut keys = self.model.snapshots();
+        keys.retain(|key| key.1 == number && self.model.has_snapshot(*key));
+        if keys.is_empty() {
+            return None;
+        }
+        Some(self.read_together(&keys).await)
+    }
+
+    /// Reads snapshots of one instant, each as a whole, and checks them.
+    async fn read_together(&self, keys: &[(u32, u32)]) -> Result<(), Refusal> {
+        let model = &self.model;
+        let mut read = Vec::new();
+        for key in keys {
+            let name = snapshot_name(*key);
+            let Some(device) = self.pool.snapshot(&name) else {
+                return Err(Refusal::new(format!("{name} is not there")));
+            };
+            let sectors = device.geometry().size_bytes / SECTOR_BYTES;
+            let seen = read_all_or_fail(&device, model, key.0, sectors).await?;
+            let Some(Some(contents)) = model.update_snapshot(*key, |s| s.contents.take()) else {
+                continue;
+            };
+            if contents.sectors() != sectors {
+                model.object(Kind::Volumes, format!("{name} has {sectors} sectors"));
+            }
+            read.push((*key, contents, seen));
+        }
+        if !model.failed() {
+            let mut all: Vec<_> =
+                read.iter_mut().map(|(_, contents, seen)| (&mut **contents, &**seen)).collect();
+            model.judge(Kind::Read, History::check_together(&mut all));
+        }
+        for (key, contents, _) in read {
+            model.update_snapshot(key, |snapshot| snapshot.contents = Some(contents));
+        }
+        Ok(())
+    }
+
+    async fn destroy_snapshot(&self, key: (u32, u32)) -> Result<(), Refusal> {
+        let model = &self.model;
+        let clones = model.clones_of(key);
+        let name = snapshot_name(key);
+        self.set_presence(&[key], Presence::Destroying);
+        let outcome = self.pool.destroy_snapshots(std::slice::from_ref(&name)).await;
+        self.after_destruction(&[key], clones, &name, outcome)
+    }
+
+    pub(crate) fn set_presence(&self, keys: &[(u32, u32)], presence: Presence) {
+        for key in keys {
+            self.model.update_snapshot(*key, |snapshot| {
+                (snapshot.presence, snapshot.is_recent) = (presence, true);
+            });
+        }
+    }
+
+    /// Notes the outcome of what destroys snapshots. It must be refused while one has a clone.
+    pub(crate) fn after_destruction(
+        &self,
+        keys: &[(u32, u32)],
+        clones: Presence,
+        what: &str,
+        outcome: Result<(), Refusal>,
+    ) -> Result<(), Refusal> {
+        match (clones, &outcome) {
+            (Presence::Present, Ok(())) => {
+                let text = format!("{what} was destroyed although it has clones");
+                self.model.object(Kind::Volumes, text);
+            }
+            (_, Ok(())) => self.set_presence(keys, Presence::Gone),
+            (Presence::Present, Err(_)) => {
+                self.set_presence(keys, Presence::Present);
+                self.model.count("jobs refused: snapshots with clones", 1);
+                return Ok(());
+            }
+            (Presence::Gone, Err(_)) => {}
+            // Whether there is a clone, and so why it failed, is not known.
+            (_, Err(_)) => return Ok(()),
+        }
+        outcome
+    }
+
+    /// The snapshots of a volume that must exist, from the one after `number` on, and whether one
+    /// that may exist has clones.
+    pub(crate) fn snapshots_after(
+        &self,
+        volume: u32,
+        number: Option<u32>,
+    ) -> (Vec<(u32, u32)>, Presence) {
+        let model = &self.model;
+        let mut all = model.snapshots();
+        all.retain(|key| key.0 == volume && number.is_none_or(|number| key.1 > number));
+        let mut clones = Presence::Gone;
+        for key in &all {
+            let presence = model.update_snapshot(*key, |snapshot| snapshot.presence);
+            clones = match (presence, model.clones_of(*key)) {
+                (Some(Presence::Gone) | None, _) | (_, Presence::Gone) => clones,
+                (Some(Presence::Present), Presence::Present) => Presence::Present,
+                _ if clones == Presence::Present => clones,
+                _ => Presence::Creating,
+            };
+        }
+        all.retain(|key| model.has_snapshot(*key));
+        (all, clones)
+    }
+
+    async fn roll_back(&self, key: (u32, u32)) -> Result<(), Refusal> {
+        let (model, (volume, number)) = (&self.model, key);
+        self.read_snapshot(key).await?;
+        let (newer, clones) = self.snapshots_after(volume, Some(number));
+        model.close(volume).await;
+        let contents = model.update_snapshot(key, |snapshot| snapshot.contents.clone()).flatten();
+        let Some(contents) = contents.filter(|contents| contents.is_known()) else {
+            model.update(volume, |v| v.is_closed = false);
+            return Ok(());
+        };
+        model.update(volume, |v| v.rolling_back = Some(Box::new(v.history.rolled_back(&contents))));
+        self.set_presence(&newer, Presence::Destroying);
+        let name = snapshot_name(key);
+        let outcome = self.pool.roll_back(&name).await;
+        let is_done = outcome.is_ok();
+        let lacks_space = |refusal: &Refusal| refusal.cause == Cause::NoSpace;
+        let is_refused = clones == Presence::Present || outcome.as_ref().is_err_and(lacks_space);
+        model.update(volume, |v| {
+            if is_done && let Some(history) = v.rolling_back.take() {
+                v.history = *history;
+            } else if is_refused {
+                v.rolling_back = None;
+            } else {
+                // What it holds is not known until the next import.
+                v.presence = Presence::Destroying;
+            }
+            v.is_closed = false;
+        });
+        if is_refused && !is_done {
+            self.set_presence(&newer, Presence::Present);
+        }
+        self.after_destruction(&newer, clones, &name, outcome)
+    }
+
+    async fn clone_snapshot(&self, key: (u32, u32), clone: u32) -> Result<(), Refusal> {
+        let model = &self.model;
+        self.read_snapshot(key).await?;
+        let contents = model.update_snapshot(key, |snapshot| snapshot.contents.clone()).flatten();
+        let Some(contents) = contents.filter(|contents| contents.is_known()) else { return Ok(()) };
+        model.creating(clone, contents.sectors());
+        model.update(clone, |v| {
+            v.history = contents.cloned(&volume_name(clone), key.0);
+            v.is_sparse = true;
+        });
+        model.update_snapshot(key, |snapshot| snapshot.clones.push(clone));
+        let outcome = self.pool.clone_snapshot(&snapshot_name(key), &volume_name(clone)).await;
+        let presence = match outcome {
+            Ok(()) => Presence::Present,
+            Err(_) => Presence::Destroying,
+        };
+        model.update(clone, |v| v.presence = presence);
+        outcome
+    }
+}
