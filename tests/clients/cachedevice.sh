@@ -33,11 +33,12 @@ all=$((48 << 8))
 # make the device too slow for a while, so there are several tries.
 from_device() {
     local before after
-    for _ in 1 2 3 4 5 6; do
+    for _ in {1..15}; do
         before=$(main_reads)
         reads
         after=$(main_reads)
         [ $((after - before)) -ge $((all / $1)) ] || return 0
+        sleep 1
     done
     fail "$((after - before)) of $all reads went to the main store"
 }
