@@ -13,10 +13,10 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use forebay_attach::Volume;
-use forebay_nbd::{ExportEntry, ExportHandle, Exports, Peer, Refusal};
+use forebay_nbd::{BitmapRun, Bitmaps, ExportEntry, ExportHandle, Exports, Peer, Refusal};
 use forebay_pool::spec::{ImportOptions, PoolSpec, Told};
 use forebay_pool::status::{FoundPool, PoolStatus, VdevStatus};
-use forebay_pool::{Answering, CloseError, Opener, Opening, Pool};
+use forebay_pool::{Answering, ChangedRun, CloseError, Opener, Opening, Pool};
 use forebay_rt::net::Stream;
 use forebay_rt::sync::Mutex;
 
@@ -41,11 +41,14 @@ use actions::{change, changes_devices, look, remember_command, take_away, taken_
 type SharedFront = dyn Fn(Stream);
 
 /// Open pools by name.
+type OpenPools = Rc<RefCell<BTreeMap<String, Rc<Pool>>>>;
+
+/// The pools of this process.
 pub struct PoolSet {
     opener: Rc<dyn Opener>,
     taps: Rc<Taps>,
     writer: Rc<StateWriter>,
-    pools: RefCell<BTreeMap<String, Rc<Pool>>>,
+    pools: OpenPools,
     leases: Leases,
     kernel: Rc<KernelConnections>,
     /// Serves the kernel's NBD client, once there is a server.
@@ -69,7 +72,7 @@ impl PoolSet {
             opener: Rc::new(reporting),
             taps,
             writer,
-            pools: RefCell::default(),
+            pools: OpenPools::default(),
             leases: Leases::default(),
             kernel: Rc::default(),
             kernel_front: RefCell::default(),
@@ -432,8 +435,8 @@ impl Exports for PoolSet {
         if self.is_leaving.get() {
             return Err(Refusal::Unknown);
         }
-        let (pool, volume) = name.split_once('/').ok_or(Refusal::Unknown)?;
-        let pool = self.pool(pool).map_err(|_| Refusal::Unknown)?;
+        let (owner, volume) = name.split_once('/').ok_or(Refusal::Unknown)?;
+        let pool = self.pool(owner).map_err(|_| Refusal::Unknown)?;
         let who = if peer.is_kernel { "this machine's kernel" } else { &peer.address };
         let open = || match volume.contains('@') {
             true => pool.open_snapshot(volume),
@@ -444,6 +447,8 @@ impl Exports for PoolSet {
         let revocation = device.revocation();
         let mut handle = ExportHandle::new(device);
         handle.revocation = Some(revocation);
+        let (pools, pool, version) = (self.pools.clone(), owner.to_owned(), volume.to_owned());
+        handle.bitmaps = Some(Rc::new(ChangesOf { pools, pool, version }));
         handle.hold = match peer.is_kernel {
             true => Some(Box::new((hold, self.kernel.add(name)))),
             false => Some(Box::new(hold)),
@@ -452,6 +457,30 @@ impl Exports for PoolSet {
         // that it was told have completed must be there.
         handle.write_through = peer.is_kernel;
         Ok(handle)
+    }
+}
+
+/// What a volume or snapshot has changed since each older snapshot, by the name of that one.
+struct ChangesOf {
+    pools: OpenPools,
+    /// The pool's name: a pool that was suspended goes on as another one.
+    pool: String,
+    /// `VOL` or `VOL@SNAP`.
+    version: String,
+}
+
+impl Bitmaps for ChangesOf {
+    fn names(&self) -> Vec<String> {
+        let pool = self.pools.borrow().get(&self.pool).cloned();
+        let names = pool.map(|pool| pool.snapshots_before(&self.version));
+        names.and_then(Result::ok).unwrap_or_default()
+    }
+
+    fn runs(&self, name: &str, offset_bytes: u64, len_bytes: u64) -> Option<Vec<BitmapRun>> {
+        let pool = self.pools.borrow().get(&self.pool).cloned()?;
+        let runs = pool.changes_since(&self.version, name, offset_bytes, len_bytes).ok()?;
+        let run = |run: ChangedRun| BitmapRun { len_bytes: run.len_bytes, dirty: run.changed };
+        Some(runs.into_iter().map(run).collect())
     }
 }
 

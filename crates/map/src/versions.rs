@@ -131,13 +131,18 @@ impl Map {
         }
     }
 
-    /// The parts of a range that the newest living snapshot takes from the volume.
-    fn shared_ranges(&self, line: &Line, lba: u64, blocks: u64) -> Vec<(u64, u64)> {
+    /// The parts of a range in which none of these versions has an entry of its own.
+    fn untouched<'a>(
+        &self,
+        versions: impl IntoIterator<Item = &'a VolumeId>,
+        lba: u64,
+        blocks: u64,
+    ) -> Vec<(u64, u64)> {
         let mut ranges = vec![(lba, blocks)];
-        for kept in line.keepers.iter().filter_map(|keeper| self.volumes.get(keeper)) {
+        for map in versions.into_iter().filter_map(|version| self.volumes.get(version)) {
             let mut left = Vec::with_capacity(ranges.len());
             for (lba, blocks) in ranges {
-                kept.lookup_range(VolumeId(0), lba, blocks, &mut |extent| {
+                map.lookup_range(VolumeId(0), lba, blocks, &mut |extent| {
                     if extent.kind == ExtentKind::Hole {
                         left.push((extent.lba.0, extent.blocks));
                     }
@@ -146,6 +151,40 @@ impl Map {
             ranges = left;
         }
         ranges
+    }
+
+    /// The parts of a range that the newest living snapshot takes from the volume.
+    fn shared_ranges(&self, line: &Line, lba: u64, blocks: u64) -> Vec<(u64, u64)> {
+        self.untouched(&line.keepers, lba, blocks)
+    }
+
+    /// Visits a range in order: how many blocks, and whether the volume has changed them between
+    /// its snapshot `since` and its newer version `until` (another snapshot, or the volume). Blocks
+    /// that were written with what they held count as changed.
+    pub fn changes(
+        &self,
+        (since, until): (VolumeId, VolumeId),
+        lba: Lba,
+        blocks: u64,
+        visit: &mut dyn FnMut(u64, bool),
+    ) {
+        let mut versions = Vec::new();
+        let mut at = Some(since);
+        while let Some(version) = at.filter(|version| *version != until) {
+            versions.push(version);
+            at = self.volumes.get(&version).and_then(|map| map.link.next);
+        }
+        let mut from = lba.0;
+        for (unchanged, length) in self.untouched(&versions, lba.0, blocks) {
+            if unchanged > from {
+                visit(unchanged - from, true);
+            }
+            visit(length, false);
+            from = unchanged + length;
+        }
+        if lba.0 + blocks > from {
+            visit(lba.0 + blocks - from, true);
+        }
     }
 
     /// Blocks of a volume's own that its newest snapshot has as well: an overwrite takes new space

@@ -312,6 +312,7 @@ impl World {
                     seen.extend(right.values().copied());
                 }
             }
+            self.check_changes(map, *id);
             let mine = |addr: &BlockAddr| {
                 let lba = right.iter().find(|(_, at)| *at == addr).map(|(lba, _)| Lba(*lba));
                 map.owner(*id, lba.unwrap(), *addr).is_some_and(|(owner, _)| owner == *id)
@@ -354,6 +355,30 @@ impl World {
             live.extend((0..blocks).map(|i| addr.plus(i)));
         });
         assert_eq!(live, self.alive, "each address is in one map");
+    }
+
+    /// What differs between two versions of a volume is reported as changed.
+    fn check_changes(&self, map: &Map, id: VolumeId) {
+        const FROM: u64 = FIRST - 100;
+        const BLOCKS: u64 = SPAN + 1000;
+        let volume = &self.volumes[&id];
+        let living = volume.snapshots.iter().filter(|(_, _, dying)| !dying);
+        let all: Vec<_> =
+            living.map(|(id, content, _)| (*id, content)).chain([(id, &volume.content)]).collect();
+        for (at, (since, before)) in all.iter().enumerate() {
+            let same = (*since, *since);
+            map.changes(same, Lba(FROM), BLOCKS, &mut |_, changed| assert!(!changed));
+            for (until, after) in &all[at + 1..] {
+                let mut lba = FROM;
+                map.changes((*since, *until), Lba(FROM), BLOCKS, &mut |blocks, changed| {
+                    let differs = |lba: &u64| before.get(lba) != after.get(lba);
+                    let missed = (lba..lba + blocks).find(|lba| !changed && differs(lba));
+                    assert_eq!(missed, None, "from {since} to {until}");
+                    lba += blocks;
+                });
+                assert_eq!(lba, FROM + BLOCKS);
+            }
+        }
     }
 
     /// The map that an import makes of the journal.

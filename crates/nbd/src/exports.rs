@@ -83,6 +83,28 @@ pub struct ExportHandle {
     pub hold: Option<Box<dyn Any>>,
     /// Ends the connection when the owner revokes it.
     pub revocation: Option<Rc<Revocation>>,
+    /// The bitmaps that clients may ask for.
+    pub bitmaps: Option<Rc<dyn Bitmaps>>,
+}
+
+/// One run of a bitmap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BitmapRun {
+    /// Length in bytes.
+    pub len_bytes: u64,
+    /// The run may have changed.
+    pub dirty: bool,
+}
+
+/// Named bitmaps of an export: each tells which parts have changed since some time. Clients know
+/// them as metadata contexts `qemu:dirty-bitmap:NAME`.
+pub trait Bitmaps {
+    /// The names.
+    fn names(&self) -> Vec<String>;
+
+    /// A part of bitmap `name`: at least one run, from `offset_bytes` on; the runs may end before
+    /// the range does. `None` when the bitmap is gone.
+    fn runs(&self, name: &str, offset_bytes: u64, len_bytes: u64) -> Option<Vec<BitmapRun>>;
 }
 
 impl ExportHandle {
@@ -97,6 +119,7 @@ impl ExportHandle {
             write_through: false,
             hold: None,
             revocation: None,
+            bitmaps: None,
         }
     }
 

@@ -8,7 +8,7 @@ use std::fmt;
 
 use crate::message::{BlockSizes, InfoRequest, MetaRequest, OptionReply};
 use crate::wire::{
-    self, BASE_ALLOCATION, EXPORT_NAME_PADDING_BYTES, Greeting, MAX_STRING_BYTES,
+    self, BASE_ALLOCATION, DIRTY_BITMAP, EXPORT_NAME_PADDING_BYTES, Greeting, MAX_STRING_BYTES,
     OPTION_HEADER_BYTES, OptionHeader, OptionReplyHeader, WireError, WireFlaw, handshake_flag,
     info, option, reply, transmission_flag,
 };
@@ -16,11 +16,11 @@ use crate::wire::{
 /// Bytes of data of an option: a name and a few queries. A longer option ends the connection.
 pub const MAX_OPTION_BYTES: u32 = 16 << 10;
 
-/// The id of `base:allocation` in replies.
-pub const BASE_ALLOCATION_ID: u32 = 1;
-
 /// Bytes of an export's name that an error text shows.
 const MAX_SHOWN_NAME_BYTES: usize = 64;
+
+/// Metadata contexts that a client may choose: a block status reports all of them.
+const MAX_CONTEXTS: usize = 16;
 
 /// The handshake flags that this server offers.
 const OFFERED_FLAGS: u16 = handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES;
@@ -60,6 +60,8 @@ pub trait Lookup {
     fn list(&mut self) -> Vec<(String, String)>;
     /// Opens an export, for information or to serve it.
     fn open(&mut self, name: &str) -> Result<ExportInfo, Refusal>;
+    /// Names of the bitmaps of the export that was opened last.
+    fn bitmaps(&mut self) -> Vec<String>;
 }
 
 /// The result of a handshake.
@@ -69,8 +71,35 @@ pub struct Agreement {
     pub name: String,
     /// Replies to reads and block status are structured.
     pub structured: bool,
-    /// The client chose `base:allocation`.
-    pub base_allocation: bool,
+    /// The metadata contexts that the client chose. The id of each is its place, from 1 on.
+    pub contexts: Vec<Context>,
+}
+
+/// A metadata context.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Context {
+    /// `base:allocation`.
+    Allocation,
+    /// `qemu:dirty-bitmap:` and this name.
+    Bitmap(String),
+}
+
+impl Context {
+    fn name(&self) -> String {
+        match self {
+            Self::Allocation => BASE_ALLOCATION.to_owned(),
+            Self::Bitmap(name) => format!("{DIRTY_BITMAP}{name}"),
+        }
+    }
+
+    /// Whether a query chooses it. `LIST_META_CONTEXT` takes a namespace too.
+    fn matches(&self, query: &str, is_list: bool) -> bool {
+        let is_space = match self {
+            Self::Allocation => query == "base:",
+            Self::Bitmap(_) => query == "qemu:" || query == DIRTY_BITMAP,
+        };
+        query == self.name() || (is_list && is_space)
+    }
 }
 
 /// What the caller does next. The field of a step is the number of bytes that it consumed.
@@ -150,8 +179,8 @@ pub struct Handshake {
     options_max: u32,
     client_flags: Option<u32>,
     structured: bool,
-    /// The export that the client chose `base:allocation` for.
-    base_allocation_for: Option<String>,
+    /// The metadata contexts that the client chose, and the export that it chose them for.
+    contexts_for: Option<(String, Vec<Context>)>,
 }
 
 impl Handshake {
@@ -173,7 +202,7 @@ impl Handshake {
             options_max,
             client_flags: None,
             structured: false,
-            base_allocation_for: None,
+            contexts_for: None,
         }
     }
 
@@ -257,7 +286,7 @@ impl Handshake {
                 // stays too, so that TLS does not raise the limit.
                 self.encryption = Encryption::Active;
                 self.structured = false;
-                self.base_allocation_for = None;
+                self.contexts_for = None;
                 return true;
             }
         };
@@ -304,8 +333,9 @@ impl Handshake {
     }
 
     fn agreement(&self, name: String) -> Agreement {
-        let base_allocation = self.base_allocation_for.as_deref() == Some(&name);
-        Agreement { structured: self.structured, base_allocation, name }
+        let chosen = self.contexts_for.as_ref().filter(|(export, _)| *export == name);
+        let contexts = chosen.map_or_else(Vec::new, |(_, contexts)| contexts.clone());
+        Agreement { structured: self.structured, contexts, name }
     }
 
     fn answer_meta(
@@ -318,7 +348,7 @@ impl Handshake {
         let setting = option == option::SET_META_CONTEXT;
         if setting {
             // This option replaces an earlier choice even when it fails.
-            self.base_allocation_for = None;
+            self.contexts_for = None;
             if !self.structured {
                 let text = "structured replies must be negotiated first";
                 return put_error(out, option, reply::ERR_INVALID, text);
@@ -331,15 +361,26 @@ impl Handshake {
         if let Err(refusal) = lookup.open(request.name) {
             return put_refusal(out, option, request.name, refusal);
         }
-        // `LIST_META_CONTEXT` matches a namespace too; `SET_META_CONTEXT` needs the full name.
-        let listing_all = !setting && request.queries.is_empty();
-        let matches = |query: &&str| *query == BASE_ALLOCATION || (!setting && *query == "base:");
-        if listing_all || request.queries.iter().any(matches) {
-            if setting {
-                self.base_allocation_for = Some(request.name.to_owned());
-            }
-            let id = if setting { BASE_ALLOCATION_ID } else { 0 };
-            put(out, option, &OptionReply::MetaContext { id, name: BASE_ALLOCATION });
+        let all_listed = !setting && request.queries.is_empty();
+        let is_chosen = |context: &Context| {
+            let matches = |query: &&str| context.matches(query, !setting);
+            all_listed || request.queries.iter().any(matches)
+        };
+        // A client without a use for bitmaps does not wait for their names.
+        let asks_for_bitmaps = |query: &&str| query.starts_with("qemu:");
+        let bitmaps = match all_listed || request.queries.iter().any(asks_for_bitmaps) {
+            true => lookup.bitmaps(),
+            false => Vec::new(),
+        };
+        let all = [Context::Allocation].into_iter().chain(bitmaps.into_iter().map(Context::Bitmap));
+        let most = if setting { MAX_CONTEXTS } else { usize::MAX };
+        let chosen: Vec<Context> = all.filter(is_chosen).take(most).collect();
+        for (id, context) in (1..).zip(&chosen) {
+            let id = if setting { id } else { 0 };
+            put(out, option, &OptionReply::MetaContext { id, name: &context.name() });
+        }
+        if setting {
+            self.contexts_for = Some((request.name.to_owned(), chosen));
         }
         put(out, option, &OptionReply::Ack);
     }

@@ -20,7 +20,9 @@ pub mod wire;
 
 pub use account::Account;
 pub use client::{Client, ClientError, Handshaken, RequestError, WrongLength};
-pub use exports::{ExportEntry, ExportHandle, Exports, FixedExports, Peer, Revocation};
+pub use exports::{
+    BitmapRun, Bitmaps, ExportEntry, ExportHandle, Exports, FixedExports, Peer, Revocation,
+};
 pub use handshake::Refusal;
 pub use limits::Limits;
 pub use server::{Counts, Offenses, Server};

@@ -157,8 +157,15 @@ pub mod status_flag {
     pub const ZERO: u32 = 2;
 }
 
-/// The only metadata context that this crate supports.
+/// The metadata context that tells what is allocated.
 pub const BASE_ALLOCATION: &str = "base:allocation";
+
+/// The state bit of an extent of a dirty bitmap: the extent may have changed.
+pub const DIRTY: u32 = 1;
+
+/// What precedes the name of a bitmap in that of its metadata context. (QEMU's
+/// `docs/interop/nbd.rst`.)
+pub const DIRTY_BITMAP: &str = "qemu:dirty-bitmap:";
 
 /// The protocol's number for an errno of a device; `EIO` when the protocol has none.
 #[must_use]

@@ -2,6 +2,7 @@
 
 mod admin;
 mod cache_devices;
+mod changes;
 mod commit;
 mod device_errors;
 mod diagnosis;
@@ -72,6 +73,7 @@ pub use admin::error::{
 };
 pub use admin::properties;
 pub use cache_devices::CacheFault;
+pub use changes::ChangedRun;
 pub use commit::error::{CommitError, LabelPart, SuspendReason};
 pub use error::PoolError;
 pub use import::error::{

@@ -48,6 +48,11 @@ impl Lookup for PeerLookup<'_> {
         self.opened = Some(handle);
         Ok(info)
     }
+
+    fn bitmaps(&mut self) -> Vec<String> {
+        let bitmaps = self.opened.as_ref().and_then(|handle| handle.bitmaps.as_ref());
+        bitmaps.map_or_else(Vec::new, |bitmaps| bitmaps.names())
+    }
 }
 
 /// Runs the handshake. It may wait for the client without a bound; the caller has a deadline.

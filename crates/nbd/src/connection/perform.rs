@@ -2,15 +2,15 @@
 
 use std::rc::Rc;
 
-use forebay_device::{DeviceError, ErrorKind, IoBuf, IoBytes, ZeroOptions};
+use forebay_device::{Allocation, DeviceError, ErrorKind, IoBuf, IoBytes, ZeroOptions};
 
 use super::state::Connection;
-use crate::exports::usable_bytes;
-use crate::handshake::BASE_ALLOCATION_ID;
+use crate::exports::{BitmapRun, usable_bytes};
+use crate::handshake::Context;
 use crate::limits::{BASE_CHARGE_BYTES, Limits};
 use crate::message::{ErrorPayload, Extent, StatusPayload};
 use crate::wire::{
-    self, CHUNK_DONE, CHUNK_HEADER_BYTES, ChunkHeader, Request, SimpleReply, chunk, command,
+    self, CHUNK_DONE, CHUNK_HEADER_BYTES, ChunkHeader, DIRTY, Request, SimpleReply, chunk, command,
     command_flag, errno, status_flag,
 };
 
@@ -27,13 +27,14 @@ pub(super) fn refuse(error: u32, text: &'static str) -> RequestRefusal {
     RequestRefusal { error, text }
 }
 
-/// Bytes that a request may hold in memory until its reply was sent.
-pub(super) fn charge_bytes(request: &Request, limits: &Limits) -> u64 {
+/// Bytes that a request may hold in memory until its reply was sent. A block status reports so many
+/// contexts.
+pub(super) fn charge_bytes(request: &Request, limits: &Limits, contexts: usize) -> u64 {
     let len = u64::from(request.len_bytes);
     let most = match request.command {
         command::READ | command::WRITE => len,
         command::CACHE | command::WRITE_ZEROES => len.min(STEP_BYTES),
-        command::BLOCK_STATUS => 24 * limits.extents_max as u64,
+        command::BLOCK_STATUS => 24 * (limits.extents_max * contexts) as u64,
         _ => 0,
     };
     // A charge above a limit would wait without an end.
@@ -68,7 +69,7 @@ pub(super) fn check(connection: &Connection, request: &Request) -> Result<(), Re
     if request.len_bytes == 0 {
         return invalid("the length is 0");
     }
-    if request.command == command::BLOCK_STATUS && !connection.agreement.base_allocation {
+    if request.command == command::BLOCK_STATUS && connection.agreement.contexts.is_empty() {
         return invalid("the client chose no metadata context");
     }
     let block_bytes = connection.device.geometry().block_bytes.max(1);
@@ -136,13 +137,13 @@ pub(super) async fn perform(
             device.write_zeroes(offset, len, options).await
         }
         command::CACHE => prefetch(connection, offset, len).await,
-        command::BLOCK_STATUS => match device.allocation(offset, len).await {
-            Ok(runs) => {
-                let one = has(command_flag::REQ_ONE);
-                let extents = extents(&runs, len, one, connection.server.limits.extents_max);
-                return send_status(connection, request, extents, charge_bytes);
+        command::BLOCK_STATUS => match all_extents(connection, request).await {
+            Ok(all) => return send_status(connection, request, all, charge_bytes),
+            Err(StatusError::Device(e)) => Err(e),
+            Err(StatusError::BitmapGone) => {
+                let text = "the bitmap is gone: its snapshot was destroyed or renamed";
+                return send_error(connection, request, errno::EINVAL, text, charge_bytes);
             }
-            Err(e) => Err(e),
         },
         _ => unreachable!("check() refuses other commands"),
     };
@@ -176,10 +177,47 @@ async fn prefetch(connection: &Connection, offset: u64, len: u64) -> Result<(), 
     Ok(())
 }
 
-/// The device's runs as extents of a reply: equal neighbors are merged, and the last extent ends
-/// within the request.
+/// Why a block status failed.
+enum StatusError {
+    Device(DeviceError),
+    BitmapGone,
+}
+
+/// The extents of a range in each context that the client chose.
+async fn all_extents(
+    connection: &Connection,
+    request: &Request,
+) -> Result<Vec<Vec<Extent>>, StatusError> {
+    let (offset, len) = (request.offset_bytes, u64::from(request.len_bytes));
+    let mut all = Vec::new();
+    for context in &connection.agreement.contexts {
+        let runs: Vec<(u64, u32)> = match context {
+            Context::Allocation => {
+                let runs = connection.device.allocation(offset, len).await;
+                let hole = status_flag::HOLE | status_flag::ZERO;
+                let flags = |run: Allocation| (run.len_bytes, if run.hole { hole } else { 0 });
+                runs.map_err(StatusError::Device)?.into_iter().map(flags).collect()
+            }
+            Context::Bitmap(name) => {
+                let bitmaps = connection.handle.bitmaps.as_ref();
+                let runs = bitmaps.and_then(|bitmaps| bitmaps.runs(name, offset, len));
+                let flags = |run: BitmapRun| (run.len_bytes, if run.dirty { DIRTY } else { 0 });
+                runs.ok_or(StatusError::BitmapGone)?.into_iter().map(flags).collect()
+            }
+        };
+        // Without runs: "allocated" is always a correct answer, and so is "may have changed".
+        let unknown = if *context == Context::Allocation { 0 } else { DIRTY };
+        let one = request.flags & command_flag::REQ_ONE != 0;
+        all.push(extents(&runs, unknown, len, one, connection.server.limits.extents_max));
+    }
+    Ok(all)
+}
+
+/// Runs as extents of a reply: equal neighbors are merged, and the last extent ends within the
+/// request.
 fn extents(
-    runs: &[forebay_device::Allocation],
+    runs: &[(u64, u32)],
+    unknown: u32,
     len_bytes: u64,
     only_one: bool,
     extents_max: usize,
@@ -187,14 +225,13 @@ fn extents(
     let max = if only_one { 1 } else { extents_max };
     let mut out: Vec<Extent> = Vec::new();
     let mut left = len_bytes;
-    for run in runs {
-        let here = run.len_bytes.min(left);
+    for (run_bytes, flags) in runs.iter().copied() {
+        let here = run_bytes.min(left);
         if here == 0 {
             continue;
         }
         // The request's length has 32 bits, so every part of it fits.
         let len = here as u32;
-        let flags = if run.hole { status_flag::HOLE | status_flag::ZERO } else { 0 };
         let is_full = out.len() == max;
         match out.last_mut() {
             Some(last) if last.flags == flags => last.len_bytes += len,
@@ -204,8 +241,7 @@ fn extents(
         left -= here;
     }
     if out.is_empty() {
-        // The device reported nothing: "allocated" is always a correct answer.
-        out.push(Extent { len_bytes: len_bytes as u32, flags: 0 });
+        out.push(Extent { len_bytes: len_bytes as u32, flags: unknown });
     }
     out
 }
@@ -272,19 +308,26 @@ fn send_data(connection: &Connection, request: &Request, data: IoBuf, charge_byt
     }
 }
 
+/// Answers a block status: a chunk for each context.
 fn send_status(
     connection: &Connection,
     request: &Request,
-    extents: Vec<Extent>,
+    all: Vec<Vec<Extent>>,
     charge_bytes: u64,
 ) {
-    let mut payload = Vec::with_capacity(4 + 8 * extents.len());
-    StatusPayload { context: BASE_ALLOCATION_ID, extents }.encode(&mut payload);
-    let header = ChunkHeader {
-        flags: CHUNK_DONE,
-        kind: chunk::BLOCK_STATUS,
-        cookie: request.cookie,
-        len_bytes: payload.len() as u32,
-    };
-    connection.outbox.push(&header.encode(), Some(&payload), charge_bytes);
+    let mut reply = Vec::new();
+    let last = all.len();
+    for (context, extents) in (1..).zip(all) {
+        let mut payload = Vec::with_capacity(4 + 8 * extents.len());
+        StatusPayload { context, extents }.encode(&mut payload);
+        let header = ChunkHeader {
+            flags: if context as usize == last { CHUNK_DONE } else { 0 },
+            kind: chunk::BLOCK_STATUS,
+            cookie: request.cookie,
+            len_bytes: payload.len() as u32,
+        };
+        reply.extend_from_slice(&header.encode());
+        reply.extend_from_slice(&payload);
+    }
+    connection.outbox.push(&reply, None, charge_bytes);
 }

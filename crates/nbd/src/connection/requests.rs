@@ -58,7 +58,7 @@ async fn receive_one(connection: &Rc<Connection>, inbox: &mut Inbox) -> Result<(
         perform::check(connection, &request)
     };
     let charge_bytes = match verdict {
-        Ok(()) => perform::charge_bytes(&request, limits),
+        Ok(()) => perform::charge_bytes(&request, limits, connection.agreement.contexts.len()),
         Err(_) => BASE_CHARGE_BYTES,
     };
     let is_read = verdict.is_ok() && request.command == command::READ;

@@ -4,15 +4,19 @@ use crate::handshake::*;
 use crate::message::*;
 use crate::wire::*;
 
-struct Table;
+#[derive(Default)]
+struct Table {
+    opened: String,
+}
 
 impl Lookup for Table {
     fn list(&mut self) -> Vec<(String, String)> {
         vec![("vol".into(), "a volume".into()), ("other".into(), String::new())]
     }
     fn open(&mut self, name: &str) -> Result<ExportInfo, Refusal> {
+        name.clone_into(&mut self.opened);
         match name {
-            "vol" | "other" => Ok(ExportInfo {
+            "vol" | "other" | "days" => Ok(ExportInfo {
                 size_bytes: 1 << 30,
                 flags: transmission_flag::HAS_FLAGS | transmission_flag::SEND_DF,
                 sizes: BlockSizes { min_bytes: 512, preferred_bytes: 4096, max_bytes: 32 << 20 },
@@ -21,6 +25,10 @@ impl Lookup for Table {
             "secret" => Err(Refusal::Denied),
             _ => Err(Refusal::Unknown),
         }
+    }
+    fn bitmaps(&mut self) -> Vec<String> {
+        let days = if self.opened == "days" { 20 } else { 0 };
+        (0..days).map(|day| format!("day{day}")).collect()
     }
 }
 
@@ -56,9 +64,10 @@ fn negotiate(input: &[u8], cuts: &[usize]) -> (End, Vec<u8>, usize) {
     let mut out = Vec::new();
     let mut handshake = Handshake::new(32, &mut out);
     let (mut start, mut arrived) = (0, 0);
+    let mut table = Table::default();
     let mut cuts = cuts.iter().copied().chain([input.len()]);
     loop {
-        match handshake.advance(&input[start..arrived], &mut Table, &mut out) {
+        match handshake.advance(&input[start..arrived], &mut table, &mut out) {
             Ok(Step::Need(len)) => {
                 assert!(len > arrived - start, "the bytes have arrived already");
                 assert!(len <= OPTION_HEADER_BYTES + MAX_OPTION_BYTES as usize);
@@ -107,7 +116,8 @@ fn go_sends_information_and_starts_transmission() {
     let used = input.len();
     input.extend([9; 5]); // the first bytes of a request are not consumed
     let (end, out, consumed) = negotiate(&input, &[]);
-    let agreed = Agreement { name: "vol".into(), structured: true, base_allocation: true };
+    let agreed =
+        Agreement { name: "vol".into(), structured: true, contexts: vec![Context::Allocation] };
     assert_eq!((end, consumed), (End::Agreed(agreed), used));
     let all = replies(&out);
     let decoded: Vec<_> = all.iter().map(|(_, k, d)| OptionReply::decode(*k, d).unwrap()).collect();
@@ -116,7 +126,7 @@ fn go_sends_information_and_starts_transmission() {
         decoded,
         [
             OptionReply::Ack,
-            OptionReply::MetaContext { id: BASE_ALLOCATION_ID, name: BASE_ALLOCATION },
+            OptionReply::MetaContext { id: 1, name: BASE_ALLOCATION },
             OptionReply::Ack,
             OptionReply::Export { size_bytes: 1 << 30, flags },
             OptionReply::Name("vol"),
@@ -129,6 +139,44 @@ fn go_sends_information_and_starts_transmission() {
             OptionReply::Ack,
         ]
     );
+}
+
+#[test]
+fn bitmaps_are_listed_and_chosen_by_their_full_names() {
+    let names = |input: &[u8]| -> Vec<(u32, String)> {
+        let (_, out, _) = negotiate(input, &[]);
+        let all = replies(&out).into_iter();
+        all.filter_map(|(_, kind, data)| match OptionReply::decode(kind, &data) {
+            Ok(OptionReply::MetaContext { id, name }) => Some((id, name.to_owned())),
+            _ => None,
+        })
+        .collect()
+    };
+    let ask = |option, queries: &[&str]| {
+        let mut input = client_flags();
+        input.extend(option_bytes(option::STRUCTURED_REPLY, &[]));
+        input.extend(meta(option, "days", queries));
+        input
+    };
+    let list = option::LIST_META_CONTEXT;
+    assert_eq!(names(&ask(list, &[])).len(), 21);
+    assert_eq!(names(&ask(list, &["qemu:"])).len(), 20);
+    assert_eq!(names(&ask(list, &["qemu:dirty-bitmap:"])).len(), 20);
+    assert_eq!(names(&ask(list, &["base:"])), [(0, BASE_ALLOCATION.to_owned())]);
+    let day3 = "qemu:dirty-bitmap:day3";
+    assert_eq!(names(&ask(list, &[day3])), [(0, day3.to_owned())]);
+    let set = option::SET_META_CONTEXT;
+    assert_eq!(names(&ask(set, &["qemu:dirty-bitmap:", "qemu:"])), []);
+    let both = [(1, BASE_ALLOCATION.to_owned()), (2, day3.to_owned())];
+    assert_eq!(names(&ask(set, &[day3, BASE_ALLOCATION, day3, "qemu:dirty-bitmap:no"])), both);
+    let many: Vec<String> = (0..20).map(|day| format!("qemu:dirty-bitmap:day{day}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    assert_eq!(names(&ask(set, &many)).len(), 16, "a block status reports no more");
+    let mut input = ask(set, &[day3]);
+    input.extend(go(option::GO, "days"));
+    let contexts = vec![Context::Bitmap("day3".into())];
+    let agreed = Agreement { name: "days".into(), structured: true, contexts };
+    assert_eq!(negotiate(&input, &[]).0, End::Agreed(agreed));
 }
 
 #[test]
@@ -150,7 +198,7 @@ fn export_name_gets_the_old_reply() {
         let mut input = flags.to_be_bytes().to_vec();
         input.extend(option_bytes(option::EXPORT_NAME, b"vol"));
         let (end, out, _) = negotiate(&input, &[]);
-        let agreed = Agreement { name: "vol".into(), structured: false, base_allocation: false };
+        let agreed = Agreement { name: "vol".into(), structured: false, contexts: Vec::new() };
         assert_eq!(end, End::Agreed(agreed));
         assert_eq!(out.len(), GREETING_BYTES + 10 + padding);
     }
@@ -170,7 +218,7 @@ fn context_of_another_export_is_not_used() {
     let (end, ..) = negotiate(&input, &[]);
     assert_eq!(
         end,
-        End::Agreed(Agreement { name: "vol".into(), structured: true, base_allocation: false })
+        End::Agreed(Agreement { name: "vol".into(), structured: true, contexts: Vec::new() })
     );
 
     // A second choice replaces the first one.
@@ -182,7 +230,7 @@ fn context_of_another_export_is_not_used() {
     let (end, ..) = negotiate(&input, &[]);
     assert_eq!(
         end,
-        End::Agreed(Agreement { name: "vol".into(), structured: true, base_allocation: false })
+        End::Agreed(Agreement { name: "vol".into(), structured: true, contexts: Vec::new() })
     );
 }
 
@@ -275,8 +323,12 @@ fn wrong_magic_and_unknown_flags_end_the_handshake() {
 /// Options that a client might send, valid or not.
 fn any_option() -> impl Strategy<Value = Vec<u8>> {
     let name = prop_oneof![Just("vol".to_owned()), Just("other".to_owned()), "[a-z]{0,8}"];
-    let query =
-        prop_oneof![Just("base:allocation".to_owned()), Just("base:".to_owned()), "[a-z:]{0,9}"];
+    let query = prop_oneof![
+        Just("base:allocation".to_owned()),
+        Just("base:".to_owned()),
+        Just("qemu:dirty-bitmap:day1".to_owned()),
+        "[a-z:]{0,9}",
+    ];
     prop_oneof![
         (0u32..13, prop::collection::vec(any::<u8>(), 0..40))
             .prop_map(|(o, d)| option_bytes(o, &d)),

@@ -46,7 +46,10 @@ impl Pool {
     }
 
     /// The volume and the living snapshot of `VOL@SNAP`.
-    fn snapshot_named(&self, name: &str) -> Result<(Rc<VolumeState>, Snapshot), VolumeError> {
+    pub(crate) fn snapshot_named(
+        &self,
+        name: &str,
+    ) -> Result<(Rc<VolumeState>, Snapshot), VolumeError> {
         let (volume, snapshot) = split(name)?;
         let volume = self.volume_named(volume)?;
         let found = self.snapshots.named(volume.id, snapshot);
