@@ -82,21 +82,25 @@ impl<P: Pool> Administrator<P> {
     /// Reads snapshots of one instant, each as a whole, and checks them.
     async fn read_together(&self, keys: &[(u32, u32)]) -> Result<(), Refusal> {
         let model = &self.model;
-        let mut read = Vec::new();
+        let mut found = Vec::new();
         for key in keys {
             let name = snapshot_name(*key);
             let Some(device) = self.pool.snapshot(&name) else {
                 return Err(Refusal::new(format!("{name} is not there")));
             };
             let sectors = device.geometry().size_bytes / SECTOR_BYTES;
-            let seen = read_all_or_fail(&device, model, key.0, sectors).await?;
-            let Some(Some(contents)) = model.update_snapshot(*key, |s| s.contents.take()) else {
+            found.push((*key, read_all_or_fail(&device, model, key.0, sectors).await?));
+        }
+        let mut read = Vec::new();
+        for (key, seen) in found {
+            let Some(Some(contents)) = model.update_snapshot(key, |s| s.contents.take()) else {
                 continue;
             };
-            if contents.sectors() != sectors {
+            if contents.sectors() != seen.len() as u64 {
+                let (name, sectors) = (snapshot_name(key), seen.len());
                 model.object(Kind::Volumes, format!("{name} has {sectors} sectors"));
             }
-            read.push((*key, contents, seen));
+            read.push((key, contents, seen));
         }
         if !model.failed() {
             let mut all: Vec<_> =
