@@ -64,6 +64,15 @@ impl SnapshotRecord {
         now.holds.iter().for_each(|tag| put_text(out, tag));
     }
 
+    /// The snapshot's id.
+    #[must_use]
+    pub fn id(&self) -> VolumeId {
+        match self {
+            Self::Present(now) => now.id,
+            Self::Gone(id) => *id,
+        }
+    }
+
     /// Bytes of the encoded record.
     #[must_use]
     pub fn encoded_len(&self) -> usize {

@@ -26,6 +26,8 @@ pub(crate) struct Snapshots {
     changed: RefCell<BTreeSet<VolumeId>>,
     /// Snapshots that clients have opened.
     opened: RefCell<BTreeMap<VolumeId, Rc<VolumeState>>>,
+    /// The highest id that a snapshot has had, also one that is gone.
+    last_id: Cell<Option<VolumeId>>,
     /// Bytes that records of all snapshots take in the journal.
     record_bytes: Cell<u64>,
     /// How many are being destroyed.
@@ -42,16 +44,27 @@ pub(crate) struct AtGroupEnd {
 }
 
 impl Snapshots {
-    /// From the records of a journal.
-    pub fn restored(all: impl IntoIterator<Item = Snapshot>) -> Self {
+    /// From the last record of each id in a journal.
+    pub fn restored(records: impl IntoIterator<Item = SnapshotRecord>) -> Self {
         let snapshots = Self::default();
-        all.into_iter().for_each(|snapshot| snapshots.insert(snapshot));
+        for record in records {
+            match record {
+                SnapshotRecord::Present(snapshot) => snapshots.insert(snapshot),
+                SnapshotRecord::Gone(id) => snapshots.take_id(id),
+            }
+        }
         snapshots.changed.take();
         snapshots
     }
 
+    /// No other snapshot or volume gets this id any more.
+    fn take_id(&self, id: VolumeId) {
+        self.last_id.set(self.last_id.get().max(Some(id)));
+    }
+
     /// Adds a snapshot, or changes it.
     pub fn insert(&self, snapshot: Snapshot) {
+        self.take_id(snapshot.id);
         self.changed.borrow_mut().insert(snapshot.id);
         self.volume_of.borrow_mut().insert(snapshot.id, snapshot.volume);
         let len = SnapshotRecord::Present(snapshot.clone()).encoded_len() as u64;
@@ -146,17 +159,18 @@ impl Snapshots {
         by_volume.values().filter_map(oldest).collect()
     }
 
-    /// The lowest id that is above those of all snapshots.
+    /// The lowest id that is above those of all snapshots that there have been.
     pub fn next_id(&self) -> u32 {
         let wanted = self.wanted.borrow();
         let queued = wanted.taken.iter().map(|snapshot| snapshot.id);
-        let last = self.volume_of.borrow().keys().last().copied();
-        queued.chain(last).max().map_or(0, |id| id.0 + 1)
+        queued.chain(self.last_id.get()).max().map_or(0, |id| id.0 + 1)
     }
 
-    /// Records of the snapshots that changed since the last call; with `all`, of every one.
+    /// Records of the snapshots that changed since the last call; with `all`, of every one, and of
+    /// the one with the highest id even if it is gone.
     pub fn take_records(&self, all: bool) -> Vec<SnapshotRecord> {
-        let changed = self.changed.take();
+        let mut changed = self.changed.take();
+        changed.extend(self.last_id.get().filter(|_| all));
         let gone = changed.iter().filter(|id| !self.contains(**id));
         let mut records: Vec<_> = gone.map(|id| SnapshotRecord::Gone(*id)).collect();
         let by_volume = self.by_volume.borrow();

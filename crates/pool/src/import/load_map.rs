@@ -8,7 +8,7 @@ use forebay_array::Array;
 use forebay_format::config::{MemberConfig, PoolConfig};
 use forebay_format::journal::{FrameKind, SegmentRecord, SegmentUse};
 use forebay_format::map_record::{Delta, decode_leaves};
-use forebay_format::snapshot::{Snapshot, SnapshotRecord};
+use forebay_format::snapshot::SnapshotRecord;
 use forebay_format::superblock::{JournalPosition, Superblock};
 use forebay_map::Map;
 use forebay_segment::{JournalReader, SegmentState, SegmentTable};
@@ -25,8 +25,8 @@ pub(crate) struct Loaded {
     pub array: Rc<Array>,
     pub table: Rc<SegmentTable>,
     pub map: Map,
-    /// Snapshots, by id.
-    pub snapshots: Vec<Snapshot>,
+    /// The last record of each snapshot, by id.
+    pub snapshots: Vec<SnapshotRecord>,
     /// Segments of the map journal.
     pub journal: Vec<JournalPosition>,
     /// Whether the last of them has copies of its blocks.
@@ -113,7 +113,7 @@ pub(crate) async fn load_map(
 #[derive(Default)]
 struct Journal {
     map: Map,
-    snapshots: BTreeMap<VolumeId, Snapshot>,
+    snapshots: BTreeMap<VolumeId, SnapshotRecord>,
     /// The last record of each segment that the journal names.
     records: BTreeMap<SegmentId, SegmentRecord>,
     /// Where the journal enters each of its segments.
@@ -149,10 +149,7 @@ impl Journal {
                 }
                 FrameKind::Snapshots => {
                     for record in SnapshotRecord::decode_all(payload)? {
-                        match record {
-                            SnapshotRecord::Present(now) => journal.snapshots.insert(now.id, now),
-                            SnapshotRecord::Gone(id) => journal.snapshots.remove(&id),
-                        };
+                        journal.snapshots.insert(record.id(), record);
                     }
                 }
                 FrameKind::Pad | FrameKind::Jump => {}

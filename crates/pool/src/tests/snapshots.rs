@@ -9,6 +9,7 @@ use forebay_units::{Layout, Nanos};
 
 use super::rack::memory;
 use super::{expect, names, spec, stamp, volume};
+use crate::snapshots::Snapshots;
 use crate::spec::{CloneSpec, ImportOptions, VolumeSpec};
 use crate::status::ScanPhase;
 use crate::{Opener, Pool, VolumeError};
@@ -229,6 +230,29 @@ struct Run {
     model: Model,
     salt: u64,
     names: u64,
+}
+
+#[test]
+fn an_id_is_not_used_again_after_its_snapshot_is_gone() {
+    Runtime::simulated(1).block_on(async {
+        let (pool, v, shelf) = pool_with_volume(true).await;
+        pool.take_snapshots(&one("v@a")).await.unwrap();
+        let next = pool.next_id();
+        pool.destroy_snapshots(&one("v@a")).await.unwrap();
+        settle(&pool).await;
+        assert_eq!(pool.next_id(), next);
+        // A checkpoint has it, and so has what comes after the import.
+        let checkpoint = pool.snapshots.take_records(true);
+        assert_eq!(Snapshots::restored(checkpoint).next_id(), next);
+        pool.export().await.unwrap();
+        drop((v, pool));
+        let paths = names(&["a", "l"]);
+        let pool = Pool::import(shelf, &paths, "tank", &ImportOptions::default()).await.unwrap();
+        assert_eq!(pool.next_id(), next);
+        pool.take_snapshots(&one("v@a")).await.unwrap();
+        assert_eq!(pool.next_id(), next + 1);
+        pool.export().await.unwrap();
+    });
 }
 
 fn pick<T: Clone>(of: &[T]) -> Option<T> {
