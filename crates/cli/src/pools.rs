@@ -19,6 +19,7 @@ use forebay_pool::status::{FoundPool, PoolStatus, VdevStatus};
 use forebay_pool::{Answering, ChangedRun, CloseError, Opener, Opening, Pool};
 use forebay_rt::net::Stream;
 use forebay_rt::sync::Mutex;
+use forebay_units::VolumeId;
 
 use crate::attachments::KernelConnections;
 use crate::control::{
@@ -448,7 +449,8 @@ impl Exports for PoolSet {
         let mut handle = ExportHandle::new(device);
         handle.revocation = Some(revocation);
         let (pools, pool, version) = (self.pools.clone(), owner.to_owned(), volume.to_owned());
-        handle.bitmaps = Some(Rc::new(ChangesOf { pools, pool, version }));
+        let known = RefCell::default();
+        handle.bitmaps = Some(Rc::new(ChangesOf { pools, pool, version, known }));
         handle.hold = match peer.is_kernel {
             true => Some(Box::new((hold, self.kernel.add(name)))),
             false => Some(Box::new(hold)),
@@ -467,6 +469,8 @@ struct ChangesOf {
     pool: String,
     /// `VOL` or `VOL@SNAP`.
     version: String,
+    /// The snapshots that the client has asked about: a later one of the same name is another.
+    known: RefCell<BTreeMap<String, VolumeId>>,
 }
 
 impl Bitmaps for ChangesOf {
@@ -478,7 +482,10 @@ impl Bitmaps for ChangesOf {
 
     fn runs(&self, name: &str, offset_bytes: u64, len_bytes: u64) -> Option<Vec<BitmapRun>> {
         let pool = self.pools.borrow().get(&self.pool).cloned()?;
-        let runs = pool.changes_since(&self.version, name, offset_bytes, len_bytes).ok()?;
+        let known = self.known.borrow().get(name).copied();
+        let since = known.or_else(|| pool.snapshot_before(&self.version, name))?;
+        self.known.borrow_mut().insert(name.to_owned(), since);
+        let runs = pool.changes_since(&self.version, since, offset_bytes, len_bytes)?;
         let run = |run: ChangedRun| BitmapRun { len_bytes: run.len_bytes, dirty: run.changed };
         Some(runs.into_iter().map(run).collect())
     }

@@ -94,11 +94,13 @@ impl Context {
 
     /// Whether a query chooses it. `LIST_META_CONTEXT` takes a namespace too.
     fn matches(&self, query: &str, is_list: bool) -> bool {
-        let is_space = match self {
-            Self::Allocation => query == "base:",
-            Self::Bitmap(_) => query == "qemu:" || query == DIRTY_BITMAP,
-        };
-        query == self.name() || (is_list && is_space)
+        match self {
+            Self::Allocation => query == BASE_ALLOCATION || (is_list && query == "base:"),
+            Self::Bitmap(_) if is_list && query == "qemu:" => true,
+            Self::Bitmap(name) => query
+                .strip_prefix(DIRTY_BITMAP)
+                .is_some_and(|asked| asked == name || (is_list && asked.is_empty())),
+        }
     }
 }
 

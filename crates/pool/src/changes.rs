@@ -1,9 +1,10 @@
 //! What a volume has changed since one of its snapshots.
 
-use forebay_units::{BLOCK_BYTES, Lba, VolumeId};
+use forebay_units::{Lba, VolumeId};
 
 use crate::Pool;
 use crate::admin::error::VolumeError;
+use crate::runs::runs_of;
 
 /// Consecutive bytes that were all changed, or all not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,56 +36,41 @@ impl Pool {
         Ok(older.map(|snapshot| snapshot.name).collect())
     }
 
+    /// The snapshot `since` (its name without the volume's) that is older than a version `VOL` or
+    /// `VOL@SNAP`.
+    #[must_use]
+    pub fn snapshot_before(&self, name: &str, since: &str) -> Option<VolumeId> {
+        let (version, volume) = self.version_named(name).ok()?;
+        let older = self.snapshots.named(volume, since)?.id;
+        (version == volume || older < version).then_some(older)
+    }
+
     /// Which parts of a range a version `VOL` or `VOL@SNAP` has changed since the older snapshot
-    /// `since` (its name without the volume's): at least one run, from the start of the range on;
-    /// the runs may end before the range does. What was written with what it held counts as
-    /// changed.
+    /// `since`: at least one run, from the start of the range on; the runs may end before the range
+    /// does. What was written with what it held counts as changed. `None` when the version or the
+    /// snapshot is gone.
+    #[must_use]
     pub fn changes_since(
         &self,
         name: &str,
-        since: &str,
+        since: VolumeId,
         offset_bytes: u64,
         len_bytes: u64,
-    ) -> Result<Vec<ChangedRun>, VolumeError> {
-        /// Most runs in one answer; a client asks again for the rest.
-        const MAX_RUNS: usize = 4096;
-        /// Blocks looked at in one step: each may be a run of its own.
-        const STEP_BLOCKS: u64 = 1 << 14;
-        let (until, volume) = self.version_named(name)?;
-        let older = self.snapshots.named(volume, since).filter(|s| until == volume || s.id < until);
-        let older = older.ok_or_else(|| VolumeError::NoSnapshot {
-            pool: self.name(),
-            name: format!("{}@{since}", name.split('@').next().unwrap_or(name)),
-        })?;
-        let first = offset_bytes / BLOCK_BYTES;
-        let end = (offset_bytes + len_bytes).div_ceil(BLOCK_BYTES);
+    ) -> Option<Vec<ChangedRun>> {
+        let (until, _) = self.version_named(name).ok()?;
+        self.snapshots.get(since).filter(|snapshot| !snapshot.is_dying)?;
         let map = self.store.map.borrow();
         let groups = self.dirty.groups.borrow();
-        let mut runs: Vec<(u64, bool)> = Vec::new();
-        let mut from = first;
-        while from < end && runs.len() <= MAX_RUNS {
-            let blocks = STEP_BLOCKS.min(end - from);
-            let mut push = |blocks: u64, changed: bool| match runs.last_mut() {
-                Some((length, last)) if *last == changed => *length += blocks,
-                _ => runs.push((blocks, changed)),
-            };
+        let runs = runs_of(offset_bytes, len_bytes, |from, blocks, push| {
             // A snapshot has nothing that is still on its way.
             for piece in groups.lookup(until, Lba(from), blocks) {
                 match piece.content {
                     Some(_) => push(piece.blocks, true),
-                    None => map.changes((older.id, until), piece.lba, piece.blocks, &mut push),
+                    None => map.changes((since, until), piece.lba, piece.blocks, push),
                 }
             }
-            from += blocks;
-        }
-        let mut at = first;
-        let mut out = Vec::new();
-        for (blocks, changed) in runs.into_iter().take(MAX_RUNS) {
-            let from = (at * BLOCK_BYTES).max(offset_bytes);
-            at += blocks;
-            let to = (at * BLOCK_BYTES).min(offset_bytes + len_bytes);
-            out.push(ChangedRun { len_bytes: to - from, changed });
-        }
-        Ok(out)
+        });
+        let run = |(len_bytes, changed)| ChangedRun { len_bytes, changed };
+        Some(runs.into_iter().map(run).collect())
     }
 }

@@ -24,6 +24,7 @@ mod read_cache;
 mod read_path;
 mod remote_log;
 mod resume;
+mod runs;
 mod scrub;
 mod settings;
 mod snapshots;

@@ -12,6 +12,7 @@ use forebay_txg::Content;
 use forebay_units::{BLOCK_BYTES, BLOCK_LEN, Lba, VolumeId};
 
 use crate::Pool;
+use crate::runs::runs_of;
 use crate::volume::VolumeState;
 
 /// A part of a read that must come from the devices.
@@ -343,22 +344,9 @@ impl Pool {
         offset_bytes: u64,
         len_bytes: u64,
     ) -> Vec<Allocation> {
-        /// Most runs in one answer; a client asks again for the rest.
-        const MAX_RUNS: usize = 4096;
-        /// Blocks looked at in one step: each may be a run of its own.
-        const STEP_BLOCKS: u64 = 1 << 14;
-        let first = offset_bytes / BLOCK_BYTES;
-        let end = (offset_bytes + len_bytes).div_ceil(BLOCK_BYTES);
-        let mut runs: Vec<(u64, bool)> = Vec::new();
         let map = self.store.map.borrow();
         let groups = self.dirty.groups.borrow();
-        let mut from = first;
-        while from < end && runs.len() <= MAX_RUNS {
-            let blocks = STEP_BLOCKS.min(end - from);
-            let mut push = |blocks: u64, hole: bool| match runs.last_mut() {
-                Some((len, last)) if *last == hole => *len += blocks,
-                _ => runs.push((blocks, hole)),
-            };
+        let runs = runs_of(offset_bytes, len_bytes, |from, blocks, push| {
             for piece in groups.lookup(volume.id, Lba(from), blocks) {
                 match piece.content {
                     Some(content) => push(piece.blocks, matches!(content, Content::Zero)),
@@ -367,16 +355,7 @@ impl Pool {
                     }),
                 }
             }
-            from += blocks;
-        }
-        let mut at = first;
-        let mut out = Vec::new();
-        for (blocks, hole) in runs.into_iter().take(MAX_RUNS) {
-            let from = (at * BLOCK_BYTES).max(offset_bytes);
-            at += blocks;
-            let to = (at * BLOCK_BYTES).min(offset_bytes + len_bytes);
-            out.push(Allocation { len_bytes: to - from, hole });
-        }
-        out
+        });
+        runs.into_iter().map(|(len_bytes, hole)| Allocation { len_bytes, hole }).collect()
     }
 }

@@ -141,7 +141,7 @@ pub(super) async fn perform(
             Ok(all) => return send_status(connection, request, all, charge_bytes),
             Err(StatusError::Device(e)) => Err(e),
             Err(StatusError::BitmapGone) => {
-                let text = "the bitmap is gone: its snapshot was destroyed or renamed";
+                let text = "the bitmap is gone: its snapshot was destroyed";
                 return send_error(connection, request, errno::EINVAL, text, charge_bytes);
             }
         },
