@@ -79,7 +79,7 @@ run "$FOREBAY" volume destroy p/v@s2,s5
 run "$FOREBAY" volume destroy p/v@s7%s9
 rm bounds2 bounds5 bounds7 bounds8 bounds9
 kill_server
-wait "$writer" || true
+wait "$writer" || fail "the writer failed"
 grep -q "ended by" writer.log || fail "the writer did not notice the kill"
 serve p
 check

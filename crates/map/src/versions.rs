@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use forebay_format::map_record::{HOLE_SEGMENT, LEAF_BLOCKS, ORIGIN_SEGMENT};
+use forebay_format::map_record::{Delta, HOLE_SEGMENT, LEAF_BLOCKS, ORIGIN_SEGMENT};
 use forebay_units::{BlockAddr, Lba, VolumeId};
 
 use crate::change::{Freed, is_marker};
@@ -41,6 +41,18 @@ pub struct Kept<'a> {
     pub addr: Option<BlockAddr>,
     /// Their sums; empty when the footer has them, and for markers.
     pub sums: &'a [u64],
+}
+
+impl Kept<'_> {
+    /// Adds to a delta what the version has got.
+    pub fn note_in(&self, delta: &mut Delta) {
+        let Self { volume, lba, blocks, addr, sums } = *self;
+        match addr {
+            None => delta.clear(volume, lba, u64::from(blocks)),
+            Some(addr) if sums.is_empty() => delta.assign_sealed(volume, lba, addr, blocks),
+            Some(addr) => delta.assign(volume, lba, addr, sums),
+        }
+    }
 }
 
 /// Consecutive entries of a map, on their way to another.
@@ -458,6 +470,14 @@ impl Map {
         }
     }
 
+    /// The snapshot of the same volume that was taken before this one.
+    fn next_older(&self, snapshot: VolumeId) -> Option<VolumeId> {
+        let home = self.volumes.get(&snapshot)?.link.home?;
+        let snapshots = &self.lines.get(&home)?.snapshots;
+        let at = snapshots.iter().position(|id| *id == snapshot)?;
+        at.checked_sub(1).map(|at| snapshots[at])
+    }
+
     /// Lets go of what a snapshot has in its first leaf: the next older snapshot gets what it
     /// lacks, and the rest is freed. Returns the range that the snapshot has no entries in any
     /// more, or `None` when it has none at all.
@@ -469,10 +489,7 @@ impl Map {
     ) -> Option<(Lba, u64)> {
         let map = self.volumes.get(&snapshot)?;
         let lba = u64::from(map.first_leaf_from(0)?) * LEAF;
-        let snapshots = &self.lines.get(&map.link.home?)?.snapshots;
-        let at = snapshots.iter().position(|id| *id == snapshot)?;
-        let older = at.checked_sub(1).map(|at| snapshots[at]);
-        if let Some(older) = older {
+        if let Some(older) = self.next_older(snapshot) {
             let gaps = pieces(self.volumes.get(&older), lba, LEAF);
             for gap in gaps.into_iter().filter(|gap| gap.addr.is_none()) {
                 let mine = pieces(self.volumes.get(&snapshot), gap.lba, gap.blocks);
@@ -542,9 +559,7 @@ impl Map {
         let first = u32::try_from(lba.0.div_ceil(LEAF)).ok()?;
         let lba = u64::from(map.first_leaf_from(first)?) * LEAF;
         let next = Lba(lba + LEAF);
-        let snapshots = &self.lines.get(&map.link.home?)?.snapshots;
-        let at = snapshots.iter().position(|id| *id == snapshot)?;
-        let Some(older) = at.checked_sub(1).map(|at| snapshots[at]) else {
+        let Some(older) = self.next_older(snapshot) else {
             return Some((map.mapped_within(lba, LEAF), next));
         };
         let mut unique = 0;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use forebay_map::{Delta, ExtentKind, Kept, LeafId, MAX_VOLUME_BLOCKS, Map, RESERVED_ADDR};
+use forebay_map::{Delta, ExtentKind, LeafId, MAX_VOLUME_BLOCKS, Map, RESERVED_ADDR};
 use forebay_units::{BlockAddr, Lba, SegmentId, VolumeId};
 use proptest::prelude::*;
 
@@ -64,16 +64,6 @@ fn any_op() -> impl Strategy<Value = Op> {
         2 => Just(Op::Seal),
         2 => any::<usize>().prop_map(Op::Move),
     ]
-}
-
-fn note(delta: &mut Delta, kept: Kept<'_>) {
-    match kept.addr {
-        None => delta.clear(kept.volume, kept.lba, u64::from(kept.blocks)),
-        Some(addr) if kept.sums.is_empty() => {
-            delta.assign_sealed(kept.volume, kept.lba, addr, kept.blocks);
-        }
-        Some(addr) => delta.assign(kept.volume, kept.lba, addr, kept.sums),
-    }
 }
 
 impl World {
@@ -180,7 +170,7 @@ impl World {
         let addr = BlockAddr::from_raw(self.next_addr);
         self.next_addr += blocks;
         let sums: Vec<u64> = (0..blocks).map(|i| (addr.raw() + i) * 7 % (1 << 40)).collect();
-        self.map.keep_before_write(id, Lba(lba), blocks, &mut |kept| note(delta, kept));
+        self.map.keep_before_write(id, Lba(lba), blocks, &mut |kept| kept.note_in(delta));
         self.map.set_run(id, Lba(lba), addr, &sums, false, free).unwrap();
         delta.assign(id, Lba(lba), addr, &sums);
         let content = &mut self.volumes.get_mut(&id).unwrap().content;
@@ -198,10 +188,10 @@ impl World {
         free: &mut impl FnMut(BlockAddr, u32),
     ) {
         let id = self.pick(volume);
-        self.map.keep_before_clear(id, Lba(lba), blocks, &mut |kept| note(delta, kept));
+        self.map.keep_before_clear(id, Lba(lba), blocks, &mut |kept| kept.note_in(delta));
         self.map.clear(id, Lba(lba), blocks, free).unwrap();
         delta.clear(id, Lba(lba), blocks);
-        self.map.hide_origin(id, Lba(lba), blocks, &mut |kept| note(delta, kept));
+        self.map.hide_origin(id, Lba(lba), blocks, &mut |kept| kept.note_in(delta));
         let content = &mut self.volumes.get_mut(&id).unwrap().content;
         content.retain(|at, _| *at < lba || *at >= lba + blocks);
     }
@@ -213,7 +203,7 @@ impl World {
                 Some((*id, found.0))
             });
             let Some((id, victim)) = dying else { break };
-            let gone = self.map.let_go(victim, free, &mut |kept| note(delta, kept));
+            let gone = self.map.let_go(victim, free, &mut |kept| kept.note_in(delta));
             match gone {
                 Some((lba, blocks)) => delta.clear(victim, lba, blocks),
                 None => {
@@ -237,7 +227,7 @@ impl World {
         let newest = self.volumes[&id].snapshots.last().cloned();
         if let Some((snapshot, content, false)) = newest {
             while let Some((lba, blocks)) =
-                self.map.roll_back(id, free, &mut |kept| note(delta, kept))
+                self.map.roll_back(id, free, &mut |kept| kept.note_in(delta))
             {
                 delta.clear(snapshot, lba, blocks);
             }

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 
+use forebay_map::Map;
 use forebay_rt as rt;
 use forebay_txg::Content;
 use forebay_units::{Lba, Nanos, VolumeId};
@@ -122,24 +123,28 @@ impl Pool {
 
     /// As [`Pool::held_blocks`], without those that a snapshot has as well.
     fn unshared_blocks(&self, volume: VolumeId, lba: Lba, blocks: u64) -> u64 {
-        let map = self.store.map.borrow();
-        let pieces = self.dirty.groups.borrow().lookup(volume, lba, blocks);
-        let held = |piece: &forebay_txg::OverlayExtent| match piece.content {
-            Some(Content::Data(_)) => piece.blocks,
-            Some(Content::Zero) => 0,
-            None => map.unshared_within(volume, piece.lba, piece.blocks),
-        };
-        pieces.iter().map(held).sum()
+        self.blocks_by(volume, lba, blocks, Map::unshared_within)
     }
 
     /// Blocks in this range that hold data, once all that was absorbed is under a root.
     pub(crate) fn held_blocks(&self, volume: VolumeId, lba: Lba, blocks: u64) -> u64 {
+        self.blocks_by(volume, lba, blocks, Map::mapped_within)
+    }
+
+    /// Blocks of data in this range: of what was absorbed all, of the rest as the map says.
+    fn blocks_by(
+        &self,
+        volume: VolumeId,
+        lba: Lba,
+        blocks: u64,
+        in_map: impl Fn(&Map, VolumeId, Lba, u64) -> u64,
+    ) -> u64 {
         let map = self.store.map.borrow();
         let pieces = self.dirty.groups.borrow().lookup(volume, lba, blocks);
         let held = |piece: &forebay_txg::OverlayExtent| match piece.content {
             Some(Content::Data(_)) => piece.blocks,
             Some(Content::Zero) => 0,
-            None => map.mapped_within(volume, piece.lba, piece.blocks),
+            None => in_map(&map, volume, piece.lba, piece.blocks),
         };
         pieces.iter().map(held).sum()
     }

@@ -26,6 +26,18 @@ macro_rules! reply_as {
 }
 pub(crate) use reply_as;
 
+/// The pools of `names` (`POOL`, `POOL/VOL` or `POOL/VOL@SNAP`), each once.
+pub fn pools_of(names: &[String]) -> Vec<String> {
+    let mut pools: Vec<String> = Vec::new();
+    for name in names {
+        let pool = name.split('/').next().unwrap_or(name).to_owned();
+        if !pools.contains(&pool) {
+            pools.push(pool);
+        }
+    }
+    pools
+}
+
 /// Collects `of` from each of the pools `wanted`, or from all when none is named. A named pool that
 /// cannot be opened is a failure of the whole; the failure of another one is in its place.
 pub async fn from_each<T>(

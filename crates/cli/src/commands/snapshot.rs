@@ -4,7 +4,7 @@ use forebay_pool::spec::CloneSpec;
 use forebay_pool::status::SnapshotStatus;
 
 use super::outcome::Outcome;
-use super::requests::{ask_all, from_each, good, property_map, reply_as};
+use super::requests::{ask_all, from_each, good, pools_of, property_map, reply_as};
 use crate::args::{VolumeCommand, VolumeName};
 use crate::attachments::{devices_of, refuse_attached, take_away_all};
 use crate::control::{Action, Reply};
@@ -94,14 +94,7 @@ pub async fn snapshots(
     access: &PoolAccess,
     names: &[String],
 ) -> Result<(Vec<SnapshotStatus>, bool), Failure> {
-    let mut pools: Vec<String> = Vec::new();
-    for name in names {
-        let pool = name.split('/').next().unwrap_or(name).to_owned();
-        if !pools.contains(&pool) {
-            pools.push(pool);
-        }
-    }
-    let each = from_each(access, &pools, async |handle| {
+    let each = from_each(access, &pools_of(names), async |handle| {
         reply_as!(handle.ask(Action::Snapshots).await, Reply::Snapshots)
     })
     .await?;

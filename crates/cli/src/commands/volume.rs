@@ -6,7 +6,7 @@ use forebay_pool::status::VolumeStatus;
 use forebay_units::parse_bytes;
 
 use super::outcome::Outcome;
-use super::requests::{ask_all, from_each, good, names_of, property_map, reply_as};
+use super::requests::{ask_all, from_each, good, names_of, pools_of, property_map, reply_as};
 use super::snapshot::{snapshot, snapshots};
 use crate::args::{ListedKind, Listing, NameList, VolumeCommand, VolumeName};
 use crate::attachments::{attached, devices_of, refuse_attached, take_away_all};
@@ -197,14 +197,7 @@ async fn volumes(
     access: &PoolAccess,
     names: &[String],
 ) -> Result<(Vec<VolumeStatus>, bool), Failure> {
-    let mut pools: Vec<String> = Vec::new();
-    for name in names {
-        let pool = name.split('/').next().unwrap_or(name).to_owned();
-        if !pools.contains(&pool) {
-            pools.push(pool);
-        }
-    }
-    let each = from_each(access, &pools, async |handle| {
+    let each = from_each(access, &pools_of(names), async |handle| {
         reply_as!(handle.ask(Action::Volumes).await, Reply::Volumes)
     })
     .await?;

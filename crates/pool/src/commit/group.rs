@@ -14,7 +14,6 @@ use forebay_units::{BLOCK_LEN, BlockAddr, CommitId, Lba, Nanos, VolumeId};
 
 use crate::Pool;
 use crate::commit::error::CommitError;
-use crate::commit::versions::note_kept;
 use crate::state::Writers;
 
 /// Extents of the syncing group that are taken from it at a time.
@@ -266,7 +265,7 @@ impl Pool {
                 table.add_live(*addr, sums.len() as u32);
                 let mut map = self.store.map.borrow_mut();
                 let (lba, blocks) = (*lba, sums.len() as u64);
-                map.keep_before_write(*volume, lba, blocks, &mut |kept| note_kept(delta, kept));
+                map.keep_before_write(*volume, lba, blocks, &mut |kept| kept.note_in(delta));
                 map.set_run(*volume, lba, *addr, sums, false, &mut freed)?;
                 delta.assign(*volume, lba, *addr, sums);
             }

@@ -14,17 +14,6 @@ use crate::state::Writers;
 /// the journal.
 const LEAVES_LET_GO: usize = 256;
 
-/// Adds to a delta what a version got.
-pub(crate) fn note_kept(delta: &mut Delta, kept: Kept<'_>) {
-    match kept.addr {
-        None => delta.clear(kept.volume, kept.lba, u64::from(kept.blocks)),
-        Some(addr) if kept.sums.is_empty() => {
-            delta.assign_sealed(kept.volume, kept.lba, addr, kept.blocks);
-        }
-        Some(addr) => delta.assign(kept.volume, kept.lba, addr, kept.sums),
-    }
-}
-
 impl Pool {
     /// Reserved journal bytes for snapshots being destroyed, in a group that lets go of them.
     pub(crate) fn let_go_bytes(&self) -> u64 {
@@ -54,9 +43,9 @@ impl Pool {
             if from < to {
                 let map = &mut *self.store.map.borrow_mut();
                 let (from, blocks) = (Lba(from), to - from);
-                map.keep_before_clear(volume, from, blocks, &mut |kept| note_kept(delta, kept));
+                map.keep_before_clear(volume, from, blocks, &mut |kept| kept.note_in(delta));
                 map.clear(volume, from, blocks, freed)?;
-                map.hide_origin(volume, from, blocks, &mut |kept| note_kept(delta, kept));
+                map.hide_origin(volume, from, blocks, &mut |kept| kept.note_in(delta));
             }
             slices.step().await;
             at = leaf + LEAF;
@@ -137,7 +126,7 @@ impl Pool {
     /// Lets go of what a snapshot has in its first leaf. Returns whether there was one.
     fn let_go_of_leaf(&self, snapshot: VolumeId, delta: &mut Delta) -> bool {
         let mut map = self.store.map.borrow_mut();
-        let kept = &mut |kept: Kept<'_>| note_kept(delta, kept);
+        let kept = &mut |kept: Kept<'_>| kept.note_in(delta);
         let gone = map.let_go(snapshot, &mut self.freed(), kept);
         let Some((lba, blocks)) = gone else { return false };
         delta.clear(snapshot, lba, blocks);
@@ -181,7 +170,7 @@ impl Pool {
     /// one.
     fn roll_back_leaf(&self, volume: VolumeId, snapshot: VolumeId, delta: &mut Delta) -> bool {
         let mut map = self.store.map.borrow_mut();
-        let kept = &mut |kept: Kept<'_>| note_kept(delta, kept);
+        let kept = &mut |kept: Kept<'_>| kept.note_in(delta);
         let Some((lba, blocks)) = map.roll_back(volume, &mut self.freed(), kept) else {
             return false;
         };
