@@ -114,6 +114,42 @@ run "$FOREBAY" volume rollback -r p/v@s4
 run "$FOREBAY" volume list -t all p
 [ "$("$FOREBAY" volume list -H -t snapshot -o name p | tail -1)" = p/v@s4 ] || fail "newer ones are left"
 
+say "new names"
+cat >rename.py <<'P'
+import os, subprocess
+h.connect_uri(os.environ["URI"])
+rename = [os.environ["FOREBAY"], "volume", "rename", "p/v", "p/w"]
+refused = subprocess.run(rename, capture_output=True, text=True)
+assert refused.returncode != 0 and "-f" in refused.stderr, refused
+h.pread(4096, 0)
+subprocess.run([*rename[:3], "-f", *rename[3:]], check=True)
+try:
+    h.pread(4096, 0)
+    print("still connected")
+except nbd.Error:
+    print("disconnected")
+P
+whole=$(hash_volume p/v)
+for export in v v@s4; do
+    how=$(URI=$(uri "p/$export") FOREBAY=$FOREBAY nbd_shell -c 'exec(open("rename.py").read())') ||
+        fail "rename.py: $how"
+    [ "$how" = disconnected ] || fail "a client of $export under its old name: $how"
+    [ "$export" = v@s4 ] || run "$FOREBAY" volume rename p/w p/v
+done
+run "$FOREBAY" volume rename p/w@s4 p/w@kept
+kill_server
+serve p
+for export in p/w p/w@kept; do
+    [ "$(hash_volume "$export")" = "$whole" ] || fail "$export is not as before"
+done
+refuse nbdinfo "$(uri p/v)"
+refuse "$FOREBAY" volume rename p/w p/v@kept
+refuse "$FOREBAY" volume rename p/w@kept p/v@kept
+run "$FOREBAY" volume create -s -V 8M p/v
+refuse "$FOREBAY" volume rename p/w p/v
+run "$FOREBAY" volume destroy p/v
+run "$FOREBAY" volume rename p/w p/v
+
 say "space comes back"
 run "$FOREBAY" volume destroy -r p/v
 is_empty() { [ "$("$FOREBAY" pool list -Hp -o allocated p)" = 0 ]; }

@@ -162,7 +162,9 @@ impl PoolSet {
                 self.drop_pool(&pool, outcome).await?;
             }
             Action::VolumeDestroy { .. }
+            | Action::VolumeRename { .. }
             | Action::SnapshotDestroy { .. }
+            | Action::SnapshotRename { .. }
             | Action::VolumeRollback { .. } => {
                 let pool = self.pool(name)?;
                 self.without_clients(&pool, action).await?;

@@ -124,14 +124,20 @@ pub enum VolumeCommand {
         #[arg(value_name = "POOL/NEW", value_parser = volume_name)]
         volume: VolumeName,
     },
-    /// Give a snapshot another name.
-    #[command(after_help = "Example:\n  forebay volume rename tank/vol0@monday tank/vol0@week1")]
+    /// Give a volume or a snapshot another name.
+    #[command(after_help = "Examples:\n  forebay volume rename tank/vol0 tank/mail\n  \
+        forebay volume rename tank/vol0@monday tank/vol0@week1\n\n\
+        Snapshots go with their volume. What clients have open by the old name is a reason to \
+        refuse.")]
     Rename {
-        /// The snapshot.
-        #[arg(value_name = "POOL/VOL@SNAP", value_parser = volume_name)]
-        snapshot: VolumeName,
-        /// Its new name, of the same volume.
-        #[arg(value_name = "POOL/VOL@NEW", value_parser = volume_name)]
+        /// Even while clients are connected: they are disconnected.
+        #[arg(short)]
+        force: bool,
+        /// The volume or snapshot.
+        #[arg(value_name = "POOL/VOL[@SNAP]", value_parser = volume_name)]
+        name: VolumeName,
+        /// Its new name: of a volume in the same pool, of a snapshot of the same volume.
+        #[arg(value_name = "POOL/NEW|POOL/VOL@NEW", value_parser = volume_name)]
         new_name: VolumeName,
     },
     /// Keep snapshots from being destroyed.

@@ -31,25 +31,34 @@ pub async fn snapshot(command: VolumeCommand, access: &PoolAccess) -> Result<Out
             let action = Action::VolumeClone { snapshot: snapshot.volume, spec };
             ask_all(access, &volume.pool, [action]).await
         }
-        VolumeCommand::Rename { snapshot, new_name } => {
-            same_pool(&snapshot, &new_name)?;
-            let of = |name: &VolumeName| {
-                let parts = name.volume.split_once('@');
-                parts.map(|(volume, snapshot)| (volume.to_owned(), snapshot.to_owned()))
-            };
-            let (Some((volume, _)), Some((other, new))) = (of(&snapshot), of(&new_name)) else {
-                return Err(Failure::usage("only snapshots are renamed: name POOL/VOL@SNAP twice"));
-            };
-            if volume != other {
-                let message = "a snapshot stays with its volume: both names begin alike";
-                return Err(Failure::usage(message));
+        VolumeCommand::Rename { force, name, new_name } => {
+            same_pool(&name, &new_name)?;
+            let VolumeName { pool, volume: name } = name;
+            let action = renaming(name.clone(), new_name.volume, force)?;
+            let devices = devices_of(access, &format!("{pool}/{name}")).await?;
+            if !force {
+                refuse_attached(&devices)?;
             }
-            let action = Action::SnapshotRename { snapshot: snapshot.volume, new_name: new };
-            ask_all(access, &snapshot.pool, [action]).await
+            take_away_all(devices).await;
+            ask_all(access, &pool, [action]).await
         }
         VolumeCommand::Hold { tag, snapshots } => hold(access, &tag, snapshots, false).await,
         VolumeCommand::Release { tag, snapshots } => hold(access, &tag, snapshots, true).await,
         other => unreachable!("{other:?} is about volumes"),
+    }
+}
+
+/// What gives volume `VOL` or snapshot `VOL@SNAP` a new name of the same kind.
+fn renaming(name: String, new_name: String, force: bool) -> Result<Action, Failure> {
+    let wrong = |message: &str| Err(Failure::usage(message));
+    match (name.split_once('@'), new_name.split_once('@')) {
+        (None, None) => Ok(Action::VolumeRename { volume: name, new_name, force }),
+        (Some((volume, _)), Some((other, new))) if volume == other => {
+            let new_name = new.to_owned();
+            Ok(Action::SnapshotRename { snapshot: name, new_name, force })
+        }
+        (Some(_), Some(_)) => wrong("a snapshot stays with its volume: both names begin alike"),
+        _ => wrong("a volume's new name has no '@', and a snapshot's is POOL/VOL@NEW"),
     }
 }
 

@@ -135,6 +135,7 @@ pub enum Action {
     SnapshotRename {
         snapshot: String,
         new_name: String,
+        force: bool,
     },
     SnapshotHold {
         snapshot: String,
@@ -145,6 +146,11 @@ pub enum Action {
         snapshot: String,
         /// Destroys the snapshots that were taken since.
         recursive: bool,
+        force: bool,
+    },
+    VolumeRename {
+        volume: String,
+        new_name: String,
         force: bool,
     },
     VolumeClone {

@@ -74,9 +74,6 @@ pub(super) async fn change(pool: &Rc<Pool>, action: &Action) -> Result<(), Failu
             pool.set_volume(volume, property, value).await?;
         }
         Action::SnapshotTake { snapshots } => pool.take_snapshots(snapshots).await?,
-        Action::SnapshotRename { snapshot, new_name } => {
-            pool.rename_snapshot(snapshot, new_name).await?;
-        }
         Action::SnapshotHold { snapshot, tag, release } => {
             pool.hold_snapshot(snapshot, tag, *release).await?;
         }
@@ -101,9 +98,15 @@ pub(super) fn taken_away(pool: &Pool, action: &Action) -> Result<(Vec<String>, b
             (names, *force)
         }
         Action::SnapshotDestroy { spec, force } => (pool.snapshots_of_spec(spec)?, *force),
+        Action::SnapshotRename { snapshot, force, .. } => (vec![snapshot.clone()], *force),
         Action::VolumeRollback { snapshot, force, .. } => {
             let volume = snapshot.split('@').next().unwrap_or(snapshot);
             (vec![volume.to_owned()], *force)
+        }
+        Action::VolumeRename { volume, force, .. } => {
+            let mut names = vec![volume.clone()];
+            names.extend(pool.snapshots_of_spec(&format!("{volume}@%"))?);
+            (names, *force)
         }
         other => unreachable!("{other:?} takes nothing from clients"),
     };
@@ -121,6 +124,12 @@ pub(super) async fn take_away(pool: &Pool, action: &Action) -> Result<(), Failur
         }
         Action::VolumeRollback { snapshot, recursive, .. } => {
             pool.roll_back_volume(snapshot, *recursive).await?;
+        }
+        Action::SnapshotRename { snapshot, new_name, .. } => {
+            pool.rename_snapshot(snapshot, new_name).await?;
+        }
+        Action::VolumeRename { volume, new_name, .. } => {
+            pool.rename_volume(volume, new_name).await?;
         }
         other => unreachable!("{other:?} takes nothing from clients"),
     }

@@ -231,6 +231,25 @@ impl Pool {
         Ok(())
     }
 
+    /// Gives a volume another name. Its snapshots go with it; clients that have them open by the old
+    /// name must be gone.
+    pub async fn rename_volume(&self, name: &str, new: &str) -> Result<(), VolumeError> {
+        let _turn = self.admin.lock().await;
+        let volume = self.volume_named(name)?;
+        self.check_new_name(new)?;
+        let mut config = self.config.borrow().clone();
+        if let Some(v) = config.volumes.iter_mut().find(|v| v.id == volume.id.0) {
+            v.name = new.to_owned();
+        }
+        // The label must have room for a longer name.
+        check_fits(&config)?;
+        *self.config.borrow_mut() = config;
+        self.sync.config_dirty.set(true);
+        self.snapshots.of(volume.id).iter().for_each(|snapshot| self.snapshots.close(snapshot.id));
+        volume.name.replace(new.to_owned());
+        Ok(self.commit_all().await?)
+    }
+
     /// Changes the size of a volume. A smaller size loses the data past the new end, so it needs
     /// `force`.
     pub async fn resize_volume(

@@ -233,6 +233,39 @@ struct Run {
 }
 
 #[test]
+fn a_volume_is_renamed_with_its_snapshots_and_keeps_its_clone() {
+    Runtime::simulated(1).block_on(async {
+        let (pool, v, shelf) = pool_with_volume(true).await;
+        v.write(0, stamp(4096, 1), false).await.unwrap();
+        pool.take_snapshots(&one("v@a")).await.unwrap();
+        let clone = CloneSpec { name: "c".to_owned(), properties: BTreeMap::new() };
+        pool.clone_snapshot("v@a", &clone).await.unwrap();
+        let refusals = [("v", "c"), ("v", "v"), ("v", "a@b"), ("v", ""), ("w", "x")];
+        for (name, new) in refusals {
+            pool.rename_volume(name, new).await.unwrap_err();
+        }
+        v.write(4096, stamp(4096, 2), true).await.unwrap();
+        pool.rename_volume("v", "w").await.unwrap();
+        let check = async |pool: &Rc<Pool>| {
+            assert!(pool.open_volume("v").is_none() && pool.open_snapshot("v@a").is_none());
+            let w = pool.open_volume("w").unwrap();
+            expect(&w, 4096, &stamp(4096, 2)).await;
+            expect(&pool.open_snapshot("w@a").unwrap(), 0, &stamp(4096, 1)).await;
+            assert_eq!(pool.list_snapshots().await[0].name, "tank/w@a");
+            assert_eq!(pool.get_volume("c").unwrap().origin.as_deref(), Some("tank/w@a"));
+        };
+        check(&pool).await;
+        pool.export().await.unwrap();
+        drop((v, pool));
+        let paths = names(&["a", "l"]);
+        let pool = Pool::import(shelf, &paths, "tank", &ImportOptions::default()).await.unwrap();
+        check(&pool).await;
+        pool.rename_volume("c", "v").await.unwrap();
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
 fn an_id_is_not_used_again_after_its_snapshot_is_gone() {
     Runtime::simulated(1).block_on(async {
         let (pool, v, shelf) = pool_with_volume(true).await;
