@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# A pool that an earlier program made and that was killed under writes (format 5, tests/clients/golden):
-# it is imported with all that was answered, stays as it is, and has snapshots once it is upgraded.
+# Pools that earlier programs made and that were killed under writes (formats 5 and 6,
+# tests/clients/golden): they are imported with all that was answered, stay as they are, and have
+# snapshots and de-duplication once they are upgraded.
 . "$(dirname "$0")/lib.sh"
 need nbdcopy xz tar python3
 begin
@@ -29,7 +30,7 @@ stop_server
 
 say "upgrade"
 run "$FOREBAY" pool upgrade old
-[ "$(version)" = 6 ] || fail "the upgrade changed nothing"
+[ "$(version)" = 7 ] || fail "the upgrade changed nothing"
 serve old
 run "$FOREBAY" volume snapshot old/v@a
 random_file other 32M
@@ -40,5 +41,49 @@ run nbdcopy "$(uri old/v@a)" image
 run python3 expect.py image
 [ "$(hash_volume old/v)" = "$(hash_of other)" ] || fail "the volume lost what was written"
 scrub_clean old
+stop_server
+
+# Format 6: block i as (i, 1), then @s and a clone c of it, every 7th again as (i, 2), 512 blocks
+# trimmed from 64 on, and, after the last commit, with FUA, every 11th from 1 on as (i, 3).
+say "a pool with snapshots"
+cat >expect6.py <<'P'
+import struct, sys
+image, version = open(sys.argv[1], "rb").read(2048 * 4096), sys.argv[2]
+for i in range(2048):
+    words = (i, 3 if i % 11 == 1 else 2 if i % 7 == 0 else 1)
+    if 64 <= i < 576 and i % 11 != 1:
+        words = (0, 0)
+    if version != "v":
+        words = (i, 1)
+    found = struct.unpack_from("<QQ", image, i * 4096)
+    assert found == words, "block %d holds %r and not %r" % (i, found, words)
+P
+xz -dc "$HERE/golden/pool-v6.tar.xz" | tar -xf - || fail "the kept pool cannot be unpacked"
+run "$FOREBAY" pool import -f -d "$DIR" old6
+version6() { "$FOREBAY" pool get -H -o value version old6; }
+hold_as_before() {
+    for kept in v v@s c; do
+        run nbdcopy "$(uri "old6/$kept")" image
+        run python3 expect6.py image $kept
+    done
+}
+serve old6
+hold_as_before
+refuse "$FOREBAY" volume set dedup=on old6/v
+stop_server
+[ "$(version6)" = 6 ] || fail "the import changed the format"
+run "$FOREBAY" pool upgrade old6
+serve old6
+hold_as_before
+run "$FOREBAY" volume set dedup=on old6/v
+random_file other 8M
+run nbdcopy --flush other "$(uri old6/v)"
+run nbdcopy --flush other "$(uri old6/c)"
+kill_server
+serve old6
+[ "$(hash_volume old6/v)" = "$(hash_of other)" ] || fail "the volume lost what was written"
+run nbdcopy "$(uri old6/v@s)" image
+run python3 expect6.py image v@s
+scrub_clean old6
 stop_server
 pass

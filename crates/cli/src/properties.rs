@@ -25,6 +25,10 @@ pub const POOL_READ_ONLY: &[ReadOnly] = &[
         name: "available",
         meaning: "Bytes of usable that no volume has taken or set aside.",
     },
+    ReadOnly {
+        name: "dedupratio",
+        meaning: "Blocks that are de-duplicated, for each block that holds them.",
+    },
     ReadOnly { name: "health", meaning: "ONLINE, DEGRADED, SUSPENDED or UNAVAIL." },
     ReadOnly { name: "guid", meaning: "The number that identifies the pool for good." },
 ];

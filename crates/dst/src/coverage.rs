@@ -139,6 +139,7 @@ fn pairs(scenario: &Scenario) -> BTreeSet<Pair> {
             (!boot.remote.is_empty(), "NBD"),
             (!scenario.spec.properties.is_empty(), "properties"),
             (scenario.spec.properties.contains_key("cache_size"), "read cache"),
+            (scenario.spec.properties.contains_key("dedup_index_size"), "de-duplication"),
             (!scenario.sparse.is_empty(), "sparse volumes"),
             (scenario.volumes.iter().sum::<u64>() > LARGE_SECTORS, "large volumes"),
         ];

@@ -19,7 +19,8 @@ use forebay_units::{BLOCK_BYTES, Layout, Nanos};
 use crate::coverage::Activity;
 use crate::remote_log::RemoteLog;
 use crate::subject::{
-    CLEANER_EVENT, Held, ImportMode, Manage, Pool, PoolSpec, Raid, Refusal, Scrubbed, Subject, Sync,
+    CLEANER_EVENT, DEDUP_ON, DEDUP_VERIFY, Held, ImportMode, Manage, Pool, PoolSpec, Raid, Refusal,
+    Scrubbed, Subject, Sync,
 };
 
 const POOL_NAME: &str = "tank";
@@ -174,6 +175,17 @@ impl ForebayPool {
         self.current.borrow().clone()
     }
 
+    /// The property of sparse volumes that says how they are de-duplicated, if they are.
+    fn dedup(&self) -> Option<(String, String)> {
+        let size = self.pool().get().remove("dedup_index_size")?;
+        let mode = match size.as_str() {
+            DEDUP_ON => "on",
+            DEDUP_VERIFY => "verify",
+            _ => return None,
+        };
+        Some(("dedup".to_owned(), mode.to_owned()))
+    }
+
     /// Log devices on other hosts that came back since the import.
     fn returned_logs(&self) -> u64 {
         let is_back = |event: &&PoolEvent| matches!(event, PoolEvent::LogDeviceReturned { .. });
@@ -219,8 +231,9 @@ impl Pool for ForebayPool {
     ) -> Result<(), Refusal> {
         // Every second volume has its writes cached, when the pool has a cache.
         let caches_writes = name.bytes().last().is_some_and(|byte| byte % 2 == 1);
-        let properties = caches_writes.then(|| ("cache_writes".to_owned(), "on".to_owned()));
-        let properties = BTreeMap::from_iter(properties);
+        let cached = caches_writes.then(|| ("cache_writes".to_owned(), "on".to_owned()));
+        let dedup = self.dedup().filter(|_| sparse);
+        let properties = BTreeMap::from_iter(cached.into_iter().chain(dedup));
         let spec = VolumeSpec { name: name.to_owned(), size_bytes, sparse, properties };
         Ok(self.pool().create_volume(&spec).await?)
     }
@@ -255,7 +268,8 @@ impl Pool for ForebayPool {
     }
 
     async fn clone_snapshot(&self, snapshot: &str, volume: &str) -> Result<(), Refusal> {
-        let spec = CloneSpec { name: volume.to_owned(), properties: BTreeMap::new() };
+        let properties = BTreeMap::from_iter(self.dedup());
+        let spec = CloneSpec { name: volume.to_owned(), properties };
         Ok(self.pool().clone_snapshot(snapshot, &spec).await?)
     }
 

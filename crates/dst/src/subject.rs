@@ -128,6 +128,11 @@ pub struct PoolSpec {
     pub seed: u64,
 }
 
+/// A pool whose `dedup_index_size` has this value de-duplicates its sparse volumes and clones.
+pub const DEDUP_ON: &str = "1M";
+/// As [`DEDUP_ON`]; contents are compared.
+pub const DEDUP_VERIFY: &str = "2M";
+
 fn is_zero(count: &usize) -> bool {
     *count == 0
 }

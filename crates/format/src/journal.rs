@@ -32,6 +32,9 @@ pub enum FrameKind {
     Jump,
     /// Snapshots ([`crate::snapshot::SnapshotRecord`]s); since version 6 of the superblock.
     Snapshots,
+    /// Fingerprints of de-duplicated blocks ([`crate::fingerprints::Fingerprints`]); since version 7
+    /// of the superblock.
+    Fingerprints,
 }
 
 impl FrameKind {
@@ -43,13 +46,21 @@ impl FrameKind {
             FrameKind::Pad => 4,
             FrameKind::Jump => 5,
             FrameKind::Snapshots => 6,
+            FrameKind::Fingerprints => 7,
         }
     }
 
     fn from_code(code: u16) -> Option<Self> {
-        [Self::Delta, Self::Leaves, Self::Segments, Self::Pad, Self::Jump, Self::Snapshots]
-            .into_iter()
-            .find(|kind| kind.code() == code)
+        const ALL: [FrameKind; 7] = [
+            FrameKind::Delta,
+            FrameKind::Leaves,
+            FrameKind::Segments,
+            FrameKind::Pad,
+            FrameKind::Jump,
+            FrameKind::Snapshots,
+            FrameKind::Fingerprints,
+        ];
+        ALL.into_iter().find(|kind| kind.code() == code)
     }
 }
 

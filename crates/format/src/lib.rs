@@ -6,6 +6,7 @@ pub mod config;
 mod cursor;
 pub mod dram;
 mod error;
+pub mod fingerprints;
 pub mod footer;
 pub mod journal;
 pub mod label;

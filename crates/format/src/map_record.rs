@@ -4,7 +4,7 @@
 //! Both are absolute: they hold where blocks point to, never a difference. Replaying them in order,
 //! from any point that is early enough and any number of times, gives the same map.
 
-use forebay_units::{BlockAddr, SegmentId, VolumeId};
+use forebay_units::{BlockAddr, Lba, SegmentId, VolumeId};
 
 use crate::{Decoder, FormatError, MapFlaw};
 
@@ -25,6 +25,33 @@ pub const HOLE_SEGMENT: SegmentId = SegmentId(0xf_fffe);
 /// An address in this segment says that a block is as in the snapshot that its volume was cloned
 /// from.
 pub const ORIGIN_SEGMENT: SegmentId = SegmentId(0xf_fffd);
+
+/// The hidden volume that holds each de-duplicated block once. Its block numbers are virtual block
+/// numbers: given once and never again, so a number always means the same content. Since version 7
+/// of the superblock.
+pub const DEDUP_VOLUME: VolumeId = VolumeId(u32::MAX - 1);
+/// Addresses in segments from this one up to [`DEDUP_REF_END`] are references to blocks of
+/// [`DEDUP_VOLUME`], and no places on media.
+pub const DEDUP_REF_SEGMENT: SegmentId = SegmentId(0xc_0000);
+/// The first segment after those of references.
+pub const DEDUP_REF_END: SegmentId = SegmentId(0xf_0000);
+/// Virtual block numbers that a pool can give in its life.
+pub const MAX_DEDUP_BLOCKS: u64 =
+    ((DEDUP_REF_END.0 - DEDUP_REF_SEGMENT.0) as u64) * BlockAddr::MAX_BLOCKS as u64;
+
+/// The reference to a block of [`DEDUP_VOLUME`]. Panics from [`MAX_DEDUP_BLOCKS`] on.
+#[must_use]
+pub fn dedup_ref(block: Lba) -> BlockAddr {
+    assert!(block.0 < MAX_DEDUP_BLOCKS, "virtual block number {block} is out of range");
+    BlockAddr::from_raw(BlockAddr::new(DEDUP_REF_SEGMENT, 0).raw() + block.0)
+}
+
+/// The block of [`DEDUP_VOLUME`] that an address refers to, if it is a reference.
+#[must_use]
+pub fn dedup_block(addr: BlockAddr) -> Option<Lba> {
+    let is_ref = (DEDUP_REF_SEGMENT..DEDUP_REF_END).contains(&addr.segment());
+    is_ref.then(|| Lba(addr.raw() - BlockAddr::new(DEDUP_REF_SEGMENT, 0).raw()))
+}
 
 const WHAT: &str = "map record";
 /// First byte of every payload.

@@ -8,8 +8,8 @@ use crate::{Decoder, Encoder, FormatError, FormatFlaw};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FBAYROOT");
 /// The version of new pools, and the newest that this program reads and writes. Version 6 has
-/// snapshots.
-pub const VERSION: u32 = 6;
+/// snapshots, version 7 de-duplication.
+pub const VERSION: u32 = 7;
 /// The oldest version that this program reads and writes.
 pub const OLDEST_VERSION: u32 = 5;
 /// Counters for the life of the pool; the pool defines their meaning.
@@ -124,7 +124,7 @@ impl Superblock {
         let (body, sum) = bytes.split_at(bytes.len() - 8);
         input.check_sum(Decoder::new("superblock", sum).u64()?, crc64(body))?;
         let version = input.u32()?;
-        if version != OLDEST_VERSION {
+        if !(OLDEST_VERSION..VERSION).contains(&version) {
             input.check_version(version, VERSION)?;
         }
         let exported = input.u32()? & 1 == 1;

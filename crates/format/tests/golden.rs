@@ -16,6 +16,7 @@ use forebay_format::config::{
     ScanKind, ScanPhase, SpareConfig, VolumeConfig,
 };
 use forebay_format::dram::{BackupHeader, DramPlace, DramProtection, MemoryHeader};
+use forebay_format::fingerprints::Fingerprints;
 use forebay_format::footer::{Footer, Run};
 use forebay_format::journal::{FrameHeader, FrameKind, SegmentRecord, SegmentUse, encode_frame};
 use forebay_format::label::{ConfigEnvelope, Heartbeat, LogMark};
@@ -24,7 +25,8 @@ use forebay_format::log_frame::{
     table_end_bytes,
 };
 use forebay_format::map_record::{
-    Delta, HOLE_SEGMENT, LeafImage, LeafRun, ORIGIN_SEGMENT, decode_leaves, encode_leaves,
+    Delta, HOLE_SEGMENT, LeafImage, LeafRun, ORIGIN_SEGMENT, decode_leaves, dedup_ref,
+    encode_leaves,
 };
 use forebay_format::snapshot::{Snapshot, SnapshotRecord};
 use forebay_format::superblock::{COUNTERS, JournalPosition, OLDEST_VERSION, Superblock, VERSION};
@@ -47,6 +49,7 @@ fn kept() -> BTreeMap<&'static str, &'static [u8]> {
         golden!("log-mark.bin"),
         golden!("superblock.bin"),
         golden!("superblock-5.bin"),
+        golden!("superblock-6.bin"),
         golden!("log-state.bin"),
         golden!("log-frame.bin"),
         golden!("footer.bin"),
@@ -57,6 +60,7 @@ fn kept() -> BTreeMap<&'static str, &'static [u8]> {
         golden!("map-delta-sealed.bin"),
         golden!("map-leaves.bin"),
         golden!("snapshots.bin"),
+        golden!("fingerprints.bin"),
         golden!("cache-header.bin"),
         golden!("cache-footer.bin"),
         golden!("cache-snapshot.bin"),
@@ -282,13 +286,24 @@ fn superblock_5() -> Superblock {
     Superblock { version: OLDEST_VERSION, ..superblock() }
 }
 
-/// What a snapshot gets: blocks whose sums are in a footer, a hole, and a block as in the origin.
+fn superblock_6() -> Superblock {
+    Superblock { version: 6, ..superblock() }
+}
+
+fn fingerprints() -> Fingerprints {
+    let print = |first: u8| std::array::from_fn(|at| first + at as u8);
+    Fingerprints { next: 9, records: vec![(print(0x10), 7), (print(0x80), 8)] }
+}
+
+/// What other versions of volumes get: blocks whose sums are in a footer, a hole, a block as in the
+/// origin, and references to de-duplicated blocks.
 fn sealed_delta() -> Delta {
     let mut delta = Delta::new();
     let snapshot = VolumeId(3);
     delta.assign_sealed(snapshot, Lba(5), BlockAddr::new(SegmentId(3), 7), 32);
     delta.assign_sealed(snapshot, Lba(40), BlockAddr::new(HOLE_SEGMENT, 40), 2);
     delta.assign_sealed(snapshot, Lba(42), BlockAddr::new(ORIGIN_SEGMENT, 42), 1);
+    delta.assign_sealed(snapshot, Lba(50), dedup_ref(Lba(7)), 2);
     delta
 }
 
@@ -421,6 +436,7 @@ fn encoded() -> BTreeMap<&'static str, Vec<u8>> {
         ("log-mark.bin", log_mark().encode(POOL)),
         ("superblock.bin", superblock().encode()),
         ("superblock-5.bin", superblock_5().encode()),
+        ("superblock-6.bin", superblock_6().encode()),
         ("log-state.bin", log_state().encode()),
         ("log-frame.bin", log_frame().2),
         ("footer.bin", footer().encode()),
@@ -430,6 +446,7 @@ fn encoded() -> BTreeMap<&'static str, Vec<u8>> {
         ("map-delta.bin", one_payload(delta().encode(4096))),
         ("map-delta-sealed.bin", one_payload(sealed_delta().encode(4096))),
         ("snapshots.bin", snapshots_payload()),
+        ("fingerprints.bin", fingerprints().encode()),
         ("map-leaves.bin", one_payload(encode_leaves(&leaves(), 16 << 10))),
         ("cache-header.bin", cache_header().encode()),
         ("cache-footer.bin", cache_footer().encode(CacheShape::of(64 << 20))),
@@ -460,12 +477,14 @@ fn decoders_read_golden_bytes() {
     let root = Superblock::decode(kept["superblock.bin"]).unwrap();
     assert_eq!((&root, root.slot()), (&superblock(), 10));
     assert_eq!(Superblock::decode(kept["superblock-5.bin"]).unwrap(), superblock_5());
+    assert_eq!(Superblock::decode(kept["superblock-6.bin"]).unwrap(), superblock_6());
     let state = kept["log-state.bin"];
     assert_eq!(LogState::decode(state).unwrap(), (log_state(), state.len()));
     assert_eq!(Footer::decode(kept["footer.bin"]).unwrap(), footer());
     assert_eq!(Delta::decode(kept["map-delta.bin"]).unwrap(), delta());
     assert_eq!(Delta::decode(kept["map-delta-sealed.bin"]).unwrap(), sealed_delta());
     assert_eq!(SnapshotRecord::decode_all(kept["snapshots.bin"]).unwrap(), snapshots());
+    assert_eq!(Fingerprints::decode(kept["fingerprints.bin"]).unwrap(), fingerprints());
     assert_eq!(decode_leaves(kept["map-leaves.bin"]).unwrap(), leaves());
 
     assert_eq!(CacheHeader::decode(kept["cache-header.bin"]).unwrap(), cache_header());

@@ -1,6 +1,6 @@
 //! A change of a leaf: the run that a range becomes, and the addresses that the change frees.
 
-use forebay_format::map_record::{HOLE_SEGMENT, ORIGIN_SEGMENT};
+use forebay_format::map_record::{DEDUP_REF_END, DEDUP_REF_SEGMENT, HOLE_SEGMENT, ORIGIN_SEGMENT};
 use forebay_units::BlockAddr;
 
 /// Whether an address is no block's, but says where else to look.
@@ -9,23 +9,40 @@ pub(crate) fn is_marker(addr: BlockAddr) -> bool {
     addr.segment() >= ORIGIN_SEGMENT && addr.segment() <= HOLE_SEGMENT
 }
 
+/// Whether an address refers to a block of the dedup volume.
+#[inline]
+pub(crate) fn is_ref(addr: BlockAddr) -> bool {
+    addr.segment() >= DEDUP_REF_SEGMENT && addr.segment() < DEDUP_REF_END
+}
+
+/// Whether an address is a place in the main store.
+#[inline]
+pub(crate) fn is_place(addr: BlockAddr) -> bool {
+    addr.segment() < DEDUP_REF_SEGMENT || !(is_ref(addr) || is_marker(addr))
+}
+
 /// Reports freed addresses, with consecutive addresses joined.
 pub(crate) struct Freed<'f> {
     pending: Option<(BlockAddr, u32)>,
     /// Markers that went; they are not reported.
     pub(crate) markers: u64,
+    /// References that went; they are reported.
+    pub(crate) refs: u64,
     report: &'f mut dyn FnMut(BlockAddr, u32),
 }
 
 impl<'f> Freed<'f> {
     pub(crate) fn new(report: &'f mut dyn FnMut(BlockAddr, u32)) -> Self {
-        Self { pending: None, markers: 0, report }
+        Self { pending: None, markers: 0, refs: 0, report }
     }
 
     pub(crate) fn add(&mut self, addr: BlockAddr, blocks: u32) {
         if is_marker(addr) {
             self.markers += u64::from(blocks);
             return;
+        }
+        if is_ref(addr) {
+            self.refs += u64::from(blocks);
         }
         match &mut self.pending {
             Some((first, count)) if continues(*first, *count, addr) => *count += blocks,

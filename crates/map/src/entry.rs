@@ -26,6 +26,8 @@ pub struct Mapped {
 pub struct Located {
     /// The volume that its checksum binds.
     pub home: VolumeId,
+    /// The block of that volume that its checksum binds.
+    pub bound: Lba,
     /// Its address in the main store.
     pub addr: BlockAddr,
     /// Its 40-bit checksum; `None` when only the footer of its segment has it.

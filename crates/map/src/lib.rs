@@ -2,6 +2,7 @@
 
 mod array;
 mod change;
+mod dedup;
 mod directory;
 mod entry;
 mod error;
@@ -20,7 +21,8 @@ mod volume;
 pub use entry::{Entry, LeafId, Located, Mapped};
 pub use error::MapError;
 pub use forebay_format::map_record::{
-    Change, Delta, LEAF_BLOCKS, LeafImage, LeafRun, MAX_VOLUME_BLOCKS, RESERVED_ADDR,
+    Change, DEDUP_VOLUME, Delta, LEAF_BLOCKS, LeafImage, LeafRun, MAX_VOLUME_BLOCKS, RESERVED_ADDR,
+    dedup_block, dedup_ref,
 };
 pub use map::Map;
 pub use versions::Kept;

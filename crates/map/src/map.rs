@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use forebay_format::map_record::MAX_VOLUME_BLOCKS;
 use forebay_units::{BlockAddr, Lba, SegmentId, VolumeId};
 
-use crate::change::{Freed, is_marker};
+use crate::change::{Freed, is_place};
 use crate::entry::{Entry, LeafId, Located, Mapped};
 use crate::error::MapError;
 use crate::memory;
@@ -64,9 +64,9 @@ impl Map {
     pub fn lookup(&self, volume: VolumeId, lba: Lba) -> Option<Located> {
         let map = self.volumes.get(&volume)?;
         match map.lookup(lba.0) {
-            Some(Mapped { addr, sum }) if !is_marker(addr) => {
+            Some(Mapped { addr, sum }) if is_place(addr) => {
                 let home = map.link.home.unwrap_or(volume);
-                Some(Located { home, addr, sum })
+                Some(Located { home, bound: lba, addr, sum })
             }
             None if map.link.next.is_none() => None,
             _ => self.lookup_versions(volume, lba),
@@ -83,7 +83,7 @@ impl Map {
         mut visit: impl FnMut(MapExtent<'_>),
     ) {
         match self.volumes.get(&volume) {
-            Some(map) if map.link.next.is_some() || map.has_markers() => {
+            Some(map) if map.link.next.is_some() || !map.has_places_only() => {
                 self.lookup_range_of_versions(volume, lba, blocks, &mut visit);
             }
             Some(map) => {
@@ -172,12 +172,16 @@ impl Map {
         volumes.get_mut(&id.volume).is_some_and(|map| map.seal(id.leaf, on_media, scratch))
     }
 
-    /// Calls `run` for every mapped run of every version, with the volume that their checksums
-    /// bind. Consecutive addresses within a leaf are joined.
+    /// Calls `run` for every run in the main store of every version, with the volume that their
+    /// checksums bind. Consecutive addresses within a leaf are joined.
     pub fn for_each(&self, mut run: impl FnMut(VolumeId, Lba, BlockAddr, u32)) {
         for (volume, map) in &self.volumes {
             let home = map.link.home.unwrap_or(*volume);
-            map.for_each(&mut |lba, addr, blocks| run(home, Lba(lba), addr, blocks));
+            map.for_each(&mut |lba, addr, blocks| {
+                if is_place(addr) {
+                    run(home, Lba(lba), addr, blocks);
+                }
+            });
         }
     }
 

@@ -12,8 +12,8 @@ const LEAF: u64 = LEAF_BLOCKS as u64;
 /// Where the second cluster of blocks lies: in another chapter of the directory.
 const FAR: u64 = 40 << 24;
 
-fn located(home: u32, addr: BlockAddr, sum: Option<u64>) -> Located {
-    Located { home: VolumeId(home), addr, sum }
+fn located(home: u32, bound: Lba, addr: BlockAddr, sum: Option<u64>) -> Located {
+    Located { home: VolumeId(home), bound, addr, sum }
 }
 
 /// Footers of even segments are on media.
@@ -279,7 +279,7 @@ impl World {
         }
         for lba in (0..5 * LEAF).chain(FAR - 5..FAR + LEAF + 5) {
             let one = self.map.lookup(VolumeId(0), Lba(lba));
-            assert_eq!(one, found.get(&(0, lba)).map(|at| located(0, at.addr, at.sum)));
+            assert_eq!(one, found.get(&(0, lba)).map(|at| located(0, Lba(lba), at.addr, at.sum)));
         }
         let starts = [0, 7, LEAF, 2 * LEAF + 100, FAR, MAX_VOLUME_BLOCKS - 600];
         for (start, blocks) in starts.into_iter().zip([u64::MAX, 1, LEAF, 900, 3, 600]) {
@@ -387,7 +387,7 @@ fn invalid_changes_are_refused() {
     assert_eq!(map.set_run(one, last, place(1, 0), &[1, 2], false, &mut freed), Err(past));
     assert_eq!(map.lookup(one, Lba(u64::MAX)), None);
     map.set_run(one, last, place(1, 0), &[1], false, &mut freed).unwrap();
-    assert_eq!(map.lookup(one, last), Some(located(1, place(1, 0), Some(1))));
+    assert_eq!(map.lookup(one, last), Some(located(1, last, place(1, 0), Some(1))));
 }
 
 #[test]
@@ -460,13 +460,13 @@ fn leaf_takes_the_smallest_form_and_keeps_its_content() {
     note(&map);
     assert!(map.seal(LeafId { volume, leaf: 0 }, &mut |segment| segment == SegmentId(4)));
     note(&map);
-    assert_eq!(map.lookup(volume, Lba(9)), Some(located(1, place(4, 9), None)));
+    assert_eq!(map.lookup(volume, Lba(9)), Some(located(1, Lba(9), place(4, 9), None)));
     // Single blocks over the sealed leaf: every second block, then all others but one.
     for i in (0..512).step_by(2).chain((1..511).step_by(2)) {
         map.set_run(volume, Lba(i), place(5, 1000 - i as u32), &[i], true, &mut |_, _| {}).unwrap();
         note(&map);
         let last = map.lookup(volume, Lba(511));
-        assert_eq!(last, Some(located(1, place(4, 511), None)));
+        assert_eq!(last, Some(located(1, Lba(511), place(4, 511), None)));
     }
     // Holes again.
     for i in 0..510 {
@@ -474,9 +474,9 @@ fn leaf_takes_the_smallest_form_and_keeps_its_content() {
         note(&map);
     }
     let last = map.lookup(volume, Lba(511));
-    assert_eq!(last, Some(located(1, place(4, 511), None)));
+    assert_eq!(last, Some(located(1, Lba(511), place(4, 511), None)));
     let left = map.lookup(volume, Lba(510));
-    assert_eq!(left, Some(located(1, place(5, 490), Some(510))));
+    assert_eq!(left, Some(located(1, Lba(510), place(5, 490), Some(510))));
     assert_eq!(
         forms,
         [
@@ -502,7 +502,7 @@ fn leaf_of_short_addresses_accepts_a_long_one() {
     assert!(bytes(&map) > 5100, "{} bytes", bytes(&map));
     for i in 0..512 {
         let (addr, sum) = if i == 100 { (far, 7) } else { (at(i), i) };
-        assert_eq!(map.lookup(volume, Lba(i)), Some(located(1, addr, Some(sum))));
+        assert_eq!(map.lookup(volume, Lba(i)), Some(located(1, Lba(i), addr, Some(sum))));
     }
 }
 

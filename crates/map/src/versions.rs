@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use forebay_format::map_record::{Delta, HOLE_SEGMENT, LEAF_BLOCKS, ORIGIN_SEGMENT};
 use forebay_units::{BlockAddr, Lba, VolumeId};
 
-use crate::change::{Freed, is_marker};
+use crate::change::{Freed, is_marker, is_ref};
 use crate::entry::{Located, Mapped};
 use crate::map::Map;
 use crate::volume::{ExtentKind, IN_FOOTER, Link, MapExtent, Sums, VolumeMap};
@@ -135,7 +135,8 @@ impl Map {
             let leaves = line.keepers.iter().filter_map(|keeper| self.volumes.get(keeper));
             let leaves: BTreeSet<u32> = leaves.flat_map(|kept| kept.leaves_from(0)).collect();
             for leaf in leaves {
-                shared -= self.unshared_within(volume, Lba(u64::from(leaf) * LEAF), LEAF);
+                let lba = Lba(u64::from(leaf) * LEAF);
+                shared -= self.unshared(volume, lba, LEAF, VolumeMap::mapped_within);
             }
         }
         if let Some(line) = self.lines.get_mut(&volume) {
@@ -206,16 +207,28 @@ impl Map {
         self.lines.get(&volume).map_or(0, |line| line.shared)
     }
 
-    /// Blocks of a volume's own in a range that no snapshot has: an overwrite takes no new space
-    /// for them.
+    /// Blocks of a volume's own in a range that neither a snapshot has nor another block can refer
+    /// to: an overwrite takes no new space for them.
     #[must_use]
     pub fn unshared_within(&self, volume: VolumeId, lba: Lba, blocks: u64) -> u64 {
-        let mapped = self.mapped_within(volume, lba, blocks);
+        self.unshared(volume, lba, blocks, VolumeMap::placed_within)
+    }
+
+    /// Blocks in a range that no snapshot has, counted by `within`.
+    fn unshared(
+        &self,
+        volume: VolumeId,
+        lba: Lba,
+        blocks: u64,
+        within: impl Fn(&VolumeMap, u64, u64) -> u64,
+    ) -> u64 {
+        let Some(map) = self.volumes.get(&volume) else { return 0 };
+        let all = within(map, lba.0, blocks);
         let Some(line) = self.lines.get(&volume).filter(|line| !line.keepers.is_empty()) else {
-            return mapped;
+            return all;
         };
         let shared = self.shared_ranges(line, lba.0, blocks).into_iter();
-        mapped - shared.map(|(lba, n)| self.mapped_within(volume, Lba(lba), n)).sum::<u64>()
+        all - shared.map(|(lba, n)| within(map, lba, n)).sum::<u64>()
     }
 
     /// Whether a volume is a clone.
@@ -253,9 +266,10 @@ impl Map {
                 None => map.link.next?,
                 Some(found) if found.addr.segment() == HOLE_SEGMENT => return None,
                 Some(found) if found.addr.segment() == ORIGIN_SEGMENT => map.link.origin?,
+                Some(Mapped { addr, .. }) if is_ref(addr) => return self.lookup_ref(addr),
                 Some(Mapped { addr, sum }) => {
                     let home = map.link.home.unwrap_or(at);
-                    return Some(Located { home, addr, sum });
+                    return Some(Located { home, bound: lba, addr, sum });
                 }
             };
         }
@@ -288,8 +302,14 @@ impl Map {
                     show_hole(hole, visit);
                     hole = (lba + blocks, 0);
                     let addr = addr.expect("only mapped pieces are shown");
-                    let kind = ExtentKind::Mapped { home, addr, sums: Sums(&sums) };
-                    visit(MapExtent { lba: Lba(lba), blocks, kind });
+                    let (lba, bound, sums) = (Lba(lba), Lba(lba), Sums(&sums));
+                    match is_ref(addr) {
+                        true => self.show_refs(lba, addr, blocks, visit),
+                        false => {
+                            let kind = ExtentKind::Mapped { home, bound, addr, sums };
+                            visit(MapExtent { lba, blocks, kind });
+                        }
+                    }
                     continue;
                 }
             };

@@ -3,7 +3,7 @@
 use forebay_format::map_record::{LEAF_BLOCKS, LeafRun, MAX_VOLUME_BLOCKS, RESERVED_ADDR};
 use forebay_units::{BlockAddr, Lba, SegmentId, VolumeId};
 
-use crate::change::{Freed, NewRun, continues, is_marker};
+use crate::change::{Freed, NewRun, continues, is_marker, is_place, is_ref};
 use crate::directory::Directory;
 use crate::entry::Mapped;
 use crate::leaf::Leaf;
@@ -36,6 +36,8 @@ pub enum ExtentKind<'a> {
     Mapped {
         /// The volume that their checksums bind.
         home: VolumeId,
+        /// The block of that volume that the first one's checksum binds.
+        bound: Lba,
         /// Where the first block lies.
         addr: BlockAddr,
         /// Their sums, as far as the map has them.
@@ -63,9 +65,10 @@ impl Sums<'_> {
 #[derive(Default)]
 pub(crate) struct VolumeMap {
     leaves: Directory,
-    /// Blocks with an entry, and how many of those are markers.
+    /// Blocks with an entry, and how many of those are markers and references.
     mapped: u64,
     markers: u64,
+    refs: u64,
     pub(crate) link: Link,
     leaf_heap_bytes: u64,
 }
@@ -99,8 +102,18 @@ impl VolumeMap {
         self.mapped - self.markers
     }
 
-    pub(crate) fn has_markers(&self) -> bool {
-        self.markers > 0
+    /// Blocks that take a place in the main store of their own.
+    pub(crate) fn placed_blocks(&self) -> u64 {
+        self.mapped - self.markers - self.refs
+    }
+
+    pub(crate) fn has_refs(&self) -> bool {
+        self.refs > 0
+    }
+
+    /// Whether every entry is a place in the main store.
+    pub(crate) fn has_places_only(&self) -> bool {
+        self.markers == 0 && self.refs == 0
     }
 
     /// Entries, markers included.
@@ -152,9 +165,9 @@ impl VolumeMap {
             let blocks = sums.len().min((LEAF_BLOCKS - start) as usize);
             let (now, later) = sums.split_at(blocks);
             let new = NewRun { start, blocks: blocks as u32, addr, sums: now };
-            let before = freed.markers;
+            let before = (freed.markers, freed.refs);
             self.change(leaf, |leaf| leaf.assign(new, sums_on_media, freed, scratch));
-            self.markers -= freed.markers - before;
+            self.uncount(freed, before);
             if !later.is_empty() {
                 addr = addr.plus(blocks as u32);
             }
@@ -175,6 +188,8 @@ impl VolumeMap {
         self.clear(lba, u64::from(blocks), freed, scratch);
         if is_marker(addr) {
             self.markers += u64::from(blocks);
+        } else if is_ref(addr) {
+            self.refs += u64::from(blocks);
         }
         while blocks > 0 {
             let (leaf, start) = leaf_and_block(lba).expect("the range was checked");
@@ -191,19 +206,29 @@ impl VolumeMap {
 
     /// Replaces a leaf.
     pub(crate) fn store_leaf(&mut self, number: u32, from: &RunList) {
-        let old = self.markers_in(number);
+        let old = self.special_in(number);
         self.change(number, |leaf| leaf.store(from));
-        self.markers = self.markers + self.markers_in(number) - old;
+        let new = self.special_in(number);
+        self.markers = self.markers + new.0 - old.0;
+        self.refs = self.refs + new.1 - old.1;
     }
 
-    fn markers_in(&self, number: u32) -> u64 {
-        let mut markers = 0;
+    /// Markers and references in a leaf.
+    fn special_in(&self, number: u32) -> (u64, u64) {
+        let (mut markers, mut refs) = (0, 0);
         if let Some(leaf) = self.leaves.get(number) {
             leaf.visit((0, LEAF_BLOCKS), |run, _| {
                 markers += if is_marker(run.addr) { u64::from(run.blocks) } else { 0 };
+                refs += if is_ref(run.addr) { u64::from(run.blocks) } else { 0 };
             });
         }
-        markers
+        (markers, refs)
+    }
+
+    /// Takes the markers and references that went since `before` out of the counts.
+    fn uncount(&mut self, freed: &Freed<'_>, before: (u64, u64)) {
+        self.markers -= freed.markers - before.0;
+        self.refs -= freed.refs - before.1;
     }
 
     pub(crate) fn clear(
@@ -222,9 +247,9 @@ impl VolumeMap {
             let (start, stop) = (at.max(base) - base, end.min(base + LEAF).saturating_sub(base));
             if start < stop {
                 let range = (start as u32, stop as u32);
-                let before = freed.markers;
+                let before = (freed.markers, freed.refs);
                 self.change(leaf, |leaf| leaf.clear(range, freed, scratch));
-                self.markers -= freed.markers - before;
+                self.uncount(freed, before);
             }
             at = base + LEAF;
         }
@@ -262,6 +287,20 @@ impl VolumeMap {
             }
         });
         mapped
+    }
+
+    /// Blocks of a range that take a place in the main store of their own.
+    pub(crate) fn placed_within(&self, lba: u64, blocks: u64) -> u64 {
+        if self.refs == 0 {
+            return self.mapped_within(lba, blocks);
+        }
+        let mut placed = 0;
+        self.lookup_range(VolumeId(0), lba, blocks, &mut |extent| {
+            if let ExtentKind::Mapped { addr, .. } = extent.kind {
+                placed += if is_place(addr) { extent.blocks } else { 0 };
+            }
+        });
+        placed
     }
 
     /// Blocks of a range with an entry, markers included.
@@ -350,7 +389,8 @@ impl Extents<'_> {
 
     fn flush(&mut self) {
         if let Some((lba, addr, blocks)) = self.open.take() {
-            let kind = ExtentKind::Mapped { home: self.home, addr, sums: Sums(&self.sums) };
+            let (home, bound, sums) = (self.home, Lba(lba), Sums(&self.sums));
+            let kind = ExtentKind::Mapped { home, bound, addr, sums };
             (self.visit)(MapExtent { lba: Lba(lba), blocks, kind });
             self.sums.clear();
         }

@@ -61,9 +61,10 @@ impl Metadata {
             match frame.kind {
                 FrameKind::Delta => self.changes += bytes,
                 FrameKind::Leaves => self.checkpoints += bytes,
-                FrameKind::Segments | FrameKind::Snapshots | FrameKind::Jump => {
-                    self.segments += bytes
-                }
+                FrameKind::Segments
+                | FrameKind::Snapshots
+                | FrameKind::Fingerprints
+                | FrameKind::Jump => self.segments += bytes,
                 FrameKind::Pad => self.padding += bytes,
             }
         } else if let Ok(pages) = pages_of(block) {

@@ -10,12 +10,13 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_array::{
-    Array, ArrayError, ErrorCounts, GroupGeometry, GroupSpec as ArrayGroup,
+    Array, ArrayError, ErrorCounts, GeometryError, GroupGeometry, GroupSpec as ArrayGroup,
     MemberSpec as ArrayMember, MemberState,
 };
 use forebay_format::config::{GroupConfig, MemberConfig, MemberUse, PoolConfig, RingConfig};
 use forebay_format::footer::{footer_blocks, usual_footer_blocks};
 use forebay_format::label::body_range;
+use forebay_format::map_record::DEDUP_REF_SEGMENT;
 use forebay_intent_log::{LogRing, Side};
 use forebay_segment::STREAMS;
 use forebay_units::{BLOCK_BYTES, BlockAddr, DeviceId};
@@ -244,6 +245,15 @@ pub(crate) fn group_shape(
     });
     let column = alike.unwrap_or_else(|| column_bytes(body, data_columns as u64));
     (data_start, column, (body / column) as u32)
+}
+
+/// Refuses a group whose segments would have the ids of references to de-duplicated blocks.
+pub(crate) fn check_ids(group: &GroupConfig) -> Result<(), LayoutError> {
+    let GroupConfig { first_segment, segments, .. } = *group;
+    match first_segment.checked_add(segments) {
+        Some(end) if end <= DEDUP_REF_SEGMENT.0 => Ok(()),
+        _ => Err(ArrayError::from(GeometryError::Segments { first_segment, segments }).into()),
+    }
 }
 
 /// The column size that leaves the most room to data. Small segments cost less, because a pool

@@ -4,6 +4,7 @@ mod admin;
 mod cache_devices;
 mod changes;
 mod commit;
+mod dedup;
 mod device_errors;
 mod diagnosis;
 mod error;
@@ -49,6 +50,7 @@ use forebay_units::{BLOCK_BYTES, DeviceId, VolumeId};
 
 use crate::cache_devices::CacheDevices;
 use crate::commit::Trims;
+use crate::dedup::Dedup;
 use crate::health::HealthState;
 use crate::layout::Limits;
 use crate::opener::{FencedOpener, OpenDevice};
@@ -76,6 +78,7 @@ pub use admin::properties;
 pub use cache_devices::CacheFault;
 pub use changes::ChangedRun;
 pub use commit::error::{CommitError, LabelPart, SuspendReason};
+pub use dedup::DedupMode;
 pub use error::PoolError;
 pub use import::error::{
     ImportError, ImportErrorKind, Lacking, LogLoss, MapLoadError, MapTooLarge, RecoveryError,
@@ -101,6 +104,7 @@ pub struct Pool {
     pub(crate) dirty: DirtyData,
     pub(crate) log: IntentLog,
     pub(crate) store: Store,
+    pub(crate) dedup: Dedup,
     pub(crate) cache: ReadCache,
     pub(crate) cache_devices: CacheDevices,
     pub(crate) read_ahead: ReadAhead,

@@ -19,6 +19,8 @@ use crate::volume::VolumeState;
 pub(crate) struct Fetch {
     /// Where it belongs in the reader's buffer.
     pub at_bytes: usize,
+    /// Its first block in the volume that is read; its checksum may bind another.
+    pub lba: Lba,
     /// What its first block is called in the cache.
     pub key: BlockKey,
     pub wanted: Wanted,
@@ -35,7 +37,8 @@ impl Fetch {
             blocks: 1,
             sums: vec![self.wanted.sums[index as usize]],
         };
-        Fetch { at_bytes: self.at_bytes + index as usize * BLOCK_LEN, key, wanted }
+        let at_bytes = self.at_bytes + index as usize * BLOCK_LEN;
+        Fetch { at_bytes, lba: Lba(self.lba.0 + u64::from(index)), key, wanted }
     }
 
     /// Whether `next` goes on where this part ends, in the volume and in the main store.
@@ -43,6 +46,8 @@ impl Fetch {
         let blocks = self.wanted.blocks;
         self.at_bytes + blocks as usize * BLOCK_LEN == next.at_bytes
             && self.key.birth == next.key.birth
+            && self.wanted.volume == next.wanted.volume
+            && self.wanted.lba.0 + u64::from(blocks) == next.wanted.lba.0
             && self.wanted.addr.segment() == next.wanted.addr.segment()
             && self.wanted.addr.block() + blocks == next.wanted.addr.block()
     }
@@ -56,10 +61,10 @@ impl Fetch {
 
 /// Consecutive blocks of a volume at consecutive addresses.
 struct Run<'a> {
-    /// The volume that their checksums bind.
-    volume: VolumeId,
     lba: Lba,
     blocks: u64,
+    /// The volume that their checksums bind, and the block of it that the first one's binds.
+    bound: (VolumeId, Lba),
     /// What its first block is called in the cache.
     key: BlockKey,
     sums: Sums<'a>,
@@ -88,12 +93,13 @@ impl Run<'_> {
                 let sums = (from..end).map(|block| self.sums.get(block as usize)).collect();
                 let wanted = Wanted {
                     addr: key.addr,
-                    volume: self.volume,
-                    lba: Lba(self.lba.0 + u64::from(from)),
+                    volume: self.bound.0,
+                    lba: Lba(self.bound.1.0 + u64::from(from)),
                     blocks: end - from,
                     sums,
                 };
-                fetches.push(Fetch { at_bytes: place_of(from), key, wanted });
+                let lba = Lba(self.lba.0 + u64::from(from));
+                fetches.push(Fetch { at_bytes: place_of(from), lba, key, wanted });
             }
             from = end + 1;
         }
@@ -171,7 +177,7 @@ impl Pool {
         if blocks == 1 && !self.dirty.groups.borrow().covers(volume.id, lba) {
             // The common case, without the lists that longer reads need.
             let found = self.store.map.borrow().lookup(volume.id, lba);
-            let Some(Located { home, addr, sum }) = found else {
+            let Some(Located { home, bound, addr, sum }) = found else {
                 buf.fill(0);
                 return Ok(buf);
             };
@@ -179,8 +185,8 @@ impl Pool {
             if self.caches(volume) && self.cache.get(key, &mut buf) {
                 return Ok(buf);
             }
-            let wanted = Wanted { addr, volume: home, lba, blocks: 1, sums: vec![sum] };
-            let fetch = Fetch { at_bytes: 0, key, wanted };
+            let wanted = Wanted { addr, volume: home, lba: bound, blocks: 1, sums: vec![sum] };
+            let fetch = Fetch { at_bytes: 0, lba, key, wanted };
             let (parts, mut fetches) = self.cached_parts(volume, vec![fetch]);
             if !parts.is_empty() {
                 fetches = self.read_cached(parts, &mut buf).await;
@@ -234,10 +240,10 @@ impl Pool {
                         ExtentKind::Hole => {
                             buf[at_bytes..at_bytes + part.blocks as usize * BLOCK_LEN].fill(0);
                         }
-                        ExtentKind::Mapped { home, addr, sums } => {
-                            let key = self.block_key(addr);
-                            let (volume, lba) = (home, part.lba);
-                            let run = Run { volume, lba, blocks: part.blocks, key, sums };
+                        ExtentKind::Mapped { home, bound, addr, sums } => {
+                            let (lba, blocks) = (part.lba, part.blocks);
+                            let (bound, key) = ((home, bound), self.block_key(addr));
+                            let run = Run { lba, blocks, bound, key, sums };
                             run.split(&mut fetches, at_bytes, |key, at_bytes| {
                                 let out = &mut buf[at_bytes..at_bytes + BLOCK_LEN];
                                 is_cached && self.cache.get(key, out)
@@ -260,10 +266,10 @@ impl Pool {
                 continue;
             }
             map.lookup_range(volume, piece.lba, piece.blocks, |part| {
-                if let ExtentKind::Mapped { home, addr, sums } = part.kind {
-                    let key = self.block_key(addr);
-                    let (volume, lba) = (home, part.lba);
-                    let run = Run { volume, lba, blocks: part.blocks, key, sums };
+                if let ExtentKind::Mapped { home, bound, addr, sums } = part.kind {
+                    let (lba, blocks) = (part.lba, part.blocks);
+                    let (bound, key) = ((home, bound), self.block_key(addr));
+                    let run = Run { lba, blocks, bound, key, sums };
                     run.split(&mut fetches, 0, |key, _| {
                         self.cache.contains(key) || self.cache_devices.contains(key)
                     });
@@ -304,7 +310,7 @@ impl Pool {
         let mut outcome = Ok(());
         for (piece, fetch) in got.pieces().zip(fetches) {
             if let Err(unread) = piece {
-                outcome = outcome.and(Err(self.note_unread(volume, name, &fetch.wanted, unread)));
+                outcome = outcome.and(Err(self.note_unread(volume, name, fetch, unread)));
             }
         }
         outcome.map(|()| got)
@@ -317,8 +323,7 @@ impl Pool {
         fetch: &Fetch,
     ) -> Result<IoBuf, DeviceError> {
         let outcome = self.store.reader.read_each(&fetch.wanted).await;
-        let got =
-            outcome.map_err(|unread| self.note_unread(volume, name, &fetch.wanted, &unread))?;
+        let got = outcome.map_err(|unread| self.note_unread(volume, name, fetch, &unread))?;
         self.keep(volume, fetch, &got);
         Ok(got)
     }
@@ -327,13 +332,14 @@ impl Pool {
         &self,
         volume: &Rc<VolumeState>,
         name: &str,
-        wanted: &Wanted,
+        fetch: &Fetch,
         unread: &Unread,
     ) -> DeviceError {
         for index in &unread.blocks {
-            self.note_lost_block(volume.id, Lba(wanted.lba.0 + u64::from(*index)));
+            self.note_lost_block(volume.id, Lba(fetch.lba.0 + u64::from(*index)));
         }
-        let (offset, len) = (wanted.lba.0 * BLOCK_BYTES, u64::from(wanted.blocks) * BLOCK_BYTES);
+        let len = u64::from(fetch.wanted.blocks) * BLOCK_BYTES;
+        let offset = fetch.lba.0 * BLOCK_BYTES;
         DeviceError::new(name, Operation::Read, offset, len, (&unread.error).into())
     }
 

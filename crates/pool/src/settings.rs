@@ -61,6 +61,8 @@ pub(crate) struct Settings {
     pub cache_policy: Policy,
     /// Bytes of the read cache; `None`: by the memory of the machine.
     pub cache_size: Option<u64>,
+    /// Bytes of the index of fingerprints.
+    pub dedup_index_size: u64,
     /// A data device that does not answer for so long is given up; zero: never.
     pub device_timeout: Nanos,
     /// Most bytes that are in memory alone; `None`: by the size of the pool.
@@ -85,6 +87,7 @@ impl Settings {
     /// From the properties that are set. What is not set, or cannot be read, has its default.
     pub fn of(properties: &BTreeMap<String, String>) -> Self {
         const FOOTER_CACHE: u64 = 64 << 20;
+        const DEDUP_INDEX_SIZE: u64 = 64 << 20;
         let value = |name: &str| properties.get(name).map(String::as_str);
         let bytes = |name| value(name).and_then(|text| parse_bytes(text).ok());
         let seconds = |name, default| match value(name) {
@@ -105,6 +108,7 @@ impl Settings {
                 Some("off") => Some(0),
                 _ => bytes("cache_size"),
             },
+            dedup_index_size: bytes("dedup_index_size").unwrap_or(DEDUP_INDEX_SIZE),
             device_timeout: seconds("device_timeout", 30),
             dirty_limit: bytes("dirty_limit"),
             failmode: value("failmode").and_then(FailMode::parse).unwrap_or(FailMode::Wait),
@@ -193,6 +197,7 @@ mod tests {
             ("cache_dwpd", "0.3"),
             ("cache_policy", "s3fifo"),
             ("cache_size", "off"),
+            ("dedup_index_size", "8M"),
             ("device_timeout", "off"),
             ("dirty_limit", "8M"),
             ("failmode", "continue"),
@@ -210,6 +215,7 @@ mod tests {
             cache_milli_dwpd: Some(300),
             cache_policy: Policy::S3Fifo,
             cache_size: Some(0),
+            dedup_index_size: 8 << 20,
             device_timeout: Nanos::ZERO,
             dirty_limit: Some(8 << 20),
             failmode: FailMode::Continue,

@@ -126,6 +126,8 @@ pub(crate) struct Checkpoint {
     pub start: JournalPosition,
     /// The next leaf.
     pub cursor: LeafId,
+    /// All leaves are written: the next part of the index of fingerprints.
+    pub index_part: Option<usize>,
     /// The journal is too long or damaged, so the checkpoint does not wait for room in rows.
     pub urgent: bool,
 }

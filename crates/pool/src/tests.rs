@@ -11,6 +11,7 @@ mod cache;
 mod cache_devices;
 mod closing;
 mod copies;
+mod dedup;
 mod devices;
 mod divergence;
 mod due_scrubs;

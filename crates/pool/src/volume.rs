@@ -16,6 +16,7 @@ use forebay_txg::Demand;
 use forebay_units::{BLOCK_BYTES, Nanos, SECTOR_BYTES, TxgId, VolumeId, parse_bytes};
 
 use crate::Pool;
+use crate::dedup::DedupMode;
 use crate::rate_limit::RateLimit;
 use crate::read_ahead::Streams;
 
@@ -84,6 +85,8 @@ pub(crate) struct VolumeState {
     /// Whether reads go through the read cache, and whether writes go there too.
     pub is_cached: Cell<bool>,
     pub caches_writes: Cell<bool>,
+    /// Whether and how its blocks are de-duplicated.
+    pub dedup: Cell<DedupMode>,
     /// Requests a second, and bytes of reads and writes a second.
     pub iops_limit: RateLimit,
     pub bandwidth_limit: RateLimit,
@@ -119,6 +122,7 @@ impl VolumeState {
 
     fn with(config: &VolumeConfig, is_snapshot: bool) -> Self {
         let sync = config.properties.get("sync").and_then(|v| SyncMode::parse(v));
+        let dedup = config.properties.get("dedup").and_then(|v| DedupMode::parse(v));
         let number = |name: &str| config.properties.get(name).and_then(|v| parse_bytes(v).ok());
         Self {
             id: VolumeId(config.id),
@@ -143,6 +147,7 @@ impl VolumeState {
             caches_writes: Cell::new(
                 config.properties.get("cache_writes").is_some_and(|value| value == "on"),
             ),
+            dedup: Cell::new(dedup.unwrap_or_default()),
             iops_limit: RateLimit::new(number("iops_limit")),
             bandwidth_limit: RateLimit::new(number("bandwidth_limit")),
             is_snapshot,
@@ -159,6 +164,7 @@ impl VolumeState {
             "weight" => self.weight.set(number.map_or(WEIGHT, |weight| weight as u32)),
             "primarycache" => self.is_cached.set(value == "all"),
             "cache_writes" => self.caches_writes.set(value == "on"),
+            "dedup" => self.dedup.set(DedupMode::parse(value).unwrap_or_default()),
             "iops_limit" => self.iops_limit.set(number),
             "bandwidth_limit" => self.bandwidth_limit.set(number),
             _ => {}

@@ -134,10 +134,10 @@ impl Reader {
         }
     }
 
-    /// Reads pieces of one segment, in the order of their addresses, with one read that includes
-    /// the gaps. A piece that is wrong there is read by itself, as by [`Reader::read_each`].
+    /// Reads pieces of one segment, in the order of their first addresses, with one read that
+    /// includes the gaps. A piece that is wrong there is read by itself, as by [`Reader::read_each`].
     pub async fn read_together(&self, wanted: &[&Wanted]) -> Together {
-        let (first, last) = (wanted[0], wanted[wanted.len() - 1]);
+        let first = wanted[0];
         if wanted.len() == 1 {
             let piece = WantedBytes::Separate(self.read_each(first).await);
             return Together { span: IoBuf::recycled(0), pieces: vec![piece] };
@@ -145,7 +145,9 @@ impl Reader {
         // The pin keeps the old copies of moved blocks until the last piece is read.
         let pin = self.table.pin(first.addr.segment());
         let from = first.addr.block();
-        let blocks = last.addr.block() + last.blocks - from;
+        // Pieces may overlap: blocks that are alike can be at one address.
+        let ends = wanted.iter().map(|piece| piece.addr.block() + piece.blocks);
+        let blocks = ends.max().expect("at least one is wanted") - from;
         // Most pieces need the same footer page. One after the other, they read it once.
         let sums = async {
             let mut sums = Vec::with_capacity(wanted.len());

@@ -311,7 +311,11 @@ fn volume_hint(error: &VolumeError) -> String {
         VolumeError::OldFormat { pool, .. } => {
             format!("'forebay pool upgrade {pool}' brings it to the newest version")
         }
+        VolumeError::DedupNeedsSparse { volume, has_refs: false } => {
+            format!("'forebay volume set reservation=none POOL/{volume}' makes it sparse")
+        }
         VolumeError::BadSize { .. }
+        | VolumeError::DedupNeedsSparse { .. }
         | VolumeError::Property(_)
         | VolumeError::Name(_)
         | VolumeError::Tag { .. }

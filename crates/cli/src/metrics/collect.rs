@@ -66,6 +66,7 @@ pub fn metrics(pools: &[Rc<Pool>], clients: (usize, &Counts), format: Format) ->
     traffic(&mut out, &samples);
     latencies(&mut out, &samples);
     memory(&mut out, &samples);
+    dedup(&mut out, &samples);
     caches(&mut out, &samples);
     volumes(&mut out, &samples);
     devices(&mut out, &samples);
@@ -218,6 +219,17 @@ fn memory(out: &mut Exposition, samples: &[Sample]) {
             .map(|(state, count)| (vec![("pool", sample.pool()), ("state", state)], count as f64))
     });
     out.gauges("forebay_pool_segments", "Segments of the main store.", segments);
+}
+
+fn dedup(out: &mut Exposition, samples: &[Sample]) {
+    let help = "Blocks of volumes and snapshots that are de-duplicated.";
+    of_pools(out, samples, "forebay_dedup_referenced_bytes", help, |s| {
+        s.stats.dedup.referenced_bytes as f64
+    });
+    let help = "De-duplicated contents, each stored once.";
+    of_pools(out, samples, "forebay_dedup_stored_bytes", help, |s| {
+        s.stats.dedup.stored_bytes as f64
+    });
 }
 
 fn caches(out: &mut Exposition, samples: &[Sample]) {

@@ -188,13 +188,14 @@ fn column(field: &str) -> Result<Column, Failure> {
         "cap" | "capacity" => Column::right("CAP"),
         "health" => Column::left("HEALTH"),
         "server" => Column::right("SERVER"),
+        "dedup" | "dedupratio" => Column::right("DEDUP"),
         "guid" => Column::right("GUID"),
         "usable" => Column::right("USABLE"),
         "avail" | "available" => Column::right("AVAIL"),
         other => {
             let fields = FIELDS.join(", ");
             return Err(Failure::usage(format!("'{other}' is not a field of pool list"))
-                .with_hint(format!("use {fields}, usable, available, guid")));
+                .with_hint(format!("use {fields}, usable, available, dedupratio, guid")));
         }
     })
 }

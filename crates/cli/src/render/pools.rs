@@ -27,10 +27,18 @@ pub(super) fn summary_field(summary: &PoolSummary, field: &str, exact: bool) -> 
         "cap" | "capacity" => percent(summary.raw_alloc_bytes, summary.raw_size_bytes, exact),
         "usable" => bytes(summary.size_bytes, exact),
         "avail" | "available" => bytes(summary.available_bytes, exact),
+        "dedup" | "dedupratio" => dedup_ratio(summary, exact),
         "guid" => summary.guid.to_string(),
         "version" => summary.format_version.to_string(),
         _ => summary.health.as_str().to_owned(),
     }
+}
+
+/// Blocks that refer to each de-duplicated content on average, as zpool writes it.
+fn dedup_ratio(summary: &PoolSummary, exact: bool) -> String {
+    let PoolSummary { dedup_referenced_bytes: all, dedup_stored_bytes: stored, .. } = summary;
+    let ratio = if *stored == 0 { 1.0 } else { *all as f64 / *stored as f64 };
+    if exact { format!("{ratio:.2}") } else { format!("{ratio:.2}x") }
 }
 
 /// Whether a pool has this property, and it is read-only.

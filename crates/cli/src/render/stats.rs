@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use forebay_pool::status::{CacheDeviceStats, CacheStats, Latency, OpCount, PoolStats, Traffic};
+use forebay_pool::status::{
+    CacheDeviceStats, CacheStats, DedupStats, Latency, OpCount, PoolStats, Traffic,
+};
 use serde::Serialize;
 
 use super::json::document;
@@ -152,10 +154,33 @@ fn space_lines(stats: &PoolStats, exact: bool) -> String {
         floor_share(stats.since_import.log_sequential_writes, stats.since_import.log_writes.count)
     );
     let _ = writeln!(text, "map in memory        {}", bytes(stats.map_memory_bytes, exact));
+    text.push_str(&dedup_lines(&stats.dedup, exact));
     text.push_str(&cache_lines(&stats.cache, exact));
     stats.cache_devices.iter().for_each(|d| text.push_str(&cache_device_lines(d, exact)));
     let _ = writeln!(text, "footers in memory    {}", bytes(stats.footer_cache_bytes, exact));
     text
+}
+
+/// De-duplication: what it saves, and what it takes. Nothing where no content was ever shared.
+fn dedup_lines(dedup: &DedupStats, exact: bool) -> String {
+    if dedup.stored_bytes == 0 && dedup.new_blocks == 0 {
+        return String::new();
+    }
+    let ratio = dedup.referenced_bytes as f64 / dedup.stored_bytes.max(1) as f64;
+    let index = match dedup.index_one_in {
+        0 | 1 => "all fingerprints".to_owned(),
+        one_in => format!("one in {one_in} fingerprints"),
+    };
+    format!(
+        "de-duplication       {} in {} ({ratio:.2}x); {} blocks found since import, {} new\n  \
+         in memory          {}: {} entries, {index}\n",
+        bytes(dedup.referenced_bytes, exact),
+        bytes(dedup.stored_bytes, exact),
+        count(dedup.found_blocks, exact),
+        count(dedup.new_blocks, exact),
+        bytes(dedup.memory_bytes, exact),
+        count(dedup.index_entries, exact),
+    )
 }
 
 /// The read cache, and what it was good for.

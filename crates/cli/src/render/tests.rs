@@ -5,10 +5,10 @@ use std::io::{Read, Write};
 use std::path::Path;
 
 use forebay_pool::status::{
-    CacheDeviceStats, CacheStats, FoundPool, Health, ImportRemark, ImportReport, Importable,
-    IoCounts, Latency, LongPoll, MediaBytes, OpCount, PoolCondition, PoolStats, PoolStatus,
-    PoolSummary, Protection, ScanKind, ScanPhase, ScanStatus, SegmentCounts, Traffic, VdevKind,
-    VdevNote, VdevSpace, VdevStatus, VolumeStatus,
+    CacheDeviceStats, CacheStats, DedupStats, FoundPool, Health, ImportRemark, ImportReport,
+    Importable, IoCounts, Latency, LongPoll, MediaBytes, OpCount, PoolCondition, PoolStats,
+    PoolStatus, PoolSummary, Protection, ScanKind, ScanPhase, ScanStatus, SegmentCounts, Traffic,
+    VdevKind, VdevNote, VdevSpace, VdevStatus, VolumeStatus,
 };
 use forebay_units::Layout;
 
@@ -158,6 +158,8 @@ fn summary() -> PoolSummary {
     PoolSummary {
         name: "tank".into(),
         format_version: 6,
+        dedup_referenced_bytes: 36 << 30,
+        dedup_stored_bytes: 3 << 30,
         guid: 1_234_567_890_123_456_789,
         size_bytes: 12 << 30,
         alloc_bytes: 3 << 30,
@@ -244,6 +246,7 @@ fn stats() -> PoolStats {
         max_us: 15_000.0,
     };
     PoolStats {
+        dedup: DedupStats::default(),
         cache: cache(),
         version: JSON_VERSION,
         name: "tank".into(),

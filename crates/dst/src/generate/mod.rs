@@ -11,7 +11,7 @@ use forebay_sim::{Rng, Seed};
 use crate::admin_workload::AdminWorkload;
 use crate::fault_plan::{FaultPlan, Level};
 use crate::scenario::{Boot, Scenario, VERSION};
-use crate::subject::{LogShape, PoolSpec, Raid, Sync};
+use crate::subject::{DEDUP_ON, DEDUP_VERIFY, LogShape, PoolSpec, Raid, Sync};
 use boot::{BootPlan, Size, crash_in_recovery_of, draw_boot, rot_map_in};
 use clients::HotBlocks;
 use succession::Chain;
@@ -42,6 +42,8 @@ const NEARLY_FULL_PER_MILLE: u64 = 80;
 const PROPERTIES_PER_MILLE: u64 = 150;
 /// How many of a thousand scenarios have a read cache.
 const CACHE_PER_MILLE: u64 = 250;
+/// Chance that sparse volumes and clones are de-duplicated.
+const DEDUP_PER_MILLE: u64 = 250;
 /// How many of a thousand scenarios of most classes have spares that the pool takes by itself.
 const HOT_SPARES_PER_MILLE: u64 = 60;
 /// How many of a thousand scenarios have a power cut in a recovery, after which disks lose writes.
@@ -249,6 +251,7 @@ fn draw_stock(
         _ => {}
     }
     draw_cache(spec, &mut seed.derive("cache").rng());
+    draw_dedup(spec, &mut seed.derive("dedup").rng());
     if class.is_free {
         cache_disks::draw(spec, &mut seed.derive("cache disks").rng());
         log_memory::draw(spec, level, class.aim, &mut seed.derive("log memory").rng());
@@ -265,6 +268,15 @@ fn draw_cache(spec: &mut PoolSpec, rng: &mut Rng) {
         for (name, value) in [("cache_size", size), ("cache_policy", policy)] {
             spec.properties.insert(name.to_owned(), value.to_owned());
         }
+    }
+}
+
+/// Draws whether sparse volumes are de-duplicated.
+fn draw_dedup(spec: &mut PoolSpec, rng: &mut Rng) {
+    if rng.chance(DEDUP_PER_MILLE) {
+        // The size says which mode: see the subject.
+        let size = *rng.pick(&[DEDUP_ON, DEDUP_ON, DEDUP_VERIFY]);
+        spec.properties.insert("dedup_index_size".to_owned(), size.to_owned());
     }
 }
 

@@ -27,8 +27,8 @@ use crate::labels::{
     WriteThroughError, clear_label, give_back, read_label, write_config, write_root, write_through,
 };
 use crate::layout::{
-    LayoutError, POOL_RINGS_FROM, UNIT_BYTES, build_array, geometry_of, group_shape, log_range,
-    log_rings_of, reserve_bytes, ring_configs,
+    LayoutError, POOL_RINGS_FROM, UNIT_BYTES, build_array, check_ids, geometry_of, group_shape,
+    log_range, log_rings_of, reserve_bytes, ring_configs,
 };
 use crate::opener::{FencedOpener, OpenDevice};
 use crate::spec::{GroupSpec, LogSpec, PoolSpec};
@@ -164,6 +164,7 @@ pub(crate) fn add_to_config(
         };
         let checked = geometry_of(&group).check().map_err(ArrayError::from);
         checked.map_err(LayoutError::from)?;
+        check_ids(&group)?;
         config.groups.push(group);
     }
     for (_, candidates) in &opened.logs {

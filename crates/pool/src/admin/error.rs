@@ -362,14 +362,24 @@ pub enum VolumeError {
         /// The newer ones, `VOL@SNAP`.
         newer: Vec<String>,
     },
-    /// The pool's format is older than snapshots.
+    /// A volume that has space set aside is not de-duplicated: an overwrite of a block that others
+    /// have too takes new space.
+    DedupNeedsSparse {
+        /// The volume.
+        volume: String,
+        /// It has de-duplicated blocks, and was to get space set aside.
+        has_refs: bool,
+    },
+    /// The pool's format is older than what was asked for.
     OldFormat {
         /// The pool.
         pool: String,
         /// Its version.
         version: u32,
-        /// The version that has snapshots.
+        /// The version that has it.
         needed: u32,
+        /// What was asked for.
+        what: &'static str,
     },
     /// A volume cannot have this size.
     BadSize {

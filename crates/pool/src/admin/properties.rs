@@ -9,7 +9,7 @@ use forebay_units::{DeviceId, parse_bytes};
 
 use crate::admin::error::{NameError, PropertyError};
 use crate::settings::{FailMode, LogWitness, Settings, parse_milli, parse_span_secs};
-use crate::{Pool, SyncMode};
+use crate::{DedupMode, Pool, SyncMode};
 
 /// A property that can be set.
 pub struct Property {
@@ -28,6 +28,9 @@ pub struct Property {
 
 /// The property of a volume that its configuration keeps as `sparse`.
 pub(crate) const RESERVATION: &str = "reservation";
+
+/// The property of a volume that says whether its blocks are stored once for the whole pool.
+pub(crate) const DEDUP: &str = "dedup";
 
 const AT_ONCE: &str = "at once";
 const AT_IMPORT: &str = "at the next import";
@@ -110,6 +113,15 @@ pub const POOL_PROPERTIES: &[Property] = &[
         effect: "A note for people.",
         takes_effect: AT_ONCE,
         check: |value| value.len() <= 200 && !value.contains(char::is_control),
+    },
+    Property {
+        name: "dedup_index_size",
+        default: "64M",
+        values: "a size from 1M to 1T",
+        effect: "Memory for the fingerprints of de-duplicated blocks, 26 to 53 bytes each. When it \
+                 is full, copies are found by some of their blocks and the neighbors of those.",
+        takes_effect: AT_ONCE,
+        check: |value| bytes_within(value, 1 << 20, 1 << 40),
     },
     Property {
         name: "device_timeout",
@@ -225,6 +237,15 @@ pub const VOLUME_PROPERTIES: &[Property] = &[
         check: on_off,
     },
     Property {
+        name: DEDUP,
+        default: "off",
+        values: "off, on or verify",
+        effect: "Blocks that are written are stored once for the whole pool if their contents are \
+                 alike; verify compares them first. Only for sparse volumes.",
+        takes_effect: AT_ONCE,
+        check: |value| DedupMode::parse(value).is_some(),
+    },
+    Property {
         name: "iops_limit",
         default: "none",
         values: "none, or requests a second from 1 to 1000000000",
@@ -331,6 +352,7 @@ impl Pool {
         self.log.wait_for_witness(settings.log_witness == LogWitness::Always);
         self.apply_deadlines();
         self.apply_cache_size();
+        self.dedup.set_index_bytes(settings.dedup_index_size);
         self.apply_cache_budget();
     }
 

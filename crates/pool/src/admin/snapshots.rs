@@ -37,12 +37,13 @@ impl Pool {
         Ok(before)
     }
 
-    fn check_has_snapshots(&self) -> Result<(), VolumeError> {
+    /// Refuses `what` in a pool of a format before `needed`.
+    pub(crate) fn check_format(&self, needed: u32, what: &'static str) -> Result<(), VolumeError> {
         let version = self.sync.version.get();
-        if version >= WITH_SNAPSHOTS {
+        if version >= needed {
             return Ok(());
         }
-        Err(VolumeError::OldFormat { pool: self.name(), version, needed: WITH_SNAPSHOTS })
+        Err(VolumeError::OldFormat { pool: self.name(), version, needed, what })
     }
 
     /// The volume and the living snapshot of `VOL@SNAP`.
@@ -72,7 +73,7 @@ impl Pool {
     /// this call, and nothing that is asked for after it.
     pub async fn take_snapshots(&self, names: &[String]) -> Result<(), VolumeError> {
         let _turn = self.admin.lock().await;
-        self.check_has_snapshots()?;
+        self.check_format(WITH_SNAPSHOTS, "a snapshot")?;
         let mut new = Vec::new();
         let mut known = BTreeSet::new();
         let mut needed = 0;
@@ -264,6 +265,7 @@ impl Pool {
         self.check_new_name(&spec.name)?;
         for (name, value) in &spec.properties {
             check_property(VOLUME_PROPERTIES, name, value)?;
+            self.check_dedup(&spec.name, true, name, value)?;
         }
         let id = self.next_id();
         let volume = VolumeConfig {

@@ -9,14 +9,16 @@ use forebay_units::{BLOCK_BYTES, Lba, VolumeId};
 
 use crate::admin::error::{ConfigTooLarge, VolumeError};
 use crate::admin::properties::{
-    RESERVATION, VOLUME_PROPERTIES, check_property, check_volume_name, effective,
+    DEDUP, RESERVATION, VOLUME_PROPERTIES, check_property, check_volume_name, effective,
 };
 use crate::commit::error::CommitError;
 use crate::spec::VolumeSpec;
 use crate::status::VolumeStatus;
 use crate::volume::VolumeState;
-use crate::{Pool, SyncMode, Volume};
+use crate::{DedupMode, Pool, SyncMode, Volume};
 
+/// The version of pools from which on they de-duplicate.
+const WITH_DEDUP: u32 = 7;
 /// The largest volume, whose byte offsets fit the protocols' 64 bits with room to spare.
 const MAX_VOLUME_BYTES: u64 = 1 << 50;
 
@@ -135,6 +137,9 @@ impl Pool {
         let mut spec = spec.clone();
         if let Some(reservation) = spec.properties.remove(RESERVATION) {
             spec.sparse = reservation == "none";
+        }
+        for (name, value) in &spec.properties {
+            self.check_dedup(&spec.name, spec.sparse, name, value)?;
         }
         let blocks = Self::blocks_of(spec.size_bytes);
         if !spec.sparse && blocks > self.free_blocks() {
@@ -311,6 +316,7 @@ impl Pool {
         let _turn = self.admin.lock().await;
         let volume = self.volume_named(name)?;
         check_property(VOLUME_PROPERTIES, property, value)?;
+        self.check_dedup(name, volume.sparse.get(), property, value)?;
         if property == RESERVATION {
             return self.set_reservation(&volume, value != "none").await;
         }
@@ -338,6 +344,39 @@ impl Pool {
         Ok(())
     }
 
+    /// Refuses to de-duplicate where that cannot be.
+    pub(crate) fn check_dedup(
+        &self,
+        volume: &str,
+        is_sparse: bool,
+        property: &str,
+        value: &str,
+    ) -> Result<(), VolumeError> {
+        if property != DEDUP || value == "off" {
+            return Ok(());
+        }
+        self.check_format(WITH_DEDUP, "de-duplication")?;
+        if !is_sparse {
+            let volume = volume.to_owned();
+            return Err(VolumeError::DedupNeedsSparse { volume, has_refs: false });
+        }
+        Ok(())
+    }
+
+    /// Refuses to set space aside for a volume with de-duplicated blocks, or whose snapshots have
+    /// some: a rollback would bring them back.
+    fn check_has_no_refs(&self, volume: &VolumeState) -> Result<(), VolumeError> {
+        let map = self.store.map.borrow();
+        let versions = self.snapshots.of(volume.id).into_iter().map(|snapshot| snapshot.id);
+        let has_refs = versions.chain([volume.id]).any(|version| map.has_refs(version));
+        let is_on = volume.dedup.get() != DedupMode::Off;
+        if has_refs || is_on {
+            let volume = volume.name.borrow().clone();
+            return Err(VolumeError::DedupNeedsSparse { volume, has_refs: true });
+        }
+        Ok(())
+    }
+
     /// Sets aside the whole size of a volume (thick), or no space (thin).
     async fn set_reservation(
         &self,
@@ -346,6 +385,9 @@ impl Pool {
     ) -> Result<(), VolumeError> {
         if volume.sparse.get() != is_thick {
             return Ok(());
+        }
+        if is_thick {
+            self.check_has_no_refs(volume)?;
         }
         let keep = || {
             let mut config = self.config.borrow_mut();

@@ -43,6 +43,7 @@ impl Pool {
         }
         self.append_segments(writers, false, commit).await?;
         self.append_snapshots(writers, false, commit).await?;
+        self.append_fingerprints(writers, commit).await?;
         self.fill_row_with_leaves(writers, commit).await?;
         writers.journal.finish_rows(commit).await?;
         self.store.in_flight.drain().await?;
@@ -89,7 +90,7 @@ impl Pool {
         const ENTRY_BYTES: u64 = 10;
         let map = self.store.map.borrow();
         let entries = map.volumes().map(|version| map.entries(version)).sum::<u64>();
-        entries * ENTRY_BYTES + self.snapshots.record_bytes()
+        entries * ENTRY_BYTES + self.snapshots.record_bytes() + self.dedup.journal_bytes()
     }
 
     /// Journal length, in segments, from which a checkpoint is due: twice its size, plus a margin
@@ -132,20 +133,29 @@ impl Pool {
             }
             let start = writers.journal.position().expect("a journal segment is open");
             let cursor = LeafId::default();
-            writers.checkpoint = Some(Checkpoint { start, cursor, urgent: forced });
+            let index_part = None;
+            writers.checkpoint = Some(Checkpoint { start, cursor, index_part, urgent: forced });
             self.append_segments(writers, true, commit).await?;
             self.append_snapshots(writers, true, commit).await?;
         }
         let now = writers.checkpoint.as_mut().expect("set above");
         now.urgent |= forced || segments > self.checkpoint_worth();
-        let (cursor, urgent) = (now.cursor, now.urgent);
-        if !urgent {
+        let Checkpoint { cursor, index_part, urgent, .. } = *now;
+        if !urgent && index_part.is_none() {
             return Ok(());
         }
         // A checkpoint may wait until the cleaner has gained room for it.
         const LEFT_FREE: u64 = 2;
         let room = u64::from(self.store.table.free_count()).saturating_sub(LEFT_FREE);
         let budget = checkpoint_budget(delta_bytes).min(room * self.journal_segment_bytes());
+        if let Some(part) = index_part {
+            let next = self.append_index(writers, part, budget, commit).await?;
+            match (&mut writers.checkpoint, next) {
+                (Some(now), Some(_)) => now.index_part = next,
+                _ => Self::end_checkpoint(writers, commit),
+            }
+            return Ok(());
+        }
         let (images, next) = self.leaf_images(cursor, budget);
         for payload in encode_leaves(&images, MAX_PAYLOAD_BYTES) {
             writers.journal.append(FrameKind::Leaves, &payload, commit).await?;
@@ -158,13 +168,16 @@ impl Pool {
         let Some(now) = &mut writers.checkpoint else { return };
         match next {
             Some(next) => now.cursor = next,
-            None => {
-                let start = now.start;
-                writers.checkpoint = None;
-                writers.journal_start = Some(start);
-                writers.journal.trim(start.seq, commit);
-            }
+            None if self.dedup.is_used() => now.index_part = Some(0),
+            None => Self::end_checkpoint(writers, commit),
         }
+    }
+
+    /// The checkpoint is whole: the journal begins where it did.
+    fn end_checkpoint(writers: &mut Writers, commit: CommitId) {
+        let Some(Checkpoint { start, .. }) = writers.checkpoint.take() else { return };
+        writers.journal_start = Some(start);
+        writers.journal.trim(start.seq, commit);
     }
 
     /// Writes leaves where the last row of the journal would be padded.
@@ -173,7 +186,7 @@ impl Pool {
         writers: &mut Writers,
         commit: CommitId,
     ) -> Result<(), CommitError> {
-        while let Some(Checkpoint { cursor, .. }) = writers.checkpoint {
+        while let Some(Checkpoint { cursor, index_part: None, .. }) = writers.checkpoint {
             let room = writers.journal.bytes_to_row_end().min(frame_room(MAX_PAYLOAD_BYTES));
             // A version byte, and leaves that fit into the room.
             let (most, least) =

@@ -81,8 +81,10 @@ impl Pool {
     /// Segments reserved for the map journal while a group of `blocks`, and the blocks moved with
     /// it, are written.
     pub(crate) fn journal_keep(&self, blocks: u64) -> u32 {
-        // With snapshots each overwrite may also give one of them an entry.
-        let entries = if self.snapshots.is_empty() { 1 } else { 2 };
+        // With snapshots each overwrite may also give one of them an entry; with de-duplication it
+        // may bring a reference and a fingerprint, and free a content.
+        let mut entries = if self.snapshots.is_empty() { 1 } else { 2 };
+        entries += if self.dedup.is_used() || self.has_dedup() { 3 } else { 0 };
         let bytes = blocks * MOVED_AND_WRITTEN * CHANGE_BYTES * entries + self.let_go_bytes();
         let segments = bytes / self.journal_segment_bytes();
         self.limits.get().map_reserve_segments + segments as u32

@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use forebay_cache::Kept;
+use forebay_device::IoBytes;
 use forebay_format::map_record::{Delta, MAX_VOLUME_BLOCKS};
-use forebay_map::ExtentKind;
+use forebay_map::{DEDUP_VOLUME, ExtentKind, dedup_ref};
 use forebay_rt as rt;
 use forebay_rt::Either;
 use forebay_segment::{Classes, STREAMS};
@@ -14,6 +15,7 @@ use forebay_units::{BLOCK_LEN, BlockAddr, CommitId, Lba, Nanos, VolumeId};
 
 use crate::Pool;
 use crate::commit::error::CommitError;
+use crate::dedup::DedupMode;
 use crate::state::Writers;
 
 /// Extents of the syncing group that are taken from it at a time.
@@ -31,6 +33,52 @@ struct Placed {
     lba: Lba,
     addr: BlockAddr,
     sums: Vec<u64>,
+}
+
+/// Consecutive blocks of a volume that refer to consecutive contents.
+struct Referring {
+    volume: VolumeId,
+    lba: Lba,
+    content: Lba,
+    blocks: u32,
+}
+
+/// Where the blocks of a group went.
+#[derive(Default)]
+struct Places {
+    cleared: Vec<(VolumeId, Lba, u64)>,
+    placed: Vec<Placed>,
+    referring: Vec<Referring>,
+}
+
+impl Places {
+    fn place(&mut self, (volume, lba): (VolumeId, Lba), addr: BlockAddr, sum: u64) {
+        match self.placed.last_mut() {
+            Some(last)
+                if last.volume == volume
+                    && last.lba.0 + last.sums.len() as u64 == lba.0
+                    && last.addr.segment() == addr.segment()
+                    && last.addr.block() + last.sums.len() as u32 == addr.block() =>
+            {
+                last.sums.push(sum);
+            }
+            _ => self.placed.push(Placed { volume, lba, addr, sums: vec![sum] }),
+        }
+    }
+
+    fn refer(&mut self, (volume, lba): (VolumeId, Lba), content: Lba) {
+        match self.referring.last_mut() {
+            Some(last)
+                if last.volume == volume
+                    && last.lba.0 + u64::from(last.blocks) == lba.0
+                    && last.content.0 + u64::from(last.blocks) == content.0
+                    && dedup_ref(last.content).segment() == dedup_ref(content).segment() =>
+            {
+                last.blocks += 1;
+            }
+            _ => self.referring.push(Referring { volume, lba, content, blocks: 1 }),
+        }
+    }
 }
 
 impl Pool {
@@ -114,8 +162,7 @@ impl Pool {
         let keep = self.journal_keep(blocks);
         self.stats.note_group_blocks(blocks);
         let mut delta = Delta::new();
-        let mut placed: Vec<Placed> = Vec::new();
-        let mut cleared: Vec<(VolumeId, Lba, u64)> = Vec::new();
+        let mut places = Places::default();
         let mut bytes = 0;
         let mut slices = rt::Slices::new();
         let mut overwritten = (0, 0);
@@ -130,46 +177,71 @@ impl Pool {
             let data = match content {
                 Content::Zero => {
                     self.note_dying(volume, lba, blocks);
-                    cleared.push((volume, lba, blocks));
+                    places.cleared.push((volume, lba, blocks));
                     slices.step().await;
                     continue;
                 }
                 Content::Data(data) => data,
             };
             bytes += data.len() as u64;
-            let caches_writes = self.caches_writes(volume);
             let (old, young) = self.note_dying(volume, lba, blocks);
             overwritten = (overwritten.0 + old, overwritten.1 + young);
-            for (index, block) in data.chunks(BLOCK_LEN).enumerate() {
-                let at = Lba(lba.0 + index as u64);
-                let stream = self.user_stream(writers, volume, at, keep);
-                let clock = self.stats.clock();
-                let writer = &mut writers.data[usize::from(stream)];
-                let (addr, sum) = writer.append(volume, at, block, commit, clock, keep).await?;
-                self.stats.tick();
-                if caches_writes {
-                    self.cache.keep(self.block_key(addr), block, Kept::Written);
-                }
-                match placed.last_mut() {
-                    Some(last)
-                        if last.volume == volume
-                            && last.lba.0 + last.sums.len() as u64 == at.0
-                            && last.addr.segment() == addr.segment()
-                            && last.addr.block() + last.sums.len() as u32 == addr.block() =>
-                    {
-                        last.sums.push(sum);
-                    }
-                    _ => placed.push(Placed { volume, lba: at, addr, sums: vec![sum] }),
-                }
-                slices.step().await;
-            }
+            let extent = (volume, lba, &data);
+            self.write_extent(writers, extent, commit, keep, &mut places).await?;
         }
         self.clean_along(writers, blocks, overwritten, keep).await?;
         self.finish_data(writers, commit).await?;
-        self.apply_to_map(writers, &mut delta, &cleared, &placed).await?;
+        self.apply_to_map(writers, &mut delta, &places).await?;
         self.end_versions(writers, &mut delta, commit).await?;
+        self.free_unused_contents(&mut delta).await?;
         self.journal(writers, &delta, commit).await?;
         Ok(bytes)
+    }
+
+    /// Writes an extent of a group into segments, but for the blocks whose contents are there.
+    async fn write_extent(
+        self: &Rc<Self>,
+        writers: &mut Writers,
+        (volume, lba, data): (VolumeId, Lba, &IoBytes),
+        commit: CommitId,
+        keep: u32,
+        places: &mut Places,
+    ) -> Result<(), CommitError> {
+        let caches_writes = self.caches_writes(volume);
+        let mode = self.dedup_mode(volume);
+        let fingerprints = match mode {
+            DedupMode::Off => Vec::new(),
+            _ => self.fingerprints(data).await,
+        };
+        self.look_for_neighbors(&fingerprints).await;
+        let mut slices = rt::Slices::new();
+        for (index, block) in data.chunks(BLOCK_LEN).enumerate() {
+            let at = (volume, Lba(lba.0 + index as u64));
+            let mut bound = at;
+            if let Some(fingerprint) = fingerprints.get(index) {
+                if let Some(content) = self.known_content(fingerprint, block, mode).await {
+                    places.refer(at, Lba(content));
+                    slices.step().await;
+                    continue;
+                }
+                let block = data.slice(index * BLOCK_LEN, BLOCK_LEN);
+                if let Some(content) = self.dedup.give_number(*fingerprint, block) {
+                    places.refer(at, Lba(content));
+                    bound = (DEDUP_VOLUME, Lba(content));
+                }
+            }
+            let stream = self.user_stream(writers, at.0, at.1, keep);
+            let clock = self.stats.clock();
+            let writer = &mut writers.data[usize::from(stream)];
+            let (addr, sum) = writer.append(bound.0, bound.1, block, commit, clock, keep).await?;
+            self.stats.tick();
+            if caches_writes {
+                self.cache.keep(self.block_key(addr), block, Kept::Written);
+            }
+            places.place(bound, addr, sum);
+            slices.step().await;
+        }
+        Ok(())
     }
 
     /// The next changes of the syncing group after the one at `taken`, in order.
@@ -205,7 +277,10 @@ impl Pool {
             return (0, 0);
         }
         self.store.map.borrow().lookup_range(volume, lba, blocks, |piece| {
-            if let ExtentKind::Mapped { addr, .. } = piece.kind {
+            // Nor does what other blocks may refer to.
+            if let ExtentKind::Mapped { home, addr, .. } = piece.kind
+                && home != DEDUP_VOLUME
+            {
                 self.store.table.add_dying(addr, piece.blocks as u32);
                 let age = now.saturating_sub(self.store.table.get(addr.segment()).clock);
                 all += piece.blocks;
@@ -234,18 +309,13 @@ impl Pool {
         &self,
         writers: &mut Writers,
         delta: &mut Delta,
-        cleared: &[(VolumeId, Lba, u64)],
-        placed: &[Placed],
+        places: &Places,
     ) -> Result<(), CommitError> {
         let mut slices = rt::Slices::new();
-        let table = &self.store.table;
-        let mut cut = |addr: BlockAddr, blocks: u32| table.sub_live(addr, blocks);
-        let mut freed = |addr: BlockAddr, blocks: u32| {
-            table.sub_live(addr, blocks);
-            self.cache.drop_run(addr, blocks);
-        };
+        let mut cut = |addr: BlockAddr, blocks: u32| self.cut_run(addr, blocks);
+        let mut freed = |addr: BlockAddr, blocks: u32| self.free_run(addr, blocks);
         let known = |volume: VolumeId| self.volumes.borrow().contains_key(&volume);
-        for (volume, lba, blocks) in cleared.iter().copied() {
+        for (volume, lba, blocks) in places.cleared.iter().copied() {
             if known(volume) && self.has_versions(volume) {
                 let range = (volume, lba, blocks);
                 self.clear_versions(range, delta, &mut freed, &mut slices).await?;
@@ -260,17 +330,7 @@ impl Pool {
             }
             slices.step().await;
         }
-        for Placed { volume, lba, addr, sums } in placed {
-            if known(*volume) {
-                table.add_live(*addr, sums.len() as u32);
-                let mut map = self.store.map.borrow_mut();
-                let (lba, blocks) = (*lba, sums.len() as u64);
-                map.keep_before_write(*volume, lba, blocks, &mut |kept| kept.note_in(delta));
-                map.set_run(*volume, lba, *addr, sums, false, &mut freed)?;
-                delta.assign(*volume, lba, *addr, sums);
-            }
-            slices.step().await;
-        }
+        self.apply_places(delta, places, &mut slices).await?;
         for moved in writers.relocations.drain(..) {
             self.apply_move(&moved, delta);
             slices.step().await;
@@ -286,10 +346,50 @@ impl Pool {
             map.drop_volume(volume, &mut cut)?;
             delta.drop_volume(volume);
         }
-        table.clear_dying();
+        self.store.table.clear_dying();
         // From here on the map has the group's contents.
         if let Some(set) = self.dirty.groups.borrow_mut().retire() {
             self.stats.retiring(set.held);
+        }
+        Ok(())
+    }
+
+    /// Applies to the map where the blocks of a group went.
+    async fn apply_places(
+        &self,
+        delta: &mut Delta,
+        places: &Places,
+        slices: &mut rt::Slices,
+    ) -> Result<(), CommitError> {
+        let mut freed = |addr: BlockAddr, blocks: u32| self.free_run(addr, blocks);
+        let known = |volume: VolumeId| {
+            volume == DEDUP_VOLUME || self.volumes.borrow().contains_key(&volume)
+        };
+        for Placed { volume, lba, addr, sums } in &places.placed {
+            if known(*volume) {
+                self.store.table.add_live(*addr, sums.len() as u32);
+                let mut map = self.store.map.borrow_mut();
+                let (lba, blocks) = (*lba, sums.len() as u64);
+                map.keep_before_write(*volume, lba, blocks, &mut |kept| kept.note_in(delta));
+                map.set_run(*volume, lba, *addr, sums, false, &mut freed)?;
+                delta.assign(*volume, lba, *addr, sums);
+            }
+            slices.step().await;
+        }
+        for Referring { volume, lba, content, blocks } in &places.referring {
+            let (volume, lba, blocks) = (*volume, *lba, *blocks);
+            // A content that a dropped volume brought has a reference for a moment, and is freed.
+            self.dedup.refer(*content, blocks);
+            if known(volume) {
+                let mut map = self.store.map.borrow_mut();
+                let kept = &mut |kept: forebay_map::Kept<'_>| kept.note_in(delta);
+                map.keep_before_write(volume, lba, u64::from(blocks), kept);
+                map.set_refs(volume, lba, *content, blocks, &mut freed);
+                delta.assign_sealed(volume, lba, dedup_ref(*content), blocks);
+            } else {
+                self.dedup.release(*content, blocks);
+            }
+            slices.step().await;
         }
         Ok(())
     }

@@ -6,6 +6,7 @@
 
 mod checkpoint;
 mod cleaner;
+mod dedup;
 pub(crate) mod error;
 mod group;
 mod pace;

@@ -350,7 +350,7 @@ impl Pool {
         let volumes = self.volumes.borrow();
         let taken = |version: VolumeId| match volumes.get(&version) {
             Some(volume) if !volume.sparse.get() => map.shared_blocks(version),
-            _ => map.mapped_blocks(version),
+            _ => map.placed_blocks(version),
         };
         self.dirty.space.sparse_blocks.set(map.volumes().map(taken).sum());
     }

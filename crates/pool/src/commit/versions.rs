@@ -99,10 +99,7 @@ impl Pool {
     }
 
     fn freed(&self) -> impl FnMut(BlockAddr, u32) + '_ {
-        |addr, blocks| {
-            self.store.table.sub_live(addr, blocks);
-            self.cache.drop_run(addr, blocks);
-        }
+        |addr, blocks| self.free_run(addr, blocks)
     }
 
     /// Lets go of at most `left` leaves of a snapshot, and forgets it after the last.

@@ -234,6 +234,11 @@ pub enum MapLoadError {
     },
     /// The map does not fit into memory.
     NoMemory(Box<MapTooLarge>),
+    /// A block refers to a de-duplicated content that is not there.
+    NoContent {
+        /// The content's number.
+        content: Lba,
+    },
     /// A block lies in a segment that no group has.
     OutsideGroups {
         /// The block's volume.
@@ -525,6 +530,10 @@ impl fmt::Display for MapLoadError {
                 write!(f, "map journal: names segment {segment}, which no group has")
             }
             Self::NoMemory(map) => write!(f, "{map}"),
+            Self::NoContent { content } => write!(
+                f,
+                "map journal: a block refers to de-duplicated content {content}, which is not there"
+            ),
             Self::OutsideGroups { volume, lba, addr } => write!(
                 f,
                 "map journal: block {lba} of volume {volume} is at {addr}, which no group has"

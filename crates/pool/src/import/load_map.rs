@@ -6,16 +6,17 @@ use std::rc::Rc;
 
 use forebay_array::Array;
 use forebay_format::config::{MemberConfig, PoolConfig};
+use forebay_format::fingerprints::Fingerprints;
 use forebay_format::journal::{FrameKind, SegmentRecord, SegmentUse};
 use forebay_format::map_record::{Delta, decode_leaves};
 use forebay_format::snapshot::SnapshotRecord;
 use forebay_format::superblock::{JournalPosition, Superblock};
-use forebay_map::Map;
+use forebay_map::{DEDUP_VOLUME, Map};
 use forebay_segment::{JournalReader, SegmentState, SegmentTable};
 use forebay_units::{BlockAddr, DeviceId, SegmentId, VolumeId};
 
 use crate::import::error::{MapLoadError, MapTooLarge};
-use crate::layout::{LayoutError, build_array, data_blocks};
+use crate::layout::{LayoutError, build_array, check_ids, data_blocks};
 use crate::opener::OpenDevice;
 use crate::status::ImportReport;
 use crate::status::stats::{MapSize, map_size};
@@ -27,6 +28,8 @@ pub(crate) struct Loaded {
     pub map: Map,
     /// The last record of each snapshot, by id.
     pub snapshots: Vec<SnapshotRecord>,
+    /// What the journal knows of de-duplicated contents.
+    pub fingerprints: Fingerprints,
     /// Segments of the map journal.
     pub journal: Vec<JournalPosition>,
     /// Whether the last of them has copies of its blocks.
@@ -41,7 +44,8 @@ impl Loaded {
         let table = empty_table(&array);
         let (journal, repairs) = (Vec::new(), Vec::new());
         let (map, snapshots) = (Map::new(), Vec::new());
-        Self { array, table, map, snapshots, journal, doubled: None, repairs }
+        let fingerprints = Fingerprints::default();
+        Self { array, table, map, snapshots, fingerprints, journal, doubled: None, repairs }
     }
 }
 
@@ -93,6 +97,7 @@ pub(crate) async fn load_map(
     // Which segments a member misses is known only after the journal has been read. Until then, a
     // member that misses anything is not read.
     let end = config.groups.iter().map(|g| g.first_segment + g.segments).max().unwrap_or(0);
+    config.groups.iter().try_for_each(check_ids)?;
     let everything = 0..end;
     let cautious = |m: &MemberConfig| match m.stale_since {
         Some(_) => vec![everything.clone()],
@@ -103,10 +108,12 @@ pub(crate) async fn load_map(
     let journal = Journal::read(&array, config.guid, root, &fits, report).await?;
     let table = segment_table(&array, &journal, root)?;
     count_live(&journal.map, &table)?;
+    check_refs(&journal.map)?;
     let array = build_array(config, devices, &|m| stale_segments(m, &table, &journal))?;
-    let Journal { map, snapshots, positions, doubled, repairs, .. } = journal;
+    let Journal { map, snapshots, fingerprints, positions, doubled, repairs, .. } = journal;
     let snapshots = snapshots.into_values().collect();
-    Ok(Loaded { array, table, map, snapshots, journal: positions, doubled, repairs })
+    let journal = positions;
+    Ok(Loaded { array, table, map, snapshots, fingerprints, journal, doubled, repairs })
 }
 
 /// The content of the map journal.
@@ -114,6 +121,7 @@ pub(crate) async fn load_map(
 struct Journal {
     map: Map,
     snapshots: BTreeMap<VolumeId, SnapshotRecord>,
+    fingerprints: Fingerprints,
     /// The last record of each segment that the journal names.
     records: BTreeMap<SegmentId, SegmentRecord>,
     /// Where the journal enters each of its segments.
@@ -151,6 +159,12 @@ impl Journal {
                     for record in SnapshotRecord::decode_all(payload)? {
                         journal.snapshots.insert(record.id(), record);
                     }
+                }
+                FrameKind::Fingerprints => {
+                    let found = Fingerprints::decode(payload)?;
+                    let all = &mut journal.fingerprints;
+                    all.next = all.next.max(found.next);
+                    all.records.extend(found.records);
                 }
                 FrameKind::Pad | FrameKind::Jump => {}
             }
@@ -213,6 +227,18 @@ fn count_live(map: &Map, table: &SegmentTable) -> Result<(), MapLoadError> {
         table.add_live(addr, blocks);
         if table.get(addr.segment()).state == SegmentState::Free {
             bad.get_or_insert(MapLoadError::InFreeSegment { volume, lba, addr });
+        }
+    });
+    bad.map_or(Ok(()), Err)
+}
+
+/// Fails if a block refers to a content that is not there.
+fn check_refs(map: &Map) -> Result<(), MapLoadError> {
+    let mut bad = None;
+    map.for_each_ref(|first, blocks| {
+        let found = map.mapped_within(DEDUP_VOLUME, first, u64::from(blocks));
+        if found != u64::from(blocks) {
+            bad.get_or_insert(MapLoadError::NoContent { content: first });
         }
     });
     bad.map_or(Ok(()), Err)

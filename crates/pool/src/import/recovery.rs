@@ -8,6 +8,7 @@ use forebay_format::config::PoolConfig;
 use forebay_format::map_record::MAX_VOLUME_BLOCKS;
 use forebay_format::superblock::Superblock;
 use forebay_intent_log::{IntentLog, LogRing, LogState};
+use forebay_map::DEDUP_VOLUME;
 use forebay_rt as rt;
 use forebay_rt::sync::{Mutex, Notify};
 use forebay_segment::{Classes, DataWriter, InFlight, JournalWriter, Reader, STREAMS};
@@ -16,6 +17,7 @@ use forebay_units::{DeviceId, Lba, TxgId, VolumeId};
 
 use crate::Pool;
 use crate::commit::MOST_IN_FLIGHT_BYTES;
+use crate::dedup::Dedup;
 use crate::health::HealthState;
 use crate::import::error::{ImportErrorKind, RecoveryError};
 use crate::import::load_map::Loaded;
@@ -136,7 +138,7 @@ impl Pool {
         let volumes = self.volumes.borrow();
         for id in map.volumes() {
             match volumes.get(&id) {
-                None if self.snapshots.contains(id) => {}
+                None if self.snapshots.contains(id) || id == DEDUP_VOLUME => {}
                 None => writers.dropped.push(id),
                 Some(volume) => {
                     let end = Self::blocks_of(volume.size_bytes.get());
@@ -151,8 +153,8 @@ impl Pool {
     /// Assembles a pool. No task runs yet.
     pub(crate) fn assemble(parts: Parts) -> Rc<Pool> {
         let Parts { opener, nonce, config, devices, log, root, loaded } = parts;
-        let Loaded { array, table, map, snapshots, journal: journal_segments, doubled, .. } =
-            loaded;
+        let Loaded { array, table, map, snapshots, fingerprints, doubled, .. } = loaded;
+        let journal_segments = loaded.journal;
         let settings = Settings::of(&config.properties);
         let in_flight = InFlight::new(MOST_IN_FLIGHT_BYTES);
         let guid = config.guid;
@@ -171,6 +173,7 @@ impl Pool {
         let (limits, dirty_limit, usable_blocks) = limits_for(&config, &array);
         let reader = Reader::new(array.clone(), table.clone(), guid, settings.footer_cache);
         let classes = Classes::new(separate);
+        let dedup = Dedup::restored(guid, &map, &fingerprints, settings.dedup_index_size);
         let store = Store { array, table, reader, in_flight, classes, map: map.into() };
         let pool = Rc::new(Pool {
             guid,
@@ -186,6 +189,7 @@ impl Pool {
             },
             log,
             store,
+            dedup,
             cache: ReadCache::new(settings.cache_policy),
             cache_devices: Default::default(),
             read_ahead: ReadAhead::default(),
@@ -219,7 +223,7 @@ impl Pool {
     fn complete(&self) {
         self.refresh_space();
         self.apply_properties();
-        for id in self.volumes.borrow().keys() {
+        for id in self.volumes.borrow().keys().chain([&DEDUP_VOLUME]) {
             // A volume that the journal does not name yet is all holes.
             let _ = self.store.map.borrow_mut().create_volume(*id);
         }

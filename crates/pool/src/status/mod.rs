@@ -331,8 +331,33 @@ pub struct PoolSummary {
     /// The rest of them.
     #[serde(default)]
     pub raw_free_bytes: u64,
+    /// Bytes of volumes and snapshots that refer to de-duplicated contents.
+    #[serde(default)]
+    pub dedup_referenced_bytes: u64,
+    /// Bytes that these contents take, each stored once.
+    #[serde(default)]
+    pub dedup_stored_bytes: u64,
     /// Overall health.
     pub health: Health,
+}
+
+/// What de-duplication saves and costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DedupStats {
+    /// Bytes of volumes and snapshots that refer to contents.
+    pub referenced_bytes: u64,
+    /// Bytes that these contents take, each stored once.
+    pub stored_bytes: u64,
+    /// Blocks since import whose contents were found.
+    pub found_blocks: u64,
+    /// Blocks since import with new contents.
+    pub new_blocks: u64,
+    /// Fingerprints in the index.
+    pub index_entries: u64,
+    /// One in so many fingerprints is in the index.
+    pub index_one_in: u64,
+    /// Bytes of memory of the index and of the counts of references.
+    pub memory_bytes: u64,
 }
 
 /// A count of operations and their bytes.
@@ -454,6 +479,9 @@ pub struct PoolStats {
     pub segments: SegmentCounts,
     /// Bytes that the map takes in memory.
     pub map_memory_bytes: u64,
+    /// De-duplication.
+    #[serde(default)]
+    pub dedup: DedupStats,
     /// The read cache.
     #[serde(default)]
     pub cache: CacheStats,

@@ -230,6 +230,8 @@ struct Run {
     model: Model,
     salt: u64,
     names: u64,
+    /// How many different contents there are, where all volumes are de-duplicated.
+    contents: Option<u64>,
 }
 
 #[test]
@@ -302,6 +304,11 @@ impl Run {
         self.names
     }
 
+    fn properties(&self) -> BTreeMap<String, String> {
+        let dedup = self.contents.map(|count| if count % 2 == 0 { "on" } else { "verify" });
+        dedup.into_iter().map(|mode| ("dedup".to_owned(), mode.to_owned())).collect()
+    }
+
     async fn write(&mut self) {
         let name = self.volume();
         let device = self.pool.open_volume(&name).unwrap();
@@ -314,7 +321,13 @@ impl Run {
                 content.retain(|block, _| !(first..first + blocks).contains(block));
                 continue;
             }
-            let salts: Vec<u64> = (0..blocks).map(|i| self.salt + i).collect();
+            let salts: Vec<u64> = match self.contents {
+                None => (0..blocks).map(|i| self.salt + i).collect(),
+                Some(count) => {
+                    let first = rt::random_below(count);
+                    (0..blocks).map(|i| 1 << 40 | ((first + i) % count)).collect()
+                }
+            };
             self.salt += blocks;
             let data: Vec<u8> =
                 salts.iter().flat_map(|salt| stamp(BLOCK as usize, *salt).to_vec()).collect();
@@ -395,7 +408,7 @@ impl Run {
                     return;
                 }
                 let new = format!("c{}", self.name());
-                let spec = CloneSpec { name: new.clone(), properties: BTreeMap::new() };
+                let spec = CloneSpec { name: new.clone(), properties: self.properties() };
                 self.pool.clone_snapshot(&snapshot, &spec).await.unwrap();
                 self.model.volumes.insert(new.clone(), content);
                 self.model.origins.insert(new, snapshot);
@@ -453,8 +466,10 @@ impl Run {
         self.pool.sync().await.unwrap();
         let volumes = self.model.volumes.values();
         let snapshots = self.model.snapshots.values().flatten().map(|(_, content)| content);
+        // Alike are blocks of versions at the same place; de-duplicated, those of any place.
+        let place = |block: u64| if self.contents.is_some() { 0 } else { block };
         let salts: std::collections::BTreeSet<(u64, u64)> =
-            volumes.chain(snapshots).flat_map(|c| c.iter().map(|(b, s)| (*b, *s))).collect();
+            volumes.chain(snapshots).flat_map(|c| c.iter().map(|(b, s)| (place(*b), *s))).collect();
         let ballast_bytes = self.pool.get_volume("ballast").unwrap().size_bytes;
         let held_bytes = self.pool.summary().alloc_bytes - ballast_bytes;
         assert_eq!(held_bytes, salts.len() as u64 * BLOCK);
@@ -470,15 +485,17 @@ impl Run {
     }
 }
 
-fn run_of(seed: u64, steps: usize) {
+fn run_of(seed: u64, steps: usize, contents: Option<u64>) {
     let shelf: Rc<dyn Opener> = memory(&["a", "b", "c", "l"], 96 << 20);
     let (mut model, mut salt, mut names_used) = (Model::default(), 0, 0);
+    let mut cleaned = 0;
     // Between two parts the process dies: what was answered by a flush must be there.
     for part in 0..3u64 {
         let kept = shelf.clone();
         let world = Runtime::simulated(seed * 10 + part);
         let state = (model, salt, names_used);
-        (model, salt, names_used) = world.block_on(async move {
+        let cleaned_now;
+        (model, salt, names_used, cleaned_now) = world.block_on(async move {
             let paths = names(&["a", "b", "c", "l"]);
             let pool = match part {
                 0 => {
@@ -494,10 +511,11 @@ fn run_of(seed: u64, steps: usize) {
                 }
             };
             let (model, salt, names) = state;
-            let mut run = Run { pool, shelf: kept, model, salt, names };
+            let mut run = Run { pool, shelf: kept, model, salt, names, contents };
             if part == 0 {
-                let sparse = seed.is_multiple_of(3);
-                let spec = VolumeSpec { sparse, ..volume(BLOCKS * BLOCK) };
+                let sparse = seed.is_multiple_of(3) || contents.is_some();
+                let properties = run.properties();
+                let spec = VolumeSpec { sparse, properties, ..volume(BLOCKS * BLOCK) };
                 run.pool.create_volume(&spec).await.unwrap();
                 run.model.volumes.insert("v".into(), BTreeMap::new());
                 let size_bytes = run.pool.summary().available_bytes * 3 / 5 / BLOCK * BLOCK;
@@ -521,19 +539,29 @@ fn run_of(seed: u64, steps: usize) {
             for _ in 0..4 {
                 run.step().await;
             }
-            assert!(run.pool.stats().segments.cleaned > 0);
+            let cleaned = run.pool.stats().segments.cleaned;
             for name in run.model.volumes.keys() {
                 run.pool.open_volume(name).unwrap().flush().await.unwrap();
             }
-            (run.model, run.salt, run.names)
+            (run.model, run.salt, run.names, cleaned)
         });
         drop(world);
+        cleaned += cleaned_now;
     }
+    assert!(cleaned > 0, "the cleaner had nothing to do with seed {seed}");
 }
 
 #[test]
 fn versions_of_volumes_hold_what_they_held() {
     for seed in 1..=8 {
-        run_of(seed, 40);
+        run_of(seed, 40, None);
+    }
+}
+
+#[test]
+fn contents_that_are_alike_are_stored_once() {
+    // Few contents that come again and again, and many that often go.
+    for (seed, contents) in [(1, 40), (2, 41), (4, 2001), (5, 800)] {
+        run_of(seed, 30, Some(contents));
     }
 }

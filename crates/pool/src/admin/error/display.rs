@@ -238,8 +238,16 @@ impl fmt::Display for VolumeError {
                 "'{name}' is not the newest snapshot of its volume; newer: {}",
                 newer.join(", ")
             ),
-            Self::OldFormat { pool, version, needed } => {
-                write!(f, "pool '{pool}' has format version {version}, and snapshots need {needed}")
+            Self::DedupNeedsSparse { volume, has_refs: false } => write!(
+                f,
+                "volume '{volume}' has space set aside, and only sparse volumes are de-duplicated"
+            ),
+            Self::DedupNeedsSparse { volume, has_refs: true } => write!(
+                f,
+                "volume '{volume}' has de-duplicated blocks, so no space can be set aside for it"
+            ),
+            Self::OldFormat { pool, version, needed, what } => {
+                write!(f, "pool '{pool}' has format version {version}, and {what} needs {needed}")
             }
             Self::BadSize { size_bytes, limit_bytes } => write!(
                 f,

@@ -1,0 +1,80 @@
+//! References of volumes to blocks of the dedup volume, which holds each content once.
+
+use forebay_format::map_record::{DEDUP_VOLUME, dedup_block, dedup_ref};
+use forebay_units::{BlockAddr, Lba, VolumeId};
+
+use crate::change::Freed;
+use crate::entry::{Located, Mapped};
+use crate::map::Map;
+use crate::volume::{ExtentKind, MapExtent, VolumeMap};
+
+impl Map {
+    /// Lets `blocks` blocks from `lba` on refer to blocks of the dedup volume from `block` on.
+    /// Reports what the entries before gave up to `freed`. Panics when the references do not fit
+    /// one segment of references.
+    pub fn set_refs(
+        &mut self,
+        volume: VolumeId,
+        lba: Lba,
+        block: Lba,
+        blocks: u32,
+        freed: &mut impl FnMut(BlockAddr, u32),
+    ) {
+        let Self { volumes, scratch, .. } = self;
+        let Some(map) = volumes.get_mut(&volume) else { return };
+        let mut freed = Freed::new(freed);
+        map.set_sealed(lba.0, dedup_ref(block), blocks, &mut freed, scratch);
+        freed.finish();
+    }
+
+    /// Where the block of the dedup volume lies that `addr` refers to.
+    pub(crate) fn lookup_ref(&self, addr: BlockAddr) -> Option<Located> {
+        let bound = dedup_block(addr)?;
+        let Mapped { addr, sum } = self.volumes.get(&DEDUP_VOLUME)?.lookup(bound.0)?;
+        Some(Located { home: DEDUP_VOLUME, bound, addr, sum })
+    }
+
+    /// Shows where the blocks lie that the blocks from `lba` on refer to.
+    pub(crate) fn show_refs(
+        &self,
+        lba: Lba,
+        addr: BlockAddr,
+        blocks: u64,
+        visit: &mut dyn FnMut(MapExtent<'_>),
+    ) {
+        let first = dedup_block(addr).expect("only references are shown");
+        let Some(map) = self.volumes.get(&DEDUP_VOLUME) else {
+            return visit(MapExtent { lba, blocks, kind: ExtentKind::Hole });
+        };
+        map.lookup_range(DEDUP_VOLUME, first.0, blocks, &mut |found| {
+            let lba = Lba(lba.0 + (found.lba.0 - first.0));
+            visit(MapExtent { lba, ..found });
+        });
+    }
+
+    /// Calls `run` for every run of references of every version: the first block of the dedup
+    /// volume, and how many.
+    pub fn for_each_ref(&self, mut run: impl FnMut(Lba, u32)) {
+        let others = self.volumes.iter().filter(|(volume, _)| **volume != DEDUP_VOLUME);
+        for map in others.map(|(_, map)| map).filter(|map| map.has_refs()) {
+            map.for_each(&mut |_, addr, blocks| {
+                if let Some(block) = dedup_block(addr) {
+                    run(block, blocks);
+                }
+            });
+        }
+    }
+
+    /// Whether a version refers to blocks of the dedup volume.
+    #[must_use]
+    pub fn has_refs(&self, version: VolumeId) -> bool {
+        self.volumes.get(&version).is_some_and(VolumeMap::has_refs)
+    }
+
+    /// Blocks of a version that take a place in the main store of their own; zero when it does not
+    /// exist.
+    #[must_use]
+    pub fn placed_blocks(&self, version: VolumeId) -> u64 {
+        self.volumes.get(&version).map_or(0, VolumeMap::placed_blocks)
+    }
+}

@@ -1,0 +1,205 @@
+//! De-duplication of a group: blocks whose content is in the main store refer to it, others get a
+//! number in the hidden volume, and numbers without references are freed.
+
+use std::rc::Rc;
+
+use forebay_dedup::Fingerprint;
+use forebay_device::IoBytes;
+use forebay_format::fingerprints::Fingerprints;
+use forebay_format::journal::{FrameKind, MAX_PAYLOAD_BYTES};
+use forebay_format::map_record::Delta;
+use forebay_map::{DEDUP_VOLUME, dedup_block};
+use forebay_rt as rt;
+use forebay_segment::Wanted;
+use forebay_units::{BLOCK_LEN, BlockAddr, CommitId, Lba, Nanos, VolumeId};
+
+use crate::Pool;
+use crate::commit::error::CommitError;
+use crate::dedup::DedupMode;
+use crate::state::Writers;
+
+/// Extents of so many bytes are hashed on a compute thread, where hashing takes longer than the way
+/// there and back.
+const MIN_COMPUTE_BYTES: usize = 64 << 10;
+/// What hashing a block takes, for the simulation.
+const HASH_COST: Nanos = Nanos::from_micros(2);
+/// Blocks around one that was found whose contents are looked at, when the index has a sample only.
+const NEIGHBOR_BLOCKS: u64 = 64;
+
+impl Pool {
+    /// Whether and how a volume's blocks are de-duplicated.
+    pub(crate) fn dedup_mode(&self, volume: VolumeId) -> DedupMode {
+        let volumes = self.volumes.borrow();
+        volumes.get(&volume).map_or(DedupMode::Off, |volume| volume.dedup.get())
+    }
+
+    /// Whether some volume is de-duplicated.
+    pub(crate) fn has_dedup(&self) -> bool {
+        let volumes = self.volumes.borrow();
+        volumes.values().any(|volume| volume.dedup.get() != DedupMode::Off)
+    }
+
+    /// The fingerprints of the blocks of an extent.
+    pub(crate) async fn fingerprints(&self, data: &IoBytes) -> Vec<Fingerprint> {
+        let key = self.dedup.key();
+        let all = move |data: &[u8]| {
+            data.chunks(BLOCK_LEN).map(|block| key.fingerprint(block)).collect::<Vec<_>>()
+        };
+        if data.len() < MIN_COMPUTE_BYTES {
+            return all(data);
+        }
+        let cost = Nanos(HASH_COST.0 * (data.len() / BLOCK_LEN) as u64);
+        let data = data.clone();
+        rt::compute(cost, move || all(&data)).await
+    }
+
+    /// The number under which the content of a block is stored already.
+    pub(crate) async fn known_content(
+        self: &Rc<Self>,
+        fingerprint: &Fingerprint,
+        block: &[u8],
+        mode: DedupMode,
+    ) -> Option<u64> {
+        let (number, fresh) = self.dedup.find(fingerprint)?;
+        if mode == DedupMode::Verify {
+            let same = match fresh {
+                Some(data) => data[..] == *block,
+                None => self.content_of(number).await.is_some_and(|data| data[..] == *block),
+            };
+            if !same {
+                return None;
+            }
+        }
+        self.dedup.count_found();
+        Some(number)
+    }
+
+    /// The content of a virtual block; `None` if it cannot be read.
+    async fn content_of(&self, number: u64) -> Option<forebay_device::IoBuf> {
+        let found = self.store.map.borrow().lookup(DEDUP_VOLUME, Lba(number))?;
+        let (volume, lba) = (found.home, found.bound);
+        let wanted = Wanted { addr: found.addr, volume, lba, blocks: 1, sums: vec![found.sum] };
+        self.store.reader.read(&wanted).await.ok()
+    }
+
+    /// Looks at the neighbors of the contents that are found, when the index has only a sample:
+    /// beside a block in a copy are likely to be those that were beside it in the original.
+    pub(crate) async fn look_for_neighbors(&self, fingerprints: &[Fingerprint]) {
+        if !self.dedup.is_sampled() {
+            return;
+        }
+        for fingerprint in fingerprints {
+            if !self.dedup.is_near(fingerprint)
+                && let Some((number, None)) = self.dedup.find(fingerprint)
+            {
+                self.look_at_neighbors(number).await;
+            }
+        }
+    }
+
+    /// Keeps the fingerprints of contents that were stored beside one that was found.
+    async fn look_at_neighbors(&self, number: u64) {
+        let first = number - number % NEIGHBOR_BLOCKS;
+        let mut wanted: Vec<(u64, Wanted)> = Vec::new();
+        self.store.map.borrow().lookup_range(DEDUP_VOLUME, Lba(first), NEIGHBOR_BLOCKS, |part| {
+            if let forebay_map::ExtentKind::Mapped { home, bound, addr, sums } = part.kind {
+                let (volume, blocks, sums) = (home, part.blocks as u32, sums.iter().collect());
+                let wanted_part = Wanted { addr, volume, lba: bound, blocks, sums };
+                wanted.push((part.lba.0, wanted_part));
+            }
+        });
+        let key = self.dedup.key();
+        for (first, part) in wanted {
+            // What cannot be read is not found, which costs space alone.
+            let Ok(data) = self.store.reader.read(&part).await else { continue };
+            for (index, block) in data.chunks(BLOCK_LEN).enumerate() {
+                self.dedup.note_neighbor(key.fingerprint(block), first + index as u64);
+            }
+        }
+    }
+
+    /// Gives back a run that no version needs any more: a place in the main store, or references.
+    pub(crate) fn free_run(&self, addr: BlockAddr, blocks: u32) {
+        if dedup_block(addr).is_none() {
+            self.cache.drop_run(addr, blocks);
+        }
+        self.cut_run(addr, blocks);
+    }
+
+    /// As [`Pool::free_run`], for runs that may be long: their blocks leave the cache as others
+    /// come.
+    pub(crate) fn cut_run(&self, addr: BlockAddr, blocks: u32) {
+        match dedup_block(addr) {
+            Some(first) => self.dedup.release(first, blocks),
+            None => self.store.table.sub_live(addr, blocks),
+        }
+    }
+
+    /// Frees the contents that lost their last reference.
+    pub(crate) async fn free_unused_contents(&self, delta: &mut Delta) -> Result<(), CommitError> {
+        self.dedup.group_is_applied();
+        let mut slices = rt::Slices::new();
+        let unused = self.dedup.take_unused();
+        for run in unused.chunk_by(|a, b| a + 1 == *b) {
+            let (first, blocks) = (Lba(run[0]), run.len() as u64);
+            let mut freed = |addr, blocks| self.free_run(addr, blocks);
+            self.store.map.borrow_mut().clear(DEDUP_VOLUME, first, blocks, &mut freed)?;
+            delta.clear(DEDUP_VOLUME, first, blocks);
+            slices.step().await;
+        }
+        Ok(())
+    }
+
+    /// Appends the fingerprints of new contents to the journal.
+    pub(crate) async fn append_fingerprints(
+        &self,
+        writers: &mut Writers,
+        commit: CommitId,
+    ) -> Result<(), CommitError> {
+        match self.dedup.take_unwritten() {
+            Some(new) => self.append_fingerprints_of(writers, &new, commit).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Appends the next parts of the index, of about `budget_bytes`, to a checkpoint. Returns the
+    /// part to go on with; `None` after the last.
+    pub(crate) async fn append_index(
+        &self,
+        writers: &mut Writers,
+        first: usize,
+        budget_bytes: u64,
+        commit: CommitId,
+    ) -> Result<Option<usize>, CommitError> {
+        let (mut part, mut bytes) = (first, 0);
+        let mut all = Fingerprints::default();
+        while bytes < budget_bytes {
+            let Some(next) = self.dedup.part(part) else { break };
+            part += 1;
+            bytes += (next.records.len() * forebay_format::fingerprints::RECORD_BYTES) as u64;
+            all.next = next.next;
+            all.records.extend(next.records);
+        }
+        if all.next > 0 {
+            self.append_fingerprints_of(writers, &all, commit).await?;
+        }
+        Ok((bytes >= budget_bytes).then_some(part))
+    }
+
+    async fn append_fingerprints_of(
+        &self,
+        writers: &mut Writers,
+        all: &Fingerprints,
+        commit: CommitId,
+    ) -> Result<(), CommitError> {
+        const MOST: usize = Fingerprints::fit(MAX_PAYLOAD_BYTES);
+        let mut chunks = all.records.chunks(MOST);
+        let mut next = Some(chunks.next().unwrap_or_default());
+        while let Some(records) = next {
+            let payload = Fingerprints { next: all.next, records: records.to_vec() }.encode();
+            writers.journal.append(FrameKind::Fingerprints, &payload, commit).await?;
+            next = chunks.next();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,195 @@
+//! De-duplication: what is refused, what it saves, and how it finds contents with little memory.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use forebay_device::{Device, IoBuf, IoBytes};
+use forebay_rt::Runtime;
+use forebay_units::Layout;
+
+use super::rack::memory;
+use super::{expect, names, spec, stamp, volume};
+use crate::spec::{ImportOptions, VolumeSpec};
+use crate::{Opener, Pool, VolumeError};
+
+const MIB: u64 = 1 << 20;
+
+fn sparse(name: &str, size_bytes: u64, dedup: &str) -> VolumeSpec {
+    let properties = BTreeMap::from([("dedup".to_owned(), dedup.to_owned())]);
+    VolumeSpec { name: name.into(), sparse: true, properties, ..volume(size_bytes) }
+}
+
+async fn pool_of(
+    volumes: &[VolumeSpec],
+    properties: &[(&str, &str)],
+) -> (Rc<Pool>, Rc<dyn Opener>) {
+    let shelf: Rc<dyn Opener> = memory(&["a", "b", "l"], 256 << 20);
+    let mut spec = spec(Layout::Raid0, &["a", "b"], &["l"]);
+    spec.properties.extend(properties.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())));
+    let pool = Pool::create(shelf.clone(), "tank", &spec).await.unwrap();
+    for volume in volumes {
+        pool.create_volume(volume).await.unwrap();
+    }
+    (pool, shelf)
+}
+
+/// Different blocks, the first of them number `first`.
+fn image(first: u64, bytes: u64) -> IoBytes {
+    let blocks = (first..first + bytes / 4096).flat_map(|block| stamp(4096, block).to_vec());
+    IoBuf::copy_of(&blocks.collect::<Vec<u8>>()).freeze()
+}
+
+async fn write_all(device: &Device, offset: u64, data: &IoBytes) {
+    for at in (0..data.len()).step_by(MIB as usize) {
+        let len = (MIB as usize).min(data.len() - at);
+        device.write(offset + at as u64, data.slice(at, len), false).await.unwrap();
+    }
+}
+
+async fn imported_again(pool: Rc<Pool>, shelf: &Rc<dyn Opener>) -> Rc<Pool> {
+    pool.export().await.unwrap();
+    drop(pool);
+    let paths = names(&["a", "b", "l"]);
+    Pool::import(shelf.clone(), &paths, "tank", &ImportOptions::default()).await.unwrap()
+}
+
+#[test]
+fn ten_copies_take_the_space_of_one() {
+    Runtime::simulated(1).block_on(async {
+        let (mut pool, shelf) = pool_of(&[sparse("v", 200 * MIB, "on")], &[]).await;
+        let data = image(0, 8 * MIB);
+        for copy in 0..10 {
+            write_all(&pool.open_volume("v").unwrap(), copy * 20 * MIB, &data).await;
+            if copy == 4 {
+                // The index is as it was, after an export and an import.
+                pool = imported_again(pool, &shelf).await;
+            }
+        }
+        pool.sync().await.unwrap();
+        let stats = pool.stats().dedup;
+        assert_eq!((stats.referenced_bytes, stats.stored_bytes), (80 * MIB, 8 * MIB));
+        assert_eq!(pool.summary().alloc_bytes, 8 * MIB);
+        assert_eq!(pool.get_volume("v").unwrap().used_bytes, 80 * MIB);
+        let pool = imported_again(pool, &shelf).await;
+        let v = pool.open_volume("v").unwrap();
+        for copy in 0..10 {
+            for at in (0..8 * MIB).step_by(MIB as usize) {
+                expect(&v, copy * 20 * MIB + at, &data[at as usize..][..MIB as usize]).await;
+            }
+            // Only the last copy frees the space.
+            v.discard(copy * 20 * MIB, 8 * MIB, false).await.unwrap();
+            pool.sync().await.unwrap();
+            let left = if copy == 9 { 0 } else { 8 * MIB };
+            assert_eq!(pool.summary().alloc_bytes, left);
+        }
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn copies_in_order_are_found_by_a_sample() {
+    Runtime::simulated(1).block_on(async {
+        let small = [("dedup_index_size", "1M"), ("dirty_limit", "16M")];
+        let volumes = [sparse("v", 220 * MIB, "on"), sparse("w", 220 * MIB, "verify")];
+        let (pool, shelf) = pool_of(&volumes, &small).await;
+        let data = image(0, 220 * MIB);
+        write_all(&pool.open_volume("v").unwrap(), 0, &data).await;
+        pool.sync().await.unwrap();
+        let pool = imported_again(pool, &shelf).await;
+        let stats = pool.stats().dedup;
+        assert!(stats.index_one_in >= 2, "56,320 fingerprints do not fit into a MiB");
+        write_all(&pool.open_volume("w").unwrap(), 0, &data).await;
+        pool.sync().await.unwrap();
+        let stats = pool.stats().dedup;
+        assert!(stats.stored_bytes < 225 * MIB, "{stats:?}");
+        for at in (0..220 * MIB).step_by(MIB as usize) {
+            let w = pool.open_volume("w").unwrap();
+            expect(&w, at, &data[at as usize..][..MIB as usize]).await;
+        }
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn numbers_are_not_given_twice() {
+    Runtime::simulated(1).block_on(async {
+        let (pool, shelf) = pool_of(&[sparse("v", MIB, "on")], &[]).await;
+        let mut pool = pool;
+        for round in 0..6 {
+            let v = pool.open_volume("v").unwrap();
+            // What had the highest number is gone before each import, and its fingerprint is in the
+            // journal still.
+            v.write(0, stamp(4096, round), true).await.unwrap();
+            pool.sync().await.unwrap();
+            v.discard(0, 4096, false).await.unwrap();
+            pool.sync().await.unwrap();
+            drop(v);
+            pool = imported_again(pool, &shelf).await;
+            let v = pool.open_volume("v").unwrap();
+            v.write(4096, stamp(4096, 100 + round), true).await.unwrap();
+            v.write(8192, stamp(4096, round), true).await.unwrap();
+            pool.sync().await.unwrap();
+            expect(&v, 4096, &stamp(4096, 100 + round)).await;
+            expect(&v, 8192, &stamp(4096, round)).await;
+        }
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn volumes_with_space_set_aside_are_not_deduplicated() {
+    Runtime::simulated(1).block_on(async {
+        let (pool, _) =
+            pool_of(&[sparse("v", MIB, "on"), VolumeSpec { name: "t".into(), ..volume(MIB) }], &[])
+                .await;
+        let thick = VolumeSpec { sparse: false, ..sparse("x", MIB, "on") };
+        let refused = |error| matches!(error, VolumeError::DedupNeedsSparse { .. });
+        assert!(refused(pool.create_volume(&thick).await.unwrap_err()));
+        assert!(refused(pool.set_volume("t", "dedup", "on").await.unwrap_err()));
+        assert!(refused(pool.set_volume("v", "reservation", "auto").await.unwrap_err()));
+        // Blocks that are de-duplicated stay so when it ends.
+        let v = pool.open_volume("v").unwrap();
+        v.write(0, stamp(4096, 1), true).await.unwrap();
+        pool.set_volume("v", "dedup", "off").await.unwrap();
+        assert!(refused(pool.set_volume("v", "reservation", "auto").await.unwrap_err()));
+        v.write(0, stamp(4096, 1), true).await.unwrap();
+        pool.sync().await.unwrap();
+        pool.set_volume("v", "reservation", "auto").await.unwrap();
+        assert!(refused(pool.set_volume("v", "dedup", "on").await.unwrap_err()));
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_full_pool_takes_no_block_that_it_cannot_store() {
+    Runtime::simulated(1).block_on(async {
+        let (pool, _) = pool_of(&[sparse("v", 4096 * MIB, "on")], &[]).await;
+        let v = pool.open_volume("v").unwrap();
+        let copies = image(0, MIB);
+        // As many copies as there is room for a hundred times.
+        for at in 0..600 {
+            v.write(at * MIB, copies.clone(), false).await.unwrap();
+        }
+        pool.sync().await.unwrap();
+        // Then blocks that are not alike, over the copies, until nothing more fits.
+        let mut at = 0;
+        loop {
+            let data = image(1_000_000 + at * 256, MIB);
+            if v.write(at * MIB, data, true).await.is_err() {
+                break;
+            }
+            at += 1;
+            assert!(at < 600, "more than the devices hold");
+        }
+        for known in 0..at {
+            let data = image(1_000_000 + known * 256, MIB);
+            expect(&v, known * MIB, &data).await;
+        }
+        expect(&v, 599 * MIB, &copies).await;
+        // It stays readable and trimmable.
+        v.discard(0, 300 * MIB, false).await.unwrap();
+        pool.sync().await.unwrap();
+        v.write(0, image(9, MIB), true).await.unwrap();
+        pool.export().await.unwrap();
+    });
+}
