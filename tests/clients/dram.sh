@@ -45,6 +45,16 @@ armed() { await 20 "the log is armed" state_is ARMED; }
 has_event() { "$FOREBAY" pool events p | grep "log device.*$1" | grep -q "$2"; }
 told() { await 10 "an event of $1: $2" has_event "$@"; }
 writes() { goes_on told 300 "the writer"; }
+METRICS=127.0.0.1:$((PORT + 1))
+# metric NAME LABELS VALUE: what the server's metrics say of the log device
+metric() {
+    python3 -c 'import sys, urllib.request
+page = urllib.request.urlopen("http://%s/metrics" % sys.argv[1], timeout=20).read().decode()
+of = "pool=\"p\",device=\"%s\"%s" % (sys.argv[3], "," + sys.argv[4] if sys.argv[4] else "")
+print([l.rsplit(" ", 1)[1] for l in page.splitlines() if l.startswith("forebay_log_memory_%s{%s}" % (sys.argv[2], of))])' \
+        "$METRICS" "$1" "$DIR/backup" "$2" >.metric
+    [ "$(cat .metric)" = "['$3']" ] || fail "the metrics say $1 $2: $(cat .metric), not $3"
+}
 
 # ---------------------------------------------------------------------------- made
 
@@ -66,15 +76,20 @@ run "$FOREBAY" volume create -V 200M p/busy
 [ "$(memory survives.kernel_crash)" = true ] || fail "on media it survives a kernel crash"
 
 say "armed, killed, armed again"
-serve p
+serve p --metrics "$METRICS"
 load 1
 armed
+metric state 'state="ARMED"' 1
+metric state 'state="SAVED"' 0
+metric survives 'event="power_loss"' 1
+metric survives 'event="kernel_crash"' 0
+metric runtime_seconds "" 600
 [ "$(memory survives.power_loss)$(memory survives.kernel_crash)" = truefalse ] || fail "$("$FOREBAY" pool status p)"
 writes
 [ "$(memory unsaved_bytes)" -gt 0 ] || fail "nothing is in memory alone"
 kill_server
 end_of "$WRITER"
-serve p
+serve p --metrics "$METRICS"
 run python3 "$HERE/ledger.py" check "$SOCKET" p/busy "$DIR/ledger"
 
 say "on battery: armed while it holds, saved when it does not"
@@ -86,6 +101,10 @@ state_is ARMED || fail "the battery holds for five minutes, and the log is $(mem
 power "OB" 5
 await 20 "the log is saved" state_is SAVED
 told SAVED "holds for 5 s"
+metric state 'state="SAVED"' 1
+metric state 'state="ARMED"' 0
+metric unsaved_bytes "" 0
+metric runtime_seconds "" 5
 writes
 power "OL" 600
 armed

@@ -2,11 +2,12 @@
 
 use std::rc::Rc;
 
+use forebay_device::DramState;
 use forebay_nbd::Counts;
 use forebay_pool::Pool;
 use forebay_pool::status::{
-    CacheDeviceStats, Health, IoCounts, PoolStats, PoolStatus, PoolSummary, SpareState, VdevStatus,
-    VolumeStatus,
+    CacheDeviceStats, Health, IoCounts, LogMemory, PoolStats, PoolStatus, PoolSummary, SpareState,
+    VdevStatus, VolumeStatus,
 };
 use forebay_units::Nanos;
 
@@ -24,6 +25,16 @@ const STATES: [Health; 6] = [
     Health::Faulted,
     Health::Unavail,
     Health::Suspended,
+];
+const LOG_MEMORY_STATES: [DramState; 8] = [
+    DramState::Disarmed,
+    DramState::Armed,
+    DramState::Saving,
+    DramState::Saved,
+    DramState::SaveFailed,
+    DramState::Restoring,
+    DramState::Restored,
+    DramState::Unprotected,
 ];
 
 /// A pool at one moment.
@@ -70,6 +81,7 @@ pub fn metrics(pools: &[Rc<Pool>], clients: (usize, &Counts), format: Format) ->
     caches(&mut out, &samples);
     volumes(&mut out, &samples);
     devices(&mut out, &samples);
+    log_memories(&mut out, &samples);
     out.finish()
 }
 
@@ -354,4 +366,59 @@ fn devices(out: &mut Exposition, samples: &[Sample]) {
     });
     let help = "Failed commands and wrong data since the import.";
     out.counters("forebay_device_errors", help, errors.collect::<Vec<_>>());
+}
+
+/// A log device in memory, and its labels.
+type LogMemoryOf<'a> = (Vec<(&'a str, &'a str)>, &'a LogMemory);
+
+fn log_memory<'a>((pool, _, vdev): Device<'a>) -> Option<LogMemoryOf<'a>> {
+    let labels = vec![("pool", pool), ("device", vdev.name.as_str())];
+    vdev.memory.as_ref().map(|memory| (labels, memory))
+}
+
+/// A sample of 1 or 0 with one more label.
+fn flag<'a>(
+    (labels, _): &LogMemoryOf<'a>,
+    label: (&'a str, &'a str),
+    is_so: bool,
+) -> (Vec<(&'a str, &'a str)>, f64) {
+    let mut labels = labels.clone();
+    labels.push(label);
+    (labels, f64::from(u8::from(is_so)))
+}
+
+fn log_memories(out: &mut Exposition, samples: &[Sample]) {
+    let mut sides = Vec::new();
+    for Sample { status, .. } in samples {
+        status.logs.iter().for_each(|vdev| leaves(&status.name, "log", vdev, &mut sides));
+    }
+    let all: Vec<LogMemoryOf<'_>> = sides.into_iter().filter_map(log_memory).collect();
+    let states = all.iter().flat_map(|of| {
+        LOG_MEMORY_STATES.map(|state| {
+            let state = state.as_str();
+            flag(of, ("state", state), of.1.state == state)
+        })
+    });
+    let help = "1 for the state of a log device in memory, 0 for the others.";
+    out.gauges("forebay_log_memory_state", help, states);
+    let outlives = all.iter().flat_map(|of| {
+        let survives = &of.1.survives;
+        let events = [
+            ("process_crash", survives.process_crash),
+            ("kernel_crash", survives.kernel_crash),
+            ("power_loss", survives.power_loss),
+            ("host_loss", survives.host_loss),
+        ];
+        events.map(|(event, is_survived)| flag(of, ("event", event), is_survived))
+    });
+    let help = "1 if what the log device in memory holds outlives such an event now.";
+    out.gauges("forebay_log_memory_survives", help, outlives);
+    let unsaved = all.iter().map(|of| (of.0.clone(), of.1.unsaved_bytes as f64));
+    out.gauges("forebay_log_memory_unsaved_bytes", "Bytes that only the memory has.", unsaved);
+    let save = all.iter().map(|of| (of.0.clone(), of.1.save_secs as f64));
+    let help = "How long a save of the whole memory takes.";
+    out.gauges("forebay_log_memory_save_seconds", help, save);
+    let runtime = all.iter().filter_map(|of| Some((of.0.clone(), of.1.runtime_secs? as f64)));
+    let help = "For how long the power supply says that it holds.";
+    out.gauges("forebay_log_memory_runtime_seconds", help, runtime);
 }
