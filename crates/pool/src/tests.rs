@@ -34,6 +34,7 @@ mod scattered;
 mod snapshots;
 mod spares;
 mod takeovers;
+mod turns;
 mod witnesses;
 
 use std::collections::BTreeMap;

@@ -117,6 +117,20 @@ impl ExtentMap {
         }
     }
 
+    /// Removes the first `extents` extents, or all there are. Returns how many it removed.
+    pub(crate) fn remove_first(&mut self, extents: usize) -> usize {
+        let mut removed = 0;
+        while removed < extents
+            && let Some((_, extent)) = self.extents.pop_first()
+        {
+            removed += 1;
+            if matches!(extent.content, Content::Data(_)) {
+                self.data_blocks -= extent.blocks;
+            }
+        }
+        removed
+    }
+
     /// Splits a range into dirty extents and gaps, in order.
     #[must_use]
     pub fn lookup(&self, lba: Lba, blocks: u64) -> Vec<OverlayExtent> {

@@ -35,6 +35,20 @@ impl DirtySet {
         })
     }
 
+    /// Lets go of the memory of at most `extents` extents. Returns whether some are left.
+    pub fn let_go(&mut self, extents: usize) -> bool {
+        let mut left = extents;
+        while left > 0
+            && let Some(mut volume) = self.volumes.first_entry()
+        {
+            left -= volume.get_mut().remove_first(left);
+            if volume.get().is_empty() {
+                volume.remove();
+            }
+        }
+        !self.volumes.is_empty()
+    }
+
     /// Whether the group changes nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -118,9 +132,11 @@ impl Groups {
         Some(self.retired.insert(set))
     }
 
-    /// Lets the retired group go: a root has it.
-    pub fn rooted(&mut self) {
-        self.retired = None;
+    /// Takes the retired group out: a root has it. To free the memory of a large one takes long, so
+    /// the caller does it in parts ([`DirtySet::let_go`]).
+    #[must_use]
+    pub fn rooted(&mut self) -> Option<DirtySet> {
+        self.retired.take()
     }
 
     /// Everything that no root has, oldest group first.

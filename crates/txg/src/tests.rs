@@ -161,7 +161,18 @@ proptest! {
                     retired = syncing.take().or(retired);
                 }
                 Turn::Rooted => {
-                    groups.rooted();
+                    let mut set = groups.rooted();
+                    while let Some(set) = &mut set {
+                        let before = set.volumes.values().map(|map| map.iter().count()).sum();
+                        let is_more = set.let_go(3);
+                        let after: usize = set.volumes.values().map(|map| map.iter().count()).sum();
+                        prop_assert_eq!(after, usize::saturating_sub(before, 3));
+                        prop_assert_eq!(is_more, after > 0);
+                        if !is_more {
+                            prop_assert_eq!(set.data_blocks(), 0);
+                            break;
+                        }
+                    }
                     retired = None;
                 }
                 Turn::Forget(volume) => {

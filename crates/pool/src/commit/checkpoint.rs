@@ -4,6 +4,7 @@ use forebay_format::Encoder;
 use forebay_format::journal::{FrameKind, MAX_PAYLOAD_BYTES, SegmentRecord};
 use forebay_format::map_record::{Delta, LeafImage, encode_leaves};
 use forebay_map::LeafId;
+use forebay_rt as rt;
 use forebay_segment::{frame_bytes, frame_room};
 use forebay_units::CommitId;
 
@@ -156,10 +157,7 @@ impl Pool {
             }
             return Ok(());
         }
-        let (images, next) = self.leaf_images(cursor, budget);
-        for payload in encode_leaves(&images, MAX_PAYLOAD_BYTES) {
-            writers.journal.append(FrameKind::Leaves, &payload, commit).await?;
-        }
+        let next = self.append_leaves(writers, cursor, budget, commit).await?;
         self.checkpoint_is_at(writers, next, commit);
         Ok(())
     }
@@ -192,27 +190,47 @@ impl Pool {
             let (most, least) =
                 (room.saturating_sub(frame_room(0) + 1), LeafImage::ENCODED_LEN_MAX);
             let Some(budget) = most.checked_sub(least).filter(|budget| *budget > 0) else { break };
-            let (images, next) = self.leaf_images(cursor, budget as u64);
-            for payload in encode_leaves(&images, MAX_PAYLOAD_BYTES) {
-                writers.journal.append(FrameKind::Leaves, &payload, commit).await?;
-            }
+            let next = self.append_leaves(writers, cursor, budget as u64, commit).await?;
             self.checkpoint_is_at(writers, next, commit);
         }
         Ok(())
     }
 
-    fn leaf_images(&self, cursor: LeafId, budget_bytes: u64) -> (Vec<LeafImage>, Option<LeafId>) {
-        let map = self.store.map.borrow();
-        let mut images = Vec::new();
-        let mut bytes = 0;
-        for id in map.leaves_from(cursor) {
-            if bytes >= budget_bytes {
-                return (images, Some(id));
+    /// Appends leaves from `cursor` on until they take `budget_bytes`. Returns the leaf after them.
+    async fn append_leaves(
+        &self,
+        writers: &mut Writers,
+        cursor: LeafId,
+        budget_bytes: u64,
+        commit: CommitId,
+    ) -> Result<Option<LeafId>, CommitError> {
+        let mut slices = rt::Slices::new();
+        let mut cursor = Some(cursor);
+        let (mut left_bytes, mut images, mut frame_bytes) = (budget_bytes, Vec::new(), 0);
+        loop {
+            // The map changes only where commits change it.
+            let next = cursor.filter(|_| left_bytes > 0).and_then(|at| self.leaf_at(at));
+            let fits = |image: &LeafImage| frame_bytes + image.encoded_len() < MAX_PAYLOAD_BYTES;
+            if !next.as_ref().is_some_and(|(_, image)| fits(image)) {
+                for payload in encode_leaves(&images, MAX_PAYLOAD_BYTES) {
+                    writers.journal.append(FrameKind::Leaves, &payload, commit).await?;
+                }
+                (images, frame_bytes) = (Vec::new(), 0);
             }
-            let image = map.leaf_image(id);
-            bytes += image.encoded_len() as u64;
+            let Some((id, image)) = next else { break };
+            left_bytes = left_bytes.saturating_sub(image.encoded_len() as u64);
+            frame_bytes += image.encoded_len();
             images.push(image);
+            cursor = id.next();
+            slices.step().await;
         }
-        (images, None)
+        Ok(cursor.and_then(|from| self.store.map.borrow().leaves_from(from).next()))
+    }
+
+    /// The first leaf from `cursor` on.
+    fn leaf_at(&self, cursor: LeafId) -> Option<(LeafId, LeafImage)> {
+        let map = self.store.map.borrow();
+        let id = map.leaves_from(cursor).next()?;
+        Some((id, map.leaf_image(id)))
     }
 }

@@ -23,6 +23,9 @@ use crate::opener::OpenDevice;
 use crate::state::Writers;
 use crate::status::PoolEvent;
 
+/// Extents of a committed group that are let go of in one step.
+const EXTENTS_LET_GO: usize = 16;
+
 /// What the root says of the log, and whether the log starts anew after it.
 enum LogPlan {
     GoesOn(LogState),
@@ -266,6 +269,7 @@ impl Pool {
         plan: LogPlan,
     ) -> Result<(), CommitError> {
         self.sync.commit.set(commit);
+        let mut rooted = None;
         let replaying = matches!(plan, LogPlan::Keep(_));
         if !replaying {
             self.log.release(txg);
@@ -274,7 +278,7 @@ impl Pool {
             for volume in self.volumes.borrow().values() {
                 volume.committed(txg);
             }
-            self.dirty.groups.borrow_mut().rooted();
+            rooted = self.dirty.groups.borrow_mut().rooted();
             self.dirty.throttle.release(self.stats.take_retired());
             self.space_after_group();
             self.look_at_memory();
@@ -300,6 +304,11 @@ impl Pool {
         self.sync.done.notify_all();
         self.seal(writers);
         self.reclaim(writers, commit);
+        // Nothing waits for this, and everything would wait for all of it at once.
+        let mut slices = rt::Slices::new();
+        while rooted.as_mut().is_some_and(|set| set.let_go(EXTENTS_LET_GO)) {
+            slices.step().await;
+        }
         Ok(())
     }
 
