@@ -25,8 +25,8 @@ pub struct AdminWorkload {
     offline: Vec<usize>,
     /// Disks outside the pool.
     spares: Vec<usize>,
-    /// Log disks on other hosts.
-    remote_logs: std::ops::Range<usize>,
+    /// Log disks that can hold nothing but a log: on other hosts, and in memory.
+    only_logs: Vec<usize>,
     /// Log disks; empty when the log is on the data disks.
     log: Vec<usize>,
     /// Faults strike a log disk, so no mirror side may be left alone.
@@ -61,7 +61,7 @@ impl AdminWorkload {
             removable: fault_plan.removable(spec, &mut rng),
             offline: Vec::new(),
             spares: (first_spare..spec.cache_range().start).collect(),
-            remote_logs: spec.remote_log_range(),
+            only_logs: spec.remote_log_range().chain(spec.mirrored_memory_disks()).collect(),
             log: spec.log_range().collect(),
             log_needs_mirror: spec.log.sides() > 1 && fault_plan.strikes_log(spec),
             mirrors: spec.raid != Raid::Raid0,
@@ -265,10 +265,9 @@ impl AdminWorkload {
     fn retire(&mut self, disks: &[usize]) {
         self.removable.retain(|disk| !disks.contains(disk));
         self.offline.retain(|disk| !disks.contains(disk));
-        // A disk that faults will strike must not replace one that they spare, and one on another
-        // host can hold a log only.
+        // A disk that faults will strike must not replace one that they spare.
         if !self.log_needs_mirror {
-            self.spares.extend(disks.iter().filter(|disk| !self.remote_logs.contains(disk)));
+            self.spares.extend(disks.iter().filter(|disk| !self.only_logs.contains(disk)));
         }
     }
 }

@@ -118,7 +118,16 @@ impl Disks {
             }
             *device = self.machine.open(device).await;
         }
+        for disk in spec.mirrored_memory_disks() {
+            devices[disk] = self.machine.open_mirrored(&devices[disk], spec.log_bytes).await;
+        }
         devices
+    }
+
+    /// Loses memory that only the other sides of log mirrors protect.
+    pub(crate) fn lose_mirrored_memory(&self, spec: &PoolSpec) {
+        self.machine.lose_memory();
+        self.struck.borrow_mut().extend(spec.mirrored_memory_disks());
     }
 
     /// Number of strikes so far that a scrub would repair: damage and errors.

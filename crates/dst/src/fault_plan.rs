@@ -73,7 +73,9 @@ impl FaultPlan {
                 for group in spec.group_ranges() {
                     choose(group, rng.between(0, parity as u64) as usize, rng);
                 }
-                for ring in spec.ring_ranges().filter(|ring| ring.len() > 1) {
+                // Memory is lost with the power, so faults spare its mirror.
+                let rings = spec.ring_ranges().skip(spec.mirrored_memory);
+                for ring in rings.filter(|ring| ring.len() > 1) {
                     if rng.chance(600) {
                         choose(ring, 1, rng);
                     }

@@ -10,7 +10,7 @@ use forebay_device::{
     BlockDevice, Deadline, Device, DeviceError, DeviceFuture, ErrorKind, Geometry, IoBuf, IoBytes,
     Operation,
 };
-use forebay_dram::{DramDevice, DramProtection, Preparation, prepare_backup};
+use forebay_dram::{DramDevice, DramProtection, Preparation, prepare_alone, prepare_backup};
 use forebay_rt as rt;
 use forebay_sim::{SimHost, Supply, World};
 use forebay_units::Nanos;
@@ -100,6 +100,25 @@ impl Machine {
         let backup = Deadline::new(disk.clone(), BACKUP_TIMEOUT);
         let opened = DramDevice::open(backup, self.host.clone()).await;
         opened.unwrap_or_else(|_| Rc::new(Unopened(disk.name().to_owned())))
+    }
+
+    /// All memory is lost.
+    pub fn lose_memory(&self) {
+        self.host.lose_memory();
+    }
+
+    /// The log device in a memory that the other side of its mirror protects, at the place of
+    /// `disk`. One that was lost is made anew, without a label.
+    pub async fn open_mirrored(&self, disk: &Device, size_bytes: u64) -> Device {
+        let memory = disk.name().to_owned();
+        let open = async || DramDevice::open_alone(&memory, self.host.clone()).await;
+        if let Ok(device) = open().await {
+            return device;
+        }
+        let protection = DramProtection::Mirror;
+        let made = Preparation { size_bytes, memory: memory.clone(), protection };
+        prepare_alone(&*self.host, &made).await.expect("the simulated machine has memory");
+        open().await.expect("it was just made")
     }
 
     /// Has the power change at its commands.

@@ -362,6 +362,7 @@ impl Pool for ForebayPool {
                     forebay_pool::spec::PoolSpec { caches, force: true, ..Default::default() };
                 self.pool().add(&spec).await?;
             }
+            Manage::Renew(disk) => self.pool().replace(&name(disk), None, true).await?,
             Manage::Commit => self.pool().sync().await?,
             Manage::Clean => {}
         }

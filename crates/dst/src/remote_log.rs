@@ -58,12 +58,13 @@ impl Link {
     /// Carries bytes one way, and the end of the connection after them.
     async fn carry(self: Rc<Self>, from: Rc<Stream>, to: Rc<Stream>) {
         let known = Cell::new(self.outages.get());
+        let mut piece = vec![0; PIECE_BYTES];
         loop {
-            let (received, mut piece) = from.recv(vec![0; PIECE_BYTES], 0).await;
+            let (received, back) = from.recv(piece, 0).await;
+            piece = back;
             let Ok(len @ 1..) = received else { break };
-            piece.truncate(len);
             self.pass(&known).await;
-            if to.send_all(piece).await.0.is_err() {
+            if to.send_all(piece[..len].to_vec()).await.0.is_err() {
                 break;
             }
         }

@@ -145,6 +145,10 @@ impl<S: Subject> Run<S> {
             self.disks.stacks.iter().for_each(|stack| stack.heal());
         }
         let is_created = std::mem::replace(&mut self.is_created, true);
+        if boot.memory_lost {
+            self.disks.lose_mirrored_memory(&self.scenario.spec);
+            self.model.count("memory lost that a mirror protects", 1);
+        }
         let world = self.disks.world.clone();
         let runtime = Runtime::simulated(boot.seed);
         let phase = Rc::new(Cell::new("boot"));

@@ -108,6 +108,9 @@ pub struct Boot {
     /// Changes of the networks to log devices on other hosts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub network: Vec<TimedNetwork>,
+    /// Before the boot, memory is lost that only the other side of a log mirror protects.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub memory_lost: bool,
     /// The power cut; without one the boot ends with an export.
     pub crash: Option<Crash>,
 }
@@ -297,6 +300,7 @@ impl Admin {
             Admin::Manage(Manage::CacheOnline(_)) => "cache device online",
             Admin::Manage(Manage::CacheRemove(_)) => "cache device removed",
             Admin::Manage(Manage::CacheAdd(_)) => "cache device added",
+            Admin::Manage(Manage::Renew(_)) => "log device renewed",
             Admin::Manage(Manage::Commit) => "commit",
             Admin::Manage(Manage::Clean) => "clean",
             Admin::Snapshot(SnapshotJob::Take { .. }) => "snapshot taken",

@@ -115,6 +115,10 @@ pub struct PoolSpec {
     /// How many log disks, the last ones, are on other hosts.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub remote_logs: usize,
+    /// How many log mirrors, the first ones, have memory for their first side, which nothing but
+    /// the other side protects.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub mirrored_memory: usize,
     /// Size of a data disk, spare or cache device.
     pub data_bytes: u64,
     /// Size of a log disk.
@@ -184,6 +188,11 @@ impl PoolSpec {
     pub fn memory_log_range(&self) -> std::ops::Range<usize> {
         let first = self.log_range().start;
         first..first + self.memory_logs
+    }
+
+    /// Numbers of the log disks that are memory, which the other side of their mirror protects.
+    pub fn mirrored_memory_disks(&self) -> impl Iterator<Item = usize> + use<> {
+        self.ring_ranges().take(self.mirrored_memory).map(|ring| ring.start)
     }
 
     /// Numbers of the log disks on other hosts.
@@ -279,6 +288,8 @@ pub enum Manage {
     CacheRemove(usize),
     /// Adds one.
     CacheAdd(usize),
+    /// Takes in what is at the place of a log disk that is out of use.
+    Renew(usize),
     /// Commits the open transaction group.
     Commit,
     /// Cleans segments.

@@ -28,6 +28,7 @@ fn one_disk() -> PoolSpec {
         cache_disks: 0,
         memory_logs: 0,
         remote_logs: 0,
+        mirrored_memory: 0,
         data_bytes: 256 << 20,
         log_bytes: 0,
         segment_bytes: 1 << 20,

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_device::{Cause, DeviceError, ErrorKind, Operation};
@@ -34,12 +35,66 @@ pub enum Supply {
 
 /// A machine whose memory and power supply outlive runtimes.
 pub struct SimHost {
-    memories: RefCell<BTreeMap<String, Rc<RefCell<Vec<u8>>>>>,
+    memories: RefCell<BTreeMap<String, Rc<RefCell<Sparse>>>>,
     supply: Cell<Supply>,
 }
 
 struct SimMemory {
-    bytes: Rc<RefCell<Vec<u8>>>,
+    bytes: Rc<RefCell<Sparse>>,
+}
+
+/// Memory of which only what is not zero takes room: a log device is mostly empty, and each boot
+/// makes it anew.
+struct Sparse {
+    len_bytes: u64,
+    pages: Vec<Option<Box<[u8]>>>,
+}
+
+/// Bytes of a part of memory that takes room or not.
+const PAGE_BYTES: usize = 16 << 10;
+
+impl Sparse {
+    fn new(len_bytes: u64) -> Self {
+        let mut pages = Vec::new();
+        pages.resize_with((len_bytes as usize).div_ceil(PAGE_BYTES), || None);
+        Self { len_bytes, pages }
+    }
+
+    /// The parts of a range, each within a page: the page, where in it, and where in the range.
+    fn parts(
+        &self,
+        offset_bytes: u64,
+        len: usize,
+    ) -> impl Iterator<Item = (usize, Range<usize>, Range<usize>)> + use<> {
+        let offset = offset_bytes as usize;
+        assert!(offset + len <= self.len_bytes as usize, "outside of the memory");
+        (offset / PAGE_BYTES..(offset + len).div_ceil(PAGE_BYTES)).map(move |page| {
+            let start = (page * PAGE_BYTES).max(offset);
+            let end = ((page + 1) * PAGE_BYTES).min(offset + len);
+            let at = page * PAGE_BYTES;
+            (page, start - at..end - at, start - offset..end - offset)
+        })
+    }
+
+    fn read(&self, offset_bytes: u64, out: &mut [u8]) {
+        for (page, inside, part) in self.parts(offset_bytes, out.len()) {
+            match &self.pages[page] {
+                Some(bytes) => out[part].copy_from_slice(&bytes[inside]),
+                None => out[part].fill(0),
+            }
+        }
+    }
+
+    fn write(&mut self, offset_bytes: u64, bytes: &[u8]) {
+        for (page, inside, part) in self.parts(offset_bytes, bytes.len()) {
+            let page = &mut self.pages[page];
+            let bytes = &bytes[part];
+            if page.is_some() || bytes.iter().any(|byte| *byte != 0) {
+                let page = page.get_or_insert_with(|| vec![0; PAGE_BYTES].into());
+                page[inside].copy_from_slice(bytes);
+            }
+        }
+    }
 }
 
 impl SimHost {
@@ -69,13 +124,13 @@ impl SimHost {
     /// Bytes of all memories.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
-        self.memories.borrow().values().map(|bytes| bytes.borrow().len() as u64).sum()
+        self.memories.borrow().values().map(|bytes| bytes.borrow().len_bytes).sum()
     }
 }
 
 impl Memory for SimMemory {
     fn len_bytes(&self) -> u64 {
-        self.bytes.borrow().len() as u64
+        self.bytes.borrow().len_bytes
     }
     fn is_persistent(&self) -> bool {
         false
@@ -85,16 +140,14 @@ impl Memory for SimMemory {
         Rc::strong_count(&self.bytes) > 1
     }
     fn read(&self, offset_bytes: u64, out: &mut [u8]) {
-        let at = offset_bytes as usize;
-        out.copy_from_slice(&self.bytes.borrow()[at..at + out.len()]);
+        self.bytes.borrow().read(offset_bytes, out);
     }
     fn write(&self, offset_bytes: u64, bytes: &[u8]) {
-        let at = offset_bytes as usize;
-        self.bytes.borrow_mut()[at..at + bytes.len()].copy_from_slice(bytes);
+        self.bytes.borrow_mut().write(offset_bytes, bytes);
     }
 }
 
-fn opened(bytes: &Rc<RefCell<Vec<u8>>>) -> Rc<dyn Memory> {
+fn opened(bytes: &Rc<RefCell<Sparse>>) -> Rc<dyn Memory> {
     Rc::new(SimMemory { bytes: bytes.clone() })
 }
 
@@ -108,7 +161,7 @@ impl Host for SimHost {
 
     fn create_memory<'a>(&'a self, path: &'a str, len_bytes: u64) -> OpeningMemory<'a> {
         Box::pin(async move {
-            let bytes = Rc::new(RefCell::new(vec![0; len_bytes as usize]));
+            let bytes = Rc::new(RefCell::new(Sparse::new(len_bytes)));
             let memory = opened(&bytes);
             self.memories.borrow_mut().insert(path.to_owned(), bytes);
             Ok(memory)

@@ -140,6 +140,7 @@ pub(super) fn draw_boot(plan: &BootPlan<'_>, workload: &mut AdminWorkload) -> Bo
         rewinds: false,
         power: Vec::new(),
         network: Vec::new(),
+        memory_lost: false,
         is_beside: plan.aim == Aim::Beside,
         faults: plan.fault_plan.faults(commands.min(1 << 12), plan.is_first, faults),
         crash: crashes.then(|| Crash {

@@ -164,6 +164,7 @@ pub fn generate(seed: Seed, constraints: &Constraints) -> Scenario {
         suspension::apply(&mut boot, &plan, commands().min(1 << 12));
         cache_disks::apply(&mut boot, &plan, commands());
         log_memory::apply(&mut boot, &plan, commands().min(1 << 12));
+        log_memory::apply_mirrored(&mut boot, &plan);
         if class.has_succession() && level == Level::Within {
             chain.extend(&mut boot, index == 0, commands(), plan.seed.derive("succession"));
             returns::apply(&mut boot, &plan, chain.victims(), commands().min(1 << 12));
@@ -256,6 +257,12 @@ fn draw_stock(
         cache_disks::draw(spec, &mut seed.derive("cache disks").rng());
         log_memory::draw(spec, level, class.aim, &mut seed.derive("log memory").rng());
         remote_log::draw(spec, level, class.aim, &mut seed.derive("remote log").rng());
+        log_memory::draw_mirrored(
+            spec,
+            level,
+            class.aim,
+            &mut seed.derive("mirrored memory").rng(),
+        );
     }
     Stock { volumes, sparse, sync, gaps }
 }
@@ -370,6 +377,7 @@ fn draw_spec(seed: Seed) -> PoolSpec {
         cache_disks: 0,
         memory_logs: 0,
         remote_logs: 0,
+        mirrored_memory: 0,
         data_bytes: 64 << 20,
         log_bytes: 64 << 20,
         segment_bytes: 1 << 20,

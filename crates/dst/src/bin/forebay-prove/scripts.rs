@@ -99,6 +99,7 @@ fn shape(raid: Raid, width: usize, log: LogShape) -> PoolSpec {
         cache_disks: 0,
         memory_logs: 0,
         remote_logs: 0,
+        mirrored_memory: 0,
         data_bytes: 64 << 20,
         log_bytes: 64 << 20,
         segment_bytes: 1 << 20,
