@@ -52,6 +52,20 @@ fn flatten(extents: Vec<crate::OverlayExtent>) -> Model {
     out
 }
 
+/// Lets go of a group, three extents at a time.
+fn let_go_in_parts(mut set: DirtySet) {
+    let extents = |set: &DirtySet| set.volumes.values().map(|map| map.iter().count()).sum();
+    loop {
+        let before: usize = extents(&set);
+        let is_more = set.let_go(3);
+        assert_eq!(extents(&set), before.saturating_sub(3));
+        assert_eq!(is_more, before > 3);
+        if !is_more {
+            return assert_eq!(set.data_blocks(), 0);
+        }
+    }
+}
+
 proptest! {
     #[test]
     fn extent_map_agrees_with_a_flat_model(steps in prop::collection::vec(step(), 1..40),
@@ -161,18 +175,7 @@ proptest! {
                     retired = syncing.take().or(retired);
                 }
                 Turn::Rooted => {
-                    let mut set = groups.rooted();
-                    while let Some(set) = &mut set {
-                        let before = set.volumes.values().map(|map| map.iter().count()).sum();
-                        let is_more = set.let_go(3);
-                        let after: usize = set.volumes.values().map(|map| map.iter().count()).sum();
-                        prop_assert_eq!(after, usize::saturating_sub(before, 3));
-                        prop_assert_eq!(is_more, after > 0);
-                        if !is_more {
-                            prop_assert_eq!(set.data_blocks(), 0);
-                            break;
-                        }
-                    }
+                    groups.rooted().into_iter().for_each(let_go_in_parts);
                     retired = None;
                 }
                 Turn::Forget(volume) => {
