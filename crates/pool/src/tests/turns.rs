@@ -20,11 +20,11 @@ async fn turns_beside_a_commit() -> u64 {
         spec.properties.insert(name.to_owned(), value.to_owned());
     }
     let pool = Pool::create(rack.locked(), "tank", &spec).await.unwrap();
-    pool.create_volume(&volume(2 * BLOCKS << 12)).await.unwrap();
+    pool.create_volume(&volume((2 * BLOCKS) << 12)).await.unwrap();
     let v = pool.open_volume("v").unwrap();
     // With gaps, so that each block is an extent of its own.
     for block in 0..BLOCKS {
-        v.write(2 * block << 12, stamp(4096, block), false).await.unwrap();
+        v.write((2 * block) << 12, stamp(4096, block), false).await.unwrap();
     }
     let txg = pool.dirty.groups.borrow().open_txg();
     assert_eq!(pool.dirty.groups.borrow().open().data_blocks(), BLOCKS, "one group has all");
