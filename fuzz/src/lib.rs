@@ -3,6 +3,7 @@
 pub mod media;
 pub mod nbd;
 pub mod seeds;
+pub mod stream;
 
 /// A check of any bytes.
 pub type Check = fn(&[u8]);
@@ -22,7 +23,9 @@ pub const TARGETS: &[(&str, Check)] = &[
     ("nbd_client", nbd::client),
     ("nbd_server", nbd::server),
     ("nbd_tls", nbd::tls),
+    ("resume_token", stream::resume_token),
     ("segment_records", media::segment_records),
+    ("send_stream", stream::send_stream),
     ("snapshot_records", media::snapshot_records),
     ("superblock", media::superblock),
 ];

@@ -18,6 +18,7 @@ use forebay_format::log_frame::{
 };
 use forebay_format::map_record::{Delta, LeafImage, LeafRun, encode_leaves};
 use forebay_format::snapshot::{Snapshot, SnapshotRecord};
+use forebay_format::stream::{ResumeToken, StreamEncoder, StreamHeader};
 use forebay_format::superblock::{COUNTERS, JournalPosition, Superblock, VERSION};
 use forebay_nbd::message::{InfoRequest, MetaRequest, OptionReply};
 use forebay_nbd::wire::{
@@ -34,8 +35,36 @@ pub fn all() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     log(&mut out);
     map(&mut out);
     snapshots(&mut out);
+    streams(&mut out);
     nbd(&mut out);
     out
+}
+
+fn streams(out: &mut Seeds) {
+    let header = StreamHeader {
+        pool_guid: 7,
+        guid: 9,
+        base_guid: 0,
+        created_at: 1,
+        size_bytes: 16384,
+        start_bytes: 0,
+        snapshot: "b".into(),
+        source: "tank/v".into(),
+        base: String::new(),
+    };
+    let (mut encoder, mut whole) = StreamEncoder::begin(&header);
+    whole.extend(encoder.data(0, &[7; 4096]));
+    whole.extend(encoder.hole(4096, 12288));
+    whole.extend(encoder.end());
+    let later = StreamHeader { base_guid: 8, base: "a".into(), start_bytes: 4096, ..header };
+    let (mut encoder, mut step) = StreamEncoder::begin(&later);
+    step.extend(encoder.hole(8192, 4096));
+    step.extend(encoder.end());
+    out.push(("send_stream", "whole", whole));
+    out.push(("send_stream", "step", step));
+    let source = "tank/v@b".into();
+    let token = ResumeToken { guid: 9, base_guid: 8, start_bytes: 4096, source };
+    out.push(("resume_token", "one", token.to_text().into_bytes()));
 }
 
 type Seeds = Vec<(&'static str, &'static str, Vec<u8>)>;

@@ -13,7 +13,9 @@ pub mod label;
 pub mod log_frame;
 pub mod map_record;
 mod ranges;
+pub mod receiving;
 pub mod snapshot;
+pub mod stream;
 pub mod superblock;
 mod varint;
 
