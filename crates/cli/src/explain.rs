@@ -4,6 +4,7 @@
 mod condition;
 mod pool;
 mod trace;
+mod transfer;
 
 use std::fmt::Display;
 

@@ -74,6 +74,8 @@ pub enum ErrorCode {
     Simulation,
     /// The state folder cannot be used.
     StateFolder,
+    /// A send stream is damaged, cut short, or something else.
+    Stream,
     /// The certificate, key or list of clients cannot be used.
     TlsConfig,
     /// More devices than a group may have.

@@ -38,4 +38,5 @@ pub mod state;
 pub mod state_writer;
 mod taps;
 pub mod terminal;
+mod transfer;
 pub mod vdevs;

@@ -7,12 +7,12 @@
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use forebay_pool::Pool;
 use forebay_pool::spec::{ImportOptions, Told};
 use forebay_pool::status::FoundPool;
+use forebay_pool::{Pool, ReceiveOptions, SendOptions};
 use forebay_units::Nanos;
 
-use crate::control::{Action, Link, PROTOCOL_VERSION, Reply, Request};
+use crate::control::{Action, Link, PROTOCOL_VERSION, ReceivedStream, Reply, Request};
 use crate::devices::{FileOpener, wait_until_free, wait_until_free_for};
 use crate::failure::{ErrorCode, Failure};
 use crate::holders::{Holder, holders};
@@ -22,6 +22,7 @@ use crate::pools::PoolSet;
 use crate::signals::Stop;
 use crate::state::{KnownPool, StateDir};
 use crate::terminal::{Screen, with_waiting_line};
+use crate::transfer::{Incoming, Outgoing, RemoteReceive, RemoteSend};
 
 /// The state folder, and the servers that run on it.
 pub struct PoolAccess {
@@ -230,6 +231,35 @@ impl PoolHandle {
         working.await
     }
 
+    /// Begins to send. [`PoolStream::end`] comes before [`PoolHandle::close`].
+    pub async fn open_send(&self, options: SendOptions) -> Result<PoolStream, Failure> {
+        match &self.route {
+            Route::Local(set) => {
+                Ok(PoolStream::Local(Box::new(set.begin_send(&self.pool, &options)?)))
+            }
+            Route::Server(link) => {
+                let request = request(&self.pool, &self.typed, Action::Send { options });
+                Ok(PoolStream::Remote(RemoteSend::begin(link.clone(), &request).await?))
+            }
+        }
+    }
+
+    /// Begins to receive. The sink is ended before [`PoolHandle::close`].
+    pub async fn open_receive(
+        &self,
+        volume: &str,
+        options: ReceiveOptions,
+    ) -> Result<PoolSink, Failure> {
+        let action = Action::Receive { volume: volume.to_owned(), options };
+        let request = request(&self.pool, &self.typed, action);
+        match &self.route {
+            Route::Local(set) => Ok(PoolSink::Local(Box::new(set.begin_receive(&request).await?))),
+            Route::Server(link) => {
+                Ok(PoolSink::Remote(RemoteReceive::begin(link.clone(), &request).await?))
+            }
+        }
+    }
+
     /// The same way to the pool, whose requests Ctrl-C does not cut short: for short requests of a
     /// command that looks at [`Stop`] between them and would lose the reply.
     #[must_use]
@@ -274,6 +304,77 @@ impl PoolHandle {
         let closed = self.close().await;
         let value = outcome?;
         closed.map(|()| value)
+    }
+}
+
+/// A stream that a pool makes.
+pub enum PoolStream {
+    /// In this process.
+    Local(Box<Outgoing>),
+    /// At a server.
+    Remote(RemoteSend),
+}
+
+/// What takes a stream into a pool.
+pub enum PoolSink {
+    /// In this process.
+    Local(Box<Incoming>),
+    /// At a server.
+    Remote(RemoteReceive),
+}
+
+impl PoolStream {
+    /// The next bytes; `None` at the end of a whole stream.
+    pub async fn next(&mut self) -> Result<Option<Vec<u8>>, Failure> {
+        match self {
+            Self::Local(outgoing) => outgoing.next().await,
+            Self::Remote(stream) => stream.next().await,
+        }
+    }
+
+    /// Lets go of the pool.
+    pub async fn end(self) {
+        if let Self::Local(outgoing) = self {
+            outgoing.end().await;
+        }
+    }
+}
+
+impl PoolSink {
+    /// Takes the next bytes.
+    pub async fn feed(&mut self, bytes: Vec<u8>) -> Result<(), Failure> {
+        match self {
+            Self::Local(incoming) => incoming.feed(&bytes).await,
+            Self::Remote(sink) => sink.feed(bytes).await,
+        }
+    }
+
+    /// What `input` gives, unless the pool ends the stream before.
+    pub async fn unless_ended<T>(&mut self, input: impl Future<Output = T>) -> Result<T, Failure> {
+        match self {
+            Self::Local(_) => Ok(input.await),
+            Self::Remote(sink) => sink.unless_ended(input).await,
+        }
+    }
+
+    /// At the end of the input: what was received, or why it was not, and what is left.
+    pub async fn finish(self) -> Result<ReceivedStream, Failure> {
+        match self {
+            Self::Local(mut incoming) => match incoming.finish().await {
+                Ok(received) => Ok(received),
+                Err(failure) => Err(incoming.give_up(failure).await),
+            },
+            Self::Remote(sink) => sink.finish().await,
+        }
+    }
+
+    /// Ends the stream, which has failed with `why`. A server says by itself what is left; when the
+    /// connection ends it gives the stream up.
+    pub async fn give_up(self, why: Failure) -> Failure {
+        match self {
+            Self::Local(incoming) => incoming.give_up(why).await,
+            Self::Remote(_) => why,
+        }
     }
 }
 

@@ -5,6 +5,8 @@
 //! a pool in the set is in the list of known pools.
 
 mod actions;
+mod opener;
+mod transfers;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,9 +16,9 @@ use std::rc::Rc;
 
 use forebay_attach::Volume;
 use forebay_nbd::{BitmapRun, Bitmaps, ExportEntry, ExportHandle, Exports, Peer, Refusal};
-use forebay_pool::spec::{ImportOptions, PoolSpec, Told};
+use forebay_pool::spec::{ImportOptions, PoolSpec};
 use forebay_pool::status::{FoundPool, PoolStatus, VdevStatus};
-use forebay_pool::{Answering, ChangedRun, CloseError, Opener, Opening, Pool};
+use forebay_pool::{ChangedRun, CloseError, Opener, Pool};
 use forebay_rt::net::Stream;
 use forebay_rt::sync::Mutex;
 use forebay_units::VolumeId;
@@ -35,8 +37,10 @@ use crate::signals::Stop;
 use crate::state::{KnownPool, StateDir};
 use crate::state_writer::StateWriter;
 use crate::taps::Taps;
+use crate::transfer::{Transfers, serve_receive, serve_send};
 
 use actions::{change, changes_devices, look, remember_command, take_away, taken_away};
+use opener::ReportingOpener;
 
 /// Serves the kernel's NBD client on streams.
 type SharedFront = dyn Fn(Stream);
@@ -51,6 +55,7 @@ pub struct PoolSet {
     writer: Rc<StateWriter>,
     pools: OpenPools,
     leases: Leases,
+    transfers: Rc<Transfers>,
     kernel: Rc<KernelConnections>,
     /// Serves the kernel's NBD client, once there is a server.
     kernel_front: RefCell<Option<Rc<SharedFront>>>,
@@ -75,6 +80,7 @@ impl PoolSet {
             writer,
             pools: OpenPools::default(),
             leases: Leases::default(),
+            transfers: Transfers::new(),
             kernel: Rc::default(),
             kernel_front: RefCell::default(),
             changing: Mutex::new(()),
@@ -134,6 +140,9 @@ impl PoolSet {
             let recording = goes_on.then(|| self.taps.poll(name, devices));
             return Ok(Reply::Recording(recording.unwrap_or_else(|| self.taps.end(name))));
         }
+        if let Action::SendSize { options } = action {
+            return Ok(Reply::SendSize(self.send_size(name, options).await?));
+        }
         if action.is_read_only() {
             return look(&*self.pool(name)?, action).await;
         }
@@ -151,13 +160,13 @@ impl PoolSet {
             Action::Create { spec } => self.create(name, spec, typed).await?,
             Action::Import { paths, options } => self.import(name, paths, options, typed).await?,
             Action::Export { force } => {
-                let pool = self.release(name, *force)?;
+                let pool = self.release(name, *force).await?;
                 remember_command(&pool, typed);
                 let outcome = pool.export().await;
                 self.drop_pool(&pool, outcome).await?;
             }
             Action::Destroy { force } => {
-                let pool = self.release(name, *force)?;
+                let pool = self.release(name, *force).await?;
                 let outcome = pool.destroy().await;
                 self.drop_pool(&pool, outcome).await?;
             }
@@ -249,7 +258,10 @@ impl PoolSet {
         for name in &names {
             self.check_unused(name, force)?;
         }
-        names.iter().for_each(|name| self.leases.revoke(name));
+        for name in &names {
+            self.leases.revoke(name);
+            self.transfers.end(name).await;
+        }
         let outcome = take_away(pool, action).await;
         // A client that came back meanwhile would hold the next volume of that name.
         names.iter().for_each(|name| self.leases.revoke(name));
@@ -353,21 +365,23 @@ impl PoolSet {
 
     fn check_unused(&self, name: &str, force: bool) -> Result<(), Failure> {
         let held = self.leases.who_holds(name);
+        let line = |(volume, who): (&String, &Vec<String>)| format!("{volume} by {}", few(who));
+        let mut held: Vec<String> = held.iter().map(line).collect();
+        held.extend(self.transfers.of(name));
         if force || held.is_empty() {
             return Ok(());
         }
-        let line = |(volume, who): (&String, &Vec<String>)| format!("{volume} by {}", few(who));
-        let held: Vec<String> = held.iter().map(line).collect();
         let message = format!("'{name}' is busy: clients hold {}", few(&held));
         Err(Failure::new(ErrorCode::PoolBusy, message)
             .with_hint("disconnect them, or use -f to cut them off"))
     }
 
     /// The pool `name`, taken away from its clients: it is about to leave the set.
-    fn release(&self, name: &str, force: bool) -> Result<Rc<Pool>, Failure> {
+    async fn release(&self, name: &str, force: bool) -> Result<Rc<Pool>, Failure> {
         let pool = self.pool(name)?;
         self.check_unused(name, force)?;
         self.leases.revoke(name);
+        self.transfers.end(name).await;
         Ok(pool)
     }
 
@@ -396,6 +410,7 @@ impl PoolSet {
         let mut outcome = Ok(());
         for (name, pool) in pools {
             self.leases.revoke(&name);
+            self.transfers.end(&name).await;
             if let Err(e) = pool.end().await {
                 outcome = outcome.and(Err(e.into()));
             }
@@ -410,6 +425,19 @@ impl Handler for PoolSet {
             match self.perform(&request).await {
                 Ok(reply) => Response::Ok(reply),
                 Err(failure) => Response::Error(failure),
+            }
+        })
+    }
+
+    fn transfer<'a>(
+        self: Rc<Self>,
+        request: Request,
+        stream: &'a Stream,
+    ) -> Pin<Box<dyn Future<Output = ()> + 'a>> {
+        Box::pin(async move {
+            match request.action {
+                Action::Send { .. } => serve_send(self, &request, stream).await,
+                _ => serve_receive(self, &request, stream).await,
             }
         })
     }
@@ -431,7 +459,8 @@ impl Exports for PoolSet {
             name: volume.name,
             description: String::new(),
         };
-        self.pools().iter().flat_map(|pool| pool.volumes()).map(entry).collect()
+        let all = self.pools().into_iter().flat_map(|pool| pool.volumes());
+        all.filter(|volume| !volume.is_receiving).map(entry).collect()
     }
 
     fn open(&self, name: &str, peer: &Peer) -> Result<ExportHandle, Refusal> {
@@ -490,45 +519,6 @@ impl Bitmaps for ChangesOf {
         let runs = pool.changes_since(&self.version, since, offset_bytes, len_bytes)?;
         let run = |run: ChangedRun| BitmapRun { len_bytes: run.len_bytes, dirty: run.changed };
         Some(runs.into_iter().map(run).collect())
-    }
-}
-
-/// The pools' opener of devices. It also reports their configurations to the state folder, and
-/// tells them when the operator wants the end.
-struct ReportingOpener {
-    opener: Rc<dyn Opener>,
-    writer: Rc<StateWriter>,
-    stop: Option<Rc<Stop>>,
-    taps: Rc<Taps>,
-}
-
-impl Opener for ReportingOpener {
-    fn open<'a>(&'a self, path: &'a str) -> Opening<'a> {
-        Box::pin(async move { Ok(self.taps.tap(path, self.opener.open(path).await?)) })
-    }
-
-    fn host(&self) -> u64 {
-        self.opener.host()
-    }
-
-    fn free_memory_bytes(&self) -> Option<u64> {
-        self.opener.free_memory_bytes()
-    }
-
-    fn memory_bytes(&self) -> Option<u64> {
-        self.opener.memory_bytes()
-    }
-
-    fn answers<'a>(&'a self, path: &'a str) -> Option<Answering<'a>> {
-        self.opener.answers(path)
-    }
-
-    fn witness(&self, pool: u64, told: Told) -> Pin<Box<dyn Future<Output = ()> + '_>> {
-        Box::pin(self.writer.report(pool, told))
-    }
-
-    fn is_unwanted(&self) -> bool {
-        self.stop.as_ref().is_some_and(|stop| stop.is_asked())
     }
 }
 

@@ -39,6 +39,10 @@ pub const VOLUME_READ_ONLY: &[ReadOnly] = &[
     ReadOnly { name: "available", meaning: "Bytes that the volume can still grow into." },
     ReadOnly { name: "referenced", meaning: "Bytes of its data." },
     ReadOnly { name: "refreservation", meaning: "Bytes that are set aside for it." },
+    ReadOnly {
+        name: "receive_resume_token",
+        meaning: "With this word 'forebay volume send -t' goes on with an interrupted stream.",
+    },
 ];
 
 /// The size of a volume: `volume set` resizes it.

@@ -6,7 +6,7 @@ use forebay_segment::{BlockFault, FooterFault, JournalFault, SegmentError};
 
 use crate::{
     AdminError, CandidateError, CloseError, CommitError, ImportErrorKind, LabelError, MapLoadError,
-    PoolError, RecoveryError, ResumeError, ScrubError, SuspendReason, VolumeError,
+    PoolError, RecoveryError, ResumeError, ScrubError, SuspendReason, TransferError, VolumeError,
 };
 
 impl PoolError {
@@ -25,6 +25,11 @@ impl PoolError {
             Self::Scrub(ScrubError::NotRunning { error, .. }) => of_commit(error),
             Self::Resume(ResumeError::Import(error)) => of_import(&error.kind),
             Self::Resume(_) => Vec::new(),
+            Self::Transfer(TransferError::Device(error)) => vec![error],
+            Self::Transfer(
+                TransferError::Commit(error) | TransferError::Volume(VolumeError::Commit(error)),
+            ) => of_commit(error),
+            Self::Transfer(_) => Vec::new(),
             Self::Scrub(ScrubError::InProgress { .. } | ScrubError::NotInProgress { .. }) => {
                 Vec::new()
             }

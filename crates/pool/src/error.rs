@@ -10,6 +10,7 @@ use crate::commit::error::CommitError;
 use crate::import::error::ImportError;
 use crate::resume::ResumeError;
 use crate::scrub::error::ScrubError;
+use crate::transfer::error::TransferError;
 use crate::widens::widens;
 
 /// An error of any operation on a pool.
@@ -29,6 +30,8 @@ pub enum PoolError {
     Scrub(ScrubError),
     /// A suspended pool did not go on.
     Resume(ResumeError),
+    /// A volume was not sent or received.
+    Transfer(TransferError),
 }
 
 impl fmt::Display for PoolError {
@@ -41,9 +44,11 @@ impl fmt::Display for PoolError {
             Self::Commit(error) => write!(f, "{error}"),
             Self::Scrub(error) => write!(f, "{error}"),
             Self::Resume(error) => write!(f, "{error}"),
+            Self::Transfer(error) => write!(f, "{error}"),
         }
     }
 }
 
 widens!(PoolError: Import(ImportError), Admin(AdminError), Volume(VolumeError),
-    Close(CloseError), Commit(CommitError), Scrub(ScrubError), Resume(ResumeError));
+    Close(CloseError), Commit(CommitError), Scrub(ScrubError), Resume(ResumeError),
+    Transfer(TransferError));

@@ -81,7 +81,7 @@ impl Pool {
     }
 
     /// Takes a hole over the blocks from `first` up to `end` into the open group.
-    async fn absorb_hole(
+    pub(crate) async fn absorb_hole(
         self: &Rc<Self>,
         volume: &Rc<VolumeState>,
         name: &str,

@@ -34,6 +34,7 @@ mod spares;
 pub mod spec;
 mod state;
 pub mod status;
+mod transfer;
 mod volume;
 mod widens;
 mod write_path;
@@ -90,6 +91,9 @@ pub use layout::LayoutError;
 pub use opener::{Answering, OpenWith, Opener, Opening};
 pub use resume::ResumeError;
 pub use scrub::error::ScrubError;
+pub use transfer::error::TransferError;
+pub use transfer::receive::{LeftBy, ReceiveOptions, Received, Receiver};
+pub use transfer::send::{SendOptions, Sender, source_of_token};
 pub use volume::{SyncMode, Volume};
 
 /// An imported pool.

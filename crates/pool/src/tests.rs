@@ -34,6 +34,7 @@ mod scattered;
 mod snapshots;
 mod spares;
 mod takeovers;
+mod transfers;
 mod turns;
 mod witnesses;
 

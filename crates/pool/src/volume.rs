@@ -9,6 +9,7 @@ use forebay_device::{
     Operation, ZeroOptions, check_range,
 };
 use forebay_format::config::VolumeConfig;
+use forebay_format::receiving::RECEIVING;
 use forebay_intent_log::Record;
 use forebay_rt as rt;
 use forebay_rt::sync::Notify;
@@ -55,6 +56,17 @@ impl SyncMode {
     }
 }
 
+/// Whether a volume is being received: no client sees it then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    /// It is a volume like any other.
+    Whole,
+    /// A stream arrives.
+    Underway,
+    /// A stream was interrupted.
+    Interrupted,
+}
+
 /// The running state of a volume.
 pub(crate) struct VolumeState {
     pub id: VolumeId,
@@ -94,6 +106,8 @@ pub(crate) struct VolumeState {
     pub is_snapshot: bool,
     /// A snapshot of it is being taken.
     pub is_being_shared: Cell<bool>,
+    /// Whether it is being received.
+    pub arrival: Cell<Arrival>,
     /// When the volume was last flushed, and the bytes written since.
     pub flushed: Cell<Option<Nanos>>,
     pub since_flush_bytes: Cell<u64>,
@@ -152,6 +166,10 @@ impl VolumeState {
             bandwidth_limit: RateLimit::new(number("bandwidth_limit")),
             is_snapshot,
             is_being_shared: Cell::new(false),
+            arrival: Cell::new(match config.properties.contains_key(RECEIVING) && !is_snapshot {
+                true => Arrival::Interrupted,
+                false => Arrival::Whole,
+            }),
             flushed: Cell::new(None),
             since_flush_bytes: Cell::new(0),
         }
@@ -246,7 +264,7 @@ impl Volume {
 
     fn check(&self, op: Operation, offset: u64, len: u64) -> Result<(), DeviceError> {
         let state = self.attached().state;
-        if state.gone.get() {
+        if state.gone.get() || state.arrival.get() != Arrival::Whole {
             return Err(self.gone(op, offset, len));
         }
         let changes = matches!(op, Operation::Write | Operation::Discard | Operation::WriteZeroes);

@@ -158,6 +158,50 @@ pub enum VolumeCommand {
         #[arg(required = true, value_name = "POOL/VOL@SNAP", value_parser = volume_name)]
         snapshots: Vec<VolumeName>,
     },
+    /// Write a snapshot, or what it has changed since an older one, as a stream.
+    #[command(after_help = "Examples:\n  \
+        forebay volume send tank/db@monday | ssh far forebay volume receive back/db\n  \
+        forebay volume send -i @monday tank/db@tuesday | gzip\n\n\
+        The stream goes to standard output. docs/send-stream.md describes it.")]
+    Send {
+        /// Only what changed since this older snapshot of the volume.
+        #[arg(short = 'i', value_name = "@SNAP", conflicts_with = "token")]
+        base: Option<String>,
+        /// Send nothing: only say how long the stream would be.
+        #[arg(short = 'n')]
+        dry_run: bool,
+        /// Show on standard error what is sent, how much and how fast.
+        #[arg(short)]
+        verbose: bool,
+        /// Go on where an interrupted stream ended: 'receive_resume_token' of the other volume.
+        #[arg(short, value_name = "TOKEN")]
+        token: Option<String>,
+        /// The snapshot; with -t only if it was renamed.
+        #[arg(value_name = "POOL/VOL@SNAP", value_parser = volume_name,
+            required_unless_present = "token")]
+        snapshot: Option<VolumeName>,
+    },
+    /// Make a snapshot of a stream, and its volume if it holds a whole one.
+    #[command(after_help = "Example:\n  forebay volume receive back/db\n\n\
+        The stream comes from standard input. Until it is whole no client sees the volume. A \
+        stream that is cut short, damaged or in another order changes nothing.")]
+    Receive {
+        /// First take the volume back to its newest snapshot, and disconnect its clients.
+        #[arg(short = 'F', conflicts_with = "abandon")]
+        roll_back: bool,
+        /// Keep what was received when the stream is interrupted, for 'volume send -t'.
+        #[arg(short = 's', conflicts_with = "abandon")]
+        resumable: bool,
+        /// Show on standard error what is received, how much and how fast.
+        #[arg(short, conflicts_with = "abandon")]
+        verbose: bool,
+        /// Give up what was kept of an interrupted stream.
+        #[arg(short = 'A')]
+        abandon: bool,
+        /// The volume: a new one, or the one that an increment is for.
+        #[arg(value_name = "POOL/VOL", value_parser = volume_name)]
+        volume: VolumeName,
+    },
     /// Change the size of a volume.
     #[command(after_help = "Example:\n  forebay volume resize -V 16G tank/vol0")]
     Resize {

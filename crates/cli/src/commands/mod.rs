@@ -22,6 +22,7 @@ mod serve;
 mod snapshot;
 mod status;
 mod trace;
+mod transfer;
 mod up;
 mod volume;
 mod witness;

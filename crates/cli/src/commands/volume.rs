@@ -1,6 +1,7 @@
 //! `forebay volume …`: one function for each verb.
 
 use forebay_attach::Volume;
+use forebay_pool::ReceiveOptions;
 use forebay_pool::spec::VolumeSpec;
 use forebay_pool::status::VolumeStatus;
 use forebay_units::parse_bytes;
@@ -8,6 +9,7 @@ use forebay_units::parse_bytes;
 use super::outcome::Outcome;
 use super::requests::{ask_all, from_each, good, names_of, pools_of, property_map, reply_as};
 use super::snapshot::{snapshot, snapshots};
+use super::transfer::{Receiving, Sending, receive, send};
 use crate::args::{ListedKind, Listing, NameList, VolumeCommand, VolumeName};
 use crate::attachments::{attached, devices_of, refuse_attached, take_away_all};
 use crate::control::{Action, Reply};
@@ -49,6 +51,13 @@ pub async fn volume(command: VolumeCommand, access: &PoolAccess) -> Result<Outco
         | VolumeCommand::Rename { .. }
         | VolumeCommand::Hold { .. }
         | VolumeCommand::Release { .. } => snapshot(command, access).await,
+        VolumeCommand::Send { base, dry_run, verbose, token, snapshot } => {
+            send(Sending { base, dry_run, verbose, token, snapshot }, access).await
+        }
+        VolumeCommand::Receive { roll_back, resumable, verbose, abandon, volume } => {
+            let options = ReceiveOptions { roll_back, is_resumable: resumable };
+            receive(Receiving { options, verbose, abandon, volume }, access).await
+        }
         VolumeCommand::Resize { size_bytes, force, volume } => {
             let size_bytes = checked_size(size_bytes)?;
             let action = Action::VolumeResize { volume: volume.volume, size_bytes, force };

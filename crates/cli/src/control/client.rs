@@ -67,17 +67,32 @@ impl Link {
             WireError::Length { .. } => {
                 Failure::new(ErrorCode::Protocol, format!("the request was not sent: {e}"))
             }
-            _ => {
-                let pid = self.hello.pid;
-                unreachable(format!("the server (process {pid}) ended before it answered ({e})"))
-                    .with_hint("look at 'forebay pool status' before you try again")
-            }
+            _ => self.ended(&e),
         };
         send(&self.stream, request, REQUEST_MAX_BYTES).await.map_err(lost)?;
-        match receive::<Response>(&self.stream, REPLY_MAX_BYTES).await.map_err(lost)? {
+        match self.answer().await.map_err(lost)? {
             Response::Ok(reply) => Ok(reply),
             Response::Error(failure) => Err(failure),
         }
+    }
+
+    /// The server's next answer.
+    pub async fn answer(&self) -> Result<Response, WireError> {
+        receive::<Response>(&self.stream, REPLY_MAX_BYTES).await
+    }
+
+    /// The socket.
+    #[must_use]
+    pub fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// The failure of a server that went away.
+    #[must_use]
+    pub fn ended(&self, error: &WireError) -> Failure {
+        let pid = self.hello.pid;
+        unreachable(format!("the server (process {pid}) ended before it answered ({error})"))
+            .with_hint("look at 'forebay pool status' before you try again")
     }
 
     /// Makes the connection one of the kernel's NBD client, with `volume` open.

@@ -6,6 +6,7 @@ use forebay_pool::spec::{CloneSpec, ImportOptions, PoolSpec, VolumeSpec};
 use forebay_pool::status::{
     CacheStats, EventRecord, PoolStats, PoolStatus, PoolSummary, SnapshotStatus, VolumeStatus,
 };
+use forebay_pool::{ReceiveOptions, SendOptions};
 use serde::{Deserialize, Serialize};
 
 use crate::args::ScanVerb;
@@ -157,6 +158,23 @@ pub enum Action {
         snapshot: String,
         spec: CloneSpec,
     },
+    /// How long a stream would be.
+    SendSize {
+        options: SendOptions,
+    },
+    /// After the reply come the frames of a stream, and how it ended.
+    Send {
+        options: SendOptions,
+    },
+    /// After the reply the client sends the frames of a stream.
+    Receive {
+        volume: String,
+        options: ReceiveOptions,
+    },
+    /// Gives up what a volume has of an interrupted stream.
+    ReceiveAbandon {
+        volume: String,
+    },
     /// Brings the pool's format to the newest version.
     Upgrade,
     VolumeResize {
@@ -188,8 +206,16 @@ impl Action {
                 | Action::Properties
                 | Action::Volumes
                 | Action::Snapshots
+                | Action::SendSize { .. }
+                | Action::Send { .. }
                 | Action::Nbd
         )
+    }
+
+    /// Whether a stream follows its reply.
+    #[must_use]
+    pub fn is_transfer(&self) -> bool {
+        matches!(self, Action::Send { .. } | Action::Receive { .. })
     }
 
     /// Whether it belongs into the pool's history.
@@ -226,6 +252,32 @@ pub enum Reply {
     Properties(BTreeMap<String, String>),
     Volumes(Vec<VolumeStatus>),
     Snapshots(Vec<SnapshotStatus>),
+    SendSize(SendSize),
+    Received(ReceivedStream),
+}
+
+/// A stream before it is sent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SendSize {
+    /// `POOL/VOL@SNAP`.
+    pub name: String,
+    /// Name of the base without the volume's.
+    pub base: Option<String>,
+    /// Where it begins in the volume.
+    pub start_bytes: u64,
+    /// Length of the stream.
+    pub len_bytes: u64,
+}
+
+/// A stream that was received.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReceivedStream {
+    /// `POOL/VOL@SNAP` that is there now.
+    pub name: String,
+    /// Bytes of data.
+    pub data_bytes: u64,
+    /// Bytes of holes.
+    pub hole_bytes: u64,
 }
 
 /// What the server is and serves.

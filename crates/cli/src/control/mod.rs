@@ -11,7 +11,8 @@ mod wire;
 
 pub use client::Link;
 pub use message::{
-    Action, Hello, PROTOCOL_VERSION, Reply, Request, Response, Sample, StatusReport,
+    Action, Hello, PROTOCOL_VERSION, ReceivedStream, Reply, Request, Response, Sample, SendSize,
+    StatusReport,
 };
 pub use server::{Connections, Handler, KernelFront, serve_control};
 pub use wire::{REPLY_MAX_BYTES, REQUEST_MAX_BYTES, WireError, receive, send};

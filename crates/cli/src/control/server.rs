@@ -23,6 +23,18 @@ pub trait Handler {
     /// Performs `request`.
     fn handle(self: Rc<Self>, request: Request) -> Pin<Box<dyn Future<Output = Response>>>;
 
+    /// Performs a request with a stream, on whose connection nothing else follows.
+    fn transfer<'a>(
+        self: Rc<Self>,
+        _request: Request,
+        stream: &'a Stream,
+    ) -> Pin<Box<dyn Future<Output = ()> + 'a>> {
+        Box::pin(async move {
+            let refused = Failure::new(ErrorCode::PoolNotServed, "no volumes are served here");
+            let _ = send(stream, &Response::Error(refused), REPLY_MAX_BYTES).await;
+        })
+    }
+
     /// What takes a connection for [`Action::Nbd`].
     fn kernel_front(&self) -> Result<KernelFront, Failure> {
         Err(Failure::new(ErrorCode::PoolNotServed, "no volumes are served here"))
@@ -113,6 +125,11 @@ impl Open {
                         Ok(front) => return self.hand_over(front).await,
                         Err(failure) => Response::Error(failure),
                     }
+                }
+                Ok(request)
+                    if request.version == PROTOCOL_VERSION && request.action.is_transfer() =>
+                {
+                    return handler.transfer(request, stream).await;
                 }
                 Ok(request) if request.version == PROTOCOL_VERSION => {
                     handler.clone().handle(request).await

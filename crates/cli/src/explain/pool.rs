@@ -9,7 +9,7 @@ use forebay_pool::status::Importable;
 use forebay_pool::{
     AdminError, ArrayError, CandidateError, CloseError, CommitError, ImportError, ImportErrorKind,
     MapLoadError, NameError, PoolError, PropertyError, RecoveryError, ResumeError, ScrubError,
-    SegmentError, SuspendReason, VolumeError,
+    SegmentError, SuspendReason, TransferError, VolumeError,
 };
 
 use super::Explain;
@@ -29,6 +29,7 @@ impl Explain for PoolError {
             Self::Admin(error) => admin_code(error),
             Self::Volume(error) => volume_code(error),
             Self::Resume(ResumeError::Import(error)) => import_code(&error.kind),
+            Self::Transfer(error) => super::transfer::code(error),
             Self::Close(_) | Self::Commit(_) | Self::Scrub(_) | Self::Resume(_) => {
                 ErrorCode::PoolError
             }
@@ -48,6 +49,7 @@ impl Explain for PoolError {
             Self::Commit(error) => commit_hint(error),
             Self::Scrub(error) => scrub_hint(error),
             Self::Resume(error) => resume_hint(error),
+            Self::Transfer(error) => super::transfer::hint(error),
         };
         match hint {
             hint if hint.is_empty() && is_out_of_space(self) => MAKE_ROOM.to_owned(),
@@ -69,7 +71,16 @@ macro_rules! explained {
         })*
     };
 }
-explained!(AdminError, CloseError, CommitError, ImportError, ResumeError, ScrubError, VolumeError);
+explained!(
+    AdminError,
+    CloseError,
+    CommitError,
+    ImportError,
+    ResumeError,
+    ScrubError,
+    TransferError,
+    VolumeError
+);
 
 /// Whether a device or the pool was full.
 fn is_out_of_space(error: &PoolError) -> bool {
@@ -270,7 +281,7 @@ fn array_hint(error: &ArrayError) -> &'static str {
     }
 }
 
-fn volume_code(error: &VolumeError) -> ErrorCode {
+pub(super) fn volume_code(error: &VolumeError) -> ErrorCode {
     match error {
         VolumeError::NotFound { .. } | VolumeError::NoSnapshot { .. } => ErrorCode::VolumeNotFound,
         VolumeError::BadSize { .. } => ErrorCode::VolumeSize,
@@ -280,7 +291,7 @@ fn volume_code(error: &VolumeError) -> ErrorCode {
     }
 }
 
-fn volume_hint(error: &VolumeError) -> String {
+pub(super) fn volume_hint(error: &VolumeError) -> String {
     match error {
         VolumeError::NotFound { pool, .. } => {
             format!("'forebay volume list {pool}' lists those that are")
@@ -314,7 +325,13 @@ fn volume_hint(error: &VolumeError) -> String {
         VolumeError::DedupNeedsSparse { volume, has_refs: false } => {
             format!("'forebay volume set reservation=none POOL/{volume}' makes it sparse")
         }
-        VolumeError::BadSize { .. }
+        VolumeError::Receiving { name, is_underway: false } => format!(
+            "'forebay volume get receive_resume_token {name}' shows how it goes on, 'forebay \
+             volume receive -A {name}' gives it up"
+        ),
+        VolumeError::Receiving { is_underway: true, .. } => "wait for its end".to_owned(),
+        VolumeError::NotReceiving { .. }
+        | VolumeError::BadSize { .. }
         | VolumeError::DedupNeedsSparse { .. }
         | VolumeError::Property(_)
         | VolumeError::Name(_)
@@ -362,7 +379,7 @@ fn resume_hint(error: &ResumeError) -> String {
     }
 }
 
-fn commit_hint(error: &CommitError) -> String {
+pub(super) fn commit_hint(error: &CommitError) -> String {
     match error {
         CommitError::Suspended(reason) => reason_hint(reason),
         CommitError::Array(error) => array_hint(error).to_owned(),

@@ -77,6 +77,7 @@ pub(super) async fn change(pool: &Rc<Pool>, action: &Action) -> Result<(), Failu
         Action::SnapshotHold { snapshot, tag, release } => {
             pool.hold_snapshot(snapshot, tag, *release).await?;
         }
+        Action::ReceiveAbandon { volume } => pool.abandon_receive(volume).await?,
         Action::VolumeClone { snapshot, spec } => pool.clone_snapshot(snapshot, spec).await?,
         Action::Upgrade => {
             pool.upgrade().await?;

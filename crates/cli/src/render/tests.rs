@@ -317,6 +317,8 @@ fn volume(name: &str, sync: &str, reserved_bytes: u64) -> ListedVolume {
         reserved_bytes,
         available_bytes: 10 << 30,
         sync: sync.into(),
+        is_receiving: false,
+        resume_token: None,
         properties: BTreeMap::from([("comment".to_owned(), "x".to_owned())]),
     };
     ListedVolume { status, attached: (name == "vol0").then(|| "/dev/nbd0".to_owned()) }

@@ -46,6 +46,9 @@ fn value(listed: &ListedVolume, name: &str, exact: bool) -> Option<(String, &'st
         "written" => number(volume.written_bytes),
         "usedsnap" | "usedbysnapshots" => number(volume.used_by_snapshots_bytes),
         "origin" => Some((volume.origin.clone().unwrap_or_else(|| "-".to_owned()), "-")),
+        "receive_resume_token" => {
+            Some((volume.resume_token.clone().unwrap_or_else(|| "-".to_owned()), "-"))
+        }
         "volsize" => Some((bytes(volume.size_bytes, exact), "local")),
         "refreserv" | "refreservation" => {
             let shown = match volume.reserved_bytes {
@@ -127,6 +130,7 @@ pub fn is_computed_of_volume(property: &str) -> bool {
             | "usedsnap"
             | "usedbysnapshots"
             | "origin"
+            | "receive_resume_token"
     )
 }
 
@@ -248,7 +252,7 @@ pub fn volume_get(
     fields: &[String],
     listing: Listing,
 ) -> Result<String, Failure> {
-    const FIXED: [&str; 10] = [
+    const FIXED: [&str; 11] = [
         "volsize",
         "used",
         "available",
@@ -256,6 +260,7 @@ pub fn volume_get(
         "written",
         "usedbysnapshots",
         "origin",
+        "receive_resume_token",
         "refreservation",
         "sync",
         "attached",

@@ -381,6 +381,18 @@ pub enum VolumeError {
         /// What was asked for.
         what: &'static str,
     },
+    /// The volume is being received, or was and is not whole.
+    Receiving {
+        /// `POOL/VOL`.
+        name: String,
+        /// A stream arrives; otherwise it was interrupted.
+        is_underway: bool,
+    },
+    /// The volume has no part of an interrupted stream.
+    NotReceiving {
+        /// `POOL/VOL`.
+        name: String,
+    },
     /// A volume cannot have this size.
     BadSize {
         /// The size.

@@ -73,6 +73,11 @@ impl Pool {
     /// this call, and nothing that is asked for after it.
     pub async fn take_snapshots(&self, names: &[String]) -> Result<(), VolumeError> {
         let _turn = self.admin.lock().await;
+        self.snapshot_all(names).await
+    }
+
+    /// As [`Pool::take_snapshots`], for a caller that has the turn.
+    pub(crate) async fn snapshot_all(&self, names: &[String]) -> Result<(), VolumeError> {
         self.check_format(WITH_SNAPSHOTS, "a snapshot")?;
         let mut new = Vec::new();
         let mut known = BTreeSet::new();
@@ -81,19 +86,37 @@ impl Pool {
             let (volume, snapshot) = split(name)?;
             check_snapshot_name(snapshot)?;
             let volume = self.volume_named(volume)?;
+            self.check_whole(&volume)?;
             if self.snapshots.named(volume.id, snapshot).is_some() || !known.insert(name) {
                 let name = format!("{}/{name}", self.name());
                 return Err(VolumeError::SnapshotExists { name });
             }
-            let blocks = Self::blocks_of(volume.size_bytes.get());
-            if !volume.sparse.get() {
-                // Its reservation stays whole, so what the snapshot holds needs room beside it.
-                let held = self.held_blocks(volume.id, Lba(0), blocks);
-                let shared = self.store.map.borrow().shared_blocks(volume.id);
-                needed += held.saturating_sub(shared);
-            }
+            needed += self.blocks_for_snapshot(&volume);
             new.push((volume, snapshot.to_owned()));
         }
+        // No await since the checks: the next group that is closed ends with the snapshots.
+        self.want_snapshots(new, needed, rt::wall_clock())?;
+        Ok(self.commit_all().await?)
+    }
+
+    /// Blocks that must be free for a snapshot of a volume.
+    pub(crate) fn blocks_for_snapshot(&self, volume: &VolumeState) -> u64 {
+        if volume.sparse.get() {
+            return 0;
+        }
+        // Its reservation stays whole, so what the snapshot holds needs room beside it.
+        let held = self.held_blocks(volume.id, Lba(0), Self::blocks_of(volume.size_bytes.get()));
+        held.saturating_sub(self.store.map.borrow().shared_blocks(volume.id))
+    }
+
+    /// Has the next group end with these snapshots, for which `needed` blocks must be free. Returns
+    /// the first one's id.
+    pub(crate) fn want_snapshots(
+        &self,
+        new: Vec<(Rc<VolumeState>, String)>,
+        needed: u64,
+        created_at: u64,
+    ) -> Result<VolumeId, VolumeError> {
         if needed > self.free_blocks() {
             return Err(self.no_space(needed * BLOCK_BYTES, false));
         }
@@ -105,15 +128,14 @@ impl Pool {
             volume: volume.id,
             name,
             commit: 0,
-            created_at: rt::wall_clock(),
+            created_at,
             size_bytes: volume.size_bytes.get(),
             referenced_blocks: 0,
             holds: Vec::new(),
             is_dying: false,
         });
-        // No await since the checks: the next group that is closed ends with the snapshots.
         self.snapshots.wanted.borrow_mut().taken.extend(snapshots);
-        Ok(self.commit_all().await?)
+        Ok(VolumeId(first))
     }
 
     /// The id that the next volume or snapshot gets.
@@ -159,9 +181,15 @@ impl Pool {
     /// blocks become free with the groups that follow.
     pub async fn destroy_snapshots(&self, names: &[String]) -> Result<(), VolumeError> {
         let _turn = self.admin.lock().await;
+        self.destroy_all(names).await
+    }
+
+    /// As [`Pool::destroy_snapshots`], for a caller that has the turn.
+    pub(crate) async fn destroy_all(&self, names: &[String]) -> Result<(), VolumeError> {
         let mut dying = Vec::new();
         for name in names {
-            let (_, snapshot) = self.snapshot_named(name)?;
+            let (volume, snapshot) = self.snapshot_named(name)?;
+            self.check_is_no_base(&volume, &snapshot)?;
             self.check_may_go(name, &snapshot)?;
             dying.push(snapshot);
         }
@@ -201,6 +229,7 @@ impl Pool {
     ) -> Result<(), VolumeError> {
         let _turn = self.admin.lock().await;
         let (volume, snapshot) = self.snapshot_named(name)?;
+        self.check_whole(&volume)?;
         let full = |other: &Snapshot| format!("{}@{}", volume.name.borrow(), other.name);
         let newer: Vec<Snapshot> = self
             .snapshots
@@ -215,15 +244,25 @@ impl Pool {
         for other in &newer {
             self.check_may_go(&full(other), other)?;
         }
+        self.go_back(&volume, &snapshot, newer).await
+    }
+
+    /// Takes a volume back to a snapshot of its own, whose newer ones `newer` are destroyed.
+    pub(crate) async fn go_back(
+        &self,
+        volume: &Rc<VolumeState>,
+        snapshot: &Snapshot,
+        newer: Vec<Snapshot>,
+    ) -> Result<(), VolumeError> {
         let (size_bytes, before) = (snapshot.size_bytes, volume.size_bytes.get());
         let grown = Self::blocks_of(size_bytes.saturating_sub(before));
         if !volume.sparse.get() && grown > self.free_blocks() {
             return Err(self.no_space(grown * BLOCK_BYTES, true));
         }
-        self.check_room_to_roll_back(&volume, &snapshot)?;
+        self.check_room_to_roll_back(volume, snapshot)?;
         self.let_die(newer).await;
         // A merge that has read what goes back would bring it back.
-        self.wait_for_merges(&volume, 0, u64::MAX).await;
+        self.wait_for_merges(volume, 0, u64::MAX).await;
         if let Some(v) = self.config.borrow_mut().volumes.iter_mut().find(|v| v.id == volume.id.0) {
             v.size_bytes = size_bytes;
         }

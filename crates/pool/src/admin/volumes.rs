@@ -14,7 +14,7 @@ use crate::admin::properties::{
 use crate::commit::error::CommitError;
 use crate::spec::VolumeSpec;
 use crate::status::VolumeStatus;
-use crate::volume::VolumeState;
+use crate::volume::{Arrival, VolumeState};
 use crate::{DedupMode, Pool, SyncMode, Volume};
 
 /// The version of pools from which on they de-duplicate.
@@ -22,7 +22,7 @@ const WITH_DEDUP: u32 = 7;
 /// The largest volume, whose byte offsets fit the protocols' 64 bits with room to spare.
 const MAX_VOLUME_BYTES: u64 = 1 << 50;
 
-fn check_size(size_bytes: u64) -> Result<(), VolumeError> {
+pub(crate) fn check_size(size_bytes: u64) -> Result<(), VolumeError> {
     if size_bytes == 0 || !size_bytes.is_multiple_of(BLOCK_BYTES) || size_bytes > MAX_VOLUME_BYTES {
         return Err(VolumeError::BadSize { size_bytes, limit_bytes: MAX_VOLUME_BYTES });
     }
@@ -83,6 +83,7 @@ impl Pool {
         let mut properties = effective(VOLUME_PROPERTIES, &volume.properties.borrow());
         let reservation = if volume.sparse.get() { "none" } else { "auto" };
         properties.insert(RESERVATION.to_owned(), reservation.to_owned());
+        let resume_token = self.resume_token(volume).map(|token| token.to_text());
         VolumeStatus {
             name: format!("{}/{}", self.name(), volume.name.borrow()),
             id: volume.id.0,
@@ -100,6 +101,8 @@ impl Pool {
                 .origin_of(volume.id)
                 .and_then(|origin| Some(format!("{}/{}", self.name(), self.name_of(origin)?))),
             sync: volume.sync.get().as_str().to_owned(),
+            is_receiving: volume.arrival.get() != Arrival::Whole,
+            resume_token,
             properties,
         }
     }
@@ -120,7 +123,7 @@ impl Pool {
     #[must_use]
     pub fn open_volume(self: &Rc<Self>, name: &str) -> Option<Device> {
         let state = self.volume_named(name).ok().filter(|volume| !volume.gone.get())?;
-        if self.lifecycle.closing.get() {
+        if self.lifecycle.closing.get() || self.check_whole(&state).is_err() {
             return None;
         }
         Some(Rc::new(Volume::new(self.clone(), state)))
@@ -134,7 +137,11 @@ impl Pool {
         for (name, value) in &spec.properties {
             check_property(VOLUME_PROPERTIES, name, value)?;
         }
-        let mut spec = spec.clone();
+        self.add_volume(spec.clone()).await
+    }
+
+    /// Creates a volume of checked properties.
+    pub(crate) async fn add_volume(&self, mut spec: VolumeSpec) -> Result<(), VolumeError> {
         if let Some(reservation) = spec.properties.remove(RESERVATION) {
             spec.sparse = reservation == "none";
         }
@@ -203,6 +210,7 @@ impl Pool {
     pub async fn destroy_volume(&self, name: &str, recursive: bool) -> Result<(), VolumeError> {
         let _turn = self.admin.lock().await;
         let volume = self.volume_named(name)?;
+        self.check_whole(&volume)?;
         let snapshots = self.snapshots.of(volume.id);
         let living = || snapshots.iter().filter(|snapshot| !snapshot.is_dying);
         if !recursive && living().next().is_some() {
@@ -212,7 +220,13 @@ impl Pool {
         for snapshot in living() {
             self.check_may_go(&format!("{name}@{}", snapshot.name), snapshot)?;
         }
+        self.drop_volume(&volume).await
+    }
+
+    /// Destroys a volume and its snapshots.
+    pub(crate) async fn drop_volume(&self, volume: &VolumeState) -> Result<(), VolumeError> {
         volume.gone.set(true);
+        let snapshots = self.snapshots.of(volume.id);
         snapshots.iter().for_each(|snapshot| self.snapshots.close(snapshot.id));
         // Answered writes are committed first: the log must not name a volume that the
         // configuration does not have.
@@ -236,11 +250,12 @@ impl Pool {
         Ok(())
     }
 
-    /// Gives a volume another name. Its snapshots go with it; clients that have them open by the old
-    /// name must be gone.
+    /// Gives a volume another name. Its snapshots go with it; clients that have them open by the
+    /// old name must be gone.
     pub async fn rename_volume(&self, name: &str, new: &str) -> Result<(), VolumeError> {
         let _turn = self.admin.lock().await;
         let volume = self.volume_named(name)?;
+        self.check_whole(&volume)?;
         self.check_new_name(new)?;
         let mut config = self.config.borrow().clone();
         if let Some(v) = config.volumes.iter_mut().find(|v| v.id == volume.id.0) {
@@ -265,6 +280,7 @@ impl Pool {
     ) -> Result<(), VolumeError> {
         let _turn = self.admin.lock().await;
         let volume = self.volume_named(name)?;
+        self.check_whole(&volume)?;
         check_size(size_bytes)?;
         let before = volume.size_bytes.get();
         if size_bytes < before && !force {
@@ -274,6 +290,16 @@ impl Pool {
                 wanted_bytes: size_bytes,
             });
         }
+        self.set_size(&volume, size_bytes).await
+    }
+
+    /// Changes the size of a volume. What lies past a smaller size is lost.
+    pub(crate) async fn set_size(
+        &self,
+        volume: &Rc<VolumeState>,
+        size_bytes: u64,
+    ) -> Result<(), VolumeError> {
+        let before = volume.size_bytes.get();
         let grown = Self::blocks_of(size_bytes.saturating_sub(before));
         if !volume.sparse.get() && grown > self.free_blocks() {
             return Err(self.no_space(grown * BLOCK_BYTES, true));
@@ -289,7 +315,7 @@ impl Pool {
             // From here on no write goes past the new end. Earlier ones are committed, then cut.
             volume.size_bytes.set(size_bytes);
             // A merge that has read what is cut off would bring it back after a growth.
-            self.wait_for_merges(&volume, Self::blocks_of(size_bytes), u64::MAX).await;
+            self.wait_for_merges(volume, Self::blocks_of(size_bytes), u64::MAX).await;
             self.commit_all().await?;
             self.writers.lock().await.truncated.push((volume.id, Self::blocks_of(size_bytes)));
             set_config(size_bytes);
@@ -315,6 +341,7 @@ impl Pool {
     ) -> Result<(), VolumeError> {
         let _turn = self.admin.lock().await;
         let volume = self.volume_named(name)?;
+        self.check_whole(&volume)?;
         check_property(VOLUME_PROPERTIES, property, value)?;
         self.check_dedup(name, volume.sparse.get(), property, value)?;
         if property == RESERVATION {

@@ -247,6 +247,7 @@ impl Pool {
             rt::spawn(self.clone().remote_log_loop()),
             rt::spawn(self.clone().spare_loop()),
             rt::spawn(self.clone().cache_size_loop()),
+            rt::spawn(self.clone().settle_transfers()),
         ];
         let readers = (0..READERS_AHEAD).map(|_| rt::spawn(self.clone().read_ahead_loop()));
         self.lifecycle.tasks.borrow_mut().extend(tasks.into_iter().chain(readers));

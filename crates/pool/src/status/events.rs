@@ -13,7 +13,7 @@ use forebay_rt as rt;
 use forebay_units::{BlockAddr, SegmentId, format_bytes};
 use serde::{Deserialize, Serialize};
 
-use crate::admin::error::AdminError;
+use crate::admin::error::{AdminError, VolumeError};
 use crate::cache_devices::CacheFault;
 use crate::commit::error::SuspendReason;
 use crate::label_check::LabelFault;
@@ -77,6 +77,20 @@ pub enum PoolEvent {
         device: String,
         /// The failure.
         error: LabelError,
+    },
+    /// A snapshot that was due by a schedule was not taken.
+    SnapshotNotTaken {
+        /// `POOL/VOL`.
+        volume: String,
+        /// Why.
+        error: VolumeError,
+    },
+    /// What an interrupted stream has brought could not be undone.
+    StreamNotUndone {
+        /// `POOL/VOL`.
+        volume: String,
+        /// Why.
+        error: VolumeError,
     },
     /// A log device on another host is back, and in use.
     LogDeviceReturned {
@@ -207,6 +221,8 @@ event_kinds! {
     JournalDamaged "journal-damaged",
     JournalNotRenewed "journal-not-renewed",
     MemoryShort "memory-short",
+    SnapshotNotTaken "snapshot-not-taken",
+    StreamNotUndone "stream-not-undone",
     Import "import",
     ScanBegan "scan-began",
     ScanEnded "scan-ended",
@@ -256,6 +272,8 @@ impl PoolEvent {
             Self::JournalDamaged { .. } => EventKind::JournalDamaged,
             Self::JournalNotRenewed => EventKind::JournalNotRenewed,
             Self::MemoryShort { .. } => EventKind::MemoryShort,
+            Self::SnapshotNotTaken { .. } => EventKind::SnapshotNotTaken,
+            Self::StreamNotUndone { .. } => EventKind::StreamNotUndone,
             Self::Import(_) => EventKind::Import,
             Self::ScanBegan(_) => EventKind::ScanBegan,
             Self::ScanEnded { .. } => EventKind::ScanEnded,
@@ -287,6 +305,8 @@ impl PoolEvent {
             | Self::JournalDamaged { .. }
             | Self::JournalNotRenewed
             | Self::MemoryShort { .. }
+            | Self::SnapshotNotTaken { .. }
+            | Self::StreamNotUndone { .. }
             | Self::Import(_)
             | Self::ScanBegan(_)
             | Self::ScanEnded { .. }
@@ -302,6 +322,8 @@ impl PoolEvent {
                 | Self::ScanEnded { .. }
                 | Self::CacheDeviceFailed { .. }
                 | Self::LogDeviceReturned { .. }
+                | Self::SnapshotNotTaken { .. }
+                | Self::StreamNotUndone { .. }
                 | Self::LogMemoryChanged { .. }
         )
     }
@@ -342,6 +364,22 @@ fn refused(f: &mut fmt::Formatter<'_>, device: &str, error: &AdminError) -> fmt:
     write!(f, "log device {device} answers again, and is not taken back: {error}")
 }
 
+fn not_taken(f: &mut fmt::Formatter<'_>, volume: &str, error: &VolumeError) -> fmt::Result {
+    write!(f, "no snapshot of {volume} was taken by its schedule: {error}")
+}
+
+fn not_undone(f: &mut fmt::Formatter<'_>, volume: &str, error: &VolumeError) -> fmt::Result {
+    write!(f, "an interrupted stream of {volume} could not be undone yet: {error}")
+}
+
+fn end_of_scan(phase: ScanPhase) -> &'static str {
+    match phase {
+        ScanPhase::Completed => "is complete",
+        ScanPhase::Paused => "is paused",
+        ScanPhase::InProgress | ScanPhase::Stopped => "was stopped",
+    }
+}
+
 impl fmt::Display for PoolEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -366,6 +404,8 @@ impl fmt::Display for PoolEvent {
             Self::LogDeviceFailed { device, error } => {
                 write!(f, "log device {device} failed: {error}")
             }
+            Self::SnapshotNotTaken { volume, error } => not_taken(f, volume, error),
+            Self::StreamNotUndone { volume, error } => not_undone(f, volume, error),
             Self::LogDeviceReturned { device } => write!(f, "log device {device} is back"),
             Self::LogDeviceRefused { device, error } => refused(f, device, error),
             Self::LogMemoryChanged { device, change } => {
@@ -401,12 +441,7 @@ impl fmt::Display for PoolEvent {
             Self::Import(remark) => write!(f, "{remark}"),
             Self::ScanBegan(kind) => write!(f, "a {} has begun", kind.as_str()),
             Self::ScanEnded { kind, phase, repaired_bytes, errors } => {
-                let end = match phase {
-                    ScanPhase::Completed => "is complete",
-                    ScanPhase::Paused => "is paused",
-                    ScanPhase::InProgress | ScanPhase::Stopped => "was stopped",
-                };
-                let kind = kind.as_str();
+                let (kind, end) = (kind.as_str(), end_of_scan(*phase));
                 write!(f, "a {kind} {end}: {repaired_bytes} bytes repaired, {errors} errors")
             }
             Self::Suspended(reason) => write!(f, "the pool is suspended: {reason}"),

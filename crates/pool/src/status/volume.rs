@@ -34,6 +34,12 @@ pub struct VolumeStatus {
     pub available_bytes: u64,
     /// `standard`, `always` or `disabled`.
     pub sync: String,
+    /// It is not whole: it is being received, or was. No client can open it.
+    #[serde(default)]
+    pub is_receiving: bool,
+    /// Where an interrupted stream goes on.
+    #[serde(default)]
+    pub resume_token: Option<String>,
     /// All properties by name.
     pub properties: BTreeMap<String, String>,
 }

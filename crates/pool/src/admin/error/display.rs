@@ -249,6 +249,15 @@ impl fmt::Display for VolumeError {
             Self::OldFormat { pool, version, needed, what } => {
                 write!(f, "pool '{pool}' has format version {version}, and {what} needs {needed}")
             }
+            Self::Receiving { name, is_underway: true } => {
+                write!(f, "volume '{name}' is being received")
+            }
+            Self::Receiving { name, is_underway: false } => {
+                write!(f, "volume '{name}' is received in part: its stream was interrupted")
+            }
+            Self::NotReceiving { name } => {
+                write!(f, "volume '{name}' has no part of an interrupted stream")
+            }
             Self::BadSize { size_bytes, limit_bytes } => write!(
                 f,
                 "{size_bytes} bytes is no size for a volume: it is a multiple of {BLOCK_BYTES} \
