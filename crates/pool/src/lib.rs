@@ -26,6 +26,7 @@ mod read_path;
 mod remote_log;
 mod resume;
 mod runs;
+mod schedule;
 mod scrub;
 mod settings;
 mod snapshots;

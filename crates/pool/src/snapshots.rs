@@ -108,6 +108,11 @@ impl Snapshots {
         }
     }
 
+    /// Whether clients have a snapshot open, or it is being sent.
+    pub fn is_used(&self, id: VolumeId) -> bool {
+        self.opened.borrow().get(&id).is_some_and(|state| Rc::strong_count(state) > 1)
+    }
+
     /// Number of snapshots.
     pub fn len(&self) -> usize {
         self.volume_of.borrow().len()

@@ -8,6 +8,7 @@ use forebay_format::config::{MemberConfig, MemberUse};
 use forebay_units::{DeviceId, parse_bytes};
 
 use crate::admin::error::{NameError, PropertyError};
+use crate::schedule::Schedule;
 use crate::settings::{FailMode, LogWitness, Settings, parse_milli, parse_span_secs};
 use crate::{DedupMode, Pool, SyncMode};
 
@@ -261,6 +262,16 @@ pub const VOLUME_PROPERTIES: &[Property] = &[
                  metadata means none.",
         takes_effect: AT_ONCE,
         check: |value| matches!(value, "all" | "metadata" | "none"),
+    },
+    Property {
+        name: "snapshot_every",
+        default: "off",
+        values: "off, or how many are kept of each kind, such as hourly=24,daily=7,weekly=4; the \
+                 kinds are frequent (15 minutes), hourly, daily, weekly, monthly and yearly",
+        effect: "Snapshots are taken by themselves at these times (UTC), and the oldest ones of \
+                 more than so many are destroyed.",
+        takes_effect: AT_ONCE,
+        check: |value| Schedule::parse(value).is_some(),
     },
     Property {
         name: "weight",
