@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use forebay_format::snapshot::Snapshot;
 use forebay_rt as rt;
-use forebay_units::{Nanos, VolumeId};
+use forebay_units::VolumeId;
 
 use crate::Pool;
 use crate::admin::error::VolumeError;
@@ -22,8 +22,6 @@ use calendar::{Kind, period_of, stamp_of};
 
 /// The property.
 pub(crate) const SNAPSHOT_EVERY: &str = "snapshot_every";
-/// Between two looks whether a snapshot is due.
-const LOOK_INTERVAL: Nanos = Nanos::from_secs(15);
 /// What names of scheduled snapshots begin with.
 const PREFIX: &str = "auto";
 /// Most snapshots of one kind.
@@ -68,19 +66,15 @@ fn kind_of(name: &str) -> Option<Kind> {
 }
 
 impl Pool {
-    /// Runs until the pool is closed or stopped.
-    pub(crate) async fn schedule_loop(self: Rc<Self>) {
-        let is_over = || self.lifecycle.closing.get() || self.is_stopped();
-        let mut reported = BTreeSet::new();
-        while !is_over() {
-            let now = rt::wall_clock();
-            if !self.due_snapshots(now).is_empty()
-                && let Some(_turn) = self.turn_of_task().await
-            {
-                self.take_due(now, &mut reported).await;
-                self.destroy_surplus().await;
-            }
-            let _ = rt::timeout(LOOK_INTERVAL, Box::pin(self.sync.done.until(is_over))).await;
+    /// Takes the snapshots that are due, and destroys those that are too many. `reported` are the
+    /// volumes whose last snapshot could not be taken.
+    pub(crate) async fn keep_schedules(&self, reported: &mut BTreeSet<VolumeId>) {
+        let now = rt::wall_clock();
+        if !self.due_snapshots(now).is_empty()
+            && let Some(_turn) = self.turn_of_task().await
+        {
+            self.take_due(now, reported).await;
+            self.destroy_surplus().await;
         }
     }
 

@@ -35,10 +35,14 @@ pub(crate) struct Spares {
 }
 
 impl Pool {
-    /// Runs until the pool is closed or stopped.
+    /// Runs until the pool is closed or stopped. What a crash has left of streams is settled first,
+    /// and scheduled snapshots are taken in between: neither needs a task of its own.
     pub(crate) async fn spare_loop(self: Rc<Self>) {
         let is_over = || self.lifecycle.closing.get() || self.is_stopped();
+        let mut without_snapshot = BTreeSet::new();
+        self.settle_transfers().await;
         loop {
+            self.keep_schedules(&mut without_snapshot).await;
             self.open_spares().await;
             for member in self.members_to_replace() {
                 if is_over() {

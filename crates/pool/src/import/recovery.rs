@@ -247,8 +247,6 @@ impl Pool {
             rt::spawn(self.clone().remote_log_loop()),
             rt::spawn(self.clone().spare_loop()),
             rt::spawn(self.clone().cache_size_loop()),
-            rt::spawn(self.clone().settle_transfers()),
-            rt::spawn(self.clone().schedule_loop()),
         ];
         let readers = (0..READERS_AHEAD).map(|_| rt::spawn(self.clone().read_ahead_loop()));
         self.lifecycle.tasks.borrow_mut().extend(tasks.into_iter().chain(readers));

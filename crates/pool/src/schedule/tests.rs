@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use forebay_rt::Runtime;
-use forebay_units::Layout;
+use forebay_units::{Layout, Nanos};
 
 use super::*;
 use crate::spec::{ImportOptions, VolumeSpec};

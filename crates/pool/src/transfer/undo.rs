@@ -45,7 +45,7 @@ impl Pool {
 
     /// After an import: streams that a crash has interrupted are undone, or found to be whole.
     /// Those that were to be kept stay.
-    pub(crate) async fn settle_transfers(self: Rc<Self>) {
+    pub(crate) async fn settle_transfers(self: &Rc<Self>) {
         let interrupted: Vec<Rc<VolumeState>> = {
             let volumes = self.volumes.borrow();
             let mine = volumes.values().filter(|v| v.arrival.get() == Arrival::Interrupted);
@@ -63,7 +63,7 @@ impl Pool {
                 None => self.undo_receive(&volume, &receiving).await,
             };
             if let Err(error) = outcome {
-                let volume = full_name(&self, &volume.name.borrow());
+                let volume = full_name(self, &volume.name.borrow());
                 self.health.events.push(PoolEvent::StreamNotUndone { volume, error });
             }
         }
