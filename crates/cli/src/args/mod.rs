@@ -23,7 +23,7 @@ pub use qualify::{
     CutDeviceArgs, PowerCutArgs, PowerCutCommand, PowerCutVerb, QualifyArgs, QualifyCommand,
     QualifyVerb, ReportArgs, SecondsRange, Wait, WitnessArgs,
 };
-pub use serve::{ListenAddress, SecurityArgs, ServeArgs, UpArgs, listen_address};
+pub use serve::{ListenAddress, SecurityArgs, ServeArgs, UpArgs, WebArgs, listen_address};
 pub use trace::{
     CacheArgs, ConvertArgs, IopatternArgs, OnlyArgs, RecordArgs, RecordPoolArgs, ReplayArgs,
     SeeksizeArgs, SourceArgs, Speed, SummaryArgs, TraceCommand,
@@ -105,6 +105,8 @@ pub enum Command {
         Without POOL it serves every known pool, and pools that are created or imported later. \
         Without --listen it listens on a Unix socket in the state folder and on 127.0.0.1:10809. \
         The export name of a volume is POOL/VOL.\n\n\
+        A page of what the pools do, for a browser on this machine:\n  \
+        forebay serve --web 127.0.0.1:8426\n\n\
         Listeners, TLS, limits and pools can also be named in a file:\n  \
         forebay serve --config /etc/forebay/forebay.toml --check")]
     Serve(ServeArgs),

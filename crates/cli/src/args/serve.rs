@@ -22,9 +22,24 @@ pub struct UpArgs {
     /// Where to listen: unix:PATH or tcp:HOST:PORT; may be given several times.
     #[arg(long, value_name = "ADDR", value_parser = listen_address)]
     pub listen: Vec<ListenAddress>,
+    /// The web page.
+    #[command(flatten)]
+    pub web: WebArgs,
     /// TLS.
     #[command(flatten)]
     pub security: SecurityArgs,
+}
+
+/// Where the web page is shown, and to whom.
+#[derive(Args, Clone, Debug, Default)]
+pub struct WebArgs {
+    /// Where to show a web page of the pools, as in 127.0.0.1:8426.
+    #[arg(long = "web", value_name = "HOST:PORT")]
+    pub address: Option<SocketAddr>,
+    /// The token that readers of the page need: the first line of this file. Addresses that other
+    /// machines can reach require one.
+    #[arg(long = "web-token", value_name = "FILE")]
+    pub token: Option<PathBuf>,
 }
 
 /// Encryption and authentication of NBD clients.
@@ -104,6 +119,9 @@ pub struct ServeArgs {
     /// Where to answer scrapes of Prometheus and its like, as in 127.0.0.1:9816.
     #[arg(long, value_name = "HOST:PORT")]
     pub metrics: Option<SocketAddr>,
+    /// The web page.
+    #[command(flatten)]
+    pub web: WebArgs,
     /// Serve virtual machines too: a vhost-user-blk socket DIR/POOL/VOLUME.sock for each volume.
     #[arg(long, value_name = "DIR")]
     pub vhost_user: Option<PathBuf>,

@@ -14,7 +14,7 @@ use crate::log;
 use crate::pool_access::{KNOWN_POOL_OPTIONS, PoolAccess, SERVE_WAIT, import_known};
 use crate::pools::PoolSet;
 use crate::service_config::{DEFAULT_PATH, ServiceConfig, limit_values};
-use crate::serving::{Serving, refuse_exposed, tls_config};
+use crate::serving::{Serving, page_access, refuse_exposed, tls_config};
 use crate::state::{Environment, KnownPool, StateDir, locate};
 use crate::terminal::with_waiting_line;
 
@@ -41,6 +41,7 @@ pub async fn serve(
     if let Some(address) = config.metrics {
         serving.tell_metrics(address)?;
     }
+    serving.show_page(&config.web)?;
     if let Some(folder) = &config.vhost_user {
         serving.serve_machines(folder)?;
     }
@@ -73,6 +74,8 @@ fn settings(args: &ServeArgs) -> Result<ServiceConfig, Failure> {
         (None, false) => ServiceConfig::default(),
     };
     config.metrics = args.metrics.or(config.metrics);
+    config.web.address = args.web.address.or(config.web.address);
+    config.web.token = args.web.token.clone().or(config.web.token);
     config.vhost_user = args.vhost_user.clone().or(config.vhost_user);
     config.override_with(&args.listen, &args.security, &args.pools, &args.dirs)?;
     Ok(config)
@@ -99,6 +102,10 @@ pub fn check_service(args: &ServeArgs) -> Result<Outcome, Failure> {
             }
         })?;
     }
+    page_access(&config.web).map_err(|failure| match args.web.address {
+        Some(_) => failure,
+        None => config.web_failure(&format!("{}; name web_token", failure.message)),
+    })?;
     check_pools(&config)?;
     let path = args.config.as_deref().unwrap_or(Path::new(DEFAULT_PATH));
     Ok(Outcome::text(match args.json {
@@ -139,6 +146,8 @@ fn settings_json(path: &Path, config: &ServiceConfig, tls: bool) -> String {
         "config": path,
         "listen": listen,
         "metrics": config.metrics.map(|address| address.to_string()),
+        "web": config.web.address.map(|address| address.to_string()),
+        "web_token": config.web.token.is_some(),
         "vhost_user": config.vhost_user,
         "plaintext": config.security.plaintext,
         "tls": tls,

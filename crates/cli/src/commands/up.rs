@@ -156,6 +156,7 @@ pub async fn up(args: UpArgs, access: PoolAccess) -> Result<Outcome, Failure> {
             return Err(Failure::new(ErrorCode::Interrupted, message).with_hint("run it again"));
         }
     }
+    serving.show_page(&args.web)?;
     let listeners = match serving.listen(&args.listen, &state) {
         Ok(listeners) => listeners,
         Err(failure) => {

@@ -7,7 +7,7 @@ use forebay_nbd::Counts;
 use forebay_pool::Pool;
 use forebay_pool::status::{
     CacheDeviceStats, Health, IoCounts, LogMemory, PoolStats, PoolStatus, PoolSummary, SpareState,
-    VdevStatus, VolumeStatus,
+    Timings, VdevStatus, VolumeStatus,
 };
 use forebay_units::Nanos;
 
@@ -43,7 +43,7 @@ struct Sample {
     status: PoolStatus,
     stats: PoolStats,
     volumes: Vec<VolumeStatus>,
-    latencies: [forebay_pool::status::LatencyCounts; 3],
+    latencies: [Timings; 3],
 }
 
 impl Sample {
@@ -59,13 +59,12 @@ type Device<'a> = (&'a str, &'static str, &'a VdevStatus);
 /// others.
 #[must_use]
 pub fn metrics(pools: &[Rc<Pool>], clients: (usize, &Counts), format: Format) -> String {
-    let bounds = BOUNDS_US.map(Nanos::from_micros);
     let sample = |pool: &Rc<Pool>| Sample {
         summary: pool.summary(),
         status: pool.status(),
         stats: pool.stats(),
         volumes: pool.volumes(),
-        latencies: pool.latency_counts(&bounds),
+        latencies: pool.pulse().latencies,
     };
     let samples: Vec<Sample> = pools.iter().map(sample).collect();
     let mut out = Exposition::new(format);
@@ -196,14 +195,15 @@ fn traffic(out: &mut Exposition, samples: &[Sample]) {
 
 fn latencies(out: &mut Exposition, samples: &[Sample]) {
     const OPS: [&str; 3] = ["durable_write", "flush", "read"];
-    let bounds = BOUNDS_US.map(|us| us as f64 / 1e6);
+    let bounds = BOUNDS_US.map(Nanos::from_micros);
     let all = samples.iter().flat_map(|sample| {
         OPS.iter().zip(&sample.latencies).map(|(op, latency)| {
             let labels = vec![("pool", sample.pool()), ("op", *op)];
-            (labels, latency.at_most.clone(), latency.count, latency.sum_secs)
+            (labels, latency.at_most(&bounds), latency.count(), latency.sum_secs())
         })
     });
     let help = "How long operations took since the import, from receipt to the answer.";
+    let bounds = BOUNDS_US.map(|us| us as f64 / 1e6);
     out.histograms("forebay_pool_operation_duration_seconds", help, &bounds, all);
 }
 

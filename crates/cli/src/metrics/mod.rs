@@ -8,4 +8,4 @@ mod exposition;
 mod server;
 
 pub use collect::metrics;
-pub use server::{Source, serve_metrics};
+pub use server::{Source, metrics_site};

@@ -17,7 +17,7 @@ use forebay_nbd::{AllowList, Limits};
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::args::{ListenAddress, SecurityArgs};
+use crate::args::{ListenAddress, SecurityArgs, WebArgs};
 use crate::failure::{ErrorCode, Failure};
 use crate::files;
 
@@ -37,6 +37,8 @@ pub struct ServiceConfig {
     pub listen: Vec<ListenAddress>,
     /// Where to answer scrapes.
     pub metrics: Option<SocketAddr>,
+    /// Where the web page is shown, and the file with its token.
+    pub web: WebArgs,
     /// Where the sockets of virtual machines are.
     pub vhost_user: Option<PathBuf>,
     /// TLS files, and whether plain text is allowed everywhere.
@@ -60,6 +62,7 @@ struct Source {
     listen: Vec<Range<usize>>,
     pools: Vec<Range<usize>>,
     tls: Option<Range<usize>>,
+    web: Option<Range<usize>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -70,6 +73,8 @@ struct Document {
     pools: Vec<Spanned<String>>,
     directories: Vec<Spanned<PathBuf>>,
     metrics: Option<Spanned<String>>,
+    web: Option<Spanned<String>>,
+    web_token: Option<Spanned<AbsolutePath>>,
     vhost_user: Option<Spanned<AbsolutePath>>,
     tls: Tls,
     allow: Option<Spanned<BTreeMap<String, Vec<String>>>>,
@@ -144,6 +149,12 @@ impl ServiceConfig {
     #[must_use]
     pub fn tls_failure(&self, message: &str) -> Failure {
         self.source.failure(self.source.tls.clone().unwrap_or(0..0), message)
+    }
+
+    /// The failure that the page cannot be shown.
+    #[must_use]
+    pub fn web_failure(&self, message: &str) -> Failure {
+        self.source.failure(self.source.web.clone().unwrap_or(0..0), message)
     }
 
     /// Replaces what the command line names by what it says.
@@ -226,9 +237,14 @@ impl Document {
                 listen: self.listen.iter().map(Spanned::span).collect(),
                 pools: self.pools.iter().map(Spanned::span).collect(),
                 tls,
+                web: self.web.as_ref().map(Spanned::span),
                 ..Source::default()
             },
-            metrics: self.metrics.map(metrics_address).transpose()?,
+            metrics: self.metrics.map(|text| tcp_address("metrics", 9816, &text)).transpose()?,
+            web: WebArgs {
+                address: self.web.map(|text| tcp_address("web", 8426, &text)).transpose()?,
+                token: file(self.web_token),
+            },
             vhost_user: file(self.vhost_user),
             listen: each::<_, Address>(self.listen)?.into_iter().map(|address| address.0).collect(),
             pools: self.pools.into_iter().map(Spanned::into_inner).collect(),
@@ -249,10 +265,10 @@ impl Document {
     }
 }
 
-fn metrics_address(text: Spanned<String>) -> Result<SocketAddr, Problem> {
+fn tcp_address(key: &str, port: u16, text: &Spanned<String>) -> Result<SocketAddr, Problem> {
     text.get_ref().parse().or_else(|_| {
         let message = format!(
-            "metrics: expected an address and a port such as 127.0.0.1:9816, not '{}'",
+            "{key}: expected an address and a port such as 127.0.0.1:{port}, not '{}'",
             text.get_ref()
         );
         problem(text.span(), message)

@@ -32,6 +32,10 @@ fn every_key_reaches_its_setting() {
     let text = "[tls]\ncert = '/c'\nkey = '/k'\nca = '/a'\nallow = '/l'\n";
     assert_eq!(parse(text).unwrap().security.tls_allow, Some("/l".into()));
     assert!(parse("plaintext = true").unwrap().security.plaintext);
+    let web = parse("web = '127.0.0.1:8426'\nweb_token = '/t'").unwrap().web;
+    assert_eq!(web.address, Some("127.0.0.1:8426".parse().unwrap()));
+    assert_eq!(web.token, Some("/t".into()));
+    assert!(refused("web = 'here'").contains("web: expected an address and a port"));
     assert_eq!(parse("").unwrap().limits, Limits::default());
 }
 

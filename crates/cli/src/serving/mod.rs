@@ -9,6 +9,7 @@ mod attached;
 mod hints;
 mod live;
 mod machines;
+mod pages;
 pub mod watch;
 
 use std::io;
@@ -26,7 +27,6 @@ use crate::control::serve_control;
 use crate::failure::{ErrorCode, Failure};
 use crate::hooks::Hooks;
 use crate::log;
-use crate::metrics::{Source, metrics, serve_metrics};
 use crate::pools::PoolSet;
 use crate::service_manager::ServiceManager;
 use crate::signals::Stop;
@@ -35,6 +35,7 @@ use crate::terminal::Screen;
 
 use addresses::{refuse_other_files, until_free};
 pub use hints::connect_hints;
+pub use pages::page_access;
 
 /// The port of NBD by convention.
 pub const NBD_PORT: u16 = 10809;
@@ -190,22 +191,6 @@ impl Serving {
         );
         self.set.announce(listeners.clone());
         Ok(listeners)
-    }
-
-    /// Answers scrapes at `address`. They show names of pools, volumes and devices.
-    pub fn tell_metrics(&self, address: SocketAddr) -> Result<(), Failure> {
-        let listener = Listener::bind_tcp(address)
-            .map_err(|e| cannot_listen("--metrics", &ListenAddress::Tcp(address), &e))?;
-        if !address.ip().is_loopback() {
-            log::warning(&format!("other machines can read the metrics at {address}"));
-        }
-        self.screen.say(&format!("metrics at http://{address}/metrics"));
-        let (set, server) = (self.set.clone(), self.server.clone());
-        let source: Source = Rc::new(move |format| {
-            metrics(&set.pools(), (server.connections(), &server.counts()), format)
-        });
-        forebay_rt::spawn(serve_metrics(listener, source));
-        Ok(())
     }
 
     /// Serves virtual machines by sockets in `folder`, one a volume.

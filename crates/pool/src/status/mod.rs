@@ -3,6 +3,7 @@
 mod cache;
 pub(crate) mod events;
 mod log_memory;
+mod pulse;
 pub(crate) mod report;
 pub(crate) mod stats;
 mod volume;
@@ -19,6 +20,7 @@ use crate::import::error::ImportErrorKind;
 pub use cache::{CacheDeviceStats, CacheStats};
 pub use events::{EventKind, EventRecord, ImportRemark, PoolEvent};
 pub use log_memory::{LogMemory, Survives};
+pub use pulse::{Pulse, Timings};
 pub use volume::{SnapshotStatus, VolumeStatus};
 
 /// Version of the JSON of these types. It is raised when a field changes its meaning.
@@ -539,17 +541,6 @@ pub struct LongPoll {
     pub mean_us: f64,
     /// The longest, in microseconds.
     pub longest_us: f64,
-}
-
-/// How long the operations of one kind took, since import.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct LatencyCounts {
-    /// For each bound that was asked for, how many took no longer.
-    pub at_most: Vec<u64>,
-    /// All of them.
-    pub count: u64,
-    /// Seconds of all of them together.
-    pub sum_secs: f64,
 }
 
 /// What an import did.

@@ -15,8 +15,8 @@ use forebay_units::{BLOCK_BYTES, DeviceId, Nanos, VolumeId};
 use crate::Pool;
 use crate::state::Writers;
 use crate::status::{
-    ImportReport, IoCounts, Latency, LatencyCounts, LongPoll, MediaBytes, OpCount, PoolStats,
-    STATUS_VERSION, SegmentCounts, Traffic,
+    ImportReport, IoCounts, Latency, LongPoll, MediaBytes, OpCount, PoolStats, Pulse,
+    STATUS_VERSION, SegmentCounts, Timings, Traffic,
 };
 use hdrhistogram::Histogram;
 
@@ -193,15 +193,6 @@ fn add(count: &mut OpCount, bytes: u64) {
     count.bytes += bytes;
 }
 
-fn latency_counts(histogram: &Histogram<u64>, bounds: &[Nanos]) -> LatencyCounts {
-    let at_most = |bound: &Nanos| histogram.count_between(0, bound.0);
-    LatencyCounts {
-        at_most: bounds.iter().map(at_most).collect(),
-        count: histogram.len(),
-        sum_secs: histogram.mean() * histogram.len() as f64 / 1e9,
-    }
-}
-
 fn latency(histogram: &Histogram<u64>) -> Latency {
     if histogram.is_empty() {
         return Latency::default();
@@ -367,12 +358,19 @@ impl Pool {
         }
     }
 
-    /// How many durable writes, flushes and reads took no longer than each of `bounds`, in this
-    /// order, to a hundredth.
+    /// What changes with each request.
     #[must_use]
-    pub fn latency_counts(&self, bounds: &[Nanos]) -> [LatencyCounts; 3] {
-        let Stats { fua, flush, read, .. } = &self.stats;
-        [fua, flush, read].map(|histogram| latency_counts(&histogram.borrow(), bounds))
+    pub fn pulse(&self) -> Pulse {
+        if let Some(writers) = self.writers.try_lock() {
+            self.tally(&writers);
+        }
+        let Stats { fua, flush, read, since, .. } = &self.stats;
+        Pulse {
+            traffic: *since.borrow(),
+            dirty_bytes: self.dirty.throttle.dirty_bytes(),
+            log_used_bytes: self.log.used_bytes(),
+            latencies: [fua, flush, read].map(|histogram| Timings(places(&histogram.borrow()))),
+        }
     }
 
     /// Figures since import and over the pool's lifetime.
