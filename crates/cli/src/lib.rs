@@ -39,6 +39,7 @@ pub mod state;
 pub mod state_writer;
 mod taps;
 pub mod terminal;
+mod top;
 mod transfer;
 pub mod vdevs;
 mod web;

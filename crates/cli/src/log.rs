@@ -9,9 +9,13 @@ use std::io::{self, IsTerminal, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use crate::clock::{log_time, now_secs};
 use crate::escape::visible;
+
+/// Lines that wait for the end of a full screen at most: of more, the first ones matter most.
+const MAX_HELD: usize = 1000;
 
 /// How much a message matters; the numbers are syslog's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +39,36 @@ impl Level {
             Level::Info => "info",
         }
     }
+}
+
+/// Lines that wait for the end of a full screen, as `true` for standard error; `None` when lines
+/// are written at once.
+static HELD: Mutex<Option<Vec<(bool, String)>>> = Mutex::new(None);
+
+/// From now on lines wait: a full screen stands on the terminal.
+pub fn hold() {
+    HELD.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default();
+}
+
+/// Writes the lines that have waited, and from now on all others at once.
+pub fn release() {
+    let held = HELD.lock().unwrap_or_else(PoisonError::into_inner).take();
+    for (is_error, text) in held.into_iter().flatten() {
+        let _ = match is_error {
+            true => io::stderr().lock().write_all(text.as_bytes()),
+            false => io::stdout().lock().write_all(text.as_bytes()),
+        };
+    }
+}
+
+/// Whether `text` waits, for standard error or standard output.
+pub fn is_held(is_error: bool, text: &str) -> bool {
+    let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(held) = held.as_mut() else { return false };
+    if held.len() < MAX_HELD {
+        held.push((is_error, text.to_owned()));
+    }
+    true
 }
 
 /// Set once this process is a server: its messages are a log then, with time and level.
@@ -70,8 +104,11 @@ pub fn report(level: Level, message: &str) {
         other => other,
     };
     let line = style.line(level, &visible(message));
-    // The process goes on when nothing reads its messages any more.
-    let _ = io::stderr().lock().write_all(format!("{line}\n").as_bytes());
+    let text = format!("{line}\n");
+    if !is_held(true, &text) {
+        // The process goes on when nothing reads its messages any more.
+        let _ = io::stderr().lock().write_all(text.as_bytes());
+    }
 }
 
 /// A line of a server on standard output: with time and level unless it is a terminal.

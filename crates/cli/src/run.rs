@@ -10,7 +10,7 @@ use forebay_rt::Runtime;
 use crate::args::{BenchCommand, Cli, Command, PoolCommand, TraceCommand};
 use crate::commands::{
     Outcome, attach, bench_nbd, check_service, detach, doctor, doctor_without_pools, log_target,
-    man, pool, qualify, record_pool, report, serve, trace, up, volume, witness,
+    man, pool, qualify, record_pool, report, serve, top, trace, up, volume, witness,
 };
 use crate::completion;
 use crate::failure::{ErrorCode, Failure};
@@ -72,6 +72,7 @@ fn execute(cli: Cli) -> Result<u8, Failure> {
         },
         Command::LogTarget(args) => log_target(args, runtime)?,
         Command::Report(args) => report(&args)?,
+        Command::Top(args) => on_pools(true, async |access| top(args, &access).await)?,
         Command::Up(args) => on_pools(true, async |access| up(args, access).await)?,
         Command::Serve(args) if args.check => check_service(&args)?,
         Command::Serve(args) => {

@@ -102,6 +102,9 @@ impl Screen {
     }
 
     fn write(&self, text: &str) {
+        if log::is_held(self.to_stderr, text) {
+            return;
+        }
         // A server goes on when nothing reads its output any more.
         let _ = if self.to_stderr {
             let mut out = io::stderr().lock();

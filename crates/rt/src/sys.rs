@@ -93,6 +93,13 @@ pub fn host_name() -> Vec<u8> {
     name.into_iter().take_while(|byte| *byte != 0).collect()
 }
 
+/// Sends SIGINT to this process, as a terminal does on Ctrl-C.
+pub fn interrupt_self() {
+    let pid = std::process::id().cast_signed();
+    // SAFETY: no pointers.
+    let _ = unsafe { libc::kill(pid, libc::SIGINT) };
+}
+
 /// Columns of the terminal behind `fd`; `None` when it is not a terminal or does not say.
 #[must_use]
 pub fn terminal_columns(fd: BorrowedFd<'_>) -> Option<usize> {

@@ -8,6 +8,7 @@ mod log_target;
 mod pool;
 mod qualify;
 mod serve;
+mod top;
 mod trace;
 mod values;
 mod volume;
@@ -24,6 +25,7 @@ pub use qualify::{
     QualifyVerb, ReportArgs, SecondsRange, Wait, WitnessArgs,
 };
 pub use serve::{ListenAddress, SecurityArgs, ServeArgs, UpArgs, WebArgs, listen_address};
+pub use top::TopArgs;
 pub use trace::{
     CacheArgs, ConvertArgs, IopatternArgs, OnlyArgs, RecordArgs, RecordPoolArgs, ReplayArgs,
     SeeksizeArgs, SourceArgs, Speed, SummaryArgs, TraceCommand,
@@ -65,6 +67,11 @@ pub enum Command {
         Creates four data files (raidz1), two mirrored log files and the volume vol0 in DIR. Run \
         again, it serves that pool. Ctrl-C closes the pool cleanly.")]
     Up(UpArgs),
+    /// Watch served pools on a full screen: rates, latencies, devices, log, cleaning.
+    #[command(after_help = "Example:\n  forebay top tank\n\n\
+        q, Esc or Ctrl-C end it, Tab shows the next pool. Latencies are those of the last ten \
+        seconds. Without a terminal it prints the lines of 'forebay pool iostat'.")]
+    Top(TopArgs),
     /// Create, inspect and maintain pools.
     #[command(
         arg_required_else_help = true,

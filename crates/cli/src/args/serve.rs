@@ -22,6 +22,9 @@ pub struct UpArgs {
     /// Where to listen: unix:PATH or tcp:HOST:PORT; may be given several times.
     #[arg(long, value_name = "ADDR", value_parser = listen_address)]
     pub listen: Vec<ListenAddress>,
+    /// Show a full screen of what the pool does, as 'forebay top'; q returns to lines.
+    #[arg(long)]
+    pub view: bool,
     /// The web page.
     #[command(flatten)]
     pub web: WebArgs,

@@ -166,7 +166,10 @@ pub async fn up(args: UpArgs, access: PoolAccess) -> Result<Outcome, Failure> {
     };
     announce_volumes(&serving, &args, &listeners);
     ready(&serving, &state, listeners.len());
-    serving.run().await.map(|()| Outcome::done())
+    if serving.screen.is_terminal() && !args.view {
+        serving.screen.say("'forebay top' in another terminal shows what the pool does");
+    }
+    serving.viewed(args.view).run().await.map(|()| Outcome::done())
 }
 
 /// The files of a pool for a volume of `size_bytes`. Fails when they cannot be created.

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use forebay_pool::spec::{CloneSpec, ImportOptions, PoolSpec, VolumeSpec};
 use forebay_pool::status::{
-    CacheStats, EventRecord, PoolStats, PoolStatus, PoolSummary, SnapshotStatus, VolumeStatus,
+    CacheStats, EventRecord, PoolStats, PoolStatus, PoolSummary, Pulse, SnapshotStatus,
+    VolumeStatus,
 };
 use forebay_pool::{ReceiveOptions, SendOptions};
 use serde::{Deserialize, Serialize};
@@ -58,6 +59,8 @@ pub enum Action {
     Status,
     Summary,
     Stats,
+    /// What changes with each request.
+    Pulse,
     /// Status, summary and uptime in one, for `iostat`.
     Sample,
     History,
@@ -199,6 +202,7 @@ impl Action {
                 | Action::Status
                 | Action::Summary
                 | Action::Stats
+                | Action::Pulse
                 | Action::Sample
                 | Action::History
                 | Action::Events { .. }
@@ -245,6 +249,7 @@ pub enum Reply {
     Status(Box<StatusReport>),
     Summary(PoolSummary),
     Stats(Box<PoolStats>),
+    Pulse(Box<Pulse>),
     Sample(Box<Sample>),
     History(Vec<String>),
     Events(Vec<EventRecord>),

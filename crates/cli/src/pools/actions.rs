@@ -14,6 +14,7 @@ pub(super) async fn look(pool: &Pool, action: &Action) -> Result<Reply, Failure>
     Ok(match action {
         Action::Summary => Reply::Summary(pool.summary()),
         Action::Stats => Reply::Stats(Box::new(pool.stats())),
+        Action::Pulse => Reply::Pulse(Box::new(pool.pulse())),
         Action::Sample => {
             let PoolStats { uptime_secs, cache, .. } = pool.stats();
             let (status, summary) = (pool.status(), pool.summary());

@@ -19,7 +19,7 @@ use std::rc::Rc;
 
 use forebay_nbd::{AllowList, Limits, Server, TlsConfig, TlsFiles};
 use forebay_rt::net::Listener;
-use forebay_rt::sys::effective_uid;
+use forebay_rt::sys::{effective_uid, interrupt_self};
 use forebay_units::Nanos;
 
 use crate::args::{ListenAddress, SecurityArgs, listen_address};
@@ -32,6 +32,7 @@ use crate::service_manager::ServiceManager;
 use crate::signals::Stop;
 use crate::state::StateDir;
 use crate::terminal::Screen;
+use crate::top::{KEYS_INTERVAL, Key, LocalView};
 
 use addresses::{refuse_other_files, until_free};
 pub use hints::connect_hints;
@@ -60,6 +61,7 @@ pub struct Serving {
     plaintext: bool,
     inherited: Vec<Listener>,
     manager: Rc<ServiceManager>,
+    wants_view: bool,
 }
 
 impl Serving {
@@ -91,6 +93,7 @@ impl Serving {
             plaintext: false,
             inherited: Vec::new(),
             manager,
+            wants_view: false,
         })
     }
 
@@ -98,6 +101,13 @@ impl Serving {
     #[must_use]
     pub fn inheriting(mut self, listeners: Vec<Listener>) -> Self {
         self.inherited = listeners;
+        self
+    }
+
+    /// The same with a full screen on the terminal, if `wanted` and if there is one.
+    #[must_use]
+    pub fn viewed(mut self, wanted: bool) -> Self {
+        self.wants_view = wanted && self.screen.is_terminal();
         self
     }
 
@@ -261,7 +271,8 @@ impl Serving {
     pub async fn run(self) -> Result<(), Failure> {
         let mut live = live::Live::new();
         let mut watch = watch::Watch::default();
-        while self.stop.unless_asked(forebay_rt::sleep(LIVE_INTERVAL)).await.is_some() {
+        let mut view = self.wants_view.then(LocalView::open).flatten();
+        while self.stop.unless_asked(self.pause(&mut view)).await.is_some() {
             self.hooks.watch(&self.set.pools());
             for (level, line) in watch.pools(&self.set.pools()) {
                 self.screen.clear();
@@ -281,13 +292,34 @@ impl Serving {
                 }
             }
             self.manager.status(&self.summary());
-            if self.screen.is_terminal() {
+            if self.screen.is_terminal() && view.is_none() {
                 let width = self.screen.width();
                 self.screen.show(&live.next(&self.set, self.server.connections(), width));
             }
         }
+        drop(view);
         self.screen.clear();
         self.end().await
+    }
+
+    /// Waits for the next live line; with a full screen, draws that meanwhile.
+    async fn pause(&self, view: &mut Option<LocalView>) {
+        let end = forebay_rt::now() + LIVE_INTERVAL;
+        if let Some(view) = view {
+            view.add(&self.set.pools());
+        }
+        while let Some(shown) = view {
+            match shown.show() {
+                Some(Key::Interrupt) => {
+                    *view = None;
+                    return interrupt_self();
+                }
+                Some(_) => *view = None,
+                None if forebay_rt::now() >= end => return,
+                None => forebay_rt::sleep(KEYS_INTERVAL).await,
+            }
+        }
+        forebay_rt::sleep_until(end).await;
     }
 
     /// Ends cleanly: answers what is in flight, and closes the pools. They stay known.

@@ -1,11 +1,12 @@
 //! What changes with each request: counts, and how long operations took, since import.
 
 use forebay_units::Nanos;
+use serde::{Deserialize, Serialize};
 
 use super::Traffic;
 
 /// A pool at one moment, as those who look every second want it.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Pulse {
     /// Operations of clients, and what they cost.
     pub traffic: Traffic,
@@ -19,7 +20,7 @@ pub struct Pulse {
 
 /// How many operations took how long: nanoseconds to a hundredth, in rising order, with the number
 /// of those that took so long.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timings(pub Vec<(u64, u64)>);
 
 impl Timings {
