@@ -8,6 +8,7 @@ pub mod completion;
 pub mod control;
 pub mod devices;
 mod doctor;
+mod drives;
 mod escape;
 pub mod explain;
 pub mod failure;

@@ -27,6 +27,7 @@ use crate::attachments::KernelConnections;
 use crate::control::{
     Action, Handler, Hello, KernelFront, PROTOCOL_VERSION, Reply, Request, Response, StatusReport,
 };
+use crate::drives::Drives;
 use crate::explain::advice;
 use crate::failure::{ErrorCode, Failure};
 use crate::fault_reason::explain_faults;
@@ -65,6 +66,7 @@ pub struct PoolSet {
     is_leaving: Cell<bool>,
     takes_more: Cell<bool>,
     listeners: RefCell<Vec<String>>,
+    drives: Drives,
 }
 
 impl PoolSet {
@@ -87,6 +89,7 @@ impl PoolSet {
             is_leaving: Cell::new(false),
             takes_more: Cell::new(true),
             listeners: RefCell::default(),
+            drives: Drives::default(),
         })
     }
 
@@ -109,6 +112,11 @@ impl PoolSet {
     /// Hands connections of the kernel's NBD client to `front` from now on.
     pub fn set_kernel_front(&self, front: impl Fn(Stream) + 'static) {
         *self.kernel_front.borrow_mut() = Some(Rc::new(front));
+    }
+
+    /// The drives below the pools.
+    pub fn drives(&self) -> &Drives {
+        &self.drives
     }
 
     /// The connections of the kernel's NBD client.
@@ -205,7 +213,8 @@ impl PoolSet {
         for vdev in pool.groups.iter_mut().chain(&mut pool.logs) {
             explain_faults(&self.opener, pool.guid, vdev).await;
         }
-        Ok(Reply::Status(Box::new(StatusReport { pool, advice })))
+        let drives = self.drives.of(&pool);
+        Ok(Reply::Status(Box::new(StatusReport { pool, advice, drives })))
     }
 
     async fn create(&self, name: &str, spec: &PoolSpec, typed: &str) -> Result<(), Failure> {

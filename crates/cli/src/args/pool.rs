@@ -69,7 +69,7 @@ pub enum PoolCommand {
         /// Only pools that are not healthy.
         #[arg(short = 'x')]
         unhealthy: bool,
-        /// Also list the blocks that are known to be lost.
+        /// Also list the blocks that are known to be lost, and the health of the drives (smartctl).
         #[arg(short)]
         verbose: bool,
         /// Only these pools.

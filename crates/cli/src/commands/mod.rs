@@ -35,7 +35,7 @@ pub use log_target::log_target;
 pub use outcome::Outcome;
 pub use pages::man;
 pub use pool::pool;
-pub use qualify::qualify;
+pub use qualify::{disk_folder, drive_health, qualify};
 pub use report::report;
 pub use serve::{check_service, serve};
 pub use top::top;

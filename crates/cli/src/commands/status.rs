@@ -10,6 +10,7 @@ use super::requests::reply_as;
 use crate::args::Report;
 use crate::control::{Action, Reply};
 use crate::devices::FileOpener;
+use crate::drives::{Drives, devices_of};
 use crate::failure::Failure;
 use crate::fault_reason::explain_faults;
 use crate::pool_access::PoolAccess;
@@ -22,7 +23,7 @@ pub struct Options {
     pub report: Report,
     /// Only pools that are not healthy.
     pub unhealthy: bool,
-    /// Also lost blocks.
+    /// Also lost blocks, and the health of drives.
     pub verbose: bool,
 }
 
@@ -38,7 +39,7 @@ pub async fn status(
     let mut closed: Vec<Closed> = Vec::new();
     let mut texts = Vec::new();
     for name in &names {
-        match ask(access, name).await {
+        match ask(access, name, options).await {
             Ok(pool) => {
                 let status = &pool.status.pool;
                 let is_healthy = status.state == Health::Online && status.lost_count == 0;
@@ -69,11 +70,21 @@ pub async fn status(
     Ok(Outcome { text, complete: closed.is_empty() })
 }
 
-async fn ask(access: &PoolAccess, name: &str) -> Result<OpenPool, Failure> {
+async fn ask(access: &PoolAccess, name: &str, options: Options) -> Result<OpenPool, Failure> {
     let handle = access.open(name).await?;
     let outcome = reply_as!(handle.ask(Action::Status).await, Reply::Status);
     let server_pid = handle.server_pid();
-    handle.close_after(outcome.map(|status| OpenPool { status: *status, server_pid })).await
+    let mut pool = outcome.map(|status| OpenPool { status: *status, server_pid });
+    if let Ok(OpenPool { status, .. }) = &mut pool
+        && handle.is_local()
+        && (options.verbose || options.report.json)
+    {
+        // A server has read the drives already.
+        let drives = Drives::default();
+        drives.read(&devices_of(&status.pool)).await;
+        status.drives = drives.of(&status.pool);
+    }
+    handle.close_after(pool).await
 }
 
 /// What the devices of a pool say that could not be opened because of `failure`.

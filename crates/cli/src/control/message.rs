@@ -11,6 +11,7 @@ use forebay_pool::{ReceiveOptions, SendOptions};
 use serde::{Deserialize, Serialize};
 
 use crate::args::ScanVerb;
+use crate::drives::Drive;
 use crate::explain::Advice;
 use crate::failure::Failure;
 use crate::taps::Recording;
@@ -309,6 +310,9 @@ pub struct StatusReport {
     /// What is wrong, and what to do.
     #[serde(flatten)]
     pub advice: Advice,
+    /// The drives below its devices, by the paths of these. Drives are read by a server.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub drives: BTreeMap<String, Drive>,
 }
 
 /// What `iostat` shows, at one moment.

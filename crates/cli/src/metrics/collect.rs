@@ -1,5 +1,6 @@
 //! What a serving process tells of its pools, as metrics. `docs/metrics.md` lists them.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use forebay_device::DramState;
@@ -9,9 +10,11 @@ use forebay_pool::status::{
     CacheDeviceStats, Health, IoCounts, LogMemory, PoolStats, PoolStatus, PoolSummary, SpareState,
     Timings, VdevStatus, VolumeStatus,
 };
+use forebay_qualify::Health as DriveHealth;
 use forebay_units::Nanos;
 
 use super::exposition::{Exposition, Format};
+use crate::drives::{Drive, Drives};
 
 /// Upper bounds of the latency histograms, in microseconds.
 const BOUNDS_US: [u64; 20] = [
@@ -44,6 +47,7 @@ struct Sample {
     stats: PoolStats,
     volumes: Vec<VolumeStatus>,
     latencies: [Timings; 3],
+    drives: BTreeMap<String, Drive>,
 }
 
 impl Sample {
@@ -52,19 +56,28 @@ impl Sample {
     }
 }
 
+/// Labels and a value.
+type Value<'a> = (Vec<(&'a str, &'a str)>, f64);
+
 /// A device: its pool, its part in it, and its status.
 type Device<'a> = (&'a str, &'static str, &'a VdevStatus);
 
 /// The metrics of `pools`, and of the server: how many clients are connected, and what became of
 /// others.
 #[must_use]
-pub fn metrics(pools: &[Rc<Pool>], clients: (usize, &Counts), format: Format) -> String {
+pub fn metrics(
+    pools: &[Rc<Pool>],
+    drives: &Drives,
+    clients: (usize, &Counts),
+    format: Format,
+) -> String {
     let sample = |pool: &Rc<Pool>| Sample {
         summary: pool.summary(),
         status: pool.status(),
         stats: pool.stats(),
         volumes: pool.volumes(),
         latencies: pool.pulse().latencies,
+        drives: drives.of(&pool.status()),
     };
     let samples: Vec<Sample> = pools.iter().map(sample).collect();
     let mut out = Exposition::new(format);
@@ -81,6 +94,7 @@ pub fn metrics(pools: &[Rc<Pool>], clients: (usize, &Counts), format: Format) ->
     volumes(&mut out, &samples);
     devices(&mut out, &samples);
     log_memories(&mut out, &samples);
+    drives_below(&mut out, &samples);
     out.finish()
 }
 
@@ -421,4 +435,34 @@ fn log_memories(out: &mut Exposition, samples: &[Sample]) {
     let runtime = all.iter().filter_map(|of| Some((of.0.clone(), of.1.runtime_secs? as f64)));
     let help = "For how long the power supply says that it holds.";
     out.gauges("forebay_log_memory_runtime_seconds", help, runtime);
+}
+
+/// What smartctl says of the drives, where it says it.
+fn drives_below(out: &mut Exposition, samples: &[Sample]) {
+    let each = |of| drive_values(samples, of);
+    let temperatures = each(|health| health.temperature_c);
+    out.gauges("forebay_device_temperature_celsius", "Temperature of the drive.", temperatures);
+    let wear = each(|health| health.used_percent.map(|used| used / 100.0));
+    out.gauges("forebay_device_wear_ratio", "Share of the drive's rated life that is used.", wear);
+    let spare = each(|health| health.spare_percent.map(|left| left / 100.0));
+    out.gauges("forebay_device_spare_ratio", "Share of the drive's spare blocks left.", spare);
+    let warning = each(|health| health.critical_warning.map(|bits| bits as f64));
+    out.gauges("forebay_device_critical_warning", "What the drive warns of; 0: nothing.", warning);
+    let errors = each(|health| health.media_errors.map(|count| count as f64));
+    out.counters("forebay_device_media_errors", "Errors of media that the drive counts.", errors);
+    let written = each(|health| health.host_written.map(|written| written.bytes));
+    let help = "Bytes that hosts have written to the drive in its life.";
+    out.counters("forebay_device_lifetime_written_bytes", help, written);
+}
+
+fn drive_values(samples: &[Sample], of: fn(&DriveHealth) -> Option<f64>) -> Vec<Value<'_>> {
+    let mut all = Vec::new();
+    for sample in samples {
+        for (device, drive) in &sample.drives {
+            if let Some(value) = drive.health.as_ref().and_then(of) {
+                all.push((vec![("pool", sample.pool()), ("device", device.as_str())], value));
+            }
+        }
+    }
+    all
 }

@@ -1,5 +1,7 @@
 //! `pool status`.
 
+use std::collections::BTreeMap;
+
 use forebay_pool::status::{LogMemory, PoolStatus, ScanKind, ScanPhase, ScanStatus, VdevStatus};
 use serde::Serialize;
 
@@ -9,6 +11,7 @@ use super::numbers::bytes;
 use super::tree::{device_tree, field};
 use crate::clock::{duration, local_time};
 use crate::control::StatusReport;
+use crate::drives::Drive;
 use crate::escape::visible;
 
 /// A pool that could be opened.
@@ -39,7 +42,7 @@ pub fn status_text(pool: &OpenPool, exact: bool, verbose: bool) -> String {
         Some(pid) => format!("by process {pid}"),
         None => "no".to_owned(),
     };
-    let StatusReport { pool, advice } = &pool.status;
+    let StatusReport { pool, advice, drives } = &pool.status;
     let mut text = format!("  pool: {}\n state: {}\n", pool.name, pool.state.as_str());
     text.push_str(&format!("served: {served}\n"));
     if !advice.status.is_empty() {
@@ -57,9 +60,56 @@ pub fn status_text(pool: &OpenPool, exact: bool, verbose: bool) -> String {
     text.push_str(&device_tree(name, *state, groups, logs, caches, errors_shown));
     text.push_str(&spares(pool));
     logs.iter().for_each(|log| text.push_str(&log_memory(log)));
+    if verbose {
+        text.push_str(&drive_lines(drives));
+    }
     text.push('\n');
     text.push_str(&errors(pool, verbose));
     text
+}
+
+/// The drives below the devices, a line for each.
+fn drive_lines(drives: &BTreeMap<String, Drive>) -> String {
+    let mut disks: BTreeMap<&str, &Drive> = BTreeMap::new();
+    disks.extend(drives.values().map(|drive| (drive.disk.as_str(), drive)));
+    if disks.is_empty() {
+        return String::new();
+    }
+    let mut text = "\ndrives:\n\n".to_owned();
+    for (disk, drive) in disks {
+        let paths = drives.iter().filter(|(path, of)| of.disk == disk && path.as_str() != disk);
+        let paths: Vec<String> = paths.map(|(path, _)| visible(path).to_string()).collect();
+        let below = match paths.is_empty() {
+            true => String::new(),
+            false => format!(" ({})", paths.join(", ")),
+        };
+        text.push_str(&format!("\t{}{below}\n\t  {}\n", visible(disk), drive_line(drive)));
+    }
+    text
+}
+
+fn drive_line(drive: &Drive) -> String {
+    let Some(health) = &drive.health else {
+        return format!("health is not known: {}", visible(&drive.unknown));
+    };
+    let count = |name: &str, count: Option<u64>| count.map(|count| format!("{count} {name}"));
+    let warning = health.critical_warning.filter(|bits| *bits > 0);
+    let parts = [
+        warning.map(|bits| format!("WARNS OF A FAILURE (0x{bits:02x})")),
+        health.temperature_c.map(|degrees| format!("{degrees:.0} °C")),
+        health.used_percent.map(|used| format!("{used:.0}% of its rated life used")),
+        drive.years_left.map(|years| format!("worn out in {years:.1} years at this rate")),
+        health.spare_percent.map(|left| format!("{left:.0}% of spare blocks left")),
+        health.host_written.map(|all| format!("{} written", bytes(all.bytes as u64, false))),
+        count("media errors", health.media_errors),
+        count("unsafe shutdowns", health.unsafe_shutdowns),
+        count("hours", health.power_on_hours),
+    ];
+    let known: Vec<String> = parts.into_iter().flatten().collect();
+    match known.is_empty() {
+        true => "it counts nothing that is known here".to_owned(),
+        false => known.join(", "),
+    }
 }
 
 fn errors(pool: &PoolStatus, verbose: bool) -> String {

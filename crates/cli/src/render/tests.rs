@@ -150,7 +150,11 @@ fn open(pool: &PoolStatus) -> OpenPool {
         Health::Online => PoolCondition::Well,
         _ => PoolCondition::DevicesFailed { last: None },
     };
-    let status = StatusReport { pool: pool.clone(), advice: advice(&pool.name, &condition) };
+    let status = StatusReport {
+        pool: pool.clone(),
+        advice: advice(&pool.name, &condition),
+        drives: Default::default(),
+    };
     OpenPool { status, server_pid: Some(4321) }
 }
 

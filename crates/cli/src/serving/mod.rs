@@ -24,6 +24,7 @@ use forebay_units::Nanos;
 
 use crate::args::{ListenAddress, SecurityArgs, listen_address};
 use crate::control::serve_control;
+use crate::drives::keep_reading;
 use crate::failure::{ErrorCode, Failure};
 use crate::hooks::Hooks;
 use crate::log;
@@ -77,6 +78,7 @@ impl Serving {
         }
         let listener = Listener::bind_unix(&path, 0o600)
             .map_err(|e| Failure::io(format!("control socket {}", path.display()), &e))?;
+        forebay_rt::spawn(keep_reading(set.clone()));
         forebay_rt::spawn(serve_control(listener, set.clone(), effective_uid()));
         let limits = Limits::default();
         let server = Server::new(set.clone(), limits);

@@ -37,7 +37,8 @@ impl Serving {
         self.screen.say(&format!("metrics at http://{address}/metrics"));
         let (set, server) = (self.set.clone(), self.server.clone());
         let source: Source = Rc::new(move |format| {
-            metrics(&set.pools(), (server.connections(), &server.counts()), format)
+            let clients = (server.connections(), &server.counts());
+            metrics(&set.pools(), set.drives(), clients, format)
         });
         forebay_rt::spawn(serve_http(listener, metrics_site(source)));
         Ok(())
@@ -55,8 +56,10 @@ impl Serving {
         }
         self.screen.say(&format!("web page at http://{address}/"));
         let (set, server) = (self.set.clone(), self.server.clone());
+        let drives = set.clone();
         let state = State::new(web::Source {
             pools: Box::new(move || set.pools()),
+            drives: Box::new(move |pool| drives.drives().of(pool)),
             clients: Box::new(move || server.connections()),
         });
         forebay_rt::spawn(keep_noting(state.clone()));

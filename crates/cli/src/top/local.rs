@@ -1,5 +1,6 @@
 //! The screen of pools that are open in this process.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use forebay_pool::Pool;
@@ -69,6 +70,7 @@ fn moment(pool: &Pool, after: u64) -> Moment {
         status: StatusReport {
             pool: pool.status(),
             advice: advice(&pool.name(), &pool.condition()),
+            drives: BTreeMap::new(),
         },
         summary: pool.summary(),
         stats: pool.stats(),

@@ -377,7 +377,7 @@
     const row = part => vdev => {
       const rate = rates.get(vdev.name) || { ops: 0, read: 0, write: 0 };
       const errors = vdev.read_errors + vdev.write_errors + vdev.checksum_errors;
-      const health = vdev.drive || {};
+      const health = (status.drives && status.drives[vdev.name] && status.drives[vdev.name].health) || {};
       return h('tr', null, h('th', { scope: 'row' }, vdev.name), h('td', null, part),
         h(classed('td.state', vdev.state), null, vdev.state + (vdev.note ? `, ${noteText(vdev.note)}` : '')),
         h('td.n', null, bytes(vdev.size_bytes)), h('td.n', null, count(rate.ops)), h('td.n', null, perSecond(rate.read)),

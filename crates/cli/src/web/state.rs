@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use forebay_pool::Pool;
-use forebay_pool::status::{EventRecord, PoolStats, PoolSummary, VolumeStatus};
+use forebay_pool::status::{EventRecord, PoolStats, PoolStatus, PoolSummary, VolumeStatus};
 use forebay_rt as rt;
 use forebay_units::Nanos;
 use serde::Serialize;
@@ -13,6 +13,7 @@ use serde::Serialize;
 use super::history::{FIELDS, History};
 use crate::clock::now_secs;
 use crate::control::StatusReport;
+use crate::drives::Drive;
 use crate::explain::advice;
 use crate::render::JSON_VERSION;
 
@@ -21,10 +22,15 @@ const GATHERED_FOR: Nanos = Nanos::from_millis(900);
 /// Events that are shown.
 const MAX_EVENTS: usize = 64;
 
+/// The drives below a pool's devices, by the paths of these.
+type DrivesOfPool = BTreeMap<String, Drive>;
+
 /// What gives the pools, and the number of clients.
 pub struct Source {
     /// The pools.
     pub pools: Box<dyn Fn() -> Vec<Rc<Pool>>>,
+    /// The drives below them.
+    pub drives: Box<dyn Fn(&PoolStatus) -> DrivesOfPool>,
     /// Open connections.
     pub clients: Box<dyn Fn() -> usize>,
 }
@@ -118,7 +124,8 @@ impl State {
             clients: (self.source.clients)(),
         };
         let text = |pool: &Rc<Pool>| {
-            let view = serde_json::to_string(&view(pool)).expect("plain data becomes JSON");
+            let view =
+                serde_json::to_string(&view(pool, &self.source)).expect("plain data becomes JSON");
             (pool.guid(), view)
         };
         let gathered = Gathered {
@@ -130,12 +137,14 @@ impl State {
     }
 }
 
-fn view(pool: &Rc<Pool>) -> PoolView {
+fn view(pool: &Rc<Pool>, source: &Source) -> PoolView {
     let mut events = pool.events_after(0);
     events.drain(..events.len().saturating_sub(MAX_EVENTS));
+    let status = pool.status();
     PoolView {
         status: StatusReport {
-            pool: pool.status(),
+            drives: (source.drives)(&status),
+            pool: status,
             advice: advice(&pool.name(), &pool.condition()),
         },
         summary: pool.summary(),

@@ -11,10 +11,19 @@ fn request(path: &str, headers: &[(&str, &str)]) -> Request {
     Request { path: path.to_owned(), query: query.to_owned(), headers: headers.collect() }
 }
 
+/// A server without pools.
+fn nothing() -> Source {
+    Source {
+        pools: Box::new(Vec::new),
+        drives: Box::new(|_| Default::default()),
+        clients: Box::new(|| 3),
+    }
+}
+
 /// A site without pools on an address, with the token of a file when there is one.
 fn site(address: &str, token: Option<Token>) -> Site {
-    let nothing = Source { pools: Box::new(Vec::new), clients: Box::new(|| 3) };
-    web_site(State::new(nothing), Access::new(address.parse().unwrap(), token).unwrap())
+    let source = nothing();
+    web_site(State::new(source), Access::new(address.parse().unwrap(), token).unwrap())
 }
 
 fn token_in(text: &str, mode: u32) -> Result<Token, crate::failure::Failure> {
@@ -99,9 +108,9 @@ fn every_answer_is_fenced_in() {
 #[test]
 fn the_document_is_versioned_json() {
     Runtime::simulated(1).block_on(async {
-        let nothing = Source { pools: Box::new(Vec::new), clients: Box::new(|| 3) };
+        let source = nothing();
         let document: serde_json::Value =
-            serde_json::from_str(&State::new(nothing).json(0)).unwrap();
+            serde_json::from_str(&State::new(source).json(0)).unwrap();
         assert_eq!(document["version"], 1);
         assert_eq!(document["server"]["clients"], 3);
         assert_eq!(document["fields"][0], "time");

@@ -41,7 +41,7 @@ impl Counters {
             return None;
         }
         self.read_at.set(Some(now));
-        match health(disk).await {
+        match drive_health(disk).await {
             Ok(health) => Some(Reading { at_s: rt::wall_clock(), steps, health }),
             Err(why) => {
                 self.is_readable.set(false);
@@ -59,7 +59,7 @@ impl Counters {
 
 /// smartctl knows all drives. nvme-cli takes its place for NVMe, and alone knows the media's
 /// writes.
-async fn health(disk: &str) -> Result<Health, String> {
+pub async fn drive_health(disk: &str) -> Result<Health, String> {
     let is_nvme = disk.starts_with("/dev/nvme");
     let mut health = match tools::run("smartctl", &["-x", "--json=c", disk], TOOL_LIMIT).await {
         // Its exit code tells of the drive's past, too: the text says whether it could read.

@@ -14,6 +14,8 @@ mod target;
 mod tools;
 mod view;
 
+pub use counters::drive_health;
+pub use facts::disk_folder;
 pub use log_file::read as read_result;
 
 use std::cell::Cell;

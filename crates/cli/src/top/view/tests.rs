@@ -80,7 +80,7 @@ fn moment(second: u64) -> Moment {
         action: "Replace it.".to_owned(),
     };
     Moment {
-        status: StatusReport { pool, advice },
+        status: StatusReport { pool, advice, drives: Default::default() },
         summary: serde_json::from_value(summary).unwrap(),
         stats: stats(second),
         pulse,
