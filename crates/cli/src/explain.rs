@@ -2,6 +2,7 @@
 //! that helps. Their `Display` says what is wrong; only this crate knows its commands.
 
 mod condition;
+mod event;
 mod pool;
 mod trace;
 mod transfer;
@@ -13,6 +14,7 @@ use forebay_lab::LabError;
 use crate::failure::{ErrorCode, Failure};
 
 pub use condition::{Advice, ConditionCode, advice};
+pub use event::event_advice;
 pub use pool::importable_line;
 
 /// A typed error with a code for programs and a hint for the operator, both from its variant.

@@ -27,6 +27,28 @@ const POLL_INTERVAL: Nanos = Nanos::from_millis(50);
 /// Events that wait for hooks.
 const MAX_WAITING: usize = 256;
 
+/// What is new in pools.
+#[derive(Default)]
+pub struct EventFeed {
+    /// The last event of each pool that was taken, by the pool's id.
+    seen: BTreeMap<u64, u64>,
+}
+
+impl EventFeed {
+    /// The events since the last call.
+    pub fn new_events(&mut self, pools: &[Rc<Pool>]) -> Vec<EventRecord> {
+        self.seen.retain(|guid, _| pools.iter().any(|pool| pool.guid() == *guid));
+        let mut all = Vec::new();
+        for pool in pools {
+            let seen = self.seen.entry(pool.guid()).or_default();
+            let new = pool.events_after(*seen);
+            *seen = new.last().map_or(*seen, |last| last.sequence);
+            all.extend(new);
+        }
+        all
+    }
+}
+
 /// Runs the hooks of a server.
 pub struct Hooks {
     folder: PathBuf,
@@ -34,8 +56,6 @@ pub struct Hooks {
     /// Events that were left out since the last one that hooks were run for.
     missed: Cell<u64>,
     is_running: Cell<bool>,
-    /// The last event of each pool that was taken, by the pool's id.
-    seen: RefCell<BTreeMap<u64, u64>>,
     timeout: Nanos,
 }
 
@@ -52,26 +72,12 @@ impl Hooks {
             waiting: RefCell::default(),
             missed: Cell::new(0),
             is_running: Cell::new(false),
-            seen: RefCell::default(),
             timeout,
         })
     }
 
-    /// Takes what is new in `pools`.
-    pub fn watch(self: &Rc<Self>, pools: &[Rc<Pool>]) {
-        self.seen.borrow_mut().retain(|guid, _| pools.iter().any(|pool| pool.guid() == *guid));
-        for pool in pools {
-            let after = self.seen.borrow().get(&pool.guid()).copied().unwrap_or(0);
-            let new = pool.events_after(after);
-            if let Some(last) = new.last() {
-                self.seen.borrow_mut().insert(pool.guid(), last.sequence);
-            }
-            self.offer(new);
-        }
-    }
-
     /// Runs the hooks for these events, after those that wait.
-    fn offer(self: &Rc<Self>, events: Vec<EventRecord>) {
+    pub fn offer(self: &Rc<Self>, events: Vec<EventRecord>) {
         for event in events {
             if self.waiting.borrow().len() < MAX_WAITING {
                 self.waiting.borrow_mut().push_back(event);

@@ -24,6 +24,7 @@ mod log_memory;
 pub mod members;
 mod memory;
 mod metrics;
+mod notify;
 mod path_probe;
 pub mod pool_access;
 pub mod pools;

@@ -18,7 +18,7 @@ use crate::escape::visible;
 const MAX_HELD: usize = 1000;
 
 /// How much a message matters; the numbers are syslog's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// Something failed.
     Error = 3,
@@ -31,7 +31,9 @@ pub enum Level {
 }
 
 impl Level {
-    fn as_str(self) -> &'static str {
+    /// The word in logs.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
         match self {
             Level::Error => "error",
             Level::Warning => "warning",

@@ -74,7 +74,9 @@ fn execute(cli: Cli) -> Result<u8, Failure> {
         Command::Report(args) => report(&args)?,
         Command::Top(args) => on_pools(true, async |access| top(args, &access).await)?,
         Command::Up(args) => on_pools(true, async |access| up(args, access).await)?,
-        Command::Serve(args) if args.check => check_service(&args)?,
+        Command::Serve(args) if args.check => {
+            runtime()?.block_on(async move { check_service(&args).await })?
+        }
         Command::Serve(args) => {
             let listeners = inherited_listeners()?;
             on_pools(true, async |access| serve(args, listeners, access).await)?

@@ -11,6 +11,7 @@ use crate::args::ServeArgs;
 use crate::devices::{FileOpener, search};
 use crate::failure::{ErrorCode, Failure};
 use crate::log;
+use crate::notify::{Notify, authorities};
 use crate::pool_access::{KNOWN_POOL_OPTIONS, PoolAccess, SERVE_WAIT, import_known};
 use crate::pools::PoolSet;
 use crate::service_config::{DEFAULT_PATH, ServiceConfig, limit_values};
@@ -32,7 +33,10 @@ pub async fn serve(
         if config.directories.is_empty() { KNOWN_POOL_OPTIONS } else { ImportOptions::default() };
     let stop = access.stop();
     let set = PoolSet::new(Rc::new(FileOpener), state.clone(), Some(stop.clone()));
-    let mut serving = Serving::new(set, &state, stop.clone())?.inheriting(inherited).secured(
+    check_places(&config).await?;
+    let notify = Notify::new(&config.notify);
+    let mut serving = Serving::new(set, &state, stop.clone())?;
+    serving = serving.telling(notify).inheriting(inherited).secured(
         &config.security,
         config.allow.clone(),
         config.limits,
@@ -83,7 +87,7 @@ fn settings(args: &ServeArgs) -> Result<ServiceConfig, Failure> {
 
 /// `forebay serve --check`: reads all that a server reads before it opens pools, and changes
 /// nothing.
-pub fn check_service(args: &ServeArgs) -> Result<Outcome, Failure> {
+pub async fn check_service(args: &ServeArgs) -> Result<Outcome, Failure> {
     let config = settings(args)?;
     let tls = tls_config(&config.security, config.allow.clone()).map_err(|failure| {
         match args.security.tls_cert {
@@ -106,12 +110,37 @@ pub fn check_service(args: &ServeArgs) -> Result<Outcome, Failure> {
         Some(_) => failure,
         None => config.web_failure(&format!("{}; name web_token", failure.message)),
     })?;
+    check_places(&config).await?;
     check_pools(&config)?;
     let path = args.config.as_deref().unwrap_or(Path::new(DEFAULT_PATH));
     Ok(Outcome::text(match args.json {
         true => settings_json(path, &config, tls.is_some()),
         false => format!("{}: in order\n", path.display()),
     }))
+}
+
+/// Fails when events cannot be told where the configuration says.
+async fn check_places(config: &ServiceConfig) -> Result<(), Failure> {
+    use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+    let notify = &config.notify;
+    let failed = |key: &str, what: &str| Err(config.events_failure(key, what));
+    if let Some(path) = &notify.syslog
+        && !std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_socket())
+    {
+        return failed("syslog", &format!("there is no socket at {}", path.display()));
+    }
+    let is_program = |meta: std::fs::Metadata| meta.permissions().mode() & 0o111 != 0;
+    if notify.mail.is_some() && !std::fs::metadata(&notify.sendmail).is_ok_and(is_program) {
+        let what = format!("{} is no program; name sendmail", notify.sendmail.display());
+        return failed("mail", &what);
+    }
+    match &notify.webhook {
+        Some(url) if url.is_https => match authorities(&notify.webhook_ca).await {
+            Err(why) => failed("webhook", &format!("{why}; name webhook_ca")),
+            Ok(_) => Ok(()),
+        },
+        _ => Ok(()),
+    }
 }
 
 /// Fails when a pool is neither known nor looked for. The state folder is not made.
@@ -149,6 +178,12 @@ fn settings_json(path: &Path, config: &ServiceConfig, tls: bool) -> String {
         "web": config.web.address.map(|address| address.to_string()),
         "web_token": config.web.token.is_some(),
         "vhost_user": config.vhost_user,
+        "events": {
+            "syslog": config.notify.syslog,
+            "mail": config.notify.mail,
+            "webhook": config.notify.webhook.is_some(),
+            "level": config.notify.least.as_str(),
+        },
         "plaintext": config.security.plaintext,
         "tls": tls,
         "pools": config.pools,

@@ -21,7 +21,7 @@ mod tree;
 mod volumes;
 
 pub use closed::{Closed, closed_text};
-pub use events::{event_json, event_text};
+pub use events::{advised, event_json, event_text};
 pub use iostat::{IostatRow, iostat_header, iostat_json, iostat_rows, iostat_text};
 pub use json::{JSON_VERSION, document, failure_json};
 pub use numbers::{bytes, count, percent};

@@ -4,6 +4,7 @@
 //! was expected. What always holds: unknown keys are refused; nothing outside the file is touched.
 //! Who calls: `forebay serve --config` and `--check`. `docs/service.md` lists the keys.
 
+mod events;
 mod limits;
 mod values;
 
@@ -20,7 +21,9 @@ use toml::Spanned;
 use crate::args::{ListenAddress, SecurityArgs, WebArgs};
 use crate::failure::{ErrorCode, Failure};
 use crate::files;
+use crate::notify::NotifyConfig;
 
+use self::events::Events;
 use self::values::{AbsolutePath, Address, Quantity};
 
 pub use limits::values as limit_values;
@@ -45,6 +48,8 @@ pub struct ServiceConfig {
     pub security: SecurityArgs,
     /// The `[allow]` table.
     pub allow: Option<AllowList>,
+    /// Where events are told.
+    pub notify: NotifyConfig,
     /// Limits of clients.
     pub limits: Limits,
     /// The pools to serve; empty for all known ones.
@@ -63,6 +68,7 @@ struct Source {
     pools: Vec<Range<usize>>,
     tls: Option<Range<usize>>,
     web: Option<Range<usize>>,
+    events: Vec<(&'static str, Range<usize>)>,
 }
 
 #[derive(Default, Deserialize)]
@@ -77,6 +83,7 @@ struct Document {
     web_token: Option<Spanned<AbsolutePath>>,
     vhost_user: Option<Spanned<AbsolutePath>>,
     tls: Tls,
+    events: Events,
     allow: Option<Spanned<BTreeMap<String, Vec<String>>>>,
     limits: BTreeMap<String, Spanned<Quantity>>,
 }
@@ -149,6 +156,14 @@ impl ServiceConfig {
     #[must_use]
     pub fn tls_failure(&self, message: &str) -> Failure {
         self.source.failure(self.source.tls.clone().unwrap_or(0..0), message)
+    }
+
+    /// The failure that events cannot be told to the place `key` of `[events]`.
+    #[must_use]
+    pub fn events_failure(&self, key: &str, message: &str) -> Failure {
+        let place = self.source.events.iter().find(|(name, _)| *name == key);
+        let at = place.map_or(0..0, |(_, at)| at.clone());
+        self.source.failure(at, &format!("events.{key}: {message}"))
     }
 
     /// The failure that the page cannot be shown.
@@ -238,6 +253,7 @@ impl Document {
                 pools: self.pools.iter().map(Spanned::span).collect(),
                 tls,
                 web: self.web.as_ref().map(Spanned::span),
+                events: self.events.places(),
                 ..Source::default()
             },
             metrics: self.metrics.map(|text| tcp_address("metrics", 9816, &text)).transpose()?,
@@ -260,6 +276,7 @@ impl Document {
                 plaintext: self.plaintext.is_some_and(Spanned::into_inner),
             },
             allow: self.allow.map(|table| AllowList::new(table.into_inner())),
+            notify: self.events.checked()?,
             limits: limits::read(&self.limits)?,
         })
     }

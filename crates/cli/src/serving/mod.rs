@@ -26,8 +26,9 @@ use crate::args::{ListenAddress, SecurityArgs, listen_address};
 use crate::control::serve_control;
 use crate::drives::keep_reading;
 use crate::failure::{ErrorCode, Failure};
-use crate::hooks::Hooks;
+use crate::hooks::{EventFeed, Hooks};
 use crate::log;
+use crate::notify::Notify;
 use crate::pools::PoolSet;
 use crate::service_manager::ServiceManager;
 use crate::signals::Stop;
@@ -63,6 +64,7 @@ pub struct Serving {
     inherited: Vec<Listener>,
     manager: Rc<ServiceManager>,
     wants_view: bool,
+    notify: Notify,
 }
 
 impl Serving {
@@ -96,6 +98,7 @@ impl Serving {
             inherited: Vec::new(),
             manager,
             wants_view: false,
+            notify: Notify::default(),
         })
     }
 
@@ -103,6 +106,13 @@ impl Serving {
     #[must_use]
     pub fn inheriting(mut self, listeners: Vec<Listener>) -> Self {
         self.inherited = listeners;
+        self
+    }
+
+    /// The same with places that events are told to.
+    #[must_use]
+    pub fn telling(mut self, notify: Notify) -> Self {
+        self.notify = notify;
         self
     }
 
@@ -273,9 +283,12 @@ impl Serving {
     pub async fn run(self) -> Result<(), Failure> {
         let mut live = live::Live::new();
         let mut watch = watch::Watch::default();
+        let mut feed = EventFeed::default();
         let mut view = self.wants_view.then(LocalView::open).flatten();
         while self.stop.unless_asked(self.pause(&mut view)).await.is_some() {
-            self.hooks.watch(&self.set.pools());
+            let events = feed.new_events(&self.set.pools());
+            self.notify.offer(&events);
+            self.hooks.offer(events);
             for (level, line) in watch.pools(&self.set.pools()) {
                 self.screen.clear();
                 log::report(level, &line);

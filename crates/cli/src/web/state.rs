@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use forebay_pool::Pool;
-use forebay_pool::status::{EventRecord, PoolStats, PoolStatus, PoolSummary, VolumeStatus};
+use forebay_pool::status::{PoolStats, PoolStatus, PoolSummary, VolumeStatus};
 use forebay_rt as rt;
 use forebay_units::Nanos;
 use serde::Serialize;
@@ -15,7 +15,7 @@ use crate::clock::now_secs;
 use crate::control::StatusReport;
 use crate::drives::Drive;
 use crate::explain::advice;
-use crate::render::JSON_VERSION;
+use crate::render::{JSON_VERSION, advised};
 
 /// How long what was gathered of the pools is good enough: however many look, it is gathered once.
 const GATHERED_FOR: Nanos = Nanos::from_millis(900);
@@ -66,7 +66,7 @@ struct PoolView {
     summary: PoolSummary,
     stats: PoolStats,
     volumes: Vec<VolumeStatus>,
-    events: Vec<EventRecord>,
+    events: Vec<serde_json::Value>,
 }
 
 impl State {
@@ -150,6 +150,6 @@ fn view(pool: &Rc<Pool>, source: &Source) -> PoolView {
         summary: pool.summary(),
         stats: pool.stats(),
         volumes: pool.volumes(),
-        events,
+        events: events.iter().map(|event| serde_json::json!(advised(event))).collect(),
     }
 }

@@ -8,6 +8,8 @@ use std::ops::DerefMut;
 use forebay_rt::net::{StableBuf, Stream};
 use forebay_rt::sync::Mutex;
 
+use super::ClientTls;
+
 /// Ciphertext that one receive brings at most.
 const MAX_RECEIVE_BYTES: usize = 64 << 10;
 /// Plain text that is encrypted for one send.
@@ -60,6 +62,34 @@ impl SessionError {
     /// The TLS failure that `e` carries; `e` itself when the stream has failed.
     pub(crate) fn from_io(e: io::Error) -> Result<Self, io::Error> {
         e.downcast::<Self>()
+    }
+}
+
+impl ClientTls {
+    /// Sends `request` over `stream` to a server that must prove the name `host`, and receives the
+    /// first line of its answer, `answer_max_bytes` at most: for messages of other protocols.
+    pub async fn exchange(
+        &self,
+        host: &str,
+        stream: &Stream,
+        request: &[u8],
+        answer_max_bytes: usize,
+    ) -> io::Result<Vec<u8>> {
+        let connection = self.connection(host).map_err(io::Error::other)?;
+        let session = Session::handshake(connection, stream).await?;
+        session.send(stream, request).await?;
+        let mut buf = vec![0; answer_max_bytes];
+        let mut len = 0;
+        while len < buf.len() && !buf[..len].contains(&b'\n') {
+            let (received, back) = session.recv(stream, buf, len).await;
+            buf = back;
+            match received? {
+                0 => break,
+                bytes => len += bytes,
+            }
+        }
+        buf.truncate(len);
+        Ok(buf)
     }
 }
 
