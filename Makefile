@@ -17,7 +17,7 @@ CARGO ?= cargo
 ARGS ?=
 TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 
-.PHONY: run build deb release symbols test check prove prove-ci mutants bench bench-sleeping bench-hybrid bench-memory-log bench-overwrites bench-sim man clean
+.PHONY: run build deb release image symbols test check prove prove-ci mutants bench bench-sleeping bench-hybrid bench-memory-log bench-overwrites bench-sim man clean
 
 run:
 	$(CARGO) run --release --package forebay-cli -- up $(ARGS)
@@ -31,6 +31,9 @@ deb:
 
 release:
 	CARGO="$(CARGO)" packaging/build-archive "$(TARGET)"
+
+image: release
+	packaging/build-image "$(TARGET)/$$(uname -m)-unknown-linux-gnu/release/forebay"
 
 symbols:
 	$(CARGO) build --profile symbols --package forebay-cli

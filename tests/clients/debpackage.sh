@@ -49,7 +49,7 @@ for file in ./usr/share/man/man1/forebay-serve.1.gz ./usr/share/man/man7/forebay
     ./usr/share/fish/vendor_completions.d/forebay.fish; do
     grep -q " $file\$" contents || fail "$file is not in the package"
 done
-inside systemd-analyze verify --man=no forebay.service forebay.socket >"$DIR/.out" 2>&1 ||
+inside systemd-analyze verify --man=no forebay.service forebay.socket forebay-attach@tank-vol0.service >"$DIR/.out" 2>&1 ||
     fail "units: $(cat "$DIR/.out")"
 [ ! -s "$DIR/.out" ] || fail "units: $(cat "$DIR/.out")"
 run inside forebay serve --check
