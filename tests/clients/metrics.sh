@@ -99,6 +99,28 @@ stop_server
 serve p --metrics "127.0.0.1:$PORT"
 await 30 "the alert of a log without its mirror fires" fires ForebayLogUnprotected
 await 30 "the alert of a failed device fires" fires ForebayDeviceFailed
+say "native histograms"
+NATIVE=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+prometheus --config.file="$DIR/prometheus.yml" --storage.tsdb.path="$DIR/native" --enable-feature=native-histograms \
+    --web.listen-address="127.0.0.1:$NATIVE" >"$DIR/native.log" 2>&1 &
+PROMETHEUS=$!
+disown $PROMETHEUS
+undo "kill -9 $PROMETHEUS"
+run nbdcopy "$(uri p/v)" "$DIR/copy"
+OWN=$NATIVE
+# Without buckets of their own names, a histogram is one sample: its quantiles come from the native ones.
+await 30 "quantiles of a native histogram" answers \
+    'histogram_quantile(0.5, forebay_pool_operation_duration_seconds{op="read"}) > 0'
+await 30 "the same of a volume" answers \
+    'histogram_quantile(0.5, forebay_volume_operation_duration_seconds{op="read", volume="v"}) > 0'
+answers 'forebay_pool_operation_duration_seconds_bucket' && fail "Prometheus took the classic buckets"
+same() { python3 -c "import sys; a, b = map(float, sys.argv[1:]); sys.exit(not abs(a - b) <= 0.15 * b)" "$@"; }
+p50=$(value 'histogram_quantile(0.5, forebay_pool_operation_duration_seconds{op="read"})')
+said=$("$FOREBAY" pool stats --json p | jq '.pools[0].read_latency.p50_us / 1e6')
+same "$p50" "$said" || fail "the median is $p50 s in Prometheus and $said s in 'pool stats'"
+for family in pool_operation_bytes_total device_state pool_size_bytes; do
+    answers "forebay_$family" || fail "forebay_$family is missing in the protocol buffers"
+done
 refuse 'another server has it' "$FOREBAY" serve p --metrics "127.0.0.1:$OWN" --listen "unix:$RUN/other"
 alive
 stop_server

@@ -52,21 +52,22 @@ pub struct Response {
     /// Further headers.
     pub headers: Vec<(&'static str, String)>,
     /// The body.
-    pub body: String,
+    pub body: Vec<u8>,
 }
 
 impl Response {
     /// The answer to a request that went well.
     #[must_use]
-    pub fn ok(content_type: &'static str, body: String) -> Self {
-        Self { status: "200 OK", content_type, headers: Vec::new(), body }
+    pub fn ok(content_type: &'static str, body: impl Into<Vec<u8>>) -> Self {
+        Self { status: "200 OK", content_type, headers: Vec::new(), body: body.into() }
     }
 
     /// A refusal, with one line for a person.
     #[must_use]
     pub fn refusal(status: &'static str, line: &str) -> Self {
         let content_type = "text/plain; charset=utf-8";
-        Self { status, content_type, headers: Vec::new(), body: format!("{line}\n") }
+        let body = format!("{line}\n").into_bytes();
+        Self { status, content_type, headers: Vec::new(), body }
     }
 
     /// The same with a further header.
@@ -87,10 +88,11 @@ impl Response {
             text.push_str(&format!("{name}: {value}\r\n"));
         }
         text.push_str("\r\n");
+        let mut bytes = text.into_bytes();
         if with_body {
-            text.push_str(body);
+            bytes.extend_from_slice(body);
         }
-        text.into_bytes()
+        bytes
     }
 }
 

@@ -13,6 +13,7 @@ use forebay_units::{BLOCK_BYTES, BLOCK_LEN, Lba, VolumeId};
 
 use crate::Pool;
 use crate::runs::runs_of;
+use crate::status::volume_times::Measured;
 use crate::volume::VolumeState;
 
 /// A part of a read that must come from the devices.
@@ -161,7 +162,9 @@ impl Pool {
             let whole = self.read_blocks(volume, name, Lba(first), whole).await?;
             buf.copy_from_slice(&whole[skip..skip + len]);
         }
-        self.stats.count_read(len as u64, rt::now().since(begun));
+        let took = rt::now().since(begun);
+        self.stats.count_read(len as u64, took);
+        volume.times.note(Measured::Read, took);
         Ok(buf)
     }
 

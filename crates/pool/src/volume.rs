@@ -20,6 +20,7 @@ use crate::Pool;
 use crate::dedup::DedupMode;
 use crate::rate_limit::RateLimit;
 use crate::read_ahead::Streams;
+use crate::status::volume_times::VolumeTimes;
 
 /// The property `sync` of a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -111,6 +112,8 @@ pub(crate) struct VolumeState {
     /// When the volume was last flushed, and the bytes written since.
     pub flushed: Cell<Option<Nanos>>,
     pub since_flush_bytes: Cell<u64>,
+    /// How long its operations took.
+    pub times: VolumeTimes,
 }
 
 /// A flush within this time and these bytes says that clients wait for durability.
@@ -172,6 +175,7 @@ impl VolumeState {
             }),
             flushed: Cell::new(None),
             since_flush_bytes: Cell::new(0),
+            times: VolumeTimes::default(),
         }
     }
 

@@ -12,6 +12,7 @@ use forebay_txg::{Content, Held};
 use forebay_units::{BLOCK_BYTES, Lba, TxgId};
 
 use crate::commit::error::{CommitError, SuspendReason};
+use crate::status::volume_times::Measured;
 use crate::volume::{VolumeState, record_bytes};
 use crate::{Pool, SyncMode};
 
@@ -60,7 +61,9 @@ impl Pool {
         self.stats.count_write(len_bytes, fua);
         if fua || volume.sync.get() == SyncMode::Always {
             self.make_durable(volume, name, Operation::Write).await?;
-            self.stats.fua_latency(rt::now().since(begun));
+            let took = rt::now().since(begun);
+            self.stats.fua_latency(took);
+            volume.times.note(Measured::DurableWrite, took);
         }
         Ok(())
     }
@@ -111,7 +114,9 @@ impl Pool {
         self.check_running(name, Operation::Flush, 0, 0)?;
         volume.note_flush(begun);
         self.make_durable(volume, name, Operation::Flush).await?;
-        self.stats.count_flush(rt::now().since(begun));
+        let took = rt::now().since(begun);
+        self.stats.count_flush(took);
+        volume.times.note(Measured::Flush, took);
         Ok(())
     }
 

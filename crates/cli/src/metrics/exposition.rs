@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use super::protobuf::{Histogram, Kind, Message};
+
 /// How metrics are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
@@ -9,14 +11,23 @@ pub enum Format {
     OpenMetrics,
     /// The text format of Prometheus, version 0.0.4.
     Prometheus,
+    /// The protocol buffers of Prometheus, with native histograms.
+    Protobuf,
 }
 
 impl Format {
     /// The one that a client prefers, by the header `Accept`.
     #[must_use]
     pub fn accepted(accept: &str) -> Self {
-        match accept.contains("application/openmetrics-text") {
-            true => Self::OpenMetrics,
+        // Prometheus asks for protocol buffers first where it takes native histograms.
+        let is_first = |part: &str| {
+            part.contains("application/vnd.google.protobuf")
+                && part.contains("io.prometheus.client.MetricFamily")
+                && part.contains("delimited")
+        };
+        match accept.split(',').next().is_some_and(is_first) {
+            true => Self::Protobuf,
+            false if accept.contains("application/openmetrics-text") => Self::OpenMetrics,
             false => Self::Prometheus,
         }
     }
@@ -27,6 +38,10 @@ impl Format {
         match self {
             Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
             Self::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
+            Self::Protobuf => {
+                "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; \
+                 encoding=delimited"
+            }
         }
     }
 }
@@ -38,13 +53,15 @@ pub type Labels<'a> = &'a [(&'a str, &'a str)];
 pub struct Exposition {
     format: Format,
     text: String,
+    /// Protocol buffers: the families that are whole.
+    families: Vec<u8>,
 }
 
 impl Exposition {
     /// Nothing yet.
     #[must_use]
     pub fn new(format: Format) -> Self {
-        Self { format, text: String::new() }
+        Self { format, text: String::new(), families: Vec::new() }
     }
 
     /// Begins the family `name`, whose samples follow: counters without their suffix.
@@ -85,6 +102,9 @@ impl Exposition {
         help: &str,
         samples: impl IntoIterator<Item = (Vec<(&'a str, &'a str)>, f64)>,
     ) {
+        if self.format == Format::Protobuf {
+            return self.family(Kind::Gauge, name, help, samples);
+        }
         self.begin(name, "gauge", help);
         for (labels, value) in samples {
             self.sample(name, &labels, value);
@@ -98,28 +118,51 @@ impl Exposition {
         help: &str,
         samples: impl IntoIterator<Item = (Vec<(&'a str, &'a str)>, f64)>,
     ) {
+        if self.format == Format::Protobuf {
+            return self.family(Kind::Counter, &format!("{name}_total"), help, samples);
+        }
         self.begin(name, "counter", help);
         for (labels, value) in samples {
             self.sample(&format!("{name}_total"), &labels, value);
         }
     }
 
-    /// A family of histograms with the same upper bounds: how many were at most as large as each,
-    /// their number, and their sum.
+    fn family<'a>(
+        &mut self,
+        kind: Kind,
+        name: &str,
+        help: &str,
+        samples: impl IntoIterator<Item = (Vec<(&'a str, &'a str)>, f64)>,
+    ) {
+        let mut family = Message::family(name, help, kind);
+        for (labels, value) in samples {
+            family.add(kind, &labels, value);
+        }
+        family.append_to(&mut self.families);
+    }
+
+    /// A family of histograms. Those of protocol buffers have native buckets beside the classic
+    /// ones.
     pub fn histograms<'a>(
         &mut self,
         name: &str,
         help: &str,
-        bounds: &[f64],
-        samples: impl IntoIterator<Item = (Vec<(&'a str, &'a str)>, Vec<u64>, u64, f64)>,
+        samples: impl IntoIterator<Item = (Vec<(&'a str, &'a str)>, Histogram<'a>)>,
     ) {
+        if self.format == Format::Protobuf {
+            let mut family = Message::family(name, help, Kind::Histogram);
+            for (labels, histogram) in samples {
+                family.add_histogram(&labels, &histogram);
+            }
+            return family.append_to(&mut self.families);
+        }
         self.begin(name, "histogram", help);
-        for (labels, at_most, count, sum) in samples {
+        for (labels, Histogram { bounds, at_most, count, sum, .. }) in samples {
             for (bound, at_most) in bounds.iter().zip(at_most) {
                 let bound = bound.to_string();
                 let mut labels = labels.clone();
                 labels.push(("le", &bound));
-                self.sample(&format!("{name}_bucket"), &labels, at_most as f64);
+                self.sample(&format!("{name}_bucket"), &labels, *at_most as f64);
             }
             let mut all = labels.clone();
             all.push(("le", "+Inf"));
@@ -129,13 +172,16 @@ impl Exposition {
         }
     }
 
-    /// The whole text.
+    /// All of it.
     #[must_use]
-    pub fn finish(mut self) -> String {
+    pub fn finish(mut self) -> Vec<u8> {
         if self.format == Format::OpenMetrics {
             self.text.push_str("# EOF\n");
         }
-        self.text
+        match self.format {
+            Format::Protobuf => self.families,
+            Format::OpenMetrics | Format::Prometheus => self.text.into_bytes(),
+        }
     }
 }
 
@@ -147,9 +193,10 @@ mod tests {
         let mut out = Exposition::new(format);
         out.gauges("a_bytes", "Some bytes.", [(vec![("pool", "t\"a\\nk\n")], 4096.0)]);
         out.counters("b", "Some things.", [(vec![], 3.0)]);
-        let latency = (vec![("op", "read")], vec![1, 2], 3, 0.25);
-        out.histograms("c_seconds", "Times.", &[0.001, 0.5], [latency]);
-        out.finish()
+        let (bounds, at_most, native) = (&[0.001, 0.5], &[1, 2], &[(3, 3)]);
+        let latency = Histogram { bounds, at_most, count: 3, sum: 0.25, native };
+        out.histograms("c_seconds", "Times.", [(vec![("op", "read")], latency)]);
+        String::from_utf8(out.finish()).unwrap()
     }
 
     #[test]
@@ -173,6 +220,9 @@ mod tests {
     fn a_client_gets_the_format_that_it_asks_for() {
         let of_prometheus = "application/openmetrics-text;version=1.0.0,text/plain;q=0.5";
         assert_eq!(Format::accepted(of_prometheus), Format::OpenMetrics);
+        let native = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;\
+                      encoding=delimited,application/openmetrics-text;version=1.0.0;q=0.8";
+        assert_eq!(Format::accepted(native), Format::Protobuf);
         assert_eq!(Format::accepted("text/plain"), Format::Prometheus);
         assert_eq!(Format::accepted(""), Format::Prometheus);
     }

@@ -5,6 +5,7 @@
 
 mod collect;
 mod exposition;
+mod protobuf;
 mod server;
 
 pub use collect::metrics;

@@ -6,7 +6,7 @@ use super::exposition::Format;
 use crate::http::{Response, Site};
 
 /// What gives the metrics.
-pub type Source = Rc<dyn Fn(Format) -> String>;
+pub type Source = Rc<dyn Fn(Format) -> Vec<u8>>;
 
 /// Answers scrapes with what `source` gives.
 #[must_use]
@@ -28,7 +28,7 @@ mod tests {
     const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 
     fn answer(path: &str, accept: &str) -> Response {
-        let site = metrics_site(Rc::new(|format| format!("{format:?}\n")));
+        let site = metrics_site(Rc::new(|format| format!("{format:?}\n").into_bytes()));
         let headers = vec![("accept".to_owned(), accept.to_owned())];
         site(&Request { path: path.to_owned(), query: String::new(), headers })
     }
@@ -36,9 +36,9 @@ mod tests {
     #[test]
     fn a_scrape_gets_the_format_that_it_asks_for() {
         let plain = answer("/metrics", "");
-        assert_eq!((plain.content_type, plain.body.as_str()), (PLAIN, "Prometheus\n"));
+        assert_eq!((plain.content_type, &*plain.body), (PLAIN, &b"Prometheus\n"[..]));
         let open = answer("/metrics", "application/openmetrics-text");
-        assert_eq!(open.body, "OpenMetrics\n");
+        assert_eq!(open.body, b"OpenMetrics\n");
         assert!(answer("/", "").status.starts_with("404"));
     }
 }

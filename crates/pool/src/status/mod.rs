@@ -7,6 +7,7 @@ mod pulse;
 pub(crate) mod report;
 pub(crate) mod stats;
 mod volume;
+pub(crate) mod volume_times;
 
 use std::collections::BTreeMap;
 
