@@ -55,6 +55,8 @@ pub struct Disk {
     /// Where the head stands, and when it is free.
     head: u64,
     head_free: u64,
+    /// When the last transfer ended: later, the platter has turned on.
+    head_left_at: u64,
     /// Writes in the cache by address.
     cached: BTreeMap<(u64, WriteId), u64>,
     cached_bytes: u64,
@@ -91,6 +93,7 @@ impl Disk {
             link: Link::new(&spec.interface, seed),
             head: 0,
             head_free: 0,
+            head_left_at: 0,
             cached: BTreeMap::new(),
             cached_bytes: 0,
             serviced: VecDeque::new(),
@@ -113,7 +116,7 @@ impl Disk {
 
     /// Seek and rotation before the head, free at `start`, is at `offset`.
     fn position_ns(&self, start: u64, offset: u64) -> u64 {
-        if offset == self.head {
+        if offset == self.head && start <= self.head_left_at {
             return 0;
         }
         let track_bytes = (self.revolution_ns * 1000 / self.ps_per_byte(offset)).max(1);
@@ -135,7 +138,7 @@ impl Disk {
         let from = start + self.position_ns(start, offset);
         let done = from + len * self.ps_per_byte(offset) / 1000;
         self.head = offset + len;
-        self.head_free = done;
+        (self.head_free, self.head_left_at) = (done, done);
         (from, done)
     }
 
@@ -207,6 +210,7 @@ impl Disk {
             let here = ahead.at_ns + more * self.ps_per_byte(offset) / 1000;
             self.head = self.head.max(offset + len);
             self.head_free = self.head_free.max(here);
+            self.head_left_at = self.head_free;
             self.read_ahead.end = (offset + len + self.spec.read_ahead_bytes).max(ahead.end);
             here.max(arrived)
         } else {

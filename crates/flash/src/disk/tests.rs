@@ -99,3 +99,12 @@ fn fua_and_an_honest_flush_survive_a_cut() {
     let flushed = disk.submit(fua.at, &Request::flush()).unwrap();
     assert_eq!(disk.power_cut(flushed.at, &mut Chance::new(1)).damage, vec![]);
 }
+
+/// A disk of 7,200 rpm turns 120 times a second: what is appended after the last write was answered
+/// comes under the head one turn later.
+#[test]
+fn durable_appends_wait_for_a_turn_each() {
+    let mut disk = disk(|_| {});
+    let mean_s = one_by_one(&mut disk, 240, |n| Request::write(n * 4096, 4096).fua());
+    assert!((115.0..=121.0).contains(&(1.0 / mean_s)), "{} a second", 1.0 / mean_s);
+}
