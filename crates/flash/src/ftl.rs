@@ -26,6 +26,8 @@ pub enum Origin {
     Host,
     /// Cleaning moved a live unit.
     Clean,
+    /// A unit that was written before into a pSLC cache moves on to its block.
+    Fold,
     /// Nothing: the rest of a stripe or block filled up without data.
     Pad,
 }
@@ -161,6 +163,8 @@ pub struct FtlCounters {
     pub trimmed_units: u64,
     /// Superblocks cleaned for wear leveling rather than for space.
     pub static_moves: u64,
+    /// Superblocks moved because they were read often.
+    pub refreshes: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -354,6 +358,13 @@ impl Ftl {
 
     /// Forgets a unit's data. Returns whether it held any.
     pub fn trim(&mut self, unit: u32) -> bool {
+        let held = self.forget_unit(unit);
+        self.counters.trimmed_units += u64::from(held);
+        held
+    }
+
+    /// A unit's data is elsewhere from now on. Returns whether it was here.
+    pub(crate) fn forget_unit(&mut self, unit: u32) -> bool {
         let slot = self.map[unit as usize];
         if slot == NONE {
             return false;
@@ -361,8 +372,23 @@ impl Ftl {
         self.forget(slot, self.slots_of(unit));
         self.map[unit as usize] = NONE;
         self.mapped_units -= 1;
-        self.counters.trimmed_units += 1;
         true
+    }
+
+    /// A unit that is not here moves in from a pSLC cache. It counts as moved.
+    pub(crate) fn fold<M: Media>(
+        &mut self,
+        unit: u32,
+        pool: usize,
+        media: &mut M,
+    ) -> Result<(), WornOut> {
+        self.make_room(pool, 1, media)?;
+        debug_assert_eq!(self.map[unit as usize], NONE);
+        self.mapped_units += 1;
+        self.counters.moved_units += 1;
+        self.counters.moved_slots += 1;
+        self.append(pool, unit, 1, Origin::Fold, media);
+        Ok(())
     }
 
     /// Erases every block that is not erased and forgets all data.

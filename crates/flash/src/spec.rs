@@ -9,9 +9,11 @@ use serde::{Deserialize, Serialize};
 mod check;
 mod error;
 mod link;
+mod modern;
 mod scale;
 pub use error::{MediaKind, SpecError, SpecFlaw};
 pub use link::LinkParams;
+pub use modern::{MapMemorySpec, PslcSpec, ThermalSpec};
 
 /// One device: how large, how attached, what it draws, and what it stores data on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -136,6 +138,15 @@ pub struct FlashSpec {
     /// How blocks wear out.
     #[serde(default)]
     pub endurance: EnduranceSpec,
+    /// Blocks with one bit a cell in front of the others; absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pslc: Option<PslcSpec>,
+    /// The part of the map that is in memory; absent: all of it, which costs nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub map_memory: Option<MapMemorySpec>,
+    /// What heat does; absent: nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thermal: Option<ThermalSpec>,
 }
 
 /// The flash array. Raw bytes are the product of all six; they must exceed the offered capacity.
@@ -175,6 +186,20 @@ pub struct TimingSpec {
     /// Time to suspend and resume one operation. Default 20.
     #[serde(default = "TimingSpec::default_suspend_us")]
     pub suspend_us: f64,
+    /// Share of the host's page reads that must be repeated with other voltages. Default 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub retry_fraction: f64,
+    /// How many times such a page is read again. Default 0.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub retry_reads: u32,
+}
+
+fn is_zero(value: &f64) -> bool {
+    *value == 0.0
+}
+
+fn is_nothing(value: &u32) -> bool {
+    *value == 0
 }
 
 impl TimingSpec {
@@ -232,6 +257,9 @@ pub struct FtlSpec {
     /// Time after which map changes are on flash even without a flush, in milliseconds.
     /// Default 100.
     pub map_persist_ms: f64,
+    /// Host reads of a superblock after which its data is moved; 0 means never. Default 0.
+    #[serde(skip_serializing_if = "is_nothing")]
+    pub read_disturb_reads: u32,
 }
 
 impl Default for FtlSpec {
@@ -249,6 +277,7 @@ impl Default for FtlSpec {
             static_wear_gap: 0,
             map_journal_units: 0,
             map_persist_ms: 100.0,
+            read_disturb_reads: 0,
         }
     }
 }

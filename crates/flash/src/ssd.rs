@@ -22,12 +22,18 @@ use crate::stats::Stats;
 
 mod array;
 mod die;
+mod map_memory;
 mod partial;
 mod pending;
+mod pslc;
+mod thermal;
 
 use array::Array;
+use map_memory::MapMemory;
 use partial::{PartialUnit, Partials};
 use pending::is_needed;
+use pslc::Pslc;
+use thermal::Thermal;
 
 const SECTOR: u64 = 512;
 
@@ -58,6 +64,9 @@ pub struct Ssd {
     array: Array,
     partials: Partials,
     compressor: Option<Compressor>,
+    pslc: Option<Pslc>,
+    map_memory: Option<MapMemory>,
+    thermal: Option<Thermal>,
     /// The pool that takes the next stripe.
     pool: usize,
     last_write: WriteId,
@@ -86,7 +95,9 @@ impl Ssd {
         };
         let layout = flash.layout();
         let unit_bytes = u64::from(flash.ftl.mapping_unit_bytes);
-        let array = Array::new(flash);
+        let array = Array::new(flash, seed);
+        let ftl = Ftl::new(FtlConfig::from_spec(spec, flash), seed);
+        let units = ftl.config().units;
         Ok(Self {
             name: spec.name.clone(),
             capacity_bytes: spec.offered_bytes() / unit_bytes * unit_bytes,
@@ -108,7 +119,7 @@ impl Ssd {
             journals_map: flash.ftl.map_journal_units > 0,
             link: Link::new(&spec.interface, seed),
             controller_free: 0,
-            ftl: Ftl::new(FtlConfig::from_spec(spec, flash), seed),
+            ftl,
             // Half the buffer: a part waits as the whole unit that it may become.
             partials: Partials::new(array.places() / layout.slots_per_unit as usize / 2),
             array,
@@ -117,6 +128,9 @@ impl Ssd {
                 .compression
                 .as_ref()
                 .map(|z| Compressor::new(flash.ftl.mapping_unit_bytes, z.granule_bytes)),
+            pslc: flash.pslc.as_ref().map(|pslc| Pslc::new(pslc, flash, units)),
+            map_memory: flash.map_memory.as_ref().map(|map| MapMemory::new(map, flash, units)),
+            thermal: flash.thermal.as_ref().map(Thermal::new),
             pool: 0,
             last_write: WriteId(0),
             last_write_at: 0,
@@ -145,6 +159,9 @@ impl Ssd {
         data_at: u64,
         writes: &[u64],
     ) -> Result<u64, WornOut> {
+        if self.pslc.is_some() {
+            return self.write_pslc(unit, now, data_at, writes);
+        }
         let admitted = now.max(self.array.room_at(slots));
         self.array.host_time = admitted.max(data_at);
         if !self.array.has_open_stripe() && self.pools() > 1 {
@@ -173,10 +190,10 @@ impl Ssd {
     fn write(&mut self, request: &Request<'_>, ready: u64) -> Result<u64, WornOut> {
         let end = request.offset_bytes + request.len_bytes;
         let mut at = request.offset_bytes;
-        let mut admitted = ready;
         if self.ftl.is_worn_out() {
             return Err(WornOut);
         }
+        let mut admitted = self.look_up(request, true, ready);
         if !self.unreadable.is_empty() {
             self.unreadable.remove(request.offset_bytes..end);
         }
@@ -238,7 +255,9 @@ impl Ssd {
         let mut ready = now;
         if partial.sectors != all {
             self.read_modify_writes += 1;
-            if let Some(slot) = self.ftl.slot_of(unit) {
+            if let Some(done) = self.read_pslc(unit, now) {
+                ready = done;
+            } else if let Some(slot) = self.ftl.slot_of(unit) {
                 let slots = self.ftl.slots_of(unit);
                 ready = self.array.host_read(slot, slots, false, now);
             }
@@ -254,13 +273,24 @@ impl Ssd {
         }
         if self.array.has_open_stripe() {
             self.array.host_time = self.array.host_time.max(now);
-            self.ftl.pad_stripe(self.pool, self.array.slots_per_stripe, &mut self.array);
+            self.pad_open_stripe();
         }
         let mut done = self.array.host_done.max(now);
         if self.cache.plp == Plp::None && self.journals_map {
             done = done.max(self.array.program_map(now));
         }
         Ok(done)
+    }
+
+    fn pad_open_stripe(&mut self) {
+        match &mut self.pslc {
+            Some(pslc) => {
+                if let Some(stripe) = pslc.pad() {
+                    self.array.program_pslc(stripe, pslc.program_ns);
+                }
+            }
+            None => self.ftl.pad_stripe(self.pool, self.array.slots_per_stripe, &mut self.array),
+        }
     }
 
     /// Carries out what the device does by itself up to `now`: writes out units that have waited
@@ -275,8 +305,10 @@ impl Ssd {
         }
         if self.last_write_at <= waited && self.array.has_open_stripe() {
             self.array.host_time = self.array.host_time.max(self.last_write_at + self.persist_ns);
-            self.ftl.pad_stripe(self.pool, self.array.slots_per_stripe, &mut self.array);
+            self.pad_open_stripe();
         }
+        self.fold_while_idle(now)?;
+        self.flush_map(now);
         if self.idle_clean_blocks > 0 && now > self.last_write_at + self.idle_after_ns {
             let idle_from = self.array.all_free().max(self.last_write_at) + self.idle_after_ns;
             if idle_from < now {
@@ -290,6 +322,7 @@ impl Ssd {
     }
 
     fn read(&mut self, request: &Request<'_>, ready: u64) -> (u64, Status) {
+        let ready = self.look_up(request, false, ready);
         let end = request.offset_bytes + request.len_bytes;
         let units = request.offset_bytes / self.unit_bytes..end.div_ceil(self.unit_bytes);
         let (mut first, mut last) = (u64::MAX, ready);
@@ -304,7 +337,7 @@ impl Ssd {
             let unit = unit as u32;
             let here = self.ftl.slot_of(unit);
             let data = match here {
-                None => ready,
+                None => self.read_pslc(unit, ready).unwrap_or(ready),
                 Some(slot) => {
                     let same_page = before.is_some_and(|before| self.array.same_page(before, slot));
                     self.array.host_read(slot, self.ftl.slots_of(unit), same_page, ready)
@@ -313,6 +346,11 @@ impl Ssd {
             before = here;
             first = first.min(data);
             last = last.max(data);
+        }
+        if let Some(block) = self.array.disturbed.take() {
+            self.array.host_time = self.array.host_time.max(ready);
+            // A device that wears out here answers so when it is written to next.
+            let _ = self.ftl.refresh(block, &mut self.array);
         }
         (self.link.return_data(first.min(last), last, request.len_bytes), status)
     }
@@ -328,6 +366,9 @@ impl Ssd {
                     self.array.pending.programmed(number, now);
                 }
             }
+            if let Some(pslc) = &mut self.pslc {
+                pslc.forget(unit);
+            }
             self.ftl.trim(unit);
         }
         self.unreadable.remove(first * self.unit_bytes..end.max(first) * self.unit_bytes);
@@ -339,6 +380,9 @@ impl Ssd {
         let start = self.array.all_free().max(ready);
         self.array.cut(start, start);
         self.array.pending.forget();
+        if let Some(pslc) = &mut self.pslc {
+            pslc.clear();
+        }
         self.ftl.secure_erase(&mut self.array);
         self.array.all_free().max(start)
     }
@@ -444,7 +488,8 @@ impl Model for Ssd {
             }
             _ => 0,
         };
-        let ready = self.controller_free.max(arrived) + self.command_ns + self.unit_ns * units;
+        let command_ns = self.command_ns_at(now.0);
+        let ready = self.controller_free.max(arrived) + command_ns + self.unit_ns * units;
         self.controller_free = ready;
         let (done, status) = self.carry_out(request, ready);
         let at = self.link.complete(now.0, done, request);
@@ -460,6 +505,9 @@ impl Model for Ssd {
         }
         damage.extend(self.ruin_pairs(now));
         self.partials.clear();
+        if let Some(pslc) = &mut self.pslc {
+            pslc.pad();
+        }
         self.array.cut(now, now);
         self.link.cut(now);
         self.controller_free = now;
@@ -486,7 +534,8 @@ impl Model for Ssd {
     fn stats(&self, now: Nanos) -> Stats {
         let mut stats = self.link.stats_at(now.0);
         let counters = self.ftl.counters();
-        let slots = counters.host_slots + counters.moved_slots + counters.padded_slots;
+        let one_bit = self.pslc.as_ref().map_or(0, |pslc| pslc.programmed);
+        let slots = counters.host_slots + counters.moved_slots + counters.padded_slots + one_bit;
         stats.media_written_bytes =
             slots * self.slot_bytes + self.array.map_programs * self.stripe_bytes;
         stats.servers = self.array.die_count();
@@ -511,7 +560,9 @@ impl Model for Ssd {
             stats.outstanding_ns as u64,
             self.array.map_programs,
         ];
-        words.into_iter().fold(self.ftl.digest(), |digest, word| {
+        let one_bit = self.pslc.as_ref().map(|pslc| pslc.programmed);
+        let words = words.into_iter().chain(one_bit);
+        words.fold(self.ftl.digest(), |digest, word| {
             (digest ^ word).wrapping_mul(0xff51_afd7_ed55_8ccd).rotate_left(31)
         })
     }

@@ -146,6 +146,66 @@ pub struct Facts {
     pub price_usd: Option<Fact>,
     /// Warranty in years.
     pub warranty_years: Option<Fact>,
+    /// Rates of other loads.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rates: Vec<PrintedRate>,
+}
+
+/// A rate that others printed, with the load behind it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PrintedRate {
+    /// Of what: `sequential reads`.
+    pub what: String,
+    /// Requests a second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iops: Option<f64>,
+    /// The same as 10^6 bytes a second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mb_s: Option<f64>,
+    /// What the device holds before.
+    #[serde(default)]
+    pub before: Before,
+    /// The share of the device that the load uses, above 0, at most 1. Default 1.
+    #[serde(default = "whole")]
+    pub span_share: f64,
+    /// How many times the load writes the device; without it, it runs for a minute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub passes: Option<f64>,
+    /// Whether the end of the load counts, instead of all of it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub at_end: bool,
+    /// The load.
+    pub load: Load,
+    /// Whether a number of the model was chosen so that this rate comes out.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fitted: bool,
+    /// Who printed it.
+    pub source: String,
+}
+
+fn whole() -> f64 {
+    1.0
+}
+
+/// What a device holds before a load.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Before {
+    /// Nothing: it was erased.
+    #[default]
+    Erased,
+    /// The span of the load, written in order just before.
+    Span,
+}
+
+impl PrintedRate {
+    /// Requests a second.
+    #[must_use]
+    pub fn requests_s(&self) -> f64 {
+        let of_bytes = self.mb_s.map(|mb_s| mb_s * 1e6 / f64::from(self.load.block_bytes));
+        self.iops.or(of_bytes).unwrap_or_default()
+    }
 }
 
 /// One page of the catalogue.

@@ -10,11 +10,13 @@ use forebay_flash::DeviceSpec;
 use serde_json::Value;
 
 /// Tables of a device whose assumed numbers are varied.
-const VARIED: [&str; 6] = [
+const VARIED: [&str; 8] = [
     "interface",
     "media.flash.timing",
     "media.flash.controller",
     "media.flash.cache",
+    "media.flash.pslc",
+    "media.flash.map_memory",
     "media.dram",
     "media.disk",
 ];

@@ -61,6 +61,18 @@ pub(crate) fn shrink(device: &DeviceSpec, wanted: u32) -> Result<(DeviceSpec, f6
         let same = f64::from(flash.ftl.idle_clean_superblocks) * f64::from(g.blocks_per_plane);
         flash.ftl.idle_clean_superblocks = (same / blocks).ceil() as u32;
     }
+    if let Some(pslc) = &mut flash.pslc {
+        pslc.bytes = (pslc.bytes as f64 * share) as u64;
+        pslc.static_bytes = (pslc.static_bytes as f64 * share) as u64;
+    }
+    if let Some(map) = &mut flash.map_memory {
+        // Bytes of 0 stand for all of the map.
+        map.bytes = (map.bytes as f64 * share).ceil() as u64;
+        map.flush_ms *= share;
+    }
+    if let Some(thermal) = &mut flash.thermal {
+        thermal.time_s *= share;
+    }
     small.capacity_bytes = (small.capacity_bytes as f64 * share) as u64 / 4096 * 4096;
     small.check()?;
     let scale = device.capacity_bytes as f64 / small.capacity_bytes as f64;

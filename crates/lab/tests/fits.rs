@@ -1,9 +1,13 @@
 //! The fitted devices against the figures printed for them. The text of each check says whether
 //! it is what a number was fitted to or what follows; docs/device-models.md has the same lists.
 
+#![allow(clippy::disallowed_methods)] // It removes the files that the lab writes.
+
 use forebay_lab::catalogue::{self, Page};
 use forebay_lab::load::{Content, Load};
+use forebay_lab::simulate::{Args, DEFAULT_SEED, results_of};
 use forebay_lab::timeline::{Phase, Timeline, TimelineOutcome};
+use forebay_report::Basis;
 
 /// Quick enough for every test run; full size differs by less than the tolerance.
 const SCALE: u32 = 32;
@@ -126,4 +130,32 @@ fn intel_320_and_710_meet_their_ratings() {
     let end = out.sustained(200.0);
     assert_near("710 200 GB", 2_700.0, end.iops, 0.05);
     assert_near("710 amplification", 12.0, end.amplification, 0.25);
+}
+
+/// Modern drives against rates that no number of their models was chosen by.
+#[test]
+fn modern_drives_meet_their_checking_data() {
+    let scratch = std::env::temp_dir().join(format!("forebay-fits-{}", std::process::id()));
+    let devices =
+        ["samsung-pm9a3-1920gb", "kioxia-cm7-r-1920gb", "samsung-980-1tb", "intel-p4800x-375gb"];
+    let args = Args {
+        devices: devices.map(str::to_owned).to_vec(),
+        out: scratch.clone(),
+        seed: DEFAULT_SEED,
+        json: true,
+        scale: Some(1024),
+        ..Args::default()
+    };
+    let results = results_of(&args, "figures").expect("runs");
+    std::fs::remove_dir_all(&scratch).expect("what was kept is there");
+    let checks = &results.experiments[0].checks;
+    let published: Vec<_> = checks.iter().filter(|c| c.basis == Basis::Published).collect();
+    for device in devices {
+        let name = page(device).device.name;
+        assert!(published.iter().any(|check| check.name.starts_with(&name)), "{name}");
+    }
+    assert!(published.len() >= 11, "{}", published.len());
+    for check in checks.iter().filter(|c| c.tolerance > 0.1) {
+        assert!(check.pass, "{}: {} printed, {} got", check.name, check.expected, check.got);
+    }
 }

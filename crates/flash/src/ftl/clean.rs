@@ -156,6 +156,29 @@ impl Ftl {
             }
     }
 
+    /// Moves the live units of `block` at once, unless another is being cleaned. An open block is
+    /// closed first. Returns whether it did.
+    pub(crate) fn refresh<M: Media>(&mut self, block: u32, media: &mut M) -> Result<bool, WornOut> {
+        let pool = self.pool_of(block);
+        if self.pools[pool].victim.is_some() || self.pools[pool].free.len() < 2 {
+            return Ok(false);
+        }
+        for origin in [Origin::Host, Origin::Clean] {
+            if self.pools[pool].open_mut(origin).block == block {
+                self.close(pool, origin, media);
+            }
+        }
+        if self.state[block as usize] != BlockState::Closed {
+            return Ok(false);
+        }
+        let live_slots = self.live_slots[block as usize];
+        self.pools[pool].remove_candidate(block, live_slots);
+        self.state[block as usize] = BlockState::Cleaning;
+        self.pools[pool].victim = Some(Victim { block, next_word: 0, pace: 0, owed: 0 });
+        self.counters.refreshes += 1;
+        self.move_units(pool, u64::MAX, media)
+    }
+
     fn choose_if_none<M: Media>(&mut self, pool: usize, media: &mut M) -> Result<(), WornOut> {
         if self.pools[pool].victim.is_some() {
             return Ok(());

@@ -32,7 +32,7 @@ impl Media for Listener {
         }
         match origin {
             Origin::Pad => self.pads += u64::from(slots),
-            Origin::Host | Origin::Clean => self.programs += u64::from(slots),
+            Origin::Host | Origin::Clean | Origin::Fold => self.programs += u64::from(slots),
         }
     }
     fn read(&mut self, _slot: u32, slots: u32) {

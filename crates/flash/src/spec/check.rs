@@ -125,6 +125,7 @@ impl DeviceSpec {
             let flaw = SpecFlaw::CacheExceedsFlash { cache_bytes, flash_bytes };
             return c.fail("media.flash.cache.bytes", flaw);
         }
+        check_modern(c, flash)?;
         self.check_units(c, flash)?;
         self.check_room(c, flash)
     }
@@ -195,6 +196,36 @@ impl DeviceSpec {
         }
         Ok(())
     }
+}
+
+fn check_modern(c: &Checker<'_>, flash: &FlashSpec) -> Result<(), SpecError> {
+    c.range("media.flash.timing.retry_fraction", flash.timing.retry_fraction, 0.0, 1.0)?;
+    c.range("media.flash.timing.retry_reads", f64::from(flash.timing.retry_reads), 0.0, 100.0)?;
+    if let Some(pslc) = &flash.pslc {
+        c.positive("media.flash.pslc.program_us", pslc.program_us)?;
+        c.time("media.flash.pslc.program_us", pslc.program_us)?;
+        c.time("media.flash.pslc.read_us", pslc.read_us)?;
+        c.time("media.flash.pslc.idle_after_ms", pslc.idle_after_ms)?;
+        // Three bits a cell elsewhere.
+        let most = flash.raw_bytes() as f64 / 3.0;
+        c.range("media.flash.pslc.bytes", pslc.bytes as f64, 0.0, most)?;
+        c.range("media.flash.pslc.static_bytes", pslc.static_bytes as f64, 0.0, most)?;
+        if flash.controller.compression.is_some() {
+            return c.fail("media.flash.pslc", SpecFlaw::PslcCompresses);
+        }
+    }
+    if let Some(map) = &flash.map_memory {
+        c.time("media.flash.map_memory.look_up_us", map.look_up_us)?;
+        c.time("media.flash.map_memory.flush_ms", map.flush_ms)?;
+    }
+    if let Some(thermal) = &flash.thermal {
+        c.range("media.flash.thermal.ambient_c", thermal.ambient_c, -100.0, 200.0)?;
+        c.range("media.flash.thermal.limit_c", thermal.limit_c, -100.0, 200.0)?;
+        c.positive("media.flash.thermal.c_per_w", thermal.c_per_w)?;
+        c.positive("media.flash.thermal.time_s", thermal.time_s)?;
+        c.range("media.flash.thermal.slowdown", thermal.slowdown, 1.0, 1e6)?;
+    }
+    Ok(())
 }
 
 fn check_dram(c: &Checker<'_>, dram: &DramSpec) -> Result<(), SpecError> {

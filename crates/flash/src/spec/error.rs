@@ -64,6 +64,8 @@ pub enum SpecFlaw {
     NothingOffered,
     /// The policy chooses among 0 candidates.
     NoChoices,
+    /// A pSLC cache in front of blocks that compress.
+    PslcCompresses,
     /// The cache is larger than the flash.
     CacheExceedsFlash {
         /// Bytes of the cache.
@@ -167,6 +169,7 @@ impl fmt::Display for SpecFlaw {
             }
             Self::NothingOffered => f.write_str("less than one 4 KiB block is offered"),
             Self::NoChoices => f.write_str("d-choices = 0 chooses nothing"),
+            Self::PslcCompresses => f.write_str("a pSLC cache and compression do not go together"),
             Self::CacheExceedsFlash { cache_bytes, flash_bytes } => {
                 write!(f, "{cache_bytes} is more than the {flash_bytes} bytes of flash")
             }

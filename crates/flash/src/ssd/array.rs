@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use super::die::{BusyTimes, Die, SuspendRule, Work};
 use super::pending::Pending;
 use crate::calendar::Calendar;
+use crate::chance::Chance;
 use crate::ftl::{Media, NONE, Origin};
 use crate::link::{ns, ps_per_byte};
 use crate::spec::{FlashSpec, Plp};
@@ -66,10 +67,19 @@ pub(super) struct Array {
     journal_due: u32,
     journal_die: u32,
     pub map_programs: u64,
+    /// A read needs retries when 32 random bits are below this.
+    retry_below: u64,
+    retry_ns: u64,
+    chance: Chance,
+    /// Reads of each superblock since it was erased or moved; none where reads disturb nothing.
+    reads_of: Vec<u32>,
+    disturb_reads: u32,
+    /// A superblock that was read too often since.
+    pub disturbed: Option<u32>,
 }
 
 impl Array {
-    pub(super) fn new(flash: &FlashSpec) -> Self {
+    pub(super) fn new(flash: &FlashSpec, seed: u64) -> Self {
         let layout = flash.layout();
         let dies = layout.pools * layout.dies_per_pool;
         let stripe_bytes = u64::from(layout.slots_per_stripe) * u64::from(layout.slot_bytes);
@@ -116,6 +126,15 @@ impl Array {
             journal_due: 0,
             journal_die: 0,
             map_programs: 0,
+            retry_below: (flash.timing.retry_fraction * 4_294_967_296.0) as u64,
+            retry_ns: ns(flash.timing.read_us * f64::from(flash.timing.retry_reads)),
+            chance: Chance::derive(seed, "read retry"),
+            reads_of: match flash.ftl.read_disturb_reads {
+                0 => Vec::new(),
+                _ => vec![0; (layout.pools * layout.blocks_per_pool) as usize],
+            },
+            disturb_reads: flash.ftl.read_disturb_reads,
+            disturbed: None,
         }
     }
 
@@ -145,7 +164,7 @@ impl Array {
 
     /// Gives the unit just appended the next places.
     #[inline]
-    fn take_places(&mut self, slots: u32) {
+    pub(super) fn take_places(&mut self, slots: u32) {
         for _ in 0..slots {
             self.open_places.push(self.next_place as u32);
             // Taken by a unit of an open stripe: free at no known time.
@@ -210,7 +229,12 @@ impl Array {
     /// Queues the program of a stripe whose data is ready at `ready`. Returns when it is done.
     #[inline]
     fn program_stripe(&mut self, die: usize, ready: u64) -> u64 {
-        let (stripe_ns, program_ns) = (self.stripe_ns, self.program_ns);
+        self.program_for(die, ready, self.program_ns)
+    }
+
+    #[inline]
+    fn program_for(&mut self, die: usize, ready: u64, program_ns: u64) -> u64 {
+        let stripe_ns = self.stripe_ns;
         let (die, channel) = self.die_and_channel(die);
         let register_free = ready.max(die.last_start());
         let carried = channel.reserve(register_free, stripe_ns);
@@ -232,6 +256,11 @@ impl Array {
         if block != self.host_block {
             return;
         }
+        self.settle(done);
+    }
+
+    /// What is in the open stripe is on flash at `done`.
+    fn settle(&mut self, done: u64) {
         for &place in &self.open_places {
             self.places[place as usize] = done;
         }
@@ -241,6 +270,50 @@ impl Array {
         }
         self.open_writes.clear();
         self.host_done = self.host_done.max(done);
+    }
+
+    /// Programs a stripe of the pSLC cache; stripes take the dies in turn.
+    pub(super) fn program_pslc(&mut self, stripe: u64, program_ns: u64) {
+        let die = self.die_of_stripe(stripe);
+        let done = self.program_for(die, self.host_time, program_ns);
+        self.settle(done);
+    }
+
+    fn die_of_stripe(&self, stripe: u64) -> usize {
+        (stripe % self.dies.len() as u64) as usize
+    }
+
+    /// The host reads a unit of the pSLC cache. Returns when its data is in the controller.
+    pub(super) fn read_pslc(&mut self, stripe: u64, read_ns: u64, now: u64) -> u64 {
+        let (bytes_ns, suspend) = (self.bytes_ns(1), self.suspend);
+        let (die, channel) = self.die_and_channel(self.die_of_stripe(stripe));
+        let ready = die.read(now, read_ns, suspend);
+        channel.reserve(ready, bytes_ns)
+    }
+
+    /// A stripe of the pSLC cache is read in order to move it on.
+    pub(super) fn fold_read(&mut self, stripe: u64, read_ns: u64) {
+        let (host_time, stripe_ns) = (self.host_time, self.stripe_ns);
+        let (die, channel) = self.die_and_channel(self.die_of_stripe(stripe));
+        let done = die.append(Work::CleanRead, host_time, read_ns);
+        channel.reserve(done, stripe_ns);
+    }
+
+    /// Blocks of all dies, which were part of the pSLC cache, are erased.
+    pub(super) fn erase_pslc(&mut self) {
+        for die in &mut self.dies {
+            die.append(Work::Erase, self.host_time, self.erase_ns);
+        }
+    }
+
+    /// Reads a page of the map. Returns when it is in the controller.
+    pub(super) fn read_map(&mut self, page: u32, now: u64) -> u64 {
+        let bytes = u64::from(self.slots_per_page * self.slot_bytes);
+        let page_ns = bytes * self.channel_ps_per_byte / 1000;
+        let (read_ns, suspend) = (self.read_ns, self.suspend);
+        let (die, channel) = self.die_and_channel(page as usize % self.dies.len());
+        let ready = die.read(now, read_ns, suspend);
+        channel.reserve(ready, page_ns)
     }
 
     /// One page of map, on the dies in turn.
@@ -257,11 +330,30 @@ impl Array {
             return now;
         }
         let bytes_ns = self.bytes_ns(slots);
-        let (read_ns, suspend) = (self.read_ns, self.suspend);
+        let (mut read_ns, suspend) = (self.read_ns, self.suspend);
+        if self.retry_below > 0 && (self.chance.bits() >> 32) < self.retry_below {
+            read_ns += self.retry_ns;
+        }
+        self.note_disturb(slot, same_page);
         let (die, channel) = self.die_and_channel(self.die_of(slot));
         let ready =
             if same_page { now.max(die.reads_done()) } else { die.read(now, read_ns, suspend) };
         channel.reserve(ready, bytes_ns)
+    }
+
+    /// Counts a read of the block of `slot`.
+    #[inline]
+    fn note_disturb(&mut self, slot: u32, same_page: bool) {
+        if self.reads_of.is_empty() || same_page {
+            return;
+        }
+        let block = slot / self.slots_per_block;
+        let reads = &mut self.reads_of[block as usize];
+        *reads += 1;
+        if *reads >= self.disturb_reads {
+            *reads = 0;
+            self.disturbed = Some(block);
+        }
     }
 
     /// Time a channel takes for the data of slots.
@@ -308,6 +400,8 @@ impl Media for Array {
         if origin == Origin::Host {
             self.host_block = block;
             self.next_host_slot = slot + slots;
+        } else if origin == Origin::Fold {
+            self.host_block = NONE;
         } else if block == self.host_block {
             self.next_host_slot = slot + slots;
         }
@@ -316,7 +410,7 @@ impl Media for Array {
         let mut taken = false;
         if begin != end {
             let ready = match origin {
-                Origin::Clean => self.host_time + self.read_ns + self.stripe_ns,
+                Origin::Clean | Origin::Fold => self.host_time + self.read_ns + self.stripe_ns,
                 Origin::Host | Origin::Pad => self.host_time,
             };
             // A unit that ends with the stripe belongs to it; one that begins in it and goes on
@@ -358,6 +452,9 @@ impl Media for Array {
     }
 
     fn erase(&mut self, block: u32) {
+        if let Some(reads) = self.reads_of.get_mut(block as usize) {
+            *reads = 0;
+        }
         let first = (block / self.blocks_per_pool * self.dies_per_pool) as usize;
         for die in &mut self.dies[first..first + self.dies_per_pool as usize] {
             die.append(Work::Erase, self.host_time, self.erase_ns);

@@ -6,6 +6,8 @@ use super::*;
 use crate::model::Content;
 use crate::spec::FlashSpec;
 
+mod modern;
+
 const PAGE: &str = r#"
 name = "small"
 capacity_bytes = 16_777_216

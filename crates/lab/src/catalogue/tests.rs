@@ -79,6 +79,22 @@ fn device_without_controller_cost_has_a_reservation() {
 }
 
 #[test]
+fn printed_rates_are_whole() {
+    let mut checking = 0;
+    for page in all() {
+        for rate in &page.facts.rates {
+            let what = format!("{}: {}", page.id, rate.what);
+            assert!(rate.iops.is_some() != rate.mb_s.is_some(), "{what}");
+            assert!(rate.requests_s() > 0.0 && !rate.source.is_empty(), "{what}");
+            assert!(rate.span_share > 0.0 && rate.span_share <= 1.0, "{what}");
+            rate.load.check().expect(&what);
+            checking += usize::from(!rate.fitted);
+        }
+    }
+    assert!(checking >= 7, "{checking} rates check a model that was not fitted to them");
+}
+
+#[test]
 fn longest_provenance_name_wins() {
     let page = find("ocz-vertex-2-pro-50gb").expect("built in");
     let of = |path: &str| page.provenance_of(path).expect(path).mark;

@@ -6,6 +6,7 @@ use crate::catalogue::Page;
 use crate::load::{Content, Load};
 use crate::task::Task;
 use crate::timeline::{Phase, Timeline, TimelineOutcome};
+use forebay_flash::MediaSpec;
 
 /// How a load of procedure A differs from another.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -60,12 +61,20 @@ pub(crate) fn b(context: &Context, page: &Page) -> Task {
 }
 
 /// The state a device of any size ends in: filled once in order, then written at random, 32
-/// outstanding, as many bytes as twice its capacity. A sample each ten minutes.
+/// outstanding, as many bytes as twice its capacity. Media that remember nothing take half an hour
+/// of it. A sample each ten minutes.
 pub(crate) fn steady(context: &Context, page: &Page) -> Task {
     let pattern = Load { random_share: 1.0, ..Load::default() };
-    let fill = Phase::Fill { block_bytes: 128 << 10 };
-    let passes = Phase::Passes { passes: 2.0, pattern };
-    match timeline(context, page, vec![Phase::SecureErase, fill, passes]) {
+    let phases = match page.device.media {
+        MediaSpec::Flash(_) => {
+            let fill = Phase::Fill { block_bytes: 128 << 10 };
+            vec![Phase::SecureErase, fill, Phase::Passes { passes: 2.0, pattern }]
+        }
+        MediaSpec::Dram(_) | MediaSpec::Disk(_) => {
+            vec![Phase::SecureErase, Phase::Load { minutes: 30.0, pattern }]
+        }
+    };
+    match timeline(context, page, phases) {
         Task::Timeline(t) => Task::Timeline(Timeline { sample_minutes: 10.0, ..t }),
         other => other,
     }

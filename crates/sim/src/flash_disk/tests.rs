@@ -38,11 +38,16 @@ fn ssd(plp: Plp, cache_bytes: u64) -> DeviceSpec {
             channel_mb_s: 200.0,
             suspend: forebay_flash::Suspend::None,
             suspend_us: 20.0,
+            retry_fraction: 0.0,
+            retry_reads: 0,
         },
         ftl: forebay_flash::FtlSpec::default(),
         controller: forebay_flash::ControllerSpec::default(),
         cache: CacheSpec { bytes: cache_bytes, plp, ..CacheSpec::default() },
         endurance: forebay_flash::EnduranceSpec::default(),
+        pslc: None,
+        map_memory: None,
+        thermal: None,
     };
     DeviceSpec {
         name: "ssd".into(),
