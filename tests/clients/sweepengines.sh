@@ -1,0 +1,122 @@
+#!/usr/bin/env bash
+# Sweeps on the engines of docs/sweeps.md: GNU parallel, and Slurm on one node that this test starts. Workers are
+# killed in the middle, the same command is given again, and what is merged has the same bytes as one run.
+. "$(dirname "$0")/lib.sh"
+need parallel sbatch slurmctld slurmd munged cmp
+need_root "a Slurm of its own"
+begin
+POINTS=12
+cat >sweep.toml <<'TOML'
+name = "engines"
+task = "timeline"
+[base]
+device = "ocz-vertex-2-ex-50gb"
+scale = 256
+sample_minutes = 10.0
+phases = [
+  "secure-erase",
+  { load = { minutes = 120.0, pattern = { random_share = 1.0, outstanding = 32 } } },
+]
+[grid]
+seed = [1, 2, 3, 4]
+"device.unused_fraction" = [0.0, 0.1, 0.2]
+TOML
+sweep() { "$FOREBAY" simulate sweep sweep.toml --json "$@"; }
+lines() { cat "$1"/engines.shard-*.jsonl 2>/dev/null | wc -l; }
+has_lines() { [ "$(lines "$1")" -ge "$2" ]; }
+run sweep --out alone
+run sweep --out alone --merge
+[ "$(wc -l <alone/engines.jsonl)" = $POINTS ] || fail "one run has not $POINTS points"
+# merged FOLDER ENGINE: the parts of a finished sweep.
+merged() {
+    run sweep --out "$1" --merge
+    cmp alone/engines.jsonl "$1/engines.jsonl" || fail "$2 gives another file than one run"
+}
+# worker FOLDER: the process of a worker, as soon as it has written a point.
+worker() {
+    await 60 "a point of $1" has_lines "$1" 1
+    pgrep -f "simulate sweep sweep.toml.*--out $DIR/$1 " | while read -r pid; do
+        [ "$(readlink "/proc/$pid/exe")" = "$(realpath "$FOREBAY")" ] && echo "$pid"
+    done | tail -n 1
+}
+
+say "GNU parallel"
+by_parallel() {
+    parallel --will-cite --jobs 2 "$FOREBAY" simulate sweep sweep.toml --json --out "$DIR/byparallel" \
+        --threads 1 --shard '{}'/2 ::: 1 2 >parallel.log 2>&1
+}
+by_parallel &
+engine=$!
+victim=$(worker byparallel)
+[ -n "$victim" ] || fail "no worker to kill: $(cat parallel.log)"
+kill -9 "$victim"
+if wait "$engine"; then fail "parallel does not say that a worker was killed"; fi
+has_lines byparallel $POINTS && fail "the worker was killed after its last point"
+refuse sweep --out byparallel --merge
+run by_parallel
+merged byparallel "GNU parallel"
+
+say "Slurm"
+NODE=$(hostname -s)
+mkdir -p "$RUN/munge" "$RUN/state" "$RUN/spool"
+dd if=/dev/urandom of="$RUN/munge/key" bs=1024 count=1 2>/dev/null
+chmod 400 "$RUN/munge/key"
+chmod 700 "$RUN/munge"
+munged --foreground --force --key-file="$RUN/munge/key" --socket="$RUN/munge.socket" --pid-file="$RUN/munge/pid" \
+    --log-file="$RUN/munge/log" --seed-file="$RUN/munge/seed" >munged.log 2>&1 &
+undo "kill $!; wait $!"
+cat >slurm.conf <<CONF
+ClusterName=engines
+SlurmctldHost=$NODE(127.0.0.1)
+SlurmctldPort=$((20000 + $$ % 10000))
+SlurmdPort=$((30000 + $$ % 10000))
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket=$RUN/munge.socket
+CredType=cred/munge
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+ReturnToService=2
+StateSaveLocation=$RUN/state
+SlurmdSpoolDir=$RUN/spool
+SlurmctldPidFile=$RUN/slurmctld.pid
+SlurmdPidFile=$RUN/slurmd.pid
+SlurmctldLogFile=$DIR/slurmctld.log
+SlurmdLogFile=$DIR/slurmd.log
+NodeName=$NODE NodeAddr=127.0.0.1 CPUs=$(nproc) State=UNKNOWN
+PartitionName=all Nodes=$NODE Default=YES MaxTime=INFINITE State=UP
+CONF
+export SLURM_CONF=$DIR/slurm.conf
+has_socket() { [ -S "$RUN/munge.socket" ]; }
+await 30 "munged" has_socket
+slurmctld -D >slurmctld.out 2>&1 &
+undo "kill $!; wait $!"
+slurmd -D -N "$NODE" >slurmd.out 2>&1 &
+undo "kill $!; wait $!"
+is_idle() { sinfo -h -o %T 2>/dev/null | grep -q idle; }
+await 60 "an idle node: $(tail -n 5 slurmctld.log slurmd.log 2>&1)" is_idle
+cat >sweep.sbatch <<BATCH
+#!/bin/sh
+#SBATCH --array=1-2
+#SBATCH --cpus-per-task=1
+#SBATCH --chdir=$DIR
+#SBATCH --output=$DIR/task-%a.out
+exec "$FOREBAY" simulate sweep sweep.toml --json --out "$DIR/byslurm" --threads 1 \\
+    --shard "\$SLURM_ARRAY_TASK_ID/\$SLURM_ARRAY_TASK_COUNT"
+BATCH
+by_slurm() { sbatch --wait sweep.sbatch >sbatch.log 2>&1; }
+by_slurm &
+engine=$!
+victim=$(worker byslurm)
+[ -n "$victim" ] || fail "no worker to kill: $(cat sbatch.log task-*.out)"
+kill -9 "$victim"
+if wait "$engine"; then fail "Slurm does not say that a task was killed"; fi
+has_lines byslurm $POINTS && fail "the task was killed after its last point"
+refuse sweep --out byslurm --merge
+run by_slurm
+merged byslurm Slurm
+pass "parallel $(parallel --version | head -n 1 | grep -o '[0-9]*$'), $(sinfo --version), a worker of each killed"
