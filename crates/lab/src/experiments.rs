@@ -15,6 +15,7 @@ mod content;
 mod degradation;
 mod endurance;
 mod figures;
+mod hybrid;
 mod loads;
 mod mixed;
 mod power_cut;
@@ -106,6 +107,7 @@ pub(crate) const PLANS: &[Plan] = &[
     endurance::PLAN,
     price::PLAN,
     wear::PLAN,
+    hybrid::PLAN,
     power_cut::PLAN,
 ];
 

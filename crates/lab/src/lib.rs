@@ -8,6 +8,7 @@ mod error;
 mod experiments;
 mod files;
 mod hash;
+pub mod hybrid;
 pub mod load;
 pub mod mirror;
 pub mod responses;

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Args {
     /// figures, sensitivity, degradation, alignment, content, mixed, loads, attachment,
-    /// zil-pattern, endurance, price, wear, power-cut, summary, all; or sweep, with a file
+    /// zil-pattern, endurance, price, wear, hybrid, power-cut, summary, all; or sweep, with a file
     #[arg(required_unless_present_any = ["list", "show"])]
     pub experiment: Option<String>,
     /// The sweep's file

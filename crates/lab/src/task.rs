@@ -2,6 +2,7 @@
 
 use crate::LabError;
 use crate::cut::{Cut, CutOutcome};
+use crate::hybrid::{Hybrid, HybridOutcome};
 use crate::mirror::{Mirror, MirrorOutcome};
 use crate::shared::{Shared, SharedOutcome};
 use crate::timeline::{Timeline, TimelineOutcome};
@@ -25,6 +26,8 @@ pub enum Task {
     Cut(Cut),
     /// A pool over simulated drives.
     Wear(Box<Wear>),
+    /// A pool of slow devices with a log and a cache device.
+    Hybrid(Box<Hybrid>),
 }
 
 /// What came out of a [`Task`] of the same name.
@@ -43,6 +46,8 @@ pub enum Outcome {
     Cut(CutOutcome),
     /// Of a pool over simulated drives.
     Wear(WearOutcome),
+    /// Of a pool of slow devices.
+    Hybrid(Box<HybridOutcome>),
 }
 
 impl Task {
@@ -55,6 +60,7 @@ impl Task {
             Self::Mirror(task) => task.run().map(Outcome::Mirror),
             Self::Cut(task) => task.run().map(Outcome::Cut),
             Self::Wear(task) => task.run().map(Outcome::Wear),
+            Self::Hybrid(task) => task.run().map(|outcome| Outcome::Hybrid(Box::new(outcome))),
         }
     }
 }
@@ -80,3 +86,4 @@ outcome_of!(zil, Zil, ZilOutcome);
 outcome_of!(mirror, Mirror, MirrorOutcome);
 outcome_of!(cut, Cut, CutOutcome);
 outcome_of!(wear, Wear, WearOutcome);
+outcome_of!(hybrid, Hybrid, HybridOutcome);

@@ -286,7 +286,8 @@ impl Wear {
     }
 }
 
-async fn fill(device: &Device, bytes: u64) -> Result<(), LabError> {
+/// Writes the whole volume once in order.
+pub(crate) async fn fill(device: &Device, bytes: u64) -> Result<(), LabError> {
     const FILL_WRITE_BYTES: u64 = 1 << 20;
     let mut at = 0;
     while at < bytes {
@@ -298,7 +299,7 @@ async fn fill(device: &Device, bytes: u64) -> Result<(), LabError> {
 }
 
 /// Blocks that differ from each other, each filled with one word, which the drives keep cheaply.
-fn distinct(len_bytes: u64) -> IoBuf {
+pub(crate) fn distinct(len_bytes: u64) -> IoBuf {
     let mut buf = IoBuf::recycled(len_bytes as usize);
     for block in buf.chunks_mut(BLOCK_LEN) {
         fill_with(block, rt::random_u64());
