@@ -11,7 +11,8 @@ pub(crate) fn encode_line(mark: &str, number: usize, record: &impl Serialize) ->
     format!("{mark} {number} {:08x} {json}\n", checksum(&body))
 }
 
-/// The record of a line; `None` when it is cut off, damaged, or not of this number.
+/// The record of a line; `None` when it is cut off, damaged, or not of this number. Number and
+/// checksum have one spelling: a bit that makes `a` of the checksum `A` is noticed too.
 pub(crate) fn decode_line<T: DeserializeOwned>(
     mark: &str,
     number: usize,
@@ -19,12 +20,11 @@ pub(crate) fn decode_line<T: DeserializeOwned>(
 ) -> Option<T> {
     let line = std::str::from_utf8(line).ok()?.strip_suffix('\n')?;
     let mut words = line.splitn(4, ' ');
-    if words.next()? != mark || words.next()?.parse() != Ok(number) {
+    if words.next()? != mark || words.next()? != number.to_string() {
         return None;
     }
-    let sum = u32::from_str_radix(words.next()?, 16).ok()?;
-    let json = words.next()?;
-    if sum != checksum(&format!("{number} {json}")) {
+    let (sum, json) = (words.next()?, words.next()?);
+    if sum != format!("{:08x}", checksum(&format!("{number} {json}"))) {
         return None;
     }
     serde_json::from_str(json).ok()

@@ -53,6 +53,20 @@ fn line_that_is_missing_in_the_middle_is_noticed() {
     assert!(matches!(damage, Some(LogDamage::Line { number: 5, .. })));
 }
 
+#[test]
+fn checksum_or_number_in_another_spelling_is_damage() {
+    let (bytes, _) = log();
+    let text = String::from_utf8(bytes).unwrap();
+    let words: Vec<&str> = text.splitn(4, ' ').collect();
+    let [mark, number, sum, rest] = words[..] else { panic!("{text}") };
+    for (number, sum) in [(number, sum.to_uppercase()), ("00", sum.to_owned())] {
+        // A checksum without a letter would be the same one.
+        assert_ne!((number, sum.as_str()), ("0", words[2]));
+        let changed = format!("{mark} {number} {sum} {rest}");
+        assert_eq!(read_log(changed.as_bytes()), Err(LogDamage::NotALog));
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
