@@ -24,6 +24,10 @@ pub struct Nature {
     /// Percent by which times vary.
     pub jitter_percent: u64,
     pub is_volatile: bool,
+    /// Time of a flush, and of each dirty block more.
+    pub flush_ns: (u64, u64),
+    /// Other work delays answers, in bursts.
+    pub is_machine_busy: bool,
     /// Flushes return at once, whatever is dirty.
     pub lies: bool,
     /// A flush is answered with "not supported".
@@ -51,6 +55,8 @@ pub const HONEST: Nature = Nature {
     slow_factor: 10.0,
     jitter_percent: 10,
     is_volatile: true,
+    flush_ns: (100_000, 50_000),
+    is_machine_busy: false,
     lies: false,
     refuses_flush: false,
     compression: 1.0,
@@ -77,7 +83,21 @@ pub fn natures() -> Vec<Nature> {
             wanders: Some((Nanos::from_millis(40), 50)),
             ..HONEST
         },
+        Nature {
+            name: "honest drive, busy machine",
+            write_ns: 150_000,
+            flush_ns: (150_000, 2_000),
+            is_machine_busy: true,
+            ..HONEST
+        },
         Nature { name: "drive that ignores flushes", lies: true, ..HONEST },
+        Nature {
+            name: "drive that ignores flushes, busy machine",
+            write_ns: 150_000,
+            lies: true,
+            is_machine_busy: true,
+            ..HONEST
+        },
         Nature { name: "drive that compresses", compression: 2.0, ..HONEST },
         Nature { name: "drive that compresses a little", compression: 1.3, ..HONEST },
         Nature { name: "drive that misaligns", misaligned_factor: 1.8, ..HONEST },
@@ -173,7 +193,18 @@ impl Fake {
         }
         let channel = state.free_at.iter_mut().min().unwrap();
         *channel = (*channel).max(rt::now()) + Nanos(service_ns as u64);
-        *channel
+        *channel + self.machine_delay(state)
+    }
+
+    /// How long other work of the machine keeps the answer back.
+    fn machine_delay(&self, state: &mut State) -> Nanos {
+        const BURST: Nanos = Nanos::from_millis(7);
+        const MOST: Nanos = Nanos::from_millis(1);
+        let burst = Numbers::new((rt::now().0 / BURST.0) ^ self.seed).below(100);
+        match self.nature.is_machine_busy && burst < 60 {
+            true => Nanos(state.numbers.below(MOST.0)),
+            false => Nanos::ZERO,
+        }
     }
 }
 
@@ -236,8 +267,9 @@ impl BlockDevice for Fake {
                 let state = &mut *self.state.borrow_mut();
                 let dirty = std::mem::take(&mut state.dirty_blocks);
                 let works = self.nature.is_volatile && !self.nature.lies;
-                let service_ns =
-                    if works { 100_000.0 + 50_000.0 * dirty.min(1000) as f64 } else { 5_000.0 };
+                let (least_ns, block_ns) = self.nature.flush_ns;
+                let service_ns = if works { least_ns + block_ns * dirty.min(1000) } else { 5_000 };
+                let service_ns = service_ns as f64;
                 self.end_of(state, service_ns)
             };
             rt::sleep_until(at).await;
