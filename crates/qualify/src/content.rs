@@ -7,6 +7,8 @@ use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 
+use crate::plan::TURNS;
+
 /// Bytes that writes take their data from.
 const POOL_BYTES: usize = 16 << 20;
 /// Writes take their data from places this far apart, so that memory stays aligned.
@@ -21,15 +23,30 @@ pub enum Content {
     PseudoRandom,
     /// One byte repeated.
     Repeating,
+    /// Pseudo-random and repeated in turn: half of each 4 KiB can be compressed.
+    Half,
 }
 
+/// Turns of contents: behind those that are compared, one that is compressible by half.
+pub(crate) const CONTENT_TURNS: u32 = TURNS + 2;
+
 impl Content {
+    /// What is written in a turn.
+    pub(crate) fn of_turn(turn: u32) -> Self {
+        match turn % 2 {
+            0 => Self::PseudoRandom,
+            _ if turn < TURNS => Self::Repeating,
+            _ => Self::Half,
+        }
+    }
+
     /// As pages print it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::PseudoRandom => "pseudo-random",
             Self::Repeating => "repeating byte",
+            Self::Half => "half compressible",
         }
     }
 }
@@ -83,6 +100,7 @@ impl Data {
         let random_bytes = match content {
             Content::PseudoRandom => STEP_BYTES,
             Content::Repeating => 0,
+            Content::Half => STEP_BYTES / 2,
         };
         for block in pool.chunks_mut(STEP_BYTES) {
             let (random, constant) = block.split_at_mut(random_bytes);

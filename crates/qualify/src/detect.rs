@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::DIRTY_BLOCKS;
+use crate::plan::{DIRTY_BLOCKS, TURNS};
 use crate::{
     Conditions, Content, Ended, Outcome, Pattern, Protection, Round, StepKind, Sync, WINDOW_ROUNDS,
     WriteCache,
@@ -195,7 +195,7 @@ impl Turns {
                 rates.push(outcome.measured.iops());
             }
         }
-        if rates.len() != crate::plan::TURNS as usize || rates.iter().any(|rate| *rate <= 0.0) {
+        if rates.len() != TURNS as usize || rates.iter().any(|rate| *rate <= 0.0) {
             return None;
         }
         let around = |at: usize| (rates[at - 1] + rates[at + 1]) / 2.0;
@@ -227,17 +227,31 @@ fn mean(values: &[f64]) -> f64 {
 fn compression(outcomes: &[Outcome]) -> Finding {
     let detector = Detector::Compression;
     let turn_of = |kind| match kind {
-        StepKind::Content { turn, .. } => Some(turn),
+        StepKind::Content { turn, .. } if turn < TURNS => Some(turn),
         _ => None,
     };
     let Some(turns) = Turns::new(outcomes, turn_of) else {
         return finding(detector, Sign::Open, "contents were not compared");
     };
     let (gain, noise) = (mean(&turns.ratios), turns.noise_note());
+    let half = half_compressible(outcomes)
+        .map(|gain| format!(", half compressible data {gain:.2} times"))
+        .unwrap_or_default();
     let text = format!(
-        "a repeating byte is written {gain:.2} times as fast as pseudo-random data; {noise}"
+        "a repeating byte is written {gain:.2} times as fast as pseudo-random data{half}; {noise}"
     );
     finding(detector, turns.judge(&turns.ratios), text)
+}
+
+/// How fast half compressible data is written, against its neighbors.
+fn half_compressible(outcomes: &[Outcome]) -> Option<f64> {
+    let rate = |turn: u32, content| {
+        let outcome = whole(outcomes, StepKind::Content { content, turn })?;
+        Some(outcome.measured.iops()).filter(|rate| *rate > 0.0)
+    };
+    let before = rate(TURNS - 1, Content::PseudoRandom)?;
+    let after = rate(TURNS + 1, Content::PseudoRandom)?;
+    Some(rate(TURNS, Content::Half)? * 2.0 / (before + after))
 }
 
 fn misalignment(outcomes: &[Outcome]) -> Finding {

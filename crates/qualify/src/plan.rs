@@ -7,6 +7,7 @@
 use forebay_units::Nanos;
 use serde::{Deserialize, Serialize};
 
+use crate::content::CONTENT_TURNS;
 use crate::matrix::{self, PtsTest};
 use crate::procedure::{Procedure, Stage};
 use crate::{Content, Job, Outcome, Part, Purge, Purpose, Sync};
@@ -538,8 +539,8 @@ impl Maker {
         for dirty_blocks in DIRTY_BLOCKS {
             add(StepKind::FlushCost { dirty_blocks }, one);
         }
-        for turn in 0..TURNS {
-            let content = if turn % 2 == 0 { Content::PseudoRandom } else { Content::Repeating };
+        for turn in 0..CONTENT_TURNS {
+            let content = Content::of_turn(turn);
             let job = Job { content, ..self.job(lengths.content_turn) };
             add(StepKind::Content { content, turn }, job);
         }

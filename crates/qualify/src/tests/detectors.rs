@@ -89,6 +89,16 @@ fn refused_flush_is_a_hit_and_no_failed_request() {
 }
 
 #[test]
+fn half_compressible_data_is_written_between_the_other_two() {
+    let text = |compression| {
+        let run = qualify(Nature { compression, ..fakes::HONEST }, Purpose::Forebay, 1);
+        finding_of(&run, Detector::Compression).text
+    };
+    assert!(text(2.0).contains("half compressible data 1.5"), "{}", text(2.0));
+    assert!(text(1.0).contains("half compressible data 1.0"), "{}", text(1.0));
+}
+
+#[test]
 fn missing_steps_leave_detectors_and_verdict_open() {
     let mut run = qualify(fakes::HONEST, Purpose::Etcd, 1);
     assert_eq!(run.judge().answer, Answer::Fit, "{:?}", run.judge());

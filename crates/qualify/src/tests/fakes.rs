@@ -158,8 +158,12 @@ impl Fake {
         if !offset.is_multiple_of(4096) {
             factor *= nature.misaligned_factor;
         }
-        if data.iter().all(|byte| *byte == data[0]) {
-            factor /= nature.compression;
+        if nature.compression > 1.0 {
+            // Of each 4 KiB, what repeats its last byte is compressed.
+            let last = data[data.len() - 1];
+            let repeated = data.iter().rev().take_while(|byte| **byte == last).count();
+            let share = repeated as f64 / data.len() as f64;
+            factor /= 1.0 + (nature.compression - 1.0) * share;
         }
         if nature.degrades.is_some_and(|(bytes, _)| state.written_bytes > bytes) {
             factor *= nature.degrades.unwrap().1;
