@@ -4,6 +4,7 @@
 //! the report crate renders, and nothing that is not in the logs. Who calls: `forebay report`.
 
 mod charts;
+mod endurance;
 mod engines;
 mod health;
 mod procedures;
@@ -12,7 +13,7 @@ mod tables;
 
 use forebay_report::{Basis, Chart, Check, Experiment, Finding, Results, SCHEMA};
 
-use crate::{Figure, Qualification, Reason, StepKind, TargetKind};
+use crate::{Answer, Figure, Qualification, Reason, StepKind, TargetKind, Verdict};
 
 pub use tables::comparison;
 
@@ -31,12 +32,13 @@ pub fn results(runs: &[Qualification], generator: &str) -> Results {
     experiments.extend(pts::experiments(&shown));
     experiments.push(engines::engines(&shown));
     experiments.extend(charts::experiments(&shown));
-    experiments.push(tables::endurance(&shown));
+    experiments.push(endurance::endurance(&shown));
     experiments.push(health::health(&shown));
     experiments.push(tables::conditions(&shown));
     if let [before, after] = &shown[..] {
         experiments.insert(1, tables::difference(before, after));
     }
+    experiments.iter_mut().for_each(|e| e.tables.retain(|table| !table.rows.is_empty()));
     experiments.retain(|e| !e.charts.is_empty() || !e.tables.is_empty() || !e.findings.is_empty());
     let names: Vec<&str> = shown.iter().map(|s| s.name.as_str()).collect();
     Results {
@@ -115,8 +117,13 @@ fn said(shown: &[Shown<'_>], of: &Shown<'_>, text: &str) -> String {
 }
 
 fn verdicts(shown: &[Shown<'_>]) -> Experiment {
-    let mut e =
-        experiment(shown, "verdict", "Verdict", "Is this device fit to hold the log, and why?");
+    // A procedure measures, and does not judge.
+    let is_judged = shown.iter().any(|of| of.run.plan.procedure.is_none());
+    let (title, question) = match is_judged {
+        true => ("Verdict", "Is this device fit to hold the log, and why?"),
+        false => ("Summary", "What was measured?"),
+    };
+    let mut e = experiment(shown, "verdict", title, question);
     e.method = "A plan of timed steps on the device itself; docs/qualify.md describes each step, \
                 each detector and each limit."
         .to_owned();
@@ -129,7 +136,12 @@ fn verdicts(shown: &[Shown<'_>]) -> Experiment {
                 format!("{answer} as a log device for {purpose} ({} profile)", plan.profile.name())
             }
         };
-        e.findings.push(of.finding(said(shown, of, &answer)));
+        if plan.procedure.is_some() {
+            e.findings.push(of.finding(said(shown, of, &answer)));
+        } else {
+            let text = format!("{answer}: {}", deciding(&verdict));
+            e.advice.push(of.finding(said(shown, of, &text)));
+        }
         for reason in &verdict.reasons {
             let text = match reason {
                 Reason::Against(text) => format!("against: {text}"),
@@ -143,12 +155,25 @@ fn verdicts(shown: &[Shown<'_>]) -> Experiment {
         e.checks.extend(checks(shown, of));
     }
     // A procedure takes none of the steps that detectors look at.
-    if shown.iter().any(|of| of.run.plan.procedure.is_none()) {
+    if is_judged {
         e.tables.push(tables::detectors(shown));
     }
     e.tables.push(tables::latencies(shown));
-    e.tables.retain(|table| !table.rows.is_empty());
     e
+}
+
+/// The reasons that decide, in one sentence.
+fn deciding(verdict: &Verdict) -> String {
+    let text = |reason: &Reason| match (reason, verdict.answer) {
+        (Reason::Against(text), Answer::Unfit) => Some(text.clone()),
+        (Reason::Open(text), Answer::Undecided) => Some(text.clone()),
+        _ => None,
+    };
+    let all: Vec<String> = verdict.reasons.iter().filter_map(text).collect();
+    match all.is_empty() {
+        true => "every limit is kept, and nothing speaks against it".to_owned(),
+        false => all.join("; "),
+    }
 }
 
 /// The limits of the purpose, each with its figure.

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::detect::whole;
 use crate::{
-    Conditions, Detector, Ended, Figure, Finding, Outcome, Plan, Protection, Qualification, Sign,
-    StepKind, Threshold, findings,
+    Conditions, Detector, Ended, Figure, Finding, Outcome, Plan, Protection, PtsTest,
+    Qualification, Sign, StepKind, Threshold, findings, pts_steadiness,
 };
 
 /// The answer.
@@ -118,6 +118,23 @@ fn of_steady_state(outcomes: &[Outcome]) -> Option<Reason> {
     })
 }
 
+/// What the rounds of SNIA's tests came to.
+fn of_rounds(outcomes: &[Outcome]) -> Vec<Reason> {
+    let of_test = |test: PtsTest| {
+        let steady = pts_steadiness(outcomes, test)?;
+        let word = if steady.is_reached { "reached" } else { "not reached" };
+        let (name, figure) = match test {
+            PtsTest::Iops => ("IOPS", format!("{:.0} a second", steady.mean_iops)),
+            PtsTest::Latency => ("latency", format!("{:.1} µs on average", steady.mean_iops / 1e3)),
+        };
+        Some(Reason::Note(format!(
+            "{name} test: steady state {word} after {} rounds; 4 KiB writes: {figure}",
+            steady.rounds
+        )))
+    };
+    [PtsTest::Iops, PtsTest::Latency].into_iter().filter_map(of_test).collect()
+}
+
 /// Requests that failed, and steps that are missing.
 fn of_steps(plan: &Plan, outcomes: &[Outcome]) -> Vec<Reason> {
     let mut reasons = Vec::new();
@@ -167,6 +184,7 @@ pub fn verdict(run: &Qualification) -> Verdict {
     if let Some(procedure) = plan.procedure {
         let text = format!("{} measures and has no limits; a profile judges", procedure.name());
         reasons.push(Reason::Open(text));
+        reasons.extend(of_rounds(outcomes));
     } else if plan.read_only {
         let text = "a device that is only read cannot be judged as a log device";
         reasons.push(Reason::Open(text.to_owned()));

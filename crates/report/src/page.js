@@ -59,7 +59,7 @@
       ? { type: chart.x.log ? 'log' : 'value', name: named(chart.x), nameLocation: 'middle', nameGap: 28, nameTextStyle: text, min: range ? range.x[0] : 'dataMin', max: range ? range.x[1] : 'dataMax', minorTick: { show: true, splitNumber: chart.x.log ? 9 : 5 },
           axisLabel: { color: soft, formatter: short, hideOverlap: true }, splitLine: { show: false }, axisLine: { lineStyle: { color: line } } }
       : { type: 'category', data: names, inverse: lying, axisTick: { show: false }, axisLine: { lineStyle: { color: line } },
-          axisLabel: { color: ink, interval: 0, fontSize: 12, width: lying ? room : Math.max(44, (width - 80) / Math.max(1, names.length) - 4), overflow: 'break', lineHeight: 14 } };
+          axisLabel: { color: ink, interval: lying || names.length * 44 <= width ? 0 : 'auto', fontSize: 12, width: lying ? room : Math.max(44, (width - 80) / Math.max(1, names.length) - 4), overflow: 'break', lineHeight: 14 } };
     const series = [];
     chart.series.forEach((s, i) => {
       const c = paint[i], published = s.role === 'published', formula = s.role === 'formula';

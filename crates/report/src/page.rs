@@ -34,18 +34,27 @@ fn verdict(experiment: &Experiment) -> (&'static str, String) {
     }
     let (all, good) = (experiment.checks.len(), passed(&experiment.checks));
     match (all, good) {
-        (0, _) => ("none", "no checks".into()),
+        (0, _) => ("none", String::new()),
         (all, good) if all == good => ("pass", format!("{good} of {all} checks hold")),
         (all, good) => ("fail", format!("{good} of {all} checks hold")),
     }
+}
+
+/// Where figures come from; nothing for what was recorded and not run.
+fn provenance(seed: u64, config_hash: &str) -> String {
+    if config_hash.is_empty() {
+        return String::new();
+    }
+    format!("<span>seed {seed}</span><span>configuration {}</span>", escape(config_hash))
 }
 
 fn navigation(results: &Results) -> String {
     let mut out = String::from("<nav aria-label=\"Experiments\"><ol>");
     for e in &results.experiments {
         let (class, text) = verdict(e);
+        let dot = if text.is_empty() { String::new() } else { format!(" title=\"{text}\"") };
         out.push_str(&format!(
-            "<li><a href=\"#{id}\"><span class=\"dot {class}\" title=\"{text}\"></span>\
+            "<li><a href=\"#{id}\"><span class=\"dot {class}\"{dot}></span>\
              {title}</a></li>",
             id = escape(&e.id),
             title = escape(&e.title),
@@ -62,14 +71,18 @@ fn overview(results: &Results) -> String {
         let line = e
             .refusal
             .as_deref()
-            .or_else(|| e.findings.first().map(|f| f.text.as_str()))
+            .or_else(|| e.advice.iter().chain(&e.findings).next().map(|f| f.text.as_str()))
             .unwrap_or(&e.question);
         out.push_str(&format!(
             "<a class=\"card\" href=\"#{id}\"><h3>{title}</h3><p>{line}</p>\
-             <p class=\"verdict {class}\">{text}</p></a>",
+             {text}</a>",
             id = escape(&e.id),
             title = escape(&e.title),
             line = escape(line),
+            text = match text.as_str() {
+                "" => String::new(),
+                text => format!("<p class=\"verdict {class}\">{text}</p>"),
+            },
         ));
     }
     out.push_str("</section>");
@@ -147,7 +160,7 @@ fn chart(experiment: &Experiment, index: usize, chart: &Chart) -> String {
         "<figure id=\"{id}\"><figcaption><h3>{title}</h3><p>{caption}</p></figcaption>\
          <div class=\"chart\" data-experiment=\"{exp}\" data-chart=\"{index}\" role=\"img\" \
          aria-label=\"{title}. The values are in the table below.\"></div>\
-         <p class=\"provenance\"><span>seed {seed}</span><span>configuration {hash}</span>\
+         <p class=\"provenance\">{provenance}\
          <button type=\"button\" class=\"scale\" data-experiment=\"{exp}\" data-chart=\"{index}\">\
          {scale}</button>\
          <button type=\"button\" class=\"csv\" data-experiment=\"{exp}\" data-chart=\"{index}\">\
@@ -156,12 +169,31 @@ fn chart(experiment: &Experiment, index: usize, chart: &Chart) -> String {
         title = escape(&chart.title),
         caption = escape(&chart.caption),
         exp = escape(&experiment.id),
-        seed = chart.seed,
-        hash = escape(&chart.config_hash),
+        provenance = provenance(chart.seed, &chart.config_hash),
         responses = chart.responses.as_ref().map_or_else(String::new, responses),
         scale = if chart.y.log { "Linear axis" } else { "Logarithmic axis" },
         rows = chart_table(chart),
     )
+}
+
+/// How it was run, folded; nothing where there is nothing to say.
+fn method(e: &Experiment) -> String {
+    if e.method.is_empty() && e.config.is_empty() && e.config_hash.is_empty() {
+        return String::new();
+    }
+    let mut out = String::from("<details class=\"method\"><summary>");
+    out.push_str(if e.config.is_empty() { "Method" } else { "Method and configuration" });
+    out.push_str(&format!("</summary><p>{}</p><dl>", escape(&e.method)));
+    let mut row = |key: &str, value: &str| {
+        out.push_str(&format!("<dt>{}</dt><dd>{}</dd>", escape(key), escape(value)));
+    };
+    e.config.iter().for_each(|(key, value)| row(key, value));
+    if !e.config_hash.is_empty() {
+        row("seed", &e.seed.to_string());
+        row("configuration hash", &e.config_hash);
+    }
+    out.push_str("</dl></details>");
+    out
 }
 
 fn section(e: &Experiment) -> String {
@@ -185,15 +217,13 @@ fn section(e: &Experiment) -> String {
     for t in &e.tables {
         out.push_str(&format!(
             "<figure id=\"{}-{}\"><figcaption><h3>{}</h3><p>{}</p></figcaption>{}\
-             <p class=\"provenance\"><span>seed {}</span><span>configuration {}</span></p>\
-             </figure>",
+             <p class=\"provenance\">{}</p></figure>",
             escape(&e.id),
             escape(&t.id),
             escape(&t.title),
             escape(&t.caption),
             table(t),
-            e.seed,
-            escape(&e.config_hash),
+            provenance(e.seed, &e.config_hash),
         ));
     }
     for (i, c) in e.charts.iter().enumerate() {
@@ -208,18 +238,8 @@ fn section(e: &Experiment) -> String {
             check_rows(&e.checks)
         ));
     }
-    out.push_str(&format!(
-        "<details class=\"method\"><summary>Method and configuration</summary><p>{}</p><dl>",
-        escape(&e.method)
-    ));
-    for (key, value) in &e.config {
-        out.push_str(&format!("<dt>{}</dt><dd>{}</dd>", escape(key), escape(value)));
-    }
-    out.push_str(&format!(
-        "<dt>seed</dt><dd>{}</dd><dt>configuration hash</dt><dd>{}</dd></dl></details></section>",
-        e.seed,
-        escape(&e.config_hash)
-    ));
+    out.push_str(&method(e));
+    out.push_str("</section>");
     out
 }
 
@@ -233,6 +253,7 @@ pub fn render(results: &Results) -> String {
     for e in &results.experiments {
         body.push_str(&section(e));
     }
+    let is_seeded = results.experiments.iter().any(|e| !e.config_hash.is_empty());
     let single = results.experiments.len() < 2;
     let shape = if single { "single" } else { "many" };
     format!(
@@ -240,9 +261,9 @@ pub fn render(results: &Results) -> String {
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <meta name=\"color-scheme\" content=\"light dark\"><title>{title}</title>\
          <style>{STYLE}</style></head><body>\
-         <header><div><h1>{title}</h1><p class=\"provenance\"><span>seed {seed}</span>\
+         <header><div><h1>{title}</h1><p class=\"provenance\">{seed}\
          <span>{generator}</span><span id=\"written\"></span><span>{charts} charts</span>\
-         <span>{good} of {checks} checks hold</span></p></div>\
+         {held}</p></div>\
          <div class=\"tools\"><button type=\"button\" id=\"save\">Save results as JSON</button>\
          <button type=\"button\" id=\"theme\" aria-label=\"Switch light and dark\">◐</button>\
          </div></header><div class=\"page\">{nav}<main>{advice}{cards}{body}</main></div>\
@@ -253,7 +274,12 @@ pub fn render(results: &Results) -> String {
          <script type=\"application/json\" id=\"results\">{data}</script>\
          <script>{ECHARTS}</script><script>{SCRIPT}</script></body></html>\n",
         title = escape(&results.title),
-        seed = results.seed,
+        seed =
+            if is_seeded { format!("<span>seed {}</span>", results.seed) } else { String::new() },
+        held = match checks {
+            0 => String::new(),
+            _ => format!("<span>{good} of {checks} checks hold</span>"),
+        },
         generator = escape(&results.generator),
         advice = advice(results),
         nav = if single { String::new() } else { navigation(results) },

@@ -3,10 +3,13 @@
 use forebay_report::{Axis, Band, Chart, ChartKind, Experiment, Point, Role, Series};
 
 use super::{Shown, chart, experiment, said};
+use crate::content::CONTENT_TURNS;
 use crate::detect::whole;
-use crate::plan::{DIRTY_BLOCKS, QUEUE_DEPTHS, READ_PERCENTS, TURNS};
+use crate::plan::{DIRTY_BLOCKS, QUEUE_DEPTHS, READ_PERCENTS};
 use crate::steady::WINDOW_ROUNDS;
-use crate::{Content, Latency, Outcome, Pattern, Qualification, StepKind, Sync};
+use crate::{
+    Content, Detector, Latency, Outcome, Pattern, Qualification, Sign, StepKind, Sync, findings,
+};
 
 /// All chapters of charts; a chart without a point is left out.
 pub(super) fn experiments(shown: &[Shown<'_>]) -> Vec<Experiment> {
@@ -66,6 +69,8 @@ fn durable_writes(shown: &[Shown<'_>]) -> Experiment {
     (slow.x, slow.y) = (rates.x.clone(), Axis::log("p99", "µs"));
     for of in shown {
         for sync in [Sync::Flush, Sync::Fua] {
+            let text = durable_text(of.run, sync);
+            e.findings.extend(text.map(|text| of.finding(said(shown, of, &text))));
             let name = said(shown, of, sync_name(sync));
             let is_dashed = sync == Sync::Fua;
             let one = sync_outcome(of.run, sync, 1);
@@ -86,6 +91,25 @@ fn durable_writes(shown: &[Shown<'_>]) -> Experiment {
     e
 }
 
+/// What a method gets at QD1, and at its best.
+fn durable_text(run: &Qualification, sync: Sync) -> Option<String> {
+    let one = sync_outcome(run, sync, 1)?;
+    let latency = &one.measured.latency;
+    let micros = |ns: u64| format!("{:.0} µs", ns as f64 / 1e3);
+    let times = [("p50", latency.p50_ns), ("p99", latency.p99_ns)];
+    let times = times.into_iter().filter_map(|(name, ns)| Some(format!("{name} {}", micros(ns?))));
+    let mut text = format!("{} at QD1: {:.0} a second", sync_name(sync), one.measured.iops());
+    times.for_each(|time| text.push_str(&format!(", {time}")));
+    let rates = QUEUE_DEPTHS.iter().filter_map(|&queue_depth| {
+        Some((queue_depth, sync_outcome(run, sync, queue_depth)?.measured.iops()))
+    });
+    let best = rates.max_by(|a, b| a.1.total_cmp(&b.1)).filter(|(queue_depth, _)| *queue_depth > 1);
+    if let Some((queue_depth, rate)) = best {
+        text.push_str(&format!("; {rate:.0} at QD{queue_depth}"));
+    }
+    Some(text)
+}
+
 fn sustained(shown: &[Shown<'_>]) -> Experiment {
     let question = "Does the write rate hold?";
     let mut e = experiment(shown, "sustained", "Sustained 4 KiB writes", question);
@@ -102,6 +126,18 @@ fn sustained(shown: &[Shown<'_>]) -> Experiment {
             lines.series.push(series(of.name.clone(), of, false, points));
         }
         e.charts.push(lines);
+    }
+    for of in shown {
+        let rate = |pattern: Pattern| {
+            let outcome = whole(&of.run.outcomes, StepKind::Sustained { pattern })?;
+            Some(format!("{} {:.0}", pattern.name(), outcome.measured.iops()))
+        };
+        let rates = [Pattern::Sequential, Pattern::Mixed, Pattern::Random];
+        let rates: Vec<String> = rates.into_iter().filter_map(rate).collect();
+        if !rates.is_empty() {
+            let text = format!("writes a second: {}", rates.join(", "));
+            e.findings.push(of.finding(said(shown, of, &text)));
+        }
     }
     e
 }
@@ -179,12 +215,22 @@ fn flushes(shown: &[Shown<'_>]) -> Experiment {
         values
     };
     e.charts.push(bars(shown, into, value));
+    add_findings(&mut e, shown, &[Detector::IgnoredFlush]);
     e
+}
+
+/// What detectors found, as findings of their chapter.
+fn add_findings(e: &mut Experiment, shown: &[Shown<'_>], detectors: &[Detector]) {
+    for of in shown.iter().filter(|of| of.run.plan.procedure.is_none()) {
+        let found = findings(&of.run.conditions, &of.run.outcomes).into_iter();
+        let wanted = found.filter(|f| detectors.contains(&f.detector) && f.sign != Sign::Open);
+        e.findings.extend(wanted.map(|f| of.finding(said(shown, of, &f.text))));
+    }
 }
 
 /// The mean rate of the turns of a step.
 fn turns(run: &Qualification, kind_of: impl Fn(u32) -> StepKind) -> Option<f64> {
-    let turns = (0..TURNS).filter_map(|turn| whole(&run.outcomes, kind_of(turn)));
+    let turns = (0..CONTENT_TURNS).filter_map(|turn| whole(&run.outcomes, kind_of(turn)));
     let rates: Vec<f64> = turns.map(|o| o.measured.iops()).collect();
     (!rates.is_empty()).then(|| rates.iter().sum::<f64>() / rates.len() as f64)
 }
@@ -198,22 +244,35 @@ fn content_and_alignment(shown: &[Shown<'_>]) -> Experiment {
     let value = |run: &Qualification| {
         let content = |content| turns(run, |turn| StepKind::Content { content, turn });
         let aligned = |is_aligned| turns(run, |turn| StepKind::Alignment { is_aligned, turn });
-        let contents = [Content::PseudoRandom, Content::Repeating];
+        let contents = [Content::PseudoRandom, Content::Half, Content::Repeating];
         let mut values = contents.map(|c| (c.name().to_owned(), content(c))).to_vec();
         values.push(("on the 4 KiB grid".to_owned(), aligned(true)));
         values.push(("512 B beside it".to_owned(), aligned(false)));
         values
     };
     e.charts.push(bars(shown, into, value));
+    add_findings(&mut e, shown, &[Detector::Compression, Detector::Misalignment]);
     e
+}
+
+/// Throughput of a mix, in MB/s.
+fn mix_mb_per_s(run: &Qualification, block_bytes: u32, read_percent: u8) -> Option<f64> {
+    let kind = StepKind::MixedReads { block_bytes, read_percent };
+    Some(whole(&run.outcomes, kind)?.measured.bytes_per_s() / 1e6)
+}
+
+/// The mean of the six mixes, as the review of 2015 compares drives.
+fn mean_of_mixes(run: &Qualification, block_bytes: u32) -> Option<f64> {
+    let all = READ_PERCENTS.map(|percent| mix_mb_per_s(run, block_bytes, percent));
+    let known: Vec<f64> = all.into_iter().flatten().collect();
+    (known.len() == all.len()).then(|| known.iter().sum::<f64>() / known.len() as f64)
 }
 
 fn mixed_reads(shown: &[Shown<'_>]) -> Experiment {
     let question = "What do reads and writes together get?";
     let mut e = experiment(shown, "mixed", "Reads and writes mixed", question);
-    for (block_bytes, title) in
-        [(4096, "4 KiB at random places, QD3"), (128 << 10, "128 KiB in order, QD1")]
-    {
+    let sweeps = [(4096, "4 KiB at random places, QD3"), (128 << 10, "128 KiB in order, QD1")];
+    for (block_bytes, title) in sweeps {
         let mut lines = chart(&e, &format!("mixed-{}k", block_bytes >> 10), title, "");
         lines.x = Axis::linear("Reads", "%");
         lines.y = Axis::linear("Throughput", "MB/s");
@@ -221,14 +280,31 @@ fn mixed_reads(shown: &[Shown<'_>]) -> Experiment {
             let mut shares = READ_PERCENTS;
             shares.sort_unstable();
             let at = |read_percent: u8| {
-                let kind = StepKind::MixedReads { block_bytes, read_percent };
-                let outcome = whole(&of.run.outcomes, kind)?;
-                Some(Point::at(f64::from(read_percent), outcome.measured.bytes_per_s() / 1e6))
+                let value = mix_mb_per_s(of.run, block_bytes, read_percent)?;
+                Some(Point::at(f64::from(read_percent), value))
             };
             let points = shares.into_iter().filter_map(at).collect();
             lines.series.push(series(of.name.clone(), of, false, points));
         }
         e.charts.push(lines);
+    }
+    let mut means = chart(&e, "means", "Mean of the six mixes", "");
+    means.y = Axis::linear("Throughput", "MB/s");
+    let value = |run: &Qualification| {
+        let mean =
+            |(block_bytes, title): (u32, &str)| (title.to_owned(), mean_of_mixes(run, block_bytes));
+        sweeps.map(mean).to_vec()
+    };
+    e.charts.push(bars(shown, means, value));
+    for of in shown {
+        let known = value(of.run)
+            .into_iter()
+            .filter_map(|(title, mean)| Some(format!("{title}: {:.1} MB/s", mean?)));
+        let text = known.collect::<Vec<_>>().join("; ");
+        if !text.is_empty() {
+            let text = format!("mean of the six mixes: {text}");
+            e.findings.push(of.finding(said(shown, of, &text)));
+        }
     }
     e
 }
@@ -238,7 +314,8 @@ fn reads(shown: &[Shown<'_>]) -> Experiment {
     let mut lines = chart(&e, "rates", "Random 4 KiB reads by queue depth", "");
     lines.x = Axis::log("Requests in flight", "");
     lines.y = Axis::linear("Reads", "1/s");
-    for of in shown {
+    // The comparison of engines has its reads in a chapter of its own.
+    for of in shown.iter().filter(|of| of.run.plan.procedure.is_none()) {
         let at = |&queue_depth: &u32| {
             let outcome = whole(&of.run.outcomes, StepKind::Reads { queue_depth })?;
             Some(Point::at(f64::from(queue_depth), outcome.measured.iops()))

@@ -52,6 +52,7 @@ pub(super) fn engines(shown: &[Shown<'_>]) -> Experiment {
                 Cell::maybe(write.map(|write| (write / CLIENT_IOPS).floor())),
             ])
         }));
+        e.findings.extend(summary_text(of).map(|text| of.finding(said(shown, of, &text))));
         for block_bytes in ENGINE_SIZES {
             let kind = StepKind::Writes { block_bytes, queue_depth: ENGINE_WEAR_DEPTH };
             let Some(outcome) = whole(&of.run.outcomes, kind) else { continue };
@@ -67,6 +68,27 @@ pub(super) fn engines(shown: &[Shown<'_>]) -> Experiment {
     e.tables.extend([clients_table(clients), wear_table(wear)]);
     e.tables.retain(|table| !table.rows.is_empty());
     e
+}
+
+/// Random 4 KiB writes in a sentence.
+fn summary_text(of: &Shown<'_>) -> Option<String> {
+    let at = |queue_depth| {
+        let kind = StepKind::Writes { block_bytes: 4096, queue_depth };
+        whole(&of.run.outcomes, kind)
+    };
+    let known = ENGINE_DEPTHS.iter().filter_map(|&depth| Some((depth, at(depth)?)));
+    let rates: Vec<String> =
+        known.map(|(depth, o)| format!("{:.0} at QD{depth}", o.measured.iops())).collect();
+    if rates.is_empty() {
+        return None;
+    }
+    let mut text = format!("random 4 KiB writes a second: {}", rates.join(", "));
+    let wear = at(ENGINE_WEAR_DEPTH).filter(|o| o.measured.written_bytes > 0);
+    if let Some((outcome, below)) = wear.and_then(|o| Some((o, o.below?))) {
+        let wear = below.written_bytes as f64 / outcome.measured.written_bytes as f64;
+        text.push_str(&format!("; {wear:.2} bytes written below for each byte"));
+    }
+    Some(text)
 }
 
 fn points(of: &Shown<'_>, kind: &dyn Fn(u32) -> StepKind) -> Vec<Point> {

@@ -59,6 +59,10 @@ pub(super) fn stages(shown: &[Shown<'_>]) -> Experiment {
             lines.series.push(Series { name, group, role, dashed: false, points });
             let name = said(shown, of, &format!("{}, {grid}", pattern.name()));
             rows.push(row(name, first, fresh, rested));
+            if (pattern, is_aligned) == (Pattern::Random, true) {
+                let text = turning_text(first, fresh, rested);
+                e.findings.push(of.finding(said(shown, of, &text)));
+            }
         }
         if !lines.series.is_empty() {
             e.charts.push(lines);
@@ -78,6 +82,19 @@ fn minutes(outcome: &Outcome, shrink: f64) -> f64 {
 fn samples(outcome: &Outcome, from_min: f64, shrink: f64) -> impl Iterator<Item = Point> {
     let samples = outcome.measured.samples.iter();
     samples.map(move |s| Point::at(from_min + s.at_s * shrink / 60.0, s.iops))
+}
+
+/// Random writes in a sentence.
+fn turning_text(first: &Outcome, fresh: &Outcome, rested: Option<&Outcome>) -> String {
+    let last = |o: &Outcome| o.measured.samples.last().map_or(0.0, |s| s.iops);
+    let (at_first, at_last) = (first.measured.iops(), last(fresh));
+    let rested =
+        rested.map(last).map(|rate| format!(", {rate:.0} in the last minute behind a rest"));
+    let rested = rested.unwrap_or_default();
+    format!(
+        "random writes a second: {at_first:.0} in the first second, {at_last:.0} in the load's \
+         last minute{rested}"
+    )
 }
 
 fn row(name: String, first: &Outcome, fresh: &Outcome, rested: Option<&Outcome>) -> Vec<Cell> {

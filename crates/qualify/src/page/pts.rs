@@ -115,6 +115,12 @@ fn matrix(shown: &[Shown<'_>], test: PtsTest) -> Experiment {
     e
 }
 
+/// An id that no other run's table has.
+fn table_id(shown: &[Shown<'_>], of: &Shown<'_>, id: &str) -> String {
+    let at = shown.iter().position(|other| other.name == of.name).unwrap_or(0);
+    if at == 0 { id.to_owned() } else { format!("{id}-{}", at + 1) }
+}
+
 /// Sizes down, mixes across.
 fn tables(shown: &[Shown<'_>], of: &Shown<'_>, test: PtsTest, window: &[&[MixCell]]) -> Vec<Table> {
     let mut columns = vec![Column::new("Size")];
@@ -129,7 +135,7 @@ fn tables(shown: &[Shown<'_>], of: &Shown<'_>, test: PtsTest, window: &[&[MixCel
             row
         };
         Table {
-            id: id.to_owned(),
+            id: table_id(shown, of, id),
             title: said(shown, of, title),
             caption: "Mean of the last five rounds.".to_owned(),
             columns: columns.clone(),

@@ -1,4 +1,4 @@
-//! Tables of qualifications: detectors, latencies, endurance, conditions, differences.
+//! Tables of qualifications: detectors, latencies, conditions, differences.
 
 use std::collections::BTreeSet;
 
@@ -81,70 +81,6 @@ fn latency_row(shown: &[Shown<'_>], of: &Shown<'_>, outcome: &Outcome) -> Vec<Ce
     cells.extend(latency.percentiles().map(|(_, _, ns)| micros(ns)));
     cells.push(micros(Some(latency.max_ns)));
     cells
-}
-
-/// The rate of durable writes that the rest of a life is counted with: lowest and highest of the
-/// samples of the purpose's method at its deepest queue.
-fn durable_bytes_per_s(run: &Qualification) -> Option<(f64, f64)> {
-    let sync = run.plan.purpose.sync();
-    let at = |queue_depth| whole(&run.outcomes, StepKind::SyncWrites { sync, queue_depth });
-    let bytes = |o: &Outcome| o.measured.bytes_per_s();
-    let rates: Vec<f64> = QUEUE_DEPTHS.into_iter().filter_map(at).map(bytes).collect();
-    let low = rates.iter().copied().fold(f64::MAX, f64::min);
-    let high = rates.iter().copied().fold(0.0, f64::max);
-    (high > 0.0).then_some((low, high))
-}
-
-/// Lifetime and price.
-pub(super) fn endurance(shown: &[Shown<'_>]) -> Experiment {
-    let question = "How long does it last at that rate, and what does a durable write cost?";
-    let mut e = experiment(shown, "endurance", "Endurance and price", question);
-    e.method = "Rated host bytes divided by the durable bytes a second: written at the rate of \
-                QD1 to that of the fastest depth, without a pause."
-        .to_owned();
-    let mut rows = Vec::new();
-    for of in shown {
-        let conditions = &of.run.conditions;
-        let rates = durable_bytes_per_s(of.run);
-        let days = |rate: f64| Some(conditions.rated_bytes? / rate / 86_400.0);
-        let sync = of.run.plan.purpose.sync();
-        let best = QUEUE_DEPTHS.into_iter().filter_map(|queue_depth| {
-            whole(&of.run.outcomes, StepKind::SyncWrites { sync, queue_depth })
-        });
-        let best = best.map(|o| o.measured.iops()).fold(0.0, f64::max);
-        let price = conditions.price_usd.filter(|_| best > 0.0);
-        rows.push(vec![
-            Cell::text(&of.name),
-            Cell::maybe(conditions.rated_bytes.map(|bytes| bytes / 1e12)),
-            Cell::maybe(rates.map(|(low, _)| low / 1e6)),
-            Cell::maybe(rates.map(|(_, high)| high / 1e6)),
-            Cell::maybe(rates.and_then(|(_, high)| days(high))),
-            Cell::maybe(rates.and_then(|(low, _)| days(low))),
-            Cell::maybe(price.map(|price| best / price)),
-        ]);
-    }
-    let known = shown
-        .iter()
-        .any(|of| of.run.conditions.rated_bytes.is_some() || of.run.conditions.price_usd.is_some());
-    if known {
-        e.tables.push(Table {
-            id: "lifetime".to_owned(),
-            title: "Life without a pause, and writes for a dollar".to_owned(),
-            caption: "Rated bytes and prices are inputs; an unknown one leaves its columns open."
-                .to_owned(),
-            columns: vec![
-                Column::new("Device"),
-                Column::with_unit("Rated", "TB"),
-                Column::with_unit("Durable, least", "MB/s"),
-                Column::with_unit("Durable, most", "MB/s"),
-                Column::with_unit("Life, shortest", "days"),
-                Column::with_unit("Life, longest", "days"),
-                Column::with_unit("Durable writes a second for a dollar", "1/s/$"),
-            ],
-            rows,
-        });
-    }
-    e
 }
 
 fn facts(of: &Shown<'_>) -> Vec<(String, String)> {
@@ -241,7 +177,15 @@ pub fn comparison(before: &Qualification, after: &Qualification) -> Table {
     for outcome in &after.outcomes {
         let kind = outcome.kind;
         let title = crate::Step { kind, job: outcome.job }.title();
-        if let StepKind::SyncWrites { .. } | StepKind::Reads { .. } = kind {
+        if matches!(
+            kind,
+            StepKind::SyncWrites { .. }
+                | StepKind::Reads { .. }
+                | StepKind::Writes { .. }
+                | StepKind::MixedReads { .. }
+                | StepKind::Procedure { .. }
+                | StepKind::Saturation
+        ) {
             add(format!("{title}, 1/s"), rate(before, kind), rate(after, kind), true);
             add(format!("{title}, p99 in µs"), p99(before, kind), p99(after, kind), false);
         }
@@ -272,7 +216,19 @@ pub(super) fn difference(before: &Shown<'_>, after: &Shown<'_>) -> Experiment {
     table.columns[1].name.clone_from(&before.name);
     table.columns[2].name.clone_from(&after.name);
     let (a, b) = (before.run.judge().answer, after.run.judge().answer);
-    e.findings.push(after.finding(format!("the verdicts: {}, then {}", a.name(), b.name())));
-    e.tables.push(table);
+    if before.run.plan.procedure.is_none() && after.run.plan.procedure.is_none() {
+        e.findings.push(after.finding(format!("the verdicts: {}, then {}", a.name(), b.name())));
+    }
+    let judged = |good| {
+        let is_so = |row: &&Vec<Cell>| row.last().is_some_and(|cell| cell.good == Some(good));
+        table.rows.iter().filter(is_so).count()
+    };
+    let (better, worse, all) = (judged(true), judged(false), table.rows.len());
+    if all > 0 {
+        let text =
+            format!("of {all} figures, {better} are better by a tenth or more, and {worse} worse");
+        e.findings.push(after.finding(text));
+        e.tables.push(table);
+    }
     e
 }

@@ -143,7 +143,45 @@ fn report_has_every_figure_and_tells_runs_apart() {
         forebay_report::from_json(&forebay_report::to_json(&both)).unwrap().title,
         both.title
     );
+    // The page begins with the answer of each run, and why.
+    let advice: Vec<&str> = both.experiments[0].advice.iter().map(|f| f.text.as_str()).collect();
+    assert_eq!(advice.len(), 2);
+    let (begin, why) =
+        ("honest drive #1: not fit as a log device for zil", "durable writes a second");
+    assert!(advice[0].starts_with(begin) && advice[0].contains(why), "{advice:?}");
+    // Each chapter answers its question in a sentence.
+    for chapter in both.experiments.iter().filter(|e| e.id != "conditions") {
+        assert!(!chapter.findings.is_empty(), "{}", chapter.id);
+    }
     let table = comparison(&runs[0], &runs[1]);
     assert!(table.rows.len() > 14);
     assert!(table.rows.iter().all(|row| row.len() == table.columns.len()));
+}
+
+#[test]
+fn life_is_an_interval_and_a_durable_write_has_a_price_when_inputs_are_known() {
+    let mut run = qualify(fakes::HONEST, Purpose::Forebay, 1);
+    let endurance = |run: &Qualification| {
+        let all = results(std::slice::from_ref(run), "test 1").experiments;
+        all.into_iter().find(|e| e.id == "endurance").unwrap()
+    };
+    let unknown = endurance(&run);
+    assert!(unknown.charts.is_empty() && unknown.tables.is_empty());
+    assert!(unknown.findings[0].text.contains("--rated-tb"), "{:?}", unknown.findings);
+    run.conditions.rated_bytes = Some(1e15);
+    run.conditions.price_usd = Some(500.0);
+    let known = endurance(&run);
+    let point = &known.charts[0].series[0].points[0];
+    let (low, high) = (point.low.unwrap(), point.high.unwrap());
+    assert!(0.0 < low && low < high && point.y == Some(low), "{point:?}");
+    let at = |queue_depth| {
+        let kind = StepKind::SyncWrites { sync: Sync::Fua, queue_depth };
+        run.outcomes.iter().find(|o| o.kind == kind).unwrap().measured.clone()
+    };
+    let longest = 1e15 / at(1).bytes_per_s() / 86_400.0;
+    assert!((high / longest - 1.0).abs() < 1e-9, "QD1 is the slowest: {high}, {longest}");
+    let row = &known.tables[0].rows[0];
+    let best = crate::plan::QUEUE_DEPTHS.map(|depth| at(depth).iops());
+    let best = best.into_iter().fold(0.0, f64::max);
+    assert_eq!(row[7], forebay_report::Cell::number(500.0 / best * 1e3));
 }
