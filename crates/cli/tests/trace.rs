@@ -209,3 +209,73 @@ fn an_interrupt_ends_the_trace_and_what_was_read_is_shown() {
         assert!(line.contains("interrupted"), "{words}: {line}");
     }
 }
+
+/// The chart of this name of a results document.
+fn chart<'a>(results: &'a serde_json::Value, experiment: &str, id: &str) -> &'a serde_json::Value {
+    let named = |all: &'a serde_json::Value, id: &str| {
+        let found = all.as_array().unwrap().iter().find(|each| each["id"] == id);
+        found.unwrap_or_else(|| panic!("{id} of {all}"))
+    };
+    let experiment = named(&results["experiments"], experiment);
+    named(&experiment["charts"], id)
+}
+
+#[test]
+fn a_page_has_pattern_seeks_and_sizes_of_traces() {
+    let scratch = scratch("trace-page");
+    scratch.run("trace convert t.csv t.fbt");
+    let results = json(&scratch, "report --json t.csv t.fbt");
+    assert_eq!(results["title"], "Trace: t.csv, t.fbt");
+    // Both say the same of the same requests: %RAN as iopattern has it, the seeks of seeksize.
+    for at in 0..2 {
+        let random = &chart(&results, "access-pattern", "random")["series"][at]["points"];
+        let value = |axis: &str| random[0][axis].as_f64().unwrap();
+        assert_eq!(value("x"), 0.0);
+        assert_eq!(value("y"), 33.33, "{random}");
+        let seeks = &chart(&results, "seeks", "distances")["series"][at]["points"];
+        let seeks = seeks.as_array().unwrap();
+        let named = |x: &str| seeks.iter().find(|point| point["x"] == x).unwrap()["y"].as_f64();
+        assert_eq!((named("0"), named("+256K")), (Some(50.0), Some(50.0)), "{seeks:?}");
+        let sizes = &chart(&results, "sizes", "sizes")["series"];
+        assert_eq!(sizes.as_array().unwrap().len(), 4, "reads and writes of two traces");
+    }
+    let figures = &results["experiments"][0]["tables"][0]["rows"];
+    let row = |name: &str| {
+        let rows = figures.as_array().unwrap();
+        rows.iter().find(|row| row[0]["value"] == name).unwrap().as_array().unwrap()
+    };
+    assert_eq!(row("requests")[1]["value"], 5.0);
+    assert_eq!(row("%RAN of iopattern, as completed")[1]["value"], 50.0);
+    assert_eq!((&row("flushes")[2]["value"], row("reads").len()), (&1.0.into(), 3));
+    assert_eq!(scratch.run("report t.csv"), "t.html\n");
+    let page = std::fs::read_to_string(scratch.0.join("t.html")).unwrap();
+    assert!(page.contains("Requests by seek distance") && !page.contains("seed 0"), "a page");
+    assert!(scratch.run("report --csv t.csv").contains("seeks,chart,distances,t.csv,+256K,%,50"));
+    // Logs and traces stand on one page.
+    scratch.run("qualify sim:ddrdrive-x1 --shrink 1000 --out a.fbq");
+    let both = json(&scratch, "report --json a.fbq t.csv");
+    assert!(both["title"].as_str().unwrap().ends_with(", and trace: t.csv"), "{}", both["title"]);
+    assert_eq!(both["experiments"][0]["id"], "verdict");
+    chart(&both, "seeks", "distances");
+}
+
+#[test]
+fn what_makes_no_page_is_refused_and_a_cut_trace_says_so() {
+    let scratch = scratch("trace-no-page");
+    std::fs::write(scratch.0.join("letter"), "Dear reader,\nthis is no trace.\n").unwrap();
+    std::fs::write(scratch.0.join("w"), "forebay-witness/1 0 00000000 {}\n").unwrap();
+    scratch.refused("report letter", 1, "--format takes one of");
+    scratch.refused("report w", 2, "'forebay witness w --show' prints it");
+    scratch.refused("report .", 2, "a folder");
+    scratch.refused("report missing", 1, "missing");
+    scratch.refused("report -", 2, "needs a name");
+    std::fs::copy(scratch.0.join("t.csv"), scratch.0.join("t.html")).unwrap();
+    scratch.refused("report --force t.html", 2, "the name of the page, too");
+    scratch.run("trace convert t.csv t.fbt");
+    let whole = std::fs::read(scratch.0.join("t.fbt")).unwrap();
+    std::fs::write(scratch.0.join("cut.fbt"), &whole[..whole.len() - 10]).unwrap();
+    let output = scratch.forebay("report --markdown cut.fbt");
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("not whole: the source ends within the record"), "{text}");
+}

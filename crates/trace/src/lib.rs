@@ -14,6 +14,7 @@ mod seek;
 mod source;
 mod summary;
 mod text;
+mod timeline;
 
 pub use cache::{CacheStudy, MissCount};
 pub use convert::{Converter, Target, UnknownTargetName};
@@ -30,3 +31,4 @@ pub use seek::{Bucket, SeekGroup, SeekKey, SeekOptions, Seeks};
 pub use source::{ReadOptions, Source, Stages};
 pub use summary::{OpSummary, Percentiles, Summary, SummaryBuilder};
 pub use text::TimeUnit;
+pub use timeline::{Slot, Timeline};

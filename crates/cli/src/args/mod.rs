@@ -180,9 +180,10 @@ pub enum Command {
         One client at a time writes to a device. Another one takes it over with its first write, \
         if nothing was written since it connected; from then on the client before it is refused.")]
     LogTarget(LogTargetArgs),
-    /// Make a page of the results of 'forebay qualify'.
+    /// Make a page of results of 'forebay qualify', and of traces.
     #[command(after_help = "Example:\n  forebay report qualify-sdx.fbq -o sdx.html\n  \
-        forebay report --markdown before.fbq after.fbq\n\n\
+        forebay report --markdown before.fbq after.fbq\n  \
+        forebay report sdb.fbt sdc.blkparse.txt.gz -o traces.html\n\n\
         The page is one file that opens without a network: verdict, charts, tables, conditions \
         and raw data.")]
     Report(ReportArgs),

@@ -7,7 +7,10 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use forebay_qualify::power_cut::CutSync;
 use forebay_qualify::{Part, Procedure, Profile, Protection, Purge, Purpose};
+use forebay_trace::{Format, TimeUnit};
 use forebay_units::parse_bytes;
+
+use super::trace::{format_parser, unit_parser};
 
 /// What `qualify` takes.
 #[derive(Args, Clone, Debug)]
@@ -107,8 +110,8 @@ pub enum Wait {
 /// What `report` takes.
 #[derive(Args, Clone, Debug)]
 pub struct ReportArgs {
-    /// Result logs of 'forebay qualify'. Several are shown side by side; of two, the differences
-    /// are shown too.
+    /// Result logs of 'forebay qualify', and traces. Several are shown side by side; of two logs,
+    /// the differences are shown too.
     #[arg(value_name = "RESULT", required = true)]
     pub results: Vec<PathBuf>,
     /// Page to write [default: the first RESULT with .html]; - for standard output.
@@ -117,6 +120,12 @@ pub struct ReportArgs {
     /// Replace the page when it exists.
     #[arg(short, long)]
     pub force: bool,
+    /// Format of the traces [default: found out].
+    #[arg(long, value_parser = format_parser())]
+    pub format: Option<Format>,
+    /// Unit of times in traces whose format leaves it open.
+    #[arg(long, value_name = "UNIT", value_parser = unit_parser())]
+    pub time_unit: Option<TimeUnit>,
     /// Print the results as JSON instead of writing a page.
     #[arg(long, group = "form")]
     pub json: bool,

@@ -371,7 +371,7 @@ fn parse_interval(text: &str) -> Result<Nanos, String> {
     Ok(Nanos((secs * 1e9).round() as u64))
 }
 
-fn format_parser() -> impl TypedValueParser<Value = Format> {
+pub(super) fn format_parser() -> impl TypedValueParser<Value = Format> {
     let names = Format::ALL.map(Format::name);
     PossibleValuesParser::new(names).map(|name| name.parse().expect("the name of a format"))
 }
@@ -386,7 +386,7 @@ fn policy_parser() -> impl TypedValueParser<Value = Policy> {
     PossibleValuesParser::new(names).map(|name| name.parse().expect("the name of a policy"))
 }
 
-fn unit_parser() -> impl TypedValueParser<Value = TimeUnit> {
+pub(super) fn unit_parser() -> impl TypedValueParser<Value = TimeUnit> {
     PossibleValuesParser::new(["s", "ms", "us", "ns"]).map(|name| match name.as_str() {
         "s" => TimeUnit::S,
         "ms" => TimeUnit::Ms,

@@ -34,8 +34,9 @@ pub use qualify::qualification_text;
 pub use stats::{polls_text, stats_json, stats_text};
 pub use status::{OpenPool, scan_text, status_json, status_text};
 pub use trace::{
-    CacheReport, PatternReport, SeekReport, TraceHead, cache_json, cache_text, iopattern_heading,
-    iopattern_line, pattern_json, seek_json, seek_text, summary_json, summary_text,
+    CacheReport, PatternReport, SeekReport, TraceDigest, TraceHead, TraceRows, cache_json,
+    cache_text, iopattern_heading, iopattern_line, pattern_json, seek_json, seek_text,
+    summary_json, summary_text, trace_experiments, trace_names,
 };
 pub use volumes::{ListedVolume, Order, Versions, is_computed_of_volume, volume_get, volume_list};
 

@@ -1,5 +1,6 @@
 //! Tables and JSON of `forebay trace`.
 
+mod page;
 mod summary;
 
 use forebay_trace::{Bucket, MissCount, Names, PatternRow, Rules, SeekGroup};
@@ -11,6 +12,7 @@ use super::table::{Column, Table};
 use crate::clock::{dtrace_time, time_of_day};
 use crate::escape::visible;
 
+pub use page::{TraceDigest, TraceRows, trace_experiments, trace_names};
 pub use summary::{summary_json, summary_text};
 
 /// What was read, for the head of each JSON document.

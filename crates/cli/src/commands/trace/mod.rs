@@ -6,12 +6,14 @@
 
 mod cache;
 mod convert;
+mod digest;
 mod kernel;
 mod live;
 mod open;
 mod pool;
 mod replay;
 
+pub use digest::digest;
 pub use pool::record_pool;
 
 use std::rc::Rc;
