@@ -2,6 +2,7 @@
 # One random run of fio, recorded by fio's own log, by 'forebay trace record' and by blktrace where it is
 # installed: 'forebay trace' finds the same pattern and the same seeks in all of them (root).
 . "$(dirname "$0")/lib.sh"
+. "$(dirname "$0")/patterns.lib.sh"
 need fio losetup unshare python3
 [ "$(id -u)" = 0 ] || skip "recording a block device needs root"
 begin
@@ -9,7 +10,9 @@ truncate -s 64M disk
 LOOP=$(losetup --find --show "$DIR/disk" 2>/dev/null) || skip "there is no loop device"
 undo "free_loop $LOOP '$DIR/disk'"
 cat >inside <<'END'
-mount -t tracefs nodev /sys/kernel/tracing && mount -t debugfs nodev /sys/kernel/debug || exit 77
+# Each may be mounted already.
+mounted() { [ -e "$2/$3" ] || mount -t "$1" nodev "$2"; }
+mounted tracefs /sys/kernel/tracing trace_clock && mounted debugfs /sys/kernel/debug block || exit 77
 "$FOREBAY" trace record "$LOOP" --out own.fbt 2>own.err &
 OWN=$!
 BLKTRACE=
@@ -38,29 +41,5 @@ if ls blk.blktrace.* >/dev/null 2>&1; then
 else
     say "SKIPPED: blktrace has recorded nothing: $(tail -n 1 blk.out 2>/dev/null)"
 fi
-# The columns of iopattern, and each row of the histogram of seeks, device by device.
-for source in "${sources[@]}"; do
-    run "$FOREBAY" trace iopattern --total "$source"
-    grep -v '%RAN' "$DIR/.out" >"$source.pattern"
-    run "$FOREBAY" trace seeksize --as bcc --total --json "$source"
-    python3 -c '
-import json, sys
-def rows(value):
-    if isinstance(value, dict):
-        if "count" in value and not isinstance(value["count"], (dict, list)):
-            yield tuple(sorted((k, v) for k, v in value.items() if isinstance(v, int)))
-        for inner in value.values():
-            yield from rows(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from rows(inner)
-print(*sorted(rows(json.load(sys.stdin))), sep="\n")' <"$DIR/.out" >"$source.seeks"
-    say "$source: $(cat "$source.pattern")"
-    [ -s "$source.seeks" ] || fail "there is no histogram of $source"
-done
-for source in "${sources[@]:1}"; do
-    cmp -s fio.log.pattern "$source.pattern" || fail "the patterns differ: $(cat fio.log.pattern "$source.pattern")"
-    cmp -s fio.log.seeks "$source.seeks" ||
-        fail "the seeks differ: $(diff fio.log.seeks "$source.seeks" | head -n 5)"
-done
+same_patterns "${sources[@]}"
 pass "${#sources[@]} recordings of one run have one pattern"

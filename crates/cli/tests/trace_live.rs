@@ -36,13 +36,17 @@ impl Drop for Loop {
     }
 }
 
+/// Makes tracefs visible; it may be mounted already.
+const MOUNT: &str = "[ -e /sys/kernel/tracing/instances ] || \
+    mount -t tracefs nodev /sys/kernel/tracing";
+
 /// The binary with tracefs mounted in a namespace of its own; `None` where that is not possible.
 fn with_tracefs(scratch: &Scratch, words: &str) -> Option<Command> {
-    let mount = "mount -t tracefs nodev /sys/kernel/tracing";
+    let mount = MOUNT;
     let can = Command::new("unshare").args(["--mount", "sh", "-c", mount]).status().ok()?;
     let mut command = Command::new("unshare");
     let forebay = PathBuf::from(env!("CARGO_BIN_EXE_forebay"));
-    let script = format!("{mount} && exec {} {words}", forebay.display());
+    let script = format!("({mount}) && exec {} {words}", forebay.display());
     command.args(["--mount", "sh", "-c", &script]).current_dir(&scratch.0);
     can.success().then_some(command)
 }
@@ -110,7 +114,7 @@ fn requests_of_a_loop_device_are_recorded_in_their_order() {
     assert!(text.contains("Distribution"), "{text}");
     let leftover = Command::new("unshare")
         .args(["--mount", "sh", "-c"])
-        .arg("mount -t tracefs nodev /sys/kernel/tracing && ls /sys/kernel/tracing/instances")
+        .arg(format!("({MOUNT}) && ls /sys/kernel/tracing/instances"))
         .output()
         .unwrap();
     let leftover = String::from_utf8(leftover.stdout).unwrap();
