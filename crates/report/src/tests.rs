@@ -187,3 +187,40 @@ fn one_sided_checks_hold_on_their_limit() {
     assert!(Check::at_least("x", "", (10.0, 10.0), Basis::Measured, "").pass);
     assert!(!Check::at_least("x", "", (10.0, 9.9), Basis::Measured, "").pass);
 }
+
+/// Every number of a JSON value that is one of the results.
+fn figures(results: &Results) -> Vec<f64> {
+    let mut all = Vec::new();
+    for e in &results.experiments {
+        all.extend(e.checks.iter().flat_map(|c| [c.expected, c.got]));
+        let cells = e.tables.iter().flat_map(|t| &t.rows).flat_map(|row| row.iter().skip(1));
+        all.extend(cells.filter_map(|cell| match cell.value {
+            Value::Number(value) => Some(value),
+            _ => None,
+        }));
+        for point in e.charts.iter().flat_map(|c| &c.series).flat_map(|s| &s.points) {
+            all.extend([point.y, point.low, point.high].into_iter().flatten());
+        }
+    }
+    all
+}
+
+#[test]
+fn json_csv_and_markdown_have_the_same_numbers() {
+    let mut results = sample();
+    let e = &mut results.experiments[0];
+    e.tables[0].rows.push(vec![Cell::text("third"), Cell::number(1e5 / 3.0)]);
+    e.checks[0].got = 100.0 + 1.0 / 3.0;
+    e.charts[0].series[1].points.push(Point::at(2.0, 2.0 / 3.0).between(1.0 / 3.0, 4.0 / 3.0));
+    let read = from_json(&to_json(&results)).expect("reads back");
+    let wanted = figures(&read);
+    let csv = to_csv(&results);
+    let got = csv.lines().skip(1).filter_map(|line| line.rsplit(',').next()?.parse::<f64>().ok());
+    assert_eq!(got.collect::<Vec<_>>(), wanted, "{csv}");
+    let markdown = to_markdown(&results);
+    for value in wanted {
+        let shown = crate::html::number(value);
+        assert!(markdown.contains(&shown), "{shown} of {markdown}");
+    }
+    assert!(markdown.contains("0.667 (0.333 to 1.333)"), "{markdown}");
+}

@@ -1,13 +1,17 @@
 //! Results as text: Markdown for people, CSV for spreadsheets.
 
 use crate::html::number;
-use crate::{Bound, Cell, Chart, Check, Column, Experiment, Results, Table, Value, X};
+use crate::{
+    Bound, Cell, Chart, Check, Column, Experiment, Results, Table, Value, X, round_significant,
+};
 
 /// Results as Markdown: findings, checks, tables, and the data of charts.
 #[must_use]
 pub fn to_markdown(results: &Results) -> String {
     let mut out = format!("# {}\n", inline(&results.title));
-    out.push_str(&format!("\n{}, seed {}\n", inline(&results.generator), results.seed));
+    let is_seeded = results.experiments.iter().any(|e| !e.config_hash.is_empty());
+    let seed = if is_seeded { format!(", seed {}", results.seed) } else { String::new() };
+    out.push_str(&format!("\n{}{seed}\n", inline(&results.generator)));
     for e in &results.experiments {
         out.push_str(&section(e));
     }
@@ -101,7 +105,10 @@ fn chart(c: &Chart) -> String {
     out.push_str("|---|---|---|\n");
     for series in &c.series {
         for point in &series.points {
-            let value = point.y.map_or_else(|| "unknown".to_owned(), number);
+            let mut value = point.y.map_or_else(|| "unknown".to_owned(), number);
+            if let (Some(low), Some(high)) = (point.low, point.high) {
+                value.push_str(&format!(" ({} to {})", number(low), number(high)));
+            }
             out.push_str(&row([inline(&series.name), place(&point.x), value].into_iter()));
         }
     }
@@ -109,7 +116,8 @@ fn chart(c: &Chart) -> String {
 }
 
 /// Every value of the results, a line each: experiment, chart or table or check, series or row,
-/// place or column, unit, value. An unknown value is empty.
+/// place or column, unit, value. An unknown value is empty. The ends of an interval are lines of
+/// their own, of the kinds low and high. Numbers have the digits of the JSON.
 #[must_use]
 pub fn to_csv(results: &Results) -> String {
     let mut out = String::from("experiment,kind,id,row,column,unit,value\n");
@@ -120,8 +128,8 @@ pub fn to_csv(results: &Results) -> String {
             out.push('\n');
         };
         for c in &e.checks {
-            line("check", "", [&c.name, "wanted", &c.unit, &c.expected.to_string()]);
-            line("check", "", [&c.name, "got", &c.unit, &c.got.to_string()]);
+            line("check", "", [&c.name, "wanted", &c.unit, &figure(c.expected)]);
+            line("check", "", [&c.name, "got", &c.unit, &figure(c.got)]);
         }
         for t in &e.tables {
             for cells in &t.rows {
@@ -135,11 +143,15 @@ pub fn to_csv(results: &Results) -> String {
             for series in &c.series {
                 for point in &series.points {
                     let x = match &point.x {
-                        X::Number(value) => value.to_string(),
+                        X::Number(value) => figure(*value),
                         X::Name(name) => name.clone(),
                     };
-                    let y = point.y.map(|y| y.to_string()).unwrap_or_default();
+                    let y = point.y.map(figure).unwrap_or_default();
                     line("chart", &c.id, [&series.name, &x, &c.y.unit, &y]);
+                    for (end, value) in [("low", point.low), ("high", point.high)] {
+                        let Some(value) = value else { continue };
+                        line(end, &c.id, [&series.name, &x, &c.y.unit, &figure(value)]);
+                    }
                 }
             }
         }
@@ -147,9 +159,14 @@ pub fn to_csv(results: &Results) -> String {
     out
 }
 
+/// A number as the JSON has it.
+fn figure(value: f64) -> String {
+    round_significant(value).to_string()
+}
+
 fn plain(cell: &Cell) -> String {
     match &cell.value {
-        Value::Number(value) => value.to_string(),
+        Value::Number(value) => figure(*value),
         Value::Text(text) => text.clone(),
         Value::Unknown(()) => String::new(),
     }
