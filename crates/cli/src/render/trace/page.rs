@@ -155,7 +155,11 @@ fn recorded_text(got: &Summary) -> String {
 /// The rows of the table of figures: the same ones for every trace.
 fn figures(of: &Shown<'_>) -> Vec<(&'static str, Cell)> {
     let (got, head, rows) = (&of.of.summary, &of.of.head, of.of.rows);
-    let count = |count: u64| Cell::number(count as f64);
+    // Numbers of results keep seven digits; a count is exact.
+    let count = |count: u64| match count {
+        0..10_000_000 => Cell::number(count as f64),
+        _ => Cell::text(count.to_string()),
+    };
     let mb = |op: &OpSummary| Cell::number(op.bytes as f64 / 1e6);
     let random = |row: &PatternRow| match row.count {
         0 => Cell::unknown(),

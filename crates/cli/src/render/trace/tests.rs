@@ -1,7 +1,11 @@
-use forebay_trace::{Bucket, Names, PatternRow, Rules};
+use forebay_report::Value;
+use forebay_trace::{Bucket, Names, PatternRow, Rules, Stage, SummaryBuilder};
 use forebay_units::Nanos;
 
-use super::{SeekReport, iopattern_heading, iopattern_line, seek_text};
+use super::{
+    SeekReport, TraceDigest, TraceHead, TraceRows, iopattern_heading, iopattern_line, seek_text,
+    trace_experiments,
+};
 
 fn row() -> PatternRow {
     PatternRow {
@@ -71,4 +75,26 @@ fn negative_buckets_mirror_the_positive_ones() {
     let values: Vec<&str> =
         text.lines().skip(2).filter_map(|l| l.split_whitespace().next()).collect();
     assert_eq!(values, ["-16", "-8", "-4"]);
+}
+
+#[test]
+fn counts_of_a_page_are_exact() {
+    let mut summary = SummaryBuilder::new(Stage::Request).finish();
+    summary.records = 36_377_958;
+    let head = TraceHead {
+        source: "/traces/t.csv.gz".to_owned(),
+        format: "msr",
+        stage: "request",
+        events: summary.records,
+        complete: true,
+        remark: None,
+    };
+    let rows = TraceRows { at_issue: row(), at_completion: row() };
+    let (devices, timeline, seeks) = (Vec::new(), None, Vec::new());
+    let digest = TraceDigest { head, devices, summary, rows, timeline, seeks };
+    let shown = trace_experiments(&[digest]);
+    let table = &shown[0].tables[0];
+    assert_eq!(table.columns[1].name, "t.csv");
+    let records = table.rows.iter().find(|row| row[0].value == Value::Text("requests".to_owned()));
+    assert_eq!(records.unwrap()[1].value, Value::Text("36377958".to_owned()));
 }
