@@ -32,8 +32,8 @@ pub enum FrameKind {
     Jump,
     /// Snapshots ([`crate::snapshot::SnapshotRecord`]s); since version 6 of the superblock.
     Snapshots,
-    /// Fingerprints of de-duplicated blocks ([`crate::fingerprints::Fingerprints`]); since version 7
-    /// of the superblock.
+    /// Fingerprints of de-duplicated blocks ([`crate::fingerprints::Fingerprints`]); since version
+    /// 7 of the superblock.
     Fingerprints,
 }
 

@@ -136,6 +136,19 @@ impl World {
         self.model[volume as usize].extend(held);
     }
 
+    /// Writes new contents.
+    fn store(&mut self, (volume, lba, blocks): (u32, u64, u64), delta: &mut Delta) {
+        let (addr, sums) = self.take(blocks);
+        let content = self.next_content;
+        self.next_content += blocks;
+        let mut ignored = |_, _| panic!("a number was given twice");
+        self.map.set_run(DEDUP_VOLUME, Lba(content), addr, &sums, false, &mut ignored).unwrap();
+        delta.assign(DEDUP_VOLUME, Lba(content), addr, &sums);
+        let places = (0..blocks).map(|b| (content + b, addr.plus(b as u32)));
+        self.places.extend(places);
+        self.refer(volume, lba, blocks, content, delta);
+    }
+
     fn step(&mut self, op: &Op) {
         let mut delta = Delta::new();
         match *op {
@@ -151,19 +164,7 @@ impl World {
                 let held = (0..blocks).map(|b| (lba + b, Held::Own(addr.plus(b as u32))));
                 self.model[volume as usize].extend(held);
             }
-            Op::Store(volume, lba, blocks) => {
-                let (addr, sums) = self.take(blocks);
-                let content = self.next_content;
-                self.next_content += blocks;
-                let mut ignored = |_, _| panic!("a number was given twice");
-                self.map
-                    .set_run(DEDUP_VOLUME, Lba(content), addr, &sums, false, &mut ignored)
-                    .unwrap();
-                delta.assign(DEDUP_VOLUME, Lba(content), addr, &sums);
-                let places = (0..blocks).map(|b| (content + b, addr.plus(b as u32)));
-                self.places.extend(places);
-                self.refer(volume, lba, blocks, content, &mut delta);
-            }
+            Op::Store(volume, lba, blocks) => self.store((volume, lba, blocks), &mut delta),
             Op::Refer(volume, lba, blocks, choice) => {
                 let Some(content) = self.places.keys().nth(choice % self.places.len().max(1))
                 else {

@@ -135,7 +135,8 @@ impl Reader {
     }
 
     /// Reads pieces of one segment, in the order of their first addresses, with one read that
-    /// includes the gaps. A piece that is wrong there is read by itself, as by [`Reader::read_each`].
+    /// includes the gaps. A piece that is wrong there is read by itself, as by
+    /// [`Reader::read_each`].
     pub async fn read_together(&self, wanted: &[&Wanted]) -> Together {
         let first = wanted[0];
         if wanted.len() == 1 {

@@ -11,7 +11,6 @@ pub fn event_advice(event: &EventRecord) -> (Level, String) {
     let status = format!("'forebay pool status {pool}' says what to do.");
     let replace = format!("'forebay pool replace {pool} {device} NEW' puts another in its place");
     match event.event {
-        EventKind::StateChanged => (Level::Warning, status),
         EventKind::ReadFailed | EventKind::Repaired => (
             Level::Notice,
             format!(
@@ -34,7 +33,6 @@ pub fn event_advice(event: &EventRecord) -> (Level, String) {
         EventKind::LogMemberFailed | EventKind::LogDeviceFailed => {
             (Level::Error, format!("Durable writes go on without it. {replace}."))
         }
-        EventKind::LogDeviceRefused => (Level::Warning, status),
         EventKind::LogMemoryChanged => (
             Level::Notice,
             format!("'forebay pool status {pool}' shows what the log's memory outlives now."),
@@ -50,10 +48,12 @@ pub fn event_advice(event: &EventRecord) -> (Level, String) {
             format!("'forebay pool add {pool} spare NEW' provides for the next failure."),
         ),
         EventKind::SpareNotTaken => (Level::Error, status),
-        EventKind::LogNotStarted | EventKind::ScrubFailed | EventKind::ResilverFailed => {
-            (Level::Warning, status)
-        }
-        EventKind::LabelDamaged => (Level::Warning, status),
+        EventKind::LogNotStarted
+        | EventKind::ScrubFailed
+        | EventKind::ResilverFailed
+        | EventKind::LabelDamaged
+        | EventKind::StateChanged
+        | EventKind::LogDeviceRefused => (Level::Warning, status),
         EventKind::JournalDamaged => {
             (Level::Warning, "The journal of the map is written anew by itself.".to_owned())
         }
@@ -65,6 +65,12 @@ pub fn event_advice(event: &EventRecord) -> (Level, String) {
             Level::Error,
             "Give the machine more memory, or end other programs: writes are refused.".to_owned(),
         ),
+        EventKind::SnapshotNotTaken => {
+            (Level::Warning, "The next one that is due is tried again.".to_owned())
+        }
+        EventKind::StreamNotUndone => {
+            (Level::Error, "'forebay volume receive -A' gives the stream up.".to_owned())
+        }
         EventKind::Suspended => (
             Level::Error,
             format!("When its devices are back, 'forebay pool clear {pool}' goes on."),

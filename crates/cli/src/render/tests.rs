@@ -5,10 +5,10 @@ use std::io::{Read, Write};
 use std::path::Path;
 
 use forebay_pool::status::{
-    CacheDeviceStats, CacheStats, DedupStats, FoundPool, Health, ImportRemark, ImportReport,
-    Importable, IoCounts, Latency, LongPoll, MediaBytes, OpCount, PoolCondition, PoolStats,
-    PoolStatus, PoolSummary, Protection, ScanKind, ScanPhase, ScanStatus, SegmentCounts, Traffic,
-    VdevKind, VdevNote, VdevSpace, VdevStatus, VolumeStatus,
+    CacheDeviceStats, CacheStats, FoundPool, Health, ImportRemark, ImportReport, Importable,
+    IoCounts, Latency, LongPoll, MediaBytes, OpCount, PoolCondition, PoolStats, PoolStatus,
+    PoolSummary, Protection, ScanKind, ScanPhase, ScanStatus, SegmentCounts, Traffic, VdevKind,
+    VdevNote, VdevSpace, VdevStatus, VolumeStatus,
 };
 use forebay_units::Layout;
 
@@ -16,7 +16,7 @@ mod snapshots;
 
 use super::*;
 use crate::args::{ListedKind, Listing};
-use crate::clock::{duration, local_time};
+use crate::clock::local_time;
 use crate::control::{Sample, StatusReport};
 use crate::escape::visible;
 use crate::explain::advice;
@@ -250,7 +250,7 @@ fn stats() -> PoolStats {
         max_us: 15_000.0,
     };
     PoolStats {
-        dedup: DedupStats::default(),
+        dedup: Default::default(),
         cache: cache(),
         version: JSON_VERSION,
         name: "tank".into(),
@@ -590,14 +590,4 @@ fn iostat_is_as_in_golden_files() {
     let again = iostat_rows(Some(&sample(99.0, 50)), &sample(2.0, 1), false);
     assert_eq!(again[0].reads_per_sec, 5.0 * 500.0);
     assert_eq!(iostat_rows(None, &sample(0.0, 0), false)[0].reads_per_sec, 0.0);
-}
-
-#[test]
-fn numbers_are_short_or_exact() {
-    assert_eq!((percent(1, 3, false), percent(1, 3, true)), ("33%".to_owned(), "33".to_owned()));
-    assert_eq!(percent(0, 0, false), "0%");
-    assert_eq!(percent(u64::MAX, u64::MAX, false), "100%");
-    assert_eq!(duration(59), "00:00:59");
-    assert_eq!(duration(86_400 + 61), "1 day 00:01:01");
-    assert_eq!(local_time(u64::MAX), u64::MAX.to_string());
 }

@@ -23,8 +23,8 @@ use crate::transfer::error::TransferError;
 use crate::transfer::full_name;
 use crate::volume::{Arrival, VolumeState};
 
-/// The version of pools from which on they receive streams: earlier programs would show a volume that
-/// is not whole.
+/// The version of pools from which on they receive streams: earlier programs would show a volume
+/// that is not whole.
 const WITH_STREAMS: u32 = 7;
 
 /// How often the configuration is told how far a stream is that is kept when it is interrupted.

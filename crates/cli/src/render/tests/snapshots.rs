@@ -1,8 +1,9 @@
-//! Listings of snapshots.
+//! Listings of snapshots, and numbers.
 
 use forebay_pool::status::SnapshotStatus;
 
 use super::*;
+use crate::clock::duration;
 
 #[test]
 fn snapshots_are_listed_after_their_volume() {
@@ -37,4 +38,14 @@ fn snapshots_are_listed_after_their_volume() {
     let none = Versions::default();
     let text = volume_list(&none, ListedKind::Snapshot, &[], BY_NAME, PLAIN).unwrap();
     assert_eq!(text, "no snapshots available\n");
+}
+
+#[test]
+fn numbers_are_short_or_exact() {
+    assert_eq!((percent(1, 3, false), percent(1, 3, true)), ("33%".to_owned(), "33".to_owned()));
+    assert_eq!(percent(0, 0, false), "0%");
+    assert_eq!(percent(u64::MAX, u64::MAX, false), "100%");
+    assert_eq!(duration(59), "00:00:59");
+    assert_eq!(duration(86_400 + 61), "1 day 00:01:01");
+    assert_eq!(local_time(u64::MAX), u64::MAX.to_string());
 }

@@ -207,6 +207,19 @@ impl fmt::Display for NameError {
     }
 }
 
+fn needs_sparse(f: &mut fmt::Formatter<'_>, volume: &str, has_refs: bool) -> fmt::Result {
+    match has_refs {
+        true => write!(
+            f,
+            "volume '{volume}' has de-duplicated blocks, so no space can be set aside for it"
+        ),
+        false => write!(
+            f,
+            "volume '{volume}' has space set aside, and only sparse volumes are de-duplicated"
+        ),
+    }
+}
+
 impl fmt::Display for VolumeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -238,14 +251,7 @@ impl fmt::Display for VolumeError {
                 "'{name}' is not the newest snapshot of its volume; newer: {}",
                 newer.join(", ")
             ),
-            Self::DedupNeedsSparse { volume, has_refs: false } => write!(
-                f,
-                "volume '{volume}' has space set aside, and only sparse volumes are de-duplicated"
-            ),
-            Self::DedupNeedsSparse { volume, has_refs: true } => write!(
-                f,
-                "volume '{volume}' has de-duplicated blocks, so no space can be set aside for it"
-            ),
+            Self::DedupNeedsSparse { volume, has_refs } => needs_sparse(f, volume, *has_refs),
             Self::OldFormat { pool, version, needed, what } => {
                 write!(f, "pool '{pool}' has format version {version}, and {what} needs {needed}")
             }
