@@ -4,6 +4,10 @@ use forebay_pool::status::{EventKind, EventRecord};
 
 use crate::log::Level;
 
+fn warning(advice: &str) -> (Level, String) {
+    (Level::Warning, advice.to_owned())
+}
+
 /// How much `event` matters, and what helps; empty when nothing needs to be done.
 #[must_use]
 pub fn event_advice(event: &EventRecord) -> (Level, String) {
@@ -54,9 +58,7 @@ pub fn event_advice(event: &EventRecord) -> (Level, String) {
         | EventKind::LabelDamaged
         | EventKind::StateChanged
         | EventKind::LogDeviceRefused => (Level::Warning, status),
-        EventKind::JournalDamaged => {
-            (Level::Warning, "The journal of the map is written anew by itself.".to_owned())
-        }
+        EventKind::JournalDamaged => warning("The journal of the map is written anew by itself."),
         EventKind::JournalNotRenewed => (
             Level::Error,
             format!("Make room: destroy or trim volumes, or 'forebay pool add {pool}' a group."),
@@ -65,9 +67,7 @@ pub fn event_advice(event: &EventRecord) -> (Level, String) {
             Level::Error,
             "Give the machine more memory, or end other programs: writes are refused.".to_owned(),
         ),
-        EventKind::SnapshotNotTaken => {
-            (Level::Warning, "The next one that is due is tried again.".to_owned())
-        }
+        EventKind::SnapshotNotTaken => warning("The next one is taken when it is due."),
         EventKind::StreamNotUndone => {
             (Level::Error, "'forebay volume receive -A' gives the stream up.".to_owned())
         }
