@@ -27,5 +27,6 @@ pub const TARGETS: &[(&str, Check)] = &[
     ("segment_records", media::segment_records),
     ("send_stream", stream::send_stream),
     ("snapshot_records", media::snapshot_records),
+    ("fingerprints", media::fingerprints),
     ("superblock", media::superblock),
 ];

@@ -7,6 +7,7 @@ use forebay_format::cache_device::{CacheHeader, CacheShape, RegionFooter, Snapsh
 use forebay_format::checksum::{crc64, crc64_of_parts};
 use forebay_format::config::PoolConfig;
 use forebay_format::dram::{BackupHeader, DramKind, MemoryHeader};
+use forebay_format::fingerprints::Fingerprints;
 use forebay_format::footer::{Footer, FooterPlace};
 use forebay_format::journal::{self, FrameHeader, FrameKind, SegmentRecord};
 use forebay_format::label::{ConfigEnvelope, Heartbeat, LogMark};
@@ -216,6 +217,13 @@ pub fn snapshot_records(bytes: &[u8]) {
         let mut out = Encoder::new();
         records.iter().for_each(|record| record.encode(&mut out));
         assert_eq!(SnapshotRecord::decode_all(&out.finish()).as_ref(), Ok(&records));
+    }
+}
+
+/// Fingerprints of de-duplicated blocks in the map journal.
+pub fn fingerprints(bytes: &[u8]) {
+    if let Ok(all) = Fingerprints::decode(bytes) {
+        assert_eq!(all.encode(), bytes);
     }
 }
 

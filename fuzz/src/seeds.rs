@@ -297,6 +297,9 @@ fn snapshots(out: &mut Seeds) {
     SnapshotRecord::Gone(VolumeId(2)).encode(&mut bytes);
     SnapshotRecord::Present(monday).encode(&mut bytes);
     out.push(("snapshot_records", "two", bytes.finish()));
+    let records = vec![([1; 16], 7), ([2; 16], 8)];
+    let fingerprints = forebay_format::fingerprints::Fingerprints { next: 9, records };
+    out.push(("fingerprints", "two", fingerprints.encode()));
 }
 
 fn map(out: &mut Seeds) {
