@@ -29,4 +29,5 @@ pub const TARGETS: &[(&str, Check)] = &[
     ("snapshot_records", media::snapshot_records),
     ("fingerprints", media::fingerprints),
     ("superblock", media::superblock),
+    ("vhost_ring", forebay_vhost::check_ring),
 ];

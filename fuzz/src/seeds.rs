@@ -37,6 +37,7 @@ pub fn all() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     snapshots(&mut out);
     streams(&mut out);
     nbd(&mut out);
+    rings(&mut out);
     out
 }
 
@@ -436,4 +437,20 @@ fn nbd_replies(out: &mut Seeds) {
         replies.extend(chunk(cookie, chunk::ERROR, &[0, 0, 0, 5, 0, 2, b'n', b'o']));
     }
     out.push(("nbd_client", "replies", replies));
+}
+
+/// A valid write, read and flush; and changes of a descriptor, of the ring's index, and of the
+/// header.
+fn rings(out: &mut Seeds) {
+    let changed = |place: u16, bytes: &[u8]| {
+        let head = [&[1][..], &place.to_le_bytes(), &[bytes.len() as u8]].concat();
+        [&head, bytes].concat()
+    };
+    out.push(("vhost_ring", "write", vec![1]));
+    out.push(("vhost_ring", "read", vec![0]));
+    out.push(("vhost_ring", "flush", vec![4]));
+    let table = [&0x6000u64.to_le_bytes()[..], &48u32.to_le_bytes(), &[4, 0]].concat();
+    out.push(("vhost_ring", "indirect", changed(0, &table)));
+    out.push(("vhost_ring", "index", changed(0x1002, &3u16.to_le_bytes())));
+    out.push(("vhost_ring", "sector", changed(0x3008, &u64::MAX.to_le_bytes())));
 }

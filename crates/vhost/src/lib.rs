@@ -1,6 +1,8 @@
 #![doc = include_str!("../README.md")]
 
 mod config;
+#[cfg(any(test, feature = "fuzzing"))]
+mod guest;
 mod inflight;
 mod limits;
 mod memory;
@@ -9,6 +11,8 @@ mod ring;
 mod server;
 mod session;
 
+#[cfg(feature = "fuzzing")]
+pub use guest::check_ring;
 pub use limits::Limits;
 pub use server::{Disk, Disks, Event, Server};
 
