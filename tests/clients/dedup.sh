@@ -23,7 +23,7 @@ cat image.tail >>image
 whole=$(hash_of image)
 fits() { # least and most MiB that the volumes take, parity left out
     local bytes
-    bytes=$(pool_json stats p | jq ".pools[0].dedup.stored_bytes")
+    bytes=$(pool_json stats p | jq ".pools[0].dedup.stored_bytes + 1048575")
     [ $((bytes >> 20)) -ge "$1" ] && [ $((bytes >> 20)) -le "$2" ] ||
         fail "$3: the contents take $((bytes >> 20)) MiB, and not $1 to $2"
 }

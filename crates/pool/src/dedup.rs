@@ -51,6 +51,8 @@ pub(crate) struct Dedup {
     index: RefCell<Index>,
     /// The number that the next new content gets.
     next: Cell<u64>,
+    /// The first number that the group being written gave.
+    first_fresh: Cell<u64>,
     /// New contents of the group that is being written.
     fresh: RefCell<FixedMap<Fingerprint, (u64, IoBytes)>>,
     /// Contents near ones that were found, when the index has only a sample.
@@ -107,6 +109,7 @@ impl Dedup {
             references: references.into(),
             index: index.into(),
             next: next.into(),
+            first_fresh: next.into(),
             fresh: RefCell::default(),
             neighbors: RefCell::default(),
             unused: unused.into(),
@@ -168,7 +171,9 @@ impl Dedup {
         self.stored.set(self.stored.get() + 1);
         self.fresh.borrow_mut().insert(fingerprint, (block, data));
         let references = self.references.borrow();
-        let is_alive = |block: u64| references.count(block) > 0;
+        // What this group brings is referred to once it is applied.
+        let first_fresh = self.first_fresh.get();
+        let is_alive = |block: u64| block >= first_fresh || references.count(block) > 0;
         let mut unwritten = self.unwritten.borrow_mut();
         unwritten.next = block + 1;
         if self.index.borrow_mut().insert(&fingerprint, block, is_alive) {
@@ -180,6 +185,7 @@ impl Dedup {
     /// The group's new contents are in the map.
     pub fn group_is_applied(&self) {
         self.fresh.borrow_mut().clear();
+        self.first_fresh.set(self.next.get());
     }
 
     /// Counts references that were made.

@@ -87,6 +87,22 @@ fn ten_copies_take_the_space_of_one() {
 }
 
 #[test]
+fn the_index_grows_within_a_group() {
+    Runtime::simulated(1).block_on(async {
+        let (pool, _) = pool_of(&[sparse("v", 200 * MIB, "on")], &[]).await;
+        let data = image(0, 56 * MIB);
+        for copy in 0..2 {
+            write_all(&pool.open_volume("v").unwrap(), copy * 60 * MIB, &data).await;
+            pool.sync().await.unwrap();
+        }
+        let stats = pool.stats().dedup;
+        assert_eq!((stats.referenced_bytes, stats.stored_bytes), (112 * MIB, 56 * MIB));
+        assert_eq!(stats.index_entries, 56 * 256);
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
 fn copies_in_order_are_found_by_a_sample() {
     Runtime::simulated(1).block_on(async {
         let small = [("dedup_index_size", "1M"), ("dirty_limit", "16M")];
