@@ -23,6 +23,7 @@ pub const TARGETS: &[(&str, Check)] = &[
     ("nbd_client", nbd::client),
     ("nbd_server", nbd::server),
     ("nbd_tls", nbd::tls),
+    ("object_device", media::object_device),
     ("resume_token", stream::resume_token),
     ("segment_records", media::segment_records),
     ("send_stream", stream::send_stream),

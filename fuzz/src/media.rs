@@ -8,6 +8,7 @@ use forebay_format::checksum::{crc64, crc64_of_parts};
 use forebay_format::config::PoolConfig;
 use forebay_format::dram::{BackupHeader, DramKind, MemoryHeader};
 use forebay_format::fingerprints::Fingerprints;
+use forebay_format::objects::{Checkpoint, Entry};
 use forebay_format::footer::{Footer, FooterPlace};
 use forebay_format::journal::{self, FrameHeader, FrameKind, SegmentRecord};
 use forebay_format::label::{ConfigEnvelope, Heartbeat, LogMark};
@@ -224,6 +225,16 @@ pub fn snapshot_records(bytes: &[u8]) {
 pub fn fingerprints(bytes: &[u8]) {
     if let Ok(all) = Fingerprints::decode(bytes) {
         assert_eq!(all.encode(), bytes);
+    }
+}
+
+/// Entries and checkpoints of a device in an object store.
+pub fn object_device(bytes: &[u8]) {
+    if let Ok(entry) = Entry::decode(bytes) {
+        assert_eq!(Entry::decode(&entry.encode()), Ok(entry));
+    }
+    if let Ok(checkpoint) = Checkpoint::decode(bytes) {
+        assert_eq!(Checkpoint::decode(&checkpoint.encode()), Ok(checkpoint));
     }
 }
 

@@ -301,6 +301,30 @@ fn snapshots(out: &mut Seeds) {
     let records = vec![([1; 16], 7), ([2; 16], 8)];
     let fingerprints = forebay_format::fingerprints::Fingerprints { next: 9, records };
     out.push(("fingerprints", "two", fingerprints.encode()));
+    object_device(out);
+}
+
+fn object_device(out: &mut Seeds) {
+    use forebay_format::objects::{Checkpoint, Entry, Extent, ObjectId, Record};
+    let records = vec![
+        Record::Add { number: 0, first_block: 300, blocks: 16 },
+        Record::Page { block: 208, bytes: vec![1; 4096] },
+        Record::Register { key: 7 },
+    ];
+    let entry = Entry { position: 1, writer: 2, previous: 0, host: 3, records };
+    out.push(("object_device", "entry", entry.encode()));
+    let object = ObjectId { writer: 2, number: 0 };
+    let checkpoint = Checkpoint {
+        position: 1,
+        writer: 2,
+        size_bytes: 1 << 30,
+        holder: Some(3),
+        registrants: vec![(3, 7)],
+        pages: vec![(208, vec![1; 4096])],
+        objects: vec![(object, 16)],
+        extents: vec![Extent { first_block: 300, blocks: 16, object, at: 0 }],
+    };
+    out.push(("object_device", "checkpoint", checkpoint.encode()));
 }
 
 fn map(out: &mut Seeds) {

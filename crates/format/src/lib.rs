@@ -12,6 +12,7 @@ pub mod journal;
 pub mod label;
 pub mod log_frame;
 pub mod map_record;
+pub mod objects;
 mod ranges;
 pub mod receiving;
 pub mod snapshot;
